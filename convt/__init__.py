@@ -1,0 +1,43 @@
+"""convt: transposed convolution (ConvTranspose, deconvolution) on CPUs.
+
+The way of a call, one direction:
+
+    convt.onnx, convt.openvino      dialects: attributes renamed, nothing computed
+    _api                            check, coerce, allocate            (_check, _activation)
+    _padding                        auto_pad, output_shape -> one signed window per axis
+    _problem                        Problem: canonical, plain ints
+    _plan                           backend, algorithm, blocks         (_phases: an axis -> phases and taps)
+    _core                           OpenMP loops over cache blocks
+    kernels/                        SIMD micro-kernels, one table per instruction set
+"""
+
+from ._api import ConvTranspose, conv_transpose, resolve
+from ._config import get_num_threads, num_threads, set_num_threads, show_config
+from ._errors import BackendUnavailableError
+from ._version import __version__
+
+__all__ = [
+    "BackendUnavailableError",
+    "ConvTranspose",
+    "__version__",
+    "conv_transpose",
+    "get_num_threads",
+    "num_threads",
+    "resolve",
+    "set_num_threads",
+    "show_config",
+]
+
+_LAZY = ("onnx", "openvino")  # dialects, imported when first asked for
+
+
+def __getattr__(name):
+    if name in _LAZY:
+        import importlib
+
+        return importlib.import_module(f".{name}", __name__)
+    raise AttributeError(f"module 'convt' has no attribute {name!r}")
+
+
+def __dir__():
+    return [*__all__, *_LAZY]

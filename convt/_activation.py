@@ -1,0 +1,69 @@
+"""The activations that convt fuses: their names, parameters, and plain NumPy meaning."""
+
+import math
+import numbers
+
+import numpy as np
+
+# name -> names of its parameters; the codes of the kernels are kept beside their contract (kernels/convt_kernels.h).
+ACTIVATIONS = {
+    "none": (),
+    "relu": (),
+    "leaky_relu": ("slope",),
+    "clip": ("low", "high"),
+    "tanh": (),
+    "sigmoid": (),
+    "gelu": (),
+    "swish": (),
+}
+
+
+def parse(activation):
+    """``(name, a, b)`` from None, a name, or ``(name, parameter...)``; parameters are floats, unused ones 0."""
+    if activation is None:
+        return ("none", 0.0, 0.0)
+    name, params = activation, ()
+    if isinstance(activation, (tuple, list)):
+        if not activation:
+            raise ValueError("activation: got an empty tuple, wanted a name and its parameters")
+        name, params = activation[0], tuple(activation[1:])
+    if not isinstance(name, str):
+        raise TypeError(f"activation: got {type(name).__name__}, wanted a name, (name, parameter...) or None")
+    if name not in ACTIVATIONS:
+        raise ValueError(f"activation: got {name!r}, wanted one of {', '.join(ACTIVATIONS)}")
+    wanted = ACTIVATIONS[name]
+    if len(params) != len(wanted):
+        raise ValueError(
+            f"activation: got {len(params)} parameters for {name!r}, wanted {len(wanted)}"
+            + (f" ({', '.join(wanted)})" if wanted else "")
+        )
+    for value in params:
+        if isinstance(value, (bool, np.bool_)) or not isinstance(value, (numbers.Real, np.floating)):
+            raise TypeError(f"activation: got {value!r} as a parameter of {name!r}, wanted a number")
+        if math.isnan(value):
+            raise ValueError(f"activation: got nan as a parameter of {name!r}, wanted a number")
+    if name == "clip" and params[0] > params[1]:
+        raise ValueError(f"activation: got clip bounds {params[0]} > {params[1]}, wanted low <= high")
+    a, b = (*map(float, params), 0.0, 0.0)[:2]
+    return (name, a, b)
+
+
+def reference(name, a, b, x):
+    """The activation of a float64 array: what the fused kernels approximate. NaN stays NaN."""
+    if name == "none":
+        return x
+    if name == "relu":
+        return np.where(x < 0, 0.0, x)
+    if name == "leaky_relu":
+        return np.where(x < 0, a * x, x)
+    if name == "clip":
+        return np.where(x < a, a, np.where(x > b, b, x))
+    if name == "tanh":
+        return np.tanh(x)
+    with np.errstate(over="ignore"):
+        if name == "sigmoid":
+            return 1.0 / (1.0 + np.exp(-x))
+        if name == "swish":
+            return np.where(x == -np.inf, 0.0, x / (1.0 + np.exp(-x)))
+    erf = np.frompyfunc(math.erf, 1, 1)
+    return np.where(x == -np.inf, 0.0, 0.5 * x * (1.0 + erf(x * math.sqrt(0.5)).astype(np.float64)))

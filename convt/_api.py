@@ -1,0 +1,408 @@
+"""The facade: check, coerce, resolve the window, allocate, hand over. Whatever can be wrong is found here.
+
+Everything below this module works on views in NXC axis order (batch, *spatial, channels) and a filter view
+(groups, ci, co, *kernel); layouts and filter formats end here, as strides.
+"""
+
+import time
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from . import _activation, _check, _config, _padding, _plan
+from ._problem import Problem
+
+BACKENDS = ("auto", "native", "onednn", "reference")
+DATA_FORMATS = ("NXC", "NCX")
+# Filter format -> where the in-channel axis and the out-channel axis of one group stand; "g" leads in GIOX.
+FILTER_FORMATS = ("XIO", "OIX", "IOX", "XOI", "GIOX")
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """The attributes of one operator, checked; what depends on the data's shape is not here."""
+
+    dialect: str
+    kernel: tuple
+    strides: tuple
+    dilations: tuple
+    pads_begin: tuple
+    pads_end: tuple
+    auto_pad: str | None
+    output_padding: tuple
+    output_shape: tuple | None
+    groups: int
+    ci: int
+    co: int
+    dtype: str
+    data_format: str
+    activation: tuple
+    backend: str
+    algorithm: str
+
+    @property
+    def rank(self):
+        return len(self.kernel)
+
+    def windows(self, in_sizes):
+        return _padding.windows(
+            self.dialect, in_sizes, self.kernel, self.strides, self.dilations, self.pads_begin, self.pads_end,
+            self.auto_pad, self.output_padding, self.output_shape,
+        )  # fmt: skip
+
+    def shape_of(self, shape):
+        """``(batch, in_sizes, channels)`` of a data shape, whose rank and channels must fit the filter."""
+        if len(shape) != self.rank + 2:
+            raise ValueError(
+                f"data: got rank {len(shape)} (shape {tuple(shape)}), wanted rank {self.rank + 2} "
+                f"as the filter has {self.rank} spatial axes"
+            )
+        channels = shape[-1] if self.data_format == "NXC" else shape[1]
+        if channels != self.groups * self.ci:
+            raise ValueError(
+                f"data: got {channels} channels (shape {tuple(shape)}, {self.data_format}), wanted {self.groups * self.ci} "
+                f"as the filter says"
+            )
+        return shape[0], tuple(shape[1:-1] if self.data_format == "NXC" else shape[2:]), channels
+
+    def problem(self, shape):
+        batch, in_sizes, _ = self.shape_of(shape)
+        begin, _, out_sizes = self.windows(in_sizes)
+        problem = Problem(
+            self.dtype, batch, self.groups, self.ci, self.co, in_sizes, self.kernel, self.strides, self.dilations,
+            begin, out_sizes, self.activation,
+        )  # fmt: skip
+        _config.check_size(problem)
+        return problem
+
+    def user_shape(self, nxc_shape):
+        """A shape in NXC order, as the user's data_format orders it."""
+        if self.data_format == "NXC":
+            return tuple(nxc_shape)
+        return (nxc_shape[0], nxc_shape[-1], *nxc_shape[1:-1])
+
+    def nxc(self, array):
+        """A view of the user's array with the axes in NXC order."""
+        if self.data_format == "NXC":
+            return array
+        return array.transpose(0, *range(2, array.ndim), 1)
+
+
+def filter_view(filter, filter_format, groups):
+    """View any filter format as (groups, ci, co, *kernel); never copies. Raises ValueError where groups don't fit."""
+    f = filter
+    if f.ndim < (4 if filter_format == "GIOX" else 3):
+        raise ValueError(
+            f"filter: got rank {f.ndim} (shape {f.shape}), wanted at least one spatial axis beside the channels "
+            f"of format {filter_format}"
+        )
+    if filter_format == "GIOX":
+        if groups not in (1, f.shape[0]):  # 1 is the keyword's default: the filter itself says how many
+            raise ValueError(f"groups: got {groups}, wanted {f.shape[0]}, the first size of a GIOX filter")
+        return f
+    if filter_format == "XIO":
+        f = f.transpose(f.ndim - 2, f.ndim - 1, *range(f.ndim - 2))
+    elif filter_format == "XOI":
+        f = f.transpose(f.ndim - 1, f.ndim - 2, *range(f.ndim - 2))
+    elif filter_format == "OIX":
+        f = f.swapaxes(0, 1)
+    if f.shape[0] % groups:
+        raise ValueError(f"groups: got {groups}, wanted a divisor of the filter's {f.shape[0]} in-channels")
+    # Splitting one axis is always a view.
+    return f.reshape(groups, f.shape[0] // groups, *f.shape[1:])
+
+
+def parse(
+    filter, bias, dialect=_padding.CORE, *, strides=1, pads_begin=0, pads_end=0, dilations=1, auto_pad=None,
+    output_padding=0, output_shape=None, groups=1, data_format="NXC", filter_format="XIO", activation=None,
+    backend="auto", algorithm="auto",
+):  # fmt: skip
+    """Check everything but the data: ``(attributes, filter view (groups, ci, co, *kernel), bias or None)``."""
+    _check.word("data_format", data_format, DATA_FORMATS)
+    _check.word("filter_format", filter_format, FILTER_FORMATS)
+    _check.word("backend", backend, BACKENDS)
+    _check.word("algorithm", algorithm, ("auto", *_plan.ALGORITHMS))
+    groups = _check.integer("groups", groups, 1)
+    filter = _check.floating("filter", filter)
+    view = filter_view(filter, filter_format, groups)
+    groups, ci, co, *kernel = view.shape
+    rank = len(kernel)
+    if groups < 1:
+        raise ValueError(f"filter: got {groups} groups (shape {filter.shape}), wanted at least 1")
+    if 0 in kernel:
+        raise ValueError(f"filter: got an empty kernel axis (spatial shape {tuple(kernel)}), wanted sizes >= 1")
+    if output_shape is not None:
+        output_shape = _check.integers("output_shape", output_shape, rank, 0, scalar=rank == 1)
+    attributes = Attributes(
+        dialect=dialect,
+        kernel=tuple(kernel),
+        strides=_check.integers("strides", strides, rank, 1),
+        dilations=_check.integers("dilations", dilations, rank, 1),
+        pads_begin=_check.integers("pads_begin", pads_begin, rank, 0),
+        pads_end=_check.integers("pads_end", pads_end, rank, 0),
+        auto_pad=_padding.parse_auto_pad(auto_pad, dialect),
+        output_padding=_check.integers("output_padding", output_padding, rank, 0),
+        output_shape=output_shape,
+        groups=groups,
+        ci=ci,
+        co=co,
+        dtype=_check.DTYPES[filter.dtype],
+        data_format=data_format,
+        activation=_activation.parse(activation),
+        backend=_config.default_backend() if backend == "auto" else backend,
+        algorithm=algorithm,
+    )
+    if not _addressable(view):
+        view = view.copy()
+    if bias is not None:
+        bias = _check.floating("bias", bias)
+        if bias.dtype != filter.dtype:
+            raise TypeError(f"bias: got dtype {bias.dtype}, wanted {filter.dtype}, the filter's")
+        if bias.shape != (groups * co,):
+            raise ValueError(f"bias: got shape {bias.shape}, wanted ({groups * co},), one value per out channel")
+        if not _addressable(bias):
+            bias = bias.copy()
+    return attributes, view, bias
+
+
+def _check_data(attributes, data):
+    data = _check.floating("data", data)
+    if _check.DTYPES[data.dtype] != attributes.dtype:
+        raise TypeError(f"data: got dtype {data.dtype}, wanted {attributes.dtype}, the filter's")
+    return data
+
+
+def _check_out(out, shape, dtype, inputs):
+    """A NumPy view of the caller's ``out``, which must fit exactly and overlap no input."""
+    view = _check.array("out", out)
+    if view.dtype != dtype:
+        raise TypeError(f"out: got dtype {view.dtype}, wanted {dtype}")
+    if view.shape != shape:
+        raise ValueError(f"out: got shape {view.shape}, wanted {shape}")
+    if not view.flags.writeable:
+        raise ValueError("out: got a read-only array, wanted a writeable one")
+    if 0 in view.strides and any(n > 1 and s == 0 for n, s in zip(view.shape, view.strides, strict=True)):
+        raise ValueError("out: got an array whose elements share memory, wanted one element per place")
+    for name, other in inputs:
+        if other is not None and _overlap(view, other):
+            raise ValueError(f"out: got an array that overlaps {name} in memory, wanted one that does not")
+    return view
+
+
+def _overlap(a, b):
+    if not np.may_share_memory(a, b):
+        return False
+    try:
+        return np.shares_memory(a, b, max_work=10_000)
+    except np.exceptions.TooHardError:
+        return True  # undecided within the work allowed; refusing is the safe answer
+
+
+def _addressable(view):
+    """Whether the kernels can walk the view: element-sized strides and aligned elements."""
+    return view.flags.aligned and all(s % view.itemsize == 0 for s in view.strides)
+
+
+def _execute(attributes, runner, data, inputs, out):
+    """Run a checked call: ``runner(problem)`` gives the callable that computes views in NXC order."""
+    problem = attributes.problem(data.shape)
+    shape = attributes.user_shape(problem.out_shape)
+    result = np.empty(shape, data.dtype) if out is None else _check_out(out, shape, data.dtype, inputs)
+    if result.size:
+        source, target = attributes.nxc(data), attributes.nxc(result)
+        if not _addressable(source):
+            source = np.ascontiguousarray(source)
+        scratch = target if _addressable(target) else np.empty(target.shape, target.dtype)
+        start = time.perf_counter() if _config.verbose() else 0.0
+        plan = runner(problem)(source, scratch)
+        if start:
+            _config.report(problem, plan, time.perf_counter() - start)
+        if scratch is not target:
+            target[...] = scratch
+    return result if out is None else out
+
+
+def conv_transpose(
+    data, filter, bias=None, *, strides=1, pads_begin=0, pads_end=0, dilations=1, auto_pad=None, output_padding=0,
+    output_shape=None, groups=1, data_format="NXC", filter_format="XIO", activation=None, out=None, backend="auto",
+    algorithm="auto",
+):  # fmt: skip
+    """Transposed convolution of ``data`` with ``filter``: oneDNN Graph's ConvTranspose-1.
+
+    Parameters
+    ----------
+    data : array, rank 3 or more
+        (N, *spatial, C) for data_format "NXC", (N, C, *spatial) for "NCX". float32, float64, float16 or bfloat16
+        (ml_dtypes); float16 and bfloat16 accumulate in float32. Any strides; NumPy, or anything with ``__dlpack__`` or
+        ``__array__`` in CPU memory.
+    filter : array of the same dtype
+        By filter_format: "XIO" (*kernel, C, out_channels / groups), "OIX" (out_channels / groups, C, *kernel),
+        "IOX" (C, out_channels / groups, *kernel), "XOI" (*kernel, out_channels / groups, C),
+        "GIOX" (groups, C / groups, out_channels / groups, *kernel).
+    bias : array (out_channels,), optional
+    strides, dilations, pads_begin, pads_end, output_padding : int or one int per spatial axis
+        In output pixels. Output size of an axis:
+        ``stride * (in - 1) + output_padding + (k - 1) * dilation + 1 - pads_begin - pads_end``.
+        Where output_padding reaches past every product, the output is zero plus bias.
+    auto_pad : None, "none", "notset", "same_upper", "same_lower" or "valid", any case
+        When set, pads_begin and pads_end are ignored. SAME gives in * stride + output_padding (if the kernel covers the
+        stride), VALID no pads.
+    output_shape : ints, one per spatial axis, optional
+        Explicit spatial size; the pads are then computed, the odd pixel lost at the beginning. With auto_pad it must equal
+        what auto_pad gives. What lies past the full scatter is zero plus bias.
+    groups : int
+        Contiguous blocks of the in-channel axis, each with its own block of out channels.
+    activation : None, "relu", ("leaky_relu", slope), ("clip", low, high), "tanh", "sigmoid", "gelu" (erf) or "swish"
+        Fused with the bias into the store.
+    out : array, optional
+        Written in place and returned: exact shape and dtype, writeable, overlapping no input.
+    backend : "auto", "native", "onednn" or "reference"
+    algorithm : "auto" or one of the native backend's algorithms, "direct" or "depthwise"
+
+    Returns
+    -------
+    NumPy array of data's dtype and layout, or ``out``.
+
+    Raises
+    ------
+    ValueError, TypeError
+        Naming the argument, what it got and what was wanted. Nothing is written to ``out``.
+    BackendUnavailableError
+        The backend asked for by name is not there or can't do this problem.
+    MemoryError
+        The output cannot exist in this machine's memory.
+
+    Examples
+    --------
+    >>> import numpy as np, convt
+    >>> x = np.array([1, 2, 3], np.float32).reshape(1, 3, 1)
+    >>> w = np.array([1, 10, 100], np.float32).reshape(3, 1, 1)
+    >>> convt.conv_transpose(x, w, strides=2).ravel().tolist()
+    [1.0, 10.0, 102.0, 20.0, 203.0, 30.0, 300.0]
+    """
+    return one_shot(
+        _padding.CORE, data, filter, bias, out, strides=strides, pads_begin=pads_begin, pads_end=pads_end,
+        dilations=dilations, auto_pad=auto_pad, output_padding=output_padding, output_shape=output_shape, groups=groups,
+        data_format=data_format, filter_format=filter_format, activation=activation, backend=backend, algorithm=algorithm,
+    )  # fmt: skip
+
+
+def one_shot(dialect, data, filter, bias, out=None, **attributes):
+    """conv_transpose for any dialect."""
+    attributes, view, bias = parse(filter, bias, dialect, **attributes)
+    data = _check_data(attributes, data)
+    runner = lambda problem: _plan.one_shot(attributes, problem, view, bias)  # noqa: E731
+    return _execute(attributes, runner, data, (("data", data), ("filter", view), ("bias", bias)), out)
+
+
+class ConvTranspose:
+    """A transposed convolution with its weights packed once; call it on data of any batch and spatial size.
+
+    Takes the keywords of `conv_transpose` but ``out``, with the same meanings and errors (oneDNN Graph ConvTranspose-1).
+    Filter and bias are copied: changing the caller's arrays later has no effect. The plan of a data shape is made at its
+    first call and kept (the 64 most recent ones). Safe to call from many threads, and picklable.
+
+    Examples
+    --------
+    >>> import numpy as np, convt
+    >>> op = convt.ConvTranspose(np.ones((4, 4, 8, 16), np.float32), strides=2, pads_begin=1, pads_end=1)
+    >>> op(np.ones((1, 5, 5, 8), np.float32)).shape
+    (1, 10, 10, 16)
+    >>> op.output_shape((2, 32, 24, 8))
+    (2, 64, 48, 16)
+    """
+
+    def __init__(
+        self, filter, bias=None, *, strides=1, pads_begin=0, pads_end=0, dilations=1, auto_pad=None, output_padding=0,
+        output_shape=None, groups=1, data_format="NXC", filter_format="XIO", activation=None, backend="auto",
+        algorithm="auto",
+    ):  # fmt: skip
+        attributes, view, bias = parse(
+            filter, bias, _padding.CORE, strides=strides, pads_begin=pads_begin, pads_end=pads_end, dilations=dilations,
+            auto_pad=auto_pad, output_padding=output_padding, output_shape=output_shape, groups=groups,
+            data_format=data_format, filter_format=filter_format, activation=activation, backend=backend,
+            algorithm=algorithm,
+        )  # fmt: skip
+        self._set(attributes, view.copy(order="K"), None if bias is None else bias.copy())
+
+    def _set(self, attributes, filter, bias):
+        self._attributes = attributes
+        self._filter = filter
+        self._bias = bias
+        self._operator = _plan.Operator(attributes, filter, bias)
+
+    def __call__(self, data, out=None):
+        """Apply to ``data``; see `conv_transpose` for shapes, dtypes, ``out`` and errors."""
+        data = _check_data(self._attributes, data)
+        return _execute(self._attributes, self._operator.runner, data, (("data", data),), out)
+
+    def output_shape(self, shape):
+        """The full output shape, batch and channels included, for a data shape."""
+        return self._attributes.user_shape(self._attributes.problem(_shape(shape)).out_shape)
+
+    def plan(self, shape):
+        """What will run for contiguous data of this shape: a `Plan` (backend, algorithm, ISA, tile, threads, bytes)."""
+        return self._operator.plan(self._attributes.problem(_shape(shape)))
+
+    def __reduce__(self):
+        attributes = {f.name: getattr(self._attributes, f.name) for f in fields(Attributes)}
+        return _rebuild, (attributes, self._filter, self._bias)
+
+    def __repr__(self):
+        a = self._attributes
+        return (
+            f"ConvTranspose({a.groups * a.ci} -> {a.groups * a.co}, kernel={a.kernel}, strides={a.strides}, "
+            f"groups={a.groups}, dtype={a.dtype}, data_format={a.data_format!r})"
+        )
+
+
+def _rebuild(attributes, filter, bias):
+    op = ConvTranspose.__new__(ConvTranspose)
+    op._set(Attributes(**attributes), filter, bias)
+    return op
+
+
+def _shape(shape):
+    try:
+        items = tuple(shape)
+    except TypeError:
+        raise TypeError(f"shape: got {type(shape).__name__}, wanted the sizes of the data") from None
+    return tuple(_check.integer("shape", item, 0) for item in items)
+
+
+def resolve(
+    in_sizes, kernel, *, strides=1, pads_begin=0, pads_end=0, dilations=1, auto_pad=None, output_padding=0,
+    output_shape=None,
+):  # fmt: skip
+    """Turn auto_pad and output_shape into explicit pads, by oneDNN Graph's rules; no data needed.
+
+    ``in_sizes`` and ``kernel`` are the spatial sizes of data and filter, the other arguments as in `conv_transpose`.
+    Returns ``(pads_begin, pads_end, output_shape)``, three tuples of ints; a pads_end below 0 says that the output reaches
+    past the full scatter. With the output_padding given they satisfy the size formula of `conv_transpose`.
+
+    Examples
+    --------
+    >>> import convt
+    >>> convt.resolve((32, 32), (3, 3), strides=2, auto_pad="same_upper")
+    ((0, 0), (1, 1), (64, 64))
+    """
+    if not hasattr(kernel, "__len__") or isinstance(kernel, str):
+        raise TypeError(f"kernel: got {type(kernel).__name__}, wanted one integer per spatial axis")
+    rank = len(kernel)
+    if rank < 1:
+        raise ValueError("kernel: got no sizes, wanted one integer per spatial axis")
+    kernel = _check.integers("kernel", kernel, rank, 1, scalar=False)
+    if output_shape is not None:
+        output_shape = _check.integers("output_shape", output_shape, rank, 0, scalar=rank == 1)
+    return _padding.windows(
+        _padding.CORE,
+        _check.integers("in_sizes", in_sizes, rank, 0, scalar=False),
+        kernel,
+        _check.integers("strides", strides, rank, 1),
+        _check.integers("dilations", dilations, rank, 1),
+        _check.integers("pads_begin", pads_begin, rank, 0),
+        _check.integers("pads_end", pads_end, rank, 0),
+        _padding.parse_auto_pad(auto_pad),
+        _check.integers("output_padding", output_padding, rank, 0),
+        output_shape,
+    )

@@ -1,0 +1,167 @@
+"""What a process is set to: threads, environment, sizes it can hold, and the report of it all."""
+
+import contextlib
+import contextvars
+import os
+import sys
+
+import numpy as np
+
+from . import _check, _core
+from ._errors import BackendUnavailableError
+from ._problem import ITEMSIZE
+
+
+
+def _choose_isa():
+    """The best instruction set this CPU has, or the one CONVT_ISA names: at most, and exactly, that one."""
+    rows = {row["name"]: row["available"] for row in _core.isa_rows()}
+    name = os.environ.get("CONVT_ISA", "")
+    if not name:
+        name = [n for n, available in rows.items() if available][-1]
+    elif name not in rows:
+        raise ValueError(f"CONVT_ISA: got {name!r}, wanted one of {', '.join(rows)}")
+    elif not rows[name]:
+        found = ", ".join(n for n, available in rows.items() if available)
+        raise BackendUnavailableError(f"CONVT_ISA: got {name!r}, which this CPU lacks; wanted one of {found}")
+    _core.use_isa(name)
+
+
+_choose_isa()
+
+_threads = None  # the process-wide setting
+_scoped = contextvars.ContextVar("convt_num_threads", default=None)  # num_threads(n): this context only
+
+
+def _available_cores():
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _from_environment():
+    for name in ("CONVT_NUM_THREADS", "OMP_NUM_THREADS"):
+        text = os.environ.get(name, "").split(",")[0].strip()
+        if text.isdigit() and int(text) >= 1:
+            return int(text)
+        if text and name == "CONVT_NUM_THREADS":
+            raise ValueError(f"CONVT_NUM_THREADS: got {text!r}, wanted an integer >= 1")
+    return _available_cores()
+
+
+def get_num_threads():
+    """The number of threads a call may use: `num_threads`, else `set_num_threads`, else the environment.
+
+    CONVT_NUM_THREADS comes first, then OMP_NUM_THREADS, then the cores this process may use. 1 without OpenMP, and in a
+    process forked after convt used threads (OpenMP's pool does not survive a fork).
+    """
+    global _threads
+    if _threads is None:
+        _threads = _from_environment()
+    return 1 if not _core.openmp() or _core.forked() else (_scoped.get() or _threads)
+
+
+def set_num_threads(n):
+    """Let every later call use up to ``n`` threads. Raises ValueError below 1, TypeError for what is no integer."""
+    global _threads
+    _threads = min(_check.integer("n", n, 1), 1024)
+
+
+@contextlib.contextmanager
+def num_threads(n):
+    """``with convt.num_threads(n): ...`` uses up to ``n`` threads inside the block, in this thread or task only."""
+    token = _scoped.set(min(_check.integer("n", n, 1), 1024))
+    try:
+        yield
+    finally:
+        _scoped.reset(token)
+
+
+def default_backend():
+    """What "auto" means: CONVT_BACKEND, else "auto"."""
+    name = os.environ.get("CONVT_BACKEND", "")
+    return _check.word("CONVT_BACKEND", name, ("auto", "native", "onednn", "reference")) if name else "auto"
+
+
+def verbose():
+    """Whether CONVT_VERBOSE asks for a line per call."""
+    return os.environ.get("CONVT_VERBOSE", "0") not in ("", "0")
+
+
+def report(problem, plan, seconds):
+    """The line CONVT_VERBOSE asks for, on standard error."""
+    print(
+        f"convt,exec,{plan.backend},{plan.algorithm},{plan.isa},{problem.descriptor()},{seconds * 1e3:.3f} ms",
+        file=sys.stderr,
+    )
+
+
+def _physical_memory():
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return 2**47
+
+
+_MEMORY = _physical_memory()
+
+
+def check_size(problem):
+    """MemoryError if the output cannot exist in this machine's memory; before anything is allocated."""
+    count = 1
+    for size in problem.out_shape:
+        count *= max(size, 1)  # an empty axis does not excuse an absurd one: NumPy counts the others too
+    if count * ITEMSIZE[problem.dtype] > _MEMORY and 0 not in problem.out_shape:
+        raise MemoryError(
+            f"output: got shape {problem.out_shape} (NXC order), {count * ITEMSIZE[problem.dtype]} bytes, "
+            f"wanted at most the machine's {_MEMORY} bytes of memory"
+        )
+    if count * ITEMSIZE[problem.dtype] > _check.INT64_MAX:
+        raise ValueError(f"output: got shape {problem.out_shape}, wanted a size below 2**63 bytes")
+
+
+def show_config(mode="print"):
+    """Print version, instruction sets, backends, OpenMP runtime and threads; ``mode="dicts"`` returns them instead.
+
+    Examples
+    --------
+    >>> import convt
+    >>> sorted(convt.show_config(mode="dicts"))
+    ['backends', 'dtypes', 'isa', 'openmp', 'threads', 'version', 'versions']
+    """
+    from . import __version__
+
+    config = {
+        "version": __version__,
+        "isa": {
+            "in use": _core.isa(),
+            "found": [row["name"] for row in _core.isa_rows() if row["available"]],
+            "built": [row["name"] for row in _core.isa_rows()],
+            "CONVT_ISA": os.environ.get("CONVT_ISA") or None,
+        },
+        "backends": {
+            "native": f"convt {__version__}",
+            "onednn": None,
+            "reference": f"NumPy {np.__version__}",
+        },
+        "dtypes": list(ITEMSIZE),
+        "openmp": _core.openmp() or None,
+        "threads": get_num_threads(),
+        "versions": {"python": sys.version.split()[0], "numpy": np.__version__, "compiler": _core.compiler()},
+    }
+    if _check.word("mode", mode, ("print", "dicts")) == "dicts":
+        return config
+    for key, value in config.items():
+        if isinstance(value, dict):
+            print(f"{key}:")
+            for name, item in value.items():
+                print(f"  {name}: {_text(item)}")
+        else:
+            print(f"{key}: {_text(value)}")
+    return None
+
+
+def _text(value):
+    if value is None:
+        return "none"
+    return ", ".join(value) if isinstance(value, list) else value

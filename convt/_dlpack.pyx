@@ -1,0 +1,94 @@
+# cython: language_level=3
+"""DLPack import for every dtype convt computes with.
+
+NumPy's own ``from_dlpack`` refuses bfloat16, which torch and JAX arrays carry; this reads the capsule itself. The array
+returned shares the producer's memory and keeps it alive.
+"""
+
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New, PyCapsule_SetName
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint64_t
+
+import ml_dtypes
+import numpy as np
+
+cimport numpy as cnp
+
+cnp.import_array()
+
+CPU = 1  # kDLCPU
+
+# The structures of DLPack's stable C interface, version 0 (the unversioned capsule every producer still offers).
+cdef struct DLDevice:
+    int32_t device_type
+    int32_t device_id
+
+cdef struct DLDataType:
+    uint8_t code
+    uint8_t bits
+    uint16_t lanes
+
+cdef struct DLTensor:
+    void *data
+    DLDevice device
+    int32_t ndim
+    DLDataType dtype
+    int64_t *shape
+    int64_t *strides
+    uint64_t byte_offset
+
+cdef struct DLManagedTensor:
+    DLTensor dl_tensor
+    void *manager_ctx
+    void (*deleter)(DLManagedTensor *) noexcept
+
+_KINDS = {
+    (0, 8): "i1", (0, 16): "i2", (0, 32): "i4", (0, 64): "i8",
+    (1, 8): "u1", (1, 16): "u2", (1, 32): "u4", (1, 64): "u8",
+    (2, 16): "f2", (2, 32): "f4", (2, 64): "f8",
+    (4, 16): ml_dtypes.bfloat16,
+    (5, 64): "c8", (5, 128): "c16", (6, 8): "?",
+}
+
+
+cdef void _release(object capsule) noexcept:
+    cdef DLManagedTensor *managed = <DLManagedTensor *>PyCapsule_GetPointer(capsule, b"convt_dltensor")
+    if managed != NULL and managed.deleter != NULL:
+        managed.deleter(managed)
+
+
+def from_capsule(capsule):
+    """The NumPy array that shares a ``dltensor`` capsule's memory. Raises TypeError for what NumPy can't describe."""
+    if not PyCapsule_IsValid(capsule, b"dltensor"):
+        raise TypeError("not a fresh DLPack capsule")
+    cdef DLManagedTensor *managed = <DLManagedTensor *>PyCapsule_GetPointer(capsule, b"dltensor")
+    cdef DLTensor *tensor = &managed.dl_tensor
+    cdef int i
+    if tensor.device.device_type != CPU:
+        raise TypeError(f"device type {tensor.device.device_type}, wanted CPU memory")
+    kind = _KINDS.get((tensor.dtype.code, tensor.dtype.bits))
+    if kind is None or tensor.dtype.lanes != 1:
+        raise TypeError(f"DLPack type code {tensor.dtype.code} of {tensor.dtype.bits} bits has no NumPy dtype")
+    dtype = np.dtype(kind)
+    shape = tuple([tensor.shape[i] for i in range(tensor.ndim)])
+    strides = None
+    if tensor.strides != NULL:
+        strides = tuple([tensor.strides[i] * dtype.itemsize for i in range(tensor.ndim)])
+    # From here the tensor is ours: the producer's capsule is marked used, and a capsule of our own frees it.
+    PyCapsule_SetName(capsule, b"used_dltensor")
+    owner = PyCapsule_New(managed, b"convt_dltensor", _release)
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    cdef size_t address = <size_t>tensor.data + tensor.byte_offset
+    holder = _Memory(address, shape, strides, dtype, owner)
+    return np.asarray(holder).view(dtype)
+
+
+class _Memory:
+    """Carries an address through NumPy's array interface, as same-sized unsigned integers or the dtype itself."""
+
+    def __init__(self, address, shape, strides, dtype, owner):
+        typestr = "<u2" if dtype == ml_dtypes.bfloat16 else dtype.str
+        self.__array_interface__ = {
+            "version": 3, "data": (address, False), "shape": shape, "strides": strides, "typestr": typestr,
+        }
+        self.owner = owner

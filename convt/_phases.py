@@ -1,0 +1,106 @@
+"""One spatial axis as phases and taps: where a transposed convolution becomes small stride-1 convolutions.
+
+Position ``q = o + begin`` of the full scatter receives tap ``t`` of input ``i`` when ``q = s * i + d * t``. Positions with
+the same residue ``q mod s`` form a phase: writing ``q = s * j + r``, tap t of phase r reads input ``j - off`` with
+``off = (d * t - r) / s``, for exactly the taps with ``d * t mod s = r``. No zero is ever multiplied inside the input.
+
+Two steps, because weights are packed once and data comes in any size:
+
+* ``phase_groups``: from kernel, stride and dilation alone. Phases whose taps read the same inputs may share a group.
+* ``axis_classes``: for given sizes, runs of j (relative to the run's start) with the taps that reach the input there.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class PhaseGroup:
+    """Phases that read the same inputs: ``taps[p][n]`` is the kernel tap of phase ``residues[p]`` at ``offsets[n]``."""
+
+    residues: tuple
+    offsets: tuple  # ascending
+    taps: tuple
+
+
+@dataclass(frozen=True)
+class AxisClass:
+    """A run of ``count`` consecutive j of one group; everything is relative to the first of them.
+
+    Phase p of the group writes output ``first_out[p] + s * jj`` for ``valid[p][0] <= jj < valid[p][1]``; tap n of
+    ``range(*tap_range)`` reads input ``first_in[n - tap_range[0]] + jj``, which may fall outside the input.
+    """
+
+    group: int  # index into the groups; -1 for phases that no tap reaches
+    count: int
+    tap_range: tuple
+    first_in: tuple
+    first_out: tuple
+    valid: tuple
+    start: int  # the absolute j of jj = 0
+
+
+def phase_groups(k, s, d, merge):
+    """The phases that have taps, as a tuple of PhaseGroup; with ``merge``, phases that read the same inputs share one."""
+    by_residue = {}
+    for t in range(k):
+        offset, residue = divmod(d * t, s)
+        by_residue.setdefault(residue, []).append((offset, t))
+    by_offsets = {}
+    for residue, pairs in sorted(by_residue.items()):
+        offsets = tuple(offset for offset, _ in pairs)  # t ascends, so the offsets do
+        taps = tuple(t for _, t in pairs)
+        by_offsets.setdefault(offsets if merge else residue, []).append((residue, offsets, taps))
+    return tuple(
+        PhaseGroup(tuple(m[0] for m in members), members[0][1], tuple(m[2] for m in members))
+        for members in by_offsets.values()
+    )
+
+
+def _span(residue, s, begin, out):
+    """The j whose position s * j + residue lies in the window."""
+    return -((residue - begin) // s), -((residue - begin - out) // s)
+
+
+def axis_classes(groups, size, s, begin, out, split):
+    """The runs of one axis for an input of ``size`` and the window [begin, begin + out).
+
+    With ``split`` a run ends wherever the set of taps inside the input changes, so that every tap of a run is inside for
+    all of it. Without, taps may be outside for some j of the run (they read as zero) and runs are as long as can be.
+    """
+    classes = []
+    for index, group in enumerate(groups):
+        spans = [_span(r, s, begin, out) for r in group.residues]
+        reached = [span for span in spans if span[0] < span[1]]
+        if reached:
+            low, high = min(a for a, _ in reached), max(b for _, b in reached)
+            cuts = {low, high}
+            if split:
+                edges = [*group.offsets, *(off + size for off in group.offsets)]
+                cuts.update(j for j in edges if low < j < high)
+            cuts = sorted(cuts)
+            for a, b in zip(cuts, cuts[1:], strict=False):
+                classes.append(_run(index, group.residues, spans, group.offsets, size, s, begin, a, b))
+    with_taps = {r for group in groups for r in group.residues}
+    if len(with_taps) < s:
+        seen = dict.fromkeys((begin + o) % s for o in range(min(s, out)))
+        residues = [r for r in seen if r not in with_taps]
+        spans = [_span(r, s, begin, out) for r in residues]
+        if residues:
+            low, high = min(a for a, _ in spans), max(b for _, b in spans)
+            classes.append(_run(-1, residues, spans, (), size, s, begin, low, high))
+    return classes
+
+
+def _run(index, residues, spans, offsets, size, s, begin, a, b):
+    """The class of j in [a, b): taps that reach the input somewhere in it (they are adjacent, as offsets ascend)."""
+    inside = [n for n, off in enumerate(offsets) if off < b and off + size > a]
+    taps = (inside[0], inside[-1] + 1) if inside else (0, 0)
+    return AxisClass(
+        group=index,
+        count=b - a,
+        tap_range=taps,
+        first_in=tuple(a - off for off in offsets[taps[0] : taps[1]]),
+        first_out=tuple(s * a + r - begin for r in residues),
+        valid=tuple((max(lo - a, 0), max(min(hi, b) - a, 0)) for lo, hi in spans),
+        start=a,
+    )

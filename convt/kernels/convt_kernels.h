@@ -1,0 +1,98 @@
+/* The contract between the loops of _core.pyx and the micro-kernels. Written once, here.
+ *
+ * A kernel set serves one storage dtype at one instruction set: what is in user memory (S), what panels hold (E), and
+ * what sums are kept in (T):
+ *     float32: S = E = T = float     float64: S = E = T = double
+ *     float16: S = f16, E = T = float    bfloat16: S = bf16, E = T = float, or E = bf16 where there is a dot product
+ *
+ * Panels. The GEMM's A is `mr` rows of at most CONVT_KC elements E, row m at a + m * CONVT_LDA; B is kc rows of one
+ * or two vectors (nb elements). Where kstep is 2 (dot product), B holds row pairs interleaved: element (k, n) at
+ * ((k / 2) * nb + n) * 2 + k % 2, and kc is even.
+ *
+ * Strides are in elements and may be any sign. User memory needs only its elements' own alignment; panels and
+ * accumulators are ours and 64-byte aligned. Kernels never read or write outside the m, n, counts they are given:
+ * they own their edges. CONVT_DEBUG builds assert what is asked here.
+ */
+#ifndef CONVT_KERNELS_H
+#define CONVT_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Depth of a panel, and the distance between the rows of A: a few cache lines more, so that rows at the same depth
+ * fall into different L1 sets, and a constant, so that row addresses are displacements and cost no registers. */
+#define CONVT_KC 256
+#define CONVT_LDA (CONVT_KC + 16)
+
+enum { CONVT_NONE, CONVT_CLIP, CONVT_LEAKY, CONVT_TANH, CONVT_SIGMOID, CONVT_GELU, CONVT_SWISH };
+
+/* An activation: a and b are clip's bounds (relu is a clip from 0) or leaky's slope. */
+typedef struct {
+    int code;
+    double a, b;
+} convt_act;
+
+/* One register tile: rows[m][0..cols) = act(init + A B), m < mr. */
+typedef struct {
+    int kc;                /* depth, <= CONVT_KC */
+    int nv;                /* vectors in a row of B: 1 or 2 */
+    const void *a, *b;     /* panels */
+    const void *init;      /* T: what sums start from, row m at init + m * init_ld (0: the same row, the bias) */
+    ptrdiff_t init_ld;
+    void *const *rows;     /* T: where row m goes */
+    int cols;              /* columns stored: more than nv - 1 vectors, at most nv */
+    const convt_act *act;  /* NONE, CLIP or LEAKY; others are applied by `store` */
+} convt_tile;
+
+/* One run of a depthwise convolution: for j < n, c < cols:
+ * out[j * out_ld + c] = act(init[c] + sum over t < taps of in[t][j * in_ld + c] * w[t][c]). */
+typedef struct {
+    int n, cols, taps;
+    const void *const *in; /* T, one pointer per tap */
+    ptrdiff_t in_ld;
+    const void *const *w;  /* T, one row per tap, padded to whole vectors */
+    const void *init;      /* T, padded likewise */
+    void *out;             /* T */
+    ptrdiff_t out_ld;
+    const convt_act *act;  /* NONE, CLIP or LEAKY */
+} convt_dw;
+
+typedef struct {
+    int mr, nr, vl;        /* register tile, and lanes of a vector of T */
+    int kstep;             /* 1, or 2 where B holds pairs */
+    int s_size, e_size, t_size;
+    int direct_store;      /* S = T: tiles may be stored straight into user memory */
+
+    void (*tile)(int mr, const convt_tile *tile);
+    void (*depthwise)(const convt_dw *run);
+    /* dst[r][c] = src[r * rs + c * cs] converted to E, c < cols; zero for cols <= c < cols_padded. */
+    void (*pack)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int cols_padded);
+    /* The same into sums' type T, for rows that depthwise reads and for the bias. */
+    void (*widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int cols_padded);
+    /* B: element (k0 + r, n0 + c) of a panel of nb columns = src[r * rs + c * cs], r < rows, c < cols. */
+    void (*pack_b)(void *dst, int k0, int n0, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int nb);
+    /* rows[m][c * cs] = act(src[m * ld + c]) rounded to S, m < mr, c < cols; a NULL row is passed over. */
+    void (*store)(void *const *rows, ptrdiff_t cs, const void *src, ptrdiff_t ld, int mr, int cols, const convt_act *act);
+} convt_kernels;
+
+enum { CONVT_F32, CONVT_F64, CONVT_F16, CONVT_BF16, CONVT_DTYPES };
+
+typedef struct {
+    const char *name;
+    convt_kernels set[CONVT_DTYPES];
+    double (*peak)(int dtype, double seconds); /* measured FLOP/s of one thread's multiply-add units */
+} convt_isa;
+
+/* dispatch.c: the rows of setup.py's table, from least to most. */
+int convt_isa_count(void);
+const convt_isa *convt_isa_at(int index);
+int convt_isa_available(int index);
+
+#ifdef CONVT_DEBUG
+#include <assert.h>
+#define CONVT_ASSERT(x) assert(x)
+#else
+#define CONVT_ASSERT(x) ((void)0)
+#endif
+
+#endif

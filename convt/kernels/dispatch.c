@@ -1,0 +1,80 @@
+/* Which instruction sets were built and which this CPU and operating system can run. Compiled without any ISA flag. */
+#include "convt_kernels.h"
+#include "cpu_features.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+static uint64_t xcr0(void)
+{
+    uint32_t low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return ((uint64_t)high << 32) | low;
+}
+
+unsigned convt_cpu_features(void)
+{
+    unsigned a, b, c, d, found = 0;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE))
+        return 0;
+    const uint64_t ymm = 0x6, zmm = 0xe6; /* state the operating system saves: SSE and AVX; opmask and both ZMM halves */
+    const uint64_t saved = xcr0();
+    if ((saved & ymm) != ymm)
+        return 0;
+    if (c & bit_FMA)
+        found |= CPU_FMA;
+    if (c & bit_F16C)
+        found |= CPU_F16C;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
+        const unsigned subleaves = a;
+        if (b & bit_AVX2)
+            found |= CPU_AVX2;
+        if ((saved & zmm) == zmm) {
+            if (b & bit_AVX512F)
+                found |= CPU_AVX512F;
+            if (b & bit_AVX512BW)
+                found |= CPU_AVX512BW;
+            if (b & bit_AVX512DQ)
+                found |= CPU_AVX512DQ;
+            if (b & bit_AVX512VL)
+                found |= CPU_AVX512VL;
+            if (subleaves >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & (1u << 5)))
+                found |= CPU_AVX512_BF16;
+        }
+    }
+    return found;
+}
+#else
+unsigned convt_cpu_features(void)
+{
+    return 0;
+}
+#endif
+
+#define ISA(name, features) extern const convt_isa convt_isa_##name;
+#include "isa_rows.h"
+#undef ISA
+
+static const struct {
+    const convt_isa *isa;
+    unsigned features;
+} rows[] = {
+#define ISA(name, features) {&convt_isa_##name, (features)},
+#include "isa_rows.h"
+#undef ISA
+};
+
+int convt_isa_count(void)
+{
+    return (int)(sizeof rows / sizeof rows[0]);
+}
+
+const convt_isa *convt_isa_at(int index)
+{
+    return rows[index].isa;
+}
+
+int convt_isa_available(int index)
+{
+    return (rows[index].features & ~convt_cpu_features()) == 0;
+}

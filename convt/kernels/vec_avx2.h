@@ -1,0 +1,43 @@
+/* The vector vocabulary in AVX2, FMA and F16C. */
+#ifndef CONVT_VEC_H
+#define CONVT_VEC_H
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
+
+#define VF 8
+#define VD 4
+#define TILE_MR 6
+
+typedef __m256 vf;
+typedef __m256d vd;
+
+static inline vf vf_set1(float x) { return _mm256_set1_ps(x); }
+static inline vd vd_set1(double x) { return _mm256_set1_pd(x); }
+static inline vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+static inline vd vd_fma(vd a, vd b, vd c) { return _mm256_fmadd_pd(a, b, c); }
+
+static inline vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
+static inline vd vd_load(const double *p) { return _mm256_loadu_pd(p); }
+static inline void vf_store(float *p, vf v) { _mm256_storeu_ps(p, v); }
+static inline void vd_store(double *p, vd v) { _mm256_storeu_pd(p, v); }
+
+static inline __m256i vf_mask(int n)
+{
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+static inline __m256i vd_mask(int n)
+{
+    return _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), _mm256_setr_epi64x(0, 1, 2, 3));
+}
+static inline vf vf_loadn(const float *p, int n) { return _mm256_maskload_ps(p, vf_mask(n)); }
+static inline vd vd_loadn(const double *p, int n) { return _mm256_maskload_pd(p, vd_mask(n)); }
+static inline void vf_storen(float *p, vf v, int n) { _mm256_maskstore_ps(p, vf_mask(n), v); }
+static inline void vd_storen(double *p, vd v, int n) { _mm256_maskstore_pd(p, vd_mask(n), v); }
+
+static inline vf vf_load_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+static inline void vf_store_f16(uint16_t *p, vf v)
+{
+    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+#endif

@@ -1,0 +1,51 @@
+/* The vector vocabulary in AVX-512 (F, BW, DQ, VL); with AVX512_BF16 also a bfloat16 dot product. */
+#ifndef CONVT_VEC_H
+#define CONVT_VEC_H
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
+
+#define VF 16
+#define VD 8
+#define TILE_MR 14
+
+typedef __m512 vf;
+typedef __m512d vd;
+
+static inline vf vf_set1(float x) { return _mm512_set1_ps(x); }
+static inline vd vd_set1(double x) { return _mm512_set1_pd(x); }
+static inline vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+static inline vd vd_fma(vd a, vd b, vd c) { return _mm512_fmadd_pd(a, b, c); }
+
+static inline vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
+static inline vd vd_load(const double *p) { return _mm512_loadu_pd(p); }
+static inline void vf_store(float *p, vf v) { _mm512_storeu_ps(p, v); }
+static inline void vd_store(double *p, vd v) { _mm512_storeu_pd(p, v); }
+
+static inline __mmask16 vf_mask(int n) { return (__mmask16)((1u << n) - 1); }
+static inline __mmask8 vd_mask(int n) { return (__mmask8)((1u << n) - 1); }
+static inline vf vf_loadn(const float *p, int n) { return _mm512_maskz_loadu_ps(vf_mask(n), p); }
+static inline vd vd_loadn(const double *p, int n) { return _mm512_maskz_loadu_pd(vd_mask(n), p); }
+static inline void vf_storen(float *p, vf v, int n) { _mm512_mask_storeu_ps(p, vf_mask(n), v); }
+static inline void vd_storen(double *p, vd v, int n) { _mm512_mask_storeu_pd(p, vd_mask(n), v); }
+
+static inline vf vf_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+static inline void vf_store_f16(uint16_t *p, vf v)
+{
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+#ifdef __AVX512BF16__
+/* c + a0 * b0 + a1 * b1 in each lane, on pairs of bfloat16. */
+typedef __m512bh vdot;
+#define HAVE_DOT 1
+static inline vdot vdot_load(const uint16_t *p) { return (vdot)_mm512_loadu_si512(p); }
+static inline vdot vdot_set1(const uint16_t *p)
+{
+    int pair;
+    memcpy(&pair, p, 4);
+    return (vdot)_mm512_set1_epi32(pair);
+}
+static inline vf vdot_fma(vdot a, vdot b, vf c) { return _mm512_dpbf16_ps(c, a, b); }
+#endif
+#endif

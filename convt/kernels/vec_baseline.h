@@ -1,0 +1,99 @@
+/* The vector vocabulary in portable C (GCC and Clang vector extensions, 16 bytes): SSE2, NEON, or whatever there is.
+ * Without an FMA instruction promised, multiply-add is two roundings here. */
+#ifndef CONVT_VEC_H
+#define CONVT_VEC_H
+#include <stdint.h>
+#include <string.h>
+
+#define VF 4
+#define VD 2
+#define TILE_MR 6
+
+typedef float vf __attribute__((vector_size(16)));
+typedef double vd __attribute__((vector_size(16)));
+
+static inline vf vf_set1(float x) { return (vf){x, x, x, x}; }
+static inline vd vd_set1(double x) { return (vd){x, x}; }
+static inline vf vf_fma(vf a, vf b, vf c) { return a * b + c; }
+static inline vd vd_fma(vd a, vd b, vd c) { return a * b + c; }
+
+static inline vf vf_load(const float *p) { vf v; memcpy(&v, p, sizeof v); return v; }
+static inline vd vd_load(const double *p) { vd v; memcpy(&v, p, sizeof v); return v; }
+static inline void vf_store(float *p, vf v) { memcpy(p, &v, sizeof v); }
+static inline void vd_store(double *p, vd v) { memcpy(p, &v, sizeof v); }
+
+static inline vf vf_loadn(const float *p, int n)
+{
+    vf v = {0};
+    for (int i = 0; i < n; i++)
+        v[i] = p[i];
+    return v;
+}
+static inline vd vd_loadn(const double *p, int n)
+{
+    vd v = {0};
+    for (int i = 0; i < n; i++)
+        v[i] = p[i];
+    return v;
+}
+static inline void vf_storen(float *p, vf v, int n)
+{
+    for (int i = 0; i < n; i++)
+        p[i] = v[i];
+}
+static inline void vd_storen(double *p, vd v, int n)
+{
+    for (int i = 0; i < n; i++)
+        p[i] = v[i];
+}
+
+/* float16 by bits. To float32 every value is exact; from float32 it rounds to nearest even, subnormals included. */
+static inline float f16_to_f32(uint16_t h)
+{
+    const uint32_t sign = (uint32_t)(h & 0x8000) << 16, mag = h & 0x7fff;
+    uint32_t bits;
+    float f;
+    if (mag >= 0x7c00) { /* Inf, NaN (made quiet, payload kept) */
+        bits = sign | 0x7f800000 | (mag & 0x3ff) << 13 | (mag > 0x7c00 ? 0x400000 : 0);
+    } else if (mag >= 0x400) {
+        bits = sign | ((mag << 13) + (112u << 23));
+    } else { /* zero and subnormals: mag * 2^-24 */
+        f = (float)mag * 0x1p-24f;
+        memcpy(&bits, &f, 4);
+        bits |= sign;
+    }
+    memcpy(&f, &bits, 4);
+    return f;
+}
+static inline uint16_t f16_from_f32(float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, 4);
+    const uint32_t sign = bits >> 16 & 0x8000, mag = bits & 0x7fffffff;
+    if (mag > 0x7f800000)
+        return (uint16_t)(sign | 0x7e00 | (mag >> 13 & 0x3ff));
+    if (mag >= 0x477ff000) /* rounds to 65536 or more */
+        return (uint16_t)(sign | 0x7c00);
+    if (mag < 0x38800000) { /* subnormal: adding 0.5 leaves the rounded multiple of 2^-24 in the low bits */
+        float a;
+        memcpy(&a, &mag, 4);
+        a += 0.5f;
+        uint32_t r;
+        memcpy(&r, &a, 4);
+        return (uint16_t)(sign | (r - 0x3f000000));
+    }
+    return (uint16_t)(sign | ((mag + 0xfff + (mag >> 13 & 1) - (112u << 23)) >> 13));
+}
+static inline vf vf_load_f16(const uint16_t *p)
+{
+    vf v;
+    for (int i = 0; i < VF; i++)
+        v[i] = f16_to_f32(p[i]);
+    return v;
+}
+static inline void vf_store_f16(uint16_t *p, vf v)
+{
+    for (int i = 0; i < VF; i++)
+        p[i] = f16_from_f32(v[i]);
+}
+#endif

@@ -1,0 +1,162 @@
+/* What every vocabulary shares, in vector extensions: bfloat16, partial vectors of 16-bit types, activations. */
+#ifndef CONVT_VEC_COMMON_H
+#define CONVT_VEC_COMMON_H
+#include "convt_kernels.h"
+#include <math.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+typedef int32_t vi __attribute__((vector_size(VF * 4)));
+typedef uint32_t vu __attribute__((vector_size(VF * 4)));
+typedef int64_t vl __attribute__((vector_size(VD * 8)));
+typedef uint16_t vh __attribute__((vector_size(VF * 2)));
+
+INLINE vf vf_load_bf16(const uint16_t *p)
+{
+    vh h;
+    memcpy(&h, p, sizeof h);
+    return (vf)(__builtin_convertvector(h, vu) << 16);
+}
+INLINE void vf_store_bf16(uint16_t *p, vf v)
+{
+    const vu bits = (vu)v;
+    const vu rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16; /* to nearest even */
+    const vu quiet = bits >> 16 | 0x40;
+    const vu nan = (vu)((bits & 0x7fffffff) > 0x7f800000);
+    const vh h = __builtin_convertvector((nan & quiet) | (~nan & rounded), vh);
+    memcpy(p, &h, sizeof h);
+}
+
+/* Loads and stores of n < VF 16-bit elements go through a whole vector on the stack. */
+#define PARTIAL_16(name)                                                    \
+    INLINE vf vf_loadn_##name(const uint16_t *p, int n)                     \
+    {                                                                       \
+        uint16_t whole[VF] = {0};                                           \
+        for (int i = 0; i < n; i++)                                         \
+            whole[i] = p[i];                                                \
+        return vf_load_##name(whole);                                       \
+    }                                                                       \
+    INLINE void vf_storen_##name(uint16_t *p, vf v, int n)                  \
+    {                                                                       \
+        uint16_t whole[VF];                                                 \
+        vf_store_##name(whole, v);                                          \
+        for (int i = 0; i < n; i++)                                         \
+            p[i] = whole[i];                                                \
+    }
+PARTIAL_16(f16)
+PARTIAL_16(bf16)
+
+/* The activations that cost an instruction or two: applied on registers. NaN stays NaN: a comparison with it is false. */
+/* select: a where the mask's lanes are all ones, else b. */
+#define ACT_SIMPLE(v_, V, I)                                          \
+    INLINE V v_##_select(I mask, V a, V b)                            \
+    {                                                                 \
+        return (V)((mask & (I)a) | (~mask & (I)b));                   \
+    }                                                                 \
+    INLINE V v_##_act_simple(V x, const convt_act *act)               \
+    {                                                                 \
+        if (act->code == CONVT_CLIP) {                                \
+            const V lo = v_##_set1(act->a), hi = v_##_set1(act->b);   \
+            x = v_##_select(x < lo, lo, x);                           \
+            x = v_##_select(x > hi, hi, x);                           \
+        } else if (act->code == CONVT_LEAKY) {                        \
+            x = v_##_select(x < v_##_set1(0), x * v_##_set1(act->a), x); \
+        }                                                             \
+        return x;                                                     \
+    }
+ACT_SIMPLE(vf, vf, vi)
+ACT_SIMPLE(vd, vd, vl)
+
+/* exp to about 1 ulp: 2^n * p(r), x = n ln 2 + r. The scale is applied in halves so that the ends over- and underflow
+ * as they should. */
+INLINE vf vf_exp(vf x)
+{
+    x = vf_select(x < vf_set1(-104.f), vf_set1(-104.f), x);
+    x = vf_select(x > vf_set1(89.f), vf_set1(89.f), x);
+    const vf magic = vf_set1(12582912.f); /* 1.5 * 2^23: adding it rounds to an integer */
+    const vf n = (x * vf_set1(1.44269504f) + magic) - magic;
+    const vf r = (x - n * vf_set1(0.693359375f)) + n * vf_set1(2.12194440e-4f);
+    vf p = vf_set1(1.f / 5040);
+    p = p * r + vf_set1(1.f / 720);
+    p = p * r + vf_set1(1.f / 120);
+    p = p * r + vf_set1(1.f / 24);
+    p = p * r + vf_set1(1.f / 6);
+    p = p * r + vf_set1(0.5f);
+    p = (p * r) * r + r + vf_set1(1.f);
+    const vi i = __builtin_convertvector(vf_select(n == n, n, vf_set1(0)), vi);
+    const vi half = i >> 1;
+    return p * (vf)((half + 127) << 23) * (vf)((i - half + 127) << 23);
+}
+INLINE vf vf_tanh(vf x)
+{
+    /* Near 0 the quotient would cancel; there an odd polynomial (Taylor to x^13, |x| < 0.5) is exact to rounding. */
+    const vf z = x * x;
+    vf p = vf_set1(21844.f / 6081075);
+    p = p * z + vf_set1(-1382.f / 155925);
+    p = p * z + vf_set1(62.f / 2835);
+    p = p * z + vf_set1(-17.f / 315);
+    p = p * z + vf_set1(2.f / 15);
+    p = p * z + vf_set1(-1.f / 3);
+    const vf small = x + x * z * p;
+    const vf large = vf_set1(1.f) - vf_set1(2.f) / (vf_exp(x + x) + vf_set1(1.f));
+    return vf_select((x < vf_set1(0.5f)) & (x > vf_set1(-0.5f)), small, large);
+}
+/* erf by Abramowitz and Stegun 7.1.26, absolute error below 2e-7. */
+INLINE vf vf_erf(vf x)
+{
+    const vf a = vf_select(x < vf_set1(0), -x, x);
+    const vf t = vf_set1(1.f) / (vf_set1(1.f) + vf_set1(0.3275911f) * a);
+    vf p = vf_set1(1.061405429f);
+    p = p * t + vf_set1(-1.453152027f);
+    p = p * t + vf_set1(1.421413741f);
+    p = p * t + vf_set1(-0.284496736f);
+    p = p * t + vf_set1(0.254829592f);
+    const vf y = vf_set1(1.f) - p * t * vf_exp(-a * a);
+    return vf_select(x < vf_set1(0), -y, y);
+}
+static __attribute__((noinline)) vf vf_act_curved(vf x, int code)
+{
+    const vf one = vf_set1(1.f);
+    vf y;
+    switch (code) {
+    case CONVT_TANH:
+        return vf_tanh(x);
+    case CONVT_SIGMOID:
+        return one / (one + vf_exp(-x));
+    case CONVT_GELU:
+        y = vf_set1(0.5f) * x * (one + vf_erf(x * vf_set1(0.70710678f)));
+        break;
+    default:
+        y = x / (one + vf_exp(-x));
+    }
+    return vf_select(x == vf_set1(-INFINITY), vf_set1(0), y); /* -Inf * 0 */
+}
+static __attribute__((noinline)) vd vd_act_curved(vd x, int code)
+{
+    for (int i = 0; i < VD; i++) {
+        const double v = x[i];
+        switch (code) {
+        case CONVT_TANH:
+            x[i] = tanh(v);
+            break;
+        case CONVT_SIGMOID:
+            x[i] = 1 / (1 + exp(-v));
+            break;
+        case CONVT_GELU:
+            x[i] = v == -INFINITY ? 0 : 0.5 * v * (1 + erf(v * 0.70710678118654752440));
+            break;
+        default:
+            x[i] = v == -INFINITY ? 0 : v / (1 + exp(-v));
+        }
+    }
+    return x;
+}
+INLINE vf vf_act(vf x, const convt_act *act)
+{
+    return act->code <= CONVT_LEAKY ? vf_act_simple(x, act) : vf_act_curved(x, act->code);
+}
+INLINE vd vd_act(vd x, const convt_act *act)
+{
+    return act->code <= CONVT_LEAKY ? vd_act_simple(x, act) : vd_act_curved(x, act->code);
+}
+#endif

@@ -1,0 +1,60 @@
+"""Phases and runs against the definition: every (output, input, tap) triple of the scatter, once, and no other."""
+
+import random
+
+import pytest
+
+from convt import _phases
+
+
+def triples_by_definition(size, k, s, d, begin, out):
+    want = {o: set() for o in range(out)}
+    for i in range(size):
+        for t in range(k):
+            o = s * i + d * t - begin
+            if 0 <= o < out:
+                want[o].add((i, t))
+    return want
+
+
+def triples_by_classes(size, k, s, d, begin, out, merge, split):
+    groups = _phases.phase_groups(k, s, d, merge)
+    got = {}
+    for c in _phases.axis_classes(groups, size, s, begin, out, split):
+        for p, first in enumerate(c.first_out):
+            for jj in range(*c.valid[p]):
+                o = first + s * jj
+                assert o not in got, "two runs write one output"
+                got[o] = set()
+                for n in range(*c.tap_range):
+                    i = c.first_in[n - c.tap_range[0]] + jj
+                    if 0 <= i < size:
+                        got[o].add((i, groups[c.group].taps[p][n]))
+                    else:
+                        assert not split, "a split run has all its taps inside the input"
+    return got
+
+
+@pytest.mark.parametrize("merge", [False, True])
+@pytest.mark.parametrize("split", [False, True])
+def test_classes_cover_the_scatter(merge, split):
+    rng = random.Random(5)
+    for _ in range(3000):
+        case = (
+            rng.randint(0, 6), rng.randint(1, 6), rng.randint(1, 5), rng.randint(1, 4), rng.randint(-4, 12),
+            rng.randint(0, 20),
+        )  # fmt: skip
+        assert triples_by_classes(*case, merge, split) == triples_by_definition(*case), case
+
+
+def test_equal_taps_share_a_group():
+    assert len(_phases.phase_groups(4, 2, 1, merge=True)) == 1
+    assert len(_phases.phase_groups(4, 2, 1, merge=False)) == 2
+    assert len(_phases.phase_groups(3, 2, 1, merge=True)) == 2  # 2 taps and 1 tap
+    assert _phases.phase_groups(4, 4, 2, merge=True)[0].residues == (0, 2)
+
+
+def test_huge_stride_costs_nothing():
+    groups = _phases.phase_groups(3, 2**62, 1, merge=True)
+    classes = _phases.axis_classes(groups, 1, 2**62, 0, 5, split=False)
+    assert sum(hi - lo for c in classes for lo, hi in c.valid) == 5
