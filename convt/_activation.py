@@ -40,30 +40,31 @@ def parse(activation):
     for value in params:
         if isinstance(value, (bool, np.bool_)) or not isinstance(value, (numbers.Real, np.floating)):
             raise TypeError(f"activation: got {value!r} as a parameter of {name!r}, wanted a number")
-        if math.isnan(value):
+        if value != value:
             raise ValueError(f"activation: got nan as a parameter of {name!r}, wanted a number")
     if name == "clip" and params[0] > params[1]:
         raise ValueError(f"activation: got clip bounds {params[0]} > {params[1]}, wanted low <= high")
-    a, b = (*map(float, params), 0.0, 0.0)[:2]
+    try:
+        a, b = (*map(float, params), 0.0, 0.0)[:2]
+    except OverflowError:
+        raise ValueError(f"activation: got {params} for {name!r}, wanted numbers that fit a float") from None
     return (name, a, b)
 
 
 def reference(name, a, b, x):
     """The activation of a float64 array: what the fused kernels approximate. NaN stays NaN."""
-    if name == "none":
-        return x
-    if name == "relu":
-        return np.where(x < 0, 0.0, x)
-    if name == "leaky_relu":
-        return np.where(x < 0, a * x, x)
-    if name == "clip":
-        return np.where(x < a, a, np.where(x > b, b, x))
-    if name == "tanh":
-        return np.tanh(x)
-    with np.errstate(over="ignore"):
-        if name == "sigmoid":
-            return 1.0 / (1.0 + np.exp(-x))
-        if name == "swish":
-            return np.where(x == -np.inf, 0.0, x / (1.0 + np.exp(-x)))
-    erf = np.frompyfunc(math.erf, 1, 1)
-    return np.where(x == -np.inf, 0.0, 0.5 * x * (1.0 + erf(x * math.sqrt(0.5)).astype(np.float64)))
+    with np.errstate(all="ignore"):  # Inf and NaN are values here, not accidents
+        return _FUNCTIONS[name](x, a, b)
+
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+_FUNCTIONS = {
+    "none": lambda x, a, b: x,
+    "relu": lambda x, a, b: np.where(x < 0, 0.0, x),
+    "leaky_relu": lambda x, a, b: np.where(x < 0, a * x, x),
+    "clip": lambda x, a, b: np.where(x < a, a, np.where(x > b, b, x)),
+    "tanh": lambda x, a, b: np.tanh(x),
+    "sigmoid": lambda x, a, b: 1.0 / (1.0 + np.exp(-x)),
+    "gelu": lambda x, a, b: np.where(x == -np.inf, 0.0, 0.5 * x * (1.0 + _erf(x * math.sqrt(0.5)))),
+    "swish": lambda x, a, b: np.where(x == -np.inf, 0.0, x / (1.0 + np.exp(-x))),
+}

@@ -4,12 +4,13 @@ Everything below this module works on views in NXC axis order (batch, *spatial, 
 (groups, ci, co, *kernel); layouts and filter formats end here, as strides.
 """
 
+import math
 import time
 from dataclasses import dataclass, fields
 
 import numpy as np
 
-from . import _activation, _check, _config, _padding, _plan
+from . import _activation, _check, _config, _core, _padding, _plan
 from ._problem import Problem
 
 BACKENDS = ("auto", "native", "onednn", "reference")
@@ -129,6 +130,7 @@ def parse(
     rank = len(kernel)
     if groups < 1:
         raise ValueError(f"filter: got {groups} groups (shape {filter.shape}), wanted at least 1")
+    _config.check_memory("filter", filter.shape, filter.itemsize)
     if 0 in kernel:
         raise ValueError(f"filter: got an empty kernel axis (spatial shape {tuple(kernel)}), wanted sizes >= 1")
     if output_shape is not None:
@@ -152,16 +154,12 @@ def parse(
         backend=_config.default_backend() if backend == "auto" else backend,
         algorithm=algorithm,
     )
-    if not _addressable(view):
-        view = view.copy()
     if bias is not None:
         bias = _check.floating("bias", bias)
         if bias.dtype != filter.dtype:
             raise TypeError(f"bias: got dtype {bias.dtype}, wanted {filter.dtype}, the filter's")
         if bias.shape != (groups * co,):
             raise ValueError(f"bias: got shape {bias.shape}, wanted ({groups * co},), one value per out channel")
-        if not _addressable(bias):
-            bias = bias.copy()
     return attributes, view, bias
 
 
@@ -174,6 +172,8 @@ def _check_data(attributes, data):
 
 def _check_out(out, shape, dtype, inputs):
     """A NumPy view of the caller's ``out``, which must fit exactly and overlap no input."""
+    if not isinstance(out, np.ndarray) and not hasattr(out, "__dlpack__"):
+        raise TypeError(f"out: got {type(out).__name__}, wanted an array to write to (NumPy, or with __dlpack__)")
     view = _check.array("out", out)
     if view.dtype != dtype:
         raise TypeError(f"out: got dtype {view.dtype}, wanted {dtype}")
@@ -181,12 +181,22 @@ def _check_out(out, shape, dtype, inputs):
         raise ValueError(f"out: got shape {view.shape}, wanted {shape}")
     if not view.flags.writeable:
         raise ValueError("out: got a read-only array, wanted a writeable one")
-    if 0 in view.strides and any(n > 1 and s == 0 for n, s in zip(view.shape, view.strides, strict=True)):
+    if not _apart(view):
         raise ValueError("out: got an array whose elements share memory, wanted one element per place")
     for name, other in inputs:
         if other is not None and _overlap(view, other):
             raise ValueError(f"out: got an array that overlaps {name} in memory, wanted one that does not")
     return view
+
+
+def _apart(view):
+    """Whether every element has memory of its own: each stride steps over all that the smaller ones reach."""
+    reach = view.itemsize
+    for stride, n in sorted((abs(s), n) for s, n in zip(view.strides, view.shape, strict=True) if n > 1):
+        if stride < reach and view.size:
+            return False
+        reach += stride * (n - 1)
+    return True
 
 
 def _overlap(a, b):
@@ -203,23 +213,51 @@ def _addressable(view):
     return view.flags.aligned and all(s % view.itemsize == 0 for s in view.strides)
 
 
-def _execute(attributes, runner, data, inputs, out):
-    """Run a checked call: ``runner(problem)`` gives the callable that computes views in NXC order."""
+def _walkable(view):
+    """The view itself where the kernels can walk it, else a copy."""
+    return view if view is None or _addressable(view) else view.copy()
+
+
+def _empty(shape, dtype):
+    """np.empty on a cache line's boundary: NumPy promises less, and whole-line stores want more."""
+    size = math.prod(shape) * dtype.itemsize
+    if size < 1 << 16:
+        return np.empty(shape, dtype)
+    memory = np.empty(size + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
+def _execute(attributes, operator, data, inputs, out):
+    """Run a checked call on views in NXC order."""
     problem = attributes.problem(data.shape)
     shape = attributes.user_shape(problem.out_shape)
-    result = np.empty(shape, data.dtype) if out is None else _check_out(out, shape, data.dtype, inputs)
+    result = _empty(shape, data.dtype) if out is None else _check_out(out, shape, data.dtype, inputs)
     if result.size:
         source, target = attributes.nxc(data), attributes.nxc(result)
         if not _addressable(source):
             source = np.ascontiguousarray(source)
         scratch = target if _addressable(target) else np.empty(target.shape, target.dtype)
         start = time.perf_counter() if _config.verbose() else 0.0
-        plan = runner(problem)(source, scratch)
+        plan = operator.runner(problem)(source, scratch)
         if start:
             _config.report(problem, plan, time.perf_counter() - start)
         if scratch is not target:
             target[...] = scratch
     return result if out is None else out
+
+
+def _bind(attributes, operator, data):
+    """``(Bound, key of its weights)`` for repeated calls on arrays like ``data``; None where calls need every check."""
+    if type(data) is not np.ndarray or not data.flags.c_contiguous:
+        return None
+    problem = attributes.problem(data.shape)
+    shape = attributes.user_shape(problem.out_shape)
+    found = operator.bind(problem) if data.size and 0 not in shape else None
+    if found is None:
+        return None
+    plan, key = found
+    return _core.Bound(plan, data.dtype, shape, _plan.contiguous_strides(shape, data.itemsize), _empty), key
 
 
 def conv_transpose(
@@ -287,12 +325,39 @@ def conv_transpose(
     )  # fmt: skip
 
 
+_SHOTS = {}  # what repeated one-shot calls need: (Bound, PackRecipe) by everything that a call is but its numbers
+_SIMPLE = frozenset({int, str, type(None), tuple, list})
+
+
 def one_shot(dialect, data, filter, bias, out=None, **attributes):
     """conv_transpose for any dialect."""
-    attributes, view, bias = parse(filter, bias, dialect, **attributes)
-    data = _check_data(attributes, data)
-    runner = lambda problem: _plan.one_shot(attributes, problem, view, bias)  # noqa: E731
-    return _execute(attributes, runner, data, (("data", data), ("filter", view), ("bias", bias)), out)
+    key = None
+    if type(data) is type(filter) is np.ndarray and (bias is None or type(bias) is np.ndarray):
+        if _SIMPLE.issuperset(map(type, attributes.values())):
+            key = (
+                dialect, data.shape, data.strides, filter.dtype, filter.shape, filter.strides,
+                None if bias is None else (bias.dtype, bias.shape, bias.strides), _core.isa(),
+                repr(attributes),  # tells 1 from True and 1.0, which are refused
+            )  # fmt: skip
+            shot = _SHOTS.get(key)
+            if shot is not None and filter.flags.aligned and (bias is None or bias.flags.aligned):
+                bound, recipe = shot
+                if out is None or not any(np.may_share_memory(out, x) for x in (filter, bias) if x is not None):
+                    threads = _config.get_num_threads()
+                    packed = recipe.pack(filter, bias, threads)
+                    if packed.finite:
+                        result = bound.run(data, out, packed, threads)
+                        if result is not None:
+                            return result
+    parsed, view, own_bias = parse(filter, bias, dialect, **attributes)
+    data = _check_data(parsed, data)
+    operator = _plan.Operator(parsed, view, own_bias)
+    result = _execute(parsed, operator, data, (("data", data), ("filter", view), ("bias", own_bias)), out)
+    if key is not None and _addressable(filter) and (bias is None or _addressable(bias)):
+        bound = _bind(parsed, operator, data)
+        if bound is not None and operator.packed(bound[1]).finite:
+            _plan.kept(_SHOTS, key, _plan.CACHED_PLANS, lambda: (bound[0], operator.recipe(bound[1])))
+    return result
 
 
 class ConvTranspose:
@@ -330,11 +395,23 @@ class ConvTranspose:
         self._filter = filter
         self._bias = bias
         self._operator = _plan.Operator(attributes, filter, bias)
+        self._bounds = {}  # (shape, strides) of contiguous data -> (Bound, PackedFilter)
 
     def __call__(self, data, out=None):
         """Apply to ``data``; see `conv_transpose` for shapes, dtypes, ``out`` and errors."""
+        if type(data) is np.ndarray:
+            found = self._bounds.get((data.shape, data.strides))
+            if found is not None:
+                result = found[0].run(data, out, found[1], _config.get_num_threads())
+                if result is not None:
+                    return result
         data = _check_data(self._attributes, data)
-        return _execute(self._attributes, self._operator.runner, data, (("data", data),), out)
+        result = _execute(self._attributes, self._operator, data, (("data", data),), out)
+        bound = _bind(self._attributes, self._operator, data)
+        if bound is not None:
+            pair = bound[0], self._operator.packed(bound[1])
+            _plan.kept(self._bounds, (data.shape, data.strides), _plan.CACHED_PLANS, lambda: pair)
+        return result
 
     def output_shape(self, shape):
         """The full output shape, batch and channels included, for a data shape."""

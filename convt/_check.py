@@ -1,6 +1,8 @@
-"""Checks of what users pass: integers, sequences of integers, words, arrays. Every message says argument, got, wanted."""
+"""Checks of what users pass: integers, sequences of them, words, arrays. Every message says argument, got, wanted."""
 
+import contextlib
 import operator
+from collections.abc import Mapping, Set
 
 import ml_dtypes
 import numpy as np
@@ -31,19 +33,27 @@ def integer(name, value, minimum):
     return result
 
 
-def integers(name, value, length, minimum, scalar=True):
-    """A tuple of ``length`` Python ints; one integer stands for every axis where ``scalar`` allows it."""
-    if isinstance(value, (str, bytes, dict, set)):
+def integers(name, value, length, minimum, scalar=True, each="one per spatial axis"):
+    """A tuple of ``length`` Python ints; one integer stands for all of them where ``scalar`` allows it.
+
+    ``each`` says in the message of a wrong length where the length comes from.
+    """
+    if isinstance(value, (str, bytes, bytearray, Mapping, Set)):
         raise TypeError(f"{name}: got {value!r} ({type(value).__name__}), wanted {length} integers")
+    if hasattr(value, "__array__") or hasattr(value, "__dlpack__"):
+        value = array(name, value)
+        if value.dtype.kind not in "iu":
+            raise TypeError(f"{name}: got dtype {value.dtype}, wanted {length} integers")
+        if value.ndim > 1:
+            raise ValueError(f"{name}: got shape {value.shape}, wanted {length} integers, {each}")
+        value = value if value.ndim else value.item()
     if scalar and not hasattr(value, "__len__"):
         return (integer(name, value, minimum),) * length
-    try:
-        items = list(value)
-    except TypeError:
-        raise TypeError(f"{name}: got {type(value).__name__}, wanted {length} integers") from None
-    if len(items) != length:
-        raise ValueError(f"{name}: got {len(items)} values, wanted {length}, one per spatial axis")
-    return tuple(integer(name, item, minimum) for item in items)
+    if not hasattr(value, "__len__"):
+        raise TypeError(f"{name}: got {type(value).__name__}, wanted {length} integers")
+    if len(value) != length:
+        raise ValueError(f"{name}: got {len(value)} values, wanted {length}, {each}")
+    return tuple(integer(name, item, minimum) for item in value)
 
 
 def word(name, value, allowed):
@@ -56,25 +66,30 @@ def word(name, value, allowed):
 
 
 def array(name, value):
-    """A NumPy view of anything with ``__dlpack__`` or ``__array__`` that lives in CPU memory; never a copy of an array."""
+    """A NumPy view of anything with ``__dlpack__`` or ``__array__`` in CPU memory; never a copy of an array."""
     if isinstance(value, np.ndarray):
         return np.asarray(value)
     if hasattr(value, "__dlpack__"):
         return _from_dlpack(name, value)
     if hasattr(value, "__array__"):
-        return np.asarray(value)
+        try:
+            return np.asarray(value)
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise TypeError(f"{name}: got {type(value).__name__}, which gives no array: {error}") from error
     raise TypeError(f"{name}: got {type(value).__name__}, wanted an array (NumPy, or with __dlpack__ or __array__)")
 
 
 def _from_dlpack(name, value):
-    device = value.__dlpack_device__()[0] if hasattr(value, "__dlpack_device__") else _dlpack.CPU
-    if device != _dlpack.CPU:
-        raise TypeError(f"{name}: got an array on device type {int(device)}, wanted one in CPU memory")
     try:
-        return _dlpack.from_capsule(value.__dlpack__())
-    except (BufferError, RuntimeError, TypeError) as error:
+        device = value.__dlpack_device__()[0] if hasattr(value, "__dlpack_device__") else _dlpack.CPU
+        if device == _dlpack.CPU:
+            if callable(getattr(value, "is_neg", None)) and value.is_neg():
+                raise BufferError("its negative bit is set, use tensor.resolve_neg()")  # torch itself forgets to check
+            return _dlpack.from_capsule(value.__dlpack__())
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
         # torch refuses tensors that require grad this way; its own words are the best hint.
         raise TypeError(f"{name}: got {type(value).__name__}, which can't be shared: {error}") from error
+    raise TypeError(f"{name}: got an array on device type {int(device)}, wanted one in CPU memory")
 
 
 def floating(name, value):
@@ -86,3 +101,15 @@ def floating(name, value):
             f"wanted one of {', '.join(DTYPES.values())}"
         )
     return result
+
+
+@contextlib.contextmanager
+def renamed(names):
+    """Let the errors raised inside call arguments what the user typed: ``names`` maps the names used here to those."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        name, colon, rest = str(error).partition(":")
+        if name in names:
+            error.args = (names[name] + colon + rest,)
+        raise

@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import math
 import os
 import sys
 
@@ -29,6 +30,7 @@ def _choose_isa():
 
 _choose_isa()
 
+_MOST_THREADS = 1024
 _threads = None  # the process-wide setting
 _scoped = contextvars.ContextVar("convt_num_threads", default=None)  # num_threads(n): this context only
 
@@ -42,8 +44,8 @@ def _available_cores():
 def _from_environment():
     for name in ("CONVT_NUM_THREADS", "OMP_NUM_THREADS"):
         text = os.environ.get(name, "").split(",")[0].strip()
-        if text.isdigit() and int(text) >= 1:
-            return int(text)
+        if text.isdecimal() and int(text) >= 1:
+            return min(int(text), _MOST_THREADS)
         if text and name == "CONVT_NUM_THREADS":
             raise ValueError(f"CONVT_NUM_THREADS: got {text!r}, wanted an integer >= 1")
     return _available_cores()
@@ -64,13 +66,13 @@ def get_num_threads():
 def set_num_threads(n):
     """Let every later call use up to ``n`` threads. Raises ValueError below 1, TypeError for what is no integer."""
     global _threads
-    _threads = min(_check.integer("n", n, 1), 1024)
+    _threads = min(_check.integer("n", n, 1), _MOST_THREADS)
 
 
 @contextlib.contextmanager
 def num_threads(n):
     """``with convt.num_threads(n): ...`` uses up to ``n`` threads inside the block, in this thread or task only."""
-    token = _scoped.set(min(_check.integer("n", n, 1), 1024))
+    token = _scoped.set(min(_check.integer("n", n, 1), _MOST_THREADS))
     try:
         yield
     finally:
@@ -83,9 +85,12 @@ def default_backend():
     return _check.word("CONVT_BACKEND", name, ("auto", "native", "onednn", "reference")) if name else "auto"
 
 
+_VERBOSE = os.environ.get("CONVT_VERBOSE", "0") not in ("", "0")  # read once, as a look at the environment costs
+
+
 def verbose():
-    """Whether CONVT_VERBOSE asks for a line per call."""
-    return os.environ.get("CONVT_VERBOSE", "0") not in ("", "0")
+    """Whether CONVT_VERBOSE asked for a line per call when convt was imported."""
+    return _VERBOSE
 
 
 def report(problem, plan, seconds):
@@ -104,6 +109,15 @@ def _physical_memory():
 
 
 _MEMORY = _physical_memory()
+
+
+def check_memory(name, shape, itemsize):
+    """MemoryError for an array that has to be copied and cannot exist in this machine's memory."""
+    size = math.prod(shape) * itemsize
+    if size > _MEMORY:
+        raise MemoryError(
+            f"{name}: got shape {tuple(shape)}, {size} bytes, wanted at most the machine's {_MEMORY} bytes of memory"
+        )
 
 
 def check_size(problem):

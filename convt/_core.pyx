@@ -1,13 +1,15 @@
 # cython: language_level=3
 """The core: OpenMP loops over cache blocks that feed the micro-kernels. Knows layouts only as strides.
 
-Two algorithms, each a plan class that holds flat tables made by _plan.py and runs on views in NXC axis order:
+Three algorithms, each a plan class that holds flat tables made by _plan.py and runs on views in NXC axis order:
 
 * DirectPlan: every phase is an implicit GEMM. Rows are pixels of the phase, across rows and images; columns are out
   channels, of several phases where those read the same inputs; depth is taps times in-channels. Tasks are blocks of
   rows by blocks of panels: a block's input is packed once per depth chunk (gathering the taps, zeros outside the input),
   then meets every weight panel of the task.
-* DepthwisePlan: one channel in and out per group. Tasks are runs of an output row by blocks of channels.
+* ScatterPlan: for few out channels. Along x the GEMM makes every tap's products at once (columns are taps times out
+  channels), which are overlap-added in the cache; across the other axes it gathers. A task is a stretch of an output row.
+* DepthwisePlan: for small groups. Vectors are out channels of many groups; a task is a stretch of an output row.
 
 Nothing below can fail: sizes were checked above, memory is taken before the parallel region.
 """
@@ -48,6 +50,7 @@ cdef extern from "convt_kernels.h" nogil:
         void **rows
         int cols
         const convt_act *act
+        int stream
     ctypedef struct convt_dw:
         int n
         int cols
@@ -59,14 +62,28 @@ cdef extern from "convt_kernels.h" nogil:
         void *out
         Py_ssize_t out_ld
         const convt_act *act
+    ctypedef struct convt_overlap:
+        const void *col
+        Py_ssize_t ld
+        int64_t i0, i1, j0, j1
+        int terms, lanes, cols, channels, lane_lo, lane_hi
+        const void *init
+        void *out
+        Py_ssize_t out_j, out_x, out_c
+        const convt_act *act
     ctypedef struct convt_kernels:
         int mr, nr, vl, kstep, s_size, e_size, t_size, direct_store
         void (*tile)(int mr, const convt_tile *tile) noexcept nogil
+        void (*fence)() noexcept nogil
         void (*depthwise)(const convt_dw *run) noexcept nogil
         void (*pack)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
                      int padded) noexcept nogil
         void (*widen)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
                       int padded) noexcept nogil
+        void (*gather)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, const int64_t *map, int rows, int cols,
+                       int padded) noexcept nogil
+        void (*overlap)(const convt_overlap *o) noexcept nogil
+        int (*finite)(const void *packed, size_t bytes) noexcept nogil
         void (*pack_b)(void *dst, int k0, int n0, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
                        int nb) noexcept nogil
         void (*store)(void **rows, Py_ssize_t cs, const void *src, Py_ssize_t ld, int mr, int cols,
@@ -99,6 +116,8 @@ _DTYPES = ("float32", "float64", "float16", "bfloat16")
 _ACTIVATIONS = {"none": 0, "clip": 1, "relu": 1, "leaky_relu": 2, "tanh": 3, "sigmoid": 4, "gelu": 5, "swish": 6}
 
 KC = CONVT_KC
+STREAM_BYTES = 1 << 23  # outputs beyond this bypass the caches
+PARALLEL_PACK_BYTES = 1 << 18
 
 
 # ---------------------------------------------------------------- what this build and this CPU offer
@@ -237,106 +256,177 @@ cdef class _Table:
 
 # ---------------------------------------------------------------- packed weights
 
-cdef class PackedFilter:
-    """Weights in the panels of one instruction set.
+cdef struct PackClass:
+    int64_t nphases, ntaps, ncols, npanels, depth
+    int64_t *taps            # [nphases][ntaps] byte offset of each tap in the filter
+    size_t weights, bias     # where the class starts in the buffers
+    size_t group_weights, group_bias
+    int64_t first_job, njobs # a job packs one panel of one group
 
-    ``classes`` lists ``(taps, residues)`` per pack class: ``residues`` phases each with ``taps`` kernel taps, given as flat
-    indices into the kernel, [phase][tap]. A panel row is one (tap, in-channel); columns are (phase, out-channel).
-    ``depthwise`` packs rows of channels per tap instead (in sums' type).
-    """
-    cdef const convt_isa *isa
-    cdef const convt_kernels *k
-    cdef Buffer weights
-    cdef Buffer bias
-    cdef list weight_offsets, bias_offsets, group_bytes, bias_group_bytes
+
+cdef class PackedFilter:
+    """Weights and bias in the panels of one instruction set; made by a PackRecipe."""
+    cdef Buffer weights, bias
     cdef readonly bint finite
     cdef readonly size_t nbytes
 
-    def __init__(self, str dtype, filter, bias, classes, bint depthwise=False):
+
+cdef class PackRecipe:
+    """How filters of one shape and one memory layout are packed for the instruction set in use.
+
+    ``classes`` lists, per pack class, the flat kernel taps as [phase][tap]. A row of the class's panels is one (tap,
+    in-channel), a column one (phase, out-channel). Without classes it packs for DepthwisePlan: rows of lanes (group,
+    out-channel) per tap and in-channel, in sums' type. With ``bias_phases`` the bias is not packed by panels but as that
+    many repetitions of each group's, which is what ScatterPlan adds.
+    """
+    cdef const convt_isa *isa
+    cdef const convt_kernels *k
+    cdef PackClass *classes
+    cdef Py_ssize_t nclasses
+    cdef object structures
+    cdef list keep
+    cdef size_t weight_bytes, bias_bytes
+    cdef int64_t groups, ci, co, ci_p, jobs, ntaps
+    cdef int64_t sg, si, so  # strides of the filter: bytes, elements, elements
+    cdef int64_t bias_stride, bias_phases
+    cdef _Table taps
+    cdef bint depthwise
+
+    def __init__(self, str dtype, filter, bias, classes, int64_t bias_phases=0):
         self.isa = _isa
         self.k = &self.isa.set[_DTYPES.index(dtype)]
-        # NaN or Inf times the zeros outside the input must not reach the output: _plan then avoids such zeros.
-        self.finite = depthwise or bool(np.isfinite(filter).all())
-        if depthwise:
-            self._pack_depthwise(filter, bias)
-        else:
-            self._pack_direct(filter, bias, classes)
-        self.nbytes = self.weights.size + self.bias.size
-
-    cdef _pack_direct(self, filter, bias, classes):
         cdef const convt_kernels *k = self.k
-        cdef Py_ssize_t groups = filter.shape[0], ci = filter.shape[1], co = filter.shape[2], item = k.s_size
-        cdef Py_ssize_t ci_p = (ci + k.kstep - 1) // k.kstep * k.kstep
-        cdef Py_ssize_t ntaps, nphases, depth, ncols, npanels, n, p, width, g, col, phase, c0, c1, t
-        cdef size_t wsize = 0, bsize = 0
-        sizes = []
-        for taps in classes:
-            nphases, ntaps = len(taps), len(taps[0])
-            ncols, depth = nphases * co, ntaps * ci_p
-            npanels = (ncols + k.nr - 1) // k.nr
-            sizes.append((wsize, bsize))
-            wsize += _round64(groups * npanels * k.nr * depth * k.e_size)
-            bsize += groups * npanels * k.nr * k.t_size
-        self.weights, self.bias = Buffer(wsize), Buffer(bsize)
-        memset(self.weights.data, 0, self.weights.size)
-        memset(self.bias.data, 0, self.bias.size)
-        self.weight_offsets = [w for w, _ in sizes]
-        self.bias_offsets = [b for _, b in sizes]
-        self.group_bytes, self.bias_group_bytes = [], []
+        cdef int64_t item = k.s_size
+        cdef PackClass *c
+        self.groups, self.ci, self.co = filter.shape[0], filter.shape[1], filter.shape[2]
+        self.ci_p = (self.ci + k.kstep - 1) // k.kstep * k.kstep
+        self.sg, self.si, self.so = filter.strides[0], filter.strides[1] // item, filter.strides[2] // item
+        self.bias_stride = bias.strides[0] // item if bias is not None else 0
+        shape, strides = filter.shape[3:], np.asarray(filter.strides[3:], np.int64)
+        self.ntaps = int(np.prod(shape))
+        self.depthwise = classes is None
+        self.bias_phases = bias_phases
+        if self.depthwise:
+            self.taps = _Table(_tap_bytes(np.arange(self.ntaps), shape, strides))
+            self.weight_bytes = self.ntaps * self.ci * self.padded() * k.t_size
+            self.bias_bytes = self.padded() * k.t_size
+            return
+        self.nclasses = len(classes)
+        self.structures = np.zeros(max(1, self.nclasses) * sizeof(PackClass), np.uint8)
+        self.classes = <PackClass *>cnp.PyArray_DATA(self.structures)
+        self.keep = []
+        for i, taps in enumerate(classes):
+            c = &self.classes[i]
+            c.nphases, c.ntaps = taps.shape
+            table = _Table(_tap_bytes(taps, shape, strides))
+            self.keep.append(table)
+            c.taps = (<_Table>table).p
+            c.ncols, c.depth = c.nphases * self.co, c.ntaps * self.ci_p
+            c.npanels = (c.ncols + k.nr - 1) // k.nr
+            c.weights, c.bias = self.weight_bytes, self.bias_bytes
+            c.group_weights = c.npanels * k.nr * c.depth * k.e_size
+            c.group_bias = c.npanels * k.nr * k.t_size
+            self.weight_bytes += _round64(self.groups * c.group_weights)
+            self.bias_bytes += self.groups * c.group_bias
+            c.first_job, c.njobs = self.jobs, self.groups * c.npanels
+            self.jobs += c.njobs
+        if bias_phases:
+            self.bias_bytes = self.groups * bias_phases * self.co * k.t_size
 
+    cdef int64_t padded(self) noexcept nogil:
+        return (self.groups * self.co + self.k.vl - 1) // self.k.vl * self.k.vl
+
+    def pack(self, filter, bias, int threads):
+        """Pack a filter of the recipe's shape and strides."""
+        cdef PackedFilter packed = PackedFilter()
+        packed.weights, packed.bias = Buffer(self.weight_bytes), Buffer(self.bias_bytes)
+        packed.nbytes = packed.weights.size + packed.bias.size
         cdef char *src = <char *>cnp.PyArray_DATA(filter)
         cdef char *bsrc = <char *>cnp.PyArray_DATA(bias) if bias is not None else NULL
-        cdef Py_ssize_t bstride = bias.strides[0] // item if bias is not None else 0
-        cdef Py_ssize_t sg = filter.strides[0], si = filter.strides[1] // item, so = filter.strides[2] // item
-        cdef char *dst
-        cdef char *bdst
-        cdef _Table tap_offsets
-        cdef int64_t *tap
-        for index, taps in enumerate(classes):
-            nphases, ntaps = len(taps), len(taps[0])
-            ncols, depth = nphases * co, ntaps * ci_p
-            npanels = (ncols + k.nr - 1) // k.nr
-            self.group_bytes.append(npanels * k.nr * depth * k.e_size)
-            self.bias_group_bytes.append(npanels * k.nr * k.t_size)
-            tap_offsets = _Table(np.dot(np.stack(np.unravel_index(np.asarray(taps, np.int64), filter.shape[3:]), -1),
-                                        np.asarray(filter.strides[3:], np.int64)))
-            tap = tap_offsets.p
-            dst = self.weights.data + <size_t>self.weight_offsets[index]
-            bdst = self.bias.data + <size_t>self.bias_offsets[index]
+        cdef char *dst = packed.weights.data
+        cdef char *bdst = packed.bias.data
+        cdef int64_t job
+        cdef Py_ssize_t c
+        cdef size_t used
+        cdef int count = threads if self.weight_bytes > PARALLEL_PACK_BYTES else 1
+        memset(bdst, 0, packed.bias.size)
+        if self.depthwise:
             with nogil:
-                for g in range(groups):
-                    for n in range(npanels):
-                        width = k.vl if ncols - n * k.nr <= k.vl else k.nr
-                        col = n * k.nr
-                        while col < min(ncols, (n + 1) * k.nr):
-                            phase = col // co
-                            c0 = col - phase * co
-                            c1 = min(co, c0 + min(ncols, (n + 1) * k.nr) - col)
-                            for t in range(ntaps):
-                                k.pack_b(dst, t * ci_p, col - n * k.nr,
-                                         src + g * sg + tap[phase * ntaps + t] + c0 * so * item, si, so, ci, c1 - c0, width)
-                            if bsrc != NULL:
-                                k.widen(bdst + (col - n * k.nr) * k.t_size, k.nr,
-                                        bsrc + (g * co + c0) * bstride * item, 0, bstride, 1, c1 - c0, c1 - c0)
-                            col += c1 - c0
-                        dst += k.nr * depth * k.e_size
-                        bdst += k.nr * k.t_size
+                self.pack_depthwise(src, bsrc, dst, bdst)
+            packed.finite = True  # it multiplies no zeros outside the input
+            return packed
+        for c in range(self.nclasses):  # what alignment leaves between classes: `finite` reads it
+            used = self.classes[c].weights + self.groups * self.classes[c].group_weights
+            memset(dst + used, 0, _round64(used) - used)
+        if bsrc != NULL:
+            for job in range(self.groups * self.bias_phases):
+                self.k.widen(bdst + job * self.co * self.k.t_size, 0,
+                             bsrc + job // self.bias_phases * self.co * self.bias_stride * self.k.s_size, 0,
+                             self.bias_stride, 1, <int>self.co, <int>self.co)
+        if count > 1:
+            if not _pool_used:
+                _note_pool()
+            for job in prange(self.jobs, num_threads=count, nogil=True, schedule="static"):
+                self.pack_panel(job, src, bsrc, dst, bdst)
+        else:
+            with nogil:
+                for job in range(self.jobs):
+                    self.pack_panel(job, src, bsrc, dst, bdst)
+        # NaN or Inf times the zeros outside the input must not reach the output: _plan then avoids such zeros.
+        packed.finite = self.k.finite(dst, self.weight_bytes)
+        return packed
 
-    cdef _pack_depthwise(self, filter, bias):
+    cdef void pack_panel(self, int64_t job, char *src, char *bsrc, char *dst, char *bdst) noexcept nogil:
         cdef const convt_kernels *k = self.k
-        cdef Py_ssize_t channels = filter.shape[0], item = k.s_size, t
-        cdef Py_ssize_t padded = (channels + k.vl - 1) // k.vl * k.vl
-        cdef Py_ssize_t ntaps = int(np.prod(filter.shape[3:]))
-        cdef _Table offsets = _Table(np.dot(np.stack(np.unravel_index(np.arange(ntaps), filter.shape[3:]), -1),
-                                            np.asarray(filter.strides[3:], np.int64)))
-        self.weights, self.bias = Buffer(ntaps * padded * k.t_size), Buffer(padded * k.t_size)
-        memset(self.bias.data, 0, self.bias.size)
-        cdef char *src = <char *>cnp.PyArray_DATA(filter)
-        for t in range(ntaps):
-            k.widen(self.weights.data + t * padded * k.t_size, 0, src + offsets.p[t], 0, filter.strides[0] // item,
-                    1, channels, padded)
-        if bias is not None:
-            k.widen(self.bias.data, 0, <char *>cnp.PyArray_DATA(bias), 0, bias.strides[0] // item, 1, channels, padded)
+        cdef PackClass *c = self.classes
+        while job >= c.first_job + c.njobs:
+            c += 1
+        cdef int64_t g = (job - c.first_job) // c.npanels, n = (job - c.first_job) % c.npanels
+        cdef int64_t column = n * k.nr, end = min(c.ncols, column + k.nr), phase, first, count, t
+        cdef int64_t width = k.vl if end - column <= k.vl else k.nr
+        dst += c.weights + g * c.group_weights + column * c.depth * k.e_size
+        bdst += c.bias + g * c.group_bias + column * k.t_size
+        if end - column < width or self.ci_p != self.ci or n == c.npanels - 1:
+            memset(dst, 0, k.nr * c.depth * k.e_size)
+        while column < end:
+            phase = column // self.co
+            first = column - phase * self.co
+            count = min(self.co - first, end - column)
+            for t in range(c.ntaps):
+                k.pack_b(dst, <int>(t * self.ci_p), <int>(column % k.nr),
+                         src + g * self.sg + c.taps[phase * c.ntaps + t] + first * self.so * k.s_size,
+                         self.si, self.so, <int>self.ci, <int>count, <int>width)
+            if bsrc != NULL and not self.bias_phases:
+                k.widen(bdst + column % k.nr * k.t_size, k.nr, bsrc + (g * self.co + first) * self.bias_stride * k.s_size,
+                        0, self.bias_stride, 1, <int>count, <int>count)
+            column += count
+
+    cdef void pack_depthwise(self, char *src, char *bsrc, char *dst, char *bdst) noexcept nogil:
+        cdef const convt_kernels *k = self.k
+        cdef int64_t t, c, g, lanes = self.groups * self.co
+        memset(dst, 0, self.weight_bytes)
+        for t in range(self.ntaps):
+            for c in range(self.ci):
+                for g in range(self.groups):
+                    k.widen(dst + g * self.co * k.t_size, 0, src + self.taps.p[t] + c * self.si * k.s_size + g * self.sg,
+                            0, self.so, 1, <int>self.co, <int>self.co)
+                dst += self.padded() * k.t_size
+        if bsrc != NULL:
+            k.widen(bdst, 0, bsrc, 0, self.bias_stride, 1, <int>lanes, <int>lanes)
+
+
+def _tap_bytes(taps, shape, strides):
+    """Byte offsets of flat kernel taps."""
+    return np.dot(np.stack(np.unravel_index(taps, shape), -1), strides)
+
+
+# ---------------------------------------------------------------- plans
+
+cdef struct Call:
+    char *src
+    char *dst
+    char *weights
+    char *bias
 
 
 cdef class Plan:
@@ -344,25 +434,29 @@ cdef class Plan:
     cdef readonly str algorithm, isa
     cdef readonly str backend
     cdef const convt_kernels *k
-    cdef PackedFilter packed
+    cdef PackRecipe recipe
     cdef convt_act act, none
     cdef readonly Py_ssize_t tasks
     cdef readonly size_t workspace  # bytes per thread
     cdef int nd
     cdef int64_t batch, groups, ci, co
-    cdef _Table in_size, in_stride, out_stride, stride  # per spatial axis; strides in elements
+    cdef _Table in_size, in_stride, out_stride, stride, kernel  # per spatial axis; strides in elements
+    # Row algorithms: for each output of each axis but the last, the (tap, input index) pairs that reach it.
+    cdef _Table outer_out, outer_start, outer_taps
+    cdef int64_t out_rows, row_taps  # output rows of the batch; the most taps of one
     cdef int64_t in_n, in_c, out_n, out_c
+    cdef size_t streamed  # alignment that every output row must have to bypass the caches; 0 where it should not
     cdef bint small  # too little work for a second thread
-    cdef object fill  # what outputs hold that no product reaches, or None where there are none
+    cdef readonly bint hole  # there are outputs that no task writes, as no tap reaches their phase
 
     def __cinit__(self, *args, **kwargs):
         self.backend = "native"
 
-    cdef _common(self, problem, PackedFilter packed, in_strides, out_strides, fill):
-        self.fill = fill
-        self.packed = packed
-        self.k = packed.k
-        self.isa = packed.isa.name.decode()
+    cdef _common(self, problem, PackRecipe recipe, in_strides, out_strides, bint hole):
+        self.hole = hole
+        self.recipe = recipe
+        self.k = recipe.k
+        self.isa = recipe.isa.name.decode()
         name, a, b = problem.activation
         self.act.code, self.act.a, self.act.b = _ACTIVATIONS[name], a, b
         if name == "relu":
@@ -372,45 +466,126 @@ cdef class Plan:
         item = self.k.s_size
         ins, outs = [s // item for s in in_strides], [s // item for s in out_strides]
         self.in_size, self.stride = _Table(problem.in_sizes), _Table([min(s, 2**62) for s in problem.strides])
+        self.kernel = _Table(problem.kernel)
         self.in_n, self.in_stride, self.in_c = ins[0], _Table(ins[1:self.nd + 1]), ins[self.nd + 1]
         self.out_n, self.out_stride, self.out_c = outs[0], _Table(outs[1:self.nd + 1]), outs[self.nd + 1]
         self.small = problem.flops < 400_000
+        # Outputs that outgrow the caches are written around them, where every vector of a row starts on a boundary.
+        cdef size_t vector = self.k.vl * self.k.t_size
+        bytes_out = int(np.prod(problem.out_shape)) * item
+        aligned = all(s % vector == 0 for s in out_strides[:self.nd + 1])
+        self.streamed = vector if bytes_out > STREAM_BYTES and aligned else 0
 
-    cdef void run_task(self, Py_ssize_t task, char *src, char *dst, char *ws) noexcept nogil:
+    cdef _outer(self, axes):
+        """Tables of the axes but the last: ``axes[ax][output]`` lists (tap, input index)."""
+        self.outer_out = _Table([len(axis) for axis in axes])
+        starts, pairs = [], []
+        self.out_rows, self.row_taps = self.batch, 1
+        for axis in axes:
+            self.out_rows *= len(axis)
+            self.row_taps *= max([len(taps) for taps in axis], default=0)
+            for taps in axis:
+                starts.append(len(pairs))
+                pairs += taps
+        self.outer_start, self.outer_taps = _Table([*starts, len(pairs)]), _Table(pairs)
+
+    cdef int64_t row_inputs(self, int64_t row, int64_t *taps, int64_t *src, int64_t *dst) noexcept nogil:
+        """Which input rows reach an output row: fills ``taps`` with (input offset, tap of the outer axes), returns how many.
+
+        ``src`` and ``dst`` get the offsets of the row's image and of the row in the output.
+        """
+        cdef int64_t count = 1, kernel = 1, axis_start = 0, ax, o, first, last, n, more
+        cdef int64_t *pair
+        for ax in range(self.nd - 1):
+            axis_start += self.outer_out.p[ax]
+        taps[0] = 0
+        taps[1] = 0
+        dst[0] = 0
+        for ax in range(self.nd - 2, -1, -1):
+            axis_start -= self.outer_out.p[ax]
+            o = row % self.outer_out.p[ax]
+            row = row // self.outer_out.p[ax]
+            dst[0] += o * self.out_stride.p[ax]
+            first, last = self.outer_start.p[axis_start + o], self.outer_start.p[axis_start + o + 1]
+            # Expand from the back, so that the entries still to be read are not overwritten.
+            for more in range(last - first - 1, -1, -1):
+                pair = self.outer_taps.p + 2 * (first + more)
+                for n in range(count):
+                    taps[2 * (more * count + n)] = taps[2 * n] + pair[1] * self.in_stride.p[ax]
+                    taps[2 * (more * count + n) + 1] = taps[2 * n + 1] + pair[0] * kernel
+            count *= last - first
+            kernel *= self.kernel.p[ax]
+        src[0] = row * self.in_n
+        dst[0] += row * self.out_n
+        return count
+
+    cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
         pass
-
-    def packed_bytes(self):
-        return self.packed.nbytes
-
-    def packed_finite(self):
-        return self.packed.finite
 
     def threads(self, int available):
         """How many threads a run uses when ``available`` are allowed."""
         return 1 if self.small else max(1, min(available, self.tasks))
 
-    def run(self, data, out, int available):
-        """Compute; ``data`` and ``out`` are views in NXC order with the strides the plan was made for."""
-        cdef char *src = <char *>cnp.PyArray_DATA(data)
-        cdef char *dst = <char *>cnp.PyArray_DATA(out)
-        if self.fill is not None:
-            out[...] = self.fill
+    def run(self, data, out, PackedFilter packed, int available):
+        """Compute; ``data`` and ``out`` are views in NXC order with the strides the plan was made for.
+
+        Where the plan has a ``hole``, the caller fills the output first.
+        """
+        self.compute(<char *>cnp.PyArray_DATA(data), <char *>cnp.PyArray_DATA(out), packed, available)
+
+    cdef compute(self, char *src, char *dst, PackedFilter packed, int available):
         cdef int threads = self.threads(available)
         cdef size_t per_thread = _round64(self.workspace)
         cdef Buffer ws = _take(per_thread * threads)
         cdef Py_ssize_t t
         cdef Py_ssize_t tasks = self.tasks
+        cdef Call call
+        call.src, call.dst, call.weights, call.bias = src, dst, packed.weights.data, packed.bias.data
         if threads > 1:
             if not _pool_used:
                 _note_pool()
             with nogil, parallel(num_threads=threads):
                 for t in prange(tasks, schedule="dynamic", chunksize=1):
-                    self.run_task(t, src, dst, ws.data + threadid() * per_thread)
+                    self.run_task(t, &call, ws.data + threadid() * per_thread)
         else:
             with nogil:
                 for t in range(tasks):
-                    self.run_task(t, src, dst, ws.data)
+                    self.run_task(t, &call, ws.data)
         _give(ws)
+
+
+cdef class Bound:
+    """A plan for contiguous data of one shape: what a repeated call needs, checked with a few comparisons.
+
+    dtype, shape and strides are the output's; ``empty(shape, dtype)`` makes one.
+    """
+    cdef Plan plan
+    cdef object dtype, empty
+    cdef tuple shape, strides
+
+    def __init__(self, Plan plan, dtype, tuple shape, tuple strides, empty):
+        self.plan, self.dtype, self.shape, self.strides, self.empty = plan, dtype, shape, strides, empty
+
+    def run(self, data, out, PackedFilter packed, int threads):
+        """The output of a call that fits exactly; None, and nothing done, for every other call.
+
+        ``data`` must have the shape and strides that were bound; its dtype and alignment are looked at here.
+        """
+        cdef char *src
+        cdef char *dst
+        if <object>cnp.PyArray_DESCR(data) is not self.dtype or not cnp.PyArray_ISALIGNED(data):
+            return None
+        result = out
+        if out is None:
+            result = self.empty(self.shape, self.dtype)
+        elif (type(out) is not cnp.ndarray or <object>cnp.PyArray_DESCR(out) is not self.dtype or out.shape != self.shape
+                or out.strides != self.strides or not cnp.PyArray_ISBEHAVED(out)):
+            return None
+        src, dst = <char *>cnp.PyArray_DATA(data), <char *>cnp.PyArray_DATA(result)
+        if out is not None and src < dst + cnp.PyArray_NBYTES(result) and dst < src + cnp.PyArray_NBYTES(data):
+            return None
+        self.plan.compute(src, dst, packed, threads)
+        return result
 
 
 # ---------------------------------------------------------------- direct
@@ -430,10 +605,7 @@ cdef struct DirectClass:
     int64_t *panels       # [npanels][5]: columns, adjacent in the output?, its offset, first piece, one past the last
     int64_t *pieces       # [..][3 + 2 nd]: first column, columns, output offset, then (low, high) of valid per axis
     int64_t *inner        # [nd][2]: where every phase is valid
-    # packed weights
-    char *weights
-    char *bias
-    int64_t depth, group_bytes, bias_group_bytes
+    PackClass *pack
     int64_t first_task, ntasks
 
 
@@ -445,9 +617,9 @@ cdef class DirectPlan(Plan):
     cdef int64_t max_block, max_panels
     cdef bint chunked
 
-    def __init__(self, problem, PackedFilter packed, in_strides, out_strides, fill, classes):
+    def __init__(self, problem, PackRecipe recipe, in_strides, out_strides, hole, classes):
         self.algorithm = "direct"
-        self._common(problem, packed, in_strides, out_strides, fill)
+        self._common(problem, recipe, in_strides, out_strides, hole)
         self.nclasses = len(classes)
         self.structures = np.zeros(max(1, self.nclasses) * sizeof(DirectClass), np.uint8)
         self.classes = <DirectClass *>cnp.PyArray_DATA(self.structures)
@@ -463,11 +635,7 @@ cdef class DirectPlan(Plan):
             c.npanels, c.panels, c.pieces = len(spec["panels"]), self._keep(spec["panels"]), self._keep(spec["pieces"])
             c.panel_block, c.panel_blocks = spec["panel_block"], spec["panel_blocks"]
             c.inner = self._keep(spec["inner"])
-            pack = spec["pack"]
-            c.weights = packed.weights.data + <size_t>packed.weight_offsets[pack]
-            c.bias = packed.bias.data + <size_t>packed.bias_offsets[pack]
-            c.group_bytes, c.bias_group_bytes = packed.group_bytes[pack], packed.bias_group_bytes[pack]
-            c.depth = spec["depth"]
+            c.pack = &recipe.classes[<Py_ssize_t>spec["pack"]]
             c.first_task = task
             c.ntasks = self.groups * c.blocks * c.panel_blocks
             task += c.ntasks
@@ -493,7 +661,7 @@ cdef class DirectPlan(Plan):
             n += _round64(self.max_panels * self.max_block * self.k.nr * self.k.t_size)  # sums between depth chunks
         return n
 
-    cdef void run_task(self, Py_ssize_t task, char *src, char *dst, char *ws) noexcept nogil:
+    cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
         cdef const convt_kernels *k = self.k
         cdef DirectClass *c = self.classes
         while task >= c.first_task + c.ntasks:
@@ -520,8 +688,10 @@ cdef class DirectPlan(Plan):
         cdef char *sums = ws
 
         self.locate(c, m0, m, offset, coords, edge)
-        src += group * self.ci * self.in_c * k.s_size
-        dst += group * self.co * self.out_c * k.s_size
+        cdef char *src = call.src + group * self.ci * self.in_c * k.s_size
+        cdef char *dst = call.dst + group * self.co * self.out_c * k.s_size
+        cdef char *weights = call.weights + c.pack.weights + group * c.pack.group_weights
+        cdef char *bias = call.bias + c.pack.bias + group * c.pack.group_bias
 
         cdef int64_t tiles = (m + k.mr - 1) // k.mr
         cdef int64_t chunk, p, i, r0, r1, r, b_row
@@ -531,6 +701,7 @@ cdef class DirectPlan(Plan):
         cdef bint fast = k.direct_store and self.out_c == 1 and self.act.code <= CONVT_LEAKY
         cdef void *rows[32]
         cdef convt_tile t
+        t.stream = 0
         for chunk in range(c.nchunks):
             ch = c.chunks + 3 * chunk
             first, last = chunk == 0, chunk == c.nchunks - 1
@@ -539,12 +710,12 @@ cdef class DirectPlan(Plan):
             for p in range(p0, p1):
                 panel = c.panels + 5 * p
                 t.nv = <int>((panel[0] + k.vl - 1) // k.vl)
-                t.b = c.weights + group * c.group_bytes + (p * k.nr * c.depth + ch[2] * t.nv * k.vl) * k.e_size
+                t.b = weights + (p * k.nr * c.pack.depth + ch[2] * t.nv * k.vl) * k.e_size
                 for i in range(tiles):
                     r0, r1 = i * m // tiles, (i + 1) * m // tiles
                     t.a = a + r0 * CONVT_LDA * k.e_size
                     if first:
-                        t.init = c.bias + group * c.bias_group_bytes + p * k.nr * k.t_size
+                        t.init = bias + p * k.nr * k.t_size
                         t.init_ld = 0
                     else:
                         t.init = sums + ((p - p0) * self.max_block + r0) * k.nr * k.t_size
@@ -564,14 +735,18 @@ cdef class DirectPlan(Plan):
                     straight = fast and panel[1] and inside
                     if straight:
                         t.act = &self.act
+                        t.stream = self.streamed and not (<size_t>(dst + panel[2] * k.s_size)) % self.streamed
                         for r in range(r1 - r0):
                             rows[r] = dst + (offset[r0 + r] + panel[2]) * k.s_size
                         k.tile(<int>(r1 - r0), &t)
+                        t.stream = 0
                     else:
                         for r in range(r1 - r0):
                             rows[r] = scratch + r * k.nr * k.t_size
                         k.tile(<int>(r1 - r0), &t)
                         self.store_pieces(c, panel, r0, r1, offset, coords, inside, scratch, dst)
+        if self.streamed:
+            k.fence()
 
     cdef void locate(self, DirectClass *c, int64_t m0, int64_t m, int64_t *offset, int64_t *coords,
                      char *edge) noexcept nogil:
@@ -682,14 +857,14 @@ cdef class DepthwisePlan(Plan):
     cdef object structures
     cdef DepthwiseRun *runs
     cdef Py_ssize_t nruns
-    cdef int64_t out_rows, blocks, block, j0, channel_block, channel_blocks
-    cdef int64_t max_taps, row_taps, max_inputs, min_off, max_off
-    cdef _Table kernel, outer_out, outer_start, outer_taps
+    cdef int64_t blocks, block, j0, lanes, lane_block, lane_blocks
+    cdef int64_t max_taps, max_inputs, min_off, max_off
+    cdef _Table maps  # [ci][lanes]: offset of each lane's in-channel
     cdef bint straight_in, straight_out
 
-    def __init__(self, problem, PackedFilter packed, in_strides, out_strides, fill, spec):
+    def __init__(self, problem, PackRecipe recipe, in_strides, out_strides, hole, spec):
         self.algorithm = "depthwise"
-        self._common(problem, packed, in_strides, out_strides, fill)
+        self._common(problem, recipe, in_strides, out_strides, hole)
         cdef const convt_kernels *k = self.k
         self.keep = []
         self.nruns = len(spec["runs"])
@@ -701,55 +876,43 @@ cdef class DepthwisePlan(Plan):
             self.keep.append(t)
             self.runs[i].start, self.runs[i].stop, self.runs[i].first_out = start, stop, first_out
             self.runs[i].ntaps, self.runs[i].taps = len(taps), t.p
-        # For each outer axis and each of its outputs: the (kernel tap, input index) pairs that reach it.
-        self.outer_out = _Table([len(axis) for axis in spec["outer"]])
-        starts, pairs = [], []
-        for axis in spec["outer"]:
-            for taps in axis:
-                starts.append(len(pairs))
-                pairs += taps
-        self.outer_start, self.outer_taps = _Table([*starts, len(pairs)]), _Table(pairs)
-        self.out_rows = self.batch
-        self.row_taps = 1
-        for axis in spec["outer"]:
-            self.out_rows *= len(axis)
-            self.row_taps *= max([len(taps) for taps in axis], default=0)
-        self.kernel = _Table(problem.kernel)
+        self._outer(spec["outer"])
         self.block, self.blocks, self.j0 = spec["block"], spec["blocks"], spec["j0"]
-        self.channel_block = spec["channel_block"]
-        self.channel_blocks = (self.groups + self.channel_block - 1) // self.channel_block
+        self.lanes, self.lane_block = self.groups * self.co, spec["lane_block"]
+        self.lane_blocks = (self.lanes + self.lane_block - 1) // self.lane_block
         self.min_off, self.max_off = spec["min_off"], spec["max_off"]
         self.max_inputs = min(self.block + self.max_off - self.min_off, max(1, self.in_size.p[self.nd - 1]))
-        self.max_taps = self.row_taps * max([len(taps) for _, _, _, taps in spec["runs"]], default=0)
-        self.straight_in = k.direct_store and self.in_c == 1
+        self.max_taps = self.row_taps * self.ci * max([len(taps) for _, _, _, taps in spec["runs"]], default=0)
+        group = np.arange(self.lanes) // self.co
+        self.maps = _Table([(group * self.ci + c) * self.in_c for c in range(self.ci)])
+        self.straight_in = k.direct_store and self.in_c == 1 and self.ci == 1 and self.co == 1
         self.straight_out = k.direct_store and self.out_c == 1 and self.act.code <= CONVT_LEAKY
-        self.tasks = self.out_rows * self.blocks * self.channel_blocks
+        self.tasks = self.out_rows * self.blocks * self.lane_blocks
         self.workspace = self._bytes()
 
     cdef int64_t _padded(self) noexcept nogil:
-        return (self.channel_block + self.k.vl - 1) // self.k.vl * self.k.vl
+        return (self.lane_block + self.k.vl - 1) // self.k.vl * self.k.vl
 
     cdef size_t _bytes(self):
-        cdef size_t n = _round64(self.row_taps * 2 * sizeof(int64_t))  # the row's outer taps: input offset, kernel tap
+        cdef size_t n = _round64((self.row_taps + 1) * 2 * sizeof(int64_t))  # the row's input offsets and taps
         n += 2 * _round64(self.max_taps * sizeof(void *))  # the run's input and weight pointers
         n += _round64(32 * self._padded() * self.k.t_size)  # outputs on their way to the store
-        if not self.straight_in:
-            n += _round64(self.row_taps * self.max_inputs * self._padded() * self.k.t_size)  # widened inputs
+        if not self.straight_in:  # widened inputs
+            n += _round64(self.row_taps * self.ci * self.max_inputs * self._padded() * self.k.t_size)
         return n
 
-    cdef void run_task(self, Py_ssize_t task, char *src, char *dst, char *ws) noexcept nogil:
+    cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
         cdef const convt_kernels *k = self.k
         cdef int64_t padded = self._padded()
         cdef int64_t x = self.nd - 1
         cdef int64_t block = task % self.blocks
-        cdef int64_t channels = task // self.blocks % self.channel_blocks
-        cdef int64_t row = task // self.blocks // self.channel_blocks
-        cdef int64_t c0 = channels * self.channel_block
-        cdef int64_t cols = min(self.channel_block, self.groups - c0)
-        cdef int64_t all_padded = (self.groups + k.vl - 1) // k.vl * k.vl
+        cdef int64_t l0 = task // self.blocks % self.lane_blocks * self.lane_block
+        cdef int64_t row = task // self.blocks // self.lane_blocks
+        cdef int64_t cols = min(self.lane_block, self.lanes - l0)
+        cdef int64_t all_padded = (self.lanes + k.vl - 1) // k.vl * k.vl
 
         cdef int64_t *row_tap = <int64_t *>ws
-        ws += _round64(self.row_taps * 2 * sizeof(int64_t))
+        ws += _round64((self.row_taps + 1) * 2 * sizeof(int64_t))
         cdef const void **ins = <const void **>ws
         ws += _round64(self.max_taps * sizeof(void *))
         cdef const void **weights = <const void **>ws
@@ -758,30 +921,10 @@ cdef class DepthwisePlan(Plan):
         ws += _round64(32 * padded * k.t_size)
         cdef char *inputs = ws
 
-        # Which input rows reach this output row, through which taps of the outer axes.
-        cdef int64_t count = 1, ax, o, first, last, n, more, axis_start, at
-        at = 0
-        axis_start = 0
-        for ax in range(x):
-            axis_start += self.outer_out.p[ax]
-        row_tap[0] = 0
-        row_tap[1] = 0
-        cdef int64_t kernel = 1
-        for ax in range(x - 1, -1, -1):
-            axis_start -= self.outer_out.p[ax]
-            o = row % self.outer_out.p[ax]
-            row = row // self.outer_out.p[ax]
-            at += o * self.out_stride.p[ax]
-            first, last = self.outer_start.p[axis_start + o], self.outer_start.p[axis_start + o + 1]
-            # Expand from the back, so that the entries still to be read are not overwritten.
-            for more in range(last - first - 1, -1, -1):
-                for n in range(count):
-                    row_tap[2 * (more * count + n)] = row_tap[2 * n] + self.outer_taps.p[2 * (first + more) + 1] * self.in_stride.p[ax]
-                    row_tap[2 * (more * count + n) + 1] = row_tap[2 * n + 1] + self.outer_taps.p[2 * (first + more)] * kernel
-            count *= last - first
-            kernel *= self.kernel.p[ax]
-        src += (row * self.in_n + c0 * self.in_c) * k.s_size
-        dst += (row * self.out_n + at + c0 * self.out_c) * k.s_size
+        cdef int64_t image, at, n, c
+        cdef int64_t count = self.row_inputs(row, row_tap, &image, &at)
+        cdef char *src = call.src + image * k.s_size
+        cdef char *dst = call.dst + (at + l0 * self.out_c) * k.s_size
 
         cdef int64_t j_lo = self.j0 + block * self.block
         cdef int64_t j_hi = j_lo + self.block
@@ -790,9 +933,10 @@ cdef class DepthwisePlan(Plan):
         cdef int64_t in_ld = self.in_stride.p[x]
         if not self.straight_in:
             for n in range(count):
-                k.widen(inputs + n * self.max_inputs * padded * k.t_size, padded,
-                        src + (row_tap[2 * n] + i_lo * in_ld) * k.s_size, in_ld, self.in_c,
-                        <int>(i_hi - i_lo), <int>cols, <int>padded)
+                for c in range(self.ci):
+                    k.gather(inputs + (n * self.ci + c) * self.max_inputs * padded * k.t_size, padded,
+                             src + (row_tap[2 * n] + i_lo * in_ld) * k.s_size, in_ld, self.maps.p + c * self.lanes + l0,
+                             <int>(i_hi - i_lo), <int>cols, <int>padded)
             in_ld = padded
 
         cdef convt_dw d
@@ -803,7 +947,7 @@ cdef class DepthwisePlan(Plan):
         d.in_ = ins
         d.in_ld = in_ld
         d.w = weights
-        d.init = self.packed.bias.data + c0 * k.t_size
+        d.init = call.bias + l0 * k.t_size
         for n in range(self.nruns):
             run = &self.runs[n]
             start, stop = max(run.start, j_lo), min(run.stop, j_hi)
@@ -813,13 +957,15 @@ cdef class DepthwisePlan(Plan):
             for r in range(count):
                 for t in range(run.ntaps):
                     i = run.taps[2 * t + 1] + start
-                    if self.straight_in:
-                        ins[d.taps] = src + (row_tap[2 * r] + i * in_ld) * k.t_size
-                    else:
-                        ins[d.taps] = inputs + (r * self.max_inputs + i - i_lo) * padded * k.t_size
-                    weights[d.taps] = self.packed.weights.data + (
-                        (row_tap[2 * r + 1] * self.kernel.p[x] + run.taps[2 * t]) * all_padded + c0) * k.t_size
-                    d.taps += 1
+                    for c in range(self.ci):
+                        if self.straight_in:
+                            ins[d.taps] = src + (row_tap[2 * r] + i * in_ld + l0) * k.t_size
+                        else:
+                            ins[d.taps] = inputs + ((r * self.ci + c) * self.max_inputs + i - i_lo) * padded * k.t_size
+                        weights[d.taps] = call.weights + (
+                            ((row_tap[2 * r + 1] * self.kernel.p[x] + run.taps[2 * t]) * self.ci + c) * all_padded + l0
+                        ) * k.t_size
+                        d.taps += 1
             at = run.first_out * self.out_stride.p[x]
             if start > run.start:
                 at += (start - run.start) * self.stride.p[x] * self.out_stride.p[x]
@@ -845,3 +991,125 @@ cdef class DepthwisePlan(Plan):
                     ins[r] = <const char *>ins[r] + now * in_ld * k.t_size
                 at += now * out_ld
                 start += now
+
+
+# ---------------------------------------------------------------- scatter
+
+cdef class ScatterPlan(Plan):
+    cdef int64_t j0, j1, block, blocks, begin, window, taps_x, terms, lanes, npanels, ld, max_rows
+    cdef PackClass *pack
+
+    def __init__(self, problem, PackRecipe recipe, in_strides, out_strides, hole, spec):
+        self.algorithm = "scatter"
+        self._common(problem, recipe, in_strides, out_strides, hole)
+        cdef const convt_kernels *k = self.k
+        self._outer(spec["outer"])
+        x = self.nd - 1
+        self.taps_x, self.begin, self.window = self.kernel.p[x], problem.begin[x], problem.out_sizes[x]
+        self.lanes = self.stride.p[x] * self.co
+        self.terms = (self.taps_x + self.stride.p[x] - 1) // self.stride.p[x]
+        self.j0, self.j1, self.block, self.blocks = spec["j0"], spec["j1"], spec["block"], spec["blocks"]
+        self.npanels = (self.taps_x * self.co + k.nr - 1) // k.nr
+        self.ld = self.npanels * k.nr + 16
+        self.max_rows = self.block + self.terms - 1
+        self.pack = &recipe.classes[0]
+        self.tasks = self.out_rows * self.groups * self.blocks
+        self.workspace = (
+            _round64((self.row_taps + 1) * 2 * sizeof(int64_t)) + _round64(k.nr * k.t_size)
+            + _round64(self.max_rows * CONVT_LDA * k.e_size) + _round64(self.max_rows * self.ld * k.t_size)
+        )
+
+    cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
+        cdef const convt_kernels *k = self.k
+        cdef int64_t x = self.nd - 1
+        cdef int64_t block = task % self.blocks
+        cdef int64_t group = task // self.blocks % self.groups
+        cdef int64_t row = task // self.blocks // self.groups
+
+        cdef int64_t *row_tap = <int64_t *>ws
+        ws += _round64((self.row_taps + 1) * 2 * sizeof(int64_t))
+        cdef char *zeros = ws
+        ws += _round64(k.nr * k.t_size)
+        cdef char *a = ws
+        ws += _round64(self.max_rows * CONVT_LDA * k.e_size)
+        cdef char *col = ws
+
+        cdef int64_t image, at
+        cdef int64_t count = self.row_inputs(row, row_tap, &image, &at)
+        cdef char *src = call.src + (image + group * self.ci * self.in_c) * k.s_size
+        cdef char *dst = call.dst + (at + group * self.co * self.out_c) * k.s_size
+        cdef int64_t j_lo = self.j0 + block * self.block
+        cdef int64_t j_hi = min(self.j1, j_lo + self.block)
+        cdef int64_t i_lo = max(0, j_lo - self.terms + 1)
+        cdef int64_t i_hi = min(self.in_size.p[x], j_hi)
+        if count and i_lo < i_hi:
+            memset(zeros, 0, k.nr * k.t_size)
+            self.products(call.weights + group * self.pack.group_weights, row_tap, count, src, i_lo, i_hi, zeros, a, col)
+        else:
+            i_hi = i_lo
+
+        cdef convt_overlap o
+        cdef int64_t s = self.stride.p[x], j, lo, hi
+        o.col = col
+        o.ld, o.i0, o.i1 = self.ld, i_lo, i_hi
+        o.terms, o.lanes, o.cols = <int>self.terms, <int>self.lanes, <int>(self.taps_x * self.co)
+        o.channels = <int>self.co
+        o.init = call.bias + group * self.lanes * k.t_size
+        o.out_x, o.out_c = self.out_stride.p[x], self.out_c
+        o.out_j = s * o.out_x
+        o.act = &self.act
+        j = j_lo
+        while j < j_hi:
+            # Whole j in one go; where the window cuts one, that one alone.
+            lo, hi = max(0, self.begin - s * j), min(s, self.begin + self.window - s * j)
+            o.j0, o.j1 = j, j + 1
+            if lo == 0 and hi == s:
+                o.j1 = max(j + 1, min(j_hi, (self.begin + self.window) // s))
+            o.lane_lo, o.lane_hi = <int>(lo * self.co), <int>(hi * self.co)
+            o.out = dst + (s * j - self.begin) * o.out_x * k.s_size
+            k.overlap(&o)
+            j = o.j1
+
+    cdef void products(self, char *weights, int64_t *row_tap, int64_t count, char *src, int64_t i_lo, int64_t i_hi,
+                       char *zeros, char *a, char *col) noexcept nogil:
+        """col[i - i_lo][(tap, channel)] = the products of input pixel i, summed over the row's taps of the other axes."""
+        cdef const convt_kernels *k = self.k
+        cdef int64_t ci_p = (self.ci + k.kstep - 1) // k.kstep * k.kstep
+        cdef int64_t m = i_hi - i_lo, tiles = (m + k.mr - 1) // k.mr
+        cdef int64_t in_x = self.in_stride.p[self.nd - 1]
+        cdef int64_t tap = 0, c = 0, kc, some, start, p, i, r0, r1, r
+        cdef bint first = True
+        cdef void *rows[32]
+        cdef convt_tile t
+        t.rows = rows
+        t.act = &self.none
+        t.stream = 0
+        while tap < count:
+            # One depth chunk: taps that are adjacent in the panel, up to KC.
+            start = row_tap[2 * tap + 1] * ci_p + c
+            kc = 0
+            while tap < count and kc < CONVT_KC and row_tap[2 * tap + 1] * ci_p + c == start + kc:
+                some = min(ci_p - c, CONVT_KC - kc)
+                k.pack(a + kc * k.e_size, CONVT_LDA,
+                       src + (row_tap[2 * tap] + i_lo * in_x + c * self.in_c) * k.s_size, in_x, self.in_c,
+                       <int>m, <int>(min(self.ci, c + some) - c), <int>some)
+                kc += some
+                c += some
+                if c == ci_p:
+                    c = 0
+                    tap += 1
+            t.kc = <int>kc
+            for p in range(self.npanels):
+                t.cols = <int>min(k.nr, self.taps_x * self.co - p * k.nr)
+                t.nv = (t.cols + k.vl - 1) // k.vl
+                t.b = weights + (p * k.nr * self.pack.depth + start * t.nv * k.vl) * k.e_size
+                for i in range(tiles):
+                    r0, r1 = i * m // tiles, (i + 1) * m // tiles
+                    t.a = a + r0 * CONVT_LDA * k.e_size
+                    for r in range(r0, r1):
+                        rows[r - r0] = col + (r * self.ld + p * k.nr) * k.t_size
+                    t.init = zeros if first else rows[0]
+                    t.init_ld = 0 if first else self.ld
+                    t.cols = t.nv * k.vl
+                    k.tile(<int>(r1 - r0), &t)
+            first = False

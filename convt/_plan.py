@@ -4,6 +4,7 @@ The plans themselves (tables for the loops) are made here and run in _core. Size
 multiply-adds: what a register tile costs at its true height, and what gathering the input costs.
 """
 
+import functools
 import itertools
 import math
 import threading
@@ -15,7 +16,7 @@ from . import _activation, _config, _core, _phases, _reference
 from ._errors import BackendUnavailableError
 from ._problem import ITEMSIZE, NUMPY_DTYPE
 
-ALGORITHMS = ("direct", "depthwise")
+ALGORITHMS = ("direct", "scatter", "depthwise")
 
 CACHED_PLANS = 64
 MAX_BLOCK = 112  # rows of a task: its input (a depth chunk) then takes about 120 KiB of L2
@@ -45,30 +46,34 @@ class Operator:
         self._attributes = attributes
         self._filter = filter
         self._bias = bias
+        self._recipes = {}
         self._packed = {}
         self._plans = {}
         self._lock = threading.Lock()
 
+    def recipe(self, key):
+        """How weights are packed for ``key`` (see `_recipe`)."""
+        return kept(self._recipes, key, None, lambda: _recipe(self._attributes, self._filter, self._bias, key))
+
     def packed(self, key):
-        """The weights packed for ``key`` (see `_pack`), packed once."""
+        """The weights packed for ``key``, packed once."""
         found = self._packed.get(key)
         if found is None:
             with self._lock:
                 found = self._packed.get(key)
                 if found is None:
-                    found = self._packed[key] = _pack(self._attributes, self._filter, self._bias, key)
+                    threads = _config.get_num_threads()
+                    found = self._packed[key] = self.recipe(key).pack(self._filter, self._bias, threads)
         return found
 
     def native(self, problem, in_strides, out_strides):
-        key = (problem, in_strides, out_strides)
-        plan = self._plans.get(key)
-        if plan is None:
-            plan = _make(problem, self._attributes, self.packed, self._bias, in_strides, out_strides)
+        """``(plan, key of its weights)``."""
+        found = self._plans.get((problem, in_strides, out_strides))
+        if found is None:
+            found = _make(problem, self._attributes, self.recipe, self.packed, in_strides, out_strides)
             with self._lock:
-                while len(self._plans) >= CACHED_PLANS:
-                    del self._plans[next(iter(self._plans))]
-                self._plans[key] = plan
-        return plan
+                kept(self._plans, (problem, in_strides, out_strides), CACHED_PLANS, lambda: found)
+        return found
 
     def runner(self, problem):
         """The callable that computes ``problem`` on views in NXC order and returns its plan."""
@@ -76,27 +81,37 @@ class Operator:
             return lambda data, out: _run_reference(problem, data, self._filter, self._bias, out)
 
         def run(data, out):
-            plan = self.native(problem, data.strides, out.strides)
-            plan.run(data, out, _config.get_num_threads())
+            plan, key = self.native(problem, data.strides, out.strides)
+            if plan.hole:
+                out[...] = _fill(problem, self._bias)
+            plan.run(data, out, self.packed(key), _config.get_num_threads())
             return plan
 
         return run
 
+    def contiguous(self, problem):
+        """`native` for contiguous data and output."""
+        item, data_format = ITEMSIZE[problem.dtype], self._attributes.data_format
+        data_shape = (problem.batch, *problem.in_sizes, problem.groups * problem.ci)
+        return self.native(
+            problem, _contiguous(data_shape, item, data_format), _contiguous(problem.out_shape, item, data_format)
+        )
+
+    def bind(self, problem):
+        """``(plan, key of its weights)`` where a call on contiguous arrays is nothing but its kernels, else None."""
+        if self._attributes.backend == "reference" or _config.verbose():
+            return None
+        plan, key = self.contiguous(problem)
+        return None if plan.hole else (plan, key)
+
     def plan(self, problem):
         """The `Plan` for contiguous data."""
-        a = self._attributes
-        if a.backend == "reference":
+        if self._attributes.backend == "reference":
             return _REFERENCE
-        item = ITEMSIZE[problem.dtype]
-        channels = problem.groups * problem.ci
-        plan = self.native(
-            problem,
-            _contiguous((problem.batch, *problem.in_sizes, channels), item, a.data_format),
-            _contiguous(problem.out_shape, item, a.data_format),
-        )
+        plan, key = self.contiguous(problem)
+        packed = self.packed(key)
         threads = plan.threads(_config.get_num_threads())
         info = _core.kernel_info(problem.dtype)
-        finite = plan.packed_finite()
         return Plan(
             backend="native",
             algorithm=plan.algorithm,
@@ -105,17 +120,23 @@ class Operator:
             threads=threads,
             tasks=plan.tasks,
             workspace_bytes=threads * plan.workspace,
-            packed_bytes=plan.packed_bytes(),
-            note="" if finite else "NaN or Inf in the filter: borders computed apart",
+            packed_bytes=packed.nbytes,
+            note="" if packed.finite else "NaN or Inf in the filter: borders computed apart",
         )
 
 
 _REFERENCE = Plan("reference", "scatter", "numpy", "", 1, 1, 0, 0)
 
 
-def one_shot(attributes, problem, filter, bias):
-    """The callable that packs, plans and computes once."""
-    return Operator(attributes, filter, bias).runner(problem)
+def kept(cache, key, limit, make):
+    """cache[key], made if absent; the oldest entries leave a cache of ``limit``."""
+    found = cache.get(key)
+    if found is None:
+        found = make()
+        while limit and len(cache) >= limit:
+            del cache[next(iter(cache))]
+        cache[key] = found
+    return found
 
 
 def check_backend(attributes):
@@ -130,25 +151,44 @@ def _run_reference(problem, data, filter, bias, out):
     return _REFERENCE
 
 
-def _contiguous(shape, item, data_format):
-    """Strides of a contiguous user array, in NXC axis order."""
-    order = range(len(shape)) if data_format == "NXC" else (0, len(shape) - 1, *range(1, len(shape) - 1))
+def contiguous_strides(shape, item):
+    """Byte strides of a contiguous array."""
     strides, step = [0] * len(shape), item
-    for ax in reversed(list(order)):
+    for ax in reversed(range(len(shape))):
         strides[ax] = step
         step *= max(shape[ax], 1)
     return tuple(strides)
 
 
-def _pack(attributes, filter, bias, key):
-    """Weights for a key: "depthwise", or which axes' phases are merged, a tuple of bools."""
+def _contiguous(shape, item, data_format):
+    """Strides of a contiguous user array, for a shape and in an order of NXC."""
+    if data_format == "NXC":
+        return contiguous_strides(shape, item)
+    batch, channels, *spatial = contiguous_strides((shape[0], shape[-1], *shape[1:-1]), item)
+    return (batch, *spatial, channels)
+
+
+def _recipe(attributes, filter, bias, key):
+    """How weights are packed for a key: "depthwise", "scatter", or which axes' phases are merged, a tuple of bools."""
+    dtype, kernel, strides = attributes.dtype, attributes.kernel, attributes.strides
     if key == "depthwise":
-        return _core.PackedFilter(attributes.dtype, filter, bias, None, True)
+        return _core.PackRecipe(dtype, filter, bias, None)
+    if key == "scatter":  # columns are the taps along x; rows the others, those of one phase together
+        order = np.zeros((1, 1), np.int64)
+        for ax in range(len(kernel) - 1):
+            taps = _tap_order(kernel[ax], strides[ax], attributes.dilations[ax])
+            order = (order[:, :, None] * kernel[ax] + np.asarray(taps)).reshape(1, -1)
+        taps = order * kernel[-1] + np.arange(kernel[-1])[:, None]
+        return _core.PackRecipe(dtype, filter, bias, [taps], strides[-1])
     groups = [
-        _phases.phase_groups(k, s, d, m)
-        for k, s, d, m in zip(attributes.kernel, attributes.strides, attributes.dilations, key, strict=True)
+        _phases.phase_groups(k, s, d, m) for k, s, d, m in zip(kernel, strides, attributes.dilations, key, strict=True)
     ]
-    return _core.PackedFilter(attributes.dtype, filter, bias, [_taps(combo) for combo in _combos(groups, attributes.kernel)])
+    return _core.PackRecipe(dtype, filter, bias, [_taps(combo) for combo in _combos(groups, kernel)])
+
+
+def _tap_order(k, s, d):
+    """The taps of an axis, those of one phase next to each other."""
+    return sorted(range(k), key=lambda t: (d * t % s, t))
 
 
 def _combos(groups, kernel):
@@ -166,15 +206,21 @@ def _taps(combo):
     return table
 
 
-def _make(problem, attributes, packed, bias, in_strides, out_strides):
-    depthwise = problem.ci == 1 and problem.co == 1 and problem.groups > 1
-    if attributes.algorithm == "depthwise" and not (problem.ci == 1 and problem.co == 1):
-        raise ValueError(
-            f"algorithm: got 'depthwise' with {problem.ci} in and {problem.co} out channels per group, wanted 1 and 1"
-        )
-    if attributes.algorithm == "depthwise" or (depthwise and attributes.algorithm == "auto"):
-        return _make_depthwise(problem, packed("depthwise"), bias, in_strides, out_strides)
-    return _make_direct(problem, packed, bias, in_strides, out_strides)
+def _make(problem, attributes, recipe, packed, in_strides, out_strides):
+    """The plan of the algorithm asked for, or of the one whose cost is least, and the key of its weights."""
+    costs = {name: cost(problem) for name, cost in _COSTS.items()}
+    name = attributes.algorithm
+    if name == "auto":
+        name = min(costs, key=costs.get)
+    elif math.isinf(costs[name]):
+        raise ValueError(f"algorithm: got {name!r}, which does not do this problem ({_LIMITS[name]}); wanted 'auto' or 'direct'")
+    return _MAKERS[name](problem, recipe, packed, in_strides, out_strides)
+
+
+_LIMITS = {
+    "scatter": "it wants dilation 1 on the last axis, with a stride of at most twice the kernel",
+    "depthwise": "it wants groups of at most 16 in-channels",
+}
 
 
 def _fill(problem, bias):
@@ -214,49 +260,68 @@ def _tile_cost(rows, columns, depth, info):
     return tiles * (depth / info["kstep"]) * cost
 
 
-def _cost(problem, groups, classes, info):
+def _gather_cost(rows, depth, taps, info):
+    """Cycles to pack rows: a load and a store per vector, and some work per tap of a row."""
+    return rows * (2.0 * depth / info["vl"] + 2.0 * taps)
+
+
+def _classes_cost(problem, classes, info):
     total = 0.0
     for combo in itertools.product(*classes):
         if any(c.group < 0 for c in combo):
             continue
         rows = problem.batch * math.prod(c.count for c in combo)
         phases = math.prod(len(c.first_out) for c in combo)
-        depth = math.prod(c.tap_range[1] - c.tap_range[0] for c in combo) * problem.ci
-        # Gathering costs a load and a store per vector, and some work per tap of a row.
-        gather = rows * depth * (2.0 / info["vl"]) + rows * (depth / max(problem.ci, 1)) * 2
-        total += _tile_cost(rows, phases * problem.co, depth, info) + gather + 200
+        taps = math.prod(c.tap_range[1] - c.tap_range[0] for c in combo)
+        depth = taps * problem.ci
+        total += _tile_cost(rows, phases * problem.co, depth, info) + _gather_cost(rows, depth, taps, info) + 200
+        if phases > 1 and problem.co % info["nr"]:  # panels of several phases are stored piece by piece
+            total += rows * 12.0 * phases / len(combo[-1].first_out)
     return total * problem.groups
 
 
-def _choices(problem, finite):
+def _cuts(problem, finite):
     """The ways to cut the axes: phases merged on no axis, the last, or all; runs whole or split at the borders."""
     rank = problem.rank
     merges = {(False,) * rank, (False,) * (rank - 1) + (True,), (True,) * rank}
-    splits = [(False,) * rank, (True,) * rank] if finite else [(True,) * rank]
-    for merge in sorted(merges):
-        for split in splits:
-            yield merge, split
+    # A class per phase is too many where strides are large.
+    phases = math.prod(min(s, o) for s, o in zip(problem.strides, problem.out_sizes, strict=True))
+    for merge in sorted(merges, reverse=True):
+        if phases > 256 and not all(merge):
+            continue
+        for split in (False, True) if finite else (True,):
+            yield merge, (split,) * rank
 
 
-# Above this many runs the tables outweigh what choosing well could save.
+# Above this many classes the tables outweigh what choosing well could save.
 _MANY_CLASSES = 4096
 
 
-def _make_direct(problem, packed, bias, in_strides, out_strides):
+@functools.lru_cache(maxsize=256)
+def _direct_choice(problem, finite, isa):
+    """The cheapest way to cut: (cost, merge, groups, classes)."""
     info = _core.kernel_info(problem.dtype)
-    finite = packed((True,) * problem.rank).finite
     best = None
-    for merge, split in _choices(problem, finite):
-        if all(merge) is False and math.prod(min(s, o) for s, o in zip(problem.strides, problem.out_sizes, strict=True)) > 256:
-            continue  # a class per phase: too many
+    for merge, split in _cuts(problem, finite):
         groups, classes = _axes(problem, merge, split)
         if best is not None and math.prod(map(len, classes)) > _MANY_CLASSES:
             continue
-        cost = _cost(problem, groups, classes, info)
+        cost = _classes_cost(problem, classes, info)
         if best is None or cost < best[0]:
             best = (cost, merge, groups, classes)
-    cost, merge, groups, classes = best
-    weights = packed(merge)
+    return best
+
+
+def _direct_cost(problem):
+    return _direct_choice(problem, True, _core.isa())[0]
+
+
+def _make_direct(problem, recipe, packed, in_strides, out_strides):
+    info = _core.kernel_info(problem.dtype)
+    choice = _direct_choice(problem, True, _core.isa())
+    if not packed(choice[1]).finite:
+        choice = _direct_choice(problem, False, _core.isa())
+    cost, merge, groups, classes = choice
     item = ITEMSIZE[problem.dtype]
     out_elements = [s // item for s in out_strides]
     index = {combo: n for n, combo in enumerate(itertools.product(*(range(len(g)) for g in groups)))}
@@ -270,8 +335,7 @@ def _make_direct(problem, packed, bias, in_strides, out_strides):
         chosen = [g[c.group] for g, c in zip(groups, combo, strict=True)]
         specs.append(_direct_class(problem, combo, chosen, pack, out_elements, info, target))
     specs.sort(key=lambda spec: -spec["work"])  # large tasks first, so that the last ones even out
-    fill = _fill(problem, bias) if hole else None
-    return _core.DirectPlan(problem, weights, in_strides, out_strides, fill, specs)
+    return _core.DirectPlan(problem, recipe(merge), in_strides, out_strides, hole, specs), merge
 
 
 def _direct_class(problem, combo, chosen, pack, out_elements, info, target):
@@ -365,46 +429,112 @@ def _columns(problem, combo, out_elements, info):
     return panels, pieces
 
 
-# ---------------------------------------------------------------- depthwise
-
-_ROW_FLOATS = 16384  # inputs of one task's run: about an L1's worth of sums' type per row tap
+# ---------------------------------------------------------------- scatter and depthwise: rows of the output
 
 
-def _make_depthwise(problem, packed, bias, in_strides, out_strides):
-    hole = False
+def _outer_axes(problem, order=None):
+    """For each axis but the last and each of its outputs: the (tap, input index) pairs that reach it.
+
+    ``order[ax]`` lists the taps in the order they are packed; pairs name their place in it and come in that order.
+    """
     outer = []
     for ax in range(problem.rank - 1):
-        axis = [[] for _ in range(problem.out_sizes[ax])]
-        for t in range(problem.kernel[ax]):
-            first = t * problem.dilations[ax] - problem.begin[ax]
-            s = problem.strides[ax]
-            low = max(0, -(first // s))
-            high = min(problem.in_sizes[ax], (problem.out_sizes[ax] - 1 - first) // s + 1)
-            for i in range(low, high):
-                axis[first + i * s].append((t, i))
+        s, d, size, out = problem.strides[ax], problem.dilations[ax], problem.in_sizes[ax], problem.out_sizes[ax]
+        axis = [[] for _ in range(out)]
+        for place, t in enumerate(order[ax] if order else range(problem.kernel[ax])):
+            first = t * d - problem.begin[ax]
+            for i in range(max(0, -(first // s)), min(size, (out - 1 - first) // s + 1)):
+                axis[first + i * s].append((place, i))
         outer.append(axis)
+    return outer
 
-    x = problem.rank - 1
-    groups = _phases.phase_groups(problem.kernel[x], problem.strides[x], problem.dilations[x], merge=False)
-    runs = []
-    for c in _phases.axis_classes(
-        groups, problem.in_sizes[x], problem.strides[x], problem.begin[x], problem.out_sizes[x], split=True
-    ):
+
+def _rows(problem):
+    """Output rows of the batch, and the average number of input rows that reach one."""
+    rows = problem.batch * math.prod(problem.out_sizes[:-1])
+    meet = problem.batch * math.prod(problem.in_sizes[:-1]) * math.prod(problem.kernel[:-1])
+    return rows, meet / max(rows, 1)
+
+
+def _scatter_span(problem):
+    """The blocks of stride outputs along the last axis that the window shows."""
+    s, begin, out = problem.strides[-1], problem.begin[-1], problem.out_sizes[-1]
+    return begin // s, -(-(begin + out) // s)
+
+
+_SCATTER_ROWS = 112  # input pixels of a task
+
+
+def _scatter_cost(problem):
+    k, s = problem.kernel[-1], problem.strides[-1]
+    if problem.dilations[-1] > 1 or s > 2 * k:
+        return math.inf
+    info = _core.kernel_info(problem.dtype)
+    rows, meet = _rows(problem)
+    j0, j1 = _scatter_span(problem)
+    terms, lanes = -(-k // s), s * problem.co
+    blocks = -(-(j1 - j0) // _SCATTER_ROWS)
+    pixels = (j1 - j0) / blocks + terms - 1
+    depth = meet * problem.ci
+    products = _tile_cost(pixels, k * problem.co, depth, info) + _gather_cost(pixels, depth, meet, info)
+    overlap = pixels * -(-lanes // info["vl"]) * (terms + 1) * 3.0
+    return rows * problem.groups * blocks * (products + overlap + 200)
+
+
+def _make_scatter(problem, recipe, packed, in_strides, out_strides):
+    order = [
+        _tap_order(k, s, d) for k, s, d in zip(problem.kernel, problem.strides, problem.dilations, strict=True)
+    ]
+    j0, j1 = _scatter_span(problem)
+    rows = problem.groups * _rows(problem)[0]
+    block = min(_SCATTER_ROWS, max(16, -(-(j1 - j0) * rows // (4 * _config.get_num_threads()))))
+    blocks = -(-(j1 - j0) // block)
+    spec = {
+        "outer": _outer_axes(problem, order),
+        "j0": j0,
+        "j1": j1,
+        "block": -(-(j1 - j0) // blocks),
+        "blocks": blocks,
+    }
+    return _core.ScatterPlan(problem, recipe("scatter"), in_strides, out_strides, False, spec), "scatter"
+
+
+_DEPTHWISE_CHANNELS = 16  # in-channels of a group
+_DEPTHWISE_LANES = 64  # out channels of a task
+_DEPTHWISE_INPUTS = 1 << 16  # numbers that a task reads, about
+
+
+def _depthwise_cost(problem):
+    if problem.ci > _DEPTHWISE_CHANNELS:
+        return math.inf
+    info = _core.kernel_info(problem.dtype)
+    lanes = problem.groups * problem.co
+    rows, meet = _rows(problem)
+    taps = meet * problem.kernel[-1] / problem.strides[-1] * problem.ci
+    multiply = rows * problem.out_sizes[-1] * -(-lanes // info["vl"]) * (taps * 0.7 + 4)
+    gather = 0.0 if problem.ci == problem.co == 1 else rows * meet * problem.in_sizes[-1] * problem.ci * lanes * 1.5
+    return multiply + gather + rows * 200
+
+
+def _make_depthwise(problem, recipe, packed, in_strides, out_strides):
+    s, k, d = problem.strides[-1], problem.kernel[-1], problem.dilations[-1]
+    groups = _phases.phase_groups(k, s, d, merge=False)
+    runs, hole = [], False
+    for c in _phases.axis_classes(groups, problem.in_sizes[-1], s, problem.begin[-1], problem.out_sizes[-1], split=True):
         if c.group < 0:
             hole = True
             continue
         group = groups[c.group]
         low, high = c.valid[0]
-        taps = [
-            (group.taps[0][n], -group.offsets[n]) for n in range(*c.tap_range)
-        ]
-        runs.append((c.start + low, c.start + high, c.first_out[0] + problem.strides[x] * low, taps))
-    j0 = min((r[0] for r in runs), default=0)
-    j1 = max((r[1] for r in runs), default=1)
-    channel_block = min(problem.groups, 64)
-    rows = max(1, problem.batch * math.prod(problem.out_sizes[:-1]) * -(-problem.groups // channel_block))
-    block = max(8, _ROW_FLOATS // channel_block)
-    # Enough tasks for the threads where rows are few.
+        taps = [(group.taps[0][n], -group.offsets[n]) for n in range(*c.tap_range)]
+        runs.append((c.start + low, c.start + high, c.first_out[0] + s * low, taps))
+    j0, j1 = min((r[0] for r in runs), default=0), max((r[1] for r in runs), default=1)
+    outer = _outer_axes(problem)
+    lane_block = min(problem.groups * problem.co, _DEPTHWISE_LANES)
+    row_taps = max(1, math.prod(max(map(len, axis), default=0) for axis in outer))
+    rows = max(1, _rows(problem)[0] * -(-problem.groups * problem.co // lane_block))
+    # Blocks that stay in the cache, and enough of them for the threads where rows are few.
+    block = _DEPTHWISE_INPUTS // (lane_block * row_taps * problem.ci)
     block = max(8, min(block, -(-(j1 - j0) * rows // (4 * _config.get_num_threads()))))
     block = max(1, min(block, j1 - j0))
     offsets = [-off for r in runs for _, off in r[3]] or [0]
@@ -414,8 +544,12 @@ def _make_depthwise(problem, packed, bias, in_strides, out_strides):
         "j0": j0,
         "block": block,
         "blocks": -(-(j1 - j0) // block),
-        "channel_block": channel_block,
+        "lane_block": lane_block,
         "min_off": min(offsets),
         "max_off": max(offsets),
     }
-    return _core.DepthwisePlan(problem, packed, in_strides, out_strides, _fill(problem, bias) if hole else None, spec)
+    return _core.DepthwisePlan(problem, recipe("depthwise"), in_strides, out_strides, hole, spec), "depthwise"
+
+
+_COSTS = {"direct": _direct_cost, "scatter": _scatter_cost, "depthwise": _depthwise_cost}
+_MAKERS = {"direct": _make_direct, "scatter": _make_scatter, "depthwise": _make_depthwise}

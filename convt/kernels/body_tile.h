@@ -41,7 +41,13 @@ INLINE void FN(tile_mn)(const int mr, const int nv, const convt_tile *t)
                 acc[m][v] = V_(act_simple)(acc[m][v], t->act);
 
     T *const *rows = (T *const *)t->rows;
-    if (t->cols == nv * VL) {
+    if (t->stream && t->cols == nv * VL) {
+#pragma GCC unroll 14
+        for (int m = 0; m < mr; m++)
+#pragma GCC unroll 2
+            for (int v = 0; v < nv; v++)
+                V_(stream)(rows[m] + v * VL, acc[m][v]);
+    } else if (t->cols == nv * VL) {
 #pragma GCC unroll 14
         for (int m = 0; m < mr; m++)
 #pragma GCC unroll 2

@@ -42,6 +42,7 @@ typedef struct {
     void *const *rows;     /* T: where row m goes */
     int cols;              /* columns stored: more than nv - 1 vectors, at most nv */
     const convt_act *act;  /* NONE, CLIP or LEAKY; others are applied by `store` */
+    int stream;            /* whole vectors may bypass the caches: every row is vector-aligned */
 } convt_tile;
 
 /* One run of a depthwise convolution: for j < n, c < cols:
@@ -57,6 +58,20 @@ typedef struct {
     const convt_act *act;  /* NONE, CLIP or LEAKY */
 } convt_dw;
 
+/* Overlap-add along an axis of dilation 1: for j0 <= j < j1 and lane_lo <= l < lane_hi,
+ * out(j, l) = act(init[l] + sum over u < terms of col[j - u][u * lanes + l]), rows outside [i0, i1) and columns beyond
+ * `cols` left out. Lanes are (phase, channel): `lanes` = stride * channels. */
+typedef struct {
+    const void *col;       /* T, row i at col + (i - i0) * ld */
+    ptrdiff_t ld;
+    int64_t i0, i1, j0, j1;
+    int terms, lanes, cols, channels, lane_lo, lane_hi;
+    const void *init;      /* T */
+    void *out;             /* S, where lane 0 of j0 goes (even if lane_lo > 0) */
+    ptrdiff_t out_j, out_x, out_c; /* elements between j, phases, channels */
+    const convt_act *act;
+} convt_overlap;
+
 typedef struct {
     int mr, nr, vl;        /* register tile, and lanes of a vector of T */
     int kstep;             /* 1, or 2 where B holds pairs */
@@ -64,13 +79,19 @@ typedef struct {
     int direct_store;      /* S = T: tiles may be stored straight into user memory */
 
     void (*tile)(int mr, const convt_tile *tile);
+    void (*fence)(void);   /* makes streamed stores visible to other threads */
     void (*depthwise)(const convt_dw *run);
     /* dst[r][c] = src[r * rs + c * cs] converted to E, c < cols; zero for cols <= c < cols_padded. */
     void (*pack)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int cols_padded);
-    /* The same into sums' type T, for rows that depthwise reads and for the bias. */
+    /* dst[r][c] = src[r * rs + map[c]] as T, c < cols; zero for cols <= c < cols_padded. */
+    void (*gather)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, const int64_t *map, int rows, int cols,
+                   int cols_padded);
+    /* `pack`, but into sums' type T. */
     void (*widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int cols_padded);
     /* B: element (k0 + r, n0 + c) of a panel of nb columns = src[r * rs + c * cs], r < rows, c < cols. */
     void (*pack_b)(void *dst, int k0, int n0, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int nb);
+    int (*finite)(const void *packed, size_t bytes); /* no NaN, no Inf among E */
+    void (*overlap)(const convt_overlap *o);
     /* rows[m][c * cs] = act(src[m * ld + c]) rounded to S, m < mr, c < cols; a NULL row is passed over. */
     void (*store)(void *const *rows, ptrdiff_t cs, const void *src, ptrdiff_t ld, int mr, int cols, const convt_act *act);
 } convt_kernels;

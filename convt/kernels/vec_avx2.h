@@ -22,6 +22,10 @@ static inline vd vd_load(const double *p) { return _mm256_loadu_pd(p); }
 static inline void vf_store(float *p, vf v) { _mm256_storeu_ps(p, v); }
 static inline void vd_store(double *p, vd v) { _mm256_storeu_pd(p, v); }
 
+static inline void vf_stream(float *p, vf v) { _mm256_stream_ps(p, v); }
+static inline void vd_stream(double *p, vd v) { _mm256_stream_pd(p, v); }
+static inline void v_fence(void) { _mm_sfence(); }
+
 static inline __m256i vf_mask(int n)
 {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));

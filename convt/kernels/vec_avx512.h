@@ -22,6 +22,10 @@ static inline vd vd_load(const double *p) { return _mm512_loadu_pd(p); }
 static inline void vf_store(float *p, vf v) { _mm512_storeu_ps(p, v); }
 static inline void vd_store(double *p, vd v) { _mm512_storeu_pd(p, v); }
 
+static inline void vf_stream(float *p, vf v) { _mm512_stream_ps(p, v); }
+static inline void vd_stream(double *p, vd v) { _mm512_stream_pd(p, v); }
+static inline void v_fence(void) { _mm_sfence(); }
+
 static inline __mmask16 vf_mask(int n) { return (__mmask16)((1u << n) - 1); }
 static inline __mmask8 vd_mask(int n) { return (__mmask8)((1u << n) - 1); }
 static inline vf vf_loadn(const float *p, int n) { return _mm512_maskz_loadu_ps(vf_mask(n), p); }

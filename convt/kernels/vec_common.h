@@ -27,6 +27,20 @@ INLINE void vf_store_bf16(uint16_t *p, vf v)
     memcpy(p, &h, sizeof h);
 }
 
+/* Whether an exponent is all ones somewhere: Inf or NaN. Loops that the compiler vectorises. */
+#define FINITE(name, word, exponent)                              \
+    static __attribute__((unused)) int name(const void *p, size_t bytes) \
+    {                                                             \
+        const word *w = p;                                        \
+        word found = 0;                                           \
+        for (size_t i = 0; i < bytes / sizeof(word); i++)         \
+            found |= (word)-((w[i] & (exponent)) == (exponent));  \
+        return !found;                                            \
+    }
+FINITE(finite_f32, uint32_t, 0x7f800000u)
+FINITE(finite_f64, uint64_t, 0x7ff0000000000000u)
+FINITE(finite_bf16, uint16_t, 0x7f80u)
+
 /* Loads and stores of n < VF 16-bit elements go through a whole vector on the stack. */
 #define PARTIAL_16(name)                                                    \
     INLINE vf vf_loadn_##name(const uint16_t *p, int n)                     \
