@@ -234,9 +234,7 @@ def _execute(attributes, operator, data, inputs, out):
     shape = attributes.user_shape(problem.out_shape)
     result = _empty(shape, data.dtype) if out is None else _check_out(out, shape, data.dtype, inputs)
     if result.size:
-        source, target = attributes.nxc(data), attributes.nxc(result)
-        if not _addressable(source):
-            source = np.ascontiguousarray(source)
+        source, target = _walkable(attributes.nxc(data)), attributes.nxc(result)
         scratch = target if _addressable(target) else np.empty(target.shape, target.dtype)
         start = time.perf_counter() if _config.verbose() else 0.0
         plan = operator.runner(problem)(source, scratch)
@@ -351,7 +349,7 @@ def one_shot(dialect, data, filter, bias, out=None, **attributes):
                             return result
     parsed, view, own_bias = parse(filter, bias, dialect, **attributes)
     data = _check_data(parsed, data)
-    operator = _plan.Operator(parsed, view, own_bias)
+    operator = _plan.Operator(parsed, _walkable(view), _walkable(own_bias))
     result = _execute(parsed, operator, data, (("data", data), ("filter", view), ("bias", own_bias)), out)
     if key is not None and _addressable(filter) and (bias is None or _addressable(bias)):
         bound = _bind(parsed, operator, data)

@@ -19,7 +19,7 @@ def _choose_isa():
     rows = {row["name"]: row["available"] for row in _core.isa_rows()}
     name = os.environ.get("CONVT_ISA", "")
     if not name:
-        name = [n for n, available in rows.items() if available][-1]
+        name = [row["name"] for row in _core.isa_rows() if row["preferred"]][-1]
     elif name not in rows:
         raise ValueError(f"CONVT_ISA: got {name!r}, wanted one of {', '.join(rows)}")
     elif not rows[name]:

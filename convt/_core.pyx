@@ -95,6 +95,7 @@ cdef extern from "convt_kernels.h" nogil:
     int convt_isa_count()
     const convt_isa *convt_isa_at(int index)
     int convt_isa_available(int index)
+    int convt_isa_preferred(int index)
 
 cdef extern from *:
     """
@@ -132,9 +133,13 @@ def compiler():
 
 
 def isa_rows():
-    """The instruction sets built, from least to most, and whether this CPU can run them."""
+    """The instruction sets built, from least to most; whether this CPU can run them, and should unasked."""
     return [
-        {"name": convt_isa_at(i).name.decode(), "available": bool(convt_isa_available(i))}
+        {
+            "name": convt_isa_at(i).name.decode(),
+            "available": bool(convt_isa_available(i)),
+            "preferred": bool(convt_isa_preferred(i)),
+        }
         for i in range(convt_isa_count())
     ]
 
@@ -995,121 +1000,168 @@ cdef class DepthwisePlan(Plan):
 
 # ---------------------------------------------------------------- scatter
 
-cdef class ScatterPlan(Plan):
-    cdef int64_t j0, j1, block, blocks, begin, window, taps_x, terms, lanes, npanels, ld, max_rows
-    cdef PackClass *pack
+cdef struct ScatterClass:
+    # A row of the class: one j of every axis but the last, where all its taps are inside the input.
+    int64_t *count        # [nd - 1]
+    int64_t rows          # of the batch
+    int64_t ntaps
+    int64_t *tap_in       # [ntaps][nd - 1] input index at the first row
+    int64_t nchunks
+    int64_t *chunks       # [nchunks][3]: first depth of the class, depth, first depth of the panel
+    int64_t nphases
+    int64_t *phases       # [nphases][1 + 2 (nd - 1)]: output offset at the first row, then (low, high) of valid per axis
+    int64_t npanels, ld
+    PackClass *pack
+    int64_t first_task, ntasks
 
-    def __init__(self, problem, PackRecipe recipe, in_strides, out_strides, hole, spec):
+
+cdef class ScatterPlan(Plan):
+    cdef ScatterClass *classes
+    cdef object structures
+    cdef list keep
+    cdef int64_t j0, j1, block, blocks, begin, window, taps_x, terms, lanes, max_rows, sums
+
+    def __init__(self, problem, PackRecipe recipe, in_strides, out_strides, bint hole, spec):
         self.algorithm = "scatter"
         self._common(problem, recipe, in_strides, out_strides, hole)
         cdef const convt_kernels *k = self.k
-        self._outer(spec["outer"])
+        cdef ScatterClass *c
+        cdef int64_t task = 0
         x = self.nd - 1
         self.taps_x, self.begin, self.window = self.kernel.p[x], problem.begin[x], problem.out_sizes[x]
         self.lanes = self.stride.p[x] * self.co
         self.terms = (self.taps_x + self.stride.p[x] - 1) // self.stride.p[x]
         self.j0, self.j1, self.block, self.blocks = spec["j0"], spec["j1"], spec["block"], spec["blocks"]
-        self.npanels = (self.taps_x * self.co + k.nr - 1) // k.nr
-        self.ld = self.npanels * k.nr + 16
         self.max_rows = self.block + self.terms - 1
-        self.pack = &recipe.classes[0]
-        self.tasks = self.out_rows * self.groups * self.blocks
-        self.workspace = (
-            _round64((self.row_taps + 1) * 2 * sizeof(int64_t)) + _round64(k.nr * k.t_size)
-            + _round64(self.max_rows * CONVT_LDA * k.e_size) + _round64(self.max_rows * self.ld * k.t_size)
-        )
+        self.keep = []
+        self.structures = np.zeros(max(1, len(spec["classes"])) * sizeof(ScatterClass), np.uint8)
+        self.classes = <ScatterClass *>cnp.PyArray_DATA(self.structures)
+        for i, row in enumerate(spec["classes"]):
+            c = &self.classes[i]
+            c.count, c.rows = self._keep(row["count"]), row["rows"]
+            c.ntaps, c.tap_in = len(row["tap_in"]), self._keep(row["tap_in"])
+            c.nchunks, c.chunks = len(row["chunks"]), self._keep(row["chunks"])
+            c.nphases, c.phases = len(row["phases"]), self._keep(row["phases"])
+            c.pack = &recipe.classes[<Py_ssize_t>row["pack"]]
+            if c.ntaps:
+                c.npanels = c.pack.npanels
+                c.ld = c.npanels * k.nr + 16
+                self.sums = max(self.sums, self.max_rows * c.ld * k.t_size)
+            c.first_task, c.ntasks = task, c.rows * self.groups * self.blocks
+            task += c.ntasks
+        self.tasks = task
+        self.workspace = _round64(k.nr * k.t_size) + _round64(self.max_rows * CONVT_LDA * k.e_size) + _round64(self.sums)
+
+    cdef int64_t *_keep(self, values):
+        cdef _Table t = _Table(values)
+        self.keep.append(t)
+        return t.p
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
         cdef const convt_kernels *k = self.k
+        cdef ScatterClass *c = self.classes
+        while task >= c.first_task + c.ntasks:
+            c += 1
+        task -= c.first_task
         cdef int64_t x = self.nd - 1
-        cdef int64_t block = task % self.blocks
+        cdef int64_t j_lo = self.j0 + task % self.blocks * self.block
+        cdef int64_t j_hi = min(self.j1, j_lo + self.block)
         cdef int64_t group = task // self.blocks % self.groups
         cdef int64_t row = task // self.blocks // self.groups
+        cdef char *col = ws + _round64(k.nr * k.t_size) + _round64(self.max_rows * CONVT_LDA * k.e_size)
 
-        cdef int64_t *row_tap = <int64_t *>ws
-        ws += _round64((self.row_taps + 1) * 2 * sizeof(int64_t))
-        cdef char *zeros = ws
-        ws += _round64(k.nr * k.t_size)
-        cdef char *a = ws
-        ws += _round64(self.max_rows * CONVT_LDA * k.e_size)
-        cdef char *col = ws
+        cdef int64_t j[64]
+        cdef int64_t ax, at = 0
+        for ax in range(x - 1, -1, -1):
+            j[ax] = row % c.count[ax]
+            row = row // c.count[ax]
+            if j[ax]:  # with one row the stride may be anything, and a product with it too
+                at += self.stride.p[ax] * j[ax] * self.out_stride.p[ax]
+        at += row * self.out_n + group * self.co * self.out_c
 
-        cdef int64_t image, at
-        cdef int64_t count = self.row_inputs(row, row_tap, &image, &at)
-        cdef char *src = call.src + (image + group * self.ci * self.in_c) * k.s_size
-        cdef char *dst = call.dst + (at + group * self.co * self.out_c) * k.s_size
-        cdef int64_t j_lo = self.j0 + block * self.block
-        cdef int64_t j_hi = min(self.j1, j_lo + self.block)
         cdef int64_t i_lo = max(0, j_lo - self.terms + 1)
         cdef int64_t i_hi = min(self.in_size.p[x], j_hi)
-        if count and i_lo < i_hi:
-            memset(zeros, 0, k.nr * k.t_size)
-            self.products(call.weights + group * self.pack.group_weights, row_tap, count, src, i_lo, i_hi, zeros, a, col)
+        if c.ntaps and i_lo < i_hi:
+            self.products(c, call.weights + c.pack.weights + group * c.pack.group_weights,
+                          call.src + (row * self.in_n + group * self.ci * self.in_c) * k.s_size, j, i_lo, i_hi, ws, col)
         else:
             i_hi = i_lo
 
         cdef convt_overlap o
-        cdef int64_t s = self.stride.p[x], j, lo, hi
-        o.col = col
-        o.ld, o.i0, o.i1 = self.ld, i_lo, i_hi
+        o.ld, o.i0, o.i1 = c.ld, i_lo, i_hi
         o.terms, o.lanes, o.cols = <int>self.terms, <int>self.lanes, <int>(self.taps_x * self.co)
         o.channels = <int>self.co
         o.init = call.bias + group * self.lanes * k.t_size
         o.out_x, o.out_c = self.out_stride.p[x], self.out_c
-        o.out_j = s * o.out_x
         o.act = &self.act
-        j = j_lo
+        cdef int64_t p
+        cdef int64_t *phase
+        cdef bint valid
+        for p in range(c.nphases):
+            phase = c.phases + p * (1 + 2 * x)
+            valid = True
+            for ax in range(x):
+                if j[ax] < phase[1 + 2 * ax] or j[ax] >= phase[2 + 2 * ax]:
+                    valid = False
+            if valid:
+                o.col = col + p * o.cols * k.t_size
+                self.overlap_row(&o, j_lo, j_hi, call.dst + (at + phase[0]) * k.s_size)
+
+    cdef void overlap_row(self, convt_overlap *o, int64_t j, int64_t j_hi, char *dst) noexcept nogil:
+        """Finish outputs [s * j, s * j_hi) of a row: whole j in one go; where the window cuts one, that one alone."""
+        cdef int64_t s = self.stride.p[self.nd - 1], lo, hi
+        o.out_j = s * o.out_x
         while j < j_hi:
-            # Whole j in one go; where the window cuts one, that one alone.
             lo, hi = max(0, self.begin - s * j), min(s, self.begin + self.window - s * j)
             o.j0, o.j1 = j, j + 1
             if lo == 0 and hi == s:
                 o.j1 = max(j + 1, min(j_hi, (self.begin + self.window) // s))
             o.lane_lo, o.lane_hi = <int>(lo * self.co), <int>(hi * self.co)
-            o.out = dst + (s * j - self.begin) * o.out_x * k.s_size
-            k.overlap(&o)
+            o.out = dst + (s * j - self.begin) * o.out_x * self.k.s_size
+            self.k.overlap(o)
             j = o.j1
 
-    cdef void products(self, char *weights, int64_t *row_tap, int64_t count, char *src, int64_t i_lo, int64_t i_hi,
-                       char *zeros, char *a, char *col) noexcept nogil:
-        """col[i - i_lo][(tap, channel)] = the products of input pixel i, summed over the row's taps of the other axes."""
+    cdef void products(self, ScatterClass *c, char *weights, char *src, int64_t *j, int64_t i_lo, int64_t i_hi,
+                       char *ws, char *col) noexcept nogil:
+        """col[i - i_lo][(phase, tap, channel)] = the products of input pixel i, summed over the row's taps."""
         cdef const convt_kernels *k = self.k
+        cdef int64_t x = self.nd - 1
         cdef int64_t ci_p = (self.ci + k.kstep - 1) // k.kstep * k.kstep
         cdef int64_t m = i_hi - i_lo, tiles = (m + k.mr - 1) // k.mr
-        cdef int64_t in_x = self.in_stride.p[self.nd - 1]
-        cdef int64_t tap = 0, c = 0, kc, some, start, p, i, r0, r1, r
-        cdef bint first = True
+        cdef int64_t in_x = self.in_stride.p[x]
+        cdef int64_t chunk, depth, tap, first, last, at, ax, p, i, r0, r1, r
+        cdef int64_t *ch
+        cdef char *zeros = ws
+        cdef char *a = ws + _round64(k.nr * k.t_size)
         cdef void *rows[32]
         cdef convt_tile t
+        memset(zeros, 0, k.nr * k.t_size)
         t.rows = rows
         t.act = &self.none
         t.stream = 0
-        while tap < count:
-            # One depth chunk: taps that are adjacent in the panel, up to KC.
-            start = row_tap[2 * tap + 1] * ci_p + c
-            kc = 0
-            while tap < count and kc < CONVT_KC and row_tap[2 * tap + 1] * ci_p + c == start + kc:
-                some = min(ci_p - c, CONVT_KC - kc)
-                k.pack(a + kc * k.e_size, CONVT_LDA,
-                       src + (row_tap[2 * tap] + i_lo * in_x + c * self.in_c) * k.s_size, in_x, self.in_c,
-                       <int>m, <int>(min(self.ci, c + some) - c), <int>some)
-                kc += some
-                c += some
-                if c == ci_p:
-                    c = 0
-                    tap += 1
-            t.kc = <int>kc
-            for p in range(self.npanels):
-                t.cols = <int>min(k.nr, self.taps_x * self.co - p * k.nr)
-                t.nv = (t.cols + k.vl - 1) // k.vl
-                t.b = weights + (p * k.nr * self.pack.depth + start * t.nv * k.vl) * k.e_size
+        for chunk in range(c.nchunks):
+            ch = c.chunks + 3 * chunk
+            depth = ch[0]
+            while depth < ch[0] + ch[1]:
+                tap = depth // ci_p
+                first = depth - tap * ci_p
+                last = min(ci_p, first + ch[0] + ch[1] - depth)
+                at = i_lo * in_x + first * self.in_c
+                for ax in range(x):
+                    at += (c.tap_in[tap * x + ax] + j[ax]) * self.in_stride.p[ax]
+                k.pack(a + (depth - ch[0]) * k.e_size, CONVT_LDA, src + at * k.s_size, in_x, self.in_c,
+                       <int>m, <int>(min(self.ci, last) - first), <int>(last - first))
+                depth += last - first
+            t.kc = <int>ch[1]
+            for p in range(c.npanels):
+                t.nv = <int>((min(k.nr, c.pack.ncols - p * k.nr) + k.vl - 1) // k.vl)
+                t.cols = t.nv * k.vl
+                t.b = weights + (p * k.nr * c.pack.depth + ch[2] * t.cols) * k.e_size
                 for i in range(tiles):
                     r0, r1 = i * m // tiles, (i + 1) * m // tiles
                     t.a = a + r0 * CONVT_LDA * k.e_size
                     for r in range(r0, r1):
-                        rows[r - r0] = col + (r * self.ld + p * k.nr) * k.t_size
-                    t.init = zeros if first else rows[0]
-                    t.init_ld = 0 if first else self.ld
-                    t.cols = t.nv * k.vl
+                        rows[r - r0] = col + (r * c.ld + p * k.nr) * k.t_size
+                    t.init = rows[0] if chunk else zeros
+                    t.init_ld = c.ld if chunk else 0
                     k.tile(<int>(r1 - r0), &t)
-            first = False

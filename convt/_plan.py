@@ -169,31 +169,27 @@ def _contiguous(shape, item, data_format):
 
 
 def _recipe(attributes, filter, bias, key):
-    """How weights are packed for a key: "depthwise", "scatter", or which axes' phases are merged, a tuple of bools."""
+    """How weights are packed for a key: "depthwise", or which axes' phases are merged, a tuple of bools (of all axes
+    for direct; ("scatter", those but the last) for scatter)."""
     dtype, kernel, strides = attributes.dtype, attributes.kernel, attributes.strides
     if key == "depthwise":
         return _core.PackRecipe(dtype, filter, bias, None)
-    if key == "scatter":  # columns are the taps along x; rows the others, those of one phase together
-        order = np.zeros((1, 1), np.int64)
-        for ax in range(len(kernel) - 1):
-            taps = _tap_order(kernel[ax], strides[ax], attributes.dilations[ax])
-            order = (order[:, :, None] * kernel[ax] + np.asarray(taps)).reshape(1, -1)
-        taps = order * kernel[-1] + np.arange(kernel[-1])[:, None]
-        return _core.PackRecipe(dtype, filter, bias, [taps], strides[-1])
+    merge = key[1] if key[0] == "scatter" else key
     groups = [
-        _phases.phase_groups(k, s, d, m) for k, s, d, m in zip(kernel, strides, attributes.dilations, key, strict=True)
+        _phases.phase_groups(k, s, d, m) for k, s, d, m in zip(kernel, strides, attributes.dilations, merge, strict=False)
     ]
-    return _core.PackRecipe(dtype, filter, bias, [_taps(combo) for combo in _combos(groups, kernel)])
-
-
-def _tap_order(k, s, d):
-    """The taps of an axis, those of one phase next to each other."""
-    return sorted(range(k), key=lambda t: (d * t % s, t))
+    classes = [_taps(combo) for combo in _combos(groups, kernel)]
+    if key[0] != "scatter":
+        return _core.PackRecipe(dtype, filter, bias, classes)
+    # The taps of the last axis are columns, after the phases of the others.
+    last = kernel[-1]
+    classes = [(t[:, None, :] * last + np.arange(last)[:, None]).reshape(-1, t.shape[1]) for t in classes]
+    return _core.PackRecipe(dtype, filter, bias, classes, strides[-1])
 
 
 def _combos(groups, kernel):
     """Every choice of one group per axis, as [(group, kernel size) per axis]."""
-    return [list(zip(combo, kernel, strict=True)) for combo in itertools.product(*groups)]
+    return [list(zip(combo, kernel, strict=False)) for combo in itertools.product(*groups)]
 
 
 def _taps(combo):
@@ -233,17 +229,12 @@ def _fill(problem, bias):
 
 
 def _axes(problem, merge, split):
-    """Per axis, the phase groups and the runs."""
+    """The phase groups and the runs of the first axes, as many as ``merge`` speaks of."""
     groups, classes = [], []
-    for ax in range(problem.rank):
-        groups.append(
-            _phases.phase_groups(problem.kernel[ax], problem.strides[ax], problem.dilations[ax], merge[ax])
-        )
-        classes.append(
-            _phases.axis_classes(
-                groups[ax], problem.in_sizes[ax], problem.strides[ax], problem.begin[ax], problem.out_sizes[ax], split[ax]
-            )
-        )
+    for ax, (m, cut) in enumerate(zip(merge, split, strict=True)):
+        s, begin, out = problem.strides[ax], problem.begin[ax], problem.out_sizes[ax]
+        groups.append(_phases.phase_groups(problem.kernel[ax], s, problem.dilations[ax], m))
+        classes.append(_phases.axis_classes(groups[ax], problem.in_sizes[ax], s, begin, out, cut))
     return groups, classes
 
 
@@ -251,7 +242,7 @@ def _tile_cost(rows, columns, depth, info):
     """Cycles to multiply ``rows`` x ``depth`` by ``depth`` x ``columns``: two multiply-adds, two loads a cycle, and no
     tile faster than the latency of its sums."""
     mr, nr, vl = info["mr"], info["nr"], info["vl"]
-    tiles = -(-rows // mr)
+    tiles = max(1, -(-rows // mr))
     height = rows / tiles
     full, rest = divmod(columns, nr)
     cost = 0
@@ -402,14 +393,19 @@ def _chunks(combo, chosen, ci_p, kstep):
     return chunks or [(0, 0, 0)]
 
 
+def _phase_table(combo, strides):
+    """(output offset at the first pixel, [low, high of valid, per axis]) of every phase of a class."""
+    table = []
+    for phase in itertools.product(*(range(len(c.first_out)) for c in combo)):
+        offset = sum(c.first_out[p] * step for c, p, step in zip(combo, phase, strides, strict=False))
+        table.append((offset, [bound for c, p in zip(combo, phase, strict=True) for bound in c.valid[p]]))
+    return table
+
+
 def _columns(problem, combo, out_elements, info):
     """The tables of columns: panels, and the pieces of them that belong to one phase each."""
     co, nr, step = problem.co, info["nr"], out_elements[-1]
-    phases = []  # (output offset, (low, high) per axis flattened)
-    for phase in itertools.product(*(range(len(c.first_out)) for c in combo)):
-        offset = sum(c.first_out[p] * out_elements[1 + ax] for ax, (c, p) in enumerate(zip(combo, phase, strict=True)))
-        valid = [bound for c, p in zip(combo, phase, strict=True) for bound in c.valid[p]]
-        phases.append((offset, valid))
+    phases = _phase_table(combo, out_elements[1:])
     panels, pieces = [], []
     columns = co * len(phases)
     for first in range(0, columns, nr):
@@ -429,22 +425,117 @@ def _columns(problem, combo, out_elements, info):
     return panels, pieces
 
 
-# ---------------------------------------------------------------- scatter and depthwise: rows of the output
+# ---------------------------------------------------------------- scatter
+
+_SCATTER_ROWS = 112  # input pixels of a task
 
 
-def _outer_axes(problem, order=None):
-    """For each axis but the last and each of its outputs: the (tap, input index) pairs that reach it.
+def _scatter_span(problem):
+    """The blocks of stride outputs along the last axis that the window shows."""
+    s, begin, out = problem.strides[-1], problem.begin[-1], problem.out_sizes[-1]
+    return begin // s, -(-(begin + out) // s)
 
-    ``order[ax]`` lists the taps in the order they are packed; pairs name their place in it and come in that order.
-    """
+
+def _scatter_block(problem, phases, info):
+    """How many blocks of the last axis one task does, so that its products stay in the cache; below 1 if none would."""
+    j0, j1 = _scatter_span(problem)
+    bytes_per_pixel = phases * problem.kernel[-1] * problem.co * info["t_size"]
+    return min(_SCATTER_ROWS, j1 - j0, MAX_SUMS // bytes_per_pixel - -(-problem.kernel[-1] // problem.strides[-1]))
+
+
+def _overlap_cost(lanes, terms, info):
+    """Cycles to finish the outputs of one j."""
+    if 2 * lanes <= info["vl"]:
+        return lanes * (terms * 1.0 + 1)
+    return -(-lanes // info["vl"]) * (terms + 1) * 2.5
+
+
+@functools.lru_cache(maxsize=256)
+def _scatter_choice(problem, isa):
+    """The cheapest way: (cost, merge, groups, classes) of the axes but the last; cost is infinite where it can't be done."""
+    k, s = problem.kernel[-1], problem.strides[-1]
+    best = (math.inf, None, None, None)
+    if problem.dilations[-1] > 1 or s > 2 * k or problem.co == 0:
+        return best
+    info = _core.kernel_info(problem.dtype)
+    terms, lanes, outer = -(-k // s), s * problem.co, problem.rank - 1
+    j0, j1 = _scatter_span(problem)
+    for merge in {(False,) * outer, (True,) * outer}:
+        groups, classes = _axes(problem, merge, (True,) * outer)
+        if math.prod(map(len, classes)) > _MANY_CLASSES:
+            continue
+        cost = 0.0
+        for combo in itertools.product(*classes):
+            rows = problem.batch * math.prod(c.count for c in combo)
+            phases = math.prod(len(c.first_out) for c in combo)
+            taps = math.prod(c.tap_range[1] - c.tap_range[0] for c in combo)
+            block = _scatter_block(problem, phases, info)
+            if block < min(16, j1 - j0):
+                cost = math.inf
+                break
+            blocks = -(-(j1 - j0) // block)
+            pixels = problem.in_sizes[-1] / blocks + terms - 1
+            products = _tile_cost(pixels, phases * k * problem.co, taps * problem.ci, info)
+            products += _gather_cost(pixels, taps * problem.ci, taps, info)
+            overlap = phases * (pixels * _overlap_cost(lanes, terms, info) + 50)
+            cost += rows * blocks * (products + overlap + 200)
+        if cost * problem.groups < best[0]:
+            best = (cost * problem.groups, merge, groups, classes)
+    return best
+
+
+def _scatter_cost(problem):
+    return _scatter_choice(problem, _core.isa())[0]
+
+
+def _make_scatter(problem, recipe, packed, in_strides, out_strides):
+    _, merge, groups, classes = _scatter_choice(problem, _core.isa())
+    info = _core.kernel_info(problem.dtype)
+    item = ITEMSIZE[problem.dtype]
+    out_elements = [s // item for s in out_strides[1:-2]]
+    ci_p = -(-problem.ci // info["kstep"]) * info["kstep"]
+    index = {combo: n for n, combo in enumerate(itertools.product(*(range(len(g)) for g in groups)))}
+    specs, most_phases = [], 1
+    for combo in itertools.product(*classes):
+        taps = list(itertools.product(*(c.first_in for c in combo)))
+        pack, chunks = 0, []
+        phases = _phase_table(combo, out_elements)
+        if taps:
+            pack = index[tuple(c.group for c in combo)]
+            chunks = _chunks(combo, [g[c.group] for g, c in zip(groups, combo, strict=True)], ci_p, info["kstep"])
+            most_phases = max(most_phases, len(phases))
+        specs.append({
+            "count": [c.count for c in combo],
+            "rows": problem.batch * math.prod(c.count for c in combo),
+            "tap_in": np.asarray(taps, np.int64).reshape(len(taps), problem.rank - 1),
+            "chunks": chunks,
+            "phases": [[offset, *valid] for offset, valid in phases],
+            "pack": pack,
+        })  # fmt: skip
+    specs.sort(key=lambda spec: -len(spec["tap_in"]))
+    j0, j1 = _scatter_span(problem)
+    rows = problem.groups * sum(spec["rows"] for spec in specs)
+    block = _scatter_block(problem, most_phases, info)
+    block = max(1, min(block, max(16, -(-(j1 - j0) * rows // (4 * _config.get_num_threads())))))
+    blocks = -(-(j1 - j0) // block)
+    spec = {"classes": specs, "j0": j0, "j1": j1, "block": -(-(j1 - j0) // blocks), "blocks": blocks}
+    key = ("scatter", merge)
+    return _core.ScatterPlan(problem, recipe(key), in_strides, out_strides, False, spec), key
+
+
+# ---------------------------------------------------------------- depthwise
+
+
+def _outer_axes(problem):
+    """For each axis but the last and each of its outputs: the (tap, input index) pairs that reach it."""
     outer = []
     for ax in range(problem.rank - 1):
         s, d, size, out = problem.strides[ax], problem.dilations[ax], problem.in_sizes[ax], problem.out_sizes[ax]
         axis = [[] for _ in range(out)]
-        for place, t in enumerate(order[ax] if order else range(problem.kernel[ax])):
+        for t in range(problem.kernel[ax]):
             first = t * d - problem.begin[ax]
             for i in range(max(0, -(first // s)), min(size, (out - 1 - first) // s + 1)):
-                axis[first + i * s].append((place, i))
+                axis[first + i * s].append((t, i))
         outer.append(axis)
     return outer
 
@@ -454,49 +545,6 @@ def _rows(problem):
     rows = problem.batch * math.prod(problem.out_sizes[:-1])
     meet = problem.batch * math.prod(problem.in_sizes[:-1]) * math.prod(problem.kernel[:-1])
     return rows, meet / max(rows, 1)
-
-
-def _scatter_span(problem):
-    """The blocks of stride outputs along the last axis that the window shows."""
-    s, begin, out = problem.strides[-1], problem.begin[-1], problem.out_sizes[-1]
-    return begin // s, -(-(begin + out) // s)
-
-
-_SCATTER_ROWS = 112  # input pixels of a task
-
-
-def _scatter_cost(problem):
-    k, s = problem.kernel[-1], problem.strides[-1]
-    if problem.dilations[-1] > 1 or s > 2 * k:
-        return math.inf
-    info = _core.kernel_info(problem.dtype)
-    rows, meet = _rows(problem)
-    j0, j1 = _scatter_span(problem)
-    terms, lanes = -(-k // s), s * problem.co
-    blocks = -(-(j1 - j0) // _SCATTER_ROWS)
-    pixels = (j1 - j0) / blocks + terms - 1
-    depth = meet * problem.ci
-    products = _tile_cost(pixels, k * problem.co, depth, info) + _gather_cost(pixels, depth, meet, info)
-    overlap = pixels * -(-lanes // info["vl"]) * (terms + 1) * 3.0
-    return rows * problem.groups * blocks * (products + overlap + 200)
-
-
-def _make_scatter(problem, recipe, packed, in_strides, out_strides):
-    order = [
-        _tap_order(k, s, d) for k, s, d in zip(problem.kernel, problem.strides, problem.dilations, strict=True)
-    ]
-    j0, j1 = _scatter_span(problem)
-    rows = problem.groups * _rows(problem)[0]
-    block = min(_SCATTER_ROWS, max(16, -(-(j1 - j0) * rows // (4 * _config.get_num_threads()))))
-    blocks = -(-(j1 - j0) // block)
-    spec = {
-        "outer": _outer_axes(problem, order),
-        "j0": j0,
-        "j1": j1,
-        "block": -(-(j1 - j0) // blocks),
-        "blocks": blocks,
-    }
-    return _core.ScatterPlan(problem, recipe("scatter"), in_strides, out_strides, False, spec), "scatter"
 
 
 _DEPTHWISE_CHANNELS = 16  # in-channels of a group

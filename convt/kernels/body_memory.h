@@ -47,9 +47,41 @@ static void FN(gather)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, c
     }
 }
 
+/* VL values of j at once where lanes are few and adjacent: the outputs of consecutive j are then one stretch, and its
+ * vectors are gathered from col by index. Returns the first j it left. */
+static int64_t FN(overlap_block)(const convt_overlap *o)
+{
+    int32_t index[VL * VL / 2];
+    T last_mask[VL * VL / 2], init[VL * VL / 2];
+    const int count = o->lanes, last = o->cols - (o->terms - 1) * o->lanes;
+    int64_t j = o->j0;
+    if (2 * count > VL || o->out_c != 1 || o->out_x != o->channels || j - (o->terms - 1) < o->i0 || o->lane_lo > 0
+        || o->lane_hi < count)
+        return j;
+    for (int e = 0; e < VL * count; e++) {
+        index[e] = (int32_t)(e / count * o->ld + e % count);
+        init[e] = ((const T *)o->init)[e % count];
+        last_mask[e] = e % count < last; /* 1 or 0 */
+    }
+    for (; j + VL <= o->j1 && j + VL <= o->i1; j += VL) {
+        S *out = (S *)o->out + (j - o->j0) * o->out_j;
+        for (int v = 0; v < count; v++) {
+            V sum = V_(load)(init + v * VL);
+            for (int u = 0; u < o->terms; u++) {
+                const T *from = (const T *)o->col + (j - u - o->i0) * o->ld + u * count;
+                const V some = V_(gather)(from, index + v * VL);
+                /* Columns beyond the last tap belong to someone else, whatever they hold. */
+                sum += u == o->terms - 1 && last < count ? V_(select_ne)(V_(load)(last_mask + v * VL), some) : some;
+            }
+            S_STORE(out + v * VL, V_(act)(sum, o->act));
+        }
+    }
+    return j;
+}
+
 static void FN(overlap)(const convt_overlap *o)
 {
-    for (int64_t j = o->j0; j < o->j1; j++) {
+    for (int64_t j = FN(overlap_block)(o); j < o->j1; j++) {
         S *out = (S *)o->out + (j - o->j0) * o->out_j;
         for (int l = o->lane_lo; l < o->lane_hi; l += VL) {
             const int n = o->lane_hi - l < VL ? o->lane_hi - l : VL;

@@ -13,7 +13,7 @@ INLINE void FN(tile_mn)(const int mr, const int nv, const convt_tile *t)
     for (int m = 0; m < mr; m++)
 #pragma GCC unroll 2
         for (int v = 0; v < nv; v++)
-            acc[m][v] = V_(load)(init + m * t->init_ld + v * VL);
+            acc[m][v] = V_(set1)(0);
 
     const int kc = t->kc;
 #pragma GCC unroll 2
@@ -32,6 +32,13 @@ INLINE void FN(tile_mn)(const int mr, const int nv, const convt_tile *t)
         }
         a += KSTEP;
     }
+
+    /* What was summed before is added last: sums of chunks, added up, lose less than one long chain. */
+#pragma GCC unroll 14
+    for (int m = 0; m < mr; m++)
+#pragma GCC unroll 2
+        for (int v = 0; v < nv; v++)
+            acc[m][v] += V_(load)(init + m * t->init_ld + v * VL);
 
     if (t->act->code != CONVT_NONE)
 #pragma GCC unroll 14

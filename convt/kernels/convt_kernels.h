@@ -32,12 +32,12 @@ typedef struct {
     double a, b;
 } convt_act;
 
-/* One register tile: rows[m][0..cols) = act(init + A B), m < mr. */
+/* One register tile: rows[m][0..cols) = act(A B + init), m < mr. */
 typedef struct {
     int kc;                /* depth, <= CONVT_KC */
     int nv;                /* vectors in a row of B: 1 or 2 */
     const void *a, *b;     /* panels */
-    const void *init;      /* T: what sums start from, row m at init + m * init_ld (0: the same row, the bias) */
+    const void *init;      /* T: added to the sums, row m at init + m * init_ld (0: the same row, the bias) */
     ptrdiff_t init_ld;
     void *const *rows;     /* T: where row m goes */
     int cols;              /* columns stored: more than nv - 1 vectors, at most nv */
@@ -108,6 +108,7 @@ typedef struct {
 int convt_isa_count(void);
 const convt_isa *convt_isa_at(int index);
 int convt_isa_available(int index);
+int convt_isa_preferred(int index); /* available, and worth using unasked */
 
 #ifdef CONVT_DEBUG
 #include <assert.h>

@@ -16,4 +16,8 @@ enum {
 /* Features that this CPU has and this operating system saves the registers of. */
 unsigned convt_cpu_features(void);
 
+/* Whether vdpbf16ps keeps its promise of twice the multiply-adds. Measured: 2.0 times float32's rate on AMD's Zen 4, half
+ * of it on Intel's Granite Rapids, where converting to float32 is the faster way. */
+int convt_cpu_fast_dot(void);
+
 #endif

@@ -44,8 +44,19 @@ unsigned convt_cpu_features(void)
     }
     return found;
 }
+
+int convt_cpu_fast_dot(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(0, &a, &b, &c, &d) && b == signature_AMD_ebx;
+}
 #else
 unsigned convt_cpu_features(void)
+{
+    return 0;
+}
+
+int convt_cpu_fast_dot(void)
 {
     return 0;
 }
@@ -77,4 +88,9 @@ const convt_isa *convt_isa_at(int index)
 int convt_isa_available(int index)
 {
     return (rows[index].features & ~convt_cpu_features()) == 0;
+}
+
+int convt_isa_preferred(int index)
+{
+    return convt_isa_available(index) && (convt_cpu_fast_dot() || !(rows[index].features & CPU_AVX512_BF16));
 }

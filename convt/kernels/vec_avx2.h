@@ -22,6 +22,14 @@ static inline vd vd_load(const double *p) { return _mm256_loadu_pd(p); }
 static inline void vf_store(float *p, vf v) { _mm256_storeu_ps(p, v); }
 static inline void vd_store(double *p, vd v) { _mm256_storeu_pd(p, v); }
 
+static inline vf vf_gather(const float *p, const int32_t *index)
+{
+    return _mm256_i32gather_ps(p, _mm256_loadu_si256((const __m256i *)index), 4);
+}
+static inline vd vd_gather(const double *p, const int32_t *index)
+{
+    return _mm256_i32gather_pd(p, _mm_loadu_si128((const __m128i *)index), 8);
+}
 static inline void vf_stream(float *p, vf v) { _mm256_stream_ps(p, v); }
 static inline void vd_stream(double *p, vd v) { _mm256_stream_pd(p, v); }
 static inline void v_fence(void) { _mm_sfence(); }

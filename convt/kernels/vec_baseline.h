@@ -22,6 +22,8 @@ static inline vd vd_load(const double *p) { vd v; memcpy(&v, p, sizeof v); retur
 static inline void vf_store(float *p, vf v) { memcpy(p, &v, sizeof v); }
 static inline void vd_store(double *p, vd v) { memcpy(p, &v, sizeof v); }
 
+static inline vf vf_gather(const float *p, const int32_t *i) { return (vf){p[i[0]], p[i[1]], p[i[2]], p[i[3]]}; }
+static inline vd vd_gather(const double *p, const int32_t *i) { return (vd){p[i[0]], p[i[1]]}; }
 static inline void vf_stream(float *p, vf v) { vf_store(p, v); } /* no portable way round the caches */
 static inline void vd_stream(double *p, vd v) { vd_store(p, v); }
 static inline void v_fence(void) {}

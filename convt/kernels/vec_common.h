@@ -78,6 +78,11 @@ PARTIAL_16(bf16)
         }                                                             \
         return x;                                                     \
     }
+/* x where the mask is not 0, else 0. */
+#define SELECT_NE(v_, V, I) \
+    INLINE V v_##_select_ne(V mask, V x) { return (V)((mask != v_##_set1(0)) & (I)x); }
+SELECT_NE(vf, vf, vi)
+SELECT_NE(vd, vd, vl)
 ACT_SIMPLE(vf, vf, vi)
 ACT_SIMPLE(vd, vd, vl)
 

@@ -1,0 +1,65 @@
+"""Is a result right? Every number of the output is checked, in float64, against the definition of the operator.
+
+Comparing each output with its own sum would take minutes on the larger layers. Instead the out channels of each group
+are added up with random weights, on both sides (Freivalds' check of a matrix product): the expected side then is a
+transposed convolution with one out channel per group, and a wrong number anywhere in the result still shows.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+
+from bench.problem import Problem
+
+# The largest error allowed, in units of the output's root mean square: room for the rounding of inputs' products, sums
+# and of the result, and far below what one misplaced tap does.
+TOLERANCE = {"f64": 1e-12, "f32": 5e-5, "f16": 1e-2, "bf16": 8e-2}
+
+PIXELS_AT_A_TIME = 1 << 14
+
+
+def weights(problem: Problem) -> np.ndarray:
+    """A random factor for each out channel, none near zero and no two alike, shaped (groups, out channels / groups)."""
+    layer, random = problem.layer, np.random.default_rng(0)
+    shape = (layer.groups, layer.cout // layer.groups)
+    return random.choice((-1.0, 1.0), shape) * random.uniform(0.5, 1.5, shape)
+
+
+def expected(problem: Problem) -> np.ndarray:
+    """The true result's weighted channel sums, shaped (pixels, groups), from the scatter that defines the operator."""
+    layer, weight = problem.layer, weights(problem)
+    grouped = (layer.groups, layer.cin // layer.groups)
+    data = problem.data().astype(np.float64).reshape(layer.batch, *layer.size, *grouped)
+    taps = problem.filter().astype(np.float64).reshape(*layer.kernel, *grouped, -1)
+    taps = np.einsum("...gio,go->...gi", taps, weight)
+    full = np.zeros((layer.batch, *np.add(layer.natural, layer.output_padding), layer.groups))
+    for tap in product(*map(range, layer.kernel)):
+        axes = zip(tap, layer.dilations, layer.strides, layer.size, strict=True)
+        hit = tuple(slice(t * d, t * d + s * (n - 1) + 1, s) for t, d, s, n in axes)
+        full[(slice(None), *hit)] += np.einsum("...gi,gi->...g", data, taps[tap])
+    axes = zip(layer.pads_begin, layer.output, strict=True)
+    truth = full[(slice(None), *(slice(begin, begin + size) for begin, size in axes))].reshape(-1, layer.groups)
+    if problem.with_bias:
+        truth += (problem.bias().astype(np.float64).reshape(weight.shape) * weight).sum(-1)
+    return truth
+
+
+def error(problem: Problem, result: np.ndarray, truth: np.ndarray) -> float:
+    """The largest error of an NXC result in units of the output's root mean square; inf if its shape is wrong."""
+    layer, weight = problem.layer, weights(problem)
+    if result.shape != layer.result_shape:
+        return np.inf
+    pixels = result.reshape(-1, *weight.shape)
+    worst = 0.0
+    for start in range(0, len(pixels), PIXELS_AT_A_TIME):
+        block = slice(start, start + PIXELS_AT_A_TIME)
+        sums = np.einsum("pgo,go->pg", pixels[block].astype(np.float64), weight)
+        gap = np.abs(sums - truth[block]).max()
+        worst = max(worst, np.inf if np.isnan(gap) else gap)
+    return float(worst / np.sqrt(np.mean(np.square(truth))))
+
+
+def is_right(problem: Problem, size: float) -> bool:
+    return size <= TOLERANCE[problem.dtype]

@@ -1,0 +1,212 @@
+"""The layers: a table of real ones, and the reader of `--layers FILE`.
+
+A row is one transposed convolution of a public network. A single number stands for every spatial axis, `8x1` gives one
+per axis, and pads read `begin` or `begin:end`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from math import prod
+
+TABLE = """
+name               family  N   Cin  Cout g   in       k     s     pads  op d    source
+dcgan_first        gan     64  100  512  1   1x1      4x4   1     0     0  1    pytorch/examples dcgan
+dcgan_mid          gan     64  256  128  1   8x8      4x4   2     1     0  1    pytorch/examples dcgan
+dcgan_last         gan     64  64   3    1   32x32    4x4   2     1     0  1    pytorch/examples dcgan
+pix2pix_up7        gan     1   256  64   1   64x64    4x4   2     1     0  1    CycleGAN-and-pix2pix unet_256
+cyclegan_up2       gan     1   128  64   1   128x128  3x3   2     1     1  1    CycleGAN-and-pix2pix resnet
+stylegan2_b64      gan     1   512  512  1   32x32    3x3   2     0     0  1    NVlabs/stylegan2-ada-pytorch
+unet_up1           seg     1   1024 512  1   40x60    2x2   2     0     0  1    milesial/Pytorch-UNet 640x960
+unet_up4           seg     1   128  64   1   320x480  2x2   2     0     0  1    milesial/Pytorch-UNet 640x960
+fcn32s             seg     1   21   21   1   16x16    64x64 32    19:25 0  1    voc-fcn32s
+fcn8s              seg     1   21   21   1   70x70    16x16 8     31:37 0  1    voc-fcn8s
+fcn8s_bilinear_dw  seg     1   21   21   21  70x70    16x16 8     4     0  1    voc-fcn8s as bilinear upsampling
+pose_deconv1       det     1   2048 256  1   8x6      4x4   2     1     0  1    SimpleBaseline R50 256x192
+pose_deconv3       det     1   256  256  1   32x24    4x4   2     1     0  1    SimpleBaseline R50 256x192
+centernet_dla_up2  det     1   64   64   64  32x32    8x8   4     2     0  1    CenterNet DLA up_2
+pointpillars_1     det     1   64   128  1   248x216  1x1   1     0     0  1    OpenPCDet deblock1
+pointpillars_4     det     1   256  128  1   62x54    4x4   4     0     0  1    OpenPCDet deblock3
+maskrcnn           det     100 256  256  1   14x14    2x2   2     0     0  1    detectron2 mask_head
+sam_up0            seg     16  256  64   1   64x64    2x2   2     0     0  1    segment-anything, 16 prompts
+depthanything_4    seg     1   256  256  1   37x37    4x4   4     0     0  1    Depth-Anything-V2-L
+ppocr_conv3        ocr     1   24   1    1   480x480  2x2   2     0     0  1    PaddleOCR DB head 960
+selfie_seg         seg     1   16   1    1   72x128   2x2   2     0     0  1    MediaPipe selfie
+fsrcnn_x3          sr      1   56   1    1   360x640  9x9   3     4     2  1    FSRCNN x3 1080p
+compressai_last    sr      1   128  3    1   256x384  5x5   2     2     1  1    CompressAI google
+flownets_deconv2   flow    1   386  64   1   48x128   4x4   2     1     0  1    FlowNetS
+liteflownet_dw     flow    1   49   49   49  112x256  4x4   2     1     0  1    LiteFlowNet upcorr
+rife_block2        flow    1   90   5    1   272x480  4x4   2     1     0  1    RIFE 1088x1920
+openvino_seed      group   1   20   8    4   224x224  3x3   2     1     0  1    GroupConvolutionBackpropData example
+hifigan_ups0       audio   1   512  256  1   860      16    8     4     0  1    HiFi-GAN v1, 10 s
+hifigan_ups1       audio   1   256  128  1   6880     16    8     4     0  1    HiFi-GAN v1, 10 s
+melotts_ups2       audio   1   128  64   1   27520    8     2     3     0  1    MeloTTS, 5 s
+rvc_ups0           audio   1   512  256  1   500      16    10    3     0  1    RVC v1-40k, 5 s
+bigvgan_aa_dw      audio   1   24   24   24  240650   12    2     15    0  1    BigVGAN anti-alias
+waveglow_istft     audio   1   1026 1    1   861      1024  256   0     0  1    WaveGlow denoiser iSTFT
+demucs_freq        audio   1   384  192  1   8x336    8x1   4x1   2x0   0  1    HTDemucs freq
+encodec_24k        audio   1   256  128  1   6000     10    5     0:5   0  1    EnCodec-24k, 10 s
+convtasnet_dec     audio   2   512  1    1   4001     16    8     8     0  1    Conv-TasNet decoder
+mimi_dw            audio   1   512  512  512 125      4     2     0:2   0  1    Mimi upsample
+spleeter_up1       audio   1   512  256  1   8x16     5x5   2     1:2   0  1    Spleeter
+gtcrn_dw           audio   1   16   16   16  73x33    3x3   1     10x1  0  5x1  GTCRN depthwise
+diffwave_up        audio   1   1    1    1   80x860   3x32  1x16  1x8   0  1    DiffWave upsampler
+nnunet3d_deep      3d      1   320  320  1   5x5x5    1x2x2 1x2x2 0     0  1    nnU-Net Toothfairy2
+nnunet3d_top       3d      1   64   32   1   40x64x64 2x2x2 2     0     0  1    nnU-Net (80x160x160, cut)
+resunet3d          3d      1   128  64   1   16x42x42 3x3x3 2     1     0  1    pytorch-3dunet (40x85x85, cut)
+monai_top          3d      1   32   2    1   48x48x48 3x3x3 2     1     1  1    MONAI spleen UNet
+gan3d_conv3        3d      1   128  64   1   16x16x16 4x4x4 2     1     0  1    3D-GAN conv3
+"""
+
+# One or two layers of each family, of different shape classes, that take seconds together.
+QUICK = (
+    "dcgan_mid",
+    "cyclegan_up2",
+    "unet_up1",
+    "pose_deconv1",
+    "ppocr_conv3",
+    "compressai_last",
+    "liteflownet_dw",
+    "openvino_seed",
+    "hifigan_ups0",
+    "gan3d_conv3",
+)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One transposed convolution; per-axis values are tuples, one entry for each spatial axis."""
+
+    name: str
+    family: str
+    batch: int
+    cin: int
+    cout: int
+    groups: int
+    size: tuple[int, ...]
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    pads_begin: tuple[int, ...]
+    pads_end: tuple[int, ...]
+    output_padding: tuple[int, ...]
+    dilations: tuple[int, ...]
+    source: str
+
+    def __post_init__(self):
+        smallest = {"pads_begin": 0, "pads_end": 0, "output_padding": 0, "name": None, "family": None, "source": None}
+        for field, value in vars(self).items():
+            low = smallest.get(field, 1)
+            values = value if isinstance(value, tuple) else (value,)
+            if low is not None and not all(type(v) is int and v >= low for v in values):
+                raise ValueError(f"layer {self.name}: {field} must be integers of at least {low}, got {value}")
+        if self.cin % self.groups or self.cout % self.groups:
+            raise ValueError(f"layer {self.name}: {self.cin} and {self.cout} channels do not divide into {self.groups}")
+        if min(self.output) < 1:
+            raise ValueError(f"layer {self.name}: the output would be empty, {self.output}")
+
+    @property
+    def natural(self) -> tuple[int, ...]:
+        """Spatial size of the full scatter, before output_padding and pads."""
+        axes = zip(self.size, self.kernel, self.strides, self.dilations, strict=True)
+        return tuple(s * (i - 1) + d * (k - 1) + 1 for i, k, s, d in axes)
+
+    @property
+    def output(self) -> tuple[int, ...]:
+        axes = zip(self.natural, self.output_padding, self.pads_begin, self.pads_end, strict=True)
+        return tuple(n + op - a - b for n, op, a, b in axes)
+
+    @property
+    def data_shape(self) -> tuple[int, ...]:
+        return (self.batch, *self.size, self.cin)
+
+    @property
+    def filter_shape(self) -> tuple[int, ...]:
+        return (*self.kernel, self.cin, self.cout // self.groups)
+
+    @property
+    def result_shape(self) -> tuple[int, ...]:
+        return (self.batch, *self.output, self.cout)
+
+    @property
+    def flops(self) -> int:
+        """Of the direct sum, taps that fall outside the output included: what every library's figure is divided by."""
+        return 2 * self.batch * prod(self.size) * prod(self.filter_shape)
+
+    @property
+    def elements(self) -> int:
+        """Numbers that have to be read or written once: data, filter and result."""
+        return prod(self.data_shape) + prod(self.filter_shape) + prod(self.result_shape)
+
+    def to_row(self) -> dict:
+        """The layer as `--layers` reads it."""
+        return {
+            key: list(value) if isinstance(value := getattr(self, field), tuple) else value
+            for key, field in KEYS.items()
+        }
+
+
+# The keys of a `--layers` file and the fields they fill.
+KEYS = {
+    "name": "name",
+    "family": "family",
+    "N": "batch",
+    "Cin": "cin",
+    "Cout": "cout",
+    "g": "groups",
+    "in": "size",
+    "k": "kernel",
+    "s": "strides",
+    "pb": "pads_begin",
+    "pe": "pads_end",
+    "op": "output_padding",
+    "d": "dilations",
+    "source": "source",
+}
+DEFAULTS = {"family": "other", "g": 1, "s": 1, "pb": 0, "pe": 0, "op": 0, "d": 1, "source": ""}
+
+
+def from_row(row: dict) -> Layer:
+    """A layer from one object of a `--layers` file; an int stands for every spatial axis."""
+    name = row.get("name", "without a name")
+    if missing := [key for key in KEYS if key not in row and key not in DEFAULTS]:
+        raise ValueError(f"layer {name}: {', '.join(missing)} missing")
+    if unknown := sorted(row.keys() - KEYS.keys()):
+        raise ValueError(f"layer {name}: unknown {', '.join(unknown)}; known: {', '.join(KEYS)}")
+    row = DEFAULTS | row
+    rank = len(row["in"]) if isinstance(row["in"], list) else 1
+    for key in ("in", "k", "s", "pb", "pe", "op", "d"):
+        value = row[key]
+        row[key] = tuple(value) if isinstance(value, list) else (value,) * rank
+        if len(row[key]) != rank:
+            raise ValueError(f"layer {name}: {key} has {len(row[key])} values for {rank} spatial axes")
+    return Layer(**{field: row[key] for key, field in KEYS.items()})
+
+
+def parse(table: str) -> list[Layer]:
+    """The layers of a text table whose first line names the columns."""
+    header, *lines = (line for line in table.splitlines() if line.strip())
+    columns = header.split()
+    layers = []
+    for line in lines:
+        row = dict(zip(columns, line.split(maxsplit=len(columns) - 1), strict=True))
+        begin, _, end = row.pop("pads").partition(":")
+        row |= {"pb": begin, "pe": end or begin}
+        for key in row.keys() - {"name", "family", "source"}:
+            numbers = [int(number) for number in row[key].split("x")]
+            row[key] = numbers if len(numbers) > 1 else numbers[0]
+        layers.append(from_row(row))
+    return layers
+
+
+def read(path: str) -> list[Layer]:
+    """The layers of a JSON file: a list of objects with the keys of KEYS."""
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    try:
+        rows = json.loads(text)
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise ValueError("wanted a list of objects, one for each layer")
+        return [from_row(row) for row in rows]
+    except ValueError as exc:
+        raise ValueError(f"{path}: {exc}") from exc

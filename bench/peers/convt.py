@@ -1,0 +1,37 @@
+"""convt, the library under test: a prepacked operator that writes into an array made once."""
+
+from __future__ import annotations
+
+import convt
+from bench.peers import Ready, Unsupported
+from bench.problem import Problem, as_nxc, empty, in_layout
+
+DTYPES = ("f32", "f16", "bf16", "f64")
+
+
+def version() -> str:
+    return convt.__version__
+
+
+def prepare(problem: Problem, threads: int) -> Ready:
+    layer = problem.layer
+    convt.set_num_threads(threads)
+    data = in_layout(problem.data(), problem.layout)
+    try:
+        operator = convt.ConvTranspose(
+            problem.filter(),
+            problem.bias(),
+            strides=layer.strides,
+            pads_begin=layer.pads_begin,
+            pads_end=layer.pads_end,
+            dilations=layer.dilations,
+            output_padding=layer.output_padding,
+            groups=layer.groups,
+            data_format=problem.layout,
+        )
+        plan = operator.plan(data.shape)
+    except convt.BackendUnavailableError as exc:
+        raise Unsupported(str(exc)) from exc
+    result = empty(operator.output_shape(data.shape), data.dtype)
+    how = " ".join(str(word) for word in (plan.backend, plan.algorithm, plan.isa) if word)
+    return Ready(lambda: operator(data, out=result), lambda y: as_nxc(y, problem.layout), how)

@@ -1,0 +1,178 @@
+"""oneDNN through its C API: a deconvolution primitive with the weights reordered once to the layout it asks for.
+
+Data and result have the plain layout of the problem, since that is what a caller holds. The enumerators below are those
+of oneDNN 3.x, whose ABI is stable.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from bench.peers import Ready, Unsupported
+from bench.problem import Problem, as_nxc, empty, in_layout
+
+DTYPES = {"f16": 1, "bf16": 2, "f32": 3, "f64": 7}
+
+CPU = 1
+FORWARD_INFERENCE = 96
+DECONVOLUTION_DIRECT = 0xA
+TAG_ANY = 1
+QUERY_IMPLEMENTATION = 8
+QUERY_WEIGHTS = 131
+ARG_SRC, ARG_DST, ARG_WEIGHTS, ARG_BIAS = 1, 17, 33, 41
+STATUS = {1: "out of memory", 2: "invalid arguments", 3: "unimplemented", 5: "runtime error", 6: "not required"}
+
+Dims = ctypes.c_int64 * 12
+
+
+class Argument(ctypes.Structure):
+    _fields_ = (("index", ctypes.c_int), ("memory", ctypes.c_void_p))
+
+
+class Version(ctypes.Structure):
+    _fields_ = (("major", ctypes.c_int), ("minor", ctypes.c_int), ("patch", ctypes.c_int))
+
+
+def _open() -> ctypes.CDLL:
+    asked = os.environ.get("CONVT_ONEDNN_LIB")
+    wheel = Path(sys.prefix, "lib", "libdnnl.so.3")
+    return ctypes.CDLL(asked or (str(wheel) if wheel.exists() else wheel.name))
+
+
+LIB = _open()
+LIB.dnnl_version.restype = ctypes.POINTER(Version)
+LIB.dnnl_memory_desc_get_size.restype = ctypes.c_size_t
+LIB.dnnl_primitive_desc_query_md.restype = ctypes.c_void_p
+
+
+def version() -> str:
+    found = LIB.dnnl_version().contents
+    return f"{found.major}.{found.minor}.{found.patch}"
+
+
+def _check(name: str, status: int) -> None:
+    if status:
+        raise Unsupported(f"{name}: {STATUS.get(status, f'status {status}')}")
+
+
+class Handle:
+    """An object of oneDNN's: made by `dnnl_<kind>_create<how>`, destroyed with its Python shadow."""
+
+    def __init__(self, kind: str, *arguments, how: str = "", maker: str = ""):
+        self._as_parameter_ = ctypes.c_void_p()
+        self._destroy = getattr(LIB, f"dnnl_{kind}_destroy")
+        maker = f"{maker or kind}_create{how}"
+        _check(maker, getattr(LIB, f"dnnl_{maker}")(ctypes.byref(self._as_parameter_), *arguments))
+
+    def __del__(self):
+        if self._as_parameter_:
+            self._destroy(self)
+
+
+@cache
+def _engine() -> Handle:
+    return Handle("engine", CPU, ctypes.c_size_t(0))
+
+
+@cache
+def _stream() -> Handle:
+    return Handle("stream", _engine(), 0)
+
+
+def _dims(values) -> Dims:
+    return Dims(*values)
+
+
+def _desc(shape: tuple[int, ...], dtype: int, strides: tuple[int, ...] | None) -> Handle:
+    """A memory descriptor; without strides, one whose layout the primitive chooses."""
+    if strides is None:
+        return Handle("memory_desc", len(shape), _dims(shape), dtype, TAG_ANY, how="_with_tag")
+    return Handle("memory_desc", len(shape), _dims(shape), dtype, _dims(strides), how="_with_strides")
+
+
+def _element_strides(array: np.ndarray) -> tuple[int, ...]:
+    return tuple(stride // array.itemsize for stride in array.strides)
+
+
+def _describe(array: np.ndarray, dtype: int) -> Handle:
+    return _desc(array.shape, dtype, _element_strides(array))
+
+
+def _memory(desc, array: np.ndarray) -> Handle:
+    return Handle("memory", desc, _engine(), ctypes.c_void_p(array.ctypes.data))
+
+
+class Bound:
+    """A primitive and the memories it works on, called without arguments."""
+
+    def __init__(self, primitive: Handle, memories: dict[int, Handle]):
+        self._keep = memories
+        arguments = (Argument * len(memories))(*((i, m._as_parameter_) for i, m in memories.items()))
+        self._arguments = (primitive, _stream(), len(arguments), arguments)
+        self._execute = LIB.dnnl_primitive_execute
+
+    def __call__(self) -> None:
+        if status := self._execute(*self._arguments):
+            _check("primitive_execute", status)
+
+
+def _reordered(source: np.ndarray, dtype: int, wanted: ctypes.c_void_p) -> tuple[Handle, np.ndarray]:
+    """The array copied into the layout wanted, and the buffer that holds it."""
+    desc = _describe(source, dtype)
+    buffer = empty((LIB.dnnl_memory_desc_get_size(wanted),), np.dtype(np.uint8))
+    target = _memory(wanted, buffer)
+    plan = Handle("primitive_desc", desc, _engine(), wanted, _engine(), None, maker="reorder_primitive_desc")
+    Bound(Handle("primitive", plan), {ARG_SRC: _memory(desc, source), ARG_DST: target})()
+    return target, buffer
+
+
+def prepare(problem: Problem, threads: int) -> Ready:
+    """OMP_NUM_THREADS, set before this library was loaded, has the threads."""
+    layer, dtype = problem.layer, DTYPES[problem.dtype]
+    data = in_layout(problem.data(), problem.layout)
+    result = in_layout(np.zeros(layer.result_shape, data.dtype), problem.layout)
+
+    # oneDNN names the axes (N, C, *spatial) and (groups, O, I, *spatial) wherever they lie in memory.
+    groups, spatial = layer.groups, range(len(layer.kernel))
+    split = problem.filter().reshape(*layer.kernel, groups, layer.cin // groups, layer.cout // groups)
+    filter = split.transpose(-3, -1, -2, *spatial)
+    filter = filter if groups > 1 else filter[0]
+
+    def axes_named(array):
+        return np.moveaxis(as_nxc(array, problem.layout), -1, 1)
+
+    sources = {ARG_SRC: axes_named(data), ARG_DST: axes_named(result)}
+    if problem.with_bias:
+        sources[ARG_BIAS] = problem.bias()
+    descs = {index: _describe(array, dtype) for index, array in sources.items()}
+    plan = Handle(
+        "primitive_desc",
+        _engine(),
+        FORWARD_INFERENCE,
+        DECONVOLUTION_DIRECT,
+        descs[ARG_SRC],
+        _desc(filter.shape, dtype, None),
+        descs.get(ARG_BIAS),
+        descs[ARG_DST],
+        _dims(layer.strides),
+        _dims(d - 1 for d in layer.dilations),
+        _dims(layer.pads_begin),
+        _dims(np.subtract(layer.pads_end, layer.output_padding)),
+        None,
+        maker="deconvolution_forward_primitive_desc",
+    )
+    wanted = ctypes.c_void_p(LIB.dnnl_primitive_desc_query_md(plan, QUERY_WEIGHTS, 0))
+    weights, buffer = _reordered(filter, dtype, wanted)
+    memories = {index: _memory(descs[index], array) for index, array in sources.items()} | {ARG_WEIGHTS: weights}
+    run = Bound(Handle("primitive", plan), memories)
+
+    name = ctypes.c_char_p()
+    LIB.dnnl_primitive_desc_query(plan, QUERY_IMPLEMENTATION, 0, ctypes.byref(name))
+    keep = (sources, buffer)
+    return Ready(run, lambda _: as_nxc(result, problem.layout), name.value.decode(), keep)

@@ -1,0 +1,99 @@
+"""One problem, every library: each is checked first, then they take turns, A B A B.
+
+A figure is the smallest of the rounds' medians: the median forgives a call that something else interrupted, the
+smallest forgives a round in which the whole machine was busy, and turns let no library have a quieter minute to itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from operator import itemgetter
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from bench import check, peers
+from bench.problem import Problem
+from bench.worker import Died, Worker
+
+# Cores kept busy by other processes from which on a round counts as disturbed.
+DISTURBED = 0.2
+
+
+@dataclass
+class Result:
+    """What one library did with one problem."""
+
+    problem: Problem
+    threads: int
+    peer: str
+    status: str  # ok, WRONG, unsupported or died
+    how: str  # what ran, or why nothing did
+    error: float | None = None  # the largest, in units of the output's root mean square
+    rounds: list[dict] = field(default_factory=list)
+
+    @property
+    def _best(self) -> dict | None:
+        return min(self.rounds, key=itemgetter("median"), default=None) if self.status == "ok" else None
+
+    @property
+    def seconds(self) -> float | None:
+        return self._best and self._best["median"]
+
+    @property
+    def disturbed(self) -> bool:
+        """Did other work run beside even the best round?"""
+        return bool(self._best) and (self._best["neighbours"] or 0) > DISTURBED
+
+    @property
+    def gflops(self) -> float | None:
+        return self.problem.layer.flops / self.seconds / 1e9 if self.seconds else None
+
+
+def _prepared(problem: Problem, worker: Worker, truth: str, budget: float) -> Result:
+    """The result so far: set up and checked; timed only if that first call took all the time there is."""
+
+    def result(status: str, *more) -> Result:
+        return Result(problem, worker.threads, worker.peer, status, *more)
+
+    try:
+        error, how, seconds = worker.ask("prepare", problem, truth)
+    except peers.Unsupported as exc:
+        return result("unsupported", str(exc))
+    except (peers.Failed, Died) as exc:
+        return result("died", str(exc))
+    if not check.is_right(problem, error):
+        return result("WRONG", how, error)
+    return result("ok", how, error, [_round([seconds], None)] if seconds > budget else [])
+
+
+def _round(durations: list[float], neighbours: float | None) -> dict:
+    return {"median": median(durations), "calls": len(durations), "neighbours": neighbours}
+
+
+def measure(
+    problem: Problem, workers: list[Worker], rounds: int, budget: float, note: Callable[[str], None]
+) -> list[Result]:
+    """A result for each worker; `budget` seconds are shared by the turns of all of them."""
+    with TemporaryDirectory() as folder:
+        truth = str(Path(folder, "truth.npy"))
+        np.save(truth, check.expected(problem))
+        results = [_prepared(problem, worker, truth, budget) for worker in workers]
+    pairs = zip(workers, results, strict=True)
+    entrants = [(worker, result) for worker, result in pairs if result.status == "ok" and not result.rounds]
+    for _ in range(rounds):
+        for worker, result in entrants:
+            if result.status != "ok":
+                continue
+            try:
+                turn = worker.ask("time", budget / rounds / len(entrants))
+            except (peers.Failed, Died) as exc:
+                result.status, result.how = "died", str(exc)
+                continue
+            result.rounds.append(_round(turn.durations, turn.neighbours))
+            if not turn.settled:
+                note(f"{worker.peer} still kept a core busy one second after its turn: other figures may have suffered")
+    return results

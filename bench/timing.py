@@ -1,0 +1,35 @@
+"""Timing, inside the process that is timed: calls for a while, then quiet.
+
+`rounds` has the other half of it, whose turn it is when.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+def sample(run: Callable[[], object], seconds: float) -> list[float]:
+    """The durations of as many calls as fit in the time, at least one, after one that warms the caches up."""
+    run()
+    durations = []
+    end = time.perf_counter() + seconds
+    while not durations or time.perf_counter() < end:
+        start = time.perf_counter()
+        run()
+        durations.append(time.perf_counter() - start)
+    return durations
+
+
+def settle(limit: float = 1.0) -> bool:
+    """Wait until this process uses no processor time; False if it still does after `limit` seconds.
+
+    Thread pools spin for some milliseconds after their last work, which would slow down whoever is timed next.
+    """
+    end = time.perf_counter() + limit
+    while time.perf_counter() < end:
+        before = time.process_time()
+        time.sleep(0.01)
+        if time.process_time() - before < 0.001:
+            return True
+    return False

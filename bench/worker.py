@@ -1,0 +1,147 @@
+"""A library in a process of its own, so that no two share a thread pool, an allocator or a clashing runtime.
+
+`Worker` is the parent's end of a pipe. At the other end `serve` imports the library and answers calls to the methods of
+a `Stand`, one at a time; in between it is blocked on the pipe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import multiprocessing
+import os
+import signal
+import time
+import traceback
+from multiprocessing.connection import Connection
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bench import check, machine, peers
+from bench.problem import DTYPES, Problem
+from bench.timing import sample, settle
+
+# How long a waiting thread spins is left to each runtime's own default, as its users have it.
+SPIN_SETTINGS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+
+
+class Died(Exception):
+    """The process ended, or took longer than allowed and was ended."""
+
+
+class Checked(NamedTuple):
+    error: float
+    how: str
+    seconds: float  # of the first call
+
+
+class Turn(NamedTuple):
+    durations: list[float]
+    neighbours: float | None  # cores that other processes kept busy
+    settled: bool
+
+
+class Stand:
+    """What a worker does on request: one problem at a time is set up, checked and timed."""
+
+    def __init__(self, peer: ModuleType, threads: int):
+        self._peer = peer
+        self._threads = threads
+        self._ready: peers.Ready | None = None
+
+    def version(self) -> str:
+        return self._peer.version()
+
+    def prepare(self, problem: Problem, truth: str) -> Checked:
+        """Set a problem up and compare the first result with `check.expected`, saved in the file `truth`."""
+        self._ready = None
+        gc.collect()  # the last problem's memory, some of which a library frees only with its objects
+        if problem.dtype not in self._peer.DTYPES:
+            raise peers.Unsupported(f"no {problem.dtype}")
+        self._ready = self._peer.prepare(problem, self._threads)
+        start = time.perf_counter()
+        raw = self._ready.run()
+        seconds = time.perf_counter() - start
+        return Checked(check.error(problem, self._ready.nxc(raw), np.load(truth)), self._ready.how, seconds)
+
+    def time(self, seconds: float) -> Turn:
+        neighbours = machine.Neighbours()
+        return Turn(sample(self._ready.run, seconds), neighbours.busy(), settle())
+
+    def fma_peak(self, dtype: str) -> float:
+        return machine.fma_peak(DTYPES[dtype], self._threads)
+
+
+def serve(connection: Connection, name: str, threads: int) -> None:
+    """Answer until the parent hangs up. A reply is a value, or the exception to raise in the parent."""
+    stand = None
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        while True:
+            method, arguments = connection.recv()
+            try:
+                stand = stand or Stand(peers.load(name), threads)
+                reply = getattr(stand, method)(*arguments)
+            except (peers.Absent, peers.Unsupported) as exc:
+                reply = exc
+            except Exception:
+                reply = peers.Failed(traceback.format_exc(limit=-1).strip().splitlines()[-1])
+            connection.send(reply)
+
+
+@contextlib.contextmanager
+def _start_conditions(threads: int):
+    """The environment a worker starts with, deaf to Ctrl-C: the parent hears it, and ends its workers."""
+    before = dict(os.environ)
+    for word in SPIN_SETTINGS:
+        os.environ.pop(word, None)
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    heard = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, heard)
+        os.environ.clear()
+        os.environ.update(before)
+
+
+class Worker:
+    def __init__(self, peer: str, threads: int):
+        self.peer = peer
+        self.threads = threads
+        self._process = None
+
+    def _start(self) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self._pipe, theirs = spawn.Pipe()
+        self._process = spawn.Process(target=serve, args=(theirs, self.peer, self.threads), daemon=True)
+        with _start_conditions(self.threads):
+            self._process.start()
+        theirs.close()
+
+    def ask(self, method: str, *arguments, patience: float = 120.0) -> Any:
+        """Call a method of the worker's `Stand`, starting the process if there is none."""
+        if self._process is None:
+            self._start()
+        try:
+            self._pipe.send((method, arguments))
+            if not self._pipe.poll(patience):
+                self.close()
+                raise Died(f"no answer in {patience:.0f} s")
+            reply = self._pipe.recv()
+        except (EOFError, ConnectionError) as exc:
+            self._process.join()
+            code = self._process.exitcode
+            self.close()
+            raise Died(f"the process ended with {signal.Signals(-code).name if code < 0 else code}") from exc
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._pipe.close()
+            self._process = None
