@@ -340,7 +340,8 @@ def one_shot(dialect, data, filter, bias, out=None, **attributes):
             shot = _SHOTS.get(key)
             if shot is not None and filter.flags.aligned and (bias is None or bias.flags.aligned):
                 bound, recipe = shot
-                if out is None or not any(np.may_share_memory(out, x) for x in (filter, bias) if x is not None):
+                inputs = [x for x in (filter, bias) if x is not None]
+                if out is None or (type(out) is np.ndarray and not any(np.may_share_memory(out, x) for x in inputs)):
                     threads = _config.get_num_threads()
                     packed = recipe.pack(filter, bias, threads)
                     if packed.finite:

@@ -1135,7 +1135,11 @@ cdef class ScatterPlan(Plan):
         cdef char *a = ws + _round64(k.nr * k.t_size)
         cdef void *rows[32]
         cdef convt_tile t
-        memset(zeros, 0, k.nr * k.t_size)
+        for i in range(k.nr):  # -0, the sum of nothing that keeps the sign of zero
+            if k.t_size == 8:
+                (<double *>zeros)[i] = -0.0
+            else:
+                (<float *>zeros)[i] = -0.0
         t.rows = rows
         t.act = &self.none
         t.stream = 0

@@ -44,7 +44,7 @@ class Backend(base.Backend):
     ``prepare(model)`` checks a ModelProto and returns an object whose ``run(inputs)`` computes it; ``run_model`` does
     both at once, and ``run_node`` computes a single NodeProto, at ``opset_version=`` if given. Inputs are an array, a
     sequence in the graph's order, or a dict by name; the result is a tuple that can also be asked by output name. The
-    only device is "CPU": ValueError for others, and for inputs that the model lacks. See onnx.backend.base.Backend.
+    only device is "CPU": ValueError for others, and for too few or too many inputs. See onnx.backend.base.Backend.
 
     Examples
     --------
@@ -80,9 +80,8 @@ class Backend(base.Backend):
 class _Prepared(base.BackendRep):
     def __init__(self, evaluator):
         self._evaluator = evaluator
-        # Before IR version 4, initializers are listed among the inputs too.
-        initialized = {tensor.name for tensor in evaluator.onnx_graph_.initializer}
-        self._inputs = [name for name in evaluator.input_names if name not in initialized]
+        # Before IR version 4, initializers are listed among the inputs too; a dict may still replace them.
+        self._inputs = [name for name in evaluator.input_names if name not in evaluator.rt_inits_]
         self._output = base.namedtupledict("Outputs", evaluator.output_names)
 
     def run(self, inputs, **kwargs):

@@ -553,7 +553,7 @@ _DEPTHWISE_INPUTS = 1 << 16  # numbers that a task reads, about
 
 
 def _depthwise_cost(problem):
-    if problem.ci > _DEPTHWISE_CHANNELS:
+    if not 1 <= problem.ci <= _DEPTHWISE_CHANNELS or problem.co == 0:
         return math.inf
     info = _core.kernel_info(problem.dtype)
     lanes = problem.groups * problem.co

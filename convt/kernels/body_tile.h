@@ -13,7 +13,7 @@ INLINE void FN(tile_mn)(const int mr, const int nv, const convt_tile *t)
     for (int m = 0; m < mr; m++)
 #pragma GCC unroll 2
         for (int v = 0; v < nv; v++)
-            acc[m][v] = V_(set1)(0);
+            acc[m][v] = V_(set1)(-0.0f); /* the sum of nothing that keeps the sign of zero */
 
     const int kc = t->kc;
 #pragma GCC unroll 2

@@ -116,7 +116,7 @@ INLINE vf vf_tanh(vf x)
     p = p * z + vf_set1(-17.f / 315);
     p = p * z + vf_set1(2.f / 15);
     p = p * z + vf_set1(-1.f / 3);
-    const vf small = x + x * z * p;
+    const vf small = x * (vf_set1(1.f) + z * p); /* -0 stays -0 */
     const vf large = vf_set1(1.f) - vf_set1(2.f) / (vf_exp(x + x) + vf_set1(1.f));
     return vf_select((x < vf_set1(0.5f)) & (x > vf_set1(-0.5f)), small, large);
 }

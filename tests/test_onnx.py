@@ -1,0 +1,429 @@
+"""convt.onnx: ONNX's own test cases by every road, its opsets and errors, and onnxruntime as the peer.
+
+The padding rules are tested in test_padding.py. Without onnx or onnxruntime the tests that need them are skipped.
+"""
+
+import subprocess
+import sys
+import warnings
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import convt.onnx
+
+try:
+    import onnx
+    from onnx import TensorProto, helper
+    from onnx.reference import ReferenceEvaluator
+except ImportError:
+    onnx = None
+
+try:
+    import onnxruntime
+except ImportError:
+    onnxruntime = None
+
+needs_onnx = pytest.mark.skipif(onnx is None, reason="onnx is not installed")
+needs_peer = pytest.mark.skipif(onnx is None or onnxruntime is None, reason="onnxruntime or onnx is not installed")
+
+X = np.array([[[1, 2, 3]]], np.float32)
+W = np.array([[[1, 10, 100]]], np.float32)
+FULL = [[[1, 12, 123, 230, 300]]]
+FULL2 = [[[1, 10, 102, 20, 203, 30, 300]]]  # stride 2
+
+
+# ------------------------------------------------------------------------------------------------ ONNX's own test cases
+
+
+def _collect():
+    if onnx is None:
+        return []
+    from onnx.backend.test.case import node
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # collecting imports every operator's cases, which overflow on purpose
+        cases = node.collect_testcases("ConvTranspose")
+    return [case for case in cases if case.model.graph.node[0].op_type == "ConvTranspose"]
+
+
+CASES = _collect()
+every_case = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+
+
+def _function(case, inputs):
+    node = case.model.graph.node[0]
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    attributes = {name: v.decode() if isinstance(v, bytes) else v for name, v in attributes.items()}
+    return convt.onnx.conv_transpose(*inputs, opset=case.model.opset_import[0].version, **attributes)
+
+
+def _evaluator(case, inputs):
+    evaluator = ReferenceEvaluator(case.model, new_ops=[convt.onnx.ConvTranspose])
+    return evaluator.run(None, dict(zip(evaluator.input_names, inputs, strict=True)))[0]
+
+
+def _run_node(case, inputs):
+    version = case.model.opset_import[0].version
+    return convt.onnx.Backend.run_node(case.model.graph.node[0], inputs, opset_version=version)[0]
+
+
+ROADS = {
+    "function": _function,
+    "evaluator": _evaluator,
+    "run_model": lambda case, inputs: convt.onnx.Backend.run_model(case.model, inputs)[0],
+    "prepare": lambda case, inputs: convt.onnx.Backend.prepare(case.model, "CPU").run(inputs)[0],
+    "run_node": _run_node,
+}
+
+
+@needs_onnx
+def test_all_cases_are_found():
+    assert len(CASES) >= 11
+    assert len({case.name for case in CASES}) == len(CASES)
+
+
+@every_case
+@pytest.mark.parametrize("road", ROADS)
+def test_case(case, road, calls):
+    assert case.data_sets
+    for inputs, outputs in case.data_sets:
+        y = ROADS[road](case, inputs)
+        assert y.dtype == outputs[0].dtype
+        assert np.array_equal(y, outputs[0])  # small integers: exact
+    assert len(calls) == len(case.data_sets)  # it was convt that ran, not onnx's reference
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The keywords of every call of convt.onnx.conv_transpose, as they come."""
+    seen, original = [], convt.onnx.conv_transpose
+
+    def spy(*inputs, **attributes):
+        seen.append(attributes)
+        return original(*inputs, **attributes)
+
+    monkeypatch.setattr(convt.onnx, "conv_transpose", spy)
+    return seen
+
+
+# ----------------------------------------------------------------------------------------------- attributes and opsets
+
+
+def test_defaults():
+    assert convt.onnx.conv_transpose(X, W).tolist() == FULL
+    nothing = dict.fromkeys(("dilations", "kernel_shape", "output_padding", "output_shape", "pads", "strides"))
+    assert convt.onnx.conv_transpose(X, W, None, auto_pad="NOTSET", group=1, **nothing).tolist() == FULL
+    assert convt.onnx.conv_transpose(X, W, np.array([5], np.float32)).tolist() == [[[6, 17, 128, 235, 305]]]
+
+
+def test_pads_are_all_beginnings_then_all_ends():
+    x = np.arange(1, 10, dtype=np.float32).reshape(1, 1, 3, 3)
+    y = convt.onnx.conv_transpose(x, np.ones((1, 1, 1, 1), np.float32), pads=[0, 1, 2, 0])
+    assert y.tolist() == [[[[2, 3]]]]
+
+
+def test_an_int_stands_for_all():
+    x, w = np.ones((1, 1, 4, 4), np.float32), np.ones((1, 1, 3, 3), np.float32)
+    y = convt.onnx.conv_transpose(x, w, strides=2, pads=1, dilations=2, output_padding=1, kernel_shape=3)
+    lists = dict(strides=[2, 2], pads=[1] * 4, dilations=[2, 2], output_padding=[1, 1], kernel_shape=(3, 3))
+    assert np.array_equal(y, convt.onnx.conv_transpose(x, w, **lists))
+    assert y.shape == (1, 1, 10, 10)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("opset", [1, 11, 13, 22, 99])
+def test_opsets(opset, dtype):
+    y = convt.onnx.conv_transpose(X.astype(dtype), W.astype(dtype), strides=[2], opset=opset)
+    assert y.dtype == dtype
+    assert y.tolist() == FULL2
+
+
+def test_bfloat16_comes_with_opset_22():
+    x, w = X.astype(ml_dtypes.bfloat16), W.astype(ml_dtypes.bfloat16)
+    for opset in (22, 23, np.int64(25)):
+        y = convt.onnx.conv_transpose(x, w, pads=[0, 2], opset=opset)
+        assert y.dtype == ml_dtypes.bfloat16
+        assert y.astype(np.float32).tolist() == [[[1, 12, 123]]]
+    for opset in (1, 11, 21):
+        with pytest.raises(TypeError, match=rf"^W: got dtype bfloat16 at opset {opset}, wanted .* below opset 22"):
+            convt.onnx.conv_transpose(x, w, opset=opset)
+
+
+@pytest.mark.parametrize(
+    "attributes, error, match",
+    [
+        ({"opset": 0}, ValueError, "opset: got 0, wanted an integer >= 1"),
+        ({"opset": -1}, ValueError, "opset: got -1"),
+        ({"opset": 11.0}, TypeError, r"opset: got 11\.0"),
+        ({"opset": None}, TypeError, "opset: got NoneType"),
+        ({"kernel_shape": [2]}, ValueError, r"kernel_shape: got \[2\], wanted \(3,\), the kernel of W"),
+        ({"kernel_shape": [3, 3]}, ValueError, "kernel_shape: got 2 values, wanted 1"),
+        ({"kernel_shape": [3.0]}, TypeError, r"kernel_shape: got 3\.0"),
+        ({"pads": [1]}, ValueError, "pads: got 1 values, wanted 2, two per spatial axis"),
+        ({"pads": [0, -1]}, ValueError, "pads: got -1, wanted an integer >= 0"),
+        ({"pads": [0, True]}, TypeError, "pads: got True"),
+        ({"pads": [1, 2], "auto_pad": "SAME_UPPER"}, ValueError, r"pads: got \(1, 2\) together with auto_pad"),
+        ({"pads": [3, 3]}, ValueError, "output size: got -1 on axis 0"),
+        ({"strides": [0]}, ValueError, "strides: got 0"),
+        ({"strides": [1, 1]}, ValueError, "strides: got 2 values, wanted 1, one per spatial axis"),
+        ({"dilations": "1"}, TypeError, "dilations: got '1'"),
+        ({"output_padding": [1]}, ValueError, "output_padding: got 1 on axis 0"),
+        ({"output_shape": [1, 1, 5]}, ValueError, "output_shape: got 3 values, wanted 1"),
+        ({"output_shape": [6]}, ValueError, "output_shape: got 6 on axis 0"),
+        ({"group": 2}, ValueError, "group: got 2, wanted a divisor"),
+        ({"group": 0}, ValueError, "group: got 0"),
+        ({"auto_pad": "SAME"}, ValueError, "auto_pad: got 'SAME'"),
+        ({"X": X[0]}, ValueError, r"X: got rank 2 \(shape \(1, 3\)\), wanted rank 3"),
+        ({"X": np.repeat(X, 2, 1)}, ValueError, "X: got 2 channels"),
+        ({"X": X.astype(np.float16)}, TypeError, "X: got dtype float16, wanted float32"),
+        ({"X": X.tolist()}, TypeError, "X: got list"),
+        ({"W": W[0]}, ValueError, r"W: got rank 2 \(shape \(1, 3\)\)"),
+        ({"W": W[0], "pads": [1, 1]}, ValueError, "W: got rank 2"),
+        ({"W": W[..., :0]}, ValueError, "W: got an empty kernel axis"),
+        ({"W": W.astype(np.int8)}, TypeError, "W: got dtype int8"),
+        ({"B": np.ones(2, np.float32)}, ValueError, r"B: got shape \(2,\), wanted \(1,\)"),
+        ({"B": np.ones(1)}, TypeError, "B: got dtype float64, wanted float32"),
+        ({"B": 1.0}, TypeError, "B: got float"),
+    ],
+)
+def test_errors_name_onnx_arguments(attributes, error, match):
+    with pytest.raises(error, match=rf"^{match}") as caught:
+        convt.onnx.conv_transpose(**{"X": X, "W": W, **attributes})
+    assert type(caught.value) is error
+
+
+# ----------------------------------------------------------------------------------------------- evaluator and backend
+
+
+def _model(nodes, inputs, *, shape=(None,) * 3, opset=13, dtype=None, initializers=(), functions=(), imports=()):
+    dtype = TensorProto.FLOAT if dtype is None else dtype
+    value = lambda name: helper.make_tensor_value_info(name, dtype, shape)  # noqa: E731
+    graph = helper.make_graph(nodes, "graph", [value(n) for n in inputs], [value("Y")], initializer=initializers)
+    opsets = [helper.make_opsetid("", opset), *imports]
+    return helper.make_model(graph, opset_imports=opsets, functions=functions, ir_version=9)
+
+
+def _conv(**attributes):
+    return helper.make_node("ConvTranspose", ["X", "W"], ["Y"], **attributes)
+
+
+@needs_onnx
+def test_the_models_opset_counts(calls):
+    bfloat16 = dict.fromkeys("XW", X.astype(ml_dtypes.bfloat16))
+    new = _model([_conv(strides=[2])], "XW", opset=22, dtype=TensorProto.BFLOAT16)
+    evaluator = ReferenceEvaluator(new, new_ops=[convt.onnx.ConvTranspose])
+    y = evaluator.run(None, bfloat16)[0]
+    assert y.dtype == ml_dtypes.bfloat16
+    assert y.astype(np.float32).tolist() == [[[1, 2, 5, 4, 9, 6, 9]]]
+    # Unchecked, as the evaluator does: opset 13 has no such model.
+    old = ReferenceEvaluator(_model([_conv()], "XW", opset=13), new_ops=[convt.onnx.ConvTranspose])
+    with pytest.raises(TypeError) as caught:
+        old.run(None, bfloat16)
+    assert "W: got dtype bfloat16 at opset 13" in str(caught.value.__cause__)
+    assert [attributes["opset"] for attributes in calls] == [22, 13]
+
+
+@needs_onnx
+def test_evaluator_passes_errors_and_a_left_out_bias():
+    node = helper.make_node("ConvTranspose", ["X", "W", ""], ["Y"], strides=[2])
+    evaluator = ReferenceEvaluator(_model([node], "XW"), new_ops=[convt.onnx.ConvTranspose])
+    assert evaluator.run(None, {"X": X, "W": W})[0].tolist() == FULL2
+    bad = ReferenceEvaluator(_model([_conv(pads=[1])], "XW"), new_ops=[convt.onnx.ConvTranspose])
+    with pytest.raises(ValueError, match=r"^pads: got 1 values"):
+        bad.run(None, {"X": X, "W": W})
+
+
+@needs_onnx
+def test_op_evaluates_alone():
+    y = convt.onnx.ConvTranspose.eval(X, W, n_outputs=1, strides=[2])
+    assert y.tolist() == FULL2
+
+
+@needs_onnx
+def test_backend_takes_inputs_in_every_way():
+    prepared = convt.onnx.Backend.prepare(_model([_conv(strides=[2])], "XW"))
+    for inputs in ([X, W], (X, W), {"X": X, "W": W}):
+        outputs = prepared.run(inputs)
+        assert isinstance(outputs, tuple)
+        assert len(outputs) == 1
+        assert outputs[0].tolist() == outputs["Y"].tolist() == outputs.Y.tolist() == FULL2
+    for inputs in ([X], X, [X, W, X], {"X": X}):
+        with pytest.raises(ValueError, match=r"^inputs: got"):
+            prepared.run(inputs)
+
+
+@needs_onnx
+def test_backend_knows_initializers():
+    # W is listed as an input too, as was the rule before IR version 4.
+    weights = onnx.numpy_helper.from_array(W, "W")
+    model = _model([_conv(strides=[2])], "XW", initializers=[weights])
+    prepared = convt.onnx.Backend.prepare(model)
+    assert prepared.run(X)[0].tolist() == prepared.run([X])[0].tolist() == FULL2
+    assert prepared.run({"X": X, "W": 2 * W})[0].tolist() == (2 * np.array(FULL2)).tolist()
+
+
+@needs_onnx
+def test_backend_runs_whole_models(calls):
+    # A local function with an attribute of its own, then an operator that convt lacks, then a branch.
+    upscale = helper.make_function(
+        "local",
+        "Upscale",
+        ["X", "W"],
+        ["Y"],
+        [_conv()],
+        [helper.make_opsetid("", 13)],
+        ["step"],
+    )
+    reference = onnx.AttributeProto(name="strides", type=onnx.AttributeProto.INTS, ref_attr_name="step")
+    upscale.node[0].attribute.append(reference)
+    branch = [
+        helper.make_graph(
+            [helper.make_node("ConvTranspose", ["P", "W"], [name], pads=pads)],
+            name,
+            [],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None] * 3)],
+        )
+        for name, pads in (("T", [1, 1]), ("E", [0, 0]))
+    ]
+    nodes = [
+        helper.make_node("Upscale", ["X", "W"], ["U"], domain="local", step=[2]),
+        helper.make_node("Relu", ["U"], ["P"]),
+        helper.make_node("If", ["C"], ["Y"], then_branch=branch[0], else_branch=branch[1]),
+    ]
+    yes = onnx.numpy_helper.from_array(np.array(True), "C")
+    imports = [helper.make_opsetid("local", 1)]
+    model = _model(nodes, "XW", initializers=[yes], functions=[upscale], imports=imports)
+    x = np.array([[[1, -2, 3]]], np.float32)
+    y = convt.onnx.Backend.run_model(model, [x, W])[0]
+    middle = np.maximum([1, 10, 98, -20, -197, 30, 300], 0)
+    assert y[0, 0].tolist() == np.convolve(middle, [1, 10, 100])[1:-1].tolist()
+    assert [attributes["opset"] for attributes in calls] == [13, 13]
+    assert [attributes["strides"] for attributes in calls] == [[2], None]
+
+
+@needs_onnx
+def test_backend_checks_models_and_nodes():
+    with pytest.raises(onnx.checker.ValidationError):
+        convt.onnx.Backend.prepare(_model([_conv(nonsense=1)], "XW"))
+    with pytest.raises(onnx.checker.ValidationError):
+        convt.onnx.Backend.run_node(_conv(nonsense=1), [X, W])
+    with pytest.raises(TypeError) as caught:
+        bfloat16 = X.astype(ml_dtypes.bfloat16)
+        convt.onnx.Backend.run_node(_conv(), [bfloat16, bfloat16], opset_version=11)
+    assert "W: got dtype bfloat16 at opset 11" in str(caught.value.__cause__)
+    assert convt.onnx.Backend.run_node(_conv(), [X, W])["Y"].tolist() == FULL
+
+
+@needs_onnx
+def test_backend_has_one_device():
+    backend = convt.onnx.Backend
+    assert issubclass(backend, onnx.backend.base.Backend)
+    assert backend.supports_device("CPU")
+    assert backend.supports_device("CPU:0")
+    assert not backend.supports_device("CUDA")
+    assert not backend.supports_device("CPU:1")
+    for call in (
+        lambda: backend.prepare(_model([_conv()], "XW"), "CUDA"),
+        lambda: backend.run_node(_conv(), [X, W], "TPU"),
+    ):
+        with pytest.raises(ValueError, match=r"^device: got '(CUDA|TPU)', wanted 'CPU'"):
+            call()
+
+
+# ---------------------------------------------------------------------------------------------- onnx is asked for late
+
+
+def _python(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_onnx_is_imported_only_for_the_operator_and_the_backend():
+    code = """if True:
+        import sys, numpy as np, convt, convt.onnx, convt.openvino
+        from convt.onnx import *
+        conv_transpose(np.ones((1, 1, 3), np.float32), np.ones((1, 1, 3), np.float32))
+        assert {"Backend", "ConvTranspose", "conv_transpose"} <= set(dir(convt.onnx))
+        assert "onnx" not in sys.modules and "openvino" not in sys.modules
+    """
+    result = _python(code)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("name", ["Backend", "ConvTranspose"])
+def test_without_onnx_the_error_says_how_to_install_it(name):
+    result = _python(f"import sys; sys.modules['onnx'] = None; import convt.onnx; convt.onnx.{name}")
+    assert result.returncode == 1
+    last = result.stderr.strip().splitlines()[-1]
+    assert last == f'ImportError: convt.onnx.{name} needs the onnx package: pip install "convt[onnx]"'
+
+
+def test_unknown_name():
+    with pytest.raises(AttributeError, match=r"^module 'convt\.onnx' has no attribute 'nonsense'"):
+        convt.onnx.nonsense  # noqa: B018
+
+
+# --------------------------------------------------------------------------------------------------------- onnxruntime
+
+
+@st.composite
+def problems(draw):
+    """(X, W, B, attributes, opset) of small integers, such as onnxruntime takes, and computes as specified."""
+    rank = draw(st.sampled_from([1, 2, 2, 3]))
+
+    def each(low, high):
+        return [draw(st.integers(low, high)) for _ in range(rank)]
+
+    sizes, kernel, strides, dilations = each(1, 5), each(1, 4), each(1, 4), each(1, 3)
+    # ONNX allows output_padding below max(stride, dilation); onnxruntime refuses most of what is not below the stride.
+    output_padding = [draw(st.integers(0, s - 1)) if draw(st.booleans()) else 0 for s in strides]
+    eff = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    full = [s * (n - 1) + e + op for s, n, e, op in zip(strides, sizes, eff, output_padding, strict=True)]
+    attributes = dict(
+        strides=strides, dilations=dilations, output_padding=output_padding, kernel_shape=kernel,
+        auto_pad=draw(st.sampled_from(["NOTSET", "NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"])),
+        group=draw(st.sampled_from([1, 1, 2, 3])),
+    )  # fmt: skip
+    if draw(st.booleans()):
+        # ONNX allows an excess below the stride; onnxruntime counts output_padding as a part of it.
+        limits = [f + s - 1 - op for f, s, op in zip(full, strides, output_padding, strict=True)]
+        attributes["output_shape"] = [draw(st.integers(max(1, limit - 8), limit)) for limit in limits]
+    elif attributes["auto_pad"].startswith("SAME") and any(
+        f < n * s for f, n, s in zip(full, sizes, strides, strict=True)
+    ):
+        # The full output is smaller than in * stride: ONNX's formula wants the latter, onnxruntime gives the former.
+        attributes["auto_pad"] = "VALID"
+    if attributes["auto_pad"] == "NOTSET":
+        begin = [draw(st.integers(0, min(3, f - 1))) for f in full]
+        # At least one output: onnxruntime refuses empty ones.
+        end = [draw(st.integers(0, min(3, f - 1 - b))) for f, b in zip(full, begin, strict=True)]
+        attributes["pads"] = begin + end
+    ci, co, batch = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 2))
+    group = attributes["group"]
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    array = lambda *shape: rng.integers(-8, 9, shape).astype(np.float32)  # noqa: E731
+    bias = array(group * co) if draw(st.booleans()) else None
+    opset = draw(st.sampled_from([1, 11, 13, 22]))
+    return array(batch, group * ci, *sizes), array(group * ci, co, *kernel), bias, attributes, opset
+
+
+@needs_peer
+@settings(max_examples=300)
+@given(problem=problems())
+def test_against_onnxruntime(problem):
+    x, w, bias, attributes, opset = problem
+    feeds = {"X": x, "W": w} if bias is None else {"X": x, "W": w, "B": bias}
+    node = helper.make_node("ConvTranspose", list(feeds), ["Y"], **attributes)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    # 22 adds bfloat16 to 11 and nothing else; older runtimes refuse a model that says 22.
+    model = _model([node], feeds, shape=None, opset=min(opset, 21)).SerializeToString()
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    expected = session.run(None, feeds)[0]
+    y = convt.onnx.conv_transpose(x, w, bias, opset=opset, **attributes)
+    assert y.shape == expected.shape
+    assert np.array_equal(y, expected)  # sums of small integers: exact in any order
