@@ -327,27 +327,38 @@ _SHOTS = {}  # what repeated one-shot calls need: (Bound, PackRecipe) by everyth
 _SIMPLE = frozenset({int, str, type(None), tuple, list})
 
 
+def _shot_key(dialect, data, filter, bias, attributes):
+    """Everything that a call is but its numbers; None for calls that are not recognised again."""
+    if not (type(data) is type(filter) is np.ndarray and (bias is None or type(bias) is np.ndarray)):
+        return None
+    if not _SIMPLE.issuperset(map(type, attributes.values())):
+        return None
+    return (
+        dialect, data.shape, data.strides, filter.dtype, filter.shape, filter.strides,
+        None if bias is None else (bias.dtype, bias.shape, bias.strides), _core.isa(),
+        repr(attributes),  # tells 1 from True and 1.0, which are refused
+    )  # fmt: skip
+
+
+def _repeat_shot(shot, data, filter, bias, out):
+    """The result of a call whose like was seen before; None, and nothing done, where it needs every check."""
+    if shot is None or not filter.flags.aligned or not (bias is None or bias.flags.aligned):
+        return None
+    if out is not None and any(np.may_share_memory(out, x) for x in (filter, bias) if x is not None):
+        return None
+    bound, recipe = shot
+    threads = _config.get_num_threads()
+    packed = recipe.pack(filter, bias, threads)
+    return bound.run(data, out, packed, threads) if packed.finite else None
+
+
 def one_shot(dialect, data, filter, bias, out=None, **attributes):
     """conv_transpose for any dialect."""
-    key = None
-    if type(data) is type(filter) is np.ndarray and (bias is None or type(bias) is np.ndarray):
-        if _SIMPLE.issuperset(map(type, attributes.values())):
-            key = (
-                dialect, data.shape, data.strides, filter.dtype, filter.shape, filter.strides,
-                None if bias is None else (bias.dtype, bias.shape, bias.strides), _core.isa(),
-                repr(attributes),  # tells 1 from True and 1.0, which are refused
-            )  # fmt: skip
-            shot = _SHOTS.get(key)
-            if shot is not None and filter.flags.aligned and (bias is None or bias.flags.aligned):
-                bound, recipe = shot
-                inputs = [x for x in (filter, bias) if x is not None]
-                if out is None or (type(out) is np.ndarray and not any(np.may_share_memory(out, x) for x in inputs)):
-                    threads = _config.get_num_threads()
-                    packed = recipe.pack(filter, bias, threads)
-                    if packed.finite:
-                        result = bound.run(data, out, packed, threads)
-                        if result is not None:
-                            return result
+    key = _shot_key(dialect, data, filter, bias, attributes)
+    if key is not None:
+        result = _repeat_shot(_SHOTS.get(key), data, filter, bias, out)
+        if result is not None:
+            return result
     parsed, view, own_bias = parse(filter, bias, dialect, **attributes)
     data = _check_data(parsed, data)
     operator = _plan.Operator(parsed, _walkable(view), _walkable(own_bias))

@@ -13,7 +13,6 @@ from ._errors import BackendUnavailableError
 from ._problem import ITEMSIZE
 
 
-
 def _choose_isa():
     """The best instruction set this CPU has, or the one CONVT_ISA names: at most, and exactly, that one."""
     rows = {row["name"]: row["available"] for row in _core.isa_rows()}
@@ -79,13 +78,16 @@ def num_threads(n):
         _scoped.reset(token)
 
 
+# Read once: a look at the environment costs more than a short call.
+_BACKEND = _check.word(
+    "CONVT_BACKEND", os.environ.get("CONVT_BACKEND") or "auto", ("auto", "native", "onednn", "reference")
+)
+_VERBOSE = os.environ.get("CONVT_VERBOSE", "0") not in ("", "0")
+
+
 def default_backend():
-    """What "auto" means: CONVT_BACKEND, else "auto"."""
-    name = os.environ.get("CONVT_BACKEND", "")
-    return _check.word("CONVT_BACKEND", name, ("auto", "native", "onednn", "reference")) if name else "auto"
-
-
-_VERBOSE = os.environ.get("CONVT_VERBOSE", "0") not in ("", "0")  # read once, as a look at the environment costs
+    """What "auto" means: CONVT_BACKEND as it was when convt was imported, else "auto"."""
+    return _BACKEND
 
 
 def verbose():

@@ -10,6 +10,7 @@ Two steps, because weights are packed once and data comes in any size:
 * ``axis_classes``: for given sizes, runs of j (relative to the run's start) with the taps that reach the input there.
 """
 
+import itertools
 from dataclasses import dataclass
 
 
@@ -78,7 +79,7 @@ def axis_classes(groups, size, s, begin, out, split):
                 edges = [*group.offsets, *(off + size for off in group.offsets)]
                 cuts.update(j for j in edges if low < j < high)
             cuts = sorted(cuts)
-            for a, b in zip(cuts, cuts[1:], strict=False):
+            for a, b in itertools.pairwise(cuts):
                 classes.append(_run(index, group.residues, spans, group.offsets, size, s, begin, a, b))
     with_taps = {r for group in groups for r in group.residues}
     if len(with_taps) < s:

@@ -209,7 +209,9 @@ def _make(problem, attributes, recipe, packed, in_strides, out_strides):
     if name == "auto":
         name = min(costs, key=costs.get)
     elif math.isinf(costs[name]):
-        raise ValueError(f"algorithm: got {name!r}, which does not do this problem ({_LIMITS[name]}); wanted 'auto' or 'direct'")
+        raise ValueError(
+            f"algorithm: got {name!r}, which does not do this problem ({_LIMITS[name]}); wanted 'auto' or 'direct'"
+        )
     return _MAKERS[name](problem, recipe, packed, in_strides, out_strides)
 
 
@@ -410,14 +412,13 @@ def _columns(problem, combo, out_elements, info):
     columns = co * len(phases)
     for first in range(0, columns, nr):
         width = min(nr, columns - first)
-        start, column, adjacent = len(pieces), first, True
+        start, column, adjacent, expected = len(pieces), first, True, None
         while column < first + width:
             phase, channel = divmod(column, co)
             offset, valid = phases[phase]
             count = min(co - channel, first + width - column)
             offset += channel * step
-            if len(pieces) > start:
-                adjacent = adjacent and offset == expected
+            adjacent = adjacent and expected in (None, offset)
             expected = offset + count * step
             pieces.append([column - first, count, offset, *valid])
             column += count
