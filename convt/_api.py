@@ -344,6 +344,8 @@ def _repeat_shot(shot, data, filter, bias, out):
     """The result of a call whose like was seen before; None, and nothing done, where it needs every check."""
     if shot is None or not filter.flags.aligned or not (bias is None or bias.flags.aligned):
         return None
+    if out is not None and type(out) is not np.ndarray:
+        return None
     if out is not None and any(np.may_share_memory(out, x) for x in (filter, bias) if x is not None):
         return None
     bound, recipe = shot

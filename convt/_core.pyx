@@ -74,6 +74,7 @@ cdef extern from "convt_kernels.h" nogil:
     ctypedef struct convt_kernels:
         int mr, nr, vl, kstep, s_size, e_size, t_size, direct_store
         void (*tile)(int mr, const convt_tile *tile) noexcept nogil
+        void (*stream)(void *dst, const void *src, size_t bytes) noexcept nogil
         void (*fence)() noexcept nogil
         void (*depthwise)(const convt_dw *run) noexcept nogil
         void (*pack)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
@@ -288,6 +289,7 @@ cdef class Plan:
     cdef int64_t out_rows, row_taps  # output rows of the batch; the most taps of one
     cdef int64_t in_n, in_c, out_n, out_c
     cdef size_t streamed  # alignment that every output row must have to bypass the caches; 0 where it should not
+    cdef bint large  # the output outgrows the caches
     cdef bint small  # too little work for a second thread
     cdef readonly bint hole  # there are outputs that no task writes, as no tap reaches their phase
 
@@ -316,7 +318,8 @@ cdef class Plan:
         cdef size_t vector = self.k.vl * self.k.t_size
         bytes_out = int(np.prod(problem.out_shape)) * item
         aligned = all(s % vector == 0 for s in out_strides[:self.nd + 1])
-        self.streamed = vector if bytes_out > STREAM_BYTES and aligned else 0
+        self.large = bytes_out > STREAM_BYTES
+        self.streamed = vector if self.large and aligned else 0
 
     cdef _outer(self, axes):
         """Tables of the axes but the last: ``axes[ax][output]`` lists (tap, input index)."""

@@ -14,9 +14,10 @@ cdef class DepthwisePlan(Plan):
     cdef DepthwiseRun *runs
     cdef Py_ssize_t nruns
     cdef int64_t blocks, block, j0, lanes, lane_block, lane_blocks
-    cdef int64_t max_taps, max_inputs, min_off, max_off
+    cdef int64_t max_taps, max_inputs, min_off, max_off, begin, out_x
     cdef _Table maps  # [ci][lanes]: offset of each lane's in-channel
     cdef bint straight_in, straight_out
+    cdef bint staged  # outputs of a task are one stretch of memory, written past the caches
 
     def __init__(self, problem, PackRecipe recipe, in_strides, out_strides, hole, spec):
         self.algorithm = "depthwise"
@@ -43,6 +44,11 @@ cdef class DepthwisePlan(Plan):
         self.maps = _Table([(group * self.ci + c) * self.in_c for c in range(self.ci)])
         self.straight_in = k.direct_store and self.in_c == 1 and self.ci == 1 and self.co == 1
         self.straight_out = k.direct_store and self.out_c == 1 and self.act.code <= CONVT_LEAKY
+        self.staged = (
+            self.straight_out and self.large and not hole and self.lane_blocks == 1
+            and self.out_stride.p[self.nd - 1] == self.lanes
+        )
+        self.begin, self.out_x = problem.begin[self.nd - 1], problem.out_sizes[self.nd - 1]
         self.tasks = self.out_rows * self.blocks * self.lane_blocks
         self.workspace = self._bytes()
 
@@ -53,6 +59,8 @@ cdef class DepthwisePlan(Plan):
         cdef size_t n = _round64((self.row_taps + 1) * 2 * sizeof(int64_t))  # the row's input offsets and taps
         n += 2 * _round64(self.max_taps * sizeof(void *))  # the run's input and weight pointers
         n += _round64(32 * self._padded() * self.k.t_size)  # outputs on their way to the store
+        if self.staged:
+            n += _round64(self.block * self.stride.p[self.nd - 1] * self.lanes * self.k.t_size)
         if not self.straight_in:  # widened inputs
             n += _round64(self.row_taps * self.ci * self.max_inputs * self._padded() * self.k.t_size)
         return n
@@ -75,6 +83,9 @@ cdef class DepthwisePlan(Plan):
         ws += _round64(self.max_taps * sizeof(void *))
         cdef char *outs = ws
         ws += _round64(32 * padded * k.t_size)
+        cdef char *stage = ws
+        if self.staged:
+            ws += _round64(self.block * self.stride.p[x] * self.lanes * k.t_size)
         cdef char *inputs = ws
 
         cdef int64_t image, at, n, c
@@ -94,6 +105,12 @@ cdef class DepthwisePlan(Plan):
                              src + (row_tap[2 * n] + i_lo * in_ld) * k.s_size, in_ld, self.maps.p + c * self.lanes + l0,
                              <int>(i_hi - i_lo), <int>cols, <int>padded)
             in_ld = padded
+
+        # The stretch of the output row that the task computes.
+        cdef int64_t o_lo = 0, o_hi = 0
+        if self.staged:
+            o_lo = max(0, self.stride.p[x] * j_lo - self.begin)
+            o_hi = min(self.out_x, self.stride.p[x] * j_hi - self.begin)
 
         cdef convt_dw d
         cdef DepthwiseRun *run
@@ -128,7 +145,7 @@ cdef class DepthwisePlan(Plan):
             out_ld = self.stride.p[x] * self.out_stride.p[x] if stop - start > 1 else 0
             if self.straight_out:
                 d.n = <int>(stop - start)
-                d.out = dst + at * k.s_size
+                d.out = stage + (at - o_lo * self.lanes) * k.t_size if self.staged else dst + at * k.s_size
                 d.out_ld = out_ld
                 d.act = &self.act
                 k.depthwise(&d)
@@ -147,3 +164,6 @@ cdef class DepthwisePlan(Plan):
                     ins[r] = <const char *>ins[r] + now * in_ld * k.t_size
                 at += now * out_ld
                 start += now
+        if self.staged:
+            k.stream(dst + o_lo * self.lanes * k.t_size, stage, (o_hi - o_lo) * self.lanes * k.t_size)
+            k.fence()

@@ -551,6 +551,7 @@ def _rows(problem):
 _DEPTHWISE_CHANNELS = 16  # in-channels of a group
 _DEPTHWISE_LANES = 64  # out channels of a task
 _DEPTHWISE_INPUTS = 1 << 16  # numbers that a task reads, about
+_DEPTHWISE_OUTPUTS = 1 << 14  # numbers that it writes
 
 
 def _depthwise_cost(problem):
@@ -561,7 +562,7 @@ def _depthwise_cost(problem):
     rows, meet = _rows(problem)
     taps = meet * problem.kernel[-1] / problem.strides[-1] * problem.ci
     multiply = rows * problem.out_sizes[-1] * -(-lanes // info["vl"]) * (taps * 0.7 + 4)
-    gather = 0.0 if problem.ci == problem.co == 1 else rows * meet * problem.in_sizes[-1] * problem.ci * lanes * 1.5
+    gather = 0.0 if problem.ci == problem.co == 1 else rows * meet * problem.in_sizes[-1] * problem.ci * lanes * 0.8
     return multiply + gather + rows * 200
 
 
@@ -583,7 +584,7 @@ def _make_depthwise(problem, recipe, packed, in_strides, out_strides):
     row_taps = max(1, math.prod(max(map(len, axis), default=0) for axis in outer))
     rows = max(1, _rows(problem)[0] * -(-problem.groups * problem.co // lane_block))
     # Blocks that stay in the cache, and enough of them for the threads where rows are few.
-    block = _DEPTHWISE_INPUTS // (lane_block * row_taps * problem.ci)
+    block = min(_DEPTHWISE_INPUTS // (lane_block * row_taps * problem.ci), _DEPTHWISE_OUTPUTS // (lane_block * s))
     block = max(8, min(block, -(-(j1 - j0) * rows // (4 * _config.get_num_threads()))))
     block = max(1, min(block, j1 - j0))
     offsets = [-off for r in runs for _, off in r[3]] or [0]

@@ -32,6 +32,27 @@ static void FN(widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, pt
 static void FN(gather)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, const int64_t *map, int rows, int cols,
                        int cols_padded)
 {
+#ifdef S_IS_T
+    /* By index where the indices fit: whole vectors, the last one repeating a lane that exists. */
+    int32_t index[VL];
+    for (int c = 0; c < cols_padded; c += VL) {
+        int fits = 1;
+        for (int i = 0; i < VL; i++) {
+            const int64_t at = map[c + i < cols ? c + i : cols - 1];
+            index[i] = (int32_t)at;
+            fits &= at == index[i];
+        }
+        T *to = (T *)dst + c;
+        const S *from = src;
+        if (fits)
+            for (int r = 0; r < rows; r++)
+                V_(store)(to + r * ld, V_(gather)(from + r * rs, index));
+        else
+            for (int r = 0; r < rows; r++)
+                for (int i = 0; i < VL && c + i < cols; i++)
+                    to[r * ld + i] = from[r * rs + map[c + i]];
+    }
+#else
     for (int r = 0; r < rows; r++) {
         T *to = (T *)dst + r * ld;
         const S *from = (const S *)src + r * rs;
@@ -42,9 +63,8 @@ static void FN(gather)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, c
                 some[i] = from[map[c + i]];
             V_(storen)(to + c, S_LOADN(some, n), n);
         }
-        for (int c = cols; c < cols_padded; c++)
-            to[c] = 0;
     }
+#endif
 }
 
 /* VL values of j at once where lanes are few and adjacent: the outputs of consecutive j are then one stretch, and its

@@ -79,11 +79,12 @@ typedef struct {
     int direct_store;      /* S = T: tiles may be stored straight into user memory */
 
     void (*tile)(int mr, const convt_tile *tile);
+    void (*stream)(void *dst, const void *src, size_t bytes); /* a copy of T past the caches */
     void (*fence)(void);   /* makes streamed stores visible to other threads */
     void (*depthwise)(const convt_dw *run);
     /* dst[r][c] = src[r * rs + c * cs] converted to E, c < cols; zero for cols <= c < cols_padded. */
     void (*pack)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int cols_padded);
-    /* dst[r][c] = src[r * rs + map[c]] as T, c < cols; zero for cols <= c < cols_padded. */
+    /* dst[r][c] = src[r * rs + map[c]] as T, c < cols; cols_padded is whole vectors, and what lies beyond cols is free. */
     void (*gather)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, const int64_t *map, int rows, int cols,
                    int cols_padded);
     /* `pack`, but into sums' type T. */

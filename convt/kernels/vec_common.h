@@ -27,6 +27,21 @@ INLINE void vf_store_bf16(uint16_t *p, vf v)
     memcpy(p, &h, sizeof h);
 }
 
+/* A copy that leaves the caches alone: whole vectors from the first vector boundary of dst on. */
+static __attribute__((unused)) void stream_f32(void *dst, const void *src, size_t bytes)
+{
+    float *to = dst;
+    const float *from = src;
+    size_t n = bytes / sizeof(float), head = (-(uintptr_t)dst % sizeof(vf)) / sizeof(float);
+    head = head < n ? head : n;
+    for (n -= head; head; head--)
+        *to++ = *from++;
+    for (; n >= VF; n -= VF, to += VF, from += VF)
+        vf_stream(to, vf_load(from));
+    for (; n; n--)
+        *to++ = *from++;
+}
+
 /* Whether an exponent is all ones somewhere: Inf or NaN. Loops that the compiler vectorises. */
 #define FINITE(name, word, exponent)                              \
     static __attribute__((unused)) int name(const void *p, size_t bytes) \
