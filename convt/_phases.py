@@ -42,6 +42,8 @@ class AxisClass:
 
 def phase_groups(k, s, d, merge):
     """The phases that have taps, as a tuple of PhaseGroup; with ``merge``, phases that read the same inputs share one."""
+    # With such a stride a window shows a phase once at most, and offsets to its other places overflow.
+    merge = merge and s < 2**31
     by_residue = {}
     for t in range(k):
         offset, residue = divmod(d * t, s)
@@ -101,7 +103,7 @@ def _run(index, residues, spans, offsets, size, s, begin, a, b):
         count=b - a,
         tap_range=taps,
         first_in=tuple(a - off for off in offsets[taps[0] : taps[1]]),
-        first_out=tuple(s * a + r - begin for r in residues),
-        valid=tuple((max(lo - a, 0), max(min(hi, b) - a, 0)) for lo, hi in spans),
+        first_out=tuple(s * a + r - begin if lo < hi else 0 for r, (lo, hi) in zip(residues, spans, strict=True)),
+        valid=tuple((max(lo - a, 0), max(min(hi, b) - a, 0)) if lo < hi else (0, 0) for lo, hi in spans),
         start=a,
     )

@@ -53,27 +53,25 @@ class Operator:
 
     def recipe(self, key):
         """How weights are packed for ``key`` (see `_recipe`)."""
-        return kept(self._recipes, key, None, lambda: _recipe(self._attributes, self._filter, self._bias, key))
+        make = lambda: _recipe(self._attributes, self._filter, self._bias, key)  # noqa: E731
+        return kept(self._recipes, (key, _core.isa()), None, make)
 
     def packed(self, key):
         """The weights packed for ``key``, packed once."""
-        found = self._packed.get(key)
+        place = key, _core.isa()
+        found = self._packed.get(place)
         if found is None:
-            with self._lock:
-                found = self._packed.get(key)
+            with self._lock:  # a second thread waits, as packing twice would cost it more
+                found = self._packed.get(place)
                 if found is None:
                     threads = _config.get_num_threads()
-                    found = self._packed[key] = self.recipe(key).pack(self._filter, self._bias, threads)
+                    found = self._packed[place] = self.recipe(key).pack(self._filter, self._bias, threads)
         return found
 
     def native(self, problem, in_strides, out_strides):
         """``(plan, key of its weights)``."""
-        found = self._plans.get((problem, in_strides, out_strides))
-        if found is None:
-            found = _make(problem, self._attributes, self.recipe, self.packed, in_strides, out_strides)
-            with self._lock:
-                kept(self._plans, (problem, in_strides, out_strides), CACHED_PLANS, lambda: found)
-        return found
+        make = lambda: _make(problem, self._attributes, self.recipe, self.packed, in_strides, out_strides)  # noqa: E731
+        return kept(self._plans, (problem, in_strides, out_strides, _core.isa()), CACHED_PLANS, make)
 
     def runner(self, problem):
         """The callable that computes ``problem`` on views in NXC order and returns its plan."""
@@ -128,14 +126,18 @@ class Operator:
 _REFERENCE = Plan("reference", "scatter", "numpy", "", 1, 1, 0, 0)
 
 
+_changing = threading.Lock()
+
+
 def kept(cache, key, limit, make):
-    """cache[key], made if absent; the oldest entries leave a cache of ``limit``."""
+    """cache[key], made if absent; the oldest entries leave a cache of ``limit``. Threads may make one twice."""
     found = cache.get(key)
     if found is None:
         found = make()
-        while limit and len(cache) >= limit:
-            del cache[next(iter(cache))]
-        cache[key] = found
+        with _changing:
+            while limit and key not in cache and len(cache) >= limit:
+                del cache[next(iter(cache))]
+            cache[key] = found
     return found
 
 
@@ -324,6 +326,8 @@ def _make_direct(problem, recipe, packed, in_strides, out_strides):
         if any(c.group < 0 for c in combo):
             hole = True
             continue
+        if problem.batch * problem.co == 0:
+            continue
         pack = index[tuple(c.group for c in combo)]
         chosen = [g[c.group] for g, c in zip(groups, combo, strict=True)]
         specs.append(_direct_class(problem, combo, chosen, pack, out_elements, info, target))
@@ -474,7 +478,7 @@ def _scatter_choice(problem, isa):
             if block < min(16, j1 - j0):
                 cost = math.inf
                 break
-            blocks = -(-(j1 - j0) // block)
+            blocks = -(-(j1 - j0) // max(block, 1))
             pixels = problem.in_sizes[-1] / blocks + terms - 1
             products = _tile_cost(pixels, phases * k * problem.co, taps * problem.ci, info)
             products += _gather_cost(pixels, taps * problem.ci, taps, info)
@@ -518,7 +522,7 @@ def _make_scatter(problem, recipe, packed, in_strides, out_strides):
     rows = problem.groups * sum(spec["rows"] for spec in specs)
     block = _scatter_block(problem, most_phases, info)
     block = max(1, min(block, max(16, -(-(j1 - j0) * rows // (4 * _config.get_num_threads())))))
-    blocks = -(-(j1 - j0) // block)
+    blocks = max(1, -(-(j1 - j0) // block))
     spec = {"classes": specs, "j0": j0, "j1": j1, "block": -(-(j1 - j0) // blocks), "blocks": blocks}
     key = ("scatter", merge)
     return _core.ScatterPlan(problem, recipe(key), in_strides, out_strides, False, spec), key
