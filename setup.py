@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 import numpy
+from Cython import __version__ as cython_version
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -27,10 +28,12 @@ ISAS = [
 ]  # fmt: skip
 
 KERNELS = Path("convt/kernels")
+ONEDNN = Path("third_party/onednn")
 # Results must not depend on the compiler's mood: no contraction behind our back, and nothing of the -ffast-math family,
 # which would also switch the whole process of the user to flush-to-zero.
 CFLAGS = ["-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden"]
-DEBUG = ["-O1", "-g", "-UNDEBUG", "-DCONVT_DEBUG"]
+DEBUG = ["-O1", "-g"]
+KERNEL_DEBUG = [*DEBUG, "-UNDEBUG", "-DCONVT_DEBUG"]
 
 X86 = platform.machine().lower() in ("x86_64", "amd64")
 ROWS = ISAS if X86 else ISAS[:1]
@@ -71,7 +74,7 @@ class BuildKernels(build_ext):
         if not header.exists() or header.read_text() != isa_header():
             header.write_text(isa_header())
         depends = [str(p) for p in KERNELS.glob("*.h")] + [str(header), "setup.py"]
-        flags = [*CFLAGS, *(DEBUG if self.kernel_debug else [])]
+        flags = [*CFLAGS, *(KERNEL_DEBUG if self.kernel_debug else [])]
         objects = []
         for source, isa_flags in [("dispatch.c", []), *((f"isa_{name}.c", flags) for name, flags, _ in ROWS)]:
             objects += self.compiler.compile(
@@ -97,11 +100,12 @@ class BuildKernels(build_ext):
         return ["-fopenmp"]
 
 
-def extension(name, depends=()):
+def extension(name, depends=(), include=KERNELS, libraries=()):
     return Extension(
         f"convt.{name}",
         [f"convt/{name}.pyx"],
-        include_dirs=[numpy.get_include(), str(KERNELS)],
+        include_dirs=[numpy.get_include(), str(include)],
+        libraries=list(libraries),
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION"), ("NPY_TARGET_VERSION", "NPY_1_23_API_VERSION")],
         depends=list(depends),
     )
@@ -109,7 +113,13 @@ def extension(name, depends=()):
 
 setup(
     ext_modules=cythonize(
-        [extension("_core", map(str, KERNELS.glob("*.[ch]"))), extension("_dlpack")],
+        [
+            extension("_core", map(str, KERNELS.glob("*.[ch]"))),
+            extension("_dlpack"),
+            extension("_onednn", [str(ONEDNN / "onednn_api.h")], ONEDNN, ["dl"]),
+        ],
+        # The C that Cython writes depends on NumPy's declarations too: a folder for each pair, so that none goes stale.
+        build_dir=f"build/cython-{cython_version}-numpy-{numpy.__version__}",
         compiler_directives={
             "language_level": 3,
             "boundscheck": False,
