@@ -13,7 +13,7 @@ import numpy as np
 from . import _activation, _check, _config, _core, _padding, _plan
 from ._problem import Problem
 
-BACKENDS = ("auto", "native", "onednn", "reference")
+BACKENDS = ("auto", "native", "onednn", "reference", "tune")
 DATA_FORMATS = ("NXC", "NCX")
 # Filter format -> where the in-channel axis and the out-channel axis of one group stand; "g" leads in GIOX.
 FILTER_FORMATS = ("XIO", "OIX", "IOX", "XOI", "GIOX")
@@ -292,7 +292,10 @@ def conv_transpose(
         Fused with the bias into the store.
     out : array, optional
         Written in place and returned: exact shape and dtype, writeable, overlapping no input.
-    backend : "auto", "native", "onednn" or "reference"
+    backend : "auto", "native", "onednn", "reference" or, in `ConvTranspose` only, "tune"
+        "onednn" needs ``pip install "convt[onednn]"`` (or CONVT_ONEDNN_LIB, the path of libdnnl.so.3, and then no other place
+        is looked at). "auto" uses it, if there, for the layers packed once on which it is known to be faster. "tune"
+        measures it and every native algorithm at the first call of a shape, and keeps to the fastest.
     algorithm : "auto" or one of the native backend's algorithms, "direct" or "depthwise"
 
     Returns
@@ -363,7 +366,9 @@ def one_shot(dialect, data, filter, bias, out=None, **attributes):
             return result
     parsed, view, own_bias = parse(filter, bias, dialect, **attributes)
     data = _check_data(parsed, data)
-    operator = _plan.Operator(parsed, _walkable(view), _walkable(own_bias))
+    if parsed.backend == "tune":
+        raise ValueError("backend: got 'tune' for a single call, wanted it in ConvTranspose, which measures once per shape")
+    operator = _plan.Operator(parsed, _walkable(view), _walkable(own_bias), lasting=False)
     result = _execute(parsed, operator, data, (("data", data), ("filter", view), ("bias", own_bias)), out)
     if key is not None and _addressable(filter) and (bias is None or _addressable(bias)):
         bound = _bind(parsed, operator, data)

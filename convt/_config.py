@@ -8,9 +8,14 @@ import sys
 
 import numpy as np
 
-from . import _check, _core
+from . import _check, _core, _onednn
 from ._errors import BackendUnavailableError
 from ._problem import ITEMSIZE
+
+
+def preferred_isa():
+    """The instruction set used unless CONVT_ISA says otherwise."""
+    return [row["name"] for row in _core.isa_rows() if row["preferred"]][-1]
 
 
 def _choose_isa():
@@ -18,7 +23,7 @@ def _choose_isa():
     rows = {row["name"]: row["available"] for row in _core.isa_rows()}
     name = os.environ.get("CONVT_ISA", "")
     if not name:
-        name = [row["name"] for row in _core.isa_rows() if row["preferred"]][-1]
+        name = preferred_isa()
     elif name not in rows:
         raise ValueError(f"CONVT_ISA: got {name!r}, wanted one of {', '.join(rows)}")
     elif not rows[name]:
@@ -103,6 +108,12 @@ def report(problem, plan, seconds):
     )
 
 
+def say(what, problem, text):
+    """A line about something other than a call, where CONVT_VERBOSE asks for lines."""
+    if verbose():
+        print(f"convt,{what},{problem.descriptor()},{text}", file=sys.stderr)
+
+
 def _physical_memory():
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -157,7 +168,7 @@ def show_config(mode="print"):
         },
         "backends": {
             "native": f"convt {__version__}",
-            "onednn": None,
+            "onednn": _onednn.describe(),
             "reference": f"NumPy {np.__version__}",
         },
         "dtypes": list(ITEMSIZE),

@@ -404,14 +404,16 @@ cdef class Bound:
 
     dtype, shape and strides are the output's; ``empty(shape, dtype)`` makes one.
     """
-    cdef Plan plan
+    cdef object plan
+    cdef Plan native  # the same, where it is of this module
     cdef object dtype, empty
     cdef tuple shape, strides
 
-    def __init__(self, Plan plan, dtype, tuple shape, tuple strides, empty):
+    def __init__(self, plan, dtype, tuple shape, tuple strides, empty):
         self.plan, self.dtype, self.shape, self.strides, self.empty = plan, dtype, shape, strides, empty
+        self.native = plan if isinstance(plan, Plan) else None
 
-    def run(self, data, out, PackedFilter packed, int threads):
+    def run(self, data, out, packed, int threads):
         """The output of a call that fits exactly; None, and nothing done, for every other call.
 
         ``data`` must have the shape and strides that were bound; its dtype and alignment are looked at here.
@@ -429,7 +431,11 @@ cdef class Bound:
         src, dst = <char *>cnp.PyArray_DATA(data), <char *>cnp.PyArray_DATA(result)
         if out is not None and src < dst + cnp.PyArray_NBYTES(result) and dst < src + cnp.PyArray_NBYTES(data):
             return None
-        self.plan.compute(src, dst, packed, threads)
+        if self.native is not None:
+            self.native.compute(src, dst, packed, threads)
+        else:
+            if self.plan.run(data, result, packed, threads) is False:
+                return None
         return result
 
 

@@ -8,11 +8,12 @@ import functools
 import itertools
 import math
 import threading
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from . import _activation, _config, _core, _phases, _reference
+from . import _activation, _config, _core, _onednn, _phases, _reference
 from ._errors import BackendUnavailableError
 from ._problem import ITEMSIZE, NUMPY_DTYPE
 
@@ -27,7 +28,7 @@ MAX_SUMS = 1 << 20  # bytes of sums a task may keep between depth chunks
 class Plan:
     """What will run for a data shape."""
 
-    backend: str  # "native" or "reference"
+    backend: str  # "native", "onednn" or "reference"
     algorithm: str
     isa: str
     tile: str  # rows x columns of the register tile
@@ -41,14 +42,18 @@ class Plan:
 class Operator:
     """Packed weights and plans of one ConvTranspose: attributes fixed, any data shape."""
 
-    def __init__(self, attributes, filter, bias):
-        check_backend(attributes)
+    def __init__(self, attributes, filter, bias, lasting=True):
+        """``lasting``: weights will be used again, so that preparing them can pay."""
+        if attributes.backend == "onednn":
+            _onednn.library()  # its own error says what is missing
         self._attributes = attributes
+        self._lasting = lasting
         self._filter = filter
         self._bias = bias
         self._recipes = {}
         self._packed = {}
         self._plans = {}
+        self._winners = {}  # problem -> what "tune" found
         self._lock = threading.Lock()
 
     def recipe(self, key):
@@ -68,10 +73,56 @@ class Operator:
                     found = self._packed[place] = self.recipe(key).pack(self._filter, self._bias, threads)
         return found
 
-    def native(self, problem, in_strides, out_strides):
-        """``(plan, key of its weights)``."""
-        make = lambda: _make(problem, self._attributes, self.recipe, self.packed, in_strides, out_strides)  # noqa: E731
-        return kept(self._plans, (problem, in_strides, out_strides, _core.isa()), CACHED_PLANS, make)
+    def made(self, problem, in_strides, out_strides, data=None, algorithm=None):
+        """``(plan, key of its weights)`` of the algorithm named, else of what backend and algorithm of the operator say.
+
+        "tune" measures on ``data``, or on zeros.
+        """
+        place = problem, in_strides, out_strides, algorithm, _core.isa()
+        make = lambda: self._make(problem, in_strides, out_strides, data, algorithm)  # noqa: E731
+        return kept(self._plans, place, CACHED_PLANS, make)
+
+    def _make(self, problem, in_strides, out_strides, data, algorithm):
+        a = self._attributes
+        if algorithm is None:
+            if a.backend == "onednn" or (a.backend == "auto" and self._lasting and prefer_onednn(problem, a)):
+                algorithm = "onednn"
+            elif a.backend == "tune":
+                algorithm, _ = self._winner(problem, data)
+        if algorithm == "onednn":
+            plan = _onednn.Plan(problem, self._bias is not None, in_strides, out_strides, _config.get_num_threads())
+            return plan, "onednn"
+        a = replace(a, algorithm=algorithm or a.algorithm)
+        return _make(problem, a, self.recipe, self.packed, in_strides, out_strides)
+
+    def _winner(self, problem, data):
+        """``(algorithm, note)``: the fastest of all for a problem, measured at its first call."""
+        return kept(self._winners, (problem, _core.isa()), CACHED_PLANS, lambda: self._measure(problem, data))
+
+    def _measure(self, problem, data):
+        a, plans = self._attributes, {}
+        source = _laid_out((problem.batch, *problem.in_sizes, problem.groups * problem.ci), problem.dtype, a.data_format)
+        source[...] = 0 if data is None else data
+        out = _laid_out(problem.out_shape, problem.dtype, a.data_format)
+        names = [a.algorithm]
+        if a.algorithm == "auto":
+            names = [name for name, cost in _COSTS.items() if not math.isinf(cost(problem))]
+        for name in (*names, "onednn"):
+            try:
+                plans[name] = self.made(problem, source.strides, out.strides, None, name)
+            except BackendUnavailableError:
+                continue
+        best = measure({n: functools.partial(self.run, problem, found, source, out) for n, found in plans.items()})
+        times = ", ".join(f"{name} {seconds * 1e3:.3f} ms" for name, seconds in best.items())
+        _config.say("tune", problem, times)
+        return min(best, key=best.get), f"measured: {times}"
+
+    def run(self, problem, found, data, out):
+        """Compute by ``found``, a ``(plan, key)``; False, and nothing done, where the plan can't take what data holds."""
+        plan, key = found
+        if plan.hole:
+            out[...] = _fill(problem, self._bias)
+        return plan.run(data, out, self.packed(key), _config.get_num_threads())
 
     def runner(self, problem):
         """The callable that computes ``problem`` on views in NXC order and returns its plan."""
@@ -79,19 +130,24 @@ class Operator:
             return lambda data, out: _run_reference(problem, data, self._filter, self._bias, out)
 
         def run(data, out):
-            plan, key = self.native(problem, data.strides, out.strides)
-            if plan.hole:
-                out[...] = _fill(problem, self._bias)
-            plan.run(data, out, self.packed(key), _config.get_num_threads())
-            return plan
+            found = self.made(problem, data.strides, out.strides, data)
+            if self.run(problem, found, data, out) is False:
+                if self._attributes.backend == "onednn":
+                    raise BackendUnavailableError(
+                        "data: got NaN or infinity, in data, filter or bias, which oneDNN's kernel for this problem "
+                        "does not keep in place; wanted finite values, or the backend 'auto' or 'native'"
+                    )
+                found = self.made(problem, data.strides, out.strides, None, self._attributes.algorithm)
+                self.run(problem, found, data, out)
+            return found[0]
 
         return run
 
     def contiguous(self, problem):
-        """`native` for contiguous data and output."""
+        """`made` for contiguous data and output."""
         item, data_format = ITEMSIZE[problem.dtype], self._attributes.data_format
         data_shape = (problem.batch, *problem.in_sizes, problem.groups * problem.ci)
-        return self.native(
+        return self.made(
             problem, _contiguous(data_shape, item, data_format), _contiguous(problem.out_shape, item, data_format)
         )
 
@@ -110,16 +166,20 @@ class Operator:
         packed = self.packed(key)
         threads = plan.threads(_config.get_num_threads())
         info = _core.kernel_info(problem.dtype)
+        native = plan.backend == "native"
+        note = "" if packed.finite else "NaN or Inf in the filter: borders computed apart"
+        if self._attributes.backend == "tune":
+            note = self._winner(problem, None)[1]
         return Plan(
-            backend="native",
+            backend=plan.backend,
             algorithm=plan.algorithm,
             isa=plan.isa,
-            tile=f"{info['mr']}x{info['nr']}",
+            tile=f"{info['mr']}x{info['nr']}" if native else "",
             threads=threads,
             tasks=plan.tasks,
             workspace_bytes=threads * plan.workspace,
-            packed_bytes=packed.nbytes,
-            note="" if packed.finite else "NaN or Inf in the filter: borders computed apart",
+            packed_bytes=packed.nbytes if native else plan.packed_bytes,
+            note=note,
         )
 
 
@@ -141,11 +201,55 @@ def kept(cache, key, limit, make):
     return found
 
 
-def check_backend(attributes):
-    if attributes.backend == "onednn":
-        raise BackendUnavailableError(
-            "backend: got 'onednn', which this version of convt has no binding for yet; wanted 'auto', 'native' or 'reference'"
-        )
+def prefer_onednn(problem, attributes):
+    """Whether "auto" takes oneDNN for weights that are packed once; never for one-shot calls.
+
+    One class gains: bfloat16 where oneDNN has AMX tiles, which convt's kernels do not use. On two cores of a Sapphire
+    Rapids it is 1.4 to 20 times as fast (half of them above 4) on dense NXC layers with 16 in-channels or more, 2
+    out-channels or more and tens of pixels; long kernels, and pads as long as the kernel, leave it its slow paths. float32
+    gains too little: over 45 layers of public networks the two are level where oneDNN is at its best, and it takes up to
+    20 times as long elsewhere; in NCX it has only GEMM and col2im.
+
+    Decided without making a primitive, and the library is opened only for the class. Where the instruction set was chosen
+    (CONVT_ISA), oneDNN's would not be the one asked for.
+    """
+    return (
+        problem.dtype == "bfloat16"
+        and (attributes.data_format, attributes.algorithm) == ("NXC", "auto")
+        and problem.groups == 1
+        and problem.ci >= 16
+        and problem.co >= 2
+        and max(problem.dilations) == 1
+        and max(problem.kernel) <= 16
+        and all(b < k and e < k for b, e, k in zip(problem.begin, _onednn.pads_end(problem), problem.kernel, strict=True))
+        and math.prod(problem.in_sizes) >= 32
+        and problem.flops >= 20_000_000
+        and _core.isa() == _config.preferred_isa()
+        and _onednn.can(problem)
+        and "amx" in _onednn.library()["isa"]
+    )
+
+
+_TUNE_SECONDS = 0.5  # how long "tune" goes on measuring what is near the best
+
+
+def measure(runs):
+    """The least seconds of each run, taking turns; infinite where it returns False. Only what is near is repeated."""
+    best = {name: _seconds(run) for name, run in runs.items()}  # the first time packs weights and touches memory
+    near = [name for name in best if best[name] <= 20 * min(best.values())]
+    best.update({name: _seconds(runs[name]) for name in near})
+    deadline = time.perf_counter() + _TUNE_SECONDS
+    while time.perf_counter() < deadline:
+        limit = 4 * min(best.values())
+        for name in near:
+            if best[name] <= limit:
+                best[name] = min(best[name], _seconds(runs[name]))
+    return best
+
+
+def _seconds(run):
+    start = time.perf_counter()
+    return math.inf if run() is False else time.perf_counter() - start
 
 
 def _run_reference(problem, data, filter, bias, out):
@@ -162,6 +266,13 @@ def contiguous_strides(shape, item):
     return tuple(strides)
 
 
+def _laid_out(shape, dtype, data_format):
+    """An empty contiguous array, for a shape and seen in an order of NXC."""
+    if data_format == "NXC":
+        return np.empty(shape, NUMPY_DTYPE[dtype])
+    return np.moveaxis(np.empty((shape[0], shape[-1], *shape[1:-1]), NUMPY_DTYPE[dtype]), 1, -1)
+
+
 def _contiguous(shape, item, data_format):
     """Strides of a contiguous user array, for a shape and in an order of NXC."""
     if data_format == "NXC":
@@ -174,6 +285,8 @@ def _recipe(attributes, filter, bias, key):
     """How weights are packed for a key: "depthwise", or which axes' phases are merged, a tuple of bools (of all axes
     for direct; ("scatter", those but the last) for scatter)."""
     dtype, kernel, strides = attributes.dtype, attributes.kernel, attributes.strides
+    if key == "onednn":
+        return _onednn.Recipe(filter)
     if key == "depthwise":
         return _core.PackRecipe(dtype, filter, bias, None)
     merge = key[1] if key[0] == "scatter" else key

@@ -1,0 +1,507 @@
+"""The optional oneDNN backend: what it computes, what it refuses, how it is found, and that it keeps out of the way."""
+
+import importlib.metadata
+import os
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from cases import CURVED_ACTIVATIONS, DTYPES, EXACT_ACTIVATIONS, INPUT_MEMORY, SAMPLES, Out, cases, laid, run
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import convt
+from convt import _config, _onednn
+
+ROOT = Path(__file__).parent.parent
+HERE = _onednn.available()
+needs_onednn = pytest.mark.skipif(not HERE, reason=f"oneDNN {_onednn.describe()}")
+
+
+def onednn(case, data, filter, bias, **more):
+    """A one-shot call on oneDNN; an example that it refuses, saying why, is no example."""
+    try:
+        return run(case, data, filter, bias, backend="onednn", **more)
+    except convt.BackendUnavailableError as error:
+        assert re.search(r"oneDNN|can't do this problem", str(error)) and "wanted" in str(error)
+        assume(False)
+
+
+def python(code, **environment):
+    """Run code in a process of its own, with oneDNN looked for as usual unless told otherwise; its standard output."""
+    env = {k: v for k, v in os.environ.items() if k not in ("CONVT_ONEDNN_LIB", "CONVT_BACKEND")}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], env={**env, **environment}, capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# ---------------------------------------------------------------- results
+
+
+@needs_onednn
+@given(cases(activations=EXACT_ACTIVATIONS))
+def test_agrees_with_the_definition(case):
+    arrays = case.arrays()
+    case.check(onednn(case, *arrays), *arrays)
+
+
+@needs_onednn
+@given(cases(activations=CURVED_ACTIVATIONS))
+def test_agrees_with_the_definition_on_curved_activations(case):
+    arrays = case.arrays(exact=False)
+    case.check(onednn(case, *arrays), *arrays, exact=False)
+
+
+@needs_onednn
+@given(cases(), st.sampled_from(INPUT_MEMORY), st.sampled_from(INPUT_MEMORY))
+def test_inputs_in_any_memory(case, data_memory, filter_memory):
+    data, filter, bias = case.arrays()
+    data, filter = laid(data_memory, data), laid(filter_memory, filter)
+    case.check(onednn(case, data, filter, bias), data, filter, bias)
+
+
+@needs_onednn
+@pytest.mark.parametrize("memory", ["contiguous", "strided", "cropped", "reversed", "permuted"])
+@pytest.mark.parametrize("case", SAMPLES.values(), ids=SAMPLES)
+def test_out_in_any_memory(case, memory):
+    arrays = case.arrays()
+    out = Out(memory, np.zeros(case.out_shape, case.numpy_dtype))
+    try:
+        run(case, *arrays, backend="onednn", out=out.view)
+    except convt.BackendUnavailableError:
+        out.assert_untouched()
+        return
+    case.check(out.view, *arrays)
+    out.assert_only_elements_written()
+
+
+@needs_onednn
+@given(cases(activations=(*EXACT_ACTIVATIONS, *CURVED_ACTIVATIONS)), st.integers(0, 2**32), st.booleans())
+def test_nan_and_infinity_stay_in_place_or_are_refused(case, seed, in_filter):
+    data, filter, bias = case.arrays()
+    place = filter if in_filter else data
+    assume(place.size)
+    rng = np.random.default_rng(seed)
+    place[tuple(rng.integers(0, n) for n in place.shape)] = rng.choice([np.nan, np.inf, -np.inf])
+    got, want = onednn(case, data, filter, bias), case.expected(data, filter, bias)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    np.testing.assert_array_equal(np.isinf(got), np.isinf(want))
+
+
+@needs_onednn
+def test_what_oneDNN_can_not_do_in_place_is_refused_before_anything_is_written():
+    data, filter = np.full((1, 4, 4, 8), np.nan, np.float32), np.ones((2, 2, 8, 8), np.float32)
+    op = convt.ConvTranspose(filter, strides=2, activation="relu", backend="onednn")
+    out = np.full((1, 8, 8, 8), 5, np.float32)
+    for _ in range(2):  # the second call takes the short way
+        with pytest.raises(convt.BackendUnavailableError, match="NaN or infinity"):
+            op(data, out=out)
+        assert (out == 5).all()
+        op(np.ones_like(data), out=out.copy())
+
+
+@needs_onednn
+def test_a_refusal_of_its_own_is_in_its_own_words():
+    said = python(
+        """
+    import numpy as np, convt, ml_dtypes
+    data, filter = (np.ones(s, ml_dtypes.bfloat16) for s in [(1, 9, 9, 8), (2, 2, 8, 8)])
+    try:
+        convt.conv_transpose(data, filter, backend="onednn")
+    except convt.BackendUnavailableError as error:
+        print(error)
+    """,
+        ONEDNN_MAX_CPU_ISA="SSE41",
+    )
+    assert re.match(r"backend: oneDNN 3\.\S+ says 'unimplemented' to .* for bfloat16 mb1 .*; wanted 'auto' or 'native'", said)
+
+
+@needs_onednn
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        (dict(dtype=np.float64), "no float64"),
+        (dict(rank=4), "at most 3 spatial axes"),
+        (dict(size=0, output_padding=3), "empty input"),
+        (dict(output_padding=2), "end pads"),
+    ],
+)
+def test_refuses_with_a_reason(case, reason):
+    rank, size = case.get("rank", 2), case.get("size", 3)
+    data, filter = (np.ones(s, case.get("dtype", np.float32)) for s in [(1, *[size] * rank, 2), (*[2] * rank, 2, 2)])
+    options = {"strides": 2, "output_padding": case.get("output_padding", 0)}
+    with pytest.raises(convt.BackendUnavailableError, match=f"backend: 'onednn'.*{reason}.*wanted 'auto' or 'native'"):
+        convt.conv_transpose(data, filter, backend="onednn", **options)
+    with pytest.raises(convt.BackendUnavailableError, match=reason):
+        convt.ConvTranspose(filter, backend="onednn", **options)(data)
+    convt.conv_transpose(data, filter, **options)
+
+
+# ---------------------------------------------------------------- operators
+
+
+@needs_onednn
+@pytest.mark.parametrize("data_format", ["NXC", "NCX"])
+@pytest.mark.parametrize("dtype", [d for d in DTYPES if d != "float64"])
+def test_operator(dtype, data_format):
+    rng = np.random.default_rng(0)
+    dtype, tolerance = DTYPES[dtype]
+    filter = rng.uniform(-1, 1, (4, 4, 32, 24)).astype(dtype)
+    keywords = dict(strides=2, pads_begin=1, pads_end=1, data_format=data_format)
+    op = convt.ConvTranspose(filter, backend="onednn", **keywords)
+    native = convt.ConvTranspose(filter, backend="native", **keywords)
+    copy = pickle.loads(pickle.dumps(op))
+    for size in (5, 6, 5):
+        data = rng.uniform(-1, 1, (2, size, size, 32) if data_format == "NXC" else (2, 32, size, size)).astype(dtype)
+        got = op(data)
+        want = native(data).astype(np.float64)
+        assert np.abs(got.astype(np.float64) - want).max() <= tolerance * np.abs(want).max()
+        np.testing.assert_array_equal(copy(data), got)
+        np.testing.assert_array_equal(convt.conv_transpose(data, filter, backend="onednn", **keywords), got)
+    plan = op.plan(data.shape)
+    assert plan.backend == "onednn" and plan.algorithm and plan.packed_bytes >= filter.nbytes
+    assert plan.isa == _onednn.library()["isa"]
+
+
+@needs_onednn
+def test_many_threads_at_once():
+    rng = np.random.default_rng(0)
+    op = convt.ConvTranspose(rng.uniform(-1, 1, (3, 3, 20, 20)).astype(np.float32), strides=2, backend="onednn")
+    data = [rng.uniform(-1, 1, (1, n, n, 20)).astype(np.float32) for n in (6, 7, 8, 9)]
+    want = [op(x) for x in data]
+    wrong = []
+
+    def work(n):
+        for i in range(60):
+            x = (n + i) % 4
+            if not np.array_equal(op(data[x]), want[x]):
+                wrong.append((n, i))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert not wrong
+
+
+@needs_onednn
+def test_primitives_are_cached_and_bounded():
+    data, filter = np.ones((1, 4, 4, 8), np.float32), np.ones((2, 2, 8, 8), np.float32)
+    try:
+        _onednn.set_capacity(2)
+        for stride in (1, 2, 3, 4):
+            convt.conv_transpose(data, filter, strides=stride, backend="onednn")
+        assert len(_onednn._primitives) == 2
+        _onednn.set_capacity(0)
+        assert not _onednn._primitives
+        convt.conv_transpose(data, filter, backend="onednn")
+        with pytest.raises(ValueError, match="n: got -1"):
+            _onednn.set_capacity(-1)
+    finally:
+        _onednn.set_capacity(256)
+
+
+@needs_onednn
+def test_overhead_of_a_planned_call():
+    data, filter = np.ones((1, 1, 1, 16), np.float32), np.ones((1, 1, 16, 16), np.float32)
+    with convt.num_threads(1):
+        op = convt.ConvTranspose(filter, backend="onednn")
+        out = op(data)
+        best = min(_seconds(lambda: op(data, out=out), 500) for _ in range(20))
+    assert best < 50e-6  # a few microseconds; this guards against tens
+
+
+def _seconds(call, count):
+    start = time.perf_counter()
+    for _ in range(count):
+        call()
+    return (time.perf_counter() - start) / count
+
+
+# ---------------------------------------------------------------- threads, in processes of their own
+
+LAYER = """
+    import os, numpy as np, convt
+    from convt import _onednn
+    count = lambda: len(os.listdir("/proc/self/task"))
+    data, filter = np.ones((2, 16, 16, 64), np.float32), np.ones((4, 4, 64, 64), np.float32)
+"""
+
+
+@needs_onednn
+def test_threads_start_at_the_first_call_and_are_as_many_as_asked():
+    python(
+        LAYER
+        + """
+    before = count()
+    convt.show_config(mode="dicts")
+    assert _onednn.available() and count() == before
+    op = convt.ConvTranspose(filter, strides=2, backend="onednn")
+    assert count() == before
+    with convt.num_threads(1):
+        one = op(data)
+        assert op.plan(data.shape).threads == 1 and count() == before, count()
+    with convt.num_threads(3):
+        three = op(data)
+        assert op.plan(data.shape).threads == 3 and count() == before + 2, count()
+    np.testing.assert_allclose(three, one, rtol=1e-6)
+    """
+    )
+
+
+@needs_onednn
+def test_a_forked_child_computes():
+    python(
+        LAYER
+        + """
+    convt.set_num_threads(2)
+    op = convt.ConvTranspose(filter, strides=2, backend="onednn")
+    want = op(data)
+    child = os.fork()
+    if child == 0:
+        fine = np.array_equal(op(data), want) and op.plan(data.shape).threads == 1
+        fine = fine and convt.ConvTranspose(filter, strides=3, backend="onednn")(data).size > 0
+        os._exit(0 if fine else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert np.array_equal(op(data), want)
+    """
+    )
+
+
+def test_importing_convt_does_not_open_the_library():
+    python(
+        """
+    import convt
+    assert "libdnnl" not in open("/proc/self/maps").read()
+    convt.conv_transpose(*[__import__("numpy").ones(s, "f") for s in [(1, 3, 2), (2, 2, 2)]], backend="native")
+    assert "libdnnl" not in open("/proc/self/maps").read()
+    """
+    )
+
+
+# ---------------------------------------------------------------- finding the library
+
+MISSING = """
+    import numpy as np, convt
+    data, filter = np.ones((1, 40, 40, 64), np.float32), np.ones((2, 2, 64, 64), np.float32)
+    import ml_dtypes
+    for dtype in (np.float32, ml_dtypes.bfloat16):
+        for backend in ("auto", "tune"):
+            op = convt.ConvTranspose(filter.astype(dtype), strides=2, backend=backend)
+            assert op(data.astype(dtype)).shape == (1, 80, 80, 64) and op.plan(data.shape).backend == "native"
+    for call in (convt.ConvTranspose, lambda *a, **k: convt.conv_transpose(data, *a, **k)):
+        try:
+            call(filter, backend="onednn")
+        except convt.BackendUnavailableError as error:
+            print(error)
+        else:
+            raise AssertionError("no error")
+    print(convt.show_config(mode="dicts")["backends"]["onednn"])
+"""
+
+
+def test_without_the_wheel():
+    """The wheel hidden from the search; a libdnnl of the system's own would still be found, and is fine."""
+    said = python(
+        """
+    import importlib.metadata, sys
+    import convt, numpy as np
+    importlib.metadata.files, sys.prefix = lambda name: None, "/nowhere"
+    try:
+        convt.conv_transpose(np.ones((1, 3, 2), "f"), np.ones((2, 2, 2), "f"), backend="onednn")
+    except convt.BackendUnavailableError as error:
+        print(error)
+    """
+    )
+    assert not said or re.match(r"backend: got 'onednn', but libdnnl.so.3: .*pip install \"convt\[onednn\]\"", said)
+
+
+def errors_with(path):
+    lines = python(MISSING, CONVT_ONEDNN_LIB=str(path)).splitlines()
+    assert len(lines) == 3 and lines[0] == lines[1] and lines[2] == f"not available: {lines[0]}"
+    assert lines[0].startswith("CONVT_ONEDNN_LIB: ") and 'pip install "convt[onednn]"' in lines[0]
+    return lines[0]
+
+
+def test_missing_file(tmp_path):
+    assert "No such file" in errors_with(tmp_path / "libdnnl.so.3")
+
+
+def test_a_file_that_is_no_library(tmp_path):
+    path = tmp_path / "libdnnl.so.3"
+    path.write_bytes(b"not a library" * 99)
+    assert "invalid ELF header" in errors_with(path)
+    path.write_bytes(b"")
+    assert "too short" in errors_with(path)
+
+
+@needs_onednn
+@pytest.mark.parametrize("share", [0.001, 0.3, 0.6])
+def test_a_file_cut_short(tmp_path, share):
+    whole = Path(_onednn.library()["path"]).read_bytes()
+    path = tmp_path / "libdnnl.so.3"
+    path.write_bytes(whole[: int(share * len(whole))])
+    assert "ends before" in errors_with(path)
+
+
+COMPILER = shutil.which(os.environ.get("CC", "cc"))
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C compiler here")
+
+
+def compiled(folder, source, *flags):
+    """A shared library made from C."""
+    (folder / "source.c").write_text(textwrap.dedent(source))
+    path = folder / "libdnnl.so.3"
+    command = [COMPILER, "-shared", "-fPIC", "-o", str(path), str(folder / "source.c"), *flags]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+VERSION = """
+    #include "onednn_api.h"
+    const onednn_version *dnnl_version(void) {{
+        static const onednn_version version = {{{major}, 7, 1, "", {runtime}, 0}};
+        return &version;
+    }}
+"""
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("int nothing;", "undefined symbol: dnnl_version"),
+        (VERSION.format(major=2, runtime=2), "is oneDNN 2.7.1; wanted oneDNN 3.x"),
+        (VERSION.format(major=3, runtime=2), "undefined symbol: dnnl_get_effective_cpu_isa"),
+    ],
+    ids=["another library", "version 2", "a part of it"],
+)
+def test_a_wrong_library(tmp_path, source, words):
+    assert words in errors_with(compiled(tmp_path, source, f"-I{ROOT / 'third_party/onednn'}"))
+
+
+# ---------------------------------------------------------------- choosing
+
+
+def test_native_and_reference_never_open_it():
+    python(
+        """
+    import numpy as np, convt, ml_dtypes
+    data, filter = np.ones((1, 40, 40, 64), ml_dtypes.bfloat16), np.ones((2, 2, 64, 64), ml_dtypes.bfloat16)
+    convt.ConvTranspose(filter, strides=2, backend="native")(data)
+    convt.conv_transpose(data, filter, strides=2)  # auto, but for one call
+    assert "libdnnl" not in open("/proc/self/maps").read()
+    """
+    )
+
+
+@needs_onednn
+def test_auto_takes_it_for_bfloat16_on_amx():
+    data, filter = (np.ones(s, ml_dtypes.bfloat16) for s in [(1, 32, 32, 64), (4, 4, 64, 64)])
+    op = convt.ConvTranspose(filter, strides=2)
+    amx = "amx" in _onednn.library()["isa"]
+    assert op.plan(data.shape).backend == ("onednn" if amx else "native")
+    native = convt.ConvTranspose(filter, strides=2, backend="native")
+    for value in (1, np.nan, np.nan):  # what is not finite is computed natively
+        data[0, 5, 5, 5] = value
+        np.testing.assert_array_equal(op(data).astype(np.float32), native(data).astype(np.float32))
+    assert convt.ConvTranspose(filter.astype(np.float32), strides=2).plan(data.shape).backend == "native"
+
+
+def test_tune_measures_once_per_shape_and_says_so(capfd, monkeypatch):
+    monkeypatch.setattr(_config, "_VERBOSE", True)
+    data, filter = np.ones((1, 9, 9, 8), np.float32), np.ones((4, 4, 8, 8), np.float32)
+    op = convt.ConvTranspose(filter, strides=2, backend="tune")
+    want = convt.conv_transpose(data, filter, strides=2, backend="reference")
+    for _ in range(3):
+        np.testing.assert_array_equal(op(data), want)
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("convt,tune,")]
+    assert len(lines) == 1 and "direct" in lines[0] and ("onednn" in lines[0]) == HERE
+    plan = op.plan(data.shape)
+    assert plan.note.startswith("measured: ") and lines[0].endswith(plan.note.removeprefix("measured: "))
+    times = {name: float(ms) for name, ms in re.findall(r"(\w+) ([\d.]+) ms", plan.note)}
+    assert min(times, key=times.get) == ("onednn" if plan.backend == "onednn" else plan.algorithm)
+    op(np.ones((1, 5, 5, 8), np.float32))
+    assert "convt,tune,float32 mb1 g1 ic8 oc8 i5x5" in capfd.readouterr().err
+
+
+def test_tune_is_for_operators():
+    with pytest.raises(ValueError, match=r"backend: got 'tune'.*wanted it in ConvTranspose"):
+        convt.conv_transpose(np.ones((1, 3, 2), np.float32), np.ones((2, 2, 2), np.float32), backend="tune")
+
+
+# ---------------------------------------------------------------- declarations
+
+CHECK = """
+    #include "oneapi/dnnl/dnnl.h"
+    #include "onednn_api.h"
+
+    #define SAME(name, value) _Static_assert((unsigned)(name) == ONEDNN_##name && ONEDNN_##name == value, #name);
+    ONEDNN_CONSTANTS(SAME)
+
+    #define FIELD(ours, theirs, field) \\
+        _Static_assert(offsetof(ours, field) == offsetof(theirs, field), #field); \\
+        _Static_assert(sizeof(((ours *)0)->field) == sizeof(((theirs *)0)->field), #field);
+    FIELD(onednn_version, dnnl_version_t, major)
+    FIELD(onednn_version, dnnl_version_t, minor)
+    FIELD(onednn_version, dnnl_version_t, patch)
+    FIELD(onednn_version, dnnl_version_t, hash)
+    FIELD(onednn_version, dnnl_version_t, cpu_runtime)
+    FIELD(onednn_version, dnnl_version_t, gpu_runtime)
+    FIELD(onednn_exec_arg, dnnl_exec_arg_t, arg)
+    FIELD(onednn_exec_arg, dnnl_exec_arg_t, memory)
+    _Static_assert(sizeof(onednn_version) == sizeof(dnnl_version_t), "version");
+    _Static_assert(sizeof(onednn_exec_arg) == sizeof(dnnl_exec_arg_t), "argument");
+    _Static_assert(sizeof(onednn_dims) == sizeof(dnnl_dims_t), "dims");
+
+    /* The structures agree; their names may now stand for one another, so that the functions can be compared. */
+    #define onednn_version dnnl_version_t
+    #define onednn_exec_arg dnnl_exec_arg_t
+    #define DECLARED(result, name, parameters) result (*check_##name) parameters = name;
+    ONEDNN_ENTRY_POINTS(DECLARED)
+"""
+
+
+def headers():
+    """The folder of the real headers, or None."""
+    try:
+        files = importlib.metadata.files("onednn-devel-cpu-gomp") or ()
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    found = [Path(f.locate()) for f in files if f.as_posix().endswith("include/oneapi/dnnl/dnnl.h")]
+    return next((path.resolve().parents[2] for path in found if path.exists()), None)
+
+
+def agreement(folder, text):
+    (folder / "onednn_api.h").write_text(text)
+    (folder / "check.c").write_text(textwrap.dedent(CHECK))
+    command = [COMPILER, "-std=c11", "-fsyntax-only", "-Werror", f"-I{folder}", f"-I{headers()}", str(folder / "check.c")]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+@needs_compiler
+@pytest.mark.skipif(headers() is None, reason="the wheel onednn-devel-cpu-gomp is not installed")
+def test_declarations_agree_with_the_real_headers(tmp_path):
+    text = (ROOT / "third_party/onednn/onednn_api.h").read_text()
+    done = agreement(tmp_path, text)
+    assert done.returncode == 0, done.stderr
+    # The check itself: a wrong value, a wrong parameter and a wrong structure are each seen.
+    for right, wrong in [
+        ("F(dnnl_bf16, 2)", "F(dnnl_bf16, 4)"),
+        ("(onednn_stream stream))", "(onednn_engine stream))"),
+        ("float alpha, float beta", "double alpha, float beta"),
+        ("int major, minor, patch;", "int major, minor;"),
+    ]:
+        assert right in text
+        assert agreement(tmp_path, text.replace(right, wrong, 1)).returncode != 0, wrong
