@@ -1,0 +1,448 @@
+"""The one table of what is tested: dtypes, layouts, formats, activations, instruction sets, memory layouts, problems.
+
+`Case` is a problem with its options; `cases` draws one. `Case.expected` computes it in float64 straight from the
+definition: the full scatter of every input through every tap, then the window of it that the padding rules select. It
+shares no code with convt.
+"""
+
+import contextlib
+import itertools
+import math
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+import convt
+from convt import _core, _plan
+
+# name -> NumPy dtype, tolerance in units of the output's scale
+DTYPES = {
+    "float32": (np.dtype(np.float32), 1e-5),
+    "float64": (np.dtype(np.float64), 1e-12),
+    "float16": (np.dtype(np.float16), 1e-3),
+    "bfloat16": (np.dtype(ml_dtypes.bfloat16), 1e-2),
+}
+DATA_FORMATS = ("NXC", "NCX")
+FILTER_FORMATS = ("XIO", "OIX", "IOX", "XOI", "GIOX")
+BACKENDS = ("native", "reference")
+ALGORITHMS = _plan.ALGORITHMS
+# Those that are exact on the small integers that most cases hold, and those that are not.
+EXACT_ACTIVATIONS = (None, "relu", ("leaky_relu", 0.25), ("clip", -3, 5.5))
+CURVED_ACTIVATIONS = ("tanh", "sigmoid", "gelu", "swish")
+ISA_ROWS = {row["name"]: row["available"] for row in _core.isa_rows()}
+ISAS = [name for name, available in ISA_ROWS.items() if available]  # from least to most
+
+each_dtype = pytest.mark.parametrize("dtype", DTYPES)
+each_isa = pytest.mark.parametrize(
+    "isa",
+    [
+        pytest.param(name, marks=pytest.mark.skipif(not available, reason=f"this CPU lacks {name}"))
+        for name, available in ISA_ROWS.items()
+    ],
+)
+
+
+@contextlib.contextmanager
+def using_isa(name):
+    """Plans and packings made inside use this instruction set."""
+    before = _core.isa()
+    _core.use_isa(name)
+    try:
+        yield
+    finally:
+        _core.use_isa(before)
+
+
+# ---------------------------------------------------------------- the definition
+
+
+def scatter(x, w, strides, dilations):
+    """The full scatter: x (N, *in, G, ci), w (G, ci, co, *kernel) -> (N, *natural, G, co), all float64."""
+    in_sizes, kernel = x.shape[1:-2], w.shape[3:]
+    natural = [s * (n - 1) + (k - 1) * d + 1 for n, k, s, d in zip(in_sizes, kernel, strides, dilations, strict=True)]
+    y = np.zeros((x.shape[0], *(max(n, 0) for n in natural), w.shape[0], w.shape[2]))
+    if x.size and w.size:
+        for tap in itertools.product(*map(range, kernel)):
+            at = tuple(
+                slice(t * d, t * d + s * (n - 1) + 1, s) for t, n, s, d in zip(tap, in_sizes, strides, dilations, strict=True)
+            )
+            y[(slice(None), *at)] += np.einsum("...gi,gio->...go", x, w[(..., *tap)])
+    return y
+
+
+def window(full, begin, out):
+    """Positions [begin, begin + out) of each spatial axis of the scatter, zeros where there is none."""
+    y = np.zeros((full.shape[0], *out, *full.shape[-2:]))
+    take, put = [slice(None)], [slice(None)]
+    for have, first, want in zip(full.shape[1:-2], begin, out, strict=True):
+        low, high = max(first, 0), max(min(first + want, have), max(first, 0))
+        take.append(slice(low, high))
+        put.append(slice(low - first, high - first))
+    y[tuple(put)] = full[tuple(take)]
+    return y
+
+
+def window_of(size, k, s, d, begin, end, auto_pad, output_padding, output_shape):
+    """(begin, out) of one axis by the rules of oneDNN Graph's ConvTranspose."""
+    reach = s * (size - 1) + (k - 1) * d + 1 + output_padding
+    if auto_pad in ("same_upper", "same_lower"):
+        total = max((k - 1) * d + 1 - s, 0)
+        return (total // 2 if auto_pad == "same_upper" else total - total // 2), reach - total
+    if auto_pad == "valid":
+        return 0, reach
+    if output_shape is not None:
+        total = max(reach - output_shape, 0)
+        return total - total // 2, output_shape
+    return begin, reach - begin - end
+
+
+def activate(activation, y):
+    name, *p = activation if isinstance(activation, tuple) else (activation,)
+    erfc = np.vectorize(math.erfc, otypes=[float])
+    with np.errstate(over="ignore", invalid="ignore"):
+        if name is None:
+            return y
+        if name == "relu":
+            return np.where(y < 0, 0, y)
+        if name == "leaky_relu":
+            return np.where(y < 0, p[0] * y, y)
+        if name == "clip":
+            return np.where(np.isnan(y), y, np.clip(y, *p))
+        if name == "tanh":
+            return np.tanh(y)
+        sigmoid = np.where(y < 0, np.exp(y) / (1 + np.exp(y)), 1 / (1 + np.exp(-y)))
+        if name == "sigmoid":
+            return np.where(y == np.inf, 1, sigmoid)
+        gate = sigmoid if name == "swish" else 0.5 * erfc(-y * math.sqrt(0.5))
+        return np.where(y == -np.inf, 0, np.where(y == np.inf, np.inf, y * gate))
+
+
+# ---------------------------------------------------------------- cases
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem, its layouts and its options; arrays are drawn from ``seed``."""
+
+    dtype: str = "float32"
+    batch: int = 1
+    groups: int = 1
+    ci: int = 1  # of one group
+    co: int = 1
+    in_sizes: tuple = (1,)
+    kernel: tuple = (1,)
+    strides: tuple = (1,)
+    dilations: tuple = (1,)
+    pads_begin: tuple = (0,)
+    pads_end: tuple = (0,)
+    output_padding: tuple = (0,)
+    output_shape: tuple | None = None
+    auto_pad: str | None = None
+    bias: bool = True
+    activation: object = None
+    data_format: str = "NXC"
+    filter_format: str = "XIO"
+    seed: int = 0
+
+    @property
+    def numpy_dtype(self):
+        return DTYPES[self.dtype][0]
+
+    @property
+    def keywords(self):
+        names = ("strides", "dilations", "pads_begin", "pads_end", "output_padding", "output_shape", "auto_pad")
+        names += ("activation", "data_format", "filter_format", "groups")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def windows(self):
+        """(begin, out), two tuples."""
+        axes = zip(
+            self.in_sizes, self.kernel, self.strides, self.dilations, self.pads_begin, self.pads_end,
+            (self.auto_pad,) * len(self.kernel), self.output_padding, self.output_shape or (None,) * len(self.kernel),
+            strict=True,
+        )  # fmt: skip
+        return tuple(zip(*(window_of(*axis) for axis in axes), strict=True))
+
+    @property
+    def data_shape(self):
+        return self.data_layout((self.batch, *self.in_sizes, self.groups * self.ci))
+
+    @property
+    def out_shape(self):
+        return self.data_layout((self.batch, *self.windows[1], self.groups * self.co))
+
+    def data_layout(self, nxc_shape):
+        """A shape in NXC order, in this case's format."""
+        return tuple(nxc_shape) if self.data_format == "NXC" else (nxc_shape[0], nxc_shape[-1], *nxc_shape[1:-1])
+
+    def arrays(self, exact=True):
+        """(data, filter, bias or None) in the case's layouts; ``exact``: small integers, whose sums no dtype but the
+        last rounding can tell from the definition's."""
+        rng = np.random.default_rng(self.seed)
+
+        def draw(shape, top):
+            return rng.integers(-top, top + 1, shape) if exact else rng.uniform(-1, 1, shape)
+
+        data = draw(self.data_shape, 4).astype(self.numpy_dtype)
+        filter = draw((self.groups, self.ci, self.co, *self.kernel), 3).astype(self.numpy_dtype)
+        bias = draw(self.groups * self.co, 8).astype(self.numpy_dtype) if self.bias else None
+        return data, filter_in(self.filter_format, filter), bias
+
+    def expected(self, data, filter, bias, magnitude=False):
+        """The result in float64, in the case's layout; with ``magnitude`` the sum of the products' sizes instead."""
+        x = np.asarray(data).astype(np.float64)
+        x = x if self.data_format == "NXC" else np.moveaxis(x, 1, -1)
+        x = x.reshape(self.batch, *self.in_sizes, self.groups, self.ci)
+        w = filter_out(self.filter_format, np.asarray(filter).astype(np.float64), self.groups)
+        b = np.zeros(self.groups * self.co) if bias is None else np.asarray(bias).astype(np.float64)
+        if magnitude:
+            x, w, b = np.abs(x), np.abs(w), np.abs(b)
+        with np.errstate(invalid="ignore", over="ignore"):
+            y = window(scatter(x, w, self.strides, self.dilations), *self.windows)
+            y = y.reshape(*y.shape[:-2], self.groups * self.co) + b
+            y = y if magnitude else activate(self.activation, y)
+        return y if self.data_format == "NXC" else np.moveaxis(y, -1, 1)
+
+    def check(self, got, data, filter, bias, exact=True):
+        """Assert that ``got`` is the result: to the last bit where nothing but one rounding may happen."""
+        want = self.expected(data, filter, bias)
+        assert got.dtype == self.numpy_dtype and got.shape == want.shape == self.out_shape
+        if exact and self.activation in EXACT_ACTIVATIONS:
+            assert_same(got, want.astype(self.numpy_dtype))
+        elif got.size:
+            scale = 1.0 if exact else max(self.expected(data, filter, bias, magnitude=True).max(), 1e-30)
+            if exact:  # the sums are exact, what is left is the activation's own error
+                scale = max(np.abs(want).max(), 1.0)
+            error = np.abs(got.astype(np.float64) - want).max()
+            assert error <= DTYPES[self.dtype][1] * scale, (error, scale)
+
+
+def assert_same(got, want):
+    """The same shape, dtype and numbers, NaN where NaN is wanted (NumPy's own assertion knows no NaN in bfloat16)."""
+    assert got.dtype == want.dtype and got.shape == want.shape
+    np.testing.assert_array_equal(got.astype(np.float64), want.astype(np.float64))
+
+
+def filter_in(filter_format, w):
+    """(groups, ci, co, *kernel) -> a contiguous array of the format."""
+    if filter_format == "GIOX":
+        return w
+    w = w.reshape(w.shape[0] * w.shape[1], *w.shape[2:])  # (channels, co, *kernel)
+    w = {
+        "IOX": w,
+        "OIX": np.moveaxis(w, 1, 0),
+        "XIO": np.moveaxis(w, (0, 1), (-2, -1)),
+        "XOI": np.moveaxis(w, (0, 1), (-1, -2)),
+    }[filter_format]
+    return np.ascontiguousarray(w)
+
+
+def filter_out(filter_format, f, groups):
+    """The inverse of `filter_in`."""
+    if filter_format == "GIOX":
+        return f
+    f = {
+        "IOX": f,
+        "OIX": np.moveaxis(f, 0, 1),
+        "XIO": np.moveaxis(f, (-2, -1), (0, 1)),
+        "XOI": np.moveaxis(f, (-1, -2), (0, 1)),
+    }[filter_format]
+    return f.reshape(groups, f.shape[0] // groups, *f.shape[1:])
+
+
+# ---------------------------------------------------------------- how arrays may lie in memory
+
+_EDGE = 64  # elements around every array; their bytes are 0xff, NaN in every dtype: what reads them shows it
+
+
+def _within(a, shape, index):
+    """A view equal in shape to ``a``: ``index`` applied to ``shape`` elements in the middle of a larger buffer."""
+    count = math.prod(shape)
+    raw = np.full((count + 2 * _EDGE) * a.dtype.itemsize, 0xFF, np.uint8)
+    return raw[_EDGE * a.dtype.itemsize :][: count * a.dtype.itemsize].view(a.dtype).reshape(shape)[index], raw
+
+
+def _bytes_off(a):
+    raw = np.full((a.size + 2 * _EDGE) * a.dtype.itemsize, 0xFF, np.uint8)
+    return raw[_EDGE * a.dtype.itemsize + 1 :][: a.nbytes].view(a.dtype).reshape(a.shape), raw
+
+
+def _field(a):
+    raw = np.full(a.shape, 0, np.dtype([("before", "u1"), ("x", a.dtype), ("after", "u1", 2)]))
+    raw.view(np.uint8)[...] = 0xFF
+    return raw["x"], raw
+
+
+# name -> (view of a's shape, the whole memory it lies in)
+MEMORY = {
+    "contiguous": lambda a: _within(a, a.shape, ...),
+    "fortran": lambda a: (lambda v: (v[0].transpose(), v[1]))(_within(a, a.shape[::-1], ...)),
+    "reversed": lambda a: _within(a, a.shape, (slice(None, None, -1),) * a.ndim),
+    "strided": lambda a: _within(a, tuple(2 * n for n in a.shape), (slice(1, None, 2),) * a.ndim),
+    "cropped": lambda a: _within(a, tuple(n + 3 for n in a.shape), tuple(slice(1, n + 1) for n in a.shape)),
+    "permuted": lambda a: (lambda v: (np.moveaxis(v[0], -1, 0), v[1]))(_within(a, (*a.shape[1:], a.shape[0]), ...)),
+    "byte off": _bytes_off,
+    "field": _field,
+}
+INPUT_MEMORY = (*MEMORY, "read-only", "broadcast", "sliding")
+
+
+def laid(memory, a):
+    """``a`` in the given kind of memory. "broadcast" and "sliding" repeat elements, so they change the values."""
+    if a is None:
+        return None
+    if memory == "broadcast":
+        axis = int(np.argmax(a.shape))
+        return np.broadcast_to(np.take(a, [0], axis) if a.shape[axis] else a, a.shape)
+    if memory == "sliding":
+        flat = np.resize(a, sum(a.shape) + 1)
+        return np.lib.stride_tricks.as_strided(flat, a.shape, (a.itemsize,) * a.ndim, writeable=False)
+    if memory == "read-only":
+        a = a.copy()
+        a.flags.writeable = False
+        return a
+    view, _ = MEMORY[memory](a)
+    view[...] = a
+    return view
+
+
+class Out:
+    """An ``out`` in the given kind of memory, that can tell whether anything but its elements was written."""
+
+    def __init__(self, memory, like):
+        self.memory, self.like = memory, like
+        self.view, self.raw = MEMORY[memory](like)
+
+    def assert_only_elements_written(self):
+        twin, raw = MEMORY[self.memory](self.like)
+        twin[...] = self.view
+        assert self.raw.tobytes() == raw.tobytes()
+
+    def assert_untouched(self):
+        assert self.raw.tobytes() == MEMORY[self.memory](self.like)[1].tobytes()
+
+
+# ---------------------------------------------------------------- drawing cases
+
+# rank -> largest input, kernel, stride, dilation
+_SIZES = {1: (40, 9, 7, 4), 2: (9, 5, 4, 3), 3: (5, 4, 3, 2), 4: (3, 3, 3, 2)}
+_WORK = 1_500_000  # multiply-adds of a case
+_RARELY = st.sampled_from([False] * 9 + [True])
+
+
+@st.composite
+def geometries(draw, rank=None, auto_pad=True):
+    """The spatial part of a Case, as keywords."""
+    rank = rank or draw(st.sampled_from([1, 1, 2, 2, 2, 3, 3, 4]))
+    top_in, top_k, top_s, top_d = _SIZES[rank]
+    axes = []
+    mode = draw(st.sampled_from(["pads", "pads", "pads", "output_shape", "auto_pad", "both"] if auto_pad else ["pads"]))
+    word = draw(st.sampled_from(["same_upper", "same_lower", "valid"])) if mode in ("auto_pad", "both") else None
+    for _ in range(rank):
+        size = 0 if draw(_RARELY) and draw(_RARELY) else draw(st.integers(1, top_in))
+        k, s, d = draw(st.integers(1, top_k)), draw(st.integers(1, top_s)), draw(st.integers(1, top_d))
+        op = draw(st.integers(0, s + 3)) if draw(st.booleans()) else 0
+        reach = s * (size - 1) + (k - 1) * d + 1 + op
+        if reach < 0:  # an empty input, a stride beyond the kernel: only output_padding makes a size
+            op, reach = op - reach, 0
+        begin = draw(st.integers(0, min(reach, (k - 1) * d + 3)))
+        end = draw(st.integers(0, min(reach - begin, (k - 1) * d + 3)))
+        want = None
+        if mode == "output_shape":
+            want = draw(st.integers(0, reach + 4))
+        elif word:
+            out = window_of(size, k, s, d, 0, 0, word, op, None)[1]
+            if out < 0:
+                op, out = op - out, 0
+            want = out if mode == "both" else None
+        axes.append((size, k, s, d, begin, end, op, want))
+    names = ("in_sizes", "kernel", "strides", "dilations", "pads_begin", "pads_end", "output_padding", "output_shape")
+    found = dict(zip(names, zip(*axes, strict=True), strict=True))
+    if found["output_shape"][0] is None:
+        found["output_shape"] = None
+    return {**found, "auto_pad": word}
+
+
+@st.composite
+def cases(draw, rank=None, dtypes=tuple(DTYPES), activations=EXACT_ACTIVATIONS, auto_pad=True, layouts=True):
+    """A Case: one to four axes; dense, grouped, depthwise, deep (several depth chunks) or channel-free."""
+    geometry = draw(geometries(rank, auto_pad))
+    batch = 0 if draw(_RARELY) and draw(_RARELY) else draw(st.integers(1, 3))
+    budget = _WORK // max(1, batch * math.prod(geometry["in_sizes"]) * math.prod(geometry["kernel"]))
+    kind = draw(st.sampled_from(["dense", "dense", "grouped", "depthwise", "deep", "wide"]))
+    groups = {"grouped": st.integers(2, 4), "depthwise": st.integers(1, 70)}.get(kind, st.just(1))
+    ci, co = {
+        "dense": (st.integers(1, 70), st.integers(1, 70)),
+        "grouped": (st.integers(1, 20), st.integers(1, 20)),
+        "depthwise": (st.just(1), st.just(1)),
+        "deep": (st.integers(100, 600), st.integers(1, 9)),
+        "wide": (st.integers(0, 5), st.integers(60, 200)),
+    }[kind]
+    groups = draw(groups)
+    ci = min(draw(ci), max(1, budget // groups))
+    co = min(draw(co), max(1, budget // max(1, groups * ci)))
+    return Case(
+        dtype=draw(st.sampled_from(dtypes)),
+        batch=batch,
+        groups=groups,
+        ci=ci,
+        co=co,
+        bias=draw(st.booleans()),
+        activation=draw(st.sampled_from(activations)),
+        data_format=draw(st.sampled_from(DATA_FORMATS)) if layouts else "NCX",
+        filter_format=draw(st.sampled_from(FILTER_FORMATS)) if layouts else "IOX",
+        seed=draw(st.integers(0, 2**16)),
+        **geometry,
+    )
+
+
+# A few that stand for the rest, for tests about something other than geometry. Large enough for several threads.
+SAMPLES = {
+    "dense": Case(
+        batch=2, ci=40, co=24, in_sizes=(9, 11), kernel=(4, 3), strides=(2, 2), dilations=(1, 2), pads_begin=(1, 0),
+        pads_end=(0, 2), output_padding=(1, 0),
+    ),
+    "deep": Case(
+        ci=300, co=20, in_sizes=(60,), kernel=(5,), strides=(2,), dilations=(1,), pads_begin=(2,), pads_end=(1,),
+        output_padding=(3,),
+    ),
+    "grouped": Case(
+        batch=2, groups=3, ci=17, co=19, in_sizes=(4, 5, 6), kernel=(2, 3, 3), strides=(3, 1, 2), dilations=(1, 1, 1),
+        pads_begin=(0, 1, 1), pads_end=(0, 1, 0), output_padding=(2, 0, 1),
+    ),
+    "depthwise": Case(
+        batch=2, groups=70, in_sizes=(23, 21), kernel=(3, 5), strides=(2, 1), dilations=(2, 1), pads_begin=(1, 2),
+        pads_end=(0, 3), output_padding=(0, 1),
+    ),
+}  # fmt: skip
+each_sample = pytest.mark.parametrize("case", SAMPLES.values(), ids=SAMPLES)
+
+
+def child(script, *arguments, timeout=60, **environment):
+    """Run a script in a process of its own, with these tests and this convt to import: (exit code, stdout, stderr)."""
+    here, package = Path(__file__).parent, Path(convt.__file__).parent.parent
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("CONVT_", "OMP_"))}
+    path = os.pathsep.join([str(here), str(package), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", script, *map(str, arguments)], capture_output=True, text=True, timeout=timeout,
+        env={**ours, "PYTHONPATH": path, **environment},
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+def run(case, data, filter, bias=None, **more):
+    """convt.conv_transpose of a case."""
+    return convt.conv_transpose(data, filter, bias, **{**case.keywords, **more})
+
+
+def operator(case, filter, bias=None, **more):
+    """The convt.ConvTranspose of a case, on the native backend unless told otherwise."""
+    return convt.ConvTranspose(filter, bias, **{**case.keywords, "backend": "native", **more})

@@ -1,0 +1,597 @@
+"""The promises around the numbers: out, operators, threads, forks, DLPack, environment, imports, examples."""
+
+import asyncio
+import contextvars
+import copy
+import doctest
+import gc
+import inspect
+import os
+import pickle
+import re
+import sys
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cases import DTYPES, SAMPLES, assert_same, child, each_dtype, each_sample, operator, run
+
+import convt
+from convt import _api, _plan
+
+f32 = np.float32
+DENSE = SAMPLES["dense"]
+
+
+# ---------------------------------------------------------------- out
+
+
+@each_dtype
+@each_sample
+def test_out_is_written_in_place_and_returned(case, dtype):
+    case = replace(case, dtype=dtype)
+    arrays = case.arrays()
+    want = run(case, *arrays)
+    op = operator(case, *arrays[1:])
+    for call in (lambda out: run(case, *arrays, out=out), lambda out: op(arrays[0], out=out), lambda out: op(arrays[0], out)):
+        out = np.full_like(want, np.nan)
+        for _ in range(3):  # the first call checks everything, later ones take a shorter way
+            address = out.ctypes.data
+            assert call(out) is out and out.ctypes.data == address
+            assert out.tobytes() == want.tobytes()
+            out[...] = np.nan
+
+
+def test_a_result_is_new_memory_every_time():
+    arrays = DENSE.arrays()
+    op = operator(DENSE, *arrays[1:])
+    results = [f() for f in [lambda: run(DENSE, *arrays), lambda: op(arrays[0])] * 3]
+    for n, result in enumerate(results):
+        assert not any(np.shares_memory(result, other) for other in results[:n])
+        assert result.flags.c_contiguous and result.flags.writeable and result.flags.aligned
+
+
+@pytest.mark.parametrize("other", [
+    lambda a: a.astype(np.int32), lambda a: a.view(">f4"), lambda a: a.view(np.uint32), lambda a: a.astype(np.float64),
+])  # fmt: skip
+def test_a_good_call_makes_no_bad_one_pass(other):
+    """Same shape, same strides, another dtype: the short way for repeated calls must not take it."""
+    arrays = dict(zip(("data", "filter", "bias"), DENSE.arrays(), strict=True))
+    op = operator(DENSE, arrays["filter"], arrays["bias"])
+    out = run(DENSE, *arrays.values())
+    for _ in range(2):
+        run(DENSE, *arrays.values(), out=out)
+        op(arrays["data"], out)
+        for name in arrays:
+            wrong = other(arrays[name])
+            named = "bias" if name == "filter" and wrong.dtype == np.float64 else name  # a good filter, another bias
+            with pytest.raises(TypeError, match=f"^{named}: got"):
+                run(DENSE, *{**arrays, name: wrong}.values())
+        with pytest.raises(TypeError, match=r"^data: got"):
+            op(other(arrays["data"]))
+        for call in (lambda out: op(arrays["data"], out), lambda out: run(DENSE, *arrays.values(), out=out)):
+            with pytest.raises(TypeError, match=r"^out: got"):
+                call(other(out))
+
+
+def test_halves_are_told_apart_after_a_good_call():
+    for right, wrong in (("float16", "bfloat16"), ("bfloat16", "float16")):
+        case = replace(DENSE, dtype=right)
+        data, filter, bias = case.arrays()
+        op = operator(case, filter, bias)
+        for _ in range(2):
+            out = run(case, data, filter, bias)
+            op(data)
+            with pytest.raises(TypeError, match=r"^data: got dtype"):
+                run(case, data.view(DTYPES[wrong][0]), filter, bias)
+            with pytest.raises(TypeError, match=r"^data: got dtype"):
+                op(data.view(DTYPES[wrong][0]))
+            with pytest.raises(TypeError, match=r"^out: got dtype"):
+                op(data, out.view(DTYPES[wrong][0]))
+
+
+def test_attributes_that_compare_equal_are_told_apart_after_a_good_call():
+    """1 == True == 1.0, and one of them is an integer."""
+    data, filter, _ = DENSE.arrays()
+    for _ in range(2):
+        convt.conv_transpose(data, filter, strides=1)
+        for wrong in (True, 1.0, np.float64(1)):
+            with pytest.raises(TypeError, match=r"^strides: got"):
+                convt.conv_transpose(data, filter, strides=wrong)
+            with pytest.raises(TypeError, match=r"^strides: got"):
+                convt.conv_transpose(data, filter, strides=(1, wrong))
+
+
+# ---------------------------------------------------------------- operators
+
+
+def test_filter_and_bias_are_copied_by_an_operator_and_read_afresh_by_the_function():
+    data, filter, bias = DENSE.arrays()
+    op = operator(DENSE, filter, bias)
+    before = op(data)
+    DENSE.check(run(DENSE, data, filter, bias), data, filter, bias)
+    filter += 1
+    bias -= 2
+    assert op(data).tobytes() == before.tobytes()
+    assert op(data[:1]).tobytes() == before[:1].tobytes()
+    for _ in range(3):  # the same arrays, other values
+        filter += 1
+        DENSE.check(run(DENSE, data, filter, bias), data, filter, bias)
+    filter[0, 0, 0, 0] = np.nan
+    DENSE.check(run(DENSE, data, filter, bias), data, filter, bias)
+    filter[0, 0, 0, 0] = 1
+    DENSE.check(run(DENSE, data, filter, bias), data, filter, bias)
+
+
+@each_dtype
+@each_sample
+def test_pickle_and_copy_round_trip(case, dtype):
+    case = replace(case, dtype=dtype, data_format="NCX", filter_format="GIOX", activation=("clip", -7, 9.5), auto_pad="valid")
+    data, filter, bias = case.arrays()
+    op = operator(case, filter, bias)
+    want = op(data)
+    for other in (
+        *(pickle.loads(pickle.dumps(op, protocol)) for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1)),
+        copy.copy(op), copy.deepcopy(op), pickle.loads(pickle.dumps(operator(case, filter, bias))),
+    ):  # fmt: skip
+        assert other(data).tobytes() == want.tobytes()
+        assert repr(other) == repr(op) and other.plan(data.shape) == op.plan(data.shape)
+
+
+def test_the_operator_takes_the_keywords_of_the_function():
+    function = inspect.signature(convt.conv_transpose).parameters
+    operator = inspect.signature(convt.ConvTranspose).parameters
+    assert [p for p in function if p not in ("data", "out")] == list(operator)
+    for name, parameter in operator.items():
+        assert (parameter.kind, parameter.default) == (function[name].kind, function[name].default)
+        assert parameter.kind == inspect.Parameter.KEYWORD_ONLY or name in ("filter", "bias")
+
+
+@each_sample
+def test_shapes_and_plans_are_told_without_data(case):
+    _, filter, bias = case.arrays()
+    for data_format in ("NXC", "NCX"):
+        now = replace(case, data_format=data_format)
+        op = operator(now, filter, bias)
+        assert op.output_shape(now.data_shape) == op.output_shape(list(now.data_shape)) == now.out_shape
+        plan = op.plan(now.data_shape)
+        assert plan.backend == "native" and plan.algorithm in _plan.ALGORITHMS
+        assert plan.packed_bytes >= filter.nbytes and plan.workspace_bytes > 0 and plan.tasks >= plan.threads >= 1
+        slow = operator(now, filter, bias, backend="reference").plan(now.data_shape)
+        assert slow.backend == "reference"
+    assert convt.resolve(
+        case.in_sizes, case.kernel, strides=case.strides, dilations=case.dilations, pads_begin=case.pads_begin,
+        pads_end=case.pads_end, output_padding=case.output_padding,
+    ) == (case.pads_begin, case.pads_end, case.windows[1])  # fmt: skip
+
+
+@pytest.mark.parametrize("groups, ci, co", [(1, 4, 5), (6, 1, 1), (2, 3, 4), (1, 0, 3), (2, 0, 3), (1, 3, 0)])
+@pytest.mark.parametrize("shape", [(1, 5, 5), (0, 5, 5), (2, 0, 5), (2, 5, 0), (0, 0, 0)])
+def test_plans_of_empty_problems(shape, groups, ci, co):
+    op = convt.ConvTranspose(np.ones((3, 3, groups * ci, co), f32), groups=groups)
+    data = np.ones((*shape, groups * ci), f32)
+    plan = op.plan(data.shape)
+    assert plan.backend == "native" and plan.threads >= 1
+    assert op(data).shape == op.output_shape(data.shape) == (shape[0], shape[1] + 2, shape[2] + 2, groups * co)
+
+
+def test_what_calls_keep_is_bounded():
+    filter = np.ones((3, 2, 2), f32)
+    op = convt.ConvTranspose(filter)
+    for n in range(1, 301):
+        data = np.ones((1, n, 2), f32)
+        assert op(data).shape == convt.conv_transpose(data, filter).shape == (1, n + 2, 2)
+        op(np.ones((1, n, 4), f32)[..., ::2])
+    holders = [vars(op), vars(op._operator), vars(_api), vars(_plan)]
+    sizes = {k: len(v) for members in holders for k, v in members.items() if isinstance(v, dict) and k != "__builtins__"}
+    assert sizes and max(sizes.values()) <= 64, sizes
+
+
+# ---------------------------------------------------------------- threads
+
+
+@pytest.mark.parametrize("plans", [1, 2, 64])
+def test_one_operator_serves_many_python_threads_at_once(plans, monkeypatch):
+    """Different shapes and few plans kept, so that plans are made and dropped while others run."""
+    monkeypatch.setattr(_plan, "CACHED_PLANS", plans)
+    case = replace(DENSE, ci=16, co=8)
+    _, filter, bias = case.arrays()
+    op = operator(case, filter, bias)
+    work = []
+    for n in range(1, 101):
+        now = replace(case, batch=1 + n % 2, in_sizes=(1 + n % 10, 1 + n // 10), seed=n)
+        data = now.arrays()[0]
+        work.append((now, data, convt.conv_transpose(data, filter, bias, **now.keywords, backend="reference")))
+    start = threading.Barrier(8)
+
+    def worker(first):
+        start.wait()
+        for step in range(250):
+            now, data, want = work[(first * 37 + step * 7) % 100]
+            got = op(data) if step % 3 else run(now, data, filter, bias)
+            if got.tobytes() != want.tobytes():
+                return now
+        return None
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # so that threads meet in every place they can
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(worker, range(8))) == [None] * 8
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_a_bounded_cache_is_filled_from_many_threads_at_once():
+    """Two threads must not drop the same oldest entry."""
+    cache, interval = {}, sys.getswitchinterval()
+    fill = lambda first: [_plan.kept(cache, (first, n), 3, lambda: n) for n in range(10000)]  # noqa: B023, E731
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            for _ in range(3):
+                assert list(pool.map(fill, range(8))) == [list(range(10000))] * 8
+                cache.clear()
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(cache) <= 3
+
+
+def test_threads_are_set_got_and_scoped():
+    convt.set_num_threads(3)
+    assert convt.get_num_threads() == 3
+    with convt.num_threads(2):
+        assert convt.get_num_threads() == 2
+        with convt.num_threads(1):
+            assert convt.get_num_threads() == 1
+            convt.set_num_threads(4)
+            assert convt.get_num_threads() == 1
+        assert convt.get_num_threads() == 2
+    assert convt.get_num_threads() == 4
+    with pytest.raises(KeyError), convt.num_threads(2):
+        raise KeyError
+    assert convt.get_num_threads() == 4
+    convt.set_num_threads(np.int64(2))
+    assert convt.get_num_threads() == 2
+    convt.set_num_threads(10**6)  # more than anyone has: bounded, and it computes
+    assert 2 <= convt.get_num_threads() <= 10**6
+    arrays = DENSE.arrays()
+    DENSE.check(run(DENSE, *arrays), *arrays)
+
+
+def test_scoped_threads_are_of_one_thread_and_one_task():
+    convt.set_num_threads(3)
+
+    async def task(n):
+        with convt.num_threads(n):
+            await asyncio.sleep(0.01)
+            return convt.get_num_threads()
+
+    async def tasks():
+        return await asyncio.gather(*(task(n) for n in range(1, 9)))
+
+    assert asyncio.run(tasks()) == list(range(1, 9))
+    with convt.num_threads(2), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(convt.get_num_threads).result() in (2, 3)  # a new thread: its own context
+        assert pool.submit(contextvars.copy_context().run, convt.get_num_threads).result() == 2
+        assert convt.get_num_threads() == 2
+
+
+# ---------------------------------------------------------------- fork
+
+_FORK = """
+import os, sys, threading
+import numpy as np, convt
+from cases import SAMPLES, operator, run
+case = SAMPLES["dense"]
+data, filter, bias = case.arrays()
+convt.set_num_threads(3)
+op = operator(case, filter, bias)
+def right():
+    return all((f() == want).all() for f in (lambda: op(data), lambda: run(case, data, filter, bias)) for _ in range(3))
+def in_child(then):
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if then() else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+want = case.expected(data, filter, bias).astype(data.dtype)
+if sys.argv[1] == "unused":
+    assert in_child(lambda: right() and convt.get_num_threads() == 3)
+assert op.plan(data.shape).threads == 3 and right()
+alone = lambda: right() and convt.get_num_threads() == 1 and op.plan(data.shape).threads == 1
+if sys.argv[1] == "twice":
+    assert in_child(lambda: alone() and in_child(alone))
+elif sys.argv[1] == "thread":
+    found = []
+    thread = threading.Thread(target=lambda: found.append(in_child(alone)))
+    thread.start(), thread.join()
+    assert found == [True]
+elif sys.argv[1] == "pool":
+    import multiprocessing
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert all((y == want).all() for y in pool.map(op, [data] * 4))
+else:
+    assert in_child(alone)
+assert convt.get_num_threads() == 3 and right()
+print("done")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize("how", ["once", "twice", "thread", "pool", "unused"])
+def test_a_forked_child_computes(how):
+    code, out, errors = child(_FORK, how, timeout=60)
+    assert (code, out) == (0, "done\n"), errors[-2000:]
+
+
+# ---------------------------------------------------------------- arrays of others
+
+
+class Duck:
+    def __init__(self, array):
+        self.array = array
+
+    def __array__(self, dtype=None, copy=None):
+        return self.array
+
+
+class Sub(np.ndarray):
+    pass
+
+
+@pytest.mark.parametrize("wrap", [Duck, lambda a: a.view(Sub), lambda a: a.view(np.ma.MaskedArray), np.asfortranarray])
+def test_whatever_gives_an_array_is_taken(wrap):
+    arrays = DENSE.arrays()
+    for which in range(3):
+        got = run(DENSE, *(wrap(a) if n == which else a for n, a in enumerate(arrays)))
+        assert type(got) is np.ndarray
+        DENSE.check(got, *arrays)
+
+
+@each_dtype
+@each_sample
+def test_torch_tensors_are_shared_not_copied(case, dtype):
+    torch = pytest.importorskip("torch")
+    case = replace(case, dtype=dtype)
+    arrays = case.arrays()
+    tensors = [torch.from_numpy(a.astype(np.float64)).to(getattr(torch, dtype)) for a in arrays]
+    case.check(run(case, *tensors), *arrays)
+    op = operator(case, *tensors[1:])
+    for _ in range(2):
+        case.check(op(tensors[0]), *arrays)
+        case.check(op(tensors[0].detach()), *arrays)
+    spread = [torch.stack([t, t + 1], -1)[..., 0] for t in tensors]  # every second element
+    turned = [t.permute(*range(t.ndim - 1, -1, -1)).contiguous().permute(*range(t.ndim - 1, -1, -1)) for t in tensors]
+    for others in (spread, turned):
+        assert not any(t.is_contiguous() for t in others if t.ndim > 1)
+        case.check(run(case, *others), *arrays)
+    same = tensors[0][:1].expand(tensors[0].shape)  # stride 0
+    case.check(op(same), np.broadcast_to(arrays[0][:1], arrays[0].shape), *arrays[1:])
+    for _ in range(2):
+        out = torch.zeros(case.out_shape, dtype=getattr(torch, dtype))
+        assert run(case, *tensors, out=out) is out and op(tensors[0], out=out) is out
+        case.check(out.double().numpy().astype(case.numpy_dtype), *arrays)
+        assert run(case, *arrays, out=out) is out and op(arrays[0], out=out) is out
+    line = torch.ones(1, 4, 1, dtype=out.dtype)
+    with pytest.raises(ValueError, match=r"^out: got an array that overlaps data"):
+        convt.conv_transpose(line, line[:, :1], out=line)
+
+
+@pytest.mark.parametrize("name, make", [
+    ("a gradient", lambda t: t.requires_grad_()),
+    ("another device", lambda t: t.to("meta")),
+    ("sparse", lambda t: t.to_sparse()),
+    ("integers", lambda t: t.int()),
+    ("complex", lambda t: t + 0j),
+    ("a lazy minus", lambda t: (t + 1j * t).conj().imag),
+])  # fmt: skip
+def test_torch_tensors_that_can_not_be_shared_are_named(name, make):
+    torch = pytest.importorskip("torch")
+    arrays = DENSE.arrays()
+    for which, argument in enumerate(("data", "filter", "bias")):
+        mixed = [make(torch.from_numpy(a.copy())) if n == which else a for n, a in enumerate(arrays)]
+        with pytest.raises(TypeError, match=f"^{argument}: got "):
+            run(DENSE, *mixed)
+    with pytest.raises(TypeError, match=r"^out: got "):
+        run(DENSE, *arrays, out=make(torch.zeros(DENSE.out_shape)))
+
+
+def test_jax_arrays_are_shared():
+    jax = pytest.importorskip("jax")
+    arrays = DENSE.arrays()
+    DENSE.check(run(DENSE, *map(jax.numpy.asarray, arrays)), *arrays)
+
+
+def test_shared_memory_lives_as_long_as_it_is_used():
+    torch = pytest.importorskip("torch")
+    for _ in range(50):
+        op = convt.ConvTranspose(torch.ones(3, 5, 7), torch.ones(7))
+        junk = [torch.full((3, 5, 7), torch.nan) for _ in range(4)]
+        assert (op(torch.ones(1, 9, 5))[0, 2:-2] == 16).all() and junk
+
+
+# ---------------------------------------------------------------- environment, configuration, command line
+
+_ONE_CALL = "import numpy as np, convt; x = np.ones((1, 9, 9, 8), 'f4'); w = np.ones((3, 3, 8, 8), 'f4'); "
+
+
+@pytest.mark.parametrize("environment, threads", [
+    ({"CONVT_NUM_THREADS": "3"}, 3),
+    ({"OMP_NUM_THREADS": "2"}, 2),
+    ({"CONVT_NUM_THREADS": "3", "OMP_NUM_THREADS": "2"}, 3),
+    ({"CONVT_NUM_THREADS": "", "OMP_NUM_THREADS": "4,2"}, 4),
+    ({"CONVT_NUM_THREADS": " 2 "}, 2),
+    ({"CONVT_NUM_THREADS": "1"}, 1),
+])  # fmt: skip
+def test_threads_come_from_the_environment(environment, threads):
+    script = "import convt; print(convt.get_num_threads(), convt.show_config(mode='dicts')['threads'])"
+    code, out, errors = child(script, **environment)
+    assert (code, out.split()) == (0, [str(threads)] * 2), errors
+
+
+@pytest.mark.parametrize("value", ["99999999999999999999", "100000"])
+def test_absurd_thread_counts_are_bounded(value):
+    script = _ONE_CALL + "print(convt.conv_transpose(x, w).max(), convt.get_num_threads())"
+    code, out, errors = child(script, CONVT_NUM_THREADS=value)
+    assert code == 0 and out.split()[0] == "72.0" and 1 <= int(out.split()[1]) <= 100000, errors
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", "²"])
+def test_wrong_thread_counts_are_an_error(value):
+    code, _, errors = child(_ONE_CALL + "convt.conv_transpose(x, w)", CONVT_NUM_THREADS=value)
+    assert code == 1 and f"ValueError: CONVT_NUM_THREADS: got {value!r}, wanted an integer >= 1" in errors
+
+
+def test_the_default_is_the_cores_this_process_may_use():
+    script = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); import convt; print(convt.get_num_threads())"
+    if not hasattr(os, "sched_setaffinity"):
+        pytest.skip("no affinity here")
+    assert child(script)[:2] == (0, "1\n")
+
+
+@pytest.mark.parametrize("backend", ["native", "reference", "auto"])
+def test_the_backend_comes_from_the_environment_and_the_argument_goes_first(backend):
+    script = _ONE_CALL + (
+        "print(convt.ConvTranspose(w).plan(x.shape).backend, convt.ConvTranspose(w, backend='native').plan(x.shape).backend,"
+        "convt.ConvTranspose(w, backend='reference').plan(x.shape).backend, convt.conv_transpose(x, w).max())"
+    )
+    code, out, errors = child(script, CONVT_BACKEND=backend)
+    want = backend.replace("auto", "native")
+    assert (code, out.split()) == (0, [want, "native", "reference", "72.0"]), errors
+
+
+def test_an_unknown_backend_in_the_environment_is_an_error():
+    code, _, errors = child(_ONE_CALL + "convt.conv_transpose(x, w)", CONVT_BACKEND="cuda")
+    assert code == 1 and "ValueError: CONVT_BACKEND: got 'cuda', wanted one of auto, native, onednn, reference" in errors
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_verbose_prints_a_line_for_every_call(backend):
+    script = _ONE_CALL + (
+        "op = convt.ConvTranspose(w, strides=2)\nfor _ in range(3): op(x); convt.conv_transpose(x, w, activation='relu')"
+    )
+    line = r"convt,exec,{},\w+,\w+,float32 mb1 g1 ic8 oc8 i9x9 o{} k3x3 s{} d1x1 b0x0 act:{},\d+\.\d+ ms"
+    code, out, errors = child(script, CONVT_VERBOSE="1", CONVT_BACKEND=backend)
+    lines = errors.splitlines()
+    assert (code, out, len(lines)) == (0, "", 6)
+    for op, function in zip(lines[::2], lines[1::2], strict=True):
+        assert re.fullmatch(line.format(backend, "19x19", "2x2", "none"), op)
+        assert re.fullmatch(line.format(backend, "11x11", "1x1", "relu"), function)
+    for quiet in ("", "0"):
+        assert child(script, CONVT_VERBOSE=quiet) == (0, "", "")
+
+
+def test_show_config_says_what_there_is(capsys):
+    config = convt.show_config(mode="dicts")
+    assert capsys.readouterr().out == ""
+    assert config["version"] == convt.__version__
+    assert config["isa"]["in use"] in config["isa"]["found"] and set(config["isa"]["found"]) <= set(config["isa"]["built"])
+    assert config["threads"] == convt.get_num_threads()
+    assert {"native", "reference", "onednn"} <= set(config["backends"])
+    assert config["dtypes"] == list(DTYPES)
+    assert convt.show_config() is None
+    shown = capsys.readouterr().out
+    for word in (convt.__version__, config["isa"]["in use"], "threads: ", "openmp: ", "onednn: ", np.__version__):
+        assert word in shown
+
+
+def test_the_command_line_prints_the_configuration(capsys):
+    code, out, errors = child("import runpy; runpy.run_module('convt', run_name='__main__')")
+    assert (code, errors) == (0, "")
+    assert out.startswith(f"version: {convt.__version__}\n") and "isa:\n  in use: " in out
+
+
+def test_importing_convt_imports_nothing_heavy():
+    script = _ONE_CALL + (
+        "convt.conv_transpose(x, w); convt.ConvTranspose(w)(x); dir(convt); import sys; print(sorted("
+        "{'onnx', 'onnxruntime', 'torch', 'dask', 'jax', 'scipy', 'openvino', 'rich', 'Cython'} & set(sys.modules)))"
+    )
+    assert child(script) == (0, "[]\n", "")
+
+
+def test_the_dialects_compute_without_their_packages():
+    script = (
+        "import sys\nfor name in ('onnx', 'openvino', 'torch', 'dask'): sys.modules[name] = None\n"
+        "import numpy as np, convt\nx = np.ones((1, 2, 5, 5), 'f4'); w = np.ones((2, 3, 2, 2), 'f4')\n"
+        "print(convt.onnx.conv_transpose(x, w).max(), convt.openvino.convolution_backprop_data("
+        "x, w, strides=[1, 1], pads_begin=[0, 0], pads_end=[0, 0], dilations=[1, 1]).max())"
+    )
+    assert child(script) == (0, "8.0 8.0\n", "")
+
+
+def test_public_names_are_there_and_documented():
+    for name in convt.__all__:
+        thing = getattr(convt, name)
+        assert name in dir(convt) and (isinstance(thing, str) or len(inspect.getdoc(thing)) > 40), name
+    with pytest.raises(AttributeError, match="module 'convt' has no attribute 'nothing'"):
+        _ = convt.nothing
+    assert issubclass(convt.BackendUnavailableError, RuntimeError)
+
+
+@pytest.mark.parametrize("call", [
+    "convt.conv_transpose(x, w, backend='onednn')", "convt.conv_transpose(x[:0], w, backend='onednn')",
+    "convt.ConvTranspose(w, backend='onednn')",
+])  # fmt: skip
+def test_a_backend_that_is_not_there_says_so(call):
+    code, _, errors = child(_ONE_CALL + call, CONVT_ONEDNN_LIB="/nowhere/libdnnl.so.3")
+    assert code == 1 and re.search(r"BackendUnavailableError: backend: got 'onednn'.+wanted", errors, re.DOTALL), errors
+    script = _ONE_CALL + "print(convt.conv_transpose(x, w).max(), convt.show_config(mode='dicts')['backends']['onednn'])"
+    assert child(script, CONVT_ONEDNN_LIB="/nowhere/libdnnl.so.3")[:2] == (0, "72.0 None\n")
+
+
+@pytest.mark.parametrize("name", [
+    "conv_transpose", "ConvTranspose", "resolve", "show_config", "onnx.conv_transpose", "openvino.convolution_backprop_data",
+])  # fmt: skip
+def test_the_examples_of_the_documentation_run(name):
+    thing = convt
+    for part in name.split("."):
+        thing = getattr(thing, part)
+    tests = doctest.DocTestFinder(recurse=False).find(thing, name, globs={})
+    assert sum(len(test.examples) for test in tests) >= 2
+    for test in tests:
+        result = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test)
+        assert result.failed == 0
+
+
+# ---------------------------------------------------------------- memory
+
+
+def test_repeated_calls_keep_no_memory():
+    """Thousands of calls of every kind, and the process is not larger for it."""
+    script = """
+import resource
+import numpy as np, convt
+from cases import SAMPLES, operator, run
+def calls(n):
+    for _ in range(n):
+        for case in small:
+            run(case, *arrays[case])
+            ops[case](arrays[case][0])
+            operator(case, *arrays[case][1:])(arrays[case][0])
+from dataclasses import replace
+small = [replace(case, batch=1, in_sizes=(3,) * len(case.kernel)) for case in SAMPLES.values()]
+arrays = {case: case.arrays() for case in small}
+ops = {case: operator(case, *arrays[case][1:]) for case in small}
+calls(20)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+calls(80)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    code, out, errors = child(script, timeout=120)
+    assert code == 0 and int(out) < 8192, (out, errors)  # KiB
+
+
+def test_arrays_given_are_let_go():
+    data, filter, bias = (a.view(Sub) for a in DENSE.arrays())
+    gone = [weakref.ref(a) for a in (data, filter, bias)]
+    op = operator(DENSE, filter, bias)
+    for _ in range(2):
+        run(DENSE, data, filter, bias)
+        op(data)
+    del data, filter, bias
+    gc.collect()
+    assert all(ref() is None for ref in gone)
+    assert_same(op(DENSE.arrays()[0]), run(DENSE, *DENSE.arrays()))

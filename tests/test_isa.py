@@ -1,0 +1,171 @@
+"""The instruction set asked for is the one that runs: what plans report, what the tiles are, what rounds how, and the code."""
+
+import ast
+import shutil
+import subprocess
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cases import ISA_ROWS, ISAS, child, each_dtype, each_isa, each_sample, operator, using_isa
+
+import convt
+from convt import _core
+
+# Lanes of a float32 vector, and the rows of a register tile, which are two vectors wide.
+LANES = {"baseline": 4, "avx2": 8, "avx512": 16, "avx512_bf16": 16}
+ROWS = {"baseline": 6, "avx2": 6, "avx512": 14, "avx512_bf16": 14}
+
+
+@each_isa
+@each_dtype
+@each_sample
+def test_the_plan_is_of_the_isa_in_use(case, dtype, isa):
+    case = replace(case, dtype=dtype)
+    data, filter, bias = case.arrays()
+    with using_isa(isa):
+        op = operator(case, filter, bias)
+        plan = op.plan(data.shape)
+        lanes = LANES[isa] // (2 if dtype == "float64" else 1)
+        assert (plan.backend, plan.isa) == ("native", isa)
+        assert plan.tile == f"{ROWS[isa]}x{2 * lanes}"
+        assert _core.kernel_info(dtype)["vl"] == lanes
+        assert _core.kernel_info(dtype)["kstep"] == (2 if (isa, dtype) == ("avx512_bf16", "bfloat16") else 1)
+        case.check(op(data), data, filter, bias)
+
+
+@pytest.mark.parametrize("isa", ISA_ROWS)
+def test_an_isa_the_cpu_lacks_can_not_be_used(isa):
+    before = _core.isa()
+    if not ISA_ROWS[isa]:
+        with pytest.raises(LookupError):
+            _core.use_isa(isa)
+        assert _core.isa() == before
+        pytest.skip(f"this CPU lacks {isa}, and convt says so")
+    _core.use_isa(isa)
+    assert _core.isa() == isa
+    with pytest.raises(LookupError):
+        _core.use_isa("mmx")
+    assert _core.isa() == isa
+
+
+def test_the_best_isa_worth_using_is_the_default():
+    best = [row["name"] for row in _core.isa_rows() if row["preferred"]][-1]
+    assert {row["name"] for row in _core.isa_rows() if row["preferred"]} <= set(ISAS)
+    code, out, errors = child("import convt; print(convt.show_config(mode='dicts')['isa'])")
+    assert code == 0, errors
+    assert ast.literal_eval(out) == {"in use": best, "found": ISAS, "built": list(ISA_ROWS), "CONVT_ISA": None}
+
+
+@each_isa
+@pytest.mark.parametrize("algorithm", ["direct", "depthwise"])
+def test_multiply_add_rounds_once_where_the_isa_has_it(isa, algorithm):
+    """(1 + e)**2 - 1 keeps its last bit in a fused multiply-add, where -1 comes first, and loses it in two roundings."""
+    e = np.float32(2.0**-12)
+    data, filter = np.full((1, 3, 2), 1 + e), np.full((1, 2, 1), 1 + e)
+    found = set()
+    for first in (0, 1):
+        data[..., first], filter[:, first], data[..., 1 - first], filter[:, 1 - first] = 1, -1, 1 + e, 1 + e
+        with using_isa(isa):
+            found |= set(convt.conv_transpose(data, filter, algorithm=algorithm).ravel().tolist())
+    assert found == ({2 * e} if isa == "baseline" else {2 * e, 2 * e + e * e})
+
+
+@each_isa
+def test_the_environment_names_the_isa(isa):
+    """CONVT_ISA is what show_config says, what plans say, and what computes."""
+    script = """
+import numpy as np, convt
+op = convt.ConvTranspose(np.ones((3, 3, 8, 8), np.float32))
+isa = convt.show_config(mode="dicts")["isa"]
+plan = op.plan((1, 9, 9, 8))
+print(isa["in use"], isa["CONVT_ISA"], plan.isa, plan.tile, op(np.ones((1, 9, 9, 8), "f4")).max())
+"""
+    code, out, errors = child(script, CONVT_ISA=isa)
+    assert code == 0, errors
+    assert out.split() == [isa, isa, isa, f"{ROWS[isa]}x{2 * LANES[isa]}", "72.0"]
+
+
+@pytest.mark.parametrize("isa", ["sse9", "AVX2", " ", "avx2,avx512"])
+def test_an_unknown_isa_in_the_environment_is_an_error(isa):
+    code, _, errors = child("import convt", CONVT_ISA=isa)
+    assert code == 1
+    assert f"ValueError: CONVT_ISA: got {isa!r}, wanted one of {', '.join(ISA_ROWS)}" in errors
+
+
+def test_an_isa_in_the_environment_that_the_cpu_lacks_is_an_error():
+    lacking = [name for name, available in ISA_ROWS.items() if not available]
+    for name in lacking:
+        code, _, errors = child("import convt", CONVT_ISA=name)
+        assert code == 1 and f"BackendUnavailableError: CONVT_ISA: got {name!r}, which this CPU lacks" in errors
+    if not lacking:
+        pytest.skip("this CPU has every instruction set that is built")
+
+
+_MOVED = """
+import sys
+from dataclasses import replace
+import convt
+from cases import SAMPLES, operator, run, using_isa
+first, second = sys.argv[1:]
+for case in SAMPLES.values():
+    data, filter, bias = case.arrays()
+    with using_isa(first):
+        op = operator(case, filter, bias)
+        case.check(op(data), data, filter, bias)
+    with using_isa(second):
+        for now in (case, replace(case, batch=3), case):
+            data = now.arrays()[0]
+            now.check(op(data), data, filter, bias)
+            now.check(run(now, data, filter, bias), data, filter, bias)
+"""
+
+
+@each_isa
+@pytest.mark.parametrize("first", [ISAS[0], ISAS[-1]])
+def test_weights_packed_for_one_isa_never_meet_kernels_of_another(first, isa):
+    code, _, errors = child(_MOVED, first, isa)
+    assert code == 0, errors[-2000:]
+
+
+# ---------------------------------------------------------------- the code itself
+
+
+def _code():
+    """{isa: disassembly of its kernels}, from the extension's symbols; None where the tools or the symbols are missing."""
+    if not (shutil.which("objdump") and shutil.which("readelf")):
+        return None
+    listing = subprocess.run(["readelf", "-sW", _core.__file__], capture_output=True, text=True).stdout
+    spans, name = {}, None
+    for line in listing.splitlines():
+        words = line.split()
+        if len(words) < 8:
+            continue
+        if words[3] == "FILE":
+            name = words[7].removeprefix("isa_").removesuffix(".c") if words[7].startswith("isa_") else None
+        elif words[3] == "FUNC" and words[4] == "LOCAL" and name:
+            start, size = int(words[1], 16), int(words[2], 0)
+            low, high = spans.get(name, (start, start))
+            spans[name] = min(low, start), max(high, start + size)
+    return {
+        name: subprocess.run(
+            ["objdump", "-d", "--no-show-raw-insn", f"--start-address={low}", f"--stop-address={high}", _core.__file__],
+            capture_output=True, text=True,
+        ).stdout
+        for name, (low, high) in spans.items()
+    }  # fmt: skip
+
+
+def test_each_kernel_table_holds_its_own_instructions_and_none_above():
+    """The trap of code shared between instruction sets: the linker keeps one copy, and the baseline runs AVX."""
+    code = _code()
+    if not code:
+        pytest.skip("no objdump, no readelf or no symbols")
+    assert set(code) == set(ISA_ROWS)
+    for name, text in code.items():
+        assert text.count("\n") > 1000
+        assert ("%ymm" in text) == (name != "baseline")
+        assert ("%zmm" in text) == name.startswith("avx512")
+        assert ("vfmadd" in text) == (name != "baseline")
+        assert ("vdpbf16ps" in text) == (name == "avx512_bf16")
+        assert "ldmxcsr" not in text

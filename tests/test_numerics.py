@@ -1,0 +1,368 @@
+"""What the numbers do: width of the sums, one rounding, NaN and Inf, signed zeros, denormals, activations, determinism."""
+
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+from cases import (
+    ALGORITHMS,
+    CURVED_ACTIVATIONS,
+    DTYPES,
+    EXACT_ACTIVATIONS,
+    ISAS,
+    SAMPLES,
+    Case,
+    activate,
+    assert_same,
+    cases,
+    child,
+    each_dtype,
+    each_isa,
+    each_sample,
+    operator,
+    run,
+    using_isa,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import convt
+
+HALVES = ("float16", "bfloat16")
+each_half = pytest.mark.parametrize("dtype", HALVES)
+each_wide = pytest.mark.parametrize("dtype", ["float32", "float64"])
+each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
+
+
+def line(ci=1, co=1, n=1, **more):
+    """A 1-D problem with a kernel of one tap: ``n`` dot products of length ci."""
+    return Case(ci=ci, co=co, in_sizes=(n,), bias=False, **more)
+
+
+# Where a sum of 4096 products may come from: channels, taps, both; channels of one group and taps for depthwise.
+SUMS = {
+    "channels": (line(ci=4096, co=3, n=2), "auto"),
+    "taps": (
+        Case(
+            in_sizes=(64, 64), kernel=(64, 64), strides=(1, 1), dilations=(1, 1), pads_begin=(63, 63), pads_end=(63, 63),
+            output_padding=(0, 0), bias=False,
+        ),
+        "auto",
+    ),
+    "both": (Case(ci=64, co=2, in_sizes=(64,), kernel=(64,), pads_begin=(63,), pads_end=(63,), bias=False), "auto"),
+    "scatter": (Case(ci=64, co=2, in_sizes=(64,), kernel=(64,), pads_begin=(63,), pads_end=(63,), bias=False), "scatter"),
+    "depthwise": (
+        Case(groups=3, in_sizes=(4096,), kernel=(4096,), pads_begin=(4095,), pads_end=(4095,), bias=False), "depthwise",
+    ),
+}  # fmt: skip
+each_sum = pytest.mark.parametrize("case, algorithm", SUMS.values(), ids=SUMS)
+
+
+@each_isa
+@each_half
+@each_sum
+def test_halves_sum_in_float32(case, algorithm, dtype, isa):
+    """4096 ones: a float16 sum would stop at 2048, a bfloat16 one at 256."""
+    case = replace(case, dtype=dtype)
+    data, filter, _ = (a if a is None else np.ones_like(a) for a in case.arrays())
+    with using_isa(isa):
+        got = run(case, data, filter, algorithm=algorithm)
+    assert_same(got, np.full(case.out_shape, 4096, got.dtype))
+
+
+@each_isa
+@pytest.mark.parametrize("ci, places", [(3, (0, 1, 2)), (700, (0, 350, 699))])
+def test_halves_may_pass_their_own_range_on_the_way(ci, places, isa):
+    """40000 + 40000 - 40000 in float16, next to each other and in three depth chunks."""
+    case = line(ci=ci, co=5, n=3, dtype="float16")
+    data, filter, _ = (a if a is None else np.zeros_like(a) for a in case.arrays())
+    data[...] = 1
+    for place, value in zip(places, (40000, 40000, -40000), strict=True):
+        filter[:, place] = value
+    with using_isa(isa):
+        assert_same(run(case, data, filter), np.full(case.out_shape, 40000, np.float16))
+
+
+@each_isa
+@each_half
+@each_algorithm
+@pytest.mark.parametrize("activation", EXACT_ACTIVATIONS)
+def test_halves_round_once(dtype, isa, algorithm, activation):
+    """Integer sums that float32 holds and the dtype does not, ties among them: one rounding to even gives the result."""
+    top = 255 if dtype == "bfloat16" else 100
+    for shape in ({"groups": 5, "ci": 12, "co": 1}, {"ci": 16, "co": 21}):
+        case = Case(
+            **shape, dtype=dtype, in_sizes=(11,), kernel=(3,), strides=(2,), pads_begin=(1,), activation=activation, batch=2
+        )
+        rng = np.random.default_rng(0)
+        data, filter, bias = (rng.integers(-top, top + 1, a.shape).astype(a.dtype) for a in case.arrays())
+        with using_isa(isa):
+            got = run(case, data, filter, bias, algorithm=algorithm)
+        exact = case.expected(data, filter, bias)
+        assert_same(got, exact.astype(got.dtype))
+        assert activation in ("relu", ("clip", -3, 5.5)) or (got.astype(np.float64) != exact).mean() > 0.3
+
+
+@each_isa
+def test_float16_results_below_the_normal_range_round_once(isa):
+    case = line(ci=9, co=33, n=40, dtype="float16")
+    rng = np.random.default_rng(0)
+    data, filter = (
+        (rng.integers(-15, 16, a.shape) * 2.0**-e).astype(np.float16) for a, e in zip(case.arrays(), (14, 13), strict=False)
+    )
+    with using_isa(isa):
+        got = run(case, data, filter)
+    want = case.expected(data, filter, None)
+    assert 0 < np.abs(want).max() < 2**-14
+    assert_same(got, want.astype(np.float16))
+
+
+@each_isa
+def test_float64_sums_in_float64(isa):
+    case = line(ci=300, co=9, n=3, dtype="float64")
+    data, filter, _ = (a if a is None else np.zeros_like(a) for a in case.arrays())
+    data[...] = 1
+    filter[:, 0], filter[:, 299] = 1, 2.0**-50
+    with using_isa(isa):
+        assert_same(run(case, data, filter), np.full(case.out_shape, 1 + 2.0**-50))
+
+
+# ---------------------------------------------------------------- NaN and Inf
+
+
+def spoil(array, places, values):
+    """Put NaN or Inf at some elements of an array, if it has any."""
+    if array is not None and array.size:
+        for place, value in zip(places, values, strict=False):
+            array.reshape(-1)[place % array.size] = value
+    return array
+
+
+_BAD = st.sampled_from([np.nan, np.inf, -np.inf])
+
+
+@pytest.mark.parametrize("which", ["data", "filter", "bias", "all"])
+@settings(max_examples=200)
+@given(
+    case=cases(),
+    algorithm=st.sampled_from(["auto", *ALGORITHMS]),
+    isa=st.sampled_from(ISAS),
+    places=st.lists(st.integers(0, 2**20), min_size=1, max_size=3),
+    values=st.lists(_BAD, min_size=3, max_size=3),
+)
+def test_nan_and_inf_reach_exactly_the_outputs_whose_sums_contain_them(which, case, algorithm, isa, places, values):
+    arrays = dict(zip(("data", "filter", "bias"), case.arrays(), strict=True))
+    for name, array in arrays.items():
+        if which in (name, "all"):
+            spoil(array, places, values)
+    with using_isa(isa):
+        try:
+            got = run(case, *arrays.values(), algorithm=algorithm)
+        except ValueError as error:
+            assert str(error).startswith("algorithm: got")
+            return
+    case.check(got, *arrays.values())
+
+
+@each_isa
+@each_dtype
+@each_sample
+def test_nan_in_a_corner_tap_stays_inside_what_it_reaches(case, dtype, isa):
+    """The border outputs that this tap does not reach would be 0 * NaN if the border were padded with zeros."""
+    case = replace(case, dtype=dtype)
+    data, filter, bias = case.arrays()
+    data[data == 0] = 1
+    filter[...] = 1
+    view = filter[(0,) * len(case.kernel)] if case.filter_format == "XIO" else None
+    view[...] = np.nan
+    with using_isa(isa):
+        got = run(case, data, filter, bias)
+        again = operator(case, filter, bias)(data)
+    case.check(got, data, filter, bias)
+    assert got.tobytes() == again.tobytes()
+    assert np.isnan(got).any() and not np.isnan(got).all()
+
+
+@each_dtype
+def test_nan_in_one_image_and_one_group_stays_there(dtype):
+    case = replace(SAMPLES["grouped"], dtype=dtype)
+    data, filter, bias = case.arrays()
+    data[1, ..., case.ci : 2 * case.ci] = np.nan  # the second image, the second group
+    got = run(case, data, filter, bias)
+    bad = np.isnan(got)
+    assert bad[1, ..., case.co : 2 * case.co].any()
+    bad[1, ..., case.co : 2 * case.co] = False
+    assert not bad.any()
+
+
+# ---------------------------------------------------------------- zeros and denormals
+
+
+@each_isa
+@each_wide
+@each_algorithm
+def test_denormals_survive(dtype, algorithm, isa):
+    info = np.finfo(DTYPES[dtype][0])
+    case = Case(dtype=dtype, groups=3, ci=2, co=2, in_sizes=(21,), kernel=(2,), bias=False)
+    data, filter, _ = case.arrays()
+    filter[...] = 1
+    data = (np.abs(data) * info.smallest_subnormal).astype(data.dtype)
+    with using_isa(isa):
+        got = run(case, data, filter, algorithm=algorithm)
+        assert_same(got, case.expected(data, filter, None).astype(data.dtype))
+        assert (got > 0).any() and (got < info.tiny).all()
+        # Products of normal numbers, too small to be normal.
+        root = data.dtype.type(2.0) ** (info.minexp // 2 - 4)
+        got = run(case, np.full_like(data, root), filter * root, algorithm=algorithm)
+    assert (got > 0).all() and (got < info.tiny).all()
+
+
+@each_isa
+@each_wide
+@pytest.mark.parametrize("activation", [None, "relu", ("leaky_relu", 0.25), ("clip", -1, 1), "tanh"])
+def test_the_sign_of_zero_survives(dtype, activation, isa):
+    """-0 * 1 + -0 is -0, which no activation that maps 0 to 0 may lose."""
+    case = line(co=19, n=5, dtype=dtype, activation=activation)
+    data, filter, _ = case.arrays()
+    bias = np.full(19, -0.0, data.dtype)
+    with using_isa(isa):
+        got = run(case, np.full_like(data, -0.0), np.ones_like(filter), bias)
+    assert (got == 0).all() and np.signbit(got).all()
+
+
+def test_the_process_keeps_its_denormals_and_rounding():
+    """Nothing that is imported or run sets flush-to-zero, in the caller's thread or in ours."""
+    script = """
+import numpy as np
+def state():
+    tiny, one = np.full(64, 1e-40, np.float32), np.full(64, 1.0)
+    return (tiny * np.float32(0.5)).tobytes(), (tiny + tiny).tobytes(), (one / 3).tobytes(), (one * 5e-324).tobytes()
+before = state()
+import convt
+assert state() == before
+with convt.num_threads(3):
+    convt.conv_transpose(np.ones((4, 20, 20, 32), np.float32), np.ones((3, 3, 32, 32), np.float32), activation="gelu")
+    tiny = np.full((4, 20, 20, 32), 1e-44, np.float32)
+    assert convt.conv_transpose(tiny, np.ones((3, 3, 32, 32), np.float32)).min() > 0
+assert state() == before and np.frombuffer(before[0], np.float32).min() > 0
+"""
+    code, _, errors = child(script)
+    assert code == 0, errors
+
+
+# ---------------------------------------------------------------- activations
+
+
+def pointwise(x, activation, co=1):
+    """The activation of each element of x: one tap, weight 1, and ``co`` copies that must agree."""
+    got = convt.conv_transpose(x.reshape(1, -1, 1), np.ones((1, 1, co), x.dtype), activation=activation)
+    assert all(got[0, :, 0].tobytes() == got[0, :, c].tobytes() for c in range(1, co))
+    return got[0, :, 0]
+
+
+def every_number(dtype):
+    """All numbers of a 16-bit dtype; of the others many, of every size."""
+    if dtype in HALVES:
+        return np.arange(2**16, dtype=np.uint16).view(DTYPES[dtype][0])
+    info = np.finfo(DTYPES[dtype][0])
+    sizes = np.exp2(np.linspace(info.minexp - 20, info.maxexp, 20001)[:-1])
+    dense = np.linspace(-120, 120, 60001)
+    special = [0.0, -0.0, np.inf, -np.inf, np.nan, info.max, info.min, info.tiny, info.smallest_subnormal]
+    with np.errstate(over="ignore"):
+        return np.concatenate([sizes, -sizes, dense, special]).astype(DTYPES[dtype][0])
+
+
+# Largest error in units of max(1, |result|) before the rounding to the dtype.
+_ERROR = {"float32": 5e-7, "float64": 1e-15, "float16": 5e-7, "bfloat16": 5e-7}
+
+
+@each_isa
+@each_dtype
+@pytest.mark.parametrize("activation", EXACT_ACTIVATIONS[1:] + CURVED_ACTIVATIONS)
+def test_activations_over_the_whole_range(activation, dtype, isa):
+    x = every_number(dtype)
+    if isa == "avx512_bf16" and dtype == "bfloat16":  # its dot product takes denormals for zeros
+        x = x[(x.view(np.uint16) & 0x7F80 != 0) | (x.view(np.uint16) & 0x7F == 0)]
+    with using_isa(isa):
+        got = pointwise(x, activation, co=3)
+    with np.errstate(over="ignore", invalid="ignore"):  # signalling NaNs among the 16-bit patterns
+        exact = activate(activation, x.astype(np.float64))
+        want = exact.astype(x.dtype)
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(x))
+    if activation in EXACT_ACTIVATIONS:
+        assert_same(got, want)
+        return
+    np.testing.assert_array_equal(np.isinf(got), np.isinf(want))
+    some = np.isfinite(want)
+    unit = np.maximum(1, np.abs(exact[some]))
+    rounding = np.abs(want[some].astype(np.float64) - exact[some])
+    error = np.abs(got[some].astype(np.float64) - exact[some])
+    assert ((error - rounding) / unit).max() <= _ERROR[dtype] + (ml_dtypes.finfo(x.dtype).eps if dtype in HALVES else 0)
+    # Where the error before rounding can't matter, the result is the rounded one.
+    assert (got[some] == want[some]).mean() > (0.98 if dtype in HALVES else 0.5)
+
+
+@each_isa
+@each_dtype
+def test_activation_parameters_reach_the_kernel(dtype, isa):
+    x = np.array([-8, -2, -1, 0, 1, 2, 8], DTYPES[dtype][0])
+    with using_isa(isa):
+        for activation in (("leaky_relu", 0.5), ("leaky_relu", -2), ("leaky_relu", 0), ("clip", -2, 1), ("clip", 1, 1),
+                           ("clip", -np.inf, 1), ("clip", -1, np.inf), ("clip", -np.inf, np.inf)):  # fmt: skip
+            got = pointwise(x, activation, co=20)
+            assert_same(got, activate(activation, x.astype(np.float64)).astype(x.dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("activation", EXACT_ACTIVATIONS + CURVED_ACTIVATIONS)
+def test_activation_and_bias_where_no_product_reaches(activation, dtype):
+    """Pixels between the strides and past the end hold act(bias), whatever the bias, and nobody is warned of anything."""
+    bias = np.array([1.5, -2, 0, np.inf, -np.inf, np.nan, 1e4], DTYPES[dtype][0])
+    case = Case(dtype=dtype, ci=2, co=7, in_sizes=(3,), kernel=(2,), strides=(4,), output_padding=(9,), activation=activation)
+    data, filter, _ = case.arrays()
+    got = run(case, data, filter, bias)
+    want = activate(activation, bias.astype(np.float64)).astype(bias.dtype).astype(np.float64)
+    holes = [o for o in range(case.out_shape[1]) if o % 4 >= 2 or o >= 10]
+    assert len(holes) == 13
+    for o in holes:
+        np.testing.assert_allclose(got[0, o].astype(np.float64), want, rtol=DTYPES[dtype][1], atol=1e-6)
+
+
+# ---------------------------------------------------------------- determinism
+
+
+@each_sample
+@each_dtype
+@pytest.mark.parametrize("algorithm", ["auto", *ALGORITHMS])
+def test_results_are_the_same_bits_for_any_number_of_threads(case, dtype, algorithm):
+    case = replace(case, dtype=dtype, activation="gelu")
+    data, filter, bias = case.arrays(exact=False)
+    results = set()
+    for n in (1, 2, 3, 1, 7):
+        with convt.num_threads(n):
+            op = operator(case, filter, bias, algorithm=algorithm)
+            try:
+                used = op.plan(data.shape).threads
+            except ValueError as error:
+                assert algorithm != "direct" and str(error).startswith("algorithm: got")
+                return
+            assert used == 1 if n == 1 else 1 < used <= n
+            results |= {op(data).tobytes() for _ in range(3)}
+            results.add(run(case, data, filter, bias, algorithm=algorithm).tobytes())
+    assert len(results) == 1
+
+
+@each_isa
+@each_wide
+def test_huge_and_tiny_values_keep_their_scale(dtype, isa):
+    """The largest number times 1, and the product of a huge and a tiny one."""
+    info = np.finfo(DTYPES[dtype][0])
+    case = line(ci=1, co=9, n=4, dtype=dtype)
+    data, filter, _ = case.arrays()
+    with using_isa(isa):
+        got = run(case, np.full_like(data, info.max), np.ones_like(filter))
+        assert_same(got, np.full_like(got, info.max))
+        got = run(case, np.full_like(data, info.tiny), np.full_like(filter, 2.0 ** (-info.minexp)))
+        assert_same(got, np.ones_like(got))

@@ -1,0 +1,366 @@
+"""Every combination that the table in cases.py can draw, against the definition in float64."""
+
+import itertools
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cases import (
+    ALGORITHMS,
+    BACKENDS,
+    CURVED_ACTIVATIONS,
+    DATA_FORMATS,
+    DTYPES,
+    EXACT_ACTIVATIONS,
+    INPUT_MEMORY,
+    ISAS,
+    MEMORY,
+    SAMPLES,
+    Case,
+    Out,
+    assert_same,
+    cases,
+    child,
+    each_dtype,
+    each_isa,
+    each_sample,
+    laid,
+    operator,
+    run,
+    using_isa,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import convt
+
+isas, threads = st.sampled_from(ISAS), st.sampled_from([1, 2, 3])
+backends = st.sampled_from([*["native"] * 5, "reference"])
+inputs = st.sampled_from(["contiguous", "contiguous", "contiguous", *INPUT_MEMORY])
+outs = st.sampled_from([None, None, *MEMORY])
+
+
+@each_dtype
+@settings(max_examples=700)
+@given(data=st.data())
+def test_native_is_the_definition_to_the_last_bit(dtype, data):
+    """Small integers: no sum rounds, so one rounding at the end and the exact activations leave nothing to tolerate."""
+    case = data.draw(cases(dtypes=(dtype,)))
+    with using_isa(data.draw(isas)), convt.num_threads(data.draw(threads)):
+        for again in range(2):  # what a first call may have kept for the second must not show
+            arrays = replace(case, seed=case.seed + again).arrays()
+            case.check(run(case, *arrays, backend="native"), *arrays)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_each_algorithm_is_the_definition_or_says_that_it_does_not_do_the_problem(algorithm):
+    done = []
+
+    @settings(max_examples=250)
+    @given(case=cases(activations=EXACT_ACTIVATIONS + CURVED_ACTIVATIONS), isa=isas, n=threads)
+    def check(case, isa, n):
+        arrays = case.arrays()
+        with using_isa(isa), convt.num_threads(n):
+            try:
+                got = run(case, *arrays, algorithm=algorithm)
+            except ValueError as error:
+                assert str(error).startswith("algorithm: got")
+                return
+        case.check(got, *arrays)
+        done.append(case)
+
+    check()
+    assert len(done) >= (250 if algorithm == "direct" else 50)
+
+
+@settings(max_examples=150)
+@given(case=cases(activations=EXACT_ACTIVATIONS + CURVED_ACTIVATIONS))
+def test_reference_is_the_definition(case):
+    arrays = case.arrays()
+    case.check(run(case, *arrays, backend="reference"), *arrays)
+
+
+@settings(max_examples=250)
+@given(case=cases(activations=EXACT_ACTIVATIONS + CURVED_ACTIVATIONS), isa=isas)
+def test_real_numbers_stay_within_the_tolerance_of_their_dtype(case, isa):
+    arrays = case.arrays(exact=False)
+    with using_isa(isa):
+        case.check(run(case, *arrays), *arrays, exact=False)
+
+
+@settings(max_examples=400)
+@given(case=cases(), memory=st.tuples(inputs, inputs, inputs, outs), backend=backends, isa=isas)
+def test_any_memory_layout_of_inputs_and_out(case, memory, backend, isa):
+    arrays = [laid(m, a) for m, a in zip(memory, case.arrays(), strict=False)]
+    before = [None if a is None else a.tobytes() for a in arrays]
+    with using_isa(isa):
+        run(case, *case.arrays())  # plain arrays first: what that call keeps must not be taken for these
+        out = None if memory[3] is None else Out(memory[3], np.empty(case.out_shape, case.numpy_dtype))
+        got = run(case, *arrays, backend=backend, out=out and out.view)
+    case.check(got, *arrays)
+    assert before == [None if a is None else a.tobytes() for a in arrays]
+    if out is not None:
+        assert got is out.view
+        out.assert_only_elements_written()
+
+
+@pytest.mark.parametrize("memory", INPUT_MEMORY)
+@pytest.mark.parametrize("which", ["data", "filter", "bias"])
+@each_dtype
+def test_each_input_memory_layout(dtype, which, memory):
+    for case in SAMPLES.values():
+        case = replace(case, dtype=dtype)
+        arrays = dict(zip(("data", "filter", "bias"), case.arrays(), strict=True))
+        run(case, *arrays.values())
+        arrays[which] = laid(memory, arrays[which])
+        case.check(run(case, *arrays.values()), *arrays.values())
+
+
+@pytest.mark.parametrize("memory", MEMORY)
+@each_dtype
+def test_each_out_memory_layout(dtype, memory):
+    for case in SAMPLES.values():
+        case = replace(case, dtype=dtype)
+        arrays = case.arrays()
+        out = Out(memory, run(case, *arrays))
+        assert run(case, *arrays, out=out.view) is out.view
+        case.check(out.view, *arrays)
+        out.assert_only_elements_written()
+
+
+@settings(max_examples=150)
+@given(case=cases(activations=EXACT_ACTIVATIONS + CURVED_ACTIVATIONS), isa=isas, more=st.data())
+def test_one_operator_on_several_shapes_is_the_function_bit_for_bit(case, isa, more):
+    sizes = st.tuples(*(st.integers(1, n + 3) for n in case.in_sizes))
+    shapes = [(case.batch, case.in_sizes)]
+    if case.output_shape is None:
+        free = replace(case, pads_begin=(0,) * len(case.kernel), pads_end=(0,) * len(case.kernel))
+        case = case if case.auto_pad is None and not any(case.pads_begin + case.pads_end) else free
+        shapes += [(more.draw(st.integers(0, 4)), more.draw(sizes)) for _ in range(2)]
+    _, filter, bias = case.arrays(exact=False)
+    with using_isa(isa):
+        op = operator(case, filter, bias)
+        for batch, in_sizes in shapes + shapes[:1]:
+            now = replace(case, batch=batch, in_sizes=in_sizes)
+            if min(now.windows[1]) < 0:
+                continue
+            data = now.arrays(exact=False)[0]
+            got = op(data)
+            assert got.shape == op.output_shape(data.shape) == now.out_shape
+            assert got.tobytes() == run(now, data, filter, bias).tobytes()
+            now.check(got, data, filter, bias, exact=False)
+
+
+@each_isa
+@each_dtype
+@each_sample
+def test_each_isa_computes_each_sample(case, dtype, isa):
+    case = replace(case, dtype=dtype)
+    arrays = case.arrays()
+    with using_isa(isa):
+        case.check(run(case, *arrays), *arrays)
+
+
+@pytest.mark.parametrize("channels", range(1, 71))
+def test_every_channel_count_around_the_vectors(channels):
+    """Dense with that many out channels, then in channels; depthwise with that many."""
+    for dtype in DTYPES:
+        for ci, co, groups in ((5, channels, 1), (channels, 3, 1), (1, 1, channels)):
+            case = Case(
+                dtype=dtype, groups=groups, ci=ci, co=co, in_sizes=(3, 5), kernel=(3, 3), strides=(2, 1), dilations=(1, 1),
+                pads_begin=(1, 1), pads_end=(0, 1), output_padding=(0, 0), seed=channels,
+            )  # fmt: skip
+            arrays = case.arrays()
+            for isa in ISAS:
+                with using_isa(isa):
+                    case.check(run(case, *arrays), *arrays)
+
+
+LARGE = {
+    "image": Case(
+        batch=2, ci=48, co=40, in_sizes=(33, 29), kernel=(4, 4), strides=(2, 2), pads_begin=(1, 1), pads_end=(1, 1),
+        dilations=(1, 1), output_padding=(0, 0),
+    ),
+    "narrow": Case(
+        ci=3, co=3, in_sizes=(120, 130), kernel=(9, 9), strides=(3, 3), dilations=(1, 1), pads_begin=(4, 3), pads_end=(3, 4),
+        output_padding=(0, 0),
+    ),
+    "sound": Case(ci=128, co=64, in_sizes=(500,), kernel=(16,), strides=(8,), pads_begin=(4,), pads_end=(4,)),
+    "dilated": Case(
+        groups=2, ci=40, co=33, in_sizes=(14, 10, 9), kernel=(3, 3, 3), strides=(1, 2, 1), dilations=(2, 1, 3),
+        pads_begin=(2, 1, 3), pads_end=(2, 0, 3), output_padding=(0, 1, 0),
+    ),
+    "depthwise": Case(
+        batch=3, groups=520, in_sizes=(17, 19), kernel=(5, 5), strides=(2, 2), dilations=(1, 1), pads_begin=(2, 2),
+        pads_end=(2, 2), output_padding=(1, 1),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("data_format", DATA_FORMATS)
+@pytest.mark.parametrize("case", LARGE.values(), ids=LARGE)
+def test_large_problems_of_many_blocks(case, data_format):
+    """As large as real layers: many blocks, panels and depth chunks, for every algorithm that does the problem."""
+    case = replace(case, data_format=data_format)
+    arrays = case.arrays()
+    want = case.expected(*arrays)
+    for (numpy_dtype, _), isa, algorithm in itertools.product(DTYPES.values(), ISAS, ALGORITHMS):
+        with using_isa(isa), convt.num_threads(2):
+            try:
+                got = run(case, *(a.astype(numpy_dtype) for a in arrays), algorithm=algorithm)
+            except ValueError as error:
+                assert algorithm != "direct" and str(error).startswith("algorithm: got")
+                continue
+        assert_same(got, want.astype(numpy_dtype))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@settings(max_examples=80)
+@given(case=cases())
+def test_zero_batch_gives_an_empty_result(backend, case):
+    case = replace(case, batch=0)
+    got = run(case, *case.arrays(), backend=backend)
+    assert got.shape == case.out_shape and got.size == 0 and got.dtype == case.numpy_dtype
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("groups, ci, co", [(1, 0, 3), (2, 0, 3), (1, 3, 2), (5, 1, 1), (1, 2, 0)])
+@pytest.mark.parametrize("in_sizes", [(0,), (4,), (0, 3), (3, 0), (2, 0, 2)])
+def test_nothing_to_sum_is_zero_plus_bias(backend, groups, ci, co, in_sizes):
+    rank = len(in_sizes)
+    case = Case(
+        batch=2, groups=groups, ci=ci, co=co, in_sizes=in_sizes, kernel=(3,) * rank, strides=(2,) * rank,
+        dilations=(1,) * rank, pads_begin=(0,) * rank, pads_end=(0,) * rank, output_padding=(4,) * rank, activation="relu",
+    )  # fmt: skip
+    arrays = case.arrays()
+    got = run(case, *arrays, backend=backend)
+    case.check(got, *arrays)
+    if 0 in (ci, *in_sizes):
+        want = case.data_layout(np.broadcast_to(np.maximum(arrays[2], 0), got.shape).shape)
+        np.testing.assert_array_equal(got, np.broadcast_to(np.maximum(arrays[2], 0), want))
+
+
+@pytest.mark.parametrize("rank", [5, 8, 20, 40])
+def test_many_axes(rank):
+    """Two axes that matter, among many of size 1."""
+    case = Case(
+        ci=3, co=5, in_sizes=(1,) * (rank - 2) + (3, 4), kernel=(1,) * (rank - 2) + (3, 2), strides=(3,) * (rank - 2) + (2, 1),
+        dilations=(1,) * rank, pads_begin=(0,) * rank, pads_end=(0,) * (rank - 1) + (1,), output_padding=(0,) * rank,
+    )  # fmt: skip
+    arrays = case.arrays()
+    case.check(run(case, *arrays), *arrays)
+
+
+def test_inputs_larger_than_memory_by_repetition():
+    """A view of 2**40 equal elements, of which the window shows five outputs."""
+    n = 2**40
+    for groups in (1, 3):
+        data = np.broadcast_to(np.float32(2), (1, n, groups))
+        filter = np.ones((3, groups, 1), np.float32)
+        got = convt.conv_transpose(data, filter, groups=groups, pads_begin=n // 2, pads_end=n + 2 - n // 2 - 5)
+        np.testing.assert_array_equal(got, np.full((1, 5, groups), 6, np.float32))
+
+
+_GUARDED = """
+import ctypes, mmap, random, sys
+import numpy as np
+from hypothesis import given, seed, settings
+from hypothesis import strategies as st
+import convt
+from cases import ISAS, cases, run, using_isa
+
+libc = ctypes.CDLL(None, use_errno=True)
+page = mmap.PAGESIZE
+
+def guarded(a, end):
+    '''A copy of a that ends where readable memory ends, or begins where it begins.'''
+    if a is None or not a.size:
+        return a
+    pages = -(-a.nbytes // page)
+    memory = mmap.mmap(-1, (pages + 2) * page)
+    base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    for wall in (base, base + (pages + 1) * page):
+        assert libc.mprotect(ctypes.c_void_p(wall), ctypes.c_size_t(page), 0) == 0
+    first = (pages + 1) * page - a.nbytes if end else page
+    view = np.frombuffer(memory, a.dtype, a.size, first).reshape(a.shape)
+    view[...] = a
+    return view
+
+@settings(max_examples=int(sys.argv[1]), derandomize=True, deadline=None, database=None)
+@given(case=cases(), end=st.booleans(), isa=st.sampled_from(ISAS))
+def check(case, end, isa):
+    print(case, end, isa, file=sys.stderr)
+    arrays = [guarded(a, end) for a in case.arrays()]
+    out = guarded(np.empty(case.out_shape, case.numpy_dtype), end)
+    with using_isa(isa):
+        run(case, *arrays, out=out)
+    case.check(out, *arrays)
+
+check()
+print("done")
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs mprotect")
+def test_no_byte_outside_the_arrays_is_touched():
+    """Arrays that lie against pages which nobody may read: one step outside ends the child process."""
+    code, out, errors = child(_GUARDED, 300, timeout=300)
+    assert (code, out) == (0, "done\n"), errors[-3000:]
+
+
+# ---------------------------------------------------------------- other implementations
+
+
+def _like_frameworks(case):
+    """A case as PyTorch and onnxruntime have the operator: NCX, IOX, output_padding below the stride, nothing empty."""
+    limits = zip(case.output_padding, case.strides, strict=True)
+    case = replace(case, output_padding=tuple(min(op, s - 1) for op, s in limits), batch=max(case.batch, 1))
+    in_sizes = tuple(max(n, 1) for n in case.in_sizes)
+    none = (0,) * len(case.kernel)
+    case = replace(case, in_sizes=in_sizes, ci=max(case.ci, 1), data_format="NCX", filter_format="IOX", activation=None)
+    return case if min(case.windows[1]) > 0 else replace(case, pads_begin=none, pads_end=none)
+
+
+framework_cases = cases(dtypes=("float32", "float64"), activations=(None,), auto_pad=False, layouts=False).map(_like_frameworks)
+
+
+@settings(max_examples=150)
+@given(case=framework_cases.filter(lambda case: len(case.kernel) <= 3), isa=isas)
+def test_pytorch_agrees(case, isa):
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)  # with more, PyTorch's own results are not the same every time on every machine
+    case = replace(case, pads_end=case.pads_begin)
+    if min(case.windows[1]) <= 0:
+        case = replace(case, pads_begin=(0,) * len(case.kernel), pads_end=(0,) * len(case.kernel))
+    data, filter, bias = case.arrays()
+    theirs = getattr(torch.nn.functional, f"conv_transpose{len(case.kernel)}d")
+    want = theirs(
+        torch.from_numpy(data), torch.from_numpy(filter), None if bias is None else torch.from_numpy(bias),
+        stride=case.strides, padding=case.pads_begin, output_padding=case.output_padding, groups=case.groups,
+        dilation=case.dilations,
+    )  # fmt: skip
+    with using_isa(isa):
+        np.testing.assert_array_equal(run(case, data, filter, bias), want.numpy())
+
+
+@settings(max_examples=80)
+@given(case=framework_cases.filter(lambda case: len(case.kernel) <= 3), isa=isas)
+def test_onnxruntime_agrees(case, isa):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    helper = pytest.importorskip("onnx").helper
+    case = replace(case, dtype="float32")
+    arrays = dict(zip("XWB", case.arrays(), strict=True))
+    arrays = {name: a for name, a in arrays.items() if a is not None}
+    node = helper.make_node(
+        "ConvTranspose", list(arrays), ["Y"], strides=case.strides, dilations=case.dilations, group=case.groups,
+        output_padding=case.output_padding, pads=case.pads_begin + case.pads_end,
+    )  # fmt: skip
+    value = lambda name, shape: helper.make_tensor_value_info(name, 1, shape)  # noqa: E731
+    graph = helper.make_graph([node], "g", [value(n, a.shape) for n, a in arrays.items()], [value("Y", None)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    quiet = onnxruntime.SessionOptions()
+    quiet.intra_op_num_threads, quiet.log_severity_level = 1, 4
+    session = onnxruntime.InferenceSession(model.SerializeToString(), quiet, providers=["CPUExecutionProvider"])
+    with using_isa(isa):
+        np.testing.assert_array_equal(run(case, *case.arrays()), session.run(None, arrays)[0])
