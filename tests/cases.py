@@ -263,15 +263,22 @@ def filter_out(filter_format, f, groups):
 _EDGE = 64  # elements around every array; their bytes are 0xff, NaN in every dtype: what reads them shows it
 
 
-def _within(a, shape, index):
-    """A view equal in shape to ``a``: ``index`` applied to ``shape`` elements in the middle of a larger buffer."""
-    count = math.prod(shape)
-    raw = np.full((count + 2 * _EDGE) * a.dtype.itemsize, 0xFF, np.uint8)
-    return raw[_EDGE * a.dtype.itemsize :][: count * a.dtype.itemsize].view(a.dtype).reshape(shape)[index], raw
+def _memory(elements, itemsize):
+    """0xff bytes for that many elements and the edges, on a cache line's boundary."""
+    size = (elements + 2 * _EDGE) * itemsize
+    raw = np.full(size + 64, 0xFF, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + size]
+
+
+def _within(a, shape, index, shift=0):
+    """A view equal in shape to ``a``: ``index`` applied to ``shape`` elements that lie inside a larger buffer."""
+    raw, item = _memory(math.prod(shape), a.dtype.itemsize), a.dtype.itemsize
+    return raw[(_EDGE + shift) * item :][: math.prod(shape) * item].view(a.dtype).reshape(shape)[index], raw
 
 
 def _bytes_off(a):
-    raw = np.full((a.size + 2 * _EDGE) * a.dtype.itemsize, 0xFF, np.uint8)
+    raw = _memory(a.size, a.dtype.itemsize)
     return raw[_EDGE * a.dtype.itemsize + 1 :][: a.nbytes].view(a.dtype).reshape(a.shape), raw
 
 
@@ -283,7 +290,8 @@ def _field(a):
 
 # name -> (view of a's shape, the whole memory it lies in)
 MEMORY = {
-    "contiguous": lambda a: _within(a, a.shape, ...),
+    "contiguous": lambda a: _within(a, a.shape, ...),  # on a cache line's boundary
+    "an element off": lambda a: _within(a, a.shape, ..., shift=1),
     "fortran": lambda a: (lambda v: (v[0].transpose(), v[1]))(_within(a, a.shape[::-1], ...)),
     "reversed": lambda a: _within(a, a.shape, (slice(None, None, -1),) * a.ndim),
     "strided": lambda a: _within(a, tuple(2 * n for n in a.shape), (slice(1, None, 2),) * a.ndim),
