@@ -72,7 +72,8 @@ cdef extern from "convt_kernels.h" nogil:
         Py_ssize_t out_j, out_x, out_c
         const convt_act *act
     ctypedef struct convt_kernels:
-        int mr, nr, vl, kstep, s_size, e_size, t_size, direct_store
+        int mr[4]
+        int nr, vl, kstep, s_size, e_size, t_size, direct_store
         void (*tile)(int mr, const convt_tile *tile) noexcept nogil
         void (*stream)(void *dst, const void *src, size_t bytes) noexcept nogil
         void (*fence)() noexcept nogil
@@ -97,6 +98,9 @@ cdef extern from "convt_kernels.h" nogil:
     const convt_isa *convt_isa_at(int index)
     int convt_isa_available(int index)
     int convt_isa_preferred(int index)
+
+cdef enum:
+    MOST_ROWS = 32  # of a tile, of any instruction set
 
 cdef extern from *:
     """
@@ -166,7 +170,7 @@ def isa():
 def kernel_info(str dtype):
     """Tile and vector sizes of the kernels in use for a dtype."""
     cdef const convt_kernels *k = &_isa.set[_DTYPES.index(dtype)]
-    return {"mr": k.mr, "nr": k.nr, "vl": k.vl, "kstep": k.kstep, "e_size": k.e_size, "t_size": k.t_size}
+    return {"mr": [k.mr[i] for i in range(4)], "nr": k.nr, "vl": k.vl, "kstep": k.kstep, "e_size": k.e_size, "t_size": k.t_size}
 
 
 def fma_peak(str dtype, int threads, double seconds):
@@ -371,17 +375,19 @@ cdef class Plan:
         """How many threads a run uses when ``available`` are allowed."""
         return 1 if self.small else max(1, min(available, self.tasks))
 
-    def run(self, data, out, PackedFilter packed, int available):
+    def run(self, data, out, PackedFilter packed, int available, fill=None):
         """Compute; ``data`` and ``out`` are views in NXC order with the strides the plan was made for.
 
-        Where the plan has a ``hole``, the caller fills the output first.
+        ``fill`` is what outputs hold that no product reaches, for a plan with a ``hole``.
         """
-        self.compute(<char *>cnp.PyArray_DATA(data), <char *>cnp.PyArray_DATA(out), packed, available)
+        self.compute(<char *>cnp.PyArray_DATA(data), <char *>cnp.PyArray_DATA(out), packed, available, out, fill)
 
-    cdef compute(self, char *src, char *dst, PackedFilter packed, int available):
+    cdef compute(self, char *src, char *dst, PackedFilter packed, int available, out=None, fill=None):
         cdef int threads = self.threads(available)
         cdef size_t per_thread = _round64(self.workspace)
         cdef Buffer ws = _take(per_thread * threads)
+        if fill is not None:  # only now, as nothing is written where there is no memory
+            out[...] = fill
         cdef Py_ssize_t t
         cdef Py_ssize_t tasks = self.tasks
         cdef Call call

@@ -67,7 +67,7 @@ cdef class DirectPlan(Plan):
         n += _round64(self.max_block * sizeof(int64_t))  # output offset of each row
         n += _round64(self.max_block * self.nd * sizeof(int64_t))  # its coordinates
         n += _round64(self.max_block)  # whether some phase is outside the window there
-        n += _round64(self.k.mr * self.k.nr * self.k.t_size)  # a tile on its way to the store
+        n += _round64(MOST_ROWS * self.k.nr * self.k.t_size)  # a tile on its way to the store
         if self.chunked:
             n += _round64(self.max_panels * self.max_block * self.k.nr * self.k.t_size)  # sums between depth chunks
         return n
@@ -95,7 +95,7 @@ cdef class DirectPlan(Plan):
         cdef char *edge = ws
         ws += _round64(self.max_block)
         cdef char *scratch = ws
-        ws += _round64(k.mr * k.nr * k.t_size)
+        ws += _round64(MOST_ROWS * k.nr * k.t_size)
         cdef char *sums = ws
 
         self.locate(c, m0, m, offset, coords, edge)
@@ -104,13 +104,13 @@ cdef class DirectPlan(Plan):
         cdef char *weights = call.weights + c.pack.weights + group * c.pack.group_weights
         cdef char *bias = call.bias + c.pack.bias + group * c.pack.group_bias
 
-        cdef int64_t tiles = (m + k.mr - 1) // k.mr
+        cdef int64_t tiles
         cdef int64_t chunk, p, i, r0, r1, r, b_row
         cdef int64_t *ch
         cdef int64_t *panel
         cdef bint first, last, inside, straight
         cdef bint fast = k.direct_store and self.out_c == 1 and self.act.code <= CONVT_LEAKY
-        cdef void *rows[32]
+        cdef void *rows[MOST_ROWS]
         cdef convt_tile t
         t.stream = 0
         for chunk in range(c.nchunks):
@@ -121,6 +121,7 @@ cdef class DirectPlan(Plan):
             for p in range(p0, p1):
                 panel = c.panels + 5 * p
                 t.nv = <int>((panel[0] + k.vl - 1) // k.vl)
+                tiles = (m + k.mr[t.nv] - 1) // k.mr[t.nv]
                 t.b = weights + (p * k.nr * c.pack.depth + ch[2] * t.nv * k.vl) * k.e_size
                 for i in range(tiles):
                     r0, r1 = i * m // tiles, (i + 1) * m // tiles
@@ -234,7 +235,7 @@ cdef class DirectPlan(Plan):
         cdef const convt_kernels *k = self.k
         cdef int64_t width = 3 + 2 * self.nd, r, ax, n, j
         cdef int64_t *piece
-        cdef void *rows[32]
+        cdef void *rows[MOST_ROWS]
         cdef bint valid
         if inside and panel[1]:
             for r in range(r0, r1):

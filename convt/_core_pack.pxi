@@ -128,7 +128,7 @@ cdef class PackRecipe:
             c += 1
         cdef int64_t g = (job - c.first_job) // c.npanels, n = (job - c.first_job) % c.npanels
         cdef int64_t column = n * k.nr, end = min(c.ncols, column + k.nr), phase, first, count, t
-        cdef int64_t width = k.vl if end - column <= k.vl else k.nr
+        cdef int64_t width = (end - column + k.vl - 1) // k.vl * k.vl
         dst += c.weights + g * c.group_weights + column * c.depth * k.e_size
         bdst += c.bias + g * c.group_bias + column * k.t_size
         if end - column < width or self.ci_p != self.ci or n == c.npanels - 1:

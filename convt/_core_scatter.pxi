@@ -128,13 +128,13 @@ cdef class ScatterPlan(Plan):
         cdef const convt_kernels *k = self.k
         cdef int64_t x = self.nd - 1
         cdef int64_t ci_p = (self.ci + k.kstep - 1) // k.kstep * k.kstep
-        cdef int64_t m = i_hi - i_lo, tiles = (m + k.mr - 1) // k.mr
+        cdef int64_t m = i_hi - i_lo, tiles
         cdef int64_t in_x = self.in_stride.p[x]
         cdef int64_t chunk, depth, tap, first, last, at, ax, p, i, r0, r1, r
         cdef int64_t *ch
         cdef char *zeros = ws
         cdef char *a = ws + _round64(k.nr * k.t_size)
-        cdef void *rows[32]
+        cdef void *rows[MOST_ROWS]
         cdef convt_tile t
         for i in range(k.nr):  # -0, the sum of nothing that keeps the sign of zero
             if k.t_size == 8:
@@ -161,6 +161,7 @@ cdef class ScatterPlan(Plan):
             for p in range(c.npanels):
                 t.nv = <int>((min(k.nr, c.pack.ncols - p * k.nr) + k.vl - 1) // k.vl)
                 t.cols = t.nv * k.vl
+                tiles = (m + k.mr[t.nv] - 1) // k.mr[t.nv]
                 t.b = weights + (p * k.nr * c.pack.depth + ch[2] * t.cols) * k.e_size
                 for i in range(tiles):
                     r0, r1 = i * m // tiles, (i + 1) * m // tiles

@@ -15,6 +15,8 @@ oneDNN divides its work when it creates them.
 NaN and infinity reach only the sums that contain them in float32 and float16 without an activation. But some bfloat16
 kernels multiply them by zeros of the padding, and most activations have results of their own for them (ReLU of NaN is 0):
 such plans look at their input first, and refuse what is not finite.
+
+Bias and activation are fused, but where that would be wrong (see `_fuses_right`): there they are a primitive of their own.
 """
 
 import collections
@@ -22,6 +24,7 @@ import os
 import struct
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 cimport numpy as cnp
@@ -32,7 +35,7 @@ import numpy as np
 
 from . import _check, _core
 from ._errors import BackendUnavailableError
-from ._problem import ITEMSIZE
+from ._problem import ITEMSIZE, NUMPY_DTYPE
 
 cnp.import_array()
 
@@ -50,10 +53,11 @@ cdef extern from "onednn_api.h" nogil:
     const unsigned ONEDNN_dnnl_cpu, ONEDNN_dnnl_stream_in_order
     const unsigned ONEDNN_dnnl_f16, ONEDNN_dnnl_bf16, ONEDNN_dnnl_f32, ONEDNN_dnnl_format_tag_any
     const unsigned ONEDNN_dnnl_scratchpad_mode_user, ONEDNN_dnnl_forward_inference, ONEDNN_dnnl_deconvolution_direct
+    const unsigned ONEDNN_dnnl_binary_add
     const unsigned ONEDNN_dnnl_eltwise_relu, ONEDNN_dnnl_eltwise_tanh, ONEDNN_dnnl_eltwise_logistic
     const unsigned ONEDNN_dnnl_eltwise_swish, ONEDNN_dnnl_eltwise_clip, ONEDNN_dnnl_eltwise_gelu_erf
     const unsigned ONEDNN_dnnl_query_impl_info_str, ONEDNN_dnnl_query_weights_md, ONEDNN_dnnl_query_scratchpad_md
-    const int ONEDNN_DNNL_ARG_SRC, ONEDNN_DNNL_ARG_DST, ONEDNN_DNNL_ARG_WEIGHTS, ONEDNN_DNNL_ARG_BIAS
+    const int ONEDNN_DNNL_ARG_SRC, ONEDNN_DNNL_ARG_SRC_1, ONEDNN_DNNL_ARG_DST, ONEDNN_DNNL_ARG_WEIGHTS, ONEDNN_DNNL_ARG_BIAS
     const int ONEDNN_DNNL_ARG_SCRATCHPAD
     const unsigned ONEDNN_dnnl_cpu_isa_sse41, ONEDNN_dnnl_cpu_isa_avx, ONEDNN_dnnl_cpu_isa_avx2
     const unsigned ONEDNN_dnnl_cpu_isa_avx2_vnni, ONEDNN_dnnl_cpu_isa_avx2_vnni_2, ONEDNN_dnnl_cpu_isa_avx512_core
@@ -103,6 +107,9 @@ cdef extern from "onednn_api.h" nogil:
         unsigned (*dnnl_deconvolution_forward_primitive_desc_create)(
             onednn_primitive_desc *, onednn_engine, unsigned, unsigned, onednn_const_desc, onednn_const_desc,
             onednn_const_desc, onednn_const_desc, const int64_t *, const int64_t *, const int64_t *, const int64_t *,
+            onednn_attr) noexcept nogil
+        unsigned (*dnnl_binary_primitive_desc_create)(
+            onednn_primitive_desc *, onednn_engine, unsigned, onednn_const_desc, onednn_const_desc, onednn_const_desc,
             onednn_attr) noexcept nogil
         unsigned (*dnnl_reorder_primitive_desc_create)(
             onednn_primitive_desc *, onednn_const_desc, onednn_engine, onednn_const_desc, onednn_engine,
@@ -352,15 +359,18 @@ def _layout(shape, strides, item):
 # ---------------------------------------------------------------- primitives
 
 cdef class _Primitive:
-    """A deconvolution made for one problem, layout of data and of output, and number of threads; weights are arguments."""
-    cdef onednn_primitive_desc desc
-    cdef onednn_primitive primitive
+    """A deconvolution made for one problem, layout of data and of output, and number of threads; weights are arguments.
+
+    Not ``fused``, its bias and activation are a second primitive, ``after``, over the output in place.
+    """
+    cdef onednn_primitive_desc desc, after_desc
+    cdef onednn_primitive primitive, after
     cdef onednn_desc src, dst, bias
     cdef readonly str info
     cdef readonly int threads
     cdef readonly size_t scratch
 
-    def __init__(self, problem, str src_layout, str dst_layout, bint bias, int threads):
+    def __init__(self, problem, str src_layout, str dst_layout, bint bias, int threads, bint fused=True):
         cdef onednn_dims strides
         cdef onednn_dims dilates
         cdef onednn_dims begin
@@ -373,7 +383,10 @@ cdef class _Primitive:
         target = (problem.batch, problem.groups * problem.co, *problem.out_sizes)
         self.src = _desc(problem, source, _dense(source, src_layout))
         self.dst = _desc(problem, target, _dense(target, dst_layout))
-        if bias:
+        if not fused:
+            across = (1, target[1], *(1,) * problem.rank)
+            self.bias = _desc(problem, across, _dense(across, "NCX"))
+        elif bias:
             self.bias = _desc(problem, target[1:2], (1,))
         weights = (problem.groups,) * (problem.groups > 1) + (problem.co, problem.ci, *problem.kernel)
         cdef onednn_desc any_layout = _desc(problem, weights, None)
@@ -381,30 +394,39 @@ cdef class _Primitive:
         cdef unsigned kind = _ELTWISE.get(name, 0), status
         cdef float alpha = 1.0 if name == "swish" else a, beta = b
         cdef onednn_post_ops ops = NULL
-        cdef onednn_attr attr = NULL
+        cdef onednn_attr attr = NULL, attr_after = NULL
         cdef const char *words = NULL
+        cdef const char *words_after = NULL
         cdef int before
         with nogil:
             before = _use_threads(threads)
             status = _api.dnnl_primitive_attr_create(&attr)
             status = status or _api.dnnl_primitive_attr_set_scratchpad_mode(attr, ONEDNN_dnnl_scratchpad_mode_user)
+            status = status or _api.dnnl_primitive_attr_create(&attr_after)
             if kind and not status:
                 status = _api.dnnl_post_ops_create(&ops)
                 status = status or _api.dnnl_post_ops_append_eltwise(ops, kind, alpha, beta)
-                status = status or _api.dnnl_primitive_attr_set_post_ops(attr, ops)
+                status = status or _api.dnnl_primitive_attr_set_post_ops(attr if fused else attr_after, ops)
             status = status or _api.dnnl_deconvolution_forward_primitive_desc_create(
                 &self.desc, _engine, ONEDNN_dnnl_forward_inference, ONEDNN_dnnl_deconvolution_direct,
-                self.src, any_layout, self.bias, self.dst, strides, dilates, begin, end, attr)
+                self.src, any_layout, self.bias if fused else NULL, self.dst, strides, dilates, begin, end, attr)
             status = status or _api.dnnl_primitive_create(&self.primitive, self.desc)
             status = status or _api.dnnl_primitive_desc_query(self.desc, ONEDNN_dnnl_query_impl_info_str, 0, &words)
+            if not fused:
+                status = status or _api.dnnl_binary_primitive_desc_create(
+                    &self.after_desc, _engine, ONEDNN_dnnl_binary_add, self.dst, self.bias, self.dst, attr_after)
+                status = status or _api.dnnl_primitive_create(&self.after, self.after_desc)
+                status = status or _api.dnnl_primitive_desc_query(
+                    self.after_desc, ONEDNN_dnnl_query_impl_info_str, 0, &words_after)
             if not status:
                 self.scratch = _api.dnnl_memory_desc_get_size(self.wants(ONEDNN_dnnl_query_scratchpad_md))
             _use_threads(before)
             _api.dnnl_memory_desc_destroy(any_layout)
             _api.dnnl_post_ops_destroy(ops)
             _api.dnnl_primitive_attr_destroy(attr)
+            _api.dnnl_primitive_attr_destroy(attr_after)
         _raise(status, "creating a deconvolution", problem)
-        self.info = words.decode()
+        self.info = words.decode() if fused else f"{words.decode()}+{words_after.decode()}"
 
     cdef onednn_const_desc wants(self, unsigned what) noexcept nogil:
         return _api.dnnl_primitive_desc_query_md(self.desc, what, 0)
@@ -412,7 +434,9 @@ cdef class _Primitive:
     def __dealloc__(self):
         if _engine != NULL:
             _api.dnnl_primitive_destroy(self.primitive)
+            _api.dnnl_primitive_destroy(self.after)
             _api.dnnl_primitive_desc_destroy(self.desc)
+            _api.dnnl_primitive_desc_destroy(self.after_desc)
             _api.dnnl_memory_desc_destroy(self.src)
             _api.dnnl_memory_desc_destroy(self.dst)
             _api.dnnl_memory_desc_destroy(self.bias)
@@ -441,11 +465,54 @@ def _primitive(*key):
         if found is not None:
             _primitives.move_to_end(key)
             return found
-    made = _Primitive(*key)  # without the lock: it can take seconds
+    made = _make(*key)  # without the lock: it can take seconds
     with _lock:
         made = _primitives.setdefault(key, made)
         _trim()
     return made
+
+
+def _make(problem, src_layout, dst_layout, bint bias, threads):
+    made = _Primitive(problem, src_layout, dst_layout, bias, threads)
+    plain = problem.activation[0] == "none"
+    if (bias or not plain) and not _fuses_right(made, problem, src_layout, dst_layout):
+        made = _Primitive(problem, src_layout, dst_layout, bias, threads, fused=False)
+    return made
+
+
+cdef bint _fuses_right(_Primitive made, problem, src_layout, dst_layout):
+    """Whether a primitive applies its bias and its activation once.
+
+    oneDNN 3.2's strided brgemm kernels may take the taps of the axes before the last one by one. With a stride, some of
+    these have no input to meet, and after each such empty block the kernels apply all that is fused: bias argument, binary
+    and eltwise post-ops alike. In bfloat16 and float16 that is harmless, as sums are kept apart from the output; in float32
+    the next block adds to what was written. They divide so by a model of the caches, mostly where the depth is large, and do
+    not say. So it is tried: one run on zeros with a bias of ones. (Neither bias nor activation changes how they divide.)
+    """
+    risky = any(s > 1 and k > 1 for s, k in zip(problem.strides[:-1], problem.kernel[:-1]))
+    if problem.dtype != "float32" or "brgconv_strided" not in made.info or not risky:
+        return True
+    cdef _Primitive trial = _Primitive(
+        replace(problem, activation=("none", 0.0, 0.0)), src_layout, dst_layout, True, made.threads)
+    cdef _Call call = _Call()
+    cdef onednn_const_desc weights = trial.wants(ONEDNN_dnnl_query_weights_md)
+    cdef size_t size = max(_api.dnnl_memory_desc_get_size(trial.src), _api.dnnl_memory_desc_get_size(weights))
+    zeros, scratch = np.zeros(size + 64, np.uint8), _take(trial.scratch)  # never written, the zeros take no memory
+    ones, out = np.ones(problem.groups * problem.co, np.float32), np.empty(problem.out_shape, np.float32)
+    cdef unsigned status = call.bind(ONEDNN_DNNL_ARG_SRC, trial.src, _aligned(zeros))
+    status = status or call.bind(ONEDNN_DNNL_ARG_WEIGHTS, weights, _aligned(zeros))
+    status = status or call.bind(ONEDNN_DNNL_ARG_BIAS, trial.bias, cnp.PyArray_DATA(ones))
+    status = status or call.bind(ONEDNN_DNNL_ARG_DST, trial.dst, cnp.PyArray_DATA(out))
+    status = status or call.bind(
+        ONEDNN_DNNL_ARG_SCRATCHPAD, trial.wants(ONEDNN_dnnl_query_scratchpad_md), _aligned(scratch))
+    cdef int before
+    with nogil:
+        before = _use_threads(trial.threads)
+        status = status or call.execute(trial.primitive)
+        _use_threads(before)
+    _give(scratch)
+    _raise(status, "trying a deconvolution", problem)
+    return bool((out == 1).all())
 
 
 # ---------------------------------------------------------------- memory
@@ -545,7 +612,8 @@ class Filter:
         found = self._bound.get(primitive)
         if found is None:
             with self._lock:
-                found = self._bound[primitive] = _Bound(primitive, self._reordered(primitive, problem), self._bias)
+                found = _Bound(primitive, self._reordered(primitive, problem), self._bias, problem)
+                self._bound[primitive] = found
                 if len(self._bound) > _BOUND:
                     del self._bound[next(iter(self._bound))]
         return found
@@ -578,6 +646,7 @@ cdef class _Call:
     cdef onednn_stream stream
     cdef onednn_exec_arg args[5]
     cdef int count
+    cdef _Call after  # of the primitive's second part, if it has one
 
     cdef unsigned bind(self, int arg, onednn_const_desc desc, void *data) noexcept nogil:
         """Add an argument; its data may be set later, by `place`."""
@@ -613,7 +682,9 @@ cdef class _Bound:
     cdef object bias
     cdef list calls
 
-    def __init__(self, primitive, weights, bias):
+    def __init__(self, _Primitive primitive, weights, bias, problem):
+        if bias is None and primitive.after != NULL:
+            bias = np.zeros(problem.groups * problem.co, NUMPY_DTYPE[problem.dtype])
         self.primitive, self.weights, self.bias, self.calls = primitive, weights, bias, []
 
     cdef _Call call(self, problem):
@@ -628,7 +699,12 @@ cdef class _Bound:
         status = status or made.bind(ONEDNN_DNNL_ARG_SCRATCHPAD, p.wants(ONEDNN_dnnl_query_scratchpad_md), NULL)
         status = status or made.bind(
             ONEDNN_DNNL_ARG_WEIGHTS, p.wants(ONEDNN_dnnl_query_weights_md), _aligned(self.weights.memory))
-        if self.bias is not None:
+        if p.after != NULL:
+            made.after = _Call()
+            status = status or made.after.bind(ONEDNN_DNNL_ARG_SRC, p.dst, NULL)
+            status = status or made.after.bind(ONEDNN_DNNL_ARG_DST, p.dst, NULL)
+            status = status or made.after.bind(ONEDNN_DNNL_ARG_SRC_1, p.bias, cnp.PyArray_DATA(self.bias))
+        elif self.bias is not None:
             status = status or made.bind(ONEDNN_DNNL_ARG_BIAS, p.bias, cnp.PyArray_DATA(self.bias))
         _raise(status, "making memory objects", problem)
         return made
@@ -726,6 +802,7 @@ cdef class Plan:
         target = out if self.dst_layout else np.empty(out.shape, out.dtype)
         scratch = _take(primitive.scratch)
         cdef _Call call = bound.call(self.problem)
+        cdef _Call after = call.after
         cdef void *src = cnp.PyArray_DATA(source)
         cdef void *dst = cnp.PyArray_DATA(target)
         cdef void *work = _aligned(scratch)
@@ -734,6 +811,8 @@ cdef class Plan:
         with nogil:
             before = _use_threads(primitive.threads)
             status = call.place(0, src) or call.place(1, dst) or call.place(2, work) or call.execute(primitive.primitive)
+            if after is not None:
+                status = status or after.place(0, dst) or after.place(1, dst) or after.execute(primitive.after)
             _use_threads(before)
         bound.calls.append(call)
         _give(scratch)

@@ -7,6 +7,7 @@ multiply-adds: what a register tile costs at its true height, and what gathering
 import functools
 import itertools
 import math
+import os
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from ._problem import ITEMSIZE, NUMPY_DTYPE
 ALGORITHMS = ("direct", "scatter", "depthwise")
 
 CACHED_PLANS = 64
-MAX_BLOCK = 112  # rows of a task: its input (a depth chunk) then takes about 120 KiB of L2
+MAX_BLOCK = 126  # rows of a task, whole tiles of 9 and 14: its input (a depth chunk) then takes about 135 KiB of L2
 MAX_SUMS = 1 << 20  # bytes of sums a task may keep between depth chunks
 
 
@@ -54,7 +55,6 @@ class Operator:
         self._packed = {}
         self._plans = {}
         self._winners = {}  # problem -> what "tune" found
-        self._lock = threading.Lock()
 
     def recipe(self, key):
         """How weights are packed for ``key`` (see `_recipe`)."""
@@ -66,7 +66,7 @@ class Operator:
         place = key, _core.isa()
         found = self._packed.get(place)
         if found is None:
-            with self._lock:  # a second thread waits, as packing twice would cost it more
+            with _packing:  # a second thread waits, as packing twice would cost it more
                 found = self._packed.get(place)
                 if found is None:
                     threads = _config.get_num_threads()
@@ -120,9 +120,8 @@ class Operator:
     def run(self, problem, found, data, out):
         """Compute by ``found``, a ``(plan, key)``; False, and nothing done, where the plan can't take what data holds."""
         plan, key = found
-        if plan.hole:
-            out[...] = _fill(problem, self._bias)
-        return plan.run(data, out, self.packed(key), _config.get_num_threads())
+        extra = (_fill(problem, self._bias),) if plan.hole else ()
+        return plan.run(data, out, self.packed(key), _config.get_num_threads(), *extra)
 
     def runner(self, problem):
         """The callable that computes ``problem`` on views in NXC order and returns its plan."""
@@ -174,7 +173,7 @@ class Operator:
             backend=plan.backend,
             algorithm=plan.algorithm,
             isa=plan.isa,
-            tile=f"{info['mr']}x{info['nr']}" if native else "",
+            tile=f"{info['mr'][info['nr'] // info['vl']]}x{info['nr']}" if native else "",
             threads=threads,
             tasks=plan.tasks,
             workspace_bytes=threads * plan.workspace,
@@ -187,6 +186,17 @@ _REFERENCE = Plan("reference", "scatter", "numpy", "", 1, 1, 0, 0)
 
 
 _changing = threading.Lock()
+_packing = threading.Lock()
+
+
+def _unlock():
+    """A child forked while another thread held a lock would wait for it for ever."""
+    global _changing, _packing
+    _changing, _packing = threading.Lock(), threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)
 
 
 def kept(cache, key, limit, make):
@@ -358,14 +368,14 @@ def _axes(problem, merge, split):
 def _tile_cost(rows, columns, depth, info):
     """Cycles to multiply ``rows`` x ``depth`` by ``depth`` x ``columns``: two multiply-adds, two loads a cycle, and no
     tile faster than the latency of its sums."""
-    mr, nr, vl = info["mr"], info["nr"], info["vl"]
-    tiles = max(1, -(-rows // mr))
-    height = rows / tiles
+    nr, vl = info["nr"], info["vl"]
     full, rest = divmod(columns, nr)
-    cost = 0
+    cost = 0.0
     for count, vectors in ((full, nr // vl), (1 if rest else 0, -(-rest // vl))):
-        cost += count * max(height * vectors / 2, (height + vectors) / 2, 4.0)
-    return tiles * (depth / info["kstep"]) * cost
+        tiles = max(1, -(-rows // info["mr"][vectors])) if vectors else 0
+        height = rows / max(tiles, 1)
+        cost += count * tiles * max(height * vectors / 2, (height + vectors) / 2, 4.0)
+    return depth / info["kstep"] * cost
 
 
 def _gather_cost(rows, depth, taps, info):
@@ -461,7 +471,7 @@ def _direct_class(problem, combo, chosen, pack, out_elements, info, target):
     # Split rows into blocks, and panels where rows alone give too few tasks.
     work = max(_tile_cost(rows, columns, max(len(taps) * ci, 1), info), 1.0)
     pieces = max(1, math.ceil(work * problem.groups / max(target, 1.0) / problem.groups))
-    block = max(min(MAX_BLOCK, -(-rows // pieces)), min(rows, 2 * info["mr"]))
+    block = max(min(MAX_BLOCK, -(-rows // pieces)), min(rows, 28))
     blocks = -(-rows // block)
     block = -(-rows // blocks)
     blocks = -(-rows // block)
@@ -545,7 +555,7 @@ def _columns(problem, combo, out_elements, info):
 
 # ---------------------------------------------------------------- scatter
 
-_SCATTER_ROWS = 112  # input pixels of a task
+_SCATTER_ROWS = 126  # input pixels of a task
 
 
 def _scatter_span(problem):

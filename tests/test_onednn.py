@@ -64,6 +64,25 @@ def test_agrees_with_the_definition_on_curved_activations(case):
 
 
 @needs_onednn
+@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("sizes", "ci"), [((9,), 2048), ((4, 3), 1024), ((3, 3, 2), 512)], ids=["1d", "2d", "3d"])
+def test_bias_and_activation_are_applied_once_where_the_depth_is_large(sizes, ci, dtype, bias, activation):
+    """Deep enough for oneDNN to divide the taps into blocks; whole numbers, so that any sum is exact."""
+    rng = np.random.default_rng(0)
+    dtype, rank, co = DTYPES[dtype][0], len(sizes), 64
+    data = rng.integers(-2, 3, (1, *sizes, ci)).astype(dtype)
+    filter = rng.integers(-2, 3, (*[4] * rank, ci, co)).astype(dtype)
+    bias = rng.integers(-200, 201, co).astype(dtype) if bias else None
+    keywords = dict(strides=2, pads_begin=1, pads_end=1, activation=activation)
+    want = convt.conv_transpose(data, filter, bias, backend="reference", **keywords)
+    op = convt.ConvTranspose(filter, bias, backend="onednn", **keywords)
+    for got in (op(data), op(data), convt.conv_transpose(data, filter, bias, backend="onednn", **keywords)):
+        np.testing.assert_array_equal(got.astype(np.float32), want.astype(np.float32))
+
+
+@needs_onednn
 @given(cases(), st.sampled_from(INPUT_MEMORY), st.sampled_from(INPUT_MEMORY))
 def test_inputs_in_any_memory(case, data_memory, filter_memory):
     data, filter, bias = case.arrays()

@@ -6,27 +6,27 @@
  */
 INLINE void FN(tile_mn)(const int mr, const int nv, const convt_tile *t)
 {
-    V acc[TILE_MR][2];
+    V acc[14][TILE_NV];
     const E *a = t->a, *b = t->b;
     const T *init = t->init;
 #pragma GCC unroll 14
     for (int m = 0; m < mr; m++)
-#pragma GCC unroll 2
+#pragma GCC unroll 3
         for (int v = 0; v < nv; v++)
             acc[m][v] = V_(set1)(-0.0f); /* the sum of nothing that keeps the sign of zero */
 
     const int kc = t->kc;
 #pragma GCC unroll 2
     for (int k = 0; k < kc; k += KSTEP) {
-        BV bv[2];
-#pragma GCC unroll 2
+        BV bv[TILE_NV];
+#pragma GCC unroll 3
         for (int v = 0; v < nv; v++)
             bv[v] = B_LOAD(b + v * VL * KSTEP);
         b += nv * VL * KSTEP;
 #pragma GCC unroll 14
         for (int m = 0; m < mr; m++) {
             const BV av = A_SET(a + m * CONVT_LDA);
-#pragma GCC unroll 2
+#pragma GCC unroll 3
             for (int v = 0; v < nv; v++)
                 acc[m][v] = MUL_ADD(av, bv[v], acc[m][v]);
         }
@@ -36,14 +36,14 @@ INLINE void FN(tile_mn)(const int mr, const int nv, const convt_tile *t)
     /* What was summed before is added last: sums of chunks, added up, lose less than one long chain. */
 #pragma GCC unroll 14
     for (int m = 0; m < mr; m++)
-#pragma GCC unroll 2
+#pragma GCC unroll 3
         for (int v = 0; v < nv; v++)
             acc[m][v] += V_(load)(init + m * t->init_ld + v * VL);
 
     if (t->act->code != CONVT_NONE)
 #pragma GCC unroll 14
         for (int m = 0; m < mr; m++)
-#pragma GCC unroll 2
+#pragma GCC unroll 3
             for (int v = 0; v < nv; v++)
                 acc[m][v] = V_(act_simple)(acc[m][v], t->act);
 
@@ -51,44 +51,51 @@ INLINE void FN(tile_mn)(const int mr, const int nv, const convt_tile *t)
     if (t->stream && t->cols == nv * VL) {
 #pragma GCC unroll 14
         for (int m = 0; m < mr; m++)
-#pragma GCC unroll 2
+#pragma GCC unroll 3
             for (int v = 0; v < nv; v++)
                 V_(stream)(rows[m] + v * VL, acc[m][v]);
     } else if (t->cols == nv * VL) {
 #pragma GCC unroll 14
         for (int m = 0; m < mr; m++)
-#pragma GCC unroll 2
+#pragma GCC unroll 3
             for (int v = 0; v < nv; v++)
                 V_(store)(rows[m] + v * VL, acc[m][v]);
     } else {
         const int rest = t->cols - (nv - 1) * VL;
 #pragma GCC unroll 14
         for (int m = 0; m < mr; m++) {
-            if (nv == 2)
-                V_(store)(rows[m], acc[m][0]);
+#pragma GCC unroll 2
+            for (int v = 0; v < nv - 1; v++)
+                V_(store)(rows[m] + v * VL, acc[m][v]);
             V_(storen)(rows[m] + (nv - 1) * VL, acc[m][nv - 1], rest);
         }
     }
 }
 
-#define TILE(m)                                                                                     \
-    static void FN(tile_##m##_1)(const convt_tile *t) { FN(tile_mn)(m, 1, t); }                     \
-    static void FN(tile_##m##_2)(const convt_tile *t) { FN(tile_mn)(m, 2, t); }
-#define ENTRY(m) {FN(tile_##m##_1), FN(tile_##m##_2)},
-#if TILE_MR == 14
-#define EACH(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
+#define TILE(m, n) \
+    static void FN(tile_##m##_##n)(const convt_tile *t) { FN(tile_mn)(m, n, t); }
+#define ENTRY(m, n) FN(tile_##m##_##n),
+#define ROWS_6(X, n) X(1, n) X(2, n) X(3, n) X(4, n) X(5, n) X(6, n)
+#define ROWS_9(X, n) ROWS_6(X, n) X(7, n) X(8, n) X(9, n)
+#define ROWS_14(X, n) ROWS_9(X, n) X(10, n) X(11, n) X(12, n) X(13, n) X(14, n)
+#if TILE_NV == 3
+ROWS_14(TILE, 1) ROWS_14(TILE, 2) ROWS_9(TILE, 3)
+static void (*const FN(tiles)[TILE_NV][14])(const convt_tile *) = {
+    {ROWS_14(ENTRY, 1)}, {ROWS_14(ENTRY, 2)}, {ROWS_9(ENTRY, 3)}};
 #else
-#define EACH(X) X(1) X(2) X(3) X(4) X(5) X(6)
+ROWS_6(TILE, 1) ROWS_6(TILE, 2)
+static void (*const FN(tiles)[TILE_NV][6])(const convt_tile *) = {{ROWS_6(ENTRY, 1)}, {ROWS_6(ENTRY, 2)}};
 #endif
-EACH(TILE)
-static void (*const FN(tiles)[TILE_MR][2])(const convt_tile *) = {EACH(ENTRY)};
-#undef EACH
 #undef TILE
 #undef ENTRY
+#undef ROWS_6
+#undef ROWS_9
+#undef ROWS_14
 
 static void FN(tile)(int mr, const convt_tile *t)
 {
-    CONVT_ASSERT(mr >= 1 && mr <= TILE_MR && t->kc >= 0 && t->kc <= CONVT_KC && t->kc % KSTEP == 0);
+    CONVT_ASSERT(t->nv >= 1 && t->nv <= TILE_NV && mr >= 1 && mr <= (const int[])TILE_MR[t->nv]);
+    CONVT_ASSERT(t->kc >= 0 && t->kc <= CONVT_KC && t->kc % KSTEP == 0);
     CONVT_ASSERT(t->cols > (t->nv - 1) * VL && t->cols <= t->nv * VL && t->act->code <= CONVT_LEAKY);
-    FN(tiles)[mr - 1][t->nv - 1](t);
+    FN(tiles)[t->nv - 1][mr - 1](t);
 }

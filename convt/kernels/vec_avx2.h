@@ -7,7 +7,9 @@
 
 #define VF 8
 #define VD 4
-#define TILE_MR 6
+/* Rows of a tile of 1 and 2 vectors, for 16 registers. */
+#define TILE_NV 2
+#define TILE_MR {0, 6, 6}
 
 typedef __m256 vf;
 typedef __m256d vd;

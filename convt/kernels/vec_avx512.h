@@ -7,7 +7,9 @@
 
 #define VF 16
 #define VD 8
-#define TILE_MR 14
+/* Rows of a tile of 1, 2 and 3 vectors: sums, a row of B and a broadcast fit 32 registers. 9 x 3 comes closest to the peak. */
+#define TILE_NV 3
+#define TILE_MR {0, 14, 14, 9}
 
 typedef __m512 vf;
 typedef __m512d vd;

@@ -55,6 +55,7 @@ typedef struct {
     F(dnnl_scratchpad_mode_user, 1) \
     F(dnnl_forward_inference, 96) \
     F(dnnl_deconvolution_direct, 0xa) \
+    F(dnnl_binary_add, 0x1fff0) \
     F(dnnl_eltwise_relu, 0x20) \
     F(dnnl_eltwise_tanh, 0x21) \
     F(dnnl_eltwise_logistic, 0x29) \
@@ -65,6 +66,7 @@ typedef struct {
     F(dnnl_query_weights_md, 131) \
     F(dnnl_query_scratchpad_md, 136) \
     F(DNNL_ARG_SRC, 1) \
+    F(DNNL_ARG_SRC_1, 2) \
     F(DNNL_ARG_DST, 17) \
     F(DNNL_ARG_WEIGHTS, 33) \
     F(DNNL_ARG_BIAS, 41) \
@@ -111,6 +113,9 @@ typedef struct {
        onednn_const_desc src, onednn_const_desc weights, onednn_const_desc bias, onednn_const_desc dst, \
        const int64_t *strides, const int64_t *dilates, const int64_t *padding_l, const int64_t *padding_r, \
        const struct dnnl_primitive_attr *attr)) \
+    F(unsigned, dnnl_binary_primitive_desc_create, \
+      (onednn_primitive_desc *made, onednn_engine engine, unsigned algorithm, onednn_const_desc a, onednn_const_desc b, \
+       onednn_const_desc dst, const struct dnnl_primitive_attr *attr)) \
     F(unsigned, dnnl_reorder_primitive_desc_create, \
       (onednn_primitive_desc *made, onednn_const_desc src, onednn_engine src_engine, onednn_const_desc dst, \
        onednn_engine dst_engine, const struct dnnl_primitive_attr *attr)) \
