@@ -72,7 +72,7 @@ cdef extern from "convt_kernels.h" nogil:
         Py_ssize_t out_j, out_x, out_c
         const convt_act *act
     ctypedef struct convt_kernels:
-        int mr[4]
+        int mr[3]
         int nr, vl, kstep, s_size, e_size, t_size, direct_store
         void (*tile)(int mr, const convt_tile *tile) noexcept nogil
         void (*stream)(void *dst, const void *src, size_t bytes) noexcept nogil
@@ -122,7 +122,7 @@ _DTYPES = ("float32", "float64", "float16", "bfloat16")
 _ACTIVATIONS = {"none": 0, "clip": 1, "relu": 1, "leaky_relu": 2, "tanh": 3, "sigmoid": 4, "gelu": 5, "swish": 6}
 
 KC = CONVT_KC
-STREAM_BYTES = 1 << 23  # outputs beyond this bypass the caches
+STREAM_BYTES = 1 << 25  # outputs beyond this bypass the caches
 PARALLEL_PACK_BYTES = 1 << 18
 
 
@@ -170,7 +170,7 @@ def isa():
 def kernel_info(str dtype):
     """Tile and vector sizes of the kernels in use for a dtype."""
     cdef const convt_kernels *k = &_isa.set[_DTYPES.index(dtype)]
-    return {"mr": [k.mr[i] for i in range(4)], "nr": k.nr, "vl": k.vl, "kstep": k.kstep, "e_size": k.e_size, "t_size": k.t_size}
+    return {"mr": [k.mr[i] for i in range(3)], "nr": k.nr, "vl": k.vl, "kstep": k.kstep, "e_size": k.e_size, "t_size": k.t_size}
 
 
 def fma_peak(str dtype, int threads, double seconds):

@@ -21,7 +21,7 @@ from ._problem import ITEMSIZE, NUMPY_DTYPE
 ALGORITHMS = ("direct", "scatter", "depthwise")
 
 CACHED_PLANS = 64
-MAX_BLOCK = 126  # rows of a task, whole tiles of 9 and 14: its input (a depth chunk) then takes about 135 KiB of L2
+MAX_BLOCK = 126  # rows of a task, 9 tiles of 14: its input (a depth chunk) then takes about 135 KiB of L2
 MAX_SUMS = 1 << 20  # bytes of sums a task may keep between depth chunks
 
 

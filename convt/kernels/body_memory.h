@@ -11,8 +11,10 @@ static void FN(widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, pt
         const S *from = (const S *)src + r * rs;
         int c = 0;
         if (cs == 1) {
-            for (; c + VL <= cols; c += VL)
+            for (; c + VL <= cols; c += VL) {
+                __builtin_prefetch(from + c + 6 * rs);
                 V_(store)(to + c, S_LOAD(from + c));
+            }
             if (c < cols)
                 V_(storen)(to + c, S_LOADN(from + c, cols - c), cols - c);
         } else {

@@ -11,22 +11,30 @@ INLINE void FN(tile_mn)(const int mr, const int nv, const convt_tile *t)
     const T *init = t->init;
 #pragma GCC unroll 14
     for (int m = 0; m < mr; m++)
-#pragma GCC unroll 3
+#pragma GCC unroll 2
         for (int v = 0; v < nv; v++)
             acc[m][v] = V_(set1)(-0.0f); /* the sum of nothing that keeps the sign of zero */
+
+    /* Where the results go is asked for now and is in the cache when the sums are done. */
+    if (!t->stream)
+#pragma GCC unroll 14
+        for (int m = 0; m < mr; m++)
+#pragma GCC unroll 2
+            for (int v = 0; v < nv; v++)
+                __builtin_prefetch((const T *)t->rows[m] + v * VL, 1);
 
     const int kc = t->kc;
 #pragma GCC unroll 2
     for (int k = 0; k < kc; k += KSTEP) {
         BV bv[TILE_NV];
-#pragma GCC unroll 3
+#pragma GCC unroll 2
         for (int v = 0; v < nv; v++)
             bv[v] = B_LOAD(b + v * VL * KSTEP);
         b += nv * VL * KSTEP;
 #pragma GCC unroll 14
         for (int m = 0; m < mr; m++) {
             const BV av = A_SET(a + m * CONVT_LDA);
-#pragma GCC unroll 3
+#pragma GCC unroll 2
             for (int v = 0; v < nv; v++)
                 acc[m][v] = MUL_ADD(av, bv[v], acc[m][v]);
         }
@@ -36,14 +44,14 @@ INLINE void FN(tile_mn)(const int mr, const int nv, const convt_tile *t)
     /* What was summed before is added last: sums of chunks, added up, lose less than one long chain. */
 #pragma GCC unroll 14
     for (int m = 0; m < mr; m++)
-#pragma GCC unroll 3
+#pragma GCC unroll 2
         for (int v = 0; v < nv; v++)
             acc[m][v] += V_(load)(init + m * t->init_ld + v * VL);
 
     if (t->act->code != CONVT_NONE)
 #pragma GCC unroll 14
         for (int m = 0; m < mr; m++)
-#pragma GCC unroll 3
+#pragma GCC unroll 2
             for (int v = 0; v < nv; v++)
                 acc[m][v] = V_(act_simple)(acc[m][v], t->act);
 
@@ -51,13 +59,13 @@ INLINE void FN(tile_mn)(const int mr, const int nv, const convt_tile *t)
     if (t->stream && t->cols == nv * VL) {
 #pragma GCC unroll 14
         for (int m = 0; m < mr; m++)
-#pragma GCC unroll 3
+#pragma GCC unroll 2
             for (int v = 0; v < nv; v++)
                 V_(stream)(rows[m] + v * VL, acc[m][v]);
     } else if (t->cols == nv * VL) {
 #pragma GCC unroll 14
         for (int m = 0; m < mr; m++)
-#pragma GCC unroll 3
+#pragma GCC unroll 2
             for (int v = 0; v < nv; v++)
                 V_(store)(rows[m] + v * VL, acc[m][v]);
     } else {
@@ -76,20 +84,12 @@ INLINE void FN(tile_mn)(const int mr, const int nv, const convt_tile *t)
     static void FN(tile_##m##_##n)(const convt_tile *t) { FN(tile_mn)(m, n, t); }
 #define ENTRY(m, n) FN(tile_##m##_##n),
 #define ROWS_6(X, n) X(1, n) X(2, n) X(3, n) X(4, n) X(5, n) X(6, n)
-#define ROWS_9(X, n) ROWS_6(X, n) X(7, n) X(8, n) X(9, n)
-#define ROWS_14(X, n) ROWS_9(X, n) X(10, n) X(11, n) X(12, n) X(13, n) X(14, n)
-#if TILE_NV == 3
-ROWS_14(TILE, 1) ROWS_14(TILE, 2) ROWS_9(TILE, 3)
-static void (*const FN(tiles)[TILE_NV][14])(const convt_tile *) = {
-    {ROWS_14(ENTRY, 1)}, {ROWS_14(ENTRY, 2)}, {ROWS_9(ENTRY, 3)}};
-#else
-ROWS_6(TILE, 1) ROWS_6(TILE, 2)
-static void (*const FN(tiles)[TILE_NV][6])(const convt_tile *) = {{ROWS_6(ENTRY, 1)}, {ROWS_6(ENTRY, 2)}};
-#endif
+#define ROWS_14(X, n) ROWS_6(X, n) X(7, n) X(8, n) X(9, n) X(10, n) X(11, n) X(12, n) X(13, n) X(14, n)
+TILE_ROWS(TILE, 1) TILE_ROWS(TILE, 2)
+static void (*const FN(tiles)[TILE_NV][14])(const convt_tile *) = {{TILE_ROWS(ENTRY, 1)}, {TILE_ROWS(ENTRY, 2)}};
 #undef TILE
 #undef ENTRY
 #undef ROWS_6
-#undef ROWS_9
 #undef ROWS_14
 
 static void FN(tile)(int mr, const convt_tile *t)

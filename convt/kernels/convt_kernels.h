@@ -6,7 +6,7 @@
  *     float16: S = f16, E = T = float    bfloat16: S = bf16, E = T = float, or E = bf16 where there is a dot product
  *
  * Panels. The GEMM's A is `mr` rows of at most CONVT_KC elements E, row m at a + m * CONVT_LDA; B is kc rows of one
- * to three vectors (nb elements). Where kstep is 2 (dot product), B holds row pairs interleaved: element (k, n) at
+ * or two vectors (nb elements). Where kstep is 2 (dot product), B holds row pairs interleaved: element (k, n) at
  * ((k / 2) * nb + n) * 2 + k % 2, and kc is even.
  *
  * Strides are in elements and may be any sign. User memory needs only its elements' own alignment; panels and
@@ -73,7 +73,7 @@ typedef struct {
 } convt_overlap;
 
 typedef struct {
-    int mr[4];             /* rows of a register tile, by vectors in a row of B */
+    int mr[3];             /* rows of a register tile, by vectors in a row of B */
     int nr, vl;            /* columns of a panel, and lanes of a vector of T */
     int kstep;             /* 1, or 2 where B holds pairs */
     int s_size, e_size, t_size;

@@ -10,6 +10,7 @@
 /* Rows of a tile of 1 and 2 vectors, for 16 registers. */
 #define TILE_NV 2
 #define TILE_MR {0, 6, 6}
+#define TILE_ROWS ROWS_6
 
 typedef __m256 vf;
 typedef __m256d vd;

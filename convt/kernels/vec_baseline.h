@@ -9,6 +9,7 @@
 #define VD 2
 #define TILE_NV 2
 #define TILE_MR {0, 6, 6}
+#define TILE_ROWS ROWS_6
 
 typedef float vf __attribute__((vector_size(16)));
 typedef double vd __attribute__((vector_size(16)));
