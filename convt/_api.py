@@ -296,7 +296,7 @@ def conv_transpose(
         "onednn" needs ``pip install "convt[onednn]"`` (or CONVT_ONEDNN_LIB, the path of libdnnl.so.3, and then no other place
         is looked at). "auto" uses it, if there, for the layers packed once on which it is known to be faster. "tune"
         measures it and every native algorithm at the first call of a shape, and keeps to the fastest.
-    algorithm : "auto" or one of the native backend's algorithms, "direct" or "depthwise"
+    algorithm : "auto" or one of the native backend's: "direct", "scatter" or "depthwise"
 
     Returns
     -------
