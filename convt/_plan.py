@@ -214,11 +214,11 @@ def kept(cache, key, limit, make):
 def prefer_onednn(problem, attributes):
     """Whether "auto" takes oneDNN for weights that are packed once; never for one-shot calls.
 
-    One class gains: bfloat16 where oneDNN has AMX tiles, which convt's kernels do not use. On two cores of a Sapphire
-    Rapids it is 1.4 to 20 times as fast (half of them above 4) on dense NXC layers with 16 in-channels or more, 2
+    One class gains: bfloat16 where oneDNN has AMX tiles, which convt's kernels do not use. On two cores of an Intel
+    Xeon it is 1.4 to 20 times as fast (half of them above 4) on dense NXC layers with 16 in-channels or more, 2
     out-channels or more and tens of pixels; long kernels, and pads as long as the kernel, leave it its slow paths. float32
-    gains too little: over 45 layers of public networks the two are level where oneDNN is at its best, and it takes up to
-    20 times as long elsewhere; in NCX it has only GEMM and col2im.
+    stays native: of 45 layers of public networks oneDNN was more than a tenth faster on 7 (at most twice as fast), with no
+    rule of shape that tells them from the 30 on which it was slower, up to 48 times; in NCX it has only GEMM and col2im.
 
     Decided without making a primitive, and the library is opened only for the class. Where the instruction set was chosen
     (CONVT_ISA), oneDNN's would not be the one asked for.

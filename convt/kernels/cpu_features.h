@@ -17,7 +17,7 @@ enum {
 unsigned convt_cpu_features(void);
 
 /* Whether vdpbf16ps keeps its promise of twice the multiply-adds. Measured: 2.0 times float32's rate on AMD's Zen 4, half
- * of it on Intel's Granite Rapids, where converting to float32 is the faster way. */
+ * of it on an Intel Xeon with AMX, where converting to float32 is the faster way. */
 int convt_cpu_fast_dot(void);
 
 #endif
