@@ -6,7 +6,8 @@ The way of a call, one direction:
     _api                            check, coerce, allocate            (_check, _activation)
     _padding                        auto_pad, output_shape -> one signed window per axis
     _problem                        Problem: canonical, plain ints
-    _plan                           backend, algorithm, blocks         (_phases: an axis -> phases and taps)
+    _plan                           backend and algorithm              (_tune: by measuring)
+    _plans/                         an algorithm's cost, packing, blocks (_phases: an axis -> phases and taps)
     _core                           OpenMP loops over cache blocks
     kernels/                        SIMD micro-kernels, one table per instruction set
 """

@@ -1,7 +1,7 @@
 # cython: language_level=3
 """The core: OpenMP loops over cache blocks that feed the micro-kernels. Knows layouts only as strides.
 
-Three algorithms, each a plan class that holds flat tables made by _plan.py and runs on views in NXC axis order:
+Three algorithms, each a plan class that holds flat tables made by its module in _plans and runs on views in NXC axis order:
 
 * DirectPlan: every phase is an implicit GEMM. Rows are pixels of the phase, across rows and images; columns are out
   channels, of several phases where those read the same inputs; depth is taps times in-channels. Tasks are blocks of

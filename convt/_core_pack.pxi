@@ -117,7 +117,7 @@ cdef class PackRecipe:
             with nogil:
                 for job in range(self.jobs):
                     self.pack_panel(job, src, bsrc, dst, bdst)
-        # NaN or Inf times the zeros outside the input must not reach the output: _plan then avoids such zeros.
+        # NaN or Inf times the zeros outside the input must not reach the output: _plans then avoids such zeros.
         packed.finite = self.k.finite(dst, self.weight_bytes)
         return packed
 

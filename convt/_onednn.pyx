@@ -580,8 +580,8 @@ cdef class _Weights:
 class Recipe:
     """How filters of one shape and strides (groups, ci, co, *kernel) become `Filter`s."""
 
-    def __init__(self, filter):
-        self._shape, self._strides = filter.shape, filter.strides
+    def __init__(self, filter, bias):
+        self._shape, self._strides, self.biased = filter.shape, filter.strides, bias is not None
 
     def pack(self, filter, bias, threads):
         """``filter`` begins where the view of that shape and strides does, whatever its own axes are."""

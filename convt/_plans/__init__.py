@@ -1,0 +1,13 @@
+"""The native algorithms: how each cuts a problem into tasks, and what it expects that to cost.
+
+Each is a module with one interface, and a plan class in _core that runs its tables:
+
+* ``LIMIT``: what it wants, in words for an error; None if it does every problem.
+* ``cost(problem)``: cycles, by a small model; infinite for what it does not do.
+* ``recipe(attributes, filter, bias, key)``: how weights are packed for a key. Keys are tuples that begin with the name of
+  the algorithm; what follows is its own.
+* ``make(problem, recipe, packed, in_strides, out_strides)``: ``(plan, key of its weights)``; ``recipe`` and ``packed`` give
+  the recipe and the packed weights of a key.
+
+The model counts vector multiply-adds: what a register tile costs at its true height, and what gathering the input costs.
+"""
