@@ -110,6 +110,7 @@ cdef extern from "convt_kernels.h" nogil:
         const char *name
         const convt_kernels *set
         double (*peak)(int dtype, double seconds) noexcept nogil
+    void convt_prefetch_row(const char *row, Py_ssize_t bytes)
     int convt_isa_count()
     const convt_isa *convt_isa_at(int index)
     int convt_isa_available(int index)

@@ -12,6 +12,10 @@ cdef enum:
 cdef struct WinogradClass:
     int64_t *tiles        # [nd] tiles along each axis
     int64_t *outputs      # [nd] outputs of a tile along each axis
+    int64_t noutputs      # of a tile
+    int64_t depth_outputs # of them along the first of three axes
+    int64_t *out_j        # [noutputs][nd] where each is, from the first
+    int64_t *out_at       # [noutputs] offset in the output from the first
     int64_t axes[3]       # the transformed axes, -1 before them where there are fewer than three
     int64_t points[3]     # points of a tile along each of them, 1 where -1
     int64_t kind[3]
@@ -50,10 +54,12 @@ cdef class WinogradPlan(DirectPlan):
         for i, spec in enumerate(classes):
             c = &self.winograd[i]
             c.tiles, c.outputs = self._keep(spec["tiles"]), self._keep(spec["outputs"])
+            c.noutputs, c.out_j, c.out_at = len(spec["out_j"]), self._keep(spec["out_j"]), self._keep(spec["out_at"])
             c.npoints = 1
             for ax in range(3):
                 c.axes[ax], c.points[ax], c.kind[ax] = spec["axes"][ax]
                 c.npoints *= c.points[ax]
+            c.depth_outputs = c.outputs[c.axes[0]] if c.axes[0] >= 0 else 1
             c.rows, c.block, c.blocks = spec["rows"], spec["block"], spec["blocks"]
             c.split_in = self._keep(spec["split_in"])
             c.nchunks, c.chunks = len(spec["chunks"]), self._keep(spec["chunks"])
@@ -131,6 +137,7 @@ cdef class WinogradPlan(DirectPlan):
         cdef PackClass *pack
         cdef int64_t *panel
         cdef int64_t chunk, k0, kc
+        cdef bint ask
         cdef void *rows[MOST_ROWS]
         cdef convt_tile t
         t.rows = rows
@@ -149,6 +156,7 @@ cdef class WinogradPlan(DirectPlan):
                 t.cols = <int>columns
                 products = sums if c.nchunks == 1 else sums + (p - p0) * c.npoints * c.point_sums * k.t_size
                 tiles = (m + k.mr[t.nv] - 1) // k.mr[t.nv]
+                ask = chunk == c.nchunks - 1 and not self.streamed and self.straight(panel)
                 for q in range(c.npoints):
                     pack = c.pack + q
                     t.b = call.weights + pack.weights + group * pack.group_weights + (
@@ -160,6 +168,8 @@ cdef class WinogradPlan(DirectPlan):
                             rows[r - r0] = products + (q * c.point_sums + r * k.nr) * k.t_size
                         t.init = rows[0] if chunk else nothing
                         t.init_ld = k.nr if chunk else 0
+                        if ask:
+                            self.prefetch(c, panel, where, r0, r1, q, dst)
                         k.tile(<int>(r1 - r0), &t)
                 if chunk == c.nchunks - 1:
                     for r in range(m):
@@ -269,48 +279,26 @@ cdef class WinogradPlan(DirectPlan):
                           char *window, char *between, char *check, char *nothing) noexcept nogil:
         """One tile of one panel: products to outputs, to where they go."""
         cdef const convt_kernels *k = self.k
-        cdef int64_t width = 3 + 2 * self.nd, ax, z, y, x, n, p, plane, most
-        cdef int64_t count[3]
-        cdef int64_t step[3]
+        cdef int64_t width = 3 + 2 * self.nd, z, n, p
+        cdef int64_t plane = c.noutputs // c.depth_outputs
         cdef int64_t *piece = c.pieces + panel[3] * width
         cdef bint edge = where[2]
-        cdef bint straight = (
-            k.direct_store and self.out_c == 1 and self.act.code <= CONVT_LEAKY and panel[1]
-            and (not edge or panel[4] - panel[3] == 1)
-        )
+        cdef bint straight = self.straight(panel) and (not edge or panel[4] - panel[3] == 1)
         cdef void *rows[WINOGRAD_MOST]
         cdef void *planes[WINOGRAD_MOST]
         cdef void *line[6]
         cdef convt_wino_out w
-        for n in range(3):
-            ax = c.axes[n]
-            count[n] = c.outputs[ax] if ax >= 0 else 1
-            step[n] = self.stride.p[ax] * self.out_stride.p[ax] if count[n] > 1 else 0
-        plane = count[1] * count[2]
-        n = 0
-        for z in range(count[0]):
-            for y in range(count[1]):
-                for x in range(count[2]):
-                    if not straight:
-                        rows[n] = window + n * k.nr * k.t_size
-                    elif edge and not self.shows(c, piece, where, z, y, x):
-                        rows[n] = NULL
-                    else:
-                        rows[n] = dst + (where[1] + panel[2] + z * step[0] + y * step[1] + x * step[2]) * k.s_size
-                    n += 1
-        w.in_ = products
-        w.in_y, w.in_x = c.points[2] * c.point_sums, c.point_sums
-        w.rows = rows
-        w.cols = <int>panel[0]
+        for n in range(c.noutputs):
+            if not straight:
+                rows[n] = window + n * k.nr * k.t_size
+            elif edge and not self.shows(c, piece, where, n):
+                rows[n] = NULL
+            else:
+                rows[n] = dst + (where[1] + panel[2] + c.out_at[n]) * k.s_size
         w.check = check
-        w.act = &self.act if straight else &self.none
-        w.stream = straight and self.streamed and not (<size_t>(dst + panel[2] * k.s_size)) % self.streamed
-        w.init = bias
-        if c.points[0] == 1:
-            k.wino_out(<int>c.kind[1], <int>c.kind[2], &w)
-        else:  # plane by plane into `between`, then along the first axis
-            most = c.points[0] * plane
-            for n in range(most):
+        w.in_y, w.in_x = c.points[2] * c.point_sums, c.point_sums
+        if c.points[0] > 1:  # first each plane of points, into `between`; what is left is a line of planes
+            for n in range(c.points[0] * plane):
                 planes[n] = between + n * k.nr * k.t_size
             w.act, w.stream, w.init = &self.none, 0, nothing
             w.cols = <int>((panel[0] + k.vl - 1) // k.vl * k.vl)
@@ -318,45 +306,54 @@ cdef class WinogradPlan(DirectPlan):
                 w.in_ = products + z * c.points[1] * c.points[2] * c.point_sums * k.t_size
                 w.rows = planes + z * plane
                 k.wino_out(<int>c.kind[1], <int>c.kind[2], &w)
-            w.act = &self.act if straight else &self.none
-            w.stream = straight and self.streamed and not (<size_t>(dst + panel[2] * k.s_size)) % self.streamed
-            w.init, w.cols, w.in_x, w.rows = bias, <int>panel[0], plane * k.nr, line
+            w.in_x = plane * k.nr
+        w.act = &self.act if straight else &self.none
+        w.stream = straight and self.streamed and not (<size_t>(dst + panel[2] * k.s_size)) % self.streamed
+        w.init, w.cols = bias, <int>panel[0]
+        if c.points[0] == 1:
+            w.in_, w.rows = products, rows
+            k.wino_out(<int>c.kind[1], <int>c.kind[2], &w)
+        else:
+            w.rows = line
             for n in range(plane):
                 w.in_ = between + n * k.nr * k.t_size
-                for z in range(count[0]):
+                for z in range(c.depth_outputs):
                     line[z] = rows[z * plane + n]
                 k.wino_out(0, <int>c.kind[0], &w)
         if straight:
             return
         for p in range(panel[3], panel[4]):
             piece = c.pieces + p * width
-            n = 0
-            for z in range(count[0]):
-                for y in range(count[1]):
-                    for x in range(count[2]):
-                        rows[n] = NULL
-                        if not edge or self.shows(c, piece, where, z, y, x):
-                            rows[n] = dst + (where[1] + piece[2] + z * step[0] + y * step[1] + x * step[2]) * k.s_size
-                        n += 1
-            k.store(rows, self.out_c, window + piece[0] * k.t_size, k.nr, <int>n, <int>piece[1], &self.act)
+            for n in range(c.noutputs):
+                rows[n] = NULL
+                if not edge or self.shows(c, piece, where, n):
+                    rows[n] = dst + (where[1] + piece[2] + c.out_at[n]) * k.s_size
+            k.store(rows, self.out_c, window + piece[0] * k.t_size, k.nr, <int>c.noutputs, <int>piece[1], &self.act)
 
-    cdef bint shows(self, WinogradClass *c, int64_t *piece, int64_t *where, int64_t z, int64_t y, int64_t x) noexcept nogil:
+    cdef bint straight(self, int64_t *panel) noexcept nogil:
+        """Whether a panel's vectors go into the output as they are."""
+        return self.k.direct_store and self.out_c == 1 and self.act.code <= CONVT_LEAKY and panel[1]
+
+    cdef bint shows(self, WinogradClass *c, int64_t *piece, int64_t *where, int64_t n) noexcept nogil:
         """Whether an output of a tile is inside the window for a piece's phase."""
         cdef int64_t ax, j
         for ax in range(self.nd):
-            j = where[3 + ax]
-            if c.axes[0] == ax:
-                j += z
-            elif c.axes[1] == ax:
-                j += y
-            elif c.axes[2] == ax:
-                j += x
+            j = where[3 + ax] + c.out_j[n * self.nd + ax]
             if j < piece[3 + 2 * ax] or j >= piece[4 + 2 * ax]:
                 return False
         return True
 
+    cdef void prefetch(self, WinogradClass *c, int64_t *panel, int64_t *where, int64_t first, int64_t last, int64_t q,
+                       char *dst) noexcept nogil:
+        """Asks for a share of the outputs of some tiles, so that they are there when all points are multiplied."""
+        cdef int64_t n, r
+        for n in range(q * c.noutputs // c.npoints, (q + 1) * c.noutputs // c.npoints):
+            for r in range(first, last):
+                convt_prefetch_row(dst + (where[r * (self.nd + 3) + 1] + panel[2] + c.out_at[n]) * self.k.s_size,
+                                   panel[0] * self.k.s_size)
+
 
 cdef size_t _apart(size_t elements, size_t size):
-    """A distance of at least so many elements that is an odd number of cache lines more than a multiple of 4 KiB."""
+    """A distance of at least so many elements, five cache lines more than a multiple of 4 KiB."""
     cdef size_t lines = _round64(elements * size) // 64
     return (lines + (69 - lines % 64) % 64) * 64 // size

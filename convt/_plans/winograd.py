@@ -210,11 +210,15 @@ def _class(problem, combo, chosen, pack, out_elements, info, target, scheme):
         for c, offs, t in zip(combo, offsets, scheme, strict=True)
     ]
     active = [(ax, t.points, t.kind) for ax, t in enumerate(scheme) if t is not PLAIN]
+    places = list(itertools.product(*(range(t.outputs) for t in scheme)))
+    steps = [s * out if t is not PLAIN else 0 for s, out, t in zip(problem.strides, out_elements[1:-1], scheme, strict=True)]
     chunks = -(-depth // _core.KC)
     step = -(-depth // chunks)
     return {
         "tiles": tiles,
         "outputs": [t.outputs for t in scheme],
+        "out_j": places,
+        "out_at": [sum(j * step for j, step in zip(place, steps, strict=True)) for place in places],
         "axes": [(-1, 1, 0)] * (3 - len(active)) + active,
         "rows": rows,
         "block": block,

@@ -139,6 +139,13 @@ const convt_isa *convt_isa_at(int index);
 int convt_isa_available(int index);
 int convt_isa_preferred(int index); /* available, and worth using unasked */
 
+/* Asks for the lines of a row that will be written. */
+static inline void convt_prefetch_row(const char *row, ptrdiff_t bytes)
+{
+    for (ptrdiff_t i = 0; i < bytes; i += 64)
+        __builtin_prefetch(row + i, 1);
+}
+
 #ifdef CONVT_DEBUG
 #include <assert.h>
 #define CONVT_ASSERT(x) assert(x)
