@@ -29,8 +29,9 @@ cdef struct WinogradClass:
     int64_t *pieces
     int64_t *inner
     int64_t npoints
+    int64_t together      # register tiles that go through all points before their outputs are made
     size_t point_rows, point_sums  # elements between the points of the transformed rows, and of the sums
-    PackClass *pack       # of the first point; the others follow
+    PackClass *pack       # its taps are (point, window)
     int64_t first_task, ntasks
 
 
@@ -65,6 +66,7 @@ cdef class WinogradPlan(DirectPlan):
             c.nchunks, c.chunks = len(spec["chunks"]), self._keep(spec["chunks"])
             c.npanels, c.panels, c.pieces = len(spec["panels"]), self._keep(spec["panels"]), self._keep(spec["pieces"])
             c.panel_block, c.panel_blocks = spec["panel_block"], spec["panel_blocks"]
+            c.together = spec["together"]
             c.inner = self._keep(spec["inner"])
             c.pack = &recipe.classes[<Py_ssize_t>spec["pack"]]
             # Distances between points that spread them over the sets of the caches.
@@ -120,7 +122,7 @@ cdef class WinogradPlan(DirectPlan):
         ws += _round64(self.most_points * CONVT_LDA * k.t_size)
         cdef char *between = ws
 
-        cdef int64_t i, p, q, r, tiles, r0, r1, columns, n
+        cdef int64_t i, p, q, r, tiles, first, last, r0, r1, columns, n
         memset(zeros, 0, (CONVT_KC + 16) * k.t_size)
         memset(check, 0, k.nr * k.t_size)
         for i in range(k.nr):
@@ -133,8 +135,9 @@ cdef class WinogradPlan(DirectPlan):
         cdef char *src = call.src + group * self.ci * self.in_c * k.s_size
         cdef char *dst = call.dst + group * self.co * self.out_c * k.s_size
         cdef char *bias = call.bias + c.pack.bias + group * c.pack.group_bias
+        cdef char *weights = call.weights + c.pack.weights + group * c.pack.group_weights
         cdef char *products
-        cdef PackClass *pack
+        cdef int64_t depth = c.pack.depth // c.npoints
         cdef int64_t *panel
         cdef int64_t chunk, k0, kc
         cdef bint ask
@@ -157,24 +160,27 @@ cdef class WinogradPlan(DirectPlan):
                 products = sums if c.nchunks == 1 else sums + (p - p0) * c.npoints * c.point_sums * k.t_size
                 tiles = (m + k.mr[t.nv] - 1) // k.mr[t.nv]
                 ask = chunk == c.nchunks - 1 and not self.streamed and self.straight(panel)
-                for q in range(c.npoints):
-                    pack = c.pack + q
-                    t.b = call.weights + pack.weights + group * pack.group_weights + (
-                        p * k.nr * pack.depth + k0 * columns) * k.e_size
-                    for i in range(tiles):
-                        r0, r1 = i * m // tiles, (i + 1) * m // tiles
-                        t.a = a + (q * c.point_rows + r0 * CONVT_LDA) * k.t_size
-                        for r in range(r0, r1):
-                            rows[r - r0] = products + (q * c.point_sums + r * k.nr) * k.t_size
-                        t.init = rows[0] if chunk else nothing
-                        t.init_ld = k.nr if chunk else 0
-                        if ask:
-                            self.prefetch(c, panel, where, r0, r1, q, dst)
-                        k.tile(<int>(r1 - r0), &t)
-                if chunk == c.nchunks - 1:
-                    for r in range(m):
-                        self.finish_tile(c, panel, where + r * (self.nd + 3), products + r * k.nr * k.t_size,
-                                         bias + p * k.nr * k.t_size, dst, window, between, check, nothing)
+                # A few register tiles at a time go through all points, so that their sums are still in L1 when finished.
+                first = 0
+                while first < tiles:
+                    last = min(tiles, first + c.together)
+                    for q in range(c.npoints):
+                        t.b = weights + (p * k.nr * c.pack.depth + (q * depth + k0) * columns) * k.e_size
+                        for i in range(first, last):
+                            r0, r1 = i * m // tiles, (i + 1) * m // tiles
+                            t.a = a + (q * c.point_rows + r0 * CONVT_LDA) * k.t_size
+                            for r in range(r0, r1):
+                                rows[r - r0] = products + (q * c.point_sums + r * k.nr) * k.t_size
+                            t.init = rows[0] if chunk else nothing
+                            t.init_ld = k.nr if chunk else 0
+                            if ask:
+                                self.prefetch(c, panel, where, r0, r1, q, dst)
+                            k.tile(<int>(r1 - r0), &t)
+                    if chunk == c.nchunks - 1:
+                        for r in range(first * m // tiles, last * m // tiles):
+                            self.finish_tile(c, panel, where + r * (self.nd + 3), products + r * k.nr * k.t_size,
+                                             bias + p * k.nr * k.t_size, dst, window, between, check, nothing)
+                    first = last
         for i in range(k.vl):
             if k.t_size == 8:
                 if (<double *>check)[i] != 0:

@@ -61,6 +61,8 @@ LARGE = KINDS[4:]
 _MOST_AXES = 3
 _BLOCK_BYTES = 1 << 20  # transformed inputs of a task, about
 _SUMS_BYTES = 1 << 19  # its products between depth chunks
+import os
+TOG=int(os.environ.get('TOG','16'))
 _MAX_BLOCK = 168  # tiles
 
 
@@ -80,11 +82,8 @@ def make(problem, recipe, packed, in_strides, out_strides, kinds=SMALL, name="wi
     info = _core.kernel_info(problem.dtype)
     out_elements = [s // ITEMSIZE[problem.dtype] for s in out_strides]
     target = total / (4 * _config.get_num_threads())
-    plain, transformed, hole, pack = [], [], False, 0
-    packs = {}
-    for numbers, scheme in schemes.items():
-        packs[numbers] = pack
-        pack += math.prod(KINDS[kind].points for kind in scheme)
+    plain, transformed, hole = [], [], False
+    packs = {numbers: n for n, numbers in enumerate(schemes)}
     for combo in itertools.product(*classes):
         numbers = tuple(c.group for c in combo)
         if min(numbers) < 0:
@@ -229,6 +228,7 @@ def _class(problem, combo, chosen, pack, out_elements, info, target, scheme):
         "pieces": piece_table,
         "panel_block": panel_block,
         "panel_blocks": panel_blocks,
+        "together": 1 if points <= TOG else rows,
         "inner": [(max(lo for lo, _ in c.valid), min(hi for _, hi in c.valid)) for c in combo],
         "pack": pack,
         "work": work / (-(-rows // block) * panel_blocks),
@@ -252,7 +252,7 @@ class Recipe:
                 for g, n, kind, k in zip(groups, numbers, scheme, attributes.kernel, strict=True)
             ]
             self._matrices.append([m for m, _ in axes])
-            classes += _slices([table for _, table in axes], first)
+            classes.append(first + _slices([table for _, table in axes]))
             first += math.prod(len(m) for m, _ in axes)
         self._count = first
         self.panels = _core.PackRecipe(attributes.dtype, self._slots(filter.dtype), bias, classes)
@@ -298,11 +298,11 @@ def _matrix(group, transform, kernel):
     return matrix, table
 
 
-def _slices(tables, first):
-    """The pack classes of a class: per point, [phase][window] of its slices."""
+def _slices(tables):
+    """The pack class of a class: [phase][(point, window)] of its slices."""
     whole = np.full((1, 1, 1), 0)
     for table in tables:
         p, w, f = table.shape
         whole = whole[:, None, :, None, :, None] * table.size + table[None, :, None, :, None, :]
         whole = whole.reshape(whole.shape[0] * p, -1, whole.shape[4] * f)
-    return [first + point.T for point in whole]
+    return whole.reshape(-1, whole.shape[2]).T
