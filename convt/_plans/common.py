@@ -42,7 +42,7 @@ def gather_cost(rows, depth, taps, info):
 
 def weights_cost(count, times, info):
     """Cycles that the multiply-adds wait for weights which come from beyond L2, so many times."""
-    return count * info["e_size"] * times / 16
+    return count * info["e_size"] * times / 10
 
 
 def pack_classes(attributes, merge):

@@ -105,7 +105,9 @@ def class_tables(problem, combo, chosen, pack, out_elements, info, target):
     npanels = -(-width // info["nr"])
 
     # Split rows into blocks, and panels where rows alone give too few tasks.
-    work = max(common.tile_cost(rows, width, max(len(taps) * ci, 1), info), 1.0)
+    depth = max(len(taps) * ci, 1)
+    work = common.tile_cost(rows, width, depth, info)
+    work += common.weights_cost(depth * width, -(-rows // _MAX_BLOCK), info) + 1
     pieces = max(1, math.ceil(work * problem.groups / max(target, 1.0) / problem.groups))
     block = max(min(_MAX_BLOCK, -(-rows // pieces)), min(rows, 28))
     blocks = -(-rows // block)

@@ -62,6 +62,7 @@ _MOST_AXES = 3
 _BLOCK_BYTES = 5 << 17
 _SUMS_BYTES = 1 << 19
 _MAX_BLOCK = 168  # tiles
+_LEAST_WORK = 20_000  # cycles worth a task
 
 
 def cost(problem, kinds=SMALL):
@@ -163,9 +164,10 @@ def _class_cost(problem, combo, offsets, scheme, info):
     block, _, panel_blocks = _blocks(rows, points, depth, columns, 1, info)
     outputs = math.prod(t.outputs for t in scheme)
     vectors = lambda n: -(-n // info["vl"])  # noqa: E731
-    gemm = points * common.tile_cost(rows, columns, depth, info)
-    read = rows * splits * (vectors(problem.ci) * 3.5 * points + 80) * panel_blocks
-    write = rows * (vectors(columns) * (2 * points + 2.5 * outputs) + -(-columns // info["nr"]) * 60)
+    panels, high = -(-columns // info["nr"]), info["mr"][-1]
+    gemm = points * (common.tile_cost(rows, columns, depth, info) + panels * -(-rows // high) * 60)
+    read = rows * splits * (vectors(problem.ci) * 3.5 * points + 100 + 8 * points) * panel_blocks
+    write = rows * (vectors(columns) * (2.5 * points + 2.5 * outputs) + panels * (100 + 6 * outputs))
     weights = common.weights_cost(points * depth * columns, -(-rows // block), info)
     return (gemm + read + write + weights + 500) * problem.groups
 
@@ -176,17 +178,19 @@ def _blocks(rows, points, depth, columns, pieces, info):
     high = info["mr"][nr // info["vl"]]
     panels = -(-columns // nr)
     kc = min(depth, _core.KC)
-    block = _BLOCK_BYTES // (points * kc * size)
-    block = max(high, min(_MAX_BLOCK, block // high * high))
-    block = min(rows, block)
-    blocks = max(-(-rows // block), min(pieces, rows // (2 * high)))
-    block = -(-rows // blocks)
-    blocks = -(-rows // block)
-    panel_block = panels
-    if depth > kc:
-        panel_block = min(panels, max(1, _SUMS_BYTES // (points * block * nr * size)))
-    panel_block = min(panel_block, max(min(4, panels), -(-panels * blocks // pieces)))
-    panel_blocks = -(-panels // panel_block)
+    most = _BLOCK_BYTES // (points * kc * size)
+    most = min(rows, max(high, min(_MAX_BLOCK, most // high * high)))
+    for least_rows, least_panels in ((2 * high, 4), (high, 2), (high, 1)):  # splitting has its price: transforms are redone
+        blocks = max(-(-rows // most), min(pieces, rows // least_rows))
+        block = -(-rows // blocks)
+        blocks = -(-rows // block)
+        panel_block = panels
+        if depth > kc:
+            panel_block = min(panels, max(1, _SUMS_BYTES // (points * block * nr * size)))
+        panel_block = min(panel_block, max(min(least_panels, panels), -(-panels * blocks // pieces)))
+        panel_blocks = -(-panels // panel_block)
+        if blocks * panel_blocks >= pieces:
+            break
     return block, -(-panels // panel_blocks), panel_blocks
 
 
@@ -196,8 +200,8 @@ def _class(problem, combo, chosen, pack, out_elements, info, target, scheme):
     offsets = [g.offsets for g in chosen]
     tiles, rows, points, splits, columns = _sizes(problem, combo, offsets, scheme)
     depth = splits * problem.ci
-    work = points * common.tile_cost(rows, columns, depth, info)
-    pieces = max(1, math.ceil(work / max(target, 1.0)))
+    work = _class_cost(problem, combo, offsets, scheme, info) / problem.groups
+    pieces = max(1, math.ceil(min(work / max(target, 1.0), work / _LEAST_WORK)))
     block, panel_block, panel_blocks = _blocks(rows, points, depth, columns, pieces, info)
     panels, piece_table = direct.columns(problem, combo, out_elements, info)
     windows = [
