@@ -439,28 +439,6 @@ def test_auto_takes_it_for_bfloat16_on_amx():
     assert convt.ConvTranspose(filter.astype(np.float32), strides=2).plan(data.shape).backend == "native"
 
 
-def test_tune_measures_once_per_shape_and_says_so(capfd, monkeypatch):
-    monkeypatch.setattr(_config, "_VERBOSE", True)
-    data, filter = np.ones((1, 9, 9, 8), np.float32), np.ones((4, 4, 8, 8), np.float32)
-    op = convt.ConvTranspose(filter, strides=2, backend="tune")
-    want = convt.conv_transpose(data, filter, strides=2, backend="reference")
-    for _ in range(3):
-        np.testing.assert_array_equal(op(data), want)
-    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("convt,tune,")]
-    assert len(lines) == 1 and "direct" in lines[0] and ("onednn" in lines[0]) == HERE
-    plan = op.plan(data.shape)
-    assert plan.note.startswith("measured: ") and lines[0].endswith(plan.note.removeprefix("measured: "))
-    times = {name: float(ms) for name, ms in re.findall(r"(\w+) ([\d.]+) ms", plan.note)}
-    assert min(times, key=times.get) == ("onednn" if plan.backend == "onednn" else plan.algorithm)
-    op(np.ones((1, 5, 5, 8), np.float32))
-    assert "convt,tune,float32 mb1 g1 ic8 oc8 i5x5" in capfd.readouterr().err
-
-
-def test_tune_is_for_operators():
-    with pytest.raises(ValueError, match=r"backend: got 'tune'.*wanted it in ConvTranspose"):
-        convt.conv_transpose(np.ones((1, 3, 2), np.float32), np.ones((2, 2, 2), np.float32), backend="tune")
-
-
 # ---------------------------------------------------------------- declarations
 
 CHECK = """

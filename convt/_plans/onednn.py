@@ -35,7 +35,7 @@ def preferred(problem, attributes):
 
 
 def recipe(attributes, filter, bias, key):
-    return _onednn.Recipe(filter, bias)
+    return _onednn.Recipe(attributes.dtype, filter, bias)
 
 
 def make(problem, recipe, packed, in_strides, out_strides):
