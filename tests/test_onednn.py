@@ -439,6 +439,43 @@ def test_auto_takes_it_for_bfloat16_on_amx():
     assert convt.ConvTranspose(filter.astype(np.float32), strides=2).plan(data.shape).backend == "native"
 
 
+LAYER_OF_THE_CLASS = dict(sizes=(16, 16), ci=32, co=16, kernel=4, groups=1, strides=2, pads_begin=1, pads_end=1)
+
+
+@pytest.mark.parametrize(
+    ("change", "taken"),
+    [
+        ({}, True),
+        ({"co": 2, "sizes": (64, 64)}, True),
+        ({"co": 2, "sizes": (64, 64), "kernel": 5}, False),  # odd sizes of the output
+        ({"co": 1, "sizes": (96, 96)}, False),
+        ({"ci": 8, "sizes": (32, 32)}, False),
+        ({"sizes": (8, 8)}, False),  # too little work
+        ({"sizes": (1, 8), "ci": 128, "co": 64}, False),
+        ({"groups": 2, "ci": 64}, False),
+        ({"dilations": 2}, False),
+        ({"kernel": 17}, False),
+        ({"pads_begin": 4}, False),
+        ({"pads_end": 4}, False),
+        ({"data_format": "NCX"}, False),
+        ({"algorithm": "direct"}, False),
+        ({"backend": "native"}, False),
+    ],
+)
+def test_the_class_that_auto_gives_it(change, taken, monkeypatch):
+    """On any machine: as if the library were there, on a CPU with AMX."""
+    monkeypatch.setattr(_onednn, "library", lambda: {"isa": "avx512_core_amx"})
+    monkeypatch.setattr(_onednn, "can", lambda problem: True)
+    monkeypatch.setattr(_config, "preferred_isa", _core.isa)
+    layer = {**LAYER_OF_THE_CLASS, **change}
+    sizes, ci, co, kernel = (layer.pop(name) for name in ("sizes", "ci", "co", "kernel"))
+    for dtype in (ml_dtypes.bfloat16, np.float32, np.float16):
+        op = convt.ConvTranspose(np.ones((kernel, kernel, ci, co), dtype), **layer)
+        shape = (1, ci, *sizes) if layer.get("data_format") == "NCX" else (1, *sizes, ci)
+        name = op._operator._choice(op._attributes.problem(shape), None)
+        assert (name == "onednn") == (taken and dtype is ml_dtypes.bfloat16)
+
+
 # ---------------------------------------------------------------- declarations
 
 CHECK = """
