@@ -3,6 +3,7 @@
 import gc
 import itertools
 import math
+import os
 import re
 import sys
 import threading
@@ -11,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from cases import CURVED_ACTIVATIONS, EXACT_ACTIVATIONS, cases, operator
+from cases import CURVED_ACTIVATIONS, EXACT_ACTIVATIONS, cases, child, operator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -187,6 +188,28 @@ def test_python_threads_measure_one_at_a_time_and_once(measured, monkeypatch):
     finally:
         sys.setswitchinterval(interval)
     assert len(measured) == 6 and max(most) == 1
+
+
+_FORK = """
+import os, signal
+import numpy as np, convt
+from convt import _onednn, _plan, _tune
+_tune._SECONDS = 0
+filter, data = np.ones((4, 4, 8, 8), np.float32), np.ones((1, 5, 5, 8), np.float32)
+want = convt.conv_transpose(data, filter, strides=2, backend="reference")
+with _plan._measuring, _plan._packing, _plan._changing, _onednn._lock, _onednn._reordering:
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        got = convt.ConvTranspose(filter, strides=2, backend="tune")(data)
+        os._exit(0 if (got == want).all() else 1)
+print(os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_forked_while_another_thread_holds_every_lock():
+    assert child(_FORK)[:2] == (0, "0\n")
 
 
 # ---------------------------------------------------------------- measuring
