@@ -71,6 +71,20 @@ cdef extern from "convt_kernels.h" nogil:
         void *out
         Py_ssize_t out_j, out_x, out_c
         const convt_act *act
+    ctypedef struct convt_wino_in:
+        const void **in_ "in"
+        void *out
+        Py_ssize_t out_y, out_x
+        int cols
+    ctypedef struct convt_wino_out:
+        const void *in_ "in"
+        Py_ssize_t in_y, in_x
+        const void *init
+        void **rows
+        int cols
+        int stream
+        const convt_act *act
+        void *check
     ctypedef struct convt_kernels:
         int mr[3]
         int nr, vl, kstep, s_size, e_size, t_size, direct_store
@@ -78,6 +92,8 @@ cdef extern from "convt_kernels.h" nogil:
         void (*stream)(void *dst, const void *src, size_t bytes) noexcept nogil
         void (*fence)() noexcept nogil
         void (*depthwise)(const convt_dw *run) noexcept nogil
+        void (*wino_in)(int ny, int nx, const convt_wino_in *tile) noexcept nogil
+        void (*wino_out)(int kind_y, int kind_x, const convt_wino_out *tile) noexcept nogil
         void (*pack)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
                      int padded) noexcept nogil
         void (*widen)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
@@ -94,6 +110,7 @@ cdef extern from "convt_kernels.h" nogil:
         const char *name
         const convt_kernels *set
         double (*peak)(int dtype, double seconds) noexcept nogil
+    void convt_prefetch_row(const char *row, Py_ssize_t bytes)
     int convt_isa_count()
     const convt_isa *convt_isa_at(int index)
     int convt_isa_available(int index)
@@ -301,6 +318,7 @@ cdef struct Call:
     char *dst
     char *weights
     char *bias
+    char *refused  # set where a plan finds that its result may not be what a direct sum gives
 
 
 cdef class Plan:
@@ -405,9 +423,10 @@ cdef class Plan:
     def run(self, data, out, PackedFilter packed, int available, fill=None):
         """Compute; ``data`` and ``out`` are views in NXC order with the strides the plan was made for.
 
-        ``fill`` is what outputs hold that no product reaches, for a plan with a ``hole``.
+        ``fill`` is what outputs hold that no product reaches, for a plan with a ``hole``. False where the result
+        is worthless, as the data made values that the algorithm can't be trusted with.
         """
-        self.compute(<char *>cnp.PyArray_DATA(data), <char *>cnp.PyArray_DATA(out), packed, available, out, fill)
+        return self.compute(<char *>cnp.PyArray_DATA(data), <char *>cnp.PyArray_DATA(out), packed, available, out, fill)
 
     cdef compute(self, char *src, char *dst, PackedFilter packed, int available, out=None, fill=None):
         cdef int threads = self.threads(available)
@@ -418,6 +437,8 @@ cdef class Plan:
         cdef Py_ssize_t t
         cdef Py_ssize_t tasks = self.tasks
         cdef Call call
+        cdef char refused = 0
+        call.refused = &refused
         call.src, call.dst, call.weights, call.bias = src, dst, packed.weights.data, packed.bias.data
         if threads > 1:
             if not _pool_used:
@@ -430,6 +451,7 @@ cdef class Plan:
                 for t in range(tasks):
                     self.run_task(t, &call, ws.data)
         _give(ws)
+        return not refused
 
 
 cdef class Bound:
@@ -465,13 +487,14 @@ cdef class Bound:
         if out is not None and src < dst + cnp.PyArray_NBYTES(result) and dst < src + cnp.PyArray_NBYTES(data):
             return None
         if self.native is not None:
-            self.native.compute(src, dst, packed, threads)
-        else:
-            if self.plan.run(data, result, packed, threads) is False:
+            if self.native.compute(src, dst, packed, threads) is False:
                 return None
+        elif self.plan.run(data, result, packed, threads) is False:
+            return None
         return result
 
 
 include "_core_direct.pxi"
+include "_core_winograd.pxi"
 include "_core_scatter.pxi"
 include "_core_depthwise.pxi"

@@ -44,7 +44,7 @@ def make(problem, recipe, packed, in_strides, out_strides):
             continue
         pack = index[tuple(c.group for c in combo)]
         chosen = [g[c.group] for g, c in zip(groups, combo, strict=True)]
-        specs.append(_class(problem, combo, chosen, pack, out_elements, info, target))
+        specs.append(class_tables(problem, combo, chosen, pack, out_elements, info, target))
     specs.sort(key=lambda spec: -spec["work"])  # large tasks first, so that the last ones even out
     key = ("direct", merge)
     return _core.DirectPlan(problem, recipe(key), in_strides, out_strides, hole, specs), key
@@ -59,7 +59,7 @@ def _choice(problem, finite, isa):
         groups, classes = common.axes(problem, merge, split)
         if best is not None and math.prod(map(len, classes)) > common.MANY_CLASSES:
             continue
-        cost = _classes_cost(problem, classes, info)
+        cost = classes_cost(problem, classes, info)
         if best is None or cost < best[0]:
             best = (cost, merge, groups, classes)
     return best
@@ -78,7 +78,7 @@ def _cuts(problem, finite):
             yield merge, (split,) * rank
 
 
-def _classes_cost(problem, classes, info):
+def classes_cost(problem, classes, info):
     total = 0.0
     for combo in itertools.product(*classes):
         if any(c.group < 0 for c in combo):
@@ -93,18 +93,18 @@ def _classes_cost(problem, classes, info):
     return total * problem.groups
 
 
-def _class(problem, combo, chosen, pack, out_elements, info, target):
+def class_tables(problem, combo, chosen, pack, out_elements, info, target):
     """The tables of one class (one run per axis) for DirectPlan."""
     ci, co, kstep = problem.ci, problem.co, info["kstep"]
     ci_p = -(-ci // kstep) * kstep
     rank = problem.rank
     rows = problem.batch * math.prod(c.count for c in combo)
     taps = list(itertools.product(*(c.first_in for c in combo)))
-    columns = co * math.prod(len(c.first_out) for c in combo)
-    npanels = -(-columns // info["nr"])
+    width = co * math.prod(len(c.first_out) for c in combo)
+    npanels = -(-width // info["nr"])
 
     # Split rows into blocks, and panels where rows alone give too few tasks.
-    work = max(common.tile_cost(rows, columns, max(len(taps) * ci, 1), info), 1.0)
+    work = max(common.tile_cost(rows, width, max(len(taps) * ci, 1), info), 1.0)
     pieces = max(1, math.ceil(work * problem.groups / max(target, 1.0) / problem.groups))
     block = max(min(_MAX_BLOCK, -(-rows // pieces)), min(rows, 28))
     blocks = -(-rows // block)
@@ -113,7 +113,7 @@ def _class(problem, combo, chosen, pack, out_elements, info, target):
     wanted = max(1, min(npanels, pieces // blocks))
     panel_block = min(-(-npanels // wanted), max(1, common.MAX_SUMS // (block * info["nr"] * info["t_size"])))
 
-    panels, piece_table = _columns(problem, combo, out_elements, info)
+    panels, piece_table = columns(problem, combo, out_elements, info)
     return {
         "count": [c.count for c in combo],
         "rows": rows,
@@ -132,7 +132,7 @@ def _class(problem, combo, chosen, pack, out_elements, info, target):
     }
 
 
-def _columns(problem, combo, out_elements, info):
+def columns(problem, combo, out_elements, info):
     """The tables of columns: panels, and the pieces of them that belong to one phase each."""
     co, nr, step = problem.co, info["nr"], out_elements[-1]
     phases = common.phase_table(combo, out_elements[1:])

@@ -72,6 +72,31 @@ typedef struct {
     const convt_act *act;
 } convt_overlap;
 
+/* Winograd's transform of a tile's window along two axes: rows of `cols` elements, in[y * nx + x] to
+ * out + y * out_y + x * out_x; whole vectors are written. */
+typedef struct {
+    const void *const *in; /* T */
+    void *out;             /* T */
+    ptrdiff_t out_y, out_x;
+    int cols;
+} convt_wino_in;
+
+/* Winograd's transform of products back to outputs along two axes: rows[y * mx + x] = act(outputs(in) + init), where
+ * point (y, x) of the products is at in + y * in_y + x * in_x. Adds 0 times every output to `check`, a vector. */
+typedef struct {
+    const void *in;        /* T */
+    ptrdiff_t in_y, in_x;
+    const void *init;      /* T, whole vectors */
+    void *const *rows;     /* T; NULL is left out */
+    int cols;
+    int stream;            /* whole vectors bypass the caches: every row is vector-aligned */
+    const convt_act *act;  /* NONE, CLIP or LEAKY */
+    void *check;           /* T, one vector */
+} convt_wino_out;
+
+/* Kinds of an axis in `wino_out`: F(1, 1), F(2, 2), F(2, 3), F(3, 2), F(4, 3), F(5, 2), of 1, 3, 4, 4, 6, 6 points. */
+#define CONVT_WINO_KINDS 6
+
 typedef struct {
     int mr[3];             /* rows of a register tile, by vectors in a row of B */
     int nr, vl;            /* columns of a panel, and lanes of a vector of T */
@@ -83,6 +108,8 @@ typedef struct {
     void (*stream)(void *dst, const void *src, size_t bytes); /* a copy of T past the caches */
     void (*fence)(void);   /* makes streamed stores visible to other threads */
     void (*depthwise)(const convt_dw *run);
+    void (*wino_in)(int ny, int nx, const convt_wino_in *tile); /* points per axis: 1, 3, 4 or 6 */
+    void (*wino_out)(int kind_y, int kind_x, const convt_wino_out *tile);
     /* dst[r][c] = src[r * rs + c * cs] converted to E, c < cols; zero for cols <= c < cols_padded. */
     void (*pack)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int cols_padded);
     /* dst[r][c] = src[r * rs + map[c]] as T, c < cols; cols_padded is whole vectors, and what lies beyond cols is free. */
@@ -111,6 +138,13 @@ int convt_isa_count(void);
 const convt_isa *convt_isa_at(int index);
 int convt_isa_available(int index);
 int convt_isa_preferred(int index); /* available, and worth using unasked */
+
+/* Asks for the lines of a row that will be written. */
+static inline void convt_prefetch_row(const char *row, ptrdiff_t bytes)
+{
+    for (ptrdiff_t i = 0; i < bytes; i += 64)
+        __builtin_prefetch(row + i, 1);
+}
 
 #ifdef CONVT_DEBUG
 #include <assert.h>

@@ -1,0 +1,365 @@
+# The Winograd algorithm: phases of two or three taps per axis with fewer multiplications, as GEMMs over transformed tiles.
+# Included by _core.pyx.
+#
+# A class is cut into tiles of m outputs per axis. Per task: a block of tiles is transformed from its input windows, every
+# point of all of them becoming the rows of one GEMM; products are transformed back and stored, panel by panel.
+# Phases with more taps than the transform takes are several windows (splits), which the GEMM sums as depth. Axes that
+# are not transformed have tiles of one output, and each of their taps is a split. At most three axes are transformed.
+
+cdef enum:
+    WINOGRAD_MOST = 216  # points of a tile, of three axes of six
+
+cdef struct WinogradClass:
+    int64_t *tiles        # [nd] tiles along each axis
+    int64_t *outputs      # [nd] outputs of a tile along each axis
+    int64_t noutputs      # of a tile
+    int64_t depth_outputs # of them along the first of three axes
+    int64_t *out_j        # [noutputs][nd] where each is, from the first
+    int64_t *out_at       # [noutputs] offset in the output from the first
+    int64_t axes[3]       # the transformed axes, -1 before them where there are fewer than three
+    int64_t points[3]     # points of a tile along each of them, 1 where -1
+    int64_t kind[3]
+    int64_t rows          # tiles of the batch
+    int64_t block, blocks
+    int64_t *split_in     # [..][nd] first input index of each split's window at the first tile
+    int64_t nchunks
+    int64_t *chunks       # [nchunks][2]: first depth, depth
+    int64_t npanels, panel_block, panel_blocks
+    int64_t *panels       # as of DirectClass
+    int64_t *pieces
+    int64_t *inner
+    int64_t npoints
+    int64_t together      # register tiles that go through all points before their outputs are made
+    size_t point_rows, point_sums  # elements between the points of the transformed rows, and of the sums
+    PackClass *pack       # its taps are (point, window)
+    int64_t first_task, ntasks
+
+
+cdef class WinogradPlan(DirectPlan):
+    """Classes with and without transform: those without are DirectPlan's, and their tasks come first."""
+    cdef WinogradClass *winograd
+    cdef object winograd_structures
+    cdef int64_t direct_tasks
+    cdef int64_t most_block, most_points
+    cdef size_t rows_size, sums_size
+
+    def __init__(self, problem, PackRecipe recipe, in_strides, out_strides, hole, direct, classes):
+        DirectPlan.__init__(self, problem, recipe, in_strides, out_strides, hole, direct)
+        self.algorithm = "winograd"
+        cdef const convt_kernels *k = self.k
+        cdef WinogradClass *c
+        cdef int64_t task = self.tasks, ax, sums
+        self.direct_tasks = task
+        self.winograd_structures = np.zeros(len(classes) * sizeof(WinogradClass), np.uint8)
+        self.winograd = <WinogradClass *>cnp.PyArray_DATA(self.winograd_structures)
+        for i, spec in enumerate(classes):
+            c = &self.winograd[i]
+            c.tiles, c.outputs = self._keep(spec["tiles"]), self._keep(spec["outputs"])
+            c.noutputs, c.out_j, c.out_at = len(spec["out_j"]), self._keep(spec["out_j"]), self._keep(spec["out_at"])
+            c.npoints = 1
+            for ax in range(3):
+                c.axes[ax], c.points[ax], c.kind[ax] = spec["axes"][ax]
+                c.npoints *= c.points[ax]
+            c.depth_outputs = c.outputs[c.axes[0]] if c.axes[0] >= 0 else 1
+            c.rows, c.block, c.blocks = spec["rows"], spec["block"], spec["blocks"]
+            c.split_in = self._keep(spec["split_in"])
+            c.nchunks, c.chunks = len(spec["chunks"]), self._keep(spec["chunks"])
+            c.npanels, c.panels, c.pieces = len(spec["panels"]), self._keep(spec["panels"]), self._keep(spec["pieces"])
+            c.panel_block, c.panel_blocks = spec["panel_block"], spec["panel_blocks"]
+            c.together = spec["together"]
+            c.inner = self._keep(spec["inner"])
+            c.pack = &recipe.classes[<Py_ssize_t>spec["pack"]]
+            # Distances between points that spread them over the sets of the caches.
+            c.point_rows = _apart(c.block * CONVT_LDA, k.t_size)
+            c.point_sums = _apart(c.block * k.nr, k.t_size)
+            sums = 1 if c.nchunks == 1 else c.panel_block
+            self.most_block = max(self.most_block, c.block)
+            self.most_points = max(self.most_points, c.npoints)
+            self.rows_size = max(self.rows_size, _round64(c.npoints * c.point_rows * k.t_size))
+            self.sums_size = max(self.sums_size, _round64(sums * c.npoints * c.point_sums * k.t_size))
+            c.first_task = task
+            c.ntasks = self.groups * c.blocks * c.panel_blocks
+            task += c.ntasks
+        self.tasks = task
+        cdef size_t n = self.rows_size + self.sums_size
+        n += _round64(self.most_block * (self.nd + 3) * sizeof(int64_t))  # where the tiles are
+        n += _round64((CONVT_KC + 16) * k.t_size)  # a row of zeros
+        n += 2 * _round64(k.nr * k.t_size)  # zeros with a sign, and what `check` gathers
+        n += _round64(self.most_points * CONVT_LDA * k.t_size)  # a window on its way to the transform, outputs to the store
+        n += _round64(self.most_points * CONVT_LDA * k.t_size)  # between the transforms of three axes
+        self.workspace = max(self.workspace, n)
+
+    cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
+        if task < self.direct_tasks:
+            DirectPlan.run_task(self, task, call, ws)
+            return
+        if call.refused[0]:  # what another task found makes this one's work useless
+            return
+        cdef const convt_kernels *k = self.k
+        cdef WinogradClass *c = self.winograd
+        while task >= c.first_task + c.ntasks:
+            c += 1
+        task -= c.first_task
+        cdef int64_t t0 = task % c.blocks * c.block
+        cdef int64_t m = min(c.block, c.rows - t0)
+        cdef int64_t p0 = task // c.blocks % c.panel_blocks * c.panel_block
+        cdef int64_t p1 = min(c.npanels, p0 + c.panel_block)
+        cdef int64_t group = task // c.blocks // c.panel_blocks
+
+        cdef char *a = ws
+        ws += self.rows_size
+        cdef char *sums = ws
+        ws += self.sums_size
+        cdef int64_t *where = <int64_t *>ws
+        ws += _round64(self.most_block * (self.nd + 3) * sizeof(int64_t))
+        cdef char *zeros = ws
+        ws += _round64((CONVT_KC + 16) * k.t_size)
+        cdef char *nothing = ws
+        ws += _round64(k.nr * k.t_size)
+        cdef char *check = ws
+        ws += _round64(k.nr * k.t_size)
+        cdef char *window = ws
+        ws += _round64(self.most_points * CONVT_LDA * k.t_size)
+        cdef char *between = ws
+
+        cdef int64_t i, p, q, r, tiles, first, last, r0, r1, columns, n
+        memset(zeros, 0, (CONVT_KC + 16) * k.t_size)
+        memset(check, 0, k.nr * k.t_size)
+        for i in range(k.nr):
+            if k.t_size == 8:
+                (<double *>nothing)[i] = -0.0
+            else:
+                (<float *>nothing)[i] = -0.0
+        self.locate_tiles(c, t0, m, where)
+
+        cdef char *src = call.src + group * self.ci * self.in_c * k.s_size
+        cdef char *dst = call.dst + group * self.co * self.out_c * k.s_size
+        cdef char *bias = call.bias + c.pack.bias + group * c.pack.group_bias
+        cdef char *weights = call.weights + c.pack.weights + group * c.pack.group_weights
+        cdef char *products
+        cdef int64_t depth = c.pack.depth // c.npoints
+        cdef int64_t *panel
+        cdef int64_t chunk, k0, kc
+        cdef bint ask
+        cdef void *rows[MOST_ROWS]
+        cdef convt_tile t
+        t.rows = rows
+        t.act = &self.none
+        t.stream = 0
+        for chunk in range(c.nchunks):
+            k0, kc = c.chunks[2 * chunk], c.chunks[2 * chunk + 1]
+            for r in range(m):
+                self.transform_tile(c, k0, kc, where + r * (self.nd + 3), src, a + r * CONVT_LDA * k.t_size, zeros, window,
+                                    between)
+            t.kc = <int>kc
+            for p in range(p0, p1):
+                panel = c.panels + 5 * p
+                t.nv = <int>((panel[0] + k.vl - 1) // k.vl)
+                columns = t.nv * k.vl
+                t.cols = <int>columns
+                products = sums if c.nchunks == 1 else sums + (p - p0) * c.npoints * c.point_sums * k.t_size
+                tiles = (m + k.mr[t.nv] - 1) // k.mr[t.nv]
+                ask = chunk == c.nchunks - 1 and not self.streamed and self.straight(panel)
+                # A few register tiles at a time go through all points, so that their sums are still in L1 when finished.
+                first = 0
+                while first < tiles:
+                    last = min(tiles, first + c.together)
+                    for q in range(c.npoints):
+                        t.b = weights + (p * k.nr * c.pack.depth + (q * depth + k0) * columns) * k.e_size
+                        for i in range(first, last):
+                            r0, r1 = i * m // tiles, (i + 1) * m // tiles
+                            t.a = a + (q * c.point_rows + r0 * CONVT_LDA) * k.t_size
+                            for r in range(r0, r1):
+                                rows[r - r0] = products + (q * c.point_sums + r * k.nr) * k.t_size
+                            t.init = rows[0] if chunk else nothing
+                            t.init_ld = k.nr if chunk else 0
+                            if ask:
+                                self.prefetch(c, panel, where, r0, r1, q, dst)
+                            k.tile(<int>(r1 - r0), &t)
+                    if chunk == c.nchunks - 1:
+                        for r in range(first * m // tiles, last * m // tiles):
+                            self.finish_tile(c, panel, where + r * (self.nd + 3), products + r * k.nr * k.t_size,
+                                             bias + p * k.nr * k.t_size, dst, window, between, check, nothing)
+                    first = last
+        for i in range(k.vl):
+            if k.t_size == 8:
+                if (<double *>check)[i] != 0:
+                    call.refused[0] = 1
+            elif (<float *>check)[i] != 0:
+                call.refused[0] = 1
+        if self.streamed:
+            k.fence()
+
+    cdef void locate_tiles(self, WinogradClass *c, int64_t t0, int64_t m, int64_t *where) noexcept nogil:
+        """For each tile: its image, the offset of its first output, whether some output is outside, its place per axis."""
+        cdef int64_t r, rest, ax, j, n
+        for r in range(m):
+            rest = t0 + r
+            where[1] = where[2] = 0
+            for ax in range(self.nd - 1, -1, -1):
+                n = c.outputs[ax]
+                j = rest % c.tiles[ax] * n
+                rest = rest // c.tiles[ax]
+                where[3 + ax] = j
+                if j:  # with one j the stride may be anything, and a product with it too
+                    where[1] += self.stride.p[ax] * j * self.out_stride.p[ax]
+                if j < c.inner[2 * ax] or j + n > c.inner[2 * ax + 1]:
+                    where[2] = 1
+            where[0] = rest
+            where[1] += rest * self.out_n
+            where += self.nd + 3
+
+    cdef void transform_tile(self, WinogradClass *c, int64_t k0, int64_t kc, int64_t *where, char *src, char *a,
+                             char *zeros, char *window, char *between) noexcept nogil:
+        """A depth chunk of one tile: split by split, the window's rows by address (or widened, or zeros), transformed."""
+        cdef const convt_kernels *k = self.k
+        cdef bint straight = k.direct_store and self.in_c == 1
+        cdef int64_t depth = k0, split, first, last, ax, i, z, y, x, n, cols
+        cdef int64_t *first_in
+        cdef int64_t at[3][6]
+        cdef bint there[3][6]
+        cdef int64_t base, step
+        cdef bint inside
+        cdef const void *rows[WINOGRAD_MOST]
+        cdef const void *lines[6]
+        cdef convt_wino_in w
+        while depth < k0 + kc:
+            split = depth // self.ci
+            first = depth - split * self.ci
+            last = min(self.ci, first + k0 + kc - depth)
+            cols = last - first
+            first_in = c.split_in + split * self.nd
+            base = where[0] * self.in_n + first * self.in_c
+            inside = True
+            for n in range(3):
+                at[n][0], there[n][0] = 0, True
+            for ax in range(self.nd):
+                i = first_in[ax] + where[3 + ax]
+                step = self.in_stride.p[ax]
+                for n in range(3):
+                    if c.axes[n] == ax:
+                        for x in range(c.points[n]):
+                            there[n][x] = 0 <= i + x < self.in_size.p[ax]
+                            at[n][x] = (i + x) * step if there[n][x] else 0
+                        break
+                else:
+                    if 0 <= i < self.in_size.p[ax]:
+                        base += i * step
+                    else:
+                        inside = False
+            n = 0
+            for z in range(c.points[0]):
+                for y in range(c.points[1]):
+                    for x in range(c.points[2]):
+                        if not (inside and there[0][z] and there[1][y] and there[2][x]):
+                            rows[n] = zeros
+                        else:
+                            rows[n] = src + (base + at[0][z] + at[1][y] + at[2][x]) * k.s_size
+                            if not straight:
+                                k.widen(window + n * CONVT_LDA * k.t_size, 0, rows[n], 0, self.in_c, 1, <int>cols, <int>cols)
+                                rows[n] = window + n * CONVT_LDA * k.t_size
+                        n += 1
+            w.cols = <int>cols
+            n = c.points[1] * c.points[2]
+            if c.points[0] == 1:
+                w.in_ = rows
+                w.out = a + (depth - k0) * k.t_size
+                w.out_y, w.out_x = c.points[2] * c.point_rows, c.point_rows
+                k.wino_in(<int>c.points[1], <int>c.points[2], &w)
+            else:
+                w.out_y, w.out_x = c.points[2] * CONVT_LDA, CONVT_LDA
+                for z in range(c.points[0]):
+                    w.in_ = rows + z * n
+                    w.out = between + z * n * CONVT_LDA * k.t_size
+                    k.wino_in(<int>c.points[1], <int>c.points[2], &w)
+                w.in_ = lines
+                w.out_y, w.out_x = 0, n * c.point_rows
+                for i in range(n):
+                    for z in range(c.points[0]):
+                        lines[z] = between + (z * n + i) * CONVT_LDA * k.t_size
+                    w.out = a + (i * c.point_rows + depth - k0) * k.t_size
+                    k.wino_in(1, <int>c.points[0], &w)
+            depth += cols
+
+    cdef void finish_tile(self, WinogradClass *c, int64_t *panel, int64_t *where, char *products, char *bias, char *dst,
+                          char *window, char *between, char *check, char *nothing) noexcept nogil:
+        """One tile of one panel: products to outputs, to where they go."""
+        cdef const convt_kernels *k = self.k
+        cdef int64_t width = 3 + 2 * self.nd, z, n, p
+        cdef int64_t plane = c.noutputs // c.depth_outputs
+        cdef int64_t *piece = c.pieces + panel[3] * width
+        cdef bint edge = where[2]
+        cdef bint straight = self.straight(panel) and (not edge or panel[4] - panel[3] == 1)
+        cdef void *rows[WINOGRAD_MOST]
+        cdef void *planes[WINOGRAD_MOST]
+        cdef void *line[6]
+        cdef convt_wino_out w
+        for n in range(c.noutputs):
+            if not straight:
+                rows[n] = window + n * k.nr * k.t_size
+            elif edge and not self.shows(c, piece, where, n):
+                rows[n] = NULL
+            else:
+                rows[n] = dst + (where[1] + panel[2] + c.out_at[n]) * k.s_size
+        w.check = check
+        w.in_y, w.in_x = c.points[2] * c.point_sums, c.point_sums
+        if c.points[0] > 1:  # first each plane of points, into `between`; what is left is a line of planes
+            for n in range(c.points[0] * plane):
+                planes[n] = between + n * k.nr * k.t_size
+            w.act, w.stream, w.init = &self.none, 0, nothing
+            w.cols = <int>((panel[0] + k.vl - 1) // k.vl * k.vl)
+            for z in range(c.points[0]):
+                w.in_ = products + z * c.points[1] * c.points[2] * c.point_sums * k.t_size
+                w.rows = planes + z * plane
+                k.wino_out(<int>c.kind[1], <int>c.kind[2], &w)
+            w.in_x = plane * k.nr
+        w.act = &self.act if straight else &self.none
+        w.stream = straight and self.streamed and not (<size_t>(dst + panel[2] * k.s_size)) % self.streamed
+        w.init, w.cols = bias, <int>panel[0]
+        if c.points[0] == 1:
+            w.in_, w.rows = products, rows
+            k.wino_out(<int>c.kind[1], <int>c.kind[2], &w)
+        else:
+            w.rows = line
+            for n in range(plane):
+                w.in_ = between + n * k.nr * k.t_size
+                for z in range(c.depth_outputs):
+                    line[z] = rows[z * plane + n]
+                k.wino_out(0, <int>c.kind[0], &w)
+        if straight:
+            return
+        for p in range(panel[3], panel[4]):
+            piece = c.pieces + p * width
+            for n in range(c.noutputs):
+                rows[n] = NULL
+                if not edge or self.shows(c, piece, where, n):
+                    rows[n] = dst + (where[1] + piece[2] + c.out_at[n]) * k.s_size
+            k.store(rows, self.out_c, window + piece[0] * k.t_size, k.nr, <int>c.noutputs, <int>piece[1], &self.act)
+
+    cdef bint straight(self, int64_t *panel) noexcept nogil:
+        """Whether a panel's vectors go into the output as they are."""
+        return self.k.direct_store and self.out_c == 1 and self.act.code <= CONVT_LEAKY and panel[1]
+
+    cdef bint shows(self, WinogradClass *c, int64_t *piece, int64_t *where, int64_t n) noexcept nogil:
+        """Whether an output of a tile is inside the window for a piece's phase."""
+        cdef int64_t ax, j
+        for ax in range(self.nd):
+            j = where[3 + ax] + c.out_j[n * self.nd + ax]
+            if j < piece[3 + 2 * ax] or j >= piece[4 + 2 * ax]:
+                return False
+        return True
+
+    cdef void prefetch(self, WinogradClass *c, int64_t *panel, int64_t *where, int64_t first, int64_t last, int64_t q,
+                       char *dst) noexcept nogil:
+        """Asks for a share of the outputs of some tiles, so that they are there when all points are multiplied."""
+        cdef int64_t n, r
+        for n in range(q * c.noutputs // c.npoints, (q + 1) * c.noutputs // c.npoints):
+            for r in range(first, last):
+                convt_prefetch_row(dst + (where[r * (self.nd + 3) + 1] + panel[2] + c.out_at[n]) * self.k.s_size,
+                                   panel[0] * self.k.s_size)
+
+
+cdef size_t _apart(size_t elements, size_t size):
+    """A distance of at least so many elements, five cache lines more than a multiple of 4 KiB."""
+    cdef size_t lines = _round64(elements * size) // 64
+    return (lines + (69 - lines % 64) % 64) * 64 // size

@@ -1,0 +1,308 @@
+"""winograd: phases of two or three taps an axis, with fewer multiplications than taps.
+
+A phase of r taps done m outputs at a time needs m + r - 1 multiplications instead of m * r: F(m, r). Phases of more taps
+are several such windows, summed as depth of the GEMM. Axes and phases of one tap stay as they are; classes that gain
+nothing run as those of `direct`.
+
+The key of its weights is ``("winograd", merge, schemes)``: on which axes phases are merged, and for each class, by the
+numbers of its phase groups, the transform of each axis.
+"""
+
+import functools
+import itertools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import _config, _core, _phases
+from .._problem import ITEMSIZE
+from . import common, direct
+
+LIMIT = "it wants float32 or float64 and a phase of two or more taps one input apart, on an axis with two outputs or more"
+
+
+@dataclass(frozen=True)
+class Transform:
+    """F(outputs, taps): how one axis is transformed."""
+
+    kind: int  # of the kernels
+    outputs: int
+    taps: int
+    finite_points: tuple  # and infinity, but for the plain one
+    norms: tuple  # what the weights are scaled with at each of them
+
+    @property
+    def points(self):
+        return max(1, self.outputs + self.taps - 1)
+
+    def weights(self):
+        """[point][tap] of the transform of the filter."""
+        if self.taps == 1:
+            return np.ones((1, 1))
+        rows = [[norm * a**tap for tap in range(self.taps)] for a, norm in zip(self.finite_points, self.norms, strict=True)]
+        return np.array([*rows, [0.0] * (self.taps - 1) + [1.0]])
+
+
+_FOUR = (0, 1, -1), (1, 1 / 2, 1 / 2)
+_SIX = (0, 1, -1, 2, -2), (1 / 4, -1 / 6, -1 / 6, 1 / 24, 1 / 24)
+PLAIN = Transform(0, 1, 1, (), ())
+KINDS = (
+    PLAIN,
+    Transform(1, 2, 2, (0, 1), (1, 1)),
+    Transform(2, 2, 3, *_FOUR),
+    Transform(3, 3, 2, *_FOUR),
+    Transform(4, 4, 3, *_SIX),
+    Transform(5, 5, 2, *_SIX),
+)
+SMALL = KINDS[1:4]  # what "auto" may use: as exact as the direct sum
+LARGE = KINDS[4:]
+
+_MOST_AXES = 3
+_BLOCK_BYTES = 1 << 20  # transformed inputs of a task, about
+_SUMS_BYTES = 1 << 19  # its products between depth chunks
+import os
+TOG=int(os.environ.get('TOG','16'))
+_MAX_BLOCK = 168  # tiles
+
+
+def cost(problem, kinds=SMALL):
+    return _choice(problem, kinds, _core.isa())[0]
+
+
+def recipe(attributes, filter, bias, key):
+    return Recipe(attributes, filter, bias, key)
+
+
+def make(problem, recipe, packed, in_strides, out_strides, kinds=SMALL, name="winograd"):
+    total, merge, groups, classes, schemes = _choice(problem, kinds, _core.isa())
+    key = (name, merge, tuple(schemes.items()))
+    if not packed(key).finite:  # as the filter is, or as its transform has become
+        return direct.make(problem, recipe, packed, in_strides, out_strides)
+    info = _core.kernel_info(problem.dtype)
+    out_elements = [s // ITEMSIZE[problem.dtype] for s in out_strides]
+    target = total / (4 * _config.get_num_threads())
+    plain, transformed, hole = [], [], False
+    packs = {numbers: n for n, numbers in enumerate(schemes)}
+    for combo in itertools.product(*classes):
+        numbers = tuple(c.group for c in combo)
+        if min(numbers) < 0:
+            hole = True
+            continue
+        chosen = [g[n] for g, n in zip(groups, numbers, strict=True)]
+        if any(schemes[numbers]):
+            make_class, to = functools.partial(_class, scheme=schemes[numbers]), transformed
+        else:
+            make_class, to = direct.class_tables, plain
+        to.append(make_class(problem, combo, chosen, packs[numbers], out_elements, info, target))
+    for specs in (plain, transformed):
+        specs.sort(key=lambda spec: -spec["work"])
+    return _core.WinogradPlan(problem, recipe(key).panels, in_strides, out_strides, hole, plain, transformed), key
+
+
+@functools.lru_cache(maxsize=256)
+def _choice(problem, kinds, isa):
+    """The cheapest way: (cost, merge, groups, classes, scheme of each class by its numbers); cost infinite if there is none."""
+    rank = problem.rank
+    best = (math.inf, None, None, None, None)
+    if problem.dtype not in ("float32", "float64") or problem.batch * problem.co * problem.ci == 0:
+        return best
+    info = _core.kernel_info(problem.dtype)
+    phases = math.prod(min(s, o) for s, o in zip(problem.strides, problem.out_sizes, strict=True))
+    for merge in sorted({(False,) * rank, (False,) * (rank - 1) + (True,), (True,) * rank}, reverse=True):
+        if phases > 256 and not all(merge):
+            continue
+        groups, classes = common.axes(problem, merge, (False,) * rank)
+        if math.prod(map(len, classes)) > common.MANY_CLASSES // 8:
+            continue
+        total, schemes, losses = 0.0, {}, []
+        for combo in itertools.product(*classes):
+            numbers = tuple(c.group for c in combo)
+            if min(numbers) < 0:
+                continue
+            offsets = [g[n].offsets for g, n in zip(groups, numbers, strict=True)]
+            cost, scheme = min(_schemes(problem, combo, offsets, kinds, info), default=(math.inf, None))
+            plain = direct.classes_cost(problem, [[c] for c in combo], info)
+            total += min(cost, plain)
+            schemes[numbers] = scheme if cost < plain else (0,) * rank
+            losses.append((cost - plain, numbers, scheme))
+        if not any(map(any, schemes.values())):  # asked for by name, it is used where it loses least
+            loss, numbers, scheme = min(losses, default=(math.inf, None, None))
+            total += loss
+            schemes[numbers] = scheme
+        if total < best[0]:
+            best = (total, merge, groups, classes, schemes)
+    return best
+
+
+def _schemes(problem, combo, offsets, kinds, info):
+    """The ways to transform a class that are worth a look, as (cost, kind of each axis)."""
+    axes = []
+    for c, offs in zip(combo, offsets, strict=True):
+        fits = []
+        if c.count > 1 and all(b - a == 1 for a, b in itertools.pairwise(offs)):
+            fits = [t for t in kinds if t.taps <= len(offs)]
+        products = lambda t: t.points * -(-len(offs) // t.taps) * -(-c.count // t.outputs)  # noqa: B023, E731
+        axes.append([PLAIN, *sorted(fits, key=products)[:1]])
+    for scheme in itertools.product(*axes):
+        if 0 < sum(t is not PLAIN for t in scheme) <= _MOST_AXES:
+            yield _class_cost(problem, combo, offsets, scheme, info), tuple(t.kind for t in scheme)
+
+
+def _sizes(problem, combo, offsets, scheme):
+    """(tiles per axis, tiles, points of a tile, windows that are summed, columns) of a class."""
+    tiles = [-(-c.count // t.outputs) for c, t in zip(combo, scheme, strict=True)]
+    points = math.prod(t.points for t in scheme)
+    splits = math.prod(-(-len(offs) // t.taps) for offs, t in zip(offsets, scheme, strict=True))
+    columns = problem.co * math.prod(len(c.first_out) for c in combo)
+    return tiles, problem.batch * math.prod(tiles), points, splits, columns
+
+
+def _class_cost(problem, combo, offsets, scheme, info):
+    """Cycles: the GEMMs, the transforms, and weights that come from beyond the caches once per block."""
+    _, rows, points, splits, columns = _sizes(problem, combo, offsets, scheme)
+    depth = splits * problem.ci
+    block, _, panel_blocks = _blocks(rows, points, depth, columns, 1, info)
+    outputs = math.prod(t.outputs for t in scheme)
+    vectors = lambda n: -(-n // info["vl"])  # noqa: E731
+    gemm = points * common.tile_cost(rows, columns, depth, info)
+    read = rows * splits * (vectors(problem.ci) * 3.5 * points + 80) * panel_blocks
+    write = rows * (vectors(columns) * (2 * points + 2.5 * outputs) + -(-columns // info["nr"]) * 60)
+    weights = points * depth * columns * info["e_size"] * -(-rows // block) / 16
+    return (gemm + read + write + weights + 500) * problem.groups
+
+
+def _blocks(rows, points, depth, columns, pieces, info):
+    """(tiles of a block, panels of a task, blocks of panels) so that there are at least so many tasks, about."""
+    size, nr = info["t_size"], info["nr"]
+    high = info["mr"][nr // info["vl"]]
+    panels = -(-columns // nr)
+    kc = min(depth, _core.KC)
+    block = _BLOCK_BYTES // (points * kc * size)
+    block = max(high, min(_MAX_BLOCK, block // high * high))
+    block = min(rows, block)
+    blocks = max(-(-rows // block), min(pieces, rows // (2 * high)))
+    block = -(-rows // blocks)
+    blocks = -(-rows // block)
+    panel_block = panels
+    if depth > kc:
+        panel_block = min(panels, max(1, _SUMS_BYTES // (points * block * nr * size)))
+    panel_block = min(panel_block, max(min(4, panels), -(-panels * blocks // pieces)))
+    panel_blocks = -(-panels // panel_block)
+    return block, -(-panels // panel_blocks), panel_blocks
+
+
+def _class(problem, combo, chosen, pack, out_elements, info, target, scheme):
+    """The tables of a transformed class for WinogradPlan."""
+    scheme = [KINDS[kind] for kind in scheme]
+    offsets = [g.offsets for g in chosen]
+    tiles, rows, points, splits, columns = _sizes(problem, combo, offsets, scheme)
+    depth = splits * problem.ci
+    work = points * common.tile_cost(rows, columns, depth, info)
+    pieces = max(1, math.ceil(work / max(target, 1.0)))
+    block, panel_block, panel_blocks = _blocks(rows, points, depth, columns, pieces, info)
+    panels, piece_table = direct.columns(problem, combo, out_elements, info)
+    windows = [
+        [c.start - offs[0] - n * t.taps - (t.taps - 1) for n in range(-(-len(offs) // t.taps))]
+        if t is not PLAIN
+        else [c.start - off for off in offs]
+        for c, offs, t in zip(combo, offsets, scheme, strict=True)
+    ]
+    active = [(ax, t.points, t.kind) for ax, t in enumerate(scheme) if t is not PLAIN]
+    places = list(itertools.product(*(range(t.outputs) for t in scheme)))
+    steps = [s * out if t is not PLAIN else 0 for s, out, t in zip(problem.strides, out_elements[1:-1], scheme, strict=True)]
+    chunks = -(-depth // _core.KC)
+    step = -(-depth // chunks)
+    return {
+        "tiles": tiles,
+        "outputs": [t.outputs for t in scheme],
+        "out_j": places,
+        "out_at": [sum(j * step for j, step in zip(place, steps, strict=True)) for place in places],
+        "axes": [(-1, 1, 0)] * (3 - len(active)) + active,
+        "rows": rows,
+        "block": block,
+        "blocks": -(-rows // block),
+        "split_in": list(itertools.product(*windows)),
+        "chunks": [(k, min(step, depth - k)) for k in range(0, depth, step)],
+        "panels": panels,
+        "pieces": piece_table,
+        "panel_block": panel_block,
+        "panel_blocks": panel_blocks,
+        "together": 1 if points <= TOG else rows,
+        "inner": [(max(lo for lo, _ in c.valid), min(hi for _, hi in c.valid)) for c in combo],
+        "pack": pack,
+        "work": work / (-(-rows // block) * panel_blocks),
+    }
+
+
+class Recipe:
+    """How weights are transformed and packed: ``panels`` is the recipe of their panels."""
+
+    def __init__(self, attributes, filter, bias, key):
+        _, merge, schemes = key
+        self._shape, self._strides = filter.shape, filter.strides
+        groups = [
+            _phases.phase_groups(k, s, d, m)
+            for k, s, d, m in zip(attributes.kernel, attributes.strides, attributes.dilations, merge, strict=True)
+        ]
+        self._matrices, classes, first = [], [], 0
+        for numbers, scheme in schemes:
+            axes = [
+                _matrix(g[n], KINDS[kind], k)
+                for g, n, kind, k in zip(groups, numbers, scheme, attributes.kernel, strict=True)
+            ]
+            self._matrices.append([m for m, _ in axes])
+            classes.append(first + _slices([table for _, table in axes]))
+            first += math.prod(len(m) for m, _ in axes)
+        self._count = first
+        self.panels = _core.PackRecipe(attributes.dtype, self._slots(filter.dtype), bias, classes)
+
+    def _slots(self, dtype):
+        """An empty array for the transformed filter, (groups, ci, co, slices)."""
+        return np.moveaxis(np.empty((self._count, *self._shape[:3]), dtype), 0, -1)
+
+    def pack(self, filter, bias, threads):
+        """The weights of a filter with the shape and strides that this was made for."""
+        filter = np.lib.stride_tricks.as_strided(filter, self._shape, self._strides, writeable=False)
+        slots = self._slots(filter.dtype)
+        rank = filter.ndim - 3
+        step = max(1, (1 << 22) // max(1, self._count * self._shape[0] * self._shape[2]))
+        with np.errstate(all="ignore"):
+            for c in range(0, self._shape[1], step):
+                source = np.ascontiguousarray(np.moveaxis(filter[:, c : c + step], (0, 1, 2), (-3, -2, -1)))
+                first = 0
+                for matrices in self._matrices:
+                    made = source
+                    for ax, matrix in enumerate(matrices):
+                        made = np.moveaxis(np.tensordot(matrix.astype(filter.dtype), made, (1, ax)), 0, ax)
+                    count = math.prod(map(len, matrices))
+                    made = made.reshape(count, *made.shape[rank:])
+                    slots[:, c : c + step, :, first : first + count] = np.moveaxis(made, 0, -1)
+                    first += count
+        return self.panels.pack(slots, bias, threads)
+
+
+def _matrix(group, transform, kernel):
+    """``(matrix, table)`` of one axis: [slice][kernel tap], and the slice of each [point][window][phase]."""
+    taps = np.asarray(group.taps)
+    phases, count = taps.shape
+    windows = -(-count // transform.taps)
+    weights = transform.weights()
+    table = np.arange(transform.points * windows * phases).reshape(transform.points, windows, phases)
+    matrix = np.zeros((table.size, kernel))
+    for (point, window, phase), n in np.ndenumerate(table):
+        for tap in range(transform.taps):
+            u = window * transform.taps + transform.taps - 1 - tap  # windows ascend in inputs, taps descend
+            if u < count:
+                matrix[n, taps[phase, u]] += weights[point, tap]
+    return matrix, table
+
+
+def _slices(tables):
+    """The pack class of a class: [phase][(point, window)] of its slices."""
+    whole = np.full((1, 1, 1), 0)
+    for table in tables:
+        p, w, f = table.shape
+        whole = whole[:, None, :, None, :, None] * table.size + table[None, :, None, :, None, :]
+        whole = whole.reshape(whole.shape[0] * p, -1, whole.shape[4] * f)
+    return whole.reshape(-1, whole.shape[2]).T

@@ -1,0 +1,170 @@
+/* Winograd's transforms, an axis or two at a time. The includer defines T, V, VL, V_(op), FN(name).
+ *
+ * F(m, r) on n = m + r - 1 points gives m outputs of a filter of r taps. The points are 0, 1, infinity for n = 3, -1 too for
+ * n = 4, 2 and -2 too for n = 6. What an axis reads depends on n alone, what it writes on n and m. n = m = 1 leaves an
+ * axis as it is. Weights are transformed to match in _plans/winograd.py.
+ */
+INLINE void FN(wino_read)(const int n, V *d)
+{
+    if (n == 3) {
+        d[0] -= d[1];
+        d[2] -= d[1];
+    } else if (n == 4) {
+        const V d1 = d[1], d2 = d[2];
+        d[0] -= d2;
+        d[1] = d1 + d2;
+        d[2] = d2 - d1;
+        d[3] -= d1;
+    } else if (n == 6) {
+        const V four = V_(set1)(4), five = V_(set1)(5);
+        const V d1 = d[1], d2 = d[2], d3 = d[3], d4 = d[4];
+        const V even = d4 - d2, odd = (d3 - d1) + (d3 - d1), even4 = d4 - four * d2, odd4 = d3 - four * d1;
+        d[0] = four * d[0] - five * d2 + d4;
+        d[1] = even4 + odd4;
+        d[2] = even4 - odd4;
+        d[3] = even + odd;
+        d[4] = even - odd;
+        d[5] = four * d1 - five * d3 + d[5];
+    }
+}
+
+INLINE void FN(wino_write)(const int n, const int m, V *p)
+{
+    if (n == 3) {
+        p[0] += p[1];
+        p[1] += p[2];
+    } else if (n == 4) {
+        const V sum = p[1] + p[2], difference = p[1] - p[2];
+        p[0] += sum;
+        p[1] = difference;
+        if (m == 2)
+            p[1] += p[3];
+        else
+            p[2] = sum + p[3];
+    } else if (n == 6) {
+        const V one = p[1] + p[2], minus = p[1] - p[2], two = p[3] + p[4], four = p[3] - p[4], last = p[5];
+        V y[5];
+        y[0] = p[0] + (one + two);
+        y[1] = minus + V_(set1)(2) * four;
+        y[2] = one + V_(set1)(4) * two;
+        y[3] = minus + V_(set1)(8) * four;
+        y[4] = one + V_(set1)(16) * two;
+        y[m - 1] += last;
+#pragma GCC unroll 5
+        for (int i = 0; i < m; i++)
+            p[i] = y[i];
+    }
+}
+
+INLINE void FN(wino_in_yx)(const int ny, const int nx, const convt_wino_in *w)
+{
+    const ptrdiff_t out_y = w->out_y, out_x = w->out_x; /* the compiler can't tell that stores leave them alone */
+    for (int c = 0; c < w->cols; c += VL) {
+        const int lanes = w->cols - c;
+        T *out = (T *)w->out + c;
+        V d[6][6];
+#pragma GCC unroll 6
+        for (int y = 0; y < ny; y++) {
+#pragma GCC unroll 6
+            for (int x = 0; x < nx; x++) {
+                const T *in = (const T *)w->in[y * nx + x] + c;
+                d[y][x] = lanes >= VL ? V_(load)(in) : V_(loadn)(in, lanes);
+            }
+            FN(wino_read)(nx, d[y]);
+        }
+#pragma GCC unroll 6
+        for (int x = 0; x < nx; x++) {
+            V column[6];
+#pragma GCC unroll 6
+            for (int y = 0; y < ny; y++)
+                column[y] = d[y][x];
+            FN(wino_read)(ny, column);
+#pragma GCC unroll 6
+            for (int y = 0; y < ny; y++)
+                V_(store)(out + y * out_y + x * out_x, column[y]);
+        }
+    }
+}
+
+INLINE void FN(wino_out_yx)(const int ny, const int my, const int nx, const int mx, const convt_wino_out *w)
+{
+    const ptrdiff_t in_y = w->in_y, in_x = w->in_x;
+    for (int c = 0; c < w->cols; c += VL) {
+        const int lanes = w->cols - c;
+        const T *in = (const T *)w->in + c;
+        const V init = V_(load)((const T *)w->init + c);
+        V p[6][6], check = V_(load)((const T *)w->check);
+#pragma GCC unroll 6
+        for (int y = 0; y < ny; y++) {
+#pragma GCC unroll 6
+            for (int x = 0; x < nx; x++)
+                p[y][x] = V_(load)(in + y * in_y + x * in_x);
+            FN(wino_write)(nx, mx, p[y]);
+        }
+#pragma GCC unroll 6
+        for (int x = 0; x < mx; x++) {
+            V column[6];
+#pragma GCC unroll 6
+            for (int y = 0; y < ny; y++)
+                column[y] = p[y][x];
+            FN(wino_write)(ny, my, column);
+#pragma GCC unroll 6
+            for (int y = 0; y < my; y++) {
+                T *to = w->rows[y * mx + x];
+                check = V_(fma)(column[y], V_(set1)(0), check); /* NaN from here on where it is not finite */
+                if (!to)
+                    continue;
+                const V out = V_(act_simple)(column[y] + init, w->act);
+                if (lanes < VL)
+                    V_(storen)(to + c, out, lanes);
+                else if (w->stream)
+                    V_(stream)(to + c, out);
+                else
+                    V_(store)(to + c, out);
+            }
+        }
+        V_(store)((T *)w->check, check);
+    }
+}
+
+/* Kinds of an axis, CONVT_WINO_KINDS of them: X(kind, n, m). */
+#define AXES(X, ...) X(0, 1, 1, __VA_ARGS__) X(1, 3, 2, __VA_ARGS__) X(2, 4, 2, __VA_ARGS__) X(3, 4, 3, __VA_ARGS__) \
+    X(4, 6, 4, __VA_ARGS__) X(5, 6, 5, __VA_ARGS__)
+#define AXES2(X, ...) X(0, 1, 1, __VA_ARGS__) X(1, 3, 2, __VA_ARGS__) X(2, 4, 2, __VA_ARGS__) X(3, 4, 3, __VA_ARGS__) \
+    X(4, 6, 4, __VA_ARGS__) X(5, 6, 5, __VA_ARGS__)
+#define OUT_X(kx, nx, mx, ky, ny, my) \
+    static void FN(wino_out_##ky##_##kx)(const convt_wino_out *w) { FN(wino_out_yx)(ny, my, nx, mx, w); }
+#define OUT_Y(ky, ny, my, unused) AXES2(OUT_X, ky, ny, my)
+AXES(OUT_Y, )
+#define ENTRY_X(kx, nx, mx, ky) FN(wino_out_##ky##_##kx),
+#define ENTRY_Y(ky, ny, my, unused) {AXES2(ENTRY_X, ky)},
+static void (*const FN(wino_outs)[CONVT_WINO_KINDS][CONVT_WINO_KINDS])(const convt_wino_out *) = {AXES(ENTRY_Y, )};
+#undef AXES
+#undef AXES2
+#undef OUT_X
+#undef OUT_Y
+#undef ENTRY_X
+#undef ENTRY_Y
+
+#define POINTS(X, y) X(y, 1) X(y, 3) X(y, 4) X(y, 6)
+#define IN(y, x) \
+    static void FN(wino_in_##y##_##x)(const convt_wino_in *w) { FN(wino_in_yx)(y, x, w); }
+POINTS(IN, 1) POINTS(IN, 3) POINTS(IN, 4) POINTS(IN, 6)
+#define ENTRY(y, x) [x] = FN(wino_in_##y##_##x),
+static void (*const FN(wino_ins)[7][7])(const convt_wino_in *) = {
+    [1] = {POINTS(ENTRY, 1)}, [3] = {POINTS(ENTRY, 3)}, [4] = {POINTS(ENTRY, 4)}, [6] = {POINTS(ENTRY, 6)}};
+#undef POINTS
+#undef IN
+#undef ENTRY
+
+static void FN(wino_in)(int ny, int nx, const convt_wino_in *w)
+{
+    CONVT_ASSERT(ny >= 1 && ny <= 6 && nx >= 1 && nx <= 6 && FN(wino_ins)[ny][nx]);
+    FN(wino_ins)[ny][nx](w);
+}
+
+static void FN(wino_out)(int kind_y, int kind_x, const convt_wino_out *w)
+{
+    CONVT_ASSERT(kind_y >= 0 && kind_y < CONVT_WINO_KINDS && kind_x >= 0 && kind_x < CONVT_WINO_KINDS);
+    FN(wino_outs)[kind_y][kind_x](w);
+}
