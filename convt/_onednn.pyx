@@ -18,24 +18,21 @@ such plans look at their input first, and refuse what is not finite.
 
 Bias and activation are fused, but where that would be wrong (see `_fuses_right`): there they are a primitive of their own.
 
-In parts: _onednn_api.pxi (the C API), _onednn_library.pxi (finding and opening it), _onednn_primitive.pxi (problems in its
-words), _onednn_weights.pxi (weights and arguments), and here the plan, which runs them.
+In parts: _onednn_api.pxi (the C API), _onednn_file.py and _onednn_library.pxi (finding and opening it),
+_onednn_primitive.pxi (problems in its words), _onednn_weights.pxi (weights and arguments), and here the plan, which runs them.
 """
 
 import collections
 import os
-import struct
-import sys
 import threading
 from dataclasses import replace
-from pathlib import Path
 
 cimport numpy as cnp
 from libc.stdint cimport int64_t, uintptr_t
 
 import numpy as np
 
-from . import _check, _core
+from . import _check, _core, _onednn_file
 from ._errors import BackendUnavailableError
 from ._problem import ITEMSIZE, NUMPY_DTYPE
 

@@ -1,4 +1,4 @@
-# Finding the library, opening it, and its threads.
+# The library: opening it, and its threads.
 # Included by _onednn.pyx.
 
 INSTALL = 'pip install "convt[onednn]"'
@@ -34,7 +34,7 @@ def library():
         with _lock:
             if _library is None:
                 try:
-                    _library = _open(_where())
+                    _library = _open(_onednn_file.where())
                 except BackendUnavailableError as error:
                     _library = error
     if isinstance(_library, Exception):
@@ -58,27 +58,13 @@ def describe():
         return f"not available: {error}"
 
 
-def _where():
-    """The path to open."""
-    asked = os.environ.get("CONVT_ONEDNN_LIB")
-    if asked:
-        return asked
-    import importlib.metadata  # here, as it is slow to load
-
-    places = [Path(sys.prefix, "lib", "libdnnl.so.3")]
-    try:
-        places += [f.locate() for f in importlib.metadata.files("onednn-cpu-gomp") or () if f.name == "libdnnl.so.3"]
-    except importlib.metadata.PackageNotFoundError:
-        pass
-    return next((str(place.resolve()) for place in map(Path, places) if place.exists()), "libdnnl.so.3")
-
-
 cdef _open(str path):
     global _engine, _omp_get_max_threads, _omp_set_num_threads
     source = "CONVT_ONEDNN_LIB:" if os.environ.get("CONVT_ONEDNN_LIB") else "backend: got 'onednn', but"
     wanted = f"wanted oneDNN 3.x: {INSTALL}, or set CONVT_ONEDNN_LIB to the path of libdnnl.so.3"
-    if _cut_short(path):
-        raise BackendUnavailableError(f"{source} {path} ends before what its ELF header announces; {wanted}")
+    harm = _onednn_file.harm(path)
+    if harm:
+        raise BackendUnavailableError(f"{source} {path} is damaged: a process that opened it ended with {harm}; {wanted}")
     cdef void *handle = dlopen(os.fsencode(path), RTLD_NOW | RTLD_LOCAL)
     if handle == NULL:
         raise BackendUnavailableError(f"{source} {dlerror().decode(errors='replace')}; {wanted}")
@@ -106,26 +92,6 @@ cdef _open(str path):
         raise BackendUnavailableError(f"{source} {path}: dnnl_engine_create says {_status(status)}; {wanted}")
     isa = _api.dnnl_get_effective_cpu_isa()
     return {"version": version, "path": path, "threading": runtime, "isa": _ISAS.get(isa, hex(isa))}
-
-
-cdef bint _cut_short(str path):
-    """Whether a 64-bit ELF file ends before one of its segments does: opening it would end in a bus error."""
-    try:
-        size = os.path.getsize(path)
-        with open(path, "rb") as file:
-            head = file.read(64)
-            if len(head) < 64 or head[:6] != b"\x7fELF\x02\x01":
-                return False  # dlopen has words for what is no ELF file at all
-            offset, = struct.unpack_from("<Q", head, 32)
-            step, count = struct.unpack_from("<HH", head, 54)
-            file.seek(offset)
-            table = file.read(step * count)
-    except OSError:
-        return False
-    if step < 56 or len(table) < step * count:
-        return True
-    segments = (struct.unpack_from("<QQQQ", table, step * n + 8) for n in range(count))  # offset, addresses, size
-    return any(start + length > size for start, _, _, length in segments)
 
 
 def _status(unsigned status):
