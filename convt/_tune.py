@@ -6,7 +6,7 @@ import time
 _SECONDS = 0.5  # how long `measure` goes on with what is near the best
 _ROUNDS = 4  # and how often at least
 _TRIAL = 0.05  # seconds that nothing is given up before, lest something else on the machine decide
-_BURST = 0.005  # seconds of calls in a row, so that they find in the caches what they would find in use
+_BURST = 0.03  # seconds of calls in a row: they find in the caches what they would in use only after some calls
 
 
 def measure(runs):
