@@ -40,6 +40,11 @@ def gather_cost(rows, depth, taps, info):
     return rows * (2.0 * depth / info["vl"] + 2.0 * taps)
 
 
+def weights_cost(count, times, info):
+    """Cycles that the multiply-adds wait for weights which come from beyond L2, so many times."""
+    return count * info["e_size"] * times / 16
+
+
 def pack_classes(attributes, merge):
     """For each choice of one phase group per axis that ``merge`` speaks of: its taps, [phase][tap] flat kernel indices."""
     groups = [

@@ -88,6 +88,7 @@ def classes_cost(problem, classes, info):
         taps = math.prod(c.tap_range[1] - c.tap_range[0] for c in combo)
         depth = taps * problem.ci
         total += common.tile_cost(rows, phases * problem.co, depth, info) + common.gather_cost(rows, depth, taps, info) + 200
+        total += common.weights_cost(depth * phases * problem.co, -(-rows // _MAX_BLOCK), info)
         if phases > 1 and problem.co % info["nr"]:  # panels of several phases are stored piece by piece
             total += rows * 12.0 * phases / len(combo[-1].first_out)
     return total * problem.groups

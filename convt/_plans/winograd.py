@@ -59,10 +59,8 @@ SMALL = KINDS[1:4]  # what "auto" may use: as exact as the direct sum
 LARGE = KINDS[4:]
 
 _MOST_AXES = 3
-_BLOCK_BYTES = 1 << 20  # transformed inputs of a task, about
-_SUMS_BYTES = 1 << 19  # its products between depth chunks
-import os
-TOG=int(os.environ.get('TOG','16'))
+_BLOCK_BYTES = 5 << 17
+_SUMS_BYTES = 1 << 19
 _MAX_BLOCK = 168  # tiles
 
 
@@ -168,7 +166,7 @@ def _class_cost(problem, combo, offsets, scheme, info):
     gemm = points * common.tile_cost(rows, columns, depth, info)
     read = rows * splits * (vectors(problem.ci) * 3.5 * points + 80) * panel_blocks
     write = rows * (vectors(columns) * (2 * points + 2.5 * outputs) + -(-columns // info["nr"]) * 60)
-    weights = points * depth * columns * info["e_size"] * -(-rows // block) / 16
+    weights = common.weights_cost(points * depth * columns, -(-rows // block), info)
     return (gemm + read + write + weights + 500) * problem.groups
 
 
@@ -228,7 +226,7 @@ def _class(problem, combo, chosen, pack, out_elements, info, target, scheme):
         "pieces": piece_table,
         "panel_block": panel_block,
         "panel_blocks": panel_blocks,
-        "together": 1 if points <= TOG else rows,
+        "together": 1 if points <= 16 else rows,
         "inner": [(max(lo for lo, _ in c.valid), min(hi for _, hi in c.valid)) for c in combo],
         "pack": pack,
         "work": work / (-(-rows // block) * panel_blocks),
