@@ -295,7 +295,8 @@ def conv_transpose(
     backend : "auto", "native", "onednn", "reference" or, in `ConvTranspose` only, "tune"
         "onednn" needs ``pip install "convt[onednn]"`` (or CONVT_ONEDNN_LIB, the path of libdnnl.so.3, and then no other place
         is looked at). "auto" uses it, if there, for the layers packed once on which it is known to be faster. "tune"
-        measures it and every native algorithm at the first call of a shape, and keeps to the fastest.
+        measures it and every native algorithm at the first call of a shape, on its data and threads (half a second or
+        more), and keeps to the fastest; the plan's ``note`` has the times.
     algorithm : "auto" or one of the native backend's: "direct", "scatter" or "depthwise"
 
     Returns

@@ -101,7 +101,7 @@ cdef extern from "convt_kernels.h" nogil:
         void (*gather)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, const int64_t *map, int rows, int cols,
                        int padded) noexcept nogil
         void (*overlap)(const convt_overlap *o) noexcept nogil
-        int (*finite)(const void *packed, size_t bytes) noexcept nogil
+        int (*finite)(const void *p, size_t bytes) noexcept nogil
         void (*pack_b)(void *dst, int k0, int n0, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
                        int nb) noexcept nogil
         void (*store)(void **rows, Py_ssize_t cs, const void *src, Py_ssize_t ld, int mr, int cols,
@@ -141,6 +141,9 @@ _ACTIVATIONS = {"none": 0, "clip": 1, "relu": 1, "leaky_relu": 2, "tanh": 3, "si
 KC = CONVT_KC
 STREAM_BYTES = 1 << 25  # outputs beyond this bypass the caches
 PARALLEL_PACK_BYTES = 1 << 18
+
+cdef enum:
+    FINITE_BYTES = 1 << 16  # that a thread looks at in one go
 
 
 # ---------------------------------------------------------------- what this build and this CPU offer
@@ -279,6 +282,30 @@ cdef class _Table:
         self.array = np.ascontiguousarray(values, np.int64)
         if self.array.size:
             self.p = <int64_t *>cnp.PyArray_DATA(self.array)
+
+
+# ---------------------------------------------------------------- NaN and infinity
+
+def finite(str dtype, array, int threads):
+    """Whether no element of an array is NaN or infinite; any strides."""
+    return _all_finite(&_isa.set[_DTYPES.index(dtype)], array, threads)
+
+
+cdef bint _all_finite(const convt_kernels *k, array, int threads):
+    if not cnp.PyArray_IS_C_CONTIGUOUS(array):
+        # Most views are permutations of contiguous memory, which need no copy.
+        axes = sorted(range(array.ndim), key=lambda ax: -abs(array.strides[ax]))
+        array = np.ascontiguousarray(array.transpose(axes))
+    cdef const char *p = <const char *>cnp.PyArray_DATA(array)
+    cdef Py_ssize_t bytes = cnp.PyArray_NBYTES(array), blocks = (bytes + FINITE_BYTES - 1) // FINITE_BYTES, n
+    cdef Py_ssize_t wrong = 0
+    threads = <int>min(threads, blocks)
+    if threads <= 1:
+        return k.finite(p, bytes)
+    _note_pool()
+    for n in prange(blocks, num_threads=threads, nogil=True, schedule="static"):
+        wrong += not k.finite(p + n * FINITE_BYTES, min(<Py_ssize_t>FINITE_BYTES, bytes - n * FINITE_BYTES))
+    return wrong == 0
 
 
 include "_core_pack.pxi"

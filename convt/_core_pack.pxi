@@ -91,8 +91,6 @@ cdef class PackRecipe:
         cdef char *dst = packed.weights.data
         cdef char *bdst = packed.bias.data
         cdef int64_t job
-        cdef Py_ssize_t c
-        cdef size_t used
         cdef int count = threads if self.weight_bytes > PARALLEL_PACK_BYTES else 1
         memset(bdst, 0, packed.bias.size)
         if self.depthwise:
@@ -100,9 +98,6 @@ cdef class PackRecipe:
                 self.pack_depthwise(src, bsrc, dst, bdst)
             packed.finite = True  # it multiplies no zeros outside the input
             return packed
-        for c in range(self.nclasses):  # what alignment leaves between classes: `finite` reads it
-            used = self.classes[c].weights + self.groups * self.classes[c].group_weights
-            memset(dst + used, 0, _round64(used) - used)
         if bsrc != NULL:
             for job in range(self.groups * self.bias_phases):
                 self.k.widen(bdst + job * self.co * self.k.t_size, 0,
@@ -118,7 +113,7 @@ cdef class PackRecipe:
                 for job in range(self.jobs):
                     self.pack_panel(job, src, bsrc, dst, bdst)
         # NaN or Inf times the zeros outside the input must not reach the output: _plans then avoids such zeros.
-        packed.finite = self.k.finite(dst, self.weight_bytes)
+        packed.finite = _all_finite(self.k, filter, threads)
         return packed
 
     cdef void pack_panel(self, int64_t job, char *src, char *bsrc, char *dst, char *bdst) noexcept nogil:

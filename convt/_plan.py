@@ -7,7 +7,7 @@ import functools
 import math
 import os
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,6 +20,7 @@ ALGORITHMS = {"direct": direct, "winograd": winograd, "scatter": scatter, "depth
 _MODULES = {**ALGORITHMS, "onednn": onednn}
 
 CACHED_PLANS = 64
+CACHED_WINNERS = 4096  # small, and slow to find
 
 
 @dataclass(frozen=True)
@@ -59,27 +60,20 @@ class Operator:
         return kept(self._recipes, (key, _core.isa()), None, make)
 
     def packed(self, key):
-        """The weights packed for ``key``, packed once."""
-        place = key, _core.isa()
-        found = self._packed.get(place)
-        if found is None:
-            with _packing:  # a second thread waits, as packing twice would cost it more
-                found = self._packed.get(place)
-                if found is None:
-                    threads = _config.get_num_threads()
-                    found = self._packed[place] = self.recipe(key).pack(self._filter, self._bias, threads)
-        return found
+        """The weights packed for ``key``, packed once: by one thread, as packing twice would cost the others more."""
+        make = lambda: self.recipe(key).pack(self._filter, self._bias, _config.get_num_threads())  # noqa: E731
+        return kept(self._packed, (key, _core.isa()), None, make, _packing)
 
-    def made(self, problem, in_strides, out_strides, data=None, algorithm=None):
+    def made(self, problem, in_strides, out_strides, algorithm=None, data=None):
         """``(plan, key of its weights)`` of the algorithm named, else of what backend and algorithm of the operator say.
 
         "tune" measures on ``data``, or on zeros.
         """
         place = problem, in_strides, out_strides, algorithm, _core.isa()
-        make = lambda: self._make(problem, in_strides, out_strides, data, algorithm)  # noqa: E731
+        make = lambda: self._make(problem, in_strides, out_strides, algorithm, data)  # noqa: E731
         return kept(self._plans, place, CACHED_PLANS, make)
 
-    def _make(self, problem, in_strides, out_strides, data, algorithm):
+    def _make(self, problem, in_strides, out_strides, algorithm, data):
         name = algorithm or self._choice(problem, data)
         return _MODULES[name].make(problem, self.recipe, self.packed, in_strides, out_strides)
 
@@ -93,23 +87,24 @@ class Operator:
         return _native(problem, a.algorithm)
 
     def _winner(self, problem, data):
-        """``(algorithm, note)``: the fastest of all for a problem, measured at its first call."""
-        return kept(self._winners, (problem, _core.isa()), CACHED_PLANS, lambda: self._measure(problem, data))
+        """``(algorithm, note)``: the fastest of all for a problem, measured at its first call; by one thread at a time."""
+        make = lambda: self._measure(problem, data)  # noqa: E731
+        return kept(self._winners, (problem, _core.isa()), CACHED_WINNERS, make, _measuring)
 
     def _measure(self, problem, data):
-        a, plans = self._attributes, {}
+        a = self._attributes
         source = _laid_out((problem.batch, *problem.in_sizes, problem.groups * problem.ci), problem.dtype, a.data_format)
         source[...] = 0 if data is None else data
         out = _laid_out(problem.out_shape, problem.dtype, a.data_format)
-        names = [a.algorithm]
-        if a.algorithm == "auto":
-            names = [name for name, module in ALGORITHMS.items() if not math.isinf(module.cost(problem))]
-        for name in (*names, "onednn"):
+        trial = Operator(replace(a, backend="native"), self._filter, self._bias)  # what the losers pack goes with it
+        runs = {}
+        for name in (*_candidates(problem, a.algorithm), "onednn"):
             try:
-                plans[name] = self.made(problem, source.strides, out.strides, None, name)
+                found = trial.made(problem, source.strides, out.strides, name)
             except BackendUnavailableError:
                 continue
-        best = _tune.measure({n: functools.partial(self.run, problem, found, source, out) for n, found in plans.items()})
+            runs[name] = functools.partial(trial.run, problem, found, source, out)
+        best = _tune.measure(runs)
         times = ", ".join(f"{name} {seconds * 1e3:.3f} ms" for name, seconds in best.items())
         _config.say("tune", problem, times)
         return min(best, key=best.get), f"measured: {times}"
@@ -126,14 +121,14 @@ class Operator:
             return lambda data, out: _run_reference(problem, data, self._filter, self._bias, out)
 
         def run(data, out):
-            found = self.made(problem, data.strides, out.strides, data)
+            found = self.made(problem, data.strides, out.strides, data=data)
             if self.run(problem, found, data, out) is False:
                 if self._attributes.backend == "onednn":
                     raise BackendUnavailableError(
                         "data: got NaN or infinity, in data, filter or bias, which oneDNN's kernel for this problem "
                         "does not keep in place; wanted finite values, or the backend 'auto' or 'native'"
                     )
-                found = self.made(problem, data.strides, out.strides, None, "direct")  # which takes whatever data holds
+                found = self.made(problem, data.strides, out.strides, "direct")  # which takes whatever data holds
                 self.run(problem, found, data, out)
             return found[0]
 
@@ -179,14 +174,21 @@ class Operator:
 
 def _native(problem, algorithm):
     """The algorithm asked for, or for "auto" the one whose cost is least."""
-    if algorithm == "auto":
-        return min(ALGORITHMS, key=lambda name: ALGORITHMS[name].cost(problem))
-    if math.isinf(ALGORITHMS[algorithm].cost(problem)):
+    costs = _candidates(problem, algorithm)
+    return min(costs, key=costs.get)
+
+
+def _candidates(problem, algorithm):
+    """What each algorithm that does the problem costs: of all for "auto", else of the one asked for."""
+    asked = ALGORITHMS if algorithm == "auto" else (algorithm,)
+    costs = {name: ALGORITHMS[name].cost(problem) for name in asked}
+    costs = {name: cost for name, cost in costs.items() if not math.isinf(cost)}
+    if not costs:
         raise ValueError(
             f"algorithm: got {algorithm!r}, which does not do this problem ({ALGORITHMS[algorithm].LIMIT}); "
             f"wanted 'auto' or 'direct'"
         )
-    return algorithm
+    return costs
 
 
 _REFERENCE = Plan("reference", "scatter", "numpy", "", 1, 1, 0, 0)
@@ -194,21 +196,28 @@ _REFERENCE = Plan("reference", "scatter", "numpy", "", 1, 1, 0, 0)
 
 _changing = threading.Lock()
 _packing = threading.Lock()
+_measuring = threading.Lock()  # of the process: measurements at once would disturb each other
 
 
 def _unlock():
     """A child forked while another thread held a lock would wait for it for ever."""
-    global _changing, _packing
-    _changing, _packing = threading.Lock(), threading.Lock()
+    global _changing, _packing, _measuring
+    _changing, _packing, _measuring = threading.Lock(), threading.Lock(), threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_unlock)
 
 
-def kept(cache, key, limit, make):
-    """cache[key], made if absent; the oldest entries leave a cache of ``limit``. Threads may make one twice."""
+def kept(cache, key, limit, make, alone=None):
+    """cache[key], made if absent; the oldest entries leave a cache of ``limit``.
+
+    Threads may make one twice, unless they are to do it ``alone``, a lock.
+    """
     found = cache.get(key)
+    if found is None and alone is not None:
+        with alone:
+            return kept(cache, key, limit, make)
     if found is None:
         found = make()
         with _changing:

@@ -95,12 +95,12 @@ ROWS += [("filter", ValueError, {"filter": zeros(0, 2, 4, 3, 2), "filter_format"
 WORDS = {
     "data_format": (*DATA_FORMATS, "NHWC", "nxc", "NXC ", "NCHW"),
     "filter_format": (*FILTER_FORMATS, "OIHW", "xio", "XI", "GOIX"),
-    "backend": ("auto", "native", "onednn", "reference", "numpy", "Native", "cuda"),
+    "backend": ("auto", "native", "onednn", "reference", "tune", "numpy", "Native", "Tune", "cuda"),
     "algorithm": ("auto", "direct", "fft", "Direct", "gemm"),
     "auto_pad": ("none", "same", "SAME", "upper", "same_upper ", "explicit"),
     "activation": ("relu", "RELU", "elu", "none ", ()),
 }
-GOOD_WORDS = {*DATA_FORMATS, *FILTER_FORMATS, "auto", "native", "onednn", "reference", "direct", "none", "relu"}
+GOOD_WORDS = {*DATA_FORMATS, *FILTER_FORMATS, "auto", "native", "onednn", "reference", "tune", "direct", "none", "relu"}
 for name, words in WORDS.items():
     ROWS += [(name, ValueError, {name: v}) for v in ("", *words) if v not in GOOD_WORDS]
     ROWS += [(name, TypeError, {name: v}) for v in (1, True, b"none", object(), [1], 1.5) if v is not None]

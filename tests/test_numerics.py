@@ -20,6 +20,7 @@ from cases import (
     each_dtype,
     each_isa,
     each_sample,
+    laid,
     operator,
     run,
     using_isa,
@@ -28,6 +29,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convt
+from convt import _core
 
 HALVES = ("float16", "bfloat16")
 each_half = pytest.mark.parametrize("dtype", HALVES)
@@ -140,6 +142,25 @@ def spoil(array, places, values):
 
 
 _BAD = st.sampled_from([np.nan, np.inf, -np.inf])
+
+
+@each_isa
+@each_dtype
+@pytest.mark.parametrize("memory", ["contiguous", "fortran", "permuted", "reversed", "strided", "cropped"])
+def test_one_bad_element_is_seen_wherever_it_is(memory, dtype, isa):
+    dtype_, shape = DTYPES[dtype][0], (3, 70, 601)
+    largest = ml_dtypes.finfo(dtype_).max
+    a = laid(memory, np.full(shape, largest, dtype_))
+    rng = np.random.default_rng(0)
+    with using_isa(isa):
+        for threads in (1, 3):
+            assert _core.finite(dtype, a, threads) and _core.finite(dtype, -a, threads)
+            assert _core.finite(dtype, a[:0], threads)
+            for place in [(0, 0, 0), (2, 69, 600), *zip(*(rng.integers(0, n, 5) for n in shape), strict=True)]:
+                for bad in (np.nan, np.inf, -np.inf):
+                    a[place] = bad
+                    assert not _core.finite(dtype, a, threads), (place, bad)
+                a[place] = largest
 
 
 @pytest.mark.parametrize("which", ["data", "filter", "bias", "all"])

@@ -364,13 +364,26 @@ def test_a_file_that_is_no_library(tmp_path):
     assert "too short" in errors_with(path)
 
 
-@needs_onednn
-@pytest.mark.parametrize("share", [0.001, 0.3, 0.6])
-def test_a_file_cut_short(tmp_path, share):
+def damaged(how):
     whole = Path(_onednn.library()["path"]).read_bytes()
+    size = len(whole)
+    if how == "cut":
+        return [whole[: int(share * size)] for share in (0.001, 0.3, 0.6)]
+    if how == "zeros":
+        return [whole[: size // 10] + bytes(size - size // 10), whole[: size // 2] + bytes(size - size // 2)]
+    changed = bytearray(whole)
+    for place in np.random.default_rng(0).integers(4096, size, 2000):
+        changed[place] ^= 255
+    return [bytes(changed)]
+
+
+@needs_onednn
+@pytest.mark.parametrize("how", ["cut", "zeros", "changed"])
+def test_a_damaged_file(tmp_path, how):
     path = tmp_path / "libdnnl.so.3"
-    path.write_bytes(whole[: int(share * len(whole))])
-    assert "ends before" in errors_with(path)
+    for contents in damaged(how):
+        path.write_bytes(contents)
+        assert re.search("is damaged: .* ended with|too short|invalid|cannot", errors_with(path))
 
 
 COMPILER = shutil.which(os.environ.get("CC", "cc"))
@@ -439,26 +452,41 @@ def test_auto_takes_it_for_bfloat16_on_amx():
     assert convt.ConvTranspose(filter.astype(np.float32), strides=2).plan(data.shape).backend == "native"
 
 
-def test_tune_measures_once_per_shape_and_says_so(capfd, monkeypatch):
-    monkeypatch.setattr(_config, "_VERBOSE", True)
-    data, filter = np.ones((1, 9, 9, 8), np.float32), np.ones((4, 4, 8, 8), np.float32)
-    op = convt.ConvTranspose(filter, strides=2, backend="tune")
-    want = convt.conv_transpose(data, filter, strides=2, backend="reference")
-    for _ in range(3):
-        np.testing.assert_array_equal(op(data), want)
-    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("convt,tune,")]
-    assert len(lines) == 1 and "direct" in lines[0] and ("onednn" in lines[0]) == HERE
-    plan = op.plan(data.shape)
-    assert plan.note.startswith("measured: ") and lines[0].endswith(plan.note.removeprefix("measured: "))
-    times = {name: float(ms) for name, ms in re.findall(r"(\w+) ([\d.]+) ms", plan.note)}
-    assert min(times, key=times.get) == ("onednn" if plan.backend == "onednn" else plan.algorithm)
-    op(np.ones((1, 5, 5, 8), np.float32))
-    assert "convt,tune,float32 mb1 g1 ic8 oc8 i5x5" in capfd.readouterr().err
+LAYER_OF_THE_CLASS = dict(sizes=(16, 16), ci=32, co=16, kernel=4, groups=1, strides=2, pads_begin=1, pads_end=1)
 
 
-def test_tune_is_for_operators():
-    with pytest.raises(ValueError, match=r"backend: got 'tune'.*wanted it in ConvTranspose"):
-        convt.conv_transpose(np.ones((1, 3, 2), np.float32), np.ones((2, 2, 2), np.float32), backend="tune")
+@pytest.mark.parametrize(
+    ("change", "taken"),
+    [
+        ({}, True),
+        ({"co": 2, "sizes": (64, 64)}, True),
+        ({"co": 2, "sizes": (64, 64), "kernel": 5}, False),  # odd sizes of the output
+        ({"co": 1, "sizes": (96, 96)}, False),
+        ({"ci": 8, "sizes": (32, 32)}, False),
+        ({"sizes": (8, 8)}, False),  # too little work
+        ({"sizes": (1, 8), "ci": 128, "co": 64}, False),
+        ({"groups": 2, "ci": 64}, False),
+        ({"dilations": 2}, False),
+        ({"kernel": 17}, False),
+        ({"pads_begin": 4}, False),
+        ({"pads_end": 4}, False),
+        ({"data_format": "NCX"}, False),
+        ({"algorithm": "direct"}, False),
+        ({"backend": "native"}, False),
+    ],
+)
+def test_the_class_that_auto_gives_it(change, taken, monkeypatch):
+    """On any machine: as if the library were there, on a CPU with AMX."""
+    monkeypatch.setattr(_onednn, "library", lambda: {"isa": "avx512_core_amx"})
+    monkeypatch.setattr(_onednn, "can", lambda problem: True)
+    monkeypatch.setattr(_config, "preferred_isa", _core.isa)
+    layer = {**LAYER_OF_THE_CLASS, **change}
+    sizes, ci, co, kernel = (layer.pop(name) for name in ("sizes", "ci", "co", "kernel"))
+    for dtype in (ml_dtypes.bfloat16, np.float32, np.float16):
+        op = convt.ConvTranspose(np.ones((kernel, kernel, ci, co), dtype), **layer)
+        shape = (1, ci, *sizes) if layer.get("data_format") == "NCX" else (1, *sizes, ci)
+        name = op._operator._choice(op._attributes.problem(shape), None)
+        assert (name == "onednn") == (taken and dtype is ml_dtypes.bfloat16)
 
 
 # ---------------------------------------------------------------- declarations

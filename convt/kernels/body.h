@@ -178,7 +178,7 @@ static double peak(int dtype, double seconds)
 #define SET_F32(mem, s_bytes, direct)                                                                              \
     {                                                                                                              \
         .mr = TILE_MR, .nr = TILE_NV * VF, .vl = VF, .kstep = 1, .s_size = s_bytes, .e_size = 4, .t_size = 4,            \
-        .direct_store = direct, .finite = finite_f32, .tile = f32_tile, .stream = stream_f32, .fence = v_fence, .depthwise = f32_depthwise, .wino_in = f32_wino_in, .wino_out = f32_wino_out, .pack = mem##_widen,                 \
+        .direct_store = direct, .finite = finite_##mem, .tile = f32_tile, .stream = stream_f32, .fence = v_fence, .depthwise = f32_depthwise, .wino_in = f32_wino_in, .wino_out = f32_wino_out, .pack = mem##_widen,                 \
         .widen = mem##_widen, .gather = mem##_gather, .overlap = mem##_overlap, .pack_b = mem##_pack_b, .store = mem##_store                                         \
     }
 #define NAME_(isa) convt_isa_##isa

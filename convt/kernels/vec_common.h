@@ -54,6 +54,7 @@ static __attribute__((unused)) void stream_f32(void *dst, const void *src, size_
     }
 FINITE(finite_f32, uint32_t, 0x7f800000u)
 FINITE(finite_f64, uint64_t, 0x7ff0000000000000u)
+FINITE(finite_f16, uint16_t, 0x7c00u)
 FINITE(finite_bf16, uint16_t, 0x7f80u)
 
 /* Loads and stores of n < VF 16-bit elements go through a whole vector on the stack. */

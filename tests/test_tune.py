@@ -1,0 +1,264 @@
+"""backend="tune": what is measured, what is kept of it, and that whatever wins computes the same."""
+
+import gc
+import itertools
+import math
+import os
+import re
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from cases import CURVED_ACTIVATIONS, EXACT_ACTIVATIONS, cases, child, operator
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import convt
+from convt import _config, _onednn, _plan, _tune
+
+WAYS = [*_plan.ALGORITHMS, *(["onednn"] if _onednn.available() else [])]
+FILTER = np.ones((4, 4, 8, 8), np.float32)
+
+
+def tuned(filter=FILTER, **keywords):
+    return convt.ConvTranspose(filter, **{"strides": 2, "backend": "tune", **keywords})
+
+
+def data(size, dtype=np.float32):
+    return np.ones((1, size, size, 8), dtype)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """One turn each, as what is fastest does not matter."""
+    monkeypatch.setattr(_tune, "_SECONDS", 0)
+    monkeypatch.setattr(_tune, "_ROUNDS", 1)
+    monkeypatch.setattr(_tune, "_BURST", 0)
+    monkeypatch.setattr(_tune, "_TRIAL", 0)
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """What was measured: a list of lists of names. The ways win in turns."""
+    seen, turn = [], itertools.count()
+
+    def measure(runs):
+        times = {name: 0.5 if run() is not False else math.inf for name, run in runs.items()}
+        able = [name for name, seconds in times.items() if seconds < 1]
+        times[able[next(turn) % len(able)]] = 0.25
+        seen.append(list(runs))
+        return times
+
+    monkeypatch.setattr(_tune, "measure", measure)
+    return seen
+
+
+# ---------------------------------------------------------------- results
+
+
+@settings(max_examples=60)
+@given(case=cases(activations=(*EXACT_ACTIVATIONS, *CURVED_ACTIVATIONS)), winner=st.integers(0, 5))
+def test_whatever_wins_computes_the_definition(case, winner):
+    """Each example has another winner, chosen among those that measured."""
+    arrays = case.arrays()
+    op = operator(case, *arrays[1:], backend="tune")
+
+    def measure(runs):
+        able = [name for name, run in runs.items() if run() is not False]
+        return {name: 0.5 + (name != able[winner % len(able)]) for name in runs}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_tune, "measure", measure)
+        for _ in range(2):
+            case.check(op(arrays[0]), *arrays, exact=case.activation not in CURVED_ACTIVATIONS)
+
+
+@pytest.mark.parametrize("data_format", ["NXC", "NCX"])
+def test_measuring_leaves_data_and_out_alone(quick, data_format):
+    op, x, out = tuned(data_format=data_format), data(8), np.full((1, 18, 18, 8), 7, np.float32)
+    if data_format == "NCX":
+        out = np.ascontiguousarray(np.moveaxis(out, -1, 1))
+    before = x.copy()
+    plan = op.plan(x.shape)
+    assert (out == 7).all()
+    assert op(x, out=out) is out and (out != 7).any() and (x == before).all()
+    assert op.plan(x.shape) == plan
+
+
+def test_nan_and_infinity(quick):
+    """Ways that do not keep them in place do not win where they are seen first, and step aside where they come later."""
+    bad = data(5)
+    bad[0, 2, 2, 0] = np.nan
+    want = convt.conv_transpose(bad, FILTER, strides=2, activation="relu", backend="reference")
+    for first in (bad, data(5)):
+        op = tuned(activation="relu")
+        op(first)
+        np.testing.assert_array_equal(op(bad), want)
+
+
+# ---------------------------------------------------------------- what is measured, and kept
+
+
+def test_every_way_that_does_the_problem_is_measured_once_per_shape(measured):
+    op = tuned()
+    for n in (3, 4, 3, 4, 3):
+        op(data(n))
+        op.plan(data(n).shape)
+    assert measured == [WAYS, WAYS]
+    convt.ConvTranspose(FILTER, dilations=2, backend="tune")(data(3))  # which those two do not do
+    assert measured[-1] == [name for name in WAYS if name not in ("scatter", "winograd")]
+    tuned(algorithm="direct")(data(3))
+    assert measured[-1] == ["direct", *WAYS[len(_plan.ALGORITHMS) :]]
+
+
+def test_an_algorithm_that_does_not_do_the_problem_is_an_error():
+    op = convt.ConvTranspose(FILTER, dilations=2, algorithm="scatter", backend="tune")
+    with pytest.raises(ValueError, match="algorithm: got 'scatter', which does not do this problem"):
+        op(data(3))
+
+
+def test_the_winner_is_what_runs_and_the_plan_says_so(measured):
+    op = tuned()
+    for n, name in enumerate(WAYS, 3):
+        op(data(n))
+        plan = op.plan(data(n).shape)
+        assert ("onednn" if plan.backend == "onednn" else plan.algorithm) == name
+        assert re.search(rf"\bmeasured: .*\b{name} 250.000 ms", plan.note)
+
+
+def test_the_losers_leave_no_weights(measured):
+    filter = np.ones((4, 4, 8, 8), np.float32)
+    op = tuned(filter)
+    for n in range(3, 3 + len(WAYS)):
+        op(data(n))
+        gc.collect()
+        names = [key[0] for key, _ in op._operator._packed]
+        assert names == WAYS[: n - 2]
+        held = [o for o in gc.get_objects() if type(o) is _onednn.Filter and o._view.base is not None]
+        assert len([o for o in held if np.shares_memory(o._view, op._filter)]) == names.count("onednn")
+
+
+def test_verbose_says_what_was_measured(capfd, monkeypatch, quick):
+    monkeypatch.setattr(_config, "_VERBOSE", True)
+    op = tuned()
+    for _ in range(3):
+        op(data(9))
+    lines = capfd.readouterr().err.splitlines()
+    said = [line for line in lines if line.startswith("convt,tune,float32 mb1 g1 ic8 oc8 i9x9 ")]
+    assert len(said) == 1 and len(lines) == 4 and all(name in said[0] for name in WAYS)
+    plan = op.plan(data(9).shape)
+    assert said[0].endswith(plan.note.removeprefix("measured: "))
+    assert f"convt,exec,{plan.backend},{plan.algorithm}," in lines[-1]
+
+
+def test_it_is_for_operators():
+    with pytest.raises(ValueError, match=r"backend: got 'tune'.*wanted it in ConvTranspose"):
+        convt.conv_transpose(data(3), FILTER, backend="tune")
+
+
+# ---------------------------------------------------------------- threads
+
+
+def test_python_threads_measure_one_at_a_time_and_once(measured, monkeypatch):
+    inner, busy, most = _tune.measure, [], []
+
+    def measure(runs):
+        busy.append(0)
+        most.append(len(busy))
+        time.sleep(0.02)
+        busy.pop()
+        return inner(runs)
+
+    monkeypatch.setattr(_tune, "measure", measure)
+    ops, start, interval = [tuned(), tuned()], threading.Barrier(8), sys.getswitchinterval()
+    want = {n: convt.conv_transpose(data(n), FILTER, strides=2, backend="reference") for n in (3, 4, 5)}
+
+    def work(first):
+        start.wait()
+        for n in range(30):
+            size = 3 + (first + n) % 3
+            np.testing.assert_array_equal(ops[first % 2](data(size)), want[size])
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(work, range(8)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(measured) == 6 and max(most) == 1
+
+
+_FORK = """
+import os, signal
+import numpy as np, convt
+from convt import _onednn, _plan, _tune
+_tune._SECONDS = 0
+filter, data = np.ones((4, 4, 8, 8), np.float32), np.ones((1, 5, 5, 8), np.float32)
+want = convt.conv_transpose(data, filter, strides=2, backend="reference")
+with _plan._measuring, _plan._packing, _plan._changing, _onednn._lock, _onednn._reordering:
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        got = convt.ConvTranspose(filter, strides=2, backend="tune")(data)
+        os._exit(0 if (got == want).all() else 1)
+print(os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_forked_while_another_thread_holds_every_lock():
+    assert child(_FORK)[:2] == (0, "0\n")
+
+
+# ---------------------------------------------------------------- measuring
+
+
+class Clock:
+    """Runs that take the times they say."""
+
+    def __init__(self, monkeypatch):
+        self.now, self.calls = 0.0, []
+        monkeypatch.setattr(_tune.time, "perf_counter", lambda: self.now)
+
+    def run(self, name, seconds):
+        times = iter(seconds)
+
+        def run():
+            self.calls.append(name)
+            self.now += next(times)
+
+        return run
+
+
+def test_the_least_of_many_times_is_what_counts(monkeypatch):
+    clock = Clock(monkeypatch)
+    noisy = itertools.chain([3.0], itertools.cycle([0.015, 0.011, 0.010]))  # the first packs
+    best = _tune.measure({"a": clock.run("a", noisy), "b": clock.run("b", itertools.cycle([0.0104]))})
+    assert best["b"] == pytest.approx(0.0104) and best["a"] == 3.0  # so far off that it is not tried again
+    noisy = itertools.chain([0.09], itertools.cycle([0.015, 0.011, 0.010]))
+    best = _tune.measure({"a": clock.run("a", noisy), "b": clock.run("b", itertools.cycle([0.0104]))})
+    assert best == pytest.approx({"a": 0.010, "b": 0.0104})
+    assert clock.calls[-12:].count("a") == 6  # in turns to the end
+
+
+def test_what_a_busy_machine_slows_for_a_while_is_not_given_up(monkeypatch):
+    clock = Clock(monkeypatch)
+    disturbed = itertools.chain([0.008] * 3, itertools.cycle([0.0005]))
+    best = _tune.measure({"a": clock.run("a", disturbed), "b": clock.run("b", itertools.cycle([0.002]))})
+    assert best == pytest.approx({"a": 0.0005, "b": 0.002})
+
+
+def test_slow_runs_are_not_repeated_for_long(monkeypatch):
+    clock = Clock(monkeypatch)
+    runs = {name: clock.run(name, itertools.cycle([s])) for name, s in {"a": 1.0, "b": 1.1, "c": 2.0, "d": 30.0}.items()}
+    assert _tune.measure(runs) == pytest.approx({"a": 1.0, "b": 1.1, "c": 2.0, "d": 30.0})
+    assert [clock.calls.count(name) for name in "abcd"] == [5, 5, 2, 1]
+
+
+def test_what_refuses_the_data_never_wins(monkeypatch):
+    clock = Clock(monkeypatch)
+    best = _tune.measure({"a": lambda: False, "b": clock.run("b", itertools.cycle([5.0]))})
+    assert best == {"a": math.inf, "b": 5.0}
