@@ -13,10 +13,13 @@ import numpy as np
 
 from . import _activation, _config, _core, _onednn, _reference, _tune
 from ._errors import BackendUnavailableError
-from ._plans import depthwise, direct, onednn, scatter, winograd
+from ._plans import depthwise, direct, onednn, scatter, winograd, winograd6
 from ._problem import ITEMSIZE, NUMPY_DTYPE
 
-ALGORITHMS = {"direct": direct, "winograd": winograd, "scatter": scatter, "depthwise": depthwise}
+ALGORITHMS = {
+    "direct": direct, "winograd": winograd, "winograd6": winograd6, "scatter": scatter, "depthwise": depthwise,
+}  # fmt: skip
+BY_NAME = {"winograd6"}  # never "auto", as less exact
 _MODULES = {**ALGORITHMS, "onednn": onednn}
 
 CACHED_PLANS = 64
@@ -84,7 +87,7 @@ class Operator:
             return self._winner(problem, data)[0]
         if a.backend == "onednn" or (a.backend == "auto" and self._lasting and onednn.preferred(problem, a)):
             return "onednn"
-        return _native(problem, a.algorithm)
+        return _native(problem, a.algorithm, self._lasting)
 
     def _winner(self, problem, data):
         """``(algorithm, note)``: the fastest of all for a problem, measured at its first call; by one thread at a time."""
@@ -172,15 +175,17 @@ class Operator:
         )
 
 
-def _native(problem, algorithm):
-    """The algorithm asked for, or for "auto" the one whose cost is least."""
+def _native(problem, algorithm, lasting):
+    """The algorithm asked for, or for "auto" the one whose cost is least; preparing weights that do not last counts in."""
     costs = _candidates(problem, algorithm)
+    if not lasting and "winograd" in costs:
+        costs["winograd"] += winograd.preparing(problem)
     return min(costs, key=costs.get)
 
 
 def _candidates(problem, algorithm):
     """What each algorithm that does the problem costs: of all for "auto", else of the one asked for."""
-    asked = ALGORITHMS if algorithm == "auto" else (algorithm,)
+    asked = [name for name in ALGORITHMS if name not in BY_NAME] if algorithm == "auto" else [algorithm]
     costs = {name: ALGORITHMS[name].cost(problem) for name in asked}
     costs = {name: cost for name, cost in costs.items() if not math.isinf(cost)}
     if not costs:

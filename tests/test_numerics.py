@@ -88,7 +88,7 @@ def test_halves_may_pass_their_own_range_on_the_way(ci, places, isa):
 
 @each_isa
 @each_half
-@each_algorithm
+@pytest.mark.parametrize("algorithm", ["direct", "scatter", "depthwise"])
 @pytest.mark.parametrize("activation", EXACT_ACTIVATIONS)
 def test_halves_round_once(dtype, isa, algorithm, activation):
     """Integer sums that float32 holds and the dtype does not, ties among them: one rounding to even gives the result."""
@@ -360,7 +360,7 @@ def test_activation_and_bias_where_no_product_reaches(activation, dtype):
 def test_results_are_the_same_bits_for_any_number_of_threads(case, dtype, algorithm):
     case = replace(case, dtype=dtype, activation="gelu")
     data, filter, bias = case.arrays(exact=False)
-    results = set()
+    results, shots = set(), set()  # one-shot calls may do with another algorithm, as they prepare the weights each time
     for n in (1, 2, 3, 1, 7):
         with convt.num_threads(n):
             op = operator(case, filter, bias, algorithm=algorithm)
@@ -371,8 +371,8 @@ def test_results_are_the_same_bits_for_any_number_of_threads(case, dtype, algori
                 return
             assert used == 1 if n == 1 else 1 < used <= n
             results |= {op(data).tobytes() for _ in range(3)}
-            results.add(run(case, data, filter, bias, algorithm=algorithm).tobytes())
-    assert len(results) == 1
+            shots.add(run(case, data, filter, bias, algorithm=algorithm).tobytes())
+    assert len(results) == len(shots) == 1
 
 
 @each_isa

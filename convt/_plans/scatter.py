@@ -115,7 +115,8 @@ def _choice(problem, isa):
             products = common.tile_cost(pixels, phases * k * problem.co, taps * problem.ci, info)
             products += common.gather_cost(pixels, taps * problem.ci, taps, info)
             overlap = phases * (pixels * _overlap_cost(lanes, terms, info) + 50)
-            cost += rows * blocks * (products + overlap + 200)
+            weights = common.weights_cost(taps * problem.ci * phases * k * problem.co, 1, info)
+            cost += rows * blocks * (products + overlap + weights + 200)
         if cost * problem.groups < best[0]:
             best = (cost * problem.groups, merge, groups, classes)
     return best

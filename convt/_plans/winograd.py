@@ -69,6 +69,19 @@ def cost(problem, kinds=SMALL):
     return _choice(problem, kinds, _core.isa())[0]
 
 
+def preparing(problem, kinds=SMALL):
+    """Cycles to transform the weights, which a call on weights of its own has to pay."""
+    combos = _choice(problem, kinds, _core.isa())
+    if combos[4] is None:
+        return 0.0
+    slices = sum(
+        math.prod(-(-len(g[n].offsets) // KINDS[kind].taps) * KINDS[kind].points * len(g[n].residues)
+                  for g, n, kind in zip(combos[2], numbers, scheme, strict=True))
+        for numbers, scheme in combos[4].items()
+    )  # fmt: skip
+    return 100_000 + 60.0 * slices * problem.groups * problem.ci * problem.co
+
+
 def recipe(attributes, filter, bias, key):
     return Recipe(attributes, filter, bias, key)
 
@@ -96,7 +109,7 @@ def make(problem, recipe, packed, in_strides, out_strides, kinds=SMALL, name="wi
         to.append(make_class(problem, combo, chosen, packs[numbers], out_elements, info, target))
     for specs in (plain, transformed):
         specs.sort(key=lambda spec: -spec["work"])
-    return _core.WinogradPlan(problem, recipe(key).panels, in_strides, out_strides, hole, plain, transformed), key
+    return _core.WinogradPlan(name, problem, recipe(key).panels, in_strides, out_strides, hole, plain, transformed), key
 
 
 @functools.lru_cache(maxsize=256)

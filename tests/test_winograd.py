@@ -1,0 +1,174 @@
+"""The Winograd algorithms: every transform on every count of axes, edges, what falls back, and how exact they are."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from cases import ISAS, Case, using_isa
+
+import convt
+from convt import _core
+from convt._plans import winograd
+from convt._problem import Problem
+
+each_isa = pytest.mark.parametrize("isa", ISAS)
+
+
+def arrays(shape, kernel, co, dtype=np.float32, seed=0):
+    rng = np.random.default_rng(seed)
+    return (rng.standard_normal(s).astype(dtype) for s in (shape, (*kernel, shape[-1], co), (co,)))
+
+
+def errors(data, filter, bias, algorithms, **keywords):
+    """The largest error of each algorithm, and of the direct one, in units of the output's scale."""
+    exact = convt.conv_transpose(*(a.astype(np.float64) for a in (data, filter, bias)), backend="reference", **keywords)
+    scale = np.abs(exact).max()
+    for name in ("direct", *algorithms):
+        op = convt.ConvTranspose(filter, bias, algorithm=name, **keywords)
+        got = op(data)
+        assert op.plan(data.shape).algorithm == name
+        yield np.abs(got - exact).max() / scale
+
+
+@pytest.mark.parametrize("kind", winograd.KINDS[1:], ids=lambda t: f"F({t.outputs},{t.taps})")
+def test_a_transform_is_a_correlation(kind):
+    """The kernels' input and output transforms, by way of a problem that uses no other, against the definition."""
+    n = kind.outputs * 4
+    problem = Problem("float64", 1, 1, 1, 1, (n,), (kind.taps,), (1,), (1,), (0,), (n + kind.taps - 1,))
+    assert not math.isinf(winograd.cost(problem, (kind,)))
+    chosen = winograd._choice(problem, (kind,), _core.isa())[4]
+    assert set(chosen.values()) == {(winograd.KINDS.index(kind),)}
+    data, filter, bias = arrays((1, n, 1), (kind.taps,), 1, np.float64)
+    name = "winograd" if kind in winograd.SMALL else "winograd6"
+    got = convt.conv_transpose(data, filter, bias, algorithm=name)
+    np.testing.assert_allclose(got[0, :, 0], np.convolve(data[0, :, 0], filter[:, 0, 0]) + bias, rtol=1e-11, atol=1e-11)
+
+
+@each_isa
+@pytest.mark.parametrize("rank", [1, 2, 3, 4])
+def test_kernels_strides_and_edges(rank, isa):
+    """Kernels and strides of any ratio, windows cut anywhere, channels that fill no vector; small integers, so exact."""
+    rng = np.random.default_rng(rank)
+    done = 0
+    for _ in range(60):
+        pick = lambda *values: tuple(int(v) for v in rng.choice(values, rank))  # noqa: E731
+        case = Case(
+            dtype=rng.choice(["float32", "float64"]).item(), ci=int(rng.choice([1, 5, 16, 33])), co=int(rng.choice([1, 7, 40])),
+            groups=int(rng.choice([1, 1, 2])), batch=2, in_sizes=pick(1, 2, 4, 7), kernel=pick(1, 2, 3, 4, 6), strides=pick(1, 2, 3),
+            dilations=(1,) * rank, pads_begin=pick(0, 1), pads_end=pick(0, 1), output_padding=pick(0, 0, 2), bias=True,
+            data_format=rng.choice(["NXC", "NCX"]).item(), activation=("leaky_relu", 0.25),
+        )  # fmt: skip
+        if min(case.out_shape) < 1:
+            continue
+        data, filter, bias = case.arrays()
+        with using_isa(isa):
+            try:
+                op = convt.ConvTranspose(filter, bias, algorithm="winograd", **case.keywords)
+                got = op(data)
+            except ValueError as error:
+                assert str(error).startswith("algorithm: got 'winograd'")
+                continue
+        case.check(got, data, filter, bias)
+        done += 1
+    assert done >= 25
+
+
+@pytest.mark.parametrize(
+    "shape, kernel, co, stride, pad",
+    [
+        ((1, 24, 20, 64), (4, 4), 48, 2, 1),
+        ((2, 17, 19, 40), (3, 3), 64, 2, 1),
+        ((1, 12, 16, 300), (5, 5), 32, 2, 2),
+        ((1, 200, 600), (16,), 64, 8, 4),
+        ((1, 9, 8, 10, 32), (4, 4, 4), 32, 2, 1),
+        ((1, 300, 64), (8,), 64, 2, 3),
+        ((1, 30, 30, 64), (3, 3), 64, 1, 1),
+    ],
+    ids=str,
+)
+def test_as_exact_as_the_direct_sum(shape, kernel, co, stride, pad):
+    """At most twice its error; six points stay below 1e-4 of the output's scale."""
+    found = errors(*arrays(shape, kernel, co), ("winograd", "winograd6"), strides=stride, pads_begin=pad, pads_end=pad)
+    direct, four, six = found
+    assert four <= 2 * max(direct, 2e-7)
+    assert six <= 1e-4
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3.4e38])
+@pytest.mark.parametrize("where", ["data", "filter"])
+def test_what_the_transforms_would_spoil_is_summed_directly(where, value):
+    """NaN and Inf reach the outputs of the sum of products alone; values that overflow only in a transform, none."""
+    data, filter, bias = arrays((1, 14, 15, 32), (4, 4), 32)
+    {"data": data, "filter": filter}[where][(0, 7, 7, 3) if where == "data" else (1, 2, 3, 4)] = value
+    if value == 3.4e38:
+        data *= 1e-3
+        data[0, 7, 8, 3] = data[0, 7, 7, 3] = 3.4e38 if where == "data" else 1e-3
+        filter *= 1e-3 if where == "data" else 1
+    op = convt.ConvTranspose(filter, bias, algorithm="winograd", strides=2)
+    direct = convt.ConvTranspose(filter, bias, algorithm="direct", strides=2)
+    for _ in range(2):  # the second call takes the short way
+        got, want = op(data), direct(data)
+        np.testing.assert_array_equal(np.isfinite(got), np.isfinite(want))
+        assert np.isfinite(want).sum() > want.size / 2
+        if value == 3.4e38:
+            np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
+        else:
+            assert got.tobytes() == want.tobytes()
+
+
+def test_a_result_that_was_refused_leaves_nothing_in_out():
+    data, filter, bias = arrays((1, 14, 15, 32), (4, 4), 32)
+    data[0, 13, 14, 5] = np.nan
+    op = convt.ConvTranspose(filter, bias, algorithm="winograd", strides=2)
+    out = np.full(op.output_shape(data.shape), -7, np.float32)
+    assert op(data, out=out) is out
+    np.testing.assert_array_equal(out, convt.conv_transpose(data, filter, bias, algorithm="direct", strides=2))
+
+
+def test_auto_takes_it_where_it_pays_and_nowhere_else():
+    chosen = lambda shape, kernel, co, **keywords: (  # noqa: E731
+        convt.ConvTranspose(np.ones((*kernel, shape[-1], co), np.float32), backend="native", **keywords).plan(shape).algorithm
+    )
+    assert chosen((1, 64, 64, 256), (4, 4), 64, strides=2, pads_begin=1, pads_end=1) == "winograd"
+    assert chosen((1, 6880, 256), (16,), 128, strides=8) == "winograd"
+    assert chosen((1, 64, 64, 256), (2, 2), 64, strides=2) == "direct"  # one tap a phase
+    assert chosen((1, 64, 64, 256), (4, 4), 64, strides=2, dilations=2) != "winograd6"
+
+
+def test_one_shot_calls_count_the_transform_of_the_weights():
+    """Few pixels and many weights: worth it for weights that stay, not for those that come with every call."""
+    from convt import _plan
+
+    shape, kernel, co = (1, 16, 12, 256), (4, 4), 256
+    problem = Problem("float32", 1, 1, 256, 256, shape[1:3], kernel, (2, 2), (1, 1), (1, 1), (32, 24))
+    assert _plan._native(problem, "auto", lasting=True) == "winograd"
+    assert _plan._native(problem, "auto", lasting=False) == "direct"
+    data, filter, bias = arrays(shape, kernel, co)
+    lasting = convt.ConvTranspose(filter, bias, strides=2, pads_begin=1, pads_end=1)(data)
+    np.testing.assert_allclose(convt.conv_transpose(data, filter, bias, strides=2, pads_begin=1, pads_end=1), lasting, atol=1e-3)
+
+
+def test_views_of_every_kind():
+    """Steps, reversals, NCX, a filter in every format: the windows are then widened first."""
+    data, filter, bias = arrays((2, 20, 18, 24), (4, 4), 20)
+    want = convt.conv_transpose(data, filter, bias, algorithm="direct", strides=2)
+    for view in (data[:, ::-1, ::-1][:, ::-1, ::-1].copy()[:, :, :], np.asfortranarray(data), data.repeat(2, -1)[..., ::2]):
+        got = convt.conv_transpose(view, filter, bias, algorithm="winograd", strides=2)
+        np.testing.assert_allclose(got, want, atol=2e-5 * np.abs(want).max())
+    for name, axes in {"OIX": (3, 2, 0, 1), "IOX": (2, 3, 0, 1), "XOI": (0, 1, 3, 2)}.items():
+        other = filter.transpose(axes)
+        got = convt.conv_transpose(data, other, bias, algorithm="winograd", strides=2, filter_format=name)
+        np.testing.assert_allclose(got, want, atol=2e-5 * np.abs(want).max())
+
+
+def test_blocks_cover_every_tile_once():
+    """Tables of many sizes: blocks of tiles and of panels that cover all, and enough of them."""
+    info = _core.kernel_info("float32")
+    for rows, points, depth, columns, pieces in itertools.product(
+        (1, 13, 28, 200, 5000), (4, 16, 64), (16, 700), (8, 100, 900), (1, 8, 64)
+    ):
+        block, panel_block, panel_blocks = winograd._blocks(rows, points, depth, columns, pieces, info)
+        panels = -(-columns // info["nr"])
+        assert 1 <= block <= rows
+        assert (panel_blocks - 1) * panel_block < panels <= panel_blocks * panel_block
