@@ -15,7 +15,8 @@ from . import common
 
 LIMIT = None
 
-_MAX_BLOCK = 126  # rows of a task, 9 tiles of 14: its input (a depth chunk) then takes about 135 KiB of L2
+_MAX_BLOCK = 126  # rows of a task, 9 tiles of 14: a depth chunk of its input then takes about 135 KiB of L2
+_MAX_INPUT = 560 << 10  # bytes of L2 for depth chunks packed at once: their sums then need not wait for one another
 
 
 def cost(problem):
@@ -111,7 +112,11 @@ def _class(problem, combo, chosen, pack, out_elements, info, target):
     block = -(-rows // blocks)
     blocks = -(-rows // block)
     wanted = max(1, min(npanels, pieces // blocks))
-    panel_block = min(-(-npanels // wanted), max(1, common.MAX_SUMS // (block * info["nr"] * info["t_size"])))
+    panel_block = -(-npanels // wanted)
+    chunks = common.depth_chunks(combo, chosen, ci_p, kstep)
+    span = max(1, _MAX_INPUT // (block * _core.LDA * info["e_size"]))
+    if span < len(chunks):
+        panel_block = min(panel_block, max(1, common.MAX_SUMS // (block * info["nr"] * info["t_size"])))
 
     panels, piece_table = _columns(problem, combo, out_elements, info)
     return {
@@ -120,7 +125,8 @@ def _class(problem, combo, chosen, pack, out_elements, info, target):
         "block": block,
         "blocks": blocks,
         "tap_in": np.asarray(taps, np.int64).reshape(len(taps), rank),
-        "chunks": common.depth_chunks(combo, chosen, ci_p, kstep),
+        "chunks": chunks,
+        "span": span,
         "panels": panels,
         "pieces": piece_table,
         "panel_block": panel_block,

@@ -4,6 +4,21 @@
  *   BV, B_LOAD, A_SET, MUL_ADD   a vector of B, its load, the broadcast of A, the multiply-add
  *   FN(name)           the name with a suffix of its own
  */
+INLINE void FN(tile_step)(const int mr, const int nv, V acc[][TILE_NV], const E *a, const E *b)
+{
+    BV bv[TILE_NV];
+#pragma GCC unroll 2
+    for (int v = 0; v < nv; v++)
+        bv[v] = B_LOAD(b + v * VL * KSTEP);
+#pragma GCC unroll 14
+    for (int m = 0; m < mr; m++) {
+        const BV av = A_SET(a + m * CONVT_LDA);
+#pragma GCC unroll 2
+        for (int v = 0; v < nv; v++)
+            acc[m][v] = MUL_ADD(av, bv[v], acc[m][v]);
+    }
+}
+
 INLINE void FN(tile_mn)(const int mr, const int nv, const convt_tile *t)
 {
     V acc[14][TILE_NV];
@@ -23,23 +38,18 @@ INLINE void FN(tile_mn)(const int mr, const int nv, const convt_tile *t)
             for (int v = 0; v < nv; v++)
                 __builtin_prefetch((const T *)t->rows[m] + v * VL, 1);
 
-    const int kc = t->kc;
-#pragma GCC unroll 2
-    for (int k = 0; k < kc; k += KSTEP) {
-        BV bv[TILE_NV];
-#pragma GCC unroll 2
-        for (int v = 0; v < nv; v++)
-            bv[v] = B_LOAD(b + v * VL * KSTEP);
-        b += nv * VL * KSTEP;
-#pragma GCC unroll 14
-        for (int m = 0; m < mr; m++) {
-            const BV av = A_SET(a + m * CONVT_LDA);
-#pragma GCC unroll 2
-            for (int v = 0; v < nv; v++)
-                acc[m][v] = MUL_ADD(av, bv[v], acc[m][v]);
-        }
-        a += KSTEP;
+    const char *ahead = t->ahead;
+    const int kc = t->kc / KSTEP;
+    for (int k = 0; k < kc / 2; k++) {
+        __builtin_prefetch(ahead, 0, 2);
+        ahead += t->ahead_step;
+        FN(tile_step)(mr, nv, acc, a, b);
+        FN(tile_step)(mr, nv, acc, a + KSTEP, b + nv * VL * KSTEP);
+        a += 2 * KSTEP;
+        b += 2 * nv * VL * KSTEP;
     }
+    if (kc % 2)
+        FN(tile_step)(mr, nv, acc, a, b);
 
     /* What was summed before is added last: sums of chunks, added up, lose less than one long chain. */
 #pragma GCC unroll 14
