@@ -94,17 +94,18 @@ cdef class DirectPlan(Plan):
         ws += _round64(MOST_ROWS * k.nr * k.t_size)
         cdef char *sums = ws
 
-        self.locate(c, m0, m, offset, coords, edge)
+        cdef bint edges = self.locate(c, m0, m, offset, coords, edge)
         cdef char *src = call.src + group * self.ci * self.in_c * k.s_size
         cdef char *dst = call.dst + group * self.co * self.out_c * k.s_size
         cdef char *weights = call.weights + c.pack.weights + group * c.pack.group_weights
         cdef char *bias = call.bias + c.pack.bias + group * c.pack.group_bias
 
+        cdef int64_t stride_a = self.max_block * CONVT_LDA * k.e_size, stride_sums = self.max_block * k.nr * k.t_size
         cdef int64_t start, end, chunk, p, tiles, i, r0, r1, r
         cdef int64_t *ch
         cdef int64_t *panel
         cdef char *part
-        cdef bint last, inside
+        cdef bint inside
         cdef bint fast = k.direct_store and self.out_c == 1 and self.act.code <= CONVT_LEAKY
         cdef void *rows[MOST_ROWS]
         cdef convt_tile t
@@ -119,22 +120,20 @@ cdef class DirectPlan(Plan):
             start, end = end, min(c.nchunks, end + c.span)
             for chunk in range(start, end):
                 ch = c.chunks + 3 * chunk
-                part = a + (chunk - start) * self.max_block * CONVT_LDA * k.e_size
-                self.pack_rows(c, ch[0], ch[1], m0, m, coords, src, part)
+                self.pack_rows(c, ch[0], ch[1], m0, m, coords, src, a + (chunk - start) * stride_a)
             for p in range(p0, p1):
                 panel = c.panels + 5 * p
                 t.nv = <int>((panel[0] + k.vl - 1) // k.vl)
                 t.cols = <int>panel[0]
                 tiles = (m + k.mr[t.nv] - 1) // k.mr[t.nv]
-                part = sums + (p - p0 if c.span < c.nchunks else 0) * self.max_block * k.nr * k.t_size
+                part = sums + (p - p0 if c.span < c.nchunks else 0) * stride_sums
                 for chunk in range(start, end):
                     ch = c.chunks + 3 * chunk
-                    last = chunk == c.nchunks - 1
                     t.kc = <int>ch[1]
                     t.b = weights + (p * k.nr * c.pack.depth + ch[2] * t.nv * k.vl) * k.e_size
                     for i in range(tiles):
                         r0, r1 = i * m // tiles, (i + 1) * m // tiles
-                        t.a = a + ((chunk - start) * self.max_block + r0) * CONVT_LDA * k.e_size
+                        t.a = a + (chunk - start) * stride_a + r0 * CONVT_LDA * k.e_size
                         if far and i % 2 == 0:
                             t.ahead_step = min(64, (4 * k.kstep * t.nv * k.vl * k.e_size + tiles - 1) // tiles)
                             t.ahead = <const char *>t.b + (t.kc * t.nv * k.vl * k.e_size
@@ -150,24 +149,25 @@ cdef class DirectPlan(Plan):
                             t.init_ld = 0
                         t.act = &self.none
                         t.stream = 0
-                        if not last:
-                            for r in range(r1 - r0):
-                                rows[r] = part + (r0 + r) * k.nr * k.t_size
+                        if chunk < c.nchunks - 1:
+                            for r in range(r0, r1):
+                                rows[r - r0] = part + r * k.nr * k.t_size
                             k.tile(<int>(r1 - r0), &t)
                             continue
                         inside = True
-                        for r in range(r0, r1):
-                            if edge[r]:
-                                inside = False
+                        if edges:
+                            for r in range(r0, r1):
+                                if edge[r]:
+                                    inside = False
                         if fast and panel[1] and inside:
                             t.act = &self.act
                             t.stream = self.streamed and not (<size_t>(dst + panel[2] * k.s_size)) % self.streamed
-                            for r in range(r1 - r0):
-                                rows[r] = dst + (offset[r0 + r] + panel[2]) * k.s_size
+                            for r in range(r0, r1):
+                                rows[r - r0] = dst + (offset[r] + panel[2]) * k.s_size
                             k.tile(<int>(r1 - r0), &t)
                         else:
-                            for r in range(r1 - r0):
-                                rows[r] = scratch + r * k.nr * k.t_size
+                            for r in range(r0, r1):
+                                rows[r - r0] = scratch + (r - r0) * k.nr * k.t_size
                             k.tile(<int>(r1 - r0), &t)
                             self.store_pieces(c, panel, r0, r1, offset, coords, inside, scratch, dst)
         if self.streamed:
@@ -217,48 +217,49 @@ cdef class DirectPlan(Plan):
             at += (c.tap_in[ax] + j) * self.in_stride.p[ax]
         return call.src + (at + m0 * self.in_n) * self.k.s_size
 
-    cdef void locate(self, DirectClass *c, int64_t m0, int64_t m, int64_t *offset, int64_t *coords,
+    cdef bint locate(self, DirectClass *c, int64_t m0, int64_t m, int64_t *offset, int64_t *coords,
                      char *edge) noexcept nogil:
-        """For each row of the block: its coordinates, output offset, and whether some phase is outside there."""
+        """For each row of the block: its coordinates, output offset, and whether some phase is outside there.
+
+        Returns whether that is so anywhere.
+        """
         cdef int nd = self.nd, ax
-        cdef int64_t x = nd - 1, row, at, step
-        cdef int64_t *j = coords
-        cdef int64_t batch = m0
-        cdef bint outside
+        cdef int64_t x = nd - 1, row = 0, n, i, at, batch = m0
+        # With one pixel along an axis the stride may be anything, and a product with it too.
+        cdef int64_t step = self.stride.p[x] * self.out_stride.p[x] if c.count[x] > 1 else 0
+        cdef int64_t j[64]
+        cdef bint outside, edges = False
         for ax in range(nd - 1, -1, -1):
             j[ax] = batch % c.count[ax]
             batch = batch // c.count[ax]
-        row = 0
-        while True:  # a run along x at a time
-            j = coords + row * nd
-            at, outside = batch * self.out_n, False
+        while row < m:  # a run along x at a time
+            n = min(c.count[x] - j[x], m - row)
+            at, outside = batch * self.out_n + step * j[x], False
             for ax in range(x):
-                if j[ax]:  # with one j the stride may be anything, and a product with it too
+                if j[ax]:
                     at += self.stride.p[ax] * j[ax] * self.out_stride.p[ax]
                 outside |= j[ax] < c.inner[2 * ax] or j[ax] >= c.inner[2 * ax + 1]
-            step = self.stride.p[x] * self.out_stride.p[x] if c.count[x] > 1 else 0
-            at += step * j[x]
-            while True:
-                offset[row] = at
-                edge[row] = outside or j[x] < c.inner[2 * x] or j[x] >= c.inner[2 * x + 1]
-                row += 1
-                if row == m:
-                    return
-                at += step
-                for ax in range(nd):
-                    j[nd + ax] = j[ax]
-                j += nd
-                j[x] += 1
-                if j[x] == c.count[x]:
-                    break
-            for ax in range(nd - 1, -1, -1):
-                if j[ax] < c.count[ax]:
-                    break
-                j[ax] = 0
-                if ax:
+                for i in range(n):
+                    coords[(row + i) * nd + ax] = j[ax]
+            for i in range(n):
+                coords[(row + i) * nd + x] = j[x] + i
+                offset[row + i] = at + step * i
+                edge[row + i] = outside
+            if j[x] < c.inner[2 * x] or j[x] + n > c.inner[2 * x + 1]:
+                outside = True
+                for i in range(n):
+                    edge[row + i] |= j[x] + i < c.inner[2 * x] or j[x] + i >= c.inner[2 * x + 1]
+            edges |= outside
+            row += n
+            j[x] += n
+            for ax in range(x, 0, -1):
+                if j[ax] == c.count[ax]:
+                    j[ax] = 0
                     j[ax - 1] += 1
-                else:
-                    batch += 1
+            if j[0] == c.count[0]:
+                j[0] = 0
+                batch += 1
+        return edges
 
     cdef void pack_rows(self, DirectClass *c, int64_t k0, int64_t kc, int64_t m0, int64_t m, int64_t *coords,
                         char *src, char *a) noexcept nogil:

@@ -30,19 +30,19 @@ INLINE void FN(tile_mn)(const int mr, const int nv, const convt_tile *t)
         for (int v = 0; v < nv; v++)
             acc[m][v] = V_(set1)(-0.0f); /* the sum of nothing that keeps the sign of zero */
 
-    /* Where the results go is asked for now and is in the cache when the sums are done. */
-    if (!t->stream)
-#pragma GCC unroll 14
-        for (int m = 0; m < mr; m++)
-#pragma GCC unroll 2
-            for (int v = 0; v < nv; v++)
-                __builtin_prefetch((const T *)t->rows[m] + v * VL, 1);
-
+    /* Where the results go is asked for too, a row at a time, and is in the cache when the sums are done. */
+    const void *nothing = a;
+    const void *const *asked = t->stream ? &nothing : (const void *const *)t->rows;
+    const int last = t->stream ? 0 : mr - 1;
     const char *ahead = t->ahead;
     const int kc = t->kc / KSTEP;
     for (int k = 0; k < kc / 2; k++) {
         __builtin_prefetch(ahead, 0, 2);
         ahead += t->ahead_step;
+        const T *row = asked[k < last ? k : last];
+#pragma GCC unroll 2
+        for (int v = 0; v < nv; v++)
+            __builtin_prefetch(row + v * VL, 1);
         FN(tile_step)(mr, nv, acc, a, b);
         FN(tile_step)(mr, nv, acc, a + KSTEP, b + nv * VL * KSTEP);
         a += 2 * KSTEP;
