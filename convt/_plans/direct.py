@@ -17,8 +17,8 @@ from . import common
 
 LIMIT = None
 
-_MAX_BLOCK = 126  # rows of a task, 9 tiles of 14: a depth chunk of its input then takes about 135 KiB of L2
-_MAX_INPUT = 560 << 10  # bytes of L2 for depth chunks packed at once, so that only one panel's sums wait between them
+_MAX_BLOCK = 140  # rows of a task, 10 tiles of 14: a depth chunk of its input then takes about 150 KiB of L2
+_MAX_INPUT = 640 << 10  # bytes of L2 for depth chunks packed at once, so that only one panel's sums wait between them
 _WEIGHTS_PER_CYCLE = 16  # bytes that a task reads from beyond its second-level cache
 
 
@@ -101,6 +101,7 @@ def _classes_cost(problem, classes, info):
 
 
 _SHARES = (4, 5, 6, 8, 10, 12)  # tasks of a thread, at least: few are cheaper, many even out
+_HEIGHTS = (28, _MAX_BLOCK)  # the least rows of a task: low blocks spread the packing of inputs, high ones share weights
 _EVEN = 64  # so many tasks of a thread even out anyhow
 
 
@@ -119,9 +120,9 @@ def _splits(problem, combos, chunks, total, info):
     """A `_Split` for each class: of a few ways to cut them all, the one after which the last thread is done first."""
     threads = _config.get_num_threads()
     best = None
-    for share in _SHARES:
+    for share, height in itertools.product(_SHARES, _HEIGHTS):
         target = total / (share * threads)
-        splits = [_split(problem, combo, n, target, info) for combo, n in zip(combos, chunks, strict=True)]
+        splits = [_split(problem, combo, n, target, height, info) for combo, n in zip(combos, chunks, strict=True)]
         tasks = sorted(((s.work, problem.groups * s.blocks * s.panel_blocks) for s in splits), reverse=True)
         if sum(count for _, count in tasks) > _EVEN * threads:
             return splits if best is None else best[1]
@@ -134,15 +135,16 @@ def _splits(problem, combos, chunks, total, info):
     return best[1]
 
 
-def _split(problem, combo, chunks, target, info):
-    """A class in tasks of about ``target`` cycles: blocks of rows, and of panels where rows alone give too few."""
+def _split(problem, combo, chunks, target, height, info):
+    """A class in tasks of about ``target`` cycles: blocks of rows, but of ``height`` rows at least,
+    and of panels where that gives too few."""
     rows = problem.batch * math.prod(c.count for c in combo)
     taps = math.prod(len(c.first_in) for c in combo)
     columns = problem.co * math.prod(len(c.first_out) for c in combo)
     depth = max(taps * problem.ci, 1)
     npanels = -(-columns // info["nr"])
     pieces = max(1, math.ceil(common.tile_cost(rows, columns, depth, info) / max(target, 1.0)))
-    block = max(min(_MAX_BLOCK, -(-rows // pieces)), min(rows, 28))
+    block = max(min(_MAX_BLOCK, -(-rows // pieces)), min(rows, height))
     blocks = -(-rows // block)
     block = -(-rows // blocks)
     blocks = -(-rows // block)
