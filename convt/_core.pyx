@@ -51,6 +51,8 @@ cdef extern from "convt_kernels.h" nogil:
         int cols
         const convt_act *act
         int stream
+        const char *ahead
+        Py_ssize_t ahead_step
     ctypedef struct convt_dw:
         int n
         int cols
@@ -138,9 +140,11 @@ cdef extern from *:
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
 _ACTIVATIONS = {"none": 0, "clip": 1, "relu": 1, "leaky_relu": 2, "tanh": 3, "sigmoid": 4, "gelu": 5, "swish": 6}
 
-KC = CONVT_KC
-STREAM_BYTES = 1 << 25  # outputs beyond this bypass the caches
+KC, LDA = CONVT_KC, CONVT_LDA
+STREAM_BYTES = 1 << 24  # outputs beyond this bypass the caches
 PARALLEL_PACK_BYTES = 1 << 18
+cdef enum:
+    GRABS = 32  # shares of a thread's tasks
 
 cdef enum:
     FINITE_BYTES = 1 << 16  # that a thread looks at in one go
@@ -319,6 +323,7 @@ cdef struct Call:
     char *weights
     char *bias
     char *refused  # set where a plan finds that its result may not be what a direct sum gives
+    Py_ssize_t threads, grab  # how many tasks a thread takes at a time
 
 
 cdef class Plan:
@@ -440,11 +445,13 @@ cdef class Plan:
         cdef char refused = 0
         call.refused = &refused
         call.src, call.dst, call.weights, call.bias = src, dst, packed.weights.data, packed.bias.data
+        # Several neighbours at a time, which read much the same, yet few enough that the last ones even out.
+        call.threads, call.grab = threads, max(1, tasks // (GRABS * threads))
         if threads > 1:
             if not _pool_used:
                 _note_pool()
             with nogil, parallel(num_threads=threads):
-                for t in prange(tasks, schedule="dynamic", chunksize=1):
+                for t in prange(tasks, schedule="dynamic", chunksize=call.grab):
                     self.run_task(t, &call, ws.data + threadid() * per_thread)
         else:
             with nogil:

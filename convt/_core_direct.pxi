@@ -11,6 +11,7 @@ cdef struct DirectClass:
     int64_t *tap_in       # [ntaps][nd] input index at the box's first pixel
     int64_t nchunks
     int64_t *chunks       # [nchunks][3]: first depth of the class, depth, first depth of the panel
+    int64_t span          # how many of them are packed at once
     # columns
     int64_t npanels, panel_block, panel_blocks
     int64_t *panels       # [npanels][5]: columns, adjacent in the output?, its offset, first piece, one past the last
@@ -20,13 +21,17 @@ cdef struct DirectClass:
     int64_t first_task, ntasks
 
 
+cdef enum:
+    FAR_BYTES = 1 << 19  # weights beyond this do not stay in the second-level cache
+
+
 cdef class DirectPlan(Plan):
     cdef DirectClass *classes
     cdef Py_ssize_t nclasses
+    cdef int64_t direct_tasks  # those of these classes: plans that build on this one may have more
     cdef list keep  # the tables that the structures point into
     cdef object structures
-    cdef int64_t max_block, max_panels
-    cdef bint chunked
+    cdef int64_t max_block, max_span, max_sums
 
     def __init__(self, problem, PackRecipe recipe, in_strides, out_strides, hole, classes):
         self.algorithm = "direct"
@@ -51,10 +56,11 @@ cdef class DirectPlan(Plan):
             c.ntasks = self.groups * c.blocks * c.panel_blocks
             task += c.ntasks
             self.max_block = max(self.max_block, c.block)
+            c.span = spec["span"]
+            self.max_span = max(self.max_span, min(c.span, c.nchunks))
             if c.nchunks > 1:
-                self.chunked = True
-                self.max_panels = max(self.max_panels, c.panel_block)
-        self.tasks = task
+                self.max_sums = max(self.max_sums, 1 if c.span >= c.nchunks else c.panel_block)
+        self.tasks = self.direct_tasks = task
         self.workspace = self._bytes()
 
     cdef int64_t *_keep(self, values):
@@ -63,31 +69,22 @@ cdef class DirectPlan(Plan):
         return t.p
 
     cdef size_t _bytes(self):
-        cdef size_t n = _round64(self.max_block * CONVT_LDA * self.k.e_size)  # A
+        cdef size_t n = _round64(self.max_span * self.max_block * CONVT_LDA * self.k.e_size)  # A
         n += _round64(self.max_block * sizeof(int64_t))  # output offset of each row
         n += _round64(self.max_block * self.nd * sizeof(int64_t))  # its coordinates
         n += _round64(self.max_block)  # whether some phase is outside the window there
         n += _round64(MOST_ROWS * self.k.nr * self.k.t_size)  # a tile on its way to the store
-        if self.chunked:
-            n += _round64(self.max_panels * self.max_block * self.k.nr * self.k.t_size)  # sums between depth chunks
+        n += _round64(self.max_sums * self.max_block * self.k.nr * self.k.t_size)  # sums between depth chunks
         return n
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
         cdef const convt_kernels *k = self.k
-        cdef DirectClass *c = self.classes
-        while task >= c.first_task + c.ntasks:
-            c += 1
-        task -= c.first_task
-        cdef int64_t block = task % c.blocks
-        cdef int64_t panel_block = task // c.blocks % c.panel_blocks
-        cdef int64_t group = task // c.blocks // c.panel_blocks
-        cdef int64_t m0 = block * c.block
-        cdef int64_t m = min(c.block, c.rows - m0)
-        cdef int64_t p0 = panel_block * c.panel_block
-        cdef int64_t p1 = min(c.npanels, p0 + c.panel_block)
+        cdef DirectClass *c
+        cdef int64_t group, m0, m, p0, p1
+        self.place(task, &c, &group, &m0, &m, &p0, &p1)
 
         cdef char *a = ws
-        ws += _round64(self.max_block * CONVT_LDA * k.e_size)
+        ws += _round64(self.max_span * self.max_block * CONVT_LDA * k.e_size)
         cdef int64_t *offset = <int64_t *>ws
         ws += _round64(self.max_block * sizeof(int64_t))
         cdef int64_t *coords = <int64_t *>ws
@@ -98,85 +95,172 @@ cdef class DirectPlan(Plan):
         ws += _round64(MOST_ROWS * k.nr * k.t_size)
         cdef char *sums = ws
 
-        self.locate(c, m0, m, offset, coords, edge)
+        cdef bint edges = self.locate(c, m0, m, offset, coords, edge)
         cdef char *src = call.src + group * self.ci * self.in_c * k.s_size
         cdef char *dst = call.dst + group * self.co * self.out_c * k.s_size
         cdef char *weights = call.weights + c.pack.weights + group * c.pack.group_weights
         cdef char *bias = call.bias + c.pack.bias + group * c.pack.group_bias
 
-        cdef int64_t tiles
-        cdef int64_t chunk, p, i, r0, r1, r, b_row
+        cdef int64_t stride_a = self.max_block * CONVT_LDA * k.e_size, stride_sums = self.max_block * k.nr * k.t_size
+        cdef int64_t start, end, chunk, p, tiles, i, r0, r1, r
         cdef int64_t *ch
         cdef int64_t *panel
-        cdef bint first, last, inside, straight
+        cdef char *part
+        cdef bint inside
         cdef bint fast = k.direct_store and self.out_c == 1 and self.act.code <= CONVT_LEAKY
         cdef void *rows[MOST_ROWS]
         cdef convt_tile t
-        t.stream = 0
-        for chunk in range(c.nchunks):
-            ch = c.chunks + 3 * chunk
-            first, last = chunk == 0, chunk == c.nchunks - 1
-            self.pack_rows(c, ch[0], ch[1], m0, m, coords, src, a)
-            t.kc = <int>ch[1]
+        t.rows = rows
+        # While this task multiplies, what comes next is fetched into the second-level cache: the next task's input, a
+        # little with every tile, and weights, where they are too many to stay there.
+        cdef bint far = c.pack.group_weights > FAR_BYTES
+        cdef int64_t input_step
+        cdef const char *next_input = self.next_input(task, call, &input_step)
+        end = 0
+        while end < c.nchunks:
+            start, end = end, min(c.nchunks, end + c.span)
+            for chunk in range(start, end):
+                ch = c.chunks + 3 * chunk
+                self.pack_rows(c, ch[0], ch[1], m0, m, coords, src, a + (chunk - start) * stride_a)
             for p in range(p0, p1):
                 panel = c.panels + 5 * p
                 t.nv = <int>((panel[0] + k.vl - 1) // k.vl)
+                t.cols = <int>panel[0]
                 tiles = (m + k.mr[t.nv] - 1) // k.mr[t.nv]
-                t.b = weights + (p * k.nr * c.pack.depth + ch[2] * t.nv * k.vl) * k.e_size
-                for i in range(tiles):
-                    r0, r1 = i * m // tiles, (i + 1) * m // tiles
-                    t.a = a + r0 * CONVT_LDA * k.e_size
-                    if first:
-                        t.init = bias + p * k.nr * k.t_size
-                        t.init_ld = 0
-                    else:
-                        t.init = sums + ((p - p0) * self.max_block + r0) * k.nr * k.t_size
-                        t.init_ld = k.nr
-                    t.act = &self.none
-                    t.cols = <int>panel[0]
-                    t.rows = rows
-                    if not last:
-                        for r in range(r1 - r0):
-                            rows[r] = sums + ((p - p0) * self.max_block + r0 + r) * k.nr * k.t_size
-                        k.tile(<int>(r1 - r0), &t)
-                        continue
-                    inside = True
-                    for r in range(r0, r1):
-                        if edge[r]:
-                            inside = False
-                    straight = fast and panel[1] and inside
-                    if straight:
-                        t.act = &self.act
-                        t.stream = self.streamed and not (<size_t>(dst + panel[2] * k.s_size)) % self.streamed
-                        for r in range(r1 - r0):
-                            rows[r] = dst + (offset[r0 + r] + panel[2]) * k.s_size
-                        k.tile(<int>(r1 - r0), &t)
+                part = sums + (p - p0 if c.span < c.nchunks else 0) * stride_sums
+                for chunk in range(start, end):
+                    ch = c.chunks + 3 * chunk
+                    t.kc = <int>ch[1]
+                    t.b = weights + (p * k.nr * c.pack.depth + ch[2] * t.nv * k.vl) * k.e_size
+                    for i in range(tiles):
+                        r0, r1 = i * m // tiles, (i + 1) * m // tiles
+                        t.a = a + (chunk - start) * stride_a + r0 * CONVT_LDA * k.e_size
+                        if far and i % 2 == 0:
+                            t.ahead_step = min(64, (4 * k.kstep * t.nv * k.vl * k.e_size + tiles - 1) // tiles)
+                            t.ahead = <const char *>t.b + (t.kc * t.nv * k.vl * k.e_size
+                                                           + i // 2 * t.ahead_step * (t.kc // (2 * k.kstep)))
+                        else:
+                            t.ahead, t.ahead_step = next_input, input_step
+                            next_input += input_step * (t.kc // (2 * k.kstep))
+                        if chunk:
+                            t.init = part + r0 * k.nr * k.t_size
+                            t.init_ld = k.nr
+                        else:
+                            t.init = bias + p * k.nr * k.t_size
+                            t.init_ld = 0
+                        t.act = &self.none
                         t.stream = 0
-                    else:
-                        for r in range(r1 - r0):
-                            rows[r] = scratch + r * k.nr * k.t_size
-                        k.tile(<int>(r1 - r0), &t)
-                        self.store_pieces(c, panel, r0, r1, offset, coords, inside, scratch, dst)
+                        if chunk < c.nchunks - 1:
+                            for r in range(r0, r1):
+                                rows[r - r0] = part + r * k.nr * k.t_size
+                            k.tile(<int>(r1 - r0), &t)
+                            continue
+                        inside = True
+                        if edges:
+                            for r in range(r0, r1):
+                                if edge[r]:
+                                    inside = False
+                        if fast and panel[1] and inside:
+                            t.act = &self.act
+                            t.stream = self.streamed and not (<size_t>(dst + panel[2] * k.s_size)) % self.streamed
+                            for r in range(r0, r1):
+                                rows[r - r0] = dst + (offset[r] + panel[2]) * k.s_size
+                            k.tile(<int>(r1 - r0), &t)
+                        else:
+                            for r in range(r0, r1):
+                                rows[r - r0] = scratch + (r - r0) * k.nr * k.t_size
+                            k.tile(<int>(r1 - r0), &t)
+                            self.store_pieces(c, panel, r0, r1, offset, coords, inside, scratch, dst)
         if self.streamed:
             k.fence()
 
-    cdef void locate(self, DirectClass *c, int64_t m0, int64_t m, int64_t *offset, int64_t *coords,
+    cdef void place(self, Py_ssize_t task, DirectClass **which, int64_t *group, int64_t *m0, int64_t *m, int64_t *p0,
+                    int64_t *p1) noexcept nogil:
+        """A task's class, group, first row, rows, first panel and the one past its last."""
+        cdef DirectClass *c = self.classes
+        while task >= c.first_task + c.ntasks:
+            c += 1
+        task -= c.first_task
+        which[0] = c
+        m0[0] = task % c.blocks * c.block
+        m[0] = min(c.block, c.rows - m0[0])
+        p0[0] = task // c.blocks % c.panel_blocks * c.panel_block
+        p1[0] = min(c.npanels, p0[0] + c.panel_block)
+        group[0] = task // c.blocks // c.panel_blocks
+
+    cdef const char *next_input(self, Py_ssize_t task, const Call *call, int64_t *step) noexcept nogil:
+        """Where the input of this thread's next task starts, and in what steps this task's tiles reach its end.
+
+        The step is 0 where that is not one stretch of memory. Of several taps the farthest is taken: what the others read
+        has been there before.
+        """
+        cdef DirectClass *c
+        cdef int64_t group, m0, m, p0, p1, ax, x = self.nd - 1, j, steps, tile
+        self.place(task, &c, &group, &m0, &m, &p0, &p1)
+        tile = self.k.mr[self.k.nr // self.k.vl]
+        steps = max(1, (p1 - p0) * ((m + tile - 1) // tile) * c.pack.depth // (2 * self.k.kstep))
+        if c.pack.group_weights > FAR_BYTES:
+            steps = (steps + 1) // 2
+        task += 1
+        if task % call.grab == 0:  # the other threads take their share before
+            task += (call.threads - 1) * call.grab
+        step[0] = 0
+        if task >= self.direct_tasks or self.in_c != 1 or self.in_stride.p[x] != self.ci:
+            return call.src
+        self.place(task, &c, &group, &m0, &m, &p0, &p1)
+        if c.ntaps == 0:
+            return call.src
+        step[0] = min(64, (m * self.ci * self.k.s_size + steps - 1) // steps)
+        cdef int64_t at = 0
+        for ax in range(x, -1, -1):
+            j = m0 % c.count[ax]
+            m0 = m0 // c.count[ax]
+            at += (c.tap_in[ax] + j) * self.in_stride.p[ax]
+        return call.src + (at + m0 * self.in_n) * self.k.s_size
+
+    cdef bint locate(self, DirectClass *c, int64_t m0, int64_t m, int64_t *offset, int64_t *coords,
                      char *edge) noexcept nogil:
-        """For each row of the block: its coordinates, output offset, and whether some phase is outside there."""
-        cdef int64_t row, rest, ax, at, j
-        for row in range(m):
-            rest = m0 + row
-            at = 0
-            edge[row] = 0
-            for ax in range(self.nd - 1, -1, -1):
-                j = rest % c.count[ax]
-                rest = rest // c.count[ax]
-                coords[row * self.nd + ax] = j
-                if j:  # with one j the stride may be anything, and a product with it too
-                    at += self.stride.p[ax] * j * self.out_stride.p[ax]
-                if j < c.inner[2 * ax] or j >= c.inner[2 * ax + 1]:
-                    edge[row] = 1
-            offset[row] = at + rest * self.out_n
+        """For each row of the block: its coordinates, output offset, and whether some phase is outside there.
+
+        Returns whether that is so anywhere.
+        """
+        cdef int nd = self.nd, ax
+        cdef int64_t x = nd - 1, row = 0, n, i, at, batch = m0
+        # With one pixel along an axis the stride may be anything, and a product with it too.
+        cdef int64_t step = self.stride.p[x] * self.out_stride.p[x] if c.count[x] > 1 else 0
+        cdef int64_t j[64]
+        cdef bint outside, edges = False
+        for ax in range(nd - 1, -1, -1):
+            j[ax] = batch % c.count[ax]
+            batch = batch // c.count[ax]
+        while row < m:  # a run along x at a time
+            n = min(c.count[x] - j[x], m - row)
+            at, outside = batch * self.out_n + step * j[x], False
+            for ax in range(x):
+                if j[ax]:
+                    at += self.stride.p[ax] * j[ax] * self.out_stride.p[ax]
+                outside |= j[ax] < c.inner[2 * ax] or j[ax] >= c.inner[2 * ax + 1]
+                for i in range(n):
+                    coords[(row + i) * nd + ax] = j[ax]
+            for i in range(n):
+                coords[(row + i) * nd + x] = j[x] + i
+                offset[row + i] = at + step * i
+                edge[row + i] = outside
+            if j[x] < c.inner[2 * x] or j[x] + n > c.inner[2 * x + 1]:
+                outside = True
+                for i in range(n):
+                    edge[row + i] |= j[x] + i < c.inner[2 * x] or j[x] + i >= c.inner[2 * x + 1]
+            edges |= outside
+            row += n
+            j[x] += n
+            for ax in range(x, 0, -1):
+                if j[ax] == c.count[ax]:
+                    j[ax] = 0
+                    j[ax - 1] += 1
+            if j[0] == c.count[0]:
+                j[0] = 0
+                batch += 1
+        return edges
 
     cdef void pack_rows(self, DirectClass *c, int64_t k0, int64_t kc, int64_t m0, int64_t m, int64_t *coords,
                         char *src, char *a) noexcept nogil:

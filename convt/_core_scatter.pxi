@@ -144,6 +144,7 @@ cdef class ScatterPlan(Plan):
         t.rows = rows
         t.act = &self.none
         t.stream = 0
+        t.ahead, t.ahead_step = src, 0
         for chunk in range(c.nchunks):
             ch = c.chunks + 3 * chunk
             depth = ch[0]

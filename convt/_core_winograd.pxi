@@ -39,7 +39,6 @@ cdef class WinogradPlan(DirectPlan):
     """Classes with and without transform: those without are DirectPlan's, and their tasks come first."""
     cdef WinogradClass *winograd
     cdef object winograd_structures
-    cdef int64_t direct_tasks
     cdef int64_t most_block, most_points
     cdef size_t rows_size, sums_size
 
@@ -49,7 +48,6 @@ cdef class WinogradPlan(DirectPlan):
         cdef const convt_kernels *k = self.k
         cdef WinogradClass *c
         cdef int64_t task = self.tasks, ax, sums
-        self.direct_tasks = task
         self.winograd_structures = np.zeros(len(classes) * sizeof(WinogradClass), np.uint8)
         self.winograd = <WinogradClass *>cnp.PyArray_DATA(self.winograd_structures)
         for i, spec in enumerate(classes):
@@ -146,6 +144,7 @@ cdef class WinogradPlan(DirectPlan):
         t.rows = rows
         t.act = &self.none
         t.stream = 0
+        t.ahead_step = 64
         for chunk in range(c.nchunks):
             k0, kc = c.chunks[2 * chunk], c.chunks[2 * chunk + 1]
             for r in range(m):
@@ -175,6 +174,7 @@ cdef class WinogradPlan(DirectPlan):
                             t.init_ld = k.nr if chunk else 0
                             if ask:
                                 self.prefetch(c, panel, where, r0, r1, q, dst)
+                            t.ahead = <const char *>t.b + (kc * columns * k.e_size + (i - first) * 32 * kc)
                             k.tile(<int>(r1 - r0), &t)
                     if chunk == c.nchunks - 1:
                         for r in range(first * m // tiles, last * m // tiles):

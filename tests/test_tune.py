@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convt
-from convt import _config, _onednn, _plan, _tune
+from convt import _config, _onednn, _tune
 
 WAYS = [*ALGORITHMS, *(["onednn"] if _onednn.available() else [])]
 FILTER = np.ones((4, 4, 8, 8), np.float32)

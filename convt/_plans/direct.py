@@ -4,8 +4,10 @@ The key of its weights is ``("direct", merge)``: on which axes phases that read 
 """
 
 import functools
+import heapq
 import itertools
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,7 +17,8 @@ from . import common
 
 LIMIT = None
 
-_MAX_BLOCK = 126  # rows of a task, 9 tiles of 14: its input (a depth chunk) then takes about 135 KiB of L2
+_MAX_BLOCK = 140  # rows of a task, 10 tiles of 14: a depth chunk of its input then takes about 150 KiB of L2
+_MAX_INPUT = 640 << 10  # bytes of L2 for depth chunks packed at once, so that only one panel's sums wait between them
 
 
 def cost(problem):
@@ -34,20 +37,29 @@ def make(problem, recipe, packed, in_strides, out_strides):
     item = ITEMSIZE[problem.dtype]
     out_elements = [s // item for s in out_strides]
     index = common.pack_index(groups)
-    target = total / (4 * _config.get_num_threads())
-    specs, hole = [], False
-    for combo in itertools.product(*classes):
-        if any(c.group < 0 for c in combo):
-            hole = True
-            continue
-        if problem.batch * problem.co == 0:
-            continue
-        pack = index[tuple(c.group for c in combo)]
-        chosen = [g[c.group] for g, c in zip(groups, combo, strict=True)]
-        specs.append(class_tables(problem, combo, chosen, pack, out_elements, info, target))
-    specs.sort(key=lambda spec: -spec["work"])  # large tasks first, so that the last ones even out
+    hole = any(c.group < 0 for axis in classes for c in axis)
+    combos = [combo for combo in itertools.product(*classes) if all(c.group >= 0 for c in combo)]
+    if problem.batch * problem.co == 0:
+        combos = []
+    specs = tables(problem, groups, combos, index, out_elements, total, info)
     key = ("direct", merge)
     return _core.DirectPlan(problem, recipe(key), in_strides, out_strides, hole, specs), key
+
+
+def tables(problem, groups, combos, index, out_elements, total, info):
+    """The tables of classes (a run per axis each) for DirectPlan; ``index`` says where the weights of each are packed."""
+    ci_p = -(-problem.ci // info["kstep"]) * info["kstep"]
+    chunks = [
+        common.depth_chunks(combo, [g[c.group] for g, c in zip(groups, combo, strict=True)], ci_p, info["kstep"])
+        for combo in combos
+    ]
+    splits = _splits(problem, combos, list(map(len, chunks)), total, info)
+    specs = [
+        _class(problem, combo, index[tuple(c.group for c in combo)], out_elements, info, depth, split)
+        for combo, depth, split in zip(combos, chunks, splits, strict=True)
+    ]
+    specs.sort(key=lambda spec: -spec["work"])  # large tasks first, so that the last ones even out
+    return specs
 
 
 @functools.lru_cache(maxsize=256)
@@ -94,44 +106,87 @@ def classes_cost(problem, classes, info):
     return total * problem.groups
 
 
-def class_tables(problem, combo, chosen, pack, out_elements, info, target):
-    """The tables of one class (one run per axis) for DirectPlan."""
-    ci, co, kstep = problem.ci, problem.co, info["kstep"]
-    ci_p = -(-ci // kstep) * kstep
-    rank = problem.rank
-    rows = problem.batch * math.prod(c.count for c in combo)
-    taps = list(itertools.product(*(c.first_in for c in combo)))
-    width = co * math.prod(len(c.first_out) for c in combo)
-    npanels = -(-width // info["nr"])
+_SHARES = (4, 5, 6, 8, 10, 12)  # tasks of a thread, at least: few are cheaper, many even out
+_HEIGHTS = (28, _MAX_BLOCK)  # the least rows of a task: low blocks spread the packing of inputs, high ones share weights
+_EVEN = 64  # so many tasks of a thread even out anyhow
 
-    # Split rows into blocks, and panels where rows alone give too few tasks.
-    depth = max(len(taps) * ci, 1)
-    work = common.tile_cost(rows, width, depth, info)
-    work += common.weights_cost(depth * width, -(-rows // _MAX_BLOCK), info) + 1
-    pieces = max(1, math.ceil(work * problem.groups / max(target, 1.0) / problem.groups))
-    block = max(min(_MAX_BLOCK, -(-rows // pieces)), min(rows, 28))
+
+@dataclass(frozen=True)
+class _Split:
+    """How a class is cut into tasks."""
+
+    block: int  # rows of a task
+    blocks: int
+    panel_block: int  # panels of a task
+    panel_blocks: int
+    work: float  # cycles of a task
+
+
+def _splits(problem, combos, chunks, total, info):
+    """A `_Split` for each class: of a few ways to cut them all, the one after which the last thread is done first."""
+    threads = _config.get_num_threads()
+    best = None
+    for share, height in itertools.product(_SHARES, _HEIGHTS):
+        target = total / (share * threads)
+        splits = [_split(problem, combo, n, target, height, info) for combo, n in zip(combos, chunks, strict=True)]
+        tasks = sorted(((s.work, problem.groups * s.blocks * s.panel_blocks) for s in splits), reverse=True)
+        if sum(count for _, count in tasks) > _EVEN * threads:
+            return splits if best is None else best[1]
+        busy = [0.0] * threads
+        for work, count in tasks:
+            for _ in range(count):
+                heapq.heapreplace(busy, busy[0] + work)
+        if best is None or max(busy) < best[0]:
+            best = max(busy), splits
+    return best[1]
+
+
+def _split(problem, combo, chunks, target, height, info):
+    """A class in tasks of about ``target`` cycles: blocks of rows, but of ``height`` rows at least,
+    and of panels where that gives too few."""
+    rows = problem.batch * math.prod(c.count for c in combo)
+    taps = math.prod(len(c.first_in) for c in combo)
+    width = problem.co * math.prod(len(c.first_out) for c in combo)
+    depth = max(taps * problem.ci, 1)
+    npanels = -(-width // info["nr"])
+    pieces = max(1, math.ceil(common.tile_cost(rows, width, depth, info) / max(target, 1.0)))
+    block = max(min(_MAX_BLOCK, -(-rows // pieces)), min(rows, height))
     blocks = -(-rows // block)
     block = -(-rows // blocks)
     blocks = -(-rows // block)
-    wanted = max(1, min(npanels, pieces // blocks))
-    panel_block = min(-(-npanels // wanted), max(1, common.MAX_SUMS // (block * info["nr"] * info["t_size"])))
+    panel_block = -(-npanels // max(1, min(npanels, pieces // blocks)))
+    if chunks > _span(block, info):
+        panel_block = min(panel_block, max(1, common.MAX_SUMS // (block * info["nr"] * info["t_size"])))
+    width = min(width, panel_block * info["nr"])
+    work = common.tile_cost(block, width, depth, info) + common.gather_cost(block, depth, taps, info)
+    work += common.weights_cost(width * depth, 1, info) + 200
+    return _Split(block, blocks, panel_block, -(-npanels // panel_block), work)
 
+
+def _span(block, info):
+    """How many depth chunks of a block's input are packed at once."""
+    return max(1, _MAX_INPUT // (block * _core.LDA * info["e_size"]))
+
+
+def _class(problem, combo, pack, out_elements, info, chunks, split):
+    """The tables of one class (one run per axis) for DirectPlan."""
+    taps = list(itertools.product(*(c.first_in for c in combo)))
     panels, piece_table = columns(problem, combo, out_elements, info)
     return {
         "count": [c.count for c in combo],
-        "rows": rows,
-        "block": block,
-        "blocks": blocks,
-        "tap_in": np.asarray(taps, np.int64).reshape(len(taps), rank),
-        "chunks": common.depth_chunks(combo, chosen, ci_p, kstep),
+        "rows": problem.batch * math.prod(c.count for c in combo),
+        "block": split.block,
+        "blocks": split.blocks,
+        "tap_in": np.asarray(taps, np.int64).reshape(len(taps), problem.rank),
+        "chunks": chunks,
+        "span": _span(split.block, info),
         "panels": panels,
         "pieces": piece_table,
-        "panel_block": panel_block,
-        "panel_blocks": -(-npanels // panel_block),
+        "panel_block": split.panel_block,
+        "panel_blocks": split.panel_blocks,
         "inner": [(max(lo for lo, _ in c.valid), min(hi for _, hi in c.valid)) for c in combo],
         "pack": pack,
-        "depth": math.prod(len(g.offsets) for g in chosen) * ci_p,
-        "work": work / (blocks * -(-npanels // panel_block)),
+        "work": split.work,
     }
 
 

@@ -94,21 +94,18 @@ def make(problem, recipe, packed, in_strides, out_strides, kinds=SMALL, name="wi
     info = _core.kernel_info(problem.dtype)
     out_elements = [s // ITEMSIZE[problem.dtype] for s in out_strides]
     target = total / (4 * _config.get_num_threads())
-    plain, transformed, hole = [], [], False
     packs = {numbers: n for n, numbers in enumerate(schemes)}
+    hole = any(c.group < 0 for axis in classes for c in axis)
+    plain, transformed = [], []
     for combo in itertools.product(*classes):
-        numbers = tuple(c.group for c in combo)
-        if min(numbers) < 0:
-            hole = True
-            continue
-        chosen = [g[n] for g, n in zip(groups, numbers, strict=True)]
-        if any(schemes[numbers]):
-            make_class, to = functools.partial(_class, scheme=schemes[numbers]), transformed
-        else:
-            make_class, to = direct.class_tables, plain
-        to.append(make_class(problem, combo, chosen, packs[numbers], out_elements, info, target))
-    for specs in (plain, transformed):
-        specs.sort(key=lambda spec: -spec["work"])
+        scheme = schemes.get(tuple(c.group for c in combo))
+        if scheme and any(scheme):
+            chosen = [g[c.group] for g, c in zip(groups, combo, strict=True)]
+            transformed.append(_class(problem, combo, chosen, scheme, packs, out_elements, info, target))
+        elif scheme:
+            plain.append(combo)
+    transformed.sort(key=lambda spec: -spec["work"])
+    plain = direct.tables(problem, groups, plain, packs, out_elements, total, info)
     return _core.WinogradPlan(name, problem, recipe(key).panels, in_strides, out_strides, hole, plain, transformed), key
 
 
@@ -207,8 +204,9 @@ def _blocks(rows, points, depth, columns, pieces, info):
     return block, -(-panels // panel_blocks), panel_blocks
 
 
-def _class(problem, combo, chosen, pack, out_elements, info, target, scheme):
+def _class(problem, combo, chosen, scheme, packs, out_elements, info, target):
     """The tables of a transformed class for WinogradPlan."""
+    pack = packs[tuple(c.group for c in combo)]
     scheme = [KINDS[kind] for kind in scheme]
     offsets = [g.offsets for g in chosen]
     tiles, rows, points, splits, columns = _sizes(problem, combo, offsets, scheme)

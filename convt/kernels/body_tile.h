@@ -4,6 +4,21 @@
  *   BV, B_LOAD, A_SET, MUL_ADD   a vector of B, its load, the broadcast of A, the multiply-add
  *   FN(name)           the name with a suffix of its own
  */
+INLINE void FN(tile_step)(const int mr, const int nv, V acc[][TILE_NV], const E *a, const E *b)
+{
+    BV bv[TILE_NV];
+#pragma GCC unroll 2
+    for (int v = 0; v < nv; v++)
+        bv[v] = B_LOAD(b + v * VL * KSTEP);
+#pragma GCC unroll 14
+    for (int m = 0; m < mr; m++) {
+        const BV av = A_SET(a + m * CONVT_LDA);
+#pragma GCC unroll 2
+        for (int v = 0; v < nv; v++)
+            acc[m][v] = MUL_ADD(av, bv[v], acc[m][v]);
+    }
+}
+
 INLINE void FN(tile_mn)(const int mr, const int nv, const convt_tile *t)
 {
     V acc[14][TILE_NV];
@@ -15,31 +30,26 @@ INLINE void FN(tile_mn)(const int mr, const int nv, const convt_tile *t)
         for (int v = 0; v < nv; v++)
             acc[m][v] = V_(set1)(-0.0f); /* the sum of nothing that keeps the sign of zero */
 
-    /* Where the results go is asked for now and is in the cache when the sums are done. */
-    if (!t->stream)
-#pragma GCC unroll 14
-        for (int m = 0; m < mr; m++)
-#pragma GCC unroll 2
-            for (int v = 0; v < nv; v++)
-                __builtin_prefetch((const T *)t->rows[m] + v * VL, 1);
-
-    const int kc = t->kc;
-#pragma GCC unroll 2
-    for (int k = 0; k < kc; k += KSTEP) {
-        BV bv[TILE_NV];
+    /* Where the results go is asked for too, a row at a time, and is in the cache when the sums are done. */
+    const void *nothing = a;
+    const void *const *asked = t->stream ? &nothing : (const void *const *)t->rows;
+    const int last = t->stream ? 0 : mr - 1;
+    const char *ahead = t->ahead;
+    const int kc = t->kc / KSTEP;
+    for (int k = 0; k < kc / 2; k++) {
+        __builtin_prefetch(ahead, 0, 2);
+        ahead += t->ahead_step;
+        const T *row = asked[k < last ? k : last];
 #pragma GCC unroll 2
         for (int v = 0; v < nv; v++)
-            bv[v] = B_LOAD(b + v * VL * KSTEP);
-        b += nv * VL * KSTEP;
-#pragma GCC unroll 14
-        for (int m = 0; m < mr; m++) {
-            const BV av = A_SET(a + m * CONVT_LDA);
-#pragma GCC unroll 2
-            for (int v = 0; v < nv; v++)
-                acc[m][v] = MUL_ADD(av, bv[v], acc[m][v]);
-        }
-        a += KSTEP;
+            __builtin_prefetch(row + v * VL, 1);
+        FN(tile_step)(mr, nv, acc, a, b);
+        FN(tile_step)(mr, nv, acc, a + KSTEP, b + nv * VL * KSTEP);
+        a += 2 * KSTEP;
+        b += 2 * nv * VL * KSTEP;
     }
+    if (kc % 2)
+        FN(tile_step)(mr, nv, acc, a, b);
 
     /* What was summed before is added last: sums of chunks, added up, lose less than one long chain. */
 #pragma GCC unroll 14

@@ -43,6 +43,8 @@ typedef struct {
     int cols;              /* columns stored: more than nv - 1 vectors, at most nv */
     const convt_act *act;  /* NONE, CLIP or LEAKY; others are applied by `store` */
     int stream;            /* whole vectors may bypass the caches: every row is vector-aligned */
+    const char *ahead;     /* what is read after this tile: every two steps of depth a line of it is asked for, */
+    ptrdiff_t ahead_step;  /* and `ahead` moves on by this many bytes */
 } convt_tile;
 
 /* One run of a depthwise convolution: for j < n, c < cols:
