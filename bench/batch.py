@@ -71,11 +71,14 @@ KNOBS = {
     "--mb": ("batch", _minibatch),
 }
 FIXED = {"--wtag": "any", "--alg": "direct", "--engine": "cpu"}  # only this value has a meaning here
-PASSED_OVER = """
+# Of benchdnn's own running and printing.
+PASSED_OVER = frozenset(
+    """
     --mode --mode-modifier --skip-impl --impl --global-impl --global-skip-impl --perf-template --verbose --max-ms-per-prb
     --fix-times-per-prb --repeats-per-prb --mem-check --canonical --allow-enum-tags-only --fast-ref --fast-ref-gpu
     --memory-kind --cold-cache --summary --start --attr-same-pd-check --execution-mode --stream-kind --cpu-isa-hints
-""".split()
+    """.split()  # noqa: SIM905
+)
 
 
 class Batch:

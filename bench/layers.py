@@ -149,10 +149,7 @@ class Layer:
 
     def to_row(self) -> dict:
         """The layer as `--layers` reads it."""
-        return {
-            key: list(value) if isinstance(value := getattr(self, field), tuple) else value
-            for key, field in KEYS.items()
-        }
+        return {key: list(value) if isinstance(value := getattr(self, field), tuple) else value for key, field in KEYS.items()}
 
 
 def _meetings(size: int, kernel: int, stride: int, dilation: int, begin: int, output: int) -> int:
