@@ -165,7 +165,11 @@ def chosen_problems(options: argparse.Namespace, entries: list[Entry]) -> list[P
         for layout in (options.layout if entry.layout is None else [entry.layout])
         for mode in options.mode
     ]
-    return sorted(dict.fromkeys(problems), key=lambda problem: (problem.dtype, problem.layout, problem.mode))
+
+    def table(problem: Problem) -> tuple[int, ...]:
+        return list(DTYPES).index(problem.dtype), LAYOUTS.index(problem.layout), MODES.index(problem.mode)
+
+    return sorted(dict.fromkeys(problems), key=table)
 
 
 def chosen_peers(options: argparse.Namespace) -> list[peers.Peer]:

@@ -15,13 +15,13 @@ STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 1160px; margin: 0 auto; padding: 16px; }
 h1 { font-size: 1.6em; line-height: 1.2; } h2 { font-size: 1.25em; margin-top: 2em; border-bottom: 1px solid #ddd; }
 h3 { font-size: 1em; margin-bottom: 0.3em; }
-p, li { max-width: 75ch; overflow-wrap: anywhere; }
+p, li { max-width: 90ch; overflow-wrap: anywhere; }
 img { width: 100%; height: auto; display: block; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 0.87em; }
 th, td { padding: 2px 9px; text-align: right; white-space: nowrap; }
-th { border-bottom: 2px solid #888; background: #fff; position: sticky; top: 0; }
-.left { text-align: left; }
+th { border-bottom: 2px solid #888; background: #fff; }
+.left { text-align: left; } td:last-child { white-space: normal; overflow-wrap: anywhere; min-width: 15em; }
 .first td { border-top: 1px solid #ccc; }
 .convt td { font-weight: 600; }
 .faster { color: #1b7f5c; } .slower { color: #c0492f; }

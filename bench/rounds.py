@@ -59,8 +59,8 @@ class Result:
         return self.problem.layer.flops / self.seconds / 1e9 if self.seconds else None
 
 
-def _prepared(problem: Problem, worker: Worker, truth: str, budget: float) -> Result:
-    """The result so far: set up and checked; timed only if that first call took all the time there is."""
+def _prepared(problem: Problem, worker: Worker, truth: str, budget: float, note: Callable[[str], None]) -> Result:
+    """The result so far: set up and checked. If that took all the time there is, one more call is all its timing."""
 
     def result(status: str, *more) -> Result:
         return Result(problem, worker.setting, worker.peer.name, status, *more)
@@ -73,11 +73,10 @@ def _prepared(problem: Problem, worker: Worker, truth: str, budget: float) -> Re
         return result("failed", str(exc))
     if not check.is_right(problem, error):
         return result("WRONG", how, error)
-    return result("ok", how, error, [_round([seconds], None)] if seconds > budget else [])
-
-
-def _round(durations: list[float], neighbours: float | None) -> dict:
-    return {"median": median(durations), "calls": len(durations), "neighbours": neighbours}
+    found = result("ok", how, error)
+    if seconds > budget:
+        _turn(worker, found, 0.0, note)
+    return found
 
 
 def measure(problem: Problem, workers: list[Worker], rounds: int, budget: float, note: Callable[[str], None]) -> list[Result]:
@@ -85,7 +84,7 @@ def measure(problem: Problem, workers: list[Worker], rounds: int, budget: float,
     with TemporaryDirectory() as folder:
         truth = str(Path(folder, "truth.npy"))
         np.save(truth, check.expected(problem))
-        results = [_prepared(problem, worker, truth, budget) for worker in workers]
+        results = [_prepared(problem, worker, truth, budget, note) for worker in workers]
         pairs = zip(workers, results, strict=True)
         entrants = [(worker, result) for worker, result in pairs if result.status == "ok" and not result.rounds]
         for _ in range(rounds):
@@ -104,7 +103,8 @@ def _turn(worker: Worker, result: Result, seconds: float, note: Callable[[str], 
     except (peers.Failed, Died) as exc:
         result.status, result.how = "failed", str(exc)
         return
-    result.rounds.append(_round(turn.durations, turn.neighbours))
+    calls = {"median": median(turn.durations), "calls": len(turn.durations), "neighbours": turn.neighbours}
+    result.rounds.append(calls)
     if not turn.settled:
         note(f"{result.peer} still kept a core busy one second after its turn: other figures may have suffered")
 

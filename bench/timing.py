@@ -13,8 +13,12 @@ from typing import Any
 def sample(run: Callable[[], Any], seconds: float) -> tuple[list[float], Any]:
     """The durations of as many calls as fit in the time, at least one, after one that warms the caches up.
 
-    And the result of one more call, for another check.
+    And the result of one more call, for another check. Without any time it is a single call.
     """
+    if not seconds:
+        start = time.perf_counter()
+        result = run()
+        return [time.perf_counter() - start], result
     run()
     durations = []
     end = time.perf_counter() + seconds

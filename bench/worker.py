@@ -63,13 +63,16 @@ class Stand:
     def version(self) -> str:
         return self._library.version()
 
-    def prepare(self, problem: Problem, truth: str) -> Checked:
-        """Set a problem up and compare the first result with `check.expected`, saved in the file `truth`."""
+    def set_up(self, problem: Problem) -> None:
         self._ready = self._last = None
         gc.collect()  # the last problem's memory, some of which a library frees only with its objects
         if problem.dtype not in self._library.DTYPES:
             raise peers.Unsupported(f"no {problem.dtype}")
         self._ready = self._library.prepare(problem, self._threads, **self._options)
+
+    def prepare(self, problem: Problem, truth: str) -> Checked:
+        """Set a problem up and compare the first result with `check.expected`, saved in the file `truth`."""
+        self.set_up(problem)
         start = time.perf_counter()
         self._last = self._ready.run()
         seconds = time.perf_counter() - start
@@ -88,14 +91,14 @@ class Stand:
         return machine.fma_peak(DTYPES[dtype], self._threads)
 
 
-def serve(connection: Connection, peer: peers.Peer, threads: int) -> None:
+def serve(connection: Connection, kind: type[Stand], peer: peers.Peer, threads: int) -> None:
     """Answer until the parent hangs up. A reply is a value, or the exception to raise in the parent."""
     stand = None
     with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
             method, arguments = connection.recv()
             try:
-                stand = stand or Stand(peers.load(peer), threads, peer.options)
+                stand = stand or kind(peers.load(peer), threads, peer.options)
                 reply = getattr(stand, method)(*arguments)
             except (peers.Absent, peers.Unsupported) as exc:
                 reply = exc
@@ -105,13 +108,13 @@ def serve(connection: Connection, peer: peers.Peer, threads: int) -> None:
 
 
 @contextlib.contextmanager
-def _start_conditions(setting: Setting):
+def _start_conditions(setting: Setting, environment: dict[str, str]):
     """The environment a worker starts with, deaf to Ctrl-C: the parent hears it, and ends its workers."""
     before = dict(os.environ)
     for word in SPIN_SETTINGS:
         os.environ.pop(word, None)
     os.environ["OMP_NUM_THREADS"] = str(setting.threads)
-    os.environ |= peers.CAPS.get(setting.isa, {})
+    os.environ |= peers.CAPS.get(setting.isa, {}) | environment
     heard = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
@@ -122,16 +125,20 @@ def _start_conditions(setting: Setting):
 
 
 class Worker:
-    def __init__(self, peer: peers.Peer, setting: Setting):
+    def __init__(
+        self, peer: peers.Peer, setting: Setting, stand: type[Stand] = Stand, environment: dict[str, str] | None = None
+    ):
         self.peer = peer
         self.setting = setting
+        self._stand = stand
+        self._environment = environment or {}
         self._process = None
 
     def _start(self) -> None:
         spawn = multiprocessing.get_context("spawn")
         self._pipe, theirs = spawn.Pipe()
-        self._process = spawn.Process(target=serve, args=(theirs, self.peer, self.setting.threads), daemon=True)
-        with _start_conditions(self.setting):
+        self._process = spawn.Process(target=serve, args=(theirs, self._stand, self.peer, self.setting.threads), daemon=True)
+        with _start_conditions(self.setting, self._environment):
             self._process.start()
         theirs.close()
 
