@@ -34,6 +34,10 @@ class TorchTimer(Stand):
 class OnednnVerbose(Stand):
     """A stand whose turn is timed by the library, which prints a line with the milliseconds of each execution."""
 
+    def set_up(self, problem: Problem) -> None:
+        with _printed():
+            super().set_up(problem)
+
     def time(self, seconds: float) -> float:
         with _printed() as lines:
             super().time(seconds)
@@ -62,7 +66,11 @@ def _flush() -> None:
     ctypes.CDLL(None).fflush(None)
 
 
-TOOLS = {"torch-channels_last": TorchTimer, "torch-contiguous": TorchTimer, "onednn-plain": OnednnVerbose}
+TOOLS = {
+    "onednn-plain": (OnednnVerbose, {"ONEDNN_VERBOSE": "profile_exec"}),
+    "torch-channels_last": (TorchTimer, {}),
+    "torch-contiguous": (TorchTimer, {}),
+}
 
 
 def main(names: list[str]) -> int:
@@ -72,7 +80,8 @@ def main(names: list[str]) -> int:
     for peer in peers.RIVALS:
         if peer.name not in TOOLS:
             continue
-        tool = Worker(peer, setting, stand=TOOLS[peer.name], environment={"ONEDNN_VERBOSE": "profile_exec"})
+        stand, environment = TOOLS[peer.name]
+        tool = Worker(peer, setting, stand, environment)
         bench = Worker(peer, setting)
         for name in names or NAMES:
             problem, times = Problem(table[name], "f32", "NXC"), {bench: [], tool: []}

@@ -66,7 +66,7 @@ def roofline(problems: list[list[Result]], limits: Limits, dtype: str, wide: boo
     for index, (name, (x, y)) in enumerate(points.items()):
         colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
         size = (30 if name == "convt" else 16) * (1 if wide else 0.5)
-        axes.scatter(x, y, size, colour, marker, label=name, zorder=3 if name == "convt" else 2, linewidths=0)
+        axes.scatter(x, y, size, colour, marker=marker, label=name, zorder=3 if name == "convt" else 2, linewidths=0)
     _number(axes, tops, wide)
     _roof(axes, limits, dtype, min(intensities) / 2, max(intensities) * 2)
     axes.set_xscale("log")

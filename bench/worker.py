@@ -25,6 +25,9 @@ from bench.timing import sample, settle
 
 # How long a waiting thread spins is left to each runtime's own default, as its users have it.
 SPIN_SETTINGS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+# Memory once freed stays with the process: else the C library's guess, which follows from all that was allocated before,
+# decides whether a library that allocates its results pays for page faults at each call. So none does.
+KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_TOP_PAD_": str(1 << 26)}
 
 
 class Setting(NamedTuple):
@@ -114,7 +117,7 @@ def _start_conditions(setting: Setting, environment: dict[str, str]):
     for word in SPIN_SETTINGS:
         os.environ.pop(word, None)
     os.environ["OMP_NUM_THREADS"] = str(setting.threads)
-    os.environ |= peers.CAPS.get(setting.isa, {}) | environment
+    os.environ |= KEEP_MEMORY | peers.CAPS.get(setting.isa, {}) | environment
     heard = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
