@@ -245,13 +245,15 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         record.note("interrupted: this is what was measured until then")
 
-    tables.show(record)
     if options.json:
         record.save(options.json)
     if options.report:
         from bench import page
 
-        print(f"report: {page.write(record, Path(options.report))}")
+        written = page.write(record, Path(options.report))
+    tables.show(record)
+    if options.report:
+        print(f"report: {written}")
     if not record.complete:
         return 130
     convt = [result for result in record.results if result.peer == "convt"]

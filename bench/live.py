@@ -42,9 +42,7 @@ class _Table:
 
     def _table(self):
         names = list(dict.fromkeys(result.peer for results in self._problems for result in results))
-        table = self._rich.table.Table(
-            "layer", *(f"{name}, ms" for name in names), "convt is", caption="of the best peer's speed"
-        )
+        table = self._rich.table.Table("layer", *(f"{name}, ms" for name in names), "convt vs best")
         for results in self._problems[-max(3, self._live.console.height - 9) :]:
             cells = {result.peer: _milliseconds(result) for result in results}
             best = best_rival(results)
