@@ -1,7 +1,8 @@
 """Two runs held against each other: is convt slower in the second, beyond what chance explains?
 
 Chance is estimated from the rounds: a figure is its smallest round, and the gap from there to the median round says how
-far chance moves a round. A change counts where it passes the gaps of both runs together, and 5% in any case.
+far chance moves a round. A change counts where it passes the gaps of both runs together. It must pass 10% in any case:
+where a process's arrays happen to lie in memory moves all of its rounds together, by so much on a layer in ten.
 The machine itself may have changed pace between the runs. Where both have timed the same peers, of the same versions,
 their median change is taken for the machine's and divided out.
 """
@@ -15,7 +16,7 @@ from statistics import median
 
 from bench.record import FORMAT
 
-LEAST = 0.05  # two runs in a row differ by as much
+LEAST = 10.0  # percent
 KEY = ("dtype", "layout", "mode", "bias", "threads", "isa", "peer")
 
 
@@ -50,7 +51,7 @@ def drift(before: dict, after: dict, pairs: list[tuple[dict, dict]]) -> float:
     return median(changes) if changes else 1.0
 
 
-def regressions(before: dict, after: dict) -> tuple[list[str], list[str]]:
+def regressions(before: dict, after: dict, least: float) -> tuple[list[str], list[str]]:
     """The lines about layers that got worse, and those about everything else worth saying."""
     old_results, new_results = _by_key(before), _by_key(after)
     pairs = [(old, new_results[key]) for key, old in old_results.items() if key in new_results]
@@ -65,7 +66,7 @@ def regressions(before: dict, after: dict) -> tuple[list[str], list[str]]:
             worse.append(f"{_name(new)}: was timed, now {new['status']}: {new['how']}")
         if not old["seconds"] or not new["seconds"]:
             continue
-        change, allowed = new["seconds"] / old["seconds"] / pace - 1, max(LEAST, old["noise"] + new["noise"])
+        change, allowed = new["seconds"] / old["seconds"] / pace - 1, max(least, old["noise"] + new["noise"])
         times = f"{old['seconds'] * 1e3:.3f} ms, then {new['seconds'] * 1e3:.3f} ms"
         line = f"{_name(new)}: {times}, {change:+.1%} (noise {allowed:.1%})"
         if change > allowed:
@@ -86,10 +87,13 @@ def main(arguments: list[str]) -> int:
         prog="python -m bench compare",
         description="Is convt slower in the second run than in the first? Exits with 1 if so, beyond the noise of the rounds.",
     )
+    parser.add_argument(
+        "--least", type=float, default=LEAST, metavar="PERCENT", help=f"the smallest change that counts (default: {LEAST:.0f})"
+    )
     parser.add_argument("before", type=_read, metavar="A.json")
     parser.add_argument("after", type=_read, metavar="B.json")
     options = parser.parse_args(arguments)
-    worse, other = regressions(options.before, options.after)
+    worse, other = regressions(options.before, options.after, options.least / 100)
     for line in other:
         print(line)
     for line in worse:

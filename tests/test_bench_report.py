@@ -90,11 +90,11 @@ def test_the_summary_is_a_geometric_mean_for_each_peer_and_for_the_best():
 # ---------------------------------------------------------------- compare
 
 
-def compared(tmp_path, before, after):
+def compared(tmp_path, before, after, *options):
     paths = [str(tmp_path / name) for name in ("a.json", "b.json")]
     for record, path in zip((before, after), paths, strict=True):
         record.save(path)
-    return cli.main(["compare", *paths])
+    return cli.main(["compare", *options, *paths])
 
 
 def test_the_same_run_has_no_regression(tmp_path, capsys):
@@ -105,16 +105,22 @@ def test_the_same_run_has_no_regression(tmp_path, capsys):
 
 def test_a_slower_layer_is_named(tmp_path, capsys):
     before = record_of(*(result_of("convt", 1.0, 1.01, 1.02, layer=layer) for layer in LAYERS))
-    after = record_of(result_of("convt", 1.0, 1.0, 1.0), result_of("convt", 1.1, 1.1, 1.1, layer=LAYERS[1]))
+    after = record_of(result_of("convt", 1.0, 1.0, 1.0), result_of("convt", 1.15, 1.15, 1.15, layer=LAYERS[1]))
     assert compared(tmp_path, before, after) == 1
     slower = [line for line in capsys.readouterr().out.splitlines() if line.startswith("slower: ")]
     assert len(slower) == 1
     assert "thin (f32, NXC, prepacked, 1 threads)" in slower[0]
-    assert "+10.0%" in slower[0]
+    assert "+15.0%" in slower[0]
+
+
+def test_the_smallest_change_that_counts_can_be_set(tmp_path):
+    before, after = record_of(result_of("convt", 1.0)), record_of(result_of("convt", 1.07))
+    assert compared(tmp_path, before, after) == 0
+    assert compared(tmp_path, before, after, "--least", "5") == 1
 
 
 def test_a_change_within_the_rounds_own_spread_is_noise(tmp_path):
-    assert compared(tmp_path, record_of(result_of("convt", 1.0, 1.2, 1.4)), record_of(result_of("convt", 1.15, 1.2, 1.2))) == 0
+    assert compared(tmp_path, record_of(result_of("convt", 1.0, 1.2, 1.4)), record_of(result_of("convt", 1.17, 1.2, 1.2))) == 0
 
 
 def test_what_the_peers_share_is_the_machine(tmp_path, capsys):
