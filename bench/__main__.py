@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from datetime import datetime, timezone
 from difflib import get_close_matches
@@ -124,7 +124,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--bias", action="store_true", help="add a bias")
     add("--rounds", type=_count, default=5, metavar="N", help="turns of each library for each layer (default: 5)")
-    add("--budget", type=_seconds, metavar="SECONDS", help="for all turns of a layer (default: 4; with --quick, 2)")
+    add("--budget", type=_seconds, metavar="SECONDS", help="for all turns of a layer (default: 4; with --quick, 1.5)")
 
     add = parser.add_argument_group("what is kept").add_argument
     add("--json", type=_writable, metavar="OUT", help="write every figure and what it was measured with")
@@ -196,9 +196,9 @@ def present(chosen: list[peers.Peer], setting: Setting, record: Record) -> list[
     return workers
 
 
-def limits_now(workers: list[Worker], setting: Setting) -> machine.Limits:
+def limits_now(workers: list[Worker], setting: Setting, dtypes: Iterable[str]) -> machine.Limits:
     convt = next((worker for worker in workers if worker.peer.name == "convt"), None)
-    peaks = {dtype: convt.ask("fma_peak", dtype) for dtype in DTYPES} if convt else {}
+    peaks = {dtype: convt.ask("fma_peak", dtype) for dtype in dtypes} if convt else {}
     return machine.Limits(peaks, machine.copy_bandwidth(setting.threads))
 
 
@@ -211,11 +211,11 @@ def run(options: argparse.Namespace, problems: list[Problem], budget: float, rec
                 workers = present(chosen_peers(options), setting, record)
                 for worker in workers:
                     stack.callback(worker.close)
-                best = record.limits[setting] = limits_now(workers, setting)
+                best = record.limits[setting] = limits_now(workers, setting, DTYPES)
                 for problem in problems:
                     results = measure(problem, workers, options.rounds, budget, record.note)
                     record.results += results
-                    best = record.limits[setting] = best.or_better(limits_now(workers, setting))
+                    best = record.limits[setting] = best.or_better(limits_now(workers, setting, [problem.dtype]))
                     if options.json:
                         record.save(options.json)
                     if results:
@@ -230,7 +230,7 @@ def main(arguments: list[str] | None = None) -> int:
     parse = parser()
     options = parse.parse_args(arguments)
     here = machine.describe()
-    budget = options.budget or (2.0 if options.quick else 4.0)
+    budget = options.budget or (1.5 if options.quick else 4.0)
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
     command = {"command": arguments, "options": vars(options) | {"budget": budget}}
     record = Record({"started": started, "machine": here} | command)

@@ -106,8 +106,8 @@ class Limits(NamedTuple):
 
     def or_better(self, other: Limits) -> Limits:
         """Of two measurements the higher figures: something else may have run during the other."""
-        best = {dtype: max(peak, other.peaks.get(dtype, 0)) for dtype, peak in self.peaks.items()}
-        return Limits(other.peaks | best, max(self.copy_gbs, other.copy_gbs))
+        best = {dtype: max(peak, self.peaks.get(dtype, 0)) for dtype, peak in other.peaks.items()}
+        return Limits(self.peaks | best, max(self.copy_gbs, other.copy_gbs))
 
     def seconds(self, problem: Problem) -> float | None:
         """The least time for a problem: its bytes over the bandwidth or its operations over the peak, the larger.
