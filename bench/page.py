@@ -18,10 +18,10 @@ h3 { font-size: 1em; margin-bottom: 0.3em; }
 p, li { max-width: 90ch; overflow-wrap: anywhere; }
 img { width: 100%; height: auto; display: block; }
 .scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: 0.87em; }
-th, td { padding: 2px 9px; text-align: right; white-space: nowrap; }
+table { border-collapse: collapse; font-size: 0.82em; }
+th, td { padding: 2px 8px; text-align: right; white-space: nowrap; }
 th { border-bottom: 2px solid #888; background: #fff; }
-.left { text-align: left; } td:last-child { white-space: normal; overflow-wrap: anywhere; min-width: 15em; }
+.left { text-align: left; }
 .first td { border-top: 1px solid #ccc; }
 .convt td { font-weight: 600; }
 .faster { color: #1b7f5c; } .slower { color: #c0492f; }

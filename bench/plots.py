@@ -10,7 +10,7 @@ import io
 from statistics import geometric_mean
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from bench.machine import Limits
 from bench.record import best_rival, ours, ratio
@@ -28,7 +28,9 @@ def _png(figure: Figure) -> str:
     return "data:image/png;base64," + base64.b64encode(raw.getvalue()).decode()
 
 
-def _plain_numbers(axis) -> None:
+def _plain_numbers(axis, steps: tuple[int, ...] = ()) -> None:
+    if steps:
+        axis.set_major_locator(LogLocator(subs=steps))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
 
@@ -71,8 +73,8 @@ def roofline(problems: list[list[Result]], limits: Limits, dtype: str, wide: boo
     _roof(axes, limits, dtype, min(intensities) / 2, max(intensities) * 2)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    _plain_numbers(axes.xaxis)
-    _plain_numbers(axes.yaxis)
+    _plain_numbers(axes.xaxis, (1, 3))
+    _plain_numbers(axes.yaxis, (1, 3))
     axes.grid(color=GRID, linewidth=0.4)
     axes.set_xlabel("operations per byte", fontsize=9)
     axes.set_ylabel("GFLOP/s", fontsize=9)
@@ -131,5 +133,6 @@ def ratios(problems: list[list[Result]], wide: bool) -> str:
     axes.set_ylim(len(pairs) - 0.4, -0.6)
     axes.grid(axis="x", color=GRID, linewidth=0.4)
     mean = geometric_mean(values)
-    axes.set_xlabel(f"times the speed of the best other library; geometric mean {mean:.2f}", fontsize=9 if wide else 6.5)
+    text = "times the speed of the best other library; geometric mean" if wide else "times as fast; geometric mean"
+    axes.set_xlabel(f"{text} {mean:.2f}", fontsize=9 if wide else 7)
     return _png(figure)

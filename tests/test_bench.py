@@ -15,7 +15,7 @@ import convt
 sys.path.append(str(Path(__file__).parents[1]))
 
 from bench import __main__ as cli
-from bench import check, layers, machine, peers, tables, timing
+from bench import check, crosscheck, layers, machine, peers, tables, timing
 from bench.problem import DTYPES, Problem, as_nxc, in_layout
 from bench.record import Record
 from bench.rounds import Result, measure
@@ -298,6 +298,22 @@ def test_a_cap_reaches_the_library_and_leaves_out_those_without(worker):
     assert result.how.endswith("baseline")
     (note,) = record.notes
     assert note == "onnxruntime is left out with --isa: it has no such cap"
+
+
+def test_onednns_own_clock_is_read():
+    """What `python -m bench.crosscheck` holds the figures against."""
+    (peer,) = peers.named(["onednn-plain"])
+    stand, environment = crosscheck.TOOLS[peer.name]
+    tool = Worker(peer, Setting(1), stand, environment)
+    try:
+        try:
+            tool.ask("version")
+        except peers.Absent as exc:
+            pytest.skip(str(exc))
+        tool.ask("set_up", Problem(PLAIN, "f32", "NXC"))
+        assert 0 < tool.ask("time", 0.01) < 1
+    finally:
+        tool.close()
 
 
 # ---------------------------------------------------------------- the command line
