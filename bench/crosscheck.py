@@ -75,6 +75,9 @@ TOOLS = {
 
 def main(names: list[str]) -> int:
     table = {layer.name: layer for layer in layers.parse(layers.TABLE)}
+    if unknown := [name for name in names if name not in table]:
+        print(f"unknown layer {unknown[0]!r}; known: {', '.join(table)}", file=sys.stderr)
+        return 2
     setting = Setting(machine.cores())
     worst = 0.0
     for peer in peers.RIVALS:
@@ -83,6 +86,11 @@ def main(names: list[str]) -> int:
         stand, environment = TOOLS[peer.name]
         tool = Worker(peer, setting, stand, environment)
         bench = Worker(peer, setting)
+        try:
+            bench.ask("version")
+        except peers.Absent as exc:
+            print(f"{peer.name} is left out: {exc}")
+            continue
         for name in names or NAMES:
             problem, times = Problem(table[name], "f32", "NXC"), {bench: [], tool: []}
             for worker in times:
