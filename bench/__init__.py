@@ -2,12 +2,19 @@
 
 __main__    the command line and the order of things
 layers      the table of real layers, and the reader of layer files
-problem     a layer with a dtype, a layout and its numbers
-check       is a result right? asked before anything is timed
+descriptor  a layer in benchdnn's words
+batch       benchdnn's batch files; layers.batch is the table as one
+problem     a layer with a dtype, a layout, a mode and its numbers
+check       is a result right? asked before anything is timed, and again afterwards
 peers/      the libraries, one file each
 worker      a library in a process of its own
 timing      what such a process does in its turn
 rounds      whose turn it is, and what came of it
-machine     the CPU, its measured peak and bandwidth
-report      progress, tables, JSON
+machine     the CPU, its measured peaks and bandwidth
+record      all that a run found out, and its JSON file
+compare     two such files against each other
+live        what is seen while it runs
+tables      what is printed at the end
+page, plots the HTML report and its pictures
+crosscheck  the same layers by the peers' own tools
 """

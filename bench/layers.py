@@ -1,5 +1,7 @@
 """The layers: a table of real ones, and the reader of `--layers FILE`.
 
+`layers.batch` beside this file holds the same layers in benchdnn's words; `descriptor` writes and reads it.
+
 A row is one transposed convolution of a public network. A single number stands for every spatial axis, `8x1` gives one
 per axis, and pads read `begin` or `begin:end`.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 TABLE = """
@@ -128,10 +131,16 @@ class Layer:
     def result_shape(self) -> tuple[int, ...]:
         return (self.batch, *self.output, self.cout)
 
-    @property
+    @cached_property
     def flops(self) -> int:
-        """Of the direct sum, taps that fall outside the output included: what every library's figure is divided by."""
-        return 2 * self.batch * prod(self.size) * prod(self.filter_shape)
+        """Operations that the sum needs: two for each input, tap and pair of channels that meet inside the output.
+
+        No zero between inputs or around them counts, and no product that the pads cut off. It is what every library's
+        figure is divided by; an algorithm that gets by with fewer, such as Winograd's, can pass the machine's peak.
+        """
+        axes = zip(self.size, self.kernel, self.strides, self.dilations, self.pads_begin, self.output, strict=True)
+        meetings = prod(_meetings(*axis) for axis in axes)
+        return 2 * self.batch * meetings * self.cin * self.cout // self.groups
 
     @property
     def elements(self) -> int:
@@ -140,10 +149,14 @@ class Layer:
 
     def to_row(self) -> dict:
         """The layer as `--layers` reads it."""
-        return {
-            key: list(value) if isinstance(value := getattr(self, field), tuple) else value
-            for key, field in KEYS.items()
-        }
+        return {key: list(value) if isinstance(value := getattr(self, field), tuple) else value for key, field in KEYS.items()}
+
+
+def _meetings(size: int, kernel: int, stride: int, dilation: int, begin: int, output: int) -> int:
+    """The pairs (input i, tap t) of an axis whose product lands in the output: 0 <= i s + t d - begin < output."""
+    first = ((-((t * dilation - begin) // stride)) for t in range(kernel))
+    last = ((-((t * dilation - begin - output) // stride)) for t in range(kernel))
+    return sum(max(0, min(size, b) - max(0, a)) for a, b in zip(first, last, strict=True))
 
 
 # The keys of a `--layers` file and the fields they fill.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bench.problem import Problem
+
 # What in the environment changes how the libraries run.
-SETTINGS = ("CONVT_", "DNNL_", "GOMP_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "OPENBLAS_")
+SETTINGS = ("ATEN_", "CONVT_", "DNNL_", "GOMP_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "OPENBLAS_")
 
 COPY_BYTES = 1 << 28  # beyond most last-level caches
 
@@ -30,10 +33,39 @@ def cpu_model() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
+def _read(path: str) -> str | None:
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+
+
+def _caches() -> list[str]:
+    """Of the first core, such as `L1 Data 48K`."""
+    levels = sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"))
+    return [f"L{_read(f'{level}/level')} {_read(f'{level}/type')} {_read(f'{level}/size')}" for level in levels]
+
+
+def _commit() -> str | None:
+    """Of this checkout, with a mark if files were changed since; None where git or the checkout is missing."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        found = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip()
+
+
 def describe() -> dict:
+    cpufreq = "/sys/devices/system/cpu/cpu0/cpufreq"
     return {
         "cpu": cpu_model(),
         "cores": cores(),
+        "caches": _caches(),
+        "governor": _read(f"{cpufreq}/scaling_governor"),
+        "max_khz": _read(f"{cpufreq}/scaling_max_freq"),
+        "load": os.getloadavg() if hasattr(os, "getloadavg") else None,
+        "commit": _commit(),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "numpy": np.__version__,
@@ -67,21 +99,30 @@ class Neighbours:
 
 
 class Limits(NamedTuple):
-    """What the machine can do at most, measured; no peak without convt, whose core has the instructions for it."""
+    """What the machine can do at most, measured; no peaks without convt, whose core has the instructions for them."""
 
-    fma_gflops: float | None
+    peaks: dict[str, float]  # GFLOP/s by dtype; bf16's is that of dot products where the instruction set has them
     copy_gbs: float
 
     def or_better(self, other: Limits) -> Limits:
         """Of two measurements the higher figures: something else may have run during the other."""
-        return Limits(max(self.fma_gflops or 0, other.fma_gflops or 0) or None, max(self.copy_gbs, other.copy_gbs))
+        best = {dtype: max(peak, self.peaks.get(dtype, 0)) for dtype, peak in other.peaks.items()}
+        return Limits(self.peaks | best, max(self.copy_gbs, other.copy_gbs))
+
+    def seconds(self, problem: Problem) -> float | None:
+        """The least time for a problem: its bytes over the bandwidth or its operations over the peak, the larger.
+
+        Arrays that stay in the caches from call to call are not bound by the bandwidth of the memory.
+        """
+        peak = self.peaks.get(problem.dtype)
+        return max(problem.bytes / self.copy_gbs, problem.layer.flops / peak) / 1e9 if peak else None
 
 
 def fma_peak(dtype: np.dtype, threads: int) -> float:
     """GFLOP/s of multiply-adds in registers, for a moment; called in a process that has convt anyway."""
     from convt import _core
 
-    return _core.fma_peak(dtype.name, threads, 0.1)
+    return _core.fma_peak(dtype.name, threads, 0.05)
 
 
 def copy_bandwidth(threads: int) -> float:

@@ -18,6 +18,8 @@ DTYPES = {
     "f64": np.dtype(np.float64),
 }
 LAYOUTS = ("NXC", "NCX")
+# What is known before the clock starts: the weights, which a library may then arrange once, or nothing but their shape.
+MODES = ("prepacked", "one-shot")
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -48,7 +50,17 @@ class Problem:
     layer: Layer
     dtype: str
     layout: str
+    mode: str = "prepacked"
     with_bias: bool = False
+
+    @property
+    def prepacked(self) -> bool:
+        return self.mode == "prepacked"
+
+    @property
+    def bytes(self) -> int:
+        """Read or written at least: data, filter and result once each."""
+        return self.layer.elements * DTYPES[self.dtype].itemsize
 
     def _numbers(self, what: str, shape: tuple[int, ...]) -> np.ndarray:
         seed = zlib.crc32(f"{self.layer.name} {what}".encode())

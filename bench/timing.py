@@ -7,10 +7,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 
-def sample(run: Callable[[], object], seconds: float) -> list[float]:
-    """The durations of as many calls as fit in the time, at least one, after one that warms the caches up."""
+def sample(run: Callable[[], Any], seconds: float) -> tuple[list[float], Any]:
+    """The durations of as many calls as fit in the time, at least one, after one that warms the caches up.
+
+    And the result of one more call, for another check. Without any time it is a single call.
+    """
+    if not seconds:
+        start = time.perf_counter()
+        result = run()
+        return [time.perf_counter() - start], result
     run()
     durations = []
     end = time.perf_counter() + seconds
@@ -18,7 +26,7 @@ def sample(run: Callable[[], object], seconds: float) -> list[float]:
         start = time.perf_counter()
         run()
         durations.append(time.perf_counter() - start)
-    return durations
+    return durations, run()
 
 
 def settle(limit: float = 1.0) -> bool:

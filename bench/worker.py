@@ -25,6 +25,16 @@ from bench.timing import sample, settle
 
 # How long a waiting thread spins is left to each runtime's own default, as its users have it.
 SPIN_SETTINGS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+# Memory once freed stays with the process: else the C library's guess, which follows from all that was allocated before,
+# decides whether a library that allocates its results pays for page faults at each call. So none does.
+KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_TOP_PAD_": str(1 << 26)}
+
+
+class Setting(NamedTuple):
+    """What a worker is started with."""
+
+    threads: int
+    isa: str | None = None  # the cap on the instruction set, a word of `peers.CAPS`
 
 
 class Died(Exception):
@@ -46,42 +56,52 @@ class Turn(NamedTuple):
 class Stand:
     """What a worker does on request: one problem at a time is set up, checked and timed."""
 
-    def __init__(self, peer: ModuleType, threads: int):
-        self._peer = peer
+    def __init__(self, library: ModuleType, threads: int, options: dict):
+        self._library = library
         self._threads = threads
+        self._options = options
         self._ready: peers.Ready | None = None
+        self._last: Any = None  # result of the last call
 
     def version(self) -> str:
-        return self._peer.version()
+        return self._library.version()
+
+    def set_up(self, problem: Problem) -> None:
+        self._ready = self._last = None
+        gc.collect()  # the last problem's memory, some of which a library frees only with its objects
+        if problem.dtype not in self._library.DTYPES:
+            raise peers.Unsupported(f"no {problem.dtype}")
+        self._ready = self._library.prepare(problem, self._threads, **self._options)
 
     def prepare(self, problem: Problem, truth: str) -> Checked:
         """Set a problem up and compare the first result with `check.expected`, saved in the file `truth`."""
-        self._ready = None
-        gc.collect()  # the last problem's memory, some of which a library frees only with its objects
-        if problem.dtype not in self._peer.DTYPES:
-            raise peers.Unsupported(f"no {problem.dtype}")
-        self._ready = self._peer.prepare(problem, self._threads)
+        self.set_up(problem)
         start = time.perf_counter()
-        raw = self._ready.run()
+        self._last = self._ready.run()
         seconds = time.perf_counter() - start
-        return Checked(check.error(problem, self._ready.nxc(raw), np.load(truth)), self._ready.how, seconds)
+        return Checked(self.error(problem, truth), self._ready.how, seconds)
+
+    def error(self, problem: Problem, truth: str) -> float:
+        """Of the last call's result."""
+        return check.error(problem, self._ready.nxc(self._last), np.load(truth))
 
     def time(self, seconds: float) -> Turn:
         neighbours = machine.Neighbours()
-        return Turn(sample(self._ready.run, seconds), neighbours.busy(), settle())
+        durations, self._last = sample(self._ready.run, seconds)
+        return Turn(durations, neighbours.busy(), settle())
 
     def fma_peak(self, dtype: str) -> float:
         return machine.fma_peak(DTYPES[dtype], self._threads)
 
 
-def serve(connection: Connection, name: str, threads: int) -> None:
+def serve(connection: Connection, kind: type[Stand], peer: peers.Peer, threads: int) -> None:
     """Answer until the parent hangs up. A reply is a value, or the exception to raise in the parent."""
     stand = None
     with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
             method, arguments = connection.recv()
             try:
-                stand = stand or Stand(peers.load(name), threads)
+                stand = stand or kind(peers.load(peer), threads, peer.options)
                 reply = getattr(stand, method)(*arguments)
             except (peers.Absent, peers.Unsupported) as exc:
                 reply = exc
@@ -91,12 +111,13 @@ def serve(connection: Connection, name: str, threads: int) -> None:
 
 
 @contextlib.contextmanager
-def _start_conditions(threads: int):
+def _start_conditions(setting: Setting, environment: dict[str, str]):
     """The environment a worker starts with, deaf to Ctrl-C: the parent hears it, and ends its workers."""
     before = dict(os.environ)
     for word in SPIN_SETTINGS:
         os.environ.pop(word, None)
-    os.environ["OMP_NUM_THREADS"] = str(threads)
+    os.environ["OMP_NUM_THREADS"] = str(setting.threads)
+    os.environ |= KEEP_MEMORY | peers.CAPS.get(setting.isa, {}) | environment
     heard = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
@@ -107,16 +128,20 @@ def _start_conditions(threads: int):
 
 
 class Worker:
-    def __init__(self, peer: str, threads: int):
+    def __init__(
+        self, peer: peers.Peer, setting: Setting, stand: type[Stand] = Stand, environment: dict[str, str] | None = None
+    ):
         self.peer = peer
-        self.threads = threads
+        self.setting = setting
+        self._stand = stand
+        self._environment = environment or {}
         self._process = None
 
     def _start(self) -> None:
         spawn = multiprocessing.get_context("spawn")
         self._pipe, theirs = spawn.Pipe()
-        self._process = spawn.Process(target=serve, args=(theirs, self.peer, self.threads), daemon=True)
-        with _start_conditions(self.threads):
+        self._process = spawn.Process(target=serve, args=(theirs, self._stand, self.peer, self.setting.threads), daemon=True)
+        with _start_conditions(self.setting, self._environment):
             self._process.start()
         theirs.close()
 

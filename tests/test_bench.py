@@ -15,10 +15,11 @@ import convt
 sys.path.append(str(Path(__file__).parents[1]))
 
 from bench import __main__ as cli
-from bench import check, layers, machine, peers, report, timing
+from bench import check, crosscheck, layers, machine, peers, tables, timing
 from bench.problem import DTYPES, Problem, as_nxc, in_layout
+from bench.record import Record
 from bench.rounds import Result, measure
-from bench.worker import Died, Stand, Worker
+from bench.worker import Died, Setting, Stand, Worker
 
 TABLE = {layer.name: layer for layer in layers.parse(layers.TABLE)}
 
@@ -79,9 +80,17 @@ def test_a_layer_has_the_shapes_of_its_network(name, data, filter, result):
     assert (layer.data_shape, layer.filter_shape, layer.result_shape) == (data, filter, result)
 
 
-def test_flops_are_those_of_the_direct_sum():
-    assert TABLE["dcgan_mid"].flops == 2 * 64 * 256 * 128 * 16 * 64
-    assert TABLE["openvino_seed"].flops == 2 * 20 * (8 // 4) * 9 * 224 * 224
+@pytest.mark.parametrize("layer", SMALL, ids=lambda layer: layer.name)
+def test_operations_are_those_that_reach_the_output(layer):
+    """Counted by doing them: a one for each product."""
+    ones = np.ones(layer.data_shape), np.ones(layer.filter_shape)
+    attributes = ("strides", "pads_begin", "pads_end", "output_padding", "dilations", "groups")
+    result = convt.conv_transpose(*ones, **{name: getattr(layer, name) for name in attributes}, backend="reference")
+    assert layer.flops == 2 * result.sum()
+
+
+def test_operations_of_a_layer_without_pads_are_simple():
+    assert TABLE["unet_up1"].flops == 2 * 1024 * 512 * 4 * 40 * 60
 
 
 def test_a_layer_survives_its_row():
@@ -127,7 +136,7 @@ def test_a_bad_file_says_what_is_wrong(tmp_path, content, message):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layer", SMALL, ids=lambda layer: layer.name)
 def test_the_checker_accepts_the_reference(layer, dtype, layout):
-    problem = Problem(layer, dtype, layout, with_bias=True)
+    problem = Problem(layer, dtype, layout, "prepacked", with_bias=True)
     assert check.is_right(problem, check.error(problem, reference(problem), check.expected(problem)))
 
 
@@ -167,8 +176,8 @@ class Here:
     """A worker without a process."""
 
     def __init__(self, name, prepare):
-        self.peer, self.threads, self.asked = name, 1, []
-        self._stand = Stand(SimpleNamespace(DTYPES=("f32",), prepare=prepare), 1)
+        self.peer, self.setting, self.asked = SimpleNamespace(name=name), Setting(1), []
+        self._stand = Stand(SimpleNamespace(DTYPES=("f32",), prepare=prepare), 1, {})
 
     def ask(self, method, *arguments):
         self.asked.append(method)
@@ -186,6 +195,13 @@ def right(problem, threads):
     return peers.Ready(lambda: result, lambda result: result, "by heart")
 
 
+def racing(problem, threads):
+    """Right at the first call, wrong later."""
+    results = iter([right(problem, threads).run()])
+    wrong = spoilt(problem, threads).run()
+    return peers.Ready(lambda: next(results, wrong), lambda result: result, "in a hurry")
+
+
 def refusing(problem, threads):
     raise peers.Unsupported("not today")
 
@@ -197,13 +213,20 @@ def failing(problem, threads):
 def test_only_what_is_right_is_timed():
     entrants = [Here("convt", right), Here("wrong", spoilt), Here("shy", refusing), Here("broken", failing)]
     results = measure(Problem(PLAIN, "f32", "NXC"), entrants, rounds=3, budget=0.03, note=pytest.fail)
-    assert [result.status for result in results] == ["ok", "WRONG", "unsupported", "died"]
+    assert [result.status for result in results] == ["ok", "WRONG", "unsupported", "failed"]
     assert [len(result.rounds) for result in results] == [3, 0, 0, 0]
     assert results[0].seconds == min(turn["median"] for turn in results[0].rounds)
     assert entrants[1].asked == ["prepare"]
-    cells = report.row(results[1], results, machine.Limits(100.0, 10.0))
+    cells = tables.row(results[1], results, machine.Limits({"f32": 100.0}, 10.0))
     assert cells[2] == "WRONG"
     assert not any(cells[3:8])
+
+
+def test_what_goes_wrong_under_way_is_seen():
+    (result,) = measure(Problem(PLAIN, "f32", "NXC"), [Here("racer", racing)], rounds=2, budget=0.02, note=pytest.fail)
+    assert result.status == "WRONG"
+    assert "right at first" in result.how
+    assert result.seconds is None
 
 
 def test_a_dtype_that_a_library_lacks_is_unsupported():
@@ -211,11 +234,11 @@ def test_a_dtype_that_a_library_lacks_is_unsupported():
     assert (result.status, result.how) == ("unsupported", "no f64")
 
 
-def test_a_call_longer_than_the_budget_is_not_repeated():
+def test_a_call_longer_than_the_budget_is_timed_once():
     worker = Here("convt", right)
     (result,) = measure(Problem(PLAIN, "f32", "NXC"), [worker], rounds=3, budget=1e-9, note=pytest.fail)
     assert [turn["calls"] for turn in result.rounds] == [1]
-    assert worker.asked == ["prepare"]
+    assert worker.asked == ["prepare", "time"]
 
 
 def test_settle_tells_quiet_from_busy():
@@ -240,7 +263,7 @@ def test_settle_tells_quiet_from_busy():
 
 @pytest.fixture
 def worker():
-    worker = Worker("convt", 1)
+    worker = Worker(peers.PEERS[0], Setting(1))
     yield worker
     worker.close()
 
@@ -256,12 +279,41 @@ def test_a_worker_reports_errors_and_comes_back_from_the_dead(worker):
 
 def test_an_absent_peer_is_a_note(monkeypatch):
     monkeypatch.setenv("CONVT_ONEDNN_LIB", "/nowhere/libdnnl.so.3")
-    record = report.Record({})
-    assert cli.present(["onednn"], 1, record) == []
+    record = Record({})
+    assert cli.present(peers.named(["onednn-plain"]), Setting(1), record) == []
     (note,) = record.notes
-    assert "onednn is left out" in note
+    assert "onednn-plain is left out" in note
     assert "pip install onednn-cpu-gomp" in note
     assert not record.versions
+
+
+def test_a_cap_reaches_the_library_and_leaves_out_those_without(worker):
+    capped, record = Setting(1, "baseline"), Record({})
+    (ours,) = cli.present([peers.PEERS[0], *peers.named(["onnxruntime"])], capped, record)
+    try:
+        checked = Problem(PLAIN, "f32", "NXC")
+        (result,) = measure(checked, [ours], rounds=1, budget=0.01, note=pytest.fail)
+    finally:
+        ours.close()
+    assert result.how.endswith("baseline")
+    (note,) = record.notes
+    assert note == "onnxruntime is left out with --isa: it has no such cap"
+
+
+def test_onednns_own_clock_is_read():
+    """What `python -m bench.crosscheck` holds the figures against."""
+    (peer,) = peers.named(["onednn-plain"])
+    stand, environment = crosscheck.TOOLS[peer.name]
+    tool = Worker(peer, Setting(1), stand, environment)
+    try:
+        try:
+            tool.ask("version")
+        except peers.Absent as exc:
+            pytest.skip(str(exc))
+        tool.ask("set_up", Problem(PLAIN, "f32", "NXC"))
+        assert 0 < tool.ask("time", 0.01) < 1
+    finally:
+        tool.close()
 
 
 # ---------------------------------------------------------------- the command line
@@ -272,25 +324,28 @@ def small_copy(monkeypatch):
     monkeypatch.setattr(machine, "COPY_BYTES", 1 << 20)
 
 
+TINY = 'mb2_ic6oc10_ih5kh4sh2ph1_iw7kw4sw2pw1_n"tiny"'
+
+
 def test_every_peer_here_is_right_and_the_json_says_so(tmp_path, capsys, small_copy):
     path = tmp_path / "out.json"
-    arguments = ["--names", "gtcrn_dw", "--threads", "1", "--rounds", "2", "--budget", "0.1", "--json", str(path)]
-    assert cli.main(arguments) == 0
+    arguments = ["--deconv", TINY, "--threads", "1", "--rounds", "2", "--budget", "0.1", "--mode", "prepacked,one-shot"]
+    assert cli.main([*arguments, "--json", str(path)]) == 0
     content = json.loads(path.read_text())
     assert content["complete"]
     assert content["machine"]["cpu"]
-    assert content["options"]["threads"] == [1]
-    assert content["limits"][0]["fma_gflops"] > 0
+    assert content["command"] == [*arguments, "--json", str(path)]
+    assert content["limits"][0]["peaks"]["f32"] > 0
     assert content["versions"]["convt"] == convt.__version__
     assert content["results"][0]["peer"] == "convt"
+    assert {result["mode"] for result in content["results"]} == {"prepacked", "one-shot"}
     for result in content["results"]:
         assert result["status"] == "ok", result
-        assert layers.from_row(result["layer"]) == TABLE["gtcrn_dw"]
+        assert layers.from_row(result["layer"]).result_shape == (2, 10, 14, 10)
         assert result["seconds"] == min(turn["median"] for turn in result["rounds"])
-        assert len(result["rounds"]) == 2
-    absent = peers.PACKAGES.keys() - content["versions"].keys()
+    absent = [peer.name for peer in peers.PEERS if peer.name not in content["versions"]]
     assert all(any(name in note for note in content["notes"]) for name in absent)
-    assert "gtcrn_dw" in capsys.readouterr().out
+    assert "tiny" in capsys.readouterr().out
 
 
 def test_interrupted_it_keeps_what_is_done(tmp_path, capsys, monkeypatch, small_copy):
@@ -299,7 +354,7 @@ def test_interrupted_it_keeps_what_is_done(tmp_path, capsys, monkeypatch, small_
     def interrupted(problem, *_):
         if done:
             raise KeyboardInterrupt
-        done.append(Result(problem, 1, "convt", "ok", "", 1e-7, [{"median": 0.5, "calls": 1, "neighbours": None}]))
+        done.append(Result(problem, Setting(1), "convt", "ok", "", 1e-7, [{"median": 0.5, "calls": 1, "neighbours": None}]))
         return done
 
     monkeypatch.setattr(cli, "measure", interrupted)
@@ -320,6 +375,12 @@ def test_interrupted_it_keeps_what_is_done(tmp_path, capsys, monkeypatch, small_
         (["--names", "mimi"], "unknown layer 'mimi'; did you mean mimi_dw?"),
         (["--suite", "zoo"], "unknown family 'zoo'; known: 3d, audio"),
         (["--peers", "xnnpack"], "unknown peer 'xnnpack'; known: onednn, torch"),
+        (["--mode", "packed"], "unknown mode 'packed'; known: prepacked, one-shot"),
+        (["--isa", "sse9"], "unknown instruction set 'sse9'; known: baseline, avx2"),
+        (["--deconv", "mb1_ic8_ih4"], "mb1_ic8_ih4: oc is missing or 0"),
+        (["--batch", "/nowhere/layers.batch"], "/nowhere/layers.batch"),
+        (["--report", "/dev/null"], "'/dev/null' is not a folder"),
+        (["compare", "/nowhere/a.json", "/nowhere/b.json"], "/nowhere/a.json"),
         (["--dtype", "f32,f8"], "unknown dtype 'f8'; known: f32, f16, bf16, f64"),
         (["--layout", "NHWC"], "unknown layout 'NHWC'; known: NXC, NCX"),
         (["--threads", "1,0"], "wanted whole numbers of at least 1"),
@@ -336,49 +397,30 @@ def test_bad_arguments_get_clear_messages(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
+def chosen(*arguments):
+    options = cli.parser().parse_args(arguments)
+    problems = cli.chosen_problems(options, cli.chosen_entries(options, pytest.fail))
+    return problems, [peer.name for peer in cli.chosen_peers(options)]
+
+
 def test_quick_is_about_ten_layers_and_onednn():
-    options = cli.parser().parse_args(["--quick"])
-    assert [layer.name for layer in cli.chosen_layers(options)] == list(layers.QUICK)
-    assert cli.chosen_peers(options) == ["convt", "onednn"]
+    problems, names = chosen("--quick")
+    assert [problem.layer.name for problem in problems] == list(layers.QUICK)
+    assert names == ["convt", "onednn-plain", "onednn-any"]
 
 
 def test_choices_narrow_each_other():
-    options = cli.parser().parse_args(["--quick", "--suite", "audio,3d", "--peers", "none"])
-    assert {layer.family for layer in cli.chosen_layers(options)} == {"audio", "3d"}
-    assert cli.chosen_peers(options) == ["convt"]
+    problems, names = chosen("--quick", "--suite", "audio,3d", "--peers", "none")
+    assert {problem.layer.family for problem in problems} == {"audio", "3d"}
+    assert names == ["convt"]
 
 
-# ---------------------------------------------------------------- the report
-
-
-def result_of(peer, seconds, layer=PLAIN, neighbours=0.0):
-    rounds = [{"median": seconds, "calls": 9, "neighbours": neighbours}]
-    return Result(Problem(layer, "f32", "NXC"), 1, peer, "ok", "", 1e-7, rounds)
-
-
-def test_a_row_holds_the_figures_against_the_limits():
-    ours, theirs = result_of("convt", 1e-3), result_of("torch", 2e-3)
-    gflops = PLAIN.flops / 1e6
-    limits = machine.Limits(2 * gflops, 1.0)
-    cells = dict(zip(report.COLUMNS, report.row(ours, [ours, theirs], limits), strict=True))
-    assert (cells["ms"], cells["of peak"], cells["convt is"]) == ("1.000", "50%", "")
-    cells = dict(zip(report.COLUMNS, report.row(theirs, [ours, theirs], machine.Limits(None, 1.0)), strict=True))
-    assert (cells["of peak"], cells["convt is"]) == ("-", "2.00x")
-
-
-def test_a_figure_taken_beside_other_work_is_marked():
-    quiet, loud = result_of("convt", 1e-3), result_of("torch", 1e-3, neighbours=1.0)
-    marks = [report.row(result, [], machine.Limits(1.0, 1.0))[2] for result in (quiet, loud)]
-    assert marks == ["1.000", "*1.000"]
-
-
-def test_the_summary_is_a_geometric_mean():
-    pairs = [
-        (result_of("convt", 1.0, layer), result_of("torch", seconds, layer))
-        for layer, seconds in zip(SMALL[:2], (8.0, 0.5), strict=True)
+def test_every_combination_is_measured_tables_in_the_order_of_the_options():
+    problems, names = chosen("--deconv", TINY, "--dtype", "f32,bf16", "--layout", "NXC,NCX", "--peers", "torch-contiguous,jax")
+    assert [(problem.dtype, problem.layout) for problem in problems] == [
+        ("f32", "NXC"),
+        ("f32", "NCX"),
+        ("bf16", "NXC"),
+        ("bf16", "NCX"),
     ]
-    (line,) = report.summary([result for pair in pairs for result in pair])
-    assert line == "convt is 2.00 times as fast as torch in the geometric mean, faster on 1 of 2"
-    pairs[0][1].rounds[0]["neighbours"] = 1.0
-    (line,) = report.summary([result for pair in pairs for result in pair])
-    assert line.endswith("faster on 1 of 2 (1 of them *)")
+    assert names == ["convt", "torch-contiguous", "jax"]

@@ -1,4 +1,4 @@
-"""The libraries measured, one file each.
+"""The libraries measured, one file each; a library has several rows here where it can be used in several ways.
 
 A peer's module has `DTYPES` (the words it takes), `version()`, and `prepare(problem, threads)`, which does everything
 that needs doing once and returns a `Ready`. Importing the module imports the library, so only its own process does.
@@ -13,14 +13,52 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# What to install for each peer, the one under test first.
-PACKAGES = {
-    "convt": "convt",
-    "onednn": "onednn-cpu-gomp",
-    "torch": "torch",
-    "onnxruntime": "onnxruntime onnx",
-    "openvino": "openvino",
+
+class Peer(NamedTuple):
+    name: str
+    module: str
+    package: str  # what to install
+    options: dict = {}  # further arguments of the module's `prepare`
+    caps: bool = True  # does it obey an instruction set cap?
+
+
+# The one under test first. The first word of a name is the library's, and stands for all of its rows.
+PEERS = (
+    Peer("convt", "bench.peers.convt", "convt"),
+    Peer("onednn-plain", "bench.peers.onednn", "onednn-cpu-gomp", {"tags": "plain"}),
+    Peer("onednn-any", "bench.peers.onednn", "onednn-cpu-gomp", {"tags": "any"}),
+    Peer("torch-channels_last", "bench.peers.torch", "torch", {"layout": "NXC"}),
+    Peer("torch-contiguous", "bench.peers.torch", "torch", {"layout": "NCX"}),
+    Peer("onnxruntime", "bench.peers.onnxruntime", "onnxruntime onnx", caps=False),
+    Peer("openvino", "bench.peers.openvino", "openvino"),
+    Peer("tensorflow", "bench.peers.tensorflow", "tensorflow-cpu", caps=False),
+    Peer("jax", "bench.peers.jax", "jax", caps=False),
+)
+RIVALS = PEERS[1:]
+LIBRARIES = tuple(dict.fromkeys(peer.name.partition("-")[0] for peer in RIVALS))
+
+# What a cap on the instruction set is called by each library that has one: convt, oneDNN (inside others too), PyTorch
+# and the MKL in it. A library gets what its own words offer nearest to the cap.
+CAPS = {
+    isa: {
+        "CONVT_ISA": isa,
+        "ONEDNN_MAX_CPU_ISA": onednn,
+        "DNNL_MAX_CPU_ISA": onednn,
+        "ATEN_CPU_CAPABILITY": aten,
+        "MKL_ENABLE_INSTRUCTIONS": mkl,
+    }
+    for isa, onednn, aten, mkl in (
+        ("baseline", "SSE41", "default", "SSE4_2"),
+        ("avx2", "AVX2", "avx2", "AVX2"),
+        ("avx512", "AVX512_CORE", "avx512", "AVX512"),
+        ("avx512_bf16", "AVX512_CORE_BF16", "avx512", "AVX512"),
+    )
 }
+
+
+def named(words: list[str]) -> list[Peer]:
+    """The rivals with these names, a library's name standing for all of its rows."""
+    return [peer for peer in RIVALS if peer.name in words or peer.name.partition("-")[0] in words]
 
 
 class Ready(NamedTuple):
@@ -44,8 +82,8 @@ class Absent(Exception):
     """The library is not installed."""
 
 
-def load(name: str) -> ModuleType:
+def load(peer: Peer) -> ModuleType:
     try:
-        return importlib.import_module(f"bench.peers.{name}")
+        return importlib.import_module(peer.module)
     except (ImportError, OSError) as exc:
-        raise Absent(f"{exc}; to have it: pip install {PACKAGES[name]}") from exc
+        raise Absent(f"{exc}; to have it: pip install {peer.package}") from exc

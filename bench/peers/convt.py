@@ -1,4 +1,4 @@
-"""convt, the library under test: a prepacked operator that writes into an array made once."""
+"""convt, the library under test: a prepacked operator, or the function; either writes into an array made once."""
 
 from __future__ import annotations
 
@@ -16,22 +16,28 @@ def version() -> str:
 def prepare(problem: Problem, threads: int) -> Ready:
     layer = problem.layer
     convt.set_num_threads(threads)
-    data = in_layout(problem.data(), problem.layout)
+    data, filter, bias = in_layout(problem.data(), problem.layout), problem.filter(), problem.bias()
+    attributes = {
+        "strides": layer.strides,
+        "pads_begin": layer.pads_begin,
+        "pads_end": layer.pads_end,
+        "dilations": layer.dilations,
+        "output_padding": layer.output_padding,
+        "groups": layer.groups,
+        "data_format": problem.layout,
+    }
     try:
-        operator = convt.ConvTranspose(
-            problem.filter(),
-            problem.bias(),
-            strides=layer.strides,
-            pads_begin=layer.pads_begin,
-            pads_end=layer.pads_end,
-            dilations=layer.dilations,
-            output_padding=layer.output_padding,
-            groups=layer.groups,
-            data_format=problem.layout,
-        )
+        operator = convt.ConvTranspose(filter, bias, **attributes)
         plan = operator.plan(data.shape)
     except convt.BackendUnavailableError as exc:
         raise Unsupported(str(exc)) from exc
     result = empty(operator.output_shape(data.shape), data.dtype)
+
+    def prepacked():
+        return operator(data, out=result)
+
+    def one_shot():
+        return convt.conv_transpose(data, filter, bias, out=result, **attributes)
+
     how = " ".join(str(word) for word in (plan.backend, plan.algorithm, plan.isa) if word)
-    return Ready(lambda: operator(data, out=result), lambda y: as_nxc(y, problem.layout), how)
+    return Ready(prepacked if problem.prepacked else one_shot, lambda y: as_nxc(y, problem.layout), how)

@@ -1,6 +1,8 @@
-"""oneDNN through its C API: a deconvolution primitive with the weights reordered once to the layout it asks for.
+"""oneDNN through its C API: a deconvolution primitive whose weights have the layout it asks for.
 
-Data and result have the plain layout of the problem, since that is what a caller holds. The enumerators below are those
+With plain tags, data and result have the layout of the problem, since that is what a caller holds; with `any`, the
+layouts that the primitive asks for too, reordered outside the clock, as inside a network that oneDNN runs whole. One-shot,
+the weights are reordered at each call; the primitive is kept, as oneDNN's own cache does. The enumerators below are those
 of oneDNN 3.x, whose ABI is stable.
 """
 
@@ -24,7 +26,7 @@ FORWARD_INFERENCE = 96
 DECONVOLUTION_DIRECT = 0xA
 TAG_ANY = 1
 QUERY_IMPLEMENTATION = 8
-QUERY_WEIGHTS = 131
+QUERY_SRC, QUERY_WEIGHTS, QUERY_DST = 129, 131, 133
 ARG_SRC, ARG_DST, ARG_WEIGHTS, ARG_BIAS = 1, 17, 33, 41
 STATUS = {1: "out of memory", 2: "invalid arguments", 3: "unimplemented", 5: "runtime error", 6: "not required"}
 
@@ -122,17 +124,25 @@ class Bound:
             _check("primitive_execute", status)
 
 
-def _reordered(source: np.ndarray, dtype: int, wanted: ctypes.c_void_p) -> tuple[Handle, np.ndarray]:
-    """The array copied into the layout wanted, and the buffer that holds it."""
-    desc = _describe(source, dtype)
-    buffer = empty((LIB.dnnl_memory_desc_get_size(wanted),), np.dtype(np.uint8))
-    target = _memory(wanted, buffer)
-    plan = Handle("primitive_desc", desc, _engine(), wanted, _engine(), None, maker="reorder_primitive_desc")
-    Bound(Handle("primitive", plan), {ARG_SRC: _memory(desc, source), ARG_DST: target})()
-    return target, buffer
+class Held:
+    """A copy of an array in the layout of a memory descriptor, and the ways there and back."""
+
+    def __init__(self, array: np.ndarray, dtype: int, wanted: ctypes.c_void_p):
+        plain = _describe(array, dtype)
+        self._buffer = empty((LIB.dnnl_memory_desc_get_size(wanted),), np.dtype(np.uint8))
+        self.memory = _memory(wanted, self._buffer)
+        outside = _memory(plain, array)
+        self.fill = _reorder(plain, wanted, outside, self.memory)
+        self.read = _reorder(wanted, plain, self.memory, outside)
+        self._keep = array
 
 
-def prepare(problem: Problem, threads: int) -> Ready:
+def _reorder(from_desc, to_desc, source: Handle, target: Handle) -> Bound:
+    plan = Handle("primitive_desc", from_desc, _engine(), to_desc, _engine(), None, maker="reorder_primitive_desc")
+    return Bound(Handle("primitive", plan), {ARG_SRC: source, ARG_DST: target})
+
+
+def prepare(problem: Problem, threads: int, tags: str) -> Ready:
     """OMP_NUM_THREADS, set before this library was loaded, has the threads."""
     layer, dtype = problem.layer, DTYPES[problem.dtype]
     data = in_layout(problem.data(), problem.layout)
@@ -147,19 +157,19 @@ def prepare(problem: Problem, threads: int) -> Ready:
     def axes_named(array):
         return np.moveaxis(as_nxc(array, problem.layout), -1, 1)
 
-    sources = {ARG_SRC: axes_named(data), ARG_DST: axes_named(result)}
-    if problem.with_bias:
-        sources[ARG_BIAS] = problem.bias()
-    descs = {index: _describe(array, dtype) for index, array in sources.items()}
+    def desc(array):
+        return _describe(array, dtype) if tags == "plain" else _desc(array.shape, dtype, None)
+
+    source, target, bias = axes_named(data), axes_named(result), problem.bias()
     plan = Handle(
         "primitive_desc",
         _engine(),
         FORWARD_INFERENCE,
         DECONVOLUTION_DIRECT,
-        descs[ARG_SRC],
+        desc(source),
         _desc(filter.shape, dtype, None),
-        descs.get(ARG_BIAS),
-        descs[ARG_DST],
+        None if bias is None else _describe(bias, dtype),
+        desc(target),
         _dims(layer.strides),
         _dims(d - 1 for d in layer.dilations),
         _dims(layer.pads_begin),
@@ -167,12 +177,35 @@ def prepare(problem: Problem, threads: int) -> Ready:
         None,
         maker="deconvolution_forward_primitive_desc",
     )
-    wanted = ctypes.c_void_p(LIB.dnnl_primitive_desc_query_md(plan, QUERY_WEIGHTS, 0))
-    weights, buffer = _reordered(filter, dtype, wanted)
-    memories = {index: _memory(descs[index], array) for index, array in sources.items()} | {ARG_WEIGHTS: weights}
-    run = Bound(Handle("primitive", plan), memories)
+
+    def held(array: np.ndarray, query: int) -> Held:
+        return Held(array, dtype, ctypes.c_void_p(LIB.dnnl_primitive_desc_query_md(plan, query, 0)))
+
+    weights = held(filter, QUERY_WEIGHTS)
+    weights.fill()
+    memories = {ARG_WEIGHTS: weights.memory}
+    if bias is not None:
+        memories[ARG_BIAS] = _memory(_describe(bias, dtype), bias)
+    if tags == "plain":
+        memories |= {index: _memory(desc(array), array) for index, array in ((ARG_SRC, source), (ARG_DST, target))}
+        bring_back, buffers = None, ()
+    else:
+        inside, outside = held(source, QUERY_SRC), held(target, QUERY_DST)
+        inside.fill()
+        memories |= {ARG_SRC: inside.memory, ARG_DST: outside.memory}
+        bring_back, buffers = outside.read, (inside, outside)
+    execute = Bound(Handle("primitive", plan), memories)
+
+    def one_shot():
+        weights.fill()
+        execute()
+
+    def nxc(_):
+        if bring_back:
+            bring_back()
+        return as_nxc(result, problem.layout)
 
     name = ctypes.c_char_p()
     LIB.dnnl_primitive_desc_query(plan, QUERY_IMPLEMENTATION, 0, ctypes.byref(name))
-    keep = (sources, buffer)
-    return Ready(run, lambda _: as_nxc(result, problem.layout), name.value.decode(), keep)
+    keep = (data, bias, weights, buffers)
+    return Ready(execute if problem.prepacked else one_shot, nxc, name.value.decode(), keep)

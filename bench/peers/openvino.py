@@ -1,4 +1,6 @@
-"""OpenVINO's CPU plugin: a model of one (Group)ConvolutionBackpropData with constant weights, its tensors set once.
+"""OpenVINO's CPU plugin: a model of one (Group)ConvolutionBackpropData, its tensors set once.
+
+Prepacked, the weights are a constant of the model; one-shot, they are an input.
 
 Its layout is always NCX, which `how` says where the problem's is not.
 """
@@ -19,16 +21,14 @@ def version() -> str:
     return openvino.get_version().split("-")[0]
 
 
-def _model(problem: Problem) -> openvino.Model:
+def _model(problem: Problem, weights: np.ndarray) -> openvino.Model:
     layer = problem.layer
     data = ops.parameter((layer.batch, layer.cin, *layer.size), np.float32)
-    weight, call = problem.filter_iox(), ops.convolution_backprop_data
-    if layer.groups > 1:
-        call = ops.group_convolution_backprop_data
-        weight = weight.reshape(layer.groups, -1, *weight.shape[1:])
+    filter = ops.constant(weights) if problem.prepacked else ops.parameter(weights.shape, np.float32)
+    call = ops.group_convolution_backprop_data if layer.groups > 1 else ops.convolution_backprop_data
     result = call(
         data,
-        ops.constant(weight),
+        filter,
         strides=list(layer.strides),
         pads_begin=list(layer.pads_begin),
         pads_end=list(layer.pads_end),
@@ -37,7 +37,7 @@ def _model(problem: Problem) -> openvino.Model:
     )
     if problem.with_bias:
         result = ops.add(result, ops.constant(problem.bias().reshape(-1, *(1 for _ in layer.size))))
-    return openvino.Model([result], [data])
+    return openvino.Model([result], [data] if problem.prepacked else [data, filter])
 
 
 def prepare(problem: Problem, threads: int) -> Ready:
@@ -47,14 +47,18 @@ def prepare(problem: Problem, threads: int) -> Ready:
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_PRECISION_HINT": "f32",  # else it computes in bfloat16 where the CPU can
     }
-    request = openvino.Core().compile_model(_model(problem), "CPU", options).create_infer_request()
+    weights = problem.filter_iox()
+    if layer.groups > 1:
+        weights = weights.reshape(layer.groups, -1, *weights.shape[1:])
+    request = openvino.Core().compile_model(_model(problem, weights), "CPU", options).create_infer_request()
     data = in_layout(problem.data(), "NCX")
     result = empty((layer.batch, layer.cout, *layer.output), data.dtype)
-    request.set_input_tensor(openvino.Tensor(data, shared_memory=True))
+    for index, array in enumerate([data] if problem.prepacked else [data, weights]):
+        request.set_input_tensor(index, openvino.Tensor(array, shared_memory=True))
     request.set_output_tensor(openvino.Tensor(result, shared_memory=True))
 
     def run():
         request.infer()
         return result
 
-    return Ready(run, lambda y: as_nxc(y, "NCX"), "" if problem.layout == "NCX" else "in NCX", keep=data)
+    return Ready(run, lambda y: as_nxc(y, "NCX"), "" if problem.layout == "NCX" else "in NCX", keep=(data, weights))

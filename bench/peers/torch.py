@@ -1,7 +1,7 @@
-"""PyTorch: its functional transposed convolution, channels last for NXC problems.
+"""PyTorch: its functional transposed convolution, on channels-last (NXC) or contiguous (NCX) tensors.
 
-Eager mode has no place to keep prepared weights: what it does with them at every call is part of its time.
-Channels-last tensors exist from two spatial axes on, so a 1-D NXC problem runs as a 2-D one of height 1.
+Eager mode has no place to keep prepared weights: what it does with them at every call is part of its time in either
+mode. Channels-last tensors exist from two spatial axes on, so there a 1-D problem runs as a 2-D one of height 1.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def _array(tensor: torch.Tensor, dtype: np.dtype) -> np.ndarray:
     return tensor.view(torch.int16).numpy().view(dtype) if dtype.name == "bfloat16" else tensor.numpy()
 
 
-def prepare(problem: Problem, threads: int) -> Ready:
+def prepare(problem: Problem, threads: int, layout: str) -> Ready:
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
     layer, dtype = problem.layer, NUMPY_DTYPES[problem.dtype]
-    data = _tensor(in_layout(problem.data(), problem.layout))
+    data = _tensor(in_layout(problem.data(), layout))
     weight, bias = _tensor(problem.filter_iox()), _tensor(problem.bias())
     # PyTorch pads both ends alike: what the end keeps beyond that is output_padding, what it loses is sliced off.
     extra = np.subtract(layer.pads_begin, layer.pads_end) + layer.output_padding
@@ -48,13 +48,13 @@ def prepare(problem: Problem, threads: int) -> Ready:
         "output_padding": tuple(np.maximum(extra, 0).tolist()),
         "dilation": layer.dilations,
     }
-    flat = problem.layout == "NXC" and len(layer.size) == 1
+    flat = layout == "NXC" and len(layer.size) == 1
     if flat:
         data, weight = data.unsqueeze(1), weight.unsqueeze(2)
         neutral = {"stride": 1, "padding": 0, "output_padding": 0, "dilation": 1}
         attributes = {name: (neutral[name], *value) for name, value in attributes.items()}
     rank = weight.ndim - 2
-    if problem.layout == "NXC":
+    if layout == "NXC":
         data = data.movedim(-1, 1)
         weight = weight.contiguous(memory_format=CHANNELS_LAST[rank])
     call = CALLS[rank]
@@ -66,4 +66,5 @@ def prepare(problem: Problem, threads: int) -> Ready:
     def nxc(result):
         return _array((result.squeeze(2) if flat else result).movedim(1, -1), dtype)
 
-    return Ready(run, nxc, "as 2-D" if flat else "")
+    how = ["as 2-D"] * flat + [f"in {layout}"] * (layout != problem.layout)
+    return Ready(run, nxc, ", ".join(how))

@@ -1,0 +1,73 @@
+"""What is seen while it runs: on a terminal a table that grows above a progress bar, anywhere else a line a problem.
+
+Drawn between problems only: anything that moved by itself would take time from the cores.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+
+from bench.record import best_rival, ratio
+from bench.rounds import Result
+from bench.tables import rich_if_terminal
+
+
+class _Lines:
+    """For logs."""
+
+    def __init__(self, total: int):
+        self._total, self._done = total, 0
+
+    def step(self, results: list[Result]) -> None:
+        self._done += 1
+        print(f"[{self._done}/{self._total}] {brief(results)}", file=sys.stderr, flush=True)
+
+
+class _Table:
+    """The latest problems, as many as fit, a column for each library."""
+
+    def __init__(self, rich, live, total: int):
+        self._rich, self._live = rich, live
+        columns = (*rich.progress.Progress.get_default_columns(), rich.progress.TimeElapsedColumn())
+        self._progress = rich.progress.Progress(*columns, auto_refresh=False)
+        self._task = self._progress.add_task("", total=total)
+        self._problems: list[list[Result]] = []
+
+    def step(self, results: list[Result]) -> None:
+        self._problems.append(results)
+        self._progress.update(self._task, advance=1)
+        self._live.update(self._rich.console.Group(self._table(), self._progress), refresh=True)
+
+    def _table(self):
+        names = list(dict.fromkeys(result.peer for results in self._problems for result in results))
+        table = self._rich.table.Table("layer", *(f"{name}, ms" for name in names), "convt vs best")
+        for results in self._problems[-max(3, self._live.console.height - 9) :]:
+            cells = {result.peer: _milliseconds(result) for result in results}
+            best = best_rival(results)
+            faster = ratio(best, results) if best else None
+            style = "green" if faster and faster >= 1 else None
+            last = f"{faster:.2f}x" if faster else ""
+            table.add_row(results[0].problem.layer.name, *(cells.get(name, "") for name in names), last, style=style)
+        return table
+
+
+def _milliseconds(result: Result) -> str:
+    return f"{result.seconds * 1e3:.3f}" if result.seconds else result.status
+
+
+def brief(results: list[Result]) -> str:
+    """The results of one problem in a line."""
+    return f"{results[0].problem.layer.name}: {', '.join(f'{r.peer} {_milliseconds(r)}' for r in results)} (ms)"
+
+
+@contextlib.contextmanager
+def progress(total: int) -> Iterator[_Lines | _Table]:
+    """A thing whose `step(results)` says that one of `total` problems is done."""
+    rich = rich_if_terminal()
+    if rich is None:
+        yield _Lines(total)
+        return
+    with rich.live.Live(auto_refresh=False, transient=True) as live:
+        yield _Table(rich, live, total)

@@ -1,0 +1,223 @@
+"""What the benchmark shows and keeps: rows, summaries, the comparison of two runs, the HTML page."""
+
+import base64
+import json
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from bench import __main__ as cli
+from bench import compare, layers, machine, tables
+from bench.problem import Problem
+from bench.record import Record
+from bench.rounds import Result
+from bench.worker import Setting
+
+LAYERS = layers.parse(
+    """
+    name   family  N  Cin  Cout  g  in   k    s  pads  op  d  source
+    wide   test    1  64   64    1  8x8  2x2  2  0     0   1  two axes
+    thin   test    1  2    2     1  99   4    2  1     0   1  one axis
+    """
+)
+WIDE = LAYERS[0]
+HERE = {"cpu": "A <fast> CPU", "cores": 1}
+
+
+def result_of(peer, *seconds, layer=WIDE, neighbours=0.0, status="ok"):
+    rounds = [{"median": each, "calls": 9, "neighbours": neighbours} for each in seconds]
+    return Result(Problem(layer, "f32", "NXC"), Setting(1), peer, status, "", 1e-7, rounds)
+
+
+def record_of(*results, complete=True):
+    record = Record({"started": "today", "machine": HERE, "command": ["--quick"]}, complete=complete)
+    record.versions = {result.peer: "1.0" for result in results}
+    record.limits = {Setting(1): machine.Limits({"f32": 100.0}, 10.0)}
+    record.results = list(results)
+    return record
+
+
+# ---------------------------------------------------------------- tables
+
+
+def test_the_limit_is_the_slower_of_operations_and_bytes():
+    problem = Problem(WIDE, "f32", "NXC")
+    assert problem.bytes == 4 * (8 * 8 * 64 + 4 * 64 * 64 + 16 * 16 * 64)
+    assert machine.Limits({"f32": 1.0}, 1e9).seconds(problem) == pytest.approx(WIDE.flops / 1e9)
+    assert machine.Limits({"f32": 1e9}, 1.0).seconds(problem) == pytest.approx(problem.bytes / 1e9)
+    assert machine.Limits({}, 1.0).seconds(problem) is None
+
+
+def test_of_two_measurements_of_the_limits_the_better_counts():
+    both = machine.Limits({"f32": 2.0, "f64": 1.0}, 5.0).or_better(machine.Limits({"f32": 3.0}, 4.0))
+    assert both == machine.Limits({"f32": 3.0, "f64": 1.0}, 5.0)
+
+
+def test_a_row_holds_the_figures_against_the_limits():
+    ours, theirs = result_of("convt", 1e-3), result_of("torch", 2e-3)
+    limits = machine.Limits({"f32": 2 * WIDE.flops / 1e6}, 1e6)
+    cells = dict(zip(tables.COLUMNS, tables.row(ours, [ours, theirs], limits), strict=True))
+    assert (cells["ms"], cells["of peak"], cells["of limit"], cells["convt is"]) == ("1.000", "50%", "50%", "")
+    cells = dict(zip(tables.COLUMNS, tables.row(theirs, [ours, theirs], machine.Limits({}, 1.0)), strict=True))
+    assert (cells["of peak"], cells["of limit"], cells["convt is"]) == ("-", "-", "2.00x")
+
+
+def test_a_figure_taken_beside_other_work_is_marked():
+    quiet, loud = result_of("convt", 1e-3), result_of("torch", 1e-3, neighbours=1.0)
+    marks = [tables.row(result, [], machine.Limits({}, 1.0))[2] for result in (quiet, loud)]
+    assert marks == ["1.000", "*1.000"]
+
+
+def test_the_summary_is_a_geometric_mean_for_each_peer_and_for_the_best():
+    problems = [
+        [result_of("convt", 1.0, layer=layer), result_of("torch", a, layer=layer), result_of("openvino", b, layer=layer)]
+        for layer, a, b in zip(LAYERS, (8.0, 0.5), (2.0, 2.0), strict=True)
+    ]
+    assert tables.summary(problems) == [
+        "convt is 2.00 times as fast as torch in the geometric mean, faster on 1 of 2",
+        "convt is 2.00 times as fast as openvino in the geometric mean, faster on 2 of 2",
+        "convt is 1.00 times as fast as the best of them on each layer in the geometric mean, faster on 1 of 2",
+    ]
+    problems[0][1].rounds[0]["neighbours"] = 1.0
+    assert tables.summary(problems)[0].endswith("faster on 1 of 2 (1 of them *)")
+
+
+# ---------------------------------------------------------------- compare
+
+
+def compared(tmp_path, before, after, *options):
+    paths = [str(tmp_path / name) for name in ("a.json", "b.json")]
+    for record, path in zip((before, after), paths, strict=True):
+        record.save(path)
+    return cli.main(["compare", *options, *paths])
+
+
+def test_the_same_run_has_no_regression(tmp_path, capsys):
+    record = record_of(result_of("convt", 1.0, 1.1, 1.2), result_of("torch", 2.0))
+    assert compared(tmp_path, record, record) == 0
+    assert "compared 1 problems" in capsys.readouterr().out
+
+
+def test_a_slower_layer_is_named(tmp_path, capsys):
+    before = record_of(*(result_of("convt", 1.0, 1.01, 1.02, layer=layer) for layer in LAYERS))
+    after = record_of(result_of("convt", 1.0, 1.0, 1.0), result_of("convt", 1.15, 1.15, 1.15, layer=LAYERS[1]))
+    assert compared(tmp_path, before, after) == 1
+    slower = [line for line in capsys.readouterr().out.splitlines() if line.startswith("slower: ")]
+    assert len(slower) == 1
+    assert "thin (f32, NXC, prepacked, 1 threads)" in slower[0]
+    assert "+15.0%" in slower[0]
+
+
+def test_the_smallest_change_that_counts_can_be_set(tmp_path):
+    before, after = record_of(result_of("convt", 1.0)), record_of(result_of("convt", 1.07))
+    assert compared(tmp_path, before, after) == 0
+    assert compared(tmp_path, before, after, "--least", "5") == 1
+
+
+def test_a_change_within_the_rounds_own_spread_is_noise(tmp_path):
+    assert compared(tmp_path, record_of(result_of("convt", 1.0, 1.2, 1.4)), record_of(result_of("convt", 1.17, 1.2, 1.2))) == 0
+
+
+def test_what_the_peers_share_is_the_machine(tmp_path, capsys):
+    before = record_of(result_of("convt", 1.0), result_of("torch", 2.0))
+    after = record_of(result_of("convt", 1.3), result_of("torch", 2.6))
+    assert compared(tmp_path, before, after) == 0
+    assert "the peers took 1.300 times as long" in capsys.readouterr().out
+    after.versions["torch"] = "2.0"
+    assert compared(tmp_path, before, after) == 1
+
+
+def test_a_layer_that_went_wrong_is_a_regression(tmp_path, capsys):
+    assert compared(tmp_path, record_of(result_of("convt", 1.0)), record_of(result_of("convt", status="WRONG"))) == 1
+    assert "was timed, now WRONG" in capsys.readouterr().out
+
+
+def test_a_partial_second_run_says_what_is_missing(tmp_path, capsys):
+    before = record_of(*(result_of("convt", 1.0, layer=layer) for layer in LAYERS))
+    assert compared(tmp_path, before, record_of(result_of("convt", 1.0), complete=False)) == 0
+    assert "1 of the first run's problems are not in the second, which is partial" in capsys.readouterr().out
+
+
+def test_nothing_to_compare_is_no_success(tmp_path):
+    assert compared(tmp_path, record_of(result_of("convt", 1.0)), record_of()) == 2
+
+
+def test_a_file_that_is_no_result_is_refused(tmp_path, capsys):
+    path = tmp_path / "other.json"
+    path.write_text("{}")
+    with pytest.raises(SystemExit) as stop:
+        compare.main([str(path), str(path)])
+    assert stop.value.code == 2
+    assert "not a result of format" in capsys.readouterr().err
+
+
+def test_an_infinite_error_is_valid_json(tmp_path):
+    path = tmp_path / "out.json"
+    result = result_of("convt", status="WRONG")
+    result.error = float("inf")
+    record_of(result).save(str(path))
+    assert json.loads(path.read_text())["results"][0]["error"] is None
+
+
+# ---------------------------------------------------------------- the page
+
+
+class Page(HTMLParser):
+    """The pictures and texts of a page; unbalanced tags are an error."""
+
+    VOID = {"meta", "img", "source", "link"}
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.pictures, self.texts = [], [], []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag, attributes):
+        self.pictures += [value for name, value in attributes if name in ("src", "srcset", "href")]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def test_the_page_holds_everything_itself(tmp_path):
+    pytest.importorskip("matplotlib")
+    from bench import page
+
+    record = record_of(
+        result_of("convt", 1e-3),
+        result_of("torch", 2e-3, neighbours=1.0),
+        result_of("jax", status="WRONG"),
+        result_of("convt", 2e-3, layer=LAYERS[1]),
+    )
+    record.note("<b>brackets</b> are text")
+    text = page.write(record, tmp_path / "new" / "folder").read_text()
+    parsed = Page(text)
+    assert len(parsed.pictures) == 4  # roofline and ratios, each wide and narrow
+    for picture in parsed.pictures:
+        kind, _, data = picture.partition(",")
+        assert kind == "data:image/png;base64"
+        assert base64.b64decode(data).startswith(b"\x89PNG")
+    assert not re.search(r"https?://", text)
+    assert {"wide", "thin", "2.00x", "*2.000", "WRONG", "A <fast> CPU", "<b>brackets</b> are text"} <= set(parsed.texts)
+    assert "f32, NXC, prepacked, 1 thread" in parsed.texts
+
+
+def test_a_page_without_anything_to_draw_is_still_a_page():
+    pytest.importorskip("matplotlib")
+    from bench import page
+
+    parsed = Page(page.html(record_of(result_of("convt", status="failed"), complete=False)))
+    assert not parsed.pictures
+    assert any("Interrupted" in text for text in parsed.texts)
+    assert "Nothing was measured." in Page(page.html(record_of())).texts
