@@ -84,9 +84,7 @@ def num_threads(n):
 
 
 # Read once: a look at the environment costs more than a short call.
-_BACKEND = _check.word(
-    "CONVT_BACKEND", os.environ.get("CONVT_BACKEND") or "auto", ("auto", "native", "onednn", "reference")
-)
+_BACKEND = _check.word("CONVT_BACKEND", os.environ.get("CONVT_BACKEND") or "auto", ("auto", "native", "onednn", "reference"))
 _VERBOSE = os.environ.get("CONVT_VERBOSE", "0") not in ("", "0")
 
 

@@ -80,9 +80,7 @@ def _core(ax, size, s, eff, nat, op, begin, end, auto_pad, want):
     total = 0 if auto_pad == "valid" else max(eff - s, 0)
     out = nat + op - total
     if want is not None and want != out:
-        raise ValueError(
-            f"output_shape: got {want} on axis {ax} together with auto_pad, wanted {out}, the size auto_pad gives"
-        )
+        raise ValueError(f"output_shape: got {want} on axis {ax} together with auto_pad, wanted {out}, the size auto_pad gives")
     return _split(total, extra_at_begin=auto_pad == "lower"), out
 
 

@@ -54,8 +54,7 @@ def phase_groups(k, s, d, merge):
         taps = tuple(t for _, t in pairs)
         by_offsets.setdefault(offsets if merge else residue, []).append((residue, offsets, taps))
     return tuple(
-        PhaseGroup(tuple(m[0] for m in members), members[0][1], tuple(m[2] for m in members))
-        for members in by_offsets.values()
+        PhaseGroup(tuple(m[0] for m in members), members[0][1], tuple(m[2] for m in members)) for members in by_offsets.values()
     )
 
 

@@ -391,9 +391,7 @@ def problems(draw):
         # ONNX allows an excess below the stride; onnxruntime counts output_padding as a part of it.
         limits = [f + s - 1 - op for f, s, op in zip(full, strides, output_padding, strict=True)]
         attributes["output_shape"] = [draw(st.integers(max(1, limit - 8), limit)) for limit in limits]
-    elif attributes["auto_pad"].startswith("SAME") and any(
-        f < n * s for f, n, s in zip(full, sizes, strides, strict=True)
-    ):
+    elif attributes["auto_pad"].startswith("SAME") and any(f < n * s for f, n, s in zip(full, sizes, strides, strict=True)):
         # The full output is smaller than in * stride: ONNX's formula wants the latter, onnxruntime gives the former.
         attributes["auto_pad"] = "VALID"
     if attributes["auto_pad"] == "NOTSET":

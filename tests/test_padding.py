@@ -299,9 +299,7 @@ def test_against_the_formulas(dialect, axis):
         return
     begin, out = expected
     full = scatter(x, w, axis["s"], axis["d"])
-    assert line(dialect, x, w, **attributes) == [
-        full[i] if 0 <= i < len(full) else 0 for i in range(begin, begin + out)
-    ]
+    assert line(dialect, x, w, **attributes) == [full[i] if 0 <= i < len(full) else 0 for i in range(begin, begin + out)]
     if dialect == "core":
         nat = axis["s"] * (axis["size"] - 1) + (axis["k"] - 1) * axis["d"] + 1
         resolved = convt.resolve((axis["size"],), (axis["k"],), **attributes)
@@ -477,9 +475,7 @@ def test_bad_arrays(dialect):
 
 
 @every_dialect
-@pytest.mark.parametrize(
-    "auto_pad, error", [("same", ValueError), ("", ValueError), (1, TypeError), (b"VALID", TypeError)]
-)
+@pytest.mark.parametrize("auto_pad, error", [("same", ValueError), ("", ValueError), (1, TypeError), (b"VALID", TypeError)])
 def test_unknown_auto_pad(dialect, auto_pad, error):
     with pytest.raises(error, match=r"^auto_pad: got .*, wanted"):
         line(dialect, auto_pad=auto_pad)

@@ -55,8 +55,8 @@ def test_kernels_strides_and_edges(rank, isa):
         pick = lambda *values: tuple(int(v) for v in rng.choice(values, rank))  # noqa: E731
         case = Case(
             dtype=rng.choice(["float32", "float64"]).item(), ci=int(rng.choice([1, 5, 16, 33])), co=int(rng.choice([1, 7, 40])),
-            groups=int(rng.choice([1, 1, 2])), batch=2, in_sizes=pick(1, 2, 4, 7), kernel=pick(1, 2, 3, 4, 6), strides=pick(1, 2, 3),
-            dilations=(1,) * rank, pads_begin=pick(0, 1), pads_end=pick(0, 1), output_padding=pick(0, 0, 2), bias=True,
+            groups=int(rng.choice([1, 1, 2])), batch=2, in_sizes=pick(1, 2, 4, 7), kernel=pick(1, 2, 3, 4, 6),
+            strides=pick(1, 2, 3), dilations=(1,) * rank, pads_begin=pick(0, 1), pads_end=pick(0, 1), output_padding=pick(0, 0, 2), bias=True,
             data_format=rng.choice(["NXC", "NCX"]).item(), activation=("leaky_relu", 0.25),
         )  # fmt: skip
         if min(case.out_shape) < 1:
@@ -145,8 +145,9 @@ def test_one_shot_calls_count_the_transform_of_the_weights():
     assert _plan._native(problem, "auto", lasting=True) == "winograd"
     assert _plan._native(problem, "auto", lasting=False) == "direct"
     data, filter, bias = arrays(shape, kernel, co)
-    lasting = convt.ConvTranspose(filter, bias, strides=2, pads_begin=1, pads_end=1)(data)
-    np.testing.assert_allclose(convt.conv_transpose(data, filter, bias, strides=2, pads_begin=1, pads_end=1), lasting, atol=1e-3)
+    keywords = {"strides": 2, "pads_begin": 1, "pads_end": 1}
+    lasting = convt.ConvTranspose(filter, bias, **keywords)(data)
+    np.testing.assert_allclose(convt.conv_transpose(data, filter, bias, **keywords), lasting, atol=1e-3)
 
 
 def test_views_of_every_kind():

@@ -261,8 +261,7 @@ class Recipe:
         self._matrices, classes, first = [], [], 0
         for numbers, scheme in schemes:
             axes = [
-                _matrix(g[n], KINDS[kind], k)
-                for g, n, kind, k in zip(groups, numbers, scheme, attributes.kernel, strict=True)
+                _matrix(g[n], KINDS[kind], k) for g, n, kind, k in zip(groups, numbers, scheme, attributes.kernel, strict=True)
             ]
             self._matrices.append([m for m, _ in axes])
             classes.append(first + _slices([table for _, table in axes]))
@@ -315,7 +314,7 @@ def _slices(tables):
     """The pack class of a class: [phase][(point, window)] of its slices."""
     whole = np.full((1, 1, 1), 0)
     for table in tables:
-        p, w, f = table.shape
+        points, _, phases = table.shape
         whole = whole[:, None, :, None, :, None] * table.size + table[None, :, None, :, None, :]
-        whole = whole.reshape(whole.shape[0] * p, -1, whole.shape[4] * f)
+        whole = whole.reshape(whole.shape[0] * points, -1, whole.shape[4] * phases)
     return whole.reshape(-1, whole.shape[2]).T
