@@ -19,7 +19,7 @@ LIMIT = None
 
 _MAX_BLOCK = 140  # rows of a task, 10 tiles of 14: a depth chunk of its input then takes about 150 KiB of L2
 _MAX_INPUT = 640 << 10  # bytes of L2 for depth chunks packed at once, so that only one panel's sums wait between them
-_WEIGHTS_PER_CYCLE = 16  # bytes that a task reads from beyond its second-level cache
+_WEIGHTS_PER_CYCLE = 8  # bytes that a thread reads from beyond its second-level cache
 
 
 def cost(problem):
@@ -72,6 +72,13 @@ def _choice(problem, finite, isa):
     return best
 
 
+def _multiply_cost(rows, columns, depth, info):
+    """Cycles of the tiles; low classes wait for their weights, where those are too many to stay near."""
+    weights = columns * depth * info["e_size"]
+    waiting = -(-rows // _MAX_BLOCK) * weights / _WEIGHTS_PER_CYCLE if weights > _core.FAR else 0.0
+    return max(common.tile_cost(rows, columns, depth, info), waiting)
+
+
 def _cuts(problem, finite):
     """The ways to cut the axes: phases merged on no axis, the last, or all; runs whole or split at the borders."""
     rank = problem.rank
@@ -94,7 +101,7 @@ def _classes_cost(problem, classes, info):
         phases = math.prod(len(c.first_out) for c in combo)
         taps = math.prod(c.tap_range[1] - c.tap_range[0] for c in combo)
         depth = taps * problem.ci
-        total += common.tile_cost(rows, phases * problem.co, depth, info) + common.gather_cost(rows, depth, taps, info) + 200
+        total += _multiply_cost(rows, phases * problem.co, depth, info) + common.gather_cost(rows, depth, taps, info) + 200
         if phases > 1 and problem.co % info["nr"]:  # panels of several phases are stored piece by piece
             total += rows * 12.0 * phases / len(combo[-1].first_out)
     return total * problem.groups
@@ -152,8 +159,7 @@ def _split(problem, combo, chunks, target, height, info):
     if chunks > _span(block, info):
         panel_block = min(panel_block, max(1, common.MAX_SUMS // (block * info["nr"] * info["t_size"])))
     columns = min(columns, panel_block * info["nr"])
-    work = common.tile_cost(block, columns, depth, info) + common.gather_cost(block, depth, taps, info)
-    work += columns * depth * info["e_size"] / _WEIGHTS_PER_CYCLE + 200
+    work = _multiply_cost(block, columns, depth, info) + common.gather_cost(block, depth, taps, info) + 200
     return _Split(block, blocks, panel_block, -(-npanels // panel_block), work)
 
 
