@@ -141,10 +141,12 @@ _DTYPES = ("float32", "float64", "float16", "bfloat16")
 _ACTIVATIONS = {"none": 0, "clip": 1, "relu": 1, "leaky_relu": 2, "tanh": 3, "sigmoid": 4, "gelu": 5, "swish": 6}
 
 KC, LDA = CONVT_KC, CONVT_LDA
+FAR = FAR_BYTES
 STREAM_BYTES = 1 << 24  # outputs beyond this bypass the caches
 PARALLEL_PACK_BYTES = 1 << 18
 cdef enum:
     GRABS = 32  # shares of a thread's tasks
+    FAR_BYTES = 1 << 19  # weights beyond this do not stay in the second-level cache
 
 cdef enum:
     FINITE_BYTES = 1 << 16  # that a thread looks at in one go

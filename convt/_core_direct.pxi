@@ -21,10 +21,6 @@ cdef struct DirectClass:
     int64_t first_task, ntasks
 
 
-cdef enum:
-    FAR_BYTES = 1 << 19  # weights beyond this do not stay in the second-level cache
-
-
 cdef class DirectPlan(Plan):
     cdef DirectClass *classes
     cdef Py_ssize_t nclasses

@@ -77,6 +77,12 @@ def _choice(problem, finite, isa):
     return best
 
 
+def _multiply_cost(rows, columns, depth, info):
+    """Cycles of the tiles; low classes wait for their weights, where those are too many to stay near."""
+    waiting = common.weights_cost(columns * depth, -(-rows // _MAX_BLOCK), info)
+    return max(common.tile_cost(rows, columns, depth, info), waiting)
+
+
 def _cuts(problem, finite):
     """The ways to cut the axes: phases merged on no axis, the last, or all; runs whole or split at the borders."""
     rank = problem.rank
@@ -99,8 +105,7 @@ def classes_cost(problem, classes, info):
         phases = math.prod(len(c.first_out) for c in combo)
         taps = math.prod(c.tap_range[1] - c.tap_range[0] for c in combo)
         depth = taps * problem.ci
-        total += common.tile_cost(rows, phases * problem.co, depth, info) + common.gather_cost(rows, depth, taps, info) + 200
-        total += common.weights_cost(depth * phases * problem.co, -(-rows // _MAX_BLOCK), info)
+        total += _multiply_cost(rows, phases * problem.co, depth, info) + common.gather_cost(rows, depth, taps, info) + 200
         if phases > 1 and problem.co % info["nr"]:  # panels of several phases are stored piece by piece
             total += rows * 12.0 * phases / len(combo[-1].first_out)
     return total * problem.groups
@@ -158,8 +163,7 @@ def _split(problem, combo, chunks, target, height, info):
     if chunks > _span(block, info):
         panel_block = min(panel_block, max(1, common.MAX_SUMS // (block * info["nr"] * info["t_size"])))
     width = min(width, panel_block * info["nr"])
-    work = common.tile_cost(block, width, depth, info) + common.gather_cost(block, depth, taps, info)
-    work += common.weights_cost(width * depth, 1, info) + 200
+    work = _multiply_cost(block, width, depth, info) + common.gather_cost(block, depth, taps, info) + 200
     return _Split(block, blocks, panel_block, -(-npanels // panel_block), work)
 
 
