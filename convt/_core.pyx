@@ -36,6 +36,7 @@ cdef extern from "convt_kernels.h" nogil:
         CONVT_KC
         CONVT_LDA
         CONVT_LEAKY
+        CONVT_ACROSS
     ctypedef struct convt_act:
         int code
         double a
@@ -53,10 +54,15 @@ cdef extern from "convt_kernels.h" nogil:
         int stream
         const char *ahead
         Py_ssize_t ahead_step
+    ctypedef struct convt_dw_phase:
+        int taps
+        int shared
+        Py_ssize_t out
     ctypedef struct convt_dw:
         int n
         int cols
-        int taps
+        int phases
+        const convt_dw_phase *phase
         const void **in_ "in"
         Py_ssize_t in_ld
         const void **w
@@ -65,7 +71,7 @@ cdef extern from "convt_kernels.h" nogil:
         Py_ssize_t out_ld
         const convt_act *act
     ctypedef struct convt_overlap:
-        const void *col
+        void *col
         Py_ssize_t ld
         int64_t i0, i1, j0, j1
         int terms, lanes, cols, channels, lane_lo, lane_hi
@@ -103,6 +109,7 @@ cdef extern from "convt_kernels.h" nogil:
         void (*gather)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, const int64_t *map, int rows, int cols,
                        int padded) noexcept nogil
         void (*overlap)(const convt_overlap *o) noexcept nogil
+        void (*overlap_across)(const convt_overlap *o) noexcept nogil
         int (*finite)(const void *p, size_t bytes) noexcept nogil
         void (*pack_b)(void *dst, int k0, int n0, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
                        int nb) noexcept nogil
@@ -140,8 +147,7 @@ cdef extern from *:
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
 _ACTIVATIONS = {"none": 0, "clip": 1, "relu": 1, "leaky_relu": 2, "tanh": 3, "sigmoid": 4, "gelu": 5, "swish": 6}
 
-KC, LDA = CONVT_KC, CONVT_LDA
-FAR = FAR_BYTES
+KC, LDA, ACROSS = CONVT_KC, CONVT_LDA, CONVT_ACROSS
 STREAM_BYTES = 1 << 24  # outputs beyond this bypass the caches
 PARALLEL_PACK_BYTES = 1 << 18
 cdef enum:

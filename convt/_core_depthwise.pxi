@@ -2,8 +2,10 @@
 # Included by _core.pyx.
 
 cdef struct DepthwiseRun:
+    # One phase. Runs of the same j follow each other and are computed together.
     int64_t start, stop      # absolute j
     int64_t first_out        # output index at j = start
+    bint shared              # of the same j, and reading the same inputs, as the run before
     int64_t ntaps
     int64_t *taps            # [ntaps][2]: kernel tap, input index minus j
 
@@ -28,7 +30,10 @@ cdef class DepthwisePlan(Plan):
         self.structures = np.zeros(max(1, self.nruns) * sizeof(DepthwiseRun), np.uint8)
         self.runs = <DepthwiseRun *>cnp.PyArray_DATA(self.structures)
         cdef _Table t
+        before = None
         for i, (start, stop, first_out, taps) in enumerate(spec["runs"]):
+            reads = start, stop, [offset for _, offset in taps]
+            self.runs[i].shared, before = reads == before, reads
             t = _Table(taps)
             self.keep.append(t)
             self.runs[i].start, self.runs[i].stop, self.runs[i].first_out = start, stop, first_out
@@ -39,7 +44,7 @@ cdef class DepthwisePlan(Plan):
         self.lane_blocks = (self.lanes + self.lane_block - 1) // self.lane_block
         self.min_off, self.max_off = spec["min_off"], spec["max_off"]
         self.max_inputs = min(self.block + self.max_off - self.min_off, max(1, self.in_size.p[self.nd - 1]))
-        self.max_taps = self.row_taps * self.ci * max([len(taps) for _, _, _, taps in spec["runs"]], default=0)
+        self.max_taps = self.row_taps * self.ci * self.kernel.p[self.nd - 1]  # of all phases
         group = np.arange(self.lanes) // self.co
         self.maps = _Table([(group * self.ci + c) * self.in_c for c in range(self.ci)])
         self.straight_in = k.direct_store and self.in_c == 1 and self.ci == 1 and self.co == 1
@@ -58,6 +63,7 @@ cdef class DepthwisePlan(Plan):
     cdef size_t _bytes(self):
         cdef size_t n = _round64((self.row_taps + 1) * 2 * sizeof(int64_t))  # the row's input offsets and taps
         n += 2 * _round64(self.max_taps * sizeof(void *))  # the run's input and weight pointers
+        n += _round64(self.nruns * sizeof(convt_dw_phase))
         n += _round64(32 * self._padded() * self.k.t_size)  # outputs on their way to the store
         if self.staged:
             n += _round64(self.block * self.stride.p[self.nd - 1] * self.lanes * self.k.t_size)
@@ -81,6 +87,8 @@ cdef class DepthwisePlan(Plan):
         ws += _round64(self.max_taps * sizeof(void *))
         cdef const void **weights = <const void **>ws
         ws += _round64(self.max_taps * sizeof(void *))
+        cdef convt_dw_phase *phases = <convt_dw_phase *>ws
+        ws += _round64(self.nruns * sizeof(convt_dw_phase))
         cdef char *outs = ws
         ws += _round64(32 * padded * k.t_size)
         cdef char *stage = ws
@@ -114,34 +122,51 @@ cdef class DepthwisePlan(Plan):
 
         cdef convt_dw d
         cdef DepthwiseRun *run
-        cdef int64_t start, stop, t, i, r, now, out_ld
+        cdef int64_t start, stop, first_at, t, i, r, now, out_ld, taps
         cdef void *rows[32]
         d.cols = <int>cols
-        d.in_ = ins
+        d.phase = phases
         d.in_ld = in_ld
         d.w = weights
         d.init = call.bias + l0 * k.t_size
-        for n in range(self.nruns):
+        n = 0
+        while n < self.nruns:
             run = &self.runs[n]
             start, stop = max(run.start, j_lo), min(run.stop, j_hi)
             if start >= stop:
+                n += 1
                 continue
-            d.taps = 0
-            for r in range(count):
-                for t in range(run.ntaps):
-                    i = run.taps[2 * t + 1] + start
-                    for c in range(self.ci):
-                        if self.straight_in:
-                            ins[d.taps] = src + (row_tap[2 * r] + i * in_ld + l0) * k.t_size
-                        else:
-                            ins[d.taps] = inputs + ((r * self.ci + c) * self.max_inputs + i - i_lo) * padded * k.t_size
-                        weights[d.taps] = call.weights + (
-                            ((row_tap[2 * r + 1] * self.kernel.p[x] + run.taps[2 * t]) * self.ci + c) * all_padded + l0
-                        ) * k.t_size
-                        d.taps += 1
-            at = run.first_out * self.out_stride.p[x]
-            if start > run.start:
-                at += (start - run.start) * self.stride.p[x] * self.out_stride.p[x]
+            first_at = 0
+            d.phases = 0
+            taps = 0
+            while True:
+                at = run.first_out * self.out_stride.p[x]
+                if start > run.start:
+                    at += (start - run.start) * self.stride.p[x] * self.out_stride.p[x]
+                if d.phases == 0:
+                    first_at = at
+                phases[d.phases].out = at - first_at
+                phases[d.phases].shared = d.phases > 0 and run.shared
+                phases[d.phases].taps = <int>(count * run.ntaps * self.ci)
+                d.phases += 1
+                for r in range(count):
+                    for t in range(run.ntaps):
+                        i = run.taps[2 * t + 1] + start
+                        for c in range(self.ci):
+                            if self.straight_in:
+                                ins[taps] = src + (row_tap[2 * r] + i * in_ld + l0) * k.t_size
+                            else:
+                                ins[taps] = inputs + ((r * self.ci + c) * self.max_inputs + i - i_lo) * padded * k.t_size
+                            weights[taps] = call.weights + (
+                                ((row_tap[2 * r + 1] * self.kernel.p[x] + run.taps[2 * t]) * self.ci + c) * all_padded + l0
+                            ) * k.t_size
+                            taps += 1
+                n += 1
+                if not self.straight_out or n == self.nruns or self.runs[n].start != run.start or self.runs[n].stop != run.stop:
+                    break
+                run = &self.runs[n]
+            at = first_at
+            d.in_ = ins
             out_ld = self.stride.p[x] * self.out_stride.p[x] if stop - start > 1 else 0
             if self.straight_out:
                 d.n = <int>(stop - start)
@@ -160,7 +185,7 @@ cdef class DepthwisePlan(Plan):
                 for r in range(now):
                     rows[r] = dst + (at + r * out_ld) * k.s_size
                 k.store(rows, self.out_c, outs, padded, <int>now, <int>cols, &self.act)
-                for r in range(d.taps):
+                for r in range(taps):
                     ins[r] = <const char *>ins[r] + now * in_ld * k.t_size
                 at += now * out_ld
                 start += now

@@ -22,7 +22,8 @@ cdef class PackRecipe:
     ``classes`` lists, per pack class, the flat kernel taps as [phase][tap]. A row of the class's panels is one (tap,
     in-channel), a column one (phase, out-channel). Without classes it packs for DepthwisePlan: rows of lanes (group,
     out-channel) per tap and in-channel, in sums' type. With ``bias_phases`` the bias is not packed by panels but as that
-    many repetitions of each group's, which is what ScatterPlan adds.
+    many repetitions of each group's, which is what ScatterPlan adds. With ``slab`` classes are packed the other way
+    round, as the A of the GEMM: columns are its rows, ``slab`` deep (a multiple of the in-channels), slab after slab.
     """
     cdef const convt_isa *isa
     cdef const convt_kernels *k
@@ -36,8 +37,9 @@ cdef class PackRecipe:
     cdef int64_t bias_stride, bias_phases
     cdef _Table taps
     cdef bint depthwise
+    cdef int64_t slab
 
-    def __init__(self, str dtype, filter, bias, classes, int64_t bias_phases=0):
+    def __init__(self, str dtype, filter, bias, classes, int64_t bias_phases=0, int64_t slab=0):
         self.isa = _isa
         self.k = &self.isa.set[_DTYPES.index(dtype)]
         cdef const convt_kernels *k = self.k
@@ -51,6 +53,7 @@ cdef class PackRecipe:
         self.ntaps = int(np.prod(shape))
         self.depthwise = classes is None
         self.bias_phases = bias_phases
+        self.slab = slab
         if self.depthwise:
             self.taps = _Table(_tap_bytes(np.arange(self.ntaps), shape, strides))
             self.weight_bytes = self.ntaps * self.ci * self.padded() * k.t_size
@@ -70,10 +73,12 @@ cdef class PackRecipe:
             c.npanels = (c.ncols + k.nr - 1) // k.nr
             c.weights, c.bias = self.weight_bytes, self.bias_bytes
             c.group_weights = c.npanels * k.nr * c.depth * k.e_size
+            if slab:
+                c.group_weights = (c.depth + slab - 1) // slab * c.ncols * CONVT_LDA * k.e_size
             c.group_bias = c.npanels * k.nr * k.t_size
             self.weight_bytes += _round64(self.groups * c.group_weights)
             self.bias_bytes += self.groups * c.group_bias
-            c.first_job, c.njobs = self.jobs, self.groups * c.npanels
+            c.first_job, c.njobs = self.jobs, self.groups * (c.nphases if slab else c.npanels)
             self.jobs += c.njobs
         if bias_phases:
             self.bias_bytes = self.groups * bias_phases * self.co * k.t_size
@@ -98,6 +103,8 @@ cdef class PackRecipe:
                 self.pack_depthwise(src, bsrc, dst, bdst)
             packed.finite = True  # it multiplies no zeros outside the input
             return packed
+        if self.slab:  # rows are longer than a slab
+            memset(dst, 0, self.weight_bytes)
         if bsrc != NULL:
             for job in range(self.groups * self.bias_phases):
                 self.k.widen(bdst + job * self.co * self.k.t_size, 0,
@@ -121,6 +128,9 @@ cdef class PackRecipe:
         cdef PackClass *c = self.classes
         while job >= c.first_job + c.njobs:
             c += 1
+        if self.slab:
+            self.pack_rows(c, job - c.first_job, src, dst)
+            return
         cdef int64_t g = (job - c.first_job) // c.npanels, n = (job - c.first_job) % c.npanels
         cdef int64_t column = n * k.nr, end = min(c.ncols, column + k.nr), phase, first, count, t
         cdef int64_t width = (end - column + k.vl - 1) // k.vl * k.vl
@@ -140,6 +150,18 @@ cdef class PackRecipe:
                 k.widen(bdst + column % k.nr * k.t_size, k.nr, bsrc + (g * self.co + first) * self.bias_stride * k.s_size,
                         0, self.bias_stride, 1, <int>count, <int>count)
             column += count
+
+    cdef void pack_rows(self, PackClass *c, int64_t job, char *src, char *dst) noexcept nogil:
+        """The rows of one phase of one group: those of its out-channels."""
+        cdef const convt_kernels *k = self.k
+        cdef int64_t g = job // c.nphases, phase = job % c.nphases, t, depth
+        src += g * self.sg
+        dst += c.weights + g * c.group_weights
+        for t in range(c.ntaps):
+            depth = t * self.ci_p
+            k.pack(dst + ((depth // self.slab * c.ncols + phase * self.co) * CONVT_LDA + depth % self.slab) * k.e_size,
+                   CONVT_LDA, src + c.taps[phase * c.ntaps + t], self.so, self.si, <int>self.co, <int>self.ci,
+                   <int>self.ci_p)
 
     cdef void pack_depthwise(self, char *src, char *bsrc, char *dst, char *bdst) noexcept nogil:
         cdef const convt_kernels *k = self.k

@@ -68,10 +68,10 @@ def _taps(combo, kernel):
     return table
 
 
-def depth_chunks(combo, chosen, ci_p, kstep):
+def depth_chunks(combo, chosen, ci_p, kstep, slab=0):
     """Depth in pieces of at most KC: (first depth of the class, depth, first depth of the panel).
 
-    A class uses a box of the panel's taps; taps that are adjacent in the panel make one stretch.
+    A class uses a box of the panel's taps; taps that are adjacent in the panel make one stretch, within a ``slab``.
     """
     stretches, at = [], 0
     if ci_p:
@@ -79,7 +79,7 @@ def depth_chunks(combo, chosen, ci_p, kstep):
             flat = 0
             for n, group in zip(tap, chosen, strict=True):
                 flat = flat * len(group.offsets) + n
-            if stretches and stretches[-1][1] + stretches[-1][2] == flat * ci_p:
+            if stretches and stretches[-1][1] + stretches[-1][2] == flat * ci_p and (not slab or flat * ci_p % slab):
                 stretches[-1][2] += ci_p
             else:
                 stretches.append([at, flat * ci_p, ci_p])

@@ -1,8 +1,10 @@
 """depthwise: vectors over the out channels of many small groups; no GEMM. Its weights have one key, ``("depthwise",)``."""
 
+import itertools
 import math
 
 from .. import _config, _core, _phases
+from . import common
 
 LIMIT = "it wants groups of at most 16 in-channels"
 
@@ -40,6 +42,7 @@ def make(problem, recipe, packed, in_strides, out_strides):
         low, high = c.valid[0]
         taps = [(group.taps[0][n], -group.offsets[n]) for n in range(*c.tap_range)]
         runs.append((c.start + low, c.start + high, c.first_out[0] + s * low, taps))
+    runs = _side_by_side(runs, s)
     j0, j1 = min((r[0] for r in runs), default=0), max((r[1] for r in runs), default=1)
     outer = _outer_axes(problem)
     lane_block = min(problem.groups * problem.co, _LANES)
@@ -62,6 +65,18 @@ def make(problem, recipe, packed, in_strides, out_strides):
     }
     key = ("depthwise",)
     return _core.DepthwisePlan(problem, recipe(key), in_strides, out_strides, hole, spec), key
+
+
+def _side_by_side(runs, s):
+    """Runs cut where another begins or ends, so that those of the same j are computed together; in order of j."""
+    cuts = sorted({j for start, stop, _, _ in runs for j in (start, stop)})
+    if len(cuts) * len(runs) > common.MANY_CLASSES:
+        return sorted(runs)
+    pieces = []
+    for start, stop, first_out, taps in runs:
+        inside = [j for j in cuts if start <= j <= stop]
+        pieces += [(a, b, first_out + s * (a - start), taps) for a, b in itertools.pairwise(inside)]
+    return sorted(pieces)
 
 
 def _outer_axes(problem):

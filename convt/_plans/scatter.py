@@ -1,6 +1,8 @@
 """scatter: a GEMM of each row of pixels with every tap of the last axis, overlap-added; for few out channels.
 
-The key of its weights is ``("scatter", merge)``: whether phases are merged on the axes but the last.
+The key of its weights is ``("scatter", merge, slab)``: whether phases are merged on the axes but the last; and 0 where
+vectors run over columns, else, where they run over pixels, how deep the weights' rows are. Columns need no gathering of
+pixels into vectors; pixels fill their vectors however few the columns are.
 """
 
 import functools
@@ -16,6 +18,8 @@ from . import common
 LIMIT = "it wants dilation 1 on the last axis, with a stride of at most twice the kernel"
 
 _ROWS = 126  # input pixels of a task
+_PIXELS = 1024  # the same across
+_SUMS = 1 << 18  # bytes of their products
 
 
 def cost(problem):
@@ -29,11 +33,11 @@ def recipe(attributes, filter, bias, key):
         (t[:, None, :] * last + np.arange(last)[:, None]).reshape(-1, t.shape[1])
         for t in common.pack_classes(attributes, key[1])
     ]
-    return _core.PackRecipe(attributes.dtype, filter, bias, classes, attributes.strides[-1])
+    return _core.PackRecipe(attributes.dtype, filter, bias, classes, attributes.strides[-1], key[2])
 
 
 def make(problem, recipe, packed, in_strides, out_strides):
-    _, merge, groups, classes = _choice(problem, _core.isa())
+    _, merge, slab, groups, classes = _choice(problem, _core.isa())
     info = _core.kernel_info(problem.dtype)
     item = ITEMSIZE[problem.dtype]
     out_elements = [s // item for s in out_strides[1:-2]]
@@ -46,25 +50,37 @@ def make(problem, recipe, packed, in_strides, out_strides):
         phases = common.phase_table(combo, out_elements)
         if taps:
             pack = index[tuple(c.group for c in combo)]
-            chunks = common.depth_chunks(combo, [g[c.group] for g, c in zip(groups, combo, strict=True)], ci_p, info["kstep"])
+            chosen = [g[c.group] for g, c in zip(groups, combo, strict=True)]
+            chunks = common.depth_chunks(combo, chosen, ci_p, info["kstep"], slab)
             most_phases = max(most_phases, len(phases))
         specs.append({
             "count": [c.count for c in combo],
-            "rows": problem.batch * math.prod(c.count for c in combo),
+            "start": [c.start for c in combo],
             "tap_in": np.asarray(taps, np.int64).reshape(len(taps), problem.rank - 1),
             "chunks": chunks,
             "phases": [[offset, *valid] for offset, valid in phases],
             "pack": pack,
         })  # fmt: skip
-    specs.sort(key=lambda spec: -len(spec["tap_in"]))
     j0, j1 = _span(problem)
-    rows = problem.groups * sum(spec["rows"] for spec in specs)
-    block = _block(problem, most_phases, info)
+    order = _order(specs)
+    rows = problem.groups * problem.batch * len(order)
+    block = _block(problem, most_phases, slab, info)
     block = max(1, min(block, max(16, -(-(j1 - j0) * rows // (4 * _config.get_num_threads())))))
     blocks = max(1, -(-(j1 - j0) // block))
-    spec = {"classes": specs, "j0": j0, "j1": j1, "block": -(-(j1 - j0) // blocks), "blocks": blocks}
-    key = ("scatter", merge)
+    spec = {"classes": specs, "order": order, "j0": j0, "j1": j1, "block": -(-(j1 - j0) // blocks), "blocks": blocks}
+    key = ("scatter", merge, slab)
     return _core.ScatterPlan(problem, recipe(key), in_strides, out_strides, False, spec), key
+
+
+def _order(specs):
+    """Rows of an image as [row][class, row of the class], so that those that read the same inputs follow each other."""
+    table, keys = [], []
+    for n, spec in enumerate(specs):
+        at = np.indices(spec["count"]).reshape(len(spec["count"]), math.prod(spec["count"]))
+        table.append(np.stack([np.full(at.shape[1], n), np.arange(at.shape[1])], 1))
+        keys.append(at + np.asarray(spec["start"], np.int64)[:, None])
+    table, keys = np.concatenate(table), np.concatenate(keys, 1)
+    return table[np.lexsort(keys[::-1])] if len(keys) else table
 
 
 def _span(problem):
@@ -73,31 +89,50 @@ def _span(problem):
     return begin // s, -(-(begin + out) // s)
 
 
-def _block(problem, phases, info):
+def _slab(problem, info):
+    """How deep the rows of the weights are across: as many whole taps as fit; 0 where it can't be."""
+    fits = info["kstep"] == 1 and 0 < problem.ci <= _core.KC and problem.strides[-1] * problem.co <= _core.ACROSS
+    return _core.KC // problem.ci * problem.ci if fits else 0
+
+
+def _block(problem, phases, slab, info):
     """How many blocks of the last axis one task does, so that its products stay in the cache; below 1 if none would."""
     j0, j1 = _span(problem)
     bytes_per_pixel = phases * problem.kernel[-1] * problem.co * info["t_size"]
+    if slab:
+        return max(16, min(_PIXELS, j1 - j0, _SUMS // bytes_per_pixel))
     return min(_ROWS, j1 - j0, common.MAX_SUMS // bytes_per_pixel - -(-problem.kernel[-1] // problem.strides[-1]))
 
 
 def _overlap_cost(lanes, terms, info):
     """Cycles to finish the outputs of one j."""
     if 2 * lanes <= info["vl"]:
-        return lanes * (terms * 1.0 + 1)
+        return lanes * (terms * 1.3 + 1)
     return -(-lanes // info["vl"]) * (terms + 1) * 2.5
+
+
+def _across_cost(pixels, columns, lanes, taps, terms, phases, ci, info):
+    """Cycles of a row across: pixels transposed by vectors of channels, the GEMM, sums put in the outputs' order."""
+    vl = info["vl"]
+    vectors = -(-pixels // vl)
+    packing = vectors * -(-ci // vl) * vl * taps * (math.log2(vl) + 1) * 1.2
+    order = math.log2(lanes) if lanes in (1, 2, 4) else 5
+    return packing + common.tile_cost(columns, pixels, taps * ci, info) + phases * vectors * lanes * (terms + 1 + order)
 
 
 @functools.lru_cache(maxsize=256)
 def _choice(problem, isa):
-    """The cheapest way: (cost, merge, groups, classes) of the axes but the last; cost is infinite where it can't be done."""
+    """The cheapest way: (cost, merge, slab, groups, classes), of the axes but the last; the cost is infinite where it
+    can't be done."""
     k, s = problem.kernel[-1], problem.strides[-1]
-    best = (math.inf, None, None, None)
+    best = (math.inf, None, 0, None, None)
     if problem.dilations[-1] > 1 or s > 2 * k or problem.co == 0:
         return best
     info = _core.kernel_info(problem.dtype)
     terms, lanes, outer = -(-k // s), s * problem.co, problem.rank - 1
     j0, j1 = _span(problem)
-    for merge in {(False,) * outer, (True,) * outer}:
+    merges = {(False,) * outer, (True,) * outer}
+    for merge, slab in itertools.product(merges, {0, _slab(problem, info)}):
         groups, classes = common.axes(problem, merge, (True,) * outer)
         if math.prod(map(len, classes)) > common.MANY_CLASSES:
             continue
@@ -106,17 +141,21 @@ def _choice(problem, isa):
             rows = problem.batch * math.prod(c.count for c in combo)
             phases = math.prod(len(c.first_out) for c in combo)
             taps = math.prod(c.tap_range[1] - c.tap_range[0] for c in combo)
-            block = _block(problem, phases, info)
+            block = _block(problem, phases, slab, info)
             if block < min(16, j1 - j0):
                 cost = math.inf
                 break
             blocks = -(-(j1 - j0) // max(block, 1))
-            pixels = problem.in_sizes[-1] / blocks + terms - 1
-            products = common.tile_cost(pixels, phases * k * problem.co, taps * problem.ci, info)
-            products += common.gather_cost(pixels, taps * problem.ci, taps, info)
-            overlap = phases * (pixels * _overlap_cost(lanes, terms, info) + 50)
-            weights = common.weights_cost(taps * problem.ci * phases * k * problem.co, 1, info)
-            cost += rows * blocks * (products + overlap + weights + 200)
+            pixels = math.ceil(problem.in_sizes[-1] / blocks) + terms - 1
+            columns = phases * k * problem.co
+            if slab:
+                row = _across_cost(pixels, columns, lanes, taps, terms, phases, problem.ci, info)
+            else:
+                row = common.tile_cost(pixels, columns, taps * problem.ci, info)
+                row += common.gather_cost(pixels, taps * problem.ci, taps, info)
+                row += phases * pixels * _overlap_cost(lanes, terms, info)
+            row += common.weights_cost(columns * taps * problem.ci, 1, info)
+            cost += rows * blocks * (row + phases * 50 + 200)
         if cost * problem.groups < best[0]:
-            best = (cost * problem.groups, merge, groups, classes)
+            best = (cost * problem.groups, merge, slab, groups, classes)
     return best

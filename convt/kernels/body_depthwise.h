@@ -1,45 +1,132 @@
 /* One run of a depthwise convolution. The includer defines T, V, VL, V_(op), FN(name). */
-INLINE void FN(dw_block)(const int count, const int full, const convt_dw *d, int j, int c, int lanes)
+#define DW_MOST 8   /* values of j at once: sums that hide the latency of multiply-adds and share a load of weights */
+#define DW_SHARED 4 /* taps of phases whose inputs can stay in registers, for half as many j */
+
+INLINE V FN(dw_load)(const int full, const T *p, int lanes) { return full ? V_(load)(p) : V_(loadn)(p, lanes); }
+
+/* acc[i] to out + i * ld, as T. */
+INLINE void FN(dw_finish)(const int count, const int full, V *acc, const convt_act act, T *out, ptrdiff_t ld, int lanes)
 {
-    V acc[8];
-    const V start = V_(load)((const T *)d->init + c);
-#pragma GCC unroll 8
-    for (int i = 0; i < count; i++)
-        acc[i] = start;
-    for (int t = 0; t < d->taps; t++) {
-        const T *in = (const T *)d->in[t] + j * d->in_ld + c;
-        const V w = V_(load)((const T *)d->w[t] + c);
+    if (act.code != CONVT_NONE)
 #pragma GCC unroll 8
         for (int i = 0; i < count; i++)
-            acc[i] = V_(fma)(full ? V_(load)(in + i * d->in_ld) : V_(loadn)(in + i * d->in_ld, lanes), w, acc[i]);
-    }
-    T *out = (T *)d->out + j * d->out_ld + c;
+            acc[i] = V_(act_simple)(acc[i], &act);
 #pragma GCC unroll 8
-    for (int i = 0; i < count; i++) {
-        const V y = V_(act_simple)(acc[i], d->act);
+    for (int i = 0; i < count; i++, out += ld) {
         if (full)
-            V_(store)(out + i * d->out_ld, y);
+            V_(store)(out, acc[i]);
         else
-            V_(storen)(out + i * d->out_ld, y, lanes);
+            V_(storen)(out, acc[i], lanes);
     }
 }
 
-static void FN(depthwise)(const convt_dw *d)
+/* One phase of `count` values of j, a vector of channels: `from` and `out` are at the first of them. */
+INLINE void FN(dw_alone)(const int count, const int full, const convt_dw *d, const void *const *in, const void *const *w,
+                         int taps, ptrdiff_t from, T *out, int c, int lanes)
 {
-    CONVT_ASSERT(d->act->code <= CONVT_LEAKY);
-    for (int c = 0; c < d->cols; c += VL) {
-        const int lanes = d->cols - c < VL ? d->cols - c : VL;
-        int j = 0;
-        if (lanes == VL) {
-            for (; j + 8 <= d->n; j += 8)
-                FN(dw_block)(8, 1, d, j, c, VL);
-            for (; j < d->n; j++)
-                FN(dw_block)(1, 1, d, j, c, VL);
-        } else {
-            for (; j + 8 <= d->n; j += 8)
-                FN(dw_block)(8, 0, d, j, c, lanes);
-            for (; j < d->n; j++)
-                FN(dw_block)(1, 0, d, j, c, lanes);
+    V acc[DW_MOST];
+    const V start = V_(load)((const T *)d->init + c);
+    const ptrdiff_t in_ld = d->in_ld;
+#pragma GCC unroll 8
+    for (int i = 0; i < count; i++)
+        acc[i] = start;
+    for (int t = 0; t < taps; t++) {
+        const T *x = (const T *)in[t] + from;
+        const V wt = V_(load)((const T *)w[t] + c);
+#pragma GCC unroll 8
+        for (int i = 0; i < count; i++)
+            acc[i] = V_(fma)(FN(dw_load)(full, x + i * in_ld, lanes), wt, acc[i]);
+    }
+    FN(dw_finish)(count, full, acc, *d->act, out, d->out_ld, lanes);
+}
+
+/* The same for phases that read the same inputs: these stay in registers. */
+INLINE void FN(dw_together)(const int count, const int taps, const int full, const convt_dw *d, const void *const *in,
+                            const void *const *w, const convt_dw_phase *phase, int phases, ptrdiff_t from, T *out, int c,
+                            int lanes)
+{
+    V x[DW_SHARED][DW_MOST / 2], acc[DW_MOST / 2];
+    const V start = V_(load)((const T *)d->init + c);
+    const convt_act act = *d->act;
+    const ptrdiff_t in_ld = d->in_ld, out_ld = d->out_ld;
+#pragma GCC unroll 4
+    for (int t = 0; t < taps; t++)
+#pragma GCC unroll 4
+        for (int i = 0; i < count; i++)
+            x[t][i] = FN(dw_load)(full, (const T *)in[t] + from + i * in_ld, lanes);
+    for (int p = 0; p < phases; p++, w += taps) {
+#pragma GCC unroll 4
+        for (int i = 0; i < count; i++)
+            acc[i] = start;
+#pragma GCC unroll 4
+        for (int t = 0; t < taps; t++) {
+            const V wt = V_(load)((const T *)w[t] + c);
+#pragma GCC unroll 4
+            for (int i = 0; i < count; i++)
+                acc[i] = V_(fma)(x[t][i], wt, acc[i]);
         }
+        FN(dw_finish)(count, full, acc, act, out + phase[p].out, out_ld, lanes);
     }
 }
+
+/* All phases of `count` values of j from j on, a vector of channels. */
+INLINE void FN(dw_vector)(const int count, const int full, const convt_dw *d, int j, int c, int lanes)
+{
+    const void *const *in = d->in, *const *w = d->w;
+    const ptrdiff_t from = j * d->in_ld + c;
+    T *out = (T *)d->out + j * d->out_ld + c;
+    for (int p = 0, next; p < d->phases; p = next) {
+        const convt_dw_phase *phase = d->phase + p;
+        const int taps = phase->taps, low = count / 2;
+        for (next = p + 1; next < d->phases && d->phase[next].shared;)
+            next++;
+#define TOGETHER(n)                                                                                              \
+    if (low)                                                                                                     \
+        FN(dw_together)(low, n, full, d, in, w, phase, next - p, from, out, c, lanes);                           \
+    FN(dw_together)(count - low, n, full, d, in, w, phase, next - p, from + low * d->in_ld, out + low * d->out_ld, c, lanes)
+        if (next - p == 1 || taps > DW_SHARED || taps == 0) {
+            for (int q = p; q < next; q++)
+                FN(dw_alone)(count, full, d, in, w + (q - p) * taps, taps, from, out + d->phase[q].out, c, lanes);
+        } else if (taps == 1) {
+            TOGETHER(1);
+        } else if (taps == 2) {
+            TOGETHER(2);
+        } else if (taps == 3) {
+            TOGETHER(3);
+        } else {
+            TOGETHER(4);
+        }
+#undef TOGETHER
+        in += (next - p) * taps;
+        w += (next - p) * taps;
+    }
+}
+
+#define DW_COLUMNS(n)                                            \
+    static void FN(dw_columns_##n)(const convt_dw *d, int j)     \
+    {                                                            \
+        int c = 0;                                               \
+        for (; c + VL <= d->cols; c += VL)                       \
+            FN(dw_vector)(n, 1, d, j, c, VL);                    \
+        if (c < d->cols)                                         \
+            FN(dw_vector)(n, 0, d, j, c, d->cols - c);           \
+    }
+DW_COLUMNS(1) DW_COLUMNS(2) DW_COLUMNS(3) DW_COLUMNS(4) DW_COLUMNS(5) DW_COLUMNS(6) DW_COLUMNS(7) DW_COLUMNS(8)
+#undef DW_COLUMNS
+
+static void FN(depthwise)(const convt_dw *d)
+{
+    static void (*const columns[])(const convt_dw *, int) = {
+        FN(dw_columns_1), FN(dw_columns_2), FN(dw_columns_3), FN(dw_columns_4),
+        FN(dw_columns_5), FN(dw_columns_6), FN(dw_columns_7), FN(dw_columns_8),
+    };
+    CONVT_ASSERT(d->act->code <= CONVT_LEAKY);
+    const int blocks = (d->n + DW_MOST - 1) / DW_MOST;
+    for (int b = 0, j = 0; b < blocks; b++) { /* as even as can be */
+        const int next = (int)((int64_t)d->n * (b + 1) / blocks);
+        columns[next - j - 1](d, j);
+        j = next;
+    }
+}
+#undef DW_MOST
+#undef DW_SHARED

@@ -3,13 +3,55 @@
  *   S_LOAD, S_LOADN, S_STORE, S_STOREN   vectors of T from and to S
  * Elements that are not adjacent go through a vector's worth on the stack.
  */
+/* n vectors (VL, or a power of two up to 4) as one sequence that takes their lanes in turns; n = VL is a transposition. */
+INLINE void FN(zip)(const int n, V *v)
+{
+    V u[VL > 4 ? VL : 4];
+#pragma GCC unroll 4
+    for (int step = 1; step < n; step *= 2) {
+#pragma GCC unroll 16
+        for (int i = 0; i < n / 2; i++) {
+            u[2 * i] = V_(zip_low)(v[i], v[i + n / 2]);
+            u[2 * i + 1] = V_(zip_high)(v[i], v[i + n / 2]);
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < n; i++)
+            v[i] = u[i];
+    }
+}
+
+/* A block of `widen` where the rows are adjacent: VL columns, and as many of VL rows as there are. */
+INLINE void FN(widen_block)(const int full, T *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, int rows)
+{
+    V v[VL];
+#pragma GCC unroll 16
+    for (int i = 0; i < VL; i++)
+        v[i] = full ? S_LOAD(from + i * cs) : S_LOADN(from + i * cs, rows);
+    FN(zip)(VL, v);
+#pragma GCC unroll 16
+    for (int i = 0; i < VL; i++)
+        if (full || i < rows)
+            V_(store)(to + i * ld, v[i]);
+}
+
 static void FN(widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols,
                       int cols_padded)
 {
+    int whole = 0; /* columns done in blocks */
+    if (rs == 1 && cs != 1 && rows > 1)
+        for (; whole + VL <= cols; whole += VL)
+            for (int r = 0; r < rows; r += VL) {
+                T *to = (T *)dst + r * ld + whole;
+                const S *from = (const S *)src + whole * cs + r;
+                if (r + VL <= rows)
+                    FN(widen_block)(1, to, ld, from, cs, VL);
+                else
+                    FN(widen_block)(0, to, ld, from, cs, rows - r);
+            }
     for (int r = 0; r < rows; r++) {
         T *to = (T *)dst + r * ld;
         const S *from = (const S *)src + r * rs;
-        int c = 0;
+        int c = whole;
         if (cs == 1) {
             for (; c + VL <= cols; c += VL) {
                 __builtin_prefetch(from + c + 6 * rs);
@@ -130,6 +172,91 @@ static void FN(overlap)(const convt_overlap *o)
                         c = 0, x++;
                 }
             }
+        }
+    }
+}
+
+/* VL values of each of n lanes, lane l at src + l * VL, to where the lanes of one j are adjacent, and the j's too. */
+static void FN(interleave)(int n, const T *src, const int32_t *index, S *out)
+{
+#define ZIPPED(count)                                     \
+    do {                                                  \
+        V v[count];                                       \
+        _Pragma("GCC unroll 4")                           \
+        for (int i = 0; i < count; i++)                   \
+            v[i] = V_(load)(src + i * VL);                \
+        FN(zip)(count, v);                                \
+        _Pragma("GCC unroll 4")                           \
+        for (int i = 0; i < count; i++)                   \
+            S_STORE(out + i * VL, v[i]);                  \
+    } while (0)
+    if (n == 1)
+        ZIPPED(1);
+    else if (n == 2)
+        ZIPPED(2);
+    else if (n == 4)
+        ZIPPED(4);
+    else
+        for (int i = 0; i < n; i++)
+            S_STORE(out + i * VL, V_(gather)(src, index + i * VL));
+#undef ZIPPED
+}
+
+/* Pixels from i on of column c, -0 (which adds nothing) where there are none; margins hold -0. */
+INLINE V FN(across_load)(const convt_overlap *o, int c, int64_t i)
+{
+    const T *from = (const T *)o->col + c * o->ld + (i - o->i0);
+    return i >= o->i0 - VL && i <= o->i1 ? V_(load)(from) : V_(set1)((T)-0.0);
+}
+
+static void FN(overlap_across)(const convt_overlap *o)
+{
+    T sums[CONVT_ACROSS * VL];
+    int32_t index[CONVT_ACROSS * VL];
+    CONVT_ASSERT(o->lanes <= CONVT_ACROSS);
+    const int channels = o->channels, phases = o->lanes / channels;
+    /* Lanes that are adjacent in the output: all of them, or the phases of a channel. */
+    int sets = 0, set = 0;
+    if (o->lane_lo == 0 && o->lane_hi == o->lanes) {
+        if (o->out_c == 1 && o->out_x == channels && o->out_j == o->lanes)
+            sets = 1, set = o->lanes;
+        else if (o->out_x == 1 && o->out_j == phases)
+            sets = channels, set = phases;
+    }
+    if (set != 1 && set != 2 && set != 4)
+        for (int e = 0, j = 0, l = 0; e < set * VL; e++) {
+            index[e] = l * VL + j;
+            if (++l == set)
+                l = 0, j++;
+        }
+    const int terms = o->i0 < o->i1 ? o->terms : 0;
+    if (terms)
+        for (int c = 0; c < o->cols; c++) {
+            T *col = (T *)o->col + c * o->ld;
+            V_(store)(col - VL, V_(set1)((T)-0.0));
+            V_(store)(col + (o->i1 - o->i0), V_(set1)((T)-0.0));
+        }
+    for (int64_t j = o->j0; j < o->j1; j += VL) {
+        S *out = (S *)o->out + (j - o->j0) * o->out_j;
+        const int n = o->j1 - j < VL ? (int)(o->j1 - j) : VL;
+        for (int l = o->lane_lo; l < o->lane_hi; l++) {
+            V sum = V_(set1)(((const T *)o->init)[l]);
+            for (int u = 0, c = l; u < terms && c < o->cols; u++, c += o->lanes)
+                sum += FN(across_load)(o, c, j - u);
+            const int slot = sets > 1 ? l % channels * phases + l / channels : l;
+            V_(store)(sums + slot * VL, V_(act)(sum, o->act));
+        }
+        if (sets && n == VL) {
+            for (int i = 0; i < sets; i++)
+                FN(interleave)(set, sums + i * set * VL, index, out + (sets > 1 ? i * o->out_c : 0));
+            continue;
+        }
+        for (int l = o->lane_lo; l < o->lane_hi; l++) {
+            const int slot = sets > 1 ? l % channels * phases + l / channels : l;
+            S some[VL];
+            S_STORE(some, V_(load)(sums + slot * VL));
+            for (int i = 0; i < n; i++)
+                out[i * o->out_j + l / channels * o->out_x + l % channels * o->out_c] = some[i];
         }
     }
 }

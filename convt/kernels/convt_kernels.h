@@ -47,10 +47,19 @@ typedef struct {
     ptrdiff_t ahead_step;  /* and `ahead` moves on by this many bytes */
 } convt_tile;
 
-/* One run of a depthwise convolution: for j < n, c < cols:
- * out[j * out_ld + c] = act(init[c] + sum over t < taps of in[t][j * in_ld + c] * w[t][c]). */
+/* A phase of a depthwise run: how many of the run's taps are its own, in order; whether their inputs are those of the
+ * phase before; and where its outputs start. */
 typedef struct {
-    int n, cols, taps;
+    int taps, shared;
+    ptrdiff_t out;
+} convt_dw_phase;
+
+/* One run of a depthwise convolution: for j < n, every phase p and c < cols:
+ * out[j * out_ld + phase[p].out + c] = act(init[c] + sum over the phase's taps t of in[t][j * in_ld + c] * w[t][c]).
+ * Phases are written side by side, so that every cache line of the output is filled while it is near. */
+typedef struct {
+    int n, cols, phases;
+    const convt_dw_phase *phase;
     const void *const *in; /* T, one pointer per tap */
     ptrdiff_t in_ld;
     const void *const *w;  /* T, one row per tap, padded to whole vectors */
@@ -64,7 +73,7 @@ typedef struct {
  * out(j, l) = act(init[l] + sum over u < terms of col[j - u][u * lanes + l]), rows outside [i0, i1) and columns beyond
  * `cols` left out. Lanes are (phase, channel): `lanes` = stride * channels. */
 typedef struct {
-    const void *col;       /* T, row i at col + (i - i0) * ld */
+    void *col;             /* T, row i at col + (i - i0) * ld */
     ptrdiff_t ld;
     int64_t i0, i1, j0, j1;
     int terms, lanes, cols, channels, lane_lo, lane_hi;
@@ -99,6 +108,9 @@ typedef struct {
 /* Kinds of an axis in `wino_out`: F(1, 1), F(2, 2), F(2, 3), F(3, 2), F(4, 3), F(5, 2), of 1, 3, 4, 4, 6, 6 points. */
 #define CONVT_WINO_KINDS 6
 
+/* Lanes that `overlap_across` can take. */
+#define CONVT_ACROSS 64
+
 typedef struct {
     int mr[3];             /* rows of a register tile, by vectors in a row of B */
     int nr, vl;            /* columns of a panel, and lanes of a vector of T */
@@ -123,6 +135,9 @@ typedef struct {
     void (*pack_b)(void *dst, int k0, int n0, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int nb);
     int (*finite)(const void *p, size_t bytes); /* no NaN, no Inf among S */
     void (*overlap)(const convt_overlap *o);
+    /* `overlap` with col the other way round: pixel i of column c at col + c * ld + (i - i0); at most CONVT_ACROSS lanes.
+     * It may write the vector before pixel i0 of a column and the one from i1 on. */
+    void (*overlap_across)(const convt_overlap *o);
     /* rows[m][c * cs] = act(src[m * ld + c]) rounded to S, m < mr, c < cols; a NULL row is passed over. */
     void (*store)(void *const *rows, ptrdiff_t cs, const void *src, ptrdiff_t ld, int mr, int cols, const convt_act *act);
 } convt_kernels;

@@ -33,6 +33,23 @@ static inline vd vd_gather(const double *p, const int32_t *index)
 {
     return _mm256_i32gather_pd(p, _mm_loadu_si128((const __m128i *)index), 8);
 }
+/* The lanes of a and b taken in turns: the first half of that sequence, and the second. */
+static inline vf vf_zip_low(vf a, vf b)
+{
+    return _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x20);
+}
+static inline vf vf_zip_high(vf a, vf b)
+{
+    return _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x31);
+}
+static inline vd vd_zip_low(vd a, vd b)
+{
+    return _mm256_permute2f128_pd(_mm256_unpacklo_pd(a, b), _mm256_unpackhi_pd(a, b), 0x20);
+}
+static inline vd vd_zip_high(vd a, vd b)
+{
+    return _mm256_permute2f128_pd(_mm256_unpacklo_pd(a, b), _mm256_unpackhi_pd(a, b), 0x31);
+}
 static inline void vf_stream(float *p, vf v) { _mm256_stream_ps(p, v); }
 static inline void vd_stream(double *p, vd v) { _mm256_stream_pd(p, v); }
 static inline void v_fence(void) { _mm_sfence(); }

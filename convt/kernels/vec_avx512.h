@@ -34,6 +34,23 @@ static inline vd vd_gather(const double *p, const int32_t *index)
 {
     return _mm512_i32gather_pd(_mm256_loadu_si256((const __m256i *)index), p, 8);
 }
+/* The lanes of a and b taken in turns: the first half of that sequence, and the second. */
+static inline vf vf_zip_low(vf a, vf b)
+{
+    return _mm512_permutex2var_ps(a, _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23), b);
+}
+static inline vf vf_zip_high(vf a, vf b)
+{
+    return _mm512_permutex2var_ps(a, _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31), b);
+}
+static inline vd vd_zip_low(vd a, vd b)
+{
+    return _mm512_permutex2var_pd(a, _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11), b);
+}
+static inline vd vd_zip_high(vd a, vd b)
+{
+    return _mm512_permutex2var_pd(a, _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15), b);
+}
 static inline void vf_stream(float *p, vf v) { _mm512_stream_ps(p, v); }
 static inline void vd_stream(double *p, vd v) { _mm512_stream_pd(p, v); }
 static inline void v_fence(void) { _mm_sfence(); }

@@ -26,6 +26,11 @@ static inline void vd_store(double *p, vd v) { memcpy(p, &v, sizeof v); }
 
 static inline vf vf_gather(const float *p, const int32_t *i) { return (vf){p[i[0]], p[i[1]], p[i[2]], p[i[3]]}; }
 static inline vd vd_gather(const double *p, const int32_t *i) { return (vd){p[i[0]], p[i[1]]}; }
+/* The lanes of a and b taken in turns: the first half of that sequence, and the second. */
+static inline vf vf_zip_low(vf a, vf b) { return (vf){a[0], b[0], a[1], b[1]}; }
+static inline vf vf_zip_high(vf a, vf b) { return (vf){a[2], b[2], a[3], b[3]}; }
+static inline vd vd_zip_low(vd a, vd b) { return (vd){a[0], b[0]}; }
+static inline vd vd_zip_high(vd a, vd b) { return (vd){a[1], b[1]}; }
 static inline void vf_stream(float *p, vf v) { vf_store(p, v); } /* no portable way round the caches */
 static inline void vd_stream(double *p, vd v) { vd_store(p, v); }
 static inline void v_fence(void) {}
