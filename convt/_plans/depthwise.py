@@ -22,7 +22,7 @@ def cost(problem):
     rows, meet = _rows(problem)
     taps = meet * problem.kernel[-1] / problem.strides[-1] * problem.ci
     multiply = rows * problem.out_sizes[-1] * -(-lanes // info["vl"]) * (taps * 0.7 + 4)
-    gather = 0.0 if problem.ci == problem.co == 1 else rows * meet * problem.in_sizes[-1] * problem.ci * lanes * 0.8
+    gather = 0.0 if problem.ci == problem.co == 1 else rows * meet * problem.in_sizes[-1] * problem.ci * lanes * 0.5
     return multiply + gather + rows * 200
 
 

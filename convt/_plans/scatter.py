@@ -115,9 +115,10 @@ def _across_cost(pixels, columns, lanes, taps, terms, phases, ci, info):
     """Cycles of a row across: pixels transposed by vectors of channels, the GEMM, sums put in the outputs' order."""
     vl = info["vl"]
     vectors = -(-pixels // vl)
-    packing = vectors * -(-ci // vl) * vl * taps * (math.log2(vl) + 1) * 1.2
+    packing = vectors * -(-ci // vl) * vl * taps * (math.log2(vl) + 1) * 0.9
     order = math.log2(lanes) if lanes in (1, 2, 4) else 5
-    return packing + common.tile_cost(columns, pixels, taps * ci, info) + phases * vectors * lanes * (terms + 1 + order)
+    overlap = phases * vectors * lanes * (terms + 1 + order)
+    return 0.85 * (packing + common.tile_cost(columns, pixels, taps * ci, info) + overlap)
 
 
 @functools.lru_cache(maxsize=256)
@@ -155,7 +156,9 @@ def _choice(problem, isa):
                 row += common.gather_cost(pixels, taps * problem.ci, taps, info)
                 row += phases * pixels * _overlap_cost(lanes, terms, info)
             row += common.weights_cost(columns * taps * problem.ci, 1, info)
-            cost += rows * blocks * (row + phases * 50 + 200)
+            if problem.groups > 1:  # outputs are stored one by one
+                row += 3 * phases * pixels * lanes
+            cost += rows * blocks * (row + phases * 50 + 400)
         if cost * problem.groups < best[0]:
             best = (cost * problem.groups, merge, slab, groups, classes)
     return best

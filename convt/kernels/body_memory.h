@@ -88,6 +88,26 @@ static void FN(gather)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, c
         }
         T *to = (T *)dst + c;
         const S *from = src;
+#ifdef HAVE_PICK
+        int low = index[0], high = index[0];
+        for (int i = 1; i < VL; i++) {
+            low = index[i] < low ? index[i] : low;
+            high = index[i] > high ? index[i] : high;
+        }
+        if (fits && (int64_t)high - low < 2 * VL) {
+            for (int i = 0; i < VL; i++)
+                index[i] -= low;
+            const int span = high - low + 1;
+            from += low;
+            if (span <= VL)
+                for (int r = 0; r < rows; r++)
+                    V_(store)(to + r * ld, V_(pick)(V_(loadn)(from + r * rs, span), V_(set1)(0), index));
+            else
+                for (int r = 0; r < rows; r++)
+                    V_(store)(to + r * ld, V_(pick)(V_(load)(from + r * rs), V_(loadn)(from + r * rs + VL, span - VL), index));
+            continue;
+        }
+#endif
         if (fits)
             for (int r = 0; r < rows; r++)
                 V_(store)(to + r * ld, V_(gather)(from + r * rs, index));
