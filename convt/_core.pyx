@@ -352,6 +352,7 @@ cdef class Plan:
     cdef int64_t in_n, in_c, out_n, out_c
     cdef size_t streamed  # alignment that every output row must have to bypass the caches; 0 where it should not
     cdef bint large  # the output outgrows the caches
+    cdef bint even  # tasks take the same time: each thread then has the same ones at every call, and their lines in its cache
     cdef bint small  # too little work for a second thread
     cdef readonly bint hole  # there are outputs that no task writes, as no tap reaches their phase
 
@@ -454,13 +455,17 @@ cdef class Plan:
         call.refused = &refused
         call.src, call.dst, call.weights, call.bias = src, dst, packed.weights.data, packed.bias.data
         # Several neighbours at a time, which read much the same, yet few enough that the last ones even out.
-        call.threads, call.grab = threads, max(1, tasks // (GRABS * threads))
+        call.threads, call.grab = threads, tasks if self.even else max(1, tasks // (GRABS * threads))
         if threads > 1:
             if not _pool_used:
                 _note_pool()
             with nogil, parallel(num_threads=threads):
-                for t in prange(tasks, schedule="dynamic", chunksize=call.grab):
-                    self.run_task(t, &call, ws.data + threadid() * per_thread)
+                if self.even:
+                    for t in prange(tasks, schedule="static"):
+                        self.run_task(t, &call, ws.data + threadid() * per_thread)
+                else:
+                    for t in prange(tasks, schedule="dynamic", chunksize=call.grab):
+                        self.run_task(t, &call, ws.data + threadid() * per_thread)
         else:
             with nogil:
                 for t in range(tasks):
