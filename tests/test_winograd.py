@@ -56,7 +56,8 @@ def test_kernels_strides_and_edges(rank, isa):
         case = Case(
             dtype=rng.choice(["float32", "float64"]).item(), ci=int(rng.choice([1, 5, 16, 33])), co=int(rng.choice([1, 7, 40])),
             groups=int(rng.choice([1, 1, 2])), batch=2, in_sizes=pick(1, 2, 4, 7), kernel=pick(1, 2, 3, 4, 6),
-            strides=pick(1, 2, 3), dilations=(1,) * rank, pads_begin=pick(0, 1), pads_end=pick(0, 1), output_padding=pick(0, 0, 2), bias=True,
+            strides=pick(1, 2, 3), dilations=(1,) * rank,
+            pads_begin=pick(0, 1), pads_end=pick(0, 1), output_padding=pick(0, 0, 2), bias=True,
             data_format=rng.choice(["NXC", "NCX"]).item(), activation=("leaky_relu", 0.25),
         )  # fmt: skip
         if min(case.out_shape) < 1:

@@ -51,7 +51,7 @@ def pack_classes(attributes, merge):
         _phases.phase_groups(k, s, d, m)
         for k, s, d, m in zip(attributes.kernel, attributes.strides, attributes.dilations, merge, strict=False)
     ]
-    return [_taps(combo, attributes.kernel) for combo in itertools.product(*groups)]
+    return [taps_table(combo, attributes.kernel) for combo in itertools.product(*groups)]
 
 
 def pack_index(groups):
@@ -59,7 +59,8 @@ def pack_index(groups):
     return {combo: n for n, combo in enumerate(itertools.product(*(range(len(g)) for g in groups)))}
 
 
-def _taps(combo, kernel):
+def taps_table(combo, kernel):
+    """[phase][tap] flat kernel indices of a choice of phase groups."""
     table = np.zeros((1, 1), np.int64)
     for group, k in zip(combo, kernel, strict=False):
         taps = np.asarray(group.taps, np.int64)  # [phase][tap] of this axis

@@ -79,7 +79,7 @@ def preparing(problem, kinds=SMALL):
                   for g, n, kind in zip(combos[2], numbers, scheme, strict=True))
         for numbers, scheme in combos[4].items()
     )  # fmt: skip
-    return 100_000 + 60.0 * slices * problem.groups * problem.ci * problem.co
+    return 100_000 + 25.0 * slices * problem.groups * problem.ci * problem.co
 
 
 def recipe(attributes, filter, bias, key):
@@ -258,63 +258,58 @@ class Recipe:
             _phases.phase_groups(k, s, d, m)
             for k, s, d, m in zip(attributes.kernel, attributes.strides, attributes.dilations, merge, strict=True)
         ]
-        self._matrices, classes, first = [], [], 0
+        self._classes, tables, self._count = [], [], 0
         for numbers, scheme in schemes:
-            axes = [
-                _matrix(g[n], KINDS[kind], k) for g, n, kind, k in zip(groups, numbers, scheme, attributes.kernel, strict=True)
-            ]
-            self._matrices.append([m for m, _ in axes])
-            classes.append(first + _slices([table for _, table in axes]))
-            first += math.prod(len(m) for m, _ in axes)
-        self._count = first
-        self.panels = _core.PackRecipe(attributes.dtype, self._slots(filter.dtype), bias, classes)
+            chosen = [g[n] for g, n in zip(groups, numbers, strict=True)]
+            axes = [_matrix(KINDS[kind], len(g.offsets)) for g, kind in zip(chosen, scheme, strict=True)]
+            matrix = functools.reduce(np.kron, [m for m, _ in axes])
+            taps = common.taps_table(chosen, attributes.kernel)
+            self._classes.append((taps.T, matrix, self._count))
+            phases = np.arange(len(taps))
+            tables.append(self._count + _rows([rows for _, rows in axes])[None, :] * len(phases) + phases[:, None])
+            self._count += len(matrix) * len(phases)
+        self.panels = _core.PackRecipe(attributes.dtype, self._view(self._slices(filter.dtype)), bias, tables)
 
-    def _slots(self, dtype):
-        """An empty array for the transformed filter, (groups, ci, co, slices)."""
-        return np.moveaxis(np.empty((self._count, *self._shape[:3]), dtype), 0, -1)
+    def _slices(self, dtype):
+        """An empty array for the transformed filter: for each window and point of a tile and each phase, its channels."""
+        return np.empty((self._count, math.prod(self._shape[:3])), dtype)
+
+    def _view(self, slices):
+        """The slices as a filter, (groups, ci, co, slice)."""
+        return np.moveaxis(slices.reshape(-1, *self._shape[:3]), 0, -1)
 
     def pack(self, filter, bias, threads):
         """The weights of a filter with the shape and strides that this was made for."""
         filter = np.lib.stride_tricks.as_strided(filter, self._shape, self._strides, writeable=False)
-        slots = self._slots(filter.dtype)
-        rank = filter.ndim - 3
-        step = max(1, (1 << 22) // max(1, self._count * self._shape[0] * self._shape[2]))
+        taps = np.moveaxis(filter, (0, 1, 2), (-3, -2, -1)).reshape(math.prod(self._shape[3:]), -1)
+        slices = self._slices(filter.dtype)
         with np.errstate(all="ignore"):
-            for c in range(0, self._shape[1], step):
-                source = np.ascontiguousarray(np.moveaxis(filter[:, c : c + step], (0, 1, 2), (-3, -2, -1)))
-                first = 0
-                for matrices in self._matrices:
-                    made = source
-                    for ax, matrix in enumerate(matrices):
-                        made = np.moveaxis(np.tensordot(matrix.astype(filter.dtype), made, (1, ax)), 0, ax)
-                    count = math.prod(map(len, matrices))
-                    made = made.reshape(count, *made.shape[rank:])
-                    slots[:, c : c + step, :, first : first + count] = np.moveaxis(made, 0, -1)
-                    first += count
-        return self.panels.pack(slots, bias, threads)
+            for table, matrix, first in self._classes:
+                count = len(matrix) * table.shape[1]
+                out = slices[first : first + count].reshape(len(matrix), -1)
+                np.matmul(matrix.astype(filter.dtype), taps[table].reshape(len(table), -1), out=out)
+        return self.panels.pack(self._view(slices), bias, threads)
 
 
-def _matrix(group, transform, kernel):
-    """``(matrix, table)`` of one axis: [slice][kernel tap], and the slice of each [point][window][phase]."""
-    taps = np.asarray(group.taps)
-    phases, count = taps.shape
+def _matrix(transform, count):
+    """``(matrix, rows)`` of one axis of phases of ``count`` taps: [row][tap], and the row of each [point][window]."""
     windows = -(-count // transform.taps)
+    rows = np.arange(transform.points * windows).reshape(transform.points, windows)
+    matrix = np.zeros((rows.size, count))
     weights = transform.weights()
-    table = np.arange(transform.points * windows * phases).reshape(transform.points, windows, phases)
-    matrix = np.zeros((table.size, kernel))
-    for (point, window, phase), n in np.ndenumerate(table):
+    for window in range(windows):
         for tap in range(transform.taps):
-            u = window * transform.taps + transform.taps - 1 - tap  # windows ascend in inputs, taps descend
-            if u < count:
-                matrix[n, taps[phase, u]] += weights[point, tap]
-    return matrix, table
+            place = window * transform.taps + transform.taps - 1 - tap  # windows ascend in inputs, taps descend
+            if place < count:
+                matrix[rows[:, window], place] = weights[:, tap]
+    return matrix, rows
 
 
-def _slices(tables):
-    """The pack class of a class: [phase][(point, window)] of its slices."""
-    whole = np.full((1, 1, 1), 0)
-    for table in tables:
-        points, _, phases = table.shape
-        whole = whole[:, None, :, None, :, None] * table.size + table[None, :, None, :, None, :]
-        whole = whole.reshape(whole.shape[0] * points, -1, whole.shape[4] * phases)
-    return whole.reshape(-1, whole.shape[2]).T
+def _rows(axes):
+    """The row of the axes' Kronecker product for each (points of all axes, windows of all axes), flat."""
+    whole = np.zeros((1, 1), np.int64)
+    for rows in axes:
+        points = len(rows)
+        whole = whole[:, None, :, None] * rows.size + rows[None, :, None, :]
+        whole = whole.reshape(whole.shape[0] * points, -1)
+    return whole.reshape(-1)
