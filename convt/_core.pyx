@@ -149,6 +149,7 @@ _ACTIVATIONS = {"none": 0, "clip": 1, "relu": 1, "leaky_relu": 2, "tanh": 3, "si
 
 KC, LDA, ACROSS = CONVT_KC, CONVT_LDA, CONVT_ACROSS
 STREAM_BYTES = 1 << 24  # outputs beyond this bypass the caches
+STAGE_BYTES = 3 << 24  # those of depthwise, which waits for memory alone and gains from what the last-level cache holds
 PARALLEL_PACK_BYTES = 1 << 18
 cdef enum:
     GRABS = 32  # shares of a thread's tasks
@@ -351,7 +352,8 @@ cdef class Plan:
     cdef int64_t out_rows, row_taps  # output rows of the batch; the most taps of one
     cdef int64_t in_n, in_c, out_n, out_c
     cdef size_t streamed  # alignment that every output row must have to bypass the caches; 0 where it should not
-    cdef bint large  # the output outgrows the caches
+    cdef bint large  # the output outgrows every cache
+    cdef bint even  # tasks take the same time: each thread then has the same ones at every call, and their lines in its cache
     cdef bint small  # too little work for a second thread
     cdef readonly bint hole  # there are outputs that no task writes, as no tap reaches their phase
 
@@ -380,8 +382,8 @@ cdef class Plan:
         cdef size_t vector = self.k.vl * self.k.t_size
         bytes_out = int(np.prod(problem.out_shape)) * item
         aligned = all(s % vector == 0 for s in out_strides[:self.nd + 1])
-        self.large = bytes_out > STREAM_BYTES
-        self.streamed = vector if self.large and aligned else 0
+        self.large = bytes_out > STAGE_BYTES
+        self.streamed = vector if bytes_out > STREAM_BYTES and aligned else 0
 
     cdef _outer(self, axes):
         """Tables of the axes but the last: ``axes[ax][output]`` lists (tap, input index)."""
@@ -454,13 +456,17 @@ cdef class Plan:
         call.refused = &refused
         call.src, call.dst, call.weights, call.bias = src, dst, packed.weights.data, packed.bias.data
         # Several neighbours at a time, which read much the same, yet few enough that the last ones even out.
-        call.threads, call.grab = threads, max(1, tasks // (GRABS * threads))
+        call.threads, call.grab = threads, tasks if self.even else max(1, tasks // (GRABS * threads))
         if threads > 1:
             if not _pool_used:
                 _note_pool()
             with nogil, parallel(num_threads=threads):
-                for t in prange(tasks, schedule="dynamic", chunksize=call.grab):
-                    self.run_task(t, &call, ws.data + threadid() * per_thread)
+                if self.even:
+                    for t in prange(tasks, schedule="static"):
+                        self.run_task(t, &call, ws.data + threadid() * per_thread)
+                else:
+                    for t in prange(tasks, schedule="dynamic", chunksize=call.grab):
+                        self.run_task(t, &call, ws.data + threadid() * per_thread)
         else:
             with nogil:
                 for t in range(tasks):

@@ -23,6 +23,7 @@ cdef class DepthwisePlan(Plan):
 
     def __init__(self, problem, PackRecipe recipe, in_strides, out_strides, hole, spec):
         self.algorithm = "depthwise"
+        self.even = True
         self._common(problem, recipe, in_strides, out_strides, hole)
         cdef const convt_kernels *k = self.k
         self.keep = []

@@ -57,6 +57,7 @@ cdef class DirectPlan(Plan):
             if c.nchunks > 1:
                 self.max_sums = max(self.max_sums, 1 if c.span >= c.nchunks else c.panel_block)
         self.tasks = self.direct_tasks = task
+        self.even = self.nclasses == 1
         self.workspace = self._bytes()
 
     cdef int64_t *_keep(self, values):

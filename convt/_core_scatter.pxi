@@ -26,6 +26,7 @@ cdef class ScatterPlan(Plan):
 
     def __init__(self, problem, PackRecipe recipe, in_strides, out_strides, bint hole, spec):
         self.algorithm = "scatter"
+        self.even = True
         self._common(problem, recipe, in_strides, out_strides, hole)
         cdef const convt_kernels *k = self.k
         cdef ScatterClass *c

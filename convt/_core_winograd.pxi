@@ -79,6 +79,7 @@ cdef class WinogradPlan(DirectPlan):
             c.ntasks = self.groups * c.blocks * c.panel_blocks
             task += c.ntasks
         self.tasks = task
+        self.even = False
         cdef size_t n = self.rows_size + self.sums_size
         n += _round64(self.most_block * (self.nd + 3) * sizeof(int64_t))  # where the tiles are
         n += _round64((CONVT_KC + 16) * k.t_size)  # a row of zeros
