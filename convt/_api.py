@@ -295,9 +295,14 @@ def conv_transpose(
     backend : "auto", "native", "onednn", "reference" or, in `ConvTranspose` only, "tune"
         "onednn" needs ``pip install "convt[onednn]"`` (or CONVT_ONEDNN_LIB, the path of libdnnl.so.3, and then no other place
         is looked at). "auto" uses it, if there, for the layers packed once on which it is known to be faster. "tune"
-        measures it and every native algorithm at the first call of a shape, on its data and threads (half a second or
-        more), and keeps to the fastest; the plan's ``note`` has the times.
-    algorithm : "auto" or one of the native backend's: "direct", "scatter" or "depthwise"
+        measures it and the native algorithms, those "auto" may take, at the first call of a shape, on its data and threads
+        (half a second or more), and keeps to the fastest; the plan's ``note`` has the times.
+    algorithm : "auto", "direct", "winograd", "winograd6", "scatter" or "depthwise"
+        Of the native backend; "auto" takes the one of least expected cost. "direct" does every problem. "winograd" multiplies
+        less in float32 and float64 where the kernel is longer than the stride, with errors up to about three times those
+        of "direct"; "winograd6" less again, with errors of 5 to 40 times, some hundreds on three axes; it is never taken by
+        "auto". "scatter" is for few out channels, "depthwise" for many small groups. One that does not do the problem is a
+        ValueError.
 
     Returns
     -------
