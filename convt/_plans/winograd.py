@@ -152,7 +152,7 @@ def _schemes(problem, combo, offsets, kinds, info):
         if c.count > 1 and all(b - a == 1 for a, b in itertools.pairwise(offs)):
             fits = [t for t in kinds if t.taps <= len(offs)]
         products = lambda t: t.points * -(-len(offs) // t.taps) * -(-c.count // t.outputs)  # noqa: B023, E731
-        axes.append([PLAIN, *sorted(fits, key=products)[:1]])
+        axes.append([PLAIN, *sorted(fits, key=lambda t: (products(t), -t.points))[:1]])  # four points are more exact than three
     for scheme in itertools.product(*axes):
         if 0 < sum(t is not PLAIN for t in scheme) <= _MOST_AXES:
             yield _class_cost(problem, combo, offsets, scheme, info), tuple(t.kind for t in scheme)
