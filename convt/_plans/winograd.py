@@ -69,16 +69,13 @@ def cost(problem, kinds=SMALL):
     return _choice(problem, kinds, _core.isa())[0]
 
 
-def preparing(problem, kinds=SMALL):
+def preparing(problem):
     """Cycles to transform the weights, which a call on weights of its own has to pay."""
-    combos = _choice(problem, kinds, _core.isa())
-    if combos[4] is None:
-        return 0.0
-    slices = sum(
-        math.prod(-(-len(g[n].offsets) // KINDS[kind].taps) * KINDS[kind].points * len(g[n].residues)
-                  for g, n, kind in zip(combos[2], numbers, scheme, strict=True))
-        for numbers, scheme in combos[4].items()
-    )  # fmt: skip
+    _, _, groups, _, schemes = _choice(problem, SMALL, _core.isa())
+    slices = 0
+    for numbers, scheme in schemes.items():
+        chosen = [(g[n], KINDS[kind]) for g, n, kind in zip(groups, numbers, scheme, strict=True)]
+        slices += math.prod(len(g.residues) * -(-len(g.offsets) // t.taps) * t.points for g, t in chosen)
     return 100_000 + 25.0 * slices * problem.groups * problem.ci * problem.co
 
 

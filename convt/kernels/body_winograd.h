@@ -127,7 +127,7 @@ INLINE void FN(wino_out_yx)(const int ny, const int my, const int nx, const int 
     }
 }
 
-/* Kinds of an axis, CONVT_WINO_KINDS of them: X(kind, n, m). */
+/* Kinds of an axis, CONVT_WINO_KINDS of them: X(kind, n, m). Twice, as a macro does not expand inside itself. */
 #define AXES(X, ...) X(0, 1, 1, __VA_ARGS__) X(1, 3, 2, __VA_ARGS__) X(2, 4, 2, __VA_ARGS__) X(3, 4, 3, __VA_ARGS__) \
     X(4, 6, 4, __VA_ARGS__) X(5, 6, 5, __VA_ARGS__)
 #define AXES2(X, ...) X(0, 1, 1, __VA_ARGS__) X(1, 3, 2, __VA_ARGS__) X(2, 4, 2, __VA_ARGS__) X(3, 4, 3, __VA_ARGS__) \
