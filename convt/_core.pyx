@@ -33,6 +33,19 @@ cnp.import_array()
 cdef extern from "stdlib.h" nogil:
     int posix_memalign(void **out, size_t alignment, size_t size)
 
+cdef extern from *:
+    """
+    #ifdef __linux__
+    #include <sys/mman.h>
+    #endif
+    #ifdef MADV_HUGEPAGE
+    #define convt_huge(p, size) madvise(p, size, MADV_HUGEPAGE)
+    #else
+    #define convt_huge(p, size) ((void)(p), (void)(size))
+    #endif
+    """
+    void convt_huge(void *p, size_t size) nogil
+
 cdef extern from "convt_kernels.h" nogil:
     enum:
         CONVT_KC
@@ -95,6 +108,16 @@ cdef extern from "convt_kernels.h" nogil:
         int stream
         const convt_act *act
         void *check
+    ctypedef struct convt_wino_filter:
+        const char *in_ "in"
+        const int64_t *at
+        Py_ssize_t in_step
+        void *out
+        Py_ssize_t out_row, out_step
+        int n, cols, rows
+        const int64_t *start
+        const int64_t *index
+        const void *scale
     ctypedef struct convt_kernels:
         int mr[3]
         int nr, vl, kstep, s_size, e_size, t_size, direct_store
@@ -104,6 +127,7 @@ cdef extern from "convt_kernels.h" nogil:
         void (*depthwise)(const convt_dw *run) noexcept nogil
         void (*wino_in)(int ny, int nx, const convt_wino_in *tile) noexcept nogil
         void (*wino_out)(int kind_y, int kind_x, const convt_wino_out *tile) noexcept nogil
+        int (*wino_filter)(const convt_wino_filter *panel) noexcept nogil
         void (*pack)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
                      int padded) noexcept nogil
         void (*widen)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
@@ -155,6 +179,7 @@ STAGE_BYTES = 3 << 24  # those of depthwise, which waits for memory alone and ga
 PARALLEL_PACK_BYTES = 1 << 18
 cdef enum:
     GRABS = 32  # shares of a thread's tasks
+    HUGE_BYTES = 1 << 21  # of a huge page
     FAR_BYTES = 1 << 19  # weights beyond this do not stay in the second-level cache
 
 cdef enum:
@@ -257,8 +282,11 @@ cdef class Buffer:
     def __cinit__(self, size_t size):
         cdef void *p = NULL
         self.size = size if size > 64 else 64
-        if posix_memalign(&p, 64, self.size) != 0:
+        cdef bint huge = self.size >= 2 * HUGE_BYTES
+        if posix_memalign(&p, HUGE_BYTES if huge else 64, self.size) != 0:
             raise MemoryError(f"workspace: {size} bytes are not to be had")
+        if huge:  # touching new memory for the first time then takes a third of the time
+            convt_huge(p, self.size)
         self.data = <char *>p
 
     def __dealloc__(self):

@@ -1,9 +1,22 @@
 # Packed weights: panels for the GEMM, lanes for depthwise.
 # Included by _core.pyx.
 
+cdef enum:
+    STAGED = 16  # in-channels of a window that are laid out for the transform at a time
+
 cdef struct PackClass:
     int64_t nphases, ntaps, ncols, npanels, depth
     int64_t *taps            # [nphases][ntaps] byte offset of each tap in the filter
+    int64_t together, step   # columns at even distances, in elements: the out-channels of a phase, or where there is one
+                             # all phases, if they are so far apart
+    # Winograd's: rows are the points of each window, instead of taps.
+    int64_t npoints, nwindows # 0 where rows are taps
+    int64_t *window_start    # [nwindows + 1] in `window_taps`
+    int64_t *window_taps     # which each window has
+    int64_t *slots           # [ntaps] byte offset of each among the staged ones of its window
+    int64_t *start           # [nwindows][npoints], and the end: the terms of each row
+    int64_t *index           # tap of each term
+    char *scale              # T: its coefficient
     size_t weights, bias     # where the class starts in the buffers
     size_t group_weights, group_bias
     int64_t first_job, njobs # a job packs one panel of one group
@@ -24,6 +37,8 @@ cdef class PackRecipe:
     out-channel) per tap and in-channel, in sums' type. With ``bias_phases`` the bias is not packed by panels but as that
     many repetitions of each group's, which is what ScatterPlan adds. With ``slab`` classes are packed the other way
     round, as the A of the GEMM: columns are its rows, ``slab`` deep (a multiple of the in-channels), slab after slab.
+    ``transforms`` has, for each class, None, or for each of Winograd's windows its taps and [point][tap] of their transform;
+    rows of the panels are then (point, window, in-channel).
     """
     cdef const convt_isa *isa
     cdef const convt_kernels *k
@@ -38,8 +53,9 @@ cdef class PackRecipe:
     cdef _Table taps
     cdef bint depthwise
     cdef int64_t slab
+    cdef size_t staged  # bytes a thread needs to lay out taps
 
-    def __init__(self, str dtype, filter, bias, classes, int64_t bias_phases=0, int64_t slab=0):
+    def __init__(self, str dtype, filter, bias, classes, int64_t bias_phases=0, int64_t slab=0, transforms=None):
         self.isa = _isa
         self.k = &self.isa.set[_DTYPES.index(dtype)]
         cdef const convt_kernels *k = self.k
@@ -66,10 +82,14 @@ cdef class PackRecipe:
         for i, taps in enumerate(classes):
             c = &self.classes[i]
             c.nphases, c.ntaps = taps.shape
-            table = _Table(_tap_bytes(taps, shape, strides))
-            self.keep.append(table)
-            c.taps = (<_Table>table).p
+            offsets = _tap_bytes(taps, shape, strides)
+            c.taps = self._keep(offsets)
             c.ncols, c.depth = c.nphases * self.co, c.ntaps * self.ci_p
+            c.together, c.step = self.co, self.so
+            if self.co == 1 and c.nphases > 1 and np.ptp(apart := np.diff(offsets, axis=0)) == 0:
+                c.together, c.step = c.nphases, apart[0, 0] // item
+            if transforms is not None and transforms[i] is not None:
+                self.transformed(c, transforms[i])
             c.npanels = (c.ncols + k.nr - 1) // k.nr
             c.weights, c.bias = self.weight_bytes, self.bias_bytes
             c.group_weights = c.npanels * k.nr * c.depth * k.e_size
@@ -83,6 +103,32 @@ cdef class PackRecipe:
         if bias_phases:
             self.bias_bytes = self.groups * bias_phases * self.co * k.t_size
 
+    cdef transformed(self, PackClass *c, windows):
+        """The tables of a class with a transform."""
+        cdef size_t slot = STAGED * self.k.nr * self.k.t_size
+        c.npoints, c.nwindows = len(windows[0][1]), len(windows)
+        c.depth = c.npoints * c.nwindows * self.ci_p
+        slots, index, scale = np.zeros(c.ntaps, np.int64), [], []
+        for taps, points in windows:
+            slots[taps] = np.arange(len(taps)) * slot
+            self.staged = max(self.staged, len(taps) * slot)
+            for point in points:
+                terms = np.flatnonzero(point)
+                index.append(taps[terms])
+                scale.append(point[terms])
+        starts = np.cumsum([0, *map(len, index)])
+        scale = np.concatenate(scale).astype(np.float32 if self.k.t_size == 4 else np.float64)
+        c.window_start = self._keep(np.cumsum([0, *(len(taps) for taps, _ in windows)]))
+        c.window_taps = self._keep(np.concatenate([taps for taps, _ in windows]))
+        c.slots, c.start, c.index = self._keep(slots), self._keep(starts), self._keep(np.concatenate(index))
+        self.keep.append(scale)
+        c.scale = <char *>cnp.PyArray_DATA(scale)
+
+    cdef int64_t *_keep(self, values):
+        table = _Table(values)
+        self.keep.append(table)
+        return (<_Table>table).p
+
     cdef int64_t padded(self) noexcept nogil:
         return (self.groups * self.co + self.k.vl - 1) // self.k.vl * self.k.vl
 
@@ -95,8 +141,9 @@ cdef class PackRecipe:
         cdef char *bsrc = <char *>cnp.PyArray_DATA(bias) if bias is not None else NULL
         cdef char *dst = packed.weights.data
         cdef char *bdst = packed.bias.data
-        cdef int64_t job
+        cdef int64_t job, wrong = 0
         cdef int count = threads if self.weight_bytes > PARALLEL_PACK_BYTES else 1
+        cdef Buffer stage = _take(count * self.staged)
         memset(bdst, 0, packed.bias.size)
         if self.depthwise:
             with nogil:
@@ -114,42 +161,80 @@ cdef class PackRecipe:
             if not _pool_used:
                 _note_pool()
             for job in prange(self.jobs, num_threads=count, nogil=True, schedule="static"):
-                self.pack_panel(job, src, bsrc, dst, bdst)
+                wrong += self.pack_panel(job, src, bsrc, dst, bdst, stage.data + threadid() * self.staged)
         else:
             with nogil:
                 for job in range(self.jobs):
-                    self.pack_panel(job, src, bsrc, dst, bdst)
+                    wrong += self.pack_panel(job, src, bsrc, dst, bdst, stage.data)
         # NaN or Inf times the zeros outside the input must not reach the output: _plans then avoids such zeros.
-        packed.finite = _all_finite(self.k, filter, threads)
+        _give(stage)
+        packed.finite = not wrong and _all_finite(self.k, filter, threads)
         return packed
 
-    cdef void pack_panel(self, int64_t job, char *src, char *bsrc, char *dst, char *bdst) noexcept nogil:
+    cdef bint pack_panel(self, int64_t job, char *src, char *bsrc, char *dst, char *bdst, char *stage) noexcept nogil:
+        """Returns whether transformed weights overflowed."""
         cdef const convt_kernels *k = self.k
         cdef PackClass *c = self.classes
+        cdef bint wrong = False
         while job >= c.first_job + c.njobs:
             c += 1
         if self.slab:
             self.pack_rows(c, job - c.first_job, src, dst)
-            return
+            return False
         cdef int64_t g = (job - c.first_job) // c.npanels, n = (job - c.first_job) % c.npanels
         cdef int64_t column = n * k.nr, end = min(c.ncols, column + k.nr), phase, first, count, t
+        cdef char *from_
+        cdef int64_t *taps
         cdef int64_t width = (end - column + k.vl - 1) // k.vl * k.vl
         dst += c.weights + g * c.group_weights + column * c.depth * k.e_size
         bdst += c.bias + g * c.group_bias + column * k.t_size
         if end - column < width or self.ci_p != self.ci or n == c.npanels - 1:
             memset(dst, 0, k.nr * c.depth * k.e_size)
         while column < end:
-            phase = column // self.co
-            first = column - phase * self.co
-            count = min(self.co - first, end - column)
-            for t in range(c.ntaps):
-                k.pack_b(dst, <int>(t * self.ci_p), <int>(column % k.nr),
-                         src + g * self.sg + c.taps[phase * c.ntaps + t] + first * self.so * k.s_size,
-                         self.si, self.so, <int>self.ci, <int>count, <int>width)
+            phase = column // c.together * c.together // self.co
+            first = column % c.together
+            count = min(c.together - first, end - column)
+            from_ = src + g * self.sg + first * c.step * k.s_size
+            taps = c.taps + phase * c.ntaps
+            if c.npoints:
+                wrong |= self.transform(c, from_, taps, dst + column % k.nr * k.t_size, count, width, stage)
+            else:
+                for t in range(c.ntaps):
+                    k.pack_b(dst, <int>(t * self.ci_p), <int>(column % k.nr), from_ + taps[t], self.si, c.step,
+                             <int>self.ci, <int>count, <int>width)
             if bsrc != NULL and not self.bias_phases:
-                k.widen(bdst + column % k.nr * k.t_size, k.nr, bsrc + (g * self.co + first) * self.bias_stride * k.s_size,
-                        0, self.bias_stride, 1, <int>count, <int>count)
+                k.widen(bdst + column % k.nr * k.t_size, 0,
+                        bsrc + (g * self.co + column % self.co) * self.bias_stride * k.s_size, 0,
+                        self.bias_stride if self.co > 1 else 0, 1, <int>count, <int>count)
             column += count
+        return wrong
+
+    cdef bint transform(self, PackClass *c, char *src, int64_t *taps, char *dst, int64_t cols, int64_t width,
+                        char *stage) noexcept nogil:
+        """Points of every window for some columns of a phase, in panels ``width`` wide; returns whether some overflowed."""
+        cdef const convt_kernels *k = self.k
+        cdef int64_t w, n, i, step = self.ci, end = self.ci
+        cdef bint wrong = False
+        cdef convt_wino_filter f
+        f.in_, f.at, f.in_step = src, taps, self.si
+        f.out_row, f.out_step = c.nwindows * self.ci_p * width, width
+        f.cols, f.rows = <int>cols, <int>c.npoints
+        f.index, f.scale = c.index, c.scale
+        if c.step != 1:  # columns that are not adjacent are brought together
+            f.in_, f.at, f.in_step, step = stage, c.slots, k.nr, STAGED
+        for w in range(c.nwindows):
+            f.start = c.start + w * c.npoints
+            i = 0
+            while i < end:
+                f.n = <int>min(step, end - i)
+                f.out = dst + (w * self.ci_p + i) * width * k.t_size
+                if c.step != 1:
+                    for n in range(c.window_start[w], c.window_start[w + 1]):
+                        k.widen(stage + c.slots[c.window_taps[n]], k.nr, src + taps[c.window_taps[n]] + i * self.si * k.s_size,
+                                self.si, c.step, f.n, <int>cols, <int>cols)
+                wrong |= not k.wino_filter(&f)
+                i += step
+        return wrong
 
     cdef void pack_rows(self, PackClass *c, int64_t job, char *src, char *dst) noexcept nogil:
         """The rows of one phase of one group: those of its out-channels."""
@@ -165,13 +250,18 @@ cdef class PackRecipe:
 
     cdef void pack_depthwise(self, char *src, char *bsrc, char *dst, char *bdst) noexcept nogil:
         cdef const convt_kernels *k = self.k
-        cdef int64_t t, c, g, lanes = self.groups * self.co
+        cdef int64_t t, c, lanes = self.groups * self.co
+        # Lanes at even distances are one row, else each group has its own.
+        cdef int64_t group = self.sg // k.s_size, step = self.so, rows = self.groups
+        if self.co == 1:
+            step, rows = group, 1
+        elif group == self.co * step:
+            rows = 1
         memset(dst, 0, self.weight_bytes)
         for t in range(self.ntaps):
             for c in range(self.ci):
-                for g in range(self.groups):
-                    k.widen(dst + g * self.co * k.t_size, 0, src + self.taps.p[t] + c * self.si * k.s_size + g * self.sg,
-                            0, self.so, 1, <int>self.co, <int>self.co)
+                k.widen(dst, lanes // rows, src + self.taps.p[t] + c * self.si * k.s_size, group, step, <int>rows,
+                        <int>(lanes // rows), <int>(lanes // rows))
                 dst += self.padded() * k.t_size
         if bsrc != NULL:
             k.widen(bdst, 0, bsrc, 0, self.bias_stride, 1, <int>lanes, <int>lanes)

@@ -174,3 +174,28 @@ def test_blocks_cover_every_tile_once():
         panels = -(-columns // info["nr"])
         assert 1 <= block <= rows
         assert (panel_blocks - 1) * panel_block < panels <= panel_blocks * panel_block
+
+
+@each_isa
+@pytest.mark.parametrize("co, kernel, stride", [(1, (16,), 8), (1, (4, 6), 2), (20, (5, 4), 2), (67, (7,), 3)])
+def test_filters_of_every_format_make_the_same_weights(co, kernel, stride, isa):
+    """Taps next to each other in memory or apart, out channels of one phase or, where there is one, of all phases."""
+    data, filter, bias = arrays((2, *(9 for _ in kernel), 37), kernel, co)
+    k = tuple(range(len(kernel)))
+    i, o = len(kernel), len(kernel) + 1
+    formats = {"XIO": (*k, i, o), "OIX": (o, i, *k), "IOX": (i, o, *k), "XOI": (*k, o, i)}
+    with using_isa(isa):
+        want = convt.conv_transpose(data, filter, bias, algorithm="direct", strides=stride)
+        got = [
+            convt.conv_transpose(
+                data,
+                np.ascontiguousarray(filter.transpose(axes)),
+                bias,
+                algorithm="winograd",
+                strides=stride,
+                filter_format=name,
+            )
+            for name, axes in formats.items()
+        ]
+    np.testing.assert_allclose(got[0], want, atol=2e-5 * np.abs(want).max())
+    assert len({result.tobytes() for result in got}) == 1

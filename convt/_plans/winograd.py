@@ -76,11 +76,24 @@ def preparing(problem):
     for numbers, scheme in schemes.items():
         chosen = [(g[n], KINDS[kind]) for g, n, kind in zip(groups, numbers, scheme, strict=True)]
         slices += math.prod(len(g.residues) * -(-len(g.offsets) // t.taps) * t.points for g, t in chosen)
-    return 100_000 + 25.0 * slices * problem.groups * problem.ci * problem.co
+    return 20_000 + 2.0 * slices * problem.groups * problem.ci * problem.co
 
 
 def recipe(attributes, filter, bias, key):
-    return Recipe(attributes, filter, bias, key)
+    _, merge, schemes = key
+    groups = [
+        _phases.phase_groups(k, s, d, m)
+        for k, s, d, m in zip(attributes.kernel, attributes.strides, attributes.dilations, merge, strict=True)
+    ]
+    tables, transforms = [], []
+    for numbers, scheme in schemes:
+        chosen = [g[n] for g, n in zip(groups, numbers, strict=True)]
+        tables.append(common.taps_table(chosen, attributes.kernel))
+        windows = [(np.zeros(1, np.int64), np.ones((1, 1)))]
+        for group, kind in zip(chosen, scheme, strict=True):
+            windows = _both(windows, _windows(KINDS[kind], len(group.offsets)), len(group.offsets))
+        transforms.append(windows if any(scheme) else None)
+    return _core.PackRecipe(attributes.dtype, filter, bias, tables, transforms=transforms)
 
 
 def make(problem, recipe, packed, in_strides, out_strides, kinds=SMALL, name="winograd"):
@@ -103,7 +116,7 @@ def make(problem, recipe, packed, in_strides, out_strides, kinds=SMALL, name="wi
             plain.append(combo)
     transformed.sort(key=lambda spec: -spec["work"])
     plain = direct.tables(problem, groups, plain, packs, out_elements, total, info)
-    return _core.WinogradPlan(name, problem, recipe(key).panels, in_strides, out_strides, hole, plain, transformed), key
+    return _core.WinogradPlan(name, problem, recipe(key), in_strides, out_strides, hole, plain, transformed), key
 
 
 @functools.lru_cache(maxsize=256)
@@ -245,68 +258,20 @@ def _class(problem, combo, chosen, scheme, packs, out_elements, info, target):
     }
 
 
-class Recipe:
-    """How weights are transformed and packed: ``panels`` is the recipe of their panels."""
-
-    def __init__(self, attributes, filter, bias, key):
-        _, merge, schemes = key
-        self._shape, self._strides = filter.shape, filter.strides
-        groups = [
-            _phases.phase_groups(k, s, d, m)
-            for k, s, d, m in zip(attributes.kernel, attributes.strides, attributes.dilations, merge, strict=True)
-        ]
-        self._classes, tables, self._count = [], [], 0
-        for numbers, scheme in schemes:
-            chosen = [g[n] for g, n in zip(groups, numbers, strict=True)]
-            axes = [_matrix(KINDS[kind], len(g.offsets)) for g, kind in zip(chosen, scheme, strict=True)]
-            matrix = functools.reduce(np.kron, [m for m, _ in axes])
-            taps = common.taps_table(chosen, attributes.kernel)
-            self._classes.append((taps.T, matrix, self._count))
-            phases = np.arange(len(taps))
-            tables.append(self._count + _rows([rows for _, rows in axes])[None, :] * len(phases) + phases[:, None])
-            self._count += len(matrix) * len(phases)
-        self.panels = _core.PackRecipe(attributes.dtype, self._view(self._slices(filter.dtype)), bias, tables)
-
-    def _slices(self, dtype):
-        """An empty array for the transformed filter: for each window and point of a tile and each phase, its channels."""
-        return np.empty((self._count, math.prod(self._shape[:3])), dtype)
-
-    def _view(self, slices):
-        """The slices as a filter, (groups, ci, co, slice)."""
-        return np.moveaxis(slices.reshape(-1, *self._shape[:3]), 0, -1)
-
-    def pack(self, filter, bias, threads):
-        """The weights of a filter with the shape and strides that this was made for."""
-        filter = np.lib.stride_tricks.as_strided(filter, self._shape, self._strides, writeable=False)
-        taps = np.moveaxis(filter, (0, 1, 2), (-3, -2, -1)).reshape(math.prod(self._shape[3:]), -1)
-        slices = self._slices(filter.dtype)
-        with np.errstate(all="ignore"):
-            for table, matrix, first in self._classes:
-                count = len(matrix) * table.shape[1]
-                out = slices[first : first + count].reshape(len(matrix), -1)
-                np.matmul(matrix.astype(filter.dtype), taps[table].reshape(len(table), -1), out=out)
-        return self.panels.pack(self._view(slices), bias, threads)
-
-
-def _matrix(transform, count):
-    """``(matrix, rows)`` of one axis of phases of ``count`` taps: [row][tap], and the row of each [point][window]."""
-    windows = -(-count // transform.taps)
-    rows = np.arange(transform.points * windows).reshape(transform.points, windows)
-    matrix = np.zeros((rows.size, count))
+def _windows(transform, count):
+    """For each window of one axis of phases of ``count`` taps: the taps it has, and [point][tap] of its transform."""
     weights = transform.weights()
-    for window in range(windows):
-        for tap in range(transform.taps):
-            place = window * transform.taps + transform.taps - 1 - tap  # windows ascend in inputs, taps descend
-            if place < count:
-                matrix[rows[:, window], place] = weights[:, tap]
-    return matrix, rows
+    windows = []
+    for first in range(0, count, transform.taps):
+        taps = np.arange(first, min(count, first + transform.taps))
+        windows.append((taps, weights[:, transform.taps - 1 - (taps - first)]))  # windows ascend in inputs, taps descend
+    return windows
 
 
-def _rows(axes):
-    """The row of the axes' Kronecker product for each (points of all axes, windows of all axes), flat."""
-    whole = np.zeros((1, 1), np.int64)
-    for rows in axes:
-        points = len(rows)
-        whole = whole[:, None, :, None] * rows.size + rows[None, :, None, :]
-        whole = whole.reshape(whole.shape[0] * points, -1)
-    return whole.reshape(-1)
+def _both(first, second, count):
+    """The windows of two axes from those of each, the second of so many taps."""
+    return [
+        ((taps[:, None] * count + more).reshape(-1), np.kron(weights, others))
+        for taps, weights in first
+        for more, others in second
+    ]

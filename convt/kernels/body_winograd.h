@@ -2,7 +2,7 @@
  *
  * F(m, r) on n = m + r - 1 points gives m outputs of a filter of r taps. The points are 0, 1, infinity for n = 3, -1 too for
  * n = 4, 2 and -2 too for n = 6. What an axis reads depends on n alone, what it writes on n and m. n = m = 1 leaves an
- * axis as it is. Weights are transformed to match in _plans/winograd.py.
+ * axis as it is. Weights are transformed to match, once: the coefficients are those of _plans/winograd.py.
  */
 INLINE void FN(wino_read)(const int n, V *d)
 {
@@ -167,4 +167,34 @@ static void FN(wino_out)(int kind_y, int kind_x, const convt_wino_out *w)
 {
     CONVT_ASSERT(kind_y >= 0 && kind_y < CONVT_WINO_KINDS && kind_x >= 0 && kind_x < CONVT_WINO_KINDS);
     FN(wino_outs)[kind_y][kind_x](w);
+}
+
+static int FN(wino_filter)(const convt_wino_filter *w)
+{
+    const T *scale = w->scale;
+    V check = V_(set1)(0);
+    for (int i = 0; i < w->n; i++)
+        for (int c = 0; c < w->cols; c += VL) {
+            const ptrdiff_t from = i * w->in_step + c;
+            const int lanes = w->cols - c;
+            for (int r = 0; r < w->rows; r++) {
+                V sum = V_(set1)(0);
+                for (int64_t e = w->start[r]; e < w->start[r + 1]; e++) {
+                    const T *in = (const T *)(w->in + w->at[w->index[e]]) + from;
+                    sum = V_(fma)(V_(set1)(scale[e]), lanes >= VL ? V_(load)(in) : V_(loadn)(in, lanes), sum);
+                }
+                T *out = (T *)w->out + r * w->out_row + i * w->out_step + c;
+                if (lanes >= VL)
+                    V_(store)(out, sum);
+                else
+                    V_(storen)(out, sum, lanes);
+                check = V_(fma)(sum, V_(set1)(0), check); /* NaN from here on where it is not finite */
+            }
+        }
+    T lane[VL];
+    V_(store)(lane, check);
+    for (int i = 0; i < VL; i++)
+        if (lane[i] != 0)
+            return 0;
+    return 1;
 }

@@ -105,6 +105,19 @@ typedef struct {
     void *check;           /* T, one vector */
 } convt_wino_out;
 
+/* Winograd's transform of weights: for i < n, row r < rows and c < cols, out[r * out_row + i * out_step + c] =
+ * sum over start[r] <= e < start[r + 1] of scale[e] * tap[index[e]][i * in_step + c], where tap t is `at[t]` bytes from in. */
+typedef struct {
+    const char *in;
+    const int64_t *at;
+    ptrdiff_t in_step;
+    void *out;             /* T */
+    ptrdiff_t out_row, out_step;
+    int n, cols, rows;
+    const int64_t *start, *index;
+    const void *scale;     /* T */
+} convt_wino_filter;
+
 /* Kinds of an axis in `wino_out`: F(1, 1), F(2, 2), F(2, 3), F(3, 2), F(4, 3), F(5, 2), of 1, 3, 4, 4, 6, 6 points. */
 #define CONVT_WINO_KINDS 6
 
@@ -124,6 +137,7 @@ typedef struct {
     void (*depthwise)(const convt_dw *run);
     void (*wino_in)(int ny, int nx, const convt_wino_in *tile); /* points per axis: 1, 3, 4 or 6 */
     void (*wino_out)(int kind_y, int kind_x, const convt_wino_out *tile);
+    int (*wino_filter)(const convt_wino_filter *panel); /* returns whether all that it wrote is finite */
     /* dst[r][c] = src[r * rs + c * cs] converted to E, c < cols; zero for cols <= c < cols_padded. */
     void (*pack)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int cols_padded);
     /* dst[r][c] = src[r * rs + map[c]] as T, c < cols; cols_padded is whole vectors, and what lies beyond cols is free. */
