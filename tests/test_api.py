@@ -150,6 +150,43 @@ def test_the_operator_takes_the_keywords_of_the_function():
         assert parameter.kind == inspect.Parameter.KEYWORD_ONLY or name in ("filter", "bias")
 
 
+_GROWTH = """
+import numpy as np, convt
+data_shape, kernel, co, keywords = {!r}
+def status(name):
+    return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(name))
+small = convt.ConvTranspose(np.ones((16,) * len(kernel) + (16, 16), np.float32), strides=2)
+small(np.ones((4, *[16] * len(kernel), 16), np.float32))  # starts the threads
+data, filter = np.ones(data_shape, np.float32), np.ones((*kernel, data_shape[-1], co), np.float32)
+op = convt.ConvTranspose(filter, backend="native", **keywords)
+out = np.ones(op.output_shape(data_shape), np.float32)
+open("/proc/self/clear_refs", "w").write("5")  # the peak starts anew
+before = status("VmRSS")
+op(data, out=out), op(data, out=out)
+plan = op.plan(data_shape)
+print(plan.algorithm, status("VmHWM") - before, plan.packed_bytes + plan.workspace_bytes)
+"""
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the peak of memory is Linux's to tell")
+@pytest.mark.parametrize(
+    "problem, algorithm",
+    [
+        (((1, 40, 60, 1024), (2, 2), 512, {"strides": 2}), "direct"),
+        (((1, 32, 24, 256), (4, 4), 256, {"strides": 2, "pads_begin": 1}), "winograd"),
+        (((1, 120, 160, 128), (5, 5), 3, {"strides": 2}), "scatter"),
+    ],
+)
+def test_a_plan_tells_the_memory_a_call_takes(problem, algorithm):
+    """Beyond input, output and the operator itself, within a megabyte of tables."""
+    code, told, error = child(_GROWTH.format(problem))
+    assert code == 0, error
+    name, grew, said = told.split()
+    assert name == algorithm
+    assert int(grew) <= int(said) + (1 << 20)
+    assert int(said) <= int(grew) + (4 << 20)  # nothing is made up
+
+
 @each_sample
 def test_shapes_and_plans_are_told_without_data(case):
     _, filter, bias = case.arrays()

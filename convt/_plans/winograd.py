@@ -76,7 +76,7 @@ def preparing(problem):
     for numbers, scheme in schemes.items():
         chosen = [(g[n], KINDS[kind]) for g, n, kind in zip(groups, numbers, scheme, strict=True)]
         slices += math.prod(len(g.residues) * -(-len(g.offsets) // t.taps) * t.points for g, t in chosen)
-    return 20_000 + 2.0 * slices * problem.groups * problem.ci * problem.co
+    return 20_000 + 5.0 * slices * problem.groups * problem.ci * problem.co
 
 
 def recipe(attributes, filter, bias, key):
