@@ -31,7 +31,8 @@ KERNELS = Path("convt/kernels")
 ONEDNN = Path("third_party/onednn")
 # Results must not depend on the compiler's mood: no contraction behind our back, and nothing of the -ffast-math family,
 # which would also switch the whole process of the user to flush-to-zero.
-CFLAGS = ["-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden"]
+# Without the debug information that most Pythons ask for: it is nine tenths of the library.
+CFLAGS = ["-std=gnu11", "-O3", "-g0", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden"]
 DEBUG = ["-O1", "-g"]
 KERNEL_DEBUG = [*DEBUG, "-UNDEBUG", "-DCONVT_DEBUG"]
 
