@@ -97,10 +97,15 @@ PARTIAL_16(bf16)
 /* x where the mask is not 0, else 0. */
 #define SELECT_NE(v_, V, I) \
     INLINE V v_##_select_ne(V mask, V x) { return (V)((mask != v_##_set1(0)) & (I)x); }
+/* a where the mask's bits are set, else b. */
+#define KEEP(v_, V, I) \
+    INLINE V v_##_keep(V mask, V a, V b) { return v_##_select((I)mask, a, b); }
 SELECT_NE(vf, vf, vi)
 SELECT_NE(vd, vd, vl)
 ACT_SIMPLE(vf, vf, vi)
 ACT_SIMPLE(vd, vd, vl)
+KEEP(vf, vf, vi)
+KEEP(vd, vd, vl)
 
 /* exp to about 1 ulp: 2^n * p(r), x = n ln 2 + r. The scale is applied in halves so that the ends over- and underflow
  * as they should. */
