@@ -100,7 +100,7 @@ cdef class DepthwisePlan(Plan):
     cdef size_t _bytes(self):
         cdef size_t n = _round64((self.row_taps + 1) * 2 * sizeof(int64_t))  # the row's input offsets and taps
         n += _round64((self.row_taps + 1) * sizeof(DepthwiseInput))
-        n += _round64((self.row_taps + 1) * sizeof(void *))
+        n += 2 * _round64((self.row_taps + 1) * sizeof(void *))  # where each input row is, and its weights
         n += 2 * _round64(self.max_taps * sizeof(void *))  # the run's input and weight pointers
         n += _round64(self.nruns * sizeof(convt_dw_phase))
         n += _round64(SCRATCH * self._vectors(self.width * self.lane_block) * self.k.t_size)
@@ -144,10 +144,14 @@ cdef class DepthwisePlan(Plan):
                       char *ws) noexcept nogil:
         cdef const convt_kernels *k = self.k
         cdef int64_t x = self.nd - 1
-        cdef int64_t weights_ld = self._vectors(self.width * self.lanes)  # of a row of weights
+        cdef int64_t t_size = k.t_size
+        cdef int64_t weights_ld = self._vectors(self.width * self.lanes) * t_size  # bytes of a row of weights
+        cdef int64_t tap_bytes = self.ci * weights_ld  # of all in-channels
         cdef int64_t *row_tap = <int64_t *>ws
         ws += _round64((self.row_taps + 1) * 2 * sizeof(int64_t))
         cdef char **bases = <char **>ws  # pixel 0 of each input row
+        ws += _round64((self.row_taps + 1) * sizeof(void *))
+        cdef char **weights_at = <char **>ws  # and the weights that it meets
         ws += _round64((self.row_taps + 1) * sizeof(void *))
         cdef const void **ins = <const void **>ws
         ws += _round64(self.max_taps * sizeof(void *))
@@ -175,6 +179,7 @@ cdef class DepthwisePlan(Plan):
         for n in range(count):
             at = image + row_tap[2 * n]
             bases[n] = call.src + (at + l0) * k.s_size
+            weights_at[n] = call.weights + row_tap[2 * n + 1] * self.taps_x * tap_bytes
             if not self.straight_in:
                 bases[n] = self.gathered(at, row, call.src + (at + i_lo * in_ld) * k.s_size, self.maps.p + l0, cols,
                                          i_hi - i_lo, kept, inputs) - i_lo * self.pitch * k.t_size
@@ -192,6 +197,8 @@ cdef class DepthwisePlan(Plan):
         cdef DepthwiseRun *run
         cdef int64_t start, stop, first_at, t, r, taps, low, high, step = 0
         cdef int64_t wide  # how many j's make a row of lanes
+        cdef char *pixel
+        cdef char *weight
         cdef void *rows[SCRATCH]
         d.phase = phases
         d.w = weights
@@ -222,13 +229,12 @@ cdef class DepthwisePlan(Plan):
                 d.phases += 1
                 for t in range(run.ntaps):
                     for r in range(count):
+                        pixel = bases[r] + ((run.taps[2 * t + 1] + start) * in_ld + low - l0) * t_size
+                        weight = weights_at[r] + run.taps[2 * t] * tap_bytes + low * t_size
                         for c in range(self.ci):
-                            ins[taps] = bases[r] + c * in_c + (
-                                (run.taps[2 * t + 1] + start) * in_ld + low - l0
-                            ) * k.t_size
-                            weights[taps] = call.weights + (
-                                ((row_tap[2 * r + 1] * self.taps_x + run.taps[2 * t]) * self.ci + c) * weights_ld + low
-                            ) * k.t_size
+                            ins[taps], weights[taps] = pixel, weight
+                            pixel += in_c
+                            weight += weights_ld
                             taps += 1
                 n += 1
                 if not self.straight_out or n == self.nruns or self.runs[n].start != run.start or self.runs[n].stop != run.stop:

@@ -20,12 +20,26 @@ def cost(problem):
     if not 1 <= problem.ci <= _CHANNELS or problem.co == 0:
         return math.inf
     info = _core.kernel_info(problem.dtype)
-    lanes = problem.groups * problem.co
+    s, k, ci = problem.strides[-1], problem.kernel[-1], problem.ci
+    channels = problem.groups * problem.co
     rows, meet = _rows(problem)
-    taps = meet * problem.kernel[-1] / problem.strides[-1] * problem.ci
-    multiply = rows * problem.out_sizes[-1] * -(-lanes // info["vl"]) * (taps * 0.7 + 4)
-    gather = 0.0 if problem.ci == problem.co == 1 else rows * meet * problem.in_sizes[-1] * problem.ci * lanes * 0.5
-    return multiply + gather + rows * 200
+    vectors = -(-channels // info["vl"])  # of outputs of a j, and of the sums that they take; and of inputs of a pixel
+    shared = -(-k // s) * meet * ci <= 4  # inputs stay in registers
+    sums, outs, ins = vectors * k * (0.4 if shared else 1.0 if ci < 8 else 2.5), vectors * min(s, k), vectors
+    # Few channels of a single group scatter does as well, and in every layout.
+    width = _width(problem, info) if problem.groups > 1 or problem.co == 1 else 0
+    if width:
+        outs = -(-width * s * channels // info["vl"]) / width
+        ins = -(-s * channels // info["vl"])
+        sums = outs * -(-k // s) * 0.5
+    multiply = rows * problem.out_sizes[-1] / s * (sums * meet * ci + outs * 2)
+    # Input rows are gathered once by each task, of a few output rows.
+    in_rows = problem.batch * math.prod(problem.in_sizes[:-1])
+    in_place = ci == problem.co == 1 and (not width or s == 1)
+    gather = 0.0 if in_place else in_rows * 1.2 * problem.in_sizes[-1] * ci * ins * 3
+    # The borders are runs of a single j, and wait for each sum.
+    borders = rows * 2 * (-(-k // s) - 1) * (40 + 4 * meet * ci * k / 2)
+    return multiply + gather + borders + rows * (120 + 4 * meet * ci * k)
 
 
 def recipe(attributes, filter, bias, key):
@@ -38,7 +52,8 @@ def make(problem, recipe, packed, in_strides, out_strides):
     info = _core.kernel_info(problem.dtype)
     s, channels = problem.strides[-1], problem.groups * problem.co
     item = ITEMSIZE[problem.dtype]
-    width = _width(problem, info) if out_strides[-2:] == (channels * item, item) else 0
+    adjacent = out_strides[-2] == channels * item and (channels == 1 or out_strides[-1] == item)
+    width = _width(problem, info) if adjacent else 0
     runs, hole = _cells(problem, width) if width else _by_phase(problem)
     lanes = channels * (s if width else 1)
     lane_block = lanes if width else min(lanes, _LANES)
