@@ -124,7 +124,7 @@ cdef class DepthwisePlan(Plan):
 
     cdef char *gathered(self, int64_t row, int64_t out_row, char *src, const int64_t *map, int64_t cols, int64_t pixels,
                         DepthwiseInput *kept, char *inputs) noexcept nogil:
-        """The inputs of the row that starts at ``src``: kept from an output row before, or in the place not used for longest."""
+        """The inputs of the row that starts at ``src``: kept from a row before, or put in the place not used for longest."""
         cdef const convt_kernels *k = self.k
         cdef int64_t n, c, place = 0
         for n in range(self.row_taps):

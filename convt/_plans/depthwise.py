@@ -13,6 +13,7 @@ LIMIT = "it wants groups of at most 16 in-channels"
 _CHANNELS = 16  # in-channels of a group
 _LANES = 64  # out channels of a task
 _INPUTS = 1 << 16  # numbers that a task reads, about
+_TERMS = 64  # taps of a cell, which has a run for each at either border
 _OUTPUTS = 1 << 14  # numbers that it writes to a row
 
 
@@ -66,9 +67,10 @@ def make(problem, recipe, packed, in_strides, out_strides):
     tasks = 16 * _config.get_num_threads()
     block = min(_INPUTS // (lane_block * row_taps * problem.ci), _OUTPUTS // (channels * s))
     block = max(8, min(block, -(-(j1 - j0) * rows * lane_blocks // tasks)))
-    block = max(1, min(block, j1 - j0))
+    block = max(1, min(-(-block // 8) * 8, j1 - j0))
     blocks = -(-(j1 - j0) // block)
-    block = -(-(j1 - j0) // blocks)
+    block = min(-(-(j1 - j0) // (8 * blocks)) * 8, j1 - j0)
+    blocks = -(-(j1 - j0) // block)
     offsets = [-off for r in runs for _, off in r.taps] or [0]
     spec = {
         "outer": outer,
@@ -107,7 +109,7 @@ def _width(problem, info):
     s, k, vl = problem.strides[-1], problem.kernel[-1], info["vl"]
     channels = problem.groups * problem.co
     vectors = channels / vl
-    if problem.dilations[-1] > 1 or s > k or (1.1 if s == 1 else 1.6) * vectors > math.ceil(vectors):
+    if problem.dilations[-1] > 1 or s > k or k > _TERMS * s or (1.1 if s == 1 else 1.6) * vectors > math.ceil(vectors):
         return 0
     waste = lambda m: math.ceil(m * s * vectors) / (m * s * vectors)  # noqa: E731
     return min(range(1, vl + 1), key=lambda m: (max(waste(m), 1.1), m))

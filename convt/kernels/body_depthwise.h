@@ -49,7 +49,7 @@ INLINE void FN(dw_alone)(const int count, const int full, const convt_dw *d, con
             const V wt = V_(load)((const T *)w[t] + c);
 #pragma GCC unroll 8
             for (int i = 0; i < count; i++)
-                acc[i] = V_(keep)(mask, V_(fma)(FN(dw_load)(full, x + i * in_ld, lanes), wt, acc[i]), acc[i]);
+                acc[i] = V_(fma_where)(mask, FN(dw_load)(full, x + i * in_ld, lanes), wt, acc[i]);
         }
     }
     FN(dw_finish)(count, full, d, acc, out, lanes);

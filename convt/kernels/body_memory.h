@@ -91,6 +91,7 @@ INLINE void FN(gather_vector)(T *to, ptrdiff_t ld, const S *from, ptrdiff_t rs, 
 #define EACH_ROW(value)                              \
     for (int r = 0; r < rows; r++) {                 \
         const S *row = from + r * rs;                \
+        __builtin_prefetch(row + 8 * rs);            \
         const V v = value;                           \
         if (whole)                                   \
             V_(store)(to + r * ld, v);               \
