@@ -109,7 +109,7 @@ def _width(problem, info):
     s, k, vl = problem.strides[-1], problem.kernel[-1], info["vl"]
     channels = problem.groups * problem.co
     vectors = channels / vl
-    if problem.dilations[-1] > 1 or s > k or k > _TERMS * s or (1.1 if s == 1 else 1.6) * vectors > math.ceil(vectors):
+    if problem.dilations[-1] > 1 or s > k or k > _TERMS * s or (1.1 if s == 1 else 1.9) * vectors > math.ceil(vectors):
         return 0
     waste = lambda m: math.ceil(m * s * vectors) / (m * s * vectors)  # noqa: E731
     return min(range(1, vl + 1), key=lambda m: (max(waste(m), 1.1), m))
