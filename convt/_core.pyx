@@ -71,6 +71,7 @@ cdef extern from "convt_kernels.h" nogil:
         Py_ssize_t ahead_step
     ctypedef struct convt_dw_phase:
         int taps
+        int cut
         int shared
         Py_ssize_t out
     ctypedef struct convt_dw:
@@ -81,9 +82,13 @@ cdef extern from "convt_kernels.h" nogil:
         const void **in_ "in"
         Py_ssize_t in_ld
         const void **w
+        const void *mask
+        int all
+        int none
         const void *init
         void *out
         Py_ssize_t out_ld
+        Py_ssize_t ahead
         const convt_act *act
     ctypedef struct convt_overlap:
         void *col
@@ -133,7 +138,7 @@ cdef extern from "convt_kernels.h" nogil:
         void (*widen)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
                       int padded) noexcept nogil
         void (*gather)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, const int64_t *map, int rows, int cols,
-                       int padded) noexcept nogil
+                       int room) noexcept nogil
         void (*overlap)(const convt_overlap *o) noexcept nogil
         void (*overlap_across)(const convt_overlap *o) noexcept nogil
         int (*finite)(const void *p, size_t bytes) noexcept nogil

@@ -2,88 +2,157 @@
 # Included by _core.pyx.
 
 cdef struct DepthwiseRun:
-    # One phase. Runs of the same j follow each other and are computed together.
+    # One phase, or all of them as one cell. Runs of the same j follow each other and are computed together.
     int64_t start, stop      # absolute j
     int64_t first_out        # output index at j = start
+    int64_t low, high        # lanes of a j
     bint shared              # of the same j, and reading the same inputs, as the run before
     int64_t ntaps
-    int64_t *taps            # [ntaps][2]: kernel tap, input index minus j
+    bint cut                 # the last tap is one that not all lanes have
+    int64_t *taps            # [ntaps][2]: row of weights, input index minus j
+
+
+cdef struct DepthwiseInput:
+    # A place for the gathered inputs of a row, kept for the next output rows of the task.
+    int64_t row   # its offset in the input
+    int64_t used  # the output row that read it last; -1 if there is none
+
+
+cdef enum:
+    SCRATCH = 32  # rows of outputs on their way to the store
+    AHEAD = 8  # j's that a line of the output is asked for before it is written
+    AHEAD_BYTES = 1 << 20  # of an output that is not in the second-level cache
 
 
 cdef class DepthwisePlan(Plan):
+    # Lanes are channels; in cells, (phase, channel), as they lie in the output, and those of `width` j's together.
     cdef list keep
     cdef object structures
     cdef DepthwiseRun *runs
     cdef Py_ssize_t nruns
-    cdef int64_t blocks, block, j0, lanes, lane_block, lane_blocks
-    cdef int64_t max_taps, max_inputs, min_off, max_off, begin, out_x
+    cdef int64_t rows, row_blocks  # output rows of a task, and how many such
+    cdef int64_t blocks, block, j0, lane_block, lane_blocks
+    cdef int64_t lanes, width, lane_step, whole  # lanes of a j, the distance of their outputs; those of the last row of taps
+    cdef int64_t pitch  # from j to j of gathered inputs
+    cdef int64_t taps_x, max_taps, max_inputs, min_off, max_off, begin, out_x
     cdef _Table maps  # [ci][lanes]: offset of each lane's in-channel
     cdef bint straight_in, straight_out
-    cdef bint staged  # outputs of a task are one stretch of memory, written past the caches
+    cdef int64_t ahead
+    cdef bint staged  # outputs of a row of a task are one stretch of memory, written past the caches
 
     def __init__(self, problem, PackRecipe recipe, in_strides, out_strides, hole, spec):
         self.algorithm = "depthwise"
         self.even = True
         self._common(problem, recipe, in_strides, out_strides, hole)
         cdef const convt_kernels *k = self.k
+        cdef int64_t x = self.nd - 1, channels = self.groups * self.co
         self.keep = []
         self.nruns = len(spec["runs"])
         self.structures = np.zeros(max(1, self.nruns) * sizeof(DepthwiseRun), np.uint8)
         self.runs = <DepthwiseRun *>cnp.PyArray_DATA(self.structures)
         cdef _Table t
         before = None
-        for i, (start, stop, first_out, taps) in enumerate(spec["runs"]):
-            reads = start, stop, [offset for _, offset in taps]
+        for i, run in enumerate(spec["runs"]):
+            reads = run.start, run.stop, [offset for _, offset in run.taps]
             self.runs[i].shared, before = reads == before, reads
-            t = _Table(taps)
+            t = _Table(run.taps)
             self.keep.append(t)
-            self.runs[i].start, self.runs[i].stop, self.runs[i].first_out = start, stop, first_out
-            self.runs[i].ntaps, self.runs[i].taps = len(taps), t.p
+            self.runs[i].start, self.runs[i].stop, self.runs[i].first_out = run.start, run.stop, run.first_out
+            self.runs[i].low, self.runs[i].high = run.low, run.high
+            self.runs[i].ntaps, self.runs[i].cut, self.runs[i].taps = len(run.taps), run.cut, t.p
         self._outer(spec["outer"])
+        self.rows = spec["rows"]
+        self.row_blocks = (self.out_rows + self.rows - 1) // self.rows
         self.block, self.blocks, self.j0 = spec["block"], spec["blocks"], spec["j0"]
-        self.lanes, self.lane_block = self.groups * self.co, spec["lane_block"]
+        self.width = spec["width"]
+        self.lanes, self.lane_block = spec["lanes"], spec["lane_block"]
         self.lane_blocks = (self.lanes + self.lane_block - 1) // self.lane_block
+        self.lane_step = 1 if recipe.repeats > 1 else self.out_c
+        self.taps_x = recipe.terms
+        self.whole = (recipe.kernel_x - (recipe.terms - 1) * recipe.stride_x) * channels
+        self.pitch = self.lanes if self.width > 1 else self._vectors(self.lane_block)
         self.min_off, self.max_off = spec["min_off"], spec["max_off"]
-        self.max_inputs = min(self.block + self.max_off - self.min_off, max(1, self.in_size.p[self.nd - 1]))
-        self.max_taps = self.row_taps * self.ci * self.kernel.p[self.nd - 1]  # of all phases
-        group = np.arange(self.lanes) // self.co
+        self.max_inputs = min(self.block + self.max_off - self.min_off, max(1, self.in_size.p[x]))
+        self.max_taps = self.row_taps * self.ci * self.kernel.p[x]  # of all phases
+        group = np.arange(self.lanes) % channels // self.co
         self.maps = _Table([(group * self.ci + c) * self.in_c for c in range(self.ci)])
-        self.straight_in = k.direct_store and self.in_c == 1 and self.ci == 1 and self.co == 1
-        self.straight_out = k.direct_store and self.out_c == 1 and self.act.code <= CONVT_LEAKY
-        self.staged = (
-            self.straight_out and self.large and not hole and self.lane_blocks == 1
-            and self.out_stride.p[self.nd - 1] == self.lanes
+        self.straight_in = (
+            k.direct_store and self.in_c == 1 and self.ci == 1 and self.co == 1 and self.lanes == channels
+            and (self.width == 1 or self.in_stride.p[x] == channels)
         )
-        self.begin, self.out_x = problem.begin[self.nd - 1], problem.out_sizes[self.nd - 1]
-        self.tasks = self.out_rows * self.blocks * self.lane_blocks
+        self.straight_out = k.direct_store and self.lane_step == 1 and self.act.code <= CONVT_LEAKY
+        self.staged = (
+            self.straight_out and self.large and not hole and self.lane_blocks == 1 and self.out_stride.p[x] == channels
+        )
+        if self.straight_out and not self.staged and np.prod(problem.out_shape) * k.s_size > AHEAD_BYTES:
+            self.ahead = AHEAD
+        self.begin, self.out_x = problem.begin[x], problem.out_sizes[x]
+        self.tasks = self.row_blocks * self.blocks * self.lane_blocks
         self.workspace = self._bytes()
 
-    cdef int64_t _padded(self) noexcept nogil:
-        return (self.lane_block + self.k.vl - 1) // self.k.vl * self.k.vl
+    cdef int64_t _vectors(self, int64_t lanes) noexcept nogil:
+        return (lanes + self.k.vl - 1) // self.k.vl * self.k.vl
+
+    cdef size_t _slot(self) noexcept nogil:
+        """Bytes of the gathered inputs of a row."""
+        return self.ci * self.max_inputs * self.pitch * self.k.t_size
 
     cdef size_t _bytes(self):
         cdef size_t n = _round64((self.row_taps + 1) * 2 * sizeof(int64_t))  # the row's input offsets and taps
+        n += _round64((self.row_taps + 1) * sizeof(DepthwiseInput))
+        n += 2 * _round64((self.row_taps + 1) * sizeof(void *))  # where each input row is, and its weights
         n += 2 * _round64(self.max_taps * sizeof(void *))  # the run's input and weight pointers
         n += _round64(self.nruns * sizeof(convt_dw_phase))
-        n += _round64(32 * self._padded() * self.k.t_size)  # outputs on their way to the store
+        n += _round64(SCRATCH * self._vectors(self.width * self.lane_block) * self.k.t_size)
         if self.staged:
-            n += _round64(self.block * self.stride.p[self.nd - 1] * self.lanes * self.k.t_size)
-        if not self.straight_in:  # widened inputs
-            n += _round64(self.row_taps * self.ci * self.max_inputs * self._padded() * self.k.t_size)
+            n += _round64(self.block * self.stride.p[self.nd - 1] * self.groups * self.co * self.k.t_size)
+        if not self.straight_in:
+            n += _round64(self.row_taps * self._slot())
         return n
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
-        cdef const convt_kernels *k = self.k
-        cdef int64_t padded = self._padded()
-        cdef int64_t x = self.nd - 1
         cdef int64_t block = task % self.blocks
         cdef int64_t l0 = task // self.blocks % self.lane_blocks * self.lane_block
-        cdef int64_t row = task // self.blocks // self.lane_blocks
-        cdef int64_t cols = min(self.lane_block, self.lanes - l0)
-        cdef int64_t all_padded = (self.lanes + k.vl - 1) // k.vl * k.vl
+        cdef int64_t first = task // self.blocks // self.lane_blocks * self.rows
+        cdef DepthwiseInput *kept = <DepthwiseInput *>ws
+        ws += _round64((self.row_taps + 1) * sizeof(DepthwiseInput))
+        cdef int64_t n
+        for n in range(self.row_taps):
+            kept[n].used = -1
+        for n in range(first, min(self.out_rows, first + self.rows)):
+            self.run_row(n, block, l0, min(self.lane_block, self.lanes - l0), call, kept, ws)
 
+    cdef char *gathered(self, int64_t row, int64_t out_row, char *src, const int64_t *map, int64_t cols, int64_t pixels,
+                        DepthwiseInput *kept, char *inputs) noexcept nogil:
+        """The inputs of the row that starts at ``src``: kept from a row before, or put in the place not used for longest."""
+        cdef const convt_kernels *k = self.k
+        cdef int64_t n, c, place = 0
+        for n in range(self.row_taps):
+            if kept[n].used >= 0 and kept[n].row == row:
+                kept[n].used = out_row
+                return inputs + n * self._slot()
+            if kept[n].used < kept[place].used:
+                place = n
+        kept[place].row, kept[place].used = row, out_row
+        inputs += place * self._slot()
+        for c in range(self.ci):
+            k.gather(inputs + c * self.max_inputs * self.pitch * k.t_size, self.pitch, src, self.in_stride.p[self.nd - 1],
+                     map + c * self.lanes, <int>pixels, <int>cols, <int>(cols if self.width > 1 else self.pitch))
+        return inputs
+
+    cdef void run_row(self, int64_t row, int64_t block, int64_t l0, int64_t cols, const Call *call, DepthwiseInput *kept,
+                      char *ws) noexcept nogil:
+        cdef const convt_kernels *k = self.k
+        cdef int64_t x = self.nd - 1
+        cdef int64_t t_size = k.t_size
+        cdef int64_t weights_ld = self._vectors(self.width * self.lanes) * t_size  # bytes of a row of weights
+        cdef int64_t tap_bytes = self.ci * weights_ld  # of all in-channels
         cdef int64_t *row_tap = <int64_t *>ws
         ws += _round64((self.row_taps + 1) * 2 * sizeof(int64_t))
+        cdef char **bases = <char **>ws  # pixel 0 of each input row
+        ws += _round64((self.row_taps + 1) * sizeof(void *))
+        cdef char **weights_at = <char **>ws  # and the weights that it meets
+        ws += _round64((self.row_taps + 1) * sizeof(void *))
         cdef const void **ins = <const void **>ws
         ws += _round64(self.max_taps * sizeof(void *))
         cdef const void **weights = <const void **>ws
@@ -91,105 +160,116 @@ cdef class DepthwisePlan(Plan):
         cdef convt_dw_phase *phases = <convt_dw_phase *>ws
         ws += _round64(self.nruns * sizeof(convt_dw_phase))
         cdef char *outs = ws
-        ws += _round64(32 * padded * k.t_size)
+        cdef int64_t outs_ld = self._vectors(self.width * self.lane_block)
+        ws += _round64(SCRATCH * outs_ld * k.t_size)
         cdef char *stage = ws
         if self.staged:
-            ws += _round64(self.block * self.stride.p[x] * self.lanes * k.t_size)
+            ws += _round64(self.block * self.stride.p[x] * self.groups * self.co * k.t_size)
         cdef char *inputs = ws
 
         cdef int64_t image, at, n, c
         cdef int64_t count = self.row_inputs(row, row_tap, &image, &at)
-        cdef char *src = call.src + image * k.s_size
-        cdef char *dst = call.dst + (at + l0 * self.out_c) * k.s_size
-
+        cdef char *out_row = call.dst + at * k.s_size
+        cdef char *dst = out_row
         cdef int64_t j_lo = self.j0 + block * self.block
         cdef int64_t j_hi = j_lo + self.block
         cdef int64_t i_lo = min(max(0, j_lo - self.max_off), self.in_size.p[x])
         cdef int64_t i_hi = max(i_lo, min(self.in_size.p[x], j_hi - self.min_off))
-        cdef int64_t in_ld = self.in_stride.p[x]
+        cdef int64_t in_ld = self.in_stride.p[x], in_c = 0  # elements from pixel to pixel; bytes from in-channel to in-channel
+        for n in range(count):
+            at = image + row_tap[2 * n]
+            bases[n] = call.src + (at + l0) * k.s_size
+            weights_at[n] = call.weights + row_tap[2 * n + 1] * self.taps_x * tap_bytes
+            if not self.straight_in:
+                bases[n] = self.gathered(at, row, call.src + (at + i_lo * in_ld) * k.s_size, self.maps.p + l0, cols,
+                                         i_hi - i_lo, kept, inputs) - i_lo * self.pitch * k.t_size
         if not self.straight_in:
-            for n in range(count):
-                for c in range(self.ci):
-                    k.gather(inputs + (n * self.ci + c) * self.max_inputs * padded * k.t_size, padded,
-                             src + (row_tap[2 * n] + i_lo * in_ld) * k.s_size, in_ld, self.maps.p + c * self.lanes + l0,
-                             <int>(i_hi - i_lo), <int>cols, <int>padded)
-            in_ld = padded
+            in_ld, in_c = self.pitch, self.max_inputs * self.pitch * k.t_size
 
         # The stretch of the output row that the task computes.
-        cdef int64_t o_lo = 0, o_hi = 0
+        cdef int64_t channels = self.groups * self.co, o_lo = 0, o_hi = 0
         if self.staged:
             o_lo = max(0, self.stride.p[x] * j_lo - self.begin)
             o_hi = min(self.out_x, self.stride.p[x] * j_hi - self.begin)
+            dst = stage - o_lo * channels * k.t_size
 
         cdef convt_dw d
         cdef DepthwiseRun *run
-        cdef int64_t start, stop, first_at, t, i, r, now, out_ld, taps
-        cdef void *rows[32]
-        d.cols = <int>cols
+        cdef int64_t start, stop, first_at, t, r, taps, low, high, step = 0
+        cdef int64_t wide  # how many j's make a row of lanes
+        cdef char *pixel
+        cdef char *weight
+        cdef void *rows[SCRATCH]
         d.phase = phases
-        d.in_ld = in_ld
         d.w = weights
-        d.init = call.bias + l0 * k.t_size
+        d.ahead = 0
         n = 0
         while n < self.nruns:
             run = &self.runs[n]
             start, stop = max(run.start, j_lo), min(run.stop, j_hi)
-            if start >= stop:
+            low, high = max(run.low, l0), min(run.high, l0 + cols)
+            if start >= stop or low >= high:
                 n += 1
                 continue
             first_at = 0
             d.phases = 0
             taps = 0
+            if stop - start > 1 or start > run.start:  # else the stride may be anything, and a product with it too
+                step = self.stride.p[x] * self.out_stride.p[x]
             while True:
-                at = run.first_out * self.out_stride.p[x]
+                at = run.first_out * self.out_stride.p[x] + low * self.lane_step
                 if start > run.start:
-                    at += (start - run.start) * self.stride.p[x] * self.out_stride.p[x]
+                    at += (start - run.start) * step
                 if d.phases == 0:
                     first_at = at
                 phases[d.phases].out = at - first_at
                 phases[d.phases].shared = d.phases > 0 and run.shared
                 phases[d.phases].taps = <int>(count * run.ntaps * self.ci)
+                phases[d.phases].cut = <int>(count * self.ci) if run.cut else 0
                 d.phases += 1
-                for r in range(count):
-                    for t in range(run.ntaps):
-                        i = run.taps[2 * t + 1] + start
+                for t in range(run.ntaps):
+                    for r in range(count):
+                        pixel = bases[r] + ((run.taps[2 * t + 1] + start) * in_ld + low - l0) * t_size
+                        weight = weights_at[r] + run.taps[2 * t] * tap_bytes + low * t_size
                         for c in range(self.ci):
-                            if self.straight_in:
-                                ins[taps] = src + (row_tap[2 * r] + i * in_ld + l0) * k.t_size
-                            else:
-                                ins[taps] = inputs + ((r * self.ci + c) * self.max_inputs + i - i_lo) * padded * k.t_size
-                            weights[taps] = call.weights + (
-                                ((row_tap[2 * r + 1] * self.kernel.p[x] + run.taps[2 * t]) * self.ci + c) * all_padded + l0
-                            ) * k.t_size
+                            ins[taps], weights[taps] = pixel, weight
+                            pixel += in_c
+                            weight += weights_ld
                             taps += 1
                 n += 1
                 if not self.straight_out or n == self.nruns or self.runs[n].start != run.start or self.runs[n].stop != run.stop:
                     break
                 run = &self.runs[n]
-            at = first_at
             d.in_ = ins
-            out_ld = self.stride.p[x] * self.out_stride.p[x] if stop - start > 1 else 0
-            if self.straight_out:
-                d.n = <int>(stop - start)
-                d.out = stage + (at - o_lo * self.lanes) * k.t_size if self.staged else dst + at * k.s_size
-                d.out_ld = out_ld
-                d.act = &self.act
-                k.depthwise(&d)
-                continue
-            d.act = &self.none
-            d.out = outs
-            d.out_ld = padded
+            d.init = call.bias + low * k.t_size
+            d.mask = call.weights + self.recipe.mask + low * k.t_size
+            d.all = d.none = <int>(self.whole - low)
+            if self.width > 1:
+                d.all, d.none = 0, <int>(self.width * self.lanes)
+            at = first_at
             while start < stop:
-                now = min(32, stop - start)
-                d.n = <int>now
-                k.depthwise(&d)
-                for r in range(now):
-                    rows[r] = dst + (at + r * out_ld) * k.s_size
-                k.store(rows, self.out_c, outs, padded, <int>now, <int>cols, &self.act)
-                for r in range(taps):
-                    ins[r] = <const char *>ins[r] + now * in_ld * k.t_size
-                at += now * out_ld
-                start += now
+                wide = min(self.width, stop - start)
+                d.n = <int>((stop - start) // wide)
+                d.cols = <int>(high - low if wide == 1 else wide * self.lanes)
+                d.in_ld = wide * in_ld
+                if self.straight_out:
+                    d.act = &self.act
+                    d.out, d.out_ld = dst + at * k.t_size, wide * step
+                    d.ahead = self.ahead * d.out_ld
+                    k.depthwise(&d)
+                else:
+                    d.act = &self.none
+                    d.out, d.out_ld = outs, outs_ld
+                    d.n = min(d.n, SCRATCH)
+                    k.depthwise(&d)
+                    for r in range(d.n):
+                        rows[r] = dst + (at + r * wide * step) * k.s_size
+                    k.store(rows, self.lane_step, outs, outs_ld, d.n, d.cols, &self.act)
+                start += d.n * wide
+                if start < stop:
+                    at += d.n * wide * step
+                    for r in range(taps):
+                        ins[r] = <const char *>ins[r] + d.n * wide * in_ld * k.t_size
         if self.staged:
-            k.stream(dst + o_lo * self.lanes * k.t_size, stage, (o_hi - o_lo) * self.lanes * k.t_size)
+            k.stream(out_row + o_lo * channels * k.t_size, stage, (o_hi - o_lo) * channels * k.t_size)
             k.fence()

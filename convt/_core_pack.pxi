@@ -34,7 +34,9 @@ cdef class PackRecipe:
 
     ``classes`` lists, per pack class, the flat kernel taps as [phase][tap]. A row of the class's panels is one (tap,
     in-channel), a column one (phase, out-channel). Without classes it packs for DepthwisePlan: rows of lanes (group,
-    out-channel) per tap and in-channel, in sums' type. With ``bias_phases`` the bias is not packed by panels but as that
+    out-channel) per tap and in-channel, in sums' type; with ``cell``, (stride, width), lanes are those of ``width`` times
+    the phases of the last axis, each stride of taps a row, zero where there is no tap; and if the last row is cut short,
+    one more row follows, its bits set where there is one. With ``bias_phases`` the bias is not packed by panels but as that
     many repetitions of each group's, which is what ScatterPlan adds. With ``slab`` classes are packed the other way
     round, as the A of the GEMM: columns are its rows, ``slab`` deep (a multiple of the in-channels), slab after slab.
     ``transforms`` has, for each class, None, or for each of Winograd's windows its taps and [point][tap] of their transform;
@@ -54,8 +56,10 @@ cdef class PackRecipe:
     cdef bint depthwise
     cdef int64_t slab
     cdef size_t staged  # bytes a thread needs to lay out taps
+    cdef int64_t kernel_x, stride_x, repeats, terms  # of the last axis; how often a row of lanes holds the channels; rows
+    cdef size_t mask  # where the mask of the last of these rows is; 0 where it is whole
 
-    def __init__(self, str dtype, filter, bias, classes, int64_t bias_phases=0, int64_t slab=0, transforms=None):
+    def __init__(self, str dtype, filter, bias, classes, int64_t bias_phases=0, int64_t slab=0, cell=(1, 1), transforms=None):
         self.isa = _isa
         self.k = &self.isa.set[_DTYPES.index(dtype)]
         cdef const convt_kernels *k = self.k
@@ -72,7 +76,13 @@ cdef class PackRecipe:
         self.slab = slab
         if self.depthwise:
             self.taps = _Table(_tap_bytes(np.arange(self.ntaps), shape, strides))
-            self.weight_bytes = self.ntaps * self.ci * self.padded() * k.t_size
+            self.kernel_x, self.stride_x = shape[len(shape) - 1], cell[0]
+            self.repeats = cell[0] * cell[1]
+            self.terms = (self.kernel_x + self.stride_x - 1) // self.stride_x
+            self.weight_bytes = self.ntaps // self.kernel_x * self.terms * self.ci * self.padded() * k.t_size
+            if self.kernel_x % self.stride_x:
+                self.mask = self.weight_bytes
+                self.weight_bytes += self.padded() * k.t_size
             self.bias_bytes = self.padded() * k.t_size
             return
         self.nclasses = len(classes)
@@ -130,7 +140,8 @@ cdef class PackRecipe:
         return (<_Table>table).p
 
     cdef int64_t padded(self) noexcept nogil:
-        return (self.groups * self.co + self.k.vl - 1) // self.k.vl * self.k.vl
+        """Lanes in a row of depthwise, in whole vectors."""
+        return (self.repeats * self.groups * self.co + self.k.vl - 1) // self.k.vl * self.k.vl
 
     def pack(self, filter, bias, int threads):
         """Pack a filter of the recipe's shape and strides."""
@@ -250,7 +261,8 @@ cdef class PackRecipe:
 
     cdef void pack_depthwise(self, char *src, char *bsrc, char *dst, char *bdst) noexcept nogil:
         cdef const convt_kernels *k = self.k
-        cdef int64_t t, c, lanes = self.groups * self.co
+        cdef int64_t row, first, tap, c, n, lanes = self.groups * self.co
+        cdef char *mask = dst + self.mask
         # Lanes at even distances are one row, else each group has its own.
         cdef int64_t group = self.sg // k.s_size, step = self.so, rows = self.groups
         if self.co == 1:
@@ -258,13 +270,22 @@ cdef class PackRecipe:
         elif group == self.co * step:
             rows = 1
         memset(dst, 0, self.weight_bytes)
-        for t in range(self.ntaps):
+        for row in range(self.ntaps // self.kernel_x * self.terms):
+            first = row % self.terms * self.stride_x
             for c in range(self.ci):
-                k.widen(dst, lanes // rows, src + self.taps.p[t] + c * self.si * k.s_size, group, step, <int>rows,
-                        <int>(lanes // rows), <int>(lanes // rows))
+                for n in range(self.repeats):
+                    tap = first + n % self.stride_x
+                    if tap >= self.kernel_x:
+                        continue
+                    tap += row // self.terms * self.kernel_x
+                    k.widen(dst + n * lanes * k.t_size, lanes // rows, src + self.taps.p[tap] + c * self.si * k.s_size, group,
+                            step, <int>rows, <int>(lanes // rows), <int>(lanes // rows))
                 dst += self.padded() * k.t_size
-        if bsrc != NULL:
-            k.widen(bdst, 0, bsrc, 0, self.bias_stride, 1, <int>lanes, <int>lanes)
+        for n in range(self.repeats):
+            if self.mask and n % self.stride_x < self.kernel_x % self.stride_x:
+                memset(mask + n * lanes * k.t_size, 0xff, lanes * k.t_size)
+            if bsrc != NULL:
+                k.widen(bdst + n * lanes * k.t_size, 0, bsrc, 0, self.bias_stride, 1, <int>lanes, <int>lanes)
 
 
 def _tap_bytes(taps, shape, strides):

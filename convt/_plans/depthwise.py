@@ -2,8 +2,10 @@
 
 import itertools
 import math
+from typing import NamedTuple
 
 from .. import _config, _core, _phases
+from .._problem import ITEMSIZE
 from . import common
 
 LIMIT = "it wants groups of at most 16 in-channels"
@@ -11,27 +13,130 @@ LIMIT = "it wants groups of at most 16 in-channels"
 _CHANNELS = 16  # in-channels of a group
 _LANES = 64  # out channels of a task
 _INPUTS = 1 << 16  # numbers that a task reads, about
-_OUTPUTS = 1 << 14  # numbers that it writes
+_TERMS = 64  # taps of a cell, which has a run for each at either border
+_OUTPUTS = 1 << 14  # numbers that it writes to a row
 
 
 def cost(problem):
     if not 1 <= problem.ci <= _CHANNELS or problem.co == 0:
         return math.inf
     info = _core.kernel_info(problem.dtype)
-    lanes = problem.groups * problem.co
+    s, k, ci = problem.strides[-1], problem.kernel[-1], problem.ci
+    channels = problem.groups * problem.co
     rows, meet = _rows(problem)
-    taps = meet * problem.kernel[-1] / problem.strides[-1] * problem.ci
-    multiply = rows * problem.out_sizes[-1] * -(-lanes // info["vl"]) * (taps * 0.7 + 4)
-    gather = 0.0 if problem.ci == problem.co == 1 else rows * meet * problem.in_sizes[-1] * problem.ci * lanes * 0.5
-    return multiply + gather + rows * 200
+    vectors = -(-channels // info["vl"])  # of outputs of a j, and of the sums that they take; and of inputs of a pixel
+    shared = -(-k // s) * meet * ci <= 4  # inputs stay in registers
+    sums, outs, ins = vectors * k * (0.4 if shared else 1.0 if ci < 8 else 2.5), vectors * min(s, k), vectors
+    # Few channels of a single group scatter does as well, and in every layout.
+    width = _width(problem, info) if problem.groups > 1 or problem.co == 1 else 0
+    if width:
+        outs = -(-width * s * channels // info["vl"]) / width
+        ins = -(-s * channels // info["vl"])
+        sums = outs * -(-k // s) * 0.5
+    multiply = rows * problem.out_sizes[-1] / s * (sums * meet * ci + outs * 2)
+    # Input rows are gathered once by each task, of a few output rows.
+    in_rows = problem.batch * math.prod(problem.in_sizes[:-1])
+    in_place = ci == problem.co == 1 and (not width or s == 1)
+    gather = 0.0 if in_place else in_rows * 1.2 * problem.in_sizes[-1] * ci * ins * 3
+    # The borders are runs of a single j, and wait for each sum.
+    borders = rows * 2 * (-(-k // s) - 1) * (40 + 4 * meet * ci * k / 2)
+    return multiply + gather + borders + rows * (120 + 4 * meet * ci * k)
 
 
 def recipe(attributes, filter, bias, key):
-    return _core.PackRecipe(attributes.dtype, filter, bias, None)
+    width = key[1]
+    cell = (attributes.strides[-1], width) if width else (1, 1)
+    return _core.PackRecipe(attributes.dtype, filter, bias, None, cell=cell)
 
 
 def make(problem, recipe, packed, in_strides, out_strides):
+    info = _core.kernel_info(problem.dtype)
+    s, channels = problem.strides[-1], problem.groups * problem.co
+    item = ITEMSIZE[problem.dtype]
+    adjacent = out_strides[-2] == channels * item and (channels == 1 or out_strides[-1] == item)
+    width = _width(problem, info) if adjacent else 0
+    runs, hole = _cells(problem, width) if width else _by_phase(problem)
+    lanes = channels * (s if width else 1)
+    lane_block = lanes if width else min(lanes, _LANES)
+    j0, j1 = min((r.start for r in runs), default=0), max((r.stop for r in runs), default=1)
+    outer = _outer_axes(problem)
+    row_taps = max(1, math.prod(max(map(len, axis), default=0) for axis in outer))
+    rows = max(1, _rows(problem)[0])
+    lane_blocks = -(-lanes // lane_block)
+    # Blocks that stay in the cache, and enough of them for the threads where rows are few.
+    tasks = 16 * _config.get_num_threads()
+    block = min(_INPUTS // (lane_block * row_taps * problem.ci), _OUTPUTS // (channels * s))
+    block = max(8, min(block, -(-(j1 - j0) * rows * lane_blocks // tasks)))
+    block = max(1, min(-(-block // 8) * 8, j1 - j0))
+    blocks = -(-(j1 - j0) // block)
+    block = min(-(-(j1 - j0) // (8 * blocks)) * 8, j1 - j0)
+    blocks = -(-(j1 - j0) // block)
+    offsets = [-off for r in runs for _, off in r.taps] or [0]
+    spec = {
+        "outer": outer,
+        "rows": max(1, min(rows, rows * blocks * lane_blocks // tasks)),
+        "runs": runs,
+        "j0": j0,
+        "block": block,
+        "blocks": blocks,
+        "lanes": lanes,
+        "width": max(1, width),
+        "lane_block": lane_block,
+        "min_off": min(offsets),
+        "max_off": max(offsets),
+    }
+    key = ("depthwise", width)
+    return _core.DepthwisePlan(problem, recipe(key), in_strides, out_strides, hole, spec), key
+
+
+class _Run(NamedTuple):
+    """Outputs that the same taps reach, of one phase or of a cell."""
+
+    start: int  # absolute j
+    stop: int
+    first_out: int  # the output of lane 0 at ``start``
+    taps: list  # (row of weights, input index minus j)
+    low: int  # lanes of a j
+    high: int
+    cut: bool = False  # the last tap is one that not all lanes have
+
+
+def _width(problem, info):
+    """How many j's make a cell; 0 where each phase is better computed apart.
+
+    Cells fill their vectors; but phases that read the same inputs keep them in registers, and read them where they lie.
+    """
+    s, k, vl = problem.strides[-1], problem.kernel[-1], info["vl"]
+    channels = problem.groups * problem.co
+    vectors = channels / vl
+    if problem.dilations[-1] > 1 or s > k or k > _TERMS * s or (1.1 if s == 1 else 1.9) * vectors > math.ceil(vectors):
+        return 0
+    waste = lambda m: math.ceil(m * s * vectors) / (m * s * vectors)  # noqa: E731
+    return min(range(1, vl + 1), key=lambda m: (max(waste(m), 1.1), m))
+
+
+def _cells(problem, width):
+    """Runs of cells: every phase, as a row of lanes."""
+    s, k, size = problem.strides[-1], problem.kernel[-1], problem.in_sizes[-1]
+    begin, end = problem.begin[-1], problem.begin[-1] + problem.out_sizes[-1]
+    channels = problem.groups * problem.co
+    terms = -(-k // s)
+    j0, j1 = begin // s, -(-end // s)
+    cuts = {j0, j1, *(u + at for u in range(terms) for at in (0, size))}
+    cuts |= {-(-begin // s), end // s}  # where the window cuts a cell
+    runs = []
+    for a, b in itertools.pairwise(sorted(c for c in cuts if j0 <= c <= j1)):
+        taps = [(u, -u) for u in range(terms) if 0 <= a - u < size]
+        low, high = max(0, begin - s * a) * channels, min(s, end - s * a) * channels
+        cut = k % s != 0 and (terms - 1, 1 - terms) in taps
+        runs.append(_Run(a, b, s * a - begin, taps, low, high, cut))
+    return runs, False
+
+
+def _by_phase(problem):
+    """Runs of single phases, and whether there are phases that no tap reaches."""
     s, k, d = problem.strides[-1], problem.kernel[-1], problem.dilations[-1]
+    lanes = problem.groups * problem.co
     groups = _phases.phase_groups(k, s, d, merge=False)
     runs, hole = [], False
     for c in _phases.axis_classes(groups, problem.in_sizes[-1], s, problem.begin[-1], problem.out_sizes[-1], split=True):
@@ -41,41 +146,20 @@ def make(problem, recipe, packed, in_strides, out_strides):
         group = groups[c.group]
         low, high = c.valid[0]
         taps = [(group.taps[0][n], -group.offsets[n]) for n in range(*c.tap_range)]
-        runs.append((c.start + low, c.start + high, c.first_out[0] + s * low, taps))
-    runs = _side_by_side(runs, s)
-    j0, j1 = min((r[0] for r in runs), default=0), max((r[1] for r in runs), default=1)
-    outer = _outer_axes(problem)
-    lane_block = min(problem.groups * problem.co, _LANES)
-    row_taps = max(1, math.prod(max(map(len, axis), default=0) for axis in outer))
-    rows = max(1, _rows(problem)[0] * -(-problem.groups * problem.co // lane_block))
-    # Blocks that stay in the cache, and enough of them for the threads where rows are few.
-    block = min(_INPUTS // (lane_block * row_taps * problem.ci), _OUTPUTS // (lane_block * s))
-    block = max(8, min(block, -(-(j1 - j0) * rows // (4 * _config.get_num_threads()))))
-    block = max(1, min(block, j1 - j0))
-    offsets = [-off for r in runs for _, off in r[3]] or [0]
-    spec = {
-        "outer": outer,
-        "runs": runs,
-        "j0": j0,
-        "block": block,
-        "blocks": -(-(j1 - j0) // block),
-        "lane_block": lane_block,
-        "min_off": min(offsets),
-        "max_off": max(offsets),
-    }
-    key = ("depthwise",)
-    return _core.DepthwisePlan(problem, recipe(key), in_strides, out_strides, hole, spec), key
+        runs.append(_Run(c.start + low, c.start + high, c.first_out[0] + s * low, taps, 0, lanes))
+    return _side_by_side(runs, s), hole
 
 
 def _side_by_side(runs, s):
     """Runs cut where another begins or ends, so that those of the same j are computed together; in order of j."""
-    cuts = sorted({j for start, stop, _, _ in runs for j in (start, stop)})
+    cuts = sorted({j for run in runs for j in (run.start, run.stop)})
     if len(cuts) * len(runs) > common.MANY_CLASSES:
         return sorted(runs)
     pieces = []
-    for start, stop, first_out, taps in runs:
-        inside = [j for j in cuts if start <= j <= stop]
-        pieces += [(a, b, first_out + s * (a - start), taps) for a, b in itertools.pairwise(inside)]
+    for run in runs:
+        inside = [j for j in cuts if run.start <= j <= run.stop]
+        for a, b in itertools.pairwise(inside):
+            pieces.append(run._replace(start=a, stop=b, first_out=run.first_out + s * (a - run.start)))
     return sorted(pieces)
 
 

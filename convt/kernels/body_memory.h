@@ -73,63 +73,80 @@ static void FN(widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, pt
     }
 }
 
-static void FN(gather)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, const int64_t *map, int rows, int cols,
-                       int cols_padded)
+/* One vector of `gather`, or what there is of it: n lanes, whole vectors of which may be stored. */
+INLINE void FN(gather_vector)(T *to, ptrdiff_t ld, const S *from, ptrdiff_t rs, const int64_t *map, int rows, int n, int whole)
 {
 #ifdef S_IS_T
-    /* By index where the indices fit: whole vectors, the last one repeating a lane that exists. */
+    /* By index where the indices fit; a vector that is not full repeats a lane that exists. */
     int32_t index[VL];
-    for (int c = 0; c < cols_padded; c += VL) {
-        int fits = 1;
-        for (int i = 0; i < VL; i++) {
-            const int64_t at = map[c + i < cols ? c + i : cols - 1];
-            index[i] = (int32_t)at;
-            fits &= at == index[i];
-        }
-        T *to = (T *)dst + c;
-        const S *from = src;
+    int64_t low = map[0], high = map[0];
+    for (int i = 1; i < n; i++) {
+        low = map[i] < low ? map[i] : low;
+        high = map[i] > high ? map[i] : high;
+    }
+    for (int i = 0; i < VL; i++)
+        index[i] = (int32_t)(map[i < n ? i : n - 1] - low);
+    from += low;
+    high -= low;
+#define EACH_ROW(value)                              \
+    for (int r = 0; r < rows; r++) {                 \
+        const S *row = from + r * rs;                \
+        __builtin_prefetch(row + 8 * rs);            \
+        const V v = value;                           \
+        if (whole)                                   \
+            V_(store)(to + r * ld, v);               \
+        else                                         \
+            V_(storen)(to + r * ld, v, n);           \
+    }
 #ifdef HAVE_PICK
-        int low = index[0], high = index[0];
-        for (int i = 1; i < VL; i++) {
-            low = index[i] < low ? index[i] : low;
-            high = index[i] > high ? index[i] : high;
-        }
-        if (fits && (int64_t)high - low < 2 * VL) {
-            for (int i = 0; i < VL; i++)
-                index[i] -= low;
-            const int span = high - low + 1;
-            from += low;
-            if (span <= VL)
-                for (int r = 0; r < rows; r++)
-                    V_(store)(to + r * ld, V_(pick)(V_(loadn)(from + r * rs, span), V_(set1)(0), index));
-            else
-                for (int r = 0; r < rows; r++)
-                    V_(store)(to + r * ld, V_(pick)(V_(load)(from + r * rs), V_(loadn)(from + r * rs + VL, span - VL), index));
+    const int span = high < 2 * VL ? (int)high + 1 : 0;
+    if (span && span <= VL) {
+        EACH_ROW(V_(pick)(V_(loadn)(row, span), V_(set1)(0), index));
+        return;
+    }
+    if (span) {
+        EACH_ROW(V_(pick)(V_(load)(row), V_(loadn)(row + VL, span - VL), index));
+        return;
+    }
+#endif
+    if (high == (int32_t)high) {
+        EACH_ROW(V_(gather)(row, index));
+        return;
+    }
+    from -= low;
+#undef EACH_ROW
+#endif
+    (void)whole;
+    for (int r = 0; r < rows; r++) {
+        S some[VL];
+        for (int i = 0; i < n; i++)
+            some[i] = from[r * rs + map[i]];
+        V_(storen)(to + r * ld, S_LOADN(some, n), n);
+    }
+}
+
+/* Adjacent elements that are rather copied than gathered. */
+#if defined(S_IS_T) && defined(HAVE_PICK)
+#define STRETCH VL
+#else
+#define STRETCH (VL / 2)
+#endif
+static void FN(gather)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, const int64_t *map, int rows, int cols, int room)
+{
+    for (int c = 0, n; c < cols; c += n) {
+        T *to = (T *)dst + c;
+        n = 1;
+        while (c + n < cols && map[c + n] == map[c] + n)
+            n++;
+        if (n >= STRETCH) {
+            FN(widen)(to, ld, (const S *)src + map[c], rs, 1, rows, n, n);
             continue;
         }
-#endif
-        if (fits)
-            for (int r = 0; r < rows; r++)
-                V_(store)(to + r * ld, V_(gather)(from + r * rs, index));
-        else
-            for (int r = 0; r < rows; r++)
-                for (int i = 0; i < VL && c + i < cols; i++)
-                    to[r * ld + i] = from[r * rs + map[c + i]];
+        n = cols - c < VL ? cols - c : VL;
+        FN(gather_vector)(to, ld, src, rs, map + c, rows, n, c + VL <= room);
     }
-#else
-    for (int r = 0; r < rows; r++) {
-        T *to = (T *)dst + r * ld;
-        const S *from = (const S *)src + r * rs;
-        for (int c = 0; c < cols; c += VL) {
-            const int n = cols - c < VL ? cols - c : VL;
-            S some[VL];
-            for (int i = 0; i < n; i++)
-                some[i] = from[map[c + i]];
-            V_(storen)(to + c, S_LOADN(some, n), n);
-        }
-    }
-#endif
 }
+#undef STRETCH
 
 /* VL values of j at once where lanes are few and adjacent: the outputs of consecutive j are then one stretch, and its
  * vectors are gathered from col by index. Returns the first j it left. */

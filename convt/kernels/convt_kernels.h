@@ -47,25 +47,29 @@ typedef struct {
     ptrdiff_t ahead_step;  /* and `ahead` moves on by this many bytes */
 } convt_tile;
 
-/* A phase of a depthwise run: how many of the run's taps are its own, in order; whether their inputs are those of the
- * phase before; and where its outputs start. */
+/* A phase of a depthwise run: how many of the run's taps are its own, in order; how many of these, the last ones, only the
+ * lanes of `mask` have; whether their inputs are those of the phase before; and where its outputs start. */
 typedef struct {
-    int taps, shared;
+    int taps, cut, shared;
     ptrdiff_t out;
 } convt_dw_phase;
 
 /* One run of a depthwise convolution: for j < n, every phase p and c < cols:
  * out[j * out_ld + phase[p].out + c] = act(init[c] + sum over the phase's taps t of in[t][j * in_ld + c] * w[t][c]).
- * Phases are written side by side, so that every cache line of the output is filled while it is near. */
+ * Phases are written side by side, so that every cache line of the output is filled while it is near. An output may be
+ * written twice, with the same value. */
 typedef struct {
     int n, cols, phases;
     const convt_dw_phase *phase;
     const void *const *in; /* T, one pointer per tap */
     ptrdiff_t in_ld;
     const void *const *w;  /* T, one row per tap, padded to whole vectors */
+    const void *mask;      /* T, padded likewise: bits all set or none */
+    int all, none;         /* the mask is set in all lanes below `all`, in none from `none` on */
     const void *init;      /* T, padded likewise */
     void *out;             /* T */
     ptrdiff_t out_ld;
+    ptrdiff_t ahead;       /* elements from an output to the one whose line is asked for as it is stored */
     const convt_act *act;  /* NONE, CLIP or LEAKY */
 } convt_dw;
 
@@ -140,9 +144,8 @@ typedef struct {
     int (*wino_filter)(const convt_wino_filter *panel); /* returns whether all that it wrote is finite */
     /* dst[r][c] = src[r * rs + c * cs] converted to E, c < cols; zero for cols <= c < cols_padded. */
     void (*pack)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int cols_padded);
-    /* dst[r][c] = src[r * rs + map[c]] as T, c < cols; cols_padded is whole vectors, and what lies beyond cols is free. */
-    void (*gather)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, const int64_t *map, int rows, int cols,
-                   int cols_padded);
+    /* dst[r][c] = src[r * rs + map[c]] as T, c < cols; what lies in cols <= c < room is free. */
+    void (*gather)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, const int64_t *map, int rows, int cols, int room);
     /* `pack`, but into sums' type T. */
     void (*widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int cols_padded);
     /* B: element (k0 + r, n0 + c) of a panel of nb columns = src[r * rs + c * cs], r < rows, c < cols. */

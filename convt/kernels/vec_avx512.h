@@ -21,6 +21,16 @@ static inline vd vd_set1(double x) { return _mm512_set1_pd(x); }
 static inline vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 static inline vd vd_fma(vd a, vd b, vd c) { return _mm512_fmadd_pd(a, b, c); }
 
+#define HAVE_FMA_WHERE 1
+static inline vf vf_fma_where(vf mask, vf a, vf b, vf c)
+{
+    return _mm512_mask3_fmadd_ps(a, b, c, _mm512_movepi32_mask(_mm512_castps_si512(mask)));
+}
+static inline vd vd_fma_where(vd mask, vd a, vd b, vd c)
+{
+    return _mm512_mask3_fmadd_pd(a, b, c, _mm512_movepi64_mask(_mm512_castpd_si512(mask)));
+}
+
 static inline vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
 static inline vd vd_load(const double *p) { return _mm512_loadu_pd(p); }
 static inline void vf_store(float *p, vf v) { _mm512_storeu_ps(p, v); }

@@ -101,6 +101,11 @@ SELECT_NE(vf, vf, vi)
 SELECT_NE(vd, vd, vl)
 ACT_SIMPLE(vf, vf, vi)
 ACT_SIMPLE(vd, vd, vl)
+/* c + a * b where the mask's bits are set, else c. */
+#ifndef HAVE_FMA_WHERE
+INLINE vf vf_fma_where(vf mask, vf a, vf b, vf c) { return vf_select((vi)mask, vf_fma(a, b, c), c); }
+INLINE vd vd_fma_where(vd mask, vd a, vd b, vd c) { return vd_select((vl)mask, vd_fma(a, b, c), c); }
+#endif
 
 /* exp to about 1 ulp: 2^n * p(r), x = n ln 2 + r. The scale is applied in halves so that the ends over- and underflow
  * as they should. */

@@ -1,0 +1,105 @@
+"""The depthwise algorithm: cells of phases, rows of inputs kept from one output row to the next, and their edges."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cases import DTYPES, ISAS, Case, Out, operator, run, using_isa
+
+import convt
+from convt import _core
+
+each_isa = pytest.mark.parametrize("isa", ISAS)
+
+
+def _random(rng, **fixed):
+    """A case of small groups: few channels, strides up to the kernel and beyond, windows that cut the first and last cell."""
+    rank = int(rng.integers(1, 4))
+    pick = lambda *values: tuple(int(v) for v in rng.choice(values, rank))  # noqa: E731
+    case = Case(
+        groups=int(rng.choice([1, 2, 3, 4, 7, 12, 20, 33])), ci=int(rng.choice([1, 1, 2, 5])),
+        co=int(rng.choice([1, 1, 2, 3, 4, 7])), batch=int(rng.choice([0, 1, 1, 2])),
+        in_sizes=pick(1, 2, 5, 11), kernel=pick(1, 2, 3, 5, 8), strides=pick(1, 2, 3, 8),
+        dilations=pick(1, 1, 1, 2), pads_begin=pick(0, 1, 2), pads_end=pick(0, 1, 3), output_padding=pick(0, 0, 2),
+        bias=bool(rng.integers(2)), seed=int(rng.integers(1000)), **fixed,
+    )  # fmt: skip
+    return case if min(case.out_shape[1:]) >= 1 else _random(rng, **fixed)
+
+
+@each_isa
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("past_the_caches", [False, True])
+def test_small_groups(dtype, isa, past_the_caches):
+    """Small integers, so exact; nothing written but the output; the same bits for any number of threads."""
+    rng = np.random.default_rng(list(DTYPES).index(dtype))
+    limit = _core.STAGE_BYTES
+    try:
+        _core.STAGE_BYTES = 0 if past_the_caches else limit
+        for _ in range(60):
+            case = _random(rng, dtype=dtype, data_format=rng.choice(["NXC", "NXC", "NCX"]).item())
+            arrays = case.arrays()
+            with using_isa(isa):
+                op = operator(case, *arrays[1:], algorithm="depthwise")
+                results = []
+                for threads in (1, 2, 3):
+                    out = Out("contiguous", np.empty(case.out_shape, case.numpy_dtype))
+                    with convt.num_threads(threads):
+                        case.check(op(arrays[0], out.view), *arrays)
+                    out.assert_only_elements_written()
+                    results.append(out.view.tobytes())
+                assert len(set(results)) == 1
+    finally:
+        _core.STAGE_BYTES = limit
+
+
+@each_isa
+@pytest.mark.parametrize("stride", [1, 2, 3, 5])
+@pytest.mark.parametrize("channels", [1, 2, 3, 5, 6, 7, 9, 12, 20, 21, 24, 33, 40, 49, 100])
+def test_channels_that_fill_no_vector(channels, stride, isa):
+    """Cells of several j, the rest of a row that makes no whole cell, and rows of a single pixel."""
+    for size in (1, 2, 19):
+        case = Case(
+            groups=channels, in_sizes=(2, size), kernel=(2, 5), strides=(2, stride), dilations=(1, 1), pads_begin=(0, 1),
+            pads_end=(0, 2), output_padding=(0, 0), bias=True, seed=size,
+        )  # fmt: skip
+        arrays = case.arrays()
+        with using_isa(isa):
+            case.check(run(case, *arrays, algorithm="depthwise"), *arrays)
+
+
+@each_isa
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_phase_without_a_tap_takes_nothing_from_its_input(value, isa):
+    """In a cell of kernel 3, stride 2 the odd phase has one tap less: its weight of 0 must not meet an infinite input."""
+    for groups, ci, co in ((3, 1, 1), (1, 1, 1), (4, 5, 2), (2, 2, 3)):
+        data = np.ones((1, 9, groups * ci), np.float32)
+        data[0, 4] = value
+        filter = np.ones((3, groups * ci, co), np.float32)
+        with using_isa(isa):
+            got = convt.conv_transpose(data, filter, strides=2, groups=groups, algorithm="depthwise")
+        want = np.ones((1, 19, groups * co), np.float32) * ci
+        want[0, 2:-2:2] *= 2  # of two taps
+        want[0, 8:11] = value
+        np.testing.assert_array_equal(got, want)
+
+
+@each_isa
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_rows_read_backwards_are_told_apart(dtype, isa):
+    """Rows of inputs are kept by their offset, which is negative where an axis runs backwards: -1 among them."""
+    for shift in range(3):
+        whole = np.arange(8 * (1 + shift), dtype=dtype).reshape(8, 1 + shift) % 5
+        data = whole[::-1, :1][None, :, :, None]  # a single pixel per row
+        filter = np.arange(1, 13, dtype=dtype).reshape(3, 4, 1, 1)
+        with using_isa(isa):
+            got = convt.conv_transpose(data, filter, algorithm="depthwise")
+            want = convt.conv_transpose(np.ascontiguousarray(data), filter, backend="reference")
+        np.testing.assert_array_equal(got, want)
+
+
+def test_no_images_and_no_outputs():
+    case = Case(groups=3, batch=0, in_sizes=(4, 4), kernel=(3, 3), strides=(2, 2), dilations=(1, 1), pads_begin=(0, 0),
+                pads_end=(0, 0), output_padding=(0, 0))  # fmt: skip
+    for one in (case, replace(case, batch=1, in_sizes=(0, 4)), replace(case, batch=1, pads_begin=(9, 0))):
+        arrays = one.arrays()
+        one.check(run(one, *arrays, algorithm="depthwise"), *arrays)
