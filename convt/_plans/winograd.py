@@ -131,7 +131,7 @@ def _choice(problem, kinds, isa):
             if min(numbers) < 0:
                 continue
             offsets = [g[n].offsets for g, n in zip(groups, numbers, strict=True)]
-            cost, scheme = min(_schemes(problem, combo, offsets, kinds, info), default=(math.inf, None))
+            cost, scheme = min(_schemes(problem, combo, offsets, kinds), default=(math.inf, None))
             plain = direct.classes_cost(problem, [[c] for c in combo], info)
             total += min(cost, plain)
             schemes[numbers] = scheme if cost < plain else (0,) * rank
@@ -145,7 +145,7 @@ def _choice(problem, kinds, isa):
     return best
 
 
-def _schemes(problem, combo, offsets, kinds, info):
+def _schemes(problem, combo, offsets, kinds):
     """The ways to transform a class that are worth a look, as (cost, kind of each axis)."""
     axes = []
     for c, offs in zip(combo, offsets, strict=True):
@@ -156,21 +156,26 @@ def _schemes(problem, combo, offsets, kinds, info):
         axes.append([PLAIN, *sorted(fits, key=lambda t: (products(t), -t.points))[:1]])  # four points are more exact than three
     for scheme in itertools.product(*axes):
         if 0 < sum(t is not PLAIN for t in scheme) <= _MOST_AXES:
-            yield _class_cost(problem, combo, offsets, scheme, info), tuple(t.kind for t in scheme)
+            yield _class_cost(problem, combo, offsets, scheme), tuple(t.kind for t in scheme)
 
 
-def _sizes(problem, combo, offsets, scheme):
-    """(tiles per axis, tiles, points of a tile, windows that are summed, columns) of a class."""
-    tiles = [-(-c.count // t.outputs) for c, t in zip(combo, scheme, strict=True)]
-    points = math.prod(t.points for t in scheme)
+def _shape(problem, combo, offsets, scheme):
+    """What a class costs depends on: (tiles, points and outputs of a tile, windows that are summed, columns)."""
+    rows = problem.batch * math.prod(-(-c.count // t.outputs) for c, t in zip(combo, scheme, strict=True))
+    points, outputs = math.prod(t.points for t in scheme), math.prod(t.outputs for t in scheme)
     splits = math.prod(-(-len(offs) // t.taps) for offs, t in zip(offsets, scheme, strict=True))
-    columns = problem.co * math.prod(len(c.first_out) for c in combo)
-    return tiles, problem.batch * math.prod(tiles), points, splits, columns
+    return rows, points, outputs, splits, problem.co * math.prod(len(c.first_out) for c in combo)
 
 
-def _class_cost(problem, combo, offsets, scheme, info):
+def _class_cost(problem, combo, offsets, scheme):
     """Cycles of a class cut as is cheapest."""
-    return min(cut.work * cut.tasks for cut in _ways(problem, combo, offsets, scheme, info, 1, (1,))) * problem.groups
+    return _least_cost(problem, _shape(problem, combo, offsets, scheme), _core.isa())
+
+
+@functools.lru_cache(maxsize=256)
+def _least_cost(problem, shape, isa):
+    cuts = _ways(problem, shape, _core.kernel_info(problem.dtype), 1, (1,))
+    return min(cut.work * cut.tasks for cut in cuts) * problem.groups
 
 
 @dataclass(frozen=True)
@@ -189,10 +194,9 @@ class _Cut:
         return self.blocks * self.panel_blocks
 
 
-def _ways(problem, combo, offsets, scheme, info, threads, panel_blocks):
+def _ways(problem, shape, info, threads, panel_blocks):
     """The ways to cut a class that are worth a look."""
-    _, rows, points, splits, columns = _sizes(problem, combo, offsets, scheme)
-    outputs = math.prod(t.outputs for t in scheme)
+    rows, points, _, splits, columns = shape
     depth, nr, size = splits * problem.ci, info["nr"], info["t_size"]
     high, panels = info["mr"][-1], -(-columns // nr)
     chunks, step = _chunks(depth, points)
@@ -212,14 +216,16 @@ def _ways(problem, combo, offsets, scheme, info, threads, panel_blocks):
                     continue
             for n in {max(least, n) for n in panel_blocks if n <= panels}:
                 panel_block = -(-panels // n)
-                shape = block, -(-rows // block), panel_block, -(-panels // panel_block), span
-                ways[shape] = _Cut(*shape, _work(problem, block, panel_block, points, outputs, splits, columns, info))
+                cut = block, -(-rows // block), panel_block, -(-panels // panel_block), span
+                ways[cut] = _Cut(*cut, _work(problem, shape, block, panel_block, info))
     return ways.values()
 
 
-def _work(problem, block, panel_block, points, outputs, splits, columns, info):
+def _work(problem, shape, block, panel_block, info):
     """Cycles of a task: its GEMMs, the weights they wait for, the transforms."""
+    _, points, outputs, splits, columns = shape
     far = points * splits * problem.ci * columns * info["e_size"] > _FAR_BYTES
+    stored = block * outputs * columns * info["t_size"]
     columns = min(columns, panel_block * info["nr"])
     depth = splits * problem.ci
     size, vectors = info["t_size"], lambda n: -(-n // info["vl"])
@@ -228,11 +234,11 @@ def _work(problem, block, panel_block, points, outputs, splits, columns, info):
     if far:
         bytes = points * depth * columns * info["e_size"]
         gemm = max(gemm, bytes / 8) + bytes / 40
-    read = block * splits * (vectors(problem.ci) * 3.5 * points + 100 + 8 * points)
-    write = block * (vectors(columns) * (2.5 * points + 2.5 * outputs) + panel_block * (100 + 6 * outputs))
-    stored = block * outputs * columns * size
+    calls = 1 if points <= 36 else 3  # with three axes a tile is transformed in several goes
+    read = block * splits * (vectors(problem.ci) * 3.5 * points + 100 + 8 * points * calls)
+    write = block * (vectors(columns) * (2.5 * points + 2.5 * outputs) + panel_block * (100 + 6 * outputs * calls))
     if problem.co % info["vl"] and stored > _L2_BYTES:  # lines that several panels write to are fetched again
-        write += stored / 8
+        write += block * outputs * columns * size / 8
     return gemm + read + write + 500
 
 
@@ -242,7 +248,8 @@ def _cuts(problem, classes, plain, total, info):
     threads = _config.get_num_threads()
     ways = []
     for combo, chosen, scheme in classes:
-        found = _ways(problem, combo, [g.offsets for g in chosen], scheme, info, threads, _PANEL_BLOCKS)
+        shape = _shape(problem, combo, [g.offsets for g in chosen], scheme)
+        found = _ways(problem, shape, info, threads, _PANEL_BLOCKS)
         ways.append(sorted(found, key=lambda cut: cut.work * -(-problem.groups * cut.tasks // threads)))
     first = [(spec["work"], problem.groups * spec["blocks"] * spec["panel_blocks"]) for spec in plain]
     best = None
@@ -271,7 +278,7 @@ def _class(problem, combo, chosen, scheme, cut, packs, out_elements, info):
     """The tables of a transformed class for WinogradPlan."""
     pack = packs[tuple(c.group for c in combo)]
     offsets = [g.offsets for g in chosen]
-    tiles, rows, points, splits, _ = _sizes(problem, combo, offsets, scheme)
+    rows, points, _, splits, _ = _shape(problem, combo, offsets, scheme)
     depth = splits * problem.ci
     panels, piece_table = direct.columns(problem, combo, out_elements, info)
     windows = [
@@ -285,7 +292,7 @@ def _class(problem, combo, chosen, scheme, cut, packs, out_elements, info):
     steps = [s * out if t is not PLAIN else 0 for s, out, t in zip(problem.strides, out_elements[1:-1], scheme, strict=True)]
     _, step = _chunks(depth, points)
     return {
-        "tiles": tiles,
+        "tiles": [-(-c.count // t.outputs) for c, t in zip(combo, scheme, strict=True)],
         "outputs": [t.outputs for t in scheme],
         "out_j": places,
         "out_at": [sum(j * step for j, step in zip(place, steps, strict=True)) for place in places],
