@@ -63,7 +63,7 @@ _L2_BYTES = 7 << 18  # that a task may count on
 _HEIGHTS = (1, 2, 3, 4, 6)  # register tiles of a block of tiles
 _PANEL_BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16)
 _SHARES = (1, 2, 3, 4, 6, 8)  # tasks of a thread, at least: few are cheaper, many even out
-_SHORT = 3 * _core.KC // 4
+_SHORT = 13 * _core.KC // 16
 _LEAST_WORK = 20_000  # cycles worth a task
 _FAR_BYTES = 1 << 20  # weights beyond this come from the last-level cache for every block
 
