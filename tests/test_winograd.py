@@ -192,3 +192,13 @@ def test_depth_in_chunks_and_blocks_of_panels_agrees_with_direct():
     got = convt.conv_transpose(data, filter, algorithm="winograd", strides=2, pads_begin=1, pads_end=1)
     want = convt.conv_transpose(data, filter, algorithm="direct", strides=2, pads_begin=1, pads_end=1)
     np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("channels", [1, 2, 20])
+def test_inputs_whose_next_windows_are_not_ahead(channels):
+    """Reversed and broadcast axes, and a depth of one: what tiles ask for ahead is found from strides and depth."""
+    data, filter, _ = arrays((2, 40, 40, channels), (4, 4), 24)
+    for view in (data, data[:, ::-1], data[:, :, ::-1], np.broadcast_to(data[:, :, :1], data.shape), data[:, :, ::3]):
+        got = convt.conv_transpose(view, filter, algorithm="winograd", strides=2)
+        want = convt.conv_transpose(np.ascontiguousarray(view), filter, algorithm="direct", strides=2)
+        np.testing.assert_allclose(got, want, atol=2e-5 * np.abs(want).max())
