@@ -22,14 +22,13 @@ cdef struct WinogradClass:
     int64_t rows          # tiles of the batch
     int64_t block, blocks
     int64_t *split_in     # [..][nd] first input index of each split's window at the first tile
-    int64_t nchunks
+    int64_t nchunks, span # depth chunks, and how many of them are transformed at once
     int64_t *chunks       # [nchunks][2]: first depth, depth
     int64_t npanels, panel_block, panel_blocks
     int64_t *panels       # as of DirectClass
     int64_t *pieces
     int64_t *inner
     int64_t npoints
-    int64_t together      # register tiles that go through all points before their outputs are made
     size_t point_rows, point_sums  # elements between the points of the transformed rows, and of the sums
     PackClass *pack       # its taps are (point, window)
     int64_t first_task, ntasks
@@ -61,19 +60,18 @@ cdef class WinogradPlan(DirectPlan):
             c.depth_outputs = c.outputs[c.axes[0]] if c.axes[0] >= 0 else 1
             c.rows, c.block, c.blocks = spec["rows"], spec["block"], spec["blocks"]
             c.split_in = self._keep(spec["split_in"])
-            c.nchunks, c.chunks = len(spec["chunks"]), self._keep(spec["chunks"])
+            c.nchunks, c.span, c.chunks = len(spec["chunks"]), spec["span"], self._keep(spec["chunks"])
             c.npanels, c.panels, c.pieces = len(spec["panels"]), self._keep(spec["panels"]), self._keep(spec["pieces"])
             c.panel_block, c.panel_blocks = spec["panel_block"], spec["panel_blocks"]
-            c.together = spec["together"]
             c.inner = self._keep(spec["inner"])
             c.pack = &recipe.classes[<Py_ssize_t>spec["pack"]]
             # Distances between points that spread them over the sets of the caches.
             c.point_rows = _apart(c.block * CONVT_LDA, k.t_size)
             c.point_sums = _apart(c.block * k.nr, k.t_size)
-            sums = 1 if c.nchunks == 1 else c.panel_block
+            sums = c.panel_block if c.span < c.nchunks else 1
             self.most_block = max(self.most_block, c.block)
             self.most_points = max(self.most_points, c.npoints)
-            self.rows_size = max(self.rows_size, _round64(c.npoints * c.point_rows * k.t_size))
+            self.rows_size = max(self.rows_size, _round64(c.span * c.npoints * c.point_rows * k.t_size))
             self.sums_size = max(self.sums_size, _round64(sums * c.npoints * c.point_sums * k.t_size))
             c.first_task = task
             c.ntasks = self.groups * c.blocks * c.panel_blocks
@@ -81,7 +79,7 @@ cdef class WinogradPlan(DirectPlan):
         self.tasks = task
         self.even = False
         cdef size_t n = self.rows_size + self.sums_size
-        n += _round64(self.most_block * (self.nd + 3) * sizeof(int64_t))  # where the tiles are
+        n += 2 * _round64(self.most_block * (self.nd + 3) * sizeof(int64_t))  # where the tiles are, and the next task's
         n += _round64((CONVT_KC + 16) * k.t_size)  # a row of zeros
         n += 2 * _round64(k.nr * k.t_size)  # zeros with a sign, and what `check` gathers
         n += _round64(self.most_points * CONVT_LDA * k.t_size)  # a window on its way to the transform, outputs to the store
@@ -98,6 +96,7 @@ cdef class WinogradPlan(DirectPlan):
         cdef WinogradClass *c = self.winograd
         while task >= c.first_task + c.ntasks:
             c += 1
+        cdef Py_ssize_t next_task = self.next_task(task, call) - c.first_task
         task -= c.first_task
         cdef int64_t t0 = task % c.blocks * c.block
         cdef int64_t m = min(c.block, c.rows - t0)
@@ -111,6 +110,8 @@ cdef class WinogradPlan(DirectPlan):
         ws += self.sums_size
         cdef int64_t *where = <int64_t *>ws
         ws += _round64(self.most_block * (self.nd + 3) * sizeof(int64_t))
+        cdef int64_t *next_where = <int64_t *>ws
+        ws += _round64(self.most_block * (self.nd + 3) * sizeof(int64_t))
         cdef char *zeros = ws
         ws += _round64((CONVT_KC + 16) * k.t_size)
         cdef char *nothing = ws
@@ -121,7 +122,7 @@ cdef class WinogradPlan(DirectPlan):
         ws += _round64(self.most_points * CONVT_LDA * k.t_size)
         cdef char *between = ws
 
-        cdef int64_t i, p, q, r, tiles, first, last, r0, r1, columns, n
+        cdef int64_t i, p, q, r, tiles, r0, r1, columns
         memset(zeros, 0, (CONVT_KC + 16) * k.t_size)
         memset(check, 0, k.nr * k.t_size)
         for i in range(k.nr):
@@ -137,51 +138,64 @@ cdef class WinogradPlan(DirectPlan):
         cdef char *weights = call.weights + c.pack.weights + group * c.pack.group_weights
         cdef char *products
         cdef int64_t depth = c.pack.depth // c.npoints
+        cdef size_t chunk_rows = c.npoints * c.point_rows
         cdef int64_t *panel
-        cdef int64_t chunk, k0, kc
+        cdef int64_t start, end = 0, chunk, k0, kc
         cdef bint ask
+        # While this task multiplies, its tiles ask for what comes next: weights, where they are too many to stay near, as
+        # far as the next panel goes; else windows of the next task's tiles.
+        cdef bint far = c.pack.group_weights > FAR_BYTES
+        cdef int64_t next_tile = 0, next_row = 0, next_tiles = 0, asked
+        if next_task < c.ntasks and k.direct_store and self.in_c == 1 and self.in_stride.p[self.nd - 1] > 0:
+            next_tiles = min(c.block, c.rows - next_task % c.blocks * c.block)
+            self.locate_tiles(c, next_task % c.blocks * c.block, next_tiles, next_where)
         cdef void *rows[MOST_ROWS]
         cdef convt_tile t
         t.rows = rows
         t.act = &self.none
         t.stream = 0
-        t.ahead_step = 64
-        for chunk in range(c.nchunks):
-            k0, kc = c.chunks[2 * chunk], c.chunks[2 * chunk + 1]
-            for r in range(m):
-                self.transform_tile(c, k0, kc, where + r * (self.nd + 3), src, a + r * CONVT_LDA * k.t_size, zeros, window,
-                                    between)
-            t.kc = <int>kc
+        while end < c.nchunks:
+            start, end = end, min(c.nchunks, end + c.span)
+            for chunk in range(start, end):
+                k0, kc = c.chunks[2 * chunk], c.chunks[2 * chunk + 1]
+                for r in range(m):
+                    self.transform_tile(c, k0, kc, where + r * (self.nd + 3), src,
+                                        a + ((chunk - start) * chunk_rows + r * CONVT_LDA) * k.t_size, zeros, window, between)
             for p in range(p0, p1):
                 panel = c.panels + 5 * p
                 t.nv = <int>((panel[0] + k.vl - 1) // k.vl)
                 columns = t.nv * k.vl
                 t.cols = <int>columns
-                products = sums if c.nchunks == 1 else sums + (p - p0) * c.npoints * c.point_sums * k.t_size
+                products = sums + (p - p0 if c.span < c.nchunks else 0) * c.npoints * c.point_sums * k.t_size
                 tiles = (m + k.mr[t.nv] - 1) // k.mr[t.nv]
-                ask = chunk == c.nchunks - 1 and not self.streamed and self.straight(panel)
-                # A few register tiles at a time go through all points, so that their sums are still in L1 when finished.
-                first = 0
-                while first < tiles:
-                    last = min(tiles, first + c.together)
-                    for q in range(c.npoints):
+                ask = end == c.nchunks and not self.streamed and self.straight(panel)
+                # Point by point: a point's panel is in L1 for all rows of the block, the sums stay in L2.
+                for q in range(c.npoints):
+                    for chunk in range(start, end):
+                        k0, kc = c.chunks[2 * chunk], c.chunks[2 * chunk + 1]
+                        t.kc = <int>kc
                         t.b = weights + (p * k.nr * c.pack.depth + (q * depth + k0) * columns) * k.e_size
-                        for i in range(first, last):
+                        asked = 0 if far else kc * columns * k.e_size
+                        for i in range(tiles):
+                            if asked < kc * columns * k.e_size:
+                                t.ahead, t.ahead_step = <const char *>t.b + (kc * columns * k.e_size + asked), 64
+                                asked += kc // 2 * 64
+                            else:
+                                t.ahead = self.next_window(c, next_where, next_tiles, &next_tile, &next_row, src, max(1, kc // 2),
+                                                           &t.ahead_step)
                             r0, r1 = i * m // tiles, (i + 1) * m // tiles
-                            t.a = a + (q * c.point_rows + r0 * CONVT_LDA) * k.t_size
+                            t.a = a + ((chunk - start) * chunk_rows + q * c.point_rows + r0 * CONVT_LDA) * k.t_size
                             for r in range(r0, r1):
                                 rows[r - r0] = products + (q * c.point_sums + r * k.nr) * k.t_size
                             t.init = rows[0] if chunk else nothing
                             t.init_ld = k.nr if chunk else 0
-                            if ask:
+                            if ask and chunk == start:
                                 self.prefetch(c, panel, where, r0, r1, q, dst)
-                            t.ahead = <const char *>t.b + (kc * columns * k.e_size + (i - first) * 32 * kc)
                             k.tile(<int>(r1 - r0), &t)
-                    if chunk == c.nchunks - 1:
-                        for r in range(first * m // tiles, last * m // tiles):
-                            self.finish_tile(c, panel, where + r * (self.nd + 3), products + r * k.nr * k.t_size,
-                                             bias + p * k.nr * k.t_size, dst, window, between, check, nothing)
-                    first = last
+                if end == c.nchunks:
+                    for r in range(m):
+                        self.finish_tile(c, panel, where + r * (self.nd + 3), products + r * k.nr * k.t_size,
+                                         bias + p * k.nr * k.t_size, dst, window, between, check, nothing)
         for i in range(k.vl):
             if k.t_size == 8:
                 if (<double *>check)[i] != 0:
@@ -190,6 +204,43 @@ cdef class WinogradPlan(DirectPlan):
                 call.refused[0] = 1
         if self.streamed:
             k.fence()
+
+    cdef const char *next_window(self, WinogradClass *c, int64_t *where, int64_t tiles, int64_t *tile, int64_t *row, char *src,
+                                 int64_t steps, Py_ssize_t *step) noexcept nogil:
+        """Where a row of the windows of some tiles that are neighbours starts, and in what steps to ask for it. Moves on
+        to the next row, then the next tiles; the step is 0 when all have been asked for.
+
+        Only the first split's windows, of which the others' are that were there before.
+        """
+        cdef int64_t x = self.nd - 1, ax, n, i, at, count, place, width
+        cdef bint inside
+        while tile[0] < tiles:
+            width = c.outputs[x] * self.in_stride.p[x] * self.k.s_size
+            count = min(max(1, steps * 64 // width), min(tiles - tile[0], c.tiles[x] - where[tile[0] * (self.nd + 3) + 3 + x]
+                                                         // c.outputs[x]))
+            at = where[tile[0] * (self.nd + 3)] * self.in_n
+            place, inside = row[0], True
+            for ax in range(self.nd):
+                i = c.split_in[ax] + where[tile[0] * (self.nd + 3) + 3 + ax]
+                if ax == x:
+                    i = max(i, <int64_t>0)
+                else:
+                    for n in range(3):
+                        if c.axes[n] == ax:
+                            i += place % c.points[n]
+                            place = place // c.points[n]
+                            break
+                    inside = inside and 0 <= i < self.in_size.p[ax]
+                at += i * self.in_stride.p[ax]
+            row[0] += 1
+            if place:
+                row[0] = 0
+                tile[0] += count
+            elif inside:
+                step[0] = min(<int64_t>64, (count * width + steps - 1) // steps)
+                return src + at * self.k.s_size
+        step[0] = 0
+        return src
 
     cdef void locate_tiles(self, WinogradClass *c, int64_t t0, int64_t m, int64_t *where) noexcept nogil:
         """For each tile: its image, the offset of its first output, whether some output is outside, its place per axis."""

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -164,16 +165,43 @@ def test_views_of_every_kind():
         np.testing.assert_allclose(got, want, atol=2e-5 * np.abs(want).max())
 
 
-def test_blocks_cover_every_tile_once():
-    """Tables of many sizes: blocks of tiles and of panels that cover all, and enough of them."""
+def test_every_cut_covers_every_tile_once():
+    """Shapes of many sizes: blocks of tiles and of panels that cover all, at least one to choose from, within bounds."""
     info = _core.kernel_info("float32")
-    for rows, points, depth, columns, pieces in itertools.product(
-        (1, 13, 28, 200, 5000), (4, 16, 64), (16, 700), (8, 100, 900), (1, 8, 64)
+    for rows, (points, outputs), splits, columns, threads, channels in itertools.product(
+        (1, 13, 28, 200, 5000), ((4, 3), (16, 9), (64, 27), (216, 64)), (1, 4), (8, 100, 900), (1, 2, 7), (16, 700)
     ):
-        block, panel_block, panel_blocks = winograd._blocks(rows, points, depth, columns, pieces, info)
+        problem = SimpleNamespace(ci=channels, co=columns)
+        shape = (rows, points, outputs, splits, columns)
+        cuts = list(winograd._ways(problem, shape, info, threads, winograd._PANEL_BLOCKS))
+        assert cuts
         panels = -(-columns // info["nr"])
-        assert 1 <= block <= rows
-        assert (panel_blocks - 1) * panel_block < panels <= panel_blocks * panel_block
+        for cut in cuts:
+            assert 1 <= cut.block <= rows
+            assert (cut.blocks - 1) * cut.block < rows <= cut.blocks * cut.block
+            assert (cut.panel_blocks - 1) * cut.panel_block < panels <= cut.panel_blocks * cut.panel_block
+            assert 1 <= cut.span <= winograd._chunks(splits * channels, points)[0]
+            assert cut.work > 0
+
+
+def test_depth_in_chunks_and_blocks_of_panels_agrees_with_direct():
+    """So deep that not all chunks' points fit at once: sums of several panels wait between them."""
+    rng = np.random.default_rng(0)
+    data = rng.standard_normal((1, 9, 9, 9, 600), dtype=np.float32)
+    filter = rng.standard_normal((4, 4, 4, 600, 40), dtype=np.float32)
+    got = convt.conv_transpose(data, filter, algorithm="winograd", strides=2, pads_begin=1, pads_end=1)
+    want = convt.conv_transpose(data, filter, algorithm="direct", strides=2, pads_begin=1, pads_end=1)
+    np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("channels", [1, 2, 20])
+def test_inputs_whose_next_windows_are_not_ahead(channels):
+    """Reversed and broadcast axes, and a depth of one: what tiles ask for ahead is found from strides and depth."""
+    data, filter, _ = arrays((2, 40, 40, channels), (4, 4), 24)
+    for view in (data, data[:, ::-1], data[:, :, ::-1], np.broadcast_to(data[:, :, :1], data.shape), data[:, :, ::3]):
+        got = convt.conv_transpose(view, filter, algorithm="winograd", strides=2)
+        want = convt.conv_transpose(np.ascontiguousarray(view), filter, algorithm="direct", strides=2)
+        np.testing.assert_allclose(got, want, atol=2e-5 * np.abs(want).max())
 
 
 @each_isa

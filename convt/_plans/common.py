@@ -1,5 +1,6 @@
 """What algorithms share: axes cut into phases and runs, the cost of tiles, tables of taps and of outputs."""
 
+import heapq
 import itertools
 
 import numpy as np
@@ -7,6 +8,8 @@ import numpy as np
 from .. import _core, _phases
 
 MAX_SUMS = 1 << 20  # bytes of sums a task may keep between depth chunks
+
+EVEN = 64  # so many tasks of a thread even out anyhow
 
 # Above this many classes the tables outweigh what choosing well could save.
 MANY_CLASSES = 4096
@@ -38,6 +41,15 @@ def tile_cost(rows, columns, depth, info):
 def gather_cost(rows, depth, taps, info):
     """Cycles to pack rows: a load and a store per vector, and some work per tap of a row."""
     return rows * (2.0 * depth / info["vl"] + 2.0 * taps)
+
+
+def makespan(tasks, threads):
+    """When the last thread is done with tasks, (cycles, how many) each, taken in turn by the first that is free."""
+    busy = [0.0] * threads
+    for work, count in tasks:
+        for _ in range(count):
+            heapq.heapreplace(busy, busy[0] + work)
+    return max(busy)
 
 
 def weights_cost(count, times, info):

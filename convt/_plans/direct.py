@@ -4,7 +4,6 @@ The key of its weights is ``("direct", merge)``: on which axes phases that read 
 """
 
 import functools
-import heapq
 import itertools
 import math
 from dataclasses import dataclass
@@ -113,7 +112,6 @@ def classes_cost(problem, classes, info):
 
 _SHARES = (4, 5, 6, 8, 10, 12)  # tasks of a thread, at least: few are cheaper, many even out
 _HEIGHTS = (28, _MAX_BLOCK)  # the least rows of a task: low blocks spread the packing of inputs, high ones share weights
-_EVEN = 64  # so many tasks of a thread even out anyhow
 
 
 @dataclass(frozen=True)
@@ -135,14 +133,11 @@ def _splits(problem, combos, chunks, total, info):
         target = total / (share * threads)
         splits = [_split(problem, combo, n, target, height, info) for combo, n in zip(combos, chunks, strict=True)]
         tasks = sorted(((s.work, problem.groups * s.blocks * s.panel_blocks) for s in splits), reverse=True)
-        if sum(count for _, count in tasks) > _EVEN * threads:
+        if sum(count for _, count in tasks) > common.EVEN * threads:
             return splits if best is None else best[1]
-        busy = [0.0] * threads
-        for work, count in tasks:
-            for _ in range(count):
-                heapq.heapreplace(busy, busy[0] + work)
-        if best is None or max(busy) < best[0]:
-            best = max(busy), splits
+        end = common.makespan(tasks, threads)
+        if best is None or end < best[0]:
+            best = end, splits
     return best[1]
 
 

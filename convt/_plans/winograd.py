@@ -59,10 +59,13 @@ SMALL = KINDS[1:4]  # what "auto" may use: as exact as the direct sum
 LARGE = KINDS[4:]
 
 _MOST_AXES = 3
-_BLOCK_BYTES = 5 << 17
-_SUMS_BYTES = 1 << 19
-_MAX_BLOCK = 168  # tiles
+_L2_BYTES = 7 << 18  # that a task may count on
+_HEIGHTS = (1, 2, 3, 4, 6)  # register tiles of a block of tiles
+_PANEL_BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16)
+_SHARES = (1, 2, 3, 4, 6, 8)  # tasks of a thread, at least: few are cheaper, many even out
+_SHORT = 13 * _core.KC // 16
 _LEAST_WORK = 20_000  # cycles worth a task
+_FAR_BYTES = 1 << 20  # weights beyond this come from the last-level cache for every block
 
 
 def cost(problem, kinds=SMALL):
@@ -103,7 +106,6 @@ def make(problem, recipe, packed, in_strides, out_strides, kinds=SMALL, name="wi
         return direct.make(problem, recipe, packed, in_strides, out_strides)
     info = _core.kernel_info(problem.dtype)
     out_elements = [s // ITEMSIZE[problem.dtype] for s in out_strides]
-    target = total / (4 * _config.get_num_threads())
     packs = {numbers: n for n, numbers in enumerate(schemes)}
     hole = any(c.group < 0 for axis in classes for c in axis)
     plain, transformed = [], []
@@ -111,12 +113,14 @@ def make(problem, recipe, packed, in_strides, out_strides, kinds=SMALL, name="wi
         scheme = schemes.get(tuple(c.group for c in combo))
         if scheme and any(scheme):
             chosen = [g[c.group] for g, c in zip(groups, combo, strict=True)]
-            transformed.append(_class(problem, combo, chosen, scheme, packs, out_elements, info, target))
+            transformed.append((combo, chosen, [KINDS[kind] for kind in scheme]))
         elif scheme:
             plain.append(combo)
-    transformed.sort(key=lambda spec: -spec["work"])
     plain = direct.tables(problem, groups, plain, packs, out_elements, total, info)
-    return _core.WinogradPlan(name, problem, recipe(key), in_strides, out_strides, hole, plain, transformed), key
+    cuts = _cuts(problem, transformed, plain, total, info)
+    specs = [_class(problem, *c, cut, packs, out_elements, info) for c, cut in zip(transformed, cuts, strict=True)]
+    specs.sort(key=lambda spec: -spec["work"])
+    return _core.WinogradPlan(name, problem, recipe(key), in_strides, out_strides, hole, plain, specs), key
 
 
 @functools.lru_cache(maxsize=256)
@@ -140,7 +144,7 @@ def _choice(problem, kinds, isa):
             if min(numbers) < 0:
                 continue
             offsets = [g[n].offsets for g, n in zip(groups, numbers, strict=True)]
-            cost, scheme = min(_schemes(problem, combo, offsets, kinds, info), default=(math.inf, None))
+            cost, scheme = min(_schemes(problem, combo, offsets, kinds), default=(math.inf, None))
             plain = direct.classes_cost(problem, [[c] for c in combo], info)
             total += min(cost, plain)
             schemes[numbers] = scheme if cost < plain else (0,) * rank
@@ -154,7 +158,7 @@ def _choice(problem, kinds, isa):
     return best
 
 
-def _schemes(problem, combo, offsets, kinds, info):
+def _schemes(problem, combo, offsets, kinds):
     """The ways to transform a class that are worth a look, as (cost, kind of each axis)."""
     axes = []
     for c, offs in zip(combo, offsets, strict=True):
@@ -165,65 +169,130 @@ def _schemes(problem, combo, offsets, kinds, info):
         axes.append([PLAIN, *sorted(fits, key=lambda t: (products(t), -t.points))[:1]])  # four points are more exact than three
     for scheme in itertools.product(*axes):
         if 0 < sum(t is not PLAIN for t in scheme) <= _MOST_AXES:
-            yield _class_cost(problem, combo, offsets, scheme, info), tuple(t.kind for t in scheme)
+            yield _class_cost(problem, combo, offsets, scheme), tuple(t.kind for t in scheme)
 
 
-def _sizes(problem, combo, offsets, scheme):
-    """(tiles per axis, tiles, points of a tile, windows that are summed, columns) of a class."""
-    tiles = [-(-c.count // t.outputs) for c, t in zip(combo, scheme, strict=True)]
-    points = math.prod(t.points for t in scheme)
+def _shape(problem, combo, offsets, scheme):
+    """What a class costs depends on: (tiles, points and outputs of a tile, windows that are summed, columns)."""
+    rows = problem.batch * math.prod(-(-c.count // t.outputs) for c, t in zip(combo, scheme, strict=True))
+    points, outputs = math.prod(t.points for t in scheme), math.prod(t.outputs for t in scheme)
     splits = math.prod(-(-len(offs) // t.taps) for offs, t in zip(offsets, scheme, strict=True))
-    columns = problem.co * math.prod(len(c.first_out) for c in combo)
-    return tiles, problem.batch * math.prod(tiles), points, splits, columns
+    return rows, points, outputs, splits, problem.co * math.prod(len(c.first_out) for c in combo)
 
 
-def _class_cost(problem, combo, offsets, scheme, info):
-    """Cycles: the GEMMs, the transforms, and weights that come from beyond the caches once per block."""
-    _, rows, points, splits, columns = _sizes(problem, combo, offsets, scheme)
+def _class_cost(problem, combo, offsets, scheme):
+    """Cycles of a class cut as is cheapest."""
+    return _least_cost(problem, _shape(problem, combo, offsets, scheme), _core.isa())
+
+
+@functools.lru_cache(maxsize=256)
+def _least_cost(problem, shape, isa):
+    cuts = _ways(problem, shape, _core.kernel_info(problem.dtype), 1, (1,))
+    return min(cut.work * cut.tasks for cut in cuts) * problem.groups
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """How a class is cut into tasks."""
+
+    block: int  # tiles of a task
+    blocks: int
+    panel_block: int  # panels of a task
+    panel_blocks: int
+    span: int  # depth chunks transformed at once
+    work: float  # cycles of a task
+
+    @property
+    def tasks(self):
+        return self.blocks * self.panel_blocks
+
+
+def _ways(problem, shape, info, threads, panel_blocks):
+    """The ways to cut a class that are worth a look."""
+    rows, points, _, splits, columns = shape
+    depth, nr, size = splits * problem.ci, info["nr"], info["t_size"]
+    high, panels = info["mr"][-1], -(-columns // nr)
+    chunks, step = _chunks(depth, points)
+    ways = {}
+    for height in _HEIGHTS:
+        fewest = -(-rows // (high * height))
+        for blocks in {fewest, -(-fewest // threads) * threads}:
+            block = -(-rows // blocks)
+            # What is used again for every panel stays in L2, with a panel's weights and sums passing by; else points
+            # are made a depth chunk at a time, and the sums of all panels wait in between.
+            space = _L2_BYTES // (size * points)
+            space = max(space - depth * nr, space // 2)
+            span, least = chunks, 1
+            if block * (depth + nr) > space:
+                span, least = 1, -(-panels * nr * block // max(space - block * step, nr * block))
+                if height > 1 and block * (step + nr) > space:
+                    continue
+            for n in {max(least, n) for n in panel_blocks if n <= panels}:
+                panel_block = -(-panels // n)
+                cut = block, -(-rows // block), panel_block, -(-panels // panel_block), span
+                ways[cut] = _Cut(*cut, _work(problem, shape, block, panel_block, info))
+    return ways.values()
+
+
+def _work(problem, shape, block, panel_block, info):
+    """Cycles of a task: its GEMMs, the weights they wait for, the transforms."""
+    _, points, outputs, splits, columns = shape
+    far = points * splits * problem.ci * columns * info["e_size"] > _FAR_BYTES
+    stored = block * outputs * columns * info["t_size"]
+    columns = min(columns, panel_block * info["nr"])
     depth = splits * problem.ci
-    block, _, panel_blocks = _blocks(rows, points, depth, columns, 1, info)
-    outputs = math.prod(t.outputs for t in scheme)
-    vectors = lambda n: -(-n // info["vl"])  # noqa: E731
-    panels, high = -(-columns // info["nr"]), info["mr"][-1]
-    gemm = points * (common.tile_cost(rows, columns, depth, info) + panels * -(-rows // high) * 60)
-    read = rows * splits * (vectors(problem.ci) * 3.5 * points + 100 + 8 * points) * panel_blocks
-    write = rows * (vectors(columns) * (2.5 * points + 2.5 * outputs) + panels * (100 + 6 * outputs))
-    weights = common.weights_cost(points * depth * columns, -(-rows // block), info)
-    return (gemm + read + write + weights + 500) * problem.groups
+    size, vectors = info["t_size"], lambda n: -(-n // info["vl"])
+    tiles = -(-block // info["mr"][-1])
+    gemm = points * (common.tile_cost(block, columns, depth, info) + panel_block * tiles * _chunks(depth, points)[0] * 60)
+    if far:
+        bytes = points * depth * columns * info["e_size"]
+        gemm = max(gemm, bytes / 8) + bytes / 40
+    calls = 1 if points <= 36 else 3  # with three axes a tile is transformed in several goes
+    read = block * splits * (vectors(problem.ci) * 3.5 * points + 100 + 8 * points * calls)
+    write = block * (vectors(columns) * (2.5 * points + 2.5 * outputs) + panel_block * (100 + 6 * outputs * calls))
+    if problem.co % info["vl"] and stored > _L2_BYTES:  # lines that several panels write to are fetched again
+        write += block * outputs * columns * size / 8
+    return gemm + read + write + 500
 
 
-def _blocks(rows, points, depth, columns, pieces, info):
-    """(tiles of a block, panels of a task, blocks of panels) so that there are at least so many tasks, about."""
-    size, nr = info["t_size"], info["nr"]
-    high = info["mr"][nr // info["vl"]]
-    panels = -(-columns // nr)
-    kc = min(depth, _core.KC)
-    most = _BLOCK_BYTES // (points * kc * size)
-    most = min(rows, max(high, min(_MAX_BLOCK, most // high * high)))
-    for least_rows, least_panels in ((2 * high, 4), (high, 2), (high, 1)):  # splitting has its price: transforms are redone
-        blocks = max(-(-rows // most), min(pieces, rows // least_rows))
-        block = -(-rows // blocks)
-        blocks = -(-rows // block)
-        panel_block = panels
-        if depth > kc:
-            panel_block = min(panels, max(1, _SUMS_BYTES // (points * block * nr * size)))
-        panel_block = min(panel_block, max(min(least_panels, panels), -(-panels * blocks // pieces)))
-        panel_blocks = -(-panels // panel_block)
-        if blocks * panel_blocks >= pieces:
+def _cuts(problem, classes, plain, total, info):
+    """A `_Cut` for each class: of a few ways to cut them all, the one after which the last thread is done first.
+    ``plain`` are the classes of `direct`, which come before."""
+    threads = _config.get_num_threads()
+    ways = []
+    for combo, chosen, scheme in classes:
+        shape = _shape(problem, combo, [g.offsets for g in chosen], scheme)
+        found = _ways(problem, shape, info, threads, _PANEL_BLOCKS)
+        ways.append(sorted(found, key=lambda cut: cut.work * -(-problem.groups * cut.tasks // threads)))
+    first = [(spec["work"], problem.groups * spec["blocks"] * spec["panel_blocks"]) for spec in plain]
+    best = None
+    for share in _SHARES:
+        target = max(total / (share * threads), _LEAST_WORK)
+        cuts = [next((c for c in each if c.work <= target), min(each, key=lambda c: c.work)) for each in ways]
+        tasks = first + sorted(((c.work, problem.groups * c.tasks) for c in cuts), reverse=True)
+        if best is not None and sum(n for _, n in tasks) > common.EVEN * threads:
             break
-    return block, -(-panels // panel_blocks), panel_blocks
+        end = common.makespan(tasks, threads)
+        if best is None or end < 1.005 * best[0]:
+            best = min(end, best[0] if best else end), cuts
+    return best[1]
 
 
-def _class(problem, combo, chosen, scheme, packs, out_elements, info, target):
+def _chunks(depth, points):
+    """(number, depth) of the chunks of a depth: where there are several, short ones for the points of two axes and more,
+    whose sums add up to larger errors."""
+    count = -(-depth // _core.KC)
+    if count > 1 and points > 6:
+        count = -(-depth // _SHORT)
+    return count, -(-depth // count)
+
+
+def _class(problem, combo, chosen, scheme, cut, packs, out_elements, info):
     """The tables of a transformed class for WinogradPlan."""
     pack = packs[tuple(c.group for c in combo)]
-    scheme = [KINDS[kind] for kind in scheme]
     offsets = [g.offsets for g in chosen]
-    tiles, rows, points, splits, columns = _sizes(problem, combo, offsets, scheme)
+    rows, points, _, splits, _ = _shape(problem, combo, offsets, scheme)
     depth = splits * problem.ci
-    work = _class_cost(problem, combo, offsets, scheme, info) / problem.groups
-    pieces = max(1, math.ceil(min(work / max(target, 1.0), work / _LEAST_WORK)))
-    block, panel_block, panel_blocks = _blocks(rows, points, depth, columns, pieces, info)
     panels, piece_table = direct.columns(problem, combo, out_elements, info)
     windows = [
         [c.start - offs[0] - n * t.taps - (t.taps - 1) for n in range(-(-len(offs) // t.taps))]
@@ -234,27 +303,26 @@ def _class(problem, combo, chosen, scheme, packs, out_elements, info, target):
     active = [(ax, t.points, t.kind) for ax, t in enumerate(scheme) if t is not PLAIN]
     places = list(itertools.product(*(range(t.outputs) for t in scheme)))
     steps = [s * out if t is not PLAIN else 0 for s, out, t in zip(problem.strides, out_elements[1:-1], scheme, strict=True)]
-    chunks = -(-depth // _core.KC)
-    step = -(-depth // chunks)
+    _, step = _chunks(depth, points)
     return {
-        "tiles": tiles,
+        "tiles": [-(-c.count // t.outputs) for c, t in zip(combo, scheme, strict=True)],
         "outputs": [t.outputs for t in scheme],
         "out_j": places,
         "out_at": [sum(j * step for j, step in zip(place, steps, strict=True)) for place in places],
         "axes": [(-1, 1, 0)] * (3 - len(active)) + active,
         "rows": rows,
-        "block": block,
-        "blocks": -(-rows // block),
+        "block": cut.block,
+        "blocks": cut.blocks,
         "split_in": list(itertools.product(*windows)),
         "chunks": [(k, min(step, depth - k)) for k in range(0, depth, step)],
+        "span": cut.span,
         "panels": panels,
         "pieces": piece_table,
-        "panel_block": panel_block,
-        "panel_blocks": panel_blocks,
-        "together": 1 if points <= 16 else rows,
+        "panel_block": cut.panel_block,
+        "panel_blocks": cut.panel_blocks,
         "inner": [(max(lo for lo, _ in c.valid), min(hi for _, hi in c.valid)) for c in combo],
         "pack": pack,
-        "work": work / (-(-rows // block) * panel_blocks),
+        "work": cut.work,
     }
 
 
