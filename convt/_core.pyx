@@ -61,9 +61,11 @@ cdef extern from "convt_kernels.h" nogil:
         int nv
         const void *a
         const void *b
+        Py_ssize_t lda
         const void *init
         Py_ssize_t init_ld
         void **rows
+        Py_ssize_t at
         int cols
         const convt_act *act
         int stream
@@ -186,6 +188,7 @@ cdef enum:
     GRABS = 32  # shares of a thread's tasks
     HUGE_BYTES = 1 << 21  # of a huge page
     FAR_BYTES = 1 << 19  # weights beyond this do not stay in the second-level cache
+    NEAR_BYTES = 1 << 18  # a task's weights up to this do beside its rows
 
 cdef enum:
     FINITE_BYTES = 1 << 16  # that a thread looks at in one go

@@ -12,6 +12,9 @@ cdef struct DirectClass:
     int64_t nchunks
     int64_t *chunks       # [nchunks][3]: first depth of the class, depth, first depth of the panel
     int64_t span          # how many of them are packed at once
+    bint straight         # rows lie in the input as the GEMM wants them, one distance apart: they are not packed
+    int64_t first_in      # where row 0 of group 0 is there
+    int64_t lda           # between rows, packed or not
     # columns
     int64_t npanels, panel_block, panel_blocks
     int64_t *panels       # [npanels][5]: columns, adjacent in the output?, its offset, first piece, one past the last
@@ -27,7 +30,7 @@ cdef class DirectPlan(Plan):
     cdef int64_t direct_tasks  # those of these classes: plans that build on this one may have more
     cdef list keep  # the tables that the structures point into
     cdef object structures
-    cdef int64_t max_block, max_span, max_sums
+    cdef int64_t max_block, max_packed, max_sums
 
     def __init__(self, problem, PackRecipe recipe, in_strides, out_strides, hole, classes):
         self.algorithm = "direct"
@@ -53,7 +56,10 @@ cdef class DirectPlan(Plan):
             task += c.ntasks
             self.max_block = max(self.max_block, c.block)
             c.span = spec["span"]
-            self.max_span = max(self.max_span, min(c.span, c.nchunks))
+            c.straight = self.lies_straight(c)
+            if not c.straight:
+                c.lda = CONVT_LDA
+                self.max_packed = max(self.max_packed, c.block * min(c.span, c.nchunks))
             if c.nchunks > 1:
                 self.max_sums = max(self.max_sums, 1 if c.span >= c.nchunks else c.panel_block)
         self.tasks = self.direct_tasks = task
@@ -65,9 +71,29 @@ cdef class DirectPlan(Plan):
         self.keep.append(t)
         return t.p
 
+    cdef bint lies_straight(self, DirectClass *c) noexcept:
+        """Whether the rows of A lie in the input as they are: a single tap of adjacent channels, inside at every row, and rows
+        one distance apart across all axes. Sets ``first_in`` and ``lda``."""
+        cdef int64_t ax, count, stride, rows = 1
+        if c.ntaps != 1 or self.in_c != 1 or self.k.s_size != self.k.e_size or self.ci % self.k.kstep:
+            return False
+        c.first_in = c.lda = 0
+        for ax in range(self.nd - 1, -2, -1):
+            count, stride = (c.count[ax], self.in_stride.p[ax]) if ax >= 0 else (self.batch, self.in_n)
+            if ax >= 0:
+                if c.tap_in[ax] < 0 or c.tap_in[ax] + count > self.in_size.p[ax]:
+                    return False
+                c.first_in += c.tap_in[ax] * stride
+            if rows == 1:
+                c.lda = stride
+            elif count > 1 and stride != c.lda * rows:
+                return False
+            rows *= count
+        return True
+
     cdef size_t _bytes(self):
-        cdef size_t n = _round64(self.max_span * self.max_block * CONVT_LDA * self.k.e_size)  # A
-        n += _round64(self.max_block * sizeof(int64_t))  # output offset of each row
+        cdef size_t n = _round64(self.max_packed * CONVT_LDA * self.k.e_size)  # A
+        n += 2 * _round64(self.max_block * sizeof(void *))  # where each row goes in the output, and in the sums
         n += _round64(self.max_block * self.nd * sizeof(int64_t))  # its coordinates
         n += _round64(self.max_block)  # whether some phase is outside the window there
         n += _round64(MOST_ROWS * self.k.nr * self.k.t_size)  # a tile on its way to the store
@@ -81,9 +107,11 @@ cdef class DirectPlan(Plan):
         self.place(task, &c, &group, &m0, &m, &p0, &p1)
 
         cdef char *a = ws
-        ws += _round64(self.max_span * self.max_block * CONVT_LDA * k.e_size)
-        cdef int64_t *offset = <int64_t *>ws
-        ws += _round64(self.max_block * sizeof(int64_t))
+        ws += _round64(self.max_packed * CONVT_LDA * k.e_size)
+        cdef void **to = <void **>ws
+        ws += _round64(self.max_block * sizeof(void *))
+        cdef void **lines = <void **>ws
+        ws += _round64(self.max_block * sizeof(void *))
         cdef int64_t *coords = <int64_t *>ws
         ws += _round64(self.max_block * self.nd * sizeof(int64_t))
         cdef char *edge = ws
@@ -92,82 +120,94 @@ cdef class DirectPlan(Plan):
         ws += _round64(MOST_ROWS * k.nr * k.t_size)
         cdef char *sums = ws
 
-        cdef bint edges = self.locate(c, m0, m, offset, coords, edge)
         cdef char *src = call.src + group * self.ci * self.in_c * k.s_size
         cdef char *dst = call.dst + group * self.co * self.out_c * k.s_size
         cdef char *weights = call.weights + c.pack.weights + group * c.pack.group_weights
         cdef char *bias = call.bias + c.pack.bias + group * c.pack.group_bias
+        cdef bint edges = self.locate(c, m0, m, dst, to, coords, edge)
 
-        cdef int64_t stride_a = self.max_block * CONVT_LDA * k.e_size, stride_sums = self.max_block * k.nr * k.t_size
-        cdef int64_t start, end, chunk, p, tiles, i, r0, r1, r
+        cdef int64_t stride_a = c.block * CONVT_LDA * k.e_size, stride_sums = self.max_block * k.nr
+        cdef int64_t start, end, chunk, p, strips, strip, s0, s1, tiles, i, r0, r1, r, part, steps
         cdef int64_t *ch
         cdef int64_t *panel
-        cdef char *part
         cdef bint inside
         cdef bint fast = k.direct_store and self.out_c == 1 and self.act.code <= CONVT_LEAKY
-        cdef void *rows[MOST_ROWS]
+        cdef int64_t most = k.mr[k.nr // k.vl]
+        cdef void *window[MOST_ROWS]
+        for r in range(most):
+            window[r] = scratch + r * k.nr * k.t_size
+        for r in range(m if c.nchunks > 1 else 0):
+            lines[r] = sums + r * k.nr * k.t_size
         cdef convt_tile t
-        t.rows = rows
+        t.lda = c.lda
+        cdef char *data = src + (c.first_in + m0 * t.lda) * k.s_size  # where straight
         # While this task multiplies, what comes next is fetched into the second-level cache: the next task's input, a
         # little with every tile, and weights, where they are too many to stay there.
         cdef bint far = c.pack.group_weights > FAR_BYTES
         cdef int64_t input_step
         cdef const char *next_input = self.next_input(task, call, &input_step)
+        # Few weights are multiplied with one tile's rows after the other, so that an output row is written in one go; of
+        # many, each panel with all rows, so that it is read once.
+        strips = 1
+        if (p1 - p0) * k.nr * c.pack.depth * k.e_size <= NEAR_BYTES:
+            strips = (m + most - 1) // most
         end = 0
         while end < c.nchunks:
             start, end = end, min(c.nchunks, end + c.span)
-            for chunk in range(start, end):
+            for chunk in range(start, start if c.straight else end):
                 ch = c.chunks + 3 * chunk
                 self.pack_rows(c, ch[0], ch[1], m0, m, coords, src, a + (chunk - start) * stride_a)
-            for p in range(p0, p1):
-                panel = c.panels + 5 * p
-                t.nv = <int>((panel[0] + k.vl - 1) // k.vl)
-                t.cols = <int>panel[0]
-                tiles = (m + k.mr[t.nv] - 1) // k.mr[t.nv]
-                part = sums + (p - p0 if c.span < c.nchunks else 0) * stride_sums
-                for chunk in range(start, end):
-                    ch = c.chunks + 3 * chunk
-                    t.kc = <int>ch[1]
-                    t.b = weights + (p * k.nr * c.pack.depth + ch[2] * t.nv * k.vl) * k.e_size
-                    for i in range(tiles):
-                        r0, r1 = i * m // tiles, (i + 1) * m // tiles
-                        t.a = a + (chunk - start) * stride_a + r0 * CONVT_LDA * k.e_size
-                        if far and i % 2 == 0:
-                            t.ahead_step = min(64, (4 * k.kstep * t.nv * k.vl * k.e_size + tiles - 1) // tiles)
-                            t.ahead = <const char *>t.b + (t.kc * t.nv * k.vl * k.e_size
-                                                           + i // 2 * t.ahead_step * (t.kc // (2 * k.kstep)))
-                        else:
-                            t.ahead, t.ahead_step = next_input, input_step
-                            next_input += input_step * (t.kc // (2 * k.kstep))
-                        if chunk:
-                            t.init = part + r0 * k.nr * k.t_size
-                            t.init_ld = k.nr
-                        else:
-                            t.init = bias + p * k.nr * k.t_size
-                            t.init_ld = 0
-                        t.act = &self.none
-                        t.stream = 0
-                        if chunk < c.nchunks - 1:
-                            for r in range(r0, r1):
-                                rows[r - r0] = part + r * k.nr * k.t_size
-                            k.tile(<int>(r1 - r0), &t)
-                            continue
-                        inside = True
-                        if edges:
-                            for r in range(r0, r1):
-                                if edge[r]:
-                                    inside = False
-                        if fast and panel[1] and inside:
-                            t.act = &self.act
-                            t.stream = self.streamed and not (<size_t>(dst + panel[2] * k.s_size)) % self.streamed
-                            for r in range(r0, r1):
-                                rows[r - r0] = dst + (offset[r] + panel[2]) * k.s_size
-                            k.tile(<int>(r1 - r0), &t)
-                        else:
-                            for r in range(r0, r1):
-                                rows[r - r0] = scratch + (r - r0) * k.nr * k.t_size
-                            k.tile(<int>(r1 - r0), &t)
-                            self.store_pieces(c, panel, r0, r1, offset, coords, inside, scratch, dst)
+            s1 = 0
+            for strip in range(strips):
+                s0, s1 = s1, (strip + 1) * m // strips
+                for p in range(p0, p1):
+                    panel = c.panels + 5 * p
+                    t.nv = 1 + (panel[0] > k.vl)
+                    t.cols = <int>panel[0]
+                    tiles = 1 if s1 - s0 <= k.mr[t.nv] else (s1 - s0 + k.mr[t.nv] - 1) // k.mr[t.nv]
+                    part = (p - p0 if c.span < c.nchunks else 0) * stride_sums
+                    for chunk in range(start, end):
+                        ch = c.chunks + 3 * chunk
+                        t.kc = <int>ch[1]
+                        t.b = weights + (p * k.nr * c.pack.depth + ch[2] * t.nv * k.vl) * k.e_size
+                        steps = t.kc // (2 * k.kstep)
+                        r1 = s0
+                        for i in range(tiles):
+                            r0, r1 = r1, s1 if i == tiles - 1 else s0 + (i + 1) * (s1 - s0) // tiles
+                            t.a = (data + ch[0] * k.e_size if c.straight else a + (chunk - start) * stride_a)
+                            t.a = <char *>t.a + r0 * t.lda * k.e_size
+                            if far and i % 2 == 0:
+                                t.ahead_step = min(64, (4 * k.kstep * t.nv * k.vl * k.e_size + tiles - 1) // tiles)
+                                t.ahead = <const char *>t.b + (t.kc * t.nv * k.vl * k.e_size + i // 2 * t.ahead_step * steps)
+                            else:
+                                t.ahead, t.ahead_step = next_input, input_step
+                                next_input += input_step * steps
+                            if chunk:
+                                t.init = sums + (part + r0 * k.nr) * k.t_size
+                                t.init_ld = k.nr
+                            else:
+                                t.init = bias + p * k.nr * k.t_size
+                                t.init_ld = 0
+                            t.act = &self.none
+                            t.stream = 0
+                            if chunk < c.nchunks - 1:
+                                t.rows, t.at = lines + r0, part
+                                k.tile(<int>(r1 - r0), &t)
+                                continue
+                            inside = True
+                            if edges:
+                                for r in range(r0, r1):
+                                    if edge[r]:
+                                        inside = False
+                            if fast and panel[1] and inside:
+                                t.act = &self.act
+                                t.stream = self.streamed and not <size_t>(dst + panel[2] * k.s_size) & (self.streamed - 1)
+                                t.rows, t.at = to + r0, panel[2]
+                                k.tile(<int>(r1 - r0), &t)
+                            else:
+                                t.rows, t.at = window, 0
+                                k.tile(<int>(r1 - r0), &t)
+                                self.store_pieces(c, panel, r0, r1, to, coords, inside, scratch)
         if self.streamed:
             k.fence()
 
@@ -220,9 +260,9 @@ cdef class DirectPlan(Plan):
             at += (c.tap_in[ax] + j) * self.in_stride.p[ax]
         return call.src + (at + m0 * self.in_n) * self.k.s_size
 
-    cdef bint locate(self, DirectClass *c, int64_t m0, int64_t m, int64_t *offset, int64_t *coords,
+    cdef bint locate(self, DirectClass *c, int64_t m0, int64_t m, char *dst, void **to, int64_t *coords,
                      char *edge) noexcept nogil:
-        """For each row of the block: its coordinates, output offset, and whether some phase is outside there.
+        """For each row of the block: its coordinates, place in the output, and whether some phase is outside there.
 
         Returns whether that is so anywhere.
         """
@@ -246,7 +286,7 @@ cdef class DirectPlan(Plan):
                     coords[(row + i) * nd + ax] = j[ax]
             for i in range(n):
                 coords[(row + i) * nd + x] = j[x] + i
-                offset[row + i] = at + step * i
+                to[row + i] = dst + (at + step * i) * self.k.s_size
                 edge[row + i] = outside
             if j[x] < c.inner[2 * x] or j[x] + n > c.inner[2 * x + 1]:
                 outside = True
@@ -315,8 +355,8 @@ cdef class DirectPlan(Plan):
                 depth += last - first
             row += run
 
-    cdef void store_pieces(self, DirectClass *c, int64_t *panel, int64_t r0, int64_t r1, int64_t *offset,
-                           int64_t *coords, bint inside, char *scratch, char *dst) noexcept nogil:
+    cdef void store_pieces(self, DirectClass *c, int64_t *panel, int64_t r0, int64_t r1, void **to, int64_t *coords,
+                           bint inside, char *scratch) noexcept nogil:
         """Round a finished tile into the output, phase by phase, where the phase is inside the window."""
         cdef const convt_kernels *k = self.k
         cdef int64_t width = 3 + 2 * self.nd, r, ax, n, j
@@ -325,7 +365,7 @@ cdef class DirectPlan(Plan):
         cdef bint valid
         if inside and panel[1]:
             for r in range(r0, r1):
-                rows[r - r0] = dst + (offset[r] + panel[2]) * k.s_size
+                rows[r - r0] = <char *>to[r] + panel[2] * k.s_size
             k.store(rows, self.out_c, scratch, k.nr, <int>(r1 - r0), <int>panel[0], &self.act)
             return
         for n in range(panel[3], panel[4]):
@@ -337,5 +377,5 @@ cdef class DirectPlan(Plan):
                         j = coords[r * self.nd + ax]
                         if j < piece[3 + 2 * ax] or j >= piece[4 + 2 * ax]:
                             valid = False
-                rows[r - r0] = dst + (offset[r] + piece[2]) * k.s_size if valid else NULL
+                rows[r - r0] = <char *>to[r] + piece[2] * k.s_size if valid else NULL
             k.store(rows, self.out_c, scratch + piece[0] * k.t_size, k.nr, <int>(r1 - r0), <int>piece[1], &self.act)

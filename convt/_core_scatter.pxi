@@ -154,6 +154,7 @@ cdef class ScatterPlan(Plan):
             else:
                 (<float *>zeros)[i] = -0.0
         t.rows = rows
+        t.lda, t.at = CONVT_LDA, 0
         t.act = &self.none
         t.stream = 0
         t.ahead, t.ahead_step = src, 0

@@ -152,6 +152,7 @@ cdef class WinogradPlan(DirectPlan):
         cdef void *rows[MOST_ROWS]
         cdef convt_tile t
         t.rows = rows
+        t.lda, t.at = CONVT_LDA, 0
         t.act = &self.none
         t.stream = 0
         while end < c.nchunks:

@@ -4,26 +4,73 @@
  *   BV, B_LOAD, A_SET, MUL_ADD   a vector of B, its load, the broadcast of A, the multiply-add
  *   FN(name)           the name with a suffix of its own
  */
-INLINE void FN(tile_step)(const int mr, const int nv, V acc[][TILE_NV], const E *a, const E *b)
+/* Where the loop over depth is: two starts of A's rows, B, and what is asked for. */
+typedef struct {
+    const char *a[2];
+    ptrdiff_t ld, ld3, ld5; /* bytes between rows, and those of three and five */
+    const E *b;
+    const char *ahead;
+    ptrdiff_t ahead_step;
+} FN(tile_place);
+
+/* The element of row m that is k steps ahead: an address takes one register, and another 1, 2 or 4 times. */
+INLINE const E *FN(tile_a)(const int m, const FN(tile_place) *p, const int k)
+{
+    const int r = m % 7;
+    return (const E *)(p->a[m / 7] + (r == 3 ? p->ld3 : r == 5 ? p->ld5 : r == 6 ? 2 * p->ld3 : r * p->ld)) + k * KSTEP;
+}
+
+INLINE void FN(tile_step)(const int mr, const int nv, V acc[][TILE_NV], const FN(tile_place) *p, const int k)
 {
     BV bv[TILE_NV];
 #pragma GCC unroll 2
     for (int v = 0; v < nv; v++)
-        bv[v] = B_LOAD(b + v * VL * KSTEP);
+        bv[v] = B_LOAD(p->b + (k * nv + v) * VL * KSTEP);
 #pragma GCC unroll 14
     for (int m = 0; m < mr; m++) {
-        const BV av = A_SET(a + m * CONVT_LDA);
+        const BV av = A_SET(FN(tile_a)(m, p, k));
 #pragma GCC unroll 2
         for (int v = 0; v < nv; v++)
             acc[m][v] = MUL_ADD(av, bv[v], acc[m][v]);
     }
 }
 
+/* Makes the compiler forget what it knows of a value, which it would else keep in more registers than there are. */
+#define FORGET(x) __asm__("" : "+r"(x))
+
+/* So many times two steps of depth; with `rows`, each asks for one that will be written, `at` bytes on. */
+INLINE void FN(tile_steps)(const int mr, const int nv, V acc[][TILE_NV], FN(tile_place) *p, const char *const *rows,
+                           ptrdiff_t at, const int ask, int count)
+{
+    for (; count > 0; count--) {
+        FORGET(p->a[0]);
+        FORGET(p->ld);
+        if (mr > 6)
+            FORGET(p->ld3);
+        if (mr > 7)
+            FORGET(p->a[1]);
+        __builtin_prefetch(p->ahead, 0, 2);
+        p->ahead += p->ahead_step;
+        if (ask) {
+            const char *row = *rows++ + at;
+#pragma GCC unroll 2
+            for (int v = 0; v < nv; v++)
+                __builtin_prefetch(row + v * VL * sizeof(T), 1);
+        }
+        FN(tile_step)(mr, nv, acc, p, 0);
+        FN(tile_step)(mr, nv, acc, p, 1);
+        p->a[0] += 2 * KSTEP * sizeof(E);
+        p->a[1] += 2 * KSTEP * sizeof(E);
+        p->b += 2 * nv * VL * KSTEP;
+    }
+}
+
 INLINE void FN(tile_mn)(const int mr, const int nv, const convt_tile *t)
 {
     V acc[14][TILE_NV];
-    const E *a = t->a, *b = t->b;
     const T *init = t->init;
+    const ptrdiff_t ld = t->lda * (ptrdiff_t)sizeof(E);
+    FN(tile_place) p = {{t->a, (const char *)t->a + 7 * ld}, ld, 3 * ld, 5 * ld, t->b, t->ahead, t->ahead_step};
 #pragma GCC unroll 14
     for (int m = 0; m < mr; m++)
 #pragma GCC unroll 2
@@ -31,25 +78,11 @@ INLINE void FN(tile_mn)(const int mr, const int nv, const convt_tile *t)
             acc[m][v] = V_(set1)(-0.0f); /* the sum of nothing that keeps the sign of zero */
 
     /* Where the results go is asked for too, a row at a time, and is in the cache when the sums are done. */
-    const void *nothing = a;
-    const void *const *asked = t->stream ? &nothing : (const void *const *)t->rows;
-    const int last = t->stream ? 0 : mr - 1;
-    const char *ahead = t->ahead;
-    const int kc = t->kc / KSTEP;
-    for (int k = 0; k < kc / 2; k++) {
-        __builtin_prefetch(ahead, 0, 2);
-        ahead += t->ahead_step;
-        const T *row = asked[k < last ? k : last];
-#pragma GCC unroll 2
-        for (int v = 0; v < nv; v++)
-            __builtin_prefetch(row + v * VL, 1);
-        FN(tile_step)(mr, nv, acc, a, b);
-        FN(tile_step)(mr, nv, acc, a + KSTEP, b + nv * VL * KSTEP);
-        a += 2 * KSTEP;
-        b += 2 * nv * VL * KSTEP;
-    }
+    const int kc = t->kc / KSTEP, pairs = kc / 2, asked = t->stream ? 0 : pairs < mr ? pairs : mr;
+    FN(tile_steps)(mr, nv, acc, &p, (const char *const *)t->rows, t->at * (ptrdiff_t)sizeof(T), 1, asked);
+    FN(tile_steps)(mr, nv, acc, &p, NULL, 0, 0, pairs - asked);
     if (kc % 2)
-        FN(tile_step)(mr, nv, acc, a, b);
+        FN(tile_step)(mr, nv, acc, &p, 0);
 
     /* What was summed before is added last: sums of chunks, added up, lose less than one long chain. */
 #pragma GCC unroll 14
@@ -71,21 +104,21 @@ INLINE void FN(tile_mn)(const int mr, const int nv, const convt_tile *t)
         for (int m = 0; m < mr; m++)
 #pragma GCC unroll 2
             for (int v = 0; v < nv; v++)
-                V_(stream)(rows[m] + v * VL, acc[m][v]);
+                V_(stream)(rows[m] + t->at + v * VL, acc[m][v]);
     } else if (t->cols == nv * VL) {
 #pragma GCC unroll 14
         for (int m = 0; m < mr; m++)
 #pragma GCC unroll 2
             for (int v = 0; v < nv; v++)
-                V_(store)(rows[m] + v * VL, acc[m][v]);
+                V_(store)(rows[m] + t->at + v * VL, acc[m][v]);
     } else {
         const int rest = t->cols - (nv - 1) * VL;
 #pragma GCC unroll 14
         for (int m = 0; m < mr; m++) {
 #pragma GCC unroll 2
             for (int v = 0; v < nv - 1; v++)
-                V_(store)(rows[m] + v * VL, acc[m][v]);
-            V_(storen)(rows[m] + (nv - 1) * VL, acc[m][nv - 1], rest);
+                V_(store)(rows[m] + t->at + v * VL, acc[m][v]);
+            V_(storen)(rows[m] + t->at + (nv - 1) * VL, acc[m][nv - 1], rest);
         }
     }
 }
@@ -101,6 +134,7 @@ static void (*const FN(tiles)[TILE_NV][14])(const convt_tile *) = {{TILE_ROWS(EN
 #undef ENTRY
 #undef ROWS_6
 #undef ROWS_14
+#undef FORGET
 
 static void FN(tile)(int mr, const convt_tile *t)
 {

@@ -5,7 +5,7 @@
  *     float32: S = E = T = float     float64: S = E = T = double
  *     float16: S = f16, E = T = float    bfloat16: S = bf16, E = T = float, or E = bf16 where there is a dot product
  *
- * Panels. The GEMM's A is `mr` rows of at most CONVT_KC elements E, row m at a + m * CONVT_LDA; B is kc rows of one
+ * Panels. The GEMM's A is `mr` rows of at most CONVT_KC elements E, CONVT_LDA apart where they were packed; B is kc rows of one
  * or two vectors (nb elements). Where kstep is 2 (dot product), B holds row pairs interleaved: element (k, n) at
  * ((k / 2) * nb + n) * 2 + k % 2, and kc is even.
  *
@@ -19,8 +19,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Depth of a panel, and the distance between the rows of A: a few cache lines more, so that rows at the same depth
- * fall into different L1 sets, and a constant, so that row addresses are displacements and cost no registers. */
+/* Depth of a panel, and the distance between packed rows of A: a cache line more, so that rows at the same depth fall into
+ * different L1 sets. */
 #define CONVT_KC 256
 #define CONVT_LDA (CONVT_KC + 16)
 
@@ -32,14 +32,16 @@ typedef struct {
     double a, b;
 } convt_act;
 
-/* One register tile: rows[m][0..cols) = act(A B + init), m < mr. */
+/* One register tile: rows[m][at..at + cols) = act(A B + init), m < mr. */
 typedef struct {
     int kc;                /* depth, <= CONVT_KC */
     int nv;                /* vectors in a row of B */
-    const void *a, *b;     /* panels */
+    const void *a, *b;     /* rows, and a panel */
+    ptrdiff_t lda;         /* elements between the rows of A, of any sign */
     const void *init;      /* T: added to the sums, row m at init + m * init_ld (0: the same row, the bias) */
     ptrdiff_t init_ld;
-    void *const *rows;     /* T: where row m goes */
+    void *const *rows;     /* T: row m goes to rows[m] + at */
+    ptrdiff_t at;
     int cols;              /* columns stored: more than nv - 1 vectors, at most nv */
     const convt_act *act;  /* NONE, CLIP or LEAKY; others are applied by `store` */
     int stream;            /* whole vectors may bypass the caches: every row is vector-aligned */
