@@ -171,7 +171,7 @@ def test_every_cut_covers_every_tile_once():
     for rows, (points, outputs), splits, columns, threads, channels in itertools.product(
         (1, 13, 28, 200, 5000), ((4, 3), (16, 9), (64, 27), (216, 64)), (1, 4), (8, 100, 900), (1, 2, 7), (16, 700)
     ):
-        problem = SimpleNamespace(ci=channels, co=columns)
+        problem = SimpleNamespace(groups=1, ci=channels, co=columns)
         shape = (rows, points, outputs, splits, columns)
         cuts = list(winograd._ways(problem, shape, info, threads, winograd._PANEL_BLOCKS))
         assert cuts

@@ -27,7 +27,7 @@ def axes(problem, merge, split):
 
 def tile_cost(rows, columns, depth, info):
     """Cycles to multiply ``rows`` x ``depth`` by ``depth`` x ``columns``: two multiply-adds, two loads a cycle, and no
-    tile faster than the latency of its sums."""
+    tile faster than the latency of its sums. (The unit of all costs; in use such a cycle takes about 1.4 real ones.)"""
     nr, vl = info["nr"], info["vl"]
     full, rest = divmod(columns, nr)
     cost = 0.0
@@ -38,9 +38,14 @@ def tile_cost(rows, columns, depth, info):
     return depth / info["kstep"] * cost
 
 
-def gather_cost(rows, depth, taps, info):
+def gather_cost(rows, taps, channels, info):
     """Cycles to pack rows: a load and a store per vector, and some work per tap of a row."""
-    return rows * (2.0 * depth / info["vl"] + 2.0 * taps)
+    return rows * taps * (2.8 * -(-channels // info["vl"]) + 2.5)
+
+
+def groups_cost(problem, pixels, info):
+    """Cycles that groups take beyond their own work as each comes back to the same lines of the output."""
+    return pixels * 18.0 * -(-problem.co * info["t_size"] // 64) if problem.groups > 1 else 0.0
 
 
 def makespan(tasks, threads):

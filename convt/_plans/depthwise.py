@@ -40,7 +40,7 @@ def cost(problem):
     gather = 0.0 if in_place else in_rows * 1.2 * problem.in_sizes[-1] * ci * ins * 3
     # The borders are runs of a single j, and wait for each sum.
     borders = rows * 2 * (-(-k // s) - 1) * (40 + 4 * meet * ci * k / 2)
-    return multiply + gather + borders + rows * (120 + 4 * meet * ci * k)
+    return 1.5 * (multiply + gather + borders + rows * (120 + 4 * meet * ci * k))
 
 
 def recipe(attributes, filter, bias, key):

@@ -76,10 +76,15 @@ def _choice(problem, finite, isa):
     return best
 
 
-def _multiply_cost(rows, columns, depth, info):
-    """Cycles of the tiles; low classes wait for their weights, where those are too many to stay near."""
-    waiting = common.weights_cost(columns * depth, -(-rows // _MAX_BLOCK), info)
-    return max(common.tile_cost(rows, columns, depth, info), waiting)
+def _work(problem, rows, columns, taps, info):
+    """Cycles of some rows and columns of a class: tiles, rows packed before, outputs stored after."""
+    # Low classes wait for their weights, where those are too many to stay near.
+    waiting = common.weights_cost(columns * taps * problem.ci, -(-rows // _MAX_BLOCK), info)
+    multiply = max(common.tile_cost(rows, columns, taps * problem.ci, info), waiting)
+    pack = 2 * common.gather_cost(rows, taps, problem.ci, info) if taps > 1 else 0.0  # a single tap is read in place
+    phases = columns / max(problem.co, 1)
+    store = rows * (5 * -(-columns // info["nr"]) + phases * (3 + 5 * -(-problem.co // info["vl"])))
+    return multiply + pack + store + common.groups_cost(problem, rows * phases, info) + 1000
 
 
 def _cuts(problem, finite):
@@ -103,10 +108,7 @@ def classes_cost(problem, classes, info):
         rows = problem.batch * math.prod(c.count for c in combo)
         phases = math.prod(len(c.first_out) for c in combo)
         taps = math.prod(c.tap_range[1] - c.tap_range[0] for c in combo)
-        depth = taps * problem.ci
-        total += _multiply_cost(rows, phases * problem.co, depth, info) + common.gather_cost(rows, depth, taps, info) + 200
-        if phases > 1 and problem.co % info["nr"]:  # panels of several phases are stored piece by piece
-            total += rows * 12.0 * phases / len(combo[-1].first_out)
+        total += _work(problem, rows, phases * problem.co, taps, info)
     return total * problem.groups
 
 
@@ -147,9 +149,8 @@ def _split(problem, combo, chunks, target, height, info):
     rows = problem.batch * math.prod(c.count for c in combo)
     taps = math.prod(len(c.first_in) for c in combo)
     width = problem.co * math.prod(len(c.first_out) for c in combo)
-    depth = max(taps * problem.ci, 1)
     npanels = -(-width // info["nr"])
-    pieces = max(1, math.ceil(common.tile_cost(rows, width, depth, info) / max(target, 1.0)))
+    pieces = max(1, math.ceil(_work(problem, rows, width, taps, info) / max(target, 1.0)))
     block = max(min(_MAX_BLOCK, -(-rows // pieces)), min(rows, height))
     blocks = -(-rows // block)
     block = -(-rows // blocks)
@@ -158,7 +159,7 @@ def _split(problem, combo, chunks, target, height, info):
     if chunks > _span(block, info):
         panel_block = min(panel_block, max(1, common.MAX_SUMS // (block * info["nr"] * info["t_size"])))
     width = min(width, panel_block * info["nr"])
-    work = _multiply_cost(block, width, depth, info) + common.gather_cost(block, depth, taps, info) + 200
+    work = _work(problem, block, width, taps, info)
     return _Split(block, blocks, panel_block, -(-npanels // panel_block), work)
 
 

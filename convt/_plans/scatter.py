@@ -107,18 +107,18 @@ def _block(problem, phases, slab, info):
 def _overlap_cost(lanes, terms, info):
     """Cycles to finish the outputs of one j."""
     if 2 * lanes <= info["vl"]:
-        return lanes * (terms * 1.3 + 1)
-    return -(-lanes // info["vl"]) * (terms + 1) * 2.5
+        return lanes * (terms * 1.3 + 1) * 1.4
+    return -(-lanes // info["vl"]) * (terms + 1) * 9
 
 
 def _across_cost(pixels, columns, lanes, taps, terms, phases, ci, info):
     """Cycles of a row across: pixels transposed by vectors of channels, the GEMM, sums put in the outputs' order."""
     vl = info["vl"]
     vectors = -(-pixels // vl)
-    packing = vectors * -(-ci // vl) * vl * taps * (math.log2(vl) + 1) * 0.9
+    packing = vectors * -(-ci // vl) * vl * taps * (math.log2(vl) + 1) * 1.4
     order = math.log2(lanes) if lanes in (1, 2, 4) else 5
-    overlap = phases * vectors * lanes * (terms + 1 + order)
-    return 0.85 * (packing + common.tile_cost(columns, pixels, taps * ci, info) + overlap)
+    overlap = phases * vectors * lanes * (terms + 1 + order) * 3.9
+    return packing + 1.6 * common.tile_cost(columns, pixels, taps * ci, info) + overlap + 250 * phases
 
 
 @functools.lru_cache(maxsize=256)
@@ -152,13 +152,13 @@ def _choice(problem, isa):
             if slab:
                 row = _across_cost(pixels, columns, lanes, taps, terms, phases, problem.ci, info)
             else:
-                row = common.tile_cost(pixels, columns, taps * problem.ci, info)
-                row += common.gather_cost(pixels, taps * problem.ci, taps, info)
+                row = 1.2 * common.tile_cost(pixels, columns, taps * problem.ci, info)
+                row += 1.8 * common.gather_cost(pixels, taps, problem.ci, info)
                 row += phases * pixels * _overlap_cost(lanes, terms, info)
-            row += common.weights_cost(columns * taps * problem.ci, 1, info)
+            row += common.weights_cost(columns * taps * problem.ci, 1 if slab else 0.1, info)
             if problem.groups > 1:  # outputs are stored one by one
-                row += 3 * phases * pixels * lanes
-            cost += rows * blocks * (row + phases * 50 + 400)
+                row += 2.5 * phases * pixels * lanes
+            cost += rows * blocks * row
         if cost * problem.groups < best[0]:
             best = (cost * problem.groups, merge, slab, groups, classes)
     return best

@@ -79,7 +79,7 @@ def preparing(problem):
     for numbers, scheme in schemes.items():
         chosen = [(g[n], KINDS[kind]) for g, n, kind in zip(groups, numbers, scheme, strict=True)]
         slices += math.prod(len(g.residues) * -(-len(g.offsets) // t.taps) * t.points for g, t in chosen)
-    return 20_000 + 5.0 * slices * problem.groups * problem.ci * problem.co
+    return 15_000 + 3.6 * slices * problem.groups * problem.ci * problem.co
 
 
 def recipe(attributes, filter, bias, key):
@@ -243,16 +243,18 @@ def _work(problem, shape, block, panel_block, info):
     depth = splits * problem.ci
     size, vectors = info["t_size"], lambda n: -(-n // info["vl"])
     tiles = -(-block // info["mr"][-1])
-    gemm = points * (common.tile_cost(block, columns, depth, info) + panel_block * tiles * _chunks(depth, points)[0] * 60)
+    gemm = points * (common.tile_cost(block, columns, depth, info) + panel_block * tiles * _chunks(depth, points)[0] * 190)
     if far:
         bytes = points * depth * columns * info["e_size"]
         gemm = max(gemm, bytes / 8) + bytes / 40
-    calls = 1 if points <= 36 else 3  # with three axes a tile is transformed in several goes
-    read = block * splits * (vectors(problem.ci) * 3.5 * points + 100 + 8 * points * calls)
-    write = block * (vectors(columns) * (2.5 * points + 2.5 * outputs) + panel_block * (100 + 6 * outputs * calls))
+    read = block * splits * vectors(problem.ci) * 9 * points
+    write = block * vectors(columns) * 6 * (points + outputs)
+    if problem.co % info["nr"]:  # stored phase by phase
+        write += block * outputs * columns / problem.co * 8
+    write += common.groups_cost(problem, block * outputs * columns / problem.co, info)
     if problem.co % info["vl"] and stored > _L2_BYTES:  # lines that several panels write to are fetched again
         write += block * outputs * columns * size / 8
-    return gemm + read + write + 500
+    return gemm + read + write + 2500
 
 
 def _cuts(problem, classes, plain, total, info):
