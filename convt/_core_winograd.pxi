@@ -79,7 +79,7 @@ cdef class WinogradPlan(DirectPlan):
         self.tasks = task
         self.even = False
         cdef size_t n = self.rows_size + self.sums_size
-        n += 2 * _round64(self.most_block * (self.nd + 3) * sizeof(int64_t))  # where the tiles are, and the next task's
+        n += _round64(self.most_block * (self.nd + 3) * sizeof(int64_t))  # where the tiles are
         n += _round64((CONVT_KC + 16) * k.t_size)  # a row of zeros
         n += 2 * _round64(k.nr * k.t_size)  # zeros with a sign, and what `check` gathers
         n += _round64(self.most_points * CONVT_LDA * k.t_size)  # a window on its way to the transform, outputs to the store
@@ -96,7 +96,6 @@ cdef class WinogradPlan(DirectPlan):
         cdef WinogradClass *c = self.winograd
         while task >= c.first_task + c.ntasks:
             c += 1
-        cdef Py_ssize_t next_task = self.next_task(task, call) - c.first_task
         task -= c.first_task
         cdef int64_t t0 = task % c.blocks * c.block
         cdef int64_t m = min(c.block, c.rows - t0)
@@ -109,8 +108,6 @@ cdef class WinogradPlan(DirectPlan):
         cdef char *sums = ws
         ws += self.sums_size
         cdef int64_t *where = <int64_t *>ws
-        ws += _round64(self.most_block * (self.nd + 3) * sizeof(int64_t))
-        cdef int64_t *next_where = <int64_t *>ws
         ws += _round64(self.most_block * (self.nd + 3) * sizeof(int64_t))
         cdef char *zeros = ws
         ws += _round64((CONVT_KC + 16) * k.t_size)
@@ -142,19 +139,13 @@ cdef class WinogradPlan(DirectPlan):
         cdef int64_t *panel
         cdef int64_t start, end = 0, chunk, k0, kc
         cdef bint ask
-        # While this task multiplies, its tiles ask for what comes next: weights, where they are too many to stay near, as
-        # far as the next panel goes; else windows of the next task's tiles.
-        cdef bint far = c.pack.group_weights > FAR_BYTES
-        cdef int64_t next_tile = 0, next_row = 0, next_tiles = 0, asked
-        if next_task < c.ntasks and k.direct_store and self.in_c == 1 and self.in_stride.p[self.nd - 1] > 0:
-            next_tiles = min(c.block, c.rows - next_task % c.blocks * c.block)
-            self.locate_tiles(c, next_task % c.blocks * c.block, next_tiles, next_where)
         cdef void *rows[MOST_ROWS]
         cdef convt_tile t
         t.rows = rows
         t.lda, t.at = CONVT_LDA, 0
         t.act = &self.none
         t.stream = 0
+        t.ahead_step = 64
         while end < c.nchunks:
             start, end = end, min(c.nchunks, end + c.span)
             for chunk in range(start, end):
@@ -176,14 +167,8 @@ cdef class WinogradPlan(DirectPlan):
                         k0, kc = c.chunks[2 * chunk], c.chunks[2 * chunk + 1]
                         t.kc = <int>kc
                         t.b = weights + (p * k.nr * c.pack.depth + (q * depth + k0) * columns) * k.e_size
-                        asked = 0 if far else kc * columns * k.e_size
+                        t.ahead = <const char *>t.b + kc * columns * k.e_size
                         for i in range(tiles):
-                            if asked < kc * columns * k.e_size:
-                                t.ahead, t.ahead_step = <const char *>t.b + (kc * columns * k.e_size + asked), 64
-                                asked += kc // 2 * 64
-                            else:
-                                t.ahead = self.next_window(c, next_where, next_tiles, &next_tile, &next_row, src, max(1, kc // 2),
-                                                           &t.ahead_step)
                             r0, r1 = i * m // tiles, (i + 1) * m // tiles
                             t.a = a + ((chunk - start) * chunk_rows + q * c.point_rows + r0 * CONVT_LDA) * k.t_size
                             for r in range(r0, r1):
@@ -193,6 +178,7 @@ cdef class WinogradPlan(DirectPlan):
                             if ask and chunk == start:
                                 self.prefetch(c, panel, where, r0, r1, q, dst)
                             k.tile(<int>(r1 - r0), &t)
+                            t.ahead = <const char *>t.ahead + kc // 2 * 64
                 if end == c.nchunks:
                     for r in range(m):
                         self.finish_tile(c, panel, where + r * (self.nd + 3), products + r * k.nr * k.t_size,
@@ -205,43 +191,6 @@ cdef class WinogradPlan(DirectPlan):
                 call.refused[0] = 1
         if self.streamed:
             k.fence()
-
-    cdef const char *next_window(self, WinogradClass *c, int64_t *where, int64_t tiles, int64_t *tile, int64_t *row, char *src,
-                                 int64_t steps, Py_ssize_t *step) noexcept nogil:
-        """Where a row of the windows of some tiles that are neighbours starts, and in what steps to ask for it. Moves on
-        to the next row, then the next tiles; the step is 0 when all have been asked for.
-
-        Only the first split's windows, of which the others' are that were there before.
-        """
-        cdef int64_t x = self.nd - 1, ax, n, i, at, count, place, width
-        cdef bint inside
-        while tile[0] < tiles:
-            width = c.outputs[x] * self.in_stride.p[x] * self.k.s_size
-            count = min(max(1, steps * 64 // width), min(tiles - tile[0], c.tiles[x] - where[tile[0] * (self.nd + 3) + 3 + x]
-                                                         // c.outputs[x]))
-            at = where[tile[0] * (self.nd + 3)] * self.in_n
-            place, inside = row[0], True
-            for ax in range(self.nd):
-                i = c.split_in[ax] + where[tile[0] * (self.nd + 3) + 3 + ax]
-                if ax == x:
-                    i = max(i, <int64_t>0)
-                else:
-                    for n in range(3):
-                        if c.axes[n] == ax:
-                            i += place % c.points[n]
-                            place = place // c.points[n]
-                            break
-                    inside = inside and 0 <= i < self.in_size.p[ax]
-                at += i * self.in_stride.p[ax]
-            row[0] += 1
-            if place:
-                row[0] = 0
-                tile[0] += count
-            elif inside:
-                step[0] = min(<int64_t>64, (count * width + steps - 1) // steps)
-                return src + at * self.k.s_size
-        step[0] = 0
-        return src
 
     cdef void locate_tiles(self, WinogradClass *c, int64_t t0, int64_t m, int64_t *where) noexcept nogil:
         """For each tile: its image, the offset of its first output, whether some output is outside, its place per axis."""
