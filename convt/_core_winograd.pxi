@@ -8,6 +8,7 @@
 
 cdef enum:
     WINOGRAD_MOST = 216  # points of a tile, of three axes of six
+    WINOGRAD_CHAIN = 128  # depth summed in one go where two axes or more are transformed, whose errors add up to larger ones
 
 cdef struct WinogradClass:
     int64_t *tiles        # [nd] tiles along each axis
@@ -24,6 +25,7 @@ cdef struct WinogradClass:
     int64_t *split_in     # [..][nd] first input index of each split's window at the first tile
     int64_t nchunks, span # depth chunks, and how many of them are transformed at once
     int64_t *chunks       # [nchunks][2]: first depth, depth
+    int64_t chains        # sums of a chunk, added up
     int64_t npanels, panel_block, panel_blocks
     int64_t *panels       # as of DirectClass
     int64_t *pieces
@@ -61,6 +63,7 @@ cdef class WinogradPlan(DirectPlan):
             c.rows, c.block, c.blocks = spec["rows"], spec["block"], spec["blocks"]
             c.split_in = self._keep(spec["split_in"])
             c.nchunks, c.span, c.chunks = len(spec["chunks"]), spec["span"], self._keep(spec["chunks"])
+            c.chains = (c.chunks[1] + WINOGRAD_CHAIN - 1) // WINOGRAD_CHAIN if c.npoints > 6 else 1
             c.npanels, c.panels, c.pieces = len(spec["panels"]), self._keep(spec["panels"]), self._keep(spec["pieces"])
             c.panel_block, c.panel_blocks = spec["panel_block"], spec["panel_blocks"]
             c.inner = self._keep(spec["inner"])
@@ -137,7 +140,7 @@ cdef class WinogradPlan(DirectPlan):
         cdef int64_t depth = c.pack.depth // c.npoints
         cdef size_t chunk_rows = c.npoints * c.point_rows
         cdef int64_t *panel
-        cdef int64_t start, end = 0, chunk, k0, kc
+        cdef int64_t start, end = 0, chunk, k0, kc, chain, part, first
         cdef bint ask
         cdef void *rows[MOST_ROWS]
         cdef convt_tile t
@@ -163,22 +166,24 @@ cdef class WinogradPlan(DirectPlan):
                 ask = end == c.nchunks and not self.streamed and self.straight(panel)
                 # Point by point: a point's panel is in L1 for all rows of the block, the sums stay in L2.
                 for q in range(c.npoints):
-                    for chunk in range(start, end):
+                    for chain in range(start * c.chains, end * c.chains):
+                        chunk, part = chain // c.chains, chain % c.chains
                         k0, kc = c.chunks[2 * chunk], c.chunks[2 * chunk + 1]
-                        t.kc = <int>kc
-                        t.b = weights + (p * k.nr * c.pack.depth + (q * depth + k0) * columns) * k.e_size
-                        t.ahead = <const char *>t.b + kc * columns * k.e_size
+                        first = part * kc // c.chains
+                        t.kc = <int>((part + 1) * kc // c.chains - first)
+                        t.b = weights + (p * k.nr * c.pack.depth + (q * depth + k0 + first) * columns) * k.e_size
+                        t.ahead = <const char *>t.b + t.kc * columns * k.e_size  # what is multiplied next
                         for i in range(tiles):
                             r0, r1 = i * m // tiles, (i + 1) * m // tiles
-                            t.a = a + ((chunk - start) * chunk_rows + q * c.point_rows + r0 * CONVT_LDA) * k.t_size
+                            t.a = a + ((chunk - start) * chunk_rows + q * c.point_rows + r0 * CONVT_LDA + first) * k.t_size
                             for r in range(r0, r1):
                                 rows[r - r0] = products + (q * c.point_sums + r * k.nr) * k.t_size
-                            t.init = rows[0] if chunk else nothing
-                            t.init_ld = k.nr if chunk else 0
-                            if ask and chunk == start:
+                            t.init = rows[0] if chain else nothing
+                            t.init_ld = k.nr if chain else 0
+                            if ask and chain == start * c.chains:
                                 self.prefetch(c, panel, where, r0, r1, q, dst)
                             k.tile(<int>(r1 - r0), &t)
-                            t.ahead = <const char *>t.ahead + kc // 2 * 64
+                            t.ahead = <const char *>t.ahead + t.kc // 2 * 64
                 if end == c.nchunks:
                     for r in range(m):
                         self.finish_tile(c, panel, where + r * (self.nd + 3), products + r * k.nr * k.t_size,
