@@ -299,8 +299,8 @@ def conv_transpose(
         (half a second or more), and keeps to the fastest; the plan's ``note`` has the times.
     algorithm : "auto", "direct", "winograd", "winograd6", "scatter" or "depthwise"
         Of the native backend; "auto" takes the one of least expected cost. "direct" does every problem. "winograd" multiplies
-        less in float32 and float64 where the kernel is longer than the stride, with errors up to about three times those
-        of "direct"; "winograd6" less again, with errors of 5 to 40 times, some hundreds on three axes; it is never taken by
+        less in float32 and float64 where the kernel is longer than the stride, with errors up to about twice those of
+        "direct"; "winograd6" less again, with errors of 5 to 30 times, some hundreds on three axes; it is never taken by
         "auto". "scatter" is for few out channels, "depthwise" for many small groups. One that does not do the problem is a
         ValueError.
 

@@ -225,13 +225,6 @@ cdef class DirectPlan(Plan):
         p1[0] = min(c.npanels, p0[0] + c.panel_block)
         group[0] = task // c.blocks // c.panel_blocks
 
-    cdef Py_ssize_t next_task(self, Py_ssize_t task, const Call *call) noexcept nogil:
-        """The one that this thread is likely to have after a task."""
-        task += 1
-        if task % call.grab == 0:  # the other threads take their share before
-            task += (call.threads - 1) * call.grab
-        return task
-
     cdef const char *next_input(self, Py_ssize_t task, const Call *call, int64_t *step) noexcept nogil:
         """Where the input of this thread's next task starts, and in what steps this task's tiles reach its end.
 
@@ -245,7 +238,9 @@ cdef class DirectPlan(Plan):
         steps = max(1, (p1 - p0) * ((m + tile - 1) // tile) * c.pack.depth // (2 * self.k.kstep))
         if c.pack.group_weights > FAR_BYTES:
             steps = (steps + 1) // 2
-        task = self.next_task(task, call)
+        task += 1
+        if task % call.grab == 0:  # the other threads take their share before
+            task += (call.threads - 1) * call.grab
         step[0] = 0
         if task >= self.direct_tasks or self.in_c != 1 or self.in_stride.p[x] != self.ci:
             return call.src

@@ -8,6 +8,7 @@
 
 cdef enum:
     WINOGRAD_MOST = 216  # points of a tile, of three axes of six
+    WINOGRAD_CHAIN = 128  # depth summed in one go where two axes or more are transformed, whose errors add up to larger ones
 
 cdef struct WinogradClass:
     int64_t *tiles        # [nd] tiles along each axis
@@ -24,6 +25,7 @@ cdef struct WinogradClass:
     int64_t *split_in     # [..][nd] first input index of each split's window at the first tile
     int64_t nchunks, span # depth chunks, and how many of them are transformed at once
     int64_t *chunks       # [nchunks][2]: first depth, depth
+    int64_t chains        # sums of a chunk, added up
     int64_t npanels, panel_block, panel_blocks
     int64_t *panels       # as of DirectClass
     int64_t *pieces
@@ -61,6 +63,7 @@ cdef class WinogradPlan(DirectPlan):
             c.rows, c.block, c.blocks = spec["rows"], spec["block"], spec["blocks"]
             c.split_in = self._keep(spec["split_in"])
             c.nchunks, c.span, c.chunks = len(spec["chunks"]), spec["span"], self._keep(spec["chunks"])
+            c.chains = (c.chunks[1] + WINOGRAD_CHAIN - 1) // WINOGRAD_CHAIN if c.npoints > 6 else 1
             c.npanels, c.panels, c.pieces = len(spec["panels"]), self._keep(spec["panels"]), self._keep(spec["pieces"])
             c.panel_block, c.panel_blocks = spec["panel_block"], spec["panel_blocks"]
             c.inner = self._keep(spec["inner"])
@@ -79,7 +82,7 @@ cdef class WinogradPlan(DirectPlan):
         self.tasks = task
         self.even = False
         cdef size_t n = self.rows_size + self.sums_size
-        n += 2 * _round64(self.most_block * (self.nd + 3) * sizeof(int64_t))  # where the tiles are, and the next task's
+        n += _round64(self.most_block * (self.nd + 3) * sizeof(int64_t))  # where the tiles are
         n += _round64((CONVT_KC + 16) * k.t_size)  # a row of zeros
         n += 2 * _round64(k.nr * k.t_size)  # zeros with a sign, and what `check` gathers
         n += _round64(self.most_points * CONVT_LDA * k.t_size)  # a window on its way to the transform, outputs to the store
@@ -96,7 +99,6 @@ cdef class WinogradPlan(DirectPlan):
         cdef WinogradClass *c = self.winograd
         while task >= c.first_task + c.ntasks:
             c += 1
-        cdef Py_ssize_t next_task = self.next_task(task, call) - c.first_task
         task -= c.first_task
         cdef int64_t t0 = task % c.blocks * c.block
         cdef int64_t m = min(c.block, c.rows - t0)
@@ -109,8 +111,6 @@ cdef class WinogradPlan(DirectPlan):
         cdef char *sums = ws
         ws += self.sums_size
         cdef int64_t *where = <int64_t *>ws
-        ws += _round64(self.most_block * (self.nd + 3) * sizeof(int64_t))
-        cdef int64_t *next_where = <int64_t *>ws
         ws += _round64(self.most_block * (self.nd + 3) * sizeof(int64_t))
         cdef char *zeros = ws
         ws += _round64((CONVT_KC + 16) * k.t_size)
@@ -140,21 +140,15 @@ cdef class WinogradPlan(DirectPlan):
         cdef int64_t depth = c.pack.depth // c.npoints
         cdef size_t chunk_rows = c.npoints * c.point_rows
         cdef int64_t *panel
-        cdef int64_t start, end = 0, chunk, k0, kc
+        cdef int64_t start, end = 0, chunk, k0, kc, chain, part, first
         cdef bint ask
-        # While this task multiplies, its tiles ask for what comes next: weights, where they are too many to stay near, as
-        # far as the next panel goes; else windows of the next task's tiles.
-        cdef bint far = c.pack.group_weights > FAR_BYTES
-        cdef int64_t next_tile = 0, next_row = 0, next_tiles = 0, asked
-        if next_task < c.ntasks and k.direct_store and self.in_c == 1 and self.in_stride.p[self.nd - 1] > 0:
-            next_tiles = min(c.block, c.rows - next_task % c.blocks * c.block)
-            self.locate_tiles(c, next_task % c.blocks * c.block, next_tiles, next_where)
         cdef void *rows[MOST_ROWS]
         cdef convt_tile t
         t.rows = rows
         t.lda, t.at = CONVT_LDA, 0
         t.act = &self.none
         t.stream = 0
+        t.ahead_step = 64
         while end < c.nchunks:
             start, end = end, min(c.nchunks, end + c.span)
             for chunk in range(start, end):
@@ -172,27 +166,24 @@ cdef class WinogradPlan(DirectPlan):
                 ask = end == c.nchunks and not self.streamed and self.straight(panel)
                 # Point by point: a point's panel is in L1 for all rows of the block, the sums stay in L2.
                 for q in range(c.npoints):
-                    for chunk in range(start, end):
+                    for chain in range(start * c.chains, end * c.chains):
+                        chunk, part = chain // c.chains, chain % c.chains
                         k0, kc = c.chunks[2 * chunk], c.chunks[2 * chunk + 1]
-                        t.kc = <int>kc
-                        t.b = weights + (p * k.nr * c.pack.depth + (q * depth + k0) * columns) * k.e_size
-                        asked = 0 if far else kc * columns * k.e_size
+                        first = part * kc // c.chains
+                        t.kc = <int>((part + 1) * kc // c.chains - first)
+                        t.b = weights + (p * k.nr * c.pack.depth + (q * depth + k0 + first) * columns) * k.e_size
+                        t.ahead = <const char *>t.b + t.kc * columns * k.e_size  # what is multiplied next
                         for i in range(tiles):
-                            if asked < kc * columns * k.e_size:
-                                t.ahead, t.ahead_step = <const char *>t.b + (kc * columns * k.e_size + asked), 64
-                                asked += kc // 2 * 64
-                            else:
-                                t.ahead = self.next_window(c, next_where, next_tiles, &next_tile, &next_row, src, max(1, kc // 2),
-                                                           &t.ahead_step)
                             r0, r1 = i * m // tiles, (i + 1) * m // tiles
-                            t.a = a + ((chunk - start) * chunk_rows + q * c.point_rows + r0 * CONVT_LDA) * k.t_size
+                            t.a = a + ((chunk - start) * chunk_rows + q * c.point_rows + r0 * CONVT_LDA + first) * k.t_size
                             for r in range(r0, r1):
                                 rows[r - r0] = products + (q * c.point_sums + r * k.nr) * k.t_size
-                            t.init = rows[0] if chunk else nothing
-                            t.init_ld = k.nr if chunk else 0
-                            if ask and chunk == start:
+                            t.init = rows[0] if chain else nothing
+                            t.init_ld = k.nr if chain else 0
+                            if ask and chain == start * c.chains:
                                 self.prefetch(c, panel, where, r0, r1, q, dst)
                             k.tile(<int>(r1 - r0), &t)
+                            t.ahead = <const char *>t.ahead + t.kc // 2 * 64
                 if end == c.nchunks:
                     for r in range(m):
                         self.finish_tile(c, panel, where + r * (self.nd + 3), products + r * k.nr * k.t_size,
@@ -205,43 +196,6 @@ cdef class WinogradPlan(DirectPlan):
                 call.refused[0] = 1
         if self.streamed:
             k.fence()
-
-    cdef const char *next_window(self, WinogradClass *c, int64_t *where, int64_t tiles, int64_t *tile, int64_t *row, char *src,
-                                 int64_t steps, Py_ssize_t *step) noexcept nogil:
-        """Where a row of the windows of some tiles that are neighbours starts, and in what steps to ask for it. Moves on
-        to the next row, then the next tiles; the step is 0 when all have been asked for.
-
-        Only the first split's windows, of which the others' are that were there before.
-        """
-        cdef int64_t x = self.nd - 1, ax, n, i, at, count, place, width
-        cdef bint inside
-        while tile[0] < tiles:
-            width = c.outputs[x] * self.in_stride.p[x] * self.k.s_size
-            count = min(max(1, steps * 64 // width), min(tiles - tile[0], c.tiles[x] - where[tile[0] * (self.nd + 3) + 3 + x]
-                                                         // c.outputs[x]))
-            at = where[tile[0] * (self.nd + 3)] * self.in_n
-            place, inside = row[0], True
-            for ax in range(self.nd):
-                i = c.split_in[ax] + where[tile[0] * (self.nd + 3) + 3 + ax]
-                if ax == x:
-                    i = max(i, <int64_t>0)
-                else:
-                    for n in range(3):
-                        if c.axes[n] == ax:
-                            i += place % c.points[n]
-                            place = place // c.points[n]
-                            break
-                    inside = inside and 0 <= i < self.in_size.p[ax]
-                at += i * self.in_stride.p[ax]
-            row[0] += 1
-            if place:
-                row[0] = 0
-                tile[0] += count
-            elif inside:
-                step[0] = min(<int64_t>64, (count * width + steps - 1) // steps)
-                return src + at * self.k.s_size
-        step[0] = 0
-        return src
 
     cdef void locate_tiles(self, WinogradClass *c, int64_t t0, int64_t m, int64_t *where) noexcept nogil:
         """For each tile: its image, the offset of its first output, whether some output is outside, its place per axis."""
