@@ -240,7 +240,8 @@ def isa():
 def kernel_info(str dtype):
     """Tile and vector sizes of the kernels in use for a dtype."""
     cdef const convt_kernels *k = &_isa.set[_DTYPES.index(dtype)]
-    return {"mr": [k.mr[i] for i in range(3)], "nr": k.nr, "vl": k.vl, "kstep": k.kstep, "e_size": k.e_size, "t_size": k.t_size}
+    sizes = {"mr": [k.mr[i] for i in range(3)], "nr": k.nr, "vl": k.vl, "kstep": k.kstep, "e_size": k.e_size, "t_size": k.t_size}
+    return {**sizes, "reach": k.reach if k.direct_store else 0}
 
 
 def fma_peak(str dtype, int threads, double seconds):
