@@ -20,7 +20,7 @@ import os
 
 cimport cython
 from cython.parallel cimport parallel, prange, threadid
-from libc.stdint cimport int64_t
+from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 
@@ -80,6 +80,8 @@ cdef extern from "convt_kernels.h" nogil:
         int n
         int cols
         int phases
+        const int64_t *at
+        const int32_t *index
         const convt_dw_phase *phase
         const void **in_ "in"
         Py_ssize_t in_ld
@@ -127,7 +129,7 @@ cdef extern from "convt_kernels.h" nogil:
         const void *scale
     ctypedef struct convt_kernels:
         int mr[3]
-        int nr, vl, kstep, s_size, e_size, t_size, direct_store
+        int nr, vl, kstep, s_size, e_size, t_size, direct_store, reach
         void (*tile)(int mr, const convt_tile *tile) noexcept nogil
         void (*stream)(void *dst, const void *src, size_t bytes) noexcept nogil
         void (*fence)() noexcept nogil
@@ -238,7 +240,8 @@ def isa():
 def kernel_info(str dtype):
     """Tile and vector sizes of the kernels in use for a dtype."""
     cdef const convt_kernels *k = &_isa.set[_DTYPES.index(dtype)]
-    return {"mr": [k.mr[i] for i in range(3)], "nr": k.nr, "vl": k.vl, "kstep": k.kstep, "e_size": k.e_size, "t_size": k.t_size}
+    sizes = {"mr": [k.mr[i] for i in range(3)], "nr": k.nr, "vl": k.vl, "kstep": k.kstep, "e_size": k.e_size, "t_size": k.t_size}
+    return {**sizes, "reach": k.reach if k.direct_store else 0}
 
 
 def fma_peak(str dtype, int threads, double seconds):

@@ -6,7 +6,7 @@ cdef struct DepthwiseRun:
     int64_t start, stop      # absolute j
     int64_t first_out        # output index at j = start
     int64_t low, high        # lanes of a j
-    bint shared              # of the same j, and reading the same inputs, as the run before
+    bint shared              # of the same j as the run before, and its inputs the first ones of that
     int64_t ntaps
     bint cut                 # the last tap is one that not all lanes have
     int64_t *taps            # [ntaps][2]: row of weights, input index minus j
@@ -36,6 +36,9 @@ cdef class DepthwisePlan(Plan):
     cdef int64_t pitch  # from j to j of gathered inputs
     cdef int64_t taps_x, max_taps, max_inputs, min_off, max_off, begin, out_x
     cdef _Table maps  # [ci][lanes]: offset of each lane's in-channel
+    cdef object index  # int32 [lanes]: its distance from that of the first lane of its vector
+    cdef const int32_t *picks
+    cdef bint picked   # inputs are picked where they lie
     cdef bint straight_in, straight_out
     cdef int64_t ahead
     cdef bint staged  # outputs of a row of a task are one stretch of memory, written past the caches
@@ -53,8 +56,11 @@ cdef class DepthwisePlan(Plan):
         cdef _Table t
         before = None
         for i, run in enumerate(spec["runs"]):
-            reads = run.start, run.stop, [offset for _, offset in run.taps]
-            self.runs[i].shared, before = reads == before, reads
+            reads = [offset for _, offset in run.taps]
+            self.runs[i].shared = before is not None and (
+                (before.start, before.stop) == (run.start, run.stop) and reads == [o for _, o in before.taps[: len(reads)]]
+            )
+            before = run
             t = _Table(run.taps)
             self.keep.append(t)
             self.runs[i].start, self.runs[i].stop, self.runs[i].first_out = run.start, run.stop, run.first_out
@@ -80,6 +86,15 @@ cdef class DepthwisePlan(Plan):
             k.direct_store and self.in_c == 1 and self.ci == 1 and self.co == 1 and self.lanes == channels
             and (self.width == 1 or self.in_stride.p[x] == channels)
         )
+        first = group * self.ci * self.in_c
+        at = np.arange(self._vectors(self.lanes))
+        index = first[np.minimum(at, self.lanes - 1)] - first[at // k.vl * k.vl]
+        self.picked = (
+            k.direct_store and not self.straight_in and self.lanes == channels and self.width == 1 and self.in_c >= 0
+            and index.max() < k.reach
+        )
+        self.index = index.astype(np.int32)
+        self.picks = <const int32_t *>cnp.PyArray_DATA(self.index)
         self.straight_out = k.direct_store and self.lane_step == 1 and self.act.code <= CONVT_LEAKY
         self.staged = (
             self.straight_out and self.large and not hole and self.lane_blocks == 1 and self.out_stride.p[x] == channels
@@ -106,7 +121,7 @@ cdef class DepthwisePlan(Plan):
         n += _round64(SCRATCH * self._vectors(self.width * self.lane_block) * self.k.t_size)
         if self.staged:
             n += _round64(self.block * self.stride.p[self.nd - 1] * self.groups * self.co * self.k.t_size)
-        if not self.straight_in:
+        if not (self.straight_in or self.picked):
             n += _round64(self.row_taps * self._slot())
         return n
 
@@ -178,12 +193,14 @@ cdef class DepthwisePlan(Plan):
         cdef int64_t in_ld = self.in_stride.p[x], in_c = 0  # elements from pixel to pixel; bytes from in-channel to in-channel
         for n in range(count):
             at = image + row_tap[2 * n]
-            bases[n] = call.src + (at + l0) * k.s_size
+            bases[n] = call.src + (at if self.picked else at + l0) * k.s_size
             weights_at[n] = call.weights + row_tap[2 * n + 1] * self.taps_x * tap_bytes
-            if not self.straight_in:
+            if not (self.straight_in or self.picked):
                 bases[n] = self.gathered(at, row, call.src + (at + i_lo * in_ld) * k.s_size, self.maps.p + l0, cols,
                                          i_hi - i_lo, kept, inputs) - i_lo * self.pitch * k.t_size
-        if not self.straight_in:
+        if self.picked:
+            in_c = self.in_c * t_size
+        elif not self.straight_in:
             in_ld, in_c = self.pitch, self.max_inputs * self.pitch * k.t_size
 
         # The stretch of the output row that the task computes.
@@ -229,7 +246,7 @@ cdef class DepthwisePlan(Plan):
                 d.phases += 1
                 for t in range(run.ntaps):
                     for r in range(count):
-                        pixel = bases[r] + ((run.taps[2 * t + 1] + start) * in_ld + low - l0) * t_size
+                        pixel = bases[r] + ((run.taps[2 * t + 1] + start) * in_ld + (0 if self.picked else low - l0)) * t_size
                         weight = weights_at[r] + run.taps[2 * t] * tap_bytes + low * t_size
                         for c in range(self.ci):
                             ins[taps], weights[taps] = pixel, weight
@@ -241,6 +258,8 @@ cdef class DepthwisePlan(Plan):
                     break
                 run = &self.runs[n]
             d.in_ = ins
+            d.at = self.maps.p + low if self.picked else NULL
+            d.index = self.picks + low if self.picked else NULL
             d.init = call.bias + low * k.t_size
             d.mask = call.weights + self.recipe.mask + low * k.t_size
             d.all = d.none = <int>(self.whole - low)

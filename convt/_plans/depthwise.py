@@ -26,7 +26,9 @@ def cost(problem):
     rows, meet = _rows(problem)
     vectors = -(-channels // info["vl"])  # of outputs of a j, and of the sums that they take; and of inputs of a pixel
     shared = -(-k // s) * meet * ci <= 4  # inputs stay in registers
-    sums, outs, ins = vectors * k * (0.4 if shared else 1.0 if ci < 8 else 2.5), vectors * min(s, k), vectors
+    picked = _picked(problem, info)
+    fma = picked or (0.4 if shared else 1.0 if ci < 8 else 2.5)
+    sums, outs, ins = vectors * k * fma, vectors * min(s, k), vectors
     # Few channels of a single group scatter does as well, and in every layout.
     width = _width(problem, info) if problem.groups > 1 or problem.co == 1 else 0
     if width:
@@ -36,11 +38,20 @@ def cost(problem):
     multiply = rows * problem.out_sizes[-1] / s * (sums * meet * ci + outs * 2)
     # Input rows are gathered once by each task, of a few output rows.
     in_rows = problem.batch * math.prod(problem.in_sizes[:-1])
-    in_place = ci == problem.co == 1 and (not width or s == 1)
+    in_place = (picked and not width) or (ci == problem.co == 1 and (not width or s == 1))
     gather = 0.0 if in_place else in_rows * 1.2 * problem.in_sizes[-1] * ci * ins * 3
     # The borders are runs of a single j, and wait for each sum.
     borders = rows * 2 * (-(-k // s) - 1) * (40 + 4 * meet * ci * k / 2)
     return 1.5 * (multiply + gather + borders + rows * (120 + 4 * meet * ci * k))
+
+
+def _picked(problem, info):
+    """Cycles of a multiply-add whose inputs are picked where they lie, if channels are adjacent; 0 where they are gathered."""
+    if problem.ci == problem.co == 1:
+        return 0
+    groups = -(-min(info["vl"], problem.groups * problem.co) // problem.co)  # that a vector meets
+    span = (groups - 1) * problem.ci + 1
+    return 0 if span > info["reach"] else 0.6 if span == 1 else 0.8 if span <= info["vl"] else 1.3
 
 
 def recipe(attributes, filter, bias, key):

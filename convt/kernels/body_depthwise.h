@@ -2,10 +2,32 @@
 #define DW_MOST 8   /* values of j at once: sums that hide the latency of multiply-adds and share a load of weights */
 #define DW_SHARED 4 /* taps of phases whose inputs can stay in registers, for half as many j */
 
-INLINE V FN(dw_load)(const int full, const T *p, int lanes) { return full ? V_(load)(p) : V_(loadn)(p, lanes); }
+/* Where the inputs of a vector of lanes are: side by side, all of them or the first ones, or picked from as many elements
+ * as a number, a vector or two vectors hold. */
+#ifndef DW_ENUM
+#define DW_ENUM
+enum { DW_WHOLE, DW_PART, DW_ONE, DW_PICK, DW_PICK_2 };
+#endif
+
+INLINE V FN(dw_load)(const int how, const T *p, int lanes, const int32_t *index)
+{
+    if (how == DW_WHOLE)
+        return V_(load)(p);
+    if (how == DW_ONE)
+        return V_(set1)(*p);
+#ifdef HAVE_PICK
+    if (how == DW_PICK)
+        return V_(pick)(V_(loadn)(p, index[VL - 1] + 1), V_(set1)(0), index);
+    if (how == DW_PICK_2)
+        return V_(pick)(V_(load)(p), V_(loadn)(p + VL, index[VL - 1] + 1 - VL), index);
+#else
+    (void)index;
+#endif
+    return V_(loadn)(p, lanes);
+}
 
 /* acc[i] to out + i * ld, as T. */
-INLINE void FN(dw_finish)(const int count, const int full, const convt_dw *d, V *acc, T *out, int lanes)
+INLINE void FN(dw_finish)(const int count, const int how, const convt_dw *d, V *acc, T *out, int lanes)
 {
     const convt_act act = *d->act;
     const ptrdiff_t ld = d->out_ld, ahead = d->ahead;
@@ -16,47 +38,63 @@ INLINE void FN(dw_finish)(const int count, const int full, const convt_dw *d, V 
 #pragma GCC unroll 8
     for (int i = 0; i < count; i++, out += ld) {
         __builtin_prefetch(out + ahead, 1);
-        if (full)
+        if (how == DW_WHOLE)
             V_(store)(out, acc[i]);
         else
             V_(storen)(out, acc[i], lanes);
     }
 }
 
-/* One phase of `count` values of j, a vector of channels: `from` and `out` are at the first of them. */
-INLINE void FN(dw_alone)(const int count, const int full, const convt_dw *d, const void *const *in, const void *const *w,
-                         const convt_dw_phase *phase, ptrdiff_t from, T *out, int c, int lanes)
+/* One phase of `count` values of j, or two that share an input as it is loaded; a vector of channels: `from` and `out` are
+ * at the first of them. */
+INLINE void FN(dw_some)(const int phases, const int count, const int how, const convt_dw *d, const void *const *in,
+                        const void *const *w, const convt_dw_phase *phase, ptrdiff_t from, T *out, int c, int lanes)
 {
-    V acc[DW_MOST];
+    V acc[2][DW_MOST];
     const V start = V_(load)((const T *)d->init + c);
     const ptrdiff_t in_ld = d->in_ld;
-    const int whole = phase->taps - (c + lanes <= d->all ? 0 : phase->cut);
+    const int32_t *index = d->index + c;
+    const int taps = phase->taps, whole = taps - (c + lanes <= d->all ? 0 : phase->cut);
+    int t = 0;
 #pragma GCC unroll 8
     for (int i = 0; i < count; i++)
-        acc[i] = start;
-    for (int t = 0; t < whole; t++) {
+        acc[0][i] = acc[1][i] = start;
+    if (phases == 2)
+        for (; t < phase[1].taps; t++) {
+            const T *x = (const T *)in[t] + from;
+            const V first = V_(load)((const T *)w[t] + c), second = V_(load)((const T *)w[taps + t] + c);
+#pragma GCC unroll 8
+            for (int i = 0; i < count; i++) {
+                const V some = FN(dw_load)(how, x + i * in_ld, lanes, index);
+                acc[0][i] = V_(fma)(some, first, acc[0][i]);
+                acc[1][i] = V_(fma)(some, second, acc[1][i]);
+            }
+        }
+    for (; t < whole; t++) {
         const T *x = (const T *)in[t] + from;
         const V wt = V_(load)((const T *)w[t] + c);
 #pragma GCC unroll 8
         for (int i = 0; i < count; i++)
-            acc[i] = V_(fma)(FN(dw_load)(full, x + i * in_ld, lanes), wt, acc[i]);
+            acc[0][i] = V_(fma)(FN(dw_load)(how, x + i * in_ld, lanes, index), wt, acc[0][i]);
     }
     /* What the other lanes would add is not 0 where the input is not finite. */
-    if (whole < phase->taps && c < d->none) {
+    if (phases == 1 && whole < taps && c < d->none) {
         const V mask = V_(load)((const T *)d->mask + c);
-        for (int t = whole; t < phase->taps; t++) {
+        for (t = whole; t < taps; t++) {
             const T *x = (const T *)in[t] + from;
             const V wt = V_(load)((const T *)w[t] + c);
 #pragma GCC unroll 8
             for (int i = 0; i < count; i++)
-                acc[i] = V_(fma_where)(mask, FN(dw_load)(full, x + i * in_ld, lanes), wt, acc[i]);
+                acc[0][i] = V_(fma_where)(mask, FN(dw_load)(how, x + i * in_ld, lanes, index), wt, acc[0][i]);
         }
     }
-    FN(dw_finish)(count, full, d, acc, out, lanes);
+    FN(dw_finish)(count, how, d, acc[0], out + phase->out, lanes);
+    if (phases == 2)
+        FN(dw_finish)(count, how, d, acc[1], out + phase[1].out, lanes);
 }
 
-/* The same for phases that read the same inputs: these stay in registers. */
-INLINE void FN(dw_together)(const int count, const int taps, const int full, const convt_dw *d, const void *const *in,
+/* The same for phases of a few taps that read the same inputs: these stay in registers. */
+INLINE void FN(dw_together)(const int count, const int taps, const int how, const convt_dw *d, const void *const *in,
                             const void *const *w, const convt_dw_phase *phase, int phases, ptrdiff_t from, T *out, int c,
                             int lanes)
 {
@@ -67,7 +105,7 @@ INLINE void FN(dw_together)(const int count, const int taps, const int full, con
     for (int t = 0; t < taps; t++)
 #pragma GCC unroll 4
         for (int i = 0; i < count; i++)
-            x[t][i] = FN(dw_load)(full, (const T *)in[t] + from + i * in_ld, lanes);
+            x[t][i] = FN(dw_load)(how, (const T *)in[t] + from + i * in_ld, lanes, d->index + c);
     for (int p = 0; p < phases; p++, w += taps) {
 #pragma GCC unroll 4
         for (int i = 0; i < count; i++)
@@ -79,51 +117,71 @@ INLINE void FN(dw_together)(const int count, const int taps, const int full, con
             for (int i = 0; i < count; i++)
                 acc[i] = V_(fma)(x[t][i], wt, acc[i]);
         }
-        FN(dw_finish)(count, full, d, acc, out + phase[p].out, lanes);
+        FN(dw_finish)(count, how, d, acc, out + phase[p].out, lanes);
     }
 }
 
 /* All phases of `count` values of j from j on, a vector of channels. */
-INLINE void FN(dw_vector)(const int count, const int full, const convt_dw *d, int j, int c, int lanes)
+INLINE void FN(dw_vector)(const int count, const int how, const convt_dw *d, int j, int c, int lanes)
 {
     const void *const *in = d->in, *const *w = d->w;
-    const ptrdiff_t from = j * d->in_ld + c;
+    const ptrdiff_t from = j * d->in_ld + (how < DW_ONE ? c : d->at[c]);
+    const int most = sizeof(V) < 64 && count == DW_MOST ? count / 2 : count; /* of a pair: there are half as many registers */
     T *out = (T *)d->out + j * d->out_ld + c;
     for (int p = 0, next; p < d->phases; p = next) {
         const convt_dw_phase *phase = d->phase + p;
         const int taps = phase->taps, low = count / 2;
-        for (next = p + 1; next < d->phases && d->phase[next].shared;)
-            next++;
+        int even = how < DW_ONE; /* as many taps each */
+        for (next = p + 1; next < d->phases && d->phase[next].shared; next++)
+            even &= d->phase[next].taps == taps;
 #define TOGETHER(n)                                                                                              \
     if (low)                                                                                                     \
-        FN(dw_together)(low, n, full, d, in, w, phase, next - p, from, out, c, lanes);                           \
-    FN(dw_together)(count - low, n, full, d, in, w, phase, next - p, from + low * d->in_ld, out + low * d->out_ld, c, lanes)
-        if (next - p == 1 || taps > DW_SHARED || taps == 0) {
-            for (int q = p; q < next; q++)
-                FN(dw_alone)(count, full, d, in, w + (q - p) * taps, d->phase + q, from, out + d->phase[q].out, c, lanes);
-        } else if (taps == 1) {
-            TOGETHER(1);
-        } else if (taps == 2) {
-            TOGETHER(2);
-        } else if (taps == 3) {
-            TOGETHER(3);
+        FN(dw_together)(low, n, how, d, in, w, phase, next - p, from, out, c, lanes);                            \
+    FN(dw_together)(count - low, n, how, d, in, w, phase, next - p, from + low * d->in_ld, out + low * d->out_ld, c, lanes)
+        if (next - p == 1 || taps > DW_SHARED || taps == 0 || !even) {
+            for (; p + 1 < next; phase += 2, p += 2) {
+                for (int i = 0; i < count; i += most)
+                    FN(dw_some)(2, most, how, d, in, w, phase, from + i * d->in_ld, out + i * d->out_ld, c, lanes);
+                w += phase->taps + phase[1].taps;
+            }
+            if (p < next) {
+                FN(dw_some)(1, count, how, d, in, w, phase, from, out, c, lanes);
+                w += phase->taps;
+            }
         } else {
-            TOGETHER(4);
+            if (taps == 1) {
+                TOGETHER(1);
+            } else if (taps == 2) {
+                TOGETHER(2);
+            } else if (taps == 3) {
+                TOGETHER(3);
+            } else {
+                TOGETHER(4);
+            }
+            w += (next - p) * taps;
         }
 #undef TOGETHER
-        in += (next - p) * taps;
-        w += (next - p) * taps;
+        in = d->in + (w - d->w);
     }
 }
 
-#define DW_COLUMNS(n)                                            \
-    static void FN(dw_columns_##n)(const convt_dw *d, int j)     \
-    {                                                            \
-        int c = 0;                                               \
-        for (; c + VL <= d->cols; c += VL)                       \
-            FN(dw_vector)(n, 1, d, j, c, VL);                    \
-        if (c < d->cols)                                         \
-            FN(dw_vector)(n, 0, d, j, c, d->cols - c);           \
+#define DW_COLUMNS(n)                                                        \
+    static void FN(dw_columns_##n)(const convt_dw *d, int j)                 \
+    {                                                                        \
+        int c = 0;                                                           \
+        for (; !d->at && c + VL <= d->cols; c += VL)                         \
+            FN(dw_vector)(n, DW_WHOLE, d, j, c, VL);                         \
+        for (; c < d->cols; c += VL) {                                       \
+            const int lanes = d->cols - c < VL ? d->cols - c : VL;           \
+            if (!d->at)                                                      \
+                FN(dw_vector)(n, DW_PART, d, j, c, lanes);                   \
+            else if (d->index[c + VL - 1] == 0)                              \
+                FN(dw_vector)(n, DW_ONE, d, j, c, lanes);                    \
+            else if (d->index[c + VL - 1] < VL)                              \
+                FN(dw_vector)(n, DW_PICK, d, j, c, lanes);                   \
+            else                                                             \
+                FN(dw_vector)(n, DW_PICK_2, d, j, c, lanes);                 \
+        }                                                                    \
     }
 DW_COLUMNS(1) DW_COLUMNS(2) DW_COLUMNS(4) DW_COLUMNS(8)
 #undef DW_COLUMNS

@@ -50,7 +50,7 @@ typedef struct {
 } convt_tile;
 
 /* A phase of a depthwise run: how many of the run's taps are its own, in order; how many of these, the last ones, only the
- * lanes of `mask` have; whether their inputs are those of the phase before; and where its outputs start. */
+ * lanes of `mask` have; whether their inputs are the first ones of the phase before; and where its outputs start. */
 typedef struct {
     int taps, cut, shared;
     ptrdiff_t out;
@@ -59,9 +59,12 @@ typedef struct {
 /* One run of a depthwise convolution: for j < n, every phase p and c < cols:
  * out[j * out_ld + phase[p].out + c] = act(init[c] + sum over the phase's taps t of in[t][j * in_ld + c] * w[t][c]).
  * Phases are written side by side, so that every cache line of the output is filled while it is near. An output may be
- * written twice, with the same value. */
+ * written twice, with the same value. With `at`, the input of column c of a vector that starts at column v is not at c but
+ * at at[v] + index[c], which is less than `reach` beyond at[v]. */
 typedef struct {
     int n, cols, phases;
+    const int64_t *at;     /* or NULL */
+    const int32_t *index;  /* ascending in a vector; whole vectors, of which the last repeats its last column */
     const convt_dw_phase *phase;
     const void *const *in; /* T, one pointer per tap */
     ptrdiff_t in_ld;
@@ -136,6 +139,7 @@ typedef struct {
     int kstep;             /* 1, or 2 where B holds pairs */
     int s_size, e_size, t_size;
     int direct_store;      /* S = T: tiles may be stored straight into user memory */
+    int reach;             /* how many adjacent elements `depthwise` picks the lanes of a vector from */
 
     void (*tile)(int mr, const convt_tile *tile);
     void (*stream)(void *dst, const void *src, size_t bytes); /* a copy of T past the caches */
