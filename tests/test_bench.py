@@ -272,8 +272,9 @@ def test_a_worker_reports_errors_and_comes_back_from_the_dead(worker):
     assert worker.ask("version") == convt.__version__
     with pytest.raises(peers.Failed, match="no_such_thing"):
         worker.ask("no_such_thing")
+    worker.ask("set_up", Problem(PLAIN, "f32", "NXC"))
     with pytest.raises(Died, match="no answer"):
-        worker.ask("time", 60.0, patience=0.0)
+        worker.ask("time", 60.0, patience=0.0)  # busy for a minute, however long we take to look
     assert worker.ask("version") == convt.__version__
 
 
