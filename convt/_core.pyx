@@ -338,6 +338,13 @@ cdef class _Table:
             self.p = <int64_t *>cnp.PyArray_DATA(self.array)
 
 
+cdef int64_t *_kept(list keep, values):
+    """A table that lives as long as the list it is put into."""
+    cdef _Table table = _Table(values)
+    keep.append(table)
+    return table.p
+
+
 # ---------------------------------------------------------------- NaN and infinity
 
 def finite(str dtype, array, int threads):

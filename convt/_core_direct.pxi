@@ -43,13 +43,14 @@ cdef class DirectPlan(Plan):
         cdef int64_t task = 0
         for i, spec in enumerate(classes):
             c = &self.classes[i]
-            c.count = self._keep(spec["count"])
+            c.count = _kept(self.keep, spec["count"])
             c.rows, c.block, c.blocks = spec["rows"], spec["block"], spec["blocks"]
-            c.ntaps, c.tap_in = len(spec["tap_in"]), self._keep(spec["tap_in"])
-            c.nchunks, c.chunks = len(spec["chunks"]), self._keep(spec["chunks"])
-            c.npanels, c.panels, c.pieces = len(spec["panels"]), self._keep(spec["panels"]), self._keep(spec["pieces"])
+            c.ntaps, c.tap_in = len(spec["tap_in"]), _kept(self.keep, spec["tap_in"])
+            c.nchunks, c.chunks = len(spec["chunks"]), _kept(self.keep, spec["chunks"])
+            c.npanels, c.panels = len(spec["panels"]), _kept(self.keep, spec["panels"])
+            c.pieces = _kept(self.keep, spec["pieces"])
             c.panel_block, c.panel_blocks = spec["panel_block"], spec["panel_blocks"]
-            c.inner = self._keep(spec["inner"])
+            c.inner = _kept(self.keep, spec["inner"])
             c.pack = &recipe.classes[<Py_ssize_t>spec["pack"]]
             c.first_task = task
             c.ntasks = self.groups * c.blocks * c.panel_blocks
@@ -65,11 +66,6 @@ cdef class DirectPlan(Plan):
         self.tasks = self.direct_tasks = task
         self.even = self.nclasses == 1
         self.workspace = self._bytes()
-
-    cdef int64_t *_keep(self, values):
-        cdef _Table t = _Table(values)
-        self.keep.append(t)
-        return t.p
 
     cdef bint lies_straight(self, DirectClass *c) noexcept:
         """Whether the rows of A lie in the input as they are: a single tap of adjacent channels, inside at every row, and rows

@@ -93,7 +93,7 @@ cdef class PackRecipe:
             c = &self.classes[i]
             c.nphases, c.ntaps = taps.shape
             offsets = _tap_bytes(taps, shape, strides)
-            c.taps = self._keep(offsets)
+            c.taps = _kept(self.keep, offsets)
             c.ncols, c.depth = c.nphases * self.co, c.ntaps * self.ci_p
             c.together, c.step = self.co, self.so
             if self.co == 1 and c.nphases > 1 and np.ptp(apart := np.diff(offsets, axis=0)) == 0:
@@ -128,16 +128,11 @@ cdef class PackRecipe:
                 scale.append(point[terms])
         starts = np.cumsum([0, *map(len, index)])
         scale = np.concatenate(scale).astype(np.float32 if self.k.t_size == 4 else np.float64)
-        c.window_start = self._keep(np.cumsum([0, *(len(taps) for taps, _ in windows)]))
-        c.window_taps = self._keep(np.concatenate([taps for taps, _ in windows]))
-        c.slots, c.start, c.index = self._keep(slots), self._keep(starts), self._keep(np.concatenate(index))
+        c.window_start = _kept(self.keep, np.cumsum([0, *(len(taps) for taps, _ in windows)]))
+        c.window_taps = _kept(self.keep, np.concatenate([taps for taps, _ in windows]))
+        c.slots, c.start, c.index = _kept(self.keep, slots), _kept(self.keep, starts), _kept(self.keep, np.concatenate(index))
         self.keep.append(scale)
         c.scale = <char *>cnp.PyArray_DATA(scale)
-
-    cdef int64_t *_keep(self, values):
-        table = _Table(values)
-        self.keep.append(table)
-        return (<_Table>table).p
 
     cdef int64_t padded(self) noexcept nogil:
         """Lanes in a row of depthwise, in whole vectors."""

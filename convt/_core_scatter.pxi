@@ -43,10 +43,10 @@ cdef class ScatterPlan(Plan):
         self.classes = <ScatterClass *>cnp.PyArray_DATA(self.structures)
         for i, row in enumerate(spec["classes"]):
             c = &self.classes[i]
-            c.count = self._keep(row["count"])
-            c.ntaps, c.tap_in = len(row["tap_in"]), self._keep(row["tap_in"])
-            c.nchunks, c.chunks = len(row["chunks"]), self._keep(row["chunks"])
-            c.nphases, c.phases = len(row["phases"]), self._keep(row["phases"])
+            c.count = _kept(self.keep, row["count"])
+            c.ntaps, c.tap_in = len(row["tap_in"]), _kept(self.keep, row["tap_in"])
+            c.nchunks, c.chunks = len(row["chunks"]), _kept(self.keep, row["chunks"])
+            c.nphases, c.phases = len(row["phases"]), _kept(self.keep, row["phases"])
             c.pack = &recipe.classes[<Py_ssize_t>row["pack"]]
             if c.ntaps:
                 c.npanels = c.pack.npanels
@@ -63,11 +63,6 @@ cdef class ScatterPlan(Plan):
     cdef size_t _packed(self) noexcept nogil:
         """Bytes of packed pixels."""
         return _round64((CONVT_KC * self.k.nr if self.across else self.max_rows * CONVT_LDA) * self.k.e_size)
-
-    cdef int64_t *_keep(self, values):
-        cdef _Table t = _Table(values)
-        self.keep.append(t)
-        return t.p
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
         cdef const convt_kernels *k = self.k

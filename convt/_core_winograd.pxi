@@ -53,20 +53,22 @@ cdef class WinogradPlan(DirectPlan):
         self.winograd = <WinogradClass *>cnp.PyArray_DATA(self.winograd_structures)
         for i, spec in enumerate(classes):
             c = &self.winograd[i]
-            c.tiles, c.outputs = self._keep(spec["tiles"]), self._keep(spec["outputs"])
-            c.noutputs, c.out_j, c.out_at = len(spec["out_j"]), self._keep(spec["out_j"]), self._keep(spec["out_at"])
+            c.tiles, c.outputs = _kept(self.keep, spec["tiles"]), _kept(self.keep, spec["outputs"])
+            c.noutputs, c.out_j = len(spec["out_j"]), _kept(self.keep, spec["out_j"])
+            c.out_at = _kept(self.keep, spec["out_at"])
             c.npoints = 1
             for ax in range(3):
                 c.axes[ax], c.points[ax], c.kind[ax] = spec["axes"][ax]
                 c.npoints *= c.points[ax]
             c.depth_outputs = c.outputs[c.axes[0]] if c.axes[0] >= 0 else 1
             c.rows, c.block, c.blocks = spec["rows"], spec["block"], spec["blocks"]
-            c.split_in = self._keep(spec["split_in"])
-            c.nchunks, c.span, c.chunks = len(spec["chunks"]), spec["span"], self._keep(spec["chunks"])
+            c.split_in = _kept(self.keep, spec["split_in"])
+            c.nchunks, c.span, c.chunks = len(spec["chunks"]), spec["span"], _kept(self.keep, spec["chunks"])
             c.chains = (c.chunks[1] + WINOGRAD_CHAIN - 1) // WINOGRAD_CHAIN if c.npoints > 6 else 1
-            c.npanels, c.panels, c.pieces = len(spec["panels"]), self._keep(spec["panels"]), self._keep(spec["pieces"])
+            c.npanels, c.panels = len(spec["panels"]), _kept(self.keep, spec["panels"])
+            c.pieces = _kept(self.keep, spec["pieces"])
             c.panel_block, c.panel_blocks = spec["panel_block"], spec["panel_blocks"]
-            c.inner = self._keep(spec["inner"])
+            c.inner = _kept(self.keep, spec["inner"])
             c.pack = &recipe.classes[<Py_ssize_t>spec["pack"]]
             # Distances between points that spread them over the sets of the caches.
             c.point_rows = _apart(c.block * CONVT_LDA, k.t_size)
