@@ -20,6 +20,7 @@ cdef struct DirectClass:
     int64_t *panels       # [npanels][5]: columns, adjacent in the output?, its offset, first piece, one past the last
     int64_t *pieces       # [..][3 + 2 nd]: first column, columns, output offset, then (low, high) of valid per axis
     int64_t *inner        # [nd][2]: where every phase is valid
+    bint whole            # which is everywhere
     PackClass *pack
     int64_t first_task, ntasks
 
@@ -51,6 +52,7 @@ cdef class DirectPlan(Plan):
             c.pieces = _kept(self.keep, spec["pieces"])
             c.panel_block, c.panel_blocks = spec["panel_block"], spec["panel_blocks"]
             c.inner = _kept(self.keep, spec["inner"])
+            c.whole = all(lo <= 0 and hi >= count for (lo, hi), count in zip(spec["inner"], spec["count"]))
             c.pack = &recipe.classes[<Py_ssize_t>spec["pack"]]
             c.first_task = task
             c.ntasks = self.groups * c.blocks * c.panel_blocks
@@ -123,7 +125,7 @@ cdef class DirectPlan(Plan):
         cdef bint edges = self.locate(c, m0, m, dst, to, coords, edge)
 
         cdef int64_t stride_a = c.block * CONVT_LDA * k.e_size, stride_sums = self.max_block * k.nr
-        cdef int64_t start, end, chunk, p, strips, strip, s0, s1, tiles, i, r0, r1, r, part, steps
+        cdef int64_t start, end, chunk, p, strips, strip, s0, s1, tiles, i, r0, r1, r, part, steps, chunk_bytes, asking
         cdef int64_t *ch
         cdef int64_t *panel
         cdef bint inside
@@ -167,14 +169,15 @@ cdef class DirectPlan(Plan):
                         t.kc = <int>ch[1]
                         t.b = weights + (p * k.nr * c.pack.depth + ch[2] * t.nv * k.vl) * k.e_size
                         steps = t.kc // (2 * k.kstep)
+                        chunk_bytes = t.kc * t.nv * k.vl * k.e_size
+                        asking = (chunk_bytes + 64 * steps - 1) // (64 * steps) if far and steps else 0
                         r1 = s0
                         for i in range(tiles):
                             r0, r1 = r1, s1 if i == tiles - 1 else s0 + (i + 1) * (s1 - s0) // tiles
                             t.a = (data + ch[0] * k.e_size if c.straight else a + (chunk - start) * stride_a)
                             t.a = <char *>t.a + r0 * t.lda * k.e_size
-                            if far and i % 2 == 0:
-                                t.ahead_step = min(64, (4 * k.kstep * t.nv * k.vl * k.e_size + tiles - 1) // tiles)
-                                t.ahead = <const char *>t.b + (t.kc * t.nv * k.vl * k.e_size + i // 2 * t.ahead_step * steps)
+                            if i < asking:
+                                t.ahead, t.ahead_step = <const char *>t.b + chunk_bytes + i * 64 * steps, 64
                             else:
                                 t.ahead, t.ahead_step = next_input, input_step
                                 next_input += input_step * steps
@@ -253,9 +256,9 @@ cdef class DirectPlan(Plan):
 
     cdef bint locate(self, DirectClass *c, int64_t m0, int64_t m, char *dst, void **to, int64_t *coords,
                      char *edge) noexcept nogil:
-        """For each row of the block: its coordinates, place in the output, and whether some phase is outside there.
+        """For each row of the block: its place in the output, its coordinates and whether some phase is outside there.
 
-        Returns whether that is so anywhere.
+        Returns whether that is so anywhere. Coordinates are left out where nobody asks for them.
         """
         cdef int nd = self.nd, ax
         cdef int64_t x = nd - 1, row = 0, n, i, at, batch = m0
@@ -263,27 +266,31 @@ cdef class DirectPlan(Plan):
         cdef int64_t step = self.stride.p[x] * self.out_stride.p[x] if c.count[x] > 1 else 0
         cdef int64_t j[64]
         cdef bint outside, edges = False
+        cdef char *first
         for ax in range(nd - 1, -1, -1):
             j[ax] = batch % c.count[ax]
             batch = batch // c.count[ax]
         while row < m:  # a run along x at a time
             n = min(c.count[x] - j[x], m - row)
-            at, outside = batch * self.out_n + step * j[x], False
+            at = batch * self.out_n + step * j[x]
             for ax in range(x):
                 if j[ax]:
                     at += self.stride.p[ax] * j[ax] * self.out_stride.p[ax]
-                outside |= j[ax] < c.inner[2 * ax] or j[ax] >= c.inner[2 * ax + 1]
-                for i in range(n):
-                    coords[(row + i) * nd + ax] = j[ax]
+            first = dst + at * self.k.s_size
             for i in range(n):
-                coords[(row + i) * nd + x] = j[x] + i
-                to[row + i] = dst + (at + step * i) * self.k.s_size
-                edge[row + i] = outside
-            if j[x] < c.inner[2 * x] or j[x] + n > c.inner[2 * x + 1]:
-                outside = True
+                to[row + i] = first + step * self.k.s_size * i
+            if not (c.straight and c.whole):
                 for i in range(n):
-                    edge[row + i] |= j[x] + i < c.inner[2 * x] or j[x] + i >= c.inner[2 * x + 1]
-            edges |= outside
+                    for ax in range(x):
+                        coords[(row + i) * nd + ax] = j[ax]
+                    coords[(row + i) * nd + x] = j[x] + i
+            if not c.whole:
+                outside = False
+                for ax in range(x):
+                    outside |= j[ax] < c.inner[2 * ax] or j[ax] >= c.inner[2 * ax + 1]
+                for i in range(n):
+                    edge[row + i] = outside or j[x] + i < c.inner[2 * x] or j[x] + i >= c.inner[2 * x + 1]
+                    edges |= edge[row + i]
             row += n
             j[x] += n
             for ax in range(x, 0, -1):
