@@ -12,6 +12,7 @@ cdef struct DirectClass:
     int64_t nchunks
     int64_t *chunks       # [nchunks][3]: first depth of the class, depth, first depth of the panel
     int64_t span          # how many of them are packed at once
+    bint sparse           # a chunk has a single tap, and all but the first and the last leave out rows it does not reach
     bint straight         # rows lie in the input as the GEMM wants them, one distance apart: they are not packed
     int64_t first_in      # where row 0 of group 0 is there
     int64_t lda           # between rows, packed or not
@@ -31,7 +32,7 @@ cdef class DirectPlan(Plan):
     cdef int64_t direct_tasks  # those of these classes: plans that build on this one may have more
     cdef list keep  # the tables that the structures point into
     cdef object structures
-    cdef int64_t max_block, max_packed, max_sums
+    cdef int64_t max_block, max_packed, max_reached, max_sparse, max_sums
 
     def __init__(self, problem, PackRecipe recipe, in_strides, out_strides, hole, classes):
         self.algorithm = "direct"
@@ -58,11 +59,14 @@ cdef class DirectPlan(Plan):
             c.ntasks = self.groups * c.blocks * c.panel_blocks
             task += c.ntasks
             self.max_block = max(self.max_block, c.block)
-            c.span = spec["span"]
+            c.span, c.sparse = spec["span"], spec["sparse"]
             c.straight = self.lies_straight(c)
             if not c.straight:
                 c.lda = CONVT_LDA
                 self.max_packed = max(self.max_packed, c.block * min(c.span, c.nchunks))
+            if c.sparse:
+                self.max_reached = max(self.max_reached, c.block * min(c.span, c.nchunks))
+                self.max_sparse = max(self.max_sparse, min(c.span, c.nchunks))
             if c.nchunks > 1:
                 self.max_sums = max(self.max_sums, 1 if c.span >= c.nchunks else c.panel_block)
         self.tasks = self.direct_tasks = task
@@ -92,6 +96,8 @@ cdef class DirectPlan(Plan):
     cdef size_t _bytes(self):
         cdef size_t n = _round64(self.max_packed * CONVT_LDA * self.k.e_size)  # A
         n += 2 * _round64(self.max_block * sizeof(void *))  # where each row goes in the output, and in the sums
+        n += _round64(self.max_reached * sizeof(void *))  # and those in the sums that a chunk reaches
+        n += _round64(self.max_sparse * sizeof(int64_t))  # how many
         n += _round64(self.max_block * self.nd * sizeof(int64_t))  # its coordinates
         n += _round64(self.max_block)  # whether some phase is outside the window there
         n += _round64(MOST_ROWS * self.k.nr * self.k.t_size)  # a tile on its way to the store
@@ -110,6 +116,10 @@ cdef class DirectPlan(Plan):
         ws += _round64(self.max_block * sizeof(void *))
         cdef void **lines = <void **>ws
         ws += _round64(self.max_block * sizeof(void *))
+        cdef void **reached = <void **>ws
+        ws += _round64(self.max_reached * sizeof(void *))
+        cdef int64_t *heights = <int64_t *>ws
+        ws += _round64(self.max_sparse * sizeof(int64_t))
         cdef int64_t *coords = <int64_t *>ws
         ws += _round64(self.max_block * self.nd * sizeof(int64_t))
         cdef char *edge = ws
@@ -125,7 +135,7 @@ cdef class DirectPlan(Plan):
         cdef bint edges = self.locate(c, m0, m, dst, to, coords, edge)
 
         cdef int64_t stride_a = c.block * CONVT_LDA * k.e_size, stride_sums = self.max_block * k.nr
-        cdef int64_t start, end, chunk, p, strips, strip, s0, s1, tiles, i, r0, r1, r, part, steps, chunk_bytes, asking
+        cdef int64_t start, end, chunk, p, strips, strip, s0, s1, s2, tiles, i, r0, r1, r, part, steps, chunk_bytes, asking
         cdef int64_t *ch
         cdef int64_t *panel
         cdef bint inside
@@ -134,6 +144,7 @@ cdef class DirectPlan(Plan):
         cdef void *window[MOST_ROWS]
         for r in range(most):
             window[r] = scratch + r * k.nr * k.t_size
+        cdef void **sums_of  # the rows of a chunk
         for r in range(m if c.nchunks > 1 else 0):
             lines[r] = sums + r * k.nr * k.t_size
         cdef convt_tile t
@@ -147,14 +158,18 @@ cdef class DirectPlan(Plan):
         # Few weights are multiplied with one tile's rows after the other, so that an output row is written in one go; of
         # many, each panel with all rows, so that it is read once.
         strips = 1
-        if (p1 - p0) * k.nr * c.pack.depth * k.e_size <= NEAR_BYTES:
+        if not c.sparse and (p1 - p0) * k.nr * c.pack.depth * k.e_size <= NEAR_BYTES:
             strips = (m + most - 1) // most
         end = 0
         while end < c.nchunks:
             start, end = end, min(c.nchunks, end + c.span)
             for chunk in range(start, start if c.straight else end):
                 ch = c.chunks + 3 * chunk
-                self.pack_rows(c, ch[0], ch[1], m0, m, coords, src, a + (chunk - start) * stride_a)
+                i = chunk - start
+                if c.sparse and 0 < chunk < c.nchunks - 1:
+                    heights[i] = self.pack_rows(c, ch[0], ch[1], m0, m, coords, src, a + i * stride_a, lines, reached + i * c.block)
+                else:
+                    self.pack_rows(c, ch[0], ch[1], m0, m, coords, src, a + i * stride_a, NULL, NULL)
             s1 = 0
             for strip in range(strips):
                 s0, s1 = s1, (strip + 1) * m // strips
@@ -162,7 +177,6 @@ cdef class DirectPlan(Plan):
                     panel = c.panels + 5 * p
                     t.nv = 1 + (panel[0] > k.vl)
                     t.cols = <int>panel[0]
-                    tiles = 1 if s1 - s0 <= k.mr[t.nv] else (s1 - s0 + k.mr[t.nv] - 1) // k.mr[t.nv]
                     part = (p - p0 if c.span < c.nchunks else 0) * stride_sums
                     for chunk in range(start, end):
                         ch = c.chunks + 3 * chunk
@@ -171,9 +185,13 @@ cdef class DirectPlan(Plan):
                         steps = t.kc // (2 * k.kstep)
                         chunk_bytes = t.kc * t.nv * k.vl * k.e_size
                         asking = (chunk_bytes + 64 * steps - 1) // (64 * steps) if far and steps else 0
+                        s2, sums_of = s1, lines
+                        if c.sparse and 0 < chunk < c.nchunks - 1:
+                            s2, sums_of = heights[chunk - start], reached + (chunk - start) * c.block
+                        tiles = (s2 - s0 + k.mr[t.nv] - 1) // k.mr[t.nv]
                         r1 = s0
                         for i in range(tiles):
-                            r0, r1 = r1, s1 if i == tiles - 1 else s0 + (i + 1) * (s1 - s0) // tiles
+                            r0, r1 = r1, s2 if i == tiles - 1 else s0 + (i + 1) * (s2 - s0) // tiles
                             t.a = (data + ch[0] * k.e_size if c.straight else a + (chunk - start) * stride_a)
                             t.a = <char *>t.a + r0 * t.lda * k.e_size
                             if i < asking:
@@ -181,16 +199,15 @@ cdef class DirectPlan(Plan):
                             else:
                                 t.ahead, t.ahead_step = next_input, input_step
                                 next_input += input_step * steps
-                            if chunk:
+                            t.init, t.init_ld = NULL, k.nr
+                            if chunk == 0:
+                                t.init, t.init_ld = bias + p * k.nr * k.t_size, 0
+                            elif chunk == c.nchunks - 1:
                                 t.init = sums + (part + r0 * k.nr) * k.t_size
-                                t.init_ld = k.nr
-                            else:
-                                t.init = bias + p * k.nr * k.t_size
-                                t.init_ld = 0
                             t.act = &self.none
                             t.stream = 0
                             if chunk < c.nchunks - 1:
-                                t.rows, t.at = lines + r0, part
+                                t.rows, t.at = sums_of + r0, part
                                 k.tile(<int>(r1 - r0), &t)
                                 continue
                             inside = True
@@ -302,9 +319,13 @@ cdef class DirectPlan(Plan):
                 batch += 1
         return edges
 
-    cdef void pack_rows(self, DirectClass *c, int64_t k0, int64_t kc, int64_t m0, int64_t m, int64_t *coords,
-                        char *src, char *a) noexcept nogil:
-        """Gather a depth chunk of the block's rows: run by run along x, tap by tap."""
+    cdef int64_t pack_rows(self, DirectClass *c, int64_t k0, int64_t kc, int64_t m0, int64_t m, int64_t *coords,
+                           char *src, char *a, void **lines, void **reached) noexcept nogil:
+        """Gather a depth chunk of the block's rows: run by run along x, tap by tap.
+
+        With ``reached`` the chunk has a single tap: rows that it does not reach are left out, and ``reached`` gets the
+        ``lines`` of the others. Returns how many.
+        """
         cdef const convt_kernels *k = self.k
         cdef int nd = self.nd, ax
         cdef int64_t x = nd - 1
@@ -312,7 +333,7 @@ cdef class DirectPlan(Plan):
         cdef int64_t pixels = 1
         for ax in range(nd):
             pixels *= c.count[ax]
-        cdef int64_t row = 0, run, batch, tap, first, last, depth, lo, hi, i, at, cols, r
+        cdef int64_t row = 0, kept = 0, run, batch, tap, first, last, depth, lo, hi, i, at, cols, r
         cdef int64_t *j
         cdef int64_t *first_in
         cdef bint inside
@@ -336,22 +357,25 @@ cdef class DirectPlan(Plan):
                         break
                     at += i * self.in_stride.p[ax]
                 i = first_in[x] + j[x]
-                lo = min(run, max(0, -i))
-                hi = max(lo, min(run, self.in_size.p[x] - i)) if inside else lo
-                if not inside:
-                    lo = hi = 0
-                to = a + (row * CONVT_LDA + depth - k0) * k.e_size
+                lo = min(run, max(0, -i)) if inside else 0
+                hi = max(lo, min(run, self.in_size.p[x] - i)) if inside else 0
                 cols = min(self.ci, last) - first
-                for r in range(lo):
-                    memset(to + r * CONVT_LDA * k.e_size, 0, (last - first) * k.e_size)
+                to = a + ((row + lo if reached == NULL else kept) * CONVT_LDA + depth - k0) * k.e_size
                 if hi > lo:
-                    k.pack(to + lo * CONVT_LDA * k.e_size, CONVT_LDA,
-                           src + (at + (i + lo) * self.in_stride.p[x]) * k.s_size, self.in_stride.p[x], self.in_c,
-                           <int>(hi - lo), <int>cols, <int>(last - first))
-                for r in range(hi, run):
-                    memset(to + r * CONVT_LDA * k.e_size, 0, (last - first) * k.e_size)
+                    k.pack(to, CONVT_LDA, src + (at + (i + lo) * self.in_stride.p[x]) * k.s_size, self.in_stride.p[x],
+                           self.in_c, <int>(hi - lo), <int>cols, <int>(last - first))
+                if reached == NULL:
+                    for r in range(-lo, 0):
+                        memset(to + r * CONVT_LDA * k.e_size, 0, (last - first) * k.e_size)
+                    for r in range(hi - lo, run - lo):
+                        memset(to + r * CONVT_LDA * k.e_size, 0, (last - first) * k.e_size)
+                else:
+                    for r in range(lo, hi):
+                        reached[kept] = lines[row + r]
+                        kept += 1
                 depth += last - first
             row += run
+        return kept
 
     cdef void store_pieces(self, DirectClass *c, int64_t *panel, int64_t r0, int64_t r1, void **to, int64_t *coords,
                            bint inside, char *scratch) noexcept nogil:

@@ -1,4 +1,4 @@
-"""The direct algorithm where a phase has one tap: input rows that are multiplied where they lie, and those that are packed."""
+"""The direct algorithm: input rows that are multiplied where they lie, those that are packed, and those left out."""
 
 import numpy as np
 import pytest
@@ -67,3 +67,58 @@ def test_rows_that_lie_in_the_input_take_no_workspace():
     filter = np.ones((1, 1, 64, 128), np.float32)
     plan = convt.ConvTranspose(filter, algorithm="direct").plan((1, 100, 100, 64))
     assert plan.workspace_bytes < plan.threads * 32 << 10
+
+
+# (batch, input, in-channels, out-channels, kernel, stride, pads, groups): small images under large kernels, where many taps
+# fall outside; a block of rows and several, depth chunks packed at once and not, one chunk a tap and several, edges cut.
+SMALL_IMAGES = {
+    "pose": (1, (8, 6), 300, 40, 4, 2, (1, 1), 1),
+    "odd kernel": (3, (4, 4), 128, 64, 5, 2, (2, 2), 1),
+    "two taps of four": (2, (2, 2), 512, 33, 4, 2, (1, 1), 1),
+    "one pixel": (2, (1, 1), 260, 64, 4, 2, (1, 1), 1),
+    "stride 1": (9, (5, 3), 100, 20, 3, 1, (1, 1), 1),
+    "many images": (4, (4, 4), 513, 18, 4, 2, (1, 1), 1),
+    "1-D": (2, (4,), 257, 70, 8, 2, (3, 2), 1),
+    "3-D": (1, (3, 2, 2), 130, 17, 3, 2, (1, 0), 1),
+    "groups": (2, (4, 4), 256, 64, 4, 2, (1, 1), 2),
+    "kernel beyond the image": (1, (3, 3), 301, 8, 9, 1, (4, 4), 1),
+    "uneven pads": (1, (4, 4), 128, 34, 5, 2, (3, 0), 1),
+}
+
+
+@each_isa
+@each_dtype
+@pytest.mark.parametrize("name", SMALL_IMAGES)
+def test_rows_that_a_tap_does_not_reach(name, dtype, isa):
+    """They are left out of the tap's product: whole numbers, so that every sum is exact but for the rounding of the result."""
+    batch, sizes, ci, co, kernel, stride, (begin, end), groups = SMALL_IMAGES[name]
+    rng = np.random.default_rng(1)
+    kind = DTYPES[dtype][0]
+    data = rng.integers(-2, 3, (batch, *sizes, ci)).astype(kind)
+    filter = rng.integers(-2, 3, (*[kernel] * len(sizes), ci, co // groups)).astype(kind)
+    bias = rng.integers(-2, 3, co).astype(kind)
+    keywords = {"strides": stride, "pads_begin": begin, "pads_end": end, "groups": groups, "activation": "relu"}
+    wanted = convt.conv_transpose(data, filter, bias, backend="reference", **keywords)
+    with using_isa(isa):
+        op = convt.ConvTranspose(filter, bias, algorithm="direct", backend="native", **keywords)
+        before = _config.get_num_threads()
+        try:
+            for threads in (1, 2):
+                convt.set_num_threads(threads)
+                np.testing.assert_array_equal(op(data).astype(np.float64), wanted.astype(np.float64))
+        finally:
+            convt.set_num_threads(before)
+
+
+@pytest.mark.parametrize("place", ["data", "filter"])
+def test_nan_reaches_what_its_tap_reaches(place):
+    """And nothing else: rows that are left out stay clean, and so do those beside zeros."""
+    rng = np.random.default_rng(2)
+    data = rng.integers(-2, 3, (2, 4, 4, 128)).astype(np.float32)
+    filter = rng.integers(-2, 3, (4, 4, 128, 32)).astype(np.float32)
+    (data if place == "data" else filter)[1, 3, 2, 7] = np.nan
+    keywords = {"strides": 2, "pads_begin": 1, "pads_end": 1}
+    got = convt.ConvTranspose(filter, algorithm="direct", **keywords)(data)
+    wanted = convt.conv_transpose(data, filter, backend="reference", **keywords)
+    assert np.isnan(wanted).any() and not np.isnan(wanted).all()
+    np.testing.assert_array_equal(got, wanted)

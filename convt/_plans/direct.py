@@ -17,6 +17,8 @@ from . import common
 LIMIT = None
 
 _MAX_BLOCK = 140  # rows of a task, 10 tiles of 14: a depth chunk of its input then takes about 150 KiB of L2
+_LEAST_DEPTH = 96  # in-channels that a chunk should have
+_MOST_SHARE = 0.92  # of rows times taps not zeros, that leaving the zeros out pays
 _MAX_INPUT = 640 << 10  # bytes of L2 for depth chunks packed at once, so that only one panel's sums wait between them
 
 
@@ -47,11 +49,7 @@ def make(problem, recipe, packed, in_strides, out_strides):
 
 def tables(problem, groups, combos, index, out_elements, total, info):
     """The tables of classes (a run per axis each) for DirectPlan; ``index`` says where the weights of each are packed."""
-    ci_p = -(-problem.ci // info["kstep"]) * info["kstep"]
-    chunks = [
-        common.depth_chunks(combo, [g[c.group] for g, c in zip(groups, combo, strict=True)], ci_p, info["kstep"])
-        for combo in combos
-    ]
+    chunks = [_chunks(problem, combo, [g[c.group] for g, c in zip(groups, combo, strict=True)], info) for combo in combos]
     splits = _splits(problem, combos, list(map(len, chunks)), total, info)
     specs = [
         _class(problem, combo, index[tuple(c.group for c in combo)], out_elements, info, depth, split)
@@ -59,6 +57,38 @@ def tables(problem, groups, combos, index, out_elements, total, info):
     ]
     specs.sort(key=lambda spec: -spec["work"])  # large tasks first, so that the last ones even out
     return specs
+
+
+def _chunks(problem, combo, chosen, info):
+    """The depth chunks of a class; tap by tap if it is `_sparse`, those that reach most rows at either end, where every row
+    takes part."""
+    ci_p = -(-problem.ci // info["kstep"]) * info["kstep"]
+    if not _sparse(problem, combo):
+        return common.depth_chunks(combo, chosen, ci_p, info["kstep"])
+    reached = [math.prod(taps) for taps in itertools.product(*_reached(problem, combo))]
+    chunks = common.depth_chunks(combo, chosen, ci_p, info["kstep"], slab=ci_p)
+    chunks.sort(key=lambda chunk: -reached[chunk[0] // ci_p])
+    return [chunks[0], *chunks[2:], chunks[1]]
+
+
+def _reached(problem, combo):
+    """For each axis and tap: how many pixels of the class it reaches, with an input that is there."""
+    return [
+        [max(0, min(c.count, size - i) - max(0, -i)) for i in c.first_in]
+        for c, size in zip(combo, problem.in_sizes, strict=True)
+    ]
+
+
+def _sparse(problem, combo):
+    """Whether a class leaves out rows where a tap does not reach them, at the cost of chunks of a tap each."""
+    chunks = math.prod(len(c.first_in) for c in combo) * -(-problem.ci // _core.KC)
+    return problem.ci >= _LEAST_DEPTH and chunks > 3 and _share(problem, combo) <= _MOST_SHARE
+
+
+def _share(problem, combo):
+    """The share of rows times taps that is not zeros."""
+    axes = zip(combo, _reached(problem, combo), strict=True)
+    return math.prod(sum(reached) / max(1, c.count * len(reached)) for c, reached in axes)
 
 
 @functools.lru_cache(maxsize=256)
@@ -76,11 +106,13 @@ def _choice(problem, finite, isa):
     return best
 
 
-def _work(problem, rows, columns, taps, info):
+def _work(problem, combo, rows, columns, info):
     """Cycles of some rows and columns of a class: tiles, rows packed before, outputs stored after."""
+    taps = math.prod(len(c.first_in) for c in combo)
     # Low classes wait for their weights, where those are too many to stay near.
     waiting = common.weights_cost(columns * taps * problem.ci, -(-rows // _MAX_BLOCK), info)
-    multiply = max(common.tile_cost(rows, columns, taps * problem.ci, info), waiting)
+    depth = taps * problem.ci * (_share(problem, combo) if _sparse(problem, combo) else 1)
+    multiply = max(common.tile_cost(rows, columns, depth, info), waiting)
     pack = 2 * common.gather_cost(rows, taps, problem.ci, info) if taps > 1 else 0.0  # a single tap is read in place
     phases = columns / max(problem.co, 1)
     store = rows * (5 * -(-columns // info["nr"]) + phases * (3 + 5 * -(-problem.co // info["vl"])))
@@ -107,8 +139,7 @@ def classes_cost(problem, classes, info):
             continue
         rows = problem.batch * math.prod(c.count for c in combo)
         phases = math.prod(len(c.first_out) for c in combo)
-        taps = math.prod(c.tap_range[1] - c.tap_range[0] for c in combo)
-        total += _work(problem, rows, phases * problem.co, taps, info)
+        total += _work(problem, combo, rows, phases * problem.co, info)
     return total * problem.groups
 
 
@@ -147,10 +178,9 @@ def _split(problem, combo, chunks, target, height, info):
     """A class in tasks of about ``target`` cycles: blocks of rows, but of ``height`` rows at least,
     and of panels where that gives too few."""
     rows = problem.batch * math.prod(c.count for c in combo)
-    taps = math.prod(len(c.first_in) for c in combo)
     width = problem.co * math.prod(len(c.first_out) for c in combo)
     npanels = -(-width // info["nr"])
-    pieces = max(1, math.ceil(_work(problem, rows, width, taps, info) / max(target, 1.0)))
+    pieces = max(1, math.ceil(_work(problem, combo, rows, width, info) / max(target, 1.0)))
     block = max(min(_MAX_BLOCK, -(-rows // pieces)), min(rows, height))
     blocks = -(-rows // block)
     block = -(-rows // blocks)
@@ -159,7 +189,7 @@ def _split(problem, combo, chunks, target, height, info):
     if chunks > _span(block, info):
         panel_block = min(panel_block, max(1, common.MAX_SUMS // (block * info["nr"] * info["t_size"])))
     width = min(width, panel_block * info["nr"])
-    work = _work(problem, block, width, taps, info)
+    work = _work(problem, combo, block, width, info)
     return _Split(block, blocks, panel_block, -(-npanels // panel_block), work)
 
 
@@ -180,6 +210,7 @@ def _class(problem, combo, pack, out_elements, info, chunks, split):
         "tap_in": np.asarray(taps, np.int64).reshape(len(taps), problem.rank),
         "chunks": chunks,
         "span": _span(split.block, info),
+        "sparse": _sparse(problem, combo),
         "panels": panels,
         "pieces": piece_table,
         "panel_block": split.panel_block,

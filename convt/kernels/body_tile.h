@@ -85,11 +85,19 @@ INLINE void FN(tile_mn)(const int mr, const int nv, const convt_tile *t)
         FN(tile_step)(mr, nv, acc, &p, 0);
 
     /* What was summed before is added last: sums of chunks, added up, lose less than one long chain. */
+    T *const *rows = (T *const *)t->rows;
+    if (init)
 #pragma GCC unroll 14
-    for (int m = 0; m < mr; m++)
+        for (int m = 0; m < mr; m++)
 #pragma GCC unroll 2
-        for (int v = 0; v < nv; v++)
-            acc[m][v] += V_(load)(init + m * t->init_ld + v * VL);
+            for (int v = 0; v < nv; v++)
+                acc[m][v] += V_(load)(init + m * t->init_ld + v * VL);
+    else
+#pragma GCC unroll 14
+        for (int m = 0; m < mr; m++)
+#pragma GCC unroll 2
+            for (int v = 0; v < nv; v++)
+                acc[m][v] += V_(load)(rows[m] + t->at + v * VL);
 
     if (t->act->code != CONVT_NONE)
 #pragma GCC unroll 14
@@ -98,7 +106,6 @@ INLINE void FN(tile_mn)(const int mr, const int nv, const convt_tile *t)
             for (int v = 0; v < nv; v++)
                 acc[m][v] = V_(act_simple)(acc[m][v], t->act);
 
-    T *const *rows = (T *const *)t->rows;
     if (t->stream && t->cols == nv * VL) {
 #pragma GCC unroll 14
         for (int m = 0; m < mr; m++)

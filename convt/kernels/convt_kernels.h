@@ -32,13 +32,13 @@ typedef struct {
     double a, b;
 } convt_act;
 
-/* One register tile: rows[m][at..at + cols) = act(A B + init), m < mr. */
+/* One register tile: rows[m][at..at + cols) = act(A B + init), m < mr; without init, A B is added to what is there. */
 typedef struct {
     int kc;                /* depth, <= CONVT_KC */
     int nv;                /* vectors in a row of B */
     const void *a, *b;     /* rows, and a panel */
     ptrdiff_t lda;         /* elements between the rows of A, of any sign */
-    const void *init;      /* T: added to the sums, row m at init + m * init_ld (0: the same row, the bias) */
+    const void *init;      /* T: added to the sums, row m at init + m * init_ld (0: the same row, the bias); or NULL */
     ptrdiff_t init_ld;
     void *const *rows;     /* T: row m goes to rows[m] + at */
     ptrdiff_t at;
