@@ -10,6 +10,8 @@ cdef enum:
     WINOGRAD_MOST = 216  # points of a tile, of three axes of six
     WINOGRAD_CHAIN = 128  # depth summed in one go where two axes or more are transformed, whose errors add up to larger ones
 
+CHAIN = WINOGRAD_CHAIN
+
 cdef struct WinogradClass:
     int64_t *tiles        # [nd] tiles along each axis
     int64_t *outputs      # [nd] outputs of a tile along each axis

@@ -11,5 +11,6 @@ Each is a module with one interface, and a plan class in _core that runs its tab
 
 winograd alone also has ``preparing(problem)``: what weights that come with a call cost it beyond the packing all of them do.
 
-The model counts vector multiply-adds: what a register tile costs at its true height, and what gathering the input costs.
+The model counts what the loops do: multiply-adds of register tiles at their true height, vectors packed and stored, calls and
+tasks, and what waits for memory.
 """

@@ -2,12 +2,17 @@
 
 import heapq
 import itertools
+import math
 
 import numpy as np
 
 from .. import _core, _phases
+from .._problem import ITEMSIZE
 
 MAX_SUMS = 1 << 20  # bytes of sums a task may keep between depth chunks
+
+L2_BYTES = 2 << 20  # of a core
+LAST_BYTES = 32 << 20  # of the last-level cache, that a process may count on
 
 EVEN = 64  # so many tasks of a thread even out anyhow
 
@@ -25,27 +30,81 @@ def axes(problem, merge, split):
     return groups, classes
 
 
-def tile_cost(rows, columns, depth, info):
+def tile_cost(rows, columns, depth, info, chain=_core.KC):
     """Cycles to multiply ``rows`` x ``depth`` by ``depth`` x ``columns``: two multiply-adds, two loads a cycle, and no
-    tile faster than the latency of its sums. (The unit of all costs; in use such a cycle takes about 1.4 real ones.)"""
+    tile faster than the latency of its sums; every ``chain`` of depth a call, which loads and stores the sums.
+    (The unit of all costs; in use such a cycle takes about 1.4 real ones.)"""
     nr, vl = info["nr"], info["vl"]
+    steps, calls = depth / info["kstep"], max(1, -(-depth // chain))
     full, rest = divmod(columns, nr)
     cost = 0.0
     for count, vectors in ((full, nr // vl), (1 if rest else 0, -(-rest // vl))):
         tiles = max(1, -(-rows // info["mr"][vectors])) if vectors else 0
         height = rows / max(tiles, 1)
-        cost += count * tiles * max(height * vectors / 2, (height + vectors) / 2, 4.0)
-    return depth / info["kstep"] * cost
+        step = max(height * vectors / 2, (height + vectors) / 2, 4.0)
+        cost += count * tiles * (steps * step + calls * (40 + 3 * height * vectors))
+    return cost
 
 
-def gather_cost(rows, taps, channels, info):
-    """Cycles to pack rows: a load and a store per vector, and some work per tap of a row."""
-    return rows * taps * (2.8 * -(-channels // info["vl"]) + 2.5)
+def fed(cycles, bytes, total):
+    """Cycles of multiply-adds with their reads of weights, so many bytes of ``total``: what L2 does not hold comes from the
+    last-level cache, mostly while they multiply if that takes as long; what that does not hold, from memory."""
+    return max(cycles, 0.15 * far(total) * bytes) + bytes * (0.012 + 0.02 * far(total) + 0.1 * far(total, LAST_BYTES))
 
 
-def groups_cost(problem, pixels, info):
-    """Cycles that groups take beyond their own work as each comes back to the same lines of the output."""
-    return pixels * 18.0 * -(-problem.co * info["t_size"] // 64) if problem.groups > 1 else 0.0
+def far(bytes, near=L2_BYTES):
+    """The share of some data that a cache does not hold."""
+    return max(0.0, 1 - near / max(bytes, 1))
+
+
+def memory_cost(problem, read, write):
+    """Cycles that inputs and outputs which L2 does not hold take: ``read`` and ``write`` are those of a byte, and of a line
+    that a group comes back to after the others."""
+    item = ITEMSIZE[problem.dtype]
+    cost = 0.0
+    for sizes, channels, (byte, line) in ((problem.in_sizes, problem.ci, read), (problem.out_sizes, problem.co, write)):
+        places = problem.batch * math.prod(sizes) * problem.groups
+        lines = -(-channels * item // 64) if problem.groups > 1 else 0
+        cost += far(places * channels * item) * places * (channels * item * byte + lines * line)
+    return cost
+
+
+def streams(problem):
+    """Whether an output in NXC is written past the caches, by those that can."""
+    info, size = _core.kernel_info(problem.dtype), ITEMSIZE[problem.dtype]
+    channels = problem.groups * problem.co
+    return math.prod(problem.out_shape) * size > _core.STREAM_BYTES and channels * size % (info["vl"] * info["t_size"]) == 0
+
+
+def filter_bytes(problem, info):
+    """Bytes of the weights that the window shows."""
+    taps = math.prod(map(min, problem.kernel, problem.out_sizes))
+    return taps * problem.groups * problem.ci * problem.co * info["e_size"]
+
+
+def pieces(combo, problem, columns, info):
+    """How many pieces, of a phase each, a row of the panels falls into which are not one stretch of the output."""
+    stretch = problem.co * (len(combo[-1].first_out) if problem.groups == 1 else 1)
+    if columns <= stretch or stretch % info["nr"] == 0:
+        return 0.0
+    return min(-(-columns // info["nr"]), columns / stretch - 1) * (info["nr"] / problem.co + 1)
+
+
+def outside(combo, outputs):
+    """The share of a class's rows, of so many outputs on each axis, that some phase has outside the window."""
+    inside = 1.0
+    for c, n in zip(combo, outputs, strict=True):
+        shown = min(high for _, high in c.valid) - max(low for low, _ in c.valid)
+        inside *= max(0, shown + 1 - n) / max(c.count, 1)
+    return 1 - min(inside, 1.0)
+
+
+def shared(problem, tasks):
+    """Cycles of tasks, (cycles in all, how many), and of a thread that has none left. Of two threads: which algorithm is
+    chosen must not depend on how many there are."""
+    if problem.flops < _core.SMALL_FLOPS or sum(count for _, count in tasks) > EVEN:
+        return sum(work for work, _ in tasks)
+    return 2 * makespan(sorted(((work / count, count) for work, count in tasks if count), reverse=True), 2)
 
 
 def makespan(tasks, threads):
@@ -55,11 +114,6 @@ def makespan(tasks, threads):
         for _ in range(count):
             heapq.heapreplace(busy, busy[0] + work)
     return max(busy)
-
-
-def weights_cost(count, times, info):
-    """Cycles that the multiply-adds wait for weights which come from beyond L2, so many times."""
-    return count * info["e_size"] * times / 10
 
 
 def pack_classes(attributes, merge):

@@ -11,7 +11,8 @@ from . import common
 LIMIT = "it wants groups of at most 16 in-channels"
 
 _CHANNELS = 16  # in-channels of a group
-_LANES = 64  # out channels of a task
+_LANES = 64  # out channels of a task, or a multiple of that whose weights stay near
+_WEIGHTS = 3 << 15  # bytes of those
 _INPUTS = 1 << 16  # numbers that a task reads, about
 _TERMS = 64  # taps of a cell, which has a run for each at either border
 _OUTPUTS = 1 << 14  # numbers that it writes to a row
@@ -21,28 +22,33 @@ def cost(problem):
     if not 1 <= problem.ci <= _CHANNELS or problem.co == 0:
         return math.inf
     info = _core.kernel_info(problem.dtype)
-    s, k, ci = problem.strides[-1], problem.kernel[-1], problem.ci
-    channels = problem.groups * problem.co
+    s, k, ci, size = problem.strides[-1], problem.kernel[-1], problem.ci, problem.in_sizes[-1]
+    terms = -(-k // s)
     rows, meet = _rows(problem)
-    vectors = -(-channels // info["vl"])  # of outputs of a j, and of the sums that they take; and of inputs of a pixel
-    shared = -(-k // s) * meet * ci <= 4  # inputs stay in registers
+    width = _width(problem, info)
+    js = max(1, -(-(problem.begin[-1] + problem.out_sizes[-1]) // s) - problem.begin[-1] // s)
+    cut = _cut(problem, width, js, 2)
+    phases, wide = (1, width) if width else (min(s, k), 1)
+    vectors = -(-wide * cut.lanes // info["vl"])
+    taps = meet * ci * (terms if width else k)  # of a j
+    inner = max(0, min(js, size - terms + 1))  # all of whose taps are inside; the others are runs of their own
+    outer = js - inner
+    edge = min(outer, size - inner) * taps
     picked = _picked(problem, info)
-    fma = picked or (0.4 if shared else 1.0 if ci < 8 else 2.5)
-    sums, outs, ins = vectors * k * fma, vectors * min(s, k), vectors
-    # Few channels of a single group scatter does as well, and in every layout.
-    width = _width(problem, info) if problem.groups > 1 or problem.co == 1 else 0
-    if width:
-        outs = -(-width * s * channels // info["vl"]) / width
-        ins = -(-s * channels // info["vl"])
-        sums = outs * -(-k // s) * 0.5
-    multiply = rows * problem.out_sizes[-1] / s * (sums * meet * ci + outs * 2)
-    # Input rows are gathered once by each task, of a few output rows.
-    in_rows = problem.batch * math.prod(problem.in_sizes[:-1])
-    in_place = (picked and not width) or (ci == problem.co == 1 and (not width or s == 1))
-    gather = 0.0 if in_place else in_rows * 1.2 * problem.in_sizes[-1] * ci * ins * 3
-    # The borders are runs of a single j, and wait for each sum.
-    borders = rows * 2 * (-(-k // s) - 1) * (40 + 4 * meet * ci * k / 2)
-    return 1.5 * (multiply + gather + borders + rows * (120 + 4 * meet * ci * k))
+    gathered = not ((picked and not width) or (ci == problem.co == 1 and (not width or s == 1)))
+    each = 2.2 if width else picked * (1.25 if s == 1 else 1) or (0.8 if taps <= 4 * s else 2.2)
+    calls = cut.blocks * -(-inner // (8 * wide * cut.blocks)) + outer + (cut.blocks if width else 0)
+    products = inner / wide * vectors * taps + edge * -(-cut.lanes // info["vl"])
+    weights = 20 * common.far(common.filter_bytes(problem, info))
+    row = products * each + calls * vectors * (8 * phases + weights * taps)
+    row += js / wide * vectors * phases * (5 if width else 1.6)
+    row += cut.lane_blocks * (0.8 * (taps * cut.blocks + edge) + cut.blocks * (75 + 70 * meet))
+    if gathered:
+        # Each task gathers its input rows once.
+        in_rows = meet / math.prod(problem.kernel[:-1]) + (cut.row_taps - 1) / cut.rows
+        row += in_rows * ci * (2.4 * size * -(-cut.lanes // info["vl"]) + 160 * cut.blocks * cut.lane_blocks)
+    tasks = cut.blocks * cut.lane_blocks * -(-rows // cut.rows)
+    return common.shared(problem, [(rows * row, tasks)]) + common.memory_cost(problem, (0.3, 0), (0.03, 0))
 
 
 def _picked(problem, info):
@@ -51,7 +57,7 @@ def _picked(problem, info):
         return 0
     groups = -(-min(info["vl"], problem.groups * problem.co) // problem.co)  # that a vector meets
     span = (groups - 1) * problem.ci + 1
-    return 0 if span > info["reach"] else 0.6 if span == 1 else 0.8 if span <= info["vl"] else 1.3
+    return 0 if span > info["reach"] else 0.64 if span == 1 else 1.35 if span <= info["vl"] else 1.7
 
 
 def recipe(attributes, filter, bias, key):
@@ -62,42 +68,62 @@ def recipe(attributes, filter, bias, key):
 
 def make(problem, recipe, packed, in_strides, out_strides):
     info = _core.kernel_info(problem.dtype)
-    s, channels = problem.strides[-1], problem.groups * problem.co
+    channels = problem.groups * problem.co
     item = ITEMSIZE[problem.dtype]
     adjacent = out_strides[-2] == channels * item and (channels == 1 or out_strides[-1] == item)
     width = _width(problem, info) if adjacent else 0
     runs, hole = _cells(problem, width) if width else _by_phase(problem)
-    lanes = channels * (s if width else 1)
-    lane_block = lanes if width else min(lanes, _LANES)
     j0, j1 = min((r.start for r in runs), default=0), max((r.stop for r in runs), default=1)
-    outer = _outer_axes(problem)
-    row_taps = max(1, math.prod(max(map(len, axis), default=0) for axis in outer))
-    rows = max(1, _rows(problem)[0])
-    lane_blocks = -(-lanes // lane_block)
-    # Blocks that stay in the cache, and enough of them for the threads where rows are few.
-    tasks = 16 * _config.get_num_threads()
-    block = min(_INPUTS // (lane_block * row_taps * problem.ci), _OUTPUTS // (channels * s))
-    block = max(8, min(block, -(-(j1 - j0) * rows * lane_blocks // tasks)))
-    block = max(1, min(-(-block // 8) * 8, j1 - j0))
-    blocks = -(-(j1 - j0) // block)
-    block = min(-(-(j1 - j0) // (8 * blocks)) * 8, j1 - j0)
-    blocks = -(-(j1 - j0) // block)
+    cut = _cut(problem, width, j1 - j0, _config.get_num_threads())
     offsets = [-off for r in runs for _, off in r.taps] or [0]
     spec = {
-        "outer": outer,
-        "rows": max(1, min(rows, rows * blocks * lane_blocks // tasks)),
+        "outer": _outer_axes(problem),
+        "rows": cut.rows,
         "runs": runs,
         "j0": j0,
-        "block": block,
-        "blocks": blocks,
-        "lanes": lanes,
+        "block": cut.block,
+        "blocks": cut.blocks,
+        "lanes": cut.lanes,
         "width": max(1, width),
-        "lane_block": lane_block,
+        "lane_block": cut.lane_block,
         "min_off": min(offsets),
         "max_off": max(offsets),
     }
     key = ("depthwise", width)
     return _core.DepthwisePlan(problem, recipe(key), in_strides, out_strides, hole, spec), key
+
+
+class _Cut(NamedTuple):
+    """What a task is."""
+
+    lanes: int  # of a j
+    lane_block: int
+    lane_blocks: int
+    block: int  # values of j
+    blocks: int
+    rows: int
+    row_taps: int  # input rows that meet in one of outputs, at most
+
+
+def _cut(problem, width, js, threads):
+    """Blocks that stay in the cache, and enough of them for the threads where rows are few."""
+    s, channels = problem.strides[-1], problem.groups * problem.co
+    lanes = channels * (s if width else 1)
+    near = _WEIGHTS // (math.prod(problem.kernel) * problem.ci * ITEMSIZE[problem.dtype])
+    lane_block = lanes if width else min(lanes, max(1, near // _LANES) * _LANES)
+    lane_blocks = -(-lanes // lane_block)
+    axes = zip(problem.kernel[:-1], problem.strides[:-1], problem.in_sizes[:-1], strict=True)
+    row_taps = max(1, math.prod(min(-(-k // s), size) for k, s, size in axes))
+    rows = max(1, _rows(problem)[0])
+    tasks = 16 * threads
+    block = min(_INPUTS // (lane_block * row_taps * problem.ci), _OUTPUTS // (channels * s))
+    block = max(8, min(block, -(-js * rows * lane_blocks // tasks)))
+    block = max(1, min(-(-block // 8) * 8, js))
+    blocks = -(-js // block)
+    block = min(-(-js // (8 * blocks)) * 8, js)
+    blocks = -(-js // block)
+    rows = max(1, min(rows, rows * blocks * lane_blocks // tasks))
+    return _Cut(lanes, lane_block, lane_blocks, block, blocks, rows, row_taps)
 
 
 class _Run(NamedTuple):

@@ -19,6 +19,7 @@ LIMIT = None
 _MAX_BLOCK = 140  # rows of a task, 10 tiles of 14: a depth chunk of its input then takes about 150 KiB of L2
 _LEAST_DEPTH = 96  # in-channels that a chunk should have
 _MOST_SHARE = 0.92  # of rows times taps not zeros, that leaving the zeros out pays
+_L1_BYTES = 40 << 10  # beside a panel
 _MAX_INPUT = 640 << 10  # bytes of L2 for depth chunks packed at once, so that only one panel's sums wait between them
 
 
@@ -100,23 +101,27 @@ def _choice(problem, finite, isa):
         groups, classes = common.axes(problem, merge, split)
         if best is not None and math.prod(map(len, classes)) > common.MANY_CLASSES:
             continue
-        cost = classes_cost(problem, classes, info)
+        combos = [combo for combo in itertools.product(*classes) if all(c.group >= 0 for c in combo)]
+        cost = common.shared(problem, [class_cost(problem, combo, info) for combo in combos]) + memory_cost(problem)
         if best is None or cost < best[0]:
             best = (cost, merge, groups, classes)
     return best
 
 
 def _work(problem, combo, rows, columns, info):
-    """Cycles of some rows and columns of a class: tiles, rows packed before, outputs stored after."""
-    taps = math.prod(len(c.first_in) for c in combo)
-    # Low classes wait for their weights, where those are too many to stay near.
-    waiting = common.weights_cost(columns * taps * problem.ci, -(-rows // _MAX_BLOCK), info)
-    depth = taps * problem.ci * (_share(problem, combo) if _sparse(problem, combo) else 1)
-    multiply = max(common.tile_cost(rows, columns, depth, info), waiting)
-    pack = 2 * common.gather_cost(rows, taps, problem.ci, info) if taps > 1 else 0.0  # a single tap is read in place
-    phases = columns / max(problem.co, 1)
-    store = rows * (5 * -(-columns // info["nr"]) + phases * (3 + 5 * -(-problem.co // info["vl"])))
-    return multiply + pack + store + common.groups_cost(problem, rows * phases, info) + 1000
+    """Cycles of some rows and columns of a class: tiles, rows packed before, outputs stored piece by piece after."""
+    taps = math.prod(c.tap_range[1] - c.tap_range[0] for c in combo)
+    depth, phases = taps * problem.ci, columns / max(problem.co, 1)
+    bytes = columns * depth * info["e_size"] * -(-rows // _MAX_BLOCK)
+    share = _share(problem, combo) if _sparse(problem, combo) else 1.0
+    multiply = common.fed(common.tile_cost(rows, columns, depth * share, info), bytes, common.filter_bytes(problem, info))
+    pack = 0.0
+    if taps > 1:  # a single tap is read in place
+        runs = rows / max(1, min(combo[-1].count, _MAX_BLOCK))
+        pack = taps * (rows * share * 6 * -(-problem.ci // info["vl"]) + runs * 40)
+    store = rows * 12 * common.pieces(combo, problem, columns, info)
+    store += rows * phases * 8 * common.outside(combo, [1] * problem.rank)
+    return multiply + pack + store + 400
 
 
 def _cuts(problem, finite):
@@ -132,15 +137,17 @@ def _cuts(problem, finite):
             yield merge, (split,) * rank
 
 
-def classes_cost(problem, classes, info):
-    total = 0.0
-    for combo in itertools.product(*classes):
-        if any(c.group < 0 for c in combo):
-            continue
-        rows = problem.batch * math.prod(c.count for c in combo)
-        phases = math.prod(len(c.first_out) for c in combo)
-        total += _work(problem, combo, rows, phases * problem.co, info)
-    return total * problem.groups
+def class_cost(problem, combo, info):
+    """(cycles, the most tasks) of a class in all groups."""
+    rows = problem.batch * math.prod(c.count for c in combo)
+    columns = problem.co * math.prod(len(c.first_out) for c in combo)
+    tasks = max(1, rows // _HEIGHTS[0]) * max(1, -(-columns // info["nr"]))
+    return _work(problem, combo, rows, columns, info) * problem.groups, tasks * problem.groups
+
+
+def memory_cost(problem):
+    """Cycles that data from beyond L2 takes; tiles have asked for the outputs that are not streamed."""
+    return common.memory_cost(problem, (0.03, 35), (0.0 if common.streams(problem) else 0.05, 8))
 
 
 _SHARES = (4, 5, 6, 8, 10, 12)  # tasks of a thread, at least: few are cheaper, many even out
@@ -181,7 +188,8 @@ def _split(problem, combo, chunks, target, height, info):
     width = problem.co * math.prod(len(c.first_out) for c in combo)
     npanels = -(-width // info["nr"])
     pieces = max(1, math.ceil(_work(problem, combo, rows, width, info) / max(target, 1.0)))
-    block = max(min(_MAX_BLOCK, -(-rows // pieces)), min(rows, height))
+    most = _most_rows(problem, combo, info)
+    block = max(min(most, -(-rows // pieces)), min(rows, height, most))
     blocks = -(-rows // block)
     block = -(-rows // blocks)
     blocks = -(-rows // block)
@@ -191,6 +199,12 @@ def _split(problem, combo, chunks, target, height, info):
     width = min(width, panel_block * info["nr"])
     work = _work(problem, combo, block, width, info)
     return _Split(block, blocks, panel_block, -(-npanels // panel_block), work)
+
+
+def _most_rows(problem, combo, info):
+    """The most rows of a task: as many as stay in L1 with the lines of the output that they write, if those are enough."""
+    near = _L1_BYTES // (problem.ci * math.prod(len(c.first_in) for c in combo) * info["e_size"] + 192)
+    return near if _MAX_BLOCK > near > _MAX_BLOCK // 2 else _MAX_BLOCK
 
 
 def _span(block, info):

@@ -64,9 +64,7 @@ def make(problem, recipe, packed, in_strides, out_strides):
     j0, j1 = _span(problem)
     order = _order(specs)
     rows = problem.groups * problem.batch * len(order)
-    block = _block(problem, most_phases, slab, info)
-    block = max(1, min(block, max(16, -(-(j1 - j0) * rows // (4 * _config.get_num_threads())))))
-    blocks = max(1, -(-(j1 - j0) // block))
+    blocks = _blocks(problem, rows, _block(problem, most_phases, slab, info), _config.get_num_threads())
     spec = {"classes": specs, "order": order, "j0": j0, "j1": j1, "block": -(-(j1 - j0) // blocks), "blocks": blocks}
     key = ("scatter", merge, slab)
     return _core.ScatterPlan(problem, recipe(key), in_strides, out_strides, False, spec), key
@@ -104,21 +102,33 @@ def _block(problem, phases, slab, info):
     return min(_ROWS, j1 - j0, common.MAX_SUMS // bytes_per_pixel - -(-problem.kernel[-1] // problem.strides[-1]))
 
 
-def _overlap_cost(lanes, terms, info):
-    """Cycles to finish the outputs of one j."""
-    if 2 * lanes <= info["vl"]:
-        return lanes * (terms * 1.3 + 1) * 1.4
-    return -(-lanes // info["vl"]) * (terms + 1) * 9
+def _blocks(problem, rows, most, threads):
+    """How many stretches of at most so many blocks of stride outputs a row is cut into, rows being so many in all."""
+    j0, j1 = _span(problem)
+    block = min(most, max(16, -(-(j1 - j0) * rows // (4 * threads))))
+    return max(1, -(-(j1 - j0) // max(block, 1)))
 
 
-def _across_cost(pixels, columns, lanes, taps, terms, phases, ci, info):
+def _overlap_cost(problem, js, start, info):
+    """Cycles to finish the outputs of so many j of a row."""
+    vl, lanes, terms = info["vl"], problem.strides[-1] * problem.co, -(-problem.kernel[-1] // problem.strides[-1])
+    if 2 * lanes <= vl and problem.groups == 1 and start >= terms - 1:  # several j's to a vector, by tables
+        return lanes * (12 * vl + 17 * terms * js / vl)
+    # Outputs of several groups are stored one by one.
+    return js * (-(-lanes // vl) * (4 * terms + 5) + (2 * lanes if problem.groups > 1 else 0))
+
+
+def _across_cost(problem, pixels, js, columns, taps, phases, info):
     """Cycles of a row across: pixels transposed by vectors of channels, the GEMM, sums put in the outputs' order."""
-    vl = info["vl"]
-    vectors = -(-pixels // vl)
-    packing = vectors * -(-ci // vl) * vl * taps * (math.log2(vl) + 1) * 1.4
-    order = math.log2(lanes) if lanes in (1, 2, 4) else 5
-    overlap = phases * vectors * lanes * (terms + 1 + order) * 3.9
-    return packing + 1.6 * common.tile_cost(columns, pixels, taps * ci, info) + overlap + 250 * phases
+    vl, lanes, terms = info["vl"], problem.strides[-1] * problem.co, -(-problem.kernel[-1] // problem.strides[-1])
+    full, rest = divmod(pixels, vl)
+    packing = taps * (40 * -(-pixels // info["nr"]) + problem.ci * (5 * full + (18 if rest else 0)))
+    multiply = 1.1 * common.tile_cost(columns, pixels, taps * problem.ci, info)
+    vectors = -(-js // vl)
+    overlap = phases * lanes * vectors * (0.5 * terms + (2 if lanes in (1, 2, 4) else 6)) + 10 * columns
+    if problem.groups > 1:
+        overlap += 1.6 * phases * js * lanes
+    return packing + multiply + overlap
 
 
 @functools.lru_cache(maxsize=256)
@@ -130,35 +140,43 @@ def _choice(problem, isa):
     if problem.dilations[-1] > 1 or s > 2 * k or problem.co == 0:
         return best
     info = _core.kernel_info(problem.dtype)
-    terms, lanes, outer = -(-k // s), s * problem.co, problem.rank - 1
+    outer = problem.rank - 1
     j0, j1 = _span(problem)
     merges = {(False,) * outer, (True,) * outer}
     for merge, slab in itertools.product(merges, {0, _slab(problem, info)}):
         groups, classes = common.axes(problem, merge, (True,) * outer)
         if math.prod(map(len, classes)) > common.MANY_CLASSES:
             continue
+        combos = list(itertools.product(*classes))
+        rows = problem.groups * problem.batch * sum(math.prod(c.count for c in combo) for combo in combos)
+        most = _block(problem, max(math.prod(len(c.first_out) for c in combo) for combo in combos), slab, info)
+        if most < min(16, j1 - j0):
+            continue
+        blocks = _blocks(problem, rows, most, 2)
         cost = 0.0
-        for combo in itertools.product(*classes):
-            rows = problem.batch * math.prod(c.count for c in combo)
-            phases = math.prod(len(c.first_out) for c in combo)
-            taps = math.prod(c.tap_range[1] - c.tap_range[0] for c in combo)
-            block = _block(problem, phases, slab, info)
-            if block < min(16, j1 - j0):
-                cost = math.inf
-                break
-            blocks = -(-(j1 - j0) // max(block, 1))
-            pixels = math.ceil(problem.in_sizes[-1] / blocks) + terms - 1
-            columns = phases * k * problem.co
-            if slab:
-                row = _across_cost(pixels, columns, lanes, taps, terms, phases, problem.ci, info)
-            else:
-                row = 1.2 * common.tile_cost(pixels, columns, taps * problem.ci, info)
-                row += 1.8 * common.gather_cost(pixels, taps, problem.ci, info)
-                row += phases * pixels * _overlap_cost(lanes, terms, info)
-            row += common.weights_cost(columns * taps * problem.ci, 1 if slab else 0.1, info)
-            if problem.groups > 1:  # outputs are stored one by one
-                row += 2.5 * phases * pixels * lanes
-            cost += rows * blocks * row
-        if cost * problem.groups < best[0]:
-            best = (cost * problem.groups, merge, slab, groups, classes)
+        for combo in combos:
+            cost += _row_cost(problem, combo, blocks, slab, info) * math.prod(c.count for c in combo)
+        cost = common.shared(problem, [(cost * problem.groups * problem.batch * blocks, rows * blocks)])
+        cost += common.memory_cost(problem, *(((0.05, 3), (0.15, 0)) if slab else ((0.07, 50), (0.08, 0))))
+        if cost < best[0]:
+            best = (cost, merge, slab, groups, classes)
     return best
+
+
+def _row_cost(problem, combo, blocks, slab, info):
+    """Cycles of one of the stretches that a row of a class is cut into."""
+    k, s, ci = problem.kernel[-1], problem.strides[-1], problem.ci
+    j0, j1 = _span(problem)
+    phases = math.prod(len(c.first_out) for c in combo)
+    taps = math.prod(c.tap_range[1] - c.tap_range[0] for c in combo)
+    columns, js = phases * k * problem.co, -(-(j1 - j0) // blocks)
+    pixels = -(-(problem.in_sizes[-1] + (blocks - 1) * (-(-k // s) - 1)) // blocks)
+    if slab:
+        row = _across_cost(problem, pixels, js, columns, taps, phases, info)
+    else:
+        weights = columns * taps * ci * info["e_size"]
+        row = common.fed(common.tile_cost(pixels, columns, taps * ci, info), weights, common.filter_bytes(problem, info))
+        row += taps * (pixels * 5 * -(-ci // info["vl"]) + 35)
+        start = -(-problem.begin[-1] // s) if blocks == 1 else js
+        row += phases * _overlap_cost(problem, js, start, info)
+    return row + 30 + 40 * phases

@@ -63,9 +63,8 @@ _L2_BYTES = 7 << 18  # that a task may count on
 _HEIGHTS = (1, 2, 3, 4, 6)  # register tiles of a block of tiles
 _PANEL_BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16)
 _SHARES = (1, 2, 3, 4, 6, 8)  # tasks of a thread, at least: few are cheaper, many even out
-_SHORT = 13 * _core.KC // 16
+_ONE_AXIS = 6  # points: more are of two axes, and summed in shorter chains
 _LEAST_WORK = 20_000  # cycles worth a task
-_FAR_BYTES = 1 << 20  # weights beyond this come from the last-level cache for every block
 
 
 def cost(problem, kinds=SMALL):
@@ -138,17 +137,19 @@ def _choice(problem, kinds, isa):
         groups, classes = common.axes(problem, merge, (False,) * rank)
         if math.prod(map(len, classes)) > common.MANY_CLASSES // 8:
             continue
-        total, schemes, losses = 0.0, {}, []
+        tasks, schemes, losses = [], {}, []
         for combo in itertools.product(*classes):
             numbers = tuple(c.group for c in combo)
             if min(numbers) < 0:
                 continue
             offsets = [g[n].offsets for g, n in zip(groups, numbers, strict=True)]
             cost, scheme = min(_schemes(problem, combo, offsets, kinds), default=(math.inf, None))
-            plain = direct.classes_cost(problem, [[c] for c in combo], info)
-            total += min(cost, plain)
+            plain, count = direct.class_cost(problem, combo, info)
+            tasks.append((min(cost, plain), count))  # transformed or not, about as many
             schemes[numbers] = scheme if cost < plain else (0,) * rank
             losses.append((cost - plain, numbers, scheme))
+        write = 0.0 if common.streams(problem) else 0.06
+        total = common.shared(problem, tasks) + common.memory_cost(problem, (0.05, 25), (write, 9))
         if not any(map(any, schemes.values())):  # asked for by name, it is used where it loses least
             loss, numbers, scheme = min(losses, default=(math.inf, None, None))
             total += loss
@@ -181,8 +182,13 @@ def _shape(problem, combo, offsets, scheme):
 
 
 def _class_cost(problem, combo, offsets, scheme):
-    """Cycles of a class cut as is cheapest."""
-    return _least_cost(problem, _shape(problem, combo, offsets, scheme), _core.isa())
+    """Cycles of a class cut as is cheapest, and of its outputs that are stored one by one."""
+    info = _core.kernel_info(problem.dtype)
+    shape = _shape(problem, combo, offsets, scheme)
+    rows, _, outputs, _, columns = shape
+    store = 11 * common.pieces(combo, problem, columns, info)
+    store += 23 * columns / problem.co * common.outside(combo, [t.outputs for t in scheme])
+    return _least_cost(problem, shape, _core.isa()) + rows * outputs * store * problem.groups
 
 
 @functools.lru_cache(maxsize=256)
@@ -212,7 +218,7 @@ def _ways(problem, shape, info, threads, panel_blocks):
     rows, points, _, splits, columns = shape
     depth, nr, size = splits * problem.ci, info["nr"], info["t_size"]
     high, panels = info["mr"][-1], -(-columns // nr)
-    chunks, step = _chunks(depth, points)
+    chunks, step = _chunks(depth)
     ways = {}
     for height in _HEIGHTS:
         fewest = -(-rows // (high * height))
@@ -237,24 +243,17 @@ def _ways(problem, shape, info, threads, panel_blocks):
 def _work(problem, shape, block, panel_block, info):
     """Cycles of a task: its GEMMs, the weights they wait for, the transforms."""
     _, points, outputs, splits, columns = shape
-    far = points * splits * problem.ci * columns * info["e_size"] > _FAR_BYTES
-    stored = block * outputs * columns * info["t_size"]
+    depth, size = splits * problem.ci, info["e_size"]
+    phases = math.prod(map(min, problem.kernel, problem.strides))
+    total = points * depth * size * problem.groups * problem.co * phases  # of all classes, if they are alike
     columns = min(columns, panel_block * info["nr"])
-    depth = splits * problem.ci
-    size, vectors = info["t_size"], lambda n: -(-n // info["vl"])
-    tiles = -(-block // info["mr"][-1])
-    gemm = points * (common.tile_cost(block, columns, depth, info) + panel_block * tiles * _chunks(depth, points)[0] * 190)
-    if far:
-        bytes = points * depth * columns * info["e_size"]
-        gemm = max(gemm, bytes / 8) + bytes / 40
-    read = block * splits * vectors(problem.ci) * 9 * points
-    write = block * vectors(columns) * 6 * (points + outputs)
-    if problem.co % info["nr"]:  # stored phase by phase
-        write += block * outputs * columns / problem.co * 8
-    write += common.groups_cost(problem, block * outputs * columns / problem.co, info)
-    if problem.co % info["vl"] and stored > _L2_BYTES:  # lines that several panels write to are fetched again
-        write += block * outputs * columns * size / 8
-    return gemm + read + write + 2500
+    chunks, step = _chunks(depth)
+    chain = min(step, _core.CHAIN) if points > _ONE_AXIS else step
+    gemm = points * common.tile_cost(block, columns, depth, info, chain)
+    gemm = common.fed(gemm, points * depth * columns * size, total)
+    read = block * splits * (points * (8 * -(-problem.ci // info["vl"]) + 3) + 24 * chunks)
+    write = block * (3 * points * -(-columns // info["vl"]) + 21 * outputs * panel_block)
+    return gemm + read + write + 1600
 
 
 def _cuts(problem, classes, plain, total, info):
@@ -280,12 +279,9 @@ def _cuts(problem, classes, plain, total, info):
     return best[1]
 
 
-def _chunks(depth, points):
-    """(number, depth) of the chunks of a depth: where there are several, short ones for the points of two axes and more,
-    whose sums add up to larger errors."""
+def _chunks(depth):
+    """(number, depth) of the chunks of a depth."""
     count = -(-depth // _core.KC)
-    if count > 1 and points > 6:
-        count = -(-depth // _SHORT)
     return count, -(-depth // count)
 
 
@@ -293,7 +289,7 @@ def _class(problem, combo, chosen, scheme, cut, packs, out_elements, info):
     """The tables of a transformed class for WinogradPlan."""
     pack = packs[tuple(c.group for c in combo)]
     offsets = [g.offsets for g in chosen]
-    rows, points, _, splits, _ = _shape(problem, combo, offsets, scheme)
+    rows, _, _, splits, _ = _shape(problem, combo, offsets, scheme)
     depth = splits * problem.ci
     panels, piece_table = direct.columns(problem, combo, out_elements, info)
     windows = [
@@ -305,7 +301,7 @@ def _class(problem, combo, chosen, scheme, cut, packs, out_elements, info):
     active = [(ax, t.points, t.kind) for ax, t in enumerate(scheme) if t is not PLAIN]
     places = list(itertools.product(*(range(t.outputs) for t in scheme)))
     steps = [s * out if t is not PLAIN else 0 for s, out, t in zip(problem.strides, out_elements[1:-1], scheme, strict=True)]
-    _, step = _chunks(depth, points)
+    _, step = _chunks(depth)
     return {
         "tiles": [-(-c.count // t.outputs) for c, t in zip(combo, scheme, strict=True)],
         "outputs": [t.outputs for t in scheme],

@@ -1,0 +1,54 @@
+"""What "auto" chooses by the model of the costs."""
+
+import numpy as np
+import pytest
+
+import convt
+from convt import _plan
+from convt._plans import direct, scatter, winograd
+
+PROBLEMS = {  # shape of the data, kernel, out channels, groups, stride: of few tasks and many, of every algorithm
+    "few pixels": ((1, 4, 4, 512), (5, 5), 32, 1, 1),
+    "winograd": ((1, 32, 24, 256), (4, 4), 256, 1, 2),
+    "scatter": ((1, 60, 60, 48), (4, 4), 3, 1, 2),
+    "depthwise": ((1, 1300, 128), (4,), 1, 128, 2),
+}
+
+
+def operator(problem, **keywords):
+    shape, kernel, co, groups, stride = problem
+    filter = np.broadcast_to(np.float32(1), (*kernel, shape[-1], co))
+    return convt.ConvTranspose(filter, groups=groups, strides=stride, backend="native", **keywords), shape
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_choice_does_not_depend_on_the_number_of_threads(name):
+    op, shape = operator(PROBLEMS[name])
+    problem = op._attributes.problem(shape)
+    found = []
+    for threads in (1, 2, 7):
+        for module in (direct, scatter, winograd):
+            module._choice.cache_clear()
+        winograd._least_cost.cache_clear()
+        with convt.num_threads(threads):
+            found.append(_plan._candidates(problem, "auto"))
+    assert found[0] == found[1] == found[2]
+    assert name == "few pixels" or min(found[0], key=found[0].get) == name
+
+
+def test_weights_that_no_cache_holds_are_not_made_larger():
+    """32 MiB of weights, each used for few pixels: transformed they would be 64."""
+    op, shape = operator(((1, 8, 6, 2048), (4, 4), 256, 1, 2), pads_begin=1, pads_end=1)
+    costs = _plan._candidates(op._attributes.problem(shape), "auto")
+    assert min(costs, key=costs.get) == "direct"
+    op, shape = operator(((1, 8, 6, 256), (4, 4), 256, 1, 2), pads_begin=1, pads_end=1)
+    costs = _plan._candidates(op._attributes.problem(shape), "auto")
+    assert min(costs, key=costs.get) == "winograd"
+
+
+def test_threads_do_not_share_the_pixels_of_a_row():
+    """Out channels are cut where their weights would not stay near, and only there."""
+    for kernel, lane_blocks in ((4, 1), (16, 1), (1024, 2)):
+        op, shape = operator(((1, 1300, 128), (kernel,), 1, 128, 2))
+        cut = _plan.depthwise._cut(op._attributes.problem(shape), 0, 651, 2)
+        assert cut.lane_blocks == lane_blocks
