@@ -49,7 +49,7 @@ def tile_cost(rows, columns, depth, info, chain=_core.KC):
 def fed(cycles, bytes, total):
     """Cycles of multiply-adds with their reads of weights, so many bytes of ``total``: what L2 does not hold comes from the
     last-level cache, mostly while they multiply if that takes as long; what that does not hold, from memory."""
-    return max(cycles, 0.15 * far(total) * bytes) + bytes * (0.012 + 0.02 * far(total) + 0.1 * far(total, LAST_BYTES))
+    return max(cycles, 0.12 * far(total) * bytes) + bytes * (0.012 + 0.02 * far(total) + 0.1 * far(total, LAST_BYTES))
 
 
 def far(bytes, near=L2_BYTES):
