@@ -24,7 +24,9 @@ cdef struct PackClass:
 
 cdef class PackedFilter:
     """Weights and bias in the panels of one instruction set; made by a PackRecipe."""
-    cdef Buffer weights, bias
+    cdef Buffer memory
+    cdef char *weights
+    cdef char *bias
     cdef readonly bint finite
     cdef readonly size_t nbytes
 
@@ -138,19 +140,20 @@ cdef class PackRecipe:
         """Lanes in a row of depthwise, in whole vectors."""
         return (self.repeats * self.groups * self.co + self.k.vl - 1) // self.k.vl * self.k.vl
 
-    def pack(self, filter, bias, int threads):
-        """Pack a filter of the recipe's shape and strides."""
+    def pack(self, filter, bias, int threads, bint lasting=True):
+        """Pack a filter of the recipe's shape and strides; into spare memory, unless it is ``lasting``."""
         cdef PackedFilter packed = PackedFilter()
-        packed.weights, packed.bias = Buffer(self.weight_bytes), Buffer(self.bias_bytes)
-        packed.nbytes = packed.weights.size + packed.bias.size
+        packed.nbytes = _round64(self.weight_bytes) + _round64(self.bias_bytes)
+        packed.memory = _buffer(packed.nbytes, NULL if lasting else &_weights)
+        packed.weights, packed.bias = packed.memory.data, packed.memory.data + _round64(self.weight_bytes)
         cdef char *src = <char *>cnp.PyArray_DATA(filter)
         cdef char *bsrc = <char *>cnp.PyArray_DATA(bias) if bias is not None else NULL
-        cdef char *dst = packed.weights.data
-        cdef char *bdst = packed.bias.data
+        cdef char *dst = packed.weights
+        cdef char *bdst = packed.bias
         cdef int64_t job, wrong = 0
         cdef int count = threads if self.weight_bytes > PARALLEL_PACK_BYTES else 1
-        cdef Buffer stage = _take(count * self.staged)
-        memset(bdst, 0, packed.bias.size)
+        cdef Buffer stage = _buffer(count * self.staged, &_workspaces)
+        memset(bdst, 0, self.bias_bytes)
         if self.depthwise:
             with nogil:
                 self.pack_depthwise(src, bsrc, dst, bdst)
@@ -173,7 +176,6 @@ cdef class PackRecipe:
                 for job in range(self.jobs):
                     wrong += self.pack_panel(job, src, bsrc, dst, bdst, stage.data)
         # NaN or Inf times the zeros outside the input must not reach the output: _plans then avoids such zeros.
-        _give(stage)
         packed.finite = not wrong and _all_finite(self.k, filter, threads)
         return packed
 
