@@ -118,14 +118,13 @@ cdef extern from "convt_kernels.h" nogil:
         const convt_act *act
         void *check
     ctypedef struct convt_wino_filter:
-        const char *in_ "in"
-        const int64_t *at
+        const void *in_ "in"
         Py_ssize_t in_step
         void *out
         Py_ssize_t out_row, out_step
-        int n, cols, rows
+        int n, cols, rows, stream
         const int64_t *start
-        const int64_t *index
+        const int64_t *at
         const void *scale
     ctypedef struct convt_kernels:
         int mr[3]
@@ -187,6 +186,8 @@ STREAM_BYTES = 1 << 24  # outputs beyond this bypass the caches
 STAGE_BYTES = 3 << 24  # those of depthwise, which waits for memory alone and gains from what the last-level cache holds
 PARALLEL_PACK_BYTES = 1 << 18
 cdef enum:
+    PACK_JOB_BYTES = 1 << 17  # of packed weights that a thread makes at a time
+    PACK_STREAM_BYTES = 1 << 22  # transformed weights beyond this bypass the caches
     GRABS = 32  # shares of a thread's tasks
     HUGE_BYTES = 1 << 21  # of a huge page
     FAR_BYTES = 1 << 19  # weights beyond this do not stay in the second-level cache
@@ -285,9 +286,9 @@ def forked():
 
 # ---------------------------------------------------------------- memory
 
+SPARE_WEIGHTS = 1 << 26  # bytes that are kept of those which held the weights of one-shot calls
 cdef enum:
     SPARES = 8  # blocks of a kind that are kept for the next calls
-    SPARE_WEIGHTS = 1 << 26  # bytes that are kept of those which held the weights of one-shot calls
 
 cdef struct Spare:
     # Memory of calls that are over, oldest first; the GIL guards it.
@@ -345,7 +346,7 @@ cdef Buffer _buffer(size_t size, Spare *home=NULL):
             buffer.home, buffer.size = home, home.size[best]
             buffer.data = _leave(home, best)
             return buffer
-        if home.count:  # the new one will do in its place
+        if home.count and size <= home.most:  # the new one will do in its place
             free(_leave(home, largest))
     if posix_memalign(&p, HUGE_BYTES if huge else 64, size) != 0:
         raise MemoryError(f"workspace: {size} bytes are not to be had")
