@@ -183,6 +183,7 @@ _ACTIVATIONS = {"none": 0, "clip": 1, "relu": 1, "leaky_relu": 2, "tanh": 3, "si
 
 KC, LDA, ACROSS = CONVT_KC, CONVT_LDA, CONVT_ACROSS
 STREAM_BYTES = 1 << 24  # outputs beyond this bypass the caches
+SMALL_FLOPS = 250_000  # below this a second thread costs more than it gains
 STAGE_BYTES = 3 << 24  # those of depthwise, which waits for memory alone and gains from what the last-level cache holds
 PARALLEL_PACK_BYTES = 1 << 18
 cdef enum:
@@ -458,7 +459,7 @@ cdef class Plan:
         self.kernel = _Table(problem.kernel)
         self.in_n, self.in_stride, self.in_c = ins[0], _Table(ins[1:self.nd + 1]), ins[self.nd + 1]
         self.out_n, self.out_stride, self.out_c = outs[0], _Table(outs[1:self.nd + 1]), outs[self.nd + 1]
-        self.small = problem.flops < 400_000
+        self.small = problem.flops < SMALL_FLOPS
         # Outputs that outgrow the caches are written around them, where every vector of a row starts on a boundary.
         cdef size_t vector = self.k.vl * self.k.t_size
         bytes_out = int(np.prod(problem.out_shape)) * item
