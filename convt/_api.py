@@ -391,22 +391,22 @@ class ConvTranspose:
         self._filter = filter
         self._bias = bias
         self._operator = _plan.Operator(attributes, filter, bias)
-        self._bounds = {}  # (shape, strides) of contiguous data -> (Bound, PackedFilter)
+        self._bounds = {}  # layout of contiguous data -> (Bound, PackedFilter)
 
     def __call__(self, data, out=None):
         """Apply to ``data``; see `conv_transpose` for shapes, dtypes, ``out`` and errors."""
-        if type(data) is np.ndarray:
-            found = self._bounds.get((data.shape, data.strides))
-            if found is not None:
-                result = found[0].run(data, out, found[1], _config.get_num_threads())
-                if result is not None:
-                    return result
+        layout = _core.layout(data)
+        found = self._bounds.get(layout)
+        if found is not None:
+            result = found[0].run(data, out, found[1], _config.get_num_threads())
+            if result is not None:
+                return result
         data = _check_data(self._attributes, data)
         result = _execute(self._attributes, self._operator, data, (("data", data),), out)
-        bound = _bind(self._attributes, self._operator, data)
+        bound = _bind(self._attributes, self._operator, data) if layout is not None else None
         if bound is not None:
             pair = bound[0], self._operator.packed(bound[1])
-            _plan.kept(self._bounds, (data.shape, data.strides), _plan.CACHED_PLANS, lambda: pair)
+            _plan.kept(self._bounds, layout, _plan.CACHED_PLANS, lambda: pair)
         return result
 
     def output_shape(self, shape):

@@ -513,7 +513,7 @@ cdef class Plan:
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
         pass
 
-    def threads(self, int available):
+    cpdef int threads(self, int available):
         """How many threads a run uses when ``available`` are allowed."""
         return 1 if self.small else max(1, min(available, self.tasks))
 

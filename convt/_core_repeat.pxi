@@ -65,6 +65,13 @@ cdef bint _add_value(Signature *s, value):
     return False
 
 
+def layout(data):
+    """Type, shape and strides of an array, as bytes; None for what is no plain NumPy array."""
+    cdef Signature s
+    s.length = 0
+    return s.bytes[:s.length] if data is not None and _add_array(&s, data) else None
+
+
 def signature(str dialect, data, filter, bias, dict attributes):
     """Everything that a call is but its numbers, as bytes; None for a call that is not recognised again."""
     cdef Signature s
