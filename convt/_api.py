@@ -332,42 +332,15 @@ def conv_transpose(
     )  # fmt: skip
 
 
-_SHOTS = {}  # what repeated one-shot calls need: (Bound, PackRecipe) by everything that a call is but its numbers
-_SIMPLE = frozenset({int, str, type(None), tuple, list})
-
-
-def _shot_key(dialect, data, filter, bias, attributes):
-    """Everything that a call is but its numbers; None for calls that are not recognised again."""
-    if not (type(data) is type(filter) is np.ndarray and (bias is None or type(bias) is np.ndarray)):
-        return None
-    if not _SIMPLE.issuperset(map(type, attributes.values())):
-        return None
-    return (
-        dialect, data.shape, data.strides, filter.dtype, filter.shape, filter.strides,
-        None if bias is None else (bias.dtype, bias.shape, bias.strides), _core.isa(),
-        repr(attributes),  # tells 1 from True and 1.0, which are refused
-    )  # fmt: skip
-
-
-def _repeat_shot(shot, data, filter, bias, out):
-    """The result of a call whose like was seen before; None, and nothing done, where it needs every check."""
-    if shot is None or not filter.flags.aligned or not (bias is None or bias.flags.aligned):
-        return None
-    if out is not None and type(out) is not np.ndarray:
-        return None
-    if out is not None and any(np.may_share_memory(out, x) for x in (filter, bias) if x is not None):
-        return None
-    bound, recipe = shot
-    threads = _config.get_num_threads()
-    packed = recipe.pack(filter, bias, threads)
-    return bound.run(data, out, packed, threads) if packed.finite else None
+_SHOTS = {}  # signature of a one-shot call -> its Shot
 
 
 def one_shot(dialect, data, filter, bias, out=None, **attributes):
     """conv_transpose for any dialect."""
-    key = _shot_key(dialect, data, filter, bias, attributes)
-    if key is not None:
-        result = _repeat_shot(_SHOTS.get(key), data, filter, bias, out)
+    signature = _core.signature(dialect, data, filter, bias, attributes)
+    shot = _SHOTS.get(signature)
+    if shot is not None:
+        result = shot.run(data, filter, bias, out, _config.get_num_threads())
         if result is not None:
             return result
     parsed, view, own_bias = parse(filter, bias, dialect, **attributes)
@@ -376,10 +349,10 @@ def one_shot(dialect, data, filter, bias, out=None, **attributes):
         raise ValueError("backend: got 'tune' for a single call, wanted it in ConvTranspose, which measures once per shape")
     operator = _plan.Operator(parsed, _walkable(view), _walkable(own_bias), lasting=False)
     result = _execute(parsed, operator, data, (("data", data), ("filter", view), ("bias", own_bias)), out)
-    if key is not None and _addressable(filter) and (bias is None or _addressable(bias)):
+    if signature is not None and _addressable(filter) and (bias is None or _addressable(bias)):
         bound = _bind(parsed, operator, data)
         if bound is not None and operator.packed(bound[1]).finite:
-            _plan.kept(_SHOTS, key, _plan.CACHED_PLANS, lambda: (bound[0], operator.recipe(bound[1])))
+            _plan.kept(_SHOTS, signature, _plan.CACHED_PLANS, lambda: _core.Shot(bound[0], operator.recipe(bound[1])))
     return result
 
 
@@ -418,22 +391,22 @@ class ConvTranspose:
         self._filter = filter
         self._bias = bias
         self._operator = _plan.Operator(attributes, filter, bias)
-        self._bounds = {}  # (shape, strides) of contiguous data -> (Bound, PackedFilter)
+        self._bounds = {}  # layout of contiguous data -> (Bound, PackedFilter)
 
     def __call__(self, data, out=None):
         """Apply to ``data``; see `conv_transpose` for shapes, dtypes, ``out`` and errors."""
-        if type(data) is np.ndarray:
-            found = self._bounds.get((data.shape, data.strides))
-            if found is not None:
-                result = found[0].run(data, out, found[1], _config.get_num_threads())
-                if result is not None:
-                    return result
+        layout = _core.layout(data)
+        found = self._bounds.get(layout)
+        if found is not None:
+            result = found[0].run(data, out, found[1], _config.get_num_threads())
+            if result is not None:
+                return result
         data = _check_data(self._attributes, data)
         result = _execute(self._attributes, self._operator, data, (("data", data),), out)
-        bound = _bind(self._attributes, self._operator, data)
+        bound = _bind(self._attributes, self._operator, data) if layout is not None else None
         if bound is not None:
             pair = bound[0], self._operator.packed(bound[1])
-            _plan.kept(self._bounds, (data.shape, data.strides), _plan.CACHED_PLANS, lambda: pair)
+            _plan.kept(self._bounds, layout, _plan.CACHED_PLANS, lambda: pair)
         return result
 
     def output_shape(self, shape):

@@ -35,6 +35,7 @@ def _choose_isa():
 _choose_isa()
 
 _MOST_THREADS = 1024
+_PARALLEL = bool(_core.openmp())
 _threads = None  # the process-wide setting
 _scoped = contextvars.ContextVar("convt_num_threads", default=None)  # num_threads(n): this context only
 
@@ -64,7 +65,7 @@ def get_num_threads():
     global _threads
     if _threads is None:
         _threads = _from_environment()
-    return 1 if not _core.openmp() or _core.forked() else (_scoped.get() or _threads)
+    return (_scoped.get() or _threads) if _PARALLEL and not _core.forked() else 1
 
 
 def set_num_threads(n):

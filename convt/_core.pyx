@@ -22,7 +22,7 @@ cimport cython
 from cython.parallel cimport parallel, prange, threadid
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 cimport numpy as cnp
 
@@ -118,14 +118,13 @@ cdef extern from "convt_kernels.h" nogil:
         const convt_act *act
         void *check
     ctypedef struct convt_wino_filter:
-        const char *in_ "in"
-        const int64_t *at
+        const void *in_ "in"
         Py_ssize_t in_step
         void *out
         Py_ssize_t out_row, out_step
-        int n, cols, rows
+        int n, cols, rows, stream
         const int64_t *start
-        const int64_t *index
+        const int64_t *at
         const void *scale
     ctypedef struct convt_kernels:
         int mr[3]
@@ -184,10 +183,12 @@ _ACTIVATIONS = {"none": 0, "clip": 1, "relu": 1, "leaky_relu": 2, "tanh": 3, "si
 
 KC, LDA, ACROSS = CONVT_KC, CONVT_LDA, CONVT_ACROSS
 STREAM_BYTES = 1 << 24  # outputs beyond this bypass the caches
-SMALL_FLOPS = 400_000  # below this a second thread costs more than it gains
+SMALL_FLOPS = 250_000  # below this a second thread costs more than it gains
 STAGE_BYTES = 3 << 24  # those of depthwise, which waits for memory alone and gains from what the last-level cache holds
 PARALLEL_PACK_BYTES = 1 << 18
 cdef enum:
+    PACK_JOB_BYTES = 1 << 17  # of packed weights that a thread makes at a time
+    PACK_STREAM_BYTES = 1 << 22  # transformed weights beyond this bypass the caches
     GRABS = 32  # shares of a thread's tasks
     HUGE_BYTES = 1 << 21  # of a huge page
     FAR_BYTES = 1 << 19  # weights beyond this do not stay in the second-level cache
@@ -286,42 +287,74 @@ def forked():
 
 # ---------------------------------------------------------------- memory
 
+SPARE_WEIGHTS = 1 << 26  # bytes that are kept of those which held the weights of one-shot calls
+cdef enum:
+    SPARES = 8  # blocks of a kind that are kept for the next calls
+
+cdef struct Spare:
+    # Memory of calls that are over, oldest first; the GIL guards it.
+    char *data[SPARES]
+    size_t size[SPARES]
+    Py_ssize_t count
+    size_t bytes, most  # of all of them together, and how many there may be
+
+cdef Spare _workspaces, _weights
+_workspaces.most, _weights.most = <size_t>-1, SPARE_WEIGHTS
+
+
+cdef char *_leave(Spare *spare, Py_ssize_t n) noexcept:
+    """Take a block out of those kept."""
+    cdef char *data = spare.data[n]
+    spare.count -= 1
+    spare.bytes -= spare.size[n]
+    for n in range(n, spare.count):
+        spare.data[n], spare.size[n] = spare.data[n + 1], spare.size[n + 1]
+    return data
+
+
 cdef class Buffer:
-    """64-byte aligned memory of our own."""
+    """64-byte aligned memory of our own; with a ``home``, that of one call, which goes there afterwards."""
     cdef char *data
     cdef readonly size_t size
-
-    def __cinit__(self, size_t size):
-        cdef void *p = NULL
-        self.size = size if size > 64 else 64
-        cdef bint huge = self.size >= 2 * HUGE_BYTES
-        if posix_memalign(&p, HUGE_BYTES if huge else 64, self.size) != 0:
-            raise MemoryError(f"workspace: {size} bytes are not to be had")
-        if huge:  # touching new memory for the first time then takes a third of the time
-            convt_huge(p, self.size)
-        self.data = <char *>p
+    cdef Spare *home
 
     def __dealloc__(self):
-        free(self.data)
+        cdef Spare *home = self.home
+        if home == NULL or self.size > home.most:
+            free(self.data)
+            return
+        while home.count == SPARES or home.bytes + self.size > home.most:
+            free(_leave(home, 0))
+        home.data[home.count], home.size[home.count] = self.data, self.size
+        home.count += 1
+        home.bytes += self.size
 
 
-_spare = []  # workspaces of finished calls, for the next ones; a list's append and pop are atomic
-
-
-cdef Buffer _take(size_t size):
-    cdef Buffer b
-    try:
-        b = _spare.pop()
-        if b.size >= size:
-            return b
-    except IndexError:
-        pass
-    return Buffer(size)
-
-
-cdef _give(Buffer b):
-    if len(_spare) < 8:
-        _spare.append(b)
+cdef Buffer _buffer(size_t size, Spare *home=NULL):
+    """A Buffer of so many bytes or more: of what is spare the least that is enough, else new."""
+    cdef Buffer buffer = Buffer.__new__(Buffer)
+    cdef Py_ssize_t n, best = -1, largest = 0
+    cdef void *p = NULL
+    size = max(size, <size_t>64)
+    cdef bint huge = size >= 2 * HUGE_BYTES
+    if home != NULL:
+        for n in range(home.count):
+            if home.size[n] >= size and (best < 0 or home.size[n] < home.size[best]):
+                best = n
+            if home.size[n] > home.size[largest]:
+                largest = n
+        if best >= 0:
+            buffer.home, buffer.size = home, home.size[best]
+            buffer.data = _leave(home, best)
+            return buffer
+        if home.count and size <= home.most:  # the new one will do in its place
+            free(_leave(home, largest))
+    if posix_memalign(&p, HUGE_BYTES if huge else 64, size) != 0:
+        raise MemoryError(f"workspace: {size} bytes are not to be had")
+    if huge:  # touching new memory for the first time then takes a third of the time
+        convt_huge(p, size)
+    buffer.home, buffer.size, buffer.data = home, size, <char *>p
+    return buffer
 
 
 cdef inline size_t _round64(size_t n) noexcept nogil:
@@ -480,7 +513,7 @@ cdef class Plan:
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
         pass
 
-    def threads(self, int available):
+    cpdef int threads(self, int available):
         """How many threads a run uses when ``available`` are allowed."""
         return 1 if self.small else max(1, min(available, self.tasks))
 
@@ -495,7 +528,7 @@ cdef class Plan:
     cdef compute(self, char *src, char *dst, PackedFilter packed, int available, out=None, fill=None):
         cdef int threads = self.threads(available)
         cdef size_t per_thread = _round64(self.workspace)
-        cdef Buffer ws = _take(per_thread * threads)
+        cdef Buffer ws = _buffer(per_thread * threads, &_workspaces)
         if fill is not None:  # only now, as nothing is written where there is no memory
             out[...] = fill
         cdef Py_ssize_t t
@@ -503,7 +536,7 @@ cdef class Plan:
         cdef Call call
         cdef char refused = 0
         call.refused = &refused
-        call.src, call.dst, call.weights, call.bias = src, dst, packed.weights.data, packed.bias.data
+        call.src, call.dst, call.weights, call.bias = src, dst, packed.weights, packed.bias
         # Several neighbours at a time, which read much the same, yet few enough that the last ones even out.
         call.threads, call.grab = threads, tasks if self.even else max(1, tasks // (GRABS * threads))
         if threads > 1:
@@ -520,51 +553,11 @@ cdef class Plan:
             with nogil:
                 for t in range(tasks):
                     self.run_task(t, &call, ws.data)
-        _give(ws)
         return not refused
-
-
-cdef class Bound:
-    """A plan for contiguous data of one shape: what a repeated call needs, checked with a few comparisons.
-
-    dtype, shape and strides are the output's; ``empty(shape, dtype)`` makes one.
-    """
-    cdef object plan
-    cdef Plan native  # the same, where it is of this module
-    cdef object dtype, empty
-    cdef tuple shape, strides
-
-    def __init__(self, plan, dtype, tuple shape, tuple strides, empty):
-        self.plan, self.dtype, self.shape, self.strides, self.empty = plan, dtype, shape, strides, empty
-        self.native = plan if isinstance(plan, Plan) else None
-
-    def run(self, data, out, packed, int threads):
-        """The output of a call that fits exactly; None, and nothing done, for every other call.
-
-        ``data`` must have the shape and strides that were bound; its dtype and alignment are looked at here.
-        """
-        cdef char *src
-        cdef char *dst
-        if <object>cnp.PyArray_DESCR(data) is not self.dtype or not cnp.PyArray_ISALIGNED(data):
-            return None
-        result = out
-        if out is None:
-            result = self.empty(self.shape, self.dtype)
-        elif (type(out) is not cnp.ndarray or <object>cnp.PyArray_DESCR(out) is not self.dtype or out.shape != self.shape
-                or out.strides != self.strides or not cnp.PyArray_ISBEHAVED(out)):
-            return None
-        src, dst = <char *>cnp.PyArray_DATA(data), <char *>cnp.PyArray_DATA(result)
-        if out is not None and src < dst + cnp.PyArray_NBYTES(result) and dst < src + cnp.PyArray_NBYTES(data):
-            return None
-        if self.native is not None:
-            if self.native.compute(src, dst, packed, threads) is False:
-                return None
-        elif self.plan.run(data, result, packed, threads) is False:
-            return None
-        return result
 
 
 include "_core_direct.pxi"
 include "_core_winograd.pxi"
 include "_core_scatter.pxi"
 include "_core_depthwise.pxi"
+include "_core_repeat.pxi"

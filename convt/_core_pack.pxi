@@ -2,7 +2,7 @@
 # Included by _core.pyx.
 
 cdef enum:
-    STAGED = 16  # in-channels of a window that are laid out for the transform at a time
+    STAGED = 16  # in-channels of a panel that are laid out for the transform at a time
 
 cdef struct PackClass:
     int64_t nphases, ntaps, ncols, npanels, depth
@@ -13,18 +13,20 @@ cdef struct PackClass:
     int64_t npoints, nwindows # 0 where rows are taps
     int64_t *window_start    # [nwindows + 1] in `window_taps`
     int64_t *window_taps     # which each window has
-    int64_t *slots           # [ntaps] byte offset of each among the staged ones of its window
     int64_t *start           # [nwindows][npoints], and the end: the terms of each row
-    int64_t *index           # tap of each term
+    int64_t *at              # where the tap of each term is staged
     char *scale              # T: its coefficient
     size_t weights, bias     # where the class starts in the buffers
     size_t group_weights, group_bias
-    int64_t first_job, njobs # a job packs one panel of one group
+    int64_t first_job, njobs # a job packs some in-channels of one panel of one group
+    int64_t share, shares    # how many of them, and the jobs of a panel
 
 
 cdef class PackedFilter:
     """Weights and bias in the panels of one instruction set; made by a PackRecipe."""
-    cdef Buffer weights, bias
+    cdef Buffer memory
+    cdef char *weights
+    cdef char *bias
     cdef readonly bint finite
     cdef readonly size_t nbytes
 
@@ -44,6 +46,7 @@ cdef class PackRecipe:
     """
     cdef const convt_isa *isa
     cdef const convt_kernels *k
+    cdef int (*packed_finite)(const void *p, size_t bytes) noexcept nogil
     cdef PackClass *classes
     cdef Py_ssize_t nclasses
     cdef object structures
@@ -55,7 +58,7 @@ cdef class PackRecipe:
     cdef _Table taps
     cdef bint depthwise
     cdef int64_t slab
-    cdef size_t staged  # bytes a thread needs to lay out taps
+    cdef int64_t staged  # bytes a thread needs to lay out taps
     cdef int64_t kernel_x, stride_x, repeats, terms  # of the last axis; how often a row of lanes holds the channels; rows
     cdef size_t mask  # where the mask of the last of these rows is; 0 where it is whole
 
@@ -65,6 +68,8 @@ cdef class PackRecipe:
         cdef const convt_kernels *k = self.k
         cdef int64_t item = k.s_size
         cdef PackClass *c
+        # Packed weights are sums' type, or halves in pairs.
+        self.packed_finite = k.finite if k.e_size == item else self.isa.set[_DTYPES.index("float32")].finite
         self.groups, self.ci, self.co = filter.shape[0], filter.shape[1], filter.shape[2]
         self.ci_p = (self.ci + k.kstep - 1) // k.kstep * k.kstep
         self.sg, self.si, self.so = filter.strides[0], filter.strides[1] // item, filter.strides[2] // item
@@ -108,29 +113,30 @@ cdef class PackRecipe:
             c.group_bias = c.npanels * k.nr * k.t_size
             self.weight_bytes += _round64(self.groups * c.group_weights)
             self.bias_bytes += self.groups * c.group_bias
-            c.first_job, c.njobs = self.jobs, self.groups * (c.nphases if slab else c.npanels)
+            c.share = STAGED * max(1, PACK_JOB_BYTES * self.ci_p // max(1, STAGED * c.depth * k.nr * k.e_size))
+            c.shares = max(1, (self.ci + c.share - 1) // c.share)
+            c.first_job, c.njobs = self.jobs, self.groups * (c.nphases if slab else c.npanels * c.shares)
             self.jobs += c.njobs
         if bias_phases:
             self.bias_bytes = self.groups * bias_phases * self.co * k.t_size
 
     cdef transformed(self, PackClass *c, windows):
         """The tables of a class with a transform."""
-        cdef size_t slot = STAGED * self.k.nr * self.k.t_size
+        cdef int64_t slot = STAGED * self.k.nr
         c.npoints, c.nwindows = len(windows[0][1]), len(windows)
         c.depth = c.npoints * c.nwindows * self.ci_p
-        slots, index, scale = np.zeros(c.ntaps, np.int64), [], []
+        at, scale = [], []
         for taps, points in windows:
-            slots[taps] = np.arange(len(taps)) * slot
-            self.staged = max(self.staged, len(taps) * slot)
+            self.staged = max(self.staged, len(taps) * slot * self.k.t_size)
             for point in points:
                 terms = np.flatnonzero(point)
-                index.append(taps[terms])
+                at.append(terms * slot)
                 scale.append(point[terms])
-        starts = np.cumsum([0, *map(len, index)])
+        starts = np.cumsum([0, *map(len, at)])
         scale = np.concatenate(scale).astype(np.float32 if self.k.t_size == 4 else np.float64)
         c.window_start = _kept(self.keep, np.cumsum([0, *(len(taps) for taps, _ in windows)]))
         c.window_taps = _kept(self.keep, np.concatenate([taps for taps, _ in windows]))
-        c.slots, c.start, c.index = _kept(self.keep, slots), _kept(self.keep, starts), _kept(self.keep, np.concatenate(index))
+        c.start, c.at = _kept(self.keep, starts), _kept(self.keep, np.concatenate(at))
         self.keep.append(scale)
         c.scale = <char *>cnp.PyArray_DATA(scale)
 
@@ -138,19 +144,20 @@ cdef class PackRecipe:
         """Lanes in a row of depthwise, in whole vectors."""
         return (self.repeats * self.groups * self.co + self.k.vl - 1) // self.k.vl * self.k.vl
 
-    def pack(self, filter, bias, int threads):
-        """Pack a filter of the recipe's shape and strides."""
+    def pack(self, filter, bias, int threads, bint lasting=True):
+        """Pack a filter of the recipe's shape and strides; into spare memory, unless it is ``lasting``."""
         cdef PackedFilter packed = PackedFilter()
-        packed.weights, packed.bias = Buffer(self.weight_bytes), Buffer(self.bias_bytes)
-        packed.nbytes = packed.weights.size + packed.bias.size
+        packed.nbytes = _round64(self.weight_bytes) + _round64(self.bias_bytes)
+        packed.memory = _buffer(packed.nbytes, NULL if lasting else &_weights)
+        packed.weights, packed.bias = packed.memory.data, packed.memory.data + _round64(self.weight_bytes)
         cdef char *src = <char *>cnp.PyArray_DATA(filter)
         cdef char *bsrc = <char *>cnp.PyArray_DATA(bias) if bias is not None else NULL
-        cdef char *dst = packed.weights.data
-        cdef char *bdst = packed.bias.data
+        cdef char *dst = packed.weights
+        cdef char *bdst = packed.bias
         cdef int64_t job, wrong = 0
         cdef int count = threads if self.weight_bytes > PARALLEL_PACK_BYTES else 1
-        cdef Buffer stage = _take(count * self.staged)
-        memset(bdst, 0, packed.bias.size)
+        cdef Buffer stage = _buffer(count * self.staged, &_workspaces)
+        memset(bdst, 0, self.bias_bytes)
         if self.depthwise:
             with nogil:
                 self.pack_depthwise(src, bsrc, dst, bdst)
@@ -166,80 +173,96 @@ cdef class PackRecipe:
         if count > 1:
             if not _pool_used:
                 _note_pool()
-            for job in prange(self.jobs, num_threads=count, nogil=True, schedule="static"):
+            for job in prange(self.jobs, num_threads=count, nogil=True, schedule="dynamic"):
                 wrong += self.pack_panel(job, src, bsrc, dst, bdst, stage.data + threadid() * self.staged)
         else:
             with nogil:
                 for job in range(self.jobs):
                     wrong += self.pack_panel(job, src, bsrc, dst, bdst, stage.data)
         # NaN or Inf times the zeros outside the input must not reach the output: _plans then avoids such zeros.
-        _give(stage)
-        packed.finite = not wrong and _all_finite(self.k, filter, threads)
+        packed.finite = not wrong and (not self.slab or _all_finite(self.k, filter, threads))
         return packed
 
     cdef bint pack_panel(self, int64_t job, char *src, char *bsrc, char *dst, char *bdst, char *stage) noexcept nogil:
-        """Returns whether transformed weights overflowed."""
+        """Returns whether some weights are not finite, as they were or as they have become; of slabs it does not tell."""
         cdef const convt_kernels *k = self.k
         cdef PackClass *c = self.classes
-        cdef bint wrong = False
         while job >= c.first_job + c.njobs:
             c += 1
         if self.slab:
             self.pack_rows(c, job - c.first_job, src, dst)
             return False
-        cdef int64_t g = (job - c.first_job) // c.npanels, n = (job - c.first_job) % c.npanels
-        cdef int64_t column = n * k.nr, end = min(c.ncols, column + k.nr), phase, first, count, t
+        job -= c.first_job
+        cdef int64_t g = job // c.shares // c.npanels, n = job // c.shares % c.npanels, low = job % c.shares * c.share
+        cdef int64_t column = n * k.nr, end = min(c.ncols, column + k.nr), high = min(self.ci, low + c.share), count, t
+        cdef int64_t width = (end - column + k.vl - 1) // k.vl * k.vl, row = width * k.e_size
+        cdef int64_t last = self.ci_p if high == self.ci else high
         cdef char *from_
         cdef int64_t *taps
-        cdef int64_t width = (end - column + k.vl - 1) // k.vl * k.vl
+        cdef bint wrong = False
+        src += g * self.sg
         dst += c.weights + g * c.group_weights + column * c.depth * k.e_size
         bdst += c.bias + g * c.group_bias + column * k.t_size
-        if end - column < width or self.ci_p != self.ci or n == c.npanels - 1:
-            memset(dst, 0, k.nr * c.depth * k.e_size)
+        if c.npoints:
+            wrong = self.transform(c, src, column, end, width, low, high, dst, stage)
+        elif end - column < width or self.ci_p != self.ci:
+            for t in range(c.ntaps):
+                memset(dst + (t * self.ci_p + low) * row, 0, (last - low) * row)
         while column < end:
-            phase = column // c.together * c.together // self.co
-            first = column % c.together
-            count = min(c.together - first, end - column)
-            from_ = src + g * self.sg + first * c.step * k.s_size
-            taps = c.taps + phase * c.ntaps
-            if c.npoints:
-                wrong |= self.transform(c, from_, taps, dst + column % k.nr * k.t_size, count, width, stage)
-            else:
-                for t in range(c.ntaps):
-                    k.pack_b(dst, <int>(t * self.ci_p), <int>(column % k.nr), from_ + taps[t], self.si, c.step,
-                             <int>self.ci, <int>count, <int>width)
-            if bsrc != NULL and not self.bias_phases:
+            count = self.piece(c, column, end, src, &from_, &taps)
+            for t in range(0 if c.npoints else c.ntaps):
+                k.pack_b(dst, <int>(t * self.ci_p + low), <int>(column % k.nr), from_ + taps[t] + low * self.si * k.s_size,
+                         self.si, c.step, <int>(high - low), <int>count, <int>width)
+            if bsrc != NULL and not self.bias_phases and low == 0:
                 k.widen(bdst + column % k.nr * k.t_size, 0,
                         bsrc + (g * self.co + column % self.co) * self.bias_stride * k.s_size, 0,
                         self.bias_stride if self.co > 1 else 0, 1, <int>count, <int>count)
             column += count
+        for t in range(0 if c.npoints else c.ntaps):
+            wrong |= not self.packed_finite(dst + (t * self.ci_p + low) * row, (last - low) * row)
         return wrong
 
-    cdef bint transform(self, PackClass *c, char *src, int64_t *taps, char *dst, int64_t cols, int64_t width,
-                        char *stage) noexcept nogil:
-        """Points of every window for some columns of a phase, in panels ``width`` wide; returns whether some overflowed."""
+    cdef int64_t piece(self, PackClass *c, int64_t column, int64_t end, char *src, char **from_, int64_t **taps) noexcept nogil:
+        """How many columns from this one on are at even distances; where the first is, and its taps from there."""
+        cdef int64_t first = column % c.together
+        from_[0] = src + first * c.step * self.k.s_size
+        taps[0] = c.taps + column // c.together * c.together // self.co * c.ntaps
+        return min(c.together - first, end - column)
+
+    cdef bint transform(self, PackClass *c, char *src, int64_t column, int64_t end, int64_t width, int64_t low, int64_t high,
+                        char *dst, char *stage) noexcept nogil:
+        """Some in-channels of a panel of points: the taps of each window are laid out, side by side, for a few of them at a
+        time. Returns whether some points overflowed."""
         cdef const convt_kernels *k = self.k
-        cdef int64_t w, n, i, step = self.ci, end = self.ci
+        cdef int64_t w, n, i, at, count
         cdef bint wrong = False
+        cdef char *from_
+        cdef char *slot
+        cdef int64_t *taps
         cdef convt_wino_filter f
-        f.in_, f.at, f.in_step = src, taps, self.si
-        f.out_row, f.out_step = c.nwindows * self.ci_p * width, width
-        f.cols, f.rows = <int>cols, <int>c.npoints
-        f.index, f.scale = c.index, c.scale
-        if c.step != 1:  # columns that are not adjacent are brought together
-            f.in_, f.at, f.in_step, step = stage, c.slots, k.nr, STAGED
+        f.in_, f.in_step, f.out_step = stage, k.nr, width
+        f.out_row = c.nwindows * self.ci_p * width
+        f.cols, f.rows, f.stream = <int>width, <int>c.npoints, self.weight_bytes > PACK_STREAM_BYTES
+        f.at, f.scale = c.at, c.scale
         for w in range(c.nwindows):
             f.start = c.start + w * c.npoints
-            i = 0
-            while i < end:
-                f.n = <int>min(step, end - i)
+            i = low
+            while i < high:
+                f.n = <int>min(<int64_t>STAGED, high - i)
                 f.out = dst + (w * self.ci_p + i) * width * k.t_size
-                if c.step != 1:
+                at = column
+                while at < end:
+                    count = self.piece(c, at, end, src, &from_, &taps)
+                    slot = stage + (at - column) * k.t_size
                     for n in range(c.window_start[w], c.window_start[w + 1]):
-                        k.widen(stage + c.slots[c.window_taps[n]], k.nr, src + taps[c.window_taps[n]] + i * self.si * k.s_size,
-                                self.si, c.step, f.n, <int>cols, <int>cols)
+                        k.widen(slot, k.nr, from_ + taps[c.window_taps[n]] + i * self.si * k.s_size, self.si, c.step, f.n,
+                                <int>count, <int>(count if at + count < end else width - (at - column)))
+                        slot += STAGED * k.nr * k.t_size
+                    at += count
                 wrong |= not k.wino_filter(&f)
-                i += step
+                i += STAGED
+        if f.stream:
+            k.fence()
         return wrong
 
     cdef void pack_rows(self, PackClass *c, int64_t job, char *src, char *dst) noexcept nogil:

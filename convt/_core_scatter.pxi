@@ -165,8 +165,9 @@ cdef class ScatterPlan(Plan):
                     ch = c.chunks + 3 * chunk
                     t.kc = <int>ch[1]
                     self.pack_pixels(c, ch, src, j, i_lo + first, pixels, t.cols, packed)
+                    r1 = 0
                     for i in range(tiles):
-                        r0, r1 = i * ncols // tiles, (i + 1) * ncols // tiles
+                        r0, r1 = r1, ncols if i == tiles - 1 else (i + 1) * ncols // tiles
                         t.a = weights + ((ch[2] // self.slab * ncols + r0) * CONVT_LDA + ch[2] % self.slab) * k.e_size
                         for r in range(r0, r1):
                             rows[r - r0] = col + (r * c.ld + first) * k.t_size
@@ -183,8 +184,9 @@ cdef class ScatterPlan(Plan):
                 t.cols = t.nv * k.vl
                 tiles = (m + k.mr[t.nv] - 1) // k.mr[t.nv]
                 t.b = weights + (p * k.nr * c.pack.depth + ch[2] * t.cols) * k.e_size
+                r1 = 0
                 for i in range(tiles):
-                    r0, r1 = i * m // tiles, (i + 1) * m // tiles
+                    r0, r1 = r1, m if i == tiles - 1 else (i + 1) * m // tiles
                     t.a = packed + r0 * CONVT_LDA * k.e_size
                     for r in range(r0, r1):
                         rows[r - r0] = col + (r * c.ld + p * k.nr) * k.t_size

@@ -151,6 +151,8 @@ def memory_cost(problem):
 
 
 _SHARES = (4, 5, 6, 8, 10, 12)  # tasks of a thread, at least: few are cheaper, many even out
+_FEW = (3, 2, 1)  # where they are so much cheaper that it shows: small problems, whose tasks would pack the same inputs
+_SHOWS = 0.98
 _HEIGHTS = (28, _MAX_BLOCK)  # the least rows of a task: low blocks spread the packing of inputs, high ones share weights
 
 
@@ -167,16 +169,16 @@ class _Split:
 
 def _splits(problem, combos, chunks, total, info):
     """A `_Split` for each class: of a few ways to cut them all, the one after which the last thread is done first."""
-    threads = _config.get_num_threads()
+    threads = 1 if problem.flops < _core.SMALL_FLOPS else _config.get_num_threads()
     best = None
-    for share, height in itertools.product(_SHARES, _HEIGHTS):
+    for share, height in itertools.product(_SHARES + _FEW, _HEIGHTS):
         target = total / (share * threads)
         splits = [_split(problem, combo, n, target, height, info) for combo, n in zip(combos, chunks, strict=True)]
         tasks = sorted(((s.work, problem.groups * s.blocks * s.panel_blocks) for s in splits), reverse=True)
         if sum(count for _, count in tasks) > common.EVEN * threads:
             return splits if best is None else best[1]
         end = common.makespan(tasks, threads)
-        if best is None or end < best[0]:
+        if best is None or end < best[0] * (_SHOWS if share in _FEW else 1):
             best = end, splits
     return best[1]
 

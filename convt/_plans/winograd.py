@@ -72,13 +72,15 @@ def cost(problem, kinds=SMALL):
 
 
 def preparing(problem):
-    """Cycles to transform the weights, which a call on weights of its own has to pay."""
+    """Cycles to transform the weights, beyond packing them plainly, which a call on weights of its own has to pay."""
     _, _, groups, _, schemes = _choice(problem, SMALL, _core.isa())
     slices = 0
     for numbers, scheme in schemes.items():
         chosen = [(g[n], KINDS[kind]) for g, n, kind in zip(groups, numbers, scheme, strict=True)]
         slices += math.prod(len(g.residues) * -(-len(g.offsets) // t.taps) * t.points for g, t in chosen)
-    return 15_000 + 3.6 * slices * problem.groups * problem.ci * problem.co
+    numbers = slices * problem.groups * problem.ci * problem.co
+    touched = 3 if numbers * _core.kernel_info(problem.dtype)["t_size"] > _core.SPARE_WEIGHTS else 0  # new memory at each call
+    return 15_000 + (1 + touched) * numbers
 
 
 def recipe(attributes, filter, bias, key):

@@ -169,28 +169,51 @@ static void FN(wino_out)(int kind_y, int kind_x, const convt_wino_out *w)
     FN(wino_outs)[kind_y][kind_x](w);
 }
 
+/* `count` vectors of a point, from column c on; adds 0 times each to check, which is NaN from there on where one is not finite. */
+INLINE V FN(wino_point)(const int count, const convt_wino_filter *w, int r, int c, V check)
+{
+    const int64_t terms = w->start[r + 1] - w->start[r], *at = w->at + w->start[r];
+    const T *in = (const T *)w->in + c, *scale = (const T *)w->scale + w->start[r];
+    T *out = (T *)w->out + r * w->out_row + c;
+    const ptrdiff_t in_step = w->in_step, out_step = w->out_step;
+    const int stream = w->stream;
+    V sum[4], wrong[4];
+    for (int v = 0; v < count; v++)
+        wrong[v] = V_(set1)(0);
+    for (int left = w->n; left > 0; left--, in += in_step, out += out_step) {
+        for (int v = 0; v < count; v++)
+            sum[v] = V_(set1)(0);
+        for (int64_t e = 0; e < terms; e++) {
+            const V factor = V_(set1)(scale[e]);
+            for (int v = 0; v < count; v++)
+                sum[v] = V_(fma)(factor, V_(load)(in + at[e] + v * VL), sum[v]);
+        }
+        for (int v = 0; v < count; v++) {
+            if (stream)
+                V_(stream)(out + v * VL, sum[v]);
+            else
+                V_(store)(out + v * VL, sum[v]);
+            wrong[v] = V_(fma)(sum[v], V_(set1)(0), wrong[v]);
+        }
+    }
+    for (int v = 0; v < count; v++)
+        check += wrong[v];
+    return check;
+}
+
+/* Point by point: what it writes then lies in long stretches. */
 static int FN(wino_filter)(const convt_wino_filter *w)
 {
-    const T *scale = w->scale;
     V check = V_(set1)(0);
-    for (int i = 0; i < w->n; i++)
-        for (int c = 0; c < w->cols; c += VL) {
-            const ptrdiff_t from = i * w->in_step + c;
-            const int lanes = w->cols - c;
-            for (int r = 0; r < w->rows; r++) {
-                V sum = V_(set1)(0);
-                for (int64_t e = w->start[r]; e < w->start[r + 1]; e++) {
-                    const T *in = (const T *)(w->in + w->at[w->index[e]]) + from;
-                    sum = V_(fma)(V_(set1)(scale[e]), lanes >= VL ? V_(load)(in) : V_(loadn)(in, lanes), sum);
-                }
-                T *out = (T *)w->out + r * w->out_row + i * w->out_step + c;
-                if (lanes >= VL)
-                    V_(store)(out, sum);
-                else
-                    V_(storen)(out, sum, lanes);
-                check = V_(fma)(sum, V_(set1)(0), check); /* NaN from here on where it is not finite */
-            }
-        }
+    for (int r = 0; r < w->rows; r++) {
+        int c = 0;
+        for (; c + 4 * VL <= w->cols; c += 4 * VL)
+            check = FN(wino_point)(4, w, r, c, check);
+        for (; c + 2 * VL <= w->cols; c += 2 * VL)
+            check = FN(wino_point)(2, w, r, c, check);
+        if (c < w->cols)
+            check = FN(wino_point)(1, w, r, c, check);
+    }
     T lane[VL];
     V_(store)(lane, check);
     for (int i = 0; i < VL; i++)

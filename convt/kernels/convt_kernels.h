@@ -114,16 +114,16 @@ typedef struct {
     void *check;           /* T, one vector */
 } convt_wino_out;
 
-/* Winograd's transform of weights: for i < n, row r < rows and c < cols, out[r * out_row + i * out_step + c] =
- * sum over start[r] <= e < start[r + 1] of scale[e] * tap[index[e]][i * in_step + c], where tap t is `at[t]` bytes from in. */
+/* Winograd's transform of weights: for r < rows, i < n and c < cols, out[r * out_row + i * out_step + c] = the sum over
+ * start[r] <= e < start[r + 1] of scale[e] * in[at[e] + i * in_step + c]. */
 typedef struct {
-    const char *in;
-    const int64_t *at;
+    const void *in;        /* T */
     ptrdiff_t in_step;
     void *out;             /* T */
     ptrdiff_t out_row, out_step;
-    int n, cols, rows;
-    const int64_t *start, *index;
+    int n, cols, rows;     /* cols: whole vectors */
+    int stream;            /* out bypasses the caches: it is vector-aligned */
+    const int64_t *start, *at;
     const void *scale;     /* T */
 } convt_wino_filter;
 

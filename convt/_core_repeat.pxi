@@ -1,0 +1,174 @@
+# Repeated calls: how one is recognised, and what it needs.
+# Included by _core.pyx.
+
+cdef extern from "Python.h":
+    long long PyLong_AsLongLongAndOverflow(object number, int *overflow) except? -1
+    int PyUnicode_KIND(object text)
+    void *PyUnicode_DATA(object text)
+
+cdef enum:
+    SIGNATURE_BYTES = 2048
+
+cdef struct Signature:
+    char bytes[SIGNATURE_BYTES]
+    Py_ssize_t length
+
+
+cdef inline bint _add(Signature *s, char kind, const void *bytes, Py_ssize_t count) noexcept:
+    """Append what something is and its bytes; False where there is no room left."""
+    if s.length + 1 + count > SIGNATURE_BYTES:
+        return False
+    s.bytes[s.length] = kind
+    memcpy(s.bytes + s.length + 1, bytes, count)
+    s.length += 1 + count
+    return True
+
+
+cdef bint _add_array(Signature *s, array) noexcept:
+    """Type, shape and strides of an array; ``False`` for what is not just that."""
+    if array is None:
+        return _add(s, b"n", NULL, 0)
+    if type(array) is not cnp.ndarray:
+        return False
+    cdef int64_t head[2]
+    head[0], head[1] = cnp.PyArray_TYPE(array), cnp.PyArray_NDIM(array)
+    cdef Py_ssize_t bytes = head[1] * sizeof(cnp.npy_intp)
+    return _add(s, b"a", head, sizeof(head)) and _add(s, b"d", cnp.PyArray_DIMS(array), bytes) and _add(
+        s, b"s", cnp.PyArray_STRIDES(array), bytes)
+
+
+cdef bint _add_value(Signature *s, value):
+    """An attribute: None, an int, a float, a string, or a tuple or list of such. False for all else, subclasses too, as what
+    compares equal need not be the same: of 1, True and 1.0 one is an integer."""
+    cdef int overflow = 0
+    cdef int64_t i
+    cdef double f
+    if value is None:
+        return _add(s, b"n", NULL, 0)
+    if type(value) is int:
+        i = PyLong_AsLongLongAndOverflow(value, &overflow)
+        return not overflow and _add(s, b"i", &i, sizeof(i))
+    if type(value) is str:
+        i = len(<str>value)
+        return _add(s, b"u", &i, sizeof(i)) and _add(s, PyUnicode_KIND(value), PyUnicode_DATA(value), i * PyUnicode_KIND(value))
+    if type(value) is tuple or type(value) is list:
+        i = len(value)
+        if not _add(s, b"t", &i, sizeof(i)):
+            return False
+        for item in value:
+            if not _add_value(s, item):
+                return False
+        return True
+    if type(value) is float:
+        f = value
+        return _add(s, b"f", &f, sizeof(f))
+    return False
+
+
+def layout(data):
+    """Type, shape and strides of an array, as bytes; None for what is no plain NumPy array."""
+    cdef Signature s
+    s.length = 0
+    return s.bytes[:s.length] if data is not None and _add_array(&s, data) else None
+
+
+def signature(str dialect, data, filter, bias, dict attributes):
+    """Everything that a call is but its numbers, as bytes; None for a call that is not recognised again."""
+    cdef Signature s
+    s.length = 0
+    if data is None or not (_add_array(&s, data) and _add_array(&s, filter) and _add_array(&s, bias)):
+        return None
+    _add(&s, b"p", &_isa, sizeof(_isa))
+    if not _add_value(&s, dialect):
+        return None
+    for value in attributes.values():
+        if not _add_value(&s, value):
+            return None
+    return s.bytes[:s.length]
+
+
+cdef void _reach(array, char **low, char **high) noexcept:
+    """The memory that an array lies in: its first byte, and the one past its last."""
+    cdef int ax
+    cdef Py_ssize_t step
+    low[0] = high[0] = <char *>cnp.PyArray_DATA(array)
+    for ax in range(cnp.PyArray_NDIM(array)):
+        step = cnp.PyArray_STRIDES(array)[ax] * (cnp.PyArray_DIMS(array)[ax] - 1)
+        low[0] += min(step, 0)
+        high[0] += max(step, 0)
+    high[0] += cnp.PyArray_ITEMSIZE(array)
+
+
+cdef bint _disjoint(a, b) noexcept:
+    """Whether two arrays that are not empty lie in different memory."""
+    cdef char *low
+    cdef char *high
+    cdef char *other_low
+    cdef char *other_high
+    _reach(a, &low, &high)
+    _reach(b, &other_low, &other_high)
+    return high <= other_low or other_high <= low
+
+
+cdef class Bound:
+    """A plan for contiguous data of one shape: what a repeated call needs, checked with a few comparisons.
+
+    dtype, shape and strides are the output's; ``empty(shape, dtype)`` makes one.
+    """
+    cdef object plan
+    cdef Plan native  # the same, where it is of this module
+    cdef object dtype, empty
+    cdef tuple shape, strides
+
+    def __init__(self, plan, dtype, tuple shape, tuple strides, empty):
+        self.plan, self.dtype, self.shape, self.strides, self.empty = plan, dtype, shape, strides, empty
+        self.native = plan if isinstance(plan, Plan) else None
+
+    cdef bint reads(self, array):
+        """Whether the kernels can read an array of the right shape and strides."""
+        return <object>cnp.PyArray_DESCR(array) is self.dtype and cnp.PyArray_ISALIGNED(array)
+
+    cdef bint fits(self, data, out):
+        """Whether a call is as it was when it was bound; of ``data`` shape and strides are known to be."""
+        return self.reads(data) and (out is None or (
+            type(out) is cnp.ndarray and <object>cnp.PyArray_DESCR(out) is self.dtype and out.shape == self.shape
+            and out.strides == self.strides and cnp.PyArray_ISBEHAVED(out) and _disjoint(out, data)))
+
+    cdef compute(self, data, out, packed, int threads):
+        result = self.empty(self.shape, self.dtype) if out is None else out
+        if self.native is not None:
+            done = self.native.compute(<char *>cnp.PyArray_DATA(data), <char *>cnp.PyArray_DATA(result), packed, threads)
+        else:
+            done = self.plan.run(data, result, packed, threads)
+        return None if done is False else result
+
+    def run(self, data, out, packed, int threads):
+        """The output of a call that fits exactly; None, and nothing done, for every other call.
+
+        ``data`` must have the shape and strides that were bound; its dtype and alignment are looked at here.
+        """
+        return self.compute(data, out, packed, threads) if self.fits(data, out) else None
+
+
+cdef class Shot:
+    """A one-shot call: its plan, and how its weights are packed, which each call does again."""
+    cdef Bound bound
+    cdef object recipe
+    cdef PackRecipe native  # the same, where it is of this module
+
+    def __init__(self, Bound bound, recipe):
+        self.bound, self.recipe = bound, recipe
+        self.native = recipe if isinstance(recipe, PackRecipe) else None
+
+    def run(self, data, filter, bias, out, int threads):
+        """The output of a call that has the signature of the first; None, and nothing done, where it needs every check."""
+        cdef Bound bound = self.bound
+        if not (bound.fits(data, out) and bound.reads(filter) and (bias is None or bound.reads(bias))):
+            return None
+        if out is not None and not (_disjoint(out, filter) and (bias is None or _disjoint(out, bias))):
+            return None
+        if self.native is None:
+            packed = self.recipe.pack(filter, bias, threads)
+            return bound.compute(data, out, packed, threads) if packed.finite else None
+        packed = self.native.pack(filter, bias, threads, False)
+        return bound.compute(data, out, packed, threads) if (<PackedFilter>packed).finite else None

@@ -1,0 +1,225 @@
+"""One-shot calls that are repeated: which are recognised, and that they share neither weights nor mistakes."""
+
+import itertools
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cases import SAMPLES, child, operator, run
+
+import convt
+from convt import _api, _core
+
+f32 = np.float32
+DENSE = SAMPLES["dense"]
+
+# (data, filter, keywords): each algorithm, weights from a few bytes to megabytes, packed by one thread and by several
+CALLS = {
+    "direct": ((1, 5, 4, 96), (2, 2, 96, 640), {"strides": 2}),
+    "winograd": ((1, 9, 9, 128), (4, 4, 128, 192), {"strides": 2, "algorithm": "winograd"}),
+    "winograd 3-D": ((1, 4, 5, 3, 20), (4, 4, 4, 20, 24), {"strides": 2, "algorithm": "winograd"}),
+    "scatter": ((1, 8, 8, 8), (4, 4, 8, 1), {"strides": 2, "algorithm": "scatter"}),
+    "depthwise": ((1, 7, 20), (3, 20, 1), {"groups": 20}),
+}
+
+
+def made(name, seed=0):
+    shape, kernel, keywords = CALLS[name]
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal(shape, f32), rng.standard_normal(kernel, f32), keywords
+
+
+# ---------------------------------------------------------------- weights
+
+
+def test_weights_are_those_of_the_call_when_shapes_alternate():
+    """Packed weights take the memory that earlier calls have left, of the right size or larger, with what is in it."""
+    calls = [made(name, seed) for name, seed in itertools.product(CALLS, range(3))]
+    wanted = [convt.conv_transpose(x, w, **keywords) for x, w, keywords in calls]
+    order = np.random.default_rng(5).permutation(np.repeat(np.arange(len(calls)), 6))
+    for n in order:
+        x, w, keywords = calls[n]
+        assert convt.conv_transpose(x, w, **keywords).tobytes() == wanted[n].tobytes()
+
+
+@pytest.mark.parametrize("names", [["direct"], ["winograd"], list(CALLS)])
+def test_calls_of_many_threads_share_no_weights(names):
+    calls = [made(names[n % len(names)], n) for n in range(8)]
+    wanted = [convt.conv_transpose(x, w, **keywords) for x, w, keywords in calls]
+
+    def repeat(n):
+        x, w, keywords = calls[n]
+        return all(convt.conv_transpose(x, w, **keywords).tobytes() == wanted[n].tobytes() for _ in range(40))
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(len(calls)) as pool:
+            assert all(pool.map(repeat, range(len(calls))))
+    finally:
+        sys.setswitchinterval(before)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_parent_and_child_have_weights_of_their_own_after_a_fork():
+    script = """
+import os, numpy as np, convt
+def call(seed):
+    rng = np.random.default_rng(seed)
+    x, w = rng.standard_normal((1, 5, 4, 96), np.float32), rng.standard_normal((2, 2, 96, 640), np.float32)
+    wanted = convt.ConvTranspose(w, strides=2)(x)
+    return all(np.array_equal(convt.conv_transpose(x, w, strides=2), wanted) for _ in range(50))
+assert call(0)
+child = os.fork()
+right = call(2 if child else 1)
+if not child:
+    os._exit(0 if right else 1)
+print(right, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    code, out, errors = child(script)
+    assert (code, out.split()) == (0, ["True", "0"]), errors
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="no /proc here")
+def test_memory_of_very_large_weights_is_not_kept():
+    script = """
+import numpy as np, convt
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+def call(co):
+    x, w = np.ones((1, 1, 1, 1024), np.float32), np.ones((2, 2, 1024, co), np.float32)
+    for _ in range(3):
+        assert convt.conv_transpose(x, w, strides=2).max() == 1024
+call(64)
+before = resident()
+call(6 * 1024)  # 96 MiB of them
+large = resident()
+call(2 * 1024)  # 32 MiB
+print((large - before) >> 20, (resident() - before) >> 20)
+"""
+    code, out, errors = child(script)
+    large, some = map(int, out.split())
+    assert code == 0 and large < 24 and 24 < some < 48, (out, errors)
+
+
+# ---------------------------------------------------------------- which calls are alike
+
+
+@pytest.mark.parametrize("strides", [
+    2, (2, 2), [2, 2], np.int64(2), [np.int64(2), 2], (np.int8(2), np.uint64(2)), np.array([2, 2]), memoryview(b"\2\2"),
+    range(2, 3),
+])  # fmt: skip
+def test_every_way_to_say_it_gives_the_same_each_time(strides):
+    x, w, _ = made("direct")
+    if isinstance(strides, range):
+        x, w = x[:, 0], w[0]
+    wanted = convt.ConvTranspose(w, strides=2)(x)
+    for _ in range(3):
+        np.testing.assert_array_equal(convt.conv_transpose(x, w, strides=strides), wanted)
+
+
+@pytest.mark.parametrize("wrong", [
+    True, 2.0, "2", b"\2\2", b"\2\0\0\0\0\0\0\0", None, 2**63, 2**200, -2, (2, True), (2, 2.0), [2, [2]], (2, (2,)),
+    [2, None], (2, "2"),
+    [b"\2\0\0\0\0\0\0\0"] * 2, [memoryview(b"\2\0\0\0\0\0\0\0")] * 2, [np.float64(2)] * 2, [np.timedelta64(2)] * 2,
+    [np.bool_(1)] * 2,
+    np.array([2.0, 2.0]), [np.array([2])] * 2, [2] * 3, [2] * 10_000, "\ud800", {2: 2}, {2}, object(),
+])  # fmt: skip
+def test_what_is_refused_is_refused_each_time(wrong):
+    x, w, _ = made("direct")
+    for _ in range(3):
+        convt.conv_transpose(x, w, strides=2)
+        convt.conv_transpose(x, w, strides=(2, 2))
+        convt.conv_transpose(x, w, strides=[np.int64(2)] * 2)
+        with pytest.raises((TypeError, ValueError), match=r"^strides: got"):
+            convt.conv_transpose(x, w, strides=wrong)
+
+
+def test_a_list_within_itself_is_refused():
+    x, w, _ = made("direct")
+    strides = [2]
+    strides.append(strides)
+    for _ in range(2):
+        with pytest.raises(TypeError, match=r"^strides: got"):
+            convt.conv_transpose(x, w, strides=strides)
+
+
+def test_signatures_tell_calls_apart():
+    x, w, _ = made("direct")
+    b, keywords = np.zeros(640, f32), {"strides": 2, "activation": None}
+    calls = [
+        ("a", x, w, None, keywords),
+        ("b", x, w, None, keywords),
+        ("a", x[:, :4], w, None, keywords),
+        ("a", x.transpose(0, 2, 1, 3), w, None, keywords),
+        ("a", x.astype(np.float64), w.astype(np.float64), None, keywords),
+        ("a", x, w, b, keywords),
+        ("a", x, w, np.zeros(1280, f32)[::2], keywords),
+        ("a", x, w[:, :, :, ::-1], None, keywords),
+        *(("a", x, w, None, {**keywords, "strides": s}) for s in (1, [2], (2, 2), "2", None, 2.0, -2)),
+        *(
+            ("a", x, w, None, {**keywords, "activation": a})
+            for a in ("relu", "релу", ("clip", 0.0, 1.0), ("clip", -0.0, 1.0), ("clip", 0, 1), ("clip", (0.0, 1.0)))
+        ),
+    ]
+    signatures = [_core.signature(*call) for call in calls]
+    assert None not in signatures and len(set(signatures)) == len(calls)
+    assert signatures == [_core.signature(*call) for call in calls]
+    assert _core.signature("a", x, w, None, {**keywords, "strides": [2]}) == signatures[9]
+    for data in (None, [1], np.ma.array(x), x.view(np.recarray)):
+        assert _core.signature("a", data, w, None, keywords) is None
+    for value in (True, np.int64(1), 2**63, b"1", object(), [1] * 1000, np.ones(1)):
+        assert _core.signature("a", x, w, None, {"strides": value}) is None
+
+
+def test_repeated_calls_are_recognised():
+    _api._SHOTS.clear()
+    for _ in range(3):
+        for n, name in enumerate(CALLS):
+            x, w, keywords = made(name, n)
+            convt.conv_transpose(x, w, **keywords)
+    assert len(_api._SHOTS) == len(CALLS)
+
+
+# ---------------------------------------------------------------- what every call looks at
+
+
+def test_out_over_an_input_is_refused_after_a_good_call():
+    x, w, keywords = made("direct")
+    b = np.zeros(640, f32)
+    shape = convt.conv_transpose(x, w, b, **keywords).shape
+    memory = np.zeros(2 * max(x.size, w.size, np.prod(shape)) + 64, f32)
+    out = memory[: np.prod(shape)].reshape(shape)
+    far = memory[np.prod(shape) :]
+    for _ in range(2):
+        convt.conv_transpose(x, w, b, out=out, **keywords)
+        for name, array in {"data": x, "filter": w, "bias": b}.items():
+            inputs = {"data": x, "filter": w, "bias": b}
+            inputs[name] = memory[: array.size].reshape(array.shape)
+            with pytest.raises(ValueError, match=f"^out: got an array that overlaps {name} in memory"):
+                convt.conv_transpose(**inputs, out=out, **keywords)
+            inputs[name] = far[: array.size].reshape(array.shape)  # right behind it
+            assert convt.conv_transpose(**inputs, out=out, **keywords) is out
+        with pytest.raises(ValueError, match=r"^out: got an array that overlaps bias in memory"):
+            convt.conv_transpose(x, w, memory[np.prod(shape) - 1 :][:640], out=out, **keywords)
+        with pytest.raises(ValueError, match=r"^out: got an array that overlaps bias in memory"):
+            convt.conv_transpose(x, w, memory[np.prod(shape) + 638 :: -1][:640], out=out, **keywords)
+
+
+@pytest.mark.parametrize("name", ["data", "filter", "bias"])
+def test_numbers_of_every_call_count(name):
+    """NaN, alignment, and values that change in place: none of it is in the signature."""
+    case = replace(DENSE, bias=True)
+    inputs = dict(zip(("data", "filter", "bias"), case.arrays(), strict=True))
+    for _ in range(2):
+        run(case, *inputs.values())
+    odd = np.zeros(inputs[name].nbytes + 1, np.uint8)[1:].view(f32).reshape(inputs[name].shape)
+    odd[...] = inputs[name]
+    inputs[name] = odd
+    for value in (2, np.nan, -np.inf, 0):
+        odd[(0,) * odd.ndim] = value
+        wanted = operator(case, *list(inputs.values())[1:])(inputs["data"])
+        np.testing.assert_array_equal(run(case, *inputs.values()), wanted)
