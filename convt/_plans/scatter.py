@@ -122,12 +122,12 @@ def _across_cost(problem, pixels, js, columns, taps, phases, info):
     """Cycles of a row across: pixels transposed by vectors of channels, the GEMM, sums put in the outputs' order."""
     vl, lanes, terms = info["vl"], problem.strides[-1] * problem.co, -(-problem.kernel[-1] // problem.strides[-1])
     full, rest = divmod(pixels, vl)
-    packing = taps * (40 * -(-pixels // info["nr"]) + problem.ci * (5 * full + (18 if rest else 0)))
-    multiply = 1.1 * common.tile_cost(columns, pixels, taps * problem.ci, info)
+    packing = taps * (45 * -(-pixels // info["nr"]) + problem.ci * (5.6 * full + (20 if rest else 0)))
+    multiply = 1.25 * common.tile_cost(columns, pixels, taps * problem.ci, info)
     vectors = -(-js // vl)
-    overlap = phases * lanes * vectors * (0.5 * terms + (2 if lanes in (1, 2, 4) else 6)) + 10 * columns
+    overlap = phases * lanes * vectors * (0.6 * terms + (2.2 if lanes in (1, 2, 4) else 6.7)) + 11 * columns
     if problem.groups > 1:
-        overlap += 1.6 * phases * js * lanes
+        overlap += 1.8 * phases * js * lanes
     return packing + multiply + overlap
 
 
@@ -157,7 +157,7 @@ def _choice(problem, isa):
         for combo in combos:
             cost += _row_cost(problem, combo, blocks, slab, info) * math.prod(c.count for c in combo)
         cost = common.shared(problem, [(cost * problem.groups * problem.batch * blocks, rows * blocks)])
-        cost += common.memory_cost(problem, *(((0.05, 3), (0.15, 0)) if slab else ((0.07, 50), (0.08, 0))))
+        cost += common.memory_cost(problem, *(((0.15, 3), (0.15, 0)) if slab else ((0.07, 50), (0.08, 0))))
         if cost < best[0]:
             best = (cost, merge, slab, groups, classes)
     return best
