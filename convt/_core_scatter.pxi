@@ -160,6 +160,8 @@ cdef class ScatterPlan(Plan):
                 t.nv = <int>((pixels + k.vl - 1) // k.vl)
                 t.cols = t.nv * k.vl
                 t.b = packed
+                if pixels < t.cols:  # what lanes without a pixel happen to hold may be numbers that are slow to multiply
+                    memset(packed, 0, min(CONVT_KC, c.pack.depth) * t.cols * k.e_size)
                 tiles = (ncols + k.mr[t.nv] - 1) // k.mr[t.nv]
                 for chunk in range(c.nchunks):
                     ch = c.chunks + 3 * chunk
