@@ -112,7 +112,7 @@ def _blocks(problem, rows, most, threads):
 def _overlap_cost(problem, js, start, info):
     """Cycles to finish the outputs of so many j of a row."""
     vl, lanes, terms = info["vl"], problem.strides[-1] * problem.co, -(-problem.kernel[-1] // problem.strides[-1])
-    if 2 * lanes <= vl and problem.groups == 1 and start >= terms - 1:  # several j's to a vector, by tables
+    if 2 * lanes <= vl <= js and problem.groups == 1 and start >= terms - 1:  # several j's to a vector, by tables
         return lanes * (12 * vl + 17 * terms * js / vl)
     # Outputs of several groups are stored one by one.
     return js * (-(-lanes // vl) * (4 * terms + 5) + (2 * lanes if problem.groups > 1 else 0))

@@ -157,7 +157,7 @@ static int64_t FN(overlap_block)(const convt_overlap *o)
     const int count = o->lanes, last = o->cols - (o->terms - 1) * o->lanes;
     int64_t j = o->j0;
     if (2 * count > VL || o->out_c != 1 || o->out_x != o->channels || j - (o->terms - 1) < o->i0 || o->lane_lo > 0
-        || o->lane_hi < count)
+        || o->lane_hi < count || j + VL > o->j1 || j + VL > o->i1)
         return j;
     for (int e = 0; e < VL * count; e++) {
         index[e] = (int32_t)(e / count * o->ld + e % count);
