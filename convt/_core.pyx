@@ -184,6 +184,7 @@ _ACTIVATIONS = {"none": 0, "clip": 1, "relu": 1, "leaky_relu": 2, "tanh": 3, "si
 KC, LDA, ACROSS = CONVT_KC, CONVT_LDA, CONVT_ACROSS
 STREAM_BYTES = 1 << 24  # outputs beyond this bypass the caches
 SMALL_FLOPS = 250_000  # below this a second thread costs more than it gains
+BRIEF_FLOPS = 50_000_000  # below this a thread does its tasks in less time than it may have to wait for others' weights
 STAGE_BYTES = 3 << 24  # those of depthwise, which waits for memory alone and gains from what the last-level cache holds
 PARALLEL_PACK_BYTES = 1 << 18
 cdef enum:
@@ -437,6 +438,7 @@ cdef class Plan:
     cdef bint large  # the output outgrows every cache
     cdef bint even  # tasks take the same time: each thread then has the same ones at every call, and their lines in its cache
     cdef bint small  # too little work for a second thread
+    cdef bint brief  # so little that weights are best found in the cache of the core that had them at the call before
     cdef readonly bint hole  # there are outputs that no task writes, as no tap reaches their phase
 
     def __cinit__(self, *args, **kwargs):
@@ -460,6 +462,7 @@ cdef class Plan:
         self.in_n, self.in_stride, self.in_c = ins[0], _Table(ins[1:self.nd + 1]), ins[self.nd + 1]
         self.out_n, self.out_stride, self.out_c = outs[0], _Table(outs[1:self.nd + 1]), outs[self.nd + 1]
         self.small = problem.flops < SMALL_FLOPS
+        self.brief = problem.flops < BRIEF_FLOPS
         # Outputs that outgrow the caches are written around them, where every vector of a row starts on a boundary.
         cdef size_t vector = self.k.vl * self.k.t_size
         bytes_out = int(np.prod(problem.out_shape)) * item
@@ -513,6 +516,14 @@ cdef class Plan:
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
         pass
 
+    cdef void run_share(self, Py_ssize_t thread, const Call *call, char *ws) noexcept nogil:
+        """A thread's tasks where each has its own: dealt out to and fro, as the large ones come first."""
+        cdef Py_ssize_t task = thread, step = 2 * (call.threads - thread) - 1
+        while task < self.tasks:
+            self.run_task(task, call, ws)
+            task += step
+            step = 2 * call.threads - step
+
     cpdef int threads(self, int available):
         """How many threads a run uses when ``available`` are allowed."""
         return 1 if self.small else max(1, min(available, self.tasks))
@@ -546,6 +557,9 @@ cdef class Plan:
                 if self.even:
                     for t in prange(tasks, schedule="static"):
                         self.run_task(t, &call, ws.data + threadid() * per_thread)
+                elif self.brief:
+                    for t in prange(threads, schedule="static", chunksize=1):
+                        self.run_share(t, &call, ws.data + threadid() * per_thread)
                 else:
                     for t in prange(tasks, schedule="dynamic", chunksize=call.grab):
                         self.run_task(t, &call, ws.data + threadid() * per_thread)

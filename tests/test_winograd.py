@@ -142,10 +142,12 @@ def test_one_shot_calls_count_the_transform_of_the_weights():
     """Few pixels and many weights: worth it for weights that stay, not for those that come with every call."""
     from convt import _plan
 
-    shape, kernel, co = (1, 16, 12, 256), (4, 4), 256
-    problem = Problem("float32", 1, 1, 256, 256, shape[1:3], kernel, (2, 2), (1, 1), (1, 1), (32, 24))
-    assert _plan._native(problem, "auto", lasting=True) == "winograd"
-    assert _plan._native(problem, "auto", lasting=False) == "direct"
+    kernel, co, found = (4, 4), 256, []
+    for size in (4, 6, 8, 12, 16):
+        shape = (1, size, size, 256)
+        problem = Problem("float32", 1, 1, 256, 256, shape[1:3], kernel, (2, 2), (1, 1), (1, 1), (2 * size, 2 * size))
+        found.append([_plan._native(problem, "auto", lasting) for lasting in (True, False)])
+    assert ["winograd", "direct"] in found and ["direct", "winograd"] not in found
     data, filter, bias = arrays(shape, kernel, co)
     keywords = {"strides": 2, "pads_begin": 1, "pads_end": 1}
     lasting = convt.ConvTranspose(filter, bias, **keywords)(data)
