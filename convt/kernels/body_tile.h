@@ -71,11 +71,20 @@ INLINE void FN(tile_mn)(const int mr, const int nv, const convt_tile *t)
     const T *init = t->init;
     const ptrdiff_t ld = t->lda * (ptrdiff_t)sizeof(E);
     FN(tile_place) p = {{t->a, (const char *)t->a + 7 * ld}, ld, 3 * ld, 5 * ld, t->b, t->ahead, t->ahead_step};
+    /* A sum starts from the bias, or from nothing, the zero that keeps the sign of others. */
+    const int biased = init && !t->init_ld;
+    if (biased)
 #pragma GCC unroll 14
-    for (int m = 0; m < mr; m++)
+        for (int m = 0; m < mr; m++)
 #pragma GCC unroll 2
-        for (int v = 0; v < nv; v++)
-            acc[m][v] = V_(set1)(-0.0f); /* the sum of nothing that keeps the sign of zero */
+            for (int v = 0; v < nv; v++)
+                acc[m][v] = V_(load)(init + v * VL);
+    else
+#pragma GCC unroll 14
+        for (int m = 0; m < mr; m++)
+#pragma GCC unroll 2
+            for (int v = 0; v < nv; v++)
+                acc[m][v] = V_(set1)(-0.0f);
 
     /* Where the results go is asked for too, a row at a time, and is in the cache when the sums are done. */
     const int kc = t->kc / KSTEP, pairs = kc / 2, asked = t->stream ? 0 : pairs < mr ? pairs : mr;
@@ -86,13 +95,13 @@ INLINE void FN(tile_mn)(const int mr, const int nv, const convt_tile *t)
 
     /* What was summed before is added last: sums of chunks, added up, lose less than one long chain. */
     T *const *rows = (T *const *)t->rows;
-    if (init)
+    if (init && !biased)
 #pragma GCC unroll 14
         for (int m = 0; m < mr; m++)
 #pragma GCC unroll 2
             for (int v = 0; v < nv; v++)
                 acc[m][v] += V_(load)(init + m * t->init_ld + v * VL);
-    else
+    else if (!init)
 #pragma GCC unroll 14
         for (int m = 0; m < mr; m++)
 #pragma GCC unroll 2
