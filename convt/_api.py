@@ -247,14 +247,16 @@ def _execute(attributes, operator, data, inputs, out):
 
 def _bind(attributes, operator, data):
     """``(Bound, key of its weights)`` for repeated calls on arrays like ``data``; None where calls need every check."""
-    if type(data) is not np.ndarray or not data.flags.c_contiguous:
+    if not _addressable(data):
         return None
     problem = attributes.problem(data.shape)
     shape = attributes.user_shape(problem.out_shape)
-    found = operator.bind(problem) if data.size and 0 not in shape else None
+    found = operator.bind(problem, attributes.nxc(data).strides) if data.size and 0 not in shape else None
     if found is None:
         return None
     plan, key = found
+    if plan.backend != "native" and not data.flags.c_contiguous:  # it may want a copy in NXC order
+        return None
     return _core.Bound(plan, data.dtype, shape, _plan.contiguous_strides(shape, data.itemsize), _empty), key
 
 
@@ -337,6 +339,9 @@ _SHOTS = {}  # signature of a one-shot call -> its Shot
 
 def one_shot(dialect, data, filter, bias, out=None, **attributes):
     """conv_transpose for any dialect."""
+    if not type(data) is type(filter) is np.ndarray or type(bias) not in (np.ndarray, type(None)):
+        data, filter = _check.array("data", data), _check.array("filter", filter)
+        bias = None if bias is None else _check.array("bias", bias)
     signature = _core.signature(dialect, data, filter, bias, attributes)
     shot = _SHOTS.get(signature)
     if shot is not None:
@@ -391,10 +396,12 @@ class ConvTranspose:
         self._filter = filter
         self._bias = bias
         self._operator = _plan.Operator(attributes, filter, bias)
-        self._bounds = {}  # layout of contiguous data -> (Bound, PackedFilter)
+        self._bounds = {}  # layout of data -> (Bound, PackedFilter)
 
     def __call__(self, data, out=None):
         """Apply to ``data``; see `conv_transpose` for shapes, dtypes, ``out`` and errors."""
+        if type(data) is not np.ndarray:
+            data = _check.array("data", data)
         layout = _core.layout(data)
         found = self._bounds.get(layout)
         if found is not None:
@@ -403,7 +410,7 @@ class ConvTranspose:
                 return result
         data = _check_data(self._attributes, data)
         result = _execute(self._attributes, self._operator, data, (("data", data),), out)
-        bound = _bind(self._attributes, self._operator, data) if layout is not None else None
+        bound = _bind(self._attributes, self._operator, data)
         if bound is not None:
             pair = bound[0], self._operator.packed(bound[1])
             _plan.kept(self._bounds, layout, _plan.CACHED_PLANS, lambda: pair)

@@ -111,7 +111,7 @@ cdef bint _disjoint(a, b) noexcept:
 
 
 cdef class Bound:
-    """A plan for contiguous data of one shape: what a repeated call needs, checked with a few comparisons.
+    """A plan for data of one layout: what a repeated call needs, checked with a few comparisons.
 
     dtype, shape and strides are the output's; ``empty(shape, dtype)`` makes one.
     """

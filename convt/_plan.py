@@ -143,11 +143,13 @@ class Operator:
         data_shape = (problem.batch, *problem.in_sizes, problem.groups * problem.ci)
         return self.made(problem, _contiguous(data_shape, item, data_format), _contiguous(problem.out_shape, item, data_format))
 
-    def bind(self, problem):
-        """``(plan, key of its weights)`` where a call on contiguous arrays is nothing but its kernels, else None."""
-        if self._attributes.backend == "reference" or _config.verbose():
+    def bind(self, problem, in_strides):
+        """``(plan, key of its weights)`` where a call on data of these strides, NXC order, with contiguous output is nothing
+        but its kernels, else None."""
+        a = self._attributes
+        if a.backend == "reference" or _config.verbose():
             return None
-        plan, key = self.contiguous(problem)
+        plan, key = self.made(problem, in_strides, _contiguous(problem.out_shape, ITEMSIZE[problem.dtype], a.data_format))
         return None if plan.hole else (plan, key)
 
     def plan(self, problem):

@@ -184,6 +184,58 @@ def test_repeated_calls_are_recognised():
     assert len(_api._SHOTS) == len(CALLS)
 
 
+def layouts(x):
+    """The numbers of ``x`` as arrays and views of every kind; what a call has seen once it need not plan again."""
+    doubled = np.repeat(x, 2, axis=-1)
+    kinds = {
+        "contiguous": x,
+        "every other channel": doubled[..., ::2],
+        "backwards": np.ascontiguousarray(x[:, ::-1])[:, ::-1],
+        "channels first": np.moveaxis(np.ascontiguousarray(np.moveaxis(x, -1, 1)), 1, -1),
+        "a field of records": np.rec.fromarrays([x, x], names="a,b").a,
+        "a subclass": x.view(type("Mine", (np.ndarray,), {})),
+        "through __array__": type("Wrapped", (), {"__array__": lambda self, *a, **k: x})(),
+        "through __dlpack__": type("Lent", (), {"__dlpack__": lambda self, *a, **k: x.__dlpack__()})(),
+    }
+    assert not kinds["every other channel"].flags.c_contiguous and not kinds["backwards"].flags.c_contiguous
+    return kinds
+
+
+@pytest.mark.parametrize("backend", ["native", "auto", "reference"])
+@pytest.mark.parametrize("data_format", ["NXC", "NCX"])
+@pytest.mark.parametrize("name", CALLS)
+def test_data_of_any_layout_is_recognised(name, data_format, backend, monkeypatch):
+    x, w, keywords = made(name)
+    keywords = {**keywords, "data_format": data_format, "backend": backend}
+    if data_format == "NCX":
+        x = np.ascontiguousarray(np.moveaxis(x, -1, 1))
+    other = np.random.default_rng(9).standard_normal(x.shape, f32)
+    op = convt.ConvTranspose(w, **keywords)
+    wanted = [op(x.copy()), op(other)]
+    for kind in layouts(x):
+        results = []
+        for values in (x, other, x):
+            results.append((convt.conv_transpose(layouts(values)[kind], w, **keywords), op(layouts(values)[kind])))
+            if backend == "native":  # from the second on neither checks nor plans are made anew
+                monkeypatch.setattr(_api, "_execute", None)
+        monkeypatch.undo()
+        for n, pair in enumerate(results):
+            for result in pair:
+                np.testing.assert_array_equal(result, wanted[n % 2], err_msg=kind)
+
+
+def test_tensors_are_recognised(monkeypatch):
+    torch = pytest.importorskip("torch")
+    x, w, keywords = made("direct")
+    wanted = convt.conv_transpose(x, w, **keywords)
+    for _ in range(2):
+        for data, filter in itertools.product((x, torch.from_numpy(x)), (w, torch.from_numpy(w))):
+            np.testing.assert_array_equal(convt.conv_transpose(data, filter, **keywords), wanted)
+        monkeypatch.setattr(_api, "_execute", None)
+    with pytest.raises(TypeError, match=r"^data: got Tensor, which can't be shared"):
+        convt.conv_transpose(torch.from_numpy(x).requires_grad_(), w, **keywords)
+
+
 # ---------------------------------------------------------------- what every call looks at
 
 
