@@ -73,7 +73,7 @@ cdef class DirectPlan(Plan):
         self.workspace = self._bytes()
 
     cdef void measure_runs(self, DirectClass *c) noexcept:
-        """Sets ``run`` and ``lda``: rows of adjacent channels, whole and of the panels' type, that lie one distance apart."""
+        """Sets ``run`` and ``lda``: the GEMM takes rows of adjacent channels, in whole steps of depth and of the panels' type."""
         cdef int64_t ax, count, stride
         c.run = c.lda = 0
         if c.ntaps * self.ci == 0 or c.sparse or self.in_c != 1 or self.k.s_size != self.k.e_size or self.ci % self.k.kstep:
