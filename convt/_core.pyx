@@ -6,7 +6,7 @@ Four algorithms, each a plan class that holds flat tables made by its module in 
 * DirectPlan: every phase is an implicit GEMM. Rows are pixels of the phase, across rows and images; columns are out
   channels, of several phases where those read the same inputs; depth is taps times in-channels. Tasks are blocks of
   rows by blocks of panels: a block's input is packed once per depth chunk (gathering the taps, zeros outside the input),
-  then meets every weight panel of the task.
+  unless it lies in memory as the GEMM wants it, then meets every weight panel of the task.
 * WinogradPlan: phases of two taps or more with fewer multiplications. Tasks are blocks of tiles by blocks of panels;
   tiles are transformed, multiplied point by point and transformed back within the caches. Its other classes are DirectPlan's.
 * ScatterPlan: for few out channels. Along x the GEMM makes every tap's products at once (columns are taps times out

@@ -122,3 +122,103 @@ def test_nan_reaches_what_its_tap_reaches(place):
     wanted = convt.conv_transpose(data, filter, backend="reference", **keywords)
     assert np.isnan(wanted).any() and not np.isnan(wanted).all()
     np.testing.assert_array_equal(got, wanted)
+
+
+# (batch, input, in-channels of a group, out-channels, kernel, stride, dilation, pads, groups): rows of several taps that
+# follow each other in memory; that do not, as they are dilated, of one group of several, or on the first axis; depth in
+# one chunk, in chunks of several taps and of parts of one; blocks inside an image, at its ends, and of several images.
+WINDOWS = {
+    "one chunk": (1, (500,), 16, 24, 4, 2, 1, (1, 1), 1),
+    "several chunks": (1, (400,), 96, 40, 8, 2, 1, (3, 3), 1),
+    "chunks that end within taps": (1, (330,), 100, 20, 6, 2, 1, (2, 1), 1),
+    "chunks within a tap": (1, (300,), 514, 10, 4, 2, 1, (1, 1), 1),
+    "unlike phases": (1, (450,), 32, 18, 5, 2, 1, (2, 1), 1),
+    "stride 1": (2, (317,), 34, 34, 3, 1, 1, (1, 1), 1),
+    "images": (7, (61,), 64, 20, 6, 2, 1, (2, 2), 1),
+    "no pads": (3, (200,), 48, 16, 5, 1, 1, (0, 0), 1),
+    "cut beyond the border taps": (2, (400,), 20, 32, 4, 2, 1, (9, 160), 1),
+    "dilated": (1, (390,), 130, 24, 3, 1, 3, (3, 3), 1),
+    "dilated and strided": (2, (301,), 66, 24, 4, 2, 3, (4, 4), 1),
+    "groups": (1, (350,), 132, 66, 4, 2, 1, (1, 1), 3),
+    "first axis": (1, (9, 150), 260, 20, (4, 1), (2, 1), 1, (1, 0), 1),
+    "last axis": (1, (4, 311), 64, 20, (1, 4), (1, 2), 1, (0, 1), 1),
+    "both axes": (1, (5, 301), 40, 20, 3, 1, 1, (1, 1), 1),
+}
+ROWS = {
+    "every second pixel": (slice(None), ..., slice(None, None, 2), slice(None)),
+    "some channels": (..., slice(1, -1)),
+    "backwards": (slice(None), ..., slice(None, None, -1), slice(None)),
+    "images backwards": (slice(None, None, -1),),
+}
+
+
+def window_case(name, dtype, view="whole", seed=3):
+    batch, sizes, ci, co, kernel, strides, dilations, (begin, end), groups = WINDOWS[name]
+    rng = np.random.default_rng(seed)
+    kind = DTYPES[dtype][0]
+    kernel = np.broadcast_to(kernel, len(sizes))
+    data = rng.integers(-2, 3, (batch, *sizes, ci * groups)).astype(kind)
+    if view != "whole" and (groups == 1 or view != "some channels"):
+        data = data[ROWS[view]]
+    filter = rng.integers(-2, 3, (*kernel, data.shape[-1], co // groups)).astype(kind)
+    keywords = {"strides": strides, "dilations": dilations, "groups": groups}
+    # Pads of axes with a single tap would cut rows off.
+    keywords["pads_begin"] = [begin if k > 1 else 0 for k in kernel]
+    keywords["pads_end"] = [end if k > 1 else 0 for k in kernel]
+    return data, filter, keywords
+
+
+@each_isa
+@pytest.mark.parametrize(("view", "dtype"), [*(("whole", dtype) for dtype in DTYPES), *((view, "float32") for view in ROWS)])
+@pytest.mark.parametrize("name", WINDOWS)
+def test_several_taps_where_they_lie(name, view, dtype, isa):
+    """Whole numbers, so that every sum is exact but for the rounding of the result; on any threads, the same bits."""
+    data, filter, keywords = window_case(name, dtype, view)
+    wanted = convt.conv_transpose(data, filter, backend="reference", **keywords)
+    with using_isa(isa):
+        op = convt.ConvTranspose(filter, algorithm="direct", **keywords)
+        before = _config.get_num_threads()
+        try:
+            for threads in (1, 2):
+                convt.set_num_threads(threads)
+                np.testing.assert_array_equal(op(data).astype(np.float64), wanted.astype(np.float64))
+        finally:
+            convt.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_windows_are_summed_alike_on_any_threads(name):
+    data, filter, keywords = window_case(name, "float32")
+    rng = np.random.default_rng(4)
+    data, filter = (rng.standard_normal(a.shape, dtype=np.float32) for a in (data, filter))
+    op = convt.ConvTranspose(filter, algorithm="direct", **keywords)
+    before, results = _config.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            convt.set_num_threads(threads)
+            results.append(op(data).tobytes())
+    finally:
+        convt.set_num_threads(before)
+    assert results[0] == results[1] == results[2]
+
+
+@each_isa
+@pytest.mark.parametrize("name", WINDOWS)
+def test_nan_beside_the_rows_that_are_read(name, isa):
+    """NaN around a view, where a row too far would read it, reaches nothing; NaN in the first and the last input what their
+    taps reach."""
+    data, filter, keywords = window_case(name, "float32")
+    around = np.full(tuple(n + 8 for n in data.shape), np.nan, np.float32)
+    inner = around[tuple(slice(4, -4) for _ in data.shape)]
+    inner[...] = data
+    with using_isa(isa):
+        op = convt.ConvTranspose(filter, algorithm="direct", **keywords)
+        np.testing.assert_array_equal(op(inner), convt.conv_transpose(data, filter, backend="reference", **keywords))
+        flat = np.full(data.size + 2048, np.nan, np.float32)
+        flat = flat[1024:-1024].reshape(data.shape)
+        flat[...] = data
+        np.testing.assert_array_equal(op(flat), convt.conv_transpose(data, filter, backend="reference", **keywords))
+        last = tuple(n - 1 for n in data.shape)
+        flat[(0,) * data.ndim] = flat[last] = np.nan
+        wanted = convt.conv_transpose(flat, filter, backend="reference", **keywords)
+        np.testing.assert_array_equal(op(flat), wanted)

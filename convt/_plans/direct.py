@@ -61,11 +61,13 @@ def tables(problem, groups, combos, index, out_elements, total, info):
 
 
 def _chunks(problem, combo, chosen, info):
-    """The depth chunks of a class; tap by tap if it is `_sparse`, those that reach most rows at either end, where every row
-    takes part."""
+    """The depth chunks of a class, each within a window of `_reading`; tap by tap if the class is `_sparse`, those that reach
+    most rows at either end, where every row takes part."""
     ci_p = -(-problem.ci // info["kstep"]) * info["kstep"]
     if not _sparse(problem, combo):
-        return common.depth_chunks(combo, chosen, ci_p, info["kstep"])
+        window, _ = _reading(problem, combo, info)
+        taps = 1 if window == 1 else len(chosen[-1].offsets)
+        return common.depth_chunks(combo, chosen, ci_p, info["kstep"], slab=taps * ci_p if window else 0)
     reached = [math.prod(taps) for taps in itertools.product(*_reached(problem, combo))]
     chunks = common.depth_chunks(combo, chosen, ci_p, info["kstep"], slab=ci_p)
     chunks.sort(key=lambda chunk: -reached[chunk[0] // ci_p])
@@ -115,13 +117,45 @@ def _work(problem, combo, rows, columns, info):
     bytes = columns * depth * info["e_size"] * -(-rows // _MAX_BLOCK)
     share = _share(problem, combo) if _sparse(problem, combo) else 1.0
     multiply = common.fed(common.tile_cost(rows, columns, depth * share, info), bytes, common.filter_bytes(problem, info))
-    pack = 0.0
-    if taps > 1:  # a single tap is read in place
-        runs = rows / max(1, min(combo[-1].count, _MAX_BLOCK))
-        pack = taps * (rows * share * 6 * -(-problem.ci // info["vl"]) + runs * 40)
+    runs = rows / max(1, min(combo[-1].count, _MAX_BLOCK))
+    pack = _reading(problem, combo, info)[1] * taps * (rows * share * 6 * -(-problem.ci // info["vl"]) + runs * 40)
     store = rows * 12 * common.pieces(combo, problem, columns, info)
     store += rows * phases * 8 * common.outside(combo, [1] * problem.rank)
     return multiply + pack + store + 400
+
+
+def _reading(problem, combo, info):
+    """How the GEMM comes by its rows: (taps that a depth chunk keeps to, as they follow each other in memory, or 0; the share
+    of rows times taps that is packed). What is not packed is read in place, if data is contiguous."""
+    taps, ci = math.prod(len(c.first_in) for c in combo), problem.ci
+    if taps * ci == 0 or ITEMSIZE[problem.dtype] != info["e_size"] or ci % info["kstep"] or _sparse(problem, combo):
+        return 0, 1.0
+    last = combo[-1].first_in
+    follow = len(last) if problem.groups == 1 and all(b - a == 1 for a, b in itertools.pairwise(last)) else 1
+    bent, windows = _bent(problem, combo), taps // follow
+    if bent == 1 or windows == 1:
+        return 0, bent
+    # A chunk beyond the end of a window has to be packed, more and shorter chunks take more calls.
+    chunks = -(-taps * ci // _core.KC)
+    crossing = min(1, (windows - 1) / chunks)
+    panels = problem.co * math.prod(len(c.first_out) for c in combo) / info["nr"]
+    calls = panels * (40 / info["mr"][-1] + 3 * info["nr"] / info["vl"]) * (windows * -(-follow * ci // _core.KC) - chunks)
+    if calls <= crossing * taps * 6 * -(-ci // info["vl"]):
+        return follow, bent
+    return 0, bent + (1 - bent) * crossing
+
+
+def _bent(problem, combo):
+    """The share of a class's rows in blocks that are not evenly spaced in a contiguous input, or have a tap outside."""
+    rows = problem.batch * math.prod(c.count for c in combo)
+    block, share, inner, run = min(rows, _MAX_BLOCK), 0.0, 1, 0
+    for c, size in zip(reversed(combo), reversed(problem.in_sizes), strict=True):
+        ends = (c.first_in[0] < 0) + (c.first_in[-1] + c.count > size)
+        share += ends * max(block, inner) / (inner * c.count)
+        inner *= c.count
+        if not run and c.count < size:
+            run = inner  # the next row, slice or image starts elsewhere
+    return min(1.0, max(share, block / run if run and run < rows else 0.0))
 
 
 def _cuts(problem, finite):
