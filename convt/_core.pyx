@@ -416,6 +416,7 @@ cdef struct Call:
     char *bias
     char *refused  # set where a plan finds that its result may not be what a direct sum gives
     Py_ssize_t threads, grab  # how many tasks a thread takes at a time
+    bint back  # last task first
 
 
 cdef class Plan:
@@ -439,6 +440,7 @@ cdef class Plan:
     cdef bint even  # tasks take the same time: each thread then has the same ones at every call, and their lines in its cache
     cdef bint small  # too little work for a second thread
     cdef bint brief  # so little that weights are best found in the cache of the core that had them at the call before
+    cdef bint back  # the call before went through its tasks from the last to the first
     cdef readonly bint hole  # there are outputs that no task writes, as no tap reaches their phase
 
     def __cinit__(self, *args, **kwargs):
@@ -517,12 +519,20 @@ cdef class Plan:
         pass
 
     cdef void run_share(self, Py_ssize_t thread, const Call *call, char *ws) noexcept nogil:
-        """A thread's tasks where each has its own: dealt out to and fro, as the large ones come first."""
-        cdef Py_ssize_t task = thread, step = 2 * (call.threads - thread) - 1
-        while task < self.tasks:
+        """A thread's tasks where each has its own: a stretch of them if they are ``even``, else dealt out to and fro, as the
+        large ones come first."""
+        cdef Py_ssize_t n, i, task, first = 0, count = (self.tasks + call.threads - 1 - thread) // call.threads
+        if self.even:
+            first = thread * self.tasks // call.threads
+            count = (thread + 1) * self.tasks // call.threads - first
+        elif self.tasks // call.threads % 2:  # the last, incomplete round goes fro
+            count = (self.tasks + thread) // call.threads
+        for n in range(count):
+            i = count - 1 - n if call.back else n
+            task = first + i
+            if not self.even:
+                task = i * call.threads + (call.threads - 1 - thread if i % 2 else thread)
             self.run_task(task, call, ws)
-            task += step
-            step = 2 * call.threads - step
 
     cpdef int threads(self, int available):
         """How many threads a run uses when ``available`` are allowed."""
@@ -550,14 +560,13 @@ cdef class Plan:
         call.src, call.dst, call.weights, call.bias = src, dst, packed.weights, packed.bias
         # Several neighbours at a time, which read much the same, yet few enough that the last ones even out.
         call.threads, call.grab = threads, tasks if self.even else max(1, tasks // (GRABS * threads))
+        # Weights that a core's cache does not hold are read to and fro: first those that the call before read last.
+        call.back = self.back = self.brief and packed.nbytes > FAR_BYTES and not self.back
         if threads > 1:
             if not _pool_used:
                 _note_pool()
             with nogil, parallel(num_threads=threads):
-                if self.even:
-                    for t in prange(tasks, schedule="static"):
-                        self.run_task(t, &call, ws.data + threadid() * per_thread)
-                elif self.brief:
+                if self.even or self.brief:
                     for t in prange(threads, schedule="static", chunksize=1):
                         self.run_share(t, &call, ws.data + threadid() * per_thread)
                 else:
@@ -565,8 +574,7 @@ cdef class Plan:
                         self.run_task(t, &call, ws.data + threadid() * per_thread)
         else:
             with nogil:
-                for t in range(tasks):
-                    self.run_task(t, &call, ws.data)
+                self.run_share(0, &call, ws.data)
         return not refused
 
 

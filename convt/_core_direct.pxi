@@ -135,7 +135,7 @@ cdef class DirectPlan(Plan):
         cdef bint edges = self.locate(c, m0, m, dst, to, coords, edge)
 
         cdef int64_t stride_a = c.block * CONVT_LDA * k.e_size, stride_sums = self.max_block * k.nr
-        cdef int64_t start, end, chunk, p, strips, strip, s0, s1, s2, tiles, i, r0, r1, r, part, steps, chunk_bytes, asking
+        cdef int64_t start, end, chunk, n, p, strips, strip, s0, s1, s2, tiles, i, r0, r1, r, part, steps, chunk_bytes, asking
         cdef int64_t *ch
         cdef int64_t *panel
         cdef bint inside
@@ -173,7 +173,8 @@ cdef class DirectPlan(Plan):
             s1 = 0
             for strip in range(strips):
                 s0, s1 = s1, (strip + 1) * m // strips
-                for p in range(p0, p1):
+                for n in range(p0, p1):
+                    p = p0 + p1 - 1 - n if call.back else n
                     panel = c.panels + 5 * p
                     t.nv = 1 + (panel[0] > k.vl)
                     t.cols = <int>panel[0]
@@ -254,11 +255,14 @@ cdef class DirectPlan(Plan):
         steps = max(1, (p1 - p0) * ((m + tile - 1) // tile) * c.pack.depth // (2 * self.k.kstep))
         if c.pack.group_weights > FAR_BYTES:
             steps = (steps + 1) // 2
-        task += 1
-        if task % call.grab == 0:  # the other threads take their share before
-            task += (call.threads - 1) * call.grab
+        if call.back:
+            task -= 1 if self.even else call.threads
+        else:
+            task += 1
+            if task % call.grab == 0:  # the other threads take their share before
+                task += (call.threads - 1) * call.grab
         step[0] = 0
-        if task >= self.direct_tasks or self.in_c != 1 or self.in_stride.p[x] != self.ci:
+        if task < 0 or task >= self.direct_tasks or self.in_c != 1 or self.in_stride.p[x] != self.ci:
             return call.src
         self.place(task, &c, &group, &m0, &m, &p0, &p1)
         if c.ntaps == 0:
