@@ -135,7 +135,8 @@ cdef class DirectPlan(Plan):
         cdef bint edges = self.locate(c, m0, m, dst, to, coords, edge)
 
         cdef int64_t stride_a = c.block * CONVT_LDA * k.e_size, stride_sums = self.max_block * k.nr
-        cdef int64_t start, end, chunk, n, p, strips, strip, s0, s1, s2, tiles, i, r0, r1, r, part, steps, chunk_bytes, asking
+        cdef int64_t start, end, chunk, n, p, strips, strip, s0, s1, s2, tiles, i, r0, r1, r, part, steps, asking, following
+        cdef const char *next_b
         cdef int64_t *ch
         cdef int64_t *panel
         cdef bint inside
@@ -184,8 +185,12 @@ cdef class DirectPlan(Plan):
                         t.kc = <int>ch[1]
                         t.b = weights + (p * k.nr * c.pack.depth + ch[2] * t.nv * k.vl) * k.e_size
                         steps = t.kc // (2 * k.kstep)
-                        chunk_bytes = t.kc * t.nv * k.vl * k.e_size
-                        asking = (chunk_bytes + 64 * steps - 1) // (64 * steps) if far and steps else 0
+                        asking = (t.kc * t.nv * k.vl * k.e_size + 64 * steps - 1) // (64 * steps) if far and steps else 0
+                        # What is multiplied next: the panel's next chunk, or the next panel's first one.
+                        following, i = p, chunk + 1
+                        if i == end:
+                            following, i = p - 1 if call.back else p + 1, start
+                        next_b = weights + (following * k.nr * c.pack.depth + c.chunks[3 * i + 2] * t.nv * k.vl) * k.e_size
                         s2, sums_of = s1, lines
                         if c.sparse and 0 < chunk < c.nchunks - 1:
                             s2, sums_of = heights[chunk - start], reached + (chunk - start) * c.block
@@ -196,7 +201,7 @@ cdef class DirectPlan(Plan):
                             t.a = (data + ch[0] * k.e_size if c.straight else a + (chunk - start) * stride_a)
                             t.a = <char *>t.a + r0 * t.lda * k.e_size
                             if i < asking:
-                                t.ahead, t.ahead_step = <const char *>t.b + chunk_bytes + i * 64 * steps, 64
+                                t.ahead, t.ahead_step = next_b + i * 64 * steps, 64
                             else:
                                 t.ahead, t.ahead_step = next_input, input_step
                                 next_input += input_step * steps
