@@ -13,9 +13,8 @@ cdef struct DirectClass:
     int64_t *chunks       # [nchunks][3]: first depth of the class, depth, first depth of the panel
     int64_t span          # how many of them are packed at once
     bint sparse           # a chunk has a single tap, and all but the first and the last leave out rows it does not reach
-    bint straight         # rows lie in the input as the GEMM wants them, one distance apart: they are not packed
-    int64_t first_in      # where row 0 of group 0 is there
-    int64_t lda           # between rows, packed or not
+    int64_t run           # rows that lie one distance apart in the input, from each multiple of it on; 0: all are packed
+    int64_t lda           # between them
     # columns
     int64_t npanels, panel_block, panel_blocks
     int64_t *panels       # [npanels][5]: columns, adjacent in the output?, its offset, first piece, one past the last
@@ -32,7 +31,7 @@ cdef class DirectPlan(Plan):
     cdef int64_t direct_tasks  # those of these classes: plans that build on this one may have more
     cdef list keep  # the tables that the structures point into
     cdef object structures
-    cdef int64_t max_block, max_packed, max_reached, max_sparse, max_sums
+    cdef int64_t max_block, max_chunks, max_packed, max_reached, max_sparse, max_sums
 
     def __init__(self, problem, PackRecipe recipe, in_strides, out_strides, hole, classes):
         self.algorithm = "direct"
@@ -60,9 +59,9 @@ cdef class DirectPlan(Plan):
             task += c.ntasks
             self.max_block = max(self.max_block, c.block)
             c.span, c.sparse = spec["span"], spec["sparse"]
-            c.straight = self.lies_straight(c)
-            if not c.straight:
-                c.lda = CONVT_LDA
+            self.measure_runs(c)
+            self.max_chunks = max(self.max_chunks, c.nchunks)
+            if not self.find_rows(c, 0, c.rows, NULL, <char **>_kept(found := [], [0] * c.nchunks)):
                 self.max_packed = max(self.max_packed, c.block * min(c.span, c.nchunks))
             if c.sparse:
                 self.max_reached = max(self.max_reached, c.block * min(c.span, c.nchunks))
@@ -73,28 +72,65 @@ cdef class DirectPlan(Plan):
         self.even = self.nclasses == 1
         self.workspace = self._bytes()
 
-    cdef bint lies_straight(self, DirectClass *c) noexcept:
-        """Whether the rows of A lie in the input as they are: a single tap of adjacent channels, inside at every row, and rows
-        one distance apart across all axes. Sets ``first_in`` and ``lda``."""
-        cdef int64_t ax, count, stride, rows = 1
-        if c.ntaps != 1 or self.in_c != 1 or self.k.s_size != self.k.e_size or self.ci % self.k.kstep:
-            return False
-        c.first_in = c.lda = 0
+    cdef void measure_runs(self, DirectClass *c) noexcept:
+        """Sets ``run`` and ``lda``: rows of adjacent channels, whole and of the panels' type, that lie one distance apart."""
+        cdef int64_t ax, count, stride
+        c.run = c.lda = 0
+        if c.ntaps * self.ci == 0 or c.sparse or self.in_c != 1 or self.k.s_size != self.k.e_size or self.ci % self.k.kstep:
+            return
+        c.run = 1
         for ax in range(self.nd - 1, -2, -1):
             count, stride = (c.count[ax], self.in_stride.p[ax]) if ax >= 0 else (self.batch, self.in_n)
-            if ax >= 0:
-                if c.tap_in[ax] < 0 or c.tap_in[ax] + count > self.in_size.p[ax]:
-                    return False
-                c.first_in += c.tap_in[ax] * stride
-            if rows == 1:
+            if c.run == 1:
                 c.lda = stride
-            elif count > 1 and stride != c.lda * rows:
+            elif count > 1 and stride != c.lda * c.run:
+                return
+            c.run *= count
+
+    cdef bint lies_straight(self, DirectClass *c, int64_t *chunk, int64_t *low, int64_t *high, int64_t *at) noexcept nogil:
+        """Whether the taps of a depth chunk are inside at every pixel of a box, and follow each other in memory as they do in
+        depth; ``at`` gets where the chunk starts, for the class's first pixel."""
+        cdef int64_t tap, ax, i, place, first = chunk[0] // self.ci
+        for tap in range(first, (chunk[0] + chunk[1] - 1) // self.ci + 1):
+            place = chunk[0] - first * self.ci
+            for ax in range(self.nd):
+                i = c.tap_in[tap * self.nd + ax]
+                if i + low[ax] < 0 or i + high[ax] >= self.in_size.p[ax]:
+                    return False
+                place += i * self.in_stride.p[ax]
+            if tap == first:
+                at[0] = place
+            elif place != at[0] + (tap - first) * self.ci:
                 return False
-            rows *= count
         return True
+
+    cdef bint find_rows(self, DirectClass *c, int64_t m0, int64_t m, char *src, char **found) noexcept nogil:
+        """Where the rows of a block lie in the input as the GEMM wants them, for each depth chunk; NULL where it has to pack
+        them. Returns whether it has to nowhere."""
+        cdef int64_t ax, chunk, at, row = 0, batch = m0, last = m0 + m - 1
+        cdef int64_t low[64]
+        cdef int64_t high[64]
+        cdef bint even = c.run > 0 and m0 // c.run == last // c.run, straight = True, same
+        for ax in range(self.nd - 1 if even else -1, -1, -1):
+            low[ax], high[ax] = batch % c.count[ax], last % c.count[ax]
+            row += low[ax] * self.in_stride.p[ax]
+            batch, last = batch // c.count[ax], last // c.count[ax]
+        row += batch * self.in_n
+        same = batch == last
+        for ax in range(self.nd if even else 0):  # the box around the rows
+            if not same:
+                low[ax], high[ax] = 0, c.count[ax] - 1
+            same = same and low[ax] == high[ax]
+        for chunk in range(c.nchunks):
+            if even and self.lies_straight(c, c.chunks + 3 * chunk, low, high, &at):
+                found[chunk] = src + (row + at) * self.k.s_size
+            else:
+                found[chunk], straight = NULL, False
+        return straight
 
     cdef size_t _bytes(self):
         cdef size_t n = _round64(self.max_packed * CONVT_LDA * self.k.e_size)  # A
+        n += _round64(self.max_chunks * sizeof(char *))  # where the rows lie that are not packed
         n += 2 * _round64(self.max_block * sizeof(void *))  # where each row goes in the output, and in the sums
         n += _round64(self.max_reached * sizeof(void *))  # and those in the sums that a chunk reaches
         n += _round64(self.max_sparse * sizeof(int64_t))  # how many
@@ -112,6 +148,8 @@ cdef class DirectPlan(Plan):
 
         cdef char *a = ws
         ws += _round64(self.max_packed * CONVT_LDA * k.e_size)
+        cdef char **found = <char **>ws
+        ws += _round64(self.max_chunks * sizeof(char *))
         cdef void **to = <void **>ws
         ws += _round64(self.max_block * sizeof(void *))
         cdef void **lines = <void **>ws
@@ -132,13 +170,15 @@ cdef class DirectPlan(Plan):
         cdef char *dst = call.dst + group * self.co * self.out_c * k.s_size
         cdef char *weights = call.weights + c.pack.weights + group * c.pack.group_weights
         cdef char *bias = call.bias + c.pack.bias + group * c.pack.group_bias
-        cdef bint edges = self.locate(c, m0, m, dst, to, coords, edge)
+        cdef bint straight = self.find_rows(c, m0, m, src, found)
+        cdef bint edges = self.locate(c, m0, m, dst, to, coords, edge, straight)
 
         cdef int64_t stride_a = c.block * CONVT_LDA * k.e_size, stride_sums = self.max_block * k.nr
         cdef int64_t start, end, chunk, n, p, strips, strip, s0, s1, s2, tiles, i, r0, r1, r, part, steps, asking, following
         cdef const char *next_b
         cdef int64_t *ch
         cdef int64_t *panel
+        cdef char *rows
         cdef bint inside
         cdef bint fast = k.direct_store and self.out_c == 1 and self.act.code <= CONVT_LEAKY
         cdef int64_t most = k.mr[k.nr // k.vl]
@@ -149,8 +189,6 @@ cdef class DirectPlan(Plan):
         for r in range(m if c.nchunks > 1 else 0):
             lines[r] = sums + r * k.nr * k.t_size
         cdef convt_tile t
-        t.lda = c.lda
-        cdef char *data = src + (c.first_in + m0 * t.lda) * k.s_size  # where straight
         # While this task multiplies, what comes next is fetched into the second-level cache: the next task's input, a
         # little with every tile, and weights, where they are too many to stay there.
         cdef bint far = c.pack.group_weights > FAR_BYTES
@@ -164,9 +202,11 @@ cdef class DirectPlan(Plan):
         end = 0
         while end < c.nchunks:
             start, end = end, min(c.nchunks, end + c.span)
-            for chunk in range(start, start if c.straight else end):
+            for chunk in range(start, end):
                 ch = c.chunks + 3 * chunk
                 i = chunk - start
+                if found[chunk] != NULL:
+                    continue
                 if c.sparse and 0 < chunk < c.nchunks - 1:
                     heights[i] = self.pack_rows(c, ch[0], ch[1], m0, m, coords, src, a + i * stride_a, lines, reached + i * c.block)
                 else:
@@ -182,6 +222,9 @@ cdef class DirectPlan(Plan):
                     part = (p - p0 if c.span < c.nchunks else 0) * stride_sums
                     for chunk in range(start, end):
                         ch = c.chunks + 3 * chunk
+                        rows, t.lda = found[chunk], c.lda
+                        if rows == NULL:
+                            rows, t.lda = a + (chunk - start) * stride_a, CONVT_LDA
                         t.kc = <int>ch[1]
                         t.b = weights + (p * k.nr * c.pack.depth + ch[2] * t.nv * k.vl) * k.e_size
                         steps = t.kc // (2 * k.kstep)
@@ -198,8 +241,7 @@ cdef class DirectPlan(Plan):
                         r1 = s0
                         for i in range(tiles):
                             r0, r1 = r1, s2 if i == tiles - 1 else s0 + (i + 1) * (s2 - s0) // tiles
-                            t.a = (data + ch[0] * k.e_size if c.straight else a + (chunk - start) * stride_a)
-                            t.a = <char *>t.a + r0 * t.lda * k.e_size
+                            t.a = rows + r0 * t.lda * k.e_size
                             if i < asking:
                                 t.ahead, t.ahead_step = next_b + i * 64 * steps, 64
                             else:
@@ -250,7 +292,7 @@ cdef class DirectPlan(Plan):
     cdef const char *next_input(self, Py_ssize_t task, const Call *call, int64_t *step) noexcept nogil:
         """Where the input of this thread's next task starts, and in what steps this task's tiles reach its end.
 
-        The step is 0 where that is not one stretch of memory. Of several taps the farthest is taken: what the others read
+        The step is 0 where that is not one stretch of memory. Of several taps the last is taken: what the others read
         has been there before.
         """
         cdef DirectClass *c
@@ -277,11 +319,11 @@ cdef class DirectPlan(Plan):
         for ax in range(x, -1, -1):
             j = m0 % c.count[ax]
             m0 = m0 // c.count[ax]
-            at += (c.tap_in[ax] + j) * self.in_stride.p[ax]
+            at += (c.tap_in[(c.ntaps - 1) * self.nd + ax] + j) * self.in_stride.p[ax]
         return call.src + (at + m0 * self.in_n) * self.k.s_size
 
     cdef bint locate(self, DirectClass *c, int64_t m0, int64_t m, char *dst, void **to, int64_t *coords,
-                     char *edge) noexcept nogil:
+                     char *edge, bint straight) noexcept nogil:
         """For each row of the block: its place in the output, its coordinates and whether some phase is outside there.
 
         Returns whether that is so anywhere. Coordinates are left out where nobody asks for them.
@@ -305,7 +347,7 @@ cdef class DirectPlan(Plan):
             first = dst + at * self.k.s_size
             for i in range(n):
                 to[row + i] = first + step * self.k.s_size * i
-            if not (c.straight and c.whole):
+            if not (straight and c.whole):
                 for i in range(n):
                     for ax in range(x):
                         coords[(row + i) * nd + ax] = j[ax]

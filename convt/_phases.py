@@ -19,7 +19,7 @@ class PhaseGroup:
     """Phases that read the same inputs: ``taps[p][n]`` is the kernel tap of phase ``residues[p]`` at ``offsets[n]``."""
 
     residues: tuple
-    offsets: tuple  # ascending
+    offsets: tuple  # descending, so that the inputs ascend
     taps: tuple
 
 
@@ -50,8 +50,8 @@ def phase_groups(k, s, d, merge):
         by_residue.setdefault(residue, []).append((offset, t))
     by_offsets = {}
     for residue, pairs in sorted(by_residue.items()):
-        offsets = tuple(offset for offset, _ in pairs)  # t ascends, so the offsets do
-        taps = tuple(t for _, t in pairs)
+        offsets = tuple(offset for offset, _ in reversed(pairs))  # t ascends, and the offsets with it
+        taps = tuple(t for _, t in reversed(pairs))
         by_offsets.setdefault(offsets if merge else residue, []).append((residue, offsets, taps))
     return tuple(
         PhaseGroup(tuple(m[0] for m in members), members[0][1], tuple(m[2] for m in members)) for members in by_offsets.values()
@@ -94,7 +94,7 @@ def axis_classes(groups, size, s, begin, out, split):
 
 
 def _run(index, residues, spans, offsets, size, s, begin, a, b):
-    """The class of j in [a, b): taps that reach the input somewhere in it (they are adjacent, as offsets ascend)."""
+    """The class of j in [a, b): taps that reach the input somewhere in it (they are adjacent, as offsets descend)."""
     inside = [n for n, off in enumerate(offsets) if off < b and off + size > a]
     taps = (inside[0], inside[-1] + 1) if inside else (0, 0)
     return AxisClass(

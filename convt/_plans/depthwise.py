@@ -182,7 +182,8 @@ def _by_phase(problem):
             continue
         group = groups[c.group]
         low, high = c.valid[0]
-        taps = [(group.taps[0][n], -group.offsets[n]) for n in range(*c.tap_range)]
+        # Nearest first: phases share the inputs that their taps begin with.
+        taps = [(group.taps[0][n], -group.offsets[n]) for n in reversed(range(*c.tap_range))]
         runs.append(_Run(c.start + low, c.start + high, c.first_out[0] + s * low, taps, 0, lanes))
     return _side_by_side(runs, s), hole
 

@@ -166,7 +166,7 @@ def _schemes(problem, combo, offsets, kinds):
     axes = []
     for c, offs in zip(combo, offsets, strict=True):
         fits = []
-        if c.count > 1 and all(b - a == 1 for a, b in itertools.pairwise(offs)):
+        if c.count > 1 and all(a - b == 1 for a, b in itertools.pairwise(offs)):
             fits = [t for t in kinds if t.taps <= len(offs)]
         products = lambda t: t.points * -(-len(offs) // t.taps) * -(-c.count // t.outputs)  # noqa: B023, E731
         axes.append([PLAIN, *sorted(fits, key=lambda t: (products(t), -t.points))[:1]])  # four points are more exact than three
@@ -295,7 +295,7 @@ def _class(problem, combo, chosen, scheme, cut, packs, out_elements, info):
     depth = splits * problem.ci
     panels, piece_table = direct.columns(problem, combo, out_elements, info)
     windows = [
-        [c.start - offs[0] - n * t.taps - (t.taps - 1) for n in range(-(-len(offs) // t.taps))]
+        [c.start - offs[0] + n * t.taps for n in range(-(-len(offs) // t.taps))]
         if t is not PLAIN
         else [c.start - off for off in offs]
         for c, offs, t in zip(combo, offsets, scheme, strict=True)
@@ -332,7 +332,7 @@ def _windows(transform, count):
     windows = []
     for first in range(0, count, transform.taps):
         taps = np.arange(first, min(count, first + transform.taps))
-        windows.append((taps, weights[:, transform.taps - 1 - (taps - first)]))  # windows ascend in inputs, taps descend
+        windows.append((taps, weights[:, taps - first]))
     return windows
 
 
