@@ -16,6 +16,7 @@ Four algorithms, each a plan class that holds flat tables made by its module in 
 Nothing below can fail: sizes were checked above, memory is taken before the parallel region.
 """
 
+import heapq
 import os
 
 cimport cython
@@ -417,6 +418,26 @@ cdef struct Call:
     char *refused  # set where a plan finds that its result may not be what a direct sum gives
     Py_ssize_t threads, grab  # how many tasks a thread takes at a time
     bint back  # last task first
+    int64_t *deal_first  # a Deal; deal_tasks is NULL where there is none
+    int64_t *deal_tasks
+
+
+cdef class Deal:
+    """Which tasks each of so many threads does: the next one goes to who is done first with those before."""
+    cdef int threads
+    cdef _Table first, tasks  # where each thread's start, and the last one's end
+
+    def __init__(self, works, int threads):
+        """``works`` lists (cycles of a task, tasks), in the tasks' order."""
+        done = [(0.0, thread) for thread in range(threads)]
+        dealt = [[] for _ in done]
+        for work, count in works:
+            for _ in range(count):
+                end, thread = done[0]
+                heapq.heapreplace(done, (end + work, thread))
+                dealt[thread].append(sum(map(len, dealt)))
+        self.threads = threads
+        self.first, self.tasks = _Table(np.cumsum([0, *map(len, dealt)])), _Table(sum(dealt, []))
 
 
 cdef class Plan:
@@ -440,6 +461,8 @@ cdef class Plan:
     cdef bint even  # tasks take the same time: each thread then has the same ones at every call, and their lines in its cache
     cdef bint small  # too little work for a second thread
     cdef bint brief  # so little that weights are best found in the cache of the core that had them at the call before
+    cdef list works  # (cycles of a task, tasks), class by class, where tasks are not even
+    cdef Deal deal  # of the last call
     cdef bint back  # the call before went through its tasks from the last to the first
     cdef readonly bint hole  # there are outputs that no task writes, as no tap reaches their phase
 
@@ -519,20 +542,13 @@ cdef class Plan:
         pass
 
     cdef void run_share(self, Py_ssize_t thread, const Call *call, char *ws) noexcept nogil:
-        """A thread's tasks where each has its own: a stretch of them if they are ``even``, else dealt out to and fro, as the
-        large ones come first."""
-        cdef Py_ssize_t n, i, task, first = 0, count = (self.tasks + call.threads - 1 - thread) // call.threads
-        if self.even:
-            first = thread * self.tasks // call.threads
-            count = (thread + 1) * self.tasks // call.threads - first
-        elif self.tasks // call.threads % 2:  # the last, incomplete round goes fro
-            count = (self.tasks + thread) // call.threads
-        for n in range(count):
-            i = count - 1 - n if call.back else n
-            task = first + i
-            if not self.even:
-                task = i * call.threads + (call.threads - 1 - thread if i % 2 else thread)
-            self.run_task(task, call, ws)
+        """A thread's tasks where each has its own: those it was dealt, or else a stretch of all."""
+        cdef Py_ssize_t n, i, first = thread * self.tasks // call.threads, last = (thread + 1) * self.tasks // call.threads
+        if call.deal_tasks != NULL:
+            first, last = call.deal_first[thread], call.deal_first[thread + 1]
+        for n in range(last - first):
+            i = last - 1 - n if call.back else first + n
+            self.run_task(i if call.deal_tasks == NULL else call.deal_tasks[i], call, ws)
 
     cpdef int threads(self, int available):
         """How many threads a run uses when ``available`` are allowed."""
@@ -560,6 +576,12 @@ cdef class Plan:
         call.src, call.dst, call.weights, call.bias = src, dst, packed.weights, packed.bias
         # Several neighbours at a time, which read much the same, yet few enough that the last ones even out.
         call.threads, call.grab = threads, tasks if self.even else max(1, tasks // (GRABS * threads))
+        cdef Deal deal = self.deal
+        call.deal_tasks = NULL
+        if self.brief and not self.even and threads > 1:
+            if deal is None or deal.threads != threads:
+                self.deal = deal = Deal(self.works, threads)
+            call.deal_first, call.deal_tasks = deal.first.p, deal.tasks.p
         # Weights that a core's cache does not hold are read to and fro: first those that the call before read last.
         call.back = self.back = self.brief and packed.nbytes > FAR_BYTES and not self.back
         if threads > 1:

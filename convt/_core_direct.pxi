@@ -39,7 +39,7 @@ cdef class DirectPlan(Plan):
         self.nclasses = len(classes)
         self.structures = np.zeros(max(1, self.nclasses) * sizeof(DirectClass), np.uint8)
         self.classes = <DirectClass *>cnp.PyArray_DATA(self.structures)
-        self.keep = []
+        self.keep, self.works = [], []
         cdef DirectClass *c
         cdef int64_t task = 0
         for i, spec in enumerate(classes):
@@ -57,6 +57,7 @@ cdef class DirectPlan(Plan):
             c.first_task = task
             c.ntasks = self.groups * c.blocks * c.panel_blocks
             task += c.ntasks
+            self.works.append((spec["work"], c.ntasks))
             self.max_block = max(self.max_block, c.block)
             c.span, c.sparse = spec["span"], spec["sparse"]
             self.measure_runs(c)
