@@ -9,6 +9,7 @@ cdef struct DirectClass:
     # depth
     int64_t ntaps
     int64_t *tap_in       # [ntaps][nd] input index at the box's first pixel
+    int64_t *follows      # [ntaps] whether it reads what lies behind the input of the tap before
     int64_t nchunks
     int64_t *chunks       # [nchunks][3]: first depth of the class, depth, first depth of the panel
     int64_t span          # how many of them are packed at once
@@ -41,12 +42,16 @@ cdef class DirectPlan(Plan):
         self.classes = <DirectClass *>cnp.PyArray_DATA(self.structures)
         self.keep, self.works = [], []
         cdef DirectClass *c
-        cdef int64_t task = 0
+        cdef int64_t task = 0, n, x = self.nd - 1
         for i, spec in enumerate(classes):
             c = &self.classes[i]
             c.count = _kept(self.keep, spec["count"])
             c.rows, c.block, c.blocks = spec["rows"], spec["block"], spec["blocks"]
             c.ntaps, c.tap_in = len(spec["tap_in"]), _kept(self.keep, spec["tap_in"])
+            c.follows = _kept(self.keep, [0] * c.ntaps)
+            for n in range(1, c.ntaps if self.in_c == 1 and self.in_stride.p[x] == self.ci and self.ci % self.k.kstep == 0 else 0):
+                step = spec["tap_in"][n] - spec["tap_in"][n - 1]
+                c.follows[n] = step[x] == 1 and not step[:x].any()
             c.nchunks, c.chunks = len(spec["chunks"]), _kept(self.keep, spec["chunks"])
             c.npanels, c.panels = len(spec["panels"]), _kept(self.keep, spec["panels"])
             c.pieces = _kept(self.keep, spec["pieces"])
@@ -373,7 +378,7 @@ cdef class DirectPlan(Plan):
 
     cdef int64_t pack_rows(self, DirectClass *c, int64_t k0, int64_t kc, int64_t m0, int64_t m, int64_t *coords,
                            char *src, char *a, void **lines, void **reached) noexcept nogil:
-        """Gather a depth chunk of the block's rows: run by run along x, tap by tap.
+        """Gather a depth chunk of the block's rows: run by run along x, tap by tap, or several at once that lie side by side.
 
         With ``reached`` the chunk has a single tap: rows that it does not reach are left out, and ``reached`` gets the
         ``lines`` of the others. Returns how many.
@@ -385,7 +390,7 @@ cdef class DirectPlan(Plan):
         cdef int64_t pixels = 1
         for ax in range(nd):
             pixels *= c.count[ax]
-        cdef int64_t row = 0, kept = 0, run, batch, tap, first, last, depth, lo, hi, i, at, cols, r
+        cdef int64_t row = 0, kept = 0, run, batch, tap, first, last, depth, lo, hi, i, at, cols, r, n
         cdef int64_t *j
         cdef int64_t *first_in
         cdef bint inside
@@ -412,6 +417,12 @@ cdef class DirectPlan(Plan):
                 lo = min(run, max(0, -i)) if inside else 0
                 hi = max(lo, min(run, self.in_size.p[x] - i)) if inside else 0
                 cols = min(self.ci, last) - first
+                n = 1
+                while lo == 0 and hi == run and last < first + k0 + kc - depth and c.follows[tap + n] and (
+                        i + run + n <= self.in_size.p[x]):
+                    n += 1
+                    last = min(n * ci_p, first + k0 + kc - depth)
+                    cols = last - first
                 to = a + ((row + lo if reached == NULL else kept) * CONVT_LDA + depth - k0) * k.e_size
                 if hi > lo:
                     k.pack(to, CONVT_LDA, src + (at + (i + lo) * self.in_stride.p[x]) * k.s_size, self.in_stride.p[x],
