@@ -166,9 +166,12 @@ cdef enum:
 cdef extern from *:
     """
     #ifdef _OPENMP
+    #include <omp.h>
     #define CONVT_OPENMP _OPENMP
+    #define convt_team_size omp_get_num_threads
     #else
     #define CONVT_OPENMP 0
+    #define convt_team_size() 1
     #endif
     #ifdef __VERSION__
     #define CONVT_COMPILER __VERSION__
@@ -177,6 +180,7 @@ cdef extern from *:
     #endif
     """
     int CONVT_OPENMP
+    int convt_team_size() nogil
     const char *CONVT_COMPILER
 
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -541,14 +545,18 @@ cdef class Plan:
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
         pass
 
-    cdef void run_share(self, Py_ssize_t thread, const Call *call, char *ws) noexcept nogil:
-        """A thread's tasks where each has its own: those it was dealt, or else a stretch of all."""
-        cdef Py_ssize_t n, i, first = thread * self.tasks // call.threads, last = (thread + 1) * self.tasks // call.threads
-        if call.deal_tasks != NULL:
-            first, last = call.deal_first[thread], call.deal_first[thread + 1]
-        for n in range(last - first):
-            i = last - 1 - n if call.back else first + n
-            self.run_task(i if call.deal_tasks == NULL else call.deal_tasks[i], call, ws)
+    cdef void run_shares(self, Py_ssize_t thread, int team, const Call *call, char *ws) noexcept nogil:
+        """A thread's tasks where each has its own: those it was dealt, or else a stretch of all; of a team that is smaller
+        than it was to be, those of several threads."""
+        cdef Py_ssize_t n, i, first, last
+        while thread < call.threads:
+            first, last = thread * self.tasks // call.threads, (thread + 1) * self.tasks // call.threads
+            if call.deal_tasks != NULL:
+                first, last = call.deal_first[thread], call.deal_first[thread + 1]
+            for n in range(last - first):
+                i = last - 1 - n if call.back else first + n
+                self.run_task(i if call.deal_tasks == NULL else call.deal_tasks[i], call, ws)
+            thread += team
 
     cpdef int threads(self, int available):
         """How many threads a run uses when ``available`` are allowed."""
@@ -589,14 +597,13 @@ cdef class Plan:
                 _note_pool()
             with nogil, parallel(num_threads=threads):
                 if self.even or self.brief:
-                    for t in prange(threads, schedule="static", chunksize=1):
-                        self.run_share(t, &call, ws.data + threadid() * per_thread)
+                    self.run_shares(threadid(), convt_team_size(), &call, ws.data + threadid() * per_thread)
                 else:
                     for t in prange(tasks, schedule="dynamic", chunksize=call.grab):
                         self.run_task(t, &call, ws.data + threadid() * per_thread)
         else:
             with nogil:
-                self.run_share(0, &call, ws.data)
+                self.run_shares(0, 1, &call, ws.data)
         return not refused
 
 
