@@ -58,7 +58,7 @@ class Operator:
         self._winners = {}  # problem -> what "tune" found
 
     def recipe(self, key):
-        """How weights are packed for ``key``, which begins with the name of its algorithm and ends with the problem's strides."""
+        """How weights are packed for ``key``: the name of its algorithm first, the problem's strides last."""
         attributes = replace(self._attributes, strides=key[-1])
         make = lambda: _MODULES[key[0]].recipe(attributes, self._filter, self._bias, key[:-1])  # noqa: E731
         return kept(self._recipes, (key, _core.isa()), None, make)
