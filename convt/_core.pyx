@@ -431,8 +431,9 @@ cdef class Deal:
     cdef int threads
     cdef _Table first, tasks  # where each thread's start, and the last one's end
 
-    def __init__(self, works, int threads):
-        """``works`` lists (cycles of a task, tasks), in the tasks' order."""
+    def __init__(self, works, Py_ssize_t tasks, int threads):
+        """``works`` lists (cycles of a task, how many), in the order of all the tasks."""
+        assert sum(count for _, count in works) == tasks
         done = [(0.0, thread) for thread in range(threads)]
         dealt = [[] for _ in done]
         for work, count in works:
@@ -588,7 +589,7 @@ cdef class Plan:
         call.deal_tasks = NULL
         if self.brief and not self.even and threads > 1:
             if deal is None or deal.threads != threads:
-                self.deal = deal = Deal(self.works, threads)
+                self.deal = deal = Deal(self.works, tasks, threads)
             call.deal_first, call.deal_tasks = deal.first.p, deal.tasks.p
         # Weights that a core's cache does not hold are read to and fro: first those that the call before read last.
         call.back = self.back = self.brief and packed.nbytes > FAR_BYTES and not self.back
