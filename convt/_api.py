@@ -69,8 +69,11 @@ class Attributes:
     def problem(self, shape):
         batch, in_sizes, _ = self.shape_of(shape)
         begin, _, out_sizes = self.windows(in_sizes)
+        axes = zip(in_sizes, self.kernel, self.strides, self.dilations, strict=True)
+        # A single input takes no step: with a stride that keeps its taps apart each has a phase of its own.
+        strides = tuple(max(s, k) if n == d == 1 else s for n, k, s, d in axes)
         problem = Problem(
-            self.dtype, batch, self.groups, self.ci, self.co, in_sizes, self.kernel, self.strides, self.dilations,
+            self.dtype, batch, self.groups, self.ci, self.co, in_sizes, self.kernel, strides, self.dilations,
             begin, out_sizes, self.activation,
         )  # fmt: skip
         _config.check_size(problem)

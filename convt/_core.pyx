@@ -16,6 +16,7 @@ Four algorithms, each a plan class that holds flat tables made by its module in 
 Nothing below can fail: sizes were checked above, memory is taken before the parallel region.
 """
 
+import heapq
 import os
 
 cimport cython
@@ -165,9 +166,12 @@ cdef enum:
 cdef extern from *:
     """
     #ifdef _OPENMP
+    #include <omp.h>
     #define CONVT_OPENMP _OPENMP
+    #define convt_team_size omp_get_num_threads
     #else
     #define CONVT_OPENMP 0
+    #define convt_team_size() 1
     #endif
     #ifdef __VERSION__
     #define CONVT_COMPILER __VERSION__
@@ -176,6 +180,7 @@ cdef extern from *:
     #endif
     """
     int CONVT_OPENMP
+    int convt_team_size() nogil
     const char *CONVT_COMPILER
 
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -416,6 +421,28 @@ cdef struct Call:
     char *bias
     char *refused  # set where a plan finds that its result may not be what a direct sum gives
     Py_ssize_t threads, grab  # how many tasks a thread takes at a time
+    bint back  # last task first
+    int64_t *deal_first  # a Deal; deal_tasks is NULL where there is none
+    int64_t *deal_tasks
+
+
+cdef class Deal:
+    """Which tasks each of so many threads does: the next one goes to who is done first with those before."""
+    cdef int threads
+    cdef _Table first, tasks  # where each thread's start, and the last one's end
+
+    def __init__(self, works, Py_ssize_t tasks, int threads):
+        """``works`` lists (cycles of a task, how many), in the order of all the tasks."""
+        assert sum(count for _, count in works) == tasks
+        done = [(0.0, thread) for thread in range(threads)]
+        dealt = [[] for _ in done]
+        for work, count in works:
+            for _ in range(count):
+                end, thread = done[0]
+                heapq.heapreplace(done, (end + work, thread))
+                dealt[thread].append(sum(map(len, dealt)))
+        self.threads = threads
+        self.first, self.tasks = _Table(np.cumsum([0, *map(len, dealt)])), _Table(sum(dealt, []))
 
 
 cdef class Plan:
@@ -439,6 +466,9 @@ cdef class Plan:
     cdef bint even  # tasks take the same time: each thread then has the same ones at every call, and their lines in its cache
     cdef bint small  # too little work for a second thread
     cdef bint brief  # so little that weights are best found in the cache of the core that had them at the call before
+    cdef list works  # (cycles of a task, tasks), class by class, where tasks are not even
+    cdef Deal deal  # of the last call
+    cdef bint back  # the call before went through its tasks from the last to the first
     cdef readonly bint hole  # there are outputs that no task writes, as no tap reaches their phase
 
     def __cinit__(self, *args, **kwargs):
@@ -516,13 +546,18 @@ cdef class Plan:
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
         pass
 
-    cdef void run_share(self, Py_ssize_t thread, const Call *call, char *ws) noexcept nogil:
-        """A thread's tasks where each has its own: dealt out to and fro, as the large ones come first."""
-        cdef Py_ssize_t task = thread, step = 2 * (call.threads - thread) - 1
-        while task < self.tasks:
-            self.run_task(task, call, ws)
-            task += step
-            step = 2 * call.threads - step
+    cdef void run_shares(self, Py_ssize_t thread, int team, const Call *call, char *ws) noexcept nogil:
+        """A thread's tasks where each has its own: those it was dealt, or else a stretch of all; of a team that is smaller
+        than it was to be, those of several threads."""
+        cdef Py_ssize_t n, i, first, last
+        while thread < call.threads:
+            first, last = thread * self.tasks // call.threads, (thread + 1) * self.tasks // call.threads
+            if call.deal_tasks != NULL:
+                first, last = call.deal_first[thread], call.deal_first[thread + 1]
+            for n in range(last - first):
+                i = last - 1 - n if call.back else first + n
+                self.run_task(i if call.deal_tasks == NULL else call.deal_tasks[i], call, ws)
+            thread += team
 
     cpdef int threads(self, int available):
         """How many threads a run uses when ``available`` are allowed."""
@@ -550,23 +585,26 @@ cdef class Plan:
         call.src, call.dst, call.weights, call.bias = src, dst, packed.weights, packed.bias
         # Several neighbours at a time, which read much the same, yet few enough that the last ones even out.
         call.threads, call.grab = threads, tasks if self.even else max(1, tasks // (GRABS * threads))
+        cdef Deal deal = self.deal
+        call.deal_tasks = NULL
+        if self.brief and not self.even and threads > 1:
+            if deal is None or deal.threads != threads:
+                self.deal = deal = Deal(self.works, tasks, threads)
+            call.deal_first, call.deal_tasks = deal.first.p, deal.tasks.p
+        # Weights that a core's cache does not hold are read to and fro: first those that the call before read last.
+        call.back = self.back = self.brief and packed.nbytes > FAR_BYTES and not self.back
         if threads > 1:
             if not _pool_used:
                 _note_pool()
             with nogil, parallel(num_threads=threads):
-                if self.even:
-                    for t in prange(tasks, schedule="static"):
-                        self.run_task(t, &call, ws.data + threadid() * per_thread)
-                elif self.brief:
-                    for t in prange(threads, schedule="static", chunksize=1):
-                        self.run_share(t, &call, ws.data + threadid() * per_thread)
+                if self.even or self.brief:
+                    self.run_shares(threadid(), convt_team_size(), &call, ws.data + threadid() * per_thread)
                 else:
                     for t in prange(tasks, schedule="dynamic", chunksize=call.grab):
                         self.run_task(t, &call, ws.data + threadid() * per_thread)
         else:
             with nogil:
-                for t in range(tasks):
-                    self.run_task(t, &call, ws.data)
+                self.run_shares(0, 1, &call, ws.data)
         return not refused
 
 

@@ -9,6 +9,7 @@ cdef struct DirectClass:
     # depth
     int64_t ntaps
     int64_t *tap_in       # [ntaps][nd] input index at the box's first pixel
+    int64_t *follows      # [ntaps] whether it reads what lies behind the input of the tap before
     int64_t nchunks
     int64_t *chunks       # [nchunks][3]: first depth of the class, depth, first depth of the panel
     int64_t span          # how many of them are packed at once
@@ -39,14 +40,18 @@ cdef class DirectPlan(Plan):
         self.nclasses = len(classes)
         self.structures = np.zeros(max(1, self.nclasses) * sizeof(DirectClass), np.uint8)
         self.classes = <DirectClass *>cnp.PyArray_DATA(self.structures)
-        self.keep = []
+        self.keep, self.works = [], []
         cdef DirectClass *c
-        cdef int64_t task = 0
+        cdef int64_t task = 0, n, x = self.nd - 1
         for i, spec in enumerate(classes):
             c = &self.classes[i]
             c.count = _kept(self.keep, spec["count"])
             c.rows, c.block, c.blocks = spec["rows"], spec["block"], spec["blocks"]
             c.ntaps, c.tap_in = len(spec["tap_in"]), _kept(self.keep, spec["tap_in"])
+            c.follows = _kept(self.keep, [0] * c.ntaps)
+            for n in range(1, c.ntaps if self.in_c == 1 and self.in_stride.p[x] == self.ci and self.ci % self.k.kstep == 0 else 0):
+                step = spec["tap_in"][n] - spec["tap_in"][n - 1]
+                c.follows[n] = step[x] == 1 and not step[:x].any()
             c.nchunks, c.chunks = len(spec["chunks"]), _kept(self.keep, spec["chunks"])
             c.npanels, c.panels = len(spec["panels"]), _kept(self.keep, spec["panels"])
             c.pieces = _kept(self.keep, spec["pieces"])
@@ -57,6 +62,7 @@ cdef class DirectPlan(Plan):
             c.first_task = task
             c.ntasks = self.groups * c.blocks * c.panel_blocks
             task += c.ntasks
+            self.works.append((spec["work"], c.ntasks))
             self.max_block = max(self.max_block, c.block)
             c.span, c.sparse = spec["span"], spec["sparse"]
             self.measure_runs(c)
@@ -174,7 +180,8 @@ cdef class DirectPlan(Plan):
         cdef bint edges = self.locate(c, m0, m, dst, to, coords, edge, straight)
 
         cdef int64_t stride_a = c.block * CONVT_LDA * k.e_size, stride_sums = self.max_block * k.nr
-        cdef int64_t start, end, chunk, p, strips, strip, s0, s1, s2, tiles, i, r0, r1, r, part, steps, chunk_bytes, asking
+        cdef int64_t start, end, chunk, n, p, strips, strip, s0, s1, s2, tiles, i, r0, r1, r, part, steps, asking, following
+        cdef const char *next_b
         cdef int64_t *ch
         cdef int64_t *panel
         cdef char *rows
@@ -213,7 +220,8 @@ cdef class DirectPlan(Plan):
             s1 = 0
             for strip in range(strips):
                 s0, s1 = s1, (strip + 1) * m // strips
-                for p in range(p0, p1):
+                for n in range(p0, p1):
+                    p = p0 + p1 - 1 - n if call.back else n
                     panel = c.panels + 5 * p
                     t.nv = 1 + (panel[0] > k.vl)
                     t.cols = <int>panel[0]
@@ -226,8 +234,12 @@ cdef class DirectPlan(Plan):
                         t.kc = <int>ch[1]
                         t.b = weights + (p * k.nr * c.pack.depth + ch[2] * t.nv * k.vl) * k.e_size
                         steps = t.kc // (2 * k.kstep)
-                        chunk_bytes = t.kc * t.nv * k.vl * k.e_size
-                        asking = (chunk_bytes + 64 * steps - 1) // (64 * steps) if far and steps else 0
+                        asking = (t.kc * t.nv * k.vl * k.e_size + 64 * steps - 1) // (64 * steps) if far and steps else 0
+                        # What is multiplied next: the panel's next chunk, or the next panel's first one.
+                        following, i = p, chunk + 1
+                        if i == end:
+                            following, i = p - 1 if call.back else p + 1, start
+                        next_b = weights + (following * k.nr * c.pack.depth + c.chunks[3 * i + 2] * t.nv * k.vl) * k.e_size
                         s2, sums_of = s1, lines
                         if c.sparse and 0 < chunk < c.nchunks - 1:
                             s2, sums_of = heights[chunk - start], reached + (chunk - start) * c.block
@@ -237,7 +249,7 @@ cdef class DirectPlan(Plan):
                             r0, r1 = r1, s2 if i == tiles - 1 else s0 + (i + 1) * (s2 - s0) // tiles
                             t.a = rows + r0 * t.lda * k.e_size
                             if i < asking:
-                                t.ahead, t.ahead_step = <const char *>t.b + chunk_bytes + i * 64 * steps, 64
+                                t.ahead, t.ahead_step = next_b + i * 64 * steps, 64
                             else:
                                 t.ahead, t.ahead_step = next_input, input_step
                                 next_input += input_step * steps
@@ -296,11 +308,14 @@ cdef class DirectPlan(Plan):
         steps = max(1, (p1 - p0) * ((m + tile - 1) // tile) * c.pack.depth // (2 * self.k.kstep))
         if c.pack.group_weights > FAR_BYTES:
             steps = (steps + 1) // 2
-        task += 1
-        if task % call.grab == 0:  # the other threads take their share before
-            task += (call.threads - 1) * call.grab
+        if call.back:
+            task -= 1 if self.even else call.threads
+        else:
+            task += 1
+            if task % call.grab == 0:  # the other threads take their share before
+                task += (call.threads - 1) * call.grab
         step[0] = 0
-        if task >= self.direct_tasks or self.in_c != 1 or self.in_stride.p[x] != self.ci:
+        if task < 0 or task >= self.direct_tasks or self.in_c != 1 or self.in_stride.p[x] != self.ci:
             return call.src
         self.place(task, &c, &group, &m0, &m, &p0, &p1)
         if c.ntaps == 0:
@@ -363,7 +378,7 @@ cdef class DirectPlan(Plan):
 
     cdef int64_t pack_rows(self, DirectClass *c, int64_t k0, int64_t kc, int64_t m0, int64_t m, int64_t *coords,
                            char *src, char *a, void **lines, void **reached) noexcept nogil:
-        """Gather a depth chunk of the block's rows: run by run along x, tap by tap.
+        """Gather a depth chunk of the block's rows: run by run along x, tap by tap, or several at once that lie side by side.
 
         With ``reached`` the chunk has a single tap: rows that it does not reach are left out, and ``reached`` gets the
         ``lines`` of the others. Returns how many.
@@ -375,7 +390,7 @@ cdef class DirectPlan(Plan):
         cdef int64_t pixels = 1
         for ax in range(nd):
             pixels *= c.count[ax]
-        cdef int64_t row = 0, kept = 0, run, batch, tap, first, last, depth, lo, hi, i, at, cols, r
+        cdef int64_t row = 0, kept = 0, run, batch, tap, first, last, depth, lo, hi, i, at, cols, r, n
         cdef int64_t *j
         cdef int64_t *first_in
         cdef bint inside
@@ -402,6 +417,12 @@ cdef class DirectPlan(Plan):
                 lo = min(run, max(0, -i)) if inside else 0
                 hi = max(lo, min(run, self.in_size.p[x] - i)) if inside else 0
                 cols = min(self.ci, last) - first
+                n = 1
+                while lo == 0 and hi == run and last < first + k0 + kc - depth and c.follows[tap + n] and (
+                        i + run + n <= self.in_size.p[x]):
+                    n += 1
+                    last = min(n * ci_p, first + k0 + kc - depth)
+                    cols = last - first
                 to = a + ((row + lo if reached == NULL else kept) * CONVT_LDA + depth - k0) * k.e_size
                 if hi > lo:
                     k.pack(to, CONVT_LDA, src + (at + (i + lo) * self.in_stride.p[x]) * k.s_size, self.in_stride.p[x],

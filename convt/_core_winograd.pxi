@@ -83,6 +83,7 @@ cdef class WinogradPlan(DirectPlan):
             c.first_task = task
             c.ntasks = self.groups * c.blocks * c.panel_blocks
             task += c.ntasks
+            self.works.append((spec["work"], c.ntasks))
         self.tasks = task
         self.even = False
         cdef size_t n = self.rows_size + self.sums_size

@@ -58,8 +58,9 @@ class Operator:
         self._winners = {}  # problem -> what "tune" found
 
     def recipe(self, key):
-        """How weights are packed for ``key``, which begins with the name of its algorithm."""
-        make = lambda: _MODULES[key[0]].recipe(self._attributes, self._filter, self._bias, key)  # noqa: E731
+        """How weights are packed for ``key``: the name of its algorithm first, the problem's strides last."""
+        attributes = replace(self._attributes, strides=key[-1])
+        make = lambda: _MODULES[key[0]].recipe(attributes, self._filter, self._bias, key[:-1])  # noqa: E731
         return kept(self._recipes, (key, _core.isa()), None, make)
 
     def packed(self, key):
@@ -78,7 +79,10 @@ class Operator:
 
     def _make(self, problem, in_strides, out_strides, algorithm, data):
         name = algorithm or self._choice(problem, data)
-        return _MODULES[name].make(problem, self.recipe, self.packed, in_strides, out_strides)
+        full = lambda key: (*key, problem.strides)  # noqa: E731
+        recipe, packed = lambda key: self.recipe(full(key)), lambda key: self.packed(full(key))
+        plan, key = _MODULES[name].make(problem, recipe, packed, in_strides, out_strides)
+        return plan, full(key)
 
     def _choice(self, problem, data):
         """The name of the algorithm, oneDNN among them, that backend and algorithm of the operator ask for."""

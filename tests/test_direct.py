@@ -62,6 +62,48 @@ def test_one_tap_in_several_chunks(ci, isa):
                 convt.set_num_threads(before)
 
 
+@each_isa
+def test_weights_read_to_and_fro(isa):
+    """Weights beyond a core's cache: call after call gives the same bits, by any number of threads, whichever way it goes."""
+    rng = np.random.default_rng(0)
+    data = rng.standard_normal((2, 2, 2, 130), dtype=np.float32)
+    for kernel, co in ((3, 240), (2, 520)):  # classes of different work, which are dealt out; a single one
+        filter = rng.standard_normal((kernel, kernel, 130, co), dtype=np.float32)
+        with using_isa(isa):
+            op = convt.ConvTranspose(filter, strides=2, backend="native", algorithm="direct")
+            assert op.plan(data.shape).packed_bytes > 1 << 20
+            wanted = op(data)
+            for threads in (1, 2, 3, 5, 2):
+                with convt.num_threads(threads):
+                    for _ in range(3):
+                        np.testing.assert_array_equal(op(data), wanted)
+        np.testing.assert_allclose(wanted, convt.conv_transpose(data, filter, strides=2, backend="reference"), atol=1e-4)
+
+
+@each_isa
+@each_dtype
+@pytest.mark.parametrize("algorithm", ["auto", "direct", "scatter"])
+def test_an_axis_of_one_pixel(algorithm, dtype, isa):
+    """Its stride says nothing; the same operator takes data with more pixels, whose stride does."""
+    rng = np.random.default_rng(0)
+    kind = DTYPES[dtype][0]
+    filter = rng.integers(-2, 3, (4, 3, 20, 18)).astype(kind)
+    for keywords in ({"strides": 1}, {"strides": 2, "pads_begin": 1}, {"strides": (1, 2), "output_padding": (0, 1)}):
+        with using_isa(isa):
+            op = convt.ConvTranspose(filter, backend="native", algorithm=algorithm, **keywords)
+            for sizes in ((1, 1), (1, 3), (3, 1), (3, 3), (1, 1)):
+                data = rng.integers(-2, 3, (2, *sizes, 20)).astype(kind)
+                wanted = convt.conv_transpose(data, filter, backend="reference", **keywords)
+                np.testing.assert_array_equal(op(data).astype(np.float64), wanted.astype(np.float64))
+
+
+def test_one_pixel_is_planned_alike_for_every_stride():
+    """Every tap of 4x4 reaches one output: with a stride of 1, too, they are columns of a row, not gathered with zeros."""
+    filter = np.ones((4, 4, 64, 64), np.float32)
+    plans = {convt.ConvTranspose(filter, strides=s, backend="native").plan((1, 1, 1, 64)) for s in (1, 2, 3, 4)}
+    assert len(plans) == 1
+
+
 def test_rows_that_lie_in_the_input_take_no_workspace():
     """A packed block of 140 rows alone would be 149 KiB a thread."""
     filter = np.ones((1, 1, 64, 128), np.float32)
