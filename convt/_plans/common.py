@@ -82,12 +82,16 @@ def filter_bytes(problem, info):
     return taps * problem.groups * problem.ci * problem.co * info["e_size"]
 
 
-def pieces(combo, problem, columns, info):
-    """How many pieces, of a phase each, a row of the panels falls into which are not one stretch of the output."""
-    stretch = problem.co * (len(combo[-1].first_out) if problem.groups == 1 else 1)
-    if columns <= stretch or stretch % info["nr"] == 0:
+def pieces(combo, problem, columns, info, edge=False):
+    """How many pieces, of a phase each, a row of the panels falls into: those that are not one stretch of the output; at an
+    ``edge`` of the window all of them."""
+    co, nr = problem.co, info["nr"]
+    panels, stretch = -(-columns // nr), co * (len(combo[-1].first_out) if problem.groups == 1 else 1)
+    if edge:
+        return panels + columns // co - -(-columns // math.lcm(co, nr))
+    if columns <= stretch or stretch % nr == 0:
         return 0.0
-    return min(-(-columns // info["nr"]), columns / stretch - 1) * (info["nr"] / problem.co + 1)
+    return min(panels, columns / stretch - 1) * (min(nr, columns) / co + (nr % co > 0))
 
 
 def outside(combo, outputs):

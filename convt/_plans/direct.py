@@ -119,9 +119,21 @@ def _work(problem, combo, rows, columns, info):
     if taps > 1:  # a single tap is read in place
         runs = rows / max(1, min(combo[-1].count, _MAX_BLOCK))
         pack = taps * (rows * share * 6 * -(-problem.ci // info["vl"]) + runs * 40)
-    store = rows * 12 * common.pieces(combo, problem, columns, info)
-    store += rows * phases * 8 * common.outside(combo, [1] * problem.rank)
-    return multiply + pack + store + 400
+    edges = _edges(combo, info)
+    store = 11 * (1 - edges) * common.pieces(combo, problem, columns, info)
+    store += 18 * edges * common.pieces(combo, problem, columns, info, edge=True)
+    return multiply + pack + rows * (5 + store) + 160
+
+
+def _edges(combo, info):
+    """The share of a class's tiles with a row where some phase is outside the window: what is stored phase by phase there."""
+    high, inside = info["mr"][-1], 1.0
+    for n, c in enumerate(reversed(combo)):
+        out = c.count - max(0, min(hi for _, hi in c.valid) - max(lo for lo, _ in c.valid))
+        # Along the last axis the end of a run and the start of the next one are neighbours.
+        share = out if n else high + out - 1 if out else 0
+        inside *= max(0.0, 1 - share / max(c.count, 1))
+    return 1 - inside
 
 
 def _cuts(problem, finite):
