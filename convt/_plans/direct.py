@@ -51,10 +51,11 @@ def make(problem, recipe, packed, in_strides, out_strides):
 def tables(problem, groups, combos, index, out_elements, total, info):
     """The tables of classes (a run per axis each) for DirectPlan; ``index`` says where the weights of each are packed."""
     chunks = [_chunks(problem, combo, [g[c.group] for g, c in zip(groups, combo, strict=True)], info) for combo in combos]
-    splits = _splits(problem, combos, list(map(len, chunks)), total, info)
+    threads = 1 if problem.flops < _core.SMALL_FLOPS else _config.get_num_threads()
+    _, cuts = splits(problem, combos, list(map(len, chunks)), total, info, threads)
     specs = [
         _class(problem, combo, index[tuple(c.group for c in combo)], out_elements, info, depth, split)
-        for combo, depth, split in zip(combos, chunks, splits, strict=True)
+        for combo, depth, split in zip(combos, chunks, cuts, strict=True)
     ]
     specs.sort(key=lambda spec: -spec["work"])  # large tasks first, so that the last ones even out
     return specs
@@ -102,7 +103,12 @@ def _choice(problem, finite, isa):
         if best is not None and math.prod(map(len, classes)) > common.MANY_CLASSES:
             continue
         combos = [combo for combo in itertools.product(*classes) if all(c.group >= 0 for c in combo)]
-        cost = common.shared(problem, [class_cost(problem, combo, info) for combo in combos]) + memory_cost(problem)
+        tasks, memory = [class_cost(problem, combo, info) for combo in combos], memory_cost(problem)
+        cost = common.shared(problem, tasks) + memory  # at least
+        if best is not None and cost >= best[0]:
+            continue
+        if common.few(problem, tasks):
+            cost = 2 * splits(problem, combos, [1] * len(combos), cost, info, 2)[0] + memory
         if best is None or cost < best[0]:
             best = (cost, merge, groups, classes)
     return best
@@ -179,29 +185,31 @@ class _Split:
     work: float  # cycles of a task
 
 
-def _splits(problem, combos, chunks, total, info):
-    """A `_Split` for each class: of a few ways to cut them all, the one after which the last thread is done first."""
-    threads = 1 if problem.flops < _core.SMALL_FLOPS else _config.get_num_threads()
+def splits(problem, combos, chunks, total, info, threads):
+    """When the last thread is done, and a `_Split` for each class: of a few ways to cut them all, the one that ends first."""
     best = None
+    work = functools.cache(lambda n, rows, columns: _work(problem, combos[n], rows, columns, info))
     for share, height in itertools.product(_SHARES + _FEW, _HEIGHTS):
         target = total / (share * threads)
-        splits = [_split(problem, combo, n, target, height, info) for combo, n in zip(combos, chunks, strict=True)]
-        tasks = sorted(((s.work, problem.groups * s.blocks * s.panel_blocks) for s in splits), reverse=True)
+        found = [
+            _split(problem, combo, chunks[n], target, height, info, functools.partial(work, n)) for n, combo in enumerate(combos)
+        ]
+        tasks = sorted(((s.work, problem.groups * s.blocks * s.panel_blocks) for s in found), reverse=True)
         if sum(count for _, count in tasks) > common.EVEN * threads:
-            return splits if best is None else best[1]
+            return best or (sum(work * count for work, count in tasks) / threads, found)
         end = common.makespan(tasks, threads)
         if best is None or end < best[0] * (_SHOWS if share in _FEW else 1):
-            best = end, splits
-    return best[1]
+            best = end, found
+    return best
 
 
-def _split(problem, combo, chunks, target, height, info):
+def _split(problem, combo, chunks, target, height, info, work):
     """A class in tasks of about ``target`` cycles: blocks of rows, but of ``height`` rows at least,
     and of panels where that gives too few."""
     rows = problem.batch * math.prod(c.count for c in combo)
     width = problem.co * math.prod(len(c.first_out) for c in combo)
     npanels = -(-width // info["nr"])
-    pieces = max(1, math.ceil(_work(problem, combo, rows, width, info) / max(target, 1.0)))
+    pieces = max(1, math.ceil(work(rows, width) / max(target, 1.0)))
     most = _most_rows(problem, combo, info)
     block = max(min(most, -(-rows // pieces)), min(rows, height, most))
     blocks = -(-rows // block)
@@ -211,8 +219,7 @@ def _split(problem, combo, chunks, target, height, info):
     if chunks > _span(block, info):
         panel_block = min(panel_block, max(1, common.MAX_SUMS // (block * info["nr"] * info["t_size"])))
     width = min(width, panel_block * info["nr"])
-    work = _work(problem, combo, block, width, info)
-    return _Split(block, blocks, panel_block, -(-npanels // panel_block), work)
+    return _Split(block, blocks, panel_block, -(-npanels // panel_block), work(block, width))
 
 
 def _most_rows(problem, combo, info):
