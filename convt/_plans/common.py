@@ -76,10 +76,16 @@ def streams(problem):
     return math.prod(problem.out_shape) * size > _core.STREAM_BYTES and channels * size % (info["vl"] * info["t_size"]) == 0
 
 
-def filter_bytes(problem, info):
-    """Bytes of the weights that the window shows."""
+def filter_bytes(problem, info, columns=0):
+    """Bytes of the weights that the window shows, in panels of so many columns in all."""
     taps = math.prod(map(min, problem.kernel, problem.out_sizes))
-    return taps * problem.groups * problem.ci * problem.co * info["e_size"]
+    total = taps * problem.groups * problem.ci * problem.co * info["e_size"]
+    return total * padded(columns, info) / columns if columns else total
+
+
+def padded(columns, info):
+    """Columns in whole vectors."""
+    return -(-columns // info["vl"]) * info["vl"]
 
 
 def pieces(combo, problem, columns, info, edge=False):
@@ -91,7 +97,7 @@ def pieces(combo, problem, columns, info, edge=False):
         return panels + columns // co - -(-columns // math.lcm(co, nr))
     if columns <= stretch or stretch % nr == 0:
         return 0.0
-    return min(panels, columns / stretch - 1) * (min(nr, columns) / co + (nr % co > 0))
+    return min(panels, columns / stretch - 1) * (min(nr, columns) / co + (columns > nr and nr % co > 0))
 
 
 def outside(combo, outputs):

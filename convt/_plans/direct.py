@@ -118,9 +118,9 @@ def _work(problem, combo, rows, columns, info):
     """Cycles of some rows and columns of a class: tiles, rows packed before, outputs stored piece by piece after."""
     taps = math.prod(c.tap_range[1] - c.tap_range[0] for c in combo)
     depth, phases = taps * problem.ci, columns / max(problem.co, 1)
-    bytes = columns * depth * info["e_size"] * -(-rows // _MAX_BLOCK)
+    bytes = common.padded(columns, info) * depth * info["e_size"] * -(-rows // _MAX_BLOCK)
     share = _share(problem, combo) if _sparse(problem, combo) else 1.0
-    multiply = common.fed(common.tile_cost(rows, columns, depth * share, info), bytes, common.filter_bytes(problem, info))
+    multiply = common.fed(common.tile_cost(rows, columns, depth * share, info), bytes, common.filter_bytes(problem, info, columns))
     pack = 0.0
     if taps > 1:  # a single tap is read in place
         runs = rows / max(1, min(combo[-1].count, _MAX_BLOCK))

@@ -174,8 +174,9 @@ def _row_cost(problem, combo, blocks, slab, info):
     if slab:
         row = _across_cost(problem, pixels, js, columns, taps, phases, info)
     else:
-        weights = columns * taps * ci * info["e_size"]
-        row = common.fed(common.tile_cost(pixels, columns, taps * ci, info), weights, common.filter_bytes(problem, info))
+        weights = common.padded(columns, info) * taps * ci * info["e_size"]
+        total = common.filter_bytes(problem, info, columns)
+        row = common.fed(common.tile_cost(pixels, columns, taps * ci, info), weights, total)
         row += taps * (pixels * 5 * -(-ci // info["vl"]) + 35)
         start = -(-problem.begin[-1] // s) if blocks == 1 else js
         row += phases * _overlap_cost(problem, js, start, info)

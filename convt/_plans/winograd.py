@@ -252,12 +252,13 @@ def _work(problem, shape, block, panel_block, info):
     _, points, outputs, splits, width, store = shape
     depth, size = splits * problem.ci, info["e_size"]
     phases = math.prod(map(min, problem.kernel, problem.strides))
-    total = points * depth * size * problem.groups * problem.co * phases  # of all classes, if they are alike
+    wide = common.padded(width, info) / width
+    total = points * depth * size * problem.groups * problem.co * phases * wide  # of all classes, if they are alike
     columns = min(width, panel_block * info["nr"])
     chunks, step = _chunks(depth)
     chain = min(step, _core.CHAIN) if points > _ONE_AXIS else step
     gemm = points * common.tile_cost(block, columns, depth, info, chain)
-    gemm = common.fed(gemm, points * depth * columns * size, total)
+    gemm = common.fed(gemm, points * depth * columns * wide * size, total)
     read = block * splits * (points * (8 * -(-problem.ci // info["vl"]) + 3) + 24 * chunks)
     write = block * (3 * points * -(-columns // info["vl"]) + 21 * outputs * panel_block)
     return gemm + read + write + block * outputs * store * columns / width + 1600
