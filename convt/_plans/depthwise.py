@@ -16,6 +16,7 @@ _WEIGHTS = 3 << 15  # bytes of those
 _INPUTS = 1 << 16  # numbers that a task reads, about
 _TERMS = 64  # taps of a cell, which has a run for each at either border
 _OUTPUTS = 1 << 14  # numbers that it writes to a row
+_NEAR = 1 << 15  # bytes of weights in the first-level cache
 
 
 def cost(problem):
@@ -29,35 +30,49 @@ def cost(problem):
     js = max(1, -(-(problem.begin[-1] + problem.out_sizes[-1]) // s) - problem.begin[-1] // s)
     cut = _cut(problem, width, js, 2)
     phases, wide = (1, width) if width else (min(s, k), 1)
-    vectors = -(-wide * cut.lanes // info["vl"])
+    vectors, single = -(-wide * cut.lanes // info["vl"]), -(-cut.lanes // info["vl"])
     taps = meet * ci * (terms if width else k)  # of a j
     inner = max(0, min(js, size - terms + 1))  # all of whose taps are inside; the others are runs of their own
     outer = js - inner
     edge = min(outer, size - inner) * taps
     picked = _picked(problem, info)
     gathered = not ((picked and not width) or (ci == problem.co == 1 and (not width or s == 1)))
-    each = 2.2 if width else picked * (1.25 if s == 1 else 1) or (0.8 if taps <= 4 * s else 2.2)
-    calls = cut.blocks * -(-inner // (8 * wide * cut.blocks)) + outer + (cut.blocks if width else 0)
-    products = inner / wide * vectors * taps + edge * -(-cut.lanes // info["vl"])
-    weights = 20 * common.far(common.filter_bytes(problem, info))
-    row = products * each + calls * vectors * (8 * phases + weights * taps)
-    row += js / wide * vectors * phases * (5 if width else 1.6)
-    row += cut.lane_blocks * (0.8 * (taps * cut.blocks + edge) + cut.blocks * (75 + 70 * meet))
+    few = 0.8 if meet * ci * terms <= 4 else 1.4
+    each = 2.3 if width else picked * (1.25 if s == 1 else 1) or (2.6 if gathered else few)
+    calls = cut.blocks * -(-inner // (8 * wide * cut.blocks))
+    row = (inner / wide * vectors * taps + edge * single) * each
+    row += (calls * vectors * taps + edge * single) * _weight(problem, taps, cut, info)
+    row += 5 * (calls + outer + (cut.blocks if width else 0)) * vectors * phases
+    crowded = problem.groups * problem.co * ITEMSIZE[problem.dtype] % 1024 == 0  # outputs of a vector fall into few sets
+    row += js / wide * vectors * phases * (1.5 + 2.5 * crowded)
+    row += cut.lane_blocks * (0.9 * (taps * cut.blocks + edge) + cut.blocks * (60 + 80 * meet))
     if gathered:
-        # Each task gathers its input rows once.
+        # Each task gathers its input rows once; by the vector, unless its channels lie too far apart.
         in_rows = meet / math.prod(problem.kernel[:-1]) + (cut.row_taps - 1) / cut.rows
-        row += in_rows * ci * (2.4 * size * -(-cut.lanes // info["vl"]) + 160 * cut.blocks * cut.lane_blocks)
+        each = 2.7 if _span(problem, info) <= 2 * info["vl"] else 5.5
+        row += in_rows * ci * (each * size * single + 55 * cut.blocks * cut.lane_blocks)
     tasks = cut.blocks * cut.lane_blocks * -(-rows // cut.rows)
-    return common.shared(problem, [(rows * row, tasks)]) + common.memory_cost(problem, (0.3, 0), (0.03, 0))
+    return common.shared(problem, [(rows * row, tasks)]) + common.memory_cost(problem, (0.04, 0), (0.035, 0))
+
+
+def _weight(problem, taps, cut, info):
+    """Cycles to load a vector of weights, which as many are near as a task's lanes have."""
+    near = common.far(cut.lane_block * taps * info["t_size"], _NEAR)
+    return 0.7 + near + 4 * common.far(common.filter_bytes(problem, info))
+
+
+def _span(problem, info):
+    """How far apart the inputs of a vector are."""
+    groups = -(-min(info["vl"], problem.groups * problem.co) // problem.co)  # that a vector meets
+    return (groups - 1) * problem.ci + 1
 
 
 def _picked(problem, info):
     """Cycles of a multiply-add whose inputs are picked where they lie, if channels are adjacent; 0 where they are gathered."""
     if problem.ci == problem.co == 1:
         return 0
-    groups = -(-min(info["vl"], problem.groups * problem.co) // problem.co)  # that a vector meets
-    span = (groups - 1) * problem.ci + 1
-    return 0 if span > info["reach"] else 0.64 if span == 1 else 1.35 if span <= info["vl"] else 1.7
+    span = _span(problem, info)
+    return 0 if span > info["reach"] else 0.54 if span == 1 else 1.25 if span <= info["vl"] else 1.75
 
 
 def recipe(attributes, filter, bias, key):
@@ -216,6 +231,12 @@ def _outer_axes(problem):
 
 def _rows(problem):
     """Output rows of the batch, and the average number of input rows that reach one."""
-    rows = problem.batch * math.prod(problem.out_sizes[:-1])
-    meet = problem.batch * math.prod(problem.in_sizes[:-1]) * math.prod(problem.kernel[:-1])
-    return rows, meet / max(rows, 1)
+    meet = 1.0
+    for k, s, d, size, begin, out in list(zip(*_axes(problem), strict=True))[:-1]:
+        firsts = range(-begin, k * d - begin, d)  # where each tap's first input goes
+        meet *= sum(max(0, min(size, (out - 1 - first) // s + 1) - max(0, -(first // s))) for first in firsts) / max(out, 1)
+    return problem.batch * math.prod(problem.out_sizes[:-1]), meet
+
+
+def _axes(problem):
+    return problem.kernel, problem.strides, problem.dilations, problem.in_sizes, problem.begin, problem.out_sizes

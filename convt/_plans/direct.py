@@ -117,10 +117,11 @@ def _choice(problem, finite, isa):
 def _work(problem, combo, rows, columns, info):
     """Cycles of some rows and columns of a class: tiles, rows packed before, outputs stored piece by piece after."""
     taps = math.prod(c.tap_range[1] - c.tap_range[0] for c in combo)
-    depth, phases = taps * problem.ci, columns / max(problem.co, 1)
+    depth = taps * problem.ci
     bytes = common.padded(columns, info) * depth * info["e_size"] * -(-rows // _MAX_BLOCK)
     share = _share(problem, combo) if _sparse(problem, combo) else 1.0
-    multiply = common.fed(common.tile_cost(rows, columns, depth * share, info), bytes, common.filter_bytes(problem, info, columns))
+    total = common.filter_bytes(problem, info, columns)
+    multiply = common.fed(common.tile_cost(rows, columns, depth * share, info), bytes, total)
     pack = 0.0
     if taps > 1:  # a single tap is read in place
         runs = rows / max(1, min(combo[-1].count, _MAX_BLOCK))
@@ -192,7 +193,8 @@ def splits(problem, combos, chunks, total, info, threads):
     for share, height in itertools.product(_SHARES + _FEW, _HEIGHTS):
         target = total / (share * threads)
         found = [
-            _split(problem, combo, chunks[n], target, height, info, functools.partial(work, n)) for n, combo in enumerate(combos)
+            _split(problem, combo, chunks[n], target, height, info, functools.partial(work, n))
+            for n, combo in enumerate(combos)
         ]
         tasks = sorted(((s.work, problem.groups * s.blocks * s.panel_blocks) for s in found), reverse=True)
         if sum(count for _, count in tasks) > common.EVEN * threads:
