@@ -71,7 +71,7 @@ class Attributes:
         begin, _, out_sizes = self.windows(in_sizes)
         problem = Problem(
             self.dtype, batch, self.groups, self.ci, self.co, in_sizes, self.kernel, self.strides, self.dilations,
-            begin, out_sizes, self.activation,
+            begin, out_sizes, self.activation, self.data_format != "NXC",
         )  # fmt: skip
         _config.check_size(problem)
         return problem

@@ -69,6 +69,19 @@ def memory_cost(problem, read, write):
     return cost
 
 
+def planes_cost(problem):
+    """Cycles to store outputs one by one, each channel to a plane of its own."""
+    if not problem.planar or problem.groups * problem.co == 1:
+        return 0.0
+    return math.prod(problem.out_shape) * (3, 4, 9)[crowded(problem, problem.out_sizes)]
+
+
+def crowded(problem, sizes):
+    """How much planes of these sizes fall into the same sets of the first-level cache: 0, a quarter of them 1, all 2."""
+    plane = math.prod(sizes) * ITEMSIZE[problem.dtype]
+    return (plane % 1024 == 0) + (plane % 4096 == 0)
+
+
 def streams(problem):
     """Whether an output in NXC is written past the caches, by those that can."""
     info, size = _core.kernel_info(problem.dtype), ITEMSIZE[problem.dtype]

@@ -36,7 +36,8 @@ def cost(problem):
     outer = js - inner
     edge = min(outer, size - inner) * taps
     picked = _picked(problem, info)
-    gathered = not ((picked and not width) or (ci == problem.co == 1 and (not width or s == 1)))
+    straight = ci == problem.co == 1 and not problem.planar and (not width or s == 1)
+    gathered = not (straight or (picked and not width))
     few = 0.8 if meet * ci * terms <= 4 else 1.4
     each = 2.3 if width else picked * (1.25 if s == 1 else 1) or (2.6 if gathered else few)
     calls = cut.blocks * -(-inner // (8 * wide * cut.blocks))
@@ -50,9 +51,14 @@ def cost(problem):
         # Each task gathers its input rows once; by the vector, unless its channels lie too far apart.
         in_rows = meet / math.prod(problem.kernel[:-1]) + (cut.row_taps - 1) / cut.rows
         each = 2.7 if _span(problem, info) <= 2 * info["vl"] else 5.5
+        if problem.planar:
+            each = (5.5, 8, 12)[common.crowded(problem, problem.in_sizes)]
         row += in_rows * ci * (each * size * single + 55 * cut.blocks * cut.lane_blocks)
     tasks = cut.blocks * cut.lane_blocks * -(-rows // cut.rows)
-    return common.shared(problem, [(rows * row, tasks)]) + common.memory_cost(problem, (0.04, 0), (0.035, 0))
+    memory = common.memory_cost(problem, (0.04, 0), (0.035, 0)) + common.planes_cost(problem) / (
+        2 if problem.groups == 1 else 1
+    )
+    return common.shared(problem, [(rows * row, tasks)]) + memory
 
 
 def _weight(problem, taps, cut, info):
@@ -69,7 +75,7 @@ def _span(problem, info):
 
 def _picked(problem, info):
     """Cycles of a multiply-add whose inputs are picked where they lie, if channels are adjacent; 0 where they are gathered."""
-    if problem.ci == problem.co == 1:
+    if problem.ci == problem.co == 1 or problem.planar:
         return 0
     span = _span(problem, info)
     return 0 if span > info["reach"] else 0.54 if span == 1 else 1.25 if span <= info["vl"] else 1.75
@@ -161,7 +167,13 @@ def _width(problem, info):
     s, k, vl = problem.strides[-1], problem.kernel[-1], info["vl"]
     channels = problem.groups * problem.co
     vectors = channels / vl
-    if problem.dilations[-1] > 1 or s > k or k > _TERMS * s or (1.1 if s == 1 else 1.9) * vectors > math.ceil(vectors):
+    if (
+        problem.planar
+        or problem.dilations[-1] > 1
+        or s > k
+        or k > _TERMS * s
+        or (1.1 if s == 1 else 1.9) * vectors > math.ceil(vectors)
+    ):
         return 0
     waste = lambda m: math.ceil(m * s * vectors) / (m * s * vectors)  # noqa: E731
     return min(range(1, vl + 1), key=lambda m: (max(waste(m), 1.1), m))

@@ -123,9 +123,11 @@ def _work(problem, combo, rows, columns, info):
     total = common.filter_bytes(problem, info, columns)
     multiply = common.fed(common.tile_cost(rows, columns, depth * share, info), bytes, total)
     pack = 0.0
-    if taps > 1:  # a single tap is read in place
+    if taps > 1 or problem.planar:  # a single tap is read in place
         runs = rows / max(1, min(combo[-1].count, _MAX_BLOCK))
-        pack = taps * (rows * share * 6 * -(-problem.ci // info["vl"]) + runs * 40)
+        whole, rest = divmod(problem.ci, info["vl"])
+        row = 8 * whole + 1.5 * rest if problem.planar else 6 * (whole + (rest > 0))
+        pack = taps * (rows * share * row + runs * 40)
     edges = _edges(combo, info)
     store = 11 * (1 - edges) * common.pieces(combo, problem, columns, info)
     store += 18 * edges * common.pieces(combo, problem, columns, info, edge=True)
@@ -166,7 +168,8 @@ def class_cost(problem, combo, info):
 
 def memory_cost(problem):
     """Cycles that data from beyond L2 takes; tiles have asked for the outputs that are not streamed."""
-    return common.memory_cost(problem, (0.03, 35), (0.0 if common.streams(problem) else 0.05, 8))
+    write = 0.0 if common.streams(problem) else 0.05
+    return common.memory_cost(problem, (0.03, 35), (write, 8)) + common.planes_cost(problem) / min(problem.groups, 2)
 
 
 _SHARES = (4, 5, 6, 8, 10, 12)  # tasks of a thread, at least: few are cheaper, many even out

@@ -126,7 +126,7 @@ def _across_cost(problem, pixels, js, columns, taps, phases, info):
     multiply = 1.25 * common.tile_cost(columns, pixels, taps * problem.ci, info)
     vectors = -(-js // vl)
     overlap = phases * lanes * vectors * (0.6 * terms + (2.2 if lanes in (1, 2, 4) else 6.7)) + 11 * columns
-    if problem.groups > 1:
+    if problem.groups > 1 and not problem.planar:
         overlap += 1.8 * phases * js * lanes
     return packing + multiply + overlap
 
@@ -158,6 +158,7 @@ def _choice(problem, isa):
             cost += _row_cost(problem, combo, blocks, slab, info) * math.prod(c.count for c in combo)
         cost = common.shared(problem, [(cost * problem.groups * problem.batch * blocks, rows * blocks)])
         cost += common.memory_cost(problem, *(((0.15, 3), (0.15, 0)) if slab else ((0.07, 50), (0.08, 0))))
+        cost += 0.0 if slab or problem.groups > 1 else common.planes_cost(problem)
         if cost < best[0]:
             best = (cost, merge, slab, groups, classes)
     return best

@@ -157,7 +157,7 @@ def _choice(problem, kinds, isa):
                 plains.append(combo)
             losses.append((cost - plain, numbers, scheme))
         write = 0.0 if common.streams(problem) else 0.06
-        memory = common.memory_cost(problem, (0.05, 25), (write, 9))
+        memory = common.memory_cost(problem, (0.05, 25), (write, 9)) + common.planes_cost(problem) / min(problem.groups, 2)
         total = common.shared(problem, tasks) + memory  # at least
         if total < best[0] and common.few(problem, tasks) and transformed:
             total = memory + 2 * _end(problem, transformed, plains, total, info, 2)
@@ -259,7 +259,8 @@ def _work(problem, shape, block, panel_block, info):
     chain = min(step, _core.CHAIN) if points > _ONE_AXIS else step
     gemm = points * common.tile_cost(block, columns, depth, info, chain)
     gemm = common.fed(gemm, points * depth * columns * wide * size, total)
-    read = block * splits * (points * (8 * -(-problem.ci // info["vl"]) + 3) + 24 * chunks)
+    vector = 8 if not problem.planar else 8 + 3 * info["vl"]  # a number at a time
+    read = block * splits * (points * (vector * -(-problem.ci // info["vl"]) + 3) + 24 * chunks)
     write = block * (3 * points * -(-columns // info["vl"]) + 21 * outputs * panel_block)
     return gemm + read + write + block * outputs * store * columns / width + 1600
 
