@@ -107,7 +107,7 @@ def pieces(combo, problem, columns, info, edge=False):
     co, nr = problem.co, info["nr"]
     panels, stretch = -(-columns // nr), co * (len(combo[-1].first_out) if problem.groups == 1 else 1)
     if edge:
-        return panels + columns // co - -(-columns // math.lcm(co, nr))
+        return panels + columns // co - -(-columns // math.lcm(co, nr)) if co else 0
     if columns <= stretch or stretch % nr == 0:
         return 0.0
     return min(panels, columns / stretch - 1) * (min(nr, columns) / co + (columns > nr and nr % co > 0))

@@ -25,7 +25,7 @@ def cost(problem):
     info = _core.kernel_info(problem.dtype)
     s, k, ci, size = problem.strides[-1], problem.kernel[-1], problem.ci, problem.in_sizes[-1]
     terms = -(-k // s)
-    rows, meet = _rows(problem)
+    rows, meet, new = _rows(problem)
     width = _width(problem, info)
     js = max(1, -(-(problem.begin[-1] + problem.out_sizes[-1]) // s) - problem.begin[-1] // s)
     cut = _cut(problem, width, js, 2)
@@ -39,7 +39,7 @@ def cost(problem):
     straight = ci == problem.co == 1 and not problem.planar and (not width or s == 1)
     gathered = not (straight or (picked and not width))
     few = 0.8 if meet * ci * terms <= 4 else 1.4
-    each = 2.3 if width else picked * (1.25 if s == 1 else 1) or (2.6 if gathered else few)
+    each = 2.3 if width else picked * (1.25 if s == 1 else 1) or (1.2 + 3 / s if gathered else few)  # phases share what is near
     calls = cut.blocks * -(-inner // (8 * wide * cut.blocks))
     row = (inner / wide * vectors * taps + edge * single) * each
     row += (calls * vectors * taps + edge * single) * _weight(problem, taps, cut, info)
@@ -48,8 +48,8 @@ def cost(problem):
     row += js / wide * vectors * phases * (1.5 + 2.5 * crowded)
     row += cut.lane_blocks * (0.9 * (taps * cut.blocks + edge) + cut.blocks * (60 + 80 * meet))
     if gathered:
-        # Each task gathers its input rows once; by the vector, unless its channels lie too far apart.
-        in_rows = meet / math.prod(problem.kernel[:-1]) + (cut.row_taps - 1) / cut.rows
+        # Each task keeps what it gathered for the rows after. By the vector, unless its channels lie too far apart.
+        in_rows = new + (cut.row_taps - 1) / cut.rows
         each = 2.7 if _span(problem, info) <= 2 * info["vl"] else 5.5
         if problem.planar:
             each = (5.5, 8, 12)[common.crowded(problem, problem.in_sizes)]
@@ -242,12 +242,14 @@ def _outer_axes(problem):
 
 
 def _rows(problem):
-    """Output rows of the batch, and the average number of input rows that reach one."""
-    meet = 1.0
+    """Output rows of the batch; the average number of input rows that reach one, and of those that did not reach the one
+    before, along the last axis but one."""
+    meet, new = 1.0, 1.0
     for k, s, d, size, begin, out in list(zip(*_axes(problem), strict=True))[:-1]:
         firsts = range(-begin, k * d - begin, d)  # where each tap's first input goes
+        new = meet * min(1.0, size / max(out, 1))
         meet *= sum(max(0, min(size, (out - 1 - first) // s + 1) - max(0, -(first // s))) for first in firsts) / max(out, 1)
-    return problem.batch * math.prod(problem.out_sizes[:-1]), meet
+    return problem.batch * math.prod(problem.out_sizes[:-1]), meet, new
 
 
 def _axes(problem):
