@@ -34,7 +34,7 @@ def cost(problem):
     taps = meet * ci * (terms if width else k)  # of a j
     inner = max(0, min(js, size - terms + 1))  # all of whose taps are inside; the others are runs of their own
     outer = js - inner
-    edge = min(outer, size - inner) * taps
+    edge = max(0, _pairs(problem, -1) - inner * k) * taps / k
     picked = _picked(problem, info)
     straight = ci == problem.co == 1 and not problem.planar and (not width or s == 1)
     gathered = not (straight or (picked and not width))
@@ -245,12 +245,17 @@ def _rows(problem):
     """Output rows of the batch; the average number of input rows that reach one, and of those that did not reach the one
     before, along the last axis but one."""
     meet, new = 1.0, 1.0
-    for k, s, d, size, begin, out in list(zip(*_axes(problem), strict=True))[:-1]:
-        firsts = range(-begin, k * d - begin, d)  # where each tap's first input goes
+    for ax, (size, out) in enumerate(zip(problem.in_sizes[:-1], problem.out_sizes, strict=False)):
         new = meet * min(1.0, size / max(out, 1))
-        meet *= sum(max(0, min(size, (out - 1 - first) // s + 1) - max(0, -(first // s))) for first in firsts) / max(out, 1)
+        meet *= _pairs(problem, ax) / max(out, 1)
     return problem.batch * math.prod(problem.out_sizes[:-1]), meet, new
 
 
-def _axes(problem):
-    return problem.kernel, problem.strides, problem.dilations, problem.in_sizes, problem.begin, problem.out_sizes
+def _pairs(problem, ax):
+    """How many pairs of an input and a tap meet in the window along an axis."""
+    s, d, size, out = problem.strides[ax], problem.dilations[ax], problem.in_sizes[ax], problem.out_sizes[ax]
+    k = problem.kernel[ax]
+    if k > common.MANY_CLASSES:  # too many to count one by one
+        return k * size
+    firsts = (t * d - problem.begin[ax] for t in range(k))  # where each tap's first input goes
+    return sum(max(0, min(size, (out - 1 - first) // s + 1) - max(0, -(first // s))) for first in firsts)
