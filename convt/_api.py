@@ -74,7 +74,7 @@ class Attributes:
         strides = tuple(max(s, k) if n == d == 1 else s for n, k, s, d in axes)
         problem = Problem(
             self.dtype, batch, self.groups, self.ci, self.co, in_sizes, self.kernel, strides, self.dilations,
-            begin, out_sizes, self.activation,
+            begin, out_sizes, self.activation, self.data_format != "NXC",
         )  # fmt: skip
         _config.check_size(problem)
         return problem

@@ -67,10 +67,10 @@ cdef class ScatterPlan(Plan):
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
         cdef const convt_kernels *k = self.k
         cdef int64_t x = self.nd - 1
-        cdef int64_t j_lo = self.j0 + task % self.blocks * self.block
+        cdef int64_t group = task % self.groups  # of the same pixels follow each other: they share the lines of these
+        cdef int64_t j_lo = self.j0 + task // self.groups % self.blocks * self.block
         cdef int64_t j_hi = min(self.j1, j_lo + self.block)
-        cdef int64_t group = task // self.blocks % self.groups
-        cdef int64_t row = task // self.blocks // self.groups
+        cdef int64_t row = task // self.groups // self.blocks
         cdef int64_t image = row // self.rows
         row = row % self.rows
         cdef ScatterClass *c = self.classes + self.order.p[2 * row]

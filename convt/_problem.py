@@ -35,6 +35,7 @@ class Problem:
     begin: tuple
     out_sizes: tuple
     activation: tuple = ("none", 0.0, 0.0)
+    planar: bool = False  # each channel is a plane in memory (NCX), which is slower for some algorithms than for others
 
     @property
     def rank(self):

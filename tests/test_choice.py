@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import convt
-from convt import _plan
+from convt import _core, _plan
 from convt._plans import direct, scatter, winograd
 
 PROBLEMS = {  # shape of the data, kernel, out channels, groups, stride: of few tasks and many, of every algorithm
@@ -52,3 +52,16 @@ def test_threads_do_not_share_the_pixels_of_a_row():
         op, shape = operator(((1, 1300, 128), (kernel,), 1, 128, 2))
         cut = _plan.depthwise._cut(op._attributes.problem(shape), 0, 651, 2)
         assert cut.lane_blocks == lane_blocks
+
+
+def test_many_small_groups_merge_their_phases():
+    """A phase of one channel is a store for every output, and as many gathers of its inputs as there are phases."""
+    op, shape = operator(((1, 112, 256, 49), (4, 4), 1, 49, 2), pads_begin=1, pads_end=1)
+    assert direct._choice(op._attributes.problem(shape), True, _core.isa())[1] == (True, True)
+
+
+@pytest.mark.parametrize("data_format", ["NXC", "NCX"])
+def test_channels_first_are_not_gathered_where_pixels_lie_side_by_side(data_format):
+    op, shape = operator(((1, 112, 256, 49), (4, 4), 1, 49, 2), pads_begin=1, pads_end=1, data_format=data_format)
+    costs = _plan._candidates(op._attributes.problem(op._attributes.user_shape(shape)), "auto")
+    assert min(costs, key=costs.get) == ("depthwise" if data_format == "NXC" else "scatter")

@@ -69,6 +69,19 @@ def memory_cost(problem, read, write):
     return cost
 
 
+def planes_cost(problem):
+    """Cycles to store outputs one by one, each channel to a plane of its own."""
+    if not problem.planar or problem.groups * problem.co == 1:
+        return 0.0
+    return math.prod(problem.out_shape) * (3, 4, 9)[crowded(problem, problem.out_sizes)]
+
+
+def crowded(problem, sizes):
+    """How much planes of these sizes fall into the same sets of the first-level cache: 0, a quarter of them 1, all 2."""
+    plane = math.prod(sizes) * ITEMSIZE[problem.dtype]
+    return (plane % 1024 == 0) + (plane % 4096 == 0)
+
+
 def streams(problem):
     """Whether an output in NXC is written past the caches, by those that can."""
     info, size = _core.kernel_info(problem.dtype), ITEMSIZE[problem.dtype]
@@ -76,18 +89,28 @@ def streams(problem):
     return math.prod(problem.out_shape) * size > _core.STREAM_BYTES and channels * size % (info["vl"] * info["t_size"]) == 0
 
 
-def filter_bytes(problem, info):
-    """Bytes of the weights that the window shows."""
+def filter_bytes(problem, info, columns=0):
+    """Bytes of the weights that the window shows, in panels of so many columns in all."""
     taps = math.prod(map(min, problem.kernel, problem.out_sizes))
-    return taps * problem.groups * problem.ci * problem.co * info["e_size"]
+    total = taps * problem.groups * problem.ci * problem.co * info["e_size"]
+    return total * padded(columns, info) / columns if columns else total
 
 
-def pieces(combo, problem, columns, info):
-    """How many pieces, of a phase each, a row of the panels falls into which are not one stretch of the output."""
-    stretch = problem.co * (len(combo[-1].first_out) if problem.groups == 1 else 1)
-    if columns <= stretch or stretch % info["nr"] == 0:
+def padded(columns, info):
+    """Columns in whole vectors."""
+    return -(-columns // info["vl"]) * info["vl"]
+
+
+def pieces(combo, problem, columns, info, edge=False):
+    """How many pieces, of a phase each, a row of the panels falls into: those that are not one stretch of the output; at an
+    ``edge`` of the window all of them."""
+    co, nr = problem.co, info["nr"]
+    panels, stretch = -(-columns // nr), co * (len(combo[-1].first_out) if problem.groups == 1 else 1)
+    if edge:
+        return panels + columns // co - -(-columns // math.lcm(co, nr)) if co else 0
+    if columns <= stretch or stretch % nr == 0:
         return 0.0
-    return min(-(-columns // info["nr"]), columns / stretch - 1) * (info["nr"] / problem.co + 1)
+    return min(panels, columns / stretch - 1) * (min(nr, columns) / co + (columns > nr and nr % co > 0))
 
 
 def outside(combo, outputs):
@@ -102,9 +125,14 @@ def outside(combo, outputs):
 def shared(problem, tasks):
     """Cycles of tasks, (cycles in all, how many), and of a thread that has none left. Of two threads: which algorithm is
     chosen must not depend on how many there are."""
-    if problem.flops < _core.SMALL_FLOPS or sum(count for _, count in tasks) > EVEN:
+    if not few(problem, tasks):
         return sum(work for work, _ in tasks)
     return 2 * makespan(sorted(((work / count, count) for work, count in tasks if count), reverse=True), 2)
+
+
+def few(problem, tasks):
+    """Whether tasks, (cycles in all, how many), are so few that threads wait for the last one."""
+    return problem.flops >= _core.SMALL_FLOPS and sum(count for _, count in tasks) <= EVEN
 
 
 def makespan(tasks, threads):

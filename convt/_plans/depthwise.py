@@ -16,6 +16,7 @@ _WEIGHTS = 3 << 15  # bytes of those
 _INPUTS = 1 << 16  # numbers that a task reads, about
 _TERMS = 64  # taps of a cell, which has a run for each at either border
 _OUTPUTS = 1 << 14  # numbers that it writes to a row
+_NEAR = 1 << 15  # bytes of weights in the first-level cache
 
 
 def cost(problem):
@@ -24,40 +25,60 @@ def cost(problem):
     info = _core.kernel_info(problem.dtype)
     s, k, ci, size = problem.strides[-1], problem.kernel[-1], problem.ci, problem.in_sizes[-1]
     terms = -(-k // s)
-    rows, meet = _rows(problem)
+    rows, meet, new = _rows(problem)
     width = _width(problem, info)
     js = max(1, -(-(problem.begin[-1] + problem.out_sizes[-1]) // s) - problem.begin[-1] // s)
     cut = _cut(problem, width, js, 2)
     phases, wide = (1, width) if width else (min(s, k), 1)
-    vectors = -(-wide * cut.lanes // info["vl"])
+    vectors, single = -(-wide * cut.lanes // info["vl"]), -(-cut.lanes // info["vl"])
     taps = meet * ci * (terms if width else k)  # of a j
     inner = max(0, min(js, size - terms + 1))  # all of whose taps are inside; the others are runs of their own
     outer = js - inner
-    edge = min(outer, size - inner) * taps
+    edge = max(0, _pairs(problem, -1) - inner * k) * taps / k
     picked = _picked(problem, info)
-    gathered = not ((picked and not width) or (ci == problem.co == 1 and (not width or s == 1)))
-    each = 2.2 if width else picked * (1.25 if s == 1 else 1) or (0.8 if taps <= 4 * s else 2.2)
-    calls = cut.blocks * -(-inner // (8 * wide * cut.blocks)) + outer + (cut.blocks if width else 0)
-    products = inner / wide * vectors * taps + edge * -(-cut.lanes // info["vl"])
-    weights = 20 * common.far(common.filter_bytes(problem, info))
-    row = products * each + calls * vectors * (8 * phases + weights * taps)
-    row += js / wide * vectors * phases * (5 if width else 1.6)
-    row += cut.lane_blocks * (0.8 * (taps * cut.blocks + edge) + cut.blocks * (75 + 70 * meet))
+    straight = ci == problem.co == 1 and not problem.planar and (not width or s == 1)
+    gathered = not (straight or (picked and not width))
+    few = 0.8 if meet * ci * terms <= 4 else 1.4
+    each = 2.3 if width else picked * (1.25 if s == 1 else 1) or (1.2 + 3 / s if gathered else few)  # phases share what is near
+    calls = cut.blocks * -(-inner // (8 * wide * cut.blocks))
+    row = (inner / wide * vectors * taps + edge * single) * each
+    row += (calls * vectors * taps + edge * single) * _weight(problem, taps, cut, info)
+    row += 5 * (calls + outer + (cut.blocks if width else 0)) * vectors * phases
+    crowded = problem.groups * problem.co * ITEMSIZE[problem.dtype] % 1024 == 0  # outputs of a vector fall into few sets
+    row += js / wide * vectors * phases * (1.5 + 2.5 * crowded)
+    row += cut.lane_blocks * (0.9 * (taps * cut.blocks + edge) + cut.blocks * (60 + 80 * meet))
     if gathered:
-        # Each task gathers its input rows once.
-        in_rows = meet / math.prod(problem.kernel[:-1]) + (cut.row_taps - 1) / cut.rows
-        row += in_rows * ci * (2.4 * size * -(-cut.lanes // info["vl"]) + 160 * cut.blocks * cut.lane_blocks)
+        # Each task keeps what it gathered for the rows after. By the vector, unless its channels lie too far apart.
+        in_rows = new + (cut.row_taps - 1) / cut.rows
+        each = 2.7 if _span(problem, info) <= 2 * info["vl"] else 5.5
+        if problem.planar:
+            each = (5.5, 8, 12)[common.crowded(problem, problem.in_sizes)]
+        row += in_rows * ci * (each * size * single + 55 * cut.blocks * cut.lane_blocks)
     tasks = cut.blocks * cut.lane_blocks * -(-rows // cut.rows)
-    return common.shared(problem, [(rows * row, tasks)]) + common.memory_cost(problem, (0.3, 0), (0.03, 0))
+    memory = common.memory_cost(problem, (0.04, 0), (0.035, 0)) + common.planes_cost(problem) / (
+        2 if problem.groups == 1 else 1
+    )
+    return common.shared(problem, [(rows * row, tasks)]) + memory
+
+
+def _weight(problem, taps, cut, info):
+    """Cycles to load a vector of weights, which as many are near as a task's lanes have."""
+    near = common.far(cut.lane_block * taps * info["t_size"], _NEAR)
+    return 0.7 + near + 4 * common.far(common.filter_bytes(problem, info))
+
+
+def _span(problem, info):
+    """How far apart the inputs of a vector are."""
+    groups = -(-min(info["vl"], problem.groups * problem.co) // problem.co)  # that a vector meets
+    return (groups - 1) * problem.ci + 1
 
 
 def _picked(problem, info):
     """Cycles of a multiply-add whose inputs are picked where they lie, if channels are adjacent; 0 where they are gathered."""
-    if problem.ci == problem.co == 1:
+    if problem.ci == problem.co == 1 or problem.planar:
         return 0
-    groups = -(-min(info["vl"], problem.groups * problem.co) // problem.co)  # that a vector meets
-    span = (groups - 1) * problem.ci + 1
-    return 0 if span > info["reach"] else 0.64 if span == 1 else 1.35 if span <= info["vl"] else 1.7
+    span = _span(problem, info)
+    return 0 if span > info["reach"] else 0.54 if span == 1 else 1.25 if span <= info["vl"] else 1.75
 
 
 def recipe(attributes, filter, bias, key):
@@ -146,7 +167,13 @@ def _width(problem, info):
     s, k, vl = problem.strides[-1], problem.kernel[-1], info["vl"]
     channels = problem.groups * problem.co
     vectors = channels / vl
-    if problem.dilations[-1] > 1 or s > k or k > _TERMS * s or (1.1 if s == 1 else 1.9) * vectors > math.ceil(vectors):
+    if (
+        problem.planar
+        or problem.dilations[-1] > 1
+        or s > k
+        or k > _TERMS * s
+        or (1.1 if s == 1 else 1.9) * vectors > math.ceil(vectors)
+    ):
         return 0
     waste = lambda m: math.ceil(m * s * vectors) / (m * s * vectors)  # noqa: E731
     return min(range(1, vl + 1), key=lambda m: (max(waste(m), 1.1), m))
@@ -216,7 +243,20 @@ def _outer_axes(problem):
 
 
 def _rows(problem):
-    """Output rows of the batch, and the average number of input rows that reach one."""
-    rows = problem.batch * math.prod(problem.out_sizes[:-1])
-    meet = problem.batch * math.prod(problem.in_sizes[:-1]) * math.prod(problem.kernel[:-1])
-    return rows, meet / max(rows, 1)
+    """Output rows of the batch; the average number of input rows that reach one, and of those that did not reach the one
+    before, along the last axis but one."""
+    meet, new = 1.0, 1.0
+    for ax, (size, out) in enumerate(zip(problem.in_sizes[:-1], problem.out_sizes, strict=False)):
+        new = meet * min(1.0, size / max(out, 1))
+        meet *= _pairs(problem, ax) / max(out, 1)
+    return problem.batch * math.prod(problem.out_sizes[:-1]), meet, new
+
+
+def _pairs(problem, ax):
+    """How many pairs of an input and a tap meet in the window along an axis."""
+    s, d, size, out = problem.strides[ax], problem.dilations[ax], problem.in_sizes[ax], problem.out_sizes[ax]
+    k = problem.kernel[ax]
+    if k > common.MANY_CLASSES:  # too many to count one by one
+        return k * size
+    firsts = (t * d - problem.begin[ax] for t in range(k))  # where each tap's first input goes
+    return sum(max(0, min(size, (out - 1 - first) // s + 1) - max(0, -(first // s))) for first in firsts)

@@ -51,10 +51,11 @@ def make(problem, recipe, packed, in_strides, out_strides):
 def tables(problem, groups, combos, index, out_elements, total, info):
     """The tables of classes (a run per axis each) for DirectPlan; ``index`` says where the weights of each are packed."""
     chunks = [_chunks(problem, combo, [g[c.group] for g, c in zip(groups, combo, strict=True)], info) for combo in combos]
-    splits = _splits(problem, combos, list(map(len, chunks)), total, info)
+    threads = 1 if problem.flops < _core.SMALL_FLOPS else _config.get_num_threads()
+    _, cuts = splits(problem, combos, list(map(len, chunks)), total, info, threads)
     specs = [
         _class(problem, combo, index[tuple(c.group for c in combo)], out_elements, info, depth, split)
-        for combo, depth, split in zip(combos, chunks, splits, strict=True)
+        for combo, depth, split in zip(combos, chunks, cuts, strict=True)
     ]
     specs.sort(key=lambda spec: -spec["work"])  # large tasks first, so that the last ones even out
     return specs
@@ -104,7 +105,12 @@ def _choice(problem, finite, isa):
         if best is not None and math.prod(map(len, classes)) > common.MANY_CLASSES:
             continue
         combos = [combo for combo in itertools.product(*classes) if all(c.group >= 0 for c in combo)]
-        cost = common.shared(problem, [class_cost(problem, combo, info) for combo in combos]) + memory_cost(problem)
+        tasks, memory = [class_cost(problem, combo, info) for combo in combos], memory_cost(problem)
+        cost = common.shared(problem, tasks) + memory  # at least
+        if best is not None and cost >= best[0]:
+            continue
+        if common.few(problem, tasks):
+            cost = 2 * splits(problem, combos, [1] * len(combos), cost, info, 2)[0] + memory
         if best is None or cost < best[0]:
             best = (cost, merge, groups, classes)
     return best
@@ -113,22 +119,40 @@ def _choice(problem, finite, isa):
 def _work(problem, combo, rows, columns, info):
     """Cycles of some rows and columns of a class: tiles, rows packed before, outputs stored piece by piece after."""
     taps = math.prod(c.tap_range[1] - c.tap_range[0] for c in combo)
-    depth, phases = taps * problem.ci, columns / max(problem.co, 1)
-    bytes = columns * depth * info["e_size"] * -(-rows // _MAX_BLOCK)
+    depth = taps * problem.ci
+    bytes = common.padded(columns, info) * depth * info["e_size"] * -(-rows // _MAX_BLOCK)
     share = _share(problem, combo) if _sparse(problem, combo) else 1.0
-    multiply = common.fed(common.tile_cost(rows, columns, depth * share, info), bytes, common.filter_bytes(problem, info))
+    total = common.filter_bytes(problem, info, columns)
+    window, packed = _reading(problem, combo, info)
+    chain = min(_core.KC, window * problem.ci) if window else _core.KC
+    multiply = common.fed(common.tile_cost(rows, columns, depth * share, info, chain), bytes, total)
+    whole, rest = divmod(problem.ci, info["vl"])
+    row = 8 * whole + 1.5 * rest if problem.planar else 6 * (whole + (rest > 0))
     runs = rows / max(1, min(combo[-1].count, _MAX_BLOCK))
-    pack = _reading(problem, combo, info)[1] * taps * (rows * share * 6 * -(-problem.ci // info["vl"]) + runs * 40)
-    store = rows * 12 * common.pieces(combo, problem, columns, info)
-    store += rows * phases * 8 * common.outside(combo, [1] * problem.rank)
-    return multiply + pack + store + 400
+    pack = packed * taps * (rows * share * row + runs * 40)
+    edges = _edges(combo, info)
+    store = 11 * (1 - edges) * common.pieces(combo, problem, columns, info)
+    store += 18 * edges * common.pieces(combo, problem, columns, info, edge=True)
+    return multiply + pack + rows * (5 + store) + 160
+
+
+def _edges(combo, info):
+    """The share of a class's tiles with a row where some phase is outside the window: what is stored phase by phase there."""
+    high, inside = info["mr"][-1], 1.0
+    for n, c in enumerate(reversed(combo)):
+        out = c.count - max(0, min(hi for _, hi in c.valid) - max(lo for lo, _ in c.valid))
+        # Along the last axis the end of a run and the start of the next one are neighbours.
+        share = out if n else high + out - 1 if out else 0
+        inside *= max(0.0, 1 - share / max(c.count, 1))
+    return 1 - inside
 
 
 def _reading(problem, combo, info):
     """How the GEMM comes by its rows: (taps that a depth chunk keeps to, as they follow each other in memory, or 0; the share
     of rows times taps that is packed). What is not packed is read in place, if data is contiguous."""
     taps, ci = math.prod(len(c.first_in) for c in combo), problem.ci
-    if taps * ci == 0 or ITEMSIZE[problem.dtype] != info["e_size"] or ci % info["kstep"] or _sparse(problem, combo):
+    same = ITEMSIZE[problem.dtype] == info["e_size"] and not problem.planar
+    if not same or taps * ci == 0 or ci % info["kstep"] or _sparse(problem, combo):
         return 0, 1.0
     last = combo[-1].first_in
     follow = len(last) if problem.groups == 1 and all(b - a == 1 for a, b in itertools.pairwise(last)) else 1
@@ -181,7 +205,8 @@ def class_cost(problem, combo, info):
 
 def memory_cost(problem):
     """Cycles that data from beyond L2 takes; tiles have asked for the outputs that are not streamed."""
-    return common.memory_cost(problem, (0.03, 35), (0.0 if common.streams(problem) else 0.05, 8))
+    write = 0.0 if common.streams(problem) else 0.05
+    return common.memory_cost(problem, (0.03, 35), (write, 8)) + common.planes_cost(problem) / min(problem.groups, 2)
 
 
 _SHARES = (4, 5, 6, 8, 10, 12)  # tasks of a thread, at least: few are cheaper, many even out
@@ -201,29 +226,32 @@ class _Split:
     work: float  # cycles of a task
 
 
-def _splits(problem, combos, chunks, total, info):
-    """A `_Split` for each class: of a few ways to cut them all, the one after which the last thread is done first."""
-    threads = 1 if problem.flops < _core.SMALL_FLOPS else _config.get_num_threads()
+def splits(problem, combos, chunks, total, info, threads):
+    """When the last thread is done, and a `_Split` for each class: of a few ways to cut them all, the one that ends first."""
     best = None
+    work = functools.cache(lambda n, rows, columns: _work(problem, combos[n], rows, columns, info))
     for share, height in itertools.product(_SHARES + _FEW, _HEIGHTS):
         target = total / (share * threads)
-        splits = [_split(problem, combo, n, target, height, info) for combo, n in zip(combos, chunks, strict=True)]
-        tasks = sorted(((s.work, problem.groups * s.blocks * s.panel_blocks) for s in splits), reverse=True)
+        found = [
+            _split(problem, combo, chunks[n], target, height, info, functools.partial(work, n))
+            for n, combo in enumerate(combos)
+        ]
+        tasks = sorted(((s.work, problem.groups * s.blocks * s.panel_blocks) for s in found), reverse=True)
         if sum(count for _, count in tasks) > common.EVEN * threads:
-            return splits if best is None else best[1]
+            return best or (sum(work * count for work, count in tasks) / threads, found)
         end = common.makespan(tasks, threads)
         if best is None or end < best[0] * (_SHOWS if share in _FEW else 1):
-            best = end, splits
-    return best[1]
+            best = end, found
+    return best
 
 
-def _split(problem, combo, chunks, target, height, info):
+def _split(problem, combo, chunks, target, height, info, work):
     """A class in tasks of about ``target`` cycles: blocks of rows, but of ``height`` rows at least,
     and of panels where that gives too few."""
     rows = problem.batch * math.prod(c.count for c in combo)
     width = problem.co * math.prod(len(c.first_out) for c in combo)
     npanels = -(-width // info["nr"])
-    pieces = max(1, math.ceil(_work(problem, combo, rows, width, info) / max(target, 1.0)))
+    pieces = max(1, math.ceil(work(rows, width) / max(target, 1.0)))
     most = _most_rows(problem, combo, info)
     block = max(min(most, -(-rows // pieces)), min(rows, height, most))
     blocks = -(-rows // block)
@@ -233,8 +261,7 @@ def _split(problem, combo, chunks, target, height, info):
     if chunks > _span(block, info):
         panel_block = min(panel_block, max(1, common.MAX_SUMS // (block * info["nr"] * info["t_size"])))
     width = min(width, panel_block * info["nr"])
-    work = _work(problem, combo, block, width, info)
-    return _Split(block, blocks, panel_block, -(-npanels // panel_block), work)
+    return _Split(block, blocks, panel_block, -(-npanels // panel_block), work(block, width))
 
 
 def _most_rows(problem, combo, info):

@@ -126,7 +126,7 @@ def _across_cost(problem, pixels, js, columns, taps, phases, info):
     multiply = 1.25 * common.tile_cost(columns, pixels, taps * problem.ci, info)
     vectors = -(-js // vl)
     overlap = phases * lanes * vectors * (0.6 * terms + (2.2 if lanes in (1, 2, 4) else 6.7)) + 11 * columns
-    if problem.groups > 1:
+    if problem.groups > 1 and not problem.planar:
         overlap += 1.8 * phases * js * lanes
     return packing + multiply + overlap
 
@@ -158,6 +158,7 @@ def _choice(problem, isa):
             cost += _row_cost(problem, combo, blocks, slab, info) * math.prod(c.count for c in combo)
         cost = common.shared(problem, [(cost * problem.groups * problem.batch * blocks, rows * blocks)])
         cost += common.memory_cost(problem, *(((0.15, 3), (0.15, 0)) if slab else ((0.07, 50), (0.08, 0))))
+        cost += 0.0 if slab or problem.groups > 1 else common.planes_cost(problem)
         if cost < best[0]:
             best = (cost, merge, slab, groups, classes)
     return best
@@ -174,8 +175,9 @@ def _row_cost(problem, combo, blocks, slab, info):
     if slab:
         row = _across_cost(problem, pixels, js, columns, taps, phases, info)
     else:
-        weights = columns * taps * ci * info["e_size"]
-        row = common.fed(common.tile_cost(pixels, columns, taps * ci, info), weights, common.filter_bytes(problem, info))
+        weights = common.padded(columns, info) * taps * ci * info["e_size"]
+        total = common.filter_bytes(problem, info, columns)
+        row = common.fed(common.tile_cost(pixels, columns, taps * ci, info), weights, total)
         row += taps * (pixels * 5 * -(-ci // info["vl"]) + 35)
         start = -(-problem.begin[-1] // s) if blocks == 1 else js
         row += phases * _overlap_cost(problem, js, start, info)

@@ -62,7 +62,7 @@ _MOST_AXES = 3
 _L2_BYTES = 7 << 18  # that a task may count on
 _HEIGHTS = (1, 2, 3, 4, 6)  # register tiles of a block of tiles
 _PANEL_BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16)
-_SHARES = (1, 2, 3, 4, 6, 8)  # tasks of a thread, at least: few are cheaper, many even out
+_SHARES = (0, 1, 2, 3, 4, 6, 8)  # tasks of a thread, at least, 0 for whatever ends first: few are cheaper, many even out
 _ONE_AXIS = 6  # points: more are of two axes, and summed in shorter chains
 _LEAST_WORK = 20_000  # cycles worth a task
 
@@ -118,7 +118,8 @@ def make(problem, recipe, packed, in_strides, out_strides, kinds=SMALL, name="wi
         elif scheme:
             plain.append(combo)
     plain = direct.tables(problem, groups, plain, packs, out_elements, total, info)
-    cuts = _cuts(problem, transformed, plain, total, info)
+    first = [(spec["work"], problem.groups * spec["blocks"] * spec["panel_blocks"]) for spec in plain]
+    _, cuts = _cuts(problem, transformed, first, total, info, _config.get_num_threads())
     specs = [_class(problem, *c, cut, packs, out_elements, info) for c, cut in zip(transformed, cuts, strict=True)]
     specs.sort(key=lambda spec: -spec["work"])
     return _core.WinogradPlan(name, problem, recipe(key), in_strides, out_strides, hole, plain, specs), key
@@ -139,7 +140,7 @@ def _choice(problem, kinds, isa):
         groups, classes = common.axes(problem, merge, (False,) * rank)
         if math.prod(map(len, classes)) > common.MANY_CLASSES // 8:
             continue
-        tasks, schemes, losses = [], {}, []
+        tasks, schemes, losses, plains, transformed = [], {}, [], [], []
         for combo in itertools.product(*classes):
             numbers = tuple(c.group for c in combo)
             if min(numbers) < 0:
@@ -149,9 +150,17 @@ def _choice(problem, kinds, isa):
             plain, count = direct.class_cost(problem, combo, info)
             tasks.append((min(cost, plain), count))  # transformed or not, about as many
             schemes[numbers] = scheme if cost < plain else (0,) * rank
+            if cost < plain:
+                chosen = [g[n] for g, n in zip(groups, numbers, strict=True)]
+                transformed.append((combo, chosen, [KINDS[kind] for kind in scheme]))
+            else:
+                plains.append(combo)
             losses.append((cost - plain, numbers, scheme))
         write = 0.0 if common.streams(problem) else 0.06
-        total = common.shared(problem, tasks) + common.memory_cost(problem, (0.05, 25), (write, 9))
+        memory = common.memory_cost(problem, (0.05, 25), (write, 9)) + common.planes_cost(problem) / min(problem.groups, 2)
+        total = common.shared(problem, tasks) + memory  # at least
+        if total < best[0] and common.few(problem, tasks) and transformed:
+            total = memory + 2 * _end(problem, transformed, plains, total, info, 2)
         if not any(map(any, schemes.values())):  # asked for by name, it is used where it loses least
             loss, numbers, scheme = min(losses, default=(math.inf, None, None))
             total += loss
@@ -172,29 +181,25 @@ def _schemes(problem, combo, offsets, kinds):
         axes.append([PLAIN, *sorted(fits, key=lambda t: (products(t), -t.points))[:1]])  # four points are more exact than three
     for scheme in itertools.product(*axes):
         if 0 < sum(t is not PLAIN for t in scheme) <= _MOST_AXES:
-            yield _class_cost(problem, combo, offsets, scheme), tuple(t.kind for t in scheme)
+            shape = _shape(problem, combo, offsets, scheme)
+            yield _least_cost(problem, shape, _core.isa()), tuple(t.kind for t in scheme)
 
 
 def _shape(problem, combo, offsets, scheme):
-    """What a class costs depends on: (tiles, points and outputs of a tile, windows that are summed, columns)."""
+    """What a class costs depends on: (tiles, points and outputs of a tile, windows that are summed, columns, cycles to store
+    an output of all columns in pieces)."""
     rows = problem.batch * math.prod(-(-c.count // t.outputs) for c, t in zip(combo, scheme, strict=True))
     points, outputs = math.prod(t.points for t in scheme), math.prod(t.outputs for t in scheme)
     splits = math.prod(-(-len(offs) // t.taps) for offs, t in zip(offsets, scheme, strict=True))
-    return rows, points, outputs, splits, problem.co * math.prod(len(c.first_out) for c in combo)
-
-
-def _class_cost(problem, combo, offsets, scheme):
-    """Cycles of a class cut as is cheapest, and of its outputs that are stored one by one."""
-    info = _core.kernel_info(problem.dtype)
-    shape = _shape(problem, combo, offsets, scheme)
-    rows, _, outputs, _, columns = shape
-    store = 11 * common.pieces(combo, problem, columns, info)
+    columns = problem.co * math.prod(len(c.first_out) for c in combo)
+    store = 11 * common.pieces(combo, problem, columns, _core.kernel_info(problem.dtype))
     store += 23 * columns / problem.co * common.outside(combo, [t.outputs for t in scheme])
-    return _least_cost(problem, shape, _core.isa()) + rows * outputs * store * problem.groups
+    return rows, points, outputs, splits, columns, store
 
 
 @functools.lru_cache(maxsize=256)
 def _least_cost(problem, shape, isa):
+    """Cycles of a class cut as is cheapest."""
     cuts = _ways(problem, shape, _core.kernel_info(problem.dtype), 1, (1,))
     return min(cut.work * cut.tasks for cut in cuts) * problem.groups
 
@@ -217,7 +222,7 @@ class _Cut:
 
 def _ways(problem, shape, info, threads, panel_blocks):
     """The ways to cut a class that are worth a look."""
-    rows, points, _, splits, columns = shape
+    rows, points, _, splits, columns, _ = shape
     depth, nr, size = splits * problem.ci, info["nr"], info["t_size"]
     high, panels = info["mr"][-1], -(-columns // nr)
     chunks, step = _chunks(depth)
@@ -244,33 +249,40 @@ def _ways(problem, shape, info, threads, panel_blocks):
 
 def _work(problem, shape, block, panel_block, info):
     """Cycles of a task: its GEMMs, the weights they wait for, the transforms."""
-    _, points, outputs, splits, columns = shape
+    _, points, outputs, splits, width, store = shape
     depth, size = splits * problem.ci, info["e_size"]
     phases = math.prod(map(min, problem.kernel, problem.strides))
-    total = points * depth * size * problem.groups * problem.co * phases  # of all classes, if they are alike
-    columns = min(columns, panel_block * info["nr"])
+    wide = common.padded(width, info) / width
+    total = points * depth * size * problem.groups * problem.co * phases * wide  # of all classes, if they are alike
+    columns = min(width, panel_block * info["nr"])
     chunks, step = _chunks(depth)
     chain = min(step, _core.CHAIN) if points > _ONE_AXIS else step
     gemm = points * common.tile_cost(block, columns, depth, info, chain)
-    gemm = common.fed(gemm, points * depth * columns * size, total)
-    read = block * splits * (points * (8 * -(-problem.ci // info["vl"]) + 3) + 24 * chunks)
+    gemm = common.fed(gemm, points * depth * columns * wide * size, total)
+    vector = 8 if not problem.planar else 8 + 3 * info["vl"]  # a number at a time
+    read = block * splits * (points * (vector * -(-problem.ci // info["vl"]) + 3) + 24 * chunks)
     write = block * (3 * points * -(-columns // info["vl"]) + 21 * outputs * panel_block)
-    return gemm + read + write + 1600
+    return gemm + read + write + block * outputs * store * columns / width + 1600
 
 
-def _cuts(problem, classes, plain, total, info):
-    """A `_Cut` for each class: of a few ways to cut them all, the one after which the last thread is done first.
-    ``plain`` are the classes of `direct`, which come before."""
-    threads = _config.get_num_threads()
+def _end(problem, transformed, plain, total, info, threads):
+    """When the last thread is done with all classes."""
+    _, splits = direct.splits(problem, plain, [1] * len(plain), total, info, threads)
+    first = [(s.work, problem.groups * s.blocks * s.panel_blocks) for s in splits]
+    return _cuts(problem, transformed, first, total, info, threads)[0]
+
+
+def _cuts(problem, classes, first, total, info, threads):
+    """When the last thread is done, and a `_Cut` for each class: of a few ways to cut them all, the one that ends first.
+    ``first`` are the tasks that come before, (cycles, how many) each."""
     ways = []
     for combo, chosen, scheme in classes:
         shape = _shape(problem, combo, [g.offsets for g in chosen], scheme)
         found = _ways(problem, shape, info, threads, _PANEL_BLOCKS)
         ways.append(sorted(found, key=lambda cut: cut.work * -(-problem.groups * cut.tasks // threads)))
-    first = [(spec["work"], problem.groups * spec["blocks"] * spec["panel_blocks"]) for spec in plain]
     best = None
     for share in _SHARES:
-        target = max(total / (share * threads), _LEAST_WORK)
+        target = max(total / (share * threads), _LEAST_WORK) if share else math.inf
         cuts = [next((c for c in each if c.work <= target), min(each, key=lambda c: c.work)) for each in ways]
         tasks = first + sorted(((c.work, problem.groups * c.tasks) for c in cuts), reverse=True)
         if best is not None and sum(n for _, n in tasks) > common.EVEN * threads:
@@ -278,7 +290,7 @@ def _cuts(problem, classes, plain, total, info):
         end = common.makespan(tasks, threads)
         if best is None or end < 1.005 * best[0]:
             best = min(end, best[0] if best else end), cuts
-    return best[1]
+    return best
 
 
 def _chunks(depth):
@@ -291,7 +303,7 @@ def _class(problem, combo, chosen, scheme, cut, packs, out_elements, info):
     """The tables of a transformed class for WinogradPlan."""
     pack = packs[tuple(c.group for c in combo)]
     offsets = [g.offsets for g in chosen]
-    rows, _, _, splits, _ = _shape(problem, combo, offsets, scheme)
+    rows, _, _, splits, *_ = _shape(problem, combo, offsets, scheme)
     depth = splits * problem.ci
     panels, piece_table = direct.columns(problem, combo, out_elements, info)
     windows = [
