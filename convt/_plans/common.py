@@ -49,7 +49,7 @@ def tile_cost(rows, columns, depth, info, chain=_core.KC):
 def fed(cycles, bytes, total):
     """Cycles of multiply-adds with their reads of weights, so many bytes of ``total``: what L2 does not hold comes from the
     last-level cache, mostly while they multiply if that takes as long; what that does not hold, from memory."""
-    return max(cycles, 0.12 * far(total) * bytes) + bytes * (0.012 + 0.02 * far(total) + 0.1 * far(total, LAST_BYTES))
+    return max(cycles, 0.12 * far(total) * bytes) + bytes * (0.012 + 0.02 * far(total) + 0.15 * far(total, LAST_BYTES))
 
 
 def far(bytes, near=L2_BYTES):
@@ -67,6 +67,14 @@ def memory_cost(problem, read, write):
         lines = -(-channels * item // 64) if problem.groups > 1 else 0
         cost += far(places * channels * item) * places * (channels * item * byte + lines * line)
     return cost
+
+
+def torn(problem):
+    """Cycles of a byte of output whose lines are shared by panels that are stored one long after the other: those that the
+    caches have lost meanwhile are fetched again."""
+    item = ITEMSIZE[problem.dtype]
+    channels = problem.groups * problem.co * item
+    return 0.4 * far(math.prod(problem.out_shape) * item, LAST_BYTES) if channels % 64 else 0.0
 
 
 def planes_cost(problem):

@@ -156,7 +156,7 @@ def _choice(problem, kinds, isa):
             else:
                 plains.append(combo)
             losses.append((cost - plain, numbers, scheme))
-        write = 0.0 if common.streams(problem) else 0.06
+        write = 0.0 if common.streams(problem) else 0.06 + common.torn(problem)
         memory = common.memory_cost(problem, (0.05, 25), (write, 9)) + common.planes_cost(problem) / min(problem.groups, 2)
         total = common.shared(problem, tasks) + memory  # at least
         if total < best[0] and common.few(problem, tasks) and transformed:
