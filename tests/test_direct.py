@@ -143,13 +143,17 @@ def test_rows_that_a_tap_does_not_reach(name, dtype, isa):
     wanted = convt.conv_transpose(data, filter, bias, backend="reference", **keywords)
     with using_isa(isa):
         op = convt.ConvTranspose(filter, bias, algorithm="direct", backend="native", **keywords)
-        before = _config.get_num_threads()
-        try:
-            for threads in (1, 2):
-                convt.set_num_threads(threads)
-                np.testing.assert_array_equal(op(data).astype(np.float64), wanted.astype(np.float64))
-        finally:
-            convt.set_num_threads(before)
+        assert_on_any_threads(op, data, wanted)
+
+
+def assert_on_any_threads(op, data, wanted):
+    before = _config.get_num_threads()
+    try:
+        for threads in (1, 2):
+            convt.set_num_threads(threads)
+            np.testing.assert_array_equal(op(data).astype(np.float64), wanted.astype(np.float64))
+    finally:
+        convt.set_num_threads(before)
 
 
 @pytest.mark.parametrize("place", ["data", "filter"])
@@ -219,13 +223,7 @@ def test_several_taps_where_they_lie(name, view, dtype, isa):
     wanted = convt.conv_transpose(data, filter, backend="reference", **keywords)
     with using_isa(isa):
         op = convt.ConvTranspose(filter, algorithm="direct", **keywords)
-        before = _config.get_num_threads()
-        try:
-            for threads in (1, 2):
-                convt.set_num_threads(threads)
-                np.testing.assert_array_equal(op(data).astype(np.float64), wanted.astype(np.float64))
-        finally:
-            convt.set_num_threads(before)
+        assert_on_any_threads(op, data, wanted)
 
 
 @pytest.mark.parametrize("name", WINDOWS)
