@@ -129,30 +129,33 @@ cdef extern from "convt_kernels.h" nogil:
         const void *scale
     ctypedef struct convt_kernels:
         int mr[3]
-        int nr, vl, kstep, s_size, e_size, t_size, direct_store, reach
+        int nr, vl, kstep, grain, pace, lda, parts, s_size, e_size, t_size, direct_store, reach
         void (*tile)(int mr, const convt_tile *tile) noexcept nogil
         void (*stream)(void *dst, const void *src, size_t bytes) noexcept nogil
         void (*fence)() noexcept nogil
+        void (*enter)() noexcept nogil
+        void (*leave)() noexcept nogil
         void (*depthwise)(const convt_dw *run) noexcept nogil
         void (*wino_in)(int ny, int nx, const convt_wino_in *tile) noexcept nogil
         void (*wino_out)(int kind_y, int kind_x, const convt_wino_out *tile) noexcept nogil
         int (*wino_filter)(const convt_wino_filter *panel) noexcept nogil
-        void (*pack)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
+        int (*pack)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
+                    int padded) noexcept nogil
+        int (*widen)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
                      int padded) noexcept nogil
-        void (*widen)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
-                      int padded) noexcept nogil
         void (*gather)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, const int64_t *map, int rows, int cols,
                        int room) noexcept nogil
         void (*overlap)(const convt_overlap *o) noexcept nogil
         void (*overlap_across)(const convt_overlap *o) noexcept nogil
         int (*finite)(const void *p, size_t bytes) noexcept nogil
-        void (*pack_b)(void *dst, int k0, int n0, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
-                       int nb) noexcept nogil
+        int (*pack_b)(void *dst, int k0, int n0, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
+                      int nb) noexcept nogil
         void (*store)(void **rows, Py_ssize_t cs, const void *src, Py_ssize_t ld, int mr, int cols,
                       const convt_act *act) noexcept nogil
     ctypedef struct convt_isa:
         const char *name
         const convt_kernels *set
+        const convt_kernels *matrix
         double (*peak)(int dtype, double seconds) noexcept nogil
     void convt_prefetch_row(const char *row, Py_ssize_t bytes)
     int convt_isa_count()
@@ -186,7 +189,7 @@ cdef extern from *:
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
 _ACTIVATIONS = {"none": 0, "clip": 1, "relu": 1, "leaky_relu": 2, "tanh": 3, "sigmoid": 4, "gelu": 5, "swish": 6}
 
-KC, LDA, ACROSS = CONVT_KC, CONVT_LDA, CONVT_ACROSS
+KC, ACROSS = CONVT_KC, CONVT_ACROSS
 STREAM_BYTES = 1 << 24  # outputs beyond this bypass the caches
 SMALL_FLOPS = 250_000  # below this a second thread costs more than it gains
 BRIEF_FLOPS = 50_000_000  # below this a thread does its tasks in less time than it may have to wait for others' weights
@@ -245,11 +248,18 @@ def isa():
     return _isa.name.decode()
 
 
-def kernel_info(str dtype):
-    """Tile and vector sizes of the kernels in use for a dtype."""
-    cdef const convt_kernels *k = &_isa.set[_DTYPES.index(dtype)]
+cdef const convt_kernels *_kernels(str dtype, bint matrix):
+    cdef int index = _DTYPES.index(dtype)
+    return &_isa.matrix[index] if matrix else &_isa.set[index]
+
+
+def kernel_info(str dtype, bint matrix=False):
+    """Tile and vector sizes of the kernels in use for a dtype, those of the matrix unit if it is that: None without one."""
+    cdef const convt_kernels *k = _kernels(dtype, matrix)
+    if k.tile == NULL:
+        return None
     sizes = {"mr": [k.mr[i] for i in range(3)], "nr": k.nr, "vl": k.vl, "kstep": k.kstep, "e_size": k.e_size, "t_size": k.t_size}
-    return {**sizes, "reach": k.reach if k.direct_store else 0}
+    return {**sizes, "grain": k.grain, "lda": k.lda, "parts": k.parts, "reach": k.reach if k.direct_store else 0}
 
 
 def fma_peak(str dtype, int threads, double seconds):
@@ -448,7 +458,7 @@ cdef class Deal:
 cdef class Plan:
     """What both algorithms share: kernels, sizes, strides, activation, workspace, the way to run."""
     cdef readonly str algorithm, isa
-    cdef readonly str backend
+    cdef readonly str backend, tile
     cdef const convt_kernels *k
     cdef PackRecipe recipe
     cdef convt_act act, none
@@ -479,6 +489,7 @@ cdef class Plan:
         self.recipe = recipe
         self.k = recipe.k
         self.isa = recipe.isa.name.decode()
+        self.tile = f"{self.k.mr[self.k.nr // self.k.vl]}x{self.k.nr}"
         name, a, b = problem.activation
         self.act.code, self.act.a, self.act.b = _ACTIVATIONS[name], a, b
         if name == "relu":
@@ -597,14 +608,22 @@ cdef class Plan:
             if not _pool_used:
                 _note_pool()
             with nogil, parallel(num_threads=threads):
+                if self.k.enter != NULL:
+                    self.k.enter()
                 if self.even or self.brief:
                     self.run_shares(threadid(), convt_team_size(), &call, ws.data + threadid() * per_thread)
                 else:
                     for t in prange(tasks, schedule="dynamic", chunksize=call.grab):
                         self.run_task(t, &call, ws.data + threadid() * per_thread)
+                if self.k.leave != NULL:
+                    self.k.leave()
         else:
             with nogil:
+                if self.k.enter != NULL:
+                    self.k.enter()
                 self.run_shares(0, 1, &call, ws.data)
+                if self.k.leave != NULL:
+                    self.k.leave()
         return not refused
 
 

@@ -34,8 +34,8 @@ cdef class DirectPlan(Plan):
     cdef object structures
     cdef int64_t max_block, max_chunks, max_packed, max_reached, max_sparse, max_sums
 
-    def __init__(self, problem, PackRecipe recipe, in_strides, out_strides, hole, classes):
-        self.algorithm = "direct"
+    def __init__(self, str name, problem, PackRecipe recipe, in_strides, out_strides, hole, classes):
+        self.algorithm = name
         self._common(problem, recipe, in_strides, out_strides, hole)
         self.nclasses = len(classes)
         self.structures = np.zeros(max(1, self.nclasses) * sizeof(DirectClass), np.uint8)
@@ -82,7 +82,8 @@ cdef class DirectPlan(Plan):
         """Sets ``run`` and ``lda``: the GEMM takes rows of adjacent channels, in whole steps of depth and of the panels' type."""
         cdef int64_t ax, count, stride
         c.run = c.lda = 0
-        if c.ntaps * self.ci == 0 or c.sparse or self.in_c != 1 or self.k.s_size != self.k.e_size or self.ci % self.k.kstep:
+        if c.ntaps * self.ci == 0 or c.sparse or self.in_c != 1 or self.k.parts or self.k.s_size != self.k.e_size or (
+                self.ci % self.k.kstep):
             return
         c.run = 1
         for ax in range(self.nd - 1, -2, -1):
@@ -135,7 +136,7 @@ cdef class DirectPlan(Plan):
         return straight
 
     cdef size_t _bytes(self):
-        cdef size_t n = _round64(self.max_packed * CONVT_LDA * self.k.e_size)  # A
+        cdef size_t n = _round64((self.max_packed + self.k.grain) * self.k.lda * self.k.e_size)  # A
         n += _round64(self.max_chunks * sizeof(char *))  # where the rows lie that are not packed
         n += 2 * _round64(self.max_block * sizeof(void *))  # where each row goes in the output, and in the sums
         n += _round64(self.max_reached * sizeof(void *))  # and those in the sums that a chunk reaches
@@ -146,14 +147,21 @@ cdef class DirectPlan(Plan):
         n += _round64(self.max_sums * self.max_block * self.k.nr * self.k.t_size)  # sums between depth chunks
         return n
 
+    cdef int64_t cut(self, int64_t rows, int64_t n, int64_t parts) noexcept nogil:
+        """Where the n-th of so many equal parts of some rows ends: in whole grains, but for the last."""
+        cdef int64_t grain = self.k.grain
+        return min(rows, (n * rows // parts + grain - 1) // grain * grain)
+
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
+        if call.refused[0]:  # what another task found makes this one's work useless
+            return
         cdef const convt_kernels *k = self.k
         cdef DirectClass *c
         cdef int64_t group, m0, m, p0, p1
         self.place(task, &c, &group, &m0, &m, &p0, &p1)
 
         cdef char *a = ws
-        ws += _round64(self.max_packed * CONVT_LDA * k.e_size)
+        ws += _round64((self.max_packed + k.grain) * k.lda * k.e_size)
         cdef char **found = <char **>ws
         ws += _round64(self.max_chunks * sizeof(char *))
         cdef void **to = <void **>ws
@@ -179,7 +187,7 @@ cdef class DirectPlan(Plan):
         cdef bint straight = self.find_rows(c, m0, m, src, found)
         cdef bint edges = self.locate(c, m0, m, dst, to, coords, edge, straight)
 
-        cdef int64_t stride_a = c.block * CONVT_LDA * k.e_size, stride_sums = self.max_block * k.nr
+        cdef int64_t stride_a = c.block * k.lda * k.e_size, stride_sums = self.max_block * k.nr
         cdef int64_t start, end, chunk, n, p, strips, strip, s0, s1, s2, tiles, i, r0, r1, r, part, steps, asking, following
         cdef const char *next_b
         cdef int64_t *ch
@@ -214,12 +222,13 @@ cdef class DirectPlan(Plan):
                 if found[chunk] != NULL:
                     continue
                 if c.sparse and 0 < chunk < c.nchunks - 1:
-                    heights[i] = self.pack_rows(c, ch[0], ch[1], m0, m, coords, src, a + i * stride_a, lines, reached + i * c.block)
+                    heights[i] = self.pack_rows(c, ch[0], ch[1], m0, m, coords, src, a + i * stride_a, lines, reached + i * c.block,
+                                                 call.refused)
                 else:
-                    self.pack_rows(c, ch[0], ch[1], m0, m, coords, src, a + i * stride_a, NULL, NULL)
+                    self.pack_rows(c, ch[0], ch[1], m0, m, coords, src, a + i * stride_a, NULL, NULL, call.refused)
             s1 = 0
             for strip in range(strips):
-                s0, s1 = s1, (strip + 1) * m // strips
+                s0, s1 = s1, self.cut(m, strip + 1, strips)
                 for n in range(p0, p1):
                     p = p0 + p1 - 1 - n if call.back else n
                     panel = c.panels + 5 * p
@@ -230,10 +239,10 @@ cdef class DirectPlan(Plan):
                         ch = c.chunks + 3 * chunk
                         rows, t.lda = found[chunk], c.lda
                         if rows == NULL:
-                            rows, t.lda = a + (chunk - start) * stride_a, CONVT_LDA
+                            rows, t.lda = a + (chunk - start) * stride_a, k.lda
                         t.kc = <int>ch[1]
                         t.b = weights + (p * k.nr * c.pack.depth + ch[2] * t.nv * k.vl) * k.e_size
-                        steps = t.kc // (2 * k.kstep)
+                        steps = t.kc // k.pace
                         asking = (t.kc * t.nv * k.vl * k.e_size + 64 * steps - 1) // (64 * steps) if far and steps else 0
                         # What is multiplied next: the panel's next chunk, or the next panel's first one.
                         following, i = p, chunk + 1
@@ -246,7 +255,7 @@ cdef class DirectPlan(Plan):
                         tiles = (s2 - s0 + k.mr[t.nv] - 1) // k.mr[t.nv]
                         r1 = s0
                         for i in range(tiles):
-                            r0, r1 = r1, s2 if i == tiles - 1 else s0 + (i + 1) * (s2 - s0) // tiles
+                            r0, r1 = r1, s0 + self.cut(s2 - s0, i + 1, tiles)
                             t.a = rows + r0 * t.lda * k.e_size
                             if i < asking:
                                 t.ahead, t.ahead_step = next_b + i * 64 * steps, 64
@@ -305,7 +314,7 @@ cdef class DirectPlan(Plan):
         cdef int64_t group, m0, m, p0, p1, ax, x = self.nd - 1, j, steps, tile
         self.place(task, &c, &group, &m0, &m, &p0, &p1)
         tile = self.k.mr[self.k.nr // self.k.vl]
-        steps = max(1, (p1 - p0) * ((m + tile - 1) // tile) * c.pack.depth // (2 * self.k.kstep))
+        steps = max(1, (p1 - p0) * ((m + tile - 1) // tile) * c.pack.depth // self.k.pace)
         if c.pack.group_weights > FAR_BYTES:
             steps = (steps + 1) // 2
         if call.back:
@@ -377,7 +386,7 @@ cdef class DirectPlan(Plan):
         return edges
 
     cdef int64_t pack_rows(self, DirectClass *c, int64_t k0, int64_t kc, int64_t m0, int64_t m, int64_t *coords,
-                           char *src, char *a, void **lines, void **reached) noexcept nogil:
+                           char *src, char *a, void **lines, void **reached, char *refused) noexcept nogil:
         """Gather a depth chunk of the block's rows: run by run along x, tap by tap, or several at once that lie side by side.
 
         With ``reached`` the chunk has a single tap: rows that it does not reach are left out, and ``reached`` gets the
@@ -423,15 +432,15 @@ cdef class DirectPlan(Plan):
                     n += 1
                     last = min(n * ci_p, first + k0 + kc - depth)
                     cols = last - first
-                to = a + ((row + lo if reached == NULL else kept) * CONVT_LDA + depth - k0) * k.e_size
-                if hi > lo:
-                    k.pack(to, CONVT_LDA, src + (at + (i + lo) * self.in_stride.p[x]) * k.s_size, self.in_stride.p[x],
-                           self.in_c, <int>(hi - lo), <int>cols, <int>(last - first))
+                to = a + ((row + lo if reached == NULL else kept) * k.lda + depth - k0) * k.e_size
+                if hi > lo and not k.pack(to, k.lda, src + (at + (i + lo) * self.in_stride.p[x]) * k.s_size,
+                                          self.in_stride.p[x], self.in_c, <int>(hi - lo), <int>cols, <int>(last - first)):
+                    refused[0] = 1
                 if reached == NULL:
                     for r in range(-lo, 0):
-                        memset(to + r * CONVT_LDA * k.e_size, 0, (last - first) * k.e_size)
+                        memset(to + r * k.lda * k.e_size, 0, (last - first) * k.e_size)
                     for r in range(hi - lo, run - lo):
-                        memset(to + r * CONVT_LDA * k.e_size, 0, (last - first) * k.e_size)
+                        memset(to + r * k.lda * k.e_size, 0, (last - first) * k.e_size)
                 else:
                     for r in range(lo, hi):
                         reached[kept] = lines[row + r]

@@ -62,9 +62,10 @@ cdef class PackRecipe:
     cdef int64_t kernel_x, stride_x, repeats, terms  # of the last axis; how often a row of lanes holds the channels; rows
     cdef size_t mask  # where the mask of the last of these rows is; 0 where it is whole
 
-    def __init__(self, str dtype, filter, bias, classes, int64_t bias_phases=0, int64_t slab=0, cell=(1, 1), transforms=None):
+    def __init__(self, str dtype, filter, bias, classes, int64_t bias_phases=0, int64_t slab=0, cell=(1, 1), transforms=None,
+                 bint matrix=False):
         self.isa = _isa
-        self.k = &self.isa.set[_DTYPES.index(dtype)]
+        self.k = _kernels(dtype, matrix)
         cdef const convt_kernels *k = self.k
         cdef int64_t item = k.s_size
         cdef PackClass *c
@@ -114,6 +115,7 @@ cdef class PackRecipe:
             self.weight_bytes += _round64(self.groups * c.group_weights)
             self.bias_bytes += self.groups * c.group_bias
             c.share = STAGED * max(1, PACK_JOB_BYTES * self.ci_p // max(1, STAGED * c.depth * k.nr * k.e_size))
+            c.share = (c.share + k.kstep - 1) // k.kstep * k.kstep
             c.shares = max(1, (self.ci + c.share - 1) // c.share)
             c.first_job, c.njobs = self.jobs, self.groups * (c.nphases if slab else c.npanels * c.shares)
             self.jobs += c.njobs
@@ -211,14 +213,15 @@ cdef class PackRecipe:
         while column < end:
             count = self.piece(c, column, end, src, &from_, &taps)
             for t in range(0 if c.npoints else c.ntaps):
-                k.pack_b(dst, <int>(t * self.ci_p + low), <int>(column % k.nr), from_ + taps[t] + low * self.si * k.s_size,
-                         self.si, c.step, <int>(high - low), <int>count, <int>width)
+                wrong |= not k.pack_b(dst, <int>(t * self.ci_p + low), <int>(column % k.nr),
+                                      from_ + taps[t] + low * self.si * k.s_size, self.si, c.step, <int>(high - low),
+                                      <int>count, <int>width)
             if bsrc != NULL and not self.bias_phases and low == 0:
                 k.widen(bdst + column % k.nr * k.t_size, 0,
                         bsrc + (g * self.co + column % self.co) * self.bias_stride * k.s_size, 0,
                         self.bias_stride if self.co > 1 else 0, 1, <int>count, <int>count)
             column += count
-        for t in range(0 if c.npoints else c.ntaps):
+        for t in range(0 if c.npoints or k.parts else c.ntaps):
             wrong |= not self.packed_finite(dst + (t * self.ci_p + low) * row, (last - low) * row)
         return wrong
 

@@ -46,8 +46,7 @@ cdef class WinogradPlan(DirectPlan):
     cdef size_t rows_size, sums_size
 
     def __init__(self, str name, problem, PackRecipe recipe, in_strides, out_strides, hole, direct, classes):
-        DirectPlan.__init__(self, problem, recipe, in_strides, out_strides, hole, direct)
-        self.algorithm = name
+        DirectPlan.__init__(self, name, problem, recipe, in_strides, out_strides, hole, direct)
         cdef const convt_kernels *k = self.k
         cdef WinogradClass *c
         cdef int64_t task = self.tasks, ax, sums

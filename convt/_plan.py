@@ -13,11 +13,11 @@ import numpy as np
 
 from . import _activation, _config, _core, _onednn, _reference, _tune
 from ._errors import BackendUnavailableError
-from ._plans import depthwise, direct, onednn, scatter, winograd, winograd6
+from ._plans import depthwise, direct, matrix, onednn, scatter, winograd, winograd6
 from ._problem import ITEMSIZE, NUMPY_DTYPE
 
 ALGORITHMS = {
-    "direct": direct, "winograd": winograd, "winograd6": winograd6, "scatter": scatter, "depthwise": depthwise,
+    "direct": direct, "matrix": matrix, "winograd": winograd, "winograd6": winograd6, "scatter": scatter, "depthwise": depthwise,
 }  # fmt: skip
 BY_NAME = {"winograd6"}  # never "auto", as less exact
 _MODULES = {**ALGORITHMS, "onednn": onednn}
@@ -163,7 +163,6 @@ class Operator:
         plan, key = self.contiguous(problem)
         packed = self.packed(key)
         threads = plan.threads(_config.get_num_threads())
-        info = _core.kernel_info(problem.dtype)
         native = plan.backend == "native"
         note = "" if packed.finite else "NaN or Inf in the filter: borders computed apart"
         if self._attributes.backend == "tune":
@@ -172,7 +171,7 @@ class Operator:
             backend=plan.backend,
             algorithm=plan.algorithm,
             isa=plan.isa,
-            tile=f"{info['mr'][info['nr'] // info['vl']]}x{info['nr']}" if native else "",
+            tile=plan.tile if native else "",
             threads=threads,
             tasks=plan.tasks,
             workspace_bytes=threads * plan.workspace,

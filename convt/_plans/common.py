@@ -36,6 +36,10 @@ def tile_cost(rows, columns, depth, info, chain=_core.KC):
     (The unit of all costs; in use such a cycle takes about 1.4 real ones.)"""
     nr, vl = info["nr"], info["vl"]
     steps, calls = depth / info["kstep"], max(1, -(-depth // chain))
+    if info["parts"]:
+        blocks = -(-rows // info["grain"]) * -(-columns // vl)
+        products = info["parts"] * (info["parts"] + 1) // 2
+        return blocks * (-(-depth // info["kstep"]) * products * 15.4 + calls * 120)
     full, rest = divmod(columns, nr)
     cost = 0.0
     for count, vectors in ((full, nr // vl), (1 if rest else 0, -(-rest // vl))):

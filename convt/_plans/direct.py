@@ -16,7 +16,7 @@ from . import common
 
 LIMIT = None
 
-_MAX_BLOCK = 140  # rows of a task, 10 tiles of 14: a depth chunk of its input then takes about 150 KiB of L2
+_MOST_ROWS = 140, 320  # of a task, for vectors (10 tiles of 14) and matrices: a depth chunk of its input is 150, 540 KiB of L2
 _LEAST_DEPTH = 96  # in-channels that a chunk should have
 _MOST_SHARE = 0.92  # of rows times taps not zeros, that leaving the zeros out pays
 _L1_BYTES = 40 << 10  # beside a panel
@@ -24,18 +24,24 @@ _MAX_INPUT = 640 << 10  # bytes of L2 for depth chunks packed at once, so that o
 
 
 def cost(problem):
-    return _choice(problem, True, _core.isa())[0]
+    return _choice(problem, True, False, _core.isa())[0]
 
 
-def recipe(attributes, filter, bias, key):
-    return _core.PackRecipe(attributes.dtype, filter, bias, common.pack_classes(attributes, key[1]))
+def recipe(attributes, filter, bias, key, matrix=False):
+    return _core.PackRecipe(attributes.dtype, filter, bias, common.pack_classes(attributes, key[1]), matrix=matrix)
 
 
 def make(problem, recipe, packed, in_strides, out_strides):
-    info = _core.kernel_info(problem.dtype)
-    total, merge, groups, classes = _choice(problem, True, _core.isa())
-    if not packed(("direct", merge)).finite:
-        total, merge, groups, classes = _choice(problem, False, _core.isa())
+    key = ("direct", _choice(problem, True, False, _core.isa())[1])
+    if packed(key).finite:
+        return planned(problem, recipe, in_strides, out_strides)
+    return planned(problem, recipe, in_strides, out_strides, finite=False)
+
+
+def planned(problem, recipe, in_strides, out_strides, name="direct", finite=True, matrix=False):
+    """The plan of `direct`, for vectors or for the matrix unit."""
+    info = _core.kernel_info(problem.dtype, matrix)
+    total, merge, groups, classes = _choice(problem, finite, matrix, _core.isa())
     item = ITEMSIZE[problem.dtype]
     out_elements = [s // item for s in out_strides]
     index = common.pack_index(groups)
@@ -44,8 +50,8 @@ def make(problem, recipe, packed, in_strides, out_strides):
     if problem.batch * problem.co == 0:
         combos = []
     specs = tables(problem, groups, combos, index, out_elements, total, info)
-    key = ("direct", merge)
-    return _core.DirectPlan(problem, recipe(key), in_strides, out_strides, hole, specs), key
+    key = (name, merge)
+    return _core.DirectPlan(name, problem, recipe(key), in_strides, out_strides, hole, specs), key
 
 
 def tables(problem, groups, combos, index, out_elements, total, info):
@@ -96,9 +102,9 @@ def _share(problem, combo):
 
 
 @functools.lru_cache(maxsize=256)
-def _choice(problem, finite, isa):
+def _choice(problem, finite, matrix, isa):
     """The cheapest way to cut: (cost, merge, groups, classes)."""
-    info = _core.kernel_info(problem.dtype)
+    info = _core.kernel_info(problem.dtype, matrix)
     best = None
     for merge, split in _cuts(problem, finite):
         groups, classes = common.axes(problem, merge, split)
@@ -120,7 +126,7 @@ def _work(problem, combo, rows, columns, info):
     """Cycles of some rows and columns of a class: tiles, rows packed before, outputs stored piece by piece after."""
     taps = math.prod(c.tap_range[1] - c.tap_range[0] for c in combo)
     depth = taps * problem.ci
-    bytes = common.padded(columns, info) * depth * info["e_size"] * -(-rows // _MAX_BLOCK)
+    bytes = common.padded(columns, info) * depth * info["e_size"] * -(-rows // _highest(info))
     share = _share(problem, combo) if _sparse(problem, combo) else 1.0
     total = common.filter_bytes(problem, info, columns)
     window, packed = _reading(problem, combo, info)
@@ -128,7 +134,9 @@ def _work(problem, combo, rows, columns, info):
     multiply = common.fed(common.tile_cost(rows, columns, depth * share, info, chain), bytes, total)
     whole, rest = divmod(problem.ci, info["vl"])
     row = 8 * whole + 1.5 * rest if problem.planar else 6 * (whole + (rest > 0))
-    runs = rows / max(1, min(combo[-1].count, _MAX_BLOCK))
+    if info["parts"]:
+        row = row + 6 * (whole + (rest > 0))
+    runs = rows / max(1, min(combo[-1].count, _highest(info)))
     pack = packed * taps * (rows * share * row + runs * 40)
     edges = _edges(combo, info)
     store = 11 * (1 - edges) * common.pieces(combo, problem, columns, info)
@@ -151,12 +159,12 @@ def _reading(problem, combo, info):
     """How the GEMM comes by its rows: (taps that a depth chunk keeps to, as they follow each other in memory, or 0; the share
     of rows times taps that is packed). What is not packed is read in place, if data is contiguous."""
     taps, ci = math.prod(len(c.first_in) for c in combo), problem.ci
-    same = ITEMSIZE[problem.dtype] == info["e_size"] and not problem.planar
+    same = ITEMSIZE[problem.dtype] == info["e_size"] and not info["parts"] and not problem.planar
     if not same or taps * ci == 0 or ci % info["kstep"] or _sparse(problem, combo):
         return 0, 1.0
     last = combo[-1].first_in
     follow = len(last) if problem.groups == 1 and all(b - a == 1 for a, b in itertools.pairwise(last)) else 1
-    bent, windows = _bent(problem, combo), taps // follow
+    bent, windows = _bent(problem, combo, info), taps // follow
     if bent == 1 or windows == 1:
         return 0, bent
     # A chunk beyond the end of a window has to be packed, more and shorter chunks take more calls.
@@ -169,10 +177,10 @@ def _reading(problem, combo, info):
     return 0, bent + (1 - bent) * crossing
 
 
-def _bent(problem, combo):
+def _bent(problem, combo, info):
     """The share of a class's rows in blocks that are not evenly spaced in a contiguous input, or have a tap outside."""
     rows = problem.batch * math.prod(c.count for c in combo)
-    block, share, inner, run = min(rows, _MAX_BLOCK), 0.0, 1, 0
+    block, share, inner, run = min(rows, _highest(info)), 0.0, 1, 0
     for c, size in zip(reversed(combo), reversed(problem.in_sizes), strict=True):
         ends = (c.first_in[0] < 0) + (c.first_in[-1] + c.count > size)
         share += ends * max(block, inner) / (inner * c.count)
@@ -199,7 +207,7 @@ def class_cost(problem, combo, info):
     """(cycles, the most tasks) of a class in all groups."""
     rows = problem.batch * math.prod(c.count for c in combo)
     columns = problem.co * math.prod(len(c.first_out) for c in combo)
-    tasks = max(1, rows // _HEIGHTS[0]) * max(1, -(-columns // info["nr"]))
+    tasks = max(1, rows // _LOWEST) * max(1, -(-columns // info["nr"]))
     return _work(problem, combo, rows, columns, info) * problem.groups, tasks * problem.groups
 
 
@@ -212,7 +220,11 @@ def memory_cost(problem):
 _SHARES = (4, 5, 6, 8, 10, 12)  # tasks of a thread, at least: few are cheaper, many even out
 _FEW = (3, 2, 1)  # where they are so much cheaper that it shows: small problems, whose tasks would pack the same inputs
 _SHOWS = 0.98
-_HEIGHTS = (28, _MAX_BLOCK)  # the least rows of a task: low blocks spread the packing of inputs, high ones share weights
+_LOWEST = 28  # rows of a task: low blocks spread the packing of inputs, high ones share weights
+
+
+def _highest(info):
+    return _MOST_ROWS[info["parts"] > 0]
 
 
 @dataclass(frozen=True)
@@ -230,7 +242,7 @@ def splits(problem, combos, chunks, total, info, threads):
     """When the last thread is done, and a `_Split` for each class: of a few ways to cut them all, the one that ends first."""
     best = None
     work = functools.cache(lambda n, rows, columns: _work(problem, combos[n], rows, columns, info))
-    for share, height in itertools.product(_SHARES + _FEW, _HEIGHTS):
+    for share, height in itertools.product(_SHARES + _FEW, (_LOWEST, _highest(info))):
         target = total / (share * threads)
         found = [
             _split(problem, combo, chunks[n], target, height, info, functools.partial(work, n))
@@ -255,7 +267,8 @@ def _split(problem, combo, chunks, target, height, info, work):
     most = _most_rows(problem, combo, info)
     block = max(min(most, -(-rows // pieces)), min(rows, height, most))
     blocks = -(-rows // block)
-    block = -(-rows // blocks)
+    tile = info["mr"][-1] if info["parts"] else 1  # of a matrix all rows are multiplied
+    block = -(-rows // (blocks * tile)) * tile
     blocks = -(-rows // block)
     panel_block = -(-npanels // max(1, min(npanels, pieces // blocks)))
     if chunks > _span(block, info):
@@ -267,12 +280,13 @@ def _split(problem, combo, chunks, target, height, info, work):
 def _most_rows(problem, combo, info):
     """The most rows of a task: as many as stay in L1 with the lines of the output that they write, if those are enough."""
     near = _L1_BYTES // (problem.ci * math.prod(len(c.first_in) for c in combo) * info["e_size"] + 192)
-    return near if _MAX_BLOCK > near > _MAX_BLOCK // 2 else _MAX_BLOCK
+    highest = _highest(info)
+    return near if highest > near > highest // 2 else highest
 
 
 def _span(block, info):
     """How many depth chunks of a block's input are packed at once."""
-    return max(1, _MAX_INPUT // (block * _core.LDA * info["e_size"]))
+    return max(1, _MAX_INPUT // (block * info["lda"] * info["e_size"]))
 
 
 def _class(problem, combo, pack, out_elements, info, chunks, split):

@@ -34,7 +34,7 @@ INLINE void FN(widen_block)(const int full, T *to, ptrdiff_t ld, const S *from, 
             V_(store)(to + i * ld, v[i]);
 }
 
-static void FN(widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols,
+static int FN(widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols,
                       int cols_padded)
 {
     int whole = 0; /* columns done in blocks */
@@ -71,6 +71,7 @@ static void FN(widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, pt
         for (c = cols; c < cols_padded; c++)
             to[c] = 0;
     }
+    return 1;
 }
 
 /* One vector of `gather`, or what there is of it: n lanes, whole vectors of which may be stored. */
@@ -298,9 +299,9 @@ static void FN(overlap_across)(const convt_overlap *o)
     }
 }
 
-static __attribute__((unused)) void FN(pack_b)(void *dst, int k0, int n0, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int nb)
+static __attribute__((unused)) int FN(pack_b)(void *dst, int k0, int n0, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int nb)
 {
-    FN(widen)((T *)dst + (ptrdiff_t)k0 * nb + n0, nb, src, rs, cs, rows, cols, cols);
+    return FN(widen)((T *)dst + (ptrdiff_t)k0 * nb + n0, nb, src, rs, cs, rows, cols, cols);
 }
 
 static void FN(store)(void *const *rows, ptrdiff_t cs, const void *src, ptrdiff_t ld, int mr, int cols, const convt_act *act)

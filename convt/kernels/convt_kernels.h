@@ -4,10 +4,12 @@
  * what sums are kept in (T):
  *     float32: S = E = T = float     float64: S = E = T = double
  *     float16: S = f16, E = T = float    bfloat16: S = bf16, E = T = float, or E = bf16 where there is a dot product
+ * and on a matrix unit, where there is one: T = float, E = three parts of a float, two of a float16, one of a bfloat16.
  *
- * Panels. The GEMM's A is `mr` rows of at most CONVT_KC elements E, CONVT_LDA apart where they were packed; B is kc rows of one
+ * Panels. The GEMM's A is `mr` rows of at most CONVT_KC elements E, `lda` apart where they were packed; B is kc rows of one
  * or two vectors (nb elements). Where kstep is 2 (dot product), B holds row pairs interleaved: element (k, n) at
- * ((k / 2) * nb + n) * 2 + k % 2, and kc is even.
+ * ((k / 2) * nb + n) * 2 + k % 2, and kc is even. On a matrix unit kstep is the depth of a multiplication; body_matrix.h
+ * says what panels look like.
  *
  * Strides are in elements and may be any sign. User memory needs only its elements' own alignment; panels and
  * accumulators are ours and 64-byte aligned. Kernels never read or write outside the m, n, counts they are given:
@@ -19,8 +21,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Depth of a panel, and the distance between packed rows of A: a cache line more, so that rows at the same depth fall into
- * different L1 sets. */
+/* Depth of a panel, and the distance between packed rows of A for vectors: a cache line more, so that rows at the same depth
+ * fall into different L1 sets. */
 #define CONVT_KC 256
 #define CONVT_LDA (CONVT_KC + 16)
 
@@ -45,7 +47,7 @@ typedef struct {
     int cols;              /* columns stored: more than nv - 1 vectors, at most nv */
     const convt_act *act;  /* NONE, CLIP or LEAKY; others are applied by `store` */
     int stream;            /* whole vectors may bypass the caches: every row is vector-aligned */
-    const char *ahead;     /* what is read after this tile: every two steps of depth a line of it is asked for, */
+    const char *ahead;     /* what is read after this tile: every `pace` of depth a line of it is asked for, */
     ptrdiff_t ahead_step;  /* and `ahead` moves on by this many bytes */
 } convt_tile;
 
@@ -136,7 +138,11 @@ typedef struct {
 typedef struct {
     int mr[3];             /* rows of a register tile, by vectors in a row of B */
     int nr, vl;            /* columns of a panel, and lanes of a vector of T */
-    int kstep;             /* 1, or 2 where B holds pairs */
+    int kstep;             /* what depths are a multiple of: 1, 2 where B holds pairs, a matrix's depth */
+    int grain;             /* rows that a tile reads at a time, even if it has fewer */
+    int pace;              /* depth for which a tile asks for a line of what is ahead */
+    int lda;               /* elements between packed rows */
+    int parts;             /* of an element, that a matrix unit multiplies; 0 for vectors */
     int s_size, e_size, t_size;
     int direct_store;      /* S = T: tiles may be stored straight into user memory */
     int reach;             /* how many adjacent elements `depthwise` picks the lanes of a vector from */
@@ -144,18 +150,21 @@ typedef struct {
     void (*tile)(int mr, const convt_tile *tile);
     void (*stream)(void *dst, const void *src, size_t bytes); /* a copy of T past the caches */
     void (*fence)(void);   /* makes streamed stores visible to other threads */
+    void (*enter)(void);   /* before a thread's first tile of a call, and after its last; or NULL */
+    void (*leave)(void);
     void (*depthwise)(const convt_dw *run);
     void (*wino_in)(int ny, int nx, const convt_wino_in *tile); /* points per axis: 1, 3, 4 or 6 */
     void (*wino_out)(int kind_y, int kind_x, const convt_wino_out *tile);
     int (*wino_filter)(const convt_wino_filter *panel); /* returns whether all that it wrote is finite */
-    /* dst[r][c] = src[r * rs + c * cs] converted to E, c < cols; zero for cols <= c < cols_padded. */
-    void (*pack)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int cols_padded);
+    /* dst[r][c] = src[r * rs + c * cs] converted to E, c < cols; zero for cols <= c < cols_padded. Returns whether E can hold
+     * them all, as does `pack_b`. */
+    int (*pack)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int cols_padded);
     /* dst[r][c] = src[r * rs + map[c]] as T, c < cols; what lies in cols <= c < room is free. */
     void (*gather)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, const int64_t *map, int rows, int cols, int room);
     /* `pack`, but into sums' type T. */
-    void (*widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int cols_padded);
+    int (*widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int cols_padded);
     /* B: element (k0 + r, n0 + c) of a panel of nb columns = src[r * rs + c * cs], r < rows, c < cols. */
-    void (*pack_b)(void *dst, int k0, int n0, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int nb);
+    int (*pack_b)(void *dst, int k0, int n0, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int nb);
     int (*finite)(const void *p, size_t bytes); /* no NaN, no Inf among S */
     void (*overlap)(const convt_overlap *o);
     /* `overlap` with col the other way round: pixel i of column c at col + c * ld + (i - i0); at most CONVT_ACROSS lanes.
@@ -170,6 +179,7 @@ enum { CONVT_F32, CONVT_F64, CONVT_F16, CONVT_BF16, CONVT_DTYPES };
 typedef struct {
     const char *name;
     convt_kernels set[CONVT_DTYPES];
+    convt_kernels matrix[CONVT_DTYPES]; /* for `direct` alone; without a tile where there is none */
     double (*peak)(int dtype, double seconds); /* measured FLOP/s of one thread's multiply-add units */
 } convt_isa;
 

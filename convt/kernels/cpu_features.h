@@ -11,6 +11,7 @@ enum {
     CPU_AVX512DQ = 1 << 5,
     CPU_AVX512VL = 1 << 6,
     CPU_AVX512_BF16 = 1 << 7,
+    CPU_AMX_BF16 = 1 << 8, /* with its registers, which this process has asked for */
 };
 
 /* Features that this CPU has and this operating system saves the registers of. */

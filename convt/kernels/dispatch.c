@@ -4,6 +4,10 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 static uint64_t xcr0(void)
 {
@@ -12,12 +16,24 @@ static uint64_t xcr0(void)
     return ((uint64_t)high << 32) | low;
 }
 
+/* Whether this process may use the registers of AMX, which Linux lends to those who ask. */
+static int may_use_tiles(void)
+{
+#if defined(__linux__) && defined(SYS_arch_prctl)
+    const int ask = 0x1023, tiles = 18; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA */
+    return syscall(SYS_arch_prctl, ask, tiles) == 0;
+#else
+    return 0;
+#endif
+}
+
 unsigned convt_cpu_features(void)
 {
     unsigned a, b, c, d, found = 0;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE))
         return 0;
-    const uint64_t ymm = 0x6, zmm = 0xe6; /* state the operating system saves: SSE and AVX; opmask and both ZMM halves */
+    /* State the operating system saves: SSE and AVX; opmask and both ZMM halves; AMX's shapes and matrices. */
+    const uint64_t ymm = 0x6, zmm = 0xe6, tiles = 0x60000;
     const uint64_t saved = xcr0();
     if ((saved & ymm) != ymm)
         return 0;
@@ -26,9 +42,11 @@ unsigned convt_cpu_features(void)
     if (c & bit_F16C)
         found |= CPU_F16C;
     if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
-        const unsigned subleaves = a;
+        const unsigned subleaves = a, amx = 1u << 24 | 1u << 22; /* AMX-TILE, AMX-BF16 */
         if (b & bit_AVX2)
             found |= CPU_AVX2;
+        if ((d & amx) == amx && (saved & tiles) == tiles && may_use_tiles())
+            found |= CPU_AMX_BF16;
         if ((saved & zmm) == zmm) {
             if (b & bit_AVX512F)
                 found |= CPU_AVX512F;

@@ -1,0 +1,238 @@
+/* The GEMM on a matrix unit that multiplies bfloat16 and sums in float, for elements of type S. The includer defines
+ *   S, S_LOAD, S_LOADN, FN(name) as for body_memory.h, whose `widen` it uses; T is float
+ *   PARTS   bfloat16 parts of an element: 3 hold a float (8 bits each), 2 a float16, 1 a bfloat16
+ *
+ * A product of sums of parts is the sum of the parts' products. Those that can matter are made, i + j < PARTS: with three
+ * parts six, what is left out is below 2^-24 of a product, as the first part is rounded and what remains has any sign.
+ * That holds where no part and no product becomes so small that the unit, which knows no subnormal numbers, takes it for
+ * zero, and nothing is infinite: packing says if all is in range.
+ *
+ * Panels. Depth goes in groups of MATRIX_DEPTH, those of A and B in the same order: pairs of elements k and k + 16. A row of
+ * A has, group after group, its parts one after the other, 64 bytes each. Of B, a group has part after part, and of each
+ * its vectors of columns, as matrices.
+ */
+#define E_SIZE (2 * PARTS)
+#define LOW_A -64
+#define LOW_B -39
+#define HIGH 62
+
+/* The parts of two vectors of elements, in pairs, `apart` bytes from each other. */
+INLINE void FN(split)(char *to, ptrdiff_t apart, vf a, vf b, v_range *range)
+{
+    v_range_add(range, a);
+    v_range_add(range, b);
+#pragma GCC unroll 3
+    for (int part = 0; part < PARTS; part++) {
+        const int round = part == 0 && PARTS > 1;
+        const vf high_a = round ? vf_upper_rounded(a) : vf_upper(a), high_b = round ? vf_upper_rounded(b) : vf_upper(b);
+        vf_store((float *)(to + part * apart), vf_pairs(high_a, high_b));
+        a -= high_a;
+        b -= high_b;
+    }
+}
+
+static int FN(matrix_pack)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols,
+                           int cols_padded)
+{
+    float turned[MATRIX * MATRIX_DEPTH];
+    v_range range = v_range_none();
+    if (cs == 1) {
+        for (int r = 0; r < rows; r++) {
+            char *to = (char *)dst + r * ld * E_SIZE;
+            const S *from = (const S *)src + r * rs;
+            int k = 0;
+            for (; k + MATRIX_DEPTH <= cols; k += MATRIX_DEPTH)
+                FN(split)(to + k * E_SIZE, 64, S_LOAD(from + k), S_LOAD(from + k + VF), &range);
+            for (; k < cols_padded; k += MATRIX_DEPTH) {
+                const int n = cols - k;
+                const vf a = n <= 0 ? vf_set1(0) : n < VF ? S_LOADN(from + k, n) : S_LOAD(from + k);
+                const vf b = n <= VF ? vf_set1(0) : S_LOADN(from + k + VF, n - VF);
+                FN(split)(to + k * E_SIZE, 64, a, b, &range);
+            }
+        }
+        return v_range_within(&range, LOW_A, HIGH);
+    }
+    for (int r = 0; r < rows; r += MATRIX)
+        for (int k = 0; k < cols_padded; k += MATRIX_DEPTH) {
+            const int m = rows - r < MATRIX ? rows - r : MATRIX, n = cols - k < MATRIX_DEPTH ? cols - k : MATRIX_DEPTH;
+            FN(widen)(turned, MATRIX_DEPTH, (const S *)src + r * rs + k * cs, rs, cs, m, n > 0 ? n : 0, MATRIX_DEPTH);
+            for (int i = 0; i < m; i++)
+                FN(split)((char *)dst + (r + i) * ld * E_SIZE + k * E_SIZE, 64, vf_load(turned + i * MATRIX_DEPTH),
+                          vf_load(turned + i * MATRIX_DEPTH + VF), &range);
+        }
+    return v_range_within(&range, LOW_A, HIGH);
+}
+
+/* One element of a panel. */
+static int FN(matrix_pack_one)(char *dst, int k, int n, float x, int nb)
+{
+    char parts[PARTS * 64];
+    v_range range = v_range_none();
+    FN(split)(parts, 64, vf_set1(x), vf_set1(x), &range);
+    char *to = dst + (ptrdiff_t)k / MATRIX_DEPTH * MATRIX_DEPTH * nb * E_SIZE;
+    k %= MATRIX_DEPTH;
+    to += n / VF * 1024 + k % 16 * 64 + (n % VF * 2 + k / 16) * 2;
+    for (int part = 0; part < PARTS; part++)
+        memcpy(to + part * nb / VF * 1024, parts + part * 64, 2);
+    return v_range_within(&range, LOW_B, HIGH);
+}
+
+static int FN(matrix_pack_b)(void *dst, int k0, int n0, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int nb)
+{
+    float block[MATRIX_DEPTH * VF];
+    v_range range = v_range_none();
+    int fits = 1;
+    for (int k = 0, some; k < rows; k += some) {
+        some = MATRIX_DEPTH - (k0 + k) % MATRIX_DEPTH;
+        some = some < rows - k ? some : rows - k;
+        for (int n = 0, width; n < cols; n += width) {
+            width = VF - (n0 + n) % VF;
+            width = width < cols - n ? width : cols - n;
+            const S *from = (const S *)src + k * rs + n * cs;
+            FN(widen)(block, VF, from, rs, cs, some, width, VF);
+            if (some < MATRIX_DEPTH || width < VF) { /* others may have the rest */
+                for (int r = 0; r < some; r++)
+                    for (int c = 0; c < width; c++)
+                        fits &= FN(matrix_pack_one)(dst, k0 + k + r, n0 + n + c, block[r * VF + c], nb);
+                continue;
+            }
+            char *to = (char *)dst + (ptrdiff_t)(k0 + k) * nb * E_SIZE + (n0 + n) / VF * 1024;
+            for (int r = 0; r < MATRIX_DEPTH / 2; r++)
+                FN(split)(to + r * 64, nb / VF * 1024, vf_load(block + r * VF), vf_load(block + (r + 16) * VF), &range);
+        }
+    }
+    return fits && v_range_within(&range, LOW_B, HIGH);
+}
+
+/* Matrices 0 to 3 are the sums, [rows][columns]; 4 and 5 of A, 6 and 7 of B. */
+INLINE void FN(matrix_a)(const int high, const char *a, ptrdiff_t ld)
+{
+    MATRIX_LOAD(4, a, ld);
+    if (high)
+        MATRIX_LOAD(5, a + MATRIX * ld, ld);
+}
+INLINE void FN(matrix_b)(const int nv, const char *b)
+{
+    MATRIX_LOAD(6, b, 64);
+    if (nv > 1)
+        MATRIX_LOAD(7, b + 1024, 64);
+}
+INLINE void FN(matrix_multiply)(const int high, const int nv)
+{
+    MATRIX_MUL_ADD(0, 4, 6);
+    if (nv > 1)
+        MATRIX_MUL_ADD(1, 4, 7);
+    if (high)
+        MATRIX_MUL_ADD(2, 5, 6);
+    if (high && nv > 1)
+        MATRIX_MUL_ADD(3, 5, 7);
+}
+
+/* Asks for some lines of what comes next. */
+INLINE const char *FN(matrix_ask)(const char *ahead, ptrdiff_t step, const int lines)
+{
+#pragma GCC unroll 8
+    for (int i = 0; i < lines; i++, ahead += step)
+        __builtin_prefetch(ahead, 0, 2);
+    return ahead;
+}
+
+INLINE void FN(matrix_mn)(const int high, const int nv, int mr, const convt_tile *t)
+{
+    float sums[2 * MATRIX * TILE_NV * VF] __attribute__((aligned(64)));
+    const float *init = t->init;
+    const int biased = init && !t->init_ld;
+    /* A row of 0 bytes to the next one fills a matrix with the bias. */
+    static const float none[TILE_NV * VF] __attribute__((aligned(64))) = {0};
+    const float *first = biased ? init : none;
+    MATRIX_LOAD(0, first, 0);
+    if (nv > 1)
+        MATRIX_LOAD(1, first + VF, 0);
+    if (high)
+        MATRIX_LOAD(2, first, 0);
+    if (high && nv > 1)
+        MATRIX_LOAD(3, first + VF, 0);
+
+    const ptrdiff_t ld = t->lda * E_SIZE, part = nv * 1024;
+    const char *a = t->a, *b = t->b, *ahead = t->ahead;
+    float *const *rows = (float *const *)t->rows;
+    int asked = t->stream ? mr : 0;
+    for (int k = 0; k < t->kc; k += MATRIX_DEPTH, a += 64 * PARTS, b += part * PARTS) {
+        for (int end = asked + 16 < mr ? asked + 16 : mr; asked < end; asked++)
+            for (int v = 0; v < nv; v++)
+                __builtin_prefetch(rows[asked] + t->at + v * VF, 1);
+        FN(matrix_a)(high, a, ld);
+#if PARTS == 3
+        /* Small products first; each step changes one side. */
+        FN(matrix_b)(nv, b + 2 * part);
+        FN(matrix_multiply)(high, nv);
+        FN(matrix_b)(nv, b + part);
+        FN(matrix_multiply)(high, nv);
+        ahead = FN(matrix_ask)(ahead, t->ahead_step, 8);
+        FN(matrix_a)(high, a + 64, ld);
+        FN(matrix_multiply)(high, nv);
+        FN(matrix_b)(nv, b);
+        FN(matrix_multiply)(high, nv);
+        ahead = FN(matrix_ask)(ahead, t->ahead_step, 8);
+        FN(matrix_a)(high, a + 128, ld);
+        FN(matrix_multiply)(high, nv);
+        FN(matrix_a)(high, a, ld);
+#else
+        ahead = FN(matrix_ask)(ahead, t->ahead_step, 8);
+        ahead = FN(matrix_ask)(ahead, t->ahead_step, 8);
+#if PARTS == 2
+        FN(matrix_b)(nv, b + part);
+        FN(matrix_multiply)(high, nv);
+        FN(matrix_a)(high, a + 64, ld);
+        FN(matrix_b)(nv, b);
+        FN(matrix_multiply)(high, nv);
+        FN(matrix_a)(high, a, ld);
+#else
+        FN(matrix_b)(nv, b);
+#endif
+#endif
+        FN(matrix_multiply)(high, nv);
+    }
+    MATRIX_STORE(0, sums, nv * 64);
+    if (nv > 1)
+        MATRIX_STORE(1, sums + VF, nv * 64);
+    if (high)
+        MATRIX_STORE(2, sums + MATRIX * nv * VF, nv * 64);
+    if (high && nv > 1)
+        MATRIX_STORE(3, sums + MATRIX * nv * VF + VF, nv * 64);
+
+    const int rest = t->cols - (nv - 1) * VF;
+    for (int m = 0; m < mr; m++) {
+        float *row = rows[m] + t->at;
+        const float *before = init ? init + m * t->init_ld : row;
+#pragma GCC unroll 2
+        for (int v = 0; v < nv; v++) {
+            vf x = vf_load(sums + (m * nv + v) * VF);
+            if (!biased)
+                x += vf_load(before + v * VF);
+            if (t->act->code != CONVT_NONE)
+                x = vf_act_simple(x, t->act);
+            if (v == nv - 1 && rest < VF)
+                vf_storen(row + v * VF, x, rest);
+            else if (t->stream)
+                vf_stream(row + v * VF, x);
+            else
+                vf_store(row + v * VF, x);
+        }
+    }
+}
+
+static void FN(matrix_tile)(int mr, const convt_tile *t)
+{
+    CONVT_ASSERT(t->nv >= 1 && t->nv <= TILE_NV && mr >= 1 && mr <= 2 * MATRIX);
+    CONVT_ASSERT(t->kc >= 0 && t->kc <= CONVT_KC && t->kc % MATRIX_DEPTH == 0);
+    CONVT_ASSERT(t->cols > (t->nv - 1) * VF && t->cols <= t->nv * VF && t->act->code <= CONVT_LEAKY);
+    if (mr > MATRIX)
+        t->nv > 1 ? FN(matrix_mn)(1, 2, mr, t) : FN(matrix_mn)(1, 1, mr, t);
+    else
+        t->nv > 1 ? FN(matrix_mn)(0, 2, mr, t) : FN(matrix_mn)(0, 1, mr, t);
+}
+#undef E_SIZE
+#undef LOW_A
+#undef LOW_B
+#undef HIGH
