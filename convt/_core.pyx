@@ -129,7 +129,7 @@ cdef extern from "convt_kernels.h" nogil:
         const void *scale
     ctypedef struct convt_kernels:
         int mr[3]
-        int nr, vl, kstep, grain, pace, lda, parts, s_size, e_size, t_size, direct_store, reach
+        int nr, vl, kstep, grain, pace, kc, lda, parts, s_size, e_size, t_size, direct_store, reach
         void (*tile)(int mr, const convt_tile *tile) noexcept nogil
         void (*stream)(void *dst, const void *src, size_t bytes) noexcept nogil
         void (*fence)() noexcept nogil
@@ -193,7 +193,7 @@ KC, ACROSS = CONVT_KC, CONVT_ACROSS
 STREAM_BYTES = 1 << 24  # outputs beyond this bypass the caches
 SMALL_FLOPS = 250_000  # below this a second thread costs more than it gains
 BRIEF_FLOPS = 50_000_000  # below this a thread does its tasks in less time than it may have to wait for others' weights
-STAGE_BYTES = 3 << 24  # those of depthwise, which waits for memory alone and gains from what the last-level cache holds
+STAGE_BYTES = 3 << 24  # those of what waits for memory and gains from what the last-level cache holds: depthwise, matrices
 PARALLEL_PACK_BYTES = 1 << 18
 cdef enum:
     PACK_JOB_BYTES = 1 << 17  # of packed weights that a thread makes at a time
@@ -259,7 +259,7 @@ def kernel_info(str dtype, bint matrix=False):
     if k.tile == NULL:
         return None
     sizes = {"mr": [k.mr[i] for i in range(3)], "nr": k.nr, "vl": k.vl, "kstep": k.kstep, "e_size": k.e_size, "t_size": k.t_size}
-    return {**sizes, "grain": k.grain, "lda": k.lda, "parts": k.parts, "reach": k.reach if k.direct_store else 0}
+    return {**sizes, "grain": k.grain, "kc": k.kc, "lda": k.lda, "parts": k.parts, "reach": k.reach if k.direct_store else 0}
 
 
 def fma_peak(str dtype, int threads, double seconds):
@@ -509,7 +509,7 @@ cdef class Plan:
         bytes_out = int(np.prod(problem.out_shape)) * item
         aligned = all(s % vector == 0 for s in out_strides[:self.nd + 1])
         self.large = bytes_out > STAGE_BYTES
-        self.streamed = vector if bytes_out > STREAM_BYTES and aligned else 0
+        self.streamed = vector if bytes_out > (STAGE_BYTES if self.k.parts else STREAM_BYTES) and aligned else 0
 
     cdef _outer(self, axes):
         """Tables of the axes but the last: ``axes[ax][output]`` lists (tap, input index)."""

@@ -20,7 +20,7 @@ _MOST_ROWS = 140, 320  # of a task, for vectors (10 tiles of 14) and matrices: a
 _LEAST_DEPTH = 96  # in-channels that a chunk should have
 _MOST_SHARE = 0.92  # of rows times taps not zeros, that leaving the zeros out pays
 _L1_BYTES = 40 << 10  # beside a panel
-_MAX_INPUT = 640 << 10  # bytes of L2 for depth chunks packed at once, so that only one panel's sums wait between them
+_MAX_INPUT = 640 << 10, 1300 << 10  # bytes of L2 for depth chunks packed at once: only one panel's sums wait between them
 
 
 def cost(problem):
@@ -71,12 +71,12 @@ def _chunks(problem, combo, chosen, info):
     """The depth chunks of a class, each within a window of `_reading`; tap by tap if the class is `_sparse`, those that reach
     most rows at either end, where every row takes part."""
     ci_p = -(-problem.ci // info["kstep"]) * info["kstep"]
-    if not _sparse(problem, combo):
+    if not _sparse(problem, combo, info):
         window, _ = _reading(problem, combo, info)
         taps = 1 if window == 1 else len(chosen[-1].offsets)
-        return common.depth_chunks(combo, chosen, ci_p, info["kstep"], slab=taps * ci_p if window else 0)
+        return common.depth_chunks(combo, chosen, ci_p, info, slab=taps * ci_p if window else 0)
     reached = [math.prod(taps) for taps in itertools.product(*_reached(problem, combo))]
-    chunks = common.depth_chunks(combo, chosen, ci_p, info["kstep"], slab=ci_p)
+    chunks = common.depth_chunks(combo, chosen, ci_p, info, slab=ci_p)
     chunks.sort(key=lambda chunk: -reached[chunk[0] // ci_p])
     return [chunks[0], *chunks[2:], chunks[1]]
 
@@ -89,9 +89,9 @@ def _reached(problem, combo):
     ]
 
 
-def _sparse(problem, combo):
+def _sparse(problem, combo, info):
     """Whether a class leaves out rows where a tap does not reach them, at the cost of chunks of a tap each."""
-    chunks = math.prod(len(c.first_in) for c in combo) * -(-problem.ci // _core.KC)
+    chunks = math.prod(len(c.first_in) for c in combo) * -(-problem.ci // info["kc"])
     return problem.ci >= _LEAST_DEPTH and chunks > 3 and _share(problem, combo) <= _MOST_SHARE
 
 
@@ -111,7 +111,7 @@ def _choice(problem, finite, matrix, isa):
         if best is not None and math.prod(map(len, classes)) > common.MANY_CLASSES:
             continue
         combos = [combo for combo in itertools.product(*classes) if all(c.group >= 0 for c in combo)]
-        tasks, memory = [class_cost(problem, combo, info) for combo in combos], memory_cost(problem)
+        tasks, memory = [class_cost(problem, combo, info) for combo in combos], memory_cost(problem, info)
         cost = common.shared(problem, tasks) + memory  # at least
         if best is not None and cost >= best[0]:
             continue
@@ -127,10 +127,10 @@ def _work(problem, combo, rows, columns, info):
     taps = math.prod(c.tap_range[1] - c.tap_range[0] for c in combo)
     depth = taps * problem.ci
     bytes = common.padded(columns, info) * depth * info["e_size"] * -(-rows // _highest(info))
-    share = _share(problem, combo) if _sparse(problem, combo) else 1.0
+    share = _share(problem, combo) if _sparse(problem, combo, info) else 1.0
     total = common.filter_bytes(problem, info, columns)
     window, packed = _reading(problem, combo, info)
-    chain = min(_core.KC, window * problem.ci) if window else _core.KC
+    chain = min(info["kc"], window * problem.ci) if window else info["kc"]
     multiply = common.fed(common.tile_cost(rows, columns, depth * share, info, chain), bytes, total)
     whole, rest = divmod(problem.ci, info["vl"])
     row = 8 * whole + 1.5 * rest if problem.planar else 6 * (whole + (rest > 0))
@@ -160,7 +160,7 @@ def _reading(problem, combo, info):
     of rows times taps that is packed). What is not packed is read in place, if data is contiguous."""
     taps, ci = math.prod(len(c.first_in) for c in combo), problem.ci
     same = ITEMSIZE[problem.dtype] == info["e_size"] and not info["parts"] and not problem.planar
-    if not same or taps * ci == 0 or ci % info["kstep"] or _sparse(problem, combo):
+    if not same or taps * ci == 0 or ci % info["kstep"] or _sparse(problem, combo, info):
         return 0, 1.0
     last = combo[-1].first_in
     follow = len(last) if problem.groups == 1 and all(b - a == 1 for a, b in itertools.pairwise(last)) else 1
@@ -168,10 +168,10 @@ def _reading(problem, combo, info):
     if bent == 1 or windows == 1:
         return 0, bent
     # A chunk beyond the end of a window has to be packed, more and shorter chunks take more calls.
-    chunks = -(-taps * ci // _core.KC)
+    chunks = -(-taps * ci // info["kc"])
     crossing = min(1, (windows - 1) / chunks)
     panels = problem.co * math.prod(len(c.first_out) for c in combo) / info["nr"]
-    calls = panels * (40 / info["mr"][-1] + 3 * info["nr"] / info["vl"]) * (windows * -(-follow * ci // _core.KC) - chunks)
+    calls = panels * (40 / info["mr"][-1] + 3 * info["nr"] / info["vl"]) * (windows * -(-follow * ci // info["kc"]) - chunks)
     if calls <= crossing * taps * 6 * -(-ci // info["vl"]):
         return follow, bent
     return 0, bent + (1 - bent) * crossing
@@ -211,9 +211,10 @@ def class_cost(problem, combo, info):
     return _work(problem, combo, rows, columns, info) * problem.groups, tasks * problem.groups
 
 
-def memory_cost(problem):
-    """Cycles that data from beyond L2 takes; tiles have asked for the outputs that are not streamed."""
-    write = 0.0 if common.streams(problem) else 0.05
+def memory_cost(problem, info):
+    """Cycles that data from beyond L2 takes; tiles have asked for the outputs that are not streamed. Matrices multiply so fast
+    that they wait for what goes to memory."""
+    write = 0.1 if info["parts"] else 0.0 if common.streams(problem) else 0.05
     return common.memory_cost(problem, (0.03, 35), (write, 8)) + common.planes_cost(problem) / min(problem.groups, 2)
 
 
@@ -286,7 +287,7 @@ def _most_rows(problem, combo, info):
 
 def _span(block, info):
     """How many depth chunks of a block's input are packed at once."""
-    return max(1, _MAX_INPUT // (block * info["lda"] * info["e_size"]))
+    return max(1, _MAX_INPUT[info["parts"] > 0] // (block * info["lda"] * info["e_size"]))
 
 
 def _class(problem, combo, pack, out_elements, info, chunks, split):
@@ -301,7 +302,7 @@ def _class(problem, combo, pack, out_elements, info, chunks, split):
         "tap_in": np.asarray(taps, np.int64).reshape(len(taps), problem.rank),
         "chunks": chunks,
         "span": _span(split.block, info),
-        "sparse": _sparse(problem, combo),
+        "sparse": _sparse(problem, combo, info),
         "panels": panels,
         "pieces": piece_table,
         "panel_block": split.panel_block,

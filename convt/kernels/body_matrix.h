@@ -137,25 +137,62 @@ INLINE const char *FN(matrix_ask)(const char *ahead, ptrdiff_t step, const int l
     return ahead;
 }
 
+/* The sums from rows so many bytes apart; 0: all alike, the bias. */
+INLINE void FN(matrix_begin)(const int high, const int nv, const float *from, ptrdiff_t step)
+{
+    MATRIX_LOAD(0, from, step);
+    if (nv > 1)
+        MATRIX_LOAD(1, from + VF, step);
+    if (high)
+        MATRIX_LOAD(2, (const char *)from + MATRIX * step, step);
+    if (high && nv > 1)
+        MATRIX_LOAD(3, (const char *)from + MATRIX * step + VF * sizeof(float), step);
+}
+
+INLINE void FN(matrix_end)(const int high, const int nv, float *to, ptrdiff_t step)
+{
+    MATRIX_STORE(0, to, step);
+    if (nv > 1)
+        MATRIX_STORE(1, to + VF, step);
+    if (high)
+        MATRIX_STORE(2, (char *)to + MATRIX * step, step);
+    if (high && nv > 1)
+        MATRIX_STORE(3, (char *)to + MATRIX * step + VF * sizeof(float), step);
+}
+
+/* The bytes between rows if a matrix can be read and written there: whole rows, one distance apart; else 0. */
+static ptrdiff_t FN(matrix_apart)(int mr, const convt_tile *t)
+{
+    char *const *rows = (char *const *)t->rows;
+    const ptrdiff_t step = rows[1] - rows[0];
+    if (mr % MATRIX || t->cols % VF)
+        return 0;
+    for (int m = 2; m < mr; m++)
+        if (rows[m] - rows[m - 1] != step)
+            return 0;
+    return step;
+}
+
 INLINE void FN(matrix_mn)(const int high, const int nv, int mr, const convt_tile *t)
 {
     float sums[2 * MATRIX * TILE_NV * VF] __attribute__((aligned(64)));
+    float *const *rows = (float *const *)t->rows;
     const float *init = t->init;
-    const int biased = init && !t->init_ld;
-    /* A row of 0 bytes to the next one fills a matrix with the bias. */
+    const ptrdiff_t apart = mr > 1 ? FN(matrix_apart)(mr, t) : 0;
+    /* What was summed before comes first where it can be read as matrices, else it is added at the end. */
     static const float none[TILE_NV * VF] __attribute__((aligned(64))) = {0};
-    const float *first = biased ? init : none;
-    MATRIX_LOAD(0, first, 0);
-    if (nv > 1)
-        MATRIX_LOAD(1, first + VF, 0);
-    if (high)
-        MATRIX_LOAD(2, first, 0);
-    if (high && nv > 1)
-        MATRIX_LOAD(3, first + VF, 0);
+    int add = 0;
+    if (init && (!t->init_ld || mr % MATRIX == 0))
+        FN(matrix_begin)(high, nv, init, t->init_ld * sizeof(float));
+    else if (!init && apart)
+        FN(matrix_begin)(high, nv, rows[0] + t->at, apart);
+    else {
+        FN(matrix_begin)(high, nv, none, 0);
+        add = 1;
+    }
 
     const ptrdiff_t ld = t->lda * E_SIZE, part = nv * 1024;
     const char *a = t->a, *b = t->b, *ahead = t->ahead;
-    float *const *rows = (float *const *)t->rows;
     int asked = t->stream ? mr : 0;
     for (int k = 0; k < t->kc; k += MATRIX_DEPTH, a += 64 * PARTS, b += part * PARTS) {
         for (int end = asked + 16 < mr ? asked + 16 : mr; asked < end; asked++)
@@ -193,13 +230,11 @@ INLINE void FN(matrix_mn)(const int high, const int nv, int mr, const convt_tile
 #endif
         FN(matrix_multiply)(high, nv);
     }
-    MATRIX_STORE(0, sums, nv * 64);
-    if (nv > 1)
-        MATRIX_STORE(1, sums + VF, nv * 64);
-    if (high)
-        MATRIX_STORE(2, sums + MATRIX * nv * VF, nv * 64);
-    if (high && nv > 1)
-        MATRIX_STORE(3, sums + MATRIX * nv * VF + VF, nv * 64);
+    if (apart && !add && !t->stream && t->act->code == CONVT_NONE) {
+        FN(matrix_end)(high, nv, rows[0] + t->at, apart);
+        return;
+    }
+    FN(matrix_end)(high, nv, sums, nv * VF * sizeof(float));
 
     const int rest = t->cols - (nv - 1) * VF;
     for (int m = 0; m < mr; m++) {
@@ -208,7 +243,7 @@ INLINE void FN(matrix_mn)(const int high, const int nv, int mr, const convt_tile
 #pragma GCC unroll 2
         for (int v = 0; v < nv; v++) {
             vf x = vf_load(sums + (m * nv + v) * VF);
-            if (!biased)
+            if (add)
                 x += vf_load(before + v * VF);
             if (t->act->code != CONVT_NONE)
                 x = vf_act_simple(x, t->act);
@@ -225,7 +260,7 @@ INLINE void FN(matrix_mn)(const int high, const int nv, int mr, const convt_tile
 static void FN(matrix_tile)(int mr, const convt_tile *t)
 {
     CONVT_ASSERT(t->nv >= 1 && t->nv <= TILE_NV && mr >= 1 && mr <= 2 * MATRIX);
-    CONVT_ASSERT(t->kc >= 0 && t->kc <= CONVT_KC && t->kc % MATRIX_DEPTH == 0);
+    CONVT_ASSERT(t->kc >= 0 && t->kc <= (PARTS == 3 ? 128 : 256) && t->kc % MATRIX_DEPTH == 0);
     CONVT_ASSERT(t->cols > (t->nv - 1) * VF && t->cols <= t->nv * VF && t->act->code <= CONVT_LEAKY);
     if (mr > MATRIX)
         t->nv > 1 ? FN(matrix_mn)(1, 2, mr, t) : FN(matrix_mn)(1, 1, mr, t);
