@@ -132,16 +132,20 @@ def _work(problem, combo, rows, columns, info):
     window, packed = _reading(problem, combo, info)
     chain = min(info["kc"], window * problem.ci) if window else info["kc"]
     multiply = common.fed(common.tile_cost(rows, columns, depth * share, info, chain), bytes, total)
-    whole, rest = divmod(problem.ci, info["vl"])
-    row = 8 * whole + 1.5 * rest if problem.planar else 6 * (whole + (rest > 0))
-    if info["parts"]:
-        row = row + 6 * (whole + (rest > 0))
     runs = rows / max(1, min(combo[-1].count, _highest(info)))
-    pack = packed * taps * (rows * share * row + runs * 40)
+    pack = packed * taps * (rows * share * _row_cost(problem, info) + runs * (100 if info["parts"] else 40))
     edges = _edges(combo, info)
     store = 11 * (1 - edges) * common.pieces(combo, problem, columns, info)
     store += 18 * edges * common.pieces(combo, problem, columns, info, edge=True)
     return multiply + pack + rows * (5 + store) + 160
+
+
+def _row_cost(problem, info):
+    """Cycles to pack a tap of a row."""
+    if info["parts"]:
+        return (40 if problem.planar else 14) * -(-problem.ci // info["kstep"])
+    whole, rest = divmod(problem.ci, info["vl"])
+    return 8 * whole + 1.5 * rest if problem.planar else 6 * (whole + (rest > 0))
 
 
 def _edges(combo, info):
@@ -214,7 +218,7 @@ def class_cost(problem, combo, info):
 def memory_cost(problem, info):
     """Cycles that data from beyond L2 takes; tiles have asked for the outputs that are not streamed. Matrices multiply so fast
     that they wait for what goes to memory."""
-    write = 0.1 if info["parts"] else 0.0 if common.streams(problem) else 0.05
+    write = 0.15 if info["parts"] else 0.0 if common.streams(problem) else 0.05
     return common.memory_cost(problem, (0.03, 35), (write, 8)) + common.planes_cost(problem) / min(problem.groups, 2)
 
 
