@@ -108,7 +108,7 @@ cdef extern from "convt_kernels.h" nogil:
         const void **in_ "in"
         void *out
         Py_ssize_t out_y, out_x
-        int cols
+        int first, last
     ctypedef struct convt_wino_out:
         const void *in_ "in"
         Py_ssize_t in_y, in_x
@@ -136,7 +136,8 @@ cdef extern from "convt_kernels.h" nogil:
         void (*enter)() noexcept nogil
         void (*leave)() noexcept nogil
         void (*depthwise)(const convt_dw *run) noexcept nogil
-        void (*wino_in)(int ny, int nx, const convt_wino_in *tile) noexcept nogil
+        int (*wino_in)(int ny, int nx, const convt_wino_in *tile) noexcept nogil
+        int (*wino_rows)(int ny, int nx, const convt_wino_in *tile) noexcept nogil
         void (*wino_out)(int kind_y, int kind_x, const convt_wino_out *tile) noexcept nogil
         int (*wino_filter)(const convt_wino_filter *panel) noexcept nogil
         int (*pack)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,

@@ -2,7 +2,7 @@
 # Included by _core.pyx.
 
 cdef enum:
-    STAGED = 16  # in-channels of a panel that are laid out for the transform at a time
+    STAGED = 16  # in-channels of a panel that are laid out for the transform at a time, or a step of depth if that is more
 
 cdef struct PackClass:
     int64_t nphases, ntaps, ncols, npanels, depth
@@ -58,7 +58,7 @@ cdef class PackRecipe:
     cdef _Table taps
     cdef bint depthwise
     cdef int64_t slab
-    cdef int64_t staged  # bytes a thread needs to lay out taps
+    cdef int64_t some, staged  # in-channels laid out at a time, and the bytes a thread needs for that
     cdef int64_t kernel_x, stride_x, repeats, terms  # of the last axis; how often a row of lanes holds the channels; rows
     cdef size_t mask  # where the mask of the last of these rows is; 0 where it is whole
 
@@ -80,6 +80,7 @@ cdef class PackRecipe:
         self.depthwise = classes is None
         self.bias_phases = bias_phases
         self.slab = slab
+        self.some = max(<int64_t>STAGED, <int64_t>k.kstep)
         if self.depthwise:
             self.taps = _Table(_tap_bytes(np.arange(self.ntaps), shape, strides))
             self.kernel_x, self.stride_x = shape[len(shape) - 1], cell[0]
@@ -114,8 +115,7 @@ cdef class PackRecipe:
             c.group_bias = c.npanels * k.nr * k.t_size
             self.weight_bytes += _round64(self.groups * c.group_weights)
             self.bias_bytes += self.groups * c.group_bias
-            c.share = STAGED * max(1, PACK_JOB_BYTES * self.ci_p // max(1, STAGED * c.depth * k.nr * k.e_size))
-            c.share = (c.share + k.kstep - 1) // k.kstep * k.kstep
+            c.share = self.some * max(1, PACK_JOB_BYTES * self.ci_p // max(1, self.some * c.depth * k.nr * k.e_size))
             c.shares = max(1, (self.ci + c.share - 1) // c.share)
             c.first_job, c.njobs = self.jobs, self.groups * (c.nphases if slab else c.npanels * c.shares)
             self.jobs += c.njobs
@@ -124,12 +124,12 @@ cdef class PackRecipe:
 
     cdef transformed(self, PackClass *c, windows):
         """The tables of a class with a transform."""
-        cdef int64_t slot = STAGED * self.k.nr
+        cdef int64_t slot = self.some * self.k.nr
         c.npoints, c.nwindows = len(windows[0][1]), len(windows)
         c.depth = c.npoints * c.nwindows * self.ci_p
         at, scale = [], []
         for taps, points in windows:
-            self.staged = max(self.staged, len(taps) * slot * self.k.t_size)
+            self.staged = max(self.staged, (len(taps) + 1) * slot * self.k.t_size)  # and a point
             for point in points:
                 terms = np.flatnonzero(point)
                 at.append(terms * slot)
@@ -235,7 +235,7 @@ cdef class PackRecipe:
     cdef bint transform(self, PackClass *c, char *src, int64_t column, int64_t end, int64_t width, int64_t low, int64_t high,
                         char *dst, char *stage) noexcept nogil:
         """Some in-channels of a panel of points: the taps of each window are laid out, side by side, for a few of them at a
-        time. Returns whether some points overflowed."""
+        time. Returns whether some points overflowed, or are not what their type can hold."""
         cdef const convt_kernels *k = self.k
         cdef int64_t w, n, i, at, count
         cdef bint wrong = False
@@ -251,8 +251,7 @@ cdef class PackRecipe:
             f.start = c.start + w * c.npoints
             i = low
             while i < high:
-                f.n = <int>min(<int64_t>STAGED, high - i)
-                f.out = dst + (w * self.ci_p + i) * width * k.t_size
+                f.n = <int>min(self.some, high - i)
                 at = column
                 while at < end:
                     count = self.piece(c, at, end, src, &from_, &taps)
@@ -260,12 +259,31 @@ cdef class PackRecipe:
                     for n in range(c.window_start[w], c.window_start[w + 1]):
                         k.widen(slot, k.nr, from_ + taps[c.window_taps[n]] + i * self.si * k.s_size, self.si, c.step, f.n,
                                 <int>count, <int>(count if at + count < end else width - (at - column)))
-                        slot += STAGED * k.nr * k.t_size
+                        slot += self.some * k.nr * k.t_size
                     at += count
-                wrong |= not k.wino_filter(&f)
-                i += STAGED
+                if k.parts:
+                    wrong |= self.split_points(c, &f, dst, w, i)
+                else:
+                    f.out = dst + (w * self.ci_p + i) * width * k.t_size
+                    wrong |= not k.wino_filter(&f)
+                i += self.some
         if f.stream:
             k.fence()
+        return wrong
+
+    cdef bint split_points(self, PackClass *c, const convt_wino_filter *window, char *dst, int64_t w, int64_t i) noexcept nogil:
+        """A step of depth of all points of a window, in parts: point by point by way of the stage."""
+        cdef const convt_kernels *k = self.k
+        cdef int64_t q, slot = self.some * k.nr * k.t_size
+        cdef bint wrong = False
+        cdef convt_wino_filter f = window[0]
+        f.rows, f.stream, f.out = 1, 0, <char *>window.in_ + self.staged - slot
+        memset(f.out, 0, slot)  # what is left of a step that is not whole
+        for q in range(c.npoints):
+            f.start = window.start + q
+            wrong |= not k.wino_filter(&f)
+            wrong |= not k.pack_b(dst, <int>((q * c.nwindows + w) * self.ci_p + i), 0, f.out, f.out_step, 1, <int>self.some,
+                                  f.cols, f.cols)
         return wrong
 
     cdef void pack_rows(self, PackClass *c, int64_t job, char *src, char *dst) noexcept nogil:

@@ -33,7 +33,7 @@ cdef struct WinogradClass:
     int64_t *pieces
     int64_t *inner
     int64_t npoints
-    size_t point_rows, point_sums  # elements between the points of the transformed rows, and of the sums
+    size_t point_rows, point_sums  # bytes between the points of the transformed rows, elements between those of the sums
     PackClass *pack       # its taps are (point, window)
     int64_t first_task, ntasks
 
@@ -65,19 +65,19 @@ cdef class WinogradPlan(DirectPlan):
             c.rows, c.block, c.blocks = spec["rows"], spec["block"], spec["blocks"]
             c.split_in = _kept(self.keep, spec["split_in"])
             c.nchunks, c.span, c.chunks = len(spec["chunks"]), spec["span"], _kept(self.keep, spec["chunks"])
-            c.chains = (c.chunks[1] + WINOGRAD_CHAIN - 1) // WINOGRAD_CHAIN if c.npoints > 6 else 1
+            c.chains = (c.chunks[1] + WINOGRAD_CHAIN - 1) // WINOGRAD_CHAIN if c.npoints > 6 and not k.parts else 1
             c.npanels, c.panels = len(spec["panels"]), _kept(self.keep, spec["panels"])
             c.pieces = _kept(self.keep, spec["pieces"])
             c.panel_block, c.panel_blocks = spec["panel_block"], spec["panel_blocks"]
             c.inner = _kept(self.keep, spec["inner"])
             c.pack = &recipe.classes[<Py_ssize_t>spec["pack"]]
             # Distances between points that spread them over the sets of the caches.
-            c.point_rows = _apart(c.block * CONVT_LDA, k.t_size)
-            c.point_sums = _apart(c.block * k.nr, k.t_size)
+            c.point_rows = _apart((c.block + k.grain - 1) // k.grain * k.grain * k.lda * k.e_size)
+            c.point_sums = _apart(c.block * k.nr * k.t_size) // k.t_size
             sums = c.panel_block if c.span < c.nchunks else 1
             self.most_block = max(self.most_block, c.block)
             self.most_points = max(self.most_points, c.npoints)
-            self.rows_size = max(self.rows_size, _round64(c.span * c.npoints * c.point_rows * k.t_size))
+            self.rows_size = max(self.rows_size, <size_t>(c.span * c.npoints) * c.point_rows)
             self.sums_size = max(self.sums_size, _round64(sums * c.npoints * c.point_sums * k.t_size))
             c.first_task = task
             c.ntasks = self.groups * c.blocks * c.panel_blocks
@@ -149,7 +149,7 @@ cdef class WinogradPlan(DirectPlan):
         cdef void *rows[MOST_ROWS]
         cdef convt_tile t
         t.rows = rows
-        t.lda, t.at = CONVT_LDA, 0
+        t.lda, t.at = k.lda, 0
         t.act = &self.none
         t.stream = 0
         t.ahead_step = 64
@@ -159,7 +159,7 @@ cdef class WinogradPlan(DirectPlan):
                 k0, kc = c.chunks[2 * chunk], c.chunks[2 * chunk + 1]
                 for r in range(m):
                     self.transform_tile(c, k0, kc, where + r * (self.nd + 3), src,
-                                        a + ((chunk - start) * chunk_rows + r * CONVT_LDA) * k.t_size, zeros, window, between)
+                                        a + (chunk - start) * chunk_rows + r * k.lda * k.e_size, zeros, window, between, call.refused)
             for p in range(p0, p1):
                 panel = c.panels + 5 * p
                 t.nv = <int>((panel[0] + k.vl - 1) // k.vl)
@@ -178,8 +178,8 @@ cdef class WinogradPlan(DirectPlan):
                         t.b = weights + (p * k.nr * c.pack.depth + (q * depth + k0 + first) * columns) * k.e_size
                         t.ahead = <const char *>t.b + t.kc * columns * k.e_size  # what is multiplied next
                         for i in range(tiles):
-                            r0, r1 = i * m // tiles, (i + 1) * m // tiles
-                            t.a = a + ((chunk - start) * chunk_rows + q * c.point_rows + r0 * CONVT_LDA + first) * k.t_size
+                            r0, r1 = self.cut(m, i, tiles), self.cut(m, i + 1, tiles)
+                            t.a = a + (chunk - start) * chunk_rows + q * c.point_rows + (r0 * k.lda + first) * k.e_size
                             for r in range(r0, r1):
                                 rows[r - r0] = products + (q * c.point_sums + r * k.nr) * k.t_size
                             t.init = rows[0] if chain else nothing
@@ -187,7 +187,7 @@ cdef class WinogradPlan(DirectPlan):
                             if ask and chain == start * c.chains:
                                 self.prefetch(c, panel, where, r0, r1, q, dst)
                             k.tile(<int>(r1 - r0), &t)
-                            t.ahead = <const char *>t.ahead + t.kc // 2 * 64
+                            t.ahead = <const char *>t.ahead + t.kc // k.pace * 64
                 if end == c.nchunks:
                     for r in range(m):
                         self.finish_tile(c, panel, where + r * (self.nd + 3), products + r * k.nr * k.t_size,
@@ -221,24 +221,25 @@ cdef class WinogradPlan(DirectPlan):
             where += self.nd + 3
 
     cdef void transform_tile(self, WinogradClass *c, int64_t k0, int64_t kc, int64_t *where, char *src, char *a,
-                             char *zeros, char *window, char *between) noexcept nogil:
+                             char *zeros, char *window, char *between, char *refused) noexcept nogil:
         """A depth chunk of one tile: split by split, the window's rows by address (or widened, or zeros), transformed."""
         cdef const convt_kernels *k = self.k
         cdef bint straight = k.direct_store and self.in_c == 1
-        cdef int64_t depth = k0, split, first, last, ax, i, z, y, x, n, cols
+        cdef int64_t ci_p = self.recipe.ci_p, depth = k0, split, first, last, ax, i, z, y, x, n, cols
         cdef int64_t *first_in
         cdef int64_t at[3][6]
         cdef bint there[3][6]
         cdef int64_t base, step
         cdef bint inside
+        cdef int held = 1
         cdef const void *rows[WINOGRAD_MOST]
         cdef const void *lines[6]
         cdef convt_wino_in w
         while depth < k0 + kc:
-            split = depth // self.ci
-            first = depth - split * self.ci
-            last = min(self.ci, first + k0 + kc - depth)
-            cols = last - first
+            split = depth // ci_p
+            first = depth - split * ci_p
+            last = min(ci_p, first + k0 + kc - depth)
+            cols = min(self.ci, last) - first
             first_in = c.split_in + split * self.nd
             base = where[0] * self.in_n + first * self.in_c
             inside = True
@@ -270,15 +271,15 @@ cdef class WinogradPlan(DirectPlan):
                                 k.widen(window + n * CONVT_LDA * k.t_size, 0, rows[n], 0, self.in_c, 1, <int>cols, <int>cols)
                                 rows[n] = window + n * CONVT_LDA * k.t_size
                         n += 1
-            w.cols = <int>cols
+            w.first, w.last = 0, <int>cols
             n = c.points[1] * c.points[2]
             if c.points[0] == 1:
                 w.in_ = rows
-                w.out = a + (depth - k0) * k.t_size
+                w.out = a + (depth - k0) * k.e_size
                 w.out_y, w.out_x = c.points[2] * c.point_rows, c.point_rows
-                k.wino_in(<int>c.points[1], <int>c.points[2], &w)
+                held &= k.wino_rows(<int>c.points[1], <int>c.points[2], &w)
             else:
-                w.out_y, w.out_x = c.points[2] * CONVT_LDA, CONVT_LDA
+                w.out_y, w.out_x = c.points[2] * CONVT_LDA * k.t_size, CONVT_LDA * k.t_size
                 for z in range(c.points[0]):
                     w.in_ = rows + z * n
                     w.out = between + z * n * CONVT_LDA * k.t_size
@@ -288,9 +289,11 @@ cdef class WinogradPlan(DirectPlan):
                 for i in range(n):
                     for z in range(c.points[0]):
                         lines[z] = between + (z * n + i) * CONVT_LDA * k.t_size
-                    w.out = a + (i * c.point_rows + depth - k0) * k.t_size
-                    k.wino_in(1, <int>c.points[0], &w)
-            depth += cols
+                    w.out = a + i * c.point_rows + (depth - k0) * k.e_size
+                    held &= k.wino_rows(1, <int>c.points[0], &w)
+            depth += last - first
+        if not held:
+            refused[0] = 1
 
     cdef void finish_tile(self, WinogradClass *c, int64_t *panel, int64_t *where, char *products, char *bias, char *dst,
                           char *window, char *between, char *check, char *nothing) noexcept nogil:
@@ -370,7 +373,7 @@ cdef class WinogradPlan(DirectPlan):
                                    panel[0] * self.k.s_size)
 
 
-cdef size_t _apart(size_t elements, size_t size):
-    """A distance of at least so many elements, five cache lines more than a multiple of 4 KiB."""
-    cdef size_t lines = _round64(elements * size) // 64
-    return (lines + (69 - lines % 64) % 64) * 64 // size
+cdef size_t _apart(size_t bytes):
+    """A distance of at least so many bytes, five cache lines more than a multiple of 4 KiB."""
+    cdef size_t lines = _round64(bytes) // 64
+    return (lines + (69 - lines % 64) % 64) * 64

@@ -13,11 +13,12 @@ import numpy as np
 
 from . import _activation, _config, _core, _onednn, _reference, _tune
 from ._errors import BackendUnavailableError
-from ._plans import depthwise, direct, matrix, onednn, scatter, winograd, winograd6
+from ._plans import depthwise, direct, matrix, matrix_winograd, onednn, scatter, winograd, winograd6
 from ._problem import ITEMSIZE, NUMPY_DTYPE
 
 ALGORITHMS = {
-    "direct": direct, "matrix": matrix, "winograd": winograd, "winograd6": winograd6, "scatter": scatter, "depthwise": depthwise,
+    "direct": direct, "matrix": matrix, "winograd": winograd, "matrix_winograd": matrix_winograd, "winograd6": winograd6,
+    "scatter": scatter, "depthwise": depthwise,
 }  # fmt: skip
 BY_NAME = {"winograd6"}  # never "auto", as less exact
 _MODULES = {**ALGORITHMS, "onednn": onednn}
@@ -183,8 +184,8 @@ class Operator:
 def _native(problem, algorithm, lasting):
     """The algorithm asked for, or for "auto" the one whose cost is least; preparing weights that do not last counts in."""
     costs = _candidates(problem, algorithm)
-    if not lasting and "winograd" in costs:
-        costs["winograd"] += winograd.preparing(problem)
+    for name in (name for name in ("winograd", "matrix_winograd") if name in costs and not lasting):
+        costs[name] += ALGORITHMS[name].preparing(problem)
     return min(costs, key=costs.get)
 
 

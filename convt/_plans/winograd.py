@@ -65,15 +65,16 @@ _PANEL_BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16)
 _SHARES = (0, 1, 2, 3, 4, 6, 8)  # tasks of a thread, at least, 0 for whatever ends first: few are cheaper, many even out
 _ONE_AXIS = 6  # points: more are of two axes, and summed in shorter chains
 _LEAST_WORK = 20_000  # cycles worth a task
+_SPLIT = 6  # cycles to make a vector's parts
 
 
-def cost(problem, kinds=SMALL):
-    return _choice(problem, kinds, _core.isa())[0]
+def cost(problem, kinds=SMALL, matrix=False):
+    return _choice(problem, kinds, matrix, _core.isa())[0]
 
 
-def preparing(problem):
+def preparing(problem, matrix=False):
     """Cycles to transform the weights, beyond packing them plainly, which a call on weights of its own has to pay."""
-    _, _, groups, _, schemes = _choice(problem, SMALL, _core.isa())
+    _, _, groups, _, schemes = _choice(problem, SMALL, matrix, _core.isa())
     slices = 0
     for numbers, scheme in schemes.items():
         chosen = [(g[n], KINDS[kind]) for g, n, kind in zip(groups, numbers, scheme, strict=True)]
@@ -83,7 +84,7 @@ def preparing(problem):
     return 15_000 + (1 + touched) * numbers
 
 
-def recipe(attributes, filter, bias, key):
+def recipe(attributes, filter, bias, key, matrix=False):
     _, merge, schemes = key
     groups = [
         _phases.phase_groups(k, s, d, m)
@@ -97,15 +98,15 @@ def recipe(attributes, filter, bias, key):
         for group, kind in zip(chosen, scheme, strict=True):
             windows = _both(windows, _windows(KINDS[kind], len(group.offsets)), len(group.offsets))
         transforms.append(windows if any(scheme) else None)
-    return _core.PackRecipe(attributes.dtype, filter, bias, tables, transforms=transforms)
+    return _core.PackRecipe(attributes.dtype, filter, bias, tables, transforms=transforms, matrix=matrix)
 
 
-def make(problem, recipe, packed, in_strides, out_strides, kinds=SMALL, name="winograd"):
-    total, merge, groups, classes, schemes = _choice(problem, kinds, _core.isa())
+def make(problem, recipe, packed, in_strides, out_strides, kinds=SMALL, name="winograd", matrix=False):
+    total, merge, groups, classes, schemes = _choice(problem, kinds, matrix, _core.isa())
     key = (name, merge, tuple(schemes.items()))
     if not packed(key).finite:  # as the filter is, or as its transform has become
         return direct.make(problem, recipe, packed, in_strides, out_strides)
-    info = _core.kernel_info(problem.dtype)
+    info = _core.kernel_info(problem.dtype, matrix)
     out_elements = [s // ITEMSIZE[problem.dtype] for s in out_strides]
     packs = {numbers: n for n, numbers in enumerate(schemes)}
     hole = any(c.group < 0 for axis in classes for c in axis)
@@ -126,13 +127,15 @@ def make(problem, recipe, packed, in_strides, out_strides, kinds=SMALL, name="wi
 
 
 @functools.lru_cache(maxsize=256)
-def _choice(problem, kinds, isa):
+def _choice(problem, kinds, matrix, isa):
     """The cheapest way: (cost, merge, groups, classes, scheme of each class by its numbers); cost infinite if there is none."""
     rank = problem.rank
     best = (math.inf, None, None, None, None)
     if problem.dtype not in ("float32", "float64") or problem.batch * problem.co * problem.ci == 0:
         return best
-    info = _core.kernel_info(problem.dtype)
+    info = _core.kernel_info(problem.dtype, matrix)
+    if info is None:
+        return best
     phases = math.prod(min(s, o) for s, o in zip(problem.strides, problem.out_sizes, strict=True))
     for merge in sorted({(False,) * rank, (False,) * (rank - 1) + (True,), (True,) * rank}, reverse=True):
         if phases > 256 and not all(merge):
@@ -146,7 +149,7 @@ def _choice(problem, kinds, isa):
             if min(numbers) < 0:
                 continue
             offsets = [g[n].offsets for g, n in zip(groups, numbers, strict=True)]
-            cost, scheme = min(_schemes(problem, combo, offsets, kinds), default=(math.inf, None))
+            cost, scheme = min(_schemes(problem, combo, offsets, kinds, matrix), default=(math.inf, None))
             plain, count = direct.class_cost(problem, combo, info)
             tasks.append((min(cost, plain), count))  # transformed or not, about as many
             schemes[numbers] = scheme if cost < plain else (0,) * rank
@@ -170,7 +173,7 @@ def _choice(problem, kinds, isa):
     return best
 
 
-def _schemes(problem, combo, offsets, kinds):
+def _schemes(problem, combo, offsets, kinds, matrix):
     """The ways to transform a class that are worth a look, as (cost, kind of each axis)."""
     axes = []
     for c, offs in zip(combo, offsets, strict=True):
@@ -182,7 +185,7 @@ def _schemes(problem, combo, offsets, kinds):
     for scheme in itertools.product(*axes):
         if 0 < sum(t is not PLAIN for t in scheme) <= _MOST_AXES:
             shape = _shape(problem, combo, offsets, scheme)
-            yield _least_cost(problem, shape, _core.isa()), tuple(t.kind for t in scheme)
+            yield _least_cost(problem, shape, matrix, _core.isa()), tuple(t.kind for t in scheme)
 
 
 def _shape(problem, combo, offsets, scheme):
@@ -198,9 +201,9 @@ def _shape(problem, combo, offsets, scheme):
 
 
 @functools.lru_cache(maxsize=256)
-def _least_cost(problem, shape, isa):
+def _least_cost(problem, shape, matrix, isa):
     """Cycles of a class cut as is cheapest."""
-    cuts = _ways(problem, shape, _core.kernel_info(problem.dtype), 1, (1,))
+    cuts = _ways(problem, shape, _core.kernel_info(problem.dtype, matrix), 1, (1,))
     return min(cut.work * cut.tasks for cut in cuts) * problem.groups
 
 
@@ -223,14 +226,14 @@ class _Cut:
 def _ways(problem, shape, info, threads, panel_blocks):
     """The ways to cut a class that are worth a look."""
     rows, points, _, splits, columns, _ = shape
-    depth, nr, size = splits * problem.ci, info["nr"], info["t_size"]
-    high, panels = info["mr"][-1], -(-columns // nr)
-    chunks, step = _chunks(depth)
+    nr, size, high, panels = info["nr"], info["e_size"], info["mr"][-1], -(-columns // info["nr"])
+    depth, chunks, step = _chunks(problem, splits, info)
     ways = {}
+    grain = info["grain"]
     for height in _HEIGHTS:
         fewest = -(-rows // (high * height))
         for blocks in {fewest, -(-fewest // threads) * threads}:
-            block = -(-rows // blocks)
+            block = -(-rows // (blocks * grain)) * grain
             # What is used again for every panel stays in L2, with a panel's weights and sums passing by; else points
             # are made a depth chunk at a time, and the sums of all panels wait in between.
             space = _L2_BYTES // (size * points)
@@ -250,16 +253,17 @@ def _ways(problem, shape, info, threads, panel_blocks):
 def _work(problem, shape, block, panel_block, info):
     """Cycles of a task: its GEMMs, the weights they wait for, the transforms."""
     _, points, outputs, splits, width, store = shape
-    depth, size = splits * problem.ci, info["e_size"]
+    size = info["e_size"]
+    depth, chunks, step = _chunks(problem, splits, info)
     phases = math.prod(map(min, problem.kernel, problem.strides))
     wide = common.padded(width, info) / width
     total = points * depth * size * problem.groups * problem.co * phases * wide  # of all classes, if they are alike
     columns = min(width, panel_block * info["nr"])
-    chunks, step = _chunks(depth)
-    chain = min(step, _core.CHAIN) if points > _ONE_AXIS else step
+    chain = min(step, _core.CHAIN) if points > _ONE_AXIS and not info["parts"] else step
     gemm = points * common.tile_cost(block, columns, depth, info, chain)
     gemm = common.fed(gemm, points * depth * columns * wide * size, total)
     vector = 8 if not problem.planar else 8 + 3 * info["vl"]  # a number at a time
+    vector += _SPLIT * (info["parts"] > 0)
     read = block * splits * (points * (vector * -(-problem.ci // info["vl"]) + 3) + 24 * chunks)
     write = block * (3 * points * -(-columns // info["vl"]) + 21 * outputs * panel_block)
     return gemm + read + write + block * outputs * store * columns / width + 1600
@@ -293,10 +297,12 @@ def _cuts(problem, classes, first, total, info, threads):
     return best
 
 
-def _chunks(depth):
-    """(number, depth) of the chunks of a depth."""
-    count = -(-depth // _core.KC)
-    return count, -(-depth // count)
+def _chunks(problem, splits, info):
+    """(depth of the windows that are summed, number of its chunks, depth of one)."""
+    kstep = info["kstep"]
+    depth = splits * -(-problem.ci // kstep) * kstep
+    step = -(-depth // (-(-depth // info["kc"]) * kstep)) * kstep
+    return depth, -(-depth // step), step
 
 
 def _class(problem, combo, chosen, scheme, cut, packs, out_elements, info):
@@ -304,7 +310,7 @@ def _class(problem, combo, chosen, scheme, cut, packs, out_elements, info):
     pack = packs[tuple(c.group for c in combo)]
     offsets = [g.offsets for g in chosen]
     rows, _, _, splits, *_ = _shape(problem, combo, offsets, scheme)
-    depth = splits * problem.ci
+    depth, _, step = _chunks(problem, splits, info)
     panels, piece_table = direct.columns(problem, combo, out_elements, info)
     windows = [
         [c.start - offs[0] + n * t.taps for n in range(-(-len(offs) // t.taps))]
@@ -315,7 +321,6 @@ def _class(problem, combo, chosen, scheme, cut, packs, out_elements, info):
     active = [(ax, t.points, t.kind) for ax, t in enumerate(scheme) if t is not PLAIN]
     places = list(itertools.product(*(range(t.outputs) for t in scheme)))
     steps = [s * out if t is not PLAIN else 0 for s, out, t in zip(problem.strides, out_elements[1:-1], scheme, strict=True)]
-    _, step = _chunks(depth)
     return {
         "tiles": [-(-c.count // t.outputs) for c, t in zip(combo, scheme, strict=True)],
         "outputs": [t.outputs for t in scheme],

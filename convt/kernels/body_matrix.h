@@ -63,6 +63,30 @@ static int FN(matrix_pack)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t r
     return v_range_within(&range, LOW_A, HIGH);
 }
 
+#ifdef S_IS_T
+/* Winograd's transform, a step of depth after the other, in parts. */
+static int FN(matrix_wino_rows)(int ny, int nx, const convt_wino_in *w)
+{
+    float points[36 * MATRIX_DEPTH] __attribute__((aligned(64)));
+    v_range range = v_range_none();
+    convt_wino_in step = *w;
+    step.out = points;
+    step.out_x = MATRIX_DEPTH * sizeof(float);
+    step.out_y = nx * step.out_x;
+    char *to = w->out;
+    for (step.first = w->first; step.first < w->last; step.first += MATRIX_DEPTH, to += MATRIX_DEPTH * E_SIZE) {
+        const int n = w->last - step.first;
+        step.last = n < MATRIX_DEPTH ? w->last : step.first + MATRIX_DEPTH;
+        FN(wino_in)(ny, nx, &step);
+        const float *point = points;
+        for (int y = 0; y < ny; y++)
+            for (int x = 0; x < nx; x++, point += MATRIX_DEPTH)
+                FN(split)(to + y * w->out_y + x * w->out_x, 64, vf_load(point), n > VF ? vf_load(point + VF) : vf_set1(0), &range);
+    }
+    return v_range_within(&range, LOW_A, HIGH);
+}
+#endif
+
 /* One element of a panel. */
 static int FN(matrix_pack_one)(char *dst, int k, int n, float x, int nb)
 {

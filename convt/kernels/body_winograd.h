@@ -59,9 +59,9 @@ INLINE void FN(wino_write)(const int n, const int m, V *p)
 INLINE void FN(wino_in_yx)(const int ny, const int nx, const convt_wino_in *w)
 {
     const ptrdiff_t out_y = w->out_y, out_x = w->out_x; /* the compiler can't tell that stores leave them alone */
-    for (int c = 0; c < w->cols; c += VL) {
-        const int lanes = w->cols - c;
-        T *out = (T *)w->out + c;
+    char *out = w->out;
+    for (int c = w->first; c < w->last; c += VL, out += sizeof(V)) {
+        const int lanes = w->last - c;
         V d[6][6];
 #pragma GCC unroll 6
         for (int y = 0; y < ny; y++) {
@@ -81,7 +81,7 @@ INLINE void FN(wino_in_yx)(const int ny, const int nx, const convt_wino_in *w)
             FN(wino_read)(ny, column);
 #pragma GCC unroll 6
             for (int y = 0; y < ny; y++)
-                V_(store)(out + y * out_y + x * out_x, column[y]);
+                V_(store)((T *)(out + y * out_y + x * out_x), column[y]);
         }
     }
 }
@@ -157,10 +157,11 @@ static void (*const FN(wino_ins)[7][7])(const convt_wino_in *) = {
 #undef IN
 #undef ENTRY
 
-static void FN(wino_in)(int ny, int nx, const convt_wino_in *w)
+static int FN(wino_in)(int ny, int nx, const convt_wino_in *w)
 {
     CONVT_ASSERT(ny >= 1 && ny <= 6 && nx >= 1 && nx <= 6 && FN(wino_ins)[ny][nx]);
     FN(wino_ins)[ny][nx](w);
+    return 1;
 }
 
 static void FN(wino_out)(int kind_y, int kind_x, const convt_wino_out *w)

@@ -94,13 +94,13 @@ typedef struct {
     const convt_act *act;
 } convt_overlap;
 
-/* Winograd's transform of a tile's window along two axes: rows of `cols` elements, in[y * nx + x] to
- * out + y * out_y + x * out_x; whole vectors are written. */
+/* Winograd's transform of a tile's window along two axes: columns first to last of rows, in[y * nx + x] to
+ * out + y * out_y + x * out_x, where the first one then is; whole vectors are written, or whole steps of depth of E. */
 typedef struct {
     const void *const *in; /* T */
-    void *out;             /* T */
-    ptrdiff_t out_y, out_x;
-    int cols;
+    void *out;             /* T or E */
+    ptrdiff_t out_y, out_x; /* bytes */
+    int first, last;
 } convt_wino_in;
 
 /* Winograd's transform of products back to outputs along two axes: rows[y * mx + x] = act(outputs(in) + init), where
@@ -154,7 +154,8 @@ typedef struct {
     void (*enter)(void);   /* before a thread's first tile of a call, and after its last; or NULL */
     void (*leave)(void);
     void (*depthwise)(const convt_dw *run);
-    void (*wino_in)(int ny, int nx, const convt_wino_in *tile); /* points per axis: 1, 3, 4 or 6 */
+    int (*wino_in)(int ny, int nx, const convt_wino_in *tile); /* points per axis: 1, 3, 4 or 6 */
+    int (*wino_rows)(int ny, int nx, const convt_wino_in *tile); /* the same into E; returns whether E can hold them all */
     void (*wino_out)(int kind_y, int kind_x, const convt_wino_out *tile);
     int (*wino_filter)(const convt_wino_filter *panel); /* returns whether all that it wrote is finite */
     /* dst[r][c] = src[r * rs + c * cs] converted to E, c < cols; zero for cols <= c < cols_padded. Returns whether E can hold
