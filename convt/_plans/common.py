@@ -30,12 +30,12 @@ def axes(problem, merge, split):
     return groups, classes
 
 
-def tile_cost(rows, columns, depth, info, chain=0):
+def tile_cost(rows, columns, depth, info, chain=_core.KC):
     """Cycles to multiply ``rows`` x ``depth`` by ``depth`` x ``columns``: two multiply-adds, two loads a cycle, and no
-    tile faster than the latency of its sums; every ``chain`` of depth, or what a panel has, a call, which loads and stores the sums.
+    tile faster than the latency of its sums; every ``chain`` of depth a call, which loads and stores the sums.
     (The unit of all costs; in use such a cycle takes about 1.4 real ones.)"""
     nr, vl = info["nr"], info["vl"]
-    steps, calls = depth / info["kstep"], max(1, -(-depth // (chain or info["kc"])))
+    steps, calls = depth / info["kstep"], max(1, -(-depth // chain))
     if info["parts"]:
         blocks = -(-rows // info["grain"]) * -(-columns // vl)
         products = info["parts"] * (info["parts"] + 1) // 2
@@ -181,7 +181,7 @@ def taps_table(combo, kernel):
 
 
 def depth_chunks(combo, chosen, ci_p, info, slab=0):
-    """Depth in pieces of at most a panel's: (first depth of the class, depth, first depth of the panel).
+    """Depth in pieces of at most KC: (first depth of the class, depth, first depth of the panel).
 
     A class uses a box of the panel's taps; taps that are adjacent in the panel make one stretch, within a ``slab``.
     """
@@ -198,7 +198,7 @@ def depth_chunks(combo, chosen, ci_p, info, slab=0):
             at += ci_p
     chunks = []
     for first, panel_first, depth in stretches:
-        count = -(-depth // info["kc"])
+        count = -(-depth // _core.KC)
         step = -(-depth // count // info["kstep"]) * info["kstep"]
         for k in range(0, depth, step):
             chunks.append((first + k, min(step, depth - k), panel_first + k))

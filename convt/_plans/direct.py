@@ -71,7 +71,7 @@ def _chunks(problem, combo, chosen, info):
     """The depth chunks of a class, each within a window of `_reading`; tap by tap if the class is `_sparse`, those that reach
     most rows at either end, where every row takes part."""
     ci_p = -(-problem.ci // info["kstep"]) * info["kstep"]
-    if not _sparse(problem, combo, info):
+    if not _sparse(problem, combo):
         window, _ = _reading(problem, combo, info)
         taps = 1 if window == 1 else len(chosen[-1].offsets)
         return common.depth_chunks(combo, chosen, ci_p, info, slab=taps * ci_p if window else 0)
@@ -89,9 +89,9 @@ def _reached(problem, combo):
     ]
 
 
-def _sparse(problem, combo, info):
+def _sparse(problem, combo):
     """Whether a class leaves out rows where a tap does not reach them, at the cost of chunks of a tap each."""
-    chunks = math.prod(len(c.first_in) for c in combo) * -(-problem.ci // info["kc"])
+    chunks = math.prod(len(c.first_in) for c in combo) * -(-problem.ci // _core.KC)
     return problem.ci >= _LEAST_DEPTH and chunks > 3 and _share(problem, combo) <= _MOST_SHARE
 
 
@@ -127,10 +127,10 @@ def _work(problem, combo, rows, columns, info):
     taps = math.prod(c.tap_range[1] - c.tap_range[0] for c in combo)
     depth = taps * problem.ci
     bytes = common.padded(columns, info) * depth * info["e_size"] * -(-rows // _highest(info))
-    share = _share(problem, combo) if _sparse(problem, combo, info) else 1.0
+    share = _share(problem, combo) if _sparse(problem, combo) else 1.0
     total = common.filter_bytes(problem, info, columns)
     window, packed = _reading(problem, combo, info)
-    chain = min(info["kc"], window * problem.ci) if window else info["kc"]
+    chain = min(_core.KC, window * problem.ci) if window else _core.KC
     multiply = common.fed(common.tile_cost(rows, columns, depth * share, info, chain), bytes, total)
     runs = rows / max(1, min(combo[-1].count, _highest(info)))
     pack = packed * taps * (rows * share * _row_cost(problem, info) + runs * (100 if info["parts"] else 40))
@@ -164,7 +164,7 @@ def _reading(problem, combo, info):
     of rows times taps that is packed). What is not packed is read in place, if data is contiguous."""
     taps, ci = math.prod(len(c.first_in) for c in combo), problem.ci
     same = ITEMSIZE[problem.dtype] == info["e_size"] and not info["parts"] and not problem.planar
-    if not same or taps * ci == 0 or ci % info["kstep"] or _sparse(problem, combo, info):
+    if not same or taps * ci == 0 or ci % info["kstep"] or _sparse(problem, combo):
         return 0, 1.0
     last = combo[-1].first_in
     follow = len(last) if problem.groups == 1 and all(b - a == 1 for a, b in itertools.pairwise(last)) else 1
@@ -172,10 +172,10 @@ def _reading(problem, combo, info):
     if bent == 1 or windows == 1:
         return 0, bent
     # A chunk beyond the end of a window has to be packed, more and shorter chunks take more calls.
-    chunks = -(-taps * ci // info["kc"])
+    chunks = -(-taps * ci // _core.KC)
     crossing = min(1, (windows - 1) / chunks)
     panels = problem.co * math.prod(len(c.first_out) for c in combo) / info["nr"]
-    calls = panels * (40 / info["mr"][-1] + 3 * info["nr"] / info["vl"]) * (windows * -(-follow * ci // info["kc"]) - chunks)
+    calls = panels * (40 / info["mr"][-1] + 3 * info["nr"] / info["vl"]) * (windows * -(-follow * ci // _core.KC) - chunks)
     if calls <= crossing * taps * 6 * -(-ci // info["vl"]):
         return follow, bent
     return 0, bent + (1 - bent) * crossing
@@ -306,7 +306,7 @@ def _class(problem, combo, pack, out_elements, info, chunks, split):
         "tap_in": np.asarray(taps, np.int64).reshape(len(taps), problem.rank),
         "chunks": chunks,
         "span": _span(split.block, info),
-        "sparse": _sparse(problem, combo, info),
+        "sparse": _sparse(problem, combo),
         "panels": panels,
         "pieces": piece_table,
         "panel_block": split.panel_block,

@@ -89,8 +89,8 @@ def _span(problem):
 
 def _slab(problem, info):
     """How deep the rows of the weights are across: as many whole taps as fit; 0 where it can't be."""
-    fits = info["kstep"] == 1 and 0 < problem.ci <= info["kc"] and problem.strides[-1] * problem.co <= _core.ACROSS
-    return info["kc"] // problem.ci * problem.ci if fits else 0
+    fits = info["kstep"] == 1 and 0 < problem.ci <= _core.KC and problem.strides[-1] * problem.co <= _core.ACROSS
+    return _core.KC // problem.ci * problem.ci if fits else 0
 
 
 def _block(problem, phases, slab, info):

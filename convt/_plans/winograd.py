@@ -301,7 +301,7 @@ def _chunks(problem, splits, info):
     """(depth of the windows that are summed, number of its chunks, depth of one)."""
     kstep = info["kstep"]
     depth = splits * -(-problem.ci // kstep) * kstep
-    step = -(-depth // (-(-depth // info["kc"]) * kstep)) * kstep
+    step = -(-depth // (-(-depth // _core.KC) * kstep)) * kstep
     return depth, -(-depth // step), step
 
 

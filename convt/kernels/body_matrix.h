@@ -284,7 +284,7 @@ INLINE void FN(matrix_mn)(const int high, const int nv, int mr, const convt_tile
 static void FN(matrix_tile)(int mr, const convt_tile *t)
 {
     CONVT_ASSERT(t->nv >= 1 && t->nv <= TILE_NV && mr >= 1 && mr <= 2 * MATRIX);
-    CONVT_ASSERT(t->kc >= 0 && t->kc <= (PARTS == 3 ? 128 : 256) && t->kc % MATRIX_DEPTH == 0);
+    CONVT_ASSERT(t->kc >= 0 && t->kc <= CONVT_KC && t->kc % MATRIX_DEPTH == 0);
     CONVT_ASSERT(t->cols > (t->nv - 1) * VF && t->cols <= t->nv * VF && t->act->code <= CONVT_LEAKY);
     if (mr > MATRIX)
         t->nv > 1 ? FN(matrix_mn)(1, 2, mr, t) : FN(matrix_mn)(1, 1, mr, t);

@@ -6,7 +6,7 @@
  *     float16: S = f16, E = T = float    bfloat16: S = bf16, E = T = float, or E = bf16 where there is a dot product
  * and on a matrix unit, where there is one: T = float, E = three parts of a float, two of a float16, one of a bfloat16.
  *
- * Panels. The GEMM's A is `mr` rows of at most `kc` elements E, `lda` apart where they were packed; B is kc rows of one
+ * Panels. The GEMM's A is `mr` rows of at most CONVT_KC elements E, `lda` apart where they were packed; B is kc rows of one
  * or two vectors (nb elements). Where kstep is 2 (dot product), B holds row pairs interleaved: element (k, n) at
  * ((k / 2) * nb + n) * 2 + k % 2, and kc is even. On a matrix unit kstep is the depth of a multiplication; body_matrix.h
  * says what panels look like.
@@ -36,7 +36,7 @@ typedef struct {
 
 /* One register tile: rows[m][at..at + cols) = act(A B + init), m < mr; without init, A B is added to what is there. */
 typedef struct {
-    int kc;                /* depth, at most the kernels' own */
+    int kc;                /* depth, <= CONVT_KC */
     int nv;                /* vectors in a row of B */
     const void *a, *b;     /* rows, and a panel */
     ptrdiff_t lda;         /* elements between the rows of A, of any sign */
@@ -141,7 +141,6 @@ typedef struct {
     int kstep;             /* what depths are a multiple of: 1, 2 where B holds pairs, a matrix's depth */
     int grain;             /* rows that a tile reads at a time, even if it has fewer */
     int pace;              /* depth for which a tile asks for a line of what is ahead */
-    int kc;                /* most depth of a panel, <= CONVT_KC */
     int lda;               /* elements between packed rows */
     int parts;             /* of an element, that a matrix unit multiplies; 0 for vectors */
     int s_size, e_size, t_size;
