@@ -5,7 +5,8 @@
  * A product of sums of parts is the sum of the parts' products. Those that can matter are made, i + j < PARTS: with three
  * parts six, what is left out is below 2^-24 of a product, as the first part is rounded and what remains has any sign.
  * That holds where no part and no product becomes so small that the unit, which knows no subnormal numbers, takes it for
- * zero, and nothing is infinite: packing says if all is in range.
+ * zero, and no sum overflows on the way, in whatever order the unit takes them: packing says if all is in range, which holds
+ * for 2^31 products of numbers up to 2^HIGH.
  *
  * Panels. Depth goes in groups of MATRIX_DEPTH, those of A and B in the same order: pairs of elements k and k + 16. A row of
  * A has, group after group, its parts one after the other, 64 bytes each. Of B, a group has part after part, and of each
@@ -14,7 +15,7 @@
 #define E_SIZE (2 * PARTS)
 #define LOW_A -64
 #define LOW_B -39
-#define HIGH 62
+#define HIGH 48
 
 /* The parts of two vectors of elements, in pairs, `apart` bytes from each other. */
 INLINE void FN(split)(char *to, ptrdiff_t apart, vf a, vf b, v_range *range)
