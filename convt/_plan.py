@@ -164,7 +164,12 @@ class Operator:
         packed = self.packed(key)
         threads = plan.threads(_config.get_num_threads())
         native = plan.backend == "native"
-        note = "" if packed.finite else "NaN or Inf in the filter: borders computed apart"
+        chosen = self._choice(problem, None)
+        note = ""
+        if not packed.finite:
+            note = "NaN or Inf in the filter: borders computed apart"
+        elif native and plan.algorithm != chosen:
+            note = f"{chosen} can't take some values of the filter"
         if self._attributes.backend == "tune":
             note = self._winner(problem, None)[1]
         return Plan(
