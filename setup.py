@@ -60,8 +60,8 @@ class BuildKernels(build_ext):
         self.kernel_debug = bool(os.environ.get("CONVT_DEBUG_BUILD"))
 
     def build_extensions(self):
-        self.openmp = ["-fopenmp"] if self._builds("#include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }\n",
-                                                   ["-fopenmp"]) else []
+        probe = "#include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }\n"
+        self.openmp = ["-fopenmp"] if self._builds(probe, ["-fopenmp"]) else []
         if not self.openmp:
             self.announce("OpenMP not found: convt will use one thread", level=3)
         for ext in self.extensions:

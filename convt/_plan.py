@@ -17,7 +17,8 @@ from ._plans import depthwise, direct, matrix, onednn, scatter, winograd, winogr
 from ._problem import ITEMSIZE, NUMPY_DTYPE
 
 ALGORITHMS = {
-    "direct": direct, "matrix": matrix, "winograd": winograd, "winograd6": winograd6, "scatter": scatter, "depthwise": depthwise,
+    "direct": direct, "matrix": matrix, "winograd": winograd, "winograd6": winograd6, "scatter": scatter,
+    "depthwise": depthwise,
 }  # fmt: skip
 BY_NAME = {"winograd6"}  # never "auto", as less exact
 _MODULES = {**ALGORITHMS, "onednn": onednn}

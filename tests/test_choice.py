@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 from cases import each_isa, matrix_unit, using_isa
 
 import convt
