@@ -12,14 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from cases import ALGORITHMS, CURVED_ACTIVATIONS, EXACT_ACTIVATIONS, cases, child, operator
+from cases import ALGORITHMS, CURVED_ACTIVATIONS, EXACT_ACTIVATIONS, cases, child, matrix_unit, operator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convt
 from convt import _config, _onednn, _tune
 
-WAYS = [*ALGORITHMS, *(["onednn"] if _onednn.available() else [])]
+WAYS = [*(name for name in ALGORITHMS if name != "matrix" or matrix_unit()), *(["onednn"] if _onednn.available() else [])]
 FILTER = np.ones((4, 4, 8, 8), np.float32)
 
 
