@@ -156,7 +156,7 @@ class Operator:
             return None
         plan, key = self.made(problem, in_strides, _contiguous(problem.out_shape, ITEMSIZE[problem.dtype], a.data_format))
         # Of weights that come with a call the values may be ones that another algorithm had to do: no rule for the next call.
-        if plan.hole or not self._lasting and key[0] != self._choice(problem, None):
+        if plan.hole or (not self._lasting and key[0] != self._choice(problem, None)):
             return None
         return plan, key
 
