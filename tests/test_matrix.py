@@ -304,6 +304,14 @@ def test_bias_of_every_kind(dtype):
     assert_same(got, want)
 
 
+def test_a_denormal_bias_is_kept():
+    """The unit would take it for nought."""
+    data, filter = np.zeros((1, 40, 64), F32), np.ones((1, 64, 40), F32)
+    bias = np.linspace(-1e-38, 1e-38, 40).astype(F32)
+    got = convt.conv_transpose(data, filter, bias, algorithm="matrix")
+    assert_same(got, np.broadcast_to(bias, got.shape))
+
+
 @each_dtype
 @each_sample
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

@@ -142,17 +142,13 @@ INLINE void FN(matrix_mn)(const int high, const int nv, int mr, const convt_tile
 {
     float sums[2 * MATRIX * TILE_NV * VF] __attribute__((aligned(64)));
     const float *init = t->init;
-    const int biased = init && !t->init_ld;
-    /* A row of 0 bytes to the next one fills a matrix with the bias. */
-    static const float none[TILE_NV * VF] __attribute__((aligned(64))) = {0};
-    const float *first = biased ? init : none;
-    MATRIX_LOAD(0, first, 0);
+    MATRIX_ZERO(0);
     if (nv > 1)
-        MATRIX_LOAD(1, first + VF, 0);
+        MATRIX_ZERO(1);
     if (high)
-        MATRIX_LOAD(2, first, 0);
+        MATRIX_ZERO(2);
     if (high && nv > 1)
-        MATRIX_LOAD(3, first + VF, 0);
+        MATRIX_ZERO(3);
 
     const ptrdiff_t ld = t->lda * E_SIZE, part = nv * 1024;
     const char *a = t->a, *b = t->b, *ahead = t->ahead;
@@ -208,9 +204,7 @@ INLINE void FN(matrix_mn)(const int high, const int nv, int mr, const convt_tile
         const float *before = init ? init + m * t->init_ld : row;
 #pragma GCC unroll 2
         for (int v = 0; v < nv; v++) {
-            vf x = vf_load(sums + (m * nv + v) * VF);
-            if (!biased)
-                x += vf_load(before + v * VF);
+            vf x = vf_load(sums + (m * nv + v) * VF) + vf_load(before + v * VF);
             if (t->act->code != CONVT_NONE)
                 x = vf_act_simple(x, t->act);
             if (v == nv - 1 && rest < VF)
