@@ -60,8 +60,8 @@ class BuildKernels(build_ext):
         self.kernel_debug = bool(os.environ.get("CONVT_DEBUG_BUILD"))
 
     def build_extensions(self):
-        self.openmp = ["-fopenmp"] if self._builds("#include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }\n",
-                                                   ["-fopenmp"]) else []
+        probe = "#include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }\n"
+        self.openmp = ["-fopenmp"] if self._builds(probe, ["-fopenmp"], link=True) else []
         if not self.openmp:
             self.announce("OpenMP not found: convt will use one thread", level=3)
         for ext in self.extensions:
@@ -96,14 +96,15 @@ class BuildKernels(build_ext):
             )
         return objects
 
-    def _builds(self, program, flags):
-        """Whether the compiler makes a program with some flags."""
+    def _builds(self, program, flags, link=False):
+        """Whether the compiler knows some flags, and makes a program with them where they are those of the linker too."""
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder) / "probe.c"
             source.write_text(program)
             try:
                 objects = self.compiler.compile([str(source)], output_dir=folder, extra_postargs=flags)
-                self.compiler.link_executable(objects, str(Path(folder) / "probe"), extra_postargs=flags)
+                if link:
+                    self.compiler.link_executable(objects, str(Path(folder) / "probe"), extra_postargs=flags)
             except Exception:
                 return False
         return True

@@ -181,6 +181,8 @@ cdef class PackRecipe:
             with nogil:
                 for job in range(self.jobs):
                     wrong += self.pack_panel(job, src, bsrc, dst, bdst, stage.data)
+        # A bias that a matrix unit would lose, as it knows no subnormal numbers.
+        wrong += self.k.parts and bias is not None and _subnormal(bias)
         # NaN or Inf times the zeros outside the input must not reach the output: _plans then avoids such zeros.
         packed.finite = not wrong and (not self.slab or _all_finite(self.k, filter, threads))
         return packed
@@ -325,6 +327,12 @@ cdef class PackRecipe:
                 memset(mask + n * lanes * k.t_size, 0xff, lanes * k.t_size)
             if bsrc != NULL:
                 k.widen(bdst + n * lanes * k.t_size, 0, bsrc, 0, self.bias_stride, 1, <int>lanes, <int>lanes)
+
+
+def _subnormal(bias):
+    """Whether some of a bias is so small that a sum in float32 could be less exact than it."""
+    size = np.abs(bias.astype(np.float32))
+    return bool(((size > 0) & (size < 2.0**-102)).any())
 
 
 def _tap_bytes(taps, shape, strides):

@@ -155,7 +155,10 @@ class Operator:
         if a.backend == "reference" or _config.verbose():
             return None
         plan, key = self.made(problem, in_strides, _contiguous(problem.out_shape, ITEMSIZE[problem.dtype], a.data_format))
-        return None if plan.hole else (plan, key)
+        # Of weights that come with a call the values may be ones that another algorithm had to do: no rule for the next call.
+        if plan.hole or (not self._lasting and key[0] != self._choice(problem, None)):
+            return None
+        return plan, key
 
     def plan(self, problem):
         """The `Plan` for contiguous data."""
@@ -165,7 +168,12 @@ class Operator:
         packed = self.packed(key)
         threads = plan.threads(_config.get_num_threads())
         native = plan.backend == "native"
-        note = "" if packed.finite else "NaN or Inf in the filter: borders computed apart"
+        chosen = self._choice(problem, None)
+        note = ""
+        if not packed.finite:
+            note = "NaN or Inf in the filter: borders computed apart"
+        elif key[0] != chosen:
+            note = f"{chosen} can't take some values of the filter"
         if self._attributes.backend == "tune":
             note = self._winner(problem, None)[1]
         return Plan(

@@ -60,6 +60,18 @@ def using_isa(name):
         _core.use_isa(before)
 
 
+def matrix_unit(dtype="float32"):
+    """Whether the instruction set in use multiplies a dtype on a matrix unit."""
+    return _core.kernel_info(dtype, True) is not None
+
+
+@contextlib.contextmanager
+def vectors_alone():
+    """The instruction set in use, or that of the same vectors where it has a matrix unit: for what "auto" chooses without."""
+    with using_isa("avx512" if matrix_unit() else _core.isa()):
+        yield
+
+
 # ---------------------------------------------------------------- the definition
 
 

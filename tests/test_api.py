@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cases import DTYPES, SAMPLES, assert_same, child, each_dtype, each_sample, operator, run
+from cases import DTYPES, SAMPLES, assert_same, child, each_dtype, each_sample, matrix_unit, operator, run
 
 import convt
 from convt import _api, _plan
@@ -173,12 +173,16 @@ print(plan.algorithm, status("VmHWM") - before, plan.packed_bytes + plan.workspa
     "problem, algorithm",
     [
         (((1, 40, 60, 1024), (2, 2), 512, {"strides": 2}), "direct"),
+        (((1, 40, 60, 1024), (2, 2), 512, {"strides": 2}), "matrix"),
         (((1, 32, 24, 256), (4, 4), 256, {"strides": 2, "pads_begin": 1}), "winograd"),
         (((1, 120, 160, 128), (5, 5), 3, {"strides": 2}), "scatter"),
     ],
 )
 def test_a_plan_tells_the_memory_a_call_takes(problem, algorithm):
     """Beyond input, output and the operator itself, within a megabyte of tables."""
+    if algorithm == "matrix" and not matrix_unit():
+        pytest.skip("no matrix unit")
+    problem[-1]["algorithm"] = algorithm
     code, told, error = child(_GROWTH.format(problem))
     assert code == 0, error
     name, grew, said = told.split()

@@ -7,14 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cases import ISA_ROWS, ISAS, child, each_dtype, each_isa, each_sample, operator, using_isa
+from cases import DTYPES, ISA_ROWS, ISAS, SAMPLES, child, each_dtype, each_isa, each_sample, operator, using_isa
 
 import convt
 from convt import _core
 
 # Lanes of a float32 vector, and how many vector registers there are to hold a register tile's sums.
-LANES = {"baseline": 4, "avx2": 8, "avx512": 16, "avx512_bf16": 16}
-REGISTERS = {"baseline": 16, "avx2": 16, "avx512": 32, "avx512_bf16": 32}
+LANES = {"baseline": 4, "avx2": 8, "avx512": 16, "avx512_bf16": 16, "avx512_amx": 16}
+REGISTERS = {"baseline": 16, "avx2": 16, "avx512": 32, "avx512_bf16": 32, "avx512_amx": 32}
+PARTS = {"float32": 3, "float16": 2, "bfloat16": 1}  # of an element, on a matrix unit
 
 
 @each_isa
@@ -24,7 +25,7 @@ def test_the_plan_is_of_the_isa_in_use(case, dtype, isa):
     case = replace(case, dtype=dtype)
     data, filter, bias = case.arrays()
     with using_isa(isa):
-        op = operator(case, filter, bias)
+        op = operator(case, filter, bias, algorithm="direct")
         plan = op.plan(data.shape)
         lanes = LANES[isa] // (2 if dtype == "float64" else 1)
         assert (plan.backend, plan.isa) == ("native", isa)
@@ -34,6 +35,26 @@ def test_the_plan_is_of_the_isa_in_use(case, dtype, isa):
         assert REGISTERS[isa] // 2 < rows * columns // lanes < REGISTERS[isa]
         assert info["kstep"] == (2 if (isa, dtype) == ("avx512_bf16", "bfloat16") else 1)
         case.check(op(data), data, filter, bias)
+
+
+@each_isa
+def test_the_matrix_unit_is_that_of_the_isa_in_use(isa):
+    """Rows and columns of four matrices, whatever the type; float64 has none."""
+    with using_isa(isa):
+        found = {dtype: _core.kernel_info(dtype, True) for dtype in DTYPES}
+        if isa != "avx512_amx":
+            assert set(found.values()) == {None}
+            with pytest.raises(ValueError, match="algorithm: got 'matrix', which does not do this problem"):
+                convt.conv_transpose(np.ones((1, 3, 2), "f4"), np.ones((1, 2, 1), "f4"), algorithm="matrix")
+            return
+        assert found.pop("float64") is None
+        for dtype, info in found.items():
+            assert (info["mr"][2], info["nr"], info["kstep"], info["parts"]) == (32, 32, 32, PARTS[dtype])
+            case = replace(SAMPLES["dense"], dtype=dtype)
+            data, filter, bias = case.arrays()
+            op = operator(case, filter, bias, algorithm="matrix")
+            assert (op.plan(data.shape).tile, op.plan(data.shape).isa) == ("32x32", isa)
+            case.check(op(data), data, filter, bias)
 
 
 @pytest.mark.parametrize("isa", ISA_ROWS)
@@ -171,4 +192,5 @@ def test_each_kernel_table_holds_its_own_instructions_and_none_above():
         assert ("%zmm" in text) == name.startswith("avx512")
         assert ("vfmadd" in text) == (name != "baseline")
         assert ("vdpbf16ps" in text) == (name == "avx512_bf16")
+        assert ("tdpbf16ps" in text) == (name == "avx512_amx")
         assert "ldmxcsr" not in text

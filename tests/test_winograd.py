@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from cases import ISAS, Case, using_isa
+from cases import ISAS, Case, using_isa, vectors_alone
 
 import convt
 from convt import _core
@@ -128,6 +128,7 @@ def test_a_result_that_was_refused_leaves_nothing_in_out():
     np.testing.assert_array_equal(out, convt.conv_transpose(data, filter, bias, algorithm="direct", strides=2))
 
 
+@vectors_alone()
 def test_auto_takes_it_where_it_pays_and_nowhere_else():
     chosen = lambda shape, kernel, co, **keywords: (  # noqa: E731
         convt.ConvTranspose(np.ones((*kernel, shape[-1], co), np.float32), backend="native", **keywords).plan(shape).algorithm
@@ -138,6 +139,7 @@ def test_auto_takes_it_where_it_pays_and_nowhere_else():
     assert chosen((1, 64, 64, 256), (4, 4), 64, strides=2, dilations=2) != "winograd6"
 
 
+@vectors_alone()
 def test_one_shot_calls_count_the_transform_of_the_weights():
     """Few pixels and many weights: worth it for weights that stay, not for those that come with every call."""
     from convt import _plan

@@ -38,7 +38,7 @@ def tile_cost(rows, columns, depth, info, chain=_core.KC):
     steps, calls = depth / info["kstep"], max(1, -(-depth // chain))
     if info["parts"]:
         blocks = -(-rows // info["grain"]) * -(-columns // vl)
-        products = info["parts"] * (info["parts"] + 1) // 2
+        products = (1, 4, 6)[info["parts"] - 1]
         return blocks * (-(-depth // info["kstep"]) * products * 26 + calls * 40)
     full, rest = divmod(columns, nr)
     cost = 0.0

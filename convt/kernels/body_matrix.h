@@ -2,10 +2,12 @@
  *   S, S_LOAD, S_LOADN, FN(name) as for body_memory.h, whose `widen` it uses; T is float
  *   PARTS   bfloat16 parts of an element: 3 hold a float (8 bits each), 2 a float16, 1 a bfloat16
  *
- * A product of sums of parts is the sum of the parts' products. Those that can matter are made, i + j < PARTS: with three
- * parts six, what is left out is below 2^-24 of a product, as the first part is rounded and what remains has any sign.
+ * A product of sums of parts is the sum of the parts' products. Those that can matter are made. With three parts, i + j < 3:
+ * six; what is left out is below 2^-24 of a product, as the first part is rounded and what remains has any sign; with
+ * two all four, as float16's sums are to be those of exact products.
  * That holds where no part and no product becomes so small that the unit, which knows no subnormal numbers, takes it for
- * zero, and nothing is infinite: packing says if all is in range.
+ * zero, and no sum overflows on the way, in whatever order the unit takes them: packing says if all is in range, which holds
+ * for 2^31 products of numbers up to 2^HIGH. The bias has to be zero or no smaller than a product may be.
  *
  * Panels. Depth goes in groups of MATRIX_DEPTH, those of A and B in the same order: pairs of elements k and k + 16. A row of
  * A has, group after group, its parts one after the other, 64 bytes each. Of B, a group has part after part, and of each
@@ -14,7 +16,7 @@
 #define E_SIZE (2 * PARTS)
 #define LOW_A -64
 #define LOW_B -39
-#define HIGH 62
+#define HIGH 48
 
 /* The parts of two vectors of elements, in pairs, `apart` bytes from each other. */
 INLINE void FN(split)(char *to, ptrdiff_t apart, vf a, vf b, v_range *range)
@@ -204,14 +206,19 @@ INLINE void FN(matrix_mn)(const int high, const int nv, int mr, const convt_tile
     const float *init = t->init;
     const ptrdiff_t apart = mr > 1 ? FN(matrix_apart)(mr, t) : 0;
     /* What was summed before comes first where it can be read as matrices, else it is added at the end. */
-    static const float none[TILE_NV * VF] __attribute__((aligned(64))) = {0};
     int add = 0;
     if (init && (!t->init_ld || mr % MATRIX == 0))
         FN(matrix_begin)(high, nv, init, t->init_ld * sizeof(float));
     else if (!init && apart)
         FN(matrix_begin)(high, nv, rows[0] + t->at, apart);
     else {
-        FN(matrix_begin)(high, nv, none, 0);
+        MATRIX_ZERO(0);
+        if (nv > 1)
+            MATRIX_ZERO(1);
+        if (high)
+            MATRIX_ZERO(2);
+        if (high && nv > 1)
+            MATRIX_ZERO(3);
         add = 1;
     }
 
@@ -242,12 +249,13 @@ INLINE void FN(matrix_mn)(const int high, const int nv, int mr, const convt_tile
         ahead = FN(matrix_ask)(ahead, t->ahead_step, 8);
         ahead = FN(matrix_ask)(ahead, t->ahead_step, 8);
 #if PARTS == 2
+        FN(matrix_b)(nv, b);
+        FN(matrix_multiply)(high, nv);
         FN(matrix_b)(nv, b + part);
         FN(matrix_multiply)(high, nv);
         FN(matrix_a)(high, a + 64, ld);
-        FN(matrix_b)(nv, b);
         FN(matrix_multiply)(high, nv);
-        FN(matrix_a)(high, a, ld);
+        FN(matrix_b)(nv, b);
 #else
         FN(matrix_b)(nv, b);
 #endif

@@ -199,7 +199,7 @@ static inline void convt_prefetch_row(const char *row, ptrdiff_t bytes)
 
 #ifdef CONVT_DEBUG
 #include <assert.h>
-#define CONVT_ASSERT(x) assert(x)
+#define CONVT_ASSERT(x) assert((x)) /* x may hold commas once its macros are expanded */
 #else
 #define CONVT_ASSERT(x) ((void)0)
 #endif
