@@ -147,7 +147,7 @@ def test_each_component_is_exact_whatever_the_sizes(sigma, dtype):
         assert seen.mean() > 0.5 and (np.abs(exact[~seen]) > 65000).all()
         rounding = HALF[dtype] * np.abs(exact) + LEAST[dtype]
         off, off_direct = (((np.abs(y - exact) - rounding) / size)[seen].max() for y in (got, direct))
-        assert off <= 1.5 * max(off_direct, 0) + MORE[dtype]
+        assert off <= 2.5 * max(off_direct, 0) + MORE[dtype]
         assert off <= 12 * HALF["float32"] + MORE[dtype]
 
 

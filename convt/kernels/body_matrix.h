@@ -205,21 +205,16 @@ INLINE void FN(matrix_mn)(const int high, const int nv, int mr, const convt_tile
     float *const *rows = (float *const *)t->rows;
     const float *init = t->init;
     const ptrdiff_t apart = mr > 1 ? FN(matrix_apart)(mr, t) : 0;
-    /* What was summed before comes first where it can be read as matrices, else it is added at the end. */
-    int add = 0;
-    if (init && (!t->init_ld || mr % MATRIX == 0))
+    /* What was summed before comes first, whichever rows a tile has: through `sums` where it can't be read as matrices. */
+    if (init && (!t->init_ld || mr % MATRIX == 0)) {
         FN(matrix_begin)(high, nv, init, t->init_ld * sizeof(float));
-    else if (!init && apart)
+    } else if (!init && apart) {
         FN(matrix_begin)(high, nv, rows[0] + t->at, apart);
-    else {
-        MATRIX_ZERO(0);
-        if (nv > 1)
-            MATRIX_ZERO(1);
-        if (high)
-            MATRIX_ZERO(2);
-        if (high && nv > 1)
-            MATRIX_ZERO(3);
-        add = 1;
+    } else {
+        for (int m = 0; m < mr; m++)
+            for (int v = 0; v < nv; v++)
+                vf_store(sums + (m * nv + v) * VF, vf_load((init ? init + m * t->init_ld : rows[m] + t->at) + v * VF));
+        FN(matrix_begin)(high, nv, sums, nv * VF * sizeof(float));
     }
 
     const ptrdiff_t ld = t->lda * E_SIZE, part = nv * 1024;
@@ -262,7 +257,7 @@ INLINE void FN(matrix_mn)(const int high, const int nv, int mr, const convt_tile
 #endif
         FN(matrix_multiply)(high, nv);
     }
-    if (apart && !add && !t->stream && t->act->code == CONVT_NONE) {
+    if (apart && !t->stream && t->act->code == CONVT_NONE) {
         FN(matrix_end)(high, nv, rows[0] + t->at, apart);
         return;
     }
@@ -271,12 +266,9 @@ INLINE void FN(matrix_mn)(const int high, const int nv, int mr, const convt_tile
     const int rest = t->cols - (nv - 1) * VF;
     for (int m = 0; m < mr; m++) {
         float *row = rows[m] + t->at;
-        const float *before = init ? init + m * t->init_ld : row;
 #pragma GCC unroll 2
         for (int v = 0; v < nv; v++) {
             vf x = vf_load(sums + (m * nv + v) * VF);
-            if (add)
-                x += vf_load(before + v * VF);
             if (t->act->code != CONVT_NONE)
                 x = vf_act_simple(x, t->act);
             if (v == nv - 1 && rest < VF)
