@@ -39,7 +39,7 @@ def tile_cost(rows, columns, depth, info, chain=_core.KC):
     if info["parts"]:
         blocks = -(-rows // info["grain"]) * -(-columns // vl)
         products = info["parts"] * (info["parts"] + 1) // 2
-        return blocks * (-(-depth // info["kstep"]) * products * 15.4 + calls * 120)
+        return blocks * (-(-depth // info["kstep"]) * products * 24.6 + calls * 120)
     full, rest = divmod(columns, nr)
     cost = 0.0
     for count, vectors in ((full, nr // vl), (1 if rest else 0, -(-rest // vl))):

@@ -64,8 +64,9 @@ _HEIGHTS = (1, 2, 3, 4, 6)  # register tiles of a block of tiles
 _PANEL_BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16)
 _SHARES = (0, 1, 2, 3, 4, 6, 8)  # tasks of a thread, at least, 0 for whatever ends first: few are cheaper, many even out
 _ONE_AXIS = 6  # points: more are of two axes, and summed in shorter chains
+_MOST_WAITING = 16 << 20  # bytes of a task between its transforms
 _LEAST_WORK = 20_000  # cycles worth a task
-_SPLIT = 6  # cycles to make a vector's parts
+_SPLIT = 12  # cycles to make a vector's parts
 
 
 def cost(problem, kinds=SMALL, matrix=False):
@@ -216,6 +217,7 @@ class _Cut:
     panel_block: int  # panels of a task
     panel_blocks: int
     span: int  # depth chunks transformed at once
+    across: bool  # a point of all panels after the other, instead of a panel of all points
     work: float  # cycles of a task
 
     @property
@@ -245,12 +247,24 @@ def _ways(problem, shape, info, threads, panel_blocks):
                     continue
             for n in {max(least, n) for n in panel_blocks if n <= panels}:
                 panel_block = -(-panels // n)
-                cut = block, -(-rows // block), panel_block, -(-panels // panel_block), span
+                cut = block, -(-rows // block), panel_block, -(-panels // panel_block), span, False
                 ways[cut] = _Cut(*cut, _work(problem, shape, block, panel_block, info))
+        # Or a point's rows stay there for all panels, whose weights pass by but once; all points and sums are let go
+        # beyond L2. Blocks can then be so high that weights of six bytes are fetched while they are multiplied.
+        for n in panel_blocks if info["parts"] else ():
+            panel_block = -(-panels // min(n, panels))
+            if _waiting(points, block, depth, panel_block, info) <= _MOST_WAITING:
+                cut = block, -(-rows // block), panel_block, -(-panels // panel_block), chunks, True
+                ways[cut] = _Cut(*cut, _work(problem, shape, block, panel_block, info, across=True))
     return ways.values()
 
 
-def _work(problem, shape, block, panel_block, info):
+def _waiting(points, block, depth, panel_block, info):
+    """Bytes of the points of a block and of all its sums."""
+    return points * block * (depth * info["e_size"] + panel_block * info["nr"] * info["t_size"])
+
+
+def _work(problem, shape, block, panel_block, info, across=False):
     """Cycles of a task: its GEMMs, the weights they wait for, the transforms."""
     _, points, outputs, splits, width, store = shape
     size = info["e_size"]
@@ -262,6 +276,11 @@ def _work(problem, shape, block, panel_block, info):
     chain = min(step, _core.CHAIN) if points > _ONE_AXIS and not info["parts"] else step
     gemm = points * common.tile_cost(block, columns, depth, info, chain)
     gemm = common.fed(gemm, points * depth * columns * wide * size, total)
+    if info["parts"]:  # six bytes of a weight come slower than they are multiplied
+        gemm += 0.06 * common.far(total) * points * depth * columns * wide * size
+    if across:
+        waiting = _waiting(points, block, depth, panel_block, info)
+        gemm += 0.2 * common.far(waiting, _L2_BYTES) * waiting
     vector = 8 if not problem.planar else 8 + 3 * info["vl"]  # a number at a time
     vector += _SPLIT * (info["parts"] > 0)
     read = block * splits * (points * (vector * -(-problem.ci // info["vl"]) + 3) + 24 * chunks)
@@ -333,6 +352,7 @@ def _class(problem, combo, chosen, scheme, cut, packs, out_elements, info):
         "split_in": list(itertools.product(*windows)),
         "chunks": [(k, min(step, depth - k)) for k in range(0, depth, step)],
         "span": cut.span,
+        "across": cut.across,
         "panels": panels,
         "pieces": piece_table,
         "panel_block": cut.panel_block,
