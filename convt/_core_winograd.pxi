@@ -35,6 +35,7 @@ cdef struct WinogradClass:
     int64_t npoints
     bint across           # a point of all panels after the other, instead of a panel of all points
     bint apart            # panels have sums of their own
+    int64_t lda           # elements between the transformed rows of tiles
     size_t point_rows, point_sums  # bytes between the points of the transformed rows, elements between those of the sums
     PackClass *pack       # its taps are (point, window)
     int64_t first_task, ntasks
@@ -74,7 +75,10 @@ cdef class WinogradPlan(DirectPlan):
             c.inner = _kept(self.keep, spec["inner"])
             c.pack = &recipe.classes[<Py_ssize_t>spec["pack"]]
             # Distances between points that spread them over the sets of the caches.
-            c.point_rows = _apart((c.block + k.grain - 1) // k.grain * k.grain * k.lda * k.e_size)
+            c.lda = k.lda
+            if k.parts:  # as close as an odd number of steps allows, for fewer lines
+                c.lda = (c.chunks[1] // k.kstep | 1) * k.kstep
+            c.point_rows = _apart((c.block + k.grain - 1) // k.grain * k.grain * c.lda * k.e_size)
             c.point_sums = _apart(c.block * k.nr * k.t_size) // k.t_size
             c.across = spec["across"]
             c.apart = c.across or c.span < c.nchunks
@@ -153,7 +157,7 @@ cdef class WinogradPlan(DirectPlan):
         cdef void *rows[MOST_ROWS]
         cdef convt_tile t
         t.rows = rows
-        t.lda, t.at = k.lda, 0
+        t.lda, t.at = c.lda, 0
         t.act = &self.none
         t.stream = 0
         t.ahead_step = 64
@@ -163,7 +167,7 @@ cdef class WinogradPlan(DirectPlan):
                 k0, kc = c.chunks[2 * chunk], c.chunks[2 * chunk + 1]
                 for r in range(m):
                     self.transform_tile(c, k0, kc, where + r * (self.nd + 3), src,
-                                        a + (chunk - start) * chunk_rows + r * k.lda * k.e_size, zeros, window, between, call.refused)
+                                        a + (chunk - start) * chunk_rows + r * c.lda * k.e_size, zeros, window, between, call.refused)
             for n in range((p1 - p0) * c.npoints):
                 p, q = p0 + n // c.npoints, n % c.npoints
                 if c.across:
@@ -184,7 +188,7 @@ cdef class WinogradPlan(DirectPlan):
                     t.ahead = <const char *>t.b + t.kc * columns * k.e_size  # what is multiplied next
                     for i in range(tiles):
                         r0, r1 = self.cut(m, i, tiles), self.cut(m, i + 1, tiles)
-                        t.a = a + (chunk - start) * chunk_rows + q * c.point_rows + (r0 * k.lda + first) * k.e_size
+                        t.a = a + (chunk - start) * chunk_rows + q * c.point_rows + (r0 * c.lda + first) * k.e_size
                         for r in range(r0, r1):
                             rows[r - r0] = products + (q * c.point_sums + r * k.nr) * k.t_size
                         t.init = rows[0] if chain else nothing

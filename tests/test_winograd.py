@@ -252,10 +252,14 @@ def test_filters_of_every_format_make_the_same_weights(co, kernel, stride, isa):
 
 @with_matrix
 @pytest.mark.parametrize("ci", [1, 17, 32, 48, 80, 300])
-@pytest.mark.parametrize("kernel, stride", [((9,), 3), ((16,), 8), ((4, 4), 2), ((3, 3), 2), ((3, 3), 1), ((4, 3, 4), 2), ((6, 1), 2)])
+@pytest.mark.parametrize(
+    "kernel, stride", [((9,), 3), ((16,), 8), ((4, 4), 2), ((3, 3), 2), ((3, 3), 1), ((4, 3, 4), 2), ((6, 1), 2)]
+)
 def test_the_matrix_unit_at_any_depth(kernel, stride, ci):
-    """Channels that fill steps of depth or not, phases of one to three taps, merged or not, whose sums are of several windows."""
-    direct, found = errors(*arrays((2, *(7 for _ in kernel), ci), kernel, 40), ("matrix_winograd",), strides=stride, pads_begin=1)
+    """Channels that fill steps of depth or not, phases of one to three taps, merged or not, some of several windows."""
+    direct, found = errors(
+        *arrays((2, *(7 for _ in kernel), ci), kernel, 40), ("matrix_winograd",), strides=stride, pads_begin=1
+    )
     assert found <= 2 * max(direct, 1e-7)
 
 

@@ -64,7 +64,7 @@ _HEIGHTS = (1, 2, 3, 4, 6)  # register tiles of a block of tiles
 _PANEL_BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16)
 _SHARES = (0, 1, 2, 3, 4, 6, 8)  # tasks of a thread, at least, 0 for whatever ends first: few are cheaper, many even out
 _ONE_AXIS = 6  # points: more are of two axes, and summed in shorter chains
-_MOST_WAITING = 16 << 20  # bytes of a task between its transforms
+_MOST_WAITING = 8 << 20  # bytes of a task between its transforms
 _LEAST_WORK = 20_000  # cycles worth a task
 _SPLIT = 12  # cycles to make a vector's parts
 
