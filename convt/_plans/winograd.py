@@ -64,7 +64,7 @@ _HEIGHTS = (1, 2, 3, 4, 6)  # register tiles of a block of tiles
 _PANEL_BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16)
 _SHARES = (0, 1, 2, 3, 4, 6, 8)  # tasks of a thread, at least, 0 for whatever ends first: few are cheaper, many even out
 _ONE_AXIS = 6  # points: more are of two axes, and summed in shorter chains
-_MOST_WAITING = 8 << 20  # bytes of a task between its transforms
+_MOST_WAITING = 12 << 20  # bytes of a task between its transforms
 _LEAST_WORK = 20_000  # cycles worth a task
 _SPLIT = 12  # cycles to make a vector's parts
 
@@ -228,14 +228,21 @@ class _Cut:
 def _ways(problem, shape, info, threads, panel_blocks):
     """The ways to cut a class that are worth a look."""
     rows, points, _, splits, columns, _ = shape
-    nr, size, high, panels = info["nr"], info["e_size"], info["mr"][-1], -(-columns // info["nr"])
+    nr, size, high, grain = info["nr"], info["e_size"], info["mr"][-1], info["grain"]
+    panels = -(-columns // nr)
     depth, chunks, step = _chunks(problem, splits, info)
     ways = {}
-    grain = info["grain"]
     for height in _HEIGHTS:
         fewest = -(-rows // (high * height))
         for blocks in {fewest, -(-fewest // threads) * threads}:
             block = -(-rows // (blocks * grain)) * grain
+            # A point's rows stay in L2 for all panels, whose weights pass by but once; points and sums are let go. Blocks can
+            # then be so high that weights of six bytes are fetched while they are multiplied.
+            for n in panel_blocks if info["parts"] else ():
+                panel_block = -(-panels // min(n, panels))
+                if _waiting(points, block, depth, panel_block, info) <= _MOST_WAITING:
+                    cut = block, -(-rows // block), panel_block, -(-panels // panel_block), chunks, True
+                    ways[cut] = _Cut(*cut, _work(problem, shape, block, panel_block, info, across=True))
             # What is used again for every panel stays in L2, with a panel's weights and sums passing by; else points
             # are made a depth chunk at a time, and the sums of all panels wait in between.
             space = _L2_BYTES // (size * points)
@@ -249,13 +256,6 @@ def _ways(problem, shape, info, threads, panel_blocks):
                 panel_block = -(-panels // n)
                 cut = block, -(-rows // block), panel_block, -(-panels // panel_block), span, False
                 ways[cut] = _Cut(*cut, _work(problem, shape, block, panel_block, info))
-        # Or a point's rows stay there for all panels, whose weights pass by but once; all points and sums are let go
-        # beyond L2. Blocks can then be so high that weights of six bytes are fetched while they are multiplied.
-        for n in panel_blocks if info["parts"] else ():
-            panel_block = -(-panels // min(n, panels))
-            if _waiting(points, block, depth, panel_block, info) <= _MOST_WAITING:
-                cut = block, -(-rows // block), panel_block, -(-panels // panel_block), chunks, True
-                ways[cut] = _Cut(*cut, _work(problem, shape, block, panel_block, info, across=True))
     return ways.values()
 
 
