@@ -33,7 +33,7 @@ def test_the_choice_does_not_depend_on_the_number_of_threads(name):
         with convt.num_threads(threads):
             found.append(_plan._candidates(problem, "auto"))
     assert found[0] == found[1] == found[2]
-    assert name == "few pixels" or min(found[0], key=found[0].get) == name
+    assert name == "few pixels" or min(found[0], key=found[0].get).removeprefix("matrix_") == name
 
 
 def test_weights_that_no_cache_holds_are_not_made_larger():
@@ -57,7 +57,7 @@ def test_threads_do_not_share_the_pixels_of_a_row():
 def test_many_small_groups_merge_their_phases():
     """A phase of one channel is a store for every output, and as many gathers of its inputs as there are phases."""
     op, shape = operator(((1, 112, 256, 49), (4, 4), 1, 49, 2), pads_begin=1, pads_end=1)
-    assert direct._choice(op._attributes.problem(shape), True, _core.isa())[1] == (True, True)
+    assert direct._choice(op._attributes.problem(shape), True, False, _core.isa())[1] == (True, True)
 
 
 @pytest.mark.parametrize("data_format", ["NXC", "NCX"])

@@ -230,6 +230,8 @@ def test_denormals_survive(dtype, algorithm, isa):
     filter[...] = 1
     data = (np.abs(data) * info.smallest_subnormal).astype(data.dtype)
     with using_isa(isa):
+        if algorithm.startswith("matrix") and _core.kernel_info(dtype, True) is None:
+            pytest.skip("nothing to multiply matrices with")
         got = run(case, data, filter, algorithm=algorithm)
         assert_same(got, case.expected(data, filter, None).astype(data.dtype))
         assert (got > 0).any() and (got < info.tiny).all()
