@@ -81,7 +81,8 @@ def preparing(problem, matrix=False):
         chosen = [(g[n], KINDS[kind]) for g, n, kind in zip(groups, numbers, scheme, strict=True)]
         slices += math.prod(len(g.residues) * -(-len(g.offsets) // t.taps) * t.points for g, t in chosen)
     numbers = slices * problem.groups * problem.ci * problem.co
-    touched = 3 if numbers * _core.kernel_info(problem.dtype)["t_size"] > _core.SPARE_WEIGHTS else 0  # new memory at each call
+    spare = numbers * _core.kernel_info(problem.dtype, matrix)["e_size"] <= _core.SPARE_WEIGHTS
+    touched = 0 if spare else 12 if matrix else 3  # new memory at each call, which parts do not stream into
     return 15_000 + (1 + touched) * numbers
 
 
