@@ -33,6 +33,9 @@ cdef struct WinogradClass:
     int64_t *pieces
     int64_t *inner
     int64_t npoints
+    bint across           # a point of all panels after the other, instead of a panel of all points
+    bint apart            # panels have sums of their own
+    int64_t lda           # elements between the transformed rows of tiles
     size_t point_rows, point_sums  # bytes between the points of the transformed rows, elements between those of the sums
     PackClass *pack       # its taps are (point, window)
     int64_t first_task, ntasks
@@ -72,9 +75,14 @@ cdef class WinogradPlan(DirectPlan):
             c.inner = _kept(self.keep, spec["inner"])
             c.pack = &recipe.classes[<Py_ssize_t>spec["pack"]]
             # Distances between points that spread them over the sets of the caches.
-            c.point_rows = _apart((c.block + k.grain - 1) // k.grain * k.grain * k.lda * k.e_size)
+            c.lda = k.lda
+            if k.parts:  # as close as an odd number of steps allows, for fewer lines
+                c.lda = (c.chunks[1] // k.kstep | 1) * k.kstep
+            c.point_rows = _apart((c.block + k.grain - 1) // k.grain * k.grain * c.lda * k.e_size)
             c.point_sums = _apart(c.block * k.nr * k.t_size) // k.t_size
-            sums = c.panel_block if c.span < c.nchunks else 1
+            c.across = spec["across"]
+            c.apart = c.across or c.span < c.nchunks
+            sums = c.panel_block if c.apart else 1
             self.most_block = max(self.most_block, c.block)
             self.most_points = max(self.most_points, c.npoints)
             self.rows_size = max(self.rows_size, <size_t>(c.span * c.npoints) * c.point_rows)
@@ -126,7 +134,7 @@ cdef class WinogradPlan(DirectPlan):
         ws += _round64(self.most_points * CONVT_LDA * k.t_size)
         cdef char *between = ws
 
-        cdef int64_t i, p, q, r, tiles, r0, r1, columns
+        cdef int64_t i, n, p, q, r, tiles, r0, r1, columns
         memset(zeros, 0, (CONVT_KC + 16) * k.t_size)
         memset(check, 0, k.nr * k.t_size)
         for i in range(k.nr):
@@ -149,7 +157,7 @@ cdef class WinogradPlan(DirectPlan):
         cdef void *rows[MOST_ROWS]
         cdef convt_tile t
         t.rows = rows
-        t.lda, t.at = k.lda, 0
+        t.lda, t.at = c.lda, 0
         t.act = &self.none
         t.stream = 0
         t.ahead_step = 64
@@ -159,39 +167,41 @@ cdef class WinogradPlan(DirectPlan):
                 k0, kc = c.chunks[2 * chunk], c.chunks[2 * chunk + 1]
                 for r in range(m):
                     self.transform_tile(c, k0, kc, where + r * (self.nd + 3), src,
-                                        a + (chunk - start) * chunk_rows + r * k.lda * k.e_size, zeros, window, between, call.refused)
-            for p in range(p0, p1):
+                                        a + (chunk - start) * chunk_rows + r * c.lda * k.e_size, zeros, window, between, call.refused)
+            for n in range((p1 - p0) * c.npoints):
+                p, q = p0 + n // c.npoints, n % c.npoints
+                if c.across:
+                    p, q = p0 + n % (p1 - p0), n // (p1 - p0)
                 panel = c.panels + 5 * p
                 t.nv = <int>((panel[0] + k.vl - 1) // k.vl)
                 columns = t.nv * k.vl
                 t.cols = <int>columns
-                products = sums + (p - p0 if c.span < c.nchunks else 0) * c.npoints * c.point_sums * k.t_size
+                products = sums + (p - p0 if c.apart else 0) * c.npoints * c.point_sums * k.t_size
                 tiles = (m + k.mr[t.nv] - 1) // k.mr[t.nv]
-                ask = end == c.nchunks and not self.streamed and self.straight(panel)
-                # Point by point: a point's panel is in L1 for all rows of the block, the sums stay in L2.
-                for q in range(c.npoints):
-                    for chain in range(start * c.chains, end * c.chains):
-                        chunk, part = chain // c.chains, chain % c.chains
-                        k0, kc = c.chunks[2 * chunk], c.chunks[2 * chunk + 1]
-                        first = part * kc // c.chains
-                        t.kc = <int>((part + 1) * kc // c.chains - first)
-                        t.b = weights + (p * k.nr * c.pack.depth + (q * depth + k0 + first) * columns) * k.e_size
-                        t.ahead = <const char *>t.b + t.kc * columns * k.e_size  # what is multiplied next
-                        for i in range(tiles):
-                            r0, r1 = self.cut(m, i, tiles), self.cut(m, i + 1, tiles)
-                            t.a = a + (chunk - start) * chunk_rows + q * c.point_rows + (r0 * k.lda + first) * k.e_size
-                            for r in range(r0, r1):
-                                rows[r - r0] = products + (q * c.point_sums + r * k.nr) * k.t_size
-                            t.init = rows[0] if chain else nothing
-                            t.init_ld = k.nr if chain else 0
-                            if ask and chain == start * c.chains:
-                                self.prefetch(c, panel, where, r0, r1, q, dst)
-                            k.tile(<int>(r1 - r0), &t)
-                            t.ahead = <const char *>t.ahead + t.kc // k.pace * 64
-                if end == c.nchunks:
-                    for r in range(m):
-                        self.finish_tile(c, panel, where + r * (self.nd + 3), products + r * k.nr * k.t_size,
-                                         bias + p * k.nr * k.t_size, dst, window, between, check, nothing)
+                ask = end == c.nchunks and not self.streamed and not c.across and self.straight(panel)
+                for chain in range(start * c.chains, end * c.chains):
+                    chunk, part = chain // c.chains, chain % c.chains
+                    k0, kc = c.chunks[2 * chunk], c.chunks[2 * chunk + 1]
+                    first = part * kc // c.chains
+                    t.kc = <int>((part + 1) * kc // c.chains - first)
+                    t.b = weights + (p * k.nr * c.pack.depth + (q * depth + k0 + first) * columns) * k.e_size
+                    t.ahead = <const char *>t.b + t.kc * columns * k.e_size  # what is multiplied next
+                    for i in range(tiles):
+                        r0, r1 = self.cut(m, i, tiles), self.cut(m, i + 1, tiles)
+                        t.a = a + (chunk - start) * chunk_rows + q * c.point_rows + (r0 * c.lda + first) * k.e_size
+                        for r in range(r0, r1):
+                            rows[r - r0] = products + (q * c.point_sums + r * k.nr) * k.t_size
+                        t.init = rows[0] if chain else nothing
+                        t.init_ld = k.nr if chain else 0
+                        if ask and chain == start * c.chains:
+                            self.prefetch(c, panel, where, r0, r1, q, dst)
+                        k.tile(<int>(r1 - r0), &t)
+                        t.ahead = <const char *>t.ahead + t.kc // k.pace * 64
+                if end < c.nchunks or q < c.npoints - 1:
+                    continue
+                for r in range(m):
+                    self.finish_tile(c, panel, where + r * (self.nd + 3), products + r * k.nr * k.t_size,
+                                     bias + p * k.nr * k.t_size, dst, window, between, check, nothing)
         for i in range(k.vl):
             if k.t_size == 8:
                 if (<double *>check)[i] != 0:

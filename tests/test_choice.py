@@ -37,7 +37,7 @@ def test_the_choice_does_not_depend_on_the_number_of_threads(name, isa):
     assert found[0] == found[1] == found[2]
     with using_isa(isa):
         assert ("matrix" in found[0]) == matrix_unit()
-    vectors = {algorithm: cost for algorithm, cost in found[0].items() if algorithm != "matrix"}
+    vectors = {algorithm: cost for algorithm, cost in found[0].items() if not algorithm.startswith("matrix")}
     assert name == "few pixels" or isa in ("baseline", "avx2") or min(vectors, key=vectors.get) == name
 
 

@@ -14,6 +14,10 @@ from convt._plans import winograd
 from convt._problem import Problem
 
 each_isa = pytest.mark.parametrize("isa", ISAS)
+MATRIX = _core.kernel_info("float32", True) is not None
+NAMES = ["winograd", *(["matrix_winograd"] if MATRIX else [])]
+each_name = pytest.mark.parametrize("name", NAMES)
+with_matrix = pytest.mark.skipif(not MATRIX, reason="this CPU has no matrix unit")
 
 
 def arrays(shape, kernel, co, dtype=np.float32, seed=0):
@@ -38,7 +42,7 @@ def test_a_transform_is_a_correlation(kind):
     n = kind.outputs * 4
     problem = Problem("float64", 1, 1, 1, 1, (n,), (kind.taps,), (1,), (1,), (0,), (n + kind.taps - 1,))
     assert not math.isinf(winograd.cost(problem, (kind,)))
-    chosen = winograd._choice(problem, (kind,), _core.isa())[4]
+    chosen = winograd._choice(problem, (kind,), False, _core.isa())[4]
     assert set(chosen.values()) == {(winograd.KINDS.index(kind),)}
     data, filter, bias = arrays((1, n, 1), (kind.taps,), 1, np.float64)
     name = "winograd" if kind in winograd.SMALL else "winograd6"
@@ -91,15 +95,16 @@ def test_kernels_strides_and_edges(rank, isa):
 )
 def test_as_exact_as_the_direct_sum(shape, kernel, co, stride, pad):
     """At most twice its error; six points stay below 1e-4 of the output's scale."""
-    found = errors(*arrays(shape, kernel, co), ("winograd", "winograd6"), strides=stride, pads_begin=pad, pads_end=pad)
-    direct, four, six = found
-    assert four <= 2 * max(direct, 2e-7)
+    found = errors(*arrays(shape, kernel, co), ("winograd6", *NAMES), strides=stride, pads_begin=pad, pads_end=pad)
+    direct, six, *four = found
+    assert max(four) <= 2 * max(direct, 2e-7)
     assert six <= 1e-4
 
 
+@each_name
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3.4e38])
 @pytest.mark.parametrize("where", ["data", "filter"])
-def test_what_the_transforms_would_spoil_is_summed_directly(where, value):
+def test_what_the_transforms_would_spoil_is_summed_directly(where, value, name):
     """NaN and Inf reach the outputs of the sum of products alone; values that overflow only in a transform, none."""
     data, filter, bias = arrays((1, 14, 15, 32), (4, 4), 32)
     {"data": data, "filter": filter}[where][(0, 7, 7, 3) if where == "data" else (1, 2, 3, 4)] = value
@@ -107,7 +112,7 @@ def test_what_the_transforms_would_spoil_is_summed_directly(where, value):
         data *= 1e-3
         data[0, 7, 8, 3] = data[0, 7, 7, 3] = 3.4e38 if where == "data" else 1e-3
         filter *= 1e-3 if where == "data" else 1
-    op = convt.ConvTranspose(filter, bias, algorithm="winograd", strides=2)
+    op = convt.ConvTranspose(filter, bias, algorithm=name, strides=2)
     direct = convt.ConvTranspose(filter, bias, algorithm="direct", strides=2)
     for _ in range(2):  # the second call takes the short way
         got, want = op(data), direct(data)
@@ -133,9 +138,9 @@ def test_auto_takes_it_where_it_pays_and_nowhere_else():
     chosen = lambda shape, kernel, co, **keywords: (  # noqa: E731
         convt.ConvTranspose(np.ones((*kernel, shape[-1], co), np.float32), backend="native", **keywords).plan(shape).algorithm
     )
-    assert chosen((1, 64, 64, 256), (4, 4), 64, strides=2, pads_begin=1, pads_end=1) == "winograd"
-    assert chosen((1, 6880, 256), (16,), 128, strides=8) == "winograd"
-    assert chosen((1, 64, 64, 256), (2, 2), 64, strides=2) == "direct"  # one tap a phase
+    assert chosen((1, 64, 64, 256), (4, 4), 64, strides=2, pads_begin=1, pads_end=1) in NAMES
+    assert chosen((1, 6880, 256), (16,), 128, strides=8) in NAMES
+    assert chosen((1, 64, 64, 256), (2, 2), 64, strides=2) in ("direct", "matrix")  # one tap a phase
     assert chosen((1, 64, 64, 256), (4, 4), 64, strides=2, dilations=2) != "winograd6"
 
 
@@ -149,6 +154,7 @@ def test_one_shot_calls_count_the_transform_of_the_weights():
         shape = (1, size, size, 256)
         problem = Problem("float32", 1, 1, 256, 256, shape[1:3], kernel, (2, 2), (1, 1), (1, 1), (2 * size, 2 * size))
         found.append([_plan._native(problem, "auto", lasting) for lasting in (True, False)])
+    found = [[name.replace("matrix_", "").replace("matrix", "direct") for name in pair] for pair in found]
     assert ["winograd", "direct"] in found and ["direct", "winograd"] not in found
     data, filter, bias = arrays(shape, kernel, co)
     keywords = {"strides": 2, "pads_begin": 1, "pads_end": 1}
@@ -156,22 +162,24 @@ def test_one_shot_calls_count_the_transform_of_the_weights():
     np.testing.assert_allclose(convt.conv_transpose(data, filter, bias, **keywords), lasting, atol=1e-3)
 
 
-def test_views_of_every_kind():
+@each_name
+def test_views_of_every_kind(name):
     """Steps, reversals, NCX, a filter in every format: the windows are then widened first."""
     data, filter, bias = arrays((2, 20, 18, 24), (4, 4), 20)
     want = convt.conv_transpose(data, filter, bias, algorithm="direct", strides=2)
     for view in (data[:, ::-1, ::-1][:, ::-1, ::-1].copy()[:, :, :], np.asfortranarray(data), data.repeat(2, -1)[..., ::2]):
-        got = convt.conv_transpose(view, filter, bias, algorithm="winograd", strides=2)
+        got = convt.conv_transpose(view, filter, bias, algorithm=name, strides=2)
         np.testing.assert_allclose(got, want, atol=2e-5 * np.abs(want).max())
-    for name, axes in {"OIX": (3, 2, 0, 1), "IOX": (2, 3, 0, 1), "XOI": (0, 1, 3, 2)}.items():
+    for order, axes in {"OIX": (3, 2, 0, 1), "IOX": (2, 3, 0, 1), "XOI": (0, 1, 3, 2)}.items():
         other = filter.transpose(axes)
-        got = convt.conv_transpose(data, other, bias, algorithm="winograd", strides=2, filter_format=name)
+        got = convt.conv_transpose(data, other, bias, algorithm=name, strides=2, filter_format=order)
         np.testing.assert_allclose(got, want, atol=2e-5 * np.abs(want).max())
 
 
-def test_every_cut_covers_every_tile_once():
+@pytest.mark.parametrize("matrix", [False, pytest.param(True, marks=with_matrix)])
+def test_every_cut_covers_every_tile_once(matrix):
     """Shapes of many sizes: blocks of tiles and of panels that cover all, at least one to choose from, within bounds."""
-    info = _core.kernel_info("float32")
+    info = _core.kernel_info("float32", matrix)
     for rows, (points, outputs), splits, columns, threads, channels in itertools.product(
         (1, 13, 28, 200, 5000), ((4, 3), (16, 9), (64, 27), (216, 64)), (1, 4), (8, 100, 900), (1, 2, 7), (16, 700)
     ):
@@ -181,19 +189,20 @@ def test_every_cut_covers_every_tile_once():
         assert cuts
         panels = -(-columns // info["nr"])
         for cut in cuts:
-            assert 1 <= cut.block <= rows
+            assert 1 <= cut.block < rows + info["grain"]
             assert (cut.blocks - 1) * cut.block < rows <= cut.blocks * cut.block
             assert (cut.panel_blocks - 1) * cut.panel_block < panels <= cut.panel_blocks * cut.panel_block
-            assert 1 <= cut.span <= winograd._chunks(splits * channels)[0]
+            assert 1 <= cut.span <= winograd._chunks(problem, splits, info)[1]
             assert cut.work > 0
 
 
-def test_depth_in_chunks_and_blocks_of_panels_agrees_with_direct():
+@each_name
+def test_depth_in_chunks_and_blocks_of_panels_agrees_with_direct(name):
     """So deep that not all chunks' points fit at once: sums of several panels wait between them."""
     rng = np.random.default_rng(0)
     data = rng.standard_normal((1, 9, 9, 9, 600), dtype=np.float32)
     filter = rng.standard_normal((4, 4, 4, 600, 40), dtype=np.float32)
-    got = convt.conv_transpose(data, filter, algorithm="winograd", strides=2, pads_begin=1, pads_end=1)
+    got = convt.conv_transpose(data, filter, algorithm=name, strides=2, pads_begin=1, pads_end=1)
     want = convt.conv_transpose(data, filter, algorithm="direct", strides=2, pads_begin=1, pads_end=1)
     np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
 
@@ -207,12 +216,13 @@ def test_deep_sums_are_about_as_exact_as_direct(isa):
     assert transformed <= 1.6 * direct
 
 
+@each_name
 @pytest.mark.parametrize("channels", [1, 2, 20])
-def test_inputs_with_strides_of_any_sign(channels):
+def test_inputs_with_strides_of_any_sign(channels, name):
     """Reversed and broadcast axes, and a depth of one."""
     data, filter, _ = arrays((2, 40, 40, channels), (4, 4), 24)
     for view in (data, data[:, ::-1], data[:, :, ::-1], np.broadcast_to(data[:, :, :1], data.shape), data[:, :, ::3]):
-        got = convt.conv_transpose(view, filter, algorithm="winograd", strides=2)
+        got = convt.conv_transpose(view, filter, algorithm=name, strides=2)
         want = convt.conv_transpose(np.ascontiguousarray(view), filter, algorithm="direct", strides=2)
         np.testing.assert_allclose(got, want, atol=2e-5 * np.abs(want).max())
 
@@ -240,3 +250,63 @@ def test_filters_of_every_format_make_the_same_weights(co, kernel, stride, isa):
         ]
     np.testing.assert_allclose(got[0], want, atol=2e-5 * np.abs(want).max())
     assert len({result.tobytes() for result in got}) == 1
+
+
+@with_matrix
+@pytest.mark.parametrize("ci", [1, 17, 32, 48, 80, 300])
+@pytest.mark.parametrize(
+    "kernel, stride", [((9,), 3), ((16,), 8), ((4, 4), 2), ((3, 3), 2), ((3, 3), 1), ((4, 3, 4), 2), ((6, 1), 2)]
+)
+def test_the_matrix_unit_at_any_depth(kernel, stride, ci):
+    """Channels that fill steps of depth or not, phases of one to three taps, merged or not, some of several windows."""
+    direct, found = errors(
+        *arrays((2, *(7 for _ in kernel), ci), kernel, 40), ("matrix_winograd",), strides=stride, pads_begin=1
+    )
+    assert found <= 2 * max(direct, 1e-7)
+
+
+@with_matrix
+@pytest.mark.parametrize("panels", [(1,), (3,)])
+def test_points_of_all_panels_in_turn(panels, monkeypatch):
+    """What high blocks of many panels do: each point meets all of a task's panels, whose sums wait."""
+    data, filter, bias = arrays((1, 30, 21, 96), (4, 4), 70)
+    ways = winograd._ways
+    across = lambda *args: [cut for cut in ways(*args[:-1], panels) if cut.across]  # noqa: E731
+    monkeypatch.setattr(winograd, "_ways", across)
+    winograd._choice.cache_clear()
+    winograd._least_cost.cache_clear()
+    try:
+        direct, found = errors(data, filter, bias, ("matrix_winograd",), strides=2, pads_end=1)
+    finally:
+        winograd._choice.cache_clear()
+        winograd._least_cost.cache_clear()
+    assert found <= 2 * direct
+
+
+@with_matrix
+@pytest.mark.parametrize("scale, of", [(1e-30, "data"), (1e-15, "filter"), (1e30, "data"), (1e-44, "data")])
+def test_numbers_that_parts_can_not_hold_are_summed_directly(scale, of):
+    data, filter, bias = arrays((1, 14, 15, 48), (4, 4), 32)
+    data, filter = (data * np.float32(scale), filter) if of == "data" else (data, filter * np.float32(scale))
+    op = convt.ConvTranspose(filter, 0 * bias, algorithm="matrix_winograd", strides=2)
+    want = convt.conv_transpose(data, filter, 0 * bias, algorithm="direct", strides=2)
+    for _ in range(2):
+        assert op(data).tobytes() == want.tobytes()
+    assert np.abs(want).max() > 0
+
+
+@with_matrix
+def test_the_matrix_unit_gives_the_same_bits_for_any_number_of_threads():
+    data, filter, bias = arrays((2, 40, 37, 80), (4, 4), 72)
+    results = set()
+    for threads in (1, 2, 3, 5):
+        with convt.num_threads(threads):
+            results.add(convt.ConvTranspose(filter, bias, algorithm="matrix_winograd", strides=2)(data).tobytes())
+    assert len(results) == 1
+
+
+@with_matrix
+def test_the_matrix_unit_is_for_float32():
+    data, filter, bias = arrays((1, 8, 8, 16), (4, 4), 16, np.float64)
+    with pytest.raises(ValueError, match="algorithm: got 'matrix_winograd'"):
+        convt.conv_transpose(data, filter, bias, algorithm="matrix_winograd", strides=2)

@@ -39,7 +39,7 @@ def tile_cost(rows, columns, depth, info, chain=_core.KC):
     if info["parts"]:
         blocks = -(-rows // info["grain"]) * -(-columns // vl)
         products = (1, 4, 6)[info["parts"] - 1]
-        return blocks * (-(-depth // info["kstep"]) * products * 26 + calls * 40)
+        return blocks * (-(-depth // info["kstep"]) * products * 26 + calls * 60)
     full, rest = divmod(columns, nr)
     cost = 0.0
     for count, vectors in ((full, nr // vl), (1 if rest else 0, -(-rest // vl))):

@@ -64,8 +64,9 @@ _HEIGHTS = (1, 2, 3, 4, 6)  # register tiles of a block of tiles
 _PANEL_BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16)
 _SHARES = (0, 1, 2, 3, 4, 6, 8)  # tasks of a thread, at least, 0 for whatever ends first: few are cheaper, many even out
 _ONE_AXIS = 6  # points: more are of two axes, and summed in shorter chains
+_MOST_WAITING = 12 << 20  # bytes of a task between its transforms
 _LEAST_WORK = 20_000  # cycles worth a task
-_SPLIT = 6  # cycles to make a vector's parts
+_SPLIT = 12  # cycles to make a vector's parts
 
 
 def cost(problem, kinds=SMALL, matrix=False):
@@ -80,7 +81,8 @@ def preparing(problem, matrix=False):
         chosen = [(g[n], KINDS[kind]) for g, n, kind in zip(groups, numbers, scheme, strict=True)]
         slices += math.prod(len(g.residues) * -(-len(g.offsets) // t.taps) * t.points for g, t in chosen)
     numbers = slices * problem.groups * problem.ci * problem.co
-    touched = 3 if numbers * _core.kernel_info(problem.dtype)["t_size"] > _core.SPARE_WEIGHTS else 0  # new memory at each call
+    spare = numbers * _core.kernel_info(problem.dtype, matrix)["e_size"] <= _core.SPARE_WEIGHTS
+    touched = 0 if spare else 12 if matrix else 3  # new memory at each call, which parts do not stream into
     return 15_000 + (1 + touched) * numbers
 
 
@@ -216,6 +218,7 @@ class _Cut:
     panel_block: int  # panels of a task
     panel_blocks: int
     span: int  # depth chunks transformed at once
+    across: bool  # a point of all panels after the other, instead of a panel of all points
     work: float  # cycles of a task
 
     @property
@@ -226,14 +229,21 @@ class _Cut:
 def _ways(problem, shape, info, threads, panel_blocks):
     """The ways to cut a class that are worth a look."""
     rows, points, _, splits, columns, _ = shape
-    nr, size, high, panels = info["nr"], info["e_size"], info["mr"][-1], -(-columns // info["nr"])
+    nr, size, high, grain = info["nr"], info["e_size"], info["mr"][-1], info["grain"]
+    panels = -(-columns // nr)
     depth, chunks, step = _chunks(problem, splits, info)
     ways = {}
-    grain = info["grain"]
     for height in _HEIGHTS:
         fewest = -(-rows // (high * height))
         for blocks in {fewest, -(-fewest // threads) * threads}:
             block = -(-rows // (blocks * grain)) * grain
+            # A point's rows stay in L2 for all panels, whose weights pass by but once; points and sums are let go. Blocks can
+            # then be so high that weights of six bytes are fetched while they are multiplied.
+            for n in panel_blocks if info["parts"] else ():
+                panel_block = -(-panels // min(n, panels))
+                if _waiting(points, block, depth, panel_block, info) <= _MOST_WAITING:
+                    cut = block, -(-rows // block), panel_block, -(-panels // panel_block), chunks, True
+                    ways[cut] = _Cut(*cut, _work(problem, shape, block, panel_block, info, across=True))
             # What is used again for every panel stays in L2, with a panel's weights and sums passing by; else points
             # are made a depth chunk at a time, and the sums of all panels wait in between.
             space = _L2_BYTES // (size * points)
@@ -245,12 +255,17 @@ def _ways(problem, shape, info, threads, panel_blocks):
                     continue
             for n in {max(least, n) for n in panel_blocks if n <= panels}:
                 panel_block = -(-panels // n)
-                cut = block, -(-rows // block), panel_block, -(-panels // panel_block), span
+                cut = block, -(-rows // block), panel_block, -(-panels // panel_block), span, False
                 ways[cut] = _Cut(*cut, _work(problem, shape, block, panel_block, info))
     return ways.values()
 
 
-def _work(problem, shape, block, panel_block, info):
+def _waiting(points, block, depth, panel_block, info):
+    """Bytes of the points of a block and of all its sums."""
+    return points * block * (depth * info["e_size"] + panel_block * info["nr"] * info["t_size"])
+
+
+def _work(problem, shape, block, panel_block, info, across=False):
     """Cycles of a task: its GEMMs, the weights they wait for, the transforms."""
     _, points, outputs, splits, width, store = shape
     size = info["e_size"]
@@ -262,6 +277,11 @@ def _work(problem, shape, block, panel_block, info):
     chain = min(step, _core.CHAIN) if points > _ONE_AXIS and not info["parts"] else step
     gemm = points * common.tile_cost(block, columns, depth, info, chain)
     gemm = common.fed(gemm, points * depth * columns * wide * size, total)
+    if info["parts"]:  # six bytes of a weight come slower than they are multiplied
+        gemm += 0.06 * common.far(total) * points * depth * columns * wide * size
+    if across:
+        waiting = _waiting(points, block, depth, panel_block, info)
+        gemm += 0.2 * common.far(waiting, _L2_BYTES) * waiting
     vector = 8 if not problem.planar else 8 + 3 * info["vl"]  # a number at a time
     vector += _SPLIT * (info["parts"] > 0)
     read = block * splits * (points * (vector * -(-problem.ci // info["vl"]) + 3) + 24 * chunks)
@@ -333,6 +353,7 @@ def _class(problem, combo, chosen, scheme, cut, packs, out_elements, info):
         "split_in": list(itertools.product(*windows)),
         "chunks": [(k, min(step, depth - k)) for k in range(0, depth, step)],
         "span": cut.span,
+        "across": cut.across,
         "panels": panels,
         "pieces": piece_table,
         "panel_block": cut.panel_block,
