@@ -194,7 +194,7 @@ KC, ACROSS = CONVT_KC, CONVT_ACROSS
 STREAM_BYTES = 1 << 24  # outputs beyond this bypass the caches
 SMALL_FLOPS = 250_000  # below this a second thread costs more than it gains
 BRIEF_FLOPS = 50_000_000  # below this a thread does its tasks in less time than it may have to wait for others' weights
-STAGE_BYTES = 3 << 24  # those of what waits for memory and gains from what the last-level cache holds: depthwise, matrices
+STAGE_BYTES = 3 << 24  # those of what waits for memory and gains from what the last-level cache holds: depthwise, matrix
 PARALLEL_PACK_BYTES = 1 << 18
 cdef enum:
     PACK_JOB_BYTES = 1 << 17  # of packed weights that a thread makes at a time
@@ -510,7 +510,7 @@ cdef class Plan:
         bytes_out = int(np.prod(problem.out_shape)) * item
         aligned = all(s % vector == 0 for s in out_strides[:self.nd + 1])
         self.large = bytes_out > STAGE_BYTES
-        self.streamed = vector if bytes_out > (STAGE_BYTES if self.k.parts else STREAM_BYTES) and aligned else 0
+        self.streamed = vector if bytes_out > (STAGE_BYTES if self.algorithm == "matrix" else STREAM_BYTES) and aligned else 0
 
     cdef _outer(self, axes):
         """Tables of the axes but the last: ``axes[ax][output]`` lists (tap, input index)."""

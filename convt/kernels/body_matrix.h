@@ -164,15 +164,15 @@ INLINE const char *FN(matrix_ask)(const char *ahead, ptrdiff_t step, const int l
 }
 
 /* The sums from rows so many bytes apart; 0: all alike, the bias. */
-INLINE void FN(matrix_begin)(const int high, const int nv, const float *from, ptrdiff_t step)
+INLINE void FN(matrix_begin)(const int high, const int nv, const char *from, ptrdiff_t step)
 {
     MATRIX_LOAD(0, from, step);
     if (nv > 1)
-        MATRIX_LOAD(1, from + VF, step);
+        MATRIX_LOAD(1, from + 64, step);
     if (high)
-        MATRIX_LOAD(2, (const char *)from + MATRIX * step, step);
+        MATRIX_LOAD(2, from + MATRIX * step, step);
     if (high && nv > 1)
-        MATRIX_LOAD(3, (const char *)from + MATRIX * step + VF * sizeof(float), step);
+        MATRIX_LOAD(3, from + MATRIX * step + 64, step);
 }
 
 INLINE void FN(matrix_end)(const int high, const int nv, float *to, ptrdiff_t step)
@@ -206,24 +206,20 @@ INLINE void FN(matrix_mn)(const int high, const int nv, int mr, const convt_tile
     const float *init = t->init;
     const ptrdiff_t apart = mr > 1 ? FN(matrix_apart)(mr, t) : 0;
     /* What was summed before comes first, whichever rows a tile has: through `sums` where it can't be read as matrices. */
-    if (init && (!t->init_ld || mr % MATRIX == 0)) {
-        FN(matrix_begin)(high, nv, init, t->init_ld * sizeof(float));
-    } else if (!init && apart) {
-        FN(matrix_begin)(high, nv, rows[0] + t->at, apart);
+    const char *before = (const char *)(init ? init : rows[0] + t->at);
+    const ptrdiff_t step = init ? t->init_ld * (ptrdiff_t)sizeof(float) : apart;
+    if (init ? !step || mr % MATRIX == 0 : step) {
+        FN(matrix_begin)(high, nv, before, step);
     } else {
         for (int m = 0; m < mr; m++)
             for (int v = 0; v < nv; v++)
                 vf_store(sums + (m * nv + v) * VF, vf_load((init ? init + m * t->init_ld : rows[m] + t->at) + v * VF));
-        FN(matrix_begin)(high, nv, sums, nv * VF * sizeof(float));
+        FN(matrix_begin)(high, nv, (const char *)sums, nv * 64);
     }
 
     const ptrdiff_t ld = t->lda * E_SIZE, part = nv * 1024;
     const char *a = t->a, *b = t->b, *ahead = t->ahead;
-    int asked = t->stream ? mr : 0;
     for (int k = 0; k < t->kc; k += MATRIX_DEPTH, a += 64 * PARTS, b += part * PARTS) {
-        for (int end = asked + 16 < mr ? asked + 16 : mr; asked < end; asked++)
-            for (int v = 0; v < nv; v++)
-                __builtin_prefetch(rows[asked] + t->at + v * VF, 1);
         FN(matrix_a)(high, a, ld);
 #if PARTS == 3
         /* Small products first; each step changes one side. */
