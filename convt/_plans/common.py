@@ -39,7 +39,7 @@ def tile_cost(rows, columns, depth, info, chain=_core.KC):
     if info["parts"]:
         blocks = -(-rows // info["grain"]) * -(-columns // vl)
         products = (1, 4, 6)[info["parts"] - 1]
-        return blocks * (-(-depth // info["kstep"]) * products * 26 + calls * 60)
+        return blocks * (-(-depth // info["kstep"]) * products * 27.5 + calls * 10)
     full, rest = divmod(columns, nr)
     cost = 0.0
     for count, vectors in ((full, nr // vl), (1 if rest else 0, -(-rest // vl))):
@@ -48,6 +48,11 @@ def tile_cost(rows, columns, depth, info, chain=_core.KC):
         step = max(height * vectors / 2, (height + vectors) / 2, 4.0)
         cost += count * tiles * (steps * step + calls * (40 + 3 * height * vectors))
     return cost
+
+
+def unfilled(problem, info):
+    """What a matrix unit takes longer where channels do not fill its depth."""
+    return 1 + 0.4 * (1 - problem.ci / (-(-problem.ci // info["kstep"]) * info["kstep"])) if problem.ci else 1.0
 
 
 def fed(cycles, bytes, total):

@@ -67,6 +67,8 @@ _ONE_AXIS = 6  # points: more are of two axes, and summed in shorter chains
 _MOST_WAITING = 12 << 20  # bytes of a task between its transforms
 _LEAST_WORK = 20_000  # cycles worth a task
 _SPLIT = 12  # cycles to make a vector's parts
+_PRODUCTS = 3, 5  # cycles to read a vector of products, of tiles that store vectors and of those that store matrices
+_HIDDEN = 0.85  # of a matrix unit's cycles and of those beside it, as each goes on while the other waits
 
 
 def cost(problem, kinds=SMALL, matrix=False):
@@ -275,7 +277,8 @@ def _work(problem, shape, block, panel_block, info, across=False):
     total = points * depth * size * problem.groups * problem.co * phases * wide  # of all classes, if they are alike
     columns = min(width, panel_block * info["nr"])
     chain = min(step, _core.CHAIN) if points > _ONE_AXIS and not info["parts"] else step
-    gemm = points * common.tile_cost(block, columns, depth, info, chain)
+    hidden = _HIDDEN if info["parts"] else 1.0
+    gemm = hidden * points * common.tile_cost(block, columns, depth, info, chain)
     gemm = common.fed(gemm, points * depth * columns * wide * size, total)
     if info["parts"]:  # six bytes of a weight come slower than they are multiplied
         gemm += 0.06 * common.far(total) * points * depth * columns * wide * size
@@ -284,9 +287,11 @@ def _work(problem, shape, block, panel_block, info, across=False):
         gemm += 0.2 * common.far(waiting, _L2_BYTES) * waiting
     vector = 8 if not problem.planar else 8 + 3 * info["vl"]  # a number at a time
     vector += _SPLIT * (info["parts"] > 0)
-    read = block * splits * (points * (vector * -(-problem.ci // info["vl"]) + 3) + 24 * chunks)
-    write = block * (3 * points * -(-columns // info["vl"]) + 21 * outputs * panel_block)
-    return gemm + read + write + block * outputs * store * columns / width + 1600
+    vectors = -(-problem.ci // max(info["vl"], info["kstep"])) * max(1, info["kstep"] // info["vl"])
+    read = block * splits * (points * (vector * vectors + 3) + 24 * chunks)
+    write = block * (_PRODUCTS[info["parts"] > 0] * points * -(-columns // info["vl"]) + 21 * outputs * panel_block)
+    rest = read + write + block * outputs * store * columns / width + 1600
+    return gemm + hidden * rest
 
 
 def _end(problem, transformed, plain, total, info, threads):
