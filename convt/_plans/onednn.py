@@ -8,9 +8,8 @@ from .. import _config, _core, _onednn
 def preferred(problem, attributes):
     """Whether "auto" takes oneDNN for weights that are packed once; never for one-shot calls.
 
-    One class gains: bfloat16 where oneDNN has AMX tiles, which convt's kernels do not use; see `_suits_amx`. float32 stays
-    native: of 45 layers of public networks oneDNN was more than a tenth faster on 3 (at most 1.3 times as fast) and slower
-    on 25, up to 54 times; in NCX it has only GEMM and col2im.
+    One class gains: bfloat16 where oneDNN has AMX tiles; see `_suits_amx`. float32 stays native, where oneDNN is slower on all
+    of 45 layers of public networks but one or two; in NCX it has only GEMM and col2im.
 
     Decided without making a primitive, and the library is opened only for the class. Where the instruction set was chosen
     (CONVT_ISA), oneDNN's would not be the one asked for.
@@ -31,8 +30,9 @@ _FEW_CHANNELS = 8  # below, most of a tile of AMX is empty, and scatter competes
 def _suits_amx(problem):
     """Whether oneDNN's bfloat16 kernels for AMX are expected to win.
 
-    On two cores of an Intel Xeon they were 0.9 to 11 times as fast on 278 dense problems with 16 in-channels or more, 2
-    out-channels or more, and some work to share; half of them above 3. Pads as long as the kernel, long kernels and, for few
+    On two cores of an Intel Xeon they were 0.9 to 11 times as fast as vectors on 278 dense problems with 16 in-channels or
+    more, 2 out-channels or more, and some work to share, half of them above 3; and 0.9 to 1.8 times as fast as `matrix` on ten
+    layers. Pads as long as the kernel, long kernels and, for few
     out-channels, an output that is no multiple of the strides leave oneDNN its slow paths.
     """
     few = problem.co < _FEW_CHANNELS
