@@ -163,16 +163,26 @@ INLINE const char *FN(matrix_ask)(const char *ahead, ptrdiff_t step, const int l
     return ahead;
 }
 
-/* The sums from rows so many bytes apart; 0: all alike, the bias. */
-INLINE void FN(matrix_begin)(const int high, const int nv, const char *from, ptrdiff_t step)
+INLINE void FN(matrix_begin)(const int high, const int nv, const float *row)
 {
-    MATRIX_LOAD(0, from, step);
+    MATRIX_LOAD(0, row, 0);
     if (nv > 1)
-        MATRIX_LOAD(1, from + 64, step);
+        MATRIX_LOAD(1, row + VF, 0);
     if (high)
-        MATRIX_LOAD(2, from + MATRIX * step, step);
+        MATRIX_LOAD(2, row, 0);
     if (high && nv > 1)
-        MATRIX_LOAD(3, from + MATRIX * step + 64, step);
+        MATRIX_LOAD(3, row + VF, 0);
+}
+
+INLINE void FN(matrix_clear)(const int high, const int nv)
+{
+    MATRIX_ZERO(0);
+    if (nv > 1)
+        MATRIX_ZERO(1);
+    if (high)
+        MATRIX_ZERO(2);
+    if (high && nv > 1)
+        MATRIX_ZERO(3);
 }
 
 INLINE void FN(matrix_end)(const int high, const int nv, float *to, ptrdiff_t step)
@@ -186,7 +196,7 @@ INLINE void FN(matrix_end)(const int high, const int nv, float *to, ptrdiff_t st
         MATRIX_STORE(3, (char *)to + MATRIX * step + VF * sizeof(float), step);
 }
 
-/* The bytes between rows if a matrix can be read and written there: whole rows, one distance apart; else 0. */
+/* The bytes between rows if a matrix can be written there: whole rows, one distance apart; else 0. */
 static ptrdiff_t FN(matrix_apart)(int mr, const convt_tile *t)
 {
     char *const *rows = (char *const *)t->rows;
@@ -205,17 +215,13 @@ INLINE void FN(matrix_mn)(const int high, const int nv, int mr, const convt_tile
     float *const *rows = (float *const *)t->rows;
     const float *init = t->init;
     const ptrdiff_t apart = mr > 1 ? FN(matrix_apart)(mr, t) : 0;
-    /* What was summed before comes first, whichever rows a tile has: through `sums` where it can't be read as matrices. */
-    const char *before = (const char *)(init ? init : rows[0] + t->at);
-    const ptrdiff_t step = init ? t->init_ld * (ptrdiff_t)sizeof(float) : apart;
-    if (init ? !step || mr % MATRIX == 0 : step) {
-        FN(matrix_begin)(high, nv, before, step);
-    } else {
-        for (int m = 0; m < mr; m++)
-            for (int v = 0; v < nv; v++)
-                vf_store(sums + (m * nv + v) * VF, vf_load((init ? init + m * t->init_ld : rows[m] + t->at) + v * VF));
-        FN(matrix_begin)(high, nv, (const char *)sums, nv * 64);
-    }
+    /* The bias comes first: a step of 0 bytes fills a matrix with it. What was summed before comes last, as sums of sums lose
+     * less than one long chain, and for all rows alike, or results would depend on how rows are cut. */
+    const int biased = init && !t->init_ld;
+    if (biased)
+        FN(matrix_begin)(high, nv, init);
+    else
+        FN(matrix_clear)(high, nv);
 
     const ptrdiff_t ld = t->lda * E_SIZE, part = nv * 1024;
     const char *a = t->a, *b = t->b, *ahead = t->ahead;
@@ -253,7 +259,7 @@ INLINE void FN(matrix_mn)(const int high, const int nv, int mr, const convt_tile
 #endif
         FN(matrix_multiply)(high, nv);
     }
-    if (apart && !t->stream && t->act->code == CONVT_NONE) {
+    if (biased && apart && !t->stream && t->act->code == CONVT_NONE) {
         FN(matrix_end)(high, nv, rows[0] + t->at, apart);
         return;
     }
@@ -265,6 +271,8 @@ INLINE void FN(matrix_mn)(const int high, const int nv, int mr, const convt_tile
 #pragma GCC unroll 2
         for (int v = 0; v < nv; v++) {
             vf x = vf_load(sums + (m * nv + v) * VF);
+            if (!biased)
+                x += vf_load((init ? init + m * t->init_ld : row) + v * VF);
             if (t->act->code != CONVT_NONE)
                 x = vf_act_simple(x, t->act);
             if (v == nv - 1 && rest < VF)
