@@ -68,7 +68,7 @@ _MOST_WAITING = 13 << 18  # bytes of a task between its transforms
 _LEAST_WORK = 20_000  # cycles worth a task
 _SPLIT = 12  # cycles to make a vector's parts
 _PRODUCTS = 3, 5  # cycles to read a vector of products, of tiles that store vectors and of those that store matrices
-_HIDDEN = 0.85  # of a matrix unit's cycles and of those beside it, as each goes on while the other waits
+_HIDDEN = 0.82  # of a matrix unit's cycles and of those beside it, as each goes on while the other waits
 
 
 def cost(problem, kinds=SMALL, matrix=False):
