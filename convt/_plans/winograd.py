@@ -85,7 +85,7 @@ def preparing(problem, matrix=False):
     numbers = slices * problem.groups * problem.ci * problem.co
     spare = numbers * _core.kernel_info(problem.dtype, matrix)["e_size"] <= _core.SPARE_WEIGHTS
     touched = 0 if spare else 12 if matrix else 3  # new memory at each call, which parts do not stream into
-    return 15_000 + (1 + touched) * numbers
+    return 15_000 + ((4 if matrix else 1) + touched) * numbers  # parts are made after the transform
 
 
 def recipe(attributes, filter, bias, key, matrix=False):
