@@ -192,7 +192,7 @@ class Operator:
 def _native(problem, algorithm, lasting):
     """The algorithm asked for, or for "auto" the one whose cost is least; preparing weights that do not last counts in."""
     costs = _candidates(problem, algorithm)
-    for name in (name for name in ("winograd", "matrix_winograd") if name in costs and not lasting):
+    for name in () if lasting else costs.keys() & {"winograd", "matrix_winograd"}:
         costs[name] += ALGORITHMS[name].preparing(problem)
     return min(costs, key=costs.get)
 

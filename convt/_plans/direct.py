@@ -229,7 +229,7 @@ def memory_cost(problem, info):
 _SHARES = (4, 5, 6, 8, 10, 12)  # tasks of a thread, at least: few are cheaper, many even out
 _FEW = (3, 2, 1)  # where they are so much cheaper that it shows: small problems, whose tasks would pack the same inputs
 _SHOWS = 0.98
-_LOWEST = 28  # rows of a task: low blocks spread the packing of inputs, high ones share weights
+_LOWEST = 28  # rows of a task, at least this or `_highest`: low blocks spread the packing of inputs, high ones share weights
 
 
 def _highest(info):

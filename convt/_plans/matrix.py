@@ -1,7 +1,7 @@
 """matrix: `direct` on the CPU's matrix unit, which multiplies bfloat16 and sums in float32.
 
 A float32 is three bfloat16 parts, and six products of parts are one of float32's, as exact as its own rounding; sixteen times
-the multiply-adds pay for them. float16 has two parts and three products. Numbers so small or so large that a part of a
+the multiply-adds pay for them. float16 has two parts and four products. Numbers so small or so large that a part of a
 product could be lost are left to `direct`, those of the filter when it is packed, those of the data as they are met.
 
 The key of its weights is ``("matrix", merge)``, as of `direct`.

@@ -8,8 +8,8 @@ from .. import _config, _core, _onednn
 def preferred(problem, attributes):
     """Whether "auto" takes oneDNN for weights that are packed once; never for one-shot calls.
 
-    One class gains: bfloat16 where oneDNN has AMX tiles; see `_suits_amx`. float32 stays native, where oneDNN is slower on all
-    of 45 layers of public networks but one or two; in NCX it has only GEMM and col2im.
+    One class gains: bfloat16 where oneDNN has AMX tiles; see `_suits_amx`. float32 stays native, which was faster on
+    each of 45 layers of public networks with a matrix unit, on 43 at AVX2; in NCX oneDNN has only GEMM and col2im.
 
     Decided without making a primitive, and the library is opened only for the class. Where the instruction set was chosen
     (CONVT_ISA), oneDNN's would not be the one asked for.
