@@ -129,7 +129,7 @@ cdef class PackRecipe:
         c.depth = c.npoints * c.nwindows * self.ci_p
         at, scale = [], []
         for taps, points in windows:
-            self.staged = max(self.staged, (len(taps) + 1) * slot * self.k.t_size)  # and a point
+            self.staged = max(self.staged, len(taps) * slot * self.k.t_size)
             for point in points:
                 terms = np.flatnonzero(point)
                 at.append(terms * slot)
@@ -156,7 +156,7 @@ cdef class PackRecipe:
         cdef char *bsrc = <char *>cnp.PyArray_DATA(bias) if bias is not None else NULL
         cdef char *dst = packed.weights
         cdef char *bdst = packed.bias
-        cdef int64_t job, wrong = 0
+        cdef int64_t job, wrong = 0  # last job first, as a run begins with what the first ones make: best packed last
         cdef int count = threads if self.weight_bytes > PARALLEL_PACK_BYTES else 1
         cdef Buffer stage = _buffer(count * self.staged, &_workspaces)
         memset(bdst, 0, self.bias_bytes)
@@ -176,11 +176,11 @@ cdef class PackRecipe:
             if not _pool_used:
                 _note_pool()
             for job in prange(self.jobs, num_threads=count, nogil=True, schedule="dynamic"):
-                wrong += self.pack_panel(job, src, bsrc, dst, bdst, stage.data + threadid() * self.staged)
+                wrong += self.pack_panel(self.jobs - 1 - job, src, bsrc, dst, bdst, stage.data + threadid() * self.staged)
         else:
             with nogil:
                 for job in range(self.jobs):
-                    wrong += self.pack_panel(job, src, bsrc, dst, bdst, stage.data)
+                    wrong += self.pack_panel(self.jobs - 1 - job, src, bsrc, dst, bdst, stage.data)
         # A bias that a matrix unit would lose, as it knows no subnormal numbers.
         wrong += self.k.parts and bias is not None and _subnormal(bias)
         # NaN or Inf times the zeros outside the input must not reach the output: _plans then avoids such zeros.
@@ -263,29 +263,11 @@ cdef class PackRecipe:
                                 <int>count, <int>(count if at + count < end else width - (at - column)))
                         slot += self.some * k.nr * k.t_size
                     at += count
-                if k.parts:
-                    wrong |= self.split_points(c, &f, dst, w, i)
-                else:
-                    f.out = dst + (w * self.ci_p + i) * width * k.t_size
-                    wrong |= not k.wino_filter(&f)
+                f.out = dst + (w * self.ci_p + i) * width * k.e_size
+                wrong |= not k.wino_filter(&f)
                 i += self.some
         if f.stream:
             k.fence()
-        return wrong
-
-    cdef bint split_points(self, PackClass *c, const convt_wino_filter *window, char *dst, int64_t w, int64_t i) noexcept nogil:
-        """A step of depth of all points of a window, in parts: point by point by way of the stage."""
-        cdef const convt_kernels *k = self.k
-        cdef int64_t q, slot = self.some * k.nr * k.t_size
-        cdef bint wrong = False
-        cdef convt_wino_filter f = window[0]
-        f.rows, f.stream, f.out = 1, 0, <char *>window.in_ + self.staged - slot
-        memset(f.out, 0, slot)  # what is left of a step that is not whole
-        for q in range(c.npoints):
-            f.start = window.start + q
-            wrong |= not k.wino_filter(&f)
-            wrong |= not k.pack_b(dst, <int>((q * c.nwindows + w) * self.ci_p + i), 0, f.out, f.out_step, 1, <int>self.some,
-                                  f.cols, f.cols)
         return wrong
 
     cdef void pack_rows(self, PackClass *c, int64_t job, char *src, char *dst) noexcept nogil:

@@ -212,7 +212,7 @@ static double peak(int dtype, double seconds)
         .pack_b = mem##_matrix_pack_b, .store = mem##_store, __VA_ARGS__                                            \
     }
 #define MATRIX_WINOGRAD .wino_in = f32_wino_in, .wino_rows = f32_matrix_wino_rows, .wino_out = f32_wino_out, \
-    .wino_filter = f32_wino_filter
+    .wino_filter = f32_matrix_wino_filter
 #endif
 #define NAME_(isa) convt_isa_##isa
 #define NAME(isa) NAME_(isa)

@@ -87,6 +87,53 @@ static int FN(matrix_wino_rows)(int ny, int nx, const convt_wino_in *w)
     }
     return v_range_within(&range, LOW_A, HIGH);
 }
+
+/* A row of a point of Winograd's weights. */
+INLINE vf FN(matrix_wino_row)(const int64_t terms, const int64_t *at, const float *scale, const float *in)
+{
+    vf sum = vf_set1(0);
+    for (int64_t e = 0; e < terms; e++)
+        sum = vf_fma(vf_set1(scale[e]), vf_load(in + at[e]), sum);
+    return sum;
+}
+
+/* One vector of columns of a point, of `terms` taps: a step of depth, of which there may be less. */
+INLINE void FN(matrix_wino_point)(const int64_t terms, const convt_wino_filter *w, int p, int c, v_range *range)
+{
+    const int64_t *at = w->at + w->start[p];
+    const float *scale = (const float *)w->scale + w->start[p], *in = (const float *)w->in + c;
+    const ptrdiff_t in_step = w->in_step, part = w->out_step / VF * 1024;
+    char *to = (char *)w->out + p * w->out_row * E_SIZE + c / VF * 1024;
+    const int whole = w->n == MATRIX_DEPTH;
+    for (int i = 0; i < MATRIX_DEPTH / 2; i++, in += in_step, to += 64) {
+        const vf a = whole || i < w->n ? FN(matrix_wino_row)(terms, at, scale, in) : vf_set1(0);
+        const vf b = whole || i + MATRIX_DEPTH / 2 < w->n
+            ? FN(matrix_wino_row)(terms, at, scale, in + MATRIX_DEPTH / 2 * in_step) : vf_set1(0);
+        FN(split)(to, part, a, b, range);
+    }
+}
+
+/* Winograd's transform of weights, of a step of depth, in parts: point by point, as what it writes then lies together. */
+static int FN(matrix_wino_filter)(const convt_wino_filter *w)
+{
+    v_range range = v_range_none();
+    CONVT_ASSERT(w->n <= MATRIX_DEPTH && w->cols % VF == 0);
+    for (int p = 0; p < w->rows; p++) {
+        const int64_t terms = w->start[p + 1] - w->start[p];
+        for (int c = 0; c < w->cols; c += VF) {
+            /* The usual numbers of terms, those of phases of two taps an axis, without a loop. */
+            if (terms == 1)
+                FN(matrix_wino_point)(1, w, p, c, &range);
+            else if (terms == 2)
+                FN(matrix_wino_point)(2, w, p, c, &range);
+            else if (terms == 4)
+                FN(matrix_wino_point)(4, w, p, c, &range);
+            else
+                FN(matrix_wino_point)(terms, w, p, c, &range);
+        }
+    }
+    return v_range_within(&range, LOW_B, HIGH);
+}
 #endif
 
 /* One element of a panel. */

@@ -117,14 +117,15 @@ typedef struct {
 } convt_wino_out;
 
 /* Winograd's transform of weights: for r < rows, i < n and c < cols, out[r * out_row + i * out_step + c] = the sum over
- * start[r] <= e < start[r + 1] of scale[e] * in[at[e] + i * in_step + c]. */
+ * start[r] <= e < start[r + 1] of scale[e] * in[at[e] + i * in_step + c]. On a matrix unit these are the elements of a panel of
+ * out_step columns, and all of a step of depth is written, zeros from row n on. */
 typedef struct {
     const void *in;        /* T */
     ptrdiff_t in_step;
-    void *out;             /* T */
+    void *out;             /* E */
     ptrdiff_t out_row, out_step;
-    int n, cols, rows;     /* cols: whole vectors */
-    int stream;            /* out bypasses the caches: it is vector-aligned */
+    int n, cols, rows;     /* cols: whole vectors; on a matrix unit n is no more than a step of depth */
+    int stream;            /* out bypasses the caches, but for that of a matrix unit: it is vector-aligned */
     const int64_t *start, *at;
     const void *scale;     /* T */
 } convt_wino_filter;
@@ -156,7 +157,7 @@ typedef struct {
     int (*wino_in)(int ny, int nx, const convt_wino_in *tile); /* points per axis: 1, 3, 4 or 6 */
     int (*wino_rows)(int ny, int nx, const convt_wino_in *tile); /* the same into E; returns whether E can hold them all */
     void (*wino_out)(int kind_y, int kind_x, const convt_wino_out *tile);
-    int (*wino_filter)(const convt_wino_filter *panel); /* returns whether all that it wrote is finite */
+    int (*wino_filter)(const convt_wino_filter *panel); /* returns whether E can hold all that it wrote */
     /* dst[r][c] = src[r * rs + c * cs] converted to E, c < cols; zero for cols <= c < cols_padded. Returns whether E can hold
      * them all, as does `pack_b`. */
     int (*pack)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int cols_padded);
