@@ -192,8 +192,8 @@ class Operator:
 def _native(problem, algorithm, lasting):
     """The algorithm asked for, or for "auto" the one whose cost is least; preparing weights that do not last counts in."""
     costs = _candidates(problem, algorithm)
-    for name in () if lasting else costs.keys() & {"winograd", "matrix_winograd"}:
-        costs[name] += ALGORITHMS[name].preparing(problem)
+    for name in () if lasting else costs:
+        costs[name] += getattr(ALGORITHMS[name], "preparing", direct.preparing)(problem)
     return min(costs, key=costs.get)
 
 

@@ -13,6 +13,7 @@ MAX_SUMS = 1 << 20  # bytes of sums a task may keep between depth chunks
 
 L2_BYTES = 2 << 20  # of a core
 LAST_BYTES = 32 << 20  # of the last-level cache, that a process may count on
+_KEPT_BYTES = 16 << 20  # of packed weights, that it still has when they are multiplied
 
 EVEN = 64  # so many tasks of a thread even out anyhow
 
@@ -111,6 +112,13 @@ def filter_bytes(problem, info, columns=0):
     taps = math.prod(map(min, problem.kernel, problem.out_sizes))
     total = taps * problem.groups * problem.ci * problem.co * info["e_size"]
     return total * padded(columns, info) / columns if columns else total
+
+
+def packing(bytes):
+    """Cycles to pack so many bytes of weights and to multiply what was only just packed: the caches write it back meanwhile,
+    and what they do not keep so long comes from memory again. More than is kept from call to call is new memory."""
+    touched = 1.0 if bytes > _core.SPARE_WEIGHTS else 0.0
+    return (0.35 + 0.75 * far(bytes, _KEPT_BYTES) + touched) * bytes
 
 
 def padded(columns, info):

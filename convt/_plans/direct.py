@@ -27,6 +27,11 @@ def cost(problem):
     return _choice(problem, True, False, _core.isa())[0]
 
 
+def preparing(problem, matrix=False):
+    """Cycles to pack weights, which a call that brings its own has to pay."""
+    return common.packing(common.filter_bytes(problem, _core.kernel_info(problem.dtype, matrix)))
+
+
 def recipe(attributes, filter, bias, key, matrix=False):
     return _core.PackRecipe(attributes.dtype, filter, bias, common.pack_classes(attributes, key[1]), matrix=matrix)
 

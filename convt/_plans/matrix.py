@@ -7,6 +7,7 @@ product could be lost are left to `direct`, those of the filter when it is packe
 The key of its weights is ``("matrix", merge)``, as of `direct`.
 """
 
+import functools
 import math
 
 from .. import _core
@@ -19,6 +20,9 @@ def cost(problem):
     if _core.kernel_info(problem.dtype, True) is None:
         return math.inf
     return direct._choice(problem, True, True, _core.isa())[0]
+
+
+preparing = functools.partial(direct.preparing, matrix=True)
 
 
 def recipe(attributes, filter, bias, key):
