@@ -331,18 +331,19 @@ def conv_transpose(
     >>> convt.conv_transpose(x, w, strides=2).ravel().tolist()
     [1.0, 10.0, 102.0, 20.0, 203.0, 30.0, 300.0]
     """
-    return one_shot(
-        _padding.CORE, data, filter, bias, out, strides=strides, pads_begin=pads_begin, pads_end=pads_end,
-        dilations=dilations, auto_pad=auto_pad, output_padding=output_padding, output_shape=output_shape, groups=groups,
-        data_format=data_format, filter_format=filter_format, activation=activation, backend=backend, algorithm=algorithm,
-    )  # fmt: skip
+    attributes = {
+        "strides": strides, "pads_begin": pads_begin, "pads_end": pads_end, "dilations": dilations, "auto_pad": auto_pad,
+        "output_padding": output_padding, "output_shape": output_shape, "groups": groups, "data_format": data_format,
+        "filter_format": filter_format, "activation": activation, "backend": backend, "algorithm": algorithm,
+    }  # fmt: skip
+    return one_shot(_padding.CORE, data, filter, bias, attributes, out)
 
 
 _SHOTS = {}  # signature of a one-shot call -> its Shot
 
 
-def one_shot(dialect, data, filter, bias, out=None, **attributes):
-    """conv_transpose for any dialect."""
+def one_shot(dialect, data, filter, bias, attributes, out=None):
+    """conv_transpose for any dialect; ``attributes``, a dict, are those of `parse`, in the same order at every call."""
     if not type(data) is type(filter) is np.ndarray or type(bias) not in (np.ndarray, type(None)):
         data, filter = _check.array("data", data), _check.array("filter", filter)
         bias = None if bias is None else _check.array("bias", bias)

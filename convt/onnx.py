@@ -77,9 +77,9 @@ def conv_transpose(
     pads = _check.integers("pads", _or(pads, 0), 2 * rank, 0, each="two per spatial axis")
     with _check.renamed(_NAMES):
         return _api.one_shot(
-            _padding.ONNX, X, W, B, strides=_or(strides, 1), dilations=_or(dilations, 1), pads_begin=pads[:rank],
+            _padding.ONNX, X, W, B, dict(strides=_or(strides, 1), dilations=_or(dilations, 1), pads_begin=pads[:rank],
             pads_end=pads[rank:], auto_pad=auto_pad, output_padding=_or(output_padding, 0), output_shape=output_shape,
-            groups=group, data_format="NCX", filter_format="IOX",
+            groups=group, data_format="NCX", filter_format="IOX"),
         )  # fmt: skip
 
 
