@@ -13,6 +13,7 @@ MAX_SUMS = 1 << 20  # bytes of sums a task may keep between depth chunks
 
 L2_BYTES = 2 << 20  # of a core
 LAST_BYTES = 32 << 20  # of the last-level cache, that a process may count on
+_KEPT_OUTPUT = 40 << 20  # of an output, that it still has when it is written again
 _KEPT_BYTES = 16 << 20  # of packed weights, that it still has when they are multiplied
 
 EVEN = 64  # so many tasks of a thread even out anyhow
@@ -40,7 +41,7 @@ def tile_cost(rows, columns, depth, info, chain=_core.KC):
     if info["parts"]:
         blocks = -(-rows // info["grain"]) * -(-columns // vl)
         products = (1, 4, 6)[info["parts"] - 1]
-        return blocks * (-(-depth // info["kstep"]) * products * 27.5 + calls * 10)
+        return blocks * (-(-depth // info["kstep"]) * products * 28 + calls * 14)
     full, rest = divmod(columns, nr)
     cost = 0.0
     for count, vectors in ((full, nr // vl), (1 if rest else 0, -(-rest // vl))):
@@ -52,8 +53,8 @@ def tile_cost(rows, columns, depth, info, chain=_core.KC):
 
 
 def unfilled(problem, info):
-    """What a matrix unit takes longer where channels do not fill its depth."""
-    return 1 + 0.4 * (1 - problem.ci / (-(-problem.ci // info["kstep"]) * info["kstep"])) if problem.ci else 1.0
+    """What a matrix unit takes longer where channels do not fill its depth once."""
+    return 1 + 0.4 * max(0.0, 1 - problem.ci / info["kstep"])
 
 
 def fed(cycles, bytes, total):
@@ -82,9 +83,12 @@ def memory_cost(problem, read, write):
 def torn(problem):
     """Cycles of a byte of output whose lines are shared by panels that are stored one long after the other: those that the
     caches have lost meanwhile are fetched again."""
-    item = ITEMSIZE[problem.dtype]
-    channels = problem.groups * problem.co * item
-    return 0.4 * far(math.prod(problem.out_shape) * item, LAST_BYTES) if channels % 64 else 0.0
+    return 2.0 * far(math.prod(problem.out_shape) * ITEMSIZE[problem.dtype], _KEPT_OUTPUT) if bent(problem) else 0.0
+
+
+def bent(problem):
+    """Whether pixels of an output in NXC start anywhere in a line."""
+    return problem.groups * problem.co * ITEMSIZE[problem.dtype] % 64 > 0
 
 
 def planes_cost(problem):

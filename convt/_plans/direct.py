@@ -138,13 +138,14 @@ def _work(problem, combo, rows, columns, info):
     chain = min(_core.KC, window * problem.ci) if window else _core.KC
     multiply = common.fed(common.tile_cost(rows, columns, depth * share, info, chain), bytes, total)
     runs = rows / max(1, min(combo[-1].count, _highest(info)))
-    pack = packed * taps * (rows * share * _row_cost(problem, info) + runs * (60 if info["parts"] else 40))
+    pack = packed * taps * (rows * share * _row_cost(problem, info) + runs * (90 if info["parts"] else 40))
     edges = _edges(combo, info)
     store = 11 * (1 - edges) * common.pieces(combo, problem, columns, info)
     store += 18 * edges * common.pieces(combo, problem, columns, info, edge=True)
     if info["parts"]:  # weights of six bytes come slower than they are multiplied
-        multiply += 0.1 * common.far(total) * bytes
-        return common.unfilled(problem, info) * (1.03 * (multiply + pack + rows * (12 + 1.5 * store)) + 160)
+        multiply += 0.05 * common.far(total) * bytes
+        store = 7 + 1.5 * store + (5.5 * columns / info["vl"] if common.bent(problem) else 0)
+        return common.unfilled(problem, info) * (multiply + pack + rows * store + 250)
     return multiply + pack + rows * (5 + store) + 160
 
 
@@ -152,7 +153,7 @@ def _row_cost(problem, info):
     """Cycles to pack a tap of a row."""
     if info["parts"]:
         groups, rest = divmod(problem.ci, info["kstep"])
-        return (40 if problem.planar else 14) * (groups + 2 * (rest > 0))
+        return (40 if problem.planar else 16) * (groups + 0.7 * (rest > 0))
     whole, rest = divmod(problem.ci, info["vl"])
     return 8 * whole + 1.5 * rest if problem.planar else 6 * (whole + (rest > 0))
 
@@ -227,8 +228,9 @@ def class_cost(problem, combo, info):
 def memory_cost(problem, info):
     """Cycles that data from beyond L2 takes; tiles have asked for the outputs that are not streamed. Matrices multiply so fast
     that they wait for what goes to memory."""
-    write = 0.065 if info["parts"] else 0.0 if common.streams(problem) else 0.05
-    return common.memory_cost(problem, (0.03, 35), (write, 8)) + common.planes_cost(problem) / min(problem.groups, 2)
+    write = 0.055 if info["parts"] else 0.0 if common.streams(problem) else 0.05
+    read = 0.02 if info["parts"] else 0.03
+    return common.memory_cost(problem, (read, 35), (write, 8)) + common.planes_cost(problem) / min(problem.groups, 2)
 
 
 _SHARES = (4, 5, 6, 8, 10, 12)  # tasks of a thread, at least: few are cheaper, many even out
@@ -288,7 +290,7 @@ def _split(problem, combo, chunks, target, height, info, work):
     if chunks > _span(block, info):
         panel_block = min(panel_block, max(1, common.MAX_SUMS // (block * info["nr"] * info["t_size"])))
     width = min(width, panel_block * info["nr"])
-    return _Split(block, blocks, panel_block, -(-npanels // panel_block), work(block, width))
+    return _Split(block, blocks, panel_block, -(-npanels // panel_block), work(min(block, rows), width))
 
 
 def _most_rows(problem, combo, info):

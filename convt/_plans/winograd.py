@@ -66,9 +66,9 @@ _SHARES = (0, 1, 2, 3, 4, 6, 8)  # tasks of a thread, at least, 0 for whatever e
 _ONE_AXIS = 6  # points: more are of two axes, and summed in shorter chains
 _MOST_WAITING = 13 << 18  # bytes of a task between its transforms
 _LEAST_WORK = 20_000  # cycles worth a task
-_SPLIT = 12  # cycles to make a vector's parts
-_PRODUCTS = 3, 5  # cycles to read a vector of products, of tiles that store vectors and of those that store matrices
-_HIDDEN = 0.82  # of a matrix unit's cycles and of those beside it, as each goes on while the other waits
+_SPLIT = 4, 20  # cycles to make a vector's parts, and of a tile's step of depth beside
+_PRODUCTS = 3, 4.6  # cycles to read a vector of products, of tiles that store vectors and of those that store matrices
+_OUTPUT = 21, 14  # cycles of an output of a panel
 
 
 def cost(problem, kinds=SMALL, matrix=False):
@@ -161,7 +161,7 @@ def _choice(problem, kinds, matrix, isa):
             else:
                 plains.append(combo)
             losses.append((cost - plain, numbers, scheme))
-        write = 0.0 if common.streams(problem) else 0.06 + common.torn(problem)
+        write = 0.0 if common.streams(problem) else (0.1 if matrix else 0.06) + common.torn(problem)
         memory = common.memory_cost(problem, (0.05, 25), (write, 9)) + common.planes_cost(problem) / min(problem.groups, 2)
         total = common.shared(problem, tasks) + memory  # at least
         if total < best[0] and common.few(problem, tasks) and transformed:
@@ -275,21 +275,22 @@ def _work(problem, shape, block, panel_block, info, across=False):
     total = points * depth * size * problem.groups * problem.co * phases * wide  # of all classes, if they are alike
     columns = min(width, panel_block * info["nr"])
     chain = min(step, _core.CHAIN) if points > _ONE_AXIS and not info["parts"] else step
-    hidden = _HIDDEN if info["parts"] else 1.0
-    gemm = hidden * points * common.tile_cost(block, columns, depth, info, chain)
+    gemm = points * common.tile_cost(block, columns, depth, info, chain)
     gemm = common.fed(gemm, points * depth * columns * wide * size, total)
     if info["parts"]:  # six bytes of a weight come slower than they are multiplied
-        gemm += 0.06 * common.far(total) * points * depth * columns * wide * size
+        gemm += 0.05 * common.far(total) * points * depth * columns * wide * size
     if across:
         waiting = _waiting(points, block, depth, panel_block, info)
-        gemm += 0.2 * common.far(waiting, _L2_BYTES) * waiting
+        gemm += 0.06 * common.far(waiting, _L2_BYTES) * waiting
+    matrix = info["parts"] > 0
     vector = 8 if not problem.planar else 8 + 3 * info["vl"]  # a number at a time
-    vector += _SPLIT * (info["parts"] > 0)
     vectors = -(-problem.ci // max(info["vl"], info["kstep"])) * max(1, info["kstep"] // info["vl"])
-    read = block * splits * (points * (vector * vectors + 3) + 24 * chunks)
-    write = block * (_PRODUCTS[info["parts"] > 0] * points * -(-columns // info["vl"]) + 21 * outputs * panel_block)
-    rest = read + write + block * outputs * store * columns / width + 1600
-    return gemm + hidden * rest
+    read = points * (vector * vectors + 3) + 24 * chunks
+    if matrix:
+        read += points * _SPLIT[0] * vectors + _SPLIT[1] * -(-problem.ci // info["kstep"])
+    write = _PRODUCTS[matrix] * points * -(-columns // info["vl"]) + _OUTPUT[matrix] * outputs * panel_block
+    write += 10 * panel_block * matrix
+    return gemm + block * (splits * read + write + outputs * store * columns / width) + 1600
 
 
 def _end(problem, transformed, plain, total, info, threads):
