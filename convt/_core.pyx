@@ -555,6 +555,11 @@ cdef class Plan:
         dst[0] += row * self.out_n
         return count
 
+    cdef int64_t cut(self, int64_t rows, int64_t n, int64_t parts) noexcept nogil:
+        """Where the n-th of so many equal parts of some rows ends: in whole grains, but for the last."""
+        cdef int64_t grain = self.k.grain
+        return min(rows, (n * rows // parts + grain - 1) // grain * grain)
+
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
         pass
 
