@@ -198,19 +198,21 @@ cdef class ScatterPlan(Plan):
         t.at = 0
         t.act = &self.none
         t.stream = 0
-        # Each tile asks for some of what the next row reads.
-        tiles = (ncols + k.mr[k.nr // k.vl] - 1) // k.mr[k.nr // k.vl] * ((m + k.nr - 1) // k.nr)
-        if not self.across:
-            tiles = c.npanels * ((m + k.mr[k.nr // k.vl] - 1) // k.mr[k.nr // k.vl])
         t.ahead, t.ahead_step = next, 0
-        if ahead:
+        if ahead:  # each tile asks for some of what the next row reads
+            tiles = c.npanels * ((m + k.mr[k.nr // k.vl] - 1) // k.mr[k.nr // k.vl])
+            if self.across:
+                tiles = (ncols + k.mr[k.nr // k.vl] - 1) // k.mr[k.nr // k.vl] * ((m + k.nr - 1) // k.nr)
             i = max(<int64_t>1, tiles * c.chunks[1] * c.nchunks // k.pace)
             t.ahead_step = min(<int64_t>ASKED, (ahead + i - 1) // i)
         if self.across and not c.parts:  # a panel of pixels at a time, which stays in the first-level cache
-            for p in range((m + k.nr - 1) // k.nr):
+            a = self.slot(ws, 0)
+            p = 0
+            while p < m:
                 for chunk in range(c.nchunks):
-                    a = self.packed(c, chunk, src, j, now, i_lo + p * k.nr, min(k.nr, m - p * k.nr), ws, refused)
-                    self.multiply_across(c, chunk, &t, a, weights, p * k.nr, m, col, zeros)
+                    self.pack_pixels(c, c.chunks + 3 * chunk, src, j, i_lo + p, min(k.nr, m - p), a, refused)
+                    self.multiply_across(c, chunk, &t, a, weights, p, m, col, zeros)
+                p += k.nr
             return
         for chunk in range(c.nchunks):
             ch = c.chunks + 3 * chunk
@@ -300,31 +302,33 @@ cdef class ScatterPlan(Plan):
                       char *ws, char *refused) noexcept nogil:
         """The pixels of a depth chunk as packed, now or for an earlier row of the task."""
         cdef PackedRow *kept = <PackedRow *>(ws + _round64(self.k.nr * self.k.t_size))
-        cdef char *slots = <char *>kept + _round64(self.slots * sizeof(PackedRow))
+        cdef char *to
         cdef int64_t n, at, part, oldest = 0
         if not c.parts:
-            kept[0].used = -1
-            self.pack_pixels(c, c.chunks + 3 * chunk, src, j, i_lo, m, slots, refused)
-            return slots
+            self.pack_pixels(c, c.chunks + 3 * chunk, src, j, i_lo, m, self.slot(ws, 0), refused)
+            return self.slot(ws, 0)
         at, part = self.tap_at(c, chunk // c.parts, j), chunk % c.parts
         for n in range(self.slots):
             if kept[n].used >= 0 and kept[n].at == at:
                 kept[n].used = now
-                return slots + n * self.slot_size + part * self.chunk_size
+                return self.slot(ws, n) + part * self.chunk_size
             if kept[n].used < kept[oldest].used:
                 oldest = n
         kept[oldest].at, kept[oldest].used = at, now
-        slots += oldest * self.slot_size
+        to = self.slot(ws, oldest)
         for n in range(c.parts):
-            self.pack_pixels(c, c.chunks + 3 * (chunk - part + n), src, j, i_lo, m, slots + n * self.chunk_size, refused)
-        return slots + part * self.chunk_size
+            self.pack_pixels(c, c.chunks + 3 * (chunk - part + n), src, j, i_lo, m, to + n * self.chunk_size, refused)
+        return to + part * self.chunk_size
+
+    cdef char *slot(self, char *ws, int64_t n) noexcept nogil:
+        """Where an input row's packed pixels go."""
+        return ws + _round64(self.k.nr * self.k.t_size) + _round64(self.slots * sizeof(PackedRow)) + n * self.slot_size
 
     cdef void pack_pixels(self, ScatterClass *c, int64_t *chunk, char *src, int64_t *j, int64_t i_lo, int64_t m, char *to,
                           char *refused) noexcept nogil:
         """Pixels [i_lo, i_lo + m) of a depth chunk: as the GEMM's A, or across as panels of its B."""
         cdef const convt_kernels *k = self.k
-        cdef int64_t ci_p = (self.ci + k.kstep - 1) // k.kstep * k.kstep
-        cdef int64_t in_x = self.in_stride.p[self.nd - 1]
+        cdef int64_t ci_p = self.recipe.ci_p, in_x = self.in_stride.p[self.nd - 1]
         cdef int64_t depth = chunk[0], tap, first, last, p, cols, at
         while depth < chunk[0] + chunk[1]:
             tap = depth // ci_p
