@@ -10,7 +10,8 @@ Four algorithms, each a plan class that holds flat tables made by its module in 
 * WinogradPlan: phases of two taps or more with fewer multiplications. Tasks are blocks of tiles by blocks of panels;
   tiles are transformed, multiplied point by point and transformed back within the caches. Its other classes are DirectPlan's.
 * ScatterPlan: for few out channels. Along x the GEMM makes every tap's products at once (columns are taps times out
-  channels), which are overlap-added in the cache; across the other axes it gathers. A task is a stretch of an output row.
+  channels), which are overlap-added in the cache; across the other axes it gathers. A task is a stretch of some output rows,
+  which keeps the input rows that it has packed.
 * DepthwisePlan: for small groups. Vectors are out channels of many groups; a task is a stretch of an output row.
 
 Nothing below can fail: sizes were checked above, memory is taken before the parallel region.
