@@ -166,9 +166,12 @@ def _across_cost(problem, pixels, js, columns, taps, chunks, packs, phases, info
     """Cycles of a row across: pixels transposed by vectors of channels, the GEMM, sums put in the outputs' order."""
     vl, lanes = info["vl"], problem.strides[-1] * problem.co
     full, rest = divmod(pixels, vl)
-    packing = packs * problem.ci * (4 * full + (15 + 1.3 * rest if rest else 0)) + 130 * taps
+    each, tap = 14 if lanes in (1, 2, 4) else 16, 130
+    if problem.groups > 1:  # whose products stay near
+        each, tap = 0.6 * (_more(problem) + 1) + (2.2 if lanes in (1, 2, 4) else 6.7), 45
+    packing = packs * problem.ci * (4 * full + (15 + 1.3 * rest if rest else 0)) + tap * taps
     multiply = 1.24 * chunks * common.tile_cost(columns, pixels, taps * problem.ci / max(chunks, 1), info)
-    overlap = phases * lanes * -(-js // vl) * (14 if lanes in (1, 2, 4) else 16) + 28 * columns
+    overlap = phases * lanes * -(-js // vl) * each + (11 if problem.groups > 1 else 28) * columns
     if problem.groups > 1 and not problem.planar:
         overlap += 1.8 * phases * js * lanes
     return packing + multiply + overlap
@@ -247,7 +250,7 @@ def _row_cost(problem, combo, blocks, slab, apart, packs, info):
         sums = -(-pixels // info["grain"]) * -(-columns // info["vl"]) * (chunks * -(-ci // _core.KC) - 1)
         row += (40 if problem.planar else 13) * packs * pixels * groups + 75 * max(sums, 0) + 130 * taps
         row += (50 if problem.planar else 17) * packs * pixels * (rest > 0)
-        row *= 1.08  # left to vectors where it is level by the rest
+        row *= 1.15 if problem.planar else 1.08  # left to others where it is level by the rest
     else:
         same = ITEMSIZE[problem.dtype] == info["e_size"] and not problem.planar
         row = 1.05 * row + 35 * taps + 60
