@@ -10,7 +10,8 @@ Four algorithms, each a plan class that holds flat tables made by its module in 
 * WinogradPlan: phases of two taps or more with fewer multiplications. Tasks are blocks of tiles by blocks of panels;
   tiles are transformed, multiplied point by point and transformed back within the caches. Its other classes are DirectPlan's.
 * ScatterPlan: for few out channels. Along x the GEMM makes every tap's products at once (columns are taps times out
-  channels), which are overlap-added in the cache; across the other axes it gathers. A task is a stretch of an output row.
+  channels), which are overlap-added in the cache; across the other axes it gathers. A task is a stretch of some output rows,
+  which keeps the input rows that it has packed.
 * DepthwisePlan: for small groups. Vectors are out channels of many groups; a task is a stretch of an output row.
 
 Nothing below can fail: sizes were checked above, memory is taken before the parallel region.
@@ -554,6 +555,11 @@ cdef class Plan:
         src[0] = row * self.in_n
         dst[0] += row * self.out_n
         return count
+
+    cdef int64_t cut(self, int64_t rows, int64_t n, int64_t parts) noexcept nogil:
+        """Where the n-th of so many equal parts of some rows ends: in whole grains, but for the last."""
+        cdef int64_t grain = self.k.grain
+        return min(rows, (n * rows // parts + grain - 1) // grain * grain)
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
         pass

@@ -147,11 +147,6 @@ cdef class DirectPlan(Plan):
         n += _round64(self.max_sums * self.max_block * self.k.nr * self.k.t_size)  # sums between depth chunks
         return n
 
-    cdef int64_t cut(self, int64_t rows, int64_t n, int64_t parts) noexcept nogil:
-        """Where the n-th of so many equal parts of some rows ends: in whole grains, but for the last."""
-        cdef int64_t grain = self.k.grain
-        return min(rows, (n * rows // parts + grain - 1) // grain * grain)
-
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
         if call.refused[0]:  # what another task found makes this one's work useless
             return

@@ -1,6 +1,14 @@
 # The scatter algorithm: all taps of a row at once, overlap-added in the cache.
 # Included by _core.pyx.
 
+cdef enum:
+    ASKED = 128  # bytes that a step of a tile asks for at most: of two lines the first, as the second comes with it
+
+cdef struct PackedRow:
+    # A stretch of an input row as packed, kept for the output rows of the task that read it too.
+    int64_t at            # its offset in the input
+    int64_t used          # the last row that read it, -1 if nothing is packed here
+
 cdef struct ScatterClass:
     # A row of the class: one j of every axis but the last, where all its taps are inside the input.
     int64_t *count        # [nd - 1]
@@ -8,6 +16,7 @@ cdef struct ScatterClass:
     int64_t *tap_in       # [ntaps][nd - 1] input index at the first row
     int64_t nchunks
     int64_t *chunks       # [nchunks][3]: first depth of the class, depth, first depth of the panel
+    int64_t parts         # chunks of a tap, or 0 where a chunk has several taps
     int64_t nphases
     int64_t *phases       # [nphases][1 + 2 (nd - 1)]: output offset at the first row, then (low, high) of valid per axis
     int64_t npanels, ld
@@ -20,12 +29,15 @@ cdef class ScatterPlan(Plan):
     cdef object structures
     cdef list keep
     cdef int64_t j0, j1, block, blocks, begin, window, taps_x, terms, lanes, max_rows, sums, slab
-    cdef bint across
+    cdef bint far  # the input is more than what stays in the second-level cache
+    cdef bint across, in_place  # whether the GEMM takes pixels from where they lie, where chunks have a single tap
     cdef _Table order  # [rows of an image][2]: class, row of the class
-    cdef int64_t rows
+    cdef int64_t rows, row_block, row_blocks  # of an image, of a task, and the tasks of an image's
+    cdef int64_t slots, lda  # input rows kept packed, elements between their pixels
+    cdef size_t chunk_size, slot_size  # bytes
 
-    def __init__(self, problem, PackRecipe recipe, in_strides, out_strides, bint hole, spec):
-        self.algorithm = "scatter"
+    def __init__(self, str name, problem, PackRecipe recipe, in_strides, out_strides, bint hole, spec):
+        self.algorithm = name
         self.even = True
         self._common(problem, recipe, in_strides, out_strides, hole)
         cdef const convt_kernels *k = self.k
@@ -38,7 +50,10 @@ cdef class ScatterPlan(Plan):
         self.max_rows = self.block + self.terms - 1
         self.slab = recipe.slab
         self.across = self.slab > 0
+        self.in_place = not (self.across or k.parts) and self.in_c == 1 and k.s_size == k.e_size and self.ci % k.kstep == 0
+        self.far = problem.batch * int(np.prod(problem.in_sizes)) * self.ci * k.s_size > FAR_BYTES
         self.keep = []
+        cdef int64_t deepest = 0, parts = 0, most = 0, n  # depth of a chunk, chunks of a tap, taps
         self.structures = np.zeros(max(1, len(spec["classes"])) * sizeof(ScatterClass), np.uint8)
         self.classes = <ScatterClass *>cnp.PyArray_DATA(self.structures)
         for i, row in enumerate(spec["classes"]):
@@ -46,6 +61,12 @@ cdef class ScatterPlan(Plan):
             c.count = _kept(self.keep, row["count"])
             c.ntaps, c.tap_in = len(row["tap_in"]), _kept(self.keep, row["tap_in"])
             c.nchunks, c.chunks = len(row["chunks"]), _kept(self.keep, row["chunks"])
+            c.parts = row["parts"]
+            most = max(most, c.ntaps if c.parts else 1)
+            for n in range(c.nchunks):
+                deepest = max(deepest, c.chunks[3 * n + 1])
+            if not (c.parts and self.in_place):
+                self.slots, parts = max(self.slots, c.ntaps if c.parts else 1), max(parts, c.parts, 1)
             c.nphases, c.phases = len(row["phases"]), _kept(self.keep, row["phases"])
             c.pack = &recipe.classes[<Py_ssize_t>row["pack"]]
             if c.ntaps:
@@ -57,30 +78,54 @@ cdef class ScatterPlan(Plan):
                     c.ld = (self.max_rows + k.nr - 1) // k.nr * k.nr + 2 * k.vl + 16
                     self.sums = max(self.sums, c.pack.ncols * c.ld * k.t_size)
         self.order, self.rows = _Table(spec["order"]), len(spec["order"])
-        self.tasks = self.batch * self.rows * self.groups * self.blocks
+        self.row_block = spec["row_block"]
+        self.row_blocks = (self.rows + self.row_block - 1) // self.row_block
+        self.tasks = self.batch * self.row_blocks * self.groups * self.blocks
+        # Pixels side by side, for vectors; or one after the other, for matrices as close as an odd number of steps allows.
+        self.lda = (deepest // k.kstep | 1) * k.kstep if k.parts else k.lda
+        n = (self.max_rows + k.grain) * self.lda
+        if self.across:
+            n = ((self.max_rows + k.nr - 1) // k.nr if most > 1 else 1) * k.nr * deepest
+        self.chunk_size = _round64(n * k.e_size)
+        self.slot_size = parts * self.chunk_size
         self.workspace = _round64(k.nr * k.t_size) + self._packed() + _round64(self.sums)
 
     cdef size_t _packed(self) noexcept nogil:
         """Bytes of packed pixels."""
-        return _round64((CONVT_KC * self.k.nr if self.across else self.max_rows * CONVT_LDA) * self.k.e_size)
+        return _round64(self.slots * sizeof(PackedRow)) + self.slots * self.slot_size
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
+        if call.refused[0]:  # what another task found makes this one's work useless
+            return
+        cdef PackedRow *kept = <PackedRow *>(ws + _round64(self.k.nr * self.k.t_size))
+        cdef int64_t n, group, image, first, j_lo
+        for n in range(self.slots):
+            kept[n].used = -1
+        self.place(task, &group, &image, &first, &j_lo)
+        for n in range(first, min(self.rows, first + self.row_block)):
+            self.run_row(task, group, image, n, j_lo, call, ws)
+
+    cdef void place(self, Py_ssize_t task, int64_t *group, int64_t *image, int64_t *first, int64_t *j_lo) noexcept nogil:
+        """A task's group, image, first row and where its stretch starts."""
+        group[0] = task % self.groups  # of the same pixels follow each other: they share the lines of these
+        j_lo[0] = self.j0 + task // self.groups % self.blocks * self.block
+        task = task // self.groups // self.blocks
+        image[0], first[0] = task // self.row_blocks, task % self.row_blocks * self.row_block
+
+    cdef void run_row(self, Py_ssize_t task, int64_t group, int64_t image, int64_t n, int64_t j_lo, const Call *call,
+                      char *ws) noexcept nogil:
+        """The task's stretch of one row, the n-th of its image."""
         cdef const convt_kernels *k = self.k
         cdef int64_t x = self.nd - 1
-        cdef int64_t group = task % self.groups  # of the same pixels follow each other: they share the lines of these
-        cdef int64_t j_lo = self.j0 + task // self.groups % self.blocks * self.block
         cdef int64_t j_hi = min(self.j1, j_lo + self.block)
-        cdef int64_t row = task // self.groups // self.blocks
-        cdef int64_t image = row // self.rows
-        row = row % self.rows
-        cdef ScatterClass *c = self.classes + self.order.p[2 * row]
-        row = self.order.p[2 * row + 1]
+        cdef ScatterClass *c = self.classes + self.order.p[2 * n]
+        cdef int64_t row = self.order.p[2 * n + 1]
         cdef char *col = ws + _round64(k.nr * k.t_size) + self._packed()
         if self.across:
             col += k.vl * k.t_size
 
         cdef int64_t j[64]
-        cdef int64_t ax, at = 0
+        cdef int64_t ax, ahead, at = 0
         for ax in range(x - 1, -1, -1):
             j[ax] = row % c.count[ax]
             row = row // c.count[ax]
@@ -92,7 +137,8 @@ cdef class ScatterPlan(Plan):
         cdef int64_t i_hi = min(self.in_size.p[x], j_hi)
         if c.ntaps and i_lo < i_hi:
             self.products(c, call.weights + c.pack.weights + group * c.pack.group_weights,
-                          call.src + (image * self.in_n + group * self.ci * self.in_c) * k.s_size, j, i_lo, i_hi, ws, col)
+                          call.src + (image * self.in_n + group * self.ci * self.in_c) * k.s_size, j, n, i_lo, i_hi, ws, col,
+                          self.next_pixels(task, n, call, &ahead), ahead, call.refused)
         else:
             i_hi = i_lo
 
@@ -133,14 +179,14 @@ cdef class ScatterPlan(Plan):
                 self.k.overlap(o)
             j = o.j1
 
-    cdef void products(self, ScatterClass *c, char *weights, char *src, int64_t *j, int64_t i_lo, int64_t i_hi,
-                       char *ws, char *col) noexcept nogil:
+    cdef void products(self, ScatterClass *c, char *weights, char *src, int64_t *j, int64_t now, int64_t i_lo, int64_t i_hi,
+                       char *ws, char *col, const char *next, int64_t ahead, char *refused) noexcept nogil:
         """The products of pixels [i_lo, i_hi) with each column (phase, tap, channel), summed over the row's taps."""
         cdef const convt_kernels *k = self.k
         cdef int64_t m = i_hi - i_lo, tiles, chunk, p, i, r0, r1, r, first, pixels, ncols = c.pack.ncols
         cdef int64_t *ch
         cdef char *zeros = ws
-        cdef char *packed = ws + _round64(k.nr * k.t_size)
+        cdef char *a
         cdef void *rows[MOST_ROWS]
         cdef convt_tile t
         for i in range(k.nr):  # -0, the sum of nothing that keeps the sign of zero
@@ -149,37 +195,37 @@ cdef class ScatterPlan(Plan):
             else:
                 (<float *>zeros)[i] = -0.0
         t.rows = rows
-        t.lda, t.at = CONVT_LDA, 0
+        t.at = 0
         t.act = &self.none
         t.stream = 0
-        t.ahead, t.ahead_step = src, 0
-        if self.across:
-            for p in range((m + k.nr - 1) // k.nr):
-                first = p * k.nr
-                pixels = min(k.nr, m - first)
-                t.nv = <int>((pixels + k.vl - 1) // k.vl)
-                t.cols = t.nv * k.vl
-                t.b = packed
-                if pixels < t.cols:  # what lanes without a pixel happen to hold may be numbers that are slow to multiply
-                    memset(packed, 0, min(CONVT_KC, c.pack.depth) * t.cols * k.e_size)
-                tiles = (ncols + k.mr[t.nv] - 1) // k.mr[t.nv]
+        t.ahead, t.ahead_step = next, 0
+        if ahead:  # each tile asks for some of what the next row reads
+            tiles = c.npanels * ((m + k.mr[k.nr // k.vl] - 1) // k.mr[k.nr // k.vl])
+            if self.across:
+                tiles = (ncols + k.mr[k.nr // k.vl] - 1) // k.mr[k.nr // k.vl] * ((m + k.nr - 1) // k.nr)
+            i = max(<int64_t>1, tiles * c.chunks[1] * c.nchunks // k.pace)
+            t.ahead_step = min(<int64_t>ASKED, (ahead + i - 1) // i)
+        if self.across and not c.parts:  # a panel of pixels at a time, which stays in the first-level cache
+            a = self.slot(ws, 0)
+            p = 0
+            while p < m:
                 for chunk in range(c.nchunks):
-                    ch = c.chunks + 3 * chunk
-                    t.kc = <int>ch[1]
-                    self.pack_pixels(c, ch, src, j, i_lo + first, pixels, t.cols, packed)
-                    r1 = 0
-                    for i in range(tiles):
-                        r0, r1 = r1, ncols if i == tiles - 1 else (i + 1) * ncols // tiles
-                        t.a = weights + ((ch[2] // self.slab * ncols + r0) * CONVT_LDA + ch[2] % self.slab) * k.e_size
-                        for r in range(r0, r1):
-                            rows[r - r0] = col + (r * c.ld + first) * k.t_size
-                        t.init = rows[0] if chunk else zeros
-                        t.init_ld = c.ld if chunk else 0
-                        k.tile(<int>(r1 - r0), &t)
+                    self.pack_pixels(c, c.chunks + 3 * chunk, src, j, i_lo + p, min(k.nr, m - p), a, refused)
+                    self.multiply_across(c, chunk, &t, a, weights, p, m, col, zeros)
+                p += k.nr
             return
         for chunk in range(c.nchunks):
             ch = c.chunks + 3 * chunk
-            self.pack_pixels(c, ch, src, j, i_lo, m, 0, packed)
+            if c.parts and self.in_place:
+                a = src + (self.tap_at(c, chunk // c.parts, j) + i_lo * self.in_stride.p[self.nd - 1]
+                           + ch[0] % self.ci) * k.s_size
+                t.lda = self.in_stride.p[self.nd - 1]
+            else:
+                a, t.lda = self.packed(c, chunk, src, j, now, i_lo, m, ws, refused), self.lda
+            if self.across:
+                for p in range((m + k.nr - 1) // k.nr):
+                    self.multiply_across(c, chunk, &t, a + p * k.nr * ch[1] * k.e_size, weights, p * k.nr, m, col, zeros)
+                continue
             t.kc = <int>ch[1]
             for p in range(c.npanels):
                 t.nv = <int>((min(k.nr, ncols - p * k.nr) + k.vl - 1) // k.vl)
@@ -188,33 +234,119 @@ cdef class ScatterPlan(Plan):
                 t.b = weights + (p * k.nr * c.pack.depth + ch[2] * t.cols) * k.e_size
                 r1 = 0
                 for i in range(tiles):
-                    r0, r1 = r1, m if i == tiles - 1 else (i + 1) * m // tiles
-                    t.a = packed + r0 * CONVT_LDA * k.e_size
+                    r0, r1 = r1, self.cut(m, i + 1, tiles)
+                    t.a = a + r0 * t.lda * k.e_size
                     for r in range(r0, r1):
                         rows[r - r0] = col + (r * c.ld + p * k.nr) * k.t_size
                     t.init = rows[0] if chunk else zeros
                     t.init_ld = c.ld if chunk else 0
                     k.tile(<int>(r1 - r0), &t)
+                    t.ahead += t.kc // k.pace * t.ahead_step
 
-    cdef void pack_pixels(self, ScatterClass *c, int64_t *chunk, char *src, int64_t *j, int64_t i_lo, int64_t m,
-                          int64_t nb, char *packed) noexcept nogil:
-        """Pixels [i_lo, i_lo + m) of a depth chunk: as the GEMM's A, or as a panel of its B, ``nb`` wide."""
+    cdef void multiply_across(self, ScatterClass *c, int64_t chunk, convt_tile *t, char *panel, char *weights, int64_t first,
+                              int64_t m, char *col, char *zeros) noexcept nogil:
+        """The products of a panel of pixels, from the first-th of a stretch of so many on."""
         cdef const convt_kernels *k = self.k
-        cdef int64_t x = self.nd - 1
-        cdef int64_t ci_p = (self.ci + k.kstep - 1) // k.kstep * k.kstep
-        cdef int64_t in_x = self.in_stride.p[x]
-        cdef int64_t depth = chunk[0], tap, first, last, at, ax
+        cdef int64_t *ch = c.chunks + 3 * chunk
+        cdef int64_t pixels = min(k.nr, m - first), ncols = c.pack.ncols, tiles, i, r, r0, r1 = 0
+        cdef void *rows[MOST_ROWS]
+        t.rows = rows
+        t.kc, t.lda, t.b = <int>ch[1], CONVT_LDA, panel
+        t.nv = <int>((pixels + k.vl - 1) // k.vl)
+        t.cols = t.nv * k.vl
+        tiles = (ncols + k.mr[t.nv] - 1) // k.mr[t.nv]
+        for i in range(tiles):
+            r0, r1 = r1, ncols if i == tiles - 1 else self.cut(ncols, i + 1, tiles)
+            t.a = weights + ((ch[2] // self.slab * ncols + r0) * CONVT_LDA + ch[2] % self.slab) * k.e_size
+            for r in range(r0, r1):
+                rows[r - r0] = col + (r * c.ld + first) * k.t_size
+            t.init = rows[0] if chunk else zeros
+            t.init_ld = c.ld if chunk else 0
+            k.tile(<int>(r1 - r0), t)
+            t.ahead += t.kc // k.pace * t.ahead_step
+
+    cdef const char *next_pixels(self, Py_ssize_t task, int64_t n, const Call *call, int64_t *bytes) noexcept nogil:
+        """Where the pixels start that the row after the n-th of its image reads, and how many bytes they are: of several taps
+        those of the last, as what the others read has been there before; 0 if they are not one stretch of memory."""
+        cdef int64_t group, image, first, j_lo, ax, i_lo, i_hi, row, x = self.nd - 1
+        cdef int64_t j[64]
+        cdef ScatterClass *c
+        bytes[0] = 0
+        if not self.far or self.in_c != 1 or self.in_stride.p[x] != self.ci:
+            return call.src
+        self.place(task, &group, &image, &first, &j_lo)
+        n += 1
+        if n == min(self.rows, first + self.row_block):
+            if task + 1 == self.tasks:
+                return call.src
+            self.place(task + 1, &group, &image, &n, &j_lo)
+        c = self.classes + self.order.p[2 * n]
+        i_lo, i_hi = max(0, j_lo - self.terms + 1), min(self.in_size.p[x], j_lo + self.block)
+        if not c.ntaps or i_lo >= i_hi:
+            return call.src
+        row = self.order.p[2 * n + 1]
+        for ax in range(x - 1, -1, -1):
+            j[ax] = row % c.count[ax]
+            row = row // c.count[ax]
+        bytes[0] = (i_hi - i_lo) * self.ci * self.k.s_size
+        return call.src + (image * self.in_n + self.tap_at(c, c.ntaps - 1, j) + i_lo * self.in_stride.p[x]) * self.k.s_size
+
+    cdef int64_t tap_at(self, ScatterClass *c, int64_t tap, int64_t *j) noexcept nogil:
+        """Where the input row is that a tap reads."""
+        cdef int64_t ax, at = 0
+        for ax in range(self.nd - 1):
+            at += (c.tap_in[tap * (self.nd - 1) + ax] + j[ax]) * self.in_stride.p[ax]
+        return at
+
+    cdef char *packed(self, ScatterClass *c, int64_t chunk, char *src, int64_t *j, int64_t now, int64_t i_lo, int64_t m,
+                      char *ws, char *refused) noexcept nogil:
+        """The pixels of a depth chunk as packed, now or for an earlier row of the task."""
+        cdef PackedRow *kept = <PackedRow *>(ws + _round64(self.k.nr * self.k.t_size))
+        cdef char *to
+        cdef int64_t n, at, part, oldest = 0
+        if not c.parts:
+            self.pack_pixels(c, c.chunks + 3 * chunk, src, j, i_lo, m, self.slot(ws, 0), refused)
+            return self.slot(ws, 0)
+        at, part = self.tap_at(c, chunk // c.parts, j), chunk % c.parts
+        for n in range(self.slots):
+            if kept[n].used >= 0 and kept[n].at == at:
+                kept[n].used = now
+                return self.slot(ws, n) + part * self.chunk_size
+            if kept[n].used < kept[oldest].used:
+                oldest = n
+        kept[oldest].at, kept[oldest].used = at, now
+        to = self.slot(ws, oldest)
+        for n in range(c.parts):
+            self.pack_pixels(c, c.chunks + 3 * (chunk - part + n), src, j, i_lo, m, to + n * self.chunk_size, refused)
+        return to + part * self.chunk_size
+
+    cdef char *slot(self, char *ws, int64_t n) noexcept nogil:
+        """Where an input row's packed pixels go."""
+        return ws + _round64(self.k.nr * self.k.t_size) + _round64(self.slots * sizeof(PackedRow)) + n * self.slot_size
+
+    cdef void pack_pixels(self, ScatterClass *c, int64_t *chunk, char *src, int64_t *j, int64_t i_lo, int64_t m, char *to,
+                          char *refused) noexcept nogil:
+        """Pixels [i_lo, i_lo + m) of a depth chunk: as the GEMM's A, or across as panels of its B."""
+        cdef const convt_kernels *k = self.k
+        cdef int64_t ci_p = self.recipe.ci_p, in_x = self.in_stride.p[self.nd - 1]
+        cdef int64_t depth = chunk[0], tap, first, last, p, cols, at
         while depth < chunk[0] + chunk[1]:
             tap = depth // ci_p
             first = depth - tap * ci_p
             last = min(ci_p, first + chunk[0] + chunk[1] - depth)
-            at = i_lo * in_x + first * self.in_c
-            for ax in range(x):
-                at += (c.tap_in[tap * x + ax] + j[ax]) * self.in_stride.p[ax]
-            if nb:
-                k.pack_b(packed, <int>(depth - chunk[0]), 0, src + at * k.s_size, self.in_c, in_x,
-                         <int>(min(self.ci, last) - first), <int>m, <int>nb)
-            else:
-                k.pack(packed + (depth - chunk[0]) * k.e_size, CONVT_LDA, src + at * k.s_size, in_x, self.in_c,
-                       <int>m, <int>(min(self.ci, last) - first), <int>(last - first))
+            at = self.tap_at(c, tap, j) + i_lo * in_x + first * self.in_c
+            if self.across:
+                p = 0
+                while p < m:
+                    cols = k.nr
+                    if m - p < k.nr:
+                        cols = (m - p + k.vl - 1) // k.vl * k.vl
+                    if m - p < cols:  # what lanes without a pixel happen to hold may be numbers that are slow to multiply
+                        memset(to + (p * chunk[1] + (depth - chunk[0]) * cols) * k.e_size, 0, (last - first) * cols * k.e_size)
+                    k.pack_b(to + p * chunk[1] * k.e_size, <int>(depth - chunk[0]), 0, src + (at + p * in_x) * k.s_size,
+                             self.in_c, in_x, <int>(min(self.ci, last) - first), <int>min(m - p, cols), <int>cols)
+                    p += k.nr
+            elif not k.pack(to + (depth - chunk[0]) * k.e_size, self.lda, src + at * k.s_size, in_x, self.in_c, <int>m,
+                            <int>(min(self.ci, last) - first), <int>(last - first)):
+                refused[0] = 1
             depth += last - first

@@ -13,12 +13,12 @@ import numpy as np
 
 from . import _activation, _config, _core, _onednn, _reference, _tune
 from ._errors import BackendUnavailableError
-from ._plans import depthwise, direct, matrix, matrix_winograd, onednn, scatter, winograd, winograd6
+from ._plans import depthwise, direct, matrix, matrix_scatter, matrix_winograd, onednn, scatter, winograd, winograd6
 from ._problem import ITEMSIZE, NUMPY_DTYPE
 
 ALGORITHMS = {
     "direct": direct, "matrix": matrix, "winograd": winograd, "matrix_winograd": matrix_winograd, "winograd6": winograd6,
-    "scatter": scatter, "depthwise": depthwise,
+    "scatter": scatter, "matrix_scatter": matrix_scatter, "depthwise": depthwise,
 }  # fmt: skip
 BY_NAME = {"winograd6"}  # never "auto", as less exact
 _MODULES = {**ALGORITHMS, "onednn": onednn}

@@ -17,33 +17,42 @@ from . import common
 
 LIMIT = "it wants dilation 1 on the last axis, with a stride of at most twice the kernel"
 
-_ROWS = 126  # input pixels of a task
+_ROWS = 126, 160  # input pixels of a task, for vectors (9 tiles of 14) and matrices
 _PIXELS = 1024  # the same across
 _SUMS = 1 << 18  # bytes of their products
+_KEPT = 1 << 20  # of input rows that are kept packed
+_ROWS_SHARE = 16  # output rows of a task
+_LEAST_DEPTH = 32  # in-channels that a chunk should have
+_MEMORY = (  # cycles of a byte read, of one written; of those beyond the last-level cache
+    (0.06, 0.0, 0.13, 0.24),  # across
+    (0.01, 0.04, 0.05, 0.33),  # vectors over columns
+    (0.05, 0.0, 0.28, 0.34),  # matrices
+)
 
 
-def cost(problem):
-    return _choice(problem, _core.isa())[0]
+def cost(problem, matrix=False):
+    return _choice(problem, matrix, _core.isa())[0]
 
 
-def recipe(attributes, filter, bias, key):
+def recipe(attributes, filter, bias, key, matrix=False):
     # The taps of the last axis are columns, after the phases of the others.
     last = attributes.kernel[-1]
     classes = [
         (t[:, None, :] * last + np.arange(last)[:, None]).reshape(-1, t.shape[1])
         for t in common.pack_classes(attributes, key[1])
     ]
-    return _core.PackRecipe(attributes.dtype, filter, bias, classes, attributes.strides[-1], key[2])
+    return _core.PackRecipe(attributes.dtype, filter, bias, classes, attributes.strides[-1], key[2], matrix=matrix)
 
 
-def make(problem, recipe, packed, in_strides, out_strides):
-    _, merge, slab, groups, classes = _choice(problem, _core.isa())
-    info = _core.kernel_info(problem.dtype)
+def make(problem, recipe, packed, in_strides, out_strides, name="scatter", matrix=False):
+    _, merge, slab, groups, classes = _choice(problem, matrix, _core.isa())
+    info = _core.kernel_info(problem.dtype, matrix)
     item = ITEMSIZE[problem.dtype]
     out_elements = [s // item for s in out_strides[1:-2]]
     ci_p = -(-problem.ci // info["kstep"]) * info["kstep"]
     index = common.pack_index(groups)
-    specs, most_phases = [], 1
+    specs, most_taps = [], _most_taps(classes)
+    apart = _apart(problem, classes, info)
     for combo in itertools.product(*classes):
         taps = list(itertools.product(*(c.first_in for c in combo)))
         pack, chunks = 0, []
@@ -51,23 +60,45 @@ def make(problem, recipe, packed, in_strides, out_strides):
         if taps:
             pack = index[tuple(c.group for c in combo)]
             chosen = [g[c.group] for g, c in zip(groups, combo, strict=True)]
-            chunks = common.depth_chunks(combo, chosen, ci_p, info, slab)
-            most_phases = max(most_phases, len(phases))
+            chunks = common.depth_chunks(combo, chosen, ci_p, info, ci_p if apart else slab)
         specs.append({
             "count": [c.count for c in combo],
             "start": [c.start for c in combo],
             "tap_in": np.asarray(taps, np.int64).reshape(len(taps), problem.rank - 1),
             "chunks": chunks,
+            "parts": len(chunks) // len(taps) if apart and taps and not (slab and most_taps == 1) else 0,
             "phases": [[offset, *valid] for offset, valid in phases],
             "pack": pack,
         })  # fmt: skip
-    j0, j1 = _span(problem)
     order = _order(specs)
+    j0, j1 = _span(problem)
     rows = problem.groups * problem.batch * len(order)
-    blocks = _blocks(problem, rows, _block(problem, most_phases, slab, info), _config.get_num_threads())
-    spec = {"classes": specs, "order": order, "j0": j0, "j1": j1, "block": -(-(j1 - j0) // blocks), "blocks": blocks}
-    key = ("scatter", merge, slab)
-    return _core.ScatterPlan(problem, recipe(key), in_strides, out_strides, False, spec), key
+    threads = _config.get_num_threads()
+    block, blocks = _cut(problem, rows, _block(problem, classes, slab, info), threads, info)
+    row_block = _row_block(len(order), problem.groups * problem.batch * blocks, threads) if most_taps > 1 else 1
+    spec = {"classes": specs, "order": order, "j0": j0, "j1": j1, "block": block, "blocks": blocks, "row_block": row_block}
+    key = (name, merge, slab)
+    return _core.ScatterPlan(name, problem, recipe(key), in_strides, out_strides, False, spec), key
+
+
+def _most_taps(classes):
+    """How many input rows a row reads at most."""
+    return math.prod(max((len(c.first_in) for c in axis), default=0) for axis in classes)
+
+
+def _apart(problem, classes, info):
+    """Whether a depth chunk keeps to a tap, so that pixels are packed once for all rows that read them, or used in place."""
+    taps = _most_taps(classes)
+    return taps == 1 or (problem.ci >= _LEAST_DEPTH and taps * problem.ci * info["e_size"] <= _KEPT // 16)
+
+
+def _row_block(rows, others, threads):
+    """How many rows of an image are a task, which packs its pixels once for all of them; ``others`` are stretches of a row,
+    images and groups."""
+    count = max(-(-rows // _ROWS_SHARE), min(rows, -(-8 * threads // max(others, 1))))
+    while count < rows and count * others < 32 * threads and count * others % threads:
+        count += 1  # so that threads have as many each
+    return max(1, -(-rows // max(count, 1)))
 
 
 def _order(specs):
@@ -93,92 +124,146 @@ def _slab(problem, info):
     return _core.KC // problem.ci * problem.ci if fits else 0
 
 
-def _block(problem, phases, slab, info):
-    """How many blocks of the last axis one task does, so that its products stay in the cache; below 1 if none would."""
+def _block(problem, classes, slab, info):
+    """How many blocks of the last axis one task does, so that its products and pixels stay in the cache; below 1 if none
+    would."""
     j0, j1 = _span(problem)
-    bytes_per_pixel = phases * problem.kernel[-1] * problem.co * info["t_size"]
+    phases = max(math.prod(len(c.first_out) for c in combo) for combo in itertools.product(*classes))
+    pixels = max(1, phases * problem.kernel[-1] * problem.co * info["t_size"])
+    kept = max(1, _most_taps(classes) * problem.ci * info["e_size"] if _apart(problem, classes, info) else 1)
     if slab:
-        return max(16, min(_PIXELS, j1 - j0, _SUMS // bytes_per_pixel))
-    return min(_ROWS, j1 - j0, common.MAX_SUMS // bytes_per_pixel - -(-problem.kernel[-1] // problem.strides[-1]))
+        return max(16, min(_PIXELS, j1 - j0, _SUMS // pixels, _KEPT // kept))
+    return min(_ROWS[info["parts"] > 0], j1 - j0, _KEPT // kept, common.MAX_SUMS // pixels - _more(problem) - 1)
 
 
-def _blocks(problem, rows, most, threads):
-    """How many stretches of at most so many blocks of stride outputs a row is cut into, rows being so many in all."""
+def _more(problem):
+    """How many pixels before its own a stretch reads."""
+    return -(-problem.kernel[-1] // problem.strides[-1]) - 1
+
+
+def _cut(problem, rows, most, threads, info):
+    """``(block, blocks)``: the stretches of so many, at most ``most``, blocks of stride outputs that a row is cut into; rows
+    are so many in all."""
     j0, j1 = _span(problem)
     block = min(most, max(16, -(-(j1 - j0) * rows // (4 * threads))))
-    return max(1, -(-(j1 - j0) // max(block, 1)))
+    block = max(1, -(-(j1 - j0) // max(1, -(-(j1 - j0) // max(block, 1)))))
+    if info["parts"] and block < j1 - j0:  # in whole tiles but for the last one
+        tile, more = info["mr"][-1], _more(problem)
+        block = max(1, min(-(-(block + more) // tile), max(1, (most + more) // tile)) * tile - more)
+    return block, max(1, -(-(j1 - j0) // block))
 
 
-def _overlap_cost(problem, js, start, info):
+def _overlap_cost(problem, js, info):
     """Cycles to finish the outputs of so many j of a row."""
-    vl, lanes, terms = info["vl"], problem.strides[-1] * problem.co, -(-problem.kernel[-1] // problem.strides[-1])
-    if 2 * lanes <= vl <= js and problem.groups == 1 and start >= terms - 1:  # several j's to a vector, by tables
-        return lanes * (12 * vl + 17 * terms * js / vl)
+    vl, lanes, terms = info["vl"], problem.strides[-1] * problem.co, _more(problem) + 1
+    if lanes <= vl and problem.groups == 1 and not problem.planar:
+        return js * (3.5 * terms + 2.5)
     # Outputs of several groups are stored one by one.
-    return js * (-(-lanes // vl) * (4 * terms + 5) + (2 * lanes if problem.groups > 1 else 0))
+    return js * (-(-lanes // vl) * (4 * terms + 3) + (2 * lanes if problem.groups > 1 else 0))
 
 
-def _across_cost(problem, pixels, js, columns, taps, phases, info):
+def _across_cost(problem, pixels, js, columns, taps, chunks, packs, phases, info):
     """Cycles of a row across: pixels transposed by vectors of channels, the GEMM, sums put in the outputs' order."""
-    vl, lanes, terms = info["vl"], problem.strides[-1] * problem.co, -(-problem.kernel[-1] // problem.strides[-1])
+    vl, lanes = info["vl"], problem.strides[-1] * problem.co
     full, rest = divmod(pixels, vl)
-    packing = taps * (45 * -(-pixels // info["nr"]) + problem.ci * (5.6 * full + (20 if rest else 0)))
-    multiply = 1.25 * common.tile_cost(columns, pixels, taps * problem.ci, info)
-    vectors = -(-js // vl)
-    overlap = phases * lanes * vectors * (0.6 * terms + (2.2 if lanes in (1, 2, 4) else 6.7)) + 11 * columns
+    each, tap = 14 if lanes in (1, 2, 4) else 16, 130
+    if problem.groups > 1:  # whose products stay near
+        each, tap = 0.6 * (_more(problem) + 1) + (2.2 if lanes in (1, 2, 4) else 6.7), 45
+    packing = packs * problem.ci * (4 * full + (15 + 1.3 * rest if rest else 0)) + tap * taps
+    multiply = 1.24 * chunks * common.tile_cost(columns, pixels, taps * problem.ci / max(chunks, 1), info)
+    overlap = phases * lanes * -(-js // vl) * each + (11 if problem.groups > 1 else 28) * columns
     if problem.groups > 1 and not problem.planar:
         overlap += 1.8 * phases * js * lanes
     return packing + multiply + overlap
 
 
+def _ways(problem, info):
+    """Phases merged on the axes but the last, or not; vectors over columns, or over pixels."""
+    outer = problem.rank - 1
+    return itertools.product({(False,) * outer, (True,) * outer}, {0, _slab(problem, info)})
+
+
 @functools.lru_cache(maxsize=256)
-def _choice(problem, isa):
+def _choice(problem, matrix, isa):
     """The cheapest way: (cost, merge, slab, groups, classes), of the axes but the last; the cost is infinite where it
     can't be done."""
     k, s = problem.kernel[-1], problem.strides[-1]
     best = (math.inf, None, 0, None, None)
     if problem.dilations[-1] > 1 or s > 2 * k or problem.co == 0:
         return best
-    info = _core.kernel_info(problem.dtype)
+    info = _core.kernel_info(problem.dtype, matrix)
     outer = problem.rank - 1
     j0, j1 = _span(problem)
-    merges = {(False,) * outer, (True,) * outer}
-    for merge, slab in itertools.product(merges, {0, _slab(problem, info)}):
+    for merge, slab in _ways(problem, info):
         groups, classes = common.axes(problem, merge, (True,) * outer)
         if math.prod(map(len, classes)) > common.MANY_CLASSES:
             continue
         combos = list(itertools.product(*classes))
         rows = problem.groups * problem.batch * sum(math.prod(c.count for c in combo) for combo in combos)
-        most = _block(problem, max(math.prod(len(c.first_out) for c in combo) for combo in combos), slab, info)
+        most = _block(problem, classes, slab, info)
         if most < min(16, j1 - j0):
             continue
-        blocks = _blocks(problem, rows, most, 2)
+        _, blocks = _cut(problem, rows, most, 2, info)
+        taps, apart = _most_taps(classes), _apart(problem, classes, info)
+        images = problem.groups * problem.batch
+        shared = _row_block(rows // max(images, 1), images * blocks, 2) if apart and taps > 1 else 0
         cost = 0.0
         for combo in combos:
-            cost += _row_cost(problem, combo, blocks, slab, info) * math.prod(c.count for c in combo)
-        cost = common.shared(problem, [(cost * problem.groups * problem.batch * blocks, rows * blocks)])
-        cost += common.memory_cost(problem, *(((0.15, 3), (0.15, 0)) if slab else ((0.07, 50), (0.08, 0))))
+            packs = _packs(combo, shared, len(combos))
+            cost += _row_cost(problem, combo, blocks, slab, apart, packs, info) * math.prod(c.count for c in combo)
+        cost = common.shared(problem, [(cost * images * blocks, rows * blocks)])
+        cost += _memory_cost(problem, slab, info)
         cost += 0.0 if slab or problem.groups > 1 else common.planes_cost(problem)
         if cost < best[0]:
             best = (cost, merge, slab, groups, classes)
     return best
 
 
-def _row_cost(problem, combo, blocks, slab, info):
+def _packs(combo, rows, classes):
+    """How many rows of pixels are packed for a row of a class: those of all its taps; where a task's rows, so many of so many
+    classes, keep what they have packed, those of the last axis but one each once, and some before the first of them."""
+    taps = math.prod(len(c.first_in) for c in combo)
+    if not rows or not taps:
+        return taps
+    last = len(combo[-1].first_in)
+    return min(taps, taps / last * (rows / classes + last - 1) / rows)
+
+
+def _row_cost(problem, combo, blocks, slab, apart, packs, info):
     """Cycles of one of the stretches that a row of a class is cut into."""
     k, s, ci = problem.kernel[-1], problem.strides[-1], problem.ci
     j0, j1 = _span(problem)
     phases = math.prod(len(c.first_out) for c in combo)
-    taps = math.prod(c.tap_range[1] - c.tap_range[0] for c in combo)
-    columns, js = phases * k * problem.co, -(-(j1 - j0) // blocks)
+    taps = math.prod(len(c.first_in) for c in combo)
+    columns, js = phases * k * problem.co, (j1 - j0) / blocks
     pixels = -(-(problem.in_sizes[-1] + (blocks - 1) * (-(-k // s) - 1)) // blocks)
     if slab:
-        row = _across_cost(problem, pixels, js, columns, taps, phases, info)
+        chunks = taps if apart and packs < taps else 1
+        return _across_cost(problem, pixels, js, columns, taps, chunks, packs, phases, info) + 80 + 30 * phases
+    chunks = taps if apart else 1
+    weights = common.padded(columns, info) * taps * ci * info["e_size"]
+    total = common.filter_bytes(problem, info, columns)
+    row = chunks * common.tile_cost(pixels, columns, taps * ci / max(chunks, 1), info)
+    row = common.fed(row, weights, total)
+    if info["parts"]:
+        groups, rest = divmod(ci, info["kstep"])
+        sums = -(-pixels // info["grain"]) * -(-columns // info["vl"]) * (chunks * -(-ci // _core.KC) - 1)
+        row += (40 if problem.planar else 13) * packs * pixels * groups + 75 * max(sums, 0) + 130 * taps
+        row += (50 if problem.planar else 17) * packs * pixels * (rest > 0)
+        row *= 1.15 if problem.planar else 1.08  # left to others where it is level by the rest
     else:
-        weights = common.padded(columns, info) * taps * ci * info["e_size"]
-        total = common.filter_bytes(problem, info, columns)
-        row = common.fed(common.tile_cost(pixels, columns, taps * ci, info), weights, total)
-        row += taps * (pixels * 5 * -(-ci // info["vl"]) + 35)
-        start = -(-problem.begin[-1] // s) if blocks == 1 else js
-        row += phases * _overlap_cost(problem, js, start, info)
-    return row + 30 + 40 * phases
+        same = ITEMSIZE[problem.dtype] == info["e_size"] and not problem.planar
+        row = 1.05 * row + 35 * taps + 60
+        if not (apart and same):  # else they are used in place
+            row += packs * pixels * 5 * -(-ci // info["vl"])
+    return row + phases * _overlap_cost(problem, js, info) + 90 + 100 * phases
+
+
+def _memory_cost(problem, slab, info):
+    """Cycles that data takes which the second-level cache does not hold, or not even the last; tiles have asked for some."""
+    read, write, far_read, far_write = _MEMORY[0 if slab else 2 if info["parts"] else 1]
+    cost = common.memory_cost(problem, (read, 3 if slab else 50), (write, 0))
+    for sizes, channels, byte in ((problem.in_sizes, problem.ci, far_read), (problem.out_sizes, problem.co, far_write)):
+        bytes = problem.batch * problem.groups * math.prod(sizes) * channels * ITEMSIZE[problem.dtype]
+        cost += byte * bytes * common.far(bytes, common.LAST_BYTES)
+    return cost

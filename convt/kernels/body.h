@@ -209,7 +209,7 @@ static double peak(int dtype, double seconds)
         .lda = CONVT_KC + MATRIX_DEPTH, .parts = n, .s_size = s_bytes, .e_size = 2 * n, .t_size = 4, .direct_store = direct,  \
         .reach = 1, .finite = finite_##mem, .tile = mem##_matrix_tile, .stream = stream_f32, .fence = v_fence,       \
         .enter = matrix_enter, .leave = matrix_leave, .pack = mem##_matrix_pack, .widen = mem##_widen,               \
-        .pack_b = mem##_matrix_pack_b, .store = mem##_store, __VA_ARGS__                                            \
+        .pack_b = mem##_matrix_pack_b, .store = mem##_store, .overlap = mem##_overlap, __VA_ARGS__                     \
     }
 #define MATRIX_WINOGRAD .wino_in = f32_wino_in, .wino_rows = f32_matrix_wino_rows, .wino_out = f32_wino_out, \
     .wino_filter = f32_matrix_wino_filter

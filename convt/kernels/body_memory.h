@@ -149,34 +149,30 @@ static void FN(gather)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, c
 }
 #undef STRETCH
 
-/* VL values of j at once where lanes are few and adjacent: the outputs of consecutive j are then one stretch, and its
- * vectors are gathered from col by index. Returns the first j it left. */
+/* VL values of j at once where lanes are few and adjacent: the outputs of consecutive j are then one stretch. Each j is summed
+ * as a whole vector, and its idle lanes are written over by the next one. Returns the first j it left. */
 static int64_t FN(overlap_block)(const convt_overlap *o)
 {
-    int32_t index[VL * VL / 2];
-    T last_mask[VL * VL / 2], init[VL * VL / 2];
-    const int count = o->lanes, last = o->cols - (o->terms - 1) * o->lanes;
+    T sums[VL * VL + VL];
+    const int count = o->lanes, before = o->terms - 1, last = o->cols - before * o->lanes;
     int64_t j = o->j0;
-    if (2 * count > VL || o->out_c != 1 || o->out_x != o->channels || j - (o->terms - 1) < o->i0 || o->lane_lo > 0
-        || o->lane_hi < count || j + VL > o->j1 || j + VL > o->i1)
+    if (count > VL || o->out_c != 1 || o->out_x != o->channels || j - before < o->i0 || o->lane_lo > 0 || o->lane_hi < count)
         return j;
-    for (int e = 0; e < VL * count; e++) {
-        index[e] = (int32_t)(e / count * o->ld + e % count);
-        init[e] = ((const T *)o->init)[e % count];
-        last_mask[e] = e % count < last; /* 1 or 0 */
-    }
+    const V init = V_(loadn)(o->init, count);
     for (; j + VL <= o->j1 && j + VL <= o->i1; j += VL) {
-        S *out = (S *)o->out + (j - o->j0) * o->out_j;
-        for (int v = 0; v < count; v++) {
-            V sum = V_(load)(init + v * VL);
-            for (int u = 0; u < o->terms; u++) {
-                const T *from = (const T *)o->col + (j - u - o->i0) * o->ld + u * count;
-                const V some = V_(gather)(from, index + v * VL);
-                /* Columns beyond the last tap belong to someone else, whatever they hold. */
-                sum += u == o->terms - 1 && last < count ? V_(select_ne)(V_(load)(last_mask + v * VL), some) : some;
-            }
-            S_STORE(out + v * VL, V_(act)(sum, o->act));
+        const T *row = (const T *)o->col + (j - o->i0) * o->ld;
+        for (int i = 0; i < VL; i++, row += o->ld) {
+            V sum = init;
+            const T *from = row;
+            for (int u = 0; u < before; u++, from += count - o->ld)
+                sum += V_(load)(from);
+            /* Columns beyond the last tap belong to someone else, whatever they hold. */
+            sum += last < count ? V_(loadn)(from, last) : V_(load)(from);
+            V_(store)(sums + i * count, sum);
         }
+        S *out = (S *)o->out + (j - o->j0) * o->out_j;
+        for (int v = 0; v < count; v++)
+            S_STORE(out + v * VL, V_(act)(V_(load)(sums + v * VL), o->act));
     }
     return j;
 }

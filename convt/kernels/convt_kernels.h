@@ -181,7 +181,7 @@ enum { CONVT_F32, CONVT_F64, CONVT_F16, CONVT_BF16, CONVT_DTYPES };
 typedef struct {
     const char *name;
     convt_kernels set[CONVT_DTYPES];
-    convt_kernels matrix[CONVT_DTYPES]; /* for `direct` and, float32, winograd; without a tile where there is none */
+    convt_kernels matrix[CONVT_DTYPES]; /* for `direct`, `scatter` and, float32, winograd; no tile where there is none */
     double (*peak)(int dtype, double seconds); /* measured FLOP/s of one thread's multiply-add units */
 } convt_isa;
 

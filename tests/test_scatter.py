@@ -1,0 +1,278 @@
+"""scatter and matrix_scatter: input rows that are packed once for several output rows or read in place, outputs of few lanes,
+and what matrix_scatter leaves to others."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cases import (
+    CURVED_ACTIVATIONS,
+    DATA_FORMATS,
+    DTYPES,
+    EXACT_ACTIVATIONS,
+    INPUT_MEMORY,
+    ISA_ROWS,
+    Case,
+    Out,
+    assert_same,
+    each_isa,
+    laid,
+    matrix_unit,
+    operator,
+    run,
+    using_isa,
+)
+
+import convt
+from convt import _core, _plan
+from convt._plans import matrix_scatter, scatter
+
+AMX = "avx512_amx"
+needs_amx = pytest.mark.skipif(not ISA_ROWS.get(AMX), reason=f"this CPU, or the build, lacks {AMX}")
+each_dtype = pytest.mark.parametrize("dtype", DTYPES)
+each_format = pytest.mark.parametrize("data_format", DATA_FORMATS)
+
+PROBLEMS = {
+    "rows that share pixels": Case(
+        batch=2, ci=40, co=3, in_sizes=(37, 21), kernel=(5, 4), strides=(2, 2), dilations=(1, 1), pads_begin=(1, 0),
+        pads_end=(0, 2), output_padding=(1, 0),
+    ),
+    "one channel": Case(
+        ci=56, in_sizes=(20, 70), kernel=(9, 9), strides=(3, 3), dilations=(1, 1), pads_begin=(4, 4), pads_end=(4, 4),
+        output_padding=(2, 2),
+    ),
+    "dilated rows": Case(
+        ci=33, co=2, in_sizes=(23, 18), kernel=(3, 3), strides=(2, 1), dilations=(3, 1), pads_begin=(2, 1), pads_end=(0, 0),
+        output_padding=(0, 0),
+    ),
+    "volume": Case(
+        batch=2, ci=34, co=2, in_sizes=(5, 19, 9), kernel=(3, 3, 3), strides=(2, 2, 2), dilations=(1, 1, 1),
+        pads_begin=(1, 1, 1), pads_end=(0, 1, 1), output_padding=(1, 1, 1),
+    ),
+    "groups": Case(
+        groups=3, ci=40, co=2, in_sizes=(18, 30), kernel=(4, 5), strides=(2, 4), dilations=(1, 1), pads_begin=(1, 1),
+        pads_end=(1, 1), output_padding=(0, 0),
+    ),
+    "deep": Case(ci=300, co=2, in_sizes=(370,), kernel=(16,), strides=(8,), pads_begin=(3,), bias=False),
+    "deep rows": Case(
+        ci=520, co=1, in_sizes=(18, 13), kernel=(3, 2), strides=(1, 1), dilations=(1, 1), pads_begin=(1, 0),
+        pads_end=(1, 0), output_padding=(0, 0),
+    ),
+    "few in-channels": Case(
+        ci=5, co=5, in_sizes=(19, 40), kernel=(5, 3), strides=(2, 1), dilations=(1, 1), pads_begin=(0, 0), pads_end=(0, 0),
+        output_padding=(0, 0),
+    ),
+    "lanes of a vector and more": Case(ci=64, co=5, in_sizes=(100,), kernel=(11,), strides=(4,)),
+}  # fmt: skip
+each_problem = pytest.mark.parametrize("case", PROBLEMS.values(), ids=PROBLEMS)
+each_name = pytest.mark.parametrize("name", ["scatter", pytest.param("matrix_scatter", marks=needs_amx)])
+
+
+@pytest.fixture(autouse=True)
+def ways():
+    """Every way to cut a problem, where a test asks for it; no choice made so outlives the test."""
+    before = scatter._ways
+    yield
+    scatter._ways = before
+    scatter._choice.cache_clear()
+
+
+def every_way(case, info):
+    outer = len(case.kernel) - 1
+    problem = operator(case, *case.arrays()[1:])._attributes.problem(case.data_shape)
+    return sorted(itertools.product({(False,) * outer, (True,) * outer}, {0, scatter._slab(problem, info)}))
+
+
+def take(way):
+    scatter._ways = lambda problem, info: [way]
+    scatter._choice.cache_clear()
+
+
+def skip_without(name, dtype):
+    if name == "matrix_scatter" and not matrix_unit(dtype):
+        pytest.skip(f"no matrix unit for {dtype}")
+
+
+@each_dtype
+@each_format
+@each_problem
+@each_name
+def test_every_way_is_the_definition_for_any_number_of_threads(name, case, data_format, dtype):
+    """Merged phases and not, vectors over columns and over pixels: exact sums, and of any data the same bits."""
+    skip_without(name, dtype)
+    case = replace(case, dtype=dtype, data_format=data_format)
+    whole, any_data = case.arrays(), case.arrays(exact=False)
+    for way in every_way(case, _core.kernel_info(dtype, name != "scatter")):
+        take(way)
+        results = set()
+        for threads in (1, 2, 3, 5):
+            with convt.num_threads(threads):
+                op = operator(case, *whole[1:], algorithm=name)
+                assert op.plan(case.data_shape).algorithm == name
+                case.check(op(whole[0]), *whole)
+                op = operator(case, *any_data[1:], algorithm=name)
+                results |= {op(any_data[0]).tobytes() for _ in range(2)}
+        assert len(results) == 1, way
+        case.check(op(any_data[0]), *any_data, exact=False)
+
+
+@each_isa
+@each_problem
+def test_every_way_at_every_instruction_set(case, isa):
+    with using_isa(isa):
+        for dtype, activation in zip(DTYPES, ("tanh", ("leaky_relu", 0.25), "gelu", None), strict=True):
+            now = replace(case, dtype=dtype, activation=activation)
+            arrays = now.arrays()
+            for way in every_way(now, _core.kernel_info(dtype)):
+                take(way)
+                now.check(run(now, *arrays, algorithm="scatter"), *arrays)
+
+
+@each_name
+@each_problem
+@pytest.mark.parametrize("memory", INPUT_MEMORY)
+def test_nothing_but_the_result_is_read_or_written(memory, case, name):
+    """Around data and out lies NaN: read, it would spoil the result; written over, it would be seen."""
+    for data_format, dtype in (("NXC", "float32"), ("NCX", "float32"), ("NXC", "bfloat16")):
+        now = replace(case, data_format=data_format, dtype=dtype, activation="relu")
+        data, filter, bias = now.arrays()
+        data = laid(memory, data)
+        out = Out(memory if memory in ("contiguous", "strided", "reversed", "cropped") else "contiguous",
+                  np.zeros(now.out_shape, now.numpy_dtype))  # fmt: skip
+        op = operator(now, filter, bias, algorithm=name)
+        assert op(data, out=out.view) is out.view
+        now.check(np.array(out.view), np.array(data), filter, bias)
+        out.assert_only_elements_written()
+
+
+@each_name
+@each_problem
+def test_of_nothing(case, name):
+    for empty in (replace(case, batch=0), replace(case, ci=0)):
+        arrays = empty.arrays()
+        empty.check(run(empty, *arrays, algorithm=name), *arrays)
+        empty.check(run(empty, *arrays), *arrays)
+
+
+@each_name
+def test_workspace_is_bounded(name):
+    """However many channels, taps and columns: 4 MiB a thread."""
+    for ci, kernel, co in itertools.product((32, 300, 1100, 5000), ((3, 3), (9, 64), (5, 5, 5)), (1, 5)):
+        op = convt.ConvTranspose(np.zeros((*kernel, ci, co), np.float32), strides=2, algorithm=name)
+        for size in (3, 200):
+            shape = (1, *(size if ax == len(kernel) - 1 else 3 for ax in range(len(kernel))), ci)
+            problem = op._attributes.problem(shape)
+            if np.isinf(_plan.ALGORITHMS[name].cost(problem)):
+                continue
+            plan = op.plan(shape)
+            assert plan.workspace_bytes <= plan.threads << 22, (shape, kernel, co)
+
+
+# ---------------------------------------------------------------- matrix_scatter
+
+
+@needs_amx
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@each_problem
+def test_as_exact_as_direct(case, dtype):
+    case = replace(case, dtype=dtype, ci=case.ci + 30)
+    errors = []
+    for seed in range(4):
+        case = replace(case, seed=seed)
+        arrays = case.arrays(exact=False)
+        exact = case.expected(*arrays)
+        errors.append([
+            np.abs(run(case, *arrays, algorithm=name, backend="native").astype(np.float64) - exact)
+            for name in ("matrix_scatter", "direct")
+        ])  # fmt: skip
+    scale = case.expected(*arrays, magnitude=True).max()
+    got, direct = np.swapaxes(errors, 0, 1)
+    assert got.max() <= 1.1 * direct.max() + 2.0**-26 * scale
+    assert np.sqrt(np.mean(got**2)) <= 1.05 * np.sqrt(np.mean(direct**2))
+
+
+def taken(op, data):
+    """Whether a call is done by the plan of its shape: not, if it was repeated by direct."""
+    problem, view = op._attributes.problem(data.shape), op._attributes.nxc(data)
+    out = np.empty(problem.out_shape, data.dtype)
+    return op._operator.run(problem, op._operator.made(problem, view.strides, out.strides), view, out)
+
+
+@needs_amx
+@pytest.mark.parametrize(
+    ("number", "fits"),
+    [(0.0, True), (2.0**-64, True), (2.0**-65, False), (-1e-40, False), (2.0**48, True), (-(2.0**49), False),
+     (np.nan, False), (np.inf, False)],
+)  # fmt: skip
+@pytest.mark.parametrize("place", [0, 5555, -1])
+def test_data_out_of_range_is_left_to_direct(place, number, fits):
+    case = PROBLEMS["rows that share pixels"]
+    data, filter, bias = case.arrays(exact=False)
+    data.reshape(-1)[place] = number
+    op, direct = (operator(case, filter, bias, algorithm=name) for name in ("matrix_scatter", "direct"))
+    assert taken(op, data) is fits
+    want = direct(data)
+    for threads in (1, 3):
+        with convt.num_threads(threads):
+            for got in (op(data), op(data), run(case, data, filter, bias, algorithm="matrix_scatter")):
+                assert (got.tobytes() == want.tobytes()) is (not fits)
+                np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+
+
+@needs_amx
+@pytest.mark.parametrize("number", [2.0**-40, 1e-40, 2.0**49, np.inf, np.nan])
+def test_a_filter_out_of_range_is_left_to_scatter(number):
+    case = PROBLEMS["rows that share pixels"]
+    data, filter, bias = case.arrays(exact=False)
+    good = operator(case, filter, bias, algorithm="matrix_scatter")(data).tobytes()
+    spoilt = filter.copy()
+    spoilt.reshape(-1)[77] = number
+    op = operator(case, spoilt, bias, algorithm="matrix_scatter")
+    plan = op.plan(data.shape)
+    assert plan.algorithm == "scatter" and plan.note
+    want = run(case, data, spoilt, bias, algorithm="scatter").tobytes()
+    for _ in range(2):
+        assert op(data).tobytes() == run(case, data, spoilt, bias, algorithm="matrix_scatter").tobytes() == want
+        assert run(case, data, filter, bias, algorithm="matrix_scatter").tobytes() == good
+
+
+@needs_amx
+@each_problem
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_nan_and_inf_as_direct_has_them(case, bad):
+    case = replace(case, bias=True, activation="relu")
+    for where in range(3):
+        arrays = case.arrays()
+        arrays[where].reshape(-1)[arrays[where].size // 3] = bad
+        want = run(case, *arrays, algorithm="direct")
+        op = operator(case, *arrays[1:], algorithm="matrix_scatter")
+        for got in (run(case, *arrays, algorithm="matrix_scatter"), op(arrays[0])):
+            assert_same(got, want)
+        case.check(got, *arrays)
+
+
+@needs_amx
+@pytest.mark.parametrize("activation", [*EXACT_ACTIVATIONS, *CURVED_ACTIVATIONS])
+def test_activations_of_few_lanes(activation):
+    for case in PROBLEMS.values():
+        case = replace(case, activation=activation)
+        arrays = case.arrays()
+        for name in ("scatter", "matrix_scatter"):
+            case.check(run(case, *arrays, algorithm=name), *arrays)
+
+
+@needs_amx
+def test_auto_takes_it_where_it_fills_the_unit_and_only_there():
+    def best(shape, kernel, co, **keywords):
+        op = convt.ConvTranspose(np.zeros((*kernel, shape[-1], co), np.float32), backend="native", **keywords)
+        costs = _plan._candidates(op._attributes.problem(shape), "auto")
+        return min(costs, key=costs.get)
+
+    with using_isa(AMX):
+        assert best((1, 256, 384, 128), (5, 5), 3, strides=2, pads_begin=2, pads_end=2) == "matrix_scatter"
+        assert best((1, 480, 480, 24), (2, 2), 1, strides=2) == "scatter"
+        assert best((2, 4001, 512), (16,), 1, strides=8) == "scatter"
+    with using_isa("avx512"):
+        problem = operator(PROBLEMS["deep"], *PROBLEMS["deep"].arrays()[1:])._attributes.problem((1, 370, 300))
+        assert np.isinf(matrix_scatter.cost(problem))
