@@ -24,8 +24,11 @@ INLINE void FN(tile_step)(const int mr, const int nv, V acc[][TILE_NV], const FN
 {
     BV bv[TILE_NV];
 #pragma GCC unroll 2
-    for (int v = 0; v < nv; v++)
+    for (int v = 0; v < nv; v++) {
         bv[v] = B_LOAD(p->b + (k * nv + v) * VL * KSTEP);
+        if (mr > 1)
+            IN_REGISTER(bv[v]);
+    }
 #pragma GCC unroll 14
     for (int m = 0; m < mr; m++) {
         const BV av = A_SET(FN(tile_a)(m, p, k));

@@ -12,6 +12,9 @@
 #define TILE_MR {0, 6, 6}
 #define TILE_ROWS ROWS_6
 
+/* Else a compiler that sees a load used two or three times repeats it as an operand of each use. */
+#define IN_REGISTER(v) __asm__("" : "+x"(v))
+
 typedef __m256 vf;
 typedef __m256d vd;
 

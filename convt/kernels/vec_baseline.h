@@ -11,6 +11,8 @@
 #define TILE_MR {0, 6, 6}
 #define TILE_ROWS ROWS_6
 
+#define IN_REGISTER(v) ((void)0)
+
 typedef float vf __attribute__((vector_size(16)));
 typedef double vd __attribute__((vector_size(16)));
 
