@@ -192,7 +192,7 @@ _ACTIVATIONS = {"none": 0, "clip": 1, "relu": 1, "leaky_relu": 2, "tanh": 3, "si
 
 KC, ACROSS = CONVT_KC, CONVT_ACROSS
 STREAM_BYTES = 1 << 24  # outputs beyond this bypass the caches
-SMALL_FLOPS = 250_000  # below this a second thread costs more than it gains
+SMALL_CYCLES = 10_000  # expected ones, below which a second thread costs more than it gains
 BRIEF_FLOPS = 50_000_000  # below this a thread does its tasks in less time than it may have to wait for others' weights
 STAGE_BYTES = 3 << 24  # those of what waits for memory and gains from what the last-level cache holds: depthwise, matrix
 PARALLEL_PACK_BYTES = 1 << 18
@@ -485,7 +485,7 @@ cdef class Plan:
     def __cinit__(self, *args, **kwargs):
         self.backend = "native"
 
-    cdef _common(self, problem, PackRecipe recipe, in_strides, out_strides, bint hole):
+    cdef _common(self, problem, PackRecipe recipe, in_strides, out_strides, bint hole, cycles):
         self.hole = hole
         self.recipe = recipe
         self.k = recipe.k
@@ -503,7 +503,7 @@ cdef class Plan:
         self.kernel = _Table(problem.kernel)
         self.in_n, self.in_stride, self.in_c = ins[0], _Table(ins[1:self.nd + 1]), ins[self.nd + 1]
         self.out_n, self.out_stride, self.out_c = outs[0], _Table(outs[1:self.nd + 1]), outs[self.nd + 1]
-        self.small = problem.flops < SMALL_FLOPS
+        self.small = cycles < SMALL_CYCLES
         self.brief = problem.flops < BRIEF_FLOPS
         # Outputs that outgrow the caches are written around them, where every vector of a row starts on a boundary.
         cdef size_t vector = self.k.vl * self.k.t_size

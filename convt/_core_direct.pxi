@@ -34,9 +34,9 @@ cdef class DirectPlan(Plan):
     cdef object structures
     cdef int64_t max_block, max_chunks, max_packed, max_reached, max_sparse, max_sums
 
-    def __init__(self, str name, problem, PackRecipe recipe, in_strides, out_strides, hole, classes):
+    def __init__(self, str name, problem, PackRecipe recipe, in_strides, out_strides, hole, cycles, classes):
         self.algorithm = name
-        self._common(problem, recipe, in_strides, out_strides, hole)
+        self._common(problem, recipe, in_strides, out_strides, hole, cycles)
         self.nclasses = len(classes)
         self.structures = np.zeros(max(1, self.nclasses) * sizeof(DirectClass), np.uint8)
         self.classes = <DirectClass *>cnp.PyArray_DATA(self.structures)

@@ -139,17 +139,17 @@ def outside(combo, outputs):
     return 1 - min(inside, 1.0)
 
 
-def shared(problem, tasks):
+def shared(tasks):
     """Cycles of tasks, (cycles in all, how many), and of a thread that has none left. Of two threads: which algorithm is
     chosen must not depend on how many there are."""
-    if not few(problem, tasks):
+    if not few(tasks):
         return sum(work for work, _ in tasks)
     return 2 * makespan(sorted(((work / count, count) for work, count in tasks if count), reverse=True), 2)
 
 
-def few(problem, tasks):
+def few(tasks):
     """Whether tasks, (cycles in all, how many), are so few that threads wait for the last one."""
-    return problem.flops >= _core.SMALL_FLOPS and sum(count for _, count in tasks) <= EVEN
+    return sum(work for work, _ in tasks) >= _core.SMALL_CYCLES and sum(count for _, count in tasks) <= EVEN
 
 
 def makespan(tasks, threads):

@@ -51,13 +51,13 @@ def planned(problem, recipe, in_strides, out_strides, name="direct", finite=True
         combos = []
     specs = tables(problem, groups, combos, index, out_elements, total, info)
     key = (name, merge)
-    return _core.DirectPlan(name, problem, recipe(key), in_strides, out_strides, hole, specs), key
+    return _core.DirectPlan(name, problem, recipe(key), in_strides, out_strides, hole, total, specs), key
 
 
 def tables(problem, groups, combos, index, out_elements, total, info):
     """The tables of classes (a run per axis each) for DirectPlan; ``index`` says where the weights of each are packed."""
     chunks = [_chunks(problem, combo, [g[c.group] for g, c in zip(groups, combo, strict=True)], info) for combo in combos]
-    threads = 1 if problem.flops < _core.SMALL_FLOPS else _config.get_num_threads()
+    threads = 1 if total < _core.SMALL_CYCLES else _config.get_num_threads()
     _, cuts = splits(problem, combos, list(map(len, chunks)), total, info, threads)
     specs = [
         _class(problem, combo, index[tuple(c.group for c in combo)], out_elements, info, depth, split)
@@ -112,10 +112,10 @@ def _choice(problem, finite, matrix, isa):
             continue
         combos = [combo for combo in itertools.product(*classes) if all(c.group >= 0 for c in combo)]
         tasks, memory = [class_cost(problem, combo, info) for combo in combos], memory_cost(problem, info)
-        cost = common.shared(problem, tasks) + memory  # at least
+        cost = common.shared(tasks) + memory  # at least
         if best is not None and cost >= best[0]:
             continue
-        if common.few(problem, tasks):
+        if common.few(tasks):
             cost = 2 * splits(problem, combos, [1] * len(combos), cost, info, 2)[0] + memory
         if best is None or cost < best[0]:
             best = (cost, merge, groups, classes)

@@ -37,7 +37,7 @@ def recipe(attributes, filter, bias, key):
 
 
 def make(problem, recipe, packed, in_strides, out_strides):
-    _, merge, slab, groups, classes = _choice(problem, _core.isa())
+    cycles, merge, slab, groups, classes = _choice(problem, _core.isa())
     info = _core.kernel_info(problem.dtype)
     item = ITEMSIZE[problem.dtype]
     out_elements = [s // item for s in out_strides[1:-2]]
@@ -66,6 +66,7 @@ def make(problem, recipe, packed, in_strides, out_strides):
     rows = problem.groups * problem.batch * len(order)
     blocks = _blocks(problem, rows, _block(problem, most_phases, slab, info), _config.get_num_threads())
     spec = {"classes": specs, "order": order, "j0": j0, "j1": j1, "block": -(-(j1 - j0) // blocks), "blocks": blocks}
+    spec["cycles"] = cycles
     key = ("scatter", merge, slab)
     return _core.ScatterPlan(problem, recipe(key), in_strides, out_strides, False, spec), key
 
@@ -156,7 +157,7 @@ def _choice(problem, isa):
         cost = 0.0
         for combo in combos:
             cost += _row_cost(problem, combo, blocks, slab, info) * math.prod(c.count for c in combo)
-        cost = common.shared(problem, [(cost * problem.groups * problem.batch * blocks, rows * blocks)])
+        cost = common.shared([(cost * problem.groups * problem.batch * blocks, rows * blocks)])
         cost += common.memory_cost(problem, *(((0.15, 3), (0.15, 0)) if slab else ((0.07, 50), (0.08, 0))))
         cost += 0.0 if slab or problem.groups > 1 else common.planes_cost(problem)
         if cost < best[0]:
