@@ -70,6 +70,9 @@ cdef extern from "convt_kernels.h" nogil:
         int cols
         const convt_act *act
         int stream
+        const void *b2
+        const void *init2
+        Py_ssize_t at2
         const char *ahead
         Py_ssize_t ahead_step
     ctypedef struct convt_dw_phase:
@@ -129,7 +132,7 @@ cdef extern from "convt_kernels.h" nogil:
         const void *scale
     ctypedef struct convt_kernels:
         int mr[3]
-        int nr, vl, kstep, grain, pace, lda, parts, s_size, e_size, t_size, direct_store, reach
+        int wide, nr, vl, kstep, grain, pace, lda, parts, s_size, e_size, t_size, direct_store, reach
         void (*tile)(int mr, const convt_tile *tile) noexcept nogil
         void (*stream)(void *dst, const void *src, size_t bytes) noexcept nogil
         void (*fence)() noexcept nogil
@@ -165,7 +168,7 @@ cdef extern from "convt_kernels.h" nogil:
     int convt_isa_preferred(int index)
 
 cdef enum:
-    MOST_ROWS = 32  # of a tile, of any instruction set
+    MOST_ROWS = 32  # of a tile, of any instruction set; of two of vectors
 
 cdef extern from *:
     """
@@ -260,7 +263,7 @@ def kernel_info(str dtype, bint matrix=False):
     if k.tile == NULL:
         return None
     sizes = {"mr": [k.mr[i] for i in range(3)], "nr": k.nr, "vl": k.vl, "kstep": k.kstep, "e_size": k.e_size, "t_size": k.t_size}
-    return {**sizes, "grain": k.grain, "lda": k.lda, "parts": k.parts, "reach": k.reach if k.direct_store else 0}
+    return {**sizes, "grain": k.grain, "lda": k.lda, "wide": k.wide, "parts": k.parts, "reach": k.reach if k.direct_store else 0}
 
 
 def fma_peak(str dtype, int threads, double seconds):
