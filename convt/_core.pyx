@@ -21,6 +21,7 @@ import os
 
 cimport cython
 from cython.parallel cimport parallel, prange, threadid
+from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
@@ -195,7 +196,7 @@ _ACTIVATIONS = {"none": 0, "clip": 1, "relu": 1, "leaky_relu": 2, "tanh": 3, "si
 
 KC, ACROSS = CONVT_KC, CONVT_ACROSS
 STREAM_BYTES = 1 << 24  # outputs beyond this bypass the caches
-SMALL_CYCLES = 10_000  # expected ones, below which a second thread costs more than it gains
+SMALL_CYCLES = 8_000  # expected ones, below which a second thread costs more than it gains
 BRIEF_FLOPS = 50_000_000  # below this a thread does its tasks in less time than it may have to wait for others' weights
 STAGE_BYTES = 3 << 24  # those of what waits for memory and gains from what the last-level cache holds: depthwise, matrix
 PARALLEL_PACK_BYTES = 1 << 18
@@ -379,6 +380,29 @@ cdef Buffer _buffer(size_t size, Spare *home=NULL):
 
 cdef inline size_t _round64(size_t n) noexcept nogil:
     return (n + 63) & ~<size_t>63
+
+
+cdef extern from "numpy/arrayobject.h":
+    object PyArray_NewFromDescr(type subtype, cnp.dtype dtype, int nd, cnp.npy_intp *sizes, cnp.npy_intp *strides, void *data,
+                                int flags, object like)
+
+
+cpdef empty(tuple shape, cnp.dtype dtype):
+    """np.empty on a cache line's boundary: NumPy promises less, and whole-line stores want more, as do threads that write
+    neighbouring channels."""
+    cdef cnp.npy_intp sizes[64]
+    cdef cnp.npy_intp bytes = dtype.itemsize
+    cdef int ax
+    for ax in range(len(shape)):
+        sizes[ax] = shape[ax]
+        bytes *= sizes[ax]
+    bytes += 64
+    memory = cnp.PyArray_EMPTY(1, &bytes, cnp.NPY_UINT8, 0)
+    cdef char *data = <char *>_round64(<size_t>cnp.PyArray_DATA(memory))
+    Py_INCREF(dtype)  # the array takes it over
+    result = PyArray_NewFromDescr(cnp.ndarray, dtype, len(shape), sizes, NULL, data, cnp.NPY_ARRAY_CARRAY, None)
+    cnp.set_array_base(result, memory)
+    return result
 
 
 cdef class _Table:
