@@ -30,6 +30,9 @@ INLINE V FN(dw_load)(const int how, const T *p, int lanes, const int32_t *index)
  * channels, all whole. Elements from one to the next: */
 #define STEP(ld) (across ? VL : (ld))
 
+/* The i-th vector of weights or the like, of which every j has the same: `first`. */
+#define EACH(p, i, first) (across ? V_(load)((p) + (i) * VL) : (first))
+
 /* acc[i] to out + i steps, as T. */
 INLINE void FN(dw_finish)(const int count, const int across, const int how, const convt_dw *d, V *acc, T *out, int lanes)
 {
@@ -58,37 +61,43 @@ INLINE void FN(dw_some)(const int phases, const int count, const int across, con
     const ptrdiff_t in_ld = STEP(d->in_ld);
     const int32_t *index = d->index + c;
     const int taps = phase->taps, whole = taps - (c + (across ? count * VL : lanes) <= d->all ? 0 : phase->cut);
+    const T *init = (const T *)d->init + c;
+    const V start = V_(load)(init);
     int t = 0;
 #pragma GCC unroll 8
     for (int i = 0; i < count; i++)
-        acc[0][i] = acc[1][i] = V_(load)((const T *)d->init + c + i * STEP(0));
+        acc[0][i] = acc[1][i] = EACH(init, i, start);
     if (phases == 2)
         for (; t < phase[1].taps; t++) {
             const T *x = (const T *)in[t] + from;
-            const T *first = (const T *)w[t] + c, *second = (const T *)w[taps + t] + c;
+            const T *low = (const T *)w[t] + c, *high = (const T *)w[taps + t] + c;
+            const V first = V_(load)(low), second = V_(load)(high);
 #pragma GCC unroll 8
             for (int i = 0; i < count; i++) {
                 const V some = FN(dw_load)(how, x + i * in_ld, lanes, index);
-                acc[0][i] = V_(fma)(some, V_(load)(first + i * STEP(0)), acc[0][i]);
-                acc[1][i] = V_(fma)(some, V_(load)(second + i * STEP(0)), acc[1][i]);
+                acc[0][i] = V_(fma)(some, EACH(low, i, first), acc[0][i]);
+                acc[1][i] = V_(fma)(some, EACH(high, i, second), acc[1][i]);
             }
         }
     for (; t < whole; t++) {
         const T *x = (const T *)in[t] + from;
-        const T *wt = (const T *)w[t] + c;
+        const T *weights = (const T *)w[t] + c;
+        const V wt = V_(load)(weights);
 #pragma GCC unroll 8
         for (int i = 0; i < count; i++)
-            acc[0][i] = V_(fma)(FN(dw_load)(how, x + i * in_ld, lanes, index), V_(load)(wt + i * STEP(0)), acc[0][i]);
+            acc[0][i] = V_(fma)(FN(dw_load)(how, x + i * in_ld, lanes, index), EACH(weights, i, wt), acc[0][i]);
     }
     /* What the other lanes would add is not 0 where the input is not finite. */
     if (phases == 1 && whole < taps && c < d->none) {
-        const T *mask = (const T *)d->mask + c;
+        const T *masks = (const T *)d->mask + c;
+        const V mask = V_(load)(masks);
         for (t = whole; t < taps; t++) {
-            const T *x = (const T *)in[t] + from, *wt = (const T *)w[t] + c;
+            const T *x = (const T *)in[t] + from, *weights = (const T *)w[t] + c;
+            const V wt = V_(load)(weights);
 #pragma GCC unroll 8
             for (int i = 0; i < count; i++)
-                acc[0][i] = V_(fma_where)(V_(load)(mask + i * STEP(0)), FN(dw_load)(how, x + i * in_ld, lanes, index),
-                                          V_(load)(wt + i * STEP(0)), acc[0][i]);
+                acc[0][i] = V_(fma_where)(EACH(masks, i, mask), FN(dw_load)(how, x + i * in_ld, lanes, index),
+                                          EACH(weights, i, wt), acc[0][i]);
         }
     }
     FN(dw_finish)(count, across, how, d, acc[0], out + phase->out, lanes);
@@ -101,11 +110,10 @@ INLINE void FN(dw_together)(const int count, const int across, const int taps, c
                             const void *const *in, const void *const *w, const convt_dw_phase *phase, int phases,
                             ptrdiff_t from, T *out, int c, int lanes)
 {
-    V x[DW_SHARED][DW_MOST / 2], start[DW_MOST / 2], acc[DW_MOST / 2];
+    V x[DW_SHARED][DW_MOST / 2], acc[DW_MOST / 2];
     const ptrdiff_t in_ld = STEP(d->in_ld);
-#pragma GCC unroll 4
-    for (int i = 0; i < count; i++)
-        start[i] = V_(load)((const T *)d->init + c + i * STEP(0));
+    const T *init = (const T *)d->init + c;
+    const V start = V_(load)(init);
 #pragma GCC unroll 4
     for (int t = 0; t < taps; t++)
 #pragma GCC unroll 4
@@ -114,13 +122,14 @@ INLINE void FN(dw_together)(const int count, const int across, const int taps, c
     for (int p = 0; p < phases; p++, w += taps) {
 #pragma GCC unroll 4
         for (int i = 0; i < count; i++)
-            acc[i] = start[i];
+            acc[i] = EACH(init, i, start);
 #pragma GCC unroll 4
         for (int t = 0; t < taps; t++) {
-            const T *wt = (const T *)w[t] + c;
+            const T *weights = (const T *)w[t] + c;
+            const V wt = V_(load)(weights);
 #pragma GCC unroll 4
             for (int i = 0; i < count; i++)
-                acc[i] = V_(fma)(x[t][i], V_(load)(wt + i * STEP(0)), acc[i]);
+                acc[i] = V_(fma)(x[t][i], EACH(weights, i, wt), acc[i]);
         }
         FN(dw_finish)(count, across, how, d, acc, out + phase[p].out, lanes);
     }
@@ -198,6 +207,7 @@ INLINE void FN(dw_vector)(const int count, const int across, const int how, cons
 DW_COLUMNS(1) DW_COLUMNS(2) DW_COLUMNS(4) DW_COLUMNS(8)
 #undef DW_COLUMNS
 #undef STEP
+#undef EACH
 
 static void FN(depthwise)(const convt_dw *d)
 {
