@@ -4,7 +4,6 @@ Everything below this module works on views in NXC axis order (batch, *spatial, 
 (groups, ci, co, *kernel); layouts and filter formats end here, as strides.
 """
 
-import math
 import time
 from dataclasses import dataclass, fields
 
@@ -221,21 +220,11 @@ def _walkable(view):
     return view if view is None or _addressable(view) else view.copy()
 
 
-def _empty(shape, dtype):
-    """np.empty on a cache line's boundary: NumPy promises less, and whole-line stores want more."""
-    size = math.prod(shape) * dtype.itemsize
-    if size < 1 << 16:
-        return np.empty(shape, dtype)
-    memory = np.empty(size + 64, np.uint8)
-    start = -memory.ctypes.data % 64
-    return memory[start : start + size].view(dtype).reshape(shape)
-
-
 def _execute(attributes, operator, data, inputs, out):
     """Run a checked call on views in NXC order."""
     problem = attributes.problem(data.shape)
     shape = attributes.user_shape(problem.out_shape)
-    result = _empty(shape, data.dtype) if out is None else _check_out(out, shape, data.dtype, inputs)
+    result = _core.empty(shape, data.dtype) if out is None else _check_out(out, shape, data.dtype, inputs)
     if result.size:
         source, target = _walkable(attributes.nxc(data)), attributes.nxc(result)
         scratch = target if _addressable(target) else np.empty(target.shape, target.dtype)
@@ -260,7 +249,7 @@ def _bind(attributes, operator, data):
     plan, key = found
     if plan.backend != "native" and not data.flags.c_contiguous:  # it may want a copy in NXC order
         return None
-    return _core.Bound(plan, data.dtype, shape, _plan.contiguous_strides(shape, data.itemsize), _empty), key
+    return _core.Bound(plan, data.dtype, shape, _plan.contiguous_strides(shape, data.itemsize)), key
 
 
 def conv_transpose(

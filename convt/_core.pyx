@@ -22,6 +22,7 @@ import os
 
 cimport cython
 from cython.parallel cimport parallel, prange, threadid
+from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
@@ -71,6 +72,9 @@ cdef extern from "convt_kernels.h" nogil:
         int cols
         const convt_act *act
         int stream
+        const void *b2
+        const void *init2
+        Py_ssize_t at2
         const char *ahead
         Py_ssize_t ahead_step
     ctypedef struct convt_dw_phase:
@@ -130,7 +134,7 @@ cdef extern from "convt_kernels.h" nogil:
         const void *scale
     ctypedef struct convt_kernels:
         int mr[3]
-        int nr, vl, kstep, grain, pace, lda, parts, s_size, e_size, t_size, direct_store, reach
+        int wide, nr, vl, kstep, grain, pace, lda, parts, s_size, e_size, t_size, direct_store, reach
         void (*tile)(int mr, const convt_tile *tile) noexcept nogil
         void (*stream)(void *dst, const void *src, size_t bytes) noexcept nogil
         void (*fence)() noexcept nogil
@@ -166,7 +170,7 @@ cdef extern from "convt_kernels.h" nogil:
     int convt_isa_preferred(int index)
 
 cdef enum:
-    MOST_ROWS = 32  # of a tile, of any instruction set
+    MOST_ROWS = 32  # of a tile, of any instruction set; of two of vectors
 
 cdef extern from *:
     """
@@ -193,7 +197,7 @@ _ACTIVATIONS = {"none": 0, "clip": 1, "relu": 1, "leaky_relu": 2, "tanh": 3, "si
 
 KC, ACROSS = CONVT_KC, CONVT_ACROSS
 STREAM_BYTES = 1 << 24  # outputs beyond this bypass the caches
-SMALL_FLOPS = 250_000  # below this a second thread costs more than it gains
+SMALL_CYCLES = 8_000  # expected ones, below which a second thread costs more than it gains
 BRIEF_FLOPS = 50_000_000  # below this a thread does its tasks in less time than it may have to wait for others' weights
 STAGE_BYTES = 3 << 24  # those of what waits for memory and gains from what the last-level cache holds: depthwise, matrix
 PARALLEL_PACK_BYTES = 1 << 18
@@ -261,7 +265,7 @@ def kernel_info(str dtype, bint matrix=False):
     if k.tile == NULL:
         return None
     sizes = {"mr": [k.mr[i] for i in range(3)], "nr": k.nr, "vl": k.vl, "kstep": k.kstep, "e_size": k.e_size, "t_size": k.t_size}
-    return {**sizes, "grain": k.grain, "lda": k.lda, "parts": k.parts, "reach": k.reach if k.direct_store else 0}
+    return {**sizes, "grain": k.grain, "lda": k.lda, "wide": k.wide, "parts": k.parts, "reach": k.reach if k.direct_store else 0}
 
 
 def fma_peak(str dtype, int threads, double seconds):
@@ -379,6 +383,29 @@ cdef inline size_t _round64(size_t n) noexcept nogil:
     return (n + 63) & ~<size_t>63
 
 
+cdef extern from "numpy/arrayobject.h":
+    object PyArray_NewFromDescr(type subtype, cnp.dtype dtype, int nd, cnp.npy_intp *sizes, cnp.npy_intp *strides, void *data,
+                                int flags, object like)
+
+
+cpdef empty(tuple shape, cnp.dtype dtype):
+    """np.empty on a cache line's boundary: NumPy promises less, and whole-line stores want more, as do threads that write
+    neighbouring channels."""
+    cdef cnp.npy_intp sizes[64]
+    cdef cnp.npy_intp bytes = dtype.itemsize
+    cdef int ax
+    for ax in range(len(shape)):
+        sizes[ax] = shape[ax]
+        bytes *= sizes[ax]
+    bytes += 64
+    memory = cnp.PyArray_EMPTY(1, &bytes, cnp.NPY_UINT8, 0)
+    cdef char *data = <char *>_round64(<size_t>cnp.PyArray_DATA(memory))
+    Py_INCREF(dtype)  # the array takes it over
+    result = PyArray_NewFromDescr(cnp.ndarray, dtype, len(shape), sizes, NULL, data, cnp.NPY_ARRAY_CARRAY, None)
+    cnp.set_array_base(result, memory)
+    return result
+
+
 cdef class _Table:
     """A contiguous int64 table, from nested Python ints."""
     cdef object array
@@ -486,7 +513,7 @@ cdef class Plan:
     def __cinit__(self, *args, **kwargs):
         self.backend = "native"
 
-    cdef _common(self, problem, PackRecipe recipe, in_strides, out_strides, bint hole):
+    cdef _common(self, problem, PackRecipe recipe, in_strides, out_strides, bint hole, cycles):
         self.hole = hole
         self.recipe = recipe
         self.k = recipe.k
@@ -504,7 +531,7 @@ cdef class Plan:
         self.kernel = _Table(problem.kernel)
         self.in_n, self.in_stride, self.in_c = ins[0], _Table(ins[1:self.nd + 1]), ins[self.nd + 1]
         self.out_n, self.out_stride, self.out_c = outs[0], _Table(outs[1:self.nd + 1]), outs[self.nd + 1]
-        self.small = problem.flops < SMALL_FLOPS
+        self.small = cycles < SMALL_CYCLES
         self.brief = problem.flops < BRIEF_FLOPS
         # Outputs that outgrow the caches are written around them, where every vector of a row starts on a boundary.
         cdef size_t vector = self.k.vl * self.k.t_size

@@ -46,7 +46,7 @@ cdef class DepthwisePlan(Plan):
     def __init__(self, problem, PackRecipe recipe, in_strides, out_strides, hole, spec):
         self.algorithm = "depthwise"
         self.even = True
-        self._common(problem, recipe, in_strides, out_strides, hole)
+        self._common(problem, recipe, in_strides, out_strides, hole, spec["cycles"])
         cdef const convt_kernels *k = self.k
         cdef int64_t x = self.nd - 1, channels = self.groups * self.co
         self.keep = []

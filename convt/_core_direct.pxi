@@ -34,9 +34,9 @@ cdef class DirectPlan(Plan):
     cdef object structures
     cdef int64_t max_block, max_chunks, max_packed, max_reached, max_sparse, max_sums
 
-    def __init__(self, str name, problem, PackRecipe recipe, in_strides, out_strides, hole, classes):
+    def __init__(self, str name, problem, PackRecipe recipe, in_strides, out_strides, hole, cycles, classes):
         self.algorithm = name
-        self._common(problem, recipe, in_strides, out_strides, hole)
+        self._common(problem, recipe, in_strides, out_strides, hole, cycles)
         self.nclasses = len(classes)
         self.structures = np.zeros(max(1, self.nclasses) * sizeof(DirectClass), np.uint8)
         self.classes = <DirectClass *>cnp.PyArray_DATA(self.structures)
@@ -73,7 +73,7 @@ cdef class DirectPlan(Plan):
                 self.max_reached = max(self.max_reached, c.block * min(c.span, c.nchunks))
                 self.max_sparse = max(self.max_sparse, min(c.span, c.nchunks))
             if c.nchunks > 1:
-                self.max_sums = max(self.max_sums, 1 if c.span >= c.nchunks else c.panel_block)
+                self.max_sums = max(self.max_sums, min(2, c.panel_block) if c.span >= c.nchunks else c.panel_block)
         self.tasks = self.direct_tasks = task
         self.even = self.nclasses == 1
         self.workspace = self._bytes()
@@ -184,6 +184,7 @@ cdef class DirectPlan(Plan):
 
         cdef int64_t stride_a = c.block * k.lda * k.e_size, stride_sums = self.max_block * k.nr
         cdef int64_t start, end, chunk, n, p, strips, strip, s0, s1, s2, tiles, i, r0, r1, r, part, steps, asking, following
+        cdef int64_t both, width, height
         cdef const char *next_b
         cdef int64_t *ch
         cdef int64_t *panel
@@ -224,11 +225,18 @@ cdef class DirectPlan(Plan):
             s1 = 0
             for strip in range(strips):
                 s0, s1 = s1, self.cut(m, strip + 1, strips)
-                for n in range(p0, p1):
-                    p = p0 + p1 - 1 - n if call.back else n
+                n = p0
+                while n < p1:
+                    # Few rows meet two panels at once, so that each sum has the time that a multiply-add takes.
+                    p, both = p0 + p1 - 1 - n if call.back else n, 1
+                    if m <= k.wide and n + 1 < p1 and c.panels[5 * (p + (not call.back))] == k.nr:
+                        p, both = p - call.back, 2
+                    n += both
                     panel = c.panels + 5 * p
-                    t.nv = 1 + (panel[0] > k.vl)
-                    t.cols = <int>panel[0]
+                    width = k.vl if panel[0] <= k.vl else k.nr
+                    t.nv = <int>(both * width // k.vl)
+                    t.cols = <int>(panel[0] if both == 1 else 2 * k.nr)
+                    height = k.mr[t.nv] if both == 1 else k.wide
                     part = (p - p0 if c.span < c.nchunks else 0) * stride_sums
                     for chunk in range(start, end):
                         ch = c.chunks + 3 * chunk
@@ -236,18 +244,19 @@ cdef class DirectPlan(Plan):
                         if rows == NULL:
                             rows, t.lda = a + (chunk - start) * stride_a, k.lda
                         t.kc = <int>ch[1]
-                        t.b = weights + (p * k.nr * c.pack.depth + ch[2] * t.nv * k.vl) * k.e_size
+                        t.b = weights + (p * k.nr * c.pack.depth + ch[2] * width) * k.e_size
+                        t.b2 = <const char *>t.b + k.nr * c.pack.depth * k.e_size
                         steps = t.kc // k.pace
-                        asking = (t.kc * t.nv * k.vl * k.e_size + 64 * steps - 1) // (64 * steps) if far and steps else 0
+                        asking = (t.kc * width * k.e_size + 64 * steps - 1) // (64 * steps) if far and steps else 0
                         # What is multiplied next: the panel's next chunk, or the next panel's first one.
                         following, i = p, chunk + 1
                         if i == end:
-                            following, i = p - 1 if call.back else p + 1, start
-                        next_b = weights + (following * k.nr * c.pack.depth + c.chunks[3 * i + 2] * t.nv * k.vl) * k.e_size
+                            following, i = p - both if call.back else p + both, start
+                        next_b = weights + (following * k.nr * c.pack.depth + c.chunks[3 * i + 2] * width) * k.e_size
                         s2, sums_of = s1, lines
                         if c.sparse and 0 < chunk < c.nchunks - 1:
                             s2, sums_of = heights[chunk - start], reached + (chunk - start) * c.block
-                        tiles = (s2 - s0 + k.mr[t.nv] - 1) // k.mr[t.nv]
+                        tiles = (s2 - s0 + height - 1) // height
                         r1 = s0
                         for i in range(tiles):
                             r0, r1 = r1, s0 + self.cut(s2 - s0, i + 1, tiles)
@@ -260,12 +269,14 @@ cdef class DirectPlan(Plan):
                             t.init, t.init_ld = NULL, k.nr
                             if chunk == 0:
                                 t.init, t.init_ld = bias + p * k.nr * k.t_size, 0
+                                t.init2 = <const char *>t.init + k.nr * k.t_size
                             elif chunk == c.nchunks - 1:
                                 t.init = sums + (part + r0 * k.nr) * k.t_size
+                                t.init2 = <const char *>t.init + stride_sums * k.t_size
                             t.act = &self.none
                             t.stream = 0
                             if chunk < c.nchunks - 1:
-                                t.rows, t.at = sums_of + r0, part
+                                t.rows, t.at, t.at2 = sums_of + r0, part, part + stride_sums
                                 k.tile(<int>(r1 - r0), &t)
                                 continue
                             inside = True
@@ -273,15 +284,18 @@ cdef class DirectPlan(Plan):
                                 for r in range(r0, r1):
                                     if edge[r]:
                                         inside = False
-                            if fast and panel[1] and inside:
+                            if fast and panel[1] and panel[5 * both - 4] and inside:
                                 t.act = &self.act
-                                t.stream = self.streamed and not <size_t>(dst + panel[2] * k.s_size) & (self.streamed - 1)
-                                t.rows, t.at = to + r0, panel[2]
+                                t.stream = self.streamed and both == 1 and not (
+                                    <size_t>(dst + panel[2] * k.s_size) & (self.streamed - 1))
+                                t.rows, t.at, t.at2 = to + r0, panel[2], panel[5 * both - 3]
                                 k.tile(<int>(r1 - r0), &t)
                             else:
-                                t.rows, t.at = window, 0
+                                t.rows, t.at, t.at2 = window, 0, most * k.nr
                                 k.tile(<int>(r1 - r0), &t)
-                                self.store_pieces(c, panel, r0, r1, to, coords, inside, scratch)
+                                for r in range(both):
+                                    self.store_pieces(c, panel + 5 * r, r0, r1, to, coords, inside,
+                                                      scratch + r * most * k.nr * k.t_size)
         if self.streamed:
             k.fence()
 

@@ -113,15 +113,15 @@ cdef bint _disjoint(a, b) noexcept:
 cdef class Bound:
     """A plan for data of one layout: what a repeated call needs, checked with a few comparisons.
 
-    dtype, shape and strides are the output's; ``empty(shape, dtype)`` makes one.
+    dtype, shape and strides are the output's.
     """
     cdef object plan
     cdef Plan native  # the same, where it is of this module
-    cdef object dtype, empty
+    cdef cnp.dtype dtype
     cdef tuple shape, strides
 
-    def __init__(self, plan, dtype, tuple shape, tuple strides, empty):
-        self.plan, self.dtype, self.shape, self.strides, self.empty = plan, dtype, shape, strides, empty
+    def __init__(self, plan, dtype, tuple shape, tuple strides):
+        self.plan, self.dtype, self.shape, self.strides = plan, dtype, shape, strides
         self.native = plan if isinstance(plan, Plan) else None
 
     cdef bint reads(self, array):
@@ -135,7 +135,7 @@ cdef class Bound:
             and out.strides == self.strides and cnp.PyArray_ISBEHAVED(out) and _disjoint(out, data)))
 
     cdef compute(self, data, out, packed, int threads):
-        result = self.empty(self.shape, self.dtype) if out is None else out
+        result = empty(self.shape, self.dtype) if out is None else out
         if self.native is not None:
             done = self.native.compute(<char *>cnp.PyArray_DATA(data), <char *>cnp.PyArray_DATA(result), packed, threads)
         else:

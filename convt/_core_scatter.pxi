@@ -39,7 +39,7 @@ cdef class ScatterPlan(Plan):
     def __init__(self, str name, problem, PackRecipe recipe, in_strides, out_strides, bint hole, spec):
         self.algorithm = name
         self.even = True
-        self._common(problem, recipe, in_strides, out_strides, hole)
+        self._common(problem, recipe, in_strides, out_strides, hole, spec["cycles"])
         cdef const convt_kernels *k = self.k
         cdef ScatterClass *c
         x = self.nd - 1

@@ -48,8 +48,8 @@ cdef class WinogradPlan(DirectPlan):
     cdef int64_t most_block, most_points
     cdef size_t rows_size, sums_size
 
-    def __init__(self, str name, problem, PackRecipe recipe, in_strides, out_strides, hole, direct, classes):
-        DirectPlan.__init__(self, name, problem, recipe, in_strides, out_strides, hole, direct)
+    def __init__(self, str name, problem, PackRecipe recipe, in_strides, out_strides, hole, cycles, direct, classes):
+        DirectPlan.__init__(self, name, problem, recipe, in_strides, out_strides, hole, cycles, direct)
         cdef const convt_kernels *k = self.k
         cdef WinogradClass *c
         cdef int64_t task = self.tasks, ax, sums

@@ -32,9 +32,10 @@ def axes(problem, merge, split):
     return groups, classes
 
 
-def tile_cost(rows, columns, depth, info, chain=_core.KC):
+def tile_cost(rows, columns, depth, info, chain=_core.KC, wide=0):
     """Cycles to multiply ``rows`` x ``depth`` by ``depth`` x ``columns``: two multiply-adds, two loads a cycle, and no
-    tile faster than the latency of its sums; every ``chain`` of depth a call, which loads and stores the sums.
+    tile faster than the latency of its sums; every ``chain`` of depth a call, which loads and stores the sums. Up to
+    ``wide`` rows meet two panels at once.
     (The unit of all costs; in use such a cycle takes about 1.4 real ones.)"""
     nr, vl = info["nr"], info["vl"]
     steps, calls = depth / info["kstep"], max(1, -(-depth // chain))
@@ -42,10 +43,12 @@ def tile_cost(rows, columns, depth, info, chain=_core.KC):
         blocks = -(-rows // info["grain"]) * -(-columns // vl)
         products = (1, 4, 6)[info["parts"] - 1]
         return blocks * (-(-depth // info["kstep"]) * products * 28 + calls * 14)
+    pairs, columns = divmod(columns, 2 * nr) if 0 < rows <= wide else (0, columns)
     full, rest = divmod(columns, nr)
-    cost = 0.0
-    for count, vectors in ((full, nr // vl), (1 if rest else 0, -(-rest // vl))):
-        tiles = max(1, -(-rows // info["mr"][vectors])) if vectors else 0
+    cost, mr = 0.0, info["mr"]
+    last = -(-rest // vl)
+    for count, vectors, most in ((pairs, 2 * nr // vl, wide), (full, nr // vl, mr[-1]), (rest > 0, last, mr[last])):
+        tiles = max(1, -(-rows // most)) if count else 0
         height = rows / max(tiles, 1)
         step = max(height * vectors / 2, (height + vectors) / 2, 4.0)
         cost += count * tiles * (steps * step + calls * (40 + 3 * height * vectors))
@@ -151,17 +154,17 @@ def outside(combo, outputs):
     return 1 - min(inside, 1.0)
 
 
-def shared(problem, tasks):
+def shared(tasks):
     """Cycles of tasks, (cycles in all, how many), and of a thread that has none left. Of two threads: which algorithm is
     chosen must not depend on how many there are."""
-    if not few(problem, tasks):
+    if not few(tasks):
         return sum(work for work, _ in tasks)
     return 2 * makespan(sorted(((work / count, count) for work, count in tasks if count), reverse=True), 2)
 
 
-def few(problem, tasks):
+def few(tasks):
     """Whether tasks, (cycles in all, how many), are so few that threads wait for the last one."""
-    return problem.flops >= _core.SMALL_FLOPS and sum(count for _, count in tasks) <= EVEN
+    return sum(work for work, _ in tasks) >= _core.SMALL_CYCLES and sum(count for _, count in tasks) <= EVEN
 
 
 def makespan(tasks, threads):

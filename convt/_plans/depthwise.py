@@ -58,7 +58,7 @@ def cost(problem):
     memory = common.memory_cost(problem, (0.04, 0), (0.035, 0)) + common.planes_cost(problem) / (
         2 if problem.groups == 1 else 1
     )
-    return common.shared(problem, [(rows * row, tasks)]) + memory
+    return common.shared([(rows * row, tasks)]) + memory
 
 
 def _weight(problem, taps, cut, info):
@@ -98,6 +98,7 @@ def make(problem, recipe, packed, in_strides, out_strides):
     cut = _cut(problem, width, j1 - j0, _config.get_num_threads())
     offsets = [-off for r in runs for _, off in r.taps] or [0]
     spec = {
+        "cycles": cost(problem),
         "outer": _outer_axes(problem),
         "rows": cut.rows,
         "runs": runs,

@@ -51,18 +51,16 @@ def planned(problem, recipe, in_strides, out_strides, name="direct", finite=True
     out_elements = [s // item for s in out_strides]
     index = common.pack_index(groups)
     hole = any(c.group < 0 for axis in classes for c in axis)
-    combos = [combo for combo in itertools.product(*classes) if all(c.group >= 0 for c in combo)]
-    if problem.batch * problem.co == 0:
-        combos = []
+    combos = _combos(problem, classes)
     specs = tables(problem, groups, combos, index, out_elements, total, info)
     key = (name, merge)
-    return _core.DirectPlan(name, problem, recipe(key), in_strides, out_strides, hole, specs), key
+    return _core.DirectPlan(name, problem, recipe(key), in_strides, out_strides, hole, total, specs), key
 
 
 def tables(problem, groups, combos, index, out_elements, total, info):
     """The tables of classes (a run per axis each) for DirectPlan; ``index`` says where the weights of each are packed."""
     chunks = [_chunks(problem, combo, [g[c.group] for g, c in zip(groups, combo, strict=True)], info) for combo in combos]
-    threads = 1 if problem.flops < _core.SMALL_FLOPS else _config.get_num_threads()
+    threads = 1 if total < _core.SMALL_CYCLES else _config.get_num_threads()
     _, cuts = splits(problem, combos, list(map(len, chunks)), total, info, threads)
     specs = [
         _class(problem, combo, index[tuple(c.group for c in combo)], out_elements, info, depth, split)
@@ -115,16 +113,23 @@ def _choice(problem, finite, matrix, isa):
         groups, classes = common.axes(problem, merge, split)
         if best is not None and math.prod(map(len, classes)) > common.MANY_CLASSES:
             continue
-        combos = [combo for combo in itertools.product(*classes) if all(c.group >= 0 for c in combo)]
+        combos = _combos(problem, classes)
         tasks, memory = [class_cost(problem, combo, info) for combo in combos], memory_cost(problem, info)
-        cost = common.shared(problem, tasks) + memory  # at least
+        cost = common.shared(tasks) + memory  # at least
         if best is not None and cost >= best[0]:
             continue
-        if common.few(problem, tasks):
+        if common.few(tasks):
             cost = 2 * splits(problem, combos, [1] * len(combos), cost, info, 2)[0] + memory
         if best is None or cost < best[0]:
             best = (cost, merge, groups, classes)
     return best
+
+
+def _combos(problem, classes):
+    """The classes that have outputs which taps reach: a run per axis each."""
+    if problem.batch * problem.co == 0:
+        return []
+    return [combo for combo in itertools.product(*classes) if all(c.group >= 0 for c in combo)]
 
 
 def _work(problem, combo, rows, columns, info):
@@ -136,7 +141,7 @@ def _work(problem, combo, rows, columns, info):
     total = common.filter_bytes(problem, info, columns)
     window, packed = _reading(problem, combo, info)
     chain = min(_core.KC, window * problem.ci) if window else _core.KC
-    multiply = common.fed(common.tile_cost(rows, columns, depth * share, info, chain), bytes, total)
+    multiply = common.fed(common.tile_cost(rows, columns, depth * share, info, chain, info["wide"]), bytes, total)
     runs = rows / max(1, min(combo[-1].count, _highest(info)))
     pack = packed * taps * (rows * share * _row_cost(problem, info) + runs * (90 if info["parts"] else 40))
     edges = _edges(combo, info)

@@ -45,7 +45,7 @@ def recipe(attributes, filter, bias, key, matrix=False):
 
 
 def make(problem, recipe, packed, in_strides, out_strides, name="scatter", matrix=False):
-    _, merge, slab, groups, classes = _choice(problem, matrix, _core.isa())
+    cycles, merge, slab, groups, classes = _choice(problem, matrix, _core.isa())
     info = _core.kernel_info(problem.dtype, matrix)
     item = ITEMSIZE[problem.dtype]
     out_elements = [s // item for s in out_strides[1:-2]]
@@ -77,6 +77,7 @@ def make(problem, recipe, packed, in_strides, out_strides, name="scatter", matri
     block, blocks = _cut(problem, rows, _block(problem, classes, slab, info), threads, info)
     row_block = _row_block(len(order), problem.groups * problem.batch * blocks, threads) if most_taps > 1 else 1
     spec = {"classes": specs, "order": order, "j0": j0, "j1": j1, "block": block, "blocks": blocks, "row_block": row_block}
+    spec["cycles"] = cycles
     key = (name, merge, slab)
     return _core.ScatterPlan(name, problem, recipe(key), in_strides, out_strides, False, spec), key
 
@@ -211,7 +212,7 @@ def _choice(problem, matrix, isa):
         for combo in combos:
             packs = _packs(combo, shared, len(combos))
             cost += _row_cost(problem, combo, blocks, slab, apart, packs, info) * math.prod(c.count for c in combo)
-        cost = common.shared(problem, [(cost * images * blocks, rows * blocks)])
+        cost = common.shared([(cost * images * blocks, rows * blocks)])
         cost += _memory_cost(problem, slab, info)
         cost += 0.0 if slab or problem.groups > 1 else common.planes_cost(problem)
         if cost < best[0]:

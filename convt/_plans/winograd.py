@@ -125,7 +125,7 @@ def make(problem, recipe, packed, in_strides, out_strides, kinds=SMALL, name="wi
     _, cuts = _cuts(problem, transformed, first, total, info, _config.get_num_threads())
     specs = [_class(problem, *c, cut, packs, out_elements, info) for c, cut in zip(transformed, cuts, strict=True)]
     specs.sort(key=lambda spec: -spec["work"])
-    return _core.WinogradPlan(name, problem, recipe(key), in_strides, out_strides, hole, plain, specs), key
+    return _core.WinogradPlan(name, problem, recipe(key), in_strides, out_strides, hole, total, plain, specs), key
 
 
 @functools.lru_cache(maxsize=256)
@@ -163,8 +163,8 @@ def _choice(problem, kinds, matrix, isa):
             losses.append((cost - plain, numbers, scheme))
         write = 0.0 if common.streams(problem) else (0.1 if matrix else 0.06) + common.torn(problem)
         memory = common.memory_cost(problem, (0.05, 25), (write, 9)) + common.planes_cost(problem) / min(problem.groups, 2)
-        total = common.shared(problem, tasks) + memory  # at least
-        if total < best[0] and common.few(problem, tasks) and transformed:
+        total = common.shared(tasks) + memory  # at least
+        if total < best[0] and common.few(tasks) and transformed:
             total = memory + 2 * _end(problem, transformed, plains, total, info, 2)
         if not any(map(any, schemes.values())):  # asked for by name, it is used where it loses least
             loss, numbers, scheme = min(losses, default=(math.inf, None, None))

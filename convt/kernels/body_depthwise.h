@@ -26,11 +26,18 @@ INLINE V FN(dw_load)(const int how, const T *p, int lanes, const int32_t *index)
     return V_(loadn)(p, lanes);
 }
 
-/* acc[i] to out + i * ld, as T. */
-INLINE void FN(dw_finish)(const int count, const int how, const convt_dw *d, V *acc, T *out, int lanes)
+/* Below, sums are `count` values of j, so that these share a load of weights; or, `across`, of one j so many vectors of
+ * channels, all whole. Elements from one to the next: */
+#define STEP(ld) (across ? VL : (ld))
+
+/* The i-th vector of weights or the like, of which every j has the same: `first`. */
+#define EACH(p, i, first) (across ? V_(load)((p) + (i) * VL) : (first))
+
+/* acc[i] to out + i steps, as T. */
+INLINE void FN(dw_finish)(const int count, const int across, const int how, const convt_dw *d, V *acc, T *out, int lanes)
 {
     const convt_act act = *d->act;
-    const ptrdiff_t ld = d->out_ld, ahead = d->ahead;
+    const ptrdiff_t ld = STEP(d->out_ld), ahead = d->ahead;
     if (act.code != CONVT_NONE)
 #pragma GCC unroll 8
         for (int i = 0; i < count; i++)
@@ -45,62 +52,68 @@ INLINE void FN(dw_finish)(const int count, const int how, const convt_dw *d, V *
     }
 }
 
-/* One phase of `count` values of j, or two that share an input as it is loaded; a vector of channels: `from` and `out` are
- * at the first of them. */
-INLINE void FN(dw_some)(const int phases, const int count, const int how, const convt_dw *d, const void *const *in,
-                        const void *const *w, const convt_dw_phase *phase, ptrdiff_t from, T *out, int c, int lanes)
+/* One phase, or two that share an input as it is loaded: `from` and `out` are at channel c of the first j. */
+INLINE void FN(dw_some)(const int phases, const int count, const int across, const int how, const convt_dw *d,
+                        const void *const *in, const void *const *w, const convt_dw_phase *phase, ptrdiff_t from, T *out, int c,
+                        int lanes)
 {
     V acc[2][DW_MOST];
-    const V start = V_(load)((const T *)d->init + c);
-    const ptrdiff_t in_ld = d->in_ld;
+    const ptrdiff_t in_ld = STEP(d->in_ld);
     const int32_t *index = d->index + c;
-    const int taps = phase->taps, whole = taps - (c + lanes <= d->all ? 0 : phase->cut);
+    const int taps = phase->taps, whole = taps - (c + (across ? count * VL : lanes) <= d->all ? 0 : phase->cut);
+    const T *init = (const T *)d->init + c;
+    const V start = V_(load)(init);
     int t = 0;
 #pragma GCC unroll 8
     for (int i = 0; i < count; i++)
-        acc[0][i] = acc[1][i] = start;
+        acc[0][i] = acc[1][i] = EACH(init, i, start);
     if (phases == 2)
         for (; t < phase[1].taps; t++) {
             const T *x = (const T *)in[t] + from;
-            const V first = V_(load)((const T *)w[t] + c), second = V_(load)((const T *)w[taps + t] + c);
+            const T *low = (const T *)w[t] + c, *high = (const T *)w[taps + t] + c;
+            const V first = V_(load)(low), second = V_(load)(high);
 #pragma GCC unroll 8
             for (int i = 0; i < count; i++) {
                 const V some = FN(dw_load)(how, x + i * in_ld, lanes, index);
-                acc[0][i] = V_(fma)(some, first, acc[0][i]);
-                acc[1][i] = V_(fma)(some, second, acc[1][i]);
+                acc[0][i] = V_(fma)(some, EACH(low, i, first), acc[0][i]);
+                acc[1][i] = V_(fma)(some, EACH(high, i, second), acc[1][i]);
             }
         }
     for (; t < whole; t++) {
         const T *x = (const T *)in[t] + from;
-        const V wt = V_(load)((const T *)w[t] + c);
+        const T *weights = (const T *)w[t] + c;
+        const V wt = V_(load)(weights);
 #pragma GCC unroll 8
         for (int i = 0; i < count; i++)
-            acc[0][i] = V_(fma)(FN(dw_load)(how, x + i * in_ld, lanes, index), wt, acc[0][i]);
+            acc[0][i] = V_(fma)(FN(dw_load)(how, x + i * in_ld, lanes, index), EACH(weights, i, wt), acc[0][i]);
     }
     /* What the other lanes would add is not 0 where the input is not finite. */
     if (phases == 1 && whole < taps && c < d->none) {
-        const V mask = V_(load)((const T *)d->mask + c);
+        const T *masks = (const T *)d->mask + c;
+        const V mask = V_(load)(masks);
         for (t = whole; t < taps; t++) {
-            const T *x = (const T *)in[t] + from;
-            const V wt = V_(load)((const T *)w[t] + c);
+            const T *x = (const T *)in[t] + from, *weights = (const T *)w[t] + c;
+            const V wt = V_(load)(weights);
 #pragma GCC unroll 8
             for (int i = 0; i < count; i++)
-                acc[0][i] = V_(fma_where)(mask, FN(dw_load)(how, x + i * in_ld, lanes, index), wt, acc[0][i]);
+                acc[0][i] = V_(fma_where)(EACH(masks, i, mask), FN(dw_load)(how, x + i * in_ld, lanes, index),
+                                          EACH(weights, i, wt), acc[0][i]);
         }
     }
-    FN(dw_finish)(count, how, d, acc[0], out + phase->out, lanes);
+    FN(dw_finish)(count, across, how, d, acc[0], out + phase->out, lanes);
     if (phases == 2)
-        FN(dw_finish)(count, how, d, acc[1], out + phase[1].out, lanes);
+        FN(dw_finish)(count, across, how, d, acc[1], out + phase[1].out, lanes);
 }
 
 /* The same for phases of a few taps that read the same inputs: these stay in registers. */
-INLINE void FN(dw_together)(const int count, const int taps, const int how, const convt_dw *d, const void *const *in,
-                            const void *const *w, const convt_dw_phase *phase, int phases, ptrdiff_t from, T *out, int c,
-                            int lanes)
+INLINE void FN(dw_together)(const int count, const int across, const int taps, const int how, const convt_dw *d,
+                            const void *const *in, const void *const *w, const convt_dw_phase *phase, int phases,
+                            ptrdiff_t from, T *out, int c, int lanes)
 {
     V x[DW_SHARED][DW_MOST / 2], acc[DW_MOST / 2];
-    const V start = V_(load)((const T *)d->init + c);
-    const ptrdiff_t in_ld = d->in_ld;
+    const ptrdiff_t in_ld = STEP(d->in_ld);
+    const T *init = (const T *)d->init + c;
+    const V start = V_(load)(init);
 #pragma GCC unroll 4
     for (int t = 0; t < taps; t++)
 #pragma GCC unroll 4
@@ -109,20 +122,21 @@ INLINE void FN(dw_together)(const int count, const int taps, const int how, cons
     for (int p = 0; p < phases; p++, w += taps) {
 #pragma GCC unroll 4
         for (int i = 0; i < count; i++)
-            acc[i] = start;
+            acc[i] = EACH(init, i, start);
 #pragma GCC unroll 4
         for (int t = 0; t < taps; t++) {
-            const V wt = V_(load)((const T *)w[t] + c);
+            const T *weights = (const T *)w[t] + c;
+            const V wt = V_(load)(weights);
 #pragma GCC unroll 4
             for (int i = 0; i < count; i++)
-                acc[i] = V_(fma)(x[t][i], wt, acc[i]);
+                acc[i] = V_(fma)(x[t][i], EACH(weights, i, wt), acc[i]);
         }
-        FN(dw_finish)(count, how, d, acc, out + phase[p].out, lanes);
+        FN(dw_finish)(count, across, how, d, acc, out + phase[p].out, lanes);
     }
 }
 
-/* All phases of `count` values of j from j on, a vector of channels. */
-INLINE void FN(dw_vector)(const int count, const int how, const convt_dw *d, int j, int c, int lanes)
+/* All phases of `count` sums from j and c on. */
+INLINE void FN(dw_vector)(const int count, const int across, const int how, const convt_dw *d, int j, int c, int lanes)
 {
     const void *const *in = d->in, *const *w = d->w;
     const ptrdiff_t from = j * d->in_ld + (how < DW_ONE ? c : d->at[c]);
@@ -134,18 +148,20 @@ INLINE void FN(dw_vector)(const int count, const int how, const convt_dw *d, int
         int even = how < DW_ONE; /* as many taps each */
         for (next = p + 1; next < d->phases && d->phase[next].shared; next++)
             even &= d->phase[next].taps == taps;
-#define TOGETHER(n)                                                                                              \
-    if (low)                                                                                                     \
-        FN(dw_together)(low, n, how, d, in, w, phase, next - p, from, out, c, lanes);                            \
-    FN(dw_together)(count - low, n, how, d, in, w, phase, next - p, from + low * d->in_ld, out + low * d->out_ld, c, lanes)
+#define TOGETHER(n)                                                                                                           \
+    if (low)                                                                                                                  \
+        FN(dw_together)(low, across, n, how, d, in, w, phase, next - p, from, out, c, lanes);                                 \
+    FN(dw_together)(count - low, across, n, how, d, in, w, phase, next - p, from + low * STEP(d->in_ld),                      \
+                    out + low * STEP(d->out_ld), c + low * STEP(0), lanes)
         if (next - p == 1 || taps > DW_SHARED || taps == 0 || !even) {
             for (; p + 1 < next; phase += 2, p += 2) {
                 for (int i = 0; i < count; i += most)
-                    FN(dw_some)(2, most, how, d, in, w, phase, from + i * d->in_ld, out + i * d->out_ld, c, lanes);
+                    FN(dw_some)(2, most, across, how, d, in, w, phase, from + i * STEP(d->in_ld), out + i * STEP(d->out_ld),
+                                c + i * STEP(0), lanes);
                 w += phase->taps + phase[1].taps;
             }
             if (p < next) {
-                FN(dw_some)(1, count, how, d, in, w, phase, from, out, c, lanes);
+                FN(dw_some)(1, count, across, how, d, in, w, phase, from, out, c, lanes);
                 w += phase->taps;
             }
         } else {
@@ -169,22 +185,29 @@ INLINE void FN(dw_vector)(const int count, const int how, const convt_dw *d, int
     static void FN(dw_columns_##n)(const convt_dw *d, int j)                 \
     {                                                                        \
         int c = 0;                                                           \
+        /* Of few j, channels side by side are enough sums. */               \
+        for (; n == 1 && !d->at && c + 8 * VL <= d->cols; c += 8 * VL)       \
+            FN(dw_vector)(8, 1, DW_WHOLE, d, j, c, VL);                      \
+        for (; n == 1 && !d->at && c + 4 * VL <= d->cols; c += 4 * VL)       \
+            FN(dw_vector)(4, 1, DW_WHOLE, d, j, c, VL);                      \
         for (; !d->at && c + VL <= d->cols; c += VL)                         \
-            FN(dw_vector)(n, DW_WHOLE, d, j, c, VL);                         \
+            FN(dw_vector)(n, 0, DW_WHOLE, d, j, c, VL);                      \
         for (; c < d->cols; c += VL) {                                       \
             const int lanes = d->cols - c < VL ? d->cols - c : VL;           \
             if (!d->at)                                                      \
-                FN(dw_vector)(n, DW_PART, d, j, c, lanes);                   \
+                FN(dw_vector)(n, 0, DW_PART, d, j, c, lanes);                \
             else if (d->index[c + VL - 1] == 0)                              \
-                FN(dw_vector)(n, DW_ONE, d, j, c, lanes);                    \
+                FN(dw_vector)(n, 0, DW_ONE, d, j, c, lanes);                 \
             else if (d->index[c + VL - 1] < VL)                              \
-                FN(dw_vector)(n, DW_PICK, d, j, c, lanes);                   \
+                FN(dw_vector)(n, 0, DW_PICK, d, j, c, lanes);                \
             else                                                             \
-                FN(dw_vector)(n, DW_PICK_2, d, j, c, lanes);                 \
+                FN(dw_vector)(n, 0, DW_PICK_2, d, j, c, lanes);              \
         }                                                                    \
     }
 DW_COLUMNS(1) DW_COLUMNS(2) DW_COLUMNS(4) DW_COLUMNS(8)
 #undef DW_COLUMNS
+#undef STEP
+#undef EACH
 
 static void FN(depthwise)(const convt_dw *d)
 {
@@ -199,6 +222,8 @@ static void FN(depthwise)(const convt_dw *d)
             size++;
         if (1 << size > d->n)
             size--;
+        if (size == 1 && !d->at && d->cols >= 4 * VL)
+            size = 0;
         const int count = 1 << size;
         columns[size](d, j + count <= d->n ? j : d->n - count);
         j += count;

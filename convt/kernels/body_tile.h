@@ -9,6 +9,7 @@ typedef struct {
     const char *a[2];
     ptrdiff_t ld, ld3, ld5; /* bytes between rows, and those of three and five */
     const E *b;
+    ptrdiff_t apart; /* bytes from a panel to the second one */
     const char *ahead;
     ptrdiff_t ahead_step;
 } FN(tile_place);
@@ -20,16 +21,23 @@ INLINE const E *FN(tile_a)(const int m, const FN(tile_place) *p, const int k)
     return (const E *)(p->a[m / 7] + (r == 3 ? p->ld3 : r == 5 ? p->ld5 : r == 6 ? 2 * p->ld3 : r * p->ld)) + k * KSTEP;
 }
 
-INLINE void FN(tile_step)(const int mr, const int nv, V acc[][TILE_NV], const FN(tile_place) *p, const int k)
+/* Vectors of the first panel, where there are two. */
+#define FIRST(nv) ((nv) < TILE_NV ? (nv) : TILE_NV)
+
+INLINE void FN(tile_step)(const int mr, const int nv, V acc[][2 * TILE_NV], const FN(tile_place) *p, const int k)
 {
-    BV bv[TILE_NV];
-#pragma GCC unroll 2
-    for (int v = 0; v < nv; v++)
-        bv[v] = B_LOAD(p->b + (k * nv + v) * VL * KSTEP);
+    BV bv[2 * TILE_NV];
+#pragma GCC unroll 4
+    for (int v = 0; v < nv; v++) {
+        const E *row = p->b + (k * FIRST(nv) + v % TILE_NV) * VL * KSTEP;
+        bv[v] = B_LOAD(v < TILE_NV ? row : (const E *)((const char *)row + p->apart));
+        if (mr > 1)
+            IN_REGISTER(bv[v]);
+    }
 #pragma GCC unroll 14
     for (int m = 0; m < mr; m++) {
         const BV av = A_SET(FN(tile_a)(m, p, k));
-#pragma GCC unroll 2
+#pragma GCC unroll 4
         for (int v = 0; v < nv; v++)
             acc[m][v] = MUL_ADD(av, bv[v], acc[m][v]);
     }
@@ -38,9 +46,15 @@ INLINE void FN(tile_step)(const int mr, const int nv, V acc[][TILE_NV], const FN
 /* Makes the compiler forget what it knows of a value, which it would else keep in more registers than there are. */
 #define FORGET(x) __asm__("" : "+r"(x))
 
-/* So many times two steps of depth; with `rows`, each asks for one that will be written, `at` bytes on. */
-INLINE void FN(tile_steps)(const int mr, const int nv, V acc[][TILE_NV], FN(tile_place) *p, const char *const *rows,
-                           ptrdiff_t at, const int ask, int count)
+/* Where vector v of a row goes. */
+INLINE ptrdiff_t FN(tile_at)(const convt_tile *t, const int v)
+{
+    return (v < TILE_NV ? t->at : t->at2) + v % TILE_NV * VL;
+}
+
+/* So many times two steps of depth; with `t`, each asks for one of its rows, `rows`, that will be written. */
+INLINE void FN(tile_steps)(const int mr, const int nv, V acc[][2 * TILE_NV], FN(tile_place) *p, const convt_tile *t,
+                           T *const *rows, int count)
 {
     for (; count > 0; count--) {
         FORGET(p->a[0]);
@@ -51,90 +65,90 @@ INLINE void FN(tile_steps)(const int mr, const int nv, V acc[][TILE_NV], FN(tile
             FORGET(p->a[1]);
         __builtin_prefetch(p->ahead, 0, 2);
         p->ahead += p->ahead_step;
-        if (ask) {
-            const char *row = *rows++ + at;
-#pragma GCC unroll 2
+        if (t) {
+            const T *row = *rows++;
+#pragma GCC unroll 4
             for (int v = 0; v < nv; v++)
-                __builtin_prefetch(row + v * VL * sizeof(T), 1);
+                __builtin_prefetch(row + FN(tile_at)(t, v), 1);
         }
         FN(tile_step)(mr, nv, acc, p, 0);
         FN(tile_step)(mr, nv, acc, p, 1);
         p->a[0] += 2 * KSTEP * sizeof(E);
         p->a[1] += 2 * KSTEP * sizeof(E);
-        p->b += 2 * nv * VL * KSTEP;
+        p->b += 2 * FIRST(nv) * VL * KSTEP;
     }
 }
 
 INLINE void FN(tile_mn)(const int mr, const int nv, const convt_tile *t)
 {
-    V acc[14][TILE_NV];
-    const T *init = t->init;
-    const ptrdiff_t ld = t->lda * (ptrdiff_t)sizeof(E);
-    FN(tile_place) p = {{t->a, (const char *)t->a + 7 * ld}, ld, 3 * ld, 5 * ld, t->b, t->ahead, t->ahead_step};
+    V acc[14][2 * TILE_NV];
+    const T *const init = t->init, *const inits[2] = {init, nv > TILE_NV ? t->init2 : NULL};
+    const ptrdiff_t ld = t->lda * (ptrdiff_t)sizeof(E), apart = nv > TILE_NV ? (const char *)t->b2 - (const char *)t->b : 0;
+    FN(tile_place) p = {{t->a, (const char *)t->a + 7 * ld}, ld, 3 * ld, 5 * ld, t->b, apart, t->ahead, t->ahead_step};
     /* A sum starts from the bias, or from nothing, the zero that keeps the sign of others. */
     const int biased = init && !t->init_ld;
     if (biased)
 #pragma GCC unroll 14
         for (int m = 0; m < mr; m++)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
             for (int v = 0; v < nv; v++)
-                acc[m][v] = V_(load)(init + v * VL);
+                acc[m][v] = V_(load)(inits[v / TILE_NV] + v % TILE_NV * VL);
     else
 #pragma GCC unroll 14
         for (int m = 0; m < mr; m++)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
             for (int v = 0; v < nv; v++)
                 acc[m][v] = V_(set1)(-0.0f);
 
     /* Where the results go is asked for too, a row at a time, and is in the cache when the sums are done. */
     const int kc = t->kc / KSTEP, pairs = kc / 2, asked = t->stream ? 0 : pairs < mr ? pairs : mr;
-    FN(tile_steps)(mr, nv, acc, &p, (const char *const *)t->rows, t->at * (ptrdiff_t)sizeof(T), 1, asked);
-    FN(tile_steps)(mr, nv, acc, &p, NULL, 0, 0, pairs - asked);
+    T *const *rows = (T *const *)t->rows;
+    FN(tile_steps)(mr, nv, acc, &p, t, rows, asked);
+    FN(tile_steps)(mr, nv, acc, &p, NULL, NULL, pairs - asked);
     if (kc % 2)
         FN(tile_step)(mr, nv, acc, &p, 0);
 
     /* What was summed before is added last: sums of chunks, added up, lose less than one long chain. */
-    T *const *rows = (T *const *)t->rows;
     if (init && !biased)
 #pragma GCC unroll 14
         for (int m = 0; m < mr; m++)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
             for (int v = 0; v < nv; v++)
-                acc[m][v] += V_(load)(init + m * t->init_ld + v * VL);
+                acc[m][v] += V_(load)(inits[v / TILE_NV] + m * t->init_ld + v % TILE_NV * VL);
     else if (!init)
 #pragma GCC unroll 14
         for (int m = 0; m < mr; m++)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
             for (int v = 0; v < nv; v++)
-                acc[m][v] += V_(load)(rows[m] + t->at + v * VL);
+                acc[m][v] += V_(load)(rows[m] + FN(tile_at)(t, v));
 
     if (t->act->code != CONVT_NONE)
 #pragma GCC unroll 14
         for (int m = 0; m < mr; m++)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
             for (int v = 0; v < nv; v++)
                 acc[m][v] = V_(act_simple)(acc[m][v], t->act);
 
     if (t->stream && t->cols == nv * VL) {
 #pragma GCC unroll 14
         for (int m = 0; m < mr; m++)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
             for (int v = 0; v < nv; v++)
-                V_(stream)(rows[m] + t->at + v * VL, acc[m][v]);
+                V_(stream)(rows[m] + FN(tile_at)(t, v), acc[m][v]);
     } else if (t->cols == nv * VL) {
 #pragma GCC unroll 14
         for (int m = 0; m < mr; m++)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
             for (int v = 0; v < nv; v++)
-                V_(store)(rows[m] + t->at + v * VL, acc[m][v]);
+                V_(store)(rows[m] + FN(tile_at)(t, v), acc[m][v]);
     } else {
         const int rest = t->cols - (nv - 1) * VL;
 #pragma GCC unroll 14
         for (int m = 0; m < mr; m++) {
-#pragma GCC unroll 2
+#pragma GCC unroll 4
             for (int v = 0; v < nv - 1; v++)
-                V_(store)(rows[m] + t->at + v * VL, acc[m][v]);
-            V_(storen)(rows[m] + t->at + (nv - 1) * VL, acc[m][nv - 1], rest);
+                V_(store)(rows[m] + FN(tile_at)(t, v), acc[m][v]);
+            V_(storen)(rows[m] + FN(tile_at)(t, nv - 1), acc[m][nv - 1], rest);
         }
     }
 }
@@ -142,20 +156,31 @@ INLINE void FN(tile_mn)(const int mr, const int nv, const convt_tile *t)
 #define TILE(m, n) \
     static void FN(tile_##m##_##n)(const convt_tile *t) { FN(tile_mn)(m, n, t); }
 #define ENTRY(m, n) FN(tile_##m##_##n),
+#define ROWS_2(X, n) X(1, n) X(2, n)
 #define ROWS_6(X, n) X(1, n) X(2, n) X(3, n) X(4, n) X(5, n) X(6, n)
 #define ROWS_14(X, n) ROWS_6(X, n) X(7, n) X(8, n) X(9, n) X(10, n) X(11, n) X(12, n) X(13, n) X(14, n)
 TILE_ROWS(TILE, 1) TILE_ROWS(TILE, 2)
 static void (*const FN(tiles)[TILE_NV][14])(const convt_tile *) = {{TILE_ROWS(ENTRY, 1)}, {TILE_ROWS(ENTRY, 2)}};
+WIDE_ROWS(TILE, 4)
+static void (*const FN(wide_tiles)[TILE_WIDE])(const convt_tile *) = {WIDE_ROWS(ENTRY, 4)};
 #undef TILE
 #undef ENTRY
+#undef FIRST
+#undef ROWS_2
 #undef ROWS_6
 #undef ROWS_14
 #undef FORGET
 
 static void FN(tile)(int mr, const convt_tile *t)
 {
-    CONVT_ASSERT(t->nv >= 1 && t->nv <= TILE_NV && mr >= 1 && mr <= (const int[])TILE_MR[t->nv]);
     CONVT_ASSERT(t->kc >= 0 && t->kc <= CONVT_KC && t->kc % KSTEP == 0);
-    CONVT_ASSERT(t->cols > (t->nv - 1) * VL && t->cols <= t->nv * VL && t->act->code <= CONVT_LEAKY);
+    CONVT_ASSERT(t->act->code <= CONVT_LEAKY && mr >= 1);
+    if (t->nv > TILE_NV) {
+        CONVT_ASSERT(t->nv == 2 * TILE_NV && t->cols == t->nv * VL && mr <= TILE_WIDE);
+        FN(wide_tiles)[mr - 1](t);
+        return;
+    }
+    CONVT_ASSERT(t->nv >= 1 && mr <= (const int[])TILE_MR[t->nv]);
+    CONVT_ASSERT(t->cols > (t->nv - 1) * VL && t->cols <= t->nv * VL);
     FN(tiles)[t->nv - 1][mr - 1](t);
 }

@@ -37,7 +37,7 @@ typedef struct {
 /* One register tile: rows[m][at..at + cols) = act(A B + init), m < mr; without init, A B is added to what is there. */
 typedef struct {
     int kc;                /* depth, <= CONVT_KC */
-    int nv;                /* vectors in a row of B */
+    int nv;                /* vectors in a row of B; of two panels, twice as many as one can have */
     const void *a, *b;     /* rows, and a panel */
     ptrdiff_t lda;         /* elements between the rows of A, of any sign */
     const void *init;      /* T: added to the sums, row m at init + m * init_ld (0: the same row, the bias); or NULL */
@@ -47,6 +47,8 @@ typedef struct {
     int cols;              /* columns stored: more than nv - 1 vectors, at most nv */
     const convt_act *act;  /* NONE, CLIP or LEAKY; others are applied by `store` */
     int stream;            /* whole vectors may bypass the caches: every row is vector-aligned */
+    const void *b2, *init2; /* of a second panel for the same rows: as b, init and at; then `cols` is all of both */
+    ptrdiff_t at2;
     const char *ahead;     /* what is read after this tile: every `pace` of depth a line of it is asked for, */
     ptrdiff_t ahead_step;  /* and `ahead` moves on by this many bytes */
 } convt_tile;
@@ -138,6 +140,7 @@ typedef struct {
 
 typedef struct {
     int mr[3];             /* rows of a register tile, by vectors in a row of B */
+    int wide;              /* of one with two panels, so that few sums do not wait for each other; 0 where there is none */
     int nr, vl;            /* columns of a panel, and lanes of a vector of T */
     int kstep;             /* what depths are a multiple of: 1, 2 where B holds pairs, a matrix's depth */
     int grain;             /* rows that a tile reads at a time, even if it has fewer */

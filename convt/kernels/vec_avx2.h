@@ -11,6 +11,11 @@
 #define TILE_NV 2
 #define TILE_MR {0, 6, 6}
 #define TILE_ROWS ROWS_6
+#define TILE_WIDE 2
+#define WIDE_ROWS ROWS_2
+
+/* Else a compiler that sees a load used two or three times repeats it as an operand of each use. */
+#define IN_REGISTER(v) __asm__("" : "+x"(v))
 
 typedef __m256 vf;
 typedef __m256d vd;

@@ -12,6 +12,11 @@
 #define TILE_NV 2
 #define TILE_MR {0, 14, 14}
 #define TILE_ROWS ROWS_14
+#define TILE_WIDE 6
+#define WIDE_ROWS ROWS_6
+
+/* Else a compiler that sees a load used two or three times repeats it as an operand of each use. */
+#define IN_REGISTER(v) __asm__("" : "+v"(v))
 
 typedef __m512 vf;
 typedef __m512d vd;

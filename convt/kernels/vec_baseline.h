@@ -10,6 +10,10 @@
 #define TILE_NV 2
 #define TILE_MR {0, 6, 6}
 #define TILE_ROWS ROWS_6
+#define TILE_WIDE 2
+#define WIDE_ROWS ROWS_2
+
+#define IN_REGISTER(v) ((void)0)
 
 typedef float vf __attribute__((vector_size(16)));
 typedef double vd __attribute__((vector_size(16)));
