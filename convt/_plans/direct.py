@@ -145,11 +145,12 @@ def _work(problem, combo, rows, columns, info):
     runs = rows / max(1, min(combo[-1].count, _highest(info)))
     pack = packed * taps * (rows * share * _row_cost(problem, info) + runs * (90 if info["parts"] else 40))
     edges = _edges(combo, info)
-    store = 11 * (1 - edges) * common.pieces(combo, problem, columns, info)
-    store += 18 * edges * common.pieces(combo, problem, columns, info, edge=True)
+    piece, edge_piece = (16, 45) if info["parts"] else (11, 18)
+    store = piece * (1 - edges) * common.pieces(combo, problem, columns, info)
+    store += edge_piece * edges * common.pieces(combo, problem, columns, info, edge=True)
     if info["parts"]:  # weights of six bytes come slower than they are multiplied
         multiply += 0.05 * common.far(total) * bytes
-        store = 7 + 1.5 * store + (5.5 * columns / info["vl"] if common.bent(problem) else 0)
+        store += 7 + (5.5 * columns / info["vl"] if common.bent(problem) else 0)
         return common.unfilled(problem, info) * (multiply + pack + rows * store + 250)
     return multiply + pack + rows * (5 + store) + 160
 

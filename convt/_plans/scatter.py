@@ -26,7 +26,7 @@ _LEAST_DEPTH = 32  # in-channels that a chunk should have
 _MEMORY = (  # cycles of a byte read, of one written; of those beyond the last-level cache
     (0.06, 0.0, 0.13, 0.24),  # across
     (0.01, 0.04, 0.05, 0.33),  # vectors over columns
-    (0.05, 0.0, 0.28, 0.34),  # matrices
+    (0.045, 0.01, 0.18, 0.13),  # matrices
 )
 
 
@@ -246,17 +246,18 @@ def _row_cost(problem, combo, blocks, slab, apart, packs, info):
     total = common.filter_bytes(problem, info, columns)
     row = chunks * common.tile_cost(pixels, columns, taps * ci / max(chunks, 1), info)
     row = common.fed(row, weights, total)
-    if info["parts"]:
+    if info["parts"]:  # weights of six bytes come slower than they are multiplied
+        row += 0.1 * common.far(total) * weights
         groups, rest = divmod(ci, info["kstep"])
         sums = -(-pixels // info["grain"]) * -(-columns // info["vl"]) * (chunks * -(-ci // _core.KC) - 1)
-        row += (40 if problem.planar else 13) * packs * pixels * groups + 75 * max(sums, 0) + 130 * taps
-        row += (50 if problem.planar else 17) * packs * pixels * (rest > 0)
-        row *= 1.15 if problem.planar else 1.08  # left to others where it is level by the rest
-    else:
-        same = ITEMSIZE[problem.dtype] == info["e_size"] and not problem.planar
-        row = 1.05 * row + 35 * taps + 60
-        if not (apart and same):  # else they are used in place
-            row += packs * pixels * 5 * -(-ci // info["vl"])
+        row += (40 if problem.planar else 14.5) * packs * pixels * groups + 50 * max(sums, 0) + 85 * taps
+        row += (50 if problem.planar else 17) * packs * pixels * (rest > 0) + 4 * pixels * -(-columns // info["vl"])
+        row *= 1.1 if problem.planar else 1.0
+        return row + phases * (0.5 * _overlap_cost(problem, js, info) + 70) + 90
+    same = ITEMSIZE[problem.dtype] == info["e_size"] and not problem.planar
+    row = 1.05 * row + 35 * taps + 60
+    if not (apart and same):  # else they are used in place
+        row += packs * pixels * 5 * -(-ci // info["vl"])
     return row + phases * _overlap_cost(problem, js, info) + 90 + 100 * phases
 
 
