@@ -149,7 +149,7 @@ def _work(problem, combo, rows, columns, info):
     store = piece * (1 - edges) * common.pieces(combo, problem, columns, info)
     store += edge_piece * edges * common.pieces(combo, problem, columns, info, edge=True)
     if info["parts"]:  # weights of six bytes come slower than they are multiplied
-        multiply += 0.05 * common.far(total) * bytes
+        multiply += 0.1 * common.far(total, 2 * common.L2_BYTES) * bytes  # of both cores
         store += 7 + (5.5 * columns / info["vl"] if common.bent(problem) else 0)
         return common.unfilled(problem, info) * (multiply + pack + rows * store + 250)
     return multiply + pack + rows * (5 + store) + 160
