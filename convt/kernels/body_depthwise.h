@@ -222,7 +222,7 @@ static void FN(depthwise)(const convt_dw *d)
             size++;
         if (1 << size > d->n)
             size--;
-        if (size == 1 && !d->at && d->cols >= 4 * VL)
+        if (size < 3 && !d->at && d->cols >= 4 * VL) /* their channels are enough, and lie in one stretch */
             size = 0;
         const int count = 1 << size;
         columns[size](d, j + count <= d->n ? j : d->n - count);
