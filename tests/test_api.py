@@ -52,6 +52,7 @@ def test_a_result_is_new_memory_every_time():
     for n, result in enumerate(results):
         assert not any(np.shares_memory(result, other) for other in results[:n])
         assert result.flags.c_contiguous and result.flags.writeable and result.flags.aligned
+        assert result.ctypes.data % 64 == 0  # of any size: threads would share lines, vectors cross them
 
 
 @pytest.mark.parametrize("other", [

@@ -70,3 +70,14 @@ def test_channels_first_are_not_gathered_where_pixels_lie_side_by_side(data_form
     op, shape = operator(((1, 112, 256, 49), (4, 4), 1, 49, 2), pads_begin=1, pads_end=1, data_format=data_format)
     costs = _plan._candidates(op._attributes.problem(op._attributes.user_shape(shape)), "auto")
     assert min(costs, key=costs.get) == ("depthwise" if data_format == "NXC" else "scatter")
+
+
+def test_a_task_of_fewer_rows_than_a_tile_is_no_whole_tile():
+    """Four pixels are one matrix of sums, of 16 rows; a tile has 32."""
+    if not matrix_unit():
+        pytest.skip("no matrix unit")
+    costs = []
+    for pixels in (4, 32):
+        op, shape = operator(((1, 1, pixels, 1024), (4, 4), 16, 1, 4))
+        costs.append(_plan._candidates(op._attributes.problem(shape), "auto")["matrix"])
+    assert costs[0] < 0.7 * costs[1]

@@ -7,10 +7,11 @@ import functools
 import math
 
 from .. import _core
-from . import scatter
+from . import direct, scatter
 
 LIMIT = "a CPU with a matrix unit (AMX), a dtype other than float64, and what scatter wants: " + scatter.LIMIT
 recipe = functools.partial(scatter.recipe, matrix=True)
+preparing = functools.partial(direct.preparing, matrix=True)
 
 
 def cost(problem):
