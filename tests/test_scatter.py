@@ -12,7 +12,6 @@ from cases import (
     DTYPES,
     EXACT_ACTIVATIONS,
     INPUT_MEMORY,
-    ISA_ROWS,
     Case,
     Out,
     assert_same,
@@ -29,7 +28,7 @@ from convt import _core, _plan
 from convt._plans import matrix_scatter, scatter
 
 AMX = "avx512_amx"
-needs_amx = pytest.mark.skipif(not ISA_ROWS.get(AMX), reason=f"this CPU, or the build, lacks {AMX}")
+needs_amx = pytest.mark.skipif(not matrix_unit(), reason="no matrix unit, or CONVT_ISA caps it")
 each_dtype = pytest.mark.parametrize("dtype", DTYPES)
 each_format = pytest.mark.parametrize("data_format", DATA_FORMATS)
 
