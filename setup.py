@@ -8,6 +8,7 @@ header that the dispatcher (convt/kernels/dispatch.c) and ``convt.show_config()`
 import os
 import platform
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy
@@ -40,6 +41,7 @@ CFLAGS = ["-std=gnu11", "-O3", "-g0", "-ffp-contract=off", "-fno-math-errno", "-
 DEBUG = ["-O1", "-g"]
 KERNEL_DEBUG = [*DEBUG, "-UNDEBUG", "-DCONVT_DEBUG"]
 
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 X86 = platform.machine().lower() in ("x86_64", "amd64")
 
 
@@ -58,6 +60,7 @@ class BuildKernels(build_ext):
     def initialize_options(self):
         super().initialize_options()
         self.kernel_debug = bool(os.environ.get("CONVT_DEBUG_BUILD"))
+        self.parallel = CORES  # modules side by side, too
 
     def build_extensions(self):
         probe = "#include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }\n"
@@ -85,16 +88,21 @@ class BuildKernels(build_ext):
             header.write_text(isa_header(rows))
         depends = [str(p) for p in KERNELS.glob("*.h")] + [str(header), "setup.py"]
         flags = [*CFLAGS, *(KERNEL_DEBUG if self.kernel_debug else [])]
-        objects = []
-        for source, isa_flags in [("dispatch.c", []), *((f"isa_{name}.c", flags) for name, flags, _ in rows)]:
-            objects += self.compiler.compile(
+
+
+        def compiled(source, isa_flags):
+            (object_file,) = self.compiler.compile(
                 [str(KERNELS / source)],
                 output_dir=self.build_temp,
                 include_dirs=[str(KERNELS), str(generated)],
                 extra_postargs=[*flags, *isa_flags],
                 depends=depends,
             )
-        return objects
+            return object_file
+
+        sources = [(f"isa_{name}.c", isa_flags) for name, isa_flags, _ in reversed(rows)]  # those that take longest first
+        with ThreadPoolExecutor(CORES) as pool:
+            return list(pool.map(compiled, *zip(*sources, ("dispatch.c", []), strict=True)))
 
     def _builds(self, program, flags, link=False):
         """Whether the compiler knows some flags, and makes a program with them where they are those of the linker too."""
