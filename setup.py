@@ -89,7 +89,6 @@ class BuildKernels(build_ext):
         depends = [str(p) for p in KERNELS.glob("*.h")] + [str(header), "setup.py"]
         flags = [*CFLAGS, *(KERNEL_DEBUG if self.kernel_debug else [])]
 
-
         def compiled(source, isa_flags):
             (object_file,) = self.compiler.compile(
                 [str(KERNELS / source)],

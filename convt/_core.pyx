@@ -620,8 +620,6 @@ cdef class Plan:
         cdef int threads = self.threads(available)
         cdef size_t per_thread = _round64(self.workspace)
         cdef Buffer ws = _buffer(per_thread * threads, &_workspaces)
-        if fill is not None:  # only now, as nothing is written where there is no memory
-            out[...] = fill
         cdef Py_ssize_t t
         cdef Py_ssize_t tasks = self.tasks
         cdef Call call
@@ -636,6 +634,8 @@ cdef class Plan:
             if deal is None or deal.threads != threads:
                 self.deal = deal = Deal(self.works, tasks, threads)
             call.deal_first, call.deal_tasks = deal.first.p, deal.tasks.p
+        if fill is not None:  # only now, as nothing is written where there is no memory
+            out[...] = fill
         # Weights that a core's cache does not hold are read to and fro: first those that the call before read last.
         call.back = self.back = self.brief and packed.nbytes > FAR_BYTES and not self.back
         if threads > 1:

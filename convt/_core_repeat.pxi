@@ -66,10 +66,11 @@ cdef bint _add_value(Signature *s, value):
 
 
 def layout(data):
-    """Type, shape and strides of an array, as bytes; None for what is no plain NumPy array."""
+    """Type, shape and strides of a plain NumPy array, as bytes."""
     cdef Signature s
     s.length = 0
-    return s.bytes[:s.length] if data is not None and _add_array(&s, data) else None
+    _add_array(&s, data)
+    return s.bytes[:s.length]
 
 
 def signature(str dialect, data, filter, bias, dict attributes):
