@@ -208,6 +208,7 @@ cdef enum:
     HUGE_BYTES = 1 << 21  # of a huge page
     FAR_BYTES = 1 << 19  # weights beyond this do not stay in the second-level cache
     NEAR_BYTES = 1 << 18  # a task's weights up to this do beside its rows
+    APART_BYTES = 3 << 10  # of a pixel's outputs in a row, from which the next one's are in another page
 
 cdef enum:
     FINITE_BYTES = 1 << 16  # that a thread looks at in one go

@@ -18,8 +18,11 @@ cdef struct DirectClass:
     int64_t lda           # between them
     # columns
     int64_t npanels, panel_block, panel_blocks
-    int64_t *panels       # [npanels][5]: columns, adjacent in the output?, its offset, first piece, one past the last
+    int64_t *panels       # [npanels][5]: columns, adjacent in the output?, its offset, first piece, one past the last; no piece
+                          # if the window shows none
     int64_t *pieces       # [..][3 + 2 nd]: first column, columns, output offset, then (low, high) of valid per axis
+    int64_t *boxes        # [npanels][nd][2]: where all pieces of a panel are valid
+    int64_t stretch       # columns that lie side by side in the output
     int64_t *inner        # [nd][2]: where every phase is valid
     bint whole            # which is everywhere
     PackClass *pack
@@ -54,8 +57,9 @@ cdef class DirectPlan(Plan):
                 c.follows[n] = step[x] == 1 and not step[:x].any()
             c.nchunks, c.chunks = len(spec["chunks"]), _kept(self.keep, spec["chunks"])
             c.npanels, c.panels = len(spec["panels"]), _kept(self.keep, spec["panels"])
-            c.pieces = _kept(self.keep, spec["pieces"])
+            c.pieces, c.boxes = _kept(self.keep, spec["pieces"]), _kept(self.keep, spec["boxes"])
             c.panel_block, c.panel_blocks = spec["panel_block"], spec["panel_blocks"]
+            c.stretch = spec["stretch"]
             c.inner = _kept(self.keep, spec["inner"])
             c.whole = all(lo <= 0 and hi >= count for (lo, hi), count in zip(spec["inner"], spec["count"]))
             c.pack = &recipe.classes[<Py_ssize_t>spec["pack"]]
@@ -142,7 +146,7 @@ cdef class DirectPlan(Plan):
         n += _round64(self.max_reached * sizeof(void *))  # and those in the sums that a chunk reaches
         n += _round64(self.max_sparse * sizeof(int64_t))  # how many
         n += _round64(self.max_block * self.nd * sizeof(int64_t))  # its coordinates
-        n += _round64(self.max_block)  # whether some phase is outside the window there
+        n += _round64((self.max_block + 1) * sizeof(int64_t))  # the next one where some phase is outside the window
         n += _round64(MOST_ROWS * self.k.nr * self.k.t_size)  # a tile on its way to the store
         n += _round64(self.max_sums * self.max_block * self.k.nr * self.k.t_size)  # sums between depth chunks
         return n
@@ -169,8 +173,8 @@ cdef class DirectPlan(Plan):
         ws += _round64(self.max_sparse * sizeof(int64_t))
         cdef int64_t *coords = <int64_t *>ws
         ws += _round64(self.max_block * self.nd * sizeof(int64_t))
-        cdef char *edge = ws
-        ws += _round64(self.max_block)
+        cdef int64_t *edge = <int64_t *>ws
+        ws += _round64((self.max_block + 1) * sizeof(int64_t))
         cdef char *scratch = ws
         ws += _round64(MOST_ROWS * k.nr * k.t_size)
         cdef char *sums = ws
@@ -180,11 +184,11 @@ cdef class DirectPlan(Plan):
         cdef char *weights = call.weights + c.pack.weights + group * c.pack.group_weights
         cdef char *bias = call.bias + c.pack.bias + group * c.pack.group_bias
         cdef bint straight = self.find_rows(c, m0, m, src, found)
-        cdef bint edges = self.locate(c, m0, m, dst, to, coords, edge, straight)
+        self.locate(c, m0, m, dst, to, coords, edge, straight)
 
         cdef int64_t stride_a = c.block * k.lda * k.e_size, stride_sums = self.max_block * k.nr
-        cdef int64_t start, end, chunk, n, p, strips, strip, s0, s1, s2, tiles, i, r0, r1, r, part, steps, asking, following
-        cdef int64_t both, width, height
+        cdef int64_t start, end, chunk, n, p, near, p2, p3, strips, strip, s0, s1, s2, tiles, i, r0, r1, r, part, steps, asking
+        cdef int64_t following, both, width, height, outside
         cdef const char *next_b
         cdef int64_t *ch
         cdef int64_t *panel
@@ -195,6 +199,8 @@ cdef class DirectPlan(Plan):
         cdef void *window[MOST_ROWS]
         for r in range(most):
             window[r] = scratch + r * k.nr * k.t_size
+        cdef void *aside[MOST_ROWS]  # where rows go that the tile does not store there, and which
+        cdef int64_t away[MOST_ROWS]
         cdef void **sums_of  # the rows of a chunk
         for r in range(m if c.nchunks > 1 else 0):
             lines[r] = sums + r * k.nr * k.t_size
@@ -204,11 +210,17 @@ cdef class DirectPlan(Plan):
         cdef bint far = c.pack.group_weights > FAR_BYTES
         cdef int64_t input_step
         cdef const char *next_input = self.next_input(task, call, &input_step)
-        # Few weights are multiplied with one tile's rows after the other, so that an output row is written in one go; of
-        # many, each panel with all rows, so that it is read once.
-        strips = 1
-        if not c.sparse and (p1 - p0) * k.nr * c.pack.depth * k.e_size <= NEAR_BYTES:
-            strips = (m + most - 1) // most
+        # Few weights are multiplied with one tile's rows after the other, so that an output row is written in one go. Of many,
+        # each panel with all rows, so that it is read once; but where pixels are so far apart in the output that each of a
+        # panel's rows is in another page, a few panels at a time with a tile's rows.
+        near, strips = p1 - p0, (m + most - 1) // most
+        if c.sparse:
+            strips = 1
+        elif near * k.nr * c.pack.depth * k.e_size > NEAR_BYTES:
+            if k.parts or c.stretch * k.s_size < APART_BYTES:
+                strips = 1
+            else:
+                near = max(1, NEAR_BYTES // (k.nr * c.pack.depth * k.e_size))
         end = 0
         while end < c.nchunks:
             start, end = end, min(c.nchunks, end + c.span)
@@ -222,80 +234,95 @@ cdef class DirectPlan(Plan):
                                                  call.refused)
                 else:
                     self.pack_rows(c, ch[0], ch[1], m0, m, coords, src, a + i * stride_a, NULL, NULL, call.refused)
-            s1 = 0
-            for strip in range(strips):
-                s0, s1 = s1, self.cut(m, strip + 1, strips)
-                n = p0
-                while n < p1:
-                    # Few rows meet two panels at once, so that each sum has the time that a multiply-add takes.
-                    p, both = p0 + p1 - 1 - n if call.back else n, 1
-                    if m <= k.wide and n + 1 < p1 and c.panels[5 * (p + (not call.back))] == k.nr:
-                        p, both = p - call.back, 2
-                    n += both
-                    panel = c.panels + 5 * p
-                    width = k.vl if panel[0] <= k.vl else k.nr
-                    t.nv = <int>(both * width // k.vl)
-                    t.cols = <int>(panel[0] if both == 1 else 2 * k.nr)
-                    height = k.mr[t.nv] if both == 1 else k.wide
-                    part = (p - p0 if c.span < c.nchunks else 0) * stride_sums
-                    for chunk in range(start, end):
-                        ch = c.chunks + 3 * chunk
-                        rows, t.lda = found[chunk], c.lda
-                        if rows == NULL:
-                            rows, t.lda = a + (chunk - start) * stride_a, k.lda
-                        t.kc = <int>ch[1]
-                        t.b = weights + (p * k.nr * c.pack.depth + ch[2] * width) * k.e_size
-                        t.b2 = <const char *>t.b + k.nr * c.pack.depth * k.e_size
-                        steps = t.kc // k.pace
-                        asking = (t.kc * width * k.e_size + 64 * steps - 1) // (64 * steps) if far and steps else 0
-                        # What is multiplied next: the panel's next chunk, or the next panel's first one.
-                        following, i = p, chunk + 1
-                        if i == end:
-                            following, i = p - both if call.back else p + both, start
-                        next_b = weights + (following * k.nr * c.pack.depth + c.chunks[3 * i + 2] * width) * k.e_size
-                        s2, sums_of = s1, lines
-                        if c.sparse and 0 < chunk < c.nchunks - 1:
-                            s2, sums_of = heights[chunk - start], reached + (chunk - start) * c.block
-                        tiles = (s2 - s0 + height - 1) // height
-                        r1 = s0
-                        for i in range(tiles):
-                            r0, r1 = r1, s0 + self.cut(s2 - s0, i + 1, tiles)
-                            t.a = rows + r0 * t.lda * k.e_size
-                            if i < asking:
-                                t.ahead, t.ahead_step = next_b + i * 64 * steps, 64
-                            else:
-                                t.ahead, t.ahead_step = next_input, input_step
-                                next_input += input_step * steps
-                            t.init, t.init_ld = NULL, k.nr
-                            if chunk == 0:
-                                t.init, t.init_ld = bias + p * k.nr * k.t_size, 0
-                                t.init2 = <const char *>t.init + k.nr * k.t_size
-                            elif chunk == c.nchunks - 1:
-                                t.init = sums + (part + r0 * k.nr) * k.t_size
-                                t.init2 = <const char *>t.init + stride_sums * k.t_size
-                            t.act = &self.none
-                            t.stream = 0
-                            if chunk < c.nchunks - 1:
-                                t.rows, t.at, t.at2 = sums_of + r0, part, part + stride_sums
-                                k.tile(<int>(r1 - r0), &t)
-                                continue
-                            inside = True
-                            if edges:
-                                for r in range(r0, r1):
-                                    if edge[r]:
-                                        inside = False
-                            if fast and panel[1] and panel[5 * both - 4] and inside:
-                                t.act = &self.act
-                                t.stream = self.streamed and both == 1 and not (
-                                    <size_t>(dst + panel[2] * k.s_size) & (self.streamed - 1))
-                                t.rows, t.at, t.at2 = to + r0, panel[2], panel[5 * both - 3]
-                                k.tile(<int>(r1 - r0), &t)
-                            else:
-                                t.rows, t.at, t.at2 = window, 0, most * k.nr
-                                k.tile(<int>(r1 - r0), &t)
-                                for r in range(both):
-                                    self.store_pieces(c, panel + 5 * r, r0, r1, to, coords, inside,
-                                                      scratch + r * most * k.nr * k.t_size)
+            p3 = p0
+            while p3 < p1:
+                p2, p3 = p3, min(p1, p3 + near)
+                s1 = 0
+                for strip in range(strips):
+                    s0, s1 = s1, self.cut(m, strip + 1, strips)
+                    n = p2
+                    while n < p3:
+                        # Few rows meet two panels at once, so that each sum has the time that a multiply-add takes.
+                        p, both = p0 + p1 - 1 - n if call.back else n, 1
+                        if m <= k.wide and n + 1 < p3 and c.panels[5 * (p + (not call.back))] == k.nr:
+                            p, both = p - call.back, 2
+                        n += both
+                        panel = c.panels + 5 * p
+                        if panel[3] == panel[5 * both - 1]:
+                            continue
+                        width = k.vl if panel[0] <= k.vl else k.nr
+                        t.nv = <int>(both * width // k.vl)
+                        t.cols = <int>(panel[0] if both == 1 else 2 * k.nr)
+                        height = k.mr[t.nv] if both == 1 else k.wide
+                        part = (p - p0 if c.span < c.nchunks else 0) * stride_sums
+                        for chunk in range(start, end):
+                            ch = c.chunks + 3 * chunk
+                            rows, t.lda = found[chunk], c.lda
+                            if rows == NULL:
+                                rows, t.lda = a + (chunk - start) * stride_a, k.lda
+                            t.kc = <int>ch[1]
+                            t.b = weights + (p * k.nr * c.pack.depth + ch[2] * width) * k.e_size
+                            t.b2 = <const char *>t.b + k.nr * c.pack.depth * k.e_size
+                            steps = t.kc // k.pace
+                            asking = (t.kc * width * k.e_size + 64 * steps - 1) // (64 * steps) if far and steps else 0
+                            # What is multiplied next: the panel's next chunk, or the next panel's first one.
+                            following, i = p, chunk + 1
+                            if i == end:
+                                following, i = p - both if call.back else p + both, start
+                            next_b = weights + (following * k.nr * c.pack.depth + c.chunks[3 * i + 2] * width) * k.e_size
+                            s2, sums_of = s1, lines
+                            if c.sparse and 0 < chunk < c.nchunks - 1:
+                                s2, sums_of = heights[chunk - start], reached + (chunk - start) * c.block
+                            tiles = (s2 - s0 + height - 1) // height
+                            r1 = s0
+                            for i in range(tiles):
+                                r0, r1 = r1, s0 + self.cut(s2 - s0, i + 1, tiles)
+                                t.a = rows + r0 * t.lda * k.e_size
+                                if i < asking:
+                                    t.ahead, t.ahead_step = next_b + i * 64 * steps, 64
+                                else:
+                                    t.ahead, t.ahead_step = next_input, input_step
+                                    next_input += input_step * steps
+                                t.init, t.init_ld = NULL, k.nr
+                                if chunk == 0:
+                                    t.init, t.init_ld = bias + p * k.nr * k.t_size, 0
+                                    t.init2 = <const char *>t.init + k.nr * k.t_size
+                                elif chunk == c.nchunks - 1:
+                                    t.init = sums + (part + r0 * k.nr) * k.t_size
+                                    t.init2 = <const char *>t.init + stride_sums * k.t_size
+                                t.act = &self.none
+                                t.stream = 0
+                                if chunk < c.nchunks - 1:
+                                    t.rows, t.at, t.at2 = sums_of + r0, part, part + stride_sums
+                                    k.tile(<int>(r1 - r0), &t)
+                                    continue
+                                inside = edge[r0] >= r1
+                                if fast and panel[1] and panel[5 * both - 4] and (inside or both == 1):
+                                    t.act = &self.act
+                                    t.rows, t.at, t.at2 = to + r0, panel[2], panel[5 * both - 3]
+                                    outside = 0
+                                    r = edge[r0]
+                                    while r < r1:  # rows that do not show all pieces are set aside
+                                        if not within(c.boxes + 2 * self.nd * p, coords + r * self.nd, self.nd):
+                                            aside[outside], away[outside] = to[r], r
+                                            to[r] = <char *>window[r - r0] - panel[2] * k.s_size
+                                            outside += 1
+                                        r = edge[r + 1]
+                                    t.stream = outside == 0 and self.streamed and both == 1 and not (
+                                        <size_t>(dst + panel[2] * k.s_size) & (self.streamed - 1))
+                                    k.tile(<int>(r1 - r0), &t)
+                                    while outside:
+                                        outside -= 1
+                                        r = away[outside]
+                                        to[r] = aside[outside]
+                                        self.store_pieces(c, panel, r, r + 1, to, coords, False, <char *>window[r - r0],
+                                                          &self.none)
+                                else:
+                                    t.rows, t.at, t.at2 = window, 0, most * k.nr
+                                    k.tile(<int>(r1 - r0), &t)
+                                    for r in range(both):
+                                        self.store_pieces(c, panel + 5 * r, r0, r1, to, coords, inside,
+                                                          scratch + r * most * k.nr * k.t_size, &self.act)
         if self.streamed:
             k.fence()
 
@@ -346,18 +373,16 @@ cdef class DirectPlan(Plan):
             at += (c.tap_in[(c.ntaps - 1) * self.nd + ax] + j) * self.in_stride.p[ax]
         return call.src + (at + m0 * self.in_n) * self.k.s_size
 
-    cdef bint locate(self, DirectClass *c, int64_t m0, int64_t m, char *dst, void **to, int64_t *coords,
-                     char *edge, bint straight) noexcept nogil:
-        """For each row of the block: its place in the output, its coordinates and whether some phase is outside there.
-
-        Returns whether that is so anywhere. Coordinates are left out where nobody asks for them.
-        """
+    cdef void locate(self, DirectClass *c, int64_t m0, int64_t m, char *dst, void **to, int64_t *coords,
+                     int64_t *edge, bint straight) noexcept nogil:
+        """For each row of the block: its place in the output, its coordinates and the first row from there on where some phase
+        is outside, ``m`` or more if there is none. Coordinates are left out where nobody asks for them."""
         cdef int nd = self.nd, ax
         cdef int64_t x = nd - 1, row = 0, n, i, at, batch = m0
         # With one pixel along an axis the stride may be anything, and a product with it too.
         cdef int64_t step = self.stride.p[x] * self.out_stride.p[x] if c.count[x] > 1 else 0
         cdef int64_t j[64]
-        cdef bint outside, edges = False
+        cdef bint outside
         cdef char *first
         for ax in range(nd - 1, -1, -1):
             j[ax] = batch % c.count[ax]
@@ -382,7 +407,6 @@ cdef class DirectPlan(Plan):
                     outside |= j[ax] < c.inner[2 * ax] or j[ax] >= c.inner[2 * ax + 1]
                 for i in range(n):
                     edge[row + i] = outside or j[x] + i < c.inner[2 * x] or j[x] + i >= c.inner[2 * x + 1]
-                    edges |= edge[row + i]
             row += n
             j[x] += n
             for ax in range(x, 0, -1):
@@ -392,7 +416,9 @@ cdef class DirectPlan(Plan):
             if j[0] == c.count[0]:
                 j[0] = 0
                 batch += 1
-        return edges
+        edge[m] = m
+        for row in range(m - 1, -1, -1):
+            edge[row] = row if not c.whole and edge[row] else edge[row + 1]
 
     cdef int64_t pack_rows(self, DirectClass *c, int64_t k0, int64_t kc, int64_t m0, int64_t m, int64_t *coords,
                            char *src, char *a, void **lines, void **reached, char *refused) noexcept nogil:
@@ -459,26 +485,34 @@ cdef class DirectPlan(Plan):
         return kept
 
     cdef void store_pieces(self, DirectClass *c, int64_t *panel, int64_t r0, int64_t r1, void **to, int64_t *coords,
-                           bint inside, char *scratch) noexcept nogil:
-        """Round a finished tile into the output, phase by phase, where the phase is inside the window."""
+                           bint inside, char *scratch, const convt_act *act) noexcept nogil:
+        """Round rows of a finished tile into the output, phase by phase, where the phase is inside the window."""
         cdef const convt_kernels *k = self.k
-        cdef int64_t width = 3 + 2 * self.nd, r, ax, n, j
+        cdef int64_t width = 3 + 2 * self.nd, r, n
         cdef int64_t *piece
         cdef void *rows[MOST_ROWS]
-        cdef bint valid
+        cdef bint some
         if inside and panel[1]:
             for r in range(r0, r1):
                 rows[r - r0] = <char *>to[r] + panel[2] * k.s_size
-            k.store(rows, self.out_c, scratch, k.nr, <int>(r1 - r0), <int>panel[0], &self.act)
+            k.store(rows, self.out_c, scratch, k.nr, <int>(r1 - r0), <int>panel[0], act)
             return
         for n in range(panel[3], panel[4]):
             piece = c.pieces + n * width
+            some = inside
             for r in range(r0, r1):
-                valid = True
-                if not inside:
-                    for ax in range(self.nd):
-                        j = coords[r * self.nd + ax]
-                        if j < piece[3 + 2 * ax] or j >= piece[4 + 2 * ax]:
-                            valid = False
-                rows[r - r0] = <char *>to[r] + piece[2] * k.s_size if valid else NULL
-            k.store(rows, self.out_c, scratch + piece[0] * k.t_size, k.nr, <int>(r1 - r0), <int>piece[1], &self.act)
+                rows[r - r0] = NULL
+                if inside or within(piece + 3, coords + r * self.nd, self.nd):
+                    rows[r - r0] = <char *>to[r] + piece[2] * k.s_size
+                    some = True
+            if some:
+                k.store(rows, self.out_c, scratch + piece[0] * k.t_size, k.nr, <int>(r1 - r0), <int>piece[1], act)
+
+
+cdef inline bint within(int64_t *box, int64_t *at, int64_t nd) noexcept nogil:
+    """Whether a place is inside a box, (low, high) per axis."""
+    cdef int64_t ax
+    for ax in range(nd):
+        if at[ax] < box[2 * ax] or at[ax] >= box[2 * ax + 1]:
+            return False
+    return True

@@ -31,8 +31,12 @@ cdef struct WinogradClass:
     int64_t npanels, panel_block, panel_blocks
     int64_t *panels       # as of DirectClass
     int64_t *pieces
+    int64_t *boxes
     int64_t *inner
     int64_t npoints
+    int64_t staged        # panels whose outputs are gathered before they go past the caches, 0: each goes where it belongs
+    int64_t *parts        # [panel_blocks][..][2] of so many panels each: first run, one past the last
+    int64_t *runs         # [..][3]: first column of the part, columns that are adjacent in the output, its offset
     bint across           # a point of all panels after the other, instead of a panel of all points
     bint apart            # panels have sums of their own
     int64_t lda           # elements between the transformed rows of tiles
@@ -46,7 +50,7 @@ cdef class WinogradPlan(DirectPlan):
     cdef WinogradClass *winograd
     cdef object winograd_structures
     cdef int64_t most_block, most_points
-    cdef size_t rows_size, sums_size
+    cdef size_t rows_size, sums_size, stage_size
 
     def __init__(self, str name, problem, PackRecipe recipe, in_strides, out_strides, hole, cycles, direct, classes):
         DirectPlan.__init__(self, name, problem, recipe, in_strides, out_strides, hole, cycles, direct)
@@ -70,7 +74,7 @@ cdef class WinogradPlan(DirectPlan):
             c.nchunks, c.span, c.chunks = len(spec["chunks"]), spec["span"], _kept(self.keep, spec["chunks"])
             c.chains = (c.chunks[1] + WINOGRAD_CHAIN - 1) // WINOGRAD_CHAIN if c.npoints > 6 and not k.parts else 1
             c.npanels, c.panels = len(spec["panels"]), _kept(self.keep, spec["panels"])
-            c.pieces = _kept(self.keep, spec["pieces"])
+            c.pieces, c.boxes = _kept(self.keep, spec["pieces"]), _kept(self.keep, spec["boxes"])
             c.panel_block, c.panel_blocks = spec["panel_block"], spec["panel_blocks"]
             c.inner = _kept(self.keep, spec["inner"])
             c.pack = &recipe.classes[<Py_ssize_t>spec["pack"]]
@@ -87,13 +91,16 @@ cdef class WinogradPlan(DirectPlan):
             self.most_points = max(self.most_points, c.npoints)
             self.rows_size = max(self.rows_size, <size_t>(c.span * c.npoints) * c.point_rows)
             self.sums_size = max(self.sums_size, _round64(sums * c.npoints * c.point_sums * k.t_size))
+            c.parts, c.runs = _kept(self.keep, spec["parts"]), _kept(self.keep, spec["runs"])
+            c.staged = spec["staged"] if k.direct_store and self.out_c == 1 and self.act.code <= CONVT_LEAKY else 0
+            self.stage_size = max(self.stage_size, <size_t>(c.block * c.noutputs * c.staged * k.nr * k.t_size))
             c.first_task = task
             c.ntasks = self.groups * c.blocks * c.panel_blocks
             task += c.ntasks
             self.works.append((spec["work"], c.ntasks))
         self.tasks = task
         self.even = False
-        cdef size_t n = self.rows_size + self.sums_size
+        cdef size_t n = self.rows_size + self.sums_size + self.stage_size
         n += _round64(self.most_block * (self.nd + 3) * sizeof(int64_t))  # where the tiles are
         n += _round64((CONVT_KC + 16) * k.t_size)  # a row of zeros
         n += 2 * _round64(k.nr * k.t_size)  # zeros with a sign, and what `check` gathers
@@ -122,6 +129,8 @@ cdef class WinogradPlan(DirectPlan):
         ws += self.rows_size
         cdef char *sums = ws
         ws += self.sums_size
+        cdef char *stage = ws if c.staged else NULL
+        ws += self.stage_size
         cdef int64_t *where = <int64_t *>ws
         ws += _round64(self.most_block * (self.nd + 3) * sizeof(int64_t))
         cdef char *zeros = ws
@@ -149,6 +158,7 @@ cdef class WinogradPlan(DirectPlan):
         cdef char *bias = call.bias + c.pack.bias + group * c.pack.group_bias
         cdef char *weights = call.weights + c.pack.weights + group * c.pack.group_weights
         cdef char *products
+        cdef char *to
         cdef int64_t depth = c.pack.depth // c.npoints
         cdef size_t chunk_rows = c.npoints * c.point_rows
         cdef int64_t *panel
@@ -173,12 +183,14 @@ cdef class WinogradPlan(DirectPlan):
                 if c.across:
                     p, q = p0 + n % (p1 - p0), n // (p1 - p0)
                 panel = c.panels + 5 * p
+                if panel[3] == panel[4]:
+                    continue
                 t.nv = <int>((panel[0] + k.vl - 1) // k.vl)
                 columns = t.nv * k.vl
                 t.cols = <int>columns
                 products = sums + (p - p0 if c.apart else 0) * c.npoints * c.point_sums * k.t_size
                 tiles = (m + k.mr[t.nv] - 1) // k.mr[t.nv]
-                ask = end == c.nchunks and not self.streamed and not c.across and self.straight(panel)
+                ask = end == c.nchunks and not self.streamed and not c.staged and not c.across and self.straight(panel)
                 for chain in range(start * c.chains, end * c.chains):
                     chunk, part = chain // c.chains, chain % c.chains
                     k0, kc = c.chunks[2 * chunk], c.chunks[2 * chunk + 1]
@@ -199,16 +211,20 @@ cdef class WinogradPlan(DirectPlan):
                         t.ahead = <const char *>t.ahead + t.kc // k.pace * 64
                 if end < c.nchunks or q < c.npoints - 1:
                     continue
+                to = stage + (p - p0) % c.staged * k.nr * k.t_size if c.staged else NULL
                 for r in range(m):
                     self.finish_tile(c, panel, where + r * (self.nd + 3), products + r * k.nr * k.t_size,
-                                     bias + p * k.nr * k.t_size, dst, window, between, check, nothing)
+                                     bias + p * k.nr * k.t_size, dst, to, window, between, check, nothing)
+                    to += c.noutputs * c.staged * k.nr * k.t_size
+                if c.staged and (p + 1 == p1 or (p + 1 - p0) % c.staged == 0):
+                    self.empty_stage(c, p0, p - (p - p0) % c.staged, p + 1, m, where, stage, dst)
         for i in range(k.vl):
             if k.t_size == 8:
                 if (<double *>check)[i] != 0:
                     call.refused[0] = 1
             elif (<float *>check)[i] != 0:
                 call.refused[0] = 1
-        if self.streamed:
+        if self.streamed or c.staged:
             k.fence()
 
     cdef void locate_tiles(self, WinogradClass *c, int64_t t0, int64_t m, int64_t *where) noexcept nogil:
@@ -306,23 +322,26 @@ cdef class WinogradPlan(DirectPlan):
             refused[0] = 1
 
     cdef void finish_tile(self, WinogradClass *c, int64_t *panel, int64_t *where, char *products, char *bias, char *dst,
-                          char *window, char *between, char *check, char *nothing) noexcept nogil:
-        """One tile of one panel: products to outputs, to where they go."""
+                          char *stage, char *window, char *between, char *check, char *nothing) noexcept nogil:
+        """One tile of one panel: products to outputs, to where they go or, if there is one, to the stage."""
         cdef const convt_kernels *k = self.k
         cdef int64_t width = 3 + 2 * self.nd, z, n, p
         cdef int64_t plane = c.noutputs // c.depth_outputs
-        cdef int64_t *piece = c.pieces + panel[3] * width
-        cdef bint edge = where[2]
-        cdef bint straight = self.straight(panel) and (not edge or panel[4] - panel[3] == 1)
+        cdef int64_t *piece
+        cdef int64_t *box = c.boxes + (panel - c.panels) // 5 * 2 * self.nd
+        cdef bint edge = where[2], straight = stage != NULL or self.straight(panel), some = False
+        cdef bint aside[WINOGRAD_MOST]  # outputs that are stored piece by piece
         cdef void *rows[WINOGRAD_MOST]
         cdef void *planes[WINOGRAD_MOST]
         cdef void *line[6]
         cdef convt_wino_out w
         for n in range(c.noutputs):
-            if not straight:
+            aside[n] = not straight or (edge and stage == NULL and not self.shows(c, box, where, n))
+            some |= aside[n]
+            if stage != NULL:
+                rows[n] = stage + n * c.staged * k.nr * k.t_size
+            elif aside[n]:
                 rows[n] = window + n * k.nr * k.t_size
-            elif edge and not self.shows(c, piece, where, n):
-                rows[n] = NULL
             else:
                 rows[n] = dst + (where[1] + panel[2] + c.out_at[n]) * k.s_size
         w.check = check
@@ -338,7 +357,7 @@ cdef class WinogradPlan(DirectPlan):
                 k.wino_out(<int>c.kind[1], <int>c.kind[2], &w)
             w.in_x = plane * k.nr
         w.act = &self.act if straight else &self.none
-        w.stream = straight and self.streamed and not (<size_t>(dst + panel[2] * k.s_size)) % self.streamed
+        w.stream = self.streamed and not some and not (<size_t>(dst + panel[2] * k.s_size)) % self.streamed
         w.init, w.cols = bias, <int>panel[0]
         if c.points[0] == 1:
             w.in_, w.rows = products, rows
@@ -350,26 +369,54 @@ cdef class WinogradPlan(DirectPlan):
                 for z in range(c.depth_outputs):
                     line[z] = rows[z * plane + n]
                 k.wino_out(0, <int>c.kind[0], &w)
-        if straight:
+        if not some:
             return
         for p in range(panel[3], panel[4]):
             piece = c.pieces + p * width
             for n in range(c.noutputs):
                 rows[n] = NULL
-                if not edge or self.shows(c, piece, where, n):
+                if aside[n] and (not edge or self.shows(c, piece + 3, where, n)):
                     rows[n] = dst + (where[1] + piece[2] + c.out_at[n]) * k.s_size
-            k.store(rows, self.out_c, window + piece[0] * k.t_size, k.nr, <int>c.noutputs, <int>piece[1], &self.act)
+            k.store(rows, self.out_c, window + piece[0] * k.t_size, k.nr, <int>c.noutputs, <int>piece[1],
+                    &self.none if straight else &self.act)
+
+    cdef void empty_stage(self, WinogradClass *c, int64_t p0, int64_t first, int64_t last, int64_t m, int64_t *where,
+                          char *stage, char *dst) noexcept nogil:
+        """The outputs of some panels, of a task that starts with panel ``p0``, to where they go: each pixel of a tile in a few
+        stretches, at the window's edge phase by phase."""
+        cdef const convt_kernels *k = self.k
+        cdef int64_t width = 3 + 2 * self.nd, r, n, p, q
+        cdef int64_t parts = (c.panel_block + c.staged - 1) // c.staged  # of a block of panels
+        cdef int64_t *part = c.parts + 2 * (p0 // c.panel_block * parts + (first - p0) // c.staged)
+        cdef int64_t *run
+        cdef char *to
+        for r in range(m):
+            for n in range(c.noutputs):
+                to = dst + (where[1] + c.out_at[n]) * k.s_size
+                if not where[2]:
+                    for q in range(part[0], part[1]):
+                        run = c.runs + 3 * q
+                        copy_past(k, to + run[2] * k.s_size, stage + run[0] * k.t_size, run[1] * k.t_size)
+                else:
+                    for p in range(first, last):
+                        for q in range(c.panels[5 * p + 3], c.panels[5 * p + 4]):
+                            run = c.pieces + q * width
+                            if self.shows(c, run + 3, where, n):
+                                memcpy(to + run[2] * k.s_size, stage + ((p - first) * k.nr + run[0]) * k.t_size,
+                                       run[1] * k.t_size)
+                stage += c.staged * k.nr * k.t_size
+            where += self.nd + 3
 
     cdef bint straight(self, int64_t *panel) noexcept nogil:
         """Whether a panel's vectors go into the output as they are."""
         return self.k.direct_store and self.out_c == 1 and self.act.code <= CONVT_LEAKY and panel[1]
 
-    cdef bint shows(self, WinogradClass *c, int64_t *piece, int64_t *where, int64_t n) noexcept nogil:
-        """Whether an output of a tile is inside the window for a piece's phase."""
+    cdef bint shows(self, WinogradClass *c, int64_t *box, int64_t *where, int64_t n) noexcept nogil:
+        """Whether an output of a tile is inside a box, (low, high) per axis."""
         cdef int64_t ax, j
         for ax in range(self.nd):
             j = where[3 + ax] + c.out_j[n * self.nd + ax]
-            if j < piece[3 + 2 * ax] or j >= piece[4 + 2 * ax]:
+            if j < box[2 * ax] or j >= box[2 * ax + 1]:
                 return False
         return True
 
@@ -381,6 +428,18 @@ cdef class WinogradPlan(DirectPlan):
             for r in range(first, last):
                 convt_prefetch_row(dst + (where[r * (self.nd + 3) + 1] + panel[2] + c.out_at[n]) * self.k.s_size,
                                    panel[0] * self.k.s_size)
+
+
+cdef inline void copy_past(const convt_kernels *k, char *to, const char *from_, size_t bytes) noexcept nogil:
+    """A copy whose whole lines bypass the caches."""
+    cdef size_t head = -<size_t>to & 63, lines
+    if bytes < 128:
+        memcpy(to, from_, bytes)
+        return
+    lines = (bytes - head) & ~<size_t>63
+    memcpy(to, from_, head)
+    k.stream(to + head, from_ + head, lines)
+    memcpy(to + head + lines, from_ + head + lines, bytes - head - lines)
 
 
 cdef size_t _apart(size_t bytes):

@@ -81,6 +81,23 @@ def test_weights_read_to_and_fro(isa):
 
 
 @each_isa
+def test_pixels_far_apart_in_the_output(isa):
+    """Many phases of channels that fill no vector, a few panels at a time; windows that cut phases off, of some panels all."""
+    rng = np.random.default_rng(0)
+    data = rng.standard_normal((2, 5, 9, 16), dtype=np.float32)
+    filter, bias = rng.standard_normal((4, 64, 16, 33), dtype=np.float32), rng.standard_normal(33, dtype=np.float32)
+    for begin, end in (((0, 0), (0, 0)), ((1, 19), (2, 25)), ((3, 63), (1, 90))):
+        keywords = {"strides": (2, 32), "pads_begin": begin, "pads_end": end, "activation": "relu"}
+        wanted = convt.conv_transpose(data, filter, bias, backend="reference", **keywords)
+        with using_isa(isa):
+            op = convt.ConvTranspose(filter, bias, algorithm="direct", **keywords)
+            with convt.num_threads(1):
+                alone = op(data)
+            np.testing.assert_array_equal(op(data), alone)
+        np.testing.assert_allclose(alone, wanted, atol=1e-4)
+
+
+@each_isa
 @each_dtype
 @pytest.mark.parametrize("algorithm", ["auto", "direct", "scatter"])
 def test_an_axis_of_one_pixel(algorithm, dtype, isa):

@@ -10,7 +10,7 @@ from cases import ISAS, Case, using_isa, vectors_alone
 
 import convt
 from convt import _core
-from convt._plans import winograd
+from convt._plans import common, winograd
 from convt._problem import Problem
 
 each_isa = pytest.mark.parametrize("isa", ISAS)
@@ -263,6 +263,34 @@ def test_the_matrix_unit_at_any_depth(kernel, stride, ci):
         *arrays((2, *(7 for _ in kernel), ci), kernel, 40), ("matrix_winograd",), strides=stride, pads_begin=1
     )
     assert found <= 2 * max(direct, 1e-7)
+
+
+@each_isa
+@pytest.mark.parametrize("act", ["relu", "tanh"])
+def test_outputs_gathered_on_their_way(act, isa, monkeypatch):
+    """Channels that fill no vector: parts of some panels, blocks of panels, windows cut within them, any number of threads."""
+    rng = np.random.default_rng(0)
+    monkeypatch.setattr(common, "_KEPT_OUTPUT", 1 << 10)
+    monkeypatch.setattr(winograd, "_STAGE_BYTES", 1 << 15)
+    staged, found = winograd._staged, []
+    monkeypatch.setattr(winograd, "_staged", lambda *args: found.append(staged(*args)) or found[-1])
+    kernels = ((4, 4), (2, 2), 37), ((16, 8), (8, 4), 31), ((9,), (3,), 33)
+    for (kernel, stride, co), blocks in itertools.product(kernels, (1, 2)):
+        monkeypatch.setattr(winograd, "_PANEL_BLOCKS", (blocks,))
+        size = {1: (41,), 2: (9, 11)}[len(kernel)]
+        data, filter = rng.integers(-2, 3, (2, *size, 5)), rng.integers(-2, 3, (*kernel, 5, co))
+        data, filter = data.astype(np.float32), filter.astype(np.float32)
+        bias = rng.integers(-2, 3, co).astype(np.float32)
+        for pads in ((0,) * len(kernel), tuple(2 * s - 1 for s in stride)):
+            keywords = {"strides": stride, "pads_begin": pads, "pads_end": pads[::-1], "activation": act}
+            exact = convt.conv_transpose(data, filter, bias, backend="reference", **keywords)
+            with using_isa(isa):
+                op = convt.ConvTranspose(filter, bias, algorithm="winograd", **keywords)
+                with convt.num_threads(1):
+                    alone = op(data)
+                np.testing.assert_array_equal(op(data), alone)
+            np.testing.assert_allclose(alone, exact, rtol=1e-6, atol=1e-6)
+    assert max(found) > 1
 
 
 @with_matrix

@@ -6,6 +6,7 @@ The key of its weights is ``("direct", merge)``: on which axes phases that read 
 import functools
 import itertools
 import math
+import operator
 from dataclasses import dataclass
 
 import numpy as np
@@ -144,10 +145,10 @@ def _work(problem, combo, rows, columns, info):
     multiply = common.fed(common.tile_cost(rows, columns, depth * share, info, chain, info["wide"]), bytes, total)
     runs = rows / max(1, min(combo[-1].count, _highest(info)))
     pack = packed * taps * (rows * share * _row_cost(problem, info) + runs * (90 if info["parts"] else 40))
-    edges = _edges(combo, info)
+    edges, outside = _edges(combo, info), common.outside(combo, [1] * len(combo))
     piece, edge_piece = (16, 45) if info["parts"] else (11, 18)
-    store = piece * (1 - edges) * common.pieces(combo, problem, columns, info)
-    store += edge_piece * edges * common.pieces(combo, problem, columns, info, edge=True)
+    store = piece * (1 - outside) * common.pieces(combo, problem, columns, info) + 3 * edges * -(-columns // info["nr"])
+    store += edge_piece * outside * common.pieces(combo, problem, columns, info, edge=True)
     if info["parts"]:  # weights of six bytes come slower than they are multiplied
         multiply += 0.1 * common.far(total, 2 * common.L2_BYTES) * bytes  # of both cores
         store += 7 + (5.5 * columns / info["vl"] if common.bent(problem) else 0)
@@ -165,7 +166,7 @@ def _row_cost(problem, info):
 
 
 def _edges(combo, info):
-    """The share of a class's tiles with a row where some phase is outside the window: what is stored phase by phase there."""
+    """The share of a class's tiles with a row where some phase is outside the window."""
     high, inside = info["mr"][-1], 1.0
     for n, c in enumerate(reversed(combo)):
         out = c.count - max(0, min(hi for _, hi in c.valid) - max(lo for lo, _ in c.valid))
@@ -314,7 +315,7 @@ def _span(block, info):
 def _class(problem, combo, pack, out_elements, info, chunks, split):
     """The tables of one class (one run per axis) for DirectPlan."""
     taps = list(itertools.product(*(c.first_in for c in combo)))
-    panels, piece_table = columns(problem, combo, out_elements, info)
+    panels, piece_table, boxes = columns(problem, combo, out_elements, info)
     return {
         "count": [c.count for c in combo],
         "rows": problem.batch * math.prod(c.count for c in combo),
@@ -326,6 +327,8 @@ def _class(problem, combo, pack, out_elements, info, chunks, split):
         "sparse": _sparse(problem, combo),
         "panels": panels,
         "pieces": piece_table,
+        "boxes": boxes,
+        "stretch": problem.co * len(combo[-1].first_out),
         "panel_block": split.panel_block,
         "panel_blocks": split.panel_blocks,
         "inner": [(max(lo for lo, _ in c.valid), min(hi for _, hi in c.valid)) for c in combo],
@@ -335,10 +338,11 @@ def _class(problem, combo, pack, out_elements, info, chunks, split):
 
 
 def columns(problem, combo, out_elements, info):
-    """The tables of columns: panels, and the pieces of them that belong to one phase each."""
+    """The tables of columns: panels, the pieces of them that belong to one phase each, and where all pieces of a panel are
+    inside the window: (low, high) per axis."""
     co, nr, step = problem.co, info["nr"], out_elements[-1]
     phases = common.phase_table(combo, out_elements[1:])
-    panels, pieces = [], []
+    panels, pieces, boxes = [], [], []
     columns = co * len(phases)
     for first in range(0, columns, nr):
         width = min(nr, columns - first)
@@ -352,5 +356,9 @@ def columns(problem, combo, out_elements, info):
             expected = offset + count * step
             pieces.append([column - first, count, offset, *valid])
             column += count
+        lows, highs = (list(zip(*(piece[3 + side :: 2] for piece in pieces[start:]), strict=True)) for side in range(2))
         panels.append([width, int(adjacent), pieces[start][2], start, len(pieces)])
-    return panels, pieces
+        boxes.append([bound for low, high in zip(lows, highs, strict=True) for bound in (max(low), min(high))])
+        if not any(all(map(operator.lt, piece[3::2], piece[4::2])) for piece in pieces[start:]):
+            panels[-1][4] = start
+    return panels, pieces, boxes

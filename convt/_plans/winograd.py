@@ -65,6 +65,7 @@ _PANEL_BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16)
 _SHARES = (0, 1, 2, 3, 4, 6, 8)  # tasks of a thread, at least, 0 for whatever ends first: few are cheaper, many even out
 _ONE_AXIS = 6  # points: more are of two axes, and summed in shorter chains
 _MOST_WAITING = 13 << 18  # bytes of a task between its transforms
+_STAGE_BYTES = 3 << 17  # of outputs on their way past the caches
 _LEAST_WORK = 20_000  # cycles worth a task
 _SPLIT = 4, 20  # cycles to make a vector's parts, and of a tile's step of depth beside
 _PRODUCTS = 3, 4.6  # cycles to read a vector of products, of tiles that store vectors and of those that store matrices
@@ -161,7 +162,9 @@ def _choice(problem, kinds, matrix, isa):
             else:
                 plains.append(combo)
             losses.append((cost - plain, numbers, scheme))
-        write = 0.0 if common.streams(problem) else (0.1 if matrix else 0.06) + common.torn(problem)
+        stretch = max(len(c.first_out) for c in classes[-1])
+        torn = 0.0 if _gathers(problem, stretch, info) else common.torn(problem)
+        write = 0.0 if common.streams(problem) else (0.1 if matrix else 0.06) + torn
         memory = common.memory_cost(problem, (0.05, 25), (write, 9)) + common.planes_cost(problem) / min(problem.groups, 2)
         total = common.shared(tasks) + memory  # at least
         if total < best[0] and common.few(tasks) and transformed:
@@ -333,9 +336,11 @@ def _class(problem, combo, chosen, scheme, cut, packs, out_elements, info):
     """The tables of a transformed class for WinogradPlan."""
     pack = packs[tuple(c.group for c in combo)]
     offsets = [g.offsets for g in chosen]
-    rows, _, _, splits, *_ = _shape(problem, combo, offsets, scheme)
+    rows, _, outputs, splits, *_ = _shape(problem, combo, offsets, scheme)
     depth, _, step = _chunks(problem, splits, info)
-    panels, piece_table = direct.columns(problem, combo, out_elements, info)
+    panels, piece_table, boxes = direct.columns(problem, combo, out_elements, info)
+    staged = _staged(problem, combo, cut, outputs, info)
+    parts, runs = _runs(panels, piece_table, cut.panel_block, staged)
     windows = [
         [c.start - offs[0] + n * t.taps for n in range(-(-len(offs) // t.taps))]
         if t is not PLAIN
@@ -360,12 +365,48 @@ def _class(problem, combo, chosen, scheme, cut, packs, out_elements, info):
         "across": cut.across,
         "panels": panels,
         "pieces": piece_table,
+        "boxes": boxes,
+        "staged": staged,
+        "parts": parts,
+        "runs": runs,
         "panel_block": cut.panel_block,
         "panel_blocks": cut.panel_blocks,
         "inner": [(max(lo for lo, _ in c.valid), min(hi for _, hi in c.valid)) for c in combo],
         "pack": pack,
         "work": cut.work,
     }
+
+
+def _gathers(problem, phases, info):
+    """Whether outputs are gathered, so many phases of the last axis side by side, before they go past the caches: a large
+    output's whose vectors are not aligned there."""
+    wide = problem.co * phases >= 2 * info["nr"]
+    return wide and not problem.planar and common.torn(problem) > 0
+
+
+def _staged(problem, combo, cut, outputs, info):
+    """How many panels' outputs a task gathers at a time, 0 where it does not."""
+    if not _gathers(problem, len(combo[-1].first_out), info):
+        return 0
+    return min(cut.panel_block, max(2, _STAGE_BYTES // (cut.block * outputs * info["nr"] * info["t_size"])))
+
+
+def _runs(panels, pieces, block, staged):
+    """For each part of so many panels of each block of panels: its first run and one past the last; and the runs, (first
+    column of the part, columns that are adjacent in the output, its offset)."""
+    parts, runs = [], []
+    for start in range(0, len(panels), block) if staged else ():
+        for first in range(start, min(start + block, len(panels)), staged):
+            low, column, end = len(runs), 0, None
+            for panel in panels[first : min(first + staged, start + block)]:
+                for _, count, offset, *_ in pieces[panel[3] : panel[4]]:
+                    if offset == end:
+                        runs[-1][1] += count
+                    else:
+                        runs.append([column, count, offset])
+                    column, end = column + count, offset + count
+            parts.append((low, len(runs)))
+    return parts, runs
 
 
 def _windows(transform, count):
