@@ -12,6 +12,7 @@ cdef struct PackedRow:
 cdef struct ScatterClass:
     # A row of the class: one j of every axis but the last, where all its taps are inside the input.
     int64_t *count        # [nd - 1]
+    int64_t rows          # of an image
     int64_t ntaps
     int64_t *tap_in       # [ntaps][nd - 1] input index at the first row
     int64_t nchunks
@@ -31,8 +32,10 @@ cdef class ScatterPlan(Plan):
     cdef int64_t j0, j1, block, blocks, begin, window, taps_x, terms, lanes, max_rows, sums, slab
     cdef bint far  # the input is more than what stays in the second-level cache
     cdef bint across, in_place  # whether the GEMM takes pixels from where they lie, where chunks have a single tap
-    cdef _Table order  # [rows of an image][2]: class, row of the class
-    cdef int64_t rows, row_block, row_blocks  # of an image, of a task, and the tasks of an image's
+    cdef bint joined  # rows of a task that follow each other in the input are multiplied as one
+    cdef _Table order  # [rows of an image, or of all][2]: class, row of the class
+    cdef _Table first  # [tasks of the rows + 1]: the first row of each
+    cdef int64_t row_tasks
     cdef int64_t slots, lda  # input rows kept packed, elements between their pixels
     cdef size_t chunk_size, slot_size  # bytes
 
@@ -47,7 +50,7 @@ cdef class ScatterPlan(Plan):
         self.lanes = self.stride.p[x] * self.co
         self.terms = (self.taps_x + self.stride.p[x] - 1) // self.stride.p[x]
         self.j0, self.j1, self.block, self.blocks = spec["j0"], spec["j1"], spec["block"], spec["blocks"]
-        self.max_rows = self.block + self.terms - 1
+        self.max_rows = spec["pixels"]
         self.slab = recipe.slab
         self.across = self.slab > 0
         self.in_place = not (self.across or k.parts) and self.in_c == 1 and k.s_size == k.e_size and self.ci % k.kstep == 0
@@ -58,7 +61,7 @@ cdef class ScatterPlan(Plan):
         self.classes = <ScatterClass *>cnp.PyArray_DATA(self.structures)
         for i, row in enumerate(spec["classes"]):
             c = &self.classes[i]
-            c.count = _kept(self.keep, row["count"])
+            c.count, c.rows = _kept(self.keep, row["count"]), int(np.prod(row["count"]))
             c.ntaps, c.tap_in = len(row["tap_in"]), _kept(self.keep, row["tap_in"])
             c.nchunks, c.chunks = len(row["chunks"]), _kept(self.keep, row["chunks"])
             c.parts = row["parts"]
@@ -77,10 +80,9 @@ cdef class ScatterPlan(Plan):
                     # A vector before, one behind, and a cache line, so that columns fall into different sets.
                     c.ld = (self.max_rows + k.nr - 1) // k.nr * k.nr + 2 * k.vl + 16
                     self.sums = max(self.sums, c.pack.ncols * c.ld * k.t_size)
-        self.order, self.rows = _Table(spec["order"]), len(spec["order"])
-        self.row_block = spec["row_block"]
-        self.row_blocks = (self.rows + self.row_block - 1) // self.row_block
-        self.tasks = self.batch * self.row_blocks * self.groups * self.blocks
+        self.order, self.first, self.joined = _Table(spec["order"]), _Table(spec["first"]), spec["joined"]
+        self.row_tasks = len(spec["first"]) - 1
+        self.tasks = (1 if self.joined else self.batch) * self.row_tasks * self.groups * self.blocks
         # Pixels side by side, for vectors; or one after the other, for matrices as close as an odd number of steps allows.
         self.lda = (deepest // k.kstep | 1) * k.kstep if k.parts else k.lda
         n = (self.max_rows + k.grain) * self.lda
@@ -98,49 +100,71 @@ cdef class ScatterPlan(Plan):
         if call.refused[0]:  # what another task found makes this one's work useless
             return
         cdef PackedRow *kept = <PackedRow *>(ws + _round64(self.k.nr * self.k.t_size))
-        cdef int64_t n, group, image, first, j_lo
+        cdef int64_t n, group, image, first, last, j_lo
         for n in range(self.slots):
             kept[n].used = -1
-        self.place(task, &group, &image, &first, &j_lo)
-        for n in range(first, min(self.rows, first + self.row_block)):
-            self.run_row(task, group, image, n, j_lo, call, ws)
+        self.place(task, &group, &image, &first, &last, &j_lo)
+        while first < last:
+            first = self.run_rows(task, group, image, first, last, j_lo, call, ws)
 
-    cdef void place(self, Py_ssize_t task, int64_t *group, int64_t *image, int64_t *first, int64_t *j_lo) noexcept nogil:
-        """A task's group, image, first row and where its stretch starts."""
+    cdef void place(self, Py_ssize_t task, int64_t *group, int64_t *image, int64_t *first, int64_t *last,
+                    int64_t *j_lo) noexcept nogil:
+        """A task's group, first image, rows and where its stretch of them starts."""
         group[0] = task % self.groups  # of the same pixels follow each other: they share the lines of these
         j_lo[0] = self.j0 + task // self.groups % self.blocks * self.block
         task = task // self.groups // self.blocks
-        image[0], first[0] = task // self.row_blocks, task % self.row_blocks * self.row_block
+        image[0], task = task // self.row_tasks, task % self.row_tasks
+        first[0], last[0] = self.first.p[task], self.first.p[task + 1]
 
-    cdef void run_row(self, Py_ssize_t task, int64_t group, int64_t image, int64_t n, int64_t j_lo, const Call *call,
-                      char *ws) noexcept nogil:
-        """The task's stretch of one row, the n-th of its image."""
+    cdef int64_t row_at(self, int64_t n, int64_t *image, int64_t *j) noexcept nogil:
+        """Where the n-th row is: its j of every axis but the last, and how many images on. Returns the input's offset for a tap
+        that starts at 0."""
+        cdef ScatterClass *c = self.classes + self.order.p[2 * n]
+        cdef int64_t row = self.order.p[2 * n + 1], ax, at
+        image[0] += row // c.rows
+        row = row % c.rows
+        at = image[0] * self.in_n
+        for ax in range(self.nd - 2, 0, -1):
+            j[ax] = row % c.count[ax]
+            row = row // c.count[ax]
+            at += j[ax] * self.in_stride.p[ax]
+        if self.nd > 1:
+            j[0] = row
+            at += row * self.in_stride.p[0]
+        return at
+
+    cdef int64_t run_rows(self, Py_ssize_t task, int64_t group, int64_t first_image, int64_t first, int64_t last, int64_t j_lo,
+                          const Call *call, char *ws) noexcept nogil:
+        """The task's stretch of one row, or of as many as are one stretch of the input; returns which row is next."""
         cdef const convt_kernels *k = self.k
         cdef int64_t x = self.nd - 1
-        cdef int64_t j_hi = min(self.j1, j_lo + self.block)
-        cdef ScatterClass *c = self.classes + self.order.p[2 * n]
-        cdef int64_t row = self.order.p[2 * n + 1]
+        cdef int64_t j_hi = min(self.j1, j_lo + self.block), in_x = self.in_stride.p[x]
+        cdef ScatterClass *c = self.classes + self.order.p[2 * first]
         cdef char *col = ws + _round64(k.nr * k.t_size) + self._packed()
         if self.across:
             col += k.vl * k.t_size
 
         cdef int64_t j[64]
-        cdef int64_t ax, ahead, at = 0
-        for ax in range(x - 1, -1, -1):
-            j[ax] = row % c.count[ax]
-            row = row // c.count[ax]
-            if j[ax]:  # with one row the stride may be anything, and a product with it too
-                at += self.stride.p[ax] * j[ax] * self.out_stride.p[ax]
-        at += image * self.out_n + group * self.co * self.out_c
-
+        cdef int64_t ax, ahead, at, start, image = first_image, n, pixels
         cdef int64_t i_lo = max(0, j_lo - self.terms + 1)
         cdef int64_t i_hi = min(self.in_size.p[x], j_hi)
+        start = self.row_at(first, &image, j)
         if c.ntaps and i_lo < i_hi:
+            n, pixels = first + 1, i_hi - i_lo
+            while self.joined and n < last and self.order.p[2 * n] == self.order.p[2 * first]:
+                image = first_image
+                at = (self.row_at(n, &image, j) - start) // in_x + i_hi - i_lo
+                if at > self.max_rows:
+                    break
+                n, pixels = n + 1, at
+            last = n
+            image = first_image
+            self.row_at(first, &image, j)
             self.products(c, call.weights + c.pack.weights + group * c.pack.group_weights,
-                          call.src + (image * self.in_n + group * self.ci * self.in_c) * k.s_size, j, n, i_lo, i_hi, ws, col,
-                          self.next_pixels(task, n, call, &ahead), ahead, call.refused)
+                          call.src + (image * self.in_n + group * self.ci * self.in_c) * k.s_size, j, first, i_lo, pixels, ws,
+                          col, self.next_pixels(task, last, call, &ahead), ahead, call.refused)
         else:
-            i_hi = i_lo
+            i_hi, last = i_lo, first + 1
 
         cdef convt_overlap o
         o.ld, o.i0, o.i1 = c.ld, i_lo, i_hi
@@ -152,15 +176,26 @@ cdef class ScatterPlan(Plan):
         cdef int64_t p
         cdef int64_t *phase
         cdef bint valid
-        for p in range(c.nphases):
-            phase = c.phases + p * (1 + 2 * x)
-            valid = True
+        for n in range(first, last):
+            if n > first:
+                image = first_image
+                pixels = (self.row_at(n, &image, j) - start) // in_x
+            else:
+                pixels = 0
+            at = image * self.out_n + group * self.co * self.out_c
             for ax in range(x):
-                if j[ax] < phase[1 + 2 * ax] or j[ax] >= phase[2 + 2 * ax]:
-                    valid = False
-            if valid:
-                o.col = col + p * o.cols * (c.ld if self.across else 1) * k.t_size
-                self.overlap_row(&o, j_lo, j_hi, call.dst + (at + phase[0]) * k.s_size)
+                if j[ax]:  # with one row the stride may be anything, and a product with it too
+                    at += self.stride.p[ax] * j[ax] * self.out_stride.p[ax]
+            for p in range(c.nphases):
+                phase = c.phases + p * (1 + 2 * x)
+                valid = True
+                for ax in range(x):
+                    if j[ax] < phase[1 + 2 * ax] or j[ax] >= phase[2 + 2 * ax]:
+                        valid = False
+                if valid:
+                    o.col = col + (p * o.cols * (c.ld if self.across else 1) + pixels) * k.t_size
+                    self.overlap_row(&o, j_lo, j_hi, call.dst + (at + phase[0]) * k.s_size)
+        return last
 
     cdef void overlap_row(self, convt_overlap *o, int64_t j, int64_t j_hi, char *dst) noexcept nogil:
         """Finish outputs [s * j, s * j_hi) of a row: whole j in one go; where the window cuts one, that one alone."""
@@ -179,11 +214,11 @@ cdef class ScatterPlan(Plan):
                 self.k.overlap(o)
             j = o.j1
 
-    cdef void products(self, ScatterClass *c, char *weights, char *src, int64_t *j, int64_t now, int64_t i_lo, int64_t i_hi,
+    cdef void products(self, ScatterClass *c, char *weights, char *src, int64_t *j, int64_t now, int64_t i_lo, int64_t m,
                        char *ws, char *col, const char *next, int64_t ahead, char *refused) noexcept nogil:
-        """The products of pixels [i_lo, i_hi) with each column (phase, tap, channel), summed over the row's taps."""
+        """The products of m pixels from i_lo on with each column (phase, tap, channel), summed over the row's taps."""
         cdef const convt_kernels *k = self.k
-        cdef int64_t m = i_hi - i_lo, tiles, chunk, p, i, r0, r1, r, first, pixels, ncols = c.pack.ncols
+        cdef int64_t tiles, chunk, p, i, r0, r1, r, first, pixels, ncols = c.pack.ncols
         cdef int64_t *ch
         cdef char *zeros = ws
         cdef char *a
@@ -266,29 +301,28 @@ cdef class ScatterPlan(Plan):
             t.ahead += t.kc // k.pace * t.ahead_step
 
     cdef const char *next_pixels(self, Py_ssize_t task, int64_t n, const Call *call, int64_t *bytes) noexcept nogil:
-        """Where the pixels start that the row after the n-th of its image reads, and how many bytes they are: of several taps
-        those of the last, as what the others read has been there before; 0 if they are not one stretch of memory."""
-        cdef int64_t group, image, first, j_lo, ax, i_lo, i_hi, row, x = self.nd - 1
+        """Where the pixels start that the n-th row of a task reads, or the next task where it has none: and how many bytes they
+        are: of several taps those of the last, as what the others read has been there before; 0 if they are not one stretch of
+        memory."""
+        cdef int64_t group, image, first, last, j_lo, i_lo, i_hi, x = self.nd - 1
         cdef int64_t j[64]
         cdef ScatterClass *c
         bytes[0] = 0
         if not self.far or self.in_c != 1 or self.in_stride.p[x] != self.ci:
             return call.src
-        self.place(task, &group, &image, &first, &j_lo)
-        n += 1
-        if n == min(self.rows, first + self.row_block):
+        self.place(task, &group, &image, &first, &last, &j_lo)
+        if n == last:
             if task + 1 == self.tasks:
                 return call.src
-            self.place(task + 1, &group, &image, &n, &j_lo)
+            self.place(task + 1, &group, &image, &n, &last, &j_lo)
         c = self.classes + self.order.p[2 * n]
         i_lo, i_hi = max(0, j_lo - self.terms + 1), min(self.in_size.p[x], j_lo + self.block)
         if not c.ntaps or i_lo >= i_hi:
             return call.src
-        row = self.order.p[2 * n + 1]
-        for ax in range(x - 1, -1, -1):
-            j[ax] = row % c.count[ax]
-            row = row // c.count[ax]
+        self.row_at(n, &image, j)
         bytes[0] = (i_hi - i_lo) * self.ci * self.k.s_size
+        if self.joined:
+            bytes[0] = min(self.max_rows, (last - n) * self.in_size.p[x]) * self.ci * self.k.s_size
         return call.src + (image * self.in_n + self.tap_at(c, c.ntaps - 1, j) + i_lo * self.in_stride.p[x]) * self.k.s_size
 
     cdef int64_t tap_at(self, ScatterClass *c, int64_t tap, int64_t *j) noexcept nogil:

@@ -19,6 +19,8 @@ LIMIT = "it wants dilation 1 on the last axis, with a stride of at most twice th
 
 _ROWS = 126, 160  # input pixels of a task, for vectors (9 tiles of 14) and matrices
 _PIXELS = 1024  # the same across
+_FEW_PIXELS = 256  # of a task that has company
+_JOINED = 1 << 16  # output rows, of all images, that may be listed
 _SUMS = 1 << 18  # bytes of their products
 _KEPT = 1 << 20  # of input rows that are kept packed
 _ROWS_SHARE = 16  # output rows of a task
@@ -52,7 +54,13 @@ def make(problem, recipe, packed, in_strides, out_strides, name="scatter", matri
     ci_p = -(-problem.ci // info["kstep"]) * info["kstep"]
     index = common.pack_index(groups)
     specs, most_taps = [], _most_taps(classes)
-    apart = _apart(problem, classes, info)
+    j0, j1 = _span(problem)
+    images = problem.groups * problem.batch
+    threads = _config.get_num_threads()
+    rows = _rows(classes)
+    block, blocks = _cut(problem, images * rows, _block(problem, classes, slab, info), threads, info)
+    joined = _joined(problem, classes, slab, blocks, info) and _dense(problem, in_strides)
+    apart = _apart(problem, classes, info) and not joined
     for combo in itertools.product(*classes):
         taps = list(itertools.product(*(c.first_in for c in combo)))
         pack, chunks = 0, []
@@ -70,13 +78,16 @@ def make(problem, recipe, packed, in_strides, out_strides, name="scatter", matri
             "phases": [[offset, *valid] for offset, valid in phases],
             "pack": pack,
         })  # fmt: skip
-    order = _order(specs)
-    j0, j1 = _span(problem)
-    rows = problem.groups * problem.batch * len(order)
-    threads = _config.get_num_threads()
-    block, blocks = _cut(problem, rows, _block(problem, classes, slab, info), threads, info)
-    row_block = _row_block(len(order), problem.groups * problem.batch * blocks, threads) if most_taps > 1 else 1
-    spec = {"classes": specs, "order": order, "j0": j0, "j1": j1, "block": block, "blocks": blocks, "row_block": row_block}
+    pixels = block + _more(problem)
+    if joined:
+        order, first, most = _joined_order(specs, problem, threads)
+        pixels = max(pixels, most)
+    else:
+        order = _order(specs)
+        row_block = _row_block(len(order), images * blocks, threads) if most_taps > 1 else 1
+        first = [*range(0, len(order), row_block), len(order)]
+    spec = {"classes": specs, "order": order, "first": first, "joined": joined, "pixels": pixels}
+    spec.update(j0=j0, j1=j1, block=block, blocks=blocks)
     spec["cycles"] = cycles
     key = (name, merge, slab)
     return _core.ScatterPlan(name, problem, recipe(key), in_strides, out_strides, False, spec), key
@@ -111,6 +122,53 @@ def _order(specs):
         keys.append(at + np.asarray(spec["start"], np.int64)[:, None])
     table, keys = np.concatenate(table), np.concatenate(keys, 1)
     return table[np.lexsort(keys[::-1])] if len(keys) else table
+
+
+def _joined(problem, classes, slab, blocks, info):
+    """Whether rows that follow each other in the input, of images too, are multiplied as one: where each is packed for one row
+    of outputs, or too short to fill vectors."""
+    if not slab or blocks > 1 or problem.batch * _rows(classes) > _JOINED:
+        return False
+    return _most_taps(classes) == 1 or problem.in_sizes[-1] <= info["vl"]
+
+
+def _dense(problem, in_strides):
+    """Whether pixels are at even distances, through all rows and images."""
+    pixel = step = in_strides[-2]
+    for size, stride, inner in zip(
+        (problem.batch, *problem.in_sizes[:-1])[::-1], in_strides[-3::-1], problem.in_sizes[::-1], strict=True
+    ):
+        step *= inner
+        if size > 1 and stride != step:
+            return False
+    return pixel != 0
+
+
+def _joined_order(specs, problem, threads):
+    """`_order` of all images, and where the tasks start: as many for each thread, class by class each, of the same inputs;
+    and how many pixels they have at most."""
+    sizes, width = problem.in_sizes[:-1], problem.in_sizes[-1]
+    rows = problem.batch * math.prod(sizes)
+    pixels = rows * width
+    count = -(-max(pixels // _PIXELS, min(4 * threads, pixels // _FEW_PIXELS)) // threads) * threads
+    count = max(threads, count)
+    table, tasks = [], []
+    for n, spec in enumerate(specs):
+        shape = problem.batch, *spec["count"]
+        at = np.indices(shape).reshape(len(shape), math.prod(shape))
+        for ax, (size, start) in enumerate(zip(sizes, spec["start"], strict=True), 1):
+            at[ax] = np.clip(at[ax] + start, 0, size - 1)
+        table.append(np.stack([np.full(at.shape[1], n), np.arange(at.shape[1])], 1))
+        tasks.append(np.ravel_multi_index(at, (problem.batch, *sizes)) * count // rows)
+    table, tasks = np.concatenate(table), np.concatenate(tasks)
+    order = np.argsort(tasks, kind="stable")
+    first = np.flatnonzero(np.diff(tasks[order], prepend=-1))
+    return table[order], [*first, len(order)], (-(-rows // count) + 1) * width
+
+
+def _rows(classes):
+    """How many rows of outputs an image has, over all classes."""
+    return sum(math.prod(c.count for c in combo) for combo in itertools.product(*classes))
 
 
 def _span(problem):

@@ -3,51 +3,87 @@
  *   S_LOAD, S_LOADN, S_STORE, S_STOREN   vectors of T from and to S
  * Elements that are not adjacent go through a vector's worth on the stack.
  */
-/* n vectors (VL, or a power of two up to 4) as one sequence that takes their lanes in turns; n = VL is a transposition. */
+/* n vectors, 1, 2 or 4, as one sequence that takes their lanes in turns. */
 INLINE void FN(zip)(const int n, V *v)
 {
-    V u[VL > 4 ? VL : 4];
+    V u[4];
 #pragma GCC unroll 4
     for (int step = 1; step < n; step *= 2) {
-#pragma GCC unroll 16
+#pragma GCC unroll 2
         for (int i = 0; i < n / 2; i++) {
             u[2 * i] = V_(zip_low)(v[i], v[i + n / 2]);
             u[2 * i + 1] = V_(zip_high)(v[i], v[i + n / 2]);
         }
-#pragma GCC unroll 16
+#pragma GCC unroll 4
         for (int i = 0; i < n; i++)
             v[i] = u[i];
     }
 }
 
-/* A block of `widen` where the rows are adjacent: VL columns, and as many of VL rows as there are. */
-INLINE void FN(widen_block)(const int full, T *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, int rows)
+/* Elements of T in 16 bytes, the part of a vector that shuffles stay within where they are cheapest. */
+#define PART ((int)(16 / sizeof(T)))
+
+/* The parts of a vector, each from a place of its own. */
+INLINE V FN(load_parts)(const S *from, const ptrdiff_t *at)
 {
-    V v[VL];
-#pragma GCC unroll 16
-    for (int i = 0; i < VL; i++)
-        v[i] = full ? S_LOAD(from + i * cs) : S_LOADN(from + i * cs, rows);
-    FN(zip)(VL, v);
-#pragma GCC unroll 16
-    for (int i = 0; i < VL; i++)
-        if (full || i < rows)
-            V_(store)(to + i * ld, v[i]);
+#ifdef S_IS_T
+    return V_(load_parts)(from, at);
+#else
+    S some[VL];
+#pragma GCC unroll 4
+    for (int i = 0; i < VL / PART; i++)
+        memcpy(some + i * PART, from + at[i], PART * sizeof(S));
+    return S_LOAD(some);
+#endif
+}
+
+/* `widen` where rows are adjacent, for up to VL columns, `full` for all: as many rows at a time as a part has elements, each
+ * part transposed by itself. The last rows may be done twice; a column that is not there is the last one again. */
+INLINE void FN(widen_columns)(const int full, T *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, int rows, int cols)
+{
+    ptrdiff_t at[PART][VL / PART];
+#pragma GCC unroll 4
+    for (int p = 0; p < PART; p++)
+#pragma GCC unroll 4
+        for (int i = 0; i < VL / PART; i++)
+            at[p][i] = (full ? i * PART : i * PART + p < cols ? i * PART : cols - 1 - p) * cs;
+    for (int r = 0; r < rows; r += PART) {
+        V v[PART], u[PART];
+        r = r + PART <= rows ? r : rows - PART;
+#pragma GCC unroll 4
+        for (int p = 0; p < PART; p++)
+            v[p] = FN(load_parts)(from + p * cs + r, at[p]);
+#pragma GCC unroll 2
+        for (int step = 1; step < PART; step *= 2) {
+#pragma GCC unroll 2
+            for (int p = 0; p < PART / 2; p++) {
+                u[2 * p] = V_(zip_low_parts)(v[p], v[p + PART / 2]);
+                u[2 * p + 1] = V_(zip_high_parts)(v[p], v[p + PART / 2]);
+            }
+#pragma GCC unroll 4
+            for (int p = 0; p < PART; p++)
+                v[p] = u[p];
+        }
+#pragma GCC unroll 4
+        for (int p = 0; p < PART; p++)
+            if (full)
+                V_(store)(to + (r + p) * ld, v[p]);
+            else
+                V_(storen)(to + (r + p) * ld, v[p], cols);
+    }
 }
 
 static int FN(widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols,
                       int cols_padded)
 {
-    int whole = 0; /* columns done in blocks */
-    if (rs == 1 && cs != 1 && rows > 1)
+    int whole = 0; /* columns done by vectors of rows */
+    if (rs == 1 && cs != 1 && rows >= PART) {
         for (; whole + VL <= cols; whole += VL)
-            for (int r = 0; r < rows; r += VL) {
-                T *to = (T *)dst + r * ld + whole;
-                const S *from = (const S *)src + whole * cs + r;
-                if (r + VL <= rows)
-                    FN(widen_block)(1, to, ld, from, cs, VL);
-                else
-                    FN(widen_block)(0, to, ld, from, cs, rows - r);
-            }
+            FN(widen_columns)(1, (T *)dst + whole, ld, (const S *)src + whole * cs, cs, rows, VL);
+        if (whole < cols)
+            FN(widen_columns)(0, (T *)dst + whole, ld, (const S *)src + whole * cs, cs, rows, cols - whole);
+        whole = cols;
+    }
     for (int r = 0; r < rows; r++) {
         T *to = (T *)dst + r * ld;
         const S *from = (const S *)src + r * rs;
@@ -210,19 +246,28 @@ static void FN(overlap)(const convt_overlap *o)
     }
 }
 
-/* VL values of each of n lanes, lane l at src + l * VL, to where the lanes of one j are adjacent, and the j's too. */
-static void FN(interleave)(int n, const T *src, const int32_t *index, S *out)
+/* VL values of each of n lanes, lane l at src + l * VL, to where the lanes of one j are adjacent, and the j's too: the first
+ * `count` elements of them. */
+INLINE void FN(store_first)(S *out, V v, int at, int count)
 {
-#define ZIPPED(count)                                     \
+    if (at + VL <= count)
+        S_STORE(out + at, v);
+    else if (at < count)
+        S_STOREN(out + at, v, count - at);
+}
+
+static void FN(interleave)(int n, const T *src, const int32_t *index, S *out, int count)
+{
+#define ZIPPED(lanes)                                     \
     do {                                                  \
-        V v[count];                                       \
+        V v[lanes];                                       \
         _Pragma("GCC unroll 4")                           \
-        for (int i = 0; i < count; i++)                   \
+        for (int i = 0; i < lanes; i++)                   \
             v[i] = V_(load)(src + i * VL);                \
-        FN(zip)(count, v);                                \
+        FN(zip)(lanes, v);                                \
         _Pragma("GCC unroll 4")                           \
-        for (int i = 0; i < count; i++)                   \
-            S_STORE(out + i * VL, v[i]);                  \
+        for (int i = 0; i < lanes; i++)                   \
+            FN(store_first)(out, v[i], i * VL, count);    \
     } while (0)
     if (n == 1)
         ZIPPED(1);
@@ -232,15 +277,19 @@ static void FN(interleave)(int n, const T *src, const int32_t *index, S *out)
         ZIPPED(4);
     else
         for (int i = 0; i < n; i++)
-            S_STORE(out + i * VL, V_(gather)(src, index + i * VL));
+            FN(store_first)(out, V_(gather)(src, index + i * VL), i * VL, count);
 #undef ZIPPED
 }
 
-/* Pixels from i on of column c, -0 (which adds nothing) where there are none; margins hold -0. */
-INLINE V FN(across_load)(const convt_overlap *o, int c, int64_t i)
+/* Pixels from i on of column c, -0 (which adds nothing) where there are none. */
+INLINE V FN(across_load)(const convt_overlap *o, int c, int64_t i, V lane)
 {
-    const T *from = (const T *)o->col + c * o->ld + (i - o->i0);
-    return i >= o->i0 - VL && i <= o->i1 ? V_(load)(from) : V_(set1)((T)-0.0);
+    if (i <= o->i0 - VL || i >= o->i1)
+        return V_(set1)((T)-0.0);
+    const V v = V_(load)((const T *)o->col + c * o->ld + (i - o->i0));
+    if (i >= o->i0 && i + VL <= o->i1)
+        return v;
+    return V_(select)((lane >= V_(set1)((T)(o->i0 - i))) & (lane < V_(set1)((T)(o->i1 - i))), v, V_(set1)((T)-0.0));
 }
 
 static void FN(overlap_across)(const convt_overlap *o)
@@ -264,31 +313,32 @@ static void FN(overlap_across)(const convt_overlap *o)
                 l = 0, j++;
         }
     const int terms = o->i0 < o->i1 ? o->terms : 0;
-    if (terms)
-        for (int c = 0; c < o->cols; c++) {
-            T *col = (T *)o->col + c * o->ld;
-            V_(store)(col - VL, V_(set1)((T)-0.0));
-            V_(store)(col + (o->i1 - o->i0), V_(set1)((T)-0.0));
-        }
+    const int within = terms == 1 && o->j0 >= o->i0 && o->j1 <= o->i1; /* each j is a pixel */
+    T number[VL];
+    for (int i = 0; i < VL; i++)
+        number[i] = i;
+    const V lane = V_(load)(number);
     for (int64_t j = o->j0; j < o->j1; j += VL) {
         S *out = (S *)o->out + (j - o->j0) * o->out_j;
         const int n = o->j1 - j < VL ? (int)(o->j1 - j) : VL;
         for (int l = o->lane_lo; l < o->lane_hi; l++) {
             V sum = V_(set1)(((const T *)o->init)[l]);
-            for (int u = 0, c = l; u < terms && c < o->cols; u++, c += o->lanes)
-                sum += FN(across_load)(o, c, j - u);
+            if (within && l < o->cols)
+                sum += V_(load)((const T *)o->col + l * o->ld + (j - o->i0));
+            else
+                for (int u = 0, c = l; u < terms && c < o->cols; u++, c += o->lanes)
+                    sum += FN(across_load)(o, c, j - u, lane);
             const int slot = sets > 1 ? l % channels * phases + l / channels : l;
             V_(store)(sums + slot * VL, V_(act)(sum, o->act));
         }
-        if (sets && n == VL) {
+        if (sets) {
             for (int i = 0; i < sets; i++)
-                FN(interleave)(set, sums + i * set * VL, index, out + (sets > 1 ? i * o->out_c : 0));
+                FN(interleave)(set, sums + i * set * VL, index, out + (sets > 1 ? i * o->out_c : 0), n * set);
             continue;
         }
         for (int l = o->lane_lo; l < o->lane_hi; l++) {
-            const int slot = sets > 1 ? l % channels * phases + l / channels : l;
             S some[VL];
-            S_STORE(some, V_(load)(sums + slot * VL));
+            S_STORE(some, V_(load)(sums + l * VL));
             for (int i = 0; i < n; i++)
                 out[i * o->out_j + l / channels * o->out_x + l % channels * o->out_c] = some[i];
         }

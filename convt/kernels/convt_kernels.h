@@ -173,7 +173,7 @@ typedef struct {
     int (*finite)(const void *p, size_t bytes); /* no NaN, no Inf among S */
     void (*overlap)(const convt_overlap *o);
     /* `overlap` with col the other way round: pixel i of column c at col + c * ld + (i - i0); at most CONVT_ACROSS lanes.
-     * It may write the vector before pixel i0 of a column and the one from i1 on. */
+     * It may read the vector before pixel i0 of a column and the one from i1 on. */
     void (*overlap_across)(const convt_overlap *o);
     /* rows[m][c * cs] = act(src[m * ld + c]) rounded to S, m < mr, c < cols; a NULL row is passed over. */
     void (*store)(void *const *rows, ptrdiff_t cs, const void *src, ptrdiff_t ld, int mr, int cols, const convt_act *act);

@@ -77,6 +77,26 @@ static inline vd vd_zip_high(vd a, vd b)
 {
     return _mm512_permutex2var_pd(a, _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15), b);
 }
+/* The same within each 16 bytes. */
+static inline vf vf_zip_low_parts(vf a, vf b) { return _mm512_unpacklo_ps(a, b); }
+static inline vf vf_zip_high_parts(vf a, vf b) { return _mm512_unpackhi_ps(a, b); }
+static inline vd vd_zip_low_parts(vd a, vd b) { return _mm512_unpacklo_pd(a, b); }
+static inline vd vd_zip_high_parts(vd a, vd b) { return _mm512_unpackhi_pd(a, b); }
+/* Each 16 bytes from p + at[i]. Repeating a load under a mask takes no shuffle. */
+static inline vf vf_load_parts(const float *p, const ptrdiff_t *at)
+{
+    vf v = _mm512_castps128_ps512(_mm_loadu_ps(p + at[0]));
+    v = _mm512_mask_broadcast_f32x4(v, 0x00f0, _mm_loadu_ps(p + at[1]));
+    v = _mm512_mask_broadcast_f32x4(v, 0x0f00, _mm_loadu_ps(p + at[2]));
+    return _mm512_mask_broadcast_f32x4(v, 0xf000, _mm_loadu_ps(p + at[3]));
+}
+static inline vd vd_load_parts(const double *p, const ptrdiff_t *at)
+{
+    vd v = _mm512_castpd128_pd512(_mm_loadu_pd(p + at[0]));
+    v = _mm512_mask_broadcast_f64x2(v, 0x0c, _mm_loadu_pd(p + at[1]));
+    v = _mm512_mask_broadcast_f64x2(v, 0x30, _mm_loadu_pd(p + at[2]));
+    return _mm512_mask_broadcast_f64x2(v, 0xc0, _mm_loadu_pd(p + at[3]));
+}
 static inline void vf_stream(float *p, vf v) { _mm512_stream_ps(p, v); }
 static inline void vd_stream(double *p, vd v) { _mm512_stream_pd(p, v); }
 static inline void v_fence(void) { _mm_sfence(); }

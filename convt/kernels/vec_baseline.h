@@ -2,6 +2,7 @@
  * Without an FMA instruction promised, multiply-add is two roundings here. */
 #ifndef CONVT_VEC_H
 #define CONVT_VEC_H
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -35,6 +36,13 @@ static inline vf vf_zip_low(vf a, vf b) { return (vf){a[0], b[0], a[1], b[1]}; }
 static inline vf vf_zip_high(vf a, vf b) { return (vf){a[2], b[2], a[3], b[3]}; }
 static inline vd vd_zip_low(vd a, vd b) { return (vd){a[0], b[0]}; }
 static inline vd vd_zip_high(vd a, vd b) { return (vd){a[1], b[1]}; }
+/* The same within each 16 bytes, which is all of them here; and each 16 bytes from p + at[i]. */
+#define vf_zip_low_parts vf_zip_low
+#define vf_zip_high_parts vf_zip_high
+#define vd_zip_low_parts vd_zip_low
+#define vd_zip_high_parts vd_zip_high
+static inline vf vf_load_parts(const float *p, const ptrdiff_t *at) { return vf_load(p + at[0]); }
+static inline vd vd_load_parts(const double *p, const ptrdiff_t *at) { return vd_load(p + at[0]); }
 static inline void vf_stream(float *p, vf v) { vf_store(p, v); } /* no portable way round the caches */
 static inline void vd_stream(double *p, vd v) { vd_store(p, v); }
 static inline void v_fence(void) {}
