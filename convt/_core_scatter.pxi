@@ -375,10 +375,8 @@ cdef class ScatterPlan(Plan):
                     cols = k.nr
                     if m - p < k.nr:
                         cols = (m - p + k.vl - 1) // k.vl * k.vl
-                    if m - p < cols:  # what lanes without a pixel happen to hold may be numbers that are slow to multiply
-                        memset(to + (p * chunk[1] + (depth - chunk[0]) * cols) * k.e_size, 0, (last - first) * cols * k.e_size)
-                    k.pack_b(to + p * chunk[1] * k.e_size, <int>(depth - chunk[0]), 0, src + (at + p * in_x) * k.s_size,
-                             self.in_c, in_x, <int>(min(self.ci, last) - first), <int>min(m - p, cols), <int>cols)
+                    k.widen(to + (p * chunk[1] + (depth - chunk[0]) * cols) * k.e_size, cols, src + (at + p * in_x) * k.s_size,
+                            self.in_c, in_x, <int>(min(self.ci, last) - first), <int>min(m - p, cols), <int>cols)
                     p += k.nr
             elif not k.pack(to + (depth - chunk[0]) * k.e_size, self.lda, src + at * k.s_size, in_x, self.in_c, <int>m,
                             <int>(min(self.ci, last) - first), <int>(last - first)):

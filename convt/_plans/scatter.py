@@ -25,8 +25,11 @@ _SUMS = 1 << 18  # bytes of their products
 _KEPT = 1 << 20  # of input rows that are kept packed
 _ROWS_SHARE = 16  # output rows of a task
 _LEAST_DEPTH = 32  # in-channels that a chunk should have
+# Cycles across: of a channel of a vector of pixels, a panel packed, those of a tile, a vector of outputs put in order by
+# shuffles or by indices, the ends of a column that is shifted, a row of a phase.
+_ACROSS = 4.5, 10, 1.3, 6, 15, 44, 160
 _MEMORY = (  # cycles of a byte read, of one written; of those beyond the last-level cache
-    (0.06, 0.0, 0.13, 0.24),  # across
+    (0.03, 0.0, 0.06, 0.24),  # across
     (0.01, 0.04, 0.05, 0.33),  # vectors over columns
     (0.045, 0.01, 0.18, 0.13),  # matrices
 )
@@ -144,14 +147,18 @@ def _dense(problem, in_strides):
     return pixel != 0
 
 
+def _joined_tasks(problem, threads):
+    """How many tasks joined rows are."""
+    pixels = problem.batch * math.prod(problem.in_sizes)
+    most = max(pixels // _PIXELS, min(4 * threads, pixels // _FEW_PIXELS))
+    return max(1, -(-most // threads)) * threads
+
+
 def _joined_order(specs, problem, threads):
     """`_order` of all images, and where the tasks start: as many for each thread, class by class each, of the same inputs;
     and how many pixels they have at most."""
     sizes, width = problem.in_sizes[:-1], problem.in_sizes[-1]
-    rows = problem.batch * math.prod(sizes)
-    pixels = rows * width
-    count = -(-max(pixels // _PIXELS, min(4 * threads, pixels // _FEW_PIXELS)) // threads) * threads
-    count = max(threads, count)
+    rows, count = problem.batch * math.prod(sizes), _joined_tasks(problem, threads)
     table, tasks = [], []
     for n, spec in enumerate(specs):
         shape = problem.batch, *spec["count"]
@@ -221,19 +228,23 @@ def _overlap_cost(problem, js, info):
     return js * (-(-lanes // vl) * (4 * terms + 3) + (2 * lanes if problem.groups > 1 else 0))
 
 
-def _across_cost(problem, pixels, js, columns, taps, chunks, packs, phases, info):
+def _across_cost(problem, pixels, js, columns, taps, chunks, packs, phases, joined, info):
     """Cycles of a row across: pixels transposed by vectors of channels, the GEMM, sums put in the outputs' order."""
-    vl, lanes = info["vl"], problem.strides[-1] * problem.co
-    full, rest = divmod(pixels, vl)
-    each, tap = 14 if lanes in (1, 2, 4) else 16, 130
+    vl, nr, lanes = info["vl"], info["nr"], problem.strides[-1] * problem.co
+    transpose, pack, tile, zip, gather, edge, row = _ACROSS
+    each = zip if lanes in (1, 2, 4) else gather
     if problem.groups > 1:  # whose products stay near
-        each, tap = 0.6 * (_more(problem) + 1) + (2.2 if lanes in (1, 2, 4) else 6.7), 45
-    packing = packs * problem.ci * (4 * full + (15 + 1.3 * rest if rest else 0)) + tap * taps
-    multiply = 1.24 * chunks * common.tile_cost(columns, pixels, taps * problem.ci / max(chunks, 1), info)
-    overlap = phases * lanes * -(-js // vl) * each + (11 if problem.groups > 1 else 28) * columns
+        each, edge = 0.6 * (_more(problem) + 1) + (2.2 if lanes in (1, 2, 4) else 6.7), edge / 3
+    rows = 1
+    if joined:
+        rows = max(1, -(-problem.batch * math.prod(problem.in_sizes[:-1]) // _joined_tasks(problem, 2)))
+    vectors, panels = -(-rows * pixels // vl) / rows, -(-rows * pixels // nr) / rows
+    depth = taps * problem.ci / max(chunks, 1)
+    multiply = chunks * common.tile_cost(columns, rows * pixels, depth, info) / rows
+    overlap = phases * lanes * -(-js // vl) * each + (edge * columns if _more(problem) else 0.0) + row * phases
     if problem.groups > 1 and not problem.planar:
         overlap += 1.8 * phases * js * lanes
-    return packing + multiply + overlap
+    return packs * (transpose * problem.ci * vectors + pack * panels) + tile * multiply + overlap
 
 
 def _ways(problem, info):
@@ -263,14 +274,17 @@ def _choice(problem, matrix, isa):
         if most < min(16, j1 - j0):
             continue
         _, blocks = _cut(problem, rows, most, 2, info)
-        taps, apart = _most_taps(classes), _apart(problem, classes, info)
+        joined = _joined(problem, classes, slab, blocks, info)
+        taps, apart = _most_taps(classes), _apart(problem, classes, info) and not joined
         images = problem.groups * problem.batch
         shared = _row_block(rows // max(images, 1), images * blocks, 2) if apart and taps > 1 else 0
         cost = 0.0
         for combo in combos:
             packs = _packs(combo, shared, len(combos))
-            cost += _row_cost(problem, combo, blocks, slab, apart, packs, info) * math.prod(c.count for c in combo)
-        cost = common.shared([(cost * images * blocks, rows * blocks)])
+            cost += _row_cost(problem, combo, blocks, slab, apart, joined, packs, info) * math.prod(c.count for c in combo)
+        cost *= images * blocks
+        if not joined:
+            cost = common.shared([(cost, rows * blocks)])
         cost += _memory_cost(problem, slab, info)
         cost += 0.0 if slab or problem.groups > 1 else common.planes_cost(problem)
         if cost < best[0]:
@@ -288,7 +302,7 @@ def _packs(combo, rows, classes):
     return min(taps, taps / last * (rows / classes + last - 1) / rows)
 
 
-def _row_cost(problem, combo, blocks, slab, apart, packs, info):
+def _row_cost(problem, combo, blocks, slab, apart, joined, packs, info):
     """Cycles of one of the stretches that a row of a class is cut into."""
     k, s, ci = problem.kernel[-1], problem.strides[-1], problem.ci
     j0, j1 = _span(problem)
@@ -298,7 +312,7 @@ def _row_cost(problem, combo, blocks, slab, apart, packs, info):
     pixels = -(-(problem.in_sizes[-1] + (blocks - 1) * (-(-k // s) - 1)) // blocks)
     if slab:
         chunks = taps if apart and packs < taps else 1
-        return _across_cost(problem, pixels, js, columns, taps, chunks, packs, phases, info) + 80 + 30 * phases
+        return _across_cost(problem, pixels, js, columns, taps, chunks, packs, phases, joined, info)
     chunks = taps if apart else 1
     weights = common.padded(columns, info) * taps * ci * info["e_size"]
     total = common.filter_bytes(problem, info, columns)

@@ -37,19 +37,33 @@ INLINE V FN(load_parts)(const S *from, const ptrdiff_t *at)
 #endif
 }
 
-/* `widen` where rows are adjacent, for up to VL columns, `full` for all: as many rows at a time as a part has elements, each
- * part transposed by itself. The last rows may be done twice; a column that is not there is the last one again. */
-INLINE void FN(widen_columns)(const int full, T *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, int rows, int cols)
+/* Numbers of lanes. */
+INLINE V FN(lanes)(void)
 {
+    T number[VL];
+    for (int i = 0; i < VL; i++)
+        number[i] = i;
+    return V_(load)(number);
+}
+
+/* `widen` where rows are adjacent, for up to VL columns, `full` for all: as many rows at a time as a part has elements, each
+ * part transposed by itself. The last rows may be done twice. */
+INLINE void FN(widen_columns)(const int full, T *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, int rows, int cols, int padded)
+{
+    const V lane = FN(lanes)();
     ptrdiff_t at[PART][VL / PART];
 #pragma GCC unroll 4
     for (int p = 0; p < PART; p++)
 #pragma GCC unroll 4
         for (int i = 0; i < VL / PART; i++)
-            at[p][i] = (full ? i * PART : i * PART + p < cols ? i * PART : cols - 1 - p) * cs;
+            at[p][i] = (full || i * PART + p < cols ? i * PART : cols - 1 - p) * cs; /* of none, the last one again */
     for (int r = 0; r < rows; r += PART) {
         V v[PART], u[PART];
         r = r + PART <= rows ? r : rows - PART;
+        if (full) /* the columns after these */
+#pragma GCC unroll 4
+            for (int p = 0; p < PART; p++)
+                __builtin_prefetch(from + 2 * VL * cs + (r + p) * VL);
 #pragma GCC unroll 4
         for (int p = 0; p < PART; p++)
             v[p] = FN(load_parts)(from + p * cs + r, at[p]);
@@ -68,6 +82,8 @@ INLINE void FN(widen_columns)(const int full, T *to, ptrdiff_t ld, const S *from
         for (int p = 0; p < PART; p++)
             if (full)
                 V_(store)(to + (r + p) * ld, v[p]);
+            else if (padded >= VL)
+                V_(store)(to + (r + p) * ld, V_(select)(lane < V_(set1)(cols), v[p], V_(set1)(0)));
             else
                 V_(storen)(to + (r + p) * ld, v[p], cols);
     }
@@ -79,9 +95,10 @@ static int FN(widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptr
     int whole = 0; /* columns done by vectors of rows */
     if (rs == 1 && cs != 1 && rows >= PART) {
         for (; whole + VL <= cols; whole += VL)
-            FN(widen_columns)(1, (T *)dst + whole, ld, (const S *)src + whole * cs, cs, rows, VL);
+            FN(widen_columns)(1, (T *)dst + whole, ld, (const S *)src + whole * cs, cs, rows, VL, VL);
         if (whole < cols)
-            FN(widen_columns)(0, (T *)dst + whole, ld, (const S *)src + whole * cs, cs, rows, cols - whole);
+            FN(widen_columns)(0, (T *)dst + whole, ld, (const S *)src + whole * cs, cs, rows, cols - whole,
+                              cols_padded - whole);
         whole = cols;
     }
     for (int r = 0; r < rows; r++) {
@@ -314,10 +331,7 @@ static void FN(overlap_across)(const convt_overlap *o)
         }
     const int terms = o->i0 < o->i1 ? o->terms : 0;
     const int within = terms == 1 && o->j0 >= o->i0 && o->j1 <= o->i1; /* each j is a pixel */
-    T number[VL];
-    for (int i = 0; i < VL; i++)
-        number[i] = i;
-    const V lane = V_(load)(number);
+    const V lane = FN(lanes)();
     for (int64_t j = o->j0; j < o->j1; j += VL) {
         S *out = (S *)o->out + (j - o->j0) * o->out_j;
         const int n = o->j1 - j < VL ? (int)(o->j1 - j) : VL;
