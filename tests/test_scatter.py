@@ -145,6 +145,65 @@ def test_nothing_but_the_result_is_read_or_written(memory, case, name):
         out.assert_only_elements_written()
 
 
+JOINED = {
+    "a kernel as long as its stride": Case(
+        batch=2, ci=24, in_sizes=(9, 44), kernel=(2, 2), strides=(2, 2), dilations=(1, 1), pads_begin=(0, 0), pads_end=(0, 0),
+        output_padding=(0, 0),
+    ),
+    "cut by the window": Case(
+        batch=3, ci=7, co=5, in_sizes=(11, 19), kernel=(2, 2), strides=(2, 2), dilations=(1, 1), pads_begin=(3, 1),
+        pads_end=(1, 5), output_padding=(0, 0),
+    ),
+    "gaps between outputs": Case(
+        batch=2, ci=3, co=2, in_sizes=(7, 40), kernel=(2, 1), strides=(3, 2), dilations=(1, 1), pads_begin=(0, 0),
+        pads_end=(0, 0), output_padding=(2, 1),
+    ),
+    "short rows": Case(
+        batch=5, ci=65, co=2, in_sizes=(4, 3), kernel=(3, 3), strides=(2, 2), dilations=(1, 1), pads_begin=(1, 1),
+        pads_end=(1, 1), output_padding=(1, 1),
+    ),
+    "pixels": Case(
+        batch=19, ci=40, co=4, in_sizes=(1, 1), kernel=(3, 2), strides=(2, 2), dilations=(1, 1), pads_begin=(1, 0),
+        pads_end=(0, 0), output_padding=(0, 0),
+    ),
+    "images of a row": Case(batch=70, ci=33, co=3, in_sizes=(6,), kernel=(4,), strides=(2,), pads_begin=(1,), pads_end=(1,)),
+    "volume": Case(
+        batch=2, ci=6, co=1, in_sizes=(3, 4, 5), kernel=(2, 3, 2), strides=(2, 2, 2), dilations=(1, 1, 1),
+        pads_begin=(1, 1, 0), pads_end=(0, 0, 1), output_padding=(0, 0, 0),
+    ),
+    "groups": Case(
+        batch=2, groups=2, ci=9, co=2, in_sizes=(6, 17), kernel=(2, 2), strides=(2, 2), dilations=(1, 1), pads_begin=(0, 0),
+        pads_end=(0, 0), output_padding=(0, 0),
+    ),
+}  # fmt: skip
+
+
+@each_isa
+@pytest.mark.parametrize("case", JOINED.values(), ids=JOINED)
+def test_rows_multiplied_as_one(case, isa):
+    """By images too, in any memory, for any number of threads; nothing else is read or written."""
+    with using_isa(isa):
+        for dtype, memory, activation in zip(DTYPES, ("contiguous", "cropped", "reversed", "strided"),
+                                             ("relu", None, "tanh", None), strict=True):  # fmt: skip
+            now = replace(case, dtype=dtype, activation=activation)
+            data, filter, bias = now.arrays()
+            for way in every_way(now, _core.kernel_info(dtype)):
+                take(way)
+                op = operator(now, filter, bias, algorithm="scatter")
+                if way[1]:  # fewer tasks than rows
+                    assert op.plan(now.data_shape).tasks < now.batch * now.groups * int(np.prod(now.out_shape[1:-2]))
+                for where in {"contiguous", memory}:
+                    view, results = laid(where, data), set()
+                    for threads in (1, 3):
+                        with convt.num_threads(threads):
+                            out = Out(where, np.zeros(now.out_shape, now.numpy_dtype))
+                            operator(now, filter, bias, algorithm="scatter")(view, out=out.view)
+                        now.check(np.array(out.view), np.array(view), filter, bias)
+                        out.assert_only_elements_written()
+                        results.add(np.array(out.view).tobytes())
+                    assert len(results) == 1, way
+
+
 @each_name
 @each_problem
 def test_of_nothing(case, name):

@@ -25,9 +25,9 @@ _SUMS = 1 << 18  # bytes of their products
 _KEPT = 1 << 20  # of input rows that are kept packed
 _ROWS_SHARE = 16  # output rows of a task
 _LEAST_DEPTH = 32  # in-channels that a chunk should have
-# Cycles across: of a channel of a vector of pixels, a panel packed, those of a tile, a vector of outputs put in order by
-# shuffles or by indices, the ends of a column that is shifted, a row of a phase.
-_ACROSS = 4.5, 10, 1.3, 6, 15, 44, 160
+# Cycles across: of a channel of a vector of pixels, a stretch that is begun, those of a tile, a vector of outputs put in order
+# by shuffles or by indices, the ends of a column that is shifted, a row of a phase.
+_ACROSS = 4.7, 500, 1.35, 3, 15, 40, 130
 _MEMORY = (  # cycles of a byte read, of one written; of those beyond the last-level cache
     (0.03, 0.0, 0.06, 0.24),  # across
     (0.01, 0.04, 0.05, 0.33),  # vectors over columns
@@ -230,21 +230,21 @@ def _overlap_cost(problem, js, info):
 
 def _across_cost(problem, pixels, js, columns, taps, chunks, packs, phases, joined, info):
     """Cycles of a row across: pixels transposed by vectors of channels, the GEMM, sums put in the outputs' order."""
-    vl, nr, lanes = info["vl"], info["nr"], problem.strides[-1] * problem.co
-    transpose, pack, tile, zip, gather, edge, row = _ACROSS
+    vl, lanes = info["vl"], problem.strides[-1] * problem.co
+    transpose, start, tile, zip, gather, edge, row = _ACROSS
     each = zip if lanes in (1, 2, 4) else gather
     if problem.groups > 1:  # whose products stay near
         each, edge = 0.6 * (_more(problem) + 1) + (2.2 if lanes in (1, 2, 4) else 6.7), edge / 3
     rows = 1
     if joined:
         rows = max(1, -(-problem.batch * math.prod(problem.in_sizes[:-1]) // _joined_tasks(problem, 2)))
-    vectors, panels = -(-rows * pixels // vl) / rows, -(-rows * pixels // nr) / rows
+    vectors = -(-rows * pixels // vl) / rows
     depth = taps * problem.ci / max(chunks, 1)
     multiply = chunks * common.tile_cost(columns, rows * pixels, depth, info) / rows
     overlap = phases * lanes * -(-js // vl) * each + (edge * columns if _more(problem) else 0.0) + row * phases
     if problem.groups > 1 and not problem.planar:
         overlap += 1.8 * phases * js * lanes
-    return packs * (transpose * problem.ci * vectors + pack * panels) + tile * multiply + overlap
+    return packs * (transpose * problem.ci * vectors + start / rows) + tile * multiply + overlap
 
 
 def _ways(problem, info):
