@@ -59,6 +59,9 @@ cdef extern from "convt_kernels.h" nogil:
         int code
         double a
         double b
+    ctypedef struct convt_late:
+        void *sums
+        int left
     ctypedef struct convt_tile:
         int kc
         int nv
@@ -77,6 +80,7 @@ cdef extern from "convt_kernels.h" nogil:
         Py_ssize_t at2
         const char *ahead
         Py_ssize_t ahead_step
+        convt_late *late
     ctypedef struct convt_dw_phase:
         int taps
         int cut
@@ -136,6 +140,7 @@ cdef extern from "convt_kernels.h" nogil:
         int mr[3]
         int wide, nr, vl, kstep, grain, pace, lda, parts, s_size, e_size, t_size, direct_store, reach
         void (*tile)(int mr, const convt_tile *tile) noexcept nogil
+        void (*flush)(convt_late *late) noexcept nogil
         void (*stream)(void *dst, const void *src, size_t bytes) noexcept nogil
         void (*fence)() noexcept nogil
         void (*enter)() noexcept nogil
@@ -199,7 +204,8 @@ KC, ACROSS = CONVT_KC, CONVT_ACROSS
 STREAM_BYTES = 1 << 24  # outputs beyond this bypass the caches
 SMALL_CYCLES = 8_000  # expected ones, below which a second thread costs more than it gains
 BRIEF_FLOPS = 50_000_000  # below this a thread does its tasks in less time than it may have to wait for others' weights
-STAGE_BYTES = 3 << 24  # those of what waits for memory and gains from what the last-level cache holds: depthwise, matrix
+STAGE_BYTES = 3 << 24  # those of depthwise, which waits for memory and gains from what the last-level cache holds
+PASSED_BYTES = 11 << 22  # those of matrix, if data and result take more
 PARALLEL_PACK_BYTES = 1 << 18
 cdef enum:
     PACK_JOB_BYTES = 1 << 17  # of packed weights that a thread makes at a time
@@ -539,7 +545,10 @@ cdef class Plan:
         bytes_out = int(np.prod(problem.out_shape)) * item
         aligned = all(s % vector == 0 for s in out_strides[:self.nd + 1])
         self.large = bytes_out > STAGE_BYTES
-        self.streamed = vector if bytes_out > (STAGE_BYTES if self.algorithm == "matrix" else STREAM_BYTES) and aligned else 0
+        limit = STREAM_BYTES
+        if self.algorithm == "matrix":
+            limit = PASSED_BYTES - problem.batch * int(np.prod(problem.in_sizes)) * problem.groups * problem.ci * item
+        self.streamed = vector if bytes_out > limit and aligned else 0
 
     cdef _outer(self, axes):
         """Tables of the axes but the last: ``axes[ax][output]`` lists (tap, input index)."""

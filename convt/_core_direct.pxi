@@ -147,7 +147,7 @@ cdef class DirectPlan(Plan):
         n += _round64(self.max_sparse * sizeof(int64_t))  # how many
         n += _round64(self.max_block * self.nd * sizeof(int64_t))  # its coordinates
         n += _round64((self.max_block + 1) * sizeof(int64_t))  # the next one where some phase is outside the window
-        n += _round64(MOST_ROWS * self.k.nr * self.k.t_size)  # a tile on its way to the store
+        n += _round64(2 * MOST_ROWS * self.k.nr * self.k.t_size)  # a tile on its way to the store, and one late
         n += _round64(self.max_sums * self.max_block * self.k.nr * self.k.t_size)  # sums between depth chunks
         return n
 
@@ -176,7 +176,7 @@ cdef class DirectPlan(Plan):
         cdef int64_t *edge = <int64_t *>ws
         ws += _round64((self.max_block + 1) * sizeof(int64_t))
         cdef char *scratch = ws
-        ws += _round64(MOST_ROWS * k.nr * k.t_size)
+        ws += _round64(2 * MOST_ROWS * k.nr * k.t_size)
         cdef char *sums = ws
 
         cdef char *src = call.src + group * self.ci * self.in_c * k.s_size
@@ -187,8 +187,8 @@ cdef class DirectPlan(Plan):
         self.locate(c, m0, m, dst, to, coords, edge, straight)
 
         cdef int64_t stride_a = c.block * k.lda * k.e_size, stride_sums = self.max_block * k.nr
-        cdef int64_t start, end, chunk, n, p, near, p2, p3, strips, strip, s0, s1, s2, tiles, i, r0, r1, r, part, steps, asking
-        cdef int64_t following, both, width, height, outside
+        cdef int64_t start, end, chunk, n, p, near, p2, p3, strips, strip, lows, low, s0, s1, s2, l0, l1, tiles, i, r0, r1, r
+        cdef int64_t part, steps, asking, following, both, width, height, outside, top
         cdef const char *next_b
         cdef int64_t *ch
         cdef int64_t *panel
@@ -205,124 +205,134 @@ cdef class DirectPlan(Plan):
         for r in range(m if c.nchunks > 1 else 0):
             lines[r] = sums + r * k.nr * k.t_size
         cdef convt_tile t
+        cdef convt_late late
+        late.sums, late.left = scratch + MOST_ROWS * k.nr * k.t_size, 0
+        t.late = &late if self.streamed and k.flush != NULL else NULL
         # While this task multiplies, what comes next is fetched into the second-level cache: the next task's input, a
         # little with every tile, and weights, where they are too many to stay there.
         cdef bint far = c.pack.group_weights > FAR_BYTES
         cdef int64_t input_step
         cdef const char *next_input = self.next_input(task, call, &input_step)
-        # Few weights are multiplied with one tile's rows after the other, so that an output row is written in one go. Of many,
-        # each panel with all rows, so that it is read once; but where pixels are so far apart in the output that each of a
-        # panel's rows is in another page, a few panels at a time with a tile's rows.
-        near, strips = p1 - p0, (m + most - 1) // most
+        # Few weights are multiplied with one tile's rows after the other, packed just before, so that an output row is written
+        # in one go. Of many, each panel with all rows, so that it is read once; but where pixels are so far apart in the
+        # output that each of a panel's rows is in another page, a few panels at a time with a tile's rows.
+        near, strips, lows = p1 - p0, (m + most - 1) // most, 1
         if c.sparse:
             strips = 1
         elif near * k.nr * c.pack.depth * k.e_size > NEAR_BYTES:
-            if k.parts or c.stretch * k.s_size < APART_BYTES:
-                strips = 1
-            else:
-                near = max(1, NEAR_BYTES // (k.nr * c.pack.depth * k.e_size))
-        end = 0
-        while end < c.nchunks:
-            start, end = end, min(c.nchunks, end + c.span)
-            for chunk in range(start, end):
-                ch = c.chunks + 3 * chunk
-                i = chunk - start
-                if found[chunk] != NULL:
-                    continue
-                if c.sparse and 0 < chunk < c.nchunks - 1:
-                    heights[i] = self.pack_rows(c, ch[0], ch[1], m0, m, coords, src, a + i * stride_a, lines, reached + i * c.block,
-                                                 call.refused)
-                else:
-                    self.pack_rows(c, ch[0], ch[1], m0, m, coords, src, a + i * stride_a, NULL, NULL, call.refused)
-            p3 = p0
-            while p3 < p1:
-                p2, p3 = p3, min(p1, p3 + near)
-                s1 = 0
-                for strip in range(strips):
-                    s0, s1 = s1, self.cut(m, strip + 1, strips)
-                    n = p2
-                    while n < p3:
-                        # Few rows meet two panels at once, so that each sum has the time that a multiply-add takes.
-                        p, both = p0 + p1 - 1 - n if call.back else n, 1
-                        if m <= k.wide and n + 1 < p3 and c.panels[5 * (p + (not call.back))] == k.nr:
-                            p, both = p - call.back, 2
-                        n += both
-                        panel = c.panels + 5 * p
-                        if panel[3] == panel[5 * both - 1]:
-                            continue
-                        width = k.vl if panel[0] <= k.vl else k.nr
-                        t.nv = <int>(both * width // k.vl)
-                        t.cols = <int>(panel[0] if both == 1 else 2 * k.nr)
-                        height = k.mr[t.nv] if both == 1 else k.wide
-                        part = (p - p0 if c.span < c.nchunks else 0) * stride_sums
-                        for chunk in range(start, end):
-                            ch = c.chunks + 3 * chunk
-                            rows, t.lda = found[chunk], c.lda
-                            if rows == NULL:
-                                rows, t.lda = a + (chunk - start) * stride_a, k.lda
-                            t.kc = <int>ch[1]
-                            t.b = weights + (p * k.nr * c.pack.depth + ch[2] * width) * k.e_size
-                            t.b2 = <const char *>t.b + k.nr * c.pack.depth * k.e_size
-                            steps = t.kc // k.pace
-                            asking = (t.kc * width * k.e_size + 64 * steps - 1) // (64 * steps) if far and steps else 0
-                            # What is multiplied next: the panel's next chunk, or the next panel's first one.
-                            following, i = p, chunk + 1
-                            if i == end:
-                                following, i = p - both if call.back else p + both, start
-                            next_b = weights + (following * k.nr * c.pack.depth + c.chunks[3 * i + 2] * width) * k.e_size
-                            s2, sums_of = s1, lines
-                            if c.sparse and 0 < chunk < c.nchunks - 1:
-                                s2, sums_of = heights[chunk - start], reached + (chunk - start) * c.block
-                            tiles = (s2 - s0 + height - 1) // height
-                            r1 = s0
-                            for i in range(tiles):
-                                r0, r1 = r1, s0 + self.cut(s2 - s0, i + 1, tiles)
-                                t.a = rows + r0 * t.lda * k.e_size
-                                if i < asking:
-                                    t.ahead, t.ahead_step = next_b + i * 64 * steps, 64
-                                else:
-                                    t.ahead, t.ahead_step = next_input, input_step
-                                    next_input += input_step * steps
-                                t.init, t.init_ld = NULL, k.nr
-                                if chunk == 0:
-                                    t.init, t.init_ld = bias + p * k.nr * k.t_size, 0
-                                    t.init2 = <const char *>t.init + k.nr * k.t_size
-                                elif chunk == c.nchunks - 1:
-                                    t.init = sums + (part + r0 * k.nr) * k.t_size
-                                    t.init2 = <const char *>t.init + stride_sums * k.t_size
-                                t.act = &self.none
-                                t.stream = 0
-                                if chunk < c.nchunks - 1:
-                                    t.rows, t.at, t.at2 = sums_of + r0, part, part + stride_sums
-                                    k.tile(<int>(r1 - r0), &t)
-                                    continue
-                                inside = edge[r0] >= r1
-                                if fast and panel[1] and panel[5 * both - 4] and (inside or both == 1):
-                                    t.act = &self.act
-                                    t.rows, t.at, t.at2 = to + r0, panel[2], panel[5 * both - 3]
-                                    outside = 0
-                                    r = edge[r0]
-                                    while r < r1:  # rows that do not show all pieces are set aside
-                                        if not within(c.boxes + 2 * self.nd * p, coords + r * self.nd, self.nd):
-                                            aside[outside], away[outside] = to[r], r
-                                            to[r] = <char *>window[r - r0] - panel[2] * k.s_size
-                                            outside += 1
-                                        r = edge[r + 1]
-                                    t.stream = outside == 0 and self.streamed and both == 1 and not (
-                                        <size_t>(dst + panel[2] * k.s_size) & (self.streamed - 1))
-                                    k.tile(<int>(r1 - r0), &t)
-                                    while outside:
-                                        outside -= 1
-                                        r = away[outside]
-                                        to[r] = aside[outside]
-                                        self.store_pieces(c, panel, r, r + 1, to, coords, False, <char *>window[r - r0],
-                                                          &self.none)
-                                else:
-                                    t.rows, t.at, t.at2 = window, 0, most * k.nr
-                                    k.tile(<int>(r1 - r0), &t)
-                                    for r in range(both):
-                                        self.store_pieces(c, panel + 5 * r, r0, r1, to, coords, inside,
-                                                          scratch + r * most * k.nr * k.t_size, &self.act)
+            if not k.parts and c.stretch * k.s_size >= APART_BYTES:
+                near, lows = max(1, NEAR_BYTES // (k.nr * c.pack.depth * k.e_size)), strips
+            strips = 1
+        s1 = 0
+        for strip in range(strips):
+            s0, s1 = s1, self.cut(m, strip + 1, strips)
+            end = 0
+            while end < c.nchunks:
+                start, end = end, min(c.nchunks, end + c.span)
+                for chunk in range(start, end):
+                    ch = c.chunks + 3 * chunk
+                    i = chunk - start
+                    if found[chunk] != NULL:
+                        continue
+                    if c.sparse and 0 < chunk < c.nchunks - 1:
+                        heights[i] = self.pack_rows(c, ch[0], ch[1], m0, m, coords, src, a + i * stride_a, lines,
+                                                     reached + i * c.block, call.refused)
+                    else:
+                        self.pack_rows(c, ch[0], ch[1], m0 + s0, s1 - s0, coords + s0 * self.nd, src, a + i * stride_a,
+                                       NULL, NULL, call.refused)
+                p3 = p0
+                while p3 < p1:
+                    p2, p3 = p3, min(p1, p3 + near)
+                    l1 = s0
+                    for low in range(lows):
+                        l0, l1 = l1, s0 + self.cut(s1 - s0, low + 1, lows)
+                        n = p2
+                        while n < p3:
+                            # Few rows meet two panels at once, so that each sum has the time that a multiply-add takes.
+                            p, both = p0 + p1 - 1 - n if call.back else n, 1
+                            if m <= k.wide and n + 1 < p3 and c.panels[5 * (p + (not call.back))] == k.nr:
+                                p, both = p - call.back, 2
+                            n += both
+                            panel = c.panels + 5 * p
+                            if panel[3] == panel[5 * both - 1]:
+                                continue
+                            width = k.vl if panel[0] <= k.vl else k.nr
+                            t.nv = <int>(both * width // k.vl)
+                            t.cols = <int>(panel[0] if both == 1 else 2 * k.nr)
+                            height = k.mr[t.nv] if both == 1 else k.wide
+                            part = (p - p0 if c.span < c.nchunks else 0) * stride_sums
+                            for chunk in range(start, end):
+                                ch = c.chunks + 3 * chunk
+                                rows, t.lda, top = found[chunk], c.lda, 0
+                                if rows == NULL:
+                                    rows, t.lda, top = a + (chunk - start) * stride_a, k.lda, s0
+                                t.kc = <int>ch[1]
+                                t.b = weights + (p * k.nr * c.pack.depth + ch[2] * width) * k.e_size
+                                t.b2 = <const char *>t.b + k.nr * c.pack.depth * k.e_size
+                                steps = t.kc // k.pace
+                                asking = (t.kc * width * k.e_size + 64 * steps - 1) // (64 * steps) if far and steps else 0
+                                # What is multiplied next: the panel's next chunk, or the next panel's first one.
+                                following, i = p, chunk + 1
+                                if i == end:
+                                    following, i = p - both if call.back else p + both, start
+                                next_b = weights + (following * k.nr * c.pack.depth + c.chunks[3 * i + 2] * width) * k.e_size
+                                s2, sums_of = l1, lines
+                                if c.sparse and 0 < chunk < c.nchunks - 1:
+                                    s2, sums_of = heights[chunk - start], reached + (chunk - start) * c.block
+                                tiles = (s2 - l0 + height - 1) // height
+                                r1 = l0
+                                for i in range(tiles):
+                                    r0, r1 = r1, l0 + self.cut(s2 - l0, i + 1, tiles)
+                                    t.a = rows + (r0 - top) * t.lda * k.e_size
+                                    if i < asking:
+                                        t.ahead, t.ahead_step = next_b + i * 64 * steps, 64
+                                    else:
+                                        t.ahead, t.ahead_step = next_input, input_step
+                                        next_input += input_step * steps
+                                    t.init, t.init_ld = NULL, k.nr
+                                    if chunk == 0:
+                                        t.init, t.init_ld = bias + p * k.nr * k.t_size, 0
+                                        t.init2 = <const char *>t.init + k.nr * k.t_size
+                                    elif chunk == c.nchunks - 1:
+                                        t.init = sums + (part + r0 * k.nr) * k.t_size
+                                        t.init2 = <const char *>t.init + stride_sums * k.t_size
+                                    t.act = &self.none
+                                    t.stream = 0
+                                    if chunk < c.nchunks - 1:
+                                        t.rows, t.at, t.at2 = sums_of + r0, part, part + stride_sums
+                                        k.tile(<int>(r1 - r0), &t)
+                                        continue
+                                    inside = edge[r0] >= r1
+                                    if fast and panel[1] and panel[5 * both - 4] and (inside or both == 1):
+                                        t.act = &self.act
+                                        t.rows, t.at, t.at2 = to + r0, panel[2], panel[5 * both - 3]
+                                        outside = 0
+                                        r = edge[r0]
+                                        while r < r1:  # rows that do not show all pieces are set aside
+                                            if not within(c.boxes + 2 * self.nd * p, coords + r * self.nd, self.nd):
+                                                if outside == 0 and t.late != NULL:  # it goes where the rows are now
+                                                    k.flush(t.late)
+                                                aside[outside], away[outside] = to[r], r
+                                                to[r] = <char *>window[r - r0] - panel[2] * k.s_size
+                                                outside += 1
+                                            r = edge[r + 1]
+                                        t.stream = outside == 0 and self.streamed and both == 1 and not (
+                                            <size_t>(dst + panel[2] * k.s_size) & (self.streamed - 1))
+                                        k.tile(<int>(r1 - r0), &t)
+                                        while outside:
+                                            outside -= 1
+                                            r = away[outside]
+                                            to[r] = aside[outside]
+                                            self.store_pieces(c, panel, r, r + 1, to, coords, False, <char *>window[r - r0],
+                                                              &self.none)
+                                    else:
+                                        t.rows, t.at, t.at2 = window, 0, most * k.nr
+                                        k.tile(<int>(r1 - r0), &t)
+                                        for r in range(both):
+                                            self.store_pieces(c, panel + 5 * r, r0, r1, to, coords, inside,
+                                                              scratch + r * most * k.nr * k.t_size, &self.act)
+        if t.late != NULL:
+            k.flush(t.late)
         if self.streamed:
             k.fence()
 

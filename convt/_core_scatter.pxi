@@ -232,7 +232,7 @@ cdef class ScatterPlan(Plan):
         t.rows = rows
         t.at = 0
         t.act = &self.none
-        t.stream = 0
+        t.stream, t.late = 0, NULL
         t.ahead, t.ahead_step = next, 0
         if ahead:  # each tile asks for some of what the next row reads
             tiles = c.npanels * ((m + k.mr[k.nr // k.vl] - 1) // k.mr[k.nr // k.vl])

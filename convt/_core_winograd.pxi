@@ -169,7 +169,7 @@ cdef class WinogradPlan(DirectPlan):
         t.rows = rows
         t.lda, t.at = c.lda, 0
         t.act = &self.none
-        t.stream = 0
+        t.stream, t.late = 0, NULL
         t.ahead_step = 64
         while end < c.nchunks:
             start, end = end, min(c.nchunks, end + c.span)

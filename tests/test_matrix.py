@@ -28,7 +28,7 @@ from cases import (
 )
 
 import convt
-from convt import _onednn
+from convt import _core, _onednn
 
 MATRIX_DTYPES = [dtype for dtype in DTYPES if dtype != "float64"]
 each_dtype = pytest.mark.parametrize("dtype", MATRIX_DTYPES)
@@ -470,3 +470,23 @@ def test_the_process_asks_for_the_unit_once_and_works_without_it(isa):
     for level in (isa, "avx512"):
         assert child(script, CONVT_ISA=level)[:2] == (0, level + "\n")
     assert os.environ.get("CONVT_ISA") in (None, isa)
+
+
+@pytest.mark.parametrize("activation", ["none", "relu"])
+@pytest.mark.parametrize(("batch", "ci", "co"), [(3, 64, 48), (1, 288, 64)], ids=["one chunk", "two chunks"])
+def test_results_too_large_for_the_caches_are_sent_off_late(batch, ci, co, activation):
+    """Each tile sends off the sums of the one before it: none is lost, nor those of the last one."""
+    rng = np.random.default_rng(0)
+    pixels = _core.PASSED_BYTES // (4 * (ci + co) * batch) + 37
+    x = rng.standard_normal((batch, pixels, ci), dtype=np.float32)
+    filter = rng.standard_normal((1, ci, co), dtype=np.float32)
+    bias = rng.standard_normal(co, dtype=np.float32)
+    keywords = {"activation": activation, "backend": "native"}
+    matrix, direct = (convt.ConvTranspose(filter, bias, algorithm=name, **keywords) for name in ("matrix", "direct"))
+    found = []
+    for threads in (1, 2):
+        with convt.num_threads(threads):
+            found.append(matrix(x))
+    expected = direct(x)
+    np.testing.assert_allclose(found[0], expected, rtol=0, atol=2e-6 * abs(expected).max())
+    assert found[0].tobytes() == found[1].tobytes()

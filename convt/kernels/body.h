@@ -207,7 +207,7 @@ static double peak(int dtype, double seconds)
     {                                                                                                               \
         .mr = {0, 2 * MATRIX, 2 * MATRIX}, .nr = TILE_NV * VF, .vl = VF, .kstep = MATRIX_DEPTH, .grain = MATRIX, .pace = 2,  \
         .lda = CONVT_KC + MATRIX_DEPTH, .parts = n, .s_size = s_bytes, .e_size = 2 * n, .t_size = 4, .direct_store = direct,  \
-        .reach = 1, .finite = finite_##mem, .tile = mem##_matrix_tile, .stream = stream_f32, .fence = v_fence,       \
+        .reach = 1, .finite = finite_##mem, .tile = mem##_matrix_tile, .flush = mem##_matrix_flush, .stream = stream_f32, .fence = v_fence,       \
         .enter = matrix_enter, .leave = matrix_leave, .pack = mem##_matrix_pack, .widen = mem##_widen,               \
         .pack_b = mem##_matrix_pack_b, .store = mem##_store, .overlap = mem##_overlap, __VA_ARGS__                     \
     }

@@ -17,6 +17,7 @@
 #define LOW_A -64
 #define LOW_B -39
 #define HIGH 48
+#define AHEAD 32768 /* bytes */
 
 /* The parts of two vectors of elements, in pairs, `apart` bytes from each other. */
 INLINE void FN(split)(char *to, ptrdiff_t apart, vf a, vf b, v_range *range)
@@ -39,12 +40,17 @@ static int FN(matrix_pack)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t r
     float turned[MATRIX * MATRIX_DEPTH];
     v_range range = v_range_none();
     if (cs == 1) {
+        /* Rows that are packed later are asked for here too: tiles of few columns ask for less than they use. */
+        const ptrdiff_t row = (rs < 0 ? -rs : rs) * (ptrdiff_t)sizeof(S), ahead = row ? AHEAD / row * rs : 0;
         for (int r = 0; r < rows; r++) {
             char *to = (char *)dst + r * ld * E_SIZE;
             const S *from = (const S *)src + r * rs;
             int k = 0;
-            for (; k + MATRIX_DEPTH <= cols; k += MATRIX_DEPTH)
+            for (; k + MATRIX_DEPTH <= cols; k += MATRIX_DEPTH) {
+                for (int i = 0; i < MATRIX_DEPTH; i += 64 / sizeof(S))
+                    __builtin_prefetch(from + ahead + k + i, 0, 2);
                 FN(split)(to + k * E_SIZE, 64, S_LOAD(from + k), S_LOAD(from + k + VF), &range);
+            }
             for (; k < cols_padded; k += MATRIX_DEPTH) {
                 const int n = cols - k;
                 const vf a = n <= 0 ? vf_set1(0) : n < VF ? S_LOADN(from + k, n) : S_LOAD(from + k);
@@ -210,6 +216,22 @@ INLINE const char *FN(matrix_ask)(const char *ahead, ptrdiff_t step, const int l
     return ahead;
 }
 
+/* Sends some rows of sums on their way, those that the tile before left. */
+INLINE void FN(matrix_send)(convt_late *late, int rows)
+{
+    if (!late)
+        return;
+    for (; rows > 0 && late->left > 0; rows--, late->left--, late->rows++, late->from = (float *)late->from + late->cols) {
+        float *to = (float *)*late->rows + late->at;
+        for (int c = 0; c < late->cols; c += VF) {
+            vf x = vf_load((const float *)late->from + c);
+            if (late->act->code != CONVT_NONE)
+                x = vf_act_simple(x, late->act);
+            vf_stream(to + c, x);
+        }
+    }
+}
+
 INLINE void FN(matrix_begin)(const int high, const int nv, const float *row)
 {
     MATRIX_LOAD(0, row, 0);
@@ -272,6 +294,8 @@ INLINE void FN(matrix_mn)(const int high, const int nv, int mr, const convt_tile
 
     const ptrdiff_t ld = t->lda * E_SIZE, part = nv * 1024;
     const char *a = t->a, *b = t->b, *ahead = t->ahead;
+    convt_late *const late = t->late;
+    const int share = late && t->kc ? (late->left * MATRIX_DEPTH / 2 + t->kc - 1) / t->kc : 0;
     for (int k = 0; k < t->kc; k += MATRIX_DEPTH, a += 64 * PARTS, b += part * PARTS) {
         FN(matrix_a)(high, a, ld);
 #if PARTS == 3
@@ -281,17 +305,21 @@ INLINE void FN(matrix_mn)(const int high, const int nv, int mr, const convt_tile
         FN(matrix_b)(nv, b + part);
         FN(matrix_multiply)(high, nv);
         ahead = FN(matrix_ask)(ahead, t->ahead_step, 8);
+        FN(matrix_send)(late, share);
         FN(matrix_a)(high, a + 64, ld);
         FN(matrix_multiply)(high, nv);
         FN(matrix_b)(nv, b);
         FN(matrix_multiply)(high, nv);
         ahead = FN(matrix_ask)(ahead, t->ahead_step, 8);
+        FN(matrix_send)(late, share);
         FN(matrix_a)(high, a + 128, ld);
         FN(matrix_multiply)(high, nv);
         FN(matrix_a)(high, a, ld);
 #else
         ahead = FN(matrix_ask)(ahead, t->ahead_step, 8);
+        FN(matrix_send)(late, share);
         ahead = FN(matrix_ask)(ahead, t->ahead_step, 8);
+        FN(matrix_send)(late, share);
 #if PARTS == 2
         FN(matrix_b)(nv, b);
         FN(matrix_multiply)(high, nv);
@@ -309,6 +337,21 @@ INLINE void FN(matrix_mn)(const int high, const int nv, int mr, const convt_tile
     if (biased && apart && !t->stream && t->act->code == CONVT_NONE) {
         FN(matrix_end)(high, nv, rows[0] + t->at, apart);
         return;
+    }
+    if (late) {
+        FN(matrix_send)(late, late->left);
+        if (t->stream && t->cols == nv * VF) {
+            float *to = late->sums;
+            FN(matrix_end)(high, nv, to, nv * VF * sizeof(float));
+            for (int m = 0; m < (biased ? 0 : mr); m++)
+#pragma GCC unroll 2
+                for (int v = 0; v < nv; v++) {
+                    const vf x = vf_load(to + (m * nv + v) * VF);
+                    vf_store(to + (m * nv + v) * VF, x + vf_load((init ? init + m * t->init_ld : rows[m] + t->at) + v * VF));
+                }
+            *late = (convt_late){to, to, t->rows, t->at, nv * VF, mr, t->act};
+            return;
+        }
     }
     FN(matrix_end)(high, nv, sums, nv * VF * sizeof(float));
 
@@ -332,6 +375,11 @@ INLINE void FN(matrix_mn)(const int high, const int nv, int mr, const convt_tile
     }
 }
 
+static void FN(matrix_flush)(convt_late *late)
+{
+    FN(matrix_send)(late, late->left);
+}
+
 static void FN(matrix_tile)(int mr, const convt_tile *t)
 {
     CONVT_ASSERT(t->nv >= 1 && t->nv <= TILE_NV && mr >= 1 && mr <= 2 * MATRIX);
@@ -346,3 +394,4 @@ static void FN(matrix_tile)(int mr, const convt_tile *t)
 #undef LOW_A
 #undef LOW_B
 #undef HIGH
+#undef AHEAD

@@ -34,6 +34,17 @@ typedef struct {
     double a, b;
 } convt_act;
 
+/* Sums that bypass the caches on their way out: a matrix unit's tile leaves them in `sums`, of a tile's size and aligned, and
+ * the next one sends them off, row by row, while it multiplies. */
+typedef struct {
+    void *sums;            /* T */
+    void *from;            /* T, the next row of `cols` */
+    void *const *rows;     /* where it goes, at `at` */
+    ptrdiff_t at;
+    int cols, left;        /* whole vectors; rows */
+    const convt_act *act;
+} convt_late;
+
 /* One register tile: rows[m][at..at + cols) = act(A B + init), m < mr; without init, A B is added to what is there. */
 typedef struct {
     int kc;                /* depth, <= CONVT_KC */
@@ -51,6 +62,7 @@ typedef struct {
     ptrdiff_t at2;
     const char *ahead;     /* what is read after this tile: every `pace` of depth a line of it is asked for, */
     ptrdiff_t ahead_step;  /* and `ahead` moves on by this many bytes */
+    convt_late *late;      /* what the tile before left to this one; NULL but for a matrix unit */
 } convt_tile;
 
 /* A phase of a depthwise run: how many of the run's taps are its own, in order; how many of these, the last ones, only the
@@ -152,6 +164,7 @@ typedef struct {
     int reach;             /* how many adjacent elements `depthwise` picks the lanes of a vector from */
 
     void (*tile)(int mr, const convt_tile *tile);
+    void (*flush)(convt_late *late); /* sends off what the last tile left; NULL but for a matrix unit */
     void (*stream)(void *dst, const void *src, size_t bytes); /* a copy of T past the caches */
     void (*fence)(void);   /* makes streamed stores visible to other threads */
     void (*enter)(void);   /* before a thread's first tile of a call, and after its last; or NULL */
