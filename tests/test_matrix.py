@@ -472,8 +472,7 @@ def test_the_process_asks_for_the_unit_once_and_works_without_it(isa):
     assert os.environ.get("CONVT_ISA") in (None, isa)
 
 
-@pytest.mark.parametrize("activation", ["none", "relu"])
-@pytest.mark.parametrize(("batch", "ci", "co"), [(3, 64, 48), (1, 288, 64)], ids=["one chunk", "two chunks"])
+@pytest.mark.parametrize(("batch", "ci", "co", "activation"), [(3, 64, 48, "relu"), (1, 288, 64, "none")])
 def test_results_too_large_for_the_caches_are_sent_off_late(batch, ci, co, activation):
     """Each tile sends off the sums of the one before it: none is lost, nor those of the last one."""
     rng = np.random.default_rng(0)
