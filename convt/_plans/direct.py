@@ -234,10 +234,14 @@ def class_cost(problem, combo, info):
 
 def memory_cost(problem, info):
     """Cycles that data from beyond L2 takes; tiles have asked for the outputs that are not streamed. Matrices multiply so fast
-    that they wait for what goes to memory."""
+    that they wait for what goes to memory, and for what even the last-level cache does not hold."""
     write = 0.055 if info["parts"] else 0.0 if common.streams(problem) else 0.05
     read = 0.02 if info["parts"] else 0.03
-    return common.memory_cost(problem, (read, 35), (write, 8)) + common.planes_cost(problem) / min(problem.groups, 2)
+    cost = common.memory_cost(problem, (read, 35), (write, 8)) + common.planes_cost(problem) / min(problem.groups, 2)
+    if info["parts"]:
+        data = problem.batch * math.prod(problem.in_sizes) * problem.groups * problem.ci * ITEMSIZE[problem.dtype]
+        cost += 0.12 * common.far(data, common.LAST_BYTES) * data
+    return cost
 
 
 _SHARES = (4, 5, 6, 8, 10, 12)  # tasks of a thread, at least: few are cheaper, many even out
