@@ -81,3 +81,12 @@ def test_a_task_of_fewer_rows_than_a_tile_is_no_whole_tile():
         op, shape = operator(((1, 1, pixels, 1024), (4, 4), 16, 1, 4))
         costs.append(_plan._candidates(op._attributes.problem(shape), "auto")["matrix"])
     assert costs[0] < 0.7 * costs[1]
+
+
+def test_what_the_last_level_cache_does_not_hold_is_dear_to_the_matrix_unit():
+    if not matrix_unit():
+        pytest.skip("no matrix unit")
+    op = convt.ConvTranspose(np.ones((1, 96, 64), np.float32), backend="native")
+    costs = [_plan._candidates(op._attributes.problem((1, pixels, 96)), "auto") for pixels in (50_000, 200_000)]
+    near, far = (cost["matrix"] / cost["direct"] for cost in costs)
+    assert near < 0.9 < far
