@@ -92,6 +92,7 @@ cdef extern from "convt_kernels.h" nogil:
         int phases
         const int64_t *at
         const int32_t *index
+        int room
         const convt_dw_phase *phase
         const void **in_ "in"
         Py_ssize_t in_ld
@@ -104,6 +105,7 @@ cdef extern from "convt_kernels.h" nogil:
         Py_ssize_t out_ld
         Py_ssize_t ahead
         const convt_act *act
+        int stream
     ctypedef struct convt_overlap:
         void *col
         Py_ssize_t ld
@@ -204,7 +206,7 @@ KC, ACROSS = CONVT_KC, CONVT_ACROSS
 STREAM_BYTES = 1 << 24  # outputs beyond this bypass the caches
 SMALL_CYCLES = 8_000  # expected ones, below which a second thread costs more than it gains
 BRIEF_FLOPS = 50_000_000  # below this a thread does its tasks in less time than it may have to wait for others' weights
-STAGE_BYTES = 3 << 24  # those of depthwise, which waits for memory and gains from what the last-level cache holds
+PAST_BYTES = 5 << 24  # those of depthwise, which does nothing but wait for memory
 PASSED_BYTES = 11 << 22  # those of matrix, if data and result take more
 PARALLEL_PACK_BYTES = 1 << 18
 cdef enum:
@@ -508,7 +510,6 @@ cdef class Plan:
     cdef int64_t out_rows, row_taps  # output rows of the batch; the most taps of one
     cdef int64_t in_n, in_c, out_n, out_c
     cdef size_t streamed  # alignment that every output row must have to bypass the caches; 0 where it should not
-    cdef bint large  # the output outgrows every cache
     cdef bint even  # tasks take the same time: each thread then has the same ones at every call, and their lines in its cache
     cdef bint small  # too little work for a second thread
     cdef bint brief  # so little that weights are best found in the cache of the core that had them at the call before
@@ -544,8 +545,7 @@ cdef class Plan:
         cdef size_t vector = self.k.vl * self.k.t_size
         bytes_out = int(np.prod(problem.out_shape)) * item
         aligned = all(s % vector == 0 for s in out_strides[:self.nd + 1])
-        self.large = bytes_out > STAGE_BYTES
-        limit = STREAM_BYTES
+        limit = PAST_BYTES if self.algorithm == "depthwise" else STREAM_BYTES
         if self.algorithm == "matrix":
             limit = PASSED_BYTES - problem.batch * int(np.prod(problem.in_sizes)) * problem.groups * problem.ci * item
         self.streamed = vector if bytes_out > limit and aligned else 0

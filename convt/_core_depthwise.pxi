@@ -34,14 +34,15 @@ cdef class DepthwisePlan(Plan):
     cdef int64_t blocks, block, j0, lane_block, lane_blocks
     cdef int64_t lanes, width, lane_step, whole  # lanes of a j, the distance of their outputs; those of the last row of taps
     cdef int64_t pitch  # from j to j of gathered inputs
-    cdef int64_t taps_x, max_taps, max_inputs, min_off, max_off, begin, out_x
+    cdef int64_t taps_x, max_taps, max_inputs, min_off, max_off
     cdef _Table maps  # [ci][lanes]: offset of each lane's in-channel
     cdef object index  # int32 [lanes]: its distance from that of the first lane of its vector
     cdef const int32_t *picks
     cdef bint picked   # inputs are picked where they lie
+    cdef int64_t safe  # pixel 0 of an input row no further than this: beyond the row there is as much again as a pick reads
     cdef bint straight_in, straight_out
     cdef int64_t ahead
-    cdef bint staged  # outputs of a row of a task are one stretch of memory, written past the caches
+    cdef size_t past  # alignment that the output must have to bypass the caches; 0 where it should not
 
     def __init__(self, problem, PackRecipe recipe, in_strides, out_strides, hole, spec):
         self.algorithm = "depthwise"
@@ -93,15 +94,16 @@ cdef class DepthwisePlan(Plan):
             k.direct_store and not self.straight_in and self.lanes == channels and self.width == 1 and self.in_c >= 0
             and index.max() < k.reach
         )
+        # The last element of the input, less what lies between pixel 0 of a row and the end of a pick from its last one.
+        steps = [(n - 1) * max(0, step) for n, step in zip(problem.in_sizes, in_strides[1:], strict=False)]
+        self.safe = ((problem.batch - 1) * max(0, in_strides[0]) + sum(steps[:-1])) // k.s_size - (k.reach - 1)
         self.index = index.astype(np.int32)
         self.picks = <const int32_t *>cnp.PyArray_DATA(self.index)
         self.straight_out = k.direct_store and self.lane_step == 1 and self.act.code <= CONVT_LEAKY
-        self.staged = (
-            self.straight_out and self.large and not hole and self.lane_blocks == 1 and self.out_stride.p[x] == channels
-        )
-        if self.straight_out and not self.staged and np.prod(problem.out_shape) * k.s_size > AHEAD_BYTES:
+        # Whole vectors: those of cells, which are of channels that fill none, have shared lines.
+        self.past = self.streamed if self.straight_out and channels % k.vl == 0 and self.width == 1 else 0
+        if self.straight_out and np.prod(problem.out_shape) * k.s_size > AHEAD_BYTES:
             self.ahead = AHEAD
-        self.begin, self.out_x = problem.begin[x], problem.out_sizes[x]
         self.tasks = self.row_blocks * self.blocks * self.lane_blocks
         self.workspace = self._bytes()
 
@@ -119,8 +121,6 @@ cdef class DepthwisePlan(Plan):
         n += 2 * _round64(self.max_taps * sizeof(void *))  # the run's input and weight pointers
         n += _round64(self.nruns * sizeof(convt_dw_phase))
         n += _round64(SCRATCH * self._vectors(self.width * self.lane_block) * self.k.t_size)
-        if self.staged:
-            n += _round64(self.block * self.stride.p[self.nd - 1] * self.groups * self.co * self.k.t_size)
         if not (self.straight_in or self.picked):
             n += _round64(self.row_taps * self._slot())
         return n
@@ -177,15 +177,12 @@ cdef class DepthwisePlan(Plan):
         cdef char *outs = ws
         cdef int64_t outs_ld = self._vectors(self.width * self.lane_block)
         ws += _round64(SCRATCH * outs_ld * k.t_size)
-        cdef char *stage = ws
-        if self.staged:
-            ws += _round64(self.block * self.stride.p[x] * self.groups * self.co * k.t_size)
         cdef char *inputs = ws
 
         cdef int64_t image, at, n, c
         cdef int64_t count = self.row_inputs(row, row_tap, &image, &at)
-        cdef char *out_row = call.dst + at * k.s_size
-        cdef char *dst = out_row
+        cdef bint room = True
+        cdef char *dst = call.dst + at * k.s_size
         cdef int64_t j_lo = self.j0 + block * self.block
         cdef int64_t j_hi = j_lo + self.block
         cdef int64_t i_lo = min(max(0, j_lo - self.max_off), self.in_size.p[x])
@@ -193,6 +190,7 @@ cdef class DepthwisePlan(Plan):
         cdef int64_t in_ld = self.in_stride.p[x], in_c = 0  # elements from pixel to pixel; bytes from in-channel to in-channel
         for n in range(count):
             at = image + row_tap[2 * n]
+            room &= at <= self.safe
             bases[n] = call.src + (at if self.picked else at + l0) * k.s_size
             weights_at[n] = call.weights + row_tap[2 * n + 1] * self.taps_x * tap_bytes
             if not (self.straight_in or self.picked):
@@ -202,13 +200,6 @@ cdef class DepthwisePlan(Plan):
             in_c = self.in_c * t_size
         elif not self.straight_in:
             in_ld, in_c = self.pitch, self.max_inputs * self.pitch * k.t_size
-
-        # The stretch of the output row that the task computes.
-        cdef int64_t channels = self.groups * self.co, o_lo = 0, o_hi = 0
-        if self.staged:
-            o_lo = max(0, self.stride.p[x] * j_lo - self.begin)
-            o_hi = min(self.out_x, self.stride.p[x] * j_hi - self.begin)
-            dst = stage - o_lo * channels * k.t_size
 
         cdef convt_dw d
         cdef DepthwiseRun *run
@@ -220,6 +211,7 @@ cdef class DepthwisePlan(Plan):
         d.phase = phases
         d.w = weights
         d.ahead = 0
+        d.stream = self.past and not <size_t>call.dst % self.past
         n = 0
         while n < self.nruns:
             run = &self.runs[n]
@@ -258,6 +250,7 @@ cdef class DepthwisePlan(Plan):
                     break
                 run = &self.runs[n]
             d.in_ = ins
+            d.room = room
             d.at = self.maps.p + low if self.picked else NULL
             d.index = self.picks + low if self.picked else NULL
             d.init = call.bias + low * k.t_size
@@ -289,6 +282,5 @@ cdef class DepthwisePlan(Plan):
                     at += d.n * wide * step
                     for r in range(taps):
                         ins[r] = <const char *>ins[r] + d.n * wide * in_ld * k.t_size
-        if self.staged:
-            k.stream(out_row + o_lo * channels * k.t_size, stage, (o_hi - o_lo) * channels * k.t_size)
+        if d.stream:
             k.fence()

@@ -32,9 +32,9 @@ def _random(rng, **fixed):
 def test_small_groups(dtype, isa, past_the_caches):
     """Small integers, so exact; nothing written but the output; the same bits for any number of threads."""
     rng = np.random.default_rng(list(DTYPES).index(dtype))
-    limit = _core.STAGE_BYTES
+    limit = _core.PAST_BYTES
     try:
-        _core.STAGE_BYTES = 0 if past_the_caches else limit
+        _core.PAST_BYTES = 0 if past_the_caches else limit
         for _ in range(60):
             case = _random(rng, dtype=dtype, data_format=rng.choice(["NXC", "NXC", "NCX"]).item())
             arrays = case.arrays()
@@ -49,7 +49,7 @@ def test_small_groups(dtype, isa, past_the_caches):
                     results.append(out.view.tobytes())
                 assert len(set(results)) == 1
     finally:
-        _core.STAGE_BYTES = limit
+        _core.PAST_BYTES = limit
 
 
 @each_isa

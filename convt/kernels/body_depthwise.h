@@ -1,12 +1,13 @@
 /* One run of a depthwise convolution. The includer defines T, V, VL, V_(op), FN(name). */
 #define DW_MOST 8   /* values of j at once: sums that hide the latency of multiply-adds and share a load of weights */
+#define DW_LONG 16  /* vectors of channels side by side that are a stretch of memory worth writing as one */
 #define DW_SHARED 4 /* taps of phases whose inputs can stay in registers, for half as many j */
 
 /* Where the inputs of a vector of lanes are: side by side, all of them or the first ones, or picked from as many elements
- * as a number, a vector or two vectors hold. */
+ * as a number, a vector or two vectors hold; or from no more than there are, which takes masks. */
 #ifndef DW_ENUM
 #define DW_ENUM
-enum { DW_WHOLE, DW_PART, DW_ONE, DW_PICK, DW_PICK_2 };
+enum { DW_WHOLE, DW_PART, DW_ONE, DW_PICK, DW_PICK_2, DW_PICK_LAST };
 #endif
 
 INLINE V FN(dw_load)(const int how, const T *p, int lanes, const int32_t *index)
@@ -17,9 +18,13 @@ INLINE V FN(dw_load)(const int how, const T *p, int lanes, const int32_t *index)
         return V_(set1)(*p);
 #ifdef HAVE_PICK
     if (how == DW_PICK)
-        return V_(pick)(V_(loadn)(p, index[VL - 1] + 1), V_(set1)(0), index);
+        return V_(pick_1)(V_(load)(p), index);
     if (how == DW_PICK_2)
-        return V_(pick)(V_(load)(p), V_(loadn)(p + VL, index[VL - 1] + 1 - VL), index);
+        return V_(pick)(V_(load)(p), V_(load)(p + VL), index);
+    if (how == DW_PICK_LAST) {
+        const int span = index[VL - 1] + 1, low = span < VL ? span : VL;
+        return V_(pick)(V_(loadn)(p, low), V_(loadn)(p + low, span - low), index);
+    }
 #else
     (void)index;
 #endif
@@ -44,6 +49,10 @@ INLINE void FN(dw_finish)(const int count, const int across, const int how, cons
             acc[i] = V_(act_simple)(acc[i], &act);
 #pragma GCC unroll 8
     for (int i = 0; i < count; i++, out += ld) {
+        if (d->stream) {
+            V_(stream)(out, acc[i]);
+            continue;
+        }
         __builtin_prefetch(out + ahead, 1);
         if (how == DW_WHOLE)
             V_(store)(out, acc[i]);
@@ -198,6 +207,8 @@ INLINE void FN(dw_vector)(const int count, const int across, const int how, cons
                 FN(dw_vector)(n, 0, DW_PART, d, j, c, lanes);                \
             else if (d->index[c + VL - 1] == 0)                              \
                 FN(dw_vector)(n, 0, DW_ONE, d, j, c, lanes);                 \
+            else if (!d->room)                                               \
+                FN(dw_vector)(n, 0, DW_PICK_LAST, d, j, c, lanes);           \
             else if (d->index[c + VL - 1] < VL)                              \
                 FN(dw_vector)(n, 0, DW_PICK, d, j, c, lanes);                \
             else                                                             \
@@ -222,7 +233,8 @@ static void FN(depthwise)(const convt_dw *d)
             size++;
         if (1 << size > d->n)
             size--;
-        if (size < 3 && !d->at && d->cols >= 4 * VL) /* their channels are enough, and lie in one stretch */
+        /* Their channels are enough, and lie in one stretch; which is also the order that memory likes, where it is long. */
+        if (!d->at && ((size < 3 && d->cols >= 4 * VL) || (d->ahead && d->cols >= DW_LONG * VL)))
             size = 0;
         const int count = 1 << size;
         columns[size](d, j + count <= d->n ? j : d->n - count);
@@ -230,4 +242,5 @@ static void FN(depthwise)(const convt_dw *d)
     }
 }
 #undef DW_MOST
+#undef DW_LONG
 #undef DW_SHARED

@@ -76,11 +76,12 @@ typedef struct {
  * out[j * out_ld + phase[p].out + c] = act(init[c] + sum over the phase's taps t of in[t][j * in_ld + c] * w[t][c]).
  * Phases are written side by side, so that every cache line of the output is filled while it is near. An output may be
  * written twice, with the same value. With `at`, the input of column c of a vector that starts at column v is not at c but
- * at at[v] + index[c], which is less than `reach` beyond at[v]. */
+ * at at[v] + index[c], which is less than `reach` beyond at[v]; with `room` so much can be read from there. */
 typedef struct {
     int n, cols, phases;
     const int64_t *at;     /* or NULL */
     const int32_t *index;  /* ascending in a vector; whole vectors, of which the last repeats its last column */
+    int room;
     const convt_dw_phase *phase;
     const void *const *in; /* T, one pointer per tap */
     ptrdiff_t in_ld;
@@ -92,6 +93,7 @@ typedef struct {
     ptrdiff_t out_ld;
     ptrdiff_t ahead;       /* elements from an output to the one whose line is asked for as it is stored */
     const convt_act *act;  /* NONE, CLIP or LEAKY */
+    int stream;            /* outputs bypass the caches: whole vectors, all aligned */
 } convt_dw;
 
 /* Overlap-add along an axis of dilation 1: for j0 <= j < j1 and lane_lo <= l < lane_hi,

@@ -60,6 +60,11 @@ static inline vd vd_pick(vd low, vd high, const int32_t *index)
 {
     return _mm512_permutex2var_pd(low, _mm512_cvtepi32_epi64(_mm256_loadu_si256((const __m256i *)index)), high);
 }
+static inline vf vf_pick_1(vf v, const int32_t *index) { return _mm512_permutexvar_ps(_mm512_loadu_si512(index), v); }
+static inline vd vd_pick_1(vd v, const int32_t *index)
+{
+    return _mm512_permutexvar_pd(_mm512_cvtepi32_epi64(_mm256_loadu_si256((const __m256i *)index)), v);
+}
 /* The lanes of a and b taken in turns: the first half of that sequence, and the second. */
 static inline vf vf_zip_low(vf a, vf b)
 {
