@@ -78,7 +78,7 @@ def _picked(problem, info):
     if problem.ci == problem.co == 1 or problem.planar:
         return 0
     span = _span(problem, info)
-    return 0 if span > info["reach"] else 0.54 if span == 1 else 1.25 if span <= info["vl"] else 1.75
+    return 0 if span > info["reach"] else 0.54 if span == 1 else 1.1 if span <= info["vl"] else 1.5
 
 
 def recipe(attributes, filter, bias, key):
@@ -168,12 +168,13 @@ def _width(problem, info):
     s, k, vl = problem.strides[-1], problem.kernel[-1], info["vl"]
     channels = problem.groups * problem.co
     vectors = channels / vl
+    full = 1.1 if s == 1 else 2 if _picked(problem, info) else 1.9
     if (
         problem.planar
         or problem.dilations[-1] > 1
         or s > k
         or k > _TERMS * s
-        or (1.1 if s == 1 else 1.9) * vectors > math.ceil(vectors)
+        or full * vectors >= math.ceil(vectors)
     ):
         return 0
     waste = lambda m: math.ceil(m * s * vectors) / (m * s * vectors)  # noqa: E731
