@@ -169,13 +169,7 @@ def _width(problem, info):
     channels = problem.groups * problem.co
     vectors = channels / vl
     full = 1.1 if s == 1 else 2 if _picked(problem, info) else 1.9
-    if (
-        problem.planar
-        or problem.dilations[-1] > 1
-        or s > k
-        or k > _TERMS * s
-        or full * vectors >= math.ceil(vectors)
-    ):
+    if problem.planar or problem.dilations[-1] > 1 or s > k or k > _TERMS * s or full * vectors >= math.ceil(vectors):
         return 0
     waste = lambda m: math.ceil(m * s * vectors) / (m * s * vectors)  # noqa: E731
     return min(range(1, vl + 1), key=lambda m: (max(waste(m), 1.1), m))
