@@ -47,12 +47,14 @@ INLINE void FN(dw_finish)(const int count, const int across, const int how, cons
 #pragma GCC unroll 8
         for (int i = 0; i < count; i++)
             acc[i] = V_(act_simple)(acc[i], &act);
+    if (d->stream) {
+#pragma GCC unroll 8
+        for (int i = 0; i < count; i++)
+            V_(stream)(out + i * ld, acc[i]);
+        return;
+    }
 #pragma GCC unroll 8
     for (int i = 0; i < count; i++, out += ld) {
-        if (d->stream) {
-            V_(stream)(out, acc[i]);
-            continue;
-        }
         __builtin_prefetch(out + ahead, 1);
         if (how == DW_WHOLE)
             V_(store)(out, acc[i]);
