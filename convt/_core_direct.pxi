@@ -478,8 +478,8 @@ cdef class DirectPlan(Plan):
                     last = min(n * ci_p, first + k0 + kc - depth)
                     cols = last - first
                 to = a + ((row + lo if reached == NULL else kept) * k.lda + depth - k0) * k.e_size
-                if hi > lo and not k.pack(to, k.lda, src + (at + (i + lo) * self.in_stride.p[x]) * k.s_size,
-                                          self.in_stride.p[x], self.in_c, <int>(hi - lo), <int>cols, <int>(last - first)):
+                if hi > lo and not k.pack_far(to, k.lda, src + (at + (i + lo) * self.in_stride.p[x]) * k.s_size,
+                                              self.in_stride.p[x], self.in_c, <int>(hi - lo), <int>cols, <int>(last - first)):
                     refused[0] = 1
                 if reached == NULL:
                     for r in range(-lo, 0):

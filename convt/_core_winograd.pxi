@@ -329,19 +329,22 @@ cdef class WinogradPlan(DirectPlan):
         cdef int64_t plane = c.noutputs // c.depth_outputs
         cdef int64_t *piece
         cdef int64_t *box = c.boxes + (panel - c.panels) // 5 * 2 * self.nd
-        cdef bint edge = where[2], straight = stage != NULL or self.straight(panel), some = False
+        cdef bint edge = where[2], straight = stage != NULL or self.straight(panel), some = False, hidden
         cdef bint aside[WINOGRAD_MOST]  # outputs that are stored piece by piece
         cdef void *rows[WINOGRAD_MOST]
         cdef void *planes[WINOGRAD_MOST]
         cdef void *line[6]
         cdef convt_wino_out w
         for n in range(c.noutputs):
-            aside[n] = not straight or (edge and stage == NULL and not self.shows(c, box, where, n))
+            hidden = edge and stage == NULL and not self.shows(c, box, where, n)
+            aside[n] = not straight or (hidden and panel[4] - panel[3] > 1)
             some |= aside[n]
             if stage != NULL:
                 rows[n] = stage + n * c.staged * k.nr * k.t_size
             elif aside[n]:
                 rows[n] = window + n * k.nr * k.t_size
+            elif hidden:
+                rows[n] = NULL
             else:
                 rows[n] = dst + (where[1] + panel[2] + c.out_at[n]) * k.s_size
         w.check = check

@@ -13,7 +13,7 @@ MAX_SUMS = 1 << 20  # bytes of sums a task may keep between depth chunks
 
 L2_BYTES = 2 << 20  # of a core
 LAST_BYTES = 32 << 20  # of the last-level cache, that a process may count on
-_KEPT_OUTPUT = 24 << 20  # of an output, that it still has when it is written again
+_KEPT_OUTPUT = 28 << 20  # of an output, that it still has when it is written again
 _KEPT_BYTES = 16 << 20  # of packed weights, that it still has when they are multiplied
 
 EVEN = 64  # so many tasks of a thread even out anyhow

@@ -34,20 +34,19 @@ INLINE void FN(split)(char *to, ptrdiff_t apart, vf a, vf b, v_range *range)
     }
 }
 
-static int FN(matrix_pack)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols,
-                           int cols_padded)
+INLINE int FN(matrix_rows)(const int asks, void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows,
+                           int cols, int cols_padded)
 {
     float turned[MATRIX * MATRIX_DEPTH];
     v_range range = v_range_none();
     if (cs == 1) {
-        /* Rows that are packed later are asked for here too: tiles of few columns ask for less than they use. */
         const ptrdiff_t row = (rs < 0 ? -rs : rs) * (ptrdiff_t)sizeof(S), ahead = row ? AHEAD / row * rs : 0;
         for (int r = 0; r < rows; r++) {
             char *to = (char *)dst + r * ld * E_SIZE;
             const S *from = (const S *)src + r * rs;
             int k = 0;
             for (; k + MATRIX_DEPTH <= cols; k += MATRIX_DEPTH) {
-                for (int i = 0; i < MATRIX_DEPTH; i += 64 / sizeof(S))
+                for (int i = 0; i < (asks ? MATRIX_DEPTH : 0); i += 64 / sizeof(S))
                     __builtin_prefetch(from + ahead + k + i, 0, 2);
                 FN(split)(to + k * E_SIZE, 64, S_LOAD(from + k), S_LOAD(from + k + VF), &range);
             }
@@ -69,6 +68,18 @@ static int FN(matrix_pack)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t r
                           vf_load(turned + i * MATRIX_DEPTH + VF), &range);
         }
     return v_range_within(&range, LOW_A, HIGH);
+}
+
+static int FN(matrix_pack)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols,
+                           int cols_padded)
+{
+    return FN(matrix_rows)(0, dst, ld, src, rs, cs, rows, cols, cols_padded);
+}
+
+static int FN(matrix_pack_far)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols,
+                               int cols_padded)
+{
+    return FN(matrix_rows)(1, dst, ld, src, rs, cs, rows, cols, cols_padded);
 }
 
 #ifdef S_IS_T
@@ -278,7 +289,8 @@ static ptrdiff_t FN(matrix_apart)(int mr, const convt_tile *t)
     return step;
 }
 
-INLINE void FN(matrix_mn)(const int high, const int nv, int mr, const convt_tile *t)
+/* With `sends`, what the tile before left is sent off meanwhile. */
+INLINE void FN(matrix_mn)(const int high, const int nv, const int sends, int mr, const convt_tile *t)
 {
     float sums[2 * MATRIX * TILE_NV * VF] __attribute__((aligned(64)));
     float *const *rows = (float *const *)t->rows;
@@ -294,7 +306,7 @@ INLINE void FN(matrix_mn)(const int high, const int nv, int mr, const convt_tile
 
     const ptrdiff_t ld = t->lda * E_SIZE, part = nv * 1024;
     const char *a = t->a, *b = t->b, *ahead = t->ahead;
-    convt_late *const late = t->late;
+    convt_late *const late = sends ? t->late : NULL;
     const int share = late && t->kc ? (late->left * MATRIX_DEPTH / 2 + t->kc - 1) / t->kc : 0;
     for (int k = 0; k < t->kc; k += MATRIX_DEPTH, a += 64 * PARTS, b += part * PARTS) {
         FN(matrix_a)(high, a, ld);
@@ -385,10 +397,14 @@ static void FN(matrix_tile)(int mr, const convt_tile *t)
     CONVT_ASSERT(t->nv >= 1 && t->nv <= TILE_NV && mr >= 1 && mr <= 2 * MATRIX);
     CONVT_ASSERT(t->kc >= 0 && t->kc <= CONVT_KC && t->kc % MATRIX_DEPTH == 0);
     CONVT_ASSERT(t->cols > (t->nv - 1) * VF && t->cols <= t->nv * VF && t->act->code <= CONVT_LEAKY);
-    if (mr > MATRIX)
-        t->nv > 1 ? FN(matrix_mn)(1, 2, mr, t) : FN(matrix_mn)(1, 1, mr, t);
-    else
-        t->nv > 1 ? FN(matrix_mn)(0, 2, mr, t) : FN(matrix_mn)(0, 1, mr, t);
+    const int high = mr > MATRIX, wide = t->nv > 1;
+    switch (high + 2 * wide + 4 * (t->late != NULL)) {
+#define MN(h, w, sends) \
+    case h + 2 * w + 4 * sends: FN(matrix_mn)(h, 1 + w, sends, mr, t); break
+        MN(0, 0, 0); MN(1, 0, 0); MN(0, 1, 0); MN(1, 1, 0);
+        MN(0, 0, 1); MN(1, 0, 1); MN(0, 1, 1); MN(1, 1, 1);
+#undef MN
+    }
 }
 #undef E_SIZE
 #undef LOW_A

@@ -179,6 +179,9 @@ typedef struct {
     /* dst[r][c] = src[r * rs + c * cs] converted to E, c < cols; zero for cols <= c < cols_padded. Returns whether E can hold
      * them all, as does `pack_b`. */
     int (*pack)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int cols_padded);
+    /* The same, of data that comes from memory: on a matrix unit it asks for rows that are packed later, as tiles of few columns
+     * ask for less than they use. */
+    int (*pack_far)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int cols_padded);
     /* dst[r][c] = src[r * rs + map[c]] as T, c < cols; what lies in cols <= c < room is free. */
     void (*gather)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, const int64_t *map, int rows, int cols, int room);
     /* `pack`, but into sums' type T. */
