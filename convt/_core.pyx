@@ -18,6 +18,7 @@ Nothing below can fail: sizes were checked above, memory is taken before the par
 """
 
 import heapq
+import itertools
 import os
 
 cimport cython
@@ -85,6 +86,7 @@ cdef extern from "convt_kernels.h" nogil:
         int taps
         int cut
         int shared
+        int each
         Py_ssize_t out
     ctypedef struct convt_dw:
         int n

@@ -8,6 +8,7 @@ cdef struct DepthwiseRun:
     int64_t low, high        # lanes of a j
     bint shared              # of the same j as the run before, and its inputs the first ones of that
     int64_t ntaps
+    bint sliding             # each tap reads the pixel before that of the tap before
     bint cut                 # the last tap is one that not all lanes have
     int64_t *taps            # [ntaps][2]: row of weights, input index minus j
 
@@ -62,6 +63,7 @@ cdef class DepthwisePlan(Plan):
                 (before.start, before.stop) == (run.start, run.stop) and reads == [o for _, o in before.taps[: len(reads)]]
             )
             before = run
+            self.runs[i].sliding = all(b == a - 1 for a, b in itertools.pairwise(reads))
             t = _Table(run.taps)
             self.keep.append(t)
             self.runs[i].start, self.runs[i].stop, self.runs[i].first_out = run.start, run.stop, run.first_out
@@ -234,6 +236,7 @@ cdef class DepthwisePlan(Plan):
                 phases[d.phases].out = at - first_at
                 phases[d.phases].shared = d.phases > 0 and run.shared
                 phases[d.phases].taps = <int>(count * run.ntaps * self.ci)
+                phases[d.phases].each = <int>(count * self.ci) if run.sliding else 0
                 phases[d.phases].cut = <int>(count * self.ci) if run.cut else 0
                 d.phases += 1
                 for t in range(run.ntaps):

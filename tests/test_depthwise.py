@@ -68,6 +68,27 @@ def test_channels_that_fill_no_vector(channels, stride, isa):
 
 
 @each_isa
+@pytest.mark.parametrize("kernel, stride", [(3, 2), (4, 2), (2, 1), (3, 1), (4, 3), (5, 3), (5, 2)])
+def test_terms_that_share_what_is_picked(kernel, stride, isa):
+    """Phases of one to three terms: outputs like the definition's, and the same bits however rows are cut for the threads."""
+    rng = np.random.default_rng(kernel * stride)
+    for (groups, ci, co), width in zip([(2, 2, 4), (3, 4, 4), (8, 3, 3)], (45, 18, 7), strict=True):
+        data = rng.standard_normal((1, 3, width, groups * ci), np.float32)
+        data[0, 1, width // 2, ci] = np.inf  # of the second group
+        filter = rng.standard_normal((3, kernel, groups * ci, co), np.float32)
+        keywords = {"strides": (2, stride), "pads_begin": (1, 1), "pads_end": (0, 1), "groups": groups}
+        want = convt.conv_transpose(data, filter, backend="reference", **keywords)
+        results = set()
+        with using_isa(isa):
+            for threads in (1, 2, 3, 7):
+                with convt.num_threads(threads):
+                    got = convt.conv_transpose(data, filter, backend="native", algorithm="depthwise", **keywords)
+                np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+                results.add(got.tobytes())
+        assert len(results) == 1
+
+
+@each_isa
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_phase_without_a_tap_takes_nothing_from_its_input(value, isa):
     """In a cell of kernel 3, stride 2 the odd phase has one tap less: its weight of 0 must not meet an infinite input."""

@@ -78,7 +78,12 @@ def _picked(problem, info):
     if problem.ci == problem.co == 1 or problem.planar:
         return 0
     span = _span(problem, info)
-    return 0 if span > info["reach"] else 0.54 if span == 1 else 1.1 if span <= info["vl"] else 1.5
+    if span > info["reach"]:
+        return 0
+    if span == 1:
+        return 0.54
+    sliding = problem.dilations[-1] == 1 and 1 < -(-problem.kernel[-1] // problem.strides[-1]) <= 3  # terms share a pick
+    return (1.1 if span <= info["vl"] else 1.5) / (1.2 if sliding else 1)
 
 
 def recipe(attributes, filter, bias, key):

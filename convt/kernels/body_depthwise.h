@@ -2,6 +2,7 @@
 #define DW_MOST 8   /* values of j at once: sums that hide the latency of multiply-adds and share a load of weights */
 #define DW_LONG 16  /* vectors of channels side by side that are a stretch of memory worth writing as one */
 #define DW_SHARED 4 /* taps of phases whose inputs can stay in registers, for half as many j */
+#define DW_SLIDING 3 /* terms that share what is picked from a pixel */
 
 /* Where the inputs of a vector of lanes are: side by side, all of them or the first ones, or picked from as many elements
  * as a number, a vector or two vectors hold; or from no more than there are, which takes masks. */
@@ -146,6 +147,47 @@ INLINE void FN(dw_together)(const int count, const int across, const int taps, c
     }
 }
 
+#ifdef HAVE_PICK
+/* One phase, or two that read the same pixels: `terms` and `second` terms, each of which reads the pixel before that of the
+ * term before. What is picked from a pixel serves all j's that read it. */
+INLINE void FN(dw_slide)(const int phases, const int count, const int terms, const int second, const int how,
+                         const convt_dw *d, const void *const *in, const void *const *w, const convt_dw_phase *phase,
+                         ptrdiff_t from, T *out, int c, int lanes)
+{
+    V acc[2][DW_MOST];
+    const int each = phase->each;
+    const V start = V_(load)((const T *)d->init + c);
+#pragma GCC unroll 8
+    for (int i = 0; i < count; i++)
+        acc[0][i] = acc[1][i] = start;
+    for (int t = 0; t < each; t++) {
+        const T *x = (const T *)in[t] + from;
+        V weights[2][DW_SLIDING];
+#pragma GCC unroll 4
+        for (int u = 0; u < terms; u++)
+            weights[0][u] = V_(load)((const T *)w[u * each + t] + c);
+#pragma GCC unroll 4
+        for (int u = 0; u < second; u++)
+            weights[1][u] = V_(load)((const T *)w[(terms + u) * each + t] + c);
+#pragma GCC unroll 16
+        for (int i = 1 - terms; i < count; i++) {
+            const V some = FN(dw_load)(how, x + i * d->in_ld, lanes, d->index + c);
+#pragma GCC unroll 4
+            for (int u = 0; u < terms; u++) {
+                if (i + u < 0 || i + u >= count)
+                    continue;
+                acc[0][i + u] = V_(fma)(some, weights[0][u], acc[0][i + u]);
+                if (u < second)
+                    acc[1][i + u] = V_(fma)(some, weights[1][u], acc[1][i + u]);
+            }
+        }
+    }
+    FN(dw_finish)(count, 0, how, d, acc[0], out + phase->out, lanes);
+    if (phases == 2)
+        FN(dw_finish)(count, 0, how, d, acc[1], out + phase[1].out, lanes);
+}
+#endif
+
 /* All phases of `count` sums from j and c on. */
 INLINE void FN(dw_vector)(const int count, const int across, const int how, const convt_dw *d, int j, int c, int lanes)
 {
@@ -159,6 +201,13 @@ INLINE void FN(dw_vector)(const int count, const int across, const int how, cons
         int even = how < DW_ONE; /* as many taps each */
         for (next = p + 1; next < d->phases && d->phase[next].shared; next++)
             even &= d->phase[next].taps == taps;
+#ifdef HAVE_PICK
+#define SLIDES(n) (how > DW_ONE && phase->each && phase->taps == n * phase->each)
+#define SLIDE(n, terms, second) FN(dw_slide)(n, count, terms, second, how, d, in, w, phase, from, out, c, lanes)
+#else
+#define SLIDES(n) 0
+#define SLIDE(n, terms, second) (void)0
+#endif
 #define TOGETHER(n)                                                                                                           \
     if (low)                                                                                                                  \
         FN(dw_together)(low, across, n, how, d, in, w, phase, next - p, from, out, c, lanes);                                 \
@@ -166,13 +215,23 @@ INLINE void FN(dw_vector)(const int count, const int across, const int how, cons
                     out + low * STEP(d->out_ld), c + low * STEP(0), lanes)
         if (next - p == 1 || taps > DW_SHARED || taps == 0 || !even) {
             for (; p + 1 < next; phase += 2, p += 2) {
-                for (int i = 0; i < count; i += most)
-                    FN(dw_some)(2, most, across, how, d, in, w, phase, from + i * STEP(d->in_ld), out + i * STEP(d->out_ld),
-                                c + i * STEP(0), lanes);
+                if (SLIDES(2) && phase[1].taps == phase->each)
+                    SLIDE(2, 2, 1);
+                else if (SLIDES(2) && phase[1].taps == phase->taps)
+                    SLIDE(2, 2, 2);
+                else
+                    for (int i = 0; i < count; i += most)
+                        FN(dw_some)(2, most, across, how, d, in, w, phase, from + i * STEP(d->in_ld), out + i * STEP(d->out_ld),
+                                    c + i * STEP(0), lanes);
                 w += phase->taps + phase[1].taps;
             }
             if (p < next) {
-                FN(dw_some)(1, count, across, how, d, in, w, phase, from, out, c, lanes);
+                if (SLIDES(2))
+                    SLIDE(1, 2, 0);
+                else if (SLIDES(3))
+                    SLIDE(1, 3, 0);
+                else
+                    FN(dw_some)(1, count, across, how, d, in, w, phase, from, out, c, lanes);
                 w += phase->taps;
             }
         } else {
@@ -188,6 +247,8 @@ INLINE void FN(dw_vector)(const int count, const int across, const int how, cons
             w += (next - p) * taps;
         }
 #undef TOGETHER
+#undef SLIDES
+#undef SLIDE
         in = d->in + (w - d->w);
     }
 }
@@ -246,3 +307,4 @@ static void FN(depthwise)(const convt_dw *d)
 #undef DW_MOST
 #undef DW_LONG
 #undef DW_SHARED
+#undef DW_SLIDING

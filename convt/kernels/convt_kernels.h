@@ -69,6 +69,7 @@ typedef struct {
  * lanes of `mask` have; whether their inputs are the first ones of the phase before; and where its outputs start. */
 typedef struct {
     int taps, cut, shared;
+    int each;              /* taps that read a pixel, where the next as many read the pixel before it, and so on; or 0 */
     ptrdiff_t out;
 } convt_dw_phase;
 
