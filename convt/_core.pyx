@@ -117,6 +117,14 @@ cdef extern from "convt_kernels.h" nogil:
         void *out
         Py_ssize_t out_j, out_x, out_c
         const convt_act *act
+    ctypedef struct convt_picked:
+        const void *col
+        const void *init
+        const int32_t *index
+        int64_t count
+        int terms
+        void *out
+        const convt_act *act
     ctypedef struct convt_wino_in:
         const void **in_ "in"
         void *out
@@ -164,6 +172,7 @@ cdef extern from "convt_kernels.h" nogil:
                        int room) noexcept nogil
         void (*overlap)(const convt_overlap *o) noexcept nogil
         void (*overlap_across)(const convt_overlap *o) noexcept nogil
+        void (*overlap_picked)(const convt_picked *o) noexcept nogil
         int (*finite)(const void *p, size_t bytes) noexcept nogil
         int (*pack_b)(void *dst, int k0, int n0, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
                       int nb) noexcept nogil

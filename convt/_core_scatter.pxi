@@ -32,6 +32,10 @@ cdef class ScatterPlan(Plan):
     cdef int64_t j0, j1, block, blocks, begin, window, taps_x, terms, lanes, max_rows, sums, slab
     cdef bint far  # the input is more than what stays in the second-level cache
     cdef bint across, in_place  # whether the GEMM takes pixels from where they lie, where chunks have a single tap
+    cdef object picks
+    cdef int32_t *picked  # what outputs of an image sum, by vectors: indices of bias and of products; NULL: overlap-add by rows
+    cdef int64_t outputs
+    cdef int pick_terms
     cdef bint joined  # rows of a task that follow each other in the input are multiplied as one
     cdef _Table order  # [rows of an image, or of all][2]: class, row of the class
     cdef _Table first  # [tasks of the rows + 1]: the first row of each
@@ -80,6 +84,9 @@ cdef class ScatterPlan(Plan):
                     # A vector before, one behind, and a cache line, so that columns fall into different sets.
                     c.ld = (self.max_rows + k.nr - 1) // k.nr * k.nr + 2 * k.vl + 16
                     self.sums = max(self.sums, c.pack.ncols * c.ld * k.t_size)
+        if spec["picks"]:
+            columns, pixels = spec["picks"]
+            self._pick(columns, pixels)
         self.order, self.first, self.joined = _Table(spec["order"]), _Table(spec["first"]), spec["joined"]
         self.row_tasks = len(spec["first"]) - 1
         self.tasks = (1 if self.joined else self.batch) * self.row_tasks * self.groups * self.blocks
@@ -91,6 +98,18 @@ cdef class ScatterPlan(Plan):
         self.chunk_size = _round64(n * k.e_size)
         self.slot_size = parts * self.chunk_size
         self.workspace = _round64(k.nr * k.t_size) + self._packed() + _round64(self.sums)
+
+    cdef _pick(self, columns, pixels):
+        """Takes what outputs of an image sum, [output][term]; the column beyond the last is nothing."""
+        cdef ScatterClass *c = self.classes
+        count, terms = columns.shape
+        index = np.zeros((-(-count // self.k.vl) * self.k.vl, 1 + terms), np.int32)
+        index[:count, 0] = np.arange(count) % self.co
+        index[:count, 1:] = columns * c.ld + pixels
+        self.picks = np.ascontiguousarray(index.reshape(-1, self.k.vl, 1 + terms).transpose(0, 2, 1))
+        self.picked = <int32_t *>cnp.PyArray_DATA(self.picks)
+        self.outputs, self.pick_terms = count, terms
+        self.sums = (c.pack.ncols + 1) * c.ld * self.k.t_size
 
     cdef size_t _packed(self) noexcept nogil:
         """Bytes of packed pixels."""
@@ -104,6 +123,9 @@ cdef class ScatterPlan(Plan):
         for n in range(self.slots):
             kept[n].used = -1
         self.place(task, &group, &image, &first, &last, &j_lo)
+        if self.picked:
+            self.run_images(first, last, call, ws)
+            return
         while first < last:
             first = self.run_rows(task, group, image, first, last, j_lo, call, ws)
 
@@ -196,6 +218,28 @@ cdef class ScatterPlan(Plan):
                     o.col = col + (p * o.cols * (c.ld if self.across else 1) + pixels) * k.t_size
                     self.overlap_row(&o, j_lo, j_hi, call.dst + (at + phase[0]) * k.s_size)
         return last
+
+    cdef void run_images(self, int64_t first, int64_t last, const Call *call, char *ws) noexcept nogil:
+        """Images whose pixels are multiplied as one, once with all taps; each output picks its sums."""
+        cdef const convt_kernels *k = self.k
+        cdef ScatterClass *c = self.classes
+        cdef char *col = ws + _round64(k.nr * k.t_size) + self._packed() + k.vl * k.t_size
+        cdef char *nothing = col + c.pack.ncols * c.ld * k.t_size  # of each image where its indices find it
+        cdef int64_t pixels = 1, n
+        cdef int64_t j[64]
+        cdef convt_picked o
+        for n in range(self.nd):
+            pixels *= self.in_size.p[n]
+            j[n] = 0
+        self.products(c, call.weights + c.pack.weights, call.src + first * self.in_n * k.s_size, j, first, 0,
+                      (last - first) * pixels, ws, col, call.src, 0, call.refused)
+        o.index, o.terms, o.count = self.picked, self.pick_terms, self.outputs
+        o.init, o.act = call.bias, &self.act
+        for n in range(last - first):
+            o.col = col + n * pixels * k.t_size
+            o.out = call.dst + (first + n) * self.out_n * k.s_size
+            memcpy(nothing + n * pixels * k.t_size, ws, k.t_size)  # -0, as products begin with
+            k.overlap_picked(&o)
 
     cdef void overlap_row(self, convt_overlap *o, int64_t j, int64_t j_hi, char *dst) noexcept nogil:
         """Finish outputs [s * j, s * j_hi) of a row: whole j in one go; where the window cuts one, that one alone."""

@@ -28,6 +28,7 @@ from convt import _core, _plan
 from convt._plans import matrix_scatter, scatter
 
 AMX = "avx512_amx"
+LONGEST = 8  # more axes than any case has
 needs_amx = pytest.mark.skipif(not matrix_unit(), reason="no matrix unit, or CONVT_ISA caps it")
 each_dtype = pytest.mark.parametrize("dtype", DTYPES)
 each_format = pytest.mark.parametrize("data_format", DATA_FORMATS)
@@ -62,6 +63,10 @@ PROBLEMS = {
         ci=5, co=5, in_sizes=(19, 40), kernel=(5, 3), strides=(2, 1), dilations=(1, 1), pads_begin=(0, 0), pads_end=(0, 0),
         output_padding=(0, 0),
     ),
+    "small images": Case(
+        batch=7, ci=40, co=2, in_sizes=(4, 5), kernel=(3, 4), strides=(2, 2), dilations=(1, 1), pads_begin=(1, 1),
+        pads_end=(1, 1), output_padding=(1, 0),
+    ),
     "lanes of a vector and more": Case(ci=64, co=5, in_sizes=(100,), kernel=(11,), strides=(4,)),
 }  # fmt: skip
 each_problem = pytest.mark.parametrize("case", PROBLEMS.values(), ids=PROBLEMS)
@@ -71,20 +76,26 @@ each_name = pytest.mark.parametrize("name", ["scatter", pytest.param("matrix_sca
 @pytest.fixture(autouse=True)
 def ways():
     """Every way to cut a problem, where a test asks for it; no choice made so outlives the test."""
-    before = scatter._ways
+    before = scatter._ways, scatter._picked_cost
     yield
-    scatter._ways = before
+    scatter._ways, scatter._picked_cost = before
     scatter._choice.cache_clear()
 
 
 def every_way(case, info):
     outer = len(case.kernel) - 1
     problem = operator(case, *case.arrays()[1:])._attributes.problem(case.data_shape)
-    return sorted(itertools.product({(False,) * outer, (True,) * outer}, {0, scatter._slab(problem, info)}))
+    slab = scatter._slab(problem, info)
+    ways = sorted(itertools.product({(False,) * outer, (True,) * outer}, {0, slab}))
+    return [*ways, (None, slab)] if slab and scatter._may_pick(problem, info) else ways
 
 
 def take(way):
-    scatter._ways = lambda problem, info: [way]
+    others = [way]
+    if way[0] is None:  # what memory does not allow is done by rows
+        others.append(((False,) * LONGEST, 0))
+        scatter._picked_cost = lambda problem, slab, info: 0.0
+    scatter._ways = lambda problem, info: [(merge and merge[: problem.rank - 1], slab) for merge, slab in others]
     scatter._choice.cache_clear()
 
 
@@ -165,6 +176,10 @@ JOINED = {
     "pixels": Case(
         batch=19, ci=40, co=4, in_sizes=(1, 1), kernel=(3, 2), strides=(2, 2), dilations=(1, 1), pads_begin=(1, 0),
         pads_end=(0, 0), output_padding=(0, 0),
+    ),
+    "no tap reaches some": Case(
+        batch=9, ci=16, co=3, in_sizes=(3, 4), kernel=(2, 2), strides=(3, 4), dilations=(2, 1), pads_begin=(0, 1),
+        pads_end=(0, 2), output_padding=(2, 0),
     ),
     "images of a row": Case(batch=70, ci=33, co=3, in_sizes=(6,), kernel=(4,), strides=(2,), pads_begin=(1,), pads_end=(1,)),
     "volume": Case(
@@ -334,3 +349,43 @@ def test_auto_takes_it_where_it_fills_the_unit_and_only_there():
     with using_isa("avx512"):
         problem = operator(PROBLEMS["deep"], *PROBLEMS["deep"].arrays()[1:])._attributes.problem((1, 370, 300))
         assert np.isinf(matrix_scatter.cost(problem))
+
+
+@each_isa
+def test_small_images_are_picked_where_memory_allows(isa):
+    """By choice where vectors are long; in other memory by rows; the same bits for any number of threads."""
+    case, ways, cost = replace(PROBLEMS["small images"], batch=16), scatter._ways, scatter._picked_cost
+    with using_isa(isa):
+        for dtype in DTYPES:
+            now = replace(case, dtype=dtype, activation="relu")
+            data, filter, bias = now.arrays(exact=False)
+            scatter._ways, scatter._picked_cost = ways, cost
+            problem = operator(now, filter, bias)._attributes.problem(now.data_shape)
+            info = _core.kernel_info(dtype)
+            if not scatter._slab(problem, info):
+                continue
+            if isa.startswith("avx512") and dtype == "float32":
+                scatter._choice.cache_clear()
+                assert scatter._choice(problem, False, _core.isa())[1] is None
+            take((None, scatter._slab(problem, info)))
+            results = set()
+            for threads in (1, 2, 3):
+                with convt.num_threads(threads):
+                    op = operator(now, filter, bias, algorithm="scatter")
+                    results |= {op(data).tobytes() for _ in range(2)}
+            assert len(results) == 1
+            out = Out("strided", np.zeros(now.out_shape, now.numpy_dtype))
+            op(data, out=out.view)
+            now.check(np.array(out.view), data, filter, bias, exact=False)
+            out.assert_only_elements_written()
+
+
+def test_nan_and_infinity_stay_with_the_outputs_that_sum_them():
+    case = replace(PROBLEMS["small images"], bias=False)
+    data, filter, _ = case.arrays()
+    data[1, 2, 3, 5], data[4, 0, 0, 0] = np.nan, np.inf
+    filter[..., 1, 0, 0] = np.inf
+    take((None, scatter._slab(operator(case, filter, None)._attributes.problem(case.data_shape), _core.kernel_info("float32"))))
+    picked = operator(case, filter, None, algorithm="scatter")(data)
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(picked, operator(case, filter, None, algorithm="direct")(data))

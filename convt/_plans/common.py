@@ -32,6 +32,17 @@ def axes(problem, merge, split):
     return groups, classes
 
 
+def reaching(problem, ax):
+    """For each output of an axis, the (tap, input index) pairs that reach it."""
+    s, d, size, out = problem.strides[ax], problem.dilations[ax], problem.in_sizes[ax], problem.out_sizes[ax]
+    axis = [[] for _ in range(out)]
+    for t in range(problem.kernel[ax]):
+        first = t * d - problem.begin[ax]
+        for i in range(max(0, -(first // s)), min(size, (out - 1 - first) // s + 1)):
+            axis[first + i * s].append((t, i))
+    return axis
+
+
 def tile_cost(rows, columns, depth, info, chain=_core.KC, wide=0):
     """Cycles to multiply ``rows`` x ``depth`` by ``depth`` x ``columns``: two multiply-adds, two loads a cycle, and no
     tile faster than the latency of its sums; every ``chain`` of depth a call, which loads and stores the sums. Up to

@@ -104,7 +104,7 @@ def make(problem, recipe, packed, in_strides, out_strides):
     offsets = [-off for r in runs for _, off in r.taps] or [0]
     spec = {
         "cycles": cost(problem),
-        "outer": _outer_axes(problem),
+        "outer": [common.reaching(problem, ax) for ax in range(problem.rank - 1)],
         "rows": cut.rows,
         "runs": runs,
         "j0": j0,
@@ -227,20 +227,6 @@ def _side_by_side(runs, s):
         for a, b in itertools.pairwise(inside):
             pieces.append(run._replace(start=a, stop=b, first_out=run.first_out + s * (a - run.start)))
     return sorted(pieces)
-
-
-def _outer_axes(problem):
-    """For each axis but the last and each of its outputs: the (tap, input index) pairs that reach it."""
-    outer = []
-    for ax in range(problem.rank - 1):
-        s, d, size, out = problem.strides[ax], problem.dilations[ax], problem.in_sizes[ax], problem.out_sizes[ax]
-        axis = [[] for _ in range(out)]
-        for t in range(problem.kernel[ax]):
-            first = t * d - problem.begin[ax]
-            for i in range(max(0, -(first // s)), min(size, (out - 1 - first) // s + 1)):
-                axis[first + i * s].append((t, i))
-        outer.append(axis)
-    return outer
 
 
 def _rows(problem):

@@ -1,6 +1,7 @@
 """scatter: a GEMM of each row of pixels with every tap of the last axis, overlap-added; for few out channels.
 
-The key of its weights is ``("scatter", merge, slab)``: whether phases are merged on the axes but the last; and 0 where
+The key of its weights is ``("scatter", merge, slab)``: whether phases are merged on the axes but the last, or None where the
+taps of these are columns too, and every output of a small image picks its sums from the products; and 0 where
 vectors run over columns, else, where they run over pixels, how deep the weights' rows are. Columns need no gathering of
 pixels into vectors; pixels fill their vectors however few the columns are.
 """
@@ -23,11 +24,13 @@ _FEW_PIXELS = 256  # of a task that has company
 _JOINED = 1 << 16  # output rows, of all images, that may be listed
 _SUMS = 1 << 18  # bytes of their products
 _KEPT = 1 << 20  # of input rows that are kept packed
+_PICKS = 1 << 14  # sums of an image that may be listed
 _ROWS_SHARE = 16  # output rows of a task
 _LEAST_DEPTH = 32  # in-channels that a chunk should have
 # Cycles across: of a channel of a vector of pixels, a stretch that is begun, those of a tile, a vector of outputs put in order
 # by shuffles or by indices, the ends of a column that is shifted, a row of a phase.
 _ACROSS = 4.7, 500, 1.35, 3, 15, 40, 130
+_PICK = 0.75  # of a product that is picked
 _MEMORY = (  # cycles of a byte read, of one written; of those beyond the last-level cache
     (0.03, 0.0, 0.06, 0.24),  # across
     (0.01, 0.04, 0.05, 0.33),  # vectors over columns
@@ -42,6 +45,9 @@ def cost(problem, matrix=False):
 def recipe(attributes, filter, bias, key, matrix=False):
     # The taps of the last axis are columns, after the phases of the others.
     last = attributes.kernel[-1]
+    if key[1] is None:
+        classes = [np.arange(math.prod(attributes.kernel))[:, None]]
+        return _core.PackRecipe(attributes.dtype, filter, bias, classes, attributes.strides[-1], key[2], matrix=matrix)
     classes = [
         (t[:, None, :] * last + np.arange(last)[:, None]).reshape(-1, t.shape[1])
         for t in common.pack_classes(attributes, key[1])
@@ -52,6 +58,12 @@ def recipe(attributes, filter, bias, key, matrix=False):
 def make(problem, recipe, packed, in_strides, out_strides, name="scatter", matrix=False):
     cycles, merge, slab, groups, classes = _choice(problem, matrix, _core.isa())
     info = _core.kernel_info(problem.dtype, matrix)
+    if merge is None:
+        if _dense(problem, in_strides) and _one_stretch(problem, out_strides):
+            key = (name, merge, slab)
+            spec = _picked_spec(problem, slab, info) | {"cycles": cycles}
+            return _core.ScatterPlan(name, problem, recipe(key), in_strides, out_strides, False, spec), key
+        cycles, merge, slab, groups, classes = _choice(problem, matrix, _core.isa(), picked=False)
     item = ITEMSIZE[problem.dtype]
     out_elements = [s // item for s in out_strides[1:-2]]
     ci_p = -(-problem.ci // info["kstep"]) * info["kstep"]
@@ -89,11 +101,91 @@ def make(problem, recipe, packed, in_strides, out_strides, name="scatter", matri
         order = _order(specs)
         row_block = _row_block(len(order), images * blocks, threads) if most_taps > 1 else 1
         first = [*range(0, len(order), row_block), len(order)]
-    spec = {"classes": specs, "order": order, "first": first, "joined": joined, "pixels": pixels}
+    spec = {"classes": specs, "order": order, "first": first, "joined": joined, "pixels": pixels, "picks": None}
     spec.update(j0=j0, j1=j1, block=block, blocks=blocks)
     spec["cycles"] = cycles
     key = (name, merge, slab)
     return _core.ScatterPlan(name, problem, recipe(key), in_strides, out_strides, False, spec), key
+
+
+def _picked_spec(problem, slab, info):
+    """All taps as columns of the products of whole images, as many for each thread."""
+    outer, tasks = problem.rank - 1, _picked_tasks(problem, info, _config.get_num_threads())
+    first = [problem.batch * n // tasks for n in range(tasks + 1)]
+    row = {"count": [1] * outer, "start": [0] * outer, "tap_in": np.zeros((1, outer), np.int64), "parts": 0, "phases": [],
+           "chunks": [(0, problem.ci, 0)], "pack": 0}  # fmt: skip
+    return {
+        "classes": [row], "order": [], "first": first, "joined": True,
+        "pixels": max(np.diff(first)) * math.prod(problem.in_sizes), "picks": _picks(problem),
+        "j0": 0, "j1": 1, "block": 1, "blocks": 1,
+    }  # fmt: skip
+
+
+def _picked_bytes(problem, images, info):
+    """Of the products of so many images, and of the column that is nothing."""
+    pixels = images * math.prod(problem.in_sizes) + info["nr"] + 2 * info["vl"] + 16
+    return (math.prod(problem.kernel) * problem.co + 1) * pixels * info["t_size"]
+
+
+def _picked_tasks(problem, info, threads):
+    """How many tasks the images are."""
+    tasks = min(problem.batch, _joined_tasks(problem, threads))
+    while tasks < problem.batch and _picked_bytes(problem, -(-problem.batch // tasks), info) > _SUMS:
+        tasks += threads
+    return min(tasks, problem.batch)
+
+
+def _may_pick(problem, info):
+    """Whether images are so small that what each output sums can be listed."""
+    if problem.groups > 1 or problem.planar or not problem.batch * math.prod(problem.in_sizes):
+        return False
+    few = _picked_bytes(problem, 1, info) <= _SUMS and 0 < math.prod(problem.out_sizes) * problem.co <= _PICKS
+    return few and _picks(problem)[0].size <= _PICKS
+
+
+@functools.lru_cache(maxsize=16)
+def _picks(problem):
+    """``(columns, pixels)``, [output][term]: the products that outputs of an image sum. Where there are fewer than terms, the
+    others are of the column that is nothing."""
+    nothing = math.prod(problem.kernel) * problem.co
+    taps, pixels, valid = (np.full((1, 1), n, np.int64) for n in (0, 0, 1))
+    for ax, (kernel, size) in enumerate(zip(problem.kernel, problem.in_sizes, strict=True)):
+        pairs = common.reaching(problem, ax)
+        table = np.full((len(pairs), max(map(len, pairs), default=0), 2), -1, np.int64)
+        for row, some in zip(table, pairs, strict=True):
+            row[: len(some)] = np.reshape(some, (-1, 2))
+        shape = len(taps) * len(table), taps.shape[1] * table.shape[1]
+        tap, at = (table[None, :, None, :, n] for n in (0, 1))
+        taps = (taps[:, None, :, None] * kernel + tap).reshape(shape)
+        pixels = (pixels[:, None, :, None] * size + at).reshape(shape)
+        valid = (valid[:, None, :, None] * (tap >= 0)).reshape(shape)
+    columns = taps[:, None] * problem.co + np.arange(problem.co)[:, None]
+    valid = np.broadcast_to(valid[:, None], columns.shape)
+    columns, pixels = np.where(valid, columns, nothing), np.where(valid, pixels[:, None], 0)
+    return tuple(a.reshape(len(taps) * problem.co, taps.shape[1]) for a in (columns, pixels))
+
+
+def _one_stretch(problem, out_strides):
+    """Whether an image's outputs are one stretch of memory, in order."""
+    step = ITEMSIZE[problem.dtype]
+    sizes = *problem.out_sizes, problem.co
+    for size, stride in zip(sizes[::-1], out_strides[:0:-1], strict=True):
+        if size > 1 and stride != step:
+            return False
+        step *= size
+    return True
+
+
+def _picked_cost(problem, slab, info):
+    """Cycles of images whose outputs are picked."""
+    transpose, start, tile = _ACROSS[:3]
+    tasks, images = _picked_tasks(problem, info, 2), problem.batch
+    pixels = -(-images // tasks) * math.prod(problem.in_sizes)
+    multiply = tile * common.tile_cost(math.prod(problem.kernel) * problem.co, pixels, problem.ci, info)
+    outputs, terms = _picks(problem)[0].shape
+    pick = images * (outputs * (1 + terms) * _PICK + _ACROSS[-1])
+    cost = tasks * (transpose * problem.ci * -(-pixels // info["vl"]) + start + multiply) + pick
+    return common.shared([(cost, tasks)]) + _memory_cost(problem, slab, info)
 
 
 def _most_taps(classes):
@@ -248,15 +340,17 @@ def _across_cost(problem, pixels, js, columns, taps, chunks, packs, phases, join
 
 
 def _ways(problem, info):
-    """Phases merged on the axes but the last, or not; vectors over columns, or over pixels."""
+    """Phases merged on the axes but the last, or not; vectors over columns, or over pixels; outputs picked."""
     outer = problem.rank - 1
-    return itertools.product({(False,) * outer, (True,) * outer}, {0, _slab(problem, info)})
+    slab = _slab(problem, info)
+    ways = list(itertools.product({(False,) * outer, (True,) * outer}, {0, slab}))
+    return [*ways, (None, slab)] if slab and _may_pick(problem, info) else ways
 
 
 @functools.lru_cache(maxsize=256)
-def _choice(problem, matrix, isa):
+def _choice(problem, matrix, isa, picked=True):
     """The cheapest way: (cost, merge, slab, groups, classes), of the axes but the last; the cost is infinite where it
-    can't be done."""
+    can't be done. Without ``picked``, of those for any memory."""
     k, s = problem.kernel[-1], problem.strides[-1]
     best = (math.inf, None, 0, None, None)
     if problem.dilations[-1] > 1 or s > 2 * k or problem.co == 0:
@@ -265,6 +359,11 @@ def _choice(problem, matrix, isa):
     outer = problem.rank - 1
     j0, j1 = _span(problem)
     for merge, slab in _ways(problem, info):
+        if merge is None:
+            cost = _picked_cost(problem, slab, info) if picked else math.inf
+            if cost < best[0]:
+                best = (cost, merge, slab, None, None)
+            continue
         groups, classes = common.axes(problem, merge, (True,) * outer)
         if math.prod(map(len, classes)) > common.MANY_CLASSES:
             continue

@@ -359,6 +359,22 @@ static void FN(overlap_across)(const convt_overlap *o)
     }
 }
 
+static void FN(overlap_picked)(const convt_picked *o)
+{
+    const int32_t *index = o->index;
+    for (int64_t i = 0; i < o->count; i += VL) {
+        V sum = V_(gather)((const T *)o->init, index);
+        index += VL;
+        for (int t = 0; t < o->terms; t++, index += VL)
+            sum += V_(gather)((const T *)o->col, index);
+        const V y = V_(act)(sum, o->act);
+        if (i + VL <= o->count)
+            S_STORE((S *)o->out + i, y);
+        else
+            S_STOREN((S *)o->out + i, y, (int)(o->count - i));
+    }
+}
+
 static __attribute__((unused)) int FN(pack_b)(void *dst, int k0, int n0, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int nb)
 {
     return FN(widen)((T *)dst + (ptrdiff_t)k0 * nb + n0, nb, src, rs, cs, rows, cols, cols);

@@ -111,6 +111,17 @@ typedef struct {
     const convt_act *act;
 } convt_overlap;
 
+/* Sums of elements picked from anywhere, in the order of outputs: a vector of them after the other, out = act(init[index] + sum
+ * over `terms` of col[index]), with a vector of indices for each of these in turn. */
+typedef struct {
+    const void *col, *init; /* T */
+    const int32_t *index;  /* whole vectors, whatever `count` is */
+    int64_t count;
+    int terms;
+    void *out;             /* S */
+    const convt_act *act;
+} convt_picked;
+
 /* Winograd's transform of a tile's window along two axes: columns first to last of rows, in[y * nx + x] to
  * out + y * out_y + x * out_x, where the first one then is; whole vectors are written, or whole steps of depth of E. */
 typedef struct {
@@ -194,6 +205,7 @@ typedef struct {
     /* `overlap` with col the other way round: pixel i of column c at col + c * ld + (i - i0); at most CONVT_ACROSS lanes.
      * It may read the vector before pixel i0 of a column and the one from i1 on. */
     void (*overlap_across)(const convt_overlap *o);
+    void (*overlap_picked)(const convt_picked *o);
     /* rows[m][c * cs] = act(src[m * ld + c]) rounded to S, m < mr, c < cols; a NULL row is passed over. */
     void (*store)(void *const *rows, ptrdiff_t cs, const void *src, ptrdiff_t ld, int mr, int cols, const convt_act *act);
 } convt_kernels;
