@@ -184,6 +184,8 @@ cdef extern from "convt_kernels.h" nogil:
         const convt_kernels *matrix
         double (*peak)(int dtype, double seconds) noexcept nogil
     void convt_prefetch_row(const char *row, Py_ssize_t bytes)
+    int64_t convt_quotient(int64_t a, int64_t b)
+    long convt_cache_bytes(int level)
     int convt_isa_count()
     const convt_isa *convt_isa_at(int index)
     int convt_isa_available(int index)
@@ -506,6 +508,28 @@ cdef class Deal:
         self.first, self.tasks = _Table(np.cumsum([0, *map(len, dealt)])), _Table(sum(dealt, []))
 
 
+cdef struct Cut:
+    # Some rows in equal parts of whole grains: how many each has, and how many parts, the first ones, have a grain more.
+    int64_t rows, grain, height, taller
+
+
+cdef inline Cut cut_evenly(int64_t rows, int64_t parts, int64_t grain) noexcept nogil:
+    cdef Cut c
+    cdef int64_t grains = rows
+    if grain > 1:
+        grains = convt_quotient(rows + grain - 1, grain)
+    cdef int64_t each = grains
+    if parts > 1:
+        each = convt_quotient(grains, parts)
+    c.rows, c.grain, c.height, c.taller = rows, grain, each * grain, grains - each * parts
+    return c
+
+
+cdef inline int64_t cut_at(const Cut *c, int64_t n) noexcept nogil:
+    """Where the n-th part starts, and the one before it ends."""
+    return min(c.rows, n * c.height + min(n, c.taller) * c.grain)
+
+
 cdef class Plan:
     """What both algorithms share: kernels, sizes, strides, activation, workspace, the way to run."""
     cdef readonly str algorithm, isa
@@ -605,11 +629,6 @@ cdef class Plan:
         src[0] = row * self.in_n
         dst[0] += row * self.out_n
         return count
-
-    cdef int64_t cut(self, int64_t rows, int64_t n, int64_t parts) noexcept nogil:
-        """Where the n-th of so many equal parts of some rows ends: in whole grains, but for the last."""
-        cdef int64_t grain = self.k.grain
-        return min(rows, (n * rows // parts + grain - 1) // grain * grain)
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
         pass

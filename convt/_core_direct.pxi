@@ -11,7 +11,7 @@ cdef struct DirectClass:
     int64_t *tap_in       # [ntaps][nd] input index at the box's first pixel
     int64_t *follows      # [ntaps] whether it reads what lies behind the input of the tap before
     int64_t nchunks
-    int64_t *chunks       # [nchunks][3]: first depth of the class, depth, first depth of the panel
+    int64_t *chunks       # [nchunks][4]: first depth of the class, depth, first depth of the panel, lines that a tile asks for
     int64_t span          # how many of them are packed at once
     bint sparse           # a chunk has a single tap, and all but the first and the last leave out rows it does not reach
     int64_t run           # rows that lie one distance apart in the input, from each multiple of it on; 0: all are packed
@@ -27,6 +27,33 @@ cdef struct DirectClass:
     bint whole            # which is everywhere
     PackClass *pack
     int64_t first_task, ntasks
+
+cdef struct DirectTask:
+    # What the loops of a task share: its rows m0 to m0 + m and panels p0 to p1, operands, workspace, the tile to be.
+    DirectClass *c
+    int64_t m0, m, p0, p1
+    char *src
+    char *dst
+    char *weights
+    char *bias
+    char *a               # packed rows, stride_a bytes from a depth chunk to the next
+    char **found          # of each chunk, the rows that are not packed
+    void **to             # where each row goes in the output,
+    void **lines          # and in the sums between depth chunks
+    void **reached        # those of the rows that a sparse chunk reaches,
+    int64_t *heights      # and how many
+    int64_t *coords       # of each row
+    int64_t *edge         # the next row where some phase is outside the window
+    char *scratch         # a tile on its way to the store
+    char *sums            # between depth chunks, stride_sums elements from a panel to the next
+    int64_t stride_a, stride_sums
+    int64_t most          # rows of a tile
+    void *window[MOST_ROWS]  # the rows of `scratch`
+    bint fast, far        # tiles may store into the output; weights do not stay in the second-level cache
+    const char *next_input
+    int64_t input_step
+    convt_tile t
+    convt_late late
 
 
 cdef class DirectPlan(Plan):
@@ -55,7 +82,7 @@ cdef class DirectPlan(Plan):
             for n in range(1, c.ntaps if self.in_c == 1 and self.in_stride.p[x] == self.ci and self.ci % self.k.kstep == 0 else 0):
                 step = spec["tap_in"][n] - spec["tap_in"][n - 1]
                 c.follows[n] = step[x] == 1 and not step[:x].any()
-            c.nchunks, c.chunks = len(spec["chunks"]), _kept(self.keep, spec["chunks"])
+            c.nchunks, c.chunks = len(spec["chunks"]), _kept(self.keep, [(*ch, ch[1] // self.k.pace) for ch in spec["chunks"]])
             c.npanels, c.panels = len(spec["panels"]), _kept(self.keep, spec["panels"])
             c.pieces, c.boxes = _kept(self.keep, spec["pieces"]), _kept(self.keep, spec["boxes"])
             c.panel_block, c.panel_blocks = spec["panel_block"], spec["panel_blocks"]
@@ -133,7 +160,7 @@ cdef class DirectPlan(Plan):
                 low[ax], high[ax] = 0, c.count[ax] - 1
             same = same and low[ax] == high[ax]
         for chunk in range(c.nchunks):
-            if even and self.lies_straight(c, c.chunks + 3 * chunk, low, high, &at):
+            if even and self.lies_straight(c, c.chunks + 4 * chunk, low, high, &at):
                 found[chunk] = src + (row + at) * self.k.s_size
             else:
                 found[chunk], straight = NULL, False
@@ -155,186 +182,214 @@ cdef class DirectPlan(Plan):
         if call.refused[0]:  # what another task found makes this one's work useless
             return
         cdef const convt_kernels *k = self.k
-        cdef DirectClass *c
-        cdef int64_t group, m0, m, p0, p1
-        self.place(task, &c, &group, &m0, &m, &p0, &p1)
-
-        cdef char *a = ws
-        ws += _round64((self.max_packed + k.grain) * k.lda * k.e_size)
-        cdef char **found = <char **>ws
-        ws += _round64(self.max_chunks * sizeof(char *))
-        cdef void **to = <void **>ws
-        ws += _round64(self.max_block * sizeof(void *))
-        cdef void **lines = <void **>ws
-        ws += _round64(self.max_block * sizeof(void *))
-        cdef void **reached = <void **>ws
-        ws += _round64(self.max_reached * sizeof(void *))
-        cdef int64_t *heights = <int64_t *>ws
-        ws += _round64(self.max_sparse * sizeof(int64_t))
-        cdef int64_t *coords = <int64_t *>ws
-        ws += _round64(self.max_block * self.nd * sizeof(int64_t))
-        cdef int64_t *edge = <int64_t *>ws
-        ws += _round64((self.max_block + 1) * sizeof(int64_t))
-        cdef char *scratch = ws
-        ws += _round64(2 * MOST_ROWS * k.nr * k.t_size)
-        cdef char *sums = ws
-
-        cdef char *src = call.src + group * self.ci * self.in_c * k.s_size
-        cdef char *dst = call.dst + group * self.co * self.out_c * k.s_size
-        cdef char *weights = call.weights + c.pack.weights + group * c.pack.group_weights
-        cdef char *bias = call.bias + c.pack.bias + group * c.pack.group_bias
-        cdef bint straight = self.find_rows(c, m0, m, src, found)
-        self.locate(c, m0, m, dst, to, coords, edge, straight)
-
-        cdef int64_t stride_a = c.block * k.lda * k.e_size, stride_sums = self.max_block * k.nr
-        cdef int64_t start, end, chunk, n, p, near, p2, p3, strips, strip, lows, low, s0, s1, s2, l0, l1, tiles, i, r0, r1, r
-        cdef int64_t part, steps, asking, following, both, width, height, outside, top
-        cdef const char *next_b
-        cdef int64_t *ch
-        cdef int64_t *panel
-        cdef char *rows
-        cdef bint inside
-        cdef bint fast = k.direct_store and self.out_c == 1 and self.act.code <= CONVT_LEAKY
-        cdef int64_t most = k.mr[k.nr // k.vl]
-        cdef void *window[MOST_ROWS]
-        for r in range(most):
-            window[r] = scratch + r * k.nr * k.t_size
-        cdef void *aside[MOST_ROWS]  # where rows go that the tile does not store there, and which
-        cdef int64_t away[MOST_ROWS]
-        cdef void **sums_of  # the rows of a chunk
-        for r in range(m if c.nchunks > 1 else 0):
-            lines[r] = sums + r * k.nr * k.t_size
-        cdef convt_tile t
-        cdef convt_late late
-        late.sums, late.left = scratch + MOST_ROWS * k.nr * k.t_size, 0
-        t.late = &late if self.streamed and k.flush != NULL else NULL
-        # While this task multiplies, what comes next is fetched into the second-level cache: the next task's input, a
-        # little with every tile, and weights, where they are too many to stay there.
-        cdef bint far = c.pack.group_weights > FAR_BYTES
-        cdef int64_t input_step
-        cdef const char *next_input = self.next_input(task, call, &input_step)
+        cdef DirectTask w
+        self.open(&w, task, call, ws)
+        cdef DirectClass *c = w.c
+        cdef int64_t start, end, p2, p3, strip, low, s0, s1, l0, l1
         # Few weights are multiplied with one tile's rows after the other, packed just before, so that an output row is written
         # in one go. Of many, each panel with all rows, so that it is read once; but where pixels are so far apart in the
         # output that each of a panel's rows is in another page, a few panels at a time with a tile's rows.
-        near, strips, lows = p1 - p0, (m + most - 1) // most, 1
+        cdef int64_t near = w.p1 - w.p0, strips = convt_quotient(w.m + w.most - 1, w.most), lows = 1
         if c.sparse:
             strips = 1
         elif near * k.nr * c.pack.depth * k.e_size > NEAR_BYTES:
             if not k.parts and c.stretch * k.s_size >= APART_BYTES:
                 near, lows = max(1, NEAR_BYTES // (k.nr * c.pack.depth * k.e_size)), strips
             strips = 1
-        s1 = 0
+        cdef Cut by_strip = cut_evenly(w.m, strips, k.grain), by_low
         for strip in range(strips):
-            s0, s1 = s1, self.cut(m, strip + 1, strips)
+            s0, s1 = cut_at(&by_strip, strip), cut_at(&by_strip, strip + 1)
+            by_low = cut_evenly(s1 - s0, lows, k.grain)
             end = 0
             while end < c.nchunks:
                 start, end = end, min(c.nchunks, end + c.span)
-                for chunk in range(start, end):
-                    ch = c.chunks + 3 * chunk
-                    i = chunk - start
-                    if found[chunk] != NULL:
-                        continue
-                    if c.sparse and 0 < chunk < c.nchunks - 1:
-                        heights[i] = self.pack_rows(c, ch[0], ch[1], m0, m, coords, src, a + i * stride_a, lines,
-                                                     reached + i * c.block, call.refused)
-                    else:
-                        self.pack_rows(c, ch[0], ch[1], m0 + s0, s1 - s0, coords + s0 * self.nd, src, a + i * stride_a,
-                                       NULL, NULL, call.refused)
-                p3 = p0
-                while p3 < p1:
-                    p2, p3 = p3, min(p1, p3 + near)
-                    l1 = s0
+                self.pack_chunks(&w, start, end, s0, s1, call.refused)
+                p3 = w.p0
+                while p3 < w.p1:
+                    p2, p3 = p3, min(w.p1, p3 + near)
                     for low in range(lows):
-                        l0, l1 = l1, s0 + self.cut(s1 - s0, low + 1, lows)
-                        n = p2
-                        while n < p3:
-                            # Few rows meet two panels at once, so that each sum has the time that a multiply-add takes.
-                            p, both = p0 + p1 - 1 - n if call.back else n, 1
-                            if m <= k.wide and n + 1 < p3 and c.panels[5 * (p + (not call.back))] == k.nr:
-                                p, both = p - call.back, 2
-                            n += both
-                            panel = c.panels + 5 * p
-                            if panel[3] == panel[5 * both - 1]:
-                                continue
-                            width = k.vl if panel[0] <= k.vl else k.nr
-                            t.nv = <int>(both * width // k.vl)
-                            t.cols = <int>(panel[0] if both == 1 else 2 * k.nr)
-                            height = k.mr[t.nv] if both == 1 else k.wide
-                            part = (p - p0 if c.span < c.nchunks else 0) * stride_sums
-                            for chunk in range(start, end):
-                                ch = c.chunks + 3 * chunk
-                                rows, t.lda, top = found[chunk], c.lda, 0
-                                if rows == NULL:
-                                    rows, t.lda, top = a + (chunk - start) * stride_a, k.lda, s0
-                                t.kc = <int>ch[1]
-                                t.b = weights + (p * k.nr * c.pack.depth + ch[2] * width) * k.e_size
-                                t.b2 = <const char *>t.b + k.nr * c.pack.depth * k.e_size
-                                steps = t.kc // k.pace
-                                asking = (t.kc * width * k.e_size + 64 * steps - 1) // (64 * steps) if far and steps else 0
-                                # What is multiplied next: the panel's next chunk, or the next panel's first one.
-                                following, i = p, chunk + 1
-                                if i == end:
-                                    following, i = p - both if call.back else p + both, start
-                                next_b = weights + (following * k.nr * c.pack.depth + c.chunks[3 * i + 2] * width) * k.e_size
-                                s2, sums_of = l1, lines
-                                if c.sparse and 0 < chunk < c.nchunks - 1:
-                                    s2, sums_of = heights[chunk - start], reached + (chunk - start) * c.block
-                                tiles = (s2 - l0 + height - 1) // height
-                                r1 = l0
-                                for i in range(tiles):
-                                    r0, r1 = r1, l0 + self.cut(s2 - l0, i + 1, tiles)
-                                    t.a = rows + (r0 - top) * t.lda * k.e_size
-                                    if i < asking:
-                                        t.ahead, t.ahead_step = next_b + i * 64 * steps, 64
-                                    else:
-                                        t.ahead, t.ahead_step = next_input, input_step
-                                        next_input += input_step * steps
-                                    t.init, t.init_ld = NULL, k.nr
-                                    if chunk == 0:
-                                        t.init, t.init_ld = bias + p * k.nr * k.t_size, 0
-                                        t.init2 = <const char *>t.init + k.nr * k.t_size
-                                    elif chunk == c.nchunks - 1:
-                                        t.init = sums + (part + r0 * k.nr) * k.t_size
-                                        t.init2 = <const char *>t.init + stride_sums * k.t_size
-                                    t.act = &self.none
-                                    t.stream = 0
-                                    if chunk < c.nchunks - 1:
-                                        t.rows, t.at, t.at2 = sums_of + r0, part, part + stride_sums
-                                        k.tile(<int>(r1 - r0), &t)
-                                        continue
-                                    inside = edge[r0] >= r1
-                                    if fast and panel[1] and panel[5 * both - 4] and (inside or both == 1):
-                                        t.act = &self.act
-                                        t.rows, t.at, t.at2 = to + r0, panel[2], panel[5 * both - 3]
-                                        outside = 0
-                                        r = edge[r0]
-                                        while r < r1:  # rows that do not show all pieces are set aside
-                                            if not within(c.boxes + 2 * self.nd * p, coords + r * self.nd, self.nd):
-                                                if outside == 0 and t.late != NULL:  # it goes where the rows are now
-                                                    k.flush(t.late)
-                                                aside[outside], away[outside] = to[r], r
-                                                to[r] = <char *>window[r - r0] - panel[2] * k.s_size
-                                                outside += 1
-                                            r = edge[r + 1]
-                                        t.stream = outside == 0 and self.streamed and both == 1 and not (
-                                            <size_t>(dst + panel[2] * k.s_size) & (self.streamed - 1))
-                                        k.tile(<int>(r1 - r0), &t)
-                                        while outside:
-                                            outside -= 1
-                                            r = away[outside]
-                                            to[r] = aside[outside]
-                                            self.store_pieces(c, panel, r, r + 1, to, coords, False, <char *>window[r - r0],
-                                                              &self.none)
-                                    else:
-                                        t.rows, t.at, t.at2 = window, 0, most * k.nr
-                                        k.tile(<int>(r1 - r0), &t)
-                                        for r in range(both):
-                                            self.store_pieces(c, panel + 5 * r, r0, r1, to, coords, inside,
-                                                              scratch + r * most * k.nr * k.t_size, &self.act)
-        if t.late != NULL:
-            k.flush(t.late)
+                        l0, l1 = s0 + cut_at(&by_low, low), s0 + cut_at(&by_low, low + 1)
+                        self.multiply_panels(&w, start, end, p2, p3, s0, l0, l1, call.back)
+        if w.t.late != NULL:
+            k.flush(w.t.late)
         if self.streamed:
             k.fence()
+
+    cdef void open(self, DirectTask *w, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
+        """Finds a task's rows, panels and operands, and lays out its workspace as `_bytes` counts it."""
+        cdef const convt_kernels *k = self.k
+        cdef DirectClass *c
+        cdef int64_t group, r
+        self.place(task, &w.c, &group, &w.m0, &w.m, &w.p0, &w.p1)
+        c = w.c
+        w.a = ws
+        ws += _round64((self.max_packed + k.grain) * k.lda * k.e_size)
+        w.found = <char **>ws
+        ws += _round64(self.max_chunks * sizeof(char *))
+        w.to = <void **>ws
+        ws += _round64(self.max_block * sizeof(void *))
+        w.lines = <void **>ws
+        ws += _round64(self.max_block * sizeof(void *))
+        w.reached = <void **>ws
+        ws += _round64(self.max_reached * sizeof(void *))
+        w.heights = <int64_t *>ws
+        ws += _round64(self.max_sparse * sizeof(int64_t))
+        w.coords = <int64_t *>ws
+        ws += _round64(self.max_block * self.nd * sizeof(int64_t))
+        w.edge = <int64_t *>ws
+        ws += _round64((self.max_block + 1) * sizeof(int64_t))
+        w.scratch = ws
+        ws += _round64(2 * MOST_ROWS * k.nr * k.t_size)
+        w.sums = ws
+
+        w.src = call.src + group * self.ci * self.in_c * k.s_size
+        w.dst = call.dst + group * self.co * self.out_c * k.s_size
+        w.weights = call.weights + c.pack.weights + group * c.pack.group_weights
+        w.bias = call.bias + c.pack.bias + group * c.pack.group_bias
+        cdef bint straight = self.find_rows(c, w.m0, w.m, w.src, w.found)
+        self.locate(c, w.m0, w.m, w.dst, w.to, w.coords, w.edge, straight)
+
+        w.stride_a, w.stride_sums = c.block * k.lda * k.e_size, self.max_block * k.nr
+        w.most = k.mr[2 if k.nr > k.vl else 1]
+        w.fast = k.direct_store and self.out_c == 1 and self.act.code <= CONVT_LEAKY
+        for r in range(w.most):
+            w.window[r] = w.scratch + r * k.nr * k.t_size
+        for r in range(w.m if c.nchunks > 1 else 0):
+            w.lines[r] = w.sums + r * k.nr * k.t_size
+        w.late.sums, w.late.left = w.scratch + MOST_ROWS * k.nr * k.t_size, 0
+        w.t.late = &w.late if self.streamed and k.flush != NULL else NULL
+        # While this task multiplies, what comes next is fetched into the second-level cache: the next task's input, a
+        # little with every tile, and weights, where they are too many to stay there.
+        w.far = c.pack.group_weights > FAR_BYTES
+        w.next_input = self.next_input(task, call, &w.input_step)
+
+    cdef void pack_chunks(self, DirectTask *w, int64_t start, int64_t end, int64_t s0, int64_t s1, char *refused) noexcept nogil:
+        """Packs rows s0 to s1 of some depth chunks that do not lie in the input as the GEMM wants them; of sparse ones all
+        rows that they reach."""
+        cdef DirectClass *c = w.c
+        cdef int64_t chunk, i
+        cdef int64_t *ch
+        for chunk in range(start, end):
+            if w.found[chunk] != NULL:
+                continue
+            ch, i = c.chunks + 4 * chunk, chunk - start
+            if c.sparse and 0 < chunk < c.nchunks - 1:
+                w.heights[i] = self.pack_rows(c, ch[0], ch[1], w.m0, w.m, w.coords, w.src, w.a + i * w.stride_a, w.lines,
+                                              w.reached + i * c.block, refused)
+            else:
+                self.pack_rows(c, ch[0], ch[1], w.m0 + s0, s1 - s0, w.coords + s0 * self.nd, w.src, w.a + i * w.stride_a, NULL,
+                               NULL, refused)
+
+    cdef void multiply_panels(self, DirectTask *w, int64_t start, int64_t end, int64_t p2, int64_t p3, int64_t s0, int64_t l0,
+                              int64_t l1, bint back) noexcept nogil:
+        """Panels p2 to p3 with rows l0 to l1, through some depth chunks that are packed from row s0 on."""
+        cdef const convt_kernels *k = self.k
+        cdef DirectClass *c = w.c
+        cdef convt_tile *t = &w.t
+        cdef int64_t chunk, n = p2, p, both, part, width, height, top, asking, following, i, s2, tiles, r0, r1
+        cdef int64_t panel_bytes = k.nr * c.pack.depth * k.e_size, cut_rows = -1, cut_height = 0
+        cdef const char *next_b
+        cdef int64_t *ch
+        cdef int64_t *panel
+        cdef char *rows
+        cdef void **sums_of  # the rows of a chunk
+        cdef Cut by_tile
+        while n < p3:
+            # Few rows meet two panels at once, so that each sum has the time that a multiply-add takes.
+            p, both = w.p0 + w.p1 - 1 - n if back else n, 1
+            if w.m <= k.wide and n + 1 < p3 and c.panels[5 * (p + (not back))] == k.nr:
+                p, both = p - back, 2
+            n += both
+            panel = c.panels + 5 * p
+            if panel[3] == panel[5 * both - 1]:
+                continue
+            width = k.vl if panel[0] <= k.vl else k.nr
+            t.nv = <int>(both if width == k.vl else 2 * both)
+            t.cols = <int>(panel[0] if both == 1 else 2 * k.nr)
+            height = k.mr[t.nv] if both == 1 else k.wide
+            part = (p - w.p0 if c.span < c.nchunks else 0) * w.stride_sums
+            for chunk in range(start, end):
+                ch = c.chunks + 4 * chunk
+                rows, t.lda, top = w.found[chunk], c.lda, 0
+                if rows == NULL:
+                    rows, t.lda, top = w.a + (chunk - start) * w.stride_a, k.lda, s0
+                t.kc = <int>ch[1]
+                t.b = w.weights + p * panel_bytes + ch[2] * width * k.e_size
+                t.b2 = <const char *>t.b + panel_bytes
+                asking = 0
+                if w.far and ch[3]:
+                    asking = convt_quotient(t.kc * width * k.e_size + 64 * ch[3] - 1, 64 * ch[3])
+                # What is multiplied next: the panel's next chunk, or the next panel's first one.
+                following, i = p, chunk + 1
+                if i == end:
+                    following, i = p - both if back else p + both, start
+                next_b = w.weights + following * panel_bytes + c.chunks[4 * i + 2] * width * k.e_size
+                s2, sums_of = l1, w.lines
+                if c.sparse and 0 < chunk < c.nchunks - 1:
+                    s2, sums_of = w.heights[chunk - start], w.reached + (chunk - start) * c.block
+                if s2 - l0 != cut_rows or height != cut_height:  # divisions take long
+                    cut_rows, cut_height = s2 - l0, height
+                    tiles = convt_quotient(cut_rows + height - 1, height)
+                    by_tile = cut_evenly(cut_rows, tiles, k.grain)
+                r1 = l0
+                for i in range(tiles):
+                    r0, r1 = r1, l0 + cut_at(&by_tile, i + 1)
+                    t.a = rows + (r0 - top) * t.lda * k.e_size
+                    if i < asking:
+                        t.ahead, t.ahead_step = next_b + i * 64 * ch[3], 64
+                    else:
+                        t.ahead, t.ahead_step = w.next_input, w.input_step
+                        w.next_input += w.input_step * ch[3]
+                    t.init, t.init_ld = NULL, k.nr
+                    if chunk == 0:
+                        t.init, t.init_ld = w.bias + p * k.nr * k.t_size, 0
+                        t.init2 = <const char *>t.init + k.nr * k.t_size
+                    elif chunk == c.nchunks - 1:
+                        t.init = w.sums + (part + r0 * k.nr) * k.t_size
+                        t.init2 = <const char *>t.init + w.stride_sums * k.t_size
+                    if chunk < c.nchunks - 1:
+                        t.act, t.stream = &self.none, 0
+                        t.rows, t.at, t.at2 = sums_of + r0, part, part + w.stride_sums
+                        k.tile(<int>(r1 - r0), t)
+                    else:
+                        self.last_tile(w, p, both, r0, r1)
+
+    cdef void last_tile(self, DirectTask *w, int64_t p, int64_t both, int64_t r0, int64_t r1) noexcept nogil:
+        """A tile of the last depth chunk: its sums are what the output gets."""
+        cdef const convt_kernels *k = self.k
+        cdef DirectClass *c = w.c
+        cdef convt_tile *t = &w.t
+        cdef int64_t *panel = c.panels + 5 * p
+        cdef bint inside = w.edge[r0] >= r1
+        cdef int64_t r = w.edge[r0], outside = 0
+        cdef void *aside[MOST_ROWS]  # where rows go that the tile does not store there, and which
+        cdef int64_t away[MOST_ROWS]
+        t.act, t.stream = &self.none, 0
+        if not (w.fast and panel[1] and panel[5 * both - 4] and (inside or both == 1)):
+            t.rows, t.at, t.at2 = w.window, 0, w.most * k.nr
+            k.tile(<int>(r1 - r0), t)
+            for r in range(both):
+                self.store_pieces(c, panel + 5 * r, r0, r1, w.to, w.coords, inside, w.scratch + r * w.most * k.nr * k.t_size,
+                                  &self.act)
+            return
+        t.act = &self.act
+        t.rows, t.at, t.at2 = w.to + r0, panel[2], panel[5 * both - 3]
+        while r < r1:  # rows that do not show all pieces are set aside
+            if not within(c.boxes + 2 * self.nd * p, w.coords + r * self.nd, self.nd):
+                if outside == 0 and t.late != NULL:  # it goes where the rows are now
+                    k.flush(t.late)
+                aside[outside], away[outside] = w.to[r], r
+                w.to[r] = <char *>w.window[r - r0] - panel[2] * k.s_size
+                outside += 1
+            r = w.edge[r + 1]
+        t.stream = outside == 0 and self.streamed and both == 1 and not (
+            <size_t>(w.dst + panel[2] * k.s_size) & (self.streamed - 1))
+        k.tile(<int>(r1 - r0), t)
+        while outside:
+            outside -= 1
+            r = away[outside]
+            w.to[r] = aside[outside]
+            self.store_pieces(c, panel, r, r + 1, w.to, w.coords, False, <char *>w.window[r - r0], &self.none)
 
     cdef void place(self, Py_ssize_t task, DirectClass **which, int64_t *group, int64_t *m0, int64_t *m, int64_t *p0,
                     int64_t *p1) noexcept nogil:

@@ -267,6 +267,7 @@ cdef class ScatterPlan(Plan):
         cdef char *zeros = ws
         cdef char *a
         cdef void *rows[MOST_ROWS]
+        cdef Cut by_tile
         cdef convt_tile t
         for i in range(k.nr):  # -0, the sum of nothing that keeps the sign of zero
             if k.t_size == 8:
@@ -309,11 +310,12 @@ cdef class ScatterPlan(Plan):
             for p in range(c.npanels):
                 t.nv = <int>((min(k.nr, ncols - p * k.nr) + k.vl - 1) // k.vl)
                 t.cols = t.nv * k.vl
-                tiles = (m + k.mr[t.nv] - 1) // k.mr[t.nv]
+                tiles = convt_quotient(m + k.mr[t.nv] - 1, k.mr[t.nv])
+                by_tile = cut_evenly(m, tiles, k.grain)
                 t.b = weights + (p * k.nr * c.pack.depth + ch[2] * t.cols) * k.e_size
                 r1 = 0
                 for i in range(tiles):
-                    r0, r1 = r1, self.cut(m, i + 1, tiles)
+                    r0, r1 = r1, cut_at(&by_tile, i + 1)
                     t.a = a + r0 * t.lda * k.e_size
                     for r in range(r0, r1):
                         rows[r - r0] = col + (r * c.ld + p * k.nr) * k.t_size
@@ -329,13 +331,15 @@ cdef class ScatterPlan(Plan):
         cdef int64_t *ch = c.chunks + 3 * chunk
         cdef int64_t pixels = min(k.nr, m - first), ncols = c.pack.ncols, tiles, i, r, r0, r1 = 0
         cdef void *rows[MOST_ROWS]
+        cdef Cut by_tile
         t.rows = rows
         t.kc, t.lda, t.b = <int>ch[1], CONVT_LDA, panel
         t.nv = <int>((pixels + k.vl - 1) // k.vl)
         t.cols = t.nv * k.vl
-        tiles = (ncols + k.mr[t.nv] - 1) // k.mr[t.nv]
+        tiles = convt_quotient(ncols + k.mr[t.nv] - 1, k.mr[t.nv])
+        by_tile = cut_evenly(ncols, tiles, 1)
         for i in range(tiles):
-            r0, r1 = r1, ncols if i == tiles - 1 else self.cut(ncols, i + 1, tiles)
+            r0, r1 = r1, cut_at(&by_tile, i + 1)
             t.a = weights + ((ch[2] // self.slab * ncols + r0) * CONVT_LDA + ch[2] % self.slab) * k.e_size
             for r in range(r0, r1):
                 rows[r - r0] = col + (r * c.ld + first) * k.t_size

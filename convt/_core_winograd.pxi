@@ -165,6 +165,7 @@ cdef class WinogradPlan(DirectPlan):
         cdef int64_t start, end = 0, chunk, k0, kc, chain, part, first
         cdef bint ask
         cdef void *rows[MOST_ROWS]
+        cdef Cut by_tile
         cdef convt_tile t
         t.rows = rows
         t.lda, t.at = c.lda, 0
@@ -189,7 +190,8 @@ cdef class WinogradPlan(DirectPlan):
                 columns = t.nv * k.vl
                 t.cols = <int>columns
                 products = sums + (p - p0 if c.apart else 0) * c.npoints * c.point_sums * k.t_size
-                tiles = (m + k.mr[t.nv] - 1) // k.mr[t.nv]
+                tiles = convt_quotient(m + k.mr[t.nv] - 1, k.mr[t.nv])
+                by_tile = cut_evenly(m, tiles, k.grain)
                 ask = end == c.nchunks and not self.streamed and not c.staged and not c.across and self.straight(panel)
                 for chain in range(start * c.chains, end * c.chains):
                     chunk, part = chain // c.chains, chain % c.chains
@@ -199,7 +201,7 @@ cdef class WinogradPlan(DirectPlan):
                     t.b = weights + (p * k.nr * c.pack.depth + (q * depth + k0 + first) * columns) * k.e_size
                     t.ahead = <const char *>t.b + t.kc * columns * k.e_size  # what is multiplied next
                     for i in range(tiles):
-                        r0, r1 = self.cut(m, i, tiles), self.cut(m, i + 1, tiles)
+                        r0, r1 = cut_at(&by_tile, i), cut_at(&by_tile, i + 1)
                         t.a = a + (chunk - start) * chunk_rows + q * c.point_rows + (r0 * c.lda + first) * k.e_size
                         for r in range(r0, r1):
                             rows[r - r0] = products + (q * c.point_sums + r * k.nr) * k.t_size

@@ -1,12 +1,12 @@
 /* Which instruction sets were built and which this CPU and operating system can run. Compiled without any ISA flag. */
 #include "convt_kernels.h"
 #include "cpu_features.h"
+#include <unistd.h>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
 #ifdef __linux__
 #include <sys/syscall.h>
-#include <unistd.h>
 #endif
 
 static uint64_t xcr0(void)
@@ -111,4 +111,15 @@ int convt_isa_available(int index)
 int convt_isa_preferred(int index)
 {
     return convt_isa_available(index) && (convt_cpu_fast_dot() || !(rows[index].features & CPU_AVX512_BF16));
+}
+
+long convt_cache_bytes(int level)
+{
+#ifdef _SC_LEVEL2_CACHE_SIZE
+    const int names[] = {_SC_LEVEL1_DCACHE_SIZE, _SC_LEVEL2_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE};
+    const long bytes = level >= 1 && level <= 3 ? sysconf(names[level - 1]) : 0;
+    return bytes > 0 ? bytes : 0;
+#else
+    return 0 * level;
+#endif
 }
