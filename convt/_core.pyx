@@ -218,22 +218,27 @@ _DTYPES = ("float32", "float64", "float16", "bfloat16")
 _ACTIVATIONS = {"none": 0, "clip": 1, "relu": 1, "leaky_relu": 2, "tanh": 3, "sigmoid": 4, "gelu": 5, "swish": 6}
 
 KC, ACROSS = CONVT_KC, CONVT_ACROSS
-STREAM_BYTES = 1 << 24  # outputs beyond this bypass the caches
+# The data caches of a core, and the last level: of this CPU, or of a small one where the system does not say.
+L1_BYTES = convt_cache_bytes(1) or 1 << 15
+L2_BYTES = convt_cache_bytes(2) or 1 << 20
+L3_BYTES = convt_cache_bytes(3) or 1 << 24
+# Cores with 32 KiB of first-level cache, as Intel's before Ice Lake, also have few fill buffers: stores that bypass the caches
+# hold those which fetch panels meanwhile. There outputs do not bypass them, and a panel is used for all rows while it is near.
+cdef bint NARROW = L1_BYTES <= 1 << 15
+STREAM_BYTES = 1 << 62 if NARROW else 1 << 24  # outputs beyond this bypass the caches
 SMALL_CYCLES = 8_000  # expected ones, below which a second thread costs more than it gains
 BRIEF_FLOPS = 50_000_000  # below this a thread does its tasks in less time than it may have to wait for others' weights
 PAST_BYTES = 5 << 24  # those of depthwise, which does nothing but wait for memory
 PASSED_BYTES = 11 << 22  # those of matrix, if data and result take more
 PARALLEL_PACK_BYTES = 1 << 18
+cdef int64_t NEAR_BYTES = L2_BYTES >> 3  # a task's weights up to this stay in the second-level cache beside its rows
 cdef enum:
     PACK_JOB_BYTES = 1 << 17  # of packed weights that a thread makes at a time
     PACK_STREAM_BYTES = 1 << 22  # transformed weights beyond this bypass the caches
     GRABS = 32  # shares of a thread's tasks
     HUGE_BYTES = 1 << 21  # of a huge page
     FAR_BYTES = 1 << 19  # weights beyond this do not stay in the second-level cache
-    NEAR_BYTES = 1 << 18  # a task's weights up to this do beside its rows
     APART_BYTES = 3 << 10  # of a pixel's outputs in a row, from which the next one's are in another page
-
-cdef enum:
     FINITE_BYTES = 1 << 16  # that a thread looks at in one go
 
 

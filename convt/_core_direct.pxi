@@ -190,10 +190,11 @@ cdef class DirectPlan(Plan):
         # in one go. Of many, each panel with all rows, so that it is read once; but where pixels are so far apart in the
         # output that each of a panel's rows is in another page, a few panels at a time with a tile's rows.
         cdef int64_t near = w.p1 - w.p0, strips = convt_quotient(w.m + w.most - 1, w.most), lows = 1
-        if c.sparse:
+        cdef bint apart = not k.parts and c.stretch * k.s_size >= APART_BYTES
+        if c.sparse or (NARROW and not apart):
             strips = 1
         elif near * k.nr * c.pack.depth * k.e_size > NEAR_BYTES:
-            if not k.parts and c.stretch * k.s_size >= APART_BYTES:
+            if apart:
                 near, lows = max(1, NEAR_BYTES // (k.nr * c.pack.depth * k.e_size)), strips
             strips = 1
         cdef Cut by_strip = cut_evenly(w.m, strips, k.grain), by_low

@@ -11,8 +11,8 @@ from .._problem import ITEMSIZE
 
 MAX_SUMS = 1 << 20  # bytes of sums a task may keep between depth chunks
 
-L2_BYTES = 2 << 20  # of a core
-LAST_BYTES = 32 << 20  # of the last-level cache, that a process may count on
+L2_BYTES = _core.L2_BYTES  # of a core
+LAST_BYTES = min(32 << 20, _core.L3_BYTES)  # of the last-level cache, that a process may count on
 _KEPT_OUTPUT = 28 << 20  # of an output, that it still has when it is written again
 _KEPT_BYTES = 16 << 20  # of packed weights, that it still has when they are multiplied
 
