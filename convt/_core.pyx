@@ -217,15 +217,15 @@ cdef extern from *:
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
 _ACTIVATIONS = {"none": 0, "clip": 1, "relu": 1, "leaky_relu": 2, "tanh": 3, "sigmoid": 4, "gelu": 5, "swish": 6}
 
-KC, ACROSS = CONVT_KC, CONVT_ACROSS
+KC, ACROSS, ALIAS = CONVT_KC, CONVT_ACROSS, ALIAS_BYTES
 # The data caches of a core, and the last level: of this CPU, or of a small one where the system does not say.
 L1_BYTES = convt_cache_bytes(1) or 1 << 15
 L2_BYTES = convt_cache_bytes(2) or 1 << 20
 L3_BYTES = convt_cache_bytes(3) or 1 << 24
 # Cores with 32 KiB of first-level cache, as Intel's before Ice Lake, also have few fill buffers: stores that bypass the caches
 # hold those which fetch panels meanwhile. There outputs do not bypass them, and a panel is used for all rows while it is near.
-cdef bint NARROW = L1_BYTES <= 1 << 15
-STREAM_BYTES = 1 << 62 if NARROW else 1 << 24  # outputs beyond this bypass the caches
+KEEP_PANELS = L1_BYTES <= 1 << 15
+STREAM_BYTES = 1 << 62 if KEEP_PANELS else 1 << 24  # outputs beyond this bypass the caches
 SMALL_CYCLES = 8_000  # expected ones, below which a second thread costs more than it gains
 BRIEF_FLOPS = 50_000_000  # below this a thread does its tasks in less time than it may have to wait for others' weights
 PAST_BYTES = 5 << 24  # those of depthwise, which does nothing but wait for memory
@@ -239,6 +239,7 @@ cdef enum:
     HUGE_BYTES = 1 << 21  # of a huge page
     FAR_BYTES = 1 << 19  # weights beyond this do not stay in the second-level cache
     APART_BYTES = 3 << 10  # of a pixel's outputs in a row, from which the next one's are in another page
+    ALIAS_BYTES = 1 << 12  # so far apart, lines share a set of the first-level cache, which holds 8 or 12
     FINITE_BYTES = 1 << 16  # that a thread looks at in one go
 
 

@@ -60,6 +60,7 @@ cdef class DirectPlan(Plan):
     cdef DirectClass *classes
     cdef Py_ssize_t nclasses
     cdef int64_t direct_tasks  # those of these classes: plans that build on this one may have more
+    cdef bint keep_panels  # all rows of a task meet a panel before the next one
     cdef list keep  # the tables that the structures point into
     cdef object structures
     cdef int64_t max_block, max_chunks, max_packed, max_reached, max_sparse, max_sums
@@ -70,7 +71,7 @@ cdef class DirectPlan(Plan):
         self.nclasses = len(classes)
         self.structures = np.zeros(max(1, self.nclasses) * sizeof(DirectClass), np.uint8)
         self.classes = <DirectClass *>cnp.PyArray_DATA(self.structures)
-        self.keep, self.works = [], []
+        self.keep, self.works, self.keep_panels = [], [], KEEP_PANELS
         cdef DirectClass *c
         cdef int64_t task = 0, n, x = self.nd - 1
         for i, spec in enumerate(classes):
@@ -110,7 +111,8 @@ cdef class DirectPlan(Plan):
         self.workspace = self._bytes()
 
     cdef void measure_runs(self, DirectClass *c) noexcept:
-        """Sets ``run`` and ``lda``: the GEMM takes rows of adjacent channels, in whole steps of depth and of the panels' type."""
+        """Sets ``run`` and ``lda``: the GEMM takes rows of adjacent channels, in whole steps of depth and of the panels' type,
+        unless they lie so far apart that those of a tile fall into the same set of the first-level cache."""
         cdef int64_t ax, count, stride
         c.run = c.lda = 0
         if c.ntaps * self.ci == 0 or c.sparse or self.in_c != 1 or self.k.parts or self.k.s_size != self.k.e_size or (
@@ -120,6 +122,9 @@ cdef class DirectPlan(Plan):
         for ax in range(self.nd - 1, -2, -1):
             count, stride = (c.count[ax], self.in_stride.p[ax]) if ax >= 0 else (self.batch, self.in_n)
             if c.run == 1:
+                if stride * self.k.e_size % ALIAS_BYTES == 0:
+                    c.run = 0
+                    return
                 c.lda = stride
             elif count > 1 and stride != c.lda * c.run:
                 return
@@ -191,7 +196,7 @@ cdef class DirectPlan(Plan):
         # output that each of a panel's rows is in another page, a few panels at a time with a tile's rows.
         cdef int64_t near = w.p1 - w.p0, strips = convt_quotient(w.m + w.most - 1, w.most), lows = 1
         cdef bint apart = not k.parts and c.stretch * k.s_size >= APART_BYTES
-        if c.sparse or (NARROW and not apart):
+        if c.sparse or (self.keep_panels and not apart):
             strips = 1
         elif near * k.nr * c.pack.depth * k.e_size > NEAR_BYTES:
             if apart:

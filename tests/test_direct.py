@@ -5,7 +5,7 @@ import pytest
 from cases import DTYPES, each_dtype, each_isa, using_isa
 
 import convt
-from convt import _config
+from convt import _config, _core
 
 VIEWS = {
     "whole": (slice(None),) * 4,
@@ -78,6 +78,31 @@ def test_weights_read_to_and_fro(isa):
                     for _ in range(3):
                         np.testing.assert_array_equal(op(data), wanted)
         np.testing.assert_allclose(wanted, convt.conv_transpose(data, filter, strides=2, backend="reference"), atol=1e-4)
+
+
+@each_isa
+@pytest.mark.parametrize("ci, co, kernel", [(48, 40, 2), (300, 70, 2), (20, 33, 3), (16, 33, (4, 64))])
+def test_the_order_of_tiles_follows_the_cache(ci, co, kernel, isa, monkeypatch):
+    """All panels for a few rows or a panel for all rows, as the first-level cache wants it: the same bits."""
+    rng = np.random.default_rng(0)
+    data = rng.standard_normal((2, 9, 21, ci), dtype=np.float32)
+    filter = rng.standard_normal((*np.broadcast_to(kernel, 2), ci, co), dtype=np.float32)
+    keywords = {"strides": 2 if kernel != (4, 64) else (2, 32), "pads_end": 1}
+    results = []
+    with using_isa(isa):
+        for keep in (False, True):
+            monkeypatch.setattr(_core, "KEEP_PANELS", keep)
+            results.append(convt.ConvTranspose(filter, algorithm="direct", **keywords)(data))
+    np.testing.assert_array_equal(*results)
+    np.testing.assert_allclose(results[0], convt.conv_transpose(data, filter, backend="reference", **keywords), atol=1e-4)
+
+
+@pytest.mark.parametrize("ci", [1024, 1040])
+def test_rows_that_share_a_set_of_the_cache_are_packed(ci):
+    """Pixels 4 KiB apart: a tile's rows would throw each other out of the first-level cache, so they need workspace."""
+    filter = np.ones((1, 1, ci, 128), np.float32)
+    plan = convt.ConvTranspose(filter, algorithm="direct").plan((1, 100, 100, ci))
+    assert (plan.workspace_bytes > plan.threads * 128 << 10) == (ci == 1024)
 
 
 @each_isa

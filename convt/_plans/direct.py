@@ -181,7 +181,8 @@ def _reading(problem, combo, info):
     of rows times taps that is packed). What is not packed is read in place, if data is contiguous."""
     taps, ci = math.prod(len(c.first_in) for c in combo), problem.ci
     same = ITEMSIZE[problem.dtype] == info["e_size"] and not info["parts"] and not problem.planar
-    if not same or taps * ci == 0 or ci % info["kstep"] or _sparse(problem, combo):
+    aliased = problem.groups * ci * info["e_size"] % _core.ALIAS == 0
+    if not same or taps * ci == 0 or ci % info["kstep"] or aliased or _sparse(problem, combo):
         return 0, 1.0
     last = combo[-1].first_in
     follow = len(last) if problem.groups == 1 and all(b - a == 1 for a, b in itertools.pairwise(last)) else 1
