@@ -179,6 +179,8 @@ def test_operator(dtype, data_format):
     filter = rng.uniform(-1, 1, (4, 4, 32, 24)).astype(dtype)
     keywords = dict(strides=2, pads_begin=1, pads_end=1, data_format=data_format)
     op = convt.ConvTranspose(filter, backend="onednn", **keywords)
+    if dtype == np.float16 and not re.search("fp16|amx", isa := _onednn.library()["isa"]):
+        pytest.skip(f"oneDNN has no float16 for {isa}")
     native = convt.ConvTranspose(filter, backend="native", **keywords)
     copy = pickle.loads(pickle.dumps(op))
     for size in (5, 6, 5):
