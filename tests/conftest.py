@@ -1,5 +1,6 @@
 """Settings of the whole suite: the same examples on every machine, and a process left as it was found."""
 
+import inspect
 import os
 
 import pytest
@@ -14,11 +15,20 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "convt"))
 
 
 def pytest_collection_modifyitems(config, items):
-    """Tests that choose an instruction set themselves need no second run where CONVT_ISA chooses one for the process."""
+    """Tests that choose an instruction set themselves, and those of the benchmark, need no second run where CONVT_ISA chooses
+    one for the process."""
     if os.environ.get("CONVT_ISA"):
-        chooses = lambda item: "isa" in getattr(getattr(item, "callspec", None), "params", ())  # noqa: E731
-        config.hook.pytest_deselected(items=list(filter(chooses, items)))
-        items[:] = [item for item in items if not chooses(item)]
+        left_out = lambda item: chooses_isa(item) or item.path.name.startswith("test_bench")  # noqa: E731
+        config.hook.pytest_deselected(items=list(filter(left_out, items)))
+        items[:] = [item for item in items if not left_out(item)]
+
+
+def chooses_isa(item):
+    """Whether a test is given an ``isa``, by pytest or by Hypothesis."""
+    drawn = getattr(item.obj, "hypothesis", None)
+    return "isa" in getattr(getattr(item, "callspec", None), "params", ()) or (
+        drawn is not None and "isa" in inspect.signature(drawn.inner_test).parameters
+    )
 
 
 @pytest.fixture(autouse=True)
