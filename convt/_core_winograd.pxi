@@ -9,6 +9,7 @@
 cdef enum:
     WINOGRAD_MOST = 216  # points of a tile, of three axes of six
     WINOGRAD_CHAIN = 128  # depth summed in one go where two axes or more are transformed, whose errors add up to larger ones
+    WINOGRAD_PLACE = 4  # numbers of where a tile is, before its place on each axis: see `locate_tiles`
 
 CHAIN = WINOGRAD_CHAIN
 
@@ -17,6 +18,7 @@ cdef struct WinogradClass:
     int64_t *outputs      # [nd] outputs of a tile along each axis
     int64_t noutputs      # of a tile
     int64_t depth_outputs # of them along the first of three axes
+    int64_t plane         # and along the others
     int64_t *out_j        # [noutputs][nd] where each is, from the first
     int64_t *out_at       # [noutputs] offset in the output from the first
     int64_t axes[3]       # the transformed axes, -1 before them where there are fewer than three
@@ -25,15 +27,21 @@ cdef struct WinogradClass:
     int64_t rows          # tiles of the batch
     int64_t block, blocks
     int64_t *split_in     # [..][nd] first input index of each split's window at the first tile
+    int64_t *reads        # [..][npoints] offset in the input of what each split reads, from the tile's own
+    int64_t *whole        # [nd][2] first and one past the last output at which a tile reads inside the input only
+    int64_t *in_step      # [nd] elements of the input from an output's to the next one's
+    int64_t *out_step     # [nd] and of the output
     int64_t nchunks, span # depth chunks, and how many of them are transformed at once
     int64_t *chunks       # [nchunks][2]: first depth, depth
     int64_t chains        # sums of a chunk, added up
+    int64_t *links        # [nchunks][chains][3]: chunk, first depth in it, depth
     int64_t npanels, panel_block, panel_blocks
     int64_t *panels       # as of DirectClass
     int64_t *pieces
     int64_t *boxes
     int64_t *inner
     int64_t npoints
+    int64_t *asked        # [npoints + 1] so many outputs are asked for before each point
     int64_t staged        # panels whose outputs are gathered before they go past the caches, 0: each goes where it belongs
     int64_t *parts        # [panel_blocks][..][2] of so many panels each: first run, one past the last
     int64_t *runs         # [..][3]: first column of the part, columns that are adjacent in the output, its offset
@@ -43,6 +51,26 @@ cdef struct WinogradClass:
     size_t point_rows, point_sums  # bytes between the points of the transformed rows, elements between those of the sums
     PackClass *pack       # its taps are (point, window)
     int64_t first_task, ntasks
+
+
+cdef struct WinogradTask:
+    WinogradClass *c
+    char *src
+    char *dst
+    char *weights
+    char *bias
+    char *refused
+    int64_t m, p0, p1     # tiles, and panels
+    int64_t start, end    # depth chunks that are transformed
+    int64_t *where        # [m][WINOGRAD_PLACE + nd]
+    char *a               # transformed rows
+    char *sums
+    char *stage           # outputs on their way past the caches, or NULL
+    char *zeros           # a row of them
+    char *nothing         # zeros with a sign
+    char *check
+    char *window          # a window on its way to the transform, outputs to the store
+    char *between         # the transforms of three axes
 
 
 cdef class WinogradPlan(DirectPlan):
@@ -69,10 +97,19 @@ cdef class WinogradPlan(DirectPlan):
                 c.axes[ax], c.points[ax], c.kind[ax] = spec["axes"][ax]
                 c.npoints *= c.points[ax]
             c.depth_outputs = c.outputs[c.axes[0]] if c.axes[0] >= 0 else 1
+            c.plane = c.noutputs // c.depth_outputs
+            c.asked = _kept(self.keep, [q * c.noutputs // c.npoints for q in range(c.npoints + 1)])
             c.rows, c.block, c.blocks = spec["rows"], spec["block"], spec["blocks"]
-            c.split_in = _kept(self.keep, spec["split_in"])
+            c.split_in, c.reads = _kept(self.keep, spec["split_in"]), _kept(self.keep, spec["reads"])
+            c.whole = _kept(self.keep, spec["whole"])
+            c.in_step, c.out_step = _kept(self.keep, spec["in_step"]), _kept(self.keep, spec["out_step"])
             c.nchunks, c.span, c.chunks = len(spec["chunks"]), spec["span"], _kept(self.keep, spec["chunks"])
             c.chains = (c.chunks[1] + WINOGRAD_CHAIN - 1) // WINOGRAD_CHAIN if c.npoints > 6 and not k.parts else 1
+            links = []
+            for chunk, (_, kc) in enumerate(spec["chunks"]):
+                cuts = [part * kc // c.chains for part in range(c.chains + 1)]
+                links += [(chunk, first, last - first) for first, last in itertools.pairwise(cuts)]
+            c.links = _kept(self.keep, links)
             c.npanels, c.panels = len(spec["panels"]), _kept(self.keep, spec["panels"])
             c.pieces, c.boxes = _kept(self.keep, spec["pieces"]), _kept(self.keep, spec["boxes"])
             c.panel_block, c.panel_blocks = spec["panel_block"], spec["panel_blocks"]
@@ -101,7 +138,7 @@ cdef class WinogradPlan(DirectPlan):
         self.tasks = task
         self.even = False
         cdef size_t n = self.rows_size + self.sums_size + self.stage_size
-        n += _round64(self.most_block * (self.nd + 3) * sizeof(int64_t))  # where the tiles are
+        n += _round64(self.most_block * (WINOGRAD_PLACE + self.nd) * sizeof(int64_t))  # where the tiles are
         n += _round64((CONVT_KC + 16) * k.t_size)  # a row of zeros
         n += 2 * _round64(k.nr * k.t_size)  # zeros with a sign, and what `check` gathers
         n += _round64(self.most_points * CONVT_LDA * k.t_size)  # a window on its way to the transform, outputs to the store
@@ -119,186 +156,130 @@ cdef class WinogradPlan(DirectPlan):
         while task >= c.first_task + c.ntasks:
             c += 1
         task -= c.first_task
+        cdef WinogradTask t
         cdef int64_t t0 = task % c.blocks * c.block
-        cdef int64_t m = min(c.block, c.rows - t0)
-        cdef int64_t p0 = task // c.blocks % c.panel_blocks * c.panel_block
-        cdef int64_t p1 = min(c.npanels, p0 + c.panel_block)
         cdef int64_t group = task // c.blocks // c.panel_blocks
+        cdef int64_t i, p, q, r, chunk
+        t.c, t.refused = c, call.refused
+        t.m = min(c.block, c.rows - t0)
+        t.p0 = task // c.blocks % c.panel_blocks * c.panel_block
+        t.p1 = min(c.npanels, t.p0 + c.panel_block)
+        t.src = call.src + group * self.ci * self.in_c * k.s_size
+        t.dst = call.dst + group * self.co * self.out_c * k.s_size
+        t.bias = call.bias + c.pack.bias + group * c.pack.group_bias
+        t.weights = call.weights + c.pack.weights + group * c.pack.group_weights
 
-        cdef char *a = ws
+        t.a = ws
         ws += self.rows_size
-        cdef char *sums = ws
+        t.sums = ws
         ws += self.sums_size
-        cdef char *stage = ws if c.staged else NULL
+        t.stage = ws if c.staged else NULL
         ws += self.stage_size
-        cdef int64_t *where = <int64_t *>ws
-        ws += _round64(self.most_block * (self.nd + 3) * sizeof(int64_t))
-        cdef char *zeros = ws
+        t.where = <int64_t *>ws
+        ws += _round64(self.most_block * (WINOGRAD_PLACE + self.nd) * sizeof(int64_t))
+        t.zeros = ws
         ws += _round64((CONVT_KC + 16) * k.t_size)
-        cdef char *nothing = ws
+        t.nothing = ws
         ws += _round64(k.nr * k.t_size)
-        cdef char *check = ws
+        t.check = ws
         ws += _round64(k.nr * k.t_size)
-        cdef char *window = ws
+        t.window = ws
         ws += _round64(self.most_points * CONVT_LDA * k.t_size)
-        cdef char *between = ws
+        t.between = ws
 
-        cdef int64_t i, n, p, q, r, tiles, r0, r1, columns
-        memset(zeros, 0, (CONVT_KC + 16) * k.t_size)
-        memset(check, 0, k.nr * k.t_size)
+        memset(t.zeros, 0, (CONVT_KC + 16) * k.t_size)
+        memset(t.check, 0, k.nr * k.t_size)
         for i in range(k.nr):
             if k.t_size == 8:
-                (<double *>nothing)[i] = -0.0
+                (<double *>t.nothing)[i] = -0.0
             else:
-                (<float *>nothing)[i] = -0.0
-        self.locate_tiles(c, t0, m, where)
-
-        cdef char *src = call.src + group * self.ci * self.in_c * k.s_size
-        cdef char *dst = call.dst + group * self.co * self.out_c * k.s_size
-        cdef char *bias = call.bias + c.pack.bias + group * c.pack.group_bias
-        cdef char *weights = call.weights + c.pack.weights + group * c.pack.group_weights
-        cdef char *products
-        cdef char *to
-        cdef int64_t depth = c.pack.depth // c.npoints
-        cdef size_t chunk_rows = c.npoints * c.point_rows
-        cdef int64_t *panel
-        cdef int64_t start, end = 0, chunk, k0, kc, chain, part, first
-        cdef bint ask
-        cdef void *rows[MOST_ROWS]
-        cdef Cut by_tile
-        cdef convt_tile t
-        t.rows = rows
-        t.lda, t.at = c.lda, 0
-        t.act = &self.none
-        t.stream, t.late = 0, NULL
-        t.ahead_step = 64
-        while end < c.nchunks:
-            start, end = end, min(c.nchunks, end + c.span)
-            for chunk in range(start, end):
-                k0, kc = c.chunks[2 * chunk], c.chunks[2 * chunk + 1]
-                for r in range(m):
-                    self.transform_tile(c, k0, kc, where + r * (self.nd + 3), src,
-                                        a + (chunk - start) * chunk_rows + r * c.lda * k.e_size, zeros, window, between, call.refused)
-            for n in range((p1 - p0) * c.npoints):
-                p, q = p0 + n // c.npoints, n % c.npoints
-                if c.across:
-                    p, q = p0 + n % (p1 - p0), n // (p1 - p0)
-                panel = c.panels + 5 * p
-                if panel[3] == panel[4]:
-                    continue
-                t.nv = <int>((panel[0] + k.vl - 1) // k.vl)
-                columns = t.nv * k.vl
-                t.cols = <int>columns
-                products = sums + (p - p0 if c.apart else 0) * c.npoints * c.point_sums * k.t_size
-                tiles = convt_quotient(m + k.mr[t.nv] - 1, k.mr[t.nv])
-                by_tile = cut_evenly(m, tiles, k.grain)
-                ask = end == c.nchunks and not self.streamed and not c.staged and not c.across and self.straight(panel)
-                for chain in range(start * c.chains, end * c.chains):
-                    chunk, part = chain // c.chains, chain % c.chains
-                    k0, kc = c.chunks[2 * chunk], c.chunks[2 * chunk + 1]
-                    first = part * kc // c.chains
-                    t.kc = <int>((part + 1) * kc // c.chains - first)
-                    t.b = weights + (p * k.nr * c.pack.depth + (q * depth + k0 + first) * columns) * k.e_size
-                    t.ahead = <const char *>t.b + t.kc * columns * k.e_size  # what is multiplied next
-                    for i in range(tiles):
-                        r0, r1 = cut_at(&by_tile, i), cut_at(&by_tile, i + 1)
-                        t.a = a + (chunk - start) * chunk_rows + q * c.point_rows + (r0 * c.lda + first) * k.e_size
-                        for r in range(r0, r1):
-                            rows[r - r0] = products + (q * c.point_sums + r * k.nr) * k.t_size
-                        t.init = rows[0] if chain else nothing
-                        t.init_ld = k.nr if chain else 0
-                        if ask and chain == start * c.chains:
-                            self.prefetch(c, panel, where, r0, r1, q, dst)
-                        k.tile(<int>(r1 - r0), &t)
-                        t.ahead = <const char *>t.ahead + t.kc // k.pace * 64
-                if end < c.nchunks or q < c.npoints - 1:
-                    continue
-                to = stage + (p - p0) % c.staged * k.nr * k.t_size if c.staged else NULL
-                for r in range(m):
-                    self.finish_tile(c, panel, where + r * (self.nd + 3), products + r * k.nr * k.t_size,
-                                     bias + p * k.nr * k.t_size, dst, to, window, between, check, nothing)
-                    to += c.noutputs * c.staged * k.nr * k.t_size
-                if c.staged and (p + 1 == p1 or (p + 1 - p0) % c.staged == 0):
-                    self.empty_stage(c, p0, p - (p - p0) % c.staged, p + 1, m, where, stage, dst)
+                (<float *>t.nothing)[i] = -0.0
+        self.locate_tiles(c, t0, t.m, t.where)
+        t.end = 0
+        while t.end < c.nchunks:
+            t.start, t.end = t.end, min(c.nchunks, t.end + c.span)
+            for chunk in range(t.start, t.end):
+                for r in range(t.m):
+                    self.transform_tile(&t, chunk, r)
+            if c.across:
+                for q in range(c.npoints):
+                    for p in range(t.p0, t.p1):
+                        self.multiply_point(&t, p, q)
+            for p in range(t.p0, t.p1):
+                if not c.across:
+                    for q in range(c.npoints):
+                        self.multiply_point(&t, p, q)
+                if t.end == c.nchunks:
+                    self.finish_panel(&t, p)
         for i in range(k.vl):
             if k.t_size == 8:
-                if (<double *>check)[i] != 0:
-                    call.refused[0] = 1
-            elif (<float *>check)[i] != 0:
-                call.refused[0] = 1
+                if (<double *>t.check)[i] != 0:
+                    t.refused[0] = 1
+            elif (<float *>t.check)[i] != 0:
+                t.refused[0] = 1
         if self.streamed or c.staged:
             k.fence()
 
     cdef void locate_tiles(self, WinogradClass *c, int64_t t0, int64_t m, int64_t *where) noexcept nogil:
-        """For each tile: its image, the offset of its first output, whether some output is outside, its place per axis."""
-        cdef int64_t r, rest, ax, j, n
+        """For each tile: the offsets of its first input and output, whether some output is outside, whether all it reads is
+        inside the input, and its place on each axis."""
+        cdef int64_t r, ax, j, n, image = t0
+        cdef int64_t *place = where + WINOGRAD_PLACE
+        for ax in range(self.nd - 1, -1, -1):
+            place[ax] = image % c.tiles[ax] * c.outputs[ax]
+            image = image // c.tiles[ax]
         for r in range(m):
-            rest = t0 + r
-            where[1] = where[2] = 0
-            for ax in range(self.nd - 1, -1, -1):
-                n = c.outputs[ax]
-                j = rest % c.tiles[ax] * n
-                rest = rest // c.tiles[ax]
-                where[3 + ax] = j
-                if j:  # with one j the stride may be anything, and a product with it too
-                    where[1] += self.stride.p[ax] * j * self.out_stride.p[ax]
+            where[0], where[1], where[2], where[3] = image * self.in_n, image * self.out_n, 0, 1
+            for ax in range(self.nd):
+                j, n = place[ax], c.outputs[ax]
+                where[0] += j * c.in_step[ax]
+                where[1] += j * c.out_step[ax]
                 if j < c.inner[2 * ax] or j + n > c.inner[2 * ax + 1]:
                     where[2] = 1
-            where[0] = rest
-            where[1] += rest * self.out_n
-            where += self.nd + 3
+                if j < c.whole[2 * ax] or j >= c.whole[2 * ax + 1]:
+                    where[3] = 0
+            if r == m - 1:
+                break
+            where += WINOGRAD_PLACE + self.nd
+            memcpy(where + WINOGRAD_PLACE, place, self.nd * sizeof(int64_t))
+            place = where + WINOGRAD_PLACE
+            for ax in range(self.nd - 1, -1, -1):
+                place[ax] += c.outputs[ax]
+                if place[ax] < c.tiles[ax] * c.outputs[ax]:
+                    break
+                place[ax] = 0
+            else:
+                image += 1
 
-    cdef void transform_tile(self, WinogradClass *c, int64_t k0, int64_t kc, int64_t *where, char *src, char *a,
-                             char *zeros, char *window, char *between, char *refused) noexcept nogil:
+    cdef void transform_tile(self, const WinogradTask *t, int64_t chunk, int64_t r) noexcept nogil:
         """A depth chunk of one tile: split by split, the window's rows by address (or widened, or zeros), transformed."""
         cdef const convt_kernels *k = self.k
+        cdef WinogradClass *c = t.c
+        cdef int64_t *where = t.where + r * (WINOGRAD_PLACE + self.nd)
+        cdef int64_t k0 = c.chunks[2 * chunk], end = k0 + c.chunks[2 * chunk + 1]
+        cdef char *a = t.a + (chunk - t.start) * c.npoints * c.point_rows + r * c.lda * k.e_size
         cdef bint straight = k.direct_store and self.in_c == 1
-        cdef int64_t ci_p = self.recipe.ci_p, depth = k0, split, first, last, ax, i, z, y, x, n, cols
-        cdef int64_t *first_in
-        cdef int64_t at[3][6]
-        cdef bint there[3][6]
-        cdef int64_t base, step
-        cdef bint inside
+        cdef int64_t ci_p = self.recipe.ci_p, depth = k0, split = convt_quotient(k0, ci_p), first, last, i, n, z, cols
+        cdef int64_t *reads
+        cdef char *base
         cdef int held = 1
         cdef const void *rows[WINOGRAD_MOST]
         cdef const void *lines[6]
         cdef convt_wino_in w
-        while depth < k0 + kc:
-            split = depth // ci_p
+        while depth < end:
             first = depth - split * ci_p
-            last = min(ci_p, first + k0 + kc - depth)
+            last = min(ci_p, first + end - depth)
             cols = min(self.ci, last) - first
-            first_in = c.split_in + split * self.nd
-            base = where[0] * self.in_n + first * self.in_c
-            inside = True
-            for n in range(3):
-                at[n][0], there[n][0] = 0, True
-            for ax in range(self.nd):
-                i = first_in[ax] + where[3 + ax]
-                step = self.in_stride.p[ax]
-                for n in range(3):
-                    if c.axes[n] == ax:
-                        for x in range(c.points[n]):
-                            there[n][x] = 0 <= i + x < self.in_size.p[ax]
-                            at[n][x] = (i + x) * step if there[n][x] else 0
-                        break
-                else:
-                    if 0 <= i < self.in_size.p[ax]:
-                        base += i * step
-                    else:
-                        inside = False
-            n = 0
-            for z in range(c.points[0]):
-                for y in range(c.points[1]):
-                    for x in range(c.points[2]):
-                        if not (inside and there[0][z] and there[1][y] and there[2][x]):
-                            rows[n] = zeros
-                        else:
-                            rows[n] = src + (base + at[0][z] + at[1][y] + at[2][x]) * k.s_size
-                            if not straight:
-                                k.widen(window + n * CONVT_LDA * k.t_size, 0, rows[n], 0, self.in_c, 1, <int>cols, <int>cols)
-                                rows[n] = window + n * CONVT_LDA * k.t_size
-                        n += 1
+            base = t.src + (where[0] + first * self.in_c) * k.s_size
+            reads = c.reads + split * c.npoints
+            for n in range(c.npoints):
+                rows[n] = base + reads[n] * k.s_size
+            if not where[3]:
+                self.leave_out(t, where, c.split_in + split * self.nd, rows)
+            for n in range(0 if straight else c.npoints):
+                if rows[n] != t.zeros:
+                    k.widen(t.window + n * CONVT_LDA * k.t_size, 0, rows[n], 0, self.in_c, 1, <int>cols, <int>cols)
+                    rows[n] = t.window + n * CONVT_LDA * k.t_size
             w.first, w.last = 0, <int>cols
             n = c.points[1] * c.points[2]
             if c.points[0] == 1:
@@ -310,27 +291,125 @@ cdef class WinogradPlan(DirectPlan):
                 w.out_y, w.out_x = c.points[2] * CONVT_LDA * k.t_size, CONVT_LDA * k.t_size
                 for z in range(c.points[0]):
                     w.in_ = rows + z * n
-                    w.out = between + z * n * CONVT_LDA * k.t_size
+                    w.out = t.between + z * n * CONVT_LDA * k.t_size
                     k.wino_in(<int>c.points[1], <int>c.points[2], &w)
                 w.in_ = lines
                 w.out_y, w.out_x = 0, n * c.point_rows
                 for i in range(n):
                     for z in range(c.points[0]):
-                        lines[z] = between + (z * n + i) * CONVT_LDA * k.t_size
+                        lines[z] = t.between + (z * n + i) * CONVT_LDA * k.t_size
                     w.out = a + i * c.point_rows + (depth - k0) * k.e_size
                     held &= k.wino_rows(1, <int>c.points[0], &w)
             depth += last - first
+            split += 1
         if not held:
-            refused[0] = 1
+            t.refused[0] = 1
 
-    cdef void finish_tile(self, WinogradClass *c, int64_t *panel, int64_t *where, char *products, char *bias, char *dst,
-                          char *stage, char *window, char *between, char *check, char *nothing) noexcept nogil:
+    cdef void leave_out(self, const WinogradTask *t, int64_t *where, int64_t *first_in, const void **rows) noexcept nogil:
+        """Zeros for those rows of a window that are outside the input."""
+        cdef WinogradClass *c = t.c
+        cdef int64_t ax, i, n, x, y, z
+        cdef bint there[3][6]
+        cdef bint inside = True
+        for n in range(3):
+            there[n][0] = True
+        for ax in range(self.nd):
+            i = first_in[ax] + where[WINOGRAD_PLACE + ax]
+            for n in range(3):
+                if c.axes[n] == ax:
+                    for x in range(c.points[n]):
+                        there[n][x] = 0 <= i + x < self.in_size.p[ax]
+                    break
+            else:
+                inside = inside and 0 <= i < self.in_size.p[ax]
+        n = 0
+        for z in range(c.points[0]):
+            for y in range(c.points[1]):
+                for x in range(c.points[2]):
+                    if not (inside and there[0][z] and there[1][y] and there[2][x]):
+                        rows[n] = t.zeros
+                    n += 1
+
+    cdef void multiply_point(self, const WinogradTask *task, int64_t p, int64_t q) noexcept nogil:
+        """A point of a panel: the depth that is transformed, for all tiles."""
+        cdef const convt_kernels *k = self.k
+        cdef WinogradClass *c = task.c
+        cdef int64_t *panel = c.panels + 5 * p
+        if panel[3] == panel[4]:
+            return
+        cdef int64_t nv = (panel[0] + k.vl - 1) // k.vl, columns = nv * k.vl, depth = c.pack.depth // c.npoints
+        cdef int64_t tiles = convt_quotient(task.m + k.mr[nv] - 1, k.mr[nv]), i, n, r, r0, r1
+        cdef int64_t *link = c.links + 3 * task.start * c.chains
+        cdef int64_t *last = c.links + 3 * task.end * c.chains
+        cdef char *a
+        cdef char *products = task.sums + (((p - task.p0 if c.apart else 0) * c.npoints + q) * c.point_sums) * k.t_size
+        cdef char *weights = task.weights + (p * k.nr * c.pack.depth + q * depth * columns) * k.e_size
+        cdef bint ask = task.end == c.nchunks and not self.streamed and not c.staged and not c.across and self.straight(panel)
+        cdef Cut by_tile = cut_evenly(task.m, tiles, k.grain)
+        cdef void *rows[MOST_ROWS]
+        cdef convt_tile t
+        t.rows = rows
+        t.lda, t.at = c.lda, 0
+        t.act = &self.none
+        t.stream, t.late = 0, NULL
+        t.nv, t.cols = <int>nv, <int>columns
+        t.ahead_step = 64
+        t.init, t.init_ld = task.nothing, 0
+        while link != last:
+            t.kc = <int>link[2]
+            t.b = weights + (c.chunks[2 * link[0]] + link[1]) * columns * k.e_size
+            t.ahead = <const char *>t.b + t.kc * columns * k.e_size  # what is multiplied next
+            n = convt_quotient(t.kc, k.pace) * 64
+            a = task.a + ((link[0] - task.start) * c.npoints + q) * c.point_rows + link[1] * k.e_size
+            for i in range(tiles):
+                r0, r1 = cut_at(&by_tile, i), cut_at(&by_tile, i + 1)
+                t.a = a + r0 * c.lda * k.e_size
+                for r in range(r0, r1):
+                    rows[r - r0] = products + r * k.nr * k.t_size
+                if link != c.links:
+                    t.init, t.init_ld = rows[0], k.nr
+                if ask:
+                    self.prefetch(task, panel, r0, r1, q)
+                k.tile(<int>(r1 - r0), &t)
+                t.ahead = <const char *>t.ahead + n
+            ask = False
+            link += 3
+
+    cdef void prefetch(self, const WinogradTask *t, int64_t *panel, int64_t first, int64_t last, int64_t q) noexcept nogil:
+        """Asks for a share of the outputs of some tiles, so that they are there when all points are multiplied."""
+        cdef int64_t n, r, step = WINOGRAD_PLACE + self.nd
+        for n in range(t.c.asked[q], t.c.asked[q + 1]):
+            for r in range(first, last):
+                convt_prefetch_row(t.dst + (t.where[r * step + 1] + panel[2] + t.c.out_at[n]) * self.k.s_size,
+                                   panel[0] * self.k.s_size)
+
+    cdef void finish_panel(self, const WinogradTask *t, int64_t p) noexcept nogil:
+        """Products of all tiles to outputs."""
+        cdef WinogradClass *c = t.c
+        cdef int64_t n = p - t.p0, r
+        cdef char *to = NULL
+        if c.panels[5 * p + 3] == c.panels[5 * p + 4]:
+            return
+        if c.staged:
+            n %= c.staged
+            to = t.stage + n * self.k.nr * self.k.t_size
+        for r in range(t.m):
+            self.finish_tile(t, p, r, to)
+            to += c.noutputs * c.staged * self.k.nr * self.k.t_size
+        if c.staged and (p + 1 == t.p1 or n + 1 == c.staged):
+            self.empty_stage(t, p - n, p + 1)
+
+    cdef void finish_tile(self, const WinogradTask *t, int64_t p, int64_t r, char *stage) noexcept nogil:
         """One tile of one panel: products to outputs, to where they go or, if there is one, to the stage."""
         cdef const convt_kernels *k = self.k
-        cdef int64_t width = 3 + 2 * self.nd, z, n, p
-        cdef int64_t plane = c.noutputs // c.depth_outputs
+        cdef WinogradClass *c = t.c
+        cdef int64_t width = 3 + 2 * self.nd, z, n
+        cdef int64_t *panel = c.panels + 5 * p
+        cdef int64_t *where = t.where + r * (WINOGRAD_PLACE + self.nd)
+        cdef int64_t *box = c.boxes + p * 2 * self.nd
         cdef int64_t *piece
-        cdef int64_t *box = c.boxes + (panel - c.panels) // 5 * 2 * self.nd
+        cdef char *products = t.sums + ((p - t.p0 if c.apart else 0) * c.npoints * c.point_sums + r * k.nr) * k.t_size
+        cdef char *to = t.dst + (where[1] + panel[2]) * k.s_size
         cdef bint edge = where[2], straight = stage != NULL or self.straight(panel), some = False, hidden
         cdef bint aside[WINOGRAD_MOST]  # outputs that are stored piece by piece
         cdef void *rows[WINOGRAD_MOST]
@@ -344,60 +423,62 @@ cdef class WinogradPlan(DirectPlan):
             if stage != NULL:
                 rows[n] = stage + n * c.staged * k.nr * k.t_size
             elif aside[n]:
-                rows[n] = window + n * k.nr * k.t_size
+                rows[n] = t.window + n * k.nr * k.t_size
             elif hidden:
                 rows[n] = NULL
             else:
-                rows[n] = dst + (where[1] + panel[2] + c.out_at[n]) * k.s_size
-        w.check = check
+                rows[n] = to + c.out_at[n] * k.s_size
+        w.check = t.check
         w.in_y, w.in_x = c.points[2] * c.point_sums, c.point_sums
         if c.points[0] > 1:  # first each plane of points, into `between`; what is left is a line of planes
-            for n in range(c.points[0] * plane):
-                planes[n] = between + n * k.nr * k.t_size
-            w.act, w.stream, w.init = &self.none, 0, nothing
+            for n in range(c.points[0] * c.plane):
+                planes[n] = t.between + n * k.nr * k.t_size
+            w.act, w.stream, w.init = &self.none, 0, t.nothing
             w.cols = <int>((panel[0] + k.vl - 1) // k.vl * k.vl)
             for z in range(c.points[0]):
                 w.in_ = products + z * c.points[1] * c.points[2] * c.point_sums * k.t_size
-                w.rows = planes + z * plane
+                w.rows = planes + z * c.plane
                 k.wino_out(<int>c.kind[1], <int>c.kind[2], &w)
-            w.in_x = plane * k.nr
+            w.in_x = c.plane * k.nr
         w.act = &self.act if straight else &self.none
-        w.stream = self.streamed and not some and not (<size_t>(dst + panel[2] * k.s_size)) % self.streamed
-        w.init, w.cols = bias, <int>panel[0]
+        w.stream = self.streamed and not some and not <size_t>(t.dst + panel[2] * k.s_size) & (self.streamed - 1)
+        w.init, w.cols = t.bias + p * k.nr * k.t_size, <int>panel[0]
         if c.points[0] == 1:
             w.in_, w.rows = products, rows
             k.wino_out(<int>c.kind[1], <int>c.kind[2], &w)
         else:
             w.rows = line
-            for n in range(plane):
-                w.in_ = between + n * k.nr * k.t_size
+            for n in range(c.plane):
+                w.in_ = t.between + n * k.nr * k.t_size
                 for z in range(c.depth_outputs):
-                    line[z] = rows[z * plane + n]
+                    line[z] = rows[z * c.plane + n]
                 k.wino_out(0, <int>c.kind[0], &w)
         if not some:
             return
-        for p in range(panel[3], panel[4]):
-            piece = c.pieces + p * width
-            for n in range(c.noutputs):
-                rows[n] = NULL
-                if aside[n] and (not edge or self.shows(c, piece + 3, where, n)):
-                    rows[n] = dst + (where[1] + piece[2] + c.out_at[n]) * k.s_size
-            k.store(rows, self.out_c, window + piece[0] * k.t_size, k.nr, <int>c.noutputs, <int>piece[1],
+        for n in range(panel[3], panel[4]):
+            piece = c.pieces + n * width
+            for z in range(c.noutputs):
+                rows[z] = NULL
+                if aside[z] and (not edge or self.shows(c, piece + 3, where, z)):
+                    rows[z] = t.dst + (where[1] + piece[2] + c.out_at[z]) * k.s_size
+            k.store(rows, self.out_c, t.window + piece[0] * k.t_size, k.nr, <int>c.noutputs, <int>piece[1],
                     &self.none if straight else &self.act)
 
-    cdef void empty_stage(self, WinogradClass *c, int64_t p0, int64_t first, int64_t last, int64_t m, int64_t *where,
-                          char *stage, char *dst) noexcept nogil:
-        """The outputs of some panels, of a task that starts with panel ``p0``, to where they go: each pixel of a tile in a few
-        stretches, at the window's edge phase by phase."""
+    cdef void empty_stage(self, const WinogradTask *t, int64_t first, int64_t last) noexcept nogil:
+        """The outputs of some panels to where they go: each pixel of a tile in a few stretches, at the window's edge phase by
+        phase."""
         cdef const convt_kernels *k = self.k
+        cdef WinogradClass *c = t.c
         cdef int64_t width = 3 + 2 * self.nd, r, n, p, q
         cdef int64_t parts = (c.panel_block + c.staged - 1) // c.staged  # of a block of panels
-        cdef int64_t *part = c.parts + 2 * (p0 // c.panel_block * parts + (first - p0) // c.staged)
+        cdef int64_t *part = c.parts + 2 * (t.p0 // c.panel_block * parts + (first - t.p0) // c.staged)
         cdef int64_t *run
+        cdef int64_t *where = t.where
+        cdef char *stage = t.stage
         cdef char *to
-        for r in range(m):
+        for r in range(t.m):
             for n in range(c.noutputs):
-                to = dst + (where[1] + c.out_at[n]) * k.s_size
+                to = t.dst + (where[1] + c.out_at[n]) * k.s_size
                 if not where[2]:
                     for q in range(part[0], part[1]):
                         run = c.runs + 3 * q
@@ -410,7 +491,7 @@ cdef class WinogradPlan(DirectPlan):
                                 memcpy(to + run[2] * k.s_size, stage + ((p - first) * k.nr + run[0]) * k.t_size,
                                        run[1] * k.t_size)
                 stage += c.staged * k.nr * k.t_size
-            where += self.nd + 3
+            where += WINOGRAD_PLACE + self.nd
 
     cdef bint straight(self, int64_t *panel) noexcept nogil:
         """Whether a panel's vectors go into the output as they are."""
@@ -420,19 +501,10 @@ cdef class WinogradPlan(DirectPlan):
         """Whether an output of a tile is inside a box, (low, high) per axis."""
         cdef int64_t ax, j
         for ax in range(self.nd):
-            j = where[3 + ax] + c.out_j[n * self.nd + ax]
+            j = where[WINOGRAD_PLACE + ax] + c.out_j[n * self.nd + ax]
             if j < box[2 * ax] or j >= box[2 * ax + 1]:
                 return False
         return True
-
-    cdef void prefetch(self, WinogradClass *c, int64_t *panel, int64_t *where, int64_t first, int64_t last, int64_t q,
-                       char *dst) noexcept nogil:
-        """Asks for a share of the outputs of some tiles, so that they are there when all points are multiplied."""
-        cdef int64_t n, r
-        for n in range(q * c.noutputs // c.npoints, (q + 1) * c.noutputs // c.npoints):
-            for r in range(first, last):
-                convt_prefetch_row(dst + (where[r * (self.nd + 3) + 1] + panel[2] + c.out_at[n]) * self.k.s_size,
-                                   panel[0] * self.k.s_size)
 
 
 cdef inline void copy_past(const convt_kernels *k, char *to, const char *from_, size_t bytes) noexcept nogil:

@@ -110,7 +110,7 @@ def make(problem, recipe, packed, in_strides, out_strides, kinds=SMALL, name="wi
     if not packed(key).finite:  # as the filter is, or as its transform has become
         return direct.make(problem, recipe, packed, in_strides, out_strides)
     info = _core.kernel_info(problem.dtype, matrix)
-    out_elements = [s // ITEMSIZE[problem.dtype] for s in out_strides]
+    in_elements, out_elements = ([s // ITEMSIZE[problem.dtype] for s in strides] for strides in (in_strides, out_strides))
     packs = {numbers: n for n, numbers in enumerate(schemes)}
     hole = any(c.group < 0 for axis in classes for c in axis)
     plain, transformed = [], []
@@ -124,7 +124,7 @@ def make(problem, recipe, packed, in_strides, out_strides, kinds=SMALL, name="wi
     plain = direct.tables(problem, groups, plain, packs, out_elements, total, info)
     first = [(spec["work"], problem.groups * spec["blocks"] * spec["panel_blocks"]) for spec in plain]
     _, cuts = _cuts(problem, transformed, first, total, info, _config.get_num_threads())
-    specs = [_class(problem, *c, cut, packs, out_elements, info) for c, cut in zip(transformed, cuts, strict=True)]
+    specs = [_class(problem, *c, cut, packs, in_elements, out_elements, info) for c, cut in zip(transformed, cuts, strict=True)]
     specs.sort(key=lambda spec: -spec["work"])
     return _core.WinogradPlan(name, problem, recipe(key), in_strides, out_strides, hole, total, plain, specs), key
 
@@ -332,7 +332,7 @@ def _chunks(problem, splits, info):
     return depth, -(-depth // step), step
 
 
-def _class(problem, combo, chosen, scheme, cut, packs, out_elements, info):
+def _class(problem, combo, chosen, scheme, cut, packs, in_elements, out_elements, info):
     """The tables of a transformed class for WinogradPlan."""
     pack = packs[tuple(c.group for c in combo)]
     offsets = [g.offsets for g in chosen]
@@ -349,17 +349,32 @@ def _class(problem, combo, chosen, scheme, cut, packs, out_elements, info):
     ]
     active = [(ax, t.points, t.kind) for ax, t in enumerate(scheme) if t is not PLAIN]
     places = list(itertools.product(*(range(t.outputs) for t in scheme)))
-    steps = [s * out if t is not PLAIN else 0 for s, out, t in zip(problem.strides, out_elements[1:-1], scheme, strict=True)]
+    tiles = [-(-c.count // t.outputs) for c, t in zip(combo, scheme, strict=True)]
+    # An axis of one input or of one output may have any stride, and a window beyond the input start anywhere: products with
+    # these would overflow.
+    windows = [
+        [max(-t.outputs * n - t.points, min(start, size)) for start in axis]
+        for axis, t, n, size in zip(windows, scheme, tiles, problem.in_sizes, strict=True)
+    ]
+    in_step = [step if size > 1 else 0 for step, size in zip(in_elements[1:-1], problem.in_sizes, strict=True)]
+    out_step = [s * step if c.count > 1 else 0 for s, step, c in zip(problem.strides, out_elements[1:-1], combo, strict=True)]
+    dot = lambda place, step: sum(map(math.prod, zip(place, step, strict=True)))  # noqa: E731
+    points = [dot(place, in_step) for place in itertools.product(*(range(t.points) for t in scheme))]
+    split_in = list(itertools.product(*windows))
     return {
-        "tiles": [-(-c.count // t.outputs) for c, t in zip(combo, scheme, strict=True)],
+        "tiles": tiles,
         "outputs": [t.outputs for t in scheme],
         "out_j": places,
-        "out_at": [sum(j * step for j, step in zip(place, steps, strict=True)) for place in places],
+        "out_at": [dot(place, out_step) for place in places],
         "axes": [(-1, 1, 0)] * (3 - len(active)) + active,
         "rows": rows,
         "block": cut.block,
         "blocks": cut.blocks,
-        "split_in": list(itertools.product(*windows)),
+        "split_in": split_in,
+        "reads": [dot(first, in_step) + point for first in split_in for point in points],
+        "whole": [(-min(w), n - max(w) - t.points + 1) for w, n, t in zip(windows, problem.in_sizes, scheme, strict=True)],
+        "in_step": in_step,
+        "out_step": out_step,
         "chunks": [(k, min(step, depth - k)) for k in range(0, depth, step)],
         "span": cut.span,
         "across": cut.across,
