@@ -31,10 +31,11 @@ cdef struct WinogradClass:
     int64_t *whole        # [nd][2] first and one past the last output at which a tile reads inside the input only
     int64_t *in_step      # [nd] elements of the input from an output's to the next one's
     int64_t *out_step     # [nd] and of the output
+    int64_t depth         # of a point
     int64_t nchunks, span # depth chunks, and how many of them are transformed at once
     int64_t *chunks       # [nchunks][2]: first depth, depth
     int64_t chains        # sums of a chunk, added up
-    int64_t *links        # [nchunks][chains][3]: chunk, first depth in it, depth
+    int64_t *links        # [nchunks][chains][4]: chunk, first depth in it, depth, first depth of all
     int64_t npanels, panel_block, panel_blocks
     int64_t *panels       # as of DirectClass
     int64_t *pieces
@@ -106,15 +107,16 @@ cdef class WinogradPlan(DirectPlan):
             c.nchunks, c.span, c.chunks = len(spec["chunks"]), spec["span"], _kept(self.keep, spec["chunks"])
             c.chains = (c.chunks[1] + WINOGRAD_CHAIN - 1) // WINOGRAD_CHAIN if c.npoints > 6 and not k.parts else 1
             links = []
-            for chunk, (_, kc) in enumerate(spec["chunks"]):
+            for chunk, (k0, kc) in enumerate(spec["chunks"]):
                 cuts = [part * kc // c.chains for part in range(c.chains + 1)]
-                links += [(chunk, first, last - first) for first, last in itertools.pairwise(cuts)]
+                links += [(chunk, first, last - first, k0 + first) for first, last in itertools.pairwise(cuts)]
             c.links = _kept(self.keep, links)
             c.npanels, c.panels = len(spec["panels"]), _kept(self.keep, spec["panels"])
             c.pieces, c.boxes = _kept(self.keep, spec["pieces"]), _kept(self.keep, spec["boxes"])
             c.panel_block, c.panel_blocks = spec["panel_block"], spec["panel_blocks"]
             c.inner = _kept(self.keep, spec["inner"])
             c.pack = &recipe.classes[<Py_ssize_t>spec["pack"]]
+            c.depth = c.pack.depth // c.npoints
             # Distances between points that spread them over the sets of the caches.
             c.lda = k.lda
             if k.parts:  # as close as an odd number of steps allows, for fewer lines
@@ -337,13 +339,15 @@ cdef class WinogradPlan(DirectPlan):
         cdef int64_t *panel = c.panels + 5 * p
         if panel[3] == panel[4]:
             return
-        cdef int64_t nv = (panel[0] + k.vl - 1) // k.vl, columns = nv * k.vl, depth = c.pack.depth // c.npoints
+        cdef int64_t nv = convt_quotient(panel[0] + k.vl - 1, k.vl), columns = nv * k.vl
         cdef int64_t tiles = convt_quotient(task.m + k.mr[nv] - 1, k.mr[nv]), i, n, r, r0, r1
-        cdef int64_t *link = c.links + 3 * task.start * c.chains
-        cdef int64_t *last = c.links + 3 * task.end * c.chains
+        cdef int64_t *link = c.links + 4 * task.start * c.chains
+        cdef int64_t *last = c.links + 4 * task.end * c.chains
         cdef char *a
         cdef char *products = task.sums + (((p - task.p0 if c.apart else 0) * c.npoints + q) * c.point_sums) * k.t_size
-        cdef char *weights = task.weights + (p * k.nr * c.pack.depth + q * depth * columns) * k.e_size
+        cdef int64_t row = columns * k.e_size
+        cdef char *weights = task.weights + p * k.nr * c.pack.depth * k.e_size + q * c.depth * row
+        cdef char *next = weights + (k.nr * c.pack.depth * k.e_size if c.across else c.depth * row) + link[3] * row
         cdef bint ask = task.end == c.nchunks and not self.streamed and not c.staged and not c.across and self.straight(panel)
         cdef Cut by_tile = cut_evenly(task.m, tiles, k.grain)
         cdef void *rows[MOST_ROWS]
@@ -357,8 +361,8 @@ cdef class WinogradPlan(DirectPlan):
         t.init, t.init_ld = task.nothing, 0
         while link != last:
             t.kc = <int>link[2]
-            t.b = weights + (c.chunks[2 * link[0]] + link[1]) * columns * k.e_size
-            t.ahead = <const char *>t.b + t.kc * columns * k.e_size  # what is multiplied next
+            t.b = weights + link[3] * row
+            t.ahead = weights + link[7] * row if link + 4 != last else next  # what is multiplied next
             n = convt_quotient(t.kc, k.pace) * 64
             a = task.a + ((link[0] - task.start) * c.npoints + q) * c.point_rows + link[1] * k.e_size
             for i in range(tiles):
@@ -373,7 +377,7 @@ cdef class WinogradPlan(DirectPlan):
                 k.tile(<int>(r1 - r0), &t)
                 t.ahead = <const char *>t.ahead + n
             ask = False
-            link += 3
+            link += 4
 
     cdef void prefetch(self, const WinogradTask *t, int64_t *panel, int64_t first, int64_t last, int64_t q) noexcept nogil:
         """Asks for a share of the outputs of some tiles, so that they are there when all points are multiplied."""

@@ -71,10 +71,12 @@ def unfilled(problem, info):
     return 1 + 0.4 * max(0.0, 1 - problem.ci / info["kstep"])
 
 
-def fed(cycles, bytes, total):
+def fed(cycles, bytes, total, again=0):
     """Cycles of multiply-adds with their reads of weights, so many bytes of ``total``: what L2 does not hold comes from the
-    last-level cache, mostly while they multiply if that takes as long; what that does not hold, from memory."""
-    return max(cycles, 0.12 * far(total) * bytes) + bytes * (0.012 + 0.02 * far(total) + 0.15 * far(total, LAST_BYTES))
+    last-level cache, mostly while they multiply if that takes as long; what that does not hold, from memory. And with so
+    many bytes of other data that L2 has lost ``again``."""
+    fetched = far(total) * bytes + again
+    return max(cycles, 0.12 * fetched) + 0.012 * bytes + 0.02 * fetched + 0.15 * far(total, LAST_BYTES) * bytes
 
 
 def far(bytes, near=L2_BYTES):

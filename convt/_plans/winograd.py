@@ -59,7 +59,7 @@ SMALL = KINDS[1:4]  # what "auto" may use: as exact as the direct sum
 LARGE = KINDS[4:]
 
 _MOST_AXES = 3
-_L2_BYTES = 7 << 18  # that a task may count on
+_L2_BYTES = _core.L2_BYTES // 8 * 7  # that a task may count on
 _HEIGHTS = (1, 2, 3, 4, 6)  # register tiles of a block of tiles
 _PANEL_BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16)
 _SHARES = (0, 1, 2, 3, 4, 6, 8)  # tasks of a thread, at least, 0 for whatever ends first: few are cheaper, many even out
@@ -246,20 +246,21 @@ def _ways(problem, shape, info, threads, panel_blocks):
                 panel_block = -(-panels // min(n, panels))
                 if _waiting(points, block, depth, panel_block, info) <= _MOST_WAITING:
                     cut = block, -(-rows // block), panel_block, -(-panels // panel_block), chunks, True
-                    ways[cut] = _Cut(*cut, _work(problem, shape, block, panel_block, info, across=True))
-            # What is used again for every panel stays in L2, with a panel's weights and sums passing by; else points
-            # are made a depth chunk at a time, and the sums of all panels wait in between.
-            space = _L2_BYTES // (size * points)
-            space = max(space - depth * nr, space // 2)
-            span, least = chunks, 1
-            if block * (depth + nr) > space:
-                span, least = 1, -(-panels * nr * block // max(space - block * step, nr * block))
-                if height > 1 and block * (step + nr) > space:
+                    ways[cut] = _Cut(*cut, _work(problem, shape, block, panel_block, info, chunks, across=True))
+            # A panel of all points after the other, which all the rows are read again for: on a matrix unit only from L2. Of
+            # more depth a chunk is transformed at a time, and the sums of all panels wait in between.
+            most = _L2_BYTES if info["parts"] else _MOST_WAITING
+            space = max(most // (size * points) - depth * nr, most // (size * points) // 2)
+            for span in {chunks, 1}:
+                least = 1
+                if span < chunks:
+                    least = -(-panels * nr * block // max(space - block * step, nr * block))
+                if block * ((depth if span == chunks else step) + nr) > space and (height > 1 or span < chunks):
                     continue
-            for n in {max(least, n) for n in panel_blocks if n <= panels}:
-                panel_block = -(-panels // n)
-                cut = block, -(-rows // block), panel_block, -(-panels // panel_block), span, False
-                ways[cut] = _Cut(*cut, _work(problem, shape, block, panel_block, info))
+                for n in {max(least, n) for n in panel_blocks if n <= panels}:
+                    panel_block = -(-panels // n)
+                    cut = block, -(-rows // block), panel_block, -(-panels // panel_block), span, False
+                    ways[cut] = _Cut(*cut, _work(problem, shape, block, panel_block, info, span))
     return ways.values()
 
 
@@ -268,7 +269,7 @@ def _waiting(points, block, depth, panel_block, info):
     return points * block * (depth * info["e_size"] + panel_block * info["nr"] * info["t_size"])
 
 
-def _work(problem, shape, block, panel_block, info, across=False):
+def _work(problem, shape, block, panel_block, info, span, across=False):
     """Cycles of a task: its GEMMs, the weights they wait for, the transforms."""
     _, points, outputs, splits, width, store = shape
     size = info["e_size"]
@@ -279,7 +280,8 @@ def _work(problem, shape, block, panel_block, info, across=False):
     columns = min(width, panel_block * info["nr"])
     chain = min(step, _core.CHAIN) if points > _ONE_AXIS and not info["parts"] else step
     gemm = points * common.tile_cost(block, columns, depth, info, chain)
-    gemm = common.fed(gemm, points * depth * columns * wide * size, total)
+    again = 0 if across else _again(points, block, span * step, chunks > span, panel_block, info) * -(-chunks // span)
+    gemm = common.fed(gemm, points * depth * columns * wide * size, total, again)
     if info["parts"]:  # six bytes of a weight come slower than they are multiplied
         gemm += 0.05 * common.far(total) * points * depth * columns * wide * size
     if across:
@@ -294,6 +296,16 @@ def _work(problem, shape, block, panel_block, info, across=False):
     write = _PRODUCTS[matrix] * points * -(-columns // info["vl"]) + _OUTPUT[matrix] * outputs * panel_block
     write += 10 * panel_block * matrix
     return gemm + block * (splits * read + write + outputs * store * columns / width) + 1600
+
+
+def _again(points, block, depth, waits, panel_block, info):
+    """Bytes of rows and sums that L2 has lost when they are read again: cache lines that are used in turn are lost as soon as
+    there are a few more of them than it holds. With ``waits`` the sums of all panels wait for the next depth."""
+    lost = lambda bytes: min(1.0, 4 * common.far(bytes, _L2_BYTES))  # noqa: E731
+    rows, sums = points * block * depth * info["e_size"], points * block * info["nr"] * info["t_size"]
+    weights = points * depth * info["nr"] * info["e_size"]
+    again = panel_block * (rows + sums) * lost(rows + sums + weights)
+    return again + 4 * panel_block * sums * lost(rows + panel_block * (sums + weights)) * waits
 
 
 def _end(problem, transformed, plain, total, info, threads):
