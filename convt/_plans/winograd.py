@@ -251,12 +251,10 @@ def _ways(problem, shape, info, threads, panel_blocks):
             # more depth a chunk is transformed at a time, and the sums of all panels wait in between.
             most = _L2_BYTES if info["parts"] else _MOST_WAITING
             space = max(most // (size * points) - depth * nr, most // (size * points) // 2)
-            for span in {chunks, 1}:
-                least = 1
-                if span < chunks:
-                    least = -(-panels * nr * block // max(space - block * step, nr * block))
-                if block * ((depth if span == chunks else step) + nr) > space and (height > 1 or span < chunks):
+            for span in dict.fromkeys((chunks, 1)):
+                if block * (min(depth, span * step) + nr) > space and (height > 1 or span > 1):
                     continue
+                least = -(-panels * nr * block // max(space - block * step, nr * block)) if span < chunks else 1
                 for n in {max(least, n) for n in panel_blocks if n <= panels}:
                     panel_block = -(-panels // n)
                     cut = block, -(-rows // block), panel_block, -(-panels // panel_block), span, False
@@ -280,7 +278,7 @@ def _work(problem, shape, block, panel_block, info, span, across=False):
     columns = min(width, panel_block * info["nr"])
     chain = min(step, _core.CHAIN) if points > _ONE_AXIS and not info["parts"] else step
     gemm = points * common.tile_cost(block, columns, depth, info, chain)
-    again = 0 if across else _again(points, block, span * step, chunks > span, panel_block, info) * -(-chunks // span)
+    again = 0 if info["parts"] else _again(points, block, span * step, chunks > span, panel_block, info) * -(-chunks // span)
     gemm = common.fed(gemm, points * depth * columns * wide * size, total, again)
     if info["parts"]:  # six bytes of a weight come slower than they are multiplied
         gemm += 0.05 * common.far(total) * points * depth * columns * wide * size
@@ -299,8 +297,8 @@ def _work(problem, shape, block, panel_block, info, span, across=False):
 
 
 def _again(points, block, depth, waits, panel_block, info):
-    """Bytes of rows and sums that L2 has lost when they are read again: cache lines that are used in turn are lost as soon as
-    there are a few more of them than it holds. With ``waits`` the sums of all panels wait for the next depth."""
+    """Bytes of a task's rows and sums that L2 has lost when vectors read them again: lines that are used in turn are lost as
+    soon as there are a few more of them than it holds. With ``waits`` the sums of all panels wait for the next depth."""
     lost = lambda bytes: min(1.0, 4 * common.far(bytes, _L2_BYTES))  # noqa: E731
     rows, sums = points * block * depth * info["e_size"], points * block * info["nr"] * info["t_size"]
     weights = points * depth * info["nr"] * info["e_size"]
