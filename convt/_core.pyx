@@ -85,7 +85,8 @@ cdef extern from "convt_kernels.h" nogil:
     ctypedef struct convt_dw_phase:
         int taps
         int cut
-        int shared
+        int sharing
+        int even
         int each
         Py_ssize_t out
     ctypedef struct convt_dw:
@@ -514,6 +515,13 @@ cdef class Deal:
         self.first, self.tasks = _Table(np.cumsum([0, *map(len, dealt)])), _Table(sum(dealt, []))
 
 
+cdef inline int64_t take_index(int64_t *n, int64_t size) noexcept nogil:
+    """The last index of a place counted across axes, of an axis of that size; ``n`` gets what counts the others."""
+    cdef int64_t all = n[0]
+    n[0] = convt_quotient(all, size)
+    return all - n[0] * size
+
+
 cdef struct Cut:
     # Some rows in equal parts of whole grains: how many each has, and how many parts, the first ones, have a grain more.
     int64_t rows, grain, height, taller
@@ -620,8 +628,7 @@ cdef class Plan:
         dst[0] = 0
         for ax in range(self.nd - 2, -1, -1):
             axis_start -= self.outer_out.p[ax]
-            o = row % self.outer_out.p[ax]
-            row = row // self.outer_out.p[ax]
+            o = take_index(&row, self.outer_out.p[ax])
             dst[0] += o * self.out_stride.p[ax]
             first, last = self.outer_start.p[axis_start + o], self.outer_start.p[axis_start + o + 1]
             # Expand from the back, so that the entries still to be read are not overwritten.
@@ -644,7 +651,8 @@ cdef class Plan:
         than it was to be, those of several threads."""
         cdef Py_ssize_t n, i, first, last
         while thread < call.threads:
-            first, last = thread * self.tasks // call.threads, (thread + 1) * self.tasks // call.threads
+            first = convt_quotient(thread * self.tasks, call.threads)
+            last = convt_quotient((thread + 1) * self.tasks, call.threads)
             if call.deal_tasks != NULL:
                 first, last = call.deal_first[thread], call.deal_first[thread + 1]
             for n in range(last - first):
@@ -675,7 +683,7 @@ cdef class Plan:
         call.refused = &refused
         call.src, call.dst, call.weights, call.bias = src, dst, packed.weights, packed.bias
         # Several neighbours at a time, which read much the same, yet few enough that the last ones even out.
-        call.threads, call.grab = threads, tasks if self.even else max(1, tasks // (GRABS * threads))
+        call.threads, call.grab = threads, tasks if self.even else max(1, convt_quotient(tasks, GRABS * threads))
         cdef Deal deal = self.deal
         call.deal_tasks = NULL
         if self.brief and not self.even and threads > 1:

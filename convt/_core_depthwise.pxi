@@ -35,6 +35,7 @@ cdef class DepthwisePlan(Plan):
     cdef int64_t blocks, block, j0, lane_block, lane_blocks
     cdef int64_t lanes, width, lane_step, whole  # lanes of a j, the distance of their outputs; those of the last row of taps
     cdef int64_t pitch  # from j to j of gathered inputs
+    cdef int64_t weights_ld, outs_ld  # lanes of a row of weights, and of a row of outputs on their way to the store
     cdef int64_t taps_x, max_taps, max_inputs, min_off, max_off
     cdef _Table maps  # [ci][lanes]: offset of each lane's in-channel
     cdef object index  # int32 [lanes]: its distance from that of the first lane of its vector
@@ -80,6 +81,7 @@ cdef class DepthwisePlan(Plan):
         self.taps_x = recipe.terms
         self.whole = (recipe.kernel_x - (recipe.terms - 1) * recipe.stride_x) * channels
         self.pitch = self.lanes if self.width > 1 else self._vectors(self.lane_block)
+        self.weights_ld, self.outs_ld = self._vectors(self.width * self.lanes), self._vectors(self.width * self.lane_block)
         self.min_off, self.max_off = spec["min_off"], spec["max_off"]
         self.max_inputs = min(self.block + self.max_off - self.min_off, max(1, self.in_size.p[x]))
         self.max_taps = self.row_taps * self.ci * self.kernel.p[x]  # of all phases
@@ -110,7 +112,7 @@ cdef class DepthwisePlan(Plan):
         self.workspace = self._bytes()
 
     cdef int64_t _vectors(self, int64_t lanes) noexcept nogil:
-        return (lanes + self.k.vl - 1) // self.k.vl * self.k.vl
+        return (lanes + self.k.vl - 1) & ~<int64_t>(self.k.vl - 1)
 
     cdef size_t _slot(self) noexcept nogil:
         """Bytes of the gathered inputs of a row."""
@@ -122,15 +124,16 @@ cdef class DepthwisePlan(Plan):
         n += 2 * _round64((self.row_taps + 1) * sizeof(void *))  # where each input row is, and its weights
         n += 2 * _round64(self.max_taps * sizeof(void *))  # the run's input and weight pointers
         n += _round64(self.nruns * sizeof(convt_dw_phase))
-        n += _round64(SCRATCH * self._vectors(self.width * self.lane_block) * self.k.t_size)
+        n += _round64(SCRATCH * self.outs_ld * self.k.t_size)
         if not (self.straight_in or self.picked):
             n += _round64(self.row_taps * self._slot())
         return n
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
-        cdef int64_t block = task % self.blocks
-        cdef int64_t l0 = task // self.blocks % self.lane_blocks * self.lane_block
-        cdef int64_t first = task // self.blocks // self.lane_blocks * self.rows
+        cdef int64_t rest = task
+        cdef int64_t block = take_index(&rest, self.blocks)
+        cdef int64_t l0 = take_index(&rest, self.lane_blocks) * self.lane_block
+        cdef int64_t first = rest * self.rows
         cdef DepthwiseInput *kept = <DepthwiseInput *>ws
         ws += _round64((self.row_taps + 1) * sizeof(DepthwiseInput))
         cdef int64_t n
@@ -162,7 +165,7 @@ cdef class DepthwisePlan(Plan):
         cdef const convt_kernels *k = self.k
         cdef int64_t x = self.nd - 1
         cdef int64_t t_size = k.t_size
-        cdef int64_t weights_ld = self._vectors(self.width * self.lanes) * t_size  # bytes of a row of weights
+        cdef int64_t weights_ld = self.weights_ld * t_size  # bytes of a row of weights
         cdef int64_t tap_bytes = self.ci * weights_ld  # of all in-channels
         cdef int64_t *row_tap = <int64_t *>ws
         ws += _round64((self.row_taps + 1) * 2 * sizeof(int64_t))
@@ -177,8 +180,7 @@ cdef class DepthwisePlan(Plan):
         cdef convt_dw_phase *phases = <convt_dw_phase *>ws
         ws += _round64(self.nruns * sizeof(convt_dw_phase))
         cdef char *outs = ws
-        cdef int64_t outs_ld = self._vectors(self.width * self.lane_block)
-        ws += _round64(SCRATCH * outs_ld * k.t_size)
+        ws += _round64(SCRATCH * self.outs_ld * k.t_size)
         cdef char *inputs = ws
 
         cdef int64_t image, at, n, c
@@ -205,6 +207,8 @@ cdef class DepthwisePlan(Plan):
 
         cdef convt_dw d
         cdef DepthwiseRun *run
+        cdef convt_dw_phase *phase
+        cdef convt_dw_phase *leader  # the first of those that read the same inputs
         cdef int64_t start, stop, first_at, t, r, taps, low, high, step = 0
         cdef int64_t wide  # how many j's make a row of lanes
         cdef char *pixel
@@ -233,11 +237,16 @@ cdef class DepthwisePlan(Plan):
                     at += (start - run.start) * step
                 if d.phases == 0:
                     first_at = at
-                phases[d.phases].out = at - first_at
-                phases[d.phases].shared = d.phases > 0 and run.shared
-                phases[d.phases].taps = <int>(count * run.ntaps * self.ci)
-                phases[d.phases].each = <int>(count * self.ci) if run.sliding else 0
-                phases[d.phases].cut = <int>(count * self.ci) if run.cut else 0
+                phase = phases + d.phases
+                phase.out = at - first_at
+                phase.taps = <int>(count * run.ntaps * self.ci)
+                phase.each = <int>(count * self.ci) if run.sliding and self.width == 1 else 0
+                phase.cut = <int>(count * self.ci) if run.cut else 0
+                if d.phases == 0 or not run.shared:
+                    leader = phase
+                    leader.sharing, leader.even = 0, True
+                leader.sharing += 1
+                leader.even &= phase.taps == leader.taps
                 d.phases += 1
                 for t in range(run.ntaps):
                     for r in range(count):
@@ -264,7 +273,7 @@ cdef class DepthwisePlan(Plan):
             at = first_at
             while start < stop:
                 wide = min(self.width, stop - start)
-                d.n = <int>((stop - start) // wide)
+                d.n = <int>((stop - start) if wide == 1 else convt_quotient(stop - start, wide))
                 d.cols = <int>(high - low if wide == 1 else wide * self.lanes)
                 d.in_ld = wide * in_ld
                 if self.straight_out:
@@ -274,12 +283,12 @@ cdef class DepthwisePlan(Plan):
                     k.depthwise(&d)
                 else:
                     d.act = &self.none
-                    d.out, d.out_ld = outs, outs_ld
+                    d.out, d.out_ld = outs, self.outs_ld
                     d.n = min(d.n, SCRATCH)
                     k.depthwise(&d)
                     for r in range(d.n):
                         rows[r] = dst + (at + r * wide * step) * k.s_size
-                    k.store(rows, self.lane_step, outs, outs_ld, d.n, d.cols, &self.act)
+                    k.store(rows, self.lane_step, outs, self.outs_ld, d.n, d.cols, &self.act)
                 start += d.n * wide
                 if start < stop:
                     at += d.n * wide * step

@@ -133,8 +133,8 @@ cdef class DirectPlan(Plan):
     cdef bint lies_straight(self, DirectClass *c, int64_t *chunk, int64_t *low, int64_t *high, int64_t *at) noexcept nogil:
         """Whether the taps of a depth chunk are inside at every pixel of a box, and follow each other in memory as they do in
         depth; ``at`` gets where the chunk starts, for the class's first pixel."""
-        cdef int64_t tap, ax, i, place, first = chunk[0] // self.ci
-        for tap in range(first, (chunk[0] + chunk[1] - 1) // self.ci + 1):
+        cdef int64_t tap, ax, i, place, first = convt_quotient(chunk[0], self.ci)
+        for tap in range(first, convt_quotient(chunk[0] + chunk[1] - 1, self.ci) + 1):
             place = chunk[0] - first * self.ci
             for ax in range(self.nd):
                 i = c.tap_in[tap * self.nd + ax]
@@ -153,11 +153,10 @@ cdef class DirectPlan(Plan):
         cdef int64_t ax, chunk, at, row = 0, batch = m0, last = m0 + m - 1
         cdef int64_t low[64]
         cdef int64_t high[64]
-        cdef bint even = c.run > 0 and m0 // c.run == last // c.run, straight = True, same
+        cdef bint even = c.run > 0 and convt_quotient(m0, c.run) == convt_quotient(last, c.run), straight = True, same
         for ax in range(self.nd - 1 if even else -1, -1, -1):
-            low[ax], high[ax] = batch % c.count[ax], last % c.count[ax]
+            low[ax], high[ax] = take_index(&batch, c.count[ax]), take_index(&last, c.count[ax])
             row += low[ax] * self.in_stride.p[ax]
-            batch, last = batch // c.count[ax], last // c.count[ax]
         row += batch * self.in_n
         same = batch == last
         for ax in range(self.nd if even else 0):  # the box around the rows
@@ -403,13 +402,12 @@ cdef class DirectPlan(Plan):
         cdef DirectClass *c = self.classes
         while task >= c.first_task + c.ntasks:
             c += 1
-        task -= c.first_task
         which[0] = c
-        m0[0] = task % c.blocks * c.block
+        group[0] = task - c.first_task
+        m0[0] = take_index(group, c.blocks) * c.block
         m[0] = min(c.block, c.rows - m0[0])
-        p0[0] = task // c.blocks % c.panel_blocks * c.panel_block
+        p0[0] = take_index(group, c.panel_blocks) * c.panel_block
         p1[0] = min(c.npanels, p0[0] + c.panel_block)
-        group[0] = task // c.blocks // c.panel_blocks
 
     cdef const char *next_input(self, Py_ssize_t task, const Call *call, int64_t *step) noexcept nogil:
         """Where the input of this thread's next task starts, and in what steps this task's tiles reach its end.
@@ -421,14 +419,14 @@ cdef class DirectPlan(Plan):
         cdef int64_t group, m0, m, p0, p1, ax, x = self.nd - 1, j, steps, tile
         self.place(task, &c, &group, &m0, &m, &p0, &p1)
         tile = self.k.mr[self.k.nr // self.k.vl]
-        steps = max(1, (p1 - p0) * ((m + tile - 1) // tile) * c.pack.depth // self.k.pace)
+        steps = max(1, convt_quotient((p1 - p0) * convt_quotient(m + tile - 1, tile) * c.pack.depth, self.k.pace))
         if c.pack.group_weights > FAR_BYTES:
             steps = (steps + 1) // 2
         if call.back:
             task -= 1 if self.even else call.threads
         else:
             task += 1
-            if task % call.grab == 0:  # the other threads take their share before
+            if task == convt_quotient(task, call.grab) * call.grab:  # the other threads take their share before
                 task += (call.threads - 1) * call.grab
         step[0] = 0
         if task < 0 or task >= self.direct_tasks or self.in_c != 1 or self.in_stride.p[x] != self.ci:
@@ -436,11 +434,10 @@ cdef class DirectPlan(Plan):
         self.place(task, &c, &group, &m0, &m, &p0, &p1)
         if c.ntaps == 0:
             return call.src
-        step[0] = min(64, (m * self.ci * self.k.s_size + steps - 1) // steps)
+        step[0] = min(64, convt_quotient(m * self.ci * self.k.s_size + steps - 1, steps))
         cdef int64_t at = 0
         for ax in range(x, -1, -1):
-            j = m0 % c.count[ax]
-            m0 = m0 // c.count[ax]
+            j = take_index(&m0, c.count[ax])
             at += (c.tap_in[(c.ntaps - 1) * self.nd + ax] + j) * self.in_stride.p[ax]
         return call.src + (at + m0 * self.in_n) * self.k.s_size
 
@@ -456,8 +453,7 @@ cdef class DirectPlan(Plan):
         cdef bint outside
         cdef char *first
         for ax in range(nd - 1, -1, -1):
-            j[ax] = batch % c.count[ax]
-            batch = batch // c.count[ax]
+            j[ax] = take_index(&batch, c.count[ax])
         while row < m:  # a run along x at a time
             n = min(c.count[x] - j[x], m - row)
             at = batch * self.out_n + step * j[x]
@@ -501,7 +497,7 @@ cdef class DirectPlan(Plan):
         cdef const convt_kernels *k = self.k
         cdef int nd = self.nd, ax
         cdef int64_t x = nd - 1
-        cdef int64_t ci_p = (self.ci + k.kstep - 1) // k.kstep * k.kstep
+        cdef int64_t ci_p = convt_quotient(self.ci + k.kstep - 1, k.kstep) * k.kstep
         cdef int64_t pixels = 1
         for ax in range(nd):
             pixels *= c.count[ax]
@@ -513,10 +509,10 @@ cdef class DirectPlan(Plan):
         while row < m:
             j = coords + row * nd
             run = min(c.count[x] - j[x], m - row)
-            batch = (m0 + row) // pixels
+            batch = convt_quotient(m0 + row, pixels)
             depth = k0
             while depth < k0 + kc:
-                tap = depth // ci_p
+                tap = convt_quotient(depth, ci_p)
                 first = depth - tap * ci_p
                 last = min(ci_p, first + k0 + kc - depth)
                 first_in = c.tap_in + tap * nd

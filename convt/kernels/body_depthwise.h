@@ -33,7 +33,8 @@ INLINE V FN(dw_load)(const int how, const T *p, int lanes, const int32_t *index)
 }
 
 /* Below, sums are `count` values of j, so that these share a load of weights; or, `across`, of one j so many vectors of
- * channels, all whole. Elements from one to the next: */
+ * channels, all whole. Pointers move from one to the next: a distance for each would take all the registers that there are.
+ * Elements from one to the next: */
 #define STEP(ld) (across ? VL : (ld))
 
 /* The i-th vector of weights or the like, of which every j has the same: `first`. */
@@ -50,13 +51,18 @@ INLINE void FN(dw_finish)(const int count, const int across, const int how, cons
             acc[i] = V_(act_simple)(acc[i], &act);
     if (d->stream) {
 #pragma GCC unroll 8
-        for (int i = 0; i < count; i++)
-            V_(stream)(out + i * ld, acc[i]);
+        for (int i = 0; i < count; i++, out += ld)
+            V_(stream)(out, acc[i]);
         return;
+    }
+    if (ahead) {
+        const T *next = out + ahead;
+#pragma GCC unroll 8
+        for (int i = 0; i < count; i++, next += ld)
+            __builtin_prefetch(next, 1);
     }
 #pragma GCC unroll 8
     for (int i = 0; i < count; i++, out += ld) {
-        __builtin_prefetch(out + ahead, 1);
         if (how == DW_WHOLE)
             V_(store)(out, acc[i]);
         else
@@ -85,8 +91,8 @@ INLINE void FN(dw_some)(const int phases, const int count, const int across, con
             const T *low = (const T *)w[t] + c, *high = (const T *)w[taps + t] + c;
             const V first = V_(load)(low), second = V_(load)(high);
 #pragma GCC unroll 8
-            for (int i = 0; i < count; i++) {
-                const V some = FN(dw_load)(how, x + i * in_ld, lanes, index);
+            for (int i = 0; i < count; i++, x += in_ld) {
+                const V some = FN(dw_load)(how, x, lanes, index);
                 acc[0][i] = V_(fma)(some, EACH(low, i, first), acc[0][i]);
                 acc[1][i] = V_(fma)(some, EACH(high, i, second), acc[1][i]);
             }
@@ -96,8 +102,8 @@ INLINE void FN(dw_some)(const int phases, const int count, const int across, con
         const T *weights = (const T *)w[t] + c;
         const V wt = V_(load)(weights);
 #pragma GCC unroll 8
-        for (int i = 0; i < count; i++)
-            acc[0][i] = V_(fma)(FN(dw_load)(how, x + i * in_ld, lanes, index), EACH(weights, i, wt), acc[0][i]);
+        for (int i = 0; i < count; i++, x += in_ld)
+            acc[0][i] = V_(fma)(FN(dw_load)(how, x, lanes, index), EACH(weights, i, wt), acc[0][i]);
     }
     /* What the other lanes would add is not 0 where the input is not finite. */
     if (phases == 1 && whole < taps && c < d->none) {
@@ -107,9 +113,9 @@ INLINE void FN(dw_some)(const int phases, const int count, const int across, con
             const T *x = (const T *)in[t] + from, *weights = (const T *)w[t] + c;
             const V wt = V_(load)(weights);
 #pragma GCC unroll 8
-            for (int i = 0; i < count; i++)
-                acc[0][i] = V_(fma_where)(EACH(masks, i, mask), FN(dw_load)(how, x + i * in_ld, lanes, index),
-                                          EACH(weights, i, wt), acc[0][i]);
+            for (int i = 0; i < count; i++, x += in_ld)
+                acc[0][i] = V_(fma_where)(EACH(masks, i, mask), FN(dw_load)(how, x, lanes, index), EACH(weights, i, wt),
+                                          acc[0][i]);
         }
     }
     FN(dw_finish)(count, across, how, d, acc[0], out + phase->out, lanes);
@@ -127,10 +133,12 @@ INLINE void FN(dw_together)(const int count, const int across, const int taps, c
     const T *init = (const T *)d->init + c;
     const V start = V_(load)(init);
 #pragma GCC unroll 4
-    for (int t = 0; t < taps; t++)
+    for (int t = 0; t < taps; t++) {
+        const T *at = (const T *)in[t] + from;
 #pragma GCC unroll 4
-        for (int i = 0; i < count; i++)
-            x[t][i] = FN(dw_load)(how, (const T *)in[t] + from + i * in_ld, lanes, d->index + c);
+        for (int i = 0; i < count; i++, at += in_ld)
+            x[t][i] = FN(dw_load)(how, at, lanes, d->index + c);
+    }
     for (int p = 0; p < phases; p++, w += taps) {
 #pragma GCC unroll 4
         for (int i = 0; i < count; i++)
@@ -147,21 +155,37 @@ INLINE void FN(dw_together)(const int count, const int across, const int taps, c
     }
 }
 
-#ifdef HAVE_PICK
 /* One phase, or two that read the same pixels: `terms` and `second` terms, each of which reads the pixel before that of the
- * term before. What is picked from a pixel serves all j's that read it. */
-INLINE void FN(dw_slide)(const int phases, const int count, const int terms, const int second, const int how,
+ * term before. What is loaded or picked from a pixel serves all j's that read it. The order of a sum is the same `across`. */
+INLINE void FN(dw_slide)(const int phases, const int count, const int across, const int terms, const int second, const int how,
                          const convt_dw *d, const void *const *in, const void *const *w, const convt_dw_phase *phase,
                          ptrdiff_t from, T *out, int c, int lanes)
 {
     V acc[2][DW_MOST];
     const int each = phase->each;
-    const V start = V_(load)((const T *)d->init + c);
+    const T *init = (const T *)d->init + c;
+    const V start = V_(load)(init);
 #pragma GCC unroll 8
     for (int i = 0; i < count; i++)
-        acc[0][i] = acc[1][i] = start;
+        acc[0][i] = acc[1][i] = EACH(init, i, start);
     for (int t = 0; t < each; t++) {
-        const T *x = (const T *)in[t] + from;
+        if (across) {
+#pragma GCC unroll 4
+            for (int u = terms - 1; u >= 0; u--) {
+                const T *x = (const T *)in[u * each + t] + from;
+                const T *low = (const T *)w[u * each + t] + c;
+                const T *high = u < second ? (const T *)w[(terms + u) * each + t] + c : low;
+#pragma GCC unroll 8
+                for (int i = 0; i < count; i++) {
+                    const V some = V_(load)(x + i * VL);
+                    acc[0][i] = V_(fma)(some, V_(load)(low + i * VL), acc[0][i]);
+                    if (u < second)
+                        acc[1][i] = V_(fma)(some, V_(load)(high + i * VL), acc[1][i]);
+                }
+            }
+            continue;
+        }
+        const T *x = (const T *)in[t] + from - (terms - 1) * d->in_ld;
         V weights[2][DW_SLIDING];
 #pragma GCC unroll 4
         for (int u = 0; u < terms; u++)
@@ -170,8 +194,8 @@ INLINE void FN(dw_slide)(const int phases, const int count, const int terms, con
         for (int u = 0; u < second; u++)
             weights[1][u] = V_(load)((const T *)w[(terms + u) * each + t] + c);
 #pragma GCC unroll 16
-        for (int i = 1 - terms; i < count; i++) {
-            const V some = FN(dw_load)(how, x + i * d->in_ld, lanes, d->index + c);
+        for (int i = 1 - terms; i < count; i++, x += d->in_ld) {
+            const V some = FN(dw_load)(how, x, lanes, d->index + c);
 #pragma GCC unroll 4
             for (int u = 0; u < terms; u++) {
                 if (i + u < 0 || i + u >= count)
@@ -182,11 +206,10 @@ INLINE void FN(dw_slide)(const int phases, const int count, const int terms, con
             }
         }
     }
-    FN(dw_finish)(count, 0, how, d, acc[0], out + phase->out, lanes);
+    FN(dw_finish)(count, across, how, d, acc[0], out + phase->out, lanes);
     if (phases == 2)
-        FN(dw_finish)(count, 0, how, d, acc[1], out + phase[1].out, lanes);
+        FN(dw_finish)(count, across, how, d, acc[1], out + phase[1].out, lanes);
 }
-#endif
 
 /* All phases of `count` sums from j and c on. */
 INLINE void FN(dw_vector)(const int count, const int across, const int how, const convt_dw *d, int j, int c, int lanes)
@@ -198,22 +221,18 @@ INLINE void FN(dw_vector)(const int count, const int across, const int how, cons
     for (int p = 0, next; p < d->phases; p = next) {
         const convt_dw_phase *phase = d->phase + p;
         const int taps = phase->taps, low = count / 2;
-        int even = how < DW_ONE; /* as many taps each */
-        for (next = p + 1; next < d->phases && d->phase[next].shared; next++)
-            even &= d->phase[next].taps == taps;
-#ifdef HAVE_PICK
-#define SLIDES(n) (how > DW_ONE && phase->each && phase->taps == n * phase->each)
-#define SLIDE(n, terms, second) FN(dw_slide)(n, count, terms, second, how, d, in, w, phase, from, out, c, lanes)
-#else
-#define SLIDES(n) 0
-#define SLIDE(n, terms, second) (void)0
-#endif
+        next = p + phase->sharing;
+#define SLIDES(n) (how != DW_ONE && phase->each && phase->taps == n * phase->each)
+#define SLIDE(n, terms, second)                                                                                               \
+    for (int i = 0; i < count; i += n == 2 ? most : count)                                                                    \
+    FN(dw_slide)(n, n == 2 ? most : count, across, terms, second, how, d, in, w, phase, from + i * STEP(d->in_ld),            \
+                 out + i * STEP(d->out_ld), c + i * STEP(0), lanes)
 #define TOGETHER(n)                                                                                                           \
     if (low)                                                                                                                  \
         FN(dw_together)(low, across, n, how, d, in, w, phase, next - p, from, out, c, lanes);                                 \
     FN(dw_together)(count - low, across, n, how, d, in, w, phase, next - p, from + low * STEP(d->in_ld),                      \
                     out + low * STEP(d->out_ld), c + low * STEP(0), lanes)
-        if (next - p == 1 || taps > DW_SHARED || taps == 0 || !even) {
+        if (next - p == 1 || how >= DW_ONE || taps > DW_SHARED || taps == 0 || !phase->even) {
             for (; p + 1 < next; phase += 2, p += 2) {
                 if (SLIDES(2) && phase[1].taps == phase->each)
                     SLIDE(2, 2, 1);

@@ -66,9 +66,10 @@ typedef struct {
 } convt_tile;
 
 /* A phase of a depthwise run: how many of the run's taps are its own, in order; how many of these, the last ones, only the
- * lanes of `mask` have; whether their inputs are the first ones of the phase before; and where its outputs start. */
+ * lanes of `mask` have; and where its outputs start. Phases whose inputs are the first ones of the phase before make a set:
+ * its first phase says how many they are, and whether all have as many taps. */
 typedef struct {
-    int taps, cut, shared;
+    int taps, cut, sharing, even;
     int each;              /* taps that read a pixel, where the next as many read the pixel before it, and so on; or 0 */
     ptrdiff_t out;
 } convt_dw_phase;
