@@ -209,13 +209,14 @@ def _row_block(rows, others, threads):
 
 
 def _order(specs):
-    """Rows of an image as [row][class, row of the class], so that those that read the same inputs follow each other."""
+    """Rows of an image as [row][class, 0, j of every axis but the last], so that those that read the same inputs follow each
+    other."""
     table, keys = [], []
     for n, spec in enumerate(specs):
         at = np.indices(spec["count"]).reshape(len(spec["count"]), math.prod(spec["count"]))
-        table.append(np.stack([np.full(at.shape[1], n), np.arange(at.shape[1])], 1))
+        table.append(np.vstack([np.full((2, at.shape[1]), [[n], [0]]), at]))
         keys.append(at + np.asarray(spec["start"], np.int64)[:, None])
-    table, keys = np.concatenate(table), np.concatenate(keys, 1)
+    table, keys = np.hstack(table).T, np.hstack(keys)
     return table[np.lexsort(keys[::-1])] if len(keys) else table
 
 
@@ -247,7 +248,7 @@ def _joined_tasks(problem, threads):
 
 
 def _joined_order(specs, problem, threads):
-    """`_order` of all images, and where the tasks start: as many for each thread, class by class each, of the same inputs;
+    """`_order` of all images, with the image in the place of 0, and where the tasks start: as many for each thread, class by class each, of the same inputs;
     and how many pixels they have at most."""
     sizes, width = problem.in_sizes[:-1], problem.in_sizes[-1]
     rows, count = problem.batch * math.prod(sizes), _joined_tasks(problem, threads)
@@ -255,11 +256,11 @@ def _joined_order(specs, problem, threads):
     for n, spec in enumerate(specs):
         shape = problem.batch, *spec["count"]
         at = np.indices(shape).reshape(len(shape), math.prod(shape))
+        table.append(np.vstack([np.full((1, at.shape[1]), n), at]))
         for ax, (size, start) in enumerate(zip(sizes, spec["start"], strict=True), 1):
             at[ax] = np.clip(at[ax] + start, 0, size - 1)
-        table.append(np.stack([np.full(at.shape[1], n), np.arange(at.shape[1])], 1))
         tasks.append(np.ravel_multi_index(at, (problem.batch, *sizes)) * count // rows)
-    table, tasks = np.concatenate(table), np.concatenate(tasks)
+    table, tasks = np.hstack(table).T, np.hstack(tasks)
     order = np.argsort(tasks, kind="stable")
     first = np.flatnonzero(np.diff(tasks[order], prepend=-1))
     return table[order], [*first, len(order)], (-(-rows // count) + 1) * width

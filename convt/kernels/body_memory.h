@@ -99,6 +99,8 @@ static int FN(widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptr
         if (whole < cols)
             FN(widen_columns)(0, (T *)dst + whole, ld, (const S *)src + whole * cs, cs, rows, cols - whole,
                               cols_padded - whole);
+        if (cols_padded <= cols)
+            return 1;
         whole = cols;
     }
     for (int r = 0; r < rows; r++) {
