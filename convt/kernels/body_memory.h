@@ -265,8 +265,7 @@ static void FN(overlap)(const convt_overlap *o)
     }
 }
 
-/* VL values of each of n lanes, lane l at src + l * VL, to where the lanes of one j are adjacent, and the j's too: the first
- * `count` elements of them. */
+/* A vector of a stretch of `count` elements, the one at `at`; or what there is of it. */
 INLINE void FN(store_first)(S *out, V v, int at, int count)
 {
     if (at + VL <= count)
@@ -275,88 +274,92 @@ INLINE void FN(store_first)(S *out, V v, int at, int count)
         S_STOREN(out + at, v, count - at);
 }
 
-static void FN(interleave)(int n, const T *src, const int32_t *index, S *out, int count)
+/* The lane `l` of `overlap_across` for VL values of j; `inside`: all the pixels they sum are there. */
+INLINE V FN(across_sum)(const convt_overlap *o, const int inside, int l, int64_t j, V lane)
 {
-#define ZIPPED(lanes)                                     \
-    do {                                                  \
-        V v[lanes];                                       \
-        _Pragma("GCC unroll 4")                           \
-        for (int i = 0; i < lanes; i++)                   \
-            v[i] = V_(load)(src + i * VL);                \
-        FN(zip)(lanes, v);                                \
-        _Pragma("GCC unroll 4")                           \
-        for (int i = 0; i < lanes; i++)                   \
-            FN(store_first)(out, v[i], i * VL, count);    \
-    } while (0)
-    if (n == 1)
-        ZIPPED(1);
-    else if (n == 2)
-        ZIPPED(2);
-    else if (n == 4)
-        ZIPPED(4);
-    else
-        for (int i = 0; i < n; i++)
-            FN(store_first)(out, V_(gather)(src, index + i * VL), i * VL, count);
-#undef ZIPPED
+    const ptrdiff_t next = o->lanes * o->ld - 1;
+    const T *from = (const T *)o->col + l * o->ld + (j - o->i0);
+    V sum = V_(set1)(((const T *)o->init)[l]);
+    for (int u = 0, c = l; u < o->terms && c < o->cols; u++, c += o->lanes, from += next) {
+        const int64_t i = j - u;
+        if (inside)
+            sum += V_(load)(from);
+        else if (i > o->i0 - VL && i < o->i1) /* of other pixels -0, which adds nothing */
+            sum += V_(select)((lane >= V_(set1)((T)(o->i0 - i))) & (lane < V_(set1)((T)(o->i1 - i))), V_(load)(from),
+                              V_(set1)((T)-0.0));
+    }
+    return V_(act)(sum, o->act);
 }
 
-/* Pixels from i on of column c, -0 (which adds nothing) where there are none. */
-INLINE V FN(across_load)(const convt_overlap *o, int c, int64_t i, V lane)
+/* n lanes, 1, 2 or 4, from the first on, to where those of a j are adjacent, and the j's too: `count` elements. */
+INLINE void FN(across_zipped)(const int n, const convt_overlap *o, const int inside, int first, int step, int64_t j, V lane,
+                              S *out, int count)
 {
-    if (i <= o->i0 - VL || i >= o->i1)
-        return V_(set1)((T)-0.0);
-    const V v = V_(load)((const T *)o->col + c * o->ld + (i - o->i0));
-    if (i >= o->i0 && i + VL <= o->i1)
-        return v;
-    return V_(select)((lane >= V_(set1)((T)(o->i0 - i))) & (lane < V_(set1)((T)(o->i1 - i))), v, V_(set1)((T)-0.0));
+    V v[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < n; i++)
+        v[i] = FN(across_sum)(o, inside, first + i * step, j, lane);
+    FN(zip)(n, v);
+#pragma GCC unroll 4
+    for (int i = 0; i < n; i++)
+        FN(store_first)(out, v[i], i * VL, count);
+}
+
+/* A set of n lanes likewise. */
+INLINE void FN(across_set)(int n, const convt_overlap *o, const int inside, int first, int step, int64_t j, V lane,
+                           const int32_t *index, S *out, int count)
+{
+    T sums[CONVT_ACROSS * VL];
+    if (n == 1)
+        FN(across_zipped)(1, o, inside, first, step, j, lane, out, count);
+    else if (n == 2)
+        FN(across_zipped)(2, o, inside, first, step, j, lane, out, count);
+    else if (n == 4)
+        FN(across_zipped)(4, o, inside, first, step, j, lane, out, count);
+    else {
+        for (int i = 0; i < n; i++)
+            V_(store)(sums + i * VL, FN(across_sum)(o, inside, first + i * step, j, lane));
+        for (int i = 0; i < n; i++)
+            FN(store_first)(out, V_(gather)(sums, index + i * VL), i * VL, count);
+    }
 }
 
 static void FN(overlap_across)(const convt_overlap *o)
 {
-    T sums[CONVT_ACROSS * VL];
     int32_t index[CONVT_ACROSS * VL];
     CONVT_ASSERT(o->lanes <= CONVT_ACROSS);
-    const int channels = o->channels, phases = o->lanes / channels;
+    const int channels = o->channels, whole = o->lane_lo == 0 && o->lane_hi == o->lanes;
     /* Lanes that are adjacent in the output: all of them, or the phases of a channel. */
-    int sets = 0, set = 0;
-    if (o->lane_lo == 0 && o->lane_hi == o->lanes) {
-        if (o->out_c == 1 && o->out_x == channels && o->out_j == o->lanes)
-            sets = 1, set = o->lanes;
-        else if (o->out_x == 1 && o->out_j == phases)
-            sets = channels, set = phases;
-    }
+    int sets = 0, set = o->lanes;
+    if (whole && o->out_c == 1 && o->out_x == channels && o->out_j == o->lanes)
+        sets = 1;
+    else if (whole && o->out_x == 1 && o->out_j * channels == o->lanes)
+        sets = channels, set = o->out_j;
     if (set != 1 && set != 2 && set != 4)
-        for (int e = 0, j = 0, l = 0; e < set * VL; e++) {
+        for (int e = 0, j = 0, l = 0; sets && e < set * VL; e++) {
             index[e] = l * VL + j;
             if (++l == set)
                 l = 0, j++;
         }
-    const int terms = o->i0 < o->i1 ? o->terms : 0;
-    const int within = terms == 1 && o->j0 >= o->i0 && o->j1 <= o->i1; /* each j is a pixel */
     const V lane = FN(lanes)();
     for (int64_t j = o->j0; j < o->j1; j += VL) {
         S *out = (S *)o->out + (j - o->j0) * o->out_j;
         const int n = o->j1 - j < VL ? (int)(o->j1 - j) : VL;
-        for (int l = o->lane_lo; l < o->lane_hi; l++) {
-            V sum = V_(set1)(((const T *)o->init)[l]);
-            if (within && l < o->cols)
-                sum += V_(load)((const T *)o->col + l * o->ld + (j - o->i0));
+        const int inside = o->i0 < o->i1 && j - (o->terms - 1) >= o->i0 && j + n <= o->i1;
+        for (int i = 0; i < sets; i++)
+            if (inside)
+                FN(across_set)(set, o, 1, i, sets, j, lane, index, out + i * o->out_c, n * set);
             else
-                for (int u = 0, c = l; u < terms && c < o->cols; u++, c += o->lanes)
-                    sum += FN(across_load)(o, c, j - u, lane);
-            const int slot = sets > 1 ? l % channels * phases + l / channels : l;
-            V_(store)(sums + slot * VL, V_(act)(sum, o->act));
-        }
-        if (sets) {
-            for (int i = 0; i < sets; i++)
-                FN(interleave)(set, sums + i * set * VL, index, out + (sets > 1 ? i * o->out_c : 0), n * set);
+                FN(across_set)(set, o, 0, i, sets, j, lane, index, out + i * o->out_c, n * set);
+        if (sets)
             continue;
-        }
-        for (int l = o->lane_lo; l < o->lane_hi; l++) {
+        for (int l = o->lane_lo, c = l % channels, x = l / channels; l < o->lane_hi; l++) {
             S some[VL];
-            S_STORE(some, V_(load)(sums + l * VL));
+            S_STORE(some, FN(across_sum)(o, inside, l, j, lane));
             for (int i = 0; i < n; i++)
-                out[i * o->out_j + l / channels * o->out_x + l % channels * o->out_c] = some[i];
+                out[i * o->out_j + x * o->out_x + c * o->out_c] = some[i];
+            if (++c == channels)
+                c = 0, x++;
         }
     }
 }
