@@ -56,6 +56,7 @@ cdef extern from "convt_kernels.h" nogil:
         CONVT_LDA
         CONVT_LEAKY
         CONVT_ACROSS
+        CONVT_ACROSS_MR
     ctypedef struct convt_act:
         int code
         double a
@@ -118,6 +119,12 @@ cdef extern from "convt_kernels.h" nogil:
         void *out
         Py_ssize_t out_j, out_x, out_c
         const convt_act *act
+    ctypedef struct convt_across:
+        int kc, pixels, add
+        const void *src
+        Py_ssize_t cs, ld
+        const void *a
+        void *out
     ctypedef struct convt_picked:
         const void *col
         const void *init
@@ -171,6 +178,7 @@ cdef extern from "convt_kernels.h" nogil:
                      int padded) noexcept nogil
         void (*gather)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, const int64_t *map, int rows, int cols,
                        int room) noexcept nogil
+        void (*across)(int mr, const convt_across *run) noexcept nogil
         void (*overlap)(const convt_overlap *o) noexcept nogil
         void (*overlap_across)(const convt_overlap *o) noexcept nogil
         void (*overlap_picked)(const convt_picked *o) noexcept nogil

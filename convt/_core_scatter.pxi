@@ -41,6 +41,7 @@ cdef class ScatterPlan(Plan):
     cdef int64_t j_whole  # of blocks of stride outputs: the first one behind which the window does not show whole
     cdef int64_t j0, j1, block, blocks, begin, window, taps_x, terms, lanes, max_rows, sums, slab
     cdef bint far  # the input is more than what stays in the second-level cache
+    cdef bint fused  # across: where columns are few, pixels are transposed as they are multiplied
     cdef bint across, in_place  # whether the GEMM takes pixels from where they lie, where chunks have a single tap
     cdef object picks
     cdef int32_t *picked  # what outputs of an image sum, by vectors: indices of bias and of products; NULL: overlap-add by rows
@@ -68,6 +69,7 @@ cdef class ScatterPlan(Plan):
         self.max_rows = spec["pixels"]
         self.slab = recipe.slab
         self.across = self.slab > 0
+        self.fused = self.across and self.in_c == 1 and self.ci * k.t_size >= 16
         self.in_place = not (self.across or k.parts) and self.in_c == 1 and k.s_size == k.e_size and self.ci % k.kstep == 0
         self.far = problem.batch * int(np.prod(problem.in_sizes)) * self.ci * k.s_size > FAR_BYTES
         self.keep = []
@@ -304,6 +306,9 @@ cdef class ScatterPlan(Plan):
                 tiles = c.npanels * convt_quotient(m + most - 1, most)
             i = max(<int64_t>1, tiles * c.chunks.asks * c.nchunks)
             t.ahead_step = min(<int64_t>ASKED, convt_quotient(ahead + i - 1, i))
+        if self.fused and c.pack.ncols <= CONVT_ACROSS_MR and not c.parts:
+            self.multiply_pixels(c, weights, src, j, i_lo, m, col)
+            return
         if self.across and not c.parts:  # a panel of pixels at a time, which stays in the first-level cache
             a = self.slot(ws, 0)
             p = 0
@@ -343,6 +348,21 @@ cdef class ScatterPlan(Plan):
                     t.init_ld = c.ld if chunk else 0
                     k.tile(<int>(r1 - r0), &t)
                     t.ahead += ch.asks * t.ahead_step
+
+    cdef void multiply_pixels(self, ScatterClass *c, char *weights, char *src, const int64_t *j, int64_t i_lo, int64_t m,
+                              char *col) noexcept nogil:
+        """`products` of few columns, across: pixels need not be packed for others."""
+        cdef int64_t in_x = self.in_stride.p[self.nd - 1], tap = 0, chunk, depth
+        cdef convt_across t
+        t.kc, t.pixels, t.cs, t.ld, t.out = <int>self.ci, <int>m, in_x, c.ld, col
+        for chunk in range(c.nchunks):
+            depth = 0
+            while depth < c.chunks[chunk].depth:  # whole taps
+                t.src = src + (self.tap_at(c, tap, j) + i_lo * in_x) * self.k.s_size
+                t.a = weights + c.chunks[chunk].at + depth * self.k.e_size
+                t.add = tap > 0
+                self.k.across(<int>c.pack.ncols, &t)
+                depth, tap = depth + self.ci, tap + 1
 
     cdef void multiply_across(self, ScatterClass *c, int64_t chunk, convt_tile *t, char *panel, char *weights, int64_t first,
                               int64_t m, char *col, char *zeros) noexcept nogil:

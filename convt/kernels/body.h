@@ -199,7 +199,7 @@ static double peak(int dtype, double seconds)
     {                                                                                                              \
         .mr = TILE_MR, .wide = TILE_WIDE, .nr = TILE_NV * VF, .vl = VF, .kstep = 1, .grain = 1, .pace = 2, .lda = CONVT_LDA, .s_size = s_bytes, .e_size = 4, .t_size = 4,            \
         .direct_store = direct, .reach = REACH(VF), .finite = finite_##mem, .tile = f32_tile, .stream = stream_f32, .fence = v_fence, .depthwise = f32_depthwise, .wino_in = f32_wino_in, .wino_rows = f32_wino_in, .wino_out = f32_wino_out, .wino_filter = f32_wino_filter, .pack = mem##_widen, .pack_far = mem##_widen,                 \
-        .widen = mem##_widen, .gather = mem##_gather, .overlap = mem##_overlap, .overlap_across = mem##_overlap_across, .overlap_picked = mem##_overlap_picked, .pack_b = mem##_pack_b, .store = mem##_store                                         \
+        .widen = mem##_widen, .gather = mem##_gather, .overlap = mem##_overlap, .overlap_across = mem##_overlap_across, .across = mem##_across, .overlap_picked = mem##_overlap_picked, .pack_b = mem##_pack_b, .store = mem##_store                                         \
     }
 #ifdef HAVE_MATRIX
 /* A matrix's depth more than CONVT_KC between rows: an odd number of cache lines with one or three parts. */
@@ -226,12 +226,12 @@ __attribute__((visibility("hidden"))) const convt_isa NAME(ISA_NAME) = {
         [CONVT_F32] = SET_F32(f32, 4, 1),
         [CONVT_F64] = {.mr = TILE_MR, .wide = TILE_WIDE, .nr = TILE_NV * VD, .vl = VD, .kstep = 1, .grain = 1, .pace = 2, .lda = CONVT_LDA, .s_size = 8, .e_size = 8, .t_size = 8,
                        .direct_store = 1, .reach = REACH(VD), .finite = finite_f64, .tile = f64_tile, .stream = stream_f32, .fence = v_fence, .depthwise = f64_depthwise, .wino_in = f64_wino_in, .wino_rows = f64_wino_in, .wino_out = f64_wino_out, .wino_filter = f64_wino_filter, .pack = f64_widen, .pack_far = f64_widen,
-                       .widen = f64_widen, .gather = f64_gather, .overlap = f64_overlap, .overlap_across = f64_overlap_across, .overlap_picked = f64_overlap_picked, .pack_b = f64_pack_b, .store = f64_store},
+                       .widen = f64_widen, .gather = f64_gather, .overlap = f64_overlap, .overlap_across = f64_overlap_across, .across = f64_across, .overlap_picked = f64_overlap_picked, .pack_b = f64_pack_b, .store = f64_store},
         [CONVT_F16] = SET_F32(f16, 2, 0),
 #ifdef HAVE_DOT
         [CONVT_BF16] = {.mr = TILE_MR, .wide = TILE_WIDE, .nr = TILE_NV * VF, .vl = VF, .kstep = 2, .grain = 1, .pace = 4, .lda = CONVT_LDA, .s_size = 2, .e_size = 2, .t_size = 4,
                         .direct_store = 0, .reach = REACH(VF), .finite = finite_bf16, .tile = dot_tile, .stream = stream_f32, .fence = v_fence, .depthwise = f32_depthwise, .wino_in = f32_wino_in, .wino_rows = f32_wino_in, .wino_out = f32_wino_out, .wino_filter = f32_wino_filter, .pack = pack_pairs_a, .pack_far = pack_pairs_a,
-                        .widen = bf16_widen, .gather = bf16_gather, .overlap = bf16_overlap, .overlap_across = bf16_overlap_across, .overlap_picked = bf16_overlap_picked, .pack_b = pack_pairs_b, .store = bf16_store},
+                        .widen = bf16_widen, .gather = bf16_gather, .overlap = bf16_overlap, .overlap_across = bf16_overlap_across, .across = bf16_across, .overlap_picked = bf16_overlap_picked, .pack_b = pack_pairs_b, .store = bf16_store},
 #else
         [CONVT_BF16] = SET_F32(bf16, 2, 0),
 #endif

@@ -46,6 +46,23 @@ INLINE V FN(lanes)(void)
     return V_(load)(number);
 }
 
+/* Each part of PART vectors transposed by itself. */
+INLINE void FN(transpose_parts)(V *v)
+{
+    V u[PART];
+#pragma GCC unroll 2
+    for (int step = 1; step < PART; step *= 2) {
+#pragma GCC unroll 2
+        for (int p = 0; p < PART / 2; p++) {
+            u[2 * p] = V_(zip_low_parts)(v[p], v[p + PART / 2]);
+            u[2 * p + 1] = V_(zip_high_parts)(v[p], v[p + PART / 2]);
+        }
+#pragma GCC unroll 4
+        for (int p = 0; p < PART; p++)
+            v[p] = u[p];
+    }
+}
+
 /* `widen` where rows are adjacent, for up to VL columns, `full` for all: as many rows at a time as a part has elements, each
  * part transposed by itself. The last rows may be done twice. */
 INLINE void FN(widen_columns)(const int full, T *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, int rows, int cols, int padded)
@@ -58,7 +75,7 @@ INLINE void FN(widen_columns)(const int full, T *to, ptrdiff_t ld, const S *from
         for (int i = 0; i < VL / PART; i++)
             at[p][i] = (full || i * PART + p < cols ? i * PART : cols - 1 - p) * cs; /* of none, the last one again */
     for (int r = 0; r < rows; r += PART) {
-        V v[PART], u[PART];
+        V v[PART];
         r = r + PART <= rows ? r : rows - PART;
         if (full) /* the columns after these */
 #pragma GCC unroll 4
@@ -67,17 +84,7 @@ INLINE void FN(widen_columns)(const int full, T *to, ptrdiff_t ld, const S *from
 #pragma GCC unroll 4
         for (int p = 0; p < PART; p++)
             v[p] = FN(load_parts)(from + p * cs + r, at[p]);
-#pragma GCC unroll 2
-        for (int step = 1; step < PART; step *= 2) {
-#pragma GCC unroll 2
-            for (int p = 0; p < PART / 2; p++) {
-                u[2 * p] = V_(zip_low_parts)(v[p], v[p + PART / 2]);
-                u[2 * p + 1] = V_(zip_high_parts)(v[p], v[p + PART / 2]);
-            }
-#pragma GCC unroll 4
-            for (int p = 0; p < PART; p++)
-                v[p] = u[p];
-        }
+        FN(transpose_parts)(v);
 #pragma GCC unroll 4
         for (int p = 0; p < PART; p++)
             if (full)
@@ -274,6 +281,84 @@ INLINE void FN(store_first)(S *out, V v, int at, int count)
         S_STOREN(out + at, v, count - at);
 }
 
+/* `across` for nv vectors of pixels from the first-th on, or, not `full`, for one of n. */
+INLINE void FN(across_mn)(const int mr, const int nv, const int full, const convt_across *t, int first, int n)
+{
+    const ptrdiff_t cs = t->cs;
+    const S *from = (const S *)t->src + first * cs;
+    ptrdiff_t at[PART][VL / PART];
+    V acc[CONVT_ACROSS_MR][2];
+#pragma GCC unroll 4
+    for (int p = 0; p < PART; p++)
+#pragma GCC unroll 4
+        for (int i = 0; i < VL / PART; i++)
+            at[p][i] = (full || i * PART + p < n ? i * PART : n - 1 - p) * cs; /* of none, the last one again */
+#pragma GCC unroll 8
+    for (int m = 0; m < mr; m++)
+#pragma GCC unroll 2
+        for (int v = 0; v < nv; v++)
+            acc[m][v] = V_(set1)((T)-0.0);
+    for (int r = 0; r < t->kc; r += PART) {
+        /* The last ones end with the depth; what these repeat is passed over. */
+        const int again = r + PART <= t->kc ? 0 : r + PART - t->kc;
+        const T *a = (const T *)t->a + r - again;
+        V x[2][PART];
+#pragma GCC unroll 2
+        for (int v = 0; v < nv; v++) {
+            const S *pixels = from + v * VL * cs + r - again;
+#pragma GCC unroll 4
+            for (int p = 0; p < PART; p++) {
+                if (full)
+                    __builtin_prefetch(from + (4 * VL) * cs + (v * t->kc + r + p) * VL);
+                x[v][p] = FN(load_parts)(pixels + p * cs, at[p]);
+            }
+            FN(transpose_parts)(x[v]);
+        }
+#pragma GCC unroll 4
+        for (int p = 0; p < PART; p++)
+            if (p >= again)
+#pragma GCC unroll 8
+                for (int m = 0; m < mr; m++) {
+                    const V weight = V_(set1)(a[m * CONVT_LDA + p]);
+#pragma GCC unroll 2
+                    for (int v = 0; v < nv; v++)
+                        acc[m][v] = V_(fma)(weight, x[v][p], acc[m][v]);
+                }
+    }
+#pragma GCC unroll 8
+    for (int m = 0; m < mr; m++)
+#pragma GCC unroll 2
+        for (int v = 0; v < nv; v++) {
+            T *to = (T *)t->out + m * t->ld + first + v * VL;
+            if (t->add)
+                acc[m][v] += V_(load)(to);
+            V_(store)(to, acc[m][v]);
+        }
+}
+
+/* With half the registers for sums, vectors that are 64 bytes long go two at a time. */
+#define ACROSS_NV (sizeof(V) == 64 ? 2 : 1)
+#define ACROSS(mr)                                                         \
+    static void FN(across_##mr)(const convt_across *t)                     \
+    {                                                                      \
+        int p = 0;                                                         \
+        for (; p + ACROSS_NV * VL <= t->pixels; p += ACROSS_NV * VL)       \
+            FN(across_mn)(mr, ACROSS_NV, 1, t, p, VL);                     \
+        for (; p < t->pixels; p += VL)                                     \
+            FN(across_mn)(mr, 1, 0, t, p, t->pixels - p);                  \
+    }
+ACROSS(1) ACROSS(2) ACROSS(3) ACROSS(4) ACROSS(5) ACROSS(6) ACROSS(7) ACROSS(8)
+static void FN(across)(int mr, const convt_across *t)
+{
+    static void (*const some[CONVT_ACROSS_MR])(const convt_across *) = {
+        FN(across_1), FN(across_2), FN(across_3), FN(across_4), FN(across_5), FN(across_6), FN(across_7), FN(across_8),
+    };
+    CONVT_ASSERT(mr >= 1 && mr <= CONVT_ACROSS_MR && t->kc >= PART && t->kc <= CONVT_KC);
+    some[mr - 1](t);
+}
+#undef ACROSS
+#undef ACROSS_NV
+
 /* The lane `l` of `overlap_across` for VL values of j; `inside`: all the pixels they sum are there. */
 INLINE V FN(across_sum)(const convt_overlap *o, const int inside, int l, int64_t j, V lane)
 {
@@ -324,8 +409,9 @@ INLINE void FN(across_set)(int n, const convt_overlap *o, const int inside, int 
     }
 }
 
-static void FN(overlap_across)(const convt_overlap *o)
+static void FN(overlap_across)(const convt_overlap *run)
 {
+    const convt_overlap mine = *run, *const o = &mine; /* which no store can change */
     int32_t index[CONVT_ACROSS * VL];
     CONVT_ASSERT(o->lanes <= CONVT_ACROSS);
     const int channels = o->channels, whole = o->lane_lo == 0 && o->lane_hi == o->lanes;

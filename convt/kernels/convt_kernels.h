@@ -112,6 +112,17 @@ typedef struct {
     const convt_act *act;
 } convt_overlap;
 
+/* The first product of `overlap_across`: pixels transposed in registers and multiplied by a few columns, for p < pixels and
+ * m < mr: out[m * ld + p] = sum over k < kc of a[m * CONVT_LDA + k] * src[p * cs + k]; added to what is there with `add`. Whole
+ * vectors of `out` are written. */
+typedef struct {
+    int kc, pixels, add;   /* kc: at least 16 bytes of T, at most CONVT_KC */
+    const void *src;       /* S */
+    ptrdiff_t cs, ld;
+    const void *a;         /* T */
+    void *out;             /* T */
+} convt_across;
+
 /* Sums of elements picked from anywhere, in the order of outputs: a vector of them after the other, out = act(init[index] + sum
  * over `terms` of col[index]), with a vector of indices for each of these in turn. */
 typedef struct {
@@ -162,8 +173,9 @@ typedef struct {
 /* Kinds of an axis in `wino_out`: F(1, 1), F(2, 2), F(2, 3), F(3, 2), F(4, 3), F(5, 2), of 1, 3, 4, 4, 6, 6 points. */
 #define CONVT_WINO_KINDS 6
 
-/* Lanes that `overlap_across` can take. */
+/* Lanes that `overlap_across` can take, and columns that `across` can. */
 #define CONVT_ACROSS 64
+#define CONVT_ACROSS_MR 8
 
 typedef struct {
     int mr[3];             /* rows of a register tile, by vectors in a row of B */
@@ -202,6 +214,7 @@ typedef struct {
     /* B: element (k0 + r, n0 + c) of a panel of nb columns = src[r * rs + c * cs], r < rows, c < cols. */
     int (*pack_b)(void *dst, int k0, int n0, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int nb);
     int (*finite)(const void *p, size_t bytes); /* no NaN, no Inf among S */
+    void (*across)(int mr, const convt_across *run);
     void (*overlap)(const convt_overlap *o);
     /* `overlap` with col the other way round: pixel i of column c at col + c * ld + (i - i0); at most CONVT_ACROSS lanes.
      * It may read the vector before pixel i0 of a column and the one from i1 on. */
