@@ -17,7 +17,6 @@ cdef struct ScatterChunk:
     int64_t at            # across: bytes to where it starts in the weights
     int64_t asks          # lines that a tile asks for
 
-
 cdef struct ScatterClass:
     # A row of the class: one j of every axis but the last, where all its taps are inside the input.
     int64_t ntaps
@@ -211,8 +210,8 @@ cdef class ScatterPlan(Plan):
             next = self.next_pixels(task, n, last, first_image, j_lo, call, &ahead)
             last = n
             self.products(c, call.weights + c.pack.weights + group * c.pack.group_weights,
-                          call.src + ((first_image + row[1]) * self.in_n + group * self.ci * self.in_c) * k.s_size, row + 2, first,
-                          i_lo, pixels, ws, col, next, ahead, call.refused)
+                          call.src + ((first_image + row[1]) * self.in_n + group * self.ci * self.in_c) * k.s_size, row + 2,
+                          first, i_lo, pixels, ws, col, next, ahead, call.refused)
         else:
             i_hi, last = i_lo, first + 1
 
@@ -370,7 +369,8 @@ cdef class ScatterPlan(Plan):
         cdef const convt_kernels *k = self.k
         cdef ScatterChunk *ch = c.chunks + chunk
         cdef int64_t i, r, r0, r1 = 0
-        cdef void **rows = t.rows
+        cdef void *rows[MOST_ROWS]
+        t.rows = rows
         t.kc, t.lda, t.b = <int>ch.depth, CONVT_LDA, panel
         t.nv = <int>convt_quotient(min(k.nr, m - first) + k.vl - 1, k.vl)
         t.cols = t.nv * k.vl
@@ -443,8 +443,8 @@ cdef class ScatterPlan(Plan):
         """Where an input row's packed pixels go."""
         return ws + _round64(self.k.nr * self.k.t_size) + _round64(self.slots * sizeof(PackedRow)) + n * self.slot_size
 
-    cdef void pack_pixels(self, ScatterClass *c, const ScatterChunk *chunk, char *src, const int64_t *j, int64_t i_lo, int64_t m, char *to,
-                          char *refused) noexcept nogil:
+    cdef void pack_pixels(self, ScatterClass *c, const ScatterChunk *chunk, char *src, const int64_t *j, int64_t i_lo,
+                          int64_t m, char *to, char *refused) noexcept nogil:
         """Pixels [i_lo, i_lo + m) of a depth chunk: as the GEMM's A, or across as panels of its B."""
         cdef const convt_kernels *k = self.k
         cdef int64_t ci_p = self.recipe.ci_p, in_x = self.in_stride.p[self.nd - 1]

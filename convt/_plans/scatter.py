@@ -248,8 +248,8 @@ def _joined_tasks(problem, threads):
 
 
 def _joined_order(specs, problem, threads):
-    """`_order` of all images, with the image in the place of 0, and where the tasks start: as many for each thread, class by class each, of the same inputs;
-    and how many pixels they have at most."""
+    """`_order` of all images, each row with its image, and where the tasks start: as many for each thread, class by class each,
+    of the same inputs; and how many pixels they have at most."""
     sizes, width = problem.in_sizes[:-1], problem.in_sizes[-1]
     rows, count = problem.batch * math.prod(sizes), _joined_tasks(problem, threads)
     table, tasks = [], []
