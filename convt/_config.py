@@ -147,13 +147,15 @@ def check_size(problem):
 
 
 def show_config(mode="print"):
-    """Print version, instruction sets, backends, OpenMP runtime and threads; ``mode="dicts"`` returns them instead.
+    """Print version, instruction sets, caches, backends, OpenMP runtime and threads; ``mode="dicts"`` returns them instead.
+
+    Caches are in bytes: the data caches of a core and the last level, as blocks are cut for them.
 
     Examples
     --------
     >>> import convt
     >>> sorted(convt.show_config(mode="dicts"))
-    ['backends', 'dtypes', 'isa', 'openmp', 'threads', 'version', 'versions']
+    ['backends', 'caches', 'dtypes', 'isa', 'openmp', 'threads', 'version', 'versions']
     """
     from . import __version__
 
@@ -165,6 +167,7 @@ def show_config(mode="print"):
             "built": [row["name"] for row in _core.isa_rows()],
             "CONVT_ISA": os.environ.get("CONVT_ISA") or None,
         },
+        "caches": {"L1": _core.L1_BYTES, "L2": _core.L2_BYTES, "L3": _core.L3_BYTES},
         "backends": {
             "native": f"convt {__version__}",
             "onednn": _onednn.describe(),

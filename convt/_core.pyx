@@ -227,7 +227,7 @@ _DTYPES = ("float32", "float64", "float16", "bfloat16")
 _ACTIVATIONS = {"none": 0, "clip": 1, "relu": 1, "leaky_relu": 2, "tanh": 3, "sigmoid": 4, "gelu": 5, "swish": 6}
 
 KC, ACROSS, ALIAS = CONVT_KC, CONVT_ACROSS, ALIAS_BYTES
-# The data caches of a core, and the last level: of this CPU, or of a small one where the system does not say.
+# The data caches of a core, and the last level: of this CPU, or of a small one where it does not say.
 L1_BYTES = convt_cache_bytes(1) or 1 << 15
 L2_BYTES = convt_cache_bytes(2) or 1 << 20
 L3_BYTES = convt_cache_bytes(3) or 1 << 24

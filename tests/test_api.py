@@ -532,6 +532,7 @@ def test_show_config_says_what_there_is(capsys):
     assert config["version"] == convt.__version__
     assert config["isa"]["in use"] in config["isa"]["found"] and set(config["isa"]["found"]) <= set(config["isa"]["built"])
     assert config["threads"] == convt.get_num_threads()
+    assert 1 << 12 < config["caches"]["L1"] < config["caches"]["L2"] < config["caches"]["L3"]
     assert {"native", "reference", "onednn"} <= set(config["backends"])
     assert config["dtypes"] == list(DTYPES)
     assert convt.show_config() is None

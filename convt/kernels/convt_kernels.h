@@ -239,7 +239,7 @@ const convt_isa *convt_isa_at(int index);
 int convt_isa_available(int index);
 int convt_isa_preferred(int index); /* available, and worth using unasked */
 
-/* Bytes of the first-level data cache, or of a higher level; 0 where the system does not say. */
+/* Bytes of the first-level data cache, or of a higher level; 0 where the CPU does not say. */
 long convt_cache_bytes(int level);
 
 /* a / b, neither negative. They mostly fit 32 bits, in which older CPUs divide in a third of the 40 to 90 cycles that 64 take. */

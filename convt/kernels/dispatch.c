@@ -1,12 +1,12 @@
 /* Which instruction sets were built and which this CPU and operating system can run. Compiled without any ISA flag. */
 #include "convt_kernels.h"
 #include "cpu_features.h"
-#include <unistd.h>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
 #ifdef __linux__
 #include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 static uint64_t xcr0(void)
@@ -68,6 +68,16 @@ int convt_cpu_fast_dot(void)
     unsigned a, b, c, d;
     return __get_cpuid(0, &a, &b, &c, &d) && b == signature_AMD_ebx;
 }
+
+long convt_cache_bytes(int level)
+{
+    const unsigned leaf = convt_cpu_fast_dot() ? 0x8000001d : 4; /* AMD's list of caches, and Intel's */
+    unsigned a, b, c, d, type;
+    for (unsigned n = 0; n < 16 && __get_cpuid_count(leaf, n, &a, &b, &c, &d) && (type = a & 31) != 0; n++)
+        if (type != 2 && (int)(a >> 5 & 7) == level) /* for data, or for all */
+            return ((b >> 22) + 1L) * ((b >> 12 & 0x3ff) + 1L) * ((b & 0xfff) + 1L) * (c + 1L); /* ways, parts, lines, sets */
+    return 0;
+}
 #else
 unsigned convt_cpu_features(void)
 {
@@ -77,6 +87,11 @@ unsigned convt_cpu_features(void)
 int convt_cpu_fast_dot(void)
 {
     return 0;
+}
+
+long convt_cache_bytes(int level)
+{
+    return 0 * level;
 }
 #endif
 
@@ -111,15 +126,4 @@ int convt_isa_available(int index)
 int convt_isa_preferred(int index)
 {
     return convt_isa_available(index) && (convt_cpu_fast_dot() || !(rows[index].features & CPU_AVX512_BF16));
-}
-
-long convt_cache_bytes(int level)
-{
-#ifdef _SC_LEVEL2_CACHE_SIZE
-    const int names[] = {_SC_LEVEL1_DCACHE_SIZE, _SC_LEVEL2_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE};
-    const long bytes = level >= 1 && level <= 3 ? sysconf(names[level - 1]) : 0;
-    return bytes > 0 ? bytes : 0;
-#else
-    return 0 * level;
-#endif
 }
