@@ -232,9 +232,9 @@ L1_BYTES = convt_cache_bytes(1) or 1 << 15
 L2_BYTES = convt_cache_bytes(2) or 1 << 20
 L3_BYTES = convt_cache_bytes(3) or 1 << 24
 # Cores with 32 KiB of first-level cache, as Intel's before Ice Lake, also have few fill buffers: stores that bypass the caches
-# hold those which fetch panels meanwhile. There outputs do not bypass them, and a panel is used for all rows while it is near.
+# hold those which fetch panels meanwhile. There GEMM tiles do not do so, and a panel is used for all rows while it is near.
 KEEP_PANELS = L1_BYTES <= 1 << 15
-STREAM_BYTES = 1 << 62 if KEEP_PANELS else 1 << 24  # outputs beyond this bypass the caches
+STREAM_BYTES = 1 << 24  # outputs beyond this bypass the caches
 SMALL_CYCLES = 8_000  # expected ones, below which a second thread costs more than it gains
 BRIEF_FLOPS = 50_000_000  # below this a thread does its tasks in less time than it may have to wait for others' weights
 PAST_BYTES = 5 << 24  # those of depthwise, which does nothing but wait for memory

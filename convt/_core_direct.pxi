@@ -61,6 +61,7 @@ cdef class DirectPlan(Plan):
     cdef Py_ssize_t nclasses
     cdef int64_t direct_tasks  # those of these classes: plans that build on this one may have more
     cdef bint keep_panels  # all rows of a task meet a panel before the next one
+    cdef size_t past  # `streamed`, where tiles store past the caches too
     cdef list keep  # the tables that the structures point into
     cdef object structures
     cdef int64_t max_block, max_chunks, max_packed, max_reached, max_sparse, max_sums
@@ -72,6 +73,7 @@ cdef class DirectPlan(Plan):
         self.structures = np.zeros(max(1, self.nclasses) * sizeof(DirectClass), np.uint8)
         self.classes = <DirectClass *>cnp.PyArray_DATA(self.structures)
         self.keep, self.works, self.keep_panels = [], [], KEEP_PANELS
+        self.past = 0 if self.keep_panels else self.streamed
         cdef DirectClass *c
         cdef int64_t task = 0, n, x = self.nd - 1
         for i, spec in enumerate(classes):
@@ -217,7 +219,7 @@ cdef class DirectPlan(Plan):
                         self.multiply_panels(&w, start, end, p2, p3, s0, l0, l1, call.back)
         if w.t.late != NULL:
             k.flush(w.t.late)
-        if self.streamed:
+        if self.past:
             k.fence()
 
     cdef void open(self, DirectTask *w, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
@@ -262,7 +264,7 @@ cdef class DirectPlan(Plan):
         for r in range(w.m if c.nchunks > 1 else 0):
             w.lines[r] = w.sums + r * k.nr * k.t_size
         w.late.sums, w.late.left = w.scratch + MOST_ROWS * k.nr * k.t_size, 0
-        w.t.late = &w.late if self.streamed and k.flush != NULL else NULL
+        w.t.late = &w.late if self.past and k.flush != NULL else NULL
         # While this task multiplies, what comes next is fetched into the second-level cache: the next task's input, a
         # little with every tile, and weights, where they are too many to stay there.
         w.far = c.pack.group_weights > FAR_BYTES
@@ -387,8 +389,7 @@ cdef class DirectPlan(Plan):
                 w.to[r] = <char *>w.window[r - r0] - panel[2] * k.s_size
                 outside += 1
             r = w.edge[r + 1]
-        t.stream = outside == 0 and self.streamed and both == 1 and not (
-            <size_t>(w.dst + panel[2] * k.s_size) & (self.streamed - 1))
+        t.stream = outside == 0 and self.past and both == 1 and not <size_t>(w.dst + panel[2] * k.s_size) & (self.past - 1)
         k.tile(<int>(r1 - r0), t)
         while outside:
             outside -= 1

@@ -160,10 +160,10 @@ def test_outputs_written_past_the_caches(case, memory, isa, n, vectors):
     depthwise = case.groups > 1 and case.ci == case.co == 1
     case = replace(case, **{"groups" if depthwise else "co": 16 * vectors})
     arrays = case.arrays()
-    limits = _core.STREAM_BYTES, _core.PASSED_BYTES, _core.PAST_BYTES
+    limits = _core.STREAM_BYTES, _core.PASSED_BYTES, _core.PAST_BYTES, _core.KEEP_PANELS
     with using_isa(isa), convt.num_threads(n):
         try:
-            _core.STREAM_BYTES = _core.PASSED_BYTES = _core.PAST_BYTES = 0
+            _core.STREAM_BYTES = _core.PASSED_BYTES = _core.PAST_BYTES = _core.KEEP_PANELS = 0
             op = operator(case, *arrays[1:])
             out = Out(memory or "contiguous", np.empty(case.out_shape, case.numpy_dtype))
             for _ in range(2):
@@ -171,7 +171,7 @@ def test_outputs_written_past_the_caches(case, memory, isa, n, vectors):
                 out.assert_only_elements_written()
             case.check(op(arrays[0]), *arrays)
         finally:
-            _core.STREAM_BYTES, _core.PASSED_BYTES, _core.PAST_BYTES = limits
+            _core.STREAM_BYTES, _core.PASSED_BYTES, _core.PAST_BYTES, _core.KEEP_PANELS = limits
 
 
 @each_isa

@@ -236,7 +236,8 @@ def class_cost(problem, combo, info):
 def memory_cost(problem, info):
     """Cycles that data from beyond L2 takes; tiles have asked for the outputs that are not streamed. Matrices multiply so fast
     that they wait for what goes to memory, and for what even the last-level cache does not hold."""
-    write = 0.055 if info["parts"] else 0.0 if common.streams(problem) else 0.05
+    streams = common.streams(problem) and not _core.KEEP_PANELS
+    write = 0.055 if info["parts"] else 0.0 if streams else 0.05
     read = 0.02 if info["parts"] else 0.03
     cost = common.memory_cost(problem, (read, 35), (write, 8)) + common.planes_cost(problem) / min(problem.groups, 2)
     if info["parts"]:
