@@ -156,7 +156,8 @@ INLINE void FN(dw_together)(const int count, const int across, const int taps, c
 }
 
 /* One phase, or two that read the same pixels: `terms` and `second` terms, each of which reads the pixel before that of the
- * term before. What is loaded or picked from a pixel serves all j's that read it. The order of a sum is the same `across`. */
+ * term before. What is loaded or picked from a pixel serves all j's that read it. The order of a sum is the same `across`,
+ * where nothing is shared and loops over the terms do. */
 INLINE void FN(dw_slide)(const int phases, const int count, const int across, const int terms, const int second, const int how,
                          const convt_dw *d, const void *const *in, const void *const *w, const convt_dw_phase *phase,
                          ptrdiff_t from, T *out, int c, int lanes)
@@ -170,18 +171,20 @@ INLINE void FN(dw_slide)(const int phases, const int count, const int across, co
         acc[0][i] = acc[1][i] = EACH(init, i, start);
     for (int t = 0; t < each; t++) {
         if (across) {
-#pragma GCC unroll 4
+#pragma GCC unroll 1
             for (int u = terms - 1; u >= 0; u--) {
                 const T *x = (const T *)in[u * each + t] + from;
-                const T *low = (const T *)w[u * each + t] + c;
-                const T *high = u < second ? (const T *)w[(terms + u) * each + t] + c : low;
+                const T *low = (const T *)w[u * each + t] + c, *high = low;
+                const int both = phases == 2 && u < second;
+                if (both)
+                    high = (const T *)w[(terms + u) * each + t] + c;
 #pragma GCC unroll 8
-                for (int i = 0; i < count; i++) {
-                    const V some = V_(load)(x + i * VL);
-                    acc[0][i] = V_(fma)(some, V_(load)(low + i * VL), acc[0][i]);
-                    if (u < second)
-                        acc[1][i] = V_(fma)(some, V_(load)(high + i * VL), acc[1][i]);
-                }
+                for (int i = 0; i < count; i++)
+                    acc[0][i] = V_(fma)(V_(load)(x + i * VL), V_(load)(low + i * VL), acc[0][i]);
+                if (both)
+#pragma GCC unroll 8
+                    for (int i = 0; i < count; i++)
+                        acc[1][i] = V_(fma)(V_(load)(x + i * VL), V_(load)(high + i * VL), acc[1][i]);
             }
             continue;
         }
@@ -220,7 +223,7 @@ INLINE void FN(dw_vector)(const int count, const int across, const int how, cons
     T *out = (T *)d->out + j * d->out_ld + c;
     for (int p = 0, next; p < d->phases; p = next) {
         const convt_dw_phase *phase = d->phase + p;
-        const int taps = phase->taps, low = count / 2;
+        const int taps = phase->taps, half = (count + 1) / 2;
         next = p + phase->sharing;
 #define SLIDES(n) (how != DW_ONE && phase->each && phase->taps == n * phase->each)
 #define SLIDE(n, terms, second)                                                                                               \
@@ -228,15 +231,17 @@ INLINE void FN(dw_vector)(const int count, const int across, const int how, cons
     FN(dw_slide)(n, n == 2 ? most : count, across, terms, second, how, d, in, w, phase, from + i * STEP(d->in_ld),            \
                  out + i * STEP(d->out_ld), c + i * STEP(0), lanes)
 #define TOGETHER(n)                                                                                                           \
-    if (low)                                                                                                                  \
-        FN(dw_together)(low, across, n, how, d, in, w, phase, next - p, from, out, c, lanes);                                 \
-    FN(dw_together)(count - low, across, n, how, d, in, w, phase, next - p, from + low * STEP(d->in_ld),                      \
-                    out + low * STEP(d->out_ld), c + low * STEP(0), lanes)
+    for (int i = 0; i < count; i += half)                                                                                     \
+    FN(dw_together)(half, across, n, how, d, in, w, phase, next - p, from + i * STEP(d->in_ld), out + i * STEP(d->out_ld),    \
+                    c + i * STEP(0), lanes)
         if (next - p == 1 || how >= DW_ONE || taps > DW_SHARED || taps == 0 || !phase->even) {
             for (; p + 1 < next; phase += 2, p += 2) {
-                if (SLIDES(2) && phase[1].taps == phase->each)
+                const int second = phase[1].taps == phase->each ? 1 : phase[1].taps == phase->taps ? 2 : 0;
+                if (across && SLIDES(2) && second)
+                    SLIDE(2, 2, second);
+                else if (SLIDES(2) && second == 1)
                     SLIDE(2, 2, 1);
-                else if (SLIDES(2) && phase[1].taps == phase->taps)
+                else if (SLIDES(2) && second == 2)
                     SLIDE(2, 2, 2);
                 else
                     for (int i = 0; i < count; i += most)
@@ -245,7 +250,9 @@ INLINE void FN(dw_vector)(const int count, const int across, const int how, cons
                 w += phase->taps + phase[1].taps;
             }
             if (p < next) {
-                if (SLIDES(2))
+                if (across && (SLIDES(2) || SLIDES(3)))
+                    SLIDE(1, SLIDES(2) ? 2 : 3, 0);
+                else if (SLIDES(2))
                     SLIDE(1, 2, 0);
                 else if (SLIDES(3))
                     SLIDE(1, 3, 0);
@@ -272,6 +279,41 @@ INLINE void FN(dw_vector)(const int count, const int across, const int how, cons
     }
 }
 
+/* A vector of n sums that is not whole, or does not lie as it is. Of a single one it matters little how much is picked from. */
+#ifdef HAVE_PICK
+#define DW_PICKED(n)                                             \
+    else if (n == 1 && !d->room)                                 \
+        FN(dw_vector)(1, 0, DW_PICK_LAST, d, j, c, lanes);       \
+    else if (!d->room)                                           \
+        for (int i = 0; i < n; i++)                              \
+            FN(dw_other_1)(d, j + i, c);                         \
+    else if (n > 1 && d->index[c + VL - 1] < VL)                 \
+        FN(dw_vector)(n, 0, DW_PICK, d, j, c, lanes);            \
+    else                                                         \
+        FN(dw_vector)(n, 0, DW_PICK_2, d, j, c, lanes);
+#else
+#define DW_PICKED(n)
+#endif
+#define DW_OTHER(n)                                                            \
+    static __attribute__((noinline)) void FN(dw_other_##n)(const convt_dw *d, int j, int c) \
+    {                                                                          \
+        const int lanes = d->cols - c < VL ? d->cols - c : VL;                 \
+        if (!d->at)                                                            \
+            FN(dw_vector)(n, 0, DW_PART, d, j, c, lanes);                      \
+        else if (d->index[c + VL - 1] == 0)                                    \
+            FN(dw_vector)(n, 0, DW_ONE, d, j, c, lanes);                       \
+        DW_PICKED(n)                                                           \
+    }
+static void FN(dw_other_1)(const convt_dw *d, int j, int c);
+DW_OTHER(1) DW_OTHER(4) DW_OTHER(8)
+#undef DW_OTHER
+#undef DW_PICKED
+static void FN(dw_other_2)(const convt_dw *d, int j, int c)
+{
+    FN(dw_other_1)(d, j, c);
+    FN(dw_other_1)(d, j + 1, c);
+}
+
 #define DW_COLUMNS(n)                                                        \
     static void FN(dw_columns_##n)(const convt_dw *d, int j)                 \
     {                                                                        \
@@ -283,19 +325,8 @@ INLINE void FN(dw_vector)(const int count, const int across, const int how, cons
             FN(dw_vector)(4, 1, DW_WHOLE, d, j, c, VL);                      \
         for (; !d->at && c + VL <= d->cols; c += VL)                         \
             FN(dw_vector)(n, 0, DW_WHOLE, d, j, c, VL);                      \
-        for (; c < d->cols; c += VL) {                                       \
-            const int lanes = d->cols - c < VL ? d->cols - c : VL;           \
-            if (!d->at)                                                      \
-                FN(dw_vector)(n, 0, DW_PART, d, j, c, lanes);                \
-            else if (d->index[c + VL - 1] == 0)                              \
-                FN(dw_vector)(n, 0, DW_ONE, d, j, c, lanes);                 \
-            else if (!d->room)                                               \
-                FN(dw_vector)(n, 0, DW_PICK_LAST, d, j, c, lanes);           \
-            else if (d->index[c + VL - 1] < VL)                              \
-                FN(dw_vector)(n, 0, DW_PICK, d, j, c, lanes);                \
-            else                                                             \
-                FN(dw_vector)(n, 0, DW_PICK_2, d, j, c, lanes);              \
-        }                                                                    \
+        for (; c < d->cols; c += VL)                                         \
+            FN(dw_other_##n)(d, j, c);                                       \
     }
 DW_COLUMNS(1) DW_COLUMNS(2) DW_COLUMNS(4) DW_COLUMNS(8)
 #undef DW_COLUMNS
