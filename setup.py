@@ -5,8 +5,10 @@ of its kernel table, and the CPU features that must be present before it is call
 header that the dispatcher (convt/kernels/dispatch.c) and ``convt.show_config()`` read. Rows go from least to most.
 """
 
+import hashlib
 import os
 import platform
+import shutil
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -34,6 +36,7 @@ ISAS = [
 
 KERNELS = Path("convt/kernels")
 ONEDNN = Path("third_party/onednn")
+OBJECTS = Path("build/kernels")
 # Results must not depend on the compiler's mood: no contraction behind our back, and nothing of the -ffast-math family,
 # which would also switch the whole process of the user to flush-to-zero.
 # Without the debug information that most Pythons ask for: it is nine tenths of the library.
@@ -79,29 +82,39 @@ class BuildKernels(build_ext):
 
     def _kernel_objects(self):
         generated = Path(self.build_temp) / "generated"
-        generated.mkdir(parents=True, exist_ok=True)
+        for folder in (generated, OBJECTS):
+            folder.mkdir(parents=True, exist_ok=True)
         rows = [row for row in (ISAS if X86 else ISAS[:1]) if self._builds("int main(void) { return 0; }\n", row[1])]
         for name in {name for name, *_ in ISAS} - {name for name, *_ in rows} if X86 else ():
             self.announce(f"{name}: left out, as this compiler does not know it", level=3)
         header = generated / "isa_rows.h"
         if not header.exists() or header.read_text() != isa_header(rows):
             header.write_text(isa_header(rows))
-        depends = [str(p) for p in KERNELS.glob("*.h")] + [str(header), "setup.py"]
         flags = [*CFLAGS, *(KERNEL_DEBUG if self.kernel_debug else [])]
 
-        def compiled(source, isa_flags):
-            (object_file,) = self.compiler.compile(
+        def compiled(source, isa_flags, *more, folder="."):
+            (written,) = self.compiler.compile(
                 [str(KERNELS / source)],
-                output_dir=self.build_temp,
+                output_dir=str(Path(self.build_temp) / folder),
                 include_dirs=[str(KERNELS), str(generated)],
-                extra_postargs=[*flags, *isa_flags],
-                depends=depends,
+                extra_postargs=[*flags, *isa_flags, *more],
             )
-            return object_file
+            return written
 
-        sources = [(f"isa_{name}.c", isa_flags) for name, isa_flags, _ in reversed(rows)]  # those that take longest first
-        with ThreadPoolExecutor(CORES) as pool:
-            return list(pool.map(compiled, *zip(*sources, ("dispatch.c", []), strict=True)))
+        def kernels(name, isa_flags, _):
+            """Their object file. It takes minutes: one that an earlier build made of the same is taken instead."""
+            source = f"isa_{name}.c"
+            # The same: flags, and the text with what it includes and every macro, the compiler's version and target among them.
+            text = Path(compiled(source, isa_flags, "-E", "-dD", folder="preprocessed")).read_bytes()
+            options = repr([self.compiler.compiler_so, flags, isa_flags])
+            kept = OBJECTS / f"{name}-{hashlib.sha256(options.encode() + text).hexdigest()}.o"
+            if self.force or not kept.exists():
+                with tempfile.TemporaryDirectory(dir=OBJECTS) as folder:  # there at once and whole, whoever else builds here
+                    os.replace(shutil.copy(compiled(source, isa_flags), folder), kept)
+            return str(kept)
+
+        with ThreadPoolExecutor(CORES) as pool:  # those that take longest first
+            return [*pool.map(kernels, *zip(*reversed(rows), strict=True)), compiled("dispatch.c", [])]
 
     def _builds(self, program, flags, link=False):
         """Whether the compiler knows some flags, and makes a program with them where they are those of the linker too."""
@@ -124,7 +137,7 @@ def extension(name, depends=(), include=KERNELS, libraries=()):
         include_dirs=[numpy.get_include(), str(include)],
         libraries=list(libraries),
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION"), ("NPY_TARGET_VERSION", "NPY_1_23_API_VERSION")],
-        depends=list(depends),
+        depends=["setup.py", *depends],
     )
 
 
