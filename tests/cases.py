@@ -6,6 +6,7 @@ shares no code with convt.
 """
 
 import contextlib
+import functools
 import itertools
 import math
 import os
@@ -76,7 +77,13 @@ def vectors_alone():
 
 
 def scatter(x, w, strides, dilations):
-    """The full scatter: x (N, *in, G, ci), w (G, ci, co, *kernel) -> (N, *natural, G, co), all float64."""
+    """The full scatter: x (N, *in, G, ci), w (G, ci, co, *kernel) -> (N, *natural, G, co), all float64, not to be written."""
+    return _scatter(x.shape, x.tobytes(), w.shape, w.tobytes(), strides, dilations)
+
+
+@functools.lru_cache(64)  # what is checked is mostly checked again: for other threads, layouts, algorithms, instruction sets
+def _scatter(x_shape, x_bytes, w_shape, w_bytes, strides, dilations):
+    x, w = np.ndarray(x_shape, np.float64, x_bytes), np.ndarray(w_shape, np.float64, w_bytes)
     in_sizes, kernel = x.shape[1:-2], w.shape[3:]
     natural = [s * (n - 1) + (k - 1) * d + 1 for n, k, s, d in zip(in_sizes, kernel, strides, dilations, strict=True)]
     y = np.zeros((x.shape[0], *(max(n, 0) for n in natural), w.shape[0], w.shape[2]))
@@ -86,6 +93,7 @@ def scatter(x, w, strides, dilations):
                 slice(t * d, t * d + s * (n - 1) + 1, s) for t, n, s, d in zip(tap, in_sizes, strides, dilations, strict=True)
             )
             y[(slice(None), *at)] += np.einsum("...gi,gio->...go", x, w[(..., *tap)])
+    y.flags.writeable = False
     return y
 
 

@@ -23,11 +23,17 @@ def pytest_collection_modifyitems(config, items):
         items[:] = [item for item in items if not left_out(item)]
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "every_isa: computes with every instruction set, each time one that it names itself")
+
+
 def chooses_isa(item):
-    """Whether a test is given an ``isa``, by pytest or by Hypothesis."""
+    """Whether a test is given an ``isa``, by pytest or by Hypothesis, or says that it goes through them."""
     drawn = getattr(item.obj, "hypothesis", None)
-    return "isa" in getattr(getattr(item, "callspec", None), "params", ()) or (
-        drawn is not None and "isa" in inspect.signature(drawn.inner_test).parameters
+    return (
+        item.get_closest_marker("every_isa") is not None
+        or "isa" in getattr(getattr(item, "callspec", None), "params", ())
+        or (drawn is not None and "isa" in inspect.signature(drawn.inner_test).parameters)
     )
 
 

@@ -42,6 +42,7 @@ inputs = st.sampled_from(["contiguous", "contiguous", "contiguous", *INPUT_MEMOR
 outs = st.sampled_from([None, None, *MEMORY])
 
 
+@pytest.mark.every_isa
 @each_dtype
 @settings(max_examples=500)
 @given(data=st.data())
@@ -54,6 +55,7 @@ def test_native_is_the_definition_to_the_last_bit(dtype, data):
             case.check(run(case, *arrays, backend="native"), *arrays)
 
 
+@pytest.mark.every_isa
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_each_algorithm_is_the_definition_or_says_that_it_does_not_do_the_problem(algorithm):
     done = []
@@ -184,6 +186,7 @@ def test_each_isa_computes_each_sample(case, dtype, isa):
         case.check(run(case, *arrays), *arrays)
 
 
+@pytest.mark.every_isa
 @pytest.mark.parametrize("channels", range(1, 71))
 def test_every_channel_count_around_the_vectors(channels):
     """Dense with that many out channels, then in channels; depthwise with that many."""
@@ -220,6 +223,7 @@ LARGE = {
 }  # fmt: skip
 
 
+@pytest.mark.every_isa
 @pytest.mark.parametrize("data_format", DATA_FORMATS)
 @pytest.mark.parametrize("case", LARGE.values(), ids=LARGE)
 def test_large_problems_of_many_blocks(case, data_format):
@@ -331,6 +335,7 @@ print("done")
 """
 
 
+@pytest.mark.every_isa
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs mprotect")
 def test_no_byte_outside_the_arrays_is_touched():
     """Arrays that lie against pages which nobody may read: one step outside ends the child process."""
