@@ -243,6 +243,16 @@ INLINE void FN(matrix_send)(convt_late *late, int rows)
     }
 }
 
+/* Asks for some rows of what a tile writes, from the m-th on: a shallow tile is done before the lines would come. */
+INLINE int FN(matrix_want)(const int nv, int m, int some, int mr, const convt_tile *t)
+{
+    for (const int last = m + some < mr ? m + some : mr; m < last; m++)
+#pragma GCC unroll 2
+        for (int v = 0; v < nv; v++)
+            __builtin_prefetch((float *)t->rows[m] + t->at + v * VF, 1);
+    return m;
+}
+
 INLINE void FN(matrix_begin)(const int high, const int nv, const float *row)
 {
     MATRIX_LOAD(0, row, 0);
@@ -308,6 +318,9 @@ INLINE void FN(matrix_mn)(const int high, const int nv, const int sends, int mr,
     const char *a = t->a, *b = t->b, *ahead = t->ahead;
     convt_late *const late = sends ? t->late : NULL;
     const int share = late && t->kc ? (late->left * MATRIX_DEPTH / 2 + t->kc - 1) / t->kc : 0;
+    /* What is deep takes longer than its stores; what goes past the caches is not fetched. */
+    int wanted = biased && t->kc && t->kc <= CONVT_KC / 2 && !t->stream && !late ? 0 : mr;
+    const int some = wanted ? 0 : (mr * MATRIX_DEPTH / 2 + t->kc - 1) / t->kc;
     for (int k = 0; k < t->kc; k += MATRIX_DEPTH, a += 64 * PARTS, b += part * PARTS) {
         FN(matrix_a)(high, a, ld);
 #if PARTS == 3
@@ -318,20 +331,24 @@ INLINE void FN(matrix_mn)(const int high, const int nv, const int sends, int mr,
         FN(matrix_multiply)(high, nv);
         ahead = FN(matrix_ask)(ahead, t->ahead_step, 8);
         FN(matrix_send)(late, share);
+        wanted = FN(matrix_want)(nv, wanted, some, mr, t);
         FN(matrix_a)(high, a + 64, ld);
         FN(matrix_multiply)(high, nv);
         FN(matrix_b)(nv, b);
         FN(matrix_multiply)(high, nv);
         ahead = FN(matrix_ask)(ahead, t->ahead_step, 8);
         FN(matrix_send)(late, share);
+        wanted = FN(matrix_want)(nv, wanted, some, mr, t);
         FN(matrix_a)(high, a + 128, ld);
         FN(matrix_multiply)(high, nv);
         FN(matrix_a)(high, a, ld);
 #else
         ahead = FN(matrix_ask)(ahead, t->ahead_step, 8);
         FN(matrix_send)(late, share);
+        wanted = FN(matrix_want)(nv, wanted, some, mr, t);
         ahead = FN(matrix_ask)(ahead, t->ahead_step, 8);
         FN(matrix_send)(late, share);
+        wanted = FN(matrix_want)(nv, wanted, some, mr, t);
 #if PARTS == 2
         FN(matrix_b)(nv, b);
         FN(matrix_multiply)(high, nv);
