@@ -83,26 +83,30 @@ cdef extern from "convt_kernels.h" nogil:
         const char *ahead
         Py_ssize_t ahead_step
         convt_late *late
+    ctypedef struct convt_dw_term:
+        Py_ssize_t in_ "in"
+        Py_ssize_t w
     ctypedef struct convt_dw_phase:
-        int taps
+        const convt_dw_term *term
+        int terms
         int cut
         int sharing
-        int even
-        int each
+        int sliding
         Py_ssize_t out
     ctypedef struct convt_dw:
         int n
         int cols
         int phases
+        int sources
         const int64_t *at
         const int32_t *index
         int room
         const convt_dw_phase *phase
         const void **in_ "in"
+        Py_ssize_t from_ "from"
         Py_ssize_t in_ld
         const void **w
         const void *mask
-        int all
         int none
         const void *init
         void *out

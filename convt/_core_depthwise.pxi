@@ -2,15 +2,11 @@
 # Included by _core.pyx.
 
 cdef struct DepthwiseRun:
-    # One phase, or all of them as one cell. Runs of the same j follow each other and are computed together.
+    # One phase, or all of them as one cell; or phases of the same j, which are computed together.
     int64_t start, stop      # absolute j
     int64_t first_out        # output index at j = start
     int64_t low, high        # lanes of a j
-    bint shared              # of the same j as the run before, and its inputs the first ones of that
-    int64_t ntaps
-    bint sliding             # each tap reads the pixel before that of the tap before
-    bint cut                 # the last tap is one that not all lanes have
-    int64_t *taps            # [ntaps][2]: row of weights, input index minus j
+    int phase, phases        # which of all
 
 
 cdef struct DepthwiseInput:
@@ -28,15 +24,15 @@ cdef enum:
 cdef class DepthwisePlan(Plan):
     # Lanes are channels; in cells, (phase, channel), as they lie in the output, and those of `width` j's together.
     cdef list keep
-    cdef object structures
     cdef DepthwiseRun *runs
     cdef Py_ssize_t nruns
+    cdef convt_dw_phase *phases
     cdef int64_t rows, row_blocks  # output rows of a task, and how many such
     cdef int64_t blocks, block, j0, lane_block, lane_blocks
     cdef int64_t lanes, width, lane_step, whole  # lanes of a j, the distance of their outputs; those of the last row of taps
     cdef int64_t pitch  # from j to j of gathered inputs
     cdef int64_t weights_ld, outs_ld  # lanes of a row of weights, and of a row of outputs on their way to the store
-    cdef int64_t taps_x, max_taps, max_inputs, min_off, max_off
+    cdef int64_t taps_x, max_inputs, min_off, max_off
     cdef _Table maps  # [ci][lanes]: offset of each lane's in-channel
     cdef object index  # int32 [lanes]: its distance from that of the first lane of its vector
     cdef const int32_t *picks
@@ -52,24 +48,6 @@ cdef class DepthwisePlan(Plan):
         self._common(problem, recipe, in_strides, out_strides, hole, spec["cycles"])
         cdef const convt_kernels *k = self.k
         cdef int64_t x = self.nd - 1, channels = self.groups * self.co
-        self.keep = []
-        self.nruns = len(spec["runs"])
-        self.structures = np.zeros(max(1, self.nruns) * sizeof(DepthwiseRun), np.uint8)
-        self.runs = <DepthwiseRun *>cnp.PyArray_DATA(self.structures)
-        cdef _Table t
-        before = None
-        for i, run in enumerate(spec["runs"]):
-            reads = [offset for _, offset in run.taps]
-            self.runs[i].shared = before is not None and (
-                (before.start, before.stop) == (run.start, run.stop) and reads == [o for _, o in before.taps[: len(reads)]]
-            )
-            before = run
-            self.runs[i].sliding = all(b == a - 1 for a, b in itertools.pairwise(reads))
-            t = _Table(run.taps)
-            self.keep.append(t)
-            self.runs[i].start, self.runs[i].stop, self.runs[i].first_out = run.start, run.stop, run.first_out
-            self.runs[i].low, self.runs[i].high = run.low, run.high
-            self.runs[i].ntaps, self.runs[i].cut, self.runs[i].taps = len(run.taps), run.cut, t.p
         self._outer(spec["outer"])
         self.rows = spec["rows"]
         self.row_blocks = (self.out_rows + self.rows - 1) // self.rows
@@ -84,7 +62,6 @@ cdef class DepthwisePlan(Plan):
         self.weights_ld, self.outs_ld = self._vectors(self.width * self.lanes), self._vectors(self.width * self.lane_block)
         self.min_off, self.max_off = spec["min_off"], spec["max_off"]
         self.max_inputs = min(self.block + self.max_off - self.min_off, max(1, self.in_size.p[x]))
-        self.max_taps = self.row_taps * self.ci * self.kernel.p[x]  # of all phases
         group = np.arange(self.lanes) % channels // self.co
         self.maps = _Table([(group * self.ci + c) * self.in_c for c in range(self.ci)])
         self.straight_in = (
@@ -108,8 +85,49 @@ cdef class DepthwisePlan(Plan):
         self.past = self.streamed if self.straight_out and channels % k.vl == 0 and self.width == 1 else 0
         if self.straight_out and np.prod(problem.out_shape) * k.s_size > AHEAD_BYTES:
             self.ahead = AHEAD
+        self._runs(spec["runs"])
         self.tasks = self.row_blocks * self.blocks * self.lane_blocks
         self.workspace = self._bytes()
+
+    cdef _structures(self, size_t count, size_t bytes):
+        """Room for them, kept as long as the plan."""
+        array = np.zeros(max(1, count) * bytes, np.uint8)
+        self.keep.append(array)
+        return array
+
+    cdef _runs(self, runs):
+        """The runs and their phases, those of the same j put together if they are stored where they belong."""
+        cdef int64_t x = self.nd - 1, t, pixel = self.in_stride.p[x] if self.straight_in or self.picked else self.pitch
+        cdef convt_dw_term *term
+        cdef convt_dw_phase *phase
+        cdef convt_dw_phase *first = NULL  # of those that read the same inputs
+        self.keep = []
+        self.runs = <DepthwiseRun *>cnp.PyArray_DATA(self._structures(len(runs), sizeof(DepthwiseRun)))
+        self.phases = <convt_dw_phase *>cnp.PyArray_DATA(self._structures(len(runs), sizeof(convt_dw_phase)))
+        term = <convt_dw_term *>cnp.PyArray_DATA(self._structures(sum(len(run.taps) for run in runs), sizeof(convt_dw_term)))
+        self.nruns = 0
+        before = None
+        for n, run in enumerate(runs):
+            phase = &self.phases[n]
+            reads = [offset for _, offset in run.taps]
+            together = self.straight_out and before is not None and (before.start, before.stop) == (run.start, run.stop)
+            if not together:
+                self.runs[self.nruns] = DepthwiseRun(run.start, run.stop, run.first_out, run.low, run.high, n, 0)
+                self.nruns += 1
+                start = run
+            self.runs[self.nruns - 1].phases += 1
+            if not (together and reads == [offset for _, offset in before.taps[: len(reads)]]):
+                first = phase
+            first.sharing += 1
+            phase.out = (run.first_out - start.first_out) * self.out_stride.p[x]
+            phase.term, phase.terms = term, len(reads)
+            phase.cut = run.cut
+            phase.sliding = self.width == 1 and all(b == a - 1 for a, b in itertools.pairwise(reads))
+            for tap, offset in run.taps:
+                term.in_ = offset * pixel + (0 if self.picked else run.low)
+                term.w = tap * self.ci * self.weights_ld + run.low
+                term += 1
+            before = run
 
     cdef int64_t _vectors(self, int64_t lanes) noexcept nogil:
         return (lanes + self.k.vl - 1) & ~<int64_t>(self.k.vl - 1)
@@ -121,9 +139,7 @@ cdef class DepthwisePlan(Plan):
     cdef size_t _bytes(self):
         cdef size_t n = _round64((self.row_taps + 1) * 2 * sizeof(int64_t))  # the row's input offsets and taps
         n += _round64((self.row_taps + 1) * sizeof(DepthwiseInput))
-        n += 2 * _round64((self.row_taps + 1) * sizeof(void *))  # where each input row is, and its weights
-        n += 2 * _round64(self.max_taps * sizeof(void *))  # the run's input and weight pointers
-        n += _round64(self.nruns * sizeof(convt_dw_phase))
+        n += 2 * _round64((self.row_taps + 1) * self.ci * sizeof(void *))  # the row's sources, and their weights
         n += _round64(SCRATCH * self.outs_ld * self.k.t_size)
         if not (self.straight_in or self.picked):
             n += _round64(self.row_taps * self._slot())
@@ -169,16 +185,10 @@ cdef class DepthwisePlan(Plan):
         cdef int64_t tap_bytes = self.ci * weights_ld  # of all in-channels
         cdef int64_t *row_tap = <int64_t *>ws
         ws += _round64((self.row_taps + 1) * 2 * sizeof(int64_t))
-        cdef char **bases = <char **>ws  # pixel 0 of each input row
-        ws += _round64((self.row_taps + 1) * sizeof(void *))
-        cdef char **weights_at = <char **>ws  # and the weights that it meets
-        ws += _round64((self.row_taps + 1) * sizeof(void *))
-        cdef const void **ins = <const void **>ws
-        ws += _round64(self.max_taps * sizeof(void *))
-        cdef const void **weights = <const void **>ws
-        ws += _round64(self.max_taps * sizeof(void *))
-        cdef convt_dw_phase *phases = <convt_dw_phase *>ws
-        ws += _round64(self.nruns * sizeof(convt_dw_phase))
+        cdef const void **sources = <const void **>ws  # pixel 0 of each input row and in-channel of a group
+        ws += _round64((self.row_taps + 1) * self.ci * sizeof(void *))
+        cdef const void **weights = <const void **>ws  # and what it is multiplied with
+        ws += _round64((self.row_taps + 1) * self.ci * sizeof(void *))
         cdef char *outs = ws
         ws += _round64(SCRATCH * self.outs_ld * k.t_size)
         cdef char *inputs = ws
@@ -192,85 +202,52 @@ cdef class DepthwisePlan(Plan):
         cdef int64_t i_lo = min(max(0, j_lo - self.max_off), self.in_size.p[x])
         cdef int64_t i_hi = max(i_lo, min(self.in_size.p[x], j_hi - self.min_off))
         cdef int64_t in_ld = self.in_stride.p[x], in_c = 0  # elements from pixel to pixel; bytes from in-channel to in-channel
-        for n in range(count):
-            at = image + row_tap[2 * n]
-            room &= at <= self.safe
-            bases[n] = call.src + (at if self.picked else at + l0) * k.s_size
-            weights_at[n] = call.weights + row_tap[2 * n + 1] * self.taps_x * tap_bytes
-            if not (self.straight_in or self.picked):
-                bases[n] = self.gathered(at, row, call.src + (at + i_lo * in_ld) * k.s_size, self.maps.p + l0, cols,
-                                         i_hi - i_lo, kept, inputs) - i_lo * self.pitch * k.t_size
         if self.picked:
             in_c = self.in_c * t_size
         elif not self.straight_in:
-            in_ld, in_c = self.pitch, self.max_inputs * self.pitch * k.t_size
+            in_ld, in_c = self.pitch, self.max_inputs * self.pitch * t_size
+        cdef char *source
+        cdef char *weight
+        for n in range(count):
+            at = image + row_tap[2 * n]
+            room &= at <= self.safe
+            source = call.src + (at if self.picked else at + l0) * k.s_size
+            if not (self.straight_in or self.picked):
+                source = self.gathered(at, row, call.src + (at + i_lo * self.in_stride.p[x]) * k.s_size, self.maps.p + l0, cols,
+                                       i_hi - i_lo, kept, inputs) - i_lo * in_ld * t_size
+            weight = call.weights + (row_tap[2 * n + 1] * self.taps_x * self.ci * self.weights_ld + l0) * t_size
+            for c in range(self.ci):
+                sources[n * self.ci + c] = source + c * in_c
+                weights[n * self.ci + c] = weight + c * self.weights_ld * t_size
 
         cdef convt_dw d
         cdef DepthwiseRun *run
-        cdef convt_dw_phase *phase
-        cdef convt_dw_phase *leader  # the first of those that read the same inputs
-        cdef int64_t start, stop, first_at, t, r, taps, low, high, step = 0
+        cdef int64_t start, stop, r, low, high, step
         cdef int64_t wide  # how many j's make a row of lanes
-        cdef char *pixel
-        cdef char *weight
         cdef void *rows[SCRATCH]
-        d.phase = phases
-        d.w = weights
+        d.sources = <int>(count * self.ci)
+        d.in_, d.w = sources, weights
+        d.room = room
         d.ahead = 0
         d.stream = self.past and not <size_t>call.dst % self.past
-        n = 0
-        while n < self.nruns:
+        for n in range(self.nruns):
             run = &self.runs[n]
             start, stop = max(run.start, j_lo), min(run.stop, j_hi)
             low, high = max(run.low, l0), min(run.high, l0 + cols)
             if start >= stop or low >= high:
-                n += 1
                 continue
-            first_at = 0
-            d.phases = 0
-            taps = 0
+            at = run.first_out * self.out_stride.p[x] + low * self.lane_step
+            step = 0
             if stop - start > 1 or start > run.start:  # else the stride may be anything, and a product with it too
                 step = self.stride.p[x] * self.out_stride.p[x]
-            while True:
-                at = run.first_out * self.out_stride.p[x] + low * self.lane_step
-                if start > run.start:
-                    at += (start - run.start) * step
-                if d.phases == 0:
-                    first_at = at
-                phase = phases + d.phases
-                phase.out = at - first_at
-                phase.taps = <int>(count * run.ntaps * self.ci)
-                phase.each = <int>(count * self.ci) if run.sliding and self.width == 1 else 0
-                phase.cut = <int>(count * self.ci) if run.cut else 0
-                if d.phases == 0 or not run.shared:
-                    leader = phase
-                    leader.sharing, leader.even = 0, True
-                leader.sharing += 1
-                leader.even &= phase.taps == leader.taps
-                d.phases += 1
-                for t in range(run.ntaps):
-                    for r in range(count):
-                        pixel = bases[r] + ((run.taps[2 * t + 1] + start) * in_ld + (0 if self.picked else low - l0)) * t_size
-                        weight = weights_at[r] + run.taps[2 * t] * tap_bytes + low * t_size
-                        for c in range(self.ci):
-                            ins[taps], weights[taps] = pixel, weight
-                            pixel += in_c
-                            weight += weights_ld
-                            taps += 1
-                n += 1
-                if not self.straight_out or n == self.nruns or self.runs[n].start != run.start or self.runs[n].stop != run.stop:
-                    break
-                run = &self.runs[n]
-            d.in_ = ins
-            d.room = room
+                at += (start - run.start) * step
+            d.phase, d.phases = &self.phases[run.phase], run.phases
+            d.from_ = start * in_ld
             d.at = self.maps.p + low if self.picked else NULL
             d.index = self.picks + low if self.picked else NULL
-            d.init = call.bias + low * k.t_size
-            d.mask = call.weights + self.recipe.mask + low * k.t_size
-            d.all = d.none = <int>(self.whole - low)
-            if self.width > 1:
-                d.all, d.none = 0, <int>(self.width * self.lanes)
-            at = first_at
+            d.init = call.bias + low * t_size
+            d.mask = call.weights + self.recipe.mask + low * t_size
+            d.none = <int>(self.whole - low if self.width == 1 else self.width * self.lanes)
             while start < stop:
                 wide = min(self.width, stop - start)
                 d.n = <int>((stop - start) if wide == 1 else convt_quotient(stop - start, wide))
@@ -278,7 +255,7 @@ cdef class DepthwisePlan(Plan):
                 d.in_ld = wide * in_ld
                 if self.straight_out:
                     d.act = &self.act
-                    d.out, d.out_ld = dst + at * k.t_size, wide * step
+                    d.out, d.out_ld = dst + at * t_size, wide * step
                     d.ahead = self.ahead * d.out_ld
                     k.depthwise(&d)
                 else:
@@ -290,9 +267,7 @@ cdef class DepthwisePlan(Plan):
                         rows[r] = dst + (at + r * wide * step) * k.s_size
                     k.store(rows, self.lane_step, outs, self.outs_ld, d.n, d.cols, &self.act)
                 start += d.n * wide
-                if start < stop:
-                    at += d.n * wide * step
-                    for r in range(taps):
-                        ins[r] = <const char *>ins[r] + d.n * wide * in_ld * k.t_size
+                at += d.n * wide * step
+                d.from_ += d.n * wide * in_ld
         if d.stream:
             k.fence()

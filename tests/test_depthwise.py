@@ -89,6 +89,56 @@ def test_terms_that_share_what_is_picked(kernel, stride, isa):
 
 
 @each_isa
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4])
+def test_rows_whose_weights_stay_in_registers(rows, dtype, isa):
+    """One to three terms of one to three input rows, and more of either; lengths that fill no turn of a loop; channels that end
+    within a vector; outputs that bypass the caches; activations; the same bits however rows are cut for the threads."""
+    limit = _core.PAST_BYTES
+    rng = np.random.default_rng(rows)
+    shapes = [(kernel, stride) for stride in (1, 2, 3) for kernel in range(stride, 4 * stride + 1)] + [(13, 1), (12, 2)]
+    for kernel, stride in shapes:
+        for channels in (16, 33, 48):
+            case = Case(
+                dtype=dtype, groups=channels, in_sizes=(3, int(rng.choice([3, 4, 5, 6, 9, 23]))), kernel=(rows, kernel),
+                strides=(1, stride), dilations=(1, 1), pads_begin=(0, int(rng.integers(3))), pads_end=(0, int(rng.integers(3))),
+                output_padding=(0, 0), activation=rng.choice([None, "relu"]), seed=kernel,
+            )  # fmt: skip
+            if min(case.out_shape[1:]) < 1:
+                continue
+            arrays = case.arrays()
+            with using_isa(isa):
+                op = operator(case, *arrays[1:], algorithm="depthwise")
+                results = set()
+                for past in (limit, 0):
+                    _core.PAST_BYTES = past
+                    try:
+                        for threads in (1, 2, 3):
+                            with convt.num_threads(threads):
+                                got = op(arrays[0])
+                            results.add(got.tobytes())
+                    finally:
+                        _core.PAST_BYTES = limit
+                case.check(got, *arrays)
+                assert len(results) == 1
+
+
+@each_isa
+@pytest.mark.parametrize("channels", [1, 2, 4, 8, 12])
+@pytest.mark.parametrize("kernel, stride", [(3, 2), (5, 2), (5, 4), (6, 4), (7, 4), (5, 1)])
+def test_lanes_without_a_tap_take_nothing_from_its_input(kernel, stride, channels, isa):
+    """Cells of one `j` and of several: what is not finite reaches the outputs that it reaches by the definition, no other."""
+    data = np.ones((1, 2, 11, channels), np.float32)
+    data[0, :, 4, 0], data[0, 1, 9, -1] = np.inf, np.nan
+    filter = np.ones((2, kernel, channels, 1), np.float32)
+    keywords = {"strides": (1, stride), "groups": channels}
+    want = convt.conv_transpose(data, filter, backend="reference", **keywords)
+    with using_isa(isa):
+        got = convt.conv_transpose(data, filter, backend="native", algorithm="depthwise", **keywords)
+    np.testing.assert_array_equal(got, want)
+
+
+@each_isa
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_phase_without_a_tap_takes_nothing_from_its_input(value, isa):
     """In a cell of kernel 3, stride 2 the odd phase has one tap less: its weight of 0 must not meet an infinite input."""

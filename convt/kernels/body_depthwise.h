@@ -1,8 +1,10 @@
 /* One run of a depthwise convolution. The includer defines T, V, VL, V_(op), FN(name). */
 #define DW_MOST 8   /* values of j at once: sums that hide the latency of multiply-adds and share a load of weights */
-#define DW_LONG 16  /* vectors of channels side by side that are a stretch of memory worth writing as one */
-#define DW_SHARED 4 /* taps of phases whose inputs can stay in registers, for half as many j */
-#define DW_SLIDING 3 /* terms that share what is picked from a pixel */
+#define DW_STRETCH 4 /* terms that share what is loaded or picked from a pixel */
+#define DW_TERMS 3   /* terms whose weights stay in registers, */
+#define DW_SOURCES 3 /* of so many inputs each */
+#define DW_FEW 3     /* j's that are not worth loading weights for */
+#define DW_NEAR (1 << 14) /* bytes of outputs that stay in the first-level cache */
 
 /* Where the inputs of a vector of lanes are: side by side, all of them or the first ones, or picked from as many elements
  * as a number, a vector or two vectors hold; or from no more than there are, which takes masks. */
@@ -70,47 +72,98 @@ INLINE void FN(dw_finish)(const int count, const int across, const int how, cons
     }
 }
 
-/* One phase, or two that share an input as it is loaded: `from` and `out` are at channel c of the first j. */
+/* A sum runs over stretches of DW_STRETCH terms, in these over the sources, of each over the stretch's terms: in every kernel
+ * here, so that it does not depend on which computes it. The term that not all lanes have comes last. */
+
+/* A stretch of one source: `terms` terms, and `second` of another phase, where each reads the pixel before that of the term
+ * before. What is loaded or picked from a pixel serves all j's that read it. */
+INLINE void FN(dw_slide)(const int count, const int terms, const int second, const int how, const convt_dw *d, const T *x,
+                         const T *w, const convt_dw_term *term, const convt_dw_term *other, const int32_t *index,
+                         V acc[2][DW_MOST])
+{
+    V weights[2][DW_STRETCH];
+#pragma GCC unroll 4
+    for (int u = 0; u < terms; u++)
+        weights[0][u] = V_(load)(w + term[u].w);
+#pragma GCC unroll 4
+    for (int u = 0; u < second; u++)
+        weights[1][u] = V_(load)(w + other[u].w);
+    x += term->in + (count - 1) * d->in_ld;
+#pragma GCC unroll 16
+    for (int i = count - 1; i > -terms; i--, x -= d->in_ld) {
+        V some = FN(dw_load)(how, x, VL, index);
+        IN_REGISTER(some); /* else GCC loads it for each multiply-add: two loads, where it crosses lines */
+#pragma GCC unroll 4
+        for (int u = 0; u < terms; u++) {
+            if (i + u < 0 || i + u >= count)
+                continue;
+            acc[0][i + u] = V_(fma)(some, weights[0][u], acc[0][i + u]);
+            if (u < second)
+                acc[1][i + u] = V_(fma)(some, weights[1][u], acc[1][i + u]);
+        }
+    }
+}
+
+/* One phase, or two that read the same inputs: `from` and `out` are at channel c of the first j. */
 INLINE void FN(dw_some)(const int phases, const int count, const int across, const int how, const convt_dw *d,
-                        const void *const *in, const void *const *w, const convt_dw_phase *phase, ptrdiff_t from, T *out, int c,
-                        int lanes)
+                        const convt_dw_phase *phase, ptrdiff_t from, T *out, int c, int lanes)
 {
     V acc[2][DW_MOST];
     const ptrdiff_t in_ld = STEP(d->in_ld);
     const int32_t *index = d->index + c;
-    const int taps = phase->taps, whole = taps - (c + (across ? count * VL : lanes) <= d->all ? 0 : phase->cut);
+    const convt_dw_term *term = phase->term, *other = phase[phases - 1].term;
+    const int slides = phase->sliding && !across && count > 1, sources = d->sources;
     const T *init = (const T *)d->init + c;
     const V start = V_(load)(init);
-    int t = 0;
+    int rest = phase->terms - phase->cut, both = phases == 2 ? phase[1].terms : 0;
 #pragma GCC unroll 8
     for (int i = 0; i < count; i++)
         acc[0][i] = acc[1][i] = EACH(init, i, start);
-    if (phases == 2)
-        for (; t < phase[1].taps; t++) {
-            const T *x = (const T *)in[t] + from;
-            const T *low = (const T *)w[t] + c, *high = (const T *)w[taps + t] + c;
-            const V first = V_(load)(low), second = V_(load)(high);
-#pragma GCC unroll 8
-            for (int i = 0; i < count; i++, x += in_ld) {
-                const V some = FN(dw_load)(how, x, lanes, index);
-                acc[0][i] = V_(fma)(some, EACH(low, i, first), acc[0][i]);
-                acc[1][i] = V_(fma)(some, EACH(high, i, second), acc[1][i]);
-            }
+    for (; rest > 0; rest -= DW_STRETCH, both -= DW_STRETCH, term += DW_STRETCH, other += DW_STRETCH) {
+#define SLIDE(is, terms, second)                                                                                        \
+    if (slides && rest is terms && (phases == 1 || both is second)) {                                                   \
+        for (int s = 0; s < sources; s++)                                                                               \
+            FN(dw_slide)(count, terms, phases == 1 ? 0 : second, how, d, (const T *)d->in[s] + from,                    \
+                         (const T *)d->w[s] + c, term, other, index, acc);                                              \
+        continue;                                                                                                       \
+    }
+        if (how != DW_PART) {
+            SLIDE(>=, DW_STRETCH, DW_STRETCH)
+            SLIDE(==, 3, 3)
+            SLIDE(==, 2, 2)
+            if (phases == 2)
+                SLIDE(==, 2, 1)
         }
-    for (; t < whole; t++) {
-        const T *x = (const T *)in[t] + from;
-        const T *weights = (const T *)w[t] + c;
-        const V wt = V_(load)(weights);
+#undef SLIDE
+        for (int s = 0; s < sources; s++)
+            for (int u = 0; u < DW_STRETCH && u < rest; u++) {
+                const T *x = (const T *)d->in[s] + from + term[u].in;
+                const T *low = (const T *)d->w[s] + c + term[u].w, *high = low;
+                const V first = V_(load)(low);
+                if (phases == 2 && u < both) {
+                    high = (const T *)d->w[s] + c + other[u].w;
+                    const V second = V_(load)(high);
 #pragma GCC unroll 8
-        for (int i = 0; i < count; i++, x += in_ld)
-            acc[0][i] = V_(fma)(FN(dw_load)(how, x, lanes, index), EACH(weights, i, wt), acc[0][i]);
+                    for (int i = 0; i < count; i++, x += in_ld) {
+                        const V some = FN(dw_load)(how, x, lanes, index);
+                        acc[0][i] = V_(fma)(some, EACH(low, i, first), acc[0][i]);
+                        acc[1][i] = V_(fma)(some, EACH(high, i, second), acc[1][i]);
+                    }
+                } else {
+#pragma GCC unroll 8
+                    for (int i = 0; i < count; i++, x += in_ld)
+                        acc[0][i] = V_(fma)(FN(dw_load)(how, x, lanes, index), EACH(low, i, first), acc[0][i]);
+                }
+            }
     }
     /* What the other lanes would add is not 0 where the input is not finite. */
-    if (phases == 1 && whole < taps && c < d->none) {
+    if (phases == 1 && phase->cut && c < d->none) {
         const T *masks = (const T *)d->mask + c;
         const V mask = V_(load)(masks);
-        for (t = whole; t < taps; t++) {
-            const T *x = (const T *)in[t] + from, *weights = (const T *)w[t] + c;
+        term = phase->term + phase->terms - 1;
+        for (int s = 0; s < sources; s++) {
+            const T *x = (const T *)d->in[s] + term->in + from;
+            const T *weights = (const T *)d->w[s] + term->w + c;
             const V wt = V_(load)(weights);
 #pragma GCC unroll 8
             for (int i = 0; i < count; i++, x += in_ld)
@@ -123,161 +176,131 @@ INLINE void FN(dw_some)(const int phases, const int count, const int across, con
         FN(dw_finish)(count, across, how, d, acc[1], out + phase[1].out, lanes);
 }
 
-/* The same for phases of a few taps that read the same inputs: these stay in registers. */
-INLINE void FN(dw_together)(const int count, const int across, const int taps, const int how, const convt_dw *d,
-                            const void *const *in, const void *const *w, const convt_dw_phase *phase, int phases,
-                            ptrdiff_t from, T *out, int c, int lanes)
-{
-    V x[DW_SHARED][DW_MOST / 2], acc[DW_MOST / 2];
-    const ptrdiff_t in_ld = STEP(d->in_ld);
-    const T *init = (const T *)d->init + c;
-    const V start = V_(load)(init);
-#pragma GCC unroll 4
-    for (int t = 0; t < taps; t++) {
-        const T *at = (const T *)in[t] + from;
-#pragma GCC unroll 4
-        for (int i = 0; i < count; i++, at += in_ld)
-            x[t][i] = FN(dw_load)(how, at, lanes, d->index + c);
-    }
-    for (int p = 0; p < phases; p++, w += taps) {
-#pragma GCC unroll 4
-        for (int i = 0; i < count; i++)
-            acc[i] = EACH(init, i, start);
-#pragma GCC unroll 4
-        for (int t = 0; t < taps; t++) {
-            const T *weights = (const T *)w[t] + c;
-            const V wt = V_(load)(weights);
-#pragma GCC unroll 4
-            for (int i = 0; i < count; i++)
-                acc[i] = V_(fma)(x[t][i], EACH(weights, i, wt), acc[i]);
-        }
-        FN(dw_finish)(count, across, how, d, acc, out + phase[p].out, lanes);
-    }
-}
-
-/* One phase, or two that read the same pixels: `terms` and `second` terms, each of which reads the pixel before that of the
- * term before. What is loaded or picked from a pixel serves all j's that read it. The order of a sum is the same `across`,
- * where nothing is shared and loops over the terms do. */
-INLINE void FN(dw_slide)(const int phases, const int count, const int across, const int terms, const int second, const int how,
-                         const convt_dw *d, const void *const *in, const void *const *w, const convt_dw_phase *phase,
-                         ptrdiff_t from, T *out, int c, int lanes)
-{
-    V acc[2][DW_MOST];
-    const int each = phase->each;
-    const T *init = (const T *)d->init + c;
-    const V start = V_(load)(init);
-#pragma GCC unroll 8
-    for (int i = 0; i < count; i++)
-        acc[0][i] = acc[1][i] = EACH(init, i, start);
-    for (int t = 0; t < each; t++) {
-        if (across) {
-#pragma GCC unroll 1
-            for (int u = terms - 1; u >= 0; u--) {
-                const T *x = (const T *)in[u * each + t] + from;
-                const T *low = (const T *)w[u * each + t] + c, *high = low;
-                const int both = phases == 2 && u < second;
-                if (both)
-                    high = (const T *)w[(terms + u) * each + t] + c;
-#pragma GCC unroll 8
-                for (int i = 0; i < count; i++)
-                    acc[0][i] = V_(fma)(V_(load)(x + i * VL), V_(load)(low + i * VL), acc[0][i]);
-                if (both)
-#pragma GCC unroll 8
-                    for (int i = 0; i < count; i++)
-                        acc[1][i] = V_(fma)(V_(load)(x + i * VL), V_(load)(high + i * VL), acc[1][i]);
-            }
-            continue;
-        }
-        const T *x = (const T *)in[t] + from - (terms - 1) * d->in_ld;
-        V weights[2][DW_SLIDING];
-#pragma GCC unroll 4
-        for (int u = 0; u < terms; u++)
-            weights[0][u] = V_(load)((const T *)w[u * each + t] + c);
-#pragma GCC unroll 4
-        for (int u = 0; u < second; u++)
-            weights[1][u] = V_(load)((const T *)w[(terms + u) * each + t] + c);
-#pragma GCC unroll 16
-        for (int i = 1 - terms; i < count; i++, x += d->in_ld) {
-            const V some = FN(dw_load)(how, x, lanes, d->index + c);
-#pragma GCC unroll 4
-            for (int u = 0; u < terms; u++) {
-                if (i + u < 0 || i + u >= count)
-                    continue;
-                acc[0][i + u] = V_(fma)(some, weights[0][u], acc[0][i + u]);
-                if (u < second)
-                    acc[1][i + u] = V_(fma)(some, weights[1][u], acc[1][i + u]);
-            }
-        }
-    }
-    FN(dw_finish)(count, across, how, d, acc[0], out + phase->out, lanes);
-    if (phases == 2)
-        FN(dw_finish)(count, across, how, d, acc[1], out + phase[1].out, lanes);
-}
-
 /* All phases of `count` sums from j and c on. */
 INLINE void FN(dw_vector)(const int count, const int across, const int how, const convt_dw *d, int j, int c, int lanes)
 {
-    const void *const *in = d->in, *const *w = d->w;
-    const ptrdiff_t from = j * d->in_ld + (how < DW_ONE ? c : d->at[c]);
+    const ptrdiff_t from = d->from + j * d->in_ld + (how < DW_ONE ? c : d->at[c]);
     const int most = sizeof(V) < 64 && count == DW_MOST ? count / 2 : count; /* of a pair: there are half as many registers */
     T *out = (T *)d->out + j * d->out_ld + c;
-    for (int p = 0, next; p < d->phases; p = next) {
-        const convt_dw_phase *phase = d->phase + p;
-        const int taps = phase->taps, half = (count + 1) / 2;
-        next = p + phase->sharing;
-#define SLIDES(n) (how != DW_ONE && phase->each && phase->taps == n * phase->each)
-#define SLIDE(n, terms, second)                                                                                               \
-    for (int i = 0; i < count; i += n == 2 ? most : count)                                                                    \
-    FN(dw_slide)(n, n == 2 ? most : count, across, terms, second, how, d, in, w, phase, from + i * STEP(d->in_ld),            \
-                 out + i * STEP(d->out_ld), c + i * STEP(0), lanes)
-#define TOGETHER(n)                                                                                                           \
-    for (int i = 0; i < count; i += half)                                                                                     \
-    FN(dw_together)(half, across, n, how, d, in, w, phase, next - p, from + i * STEP(d->in_ld), out + i * STEP(d->out_ld),    \
-                    c + i * STEP(0), lanes)
-        if (next - p == 1 || how >= DW_ONE || taps > DW_SHARED || taps == 0 || !phase->even) {
-            for (; p + 1 < next; phase += 2, p += 2) {
-                const int second = phase[1].taps == phase->each ? 1 : phase[1].taps == phase->taps ? 2 : 0;
-                if (across && SLIDES(2) && second)
-                    SLIDE(2, 2, second);
-                else if (SLIDES(2) && second == 1)
-                    SLIDE(2, 2, 1);
-                else if (SLIDES(2) && second == 2)
-                    SLIDE(2, 2, 2);
-                else
-                    for (int i = 0; i < count; i += most)
-                        FN(dw_some)(2, most, across, how, d, in, w, phase, from + i * STEP(d->in_ld), out + i * STEP(d->out_ld),
-                                    c + i * STEP(0), lanes);
-                w += phase->taps + phase[1].taps;
-            }
-            if (p < next) {
-                if (across && (SLIDES(2) || SLIDES(3)))
-                    SLIDE(1, SLIDES(2) ? 2 : 3, 0);
-                else if (SLIDES(2))
-                    SLIDE(1, 2, 0);
-                else if (SLIDES(3))
-                    SLIDE(1, 3, 0);
-                else
-                    FN(dw_some)(1, count, across, how, d, in, w, phase, from, out, c, lanes);
-                w += phase->taps;
-            }
-        } else {
-            if (taps == 1) {
-                TOGETHER(1);
-            } else if (taps == 2) {
-                TOGETHER(2);
-            } else if (taps == 3) {
-                TOGETHER(3);
-            } else {
-                TOGETHER(4);
-            }
-            w += (next - p) * taps;
-        }
-#undef TOGETHER
-#undef SLIDES
-#undef SLIDE
-        in = d->in + (w - d->w);
+    const convt_dw_phase *phase = d->phase, *end = phase + d->phases;
+    for (int rest; phase < end; phase += rest) {
+        for (rest = phase->sharing; rest > 1; rest -= 2, phase += 2)
+            for (int i = 0; i < count; i += most)
+                FN(dw_some)(2, most, across, how, d, phase, from + i * STEP(d->in_ld), out + i * STEP(d->out_ld),
+                            c + i * STEP(0), lanes);
+        if (rest)
+            FN(dw_some)(1, count, across, how, d, phase, from, out, c, lanes);
     }
 }
+
+/* All j of one phase, or of two that read the same pixels, a vector of channels after the other: weights stay in registers,
+ * and a pixel does for all its terms. The last vector overlaps the one before, if it has to. */
+INLINE void FN(dw_along)(const int phases, const int sources, const int terms, const int second, const convt_dw *d,
+                         const convt_dw_phase *phase)
+{
+    const convt_act act = *d->act;
+    const ptrdiff_t in_ld = d->in_ld, out_ld = d->out_ld, ahead = d->ahead, apart = phase[phases - 1].out - phase->out;
+    const int cols = d->cols, stream = d->stream;
+    for (int c = 0; c < cols; c += VL) {
+        c = c + VL <= cols ? c : cols - VL;
+        V weights[2][DW_TERMS][DW_SOURCES], pixel[DW_TERMS][DW_SOURCES]; /* that of j is in place j % terms */
+        const T *x[DW_SOURCES];
+        T *out = (T *)d->out + phase->out + c;
+        const V start = V_(load)((const T *)d->init + c);
+#pragma GCC unroll 4
+        for (int s = 0; s < sources; s++) {
+            const T *w = (const T *)d->w[s] + c;
+            x[s] = (const T *)d->in[s] + d->from + phase->term->in + c;
+#pragma GCC unroll 4
+            for (int u = 0; u < terms; u++) {
+                weights[0][u][s] = V_(load)(w + phase->term[u].w);
+                if (u < second)
+                    weights[1][u][s] = V_(load)(w + phase[1].term[u].w);
+                if (u > 0)
+                    pixel[terms - u][s] = V_(load)(x[s] - u * in_ld);
+            }
+        }
+        for (int n = d->n; n > 0; n -= terms)
+#pragma GCC unroll 4
+            for (int i = 0; i < terms && i < n; i++) {
+                V acc[2] = {start, start};
+#pragma GCC unroll 4
+                for (int s = 0; s < sources; s++) {
+                    pixel[i][s] = V_(load)(x[s]);
+                    x[s] += in_ld;
+                }
+#pragma GCC unroll 4
+                for (int s = 0; s < sources; s++)
+#pragma GCC unroll 4
+                    for (int u = 0; u < terms; u++) {
+                        const V some = pixel[(i + terms - u) % terms][s];
+                        acc[0] = V_(fma)(some, weights[0][u][s], acc[0]);
+                        if (u < second)
+                            acc[1] = V_(fma)(some, weights[1][u][s], acc[1]);
+                    }
+#pragma GCC unroll 2
+                for (int p = 0; p < phases; p++) {
+                    T *to = p ? out + apart : out;
+                    if (act.code != CONVT_NONE)
+                        acc[p] = V_(act_simple)(acc[p], &act);
+                    if (stream)
+                        V_(stream)(to, acc[p]);
+                    else {
+                        __builtin_prefetch(to + ahead, 1);
+                        V_(store)(to, acc[p]);
+                    }
+                }
+                out += out_ld;
+            }
+    }
+}
+
+#define DW_ALONG(sources, phases, terms, second)                                                                          \
+    static void FN(dw_along_##sources##_##phases##_##terms##_##second)(const convt_dw *d, const convt_dw_phase *phase)    \
+    {                                                                                                                     \
+        FN(dw_along)(phases, sources, terms, second, d, phase);                                                           \
+    }
+#define DW_KINDS(of, sources)                                                                                    \
+    of(sources, 1, 1, 0) of(sources, 1, 2, 0) of(sources, 1, 3, 0) of(sources, 2, 1, 1) of(sources, 2, 2, 1)     \
+    of(sources, 2, 2, 2) of(sources, 2, 3, 2) of(sources, 2, 3, 3)
+DW_KINDS(DW_ALONG, 1) DW_KINDS(DW_ALONG, 2) DW_KINDS(DW_ALONG, 3)
+#undef DW_ALONG
+
+/* Whether there are such kernels for all phases. */
+static int FN(dw_fits)(const convt_dw *d)
+{
+    int fits = !d->at && d->cols >= VL && d->n > DW_FEW && d->sources > 0 && d->sources <= DW_SOURCES;
+    for (int p = 0; p < d->phases; p++)
+        fits &= d->phase[p].sliding && !d->phase[p].cut && d->phase[p].terms > 0 && d->phase[p].terms <= DW_TERMS;
+    return fits;
+}
+
+/* Some j's at a time, where phases read the same inputs one after the other or outputs share lines: so these stay near. */
+static void FN(dw_all_along)(const convt_dw *d)
+{
+#define DW_NAME(sources, phases, terms, second) FN(dw_along_##sources##_##phases##_##terms##_##second),
+    static void (*const along[DW_SOURCES][8])(const convt_dw *, const convt_dw_phase *) = {
+        {DW_KINDS(DW_NAME, 1)}, {DW_KINDS(DW_NAME, 2)}, {DW_KINDS(DW_NAME, 3)},
+    };
+#undef DW_NAME
+    convt_dw part = *d;
+    const ptrdiff_t fit = d->ahead ? 0 : DW_NEAR / sizeof(T) / d->out_ld;
+    const int shared = d->phases > 2 || d->cols % VL;
+    const int most = !shared ? d->n : fit < DW_MOST ? DW_MOST : (int)fit;
+    for (int done = 0; done < d->n; done += part.n) {
+        part.n = d->n - done < most ? d->n - done : most;
+        part.from = d->from + done * d->in_ld;
+        part.out = (T *)d->out + done * d->out_ld;
+        const convt_dw_phase *phase = d->phase, *end = phase + d->phases;
+        while (phase < end)
+            for (int rest = phase->sharing, phases; rest > 0; rest -= phases, phase += phases) {
+                const int terms = phase->terms, fewer = rest > 1 ? terms - phase[1].terms : 2;
+                phases = fewer < 2 ? 2 : 1;
+                along[d->sources - 1][phases == 2 ? 2 * terms + 1 - fewer : terms - 1](&part, phase);
+            }
+    }
+}
+#undef DW_KINDS
 
 /* A vector of n sums that is not whole, or does not lie as it is. Of a single one it matters little how much is picked from. */
 #ifdef HAVE_PICK
@@ -333,12 +356,12 @@ DW_COLUMNS(1) DW_COLUMNS(2) DW_COLUMNS(4) DW_COLUMNS(8)
 #undef STEP
 #undef EACH
 
-static void FN(depthwise)(const convt_dw *d)
+/* All j's by blocks of a few. */
+static void FN(dw_blocks)(const convt_dw *d)
 {
     static void (*const columns[])(const convt_dw *, int) = {
         FN(dw_columns_1), FN(dw_columns_2), FN(dw_columns_4), FN(dw_columns_8),
     };
-    CONVT_ASSERT(d->act->code <= CONVT_LEAKY);
     for (int j = 0; j < d->n;) {
         /* The fewest values of j that cover the rest, some of them once more; the most that there are, if none do. */
         int size = 0;
@@ -346,15 +369,26 @@ static void FN(depthwise)(const convt_dw *d)
             size++;
         if (1 << size > d->n)
             size--;
-        /* Their channels are enough, and lie in one stretch; which is also the order that memory likes, where it is long. */
-        if (!d->at && ((size < 3 && d->cols >= 4 * VL) || (d->ahead && d->cols >= DW_LONG * VL)))
+        /* Their channels are enough sums. */
+        if (!d->at && size < 3 && d->cols >= 4 * VL)
             size = 0;
         const int count = 1 << size;
         columns[size](d, j + count <= d->n ? j : d->n - count);
         j += count;
     }
 }
+
+static void FN(depthwise)(const convt_dw *d)
+{
+    CONVT_ASSERT(d->act->code <= CONVT_LEAKY);
+    if (FN(dw_fits)(d))
+        FN(dw_all_along)(d);
+    else
+        FN(dw_blocks)(d);
+}
 #undef DW_MOST
-#undef DW_LONG
-#undef DW_SHARED
-#undef DW_SLIDING
+#undef DW_TERMS
+#undef DW_STRETCH
+#undef DW_SOURCES
+#undef DW_FEW
+#undef DW_NEAR

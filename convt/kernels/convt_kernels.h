@@ -65,31 +65,37 @@ typedef struct {
     convt_late *late;      /* what the tile before left to this one; NULL but for a matrix unit */
 } convt_tile;
 
-/* A phase of a depthwise run: how many of the run's taps are its own, in order; how many of these, the last ones, only the
- * lanes of `mask` have; and where its outputs start. Phases whose inputs are the first ones of the phase before make a set:
- * its first phase says how many they are, and whether all have as many taps. */
+/* Where a term of a depthwise phase finds what it multiplies: elements from where each source and its weights start. */
 typedef struct {
-    int taps, cut, sharing, even;
-    int each;              /* taps that read a pixel, where the next as many read the pixel before it, and so on; or 0 */
+    ptrdiff_t in, w;
+} convt_dw_term;
+
+/* A phase of a depthwise run: its terms, and where its outputs start. With `cut` only the lanes of `mask` have the last term.
+ * Phases whose terms read what the first terms of the phase before do make a set: its first phase says how many they are. */
+typedef struct {
+    const convt_dw_term *term;
+    int terms, cut, sharing;
+    int sliding;           /* each term reads the pixel before that of the term before */
     ptrdiff_t out;
 } convt_dw_phase;
 
 /* One run of a depthwise convolution: for j < n, every phase p and c < cols:
- * out[j * out_ld + phase[p].out + c] = act(init[c] + sum over the phase's taps t of in[t][j * in_ld + c] * w[t][c]).
+ * out[j * out_ld + phase[p].out + c] = act(init[c] + sum over the phase's terms u and all sources s, which are input rows and
+ * the channels of a group, of in[s][from + term[u].in + j * in_ld + c] * w[s][term[u].w + c]).
  * Phases are written side by side, so that every cache line of the output is filled while it is near. An output may be
  * written twice, with the same value. With `at`, the input of column c of a vector that starts at column v is not at c but
  * at at[v] + index[c], which is less than `reach` beyond at[v]; with `room` so much can be read from there. */
 typedef struct {
-    int n, cols, phases;
+    int n, cols, phases, sources;
     const int64_t *at;     /* or NULL */
     const int32_t *index;  /* ascending in a vector; whole vectors, of which the last repeats its last column */
     int room;
     const convt_dw_phase *phase;
-    const void *const *in; /* T, one pointer per tap */
-    ptrdiff_t in_ld;
-    const void *const *w;  /* T, one row per tap, padded to whole vectors */
+    const void *const *in; /* T, one pointer per source */
+    ptrdiff_t from, in_ld;
+    const void *const *w;  /* T, one pointer per source; rows are padded to whole vectors */
     const void *mask;      /* T, padded likewise: bits all set or none */
-    int all, none;         /* the mask is set in all lanes below `all`, in none from `none` on */
+    int none;              /* the mask is set in no lane from here on */
     const void *init;      /* T, padded likewise */
     void *out;             /* T */
     ptrdiff_t out_ld;
