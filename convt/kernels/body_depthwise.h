@@ -3,7 +3,7 @@
 #define DW_STRETCH 4 /* terms that share what is loaded or picked from a pixel */
 #define DW_TERMS 3   /* terms whose weights stay in registers, */
 #define DW_SOURCES 3 /* of so many inputs each */
-#define DW_FEW 3     /* j's that are not worth loading weights for */
+#define DW_FEW 3     /* j's that are not worth loading weights for; of a single one out_ld may be 0, too */
 #define DW_NEAR (1 << 14) /* bytes of outputs that stay in the first-level cache */
 
 /* Where the inputs of a vector of lanes are: side by side, all of them or the first ones, or picked from as many elements
