@@ -5,6 +5,7 @@ cdef struct DepthwiseRun:
     # One phase, or all of them as one cell; or phases of the same j, which are computed together.
     int64_t start, stop      # absolute j
     int64_t first_out        # output index at j = start
+    int64_t first_in         # input index that the first term reads there
     int64_t low, high        # lanes of a j
     int phase, phases        # which of all
 
@@ -112,9 +113,12 @@ cdef class DepthwisePlan(Plan):
             reads = [offset for _, offset in run.taps]
             together = self.straight_out and before is not None and (before.start, before.stop) == (run.start, run.stop)
             if not together:
-                self.runs[self.nruns] = DepthwiseRun(run.start, run.stop, run.first_out, run.low, run.high, n, 0)
+                self.runs[self.nruns] = DepthwiseRun(run.start, run.stop, run.first_out, 0, run.low, run.high, n, 0)
                 self.nruns += 1
-                start = run
+                start, near = run, None
+            if reads and near is None:  # all others are less than an axis away: no stride and no offset is too large for that
+                near = reads[0]
+                self.runs[self.nruns - 1].first_in = run.start + near
             self.runs[self.nruns - 1].phases += 1
             if not (together and reads == [offset for _, offset in before.taps[: len(reads)]]):
                 first = phase
@@ -124,7 +128,7 @@ cdef class DepthwisePlan(Plan):
             phase.cut = run.cut
             phase.sliding = self.width == 1 and all(b == a - 1 for a, b in itertools.pairwise(reads))
             for tap, offset in run.taps:
-                term.in_ = offset * pixel + (0 if self.picked else run.low)
+                term.in_ = (offset - near) * pixel + (0 if self.picked else run.low)
                 term.w = tap * self.ci * self.weights_ld + run.low
                 term += 1
             before = run
@@ -242,7 +246,7 @@ cdef class DepthwisePlan(Plan):
                 step = self.stride.p[x] * self.out_stride.p[x]
                 at += (start - run.start) * step
             d.phase, d.phases = &self.phases[run.phase], run.phases
-            d.from_ = start * in_ld
+            d.from_ = (run.first_in + start - run.start) * in_ld
             d.at = self.maps.p + low if self.picked else NULL
             d.index = self.picks + low if self.picked else NULL
             d.init = call.bias + low * t_size

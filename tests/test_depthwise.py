@@ -168,6 +168,19 @@ def test_rows_read_backwards_are_told_apart(dtype, isa):
         np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize("step", [1 << 58, -(1 << 58), 1 << 61])
+@pytest.mark.parametrize("channels", [3, 32])
+def test_a_single_pixel_whose_axis_has_any_stride(channels, step):
+    """Far outputs read it too: the distance to its neighbours, which it does not have, is never multiplied out."""
+    data = np.lib.stride_tricks.as_strided(np.ones((1, 1, channels), np.float32), strides=(128, step, 4))
+    filter = np.arange(3, dtype=np.float32)[:, None, None] + np.ones((3, channels, 1), np.float32)
+    for more in ({}, {"dilations": 1 << 11}, {"strides": 1 << 10}):
+        keywords = {"groups": channels, **more}
+        got = convt.conv_transpose(data, filter, algorithm="depthwise", **keywords)
+        want = convt.conv_transpose(np.ones((1, 1, channels), np.float32), filter, backend="reference", **keywords)
+        np.testing.assert_array_equal(got, want)
+
+
 def test_no_images_and_no_outputs():
     case = Case(groups=3, batch=0, in_sizes=(4, 4), kernel=(3, 3), strides=(2, 2), dilations=(1, 1), pads_begin=(0, 0),
                 pads_end=(0, 0), output_padding=(0, 0))  # fmt: skip
