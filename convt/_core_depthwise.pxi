@@ -98,7 +98,7 @@ cdef class DepthwisePlan(Plan):
 
     cdef _runs(self, runs):
         """The runs and their phases, those of the same j put together if they are stored where they belong."""
-        cdef int64_t x = self.nd - 1, t, pixel = self.in_stride.p[x] if self.straight_in or self.picked else self.pitch
+        cdef int64_t x = self.nd - 1, pixel = self.in_stride.p[x] if self.straight_in or self.picked else self.pitch
         cdef convt_dw_term *term
         cdef convt_dw_phase *phase
         cdef convt_dw_phase *first = NULL  # of those that read the same inputs
@@ -219,10 +219,10 @@ cdef class DepthwisePlan(Plan):
             if not (self.straight_in or self.picked):
                 source = self.gathered(at, row, call.src + (at + i_lo * self.in_stride.p[x]) * k.s_size, self.maps.p + l0, cols,
                                        i_hi - i_lo, kept, inputs) - i_lo * in_ld * t_size
-            weight = call.weights + (row_tap[2 * n + 1] * self.taps_x * self.ci * self.weights_ld + l0) * t_size
+            weight = call.weights + row_tap[2 * n + 1] * self.taps_x * tap_bytes + l0 * t_size
             for c in range(self.ci):
                 sources[n * self.ci + c] = source + c * in_c
-                weights[n * self.ci + c] = weight + c * self.weights_ld * t_size
+                weights[n * self.ci + c] = weight + c * weights_ld
 
         cdef convt_dw d
         cdef DepthwiseRun *run
