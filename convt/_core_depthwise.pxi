@@ -19,7 +19,6 @@ cdef struct DepthwiseInput:
 cdef enum:
     SCRATCH = 32  # rows of outputs on their way to the store
     AHEAD = 8  # j's that a line of the output is asked for before it is written
-    AHEAD_BYTES = 1 << 20  # of an output that is not in the second-level cache
 
 
 cdef class DepthwisePlan(Plan):
@@ -84,7 +83,7 @@ cdef class DepthwisePlan(Plan):
         self.straight_out = k.direct_store and self.lane_step == 1 and self.act.code <= CONVT_LEAKY
         # Whole vectors: those of cells, which are of channels that fill none, have shared lines.
         self.past = self.streamed if self.straight_out and channels % k.vl == 0 and self.width == 1 else 0
-        if self.straight_out and np.prod(problem.out_shape) * k.s_size > AHEAD_BYTES:
+        if self.straight_out and np.prod(problem.out_shape) * k.s_size > L2_BYTES:
             self.ahead = AHEAD
         self._runs(spec["runs"])
         self.tasks = self.row_blocks * self.blocks * self.lane_blocks

@@ -195,14 +195,14 @@ INLINE void FN(dw_vector)(const int count, const int across, const int how, cons
 
 /* All j of one phase, or of two that read the same pixels, a vector of channels after the other: weights stay in registers,
  * and a pixel does for all its terms. The last vector overlaps the one before, if it has to. */
-INLINE void FN(dw_along)(const int phases, const int sources, const int terms, const int second, const convt_dw *d,
-                         const convt_dw_phase *phase)
+INLINE void FN(dw_along)(const int how, const int sources, const int phases, const int terms, const int second,
+                         const convt_dw *d, const convt_dw_phase *phase)
 {
     const convt_act act = *d->act;
     const ptrdiff_t in_ld = d->in_ld, out_ld = d->out_ld, ahead = d->ahead, apart = phase[phases - 1].out - phase->out;
     const int cols = d->cols, stream = d->stream;
     for (int c = 0; c < cols; c += VL) {
-        c = c + VL <= cols ? c : cols - VL;
+        c = how == DW_PART || c + VL <= cols ? c : cols - VL;
         V weights[2][DW_TERMS][DW_SOURCES], pixel[DW_TERMS][DW_SOURCES]; /* that of j is in place j % terms */
         const T *x[DW_SOURCES];
         T *out = (T *)d->out + phase->out + c;
@@ -217,7 +217,7 @@ INLINE void FN(dw_along)(const int phases, const int sources, const int terms, c
                 if (u < second)
                     weights[1][u][s] = V_(load)(w + phase[1].term[u].w);
                 if (u > 0)
-                    pixel[terms - u][s] = V_(load)(x[s] - u * in_ld);
+                    pixel[terms - u][s] = FN(dw_load)(how, x[s] - u * in_ld, cols, NULL);
             }
         }
         for (int n = d->n; n > 0; n -= terms)
@@ -226,7 +226,7 @@ INLINE void FN(dw_along)(const int phases, const int sources, const int terms, c
                 V acc[2] = {start, start};
 #pragma GCC unroll 4
                 for (int s = 0; s < sources; s++) {
-                    pixel[i][s] = V_(load)(x[s]);
+                    pixel[i][s] = FN(dw_load)(how, x[s], cols, NULL);
                     x[s] += in_ld;
                 }
 #pragma GCC unroll 4
@@ -243,33 +243,37 @@ INLINE void FN(dw_along)(const int phases, const int sources, const int terms, c
                     T *to = p ? out + apart : out;
                     if (act.code != CONVT_NONE)
                         acc[p] = V_(act_simple)(acc[p], &act);
-                    if (stream)
+                    if (how == DW_WHOLE && stream) {
                         V_(stream)(to, acc[p]);
-                    else {
-                        __builtin_prefetch(to + ahead, 1);
-                        V_(store)(to, acc[p]);
+                        continue;
                     }
+                    __builtin_prefetch(to + ahead, 1);
+                    if (how == DW_WHOLE)
+                        V_(store)(to, acc[p]);
+                    else
+                        V_(storen)(to, acc[p], cols);
                 }
                 out += out_ld;
             }
     }
 }
 
-#define DW_ALONG(sources, phases, terms, second)                                                                          \
-    static void FN(dw_along_##sources##_##phases##_##terms##_##second)(const convt_dw *d, const convt_dw_phase *phase)    \
-    {                                                                                                                     \
-        FN(dw_along)(phases, sources, terms, second, d, phase);                                                           \
+#define DW_ALONG(how, sources, phases, terms, second)                                                                          \
+    static void FN(dw_along_##how##_##sources##_##phases##_##terms##_##second)(const convt_dw *d, const convt_dw_phase *phase) \
+    {                                                                                                                          \
+        FN(dw_along)(how, sources, phases, terms, second, d, phase);                                                           \
     }
-#define DW_KINDS(of, sources)                                                                                    \
-    of(sources, 1, 1, 0) of(sources, 1, 2, 0) of(sources, 1, 3, 0) of(sources, 2, 1, 1) of(sources, 2, 2, 1)     \
-    of(sources, 2, 2, 2) of(sources, 2, 3, 2) of(sources, 2, 3, 3)
-DW_KINDS(DW_ALONG, 1) DW_KINDS(DW_ALONG, 2) DW_KINDS(DW_ALONG, 3)
+#define DW_KINDS(of, how, sources)                                                                                       \
+    of(how, sources, 1, 1, 0) of(how, sources, 1, 2, 0) of(how, sources, 1, 3, 0) of(how, sources, 2, 1, 1)              \
+    of(how, sources, 2, 2, 1) of(how, sources, 2, 2, 2) of(how, sources, 2, 3, 2) of(how, sources, 2, 3, 3)
+DW_KINDS(DW_ALONG, DW_WHOLE, 1) DW_KINDS(DW_ALONG, DW_WHOLE, 2) DW_KINDS(DW_ALONG, DW_WHOLE, 3)
+DW_KINDS(DW_ALONG, DW_PART, 1) DW_KINDS(DW_ALONG, DW_PART, 2) DW_KINDS(DW_ALONG, DW_PART, 3)
 #undef DW_ALONG
 
 /* Whether there are such kernels for all phases. */
 static int FN(dw_fits)(const convt_dw *d)
 {
-    int fits = !d->at && d->cols >= VL && d->n > DW_FEW && d->sources > 0 && d->sources <= DW_SOURCES;
+    int fits = !d->at && d->n > DW_FEW && d->sources > 0 && d->sources <= DW_SOURCES;
     for (int p = 0; p < d->phases; p++)
         fits &= d->phase[p].sliding && !d->phase[p].cut && d->phase[p].terms > 0 && d->phase[p].terms <= DW_TERMS;
     return fits;
@@ -278,9 +282,10 @@ static int FN(dw_fits)(const convt_dw *d)
 /* Some j's at a time, where phases read the same inputs one after the other or outputs share lines: so these stay near. */
 static void FN(dw_all_along)(const convt_dw *d)
 {
-#define DW_NAME(sources, phases, terms, second) FN(dw_along_##sources##_##phases##_##terms##_##second),
-    static void (*const along[DW_SOURCES][8])(const convt_dw *, const convt_dw_phase *) = {
-        {DW_KINDS(DW_NAME, 1)}, {DW_KINDS(DW_NAME, 2)}, {DW_KINDS(DW_NAME, 3)},
+#define DW_NAME(how, sources, phases, terms, second) FN(dw_along_##how##_##sources##_##phases##_##terms##_##second),
+    static void (*const along[][DW_SOURCES][8])(const convt_dw *, const convt_dw_phase *) = {
+        {{DW_KINDS(DW_NAME, DW_WHOLE, 1)}, {DW_KINDS(DW_NAME, DW_WHOLE, 2)}, {DW_KINDS(DW_NAME, DW_WHOLE, 3)}},
+        {{DW_KINDS(DW_NAME, DW_PART, 1)}, {DW_KINDS(DW_NAME, DW_PART, 2)}, {DW_KINDS(DW_NAME, DW_PART, 3)}},
     };
 #undef DW_NAME
     convt_dw part = *d;
@@ -296,7 +301,7 @@ static void FN(dw_all_along)(const convt_dw *d)
             for (int rest = phase->sharing, phases; rest > 0; rest -= phases, phase += phases) {
                 const int terms = phase->terms, fewer = rest > 1 ? terms - phase[1].terms : 2;
                 phases = fewer < 2 ? 2 : 1;
-                along[d->sources - 1][phases == 2 ? 2 * terms + 1 - fewer : terms - 1](&part, phase);
+                along[d->cols < VL][d->sources - 1][phases == 2 ? 2 * terms + 1 - fewer : terms - 1](&part, phase);
             }
     }
 }
