@@ -16,7 +16,7 @@ _WEIGHTS = 3 << 15  # bytes of those
 _INPUTS = 1 << 16  # numbers that a task reads, about
 _TERMS = 64  # taps of a cell, which has a run for each at either border
 _OUTPUTS = 1 << 14  # numbers that it writes to a row
-_IN_REGISTERS = 3  # terms, and rows of them, whose weights are kept so
+_FEW_TERMS = 3  # that share what is in registers
 _NEAR = 1 << 15  # bytes of weights in the first-level cache
 
 
@@ -174,20 +174,13 @@ def _width(problem, info):
     s, k, vl = problem.strides[-1], problem.kernel[-1], info["vl"]
     channels = problem.groups * problem.co
     vectors = channels / vl
-    full = 0.9 if s == 1 else 0.5 if _picked(problem, info) else 0.53
-    if _in_registers(problem):  # a vector costs the store of its phase
+    full = 0.6 if s == 1 else 0.5 if _picked(problem, info) else 0.53
+    if problem.ci == problem.co == 1 and k <= _FEW_TERMS * s:  # it is rather the store of a phase that a vector costs
         full = min(full, 0.25 if s == 1 else (s - 2) / 6)
     if problem.planar or problem.dilations[-1] > 1 or s > k or k > _TERMS * s or vectors >= full * math.ceil(vectors):
         return 0
     waste = lambda m: math.ceil(m * s * vectors) / (m * s * vectors)  # noqa: E731
     return min(range(1, vl + 1), key=lambda m: (max(waste(m), 1.1), m))
-
-
-def _in_registers(problem):
-    """Whether the weights of a vector of channels stay in registers, along a row."""
-    kept = zip(problem.kernel, problem.strides, strict=True)
-    *rows, terms = (-(-k // s) for k, s in kept)
-    return problem.ci == problem.co == 1 and math.prod(rows) <= _IN_REGISTERS and terms <= _IN_REGISTERS
 
 
 def _cells(problem, width):

@@ -78,7 +78,7 @@ INLINE void FN(dw_finish)(const int count, const int across, const int how, cons
 /* A stretch of one source: `terms` terms, and `second` of another phase, where each reads the pixel before that of the term
  * before. What is loaded or picked from a pixel serves all j's that read it. */
 INLINE void FN(dw_slide)(const int count, const int terms, const int second, const int how, const convt_dw *d, const T *x,
-                         const T *w, const convt_dw_term *term, const convt_dw_term *other, const int32_t *index,
+                         const T *w, const convt_dw_term *term, const convt_dw_term *other, int lanes, const int32_t *index,
                          V acc[2][DW_MOST])
 {
     V weights[2][DW_STRETCH];
@@ -91,7 +91,7 @@ INLINE void FN(dw_slide)(const int count, const int terms, const int second, con
     x += term->in + (count - 1) * d->in_ld;
 #pragma GCC unroll 16
     for (int i = count - 1; i > -terms; i--, x -= d->in_ld) {
-        V some = FN(dw_load)(how, x, VL, index);
+        V some = FN(dw_load)(how, x, lanes, index);
         IN_REGISTER(some); /* else GCC loads it for each multiply-add: two loads, where it crosses lines */
 #pragma GCC unroll 4
         for (int u = 0; u < terms; u++) {
@@ -124,16 +124,14 @@ INLINE void FN(dw_some)(const int phases, const int count, const int across, con
     if (slides && rest is terms && (phases == 1 || both is second)) {                                                   \
         for (int s = 0; s < sources; s++)                                                                               \
             FN(dw_slide)(count, terms, phases == 1 ? 0 : second, how, d, (const T *)d->in[s] + from,                    \
-                         (const T *)d->w[s] + c, term, other, index, acc);                                              \
+                         (const T *)d->w[s] + c, term, other, lanes, index, acc);                                            \
         continue;                                                                                                       \
     }
-        if (how != DW_PART) {
-            SLIDE(>=, DW_STRETCH, DW_STRETCH)
-            SLIDE(==, 3, 3)
-            SLIDE(==, 2, 2)
-            if (phases == 2)
-                SLIDE(==, 2, 1)
-        }
+        SLIDE(>=, DW_STRETCH, DW_STRETCH)
+        SLIDE(==, 3, 3)
+        SLIDE(==, 2, 2)
+        if (phases == 2)
+            SLIDE(==, 2, 1)
 #undef SLIDE
         for (int s = 0; s < sources; s++)
             for (int u = 0; u < DW_STRETCH && u < rest; u++) {
@@ -353,6 +351,11 @@ static void FN(dw_other_2)(const convt_dw *d, int j, int c)
             FN(dw_vector)(4, 1, DW_WHOLE, d, j, c, VL);                      \
         for (; !d->at && c + VL <= d->cols; c += VL)                         \
             FN(dw_vector)(n, 0, DW_WHOLE, d, j, c, VL);                      \
+        /* The last vector overlaps the one before, where there is one. */   \
+        if (c > 0 && c < d->cols && !d->at) {                                \
+            FN(dw_vector)(n, 0, DW_WHOLE, d, j, d->cols - VL, VL);           \
+            return;                                                          \
+        }                                                                    \
         for (; c < d->cols; c += VL)                                         \
             FN(dw_other_##n)(d, j, c);                                       \
     }
