@@ -101,6 +101,7 @@ cdef extern from "convt_kernels.h" nogil:
         const int64_t *at
         const int32_t *index
         int room
+        ptrdiff_t apart
         const convt_dw_phase *phase
         const void **in_ "in"
         Py_ssize_t from_ "from"

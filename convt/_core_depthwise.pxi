@@ -37,6 +37,7 @@ cdef class DepthwisePlan(Plan):
     cdef object index  # int32 [lanes]: its distance from that of the first lane of its vector
     cdef const int32_t *picks
     cdef bint picked   # inputs are picked where they lie
+    cdef int64_t apart  # those of vectors that are alike; 0 where they are not
     cdef int64_t safe  # pixel 0 of an input row no further than this: beyond the row there is as much again as a pick reads
     cdef bint straight_in, straight_out
     cdef int64_t ahead
@@ -75,6 +76,7 @@ cdef class DepthwisePlan(Plan):
             k.direct_store and not self.straight_in and self.lanes == channels and self.width == 1 and self.in_c >= 0
             and index.max() < k.reach
         )
+        self.apart = k.vl // self.co * self.ci * self.in_c if self.picked and k.vl % self.co == 0 else 0
         # The last element of the input, less what lies between pixel 0 of a row and the end of a pick from its last one.
         steps = [(n - 1) * max(0, step) for n, step in zip(problem.in_sizes, in_strides[1:], strict=False)]
         self.safe = ((problem.batch - 1) * max(0, in_strides[0]) + sum(steps[:-1])) // k.s_size - (k.reach - 1)
@@ -230,7 +232,7 @@ cdef class DepthwisePlan(Plan):
         cdef void *rows[SCRATCH]
         d.sources = <int>(count * self.ci)
         d.in_, d.w = sources, weights
-        d.room = room
+        d.room, d.apart = room, self.apart
         d.ahead = 0
         d.stream = self.past and not <size_t>call.dst % self.past
         for n in range(self.nruns):

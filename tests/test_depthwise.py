@@ -72,7 +72,8 @@ def test_channels_that_fill_no_vector(channels, stride, isa):
 def test_terms_that_share_what_is_picked(kernel, stride, isa):
     """Phases of one to three terms: outputs like the definition's, and the same bits however rows are cut for the threads."""
     rng = np.random.default_rng(kernel * stride)
-    for (groups, ci, co), width in zip([(2, 2, 4), (3, 4, 4), (8, 3, 3)], (45, 18, 7), strict=True):
+    sizes = {(2, 2, 4): 45, (3, 4, 4): 18, (8, 3, 3): 7, (8, 8, 4): 4, (10, 8, 8): 5, (36, 2, 2): 3, (3, 2, 32): 12}
+    for (groups, ci, co), width in sizes.items():
         data = rng.standard_normal((1, 3, width, groups * ci), np.float32)
         data[0, 1, width // 2, ci] = np.inf  # of the second group
         filter = rng.standard_normal((3, kernel, groups * ci, co), np.float32)

@@ -328,8 +328,9 @@ def one(case, end, isa):
 
 check()
 for isa in ISAS:
-    for ci, co in (1, 2), (4, 4), (5, 2):  # lanes picked from one vector of inputs or two, in rows up to the last
-        one(Case(groups=4, ci=ci, co=co, batch=2, in_sizes=(3, 9), kernel=(3, 3), strides=(2, 2), dilations=(1, 1),
+    # Lanes picked from one vector of inputs or two, or several vectors of lanes, in rows up to the last.
+    for groups, ci, co in (4, 1, 2), (4, 4, 4), (4, 5, 2), (9, 8, 8), (24, 8, 4), (32, 2, 2):
+        one(Case(groups=groups, ci=ci, co=co, batch=2, in_sizes=(3, 9), kernel=(3, 3), strides=(2, 2), dilations=(1, 1),
                  pads_begin=(1, 1), pads_end=(1, 1), output_padding=(0, 0)), True, isa)
 print("done")
 """

@@ -90,6 +90,7 @@ typedef struct {
     const int64_t *at;     /* or NULL */
     const int32_t *index;  /* ascending in a vector; whole vectors, of which the last repeats its last column */
     int room;
+    ptrdiff_t apart;       /* from each at[v] to the next one's, VL columns on, if all vectors are alike; else 0 */
     const convt_dw_phase *phase;
     const void *const *in; /* T, one pointer per source */
     ptrdiff_t from, in_ld;
