@@ -92,12 +92,16 @@ cdef extern from "convt_kernels.h" nogil:
         int cut
         int sharing
         int sliding
+        int before
+        int after
         Py_ssize_t out
     ctypedef struct convt_dw:
         int n
         int cols
         int phases
         int sources
+        int low
+        int high
         const int64_t *at
         const int32_t *index
         int room

@@ -87,7 +87,9 @@ cdef class DepthwisePlan(Plan):
         self.past = self.streamed if self.straight_out and channels % k.vl == 0 and self.width == 1 else 0
         if self.straight_out and np.prod(problem.out_shape) * k.s_size > L2_BYTES:
             self.ahead = AHEAD
-        self._runs(spec["runs"])
+        # (Ends need a kernel that reads rows where they lie; and what goes by blocks computes each alone.)
+        whole = self.straight_in and self.straight_out and self.row_taps <= 3
+        self._runs(spec["ended"] if whole else spec["runs"])
         self.tasks = self.row_blocks * self.blocks * self.lane_blocks
         self.workspace = self._bytes()
 
@@ -132,6 +134,7 @@ cdef class DepthwisePlan(Plan):
                 term.in_ = (offset - near) * pixel + (0 if self.picked else run.low)
                 term.w = tap * self.ci * self.weights_ld + run.low
                 term += 1
+            phase.before, phase.after = run.before, run.after
             before = run
 
     cdef int64_t _vectors(self, int64_t lanes) noexcept nogil:
@@ -252,6 +255,7 @@ cdef class DepthwisePlan(Plan):
             d.index = self.picks + low if self.picked else NULL
             d.init = call.bias + low * t_size
             d.mask = call.weights + self.recipe.mask + low * t_size
+            d.low, d.high = start == run.start, stop == run.stop
             d.none = <int>(self.whole - low if self.width == 1 else self.width * self.lanes)
             while start < stop:
                 wide = min(self.width, stop - start)

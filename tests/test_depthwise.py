@@ -1,5 +1,6 @@
 """The depthwise algorithm: cells of phases, rows of inputs kept from one output row to the next, and their edges."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -122,6 +123,27 @@ def test_rows_whose_weights_stay_in_registers(rows, dtype, isa):
                         _core.PAST_BYTES = limit
                 case.check(got, *arrays)
                 assert len(results) == 1
+
+
+@each_isa
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 5, 9])
+def test_ends_of_rows_take_nothing_from_outside(width, isa):
+    """Weights that are not finite meet no pixel beside the image; ends that windows cut off; columns that no tap reaches."""
+    shapes = [(kernel, stride) for stride in (1, 2, 3) for kernel in range(1, 7)]
+    for (kernel, stride), channels in itertools.product(shapes, (16, 33)):
+        rng = np.random.default_rng(kernel)
+        for begin, end, more in ((0, 0, 0), (1, 1, 0), (1, 0, stride - 1), (2, 1, 0), (0, 3, 0)):
+            if (width - 1) * stride + kernel + more - begin - end < 1:
+                continue
+            data = rng.integers(-3, 4, (1, 3, width, channels)).astype(np.float32)
+            filter = rng.integers(-3, 4, (3, kernel, channels, 1)).astype(np.float32)
+            filter[1, 0, 3], filter[2, -1, 5], data[0, 1, -1, 7] = np.inf, np.nan, -np.inf
+            keywords = {"strides": (1, stride), "pads_begin": (1, begin), "pads_end": (1, end), "groups": channels}
+            keywords["output_padding"] = (0, more)
+            want = convt.conv_transpose(data, filter, backend="reference", **keywords)
+            with using_isa(isa):
+                got = convt.conv_transpose(data, filter, backend="native", algorithm="depthwise", **keywords)
+            np.testing.assert_array_equal(got, want)
 
 
 @each_isa

@@ -15,8 +15,8 @@ _LANES = 64  # out channels of a task, or a multiple of that whose weights stay 
 _WEIGHTS = 3 << 15  # bytes of those
 _INPUTS = 1 << 16  # numbers that a task reads, about
 _TERMS = 64  # taps of a cell, which has a run for each at either border
+_KEPT = 3  # taps of a phase whose weights stay in registers
 _OUTPUTS = 1 << 14  # numbers that it writes to a row
-_FEW_TERMS = 3  # that share what is in registers
 _NEAR = 1 << 15  # bytes of weights in the first-level cache
 
 
@@ -108,6 +108,7 @@ def make(problem, recipe, packed, in_strides, out_strides):
         "outer": [common.reaching(problem, ax) for ax in range(problem.rank - 1)],
         "rows": cut.rows,
         "runs": runs,
+        "ended": runs if width else _ended(runs),
         "j0": j0,
         "block": cut.block,
         "blocks": cut.blocks,
@@ -143,9 +144,9 @@ def _cut(problem, width, js, threads):
     axes = zip(problem.kernel[:-1], problem.strides[:-1], problem.in_sizes[:-1], strict=True)
     row_taps = max(1, math.prod(min(-(-k // s), size) for k, s, size in axes))
     rows = max(1, _rows(problem)[0])
-    tasks = 16 * threads
+    tasks, few = 16 * threads, 4 * threads
     block = min(_INPUTS // (lane_block * row_taps * problem.ci), _OUTPUTS // (channels * s))
-    block = max(8, min(block, -(-js * rows * lane_blocks // tasks)))
+    block = max(8, min(block, -(-js * rows * lane_blocks // few)))
     block = max(1, min(-(-block // 8) * 8, js))
     blocks = -(-js // block)
     block = min(-(-js // (8 * blocks)) * 8, js)
@@ -164,6 +165,8 @@ class _Run(NamedTuple):
     low: int  # lanes of a j
     high: int
     cut: bool = False  # the last tap is one that not all lanes have
+    before: int = 0  # outputs that belong to it before its first and after its last, each of which has a tap less
+    after: int = 0
 
 
 def _width(problem, info):
@@ -175,7 +178,7 @@ def _width(problem, info):
     channels = problem.groups * problem.co
     vectors = channels / vl
     full = 0.6 if s == 1 else 0.5 if _picked(problem, info) else 0.53
-    if problem.ci == problem.co == 1 and k <= _FEW_TERMS * s:  # it is rather the store of a phase that a vector costs
+    if problem.ci == problem.co == 1 and k <= _KEPT * s:  # it is rather the store of a phase that a vector costs
         full = min(full, 0.25 if s == 1 else (s - 2) / 6)
     if problem.planar or problem.dilations[-1] > 1 or s > k or k > _TERMS * s or vectors >= full * math.ceil(vectors):
         return 0
@@ -230,6 +233,32 @@ def _side_by_side(runs, s):
         for a, b in itertools.pairwise(inside):
             pieces.append(run._replace(start=a, stop=b, first_out=run.first_out + s * (a - run.start)))
     return sorted(pieces)
+
+
+def _ended(runs):
+    """The same, but outputs at the ends of the longest runs, which some of their taps reach, belong to these."""
+    size = max((run.stop - run.start for run in runs), default=0)
+    main = [run for run in runs if run.stop - run.start == size > 1]
+    terms = max((len(run.taps) for run in main), default=0)
+    counts = [len(run.taps) for run in main]
+    if not 0 < terms <= _KEPT or main[-1].start > main[0].start or counts not in ([terms] * len(main), [terms, terms - 1]):
+        return runs
+    if any(a[1] != b[1] for run in main for a, b in zip(run.taps, main[0].taps, strict=False)):
+        return runs  # they don't read the same inputs
+    single = {(run.start, *run.taps[:1]): run for run in runs if run.stop - run.start == 1}
+    taken, longer = [], []
+    for run in main:
+        ends = []
+        for wanted in (
+            [(run.start - i, run.taps[: terms - i]) for i in range(1, terms)],
+            [(run.stop - 1 + i, run.taps[i:]) for i in range(1, len(run.taps))],
+        ):
+            found = [single.get((j, taps[0])) for j, taps in wanted]
+            there = [end is not None and end.taps == taps for end, (_, taps) in zip(found, wanted, strict=True)]
+            ends.append([*there, False].index(False))
+            taken += found[: ends[-1]]
+        longer.append(run._replace(before=ends[0], after=ends[1]))
+    return sorted([*longer, *(run for run in runs if run not in main and run not in taken)])
 
 
 def _rows(problem):

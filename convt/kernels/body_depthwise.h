@@ -191,14 +191,44 @@ INLINE void FN(dw_vector)(const int count, const int across, const int how, cons
     }
 }
 
+/* Terms first to last - 1 of all sources; the pixel of term 0 is in place `at`, of later ones in those before. */
+INLINE V FN(dw_sum)(const int sources, const int terms, const int at, const int first, const int last, V sum,
+                    V weights[DW_TERMS][DW_SOURCES], V pixel[DW_TERMS][DW_SOURCES])
+{
+#pragma GCC unroll 4
+    for (int s = 0; s < sources; s++)
+#pragma GCC unroll 4
+        for (int u = first; u < last; u++)
+            sum = V_(fma)(pixel[(at + terms - u) % terms][s], weights[u][s], sum);
+    return sum;
+}
+
+/* One sum of dw_along, on its way to the output. */
+INLINE void FN(dw_put)(const int how, const convt_act act, const int stream, ptrdiff_t ahead, int lanes, T *to, V sum)
+{
+    if (act.code != CONVT_NONE)
+        sum = V_(act_simple)(sum, &act);
+    if (how == DW_WHOLE && stream) {
+        V_(stream)(to, sum);
+        return;
+    }
+    __builtin_prefetch(to + ahead, 1);
+    if (how == DW_WHOLE)
+        V_(store)(to, sum);
+    else
+        V_(storen)(to, sum, lanes);
+}
+
 /* All j of one phase, or of two that read the same pixels, a vector of channels after the other: weights stay in registers,
- * and a pixel does for all its terms. The last vector overlaps the one before, if it has to. */
+ * and a pixel does for all its terms, those of the outputs before and after too. The last vector overlaps the one before, if
+ * it has to. */
 INLINE void FN(dw_along)(const int how, const int sources, const int phases, const int terms, const int second,
                          const convt_dw *d, const convt_dw_phase *phase)
 {
     const convt_act act = *d->act;
     const ptrdiff_t in_ld = d->in_ld, out_ld = d->out_ld, ahead = d->ahead, apart = phase[phases - 1].out - phase->out;
-    const int cols = d->cols, stream = d->stream;
+    const int cols = d->cols, stream = d->stream, before = d->low ? phase->before : 0, after = d->high ? phase->after : 0;
+    const int before_1 = d->low ? phase[phases - 1].before : 0, after_1 = d->high ? phase[phases - 1].after : 0;
     for (int c = 0; c < cols; c += VL) {
         c = how == DW_PART || c + VL <= cols ? c : cols - VL;
         V weights[2][DW_TERMS][DW_SOURCES], pixel[DW_TERMS][DW_SOURCES]; /* that of j is in place j % terms */
@@ -218,41 +248,46 @@ INLINE void FN(dw_along)(const int how, const int sources, const int phases, con
                     pixel[terms - u][s] = FN(dw_load)(how, x[s] - u * in_ld, cols, NULL);
             }
         }
+#pragma GCC unroll 4
+        for (int i = terms - 1; i > 0; i--) {
+            if (before >= i)
+                FN(dw_put)(how, act, stream, ahead, cols, out - i * out_ld,
+                           FN(dw_sum)(sources, terms, terms - i, 0, terms - i, start, weights[0], pixel));
+            if (phases == 2 && before_1 >= i)
+                FN(dw_put)(how, act, stream, ahead, cols, out + apart - i * out_ld,
+                           FN(dw_sum)(sources, terms, terms - i, 0, terms - i, start, weights[1], pixel));
+        }
         for (int n = d->n; n > 0; n -= terms)
 #pragma GCC unroll 4
             for (int i = 0; i < terms && i < n; i++) {
-                V acc[2] = {start, start};
 #pragma GCC unroll 4
                 for (int s = 0; s < sources; s++) {
                     pixel[i][s] = FN(dw_load)(how, x[s], cols, NULL);
                     x[s] += in_ld;
                 }
-#pragma GCC unroll 4
-                for (int s = 0; s < sources; s++)
-#pragma GCC unroll 4
-                    for (int u = 0; u < terms; u++) {
-                        const V some = pixel[(i + terms - u) % terms][s];
-                        acc[0] = V_(fma)(some, weights[0][u][s], acc[0]);
-                        if (u < second)
-                            acc[1] = V_(fma)(some, weights[1][u][s], acc[1]);
-                    }
-#pragma GCC unroll 2
-                for (int p = 0; p < phases; p++) {
-                    T *to = p ? out + apart : out;
-                    if (act.code != CONVT_NONE)
-                        acc[p] = V_(act_simple)(acc[p], &act);
-                    if (how == DW_WHOLE && stream) {
-                        V_(stream)(to, acc[p]);
-                        continue;
-                    }
-                    __builtin_prefetch(to + ahead, 1);
-                    if (how == DW_WHOLE)
-                        V_(store)(to, acc[p]);
-                    else
-                        V_(storen)(to, acc[p], cols);
-                }
+                const V one = FN(dw_sum)(sources, terms, i, 0, terms, start, weights[0], pixel);
+                const V two = phases == 2 ? FN(dw_sum)(sources, terms, i, 0, second, start, weights[1], pixel) : one;
+                FN(dw_put)(how, act, stream, ahead, cols, out, one);
+                if (phases == 2)
+                    FN(dw_put)(how, act, stream, ahead, cols, out + apart, two);
                 out += out_ld;
             }
+        if (!after && !after_1)
+            continue;
+#pragma GCC unroll 4
+        for (int s = 0; s < sources; s++)
+#pragma GCC unroll 4
+            for (int u = 1; u < terms; u++)
+                pixel[terms - u][s] = FN(dw_load)(how, x[s] - u * in_ld, cols, NULL);
+#pragma GCC unroll 4
+        for (int i = 1; i < terms; i++, out += out_ld) {
+            if (after >= i)
+                FN(dw_put)(how, act, stream, ahead, cols, out,
+                           FN(dw_sum)(sources, terms, i - 1, i, terms, start, weights[0], pixel));
+            if (phases == 2 && after_1 >= i)
+                FN(dw_put)(how, act, stream, ahead, cols, out + apart,
+                           FN(dw_sum)(sources, terms, i - 1, i, second, start, weights[1], pixel));
+        }
     }
 }
 
@@ -271,7 +306,8 @@ DW_KINDS(DW_ALONG, DW_PART, 1) DW_KINDS(DW_ALONG, DW_PART, 2) DW_KINDS(DW_ALONG,
 /* Whether there are such kernels for all phases. */
 static int FN(dw_fits)(const convt_dw *d)
 {
-    int fits = d->at || (d->n > DW_FEW && d->sources > 0 && d->sources <= DW_SOURCES);
+    const int all = d->n + d->phase->before + d->phase->after;
+    int fits = d->at || (d->n > 1 && all > DW_FEW && d->sources > 0 && d->sources <= DW_SOURCES);
     for (int p = 0; p < d->phases; p++)
         fits &= d->phase[p].sliding && !d->phase[p].cut && d->phase[p].terms > 0 && d->phase[p].terms <= DW_TERMS;
     return fits;
@@ -292,6 +328,8 @@ static void FN(dw_all_along)(const convt_dw *d)
     const int most = !shared ? d->n : fit < DW_MOST ? DW_MOST : (int)fit;
     for (int done = 0; done < d->n; done += part.n) {
         part.n = d->n - done < most ? d->n - done : most;
+        part.low = d->low && !done;
+        part.high = d->high && done + part.n == d->n;
         part.from = d->from + done * d->in_ld;
         part.out = (T *)d->out + done * d->out_ld;
         const convt_dw_phase *phase = d->phase, *end = phase + d->phases;
@@ -482,6 +520,21 @@ static void FN(dw_blocks)(const convt_dw *d)
     }
 }
 
+/* One output of a phase before or after the run: that of j, from some of its terms. */
+static void FN(dw_end)(const convt_dw *d, const convt_dw_phase *phase, int j, int first, int last)
+{
+    convt_dw one = *d;
+    convt_dw_phase part = *phase;
+    part.term += first;
+    part.terms = last - first;
+    part.sharing = 1;
+    one.n = one.phases = 1;
+    one.phase = &part;
+    one.from += j * d->in_ld;
+    one.out = (T *)d->out + j * d->out_ld;
+    FN(dw_blocks)(&one);
+}
+
 static void FN(depthwise)(const convt_dw *d)
 {
     CONVT_ASSERT(d->act->code <= CONVT_LEAKY);
@@ -492,8 +545,17 @@ static void FN(depthwise)(const convt_dw *d)
     else if (fits)
         FN(dw_grouped)(d);
 #endif
-    else
+    else {
         FN(dw_blocks)(d);
+        const convt_dw_phase *p = d->phase;
+        for (int lead = 0; p < d->phase + d->phases; p++) {
+            lead = p->sharing ? p->terms : lead;
+            for (int i = 1; d->low && i <= p->before; i++)
+                FN(dw_end)(d, p, -i, 0, lead - i);
+            for (int i = 1; d->high && i <= p->after; i++)
+                FN(dw_end)(d, p, d->n - 1 + i, i, p->terms);
+        }
+    }
 }
 #undef DW_MOST
 #undef DW_TERMS

@@ -76,6 +76,8 @@ typedef struct {
     const convt_dw_term *term;
     int terms, cut, sharing;
     int sliding;           /* each term reads the pixel before that of the term before */
+    int before, after;     /* outputs beyond the run: the i-th before it lacks the last i terms of the set's first phase, which
+                            * may have one more than this one has; the i-th after it lacks the first i terms */
     ptrdiff_t out;
 } convt_dw_phase;
 
@@ -87,6 +89,7 @@ typedef struct {
  * at at[v] + index[c], which is less than `reach` beyond at[v]; with `room` so much can be read from there. */
 typedef struct {
     int n, cols, phases, sources;
+    int low, high;         /* whether the phases' outputs before and after are computed, too */
     const int64_t *at;     /* or NULL */
     const int32_t *index;  /* ascending in a vector; whole vectors, of which the last repeats its last column */
     int room;
