@@ -82,6 +82,7 @@ cdef extern from "convt_kernels.h" nogil:
         Py_ssize_t at2
         const char *ahead
         Py_ssize_t ahead_step
+        int more
         convt_late *late
     ctypedef struct convt_dw_term:
         Py_ssize_t in_ "in"
@@ -235,7 +236,7 @@ cdef extern from *:
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
 _ACTIVATIONS = {"none": 0, "clip": 1, "relu": 1, "leaky_relu": 2, "tanh": 3, "sigmoid": 4, "gelu": 5, "swish": 6}
 
-KC, ACROSS, ALIAS = CONVT_KC, CONVT_ACROSS, ALIAS_BYTES
+KC, ACROSS, ALIAS, SHALLOW = CONVT_KC, CONVT_ACROSS, ALIAS_BYTES, SHALLOW_DEPTH
 # The data caches of a core, and the last level: of this CPU, or of a small one where it does not say.
 L1_BYTES = convt_cache_bytes(1) or 1 << 15
 L2_BYTES = convt_cache_bytes(2) or 1 << 20
@@ -257,6 +258,7 @@ cdef enum:
     HUGE_BYTES = 1 << 21  # of a huge page
     FAR_BYTES = 1 << 19  # weights beyond this do not stay in the second-level cache
     APART_BYTES = 3 << 10  # of a pixel's outputs in a row, from which the next one's are in another page
+    SHALLOW_DEPTH = 32  # up to which a tile is done so soon that what is between tiles counts
     ALIAS_BYTES = 1 << 12  # so far apart, lines share a set of the first-level cache, which holds 8 or 12
     FINITE_BYTES = 1 << 16  # that a thread looks at in one go
 

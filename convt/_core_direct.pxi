@@ -14,8 +14,11 @@ cdef struct DirectClass:
     int64_t *chunks       # [nchunks][4]: first depth of the class, depth, first depth of the panel, lines that a tile asks for
     int64_t span          # how many of them are packed at once
     bint sparse           # a chunk has a single tap, and all but the first and the last leave out rows it does not reach
-    int64_t run           # rows that lie one distance apart in the input, from each multiple of it on; 0: all are packed
+    int64_t run           # rows that lie one distance apart in the input, from each multiple of it on; 0: none
     int64_t lda           # between them
+    bint in_place         # the GEMM takes such rows where they lie
+    int64_t strip         # rows that meet all panels before the next ones, where those stay near
+    int64_t wide          # up to so many rows of a task meet two panels at once
     # columns
     int64_t npanels, panel_block, panel_blocks
     int64_t *panels       # [npanels][5]: columns, adjacent in the output?, its offset, first piece, one past the last; no piece
@@ -37,7 +40,7 @@ cdef struct DirectTask:
     char *weights
     char *bias
     char *a               # packed rows, stride_a bytes from a depth chunk to the next
-    char **found          # of each chunk, the rows that are not packed
+    char **found          # of each chunk, the rows where they lie straight, one distance apart; else NULL
     void **to             # where each row goes in the output,
     void **lines          # and in the sums between depth chunks
     void **reached        # those of the rows that a sparse chunk reaches,
@@ -100,8 +103,12 @@ cdef class DirectPlan(Plan):
             self.max_block = max(self.max_block, c.block)
             c.span, c.sparse = spec["span"], spec["sparse"]
             self.measure_runs(c)
+            n = self.k.mr[2 if self.k.nr > self.k.vl else 1]
+            # Lower, wider tiles have as many sums where registers are many, and write two panels' stretch of a row at once.
+            c.wide = c.block if c.nchunks == 1 and c.chunks[1] <= SHALLOW_DEPTH and 5 * self.k.wide >= 2 * n else self.k.wide
+            c.strip = n * max(1, L1_BYTES // 3 // (n * (c.pack.depth * self.k.e_size + c.npanels * self.k.nr * self.k.s_size)))
             self.max_chunks = max(self.max_chunks, c.nchunks)
-            if not self.find_rows(c, 0, c.rows, NULL, <char **>_kept(found := [], [0] * c.nchunks)):
+            if not (self.find_rows(c, 0, c.rows, NULL, <char **>_kept(found := [], [0] * c.nchunks)) and c.in_place):
                 self.max_packed = max(self.max_packed, c.block * min(c.span, c.nchunks))
             if c.sparse:
                 self.max_reached = max(self.max_reached, c.block * min(c.span, c.nchunks))
@@ -113,20 +120,18 @@ cdef class DirectPlan(Plan):
         self.workspace = self._bytes()
 
     cdef void measure_runs(self, DirectClass *c) noexcept:
-        """Sets ``run`` and ``lda``: the GEMM takes rows of adjacent channels, in whole steps of depth and of the panels' type,
-        unless they lie so far apart that those of a tile fall into the same set of the first-level cache."""
+        """Sets ``run`` and ``lda``, and ``in_place``: the GEMM takes rows of adjacent channels, in whole steps of depth and of
+        the panels' type, unless they lie so far apart that those of a tile fall into the same set of the first-level cache."""
         cdef int64_t ax, count, stride
         c.run = c.lda = 0
-        if c.ntaps * self.ci == 0 or c.sparse or self.in_c != 1 or self.k.parts or self.k.s_size != self.k.e_size or (
-                self.ci % self.k.kstep):
+        c.in_place = not self.k.parts and self.k.s_size == self.k.e_size and self.ci % self.k.kstep == 0
+        if c.ntaps * self.ci == 0 or c.sparse or self.in_c != 1:
             return
         c.run = 1
         for ax in range(self.nd - 1, -2, -1):
             count, stride = (c.count[ax], self.in_stride.p[ax]) if ax >= 0 else (self.batch, self.in_n)
             if c.run == 1:
-                if stride * self.k.e_size % ALIAS_BYTES == 0:
-                    c.run = 0
-                    return
+                c.in_place = c.in_place and stride * self.k.e_size % ALIAS_BYTES
                 c.lda = stride
             elif count > 1 and stride != c.lda * c.run:
                 return
@@ -135,9 +140,10 @@ cdef class DirectPlan(Plan):
     cdef bint lies_straight(self, DirectClass *c, int64_t *chunk, int64_t *low, int64_t *high, int64_t *at) noexcept nogil:
         """Whether the taps of a depth chunk are inside at every pixel of a box, and follow each other in memory as they do in
         depth; ``at`` gets where the chunk starts, for the class's first pixel."""
-        cdef int64_t tap, ax, i, place, first = convt_quotient(chunk[0], self.ci)
-        for tap in range(first, convt_quotient(chunk[0] + chunk[1] - 1, self.ci) + 1):
-            place = chunk[0] - first * self.ci
+        cdef int64_t ci = convt_quotient(self.ci + self.k.kstep - 1, self.k.kstep) * self.k.kstep
+        cdef int64_t tap, ax, i, place, first = convt_quotient(chunk[0], ci)
+        for tap in range(first, convt_quotient(chunk[0] + chunk[1] - 1, ci) + 1):
+            place = chunk[0] - first * ci
             for ax in range(self.nd):
                 i = c.tap_in[tap * self.nd + ax]
                 if i + low[ax] < 0 or i + high[ax] >= self.in_size.p[ax]:
@@ -145,13 +151,13 @@ cdef class DirectPlan(Plan):
                 place += i * self.in_stride.p[ax]
             if tap == first:
                 at[0] = place
-            elif place != at[0] + (tap - first) * self.ci:
+            elif self.ci != ci or place != at[0] + (tap - first) * ci:
                 return False
         return True
 
     cdef bint find_rows(self, DirectClass *c, int64_t m0, int64_t m, char *src, char **found) noexcept nogil:
-        """Where the rows of a block lie in the input as the GEMM wants them, for each depth chunk; NULL where it has to pack
-        them. Returns whether it has to nowhere."""
+        """Where the rows of a block lie in the input one distance apart, for each depth chunk; NULL where they do not. Returns
+        whether they do so everywhere."""
         cdef int64_t ax, chunk, at, row = 0, batch = m0, last = m0 + m - 1
         cdef int64_t low[64]
         cdef int64_t high[64]
@@ -195,7 +201,7 @@ cdef class DirectPlan(Plan):
         # Few weights are multiplied with one tile's rows after the other, packed just before, so that an output row is written
         # in one go. Of many, each panel with all rows, so that it is read once; but where pixels are so far apart in the
         # output that each of a panel's rows is in another page, a few panels at a time with a tile's rows.
-        cdef int64_t near = w.p1 - w.p0, strips = convt_quotient(w.m + w.most - 1, w.most), lows = 1
+        cdef int64_t near = w.p1 - w.p0, strips = convt_quotient(w.m + c.strip - 1, c.strip), lows = 1
         cdef bint apart = not k.parts and c.stretch * k.s_size >= APART_BYTES
         if c.sparse or (self.keep_panels and not apart):
             strips = 1
@@ -203,7 +209,7 @@ cdef class DirectPlan(Plan):
             if apart:
                 near, lows = max(1, NEAR_BYTES // (k.nr * c.pack.depth * k.e_size)), strips
             strips = 1
-        cdef Cut by_strip = cut_evenly(w.m, strips, k.grain), by_low
+        cdef Cut by_strip = cut_evenly(w.m, strips, w.most if c.strip > w.most else k.grain), by_low
         for strip in range(strips):
             s0, s1 = cut_at(&by_strip, strip), cut_at(&by_strip, strip + 1)
             by_low = cut_evenly(s1 - s0, lows, k.grain)
@@ -274,13 +280,17 @@ cdef class DirectPlan(Plan):
         """Packs rows s0 to s1 of some depth chunks that do not lie in the input as the GEMM wants them; of sparse ones all
         rows that they reach."""
         cdef DirectClass *c = w.c
-        cdef int64_t chunk, i
+        cdef int64_t chunk, i, cols, ci = convt_quotient(self.ci + self.k.kstep - 1, self.k.kstep) * self.k.kstep
         cdef int64_t *ch
         for chunk in range(start, end):
-            if w.found[chunk] != NULL:
-                continue
             ch, i = c.chunks + 4 * chunk, chunk - start
-            if c.sparse and 0 < chunk < c.nchunks - 1:
+            if w.found[chunk] != NULL:
+                cols = ch[1] if self.ci == ci else min(ch[1], self.ci - ch[0] % ci)  # of several taps, or of one
+                if not (c.in_place or self.k.pack_far(
+                        w.a + i * w.stride_a, self.k.lda, w.found[chunk] + s0 * c.lda * self.k.s_size, c.lda, 1,
+                        <int>(s1 - s0), <int>cols, <int>ch[1])):
+                    refused[0] = 1
+            elif c.sparse and 0 < chunk < c.nchunks - 1:
                 w.heights[i] = self.pack_rows(c, ch[0], ch[1], w.m0, w.m, w.coords, w.src, w.a + i * w.stride_a, w.lines,
                                               w.reached + i * c.block, refused)
             else:
@@ -301,10 +311,11 @@ cdef class DirectPlan(Plan):
         cdef char *rows
         cdef void **sums_of  # the rows of a chunk
         cdef Cut by_tile
+        cdef bint simple  # all rows are stored alike: one call does the tiles of a height
         while n < p3:
-            # Few rows meet two panels at once, so that each sum has the time that a multiply-add takes.
+            # Few rows meet two panels at once, so that each sum has the time that a multiply-add takes; of little depth all do.
             p, both = w.p0 + w.p1 - 1 - n if back else n, 1
-            if w.m <= k.wide and n + 1 < p3 and c.panels[5 * (p + (not back))] == k.nr:
+            if w.m <= c.wide and n + 1 < p3 and c.panels[5 * (p + (not back))] == k.nr:
                 p, both = p - back, 2
             n += both
             panel = c.panels + 5 * p
@@ -314,11 +325,12 @@ cdef class DirectPlan(Plan):
             t.nv = <int>(both if width == k.vl else 2 * both)
             t.cols = <int>(panel[0] if both == 1 else 2 * k.nr)
             height = k.mr[t.nv] if both == 1 else k.wide
+            simple = c.whole and w.fast and panel[1] and panel[5 * both - 4]
             part = (p - w.p0 if c.span < c.nchunks else 0) * w.stride_sums
             for chunk in range(start, end):
                 ch = c.chunks + 4 * chunk
                 rows, t.lda, top = w.found[chunk], c.lda, 0
-                if rows == NULL:
+                if rows == NULL or not c.in_place:
                     rows, t.lda, top = w.a + (chunk - start) * w.stride_a, k.lda, s0
                 t.kc = <int>ch[1]
                 t.b = w.weights + p * panel_bytes + ch[2] * width * k.e_size
@@ -338,15 +350,18 @@ cdef class DirectPlan(Plan):
                     cut_rows, cut_height = s2 - l0, height
                     tiles = convt_quotient(cut_rows + height - 1, height)
                     by_tile = cut_evenly(cut_rows, tiles, k.grain)
-                r1 = l0
-                for i in range(tiles):
-                    r0, r1 = r1, l0 + cut_at(&by_tile, i + 1)
+                i, r1 = 0, l0
+                while i < tiles:
+                    r0, r1, t.more = r1, l0 + cut_at(&by_tile, i + 1), 0
+                    if simple and i >= asking and not k.parts:
+                        t.more = <int>((by_tile.taller if i < by_tile.taller else tiles) - i - 1)
+                        t.more -= l0 + cut_at(&by_tile, i + 1 + t.more) - r1 < t.more * (r1 - r0)
                     t.a = rows + (r0 - top) * t.lda * k.e_size
                     if i < asking:
                         t.ahead, t.ahead_step = next_b + i * 64 * ch[3], 64
                     else:
                         t.ahead, t.ahead_step = w.next_input, w.input_step
-                        w.next_input += w.input_step * ch[3]
+                        w.next_input += w.input_step * ch[3] * (1 + t.more)
                     t.init, t.init_ld = NULL, k.nr
                     if chunk == 0:
                         t.init, t.init_ld = w.bias + p * k.nr * k.t_size, 0
@@ -360,6 +375,8 @@ cdef class DirectPlan(Plan):
                         k.tile(<int>(r1 - r0), t)
                     else:
                         self.last_tile(w, p, both, r0, r1)
+                    i += 1 + t.more
+                    r1 = l0 + cut_at(&by_tile, i)
 
     cdef void last_tile(self, DirectTask *w, int64_t p, int64_t both, int64_t r0, int64_t r1) noexcept nogil:
         """A tile of the last depth chunk: its sums are what the output gets."""
@@ -367,8 +384,9 @@ cdef class DirectPlan(Plan):
         cdef DirectClass *c = w.c
         cdef convt_tile *t = &w.t
         cdef int64_t *panel = c.panels + 5 * p
-        cdef bint inside = w.edge[r0] >= r1
-        cdef int64_t r = w.edge[r0], outside = 0
+        cdef int64_t r = r1 if c.whole else w.edge[r0], outside = 0
+        cdef bint inside = r >= r1
+        cdef size_t first, second  # where the panels go
         cdef void *aside[MOST_ROWS]  # where rows go that the tile does not store there, and which
         cdef int64_t away[MOST_ROWS]
         t.act, t.stream = &self.none, 0
@@ -389,7 +407,8 @@ cdef class DirectPlan(Plan):
                 w.to[r] = <char *>w.window[r - r0] - panel[2] * k.s_size
                 outside += 1
             r = w.edge[r + 1]
-        t.stream = outside == 0 and self.past and both == 1 and not <size_t>(w.dst + panel[2] * k.s_size) & (self.past - 1)
+        first, second = <size_t>(w.dst + panel[2] * k.s_size), <size_t>(w.dst + panel[5 * both - 3] * k.s_size)
+        t.stream = outside == 0 and self.past and not (first | second) & (self.past - 1)
         k.tile(<int>(r1 - r0), t)
         while outside:
             outside -= 1
@@ -445,7 +464,7 @@ cdef class DirectPlan(Plan):
     cdef void locate(self, DirectClass *c, int64_t m0, int64_t m, char *dst, void **to, int64_t *coords,
                      int64_t *edge, bint straight) noexcept nogil:
         """For each row of the block: its place in the output, its coordinates and the first row from there on where some phase
-        is outside, ``m`` or more if there is none. Coordinates are left out where nobody asks for them."""
+        is outside, ``m`` or more if there is none. What nobody asks for is left out."""
         cdef int nd = self.nd, ax
         cdef int64_t x = nd - 1, row = 0, n, i, at, batch = m0
         # With one pixel along an axis the stride may be anything, and a product with it too.
@@ -485,8 +504,8 @@ cdef class DirectPlan(Plan):
                 j[0] = 0
                 batch += 1
         edge[m] = m
-        for row in range(m - 1, -1, -1):
-            edge[row] = row if not c.whole and edge[row] else edge[row + 1]
+        for row in range(m - 1 if not c.whole else -1, -1, -1):
+            edge[row] = row if edge[row] else edge[row + 1]
 
     cdef int64_t pack_rows(self, DirectClass *c, int64_t k0, int64_t kc, int64_t m0, int64_t m, int64_t *coords,
                            char *src, char *a, void **lines, void **reached, char *refused) noexcept nogil:

@@ -140,6 +140,7 @@ def _work(problem, combo, rows, columns, info):
     bytes = common.padded(columns, info) * depth * info["e_size"] * -(-rows // _highest(info))
     share = _share(problem, combo) if _sparse(problem, combo) else 1.0
     total = common.filter_bytes(problem, info, columns)
+    pace = 0.85 if depth <= _core.SHALLOW and (info["parts"] or 5 * info["wide"] >= 2 * info["mr"][-1]) else 1.0
     window, packed = _reading(problem, combo, info)
     chain = min(_core.KC, window * problem.ci) if window else _core.KC
     multiply = common.fed(common.tile_cost(rows, columns, depth * share, info, chain, info["wide"]), bytes, total)
@@ -152,8 +153,8 @@ def _work(problem, combo, rows, columns, info):
     if info["parts"]:  # weights of six bytes come slower than they are multiplied
         multiply += 0.1 * common.far(total, 2 * common.L2_BYTES) * bytes  # of both cores
         store += 7 + (5.5 * columns / info["vl"] if common.bent(problem) else 0)
-        return common.unfilled(problem, info) * (multiply + pack + rows * store + 250)
-    return multiply + pack + rows * (5 + store) + 160
+        return pace * common.unfilled(problem, info) * (multiply + pack + rows * store + 250)
+    return pace * (multiply + pack + rows * (5 + store) + 160)
 
 
 def _row_cost(problem, info):
@@ -307,8 +308,12 @@ def _split(problem, combo, chunks, target, height, info, work):
 
 
 def _most_rows(problem, combo, info):
-    """The most rows of a task: as many as stay in L1 with the lines of the output that they write, if those are enough."""
-    near = _L1_BYTES // (problem.ci * math.prod(len(c.first_in) for c in combo) * info["e_size"] + 192)
+    """The most rows of a task: as many as stay in L1 with the lines of the output that they write, if those are enough; of
+    little depth more, as they are soon done."""
+    depth = problem.ci * math.prod(len(c.first_in) for c in combo)
+    if depth <= _core.SHALLOW and not info["parts"]:
+        return 4 * _highest(info)
+    near = _L1_BYTES // (depth * info["e_size"] + 192)
     highest = _highest(info)
     return near if highest > near > highest // 2 else highest
 

@@ -52,6 +52,8 @@ INLINE int FN(matrix_rows)(const int asks, void *dst, ptrdiff_t ld, const void *
             }
             for (; k < cols_padded; k += MATRIX_DEPTH) {
                 const int n = cols - k;
+                for (int i = 0; i < (asks ? n : 0); i += 64 / sizeof(S))
+                    __builtin_prefetch(from + ahead + k + i, 0, 2);
                 const vf a = n <= 0 ? vf_set1(0) : n < VF ? S_LOADN(from + k, n) : S_LOAD(from + k);
                 const vf b = n <= VF ? vf_set1(0) : S_LOADN(from + k + VF, n - VF);
                 FN(split)(to + k * E_SIZE, 64, a, b, &range);

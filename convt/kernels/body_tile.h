@@ -82,12 +82,10 @@ INLINE void FN(tile_steps)(const int mr, const int nv, const int steps, V acc[][
     }
 }
 
-INLINE void FN(tile_mn)(const int mr, const int nv, const convt_tile *t)
+INLINE void FN(tile_one)(const int mr, const int nv, const convt_tile *t, FN(tile_place) p, T *const *rows, const T *init)
 {
     V acc[14][2 * TILE_NV];
-    const T *const init = t->init, *const inits[2] = {init, nv > TILE_NV ? t->init2 : NULL};
-    const ptrdiff_t ld = t->lda * (ptrdiff_t)sizeof(E), apart = nv > TILE_NV ? (const char *)t->b2 - (const char *)t->b : 0;
-    FN(tile_place) p = {{t->a, (const char *)t->a + 7 * ld}, ld, 3 * ld, 5 * ld, t->b, apart, t->ahead, t->ahead_step};
+    const T *const inits[2] = {init, nv > TILE_NV ? t->init2 : NULL};
     /* A sum starts from the bias, or from nothing, the zero that keeps the sign of others. */
     const int biased = init && !t->init_ld;
     if (biased)
@@ -105,7 +103,6 @@ INLINE void FN(tile_mn)(const int mr, const int nv, const convt_tile *t)
 
     /* Where the results go is asked for too, a row at a time, and is in the cache when the sums are done. */
     const int kc = t->kc / KSTEP, pairs = kc / 2, asked = t->stream ? 0 : pairs < mr ? pairs : mr, left = kc - 2 * asked;
-    T *const *rows = (T *const *)t->rows;
     FN(tile_steps)(mr, nv, 2, acc, &p, t, rows, asked);
     /* Few sums take four steps at once: with B from L2 that is up to a tenth faster. More sums gain nothing. */
     const int steps = mr * nv <= 20 ? 4 : 2;
@@ -154,6 +151,22 @@ INLINE void FN(tile_mn)(const int mr, const int nv, const convt_tile *t)
                 V_(store)(rows[m] + FN(tile_at)(t, v), acc[m][v]);
             V_(storen)(rows[m] + FN(tile_at)(t, nv - 1), acc[m][nv - 1], rest);
         }
+    }
+}
+
+INLINE void FN(tile_mn)(const int mr, const int nv, const convt_tile *t)
+{
+    const ptrdiff_t ld = t->lda * (ptrdiff_t)sizeof(E), apart = nv > TILE_NV ? (const char *)t->b2 - (const char *)t->b : 0;
+    FN(tile_place) p = {{t->a, (const char *)t->a + 7 * ld}, ld, 3 * ld, 5 * ld, t->b, apart, t->ahead, t->ahead_step};
+    T *const *rows = (T *const *)t->rows;
+    const T *init = t->init;
+    for (int more = t->more; more >= 0; more--) {
+        FN(tile_one)(mr, nv, t, p, rows, init);
+        p.a[0] += mr * ld;
+        p.a[1] += mr * ld;
+        p.ahead += t->kc / KSTEP / 2 * t->ahead_step;
+        rows += mr;
+        init += init ? mr * t->init_ld : 0;
     }
 }
 

@@ -45,7 +45,8 @@ typedef struct {
     const convt_act *act;
 } convt_late;
 
-/* One register tile: rows[m][at..at + cols) = act(A B + init), m < mr; without init, A B is added to what is there. */
+/* One register tile: rows[m][at..at + cols) = act(A B + init), m < mr; without init, A B is added to what is there. And so many
+ * `more`, whose rows of A, of `rows` and of init follow: little depth is done before a call is. */
 typedef struct {
     int kc;                /* depth, <= CONVT_KC */
     int nv;                /* vectors in a row of B; of two panels, twice as many as one can have */
@@ -62,6 +63,7 @@ typedef struct {
     ptrdiff_t at2;
     const char *ahead;     /* what is read after this tile: every `pace` of depth a line of it is asked for, */
     ptrdiff_t ahead_step;  /* and `ahead` moves on by this many bytes */
+    int more;
     convt_late *late;      /* what the tile before left to this one; NULL but for a matrix unit */
 } convt_tile;
 
