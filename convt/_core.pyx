@@ -250,10 +250,13 @@ BRIEF_FLOPS = 50_000_000  # below this a thread does its tasks in less time than
 PAST_BYTES = 5 << 24  # those of depthwise, which does nothing but wait for memory
 PASSED_BYTES = 11 << 22  # those of matrix, if data and result take more
 PARALLEL_PACK_BYTES = 1 << 18
+PASSING_BYTES = 1 << 18  # weights from which on tasks of a one-shot call pack what they multiply,
+PASSING_AGAIN = 2  # if that is no more than so many times as much
 cdef int64_t NEAR_BYTES = L2_BYTES >> 3  # a task's weights up to this stay in the second-level cache beside its rows
 cdef enum:
     PACK_JOB_BYTES = 1 << 17  # of packed weights that a thread makes at a time
     PACK_STREAM_BYTES = 1 << 22  # transformed weights beyond this bypass the caches
+    PASSING_TERMS = 27  # of a point, of three axes of three taps
     GRABS = 32  # shares of a thread's tasks
     HUGE_BYTES = 1 << 21  # of a huge page
     FAR_BYTES = 1 << 19  # weights beyond this do not stay in the second-level cache
@@ -508,6 +511,7 @@ cdef struct Call:
     char *dst
     char *weights
     char *bias
+    char *source  # the filter itself, where tasks pack what they multiply
     char *refused  # set where a plan finds that its result may not be what a direct sum gives
     Py_ssize_t threads, grab  # how many tasks a thread takes at a time
     bint back  # last task first
@@ -572,6 +576,7 @@ cdef class Plan:
     cdef convt_act act, none
     cdef readonly Py_ssize_t tasks
     cdef readonly size_t workspace  # bytes per thread
+    cdef readonly size_t passing  # more of them, for weights that tasks pack in passing, in calls that bring theirs; 0: not so
     cdef int nd
     cdef int64_t batch, groups, ci, co
     cdef _Table in_size, in_stride, out_stride, stride, kernel  # per spatial axis; strides in elements
@@ -693,14 +698,14 @@ cdef class Plan:
 
     cdef compute(self, char *src, char *dst, PackedFilter packed, int available, out=None, fill=None):
         cdef int threads = self.threads(available)
-        cdef size_t per_thread = _round64(self.workspace)
+        cdef size_t per_thread = _round64(self.workspace) + (_round64(self.passing) if packed.source != NULL else 0)
         cdef Buffer ws = _buffer(per_thread * threads, &_workspaces)
         cdef Py_ssize_t t
         cdef Py_ssize_t tasks = self.tasks
         cdef Call call
         cdef char refused = 0
         call.refused = &refused
-        call.src, call.dst, call.weights, call.bias = src, dst, packed.weights, packed.bias
+        call.src, call.dst, call.weights, call.bias, call.source = src, dst, packed.weights, packed.bias, packed.source
         # Several neighbours at a time, which read much the same, yet few enough that the last ones even out.
         call.threads, call.grab = threads, tasks if self.even else max(1, convt_quotient(tasks, GRABS * threads))
         cdef Deal deal = self.deal

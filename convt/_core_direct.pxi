@@ -39,6 +39,9 @@ cdef struct DirectTask:
     char *dst
     char *weights
     char *bias
+    char *source          # the filter, where this task packs what it multiplies,
+    char *panel           # to here
+    char *refused
     char *a               # packed rows, stride_a bytes from a depth chunk to the next
     char **found          # of each chunk, the rows where they lie straight, one distance apart; else NULL
     void **to             # where each row goes in the output,
@@ -118,6 +121,28 @@ cdef class DirectPlan(Plan):
         self.tasks = self.direct_tasks = task
         self.even = self.nclasses == 1
         self.workspace = self._bytes()
+        self.consider_passing()
+
+    cdef size_t panel_bytes(self) noexcept:
+        """Bytes of panels that tasks read, which those for other rows read again."""
+        cdef Py_ssize_t i
+        cdef int64_t chunk, depth
+        cdef size_t bytes = 0
+        cdef DirectClass *c
+        for i in range(self.nclasses):
+            c, depth = &self.classes[i], 0
+            for chunk in range(c.nchunks):
+                depth += c.chunks[4 * chunk + 1]
+            bytes += c.blocks * depth * c.pack.ncols * self.groups * self.k.e_size
+        return bytes
+
+    cdef void consider_passing(self) noexcept:
+        """Whether tasks pack a one-shot call's weights themselves, a depth chunk of a panel just before it is multiplied: it
+        then is in the first-level cache, and no weights go to memory and back. Each block of rows packs again, so blocks
+        have to be few."""
+        self.passing = 0
+        if self.recipe.weight_bytes >= PASSING_BYTES and self.panel_bytes() <= PASSING_AGAIN * self.recipe.weight_bytes:
+            self.passing = 2 * CONVT_KC * self.k.nr * self.k.e_size
 
     cdef void measure_runs(self, DirectClass *c) noexcept:
         """Sets ``run`` and ``lda``, and ``in_place``: the GEMM takes rows of adjacent channels, in whole steps of depth and of
@@ -203,7 +228,7 @@ cdef class DirectPlan(Plan):
         # output that each of a panel's rows is in another page, a few panels at a time with a tile's rows.
         cdef int64_t near = w.p1 - w.p0, strips = convt_quotient(w.m + c.strip - 1, c.strip), lows = 1
         cdef bint apart = not k.parts and c.stretch * k.s_size >= APART_BYTES
-        if c.sparse or (self.keep_panels and not apart):
+        if c.sparse or (self.keep_panels and not apart) or w.source != NULL:
             strips = 1
         elif near * k.nr * c.pack.depth * k.e_size > NEAR_BYTES:
             if apart:
@@ -235,6 +260,8 @@ cdef class DirectPlan(Plan):
         cdef int64_t group, r
         self.place(task, &w.c, &group, &w.m0, &w.m, &w.p0, &w.p1)
         c = w.c
+        w.source = call.source + group * self.recipe.sg if call.source != NULL else NULL
+        w.panel, w.refused = ws + _round64(self.workspace), call.refused
         w.a = ws
         ws += _round64((self.max_packed + k.grain) * k.lda * k.e_size)
         w.found = <char **>ws
@@ -335,14 +362,24 @@ cdef class DirectPlan(Plan):
                 t.kc = <int>ch[1]
                 t.b = w.weights + p * panel_bytes + ch[2] * width * k.e_size
                 t.b2 = <const char *>t.b + panel_bytes
+                if w.source != NULL:
+                    t.b, t.b2 = w.panel, w.panel + t.kc * width * k.e_size
+                    for i in range(both):
+                        if self.recipe.pack_depth(c.pack, p + i, ch[2], t.kc, w.source,
+                                                  w.panel + i * t.kc * width * k.e_size):
+                            w.refused[0] = 1
                 asking = 0
-                if w.far and ch[3]:
+                if w.far and ch[3] and w.source == NULL:
                     asking = convt_quotient(t.kc * width * k.e_size + 64 * ch[3] - 1, 64 * ch[3])
+                elif w.source != NULL:
+                    asking = 2 * k.pace
                 # What is multiplied next: the panel's next chunk, or the next panel's first one.
                 following, i = p, chunk + 1
                 if i == end:
                     following, i = p - both if back else p + both, start
                 next_b = w.weights + following * panel_bytes + c.chunks[4 * i + 2] * width * k.e_size
+                if w.source != NULL:
+                    next_b = self.recipe.source_at(c.pack, max(0, following), 0, c.chunks[4 * i + 2], w.source)
                 s2, sums_of = l1, w.lines
                 if c.sparse and 0 < chunk < c.nchunks - 1:
                     s2, sums_of = w.heights[chunk - start], w.reached + (chunk - start) * c.block
@@ -357,7 +394,10 @@ cdef class DirectPlan(Plan):
                         t.more = <int>((by_tile.taller if i < by_tile.taller else tiles) - i - 1)
                         t.more -= l0 + cut_at(&by_tile, i + 1 + t.more) - r1 < t.more * (r1 - r0)
                     t.a = rows + (r0 - top) * t.lda * k.e_size
-                    if i < asking:
+                    if i < asking and w.source != NULL:  # of each in-channel a line, then the next one
+                        t.ahead_step = self.recipe.si * k.s_size
+                        t.ahead = next_b + i % k.pace * ch[3] * t.ahead_step + i // k.pace * 64
+                    elif i < asking:
                         t.ahead, t.ahead_step = next_b + i * 64 * ch[3], 64
                     else:
                         t.ahead, t.ahead_step = w.next_input, w.input_step

@@ -27,6 +27,7 @@ cdef class PackedFilter:
     cdef Buffer memory
     cdef char *weights
     cdef char *bias
+    cdef char *source  # the filter itself, where tasks pack what they multiply; there are no weights then
     cdef readonly bint finite
     cdef readonly size_t nbytes
 
@@ -146,19 +147,21 @@ cdef class PackRecipe:
         """Lanes in a row of depthwise, in whole vectors."""
         return (self.repeats * self.groups * self.co + self.k.vl - 1) // self.k.vl * self.k.vl
 
-    def pack(self, filter, bias, int threads, bint lasting=True):
-        """Pack a filter of the recipe's shape and strides; into spare memory, unless it is ``lasting``."""
+    def pack(self, filter, bias, int threads, bint lasting=True, bint passing=False):
+        """Pack a filter of the recipe's shape and strides; into spare memory, unless it is ``lasting``. If tasks pack what
+        they multiply in ``passing``, only the bias: the filter has to stay as it is until they have."""
         cdef PackedFilter packed = PackedFilter()
+        cdef size_t room = 0 if passing else _round64(self.weight_bytes)
         packed.nbytes = _round64(self.weight_bytes) + _round64(self.bias_bytes)
-        packed.memory = _buffer(packed.nbytes, NULL if lasting else &_weights)
-        packed.weights, packed.bias = packed.memory.data, packed.memory.data + _round64(self.weight_bytes)
+        packed.memory = _buffer(room + _round64(self.bias_bytes), NULL if lasting else &_weights)
+        packed.weights, packed.bias = packed.memory.data, packed.memory.data + room
         cdef char *src = <char *>cnp.PyArray_DATA(filter)
         cdef char *bsrc = <char *>cnp.PyArray_DATA(bias) if bias is not None else NULL
         cdef char *dst = packed.weights
         cdef char *bdst = packed.bias
         cdef int64_t job, wrong = 0  # last job first, as a run begins with what the first ones make: best packed last
         cdef int count = threads if self.weight_bytes > PARALLEL_PACK_BYTES else 1
-        cdef Buffer stage = _buffer(count * self.staged, &_workspaces)
+        cdef Buffer stage
         memset(bdst, 0, self.bias_bytes)
         if self.depthwise:
             with nogil:
@@ -168,26 +171,46 @@ cdef class PackRecipe:
         if self.slab:  # rows are longer than a slab
             memset(dst, 0, self.weight_bytes)
         if bsrc != NULL:
-            for job in range(self.groups * self.bias_phases):
-                self.k.widen(bdst + job * self.co * self.k.t_size, 0,
-                             bsrc + job // self.bias_phases * self.co * self.bias_stride * self.k.s_size, 0,
-                             self.bias_stride, 1, <int>self.co, <int>self.co)
-        if count > 1:
+            self.pack_bias(bsrc, bdst)
+        if not passing:
+            stage = _buffer(count * self.staged, &_workspaces)
+        if passing:
+            packed.source = src
+        elif count > 1:
             if not _pool_used:
                 _note_pool()
             for job in prange(self.jobs, num_threads=count, nogil=True, schedule="dynamic"):
-                wrong += self.pack_panel(self.jobs - 1 - job, src, bsrc, dst, bdst, stage.data + threadid() * self.staged)
+                wrong += self.pack_panel(self.jobs - 1 - job, src, dst, stage.data + threadid() * self.staged)
         else:
             with nogil:
                 for job in range(self.jobs):
-                    wrong += self.pack_panel(self.jobs - 1 - job, src, bsrc, dst, bdst, stage.data)
+                    wrong += self.pack_panel(self.jobs - 1 - job, src, dst, stage.data)
         # A bias that a matrix unit would lose, as it knows no subnormal numbers.
         wrong += self.k.parts and bias is not None and _subnormal(bias)
         # NaN or Inf times the zeros outside the input must not reach the output: _plans then avoids such zeros.
         packed.finite = not wrong and (not self.slab or _all_finite(self.k, filter, threads))
         return packed
 
-    cdef bint pack_panel(self, int64_t job, char *src, char *bsrc, char *dst, char *bdst, char *stage) noexcept nogil:
+    cdef void pack_bias(self, char *src, char *dst) noexcept nogil:
+        """The bias of every panel, or as `bias_phases` says."""
+        cdef const convt_kernels *k = self.k
+        cdef Py_ssize_t i
+        cdef int64_t job, column, end, count, step = self.bias_stride if self.co > 1 else 0
+        cdef PackClass *c
+        for job in range(self.groups * self.bias_phases):
+            k.widen(dst + job * self.co * k.t_size, 0, src + job // self.bias_phases * self.co * self.bias_stride * k.s_size, 0,
+                    self.bias_stride, 1, <int>self.co, <int>self.co)
+        for i in range(0 if self.bias_phases else self.nclasses):
+            c = self.classes + i
+            for job in range(self.groups):
+                column = 0
+                while column < c.ncols:  # panels lie one behind the other
+                    count = min(c.ncols - column, self.co) if self.co > 1 else c.ncols
+                    k.widen(dst + c.bias + job * c.group_bias + column * k.t_size, 0,
+                            src + job * self.co * self.bias_stride * k.s_size, 0, step, 1, <int>count, <int>count)
+                    column += count
+
+    cdef bint pack_panel(self, int64_t job, char *src, char *dst, char *stage) noexcept nogil:
         """Returns whether some weights are not finite, as they were or as they have become; of slabs it does not tell."""
         cdef const convt_kernels *k = self.k
         cdef PackClass *c = self.classes
@@ -198,34 +221,64 @@ cdef class PackRecipe:
             return False
         job -= c.first_job
         cdef int64_t g = job // c.shares // c.npanels, n = job // c.shares % c.npanels, low = job % c.shares * c.share
-        cdef int64_t column = n * k.nr, end = min(c.ncols, column + k.nr), high = min(self.ci, low + c.share), count, t
-        cdef int64_t width = (end - column + k.vl - 1) // k.vl * k.vl, row = width * k.e_size
+        cdef int64_t column = n * k.nr, end = min(c.ncols, column + k.nr), high = min(self.ci, low + c.share), t
+        cdef int64_t width = (end - column + k.vl - 1) // k.vl * k.vl
         cdef int64_t last = self.ci_p if high == self.ci else high
-        cdef char *from_
-        cdef int64_t *taps
         cdef bint wrong = False
         src += g * self.sg
         dst += c.weights + g * c.group_weights + column * c.depth * k.e_size
-        bdst += c.bias + g * c.group_bias + column * k.t_size
         if c.npoints:
-            wrong = self.transform(c, src, column, end, width, low, high, dst, stage)
-        elif end - column < width or self.ci_p != self.ci:
-            for t in range(c.ntaps):
-                memset(dst + (t * self.ci_p + low) * row, 0, (last - low) * row)
+            return self.transform(c, src, column, end, width, low, high, dst, stage)
+        for t in range(c.ntaps):
+            wrong |= self.pack_tap(c, n, t, low, last, src, dst + (t * self.ci_p + low) * width * k.e_size)
+        return wrong
+
+    cdef bint pack_depth(self, PackClass *c, int64_t n, int64_t first, int64_t depth, char *src,
+                         char *dst) noexcept nogil:
+        """Some depth of a panel of a group whose filter is at ``src``, from ``first`` on and in whole steps; returns what `pack_panel` does."""
+        cdef int64_t t = convt_quotient(first, self.ci_p), low = first - t * self.ci_p, last
+        cdef int64_t width = min(self.k.nr, (c.ncols - n * self.k.nr + self.k.vl - 1) // self.k.vl * self.k.vl)
+        cdef bint wrong = False
+        while depth:
+            last = min(self.ci_p, low + depth)
+            wrong |= self.pack_tap(c, n, t, low, last, src, dst)
+            dst += (last - low) * width * self.k.e_size
+            depth -= last - low
+            t, low = t + 1, 0
+        return wrong
+
+    cdef const char *source_at(self, PackClass *c, int64_t n, int64_t point, int64_t first, char *src) noexcept nogil:
+        """Where some depth of a panel starts in a group's filter; of a point, the last of its taps."""
+        cdef int64_t t = convt_quotient(first, self.ci_p), low = first - t * self.ci_p
+        cdef int64_t *taps
+        cdef char *from_
+        if n * self.k.nr >= c.ncols:
+            return src
+        self.piece(c, n * self.k.nr, c.ncols, src, &from_, &taps)
+        if c.npoints:
+            n = c.start[t * c.npoints + point + 1] - 1
+            t = c.window_taps[c.window_start[t] + convt_quotient(c.at[n], self.some * self.k.nr)]
+        return from_ + taps[t] + low * self.si * self.k.s_size
+
+    cdef bint pack_tap(self, PackClass *c, int64_t n, int64_t t, int64_t low, int64_t last, char *src, char *dst) noexcept nogil:
+        """In-channels ``low`` to ``last``, which start at ``dst``, of a tap in the n-th panel of a group whose filter is at
+        ``src``."""
+        cdef const convt_kernels *k = self.k
+        cdef int64_t column = n * k.nr, end = min(c.ncols, column + k.nr), high = min(self.ci, last), count, whole
+        cdef int64_t width = (end - column + k.vl - 1) // k.vl * k.vl, row = width * k.e_size
+        cdef char *from_
+        cdef int64_t *taps
+        cdef bint wrong = False
+        # What nothing is written to: columns on the right, channels of the last step.
+        whole = 0 if end - column < width else convt_quotient(high - low, k.kstep) * k.kstep
+        if whole < last - low:
+            memset(dst + whole * row, 0, (last - low - whole) * row)
         while column < end:
             count = self.piece(c, column, end, src, &from_, &taps)
-            for t in range(0 if c.npoints else c.ntaps):
-                wrong |= not k.pack_b(dst, <int>(t * self.ci_p + low), <int>(column % k.nr),
-                                      from_ + taps[t] + low * self.si * k.s_size, self.si, c.step, <int>(high - low),
-                                      <int>count, <int>width)
-            if bsrc != NULL and not self.bias_phases and low == 0:
-                k.widen(bdst + column % k.nr * k.t_size, 0,
-                        bsrc + (g * self.co + column % self.co) * self.bias_stride * k.s_size, 0,
-                        self.bias_stride if self.co > 1 else 0, 1, <int>count, <int>count)
+            wrong |= not k.pack_b(dst, 0, <int>(column % k.nr), from_ + taps[t] + low * self.si * k.s_size, self.si, c.step,
+                                  <int>(high - low), <int>count, <int>width)
             column += count
-        for t in range(0 if c.npoints or k.parts else c.ntaps):
-            wrong |= not self.packed_finite(dst + (t * self.ci_p + low) * row, (last - low) * row)
-        return wrong
+        return wrong or (not k.parts and not self.packed_finite(dst, (last - low) * row))
 
     cdef int64_t piece(self, PackClass *c, int64_t column, int64_t end, char *src, char **from_, int64_t **taps) noexcept nogil:
         """How many columns from this one on are at even distances; where the first is, and its taps from there."""
@@ -268,6 +321,45 @@ cdef class PackRecipe:
                 i += self.some
         if f.stream:
             k.fence()
+        return wrong
+
+    cdef bint lies_ready(self, PackClass *c) noexcept:
+        """Whether every panel's columns lie side by side in the filter, so that points can be made of them where they are."""
+        cdef int64_t whole = self.k.nr if c.nphases > 1 else self.k.vl
+        return self.so == 1 and self.co % whole == 0 and self.k.s_size == self.k.t_size
+
+    cdef bint transform_depth(self, PackClass *c, int64_t n, int64_t point, int64_t first, int64_t depth, char *src,
+                              char *dst) noexcept nogil:
+        """`pack_depth` of a point, of weights that lie ready."""
+        cdef const convt_kernels *k = self.k
+        cdef int64_t w = convt_quotient(first, self.ci_p), low = first - w * self.ci_p, last, high, i, e
+        cdef int64_t column = n * k.nr, end = min(c.ncols, column + k.nr)
+        cdef int64_t start[2]
+        cdef int64_t at[PASSING_TERMS]
+        cdef int64_t *terms
+        cdef int64_t *taps
+        cdef char *from_
+        cdef bint wrong = False
+        cdef convt_wino_filter f
+        self.piece(c, column, end, src, &from_, &taps)
+        f.in_step, f.out_row, f.out_step, f.cols, f.rows, f.stream = self.si, 0, end - column, <int>(end - column), 1, 0
+        f.start, f.at, start[0] = start, at, 0
+        while depth:
+            last = min(self.ci_p, low + depth)
+            high = min(self.ci, last)
+            terms = c.start + w * c.npoints + point
+            start[1] = terms[1] - terms[0]
+            for e in range(start[1]):
+                i = c.window_start[w] + convt_quotient(c.at[terms[0] + e], self.some * k.nr)
+                at[e] = convt_quotient(taps[c.window_taps[i]], k.s_size)
+            f.scale = c.scale + terms[0] * k.t_size
+            depth -= last - low
+            while low < high:
+                f.in_, f.out, f.n = from_ + low * self.si * k.s_size, dst, <int>min(self.some, high - low)
+                wrong |= not k.wino_filter(&f)
+                dst += f.n * f.out_step * k.e_size
+                low += f.n
+            w, low = w + 1, 0
         return wrong
 
     cdef void pack_rows(self, PackClass *c, int64_t job, char *src, char *dst) noexcept nogil:

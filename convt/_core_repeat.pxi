@@ -152,7 +152,7 @@ cdef class Bound:
 
 
 cdef class Shot:
-    """A one-shot call: its plan, and how its weights are packed, which each call does again."""
+    """A one-shot call: its plan, and how its weights are packed, which each call does again, beforehand or in passing."""
     cdef Bound bound
     cdef object recipe
     cdef PackRecipe native  # the same, where it is of this module
@@ -171,5 +171,5 @@ cdef class Shot:
         if self.native is None:
             packed = self.recipe.pack(filter, bias, threads)
             return bound.compute(data, out, packed, threads) if packed.finite else None
-        packed = self.native.pack(filter, bias, threads, False)
+        packed = self.native.pack(filter, bias, threads, False, bound.native is not None and bound.native.passing > 0)
         return bound.compute(data, out, packed, threads) if (<PackedFilter>packed).finite else None

@@ -60,6 +60,8 @@ cdef struct WinogradTask:
     char *dst
     char *weights
     char *bias
+    char *source          # as of DirectTask
+    char *panel
     char *refused
     int64_t m, p0, p1     # tiles, and panels
     int64_t start, end    # depth chunks that are transformed
@@ -77,6 +79,7 @@ cdef struct WinogradTask:
 cdef class WinogradPlan(DirectPlan):
     """Classes with and without transform: those without are DirectPlan's, and their tasks come first."""
     cdef WinogradClass *winograd
+    cdef Py_ssize_t nwinograd
     cdef object winograd_structures
     cdef int64_t most_block, most_points
     cdef size_t rows_size, sums_size, stage_size
@@ -86,6 +89,7 @@ cdef class WinogradPlan(DirectPlan):
         cdef const convt_kernels *k = self.k
         cdef WinogradClass *c
         cdef int64_t task = self.tasks, ax, sums
+        self.nwinograd = len(classes)
         self.winograd_structures = np.zeros(len(classes) * sizeof(WinogradClass), np.uint8)
         self.winograd = <WinogradClass *>cnp.PyArray_DATA(self.winograd_structures)
         for i, spec in enumerate(classes):
@@ -146,6 +150,21 @@ cdef class WinogradPlan(DirectPlan):
         n += _round64(self.most_points * CONVT_LDA * k.t_size)  # a window on its way to the transform, outputs to the store
         n += _round64(self.most_points * CONVT_LDA * k.t_size)  # between the transforms of three axes
         self.workspace = max(self.workspace, n)
+        self.consider_passing()
+
+    cdef size_t panel_bytes(self) noexcept:
+        cdef Py_ssize_t i
+        cdef size_t bytes = DirectPlan.panel_bytes(self)
+        cdef int64_t again
+        cdef WinogradClass *c
+        for i in range(self.nwinograd):
+            c = &self.winograd[i]
+            # Taps that are read for each point: beside the rows of one, or of all.
+            again = (c.panel_block if c.across else 2) * self.k.nr * c.pack.ntaps * self.ci * self.k.s_size
+            if not self.recipe.lies_ready(c.pack) or again > L2_BYTES // 2:
+                return <size_t>-1
+            bytes += c.blocks * self.groups * c.pack.group_weights
+        return bytes
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
         if task < self.direct_tasks:
@@ -170,6 +189,8 @@ cdef class WinogradPlan(DirectPlan):
         t.dst = call.dst + group * self.co * self.out_c * k.s_size
         t.bias = call.bias + c.pack.bias + group * c.pack.group_bias
         t.weights = call.weights + c.pack.weights + group * c.pack.group_weights
+        t.source = call.source + group * self.recipe.sg if call.source != NULL else NULL
+        t.panel = ws + _round64(self.workspace)
 
         t.a = ws
         ws += self.rows_size
@@ -347,6 +368,7 @@ cdef class WinogradPlan(DirectPlan):
         cdef char *products = task.sums + (((p - task.p0 if c.apart else 0) * c.npoints + q) * c.point_sums) * k.t_size
         cdef int64_t row = columns * k.e_size
         cdef char *weights = task.weights + p * k.nr * c.pack.depth * k.e_size + q * c.depth * row
+        cdef const char *ahead
         cdef char *next = weights + (k.nr * c.pack.depth * k.e_size if c.across else c.depth * row) + link[3] * row
         cdef bint ask = task.end == c.nchunks and not self.streamed and not c.staged and not c.across and self.straight(panel)
         cdef Cut by_tile = cut_evenly(task.m, tiles, k.grain)
@@ -363,11 +385,21 @@ cdef class WinogradPlan(DirectPlan):
             t.kc = <int>link[2]
             t.b = weights + link[3] * row
             t.ahead = weights + link[7] * row if link + 4 != last else next  # what is multiplied next
+            if task.source != NULL:
+                t.b, ahead, t.ahead_step = task.panel, t.ahead, self.recipe.si * k.s_size
+                if link + 4 != last:
+                    ahead = self.recipe.source_at(c.pack, p, q, link[7], task.source)
+                elif c.across:
+                    ahead = self.recipe.source_at(c.pack, p + 1, q, c.links[4 * task.start * c.chains + 3], task.source)
+                if self.recipe.transform_depth(c.pack, p, q, link[3], t.kc, task.source, task.panel):
+                    task.refused[0] = 1
             n = convt_quotient(t.kc, k.pace) * 64
             a = task.a + ((link[0] - task.start) * c.npoints + q) * c.point_rows + link[1] * k.e_size
             for i in range(tiles):
                 r0, r1 = cut_at(&by_tile, i), cut_at(&by_tile, i + 1)
                 t.a = a + r0 * c.lda * k.e_size
+                if task.source != NULL:
+                    t.ahead = ahead + i % k.pace * convt_quotient(t.kc, k.pace) * t.ahead_step + i // k.pace * 64
                 for r in range(r0, r1):
                     rows[r - r0] = products + r * k.nr * k.t_size
                 if link != c.links:

@@ -13,7 +13,7 @@ import numpy as np
 
 from . import _activation, _config, _core, _onednn, _reference, _tune
 from ._errors import BackendUnavailableError
-from ._plans import depthwise, direct, matrix, matrix_scatter, matrix_winograd, onednn, scatter, winograd, winograd6
+from ._plans import common, depthwise, direct, matrix, matrix_scatter, matrix_winograd, onednn, scatter, winograd, winograd6
 from ._problem import ITEMSIZE, NUMPY_DTYPE
 
 ALGORITHMS = {
@@ -193,7 +193,7 @@ def _native(problem, algorithm, lasting):
     """The algorithm asked for, or for "auto" the one whose cost is least; preparing weights that do not last counts in."""
     costs = _candidates(problem, algorithm)
     for name in () if lasting else costs:
-        costs[name] += getattr(ALGORITHMS[name], "preparing", direct.preparing)(problem)
+        costs[name] += getattr(ALGORITHMS[name], "preparing", common.preparing)(problem)
     return min(costs, key=costs.get)
 
 

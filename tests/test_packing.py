@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from cases import DTYPES, each_isa, using_isa
+from cases import DTYPES, each_isa, matrix_unit, using_isa
 
 import convt
+from convt import _api, _plan
 
 # groups, in-channels and out-channels of a group, kernel, stride
 FILTERS = {
@@ -60,3 +61,79 @@ def test_no_weight_that_is_not_finite_is_overlooked(name, dtype, isa):
             assert not finite(), place
             filter.flat[place] = before
         assert finite()
+
+
+# ---------------------------------------------------------------- weights that tasks pack in passing
+
+# data, filter, keywords: channels that fill no step of depth and no panel; several classes, some at the window's edge; taps
+# that are left out where they reach nothing; few rows, which meet two panels at once; groups; windows of several taps
+PASSING = {
+    "one tap": ((3, 5, 4, 300), (2, 2, 300, 141), {"strides": 2}),
+    "edges": ((1, 9, 9, 96), (4, 4, 96, 64), {"strides": 2, "pads_begin": 1, "pads_end": 1}),
+    "taps left out": ((1, 4, 3, 1024), (4, 4, 1024, 48), {"strides": 2, "pads_begin": 1, "pads_end": 1}),
+    "one row": ((1, 1, 1, 520), (3, 3, 520, 96), {"strides": 3}),
+    "groups": ((2, 7, 3 * 130), (4, 3 * 130, 80), {"strides": 2, "groups": 3}),
+    "several windows": ((1, 6, 9, 64), (7, 8, 64, 96), {"strides": 2}),
+    "cubes": ((1, 3, 4, 5, 34), (4, 4, 4, 34, 32), {"strides": 2}),
+}
+
+
+def shots(name, dtype, algorithm, filter_format="XIO"):
+    """(data, filter, keywords, the plan of a one-shot call)."""
+    shape, kernel, keywords = PASSING[name]
+    rng = np.random.default_rng(len(name))
+    data, filter = (rng.standard_normal(s).astype(DTYPES[dtype][0]) for s in (shape, kernel))
+    if filter_format == "OIX":
+        rank = filter.ndim - 2
+        filter = np.ascontiguousarray(filter.transpose(rank + 1, rank, *range(rank)))
+    keywords = {**keywords, "algorithm": algorithm, "filter_format": filter_format}
+    attributes, view, _ = _api.parse(filter, None, **keywords)
+    operator = _plan.Operator(attributes, view, None, lasting=False)
+    return data, filter, keywords, operator.contiguous(attributes.problem(data.shape))[0]
+
+
+@each_isa
+@pytest.mark.parametrize("algorithm", ["direct", "matrix", "winograd", "matrix_winograd"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", PASSING)
+def test_weights_packed_in_passing_give_the_same_bits(name, dtype, algorithm, isa):
+    with using_isa(isa):
+        if algorithm.startswith("matrix") and not matrix_unit(dtype):
+            pytest.skip("no matrix unit for it")
+        if "winograd" in algorithm and (dtype not in ("float32", "float64") or name in ("one tap", "one row")):
+            pytest.skip("nothing to transform")
+        for filter_format in ("XIO", "OIX"):
+            data, filter, keywords, plan = shots(name, dtype, algorithm, filter_format)
+            if name in ("one tap", "taps left out", "one row") and "winograd" not in algorithm:
+                assert plan.passing
+            bias = np.linspace(-1, 1, out_channels(filter, keywords)).astype(filter.dtype)
+            wanted = convt.ConvTranspose(filter, bias, **keywords)(data).tobytes()
+            for threads in (1, 3, 2, 2):
+                with convt.num_threads(threads):
+                    assert convt.conv_transpose(data, filter, bias, **keywords).tobytes() == wanted
+
+
+def out_channels(filter, keywords):
+    return (filter.shape[-1] if keywords["filter_format"] == "XIO" else filter.shape[0]) * keywords.get("groups", 1)
+
+
+@pytest.mark.parametrize("name", ["cubes", "several windows", "edges"])
+@pytest.mark.parametrize("algorithm", ["winograd", "matrix_winograd"])
+def test_points_are_made_in_passing(name, algorithm):
+    if algorithm.startswith("matrix") and not matrix_unit():
+        pytest.skip("no matrix unit")
+    assert shots(name, "float32", algorithm)[3].passing and not shots(name, "float32", algorithm, "OIX")[3].passing
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "winograd"])
+@pytest.mark.parametrize("name", ["edges", "taps left out"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38])
+def test_weights_met_in_passing_that_are_not_finite(name, algorithm, value):
+    data, filter, keywords, _ = shots(name, "float32", algorithm)
+    good, spoilt = filter.copy(), filter.copy()
+    spoilt[1, 2, 7, 5] = value
+    wanted = [convt.ConvTranspose(f, **keywords)(data).tobytes() for f in (good, spoilt)]
+    out = convt.conv_transpose(data, good, **keywords)
+    for n in (0, 1, 1, 0, 1, 0):
+        filter[...] = (good, spoilt)[n]  # the same array, whose values change
+        assert convt.conv_transpose(data, filter, out=out, **keywords).tobytes() == wanted[n]

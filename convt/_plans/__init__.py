@@ -9,7 +9,7 @@ Each is a module with one interface, and a plan class in _core that runs its tab
 * ``make(problem, recipe, packed, in_strides, out_strides)``: ``(plan, key of its weights)``; ``recipe`` and ``packed`` give
   the recipe and the packed weights of a key.
 
-Some also have ``preparing(problem)``, what packing costs a call that brings its weights; the others pack what `direct` does.
+Some also have ``preparing(problem)``, what packing costs a call that brings its weights; of the others it is `common`'s.
 
 The model counts what the loops do: multiply-adds of register tiles at their true height, vectors packed and stored, calls and
 tasks, and what waits for memory.

@@ -134,9 +134,17 @@ def filter_bytes(problem, info, columns=0):
     return total * padded(columns, info) / columns if columns else total
 
 
-def packing(bytes):
-    """Cycles to pack so many bytes of weights and to multiply what was only just packed: the caches write it back meanwhile,
-    and what they do not keep so long comes from memory again. More than is kept from call to call is new memory."""
+def preparing(problem, matrix=False):
+    """Cycles to pack weights beforehand, which a call that brings its own has to pay."""
+    return packing(filter_bytes(problem, _core.kernel_info(problem.dtype, matrix)))
+
+
+def packing(bytes, passing=math.inf):
+    """Cycles to pack so many bytes of weights beforehand and to multiply what was only just packed: the caches write it back
+    meanwhile, and what they do not keep so long comes from memory again. More than is kept from call to call is new memory.
+    Or to pack so many in ``passing``, where tasks do so."""
+    if bytes >= _core.PASSING_BYTES and passing <= _core.PASSING_AGAIN * bytes:
+        return 0.15 * passing
     touched = 1.0 if bytes > _core.SPARE_WEIGHTS else 0.0
     return (0.35 + 0.75 * far(bytes, _KEPT_BYTES) + touched) * bytes
 

@@ -29,8 +29,21 @@ def cost(problem):
 
 
 def preparing(problem, matrix=False):
-    """Cycles to pack weights, which a call that brings its own has to pay."""
-    return common.packing(common.filter_bytes(problem, _core.kernel_info(problem.dtype, matrix)))
+    """As `common.preparing`; or to pack them in passing."""
+    info = _core.kernel_info(problem.dtype, matrix)
+    total, _, _, classes = _choice(problem, True, matrix, _core.isa())
+    combos = _combos(problem, classes)
+    _, cuts = splits(problem, combos, [1] * len(combos), total, info, 2)
+    return common.packing(common.filter_bytes(problem, info), passing(problem, combos, cuts, info))
+
+
+def passing(problem, combos, cuts, info):
+    """Bytes that tasks pack if they pack what they multiply: of a block of rows those that the blocks before it packed too."""
+    numbers = 0
+    for combo, cut in zip(combos, cuts, strict=True):
+        taps = math.prod(c.tap_range[1] - c.tap_range[0] for c in combo)
+        numbers += cut.blocks * taps * math.prod(len(c.first_out) for c in combo)
+    return numbers * problem.groups * problem.ci * problem.co * info["e_size"]
 
 
 def recipe(attributes, filter, bias, key, matrix=False):

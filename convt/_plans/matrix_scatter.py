@@ -7,11 +7,11 @@ import functools
 import math
 
 from .. import _core
-from . import direct, scatter
+from . import common, scatter
 
 LIMIT = "a CPU with a matrix unit (AMX), a dtype other than float64, and what scatter wants: " + scatter.LIMIT
 recipe = functools.partial(scatter.recipe, matrix=True)
-preparing = functools.partial(direct.preparing, matrix=True)
+preparing = functools.partial(common.preparing, matrix=True)
 
 
 def cost(problem):

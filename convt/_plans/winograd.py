@@ -78,13 +78,26 @@ def cost(problem, kinds=SMALL, matrix=False):
 
 def preparing(problem, matrix=False):
     """As `direct.preparing`: of every point, which takes no longer to make than to write."""
-    _, _, groups, _, schemes = _choice(problem, SMALL, matrix, _core.isa())
+    total, _, groups, classes, schemes = _choice(problem, SMALL, matrix, _core.isa())
+    info = _core.kernel_info(problem.dtype, matrix)
     slices = 0
     for numbers, scheme in schemes.items():
         chosen = [(g[n], KINDS[kind]) for g, n, kind in zip(groups, numbers, scheme, strict=True)]
         slices += math.prod(len(g.residues) * -(-len(g.offsets) // t.taps) * t.points for g, t in chosen)
-    numbers = slices * problem.groups * problem.ci * problem.co
-    return 15_000 + common.packing(numbers * _core.kernel_info(problem.dtype, matrix)["e_size"])
+    size = problem.groups * problem.ci * problem.co * info["e_size"]
+    plain, transformed = _kinds(groups, classes, schemes)
+    _, splits = direct.splits(problem, plain, [1] * len(plain), total, info, 2)
+    first = [(s.work, problem.groups * s.blocks * s.panel_blocks) for s in splits]
+    _, cuts = _cuts(problem, transformed, first, total, info, 2)
+    passing = direct.passing(problem, plain, splits, info)
+    for (combo, chosen, scheme), cut in zip(transformed, cuts, strict=True):
+        phases, taps = math.prod(len(c.first_out) for c in combo), math.prod(len(g.offsets) for g in chosen)
+        again = (cut.panel_block if cut.across else 2) * info["nr"] * taps * problem.ci * ITEMSIZE[problem.dtype]
+        if problem.co % info["nr" if phases > 1 else "vl"] or again > _core.L2_BYTES // 2:
+            passing = math.inf  # as WinogradPlan then lays them out before
+        windows = math.prod(-(-len(g.offsets) // t.taps) for g, t in zip(chosen, scheme, strict=True))
+        passing += cut.blocks * windows * math.prod(t.points for t in scheme) * phases * size
+    return 15_000 + common.packing(slices * size, passing)
 
 
 def recipe(attributes, filter, bias, key, matrix=False):
@@ -113,6 +126,17 @@ def make(problem, recipe, packed, in_strides, out_strides, kinds=SMALL, name="wi
     in_elements, out_elements = ([s // ITEMSIZE[problem.dtype] for s in strides] for strides in (in_strides, out_strides))
     packs = {numbers: n for n, numbers in enumerate(schemes)}
     hole = any(c.group < 0 for axis in classes for c in axis)
+    plain, transformed = _kinds(groups, classes, schemes)
+    plain = direct.tables(problem, groups, plain, packs, out_elements, total, info)
+    first = [(spec["work"], problem.groups * spec["blocks"] * spec["panel_blocks"]) for spec in plain]
+    _, cuts = _cuts(problem, transformed, first, total, info, _config.get_num_threads())
+    specs = [_class(problem, *c, cut, packs, in_elements, out_elements, info) for c, cut in zip(transformed, cuts, strict=True)]
+    specs.sort(key=lambda spec: -spec["work"])
+    return _core.WinogradPlan(name, problem, recipe(key), in_strides, out_strides, hole, total, plain, specs), key
+
+
+def _kinds(groups, classes, schemes):
+    """The classes without a transform; those with one, each with its phase groups and the transform of each axis."""
     plain, transformed = [], []
     for combo in itertools.product(*classes):
         scheme = schemes.get(tuple(c.group for c in combo))
@@ -121,12 +145,7 @@ def make(problem, recipe, packed, in_strides, out_strides, kinds=SMALL, name="wi
             transformed.append((combo, chosen, [KINDS[kind] for kind in scheme]))
         elif scheme:
             plain.append(combo)
-    plain = direct.tables(problem, groups, plain, packs, out_elements, total, info)
-    first = [(spec["work"], problem.groups * spec["blocks"] * spec["panel_blocks"]) for spec in plain]
-    _, cuts = _cuts(problem, transformed, first, total, info, _config.get_num_threads())
-    specs = [_class(problem, *c, cut, packs, in_elements, out_elements, info) for c, cut in zip(transformed, cuts, strict=True)]
-    specs.sort(key=lambda spec: -spec["work"])
-    return _core.WinogradPlan(name, problem, recipe(key), in_strides, out_strides, hole, total, plain, specs), key
+    return plain, transformed
 
 
 @functools.lru_cache(maxsize=256)

@@ -182,12 +182,13 @@ static int FN(matrix_pack_b)(void *dst, int k0, int n0, const void *src, ptrdiff
             width = width < cols - n ? width : cols - n;
             const S *from = (const S *)src + k * rs + n * cs;
             FN(widen)(block, VF, from, rs, cs, some, width, VF);
-            if (some < MATRIX_DEPTH || width < VF) { /* others may have the rest */
+            if ((k0 + k) % MATRIX_DEPTH || width < VF) { /* others may have the rest */
                 for (int r = 0; r < some; r++)
                     for (int c = 0; c < width; c++)
                         fits &= FN(matrix_pack_one)(dst, k0 + k + r, n0 + n + c, block[r * VF + c], nb);
                 continue;
             }
+            memset(block + some * VF, 0, (MATRIX_DEPTH - some) * VF * sizeof(float));
             char *to = (char *)dst + (ptrdiff_t)(k0 + k) * nb * E_SIZE + (n0 + n) / VF * 1024;
             for (int r = 0; r < MATRIX_DEPTH / 2; r++)
                 FN(split)(to + r * 64, nb / VF * 1024, vf_load(block + r * VF), vf_load(block + (r + 16) * VF), &range);

@@ -223,7 +223,8 @@ typedef struct {
     void (*gather)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, const int64_t *map, int rows, int cols, int room);
     /* `pack`, but into sums' type T. */
     int (*widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int cols_padded);
-    /* B: element (k0 + r, n0 + c) of a panel of nb columns = src[r * rs + c * cs], r < rows, c < cols. */
+    /* B: element (k0 + r, n0 + c) of a panel of nb columns = src[r * rs + c * cs], r < rows, c < cols. From a k0 on that starts a
+     * step of depth, the rest of the last step may become zero in the vectors that are whole. */
     int (*pack_b)(void *dst, int k0, int n0, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int nb);
     int (*finite)(const void *p, size_t bytes); /* no NaN, no Inf among S */
     void (*across)(int mr, const convt_across *run);
