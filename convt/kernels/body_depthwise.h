@@ -265,11 +265,19 @@ INLINE void FN(dw_along)(const int how, const int sources, const int phases, con
                     pixel[i][s] = FN(dw_load)(how, x[s], cols, NULL);
                     x[s] += in_ld;
                 }
-                const V one = FN(dw_sum)(sources, terms, i, 0, terms, start, weights[0], pixel);
-                const V two = phases == 2 ? FN(dw_sum)(sources, terms, i, 0, second, start, weights[1], pixel) : one;
-                FN(dw_put)(how, act, stream, ahead, cols, out, one);
+                V acc[2] = {start, start};
+#pragma GCC unroll 4
+                for (int s = 0; s < sources; s++)
+#pragma GCC unroll 4
+                    for (int u = 0; u < terms; u++) {
+                        const V some = pixel[(i + terms - u) % terms][s];
+                        acc[0] = V_(fma)(some, weights[0][u][s], acc[0]);
+                        if (u < second)
+                            acc[1] = V_(fma)(some, weights[1][u][s], acc[1]);
+                    }
+                FN(dw_put)(how, act, stream, ahead, cols, out, acc[0]);
                 if (phases == 2)
-                    FN(dw_put)(how, act, stream, ahead, cols, out + apart, two);
+                    FN(dw_put)(how, act, stream, ahead, cols, out + apart, acc[1]);
                 out += out_ld;
             }
         if (!after && !after_1)
