@@ -43,6 +43,23 @@ def test_one_tap_on_views(view, dtype, isa):
 
 
 @each_isa
+@pytest.mark.parametrize("ci", [16, 20, 32, 33])
+@pytest.mark.parametrize("co", [64, 80, 96])
+def test_rows_of_little_depth(ci, co, isa):
+    """Tiles that one call does after each other, on two panels at once; outputs that bypass the caches and small ones."""
+    rng = np.random.default_rng(ci)
+    filter = rng.integers(-2, 3, (1, 1, ci, co)).astype(np.float32)
+    bias = rng.integers(-2, 3, co).astype(np.float32)
+    for rows, columns, pads in ((9, 31, 0), (9, 31, (0, 1)), (257, 258, 0), (257, 258, (1, 1))):
+        data = rng.integers(-2, 3, (1, rows, columns, ci)).astype(np.float32)
+        assert rows < 257 or rows * columns * co * 4 > _core.STREAM_BYTES
+        with using_isa(isa):
+            got = convt.conv_transpose(data, filter, bias, pads_begin=pads, algorithm="direct", activation="relu")
+        shown = data[:, pads[0] :, pads[1] :] if pads else data
+        np.testing.assert_array_equal(got, np.maximum(shown @ filter[0, 0] + bias, 0))
+
+
+@each_isa
 @pytest.mark.parametrize("ci", [256, 257, 600, 1024])
 def test_one_tap_in_several_chunks(ci, isa):
     """Depth beyond a chunk; columns with and without a rest; few weights and many; any number of threads, the same bits."""
