@@ -425,7 +425,8 @@ def _row_cost(problem, combo, blocks, slab, apart, joined, packs, info):
         row += (40 if problem.planar else 14.5) * packs * pixels * groups + 50 * max(sums, 0) + 85 * taps
         row += (50 if problem.planar else 17) * packs * pixels * (rest > 0) + 4 * pixels * -(-columns // info["vl"])
         row *= 1.1 if problem.planar else 1.0
-        return row + phases * (0.5 * _overlap_cost(problem, js, info) + 70) + 90
+        half = 2 * ci <= info["kstep"]  # of a step of depth, at most
+        return (1.25 if half else 1.0) * (row + phases * (0.5 * _overlap_cost(problem, js, info) + 70) + 90)
     same = ITEMSIZE[problem.dtype] == info["e_size"] and not problem.planar
     row = 1.05 * row + 35 * taps + 60
     if not (apart and same):  # else they are used in place
