@@ -311,6 +311,14 @@ DW_KINDS(DW_ALONG, DW_WHOLE, 1) DW_KINDS(DW_ALONG, DW_WHOLE, 2) DW_KINDS(DW_ALON
 DW_KINDS(DW_ALONG, DW_PART, 1) DW_KINDS(DW_ALONG, DW_PART, 2) DW_KINDS(DW_ALONG, DW_PART, 3)
 #undef DW_ALONG
 
+/* Which of these kinds the next phase is, or the next two, if they read the same inputs and terms differ by one at most. */
+INLINE int FN(dw_kind)(const convt_dw_phase *phase, int rest, int *phases)
+{
+    const int terms = phase->terms, fewer = rest > 1 ? terms - phase[1].terms : 2;
+    *phases = fewer < 2 ? 2 : 1;
+    return *phases == 2 ? 2 * terms + 1 - fewer : terms - 1;
+}
+
 /* Whether there are such kernels for all phases. */
 static int FN(dw_fits)(const convt_dw *d)
 {
@@ -343,9 +351,8 @@ static void FN(dw_all_along)(const convt_dw *d)
         const convt_dw_phase *phase = d->phase, *end = phase + d->phases;
         while (phase < end)
             for (int rest = phase->sharing, phases; rest > 0; rest -= phases, phase += phases) {
-                const int terms = phase->terms, fewer = rest > 1 ? terms - phase[1].terms : 2;
-                phases = fewer < 2 ? 2 : 1;
-                along[d->cols < VL][d->sources - 1][phases == 2 ? 2 * terms + 1 - fewer : terms - 1](&part, phase);
+                const int kind = FN(dw_kind)(phase, rest, &phases);
+                along[d->cols < VL][d->sources - 1][kind](&part, phase);
             }
     }
 }
@@ -466,9 +473,8 @@ static void FN(dw_grouped)(const convt_dw *d)
             const convt_dw_phase *phase = d->phase, *end = phase + d->phases;
             while (phase < end)
                 for (int rest = phase->sharing, phases; rest > 0; rest -= phases, phase += phases) {
-                    const int terms = phase->terms, fewer = rest > 1 ? terms - phase[1].terms : 2;
-                    phases = fewer < 2 ? 2 : 1;
-                    sums[how][across > 1 ? across / 2 + 4 : size][phases == 2 ? 2 * terms + 1 - fewer : terms - 1](d, phase, at, c);
+                    const int kind = FN(dw_kind)(phase, rest, &phases);
+                    sums[how][across > 1 ? across / 2 + 4 : size][kind](d, phase, at, c);
                 }
         }
     }
