@@ -235,7 +235,8 @@ cdef class PackRecipe:
 
     cdef bint pack_depth(self, PackClass *c, int64_t n, int64_t first, int64_t depth, char *src,
                          char *dst) noexcept nogil:
-        """Some depth of a panel of a group whose filter is at ``src``, from ``first`` on and in whole steps; returns what `pack_panel` does."""
+        """Some depth of a panel of a group whose filter is at ``src``, from ``first`` on and in whole steps; returns what
+        `pack_panel` does."""
         cdef int64_t t = convt_quotient(first, self.ci_p), low = first - t * self.ci_p, last
         cdef int64_t width = min(self.k.nr, (c.ncols - n * self.k.nr + self.k.vl - 1) // self.k.vl * self.k.vl)
         cdef bint wrong = False
