@@ -14,7 +14,6 @@ MAX_SUMS = 1 << 20  # bytes of sums a task may keep between depth chunks
 L2_BYTES = _core.L2_BYTES  # of a core
 LAST_BYTES = min(32 << 20, _core.L3_BYTES)  # of the last-level cache, that a process may count on
 _KEPT_OUTPUT = 28 << 20  # of an output, that it still has when it is written again
-_KEPT_BYTES = 16 << 20  # of packed weights, that it still has when they are multiplied
 
 EVEN = 64  # so many tasks of a thread even out anyhow
 
@@ -141,12 +140,10 @@ def preparing(problem, matrix=False):
 
 def packing(bytes, passing=math.inf):
     """Cycles to pack so many bytes of weights beforehand and to multiply what was only just packed: the caches write it back
-    meanwhile, and what they do not keep so long comes from memory again. More than is kept from call to call is new memory.
-    Or to pack so many in ``passing``, where tasks do so."""
+    meanwhile. More than is kept from call to call is new memory. Or to pack so many in ``passing``, where tasks do so."""
     if bytes >= _core.PASSING_BYTES and passing <= _core.PASSING_AGAIN * bytes:
         return 0.15 * passing
-    touched = 1.0 if bytes > _core.SPARE_WEIGHTS else 0.0
-    return (0.35 + 0.75 * far(bytes, _KEPT_BYTES) + touched) * bytes
+    return (1.3 if bytes > _core.SPARE_WEIGHTS else 0.45) * bytes
 
 
 def padded(columns, info):
