@@ -320,34 +320,36 @@ def conv_transpose(
     >>> convt.conv_transpose(x, w, strides=2).ravel().tolist()
     [1.0, 10.0, 102.0, 20.0, 203.0, 30.0, 300.0]
     """
-    attributes = {
-        "strides": strides, "pads_begin": pads_begin, "pads_end": pads_end, "dilations": dilations, "auto_pad": auto_pad,
-        "output_padding": output_padding, "output_shape": output_shape, "groups": groups, "data_format": data_format,
-        "filter_format": filter_format, "activation": activation, "backend": backend, "algorithm": algorithm,
-    }  # fmt: skip
-    return one_shot(_padding.CORE, data, filter, bias, attributes, out)
+    values = (
+        strides, pads_begin, pads_end, dilations, auto_pad, output_padding, output_shape, groups, data_format, filter_format,
+        activation, backend, algorithm,
+    )  # fmt: skip
+    return one_shot(_padding.CORE, data, filter, bias, _NAMES, values, out)
 
 
+_NAMES = (
+    "strides", "pads_begin", "pads_end", "dilations", "auto_pad", "output_padding", "output_shape", "groups", "data_format",
+    "filter_format", "activation", "backend", "algorithm",
+)  # fmt: skip
 _SHOTS = {}  # signature of a one-shot call -> its Shot
 
 
-def one_shot(dialect, data, filter, bias, attributes, out=None):
-    """conv_transpose for any dialect; ``attributes``, a dict, are those of `parse`, in the same order at every call."""
+def one_shot(dialect, data, filter, bias, names, values, out=None):
+    """conv_transpose for any dialect; ``names`` and ``values``, a tuple, are those of attributes of `parse`, in the same order
+    at every call."""
     if not type(data) is type(filter) is np.ndarray or type(bias) not in (np.ndarray, type(None)):
         data, filter = _check.array("data", data), _check.array("filter", filter)
         bias = None if bias is None else _check.array("bias", bias)
-    signature = _core.signature(dialect, data, filter, bias, attributes)
-    shot = _SHOTS.get(signature)
-    if shot is not None:
-        result = shot.run(data, filter, bias, out, _config.get_num_threads())
-        if result is not None:
-            return result
-    parsed, view, own_bias = parse(filter, bias, dialect, **attributes)
+    result = _core.repeat_shot(_SHOTS, dialect, data, filter, bias, values, out, _config.get_num_threads())
+    if result is not None:
+        return result
+    parsed, view, own_bias = parse(filter, bias, dialect, **dict(zip(names, values, strict=True)))
     data = _check_data(parsed, data)
     if parsed.backend == "tune":
         raise ValueError("backend: got 'tune' for a single call, wanted it in ConvTranspose, which measures once per shape")
     operator = _plan.Operator(parsed, _walkable(view), _walkable(own_bias), lasting=False)
     result = _execute(parsed, operator, data, (("data", data), ("filter", view), ("bias", own_bias)), out)
+    signature = _core.signature(dialect, data, filter, bias, values)
     if signature is not None and _addressable(filter) and (bias is None or _addressable(bias)):
         bound = _bind(parsed, operator, data)
         if bound is not None and operator.packed(bound[1]).finite:
@@ -396,12 +398,10 @@ class ConvTranspose:
         """Apply to ``data``; see `conv_transpose` for shapes, dtypes, ``out`` and errors."""
         if type(data) is not np.ndarray:
             data = _check.array("data", data)
+        result = _core.repeat(self._bounds, data, out, _config.get_num_threads())
+        if result is not None:
+            return result
         layout = _core.layout(data)
-        found = self._bounds.get(layout)
-        if found is not None:
-            result = found[0].run(data, out, found[1], _config.get_num_threads())
-            if result is not None:
-                return result
         data = _check_data(self._attributes, data)
         result = _execute(self._attributes, self._operator, data, (("data", data),), out)
         bound = _bind(self._attributes, self._operator, data)

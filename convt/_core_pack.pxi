@@ -58,6 +58,7 @@ cdef class PackRecipe:
     cdef int64_t bias_stride, bias_phases
     cdef _Table taps
     cdef bint depthwise
+    cdef bint ready  # its lanes lie in the filter as they would be packed
     cdef int64_t slab
     cdef int64_t some, staged  # in-channels laid out at a time, and the bytes a thread needs for that
     cdef int64_t kernel_x, stride_x, repeats, terms  # of the last axis; how often a row of lanes holds the channels; rows
@@ -92,6 +93,7 @@ cdef class PackRecipe:
                 self.mask = self.weight_bytes
                 self.weight_bytes += self.padded() * k.t_size
             self.bias_bytes = self.padded() * k.t_size
+            self.ready = self.lies_packed()
             return
         self.nclasses = len(classes)
         self.structures = np.zeros(max(1, self.nclasses) * sizeof(PackClass), np.uint8)
@@ -143,15 +145,28 @@ cdef class PackRecipe:
         self.keep.append(scale)
         c.scale = <char *>cnp.PyArray_DATA(scale)
 
+    cdef bint lies_packed(self):
+        """Whether the lanes of depthwise are what a filter holds, row after row, so that nothing has to be packed."""
+        cdef int64_t row = self.groups * self.co, size = self.k.s_size, n
+        even = self.so == 1 if self.co > 1 else True
+        if not (even and self.repeats == 1 and self.padded() == row and self.k.t_size == size):
+            return False
+        for n in range(self.ntaps):
+            if self.taps.p[n] != n * self.ci * row * size:
+                return False
+        return (self.groups == 1 or self.sg == self.co * size) and (self.ci == 1 or self.si == row)
+
     cdef int64_t padded(self) noexcept nogil:
         """Lanes in a row of depthwise, in whole vectors."""
         return (self.repeats * self.groups * self.co + self.k.vl - 1) // self.k.vl * self.k.vl
 
-    def pack(self, filter, bias, int threads, bint lasting=True, bint passing=False):
+    cpdef PackedFilter pack(self, filter, bias, int threads, bint lasting=True, bint passing=False):
         """Pack a filter of the recipe's shape and strides; into spare memory, unless it is ``lasting``. If tasks pack what
-        they multiply in ``passing``, only the bias: the filter has to stay as it is until they have."""
+        they multiply in ``passing``, or a filter that needs not last lies ready, only the bias: the filter has to stay as it
+        is until they have multiplied."""
         cdef PackedFilter packed = PackedFilter()
-        cdef size_t room = 0 if passing else _round64(self.weight_bytes)
+        cdef bint ready = self.ready and not lasting
+        cdef size_t room = 0 if passing or ready else _round64(self.weight_bytes)
         packed.nbytes = _round64(self.weight_bytes) + _round64(self.bias_bytes)
         packed.memory = _buffer(room + _round64(self.bias_bytes), NULL if lasting else &_weights)
         packed.weights, packed.bias = packed.memory.data, packed.memory.data + room
@@ -164,8 +179,9 @@ cdef class PackRecipe:
         cdef Buffer stage
         memset(bdst, 0, self.bias_bytes)
         if self.depthwise:
-            with nogil:
-                self.pack_depthwise(src, bsrc, dst, bdst)
+            if ready:
+                packed.weights, dst = src, NULL
+            self.pack_depthwise(src, bsrc, dst, bdst)
             packed.finite = True  # it multiplies no zeros outside the input
             return packed
         if self.slab:  # rows are longer than a slab
@@ -376,6 +392,7 @@ cdef class PackRecipe:
                    <int>self.ci_p)
 
     cdef void pack_depthwise(self, char *src, char *bsrc, char *dst, char *bdst) noexcept nogil:
+        """Lanes and bias; only the bias where ``dst`` is NULL."""
         cdef const convt_kernels *k = self.k
         cdef int64_t row, first, tap, c, n, lanes = self.groups * self.co
         cdef char *mask = dst + self.mask
@@ -385,8 +402,9 @@ cdef class PackRecipe:
             step, rows = group, 1
         elif group == self.co * step:
             rows = 1
-        memset(dst, 0, self.weight_bytes)
-        for row in range(self.ntaps // self.kernel_x * self.terms):
+        if dst != NULL:
+            memset(dst, 0, self.weight_bytes)
+        for row in range(self.ntaps // self.kernel_x * self.terms if dst != NULL else 0):
             first = row % self.terms * self.stride_x
             for c in range(self.ci):
                 for n in range(self.repeats):

@@ -65,7 +65,7 @@ cdef bint _add_value(Signature *s, value):
     return False
 
 
-def layout(data):
+cpdef bytes layout(data):
     """Type, shape and strides of a plain NumPy array, as bytes."""
     cdef Signature s
     s.length = 0
@@ -73,7 +73,7 @@ def layout(data):
     return s.bytes[:s.length]
 
 
-def signature(str dialect, data, filter, bias, dict attributes):
+cpdef bytes signature(str dialect, data, filter, bias, tuple attributes):
     """Everything that a call is but its numbers, as bytes; None for a call that is not recognised again."""
     cdef Signature s
     s.length = 0
@@ -82,7 +82,7 @@ def signature(str dialect, data, filter, bias, dict attributes):
     _add(&s, b"p", &_isa, sizeof(_isa))
     if not _add_value(&s, dialect):
         return None
-    for value in attributes.values():
+    for value in attributes:
         if not _add_value(&s, value):
             return None
     return s.bytes[:s.length]
@@ -129,11 +129,20 @@ cdef class Bound:
         """Whether the kernels can read an array of the right shape and strides."""
         return <object>cnp.PyArray_DESCR(array) is self.dtype and cnp.PyArray_ISALIGNED(array)
 
+    cdef bint writes(self, array):
+        """Whether they can write to an array, which is as the output is to be."""
+        cdef int ax, nd = <int>len(self.shape)
+        if type(array) is not cnp.ndarray or cnp.PyArray_NDIM(array) != nd:
+            return False
+        for ax in range(nd):
+            if cnp.PyArray_DIMS(array)[ax] != <cnp.npy_intp>self.shape[ax] or (
+                    cnp.PyArray_STRIDES(array)[ax] != <cnp.npy_intp>self.strides[ax]):
+                return False
+        return <object>cnp.PyArray_DESCR(array) is self.dtype and cnp.PyArray_ISBEHAVED(array)
+
     cdef bint fits(self, data, out):
         """Whether a call is as it was when it was bound; of ``data`` shape and strides are known to be."""
-        return self.reads(data) and (out is None or (
-            type(out) is cnp.ndarray and <object>cnp.PyArray_DESCR(out) is self.dtype and out.shape == self.shape
-            and out.strides == self.strides and cnp.PyArray_ISBEHAVED(out) and _disjoint(out, data)))
+        return self.reads(data) and (out is None or (self.writes(out) and _disjoint(out, data)))
 
     cdef compute(self, data, out, packed, int threads):
         result = empty(self.shape, self.dtype) if out is None else out
@@ -142,13 +151,6 @@ cdef class Bound:
         else:
             done = self.plan.run(data, result, packed, threads)
         return None if done is False else result
-
-    def run(self, data, out, packed, int threads):
-        """The output of a call that fits exactly; None, and nothing done, for every other call.
-
-        ``data`` must have the shape and strides that were bound; its dtype and alignment are looked at here.
-        """
-        return self.compute(data, out, packed, threads) if self.fits(data, out) else None
 
 
 cdef class Shot:
@@ -161,7 +163,7 @@ cdef class Shot:
         self.bound, self.recipe = bound, recipe
         self.native = recipe if isinstance(recipe, PackRecipe) else None
 
-    def run(self, data, filter, bias, out, int threads):
+    cdef run(self, data, filter, bias, out, int threads):
         """The output of a call that has the signature of the first; None, and nothing done, where it needs every check."""
         cdef Bound bound = self.bound
         if not (bound.fits(data, out) and bound.reads(filter) and (bias is None or bound.reads(bias))):
@@ -171,5 +173,22 @@ cdef class Shot:
         if self.native is None:
             packed = self.recipe.pack(filter, bias, threads)
             return bound.compute(data, out, packed, threads) if packed.finite else None
-        packed = self.native.pack(filter, bias, threads, False, bound.native is not None and bound.native.passing > 0)
-        return bound.compute(data, out, packed, threads) if (<PackedFilter>packed).finite else None
+        cdef bint passing = bound.native is not None and bound.native.passing > 0
+        cdef PackedFilter own = self.native.pack(filter, bias, threads, False, passing)
+        return bound.compute(data, out, own, threads) if own.finite else None
+
+
+def repeat(dict bounds, data, out, int threads):
+    """The output of a call whose data is as some was before, by the ``bounds`` kept then, layout -> (Bound, packed weights);
+    None, and nothing done, for every other call."""
+    found = bounds.get(layout(data))
+    if found is None:
+        return None
+    cdef Bound bound = (<tuple>found)[0]
+    return bound.compute(data, out, (<tuple>found)[1], threads) if bound.fits(data, out) else None
+
+
+def repeat_shot(dict shots, str dialect, data, filter, bias, tuple attributes, out, int threads):
+    """As `repeat`, of a call that brings its weights: by the ``shots``, signature -> Shot."""
+    found = shots.get(signature(dialect, data, filter, bias, attributes))
+    return None if found is None else (<Shot>found).run(data, filter, bias, out, threads)

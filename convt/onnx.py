@@ -75,12 +75,12 @@ def conv_transpose(
     if kernel_shape is not None and _check.integers("kernel_shape", kernel_shape, rank, 0) != W.shape[2:]:
         raise ValueError(f"kernel_shape: got {kernel_shape}, wanted {W.shape[2:]}, the kernel of W")
     pads = _check.integers("pads", _or(pads, 0), 2 * rank, 0, each="two per spatial axis")
+    attributes = dict(
+        strides=_or(strides, 1), dilations=_or(dilations, 1), pads_begin=pads[:rank], pads_end=pads[rank:], auto_pad=auto_pad,
+        output_padding=_or(output_padding, 0), output_shape=output_shape, groups=group, data_format="NCX", filter_format="IOX",
+    )  # fmt: skip
     with _check.renamed(_NAMES):
-        return _api.one_shot(
-            _padding.ONNX, X, W, B, dict(strides=_or(strides, 1), dilations=_or(dilations, 1), pads_begin=pads[:rank],
-            pads_end=pads[rank:], auto_pad=auto_pad, output_padding=_or(output_padding, 0), output_shape=output_shape,
-            groups=group, data_format="NCX", filter_format="IOX"),
-        )  # fmt: skip
+        return _api.one_shot(_padding.ONNX, X, W, B, attributes, tuple(attributes.values()))
 
 
 def _or(value, default):

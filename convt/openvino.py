@@ -80,8 +80,9 @@ def group_convolution_backprop_data(
 
 
 def _call(filter_format, data, filter, output_shape, strides, pads_begin, pads_end, dilations, auto_pad, output_padding):
-    return _api.one_shot(
-        _padding.OPENVINO, data, filter, None, dict(strides=strides, pads_begin=pads_begin, pads_end=pads_end,
-        dilations=dilations, auto_pad=auto_pad, output_padding=0 if output_padding is None else output_padding,
-        output_shape=output_shape, data_format="NCX", filter_format=filter_format),
+    attributes = dict(
+        strides=strides, pads_begin=pads_begin, pads_end=pads_end, dilations=dilations, auto_pad=auto_pad,
+        output_padding=0 if output_padding is None else output_padding, output_shape=output_shape, data_format="NCX",
+        filter_format=filter_format,
     )  # fmt: skip
+    return _api.one_shot(_padding.OPENVINO, data, filter, None, attributes, tuple(attributes.values()))
