@@ -55,6 +55,7 @@ cdef struct DirectTask:
     int64_t stride_a, stride_sums
     int64_t most          # rows of a tile
     void *window[MOST_ROWS]  # the rows of `scratch`
+    bint in_place         # the GEMM takes all its rows where they lie
     bint fast, far        # tiles may store into the output; weights do not stay in the second-level cache
     const char *next_input
     int64_t input_step
@@ -225,10 +226,12 @@ cdef class DirectPlan(Plan):
         cdef int64_t start, end, p2, p3, strip, low, s0, s1, l0, l1
         # Few weights are multiplied with one tile's rows after the other, packed just before, so that an output row is written
         # in one go. Of many, each panel with all rows, so that it is read once; but where pixels are so far apart in the
-        # output that each of a panel's rows is in another page, a few panels at a time with a tile's rows.
+        # output that each of a panel's rows is in another page, a few panels at a time with a tile's rows. What is neither packed
+        # nor met twice gains nothing by strips.
         cdef int64_t near = w.p1 - w.p0, strips = convt_quotient(w.m + c.strip - 1, c.strip), lows = 1
         cdef bint apart = not k.parts and c.stretch * k.s_size >= APART_BYTES
-        if c.sparse or (self.keep_panels and not apart) or w.source != NULL:
+        if c.sparse or (self.keep_panels and not apart) or w.source != NULL or (
+                w.in_place and near <= (2 if w.m <= c.wide else 1)):
             strips = 1
         elif near * k.nr * c.pack.depth * k.e_size > NEAR_BYTES:
             if apart:
@@ -288,6 +291,7 @@ cdef class DirectPlan(Plan):
         w.bias = call.bias + c.pack.bias + group * c.pack.group_bias
         cdef bint straight = self.find_rows(c, w.m0, w.m, w.src, w.found)
         self.locate(c, w.m0, w.m, w.dst, w.to, w.coords, w.edge, straight)
+        w.in_place = straight and c.in_place
 
         w.stride_a, w.stride_sums = c.block * k.lda * k.e_size, self.max_block * k.nr
         w.most = k.mr[2 if k.nr > k.vl else 1]
@@ -508,7 +512,7 @@ cdef class DirectPlan(Plan):
         cdef int nd = self.nd, ax
         cdef int64_t x = nd - 1, row = 0, n, i, at, batch = m0
         # With one pixel along an axis the stride may be anything, and a product with it too.
-        cdef int64_t step = self.stride.p[x] * self.out_stride.p[x] if c.count[x] > 1 else 0
+        cdef int64_t step = self.stride.p[x] * self.out_stride.p[x] if c.count[x] > 1 else 0, bytes = step * self.k.s_size
         cdef int64_t j[64]
         cdef bint outside
         cdef char *first
@@ -522,7 +526,8 @@ cdef class DirectPlan(Plan):
                     at += self.stride.p[ax] * j[ax] * self.out_stride.p[ax]
             first = dst + at * self.k.s_size
             for i in range(n):
-                to[row + i] = first + step * self.k.s_size * i
+                to[row + i] = first
+                first += bytes
             if not (straight and c.whole):
                 for i in range(n):
                     for ax in range(x):
