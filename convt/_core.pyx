@@ -96,6 +96,12 @@ cdef extern from "convt_kernels.h" nogil:
         int before
         int after
         Py_ssize_t out
+    ctypedef struct convt_dw_groups:
+        int ci, each
+        const int64_t *at
+        const int64_t *first
+        const int64_t *lanes
+        Py_ssize_t w_ld
     ctypedef struct convt_dw:
         int n
         int cols
@@ -120,6 +126,8 @@ cdef extern from "convt_kernels.h" nogil:
         Py_ssize_t ahead
         const convt_act *act
         int stream
+        const convt_dw_groups *groups
+        int v0, v1
     ctypedef struct convt_overlap:
         void *col
         Py_ssize_t ld

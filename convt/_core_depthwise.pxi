@@ -37,6 +37,10 @@ cdef class DepthwisePlan(Plan):
     cdef object index  # int32 [lanes]: its distance from that of the first lane of its vector
     cdef const int32_t *picks
     cdef bint picked   # inputs are picked where they lie
+    cdef int64_t each  # of `grouped`; 0 where lanes are channels
+    cdef convt_dw_groups grouped
+    cdef _Table places  # for these
+    cdef int64_t bundle, bundles  # the lanes of `each` groups, and their vectors
     cdef int64_t apart  # those of vectors that are alike; 0 where they are not
     cdef int64_t safe  # pixel 0 of an input row no further than this: beyond the row there is as much again as a pick reads
     cdef bint straight_in, straight_out
@@ -60,6 +64,9 @@ cdef class DepthwisePlan(Plan):
         self.taps_x = recipe.terms
         self.whole = (recipe.kernel_x - (recipe.terms - 1) * recipe.stride_x) * channels
         self.pitch = self.lanes if self.width > 1 else self._vectors(self.lane_block)
+        self.each = recipe.each
+        if self.each:
+            self.pitch = self.lane_block // self.co * self.ci
         self.weights_ld, self.outs_ld = self._vectors(self.width * self.lanes), self._vectors(self.width * self.lane_block)
         self.min_off, self.max_off = spec["min_off"], spec["max_off"]
         self.max_inputs = min(self.block + self.max_off - self.min_off, max(1, self.in_size.p[x]))
@@ -68,13 +75,13 @@ cdef class DepthwisePlan(Plan):
         self.straight_in = (
             k.direct_store and self.in_c == 1 and self.ci == 1 and self.co == 1 and self.lanes == channels
             and (self.width == 1 or self.in_stride.p[x] == channels)
-        )
+        ) or (self.each > 0 and k.direct_store and self.in_c == 1)
         first = group * self.ci * self.in_c
         at = np.arange(self._vectors(self.lanes))
         index = first[np.minimum(at, self.lanes - 1)] - first[at // k.vl * k.vl]
         self.picked = (
             k.direct_store and not self.straight_in and self.lanes == channels and self.width == 1 and self.in_c >= 0
-            and index.max() < k.reach
+            and index.max() < k.reach and not self.each
         )
         self.apart = k.vl // self.co * self.ci * self.in_c if self.picked and k.vl % self.co == 0 else 0
         # The last element of the input, less what lies between pixel 0 of a row and the end of a pick from its last one.
@@ -84,12 +91,15 @@ cdef class DepthwisePlan(Plan):
         self.picks = <const int32_t *>cnp.PyArray_DATA(self.index)
         self.straight_out = k.direct_store and self.lane_step == 1 and self.act.code <= CONVT_LEAKY
         # Whole vectors: those of cells, which are of channels that fill none, have shared lines.
-        self.past = self.streamed if self.straight_out and channels % k.vl == 0 and self.width == 1 else 0
+        full = (self.co * self.each or channels) % k.vl == 0
+        self.past = self.streamed if self.straight_out and full and self.width == 1 else 0
         if self.straight_out and np.prod(problem.out_shape) * k.s_size > L2_BYTES:
             self.ahead = AHEAD
         # (Ends need a kernel that reads rows where they lie; and what goes by blocks computes each alone.)
-        whole = self.straight_in and self.straight_out and self.row_taps <= 3
+        whole = self.straight_in and self.straight_out and self.row_taps <= 3 and not self.each
         self._runs(spec["ended"] if whole else spec["runs"])
+        if self.each:
+            self._grouped(recipe)
         self.tasks = self.row_blocks * self.blocks * self.lane_blocks
         self.workspace = self._bytes()
 
@@ -98,6 +108,22 @@ cdef class DepthwisePlan(Plan):
         array = np.zeros(max(1, count) * bytes, np.uint8)
         self.keep.append(array)
         return array
+
+    cdef _grouped(self, PackRecipe recipe):
+        """Where the groups of each vector read, and what it writes."""
+        cdef int64_t vectors = recipe.vectors(), vl = self.k.vl
+        self.bundle, self.bundles = self.each * self.co, (self.each * self.co + vl - 1) // vl
+        v = np.arange(vectors)
+        first = v // self.bundles * self.bundle + v % self.bundles * vl
+        end = np.minimum((v // self.bundles + 1) * self.bundle, self.lanes)
+        # (What a vector has no group for is not stored: any input does.)
+        group = np.minimum(v[:, None] // self.bundles * self.each + np.arange(self.each), self.groups - 1)
+        self.places = _Table(np.concatenate([(group * self.ci).ravel(), first, np.minimum(end - first, vl)]))
+        self.grouped.ci, self.grouped.each = self.ci, self.each
+        self.grouped.at = self.places.p
+        self.grouped.first = self.places.p + vectors * self.each
+        self.grouped.lanes = self.grouped.first + vectors
+        self.grouped.w_ld = recipe.ntaps * self.ci * vl
 
     cdef _runs(self, runs):
         """The runs and their phases, those of the same j put together if they are stored where they belong."""
@@ -131,8 +157,8 @@ cdef class DepthwisePlan(Plan):
             phase.cut = run.cut
             phase.sliding = self.width == 1 and all(b == a - 1 for a, b in itertools.pairwise(reads))
             for tap, offset in run.taps:
-                term.in_ = (offset - near) * pixel + (0 if self.picked else run.low)
-                term.w = tap * self.ci * self.weights_ld + run.low
+                term.in_ = (offset - near) * pixel + (0 if self.picked or self.each else run.low)
+                term.w = tap * self.ci * (self.k.vl if self.each else self.weights_ld) + run.low
                 term += 1
             phase.before, phase.after = run.before, run.after
             before = run
@@ -142,7 +168,7 @@ cdef class DepthwisePlan(Plan):
 
     cdef size_t _slot(self) noexcept nogil:
         """Bytes of the gathered inputs of a row."""
-        return self.ci * self.max_inputs * self.pitch * self.k.t_size
+        return (1 if self.each else self.ci) * self.max_inputs * self.pitch * self.k.t_size
 
     cdef size_t _bytes(self):
         cdef size_t n = _round64((self.row_taps + 1) * 2 * sizeof(int64_t))  # the row's input offsets and taps
@@ -179,6 +205,10 @@ cdef class DepthwisePlan(Plan):
                 place = n
         kept[place].row, kept[place].used = row, out_row
         inputs += place * self._slot()
+        if self.each:  # the channels as they are
+            k.widen(inputs, self.pitch, src, self.in_stride.p[self.nd - 1], self.in_c, <int>pixels, <int>(cols // self.co * self.ci),
+                    <int>(cols // self.co * self.ci))
+            return inputs
         for c in range(self.ci):
             k.gather(inputs + c * self.max_inputs * self.pitch * k.t_size, self.pitch, src, self.in_stride.p[self.nd - 1],
                      map + c * self.lanes, <int>pixels, <int>cols, <int>(cols if self.width > 1 else self.pitch))
@@ -189,7 +219,7 @@ cdef class DepthwisePlan(Plan):
         cdef const convt_kernels *k = self.k
         cdef int64_t x = self.nd - 1
         cdef int64_t t_size = k.t_size
-        cdef int64_t weights_ld = self.weights_ld * t_size  # bytes of a row of weights
+        cdef int64_t weights_ld = (k.vl if self.each else self.weights_ld) * t_size  # bytes of a row of weights
         cdef int64_t tap_bytes = self.ci * weights_ld  # of all in-channels
         cdef int64_t *row_tap = <int64_t *>ws
         ws += _round64((self.row_taps + 1) * 2 * sizeof(int64_t))
@@ -210,6 +240,8 @@ cdef class DepthwisePlan(Plan):
         cdef int64_t i_lo = min(max(0, j_lo - self.max_off), self.in_size.p[x])
         cdef int64_t i_hi = max(i_lo, min(self.in_size.p[x], j_hi - self.min_off))
         cdef int64_t in_ld = self.in_stride.p[x], in_c = 0  # elements from pixel to pixel; bytes from in-channel to in-channel
+        cdef int64_t channel = l0 // self.co * self.ci if self.each else 0  # of the first lane, among gathered ones
+        cdef int per = 1 if self.each else <int>self.ci  # sources of an input row
         if self.picked:
             in_c = self.in_c * t_size
         elif not self.straight_in:
@@ -219,25 +251,31 @@ cdef class DepthwisePlan(Plan):
         for n in range(count):
             at = image + row_tap[2 * n]
             room &= at <= self.safe
-            source = call.src + (at if self.picked else at + l0) * k.s_size
+            source = call.src + (at if self.picked or self.each else at + l0) * k.s_size
             if not (self.straight_in or self.picked):
-                source = self.gathered(at, row, call.src + (at + i_lo * self.in_stride.p[x]) * k.s_size, self.maps.p + l0, cols,
-                                       i_hi - i_lo, kept, inputs) - i_lo * in_ld * t_size
-            weight = call.weights + row_tap[2 * n + 1] * self.taps_x * tap_bytes + l0 * t_size
-            for c in range(self.ci):
-                sources[n * self.ci + c] = source + c * in_c
-                weights[n * self.ci + c] = weight + c * weights_ld
+                source = self.gathered(at, row, call.src + (at + i_lo * self.in_stride.p[x] + channel * self.in_c) * k.s_size,
+                                       self.maps.p + l0, cols, i_hi - i_lo, kept, inputs)
+                source -= (i_lo * in_ld + channel) * t_size
+            weight = call.weights + row_tap[2 * n + 1] * self.taps_x * tap_bytes + (0 if self.each else l0 * t_size)
+            for c in range(per):
+                sources[n * per + c] = source + c * in_c
+                weights[n * per + c] = weight + c * weights_ld
 
         cdef convt_dw d
         cdef DepthwiseRun *run
         cdef int64_t start, stop, r, low, high, step
         cdef int64_t wide  # how many j's make a row of lanes
         cdef void *rows[SCRATCH]
-        d.sources = <int>(count * self.ci)
+        d.sources = <int>(count * per)
         d.in_, d.w = sources, weights
         d.room, d.apart = room, self.apart
         d.ahead = 0
         d.stream = self.past and not <size_t>call.dst % self.past
+        d.groups = NULL
+        if self.each:
+            d.groups = &self.grouped
+            d.v0 = <int>(l0 // self.bundle * self.bundles)
+            d.v1 = <int>((l0 + cols + self.bundle - 1) // self.bundle * self.bundles)
         for n in range(self.nruns):
             run = &self.runs[n]
             start, stop = max(run.start, j_lo), min(run.stop, j_hi)

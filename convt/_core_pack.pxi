@@ -39,8 +39,8 @@ cdef class PackRecipe:
     in-channel), a column one (phase, out-channel). Without classes it packs for DepthwisePlan: rows of lanes (group,
     out-channel) per tap and in-channel, in sums' type; with ``cell``, (stride, width), lanes are those of ``width`` times
     the phases of the last axis, each stride of taps a row, zero where there is no tap; and if the last row is cut short,
-    one more row follows, its bits set where there is one. With ``bias_phases`` the bias is not packed by panels but as that
-    many repetitions of each group's, which is what ScatterPlan adds. With ``slab`` classes are packed the other way
+    one more row follows, its bits set where there is one; with ``each``, lanes are those of `convt_dw_groups`. With
+    ``bias_phases`` the bias is not packed by panels but as that many repetitions of each group's, which is what ScatterPlan adds. With ``slab`` classes are packed the other way
     round, as the A of the GEMM: columns are its rows, ``slab`` deep (a multiple of the in-channels), slab after slab.
     ``transforms`` has, for each class, None, or for each of Winograd's windows its taps and [point][tap] of their transform;
     rows of the panels are then (point, window, in-channel).
@@ -58,14 +58,15 @@ cdef class PackRecipe:
     cdef int64_t bias_stride, bias_phases
     cdef _Table taps
     cdef bint depthwise
+    cdef int64_t each  # of `convt_dw_groups`; 0 where lanes are channels
     cdef bint ready  # its lanes lie in the filter as they would be packed
     cdef int64_t slab
     cdef int64_t some, staged  # in-channels laid out at a time, and the bytes a thread needs for that
     cdef int64_t kernel_x, stride_x, repeats, terms  # of the last axis; how often a row of lanes holds the channels; rows
     cdef size_t mask  # where the mask of the last of these rows is; 0 where it is whole
 
-    def __init__(self, str dtype, filter, bias, classes, int64_t bias_phases=0, int64_t slab=0, cell=(1, 1), transforms=None,
-                 bint matrix=False):
+    def __init__(self, str dtype, filter, bias, classes, int64_t bias_phases=0, int64_t slab=0, cell=(1, 1), int64_t each=0,
+                 transforms=None, bint matrix=False):
         self.isa = _isa
         self.k = _kernels(dtype, matrix)
         cdef const convt_kernels *k = self.k
@@ -92,7 +93,11 @@ cdef class PackRecipe:
             if self.kernel_x % self.stride_x:
                 self.mask = self.weight_bytes
                 self.weight_bytes += self.padded() * k.t_size
-            self.bias_bytes = self.padded() * k.t_size
+            self.each = each
+            if each:
+                self.weight_bytes = self.vectors() * self.ntaps * self.ci * k.vl * k.t_size
+                self.mask = 0
+            self.bias_bytes = (self.padded() + (k.vl if each else 0)) * k.t_size  # (a vector of them from anywhere)
             self.ready = self.lies_packed()
             return
         self.nclasses = len(classes)
@@ -149,7 +154,7 @@ cdef class PackRecipe:
         """Whether the lanes of depthwise are what a filter holds, row after row, so that nothing has to be packed."""
         cdef int64_t row = self.groups * self.co, size = self.k.s_size, n
         even = self.so == 1 if self.co > 1 else True
-        if not (even and self.repeats == 1 and self.padded() == row and self.k.t_size == size):
+        if self.each or not (even and self.repeats == 1 and self.padded() == row and self.k.t_size == size):
             return False
         for n in range(self.ntaps):
             if self.taps.p[n] != n * self.ci * row * size:
@@ -159,6 +164,10 @@ cdef class PackRecipe:
     cdef int64_t padded(self) noexcept nogil:
         """Lanes in a row of depthwise, in whole vectors."""
         return (self.repeats * self.groups * self.co + self.k.vl - 1) // self.k.vl * self.k.vl
+
+    cdef int64_t vectors(self) noexcept nogil:
+        """Of out channels, of several groups or parts of one."""
+        return (self.groups + self.each - 1) // self.each * ((self.co * self.each + self.k.vl - 1) // self.k.vl)
 
     cpdef PackedFilter pack(self, filter, bias, int threads, bint lasting=True, bint passing=False):
         """Pack a filter of the recipe's shape and strides; into spare memory, unless it is ``lasting``. If tasks pack what
@@ -394,17 +403,30 @@ cdef class PackRecipe:
     cdef void pack_depthwise(self, char *src, char *bsrc, char *dst, char *bdst) noexcept nogil:
         """Lanes and bias; only the bias where ``dst`` is NULL."""
         cdef const convt_kernels *k = self.k
+        cdef int64_t n, lanes = self.groups * self.co
+        if dst != NULL:
+            memset(dst, 0, self.weight_bytes)
+            if self.each:
+                self.pack_groups(src, dst)
+            else:
+                self.pack_lanes(src, dst)
+        for n in range(self.repeats):
+            if self.mask and n % self.stride_x < self.kernel_x % self.stride_x:
+                memset(dst + self.mask + n * lanes * k.t_size, 0xff, lanes * k.t_size)
+            if bsrc != NULL:
+                k.widen(bdst + n * lanes * k.t_size, 0, bsrc, 0, self.bias_stride, 1, <int>lanes, <int>lanes)
+
+    cdef void pack_lanes(self, char *src, char *dst) noexcept nogil:
+        """Row after row of all lanes: for each tap, or each stride of taps, and each in-channel."""
+        cdef const convt_kernels *k = self.k
         cdef int64_t row, first, tap, c, n, lanes = self.groups * self.co
-        cdef char *mask = dst + self.mask
         # Lanes at even distances are one row, else each group has its own.
         cdef int64_t group = self.sg // k.s_size, step = self.so, rows = self.groups
         if self.co == 1:
             step, rows = group, 1
         elif group == self.co * step:
             rows = 1
-        if dst != NULL:
-            memset(dst, 0, self.weight_bytes)
-        for row in range(self.ntaps // self.kernel_x * self.terms if dst != NULL else 0):
+        for row in range(self.ntaps // self.kernel_x * self.terms):
             first = row % self.terms * self.stride_x
             for c in range(self.ci):
                 for n in range(self.repeats):
@@ -415,11 +437,26 @@ cdef class PackRecipe:
                     k.widen(dst + n * lanes * k.t_size, lanes // rows, src + self.taps.p[tap] + c * self.si * k.s_size, group,
                             step, <int>rows, <int>(lanes // rows), <int>(lanes // rows))
                 dst += self.padded() * k.t_size
-        for n in range(self.repeats):
-            if self.mask and n % self.stride_x < self.kernel_x % self.stride_x:
-                memset(mask + n * lanes * k.t_size, 0xff, lanes * k.t_size)
-            if bsrc != NULL:
-                k.widen(bdst + n * lanes * k.t_size, 0, bsrc, 0, self.bias_stride, 1, <int>lanes, <int>lanes)
+
+    cdef void pack_groups(self, char *src, char *dst) noexcept nogil:
+        """Vectors as `convt_dw_groups` wants them: of each its taps, of these the in-channels."""
+        cdef const convt_kernels *k = self.k
+        cdef int64_t v, tap, r, c, group, part, each = self.each, parts = (self.co * each + k.vl - 1) // k.vl
+        cdef char *some
+        for v in range(self.vectors()):
+            part = v % parts * k.vl
+            for tap in range(self.ntaps):
+                for r in range(each):
+                    group = v // parts * each + r
+                    some = src + self.taps.p[tap] + group * self.sg
+                    if each == 1:
+                        k.widen(dst, k.vl, some + part * self.so * k.s_size, self.si, self.so, <int>self.ci,
+                                <int>min(k.vl, self.co - part), k.vl)
+                    elif group < self.groups:
+                        for c in range(self.ci // each):
+                            k.widen(dst + (c * each + r) * k.vl * k.t_size, each, some + c * each * self.si * k.s_size, self.so, self.si,
+                                    <int>self.co, <int>each, <int>each)
+                dst += self.ci * k.vl * k.t_size
 
 
 def _subnormal(bias):

@@ -91,6 +91,36 @@ def test_terms_that_share_what_is_picked(kernel, stride, isa):
 
 
 @each_isa
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("groups, ci, co", [(4, 8, 8), (5, 4, 8), (3, 2, 4), (33, 6, 4), (5, 16, 16), (3, 5, 12), (7, 4, 2)])
+def test_groups_that_fill_vectors(groups, ci, co, dtype, isa):
+    """Phases of one to many terms, alike or not; counts of groups and of j's that don't come out even; outputs that bypass the
+    caches; the same bits however rows are cut for the threads."""
+    limit, rng = _core.PAST_BYTES, np.random.default_rng(groups)
+    for kernel, stride, dilation in ((4, 2, 1), (3, 2, 1), (3, 1, 2), (5, 1, 1), (2, 2, 1), (2, 3, 1), (5, 2, 2), (30, 1, 1)):
+        case = Case(
+            dtype=dtype, groups=groups, ci=ci, co=co, in_sizes=(3, int(rng.integers(1, 40))), kernel=(3, kernel),
+            strides=(1, stride), dilations=(1, dilation), pads_begin=(1, int(rng.integers(2))), pads_end=(1, 0),
+            output_padding=(0, 0), activation=rng.choice([None, "relu", "tanh"]), seed=kernel,
+            data_format=rng.choice(["NXC", "NXC", "NCX"]).item(),
+        )  # fmt: skip
+        arrays, results = case.arrays(), set()
+        with using_isa(isa):
+            op = operator(case, *arrays[1:], algorithm="depthwise")
+            for past, threads in ((limit, 1), (limit, 2), (0, 3), (0, 7)):
+                out = Out("contiguous", np.empty(case.out_shape, case.numpy_dtype))
+                _core.PAST_BYTES = past
+                try:
+                    with convt.num_threads(threads):
+                        case.check(op(arrays[0], out.view), *arrays)
+                finally:
+                    _core.PAST_BYTES = limit
+                out.assert_only_elements_written()
+                results.add(out.view.tobytes())
+        assert len(results) == 1
+
+
+@each_isa
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("rows", [1, 2, 3, 4])
 def test_rows_whose_weights_stay_in_registers(rows, dtype, isa):

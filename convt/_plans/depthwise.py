@@ -17,6 +17,8 @@ _INPUTS = 1 << 16  # numbers that a task reads, about
 _TERMS = 64  # taps of a cell, which has a run for each at either border
 _KEPT = 3  # taps of a phase whose weights stay in registers
 _OUTPUTS = 1 << 14  # numbers that it writes to a row
+_PRODUCTS = 64  # taps of a phase, of such groups as `_each` speaks of
+_FULL = 0.6  # of the lanes of a vector, by the channels of a group
 _NEAR = 1 << 15  # bytes of weights in the first-level cache
 
 
@@ -27,7 +29,8 @@ def cost(problem):
     s, k, ci, size = problem.strides[-1], problem.kernel[-1], problem.ci, problem.in_sizes[-1]
     terms = -(-k // s)
     rows, meet, new = _rows(problem)
-    width = _width(problem, info)
+    groups = _each(problem, info) > 0
+    width = 0 if groups else _width(problem, info)
     js = max(1, -(-(problem.begin[-1] + problem.out_sizes[-1]) // s) - problem.begin[-1] // s)
     cut = _cut(problem, width, js, 2)
     phases, wide = (1, width) if width else (min(s, k), 1)
@@ -39,6 +42,8 @@ def cost(problem):
     picked = _picked(problem, info)
     straight = ci == problem.co == 1 and not problem.planar and (not width or s == 1)
     gathered = not (straight or (picked and not width))
+    if groups:
+        picked, gathered = 0.75, problem.planar or info["t_size"] > ITEMSIZE[problem.dtype]
     few = 0.8 if meet * ci * terms <= 4 else 1.4
     each = 2.3 if width else picked * (1.25 if s == 1 else 1) or (1.2 + 3 / s if gathered else few)  # phases share what is near
     calls = cut.blocks * -(-inner // (8 * wide * cut.blocks))
@@ -48,7 +53,11 @@ def cost(problem):
     crowded = problem.groups * problem.co * ITEMSIZE[problem.dtype] % 1024 == 0  # outputs of a vector fall into few sets
     row += js / wide * vectors * phases * (1.5 + 2.5 * crowded)
     row += cut.lane_blocks * (0.9 * (taps * cut.blocks + edge) + cut.blocks * (60 + 80 * meet))
-    if gathered:
+    if gathered and groups:
+        in_rows = new + (cut.row_taps - 1) / cut.rows
+        packed = (8 if problem.planar else 2) * size * problem.groups * ci / info["vl"]
+        row += in_rows * (packed + 55 * cut.blocks * cut.lane_blocks)
+    elif gathered:
         # Each task keeps what it gathered for the rows after. By the vector, unless its channels lie too far apart.
         in_rows = new + (cut.row_taps - 1) / cut.rows
         each = 2.7 if _span(problem, info) <= 2 * info["vl"] else 5.5
@@ -87,10 +96,23 @@ def _picked(problem, info):
     return (1.1 if span <= info["vl"] else 1.5) / (1.2 if sliding else 1)
 
 
+def _each(problem, info):
+    """Groups of several channels as `body_groups.h` takes them: how many share a vector; 0 where others are better.
+
+    Inputs of one group for a vector, or a few of them, are loaded or picked as fast."""
+    ci, co, vl = problem.ci, problem.co, info["vl"]
+    each = 2 if 2 * co == vl else 1
+    axes = zip(problem.kernel, problem.strides, problem.dilations, strict=True)
+    taps = math.prod(-(-k * math.gcd(s, d) // s) for k, s, d in axes)  # of a phase, at most
+    if ci * co == 1 or ci % each or problem.groups < each or taps > _PRODUCTS or co * each < _FULL * -(-co * each // vl) * vl:
+        return 0
+    return each if each == 2 or info["reach"] <= 1 or problem.planar else 0
+
+
 def recipe(attributes, filter, bias, key):
-    width = key[1]
+    width, each = key[1:]
     cell = (attributes.strides[-1], width) if width else (1, 1)
-    return _core.PackRecipe(attributes.dtype, filter, bias, None, cell=cell)
+    return _core.PackRecipe(attributes.dtype, filter, bias, None, cell=cell, each=each)
 
 
 def make(problem, recipe, packed, in_strides, out_strides):
@@ -98,7 +120,8 @@ def make(problem, recipe, packed, in_strides, out_strides):
     channels = problem.groups * problem.co
     item = ITEMSIZE[problem.dtype]
     adjacent = out_strides[-2] == channels * item and (channels == 1 or out_strides[-1] == item)
-    width = _width(problem, info) if adjacent else 0
+    each = _each(problem, info)
+    width = _width(problem, info) if adjacent and not each else 0
     runs, hole = _cells(problem, width) if width else _by_phase(problem)
     j0, j1 = min((r.start for r in runs), default=0), max((r.stop for r in runs), default=1)
     cut = _cut(problem, width, j1 - j0, _config.get_num_threads())
@@ -118,7 +141,7 @@ def make(problem, recipe, packed, in_strides, out_strides):
         "min_off": min(offsets),
         "max_off": max(offsets),
     }
-    key = ("depthwise", width)
+    key = ("depthwise", width, each)
     return _core.DepthwisePlan(problem, recipe(key), in_strides, out_strides, hole, spec), key
 
 
@@ -139,7 +162,11 @@ def _cut(problem, width, js, threads):
     s, channels = problem.strides[-1], problem.groups * problem.co
     lanes = channels * (s if width else 1)
     near = _WEIGHTS // (math.prod(problem.kernel) * problem.ci * ITEMSIZE[problem.dtype])
-    lane_block = lanes if width else min(lanes, max(1, near // _LANES) * _LANES)
+    each = 0 if width else _each(problem, _core.kernel_info(problem.dtype))
+    step = each * problem.co if each else 1
+    step *= -(-_LANES // step)
+    near = min(near, 2 * _LANES) if each else near  # (what is read of a row stays near)
+    lane_block = lanes if width else min(lanes, max(1, near // step) * step)
     lane_blocks = -(-lanes // lane_block)
     axes = zip(problem.kernel[:-1], problem.strides[:-1], problem.in_sizes[:-1], strict=True)
     row_taps = max(1, math.prod(min(-(-k // s), size) for k, s, size in axes))

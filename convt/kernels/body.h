@@ -14,6 +14,7 @@
 #define B_LOAD vf_load
 #define A_SET(p) vf_set1(*(p))
 #define MUL_ADD vf_fma
+#include "body_groups.h"
 #include "body_depthwise.h"
 #include "body_winograd.h"
 #include "body_tile.h"
@@ -125,6 +126,7 @@
 #define S_LOADN vd_loadn
 #define S_STORE vd_store
 #define S_STOREN vd_storen
+#include "body_groups.h"
 #include "body_depthwise.h"
 #include "body_winograd.h"
 #include "body_memory.h"

@@ -552,6 +552,10 @@ static void FN(dw_end)(const convt_dw *d, const convt_dw_phase *phase, int j, in
 static void FN(depthwise)(const convt_dw *d)
 {
     CONVT_ASSERT(d->act->code <= CONVT_LEAKY);
+    if (d->groups) {
+        FN(dwg_run)(d);
+        return;
+    }
     const int fits = FN(dw_fits)(d);
     if (fits && !d->at)
         FN(dw_all_along)(d);

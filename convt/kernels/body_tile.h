@@ -43,9 +43,6 @@ INLINE void FN(tile_step)(const int mr, const int nv, V acc[][2 * TILE_NV], cons
     }
 }
 
-/* Makes the compiler forget what it knows of a value, which it would else keep in more registers than there are. */
-#define FORGET(x) __asm__("" : "+r"(x))
-
 /* Where vector v of a row goes. */
 INLINE ptrdiff_t FN(tile_at)(const convt_tile *t, const int v)
 {
@@ -186,7 +183,6 @@ static void (*const FN(wide_tiles)[TILE_WIDE])(const convt_tile *) = {WIDE_ROWS(
 #undef ROWS_2
 #undef ROWS_6
 #undef ROWS_14
-#undef FORGET
 
 static void FN(tile)(int mr, const convt_tile *t)
 {

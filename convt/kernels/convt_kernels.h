@@ -83,6 +83,17 @@ typedef struct {
     ptrdiff_t out;
 } convt_dw_phase;
 
+#define CONVT_DW_PRODUCTS 64 /* of a phase's terms and input rows, where groups of several channels lie in vectors */
+
+/* How groups of several channels lie in vectors (body_groups.h): `each` groups, or a part of one, are a vector of outputs. */
+typedef struct {
+    int ci, each;          /* in-channels of a group, a multiple of `each`, which is 1 or 2 */
+    const int64_t *at;     /* for each vector, `each` elements from a pixel's first channel to a group's */
+    const int64_t *first, *lanes; /* of each vector: its first out channel, and how many it has */
+    ptrdiff_t w_ld;        /* elements between vectors of weights; a term's are ci vectors, of each group those of the same
+                            * `each` in-channels in turns */
+} convt_dw_groups;
+
 /* One run of a depthwise convolution: for j < n, every phase p and c < cols:
  * out[j * out_ld + phase[p].out + c] = act(init[c] + sum over the phase's terms u and all sources s, which are input rows and
  * the channels of a group, of in[s][from + term[u].in + j * in_ld + c] * w[s][term[u].w + c]).
@@ -108,6 +119,9 @@ typedef struct {
     ptrdiff_t ahead;       /* elements from an output to the one whose line is asked for as it is stored */
     const convt_act *act;  /* NONE, CLIP or LEAKY */
     int stream;            /* outputs bypass the caches: whole vectors, all aligned */
+    const convt_dw_groups *groups; /* or NULL: vectors v0 to v1 of these, `cols` columns in all; sources are input rows, from a
+                            * pixel's first channel on; at, index, mask, cut, before and after are not used */
+    int v0, v1;
 } convt_dw;
 
 /* Overlap-add along an axis of dilation 1: for j0 <= j < j1 and lane_lo <= l < lane_hi,

@@ -10,6 +10,7 @@
 /* Rows of a tile of 1 and 2 vectors, for 16 registers. */
 #define TILE_NV 2
 #define TILE_MR {0, 6, 6}
+#define TILE_MOST 6
 #define TILE_ROWS ROWS_6
 #define TILE_WIDE 2
 #define WIDE_ROWS ROWS_2
@@ -22,6 +23,14 @@ typedef __m256d vd;
 
 static inline vf vf_set1(float x) { return _mm256_set1_ps(x); }
 static inline vd vd_set1(double x) { return _mm256_set1_pd(x); }
+/* Two adjacent elements, repeated. */
+static inline vf vf_set2(const void *p)
+{
+    double pair;
+    memcpy(&pair, p, sizeof pair);
+    return _mm256_castpd_ps(_mm256_set1_pd(pair));
+}
+static inline vd vd_set2(const void *p) { return _mm256_broadcast_pd((const __m128d *)p); }
 static inline vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
 static inline vd vd_fma(vd a, vd b, vd c) { return _mm256_fmadd_pd(a, b, c); }
 
@@ -69,6 +78,12 @@ static inline vd vd_load_parts(const double *p, const ptrdiff_t *at)
 {
     return _mm256_insertf128_pd(_mm256_castpd128_pd256(_mm_loadu_pd(p + at[0])), _mm_loadu_pd(p + at[1]), 1);
 }
+/* The sums of each two adjacent lanes: of a first, then of b. */
+static inline vf vf_add_pairs(vf a, vf b)
+{
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(_mm256_hadd_ps(a, b)), 0xd8));
+}
+static inline vd vd_add_pairs(vd a, vd b) { return _mm256_permute4x64_pd(_mm256_hadd_pd(a, b), 0xd8); }
 static inline void vf_stream(float *p, vf v) { _mm256_stream_ps(p, v); }
 static inline void vd_stream(double *p, vd v) { _mm256_stream_pd(p, v); }
 static inline void v_fence(void) { _mm_sfence(); }

@@ -11,6 +11,7 @@
  * faster, but 48 columns straddle the phases of the usual 64 or 128 channels.) */
 #define TILE_NV 2
 #define TILE_MR {0, 14, 14}
+#define TILE_MOST 14
 #define TILE_ROWS ROWS_14
 #define TILE_WIDE 6
 #define WIDE_ROWS ROWS_6
@@ -23,6 +24,14 @@ typedef __m512d vd;
 
 static inline vf vf_set1(float x) { return _mm512_set1_ps(x); }
 static inline vd vd_set1(double x) { return _mm512_set1_pd(x); }
+/* Two adjacent elements, repeated: a load, and nothing else. */
+static inline vf vf_set2(const void *p)
+{
+    double pair;
+    memcpy(&pair, p, sizeof pair);
+    return _mm512_castpd_ps(_mm512_set1_pd(pair));
+}
+static inline vd vd_set2(const void *p) { return _mm512_broadcast_f64x2(_mm_loadu_pd(p)); }
 static inline vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 static inline vd vd_fma(vd a, vd b, vd c) { return _mm512_fmadd_pd(a, b, c); }
 
@@ -101,6 +110,18 @@ static inline vd vd_load_parts(const double *p, const ptrdiff_t *at)
     v = _mm512_mask_broadcast_f64x2(v, 0x0c, _mm_loadu_pd(p + at[1]));
     v = _mm512_mask_broadcast_f64x2(v, 0x30, _mm_loadu_pd(p + at[2]));
     return _mm512_mask_broadcast_f64x2(v, 0xc0, _mm_loadu_pd(p + at[3]));
+}
+/* The sums of each two adjacent lanes: of a first, then of b. */
+static inline vf vf_add_pairs(vf a, vf b)
+{
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+    return _mm512_permutex2var_ps(a, even, b) + _mm512_permutex2var_ps(a, odd, b);
+}
+static inline vd vd_add_pairs(vd a, vd b)
+{
+    const __m512i even = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14), odd = _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15);
+    return _mm512_permutex2var_pd(a, even, b) + _mm512_permutex2var_pd(a, odd, b);
 }
 static inline void vf_stream(float *p, vf v) { _mm512_stream_ps(p, v); }
 static inline void vd_stream(double *p, vd v) { _mm512_stream_pd(p, v); }

@@ -10,6 +10,7 @@
 #define VD 2
 #define TILE_NV 2
 #define TILE_MR {0, 6, 6}
+#define TILE_MOST 6
 #define TILE_ROWS ROWS_6
 #define TILE_WIDE 2
 #define WIDE_ROWS ROWS_2
@@ -28,6 +29,18 @@ static inline vf vf_load(const float *p) { vf v; memcpy(&v, p, sizeof v); return
 static inline vd vd_load(const double *p) { vd v; memcpy(&v, p, sizeof v); return v; }
 static inline void vf_store(float *p, vf v) { memcpy(p, &v, sizeof v); }
 static inline void vd_store(double *p, vd v) { memcpy(p, &v, sizeof v); }
+
+/* Two adjacent elements, repeated. */
+static inline vf vf_set2(const void *p)
+{
+    float pair[2];
+    memcpy(pair, p, sizeof pair);
+    return (vf){pair[0], pair[1], pair[0], pair[1]};
+}
+static inline vd vd_set2(const void *p) { return vd_load(p); }
+/* The sums of each two adjacent lanes: of a first, then of b. */
+static inline vf vf_add_pairs(vf a, vf b) { return (vf){a[0] + a[1], a[2] + a[3], b[0] + b[1], b[2] + b[3]}; }
+static inline vd vd_add_pairs(vd a, vd b) { return (vd){a[0] + a[1], b[0] + b[1]}; }
 
 static inline vf vf_gather(const float *p, const int32_t *i) { return (vf){p[i[0]], p[i[1]], p[i[2]], p[i[3]]}; }
 static inline vd vd_gather(const double *p, const int32_t *i) { return (vd){p[i[0]], p[i[1]]}; }

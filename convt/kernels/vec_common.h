@@ -6,6 +6,9 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
+/* Makes the compiler forget what it knows of a value, which it would else keep in more registers than there are. */
+#define FORGET(x) __asm__("" : "+r"(x))
+
 typedef int32_t vi __attribute__((vector_size(VF * 4)));
 typedef uint32_t vu __attribute__((vector_size(VF * 4)));
 typedef int64_t vl __attribute__((vector_size(VD * 8)));
