@@ -42,17 +42,17 @@ def reaching(problem, ax):
     return axis
 
 
-def tile_cost(rows, columns, depth, info, chain=_core.KC, wide=0):
+def tile_cost(rows, columns, depth, info, chain=_core.KC, wide=0, product=21):
     """Cycles to multiply ``rows`` x ``depth`` by ``depth`` x ``columns``: two multiply-adds, two loads a cycle, and no
     tile faster than the latency of its sums; every ``chain`` of depth a call, which loads and stores the sums. Up to
-    ``wide`` rows meet two panels at once.
+    ``wide`` rows meet two panels at once. A ``product`` of matrices takes longer where they are used less often.
     (The unit of all costs; in use such a cycle takes about 1.4 real ones.)"""
     nr, vl = info["nr"], info["vl"]
     steps, calls = depth / info["kstep"], max(1, -(-depth // chain))
     if info["parts"]:
         blocks = -(-rows // info["grain"]) * -(-columns // vl)
         products = (1, 4, 6)[info["parts"] - 1]
-        return blocks * (-(-depth // info["kstep"]) * products * 28 + calls * 14)
+        return blocks * (-(-depth // info["kstep"]) * products * product + calls * 14)
     pairs, columns = divmod(columns, 2 * nr) if 0 < rows <= wide else (0, columns)
     full, rest = divmod(columns, nr)
     cost, mr = 0.0, info["mr"]
@@ -63,11 +63,6 @@ def tile_cost(rows, columns, depth, info, chain=_core.KC, wide=0):
         step = max(height * vectors / 2, (height + vectors) / 2, 4.0)
         cost += count * tiles * (steps * step + calls * (40 + 3 * height * vectors))
     return cost
-
-
-def unfilled(problem, info):
-    """What a matrix unit takes longer where channels do not fill its depth once."""
-    return 1 + 0.4 * max(0.0, 1 - problem.ci / info["kstep"])
 
 
 def fed(cycles, bytes, total, again=0):
@@ -144,6 +139,11 @@ def packing(bytes, passing=math.inf):
     if bytes >= _core.PASSING_BYTES and passing <= _core.PASSING_AGAIN * bytes:
         return 0.15 * passing
     return (1.3 if bytes > _core.SPARE_WEIGHTS else 0.45) * bytes
+
+
+def filled(channels, info):
+    """In-channels in whole steps of depth, as packed: those of a tap do not share one with the next tap's."""
+    return -(-channels // info["kstep"]) * info["kstep"]
 
 
 def padded(columns, info):

@@ -87,7 +87,7 @@ def tables(problem, groups, combos, index, out_elements, total, info):
 def _chunks(problem, combo, chosen, info):
     """The depth chunks of a class, each within a window of `_reading`; tap by tap if the class is `_sparse`, those that reach
     most rows at either end, where every row takes part."""
-    ci_p = -(-problem.ci // info["kstep"]) * info["kstep"]
+    ci_p = common.filled(problem.ci, info)
     if not _sparse(problem, combo):
         window, _ = _reading(problem, combo, info)
         taps = 1 if window == 1 else len(chosen[-1].offsets)
@@ -149,7 +149,7 @@ def _combos(problem, classes):
 def _work(problem, combo, rows, columns, info):
     """Cycles of some rows and columns of a class: tiles, rows packed before, outputs stored piece by piece after."""
     taps = math.prod(c.tap_range[1] - c.tap_range[0] for c in combo)
-    depth = taps * problem.ci
+    depth = taps * common.filled(problem.ci, info)
     bytes = common.padded(columns, info) * depth * info["e_size"] * -(-rows // _highest(info))
     share = _share(problem, combo) if _sparse(problem, combo) else 1.0
     total = common.filter_bytes(problem, info, columns)
@@ -158,15 +158,15 @@ def _work(problem, combo, rows, columns, info):
     chain = min(_core.KC, window * problem.ci) if window else _core.KC
     multiply = common.fed(common.tile_cost(rows, columns, depth * share, info, chain, info["wide"]), bytes, total)
     runs = rows / max(1, min(combo[-1].count, _highest(info)))
-    pack = packed * taps * (rows * share * _row_cost(problem, info) + runs * (90 if info["parts"] else 40))
+    pack = packed * taps * (rows * share * _row_cost(problem, info) + runs * (115 if info["parts"] else 40))
     edges, outside = _edges(combo, info), common.outside(combo, [1] * len(combo))
     piece, edge_piece = (16, 45) if info["parts"] else (11, 18)
     store = piece * (1 - outside) * common.pieces(combo, problem, columns, info) + 3 * edges * -(-columns // info["nr"])
     store += edge_piece * outside * common.pieces(combo, problem, columns, info, edge=True)
     if info["parts"]:  # weights of six bytes come slower than they are multiplied
         multiply += 0.1 * common.far(total, 2 * common.L2_BYTES) * bytes  # of both cores
-        store += 7 + (5.5 * columns / info["vl"] if common.bent(problem) else 0)
-        return pace * common.unfilled(problem, info) * (multiply + pack + rows * store + 250)
+        store += 11 + (7 if common.bent(problem) else 4.5) * columns / info["vl"]
+        return pace * (multiply + pack + rows * store + 700)
     return pace * (multiply + pack + rows * (5 + store) + 160)
 
 
@@ -174,7 +174,7 @@ def _row_cost(problem, info):
     """Cycles to pack a tap of a row."""
     if info["parts"]:
         groups, rest = divmod(problem.ci, info["kstep"])
-        return (40 if problem.planar else 16) * (groups + 0.7 * (rest > 0))
+        return (50 if problem.planar else 21) * (groups + 0.7 * (rest > 0))
     whole, rest = divmod(problem.ci, info["vl"])
     return 8 * whole + 1.5 * rest if problem.planar else 6 * (whole + (rest > 0))
 
@@ -251,7 +251,7 @@ def memory_cost(problem, info):
     """Cycles that data from beyond L2 takes; tiles have asked for the outputs that are not streamed. Matrices multiply so fast
     that they wait for what goes to memory, and for what even the last-level cache does not hold."""
     streams = common.streams(problem) and not _core.KEEP_PANELS
-    write = 0.055 if info["parts"] else 0.0 if streams else 0.05
+    write = 0.02 if info["parts"] else 0.0 if streams else 0.05
     read = 0.02 if info["parts"] else 0.03
     cost = common.memory_cost(problem, (read, 35), (write, 8)) + common.planes_cost(problem) / min(problem.groups, 2)
     if info["parts"]:

@@ -66,7 +66,7 @@ def make(problem, recipe, packed, in_strides, out_strides, name="scatter", matri
         cycles, merge, slab, groups, classes = _choice(problem, matrix, _core.isa(), picked=False)
     item = ITEMSIZE[problem.dtype]
     out_elements = [s // item for s in out_strides[1:-2]]
-    ci_p = -(-problem.ci // info["kstep"]) * info["kstep"]
+    ci_p = common.filled(problem.ci, info)
     index = common.pack_index(groups)
     specs, most_taps = [], _most_taps(classes)
     j0, j1 = _span(problem)
@@ -416,17 +416,15 @@ def _row_cost(problem, combo, blocks, slab, apart, joined, packs, info):
     chunks = taps if apart else 1
     weights = common.padded(columns, info) * taps * ci * info["e_size"]
     total = common.filter_bytes(problem, info, columns)
-    row = chunks * common.tile_cost(pixels, columns, taps * ci / max(chunks, 1), info)
+    row = chunks * common.tile_cost(pixels, columns, taps * common.filled(ci, info) / max(chunks, 1), info, product=20)
     row = common.fed(row, weights, total)
-    if info["parts"]:  # weights of six bytes come slower than they are multiplied
-        row += 0.1 * common.far(total) * weights
+    if info["parts"]:
         groups, rest = divmod(ci, info["kstep"])
         sums = -(-pixels // info["grain"]) * -(-columns // info["vl"]) * (chunks * -(-ci // _core.KC) - 1)
-        row += (40 if problem.planar else 14.5) * packs * pixels * groups + 50 * max(sums, 0) + 85 * taps
-        row += (50 if problem.planar else 17) * packs * pixels * (rest > 0) + 4 * pixels * -(-columns // info["vl"])
+        row += (44 if problem.planar else 16) * packs * pixels * groups + 100 * max(sums, 0) + 85 * taps
+        row += (55 if problem.planar else 19) * packs * pixels * (rest > 0) + 5.5 * pixels * -(-columns // info["vl"])
         row *= 1.1 if problem.planar else 1.0
-        half = 2 * ci <= info["kstep"]  # of a step of depth, at most
-        return (1.25 if half else 1.0) * (row + phases * (0.5 * _overlap_cost(problem, js, info) + 70) + 90)
+        return row + phases * (1.5 * _overlap_cost(problem, js, info) + 340) + 90
     same = ITEMSIZE[problem.dtype] == info["e_size"] and not problem.planar
     row = 1.05 * row + 35 * taps + 60
     if not (apart and same):  # else they are used in place
