@@ -94,7 +94,7 @@ INLINE void FN(dwg_tile)(const int each, const int phases, const int count, cons
         for (int r = 0; r < each; r++)
 #pragma GCC unroll 14
             for (int i = 0; i < count; i++)
-                acc[q][r][i] = V_(set1)(0);
+                acc[q][r][i] = V_(set1)(-0.0f); /* keeps the sign of others */
     for (; product < end; product++) {
 #pragma GCC unroll 2
         for (int r = 0; r < each; r++) {
