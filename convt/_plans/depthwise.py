@@ -52,7 +52,7 @@ def cost(problem):
     row += 5 * (calls + outer + (cut.blocks if width else 0)) * vectors * phases
     crowded = problem.groups * problem.co * ITEMSIZE[problem.dtype] % 1024 == 0  # outputs of a vector fall into few sets
     row += js / wide * vectors * phases * (1.5 + 2.5 * crowded)
-    row += cut.lane_blocks * (0.9 * (taps * cut.blocks + edge) + cut.blocks * (60 + 80 * meet))
+    row += cut.lane_blocks * (0.9 * (taps * cut.blocks + edge) + cut.blocks * (130 + 80 * meet))
     if gathered and groups:
         in_rows = new + (cut.row_taps - 1) / cut.rows
         packed = (8 if problem.planar else 2) * size * problem.groups * ci / info["vl"]
@@ -91,7 +91,7 @@ def _picked(problem, info):
     if span > info["reach"]:
         return 0
     if span == 1:
-        return 0.54
+        return 0.42
     sliding = problem.dilations[-1] == 1 and 1 < -(-problem.kernel[-1] // problem.strides[-1]) <= 3  # terms share a pick
     return (1.1 if span <= info["vl"] else 1.5) / (1.2 if sliding else 1)
 
