@@ -96,7 +96,7 @@ cdef class DepthwisePlan(Plan):
         if self.straight_out and np.prod(problem.out_shape) * k.s_size > L2_BYTES:
             self.ahead = AHEAD
         # (Ends need a kernel that reads rows where they lie; and what goes by blocks computes each alone.)
-        whole = self.straight_in and self.straight_out and self.row_taps <= 3 and not self.each
+        whole = self.straight_in and self.straight_out and self.row_taps <= CONVT_DW_SOURCES and not self.each
         self._runs(spec["ended"] if whole else spec["runs"])
         if self.each:
             self._grouped(recipe)

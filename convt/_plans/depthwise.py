@@ -15,9 +15,9 @@ _LANES = 64  # out channels of a task, or a multiple of that whose weights stay 
 _WEIGHTS = 3 << 15  # bytes of those
 _INPUTS = 1 << 16  # numbers that a task reads, about
 _TERMS = 64  # taps of a cell, which has a run for each at either border
-_KEPT = 3  # taps of a phase whose weights stay in registers
+_KEPT = _core.DW_TERMS  # taps of a phase whose weights stay in registers
 _OUTPUTS = 1 << 14  # numbers that it writes to a row
-_PRODUCTS = 64  # taps of a phase, of such groups as `_each` speaks of
+_PRODUCTS = _core.DW_PRODUCTS  # taps of a phase, of such groups as `_each` speaks of
 _FULL = 0.6  # of the lanes of a vector, by the channels of a group
 _NEAR = 1 << 15  # bytes of weights in the first-level cache
 

@@ -1,8 +1,6 @@
 /* One run of a depthwise convolution. The includer defines T, V, VL, V_(op), FN(name). */
 #define DW_MOST 8   /* values of j at once: sums that hide the latency of multiply-adds and share a load of weights */
 #define DW_STRETCH 4 /* terms that share what is loaded or picked from a pixel */
-#define DW_TERMS 3   /* terms whose weights stay in registers, */
-#define DW_SOURCES 3 /* of so many inputs each */
 #define DW_FEW 3     /* j's that are not worth loading weights for; of a single one out_ld may be 0, too */
 #define DW_NEAR (1 << 14) /* bytes of outputs that stay in the first-level cache */
 
@@ -193,7 +191,7 @@ INLINE void FN(dw_vector)(const int count, const int across, const int how, cons
 
 /* Terms first to last - 1 of all sources; the pixel of term 0 is in place `at`, of later ones in those before. */
 INLINE V FN(dw_sum)(const int sources, const int terms, const int at, const int first, const int last, V sum,
-                    V weights[DW_TERMS][DW_SOURCES], V pixel[DW_TERMS][DW_SOURCES])
+                    V weights[CONVT_DW_TERMS][CONVT_DW_SOURCES], V pixel[CONVT_DW_TERMS][CONVT_DW_SOURCES])
 {
 #pragma GCC unroll 4
     for (int s = 0; s < sources; s++)
@@ -231,8 +229,8 @@ INLINE void FN(dw_along)(const int how, const int sources, const int phases, con
     const int before_1 = d->low ? phase[phases - 1].before : 0, after_1 = d->high ? phase[phases - 1].after : 0;
     for (int c = 0; c < cols; c += VL) {
         c = how == DW_PART || c + VL <= cols ? c : cols - VL;
-        V weights[2][DW_TERMS][DW_SOURCES], pixel[DW_TERMS][DW_SOURCES]; /* that of j is in place j % terms */
-        const T *x[DW_SOURCES];
+        V weights[2][CONVT_DW_TERMS][CONVT_DW_SOURCES], pixel[CONVT_DW_TERMS][CONVT_DW_SOURCES]; /* that of j is in place j % terms */
+        const T *x[CONVT_DW_SOURCES];
         T *out = (T *)d->out + phase->out + c;
         const V start = V_(load)((const T *)d->init + c);
 #pragma GCC unroll 4
@@ -323,9 +321,9 @@ INLINE int FN(dw_kind)(const convt_dw_phase *phase, int rest, int *phases)
 static int FN(dw_fits)(const convt_dw *d)
 {
     const int all = d->n + d->phase->before + d->phase->after;
-    int fits = d->at || (d->n > 1 && all > DW_FEW && d->sources > 0 && d->sources <= DW_SOURCES);
+    int fits = d->at || (d->n > 1 && all > DW_FEW && d->sources > 0 && d->sources <= CONVT_DW_SOURCES);
     for (int p = 0; p < d->phases; p++)
-        fits &= d->phase[p].sliding && !d->phase[p].cut && d->phase[p].terms > 0 && d->phase[p].terms <= DW_TERMS;
+        fits &= d->phase[p].sliding && !d->phase[p].cut && d->phase[p].terms > 0 && d->phase[p].terms <= CONVT_DW_TERMS;
     return fits;
 }
 
@@ -333,7 +331,7 @@ static int FN(dw_fits)(const convt_dw *d)
 static void FN(dw_all_along)(const convt_dw *d)
 {
 #define DW_NAME(how, sources, phases, terms, second) FN(dw_along_##how##_##sources##_##phases##_##terms##_##second),
-    static void (*const along[][DW_SOURCES][8])(const convt_dw *, const convt_dw_phase *) = {
+    static void (*const along[][CONVT_DW_SOURCES][8])(const convt_dw *, const convt_dw_phase *) = {
         {{DW_KINDS(DW_NAME, DW_WHOLE, 1)}, {DW_KINDS(DW_NAME, DW_WHOLE, 2)}, {DW_KINDS(DW_NAME, DW_WHOLE, 3)}},
         {{DW_KINDS(DW_NAME, DW_PART, 1)}, {DW_KINDS(DW_NAME, DW_PART, 2)}, {DW_KINDS(DW_NAME, DW_PART, 3)}},
     };
@@ -576,8 +574,6 @@ static void FN(depthwise)(const convt_dw *d)
     }
 }
 #undef DW_MOST
-#undef DW_TERMS
 #undef DW_STRETCH
-#undef DW_SOURCES
 #undef DW_FEW
 #undef DW_NEAR

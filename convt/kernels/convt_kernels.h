@@ -83,6 +83,9 @@ typedef struct {
     ptrdiff_t out;
 } convt_dw_phase;
 
+/* Phases of no more terms and sources have kernels that keep their weights in registers. */
+#define CONVT_DW_TERMS 3
+#define CONVT_DW_SOURCES 3
 #define CONVT_DW_PRODUCTS 64 /* of a phase's terms and input rows, where groups of several channels lie in vectors */
 
 /* How groups of several channels lie in vectors (body_groups.h): `each` groups, or a part of one, are a vector of outputs. */
