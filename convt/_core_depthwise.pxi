@@ -206,8 +206,8 @@ cdef class DepthwisePlan(Plan):
         kept[place].row, kept[place].used = row, out_row
         inputs += place * self._slot()
         if self.each:  # the channels as they are
-            k.widen(inputs, self.pitch, src, self.in_stride.p[self.nd - 1], self.in_c, <int>pixels, <int>(cols // self.co * self.ci),
-                    <int>(cols // self.co * self.ci))
+            cols = cols // self.co * self.ci
+            k.widen(inputs, self.pitch, src, self.in_stride.p[self.nd - 1], self.in_c, <int>pixels, <int>cols, <int>cols)
             return inputs
         for c in range(self.ci):
             k.gather(inputs + c * self.max_inputs * self.pitch * k.t_size, self.pitch, src, self.in_stride.p[self.nd - 1],

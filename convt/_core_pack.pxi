@@ -40,10 +40,10 @@ cdef class PackRecipe:
     out-channel) per tap and in-channel, in sums' type; with ``cell``, (stride, width), lanes are those of ``width`` times
     the phases of the last axis, each stride of taps a row, zero where there is no tap; and if the last row is cut short,
     one more row follows, its bits set where there is one; with ``each``, lanes are those of `convt_dw_groups`. With
-    ``bias_phases`` the bias is not packed by panels but as that many repetitions of each group's, which is what ScatterPlan adds. With ``slab`` classes are packed the other way
-    round, as the A of the GEMM: columns are its rows, ``slab`` deep (a multiple of the in-channels), slab after slab.
-    ``transforms`` has, for each class, None, or for each of Winograd's windows its taps and [point][tap] of their transform;
-    rows of the panels are then (point, window, in-channel).
+    ``bias_phases`` the bias is not packed by panels but as that many repetitions of each group's, which is what ScatterPlan
+    adds. With ``slab`` classes are packed the other way round, as the A of the GEMM: columns are its rows, ``slab`` deep (a
+    multiple of the in-channels), slab after slab. ``transforms`` has, for each class, None, or for each of Winograd's windows
+    its taps and [point][tap] of their transform; rows of the panels are then (point, window, in-channel).
     """
     cdef const convt_isa *isa
     cdef const convt_kernels *k
@@ -454,8 +454,8 @@ cdef class PackRecipe:
                                 <int>min(k.vl, self.co - part), k.vl)
                     elif group < self.groups:
                         for c in range(self.ci // each):
-                            k.widen(dst + (c * each + r) * k.vl * k.t_size, each, some + c * each * self.si * k.s_size, self.so, self.si,
-                                    <int>self.co, <int>each, <int>each)
+                            k.widen(dst + (c * each + r) * k.vl * k.t_size, each, some + c * each * self.si * k.s_size, self.so,
+                                    self.si, <int>self.co, <int>each, <int>each)
                 dst += self.ci * k.vl * k.t_size
 
 

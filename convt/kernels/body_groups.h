@@ -3,8 +3,8 @@
  *
  * A vector of sums is of one group, or of part of one; or, if `each` is 2, of a group that has half as many out channels:
  * each has two lanes side by side, for two in-channels, and the sums of two groups are added up and put together for a vector of
- * outputs. Either way an input is repeated by the load alone, where
- * picking it for each lane would take the port that multiplies. */
+ * outputs. Either way an input is repeated by the load alone, where picking it for each lane would take the port that
+ * multiplies. */
 #define DWG_SUMS (TILE_NV * (TILE_MOST))
 #define DWG_MOST 14
 
@@ -130,12 +130,12 @@ INLINE void FN(dwg_tile)(const int each, const int phases, const int count, cons
 
 /* A function for each count of j's: as many sums as there are registers for, at most. */
 #define DWG_FITS(each, phases, count) ((each) * (phases) * (count) <= DWG_SUMS)
-#define DWG_TILE(each, phases, count)                                                                                             \
-    static void FN(dwg_##each##_##phases##_##count)(const convt_dw *d, const convt_dw_phase *phase,                             \
+#define DWG_TILE(each, phases, count)                                                                                        \
+    static void FN(dwg_##each##_##phases##_##count)(const convt_dw *d, const convt_dw_phase *phase,                          \
                                                     const FN(dwg_product) *product, const FN(dwg_product) *end, int j, int v) \
-    {                                                                                                                            \
-        if (DWG_FITS(each, phases, count))                                                                                       \
-            FN(dwg_tile)(each, phases, count, d, phase, product, end, j, v);                                                                   \
+    {                                                                                                                        \
+        if (DWG_FITS(each, phases, count))                                                                                   \
+            FN(dwg_tile)(each, phases, count, d, phase, product, end, j, v);                                                 \
     }
 #define DWG_NAME(each, phases, count) FN(dwg_##each##_##phases##_##count),
 #define DWG_COUNTS(of, each, phases)                                                                                          \
