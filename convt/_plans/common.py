@@ -42,17 +42,17 @@ def reaching(problem, ax):
     return axis
 
 
-def tile_cost(rows, columns, depth, info, chain=_core.KC, wide=0, product=21):
+def tile_cost(rows, columns, depth, info, chain=_core.KC, wide=0):
     """Cycles to multiply ``rows`` x ``depth`` by ``depth`` x ``columns``: two multiply-adds, two loads a cycle, and no
     tile faster than the latency of its sums; every ``chain`` of depth a call, which loads and stores the sums. Up to
-    ``wide`` rows meet two panels at once. A ``product`` of matrices takes longer where they are used less often.
+    ``wide`` rows meet two panels at once.
     (The unit of all costs; in use such a cycle takes about 1.4 real ones.)"""
     nr, vl = info["nr"], info["vl"]
     steps, calls = depth / info["kstep"], max(1, -(-depth // chain))
     if info["parts"]:
         blocks = -(-rows // info["grain"]) * -(-columns // vl)
         products = (1, 4, 6)[info["parts"] - 1]
-        return blocks * (-(-depth // info["kstep"]) * products * product + calls * 14)
+        return blocks * (-(-depth // info["kstep"]) * products * 21 + calls * 14)
     pairs, columns = divmod(columns, 2 * nr) if 0 < rows <= wide else (0, columns)
     full, rest = divmod(columns, nr)
     cost, mr = 0.0, info["mr"]
@@ -138,7 +138,7 @@ def packing(bytes, passing=math.inf):
     meanwhile. More than is kept from call to call is new memory. Or to pack so many in ``passing``, where tasks do so."""
     if bytes >= _core.PASSING_BYTES and passing <= _core.PASSING_AGAIN * bytes:
         return 0.15 * passing
-    return (1.3 if bytes > _core.SPARE_WEIGHTS else 0.45) * bytes
+    return (1.3 if bytes > _core.SPARE_WEIGHTS else 0.4) * bytes
 
 
 def filled(channels, info):

@@ -416,7 +416,7 @@ def _row_cost(problem, combo, blocks, slab, apart, joined, packs, info):
     chunks = taps if apart else 1
     weights = common.padded(columns, info) * taps * ci * info["e_size"]
     total = common.filter_bytes(problem, info, columns)
-    row = chunks * common.tile_cost(pixels, columns, taps * common.filled(ci, info) / max(chunks, 1), info, product=20)
+    row = chunks * common.tile_cost(pixels, columns, taps * common.filled(ci, info) / max(chunks, 1), info)
     row = common.fed(row, weights, total)
     if info["parts"]:
         groups, rest = divmod(ci, info["kstep"])

@@ -296,7 +296,7 @@ def _work(problem, shape, block, panel_block, info, span, across=False):
     total = points * depth * size * problem.groups * problem.co * phases * wide  # of all classes, if they are alike
     columns = min(width, panel_block * info["nr"])
     chain = min(step, _core.CHAIN) if points > _ONE_AXIS and not info["parts"] else step
-    gemm = points * common.tile_cost(block, columns, depth, info, chain, product=22)
+    gemm = points * common.tile_cost(block, columns, depth, info, chain)
     again = 0 if info["parts"] else _again(points, block, span * step, chunks > span, panel_block, info) * -(-chunks // span)
     gemm = common.fed(gemm, points * depth * columns * wide * size, total, again)
     if info["parts"]:  # six bytes of a weight come slower than they are multiplied
