@@ -259,7 +259,7 @@ KEEP_PANELS = L1_BYTES <= 1 << 15
 STREAM_BYTES = 1 << 24  # outputs beyond this bypass the caches
 SMALL_CYCLES = 8_000  # expected ones, below which a second thread costs more than it gains
 BRIEF_FLOPS = 50_000_000  # below this a thread does its tasks in less time than it may have to wait for others' weights
-PAST_BYTES = 5 << 24  # those of depthwise, which does nothing but wait for memory
+PAST_BYTES = min(5 << 24, L3_BYTES)  # inputs and outputs of depthwise, which does nothing but wait for memory
 PASSED_BYTES = 11 << 22  # those of matrix, if data and result take more
 PARALLEL_PACK_BYTES = 1 << 18
 PASSING_BYTES = 1 << 18  # weights from which on tasks of a one-shot call pack what they multiply,

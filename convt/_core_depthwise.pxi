@@ -19,6 +19,7 @@ cdef struct DepthwiseInput:
 cdef enum:
     SCRATCH = 32  # rows of outputs on their way to the store
     AHEAD = 8  # j's that a line of the output is asked for before it is written
+    STAGE = 1 << 12  # bytes of outputs, about, that go past the caches in one copy: multiply-adds go on while these are written
 
 
 cdef class DepthwisePlan(Plan):
@@ -46,6 +47,9 @@ cdef class DepthwisePlan(Plan):
     cdef bint straight_in, straight_out
     cdef int64_t ahead
     cdef size_t past  # alignment that the output must have to bypass the caches; 0 where it should not
+    cdef int64_t part  # j's that are computed at a time
+    cdef int64_t staged  # the outputs of so many, which are gathered before they go past the caches; 0 where none are
+    cdef int64_t begin, out_size  # of the last axis
 
     def __init__(self, problem, PackRecipe recipe, in_strides, out_strides, hole, spec):
         self.algorithm = "depthwise"
@@ -58,6 +62,7 @@ cdef class DepthwisePlan(Plan):
         self.row_blocks = (self.out_rows + self.rows - 1) // self.rows
         self.block, self.blocks, self.j0 = spec["block"], spec["blocks"], spec["j0"]
         self.width = spec["width"]
+        self.begin, self.out_size = problem.begin[x], problem.out_sizes[x]
         self.lanes, self.lane_block = spec["lanes"], spec["lane_block"]
         self.lane_blocks = (self.lanes + self.lane_block - 1) // self.lane_block
         self.lane_step = 1 if recipe.repeats > 1 else self.out_c
@@ -93,10 +98,18 @@ cdef class DepthwisePlan(Plan):
         # Whole vectors: those of cells, which are of channels that fill none, have shared lines.
         full = (self.co * self.each or channels) % k.vl == 0
         self.past = self.streamed if self.straight_out and full and self.width == 1 else 0
-        if self.straight_out and np.prod(problem.out_shape) * k.s_size > L2_BYTES:
+        # Pixels that share lines are gathered first, where their channels are together and some run writes each of them.
+        self.part = self.block
+        flat = self.straight_out and self.lane_blocks == 1 and self.out_stride.p[x] == channels and not hole
+        some = 8 * self.width
+        least = some * problem.strides[x] * channels * k.s_size  # bytes of their outputs
+        if self.beyond and not self.past and flat and least <= 16 * STAGE:
+            self.part = max(1, STAGE // least) * some
+            self.staged = self.part * problem.strides[x]
+        if self.straight_out and not self.staged and np.prod(problem.out_shape) * k.s_size > L2_BYTES:
             self.ahead = AHEAD
         # (Ends need a kernel that reads rows where they lie; and what goes by blocks computes each alone.)
-        whole = self.straight_in and self.straight_out and self.row_taps <= CONVT_DW_SOURCES and not self.each
+        whole = self.straight_in and self.straight_out and self.row_taps <= CONVT_DW_SOURCES and not (self.each or self.staged)
         self._runs(spec["ended"] if whole else spec["runs"])
         if self.each:
             self._grouped(recipe)
@@ -175,6 +188,7 @@ cdef class DepthwisePlan(Plan):
         n += _round64((self.row_taps + 1) * sizeof(DepthwiseInput))
         n += 2 * _round64((self.row_taps + 1) * self.ci * sizeof(void *))  # the row's sources, and their weights
         n += _round64(SCRATCH * self.outs_ld * self.k.t_size)
+        n += _round64(self.staged * self.out_stride.p[self.nd - 1] * self.k.t_size)
         if not (self.straight_in or self.picked):
             n += _round64(self.row_taps * self._slot())
         return n
@@ -229,6 +243,8 @@ cdef class DepthwisePlan(Plan):
         ws += _round64((self.row_taps + 1) * self.ci * sizeof(void *))
         cdef char *outs = ws
         ws += _round64(SCRATCH * self.outs_ld * k.t_size)
+        cdef char *stage = ws
+        ws += _round64(self.staged * self.out_stride.p[x] * t_size)
         cdef char *inputs = ws
 
         cdef int64_t image, at, n, c
@@ -262,10 +278,6 @@ cdef class DepthwisePlan(Plan):
                 weights[n * per + c] = weight + c * weights_ld
 
         cdef convt_dw d
-        cdef DepthwiseRun *run
-        cdef int64_t start, stop, r, low, high, step
-        cdef int64_t wide  # how many j's make a row of lanes
-        cdef void *rows[SCRATCH]
         d.sources = <int>(count * per)
         d.in_, d.w = sources, weights
         d.room, d.apart = room, self.apart
@@ -276,6 +288,30 @@ cdef class DepthwisePlan(Plan):
             d.groups = &self.grouped
             d.v0 = <int>(l0 // self.bundle * self.bundles)
             d.v1 = <int>((l0 + cols + self.bundle - 1) // self.bundle * self.bundles)
+        cdef int64_t low, high, stop, pixel = self.out_stride.p[x] * t_size
+        while j_lo < j_hi:
+            stop = min(j_hi, j_lo + self.part)
+            if self.staged:
+                low, high = max(0, j_lo * self.stride.p[x] - self.begin), min(self.out_size, stop * self.stride.p[x] - self.begin)
+                if low < high:  # the last block may reach beyond the row
+                    self.run_part(&d, stage - low * pixel, outs, j_lo, stop, l0, cols, in_ld, call)
+                    copy_past(k, dst + low * pixel, stage, (high - low) * pixel)
+            else:
+                self.run_part(&d, dst, outs, j_lo, stop, l0, cols, in_ld, call)
+            j_lo = stop
+        if d.stream or self.staged:
+            k.fence()
+
+    cdef void run_part(self, convt_dw *d, char *dst, char *outs, int64_t j_lo, int64_t j_hi, int64_t l0, int64_t cols,
+                       int64_t in_ld, const Call *call) noexcept nogil:
+        """Lanes of the j's from ``j_lo`` on, to a row of outputs that starts at ``dst``."""
+        cdef const convt_kernels *k = self.k
+        cdef int64_t x = self.nd - 1
+        cdef int64_t t_size = k.t_size
+        cdef DepthwiseRun *run
+        cdef int64_t n, at, start, stop, r, low, high, step
+        cdef int64_t wide  # how many j's make a row of lanes
+        cdef void *rows[SCRATCH]
         for n in range(self.nruns):
             run = &self.runs[n]
             start, stop = max(run.start, j_lo), min(run.stop, j_hi)
@@ -304,17 +340,15 @@ cdef class DepthwisePlan(Plan):
                     d.act = &self.act
                     d.out, d.out_ld = dst + at * t_size, wide * step
                     d.ahead = self.ahead * d.out_ld
-                    k.depthwise(&d)
+                    k.depthwise(d)
                 else:
                     d.act = &self.none
                     d.out, d.out_ld = outs, self.outs_ld
                     d.n = min(d.n, SCRATCH)
-                    k.depthwise(&d)
+                    k.depthwise(d)
                     for r in range(d.n):
                         rows[r] = dst + (at + r * wide * step) * k.s_size
                     k.store(rows, self.lane_step, outs, self.outs_ld, d.n, d.cols, &self.act)
                 start += d.n * wide
                 at += d.n * wide * step
                 d.from_ += d.n * wide * in_ld
-        if d.stream:
-            k.fence()

@@ -79,6 +79,7 @@ cdef class Plan:
     cdef _Table outer_out, outer_start, outer_taps
     cdef int64_t out_rows, row_taps  # output rows of the batch; the most taps of one
     cdef int64_t in_n, in_c, out_n, out_c
+    cdef bint beyond  # the output outgrows the caches
     cdef size_t streamed  # alignment that every output row must have to bypass the caches; 0 where it should not
     cdef bint even  # tasks take the same time: each thread then has the same ones at every call, and their lines in its cache
     cdef bint small  # too little work for a second thread
@@ -115,10 +116,10 @@ cdef class Plan:
         cdef size_t vector = self.k.vl * self.k.t_size
         bytes_out = int(np.prod(problem.out_shape)) * item
         aligned = all(s % vector == 0 for s in out_strides[:self.nd + 1])
-        limit = PAST_BYTES if self.algorithm == "depthwise" else STREAM_BYTES
-        if self.algorithm == "matrix":
-            limit = PASSED_BYTES - problem.batch * int(np.prod(problem.in_sizes)) * problem.groups * problem.ci * item
-        self.streamed = vector if bytes_out > limit and aligned else 0
+        bytes_in = problem.batch * int(np.prod(problem.in_sizes)) * problem.groups * problem.ci * item
+        limits = {"depthwise": PAST_BYTES - bytes_in, "matrix": PASSED_BYTES - bytes_in}
+        self.beyond = bytes_out > limits.get(self.algorithm, STREAM_BYTES)
+        self.streamed = vector if self.beyond and aligned else 0
 
     cdef _outer(self, axes):
         """Tables of the axes but the last: ``axes[ax][output]`` lists (tap, input index)."""

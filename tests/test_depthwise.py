@@ -54,14 +54,18 @@ def test_small_groups(dtype, isa, past_the_caches):
 
 
 @each_isa
+@pytest.mark.parametrize("past", [False, True])
 @pytest.mark.parametrize("stride", [1, 2, 3, 5])
 @pytest.mark.parametrize("channels", [1, 2, 3, 5, 6, 7, 9, 12, 20, 21, 24, 33, 40, 49, 100])
-def test_channels_that_fill_no_vector(channels, stride, isa):
-    """Cells of several j, the rest of a row that makes no whole cell, and rows of a single pixel."""
-    for size in (1, 2, 19):
+def test_channels_that_fill_no_vector(channels, stride, past, isa, monkeypatch):
+    """Cells of several j, the rest of a row that makes no whole cell, and rows of a single pixel; some j's at a time, where
+    their outputs go past the caches."""
+    if past:
+        monkeypatch.setattr(_core, "PAST_BYTES", 0)
+    for sizes in ((2, 1), (2, 2), (2, 19), (1, 385)):
         case = Case(
-            groups=channels, in_sizes=(2, size), kernel=(2, 5), strides=(2, stride), dilations=(1, 1), pads_begin=(0, 1),
-            pads_end=(0, 2), output_padding=(0, 0), bias=True, seed=size,
+            groups=channels, in_sizes=sizes, kernel=(2, 5), strides=(2, stride), dilations=(1, 1), pads_begin=(0, 1),
+            pads_end=(0, 2), output_padding=(0, 0), bias=True, seed=sizes[1],
         )  # fmt: skip
         arrays = case.arrays()
         with using_isa(isa):
