@@ -256,7 +256,7 @@ L3_BYTES = convt_cache_bytes(3) or 1 << 24
 # Cores with 32 KiB of first-level cache, as Intel's before Ice Lake, also have few fill buffers: stores that bypass the caches
 # hold those which fetch panels meanwhile. There GEMM tiles do not do so, and a panel is used for all rows while it is near.
 KEEP_PANELS = L1_BYTES <= 1 << 15
-STREAM_BYTES = 1 << 24  # outputs beyond this bypass the caches
+STREAM_BYTES = min(1 << 24, L3_BYTES // 4)  # outputs beyond this bypass the caches
 SMALL_CYCLES = 8_000  # expected ones, below which a second thread costs more than it gains
 BRIEF_FLOPS = 50_000_000  # below this a thread does its tasks in less time than it may have to wait for others' weights
 PAST_BYTES = min(5 << 24, L3_BYTES)  # inputs and outputs of depthwise, which does nothing but wait for memory
