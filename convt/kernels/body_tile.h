@@ -36,6 +36,12 @@ INLINE void FN(tile_step)(const int mr, const int nv, V acc[][2 * TILE_NV], cons
     }
 #pragma GCC unroll 14
     for (int m = 0; m < mr; m++) {
+#ifdef HAVE_ROW
+        if (nv == 2) {
+            V_(row)(acc[m], FN(tile_a)(m, p, k), bv);
+            continue;
+        }
+#endif
         const BV av = A_SET(FN(tile_a)(m, p, k));
 #pragma GCC unroll 4
         for (int v = 0; v < nv; v++)
