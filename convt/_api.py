@@ -246,10 +246,13 @@ def _bind(attributes, operator, data):
     found = operator.bind(problem, attributes.nxc(data).strides) if data.size and 0 not in shape else None
     if found is None:
         return None
-    plan, key = found
+    plan, key, fill = found
     if plan.backend != "native" and not data.flags.c_contiguous:  # it may want a copy in NXC order
         return None
-    return _core.Bound(plan, data.dtype, shape, _plan.contiguous_strides(shape, data.itemsize)), key
+    if fill is not None and attributes.data_format != "NXC":
+        values, ones = fill, (1,) * attributes.rank
+        fill = lambda bias: values(bias).reshape(-1, *ones)  # noqa: E731
+    return _core.Bound(plan, data.dtype, shape, _plan.contiguous_strides(shape, data.itemsize), fill), key
 
 
 def conv_transpose(

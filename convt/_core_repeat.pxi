@@ -114,15 +114,16 @@ cdef bint _disjoint(a, b) noexcept:
 cdef class Bound:
     """A plan for data of one layout: what a repeated call needs, checked with a few comparisons.
 
-    dtype, shape and strides are the output's.
+    dtype, shape and strides are the output's; ``fill`` gives, for a bias, what it holds where no product reaches, and is None
+    where all is reached.
     """
-    cdef object plan
+    cdef object plan, fill
     cdef Plan native  # the same, where it is of this module
     cdef cnp.dtype dtype
     cdef tuple shape, strides
 
-    def __init__(self, plan, dtype, tuple shape, tuple strides):
-        self.plan, self.dtype, self.shape, self.strides = plan, dtype, shape, strides
+    def __init__(self, plan, dtype, tuple shape, tuple strides, fill):
+        self.plan, self.dtype, self.shape, self.strides, self.fill = plan, dtype, shape, strides, fill
         self.native = plan if isinstance(plan, Plan) else None
 
     cdef bint reads(self, array):
@@ -144,10 +145,12 @@ cdef class Bound:
         """Whether a call is as it was when it was bound; of ``data`` shape and strides are known to be."""
         return self.reads(data) and (out is None or (self.writes(out) and _disjoint(out, data)))
 
-    cdef compute(self, data, out, packed, int threads):
+    cdef compute(self, data, out, packed, bias, int threads):
         result = empty(self.shape, self.dtype) if out is None else out
+        fill = None if self.fill is None else self.fill(bias)
         if self.native is not None:
-            done = self.native.compute(<char *>cnp.PyArray_DATA(data), <char *>cnp.PyArray_DATA(result), packed, threads)
+            done = self.native.compute(
+                <char *>cnp.PyArray_DATA(data), <char *>cnp.PyArray_DATA(result), packed, threads, result, fill)
         else:
             done = self.plan.run(data, result, packed, threads)
         return None if done is False else result
@@ -172,10 +175,10 @@ cdef class Shot:
             return None
         if self.native is None:
             packed = self.recipe.pack(filter, bias, threads)
-            return bound.compute(data, out, packed, threads) if packed.finite else None
+            return bound.compute(data, out, packed, bias, threads) if packed.finite else None
         cdef bint passing = bound.native is not None and bound.native.passing > 0
         cdef PackedFilter own = self.native.pack(filter, bias, threads, False, passing)
-        return bound.compute(data, out, own, threads) if own.finite else None
+        return bound.compute(data, out, own, bias, threads) if own.finite else None
 
 
 def repeat(dict bounds, data, out, int threads):
@@ -185,7 +188,7 @@ def repeat(dict bounds, data, out, int threads):
     if found is None:
         return None
     cdef Bound bound = (<tuple>found)[0]
-    return bound.compute(data, out, (<tuple>found)[1], threads) if bound.fits(data, out) else None
+    return bound.compute(data, out, (<tuple>found)[1], None, threads) if bound.fits(data, out) else None
 
 
 def repeat_shot(dict shots, str dialect, data, filter, bias, tuple attributes, out, int threads):

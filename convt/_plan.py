@@ -149,16 +149,22 @@ class Operator:
         return self.made(problem, _contiguous(data_shape, item, data_format), _contiguous(problem.out_shape, item, data_format))
 
     def bind(self, problem, in_strides):
-        """``(plan, key of its weights)`` where a call on data of these strides, NXC order, with contiguous output is nothing
-        but its kernels, else None."""
+        """``(plan, key of its weights, fill)`` where a call on data of these strides, NXC order, with contiguous output is nothing
+        but its kernels, else None. ``fill`` gives, for the bias of a call that brings its own, what outputs hold that no product
+        reaches; it is None where the plan leaves none."""
         a = self._attributes
         if a.backend == "reference" or _config.verbose():
             return None
         plan, key = self.made(problem, in_strides, _contiguous(problem.out_shape, ITEMSIZE[problem.dtype], a.data_format))
         # Of weights that come with a call the values may be ones that another algorithm had to do: no rule for the next call.
-        if plan.hole or (not self._lasting and key[0] != self._choice(problem, None)):
+        if not self._lasting and key[0] != self._choice(problem, None):
             return None
-        return plan, key
+        if not plan.hole:
+            return plan, key, None
+        if not self._lasting:
+            return plan, key, functools.partial(_fill, problem)
+        values = _fill(problem, self._bias)
+        return plan, key, lambda _: values
 
     def plan(self, problem):
         """The `Plan` for contiguous data."""
@@ -276,6 +282,6 @@ def _contiguous(shape, item, data_format):
 
 
 def _fill(problem, bias):
-    """What an output holds that no product reaches."""
-    values = np.zeros(problem.groups * problem.co) if bias is None else bias.astype(np.float64)
+    """What an output holds that no product reaches: a value for each channel, or one for all, which takes less to write."""
+    values = np.zeros(1) if bias is None else bias.astype(np.float64)
     return _activation.reference(*problem.activation, values).astype(NUMPY_DTYPE[problem.dtype])

@@ -291,6 +291,36 @@ def test_out_over_an_input_is_refused_after_a_good_call():
             convt.conv_transpose(x, w, memory[np.prod(shape) + 638 :: -1][:640], out=out, **keywords)
 
 
+@pytest.mark.parametrize("data_format", ["NXC", "NCX"])
+@pytest.mark.parametrize("algorithm", ["auto", "direct", "scatter", "depthwise"])
+@pytest.mark.parametrize("kernel, keywords", [((1, 1), {"strides": 2}), ((2, 3), {"strides": (3, 2), "groups": 2})])
+def test_what_no_product_reaches_is_filled_each_time(kernel, keywords, algorithm, data_format, monkeypatch):
+    """A stride beyond the kernel: repeated calls need no more checks or plans than others, and each has its own bias."""
+    rng = np.random.default_rng(3)
+    groups = keywords.get("groups", 1)
+    x, w = rng.standard_normal((2, 4, 5, 4 * groups), f32), rng.standard_normal((*kernel, 4 * groups, 6), f32)
+    x = x if data_format == "NXC" else np.ascontiguousarray(np.moveaxis(x, -1, 1))
+    keywords = {**keywords, "data_format": data_format, "activation": "sigmoid"}
+    for bias in (None, *rng.standard_normal((2, 6 * groups), f32)):
+        op = convt.ConvTranspose(w, bias, algorithm=algorithm, **keywords)
+        wanted = convt.ConvTranspose(w, bias, backend="reference", **keywords)(x)
+        out = np.empty_like(wanted)
+        for _ in range(3):
+            for call in (op, lambda x, out: convt.conv_transpose(x, w, bias, algorithm=algorithm, out=out, **keywords)):  # noqa: B023
+                out[...] = np.nan
+                np.testing.assert_allclose(call(x, out=out), wanted, rtol=1e-5, atol=1e-5)
+            monkeypatch.setattr(_api, "_execute", None)
+            if bias is not None:
+                bias += 1  # of calls that bring it; the operator has its own
+                out[...] = np.nan
+                got = convt.conv_transpose(x, w, bias, algorithm=algorithm, out=out, **keywords)
+                other = convt.ConvTranspose(w, bias, backend="reference", **keywords)
+                monkeypatch.undo()
+                np.testing.assert_allclose(got, other(x), rtol=1e-5, atol=1e-5)
+                bias -= 1
+        monkeypatch.undo()
+
+
 @pytest.mark.parametrize("name", ["data", "filter", "bias"])
 def test_numbers_of_every_call_count(name):
     """NaN, alignment, and values that change in place: none of it is in the signature."""
