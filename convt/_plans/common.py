@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from .. import _core, _phases
+from .. import _config, _core, _phases
 from .._problem import ITEMSIZE
 
 MAX_SUMS = 1 << 20  # bytes of sums a task may keep between depth chunks
@@ -94,6 +94,20 @@ def torn(problem):
     """Cycles of a byte of output whose lines are shared by panels that are stored one long after the other: those that the
     caches have lost meanwhile are fetched again."""
     return 2.0 * far(math.prod(problem.out_shape) * ITEMSIZE[problem.dtype], _KEPT_OUTPUT) if bent(problem) else 0.0
+
+
+def threads(cycles):
+    """How many threads a call of so many cycles has."""
+    return 1 if cycles < _core.SMALL_CYCLES else _config.get_num_threads()
+
+
+def unreached(problem):
+    """Cycles to fill the output beforehand, where there are phases that no tap reaches."""
+    axes = zip(problem.kernel, problem.strides, problem.dilations, strict=True)
+    if all(min(k, s // math.gcd(s, d)) == s for k, s, d in axes):
+        return 0.0
+    bytes = math.prod(problem.out_shape) * ITEMSIZE[problem.dtype]
+    return 600 + (0.05 + 0.05 * far(bytes)) * bytes
 
 
 def bent(problem):

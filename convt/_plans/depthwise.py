@@ -4,7 +4,7 @@ import itertools
 import math
 from typing import NamedTuple
 
-from .. import _config, _core, _phases
+from .. import _core, _phases
 from .._problem import ITEMSIZE
 from . import common
 
@@ -19,6 +19,7 @@ _KEPT = _core.DW_TERMS  # taps of a phase whose weights stay in registers
 _OUTPUTS = 1 << 14  # numbers that it writes to a row
 _PRODUCTS = _core.DW_PRODUCTS  # taps of a phase, of such groups as `_each` speaks of
 _FULL = 0.6  # of the lanes of a vector, by the channels of a group
+_ALONE = 0.8  # cycles more of a multiply-add of an output at the ends, of which there are too few to be computed side by side
 _NEAR = 1 << 15  # bytes of weights in the first-level cache
 
 
@@ -48,8 +49,8 @@ def cost(problem):
     each = 2.3 if width else picked * (1.25 if s == 1 else 1) or (1.2 + 3 / s if gathered else few)  # phases share what is near
     calls = cut.blocks * -(-inner // (8 * wide * cut.blocks))
     row = (inner / wide * vectors * taps + edge * single) * each
-    row += (calls * vectors * taps + edge * single) * _weight(problem, taps, cut, info)
-    row += 5 * (calls + outer + (cut.blocks if width else 0)) * vectors * phases
+    row += (calls * vectors * taps + edge * single) * _weight(problem, taps, cut, info) + edge * single * _ALONE
+    row += 5 * (calls + 2 * outer + (cut.blocks if width else 0)) * vectors * phases
     crowded = problem.groups * problem.co * ITEMSIZE[problem.dtype] % 1024 == 0  # outputs of a vector fall into few sets
     row += js / wide * vectors * phases * (1.5 + 2.5 * crowded)
     row += cut.lane_blocks * (0.9 * (taps * cut.blocks + edge) + cut.blocks * (130 + 80 * meet))
@@ -68,7 +69,7 @@ def cost(problem):
     memory = common.memory_cost(problem, (0.04, 0), (0.035, 0)) + common.planes_cost(problem) / (
         2 if problem.groups == 1 else 1
     )
-    return common.shared([(rows * row, tasks)]) + memory
+    return common.shared([(rows * row, tasks)]) + memory + (0.0 if width else common.unreached(problem))
 
 
 def _weight(problem, taps, cut, info):
@@ -124,10 +125,11 @@ def make(problem, recipe, packed, in_strides, out_strides):
     width = _width(problem, info) if adjacent and not each else 0
     runs, hole = _cells(problem, width) if width else _by_phase(problem)
     j0, j1 = min((r.start for r in runs), default=0), max((r.stop for r in runs), default=1)
-    cut = _cut(problem, width, j1 - j0, _config.get_num_threads())
+    cycles = cost(problem)
+    cut = _cut(problem, width, j1 - j0, common.threads(cycles))
     offsets = [-off for r in runs for _, off in r.taps] or [0]
     spec = {
-        "cycles": cost(problem),
+        "cycles": cycles,
         "outer": [common.reaching(problem, ax) for ax in range(problem.rank - 1)],
         "rows": cut.rows,
         "runs": runs,
@@ -171,7 +173,7 @@ def _cut(problem, width, js, threads):
     axes = zip(problem.kernel[:-1], problem.strides[:-1], problem.in_sizes[:-1], strict=True)
     row_taps = max(1, math.prod(min(-(-k // s), size) for k, s, size in axes))
     rows = max(1, _rows(problem)[0])
-    tasks, few = 16 * threads, 4 * threads
+    tasks, few = (16 * threads, 4 * threads) if threads > 1 else (1, 1)
     block = min(_INPUTS // (lane_block * row_taps * problem.ci), _OUTPUTS // (channels * s))
     block = max(8, min(block, -(-js * rows * lane_blocks // few)))
     block = max(1, min(-(-block // 8) * 8, js))

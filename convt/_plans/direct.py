@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import _config, _core
+from .. import _core
 from .._problem import ITEMSIZE
 from . import common
 
@@ -74,8 +74,7 @@ def planned(problem, recipe, in_strides, out_strides, name="direct", finite=True
 def tables(problem, groups, combos, index, out_elements, total, info):
     """The tables of classes (a run per axis each) for DirectPlan; ``index`` says where the weights of each are packed."""
     chunks = [_chunks(problem, combo, [g[c.group] for g, c in zip(groups, combo, strict=True)], info) for combo in combos]
-    threads = 1 if total < _core.SMALL_CYCLES else _config.get_num_threads()
-    _, cuts = splits(problem, combos, list(map(len, chunks)), total, info, threads)
+    _, cuts = splits(problem, combos, list(map(len, chunks)), total, info, common.threads(total))
     specs = [
         _class(problem, combo, index[tuple(c.group for c in combo)], out_elements, info, depth, split)
         for combo, depth, split in zip(combos, chunks, cuts, strict=True)
@@ -167,7 +166,7 @@ def _work(problem, combo, rows, columns, info):
         multiply += 0.1 * common.far(total, 2 * common.L2_BYTES) * bytes  # of both cores
         store += 11 + (7 if common.bent(problem) else 4.5) * columns / info["vl"]
         return pace * (multiply + pack + rows * store + 450)
-    return pace * (multiply + pack + rows * (5 + store) + 160)
+    return pace * (multiply + pack + rows * (5 + store) + 220)
 
 
 def _row_cost(problem, info):
@@ -254,6 +253,7 @@ def memory_cost(problem, info):
     write = 0.02 if info["parts"] else 0.0 if streams else 0.05
     read = 0.02 if info["parts"] else 0.03
     cost = common.memory_cost(problem, (read, 35), (write, 8)) + common.planes_cost(problem) / min(problem.groups, 2)
+    cost += common.unreached(problem)
     if info["parts"]:
         data = problem.batch * math.prod(problem.in_sizes) * problem.groups * problem.ci * ITEMSIZE[problem.dtype]
         cost += 0.12 * common.far(data, common.LAST_BYTES) * data

@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from .. import _config, _core
+from .. import _core
 from .._problem import ITEMSIZE
 from . import common
 
@@ -61,7 +61,7 @@ def make(problem, recipe, packed, in_strides, out_strides, name="scatter", matri
     if merge is None:
         if _dense(problem, in_strides) and _one_stretch(problem, out_strides):
             key = (name, merge, slab)
-            spec = _picked_spec(problem, slab, info) | {"cycles": cycles}
+            spec = _picked_spec(problem, slab, info, common.threads(cycles)) | {"cycles": cycles}
             return _core.ScatterPlan(name, problem, recipe(key), in_strides, out_strides, False, spec), key
         cycles, merge, slab, groups, classes = _choice(problem, matrix, _core.isa(), picked=False)
     item = ITEMSIZE[problem.dtype]
@@ -71,7 +71,7 @@ def make(problem, recipe, packed, in_strides, out_strides, name="scatter", matri
     specs, most_taps = [], _most_taps(classes)
     j0, j1 = _span(problem)
     images = problem.groups * problem.batch
-    threads = _config.get_num_threads()
+    threads = common.threads(cycles)
     rows = _rows(classes)
     block, blocks = _cut(problem, images * rows, _block(problem, classes, slab, info), threads, info)
     joined = _joined(problem, classes, slab, blocks, info) and _dense(problem, in_strides)
@@ -108,9 +108,9 @@ def make(problem, recipe, packed, in_strides, out_strides, name="scatter", matri
     return _core.ScatterPlan(name, problem, recipe(key), in_strides, out_strides, False, spec), key
 
 
-def _picked_spec(problem, slab, info):
+def _picked_spec(problem, slab, info, threads):
     """All taps as columns of the products of whole images, as many for each thread."""
-    outer, tasks = problem.rank - 1, _picked_tasks(problem, info, _config.get_num_threads())
+    outer, tasks = problem.rank - 1, _picked_tasks(problem, info, threads)
     first = [problem.batch * n // tasks for n in range(tasks + 1)]
     row = {"count": [1] * outer, "start": [0] * outer, "tap_in": np.zeros((1, outer), np.int64), "parts": 0, "phases": [],
            "chunks": [(0, problem.ci, 0)], "pack": 0}  # fmt: skip
@@ -179,13 +179,18 @@ def _one_stretch(problem, out_strides):
 def _picked_cost(problem, slab, info):
     """Cycles of images whose outputs are picked."""
     transpose, start, tile = _ACROSS[:3]
-    tasks, images = _picked_tasks(problem, info, 2), problem.batch
-    pixels = -(-images // tasks) * math.prod(problem.in_sizes)
-    multiply = tile * common.tile_cost(math.prod(problem.kernel) * problem.co, pixels, problem.ci, info)
+    images = problem.batch
     outputs, terms = _picks(problem)[0].shape
     pick = images * (outputs * (1 + terms) * _PICK + _ACROSS[-1])
-    cost = tasks * (transpose * problem.ci * -(-pixels // info["vl"]) + start + multiply) + pick
-    return common.shared([(cost, tasks)]) + _memory_cost(problem, slab, info)
+    for threads in (1, 2):
+        tasks = _picked_tasks(problem, info, threads)
+        pixels = -(-images // tasks) * math.prod(problem.in_sizes)
+        multiply = tile * common.tile_cost(math.prod(problem.kernel) * problem.co, pixels, problem.ci, info)
+        cost = tasks * (transpose * problem.ci * -(-pixels // info["vl"]) + start + multiply) + pick
+        cost = common.shared([(cost, tasks)]) + _memory_cost(problem, slab, info)
+        if cost < _core.SMALL_CYCLES:
+            break
+    return cost
 
 
 def _most_taps(classes):
@@ -202,7 +207,7 @@ def _apart(problem, classes, info):
 def _row_block(rows, others, threads):
     """How many rows of an image are a task, which packs its pixels once for all of them; ``others`` are stretches of a row,
     images and groups."""
-    count = max(-(-rows // _ROWS_SHARE), min(rows, -(-8 * threads // max(others, 1))))
+    count = max(-(-rows // _ROWS_SHARE), min(rows, -(-8 * threads // max(others, 1))) if threads > 1 else 1)
     while count < rows and count * others < 32 * threads and count * others % threads:
         count += 1  # so that threads have as many each
     return max(1, -(-rows // max(count, 1)))
@@ -316,9 +321,9 @@ def _overlap_cost(problem, js, info):
     """Cycles to finish the outputs of so many j of a row."""
     vl, lanes, terms = info["vl"], problem.strides[-1] * problem.co, _more(problem) + 1
     if lanes <= vl and problem.groups == 1 and not problem.planar:
-        return js * (3.5 * terms + 2.5)
+        return js * (3 * terms + 2)
     # Outputs of several groups are stored one by one.
-    return js * (-(-lanes // vl) * (4 * terms + 3) + (2 * lanes if problem.groups > 1 else 0))
+    return js * (-(-lanes // vl) * (3.5 * terms + 2.5) + (2 * lanes if problem.groups > 1 else 0))
 
 
 def _across_cost(problem, pixels, js, columns, taps, chunks, packs, phases, joined, info):
@@ -424,9 +429,9 @@ def _row_cost(problem, combo, blocks, slab, apart, joined, packs, info):
         row += (44 if problem.planar else 16) * packs * pixels * groups + 100 * max(sums, 0) + 85 * taps
         row += (55 if problem.planar else 19) * packs * pixels * (rest > 0) + 5.5 * pixels * -(-columns // info["vl"])
         row *= 1.1 if problem.planar else 1.0
-        return row + phases * (1.5 * _overlap_cost(problem, js, info) + 340) + 90
+        return row + phases * (1.75 * _overlap_cost(problem, js, info) + 340) + 90
     same = ITEMSIZE[problem.dtype] == info["e_size"] and not problem.planar
-    row = 1.05 * row + 35 * taps + 60
+    row = 1.05 * row + 20 * taps + 60
     if not (apart and same):  # else they are used in place
         row += packs * pixels * 5 * -(-ci // info["vl"])
     return row + phases * _overlap_cost(problem, js, info) + 90 + 100 * phases

@@ -129,7 +129,7 @@ def make(problem, recipe, packed, in_strides, out_strides, kinds=SMALL, name="wi
     plain, transformed = _kinds(groups, classes, schemes)
     plain = direct.tables(problem, groups, plain, packs, out_elements, total, info)
     first = [(spec["work"], problem.groups * spec["blocks"] * spec["panel_blocks"]) for spec in plain]
-    _, cuts = _cuts(problem, transformed, first, total, info, _config.get_num_threads())
+    _, cuts = _cuts(problem, transformed, first, total, info, common.threads(total))
     specs = [_class(problem, *c, cut, packs, in_elements, out_elements, info) for c, cut in zip(transformed, cuts, strict=True)]
     specs.sort(key=lambda spec: -spec["work"])
     return _core.WinogradPlan(name, problem, recipe(key), in_strides, out_strides, hole, total, plain, specs), key
@@ -185,6 +185,7 @@ def _choice(problem, kinds, matrix, isa):
         torn = 0.0 if _gathers(problem, stretch, info) else common.torn(problem)
         write = 0.0 if common.streams(problem) else (0.1 if matrix else 0.06) + torn
         memory = common.memory_cost(problem, (0.05, 25), (write, 9)) + common.planes_cost(problem) / min(problem.groups, 2)
+        memory += common.unreached(problem)
         total = common.shared(tasks) + memory  # at least
         if total < best[0] and common.few(tasks) and transformed:
             total = memory + 2 * _end(problem, transformed, plains, total, info, 2)
