@@ -322,10 +322,14 @@ def _split(problem, combo, chunks, target, height, info, work):
 
 def _most_rows(problem, combo, info):
     """The most rows of a task: as many as stay in L1 with the lines of the output that they write, if those are enough; of
-    little depth more, as they are soon done."""
-    depth = problem.ci * math.prod(len(c.first_in) for c in combo)
-    if depth <= _core.SHALLOW and not info["parts"]:
-        return 4 * _highest(info)
+    little depth more, as they are soon done, and of a tap for few panels, as they are read once."""
+    taps, columns = math.prod(len(c.first_in) for c in combo), problem.co * math.prod(len(c.first_out) for c in combo)
+    depth = problem.ci * taps
+    more = 4 if depth <= _core.SHALLOW else 1
+    if taps == 1 and columns <= 2 * info["nr"]:
+        more = max(more, min(8, _core.KC // max(depth, 1)))
+    if more > 1 and not info["parts"]:
+        return more * _highest(info)
     near = _L1_BYTES // (depth * info["e_size"] + 192)
     highest = _highest(info)
     return near if highest > near > highest // 2 else highest
