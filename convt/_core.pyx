@@ -99,6 +99,7 @@ cdef extern from "convt_kernels.h" nogil:
         int before
         int after
         Py_ssize_t out
+        int64_t first, last
     ctypedef struct convt_dw_groups:
         int ci, each
         const int64_t *at
@@ -131,6 +132,8 @@ cdef extern from "convt_kernels.h" nogil:
         int stream
         const convt_dw_groups *groups
         int v0, v1
+        int64_t start, low_pixel, high_pixel
+        int skips
     ctypedef struct convt_overlap:
         void *col
         Py_ssize_t ld
@@ -248,7 +251,7 @@ _DTYPES = ("float32", "float64", "float16", "bfloat16")
 _ACTIVATIONS = {"none": 0, "clip": 1, "relu": 1, "leaky_relu": 2, "tanh": 3, "sigmoid": 4, "gelu": 5, "swish": 6}
 
 KC, ACROSS, ALIAS, SHALLOW = CONVT_KC, CONVT_ACROSS, ALIAS_BYTES, SHALLOW_DEPTH
-DW_TERMS, DW_PRODUCTS = CONVT_DW_TERMS, CONVT_DW_PRODUCTS
+DW_TERMS, DW_SOURCES, DW_PRODUCTS = CONVT_DW_TERMS, CONVT_DW_SOURCES, CONVT_DW_PRODUCTS
 # The data caches of a core, and the last level: of this CPU, or of a small one where it does not say.
 L1_BYTES = convt_cache_bytes(1) or 1 << 15
 L2_BYTES = convt_cache_bytes(2) or 1 << 20

@@ -45,6 +45,7 @@ cdef class DepthwisePlan(Plan):
     cdef int64_t apart  # those of vectors that are alike; 0 where they are not
     cdef int64_t safe  # pixel 0 of an input row no further than this: beyond the row there is as much again as a pick reads
     cdef bint straight_in, straight_out
+    cdef bint skips  # runs may read outside the input
     cdef int64_t ahead
     cdef size_t past  # alignment that the output must have to bypass the caches; 0 where it should not
     cdef int64_t part  # j's that are computed at a time
@@ -110,7 +111,8 @@ cdef class DepthwisePlan(Plan):
             self.ahead = AHEAD
         # (Ends need a kernel that reads rows where they lie; and what goes by blocks computes each alone.)
         whole = self.straight_in and self.straight_out and self.row_taps <= CONVT_DW_SOURCES and not (self.each or self.staged)
-        self._runs(spec["ended"] if whole else spec["runs"])
+        self.skips = spec["skips"]
+        self._runs(spec["ended"] if (self.straight_out if self.each else whole) else spec["runs"])
         if self.each:
             self._grouped(recipe)
         self.tasks = self.row_blocks * self.blocks * self.lane_blocks
@@ -140,7 +142,7 @@ cdef class DepthwisePlan(Plan):
 
     cdef _runs(self, runs):
         """The runs and their phases, those of the same j put together if they are stored where they belong."""
-        cdef int64_t x = self.nd - 1, pixel = self.in_stride.p[x] if self.straight_in or self.picked else self.pitch
+        cdef int64_t x = self.nd - 1, pixel = self._pixel()
         cdef convt_dw_term *term
         cdef convt_dw_phase *phase
         cdef convt_dw_phase *first = NULL  # of those that read the same inputs
@@ -174,7 +176,16 @@ cdef class DepthwisePlan(Plan):
                 term.w = tap * self.ci * (self.k.vl if self.each else self.weights_ld) + run.low
                 term += 1
             phase.before, phase.after = run.before, run.after
+            phase.first, phase.last = run.lacks[0], run.stop - run.start - run.lacks[1]
             before = run
+
+    cdef int64_t _pixel(self) noexcept nogil:
+        """Elements from pixel to pixel of an input row as it is read. Runs that skip step over pixels that there are not: of an axis
+        of one pixel the stride may be anything."""
+        cdef int64_t x = self.nd - 1
+        if not (self.straight_in or self.picked):
+            return self.pitch
+        return 0 if self.skips and self.in_size.p[x] == 1 else self.in_stride.p[x]
 
     cdef int64_t _vectors(self, int64_t lanes) noexcept nogil:
         return (lanes + self.k.vl - 1) & ~<int64_t>(self.k.vl - 1)
@@ -255,13 +266,13 @@ cdef class DepthwisePlan(Plan):
         cdef int64_t j_hi = j_lo + self.block
         cdef int64_t i_lo = min(max(0, j_lo - self.max_off), self.in_size.p[x])
         cdef int64_t i_hi = max(i_lo, min(self.in_size.p[x], j_hi - self.min_off))
-        cdef int64_t in_ld = self.in_stride.p[x], in_c = 0  # elements from pixel to pixel; bytes from in-channel to in-channel
+        cdef int64_t in_ld = self._pixel(), in_c = 0  # elements from pixel to pixel; bytes from in-channel to in-channel
         cdef int64_t channel = l0 // self.co * self.ci if self.each else 0  # of the first lane, among gathered ones
         cdef int per = 1 if self.each else <int>self.ci  # sources of an input row
         if self.picked:
             in_c = self.in_c * t_size
         elif not self.straight_in:
-            in_ld, in_c = self.pitch, self.max_inputs * self.pitch * t_size
+            in_c = self.max_inputs * self.pitch * t_size
         cdef char *source
         cdef char *weight
         for n in range(count):
@@ -283,7 +294,7 @@ cdef class DepthwisePlan(Plan):
         d.room, d.apart = room, self.apart
         d.ahead = 0
         d.stream = self.past and not <size_t>call.dst % self.past
-        d.groups = NULL
+        d.groups, d.skips = NULL, self.skips
         if self.each:
             d.groups = &self.grouped
             d.v0 = <int>(l0 // self.bundle * self.bundles)
@@ -294,16 +305,16 @@ cdef class DepthwisePlan(Plan):
             if self.staged:
                 low, high = max(0, j_lo * self.stride.p[x] - self.begin), min(self.out_size, stop * self.stride.p[x] - self.begin)
                 if low < high:  # the last block may reach beyond the row
-                    self.run_part(&d, stage - low * pixel, outs, j_lo, stop, l0, cols, in_ld, call)
+                    self.run_part(&d, stage - low * pixel, outs, j_lo, stop, l0, cols, in_ld, i_lo, i_hi, call)
                     copy_past(k, dst + low * pixel, stage, (high - low) * pixel)
             else:
-                self.run_part(&d, dst, outs, j_lo, stop, l0, cols, in_ld, call)
+                self.run_part(&d, dst, outs, j_lo, stop, l0, cols, in_ld, i_lo, i_hi, call)
             j_lo = stop
         if d.stream or self.staged:
             k.fence()
 
     cdef void run_part(self, convt_dw *d, char *dst, char *outs, int64_t j_lo, int64_t j_hi, int64_t l0, int64_t cols,
-                       int64_t in_ld, const Call *call) noexcept nogil:
+                       int64_t in_ld, int64_t i_lo, int64_t i_hi, const Call *call) noexcept nogil:
         """Lanes of the j's from ``j_lo`` on, to a row of outputs that starts at ``dst``."""
         cdef const convt_kernels *k = self.k
         cdef int64_t x = self.nd - 1
@@ -330,6 +341,8 @@ cdef class DepthwisePlan(Plan):
             d.init = call.bias + low * t_size
             d.mask = call.weights + self.recipe.mask + low * t_size
             d.low, d.high = start == run.start, stop == run.stop
+            d.start = start - run.start
+            d.low_pixel, d.high_pixel = i_lo - (run.first_in + d.start), i_hi - (run.first_in + d.start)
             d.none = <int>(self.whole - low if self.width == 1 else self.width * self.lanes)
             while start < stop:
                 wide = min(self.width, stop - start)
@@ -352,3 +365,6 @@ cdef class DepthwisePlan(Plan):
                 start += d.n * wide
                 at += d.n * wide * step
                 d.from_ += d.n * wide * in_ld
+                d.start += d.n
+                d.low_pixel -= d.n
+                d.high_pixel -= d.n

@@ -149,9 +149,9 @@ class Operator:
         return self.made(problem, _contiguous(data_shape, item, data_format), _contiguous(problem.out_shape, item, data_format))
 
     def bind(self, problem, in_strides):
-        """``(plan, key of its weights, fill)`` where a call on data of these strides, NXC order, with contiguous output is nothing
-        but its kernels, else None. ``fill`` gives, for the bias of a call that brings its own, what outputs hold that no product
-        reaches; it is None where the plan leaves none."""
+        """``(plan, key of its weights, fill)`` where a call on data of these strides, NXC order, with contiguous output is
+        nothing but its kernels, else None. ``fill`` gives, for the bias of a call that brings its own, what outputs hold that
+        no product reaches; it is None where the plan leaves none."""
         a = self._attributes
         if a.backend == "reference" or _config.verbose():
             return None

@@ -95,13 +95,38 @@ def test_terms_that_share_what_is_picked(kernel, stride, isa):
 
 
 @each_isa
+@pytest.mark.parametrize("groups, ci, co", [(20, 1, 1), (70, 1, 1), (2, 8, 8), (3, 4, 8), (3, 20, 16), (2, 32, 16)])
+@pytest.mark.parametrize("kernel, stride", [(3, 2), (4, 2), (5, 1), (7, 1), (12, 1), (5, 2), (6, 3)])
+def test_ends_that_skip_pixels(kernel, stride, groups, ci, co, isa):
+    """Outputs at the ends of a row take nothing from where no pixel is, be it not a number: rows lie in the middle of NaN."""
+    for width in (1, 2, 4, 9, 29, 60):
+        case = Case(
+            groups=groups, ci=ci, co=co, in_sizes=(4, width), kernel=(5, kernel), strides=(1, stride), dilations=(1, 1),
+            pads_begin=(1, width % 3), pads_end=(2, 0), output_padding=(0, stride - 1), seed=width,
+        )  # fmt: skip
+        arrays, results = case.arrays(), set()
+        around = np.full((case.batch, 4, width + 40, groups * ci), np.nan, case.numpy_dtype)
+        data = around[:, :, 20 : width + 20]
+        data[:] = arrays[0]
+        with using_isa(isa):
+            op = operator(case, *arrays[1:], algorithm="depthwise")
+            for threads in (1, 3):
+                with convt.num_threads(threads):
+                    got = op(data)
+                case.check(got, *arrays)
+                results.add(got.tobytes())
+        assert len(results) == 1
+
+
+@each_isa
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("groups, ci, co", [(4, 8, 8), (5, 4, 8), (3, 2, 4), (33, 6, 4), (5, 16, 16), (3, 5, 12), (7, 4, 2)])
 def test_groups_that_fill_vectors(groups, ci, co, dtype, isa):
     """Phases of one to many terms, alike or not; counts of groups and of j's that don't come out even; outputs that bypass the
     caches; the same bits however rows are cut for the threads."""
     limit, rng = _core.PAST_BYTES, np.random.default_rng(groups)
-    for kernel, stride, dilation in ((4, 2, 1), (3, 2, 1), (3, 1, 2), (5, 1, 1), (2, 2, 1), (2, 3, 1), (5, 2, 2), (30, 1, 1)):
+    axes = ((4, 2, 1), (3, 2, 1), (3, 1, 2), (5, 1, 1), (2, 2, 1), (2, 3, 1), (5, 2, 2), (30, 1, 1), (2, 2, 3))
+    for kernel, stride, dilation in axes:
         case = Case(
             dtype=dtype, groups=groups, ci=ci, co=co, in_sizes=(3, int(rng.integers(1, 40))), kernel=(3, kernel),
             strides=(1, stride), dilations=(1, dilation), pads_begin=(1, int(rng.integers(2))), pads_end=(1, 0),

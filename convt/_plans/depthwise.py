@@ -8,9 +8,10 @@ from .. import _core, _phases
 from .._problem import ITEMSIZE
 from . import common
 
-LIMIT = "it wants groups of at most 16 in-channels"
+LIMIT = "it wants groups of at most 16 in-channels, or 64 if several groups' out channels fill vectors"
 
 _CHANNELS = 16  # in-channels of a group
+_WIDE = 64  # where its out channels fill vectors
 _LANES = 64  # out channels of a task, or a multiple of that whose weights stay near
 _WEIGHTS = 3 << 15  # bytes of those
 _INPUTS = 1 << 16  # numbers that a task reads, about
@@ -24,9 +25,9 @@ _NEAR = 1 << 15  # bytes of weights in the first-level cache
 
 
 def cost(problem):
-    if not 1 <= problem.ci <= _CHANNELS or problem.co == 0:
-        return math.inf
     info = _core.kernel_info(problem.dtype)
+    if problem.ci * problem.co == 0 or (problem.ci > _CHANNELS and not (problem.ci <= _WIDE and _each(problem, info) > 0)):
+        return math.inf
     s, k, ci, size = problem.strides[-1], problem.kernel[-1], problem.ci, problem.in_sizes[-1]
     terms = -(-k // s)
     rows, meet, new = _rows(problem)
@@ -37,16 +38,18 @@ def cost(problem):
     phases, wide = (1, width) if width else (min(s, k), 1)
     vectors, single = -(-wide * cut.lanes // info["vl"]), -(-cut.lanes // info["vl"])
     taps = meet * ci * (terms if width else k)  # of a j
-    inner = max(0, min(js, size - terms + 1))  # all of whose taps are inside; the others are runs of their own
+    # Those all of whose taps are inside; the others are runs of their own, unless kernels skip what is not there.
+    inner = js if not width and _skips(problem, groups) else max(0, min(js, size - terms + 1))
     outer = js - inner
     edge = max(0, _pairs(problem, -1) - inner * k) * taps / k
     picked = _picked(problem, info)
     straight = ci == problem.co == 1 and not problem.planar and (not width or s == 1)
     gathered = not (straight or (picked and not width))
     if groups:
-        picked, gathered = 0.75, problem.planar or info["t_size"] > ITEMSIZE[problem.dtype]
+        gathered = problem.planar or info["t_size"] > ITEMSIZE[problem.dtype]
     few = 0.8 if meet * ci * terms <= 4 else 1.4
     each = 2.3 if width else picked * (1.25 if s == 1 else 1) or (1.2 + 3 / s if gathered else few)  # phases share what is near
+    each = 0.6 if groups else each
     calls = cut.blocks * -(-inner // (8 * wide * cut.blocks))
     row = (inner / wide * vectors * taps + edge * single) * each
     row += (calls * vectors * taps + edge * single) * _weight(problem, taps, cut, info) + edge * single * _ALONE
@@ -105,9 +108,11 @@ def _each(problem, info):
     each = 2 if 2 * co == vl else 1
     axes = zip(problem.kernel, problem.strides, problem.dilations, strict=True)
     taps = math.prod(-(-k * math.gcd(s, d) // s) for k, s, d in axes)  # of a phase, at most
-    if ci * co == 1 or ci % each or problem.groups < each or taps > _PRODUCTS or co * each < _FULL * -(-co * each // vl) * vl:
+    if ci * co == 1 or ci % each or taps > _PRODUCTS or problem.groups < (2 if ci > _CHANNELS else each):
         return 0
-    return each if each == 2 or info["reach"] <= 1 or problem.planar else 0
+    if co * each < _FULL * -(-co * each // vl) * vl:
+        return 0
+    return each if each == 2 or co % vl == 0 or info["reach"] <= 1 or problem.planar else 0
 
 
 def recipe(attributes, filter, bias, key):
@@ -123,7 +128,8 @@ def make(problem, recipe, packed, in_strides, out_strides):
     adjacent = out_strides[-2] == channels * item and (channels == 1 or out_strides[-1] == item)
     each = _each(problem, info)
     width = _width(problem, info) if adjacent and not each else 0
-    runs, hole = _cells(problem, width) if width else _by_phase(problem)
+    skips = not width and _skips(problem, each)
+    runs, hole = _cells(problem, width) if width else _by_phase(problem, skips)
     j0, j1 = min((r.start for r in runs), default=0), max((r.stop for r in runs), default=1)
     cycles = cost(problem)
     cut = _cut(problem, width, j1 - j0, common.threads(cycles))
@@ -133,7 +139,8 @@ def make(problem, recipe, packed, in_strides, out_strides):
         "outer": [common.reaching(problem, ax) for ax in range(problem.rank - 1)],
         "rows": cut.rows,
         "runs": runs,
-        "ended": runs if width else _ended(runs),
+        "skips": skips,
+        "ended": _abreast(runs, problem.strides[-1]) if skips else runs if width or each else _ended(runs),
         "j0": j0,
         "block": cut.block,
         "blocks": cut.blocks,
@@ -170,8 +177,7 @@ def _cut(problem, width, js, threads):
     near = min(near, 2 * _LANES) if each else near  # (what is read of a row stays near)
     lane_block = lanes if width else min(lanes, max(1, near // step) * step)
     lane_blocks = -(-lanes // lane_block)
-    axes = zip(problem.kernel[:-1], problem.strides[:-1], problem.in_sizes[:-1], strict=True)
-    row_taps = max(1, math.prod(min(-(-k // s), size) for k, s, size in axes))
+    row_taps = _row_taps(problem)
     rows = max(1, _rows(problem)[0])
     tasks, few = (16 * threads, 4 * threads) if threads > 1 else (1, 1)
     block = min(_INPUTS // (lane_block * row_taps * problem.ci), _OUTPUTS // (channels * s))
@@ -196,6 +202,7 @@ class _Run(NamedTuple):
     cut: bool = False  # the last tap is one that not all lanes have
     before: int = 0  # outputs that belong to it before its first and after its last, each of which has a tap less
     after: int = 0
+    lacks: tuple = (0, 0)  # outputs at its start and end that it has not
 
 
 def _width(problem, info):
@@ -233,22 +240,54 @@ def _cells(problem, width):
     return runs, False
 
 
-def _by_phase(problem):
+def _skips(problem, each):
+    """Whether runs may read outside the input, of which kernels skip what is not there: if each term reads the pixel before."""
+    s, k, d, end = problem.strides[-1], problem.kernel[-1], problem.dilations[-1], problem.begin[-1] + problem.out_sizes[-1]
+    if max(s, abs(problem.begin[-1]), abs(end)) >= 2**31 or s % d:
+        return False
+    if each:
+        return True
+    # (Of few terms and rows weights stay in registers, in kernels that have their own way with ends.)
+    single = problem.ci == problem.co == 1 and not problem.planar
+    return single and s == 1 and (k > _KEPT or _row_taps(problem) > _core.DW_SOURCES)
+
+
+def _row_taps(problem):
+    """Input rows that meet in one of outputs, at most."""
+    axes = zip(problem.kernel[:-1], problem.strides[:-1], problem.in_sizes[:-1], strict=True)
+    return max(1, math.prod(min(-(-k // s), size) for k, s, size in axes))
+
+
+def _by_phase(problem, skips):
     """Runs of single phases, and whether there are phases that no tap reaches."""
     s, k, d = problem.strides[-1], problem.kernel[-1], problem.dilations[-1]
+    begin, out, size = problem.begin[-1], problem.out_sizes[-1], problem.in_sizes[-1]
     lanes = problem.groups * problem.co
     groups = _phases.phase_groups(k, s, d, merge=False)
     runs, hole = [], False
-    for c in _phases.axis_classes(groups, problem.in_sizes[-1], s, problem.begin[-1], problem.out_sizes[-1], split=True):
+    for c in _phases.axis_classes(groups, size, s, begin, out, split=not skips):
         if c.group < 0:
             hole = True
             continue
         group = groups[c.group]
         low, high = c.valid[0]
         # Nearest first: phases share the inputs that their taps begin with.
-        taps = [(group.taps[0][n], -group.offsets[n]) for n in reversed(range(*c.tap_range))]
+        reached = range(len(group.offsets)) if skips else range(*c.tap_range)
+        taps = [(group.taps[0][n], -group.offsets[n]) for n in reversed(reached)]
         runs.append(_Run(c.start + low, c.start + high, c.first_out[0] + s * low, taps, 0, lanes))
-    return _side_by_side(runs, s), hole
+    return (runs if skips else _side_by_side(runs, s)), hole
+
+
+def _abreast(runs, s):
+    """Runs of all phases as one, where each phase has only some of the outputs; as they are, if there are runs of few taps."""
+    start, stop = min((run.start for run in runs), default=0), max((run.stop for run in runs), default=0)
+    if any(run.start > start + 1 or run.stop < stop - 1 for run in runs):
+        return runs
+    lacks = [(run.start - start, stop - run.stop) for run in runs]
+    return sorted(
+        run._replace(start=start, stop=stop, first_out=run.first_out - s * before, lacks=(before, after))
+        for run, (before, after) in zip(runs, lacks, strict=True)
+    )
 
 
 def _side_by_side(runs, s):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import _config, _core, _phases
+from .. import _core, _phases
 from .._problem import ITEMSIZE
 from . import common, direct
 

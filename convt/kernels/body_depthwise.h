@@ -1,6 +1,6 @@
 /* One run of a depthwise convolution. The includer defines T, V, VL, V_(op), FN(name). */
 #define DW_MOST 8   /* values of j at once: sums that hide the latency of multiply-adds and share a load of weights */
-#define DW_STRETCH 4 /* terms that share what is loaded or picked from a pixel */
+#define DW_STRETCH 5 /* terms that share what is loaded or picked from a pixel; of two phases four each */
 #define DW_FEW 3     /* j's that are not worth loading weights for; of a single one out_ld may be 0, too */
 #define DW_NEAR (1 << 14) /* bytes of outputs that stay in the first-level cache */
 
@@ -74,24 +74,26 @@ INLINE void FN(dw_finish)(const int count, const int across, const int how, cons
  * here, so that it does not depend on which computes it. The term that not all lanes have comes last. */
 
 /* A stretch of one source: `terms` terms, and `second` of another phase, where each reads the pixel before that of the term
- * before. What is loaded or picked from a pixel serves all j's that read it. */
+ * before. What is loaded or picked from a pixel serves all j's that read it. Pixels that are not `there` add nothing. */
 INLINE void FN(dw_slide)(const int count, const int terms, const int second, const int how, const convt_dw *d, const T *x,
                          const T *w, const convt_dw_term *term, const convt_dw_term *other, int lanes, const int32_t *index,
-                         V acc[2][DW_MOST])
+                         unsigned there, V acc[2][DW_MOST])
 {
     V weights[2][DW_STRETCH];
-#pragma GCC unroll 4
+#pragma GCC unroll 5
     for (int u = 0; u < terms; u++)
         weights[0][u] = V_(load)(w + term[u].w);
-#pragma GCC unroll 4
+#pragma GCC unroll 5
     for (int u = 0; u < second; u++)
         weights[1][u] = V_(load)(w + other[u].w);
     x += term->in + (count - 1) * d->in_ld;
 #pragma GCC unroll 16
     for (int i = count - 1; i > -terms; i--, x -= d->in_ld) {
+        if (!(there >> (i + terms - 1) & 1))
+            continue;
         V some = FN(dw_load)(how, x, lanes, index);
         IN_REGISTER(some); /* else GCC loads it for each multiply-add: two loads, where it crosses lines */
-#pragma GCC unroll 4
+#pragma GCC unroll 5
         for (int u = 0; u < terms; u++) {
             if (i + u < 0 || i + u >= count)
                 continue;
@@ -104,7 +106,7 @@ INLINE void FN(dw_slide)(const int count, const int terms, const int second, con
 
 /* One phase, or two that read the same inputs: `from` and `out` are at channel c of the first j. */
 INLINE void FN(dw_some)(const int phases, const int count, const int across, const int how, const convt_dw *d,
-                        const convt_dw_phase *phase, ptrdiff_t from, T *out, int c, int lanes)
+                        const convt_dw_phase *phase, ptrdiff_t from, T *out, int j, int c, int lanes)
 {
     V acc[2][DW_MOST];
     const ptrdiff_t in_ld = STEP(d->in_ld);
@@ -113,26 +115,37 @@ INLINE void FN(dw_some)(const int phases, const int count, const int across, con
     const int slides = phase->sliding && !across && count > 1, sources = d->sources;
     const T *init = (const T *)d->init + c;
     const V start = V_(load)(init);
+    const int stretch = phases == 2 ? DW_STRETCH - 1 : DW_STRETCH;
+    int64_t begin = d->low_pixel - j, end = d->high_pixel - j; /* where what the stretch's first term reads is there */
     int rest = phase->terms - phase->cut, both = phases == 2 ? phase[1].terms : 0;
 #pragma GCC unroll 8
     for (int i = 0; i < count; i++)
         acc[0][i] = acc[1][i] = EACH(init, i, start);
-    for (; rest > 0; rest -= DW_STRETCH, both -= DW_STRETCH, term += DW_STRETCH, other += DW_STRETCH) {
+    for (; rest > 0; rest -= stretch, both -= stretch, term += stretch, other += stretch, begin += stretch, end += stretch) {
 #define SLIDE(is, terms, second)                                                                                        \
     if (slides && rest is terms && (phases == 1 || both is second)) {                                                   \
+        const unsigned there =                                                                                          \
+            d->skips ? there_bits(begin + (terms) - 1, end + (terms) - 1, count + (terms) - 1) : ~0u;                  \
         for (int s = 0; s < sources; s++)                                                                               \
             FN(dw_slide)(count, terms, phases == 1 ? 0 : second, how, d, (const T *)d->in[s] + from,                    \
-                         (const T *)d->w[s] + c, term, other, lanes, index, acc);                                            \
+                         (const T *)d->w[s] + c, term, other, lanes, index, how <= DW_PART && phases == 1 ? there : ~0u, acc);  \
         continue;                                                                                                       \
     }
-        SLIDE(>=, DW_STRETCH, DW_STRETCH)
+        if (phases == 1) {
+            SLIDE(>=, 5, 0)
+            SLIDE(==, 1, 0)
+        }
+        SLIDE(>=, 4, 4)
         SLIDE(==, 3, 3)
         SLIDE(==, 2, 2)
-        if (phases == 2)
+        if (phases == 2) {
             SLIDE(==, 2, 1)
+        }
 #undef SLIDE
         for (int s = 0; s < sources; s++)
-            for (int u = 0; u < DW_STRETCH && u < rest; u++) {
+            for (int u = 0; u < stretch && u < rest; u++) {
+                if (d->skips && (-u < begin || -u >= end))
+                    continue;
                 const T *x = (const T *)d->in[s] + from + term[u].in;
                 const T *low = (const T *)d->w[s] + c + term[u].w, *high = low;
                 const V first = V_(load)(low);
@@ -183,9 +196,9 @@ INLINE void FN(dw_vector)(const int count, const int across, const int how, cons
         for (rest = phase->sharing; rest > 1; rest -= 2, phase += 2)
             for (int i = 0; i < count; i += most)
                 FN(dw_some)(2, most, across, how, d, phase, from + i * STEP(d->in_ld), out + i * STEP(d->out_ld),
-                            c + i * STEP(0), lanes);
+                            j + i, c + i * STEP(0), lanes);
         if (rest)
-            FN(dw_some)(1, count, across, how, d, phase, from, out, c, lanes);
+            FN(dw_some)(1, count, across, how, d, phase, from, out, j, c, lanes);
     }
 }
 
@@ -321,7 +334,7 @@ INLINE int FN(dw_kind)(const convt_dw_phase *phase, int rest, int *phases)
 static int FN(dw_fits)(const convt_dw *d)
 {
     const int all = d->n + d->phase->before + d->phase->after;
-    int fits = d->at || (d->n > 1 && all > DW_FEW && d->sources > 0 && d->sources <= CONVT_DW_SOURCES);
+    int fits = d->at || (!d->skips && d->n > 1 && all > DW_FEW && d->sources > 0 && d->sources <= CONVT_DW_SOURCES);
     for (int p = 0; p < d->phases; p++)
         fits &= d->phase[p].sliding && !d->phase[p].cut && d->phase[p].terms > 0 && d->phase[p].terms <= CONVT_DW_TERMS;
     return fits;
@@ -406,7 +419,7 @@ INLINE void FN(dw_group)(const int shape, const int how, const int phases, const
     for (int s = 0; s < d->sources; s++) {
         const T *x = (const T *)d->in[s] + from, *w = (const T *)d->w[s] + c;
         if (!across) {
-            FN(dw_slide)(count, terms, second, how, d, x, w, phase->term, phase[phases - 1].term, VL, index, acc);
+            FN(dw_slide)(count, terms, second, how, d, x, w, phase->term, phase[phases - 1].term, VL, index, ~0u, acc);
             continue;
         }
         x += phase->term->in;
@@ -525,7 +538,7 @@ static void FN(dw_blocks)(const convt_dw *d)
             size--;
         /* Their channels are enough sums. */
         if (!d->at && size < 3 && d->cols >= 4 * VL)
-            size = 0;
+            size = d->phase->sliding && d->n >= DW_MOST && d->n - j > 2 ? 3 : 0;
         const int count = 1 << size;
         columns[size](d, j + count <= d->n ? j : d->n - count);
         j += count;

@@ -5,7 +5,7 @@
  * each has two lanes side by side, for two in-channels, and the sums of two groups are added up and put together for a vector of
  * outputs. Either way an input is repeated by the load alone, where picking it for each lane would take the port that
  * multiplies. */
-#define DWG_SUMS (TILE_NV * (TILE_MOST))
+#define DWG_REGISTERS (TILE_NV * TILE_MOST + 4)
 #define DWG_MOST 14
 
 /* So many adjacent elements, repeated. */
@@ -14,50 +14,75 @@ INLINE V FN(dwg_repeat)(const int each, const void *p)
     return each == 2 ? V_(set2)(p) : V_(set1)(*(const T *)p);
 }
 
-/* A term of a source: where it reads at the first j, its weights for the first vector, and how far the second phase's are from
- * these, which may not have it: 0. */
+/* A stretch of one source: up to three terms of a phase, or up to two of each of two phases, where each reads the pixel before
+ * that of the term before. */
 typedef struct {
-    const char *x;
-    const T *w;
-    ptrdiff_t apart;
-} FN(dwg_product);
+    const char *x; /* what the first term reads at the first j */
+    const T *w[2][3]; /* weights for the first vector */
+    int terms, second;
+    int64_t low, high; /* the j's whose first term reads a pixel that there is */
+} FN(dwg_stretch);
 
-/* Where the j's of each group are: two starts, seven j's apart, from which an address takes one register, and another 1, 2 or 4
- * times. */
+/* Where the pixels of each group are: two starts, nine pixels apart, from which an address takes one register, and another 1, 2,
+ * 4 or 8 times. */
 typedef struct {
     const char *x[2][2];
-    ptrdiff_t ld, ld3, ld5; /* bytes between j's, and those of three and five */
+    ptrdiff_t ld, ld3, ld5, ld7; /* bytes between pixels, and those of three, five and seven */
 } FN(dwg_place);
 
-/* All in-channels of a term, for one phase or two. */
-INLINE void FN(dwg_term)(const int each, const int phases, const int count, FN(dwg_place) p, const T *w, ptrdiff_t apart, int ci,
-                         V acc[2][2][DWG_MOST])
+/* All in-channels of a stretch. `there` has a bit for each pixel, from what the last term of the first j reads on: of a pixel
+ * outside nothing is added, so that the ends of a row belong to the run between them. What is repeated of a pixel serves all
+ * terms that read it. */
+INLINE void FN(dwg_slide)(const int each, const int terms, const int second, const int count, FN(dwg_place) p,
+                          const FN(dwg_stretch) *stretch, ptrdiff_t weights, int ci, unsigned there, V acc[2][2][DWG_MOST])
 {
+    const T *low[3], *high[3];
+#pragma GCC unroll 3
+    for (int u = 0; u < terms; u++)
+        low[u] = stretch->w[0][u] + weights, high[u] = stretch->w[1][u] + weights;
     for (; ci > 0; ci -= each) {
         FORGET(p.ld);
         FORGET(p.ld3);
         FORGET(p.ld5);
+        if (count + terms > 8)
+            FORGET(p.ld7);
 #pragma GCC unroll 2
-        for (int r = 0; r < each; r++, w += VL) {
-            V first = V_(load)(w), second = first;
-            IN_REGISTER(first);
-            if (phases == 2) {
-                second = V_(load)(w + apart);
-                IN_REGISTER(second);
+        for (int r = 0; r < each; r++) {
+            V first[3], other[3];
+#pragma GCC unroll 3
+            for (int u = 0; u < terms; u++) {
+                first[u] = V_(load)(low[u]);
+                IN_REGISTER(first[u]);
+                low[u] += VL;
+                if (u >= second)
+                    continue;
+                other[u] = V_(load)(high[u]);
+                IN_REGISTER(other[u]);
+                high[u] += VL;
             }
             FORGET(p.x[r][0]);
-            if (count > 7)
+            if (count + terms > 10)
                 FORGET(p.x[r][1]);
-#pragma GCC unroll 14
-            for (int i = 0; i < count; i++) {
-                const int m = i % 7;
-                const char *x = p.x[r][i / 7] + (m == 3 ? p.ld3 : m == 5 ? p.ld5 : m == 6 ? 2 * p.ld3 : m * p.ld);
+            FORGET(there); /* (else each bit takes a register) */
+#pragma GCC unroll 16
+            for (int i = 0; i < count + terms - 1; i++) {
+                const int m = i % 9;
+                const char *x = p.x[r][i / 9];
+                x += m == 3 ? p.ld3 : m == 5 ? p.ld5 : m == 6 ? 2 * p.ld3 : m == 7 ? p.ld7 : m * p.ld;
+                if (!(there >> i & 1))
+                    continue;
                 V some = FN(dwg_repeat)(each, x);
-                if (phases == 2)
+                if (terms + second > 1)
                     IN_REGISTER(some);
-                acc[0][r][i] = V_(fma)(some, first, acc[0][r][i]);
-                if (phases == 2)
-                    acc[1][r][i] = V_(fma)(some, second, acc[1][r][i]);
+#pragma GCC unroll 3
+                for (int u = 0; u < terms; u++) {
+                    const int j = i + u - (terms - 1);
+                    if (j < 0 || j >= count)
+                        continue;
+                    acc[0][r][j] = V_(fma)(some, first[u], acc[0][r][j]);
+                    if (u < second)
+                        acc[1][r][j] = V_(fma)(some, other[u], acc[1][r][j]);
+                }
             }
             p.x[r][0] += each * sizeof(T);
             p.x[r][1] += each * sizeof(T);
@@ -78,16 +103,12 @@ static __attribute__((noinline)) void FN(dwg_finish)(const convt_dw *d, const T 
 }
 
 INLINE void FN(dwg_tile)(const int each, const int phases, const int count, const convt_dw *d, const convt_dw_phase *phase,
-                         const FN(dwg_product) *product, const FN(dwg_product) *end, int j, int v)
+                         const FN(dwg_stretch) *stretch, const FN(dwg_stretch) *end, int j, int v)
 {
     V acc[2][2][DWG_MOST];
     const convt_dw_groups *g = d->groups;
-    const ptrdiff_t ld = d->in_ld * (ptrdiff_t)sizeof(T), weights = v * g->w_ld;
-    FN(dwg_place) p = {.ld = ld, .ld3 = 3 * ld, .ld5 = 5 * ld};
-    ptrdiff_t at[2];
-#pragma GCC unroll 2
-    for (int r = 0; r < each; r++)
-        at[r] = j * ld + g->at[v * each + r] * (ptrdiff_t)sizeof(T);
+    const ptrdiff_t ld = d->in_ld * (ptrdiff_t)sizeof(T);
+    FN(dwg_place) p = {.ld = ld, .ld3 = 3 * ld, .ld5 = 5 * ld, .ld7 = 7 * ld};
 #pragma GCC unroll 2
     for (int q = 0; q < phases; q++)
 #pragma GCC unroll 2
@@ -95,16 +116,24 @@ INLINE void FN(dwg_tile)(const int each, const int phases, const int count, cons
 #pragma GCC unroll 14
             for (int i = 0; i < count; i++)
                 acc[q][r][i] = V_(set1)(-0.0f); /* keeps the sign of others */
-    for (; product < end; product++) {
+    for (; stretch < end; stretch++) {
+        const int before = stretch->terms - 1, pixels = count + before;
+        const int64_t low = stretch->low - (j - before), high = stretch->high - (j - before);
+        const unsigned there = there_bits(low, high, pixels);
+        if (!there)
+            continue;
 #pragma GCC unroll 2
         for (int r = 0; r < each; r++) {
-            p.x[r][0] = product->x + at[r];
-            p.x[r][1] = p.x[r][0] + 7 * ld;
+            p.x[r][0] = stretch->x + (j - before) * ld + g->at[v * each + r] * (ptrdiff_t)sizeof(T);
+            p.x[r][1] = p.x[r][0] + 9 * ld;
         }
-        if (phases == 2 && product->apart)
-            FN(dwg_term)(each, 2, count, p, product->w + weights, product->apart, g->ci, acc);
-        else
-            FN(dwg_term)(each, 1, count, p, product->w + weights, 0, g->ci, acc);
+#define SLIDE(t, s)                                                                                  \
+    else if (phases == 1 + ((s) >= 0) && stretch->terms == (t) && (phases == 1 || stretch->second == (s))) \
+        FN(dwg_slide)(each, t, phases == 1 ? 0 : s, count, p, stretch, v * g->w_ld, g->ci, there, acc);
+        if (0)
+            ;
+        SLIDE(3, -1) SLIDE(2, -1) SLIDE(1, -1) SLIDE(2, 2) SLIDE(2, 1) SLIDE(1, 1) SLIDE(1, 0)
+#undef SLIDE
     }
     const int c = g->first[v] - g->first[d->v0], lanes = g->lanes[v];
     const V init = V_(load)((const T *)d->init + c);
@@ -112,46 +141,60 @@ INLINE void FN(dwg_tile)(const int each, const int phases, const int count, cons
     T sums[DWG_MOST * VL];
 #pragma GCC unroll 2
     for (int q = 0; q < phases; q++) {
-        T *out = (T *)d->out + j * d->out_ld + phase[q].out + c, *to = plain ? out : sums;
-        const ptrdiff_t step = plain ? d->out_ld : VL;
+        const int64_t first = phase[q].first - d->start - j, last = phase[q].last - d->start - j; /* that the phase has */
+        const int all = plain && first <= 0 && last >= count;
+        T *out = (T *)d->out + j * d->out_ld + phase[q].out + c, *to = all ? out : sums;
+        const ptrdiff_t step = all ? d->out_ld : VL;
 #pragma GCC unroll 14
         for (int i = 0; i < count; i++, to += step) {
             V sum = acc[q][0][i];
             if (each == 2)
                 sum = V_(add_pairs)(sum, acc[q][1][i]);
-            if (plain)
+            if (all)
                 __builtin_prefetch(to + d->ahead, 1);
             V_(store)(to, sum + init);
         }
-        if (!plain)
-            FN(dwg_finish)(d, sums, count, out, lanes);
+        if (!all && first < count && last > 0) {
+            const int from = first < 0 ? 0 : (int)first;
+            FN(dwg_finish)(d, sums + from * VL, (last < count ? (int)last : count) - from, out + from * d->out_ld, lanes);
+        }
     }
 }
 
-/* A function for each count of j's: as many sums as there are registers for, at most. */
-#define DWG_FITS(each, phases, count) ((each) * (phases) * (count) <= DWG_SUMS)
+/* A function for each count of j's: as many sums as there are registers for, besides weights and a pixel. */
+#define DWG_FITS(each, phases, count) ((each) * (phases) * (count) + (phases) + 3 <= DWG_REGISTERS)
 #define DWG_TILE(each, phases, count)                                                                                        \
     static void FN(dwg_##each##_##phases##_##count)(const convt_dw *d, const convt_dw_phase *phase,                          \
-                                                    const FN(dwg_product) *product, const FN(dwg_product) *end, int j, int v) \
+                                                    const FN(dwg_stretch) *stretch, const FN(dwg_stretch) *end, int j, int v) \
     {                                                                                                                        \
         if (DWG_FITS(each, phases, count))                                                                                   \
-            FN(dwg_tile)(each, phases, count, d, phase, product, end, j, v);                                                 \
+            FN(dwg_tile)(each, phases, count, d, phase, stretch, end, j, v);                                                 \
     }
 #define DWG_NAME(each, phases, count) FN(dwg_##each##_##phases##_##count),
 #define DWG_COUNTS(of, each, phases)                                                                                          \
     of(each, phases, 1) of(each, phases, 2) of(each, phases, 3) of(each, phases, 4) of(each, phases, 5) of(each, phases, 6)   \
-    of(each, phases, 7) of(each, phases, 9) of(each, phases, 14)
+    of(each, phases, 8) of(each, phases, 10) of(each, phases, 12) of(each, phases, 14)
 #define DWG_KINDS(of) DWG_COUNTS(of, 1, 1) DWG_COUNTS(of, 1, 2) DWG_COUNTS(of, 2, 1) DWG_COUNTS(of, 2, 2)
 DWG_KINDS(DWG_TILE)
 
-static const int FN(dwg_counts)[] = {1, 2, 3, 4, 5, 6, 7, 9, 14};
+static const int FN(dwg_counts)[] = {1, 2, 3, 4, 5, 6, 8, 10, 12, 14};
 
-/* Which of the counts, of no more than so many sums, does n j's soonest. */
+/* The fewest of the counts that do n j's; the most, if none do. */
+INLINE int FN(dwg_cover)(int n)
+{
+    int size = 0;
+    while (size < 9 && FN(dwg_counts)[size] < n)
+        size++;
+    return size;
+}
+
+/* Which of the counts, of no more than so many sums, does n j's soonest, the last ones by another. */
 static int FN(dwg_size)(int n, int most)
 {
     int best = 0, least = 3 * n;
-    for (int size = 1; size < 9 && FN(dwg_counts)[size] <= most && FN(dwg_counts)[size] <= n; size++) {
-        const int count = FN(dwg_counts)[size], takes = (n + count - 1) / count * (count + 2);
+    for (int size = 1; size < 10 && FN(dwg_counts)[size] <= most && FN(dwg_counts)[size] <= n; size++) {
+        const int count = FN(dwg_counts)[size], rest = n % count;
+        const int takes = n / count * (count + 2) + (rest ? FN(dwg_counts)[FN(dwg_cover)(rest)] + 2 : 0);
         best = takes <= least ? size : best;
         least = takes <= least ? takes : least;
     }
@@ -162,32 +205,47 @@ static int FN(dwg_size)(int n, int most)
  * the first-level cache. */
 static void FN(dwg_run)(const convt_dw *d)
 {
-    static void (*const tiles[][2][9])(const convt_dw *, const convt_dw_phase *, const FN(dwg_product) *, const FN(dwg_product) *,
+    static void (*const tiles[][2][10])(const convt_dw *, const convt_dw_phase *, const FN(dwg_stretch) *, const FN(dwg_stretch) *,
                                        int, int) = {
         {{DWG_COUNTS(DWG_NAME, 1, 1)}, {DWG_COUNTS(DWG_NAME, 1, 2)}},
         {{DWG_COUNTS(DWG_NAME, 2, 1)}, {DWG_COUNTS(DWG_NAME, 2, 2)}},
     };
-    FN(dwg_product) products[CONVT_DW_PRODUCTS], *p;
+    FN(dwg_stretch) stretches[CONVT_DW_PRODUCTS], *q;
     const int each = d->groups->each;
     for (const convt_dw_phase *phase = d->phase, *end = phase + d->phases; phase < end;)
         for (int rest = phase->sharing, phases; rest > 0; rest -= phases, phase += phases) {
             phases = rest > 1 ? 2 : 1;
-            p = products;
+            q = stretches;
             CONVT_ASSERT(d->sources * phase->terms <= CONVT_DW_PRODUCTS);
-            for (int s = 0; s < d->sources; s++)
-                for (int u = 0; u < phase->terms; u++, p++) {
-                    p->x = (const char *)((const T *)d->in[s] + d->from + phase->term[u].in);
-                    p->w = (const T *)d->w[s] + phase->term[u].w;
-                    p->apart = phases == 2 && u < phase[1].terms ? phase[1].term[u].w - phase->term[u].w : 0;
+            for (int u = 0, terms; u < phase->terms; u += terms) {
+                const int left = phase->terms - u, both = phases == 2 ? phase[1].terms - u : 0;
+                terms = !phase->sliding ? 1 : left < 4 - phases ? left : 4 - phases;
+                terms = phases == 2 && both < terms - 1 ? 1 : terms;
+                for (int s = 0; s < d->sources; s++, q++) {
+                    q->x = (const char *)((const T *)d->in[s] + d->from + phase->term[u].in);
+                    q->terms = terms;
+                    q->second = both < 0 ? 0 : both < terms ? both : terms;
+                    /* (If they don't slide, a run's terms all read what there is.) */
+                    q->low = phase->sliding ? d->low_pixel + u : INT32_MIN;
+                    q->high = phase->sliding ? d->high_pixel + u : INT32_MAX;
+                    for (int n = 0; n < terms; n++) {
+                        q->w[0][n] = (const T *)d->w[s] + phase->term[u + n].w;
+                        q->w[1][n] = n < q->second ? (const T *)d->w[s] + phase[1].term[u + n].w : q->w[0][n];
+                    }
                 }
-            const int fit = DWG_SUMS / (each * phases), size = FN(dwg_size)(d->n, fit), count = FN(dwg_counts)[size];
+            }
+            const int fit = (DWG_REGISTERS - phases - 3) / (each * phases), size = FN(dwg_size)(d->n, fit);
             for (int v = d->v0; v < d->v1; v++)
-                /* (The last ones once more, where counts don't divide them.) */
-                for (int j = 0; j < d->n; j += count)
-                    tiles[each - 1][phases - 1][size](d, phase, products, p, j + count <= d->n ? j : d->n - count, v);
+                /* (Some of the last ones once more, where no count does just the rest.) */
+                for (int j = 0, count, use; j < d->n; j += count) {
+                    use = FN(dwg_cover)(d->n - j);
+                    use = use < size ? use : size;
+                    count = FN(dwg_counts)[use];
+                    tiles[each - 1][phases - 1][use](d, phase, stretches, q, j + count <= d->n ? j : d->n - count, v);
+                }
         }
 }
-#undef DWG_SUMS
+#undef DWG_REGISTERS
 #undef DWG_MOST
 #undef DWG_FITS
 #undef DWG_TILE

@@ -80,6 +80,7 @@ typedef struct {
     int sliding;           /* each term reads the pixel before that of the term before */
     int before, after;     /* outputs beyond the run: the i-th before it lacks the last i terms of the set's first phase, which
                             * may have one more than this one has; the i-th after it lacks the first i terms */
+    int64_t first, last;   /* of groups: which j's of the run, cut or not, it has; others are computed, but not stored */
     ptrdiff_t out;
 } convt_dw_phase;
 
@@ -106,6 +107,8 @@ typedef struct {
 typedef struct {
     int n, cols, phases, sources;
     int low, high;         /* whether the phases' outputs before and after are computed, too */
+    int skips;             /* whether terms may read outside the row: what is not there adds nothing. (One phase, or groups.) */
+    int64_t low_pixel, high_pixel; /* the j's whose first term reads a pixel that there is */
     const int64_t *at;     /* or NULL */
     const int32_t *index;  /* ascending in a vector; whole vectors, of which the last repeats its last column */
     int room;
@@ -125,6 +128,7 @@ typedef struct {
     const convt_dw_groups *groups; /* or NULL: vectors v0 to v1 of these, `cols` columns in all; sources are input rows, from a
                             * pixel's first channel on; at, index, mask, cut, before and after are not used */
     int v0, v1;
+    int64_t start;         /* j's of the run before these */
 } convt_dw;
 
 /* Overlap-add along an axis of dilation 1: for j0 <= j < j1 and lane_lo <= l < lane_hi,

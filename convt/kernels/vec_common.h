@@ -9,6 +9,14 @@
 /* Makes the compiler forget what it knows of a value, which it would else keep in more registers than there are. */
 #define FORGET(x) __asm__("" : "+r"(x))
 
+/* Which of n there are: a bit each from `low` to `high` - 1. */
+INLINE unsigned there_bits(int64_t low, int64_t high, int n)
+{
+    if (low >= n || high <= 0)
+        return 0;
+    return (high >= n ? ~0u : (1u << high) - 1) & (low <= 0 ? ~0u : ~0u << low);
+}
+
 typedef int32_t vi __attribute__((vector_size(VF * 4)));
 typedef uint32_t vu __attribute__((vector_size(VF * 4)));
 typedef int64_t vl __attribute__((vector_size(VD * 8)));
