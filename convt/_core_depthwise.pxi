@@ -16,6 +16,14 @@ cdef struct DepthwiseInput:
     int64_t used  # the output row that read it last; -1 if there is none
 
 
+cdef struct DepthwiseRow:
+    # A task's part of an output row.
+    int64_t l0, cols     # lanes
+    int64_t i_lo, i_hi   # the input pixels that there are for it
+    int64_t in_ld        # elements from one to the next
+    char *outs           # room for rows of outputs on their way to the store
+
+
 cdef enum:
     SCRATCH = 32  # rows of outputs on their way to the store
     AHEAD = 8  # j's that a line of the output is asked for before it is written
@@ -299,23 +307,24 @@ cdef class DepthwisePlan(Plan):
             d.groups = &self.grouped
             d.v0 = <int>(l0 // self.bundle * self.bundles)
             d.v1 = <int>((l0 + cols + self.bundle - 1) // self.bundle * self.bundles)
+        cdef DepthwiseRow part = DepthwiseRow(l0, cols, i_lo, i_hi, in_ld, outs)
         cdef int64_t low, high, stop, pixel = self.out_stride.p[x] * t_size
         while j_lo < j_hi:
             stop = min(j_hi, j_lo + self.part)
             if self.staged:
                 low, high = max(0, j_lo * self.stride.p[x] - self.begin), min(self.out_size, stop * self.stride.p[x] - self.begin)
                 if low < high:  # the last block may reach beyond the row
-                    self.run_part(&d, stage - low * pixel, outs, j_lo, stop, l0, cols, in_ld, i_lo, i_hi, call)
+                    self.run_part(&d, &part, stage - low * pixel, j_lo, stop, call)
                     copy_past(k, dst + low * pixel, stage, (high - low) * pixel)
             else:
-                self.run_part(&d, dst, outs, j_lo, stop, l0, cols, in_ld, i_lo, i_hi, call)
+                self.run_part(&d, &part, dst, j_lo, stop, call)
             j_lo = stop
         if d.stream or self.staged:
             k.fence()
 
-    cdef void run_part(self, convt_dw *d, char *dst, char *outs, int64_t j_lo, int64_t j_hi, int64_t l0, int64_t cols,
-                       int64_t in_ld, int64_t i_lo, int64_t i_hi, const Call *call) noexcept nogil:
-        """Lanes of the j's from ``j_lo`` on, to a row of outputs that starts at ``dst``."""
+    cdef void run_part(self, convt_dw *d, const DepthwiseRow *part, char *dst, int64_t j_lo, int64_t j_hi,
+                       const Call *call) noexcept nogil:
+        """The j's of a row's part from ``j_lo`` on; output 0 of the row is at ``dst``."""
         cdef const convt_kernels *k = self.k
         cdef int64_t x = self.nd - 1
         cdef int64_t t_size = k.t_size
@@ -326,7 +335,7 @@ cdef class DepthwisePlan(Plan):
         for n in range(self.nruns):
             run = &self.runs[n]
             start, stop = max(run.start, j_lo), min(run.stop, j_hi)
-            low, high = max(run.low, l0), min(run.high, l0 + cols)
+            low, high = max(run.low, part.l0), min(run.high, part.l0 + part.cols)
             if start >= stop or low >= high:
                 continue
             at = run.first_out * self.out_stride.p[x] + low * self.lane_step
@@ -335,20 +344,20 @@ cdef class DepthwisePlan(Plan):
                 step = self.stride.p[x] * self.out_stride.p[x]
                 at += (start - run.start) * step
             d.phase, d.phases = &self.phases[run.phase], run.phases
-            d.from_ = (run.first_in + start - run.start) * in_ld
+            d.from_ = (run.first_in + start - run.start) * part.in_ld
             d.at = self.maps.p + low if self.picked else NULL
             d.index = self.picks + low if self.picked else NULL
             d.init = call.bias + low * t_size
             d.mask = call.weights + self.recipe.mask + low * t_size
             d.low, d.high = start == run.start, stop == run.stop
             d.start = start - run.start
-            d.low_pixel, d.high_pixel = i_lo - (run.first_in + d.start), i_hi - (run.first_in + d.start)
+            d.low_pixel, d.high_pixel = part.i_lo - (run.first_in + d.start), part.i_hi - (run.first_in + d.start)
             d.none = <int>(self.whole - low if self.width == 1 else self.width * self.lanes)
             while start < stop:
                 wide = min(self.width, stop - start)
                 d.n = <int>((stop - start) if wide == 1 else convt_quotient(stop - start, wide))
                 d.cols = <int>(high - low if wide == 1 else wide * self.lanes)
-                d.in_ld = wide * in_ld
+                d.in_ld = wide * part.in_ld
                 if self.straight_out:
                     d.act = &self.act
                     d.out, d.out_ld = dst + at * t_size, wide * step
@@ -356,15 +365,15 @@ cdef class DepthwisePlan(Plan):
                     k.depthwise(d)
                 else:
                     d.act = &self.none
-                    d.out, d.out_ld = outs, self.outs_ld
+                    d.out, d.out_ld = part.outs, self.outs_ld
                     d.n = min(d.n, SCRATCH)
                     k.depthwise(d)
                     for r in range(d.n):
                         rows[r] = dst + (at + r * wide * step) * k.s_size
-                    k.store(rows, self.lane_step, outs, self.outs_ld, d.n, d.cols, &self.act)
+                    k.store(rows, self.lane_step, part.outs, self.outs_ld, d.n, d.cols, &self.act)
                 start += d.n * wide
                 at += d.n * wide * step
-                d.from_ += d.n * wide * in_ld
+                d.from_ += d.n * wide * part.in_ld
                 d.start += d.n
                 d.low_pixel -= d.n
                 d.high_pixel -= d.n
