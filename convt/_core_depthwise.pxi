@@ -78,7 +78,7 @@ cdef class DepthwisePlan(Plan):
         self.taps_x = recipe.terms
         self.whole = (recipe.kernel_x - (recipe.terms - 1) * recipe.stride_x) * channels
         self.pitch = self.lanes if self.width > 1 else self._vectors(self.lane_block)
-        self.each = recipe.each
+        self.each, self.skips = recipe.each, spec["skips"]
         if self.each:
             self.pitch = self.lane_block // self.co * self.ci
         self.weights_ld, self.outs_ld = self._vectors(self.width * self.lanes), self._vectors(self.width * self.lane_block)
@@ -95,7 +95,7 @@ cdef class DepthwisePlan(Plan):
         index = first[np.minimum(at, self.lanes - 1)] - first[at // k.vl * k.vl]
         self.picked = (
             k.direct_store and not self.straight_in and self.lanes == channels and self.width == 1 and self.in_c >= 0
-            and index.max() < k.reach and not self.each
+            and index.max() < k.reach and not (self.each or self.skips)  # (no pick leaves out pixels that are not there)
         )
         self.apart = k.vl // self.co * self.ci * self.in_c if self.picked and k.vl % self.co == 0 else 0
         # The last element of the input, less what lies between pixel 0 of a row and the end of a pick from its last one.
@@ -119,7 +119,6 @@ cdef class DepthwisePlan(Plan):
             self.ahead = AHEAD
         # (Ends need a kernel that reads rows where they lie; and what goes by blocks computes each alone.)
         whole = self.straight_in and self.straight_out and self.row_taps <= CONVT_DW_SOURCES and not (self.each or self.staged)
-        self.skips = spec["skips"]
         self._runs(spec["ended"] if (self.straight_out if self.each else whole) else spec["runs"])
         if self.each:
             self._grouped(recipe)
