@@ -72,6 +72,20 @@ def test_channels_that_fill_no_vector(channels, stride, past, isa, monkeypatch):
             case.check(run(case, *arrays, algorithm="depthwise"), *arrays)
 
 
+@pytest.mark.parametrize("size", [97, 200, 385])
+def test_blocks_that_reach_beyond_the_row(size, monkeypatch):
+    """Threads have blocks of as many outputs each, some of them past the end, of which nothing is copied past the caches."""
+    monkeypatch.setattr(_core, "PAST_BYTES", 0)
+    case = Case(
+        groups=24, in_sizes=(size,), kernel=(5,), strides=(2,), dilations=(1,), pads_begin=(1,), pads_end=(2,),
+        output_padding=(0,), bias=True, seed=size,
+    )  # fmt: skip
+    arrays = case.arrays()
+    for threads in (1, 2, 3, 4, 5):
+        with convt.num_threads(threads):
+            case.check(run(case, *arrays, algorithm="depthwise"), *arrays)
+
+
 @each_isa
 @pytest.mark.parametrize("kernel, stride", [(3, 2), (4, 2), (2, 1), (3, 1), (4, 3), (5, 3), (5, 2)])
 def test_terms_that_share_what_is_picked(kernel, stride, isa):
