@@ -48,8 +48,8 @@ def cost(problem):
     if groups:
         gathered = problem.planar or info["t_size"] > ITEMSIZE[problem.dtype]
     few = 0.8 if meet * ci * terms <= 4 else 1.4
-    each = 2.3 if width else picked * (1.25 if s == 1 else 1) or (1.2 + 3 / s if gathered else few)  # phases share what is near
-    each = 0.6 if groups else each
+    each = picked * (1.25 if s == 1 else 1) or (1.2 + 3 / s if gathered else few)  # phases share what is near
+    each = 2.3 if width else 0.6 if groups else each
     calls = cut.blocks * -(-inner // (8 * wide * cut.blocks))
     row = (inner / wide * vectors * taps + edge * single) * each
     row += (calls * vectors * taps + edge * single) * _weight(problem, taps, cut, info) + edge * single * _ALONE
