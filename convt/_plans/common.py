@@ -70,7 +70,9 @@ def fed(cycles, bytes, total, again=0):
     last-level cache, mostly while they multiply if that takes as long; what that does not hold, from memory. And with so
     many bytes of other data that L2 has lost ``again``."""
     fetched = far(total) * bytes + again
-    return max(cycles, 0.12 * fetched) + 0.012 * bytes + 0.02 * fetched + 0.15 * far(total, LAST_BYTES) * bytes
+    waits = 0.12 * fetched
+    cycles = max(cycles, waits) + 0.02 * min(cycles, waits)
+    return cycles + 0.012 * bytes + 0.02 * fetched + 0.15 * far(total, LAST_BYTES) * bytes
 
 
 def far(bytes, near=L2_BYTES):

@@ -3,6 +3,7 @@
 The key of its weights is ``("direct", merge)``: on which axes phases that read the same inputs are merged.
 """
 
+import collections
 import functools
 import itertools
 import math
@@ -155,7 +156,8 @@ def _work(problem, combo, rows, columns, info):
     pace = 0.85 if depth <= _core.SHALLOW and taps == 1 and (info["parts"] or 5 * info["wide"] >= 2 * info["mr"][-1]) else 1.0
     window, packed = _reading(problem, combo, info)
     chain = min(_core.KC, window * problem.ci) if window else _core.KC
-    multiply = common.fed(common.tile_cost(rows, columns, depth * share, info, chain, info["wide"]), bytes, total)
+    tiles = [common.tile_cost(rows * part, columns, d, info, chain, info["wide"]) for part, d in _depths(problem, combo, info)]
+    multiply = common.fed(sum(tiles), bytes, total)
     runs = rows / max(1, min(combo[-1].count, _highest(info)))
     pack = packed * taps * (rows * share * _row_cost(problem, info) + runs * (115 if info["parts"] else 40))
     edges, outside = _edges(combo, info), common.outside(combo, [1] * len(combo))
@@ -167,6 +169,20 @@ def _work(problem, combo, rows, columns, info):
         store += 11 + (7 if common.bent(problem) else 4.5) * columns / info["vl"]
         return pace * (multiply + pack + rows * store + 450)
     return pace * (multiply + pack + rows * (5 + store) + 220)
+
+
+def _depths(problem, combo, info):
+    """(share of the rows, depth) of what a class multiplies: of a `_sparse` one, all rows at either end of the depth, between
+    them those that a tap reaches."""
+    taps, ci = math.prod(len(c.first_in) for c in combo), common.filled(problem.ci, info)
+    if not _sparse(problem, combo):
+        return [(1.0, taps * ci)]
+    rows, end = math.prod(c.count for c in combo), min(ci, _core.KC)
+    reached = sorted((math.prod(axes) for axes in itertools.product(*_reached(problem, combo))), reverse=True)
+    depths = collections.Counter({rows: 2 * end})
+    for n, count in enumerate(reached):
+        depths[count] += ci - end * (n < 2)
+    return [(count / rows, depth) for count, depth in depths.items()]
 
 
 def _row_cost(problem, info):
