@@ -343,7 +343,8 @@ def one_shot(dialect, data, filter, bias, names, values, out=None):
     if not type(data) is type(filter) is np.ndarray or type(bias) not in (np.ndarray, type(None)):
         data, filter = _check.array("data", data), _check.array("filter", filter)
         bias = None if bias is None else _check.array("bias", bias)
-    result = _core.repeat_shot(_SHOTS, dialect, data, filter, bias, values, out, _config.get_num_threads())
+    threads = _config.get_num_threads()
+    result = _core.repeat_shot(_SHOTS, dialect, data, filter, bias, values, out, threads)
     if result is not None:
         return result
     parsed, view, own_bias = parse(filter, bias, dialect, **dict(zip(names, values, strict=True)))
@@ -352,7 +353,7 @@ def one_shot(dialect, data, filter, bias, names, values, out=None):
         raise ValueError("backend: got 'tune' for a single call, wanted it in ConvTranspose, which measures once per shape")
     operator = _plan.Operator(parsed, _walkable(view), _walkable(own_bias), lasting=False)
     result = _execute(parsed, operator, data, (("data", data), ("filter", view), ("bias", own_bias)), out)
-    signature = _core.signature(dialect, data, filter, bias, values)
+    signature = _core.signature(dialect, data, filter, bias, values, threads)
     if signature is not None and _addressable(filter) and (bias is None or _addressable(bias)):
         bound = _bind(parsed, operator, data)
         if bound is not None and operator.packed(bound[1]).finite:
@@ -364,8 +365,8 @@ class ConvTranspose:
     """A transposed convolution with its weights packed once; call it on data of any batch and spatial size.
 
     Takes the keywords of `conv_transpose` but ``out``, with the same meanings and errors (oneDNN Graph ConvTranspose-1).
-    Filter and bias are copied: changing the caller's arrays later has no effect. The plan of a data shape is made at its
-    first call and kept (the 64 most recent ones). Safe to call from many threads, and picklable.
+    Filter and bias are copied: changing the caller's arrays later has no effect. The plan for a data shape and a number of
+    threads is made at their first call and kept (the 64 most recent ones). Safe to call from many threads, and picklable.
 
     Examples
     --------
@@ -395,16 +396,17 @@ class ConvTranspose:
         self._filter = filter
         self._bias = bias
         self._operator = _plan.Operator(attributes, filter, bias)
-        self._bounds = {}  # layout of data -> (Bound, PackedFilter)
+        self._bounds = {}  # layout of data and threads -> (Bound, PackedFilter)
 
     def __call__(self, data, out=None):
         """Apply to ``data``; see `conv_transpose` for shapes, dtypes, ``out`` and errors."""
         if type(data) is not np.ndarray:
             data = _check.array("data", data)
-        result = _core.repeat(self._bounds, data, out, _config.get_num_threads())
+        threads = _config.get_num_threads()
+        result = _core.repeat(self._bounds, data, out, threads)
         if result is not None:
             return result
-        layout = _core.layout(data)
+        layout = _core.layout(data, threads)
         data = _check_data(self._attributes, data)
         result = _execute(self._attributes, self._operator, data, (("data", data),), out)
         bound = _bind(self._attributes, self._operator, data)

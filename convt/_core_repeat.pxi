@@ -65,21 +65,23 @@ cdef bint _add_value(Signature *s, value):
     return False
 
 
-cpdef bytes layout(data):
-    """Type, shape and strides of a plain NumPy array, as bytes."""
+cpdef bytes layout(data, int threads):
+    """Type, shape and strides of a plain NumPy array and how many threads may work on it, as bytes."""
     cdef Signature s
     s.length = 0
+    _add(&s, b"p", &threads, sizeof(threads))
     _add_array(&s, data)
     return s.bytes[:s.length]
 
 
-cpdef bytes signature(str dialect, data, filter, bias, tuple attributes):
+cpdef bytes signature(str dialect, data, filter, bias, tuple attributes, int threads):
     """Everything that a call is but its numbers, as bytes; None for a call that is not recognised again."""
     cdef Signature s
     s.length = 0
     if data is None or not (_add_array(&s, data) and _add_array(&s, filter) and _add_array(&s, bias)):
         return None
     _add(&s, b"p", &_isa, sizeof(_isa))
+    _add(&s, b"p", &threads, sizeof(threads))
     if not _add_value(&s, dialect):
         return None
     for value in attributes:
@@ -182,9 +184,9 @@ cdef class Shot:
 
 
 def repeat(dict bounds, data, out, int threads):
-    """The output of a call whose data is as some was before, by the ``bounds`` kept then, layout -> (Bound, packed weights);
+    """The output of a call whose data and threads are as some were before, by the ``bounds`` kept then, layout -> (Bound, weights);
     None, and nothing done, for every other call."""
-    found = bounds.get(layout(data))
+    found = bounds.get(layout(data, threads))
     if found is None:
         return None
     cdef Bound bound = (<tuple>found)[0]
@@ -193,5 +195,5 @@ def repeat(dict bounds, data, out, int threads):
 
 def repeat_shot(dict shots, str dialect, data, filter, bias, tuple attributes, out, int threads):
     """As `repeat`, of a call that brings its weights: by the ``shots``, signature -> Shot."""
-    found = shots.get(signature(dialect, data, filter, bias, attributes))
+    found = shots.get(signature(dialect, data, filter, bias, attributes, threads))
     return None if found is None else (<Shot>found).run(data, filter, bias, out, threads)

@@ -70,11 +70,12 @@ class Operator:
         return kept(self._packed, (key, _core.isa()), None, make, _packing)
 
     def made(self, problem, in_strides, out_strides, algorithm=None, data=None):
-        """``(plan, key of its weights)`` of the algorithm named, else of what backend and algorithm of the operator say.
+        """``(plan, key of its weights)`` of the algorithm named, else of what backend and algorithm of the operator say;
+        its tasks are those of as many threads as a call may use now.
 
         "tune" measures on ``data``, or on zeros.
         """
-        place = problem, in_strides, out_strides, algorithm, _core.isa()
+        place = problem, in_strides, out_strides, algorithm, _core.isa(), _config.get_num_threads()
         make = lambda: self._make(problem, in_strides, out_strides, algorithm, data)  # noqa: E731
         return kept(self._plans, place, CACHED_PLANS, make)
 

@@ -194,14 +194,14 @@ def test_signatures_tell_calls_apart():
             for a in ("relu", "релу", ("clip", 0.0, 1.0), ("clip", -0.0, 1.0), ("clip", 0, 1), ("clip", (0.0, 1.0)))
         ),
     ]
-    signatures = [_core.signature(*call) for call in calls]
-    assert None not in signatures and len(set(signatures)) == len(calls)
-    assert signatures == [_core.signature(*call) for call in calls]
-    assert _core.signature("a", x, w, None, ([2], None)) == signatures[9]
+    signatures = [_core.signature(*call, n) for n in (1, 2) for call in calls]
+    assert None not in signatures and len(set(signatures)) == 2 * len(calls)
+    assert signatures == [_core.signature(*call, n) for n in (1, 2) for call in calls]
+    assert _core.signature("a", x, w, None, ([2], None), 1) == signatures[9]
     for data in (None, [1], np.ma.array(x), x.view(np.recarray)):
-        assert _core.signature("a", data, w, None, attributes) is None
+        assert _core.signature("a", data, w, None, attributes, 1) is None
     for value in (True, np.int64(1), 2**63, b"1", object(), [1] * 1000, np.ones(1)):
-        assert _core.signature("a", x, w, None, (value,)) is None
+        assert _core.signature("a", x, w, None, (value,), 1) is None
 
 
 def test_repeated_calls_are_recognised():
