@@ -3,6 +3,7 @@
 #define DW_STRETCH 5 /* terms that share what is loaded or picked from a pixel; of two phases four each */
 #define DW_FEW 3     /* j's that are not worth loading weights for; of a single one out_ld may be 0, too */
 #define DW_NEAR (1 << 14) /* bytes of outputs that stay in the first-level cache */
+#define DW_AHEAD 2048     /* bytes ahead of a pixel, which are asked for: read from the last to the first, they are not foreseen */
 
 /* Where the inputs of a vector of lanes are: side by side, all of them or the first ones, or picked from as many elements
  * as a number, a vector or two vectors hold; or from no more than there are, which takes masks. */
@@ -92,6 +93,7 @@ INLINE void FN(dw_slide)(const int count, const int terms, const int second, con
         if (!(there >> (i + terms - 1) & 1))
             continue;
         V some = FN(dw_load)(how, x, lanes, index);
+        __builtin_prefetch((const char *)x + DW_AHEAD);
         IN_REGISTER(some); /* else GCC loads it for each multiply-add: two loads, where it crosses lines */
 #pragma GCC unroll 5
         for (int u = 0; u < terms; u++) {
