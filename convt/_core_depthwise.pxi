@@ -115,7 +115,9 @@ cdef class DepthwisePlan(Plan):
         if self.beyond and not self.past and flat and least <= 16 * STAGE:
             self.part = max(1, STAGE // least) * some
             self.staged = self.part * problem.strides[x]
-        if self.straight_out and not self.staged and np.prod(problem.out_shape) * k.s_size > L2_BYTES:
+        # (Groups, which multiply more between stores, lose by it with 32 KiB of first-level cache.)
+        asks = self.straight_out and not self.staged and not (self.each and L1_BYTES <= 1 << 15)
+        if asks and np.prod(problem.out_shape) * k.s_size > L2_BYTES:
             self.ahead = AHEAD
         # (Ends need a kernel that reads rows where they lie; and what goes by blocks computes each alone.)
         whole = self.straight_in and self.straight_out and self.row_taps <= CONVT_DW_SOURCES and not (self.each or self.staged)

@@ -59,6 +59,7 @@ cdef class PackRecipe:
     cdef _Table taps
     cdef bint depthwise
     cdef int64_t each  # of `convt_dw_groups`; 0 where lanes are channels
+    cdef _Table halves  # [each][lane]: where each of two groups has a lane's weight
     cdef bint ready  # its lanes lie in the filter as they would be packed
     cdef int64_t slab
     cdef int64_t some, staged  # in-channels laid out at a time, and the bytes a thread needs for that
@@ -97,6 +98,13 @@ cdef class PackRecipe:
             if each:
                 self.weight_bytes = self.vectors() * self.ntaps * self.ci * k.vl * k.t_size
                 self.mask = 0
+            if each == 2:
+                # In the other group's half of the outputs two neighbours change places. (A half may be a single lane.)
+                half, lane = np.divmod(np.arange(k.vl), self.co)
+                self.halves = _Table([
+                    np.where((half == r) | (self.co == 1), lane, lane ^ 1) * self.so + np.arange(k.vl) % 2 * self.si
+                    for r in range(2)
+                ])
             self.bias_bytes = (self.padded() + (k.vl if each else 0)) * k.t_size  # (a vector of them from anywhere)
             self.ready = self.lies_packed()
             return
@@ -441,7 +449,7 @@ cdef class PackRecipe:
     cdef void pack_groups(self, char *src, char *dst) noexcept nogil:
         """Vectors as `convt_dw_groups` wants them: of each its taps, of these the in-channels."""
         cdef const convt_kernels *k = self.k
-        cdef int64_t v, tap, r, c, group, part, each = self.each, parts = (self.co * each + k.vl - 1) // k.vl
+        cdef int64_t v, tap, r, group, part, each = self.each, parts = (self.co * each + k.vl - 1) // k.vl
         cdef char *some
         for v in range(self.vectors()):
             part = v % parts * k.vl
@@ -453,9 +461,8 @@ cdef class PackRecipe:
                         k.widen(dst, k.vl, some + part * self.so * k.s_size, self.si, self.so, <int>self.ci,
                                 <int>min(k.vl, self.co - part), k.vl)
                     elif group < self.groups:
-                        for c in range(self.ci // each):
-                            k.widen(dst + (c * each + r) * k.vl * k.t_size, each, some + c * each * self.si * k.s_size, self.so,
-                                    self.si, <int>self.co, <int>each, <int>each)
+                        k.gather(dst + r * k.vl * k.t_size, each * k.vl, some, each * self.si, self.halves.p + r * k.vl,
+                                 <int>(self.ci // each), k.vl, k.vl)
                 dst += self.ci * k.vl * k.t_size
 
 

@@ -49,8 +49,8 @@ def cost(problem):
         gathered = problem.planar or info["t_size"] > ITEMSIZE[problem.dtype]
     few = 0.8 if meet * ci * terms <= 4 else 1.4
     each = picked * (1.25 if s == 1 else 1) or (1.2 + 3 / s if gathered else few)  # phases share what is near
-    sums = info["mr"][-1] * info["nr"] // info["vl"]  # of a tile: few let a broadcast serve few
-    each = 2.3 if width else (0.6 if sums > 16 else 0.75) if groups else each
+    sums = info["mr"][-1] * info["nr"] // info["vl"]  # of a tile: few let a broadcast serve few, as does a single tap
+    each = 2.3 if width else (0.6 if sums > 16 and k > 1 else 0.75) if groups else each
     calls = cut.blocks * -(-inner // (8 * wide * cut.blocks))
     row = (inner / wide * vectors * taps + edge * single) * each
     row += (calls * vectors * taps + edge * single) * _weight(problem, taps, cut, info) + edge * single * _ALONE

@@ -1,9 +1,11 @@
 /* A run of a depthwise convolution whose groups have several channels: a small GEMM for each vector of out channels. The
  * includer defines T, V, VL, V_(op), FN(name).
  *
- * A vector of sums is of one group, or of part of one; or, if `each` is 2, of a group that has half as many out channels:
- * each has two lanes side by side, for two in-channels, and the sums of two groups are added up and put together for a vector of
- * outputs. Either way an input is repeated by the load alone, where picking it for each lane would take the port that
+ * A vector of sums is of one group, or of part of one; or, if `each` is 2, of a group that has half as many out channels: each
+ * has two lanes, for even and odd in-channels. In the half of the vector that the group has in the vector of outputs its
+ * channels are in order; in the other half two neighbours change places, so that these lanes are of the in-channels that the
+ * first ones are not of. The halves of two groups that are in order, and those that are not, are two vectors whose sum are the
+ * outputs of both. Either way an input is repeated by the load alone, where picking it for each lane would take the port that
  * multiplies. */
 #define DWG_REGISTERS (TILE_NV * TILE_MOST + 4)
 #define DWG_MOST 14
@@ -102,73 +104,85 @@ static __attribute__((noinline)) void FN(dwg_finish)(const convt_dw *d, const T 
     }
 }
 
-INLINE void FN(dwg_tile)(const int each, const int phases, const int count, const convt_dw *d, const convt_dw_phase *phase,
-                         const FN(dwg_stretch) *stretch, const FN(dwg_stretch) *end, int j, int v)
+/* So many tiles along the row, of `count` j's each. */
+INLINE void FN(dwg_tiles)(const int each, const int phases, const int count, const convt_dw *d, const convt_dw_phase *phase,
+                          const FN(dwg_stretch) *stretches, const FN(dwg_stretch) *end, int j, int tiles, int v)
 {
     V acc[2][2][DWG_MOST];
     const convt_dw_groups *g = d->groups;
-    const ptrdiff_t ld = d->in_ld * (ptrdiff_t)sizeof(T);
+    const ptrdiff_t ld = d->in_ld * (ptrdiff_t)sizeof(T), out_ld = d->out_ld, ahead = d->ahead;
     FN(dwg_place) p = {.ld = ld, .ld3 = 3 * ld, .ld5 = 5 * ld, .ld7 = 7 * ld};
-#pragma GCC unroll 2
-    for (int q = 0; q < phases; q++)
-#pragma GCC unroll 2
-        for (int r = 0; r < each; r++)
-#pragma GCC unroll 14
-            for (int i = 0; i < count; i++)
-                acc[q][r][i] = V_(set1)(-0.0f); /* keeps the sign of others */
-    for (; stretch < end; stretch++) {
-        const int before = stretch->terms - 1, pixels = count + before;
-        const int64_t low = stretch->low - (j - before), high = stretch->high - (j - before);
-        const unsigned there = there_bits(low, high, pixels);
-        if (!there)
-            continue;
-#pragma GCC unroll 2
-        for (int r = 0; r < each; r++) {
-            p.x[r][0] = stretch->x + (j - before) * ld + g->at[v * each + r] * (ptrdiff_t)sizeof(T);
-            p.x[r][1] = p.x[r][0] + 9 * ld;
-        }
-#define SLIDE(t, s)                                                                                  \
-    else if (phases == 1 + ((s) >= 0) && stretch->terms == (t) && (phases == 1 || stretch->second == (s))) \
-        FN(dwg_slide)(each, t, phases == 1 ? 0 : s, count, p, stretch, v * g->w_ld, g->ci, there, acc);
-        if (0)
-            ;
-        SLIDE(3, -1) SLIDE(2, -1) SLIDE(1, -1) SLIDE(2, 2) SLIDE(2, 1) SLIDE(1, 1) SLIDE(1, 0)
-#undef SLIDE
-    }
     const int c = g->first[v] - g->first[d->v0], lanes = g->lanes[v];
-    const V init = V_(load)((const T *)d->init + c);
     const int plain = d->act->code == CONVT_NONE && !d->stream && lanes == VL;
-    T sums[DWG_MOST * VL];
+    const V init = V_(load)((const T *)d->init + c), none = V_(set1)(-0.0f); /* keeps the sign of others */
+    const V start[2] = {each == 2 ? V_(halves)(init, none) : init, V_(halves)(none, init)};
+    for (; tiles > 0; tiles--, j += count) {
 #pragma GCC unroll 2
-    for (int q = 0; q < phases; q++) {
-        const int64_t first = phase[q].first - d->start - j, last = phase[q].last - d->start - j; /* that the phase has */
-        const int all = plain && first <= 0 && last >= count;
-        T *out = (T *)d->out + j * d->out_ld + phase[q].out + c, *to = all ? out : sums;
-        const ptrdiff_t step = all ? d->out_ld : VL;
+        for (int q = 0; q < phases; q++)
+#pragma GCC unroll 2
+            for (int r = 0; r < each; r++)
 #pragma GCC unroll 14
-        for (int i = 0; i < count; i++, to += step) {
-            V sum = acc[q][0][i];
-            if (each == 2)
-                sum = V_(add_pairs)(sum, acc[q][1][i]);
-            if (all)
-                __builtin_prefetch(to + d->ahead, 1);
-            V_(store)(to, sum + init);
+                for (int i = 0; i < count; i++)
+                    acc[q][r][i] = start[r];
+        for (const FN(dwg_stretch) *stretch = stretches; stretch < end; stretch++) {
+            const int before = stretch->terms - 1, pixels = count + before;
+            const int64_t low = stretch->low - (j - before), high = stretch->high - (j - before);
+            const unsigned there = there_bits(low, high, pixels);
+            if (!there)
+                continue;
+#pragma GCC unroll 2
+            for (int r = 0; r < each; r++) {
+                p.x[r][0] = stretch->x + (j - before) * ld + g->at[v * each + r] * (ptrdiff_t)sizeof(T);
+                p.x[r][1] = p.x[r][0] + 9 * ld;
+            }
+#define SLIDE(t, s)                                                                                         \
+    else if (phases == 1 + ((s) >= 0) && stretch->terms == (t) && (phases == 1 || stretch->second == (s)))  \
+        FN(dwg_slide)(each, t, phases == 1 ? 0 : s, count, p, stretch, v * g->w_ld, g->ci, there, acc);
+            if (0)
+                ;
+            SLIDE(3, -1) SLIDE(2, -1) SLIDE(1, -1) SLIDE(2, 2) SLIDE(2, 1) SLIDE(1, 1) SLIDE(1, 0)
+#undef SLIDE
         }
-        if (!all && first < count && last > 0) {
-            const int from = first < 0 ? 0 : (int)first;
-            FN(dwg_finish)(d, sums + from * VL, (last < count ? (int)last : count) - from, out + from * d->out_ld, lanes);
+#pragma GCC unroll 2
+        for (int q = 0; q < phases; q++) {
+            const int64_t first = phase[q].first - d->start - j, last = phase[q].last - d->start - j; /* that the phase has */
+            T *out = (T *)d->out + j * out_ld + phase[q].out + c, *to = out;
+            T sums[DWG_MOST * VL];
+            unsigned stored = there_bits(first, last, count);
+            if (each == 2)
+#pragma GCC unroll 14
+                for (int i = 0; i < count; i++)
+                    acc[q][0][i] = V_(halves)(acc[q][0][i], acc[q][1][i]) + V_(crossed)(acc[q][0][i], acc[q][1][i]);
+            if (plain) {
+#pragma GCC unroll 14
+                for (int i = 0; i < count; i++, to += out_ld) {
+                    FORGET(stored);
+                    if (!(stored >> i & 1))
+                        continue;
+                    if (ahead)
+                        __builtin_prefetch(to + ahead, 1);
+                    V_(store)(to, acc[q][0][i]);
+                }
+            } else if (stored) {
+                const int from = first < 0 ? 0 : (int)first;
+#pragma GCC unroll 14
+                for (int i = 0; i < count; i++)
+                    V_(store)(sums + i * VL, acc[q][0][i]);
+                FN(dwg_finish)(d, sums + from * VL, (last < count ? (int)last : count) - from, out + from * out_ld, lanes);
+            }
         }
     }
 }
 
 /* A function for each count of j's: as many sums as there are registers for, besides weights and a pixel. */
 #define DWG_FITS(each, phases, count) ((each) * (phases) * (count) + (phases) + 3 <= DWG_REGISTERS)
-#define DWG_TILE(each, phases, count)                                                                                        \
-    static void FN(dwg_##each##_##phases##_##count)(const convt_dw *d, const convt_dw_phase *phase,                          \
-                                                    const FN(dwg_stretch) *stretch, const FN(dwg_stretch) *end, int j, int v) \
-    {                                                                                                                        \
-        if (DWG_FITS(each, phases, count))                                                                                   \
-            FN(dwg_tile)(each, phases, count, d, phase, stretch, end, j, v);                                                 \
+#define DWG_TILE(each, phases, count)                                                                                       \
+    static void FN(dwg_##each##_##phases##_##count)(const convt_dw *d, const convt_dw_phase *phase,                         \
+                                                    const FN(dwg_stretch) *stretches, const FN(dwg_stretch) *end, int j,    \
+                                                    int tiles, int v)                                                       \
+    {                                                                                                                       \
+        if (DWG_FITS(each, phases, count))                                                                                  \
+            FN(dwg_tiles)(each, phases, count, d, phase, stretches, end, j, tiles, v);                                      \
     }
 #define DWG_NAME(each, phases, count) FN(dwg_##each##_##phases##_##count),
 #define DWG_COUNTS(of, each, phases)                                                                                          \
@@ -206,7 +220,7 @@ static int FN(dwg_size)(int n, int most)
 static void FN(dwg_run)(const convt_dw *d)
 {
     static void (*const tiles[][2][10])(const convt_dw *, const convt_dw_phase *, const FN(dwg_stretch) *, const FN(dwg_stretch) *,
-                                       int, int) = {
+                                       int, int, int) = {
         {{DWG_COUNTS(DWG_NAME, 1, 1)}, {DWG_COUNTS(DWG_NAME, 1, 2)}},
         {{DWG_COUNTS(DWG_NAME, 2, 1)}, {DWG_COUNTS(DWG_NAME, 2, 2)}},
     };
@@ -235,14 +249,12 @@ static void FN(dwg_run)(const convt_dw *d)
                 }
             }
             const int fit = (DWG_REGISTERS - phases - 3) / (each * phases), size = FN(dwg_size)(d->n, fit);
-            for (int v = d->v0; v < d->v1; v++)
-                /* (Some of the last ones once more, where no count does just the rest.) */
-                for (int j = 0, count, use; j < d->n; j += count) {
-                    use = FN(dwg_cover)(d->n - j);
-                    use = use < size ? use : size;
-                    count = FN(dwg_counts)[use];
-                    tiles[each - 1][phases - 1][use](d, phase, stretches, q, j + count <= d->n ? j : d->n - count, v);
-                }
+            const int count = FN(dwg_counts)[size], full = d->n / count, rest = d->n % count, last = FN(dwg_cover)(rest);
+            for (int v = d->v0; v < d->v1; v++) {
+                tiles[each - 1][phases - 1][size](d, phase, stretches, q, 0, full, v);
+                if (rest) /* (Some j's once more, where no count does just these.) */
+                    tiles[each - 1][phases - 1][last](d, phase, stretches, q, d->n - FN(dwg_counts)[last], 1, v);
+            }
         }
 }
 #undef DWG_REGISTERS

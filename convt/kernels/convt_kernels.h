@@ -95,7 +95,7 @@ typedef struct {
     const int64_t *at;     /* for each vector, `each` elements from a pixel's first channel to a group's */
     const int64_t *first, *lanes; /* of each vector: its first out channel, and how many it has */
     ptrdiff_t w_ld;        /* elements between vectors of weights; a term's are ci vectors, of each group those of the same
-                            * `each` in-channels in turns */
+                            * `each` in-channels in turns, lanes as body_groups.h says */
 } convt_dw_groups;
 
 /* One run of a depthwise convolution: for j < n, every phase p and c < cols:

@@ -94,12 +94,11 @@ static inline vd vd_load_parts(const double *p, const ptrdiff_t *at)
 {
     return _mm256_insertf128_pd(_mm256_castpd128_pd256(_mm_loadu_pd(p + at[0])), _mm_loadu_pd(p + at[1]), 1);
 }
-/* The sums of each two adjacent lanes: of a first, then of b. */
-static inline vf vf_add_pairs(vf a, vf b)
-{
-    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(_mm256_hadd_ps(a, b)), 0xd8));
-}
-static inline vd vd_add_pairs(vd a, vd b) { return _mm256_permute4x64_pd(_mm256_hadd_pd(a, b), 0xd8); }
+/* The first half of a and the second of b; the second of a and the first of b, neighbours changed. */
+static inline vf vf_halves(vf a, vf b) { return _mm256_blend_ps(a, b, 0xf0); }
+static inline vd vd_halves(vd a, vd b) { return _mm256_blend_pd(a, b, 0xc); }
+static inline vf vf_crossed(vf a, vf b) { return _mm256_permute_ps(_mm256_permute2f128_ps(a, b, 0x21), 0xb1); }
+static inline vd vd_crossed(vd a, vd b) { return _mm256_permute_pd(_mm256_permute2f128_pd(a, b, 0x21), 0x5); }
 static inline void vf_stream(float *p, vf v) { _mm256_stream_ps(p, v); }
 static inline void vd_stream(double *p, vd v) { _mm256_stream_pd(p, v); }
 static inline void v_fence(void) { _mm_sfence(); }

@@ -111,17 +111,16 @@ static inline vd vd_load_parts(const double *p, const ptrdiff_t *at)
     v = _mm512_mask_broadcast_f64x2(v, 0x30, _mm_loadu_pd(p + at[2]));
     return _mm512_mask_broadcast_f64x2(v, 0xc0, _mm_loadu_pd(p + at[3]));
 }
-/* The sums of each two adjacent lanes: of a first, then of b. */
-static inline vf vf_add_pairs(vf a, vf b)
+/* The first half of a and the second of b; the second of a and the first of b, neighbours changed. */
+static inline vf vf_halves(vf a, vf b) { return _mm512_mask_blend_ps(0xff00, a, b); }
+static inline vd vd_halves(vd a, vd b) { return _mm512_mask_blend_pd(0xf0, a, b); }
+static inline vf vf_crossed(vf a, vf b)
 {
-    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    const __m512i odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
-    return _mm512_permutex2var_ps(a, even, b) + _mm512_permutex2var_ps(a, odd, b);
+    return _mm512_permutex2var_ps(a, _mm512_setr_epi32(9, 8, 11, 10, 13, 12, 15, 14, 17, 16, 19, 18, 21, 20, 23, 22), b);
 }
-static inline vd vd_add_pairs(vd a, vd b)
+static inline vd vd_crossed(vd a, vd b)
 {
-    const __m512i even = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14), odd = _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15);
-    return _mm512_permutex2var_pd(a, even, b) + _mm512_permutex2var_pd(a, odd, b);
+    return _mm512_permutex2var_pd(a, _mm512_setr_epi64(5, 4, 7, 6, 9, 8, 11, 10), b);
 }
 static inline void vf_stream(float *p, vf v) { _mm512_stream_ps(p, v); }
 static inline void vd_stream(double *p, vd v) { _mm512_stream_pd(p, v); }

@@ -38,9 +38,11 @@ static inline vf vf_set2(const void *p)
     return (vf){pair[0], pair[1], pair[0], pair[1]};
 }
 static inline vd vd_set2(const void *p) { return vd_load(p); }
-/* The sums of each two adjacent lanes: of a first, then of b. */
-static inline vf vf_add_pairs(vf a, vf b) { return (vf){a[0] + a[1], a[2] + a[3], b[0] + b[1], b[2] + b[3]}; }
-static inline vd vd_add_pairs(vd a, vd b) { return (vd){a[0] + a[1], b[0] + b[1]}; }
+/* The first half of a and the second of b; the second of a and the first of b, neighbours changed, if a half has any. */
+static inline vf vf_halves(vf a, vf b) { return (vf){a[0], a[1], b[2], b[3]}; }
+static inline vd vd_halves(vd a, vd b) { return (vd){a[0], b[1]}; }
+static inline vf vf_crossed(vf a, vf b) { return (vf){a[3], a[2], b[1], b[0]}; }
+static inline vd vd_crossed(vd a, vd b) { return (vd){a[1], b[0]}; }
 
 static inline vf vf_gather(const float *p, const int32_t *i) { return (vf){p[i[0]], p[i[1]], p[i[2]], p[i[3]]}; }
 static inline vd vd_gather(const double *p, const int32_t *i) { return (vd){p[i[0]], p[i[1]]}; }
