@@ -300,7 +300,7 @@ def conv_transpose(
         "direct"; "matrix" and "matrix_winograd" are these two on a CPU's matrix unit (AMX), which multiplies a float32 as three
         bfloat16 parts, and no less exact; "winograd6" multiplies less again, with errors of 5 to 30 times, some hundreds on
         three axes; it is never taken by "auto". "scatter" is for few out channels, "matrix_scatter" the same on the
-        matrix unit, "depthwise" for many small groups. One that does not do the problem is a ValueError.
+        matrix unit, "depthwise" for many small groups, or few out channels. One that does not do the problem is a ValueError.
 
     Returns
     -------

@@ -60,6 +60,7 @@ cdef extern from "convt_kernels.h" nogil:
         CONVT_DW_TERMS
         CONVT_DW_SOURCES
         CONVT_DW_PRODUCTS
+        CONVT_DOTS
     ctypedef struct convt_act:
         int code
         double a
@@ -106,6 +107,7 @@ cdef extern from "convt_kernels.h" nogil:
         const int64_t *first
         const int64_t *lanes
         Py_ssize_t w_ld
+        int dots, far
     ctypedef struct convt_dw:
         int n
         int cols
@@ -251,7 +253,7 @@ _DTYPES = ("float32", "float64", "float16", "bfloat16")
 _ACTIVATIONS = {"none": 0, "clip": 1, "relu": 1, "leaky_relu": 2, "tanh": 3, "sigmoid": 4, "gelu": 5, "swish": 6}
 
 KC, ACROSS, ALIAS, SHALLOW = CONVT_KC, CONVT_ACROSS, ALIAS_BYTES, SHALLOW_DEPTH
-DW_TERMS, DW_SOURCES, DW_PRODUCTS = CONVT_DW_TERMS, CONVT_DW_SOURCES, CONVT_DW_PRODUCTS
+DW_TERMS, DW_SOURCES, DW_PRODUCTS, DOTS = CONVT_DW_TERMS, CONVT_DW_SOURCES, CONVT_DW_PRODUCTS, CONVT_DOTS
 # The data caches of a core, and the last level: of this CPU, or of a small one where it does not say.
 L1_BYTES = convt_cache_bytes(1) or 1 << 15
 L2_BYTES = convt_cache_bytes(2) or 1 << 20

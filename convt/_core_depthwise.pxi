@@ -105,7 +105,7 @@ cdef class DepthwisePlan(Plan):
         self.picks = <const int32_t *>cnp.PyArray_DATA(self.index)
         self.straight_out = k.direct_store and self.lane_step == 1 and self.act.code <= CONVT_LEAKY
         # Whole vectors: those of cells, which are of channels that fill none, have shared lines.
-        full = (self.co * self.each or channels) % k.vl == 0
+        full = not recipe.dots and (self.co * self.each or channels) % k.vl == 0
         self.past = self.streamed if self.straight_out and full and self.width == 1 else 0
         # Pixels that share lines are gathered first, where their channels are together and some run writes each of them.
         self.part = self.block
@@ -124,6 +124,7 @@ cdef class DepthwisePlan(Plan):
         self._runs(spec["ended"] if (self.straight_out if self.each else whole) else spec["runs"])
         if self.each:
             self._grouped(recipe)
+            self.grouped.far = problem.batch * int(np.prod(problem.in_sizes)) * self.groups * self.ci * k.s_size > FAR_BYTES
         self.tasks = self.row_blocks * self.blocks * self.lane_blocks
         self.workspace = self._bytes()
 
@@ -147,7 +148,7 @@ cdef class DepthwisePlan(Plan):
         self.grouped.at = self.places.p
         self.grouped.first = self.places.p + vectors * self.each
         self.grouped.lanes = self.grouped.first + vectors
-        self.grouped.w_ld = recipe.ntaps * self.ci * vl
+        self.grouped.w_ld, self.grouped.dots = recipe.ntaps * recipe.tap(), recipe.dots
 
     cdef _runs(self, runs):
         """The runs and their phases, those of the same j put together if they are stored where they belong."""
@@ -182,7 +183,7 @@ cdef class DepthwisePlan(Plan):
             phase.sliding = self.width == 1 and all(b == a - 1 for a, b in itertools.pairwise(reads))
             for tap, offset in run.taps:
                 term.in_ = (offset - near) * pixel + (0 if self.picked or self.each else run.low)
-                term.w = tap * self.ci * (self.k.vl if self.each else self.weights_ld) + run.low
+                term.w = tap * (self.recipe.tap() if self.each else self.ci * self.weights_ld) + run.low
                 term += 1
             phase.before, phase.after = run.before, run.after
             phase.first, phase.last = run.lacks[0], run.stop - run.start - run.lacks[1]
@@ -253,8 +254,8 @@ cdef class DepthwisePlan(Plan):
         cdef const convt_kernels *k = self.k
         cdef int64_t x = self.nd - 1
         cdef int64_t t_size = k.t_size
-        cdef int64_t weights_ld = (k.vl if self.each else self.weights_ld) * t_size  # bytes of a row of weights
-        cdef int64_t tap_bytes = self.ci * weights_ld  # of all in-channels
+        cdef int64_t weights_ld = self.weights_ld * t_size  # bytes of a row of weights
+        cdef int64_t tap_bytes = self.recipe.tap() * t_size if self.each else self.ci * weights_ld  # of all in-channels
         cdef int64_t *row_tap = <int64_t *>ws
         ws += _round64((self.row_taps + 1) * 2 * sizeof(int64_t))
         cdef const void **sources = <const void **>ws  # pixel 0 of each input row and in-channel of a group

@@ -60,6 +60,7 @@ cdef class PackRecipe:
     cdef bint depthwise
     cdef int64_t each  # of `convt_dw_groups`; 0 where lanes are channels
     cdef _Table halves  # [each][lane]: where each of two groups has a lane's weight
+    cdef bint dots  # of these, too
     cdef bint ready  # its lanes lie in the filter as they would be packed
     cdef int64_t slab
     cdef int64_t some, staged  # in-channels laid out at a time, and the bytes a thread needs for that
@@ -67,7 +68,7 @@ cdef class PackRecipe:
     cdef size_t mask  # where the mask of the last of these rows is; 0 where it is whole
 
     def __init__(self, str dtype, filter, bias, classes, int64_t bias_phases=0, int64_t slab=0, cell=(1, 1), int64_t each=0,
-                 transforms=None, bint matrix=False):
+                 bint dots=False, transforms=None, bint matrix=False):
         self.isa = _isa
         self.k = _kernels(dtype, matrix)
         cdef const convt_kernels *k = self.k
@@ -94,9 +95,9 @@ cdef class PackRecipe:
             if self.kernel_x % self.stride_x:
                 self.mask = self.weight_bytes
                 self.weight_bytes += self.padded() * k.t_size
-            self.each = each
+            self.each, self.dots = each, dots
             if each:
-                self.weight_bytes = self.vectors() * self.ntaps * self.ci * k.vl * k.t_size
+                self.weight_bytes = self.vectors() * self.ntaps * self.tap() * k.t_size
                 self.mask = 0
             if each == 2:
                 # In the other group's half of the outputs two neighbours change places. (A half may be a single lane.)
@@ -172,6 +173,10 @@ cdef class PackRecipe:
     cdef int64_t padded(self) noexcept nogil:
         """Lanes in a row of depthwise, in whole vectors."""
         return (self.repeats * self.groups * self.co + self.k.vl - 1) // self.k.vl * self.k.vl
+
+    cdef int64_t tap(self) noexcept nogil:
+        """Elements that a tap has in one of the `vectors`."""
+        return self.ci * (self.co if self.dots else self.k.vl)
 
     cdef int64_t vectors(self) noexcept nogil:
         """Of out channels, of several groups or parts of one."""
@@ -414,7 +419,9 @@ cdef class PackRecipe:
         cdef int64_t n, lanes = self.groups * self.co
         if dst != NULL:
             memset(dst, 0, self.weight_bytes)
-            if self.each:
+            if self.dots:
+                self.pack_dots(src, dst)
+            elif self.each:
                 self.pack_groups(src, dst)
             else:
                 self.pack_lanes(src, dst)
@@ -464,6 +471,18 @@ cdef class PackRecipe:
                         k.gather(dst + r * k.vl * k.t_size, each * k.vl, some, each * self.si, self.halves.p + r * k.vl,
                                  <int>(self.ci // each), k.vl, k.vl)
                 dst += self.ci * k.vl * k.t_size
+
+    cdef void pack_dots(self, char *src, char *dst) noexcept nogil:
+        """Of each group its taps, of these vectors of in-channels, of each vector the out-channels."""
+        cdef const convt_kernels *k = self.k
+        cdef int64_t group, tap, c
+        for group in range(self.groups):
+            for tap in range(self.ntaps):
+                for c in range(self.co):
+                    k.widen(dst + c * k.vl * k.t_size, self.co * k.vl,
+                            src + self.taps.p[tap] + group * self.sg + c * self.so * k.s_size, self.si * k.vl, self.si,
+                            <int>(self.ci // k.vl), k.vl, k.vl)
+                dst += self.tap() * k.t_size
 
 
 def _subnormal(bias):

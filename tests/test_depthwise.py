@@ -283,3 +283,53 @@ def test_no_images_and_no_outputs():
     for one in (case, replace(case, batch=1, in_sizes=(0, 4)), replace(case, batch=1, pads_begin=(9, 0))):
         arrays = one.arrays()
         one.check(run(one, *arrays, algorithm="depthwise"), *arrays)
+
+
+@each_isa
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("co", [1, 2, 3, 4])
+def test_few_out_channels(co, dtype, isa):
+    """Vectors over in-channels: whole tiles and parts of one, phases that slide and dilated ones, pixels that are apart or are
+    not there, windows that cut anything; the same bits for any number of threads, and past the caches."""
+    rng = np.random.default_rng(co)
+    limit = _core.PAST_BYTES
+    with using_isa(isa):
+        fits = co <= _core.kernel_info(dtype)["vl"]  # a tile has all channels of a j
+    for _ in range(30):
+        case = _random(rng, dtype=dtype, activation=rng.choice([None, "relu", "tanh"]))
+        in_sizes = (*case.in_sizes[:-1], case.in_sizes[-1] + int(rng.choice([0, 15, 30])))
+        several = any(k > s and n > 1 for k, s, n in zip(case.kernel, case.strides, in_sizes, strict=True))  # taps of a phase
+        groups = int(rng.choice([1, 1, 3]))
+        ci = int(rng.choice([16, 48])) if fits and several and groups == 1 else 16
+        case = replace(case, groups=groups, ci=ci, co=co, in_sizes=in_sizes)
+        arrays = case.arrays()
+        wide = np.zeros((*arrays[0].shape[:-1], arrays[0].shape[-1] + 3), arrays[0].dtype)
+        wide[..., 1:-2] = arrays[0]
+        results = set()
+        with using_isa(isa):
+            op = operator(case, *arrays[1:], algorithm="depthwise")
+            for past, threads, data in itertools.product((limit, 0), (1, 3), (arrays[0], wide[..., 1:-2])):
+                _core.PAST_BYTES = past
+                try:
+                    with convt.num_threads(threads):
+                        out = Out("contiguous", np.empty(case.out_shape, case.numpy_dtype))
+                        case.check(op(data, out.view), *arrays)
+                finally:
+                    _core.PAST_BYTES = limit
+                out.assert_only_elements_written()
+                results.add(out.view.tobytes())
+        assert len(results) == 1
+
+
+@each_isa
+@pytest.mark.parametrize("co", [1, 3])
+def test_few_out_channels_take_nothing_from_outside(co, isa):
+    """What is not finite in data and weights reaches the outputs that it reaches by the definition, no other."""
+    for kernel, stride, dilation, width in ((3, 1, 1, 20), (5, 1, 1, 3), (5, 2, 1, 17), (4, 3, 1, 9), (3, 1, 2, 18)):
+        data, filter = np.ones((1, 3, width, 16), np.float32), np.ones((3, kernel, 16, co), np.float32)
+        data[0, 1, 2, 3], data[0, 2, -1, -1], filter[0, -1, 5, 0], filter[2, 0, 0, -1] = np.inf, np.nan, np.nan, -np.inf
+        keywords = {"strides": (1, stride), "dilations": (1, dilation), "pads_begin": 1, "pads_end": (1, 0)}
+        want = convt.conv_transpose(data, filter, backend="reference", **keywords)
+        with using_isa(isa):
+            got = convt.conv_transpose(data, filter, algorithm="depthwise", **keywords)
+        np.testing.assert_array_equal(got, want)

@@ -1,4 +1,7 @@
-"""depthwise: vectors over the out channels of many small groups; no GEMM. Its weights have one key, ``("depthwise",)``."""
+"""depthwise: vectors over the out channels of many small groups, or over the in-channels where out channels are few; no GEMM.
+
+The key of its weights is ``("depthwise", width, each, dots)``, of `_width`, `_each` and `_dots`.
+"""
 
 import itertools
 import math
@@ -8,7 +11,7 @@ from .. import _core, _phases
 from .._problem import ITEMSIZE
 from . import common
 
-LIMIT = "it wants groups of at most 16 in-channels, or 64 if several groups' out channels fill vectors"
+LIMIT = "it wants groups of at most 16 in-channels, 64 if their out channels fill vectors, or few out channels"
 
 _CHANNELS = 16  # in-channels of a group
 _WIDE = 64  # where its out channels fill vectors
@@ -22,10 +25,15 @@ _PRODUCTS = _core.DW_PRODUCTS  # taps of a phase, of such groups as `_each` spea
 _FULL = 0.6  # of the lanes of a vector, by the channels of a group
 _ALONE = 0.8  # cycles more of a multiply-add of an output at the ends, of which there are too few to be computed side by side
 _NEAR = 1 << 15  # bytes of weights in the first-level cache
+# Cycles of dots: a multiply-add, a pixel's vector, adding up a tile's sums, a stretch of terms, a row, each that it reads,
+# a byte of inputs that come from memory.
+_DOTS = 0.6, 0.55, 36, 4, 190, 13, 0.4
 
 
 def cost(problem):
     info = _core.kernel_info(problem.dtype)
+    if _dots(problem, info):
+        return _dots_cost(problem, info)
     if problem.ci * problem.co == 0 or (problem.ci > _CHANNELS and not (problem.ci <= _WIDE and _each(problem, info) > 0)):
         return math.inf
     s, k, ci, size = problem.strides[-1], problem.kernel[-1], problem.ci, problem.in_sizes[-1]
@@ -76,6 +84,30 @@ def cost(problem):
     return common.shared([(rows * row, tasks)]) + memory + (0.0 if width else common.unreached(problem))
 
 
+def _dots_cost(problem, info):
+    """Cycles where vectors run over in-channels."""
+    multiply, load, tile, stretch, start, source, far = _DOTS
+    s, k, vectors = problem.strides[-1], problem.kernel[-1], problem.ci // info["vl"]
+    rows, meet, _ = _rows(problem)
+    js = max(1, -(-(problem.begin[-1] + problem.out_sizes[-1]) // s) - problem.begin[-1] // s)
+    tiles = -(-js // max(1, info["vl"] // problem.co))
+    most = 3 if info["mr"][-1] * info["nr"] // info["vl"] > 16 else max(1, min(3, 7 // problem.co))
+    row = _pairs(problem, -1) * meet * vectors * problem.co * multiply
+    for phase in range(min(s, k)):
+        terms = -(-(k - phase) // s)
+        stretches = -(-terms // most)
+        row += (js * stretches + tiles * (terms - stretches)) * meet * vectors * load + tiles * (
+            tile + stretches * meet * stretch
+        )
+    row = problem.groups * row + start + source * meet
+    if info["t_size"] > ITEMSIZE[problem.dtype]:  # rows are widened
+        row += 2 * meet * problem.in_sizes[-1] * problem.groups * vectors
+    tasks = -(-rows // _cut(problem, 0, js, 2).rows)
+    bytes = problem.batch * math.prod(problem.in_sizes) * problem.groups * problem.ci * ITEMSIZE[problem.dtype]
+    memory = common.memory_cost(problem, (0.04, 0), (0.035, 0)) + far * bytes * common.far(bytes, common.LAST_BYTES)
+    return common.shared([(rows * row, tasks)]) + memory + common.unreached(problem)
+
+
 def _weight(problem, taps, cut, info):
     """Cycles to load a vector of weights, which as many are near as a task's lanes have."""
     near = common.far(cut.lane_block * taps * info["t_size"], _NEAR)
@@ -101,15 +133,30 @@ def _picked(problem, info):
     return (1.1 if span <= info["vl"] else 1.5) / (1.2 if sliding else 1)
 
 
+def _dots(problem, info):
+    """Whether vectors run over in-channels, as `body_dots.h` takes them: where out channels are few, even of two groups."""
+    co, vl = problem.co, info["vl"]
+    few = 0 < co <= min(_core.DOTS, vl) and (problem.groups == 1 or 2 * co < vl)
+    whole = problem.ci > 0 and problem.ci % vl == 0 and not problem.planar
+    # (Sums of single taps are done sooner by scatter, which has no lanes to add up.)
+    return few and whole and 1 < _taps(problem) <= _PRODUCTS
+
+
+def _taps(problem):
+    """Of a phase, at most."""
+    axes = zip(problem.kernel, problem.strides, problem.dilations, strict=True)
+    return math.prod(-(-k * math.gcd(s, d) // s) for k, s, d in axes)
+
+
 def _each(problem, info):
-    """Groups of several channels as `body_groups.h` takes them: how many share a vector; 0 where others are better.
+    """Groups of several channels as `convt_dw_groups` has them: how many share a vector; 0 where others are better.
 
     Inputs of one group for a vector, or a few of them, are loaded or picked as fast."""
     ci, co, vl = problem.ci, problem.co, info["vl"]
     each = 2 if 2 * co == vl else 1
-    axes = zip(problem.kernel, problem.strides, problem.dilations, strict=True)
-    taps = math.prod(-(-k * math.gcd(s, d) // s) for k, s, d in axes)  # of a phase, at most
-    if ci * co == 1 or ci % each or taps > _PRODUCTS or problem.groups < (2 if ci > _CHANNELS else each):
+    if _dots(problem, info):
+        return 1
+    if ci * co == 1 or ci % each or _taps(problem) > _PRODUCTS or problem.groups < (2 if ci > _CHANNELS else each):
         return 0
     if co * each < _FULL * -(-co * each // vl) * vl:
         return 0
@@ -117,9 +164,9 @@ def _each(problem, info):
 
 
 def recipe(attributes, filter, bias, key):
-    width, each = key[1:]
+    width, each, dots = key[1:]
     cell = (attributes.strides[-1], width) if width else (1, 1)
-    return _core.PackRecipe(attributes.dtype, filter, bias, None, cell=cell, each=each)
+    return _core.PackRecipe(attributes.dtype, filter, bias, None, cell=cell, each=each, dots=dots)
 
 
 def make(problem, recipe, packed, in_strides, out_strides):
@@ -151,7 +198,7 @@ def make(problem, recipe, packed, in_strides, out_strides):
         "min_off": min(offsets),
         "max_off": max(offsets),
     }
-    key = ("depthwise", width, each)
+    key = ("depthwise", width, each, _dots(problem, info))
     return _core.DepthwisePlan(problem, recipe(key), in_strides, out_strides, hole, spec), key
 
 

@@ -15,6 +15,7 @@
 #define A_SET(p) vf_set1(*(p))
 #define MUL_ADD vf_fma
 #include "body_groups.h"
+#include "body_dots.h"
 #include "body_depthwise.h"
 #include "body_winograd.h"
 #include "body_tile.h"
@@ -127,6 +128,7 @@
 #define S_STORE vd_store
 #define S_STOREN vd_storen
 #include "body_groups.h"
+#include "body_dots.h"
 #include "body_depthwise.h"
 #include "body_winograd.h"
 #include "body_memory.h"

@@ -566,7 +566,7 @@ static void FN(depthwise)(const convt_dw *d)
 {
     CONVT_ASSERT(d->act->code <= CONVT_LEAKY);
     if (d->groups) {
-        FN(dwg_run)(d);
+        (d->groups->dots ? FN(dot_run) : FN(dwg_run))(d);
         return;
     }
     const int fits = FN(dw_fits)(d);

@@ -87,6 +87,7 @@ typedef struct {
 /* Phases of no more terms and sources have kernels that keep their weights in registers. */
 #define CONVT_DW_TERMS 3
 #define CONVT_DW_SOURCES 3
+#define CONVT_DOTS 4
 #define CONVT_DW_PRODUCTS 64 /* of a phase's terms and input rows, where groups of several channels lie in vectors */
 
 /* How groups of several channels lie in vectors (body_groups.h): `each` groups, or a part of one, are a vector of outputs. */
@@ -96,6 +97,10 @@ typedef struct {
     const int64_t *first, *lanes; /* of each vector: its first out channel, and how many it has */
     ptrdiff_t w_ld;        /* elements between vectors of weights; a term's are ci vectors, of each group those of the same
                             * `each` in-channels in turns, lanes as body_groups.h says */
+    int dots;              /* whether vectors run over in-channels instead (body_dots.h), of which a group has whole ones:
+                            * `lanes` are then its out channels, at most CONVT_DOTS; a term's weights are, for each vector of
+                            * in-channels, one for each of these */
+    int far;               /* then whether the inputs are more than what the second-level cache keeps: pixels are asked for */
 } convt_dw_groups;
 
 /* One run of a depthwise convolution: for j < n, every phase p and c < cols:

@@ -1,0 +1,206 @@
+/* A run of a depthwise convolution whose groups have few out channels: vectors run over in-channels, and an output is the sum of
+ * the lanes of one. No lane is idle however few the outputs are, and pixels are read as they lie, where other ways transpose
+ * them. The includer defines T, V, VL, V_(op), FN(name).
+ *
+ * A tile has as many sums as a vector has lanes, (j, channel), which then become one vector. */
+#define DOT_PART ((int)(16 / sizeof(T)))
+#define DOT_PHASES 16
+
+/* Terms of a stretch: as many as have registers for the weights of their channels, besides sums and a pixel. */
+#define DOT_REGISTERS (TILE_NV * TILE_MOST + 4)
+#define DOT_FIT(channels) ((DOT_REGISTERS - VL - 1) / (channels))
+#define DOT_TERMS(channels) (DOT_FIT(channels) < 1 ? 1 : DOT_FIT(channels) > 3 ? 3 : DOT_FIT(channels))
+
+/* A stretch of one source: up to three terms of a phase, where each reads the pixel before that of the term before. */
+typedef struct {
+    const char *x;  /* what the first term reads at the first j */
+    const T *w[3];
+    int terms;
+    int64_t low, high; /* the j's whose first term reads a pixel that there is */
+} FN(dot_stretch);
+
+/* All in-channels of a stretch: each pixel is loaded once for all terms and channels. `there` has a bit for each, from what the
+ * last term of the first j reads on. */
+INLINE void FN(dot_slide)(const int channels, const int terms, const char *x, ptrdiff_t ld, const FN(dot_stretch) *stretch,
+                          ptrdiff_t weights, int ci, unsigned there, V *acc)
+{
+    const int count = VL / channels;
+    const T *w[3];
+#pragma GCC unroll 3
+    for (int u = 0; u < terms; u++)
+        w[u] = stretch->w[u] + weights;
+    for (; ci > 0; ci -= VL, x += VL * sizeof(T)) {
+        const char *at = x;
+        V weight[3][4];
+#pragma GCC unroll 3
+        for (int u = 0; u < terms; u++) {
+#pragma GCC unroll 4
+            for (int c = 0; c < channels; c++) {
+                weight[u][c] = V_(load)(w[u] + c * VL);
+                IN_REGISTER(weight[u][c]);
+            }
+            w[u] += channels * VL;
+        }
+        FORGET(there); /* (else each bit takes a register) */
+#pragma GCC unroll 18
+        for (int i = 0; i < count + terms - 1; i++, at += ld) {
+            if (!(there >> i & 1))
+                continue;
+            V pixel = V_(load)((const T *)at);
+            if (channels * terms > 1)
+                IN_REGISTER(pixel);
+#pragma GCC unroll 3
+            for (int u = 0; u < terms; u++) {
+                const int j = i + u - (terms - 1);
+                if (j < 0 || j >= count)
+                    continue;
+#pragma GCC unroll 4
+                for (int c = 0; c < channels; c++)
+                    acc[j * channels + c] = V_(fma)(pixel, weight[u][c], acc[j * channels + c]);
+            }
+        }
+    }
+}
+
+/* The sums of the lanes of VL vectors, all in one order. */
+INLINE V FN(dot_lanes)(const V *v)
+{
+    T parts[VL / DOT_PART][VL];
+    ptrdiff_t at[VL / DOT_PART];
+    V u[DOT_PART];
+#pragma GCC unroll 4
+    for (int q = 0; q < VL / DOT_PART; q++) { /* of each 16 bytes, for as many vectors as these have elements */
+#pragma GCC unroll 4
+        for (int p = 0; p < DOT_PART; p++)
+            u[p] = v[q * DOT_PART + p];
+#pragma GCC unroll 2
+        for (int half = DOT_PART / 2; half > 0; half /= 2)
+#pragma GCC unroll 2
+            for (int p = 0; p < half; p++)
+                u[p] = V_(zip_low_parts)(u[p], u[p + half]) + V_(zip_high_parts)(u[p], u[p + half]);
+        V_(store)(parts[q], u[0]);
+        at[q] = q * VL;
+    }
+    V sum = V_(load_parts)(parts[0], at);
+#pragma GCC unroll 4
+    for (int i = 1; i < VL / DOT_PART; i++)
+        sum += V_(load_parts)(parts[0] + i * DOT_PART, at);
+    return sum;
+}
+
+INLINE void FN(dot_tile)(const int channels, const convt_dw *d, const convt_dw_phase *phase, const FN(dot_stretch) *stretch,
+                         const FN(dot_stretch) *end, V init, int j, int v)
+{
+    const int count = VL / channels;
+    const convt_dw_groups *g = d->groups;
+    const ptrdiff_t ld = d->in_ld * (ptrdiff_t)sizeof(T);
+    V acc[VL];
+#pragma GCC unroll 16
+    for (int i = 0; i < VL; i++)
+        acc[i] = V_(set1)(-0.0f); /* keeps the sign of others */
+    for (; stretch < end; stretch++) {
+        const int before = stretch->terms - 1, first = j - before;
+        const unsigned there = there_bits(stretch->low - first, stretch->high - first, count + before);
+        const char *x = stretch->x + first * ld + g->at[v] * (ptrdiff_t)sizeof(T);
+        if (!there)
+            continue;
+        if (stretch->terms == 3 && DOT_TERMS(channels) > 2)
+            FN(dot_slide)(channels, 3, x, ld, stretch, v * g->w_ld, g->ci, there, acc);
+        else if (stretch->terms == 2 && DOT_TERMS(channels) > 1)
+            FN(dot_slide)(channels, 2, x, ld, stretch, v * g->w_ld, g->ci, there, acc);
+        else
+            FN(dot_slide)(channels, 1, x, ld, stretch, v * g->w_ld, g->ci, there, acc);
+    }
+    const V sum = V_(act_simple)(FN(dot_lanes)(acc) + init, d->act);
+    const int64_t first = phase->first - d->start - j, last = phase->last - d->start - j; /* that the phase has */
+    const int from = first < 0 ? 0 : first < count ? (int)first : count;
+    int to = d->n - j < count ? d->n - j : count;
+    to = last < to ? (int)last : to;
+    T *out = (T *)d->out + j * d->out_ld + phase->out + (g->first[v] - g->first[d->v0]), some[VL];
+    if (from == 0 && d->out_ld == channels) { /* one stretch */
+        if (to > 0)
+            V_(storen)(out, sum, to * channels);
+        return;
+    }
+    V_(store)(some, sum);
+    for (int i = from; i < to; i++)
+#pragma GCC unroll 4
+        for (int c = 0; c < channels; c++)
+            out[i * d->out_ld + c] = some[i * channels + c];
+}
+
+#define DOT_TILE(channels)                                                                                          \
+    static void FN(dot_##channels)(const convt_dw *d, const convt_dw_phase *phase, const FN(dot_stretch) *stretch,  \
+                                   const FN(dot_stretch) *end, V init, int j, int v)                                \
+    {                                                                                                               \
+        if (channels <= VL)                                                                                         \
+            FN(dot_tile)(channels, d, phase, stretch, end, init, j, v);                                             \
+    }
+DOT_TILE(1) DOT_TILE(2) DOT_TILE(3) DOT_TILE(4)
+
+/* The stretches of a phase; returns where they end. */
+static FN(dot_stretch) *FN(dot_stretches)(const convt_dw *d, const convt_dw_phase *phase, int most, FN(dot_stretch) *q)
+{
+    for (int u = 0, terms; u < phase->terms; u += terms) {
+        const int left = phase->terms - u;
+        terms = !phase->sliding ? 1 : left < most ? left : most;
+        for (int s = 0; s < d->sources; s++, q++) {
+            q->x = (const char *)((const T *)d->in[s] + d->from + phase->term[u].in);
+            q->terms = terms;
+            /* (If they don't slide, a run's terms all read what there is: for its own j's.) */
+            q->low = phase->sliding ? d->low_pixel + u : 0;
+            q->high = phase->sliding ? d->high_pixel + u : d->n;
+            for (int n = 0; n < terms; n++)
+                q->w[n] = (const T *)d->w[s] + phase->term[u + n].w;
+        }
+    }
+    return q;
+}
+
+/* Asks for a group's channels of pixels of the first source, the row that those before have not read. */
+INLINE void FN(dot_ask)(const convt_dw *d, int64_t at, int j, int count)
+{
+    const T *from = (const T *)d->in[0] + d->from + at + j * d->in_ld;
+    for (int i = 0; i < count; i++, from += d->in_ld)
+        for (int c = 0; c < d->groups->ci; c += 64 / (int)sizeof(T))
+            __builtin_prefetch(from + c, 0, 2);
+}
+
+/* Tile by tile, each of some phases, as many as have room: its pixels are in the first-level cache for all of them. */
+static void FN(dot_run)(const convt_dw *d)
+{
+    static void (*const tiles[])(const convt_dw *, const convt_dw_phase *, const FN(dot_stretch) *, const FN(dot_stretch) *, V, int,
+                                 int) = {FN(dot_1), FN(dot_2), FN(dot_3), FN(dot_4)};
+    const convt_dw_groups *g = d->groups;
+    const int channels = (int)g->lanes[d->v0], most = DOT_TERMS(channels);
+    FN(dot_stretch) stretches[CONVT_DW_PRODUCTS], *ends[1 + DOT_PHASES] = {stretches};
+    for (const convt_dw_phase *phase = d->phase, *end = phase + d->phases; phase < end;) {
+        int some = 0;
+        CONVT_ASSERT(d->sources * phase->terms <= CONVT_DW_PRODUCTS);
+        while (phase + some < end && some < DOT_PHASES &&
+               ends[some] - stretches + d->sources * phase[some].terms <= CONVT_DW_PRODUCTS) {
+            ends[some + 1] = FN(dot_stretches)(d, phase + some, most, ends[some]);
+            some++;
+        }
+        for (int v = d->v0; v < d->v1; v++) {
+            const T *from = (const T *)d->init + (g->first[v] - g->first[d->v0]);
+            T init[VL];
+            for (int i = 0, c = 0; i < VL; i++, c = c + 1 < channels ? c + 1 : 0)
+                init[i] = from[c];
+            const V start = V_(load)(init);
+            for (int j = 0; j < d->n; j += VL / channels) {
+                if (g->far && d->sources && phase == d->phase)
+                    FN(dot_ask)(d, g->at[v], j + VL / channels, VL / channels);
+                for (int p = 0; p < some; p++)
+                    tiles[channels - 1](d, phase + p, ends[p], ends[p + 1], start, j, v);
+            }
+        }
+        phase += some;
+    }
+}
+#undef DOT_PHASES
+#undef DOT_PART
+#undef DOT_REGISTERS
+#undef DOT_FIT
+#undef DOT_TERMS
+#undef DOT_TILE
