@@ -91,6 +91,7 @@ def _dots_cost(problem, info):
     rows, meet, _ = _rows(problem)
     js = max(1, -(-(problem.begin[-1] + problem.out_sizes[-1]) // s) - problem.begin[-1] // s)
     tiles = -(-js // max(1, info["vl"] // problem.co))
+    # (Terms of a stretch, by the registers that there are.)
     most = 3 if info["mr"][-1] * info["nr"] // info["vl"] > 16 else max(1, min(3, 7 // problem.co))
     row = _pairs(problem, -1) * meet * vectors * problem.co * multiply
     for phase in range(min(s, k)):
