@@ -6,7 +6,7 @@ cdef enum:
 
 cdef struct PackClass:
     int64_t nphases, ntaps, ncols, npanels, depth
-    int64_t *taps            # [nphases][ntaps] byte offset of each tap in the filter
+    int64_t *taps            # [nphases][ntaps] byte offset of each tap in the filter, -1 where a phase has none
     int64_t together, step   # columns at even distances, in elements: the out-channels of a phase, or where there is one
                              # all phases, if they are so far apart
     # Winograd's: rows are the points of each window, instead of taps.
@@ -16,6 +16,8 @@ cdef struct PackClass:
     int64_t *start           # [nwindows][npoints], and the end: the terms of each row
     int64_t *at              # where the tap of each term is staged
     char *scale              # T: its coefficient
+    int64_t *widths          # [npanels][npoints]: beyond so many vectors of columns a point has no weights
+    bint nested              # of some phases not all taps are there
     size_t weights, bias     # where the class starts in the buffers
     size_t group_weights, group_bias
     int64_t first_job, njobs # a job packs some in-channels of one panel of one group
@@ -43,7 +45,8 @@ cdef class PackRecipe:
     ``bias_phases`` the bias is not packed by panels but as that many repetitions of each group's, which is what ScatterPlan
     adds. With ``slab`` classes are packed the other way round, as the A of the GEMM: columns are its rows, ``slab`` deep (a
     multiple of the in-channels), slab after slab. ``transforms`` has, for each class, None, or for each of Winograd's windows
-    its taps and [point][tap] of their transform; rows of the panels are then (point, window, in-channel).
+    its taps and [point][tap] of their transform, and [panel][point] how many vectors of columns have weights there; rows of
+    the panels are then (point, window, in-channel).
     """
     cdef const convt_isa *isa
     cdef const convt_kernels *k
@@ -116,14 +119,16 @@ cdef class PackRecipe:
         for i, taps in enumerate(classes):
             c = &self.classes[i]
             c.nphases, c.ntaps = taps.shape
-            offsets = _tap_bytes(taps, shape, strides)
+            offsets = np.where(taps < 0, -1, _tap_bytes(np.maximum(taps, 0), shape, strides))
             c.taps = _kept(self.keep, offsets)
             c.ncols, c.depth = c.nphases * self.co, c.ntaps * self.ci_p
+            c.nested = (taps < 0).any()
             c.together, c.step = self.co, self.so
-            if self.co == 1 and c.nphases > 1 and np.ptp(apart := np.diff(offsets, axis=0)) == 0:
+            if self.co == 1 and c.nphases > 1 and not c.nested and np.ptp(apart := np.diff(offsets, axis=0)) == 0:
                 c.together, c.step = c.nphases, apart[0, 0] // item
             if transforms is not None and transforms[i] is not None:
-                self.transformed(c, transforms[i])
+                windows, widths = transforms[i]
+                self.transformed(c, windows, widths)
             c.npanels = (c.ncols + k.nr - 1) // k.nr
             c.weights, c.bias = self.weight_bytes, self.bias_bytes
             c.group_weights = c.npanels * k.nr * c.depth * k.e_size
@@ -139,7 +144,7 @@ cdef class PackRecipe:
         if bias_phases:
             self.bias_bytes = self.groups * bias_phases * self.co * k.t_size
 
-    cdef transformed(self, PackClass *c, windows):
+    cdef transformed(self, PackClass *c, windows, widths):
         """The tables of a class with a transform."""
         cdef int64_t slot = self.some * self.k.nr
         c.npoints, c.nwindows = len(windows[0][1]), len(windows)
@@ -156,6 +161,7 @@ cdef class PackRecipe:
         c.window_start = _kept(self.keep, np.cumsum([0, *(len(taps) for taps, _ in windows)]))
         c.window_taps = _kept(self.keep, np.concatenate([taps for taps, _ in windows]))
         c.start, c.at = _kept(self.keep, starts), _kept(self.keep, np.concatenate(at))
+        c.widths = _kept(self.keep, widths)
         self.keep.append(scale)
         c.scale = <char *>cnp.PyArray_DATA(scale)
 
@@ -266,7 +272,7 @@ cdef class PackRecipe:
         src += g * self.sg
         dst += c.weights + g * c.group_weights + column * c.depth * k.e_size
         if c.npoints:
-            return self.transform(c, src, column, end, width, low, high, dst, stage)
+            return self.transform(c, src, n, column, end, width, low, high, dst, stage)
         for t in range(c.ntaps):
             wrong |= self.pack_tap(c, n, t, low, last, src, dst + (t * self.ci_p + low) * width * k.e_size)
         return wrong
@@ -326,23 +332,22 @@ cdef class PackRecipe:
         taps[0] = c.taps + column // c.together * c.together // self.co * c.ntaps
         return min(c.together - first, end - column)
 
-    cdef bint transform(self, PackClass *c, char *src, int64_t column, int64_t end, int64_t width, int64_t low, int64_t high,
-                        char *dst, char *stage) noexcept nogil:
+    cdef bint transform(self, PackClass *c, char *src, int64_t panel, int64_t column, int64_t end, int64_t width, int64_t low,
+                        int64_t high, char *dst, char *stage) noexcept nogil:
         """Some in-channels of a panel of points: the taps of each window are laid out, side by side, for a few of them at a
         time. Returns whether some points overflowed, or are not what their type can hold."""
         cdef const convt_kernels *k = self.k
-        cdef int64_t w, n, i, at, count
+        cdef int64_t w, n, i, at, count, tap, point
+        cdef int64_t *widths = c.widths + panel * c.npoints
         cdef bint wrong = False
         cdef char *from_
         cdef char *slot
         cdef int64_t *taps
         cdef convt_wino_filter f
-        f.in_, f.in_step, f.out_step = stage, k.nr, width
-        f.out_row = c.nwindows * self.ci_p * width
-        f.cols, f.rows, f.stream = <int>width, <int>c.npoints, self.weight_bytes > PACK_STREAM_BYTES
+        f.in_, f.in_step, f.out_row = stage, k.nr, c.nwindows * self.ci_p * width
+        f.stream = self.weight_bytes > PACK_STREAM_BYTES
         f.at, f.scale = c.at, c.scale
         for w in range(c.nwindows):
-            f.start = c.start + w * c.npoints
             i = low
             while i < high:
                 f.n = <int>min(self.some, high - i)
@@ -351,12 +356,23 @@ cdef class PackRecipe:
                     count = self.piece(c, at, end, src, &from_, &taps)
                     slot = stage + (at - column) * k.t_size
                     for n in range(c.window_start[w], c.window_start[w + 1]):
-                        k.widen(slot, k.nr, from_ + taps[c.window_taps[n]] + i * self.si * k.s_size, self.si, c.step, f.n,
-                                <int>count, <int>(count if at + count < end else width - (at - column)))
+                        tap = taps[c.window_taps[n]]
+                        k.widen(slot, k.nr, from_ + max(0, tap) + i * self.si * k.s_size, self.si, c.step, f.n,
+                                <int>(count if tap >= 0 else 0),
+                                <int>(count if at + count < end else width - (at - column)))
                         slot += self.some * k.nr * k.t_size
                     at += count
-                f.out = dst + (w * self.ci_p + i) * width * k.e_size
-                wrong |= not k.wino_filter(&f)
+                point = 0
+                while point < c.npoints:  # those of a width
+                    f.start, f.rows = c.start + w * c.npoints + point, 1
+                    while point + f.rows < c.npoints and widths[point + f.rows] == widths[point]:
+                        f.rows += 1
+                    f.cols = <int>(widths[point] * k.vl)
+                    f.out_step = f.cols
+                    f.out = dst + (point * f.out_row + (w * self.ci_p + i) * f.out_step) * k.e_size
+                    if f.cols:
+                        wrong |= not k.wino_filter(&f)
+                    point += f.rows
                 i += self.some
         if f.stream:
             k.fence()
@@ -365,7 +381,7 @@ cdef class PackRecipe:
     cdef bint lies_ready(self, PackClass *c) noexcept:
         """Whether every panel's columns lie side by side in the filter, so that points can be made of them where they are."""
         cdef int64_t whole = self.k.nr if c.nphases > 1 else self.k.vl
-        return self.so == 1 and self.co % whole == 0 and self.k.s_size == self.k.t_size
+        return self.so == 1 and self.co % whole == 0 and self.k.s_size == self.k.t_size and not c.nested
 
     cdef bint transform_depth(self, PackClass *c, int64_t n, int64_t point, int64_t first, int64_t depth, char *src,
                               char *dst) noexcept nogil:

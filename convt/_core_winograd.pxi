@@ -360,20 +360,27 @@ cdef class WinogradPlan(DirectPlan):
         cdef int64_t *panel = c.panels + 5 * p
         if panel[3] == panel[4]:
             return
-        cdef int64_t nv = convt_quotient(panel[0] + k.vl - 1, k.vl), columns = nv * k.vl
-        cdef int64_t tiles = convt_quotient(task.m + k.mr[nv] - 1, k.mr[nv]), i, n, r, r0, r1
+        cdef int64_t width = convt_quotient(panel[0] + k.vl - 1, k.vl) * k.vl, nv = c.pack.widths[p * c.npoints + q]
+        cdef int64_t columns = nv * k.vl
+        cdef int64_t tiles, i, n, r, r0, r1
         cdef int64_t *link = c.links + 4 * task.start * c.chains
         cdef int64_t *last = c.links + 4 * task.end * c.chains
         cdef char *a
         cdef char *products = task.sums + (((p - task.p0 if c.apart else 0) * c.npoints + q) * c.point_sums) * k.t_size
         cdef int64_t row = columns * k.e_size
-        cdef char *weights = task.weights + p * k.nr * c.pack.depth * k.e_size + q * c.depth * row
+        cdef char *weights = task.weights + (p * k.nr * c.pack.depth + q * c.depth * width) * k.e_size
         cdef const char *ahead
-        cdef char *next = weights + (k.nr * c.pack.depth * k.e_size if c.across else c.depth * row) + link[3] * row
+        cdef char *next = weights + (k.nr * c.pack.depth if c.across else c.depth * width) * k.e_size + link[3] * row
         cdef bint ask = task.end == c.nchunks and not self.streamed and not c.staged and not c.across and self.straight(panel)
-        cdef Cut by_tile = cut_evenly(task.m, tiles, k.grain)
+        cdef Cut by_tile
         cdef void *rows[MOST_ROWS]
         cdef convt_tile t
+        if columns < width and link == c.links:
+            k.widen(products + columns * k.t_size, k.nr, task.zeros, 0, 0, <int>task.m, 0, <int>(width - columns))
+        if nv == 0:
+            return
+        tiles = convt_quotient(task.m + k.mr[nv] - 1, k.mr[nv])
+        by_tile = cut_evenly(task.m, tiles, k.grain)
         t.rows = rows
         t.lda, t.at = c.lda, 0
         t.act = &self.none

@@ -13,10 +13,12 @@ Two steps, because weights are packed once and data comes in any size:
 import itertools
 from dataclasses import dataclass
 
+NESTED = 2  # how phases are merged, beside False and True: also with phases that read more than they do
+
 
 @dataclass(frozen=True)
 class PhaseGroup:
-    """Phases that read the same inputs: ``taps[p][n]`` is the kernel tap of phase ``residues[p]`` at ``offsets[n]``."""
+    """Phases that read the same inputs: ``taps[p][n]`` is the kernel tap of phase ``residues[p]`` at ``offsets[n]``, or -1."""
 
     residues: tuple
     offsets: tuple  # descending, so that the inputs ascend
@@ -41,13 +43,19 @@ class AxisClass:
 
 
 def phase_groups(k, s, d, merge):
-    """The phases that have taps, as a tuple of PhaseGroup; with ``merge``, phases that read the same inputs share one."""
+    """The phases that have taps, as a tuple of PhaseGroup; with ``merge``, phases that read the same inputs share one, if it is
+    ``NESTED`` all phases."""
     # With such a stride a window shows a phase once at most, and offsets to its other places overflow.
-    merge = merge and s < 2**31
+    merge = s < 2**31 and merge
     by_residue = {}
     for t in range(k):
         offset, residue = divmod(d * t, s)
         by_residue.setdefault(residue, []).append((offset, t))
+    if merge == NESTED and by_residue:
+        offsets = tuple(sorted({offset for pairs in by_residue.values() for offset, _ in pairs}, reverse=True))
+        found = [(residue, dict(pairs)) for residue, pairs in sorted(by_residue.items())]
+        taps = tuple(tuple(at.get(offset, -1) for offset in offsets) for _, at in found)
+        return (PhaseGroup(tuple(residue for residue, _ in found), offsets, taps),)
     by_offsets = {}
     for residue, pairs in sorted(by_residue.items()):
         offsets = tuple(offset for offset, _ in reversed(pairs))  # t ascends, and the offsets with it

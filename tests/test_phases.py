@@ -28,14 +28,15 @@ def triples_by_classes(size, k, s, d, begin, out, merge, split):
                 got[o] = set()
                 for n in range(*c.tap_range):
                     i = c.first_in[n - c.tap_range[0]] + jj
-                    if 0 <= i < size:
-                        got[o].add((i, groups[c.group].taps[p][n]))
-                    else:
+                    tap = groups[c.group].taps[p][n]
+                    if 0 <= i < size and tap >= 0:
+                        got[o].add((i, tap))
+                    elif tap >= 0:
                         assert not split, "a split run has all its taps inside the input"
     return got
 
 
-@pytest.mark.parametrize("merge", [False, True])
+@pytest.mark.parametrize("merge", [False, True, _phases.NESTED])
 @pytest.mark.parametrize("split", [False, True])
 def test_classes_cover_the_scatter(merge, split):
     rng = random.Random(5)
@@ -52,6 +53,8 @@ def test_equal_taps_share_a_group():
     assert len(_phases.phase_groups(4, 2, 1, merge=False)) == 2
     assert len(_phases.phase_groups(3, 2, 1, merge=True)) == 2  # 2 taps and 1 tap
     assert _phases.phase_groups(4, 4, 2, merge=True)[0].residues == (0, 2)
+    (group,) = _phases.phase_groups(3, 2, 1, merge=_phases.NESTED)
+    assert (group.offsets, group.taps) == ((1, 0), ((2, 0), (-1, 1)))
 
 
 def test_huge_stride_costs_nothing():

@@ -9,7 +9,7 @@ import pytest
 from cases import ISAS, Case, using_isa, vectors_alone
 
 import convt
-from convt import _core
+from convt import _core, _phases
 from convt._plans import common, winograd
 from convt._problem import Problem
 
@@ -184,7 +184,7 @@ def test_every_cut_covers_every_tile_once(matrix):
         (1, 13, 28, 200, 5000), ((4, 3), (16, 9), (64, 27), (216, 64)), (1, 4), (8, 100, 900), (1, 2, 7), (16, 700)
     ):
         problem = SimpleNamespace(groups=1, ci=channels, co=columns, kernel=(4, 4), strides=(2, 2), planar=False)
-        shape = (rows, points, outputs, splits, columns, 0.0)
+        shape = (rows, points, outputs, splits, columns, 0.0, 1.0)
         cuts = list(winograd._ways(problem, shape, info, threads, winograd._PANEL_BLOCKS))
         assert cuts
         panels = -(-columns // info["nr"])
@@ -194,6 +194,43 @@ def test_every_cut_covers_every_tile_once(matrix):
             assert (cut.panel_blocks - 1) * cut.panel_block < panels <= cut.panel_blocks * cut.panel_block
             assert 1 <= cut.span <= winograd._chunks(problem, splits, info)[1]
             assert cut.work > 0
+
+
+@each_isa
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "sizes, kernel, strides, ci, co",
+    [
+        ((23, 20), (3, 3), 2, 64, 16),
+        ((17, 26), (3, 3), 2, 40, 24),
+        ((18, 18), (5, 5), 2, 48, 5),
+        ((16, 19), (5, 3), 2, 70, 32),
+        ((700,), (11,), 5, 64, 12),
+        ((90,), (40,), 16, 130, 1),
+        ((8, 9, 10), (3, 3, 3), 2, 150, 36),
+    ],
+)
+def test_phases_that_have_not_all_taps(isa, dtype, sizes, kernel, strides, ci, co, monkeypatch):
+    """Phases merged with those that read more: points where they have no weights are left out."""
+    data, filter, bias = arrays((2, *sizes, ci), kernel, co, dtype)
+    keywords = {"strides": strides, "pads_begin": 1, "pads_end": 2}
+    monkeypatch.setattr(winograd, "_merges", lambda rank, info: [(_phases.NESTED,) * rank])
+    with using_isa(isa):
+        winograd._choice.cache_clear()
+        want = convt.conv_transpose(data, filter, bias, algorithm="direct", **keywords)
+        for view in (filter, np.asfortranarray(filter)):
+            op = convt.ConvTranspose(view, bias, algorithm="winograd", **keywords)
+            got = op(data)
+            assert op.plan(data.shape).algorithm == "winograd"
+            np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
+        winograd._choice.cache_clear()
+
+
+@vectors_alone()
+@pytest.mark.skipif(not _core.isa().startswith("avx512"), reason="it wants registers")
+def test_phases_of_few_channels_are_nested():
+    problem = Problem("float32", 1, 1, 64, 16, (96, 96), (3, 3), (2, 2), (1, 1), (1, 1), (192, 192))
+    assert winograd._choice(problem, winograd.SMALL, False, _core.isa())[1] == (_phases.NESTED,) * 2
 
 
 @each_name

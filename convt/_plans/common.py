@@ -219,17 +219,23 @@ def pack_classes(attributes, merge):
     return [taps_table(combo, attributes.kernel) for combo in itertools.product(*groups)]
 
 
+def nested(groups):
+    """Whether there is a phase that has not all the taps of its group."""
+    return any(-1 in taps for group in groups for taps in group.taps)
+
+
 def pack_index(groups):
     """The place in `pack_classes` of each choice of groups, as a tuple of their numbers."""
     return {combo: n for n, combo in enumerate(itertools.product(*(range(len(g)) for g in groups)))}
 
 
 def taps_table(combo, kernel):
-    """[phase][tap] flat kernel indices of a choice of phase groups."""
+    """[phase][tap] flat kernel indices of a choice of phase groups, -1 for none."""
     table = np.zeros((1, 1), np.int64)
     for group, k in zip(combo, kernel, strict=False):
         taps = np.asarray(group.taps, np.int64)  # [phase][tap] of this axis
-        table = table[:, None, :, None] * k + taps[None, :, None, :]  # the last axis fastest
+        before, taps = table[:, None, :, None], taps[None, :, None, :]
+        table = np.where((before < 0) | (taps < 0), -1, before * k + taps)  # the last axis fastest
         table = table.reshape(table.shape[0] * table.shape[1], -1)
     return table
 

@@ -93,7 +93,8 @@ def preparing(problem, matrix=False):
     for (combo, chosen, scheme), cut in zip(transformed, cuts, strict=True):
         phases, taps = math.prod(len(c.first_out) for c in combo), math.prod(len(g.offsets) for g in chosen)
         again = (cut.panel_block if cut.across else 2) * info["nr"] * taps * problem.ci * ITEMSIZE[problem.dtype]
-        if problem.co % info["nr" if phases > 1 else "vl"] or again > _core.L2_BYTES // 2:
+        nested = common.nested(chosen)
+        if nested or problem.co % info["nr" if phases > 1 else "vl"] or again > _core.L2_BYTES // 2:
             passing = math.inf  # as WinogradPlan then lays them out before
         windows = math.prod(-(-len(g.offsets) // t.taps) for g, t in zip(chosen, scheme, strict=True))
         passing += cut.blocks * windows * math.prod(t.points for t in scheme) * phases * size
@@ -102,6 +103,7 @@ def preparing(problem, matrix=False):
 
 def recipe(attributes, filter, bias, key, matrix=False):
     _, merge, schemes = key
+    info = _core.kernel_info(attributes.dtype, matrix)
     groups = [
         _phases.phase_groups(k, s, d, m)
         for k, s, d, m in zip(attributes.kernel, attributes.strides, attributes.dilations, merge, strict=True)
@@ -110,10 +112,10 @@ def recipe(attributes, filter, bias, key, matrix=False):
     for numbers, scheme in schemes:
         chosen = [g[n] for g, n in zip(groups, numbers, strict=True)]
         tables.append(common.taps_table(chosen, attributes.kernel))
-        windows = [(np.zeros(1, np.int64), np.ones((1, 1)))]
-        for group, kind in zip(chosen, scheme, strict=True):
-            windows = _both(windows, _windows(KINDS[kind], len(group.offsets)), len(group.offsets))
-        transforms.append(windows if any(scheme) else None)
+        transforms.append(None)
+        if any(scheme):
+            windows = _windows(chosen, [KINDS[kind] for kind in scheme])
+            transforms[-1] = windows, _widths(tables[-1], windows, filter.shape[2], info)
     return _core.PackRecipe(attributes.dtype, filter, bias, tables, transforms=transforms, matrix=matrix)
 
 
@@ -159,10 +161,13 @@ def _choice(problem, kinds, matrix, isa):
     if info is None:
         return best
     phases = math.prod(min(s, o) for s, o in zip(problem.strides, problem.out_sizes, strict=True))
-    for merge in sorted({(False,) * rank, (False,) * (rank - 1) + (True,), (True,) * rank}, reverse=True):
+    for merge in _merges(rank, info):
         if phases > 256 and not all(merge):
             continue
         groups, classes = common.axes(problem, merge, (False,) * rank)
+        nested = any(map(common.nested, groups))
+        if _phases.NESTED in merge and not nested:
+            continue
         if math.prod(map(len, classes)) > common.MANY_CLASSES // 8:
             continue
         tasks, schemes, losses, plains, transformed = [], {}, [], [], []
@@ -170,17 +175,20 @@ def _choice(problem, kinds, matrix, isa):
             numbers = tuple(c.group for c in combo)
             if min(numbers) < 0:
                 continue
-            offsets = [g[n].offsets for g, n in zip(groups, numbers, strict=True)]
-            cost, scheme = min(_schemes(problem, combo, offsets, kinds, matrix), default=(math.inf, None))
+            chosen = [g[n] for g, n in zip(groups, numbers, strict=True)]
+            cost, scheme = min(_schemes(problem, combo, chosen, kinds, matrix), default=(math.inf, None))
             plain, count = direct.class_cost(problem, combo, info)
+            if nested:  # its taps that are not there would be zeros
+                plain = math.inf
             tasks.append((min(cost, plain), count))  # transformed or not, about as many
             schemes[numbers] = scheme if cost < plain else (0,) * rank
             if cost < plain:
-                chosen = [g[n] for g, n in zip(groups, numbers, strict=True)]
                 transformed.append((combo, chosen, [KINDS[kind] for kind in scheme]))
             else:
                 plains.append(combo)
             losses.append((cost - plain, numbers, scheme))
+        if nested and plains:
+            continue
         stretch = max(len(c.first_out) for c in classes[-1])
         torn = 0.0 if _gathers(problem, stretch, info) else common.torn(problem)
         write = 0.0 if common.streams(problem) else (0.1 if matrix else 0.06) + torn
@@ -198,31 +206,43 @@ def _choice(problem, kinds, matrix, isa):
     return best
 
 
-def _schemes(problem, combo, offsets, kinds, matrix):
+def _merges(rank, info):
+    """The ways to merge phases: of no axis, the last, or all; nested where registers are many, else nothing is gained by it."""
+    merges = {(False,) * rank, (False,) * (rank - 1) + (True,), (True,) * rank}
+    if not info["parts"] and 5 * info["wide"] >= 2 * info["mr"][-1]:
+        merges.add((_phases.NESTED,) * rank)
+    return sorted(merges, reverse=True)
+
+
+def _schemes(problem, combo, chosen, kinds, matrix):
     """The ways to transform a class that are worth a look, as (cost, kind of each axis)."""
     axes = []
-    for c, offs in zip(combo, offsets, strict=True):
-        fits = []
+    for c, group in zip(combo, chosen, strict=True):
+        offs, fits = group.offsets, []
         if c.count > 1 and all(a - b == 1 for a, b in itertools.pairwise(offs)):
             fits = [t for t in kinds if t.taps <= len(offs)]
         products = lambda t: t.points * -(-len(offs) // t.taps) * -(-c.count // t.outputs)  # noqa: B023, E731
         axes.append([PLAIN, *sorted(fits, key=lambda t: (products(t), -t.points))[:1]])  # four points are more exact than three
     for scheme in itertools.product(*axes):
         if 0 < sum(t is not PLAIN for t in scheme) <= _MOST_AXES:
-            shape = _shape(problem, combo, offsets, scheme)
+            shape = _shape(problem, combo, chosen, scheme, _core.kernel_info(problem.dtype, matrix))
             yield _least_cost(problem, shape, matrix, _core.isa()), tuple(t.kind for t in scheme)
 
 
-def _shape(problem, combo, offsets, scheme):
+def _shape(problem, combo, chosen, scheme, info):
     """What a class costs depends on: (tiles, points and outputs of a tile, windows that are summed, columns, cycles to store
-    an output of all columns in pieces)."""
+    an output of all columns in pieces, the share of points times columns that is multiplied)."""
     rows = problem.batch * math.prod(-(-c.count // t.outputs) for c, t in zip(combo, scheme, strict=True))
     points, outputs = math.prod(t.points for t in scheme), math.prod(t.outputs for t in scheme)
-    splits = math.prod(-(-len(offs) // t.taps) for offs, t in zip(offsets, scheme, strict=True))
+    splits = math.prod(-(-len(g.offsets) // t.taps) for g, t in zip(chosen, scheme, strict=True))
     columns = problem.co * math.prod(len(c.first_out) for c in combo)
     store = 11 * common.pieces(combo, problem, columns, _core.kernel_info(problem.dtype))
     store += 23 * columns / problem.co * common.outside(combo, [t.outputs for t in scheme])
-    return rows, points, outputs, splits, columns, store
+    share = 1.0
+    if common.nested(chosen):
+        widths = _widths(common.taps_table(chosen, problem.kernel), _windows(chosen, scheme), problem.co, info)
+        share = float(widths.sum()) * info["vl"] / (points * common.padded(columns, info))
+    return rows, points, outputs, splits, columns, store, share
 
 
 @functools.lru_cache(maxsize=256)
@@ -251,7 +271,7 @@ class _Cut:
 
 def _ways(problem, shape, info, threads, panel_blocks):
     """The ways to cut a class that are worth a look."""
-    rows, points, _, splits, columns, _ = shape
+    rows, points, _, splits, columns, *_ = shape
     nr, size, high, grain = info["nr"], info["e_size"], info["mr"][-1], info["grain"]
     panels = -(-columns // nr)
     depth, chunks, step = _chunks(problem, splits, info)
@@ -289,15 +309,15 @@ def _waiting(points, block, depth, panel_block, info):
 
 def _work(problem, shape, block, panel_block, info, span, across=False):
     """Cycles of a task: its GEMMs, the weights they wait for, the transforms."""
-    _, points, outputs, splits, width, store = shape
+    _, points, outputs, splits, width, store, share = shape
     size = info["e_size"]
     depth, chunks, step = _chunks(problem, splits, info)
     phases = math.prod(map(min, problem.kernel, problem.strides))
-    wide = common.padded(width, info) / width
+    wide = common.padded(width, info) / width * share
     total = points * depth * size * problem.groups * problem.co * phases * wide  # of all classes, if they are alike
     columns = min(width, panel_block * info["nr"])
     chain = min(step, _core.CHAIN) if points > _ONE_AXIS and not info["parts"] else step
-    gemm = points * common.tile_cost(block, columns, depth, info, chain)
+    gemm = share * points * common.tile_cost(block, columns, depth, info, chain)
     again = 0 if info["parts"] else _again(points, block, span * step, chunks > span, panel_block, info) * -(-chunks // span)
     gemm = common.fed(gemm, points * depth * columns * wide * size, total, again)
     if info["parts"]:  # six bytes of a weight come slower than they are multiplied
@@ -313,6 +333,8 @@ def _work(problem, shape, block, panel_block, info, span, across=False):
         read += points * _SPLIT[0] * vectors + _SPLIT[1] * -(-problem.ci // info["kstep"])
     write = _PRODUCTS[matrix] * points * -(-columns // info["vl"]) + _OUTPUT[matrix] * outputs * panel_block
     write += 10 * panel_block * matrix
+    if share < 1 and problem.co % info["nr"]:  # points multiply a part of a panel, and what is left becomes zeros
+        write += 5 * points * -(-columns // info["vl"])
     return gemm + block * (splits * read + write + outputs * store * columns / width) + 1600
 
 
@@ -338,7 +360,7 @@ def _cuts(problem, classes, first, total, info, threads):
     ``first`` are the tasks that come before, (cycles, how many) each."""
     ways = []
     for combo, chosen, scheme in classes:
-        shape = _shape(problem, combo, [g.offsets for g in chosen], scheme)
+        shape = _shape(problem, combo, chosen, scheme, info)
         found = _ways(problem, shape, info, threads, _PANEL_BLOCKS)
         ways.append(sorted(found, key=lambda cut: cut.work * -(-problem.groups * cut.tasks // threads)))
     best = None
@@ -366,7 +388,7 @@ def _class(problem, combo, chosen, scheme, cut, packs, in_elements, out_elements
     """The tables of a transformed class for WinogradPlan."""
     pack = packs[tuple(c.group for c in combo)]
     offsets = [g.offsets for g in chosen]
-    rows, _, outputs, splits, *_ = _shape(problem, combo, offsets, scheme)
+    rows, _, outputs, splits, *_ = _shape(problem, combo, chosen, scheme, info)
     depth, _, step = _chunks(problem, splits, info)
     panels, piece_table, boxes = direct.columns(problem, combo, out_elements, info)
     staged = _staged(problem, combo, cut, outputs, info)
@@ -454,8 +476,25 @@ def _runs(panels, pieces, block, staged):
     return parts, runs
 
 
-def _windows(transform, count):
-    """For each window of one axis of phases of ``count`` taps: the taps it has, and [point][tap] of its transform."""
+def _windows(chosen, scheme):
+    """For each window of some phases: the taps it has, and [point][tap] of its transform."""
+    windows = [(np.zeros(1, np.int64), np.ones((1, 1)))]
+    for group, transform in zip(chosen, scheme, strict=True):
+        windows = _both(windows, _axis_windows(transform, len(group.offsets)), len(group.offsets))
+    return windows
+
+
+def _widths(taps, windows, co, info):
+    """[panel][point]: up to which vector of columns, those of phases with these taps, [phase][tap], there are weights."""
+    there = sum((points != 0).astype(int) @ (taps[:, some] >= 0).T.astype(int) for some, points in windows)
+    columns = np.repeat(there > 0, co, axis=1)
+    columns = np.pad(columns, ((0, 0), (0, -columns.shape[1] % info["nr"])))
+    vectors = columns.reshape(len(columns), -1, info["nr"] // info["vl"], info["vl"]).any(-1)
+    return (vectors * np.arange(1, vectors.shape[2] + 1)).max(-1).T
+
+
+def _axis_windows(transform, count):
+    """The windows of one axis of phases of ``count`` taps."""
     weights = transform.weights()
     windows = []
     for first in range(0, count, transform.taps):
