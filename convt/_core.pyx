@@ -107,7 +107,7 @@ cdef extern from "convt_kernels.h" nogil:
         const int64_t *first
         const int64_t *lanes
         Py_ssize_t w_ld
-        int dots, far
+        int dots
     ctypedef struct convt_dw:
         int n
         int cols
@@ -135,7 +135,7 @@ cdef extern from "convt_kernels.h" nogil:
         const convt_dw_groups *groups
         int v0, v1
         int64_t start, low_pixel, high_pixel
-        int skips
+        int skips, far
     ctypedef struct convt_overlap:
         void *col
         Py_ssize_t ld

@@ -55,6 +55,7 @@ cdef class DepthwisePlan(Plan):
     cdef bint straight_in, straight_out
     cdef bint skips  # runs may read outside the input
     cdef int64_t ahead
+    cdef bint far  # inputs do not stay in the second-level cache
     cdef size_t past  # alignment that the output must have to bypass the caches; 0 where it should not
     cdef int64_t part  # j's that are computed at a time
     cdef int64_t staged  # the outputs of so many, which are gathered before they go past the caches; 0 where none are
@@ -122,9 +123,9 @@ cdef class DepthwisePlan(Plan):
         # (Ends need a kernel that reads rows where they lie; and what goes by blocks computes each alone.)
         whole = self.straight_in and self.straight_out and self.row_taps <= CONVT_DW_SOURCES and not (self.each or self.staged)
         self._runs(spec["ended"] if (self.straight_out if self.each else whole) else spec["runs"])
+        self.far = problem.batch * int(np.prod(problem.in_sizes)) * self.groups * self.ci * k.s_size > FAR_BYTES
         if self.each:
             self._grouped(recipe)
-            self.grouped.far = problem.batch * int(np.prod(problem.in_sizes)) * self.groups * self.ci * k.s_size > FAR_BYTES
         self.tasks = self.row_blocks * self.blocks * self.lane_blocks
         self.workspace = self._bytes()
 
@@ -302,7 +303,7 @@ cdef class DepthwisePlan(Plan):
         d.sources = <int>(count * per)
         d.in_, d.w = sources, weights
         d.room, d.apart = room, self.apart
-        d.ahead = 0
+        d.ahead, d.far = 0, self.far
         d.stream = self.past and not <size_t>call.dst % self.past
         d.groups, d.skips = NULL, self.skips
         if self.each:

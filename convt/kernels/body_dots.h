@@ -189,7 +189,7 @@ static void FN(dot_run)(const convt_dw *d)
                 init[i] = from[c];
             const V start = V_(load)(init);
             for (int j = 0; j < d->n; j += VL / channels) {
-                if (g->far && d->sources && phase == d->phase)
+                if (d->far && d->sources && phase == d->phase)
                     FN(dot_ask)(d, g->at[v], j + VL / channels, VL / channels);
                 for (int p = 0; p < some; p++)
                     tiles[channels - 1](d, phase + p, ends[p], ends[p + 1], start, j, v);

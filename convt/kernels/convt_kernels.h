@@ -100,7 +100,6 @@ typedef struct {
     int dots;              /* whether vectors run over in-channels instead (body_dots.h), of which a group has whole ones:
                             * `lanes` are then its out channels, at most CONVT_DOTS; a term's weights are, for each vector of
                             * in-channels, one for each of these */
-    int far;               /* then whether the inputs are more than what the second-level cache keeps: pixels are asked for */
 } convt_dw_groups;
 
 /* One run of a depthwise convolution: for j < n, every phase p and c < cols:
@@ -134,6 +133,8 @@ typedef struct {
                             * pixel's first channel on; at, index, mask, cut, before and after are not used */
     int v0, v1;
     int64_t start;         /* j's of the run before these */
+    int far;               /* whether inputs are more than what the second-level cache keeps: those ahead are asked for, where
+                            * what is read next is not foreseen */
 } convt_dw;
 
 /* Overlap-add along an axis of dilation 1: for j0 <= j < j1 and lane_lo <= l < lane_hi,
