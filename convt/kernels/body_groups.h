@@ -4,8 +4,8 @@
  * A vector of sums is of one group, or of part of one; or, if `each` is 2, of a group that has half as many out channels: each
  * has two lanes, for even and odd in-channels. In the half of the vector that the group has in the vector of outputs its
  * channels are in order; in the other half two neighbours change places, so that these lanes are of the in-channels that the
- * first ones are not of. The halves of two groups that are in order, and those that are not, are two vectors whose sum are the
- * outputs of both. Either way an input is repeated by the load alone, where picking it for each lane would take the port that
+ * first ones are not of. The halves of two groups that are in order are one vector, those that are not another, and their sum is
+ * the outputs of both. Either way an input is repeated by the load alone, where picking it for each lane would take the port that
  * multiplies. */
 #define DWG_REGISTERS (TILE_NV * TILE_MOST + 4)
 #define DWG_MOST 14
