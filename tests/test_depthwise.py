@@ -132,6 +132,19 @@ def test_ends_that_skip_pixels(kernel, stride, groups, ci, co, isa):
         assert len(results) == 1
 
 
+def _bytes(op, case, arrays, data, past, threads):
+    """The bytes of a checked result, of which outputs bypass the caches from so many bytes on."""
+    out, limit = Out("contiguous", np.empty(case.out_shape, case.numpy_dtype)), _core.PAST_BYTES
+    _core.PAST_BYTES = past
+    try:
+        with convt.num_threads(threads):
+            case.check(op(data, out.view), *arrays)
+    finally:
+        _core.PAST_BYTES = limit
+    out.assert_only_elements_written()
+    return out.view.tobytes()
+
+
 @each_isa
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("groups, ci, co", [(4, 8, 8), (5, 4, 8), (3, 2, 4), (33, 6, 4), (5, 16, 16), (3, 5, 12), (7, 4, 2)])
@@ -151,15 +164,7 @@ def test_groups_that_fill_vectors(groups, ci, co, dtype, isa):
         with using_isa(isa):
             op = operator(case, *arrays[1:], algorithm="depthwise")
             for past, threads in ((limit, 1), (limit, 2), (0, 3), (0, 7)):
-                out = Out("contiguous", np.empty(case.out_shape, case.numpy_dtype))
-                _core.PAST_BYTES = past
-                try:
-                    with convt.num_threads(threads):
-                        case.check(op(arrays[0], out.view), *arrays)
-                finally:
-                    _core.PAST_BYTES = limit
-                out.assert_only_elements_written()
-                results.add(out.view.tobytes())
+                results.add(_bytes(op, case, arrays, arrays[0], past, threads))
         assert len(results) == 1
 
 
@@ -309,15 +314,7 @@ def test_few_out_channels(co, dtype, isa):
         with using_isa(isa):
             op = operator(case, *arrays[1:], algorithm="depthwise")
             for past, threads, data in itertools.product((limit, 0), (1, 3), (arrays[0], wide[..., 1:-2])):
-                _core.PAST_BYTES = past
-                try:
-                    with convt.num_threads(threads):
-                        out = Out("contiguous", np.empty(case.out_shape, case.numpy_dtype))
-                        case.check(op(data, out.view), *arrays)
-                finally:
-                    _core.PAST_BYTES = limit
-                out.assert_only_elements_written()
-                results.add(out.view.tobytes())
+                results.add(_bytes(op, case, arrays, data, past, threads))
         assert len(results) == 1
 
 
