@@ -10,6 +10,7 @@ cdef enum:
     WINOGRAD_MOST = 216  # points of a tile, of three axes of six
     WINOGRAD_CHAIN = 128  # depth summed in one go where two axes or more are transformed, whose errors add up to larger ones
     WINOGRAD_PLACE = 4  # numbers of where a tile is, before its place on each axis: see `locate_tiles`
+    WINOGRAD_AHEAD = 2  # tiles from the one that is transformed to the one whose window is asked for
 
 CHAIN = WINOGRAD_CHAIN
 
@@ -82,6 +83,7 @@ cdef class WinogradPlan(DirectPlan):
     cdef Py_ssize_t nwinograd
     cdef object winograd_structures
     cdef int64_t most_block, most_points
+    cdef bint asks  # for windows ahead, of an input that L2 does not hold
     cdef size_t rows_size, sums_size, stage_size
 
     def __init__(self, str name, problem, PackRecipe recipe, in_strides, out_strides, hole, cycles, direct, classes):
@@ -89,6 +91,7 @@ cdef class WinogradPlan(DirectPlan):
         cdef const convt_kernels *k = self.k
         cdef WinogradClass *c
         cdef int64_t task = self.tasks, ax, sums
+        self.asks = k.direct_store and self.in_c == 1 and np.prod(problem.in_shape) * k.s_size > L2_BYTES
         self.nwinograd = len(classes)
         self.winograd_structures = np.zeros(len(classes) * sizeof(WinogradClass), np.uint8)
         self.winograd = <WinogradClass *>cnp.PyArray_DATA(self.winograd_structures)
@@ -284,11 +287,14 @@ cdef class WinogradPlan(DirectPlan):
         cdef bint straight = k.direct_store and self.in_c == 1
         cdef int64_t ci_p = self.recipe.ci_p, depth = k0, split = convt_quotient(k0, ci_p), first, last, i, n, z, cols
         cdef int64_t *reads
+        cdef int64_t *ahead = NULL
         cdef char *base
         cdef int held = 1
         cdef const void *rows[WINOGRAD_MOST]
         cdef const void *lines[6]
         cdef convt_wino_in w
+        if self.asks and r + WINOGRAD_AHEAD < t.m and where[WINOGRAD_AHEAD * (WINOGRAD_PLACE + self.nd) + 3]:
+            ahead = where + WINOGRAD_AHEAD * (WINOGRAD_PLACE + self.nd)
         while depth < end:
             first = depth - split * ci_p
             last = min(ci_p, first + end - depth)
@@ -299,6 +305,10 @@ cdef class WinogradPlan(DirectPlan):
                 rows[n] = base + reads[n] * k.s_size
             if not where[3]:
                 self.leave_out(t, where, c.split_in + split * self.nd, rows)
+            if ahead != NULL:
+                base = t.src + (ahead[0] + first * self.in_c) * k.s_size
+                for n in range(c.npoints):
+                    convt_prefetch(base + reads[n] * k.s_size, cols * k.s_size)
             for n in range(0 if straight else c.npoints):
                 if rows[n] != t.zeros:
                     k.widen(t.window + n * CONVT_LDA * k.t_size, 0, rows[n], 0, self.in_c, 1, <int>cols, <int>cols)
@@ -423,8 +433,8 @@ cdef class WinogradPlan(DirectPlan):
         cdef int64_t n, r, step = WINOGRAD_PLACE + self.nd
         for n in range(t.c.asked[q], t.c.asked[q + 1]):
             for r in range(first, last):
-                convt_prefetch_row(t.dst + (t.where[r * step + 1] + panel[2] + t.c.out_at[n]) * self.k.s_size,
-                                   panel[0] * self.k.s_size)
+                convt_prefetch(t.dst + (t.where[r * step + 1] + panel[2] + t.c.out_at[n]) * self.k.s_size,
+                               panel[0] * self.k.s_size)
 
     cdef void finish_panel(self, const WinogradTask *t, int64_t p) noexcept nogil:
         """Products of all tiles to outputs."""

@@ -43,6 +43,11 @@ class Problem:
         return len(self.in_sizes)
 
     @property
+    def in_shape(self):
+        """Input shape with the axes in NXC order."""
+        return (self.batch, *self.in_sizes, self.groups * self.ci)
+
+    @property
     def out_shape(self):
         """Output shape with the axes in NXC order."""
         return (self.batch, *self.out_sizes, self.groups * self.co)
