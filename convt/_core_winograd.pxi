@@ -5,14 +5,21 @@
 # point of all of them becoming the rows of one GEMM; products are transformed back and stored, panel by panel.
 # Phases with more taps than the transform takes are several windows (splits), which the GEMM sums as depth. Axes that
 # are not transformed have tiles of one output, and each of their taps is a split. At most three axes are transformed.
+#
+# The first output of a tile alone needs point 0 of an axis, the last alone needs infinity. Where such an output is outside
+# the window, as at an end that tiles do not divide, the GEMM leaves the point out: tiles at the ends of an axis lie side by
+# side for that, and the GEMM's rows are a few stretches of them.
 
 cdef enum:
     WINOGRAD_MOST = 216  # points of a tile, of three axes of six
     WINOGRAD_CHAIN = 128  # depth summed in one go where two axes or more are transformed, whose errors add up to larger ones
     WINOGRAD_PLACE = 4  # numbers of where a tile is, before its place on each axis: see `locate_tiles`
     WINOGRAD_AHEAD = 2  # tiles from the one that is transformed to the one whose window is asked for
+    WINOGRAD_KINDS = 27  # of tiles: the first, the last, or between on each of three axes
+    ALL_POINTS = 64  # a bit that all of them have, beside those of three axes
+    WINOGRAD_BRIDGE = 4  # so few tiles between two stretches are multiplied in vain, which costs less than another tile of the GEMM
 
-CHAIN = WINOGRAD_CHAIN
+CHAIN, BRIDGE = WINOGRAD_CHAIN, WINOGRAD_BRIDGE
 
 cdef struct WinogradClass:
     int64_t *tiles        # [nd] tiles along each axis
@@ -43,6 +50,9 @@ cdef struct WinogradClass:
     int64_t *boxes
     int64_t *inner
     int64_t npoints
+    int64_t *ends         # [npoints] on which axes it is the first, and the last: a bit each, and ALL_POINTS
+    bint sorted           # whether tiles at the ends of an axis lie side by side, and some points of them are left out
+    int64_t *shown        # [npanels][nd][2] as boxes, but where some piece is shown
     int64_t *asked        # [npoints + 1] so many outputs are asked for before each point
     int64_t staged        # panels whose outputs are gathered before they go past the caches, 0: each goes where it belongs
     int64_t *parts        # [panel_blocks][..][2] of so many panels each: first run, one past the last
@@ -67,6 +77,9 @@ cdef struct WinogradTask:
     int64_t m, p0, p1     # tiles, and panels
     int64_t start, end    # depth chunks that are transformed
     int64_t *where        # [m][WINOGRAD_PLACE + nd]
+    int64_t nkinds
+    int64_t first[WINOGRAD_KINDS + 1]   # tile of a kind, and the end
+    int64_t left_out[WINOGRAD_KINDS]    # which of the panel's points, as bits of `ends`
     char *a               # transformed rows
     char *sums
     char *stage           # outputs on their way past the caches, or NULL
@@ -106,6 +119,8 @@ cdef class WinogradPlan(DirectPlan):
                 c.npoints *= c.points[ax]
             c.depth_outputs = c.outputs[c.axes[0]] if c.axes[0] >= 0 else 1
             c.plane = c.noutputs // c.depth_outputs
+            c.ends, c.shown = _kept(self.keep, [ALL_POINTS | e for e in spec["ends"]]), _kept(self.keep, spec["shown"])
+            c.sorted = spec["sorted"]
             c.asked = _kept(self.keep, [q * c.noutputs // c.npoints for q in range(c.npoints + 1)])
             c.rows, c.block, c.blocks = spec["rows"], spec["block"], spec["blocks"]
             c.split_in, c.reads = _kept(self.keep, spec["split_in"]), _kept(self.keep, spec["reads"])
@@ -147,7 +162,7 @@ cdef class WinogradPlan(DirectPlan):
         self.tasks = task
         self.even = False
         cdef size_t n = self.rows_size + self.sums_size + self.stage_size
-        n += _round64(self.most_block * (WINOGRAD_PLACE + self.nd) * sizeof(int64_t))  # where the tiles are
+        n += 2 * _round64(self.most_block * (WINOGRAD_PLACE + self.nd) * sizeof(int64_t))  # where the tiles are, unsorted too
         n += _round64((CONVT_KC + 16) * k.t_size)  # a row of zeros
         n += 2 * _round64(k.nr * k.t_size)  # zeros with a sign, and what `check` gathers
         n += _round64(self.most_points * CONVT_LDA * k.t_size)  # a window on its way to the transform, outputs to the store
@@ -184,6 +199,7 @@ cdef class WinogradPlan(DirectPlan):
         cdef int64_t t0 = task % c.blocks * c.block
         cdef int64_t group = task // c.blocks // c.panel_blocks
         cdef int64_t i, p, q, r, chunk
+        cdef int64_t *unsorted
         t.c, t.refused = c, call.refused
         t.m = min(c.block, c.rows - t0)
         t.p0 = task // c.blocks % c.panel_blocks * c.panel_block
@@ -203,6 +219,8 @@ cdef class WinogradPlan(DirectPlan):
         ws += self.stage_size
         t.where = <int64_t *>ws
         ws += _round64(self.most_block * (WINOGRAD_PLACE + self.nd) * sizeof(int64_t))
+        unsorted = <int64_t *>ws
+        ws += _round64(self.most_block * (WINOGRAD_PLACE + self.nd) * sizeof(int64_t))
         t.zeros = ws
         ws += _round64((CONVT_KC + 16) * k.t_size)
         t.nothing = ws
@@ -220,7 +238,8 @@ cdef class WinogradPlan(DirectPlan):
                 (<double *>t.nothing)[i] = -0.0
             else:
                 (<float *>t.nothing)[i] = -0.0
-        self.locate_tiles(c, t0, t.m, t.where)
+        self.locate_tiles(c, t0, t.m, unsorted if c.sorted else t.where)
+        self.sort_tiles(&t, unsorted)
         t.end = 0
         while t.end < c.nchunks:
             t.start, t.end = t.end, min(c.nchunks, t.end + c.span)
@@ -233,6 +252,7 @@ cdef class WinogradPlan(DirectPlan):
                         self.multiply_point(&t, p, q)
             for p in range(t.p0, t.p1):
                 if not c.across:
+                    self.leave_points(&t, p)
                     for q in range(c.npoints):
                         self.multiply_point(&t, p, q)
                 if t.end == c.nchunks:
@@ -276,6 +296,65 @@ cdef class WinogradPlan(DirectPlan):
                 place[ax] = 0
             else:
                 image += 1
+
+    cdef void sort_tiles(self, WinogradTask *t, int64_t *unsorted) noexcept nogil:
+        """Tiles of a kind side by side, kinds that differ on one axis beside each other: there and back along each axis."""
+        cdef WinogradClass *c = t.c
+        cdef int64_t step = WINOGRAD_PLACE + self.nd, n, r, kind, at, place, total = 0
+        cdef int64_t count[WINOGRAD_KINDS]
+        cdef int64_t ends[WINOGRAD_KINDS]
+        cdef int64_t *where = unsorted
+        t.nkinds, t.first[0], t.first[1], t.left_out[0] = 1, 0, t.m, 0
+        if not c.sorted:
+            return
+        memset(count, 0, sizeof(count))
+        for r in range(t.m):
+            kind = 0
+            for n in range(3):
+                at = 0
+                if c.axes[n] >= 0:
+                    place = where[WINOGRAD_PLACE + c.axes[n]]
+                    at = 0 if place == 0 else 2 if place == (c.tiles[c.axes[n]] - 1) * c.outputs[c.axes[n]] else 1
+                kind = 3 * kind + (2 - at if kind & 1 else at)
+            where[2] |= kind << 1  # beside what is there already
+            count[kind] += 1
+            where += step
+        t.nkinds = 0
+        for kind in range(WINOGRAD_KINDS):
+            ends[kind] = total
+            if count[kind]:
+                t.first[t.nkinds] = total
+                t.nkinds += 1
+            total += count[kind]
+        t.first[t.nkinds] = total
+        where = unsorted
+        for r in range(t.m):
+            kind = where[2] >> 1
+            where[2] &= 1
+            memcpy(t.where + ends[kind] * step, where, step * sizeof(int64_t))
+            ends[kind] += 1
+            where += step
+
+    cdef void leave_points(self, WinogradTask *t, int64_t p) noexcept nogil:
+        """For each kind of tiles, the points that no output of a panel needs."""
+        cdef WinogradClass *c = t.c
+        cdef int64_t kind, n, ax, place
+        cdef int64_t *shown
+        if not c.sorted:
+            return
+        for kind in range(t.nkinds):
+            t.left_out[kind] = 0
+            for n in range(3):
+                ax = c.axes[n]
+                if ax < 0:
+                    continue
+                place = t.where[t.first[kind] * (WINOGRAD_PLACE + self.nd) + WINOGRAD_PLACE + ax]
+                if 0 < place < (c.tiles[ax] - 1) * c.outputs[ax]:
+                    continue
+                shown = c.shown + (p * self.nd + ax) * 2
+                t.left_out[kind] |= ((place < shown[0]) | (place + c.outputs[ax] > shown[1]) << 1) << 2 * n
+                if place >= shown[1] or place + c.outputs[ax] <= shown[0]:
+                    t.left_out[kind] |= ALL_POINTS
 
     cdef void transform_tile(self, const WinogradTask *t, int64_t chunk, int64_t r) noexcept nogil:
         """A depth chunk of one tile: split by split, the window's rows by address (or widened, or zeros), transformed."""
@@ -363,8 +442,20 @@ cdef class WinogradPlan(DirectPlan):
                         rows[n] = t.zeros
                     n += 1
 
+    cdef int64_t stretches(self, const WinogradTask *t, int64_t q, int64_t *stretch) noexcept nogil:
+        """The tiles that a point is multiplied for: how many stretches of them, (first, one past the last) each."""
+        cdef int64_t kind, n = 0
+        for kind in range(t.nkinds):
+            if t.left_out[kind] & t.c.ends[q]:
+                continue
+            if n == 0 or t.first[kind] - stretch[2 * n - 1] >= WINOGRAD_BRIDGE:
+                stretch[2 * n] = t.first[kind]
+                n += 1
+            stretch[2 * n - 1] = t.first[kind + 1]
+        return n
+
     cdef void multiply_point(self, const WinogradTask *task, int64_t p, int64_t q) noexcept nogil:
-        """A point of a panel: the depth that is transformed, for all tiles."""
+        """A point of a panel: the depth that is transformed, for all tiles whose outputs need it."""
         cdef const convt_kernels *k = self.k
         cdef WinogradClass *c = task.c
         cdef int64_t *panel = c.panels + 5 * p
@@ -372,7 +463,8 @@ cdef class WinogradPlan(DirectPlan):
             return
         cdef int64_t width = convt_quotient(panel[0] + k.vl - 1, k.vl) * k.vl, nv = c.pack.widths[p * c.npoints + q]
         cdef int64_t columns = nv * k.vl
-        cdef int64_t tiles, i, n, r, r0, r1
+        cdef int64_t stretch[2 * WINOGRAD_KINDS]
+        cdef int64_t stretches, first, tiles, done, i, j, n, r, r0, r1
         cdef int64_t *link = c.links + 4 * task.start * c.chains
         cdef int64_t *last = c.links + 4 * task.end * c.chains
         cdef char *a
@@ -389,8 +481,13 @@ cdef class WinogradPlan(DirectPlan):
             k.widen(products + columns * k.t_size, k.nr, task.zeros, 0, 0, <int>task.m, 0, <int>(width - columns))
         if nv == 0:
             return
-        tiles = convt_quotient(task.m + k.mr[nv] - 1, k.mr[nv])
-        by_tile = cut_evenly(task.m, tiles, k.grain)
+        stretches = self.stretches(task, q, stretch)
+        if link == c.links:
+            for i in range(stretches + 1):  # sums that stay zero
+                r0 = stretch[2 * i - 1] if i else 0
+                r1 = stretch[2 * i] if i < stretches else task.m
+                if r0 < r1:
+                    k.widen(products + r0 * k.nr * k.t_size, k.nr, task.zeros, 0, 0, <int>(r1 - r0), 0, <int>columns)
         t.rows = rows
         t.lda, t.at = c.lda, 0
         t.act = &self.none
@@ -412,19 +509,25 @@ cdef class WinogradPlan(DirectPlan):
                     task.refused[0] = 1
             n = convt_quotient(t.kc, k.pace) * 64
             a = task.a + ((link[0] - task.start) * c.npoints + q) * c.point_rows + link[1] * k.e_size
-            for i in range(tiles):
-                r0, r1 = cut_at(&by_tile, i), cut_at(&by_tile, i + 1)
-                t.a = a + r0 * c.lda * k.e_size
-                if task.source != NULL:
-                    t.ahead = ahead + i % k.pace * convt_quotient(t.kc, k.pace) * t.ahead_step + i // k.pace * 64
-                for r in range(r0, r1):
-                    rows[r - r0] = products + r * k.nr * k.t_size
-                if link != c.links:
-                    t.init, t.init_ld = rows[0], k.nr
-                if ask:
-                    self.prefetch(task, panel, r0, r1, q)
-                k.tile(<int>(r1 - r0), &t)
-                t.ahead = <const char *>t.ahead + n
+            done = 0
+            for j in range(stretches):
+                first = stretch[2 * j]
+                tiles = convt_quotient(stretch[2 * j + 1] - first + k.mr[nv] - 1, k.mr[nv])
+                by_tile = cut_evenly(stretch[2 * j + 1] - first, tiles, k.grain)
+                for i in range(tiles):
+                    r0, r1 = first + cut_at(&by_tile, i), first + cut_at(&by_tile, i + 1)
+                    t.a = a + r0 * c.lda * k.e_size
+                    if task.source != NULL:
+                        t.ahead = ahead + done % k.pace * convt_quotient(t.kc, k.pace) * t.ahead_step + done // k.pace * 64
+                    for r in range(r0, r1):
+                        rows[r - r0] = products + r * k.nr * k.t_size
+                    if link != c.links:
+                        t.init, t.init_ld = rows[0], k.nr
+                    if ask:
+                        self.prefetch(task, panel, r0, r1, q)
+                    k.tile(<int>(r1 - r0), &t)
+                    t.ahead = <const char *>t.ahead + n
+                    done += 1
             ask = False
             link += 4
 

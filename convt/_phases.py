@@ -41,6 +41,19 @@ class AxisClass:
     valid: tuple
     start: int  # the absolute j of jj = 0
 
+    def earlier(self, s):
+        """The same run, begun a j earlier, where no phase is shown."""
+        reached = [lo < hi for lo, hi in self.valid]
+        return AxisClass(
+            group=self.group,
+            count=self.count + 1,
+            tap_range=self.tap_range,
+            first_in=tuple(i - 1 for i in self.first_in),
+            first_out=tuple(o - s * there for o, there in zip(self.first_out, reached, strict=True)),
+            valid=tuple((lo + there, hi + there) for (lo, hi), there in zip(self.valid, reached, strict=True)),
+            start=self.start - 1,
+        )
+
 
 def phase_groups(k, s, d, merge):
     """The phases that have taps, as a tuple of PhaseGroup; with ``merge``, phases that read the same inputs share one, if it is

@@ -184,7 +184,7 @@ def test_every_cut_covers_every_tile_once(matrix):
         (1, 13, 28, 200, 5000), ((4, 3), (16, 9), (64, 27), (216, 64)), (1, 4), (8, 100, 900), (1, 2, 7), (16, 700)
     ):
         problem = SimpleNamespace(groups=1, ci=channels, co=columns, kernel=(4, 4), strides=(2, 2), planar=False)
-        shape = (rows, points, outputs, splits, columns, 0.0, 1.0)
+        shape = (rows, points, outputs, splits, columns, 0.0, 1.0, ())
         cuts = list(winograd._ways(problem, shape, info, threads, winograd._PANEL_BLOCKS))
         assert cuts
         panels = -(-columns // info["nr"])
@@ -224,6 +224,65 @@ def test_phases_that_have_not_all_taps(isa, dtype, sizes, kernel, strides, ci, c
             assert op.plan(data.shape).algorithm == "winograd"
             np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
         winograd._choice.cache_clear()
+
+
+def needed(c, transform):
+    """Points of a run's tiles that some output inside wants, in the mean of its phases, as inverse transforms are defined."""
+    n = transform.outputs
+    rows = [[out == 0, *[True] * (transform.points - 2), out == n - 1] for out in range(n)]
+    count = 0
+    for low, high in c.valid:
+        for first in range(0, c.count, n):
+            count += sum(map(any, zip(*(rows[j - first] for j in range(max(first, low), min(first + n, high))), strict=True)))
+    return count / len(c.valid)
+
+
+@pytest.mark.parametrize("kind", winograd.KINDS[1:], ids=lambda t: f"F({t.outputs},{t.taps})")
+@pytest.mark.parametrize("merge", [False, True, _phases.NESTED])
+def test_points_of_outputs_outside_are_left_out(kind, merge):
+    """What a run's cost counts is what its outputs inside want; begun an output earlier, it is never more."""
+    info = {"parts": 0}
+    for size, kernel, pad in itertools.product(range(2, 20), (3, 4, 6), (0, 1)):
+        groups = _phases.phase_groups(kernel, 2, 1, merge)
+        for c in _phases.axis_classes(groups, size, 2, pad, 2 * (size - 1) + kernel - 2 * pad, False):
+            for run in (c, c.earlier(2)):
+                assert winograd._multiplied(run, kind, info) == needed(run, kind)
+            placed = winograd._placed(c, kind, 2, info)
+            assert needed(placed, kind) <= min(needed(c, kind), -(-c.count // kind.outputs) * kind.points)
+            assert -(-placed.count // kind.outputs) == -(-c.count // kind.outputs) or needed(placed, kind) < needed(c, kind)
+
+
+@each_isa
+@pytest.mark.parametrize("merge", [False, True])
+@pytest.mark.parametrize(
+    "batch, sizes, kernel, strides, ci",
+    [
+        (3, (8,), (4,), 2, 40),
+        (40, (7,), (2,), 1, 33),
+        (9, (7, 8), (4, 4), 2, 70),
+        (2, (23, 10), (4, 4), 2, 20),
+        (5, (5, 13), (3, 5), 2, 300),
+        (4, (9, 7), (3, 3), 1, 64),
+        (1, (10, 5, 7), (4, 4, 4), 2, 33),
+        (3, (4, 7, 3), (4, 3, 4), 2, 150),
+    ],
+)
+def test_tiles_that_windows_cut_agree_with_direct(isa, batch, sizes, kernel, strides, ci, merge, monkeypatch):
+    """Tiles at the ends of an axis of which some outputs, and so some points, are not wanted."""
+    data, filter, bias = arrays((batch, *sizes, ci), kernel, 24)
+    monkeypatch.setattr(winograd, "_merges", lambda rank, info: [(merge,) * rank])
+    specs = []
+    monkeypatch.setattr(winograd, "_class", lambda *a, of=winograd._class: specs.append(of(*a)) or specs[-1])
+    with using_isa(isa):
+        for pads in ((0, 0), (1, 1), (2, 1)):
+            keywords = {"strides": strides, "pads_begin": pads[0], "pads_end": pads[1]}
+            winograd._choice.cache_clear()
+            op = convt.ConvTranspose(filter, bias, algorithm="winograd", **keywords)
+            got, want = op(data), convt.conv_transpose(data, filter, bias, algorithm="direct", **keywords)
+            assert op.plan(data.shape).algorithm == "winograd"
+            np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
+        winograd._choice.cache_clear()
+    assert any(spec["sorted"] for spec in specs)
 
 
 @vectors_alone()

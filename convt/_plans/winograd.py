@@ -11,6 +11,7 @@ numbers of its phase groups, the transform of each axis.
 import functools
 import itertools
 import math
+import operator
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,6 +68,7 @@ _ONE_AXIS = 6  # points: more are of two axes, and summed in shorter chains
 _MOST_WAITING = 13 << 18  # bytes of a task between its transforms
 _STAGE_BYTES = 3 << 17  # of outputs on their way past the caches
 _LEAST_WORK = 20_000  # cycles worth a task
+_ALL = 0.98  # of points multiplied: more are not worth leaving any out
 _SPLIT = 4, 20  # cycles to make a vector's parts, and of a tile's step of depth beside
 _PRODUCTS = 3, 4.6  # cycles to read a vector of products, of tiles that store vectors and of those that store matrices
 _OUTPUT = 21, 14  # cycles of an output of a panel
@@ -85,7 +87,7 @@ def preparing(problem, matrix=False):
         chosen = [(g[n], KINDS[kind]) for g, n, kind in zip(groups, numbers, scheme, strict=True)]
         slices += math.prod(len(g.residues) * -(-len(g.offsets) // t.taps) * t.points for g, t in chosen)
     size = problem.groups * problem.ci * problem.co * info["e_size"]
-    plain, transformed = _kinds(groups, classes, schemes)
+    plain, transformed = _kinds(problem, groups, classes, schemes, info)
     _, splits = direct.splits(problem, plain, [1] * len(plain), total, info, 2)
     first = [(s.work, problem.groups * s.blocks * s.panel_blocks) for s in splits]
     _, cuts = _cuts(problem, transformed, first, total, info, 2)
@@ -128,7 +130,7 @@ def make(problem, recipe, packed, in_strides, out_strides, kinds=SMALL, name="wi
     in_elements, out_elements = ([s // ITEMSIZE[problem.dtype] for s in strides] for strides in (in_strides, out_strides))
     packs = {numbers: n for n, numbers in enumerate(schemes)}
     hole = any(c.group < 0 for axis in classes for c in axis)
-    plain, transformed = _kinds(groups, classes, schemes)
+    plain, transformed = _kinds(problem, groups, classes, schemes, info)
     plain = direct.tables(problem, groups, plain, packs, out_elements, total, info)
     first = [(spec["work"], problem.groups * spec["blocks"] * spec["panel_blocks"]) for spec in plain]
     _, cuts = _cuts(problem, transformed, first, total, info, common.threads(total))
@@ -137,14 +139,16 @@ def make(problem, recipe, packed, in_strides, out_strides, kinds=SMALL, name="wi
     return _core.WinogradPlan(name, problem, recipe(key), in_strides, out_strides, hole, total, plain, specs), key
 
 
-def _kinds(groups, classes, schemes):
+def _kinds(problem, groups, classes, schemes, info):
     """The classes without a transform; those with one, each with its phase groups and the transform of each axis."""
     plain, transformed = [], []
     for combo in itertools.product(*classes):
         scheme = schemes.get(tuple(c.group for c in combo))
         if scheme and any(scheme):
             chosen = [g[c.group] for g, c in zip(groups, combo, strict=True)]
-            transformed.append((combo, chosen, [KINDS[kind] for kind in scheme]))
+            scheme = [KINDS[kind] for kind in scheme]
+            runs = [_placed(c, t, s, info) for c, t, s in zip(combo, scheme, problem.strides, strict=True)]
+            transformed.append((runs, chosen, scheme))
         elif scheme:
             plain.append(combo)
     return plain, transformed
@@ -183,7 +187,9 @@ def _choice(problem, kinds, matrix, isa):
             tasks.append((min(cost, plain), count))  # transformed or not, about as many
             schemes[numbers] = scheme if cost < plain else (0,) * rank
             if cost < plain:
-                transformed.append((combo, chosen, [KINDS[kind] for kind in scheme]))
+                transforms = [KINDS[kind] for kind in scheme]
+                runs = [_placed(c, t, s, info) for c, t, s in zip(combo, transforms, problem.strides, strict=True)]
+                transformed.append((runs, chosen, transforms))
             else:
                 plains.append(combo)
             losses.append((cost - plain, numbers, scheme))
@@ -216,22 +222,45 @@ def _merges(rank, info):
 
 def _schemes(problem, combo, chosen, kinds, matrix):
     """The ways to transform a class that are worth a look, as (cost, kind of each axis)."""
-    axes = []
-    for c, group in zip(combo, chosen, strict=True):
+    axes, info = [], _core.kernel_info(problem.dtype, matrix)
+    for c, group, stride in zip(combo, chosen, problem.strides, strict=True):
         offs, fits = group.offsets, []
         if c.count > 1 and all(a - b == 1 for a, b in itertools.pairwise(offs)):
             fits = [t for t in kinds if t.taps <= len(offs)]
-        products = lambda t: t.points * -(-len(offs) // t.taps) * -(-c.count // t.outputs)  # noqa: B023, E731
-        axes.append([PLAIN, *sorted(fits, key=lambda t: (products(t), -t.points))[:1]])  # four points are more exact than three
+        products = lambda t: -(-len(offs) // t.taps) * _multiplied(_placed(c, t, stride, info), t, info)  # noqa: B023, E731
+        axes.append([PLAIN, *sorted(fits, key=lambda t: (products(t), t.points))[:1]])
     for scheme in itertools.product(*axes):
         if 0 < sum(t is not PLAIN for t in scheme) <= _MOST_AXES:
-            shape = _shape(problem, combo, chosen, scheme, _core.kernel_info(problem.dtype, matrix))
+            runs = [_placed(c, t, stride, info) for c, t, stride in zip(combo, scheme, problem.strides, strict=True)]
+            shape = _shape(problem, runs, chosen, scheme, info)
             yield _least_cost(problem, shape, matrix, _core.isa()), tuple(t.kind for t in scheme)
+
+
+def _placed(c, transform, stride, info):
+    """A run of an axis, begun an output earlier where that leaves out more points: then tiles are cut short at both ends."""
+    ways = [c, c.earlier(stride)] if transform.outputs > 2 else [c]
+    return min(ways, key=lambda c: _multiplied(c, transform, info))
+
+
+def _multiplied(c, transform, info):
+    """Points of all tiles of a run that are multiplied, in the mean of its phases: the first output of a tile alone needs the
+    first point, the last alone the last, and those are left out where such an output is outside."""
+    n, tiles = transform.outputs, -(-c.count // transform.outputs)
+    if transform is PLAIN or info["parts"]:
+        return tiles * transform.points
+    points = 0
+    for low, high in c.valid:
+        for j in {0, (tiles - 1) * n}:
+            shown = low < j + n and j < high
+            points += (transform.points - (j < low) - (j + n > high)) * shown
+        points += max(0, tiles - 2) * transform.points
+    return points / len(c.valid)
 
 
 def _shape(problem, combo, chosen, scheme, info):
     """What a class costs depends on: (tiles, points and outputs of a tile, windows that are summed, columns, cycles to store
-    an output of all columns in pieces, the share of points times columns that is multiplied)."""
+    an output of all columns in pieces, the share of points times columns that is multiplied, and for each axis that has ends
+    where points are left out: the share that is kept, tiles)."""
     rows = problem.batch * math.prod(-(-c.count // t.outputs) for c, t in zip(combo, scheme, strict=True))
     points, outputs = math.prod(t.points for t in scheme), math.prod(t.outputs for t in scheme)
     splits = math.prod(-(-len(g.offsets) // t.taps) for g, t in zip(chosen, scheme, strict=True))
@@ -242,7 +271,13 @@ def _shape(problem, combo, chosen, scheme, info):
     if common.nested(chosen):
         widths = _widths(common.taps_table(chosen, problem.kernel), _windows(chosen, scheme), problem.co, info)
         share = float(widths.sum()) * info["vl"] / (points * common.padded(columns, info))
-    return rows, points, outputs, splits, columns, store, share
+    return rows, points, outputs, splits, columns, store, share, _kept(combo, scheme, info)
+
+
+def _kept(combo, scheme, info):
+    """For each transformed axis: the share of points that is kept, and its tiles."""
+    tiles = [(c, t, -(-c.count // t.outputs)) for c, t in zip(combo, scheme, strict=True) if t is not PLAIN]
+    return tuple((_multiplied(c, t, info) / (n * t.points), n) for c, t, n in tiles)
 
 
 @functools.lru_cache(maxsize=256)
@@ -309,7 +344,7 @@ def _waiting(points, block, depth, panel_block, info):
 
 def _work(problem, shape, block, panel_block, info, span, across=False):
     """Cycles of a task: its GEMMs, the weights they wait for, the transforms."""
-    _, points, outputs, splits, width, store, share = shape
+    _, points, outputs, splits, width, store, share, kept = shape
     size = info["e_size"]
     depth, chunks, step = _chunks(problem, splits, info)
     phases = math.prod(map(min, problem.kernel, problem.strides))
@@ -318,6 +353,8 @@ def _work(problem, shape, block, panel_block, info, span, across=False):
     columns = min(width, panel_block * info["nr"])
     chain = min(step, _core.CHAIN) if points > _ONE_AXIS and not info["parts"] else step
     gemm = share * points * common.tile_cost(block, columns, depth, info, chain)
+    for n, (part, tiles) in enumerate(kept):  # between stretches of tiles some are multiplied in vain, but on the first axis
+        gemm *= part if n == 0 or 2 * block >= 3 * _core.BRIDGE * tiles else (2 + part) / 3
     again = 0 if info["parts"] else _again(points, block, span * step, chunks > span, panel_block, info) * -(-chunks // span)
     gemm = common.fed(gemm, points * depth * columns * wide * size, total, again)
     if info["parts"]:  # six bytes of a weight come slower than they are multiplied
@@ -388,7 +425,7 @@ def _class(problem, combo, chosen, scheme, cut, packs, in_elements, out_elements
     """The tables of a transformed class for WinogradPlan."""
     pack = packs[tuple(c.group for c in combo)]
     offsets = [g.offsets for g in chosen]
-    rows, _, outputs, splits, *_ = _shape(problem, combo, chosen, scheme, info)
+    rows, _, outputs, splits, *_, kept = _shape(problem, combo, chosen, scheme, info)
     depth, _, step = _chunks(problem, splits, info)
     panels, piece_table, boxes = direct.columns(problem, combo, out_elements, info)
     staged = _staged(problem, combo, cut, outputs, info)
@@ -399,7 +436,8 @@ def _class(problem, combo, chosen, scheme, cut, packs, in_elements, out_elements
         else [c.start - off for off in offs]
         for c, offs, t in zip(combo, offsets, scheme, strict=True)
     ]
-    active = [(ax, t.points, t.kind) for ax, t in enumerate(scheme) if t is not PLAIN]
+    axes = [(ax, t.points, t.kind) for ax, t in enumerate(scheme) if t is not PLAIN]
+    axes = [(-1, 1, 0)] * (3 - len(axes)) + axes
     places = list(itertools.product(*(range(t.outputs) for t in scheme)))
     tiles = [-(-c.count // t.outputs) for c, t in zip(combo, scheme, strict=True)]
     # An axis of one input or of one output may have any stride, and a window beyond the input start anywhere: products with
@@ -413,12 +451,16 @@ def _class(problem, combo, chosen, scheme, cut, packs, in_elements, out_elements
     dot = lambda place, step: sum(map(math.prod, zip(place, step, strict=True)))  # noqa: E731
     points = [dot(place, in_step) for place in itertools.product(*(range(t.points) for t in scheme))]
     split_in = list(itertools.product(*windows))
+    ends = [[(p == 0) | (p == n - 1) << 1 for p in range(n)] if n > 1 else [0] for _, n, _ in axes]
     return {
         "tiles": tiles,
         "outputs": [t.outputs for t in scheme],
         "out_j": places,
         "out_at": [dot(place, out_step) for place in places],
-        "axes": [(-1, 1, 0)] * (3 - len(active)) + active,
+        "axes": axes,
+        "ends": [z | y << 2 | x << 4 for z, y, x in itertools.product(*ends)],
+        "shown": _shown(panels, piece_table, problem.rank),
+        "sorted": math.prod(share for share, _ in kept) < _ALL,
         "rows": rows,
         "block": cut.block,
         "blocks": cut.blocks,
@@ -442,6 +484,17 @@ def _class(problem, combo, chosen, scheme, cut, packs, in_elements, out_elements
         "pack": pack,
         "work": cut.work,
     }
+
+
+def _shown(panels, pieces, rank):
+    """For each panel: where some phase of it is inside the window, (low, high) per axis."""
+    boxes = []
+    for *_, start, end in panels:
+        shown = [piece[3:] for piece in pieces[start:end] if all(map(operator.lt, piece[3::2], piece[4::2]))]
+        boxes.append(
+            [(min(p[2 * ax] for p in shown), max(p[2 * ax + 1] for p in shown)) if shown else (0, 0) for ax in range(rank)]
+        )
+    return boxes
 
 
 def _gathers(problem, phases, info):
