@@ -75,7 +75,7 @@ INLINE void FN(tile_steps)(const int mr, const int nv, const int steps, V acc[][
                 const T *row = t ? *rows++ : NULL;
 #pragma GCC unroll 4
                 for (int v = 0; t && v < nv; v++)
-                    __builtin_prefetch(row + FN(tile_at)(t, v), 1);
+                    __builtin_prefetch(row + FN(tile_at)(t, v) + VL - 1, 1);
             }
             FN(tile_step)(mr, nv, acc, p, k);
         }
