@@ -438,6 +438,8 @@ cdef class DirectPlan(Plan):
         cdef int64_t away[MOST_ROWS]
         t.act, t.stream = &self.none, 0
         if not (w.fast and panel[1] and panel[5 * both - 4] and (inside or both == 1)):
+            if self.out_c == 1:
+                self.ask(c, panel[3], panel[5 * both - 1], w.to, r0, r1)
             t.rows, t.at, t.at2 = w.window, 0, w.most * k.nr
             k.tile(<int>(r1 - r0), t)
             for r in range(both):
@@ -462,6 +464,13 @@ cdef class DirectPlan(Plan):
             r = away[outside]
             w.to[r] = aside[outside]
             self.store_pieces(c, panel, r, r + 1, w.to, w.coords, False, <char *>w.window[r - r0], &self.none)
+
+    cdef void ask(self, DirectClass *c, int64_t first, int64_t last, void **to, int64_t r0, int64_t r1) noexcept nogil:
+        """Asks for the lines of some pieces of some rows, which a tile does not that leaves them to `store_pieces`."""
+        cdef int64_t width = 3 + 2 * self.nd, r, n
+        for r in range(r0, r1):
+            for n in range(first, last):
+                convt_prefetch(<char *>to[r] + c.pieces[n * width + 2] * self.k.s_size, c.pieces[n * width + 1] * self.k.s_size)
 
     cdef void place(self, Py_ssize_t task, DirectClass **which, int64_t *group, int64_t *m0, int64_t *m, int64_t *p0,
                     int64_t *p1) noexcept nogil:

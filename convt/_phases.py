@@ -10,10 +10,12 @@ Two steps, because weights are packed once and data comes in any size:
 * ``axis_classes``: for given sizes, runs of j (relative to the run's start) with the taps that reach the input there.
 """
 
+import functools
 import itertools
 from dataclasses import dataclass
 
 NESTED = 2  # how phases are merged, beside False and True: also with phases that read more than they do
+SHOWN = 2  # how runs are split, beside False and True: also where the window ends for some phase
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,16 @@ class AxisClass:
     first_out: tuple
     valid: tuple
     start: int  # the absolute j of jj = 0
+
+    @functools.cached_property
+    def shown(self):
+        """The ``valid`` of phases that have outputs in the window."""
+        return [(low, high) for low, high in self.valid if low < high]
+
+    @functools.cached_property
+    def inner(self):
+        """Where they all have: (low, high)."""
+        return max((low for low, _ in self.shown), default=0), min((high for _, high in self.shown), default=self.count)
 
     def earlier(self, s):
         """The same run, begun a j earlier, where no phase is shown."""
@@ -89,6 +101,7 @@ def axis_classes(groups, size, s, begin, out, split):
 
     With ``split`` a run ends wherever the set of taps inside the input changes, so that every tap of a run is inside for
     all of it. Without, taps may be outside for some j of the run (they read as zero) and runs are as long as can be.
+    With ``SHOWN`` a run also ends where a phase enters the window or leaves it.
     """
     classes = []
     for index, group in enumerate(groups):
@@ -99,6 +112,8 @@ def axis_classes(groups, size, s, begin, out, split):
             cuts = {low, high}
             if split:
                 edges = [*group.offsets, *(off + size for off in group.offsets)]
+                if split == SHOWN:
+                    edges += itertools.chain(*reached)
                 cuts.update(j for j in edges if low < j < high)
             cuts = sorted(cuts)
             for a, b in itertools.pairwise(cuts):

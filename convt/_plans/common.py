@@ -168,23 +168,23 @@ def padded(columns, info):
 
 
 def pieces(combo, problem, columns, info, edge=False):
-    """How many pieces, of a phase each, a row of the panels falls into: those that are not one stretch of the output; at an
-    ``edge`` of the window all of them."""
+    """How many pieces a row of the panels falls into: those that are not one stretch of the output; at an ``edge`` of the
+    window all of them, of a phase each."""
     co, nr = problem.co, info["nr"]
     panels, stretch = -(-columns // nr), co * (len(combo[-1].first_out) if problem.groups == 1 else 1)
     if edge:
         return panels + columns // co - -(-columns // math.lcm(co, nr)) if co else 0
     if columns <= stretch or stretch % nr == 0:
         return 0.0
-    return min(panels, columns / stretch - 1) * (min(nr, columns) / co + (columns > nr and nr % co > 0))
+    return min(panels, columns / stretch - 1) * (1 + min(nr, columns) / stretch)
 
 
 def outside(combo, outputs):
     """The share of a class's rows, of so many outputs on each axis, that some phase has outside the window."""
     inside = 1.0
     for c, n in zip(combo, outputs, strict=True):
-        shown = min(high for _, high in c.valid) - max(low for low, _ in c.valid)
-        inside *= max(0, shown + 1 - n) / max(c.count, 1)
+        low, high = c.inner
+        inside *= max(0, high - low + 1 - n) / max(c.count, 1)
     return 1 - min(inside, 1.0)
 
 

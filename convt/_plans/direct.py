@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import _core
+from .._phases import SHOWN
 from .._problem import ITEMSIZE
 from . import common
 
@@ -122,11 +123,12 @@ def _share(problem, combo):
 def _choice(problem, finite, matrix, isa):
     """The cheapest way to cut: (cost, merge, groups, classes)."""
     info = _core.kernel_info(problem.dtype, matrix)
-    best = None
+    best, tried = None, None
     for merge, split in _cuts(problem, finite):
         groups, classes = common.axes(problem, merge, split)
-        if best is not None and math.prod(map(len, classes)) > common.MANY_CLASSES:
+        if classes == tried or (best is not None and math.prod(map(len, classes)) > common.MANY_CLASSES):
             continue
+        tried = classes
         combos = _combos(problem, classes)
         tasks, memory = [class_cost(problem, combo, info) for combo in combos], memory_cost(problem, info)
         cost = common.shared(tasks) + memory  # at least
@@ -147,7 +149,9 @@ def _combos(problem, classes):
 
 
 def _work(problem, combo, rows, columns, info):
-    """Cycles of some rows and columns of a class: tiles, rows packed before, outputs stored piece by piece after."""
+    """Cycles of some rows and columns of a class, of which panels that the window does not show are left out: tiles, rows
+    packed before, outputs stored piece by piece after."""
+    columns = math.ceil(columns * _seen(problem, combo, info))
     taps = math.prod(c.tap_range[1] - c.tap_range[0] for c in combo)
     depth = taps * common.filled(problem.ci, info)
     bytes = common.padded(columns, info) * depth * info["e_size"] * -(-rows // _highest(info))
@@ -169,6 +173,14 @@ def _work(problem, combo, rows, columns, info):
         store += 11 + (7 if common.bent(problem) else 4.5) * columns / info["vl"]
         return pace * (multiply + pack + rows * store + 450)
     return pace * (multiply + pack + rows * (5 + store) + 220)
+
+
+def _seen(problem, combo, info):
+    """The share of a class's panels that the window shows."""
+    *shares, last = (len(c.shown) / len(c.first_out) for c in combo)
+    if last < 1:  # they may start and end within one
+        last = min(1.0, last + info["nr"] / (problem.co * len(combo[-1].first_out)))
+    return math.prod(shares) * last
 
 
 def _depths(problem, combo, info):
@@ -198,7 +210,7 @@ def _edges(combo, info):
     """The share of a class's tiles with a row where some phase is outside the window."""
     high, inside = info["mr"][-1], 1.0
     for n, c in enumerate(reversed(combo)):
-        out = c.count - max(0, min(hi for _, hi in c.valid) - max(lo for lo, _ in c.valid))
+        out = c.count - max(0, c.inner[1] - c.inner[0])
         # Along the last axis the end of a run and the start of the next one are neighbours.
         share = out if n else high + out - 1 if out else 0
         inside *= max(0.0, 1 - share / max(c.count, 1))
@@ -242,7 +254,8 @@ def _bent(problem, combo, info):
 
 
 def _cuts(problem, finite):
-    """The ways to cut the axes: phases merged on no axis, the last, or all; runs whole or split at the borders."""
+    """The ways to cut the axes: phases merged on no axis, the last, or all; runs whole, split at the borders, or also where
+    the window ends for some phase."""
     rank = problem.rank
     merges = {(False,) * rank, (False,) * (rank - 1) + (True,), (True,) * rank}
     # A class per phase is too many where strides are large.
@@ -250,7 +263,7 @@ def _cuts(problem, finite):
     for merge in sorted(merges, reverse=True):
         if phases > 256 and not all(merge):
             continue
-        for split in (False, True) if finite else (True,):
+        for split in (False, True, SHOWN) if finite else (True, SHOWN):
             yield merge, (split,) * rank
 
 
@@ -322,7 +335,7 @@ def _split(problem, combo, chunks, target, height, info, work):
     rows = problem.batch * math.prod(c.count for c in combo)
     width = problem.co * math.prod(len(c.first_out) for c in combo)
     npanels = -(-width // info["nr"])
-    pieces = max(1, math.ceil(work(rows, width) / max(target, 1.0)))
+    pieces = max(1, math.ceil(work(rows, width) / max(target, 1.0) - 0.01))  # not one more for a rounding error
     most = _most_rows(problem, combo, info)
     block = max(min(most, -(-rows // pieces)), min(rows, height, most))
     blocks = -(-rows // block)
@@ -375,34 +388,39 @@ def _class(problem, combo, pack, out_elements, info, chunks, split):
         "stretch": problem.co * len(combo[-1].first_out),
         "panel_block": split.panel_block,
         "panel_blocks": split.panel_blocks,
-        "inner": [(max(lo for lo, _ in c.valid), min(hi for _, hi in c.valid)) for c in combo],
+        "inner": [c.inner for c in combo],
         "pack": pack,
         "work": split.work,
     }
 
 
 def columns(problem, combo, out_elements, info):
-    """The tables of columns: panels, the pieces of them that belong to one phase each, and where all pieces of a panel are
-    inside the window: (low, high) per axis."""
+    """The tables of columns: panels, the pieces of them that are adjacent in the output and inside the window together, and
+    where all pieces of a panel are inside it: (low, high) per axis. Phases that the window does not show have no pieces."""
     co, nr, step = problem.co, info["nr"], out_elements[-1]
     phases = common.phase_table(combo, out_elements[1:])
     panels, pieces, boxes = [], [], []
     columns = co * len(phases)
     for first in range(0, columns, nr):
         width = min(nr, columns - first)
-        start, column, adjacent, expected = len(pieces), first, True, None
+        found, column, end = [], first, None
         while column < first + width:
             phase, channel = divmod(column, co)
             offset, valid = phases[phase]
             count = min(co - channel, first + width - column)
             offset += channel * step
-            adjacent = adjacent and expected in (None, offset)
-            expected = offset + count * step
-            pieces.append([column - first, count, offset, *valid])
+            if all(map(operator.lt, valid[::2], valid[1::2])):
+                if end == [column, offset, valid]:
+                    found[-1][1] += count
+                else:
+                    found.append([column - first, count, offset, *valid])
+                end = [column + count, offset + count * step, valid]
             column += count
-        lows, highs = (list(zip(*(piece[3 + side :: 2] for piece in pieces[start:]), strict=True)) for side in range(2))
-        panels.append([width, int(adjacent), pieces[start][2], start, len(pieces)])
+        starts = {offset - at * step for at, _, offset, *_ in found}
+        adjacent = len(starts) == 1 and sum(count for _, count, *_ in found) == width
+        panels.append([width, int(adjacent), min(starts, default=0), len(pieces), len(pieces) + len(found)])
+        sides = (list(zip(*(piece[3 + side :: 2] for piece in found), strict=True)) for side in range(2))
+        lows, highs = (side or [(0,)] * problem.rank for side in sides)
         boxes.append([bound for low, high in zip(lows, highs, strict=True) for bound in (max(low), min(high))])
-        if not any(all(map(operator.lt, piece[3::2], piece[4::2])) for piece in pieces[start:]):
-            panels[-1][4] = start
+        pieces += found
     return panels, pieces, boxes

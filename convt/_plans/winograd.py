@@ -11,7 +11,6 @@ numbers of its phase groups, the transform of each axis.
 import functools
 import itertools
 import math
-import operator
 from dataclasses import dataclass
 
 import numpy as np
@@ -249,7 +248,7 @@ def _multiplied(c, transform, info):
     if transform is PLAIN or info["parts"]:
         return tiles * transform.points
     points = 0
-    for low, high in c.valid:
+    for low, high in c.shown:
         for j in {0, (tiles - 1) * n}:
             shown = low < j + n and j < high
             points += (transform.points - (j < low) - (j + n > high)) * shown
@@ -480,7 +479,7 @@ def _class(problem, combo, chosen, scheme, cut, packs, in_elements, out_elements
         "runs": runs,
         "panel_block": cut.panel_block,
         "panel_blocks": cut.panel_blocks,
-        "inner": [(max(lo for lo, _ in c.valid), min(hi for _, hi in c.valid)) for c in combo],
+        "inner": [c.inner for c in combo],
         "pack": pack,
         "work": cut.work,
     }
@@ -490,10 +489,8 @@ def _shown(panels, pieces, rank):
     """For each panel: where some phase of it is inside the window, (low, high) per axis."""
     boxes = []
     for *_, start, end in panels:
-        shown = [piece[3:] for piece in pieces[start:end] if all(map(operator.lt, piece[3::2], piece[4::2]))]
-        boxes.append(
-            [(min(p[2 * ax] for p in shown), max(p[2 * ax + 1] for p in shown)) if shown else (0, 0) for ax in range(rank)]
-        )
+        spans = np.array([piece[3:] for piece in pieces[start:end]] or [[0] * 2 * rank])
+        boxes.append(np.stack([spans[:, ::2].min(0), spans[:, 1::2].max(0)], -1))
     return boxes
 
 
@@ -519,12 +516,13 @@ def _runs(panels, pieces, block, staged):
         for first in range(start, min(start + block, len(panels)), staged):
             low, column, end = len(runs), 0, None
             for panel in panels[first : min(first + staged, start + block)]:
-                for _, count, offset, *_ in pieces[panel[3] : panel[4]]:
-                    if offset == end:
+                for at, count, offset, *_ in pieces[panel[3] : panel[4]]:
+                    if (column + at, offset) == end:
                         runs[-1][1] += count
                     else:
-                        runs.append([column, count, offset])
-                    column, end = column + count, offset + count
+                        runs.append([column + at, count, offset])
+                    end = column + at + count, offset + count
+                column += panel[0]
             parts.append((low, len(runs)))
     return parts, runs
 

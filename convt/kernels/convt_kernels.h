@@ -288,12 +288,12 @@ static inline int64_t convt_quotient(int64_t a, int64_t b)
     return (uint64_t)(a | b) >> 32 ? a / b : (int64_t)((uint32_t)a / (uint32_t)b);
 }
 
-/* Asks for the lines of a row that will be read or written, into the second-level cache: L1 would lose most of them again, and
- * the few buffers it is filled through are for what is read right now. */
+/* Asks for the lines of a row that will be read or written, wherever it starts, into the second-level cache: L1 would lose most
+ * of them again, and the few buffers it is filled through are for what is read right now. */
 static inline void convt_prefetch(const char *row, ptrdiff_t bytes)
 {
-    for (ptrdiff_t i = 0; i < bytes; i += 64)
-        __builtin_prefetch(row + i, 0, 2);
+    for (const char *line = row - ((uintptr_t)row & 63); line < row + bytes; line += 64)
+        __builtin_prefetch(line, 0, 2);
 }
 
 #ifdef CONVT_DEBUG
