@@ -218,7 +218,8 @@ cdef extern from "convt_kernels.h" nogil:
         const convt_kernels *set
         const convt_kernels *matrix
         double (*peak)(int dtype, double seconds) noexcept nogil
-    void convt_prefetch(const char *row, Py_ssize_t bytes)
+    void convt_prefetch_row(const char *row, Py_ssize_t bytes)
+    void convt_prefetch_ahead(const char *row, Py_ssize_t bytes)
     int64_t convt_quotient(int64_t a, int64_t b)
     long convt_cache_bytes(int level)
     int convt_isa_count()

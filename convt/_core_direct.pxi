@@ -470,7 +470,7 @@ cdef class DirectPlan(Plan):
         cdef int64_t width = 3 + 2 * self.nd, r, n
         for r in range(r0, r1):
             for n in range(first, last):
-                convt_prefetch(<char *>to[r] + c.pieces[n * width + 2] * self.k.s_size, c.pieces[n * width + 1] * self.k.s_size)
+                convt_prefetch_row(<char *>to[r] + c.pieces[n * width + 2] * self.k.s_size, c.pieces[n * width + 1] * self.k.s_size)
 
     cdef void place(self, Py_ssize_t task, DirectClass **which, int64_t *group, int64_t *m0, int64_t *m, int64_t *p0,
                     int64_t *p1) noexcept nogil:

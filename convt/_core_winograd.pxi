@@ -387,7 +387,7 @@ cdef class WinogradPlan(DirectPlan):
             if ahead != NULL:
                 base = t.src + (ahead[0] + first * self.in_c) * k.s_size
                 for n in range(c.npoints):
-                    convt_prefetch(base + reads[n] * k.s_size, cols * k.s_size)
+                    convt_prefetch_ahead(base + reads[n] * k.s_size, cols * k.s_size)
             for n in range(0 if straight else c.npoints):
                 if rows[n] != t.zeros:
                     k.widen(t.window + n * CONVT_LDA * k.t_size, 0, rows[n], 0, self.in_c, 1, <int>cols, <int>cols)
@@ -536,8 +536,8 @@ cdef class WinogradPlan(DirectPlan):
         cdef int64_t n, r, step = WINOGRAD_PLACE + self.nd
         for n in range(t.c.asked[q], t.c.asked[q + 1]):
             for r in range(first, last):
-                convt_prefetch(t.dst + (t.where[r * step + 1] + panel[2] + t.c.out_at[n]) * self.k.s_size,
-                               panel[0] * self.k.s_size)
+                convt_prefetch_ahead(t.dst + (t.where[r * step + 1] + panel[2] + t.c.out_at[n]) * self.k.s_size,
+                                     panel[0] * self.k.s_size)
 
     cdef void finish_panel(self, const WinogradTask *t, int64_t p) noexcept nogil:
         """Products of all tiles to outputs."""

@@ -288,11 +288,20 @@ static inline int64_t convt_quotient(int64_t a, int64_t b)
     return (uint64_t)(a | b) >> 32 ? a / b : (int64_t)((uint32_t)a / (uint32_t)b);
 }
 
-/* Asks for the lines of a row that will be read or written, wherever it starts, into the second-level cache: L1 would lose most
- * of them again, and the few buffers it is filled through are for what is read right now. */
-static inline void convt_prefetch(const char *row, ptrdiff_t bytes)
+#define CONVT_EACH_LINE(row, bytes) (const char *line = row - ((uintptr_t)row & 63); line < row + bytes; line += 64)
+
+/* Asks for the lines of a row that is written at once, wherever it starts. */
+static inline void convt_prefetch_row(const char *row, ptrdiff_t bytes)
 {
-    for (const char *line = row - ((uintptr_t)row & 63); line < row + bytes; line += 64)
+    for CONVT_EACH_LINE(row, bytes)
+        __builtin_prefetch(line, 1);
+}
+
+/* Asks for the lines of a row that is read or written later, into the second-level cache: L1 would lose most of them again, and
+ * the few buffers it is filled through are for what is read right now. */
+static inline void convt_prefetch_ahead(const char *row, ptrdiff_t bytes)
+{
+    for CONVT_EACH_LINE(row, bytes)
         __builtin_prefetch(line, 0, 2);
 }
 
