@@ -362,7 +362,7 @@ def _work(problem, shape, block, panel_block, info, span, across=False):
         waiting = _waiting(points, block, depth, panel_block, info)
         gemm += 0.06 * common.far(waiting, _L2_BYTES) * waiting
     matrix = info["parts"] > 0
-    vector = 8 if not problem.planar else 8 + 3 * info["vl"]  # a number at a time
+    vector = 7 if not problem.planar else 7 + 3 * info["vl"]  # a number at a time
     vectors = -(-problem.ci // max(info["vl"], info["kstep"])) * max(1, info["kstep"] // info["vl"])
     read = points * (vector * vectors + 3) + 24 * chunks
     if matrix:
