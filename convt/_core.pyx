@@ -60,6 +60,7 @@ cdef extern from "convt_kernels.h" nogil:
         CONVT_DW_TERMS
         CONVT_DW_SOURCES
         CONVT_DW_PRODUCTS
+        CONVT_DW_ORDERED
         CONVT_DOTS
     ctypedef struct convt_act:
         int code
@@ -135,7 +136,7 @@ cdef extern from "convt_kernels.h" nogil:
         const convt_dw_groups *groups
         int v0, v1
         int64_t start, low_pixel, high_pixel
-        int skips, far
+        int skips, far, ordered
     ctypedef struct convt_overlap:
         void *col
         Py_ssize_t ld
@@ -266,6 +267,7 @@ STREAM_BYTES = min(1 << 24, L3_BYTES // 4)  # outputs beyond this bypass the cac
 SMALL_CYCLES = 8_000  # expected ones, below which a second thread costs more than it gains
 BRIEF_FLOPS = 50_000_000  # below this a thread does its tasks in less time than it may have to wait for others' weights
 PAST_BYTES = min(5 << 24, L3_BYTES)  # inputs and outputs of depthwise, which does nothing but wait for memory
+ORDERED_BYTES = 5 << 24  # the same where outputs can be written in order
 PASSED_BYTES = 11 << 22  # those of matrix, if data and result take more
 PARALLEL_PACK_BYTES = 1 << 18
 PASSING_BYTES = 1 << 18  # weights from which on tasks of a one-shot call pack what they multiply,

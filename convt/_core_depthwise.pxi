@@ -55,6 +55,7 @@ cdef class DepthwisePlan(Plan):
     cdef bint straight_in, straight_out
     cdef bint skips  # runs may read outside the input
     cdef int64_t ahead
+    cdef bint ordered  # outputs are written in order
     cdef bint far  # inputs do not stay in the second-level cache
     cdef size_t past  # alignment that the output must have to bypass the caches; 0 where it should not
     cdef int64_t part  # j's that are computed at a time
@@ -105,6 +106,8 @@ cdef class DepthwisePlan(Plan):
         self.index = index.astype(np.int32)
         self.picks = <const int32_t *>cnp.PyArray_DATA(self.index)
         self.straight_out = k.direct_store and self.lane_step == 1 and self.act.code <= CONVT_LEAKY
+        bytes_in = problem.batch * int(np.prod(problem.in_sizes)) * self.groups * self.ci * k.s_size
+        bytes_out = int(np.prod(problem.out_shape)) * k.s_size
         # Whole vectors: those of cells, which are of channels that fill none, have shared lines.
         full = not recipe.dots and (self.co * self.each or channels) % k.vl == 0
         self.past = self.streamed if self.straight_out and full and self.width == 1 else 0
@@ -113,17 +116,21 @@ cdef class DepthwisePlan(Plan):
         flat = self.straight_out and self.lane_blocks == 1 and self.out_stride.p[x] == channels and not hole
         some = 8 * self.width
         least = some * problem.strides[x] * channels * k.s_size  # bytes of their outputs
-        if self.beyond and not self.past and flat and least <= 16 * STAGE:
+        # Few terms of few rows, whose vectors are stored in the order in which they lie, need that only beyond any cache.
+        ordered = flat and self.straight_in and not self.each and not self.past and self.row_taps <= CONVT_DW_ORDERED and (
+            max((len(run.taps) for run in spec["ended"]), default=0) <= CONVT_DW_ORDERED and channels >= k.vl
+        ) and self.width == 1 and bytes_in + bytes_out <= ORDERED_BYTES
+        if self.beyond and not self.past and flat and least <= 16 * STAGE and not ordered:
             self.part = max(1, STAGE // least) * some
             self.staged = self.part * problem.strides[x]
         # (Groups, which multiply more between stores, lose by it with 32 KiB of first-level cache.)
         asks = self.straight_out and not self.staged and not (self.each and L1_BYTES <= 1 << 15)
-        if asks and np.prod(problem.out_shape) * k.s_size > L2_BYTES:
-            self.ahead = AHEAD
+        if asks and bytes_out > L2_BYTES:
+            self.ahead, self.ordered = AHEAD, ordered
         # (Ends need a kernel that reads rows where they lie; and what goes by blocks computes each alone.)
         whole = self.straight_in and self.straight_out and self.row_taps <= CONVT_DW_SOURCES and not (self.each or self.staged)
         self._runs(spec["ended"] if (self.straight_out if self.each else whole) else spec["runs"])
-        self.far = problem.batch * int(np.prod(problem.in_sizes)) * self.groups * self.ci * k.s_size > FAR_BYTES
+        self.far = bytes_in > FAR_BYTES
         if self.each:
             self._grouped(recipe)
         self.tasks = self.row_blocks * self.blocks * self.lane_blocks
@@ -303,7 +310,7 @@ cdef class DepthwisePlan(Plan):
         d.sources = <int>(count * per)
         d.in_, d.w = sources, weights
         d.room, d.apart = room, self.apart
-        d.ahead, d.far = 0, self.far
+        d.ahead, d.far, d.ordered = 0, self.far, self.ordered
         d.stream = self.past and not <size_t>call.dst % self.past
         d.groups, d.skips = NULL, self.skips
         if self.each:

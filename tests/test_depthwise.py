@@ -62,6 +62,7 @@ def test_channels_that_fill_no_vector(channels, stride, past, isa, monkeypatch):
     their outputs go past the caches."""
     if past:
         monkeypatch.setattr(_core, "PAST_BYTES", 0)
+        monkeypatch.setattr(_core, "ORDERED_BYTES", 0)
     for sizes in ((2, 1), (2, 2), (2, 19), (1, 385)):
         case = Case(
             groups=channels, in_sizes=sizes, kernel=(2, 5), strides=(2, stride), dilations=(1, 1), pads_begin=(0, 1),
@@ -173,12 +174,13 @@ def test_groups_that_fill_vectors(groups, ci, co, dtype, isa):
 @pytest.mark.parametrize("rows", [1, 2, 3, 4])
 def test_rows_whose_weights_stay_in_registers(rows, dtype, isa):
     """One to three terms of one to three input rows, and more of either; lengths that fill no turn of a loop; channels that end
-    within a vector; outputs that bypass the caches; activations; the same bits however rows are cut for the threads."""
-    limit = _core.PAST_BYTES
+    within a vector; outputs that outgrow caches or bypass them; activations; the same bits however rows are cut for the
+    threads."""
+    limits = _core.PAST_BYTES, _core.ORDERED_BYTES, _core.L2_BYTES
     rng = np.random.default_rng(rows)
     shapes = [(kernel, stride) for stride in (1, 2, 3) for kernel in range(stride, 4 * stride + 1)] + [(13, 1), (12, 2)]
     for kernel, stride in shapes:
-        for channels in (16, 33, 48):
+        for channels in (16, 33, 112):
             case = Case(
                 dtype=dtype, groups=channels, in_sizes=(3, int(rng.choice([3, 4, 5, 6, 9, 23]))), kernel=(rows, kernel),
                 strides=(1, stride), dilations=(1, 1), pads_begin=(0, int(rng.integers(3))), pads_end=(0, int(rng.integers(3))),
@@ -188,25 +190,28 @@ def test_rows_whose_weights_stay_in_registers(rows, dtype, isa):
                 continue
             arrays = case.arrays()
             with using_isa(isa):
-                op = operator(case, *arrays[1:], algorithm="depthwise")
                 results = set()
-                for past in (limit, 0):
-                    _core.PAST_BYTES = past
+                for _core.PAST_BYTES, _core.ORDERED_BYTES, _core.L2_BYTES in (limits, (*limits[:2], 0), (0, 0, 0)):
                     try:
+                        op = operator(case, *arrays[1:], algorithm="depthwise")
                         for threads in (1, 2, 3):
                             with convt.num_threads(threads):
                                 got = op(arrays[0])
                             results.add(got.tobytes())
                     finally:
-                        _core.PAST_BYTES = limit
+                        _core.PAST_BYTES, _core.ORDERED_BYTES, _core.L2_BYTES = limits
                 case.check(got, *arrays)
                 assert len(results) == 1
 
 
 @each_isa
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 5, 9])
-def test_ends_of_rows_take_nothing_from_outside(width, isa):
-    """Weights that are not finite meet no pixel beside the image; ends that windows cut off; columns that no tap reaches."""
+@pytest.mark.parametrize("far", [False, True])
+def test_ends_of_rows_take_nothing_from_outside(far, width, isa, monkeypatch):
+    """Weights that are not finite meet no pixel beside the image; ends that windows cut off; columns that no tap reaches; of
+    outputs that come from afar, too."""
+    if far:
+        monkeypatch.setattr(_core, "L2_BYTES", 0)
     shapes = [(kernel, stride) for stride in (1, 2, 3) for kernel in range(1, 7)]
     for (kernel, stride), channels in itertools.product(shapes, (16, 33)):
         rng = np.random.default_rng(kernel)

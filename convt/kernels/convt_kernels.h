@@ -87,6 +87,7 @@ typedef struct {
 /* Phases of no more terms and sources have kernels that keep their weights in registers. */
 #define CONVT_DW_TERMS 3
 #define CONVT_DW_SOURCES 3
+#define CONVT_DW_ORDERED 2 /* terms and sources of kernels that write in order */
 #define CONVT_DOTS 4
 #define CONVT_DW_PRODUCTS 64 /* of a phase's terms and input rows, where groups of several channels lie in vectors */
 
@@ -126,6 +127,7 @@ typedef struct {
     const void *init;      /* T, padded likewise */
     void *out;             /* T */
     ptrdiff_t out_ld;
+    int ordered;           /* outputs of a row lie side by side and come from afar: those of kernels that can are written in order */
     ptrdiff_t ahead;       /* elements from an output to the one whose line is asked for as it is stored */
     const convt_act *act;  /* NONE, CLIP or LEAKY */
     int stream;            /* outputs bypass the caches: whole vectors, all aligned */
