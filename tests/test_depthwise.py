@@ -176,7 +176,7 @@ def test_rows_whose_weights_stay_in_registers(rows, dtype, isa):
     """One to three terms of one to three input rows, and more of either; lengths that fill no turn of a loop; channels that end
     within a vector; outputs that outgrow caches or bypass them; activations; the same bits however rows are cut for the
     threads."""
-    limits = _core.PAST_BYTES, _core.ORDERED_BYTES, _core.L2_BYTES
+    limits = _core.PAST_BYTES, _core.ORDERED_BYTES, _core.L2_BYTES, _core.L3_BYTES
     rng = np.random.default_rng(rows)
     shapes = [(kernel, stride) for stride in (1, 2, 3) for kernel in range(stride, 4 * stride + 1)] + [(13, 1), (12, 2)]
     for kernel, stride in shapes:
@@ -191,7 +191,11 @@ def test_rows_whose_weights_stay_in_registers(rows, dtype, isa):
             arrays = case.arrays()
             with using_isa(isa):
                 results = set()
-                for _core.PAST_BYTES, _core.ORDERED_BYTES, _core.L2_BYTES in (limits, (*limits[:2], 0), (0, 0, 0)):
+                for _core.PAST_BYTES, _core.ORDERED_BYTES, _core.L2_BYTES, _core.L3_BYTES in (
+                    limits,
+                    (*limits[:2], 0, 0),
+                    (0, 0, 0, 0),
+                ):
                     try:
                         op = operator(case, *arrays[1:], algorithm="depthwise")
                         for threads in (1, 2, 3):
@@ -199,7 +203,7 @@ def test_rows_whose_weights_stay_in_registers(rows, dtype, isa):
                                 got = op(arrays[0])
                             results.add(got.tobytes())
                     finally:
-                        _core.PAST_BYTES, _core.ORDERED_BYTES, _core.L2_BYTES = limits
+                        _core.PAST_BYTES, _core.ORDERED_BYTES, _core.L2_BYTES, _core.L3_BYTES = limits
                 case.check(got, *arrays)
                 assert len(results) == 1
 
@@ -212,6 +216,7 @@ def test_ends_of_rows_take_nothing_from_outside(far, width, isa, monkeypatch):
     outputs that come from afar, too."""
     if far:
         monkeypatch.setattr(_core, "L2_BYTES", 0)
+        monkeypatch.setattr(_core, "L3_BYTES", 0)
     shapes = [(kernel, stride) for stride in (1, 2, 3) for kernel in range(1, 7)]
     for (kernel, stride), channels in itertools.product(shapes, (16, 33)):
         rng = np.random.default_rng(kernel)
