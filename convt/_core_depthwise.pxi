@@ -126,8 +126,8 @@ cdef class DepthwisePlan(Plan):
         # (Groups, which multiply more between stores, lose by it with 32 KiB of first-level cache.)
         asks = self.straight_out and not self.staged and not (self.each and L1_BYTES <= 1 << 15)
         if asks and bytes_out > L2_BYTES:
-            # (Of few registers, which hold the pixels of few channels, only what hardly stays in the last level gains.)
-            self.ahead, self.ordered = AHEAD, ordered and (k.vl * k.t_size >= 64 or bytes_out > L3_BYTES // 2)
+            # What the last level holds well gains nothing; of few registers, which hold the pixels of few channels, even less does.
+            self.ahead, self.ordered = AHEAD, ordered and bytes_out > L3_BYTES // (4 if k.vl * k.t_size >= 64 else 2)
         # (Ends need a kernel that reads rows where they lie; and what goes by blocks computes each alone.)
         whole = self.straight_in and self.straight_out and self.row_taps <= CONVT_DW_SOURCES and not (self.each or self.staged)
         self._runs(spec["ended"] if (self.straight_out if self.each else whole) else spec["runs"])
