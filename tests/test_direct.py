@@ -5,7 +5,8 @@ import pytest
 from cases import DTYPES, each_dtype, each_isa, using_isa
 
 import convt
-from convt import _config, _core
+from convt import _config, _core, _phases
+from convt._plans import direct
 
 VIEWS = {
     "whole": (slice(None),) * 4,
@@ -227,6 +228,29 @@ def test_nan_reaches_what_its_tap_reaches(place):
     wanted = convt.conv_transpose(data, filter, backend="reference", **keywords)
     assert np.isnan(wanted).any() and not np.isnan(wanted).all()
     np.testing.assert_array_equal(got, wanted)
+
+
+@each_isa
+@each_dtype
+@pytest.mark.parametrize("merge", [False, True])
+@pytest.mark.parametrize("split", [False, True, _phases.SHOWN])
+@pytest.mark.parametrize("co", [1, 3, 21, 40])
+def test_windows_that_cut_phases(co, split, merge, dtype, isa, monkeypatch):
+    """However the axes are cut: panels that are not shown, that stretches of the output share, at borders and inside."""
+    monkeypatch.setattr(direct, "_cuts", lambda problem, finite: [((merge, merge), (split, split))])
+    rng = np.random.default_rng(co)
+    kind = DTYPES[dtype][0]
+    data = rng.integers(-2, 3, (2, 9, 7, 5)).astype(kind)
+    filter = rng.integers(-2, 3, (8, 8, 5, co)).astype(kind)
+    bias = rng.integers(-2, 3, co).astype(kind)
+    for begin, end, activation in (((15, 3), (17, 6), "none"), ((2, 5), (1, 24), "relu"), ((31, 0), (5, 13), ("clip", -9, 9))):
+        keywords = {"strides": 4, "pads_begin": begin, "pads_end": end, "activation": activation}
+        direct._choice.cache_clear()
+        with using_isa(isa):
+            got = convt.conv_transpose(data, filter, bias, algorithm="direct", **keywords)
+        direct._choice.cache_clear()
+        wanted = convt.conv_transpose(data, filter, bias, backend="reference", **keywords)
+        np.testing.assert_array_equal(got.astype(np.float64), wanted.astype(np.float64))
 
 
 # (batch, input, in-channels of a group, out-channels, kernel, stride, dilation, pads, groups): rows of several taps that
