@@ -172,7 +172,7 @@ def _work(problem, combo, rows, columns, info):
         multiply += 0.1 * common.far(total, 2 * common.L2_BYTES) * bytes  # of both cores
         store += 11 + (7 if common.bent(problem) else 4.5) * columns / info["vl"]
         return pace * (multiply + pack + rows * store + 450)
-    return pace * (multiply + pack + rows * (5 + store) + 220)
+    return pace * (multiply + pack + rows * (5 + store) + 400)
 
 
 def _seen(problem, combo, info):
