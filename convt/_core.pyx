@@ -281,7 +281,6 @@ cdef enum:
     HUGE_BYTES = 1 << 21  # of a huge page
     FAR_BYTES = 1 << 19  # weights beyond this do not stay in the second-level cache
     APART_BYTES = 3 << 10  # of a pixel's outputs in a row, from which the next one's are in another page
-    TALL = 8  # rows of a tile, from which a panel that comes from the second-level cache is worth its way
     SHALLOW_DEPTH = 32  # up to which a tile is done so soon that what is between tiles counts
     ALIAS_BYTES = 1 << 12  # so far apart, lines share a set of the first-level cache, which holds 8 or 12
     FINITE_BYTES = 1 << 16  # that a thread looks at in one go

@@ -226,15 +226,11 @@ cdef class DirectPlan(Plan):
         cdef int64_t start, end, p2, p3, strip, low, s0, s1, l0, l1
         # Few weights are multiplied with one tile's rows after the other, packed just before, so that an output row is written
         # in one go. Of many, each panel with all rows, so that it is read once; but where pixels are so far apart in the
-        # output that each of a panel's rows is in another page, a few panels at a time with a tile's rows. (Where the
-        # first-level cache is small, only the second gains, and that only of two panels or more and tiles with rows enough for
-        # a panel that comes from the second level.) What is neither packed nor met twice gains nothing by strips.
+        # output that each of a panel's rows is in another page, a few panels at a time with a tile's rows. Where the first-level
+        # cache is small, each panel with all rows always. What is neither packed nor met twice gains nothing by strips.
         cdef int64_t near = w.p1 - w.p0, strips = convt_quotient(w.m + c.strip - 1, c.strip), lows = 1
         cdef bint apart = not k.parts and c.stretch * k.s_size >= APART_BYTES
-        cdef bint turns = apart and k.mr[k.nr // k.vl] >= TALL and 2 * k.nr * c.pack.depth * k.e_size <= NEAR_BYTES
-        cdef bint kept = self.keep_panels and not turns
-        if c.sparse or kept or w.source != NULL or (
-                w.in_place and near <= (2 if w.m <= c.wide else 1)):
+        if c.sparse or self.keep_panels or w.source != NULL or (w.in_place and near <= (2 if w.m <= c.wide else 1)):
             strips = 1
         elif near * k.nr * c.pack.depth * k.e_size > NEAR_BYTES:
             if apart:
