@@ -16,6 +16,7 @@
 #define MUL_ADD vf_fma
 #include "body_groups.h"
 #include "body_dots.h"
+#include "body_ordered.h"
 #include "body_depthwise.h"
 #include "body_winograd.h"
 #include "body_tile.h"
@@ -129,6 +130,7 @@
 #define S_STOREN vd_storen
 #include "body_groups.h"
 #include "body_dots.h"
+#include "body_ordered.h"
 #include "body_depthwise.h"
 #include "body_winograd.h"
 #include "body_memory.h"

@@ -5,13 +5,6 @@
 #define DW_NEAR (1 << 14) /* bytes of outputs that stay in the first-level cache */
 #define DW_AHEAD 2048     /* bytes ahead of a pixel, which are asked for: read from the last to the first, they are not foreseen */
 
-
-/* Of kernels that write in order: j's at once, vectors of channels that with their pixels fit the registers, and bytes ahead of
- * an output, which are asked for into the second-level cache: in the first one they would take the place of pixels. */
-#define DW_PAIR 2
-#define DW_VECTORS (sizeof(V) < 64 ? 2 : 4)
-#define DW_FAR 4096
-
 /* Where the inputs of a vector of lanes are: side by side, all of them or the first ones, or picked from as many elements
  * as a number, a vector or two vectors hold; or from no more than there are, which takes masks. */
 #ifndef DW_ENUM
@@ -378,131 +371,6 @@ static void FN(dw_all_along)(const convt_dw *d)
     }
 }
 
-/* In the order in which they lie in memory, `count` j's at a time: all phases of a set, of so many vectors of channels side by
- * side from c on. The pixels of these stay in registers, and weights come from the first-level cache, each for all of them. */
-INLINE void FN(dw_order)(const int count, const int sources, const int terms, const int vectors, const convt_dw *d,
-                         const convt_dw_phase *phase, int c, int j, int n, int skipped)
-{
-    const convt_act act = *d->act;
-    const convt_dw_phase *const first = phase, *const end = phase + phase->sharing;
-    /* The last vector overlaps the one before, if it has to. */
-    const int rest = d->cols - c, whole = vectors * VL;
-    const ptrdiff_t in_ld = d->in_ld, out_ld = d->out_ld, last = (rest < whole ? rest : whole) - VL;
-    const ptrdiff_t asked = c ? 0 : count * out_ld * (ptrdiff_t)sizeof(T); /* bytes a turn */
-    T *const outs = (T *)d->out + c + j * out_ld;
-    const T *inputs[CONVT_DW_ORDERED], *weights[CONVT_DW_ORDERED];
-    V start[4], pixel[CONVT_DW_ORDERED][DW_PAIR + CONVT_DW_ORDERED - 1][4]; /* that of j and term u is in place j - u + terms - 1 */
-#pragma GCC unroll 4
-    for (int v = 0; v < vectors; v++)
-        start[v] = V_(load)((const T *)d->init + c + (v < vectors - 1 ? v * VL : last));
-#pragma GCC unroll 2
-    for (int s = 0; s < sources; s++) {
-        inputs[s] = (const T *)d->in[s] + d->from + phase->term->in + c + (j - skipped) * in_ld;
-        weights[s] = (const T *)d->w[s] + c;
-    }
-    for (int i = 0; i < n; i += count) {
-        const int again = i > n - count; /* the last j's, if fewer are left: some of them once more */
-        i = again ? n - count : i;
-        T *const out = outs + i * out_ld;
-        for (ptrdiff_t at = 0; at < asked; at += 64)
-            __builtin_prefetch((const char *)out + DW_FAR + at, 0, 2);
-#pragma GCC unroll 2
-        for (int s = 0; s < sources; s++) {
-            const T *x = inputs[s] + i * in_ld;
-            if (terms > 1 && (i == 0 || again))
-#pragma GCC unroll 4
-                for (int v = 0; v < vectors; v++)
-                    pixel[s][0][v] = V_(load)(x - in_ld + (v < vectors - 1 ? v * VL : last));
-#pragma GCC unroll 2
-            for (int u = terms - 1; u < terms - 1 + count; u++, x += in_ld)
-#pragma GCC unroll 4
-                for (int v = 0; v < vectors; v++)
-                    pixel[s][u][v] = V_(load)(x + (v < vectors - 1 ? v * VL : last));
-        }
-        for (phase = first; phase < end; phase++) {
-            if (count == 1 && !(skipped ? phase->after : phase->before))
-                continue;
-            const convt_dw_term *term = phase->term + skipped;
-            const int there = phase->terms - skipped;
-            T *const to = out + phase->out, *const next = to + out_ld;
-            const T *w[CONVT_DW_ORDERED][CONVT_DW_ORDERED];
-#pragma GCC unroll 2
-            for (int u = 0; u < terms; u++)
-#pragma GCC unroll 2
-                for (int s = 0; s < sources; s++)
-                    w[s][u] = weights[s] + term[u < there ? u : 0].w;
-#define DW_SUMS(sums)                                                                                                    \
-    _Pragma("GCC unroll 4") for (int v = 0; v < vectors; v++)                                                            \
-    {                                                                                                                    \
-        const ptrdiff_t at = v < vectors - 1 ? v * VL : last;                                                            \
-        V acc[DW_PAIR];                                                                                                  \
-        acc[0] = acc[count - 1] = start[v];                                                                              \
-        _Pragma("GCC unroll 2") for (int s = 0; s < sources; s++)                                                        \
-            _Pragma("GCC unroll 2") for (int u = 0; u < (sums); u++)                                                     \
-            {                                                                                                            \
-                V wt = V_(load)(w[s][u] + at);                                                                           \
-                IN_REGISTER(wt); /* else GCC loads it for each */                                                        \
-                _Pragma("GCC unroll 2") for (int k = 0; k < count; k++)                                                  \
-                    acc[k] = V_(fma)(pixel[s][k - u + terms - 1][v], wt, acc[k]);                                        \
-            }                                                                                                            \
-        if (act.code != CONVT_NONE)                                                                                      \
-            _Pragma("GCC unroll 2") for (int k = 0; k < count; k++)                                                      \
-                acc[k] = V_(act_simple)(acc[k], &act);                                                                   \
-        V_(store)(to + at, acc[0]);                                                                                      \
-        if (count > 1)                                                                                                   \
-            V_(store)(next + at, acc[count - 1]);                                                                        \
-    }
-            if (there >= terms) {
-                DW_SUMS(terms)
-            } else if (terms > 1) {
-                DW_SUMS(terms - 1)
-            }
-#undef DW_SUMS
-        }
-#pragma GCC unroll 2
-        for (int s = 0; terms > 1 && s < sources; s++)
-#pragma GCC unroll 4
-            for (int v = 0; v < vectors; v++)
-                pixel[s][0][v] = pixel[s][count][v];
-    }
-}
-
-/* From j on n of them; or a single one before or after the run, of a single term, the first or that after those skipped. */
-#define DW_ORDER(sources, vectors)                                                                                        \
-    static void FN(dw_order_##sources##_##vectors)(const convt_dw *d, const convt_dw_phase *phase, int c, int j, int n,   \
-                                                   int skipped)                                                           \
-    {                                                                                                                     \
-        if (n == 1)                                                                                                       \
-            FN(dw_order)(1, sources, 1, vectors, d, phase, c, j, 1, skipped);                                             \
-        else if (phase->terms == 2)                                                                                       \
-            FN(dw_order)(DW_PAIR, sources, 2, vectors, d, phase, c, j, n, 0);                                             \
-        else                                                                                                              \
-            FN(dw_order)(DW_PAIR, sources, 1, vectors, d, phase, c, j, n, 0);                                             \
-    }
-DW_ORDER(1, 1) DW_ORDER(1, 2) DW_ORDER(1, 3) DW_ORDER(1, 4) DW_ORDER(2, 1) DW_ORDER(2, 2) DW_ORDER(2, 3) DW_ORDER(2, 4)
-#undef DW_ORDER
-
-/* All j's and those before and after; of more vectors a few j's at a time. */
-static void FN(dw_all_in_order)(const convt_dw *d)
-{
-    static void (*const order[][4])(const convt_dw *, const convt_dw_phase *, int, int, int, int) = {
-        {FN(dw_order_1_1), FN(dw_order_1_2), FN(dw_order_1_3), FN(dw_order_1_4)},
-        {FN(dw_order_2_1), FN(dw_order_2_2), FN(dw_order_2_3), FN(dw_order_2_4)},
-    };
-    const int all = (d->cols + VL - 1) / VL, pieces = (all + DW_VECTORS - 1) / DW_VECTORS, vectors = (all + pieces - 1) / pieces;
-    const int step = pieces == 1 && d->phase->sharing == d->phases ? d->n : d->n < DW_MOST ? d->n : DW_MOST;
-    for (int j = d->low ? -1 : 0; j < d->n + (d->high ? 1 : 0);) {
-        const int n = j < 0 || j >= d->n ? 1 : step, at = n > 1 && j + n > d->n ? d->n - n : j;
-        for (const convt_dw_phase *phase = d->phase; phase < d->phase + d->phases; phase += phase->sharing)
-            for (int c = 0; c < d->cols; c += vectors * VL) {
-                const int left = (d->cols - c + VL - 1) / VL;
-                order[d->sources - 1][(left < vectors ? left : vectors) - 1](d, phase, left == 1 && c > 0 ? d->cols - VL : c,
-                                                                             at, n, j >= d->n);
-            }
-        j = n > 1 && j + n > d->n ? d->n : j + n;
-    }
-}
-
 /* A vector of n sums that is not whole, or does not lie as it is. Of a single one it matters little how much is picked from. */
 #ifdef HAVE_PICK
 #define DW_PICKED(n)                                             \
@@ -727,6 +595,3 @@ static void FN(depthwise)(const convt_dw *d)
 #undef DW_STRETCH
 #undef DW_FEW
 #undef DW_NEAR
-#undef DW_PAIR
-#undef DW_VECTORS
-#undef DW_FAR
