@@ -146,8 +146,7 @@ def _kinds(problem, groups, classes, schemes, info):
         if scheme and any(scheme):
             chosen = [g[c.group] for g, c in zip(groups, combo, strict=True)]
             scheme = [KINDS[kind] for kind in scheme]
-            runs = [_placed(c, t, s, info) for c, t, s in zip(combo, scheme, problem.strides, strict=True)]
-            transformed.append((runs, chosen, scheme))
+            transformed.append((_all_placed(problem, combo, scheme, info), chosen, scheme))
         elif scheme:
             plain.append(combo)
     return plain, transformed
@@ -187,8 +186,7 @@ def _choice(problem, kinds, matrix, isa):
             schemes[numbers] = scheme if cost < plain else (0,) * rank
             if cost < plain:
                 transforms = [KINDS[kind] for kind in scheme]
-                runs = [_placed(c, t, s, info) for c, t, s in zip(combo, transforms, problem.strides, strict=True)]
-                transformed.append((runs, chosen, transforms))
+                transformed.append((_all_placed(problem, combo, transforms, info), chosen, transforms))
             else:
                 plains.append(combo)
             losses.append((cost - plain, numbers, scheme))
@@ -230,8 +228,7 @@ def _schemes(problem, combo, chosen, kinds, matrix):
         axes.append([PLAIN, *sorted(fits, key=lambda t: (products(t), t.points))[:1]])
     for scheme in itertools.product(*axes):
         if 0 < sum(t is not PLAIN for t in scheme) <= _MOST_AXES:
-            runs = [_placed(c, t, stride, info) for c, t, stride in zip(combo, scheme, problem.strides, strict=True)]
-            shape = _shape(problem, runs, chosen, scheme, info)
+            shape = _shape(problem, _all_placed(problem, combo, scheme, info), chosen, scheme, info)
             yield _least_cost(problem, shape, matrix, _core.isa()), tuple(t.kind for t in scheme)
 
 
@@ -239,6 +236,11 @@ def _placed(c, transform, stride, info):
     """A run of an axis, begun an output earlier where that leaves out more points: then tiles are cut short at both ends."""
     ways = [c, c.earlier(stride)] if transform.outputs > 2 else [c]
     return min(ways, key=lambda c: _multiplied(c, transform, info))
+
+
+def _all_placed(problem, combo, scheme, info):
+    """The runs of a class, `_placed`."""
+    return [_placed(c, t, stride, info) for c, t, stride in zip(combo, scheme, problem.strides, strict=True)]
 
 
 def _multiplied(c, transform, info):
