@@ -17,7 +17,7 @@ cdef enum:
     WINOGRAD_AHEAD = 2  # tiles from the one that is transformed to the one whose window is asked for
     WINOGRAD_KINDS = 27  # of tiles: the first, the last, or between on each of three axes
     ALL_POINTS = 64  # a bit that all of them have, beside those of three axes
-    WINOGRAD_BRIDGE = 4  # so few tiles between two stretches are multiplied in vain, which costs less than another tile of the GEMM
+    WINOGRAD_BRIDGE = 4  # fewer tiles than these between two stretches are multiplied in vain, which costs no more than a cut there
 
 CHAIN, BRIDGE = WINOGRAD_CHAIN, WINOGRAD_BRIDGE
 
