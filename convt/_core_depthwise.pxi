@@ -106,7 +106,7 @@ cdef class DepthwisePlan(Plan):
         self.index = index.astype(np.int32)
         self.picks = <const int32_t *>cnp.PyArray_DATA(self.index)
         self.straight_out = k.direct_store and self.lane_step == 1 and self.act.code <= CONVT_LEAKY
-        bytes_in = problem.batch * int(np.prod(problem.in_sizes)) * self.groups * self.ci * k.s_size
+        bytes_in = int(np.prod(problem.in_shape)) * k.s_size
         bytes_out = int(np.prod(problem.out_shape)) * k.s_size
         # Whole vectors: those of cells, which are of channels that fill none, have shared lines.
         full = not recipe.dots and (self.co * self.each or channels) % k.vl == 0

@@ -104,7 +104,7 @@ def _dots_cost(problem, info):
     if info["t_size"] > ITEMSIZE[problem.dtype]:  # rows are widened
         row += 2 * meet * problem.in_sizes[-1] * problem.groups * vectors
     tasks = -(-rows // _cut(problem, 0, js, 2).rows)
-    bytes = problem.batch * math.prod(problem.in_sizes) * problem.groups * problem.ci * ITEMSIZE[problem.dtype]
+    bytes = math.prod(problem.in_shape) * ITEMSIZE[problem.dtype]
     memory = common.memory_cost(problem, (0.04, 0), (0.035, 0)) + far * bytes * common.far(bytes, common.LAST_BYTES)
     return common.shared([(rows * row, tasks)]) + memory + common.unreached(problem)
 

@@ -284,7 +284,7 @@ def memory_cost(problem, info):
     cost = common.memory_cost(problem, (read, 35), (write, 8)) + common.planes_cost(problem) / min(problem.groups, 2)
     cost += common.unreached(problem)
     if info["parts"]:
-        data = problem.batch * math.prod(problem.in_sizes) * problem.groups * problem.ci * ITEMSIZE[problem.dtype]
+        data = math.prod(problem.in_shape) * ITEMSIZE[problem.dtype]
         cost += 0.12 * common.far(data, common.LAST_BYTES) * data
     return cost
 
