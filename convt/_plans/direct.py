@@ -222,7 +222,8 @@ def _reading(problem, combo, info):
     of rows times taps that is packed). What is not packed is read in place, if data is contiguous."""
     taps, ci = math.prod(len(c.first_in) for c in combo), problem.ci
     same = ITEMSIZE[problem.dtype] == info["e_size"] and not info["parts"] and not problem.planar
-    aliased = problem.groups * ci * info["e_size"] % _core.ALIAS == 0
+    _, apart = _run(problem, combo)
+    aliased = apart * problem.groups * ci * info["e_size"] % _core.ALIAS == 0
     if not same or taps * ci == 0 or ci % info["kstep"] or aliased or _sparse(problem, combo):
         return 0, 1.0
     last = combo[-1].first_in
@@ -243,14 +244,28 @@ def _reading(problem, combo, info):
 def _bent(problem, combo, info):
     """The share of a class's rows in blocks that are not evenly spaced in a contiguous input, or have a tap outside."""
     rows = problem.batch * math.prod(c.count for c in combo)
-    block, share, inner, run = min(rows, _highest(info)), 0.0, 1, 0
+    block, share, inner = min(rows, _highest(info)), 0.0, 1
     for c, size in zip(reversed(combo), reversed(problem.in_sizes), strict=True):
         ends = (c.first_in[0] < 0) + (c.first_in[-1] + c.count > size)
         share += ends * max(block, inner) / (inner * c.count)
         inner *= c.count
-        if not run and c.count < size:
-            run = inner  # the next row, slice or image starts elsewhere
-    return min(1.0, max(share, block / run if run and run < rows else 0.0))
+    run, _ = _run(problem, combo)
+    return min(1.0, max(share, block / run if run < rows else 0.0))
+
+
+def _run(problem, combo):
+    """How many rows of a class are evenly spaced in a contiguous input, from each multiple of it on, and how many pixels
+    apart: those of an axis, or of images, with one row each are an axis or image apart."""
+    run, apart, step = 1, 1, 1
+    counts = [problem.batch, *(c.count for c in combo)]
+    for count, size in zip(reversed(counts), (*reversed(problem.in_sizes), 1), strict=True):
+        if run == 1:
+            apart = step
+        elif count > 1 and step != apart * run:
+            break
+        run *= count
+        step *= size
+    return run, apart
 
 
 def _cuts(problem, finite):
