@@ -303,6 +303,14 @@ def test_depth_in_chunks_and_blocks_of_panels_agrees_with_direct(name):
     np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
 
 
+def test_workspace_is_bounded():
+    """Of shallow inputs, whose tiles wait in large blocks, and of deep ones: 4 MiB a thread."""
+    for rank, kernel, ci, co in itertools.product((2, 3), (3, 4), (16, 64, 128, 500), (32, 64, 300)):
+        op = convt.ConvTranspose(np.zeros((*(kernel,) * rank, ci, co), np.float32), strides=2, algorithm="winograd")
+        plan = op.plan((1, *(24,) * rank, ci))
+        assert plan.algorithm == "winograd" and plan.workspace_bytes <= plan.threads << 22, (rank, kernel, ci, co)
+
+
 @each_isa
 def test_deep_sums_are_about_as_exact_as_direct(isa):
     """256 channels, whose points are summed in one chunk: in one chain the ratio would be about 2."""
