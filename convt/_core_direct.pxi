@@ -71,6 +71,7 @@ cdef class DirectPlan(Plan):
     cdef size_t past  # `streamed`, where tiles store past the caches too
     cdef list keep  # the tables that the structures point into
     cdef object structures
+    cdef int64_t lda  # from row to row that is packed
     cdef int64_t max_block, max_chunks, max_packed, max_reached, max_sparse, max_sums
 
     def __init__(self, str name, problem, PackRecipe recipe, in_strides, out_strides, hole, cycles, classes):
@@ -82,7 +83,7 @@ cdef class DirectPlan(Plan):
         self.keep, self.works, self.keep_panels = [], [], KEEP_PANELS
         self.past = 0 if self.keep_panels else self.streamed
         cdef DirectClass *c
-        cdef int64_t task = 0, n, x = self.nd - 1
+        cdef int64_t task = 0, n, x = self.nd - 1, line, deepest = 0
         for i, spec in enumerate(classes):
             c = &self.classes[i]
             c.count = _kept(self.keep, spec["count"])
@@ -112,6 +113,7 @@ cdef class DirectPlan(Plan):
             c.wide = c.block if c.nchunks == 1 and c.chunks[1] <= SHALLOW_DEPTH and 5 * self.k.wide >= 2 * n else self.k.wide
             c.strip = n * max(1, L1_BYTES // 3 // (n * (c.pack.depth * self.k.e_size + c.npanels * self.k.nr * self.k.s_size)))
             self.max_chunks = max(self.max_chunks, c.nchunks)
+            deepest = max(deepest, *(depth for _, depth, _ in spec["chunks"]))
             if not (self.find_rows(c, 0, c.rows, NULL, <char **>_kept(found := [], [0] * c.nchunks)) and c.in_place):
                 self.max_packed = max(self.max_packed, c.block * min(c.span, c.nchunks))
             if c.sparse:
@@ -119,6 +121,9 @@ cdef class DirectPlan(Plan):
                 self.max_sparse = max(self.max_sparse, min(c.span, c.nchunks))
             if c.nchunks > 1:
                 self.max_sums = max(self.max_sums, min(2, c.panel_block) if c.span >= c.nchunks else c.panel_block)
+        # An odd number of lines, which spreads rows over the sets of the caches.
+        line = max(self.k.kstep, 64 // self.k.e_size)
+        self.lda = ((deepest + line - 1) // line | 1) * line
         self.tasks = self.direct_tasks = task
         self.even = self.nclasses == 1
         self.workspace = self._bytes()
@@ -205,7 +210,7 @@ cdef class DirectPlan(Plan):
         return straight
 
     cdef size_t _bytes(self):
-        cdef size_t n = _round64((self.max_packed + self.k.grain) * self.k.lda * self.k.e_size)  # A
+        cdef size_t n = _round64((self.max_packed + self.k.grain) * self.lda * self.k.e_size)  # A
         n += _round64(self.max_chunks * sizeof(char *))  # where the rows lie that are not packed
         n += 2 * _round64(self.max_block * sizeof(void *))  # where each row goes in the output, and in the sums
         n += _round64(self.max_reached * sizeof(void *))  # and those in the sums that a chunk reaches
@@ -265,7 +270,7 @@ cdef class DirectPlan(Plan):
         w.source = call.source + group * self.recipe.sg if call.source != NULL else NULL
         w.panel, w.refused = ws + _round64(self.workspace), call.refused
         w.a = ws
-        ws += _round64((self.max_packed + k.grain) * k.lda * k.e_size)
+        ws += _round64((self.max_packed + k.grain) * self.lda * k.e_size)
         w.found = <char **>ws
         ws += _round64(self.max_chunks * sizeof(char *))
         w.to = <void **>ws
@@ -292,7 +297,7 @@ cdef class DirectPlan(Plan):
         self.locate(c, w.m0, w.m, w.dst, w.to, w.coords, w.edge, straight)
         w.in_place = straight and c.in_place
 
-        w.stride_a, w.stride_sums = c.block * k.lda * k.e_size, self.max_block * k.nr
+        w.stride_a, w.stride_sums = c.block * self.lda * k.e_size, self.max_block * k.nr
         w.most = k.mr[2 if k.nr > k.vl else 1]
         w.fast = k.direct_store and self.out_c == 1 and self.act.code <= CONVT_LEAKY
         for r in range(w.most):
@@ -317,7 +322,7 @@ cdef class DirectPlan(Plan):
             if w.found[chunk] != NULL:
                 cols = ch[1] if self.ci == ci else min(ch[1], self.ci - ch[0] % ci)  # of several taps, or of one
                 if not (c.in_place or self.k.pack_far(
-                        w.a + i * w.stride_a, self.k.lda, w.found[chunk] + s0 * c.lda * self.k.s_size, c.lda, 1,
+                        w.a + i * w.stride_a, self.lda, w.found[chunk] + s0 * c.lda * self.k.s_size, c.lda, 1,
                         <int>(s1 - s0), <int>cols, <int>ch[1])):
                     refused[0] = 1
             elif c.sparse and 0 < chunk < c.nchunks - 1:
@@ -361,7 +366,7 @@ cdef class DirectPlan(Plan):
                 ch = c.chunks + 4 * chunk
                 rows, t.lda, top = w.found[chunk], c.lda, 0
                 if rows == NULL or not c.in_place:
-                    rows, t.lda, top = w.a + (chunk - start) * w.stride_a, k.lda, s0
+                    rows, t.lda, top = w.a + (chunk - start) * w.stride_a, self.lda, s0
                 t.kc = <int>ch[1]
                 t.b = w.weights + p * panel_bytes + ch[2] * width * k.e_size
                 t.b2 = <const char *>t.b + panel_bytes
@@ -607,15 +612,15 @@ cdef class DirectPlan(Plan):
                     n += 1
                     last = min(n * ci_p, first + k0 + kc - depth)
                     cols = last - first
-                to = a + ((row + lo if reached == NULL else kept) * k.lda + depth - k0) * k.e_size
-                if hi > lo and not k.pack_far(to, k.lda, src + (at + (i + lo) * self.in_stride.p[x]) * k.s_size,
+                to = a + ((row + lo if reached == NULL else kept) * self.lda + depth - k0) * k.e_size
+                if hi > lo and not k.pack_far(to, self.lda, src + (at + (i + lo) * self.in_stride.p[x]) * k.s_size,
                                               self.in_stride.p[x], self.in_c, <int>(hi - lo), <int>cols, <int>(last - first)):
                     refused[0] = 1
                 if reached == NULL:
                     for r in range(-lo, 0):
-                        memset(to + r * k.lda * k.e_size, 0, (last - first) * k.e_size)
+                        memset(to + r * self.lda * k.e_size, 0, (last - first) * k.e_size)
                     for r in range(hi - lo, run - lo):
-                        memset(to + r * k.lda * k.e_size, 0, (last - first) * k.e_size)
+                        memset(to + r * self.lda * k.e_size, 0, (last - first) * k.e_size)
                 else:
                     for r in range(lo, hi):
                         reached[kept] = lines[row + r]
