@@ -271,8 +271,13 @@ cdef class PackRecipe:
         cdef bint wrong = False
         src += g * self.sg
         dst += c.weights + g * c.group_weights + column * c.depth * k.e_size
+        cdef bint past = self.weight_bytes > PACK_STREAM_BYTES
+        for t in range(c.nwindows if c.npoints else 0):
+            wrong |= self.transform(c, n, t, low, high, src, dst, c.nwindows * self.ci_p * width, t * self.ci_p + low, past, stage)
         if c.npoints:
-            return self.transform(c, src, n, column, end, width, low, high, dst, stage)
+            if past:
+                self.k.fence()
+            return wrong
         for t in range(c.ntaps):
             wrong |= self.pack_tap(c, n, t, low, last, src, dst + (t * self.ci_p + low) * width * k.e_size)
         return wrong
@@ -305,6 +310,20 @@ cdef class PackRecipe:
             t = c.window_taps[c.window_start[t] + convt_quotient(c.at[n], self.some * self.k.nr)]
         return from_ + taps[t] + low * self.si * self.k.s_size
 
+    cdef const char *line_at(self, PackClass *c, int64_t n, int64_t first, int64_t line, char *src) noexcept nogil:
+        """The line-th of the lines where some depth of all points of a panel starts in a group's filter, those of a tap after
+        the other; NULL beyond them."""
+        cdef int64_t w = convt_quotient(first, self.ci_p), low = first - w * self.ci_p, bytes = self.k.nr * self.k.s_size
+        cdef int64_t torn = (<size_t>src | self.si * self.k.s_size) & 63, lines = (bytes + 63) // 64 + (torn > 0)
+        cdef int64_t t = c.window_start[w] + convt_quotient(line, lines)
+        cdef int64_t *taps
+        cdef char *from_
+        if t >= c.window_start[w + 1] or n * self.k.nr >= c.ncols:
+            return NULL
+        self.piece(c, n * self.k.nr, c.ncols, src, &from_, &taps)
+        from_ += max(0, taps[c.window_taps[t]]) + low * self.si * self.k.s_size
+        return from_ + min(bytes - 1, line % lines * 64)
+
     cdef bint pack_tap(self, PackClass *c, int64_t n, int64_t t, int64_t low, int64_t last, char *src, char *dst) noexcept nogil:
         """In-channels ``low`` to ``last``, which start at ``dst``, of a tap in the n-th panel of a group whose filter is at
         ``src``."""
@@ -332,50 +351,60 @@ cdef class PackRecipe:
         taps[0] = c.taps + column // c.together * c.together // self.co * c.ntaps
         return min(c.together - first, end - column)
 
-    cdef bint transform(self, PackClass *c, char *src, int64_t panel, int64_t column, int64_t end, int64_t width, int64_t low,
-                        int64_t high, char *dst, char *stage) noexcept nogil:
-        """Some in-channels of a panel of points: the taps of each window are laid out, side by side, for a few of them at a
-        time. Returns whether some points overflowed, or are not what their type can hold."""
+    cdef bint transform(self, PackClass *c, int64_t n, int64_t w, int64_t low, int64_t high, char *src, char *dst,
+                        int64_t out_row, int64_t at_row, bint past, char *stage) noexcept nogil:
+        """Some in-channels of a window, all points of the n-th panel of a group whose filter is at ``src``: a few of them at a
+        time, whose taps are laid out side by side. Points are ``out_row`` elements apart, these channels their rows from
+        ``at_row`` on. Returns whether some points overflowed, or are not what their type can hold."""
         cdef const convt_kernels *k = self.k
-        cdef int64_t w, n, i, at, count, tap, point
-        cdef int64_t *widths = c.widths + panel * c.npoints
+        cdef int64_t column = n * k.nr, end = min(c.ncols, column + k.nr), at, count, tap, point
+        cdef int64_t width = (end - column + k.vl - 1) // k.vl * k.vl
+        cdef int64_t *widths = c.widths + n * c.npoints
         cdef bint wrong = False
         cdef char *from_
         cdef char *slot
         cdef int64_t *taps
         cdef convt_wino_filter f
-        f.in_, f.in_step, f.out_row = stage, k.nr, c.nwindows * self.ci_p * width
-        f.stream = self.weight_bytes > PACK_STREAM_BYTES
+        f.in_, f.in_step, f.out_row, f.stream = stage, k.nr, out_row, past
         f.at, f.scale = c.at, c.scale
-        for w in range(c.nwindows):
-            i = low
-            while i < high:
-                f.n = <int>min(self.some, high - i)
-                at = column
-                while at < end:
-                    count = self.piece(c, at, end, src, &from_, &taps)
-                    slot = stage + (at - column) * k.t_size
-                    for n in range(c.window_start[w], c.window_start[w + 1]):
-                        tap = taps[c.window_taps[n]]
-                        k.widen(slot, k.nr, from_ + max(0, tap) + i * self.si * k.s_size, self.si, c.step, f.n,
-                                <int>(count if tap >= 0 else 0),
-                                <int>(count if at + count < end else width - (at - column)))
-                        slot += self.some * k.nr * k.t_size
-                    at += count
-                point = 0
-                while point < c.npoints:  # those of a width
-                    f.start, f.rows = c.start + w * c.npoints + point, 1
-                    while point + f.rows < c.npoints and widths[point + f.rows] == widths[point]:
-                        f.rows += 1
-                    f.cols = <int>(widths[point] * k.vl)
-                    f.out_step = f.cols
-                    f.out = dst + (point * f.out_row + (w * self.ci_p + i) * f.out_step) * k.e_size
-                    if f.cols:
-                        wrong |= not k.wino_filter(&f)
-                    point += f.rows
-                i += self.some
-        if f.stream:
-            k.fence()
+        while low < high:
+            f.n = <int>min(self.some, high - low)
+            at = column
+            while at < end:
+                count = self.piece(c, at, end, src, &from_, &taps)
+                slot = stage + (at - column) * k.t_size
+                for n in range(c.window_start[w], c.window_start[w + 1]):
+                    tap = taps[c.window_taps[n]]
+                    k.widen(slot, k.nr, from_ + max(0, tap) + low * self.si * k.s_size, self.si, c.step, f.n,
+                            <int>(count if tap >= 0 else 0), <int>(count if at + count < end else width - (at - column)))
+                    slot += self.some * k.nr * k.t_size
+                at += count
+            point = 0
+            while point < c.npoints:  # those of a width
+                f.start, f.rows = c.start + w * c.npoints + point, 1
+                while point + f.rows < c.npoints and widths[point + f.rows] == widths[point]:
+                    f.rows += 1
+                f.cols = <int>(widths[point] * k.vl)
+                f.out_step = f.cols
+                f.out = dst + (point * f.out_row + at_row * f.out_step) * k.e_size
+                if f.cols:
+                    wrong |= not k.wino_filter(&f)
+                point += f.rows
+            low += f.n
+            at_row += f.n
+        return wrong
+
+    cdef bint make_points(self, PackClass *c, int64_t n, int64_t first, int64_t depth, char *src, char *dst,
+                          char *stage) noexcept nogil:
+        """`pack_depth` of all points of a panel."""
+        cdef int64_t w = convt_quotient(first, self.ci_p), low = first - w * self.ci_p, last, done = 0
+        cdef int64_t width = min(self.k.nr, (c.ncols - n * self.k.nr + self.k.vl - 1) // self.k.vl * self.k.vl)
+        cdef bint wrong = False
+        while done < depth:
+            last = min(self.ci_p, low + depth - done)
+            wrong |= self.transform(c, n, w, low, min(self.ci, last), src, dst, depth * width, done, False, stage)
+            done += last - low
+            w, low = w + 1, 0
         return wrong
 
     cdef bint lies_ready(self, PackClass *c) noexcept:

@@ -72,7 +72,9 @@ cdef struct WinogradTask:
     char *weights
     char *bias
     char *source          # as of DirectTask
-    char *panel
+    char *panel           # of all points, or on a matrix unit of one
+    char *filter          # taps on their way to the transform,
+    int64_t next_panel, next_depth  # those that come next
     char *refused
     int64_t m, p0, p1     # tiles, and panels
     int64_t start, end    # depth chunks that are transformed
@@ -168,6 +170,10 @@ cdef class WinogradPlan(DirectPlan):
         n += _round64(self.most_points * CONVT_LDA * k.t_size)  # between the transforms of three axes
         self.workspace = max(self.workspace, n)
         self.consider_passing()
+        if self.passing:
+            for i in range(self.nwinograd):
+                self.passing = max(self.passing, self.made_bytes(&self.winograd[<Py_ssize_t>i]))
+            self.passing += _round64(recipe.staged)
 
     cdef size_t panel_bytes(self) noexcept:
         cdef Py_ssize_t i
@@ -176,12 +182,20 @@ cdef class WinogradPlan(DirectPlan):
         cdef WinogradClass *c
         for i in range(self.nwinograd):
             c = &self.winograd[i]
-            # Taps that are read for each point: beside the rows of one, or of all.
-            again = (c.panel_block if c.across else 2) * self.k.nr * c.pack.ntaps * self.ci * self.k.s_size
-            if not self.recipe.lies_ready(c.pack) or again > L2_BYTES // 2:
+            again = self.made_bytes(c)
+            if self.k.parts:  # taps that are read for each point: beside the rows of one, or of all
+                again = (c.panel_block if c.across else 2) * self.k.nr * c.pack.ntaps * self.ci * self.k.s_size
+            if again > L2_BYTES // 2 or (self.k.parts and not self.recipe.lies_ready(c.pack)):
                 return <size_t>-1
             bytes += c.blocks * self.groups * c.pack.group_weights
         return bytes
+
+    cdef size_t made_bytes(self, WinogradClass *c) noexcept:
+        """What is made in passing at a time: all points of a panel, a link deep."""
+        cdef int64_t n, depth = 0
+        for n in range(c.nchunks * c.chains):
+            depth = max(depth, c.links[4 * n + 2])
+        return _round64(depth * c.npoints * self.k.nr * self.k.e_size)
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
         if task < self.direct_tasks:
@@ -199,6 +213,8 @@ cdef class WinogradPlan(DirectPlan):
         cdef int64_t group = task // c.blocks // c.panel_blocks
         cdef int64_t i, p, q, r, chunk
         cdef int64_t *unsorted
+        cdef int64_t *link
+        cdef int64_t *end
         t.c, t.refused = c, call.refused
         t.m = min(c.block, c.rows - t0)
         t.p0 = task // c.blocks % c.panel_blocks * c.panel_block
@@ -209,6 +225,7 @@ cdef class WinogradPlan(DirectPlan):
         t.weights = call.weights + c.pack.weights + group * c.pack.group_weights
         t.source = call.source + group * self.recipe.sg if call.source != NULL else NULL
         t.panel = ws + _round64(self.workspace)
+        t.filter = t.panel + self.passing - _round64(self.recipe.staged)
 
         t.a = ws
         ws += self.rows_size
@@ -245,15 +262,15 @@ cdef class WinogradPlan(DirectPlan):
             for chunk in range(t.start, t.end):
                 for r in range(t.m):
                     self.transform_tile(&t, chunk, r)
+            link, end = c.links + 4 * t.start * c.chains, c.links + 4 * t.end * c.chains
             if c.across:
                 for q in range(c.npoints):
                     for p in range(t.p0, t.p1):
-                        self.multiply_point(&t, p, q)
+                        self.multiply_point(&t, p, q, link, end)
             for p in range(t.p0, t.p1):
                 if not c.across:
                     self.leave_points(&t, p)
-                    for q in range(c.npoints):
-                        self.multiply_point(&t, p, q)
+                    self.multiply_panel(&t, p, link, end)
                 if t.end == c.nchunks:
                     self.finish_panel(&t, p)
         for i in range(k.vl):
@@ -453,8 +470,28 @@ cdef class WinogradPlan(DirectPlan):
             stretch[2 * n - 1] = t.first[kind + 1]
         return n
 
-    cdef void multiply_point(self, const WinogradTask *task, int64_t p, int64_t q) noexcept nogil:
-        """A point of a panel: the depth that is transformed, for all tiles whose outputs need it."""
+    cdef void multiply_panel(self, WinogradTask *t, int64_t p, int64_t *link, int64_t *end) noexcept nogil:
+        """All points of a panel, some links of their depth. In passing they are made a link at a time, all of them together, so
+        that each tap is read once and what is made of it stays in the second-level cache until it is multiplied; but not those
+        of matrices, whose rows fill that."""
+        cdef WinogradClass *c = t.c
+        cdef int64_t *start = link
+        cdef int64_t *last = end
+        cdef int64_t q
+        if c.panels[5 * p + 3] == c.panels[5 * p + 4]:
+            return
+        while link != end:
+            if t.source != NULL and not self.k.parts:
+                last = link + 4
+                if self.recipe.make_points(c.pack, p, link[3], link[2], t.source, t.panel, t.filter):
+                    t.refused[0] = 1
+                t.next_panel, t.next_depth = (p, last[3]) if last != end else (p + 1, start[3])
+            for q in range(c.npoints):
+                self.multiply_point(t, p, q, link, last)
+            link = last
+
+    cdef void multiply_point(self, const WinogradTask *task, int64_t p, int64_t q, int64_t *link, int64_t *last) noexcept nogil:
+        """A point of a panel: some links of its depth, for all tiles whose outputs need it."""
         cdef const convt_kernels *k = self.k
         cdef WinogradClass *c = task.c
         cdef int64_t *panel = c.panels + 5 * p
@@ -464,8 +501,6 @@ cdef class WinogradPlan(DirectPlan):
         cdef int64_t columns = nv * k.vl
         cdef int64_t stretch[2 * WINOGRAD_KINDS]
         cdef int64_t stretches, first, tiles, done, i, j, n, r, r0, r1
-        cdef int64_t *link = c.links + 4 * task.start * c.chains
-        cdef int64_t *last = c.links + 4 * task.end * c.chains
         cdef char *a
         cdef char *products = task.sums + (((p - task.p0 if c.apart else 0) * c.npoints + q) * c.point_sums) * k.t_size
         cdef int64_t row = columns * k.e_size
@@ -498,7 +533,9 @@ cdef class WinogradPlan(DirectPlan):
             t.kc = <int>link[2]
             t.b = weights + link[3] * row
             t.ahead = weights + link[7] * row if link + 4 != last else next  # what is multiplied next
-            if task.source != NULL:
+            if task.source != NULL and not k.parts:
+                t.b = task.panel + q * t.kc * width * k.e_size
+            elif task.source != NULL:
                 t.b, ahead, t.ahead_step = task.panel, t.ahead, self.recipe.si * k.s_size
                 if link + 4 != last:
                     ahead = self.recipe.source_at(c.pack, p, q, link[7], task.source)
@@ -516,7 +553,16 @@ cdef class WinogradPlan(DirectPlan):
                 for i in range(tiles):
                     r0, r1 = first + cut_at(&by_tile, i), first + cut_at(&by_tile, i + 1)
                     t.a = a + r0 * c.lda * k.e_size
-                    if task.source != NULL:
+                    if task.source != NULL and not k.parts:
+                        r = q * tiles + i  # of each tap a line of all in-channels, then the next one
+                        t.ahead = self.recipe.line_at(c.pack, task.next_panel, task.next_depth, convt_quotient(r, k.pace),
+                                                      task.source)
+                        t.ahead_step = self.recipe.si * k.s_size
+                        if t.ahead != NULL:
+                            t.ahead = <const char *>t.ahead + r % k.pace * convt_quotient(t.kc, k.pace) * t.ahead_step
+                        else:
+                            t.ahead, t.ahead_step = <const char *>t.b + t.kc * width * k.e_size + i * n, 64
+                    elif task.source != NULL:
                         t.ahead = ahead + done % k.pace * convt_quotient(t.kc, k.pace) * t.ahead_step + done // k.pace * 64
                     for r in range(r0, r1):
                         rows[r - r0] = products + r * k.nr * k.t_size

@@ -93,12 +93,15 @@ def preparing(problem, matrix=False):
     passing = direct.passing(problem, plain, splits, info)
     for (combo, chosen, scheme), cut in zip(transformed, cuts, strict=True):
         phases, taps = math.prod(len(c.first_out) for c in combo), math.prod(len(g.offsets) for g in chosen)
-        again = (cut.panel_block if cut.across else 2) * info["nr"] * taps * problem.ci * ITEMSIZE[problem.dtype]
-        nested = common.nested(chosen)
-        if nested or problem.co % info["nr" if phases > 1 else "vl"] or again > _core.L2_BYTES // 2:
-            passing = math.inf  # as WinogradPlan then lays them out before
         windows = math.prod(-(-len(g.offsets) // t.taps) for g, t in zip(chosen, scheme, strict=True))
-        passing += cut.blocks * windows * math.prod(t.points for t in scheme) * phases * size
+        points = math.prod(t.points for t in scheme)
+        again, laid = points * info["nr"] * _link(points, _chunks(problem, windows, info)[2]) * info["e_size"], False
+        if info["parts"]:
+            again = (cut.panel_block if cut.across else 2) * info["nr"] * taps * problem.ci * ITEMSIZE[problem.dtype]
+            laid = common.nested(chosen) or problem.co % info["nr" if phases > 1 else "vl"]
+        if laid or again > _core.L2_BYTES // 2:
+            passing = math.inf  # as WinogradPlan then lays them out before
+        passing += cut.blocks * windows * points * phases * size
     return 15_000 + common.packing(slices * size, passing)
 
 
@@ -420,6 +423,11 @@ def _chunks(problem, splits, info):
     depth = splits * common.filled(problem.ci, info)
     step = -(-depth // (-(-depth // _core.KC) * kstep)) * kstep
     return depth, -(-depth // step), step
+
+
+def _link(points, step):
+    """The depth that vectors sum in one go, of a chunk of ``step``."""
+    return -(-step // -(-step // _core.CHAIN)) if points > _ONE_AXIS else step
 
 
 def _class(problem, combo, chosen, scheme, cut, packs, in_elements, out_elements, info):

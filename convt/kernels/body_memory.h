@@ -115,6 +115,7 @@ static int FN(widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptr
         const S *from = (const S *)src + r * rs;
         int c = whole;
         if (cs == 1) {
+            __builtin_prefetch(from + cols - 1 + 6 * rs); /* on a line more than there are vectors, where rows start within one */
             for (; c + VL <= cols; c += VL) {
                 __builtin_prefetch(from + c + 6 * rs);
                 V_(store)(to + c, S_LOAD(from + c));
