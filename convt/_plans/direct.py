@@ -332,7 +332,7 @@ def splits(problem, combos, chunks, total, info, threads):
     for share, height in itertools.product(_SHARES + _FEW, (_LOWEST, _highest(info))):
         target = total / (share * threads)
         found = [
-            _split(problem, combo, chunks[n], target, height, info, functools.partial(work, n))
+            _split(problem, combo, chunks[n], target, height, info, threads, functools.partial(work, n))
             for n, combo in enumerate(combos)
         ]
         tasks = sorted(((s.work, problem.groups * s.blocks * s.panel_blocks) for s in found), reverse=True)
@@ -344,7 +344,7 @@ def splits(problem, combos, chunks, total, info, threads):
     return best
 
 
-def _split(problem, combo, chunks, target, height, info, work):
+def _split(problem, combo, chunks, target, height, info, threads, work):
     """A class in tasks of about ``target`` cycles: blocks of rows, but of ``height`` rows at least,
     and of panels where that gives too few."""
     rows = problem.batch * math.prod(c.count for c in combo)
@@ -354,6 +354,8 @@ def _split(problem, combo, chunks, target, height, info, work):
     most = _most_rows(problem, combo, info)
     block = max(min(most, -(-rows // pieces)), min(rows, height, most))
     blocks = -(-rows // block)
+    if blocks > threads:  # as many for each thread
+        blocks = -(-blocks // threads) * threads
     tile = info["mr"][-1] if info["parts"] else 1  # of a matrix all rows are multiplied
     block = -(-rows // (blocks * tile)) * tile
     blocks = -(-rows // block)
