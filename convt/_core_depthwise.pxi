@@ -96,10 +96,13 @@ cdef class DepthwisePlan(Plan):
         at = np.arange(self._vectors(self.lanes))
         index = first[np.minimum(at, self.lanes - 1)] - first[at // k.vl * k.vl]
         self.picked = (
-            k.direct_store and not self.straight_in and self.lanes == channels and self.width == 1 and self.in_c >= 0
+            k.direct_store and not self.straight_in and self.width == 1 and self.in_c >= 0
+            # (Those of a cell repeat for each phase: for all lanes it is the same one, if there is one group. AVX2, which has no
+            # kernels of groups that are picked, takes up to twice as long so.)
+            and (self.lanes == channels or (self.groups == 1 and k.reach > 1))
             and index.max() < k.reach and not (self.each or self.skips)  # (no pick leaves out pixels that are not there)
         )
-        self.apart = k.vl // self.co * self.ci * self.in_c if self.picked and k.vl % self.co == 0 else 0
+        self.apart = k.vl // self.co * self.ci * self.in_c if self.picked and self.groups > 1 and k.vl % self.co == 0 else 0
         # The last element of the input, less what lies between pixel 0 of a row and the end of a pick from its last one.
         steps = [(n - 1) * max(0, step) for n, step in zip(problem.in_sizes, in_strides[1:], strict=False)]
         self.safe = ((problem.batch - 1) * max(0, in_strides[0]) + sum(steps[:-1])) // k.s_size - (k.reach - 1)
@@ -340,7 +343,7 @@ cdef class DepthwisePlan(Plan):
         cdef int64_t x = self.nd - 1
         cdef int64_t t_size = k.t_size
         cdef DepthwiseRun *run
-        cdef int64_t n, at, start, stop, r, low, high, step
+        cdef int64_t n, at, start, stop, r, low, high, step, at_lane
         cdef int64_t wide  # how many j's make a row of lanes
         cdef void *rows[SCRATCH]
         for n in range(self.nruns):
@@ -356,8 +359,9 @@ cdef class DepthwisePlan(Plan):
                 at += (start - run.start) * step
             d.phase, d.phases = &self.phases[run.phase], run.phases
             d.from_ = (run.first_in + start - run.start) * part.in_ld
-            d.at = self.maps.p + low if self.picked else NULL
-            d.index = self.picks + low if self.picked else NULL
+            at_lane = 0 if self.groups == 1 else low  # (all are alike; and a cell's first one need not be a vector's)
+            d.at = self.maps.p + at_lane if self.picked else NULL
+            d.index = self.picks + at_lane if self.picked else NULL
             d.init = call.bias + low * t_size
             d.mask = call.weights + self.recipe.mask + low * t_size
             d.low, d.high = start == run.start, stop == run.stop
