@@ -266,6 +266,54 @@ def test_a_phase_without_a_tap_takes_nothing_from_its_input(value, isa):
 
 
 @each_isa
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("groups, ci, co", [(4, 1, 1), (12, 1, 1), (20, 1, 1), (25, 1, 1), (2, 3, 2), (4, 5, 2), (6, 4, 4)])
+@pytest.mark.parametrize("kernel, stride, dilation", [(3, 2, 1), (12, 2, 1), (9, 2, 1), (5, 2, 3), (7, 1, 3), (8, 3, 1)])
+def test_two_pixels_share_a_vector(kernel, stride, dilation, groups, ci, co, dtype, isa):
+    """Where channels fill half a vector, or some and a half: rows that make whole blocks and that don't, in the middle of
+    NaN; the same bits for any number of threads."""
+    for width in (1, 2, 3, 7, 8, 9, 16, 31, 33, 48, 700):
+        case = Case(
+            groups=groups, ci=ci, co=co, in_sizes=(3, width), kernel=(5, kernel), strides=(1, stride), dilations=(1, dilation),
+            pads_begin=(2, width % 3), pads_end=(2, 0), output_padding=(0, 0), activation="relu" if width % 2 else None,
+            dtype=dtype, seed=width,
+        )  # fmt: skip
+        arrays, results = case.arrays(), set()
+        around = np.full((case.batch, 3, width + 2, groups * ci), np.nan, case.numpy_dtype)
+        data = around[:, :, 1:-1]
+        data[:] = arrays[0]
+        with using_isa(isa):
+            op = operator(case, *arrays[1:], algorithm="depthwise")
+            for threads in (1, 3):
+                with convt.num_threads(threads):
+                    got = op(data)
+                case.check(got, *arrays)
+                results.add(got.tobytes())
+        assert len(results) == 1
+
+
+@each_isa
+@pytest.mark.parametrize(
+    "ci, co, kernel, stride", [(1, 1, 32, 16), (1, 1, 37, 16), (1, 1, 40, 20), (3, 1, 16, 8), (2, 3, 12, 5)]
+)
+def test_cells_of_one_group(ci, co, kernel, stride, isa):
+    """All lanes of a cell multiply the same input, which is read where it lies: cells that the window cuts anywhere, in the
+    middle of NaN, channels that are apart."""
+    for width, begin in itertools.product((1, 2, 9, 40), (0, 3, stride)):
+        case = Case(
+            groups=1, ci=ci, co=co, in_sizes=(4, width), kernel=(3, kernel), strides=(1, stride), dilations=(1, 1),
+            pads_begin=(1, begin), pads_end=(1, width % 3), output_padding=(0, 0), seed=width,
+        )  # fmt: skip
+        arrays = case.arrays()
+        for step in (1, 2):
+            around = np.full((case.batch, 4, width + 2, ci * step + 1), np.nan, np.float32)
+            data = around[:, :, 1:-1, : ci * step : step]
+            data[:] = arrays[0]
+            with using_isa(isa):
+                case.check(operator(case, *arrays[1:], algorithm="depthwise")(data), *arrays)
+
+
+@each_isa
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_rows_read_backwards_are_told_apart(dtype, isa):
     """Rows of inputs are kept by their offset, which is negative where an axis runs backwards: -1 among them."""

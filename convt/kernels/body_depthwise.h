@@ -6,19 +6,22 @@
 #define DW_AHEAD 2048     /* bytes ahead of a pixel, which are asked for: read from the last to the first, they are not foreseen */
 
 /* Where the inputs of a vector of lanes are: side by side, all of them or the first ones, or picked from as many elements
- * as a number, a vector or two vectors hold; or from no more than there are, which takes masks. */
+ * as a number, a vector or two vectors hold; or from no more than there are, which takes masks. Of half a vector of lanes those
+ * of two j's share one: a pick from each. */
 #ifndef DW_ENUM
 #define DW_ENUM
-enum { DW_WHOLE, DW_PART, DW_ONE, DW_PICK, DW_PICK_2, DW_PICK_LAST };
+enum { DW_WHOLE, DW_PART, DW_ONE, DW_PICK, DW_PICK_2, DW_PICK_LAST, DW_PICK_HALVES };
 #endif
 
-INLINE V FN(dw_load)(const int how, const T *p, int lanes, const int32_t *index)
+INLINE V FN(dw_load)(const int how, const T *p, int lanes, const int32_t *index, ptrdiff_t beside)
 {
     if (how == DW_WHOLE)
         return V_(load)(p);
     if (how == DW_ONE)
         return V_(set1)(*p);
 #ifdef HAVE_PICK
+    if (how == DW_PICK_HALVES)
+        return V_(pick)(V_(load)(p), V_(load)(p + beside), index);
     if (how == DW_PICK)
         return V_(pick_1)(V_(load)(p), index);
     if (how == DW_PICK_2)
@@ -33,6 +36,12 @@ INLINE V FN(dw_load)(const int how, const T *p, int lanes, const int32_t *index)
     return V_(loadn)(p, lanes);
 }
 
+/* Weights or the like, of which every j has the same. */
+INLINE V FN(dw_same)(const int how, const T *p)
+{
+    return how == DW_PICK_HALVES ? V_(load_half)(p) : V_(load)(p);
+}
+
 /* Below, sums are `count` values of j, so that these share a load of weights; or, `across`, of one j so many vectors of
  * channels, all whole. Pointers move from one to the next: a distance for each would take all the registers that there are.
  * Elements from one to the next: */
@@ -45,7 +54,8 @@ INLINE V FN(dw_load)(const int how, const T *p, int lanes, const int32_t *index)
 INLINE void FN(dw_finish)(const int count, const int across, const int how, const convt_dw *d, V *acc, T *out, int lanes)
 {
     const convt_act act = *d->act;
-    const ptrdiff_t ld = STEP(d->out_ld), ahead = d->ahead;
+    const ptrdiff_t ld = STEP(d->out_ld), ahead = d->ahead, beside = d->beside * d->out_ld;
+    const int halves = how == DW_PICK_HALVES;
     if (act.code != CONVT_NONE)
 #pragma GCC unroll 8
         for (int i = 0; i < count; i++)
@@ -59,13 +69,18 @@ INLINE void FN(dw_finish)(const int count, const int across, const int how, cons
     if (ahead) {
         const T *next = out + ahead;
 #pragma GCC unroll 8
-        for (int i = 0; i < count; i++, next += ld)
+        for (int i = 0; i < count; i++, next += ld) {
             __builtin_prefetch(next, 1);
+            if (halves)
+                __builtin_prefetch(next + beside, 1);
+        }
     }
 #pragma GCC unroll 8
     for (int i = 0; i < count; i++, out += ld) {
         if (how == DW_WHOLE)
             V_(store)(out, acc[i]);
+        else if (halves)
+            V_(store_halves)(out, out + beside, acc[i]);
         else
             V_(storen)(out, acc[i], lanes);
     }
@@ -83,17 +98,17 @@ INLINE void FN(dw_slide)(const int count, const int terms, const int second, con
     V weights[2][DW_STRETCH];
 #pragma GCC unroll 5
     for (int u = 0; u < terms; u++)
-        weights[0][u] = V_(load)(w + term[u].w);
+        weights[0][u] = FN(dw_same)(how, w + term[u].w);
 #pragma GCC unroll 5
     for (int u = 0; u < second; u++)
-        weights[1][u] = V_(load)(w + other[u].w);
+        weights[1][u] = FN(dw_same)(how, w + other[u].w);
     x += term->in + (count - 1) * d->in_ld;
 #pragma GCC unroll 16
     for (int i = count - 1; i > -terms; i--, x -= d->in_ld) {
         if (!(there >> (i + terms - 1) & 1))
             continue;
-        V some = FN(dw_load)(how, x, lanes, index);
-        if (second > 0 && d->far) /* (of one phase the test takes 4% where inputs are near) */
+        V some = FN(dw_load)(how, x, lanes, index, d->beside * d->in_ld);
+        if (second > 0 && how != DW_PICK_HALVES && d->far) /* (of one phase the test takes 4% where inputs are near) */
             __builtin_prefetch((const char *)x + DW_AHEAD);
         IN_REGISTER(some); /* else GCC loads it for each multiply-add: two loads, where it crosses lines */
 #pragma GCC unroll 5
@@ -112,12 +127,12 @@ INLINE void FN(dw_some)(const int phases, const int count, const int across, con
                         const convt_dw_phase *phase, ptrdiff_t from, T *out, int j, int c, int lanes)
 {
     V acc[2][DW_MOST];
-    const ptrdiff_t in_ld = STEP(d->in_ld);
+    const ptrdiff_t in_ld = STEP(d->in_ld), beside = d->beside * d->in_ld;
     const int32_t *index = d->index + c;
     const convt_dw_term *term = phase->term, *other = phase[phases - 1].term;
     const int slides = phase->sliding && !across && count > 1, sources = d->sources;
     const T *init = (const T *)d->init + c;
-    const V start = V_(load)(init);
+    const V start = FN(dw_same)(how, init);
     const int stretch = phases == 2 ? DW_STRETCH - 1 : DW_STRETCH;
     int64_t begin = d->low_pixel - j, end = d->high_pixel - j; /* where what the stretch's first term reads is there */
     int rest = phase->terms - phase->cut, both = phases == 2 ? phase[1].terms : 0;
@@ -151,20 +166,20 @@ INLINE void FN(dw_some)(const int phases, const int count, const int across, con
                     continue;
                 const T *x = (const T *)d->in[s] + from + term[u].in;
                 const T *low = (const T *)d->w[s] + c + term[u].w, *high = low;
-                const V first = V_(load)(low);
+                const V first = FN(dw_same)(how, low);
                 if (phases == 2 && u < both) {
                     high = (const T *)d->w[s] + c + other[u].w;
-                    const V second = V_(load)(high);
+                    const V second = FN(dw_same)(how, high);
 #pragma GCC unroll 8
                     for (int i = 0; i < count; i++, x += in_ld) {
-                        const V some = FN(dw_load)(how, x, lanes, index);
+                        const V some = FN(dw_load)(how, x, lanes, index, beside);
                         acc[0][i] = V_(fma)(some, EACH(low, i, first), acc[0][i]);
                         acc[1][i] = V_(fma)(some, EACH(high, i, second), acc[1][i]);
                     }
                 } else {
 #pragma GCC unroll 8
                     for (int i = 0; i < count; i++, x += in_ld)
-                        acc[0][i] = V_(fma)(FN(dw_load)(how, x, lanes, index), EACH(low, i, first), acc[0][i]);
+                        acc[0][i] = V_(fma)(FN(dw_load)(how, x, lanes, index, beside), EACH(low, i, first), acc[0][i]);
                 }
             }
     }
@@ -179,7 +194,7 @@ INLINE void FN(dw_some)(const int phases, const int count, const int across, con
             const V wt = V_(load)(weights);
 #pragma GCC unroll 8
             for (int i = 0; i < count; i++, x += in_ld)
-                acc[0][i] = V_(fma_where)(EACH(masks, i, mask), FN(dw_load)(how, x, lanes, index), EACH(weights, i, wt),
+                acc[0][i] = V_(fma_where)(EACH(masks, i, mask), FN(dw_load)(how, x, lanes, index, beside), EACH(weights, i, wt),
                                           acc[0][i]);
         }
     }
@@ -259,7 +274,7 @@ INLINE void FN(dw_along)(const int how, const int sources, const int phases, con
                 if (u < second)
                     weights[1][u][s] = V_(load)(w + phase[1].term[u].w);
                 if (u > 0)
-                    pixel[terms - u][s] = FN(dw_load)(how, x[s] - u * in_ld, cols, NULL);
+                    pixel[terms - u][s] = FN(dw_load)(how, x[s] - u * in_ld, cols, NULL, 0);
             }
         }
 #pragma GCC unroll 4
@@ -276,7 +291,7 @@ INLINE void FN(dw_along)(const int how, const int sources, const int phases, con
             for (int i = 0; i < terms && i < n; i++) {
 #pragma GCC unroll 4
                 for (int s = 0; s < sources; s++) {
-                    pixel[i][s] = FN(dw_load)(how, x[s], cols, NULL);
+                    pixel[i][s] = FN(dw_load)(how, x[s], cols, NULL, 0);
                     x[s] += in_ld;
                 }
                 V acc[2] = {start, start};
@@ -300,7 +315,7 @@ INLINE void FN(dw_along)(const int how, const int sources, const int phases, con
         for (int s = 0; s < sources; s++)
 #pragma GCC unroll 4
             for (int u = 1; u < terms; u++)
-                pixel[terms - u][s] = FN(dw_load)(how, x[s] - u * in_ld, cols, NULL);
+                pixel[terms - u][s] = FN(dw_load)(how, x[s] - u * in_ld, cols, NULL, 0);
 #pragma GCC unroll 4
         for (int i = 1; i < terms; i++, out += out_ld) {
             if (after >= i)
@@ -371,6 +386,16 @@ static void FN(dw_all_along)(const convt_dw *d)
     }
 }
 
+/* Of the j's from `j` on, how many share vectors with as many others, 1, 2, 4 or 8 by its logarithm, and how far on these are: up
+ * to the last j, if that is nearer, some of them once more. There are two at least. */
+INLINE int FN(dw_beside)(int n, int *j, ptrdiff_t *beside)
+{
+    *j = *j < n - 2 ? *j : n - 2;
+    const int left = n - *j, size = left > 8 ? 3 : left > 4 ? 2 : left > 2 ? 1 : 0;
+    *beside = left < 2 << size ? left - (1 << size) : 1 << size;
+    return size;
+}
+
 /* A vector of n sums that is not whole, or does not lie as it is. Of a single one it matters little how much is picked from. */
 #ifdef HAVE_PICK
 #define DW_PICKED(n)                                             \
@@ -418,7 +443,7 @@ INLINE void FN(dw_group)(const int shape, const int how, const int phases, const
     const T *init = (const T *)d->init + c;
 #pragma GCC unroll 8
     for (int i = 0; i < count; i++)
-        acc[0][i] = acc[1][i] = V_(load)(init + (across ? i * VL : 0));
+        acc[0][i] = acc[1][i] = FN(dw_same)(how, init + (across ? i * VL : 0));
     for (int s = 0; s < d->sources; s++) {
         const T *x = (const T *)d->in[s] + from, *w = (const T *)d->w[s] + c;
         if (!across) {
@@ -430,7 +455,7 @@ INLINE void FN(dw_group)(const int shape, const int how, const int phases, const
         for (int u = 0; u < terms; u++, x -= d->in_ld)
 #pragma GCC unroll 8
             for (int i = 0; i < count; i++) {
-                const V some = FN(dw_load)(how, x + i * apart, VL, index);
+                const V some = FN(dw_load)(how, x + i * apart, VL, index, 0);
                 acc[0][i] = V_(fma)(some, V_(load)(w + phase->term[u].w + i * VL), acc[0][i]);
                 if (u < second)
                     acc[1][i] = V_(fma)(some, V_(load)(w + phase[1].term[u].w + i * VL), acc[1][i]);
@@ -452,7 +477,9 @@ INLINE void FN(dw_group)(const int shape, const int how, const int phases, const
 #define DW_GROUPS(how, shape) DW_KINDS(DW_GROUP, how, shape)
 #define DW_NAMES(how, shape) {DW_KINDS(DW_NAME, how, shape)},
 #define DW_SHAPES(of, how) of(how, 1) of(how, 2) of(how, 3) of(how, 4) of(how, 8) of(how, 18) of(how, 20)
+#define DW_HALVED(of, how) of(how, 1) of(how, 2) of(how, 4) of(how, 8)
 DW_SHAPES(DW_GROUPS, DW_ONE) DW_SHAPES(DW_GROUPS, DW_PICK) DW_SHAPES(DW_GROUPS, DW_PICK_2)
+DW_HALVED(DW_GROUPS, DW_PICK_HALVES)
 
 /* How many of the last j's read more than there is with so many elements from where a vector's inputs start. */
 INLINE int FN(dw_beyond)(const convt_dw *d, int c, int span)
@@ -460,6 +487,31 @@ INLINE int FN(dw_beyond)(const convt_dw *d, int c, int span)
     const int end = (d->cols - 1) / VL * VL;
     const int64_t most = d->room ? 0 : span - 1 - (d->at[end] + d->index[d->cols - 1] - d->at[c]);
     return most <= 0 ? 0 : d->in_ld > 0 && most <= d->in_ld * d->n ? (int)((most - 1) / d->in_ld) + 1 : d->n;
+}
+
+/* The j's of half a vector of channels, two in a vector. */
+static void FN(dw_grouped_halves)(const convt_dw *d, int n, int c)
+{
+    static void (*const sums[][8])(const convt_dw *, const convt_dw_phase *, int, int) = {DW_HALVED(DW_NAMES, DW_PICK_HALVES)};
+    convt_dw two = *d;
+    int32_t index[VL];
+    for (int i = 0; i < VL; i++)
+        index[i] = i < VL / 2 ? d->index[c + i] : VL + d->index[c + i - VL / 2];
+    two.index = index - c;
+    two.ahead = 2 * d->ahead; /* (past the j's of this call) */
+    for (int j = 0, size; j < n; j += (1 << size) + (int)two.beside) {
+        size = FN(dw_beside)(n, &j, &two.beside);
+        if (d->far && d->sources) { /* the next call's pixels of the row that those before have not read */
+            const T *next = (const T *)d->in[0] + d->from + (j + 2 * DW_MOST) * d->in_ld;
+            convt_prefetch_ahead((const char *)next, 2 * DW_MOST * d->in_ld * (ptrdiff_t)sizeof(T));
+        }
+        const convt_dw_phase *phase = d->phase, *end = phase + d->phases;
+        while (phase < end)
+            for (int rest = phase->sharing, phases; rest > 0; rest -= phases, phase += phases) {
+                const int kind = FN(dw_kind)(phase, rest, &phases);
+                sums[size][kind](&two, phase, j, c);
+            }
+    }
 }
 
 /* The j's of a vector of channels, or of `across` of them, after each other: their weights stay in the first-level cache. */
@@ -477,6 +529,10 @@ static void FN(dw_grouped)(const convt_dw *d)
             n = d->n - FN(dw_beyond)(d, c, how * VL), across = 1;
         for (int j = n; j < d->n; j++)
             FN(dw_other_1)(d, j, c);
+        if (how == 1 && n > 1 && d->cols - c == VL / 2) {
+            FN(dw_grouped_halves)(d, n, c);
+            continue;
+        }
         for (int j = 0, size; j < n; j += counts[size]) {
             /* The fewest that cover the rest, some of them once more; the most that there are, if none do. */
             for (size = 0; size < 4 && counts[size] < n - j; size++)
@@ -498,6 +554,7 @@ static void FN(dw_grouped)(const convt_dw *d)
 #undef DW_GROUPS
 #undef DW_NAMES
 #undef DW_SHAPES
+#undef DW_HALVED
 #undef DW_ACROSS
 #endif
 #undef DW_KINDS

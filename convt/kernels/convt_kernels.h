@@ -137,6 +137,7 @@ typedef struct {
     int64_t start;         /* j's of the run before these */
     int far;               /* whether inputs are more than what the second-level cache keeps: those ahead are asked for, where
                             * what is read next is not foreseen */
+    ptrdiff_t beside;      /* set by kernels whose vectors hold sums of two j's: how far these are apart */
 } convt_dw;
 
 /* Overlap-add along an axis of dilation 1: for j0 <= j < j1 and lane_lo <= l < lane_hi,

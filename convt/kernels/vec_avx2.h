@@ -94,6 +94,19 @@ static inline vd vd_load_parts(const double *p, const ptrdiff_t *at)
 {
     return _mm256_insertf128_pd(_mm256_castpd128_pd256(_mm_loadu_pd(p + at[0])), _mm_loadu_pd(p + at[1]), 1);
 }
+/* Half a vector, repeated; a vector's halves to p and q. */
+static inline vf vf_load_half(const float *p) { return _mm256_broadcast_ps((const __m128 *)p); }
+static inline vd vd_load_half(const double *p) { return _mm256_broadcast_pd((const __m128d *)p); }
+static inline void vf_store_halves(float *p, float *q, vf v)
+{
+    _mm_storeu_ps(p, _mm256_castps256_ps128(v));
+    _mm_storeu_ps(q, _mm256_extractf128_ps(v, 1));
+}
+static inline void vd_store_halves(double *p, double *q, vd v)
+{
+    _mm_storeu_pd(p, _mm256_castpd256_pd128(v));
+    _mm_storeu_pd(q, _mm256_extractf128_pd(v, 1));
+}
 /* The first half of a and the second of b; the second of a and the first of b, neighbours changed. */
 static inline vf vf_halves(vf a, vf b) { return _mm256_blend_ps(a, b, 0xf0); }
 static inline vd vd_halves(vd a, vd b) { return _mm256_blend_pd(a, b, 0xc); }

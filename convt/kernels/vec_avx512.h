@@ -111,6 +111,19 @@ static inline vd vd_load_parts(const double *p, const ptrdiff_t *at)
     v = _mm512_mask_broadcast_f64x2(v, 0x30, _mm_loadu_pd(p + at[2]));
     return _mm512_mask_broadcast_f64x2(v, 0xc0, _mm_loadu_pd(p + at[3]));
 }
+/* Half a vector, repeated; a vector's halves to p and q. */
+static inline vf vf_load_half(const float *p) { return _mm512_broadcast_f32x8(_mm256_loadu_ps(p)); }
+static inline vd vd_load_half(const double *p) { return _mm512_broadcast_f64x4(_mm256_loadu_pd(p)); }
+static inline void vf_store_halves(float *p, float *q, vf v)
+{
+    _mm256_storeu_ps(p, _mm512_castps512_ps256(v));
+    _mm256_storeu_ps(q, _mm512_extractf32x8_ps(v, 1));
+}
+static inline void vd_store_halves(double *p, double *q, vd v)
+{
+    _mm256_storeu_pd(p, _mm512_castpd512_pd256(v));
+    _mm256_storeu_pd(q, _mm512_extractf64x4_pd(v, 1));
+}
 /* The first half of a and the second of b; the second of a and the first of b, neighbours changed. */
 static inline vf vf_halves(vf a, vf b) { return _mm512_mask_blend_ps(0xff00, a, b); }
 static inline vd vd_halves(vd a, vd b) { return _mm512_mask_blend_pd(0xf0, a, b); }
