@@ -7,10 +7,10 @@
 
 /* Where the inputs of a vector of lanes are: side by side, all of them or the first ones, or picked from as many elements
  * as a number, a vector or two vectors hold; or from no more than there are, which takes masks. Of half a vector of lanes those
- * of two j's share one: a pick from each. */
+ * of two j's share one: half of the elements, or a pick, from each. */
 #ifndef DW_ENUM
 #define DW_ENUM
-enum { DW_WHOLE, DW_PART, DW_ONE, DW_PICK, DW_PICK_2, DW_PICK_LAST, DW_PICK_HALVES };
+enum { DW_WHOLE, DW_PART, DW_HALVES, DW_ONE, DW_PICK, DW_PICK_2, DW_PICK_LAST, DW_PICK_HALVES };
 #endif
 
 INLINE V FN(dw_load)(const int how, const T *p, int lanes, const int32_t *index, ptrdiff_t beside)
@@ -19,6 +19,8 @@ INLINE V FN(dw_load)(const int how, const T *p, int lanes, const int32_t *index,
         return V_(load)(p);
     if (how == DW_ONE)
         return V_(set1)(*p);
+    if (how == DW_HALVES)
+        return V_(load_halves)(p, p + beside);
 #ifdef HAVE_PICK
     if (how == DW_PICK_HALVES)
         return V_(pick)(V_(load)(p), V_(load)(p + beside), index);
@@ -39,7 +41,7 @@ INLINE V FN(dw_load)(const int how, const T *p, int lanes, const int32_t *index,
 /* Weights or the like, of which every j has the same. */
 INLINE V FN(dw_same)(const int how, const T *p)
 {
-    return how == DW_PICK_HALVES ? V_(load_half)(p) : V_(load)(p);
+    return how == DW_HALVES || how == DW_PICK_HALVES ? V_(load_half)(p) : V_(load)(p);
 }
 
 /* Below, sums are `count` values of j, so that these share a load of weights; or, `across`, of one j so many vectors of
@@ -55,7 +57,7 @@ INLINE void FN(dw_finish)(const int count, const int across, const int how, cons
 {
     const convt_act act = *d->act;
     const ptrdiff_t ld = STEP(d->out_ld), ahead = d->ahead, beside = d->beside * d->out_ld;
-    const int halves = how == DW_PICK_HALVES;
+    const int halves = how == DW_HALVES || how == DW_PICK_HALVES;
     if (act.code != CONVT_NONE)
 #pragma GCC unroll 8
         for (int i = 0; i < count; i++)
@@ -583,9 +585,30 @@ DW_COLUMNS(1) DW_COLUMNS(2) DW_COLUMNS(4) DW_COLUMNS(8)
 #undef STEP
 #undef EACH
 
+/* Whether the last channels fill no more than half a vector, of j's enough to share vectors. (Where inputs come from afar, it is
+ * these that take the time.) */
+static int FN(dw_rest_is_half)(const convt_dw *d)
+{
+    const int rest = d->cols % VL, fits = rest && 2 * rest <= VL && 2 * d->cols >= VL && d->n >= DW_MOST;
+    return fits && !(d->at || d->far || d->skips || d->stream || d->phase->cut);
+}
+static void FN(dw_blocks_halved)(const convt_dw *d);
+
+#define DW_HALVED(n)                                                                        \
+    static __attribute__((noinline)) void FN(dw_halved_##n)(const convt_dw *d, int j, int c) \
+    {                                                                                       \
+        FN(dw_vector)(n, 0, DW_HALVES, d, j, c, VL / 2);                                    \
+    }
+DW_HALVED(1) DW_HALVED(2) DW_HALVED(4) DW_HALVED(8)
+#undef DW_HALVED
+
 /* All j's by blocks of a few. */
 static void FN(dw_blocks)(const convt_dw *d)
 {
+    if (FN(dw_rest_is_half)(d)) {
+        FN(dw_blocks_halved)(d);
+        return;
+    }
     static void (*const columns[])(const convt_dw *, int) = {
         FN(dw_columns_1), FN(dw_columns_2), FN(dw_columns_4), FN(dw_columns_8),
     };
@@ -602,6 +625,27 @@ static void FN(dw_blocks)(const convt_dw *d)
         const int count = 1 << size;
         columns[size](d, j + count <= d->n ? j : d->n - count);
         j += count;
+    }
+}
+
+/* Blocks of twice as many j's, whose last channels, up to half a vector of them, are those of two j's in a vector. */
+static void FN(dw_blocks_halved)(const convt_dw *d)
+{
+    static void (*const halved[])(const convt_dw *, int, int) = {
+        FN(dw_halved_1), FN(dw_halved_2), FN(dw_halved_4), FN(dw_halved_8),
+    };
+    convt_dw part = *d;
+    part.cols = d->cols / VL * VL;
+    for (int j = 0; j < d->n; j += part.n) {
+        part.n = d->n - j < 4 * DW_MOST ? d->n - j : 2 * DW_MOST;
+        part.from = d->from + j * d->in_ld;
+        part.out = (T *)d->out + j * d->out_ld;
+        if (part.cols)
+            FN(dw_blocks)(&part);
+        for (int i = 0, size; i < part.n; i += (1 << size) + (int)part.beside) {
+            size = FN(dw_beside)(part.n, &i, &part.beside);
+            halved[size](&part, i, d->cols - VL / 2);
+        }
     }
 }
 

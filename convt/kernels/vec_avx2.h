@@ -94,9 +94,17 @@ static inline vd vd_load_parts(const double *p, const ptrdiff_t *at)
 {
     return _mm256_insertf128_pd(_mm256_castpd128_pd256(_mm_loadu_pd(p + at[0])), _mm_loadu_pd(p + at[1]), 1);
 }
-/* Half a vector, repeated; a vector's halves to p and q. */
+/* Half a vector, repeated; half a vector from p and half from q, and back. */
 static inline vf vf_load_half(const float *p) { return _mm256_broadcast_ps((const __m128 *)p); }
 static inline vd vd_load_half(const double *p) { return _mm256_broadcast_pd((const __m128d *)p); }
+static inline vf vf_load_halves(const float *p, const float *q)
+{
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), _mm_loadu_ps(q), 1);
+}
+static inline vd vd_load_halves(const double *p, const double *q)
+{
+    return _mm256_insertf128_pd(_mm256_castpd128_pd256(_mm_loadu_pd(p)), _mm_loadu_pd(q), 1);
+}
 static inline void vf_store_halves(float *p, float *q, vf v)
 {
     _mm_storeu_ps(p, _mm256_castps256_ps128(v));

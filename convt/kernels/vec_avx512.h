@@ -111,9 +111,17 @@ static inline vd vd_load_parts(const double *p, const ptrdiff_t *at)
     v = _mm512_mask_broadcast_f64x2(v, 0x30, _mm_loadu_pd(p + at[2]));
     return _mm512_mask_broadcast_f64x2(v, 0xc0, _mm_loadu_pd(p + at[3]));
 }
-/* Half a vector, repeated; a vector's halves to p and q. */
+/* Half a vector, repeated; half a vector from p and half from q, and back. */
 static inline vf vf_load_half(const float *p) { return _mm512_broadcast_f32x8(_mm256_loadu_ps(p)); }
 static inline vd vd_load_half(const double *p) { return _mm512_broadcast_f64x4(_mm256_loadu_pd(p)); }
+static inline vf vf_load_halves(const float *p, const float *q)
+{
+    return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(p)), _mm256_loadu_ps(q), 1);
+}
+static inline vd vd_load_halves(const double *p, const double *q)
+{
+    return _mm512_insertf64x4(_mm512_castpd256_pd512(_mm256_loadu_pd(p)), _mm256_loadu_pd(q), 1);
+}
 static inline void vf_store_halves(float *p, float *q, vf v)
 {
     _mm256_storeu_ps(p, _mm512_castps512_ps256(v));
