@@ -137,6 +137,7 @@ cdef extern from "convt_kernels.h" nogil:
         int v0, v1
         int64_t start, low_pixel, high_pixel
         int skips, far, ordered
+        Py_ssize_t beside
     ctypedef struct convt_overlap:
         void *col
         Py_ssize_t ld
@@ -412,6 +413,7 @@ include "_core_pack.pxi"
 
 include "_core_plan.pxi"
 include "_core_direct.pxi"
+include "_core_winograd_task.pxi"
 include "_core_winograd.pxi"
 include "_core_scatter.pxi"
 include "_core_depthwise.pxi"

@@ -314,7 +314,7 @@ cdef class DepthwisePlan(Plan):
         d.sources = <int>(count * per)
         d.in_, d.w = sources, weights
         d.room, d.apart = room, self.apart
-        d.ahead, d.far, d.ordered = 0, self.far, self.ordered
+        d.ahead, d.far, d.ordered, d.beside = 0, self.far, self.ordered, 0
         d.stream = self.past and not <size_t>call.dst % self.past
         d.groups, d.skips = NULL, self.skips
         if self.each:

@@ -114,3 +114,21 @@ cdef int64_t *_kept(list keep, values):
     cdef _Table table = _Table(values)
     keep.append(table)
     return table.p
+
+
+cdef inline void copy_past(const convt_kernels *k, char *to, const char *from_, size_t bytes) noexcept nogil:
+    """A copy whose whole lines bypass the caches."""
+    cdef size_t head = -<size_t>to & 63, lines
+    if bytes < 128:
+        memcpy(to, from_, bytes)
+        return
+    lines = (bytes - head) & ~<size_t>63
+    memcpy(to, from_, head)
+    k.stream(to + head, from_ + head, lines)
+    memcpy(to + head + lines, from_ + head + lines, bytes - head - lines)
+
+
+cdef size_t _apart(size_t bytes):
+    """A distance of at least so many bytes, five cache lines more than a multiple of 4 KiB."""
+    cdef size_t lines = _round64(bytes) // 64
+    return (lines + (69 - lines % 64) % 64) * 64
