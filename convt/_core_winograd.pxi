@@ -63,7 +63,8 @@ cdef class WinogradPlan(DirectPlan):
             # Distances that spread rows, and points, over the sets of the caches: an odd number of lines.
             line = max(k.kstep, 64 // k.e_size)
             c.lda = ((c.chunks[1] + line - 1) // line | 1) * line
-            c.point_rows = _apart((c.block + k.grain - 1) // k.grain * k.grain * c.lda * k.e_size)
+            # (A row's last vector may reach beyond it: into the next row, which is written after it, or behind the last one.)
+            c.point_rows = _apart((c.block + k.grain - 1) // k.grain * k.grain * c.lda * k.e_size + k.vl * k.t_size)
             c.point_sums = _apart(c.block * k.nr * k.t_size) // k.t_size
             c.across = spec["across"]
             c.apart = c.across or c.span < c.nchunks

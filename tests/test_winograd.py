@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from cases import ISAS, Case, using_isa, vectors_alone
+from cases import ISAS, Case, run, using_isa, vectors_alone
 
 import convt
 from convt import _core, _phases
@@ -245,8 +245,8 @@ def test_points_of_outputs_outside_are_left_out(kind, merge):
     for size, kernel, pad in itertools.product(range(2, 20), (3, 4, 6), (0, 1)):
         groups = _phases.phase_groups(kernel, 2, 1, merge)
         for c in _phases.axis_classes(groups, size, 2, pad, 2 * (size - 1) + kernel - 2 * pad, False):
-            for run in (c, c.earlier(2)):
-                assert winograd._multiplied(run, kind, info) == needed(run, kind)
+            for way in (c, c.earlier(2)):
+                assert winograd._multiplied(way, kind, info) == needed(way, kind)
             placed = winograd._placed(c, kind, 2, info)
             assert needed(placed, kind) <= min(needed(c, kind), -(-c.count // kind.outputs) * kind.points)
             assert -(-placed.count // kind.outputs) == -(-c.count // kind.outputs) or needed(placed, kind) < needed(c, kind)
@@ -301,6 +301,18 @@ def test_depth_in_chunks_and_blocks_of_panels_agrees_with_direct(name):
     got = convt.conv_transpose(data, filter, algorithm=name, strides=2, pads_begin=1, pads_end=1)
     want = convt.conv_transpose(data, filter, algorithm="direct", strides=2, pads_begin=1, pads_end=1)
     np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
+
+
+@each_isa
+@pytest.mark.parametrize("dtype, ci", [("float64", 4), ("float64", 9), ("float32", 4), ("float32", 17)])
+def test_rows_of_any_number_keep_apart(dtype, ci, isa):
+    """Few channels are stored as a whole vector, whose rest is the next row's; behind the last row of a point lies the next
+    point, for blocks of some heights at once."""
+    for size in range(3, 150, 2):
+        case = Case(groups=2, ci=ci, co=8, in_sizes=(size,), kernel=(4,), strides=(1,), dtype=dtype, seed=size)
+        arrays = case.arrays()
+        with using_isa(isa):
+            case.check(run(case, *arrays, algorithm="winograd"), *arrays)
 
 
 def test_workspace_is_bounded():
