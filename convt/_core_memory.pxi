@@ -129,6 +129,7 @@ cdef inline void copy_past(const convt_kernels *k, char *to, const char *from_, 
 
 
 cdef size_t _apart(size_t bytes):
-    """A distance of at least so many bytes, five cache lines more than a multiple of 4 KiB."""
+    """A distance of at least so many bytes that spreads what lies at its multiples over the sets of the caches: five lines more
+    than a multiple of 4 KiB, or where it is short an odd number of them."""
     cdef size_t lines = _round64(bytes) // 64
-    return (lines + (69 - lines % 64) % 64) * 64
+    return (lines + (69 - lines % 64) % 64 if lines > 32 else lines | 1) * 64
