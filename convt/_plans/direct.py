@@ -157,8 +157,8 @@ def _work(problem, combo, rows, columns, info):
     bytes = common.padded(columns, info) * depth * info["e_size"] * -(-rows // _highest(info))
     share = _share(problem, combo) if _sparse(problem, combo) else 1.0
     total = common.filter_bytes(problem, info, columns)
-    paced = taps == 1 if info["parts"] else 5 * info["wide"] >= 2 * info["mr"][-1]
-    pace = 0.85 if depth <= _core.SHALLOW and paced else 1.0
+    most = _core.SHALLOW if taps == 1 else 0 if info["parts"] else _core.SHALLOW // 2
+    pace = 0.85 if depth <= most and (info["parts"] or 5 * info["wide"] >= 2 * info["mr"][-1]) else 1.0
     window, packed = _reading(problem, combo, info)
     chain = min(_core.KC, window * problem.ci) if window else _core.KC
     tiles = [common.tile_cost(rows * part, columns, d, info, chain, info["wide"]) for part, d in _depths(problem, combo, info)]
