@@ -38,13 +38,14 @@ static inline vf vf_set2(const void *p)
     return (vf){pair[0], pair[1], pair[0], pair[1]};
 }
 static inline vd vd_set2(const void *p) { return vd_load(p); }
-/* The first half of a and the second of b; the second of a and the first of b, neighbours changed, if a half has any. */
+/* Half a vector, repeated; half a vector from p and half from q, and back. */
 static inline vf vf_load_half(const float *p) { return (vf){p[0], p[1], p[0], p[1]}; }
 static inline vd vd_load_half(const double *p) { return (vd){p[0], p[0]}; }
 static inline vf vf_load_halves(const float *p, const float *q) { return (vf){p[0], p[1], q[0], q[1]}; }
 static inline vd vd_load_halves(const double *p, const double *q) { return (vd){p[0], q[0]}; }
 static inline void vf_store_halves(float *p, float *q, vf v) { p[0] = v[0], p[1] = v[1], q[0] = v[2], q[1] = v[3]; }
 static inline void vd_store_halves(double *p, double *q, vd v) { p[0] = v[0], q[0] = v[1]; }
+/* The first half of a and the second of b; the second of a and the first of b, neighbours changed, if a half has any. */
 static inline vf vf_halves(vf a, vf b) { return (vf){a[0], a[1], b[2], b[3]}; }
 static inline vd vd_halves(vd a, vd b) { return (vd){a[0], b[1]}; }
 static inline vf vf_crossed(vf a, vf b) { return (vf){a[3], a[2], b[1], b[0]}; }
