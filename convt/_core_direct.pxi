@@ -83,7 +83,7 @@ cdef class DirectPlan(Plan):
         self.keep, self.works, self.keep_panels = [], [], KEEP_PANELS
         self.past = 0 if self.keep_panels else self.streamed
         cdef DirectClass *c
-        cdef int64_t task = 0, n, x = self.nd - 1, line, deepest = 0
+        cdef int64_t task = 0, n, x = self.nd - 1, deepest = 0
         for i, spec in enumerate(classes):
             c = &self.classes[i]
             c.count = _kept(self.keep, spec["count"])
@@ -121,9 +121,7 @@ cdef class DirectPlan(Plan):
                 self.max_sparse = max(self.max_sparse, min(c.span, c.nchunks))
             if c.nchunks > 1:
                 self.max_sums = max(self.max_sums, min(2, c.panel_block) if c.span >= c.nchunks else c.panel_block)
-        # An odd number of lines, which spreads rows over the sets of the caches.
-        line = max(self.k.kstep, 64 // self.k.e_size)
-        self.lda = ((deepest + line - 1) // line | 1) * line
+        self.lda = _row_apart(self.k, deepest)
         self.tasks = self.direct_tasks = task
         self.even = self.nclasses == 1
         self.workspace = self._bytes()

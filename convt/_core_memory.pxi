@@ -128,6 +128,13 @@ cdef inline void copy_past(const convt_kernels *k, char *to, const char *from_, 
     memcpy(to + head + lines, from_ + head + lines, bytes - head - lines)
 
 
+cdef int64_t _row_apart(const convt_kernels *k, int64_t depth):
+    """Elements from row to row of a GEMM's packed input: an odd number of lines, or of a matrix's steps, which spreads rows over
+    the sets of the caches."""
+    cdef int64_t line = max(k.kstep, 64 // k.e_size)
+    return ((depth + line - 1) // line | 1) * line
+
+
 cdef size_t _apart(size_t bytes):
     """A distance of at least so many bytes that spreads what lies at its multiples over the sets of the caches: five lines more
     than a multiple of 4 KiB, or where it is short an odd number of them."""

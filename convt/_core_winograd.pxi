@@ -24,7 +24,7 @@ cdef class WinogradPlan(DirectPlan):
         DirectPlan.__init__(self, name, problem, recipe, in_strides, out_strides, hole, cycles, direct)
         cdef const convt_kernels *k = self.k
         cdef WinogradClass *c
-        cdef int64_t task = self.tasks, ax, sums, line
+        cdef int64_t task = self.tasks, ax, sums
         self.asks = k.direct_store and self.in_c == 1 and np.prod(problem.in_shape) * k.s_size > L2_BYTES
         self.nwinograd = len(classes)
         self.winograd_structures = np.zeros(len(classes) * sizeof(WinogradClass), np.uint8)
@@ -60,9 +60,7 @@ cdef class WinogradPlan(DirectPlan):
             c.inner = _kept(self.keep, spec["inner"])
             c.pack = &recipe.classes[<Py_ssize_t>spec["pack"]]
             c.depth = c.pack.depth // c.npoints
-            # Distances that spread rows, and points, over the sets of the caches: an odd number of lines.
-            line = max(k.kstep, 64 // k.e_size)
-            c.lda = ((c.chunks[1] + line - 1) // line | 1) * line
+            c.lda = _row_apart(k, c.chunks[1])
             # (A row's last vector may reach beyond it: into the next row, which is written after it, or behind the last one.)
             c.point_rows = _apart((c.block + k.grain - 1) // k.grain * k.grain * c.lda * k.e_size + k.vl * k.t_size)
             c.point_sums = _apart(c.block * k.nr * k.t_size) // k.t_size

@@ -109,6 +109,17 @@ def test_terms_that_share_what_is_picked(kernel, stride, isa):
         assert len(results) == 1
 
 
+def _check_threads(case, arrays, data):
+    """That results of one and of three threads are right, and the same bits."""
+    op, results = operator(case, *arrays[1:], algorithm="depthwise"), set()
+    for threads in (1, 3):
+        with convt.num_threads(threads):
+            got = op(data)
+        case.check(got, *arrays)
+        results.add(got.tobytes())
+    assert len(results) == 1
+
+
 @each_isa
 @pytest.mark.parametrize("groups, ci, co", [(20, 1, 1), (70, 1, 1), (2, 8, 8), (3, 4, 8), (3, 20, 16), (2, 32, 16)])
 @pytest.mark.parametrize("kernel, stride", [(3, 2), (4, 2), (5, 1), (7, 1), (12, 1), (5, 2), (6, 3)])
@@ -119,18 +130,12 @@ def test_ends_that_skip_pixels(kernel, stride, groups, ci, co, isa):
             groups=groups, ci=ci, co=co, in_sizes=(4, width), kernel=(5, kernel), strides=(1, stride), dilations=(1, 1),
             pads_begin=(1, width % 3), pads_end=(2, 0), output_padding=(0, stride - 1), seed=width,
         )  # fmt: skip
-        arrays, results = case.arrays(), set()
+        arrays = case.arrays()
         around = np.full((case.batch, 4, width + 40, groups * ci), np.nan, case.numpy_dtype)
         data = around[:, :, 20 : width + 20]
         data[:] = arrays[0]
         with using_isa(isa):
-            op = operator(case, *arrays[1:], algorithm="depthwise")
-            for threads in (1, 3):
-                with convt.num_threads(threads):
-                    got = op(data)
-                case.check(got, *arrays)
-                results.add(got.tobytes())
-        assert len(results) == 1
+            _check_threads(case, arrays, data)
 
 
 def _bytes(op, case, arrays, data, past, threads):
@@ -278,18 +283,12 @@ def test_two_pixels_share_a_vector(kernel, stride, dilation, groups, ci, co, dty
             pads_begin=(2, width % 3), pads_end=(2, 0), output_padding=(0, 0), activation="relu" if width % 2 else None,
             dtype=dtype, seed=width,
         )  # fmt: skip
-        arrays, results = case.arrays(), set()
+        arrays = case.arrays()
         around = np.full((case.batch, 3, width + 2, groups * ci), np.nan, case.numpy_dtype)
         data = around[:, :, 1:-1]
         data[:] = arrays[0]
         with using_isa(isa):
-            op = operator(case, *arrays[1:], algorithm="depthwise")
-            for threads in (1, 3):
-                with convt.num_threads(threads):
-                    got = op(data)
-                case.check(got, *arrays)
-                results.add(got.tobytes())
-        assert len(results) == 1
+            _check_threads(case, arrays, data)
 
 
 @each_isa
