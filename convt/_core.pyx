@@ -137,6 +137,7 @@ cdef extern from "convt_kernels.h" nogil:
         int v0, v1
         int64_t start, low_pixel, high_pixel
         int skips, far, ordered
+        const void *coming
         Py_ssize_t beside
     ctypedef struct convt_overlap:
         void *col

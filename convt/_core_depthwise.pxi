@@ -316,7 +316,13 @@ cdef class DepthwisePlan(Plan):
         d.room, d.apart = room, self.apart
         d.ahead, d.far, d.ordered, d.beside = 0, self.far, self.ordered, 0
         d.stream = self.past and not <size_t>call.dst % self.past
-        d.groups, d.skips = NULL, self.skips
+        d.groups, d.skips, d.coming = NULL, self.skips, NULL
+        if self.far and self.straight_in and x > 0 and count > 0:
+            at = row_tap[0]
+            for n in range(1, count):
+                at = max(at, row_tap[2 * n])
+            # (What is asked for need not be there: it may be beyond the image.)
+            d.coming = <char *>(<size_t>call.src + <size_t>((image + at + self.in_stride.p[x - 1] + l0) * k.s_size))
         if self.each:
             d.groups = &self.grouped
             d.v0 = <int>(l0 // self.bundle * self.bundles)

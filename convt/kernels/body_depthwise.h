@@ -212,6 +212,12 @@ INLINE void FN(dw_vector)(const int count, const int across, const int how, cons
     const int most = sizeof(V) < 64 && count == DW_MOST ? count / 2 : count; /* of a pair: there are half as many registers */
     T *out = (T *)d->out + j * d->out_ld + c;
     const convt_dw_phase *phase = d->phase, *end = phase + d->phases;
+    if (how == DW_WHOLE && !across && d->coming) {
+        const T *coming = (const T *)d->coming + from;
+#pragma GCC unroll 8
+        for (int i = 0; i < count; i++, coming += d->in_ld)
+            __builtin_prefetch(coming, 0, 2);
+    }
     for (int rest; phase < end; phase += rest) {
         for (rest = phase->sharing; rest > 1; rest -= 2, phase += 2)
             for (int i = 0; i < count; i += most)
