@@ -111,19 +111,25 @@ cdef class DepthwisePlan(Plan):
         self.straight_out = k.direct_store and self.lane_step == 1 and self.act.code <= CONVT_LEAKY
         bytes_in = int(np.prod(problem.in_shape)) * k.s_size
         bytes_out = int(np.prod(problem.out_shape)) * k.s_size
-        # Whole vectors: those of cells, which are of channels that fill none, have shared lines.
-        full = not recipe.dots and (self.co * self.each or channels) % k.vl == 0
-        self.past = self.streamed if self.straight_out and full and self.width == 1 else 0
-        # Pixels that share lines are gathered first, where their channels are together and some run writes each of them.
+        # Pixels that share lines, or are written group by group, are gathered first, where their channels are together and some run
+        # writes each of them.
         self.part = self.block
         flat = self.straight_out and self.lane_blocks == 1 and self.out_stride.p[x] == channels and not hole
         some = 8 * self.width
         least = some * problem.strides[x] * channels * k.s_size  # bytes of their outputs
-        # Few terms of few rows, whose vectors are stored in the order in which they lie, need that only beyond any cache.
-        ordered = flat and self.straight_in and not self.each and not self.past and self.row_taps <= CONVT_DW_ORDERED and (
+        # Few terms of few rows, whose vectors are stored in the order in which they lie, need that only beyond any cache; what is
+        # stored phase by phase or vector by vector bypasses one that would be full of it.
+        ordered = flat and self.straight_in and not self.each and self.row_taps <= CONVT_DW_ORDERED and (
             max((len(run.taps) for run in spec["ended"]), default=0) <= CONVT_DW_ORDERED and channels >= k.vl
         ) and self.width == 1 and bytes_in + bytes_out <= ORDERED_BYTES
-        if self.beyond and not self.past and flat and least <= 16 * STAGE and not ordered:
+        scattered = not ordered and bytes_in + bytes_out > (PAST_BYTES // 2 if self.each else PAST_BYTES * 2 // 3)
+        # Vectors that are lines, and whole: those of cells, which are of channels that fill none, have shared lines. (Lines written
+        # by halves, some time apart, take memory three times as long.)
+        full = k.vl * k.t_size >= 64 and not recipe.dots and (self.co * self.each or channels) % k.vl == 0
+        if (self.beyond or scattered) and full and self.straight_out and self.width == 1:
+            self.past, ordered = self.boundary, ordered and not self.boundary
+        shared = self.each or channels * k.t_size % 64
+        if self.beyond and not self.past and flat and shared and least <= 16 * STAGE and not ordered:
             self.part = max(1, STAGE // least) * some
             self.staged = self.part * problem.strides[x]
         # (Groups, which multiply more between stores, lose by it with 32 KiB of first-level cache.)

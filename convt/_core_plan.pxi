@@ -80,6 +80,7 @@ cdef class Plan:
     cdef int64_t out_rows, row_taps  # output rows of the batch; the most taps of one
     cdef int64_t in_n, in_c, out_n, out_c
     cdef bint beyond  # the output outgrows the caches
+    cdef size_t boundary  # bytes of a vector, if every one of a row starts on a boundary where the output does; else 0
     cdef size_t streamed  # alignment that every output row must have to bypass the caches; 0 where it should not
     cdef bint even  # tasks take the same time: each thread then has the same ones at every call, and their lines in its cache
     cdef bint small  # too little work for a second thread
@@ -114,12 +115,12 @@ cdef class Plan:
         self.brief = problem.flops < BRIEF_FLOPS
         # Outputs that outgrow the caches are written around them, where every vector of a row starts on a boundary.
         cdef size_t vector = self.k.vl * self.k.t_size
+        self.boundary = vector if all(s % vector == 0 for s in out_strides[:self.nd + 1]) else 0
         bytes_out = int(np.prod(problem.out_shape)) * item
-        aligned = all(s % vector == 0 for s in out_strides[:self.nd + 1])
         bytes_in = problem.batch * int(np.prod(problem.in_sizes)) * problem.groups * problem.ci * item
         limits = {"depthwise": PAST_BYTES - bytes_in, "matrix": PASSED_BYTES - bytes_in}
         self.beyond = bytes_out > limits.get(self.algorithm, STREAM_BYTES)
-        self.streamed = vector if self.beyond and aligned else 0
+        self.streamed = self.boundary if self.beyond else 0
 
     cdef _outer(self, axes):
         """Tables of the axes but the last: ``axes[ax][output]`` lists (tap, input index)."""
