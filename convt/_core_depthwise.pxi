@@ -328,7 +328,7 @@ cdef class DepthwisePlan(Plan):
             for n in range(1, count):
                 at = max(at, row_tap[2 * n])
             # (What is asked for need not be there: it may be beyond the image.)
-            d.coming = <char *>(<size_t>call.src + <size_t>((image + at + self.in_stride.p[x - 1] + l0) * k.s_size))
+            d.coming = <char *>(<size_t>call.src + <size_t>((image + at + self.in_stride.p[x - 1] + (0 if self.each else l0)) * k.s_size))
         if self.each:
             d.groups = &self.grouped
             d.v0 = <int>(l0 // self.bundle * self.bundles)

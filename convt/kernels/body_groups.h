@@ -116,7 +116,11 @@ INLINE void FN(dwg_tiles)(const int each, const int phases, const int count, con
     const int plain = d->act->code == CONVT_NONE && !d->stream && lanes == VL;
     const V init = V_(load)((const T *)d->init + c), none = V_(set1)(-0.0f); /* keeps the sign of others */
     const V start[2] = {each == 2 ? V_(halves)(init, none) : init, V_(halves)(none, init)};
+    const T *coming = d->coming ? (const T *)d->coming + d->from + j * d->in_ld + g->at[v * each] : NULL;
     for (; tiles > 0; tiles--, j += count) {
+        if (coming)
+            for (int i = 0; i < count; i++, coming += d->in_ld)
+                __builtin_prefetch(coming, 0, 2);
 #pragma GCC unroll 2
         for (int q = 0; q < phases; q++)
 #pragma GCC unroll 2

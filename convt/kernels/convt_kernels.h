@@ -137,8 +137,8 @@ typedef struct {
     int64_t start;         /* j's of the run before these */
     int far;               /* whether inputs are more than what the second-level cache keeps: those ahead are asked for, where
                             * what is read next is not foreseen */
-    const void *coming;    /* T, or NULL: the input row that outputs of the next row read first, asked for into the second level
-                            * where kernels go by blocks of j's, whose reads are not foreseen */
+    const void *coming;    /* T, or NULL: the input row that outputs of the next row read first, asked for into the second-level
+                            * cache by kernels that go by blocks of j's, whose reads are not foreseen */
     ptrdiff_t beside;      /* set by kernels whose vectors hold sums of two j's: how far these are apart */
 } convt_dw;
 
