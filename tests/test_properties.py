@@ -294,7 +294,8 @@ import numpy as np
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 import convt
-from cases import ISAS, Case, cases, run, using_isa
+from convt import _core
+from cases import ISAS, Case, cases, operator, run, using_isa
 
 libc = ctypes.CDLL(None, use_errno=True)
 page = mmap.PAGESIZE
@@ -318,13 +319,21 @@ def guarded(a, end):
 def check(case, end, isa):
     one(case, end, isa)
 
-def one(case, end, isa):
+limits = _core.PAST_BYTES, _core.ORDERED_BYTES, _core.L2_BYTES, _core.L3_BYTES
+
+def one(case, end, isa, **options):
     print(case, end, isa, file=sys.stderr)
     arrays = [guarded(a, end) for a in case.arrays()]
     out = guarded(np.empty(case.out_shape, case.numpy_dtype), end)
     with using_isa(isa):
-        run(case, *arrays, out=out)
-    case.check(out, *arrays)
+        run(case, *arrays, out=out, **options)
+        case.check(out, *arrays)
+        # As if no level of the caches held it: in order, or past them.
+        for _core.PAST_BYTES, _core.ORDERED_BYTES, _core.L2_BYTES, _core.L3_BYTES in (*limits[:2], 0, 0), (0, 0, 0, 0):
+            out[...] = 7
+            operator(case, *arrays[1:], **options)(arrays[0], out=out)
+            case.check(out, *arrays)
+    _core.PAST_BYTES, _core.ORDERED_BYTES, _core.L2_BYTES, _core.L3_BYTES = limits
 
 check()
 for isa in ISAS:
@@ -332,6 +341,11 @@ for isa in ISAS:
     for groups, ci, co in (4, 1, 2), (4, 4, 4), (4, 5, 2), (9, 8, 8), (24, 8, 4), (32, 2, 2):
         one(Case(groups=groups, ci=ci, co=co, batch=2, in_sizes=(3, 9), kernel=(3, 3), strides=(2, 2), dilations=(1, 1),
                  pads_begin=(1, 1), pads_end=(1, 1), output_padding=(0, 0)), True, isa)
+    # Fewer terms than outputs that a window could show beside a row: there are none to read for.
+    for kernel, stride in (1, 1), (2, 2), (3, 3), (1, 2), (4, 2), (3, 2):
+        for end in False, True:
+            one(Case(groups=32, in_sizes=(2, 9), kernel=(stride, kernel), strides=(stride, stride), dilations=(1, 1),
+                     pads_begin=(0, 0), pads_end=(0, 0), output_padding=(0, 0)), end, isa, algorithm="depthwise")
 print("done")
 """
 

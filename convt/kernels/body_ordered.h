@@ -14,6 +14,11 @@ INLINE void FN(dw_order)(const int count, const int sources, const int terms, co
 {
     const convt_act act = *d->act;
     const convt_dw_phase *const first = phase, *const end = phase + phase->sharing;
+    int some = count > 1;
+    for (const convt_dw_phase *p = first; p < end; p++)
+        some |= skipped ? p->after : p->before;
+    if (!some) /* outputs that nobody has: their pixel may be outside the input */
+        return;
     /* The last vector overlaps the one before, if it has to. */
     const int rest = d->cols - c, whole = vectors * VL;
     const ptrdiff_t in_ld = d->in_ld, out_ld = d->out_ld, last = (rest < whole ? rest : whole) - VL;
