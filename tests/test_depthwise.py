@@ -313,6 +313,25 @@ def test_cells_of_one_group(ci, co, kernel, stride, isa):
 
 
 @each_isa
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("groups, ci, co", [(2, 9, 1), (8, 4, 1), (8, 8, 1), (8, 9, 1), (15, 8, 1), (18, 9, 1), (7, 15, 2)])
+def test_inputs_that_are_far_apart(groups, ci, co, dtype, isa):
+    """The inputs of a vector of lanes in one vector of the data, or in two to eight and beyond: in the middle of NaN."""
+    for width, stride in ((1, 2), (5, 2), (9, 1)):
+        case = Case(
+            groups=groups, ci=ci, co=co, in_sizes=(2, width), kernel=(2, 3), strides=(1, stride), dilations=(1, 1),
+            pads_begin=(0, 1), pads_end=(1, 0), output_padding=(0, 0), dtype=dtype, seed=width,
+        )  # fmt: skip
+        arrays = case.arrays()
+        for step in (1, 2):
+            around = np.full((case.batch, 2, width + 2, groups * ci * step), np.nan, case.numpy_dtype)
+            data = around[:, :, 1:-1, ::step]
+            data[:] = arrays[0]
+            with using_isa(isa):
+                _check_threads(case, arrays, data)
+
+
+@each_isa
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_rows_read_backwards_are_told_apart(dtype, isa):
     """Rows of inputs are kept by their offset, which is negative where an axis runs backwards: -1 among them."""

@@ -137,6 +137,52 @@ static int FN(widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptr
     return 1;
 }
 
+#ifdef S_IS_T
+#define EACH_ROW(value)                              \
+    for (int r = 0; r < rows; r++) {                 \
+        const S *row = from + r * rs;                \
+        __builtin_prefetch(row + 8 * rs);            \
+        const V v = value;                           \
+        if (whole)                                   \
+            V_(store)(to + r * ld, v);               \
+        else                                         \
+            V_(storen)(to + r * ld, v, n);           \
+    }
+#ifdef HAVE_PICK
+INLINE int FN(there)(int n) { return n < 0 ? 0 : n < VL ? n : VL; }
+
+/* Lanes of a row's first `span` elements by their numbers, from pairs of vectors: `has` says which lanes each pair has. */
+INLINE V FN(pick_pairs)(const int pairs, const T *row, int span, const int32_t *index, const V *has)
+{
+    V v = V_(pick)(V_(load)(row), V_(load)(row + VL), index); /* (by the numbers modulo two vectors) */
+#pragma GCC unroll 4
+    for (int p = 1; p < pairs; p++) {
+        const int at = 2 * p * VL, left = span - at;
+        const V low = V_(loadn)(row + at, FN(there)(left)), high = V_(loadn)(row + at + VL, FN(there)(left - VL));
+        v = V_(select)(has[p] > V_(set1)(0), V_(pick)(low, high, index), v);
+    }
+    return v;
+}
+
+/* A vector whose elements are within eight: sooner than a gather. */
+static __attribute__((noinline)) void FN(gather_pairs)(T *to, ptrdiff_t ld, const S *from, ptrdiff_t rs, int span,
+                                                       const int32_t *index, int rows, int n, int whole)
+{
+    V has[4];
+    for (int p = 0; p < 4; p++) {
+        T lanes[VL];
+        for (int i = 0; i < VL; i++)
+            lanes[i] = index[i] / (2 * VL) == p;
+        has[p] = V_(load)(lanes);
+    }
+    if (span <= 4 * VL)
+        EACH_ROW(FN(pick_pairs)(2, row, span, index, has))
+    else
+        EACH_ROW(FN(pick_pairs)(4, row, span, index, has))
+}
+#endif
+#endif
+
 /* One vector of `gather`, or what there is of it: n lanes, whole vectors of which may be stored. */
 INLINE void FN(gather_vector)(T *to, ptrdiff_t ld, const S *from, ptrdiff_t rs, const int64_t *map, int rows, int n, int whole)
 {
@@ -152,24 +198,18 @@ INLINE void FN(gather_vector)(T *to, ptrdiff_t ld, const S *from, ptrdiff_t rs, 
         index[i] = (int32_t)(map[i < n ? i : n - 1] - low);
     from += low;
     high -= low;
-#define EACH_ROW(value)                              \
-    for (int r = 0; r < rows; r++) {                 \
-        const S *row = from + r * rs;                \
-        __builtin_prefetch(row + 8 * rs);            \
-        const V v = value;                           \
-        if (whole)                                   \
-            V_(store)(to + r * ld, v);               \
-        else                                         \
-            V_(storen)(to + r * ld, v, n);           \
-    }
 #ifdef HAVE_PICK
-    const int span = high < 2 * VL ? (int)high + 1 : 0;
+    const int span = high < 8 * VL ? (int)high + 1 : 0;
     if (span && span <= VL) {
         EACH_ROW(V_(pick)(V_(loadn)(row, span), V_(set1)(0), index));
         return;
     }
-    if (span) {
+    if (span && span <= 2 * VL) {
         EACH_ROW(V_(pick)(V_(load)(row), V_(loadn)(row + VL, span - VL), index));
+        return;
+    }
+    if (span) {
+        FN(gather_pairs)(to, ld, from, rs, span, index, rows, n, whole);
         return;
     }
 #endif
@@ -178,7 +218,6 @@ INLINE void FN(gather_vector)(T *to, ptrdiff_t ld, const S *from, ptrdiff_t rs, 
         return;
     }
     from -= low;
-#undef EACH_ROW
 #endif
     (void)whole;
     for (int r = 0; r < rows; r++) {
@@ -188,6 +227,8 @@ INLINE void FN(gather_vector)(T *to, ptrdiff_t ld, const S *from, ptrdiff_t rs, 
         V_(storen)(to + r * ld, S_LOADN(some, n), n);
     }
 }
+
+#undef EACH_ROW
 
 /* Adjacent elements that are rather copied than gathered. */
 #if defined(S_IS_T) && defined(HAVE_PICK)
