@@ -64,7 +64,8 @@ def cost(problem):
     row += (calls * vectors * taps + edge * single) * _weight(problem, taps, cut, info) + edge * single * _ALONE
     row += 5 * (calls + 2 * outer + (cut.blocks if width else 0)) * vectors * phases
     crowded = problem.groups * problem.co * ITEMSIZE[problem.dtype] % 1024 == 0  # outputs of a vector fall into few sets
-    row += js / wide * vectors * phases * (1.5 + 2.5 * crowded)
+    apart = s > 2 and not width  # two phases store side by side, more go along the row one after the other
+    row += js / wide * vectors * phases * (1.5 + 1.3 * apart + 2.5 * crowded)
     row += cut.lane_blocks * (0.9 * (taps * cut.blocks + edge) + cut.blocks * (130 + 80 * meet))
     if gathered and groups:
         in_rows = new + (cut.row_taps - 1) / cut.rows
