@@ -29,7 +29,7 @@ _ROWS_SHARE = 16  # output rows of a task
 _LEAST_DEPTH = 32  # in-channels that a chunk should have
 # Cycles across: of a channel of a vector of pixels, a stretch that is begun, those of a tile, a vector of outputs put in order
 # by shuffles or by indices, the ends of a column that is shifted, a row of a phase.
-_ACROSS = 4.7, 250, 1.35, 3, 20, 40, 130
+_ACROSS = 4.7, 150, 1.35, 3, 20, 40, 130
 _PICK = 0.75  # of a product that is picked
 _MEMORY = (  # cycles of a byte read, of one written; of those beyond the last-level cache
     (0.03, 0.0, 0.06, 0.24),  # across
