@@ -146,14 +146,16 @@ def filter_bytes(problem, info, columns=0):
 
 def preparing(problem, matrix=False):
     """Cycles to pack weights beforehand, which a call that brings its own has to pay."""
-    return packing(filter_bytes(problem, _core.kernel_info(problem.dtype, matrix)))
+    info = _core.kernel_info(problem.dtype, matrix)
+    return packing(filter_bytes(problem, info), info)
 
 
-def packing(bytes, passing=math.inf):
+def packing(bytes, info, passing=math.inf):
     """Cycles to pack so many bytes of weights beforehand and to multiply what was only just packed: the caches write it back
     meanwhile. More than is kept from call to call is new memory. Or to pack so many in ``passing``, where tasks do so."""
     if bytes >= _core.PASSING_BYTES and passing <= _core.PASSING_AGAIN * bytes:
-        return 0.15 * passing
+        wide = info["vl"] * info["t_size"] >= 64 and not info["parts"]
+        return (0.11 if wide else 0.15) * passing
     return (1.3 if bytes > _core.SPARE_WEIGHTS else 0.4) * bytes
 
 

@@ -36,7 +36,7 @@ def preparing(problem, matrix=False):
     total, _, _, classes = _choice(problem, True, matrix, _core.isa())
     combos = _combos(problem, classes)
     _, cuts = splits(problem, combos, [1] * len(combos), total, info, 2)
-    return common.packing(common.filter_bytes(problem, info), passing(problem, combos, cuts, info))
+    return common.packing(common.filter_bytes(problem, info), info, passing(problem, combos, cuts, info))
 
 
 def passing(problem, combos, cuts, info):

@@ -102,7 +102,7 @@ def preparing(problem, matrix=False):
         if laid or again > _core.L2_BYTES // 2:
             passing = math.inf  # as WinogradPlan then lays them out before
         passing += cut.blocks * windows * points * phases * size
-    return 15_000 + common.packing(slices * size, passing)
+    return 15_000 + common.packing(slices * size, info, passing)
 
 
 def recipe(attributes, filter, bias, key, matrix=False):
