@@ -8,6 +8,7 @@ cdef struct DepthwiseRun:
     int64_t first_in         # input index that the first term reads there
     int64_t low, high        # lanes of a j
     int phase, phases        # which of all
+    int64_t step             # from each of its j's to the next one
 
 
 cdef struct DepthwiseInput:
@@ -185,7 +186,7 @@ cdef class DepthwisePlan(Plan):
             reads = [offset for _, offset in run.taps]
             together = self.straight_out and before is not None and (before.start, before.stop) == (run.start, run.stop)
             if not together:
-                self.runs[self.nruns] = DepthwiseRun(run.start, run.stop, run.first_out, 0, run.low, run.high, n, 0)
+                self.runs[self.nruns] = DepthwiseRun(run.start, run.stop, run.first_out, 0, run.low, run.high, n, 0, run.step)
                 self.nruns += 1
                 start, near = run, None
             if reads and near is None:  # all others are less than an axis away: no stride and no offset is too large for that
@@ -198,13 +199,13 @@ cdef class DepthwisePlan(Plan):
             phase.out = (run.first_out - start.first_out) * self.out_stride.p[x]
             phase.term, phase.terms = term, len(reads)
             phase.cut = run.cut
-            phase.sliding = self.width == 1 and all(b == a - 1 for a, b in itertools.pairwise(reads))
+            phase.sliding = self.width == 1 and all(b == a - run.step for a, b in itertools.pairwise(reads))
             for tap, offset in run.taps:
                 term.in_ = (offset - near) * pixel + (0 if self.picked or self.each else run.low)
                 term.w = tap * (self.recipe.tap() if self.each else self.ci * self.weights_ld) + run.low
                 term += 1
             phase.before, phase.after = run.before, run.after
-            phase.first, phase.last = run.lacks[0], run.stop - run.start - run.lacks[1]
+            phase.first, phase.last = run.lacks[0], steps_to(run.stop - run.start, run.step) - run.lacks[1]
             before = run
 
     cdef int64_t _pixel(self) noexcept nogil:
@@ -355,36 +356,39 @@ cdef class DepthwisePlan(Plan):
         cdef int64_t x = self.nd - 1
         cdef int64_t t_size = k.t_size
         cdef DepthwiseRun *run
-        cdef int64_t n, at, start, stop, r, low, high, step, at_lane
+        cdef int64_t n, at, start, before, left, pixel, r, low, high, step, at_lane
         cdef int64_t wide  # how many j's make a row of lanes
         cdef void *rows[SCRATCH]
         for n in range(self.nruns):
             run = &self.runs[n]
-            start, stop = max(run.start, j_lo), min(run.stop, j_hi)
+            before = steps_to(max(0, j_lo - run.start), run.step)  # its j's before these
+            start = run.start + before * run.step
+            left = steps_to(min(run.stop, j_hi) - start, run.step)
             low, high = max(run.low, part.l0), min(run.high, part.l0 + part.cols)
-            if start >= stop or low >= high:
+            if left <= 0 or low >= high:
                 continue
             at = run.first_out * self.out_stride.p[x] + low * self.lane_step
             step = 0
-            if stop - start > 1 or start > run.start:  # else the stride may be anything, and a product with it too
-                step = self.stride.p[x] * self.out_stride.p[x]
-                at += (start - run.start) * step
+            if left > 1 or before > 0:  # else the stride may be anything, and a product with it too
+                step = run.step * self.stride.p[x] * self.out_stride.p[x]
+                at += before * step
             d.phase, d.phases = &self.phases[run.phase], run.phases
-            d.from_ = (run.first_in + start - run.start) * part.in_ld
+            pixel = run.first_in + start - run.start
+            d.from_ = pixel * part.in_ld
             at_lane = 0 if self.groups == 1 else low  # (all are alike; and a cell's first one need not be a vector's)
             d.at = self.maps.p + at_lane if self.picked else NULL
             d.index = self.picks + at_lane if self.picked else NULL
             d.init = call.bias + low * t_size
             d.mask = call.weights + self.recipe.mask + low * t_size
-            d.low, d.high = start == run.start, stop == run.stop
-            d.start = start - run.start
-            d.low_pixel, d.high_pixel = part.i_lo - (run.first_in + d.start), part.i_hi - (run.first_in + d.start)
+            d.low, d.high = before == 0, j_hi >= run.stop
+            d.start = before
+            d.low_pixel, d.high_pixel = steps_to(part.i_lo - pixel, run.step), steps_to(part.i_hi - pixel, run.step)
             d.none = <int>(self.whole - low if self.width == 1 else self.width * self.lanes)
-            while start < stop:
-                wide = min(self.width, stop - start)
-                d.n = <int>((stop - start) if wide == 1 else convt_quotient(stop - start, wide))
+            while left > 0:
+                wide = min(self.width, left)
+                d.n = <int>(left if wide == 1 else convt_quotient(left, wide))
                 d.cols = <int>(high - low if wide == 1 else wide * self.lanes)
-                d.in_ld = wide * part.in_ld
+                d.in_ld = wide * run.step * part.in_ld
                 if self.straight_out:
                     d.act = &self.act
                     d.out, d.out_ld = dst + at * t_size, wide * step
@@ -398,9 +402,16 @@ cdef class DepthwisePlan(Plan):
                     for r in range(d.n):
                         rows[r] = dst + (at + r * wide * step) * k.s_size
                     k.store(rows, self.lane_step, part.outs, self.outs_ld, d.n, d.cols, &self.act)
-                start += d.n * wide
+                left -= d.n * wide
                 at += d.n * wide * step
-                d.from_ += d.n * wide * part.in_ld
+                d.from_ += d.n * d.in_ld
                 d.start += d.n
                 d.low_pixel -= d.n
                 d.high_pixel -= d.n
+
+
+cdef inline int64_t steps_to(int64_t n, int64_t step) noexcept nogil:
+    """The first multiple of a step that is n or more, in steps."""
+    if step == 1:
+        return n
+    return convt_quotient(n + step - 1, step) if n > 0 else -convt_quotient(-n, step)

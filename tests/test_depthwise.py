@@ -73,6 +73,37 @@ def test_channels_that_fill_no_vector(channels, stride, past, isa, monkeypatch):
             case.check(run(case, *arrays, algorithm="depthwise"), *arrays)
 
 
+@each_isa
+@pytest.mark.parametrize("past", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_apart_by_the_dilation(dtype, past, isa, monkeypatch):
+    """Of stride 1, outputs as far apart as taps are computed together: those at either end, and of a window that cuts them."""
+    if past:
+        monkeypatch.setattr(_core, "PAST_BYTES", 0)
+        monkeypatch.setattr(_core, "ORDERED_BYTES", 0)
+    channels = [(16, 1, 1), (13, 1, 1), (20, 1, 1), (64, 1, 1), (1, 16, 16), (2, 4, 16), (4, 8, 8), (5, 2, 8), (3, 5, 4)]
+    rng = np.random.default_rng(list(DTYPES).index(dtype))
+    for groups, ci, co in channels:
+        dilation, kernel = int(rng.integers(2, 5)), int(rng.choice([2, 3, 4, 6]))
+        size = 2 * dilation**2 + int(rng.integers(0, 40))
+        case = Case(
+            groups=groups, ci=ci, co=co, batch=2, in_sizes=(2, size), kernel=(int(rng.integers(1, 4)), kernel), strides=(1, 1),
+            dilations=(1, dilation), pads_begin=(0, int(rng.integers(0, 5))), pads_end=(0, int(rng.integers(0, 5))),
+            output_padding=(0, 0), data_format=rng.choice(["NXC", "NXC", "NCX"]).item(), dtype=dtype, seed=size,
+        )  # fmt: skip
+        arrays = case.arrays()
+        with using_isa(isa):
+            op = operator(case, *arrays[1:], algorithm="depthwise")
+            results = set()
+            for threads in (1, 2, 3):
+                out = Out("contiguous", np.empty(case.out_shape, case.numpy_dtype))
+                with convt.num_threads(threads):
+                    case.check(op(arrays[0], out.view), *arrays)
+                out.assert_only_elements_written()
+                results.add(out.view.tobytes())
+            assert len(results) == 1
+
+
 @pytest.mark.parametrize("size", [97, 200, 385])
 def test_blocks_that_reach_beyond_the_row(size, monkeypatch):
     """Threads have blocks of as many outputs each, some of them past the end, of which nothing is copied past the caches."""

@@ -131,7 +131,8 @@ def _picked(problem, info):
         return 0
     if span == 1:
         return 0.42
-    sliding = problem.dilations[-1] == 1 and 1 < -(-problem.kernel[-1] // problem.strides[-1]) <= 3  # terms share a pick
+    terms = -(-problem.kernel[-1] // problem.strides[-1])
+    sliding = problem.dilations[-1] in (1, _step(problem)) and 1 < terms <= 3  # terms share a pick
     return (1.1 if span <= info["vl"] else 1.5) / (1.2 if sliding else 1)
 
 
@@ -180,6 +181,8 @@ def make(problem, recipe, packed, in_strides, out_strides):
     width = _width(problem, info) if adjacent and not each else 0
     skips = not width and _skips(problem, each)
     runs, hole = _cells(problem, width) if width else _by_phase(problem, skips)
+    step = 1 if width else _step(problem)
+    ended = _abreast(runs, problem.strides[-1]) if skips else runs if width or each or step > 1 else _ended(runs)
     j0, j1 = min((r.start for r in runs), default=0), max((r.stop for r in runs), default=1)
     cycles = cost(problem)
     cut = _cut(problem, width, j1 - j0, common.threads(cycles))
@@ -188,9 +191,9 @@ def make(problem, recipe, packed, in_strides, out_strides):
         "cycles": cycles,
         "outer": [common.reaching(problem, ax) for ax in range(problem.rank - 1)],
         "rows": cut.rows,
-        "runs": runs,
+        "runs": _apart(runs, step),
         "skips": skips,
-        "ended": _abreast(runs, problem.strides[-1]) if skips else runs if width or each else _ended(runs),
+        "ended": _apart(ended, step),
         "j0": j0,
         "block": cut.block,
         "blocks": cut.blocks,
@@ -254,6 +257,7 @@ class _Run(NamedTuple):
     before: int = 0  # outputs that belong to it before its first and after its last, each of which has a tap less
     after: int = 0
     lacks: tuple = (0, 0)  # outputs at its start and end that it has not
+    step: int = 1  # from each of its j's to the next one
 
 
 def _width(problem, info):
@@ -294,13 +298,30 @@ def _cells(problem, width):
 def _skips(problem, each):
     """Whether runs may read outside the input, of which kernels skip what is not there: if each term reads the pixel before."""
     s, k, d, end = problem.strides[-1], problem.kernel[-1], problem.dilations[-1], problem.begin[-1] + problem.out_sizes[-1]
-    if max(s, abs(problem.begin[-1]), abs(end)) >= 2**31 or s % d:
+    if max(s, abs(problem.begin[-1]), abs(end)) >= 2**31 or (s % d and d != _step(problem)):
         return False
     if each:
         return True
     # (Of few terms and rows weights stay in registers, in kernels that have their own way with ends.)
     single = problem.ci == problem.co == 1 and not problem.planar
     return single and s == 1 and (k > _KEPT or _row_taps(problem) > _core.DW_SOURCES)
+
+
+def _step(problem):
+    """How far apart the j's of a run are: of stride 1 as far as taps are dilated, so that each reads the pixel before, if lanes
+    fill their vectors and such a run is no shorter than two at the borders otherwise."""
+    d, vectors = problem.dilations[-1], problem.groups * problem.co / _core.kernel_info(problem.dtype)["vl"]
+    some = problem.strides[-1] == 1 < problem.kernel[-1] and 2 * d * d <= problem.in_sizes[-1]
+    return d if some and vectors >= _FULL * math.ceil(vectors) else 1
+
+
+def _apart(runs, step):
+    """Runs of stride 1, each as those of every ``step``-th j."""
+    return [
+        run._replace(start=run.start + r, first_out=run.first_out + r, step=step)
+        for run in runs
+        for r in range(min(step, run.stop - run.start))
+    ]
 
 
 def _row_taps(problem):

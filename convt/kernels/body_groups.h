@@ -206,15 +206,22 @@ INLINE int FN(dwg_cover)(int n)
     return size;
 }
 
-/* Which of the counts, of no more than so many sums, does n j's soonest, the last ones by another. */
-static int FN(dwg_size)(int n, int most)
+/* What a tile of n j's takes, about, each of which has so many sums: no less than the latency of these. */
+INLINE int FN(dwg_takes)(int n, int sums)
 {
-    int best = 0, least = 3 * n;
+    return (n * sums < 4 ? 4 / sums : n) + 2;
+}
+
+/* Which of the counts, of no more than so many j's, does n of them soonest, the last ones by another. */
+static int FN(dwg_size)(int n, int most, int sums)
+{
+    int best = 0, least = n * FN(dwg_takes)(1, sums);
     for (int size = 1; size < 10 && FN(dwg_counts)[size] <= most && FN(dwg_counts)[size] <= n; size++) {
         const int count = FN(dwg_counts)[size], rest = n % count;
-        const int takes = n / count * (count + 2) + (rest ? FN(dwg_counts)[FN(dwg_cover)(rest)] + 2 : 0);
-        best = takes <= least ? size : best;
-        least = takes <= least ? takes : least;
+        const int last = rest ? FN(dwg_takes)(FN(dwg_counts)[FN(dwg_cover)(rest)], sums) : 0;
+        const int takes = n / count * FN(dwg_takes)(count, sums) + last;
+        best = takes < least ? size : best;
+        least = takes < least ? takes : least;
     }
     return best;
 }
@@ -252,7 +259,7 @@ static void FN(dwg_run)(const convt_dw *d)
                     }
                 }
             }
-            const int fit = (DWG_REGISTERS - phases - 3) / (each * phases), size = FN(dwg_size)(d->n, fit);
+            const int fit = (DWG_REGISTERS - phases - 3) / (each * phases), size = FN(dwg_size)(d->n, fit, each * phases);
             const int count = FN(dwg_counts)[size], full = d->n / count, rest = d->n % count, last = FN(dwg_cover)(rest);
             for (int v = d->v0; v < d->v1; v++) {
                 tiles[each - 1][phases - 1][size](d, phase, stretches, q, 0, full, v);
