@@ -509,7 +509,9 @@ cdef class DirectPlan(Plan):
         self.place(task, &c, &group, &m0, &m, &p0, &p1)
         if c.ntaps == 0:
             return call.src
-        step[0] = min(64, convt_quotient(m * self.ci * self.k.s_size + steps - 1, steps))
+        # (A matrix's tile asks for a line at a time, others for as many as they read meanwhile.)
+        cdef int64_t most = 64 if self.k.parts else _round64(tile * self.k.pace * self.k.e_size)
+        step[0] = min(most, convt_quotient(m * self.ci * self.k.s_size + steps - 1, steps))
         cdef int64_t at = 0
         for ax in range(x, -1, -1):
             j = take_index(&m0, c.count[ax])

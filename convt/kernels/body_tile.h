@@ -21,6 +21,8 @@ INLINE const E *FN(tile_a)(const int m, const FN(tile_place) *p, const int k)
     return (const E *)(p->a[m / 7] + (r == 3 ? p->ld3 : r == 5 ? p->ld5 : r == 6 ? 2 * p->ld3 : r * p->ld)) + k * KSTEP;
 }
 
+#define TILE_QUIET 32 /* steps of depth */
+
 /* Vectors of the first panel, where there are two. */
 #define FIRST(nv) ((nv) < TILE_NV ? (nv) : TILE_NV)
 
@@ -55,8 +57,8 @@ INLINE ptrdiff_t FN(tile_at)(const convt_tile *t, const int v)
     return (v < TILE_NV ? t->at : t->at2) + v % TILE_NV * VL;
 }
 
-/* So many times some steps of depth; every second one asks for a line of what is ahead and, with `t`, for one of its rows,
- * `rows`, that will be written. */
+/* So many times some steps of depth; every second one asks for as many lines of what is ahead as two steps read of A, and, with
+ * `t`, for one of its rows, `rows`, that will be written. */
 INLINE void FN(tile_steps)(const int mr, const int nv, const int steps, V acc[][2 * TILE_NV], FN(tile_place) *p,
                            const convt_tile *t, T *const *rows, int count)
 {
@@ -70,7 +72,9 @@ INLINE void FN(tile_steps)(const int mr, const int nv, const int steps, V acc[][
 #pragma GCC unroll 4
         for (int k = 0; k < steps; k++) {
             if (k % 2) {
-                __builtin_prefetch(p->ahead, 0, 2);
+#pragma GCC unroll 4
+                for (int at = 0; at < 2 * mr * KSTEP * (int)sizeof(E); at += 64)
+                    __builtin_prefetch(p->ahead + at, 0, 2);
                 p->ahead += p->ahead_step;
                 const T *row = t ? *rows++ : NULL;
 #pragma GCC unroll 4
@@ -104,8 +108,10 @@ INLINE void FN(tile_one)(const int mr, const int nv, const convt_tile *t, FN(til
             for (int v = 0; v < nv; v++)
                 acc[m][v] = V_(set1)(-0.0f);
 
-    /* Where the results go is asked for too, a row at a time, and is in the cache when the sums are done. */
-    const int kc = t->kc / KSTEP, pairs = kc / 2, asked = t->stream ? 0 : pairs < mr ? pairs : mr, left = kc - 2 * asked;
+    /* Where the results go is asked for too, a row at a time, and is in the cache when the sums are done. A tile of one vector
+     * loads as often as it multiplies, though: of little depth asking takes more than it saves. */
+    const int kc = t->kc / KSTEP, pairs = kc / 2, quiet = t->stream || (nv == 1 && kc <= TILE_QUIET);
+    const int asked = quiet ? 0 : pairs < mr ? pairs : mr, left = kc - 2 * asked;
     FN(tile_steps)(mr, nv, 2, acc, &p, t, rows, asked);
     /* Few sums take four steps at once: with B from L2 that is up to a tenth faster. More sums gain nothing. */
     const int steps = mr * nv <= 20 ? 4 : 2;
@@ -186,6 +192,7 @@ static void (*const FN(wide_tiles)[TILE_WIDE])(const convt_tile *) = {WIDE_ROWS(
 #undef TILE
 #undef ENTRY
 #undef FIRST
+#undef TILE_QUIET
 #undef ROWS_2
 #undef ROWS_6
 #undef ROWS_14

@@ -61,7 +61,8 @@ typedef struct {
     int stream;            /* whole vectors may bypass the caches: every row is vector-aligned */
     const void *b2, *init2; /* of a second panel for the same rows: as b, init and at; then `cols` is all of both */
     ptrdiff_t at2;
-    const char *ahead;     /* what is read after this tile: every `pace` of depth a line of it is asked for, */
+    const char *ahead;     /* what is read after this tile: every `pace` of depth a line of it is asked for, or as many as the tile
+                            * reads of A meanwhile, */
     ptrdiff_t ahead_step;  /* and `ahead` moves on by this many bytes */
     int more;
     convt_late *late;      /* what the tile before left to this one; NULL but for a matrix unit */
@@ -227,7 +228,7 @@ typedef struct {
     int nr, vl;            /* columns of a panel, and lanes of a vector of T */
     int kstep;             /* what depths are a multiple of: 1, 2 where B holds pairs, a matrix's depth */
     int grain;             /* rows that a tile reads at a time, even if it has fewer */
-    int pace;              /* depth for which a tile asks for a line of what is ahead */
+    int pace;              /* depth for which a tile asks once for what is ahead */
     int lda;               /* elements between packed rows */
     int parts;             /* of an element, that a matrix unit multiplies; 0 for vectors */
     int s_size, e_size, t_size;
