@@ -346,6 +346,10 @@ for isa in ISAS:
         for end in False, True:
             one(Case(groups=32, in_sizes=(2, 9), kernel=(stride, kernel), strides=(stride, stride), dilations=(1, 1),
                      pads_begin=(0, 0), pads_end=(0, 0), output_padding=(0, 0)), end, isa, algorithm="depthwise")
+    # Few out channels, phases that begin with different pixels.
+    for dtype in "float32", "float64":
+        one(Case(dtype=dtype, batch=2, ci=64, co=1, in_sizes=(1, 6), kernel=(4, 4), strides=(4, 3), dilations=(1, 2),
+                 pads_begin=(0, 0), pads_end=(0, 0), output_padding=(0, 0)), True, isa, algorithm="depthwise")
 print("done")
 """
 

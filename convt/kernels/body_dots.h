@@ -147,9 +147,10 @@ static FN(dot_stretch) *FN(dot_stretches)(const convt_dw *d, const convt_dw_phas
         for (int s = 0; s < d->sources; s++, q++) {
             q->x = (const char *)((const T *)d->in[s] + d->from + phase->term[u].in);
             q->terms = terms;
-            /* (If they don't slide, a run's terms all read what there is: for its own j's.) */
-            q->low = phase->sliding ? d->low_pixel + u : 0;
-            q->high = phase->sliding ? d->high_pixel + u : d->n;
+            /* (Unless it skips what is not there, a run's terms all read what there is: for its own j's, of which a tile may
+             * have more. Where phases begin with other pixels, d->high_pixel is not that of each.) */
+            q->low = d->skips ? d->low_pixel + u : 1 - terms;
+            q->high = d->skips ? d->high_pixel + u : d->n;
             for (int n = 0; n < terms; n++)
                 q->w[n] = (const T *)d->w[s] + phase->term[u + n].w;
         }
