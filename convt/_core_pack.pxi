@@ -1,12 +1,14 @@
 # Packed weights: panels for the GEMM, lanes for depthwise.
 # Included by _core.pyx.
 
+cdef int64_t NO_TAP = -2**63  # where a phase has no such tap: no distance, which may be negative
+
 cdef enum:
     STAGED = 16  # in-channels of a panel that are laid out for the transform at a time, or a step of depth if that is more
 
 cdef struct PackClass:
     int64_t nphases, ntaps, ncols, npanels, depth
-    int64_t *taps            # [nphases][ntaps] byte offset of each tap in the filter, -1 where a phase has none
+    int64_t *taps            # [nphases][ntaps] byte offset of each tap in the filter, NO_TAP where a phase has none
     int64_t together, step   # columns at even distances, in elements: the out-channels of a phase, or where there is one
                              # all phases, if they are so far apart
     # Winograd's: rows are the points of each window, instead of taps.
@@ -119,7 +121,7 @@ cdef class PackRecipe:
         for i, taps in enumerate(classes):
             c = &self.classes[i]
             c.nphases, c.ntaps = taps.shape
-            offsets = np.where(taps < 0, -1, _tap_bytes(np.maximum(taps, 0), shape, strides))
+            offsets = np.where(taps < 0, NO_TAP, _tap_bytes(np.maximum(taps, 0), shape, strides))
             c.taps = _kept(self.keep, offsets)
             c.ncols, c.depth = c.nphases * self.co, c.ntaps * self.ci_p
             c.nested = (taps < 0).any()
@@ -308,7 +310,7 @@ cdef class PackRecipe:
         if c.npoints:
             n = c.start[t * c.npoints + point + 1] - 1
             t = c.window_taps[c.window_start[t] + convt_quotient(c.at[n], self.some * self.k.nr)]
-        return from_ + taps[t] + low * self.si * self.k.s_size
+        return from_ + _offset(taps[t]) + low * self.si * self.k.s_size
 
     cdef const char *line_at(self, PackClass *c, int64_t n, int64_t first, int64_t line, char *src) noexcept nogil:
         """The line-th of the lines where some depth of all points of a panel starts in a group's filter, those of a tap after
@@ -321,7 +323,7 @@ cdef class PackRecipe:
         if t >= c.window_start[w + 1] or n * self.k.nr >= c.ncols:
             return NULL
         self.piece(c, n * self.k.nr, c.ncols, src, &from_, &taps)
-        from_ += max(0, taps[c.window_taps[t]]) + low * self.si * self.k.s_size
+        from_ += _offset(taps[c.window_taps[t]]) + low * self.si * self.k.s_size
         return from_ + min(bytes - 1, line % lines * 64)
 
     cdef bint pack_tap(self, PackClass *c, int64_t n, int64_t t, int64_t low, int64_t last, char *src, char *dst) noexcept nogil:
@@ -375,8 +377,8 @@ cdef class PackRecipe:
                 slot = stage + (at - column) * k.t_size
                 for n in range(c.window_start[w], c.window_start[w + 1]):
                     tap = taps[c.window_taps[n]]
-                    k.widen(slot, k.nr, from_ + max(0, tap) + low * self.si * k.s_size, self.si, c.step, f.n,
-                            <int>(count if tap >= 0 else 0), <int>(count if at + count < end else width - (at - column)))
+                    k.widen(slot, k.nr, from_ + _offset(tap) + low * self.si * k.s_size, self.si, c.step, f.n,
+                            <int>(count if tap != NO_TAP else 0), <int>(count if at + count < end else width - (at - column)))
                     slot += self.some * k.nr * k.t_size
                 at += count
             point = 0
@@ -534,6 +536,11 @@ def _subnormal(bias):
     """Whether some of a bias is so small that a sum in float32 could be less exact than it."""
     size = np.abs(bias.astype(np.float32))
     return bool(((size > 0) & (size < 2.0**-102)).any())
+
+
+cdef inline int64_t _offset(int64_t tap) noexcept nogil:
+    """Bytes from tap 0 to a tap, which may lie before it; 0 for none."""
+    return 0 if tap == NO_TAP else tap
 
 
 def _tap_bytes(taps, shape, strides):

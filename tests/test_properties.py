@@ -120,6 +120,26 @@ def test_each_input_memory_layout(dtype, which, memory):
         case.check(run(case, *arrays.values()), *arrays.values())
 
 
+@pytest.mark.parametrize("memory", ["reversed", "strided"])
+@pytest.mark.parametrize("algorithm", ["direct", "scatter", "depthwise", "winograd"])
+@each_dtype
+def test_each_algorithm_packs_filters_as_they_lie(dtype, algorithm, memory):
+    """One-shot calls, whose taps may lie before the first one."""
+    ran = 0
+    for case in SAMPLES.values():
+        data, filter, bias = replace(case, dtype=dtype).arrays()
+        try:
+            want = run(replace(case, dtype=dtype), data, filter, bias, algorithm=algorithm)
+        except ValueError:  # not an algorithm for this
+            continue
+        got = run(replace(case, dtype=dtype), data, laid(memory, filter), bias, algorithm=algorithm)
+        replace(case, dtype=dtype).check(got, data, filter, bias, exact=False)
+        np.testing.assert_array_equal(got, want)
+        ran += 1
+    if not ran:
+        pytest.skip(f"no {algorithm} of {dtype}")
+
+
 @pytest.mark.parametrize("memory", MEMORY)
 @each_dtype
 def test_each_out_memory_layout(dtype, memory):
