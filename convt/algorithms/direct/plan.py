@@ -41,7 +41,7 @@ def preparing(problem, amx=False):
     total, _, _, classes = _choice(problem, True, amx, machine.current())
     combos = _combos(problem, classes)
     _, cuts = splits(problem, combos, [1] * len(combos), total, info, 2)
-    return common.packing(common.filter_bytes(problem, info), info, passing(problem, combos, cuts, info))
+    return common.packing_cycles(common.filter_bytes(problem, info), info, passing(problem, combos, cuts, info))
 
 
 def passing(problem, combos, cuts, info):
@@ -167,7 +167,7 @@ def _choice(problem, finite, amx, isa):
             continue
         tried = classes
         combos = _combos(problem, classes)
-        tasks, memory = [class_cost(problem, combo, info) for combo in combos], memory_cost(problem, info)
+        tasks, memory = [class_cost(problem, combo, info) for combo in combos], memory_cycles(problem, info)
         cost = common.shared(tasks) + memory  # at least
         if best is not None and cost >= best[0]:
             continue
@@ -186,31 +186,46 @@ def _combos(problem, classes):
 
 
 def _work(problem, combo, rows, columns, info):
-    """Cycles of some rows and columns of a class, of which panels that the window does not show are left out: tiles, rows
-    packed before, outputs stored piece by piece after."""
+    """Cycles of some rows and columns of a class, of which panels that the window does not show are left out."""
+    return _costs(problem, combo, info).cycles(_counts(problem, combo, rows, columns, info))
+
+
+def _costs(problem, combo, info):
+    """The costs of a class: of little depth one call of a kernel does all tiles of a height."""
+    taps = math.prod(c.tap_range[1] - c.tap_range[0] for c in combo)
+    shallow = machine.current().limits.shallow_depth
+    most = shallow if taps == 1 else 0 if info["parts"] else shallow // 2
+    many = info["parts"] or 5 * info["wide"] >= 2 * info["mr"][-1]
+    part = "matrix" if info["parts"] else "direct"
+    return machine.current().profile[part + "_shallow" if taps * common.filled(problem.ci, info) <= most and many else part]
+
+
+def _counts(problem, combo, rows, columns, info):
+    """What some rows and columns of a class take: tiles, weights read, rows packed, outputs stored piece by piece."""
     columns = math.ceil(columns * _seen(problem, combo, info))
     taps = math.prod(c.tap_range[1] - c.tap_range[0] for c in combo)
-    depth = taps * common.filled(problem.ci, info)
-    bytes = common.padded(columns, info) * depth * info["e_size"] * -(-rows // _highest(info))
-    share = _share(problem, combo) if _sparse(problem, combo) else 1.0
+    bytes = common.padded(columns, info) * taps * common.filled(problem.ci, info) * info["e_size"]
+    bytes *= -(-rows // _highest(info))
     total = common.filter_bytes(problem, info, columns)
-    most = machine.current().limits.shallow_depth if taps == 1 else 0 if info["parts"] else machine.current().limits.shallow_depth // 2
-    pace = 0.85 if depth <= most and (info["parts"] or 5 * info["wide"] >= 2 * info["mr"][-1]) else 1.0
+    share = _share(problem, combo) if _sparse(problem, combo) else 1.0
     window, packed = _reading(problem, combo, info)
     chain = min(_core.KC, window * problem.ci) if window else _core.KC
-    tiles = [common.tile_cost(rows * part, columns, d, info, chain, info["wide"]) for part, d in _depths(problem, combo, info)]
-    multiply = common.fed(sum(tiles), bytes, total)
-    runs = rows / max(1, min(combo[-1].count, _highest(info)))
-    pack = packed * taps * (rows * share * _row_cost(problem, info) + runs * (115 if info["parts"] else 40))
-    edges, outside = _edges(combo, info), common.outside(combo, [1] * len(combo))
-    piece, edge_piece = (16, 45) if info["parts"] else (11, 18)
-    store = piece * (1 - outside) * common.pieces(combo, problem, columns, info) + 3 * edges * -(-columns // info["nr"])
-    store += edge_piece * outside * common.pieces(combo, problem, columns, info, edge=True)
-    if info["parts"]:  # weights of six bytes come slower than they are multiplied
-        multiply += 0.1 * common.far(total, 2 * machine.current().l2) * bytes  # of both cores
-        store += 11 + (7 if common.bent(problem) else 4.5) * columns / info["vl"]
-        return pace * (multiply + pack + rows * store + 450)
-    return pace * (multiply + pack + rows * (5 + store) + 400)
+    counts = common.weight_counts(bytes, total)
+    for part, depth in _depths(problem, combo, info):
+        for name, count in common.tile_counts(rows * part, columns, depth, info, chain, info["wide"]).items():
+            counts[name] = counts.get(name, 0.0) + count
+    for name, count in _row_counts(problem, info).items():
+        counts[name] = packed * taps * rows * share * count
+    counts["pack_run"] = packed * taps * rows / max(1, min(combo[-1].count, _highest(info)))
+    outside = common.outside(combo, [1] * len(combo))
+    counts["row"], counts["task"] = rows, 1
+    counts["piece"] = rows * (1 - outside) * common.pieces(combo, problem, columns, info)
+    counts["edge_piece"] = rows * outside * common.pieces(combo, problem, columns, info, edge=True)
+    counts["edge_panel"] = rows * _edges(combo, info) * -(-columns // info["nr"])
+    if info["parts"]:
+        counts["weight_byte_amx"] = common.far(total, 2 * machine.current().l2) * bytes  # L2 of both cores
+        counts["store_vector_split" if common.splits_lines(problem) else "store_vector"] = rows * columns / info["vl"]
+    return counts
 
 
 def _seen(problem, combo, info):
@@ -235,13 +250,13 @@ def _depths(problem, combo, info):
     return [(count / rows, depth) for count, depth in depths.items()]
 
 
-def _row_cost(problem, info):
-    """Cycles to pack a tap of a row."""
+def _row_counts(problem, info):
+    """What packing a tap of a row takes."""
     if info["parts"]:
-        groups, rest = divmod(problem.ci, info["kstep"])
-        return (50 if problem.planar else 21) * (groups + 0.7 * (rest > 0))
+        steps, rest = divmod(problem.ci, info["kstep"])
+        return {"amx_pack_plane" if problem.planar else "amx_pack": steps + 0.7 * (rest > 0)}
     whole, rest = divmod(problem.ci, info["vl"])
-    return 8 * whole + 1.5 * rest if problem.planar else 6 * (whole + (rest > 0))
+    return {"pack_vector_plane": whole, "pack_element": rest} if problem.planar else {"pack_vector": whole + (rest > 0)}
 
 
 def _edges(combo, info):
@@ -273,8 +288,10 @@ def _reading(problem, combo, info):
     chunks = -(-taps * ci // _core.KC)
     crossing = min(1, (windows - 1) / chunks)
     panels = problem.co * math.prod(len(c.first_out) for c in combo) / info["nr"]
-    calls = panels * (40 / info["mr"][-1] + 3 * info["nr"] / info["vl"]) * (windows * -(-follow * ci // _core.KC) - chunks)
-    if calls <= crossing * taps * 6 * -(-ci // info["vl"]):
+    prices = machine.current().profile["direct"]
+    call = prices["tile_call"] / info["mr"][-1] + prices["tile_accumulator"] * info["nr"] / info["vl"]  # of a row
+    calls = panels * call * (windows * -(-follow * ci // _core.KC) - chunks)
+    if calls <= crossing * taps * prices["pack_vector"] * -(-ci // info["vl"]):
         return follow, bent
     return 0, bent + (1 - bent) * crossing
 
@@ -328,18 +345,16 @@ def class_cost(problem, combo, info):
     return _work(problem, combo, rows, columns, info) * problem.groups, tasks * problem.groups
 
 
-def memory_cost(problem, info):
-    """Cycles that data from beyond L2 takes; tiles have asked for the outputs that are not streamed. Matrices multiply so fast
-    that they wait for what goes to memory, and for what even the last-level cache does not hold."""
-    streams = common.streams(problem) and not machine.current().limits.panel_major
-    write = 0.02 if info["parts"] else 0.0 if streams else 0.05
-    read = 0.02 if info["parts"] else 0.03
-    cost = common.memory_cost(problem, (read, 35), (write, 8)) + common.planes_cost(problem) / min(problem.groups, 2)
-    cost += common.unreached(problem)
+def memory_cycles(problem, info):
+    """Cycles that data takes which L2 does not hold, planes, and outputs that no tap reaches."""
+    here = machine.current()
+    non_temporal = common.streams(problem) and not here.limits.panel_major
+    counts = common.memory_counts(problem, non_temporal) | common.fill_counts(problem)
+    counts |= common.plane_counts(problem, math.prod(problem.out_shape) / min(problem.groups, 2))
     if info["parts"]:
-        data = math.prod(problem.in_shape) * ITEMSIZE[problem.dtype]
-        cost += 0.12 * common.far(data, machine.current().last_bytes) * data
-    return cost
+        data = execution.data_bytes(problem)
+        counts["in_byte_memory"] = common.far(data, here.last_bytes) * data
+    return here.profile["matrix" if info["parts"] else "direct"].cycles(counts)
 
 
 _SHARES = (4, 5, 6, 8, 10, 12)  # tasks of a thread, at least: few are cheaper, many even out
@@ -461,8 +476,8 @@ def _class(problem, combo, chosen, pack, in_strides, out_strides, info, chunks, 
 
 
 def row_stride(problem, combo, in_strides, info):
-    """Which rows of a class the GEMM may read unpacked: (how many are at a constant stride, from each multiple of that on, or 0;
-    the stride in elements; whether the GEMM reads them in place)."""
+    """Which rows of a class the GEMM may read unpacked: (how many are at a constant stride, from each multiple of that on,
+    or 0; the stride in elements; whether the GEMM reads them in place)."""
     *spatial, channel = (s // ITEMSIZE[problem.dtype] for s in in_strides)
     if math.prod(len(c.first_in) for c in combo) * problem.ci == 0 or _sparse(problem, combo) or channel != 1:
         return 0, 0, False
