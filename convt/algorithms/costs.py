@@ -262,11 +262,41 @@ VALUES["matrix_shallow"] = {
 }
 
 
+class Cycles(float):
+    """Cycles that know where they come from: ``counts`` says how many of each (part, name) they hold.
+
+    Sums, multiples and the larger of two keep that; nothing else is needed, as the model is linear in its values but for `max`.
+    """
+
+    __slots__ = ("counts",)
+
+    def __new__(cls, value, counts):
+        self = float.__new__(cls, value)
+        self.counts = counts
+        return self
+
+    def __add__(self, other):
+        counts = dict(self.counts)
+        for key, count in getattr(other, "counts", {}).items():
+            counts[key] = counts.get(key, 0.0) + count
+        return Cycles(float(self) + float(other), counts)
+
+    __radd__ = __add__
+
+    def __mul__(self, factor):
+        return Cycles(float(self) * factor, {key: count * factor for key, count in self.counts.items()})
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor):
+        return self * (1 / divisor)
+
+
 class Costs:
     """The costs of an algorithm, or of a part of one."""
 
-    def __init__(self, values):
-        self.values = values
+    def __init__(self, part, values):
+        self.part, self.values = part, values
         self._rows = {name: (NAMES[name].side, value) for name, value in values.items()}
 
     def __getitem__(self, name):
@@ -282,12 +312,30 @@ class Costs:
         return serial + max(compute, fetch) + HIDDEN * min(compute, fetch)
 
 
+class TracedCosts(Costs):
+    """Costs whose cycles know where they come from."""
+
+    def cycles(self, counts):
+        totals = [0.0, 0.0, 0.0]
+        for name, count in counts.items():
+            side, value = self._rows[name]
+            totals[side] += value * count
+        shorter = FETCH if totals[FETCH] < totals[COMPUTE] else COMPUTE
+        share = lambda name: HIDDEN if self._rows[name][0] == shorter else 1.0  # noqa: E731
+        return Cycles(super().cycles(counts), {(self.part, name): share(name) * n for name, n in counts.items() if n})
+
+
 class Profile:
     """The costs of all algorithms on one kind of CPU: ``profile["direct"]`` is a `Costs`."""
 
-    def __init__(self, name, values):
+    def __init__(self, name, values, kind=Costs):
         self.name = name
-        self._costs = {part: Costs(some) for part, some in values.items()}
+        self._costs = {part: kind(part, some) for part, some in values.items()}
+
+    @functools.cached_property
+    def traced(self):
+        """The same, whose cycles know where they come from."""
+        return Profile(self.name, self.values(), TracedCosts)
 
     def __getitem__(self, part):
         return self._costs[part]
