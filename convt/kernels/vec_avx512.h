@@ -1,4 +1,4 @@
-/* The vector vocabulary in AVX-512 (F, BW, DQ, VL); with AVX512_BF16 also a bfloat16 dot product. */
+/* The vector vocabulary in AVX-512 (F, BW, DQ, VL). */
 #ifndef CONVT_VEC_H
 #define CONVT_VEC_H
 #include <immintrin.h>
@@ -159,18 +159,4 @@ static inline void vf_store_f16(uint16_t *p, vf v)
 {
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
-
-#ifdef __AVX512BF16__
-/* c + a0 * b0 + a1 * b1 in each lane, on pairs of bfloat16. */
-typedef __m512bh vdot;
-#define HAVE_DOT 1
-static inline vdot vdot_load(const uint16_t *p) { return (vdot)_mm512_loadu_si512(p); }
-static inline vdot vdot_set1(const uint16_t *p)
-{
-    int pair;
-    memcpy(&pair, p, 4);
-    return (vdot)_mm512_set1_epi32(pair);
-}
-static inline vf vdot_fma(vdot a, vdot b, vf c) { return _mm512_dpbf16_ps(c, a, b); }
-#endif
 #endif
