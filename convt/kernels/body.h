@@ -14,9 +14,6 @@
 #define B_LOAD vf_load
 #define A_SET(p) vf_set1(*(p))
 #define MUL_ADD vf_fma
-#include "body_groups.h"
-#include "body_dots.h"
-#include "body_ordered.h"
 #include "body_depthwise.h"
 #include "body_winograd.h"
 #include "body_tile.h"
@@ -94,9 +91,6 @@
 #define S_LOADN vd_loadn
 #define S_STORE vd_store
 #define S_STOREN vd_storen
-#include "body_groups.h"
-#include "body_dots.h"
-#include "body_ordered.h"
 #include "body_depthwise.h"
 #include "body_winograd.h"
 #include "body_memory.h"

@@ -35,7 +35,21 @@ static inline vd vd_set2(const void *p) { return _mm512_broadcast_f64x2(_mm_load
 static inline vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 static inline vd vd_fma(vd a, vd b, vd c) { return _mm512_fmadd_pd(a, b, c); }
 
-#define HAVE_FMA_WHERE 1
+#define HAVE_MIN
+static inline vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+static inline vd vd_min(vd a, vd b) { return _mm512_min_pd(a, b); }
+static inline vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+static inline vd vd_max(vd a, vd b) { return _mm512_max_pd(a, b); }
+static inline vf vf_leaky(vf x, vf slope)
+{
+    return _mm512_mask_mul_ps(x, _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_LT_OQ), x, slope);
+}
+static inline vd vd_leaky(vd x, vd slope)
+{
+    return _mm512_mask_mul_pd(x, _mm512_cmp_pd_mask(x, _mm512_setzero_pd(), _CMP_LT_OQ), x, slope);
+}
+
+#define HAVE_FMA_WHERE
 static inline vf vf_fma_where(vf mask, vf a, vf b, vf c)
 {
     return _mm512_mask3_fmadd_ps(a, b, c, _mm512_movepi32_mask(_mm512_castps_si512(mask)));
@@ -60,7 +74,7 @@ static inline vd vd_gather(const double *p, const int32_t *index)
 }
 /* Lanes of low and high by their numbers, those of high from VF (VD) on: where two vectors hold all that is wanted, cheaper
  * than a gather. */
-#define HAVE_PICK 1
+#define HAVE_PICK
 static inline vf vf_pick(vf low, vf high, const int32_t *index)
 {
     return _mm512_permutex2var_ps(low, _mm512_loadu_si512(index), high);
