@@ -135,24 +135,22 @@ class BuildKernels(build_ext):
         return True
 
 
-def extension(name, depends=(), include=KERNELS, libraries=()):
+def extension(path):
+    """The module of a .pyx file. Only convt._core links the kernels; oneDNN's library is opened at run time."""
+    name = ".".join(path.with_suffix("").parts)
     return Extension(
-        f"convt.{name}",
-        [f"convt/{name}.pyx"],
-        include_dirs=[numpy.get_include(), str(include)],
-        libraries=list(libraries),
+        name,
+        [str(path)],
+        include_dirs=[numpy.get_include(), str(KERNELS), str(ONEDNN)],
+        libraries=["dl"] if "onednn" in name else [],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION"), ("NPY_TARGET_VERSION", "NPY_1_23_API_VERSION")],
-        depends=["setup.py", *depends],
+        depends=["setup.py", *map(str, sorted((*KERNELS.glob("*.[ch]"), *ONEDNN.glob("*.h"))))],
     )
 
 
 setup(
     ext_modules=cythonize(
-        [
-            extension("_core", map(str, KERNELS.glob("*.[ch]"))),
-            extension("_dlpack"),
-            extension("_onednn", [str(ONEDNN / "onednn_api.h")], ONEDNN, ["dl"]),
-        ],
+        [extension(path) for path in sorted(Path("convt").rglob("*.pyx"))],
         # The C that Cython writes depends on NumPy's declarations too: a folder for each pair, so that none goes stale.
         build_dir=f"build/cython-{cython_version}-numpy-{numpy.__version__}",
         compiler_directives={

@@ -6,9 +6,9 @@ The way of a call, one direction:
     _api                            check, coerce, allocate            (_check, _activation)
     _padding                        auto_pad, output_shape -> one signed window per axis
     _problem                        Problem: canonical, plain ints
-    _plan                           backend and algorithm              (_tune: by measuring)
-    _plans/                         an algorithm's cost, packing, blocks (_phases: an axis -> phases and taps)
-    _core                           OpenMP loops over cache blocks
+    _plan                           backend and algorithm; what is kept per shape   (_repeat: calls like one before)
+    algorithms/                     a folder each: cost, packing, blocks (plan.py), loops (loops.pyx), a page (README.md)
+    _core                           a plan's life: tasks, threads, workspace, the instruction set in use
     kernels/                        SIMD micro-kernels, one table per instruction set
 """
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from . import _activation, _check, _config, _core, _padding, _plan
+from . import _activation, _check, _config, _memory, _padding, _plan, _repeat
 from ._problem import Problem
 
 BACKENDS = ("auto", "native", "onednn", "reference", "tune")
@@ -224,7 +224,7 @@ def _execute(attributes, operator, data, inputs, out):
     """Run a checked call on views in NXC order."""
     problem = attributes.problem(data.shape)
     shape = attributes.user_shape(problem.out_shape)
-    result = _core.empty(shape, data.dtype) if out is None else _check_out(out, shape, data.dtype, inputs)
+    result = _memory.empty(shape, data.dtype) if out is None else _check_out(out, shape, data.dtype, inputs)
     if result.size:
         source, target = _walkable(attributes.nxc(data)), attributes.nxc(result)
         scratch = target if _addressable(target) else np.empty(target.shape, target.dtype)
@@ -252,7 +252,7 @@ def _bind(attributes, operator, data):
     if fill is not None and attributes.data_format != "NXC":
         values, ones = fill, (1,) * attributes.rank
         fill = lambda bias: values(bias).reshape(-1, *ones)  # noqa: E731
-    return _core.Bound(plan, data.dtype, shape, _plan.contiguous_strides(shape, data.itemsize), fill), key
+    return _repeat.Bound(plan, data.dtype, shape, _plan.contiguous_strides(shape, data.itemsize), fill), key
 
 
 def conv_transpose(
@@ -344,7 +344,7 @@ def one_shot(dialect, data, filter, bias, names, values, out=None):
         data, filter = _check.array("data", data), _check.array("filter", filter)
         bias = None if bias is None else _check.array("bias", bias)
     threads = _config.get_num_threads()
-    result = _core.repeat_shot(_SHOTS, dialect, data, filter, bias, values, out, threads)
+    result = _repeat.repeat_shot(_SHOTS, dialect, data, filter, bias, values, out, threads)
     if result is not None:
         return result
     parsed, view, own_bias = parse(filter, bias, dialect, **dict(zip(names, values, strict=True)))
@@ -353,11 +353,11 @@ def one_shot(dialect, data, filter, bias, names, values, out=None):
         raise ValueError("backend: got 'tune' for a single call, wanted it in ConvTranspose, which measures once per shape")
     operator = _plan.Operator(parsed, _walkable(view), _walkable(own_bias), lasting=False)
     result = _execute(parsed, operator, data, (("data", data), ("filter", view), ("bias", own_bias)), out)
-    signature = _core.signature(dialect, data, filter, bias, values, threads)
+    signature = _repeat.signature(dialect, data, filter, bias, values, threads)
     if signature is not None and _addressable(filter) and (bias is None or _addressable(bias)):
         bound = _bind(parsed, operator, data)
         if bound is not None and operator.packed(bound[1]).finite:
-            _plan.kept(_SHOTS, signature, _plan.CACHED_PLANS, lambda: _core.Shot(bound[0], operator.recipe(bound[1])))
+            _plan.kept(_SHOTS, signature, _plan.CACHED_PLANS, lambda: _repeat.Shot(bound[0], operator.recipe(bound[1])))
     return result
 
 
@@ -403,10 +403,10 @@ class ConvTranspose:
         if type(data) is not np.ndarray:
             data = _check.array("data", data)
         threads = _config.get_num_threads()
-        result = _core.repeat(self._bounds, data, out, threads)
+        result = _repeat.repeat(self._bounds, data, out, threads)
         if result is not None:
             return result
-        layout = _core.layout(data, threads)
+        layout = _repeat.layout(data, threads)
         data = _check_data(self._attributes, data)
         result = _execute(self._attributes, self._operator, data, (("data", data),), out)
         bound = _bind(self._attributes, self._operator, data)

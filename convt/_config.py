@@ -167,7 +167,7 @@ def show_config(mode="print"):
             "built": [row["name"] for row in _core.isa_rows()],
             "CONVT_ISA": os.environ.get("CONVT_ISA") or None,
         },
-        "caches": {"L1": _core.L1_BYTES, "L2": _core.L2_BYTES, "L3": _core.L3_BYTES},
+        "caches": dict(zip(("L1", "L2", "L3"), _core.cache_bytes(), strict=True)),
         "backends": {
             "native": f"convt {__version__}",
             "onednn": _onednn.describe(),

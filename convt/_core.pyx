@@ -1,237 +1,29 @@
 # cython: language_level=3
-"""The core: OpenMP loops over cache blocks that feed the micro-kernels. Knows layouts only as strides.
+"""The heart: the instruction set in use, threads, and a Plan's life.
 
-Four algorithms, each a plan class that holds flat tables made by its module in _plans and runs on views in NXC axis order:
-
-* DirectPlan: every phase is an implicit GEMM. Rows are pixels of the phase, across rows and images; columns are out
-  channels, of several phases where those read the same inputs; depth is taps times in-channels. Tasks are blocks of
-  rows by blocks of panels: a block's input is packed once per depth chunk (gathering the taps, zeros outside the input),
-  unless it lies in memory as the GEMM wants it, then meets every weight panel of the task.
-* WinogradPlan: phases of two taps or more with fewer multiplications. Tasks are blocks of tiles by blocks of panels;
-  tiles are transformed, multiplied point by point and transformed back within the caches. Its other classes are DirectPlan's.
-* ScatterPlan: for few out channels. Along x the GEMM makes every tap's products at once (columns are taps times out
-  channels), which are overlap-added in the cache; across the other axes it gathers. A task is a stretch of some output rows,
-  which keeps the input rows that it has packed.
-* DepthwisePlan: for small groups. Vectors are out channels of many groups; a task is a stretch of an output row.
-
-Nothing below can fail: sizes were checked above, memory is taken before the parallel region.
+A Plan is made by an algorithm (see convt.algorithms) for one problem and the strides of its data and output. It holds flat
+tables and runs on views in NXC axis order: `run` cuts the work into tasks, which threads compute by `run_task`, the loops of
+the algorithm over the micro-kernels. Everything that can fail has been checked above; memory is taken before the parallel
+region; a run only computes.
 """
 
 import heapq
-import itertools
 import os
 
-cimport cython
 from cython.parallel cimport parallel, prange, threadid
-from cpython.ref cimport Py_INCREF
-from libc.stdint cimport int32_t, int64_t
-from libc.stdlib cimport free
-from libc.string cimport memcpy, memset
+from libc.stdint cimport int64_t
 
 cimport numpy as cnp
 
 import numpy as np
 
+from convt._kernels cimport (
+    CONVT_ACROSS, CONVT_DOTS, CONVT_DW_ORDERED, CONVT_DW_PRODUCTS, CONVT_DW_SOURCES, CONVT_DW_TERMS, CONVT_KC, convt_cache_bytes,
+    convt_isa, convt_isa_at, convt_isa_available, convt_isa_count, convt_isa_preferred, convt_kernels, convt_quotient,
+)
+from convt._memory cimport Buffer, Table, round64, take_buffer, workspaces
+
 cnp.import_array()
-
-cdef extern from "stdlib.h" nogil:
-    int posix_memalign(void **out, size_t alignment, size_t size)
-
-cdef extern from *:
-    """
-    #ifdef __linux__
-    #include <sys/mman.h>
-    #endif
-    #ifdef MADV_HUGEPAGE
-    #define convt_huge(p, size) madvise(p, size, MADV_HUGEPAGE)
-    #else
-    #define convt_huge(p, size) ((void)(p), (void)(size))
-    #endif
-    """
-    void convt_huge(void *p, size_t size) nogil
-
-cdef extern from "convt_kernels.h" nogil:
-    enum:
-        CONVT_KC
-        CONVT_LDA
-        CONVT_LEAKY
-        CONVT_ACROSS
-        CONVT_ACROSS_MR
-        CONVT_DW_TERMS
-        CONVT_DW_SOURCES
-        CONVT_DW_PRODUCTS
-        CONVT_DW_ORDERED
-        CONVT_DOTS
-    ctypedef struct convt_act:
-        int code
-        double a
-        double b
-    ctypedef struct convt_late:
-        void *sums
-        int left
-    ctypedef struct convt_tile:
-        int kc
-        int nv
-        const void *a
-        const void *b
-        Py_ssize_t lda
-        const void *init
-        Py_ssize_t init_ld
-        void **rows
-        Py_ssize_t at
-        int cols
-        const convt_act *act
-        int stream
-        const void *b2
-        const void *init2
-        Py_ssize_t at2
-        const char *ahead
-        Py_ssize_t ahead_step
-        int more
-        convt_late *late
-    ctypedef struct convt_dw_term:
-        Py_ssize_t in_ "in"
-        Py_ssize_t w
-    ctypedef struct convt_dw_phase:
-        const convt_dw_term *term
-        int terms
-        int cut
-        int sharing
-        int sliding
-        int before
-        int after
-        Py_ssize_t out
-        int64_t first, last
-    ctypedef struct convt_dw_groups:
-        int ci, each
-        const int64_t *at
-        const int64_t *first
-        const int64_t *lanes
-        Py_ssize_t w_ld
-        int dots
-    ctypedef struct convt_dw:
-        int n
-        int cols
-        int phases
-        int sources
-        int low
-        int high
-        const int64_t *at
-        const int32_t *index
-        int room
-        ptrdiff_t apart
-        const convt_dw_phase *phase
-        const void **in_ "in"
-        Py_ssize_t from_ "from"
-        Py_ssize_t in_ld
-        const void **w
-        const void *mask
-        int none
-        const void *init
-        void *out
-        Py_ssize_t out_ld
-        Py_ssize_t ahead
-        const convt_act *act
-        int stream
-        const convt_dw_groups *groups
-        int v0, v1
-        int64_t start, low_pixel, high_pixel
-        int skips, far, ordered
-        const void *coming
-        Py_ssize_t beside
-    ctypedef struct convt_overlap:
-        void *col
-        Py_ssize_t ld
-        int64_t i0, i1, j0, j1
-        int terms, lanes, cols, channels, lane_lo, lane_hi
-        const void *init
-        void *out
-        Py_ssize_t out_j, out_x, out_c
-        const convt_act *act
-    ctypedef struct convt_across:
-        int kc, pixels, add
-        const void *src
-        Py_ssize_t cs, ld
-        const void *a
-        void *out
-    ctypedef struct convt_picked:
-        const void *col
-        const void *init
-        const int32_t *index
-        int64_t count
-        int terms
-        void *out
-        const convt_act *act
-    ctypedef struct convt_wino_in:
-        const void **in_ "in"
-        void *out
-        Py_ssize_t out_y, out_x
-        int first, last
-    ctypedef struct convt_wino_out:
-        const void *in_ "in"
-        Py_ssize_t in_y, in_x
-        const void *init
-        void **rows
-        int cols
-        int stream
-        const convt_act *act
-        void *check
-    ctypedef struct convt_wino_filter:
-        const void *in_ "in"
-        Py_ssize_t in_step
-        void *out
-        Py_ssize_t out_row, out_step
-        int n, cols, rows, stream
-        const int64_t *start
-        const int64_t *at
-        const void *scale
-    ctypedef struct convt_kernels:
-        int mr[3]
-        int wide, nr, vl, kstep, grain, pace, lda, parts, s_size, e_size, t_size, direct_store, reach
-        void (*tile)(int mr, const convt_tile *tile) noexcept nogil
-        void (*flush)(convt_late *late) noexcept nogil
-        void (*stream)(void *dst, const void *src, size_t bytes) noexcept nogil
-        void (*fence)() noexcept nogil
-        void (*enter)() noexcept nogil
-        void (*leave)() noexcept nogil
-        void (*depthwise)(const convt_dw *run) noexcept nogil
-        int (*wino_in)(int ny, int nx, const convt_wino_in *tile) noexcept nogil
-        int (*wino_rows)(int ny, int nx, const convt_wino_in *tile) noexcept nogil
-        void (*wino_out)(int kind_y, int kind_x, const convt_wino_out *tile) noexcept nogil
-        int (*wino_filter)(const convt_wino_filter *panel) noexcept nogil
-        int (*pack)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
-                    int padded) noexcept nogil
-        int (*pack_far)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
-                    int padded) noexcept nogil
-        int (*widen)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
-                     int padded) noexcept nogil
-        void (*gather)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, const int64_t *map, int rows, int cols,
-                       int room) noexcept nogil
-        void (*across)(int mr, const convt_across *run) noexcept nogil
-        void (*overlap)(const convt_overlap *o) noexcept nogil
-        void (*overlap_across)(const convt_overlap *o) noexcept nogil
-        void (*overlap_picked)(const convt_picked *o) noexcept nogil
-        int (*finite)(const void *p, size_t bytes) noexcept nogil
-        int (*pack_b)(void *dst, int k0, int n0, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
-                      int nb) noexcept nogil
-        void (*store)(void **rows, Py_ssize_t cs, const void *src, Py_ssize_t ld, int mr, int cols,
-                      const convt_act *act) noexcept nogil
-    ctypedef struct convt_isa:
-        const char *name
-        const convt_kernels *set
-        const convt_kernels *matrix
-        double (*peak)(int dtype, double seconds) noexcept nogil
-    void convt_prefetch_row(const char *row, Py_ssize_t bytes)
-    void convt_prefetch_ahead(const char *row, Py_ssize_t bytes)
-    int64_t convt_quotient(int64_t a, int64_t b)
-    long convt_cache_bytes(int level)
-    int convt_isa_count()
-    const convt_isa *convt_isa_at(int index)
-    int convt_isa_available(int index)
-    int convt_isa_preferred(int index)
-
-cdef enum:
-    MOST_ROWS = 32  # of a tile, of any instruction set; of two of vectors
 
 cdef extern from *:
     """
@@ -256,35 +48,12 @@ cdef extern from *:
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
 _ACTIVATIONS = {"none": 0, "clip": 1, "relu": 1, "leaky_relu": 2, "tanh": 3, "sigmoid": 4, "gelu": 5, "swish": 6}
 
-KC, ACROSS, ALIAS, SHALLOW = CONVT_KC, CONVT_ACROSS, ALIAS_BYTES, SHALLOW_DEPTH
-DW_TERMS, DW_SOURCES, DW_PRODUCTS, DOTS = CONVT_DW_TERMS, CONVT_DW_SOURCES, CONVT_DW_PRODUCTS, CONVT_DOTS
-# The data caches of a core, and the last level: of this CPU, or of a small one where it does not say.
-L1_BYTES = convt_cache_bytes(1) or 1 << 15
-L2_BYTES = convt_cache_bytes(2) or 1 << 20
-L3_BYTES = convt_cache_bytes(3) or 1 << 24
-# Cores with 32 KiB of first-level cache, as Intel's before Ice Lake, also have few fill buffers: stores that bypass the caches
-# hold those which fetch panels meanwhile. There GEMM tiles do not do so, and a panel is used for all rows while it is near.
-KEEP_PANELS = L1_BYTES <= 1 << 15
-STREAM_BYTES = min(1 << 24, L3_BYTES // 4)  # outputs beyond this bypass the caches
-SMALL_CYCLES = 8_000  # expected ones, below which a second thread costs more than it gains
-BRIEF_FLOPS = 50_000_000  # below this a thread does its tasks in less time than it may have to wait for others' weights
-PAST_BYTES = min(5 << 24, L3_BYTES)  # inputs and outputs of depthwise, which does nothing but wait for memory
-ORDERED_BYTES = 5 << 24  # the same where outputs can be written in order
-PASSED_BYTES = 11 << 22  # those of matrix, if data and result take more
-PARALLEL_PACK_BYTES = 1 << 18
-PASSING_BYTES = 1 << 18  # weights from which on tasks of a one-shot call pack what they multiply,
-PASSING_AGAIN = 2  # if that is no more than so many times as much
-cdef int64_t NEAR_BYTES = L2_BYTES >> 3  # a task's weights up to this stay in the second-level cache beside its rows
+# What the contract of the kernels (kernels/convt_kernels.h) limits plans to.
+KC, ACROSS, DOTS = CONVT_KC, CONVT_ACROSS, CONVT_DOTS
+DW_TERMS, DW_SOURCES, DW_ORDERED, DW_PRODUCTS = CONVT_DW_TERMS, CONVT_DW_SOURCES, CONVT_DW_ORDERED, CONVT_DW_PRODUCTS
+
 cdef enum:
-    PACK_JOB_BYTES = 1 << 17  # of packed weights that a thread makes at a time
-    PACK_STREAM_BYTES = 1 << 22  # transformed weights beyond this bypass the caches
-    PASSING_TERMS = 27  # of a point, of three axes of three taps
-    GRABS = 32  # shares of a thread's tasks
-    HUGE_BYTES = 1 << 21  # of a huge page
-    FAR_BYTES = 1 << 19  # weights beyond this do not stay in the second-level cache
-    APART_BYTES = 3 << 10  # of a pixel's outputs in a row, from which the next one's are in another page
-    SHALLOW_DEPTH = 32  # up to which a tile is done so soon that what is between tiles counts
-    ALIAS_BYTES = 1 << 12  # so far apart, lines share a set of the first-level cache, which holds 8 or 12
+    GRABS = 32  # shares of a thread's tasks: several neighbouring tasks read much the same, but the last ones must even out
     FINITE_BYTES = 1 << 16  # that a thread looks at in one go
 
 
@@ -297,6 +66,11 @@ def openmp():
 
 def compiler():
     return CONVT_COMPILER.decode()
+
+
+def cache_bytes():
+    """Bytes of this CPU's data caches, (L1 and L2 of a core, last level); those of a small CPU where it does not say."""
+    return convt_cache_bytes(1) or 1 << 15, convt_cache_bytes(2) or 1 << 20, convt_cache_bytes(3) or 1 << 24
 
 
 def isa_rows():
@@ -329,18 +103,35 @@ def isa():
     return _isa.name.decode()
 
 
-cdef const convt_kernels *_kernels(str dtype, bint matrix):
+cdef const convt_isa *isa_in_use() noexcept:
+    return _isa
+
+
+cdef const convt_kernels *_set_of(const convt_isa *isa, str dtype, bint amx):
     cdef int index = _DTYPES.index(dtype)
-    return &_isa.matrix[index] if matrix else &_isa.set[index]
+    return &isa.matrix[index] if amx else &isa.set[index]
 
 
-def kernel_info(str dtype, bint matrix=False):
-    """Tile and vector sizes of the kernels in use for a dtype, those of the matrix unit if it is that: None without one."""
-    cdef const convt_kernels *k = _kernels(dtype, matrix)
+cdef const convt_kernels *kernels_of(str dtype, bint amx):
+    """The kernels in use for a dtype: those of vectors or of AMX tiles."""
+    return _set_of(_isa, dtype, amx)
+
+
+def kernel_info(str dtype, bint amx=False, str isa=None):
+    """Tile and vector sizes of the kernels for a dtype, None where AMX is asked for and not there; of the instruction set in use,
+    or of another one that was built, which this CPU need not have."""
+    cdef const convt_isa *table = _isa
+    for i in range(convt_isa_count() if isa is not None else 0):
+        if convt_isa_at(i).name.decode() == isa:
+            table = convt_isa_at(i)
+    cdef const convt_kernels *k = _set_of(table, dtype, amx)
     if k.tile == NULL:
         return None
-    sizes = {"mr": [k.mr[i] for i in range(3)], "nr": k.nr, "vl": k.vl, "kstep": k.kstep, "e_size": k.e_size, "t_size": k.t_size}
-    return {**sizes, "grain": k.grain, "lda": k.lda, "wide": k.wide, "parts": k.parts, "reach": k.reach if k.direct_store else 0}
+    return {
+        "mr": [k.mr[i] for i in range(3)], "nr": k.nr, "vl": k.vl, "kstep": k.kstep, "s_size": k.s_size, "e_size": k.e_size,
+        "t_size": k.t_size, "grain": k.grain, "lda": k.lda, "wide": k.wide, "parts": k.parts,
+        "direct_store": bool(k.direct_store), "reach": k.reach if k.direct_store else 0,
+    }
 
 
 def fma_peak(str dtype, int threads, double seconds):
@@ -350,7 +141,7 @@ def fma_peak(str dtype, int threads, double seconds):
     cdef double total = 0
     cdef int count = threads if CONVT_OPENMP and not forked() else 1
     if count > 1:
-        _note_pool()
+        note_pool()
     for t in prange(count, num_threads=count, nogil=True, schedule="static", chunksize=1):
         total += table.peak(index, seconds)
     return total * 1e-9
@@ -359,11 +150,12 @@ def fma_peak(str dtype, int threads, double seconds):
 # ---------------------------------------------------------------- threads
 
 # libgomp's pool does not survive a fork: a child of a process that has used it computes on one thread.
-_pool_used = False
+cdef bint _pool_used = False
 _forked = False
 
 
-def _note_pool():
+cpdef void note_pool():
+    """To be called before a parallel region: remembers that this process has an OpenMP pool."""
     global _pool_used
     _pool_used = True
 
@@ -382,17 +174,33 @@ def forked():
     return _forked
 
 
-include "_core_memory.pxi"
+cdef class Deal:
+    """Which tasks each of a number of threads runs: the next task goes to the thread that is done first with those before."""
+
+    def __init__(self, works, Py_ssize_t tasks, int threads):
+        """``works`` lists (cycles of a task, how many), in the order of all the tasks."""
+        assert sum(count for _, count in works) == tasks
+        done = [(0.0, thread) for thread in range(threads)]
+        dealt = [[] for _ in done]
+        n = 0
+        for work, count in works:
+            for _ in range(count):
+                end, thread = done[0]
+                heapq.heapreplace(done, (end + work, thread))
+                dealt[thread].append(n)
+                n += 1
+        self.threads = threads
+        self.first, self.tasks = Table(np.cumsum([0, *map(len, dealt)])), Table(sum(dealt, []))
 
 
 # ---------------------------------------------------------------- NaN and infinity
 
 def finite(str dtype, array, int threads):
     """Whether no element of an array is NaN or infinite; any strides."""
-    return _all_finite(&_isa.set[_DTYPES.index(dtype)], array, threads)
+    return all_finite(kernels_of(dtype, False), array, threads)
 
 
-cdef bint _all_finite(const convt_kernels *k, array, int threads):
+cdef bint all_finite(const convt_kernels *k, array, int threads):
     if not cnp.PyArray_IS_C_CONTIGUOUS(array):
         # Most views are permutations of contiguous memory, which need no copy.
         axes = sorted(range(array.ndim), key=lambda ax: -abs(array.strides[ax]))
@@ -403,19 +211,118 @@ cdef bint _all_finite(const convt_kernels *k, array, int threads):
     threads = <int>min(threads, blocks)
     if threads <= 1:
         return k.finite(p, bytes)
-    _note_pool()
+    note_pool()
     for n in prange(blocks, num_threads=threads, nogil=True, schedule="static"):
         wrong += not k.finite(p + n * FINITE_BYTES, min(<Py_ssize_t>FINITE_BYTES, bytes - n * FINITE_BYTES))
     return wrong == 0
 
 
-include "_core_pack.pxi"
+# ---------------------------------------------------------------- plans
+
+cdef class PackedFilter:
+    """Weights and bias as the kernels of one instruction set read them; made by a recipe (convt.algorithms.packing).
+
+    ``source`` is the filter itself where tasks pack weights on the fly: there are no packed weights then.
+    """
 
 
-include "_core_plan.pxi"
-include "_core_direct.pxi"
-include "_core_winograd_task.pxi"
-include "_core_winograd.pxi"
-include "_core_scatter.pxi"
-include "_core_depthwise.pxi"
-include "_core_repeat.pxi"
+cdef class Plan:
+    """What all native algorithms share: kernels, sizes, strides, activation, and the way tasks run.
+
+    Strides are in elements. `workspace` is in bytes per thread; `packing_workspace` is what a thread needs beside it where tasks
+    pack the weights of a one-shot call on the fly, 0 where they don't. Tasks that are ``even`` take the same time: each thread
+    runs the same ones at every call, and finds their lines in its cache. Else `works` lists (cycles of a task, tasks).
+    """
+
+    def __cinit__(self, *args, **kwargs):
+        self.backend = "native"
+
+    cdef open_plan(self, str algorithm, problem, const convt_kernels *k, in_strides, out_strides, execution):
+        """``execution`` is a convt.algorithms.execution.Execution: what was decided about threads, stores and holes."""
+        self.algorithm, self.k, self.isa = algorithm, k, isa()
+        self.tile = f"{k.mr[k.nr // k.vl]}x{k.nr}"
+        name, a, b = problem.activation
+        self.act.code, self.act.a, self.act.b = _ACTIVATIONS[name], a, b
+        if name == "relu":
+            self.act.b = float("inf")
+        self.nd = problem.rank
+        self.batch, self.groups, self.ci, self.co = problem.batch, problem.groups, problem.ci, problem.co
+        ins, outs = [s // k.s_size for s in in_strides], [s // k.s_size for s in out_strides]
+        self.in_size, self.stride = Table(problem.in_sizes), Table([min(s, 2**62) for s in problem.strides])
+        self.kernel = Table(problem.kernel)
+        self.in_n, self.in_stride, self.in_c = ins[0], Table(ins[1:self.nd + 1]), ins[self.nd + 1]
+        self.out_n, self.out_stride, self.out_c = outs[0], Table(outs[1:self.nd + 1]), outs[self.nd + 1]
+        self.hole, self.single_thread, self.pinned = execution.hole, execution.single_thread, execution.pinned
+        self.alternate, self.non_temporal = execution.alternate, execution.non_temporal
+
+    cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
+        pass
+
+    cdef void run_shares(self, Py_ssize_t thread, int team, const Call *call, char *ws) noexcept nogil:
+        """Run the tasks of a thread that has tasks of its own: those that were dealt to it, or a contiguous share of all. In a
+        team that is smaller than planned a thread runs those of several."""
+        cdef Py_ssize_t n, i, first, last
+        while thread < call.threads:
+            first = convt_quotient(thread * self.tasks, call.threads)
+            last = convt_quotient((thread + 1) * self.tasks, call.threads)
+            if call.deal_tasks != NULL:
+                first, last = call.deal_first[thread], call.deal_first[thread + 1]
+            for n in range(last - first):
+                i = last - 1 - n if call.back else first + n
+                self.run_task(i if call.deal_tasks == NULL else call.deal_tasks[i], call, ws)
+            thread += team
+
+    cpdef int threads(self, int available):
+        """How many threads a run uses when ``available`` are allowed."""
+        return 1 if self.single_thread else max(1, min(available, self.tasks))
+
+    def run(self, data, out, PackedFilter packed, int available, fill=None):
+        """Compute; ``data`` and ``out`` are views in NXC order with the strides the plan was made for.
+
+        ``fill`` is what outputs hold that no product reaches, for a plan with a ``hole``. False where the result
+        is worthless, as the data made values that the algorithm can't be trusted with.
+        """
+        return self.compute(<char *>cnp.PyArray_DATA(data), <char *>cnp.PyArray_DATA(out), packed, available, out, fill)
+
+    cdef compute(self, char *src, char *dst, PackedFilter packed, int available, out, fill):
+        cdef int threads = self.threads(available)
+        cdef size_t per_thread = round64(self.workspace) + (round64(self.packing_workspace) if packed.source != NULL else 0)
+        cdef Buffer ws = take_buffer(per_thread * threads, workspaces())
+        cdef Py_ssize_t t
+        cdef Py_ssize_t tasks = self.tasks
+        cdef Call call
+        cdef char refused = 0
+        call.refused = &refused
+        call.src, call.dst, call.weights, call.bias, call.source = src, dst, packed.weights, packed.bias, packed.source
+        call.threads, call.grab = threads, tasks if self.even else max(1, convt_quotient(tasks, GRABS * threads))
+        cdef Deal deal = self.deal
+        call.deal_tasks = NULL
+        if self.pinned and not self.even and threads > 1:
+            if deal is None or deal.threads != threads:
+                self.deal = deal = Deal(self.works, tasks, threads)
+            call.deal_first, call.deal_tasks = deal.first.p, deal.tasks.p
+        if fill is not None:  # only now, as nothing is written where there is no memory
+            out[...] = fill
+        # Weights that a core's cache does not hold are read forwards and backwards in turns: those that the call before read last
+        # are still there.
+        call.back = self.back = self.alternate and not self.back
+        if threads > 1:
+            note_pool()
+            with nogil, parallel(num_threads=threads):
+                if self.k.enter != NULL:
+                    self.k.enter()
+                if self.even or self.pinned:
+                    self.run_shares(threadid(), convt_team_size(), &call, ws.data + threadid() * per_thread)
+                else:
+                    for t in prange(tasks, schedule="dynamic", chunksize=call.grab):
+                        self.run_task(t, &call, ws.data + threadid() * per_thread)
+                if self.k.leave != NULL:
+                    self.k.leave()
+        else:
+            with nogil:
+                if self.k.enter != NULL:
+                    self.k.enter()
+                self.run_shares(0, 1, &call, ws.data)
+                if self.k.leave != NULL:
+                    self.k.leave()
+        return not refused

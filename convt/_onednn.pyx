@@ -80,7 +80,7 @@ cdef class Plan:
         found = self.primitives.get(threads)
         if found is None:
             if threads > 1:
-                _core._note_pool()
+                _core.note_pool()
             found = self.primitives[threads] = _primitive(
                 self.problem, self.src_layout or "NXC", self.dst_layout or "NXC", self.bias, threads)
         return found

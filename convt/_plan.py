@@ -1,6 +1,6 @@
 """Which backend and algorithm a problem gets, in what blocks; plans are kept per shape.
 
-The plans themselves (tables for the loops) are made by the algorithm's module in _plans and run in _core.
+The plans themselves (tables for the loops) are made by the algorithm and run by its loops: see convt.algorithms.
 """
 
 import functools
@@ -11,17 +11,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from . import _activation, _config, _core, _onednn, _reference, _tune
+from . import _activation, _config, _onednn, _reference, _tune
 from ._errors import BackendUnavailableError
-from ._plans import common, depthwise, direct, matrix, matrix_scatter, matrix_winograd, onednn, scatter, winograd, winograd6
 from ._problem import ITEMSIZE, NUMPY_DTYPE
+from .algorithms import ALGORITHMS, BACKENDS, machine
 
-ALGORITHMS = {
-    "direct": direct, "matrix": matrix, "winograd": winograd, "matrix_winograd": matrix_winograd, "winograd6": winograd6,
-    "scatter": scatter, "matrix_scatter": matrix_scatter, "depthwise": depthwise,
-}  # fmt: skip
-BY_NAME = {"winograd6"}  # never "auto", as less exact
-_MODULES = {**ALGORITHMS, "onednn": onednn}
+_MAKERS = {**ALGORITHMS, **BACKENDS}
 
 CACHED_PLANS = 64
 CACHED_WINNERS = 4096  # small, and slow to find
@@ -61,13 +56,13 @@ class Operator:
     def recipe(self, key):
         """How weights are packed for ``key``: the name of its algorithm first, the problem's strides last."""
         attributes = replace(self._attributes, strides=key[-1])
-        make = lambda: _MODULES[key[0]].recipe(attributes, self._filter, self._bias, key[:-1])  # noqa: E731
-        return kept(self._recipes, (key, _core.isa()), None, make)
+        make = lambda: _MAKERS[key[0]].recipe(attributes, self._filter, self._bias, key[:-1])  # noqa: E731
+        return kept(self._recipes, (key, machine.current()), None, make)
 
     def packed(self, key):
         """The weights packed for ``key``, packed once: by one thread, as packing twice would cost the others more."""
         make = lambda: self.recipe(key).pack(self._filter, self._bias, _config.get_num_threads())  # noqa: E731
-        return kept(self._packed, (key, _core.isa()), None, make, _packing)
+        return kept(self._packed, (key, machine.current()), None, make, _packing)
 
     def made(self, problem, in_strides, out_strides, algorithm=None, data=None):
         """``(plan, key of its weights)`` of the algorithm named, else of what backend and algorithm of the operator say;
@@ -75,7 +70,7 @@ class Operator:
 
         "tune" measures on ``data``, or on zeros.
         """
-        place = problem, in_strides, out_strides, algorithm, _core.isa(), _config.get_num_threads()
+        place = problem, in_strides, out_strides, algorithm, machine.current(), _config.get_num_threads()
         make = lambda: self._make(problem, in_strides, out_strides, algorithm, data)  # noqa: E731
         return kept(self._plans, place, CACHED_PLANS, make)
 
@@ -83,7 +78,7 @@ class Operator:
         name = algorithm or self._choice(problem, data)
         full = lambda key: (*key, problem.strides)  # noqa: E731
         recipe, packed = lambda key: self.recipe(full(key)), lambda key: self.packed(full(key))
-        plan, key = _MODULES[name].make(problem, recipe, packed, in_strides, out_strides)
+        plan, key = _MAKERS[name].make(problem, recipe, packed, in_strides, out_strides, _config.get_num_threads())
         return plan, full(key)
 
     def _choice(self, problem, data):
@@ -91,14 +86,14 @@ class Operator:
         a = self._attributes
         if a.backend == "tune":
             return self._winner(problem, data)[0]
-        if a.backend == "onednn" or (a.backend == "auto" and self._lasting and onednn.preferred(problem, a)):
+        if a.backend == "onednn" or (a.backend == "auto" and self._lasting and BACKENDS["onednn"].preferred(problem, a)):
             return "onednn"
         return _native(problem, a.algorithm, self._lasting)
 
     def _winner(self, problem, data):
         """``(algorithm, note)``: the fastest of all for a problem, measured at its first call; by one thread at a time."""
         make = lambda: self._measure(problem, data)  # noqa: E731
-        return kept(self._winners, (problem, _core.isa()), CACHED_WINNERS, make, _measuring)
+        return kept(self._winners, (problem, machine.current()), CACHED_WINNERS, make, _measuring)
 
     def _measure(self, problem, data):
         a = self._attributes
@@ -200,18 +195,18 @@ def _native(problem, algorithm, lasting):
     """The algorithm asked for, or for "auto" the one whose cost is least; preparing weights that do not last counts in."""
     costs = _candidates(problem, algorithm)
     for name in () if lasting else costs:
-        costs[name] += getattr(ALGORITHMS[name], "preparing", common.preparing)(problem)
+        costs[name] += ALGORITHMS[name].preparing(problem)
     return min(costs, key=costs.get)
 
 
 def _candidates(problem, algorithm):
     """What each algorithm that does the problem costs: of all for "auto", else of the one asked for."""
-    asked = [name for name in ALGORITHMS if name not in BY_NAME] if algorithm == "auto" else [algorithm]
+    asked = [name for name, each in ALGORITHMS.items() if each.automatic] if algorithm == "auto" else [algorithm]
     costs = {name: ALGORITHMS[name].cost(problem) for name in asked}
     costs = {name: cost for name, cost in costs.items() if not math.isinf(cost)}
     if not costs:
         raise ValueError(
-            f"algorithm: got {algorithm!r}, which does not do this problem ({ALGORITHMS[algorithm].LIMIT}); "
+            f"algorithm: got {algorithm!r}, which does not do this problem ({ALGORITHMS[algorithm].limit}); "
             f"wanted 'auto' or 'direct'"
         )
     return costs

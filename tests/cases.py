@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 import convt
 from convt import _core, _plan
+from convt.algorithms import machine
 
 # name -> NumPy dtype, tolerance in units of the output's scale
 DTYPES = {
@@ -33,7 +34,7 @@ DTYPES = {
 DATA_FORMATS = ("NXC", "NCX")
 FILTER_FORMATS = ("XIO", "OIX", "IOX", "XOI", "GIOX")
 BACKENDS = ("native", "reference")
-ALGORITHMS = [name for name in _plan.ALGORITHMS if name not in _plan.BY_NAME]  # as exact as the sum of products
+ALGORITHMS = [name for name, each in _plan.ALGORITHMS.items() if each.automatic]  # as exact as the sum of products
 # Those that are exact on the small integers that most cases hold, and those that are not.
 EXACT_ACTIVATIONS = (None, "relu", ("leaky_relu", 0.25), ("clip", -3, 5.5))
 CURVED_ACTIVATIONS = ("tanh", "sigmoid", "gelu", "swish")
@@ -59,6 +60,15 @@ def using_isa(name):
         yield
     finally:
         _core.use_isa(before)
+
+
+pretend = machine.pretend  # plans made inside are those of a machine with other caches and limits
+
+# Machines none of whose caches hold anything: outputs are written in order, or by non-temporal stores.
+NO_CACHES = (
+    {"l2": 0, "l3": 0, "depthwise_non_temporal": 80 << 20},
+    {"l2": 0, "l3": 0, "depthwise_non_temporal": 0, "depthwise_ordered": 0},
+)
 
 
 def matrix_unit(dtype="float32"):

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, settings
 
 import convt
 from convt import _config, _core
+from convt.algorithms import machine
 
 settings.register_profile("convt", derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 settings.register_profile("more", deadline=None, max_examples=5000, suppress_health_check=list(HealthCheck))
@@ -45,3 +46,17 @@ def process_settings():
     _core.use_isa(isa)
     _config._threads = threads
     assert convt.get_num_threads() >= 1
+
+
+@pytest.fixture
+def non_temporal_stores():
+    """Depthwise writes outputs of any size by non-temporal stores, where it can."""
+    with machine.pretend(depthwise_non_temporal=0, depthwise_ordered=0):
+        yield
+
+
+@pytest.fixture
+def no_caches():
+    """Plans are those of a machine without L2 and last-level cache."""
+    with machine.pretend(l2=0, l3=0):
+        yield

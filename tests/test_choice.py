@@ -5,8 +5,12 @@ import pytest
 from cases import each_isa, matrix_unit, using_isa
 
 import convt
-from convt import _core, _plan
-from convt._plans import direct, scatter, winograd
+from convt import _plan
+from convt.algorithms import machine
+from convt.algorithms.depthwise import plan as depthwise
+from convt.algorithms.direct import plan as direct
+from convt.algorithms.scatter import plan as scatter
+from convt.algorithms.winograd import plan as winograd
 
 PROBLEMS = {  # shape of the data, kernel, out channels, groups, stride: of few tasks and many, of every algorithm
     "few pixels": ((1, 4, 4, 512), (5, 5), 32, 1, 1),
@@ -55,14 +59,14 @@ def test_threads_do_not_share_the_pixels_of_a_row():
     """Out channels are cut where their weights would not stay near, and only there."""
     for kernel, lane_blocks in ((4, 1), (16, 1), (1024, 2)):
         op, shape = operator(((1, 1300, 128), (kernel,), 1, 128, 2))
-        cut = _plan.depthwise._cut(op._attributes.problem(shape), 0, 651, 2)
+        cut = depthwise._cut(op._attributes.problem(shape), 0, 651, 2)
         assert cut.lane_blocks == lane_blocks
 
 
 def test_many_small_groups_merge_their_phases():
     """A phase of one channel is a store for every output, and as many gathers of its inputs as there are phases."""
     op, shape = operator(((1, 112, 256, 49), (4, 4), 1, 49, 2), pads_begin=1, pads_end=1)
-    assert direct._choice(op._attributes.problem(shape), True, False, _core.isa())[1] == (True, True)
+    assert direct._choice(op._attributes.problem(shape), True, False, machine.current())[1] == (True, True)
 
 
 @pytest.mark.parametrize("data_format", ["NXC", "NCX"])

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cases import DTYPES, ISAS, Case, Out, operator, run, using_isa
+from cases import DTYPES, ISAS, NO_CACHES, Case, Out, operator, pretend, run, using_isa
 
 import convt
 from convt import _core
@@ -29,13 +29,11 @@ def _random(rng, **fixed):
 
 @each_isa
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("past_the_caches", [False, True])
-def test_small_groups(dtype, isa, past_the_caches):
+@pytest.mark.parametrize("non_temporal", [False, True])
+def test_small_groups(dtype, isa, non_temporal):
     """Small integers, so exact; nothing written but the output; the same bits for any number of threads."""
     rng = np.random.default_rng(list(DTYPES).index(dtype))
-    limit = _core.PAST_BYTES
-    try:
-        _core.PAST_BYTES = 0 if past_the_caches else limit
+    with pretend(**(dict(depthwise_non_temporal=0) if non_temporal else {})):
         for _ in range(60):
             case = _random(rng, dtype=dtype, data_format=rng.choice(["NXC", "NXC", "NCX"]).item())
             arrays = case.arrays()
@@ -49,20 +47,17 @@ def test_small_groups(dtype, isa, past_the_caches):
                     out.assert_only_elements_written()
                     results.append(out.view.tobytes())
                 assert len(set(results)) == 1
-    finally:
-        _core.PAST_BYTES = limit
 
 
 @each_isa
 @pytest.mark.parametrize("past", [False, True])
 @pytest.mark.parametrize("stride", [1, 2, 3, 5])
 @pytest.mark.parametrize("channels", [1, 2, 3, 5, 6, 7, 9, 12, 20, 21, 24, 33, 40, 49, 100])
-def test_channels_that_fill_no_vector(channels, stride, past, isa, monkeypatch):
+def test_channels_that_fill_no_vector(channels, stride, past, isa, request):
     """Cells of several j, the rest of a row that makes no whole cell, and rows of a single pixel; some j's at a time, where
-    their outputs go past the caches."""
+    non-temporal stores write their outputs."""
     if past:
-        monkeypatch.setattr(_core, "PAST_BYTES", 0)
-        monkeypatch.setattr(_core, "ORDERED_BYTES", 0)
+        request.getfixturevalue("non_temporal_stores")
     for sizes in ((2, 1), (2, 2), (2, 19), (1, 385)):
         case = Case(
             groups=channels, in_sizes=sizes, kernel=(2, 5), strides=(2, stride), dilations=(1, 1), pads_begin=(0, 1),
@@ -76,11 +71,10 @@ def test_channels_that_fill_no_vector(channels, stride, past, isa, monkeypatch):
 @each_isa
 @pytest.mark.parametrize("past", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_rows_apart_by_the_dilation(dtype, past, isa, monkeypatch):
+def test_rows_apart_by_the_dilation(dtype, past, isa, request):
     """Of stride 1, outputs as far apart as taps are computed together: those at either end, and of a window that cuts them."""
     if past:
-        monkeypatch.setattr(_core, "PAST_BYTES", 0)
-        monkeypatch.setattr(_core, "ORDERED_BYTES", 0)
+        request.getfixturevalue("non_temporal_stores")
     channels = [(16, 1, 1), (13, 1, 1), (20, 1, 1), (64, 1, 1), (1, 16, 16), (2, 4, 16), (4, 8, 8), (5, 2, 8), (3, 5, 4)]
     rng = np.random.default_rng(list(DTYPES).index(dtype))
     for groups, ci, co in channels:
@@ -105,9 +99,8 @@ def test_rows_apart_by_the_dilation(dtype, past, isa, monkeypatch):
 
 
 @pytest.mark.parametrize("size", [97, 200, 385])
-def test_blocks_that_reach_beyond_the_row(size, monkeypatch):
-    """Threads have blocks of as many outputs each, some of them past the end, of which nothing is copied past the caches."""
-    monkeypatch.setattr(_core, "PAST_BYTES", 0)
+def test_blocks_that_reach_beyond_the_row(size, non_temporal_stores):
+    """Threads have blocks of as many outputs each, some of them past the end, of which non-temporal stores write nothing."""
     case = Case(
         groups=24, in_sizes=(size,), kernel=(5,), strides=(2,), dilations=(1,), pads_begin=(1,), pads_end=(2,),
         output_padding=(0,), bias=True, seed=size,
@@ -169,15 +162,11 @@ def test_ends_that_skip_pixels(kernel, stride, groups, ci, co, isa):
             _check_threads(case, arrays, data)
 
 
-def _bytes(op, case, arrays, data, past, threads):
-    """The bytes of a checked result, of which outputs bypass the caches from so many bytes on."""
-    out, limit = Out("contiguous", np.empty(case.out_shape, case.numpy_dtype)), _core.PAST_BYTES
-    _core.PAST_BYTES = past
-    try:
-        with convt.num_threads(threads):
-            case.check(op(data, out.view), *arrays)
-    finally:
-        _core.PAST_BYTES = limit
+def _bytes(op, case, arrays, data, limits, threads):
+    """The bytes of a checked result, on a machine of such limits."""
+    out = Out("contiguous", np.empty(case.out_shape, case.numpy_dtype))
+    with convt.num_threads(threads), pretend(**limits):
+        case.check(op(data, out.view), *arrays)
     out.assert_only_elements_written()
     return out.view.tobytes()
 
@@ -188,7 +177,7 @@ def _bytes(op, case, arrays, data, past, threads):
 def test_groups_that_fill_vectors(groups, ci, co, dtype, isa):
     """Phases of one to many terms, alike or not; counts of groups and of j's that don't come out even; outputs that bypass the
     caches; the same bits however rows are cut for the threads."""
-    limit, rng = _core.PAST_BYTES, np.random.default_rng(groups)
+    rng = np.random.default_rng(groups)
     axes = ((4, 2, 1), (3, 2, 1), (3, 1, 2), (5, 1, 1), (2, 2, 1), (2, 3, 1), (5, 2, 2), (30, 1, 1), (2, 2, 3))
     for kernel, stride, dilation in axes:
         case = Case(
@@ -200,8 +189,8 @@ def test_groups_that_fill_vectors(groups, ci, co, dtype, isa):
         arrays, results = case.arrays(), set()
         with using_isa(isa):
             op = operator(case, *arrays[1:], algorithm="depthwise")
-            for past, threads in ((limit, 1), (limit, 2), (0, 3), (0, 7)):
-                results.add(_bytes(op, case, arrays, arrays[0], past, threads))
+            for limits, threads in (({}, 1), ({}, 2), ({"depthwise_non_temporal": 0}, 3), ({"depthwise_non_temporal": 0}, 7)):
+                results.add(_bytes(op, case, arrays, arrays[0], limits, threads))
         assert len(results) == 1
 
 
@@ -212,7 +201,6 @@ def test_rows_whose_weights_stay_in_registers(rows, dtype, isa):
     """One to three terms of one to three input rows, and more of either; lengths that fill no turn of a loop; channels that end
     within a vector; outputs that outgrow caches or bypass them; activations; the same bits however rows are cut for the
     threads."""
-    limits = _core.PAST_BYTES, _core.ORDERED_BYTES, _core.L2_BYTES, _core.L3_BYTES
     rng = np.random.default_rng(rows)
     shapes = [(kernel, stride) for stride in (1, 2, 3) for kernel in range(stride, 4 * stride + 1)] + [(13, 1), (12, 2)]
     for kernel, stride in shapes:
@@ -227,19 +215,12 @@ def test_rows_whose_weights_stay_in_registers(rows, dtype, isa):
             arrays = case.arrays()
             with using_isa(isa):
                 results = set()
-                for _core.PAST_BYTES, _core.ORDERED_BYTES, _core.L2_BYTES, _core.L3_BYTES in (
-                    limits,
-                    (*limits[:2], 0, 0),
-                    (0, 0, 0, 0),
-                ):
-                    try:
-                        op = operator(case, *arrays[1:], algorithm="depthwise")
-                        for threads in (1, 2, 3):
-                            with convt.num_threads(threads):
-                                got = op(arrays[0])
-                            results.add(got.tobytes())
-                    finally:
-                        _core.PAST_BYTES, _core.ORDERED_BYTES, _core.L2_BYTES, _core.L3_BYTES = limits
+                for changes in ({}, *NO_CACHES):
+                    op = operator(case, *arrays[1:], algorithm="depthwise")
+                    for threads in (1, 2, 3):
+                        with convt.num_threads(threads), pretend(**changes):
+                            got = op(arrays[0])
+                        results.add(got.tobytes())
                 case.check(got, *arrays)
                 assert len(results) == 1
 
@@ -247,12 +228,11 @@ def test_rows_whose_weights_stay_in_registers(rows, dtype, isa):
 @each_isa
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 5, 9])
 @pytest.mark.parametrize("far", [False, True])
-def test_ends_of_rows_take_nothing_from_outside(far, width, isa, monkeypatch):
+def test_ends_of_rows_take_nothing_from_outside(far, width, isa, request):
     """Weights that are not finite meet no pixel beside the image; ends that windows cut off; columns that no tap reaches; of
     outputs that come from afar, too."""
     if far:
-        monkeypatch.setattr(_core, "L2_BYTES", 0)
-        monkeypatch.setattr(_core, "L3_BYTES", 0)
+        request.getfixturevalue("no_caches")
     shapes = [(kernel, stride) for stride in (1, 2, 3) for kernel in range(1, 7)]
     for (kernel, stride), channels in itertools.product(shapes, (16, 33)):
         rng = np.random.default_rng(kernel)
@@ -404,7 +384,6 @@ def test_few_out_channels(co, dtype, isa):
     """Vectors over in-channels: whole tiles and parts of one, phases that slide and dilated ones, pixels that are apart or are
     not there, windows that cut anything; the same bits for any number of threads, and past the caches."""
     rng = np.random.default_rng(co)
-    limit = _core.PAST_BYTES
     with using_isa(isa):
         fits = co <= _core.kernel_info(dtype)["vl"]  # a tile has all channels of a j
     for _ in range(30):
@@ -420,8 +399,10 @@ def test_few_out_channels(co, dtype, isa):
         results = set()
         with using_isa(isa):
             op = operator(case, *arrays[1:], algorithm="depthwise")
-            for past, threads, data in itertools.product((limit, 0), (1, 3), (arrays[0], wide[..., 1:-2])):
-                results.add(_bytes(op, case, arrays, data, past, threads))
+            for limits, threads, data in itertools.product(
+                ({}, {"depthwise_non_temporal": 0}), (1, 3), (arrays[0], wide[..., 1:-2])
+            ):
+                results.add(_bytes(op, case, arrays, data, limits, threads))
         assert len(results) == 1
 
 

@@ -5,8 +5,10 @@ import pytest
 from cases import DTYPES, each_dtype, each_isa, using_isa
 
 import convt
-from convt import _config, _core, _phases
-from convt._plans import direct
+from convt import _config
+from convt.algorithms import machine
+from convt.algorithms import phases as _phases
+from convt.algorithms.direct import plan as direct
 
 VIEWS = {
     "whole": (slice(None),) * 4,
@@ -53,7 +55,7 @@ def test_rows_of_little_depth(ci, co, isa):
     bias = rng.integers(-2, 3, co).astype(np.float32)
     for rows, columns, pads in ((9, 31, 0), (9, 31, (0, 1)), (257, 258, 0), (257, 258, (1, 1))):
         data = rng.integers(-2, 3, (1, rows, columns, ci)).astype(np.float32)
-        assert rows < 257 or rows * columns * co * 4 > _core.STREAM_BYTES
+        assert rows < 257 or rows * columns * co * 4 > machine.current().limits.non_temporal
         with using_isa(isa):
             got = convt.conv_transpose(data, filter, bias, pads_begin=pads, algorithm="direct", activation="relu")
         shown = data[:, pads[0] :, pads[1] :] if pads else data
@@ -100,7 +102,7 @@ def test_weights_read_to_and_fro(isa):
 
 @each_isa
 @pytest.mark.parametrize("ci, co, kernel", [(48, 40, 2), (300, 70, 2), (20, 33, 3), (16, 33, (4, 64))])
-def test_the_order_of_tiles_follows_the_cache(ci, co, kernel, isa, monkeypatch):
+def test_the_order_of_tiles_follows_the_cache(ci, co, kernel, isa):
     """All panels for a few rows or a panel for all rows, as the first-level cache wants it: the same bits."""
     rng = np.random.default_rng(0)
     data = rng.standard_normal((2, 9, 21, ci), dtype=np.float32)
@@ -109,8 +111,8 @@ def test_the_order_of_tiles_follows_the_cache(ci, co, kernel, isa, monkeypatch):
     results = []
     with using_isa(isa):
         for keep in (False, True):
-            monkeypatch.setattr(_core, "KEEP_PANELS", keep)
-            results.append(convt.ConvTranspose(filter, algorithm="direct", **keywords)(data))
+            with machine.pretend(panel_major=keep):
+                results.append(convt.ConvTranspose(filter, algorithm="direct", **keywords)(data))
     np.testing.assert_array_equal(*results)
     np.testing.assert_allclose(results[0], convt.conv_transpose(data, filter, backend="reference", **keywords), atol=1e-4)
 

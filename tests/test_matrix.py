@@ -28,7 +28,8 @@ from cases import (
 )
 
 import convt
-from convt import _core, _onednn
+from convt import _onednn
+from convt.algorithms import machine
 
 MATRIX_DTYPES = [dtype for dtype in DTYPES if dtype != "float64"]
 each_dtype = pytest.mark.parametrize("dtype", MATRIX_DTYPES)
@@ -476,7 +477,7 @@ def test_the_process_asks_for_the_unit_once_and_works_without_it(isa):
 def test_results_too_large_for_the_caches_are_sent_off_late(batch, ci, co, activation):
     """Each tile sends off the sums of the one before it: none is lost, nor those of the last one."""
     rng = np.random.default_rng(0)
-    pixels = _core.PASSED_BYTES // (4 * (ci + co) * batch) + 37
+    pixels = machine.current().limits.amx_non_temporal // (4 * (ci + co) * batch) + 37
     x = rng.standard_normal((batch, pixels, ci), dtype=np.float32)
     filter = rng.standard_normal((1, ci, co), dtype=np.float32)
     bias = rng.standard_normal(co, dtype=np.float32)

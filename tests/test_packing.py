@@ -106,7 +106,7 @@ def test_weights_packed_in_passing_give_the_same_bits(name, dtype, algorithm, is
         for filter_format in ("XIO", "OIX"):
             data, filter, keywords, plan = shots(name, dtype, algorithm, filter_format)
             if name in ("one tap", "taps left out", "one row") and "winograd" not in algorithm:
-                assert plan.passing
+                assert plan.packing_workspace
             bias = np.linspace(-1, 1, out_channels(filter, keywords)).astype(filter.dtype)
             wanted = convt.ConvTranspose(filter, bias, **keywords)(data).tobytes()
             for threads in (1, 3, 2, 2):
@@ -124,7 +124,7 @@ def out_channels(filter, keywords):
 def test_points_are_made_in_passing(name, algorithm, filter_format):
     if algorithm.startswith("matrix") and (not matrix_unit() or filter_format == "OIX" or name == "uneven"):
         pytest.skip("no matrix unit, or weights that it would lay out before")
-    assert shots(name, "float32", algorithm, filter_format)[3].passing
+    assert shots(name, "float32", algorithm, filter_format)[3].packing_workspace
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "winograd"])

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from convt import _phases
+from convt.algorithms import phases as _phases
 
 
 def triples_by_definition(size, k, s, d, begin, out):

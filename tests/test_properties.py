@@ -27,6 +27,7 @@ from cases import (
     each_sample,
     laid,
     operator,
+    pretend,
     run,
     using_isa,
 )
@@ -34,7 +35,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convt
-from convt import _core
 
 isas, threads = st.sampled_from(ISAS), st.sampled_from([1, 2, 3])
 backends = st.sampled_from([*["native"] * 5, "reference"])
@@ -182,18 +182,14 @@ def test_outputs_written_past_the_caches(case, memory, isa, n, vectors):
     depthwise = case.groups > 1 and case.ci == case.co == 1
     case = replace(case, **{"groups" if depthwise else "co": 16 * vectors})
     arrays = case.arrays()
-    limits = _core.STREAM_BYTES, _core.PASSED_BYTES, _core.PAST_BYTES, _core.KEEP_PANELS
-    with using_isa(isa), convt.num_threads(n):
-        try:
-            _core.STREAM_BYTES = _core.PASSED_BYTES = _core.PAST_BYTES = _core.KEEP_PANELS = 0
-            op = operator(case, *arrays[1:])
-            out = Out(memory or "contiguous", np.empty(case.out_shape, case.numpy_dtype))
-            for _ in range(2):
-                case.check(op(arrays[0], out.view), *arrays)
-                out.assert_only_elements_written()
-            case.check(op(arrays[0]), *arrays)
-        finally:
-            _core.STREAM_BYTES, _core.PASSED_BYTES, _core.PAST_BYTES, _core.KEEP_PANELS = limits
+    limits = {"non_temporal": 0, "amx_non_temporal": 0, "depthwise_non_temporal": 0, "panel_major": False}
+    with using_isa(isa), convt.num_threads(n), pretend(**limits):
+        op = operator(case, *arrays[1:])
+        out = Out(memory or "contiguous", np.empty(case.out_shape, case.numpy_dtype))
+        for _ in range(2):
+            case.check(op(arrays[0], out.view), *arrays)
+            out.assert_only_elements_written()
+        case.check(op(arrays[0]), *arrays)
 
 
 @each_isa
@@ -315,7 +311,7 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 import convt
 from convt import _core
-from cases import ISAS, Case, cases, operator, run, using_isa
+from cases import ISAS, NO_CACHES, Case, cases, operator, pretend, run, using_isa
 
 libc = ctypes.CDLL(None, use_errno=True)
 page = mmap.PAGESIZE
@@ -339,8 +335,6 @@ def guarded(a, end):
 def check(case, end, isa):
     one(case, end, isa)
 
-limits = _core.PAST_BYTES, _core.ORDERED_BYTES, _core.L2_BYTES, _core.L3_BYTES
-
 def one(case, end, isa, **options):
     print(case, end, isa, file=sys.stderr)
     arrays = [guarded(a, end) for a in case.arrays()]
@@ -348,12 +342,12 @@ def one(case, end, isa, **options):
     with using_isa(isa):
         run(case, *arrays, out=out, **options)
         case.check(out, *arrays)
-        # As if no level of the caches held it: in order, or past them.
-        for _core.PAST_BYTES, _core.ORDERED_BYTES, _core.L2_BYTES, _core.L3_BYTES in (*limits[:2], 0, 0), (0, 0, 0, 0):
+        # As if no level of the caches held it: in order, or by non-temporal stores.
+        for changes in NO_CACHES:
             out[...] = 7
-            operator(case, *arrays[1:], **options)(arrays[0], out=out)
+            with pretend(**changes):
+                operator(case, *arrays[1:], **options)(arrays[0], out=out)
             case.check(out, *arrays)
-    _core.PAST_BYTES, _core.ORDERED_BYTES, _core.L2_BYTES, _core.L3_BYTES = limits
 
 check()
 for isa in ISAS:

@@ -11,7 +11,7 @@ import pytest
 from cases import SAMPLES, child, operator, run
 
 import convt
-from convt import _api, _core
+from convt import _api, _repeat
 
 f32 = np.float32
 DENSE = SAMPLES["dense"]
@@ -115,7 +115,8 @@ print(right, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_memory_of_very_large_weights_is_not_kept():
     script = """
 import numpy as np, convt
-convt._core.PASSING_BYTES = 1 << 40  # all weights are packed beforehand
+from convt.algorithms import machine
+machine.pretend(pack_on_the_fly=1 << 40).__enter__()  # all weights are packed beforehand
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096
 def call(co):
@@ -194,14 +195,14 @@ def test_signatures_tell_calls_apart():
             for a in ("relu", "релу", ("clip", 0.0, 1.0), ("clip", -0.0, 1.0), ("clip", 0, 1), ("clip", (0.0, 1.0)))
         ),
     ]
-    signatures = [_core.signature(*call, n) for n in (1, 2) for call in calls]
+    signatures = [_repeat.signature(*call, n) for n in (1, 2) for call in calls]
     assert None not in signatures and len(set(signatures)) == 2 * len(calls)
-    assert signatures == [_core.signature(*call, n) for n in (1, 2) for call in calls]
-    assert _core.signature("a", x, w, None, ([2], None), 1) == signatures[9]
+    assert signatures == [_repeat.signature(*call, n) for n in (1, 2) for call in calls]
+    assert _repeat.signature("a", x, w, None, ([2], None), 1) == signatures[9]
     for data in (None, [1], np.ma.array(x), x.view(np.recarray)):
-        assert _core.signature("a", data, w, None, attributes, 1) is None
+        assert _repeat.signature("a", data, w, None, attributes, 1) is None
     for value in (True, np.int64(1), 2**63, b"1", object(), [1] * 1000, np.ones(1)):
-        assert _core.signature("a", x, w, None, (value,), 1) is None
+        assert _repeat.signature("a", x, w, None, (value,), 1) is None
 
 
 def test_repeated_calls_are_recognised():

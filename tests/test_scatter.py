@@ -25,7 +25,8 @@ from cases import (
 
 import convt
 from convt import _core, _plan
-from convt._plans import matrix_scatter, scatter
+from convt.algorithms import machine
+from convt.algorithms.scatter import plan as scatter
 
 AMX = "avx512_amx"
 LONGEST = 8  # more axes than any case has
@@ -348,7 +349,7 @@ def test_auto_takes_it_where_it_fills_the_unit_and_only_there():
         assert best((2, 4001, 512), (16,), 1, strides=8) == "scatter"
     with using_isa("avx512"):
         problem = operator(PROBLEMS["deep"], *PROBLEMS["deep"].arrays()[1:])._attributes.problem((1, 370, 300))
-        assert np.isinf(matrix_scatter.cost(problem))
+        assert np.isinf(_plan.ALGORITHMS["matrix_scatter"].cost(problem))
 
 
 @each_isa
@@ -366,7 +367,7 @@ def test_small_images_are_picked_where_memory_allows(isa):
                 continue
             if isa.startswith("avx512") and dtype == "float32":
                 scatter._choice.cache_clear()
-                assert scatter._choice(problem, False, _core.isa())[1] is None
+                assert scatter._choice(problem, False, machine.current())[1] is None
             take((None, scatter._slab(problem, info)))
             results = set()
             for threads in (1, 2, 3):

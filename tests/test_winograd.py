@@ -9,9 +9,11 @@ import pytest
 from cases import ISAS, Case, run, using_isa, vectors_alone
 
 import convt
-from convt import _core, _phases
-from convt._plans import common, winograd
+from convt import _core
 from convt._problem import Problem
+from convt.algorithms import common, machine
+from convt.algorithms import phases as _phases
+from convt.algorithms.winograd import plan as winograd
 
 each_isa = pytest.mark.parametrize("isa", ISAS)
 MATRIX = _core.kernel_info("float32", True) is not None
@@ -42,7 +44,7 @@ def test_a_transform_is_a_correlation(kind):
     n = kind.outputs * 4
     problem = Problem("float64", 1, 1, 1, 1, (n,), (kind.taps,), (1,), (1,), (0,), (n + kind.taps - 1,))
     assert not math.isinf(winograd.cost(problem, (kind,)))
-    chosen = winograd._choice(problem, (kind,), False, _core.isa())[4]
+    chosen = winograd._choice(problem, (kind,), False, machine.current())[4]
     assert set(chosen.values()) == {(winograd.KINDS.index(kind),)}
     data, filter, bias = arrays((1, n, 1), (kind.taps,), 1, np.float64)
     name = "winograd" if kind in winograd.SMALL else "winograd6"
@@ -289,7 +291,7 @@ def test_tiles_that_windows_cut_agree_with_direct(isa, batch, sizes, kernel, str
 @pytest.mark.skipif(not _core.isa().startswith("avx512"), reason="it wants registers")
 def test_phases_of_few_channels_are_nested():
     problem = Problem("float32", 1, 1, 64, 16, (96, 96), (3, 3), (2, 2), (1, 1), (1, 1), (192, 192))
-    assert winograd._choice(problem, winograd.SMALL, False, _core.isa())[1] == (_phases.NESTED,) * 2
+    assert winograd._choice(problem, winograd.SMALL, False, machine.current())[1] == (_phases.NESTED,) * 2
 
 
 @each_name

@@ -54,6 +54,6 @@ def recipe(attributes, filter, bias, key):
     return _onednn.Recipe(attributes.dtype, filter, bias)
 
 
-def make(problem, recipe, packed, in_strides, out_strides):
+def make(problem, recipe, packed, in_strides, out_strides, threads):
     key = ("onednn",)
-    return _onednn.Plan(problem, recipe(key).biased, in_strides, out_strides, _config.get_num_threads()), key
+    return _onednn.Plan(problem, recipe(key).biased, in_strides, out_strides, threads), key

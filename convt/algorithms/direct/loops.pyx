@@ -1,104 +1,59 @@
-# The direct algorithm: every phase an implicit GEMM over blocks of pixels.
-# Included by _core.pyx.
+# cython: language_level=3
+"""direct's loops: every phase is an implicit GEMM over blocks of pixels.
 
-cdef struct DirectClass:
-    # rows: pixels of the class's box, batch outermost
-    int64_t *count        # [nd]
-    int64_t rows
-    int64_t block, blocks
-    # depth
-    int64_t ntaps
-    int64_t *tap_in       # [ntaps][nd] input index at the box's first pixel
-    int64_t *follows      # [ntaps] whether it reads what lies behind the input of the tap before
-    int64_t nchunks
-    int64_t *chunks       # [nchunks][4]: first depth of the class, depth, first depth of the panel, lines that a tile asks for
-    int64_t span          # how many of them are packed at once
-    bint sparse           # a chunk has a single tap, and all but the first and the last leave out rows it does not reach
-    int64_t run           # rows that lie one distance apart in the input, from each multiple of it on; 0: none
-    int64_t lda           # between them
-    bint in_place         # the GEMM takes such rows where they lie
-    int64_t strip         # rows that meet all panels before the next ones, where those stay near
-    int64_t wide          # up to so many rows of a task meet two panels at once
-    # columns
-    int64_t npanels, panel_block, panel_blocks
-    int64_t *panels       # [npanels][5]: columns, adjacent in the output?, its offset, first piece, one past the last; no piece
-                          # if the window shows none
-    int64_t *pieces       # [..][3 + 2 nd]: first column, columns, output offset, then (low, high) of valid per axis
-    int64_t *boxes        # [npanels][nd][2]: where all pieces of a panel are valid
-    int64_t stretch       # columns that lie side by side in the output
-    int64_t *inner        # [nd][2]: where every phase is valid
-    bint whole            # which is everywhere
-    PackClass *pack
-    int64_t first_task, ntasks
+Rows are pixels of a phase, across rows and images; columns are out channels, of several phases where those read the same inputs;
+depth is taps times in-channels. A task is a block of rows by a block of panels: the rows' input is packed once per depth chunk
+(the taps gathered, zeros outside the input), unless it lies in memory as the GEMM reads it, then meets every panel of the task.
+"""
 
-cdef struct DirectTask:
-    # What the loops of a task share: its rows m0 to m0 + m and panels p0 to p1, operands, workspace, the tile to be.
-    DirectClass *c
-    int64_t m0, m, p0, p1
-    char *src
-    char *dst
-    char *weights
-    char *bias
-    char *source          # the filter, where this task packs what it multiplies,
-    char *panel           # to here
-    char *refused
-    char *a               # packed rows, stride_a bytes from a depth chunk to the next
-    char **found          # of each chunk, the rows where they lie straight, one distance apart; else NULL
-    void **to             # where each row goes in the output,
-    void **lines          # and in the sums between depth chunks
-    void **reached        # those of the rows that a sparse chunk reaches,
-    int64_t *heights      # and how many
-    int64_t *coords       # of each row
-    int64_t *edge         # the next row where some phase is outside the window
-    char *scratch         # a tile on its way to the store
-    char *sums            # between depth chunks, stride_sums elements from a panel to the next
-    int64_t stride_a, stride_sums
-    int64_t most          # rows of a tile
-    void *window[MOST_ROWS]  # the rows of `scratch`
-    bint in_place         # the GEMM takes all its rows where they lie
-    bint fast, far        # tiles may store into the output; weights do not stay in the second-level cache
-    const char *next_input
-    int64_t input_step
-    convt_tile t
-    convt_late late
+from libc.stdint cimport int64_t
+from libc.string cimport memset
+
+cimport numpy as cnp
+
+from convt._core cimport Call, Plan
+from convt._kernels cimport (
+    CONVT_KC, CONVT_LEAKY, MOST_ROWS, convt_act, convt_kernels, convt_prefetch_row, convt_quotient, convt_tile,
+)
+from convt._memory cimport keep_table, odd_line_stride, round64, structures
+from convt.algorithms.indexing cimport Cut, cut_at, cut_evenly, take_index, within
+from convt.algorithms.packing cimport PackClass, PanelRecipe
+
+cnp.import_array()
 
 
 cdef class DirectPlan(Plan):
-    cdef DirectClass *classes
-    cdef Py_ssize_t nclasses
-    cdef int64_t direct_tasks  # those of these classes: plans that build on this one may have more
-    cdef bint keep_panels  # all rows of a task meet a panel before the next one
-    cdef size_t past  # `streamed`, where tiles store past the caches too
-    cdef list keep  # the tables that the structures point into
-    cdef object structures
-    cdef int64_t lda  # from row to row that is packed
-    cdef int64_t max_block, max_chunks, max_packed, max_reached, max_sparse, max_sums
+    """Runs the classes (a run per axis each) that direct/plan.py lists."""
 
-    def __init__(self, str name, problem, PackRecipe recipe, in_strides, out_strides, hole, cycles, classes):
-        self.algorithm = name
-        self._common(problem, recipe, in_strides, out_strides, hole, cycles)
-        self.nclasses = len(classes)
-        self.structures = np.zeros(max(1, self.nclasses) * sizeof(DirectClass), np.uint8)
-        self.classes = <DirectClass *>cnp.PyArray_DATA(self.structures)
-        self.keep, self.works, self.keep_panels = [], [], KEEP_PANELS
-        self.past = 0 if self.keep_panels else self.streamed
+    def __init__(self, str name, problem, PanelRecipe recipe, in_strides, out_strides, execution, classes, tiles):
+        self.open_direct(name, problem, recipe, in_strides, out_strides, execution, classes, tiles)
+
+    cdef open_direct(self, str name, problem, PanelRecipe recipe, in_strides, out_strides, execution, classes, tiles):
+        """``classes`` are the tables of direct/plan.py, ``tiles`` its `Tiles`: in which order tiles run, how they store."""
+        self.open_plan(name, problem, recipe.k, in_strides, out_strides, execution)
+        self.recipe, self.packing_workspace = recipe, tiles.packing_workspace
+        self.panel_major, self.near_bytes, self.far_bytes = tiles.panel_major, tiles.near_bytes, tiles.far_bytes
+        self.page_bytes, self.tile_non_temporal = tiles.page_bytes, tiles.non_temporal
+        self.nclasses, self.keep, self.works = len(classes), [], []
+        self.classes = <DirectClass *>cnp.PyArray_DATA(structures(self.keep, self.nclasses, sizeof(DirectClass)))
         cdef DirectClass *c
         cdef int64_t task = 0, n, x = self.nd - 1, deepest = 0
         for i, spec in enumerate(classes):
             c = &self.classes[i]
-            c.count = _kept(self.keep, spec["count"])
+            c.count = keep_table(self.keep, spec["count"])
             c.rows, c.block, c.blocks = spec["rows"], spec["block"], spec["blocks"]
-            c.ntaps, c.tap_in = len(spec["tap_in"]), _kept(self.keep, spec["tap_in"])
-            c.follows = _kept(self.keep, [0] * c.ntaps)
+            c.ntaps, c.tap_in = len(spec["tap_in"]), keep_table(self.keep, spec["tap_in"])
+            c.follows = keep_table(self.keep, [0] * c.ntaps)
             for n in range(1, c.ntaps if self.in_c == 1 and self.in_stride.p[x] == self.ci and self.ci % self.k.kstep == 0 else 0):
                 step = spec["tap_in"][n] - spec["tap_in"][n - 1]
                 c.follows[n] = step[x] == 1 and not step[:x].any()
-            c.nchunks, c.chunks = len(spec["chunks"]), _kept(self.keep, [(*ch, ch[1] // self.k.pace) for ch in spec["chunks"]])
-            c.npanels, c.panels = len(spec["panels"]), _kept(self.keep, spec["panels"])
-            c.pieces, c.boxes = _kept(self.keep, spec["pieces"]), _kept(self.keep, spec["boxes"])
+            c.nchunks = len(spec["chunks"])
+            c.chunks = keep_table(self.keep, [(*chunk, chunk[1] // self.k.pace) for chunk in spec["chunks"]])
+            c.npanels, c.panels = len(spec["panels"]), keep_table(self.keep, spec["panels"])
+            c.pieces, c.boxes = keep_table(self.keep, spec["pieces"]), keep_table(self.keep, spec["boxes"])
             c.panel_block, c.panel_blocks = spec["panel_block"], spec["panel_blocks"]
             c.stretch = spec["stretch"]
-            c.inner = _kept(self.keep, spec["inner"])
+            c.inner = keep_table(self.keep, spec["inner"])
             c.whole = all(lo <= 0 and hi >= count for (lo, hi), count in zip(spec["inner"], spec["count"]))
             c.pack = &recipe.classes[<Py_ssize_t>spec["pack"]]
             c.first_task = task
@@ -107,64 +62,21 @@ cdef class DirectPlan(Plan):
             self.works.append((spec["work"], c.ntasks))
             self.max_block = max(self.max_block, c.block)
             c.span, c.sparse = spec["span"], spec["sparse"]
-            self.measure_runs(c)
-            n = self.k.mr[2 if self.k.nr > self.k.vl else 1]
-            # Lower, wider tiles have as many sums where registers are many, and write two panels' stretch of a row at once.
-            c.wide = c.block if c.nchunks == 1 and c.chunks[1] <= SHALLOW_DEPTH and 5 * self.k.wide >= 2 * n else self.k.wide
-            c.strip = n * max(1, L1_BYTES // 3 // (n * (c.pack.depth * self.k.e_size + c.npanels * self.k.nr * self.k.s_size)))
+            c.run, c.lda, c.in_place = spec["run"]
+            c.wide, c.strip = spec["wide"], spec["strip"]
             self.max_chunks = max(self.max_chunks, c.nchunks)
             deepest = max(deepest, *(depth for _, depth, _ in spec["chunks"]))
-            if not (self.find_rows(c, 0, c.rows, NULL, <char **>_kept(found := [], [0] * c.nchunks)) and c.in_place):
+            if not (self.find_rows(c, 0, c.rows, NULL, <char **>keep_table(found := [], [0] * c.nchunks)) and c.in_place):
                 self.max_packed = max(self.max_packed, c.block * min(c.span, c.nchunks))
             if c.sparse:
                 self.max_reached = max(self.max_reached, c.block * min(c.span, c.nchunks))
                 self.max_sparse = max(self.max_sparse, min(c.span, c.nchunks))
             if c.nchunks > 1:
                 self.max_sums = max(self.max_sums, min(2, c.panel_block) if c.span >= c.nchunks else c.panel_block)
-        self.lda = _row_apart(self.k, deepest)
+        self.lda = odd_line_stride(self.k, deepest)
         self.tasks = self.direct_tasks = task
         self.even = self.nclasses == 1
         self.workspace = self._bytes()
-        self.consider_passing()
-
-    cdef size_t panel_bytes(self) noexcept:
-        """Bytes of panels that tasks read, which those for other rows read again."""
-        cdef Py_ssize_t i
-        cdef int64_t chunk, depth
-        cdef size_t bytes = 0
-        cdef DirectClass *c
-        for i in range(self.nclasses):
-            c, depth = &self.classes[i], 0
-            for chunk in range(c.nchunks):
-                depth += c.chunks[4 * chunk + 1]
-            bytes += c.blocks * depth * c.pack.ncols * self.groups * self.k.e_size
-        return bytes
-
-    cdef void consider_passing(self) noexcept:
-        """Whether tasks pack a one-shot call's weights themselves, a depth chunk of a panel just before it is multiplied: it
-        then is in the first-level cache, and no weights go to memory and back. Each block of rows packs again, so blocks
-        have to be few."""
-        self.passing = 0
-        if self.recipe.weight_bytes >= PASSING_BYTES and self.panel_bytes() <= PASSING_AGAIN * self.recipe.weight_bytes:
-            self.passing = 2 * CONVT_KC * self.k.nr * self.k.e_size
-
-    cdef void measure_runs(self, DirectClass *c) noexcept:
-        """Sets ``run`` and ``lda``, and ``in_place``: the GEMM takes rows of adjacent channels, in whole steps of depth and of
-        the panels' type, unless they lie so far apart that those of a tile fall into the same set of the first-level cache."""
-        cdef int64_t ax, count, stride
-        c.run = c.lda = 0
-        c.in_place = not self.k.parts and self.k.s_size == self.k.e_size and self.ci % self.k.kstep == 0
-        if c.ntaps * self.ci == 0 or c.sparse or self.in_c != 1:
-            return
-        c.run = 1
-        for ax in range(self.nd - 1, -2, -1):
-            count, stride = (c.count[ax], self.in_stride.p[ax]) if ax >= 0 else (self.batch, self.in_n)
-            if c.run == 1:
-                c.in_place = c.in_place and stride * self.k.e_size % ALIAS_BYTES
-                c.lda = stride
-            elif count > 1 and stride != c.lda * c.run:
-                return
-            c.run *= count
 
     cdef bint lies_straight(self, DirectClass *c, int64_t *chunk, int64_t *low, int64_t *high, int64_t *at) noexcept nogil:
         """Whether the taps of a depth chunk are inside at every pixel of a box, and follow each other in memory as they do in
@@ -208,15 +120,15 @@ cdef class DirectPlan(Plan):
         return straight
 
     cdef size_t _bytes(self):
-        cdef size_t n = _round64((self.max_packed + self.k.grain) * self.lda * self.k.e_size)  # A
-        n += _round64(self.max_chunks * sizeof(char *))  # where the rows lie that are not packed
-        n += 2 * _round64(self.max_block * sizeof(void *))  # where each row goes in the output, and in the sums
-        n += _round64(self.max_reached * sizeof(void *))  # and those in the sums that a chunk reaches
-        n += _round64(self.max_sparse * sizeof(int64_t))  # how many
-        n += _round64(self.max_block * self.nd * sizeof(int64_t))  # its coordinates
-        n += _round64((self.max_block + 1) * sizeof(int64_t))  # the next one where some phase is outside the window
-        n += _round64(2 * MOST_ROWS * self.k.nr * self.k.t_size)  # a tile on its way to the store, and one late
-        n += _round64(self.max_sums * self.max_block * self.k.nr * self.k.t_size)  # sums between depth chunks
+        cdef size_t n = round64((self.max_packed + self.k.grain) * self.lda * self.k.e_size)  # A
+        n += round64(self.max_chunks * sizeof(char *))  # where the rows lie that are not packed
+        n += 2 * round64(self.max_block * sizeof(void *))  # where each row goes in the output, and in the sums
+        n += round64(self.max_reached * sizeof(void *))  # and those in the sums that a chunk reaches
+        n += round64(self.max_sparse * sizeof(int64_t))  # how many
+        n += round64(self.max_block * self.nd * sizeof(int64_t))  # its coordinates
+        n += round64((self.max_block + 1) * sizeof(int64_t))  # the next one where some phase is outside the window
+        n += round64(2 * MOST_ROWS * self.k.nr * self.k.t_size)  # a tile on its way to the store, and one late
+        n += round64(self.max_sums * self.max_block * self.k.nr * self.k.t_size)  # sums between depth chunks
         return n
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
@@ -232,12 +144,12 @@ cdef class DirectPlan(Plan):
         # output that each of a panel's rows is in another page, a few panels at a time with a tile's rows. Where the first-level
         # cache is small, each panel with all rows always. What is neither packed nor met twice gains nothing by strips.
         cdef int64_t near = w.p1 - w.p0, strips = convt_quotient(w.m + c.strip - 1, c.strip), lows = 1
-        cdef bint apart = not k.parts and c.stretch * k.s_size >= APART_BYTES
-        if c.sparse or self.keep_panels or w.source != NULL or (w.in_place and near <= (2 if w.m <= c.wide else 1)):
+        cdef bint apart = not k.parts and c.stretch * k.s_size >= self.page_bytes
+        if c.sparse or self.panel_major or w.source != NULL or (w.in_place and near <= (2 if w.m <= c.wide else 1)):
             strips = 1
-        elif near * k.nr * c.pack.depth * k.e_size > NEAR_BYTES:
+        elif near * k.nr * c.pack.depth * k.e_size > self.near_bytes:
             if apart:
-                near, lows = max(1, NEAR_BYTES // (k.nr * c.pack.depth * k.e_size)), strips
+                near, lows = max(1, self.near_bytes // (k.nr * c.pack.depth * k.e_size)), strips
             strips = 1
         cdef Cut by_strip = cut_evenly(w.m, strips, w.most if c.strip > w.most else k.grain), by_low
         for strip in range(strips):
@@ -255,7 +167,7 @@ cdef class DirectPlan(Plan):
                         self.multiply_panels(&w, start, end, p2, p3, s0, l0, l1, call.back)
         if w.t.late != NULL:
             k.flush(w.t.late)
-        if self.past:
+        if self.tile_non_temporal:
             k.fence()
 
     cdef void open(self, DirectTask *w, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
@@ -266,25 +178,25 @@ cdef class DirectPlan(Plan):
         self.place(task, &w.c, &group, &w.m0, &w.m, &w.p0, &w.p1)
         c = w.c
         w.source = call.source + group * self.recipe.sg if call.source != NULL else NULL
-        w.panel, w.refused = ws + _round64(self.workspace), call.refused
+        w.panel, w.refused = ws + round64(self.workspace), call.refused
         w.a = ws
-        ws += _round64((self.max_packed + k.grain) * self.lda * k.e_size)
+        ws += round64((self.max_packed + k.grain) * self.lda * k.e_size)
         w.found = <char **>ws
-        ws += _round64(self.max_chunks * sizeof(char *))
+        ws += round64(self.max_chunks * sizeof(char *))
         w.to = <void **>ws
-        ws += _round64(self.max_block * sizeof(void *))
+        ws += round64(self.max_block * sizeof(void *))
         w.lines = <void **>ws
-        ws += _round64(self.max_block * sizeof(void *))
+        ws += round64(self.max_block * sizeof(void *))
         w.reached = <void **>ws
-        ws += _round64(self.max_reached * sizeof(void *))
+        ws += round64(self.max_reached * sizeof(void *))
         w.heights = <int64_t *>ws
-        ws += _round64(self.max_sparse * sizeof(int64_t))
+        ws += round64(self.max_sparse * sizeof(int64_t))
         w.coords = <int64_t *>ws
-        ws += _round64(self.max_block * self.nd * sizeof(int64_t))
+        ws += round64(self.max_block * self.nd * sizeof(int64_t))
         w.edge = <int64_t *>ws
-        ws += _round64((self.max_block + 1) * sizeof(int64_t))
+        ws += round64((self.max_block + 1) * sizeof(int64_t))
         w.scratch = ws
-        ws += _round64(2 * MOST_ROWS * k.nr * k.t_size)
+        ws += round64(2 * MOST_ROWS * k.nr * k.t_size)
         w.sums = ws
 
         w.src = call.src + group * self.ci * self.in_c * k.s_size
@@ -303,10 +215,10 @@ cdef class DirectPlan(Plan):
         for r in range(w.m if c.nchunks > 1 else 0):
             w.lines[r] = w.sums + r * k.nr * k.t_size
         w.late.sums, w.late.left = w.scratch + MOST_ROWS * k.nr * k.t_size, 0
-        w.t.late = &w.late if self.past and k.flush != NULL else NULL
+        w.t.late = &w.late if self.tile_non_temporal and k.flush != NULL else NULL
         # While this task multiplies, what comes next is fetched into the second-level cache: the next task's input, a
         # little with every tile, and weights, where they are too many to stay there.
-        w.far = c.pack.group_weights > FAR_BYTES
+        w.far = c.pack.group_weights > self.far_bytes
         w.next_input = self.next_input(task, call, &w.input_step)
 
     cdef void pack_chunks(self, DirectTask *w, int64_t start, int64_t end, int64_t s0, int64_t s1, char *refused) noexcept nogil:
@@ -438,7 +350,7 @@ cdef class DirectPlan(Plan):
         t.act, t.stream = &self.none, 0
         if not (w.fast and panel[1] and panel[5 * both - 4] and (inside or both == 1)):
             if self.out_c == 1:
-                self.ask(c, panel[3], panel[5 * both - 1], w.to, r0, r1)
+                self.prefetch_pieces(c, panel[3], panel[5 * both - 1], w.to, r0, r1)
             t.rows, t.at, t.at2 = w.window, 0, w.most * k.nr
             k.tile(<int>(r1 - r0), t)
             for r in range(both):
@@ -456,7 +368,7 @@ cdef class DirectPlan(Plan):
                 outside += 1
             r = w.edge[r + 1]
         first, second = <size_t>(w.dst + panel[2] * k.s_size), <size_t>(w.dst + panel[5 * both - 3] * k.s_size)
-        t.stream = outside == 0 and self.past and not (first | second) & (self.past - 1)
+        t.stream = outside == 0 and self.tile_non_temporal and not (first | second) & (self.tile_non_temporal - 1)
         k.tile(<int>(r1 - r0), t)
         while outside:
             outside -= 1
@@ -464,7 +376,7 @@ cdef class DirectPlan(Plan):
             w.to[r] = aside[outside]
             self.store_pieces(c, panel, r, r + 1, w.to, w.coords, False, <char *>w.window[r - r0], &self.none)
 
-    cdef void ask(self, DirectClass *c, int64_t first, int64_t last, void **to, int64_t r0, int64_t r1) noexcept nogil:
+    cdef void prefetch_pieces(self, DirectClass *c, int64_t first, int64_t last, void **to, int64_t r0, int64_t r1) noexcept nogil:
         """Asks for the lines of some pieces of some rows, which a tile does not that leaves them to `store_pieces`."""
         cdef int64_t width = 3 + 2 * self.nd, r, n
         for r in range(r0, r1):
@@ -495,7 +407,7 @@ cdef class DirectPlan(Plan):
         self.place(task, &c, &group, &m0, &m, &p0, &p1)
         tile = self.k.mr[self.k.nr // self.k.vl]
         steps = max(1, convt_quotient((p1 - p0) * convt_quotient(m + tile - 1, tile) * c.pack.depth, self.k.pace))
-        if c.pack.group_weights > FAR_BYTES:
+        if c.pack.group_weights > self.far_bytes:
             steps = (steps + 1) // 2
         if call.back:
             task -= 1 if self.even else call.threads
@@ -510,7 +422,7 @@ cdef class DirectPlan(Plan):
         if c.ntaps == 0:
             return call.src
         # (A matrix's tile asks for a line at a time, others for as many as they read meanwhile.)
-        cdef int64_t most = 64 if self.k.parts else _round64(tile * self.k.pace * self.k.e_size)
+        cdef int64_t most = 64 if self.k.parts else round64(tile * self.k.pace * self.k.e_size)
         step[0] = min(most, convt_quotient(m * self.ci * self.k.s_size + steps - 1, steps))
         cdef int64_t at = 0
         for ax in range(x, -1, -1):
@@ -652,12 +564,3 @@ cdef class DirectPlan(Plan):
                     some = True
             if some:
                 k.store(rows, self.out_c, scratch + piece[0] * k.t_size, k.nr, <int>(r1 - r0), <int>piece[1], act)
-
-
-cdef inline bint within(int64_t *box, int64_t *at, int64_t nd) noexcept nogil:
-    """Whether a place is inside a box, (low, high) per axis."""
-    cdef int64_t ax
-    for ax in range(nd):
-        if at[ax] < box[2 * ax] or at[ax] >= box[2 * ax + 1]:
-            return False
-    return True

@@ -7,9 +7,14 @@ import itertools
 import math
 from typing import NamedTuple
 
-from .. import _core, _phases
-from .._problem import ITEMSIZE
-from . import common
+import numpy as np
+
+from ... import _core
+from ..._problem import ITEMSIZE
+from .. import common, execution, machine
+from .. import phases as _phases
+from .loops import DepthwisePlan
+from .weights import LaneRecipe
 
 LIMIT = "it wants groups of at most 16 in-channels, 64 if their out channels fill vectors, or few out channels"
 
@@ -31,7 +36,7 @@ _DOTS = 0.6, 0.55, 36, 4, 190, 13, 0.4
 
 
 def cost(problem):
-    info = _core.kernel_info(problem.dtype)
+    info = machine.current().info(problem.dtype)
     if _dots(problem, info):
         return _dots_cost(problem, info)
     if problem.ci * problem.co == 0 or (problem.ci > _CHANNELS and not (problem.ci <= _WIDE and _each(problem, info) > 0)):
@@ -106,7 +111,7 @@ def _dots_cost(problem, info):
         row += 2 * meet * problem.in_sizes[-1] * problem.groups * vectors
     tasks = -(-rows // _cut(problem, 0, js, 2).rows)
     bytes = math.prod(problem.in_shape) * ITEMSIZE[problem.dtype]
-    memory = common.memory_cost(problem, (0.04, 0), (0.035, 0)) + far * bytes * common.far(bytes, common.LAST_BYTES)
+    memory = common.memory_cost(problem, (0.04, 0), (0.035, 0)) + far * bytes * common.far(bytes, machine.current().last_bytes)
     return common.shared([(rows * row, tasks)]) + memory + common.unreached(problem)
 
 
@@ -169,15 +174,16 @@ def _each(problem, info):
 def recipe(attributes, filter, bias, key):
     width, each, dots = key[1:]
     cell = (attributes.strides[-1], width) if width else (1, 1)
-    return _core.PackRecipe(attributes.dtype, filter, bias, None, cell=cell, each=each, dots=dots)
+    return LaneRecipe(attributes.dtype, filter, bias, cell, each, dots)
 
 
-def make(problem, recipe, packed, in_strides, out_strides):
-    info = _core.kernel_info(problem.dtype)
+def make(problem, recipe, packed, in_strides, out_strides, threads):
+    here = machine.current()
+    info = here.info(problem.dtype)
     channels = problem.groups * problem.co
     item = ITEMSIZE[problem.dtype]
     adjacent = out_strides[-2] == channels * item and (channels == 1 or out_strides[-1] == item)
-    each = _each(problem, info)
+    each, dots = _each(problem, info), _dots(problem, info)
     width = _width(problem, info) if adjacent and not each else 0
     skips = not width and _skips(problem, each)
     runs, hole = _cells(problem, width) if width else _by_phase(problem, skips)
@@ -185,15 +191,21 @@ def make(problem, recipe, packed, in_strides, out_strides):
     ended = _abreast(runs, problem.strides[-1]) if skips else runs if width or each or step > 1 else _ended(runs)
     j0, j1 = min((r.start for r in runs), default=0), max((r.stop for r in runs), default=1)
     cycles = cost(problem)
-    cut = _cut(problem, width, j1 - j0, common.threads(cycles))
+    cut = _cut(problem, width, j1 - j0, common.threads(cycles, threads))
     offsets = [-off for r in runs for _, off in r.taps] or [0]
+    outer = [common.reaching(problem, ax) for ax in range(problem.rank - 1)]
+    reads = _reads(problem, info, in_strides, cut.lanes, width, each, skips)
+    most_terms = max((len(run.taps) for run in ended), default=0)
+    stores = _stores(problem, here, info, out_strides, outer, cut, width, each, dots, hole, most_terms, reads["straight_in"])
+    row_taps = math.prod(max(map(len, axis), default=0) for axis in outer)
+    # Ends need a kernel that reads rows where they lie; and what goes by blocks computes each alone.
+    whole = reads["straight_in"] and stores["straight_out"] and row_taps <= _core.DW_SOURCES and not (each or stores["staged"])
+    joins_ends = stores["straight_out"] if each else whole
     spec = {
-        "cycles": cycles,
-        "outer": [common.reaching(problem, ax) for ax in range(problem.rank - 1)],
+        "outer": outer,
         "rows": cut.rows,
-        "runs": _apart(runs, step),
+        "runs": _apart(ended if joins_ends else runs, step),
         "skips": skips,
-        "ended": _apart(ended, step),
         "j0": j0,
         "block": cut.block,
         "blocks": cut.blocks,
@@ -202,9 +214,84 @@ def make(problem, recipe, packed, in_strides, out_strides):
         "lane_block": cut.lane_block,
         "min_off": min(offsets),
         "max_off": max(offsets),
+        "far": execution.data_bytes(problem) > here.limits.far,
+        **reads,
+        **stores,
     }
-    key = ("depthwise", width, each, _dots(problem, info))
-    return _core.DepthwisePlan(problem, recipe(key), in_strides, out_strides, hole, spec), key
+    key = ("depthwise", width, each, dots)
+    packing = recipe(key)
+    how = execution.execution(problem, here, info, out_strides, hole, cycles, packing.weight_bytes, False)
+    return DepthwisePlan(problem, packing, in_strides, out_strides, how, spec), key
+
+
+def _reads(problem, info, in_strides, lanes, width, each, skips):
+    """How rows of inputs are read: where they lie, permuted by ``index`` where they lie, or gathered beforehand."""
+    channels, channel = problem.groups * problem.co, in_strides[-1] // ITEMSIZE[problem.dtype]
+    contiguous = info["direct_store"] and channel == 1
+    single = problem.ci == problem.co == 1 and lanes == channels
+    pixels = width <= 1 or in_strides[-2] == channels * ITEMSIZE[problem.dtype]  # a cell reads those of several j's
+    straight = contiguous and ((single and pixels) or each > 0)
+    first = np.arange(lanes) % channels // problem.co * problem.ci * channel
+    at = np.arange(-(-lanes // info["vl"]) * info["vl"])
+    index = first[np.minimum(at, lanes - 1)] - first[at // info["vl"] * info["vl"]]
+    # The lanes of a cell repeat for each phase: for all lanes the index is the same, if there is one group. AVX2 has no kernels of
+    # groups that permute.
+    cells = lanes == channels or (problem.groups == 1 and info["reach"] > 1)
+    picked = info["direct_store"] and not straight and width <= 1 and channel >= 0 and cells
+    picked = picked and index.max() < info["reach"] and not (each or skips)  # (a permutation leaves out no pixel)
+    return {"straight_in": straight, "picked": bool(picked), "index": index.astype(np.int32)}
+
+
+_STAGE_BYTES = 1 << 12  # of outputs, about, that non-temporal stores write in one copy: multiply-adds go on meanwhile
+_AHEAD = 8  # j's that a line of the output is prefetched before it is written
+
+
+def _stores(problem, here, info, out_strides, outer, cut, width, each, dots, hole, most_terms, straight_in):
+    """How outputs are stored: ordinary, in order, gathered and then non-temporal, or non-temporal by whole vectors."""
+    item, channels, limits, s = ITEMSIZE[problem.dtype], problem.groups * problem.co, here.limits, problem.strides[-1]
+    lane_step = 1 if width * s > 1 else out_strides[-1] // item
+    straight = info["direct_store"] and lane_step == 1 and problem.activation[0] in _IN_REGISTERS
+    data, out = execution.data_bytes(problem), execution.output_bytes(problem)
+    beyond = data + out > limits.depthwise_non_temporal
+    row_taps = math.prod(max(map(len, axis), default=0) for axis in outer)
+    width = max(1, width)
+    some = 8 * width
+    least = some * s * channels * item  # bytes of the outputs of so many j's
+    flat = straight and cut.lane_blocks == 1 and out_strides[-2] == channels * item and not hole
+    # Few terms of few rows, whose vectors are stored in the order in which they lie, need non-temporal stores only beyond any
+    # cache; what is stored phase by phase or vector by vector gains by them where a cache would be full of it.
+    few = row_taps <= _core.DW_ORDERED and most_terms <= _core.DW_ORDERED and channels >= info["vl"] and width == 1
+    ordered = flat and straight_in and not each and few and data + out <= limits.depthwise_ordered
+    limit = limits.depthwise_non_temporal
+    scattered = not ordered and data + out > (limit // 2 if each else limit * 2 // 3)
+    # Vectors that are lines, and whole: those of cells, whose channels fill none, share lines. (Lines written by halves, some
+    # time apart, take memory three times as long.)
+    line = info["vl"] * info["t_size"]
+    full = line >= 64 and not dots and (problem.co * each or channels) % info["vl"] == 0
+    alignment, part, staged = 0, cut.block, 0
+    if (beyond or scattered) and full and straight and width == 1:
+        alignment = execution.vector_alignment(info, out_strides)
+        ordered = ordered and not alignment
+    # Pixels that share lines, or are written group by group, are gathered first, where their channels are contiguous and some
+    # run writes each of them.
+    shared = each or channels * info["t_size"] % 64
+    if beyond and not alignment and flat and shared and least <= 16 * _STAGE_BYTES and not ordered:
+        part = max(1, _STAGE_BYTES // least) * some
+        staged = part * s
+    # Prefetching outputs: groups, which multiply more between stores, lose by it where L1 is small; what the last level holds
+    # well gains nothing; and of few registers, which hold the pixels of few channels, even less does.
+    prefetches = straight and not staged and not (each and limits.panel_major) and out > here.l2
+    return {
+        "straight_out": straight,
+        "store_alignment": alignment,
+        "part": part,
+        "staged": staged,
+        "ahead": _AHEAD if prefetches else 0,
+        "ordered": bool(prefetches and ordered and out > here.l3 // (4 if line >= 64 else 2)),
+    }
+
+
+_IN_REGISTERS = ("none", "clip", "relu", "leaky_relu")  # activations that kernels apply before they store
 
 
 class _Cut(NamedTuple):
@@ -224,7 +311,7 @@ def _cut(problem, width, js, threads):
     s, channels = problem.strides[-1], problem.groups * problem.co
     lanes = channels * (s if width else 1)
     near = _WEIGHTS // (math.prod(problem.kernel) * problem.ci * ITEMSIZE[problem.dtype])
-    each = 0 if width else _each(problem, _core.kernel_info(problem.dtype))
+    each = 0 if width else _each(problem, machine.current().info(problem.dtype))
     step = each * problem.co if each else 1
     step *= -(-_LANES // step)
     near = min(near, 2 * _LANES) if each else near  # (what is read of a row stays near)
@@ -310,7 +397,7 @@ def _skips(problem, each):
 def _step(problem):
     """How far apart the j's of a run are: of stride 1 as far as taps are dilated, so that each reads the pixel before, if lanes
     fill their vectors and such a run is no shorter than two at the borders otherwise."""
-    d, vectors = problem.dilations[-1], problem.groups * problem.co / _core.kernel_info(problem.dtype)["vl"]
+    d, vectors = problem.dilations[-1], problem.groups * problem.co / machine.current().info(problem.dtype)["vl"]
     some = problem.strides[-1] == 1 < problem.kernel[-1] and 2 * d * d <= problem.in_sizes[-1]
     return d if some and vectors >= _FULL * math.ceil(vectors) else 1
 

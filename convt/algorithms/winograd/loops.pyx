@@ -1,77 +1,95 @@
-# The Winograd algorithm: phases of two or three taps per axis with fewer multiplications, as GEMMs over transformed tiles.
-# Included by _core.pyx.
-#
-# A class is cut into tiles of m outputs per axis. Per task: a block of tiles is transformed from its input windows, every
-# point of all of them becoming the rows of one GEMM; products are transformed back and stored, panel by panel.
-# Phases with more taps than the transform takes are several windows (splits), which the GEMM sums as depth. Axes that
-# are not transformed have tiles of one output, and each of their taps is a split. At most three axes are transformed.
-#
-# The first output of a tile alone needs point 0 of an axis, the last alone needs infinity. Where such an output is outside
-# the window, as at an end that tiles do not divide, the GEMM leaves the point out: tiles at the ends of an axis lie side by
-# side for that, and the GEMM's rows are a few stretches of them.
+# cython: language_level=3
+"""winograd's loops: phases of two or three taps per axis with fewer multiplications, as GEMMs over transformed tiles.
+
+A class is cut into tiles of m outputs per axis. Per task: a block of tiles is transformed from its input windows, every
+point of all of them becoming the rows of one GEMM; products are transformed back and stored, panel by panel.
+Phases with more taps than the transform takes are several windows (splits), which the GEMM sums as depth. Axes that
+are not transformed have tiles of one output, and each of their taps is a split. At most three axes are transformed.
+
+The first output of a tile alone needs point 0 of an axis, the last alone needs infinity. Where such an output is outside
+the window, as at an end that tiles do not divide, the GEMM leaves the point out: tiles at the ends of an axis lie side by
+side for that, and the GEMM's rows are a few stretches of them.
+"""
+
+import itertools
+
+from libc.stdint cimport int64_t
+from libc.string cimport memcpy, memset
+
+cimport numpy as cnp
+
+from convt._core cimport Call
+from convt._kernels cimport (
+    CONVT_KC, CONVT_LDA, CONVT_LEAKY, MOST_ROWS, convt_kernels, convt_prefetch_ahead, convt_quotient, convt_tile, convt_wino_in,
+    convt_wino_out,
+)
+from convt._memory cimport copy_non_temporal, keep_table, odd_line_stride, round64, spread_over_sets, structures
+from convt.algorithms.direct.loops cimport DirectPlan
+from convt.algorithms.indexing cimport Cut, cut_at, cut_evenly
+from convt.algorithms.packing cimport PackClass
+from convt.algorithms.winograd.weights cimport WinogradRecipe
+
+cnp.import_array()
+
+CHAIN, BRIDGE = WINOGRAD_CHAIN, WINOGRAD_BRIDGE
 
 
 cdef class WinogradPlan(DirectPlan):
     """Classes with and without transform: those without are DirectPlan's, and their tasks come first."""
-    cdef WinogradClass *winograd
-    cdef Py_ssize_t nwinograd
-    cdef object winograd_structures
-    cdef int64_t most_block, most_points
-    cdef bint asks  # for windows ahead, of an input that L2 does not hold
-    cdef size_t rows_size, sums_size, stage_size
 
-    def __init__(self, str name, problem, PackRecipe recipe, in_strides, out_strides, hole, cycles, direct, classes):
-        DirectPlan.__init__(self, name, problem, recipe, in_strides, out_strides, hole, cycles, direct)
+    def __init__(self, str name, problem, WinogradRecipe recipe, in_strides, out_strides, execution, direct, classes, tiles,
+                 bint prefetches):
+        self.open_direct(name, problem, recipe, in_strides, out_strides, execution, direct, tiles)
+        self.winograd_recipe = recipe
         cdef const convt_kernels *k = self.k
         cdef WinogradClass *c
         cdef int64_t task = self.tasks, ax, sums
-        self.asks = k.direct_store and self.in_c == 1 and np.prod(problem.in_shape) * k.s_size > L2_BYTES
+        self.prefetches = prefetches and k.direct_store and self.in_c == 1
         self.nwinograd = len(classes)
-        self.winograd_structures = np.zeros(len(classes) * sizeof(WinogradClass), np.uint8)
-        self.winograd = <WinogradClass *>cnp.PyArray_DATA(self.winograd_structures)
+        self.winograd = <WinogradClass *>cnp.PyArray_DATA(structures(self.keep, self.nwinograd, sizeof(WinogradClass)))
         for i, spec in enumerate(classes):
             c = &self.winograd[i]
-            c.tiles, c.outputs = _kept(self.keep, spec["tiles"]), _kept(self.keep, spec["outputs"])
-            c.noutputs, c.out_j = len(spec["out_j"]), _kept(self.keep, spec["out_j"])
-            c.out_at = _kept(self.keep, spec["out_at"])
+            c.tiles, c.outputs = keep_table(self.keep, spec["tiles"]), keep_table(self.keep, spec["outputs"])
+            c.noutputs, c.out_j = len(spec["out_j"]), keep_table(self.keep, spec["out_j"])
+            c.out_at = keep_table(self.keep, spec["out_at"])
             c.npoints = 1
             for ax in range(3):
                 c.axes[ax], c.points[ax], c.kind[ax] = spec["axes"][ax]
                 c.npoints *= c.points[ax]
             c.depth_outputs = c.outputs[c.axes[0]] if c.axes[0] >= 0 else 1
             c.plane = c.noutputs // c.depth_outputs
-            c.ends, c.shown = _kept(self.keep, [ALL_POINTS | e for e in spec["ends"]]), _kept(self.keep, spec["shown"])
+            c.ends, c.shown = keep_table(self.keep, [ALL_POINTS | e for e in spec["ends"]]), keep_table(self.keep, spec["shown"])
             c.sorted = spec["sorted"]
-            c.asked = _kept(self.keep, [q * c.noutputs // c.npoints for q in range(c.npoints + 1)])
+            c.asked = keep_table(self.keep, [q * c.noutputs // c.npoints for q in range(c.npoints + 1)])
             c.rows, c.block, c.blocks = spec["rows"], spec["block"], spec["blocks"]
-            c.split_in, c.reads = _kept(self.keep, spec["split_in"]), _kept(self.keep, spec["reads"])
-            c.whole = _kept(self.keep, spec["whole"])
-            c.in_step, c.out_step = _kept(self.keep, spec["in_step"]), _kept(self.keep, spec["out_step"])
-            c.nchunks, c.span, c.chunks = len(spec["chunks"]), spec["span"], _kept(self.keep, spec["chunks"])
+            c.split_in, c.reads = keep_table(self.keep, spec["split_in"]), keep_table(self.keep, spec["reads"])
+            c.whole = keep_table(self.keep, spec["whole"])
+            c.in_step, c.out_step = keep_table(self.keep, spec["in_step"]), keep_table(self.keep, spec["out_step"])
+            c.nchunks, c.span, c.chunks = len(spec["chunks"]), spec["span"], keep_table(self.keep, spec["chunks"])
             c.chains = (c.chunks[1] + WINOGRAD_CHAIN - 1) // WINOGRAD_CHAIN if c.npoints > 6 and not k.parts else 1
             links = []
             for chunk, (k0, kc) in enumerate(spec["chunks"]):
                 cuts = [part * kc // c.chains for part in range(c.chains + 1)]
                 links += [(chunk, first, last - first, k0 + first) for first, last in itertools.pairwise(cuts)]
-            c.links = _kept(self.keep, links)
-            c.npanels, c.panels = len(spec["panels"]), _kept(self.keep, spec["panels"])
-            c.pieces, c.boxes = _kept(self.keep, spec["pieces"]), _kept(self.keep, spec["boxes"])
+            c.links = keep_table(self.keep, links)
+            c.npanels, c.panels = len(spec["panels"]), keep_table(self.keep, spec["panels"])
+            c.pieces, c.boxes = keep_table(self.keep, spec["pieces"]), keep_table(self.keep, spec["boxes"])
             c.panel_block, c.panel_blocks = spec["panel_block"], spec["panel_blocks"]
-            c.inner = _kept(self.keep, spec["inner"])
+            c.inner = keep_table(self.keep, spec["inner"])
             c.pack = &recipe.classes[<Py_ssize_t>spec["pack"]]
             c.depth = c.pack.depth // c.npoints
-            c.lda = _row_apart(k, c.chunks[1])
+            c.lda = odd_line_stride(k, c.chunks[1])
             # (A row's last vector may reach beyond it: into the next row, which is written after it, or behind the last one.)
-            c.point_rows = _apart((c.block + k.grain - 1) // k.grain * k.grain * c.lda * k.e_size + k.vl * k.t_size)
-            c.point_sums = _apart(c.block * k.nr * k.t_size) // k.t_size
+            c.point_rows = spread_over_sets((c.block + k.grain - 1) // k.grain * k.grain * c.lda * k.e_size + k.vl * k.t_size)
+            c.point_sums = spread_over_sets(c.block * k.nr * k.t_size) // k.t_size
             c.across = spec["across"]
             c.apart = c.across or c.span < c.nchunks
             sums = c.panel_block if c.apart else 1
             self.most_block = max(self.most_block, c.block)
             self.most_points = max(self.most_points, c.npoints)
             self.rows_size = max(self.rows_size, <size_t>(c.span * c.npoints) * c.point_rows)
-            self.sums_size = max(self.sums_size, _round64(sums * c.npoints * c.point_sums * k.t_size))
-            c.parts, c.runs = _kept(self.keep, spec["parts"]), _kept(self.keep, spec["runs"])
+            self.sums_size = max(self.sums_size, round64(sums * c.npoints * c.point_sums * k.t_size))
+            c.parts, c.runs = keep_table(self.keep, spec["parts"]), keep_table(self.keep, spec["runs"])
             c.staged = spec["staged"] if k.direct_store and self.out_c == 1 and self.act.code <= CONVT_LEAKY else 0
             self.stage_size = max(self.stage_size, <size_t>(c.block * c.noutputs * c.staged * k.nr * k.t_size))
             c.first_task = task
@@ -81,39 +99,23 @@ cdef class WinogradPlan(DirectPlan):
         self.tasks = task
         self.even = False
         cdef size_t n = self.rows_size + self.sums_size + self.stage_size
-        n += 2 * _round64(self.most_block * (WINOGRAD_PLACE + self.nd) * sizeof(int64_t))  # where the tiles are, unsorted too
-        n += _round64((CONVT_KC + 16) * k.t_size)  # a row of zeros
-        n += 2 * _round64(k.nr * k.t_size)  # zeros with a sign, and what `check` gathers
-        n += _round64(self.most_points * CONVT_LDA * k.t_size)  # a window on its way to the transform, outputs to the store
-        n += _round64(self.most_points * CONVT_LDA * k.t_size)  # between the transforms of three axes
+        n += 2 * round64(self.most_block * (WINOGRAD_PLACE + self.nd) * sizeof(int64_t))  # where the tiles are, unsorted too
+        n += round64((CONVT_KC + 16) * k.t_size)  # a row of zeros
+        n += 2 * round64(k.nr * k.t_size)  # zeros with a sign, and what `check` gathers
+        n += round64(self.most_points * CONVT_LDA * k.t_size)  # a window on its way to the transform, outputs to the store
+        n += round64(self.most_points * CONVT_LDA * k.t_size)  # between the transforms of three axes
         self.workspace = max(self.workspace, n)
-        self.consider_passing()
-        if self.passing:
+        if self.packing_workspace:
             for i in range(self.nwinograd):
-                self.passing = max(self.passing, self.made_bytes(&self.winograd[<Py_ssize_t>i]))
-            self.passing += _round64(recipe.staged)
-
-    cdef size_t panel_bytes(self) noexcept:
-        cdef Py_ssize_t i
-        cdef size_t bytes = DirectPlan.panel_bytes(self)
-        cdef int64_t again
-        cdef WinogradClass *c
-        for i in range(self.nwinograd):
-            c = &self.winograd[i]
-            again = self.made_bytes(c)
-            if self.k.parts:  # taps that are read for each point: beside the rows of one, or of all
-                again = (c.panel_block if c.across else 2) * self.k.nr * c.pack.ntaps * self.ci * self.k.s_size
-            if again > L2_BYTES // 2 or (self.k.parts and not self.recipe.lies_ready(c.pack)):
-                return <size_t>-1
-            bytes += c.blocks * self.groups * c.pack.group_weights
-        return bytes
+                self.packing_workspace = max(self.packing_workspace, self.made_bytes(&self.winograd[<Py_ssize_t>i]))
+            self.packing_workspace += round64(recipe.staged)
 
     cdef size_t made_bytes(self, WinogradClass *c) noexcept:
-        """What is made in passing at a time: all points of a panel, a link deep."""
+        """Bytes of the weights that are packed on the fly at a time: all points of a panel, a link deep."""
         cdef int64_t n, depth = 0
         for n in range(c.nchunks * c.chains):
             depth = max(depth, c.links[4 * n + 2])
-        return _round64(depth * c.npoints * self.k.nr * self.k.e_size)
+        return round64(depth * c.npoints * self.k.nr * self.k.e_size)
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
         if task < self.direct_tasks:
@@ -142,8 +144,8 @@ cdef class WinogradPlan(DirectPlan):
         t.bias = call.bias + c.pack.bias + group * c.pack.group_bias
         t.weights = call.weights + c.pack.weights + group * c.pack.group_weights
         t.source = call.source + group * self.recipe.sg if call.source != NULL else NULL
-        t.panel = ws + _round64(self.workspace)
-        t.filter = t.panel + self.passing - _round64(self.recipe.staged)
+        t.panel = ws + round64(self.workspace)
+        t.filter = t.panel + self.packing_workspace - round64(self.winograd_recipe.staged)
 
         t.a = ws
         ws += self.rows_size
@@ -152,17 +154,17 @@ cdef class WinogradPlan(DirectPlan):
         t.stage = ws if c.staged else NULL
         ws += self.stage_size
         t.where = <int64_t *>ws
-        ws += _round64(self.most_block * (WINOGRAD_PLACE + self.nd) * sizeof(int64_t))
+        ws += round64(self.most_block * (WINOGRAD_PLACE + self.nd) * sizeof(int64_t))
         unsorted = <int64_t *>ws
-        ws += _round64(self.most_block * (WINOGRAD_PLACE + self.nd) * sizeof(int64_t))
+        ws += round64(self.most_block * (WINOGRAD_PLACE + self.nd) * sizeof(int64_t))
         t.zeros = ws
-        ws += _round64((CONVT_KC + 16) * k.t_size)
+        ws += round64((CONVT_KC + 16) * k.t_size)
         t.nothing = ws
-        ws += _round64(k.nr * k.t_size)
+        ws += round64(k.nr * k.t_size)
         t.check = ws
-        ws += _round64(k.nr * k.t_size)
+        ws += round64(k.nr * k.t_size)
         t.window = ws
-        ws += _round64(self.most_points * CONVT_LDA * k.t_size)
+        ws += round64(self.most_points * CONVT_LDA * k.t_size)
         t.between = ws
 
         memset(t.zeros, 0, (CONVT_KC + 16) * k.t_size)
@@ -197,7 +199,7 @@ cdef class WinogradPlan(DirectPlan):
                     t.refused[0] = 1
             elif (<float *>t.check)[i] != 0:
                 t.refused[0] = 1
-        if self.streamed or c.staged:
+        if self.non_temporal or c.staged:
             k.fence()
 
     cdef void locate_tiles(self, WinogradClass *c, int64_t t0, int64_t m, int64_t *where) noexcept nogil:
@@ -306,7 +308,7 @@ cdef class WinogradPlan(DirectPlan):
         cdef const void *rows[WINOGRAD_MOST]
         cdef const void *lines[6]
         cdef convt_wino_in w
-        if self.asks and r + WINOGRAD_AHEAD < t.m and where[WINOGRAD_AHEAD * (WINOGRAD_PLACE + self.nd) + 3]:
+        if self.prefetches and r + WINOGRAD_AHEAD < t.m and where[WINOGRAD_AHEAD * (WINOGRAD_PLACE + self.nd) + 3]:
             ahead = where + WINOGRAD_AHEAD * (WINOGRAD_PLACE + self.nd)
         while depth < end:
             first = depth - split * ci_p
@@ -401,7 +403,7 @@ cdef class WinogradPlan(DirectPlan):
         while link != end:
             if t.source != NULL and not self.k.parts:
                 last = link + 4
-                if self.recipe.make_points(c.pack, p, link[3], link[2], t.source, t.panel, t.filter):
+                if self.winograd_recipe.make_points(c.pack, p, link[3], link[2], t.source, t.panel, t.filter):
                     t.refused[0] = 1
                 t.next_panel, t.next_depth = (p, last[3]) if last != end else (p + 1, start[3])
             for q in range(c.npoints):
@@ -425,7 +427,7 @@ cdef class WinogradPlan(DirectPlan):
         cdef char *weights = task.weights + (p * k.nr * c.pack.depth + q * c.depth * width) * k.e_size
         cdef const char *ahead
         cdef char *next = weights + (k.nr * c.pack.depth if c.across else c.depth * width) * k.e_size + link[3] * row
-        cdef bint ask = task.end == c.nchunks and not self.streamed and not c.staged and not c.across and self.straight(panel)
+        cdef bint ask = task.end == c.nchunks and not self.non_temporal and not c.staged and not c.across and self.straight(panel)
         cdef Cut by_tile
         cdef void *rows[MOST_ROWS]
         cdef convt_tile t
@@ -459,7 +461,7 @@ cdef class WinogradPlan(DirectPlan):
                     ahead = self.recipe.source_at(c.pack, p, q, link[7], task.source)
                 elif c.across:
                     ahead = self.recipe.source_at(c.pack, p + 1, q, c.links[4 * task.start * c.chains + 3], task.source)
-                if self.recipe.transform_depth(c.pack, p, q, link[3], t.kc, task.source, task.panel):
+                if self.winograd_recipe.transform_depth(c.pack, p, q, link[3], t.kc, task.source, task.panel):
                     task.refused[0] = 1
             n = convt_quotient(t.kc, k.pace) * 64
             a = task.a + ((link[0] - task.start) * c.npoints + q) * c.point_rows + link[1] * k.e_size
@@ -473,7 +475,7 @@ cdef class WinogradPlan(DirectPlan):
                     t.a = a + r0 * c.lda * k.e_size
                     if task.source != NULL and not k.parts:
                         r = q * tiles + i  # of each tap a line of all in-channels, then the next one
-                        t.ahead = self.recipe.line_at(c.pack, task.next_panel, task.next_depth, convt_quotient(r, k.pace),
+                        t.ahead = self.winograd_recipe.line_at(c.pack, task.next_panel, task.next_depth, convt_quotient(r, k.pace),
                                                       task.source)
                         t.ahead_step = self.recipe.si * k.s_size
                         if t.ahead != NULL:
@@ -560,7 +562,7 @@ cdef class WinogradPlan(DirectPlan):
                 k.wino_out(<int>c.kind[1], <int>c.kind[2], &w)
             w.in_x = c.plane * k.nr
         w.act = &self.act if straight else &self.none
-        w.stream = self.streamed and not some and not <size_t>(t.dst + panel[2] * k.s_size) & (self.streamed - 1)
+        w.stream = self.non_temporal and not some and not <size_t>(t.dst + panel[2] * k.s_size) & (self.non_temporal - 1)
         w.init, w.cols = t.bias + p * k.nr * k.t_size, <int>panel[0]
         if c.points[0] == 1:
             w.in_, w.rows = products, rows
@@ -601,7 +603,7 @@ cdef class WinogradPlan(DirectPlan):
                 if not where[2]:
                     for q in range(part[0], part[1]):
                         run = c.runs + 3 * q
-                        copy_past(k, to + run[2] * k.s_size, stage + run[0] * k.t_size, run[1] * k.t_size)
+                        copy_non_temporal(k, to + run[2] * k.s_size, stage + run[0] * k.t_size, run[1] * k.t_size)
                 else:
                     for p in range(first, last):
                         for q in range(c.panels[5 * p + 3], c.panels[5 * p + 4]):

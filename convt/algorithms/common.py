@@ -6,13 +6,13 @@ import math
 
 import numpy as np
 
-from .. import _config, _core, _phases
+from .. import _core, _memory
 from .._problem import ITEMSIZE
+from . import execution, machine
+from . import phases as _phases
 
 MAX_SUMS = 1 << 20  # bytes of sums a task may keep between depth chunks
 
-L2_BYTES = _core.L2_BYTES  # of a core
-LAST_BYTES = min(32 << 20, _core.L3_BYTES)  # of the last-level cache, that a process may count on
 _KEPT_OUTPUT = 28 << 20  # of an output, that it still has when it is written again
 
 EVEN = 64  # so many tasks of a thread even out anyhow
@@ -72,11 +72,12 @@ def fed(cycles, bytes, total, again=0):
     fetched = far(total) * bytes + again
     waits = 0.12 * fetched
     cycles = max(cycles, waits) + 0.02 * min(cycles, waits)
-    return cycles + 0.012 * bytes + 0.02 * fetched + 0.15 * far(total, LAST_BYTES) * bytes
+    return cycles + 0.012 * bytes + 0.02 * fetched + 0.15 * far(total, machine.current().last_bytes) * bytes
 
 
-def far(bytes, near=L2_BYTES):
-    """The share of some data that a cache does not hold."""
+def far(bytes, near=None):
+    """The share of some data that a cache does not hold: one of ``near`` bytes, or L2."""
+    near = machine.current().l2 if near is None else near
     return max(0.0, 1 - near / max(bytes, 1))
 
 
@@ -98,9 +99,9 @@ def torn(problem):
     return 2.0 * far(math.prod(problem.out_shape) * ITEMSIZE[problem.dtype], _KEPT_OUTPUT) if bent(problem) else 0.0
 
 
-def threads(cycles):
-    """How many threads a call of so many cycles has."""
-    return 1 if cycles < _core.SMALL_CYCLES else _config.get_num_threads()
+def threads(cycles, available):
+    """How many threads a call of so many cycles has, where so many are available."""
+    return 1 if cycles < machine.current().limits.single_thread_cycles else available
 
 
 def unreached(problem):
@@ -131,10 +132,10 @@ def crowded(problem, sizes):
 
 
 def streams(problem):
-    """Whether an output in NXC is written past the caches, by those that can."""
-    info, size = _core.kernel_info(problem.dtype), ITEMSIZE[problem.dtype]
-    channels = problem.groups * problem.co
-    return math.prod(problem.out_shape) * size > _core.STREAM_BYTES and channels * size % (info["vl"] * info["t_size"]) == 0
+    """Whether a contiguous output is written by non-temporal stores."""
+    info, limits = machine.current().info(problem.dtype), machine.current().limits
+    aligned = execution.vector_alignment(info, execution.contiguous_strides(problem)) > 0
+    return aligned and execution.outgrows(problem, limits.non_temporal)
 
 
 def filter_bytes(problem, info, columns=0):
@@ -144,19 +145,19 @@ def filter_bytes(problem, info, columns=0):
     return total * padded(columns, info) / columns if columns else total
 
 
-def preparing(problem, matrix=False):
+def preparing(problem, amx=False):
     """Cycles to pack weights beforehand, which a call that brings its own has to pay."""
-    info = _core.kernel_info(problem.dtype, matrix)
+    info = machine.current().info(problem.dtype, amx)
     return packing(filter_bytes(problem, info), info)
 
 
 def packing(bytes, info, passing=math.inf):
     """Cycles to pack so many bytes of weights beforehand and to multiply what was only just packed: the caches write it back
     meanwhile. More than is kept from call to call is new memory. Or to pack so many in ``passing``, where tasks do so."""
-    if bytes >= _core.PASSING_BYTES and passing <= _core.PASSING_AGAIN * bytes:
+    if execution.packs_on_the_fly(machine.current(), bytes, passing):
         wide = info["vl"] * info["t_size"] >= 64 and not info["parts"]
         return (0.11 if wide else 0.15) * passing
-    return (1.3 if bytes > _core.SPARE_WEIGHTS else 0.4) * bytes
+    return (1.3 if bytes > _memory.CACHED_WEIGHT_BYTES else 0.4) * bytes
 
 
 def filled(channels, info):
@@ -200,7 +201,7 @@ def shared(tasks):
 
 def few(tasks):
     """Whether tasks, (cycles in all, how many), are so few that threads wait for the last one."""
-    return sum(work for work, _ in tasks) >= _core.SMALL_CYCLES and sum(count for _, count in tasks) <= EVEN
+    return sum(work for work, _ in tasks) >= machine.current().limits.single_thread_cycles and sum(count for _, count in tasks) <= EVEN
 
 
 def makespan(tasks, threads):

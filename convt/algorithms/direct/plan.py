@@ -9,13 +9,16 @@ import itertools
 import math
 import operator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from .. import _core
-from .._phases import SHOWN
-from .._problem import ITEMSIZE
-from . import common
+from ... import _core
+from ..._problem import ITEMSIZE
+from .. import common, execution, machine
+from ..packing import PanelRecipe
+from ..phases import SHOWN
+from .loops import DirectPlan
 
 LIMIT = None
 
@@ -26,14 +29,16 @@ _L1_BYTES = 40 << 10  # beside a panel
 _MAX_INPUT = 640 << 10, 1300 << 10  # bytes of L2 for depth chunks packed at once: only one panel's sums wait between them
 
 
-def cost(problem):
-    return _choice(problem, True, False, _core.isa())[0]
+def cost(problem, amx=False):
+    if machine.current().info(problem.dtype, amx) is None:
+        return math.inf
+    return _choice(problem, True, amx, machine.current())[0]
 
 
-def preparing(problem, matrix=False):
+def preparing(problem, amx=False):
     """As `common.preparing`; or to pack them in passing."""
-    info = _core.kernel_info(problem.dtype, matrix)
-    total, _, _, classes = _choice(problem, True, matrix, _core.isa())
+    info = machine.current().info(problem.dtype, amx)
+    total, _, _, classes = _choice(problem, True, amx, machine.current())
     combos = _combos(problem, classes)
     _, cuts = splits(problem, combos, [1] * len(combos), total, info, 2)
     return common.packing(common.filter_bytes(problem, info), info, passing(problem, combos, cuts, info))
@@ -48,38 +53,70 @@ def passing(problem, combos, cuts, info):
     return numbers * problem.groups * problem.ci * problem.co * info["e_size"]
 
 
-def recipe(attributes, filter, bias, key, matrix=False):
-    return _core.PackRecipe(attributes.dtype, filter, bias, common.pack_classes(attributes, key[1]), matrix=matrix)
+def recipe(attributes, filter, bias, key, amx=False):
+    return PanelRecipe(attributes.dtype, filter, bias, common.pack_classes(attributes, key[1]), amx)
 
 
-def make(problem, recipe, packed, in_strides, out_strides):
-    key = ("direct", _choice(problem, True, False, _core.isa())[1])
+def make(problem, recipe, packed, in_strides, out_strides, threads, name="direct", amx=False):
+    key = (name, _choice(problem, True, amx, machine.current())[1])
     if packed(key).finite:
-        return planned(problem, recipe, in_strides, out_strides)
-    return planned(problem, recipe, in_strides, out_strides, finite=False)
+        return planned(problem, recipe, in_strides, out_strides, threads, name, amx=amx)
+    if amx:  # some weights that its bfloat16 parts can't hold
+        return make(problem, recipe, packed, in_strides, out_strides, threads)
+    return planned(problem, recipe, in_strides, out_strides, threads, finite=False)
 
 
-def planned(problem, recipe, in_strides, out_strides, name="direct", finite=True, matrix=False):
-    """The plan of `direct`, for vectors or for the matrix unit."""
-    info = _core.kernel_info(problem.dtype, matrix)
-    total, merge, groups, classes = _choice(problem, finite, matrix, _core.isa())
-    item = ITEMSIZE[problem.dtype]
-    out_elements = [s // item for s in out_strides]
+def planned(problem, recipe, in_strides, out_strides, threads, name="direct", finite=True, amx=False):
+    """The plan of `direct`, for vectors or for AMX tiles."""
+    here = machine.current()
+    info = here.info(problem.dtype, amx)
+    cycles, merge, groups, classes = _choice(problem, finite, amx, here)
     index = common.pack_index(groups)
     hole = any(c.group < 0 for axis in classes for c in axis)
     combos = _combos(problem, classes)
-    specs = tables(problem, groups, combos, index, out_elements, total, info)
+    specs = tables(problem, groups, combos, index, in_strides, out_strides, cycles, info, threads)
     key = (name, merge)
-    return _core.DirectPlan(name, problem, recipe(key), in_strides, out_strides, hole, total, specs), key
+    packing = recipe(key)
+    bytes = execution.output_bytes(problem) + (execution.data_bytes(problem) if amx else 0)
+    outgrows = bytes > (here.limits.amx_non_temporal if amx else here.limits.non_temporal)
+    how = execution.execution(problem, here, info, out_strides, hole, cycles, packing.weight_bytes, outgrows)
+    on_the_fly = execution.packs_on_the_fly(here, packing.weight_bytes, sum(spec["packed_again"] for spec in specs))
+    order = tiles(here, info, how, on_the_fly)
+    return DirectPlan(name, problem, packing, in_strides, out_strides, how, specs, order), key
 
 
-def tables(problem, groups, combos, index, out_elements, total, info):
+class Tiles(NamedTuple):
+    """How the tiles of all classes run, decided once for a plan."""
+
+    panel_major: bool  # all rows of a task meet a panel before the next panel, whatever there is in L1
+    near_bytes: int  # weights of a task up to this stay in L2 beside its rows
+    far_bytes: int  # weights of a group beyond this do not stay in L2: tiles prefetch them
+    page_bytes: int  # outputs of a pixel from which the next pixel's are in another page
+    non_temporal: int  # as of Execution, for the stores of tiles
+    packing_workspace: int  # bytes that a thread needs to pack weights on the fly; 0 where it does not
+
+
+def tiles(here, info, how, on_the_fly):
+    """The Tiles of a plan on a machine."""
+    limits = here.limits
+    return Tiles(
+        panel_major=limits.panel_major,
+        near_bytes=limits.near_weights,
+        far_bytes=limits.far,
+        page_bytes=limits.page,
+        non_temporal=0 if limits.panel_major else how.non_temporal,
+        packing_workspace=2 * _core.KC * info["nr"] * info["e_size"] if on_the_fly else 0,
+    )
+
+
+def tables(problem, groups, combos, index, in_strides, out_strides, cycles, info, threads):
     """The tables of classes (a run per axis each) for DirectPlan; ``index`` says where the weights of each are packed."""
-    chunks = [_chunks(problem, combo, [g[c.group] for g, c in zip(groups, combo, strict=True)], info) for combo in combos]
-    _, cuts = splits(problem, combos, list(map(len, chunks)), total, info, common.threads(total))
+    chosen = [[g[c.group] for g, c in zip(groups, combo, strict=True)] for combo in combos]
+    chunks = [_chunks(problem, combo, some, info) for combo, some in zip(combos, chosen, strict=True)]
+    _, cuts = splits(problem, combos, list(map(len, chunks)), cycles, info, common.threads(cycles, threads))
     specs = [
-        _class(problem, combo, index[tuple(c.group for c in combo)], out_elements, info, depth, split)
-        for combo, depth, split in zip(combos, chunks, cuts, strict=True)
+        _class(problem, combo, some, index[tuple(c.group for c in combo)], in_strides, out_strides, info, depth, split)
+        for combo, some, depth, split in zip(combos, chosen, chunks, cuts, strict=True)
     ]
     specs.sort(key=lambda spec: -spec["work"])  # large tasks first, so that the last ones even out
     return specs
@@ -120,9 +157,9 @@ def _share(problem, combo):
 
 
 @functools.lru_cache(maxsize=256)
-def _choice(problem, finite, matrix, isa):
+def _choice(problem, finite, amx, isa):
     """The cheapest way to cut: (cost, merge, groups, classes)."""
-    info = _core.kernel_info(problem.dtype, matrix)
+    info = machine.current().info(problem.dtype, amx)
     best, tried = None, None
     for merge, split in _cuts(problem, finite):
         groups, classes = common.axes(problem, merge, split)
@@ -157,7 +194,7 @@ def _work(problem, combo, rows, columns, info):
     bytes = common.padded(columns, info) * depth * info["e_size"] * -(-rows // _highest(info))
     share = _share(problem, combo) if _sparse(problem, combo) else 1.0
     total = common.filter_bytes(problem, info, columns)
-    most = _core.SHALLOW if taps == 1 else 0 if info["parts"] else _core.SHALLOW // 2
+    most = machine.current().limits.shallow_depth if taps == 1 else 0 if info["parts"] else machine.current().limits.shallow_depth // 2
     pace = 0.85 if depth <= most and (info["parts"] or 5 * info["wide"] >= 2 * info["mr"][-1]) else 1.0
     window, packed = _reading(problem, combo, info)
     chain = min(_core.KC, window * problem.ci) if window else _core.KC
@@ -170,7 +207,7 @@ def _work(problem, combo, rows, columns, info):
     store = piece * (1 - outside) * common.pieces(combo, problem, columns, info) + 3 * edges * -(-columns // info["nr"])
     store += edge_piece * outside * common.pieces(combo, problem, columns, info, edge=True)
     if info["parts"]:  # weights of six bytes come slower than they are multiplied
-        multiply += 0.1 * common.far(total, 2 * common.L2_BYTES) * bytes  # of both cores
+        multiply += 0.1 * common.far(total, 2 * machine.current().l2) * bytes  # of both cores
         store += 11 + (7 if common.bent(problem) else 4.5) * columns / info["vl"]
         return pace * (multiply + pack + rows * store + 450)
     return pace * (multiply + pack + rows * (5 + store) + 400)
@@ -224,7 +261,7 @@ def _reading(problem, combo, info):
     taps, ci = math.prod(len(c.first_in) for c in combo), problem.ci
     same = ITEMSIZE[problem.dtype] == info["e_size"] and not info["parts"] and not problem.planar
     _, apart = _run(problem, combo)
-    aliased = apart * problem.groups * ci * info["e_size"] % _core.ALIAS == 0
+    aliased = apart * problem.groups * ci * info["e_size"] % machine.current().limits.same_set == 0
     if not same or taps * ci == 0 or ci % info["kstep"] or aliased or _sparse(problem, combo):
         return 0, 1.0
     last = combo[-1].first_in
@@ -294,14 +331,14 @@ def class_cost(problem, combo, info):
 def memory_cost(problem, info):
     """Cycles that data from beyond L2 takes; tiles have asked for the outputs that are not streamed. Matrices multiply so fast
     that they wait for what goes to memory, and for what even the last-level cache does not hold."""
-    streams = common.streams(problem) and not _core.KEEP_PANELS
+    streams = common.streams(problem) and not machine.current().limits.panel_major
     write = 0.02 if info["parts"] else 0.0 if streams else 0.05
     read = 0.02 if info["parts"] else 0.03
     cost = common.memory_cost(problem, (read, 35), (write, 8)) + common.planes_cost(problem) / min(problem.groups, 2)
     cost += common.unreached(problem)
     if info["parts"]:
         data = math.prod(problem.in_shape) * ITEMSIZE[problem.dtype]
-        cost += 0.12 * common.far(data, common.LAST_BYTES) * data
+        cost += 0.12 * common.far(data, machine.current().last_bytes) * data
     return cost
 
 
@@ -372,7 +409,7 @@ def _most_rows(problem, combo, info):
     little depth more, as they are soon done, and of a tap for few panels, as they are read once."""
     taps, columns = math.prod(len(c.first_in) for c in combo), problem.co * math.prod(len(c.first_out) for c in combo)
     depth = problem.ci * taps
-    more = 4 if depth <= _core.SHALLOW else 1
+    more = 4 if depth <= machine.current().limits.shallow_depth else 1
     if taps == 1 and columns <= 2 * info["nr"]:
         more = max(more, min(8, _core.KC // max(depth, 1)))
     if more > 1 and not info["parts"]:
@@ -387,10 +424,17 @@ def _span(block, info):
     return max(1, _MAX_INPUT[info["parts"] > 0] // (block * info["lda"] * info["e_size"]))
 
 
-def _class(problem, combo, pack, out_elements, info, chunks, split):
+def _class(problem, combo, chosen, pack, in_strides, out_strides, info, chunks, split):
     """The tables of one class (one run per axis) for DirectPlan."""
+    item, limits = ITEMSIZE[problem.dtype], machine.current().limits
     taps = list(itertools.product(*(c.first_in for c in combo)))
-    panels, piece_table, boxes = columns(problem, combo, out_elements, info)
+    panels, piece_table, boxes = columns(problem, combo, [s // item for s in out_strides], info)
+    phases = math.prod(len(c.first_out) for c in combo)
+    depth = math.prod(len(g.offsets) for g in chosen) * common.filled(problem.ci, info)
+    highest = info["mr"][2 if info["nr"] > info["vl"] else 1]
+    # Lower, wider tiles have as many accumulators where registers are many, and write two panels' stretch of a row at once.
+    shallow = len(chunks) == 1 and chunks[0][1] <= limits.shallow_depth and 5 * info["wide"] >= 2 * highest
+    strip = highest * (depth * info["e_size"] + len(panels) * info["nr"] * info["s_size"])
     return {
         "count": [c.count for c in combo],
         "rows": problem.batch * math.prod(c.count for c in combo),
@@ -409,7 +453,30 @@ def _class(problem, combo, pack, out_elements, info, chunks, split):
         "inner": [c.inner for c in combo],
         "pack": pack,
         "work": split.work,
+        "run": row_stride(problem, combo, in_strides, info),
+        "wide": split.block if shallow else info["wide"],
+        "strip": highest * max(1, limits.strip // strip),
+        "packed_again": split.blocks * sum(c[1] for c in chunks) * phases * problem.co * problem.groups * info["e_size"],
     }
+
+
+def row_stride(problem, combo, in_strides, info):
+    """Which rows of a class the GEMM may read unpacked: (how many are at a constant stride, from each multiple of that on, or 0;
+    the stride in elements; whether the GEMM reads them in place)."""
+    *spatial, channel = (s // ITEMSIZE[problem.dtype] for s in in_strides)
+    if math.prod(len(c.first_in) for c in combo) * problem.ci == 0 or _sparse(problem, combo) or channel != 1:
+        return 0, 0, False
+    # In place: whole steps of depth, of the panels' type, and rows that don't fall into the same set of L1.
+    in_place = not info["parts"] and info["s_size"] == info["e_size"] and problem.ci % info["kstep"] == 0
+    run, stride = 1, 0
+    for count, step in zip(reversed([problem.batch, *(c.count for c in combo)]), reversed(spatial), strict=True):
+        if run == 1:
+            in_place = in_place and step * info["e_size"] % machine.current().limits.same_set != 0
+            stride = step
+        elif count > 1 and step != stride * run:
+            break
+        run *= count
+    return run, stride, in_place
 
 
 def columns(problem, combo, out_elements, info):

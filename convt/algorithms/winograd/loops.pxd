@@ -1,16 +1,20 @@
-# What the Winograd algorithm is told of a class of tiles, and what the loops of a task share.
-# Included by _core.pyx.
+# Winograd's loops: see loops.pyx.
+
+from libc.stdint cimport int64_t
+
+from convt._core cimport Call
+from convt.algorithms.direct.loops cimport DirectPlan
+from convt.algorithms.packing cimport PackClass
+from convt.algorithms.winograd.weights cimport WinogradRecipe
 
 cdef enum:
     WINOGRAD_MOST = 216  # points of a tile, of three axes of six
     WINOGRAD_CHAIN = 128  # depth summed in one go where two axes or more are transformed, whose errors add up to larger ones
     WINOGRAD_PLACE = 4  # numbers of where a tile is, before its place on each axis: see `locate_tiles`
-    WINOGRAD_AHEAD = 2  # tiles from the one that is transformed to the one whose window is asked for
+    WINOGRAD_AHEAD = 2  # tiles from the one that is transformed to the one whose window is prefetched
     WINOGRAD_KINDS = 27  # of tiles: the first, the last, or between on each of three axes
     ALL_POINTS = 64  # a bit that all of them have, beside those of three axes
     WINOGRAD_BRIDGE = 4  # fewer tiles than these between two stretches are multiplied in vain, which costs no more than a cut there
-
-CHAIN, BRIDGE = WINOGRAD_CHAIN, WINOGRAD_BRIDGE
 
 cdef struct WinogradClass:
     int64_t *tiles        # [nd] tiles along each axis
@@ -44,8 +48,8 @@ cdef struct WinogradClass:
     int64_t *ends         # [npoints] on which axes it is the first, and the last: a bit each, and ALL_POINTS
     bint sorted           # whether tiles at the ends of an axis lie side by side, and some points of them are left out
     int64_t *shown        # [npanels][nd][2] as boxes, but where some piece is shown
-    int64_t *asked        # [npoints + 1] so many outputs are asked for before each point
-    int64_t staged        # panels whose outputs are gathered before they go past the caches, 0: each goes where it belongs
+    int64_t *asked        # [npoints + 1] so many outputs are prefetched before each point
+    int64_t staged        # panels whose outputs are gathered before non-temporal stores write them, 0: each is stored where it belongs
     int64_t *parts        # [panel_blocks][..][2] of so many panels each: first run, one past the last
     int64_t *runs         # [..][3]: first column of the part, columns that are adjacent in the output, its offset
     bint across           # a point of all panels after the other, instead of a panel of all points
@@ -75,9 +79,34 @@ cdef struct WinogradTask:
     int64_t left_out[WINOGRAD_KINDS]    # which of the panel's points, as bits of `ends`
     char *a               # transformed rows
     char *sums
-    char *stage           # outputs on their way past the caches, or NULL
+    char *stage           # outputs that non-temporal stores will write, or NULL
     char *zeros           # a row of them
     char *nothing         # zeros with a sign
     char *check
     char *window          # a window on its way to the transform, outputs to the store
     char *between         # the transforms of three axes
+
+
+cdef class WinogradPlan(DirectPlan):
+    cdef WinogradRecipe winograd_recipe
+    cdef WinogradClass *winograd
+    cdef Py_ssize_t nwinograd
+    cdef int64_t most_block, most_points
+    cdef bint prefetches  # windows ahead, of an input that L2 does not hold
+    cdef size_t rows_size, sums_size, stage_size
+
+    cdef size_t made_bytes(self, WinogradClass *c) noexcept
+    cdef void locate_tiles(self, WinogradClass *c, int64_t t0, int64_t m, int64_t *where) noexcept nogil
+    cdef void sort_tiles(self, WinogradTask *t, int64_t *unsorted) noexcept nogil
+    cdef void leave_points(self, WinogradTask *t, int64_t p) noexcept nogil
+    cdef void transform_tile(self, const WinogradTask *t, int64_t chunk, int64_t r) noexcept nogil
+    cdef void leave_out(self, const WinogradTask *t, int64_t *where, int64_t *first_in, const void **rows) noexcept nogil
+    cdef int64_t stretches(self, const WinogradTask *t, int64_t q, int64_t *stretch) noexcept nogil
+    cdef void multiply_panel(self, WinogradTask *t, int64_t p, int64_t *link, int64_t *end) noexcept nogil
+    cdef void multiply_point(self, const WinogradTask *task, int64_t p, int64_t q, int64_t *link, int64_t *last) noexcept nogil
+    cdef void prefetch(self, const WinogradTask *t, int64_t *panel, int64_t first, int64_t last, int64_t q) noexcept nogil
+    cdef void finish_panel(self, const WinogradTask *t, int64_t p) noexcept nogil
+    cdef void finish_tile(self, const WinogradTask *t, int64_t p, int64_t r, char *stage) noexcept nogil
+    cdef void empty_stage(self, const WinogradTask *t, int64_t first, int64_t last) noexcept nogil
+    cdef bint straight(self, int64_t *panel) noexcept nogil
+    cdef bint shows(self, WinogradClass *c, int64_t *box, int64_t *where, int64_t n) noexcept nogil

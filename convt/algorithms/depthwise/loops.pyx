@@ -1,72 +1,34 @@
-# The depthwise algorithm: rows of outputs, vectors of channels.
-# Included by _core.pyx.
+# cython: language_level=3
+"""depthwise's loops: rows of outputs, vectors of channels.
 
-cdef struct DepthwiseRun:
-    # One phase, or all of them as one cell; or phases of the same j, which are computed together.
-    int64_t start, stop      # absolute j
-    int64_t first_out        # output index at j = start
-    int64_t first_in         # input index that the first term reads there
-    int64_t low, high        # lanes of a j
-    int phase, phases        # which of all
-    int64_t step             # from each of its j's to the next one
+Lanes are channels; in cells, (phase, channel), as they lie in the output, and those of `width` j's together. A task is a stretch of
+some output rows.
+"""
 
+import itertools
 
-cdef struct DepthwiseInput:
-    # A place for the gathered inputs of a row, kept for the next output rows of the task.
-    int64_t row   # its offset in the input
-    int64_t used  # the output row that read it last; -1 if there is none
+from libc.stdint cimport int32_t, int64_t
 
+cimport numpy as cnp
 
-cdef struct DepthwiseRow:
-    # A task's part of an output row.
-    int64_t l0, cols     # lanes
-    int64_t i_lo, i_hi   # the input pixels that there are for it
-    int64_t in_ld        # elements from one to the next
-    char *outs           # room for rows of outputs on their way to the store
+import numpy as np
 
+from convt._core cimport Call, Plan
+from convt._kernels cimport convt_dw, convt_dw_phase, convt_dw_term, convt_kernels, convt_quotient
+from convt._memory cimport Table, copy_non_temporal, round64, structures
+from convt.algorithms.depthwise.weights cimport LaneRecipe
+from convt.algorithms.indexing cimport steps_to, take_index
 
-cdef enum:
-    SCRATCH = 32  # rows of outputs on their way to the store
-    AHEAD = 8  # j's that a line of the output is asked for before it is written
-    STAGE = 1 << 12  # bytes of outputs, about, that go past the caches in one copy: multiply-adds go on while these are written
+cnp.import_array()
 
 
 cdef class DepthwisePlan(Plan):
-    # Lanes are channels; in cells, (phase, channel), as they lie in the output, and those of `width` j's together.
-    cdef list keep
-    cdef DepthwiseRun *runs
-    cdef Py_ssize_t nruns
-    cdef convt_dw_phase *phases
-    cdef int64_t rows, row_blocks  # output rows of a task, and how many such
-    cdef int64_t blocks, block, j0, lane_block, lane_blocks
-    cdef int64_t lanes, width, lane_step, whole  # lanes of a j, the distance of their outputs; those of the last row of taps
-    cdef int64_t pitch  # from j to j of gathered inputs
-    cdef int64_t weights_ld, outs_ld  # lanes of a row of weights, and of a row of outputs on their way to the store
-    cdef int64_t taps_x, max_inputs, min_off, max_off
-    cdef _Table maps  # [ci][lanes]: offset of each lane's in-channel
-    cdef object index  # int32 [lanes]: its distance from that of the first lane of its vector
-    cdef const int32_t *picks
-    cdef bint picked   # inputs are picked where they lie
-    cdef int64_t each  # of `grouped`; 0 where lanes are channels
-    cdef convt_dw_groups grouped
-    cdef _Table places  # for these
-    cdef int64_t bundle, bundles  # the lanes of `each` groups, and their vectors
-    cdef int64_t apart  # those of vectors that are alike; 0 where they are not
-    cdef int64_t safe  # pixel 0 of an input row no further than this: beyond the row there is as much again as a pick reads
-    cdef bint straight_in, straight_out
-    cdef bint skips  # runs may read outside the input
-    cdef int64_t ahead
-    cdef bint ordered  # outputs are written in order
-    cdef bint far  # inputs do not stay in the second-level cache
-    cdef size_t past  # alignment that the output must have to bypass the caches; 0 where it should not
-    cdef int64_t part  # j's that are computed at a time
-    cdef int64_t staged  # the outputs of so many, which are gathered before they go past the caches; 0 where none are
-    cdef int64_t begin, out_size  # of the last axis
+    """Runs the phases that depthwise/plan.py lists, row by row."""
 
-    def __init__(self, problem, PackRecipe recipe, in_strides, out_strides, hole, spec):
-        self.algorithm = "depthwise"
-        self.even = True
-        self._common(problem, recipe, in_strides, out_strides, hole, spec["cycles"])
+    def __init__(self, problem, LaneRecipe recipe, in_strides, out_strides, execution, spec):
+        """``spec`` is what depthwise/plan.py decides: tables, blocks, how rows are read and stored."""
+        self.open_plan("depthwise", problem, recipe.k, in_strides, out_strides, execution)
+        self.recipe, self.even = recipe, True
         cdef const convt_kernels *k = self.k
         cdef int64_t x = self.nd - 1, channels = self.groups * self.co
         self._outer(spec["outer"])
@@ -88,86 +50,37 @@ cdef class DepthwisePlan(Plan):
         self.min_off, self.max_off = spec["min_off"], spec["max_off"]
         self.max_inputs = min(self.block + self.max_off - self.min_off, max(1, self.in_size.p[x]))
         group = np.arange(self.lanes) % channels // self.co
-        self.maps = _Table([(group * self.ci + c) * self.in_c for c in range(self.ci)])
-        self.straight_in = (
-            k.direct_store and self.in_c == 1 and self.ci == 1 and self.co == 1 and self.lanes == channels
-            and (self.width == 1 or self.in_stride.p[x] == channels)
-        ) or (self.each > 0 and k.direct_store and self.in_c == 1)
-        first = group * self.ci * self.in_c
-        at = np.arange(self._vectors(self.lanes))
-        index = first[np.minimum(at, self.lanes - 1)] - first[at // k.vl * k.vl]
-        self.picked = (
-            k.direct_store and not self.straight_in and self.width == 1 and self.in_c >= 0
-            # (Those of a cell repeat for each phase: for all lanes it is the same one, if there is one group. AVX2, which has no
-            # kernels of groups that are picked, takes up to twice as long so.)
-            and (self.lanes == channels or (self.groups == 1 and k.reach > 1))
-            and index.max() < k.reach and not (self.each or self.skips)  # (no pick leaves out pixels that are not there)
-        )
-        self.apart = k.vl // self.co * self.ci * self.in_c if self.picked and self.groups > 1 and k.vl % self.co == 0 else 0
+        self.maps = Table([(group * self.ci + c) * self.in_c for c in range(self.ci)])
         # The last element of the input, less what lies between pixel 0 of a row and the end of a pick from its last one.
         steps = [(n - 1) * max(0, step) for n, step in zip(problem.in_sizes, in_strides[1:], strict=False)]
         self.safe = ((problem.batch - 1) * max(0, in_strides[0]) + sum(steps[:-1])) // k.s_size - (k.reach - 1)
-        self.index = index.astype(np.int32)
+        self.index = spec["index"]
         self.picks = <const int32_t *>cnp.PyArray_DATA(self.index)
-        self.straight_out = k.direct_store and self.lane_step == 1 and self.act.code <= CONVT_LEAKY
-        bytes_in = int(np.prod(problem.in_shape)) * k.s_size
-        bytes_out = int(np.prod(problem.out_shape)) * k.s_size
-        # Pixels that share lines, or are written group by group, are gathered first, where their channels are together and some run
-        # writes each of them.
-        self.part = self.block
-        flat = self.straight_out and self.lane_blocks == 1 and self.out_stride.p[x] == channels and not hole
-        some = 8 * self.width
-        least = some * problem.strides[x] * channels * k.s_size  # bytes of their outputs
-        # Few terms of few rows, whose vectors are stored in the order in which they lie, need that only beyond any cache; what is
-        # stored phase by phase or vector by vector bypasses one that would be full of it.
-        ordered = flat and self.straight_in and not self.each and self.row_taps <= CONVT_DW_ORDERED and (
-            max((len(run.taps) for run in spec["ended"]), default=0) <= CONVT_DW_ORDERED and channels >= k.vl
-        ) and self.width == 1 and bytes_in + bytes_out <= ORDERED_BYTES
-        scattered = not ordered and bytes_in + bytes_out > (PAST_BYTES // 2 if self.each else PAST_BYTES * 2 // 3)
-        # Vectors that are lines, and whole: those of cells, which are of channels that fill none, have shared lines. (Lines written
-        # by halves, some time apart, take memory three times as long.)
-        full = k.vl * k.t_size >= 64 and not recipe.dots and (self.co * self.each or channels) % k.vl == 0
-        if (self.beyond or scattered) and full and self.straight_out and self.width == 1:
-            self.past, ordered = self.boundary, ordered and not self.boundary
-        shared = self.each or channels * k.t_size % 64
-        if self.beyond and not self.past and flat and shared and least <= 16 * STAGE and not ordered:
-            self.part = max(1, STAGE // least) * some
-            self.staged = self.part * problem.strides[x]
-        # (Groups, which multiply more between stores, lose by it with 32 KiB of first-level cache.)
-        asks = self.straight_out and not self.staged and not (self.each and L1_BYTES <= 1 << 15)
-        if asks and bytes_out > L2_BYTES:
-            # What the last level holds well gains nothing; of few registers, which hold the pixels of few channels, even less does.
-            self.ahead, self.ordered = AHEAD, ordered and bytes_out > L3_BYTES // (4 if k.vl * k.t_size >= 64 else 2)
-        # (Ends need a kernel that reads rows where they lie; and what goes by blocks computes each alone.)
-        whole = self.straight_in and self.straight_out and self.row_taps <= CONVT_DW_SOURCES and not (self.each or self.staged)
-        self._runs(spec["ended"] if (self.straight_out if self.each else whole) else spec["runs"])
-        self.far = bytes_in > FAR_BYTES
+        self.straight_in, self.straight_out, self.picked = spec["straight_in"], spec["straight_out"], spec["picked"]
+        self.apart = k.vl // self.co * self.ci * self.in_c if self.picked and self.groups > 1 and k.vl % self.co == 0 else 0
+        self.store_alignment, self.ordered, self.ahead = spec["store_alignment"], spec["ordered"], spec["ahead"]
+        self.part, self.staged, self.far = spec["part"], spec["staged"], spec["far"]
+        self._runs(spec["runs"])
         if self.each:
-            self._grouped(recipe)
+            self._grouped()
         self.tasks = self.row_blocks * self.blocks * self.lane_blocks
         self.workspace = self._bytes()
 
-    cdef _structures(self, size_t count, size_t bytes):
-        """Room for them, kept as long as the plan."""
-        array = np.zeros(max(1, count) * bytes, np.uint8)
-        self.keep.append(array)
-        return array
-
-    cdef _grouped(self, PackRecipe recipe):
+    cdef _grouped(self):
         """Where the groups of each vector read, and what it writes."""
-        cdef int64_t vectors = recipe.vectors(), vl = self.k.vl
+        cdef int64_t vectors = self.recipe.vectors(), vl = self.k.vl
         self.bundle, self.bundles = self.each * self.co, (self.each * self.co + vl - 1) // vl
         v = np.arange(vectors)
         first = v // self.bundles * self.bundle + v % self.bundles * vl
         end = np.minimum((v // self.bundles + 1) * self.bundle, self.lanes)
         # (What a vector has no group for is not stored: any input does.)
         group = np.minimum(v[:, None] // self.bundles * self.each + np.arange(self.each), self.groups - 1)
-        self.places = _Table(np.concatenate([(group * self.ci).ravel(), first, np.minimum(end - first, vl)]))
+        self.places = Table(np.concatenate([(group * self.ci).ravel(), first, np.minimum(end - first, vl)]))
         self.grouped.ci, self.grouped.each = self.ci, self.each
         self.grouped.at = self.places.p
         self.grouped.first = self.places.p + vectors * self.each
         self.grouped.lanes = self.grouped.first + vectors
-        self.grouped.w_ld, self.grouped.dots = recipe.ntaps * recipe.tap(), recipe.dots
+        self.grouped.w_ld, self.grouped.dots = self.recipe.ntaps * self.recipe.tap(), self.recipe.dots
 
     cdef _runs(self, runs):
         """The runs and their phases, those of the same j put together if they are stored where they belong."""
@@ -176,9 +89,9 @@ cdef class DepthwisePlan(Plan):
         cdef convt_dw_phase *phase
         cdef convt_dw_phase *first = NULL  # of those that read the same inputs
         self.keep = []
-        self.runs = <DepthwiseRun *>cnp.PyArray_DATA(self._structures(len(runs), sizeof(DepthwiseRun)))
-        self.phases = <convt_dw_phase *>cnp.PyArray_DATA(self._structures(len(runs), sizeof(convt_dw_phase)))
-        term = <convt_dw_term *>cnp.PyArray_DATA(self._structures(sum(len(run.taps) for run in runs), sizeof(convt_dw_term)))
+        self.runs = <DepthwiseRun *>cnp.PyArray_DATA(structures(self.keep, len(runs), sizeof(DepthwiseRun)))
+        self.phases = <convt_dw_phase *>cnp.PyArray_DATA(structures(self.keep, len(runs), sizeof(convt_dw_phase)))
+        term = <convt_dw_term *>cnp.PyArray_DATA(structures(self.keep, sum(len(run.taps) for run in runs), sizeof(convt_dw_term)))
         self.nruns = 0
         before = None
         for n, run in enumerate(runs):
@@ -224,13 +137,13 @@ cdef class DepthwisePlan(Plan):
         return (1 if self.each else self.ci) * self.max_inputs * self.pitch * self.k.t_size
 
     cdef size_t _bytes(self):
-        cdef size_t n = _round64((self.row_taps + 1) * 2 * sizeof(int64_t))  # the row's input offsets and taps
-        n += _round64((self.row_taps + 1) * sizeof(DepthwiseInput))
-        n += 2 * _round64((self.row_taps + 1) * self.ci * sizeof(void *))  # the row's sources, and their weights
-        n += _round64(SCRATCH * self.outs_ld * self.k.t_size)
-        n += _round64(self.staged * self.out_stride.p[self.nd - 1] * self.k.t_size)
+        cdef size_t n = round64((self.row_taps + 1) * 2 * sizeof(int64_t))  # the row's input offsets and taps
+        n += round64((self.row_taps + 1) * sizeof(DepthwiseInput))
+        n += 2 * round64((self.row_taps + 1) * self.ci * sizeof(void *))  # the row's sources, and their weights
+        n += round64(SCRATCH * self.outs_ld * self.k.t_size)
+        n += round64(self.staged * self.out_stride.p[self.nd - 1] * self.k.t_size)
         if not (self.straight_in or self.picked):
-            n += _round64(self.row_taps * self._slot())
+            n += round64(self.row_taps * self._slot())
         return n
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
@@ -239,7 +152,7 @@ cdef class DepthwisePlan(Plan):
         cdef int64_t l0 = take_index(&rest, self.lane_blocks) * self.lane_block
         cdef int64_t first = rest * self.rows
         cdef DepthwiseInput *kept = <DepthwiseInput *>ws
-        ws += _round64((self.row_taps + 1) * sizeof(DepthwiseInput))
+        ws += round64((self.row_taps + 1) * sizeof(DepthwiseInput))
         cdef int64_t n
         for n in range(self.row_taps):
             kept[n].used = -1
@@ -276,15 +189,15 @@ cdef class DepthwisePlan(Plan):
         cdef int64_t weights_ld = self.weights_ld * t_size  # bytes of a row of weights
         cdef int64_t tap_bytes = self.recipe.tap() * t_size if self.each else self.ci * weights_ld  # of all in-channels
         cdef int64_t *row_tap = <int64_t *>ws
-        ws += _round64((self.row_taps + 1) * 2 * sizeof(int64_t))
+        ws += round64((self.row_taps + 1) * 2 * sizeof(int64_t))
         cdef const void **sources = <const void **>ws  # pixel 0 of each input row and in-channel of a group
-        ws += _round64((self.row_taps + 1) * self.ci * sizeof(void *))
+        ws += round64((self.row_taps + 1) * self.ci * sizeof(void *))
         cdef const void **weights = <const void **>ws  # and what it is multiplied with
-        ws += _round64((self.row_taps + 1) * self.ci * sizeof(void *))
+        ws += round64((self.row_taps + 1) * self.ci * sizeof(void *))
         cdef char *outs = ws
-        ws += _round64(SCRATCH * self.outs_ld * k.t_size)
+        ws += round64(SCRATCH * self.outs_ld * k.t_size)
         cdef char *stage = ws
-        ws += _round64(self.staged * self.out_stride.p[x] * t_size)
+        ws += round64(self.staged * self.out_stride.p[x] * t_size)
         cdef char *inputs = ws
 
         cdef int64_t image, at, n, c
@@ -322,7 +235,7 @@ cdef class DepthwisePlan(Plan):
         d.in_, d.w = sources, weights
         d.room, d.apart = room, self.apart
         d.ahead, d.far, d.ordered, d.beside = 0, self.far, self.ordered, 0
-        d.stream = self.past and not <size_t>call.dst % self.past
+        d.stream = self.store_alignment and not <size_t>call.dst % self.store_alignment
         d.groups, d.skips, d.coming = NULL, self.skips, NULL
         if self.far and self.straight_in and x > 0 and count > 0:
             at = row_tap[0]
@@ -342,7 +255,7 @@ cdef class DepthwisePlan(Plan):
                 low, high = max(0, j_lo * self.stride.p[x] - self.begin), min(self.out_size, stop * self.stride.p[x] - self.begin)
                 if low < high:  # the last block may reach beyond the row
                     self.run_part(&d, &part, stage - low * pixel, j_lo, stop, call)
-                    copy_past(k, dst + low * pixel, stage, (high - low) * pixel)
+                    copy_non_temporal(k, dst + low * pixel, stage, (high - low) * pixel)
             else:
                 self.run_part(&d, &part, dst, j_lo, stop, call)
             j_lo = stop
@@ -409,9 +322,44 @@ cdef class DepthwisePlan(Plan):
                 d.low_pixel -= d.n
                 d.high_pixel -= d.n
 
+    cdef _outer(self, axes):
+        """Tables of the axes but the last: ``axes[ax][output]`` lists (tap, input index)."""
+        self.outer_out = Table([len(axis) for axis in axes])
+        starts, pairs = [], []
+        self.out_rows, self.row_taps = self.batch, 1
+        for axis in axes:
+            self.out_rows *= len(axis)
+            self.row_taps *= max([len(taps) for taps in axis], default=0)
+            for taps in axis:
+                starts.append(len(pairs))
+                pairs += taps
+        self.outer_start, self.outer_taps = Table([*starts, len(pairs)]), Table(pairs)
 
-cdef inline int64_t steps_to(int64_t n, int64_t step) noexcept nogil:
-    """The first multiple of a step that is n or more, in steps."""
-    if step == 1:
-        return n
-    return convt_quotient(n + step - 1, step) if n > 0 else -convt_quotient(-n, step)
+    cdef int64_t row_inputs(self, int64_t row, int64_t *taps, int64_t *src, int64_t *dst) noexcept nogil:
+        """Which input rows reach an output row: fills ``taps`` with (input offset, tap of the outer axes), returns how many.
+
+        ``src`` and ``dst`` get the offsets of the row's image and of the row in the output.
+        """
+        cdef int64_t count = 1, kernel = 1, axis_start = 0, ax, o, first, last, n, more
+        cdef int64_t *pair
+        for ax in range(self.nd - 1):
+            axis_start += self.outer_out.p[ax]
+        taps[0] = 0
+        taps[1] = 0
+        dst[0] = 0
+        for ax in range(self.nd - 2, -1, -1):
+            axis_start -= self.outer_out.p[ax]
+            o = take_index(&row, self.outer_out.p[ax])
+            dst[0] += o * self.out_stride.p[ax]
+            first, last = self.outer_start.p[axis_start + o], self.outer_start.p[axis_start + o + 1]
+            # Expand from the back, so that the entries still to be read are not overwritten.
+            for more in range(last - first - 1, -1, -1):
+                pair = self.outer_taps.p + 2 * (first + more)
+                for n in range(count):
+                    taps[2 * (more * count + n)] = taps[2 * n] + pair[1] * self.in_stride.p[ax]
+                    taps[2 * (more * count + n) + 1] = taps[2 * n + 1] + pair[0] * kernel
+            count *= last - first
+            kernel *= self.kernel.p[ax]
+        src[0] = row * self.in_n
+        dst[0] += row * self.out_n
+        return count

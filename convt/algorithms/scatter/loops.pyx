@@ -1,62 +1,36 @@
-# The scatter algorithm: all taps of a row at once, overlap-added in the cache.
-# Included by _core.pyx.
+# cython: language_level=3
+"""scatter's loops: all taps of a row at once, overlap-added in the cache; for few out channels.
 
-cdef enum:
-    ASKED = 128  # bytes that a step of a tile asks for at most: of two lines the first, as the second comes with it
+Along the last axis the GEMM makes every tap's products at once (columns are taps times out channels), which are overlap-added in
+the cache; across the other axes it gathers. A task is a stretch of some output rows, which keeps the input rows that it has packed.
+Products lie as [pixel][column], vectors running over columns; or, `across`, as [column][pixel].
+"""
 
-cdef struct PackedRow:
-    # A stretch of an input row as packed, kept for the output rows of the task that read it too.
-    int64_t at            # its offset in the input
-    int64_t used          # the last row that read it, -1 if nothing is packed here
+from libc.stdint cimport int32_t, int64_t
+from libc.string cimport memcpy
 
-cdef struct ScatterChunk:
-    # Depth that is multiplied at a time.
-    int64_t first, depth  # of the class's
-    int64_t tap, channel  # where it starts
-    int64_t panel         # first depth of the panel
-    int64_t at            # across: bytes to where it starts in the weights
-    int64_t asks          # lines that a tile asks for
+cimport numpy as cnp
 
-cdef struct ScatterClass:
-    # A row of the class: one j of every axis but the last, where all its taps are inside the input.
-    int64_t ntaps
-    int64_t *tap_in       # [ntaps][nd - 1] input index at the first row
-    int64_t nchunks
-    ScatterChunk *chunks
-    int64_t parts         # chunks of a tap, or 0 where a chunk has several taps
-    int64_t nphases
-    int64_t *phases       # [nphases][1 + 2 (nd - 1)]: output offset at the first row, then (low, high) of valid per axis
-    int64_t npanels, ld
-    Cut by_tile[3]        # across: columns, by the vectors of a tile
-    int64_t tiles[3]
-    PackClass *pack
+import numpy as np
+
+from convt._core cimport Call, Plan
+from convt._kernels cimport (
+    CONVT_ACROSS_MR, CONVT_LDA, MOST_ROWS, convt_across, convt_kernels, convt_overlap, convt_picked, convt_quotient, convt_tile,
+)
+from convt._memory cimport Table, keep_table, round64, structures
+from convt.algorithms.indexing cimport cut_at, cut_evenly
+from convt.algorithms.packing cimport PackClass
+from convt.algorithms.scatter.weights cimport ScatterRecipe
+
+cnp.import_array()
 
 
 cdef class ScatterPlan(Plan):
-    # Products lie as [pixel][column], vectors running over columns; or, `across`, as [column][pixel].
-    cdef ScatterClass *classes
-    cdef object structures
-    cdef list keep
-    cdef int64_t j_whole  # of blocks of stride outputs: the first one behind which the window does not show whole
-    cdef int64_t j0, j1, block, blocks, begin, window, taps_x, terms, lanes, max_rows, sums, slab
-    cdef bint far  # the input is more than what stays in the second-level cache
-    cdef bint fused  # across: where columns are few, pixels are transposed as they are multiplied
-    cdef bint across, in_place  # whether the GEMM takes pixels from where they lie, where chunks have a single tap
-    cdef object picks
-    cdef int32_t *picked  # what outputs of an image sum, by vectors: indices of bias and of products; NULL: overlap-add by rows
-    cdef int64_t outputs
-    cdef int pick_terms
-    cdef bint joined  # rows of a task that follow each other in the input are multiplied as one
-    cdef _Table order  # [rows of an image, or of all][1 + nd]: class, image, j of every axis but the last
-    cdef _Table first  # [tasks of the rows + 1]: the first row of each
-    cdef int64_t row_tasks
-    cdef int64_t slots, lda  # input rows kept packed, elements between their pixels
-    cdef size_t chunk_size, slot_size  # bytes
+    """Runs the rows that scatter/plan.py lists, class by class or, where the rows of several images follow each other, joined."""
 
-    def __init__(self, str name, problem, PackRecipe recipe, in_strides, out_strides, bint hole, spec):
-        self.algorithm = name
-        self.even = True
-        self._common(problem, recipe, in_strides, out_strides, hole, spec["cycles"])
+    def __init__(self, str name, problem, ScatterRecipe recipe, in_strides, out_strides, execution, spec):
+        self.open_plan(name, problem, recipe.k, in_strides, out_strides, execution)
+        self.recipe, self.even = recipe, True
         cdef const convt_kernels *k = self.k
         cdef ScatterClass *c
         x = self.nd - 1
@@ -70,14 +44,13 @@ cdef class ScatterPlan(Plan):
         self.across = self.slab > 0
         self.fused = self.across and self.in_c == 1 and self.ci * k.t_size >= 16
         self.in_place = not (self.across or k.parts) and self.in_c == 1 and k.s_size == k.e_size and self.ci % k.kstep == 0
-        self.far = problem.batch * int(np.prod(problem.in_sizes)) * self.ci * k.s_size > FAR_BYTES
+        self.far = spec["far"]
         self.keep = []
         cdef int64_t deepest = 0, parts = 0, most = 0, n  # depth of a chunk, chunks of a tap, taps
-        self.structures = np.zeros(max(1, len(spec["classes"])) * sizeof(ScatterClass), np.uint8)
-        self.classes = <ScatterClass *>cnp.PyArray_DATA(self.structures)
+        self.classes = <ScatterClass *>cnp.PyArray_DATA(structures(self.keep, len(spec["classes"]), sizeof(ScatterClass)))
         for i, row in enumerate(spec["classes"]):
             c = &self.classes[i]
-            c.ntaps, c.tap_in = len(row["tap_in"]), _kept(self.keep, row["tap_in"])
+            c.ntaps, c.tap_in = len(row["tap_in"]), keep_table(self.keep, row["tap_in"])
             c.pack = &recipe.classes[<Py_ssize_t>row["pack"]]
             c.nchunks, c.chunks = len(row["chunks"]), self.chunks_of(row["chunks"], c.pack.ncols)
             c.parts = row["parts"]
@@ -86,7 +59,7 @@ cdef class ScatterPlan(Plan):
                 deepest = max(deepest, c.chunks[n].depth)
             if not (c.parts and self.in_place):
                 self.slots, parts = max(self.slots, c.ntaps if c.parts else 1), max(parts, c.parts, 1)
-            c.nphases, c.phases = len(row["phases"]), _kept(self.keep, row["phases"])
+            c.nphases, c.phases = len(row["phases"]), keep_table(self.keep, row["phases"])
             if c.ntaps:
                 c.npanels = c.pack.npanels
                 c.ld = c.npanels * k.nr + 16
@@ -101,7 +74,7 @@ cdef class ScatterPlan(Plan):
         if spec["picks"]:
             columns, pixels = spec["picks"]
             self._pick(columns, pixels)
-        self.order, self.first, self.joined = _Table(spec["order"]), _Table(spec["first"]), spec["joined"]
+        self.order, self.first, self.joined = Table(spec["order"]), Table(spec["first"]), spec["joined"]
         self.row_tasks = len(spec["first"]) - 1
         self.tasks = (1 if self.joined else self.batch) * self.row_tasks * self.groups * self.blocks
         # Pixels side by side, for vectors; or one after the other, for matrices as close as an odd number of steps allows.
@@ -109,22 +82,20 @@ cdef class ScatterPlan(Plan):
         n = (self.max_rows + k.grain) * self.lda
         if self.across:
             n = ((self.max_rows + k.nr - 1) // k.nr if most > 1 else 1) * k.nr * deepest
-        self.chunk_size = _round64(n * k.e_size)
+        self.chunk_size = round64(n * k.e_size)
         self.slot_size = parts * self.chunk_size
-        self.workspace = _round64(k.nr * k.t_size) + self._packed() + _round64(self.sums)
+        self.workspace = round64(k.nr * k.t_size) + self._packed() + round64(self.sums)
 
     cdef ScatterChunk *chunks_of(self, chunks, int64_t ncols) except NULL:
         """Chunks, (first depth of the class, depth, first depth of the panel) each, of a class of so many columns."""
         cdef const convt_kernels *k = self.k
         cdef int64_t ci_p = max(<int64_t>1, self.recipe.ci_p), slab = max(<int64_t>1, self.slab), n
-        table = np.zeros(max(1, len(chunks)) * sizeof(ScatterChunk), np.uint8)
-        self.keep.append(table)
-        cdef ScatterChunk *c = <ScatterChunk *>cnp.PyArray_DATA(table)
+        cdef ScatterChunk *c = <ScatterChunk *>cnp.PyArray_DATA(structures(self.keep, len(chunks), sizeof(ScatterChunk)))
         for n, (first, depth, panel) in enumerate(chunks):
             c[n].first, c[n].depth, c[n].panel = first, depth, panel
             c[n].tap, c[n].channel = divmod(first, ci_p)
             c[n].at = (c[n].panel // slab * ncols * CONVT_LDA + c[n].panel % slab) * k.e_size
-            c[n].asks = depth // k.pace
+            c[n].prefetches = depth // k.pace
         return c
 
     cdef _pick(self, columns, pixels):
@@ -141,12 +112,12 @@ cdef class ScatterPlan(Plan):
 
     cdef size_t _packed(self) noexcept nogil:
         """Bytes of packed pixels."""
-        return _round64(self.slots * sizeof(PackedRow)) + self.slots * self.slot_size
+        return round64(self.slots * sizeof(PackedRow)) + self.slots * self.slot_size
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
         if call.refused[0]:  # what another task found makes this one's work useless
             return
-        cdef PackedRow *kept = <PackedRow *>(ws + _round64(self.k.nr * self.k.t_size))
+        cdef PackedRow *kept = <PackedRow *>(ws + round64(self.k.nr * self.k.t_size))
         cdef int64_t n, group, image, first, last, j_lo
         for n in range(self.slots):
             kept[n].used = -1
@@ -192,7 +163,7 @@ cdef class ScatterPlan(Plan):
         cdef int64_t x = self.nd - 1, j_hi = min(self.j1, j_lo + self.block), ax, at, n, ahead, pixels
         cdef int64_t i_lo = max(0, j_lo - self.terms + 1), i_hi = min(self.in_size.p[x], j_hi)
         cdef ScatterClass *c = self.classes + row[0]
-        cdef char *col = ws + _round64(k.nr * k.t_size) + self._packed()
+        cdef char *col = ws + round64(k.nr * k.t_size) + self._packed()
         cdef const char *next
         if self.across:
             col += k.vl * k.t_size
@@ -247,7 +218,7 @@ cdef class ScatterPlan(Plan):
         """Images whose pixels are multiplied as one, once with all taps; each output picks its sums."""
         cdef const convt_kernels *k = self.k
         cdef ScatterClass *c = self.classes
-        cdef char *col = ws + _round64(k.nr * k.t_size) + self._packed() + k.vl * k.t_size
+        cdef char *col = ws + round64(k.nr * k.t_size) + self._packed() + k.vl * k.t_size
         cdef char *nothing = col + c.pack.ncols * c.ld * k.t_size  # of each image where its indices find it
         cdef int64_t pixels = 1, n
         cdef int64_t j[64]
@@ -303,8 +274,8 @@ cdef class ScatterPlan(Plan):
                 tiles = c.tiles[k.nr // k.vl] * convt_quotient(m + k.nr - 1, k.nr)
             else:
                 tiles = c.npanels * convt_quotient(m + most - 1, most)
-            i = max(<int64_t>1, tiles * c.chunks.asks * c.nchunks)
-            t.ahead_step = min(<int64_t>ASKED, convt_quotient(ahead + i - 1, i))
+            i = max(<int64_t>1, tiles * c.chunks.prefetches * c.nchunks)
+            t.ahead_step = min(<int64_t>PREFETCHED, convt_quotient(ahead + i - 1, i))
         if self.fused and c.pack.ncols <= CONVT_ACROSS_MR and not c.parts:
             self.multiply_pixels(c, weights, src, j, i_lo, m, col)
             return
@@ -346,7 +317,7 @@ cdef class ScatterPlan(Plan):
                     t.init = rows[0] if chunk else zeros
                     t.init_ld = c.ld if chunk else 0
                     k.tile(<int>(r1 - r0), &t)
-                    t.ahead += ch.asks * t.ahead_step
+                    t.ahead += ch.prefetches * t.ahead_step
 
     cdef void multiply_pixels(self, ScatterClass *c, char *weights, char *src, const int64_t *j, int64_t i_lo, int64_t m,
                               char *col) noexcept nogil:
@@ -382,7 +353,7 @@ cdef class ScatterPlan(Plan):
             t.init = rows[0] if chunk else zeros
             t.init_ld = c.ld if chunk else 0
             k.tile(<int>(r1 - r0), t)
-            t.ahead += ch.asks * t.ahead_step
+            t.ahead += ch.prefetches * t.ahead_step
 
     cdef const char *next_pixels(self, Py_ssize_t task, int64_t n, int64_t last, int64_t image, int64_t j_lo, const Call *call,
                                  int64_t *bytes) noexcept nogil:
@@ -420,7 +391,7 @@ cdef class ScatterPlan(Plan):
     cdef char *packed(self, ScatterClass *c, int64_t chunk, char *src, const int64_t *j, int64_t now, int64_t i_lo, int64_t m,
                       char *ws, char *refused) noexcept nogil:
         """The pixels of a depth chunk as packed, now or for an earlier row of the task."""
-        cdef PackedRow *kept = <PackedRow *>(ws + _round64(self.k.nr * self.k.t_size))
+        cdef PackedRow *kept = <PackedRow *>(ws + round64(self.k.nr * self.k.t_size))
         cdef char *to
         cdef int64_t n, at, part, oldest = 0
         if not c.parts:
@@ -441,7 +412,7 @@ cdef class ScatterPlan(Plan):
 
     cdef char *slot(self, char *ws, int64_t n) noexcept nogil:
         """Where an input row's packed pixels go."""
-        return ws + _round64(self.k.nr * self.k.t_size) + _round64(self.slots * sizeof(PackedRow)) + n * self.slot_size
+        return ws + round64(self.k.nr * self.k.t_size) + round64(self.slots * sizeof(PackedRow)) + n * self.slot_size
 
     cdef void pack_pixels(self, ScatterClass *c, const ScatterChunk *chunk, char *src, const int64_t *j, int64_t i_lo,
                           int64_t m, char *to, char *refused) noexcept nogil:

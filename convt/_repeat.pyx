@@ -1,5 +1,17 @@
-# Repeated calls: how one is recognised, and what it needs.
-# Included by _core.pyx.
+# cython: language_level=3
+"""Repeated calls: how a call is recognised as one that was checked before, and what it needs then."""
+
+from libc.stdint cimport int64_t
+from libc.string cimport memcpy
+
+cimport numpy as cnp
+
+from convt._core cimport PackedFilter, Plan, isa_in_use
+from convt._kernels cimport convt_isa
+from convt._memory cimport empty
+from convt.algorithms.packing cimport PackRecipe
+
+cnp.import_array()
 
 cdef extern from "Python.h":
     long long PyLong_AsLongLongAndOverflow(object number, int *overflow) except? -1
@@ -77,10 +89,11 @@ cpdef bytes layout(data, int threads):
 cpdef bytes signature(str dialect, data, filter, bias, tuple attributes, int threads):
     """Everything that a call is but its numbers, as bytes; None for a call that is not recognised again."""
     cdef Signature s
+    cdef const convt_isa *isa = isa_in_use()
     s.length = 0
     if data is None or not (_add_array(&s, data) and _add_array(&s, filter) and _add_array(&s, bias)):
         return None
-    _add(&s, b"p", &_isa, sizeof(_isa))
+    _add(&s, b"p", &isa, sizeof(isa))
     _add(&s, b"p", &threads, sizeof(threads))
     if not _add_value(&s, dialect):
         return None
@@ -120,7 +133,7 @@ cdef class Bound:
     where all is reached.
     """
     cdef object plan, fill
-    cdef Plan native  # the same, where it is of this module
+    cdef Plan native  # the same, where it is not oneDNN's
     cdef cnp.dtype dtype
     cdef tuple shape, strides
 
@@ -159,10 +172,10 @@ cdef class Bound:
 
 
 cdef class Shot:
-    """A one-shot call: its plan, and how its weights are packed, which each call does again, beforehand or in passing."""
+    """A one-shot call: its plan, and how its weights are packed, which each call does again, beforehand or on the fly."""
     cdef Bound bound
     cdef object recipe
-    cdef PackRecipe native  # the same, where it is of this module
+    cdef PackRecipe native  # the same, where it is not oneDNN's
 
     def __init__(self, Bound bound, recipe):
         self.bound, self.recipe = bound, recipe
@@ -178,8 +191,8 @@ cdef class Shot:
         if self.native is None:
             packed = self.recipe.pack(filter, bias, threads)
             return bound.compute(data, out, packed, bias, threads) if packed.finite else None
-        cdef bint passing = bound.native is not None and bound.native.passing > 0
-        cdef PackedFilter own = self.native.pack(filter, bias, threads, False, passing)
+        cdef bint on_the_fly = bound.native is not None and bound.native.packing_workspace > 0
+        cdef PackedFilter own = self.native.pack(filter, bias, threads, False, on_the_fly)
         return bound.compute(data, out, own, bias, threads) if own.finite else None
 
 

@@ -12,9 +12,11 @@ import math
 
 import numpy as np
 
-from .. import _core
-from .._problem import ITEMSIZE
-from . import common
+from ... import _core
+from ..._problem import ITEMSIZE
+from .. import common, execution, machine
+from .loops import ScatterPlan
+from .weights import ScatterRecipe
 
 LIMIT = "it wants dilation 1 on the last axis, with a stride of at most twice the kernel"
 
@@ -38,32 +40,41 @@ _MEMORY = (  # cycles of a byte read, of one written; of those beyond the last-l
 )
 
 
-def cost(problem, matrix=False):
-    return _choice(problem, matrix, _core.isa())[0]
+def cost(problem, amx=False):
+    if machine.current().info(problem.dtype, amx) is None:
+        return math.inf
+    return _choice(problem, amx, machine.current())[0]
 
 
-def recipe(attributes, filter, bias, key, matrix=False):
+def recipe(attributes, filter, bias, key, amx=False):
     # The taps of the last axis are columns, after the phases of the others.
     last = attributes.kernel[-1]
     if key[1] is None:
         classes = [np.arange(math.prod(attributes.kernel))[:, None]]
-        return _core.PackRecipe(attributes.dtype, filter, bias, classes, attributes.strides[-1], key[2], matrix=matrix)
+        return ScatterRecipe(attributes.dtype, filter, bias, classes, attributes.strides[-1], key[2], amx)
     classes = [
         (t[:, None, :] * last + np.arange(last)[:, None]).reshape(-1, t.shape[1])
         for t in common.pack_classes(attributes, key[1])
     ]
-    return _core.PackRecipe(attributes.dtype, filter, bias, classes, attributes.strides[-1], key[2], matrix=matrix)
+    return ScatterRecipe(attributes.dtype, filter, bias, classes, attributes.strides[-1], key[2], amx)
 
 
-def make(problem, recipe, packed, in_strides, out_strides, name="scatter", matrix=False):
-    cycles, merge, slab, groups, classes = _choice(problem, matrix, _core.isa())
-    info = _core.kernel_info(problem.dtype, matrix)
+def make(problem, recipe, packed, in_strides, out_strides, threads, name="scatter", amx=False):
+    plan, key = _planned(problem, recipe, in_strides, out_strides, threads, name, amx)
+    if amx and not packed(key).finite:  # some weights that AMX's bfloat16 parts can't hold
+        return _planned(problem, recipe, in_strides, out_strides, threads, "scatter", False)
+    return plan, key
+
+
+def _planned(problem, recipe, in_strides, out_strides, available, name, amx):
+    cycles, merge, slab, groups, classes = _choice(problem, amx, machine.current())
+    info = machine.current().info(problem.dtype, amx)
     if merge is None:
         if _dense(problem, in_strides) and _one_stretch(problem, out_strides):
             key = (name, merge, slab)
-            spec = _picked_spec(problem, slab, info, common.threads(cycles)) | {"cycles": cycles}
-            return _core.ScatterPlan(name, problem, recipe(key), in_strides, out_strides, False, spec), key
-        cycles, merge, slab, groups, classes = _choice(problem, matrix, _core.isa(), picked=False)
+            spec = _picked_spec(problem, slab, info, common.threads(cycles, available))
+            return _plan(name, problem, recipe, key, in_strides, out_strides, cycles, info, spec), key
+        cycles, merge, slab, groups, classes = _choice(problem, amx, machine.current(), picked=False)
     item = ITEMSIZE[problem.dtype]
     out_elements = [s // item for s in out_strides[1:-2]]
     ci_p = common.filled(problem.ci, info)
@@ -71,7 +82,7 @@ def make(problem, recipe, packed, in_strides, out_strides, name="scatter", matri
     specs, most_taps = [], _most_taps(classes)
     j0, j1 = _span(problem)
     images = problem.groups * problem.batch
-    threads = common.threads(cycles)
+    threads = common.threads(cycles, available)
     rows = _rows(classes)
     block, blocks = _cut(problem, images * rows, _block(problem, classes, slab, info), threads, info)
     joined = _joined(problem, classes, slab, blocks, info) and _dense(problem, in_strides)
@@ -103,9 +114,15 @@ def make(problem, recipe, packed, in_strides, out_strides, name="scatter", matri
         first = [*range(0, len(order), row_block), len(order)]
     spec = {"classes": specs, "order": order, "first": first, "joined": joined, "pixels": pixels, "picks": None}
     spec.update(j0=j0, j1=j1, block=block, blocks=blocks)
-    spec["cycles"] = cycles
     key = (name, merge, slab)
-    return _core.ScatterPlan(name, problem, recipe(key), in_strides, out_strides, False, spec), key
+    return _plan(name, problem, recipe, key, in_strides, out_strides, cycles, info, spec), key
+
+
+def _plan(name, problem, recipe, key, in_strides, out_strides, cycles, info, spec):
+    here, packing = machine.current(), recipe(key)
+    how = execution.execution(problem, here, info, out_strides, False, cycles, packing.weight_bytes, False)
+    bytes = problem.batch * math.prod(problem.in_sizes) * problem.ci * ITEMSIZE[problem.dtype]  # of a group
+    return ScatterPlan(name, problem, packing, in_strides, out_strides, how, spec | {"far": bytes > here.limits.far})
 
 
 def _picked_spec(problem, slab, info, threads):
@@ -188,7 +205,7 @@ def _picked_cost(problem, slab, info):
         multiply = tile * common.tile_cost(math.prod(problem.kernel) * problem.co, pixels, problem.ci, info)
         cost = tasks * (transpose * problem.ci * -(-pixels // info["vl"]) + start + multiply) + pick
         cost = common.shared([(cost, tasks)]) + _memory_cost(problem, slab, info)
-        if cost < _core.SMALL_CYCLES:
+        if cost < machine.current().limits.single_thread_cycles:
             break
     return cost
 
@@ -354,14 +371,14 @@ def _ways(problem, info):
 
 
 @functools.lru_cache(maxsize=256)
-def _choice(problem, matrix, isa, picked=True):
+def _choice(problem, amx, isa, picked=True):
     """The cheapest way: (cost, merge, slab, groups, classes), of the axes but the last; the cost is infinite where it
     can't be done. Without ``picked``, of those for any memory."""
     k, s = problem.kernel[-1], problem.strides[-1]
     best = (math.inf, None, 0, None, None)
     if problem.dilations[-1] > 1 or s > 2 * k or problem.co == 0:
         return best
-    info = _core.kernel_info(problem.dtype, matrix)
+    info = machine.current().info(problem.dtype, amx)
     outer = problem.rank - 1
     j0, j1 = _span(problem)
     for merge, slab in _ways(problem, info):
@@ -443,5 +460,5 @@ def _memory_cost(problem, slab, info):
     cost = common.memory_cost(problem, (read, 3 if slab else 50), (write, 0))
     for sizes, channels, byte in ((problem.in_sizes, problem.ci, far_read), (problem.out_sizes, problem.co, far_write)):
         bytes = problem.batch * problem.groups * math.prod(sizes) * channels * ITEMSIZE[problem.dtype]
-        cost += byte * bytes * common.far(bytes, common.LAST_BYTES)
+        cost += byte * bytes * common.far(bytes, machine.current().last_bytes)
     return cost

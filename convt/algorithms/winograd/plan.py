@@ -15,9 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import _core, _phases
-from .._problem import ITEMSIZE
-from . import common, direct
+from ... import _core
+from ..._problem import ITEMSIZE
+from .. import common, execution, machine
+from .. import phases as _phases
+from ..direct import plan as direct
+from .loops import BRIDGE, CHAIN, WinogradPlan
+from .weights import WinogradRecipe
 
 LIMIT = "it wants float32 or float64 and a phase of two or more taps one input apart, on an axis with two outputs or more"
 
@@ -59,7 +63,6 @@ SMALL = KINDS[1:4]  # what "auto" may use: as exact as the direct sum
 LARGE = KINDS[4:]
 
 _MOST_AXES = 3
-_L2_BYTES = _core.L2_BYTES // 8 * 7  # that a task may count on
 _HEIGHTS = (1, 2, 3, 4, 6)  # register tiles of a block of tiles
 _PANEL_BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16)
 _SHARES = (0, 1, 2, 3, 4, 6, 8)  # tasks of a thread, at least, 0 for whatever ends first: few are cheaper, many even out
@@ -73,14 +76,19 @@ _PRODUCTS = 3, 4.6  # cycles to read a vector of products, of tiles that store v
 _OUTPUT = 21, 14  # cycles of an output of a panel
 
 
-def cost(problem, kinds=SMALL, matrix=False):
-    return _choice(problem, kinds, matrix, _core.isa())[0]
+def _l2_share():
+    """Bytes of L2 that a task may count on."""
+    return machine.current().l2 // 8 * 7
 
 
-def preparing(problem, matrix=False):
+def cost(problem, kinds=SMALL, amx=False):
+    return _choice(problem, kinds, amx, machine.current())[0]
+
+
+def preparing(problem, amx=False):
     """As `direct.preparing`: of every point, which takes no longer to make than to write."""
-    total, _, groups, classes, schemes = _choice(problem, SMALL, matrix, _core.isa())
-    info = _core.kernel_info(problem.dtype, matrix)
+    total, _, groups, classes, schemes = _choice(problem, SMALL, amx, machine.current())
+    info = machine.current().info(problem.dtype, amx)
     slices = 0
     for numbers, scheme in schemes.items():
         chosen = [(g[n], KINDS[kind]) for g, n, kind in zip(groups, numbers, scheme, strict=True)]
@@ -92,22 +100,13 @@ def preparing(problem, matrix=False):
     _, cuts = _cuts(problem, transformed, first, total, info, 2)
     passing = direct.passing(problem, plain, splits, info)
     for (combo, chosen, scheme), cut in zip(transformed, cuts, strict=True):
-        phases, taps = math.prod(len(c.first_out) for c in combo), math.prod(len(g.offsets) for g in chosen)
-        windows = math.prod(-(-len(g.offsets) // t.taps) for g, t in zip(chosen, scheme, strict=True))
-        points = math.prod(t.points for t in scheme)
-        again, laid = points * info["nr"] * _link(points, _chunks(problem, windows, info)[2]) * info["e_size"], False
-        if info["parts"]:
-            again = (cut.panel_block if cut.across else 2) * info["nr"] * taps * problem.ci * ITEMSIZE[problem.dtype]
-            laid = common.nested(chosen) or problem.co % info["nr" if phases > 1 else "vl"]
-        if laid or again > _core.L2_BYTES // 2:
-            passing = math.inf  # as WinogradPlan then lays them out before
-        passing += cut.blocks * windows * points * phases * size
+        passing += _packed_again(problem, combo, chosen, scheme, cut, info)
     return 15_000 + common.packing(slices * size, info, passing)
 
 
-def recipe(attributes, filter, bias, key, matrix=False):
+def recipe(attributes, filter, bias, key, amx=False):
     _, merge, schemes = key
-    info = _core.kernel_info(attributes.dtype, matrix)
+    info = machine.current().info(attributes.dtype, amx)
     groups = [
         _phases.phase_groups(k, s, d, m)
         for k, s, d, m in zip(attributes.kernel, attributes.strides, attributes.dilations, merge, strict=True)
@@ -120,25 +119,52 @@ def recipe(attributes, filter, bias, key, matrix=False):
         if any(scheme):
             windows = _windows(chosen, [KINDS[kind] for kind in scheme])
             transforms[-1] = windows, _widths(tables[-1], windows, filter.shape[2], info)
-    return _core.PackRecipe(attributes.dtype, filter, bias, tables, transforms=transforms, matrix=matrix)
+    return WinogradRecipe(attributes.dtype, filter, bias, tables, transforms, amx)
 
 
-def make(problem, recipe, packed, in_strides, out_strides, kinds=SMALL, name="winograd", matrix=False):
-    total, merge, groups, classes, schemes = _choice(problem, kinds, matrix, _core.isa())
+def make(problem, recipe, packed, in_strides, out_strides, threads, kinds=SMALL, name="winograd", amx=False):
+    here = machine.current()
+    total, merge, groups, classes, schemes = _choice(problem, kinds, amx, here)
     key = (name, merge, tuple(schemes.items()))
     if not packed(key).finite:  # as the filter is, or as its transform has become
-        return direct.make(problem, recipe, packed, in_strides, out_strides)
-    info = _core.kernel_info(problem.dtype, matrix)
+        return direct.make(problem, recipe, packed, in_strides, out_strides, threads)
+    info = here.info(problem.dtype, amx)
     in_elements, out_elements = ([s // ITEMSIZE[problem.dtype] for s in strides] for strides in (in_strides, out_strides))
     packs = {numbers: n for n, numbers in enumerate(schemes)}
     hole = any(c.group < 0 for axis in classes for c in axis)
     plain, transformed = _kinds(problem, groups, classes, schemes, info)
-    plain = direct.tables(problem, groups, plain, packs, out_elements, total, info)
+    plain = direct.tables(problem, groups, plain, packs, in_strides, out_strides, total, info, threads)
     first = [(spec["work"], problem.groups * spec["blocks"] * spec["panel_blocks"]) for spec in plain]
-    _, cuts = _cuts(problem, transformed, first, total, info, common.threads(total))
+    _, cuts = _cuts(problem, transformed, first, total, info, common.threads(total, threads))
     specs = [_class(problem, *c, cut, packs, in_elements, out_elements, info) for c, cut in zip(transformed, cuts, strict=True)]
     specs.sort(key=lambda spec: -spec["work"])
-    return _core.WinogradPlan(name, problem, recipe(key), in_strides, out_strides, hole, total, plain, specs), key
+    packing = recipe(key)
+    outgrows = execution.outgrows(problem, here.limits.non_temporal)
+    how = execution.execution(problem, here, info, out_strides, hole, total, packing.weight_bytes, outgrows)
+    again = sum(spec["packed_again"] for spec in plain)
+    for (combo, chosen, scheme), cut in zip(transformed, cuts, strict=True):
+        again += _packed_again(problem, combo, chosen, scheme, cut, info, packing.out_channel_stride)
+    on_the_fly = execution.packs_on_the_fly(here, packing.weight_bytes, again)
+    order = direct.tiles(here, info, how, on_the_fly)
+    prefetches = execution.data_bytes(problem) > here.l2
+    return WinogradPlan(name, problem, packing, in_strides, out_strides, how, plain, specs, order, prefetches), key
+
+
+def _packed_again(problem, combo, chosen, scheme, cut, info, out_channel_stride=1):
+    """Bytes that the tasks of a class pack if they pack what they multiply; infinite where they can't."""
+    phases, taps = math.prod(len(c.first_out) for c in combo), math.prod(len(g.offsets) for g in chosen)
+    windows = math.prod(-(-len(g.offsets) // t.taps) for g, t in zip(chosen, scheme, strict=True))
+    points = math.prod(t.points for t in scheme)
+    if info["parts"]:  # taps are read for each point: beside the rows of one point, or of all
+        once = (cut.panel_block if cut.across else 2) * info["nr"] * taps * problem.ci * ITEMSIZE[problem.dtype]
+        whole = info["nr"] if phases > 1 else info["vl"]  # columns that must be contiguous in the filter
+        if common.nested(chosen) or problem.co % whole or out_channel_stride != 1 or info["s_size"] != info["t_size"]:
+            return math.inf
+    else:
+        once = points * info["nr"] * _link(points, _chunks(problem, windows, info)[2]) * info["e_size"]
+    if once > machine.current().l2 // 2:
+        return math.inf
+    return cut.blocks * windows * points * phases * problem.groups * problem.ci * problem.co * info["e_size"]
 
 
 def _kinds(problem, groups, classes, schemes, info):
@@ -156,13 +182,13 @@ def _kinds(problem, groups, classes, schemes, info):
 
 
 @functools.lru_cache(maxsize=256)
-def _choice(problem, kinds, matrix, isa):
+def _choice(problem, kinds, amx, isa):
     """The cheapest way: (cost, merge, groups, classes, scheme of each class by its numbers); cost infinite if there is none."""
     rank = problem.rank
     best = (math.inf, None, None, None, None)
     if problem.dtype not in ("float32", "float64") or problem.batch * problem.co * problem.ci == 0:
         return best
-    info = _core.kernel_info(problem.dtype, matrix)
+    info = machine.current().info(problem.dtype, amx)
     if info is None:
         return best
     phases = math.prod(min(s, o) for s, o in zip(problem.strides, problem.out_sizes, strict=True))
@@ -181,7 +207,7 @@ def _choice(problem, kinds, matrix, isa):
             if min(numbers) < 0:
                 continue
             chosen = [g[n] for g, n in zip(groups, numbers, strict=True)]
-            cost, scheme = min(_schemes(problem, combo, chosen, kinds, matrix), default=(math.inf, None))
+            cost, scheme = min(_schemes(problem, combo, chosen, kinds, amx), default=(math.inf, None))
             plain, count = direct.class_cost(problem, combo, info)
             if nested:  # its taps that are not there would be zeros
                 plain = math.inf
@@ -197,7 +223,7 @@ def _choice(problem, kinds, matrix, isa):
             continue
         stretch = max(len(c.first_out) for c in classes[-1])
         torn = 0.0 if _gathers(problem, stretch, info) else common.torn(problem)
-        write = 0.0 if common.streams(problem) else (0.1 if matrix else 0.06) + torn
+        write = 0.0 if common.streams(problem) else (0.1 if amx else 0.06) + torn
         memory = common.memory_cost(problem, (0.05, 25), (write, 9)) + common.planes_cost(problem) / min(problem.groups, 2)
         memory += common.unreached(problem)
         total = common.shared(tasks) + memory  # at least
@@ -220,9 +246,9 @@ def _merges(rank, info):
     return sorted(merges, reverse=True)
 
 
-def _schemes(problem, combo, chosen, kinds, matrix):
+def _schemes(problem, combo, chosen, kinds, amx):
     """The ways to transform a class that are worth a look, as (cost, kind of each axis)."""
-    axes, info = [], _core.kernel_info(problem.dtype, matrix)
+    axes, info = [], machine.current().info(problem.dtype, amx)
     for c, group, stride in zip(combo, chosen, problem.strides, strict=True):
         offs, fits = group.offsets, []
         if c.count > 1 and all(a - b == 1 for a, b in itertools.pairwise(offs)):
@@ -232,7 +258,7 @@ def _schemes(problem, combo, chosen, kinds, matrix):
     for scheme in itertools.product(*axes):
         if 0 < sum(t is not PLAIN for t in scheme) <= _MOST_AXES:
             shape = _shape(problem, _all_placed(problem, combo, scheme, info), chosen, scheme, info)
-            yield _least_cost(problem, shape, matrix, _core.isa()), tuple(t.kind for t in scheme)
+            yield _least_cost(problem, shape, amx, machine.current()), tuple(t.kind for t in scheme)
 
 
 def _placed(c, transform, stride, info):
@@ -269,7 +295,7 @@ def _shape(problem, combo, chosen, scheme, info):
     points, outputs = math.prod(t.points for t in scheme), math.prod(t.outputs for t in scheme)
     splits = math.prod(-(-len(g.offsets) // t.taps) for g, t in zip(chosen, scheme, strict=True))
     columns = problem.co * math.prod(len(c.first_out) for c in combo)
-    store = 11 * common.pieces(combo, problem, columns, _core.kernel_info(problem.dtype))
+    store = 11 * common.pieces(combo, problem, columns, machine.current().info(problem.dtype))
     store += 23 * columns / problem.co * common.outside(combo, [t.outputs for t in scheme])
     share = 1.0
     if common.nested(chosen):
@@ -285,9 +311,9 @@ def _kept(combo, scheme, info):
 
 
 @functools.lru_cache(maxsize=256)
-def _least_cost(problem, shape, matrix, isa):
+def _least_cost(problem, shape, amx, isa):
     """Cycles of a class cut as is cheapest."""
-    cuts = _ways(problem, shape, _core.kernel_info(problem.dtype, matrix), 1, (1,))
+    cuts = _ways(problem, shape, machine.current().info(problem.dtype, amx), 1, (1,))
     return min(cut.work * cut.tasks for cut in cuts) * problem.groups
 
 
@@ -328,7 +354,7 @@ def _ways(problem, shape, info, threads, panel_blocks):
                     ways[cut] = _Cut(*cut, _work(problem, shape, block, panel_block, info, chunks, across=True))
             # A panel of all points after the other, which all the rows are read again for: on a matrix unit only from L2. Of
             # more depth a chunk is transformed at a time, and the sums of all panels wait in between.
-            most = _L2_BYTES if info["parts"] else _MOST_WAITING
+            most = _l2_share() if info["parts"] else _MOST_WAITING
             space = max(most // (size * points) - depth * nr, most // (size * points) // 2)
             for span in dict.fromkeys((chunks, 1)):
                 if block * (min(depth, span * step) + nr) > space and (height > 1 or span > 1):
@@ -355,25 +381,25 @@ def _work(problem, shape, block, panel_block, info, span, across=False):
     wide = common.padded(width, info) / width * share
     total = points * depth * size * problem.groups * problem.co * phases * wide  # of all classes, if they are alike
     columns = min(width, panel_block * info["nr"])
-    chain = min(step, _core.CHAIN) if points > _ONE_AXIS and not info["parts"] else step
+    chain = min(step, CHAIN) if points > _ONE_AXIS and not info["parts"] else step
     gemm = share * points * common.tile_cost(block, columns, depth, info, chain)
     for n, (part, tiles) in enumerate(kept):  # between stretches of tiles some are multiplied in vain, but on the first axis
-        gemm *= part if n == 0 or 2 * block >= 3 * _core.BRIDGE * tiles else (2 + part) / 3
+        gemm *= part if n == 0 or 2 * block >= 3 * BRIDGE * tiles else (2 + part) / 3
     again = 0 if info["parts"] else _again(points, block, span * step, chunks > span, panel_block, info) * -(-chunks // span)
     gemm = common.fed(gemm, points * depth * columns * wide * size, total, again)
     if info["parts"]:  # six bytes of a weight come slower than they are multiplied
         gemm += 0.05 * common.far(total) * points * depth * columns * wide * size
     if across:
         waiting = _waiting(points, block, depth, panel_block, info)
-        gemm += 0.06 * common.far(waiting, _L2_BYTES) * waiting
-    matrix = info["parts"] > 0
+        gemm += 0.06 * common.far(waiting, _l2_share()) * waiting
+    amx = info["parts"] > 0
     vector = 7 if not problem.planar else 7 + 3 * info["vl"]  # a number at a time
     vectors = -(-problem.ci // max(info["vl"], info["kstep"])) * max(1, info["kstep"] // info["vl"])
     read = points * (vector * vectors + 3) + 24 * chunks
-    if matrix:
+    if amx:
         read += points * _SPLIT[0] * vectors + _SPLIT[1] * -(-problem.ci // info["kstep"])
-    write = _PRODUCTS[matrix] * points * -(-columns // info["vl"]) + _OUTPUT[matrix] * outputs * panel_block
-    write += 10 * panel_block * matrix
+    write = _PRODUCTS[amx] * points * -(-columns // info["vl"]) + _OUTPUT[amx] * outputs * panel_block
+    write += 10 * panel_block * amx
     if share < 1 and problem.co % info["nr"]:  # points multiply a part of a panel, and what is left becomes zeros
         write += 5 * points * -(-columns // info["vl"])
     return gemm + block * (splits * read + write + outputs * store * columns / width) + 1600
@@ -382,7 +408,7 @@ def _work(problem, shape, block, panel_block, info, span, across=False):
 def _again(points, block, depth, waits, panel_block, info):
     """Bytes of a task's rows and sums that L2 has lost when vectors read them again: lines that are used in turn are lost as
     soon as there are a few more of them than it holds. With ``waits`` the sums of all panels wait for the next depth."""
-    lost = lambda bytes: min(1.0, 4 * common.far(bytes, _L2_BYTES))  # noqa: E731
+    lost = lambda bytes: min(1.0, 4 * common.far(bytes, _l2_share()))  # noqa: E731
     rows, sums = points * block * depth * info["e_size"], points * block * info["nr"] * info["t_size"]
     weights = points * depth * info["nr"] * info["e_size"]
     again = panel_block * (rows + sums) * lost(rows + sums + weights)
@@ -427,7 +453,7 @@ def _chunks(problem, splits, info):
 
 def _link(points, step):
     """The depth that vectors sum in one go, of a chunk of ``step``."""
-    return -(-step // -(-step // _core.CHAIN)) if points > _ONE_AXIS else step
+    return -(-step // -(-step // CHAIN)) if points > _ONE_AXIS else step
 
 
 def _class(problem, combo, chosen, scheme, cut, packs, in_elements, out_elements, info):

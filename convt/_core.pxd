@@ -1,0 +1,66 @@
+# The heart's door: kernels of the instruction set in use, threads, and the Plan that every native algorithm extends.
+
+from libc.stdint cimport int64_t
+
+from convt._kernels cimport convt_act, convt_isa, convt_kernels
+from convt._memory cimport Buffer, Table
+
+
+cdef const convt_isa *isa_in_use() noexcept
+cdef const convt_kernels *kernels_of(str dtype, bint amx)
+cdef bint all_finite(const convt_kernels *k, array, int threads)
+cpdef void note_pool()
+
+
+cdef struct Call:
+    # What the tasks of one call share.
+    char *src
+    char *dst
+    char *weights
+    char *bias
+    char *source  # the filter itself, where tasks pack weights on the fly
+    char *refused  # set by a task that finds values which its algorithm can't compute as exactly as a direct sum
+    Py_ssize_t threads
+    Py_ssize_t grab  # tasks that a thread takes at a time
+    bint back  # tasks run from the last to the first
+    int64_t *deal_first  # of a Deal; deal_tasks is NULL without one
+    int64_t *deal_tasks
+
+
+cdef class Deal:
+    cdef int threads
+    cdef Table first, tasks
+
+
+cdef class PackedFilter:
+    cdef Buffer memory
+    cdef char *weights
+    cdef char *bias
+    cdef char *source
+    cdef public bint finite
+    cdef readonly size_t nbytes
+
+
+cdef class Plan:
+    cdef readonly str algorithm, isa, backend, tile
+    cdef const convt_kernels *k
+    cdef convt_act act, none
+    cdef readonly Py_ssize_t tasks
+    cdef readonly size_t workspace
+    cdef readonly size_t packing_workspace
+    cdef readonly bint hole
+    cdef int nd
+    cdef int64_t batch, groups, ci, co
+    cdef Table in_size, in_stride, out_stride, stride, kernel
+    cdef int64_t in_n, in_c, out_n, out_c
+    cdef size_t non_temporal
+    cdef bint even, single_thread, pinned, alternate
+    cdef list works
+    cdef Deal deal
+    cdef bint back
+
+    cdef open_plan(self, str algorithm, problem, const convt_kernels *k, in_strides, out_strides, execution)
+    cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil
+    cdef void run_shares(self, Py_ssize_t thread, int team, const Call *call, char *ws) noexcept nogil
+    cpdef int threads(self, int available)
+    cdef compute(self, char *src, char *dst, PackedFilter packed, int available, out, fill)

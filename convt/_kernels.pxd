@@ -1,0 +1,188 @@
+# What Cython sees of kernels/convt_kernels.h, the contract between the loops and the micro-kernels: that header says what each
+# field means. The functions of dispatch.c are linked into convt._core alone; every other module reaches kernels through a
+# `const convt_kernels *` that it is given.
+
+from libc.stdint cimport int32_t, int64_t
+
+cdef extern from "convt_kernels.h" nogil:
+    enum:
+        CONVT_KC
+        CONVT_LDA
+        CONVT_LEAKY
+        CONVT_ACROSS
+        CONVT_ACROSS_MR
+        CONVT_DW_TERMS
+        CONVT_DW_SOURCES
+        CONVT_DW_PRODUCTS
+        CONVT_DW_ORDERED
+        CONVT_DOTS
+    ctypedef struct convt_act:
+        int code
+        double a
+        double b
+    ctypedef struct convt_late:
+        void *sums
+        int left
+    ctypedef struct convt_tile:
+        int kc
+        int nv
+        const void *a
+        const void *b
+        Py_ssize_t lda
+        const void *init
+        Py_ssize_t init_ld
+        void **rows
+        Py_ssize_t at
+        int cols
+        const convt_act *act
+        int stream
+        const void *b2
+        const void *init2
+        Py_ssize_t at2
+        const char *ahead
+        Py_ssize_t ahead_step
+        int more
+        convt_late *late
+    ctypedef struct convt_dw_term:
+        Py_ssize_t in_ "in"
+        Py_ssize_t w
+    ctypedef struct convt_dw_phase:
+        const convt_dw_term *term
+        int terms
+        int cut
+        int sharing
+        int sliding
+        int before
+        int after
+        Py_ssize_t out
+        int64_t first, last
+    ctypedef struct convt_dw_groups:
+        int ci, each
+        const int64_t *at
+        const int64_t *first
+        const int64_t *lanes
+        Py_ssize_t w_ld
+        int dots
+    ctypedef struct convt_dw:
+        int n
+        int cols
+        int phases
+        int sources
+        int low
+        int high
+        const int64_t *at
+        const int32_t *index
+        int room
+        ptrdiff_t apart
+        const convt_dw_phase *phase
+        const void **in_ "in"
+        Py_ssize_t from_ "from"
+        Py_ssize_t in_ld
+        const void **w
+        const void *mask
+        int none
+        const void *init
+        void *out
+        Py_ssize_t out_ld
+        Py_ssize_t ahead
+        const convt_act *act
+        int stream
+        const convt_dw_groups *groups
+        int v0, v1
+        int64_t start, low_pixel, high_pixel
+        int skips, far, ordered
+        const void *coming
+        Py_ssize_t beside
+    ctypedef struct convt_overlap:
+        void *col
+        Py_ssize_t ld
+        int64_t i0, i1, j0, j1
+        int terms, lanes, cols, channels, lane_lo, lane_hi
+        const void *init
+        void *out
+        Py_ssize_t out_j, out_x, out_c
+        const convt_act *act
+    ctypedef struct convt_across:
+        int kc, pixels, add
+        const void *src
+        Py_ssize_t cs, ld
+        const void *a
+        void *out
+    ctypedef struct convt_picked:
+        const void *col
+        const void *init
+        const int32_t *index
+        int64_t count
+        int terms
+        void *out
+        const convt_act *act
+    ctypedef struct convt_wino_in:
+        const void **in_ "in"
+        void *out
+        Py_ssize_t out_y, out_x
+        int first, last
+    ctypedef struct convt_wino_out:
+        const void *in_ "in"
+        Py_ssize_t in_y, in_x
+        const void *init
+        void **rows
+        int cols
+        int stream
+        const convt_act *act
+        void *check
+    ctypedef struct convt_wino_filter:
+        const void *in_ "in"
+        Py_ssize_t in_step
+        void *out
+        Py_ssize_t out_row, out_step
+        int n, cols, rows, stream
+        const int64_t *start
+        const int64_t *at
+        const void *scale
+    ctypedef struct convt_kernels:
+        int mr[3]
+        int wide, nr, vl, kstep, grain, pace, lda, parts, s_size, e_size, t_size, direct_store, reach
+        void (*tile)(int mr, const convt_tile *tile) noexcept nogil
+        void (*flush)(convt_late *late) noexcept nogil
+        void (*stream)(void *dst, const void *src, size_t bytes) noexcept nogil
+        void (*fence)() noexcept nogil
+        void (*enter)() noexcept nogil
+        void (*leave)() noexcept nogil
+        void (*depthwise)(const convt_dw *run) noexcept nogil
+        int (*wino_in)(int ny, int nx, const convt_wino_in *tile) noexcept nogil
+        int (*wino_rows)(int ny, int nx, const convt_wino_in *tile) noexcept nogil
+        void (*wino_out)(int kind_y, int kind_x, const convt_wino_out *tile) noexcept nogil
+        int (*wino_filter)(const convt_wino_filter *panel) noexcept nogil
+        int (*pack)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
+                    int padded) noexcept nogil
+        int (*pack_far)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
+                    int padded) noexcept nogil
+        int (*widen)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
+                     int padded) noexcept nogil
+        void (*gather)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, const int64_t *map, int rows, int cols,
+                       int room) noexcept nogil
+        void (*across)(int mr, const convt_across *run) noexcept nogil
+        void (*overlap)(const convt_overlap *o) noexcept nogil
+        void (*overlap_across)(const convt_overlap *o) noexcept nogil
+        void (*overlap_picked)(const convt_picked *o) noexcept nogil
+        int (*finite)(const void *p, size_t bytes) noexcept nogil
+        int (*pack_b)(void *dst, int k0, int n0, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
+                      int nb) noexcept nogil
+        void (*store)(void **rows, Py_ssize_t cs, const void *src, Py_ssize_t ld, int mr, int cols,
+                      const convt_act *act) noexcept nogil
+    ctypedef struct convt_isa:
+        const char *name
+        const convt_kernels *set
+        const convt_kernels *matrix
+        double (*peak)(int dtype, double seconds) noexcept nogil
+    void convt_prefetch_row(const char *row, Py_ssize_t bytes)
+    void convt_prefetch_ahead(const char *row, Py_ssize_t bytes)
+    int64_t convt_quotient(int64_t a, int64_t b)
+    long convt_cache_bytes(int level)
+    int convt_isa_count()
+    const convt_isa *convt_isa_at(int index)
+    int convt_isa_available(int index)
+    int convt_isa_preferred(int index)
+
+cdef enum:
+    MOST_ROWS = 32  # no instruction set has a taller register tile

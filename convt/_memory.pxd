@@ -1,0 +1,43 @@
+# Memory of calls that come and go, aligned outputs, tables for the loops: see _memory.pyx.
+
+cimport numpy as cnp
+from libc.stdint cimport int64_t
+
+from convt._kernels cimport convt_kernels
+
+cdef enum:
+    CACHED_BLOCKS = 8
+
+
+cdef struct Pool:
+    # Blocks of calls that are over, oldest first; the GIL guards them.
+    char *data[CACHED_BLOCKS]
+    size_t size[CACHED_BLOCKS]
+    Py_ssize_t count
+    size_t bytes, most  # of all blocks together, and how many there may be
+
+
+cdef class Buffer:
+    cdef char *data
+    cdef readonly size_t size
+    cdef Pool *home
+
+
+cdef class Table:
+    cdef object array
+    cdef int64_t *p
+
+
+cdef Pool *workspaces()
+cdef Pool *one_shot_weights()
+cdef Buffer take_buffer(size_t size, Pool *home)
+cdef int64_t *keep_table(list keep, values)
+cdef object structures(list keep, Py_ssize_t count, Py_ssize_t size)
+cpdef empty(tuple shape, cnp.dtype dtype)
+
+cdef inline size_t round64(size_t n) noexcept nogil:
+    return (n + 63) & ~<size_t>63
+
+cdef void copy_non_temporal(const convt_kernels *k, char *to, const char *from_, size_t bytes) noexcept nogil
+cdef int64_t odd_line_stride(const convt_kernels *k, int64_t depth) noexcept
+cdef size_t spread_over_sets(size_t bytes) noexcept

@@ -1,0 +1,171 @@
+# cython: language_level=3
+"""Memory: blocks that calls leave for the next ones, outputs that start on a cache line, tables of integers for the loops."""
+
+cimport cython
+from cpython.ref cimport Py_INCREF
+from libc.stdint cimport int64_t
+from libc.stdlib cimport free
+from libc.string cimport memcpy
+
+cimport numpy as cnp
+
+import numpy as np
+
+from convt._kernels cimport convt_kernels
+
+cnp.import_array()
+
+cdef extern from "stdlib.h" nogil:
+    int posix_memalign(void **out, size_t alignment, size_t size)
+
+cdef extern from *:
+    """
+    #ifdef __linux__
+    #include <sys/mman.h>
+    #endif
+    #ifdef MADV_HUGEPAGE
+    #define convt_huge(p, size) madvise(p, size, MADV_HUGEPAGE)
+    #else
+    #define convt_huge(p, size) ((void)(p), (void)(size))
+    #endif
+    """
+    void convt_huge(void *p, size_t size) nogil
+
+cdef extern from "numpy/arrayobject.h":
+    object PyArray_NewFromDescr(type subtype, cnp.dtype dtype, int nd, cnp.npy_intp *sizes, cnp.npy_intp *strides, void *data,
+                                int flags, object like)
+
+cdef enum:
+    HUGE_BYTES = 1 << 21  # of a huge page
+
+CACHED_WEIGHT_BYTES = 1 << 26  # most bytes kept of those that held the weights of one-shot calls
+
+cdef Pool _workspaces, _weights
+_workspaces.most, _weights.most = <size_t>-1, CACHED_WEIGHT_BYTES
+
+
+cdef Pool *workspaces():
+    return &_workspaces
+
+
+cdef Pool *one_shot_weights():
+    return &_weights
+
+
+cdef char *_remove(Pool *pool, Py_ssize_t n) noexcept:
+    """Take a block out of a pool."""
+    cdef char *data = pool.data[n]
+    pool.count -= 1
+    pool.bytes -= pool.size[n]
+    for n in range(n, pool.count):
+        pool.data[n], pool.size[n] = pool.data[n + 1], pool.size[n + 1]
+    return data
+
+
+cdef class Buffer:
+    """64-byte aligned memory of our own. One with a ``home`` serves one call and goes to that pool afterwards."""
+
+    def __dealloc__(self):
+        cdef Pool *home = self.home
+        if home == NULL or self.size > home.most:
+            free(self.data)
+            return
+        while home.count == CACHED_BLOCKS or home.bytes + self.size > home.most:
+            free(_remove(home, 0))
+        home.data[home.count], home.size[home.count] = self.data, self.size
+        home.count += 1
+        home.bytes += self.size
+
+
+cdef Buffer take_buffer(size_t size, Pool *home):
+    """A Buffer of ``size`` bytes or more: the smallest block of the pool that is large enough, else new memory."""
+    cdef Buffer buffer = Buffer.__new__(Buffer)
+    cdef Py_ssize_t n, best = -1, largest = 0
+    cdef void *p = NULL
+    size = max(size, <size_t>64)
+    cdef bint huge = size >= 2 * HUGE_BYTES
+    if home != NULL:
+        for n in range(home.count):
+            if home.size[n] >= size and (best < 0 or home.size[n] < home.size[best]):
+                best = n
+            if home.size[n] > home.size[largest]:
+                largest = n
+        if best >= 0:
+            buffer.home, buffer.size = home, home.size[best]
+            buffer.data = _remove(home, best)
+            return buffer
+        if home.count and size <= home.most:  # the new block replaces one that was too small
+            free(_remove(home, largest))
+    if posix_memalign(&p, HUGE_BYTES if huge else 64, size) != 0:
+        raise MemoryError(f"workspace: {size} bytes are not to be had")
+    if huge:  # the first touch of new memory then takes a third of the time
+        convt_huge(p, size)
+    buffer.home, buffer.size, buffer.data = home, size, <char *>p
+    return buffer
+
+
+cpdef empty(tuple shape, cnp.dtype dtype):
+    """np.empty that starts on a cache line: NumPy promises less, but stores of whole lines need it, and threads that write
+    neighbouring channels gain by it."""
+    cdef cnp.npy_intp sizes[64]
+    cdef cnp.npy_intp bytes = dtype.itemsize
+    cdef int ax
+    for ax in range(len(shape)):
+        sizes[ax] = shape[ax]
+        bytes *= sizes[ax]
+    bytes += 64
+    memory = cnp.PyArray_EMPTY(1, &bytes, cnp.NPY_UINT8, 0)
+    cdef char *data = <char *>round64(<size_t>cnp.PyArray_DATA(memory))
+    Py_INCREF(dtype)  # PyArray_NewFromDescr steals this reference
+    result = PyArray_NewFromDescr(cnp.ndarray, dtype, len(shape), sizes, NULL, data, cnp.NPY_ARRAY_CARRAY, None)
+    cnp.set_array_base(result, memory)
+    return result
+
+
+cdef class Table:
+    """A contiguous int64 table, from nested Python ints."""
+
+    def __cinit__(self, values):
+        self.array = np.ascontiguousarray(values, np.int64)
+        if self.array.size:
+            self.p = <int64_t *>cnp.PyArray_DATA(self.array)
+
+
+cdef int64_t *keep_table(list keep, values):
+    """A table that lives as long as the list it is put into."""
+    cdef Table table = Table(values)
+    keep.append(table)
+    return table.p
+
+
+cdef object structures(list keep, Py_ssize_t count, Py_ssize_t size):
+    """Zeroed memory for ``count`` C structures, at least one, that lives as long as the list it is put into."""
+    memory = np.zeros(max(1, count) * size, np.uint8)
+    keep.append(memory)
+    return memory
+
+
+cdef void copy_non_temporal(const convt_kernels *k, char *to, const char *from_, size_t bytes) noexcept nogil:
+    """A copy whose whole cache lines are written by non-temporal stores."""
+    cdef size_t head = -<size_t>to & 63, lines
+    if bytes < 128:
+        memcpy(to, from_, bytes)
+        return
+    lines = (bytes - head) & ~<size_t>63
+    memcpy(to, from_, head)
+    k.stream(to + head, from_ + head, lines)
+    memcpy(to + head + lines, from_ + head + lines, bytes - head - lines)
+
+
+cdef int64_t odd_line_stride(const convt_kernels *k, int64_t depth) noexcept:
+    """Elements from row to row of a packed GEMM operand A: an odd number of cache lines, or of AMX steps of depth, so that
+    rows fall into different sets of the caches."""
+    cdef int64_t line = max(k.kstep, 64 // k.e_size)
+    return ((depth + line - 1) // line | 1) * line
+
+
+cdef size_t spread_over_sets(size_t bytes) noexcept:
+    """A stride of at least ``bytes`` whose multiples fall into different sets of the caches: five lines more than a multiple
+    of 4 KiB, or an odd number of lines where it is short."""
+    cdef size_t lines = round64(bytes) // 64
+    return (lines + (69 - lines % 64) % 64 if lines > 32 else lines | 1) * 64

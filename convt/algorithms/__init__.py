@@ -1,0 +1,82 @@
+"""The algorithms: their one interface, their registry, and the few words of their own.
+
+Each algorithm is a folder: ``plan.py`` (what it costs, how its weights are packed, how a problem is cut), ``loops.pyx`` (the plan that
+runs), ``README.md`` (its page). `ALGORITHMS` lists them; an `Algorithm` is four functions:
+
+* ``cost(problem)``: expected cycles of all threads together; infinite for what it does not do.
+* ``preparing(problem)``: cycles to pack the weights of a call that brings its own.
+* ``recipe(attributes, filter, bias, key)``: how weights are packed for a key. A key is a tuple that begins with the algorithm's
+  name; what follows is the algorithm's own.
+* ``make(problem, recipe, packed, in_strides, out_strides, threads)``: ``(plan, key of its weights)``; ``recipe`` and ``packed`` give
+  the recipe and the packed weights of a key.
+
+Glossary
+--------
+phase
+    The output positions of one residue modulo the stride: a small stride-1 convolution of the input (phases.py).
+window
+    The part of the full scatter that the output shows: one begin and one size per axis.
+run
+    Consecutive positions j of one phase, or of phases that share their taps, on one axis.
+class
+    A run on every axis: what one set of tables describes.
+piece
+    Adjacent columns of a panel that are adjacent in the output.
+panel
+    Packed weights of as many columns as a register tile has.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from . import common
+from .depthwise import plan as depthwise
+from .direct import plan as direct
+from .._plans import onednn
+from .scatter import plan as scatter
+from .winograd import plan as winograd
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """See the head of this file."""
+
+    limit: str | None  # what it wants, in words for an error; None if it does every problem
+    cost: Callable
+    recipe: Callable
+    make: Callable
+    preparing: Callable = common.preparing
+    automatic: bool = True  # "auto" may take it: it is as exact as the sum of products
+
+
+_AMX = "a CPU with a matrix unit (AMX)"
+
+ALGORITHMS = {
+    "direct": Algorithm(None, direct.cost, direct.recipe, direct.make, direct.preparing),
+    "matrix": Algorithm(
+        f"{_AMX} and a dtype other than float64",
+        partial(direct.cost, amx=True), partial(direct.recipe, amx=True), partial(direct.make, name="matrix", amx=True),
+        partial(direct.preparing, amx=True),
+    ),
+    "winograd": Algorithm(winograd.LIMIT, winograd.cost, winograd.recipe, winograd.make, winograd.preparing),
+    "matrix_winograd": Algorithm(
+        f"{_AMX}, float32 and a phase of two or more taps one input apart",
+        partial(winograd.cost, amx=True), partial(winograd.recipe, amx=True),
+        partial(winograd.make, name="matrix_winograd", amx=True), partial(winograd.preparing, amx=True),
+    ),
+    "winograd6": Algorithm(
+        winograd.LIMIT, partial(winograd.cost, kinds=winograd.LARGE), winograd.recipe,
+        partial(winograd.make, kinds=winograd.LARGE, name="winograd6"), automatic=False,
+    ),
+    "scatter": Algorithm(scatter.LIMIT, scatter.cost, scatter.recipe, scatter.make),
+    "matrix_scatter": Algorithm(
+        f"{_AMX}, a dtype other than float64, and what scatter wants: {scatter.LIMIT}",
+        partial(scatter.cost, amx=True), partial(scatter.recipe, amx=True),
+        partial(scatter.make, name="matrix_scatter", amx=True), partial(common.preparing, amx=True),
+    ),
+    "depthwise": Algorithm(depthwise.LIMIT, depthwise.cost, depthwise.recipe, depthwise.make),
+}  # fmt: skip
+
+# oneDNN computes by the same interface, but is a backend, with no cost to compare: see onednn/plan.py.
+BACKENDS = {"onednn": onednn}

@@ -1,0 +1,88 @@
+# depthwise's loops: see loops.pyx.
+
+from libc.stdint cimport int32_t, int64_t
+
+from convt._core cimport Call, Plan
+from convt._kernels cimport convt_dw, convt_dw_groups, convt_dw_phase
+from convt._memory cimport Table
+from convt.algorithms.depthwise.weights cimport LaneRecipe
+
+cdef struct DepthwiseRun:
+    # One phase, or all of them as one cell; or phases of the same j, which are computed together.
+    int64_t start, stop      # absolute j
+    int64_t first_out        # output index at j = start
+    int64_t first_in         # input index that the first term reads there
+    int64_t low, high        # lanes of a j
+    int phase, phases        # which of all
+    int64_t step             # from each of its j's to the next one
+
+
+cdef struct DepthwiseInput:
+    # A place for the gathered inputs of a row, kept for the next output rows of the task.
+    int64_t row   # its offset in the input
+    int64_t used  # the output row that read it last; -1 if there is none
+
+
+cdef struct DepthwiseRow:
+    # A task's part of an output row.
+    int64_t l0, cols     # lanes
+    int64_t i_lo, i_hi   # the input pixels that there are for it
+    int64_t in_ld        # elements from one to the next
+    char *outs           # room for rows of outputs on their way to the store
+
+
+cdef enum:
+    SCRATCH = 32  # rows of outputs on their way to the store
+    AHEAD = 8  # j's that a line of the output is asked for before it is written
+    STAGE = 1 << 12  # bytes of outputs, about, that go past the caches in one copy: multiply-adds go on while these are written
+
+
+cdef class DepthwisePlan(Plan):
+    cdef LaneRecipe recipe
+    cdef int64_t out_rows, row_taps  # output rows of the batch; the most input rows that reach one
+    # For each output of each axis but the last, the (tap, input index) pairs that reach it.
+    cdef Table outer_out, outer_start, outer_taps
+    cdef list keep
+    cdef DepthwiseRun *runs
+    cdef Py_ssize_t nruns
+    cdef convt_dw_phase *phases
+    cdef int64_t rows, row_blocks  # output rows of a task, and how many such
+    cdef int64_t blocks, block, j0, lane_block, lane_blocks
+    cdef int64_t lanes, width, lane_step, whole  # lanes of a j, the distance of their outputs; those of the last row of taps
+    cdef int64_t pitch  # from j to j of gathered inputs
+    cdef int64_t weights_ld, outs_ld  # lanes of a row of weights, and of a row of outputs on their way to the store
+    cdef int64_t taps_x, max_inputs, min_off, max_off
+    cdef Table maps  # [ci][lanes]: offset of each lane's in-channel
+    cdef object index  # int32 [lanes]: its distance from that of the first lane of its vector
+    cdef const int32_t *picks
+    cdef bint picked   # inputs are picked where they lie
+    cdef int64_t each  # of `grouped`; 0 where lanes are channels
+    cdef convt_dw_groups grouped
+    cdef Table places  # for these
+    cdef int64_t bundle, bundles  # the lanes of `each` groups, and their vectors
+    cdef int64_t apart  # elements between the inputs of vectors that are alike; 0 where they are not
+    cdef int64_t safe  # pixel 0 of an input row no further than this: beyond the row there is as much again as a pick reads
+    cdef bint straight_in, straight_out
+    cdef bint skips  # runs may read outside the input
+    cdef int64_t ahead
+    cdef bint ordered  # outputs are written in order
+    cdef bint far  # inputs do not stay in L2
+    cdef size_t store_alignment  # that the output must have for non-temporal stores; 0 for ordinary stores
+    cdef int64_t part  # j's that are computed at a time
+    cdef int64_t staged  # outputs that are gathered before non-temporal stores write them; 0 where none are
+    cdef int64_t begin, out_size  # of the last axis
+
+    cdef _grouped(self)
+    cdef _runs(self, runs)
+    cdef int64_t _pixel(self) noexcept nogil
+    cdef int64_t _vectors(self, int64_t lanes) noexcept nogil
+    cdef size_t _slot(self) noexcept nogil
+    cdef size_t _bytes(self)
+    cdef char *gathered(self, int64_t row, int64_t out_row, char *src, const int64_t *map, int64_t cols, int64_t pixels,
+                        DepthwiseInput *kept, char *inputs) noexcept nogil
+    cdef void run_row(self, int64_t row, int64_t block, int64_t l0, int64_t cols, const Call *call, DepthwiseInput *kept,
+                      char *ws) noexcept nogil
+    cdef void run_part(self, convt_dw *d, const DepthwiseRow *part, char *dst, int64_t j_lo, int64_t j_hi,
+                       const Call *call) noexcept nogil
+    cdef _outer(self, axes)
+    cdef int64_t row_inputs(self, int64_t row, int64_t *taps, int64_t *src, int64_t *dst) noexcept nogil

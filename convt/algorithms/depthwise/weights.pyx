@@ -1,0 +1,158 @@
+# cython: language_level=3
+"""Depthwise's weights: rows of lanes (group, out-channel) for each tap and in-channel, of the accumulators' type."""
+
+from libc.stdint cimport int64_t
+from libc.string cimport memset
+
+cimport numpy as cnp
+
+import numpy as np
+
+from convt._core cimport PackedFilter
+from convt._kernels cimport convt_kernels
+from convt._memory cimport Table
+from convt.algorithms.packing cimport PackRecipe
+
+from .. import packing
+
+cnp.import_array()
+
+
+cdef class LaneRecipe(PackRecipe):
+    """Lanes for DepthwisePlan.
+
+    With ``cell``, (stride, width), a row of lanes holds ``width`` times the phases of the last axis, for each stride of taps; it is
+    zero where there is no tap. If the last row is cut short, one more row follows as a mask, its bits set where there is a tap.
+    With ``each``, lanes are those of `convt_dw_groups` in kernels/convt_kernels.h; with ``dots`` too, of its dot products.
+    """
+
+    def __init__(self, str dtype, filter, bias, cell=(1, 1), int64_t each=0, bint dots=False):
+        self.open_recipe(dtype, filter, bias, False)
+        cdef const convt_kernels *k = self.k
+        self.taps = Table(packing.tap_bytes(np.arange(self.ntaps), self.shape, self.tap_strides))
+        self.kernel_x, self.stride_x = self.shape[len(self.shape) - 1], cell[0]
+        self.repeats = cell[0] * cell[1]
+        self.terms = (self.kernel_x + self.stride_x - 1) // self.stride_x
+        self.weight_bytes = self.ntaps // self.kernel_x * self.terms * self.ci * self.padded() * k.t_size
+        if self.kernel_x % self.stride_x:
+            self.mask = self.weight_bytes
+            self.weight_bytes += self.padded() * k.t_size
+        self.each, self.dots = each, dots
+        if each:
+            self.weight_bytes = self.vectors() * self.ntaps * self.tap() * k.t_size
+            self.mask = 0
+        if each == 2:
+            # In the other group's half of the outputs two neighbours change places. (A half may be a single lane.)
+            half, lane = np.divmod(np.arange(k.vl), self.co)
+            self.halves = Table([
+                np.where((half == r) | (self.co == 1), lane, lane ^ 1) * self.so + np.arange(k.vl) % 2 * self.si
+                for r in range(2)
+            ])
+        self.bias_bytes = (self.padded() + (k.vl if each else 0)) * k.t_size  # (a vector of them may be read from anywhere)
+        self.ready = self.lies_packed()
+
+    cpdef PackedFilter pack(self, filter, bias, int threads, bint lasting=True, bint on_the_fly=False):
+        """As `PackRecipe.pack`. A filter that need not last and lies in memory as its lanes would be packed is used where it is."""
+        cdef bint ready = self.ready and not lasting
+        cdef PackedFilter packed = self.room(0 if ready else self.weight_bytes, lasting)
+        cdef char *src = <char *>cnp.PyArray_DATA(filter)
+        self.pack_depthwise(src, <char *>cnp.PyArray_DATA(bias) if bias is not None else NULL, NULL if ready else packed.weights,
+                            packed.bias)
+        if ready:
+            packed.weights = src
+        packed.finite = True  # depthwise multiplies no zeros outside the input
+        return packed
+
+    cdef bint lies_packed(self):
+        """Whether the lanes of depthwise are what a filter holds, row after row, so that nothing has to be packed."""
+        cdef int64_t row = self.groups * self.co, size = self.k.s_size, n
+        even = self.so == 1 if self.co > 1 else True
+        if self.each or not (even and self.repeats == 1 and self.padded() == row and self.k.t_size == size):
+            return False
+        for n in range(self.ntaps):
+            if self.taps.p[n] != n * self.ci * row * size:
+                return False
+        return (self.groups == 1 or self.sg == self.co * size) and (self.ci == 1 or self.si == row)
+
+    cdef int64_t padded(self) noexcept nogil:
+        """Lanes in a row of depthwise, in whole vectors."""
+        return (self.repeats * self.groups * self.co + self.k.vl - 1) // self.k.vl * self.k.vl
+
+    cdef int64_t tap(self) noexcept nogil:
+        """Elements that a tap has in one of the `vectors`."""
+        return self.ci * (self.co if self.dots else self.k.vl)
+
+    cdef int64_t vectors(self) noexcept nogil:
+        """Of out channels, of several groups or parts of one."""
+        return (self.groups + self.each - 1) // self.each * ((self.co * self.each + self.k.vl - 1) // self.k.vl)
+
+    cdef void pack_depthwise(self, char *src, char *bsrc, char *dst, char *bdst) noexcept nogil:
+        """Lanes and bias; only the bias where ``dst`` is NULL."""
+        cdef const convt_kernels *k = self.k
+        cdef int64_t n, lanes = self.groups * self.co
+        if dst != NULL:
+            memset(dst, 0, self.weight_bytes)
+            if self.dots:
+                self.pack_dots(src, dst)
+            elif self.each:
+                self.pack_groups(src, dst)
+            else:
+                self.pack_lanes(src, dst)
+        for n in range(self.repeats):
+            if self.mask and n % self.stride_x < self.kernel_x % self.stride_x:
+                memset(dst + self.mask + n * lanes * k.t_size, 0xff, lanes * k.t_size)
+            if bsrc != NULL:
+                k.widen(bdst + n * lanes * k.t_size, 0, bsrc, 0, self.bias_stride, 1, <int>lanes, <int>lanes)
+
+    cdef void pack_lanes(self, char *src, char *dst) noexcept nogil:
+        """Row after row of all lanes: for each tap, or each stride of taps, and each in-channel."""
+        cdef const convt_kernels *k = self.k
+        cdef int64_t row, first, tap, c, n, lanes = self.groups * self.co
+        # Lanes at even distances are one row, else each group has its own.
+        cdef int64_t group = self.sg // k.s_size, step = self.so, rows = self.groups
+        if self.co == 1:
+            step, rows = group, 1
+        elif group == self.co * step:
+            rows = 1
+        for row in range(self.ntaps // self.kernel_x * self.terms):
+            first = row % self.terms * self.stride_x
+            for c in range(self.ci):
+                for n in range(self.repeats):
+                    tap = first + n % self.stride_x
+                    if tap >= self.kernel_x:
+                        continue
+                    tap += row // self.terms * self.kernel_x
+                    k.widen(dst + n * lanes * k.t_size, lanes // rows, src + self.taps.p[tap] + c * self.si * k.s_size, group,
+                            step, <int>rows, <int>(lanes // rows), <int>(lanes // rows))
+                dst += self.padded() * k.t_size
+
+    cdef void pack_groups(self, char *src, char *dst) noexcept nogil:
+        """Vectors as `convt_dw_groups` wants them: of each its taps, of these the in-channels."""
+        cdef const convt_kernels *k = self.k
+        cdef int64_t v, tap, r, group, part, each = self.each, parts = (self.co * each + k.vl - 1) // k.vl
+        cdef char *some
+        for v in range(self.vectors()):
+            part = v % parts * k.vl
+            for tap in range(self.ntaps):
+                for r in range(each):
+                    group = v // parts * each + r
+                    some = src + self.taps.p[tap] + group * self.sg
+                    if each == 1:
+                        k.widen(dst, k.vl, some + part * self.so * k.s_size, self.si, self.so, <int>self.ci,
+                                <int>min(k.vl, self.co - part), k.vl)
+                    elif group < self.groups:
+                        k.gather(dst + r * k.vl * k.t_size, each * k.vl, some, each * self.si, self.halves.p + r * k.vl,
+                                 <int>(self.ci // each), k.vl, k.vl)
+                dst += self.ci * k.vl * k.t_size
+
+    cdef void pack_dots(self, char *src, char *dst) noexcept nogil:
+        """Of each group its taps, of these vectors of in-channels, of each vector the out-channels."""
+        cdef const convt_kernels *k = self.k
+        cdef int64_t group, tap, c
+        for group in range(self.groups):
+            for tap in range(self.ntaps):
+                for c in range(self.co):
+                    k.widen(dst + c * k.vl * k.t_size, self.co * k.vl,
+                            src + self.taps.p[tap] + group * self.sg + c * self.so * k.s_size, self.si * k.vl, self.si,
+                            <int>(self.ci // k.vl), k.vl, k.vl)
+                dst += self.tap() * k.t_size

@@ -1,0 +1,75 @@
+"""How a plan is run: what is decided once, before its loops are made, and handed on to them."""
+
+import math
+from typing import NamedTuple
+
+from .._problem import ITEMSIZE
+
+
+class Execution(NamedTuple):
+    """What every plan is told beside its tables."""
+
+    hole: bool  # there are outputs that no task writes, as no tap reaches their phase
+    single_thread: bool  # there is too little work for a second thread
+    pinned: bool  # a thread runs the same tasks at every call, whose weights its core's cache may still hold
+    alternate: bool  # calls run their tasks forwards and backwards in turns
+    non_temporal: int  # alignment in bytes that every output row must have for non-temporal stores; 0 for ordinary stores
+
+
+def execution(problem, machine, info, out_strides, hole, cycles, weight_bytes, outgrows):
+    """The Execution of a plan of so many cycles and bytes of packed weights. ``outgrows`` says whether data and output outgrow the
+    caches, as the algorithm sees it."""
+    pinned = problem.flops < machine.limits.pinned_flops
+    return Execution(
+        hole=hole,
+        single_thread=cycles < machine.limits.single_thread_cycles,
+        pinned=pinned,
+        alternate=pinned and weight_bytes > machine.limits.far,
+        non_temporal=vector_alignment(info, out_strides) if outgrows else 0,
+    )
+
+
+def vector_alignment(info, out_strides):
+    """Bytes of a vector of accumulators, if every vector of an output row is aligned to them where the output is; else 0."""
+    vector = info["vl"] * info["t_size"]
+    return vector if all(s % vector == 0 for s in out_strides[:-1]) else 0
+
+
+def contiguous_strides(problem):
+    """Byte strides of a contiguous output of the problem, in NXC order."""
+    return _strides(problem, problem.out_shape)
+
+
+def contiguous_in_strides(problem):
+    """Byte strides of contiguous data of the problem, in NXC order."""
+    return _strides(problem, problem.in_shape)
+
+
+def _strides(problem, shape):
+    step, strides = ITEMSIZE[problem.dtype], [0] * len(shape)
+    order = [*range(len(shape))] if not problem.planar else [0, len(shape) - 1, *range(1, len(shape) - 1)]
+    for ax in reversed(order):
+        strides[ax] = step
+        step *= max(shape[ax], 1)
+    return tuple(strides)
+
+
+def outgrows(problem, limit):
+    """Whether the output is larger than a limit in bytes."""
+    return output_bytes(problem) > limit
+
+
+def output_bytes(problem):
+    return math.prod(problem.out_shape) * ITEMSIZE[problem.dtype]
+
+
+def data_bytes(problem):
+    return math.prod(problem.in_shape) * ITEMSIZE[problem.dtype]
+
+
+def packs_on_the_fly(machine, packed_bytes, again_bytes):
+    """Whether tasks of a one-shot call pack the weights that they multiply, each a depth chunk of a panel just before: it then is in
+    L1, and no weights go to memory and back. Each block of rows packs again, so ``again_bytes`` in all, which have to be few."""
+    return packed_bytes >= machine.limits.pack_on_the_fly and (
+        again_bytes <= machine.limits.pack_on_the_fly_again * packed_bytes
+    )

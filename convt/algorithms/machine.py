@@ -1,0 +1,71 @@
+"""The machine that plans are made for: instruction set, cache sizes, limits. Tests and calibration may pretend another one."""
+
+import contextlib
+import functools
+from dataclasses import dataclass, replace
+
+from .. import _core
+from . import costs
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What plans depend on beside the problem: plans of equal machines are equal."""
+
+    isa: str
+    l1: int  # bytes of a core's first-level data cache
+    l2: int  # bytes of a core's second-level cache
+    l3: int  # bytes of the last-level cache
+    limits: costs.Limits
+    isa_in_use: str  # the one whose kernels run; `isa` differs from it only where another CPU's plans are looked at
+
+    @property
+    def last_bytes(self):
+        """Bytes of the last-level cache that one process may count on: other processes share it."""
+        return min(32 << 20, self.l3)
+
+    def info(self, dtype, amx=False):
+        """Tile and vector sizes of the kernels for a dtype, those of AMX tiles if asked for: None without them."""
+        return _info(self.isa, dtype, amx)
+
+
+@functools.cache
+def _info(isa, dtype, amx):
+    return _core.kernel_info(dtype, amx, isa)
+
+
+@functools.cache
+def _machine(isa, caches):
+    return Machine(isa, *caches, costs.limits(*caches), isa)
+
+
+_pretended = None  # a function of the machine there is
+
+
+def current():
+    """The machine in use; or the one that is pretended."""
+    here = _machine(_core.isa(), _CACHES)
+    return here if _pretended is None else _pretended(here)
+
+
+_CACHES = _core.cache_bytes()
+
+
+@contextlib.contextmanager
+def pretend(isa=None, l1=None, l2=None, l3=None, **limits):
+    """Plans made inside are those of a machine with these cache sizes and limits, of the whole process. With the ``isa`` of another
+    CPU they can be looked at, but not run."""
+    global _pretended
+
+    @functools.cache
+    def changed(here):
+        there = (here.l1, here.l2, here.l3)
+        caches = tuple(old if new is None else new for new, old in zip((l1, l2, l3), there, strict=True))
+        pretended = _machine(isa or here.isa, caches)
+        return replace(pretended, limits=replace(pretended.limits, **limits), isa_in_use=here.isa)
+
+    before, _pretended = _pretended, changed
+    try:
+        yield
+    finally:
+        _pretended = before

@@ -1,0 +1,54 @@
+# cython: language_level=3
+"""Scatter's weights: panels whose columns are taps of the last axis; or, where vectors run over pixels, rows of the GEMM's A."""
+
+from libc.stdint cimport int64_t
+from libc.string cimport memset
+
+from convt._core cimport all_finite
+from convt._kernels cimport CONVT_LDA, convt_kernels
+from convt._memory cimport round64
+from convt.algorithms.packing cimport PackClass, PanelRecipe
+
+
+cdef class ScatterRecipe(PanelRecipe):
+    """The bias is packed as ``bias_phases`` repetitions of each group's, which the overlap-add adds. With ``slab`` columns become
+    rows of the GEMM's A, ``slab`` deep (a multiple of the in-channels), slab after slab."""
+
+    def __init__(self, str dtype, filter, bias, classes, int64_t bias_phases, int64_t slab, bint amx=False):
+        self.slab, self.bias_phases = slab, bias_phases
+        PanelRecipe.__init__(self, dtype, filter, bias, classes, amx)
+        self.bias_bytes = self.groups * bias_phases * self.co * self.k.t_size
+
+    cdef size_class(self, PackClass *c, Py_ssize_t index):
+        PanelRecipe.size_class(self, c, index)
+        if self.slab:
+            c.group_weights = (c.depth + self.slab - 1) // self.slab * c.ncols * CONVT_LDA * self.k.e_size
+            c.njobs = self.groups * c.nphases
+
+    cdef void pack_bias(self, char *src, char *dst) noexcept nogil:
+        cdef const convt_kernels *k = self.k
+        cdef int64_t n
+        for n in range(self.groups * self.bias_phases):
+            k.widen(dst + n * self.co * k.t_size, 0, src + n // self.bias_phases * self.co * self.bias_stride * k.s_size, 0,
+                    self.bias_stride, 1, <int>self.co, <int>self.co)
+
+    cdef bint finite_source(self, filter, int threads):
+        return not self.slab or all_finite(self.k, filter, threads)
+
+    cdef bint pack_job(self, PackClass *c, int64_t job, char *src, char *dst, char *stage) noexcept nogil:
+        """A panel; or the rows of one phase of one group, those of its out-channels, of which the caller sees whether they are
+        finite."""
+        if not self.slab:
+            return PanelRecipe.pack_job(self, c, job, src, dst, stage)
+        cdef const convt_kernels *k = self.k
+        cdef int64_t g = job // c.nphases, phase = job % c.nphases, t, depth, rows = k.e_size * CONVT_LDA
+        src += g * self.sg
+        dst += c.weights + g * c.group_weights
+        for t in range((c.depth + self.slab - 1) // self.slab):  # rows are longer than a slab
+            memset(dst + (t * c.ncols + phase * self.co) * rows, 0, self.co * rows)
+        for t in range(c.ntaps):
+            depth = t * self.ci_p
+            k.pack(dst + ((depth // self.slab * c.ncols + phase * self.co) * CONVT_LDA + depth % self.slab) * k.e_size,
+                   CONVT_LDA, src + c.taps[phase * c.ntaps + t], self.so, self.si, <int>self.co, <int>self.ci,
+                   <int>self.ci_p)
+        return False
