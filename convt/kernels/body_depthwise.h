@@ -1,4 +1,10 @@
 /* One run of a depthwise convolution. The includer defines T, V, VL, V_(op), FN(name). */
+#include "body_groups.h"
+#include "body_dots.h"
+#ifndef FEW_SHAPES
+#include "body_ordered.h"
+#endif
+
 #define DW_MOST 8   /* values of j at once: sums that hide the latency of multiply-adds and share a load of weights */
 #define DW_STRETCH 5 /* terms that share what is loaded or picked from a pixel; of two phases four each */
 #define DW_FEW 3     /* j's that are not worth loading weights for; of a single one out_ld may be 0, too */
@@ -345,7 +351,9 @@ INLINE void FN(dw_along)(const int how, const int sources, const int phases, con
     of(how, sources, 1, 1, 0) of(how, sources, 1, 2, 0) of(how, sources, 1, 3, 0) of(how, sources, 2, 1, 1)              \
     of(how, sources, 2, 2, 1) of(how, sources, 2, 2, 2) of(how, sources, 2, 3, 2) of(how, sources, 2, 3, 3)
 DW_KINDS(DW_ALONG, DW_WHOLE, 1) DW_KINDS(DW_ALONG, DW_WHOLE, 2) DW_KINDS(DW_ALONG, DW_WHOLE, 3)
+#ifndef FEW_SHAPES
 DW_KINDS(DW_ALONG, DW_PART, 1) DW_KINDS(DW_ALONG, DW_PART, 2) DW_KINDS(DW_ALONG, DW_PART, 3)
+#endif
 #undef DW_ALONG
 
 /* Which of these kinds the next phase is, or the next two, if they read the same inputs and terms differ by one at most. */
@@ -372,7 +380,9 @@ static void FN(dw_all_along)(const convt_dw *d)
 #define DW_NAME(how, sources, phases, terms, second) FN(dw_along_##how##_##sources##_##phases##_##terms##_##second),
     static void (*const along[][CONVT_DW_SOURCES][8])(const convt_dw *, const convt_dw_phase *) = {
         {{DW_KINDS(DW_NAME, DW_WHOLE, 1)}, {DW_KINDS(DW_NAME, DW_WHOLE, 2)}, {DW_KINDS(DW_NAME, DW_WHOLE, 3)}},
+#ifndef FEW_SHAPES
         {{DW_KINDS(DW_NAME, DW_PART, 1)}, {DW_KINDS(DW_NAME, DW_PART, 2)}, {DW_KINDS(DW_NAME, DW_PART, 3)}},
+#endif
     };
 #undef DW_NAME
     convt_dw part = *d;
@@ -428,14 +438,17 @@ INLINE int FN(dw_beside)(int n, int *j, ptrdiff_t *beside)
         DW_PICKED(n)                                                           \
     }
 static void FN(dw_other_1)(const convt_dw *d, int j, int c);
-DW_OTHER(1) DW_OTHER(4) DW_OTHER(8)
-#undef DW_OTHER
-#undef DW_PICKED
+DW_OTHER(1) DW_OTHER(8)
+#ifndef FEW_SHAPES
+DW_OTHER(4)
 static void FN(dw_other_2)(const convt_dw *d, int j, int c)
 {
     FN(dw_other_1)(d, j, c);
     FN(dw_other_1)(d, j + 1, c);
 }
+#endif
+#undef DW_OTHER
+#undef DW_PICKED
 
 #ifdef HAVE_PICK
 #include "body_picked.h"
@@ -451,21 +464,21 @@ static void FN(dw_other_2)(const convt_dw *d, int j, int c)
             FN(dw_vector)(8, 1, DW_WHOLE, d, j, c, VL);                      \
         for (; n == 1 && !d->at && c + 4 * VL <= d->cols; c += 4 * VL)       \
             FN(dw_vector)(4, 1, DW_WHOLE, d, j, c, VL);                      \
-        for (; !d->at && c + VL <= d->cols; c += VL)                         \
-            FN(dw_vector)(n, 0, DW_WHOLE, d, j, c, VL);                      \
         /* The last vector overlaps the one before, where there is one. */   \
-        if (c > 0 && c < d->cols && !d->at) {                                \
-            FN(dw_vector)(n, 0, DW_WHOLE, d, j, d->cols - VL, VL);           \
-            return;                                                          \
-        }                                                                    \
+        for (; !d->at && VL <= d->cols && c < d->cols; c += VL)              \
+            FN(dw_vector)(n, 0, DW_WHOLE, d, j, c + VL <= d->cols ? c : d->cols - VL, VL); \
         for (; c < d->cols; c += VL)                                         \
             FN(dw_other_##n)(d, j, c);                                       \
     }
-DW_COLUMNS(1) DW_COLUMNS(2) DW_COLUMNS(4) DW_COLUMNS(8)
+DW_COLUMNS(1) DW_COLUMNS(8)
+#ifndef FEW_SHAPES
+DW_COLUMNS(2) DW_COLUMNS(4)
+#endif
 #undef DW_COLUMNS
 #undef STEP
 #undef EACH
 
+#ifndef FEW_SHAPES
 /* Whether the last channels fill no more than half a vector, of j's enough to share vectors. (Where inputs come from afar, it is
  * these that take the time.) */
 static int FN(dw_rest_is_half)(const convt_dw *d)
@@ -482,10 +495,17 @@ static void FN(dw_blocks_halved)(const convt_dw *d);
     }
 DW_HALVED(1) DW_HALVED(2) DW_HALVED(4) DW_HALVED(8)
 #undef DW_HALVED
+#endif
 
 /* All j's by blocks of a few. */
 static void FN(dw_blocks)(const convt_dw *d)
 {
+#ifdef FEW_SHAPES
+    for (int j = 0, count; j < d->n; j += count) {
+        count = d->n >= 8 && d->n - j > 1 ? 8 : 1;
+        (count == 8 ? FN(dw_columns_8) : FN(dw_columns_1))(d, j + count <= d->n ? j : d->n - count);
+    }
+#else
     if (FN(dw_rest_is_half)(d)) {
         FN(dw_blocks_halved)(d);
         return;
@@ -507,8 +527,10 @@ static void FN(dw_blocks)(const convt_dw *d)
         columns[size](d, j + count <= d->n ? j : d->n - count);
         j += count;
     }
+#endif
 }
 
+#ifndef FEW_SHAPES
 /* Blocks of twice as many j's, whose last channels, up to half a vector of them, are those of two j's in a vector. */
 static void FN(dw_blocks_halved)(const convt_dw *d)
 {
@@ -529,6 +551,7 @@ static void FN(dw_blocks_halved)(const convt_dw *d)
         }
     }
 }
+#endif
 
 /* One output of a phase before or after the run: that of j, from some of its terms. */
 static void FN(dw_end)(const convt_dw *d, const convt_dw_phase *phase, int j, int first, int last)
@@ -553,10 +576,15 @@ static void FN(depthwise)(const convt_dw *d)
         return;
     }
     const int fits = FN(dw_fits)(d);
+#ifndef FEW_SHAPES
     if (fits && d->ordered)
         FN(dw_all_in_order)(d);
     else if (fits && !d->at)
         FN(dw_all_along)(d);
+#else
+    if (fits && !d->at && d->cols >= VL)
+        FN(dw_all_along)(d);
+#endif
 #ifdef HAVE_PICK
     else if (fits)
         FN(dw_grouped)(d);

@@ -189,19 +189,26 @@ INLINE void FN(dwg_tiles)(const int each, const int phases, const int count, con
             FN(dwg_tiles)(each, phases, count, d, phase, stretches, end, j, tiles, v);                                      \
     }
 #define DWG_NAME(each, phases, count) FN(dwg_##each##_##phases##_##count),
+#ifdef FEW_SHAPES
+#define DWG_NUMBERS {1, 2, 4, 8}
+#define DWG_COUNTS(of, each, phases) of(each, phases, 1) of(each, phases, 2) of(each, phases, 4) of(each, phases, 8)
+#else
+#define DWG_NUMBERS {1, 2, 3, 4, 5, 6, 8, 10, 12, 14}
 #define DWG_COUNTS(of, each, phases)                                                                                          \
     of(each, phases, 1) of(each, phases, 2) of(each, phases, 3) of(each, phases, 4) of(each, phases, 5) of(each, phases, 6)   \
     of(each, phases, 8) of(each, phases, 10) of(each, phases, 12) of(each, phases, 14)
+#endif
 #define DWG_KINDS(of) DWG_COUNTS(of, 1, 1) DWG_COUNTS(of, 1, 2) DWG_COUNTS(of, 2, 1) DWG_COUNTS(of, 2, 2)
 DWG_KINDS(DWG_TILE)
 
-static const int FN(dwg_counts)[] = {1, 2, 3, 4, 5, 6, 8, 10, 12, 14};
+static const int FN(dwg_counts)[] = DWG_NUMBERS;
+#define DWG_LAST ((int)(sizeof FN(dwg_counts) / sizeof(int)) - 1)
 
 /* The fewest of the counts that do n j's; the most, if none do. */
 INLINE int FN(dwg_cover)(int n)
 {
     int size = 0;
-    while (size < 9 && FN(dwg_counts)[size] < n)
+    while (size < DWG_LAST && FN(dwg_counts)[size] < n)
         size++;
     return size;
 }
@@ -216,7 +223,7 @@ INLINE int FN(dwg_takes)(int n, int sums)
 static int FN(dwg_size)(int n, int most, int sums)
 {
     int best = 0, least = n * FN(dwg_takes)(1, sums);
-    for (int size = 1; size < 10 && FN(dwg_counts)[size] <= most && FN(dwg_counts)[size] <= n; size++) {
+    for (int size = 1; size <= DWG_LAST && FN(dwg_counts)[size] <= most && FN(dwg_counts)[size] <= n; size++) {
         const int count = FN(dwg_counts)[size], rest = n % count;
         const int last = rest ? FN(dwg_takes)(FN(dwg_counts)[FN(dwg_cover)(rest)], sums) : 0;
         const int takes = n / count * FN(dwg_takes)(count, sums) + last;
@@ -230,7 +237,7 @@ static int FN(dwg_size)(int n, int most, int sums)
  * the first-level cache. */
 static void FN(dwg_run)(const convt_dw *d)
 {
-    static void (*const tiles[][2][10])(const convt_dw *, const convt_dw_phase *, const FN(dwg_stretch) *, const FN(dwg_stretch) *,
+    static void (*const tiles[][2][DWG_LAST + 1])(const convt_dw *, const convt_dw_phase *, const FN(dwg_stretch) *, const FN(dwg_stretch) *,
                                        int, int, int) = {
         {{DWG_COUNTS(DWG_NAME, 1, 1)}, {DWG_COUNTS(DWG_NAME, 1, 2)}},
         {{DWG_COUNTS(DWG_NAME, 2, 1)}, {DWG_COUNTS(DWG_NAME, 2, 2)}},
@@ -274,4 +281,6 @@ static void FN(dwg_run)(const convt_dw *d)
 #undef DWG_TILE
 #undef DWG_NAME
 #undef DWG_COUNTS
+#undef DWG_NUMBERS
+#undef DWG_LAST
 #undef DWG_KINDS

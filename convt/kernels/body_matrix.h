@@ -1,5 +1,5 @@
 /* The GEMM on a matrix unit that multiplies bfloat16 and sums in float, for elements of type S. The includer defines
- *   S, S_LOAD, S_LOADN, FN(name) as for body_memory.h, whose `widen` it uses; T is float
+ *   S, S_LOAD, S_LOADN, FN(name) as for body_widen.h, whose `widen` it uses; T is float
  *   PARTS   bfloat16 parts of an element: 3 hold a float (8 bits each), 2 a float16, 1 a bfloat16
  *
  * A product of sums of parts is the sum of the parts' products. Those that can matter are made. With three parts, i + j < 3:
@@ -85,6 +85,9 @@ static int FN(matrix_pack_far)(void *dst, ptrdiff_t ld, const void *src, ptrdiff
 }
 
 #ifdef S_IS_T
+/* That of the table which this one builds on: isa_avx512_amx.c sets it. */
+static int (*FN(wino_in))(int ny, int nx, const convt_wino_in *w);
+
 /* Winograd's transform, a step of depth after the other, in parts. */
 static int FN(matrix_wino_rows)(int ny, int nx, const convt_wino_in *w)
 {

@@ -89,6 +89,8 @@ INLINE void FN(wino_in_yx)(const int ny, const int nx, const convt_wino_in *w)
 INLINE void FN(wino_out_yx)(const int ny, const int my, const int nx, const int mx, const convt_wino_out *w)
 {
     const ptrdiff_t in_y = w->in_y, in_x = w->in_x;
+    const convt_act act = *w->act;
+    const int stream = w->stream;
     for (int c = 0; c < w->cols; c += VL) {
         const int lanes = w->cols - c;
         const T *in = (const T *)w->in + c;
@@ -114,10 +116,10 @@ INLINE void FN(wino_out_yx)(const int ny, const int my, const int nx, const int 
                 check = V_(fma)(column[y], V_(set1)(0), check); /* NaN from here on where it is not finite */
                 if (!to)
                     continue;
-                const V out = V_(act_simple)(column[y] + init, w->act);
+                const V out = V_(act_simple)(column[y] + init, &act);
                 if (lanes < VL)
                     V_(storen)(to + c, out, lanes);
-                else if (w->stream)
+                else if (stream)
                     V_(stream)(to + c, out);
                 else
                     V_(store)(to + c, out);
@@ -127,33 +129,37 @@ INLINE void FN(wino_out_yx)(const int ny, const int my, const int nx, const int 
     }
 }
 
-/* Kinds of an axis, CONVT_WINO_KINDS of them: X(kind, n, m). Twice, as a macro does not expand inside itself. */
-#define AXES(X, ...) X(0, 1, 1, __VA_ARGS__) X(1, 3, 2, __VA_ARGS__) X(2, 4, 2, __VA_ARGS__) X(3, 4, 3, __VA_ARGS__) \
-    X(4, 6, 4, __VA_ARGS__) X(5, 6, 5, __VA_ARGS__)
-#define AXES2(X, ...) X(0, 1, 1, __VA_ARGS__) X(1, 3, 2, __VA_ARGS__) X(2, 4, 2, __VA_ARGS__) X(3, 4, 3, __VA_ARGS__) \
-    X(4, 6, 4, __VA_ARGS__) X(5, 6, 5, __VA_ARGS__)
-#define OUT_X(kx, nx, mx, ky, ny, my) \
+/* Pairs of kinds, X(kind, n, m of the last axis, and of the one before). A plan has kinds of three and four points, or of six,
+ * and the plain one: there are no functions for others. (SMALL and LARGE twice, as a macro does not expand inside itself.) */
+#define SMALL(X, ...) X(0, 1, 1, __VA_ARGS__) X(1, 3, 2, __VA_ARGS__) X(2, 4, 2, __VA_ARGS__) X(3, 4, 3, __VA_ARGS__)
+#define SMALL_2(X, ...) X(0, 1, 1, __VA_ARGS__) X(1, 3, 2, __VA_ARGS__) X(2, 4, 2, __VA_ARGS__) X(3, 4, 3, __VA_ARGS__)
+#define LARGE(X, ...) X(4, 6, 4, __VA_ARGS__) X(5, 6, 5, __VA_ARGS__)
+#define LARGE_2(X, ...) X(4, 6, 4, __VA_ARGS__) X(5, 6, 5, __VA_ARGS__)
+#define SMALL_ROW(ky, ny, my, X) SMALL_2(X, ky, ny, my)
+#define LARGE_ROW(ky, ny, my, X) X(0, 1, 1, ky, ny, my) LARGE_2(X, ky, ny, my)
+#define PAIRS(X) SMALL(SMALL_ROW, X) LARGE(X, 0, 1, 1) LARGE(LARGE_ROW, X)
+#define OUT(kx, nx, mx, ky, ny, my) \
     static void FN(wino_out_##ky##_##kx)(const convt_wino_out *w) { FN(wino_out_yx)(ny, my, nx, mx, w); }
-#define OUT_Y(ky, ny, my, unused) AXES2(OUT_X, ky, ny, my)
-AXES(OUT_Y, )
-#define ENTRY_X(kx, nx, mx, ky) FN(wino_out_##ky##_##kx),
-#define ENTRY_Y(ky, ny, my, unused) {AXES2(ENTRY_X, ky)},
-static void (*const FN(wino_outs)[CONVT_WINO_KINDS][CONVT_WINO_KINDS])(const convt_wino_out *) = {AXES(ENTRY_Y, )};
-#undef AXES
-#undef AXES2
-#undef OUT_X
-#undef OUT_Y
-#undef ENTRY_X
-#undef ENTRY_Y
+#define ENTRY(kx, nx, mx, ky, ny, my) [ky][kx] = FN(wino_out_##ky##_##kx),
+PAIRS(OUT)
+static void (*const FN(wino_outs)[CONVT_WINO_KINDS][CONVT_WINO_KINDS])(const convt_wino_out *) = {PAIRS(ENTRY)};
+#undef SMALL
+#undef SMALL_2
+#undef LARGE
+#undef LARGE_2
+#undef SMALL_ROW
+#undef LARGE_ROW
+#undef PAIRS
+#undef OUT
+#undef ENTRY
 
-#define POINTS(X, y) X(y, 1) X(y, 3) X(y, 4) X(y, 6)
+#define PAIRS(X) X(1, 1) X(1, 3) X(1, 4) X(3, 1) X(3, 3) X(3, 4) X(4, 1) X(4, 3) X(4, 4) X(1, 6) X(6, 1) X(6, 6)
 #define IN(y, x) \
     static void FN(wino_in_##y##_##x)(const convt_wino_in *w) { FN(wino_in_yx)(y, x, w); }
-POINTS(IN, 1) POINTS(IN, 3) POINTS(IN, 4) POINTS(IN, 6)
-#define ENTRY(y, x) [x] = FN(wino_in_##y##_##x),
-static void (*const FN(wino_ins)[7][7])(const convt_wino_in *) = {
-    [1] = {POINTS(ENTRY, 1)}, [3] = {POINTS(ENTRY, 3)}, [4] = {POINTS(ENTRY, 4)}, [6] = {POINTS(ENTRY, 6)}};
-#undef POINTS
+#define ENTRY(y, x) [y][x] = FN(wino_in_##y##_##x),
+PAIRS(IN)
+static void (*const FN(wino_ins)[7][7])(const convt_wino_in *) = {PAIRS(ENTRY)};
+#undef PAIRS
 #undef IN
 #undef ENTRY
 
@@ -167,6 +173,7 @@ static int FN(wino_in)(int ny, int nx, const convt_wino_in *w)
 static void FN(wino_out)(int kind_y, int kind_x, const convt_wino_out *w)
 {
     CONVT_ASSERT(kind_y >= 0 && kind_y < CONVT_WINO_KINDS && kind_x >= 0 && kind_x < CONVT_WINO_KINDS);
+    CONVT_ASSERT(FN(wino_outs)[kind_y][kind_x]);
     FN(wino_outs)[kind_y][kind_x](w);
 }
 

@@ -279,7 +279,10 @@ typedef struct {
     double (*peak)(int dtype, double seconds); /* measured FLOP/s of one thread's multiply-add units */
 } convt_isa;
 
-/* dispatch.c: the rows of setup.py's table, from least to most. */
+/* isa_<name>.c: convt_improve_<name>(isa) gets the table of the row that this one builds on (of baseline: an empty one) and
+ * overwrites what it does better. Nothing else of these files is seen outside.
+ *
+ * dispatch.c: the rows of setup.py's table, from least to most. */
 int convt_isa_count(void);
 const convt_isa *convt_isa_at(int index);
 int convt_isa_available(int index);

@@ -95,27 +95,53 @@ long convt_cache_bytes(int level)
 }
 #endif
 
-#define ISA(name, features) extern const convt_isa convt_isa_##name;
+#define ISA(name, base, features) ROW_##name,
+enum {
+#include "isa_rows.h"
+    ROWS,
+    ROW_none = -1
+};
+#undef ISA
+
+#define ISA(name, base, features) void convt_improve_##name(convt_isa *isa);
 #include "isa_rows.h"
 #undef ISA
 
 static const struct {
-    const convt_isa *isa;
+    const char *name;
+    int base;
     unsigned features;
-} rows[] = {
-#define ISA(name, features) {&convt_isa_##name, (features)},
+    void (*improve)(convt_isa *isa);
+} rows[ROWS] = {
+#define ISA(name, base, features) {#name, ROW_##base, (features), convt_improve_##name},
 #include "isa_rows.h"
 #undef ISA
 };
 
+static convt_isa tables[ROWS];
+
+/* When the library is loaded. Tables of rows that this CPU lacks have nothing but a name: to call their `improve`, which is
+ * compiled for that row, would be as wrong as to call a kernel. */
+static __attribute__((constructor)) void fill_tables(void)
+{
+    for (int i = 0; i < ROWS; i++) {
+        if (convt_isa_available(i)) {
+            if (rows[i].base != ROW_none)
+                tables[i] = tables[rows[i].base];
+            rows[i].improve(&tables[i]);
+        }
+        tables[i].name = rows[i].name;
+    }
+}
+
 int convt_isa_count(void)
 {
-    return (int)(sizeof rows / sizeof rows[0]);
+    return ROWS;
 }
 
 const convt_isa *convt_isa_at(int index)
 {
-    return rows[index].isa;
+    return &tables[index];
 }
 
 int convt_isa_available(int index)

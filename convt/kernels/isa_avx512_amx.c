@@ -1,4 +1,66 @@
-/* The avx512_amx kernel table: AVX-512's vocabulary, and the GEMM on AMX's matrices. */
-#define ISA_NAME avx512_amx
+/* avx512_amx: avx512, and a second set of kernels whose GEMM multiplies AMX's matrices. */
 #include "vec_amx.h"
-#include "body.h"
+#include "vec_common.h"
+
+#define T float
+#define V vf
+#define VL VF
+#define V_(op) vf_##op
+
+#define FN(name) f32_##name
+#define S_IS_T
+#define S float
+#define S_LOAD vf_load
+#define S_LOADN vf_loadn
+#define PARTS 3
+#include "body_widen.h"
+#include "body_matrix.h"
+#undef FN
+#undef S_IS_T
+#undef S
+#undef S_LOAD
+#undef S_LOADN
+#undef PARTS
+
+#define FN(name) f16_##name
+#define S uint16_t
+#define S_LOAD vf_load_f16
+#define S_LOADN vf_loadn_f16
+#define PARTS 2
+#include "body_widen.h"
+#include "body_matrix.h"
+#undef FN
+#undef S
+#undef S_LOAD
+#undef S_LOADN
+#undef PARTS
+
+#define FN(name) bf16_##name
+#define S uint16_t
+#define S_LOAD vf_load_bf16
+#define S_LOADN vf_loadn_bf16
+#define PARTS 1
+#include "body_widen.h"
+#include "body_matrix.h"
+
+/* A matrix's depth more than CONVT_KC between rows: an odd number of cache lines with one or three parts. */
+#define IMPROVE_MATRIX(mem, dtype, n)                                                                        \
+    do {                                                                                                     \
+        convt_kernels *k = &isa->matrix[dtype];                                                              \
+        *k = isa->set[dtype];                                                                                \
+        k->mr[0] = 0, k->mr[1] = k->mr[2] = 2 * MATRIX, k->wide = 0, k->kstep = MATRIX_DEPTH;                \
+        k->grain = MATRIX, k->lda = CONVT_KC + MATRIX_DEPTH, k->parts = n, k->e_size = 2 * n, k->reach = 1;  \
+        k->enter = matrix_enter, k->leave = matrix_leave;                                                    \
+        k->tile = mem##_matrix_tile, k->flush = mem##_matrix_flush;                                          \
+        k->pack = mem##_matrix_pack, k->pack_far = mem##_matrix_pack_far, k->pack_b = mem##_matrix_pack_b;   \
+    } while (0)
+
+void convt_improve_avx512_amx(convt_isa *isa)
+{
+    IMPROVE_MATRIX(f32, CONVT_F32, 3);
+    IMPROVE_MATRIX(f16, CONVT_F16, 2);
+    IMPROVE_MATRIX(bf16, CONVT_BF16, 1);
+    f32_wino_in = isa->set[CONVT_F32].wino_in;
+    isa->matrix[CONVT_F32].wino_rows = f32_matrix_wino_rows;
+    isa->matrix[CONVT_F32].wino_filter = f32_matrix_wino_filter;
+}

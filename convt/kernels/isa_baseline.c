@@ -1,4 +1,4 @@
-/* The baseline kernel table: its vocabulary and the shared bodies, under its own compiler flags. */
+/* baseline: all kernels, from its vocabulary, under its own compiler flags. */
 #define ISA_NAME baseline
 #include "vec_baseline.h"
 #include "body.h"

@@ -3,7 +3,6 @@
 #define CONVT_VEC_AMX_H
 #include "vec_avx512.h"
 
-#define HAVE_MATRIX 1
 /* Rows and columns of a matrix of sums, and the depth of one multiplication. */
 #define MATRIX 16
 #define MATRIX_DEPTH 32

@@ -34,6 +34,20 @@ static inline vd vd_set2(const void *p) { return _mm256_broadcast_pd((const __m1
 static inline vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
 static inline vd vd_fma(vd a, vd b, vd c) { return _mm256_fmadd_pd(a, b, c); }
 
+#define HAVE_MIN
+static inline vf vf_min(vf a, vf b) { return _mm256_min_ps(a, b); }
+static inline vd vd_min(vd a, vd b) { return _mm256_min_pd(a, b); }
+static inline vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
+static inline vd vd_max(vd a, vd b) { return _mm256_max_pd(a, b); }
+static inline vf vf_leaky(vf x, vf slope)
+{
+    return _mm256_blendv_ps(x, _mm256_mul_ps(x, slope), _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_LT_OQ));
+}
+static inline vd vd_leaky(vd x, vd slope)
+{
+    return _mm256_blendv_pd(x, _mm256_mul_pd(x, slope), _mm256_cmp_pd(x, _mm256_setzero_pd(), _CMP_LT_OQ));
+}
+
 /* c[v] += *p * b[v] of two vectors, a row of a tile: in one statement, as GCC else keeps some of twelve sums on the stack, and a
  * sum that goes through there takes longer than its multiply-adds. */
 #define HAVE_ROW

@@ -1,4 +1,4 @@
-/* The vector vocabulary in AVX-512 (F, BW, DQ, VL); with AVX512_BF16 also a bfloat16 dot product. */
+/* The vector vocabulary in AVX-512 (F, BW, DQ, VL). */
 #ifndef CONVT_VEC_H
 #define CONVT_VEC_H
 #include <immintrin.h>
@@ -35,7 +35,21 @@ static inline vd vd_set2(const void *p) { return _mm512_broadcast_f64x2(_mm_load
 static inline vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 static inline vd vd_fma(vd a, vd b, vd c) { return _mm512_fmadd_pd(a, b, c); }
 
-#define HAVE_FMA_WHERE 1
+#define HAVE_MIN
+static inline vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+static inline vd vd_min(vd a, vd b) { return _mm512_min_pd(a, b); }
+static inline vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+static inline vd vd_max(vd a, vd b) { return _mm512_max_pd(a, b); }
+static inline vf vf_leaky(vf x, vf slope)
+{
+    return _mm512_mask_mul_ps(x, _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_LT_OQ), x, slope);
+}
+static inline vd vd_leaky(vd x, vd slope)
+{
+    return _mm512_mask_mul_pd(x, _mm512_cmp_pd_mask(x, _mm512_setzero_pd(), _CMP_LT_OQ), x, slope);
+}
+
+#define HAVE_FMA_WHERE
 static inline vf vf_fma_where(vf mask, vf a, vf b, vf c)
 {
     return _mm512_mask3_fmadd_ps(a, b, c, _mm512_movepi32_mask(_mm512_castps_si512(mask)));
@@ -60,7 +74,7 @@ static inline vd vd_gather(const double *p, const int32_t *index)
 }
 /* Lanes of low and high by their numbers, those of high from VF (VD) on: where two vectors hold all that is wanted, cheaper
  * than a gather. */
-#define HAVE_PICK 1
+#define HAVE_PICK
 static inline vf vf_pick(vf low, vf high, const int32_t *index)
 {
     return _mm512_permutex2var_ps(low, _mm512_loadu_si512(index), high);
@@ -159,18 +173,4 @@ static inline void vf_store_f16(uint16_t *p, vf v)
 {
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
-
-#ifdef __AVX512BF16__
-/* c + a0 * b0 + a1 * b1 in each lane, on pairs of bfloat16. */
-typedef __m512bh vdot;
-#define HAVE_DOT 1
-static inline vdot vdot_load(const uint16_t *p) { return (vdot)_mm512_loadu_si512(p); }
-static inline vdot vdot_set1(const uint16_t *p)
-{
-    int pair;
-    memcpy(&pair, p, 4);
-    return (vdot)_mm512_set1_epi32(pair);
-}
-static inline vf vdot_fma(vdot a, vdot b, vf c) { return _mm512_dpbf16_ps(c, a, b); }
-#endif
 #endif

@@ -15,6 +15,9 @@
 #define TILE_WIDE 2
 #define WIDE_ROWS ROWS_2
 
+/* A fallback: of depthwise kernels it has those that others do without where they have more special ones. */
+#define FEW_SHAPES
+
 #define IN_REGISTER(v) ((void)0)
 
 typedef float vf __attribute__((vector_size(16)));
@@ -95,52 +98,32 @@ static inline void vd_storen(double *p, vd v, int n)
 }
 
 /* float16 by bits. To float32 every value is exact; from float32 it rounds to nearest even, subnormals included. */
-static inline float f16_to_f32(uint16_t h)
-{
-    const uint32_t sign = (uint32_t)(h & 0x8000) << 16, mag = h & 0x7fff;
-    uint32_t bits;
-    float f;
-    if (mag >= 0x7c00) { /* Inf, NaN (made quiet, payload kept) */
-        bits = sign | 0x7f800000 | (mag & 0x3ff) << 13 | (mag > 0x7c00 ? 0x400000 : 0);
-    } else if (mag >= 0x400) {
-        bits = sign | ((mag << 13) + (112u << 23));
-    } else { /* zero and subnormals: mag * 2^-24 */
-        f = (float)mag * 0x1p-24f;
-        memcpy(&bits, &f, 4);
-        bits |= sign;
-    }
-    memcpy(&f, &bits, 4);
-    return f;
-}
-static inline uint16_t f16_from_f32(float f)
-{
-    uint32_t bits;
-    memcpy(&bits, &f, 4);
-    const uint32_t sign = bits >> 16 & 0x8000, mag = bits & 0x7fffffff;
-    if (mag > 0x7f800000)
-        return (uint16_t)(sign | 0x7e00 | (mag >> 13 & 0x3ff));
-    if (mag >= 0x477ff000) /* rounds to 65536 or more */
-        return (uint16_t)(sign | 0x7c00);
-    if (mag < 0x38800000) { /* subnormal: adding 0.5 leaves the rounded multiple of 2^-24 in the low bits */
-        float a;
-        memcpy(&a, &mag, 4);
-        a += 0.5f;
-        uint32_t r;
-        memcpy(&r, &a, 4);
-        return (uint16_t)(sign | (r - 0x3f000000));
-    }
-    return (uint16_t)(sign | ((mag + 0xfff + (mag >> 13 & 1) - (112u << 23)) >> 13));
-}
+typedef uint32_t f16_bits __attribute__((vector_size(16)));
+typedef uint16_t f16_half __attribute__((vector_size(8)));
+static inline f16_bits f16_select(f16_bits mask, f16_bits a, f16_bits b) { return (mask & a) | (~mask & b); }
+
 static inline vf vf_load_f16(const uint16_t *p)
 {
-    vf v;
-    for (int i = 0; i < VF; i++)
-        v[i] = f16_to_f32(p[i]);
-    return v;
+    f16_half h;
+    memcpy(&h, p, sizeof h);
+    const f16_bits bits = __builtin_convertvector(h, f16_bits), mag = bits & 0x7fff;
+    const f16_bits special = mag << 13 | 0x7f800000; /* Inf and NaN, which becomes quiet and keeps its payload */
+    const f16_bits quiet = special | ((f16_bits)(mag > 0x7c00) & 0x400000);
+    const f16_bits normal = (mag << 13) + (112u << 23);
+    const f16_bits small = (f16_bits)(__builtin_convertvector(mag, vf) * 0x1p-24f); /* zero and subnormals: mag * 2^-24 */
+    const f16_bits f = f16_select((f16_bits)(mag >= 0x7c00), quiet, f16_select((f16_bits)(mag >= 0x400), normal, small));
+    return (vf)(f | (bits & 0x8000) << 16);
 }
 static inline void vf_store_f16(uint16_t *p, vf v)
 {
-    for (int i = 0; i < VF; i++)
-        p[i] = f16_from_f32(v[i]);
+    const f16_bits bits = (f16_bits)v, mag = bits & 0x7fffffff;
+    const f16_bits nan = 0x7e00 | (mag >> 13 & 0x3ff);
+    const f16_bits normal = (mag + 0xfff + (mag >> 13 & 1) - (112u << 23)) >> 13;
+    const f16_bits small = (f16_bits)((vf)mag + 0.5f) - 0x3f000000; /* adding 0.5 leaves the rounded multiple of 2^-24 there */
+    const f16_bits above = f16_select((f16_bits)(mag > 0x7f800000), nan, (f16_bits){0} + 0x7c00); /* from 65520 on */
+    const f16_bits finite = f16_select((f16_bits)(mag < 0x38800000), small, normal);
+    const f16_bits h = f16_select((f16_bits)(mag >= 0x477ff000), above, finite) | (bits >> 16 & 0x8000);
+    const f16_half half = __builtin_convertvector(h, f16_half);
+    memcpy(p, &half, sizeof half);
 }
 #endif

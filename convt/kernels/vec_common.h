@@ -87,31 +87,35 @@ FINITE(finite_bf16, uint16_t, 0x7f80u)
 PARTIAL_16(f16)
 PARTIAL_16(bf16)
 
-/* The activations that cost an instruction or two: applied on registers. NaN stays NaN: a comparison with it is false. */
 /* select: a where the mask's lanes are all ones, else b. */
-#define ACT_SIMPLE(v_, V, I)                                          \
-    INLINE V v_##_select(I mask, V a, V b)                            \
-    {                                                                 \
-        return (V)((mask & (I)a) | (~mask & (I)b));                   \
-    }                                                                 \
-    INLINE V v_##_act_simple(V x, const convt_act *act)               \
-    {                                                                 \
-        if (act->code == CONVT_CLIP) {                                \
-            const V lo = v_##_set1(act->a), hi = v_##_set1(act->b);   \
-            x = v_##_select(x < lo, lo, x);                           \
-            x = v_##_select(x > hi, hi, x);                           \
-        } else if (act->code == CONVT_LEAKY) {                        \
-            x = v_##_select(x < v_##_set1(0), x * v_##_set1(act->a), x); \
-        }                                                             \
-        return x;                                                     \
+#define SELECT(v_, V, I) \
+    INLINE V v_##_select(I mask, V a, V b) { return (V)((mask & (I)a) | (~mask & (I)b)); }
+SELECT(vf, vf, vi)
+SELECT(vd, vd, vl)
+/* a < b ? a : b and a > b ? a : b: b where either is NaN. And x < 0 ? x * slope : x. */
+#ifndef HAVE_MIN
+#define MIN(v_, V)                                                                                        \
+    INLINE V v_##_min(V a, V b) { return v_##_select(a < b, a, b); }                                      \
+    INLINE V v_##_max(V a, V b) { return v_##_select(a > b, a, b); }                                      \
+    INLINE V v_##_leaky(V x, V slope) { return v_##_select(x < v_##_set1(0), x * slope, x); }
+MIN(vf, vf)
+MIN(vd, vd)
+#endif
+/* The activations that cost an instruction or two: applied on registers. NaN stays NaN. */
+#define ACT_SIMPLE(v_, V)                                                               \
+    INLINE V v_##_act_simple(V x, const convt_act *act)                                 \
+    {                                                                                   \
+        if (act->code == CONVT_CLIP)                                                    \
+            return v_##_min(v_##_set1(act->b), v_##_max(v_##_set1(act->a), x));         \
+        return act->code == CONVT_LEAKY ? v_##_leaky(x, v_##_set1(act->a)) : x;         \
     }
+ACT_SIMPLE(vf, vf)
+ACT_SIMPLE(vd, vd)
 /* x where the mask is not 0, else 0. */
 #define SELECT_NE(v_, V, I) \
     INLINE V v_##_select_ne(V mask, V x) { return (V)((mask != v_##_set1(0)) & (I)x); }
 SELECT_NE(vf, vf, vi)
 SELECT_NE(vd, vd, vl)
-ACT_SIMPLE(vf, vf, vi)
-ACT_SIMPLE(vd, vd, vl)
 /* c + a * b where the mask's bits are set, else c. */
 #ifndef HAVE_FMA_WHERE
 INLINE vf vf_fma_where(vf mask, vf a, vf b, vf c) { return vf_select((vi)mask, vf_fma(a, b, c), c); }

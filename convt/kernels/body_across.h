@@ -1,0 +1,196 @@
+/* GEMM of few columns with pixels as lanes, and the overlap-add of what it makes. The includer defines what body_memory.h says. */
+
+/* n vectors, 1, 2 or 4, as one sequence that takes their lanes in turns. */
+INLINE void FN(zip)(const int n, V *v)
+{
+    V u[4];
+#pragma GCC unroll 4
+    for (int step = 1; step < n; step *= 2) {
+#pragma GCC unroll 2
+        for (int i = 0; i < n / 2; i++) {
+            u[2 * i] = V_(zip_low)(v[i], v[i + n / 2]);
+            u[2 * i + 1] = V_(zip_high)(v[i], v[i + n / 2]);
+        }
+#pragma GCC unroll 4
+        for (int i = 0; i < n; i++)
+            v[i] = u[i];
+    }
+}
+
+/* A vector of a stretch of `count` elements, the one at `at`; or what there is of it. */
+INLINE void FN(store_first)(S *out, V v, int at, int count)
+{
+    if (at + VL <= count)
+        S_STORE(out + at, v);
+    else if (at < count)
+        S_STOREN(out + at, v, count - at);
+}
+
+/* `across` for nv vectors of pixels from the first-th on, or, not `full`, for one of n. */
+INLINE void FN(across_mn)(const int mr, const int nv, const int full, const convt_across *t, int first, int n)
+{
+    const ptrdiff_t cs = t->cs;
+    const S *from = (const S *)t->src + first * cs;
+    ptrdiff_t at[PART][VL / PART];
+    V acc[CONVT_ACROSS_MR][2];
+#pragma GCC unroll 4
+    for (int p = 0; p < PART; p++)
+#pragma GCC unroll 4
+        for (int i = 0; i < VL / PART; i++)
+            at[p][i] = (full || i * PART + p < n ? i * PART : n - 1 - p) * cs; /* of none, the last one again */
+#pragma GCC unroll 8
+    for (int m = 0; m < mr; m++)
+#pragma GCC unroll 2
+        for (int v = 0; v < nv; v++)
+            acc[m][v] = V_(set1)((T)-0.0);
+    for (int r = 0; r < t->kc; r += PART) {
+        /* The last ones end with the depth; what these repeat is passed over. */
+        const int again = r + PART <= t->kc ? 0 : r + PART - t->kc;
+        const T *a = (const T *)t->a + r - again;
+        V x[2][PART];
+#pragma GCC unroll 2
+        for (int v = 0; v < nv; v++) {
+            const S *pixels = from + v * VL * cs + r - again;
+#pragma GCC unroll 4
+            for (int p = 0; p < PART; p++) {
+                if (full)
+                    __builtin_prefetch(from + (4 * VL) * cs + (v * t->kc + r + p) * VL);
+                x[v][p] = FN(load_parts)(pixels + p * cs, at[p]);
+            }
+            FN(transpose_parts)(x[v]);
+        }
+#pragma GCC unroll 4
+        for (int p = 0; p < PART; p++)
+            if (p >= again)
+#pragma GCC unroll 8
+                for (int m = 0; m < mr; m++) {
+                    const V weight = V_(set1)(a[m * CONVT_LDA + p]);
+#pragma GCC unroll 2
+                    for (int v = 0; v < nv; v++)
+                        acc[m][v] = V_(fma)(weight, x[v][p], acc[m][v]);
+                }
+    }
+#pragma GCC unroll 8
+    for (int m = 0; m < mr; m++)
+#pragma GCC unroll 2
+        for (int v = 0; v < nv; v++) {
+            T *to = (T *)t->out + m * t->ld + first + v * VL;
+            if (t->add)
+                acc[m][v] += V_(load)(to);
+            V_(store)(to, acc[m][v]);
+        }
+}
+
+/* With half the registers for sums, vectors that are 64 bytes long go two at a time. */
+#define ACROSS_NV (sizeof(V) == 64 ? 2 : 1)
+#define ACROSS(mr)                                                         \
+    static void FN(across_##mr)(const convt_across *t)                     \
+    {                                                                      \
+        int p = 0;                                                         \
+        for (; p + ACROSS_NV * VL <= t->pixels; p += ACROSS_NV * VL)       \
+            FN(across_mn)(mr, ACROSS_NV, 1, t, p, VL);                     \
+        for (; p < t->pixels; p += VL)                                     \
+            FN(across_mn)(mr, 1, 0, t, p, t->pixels - p);                  \
+    }
+ACROSS(1) ACROSS(2) ACROSS(3) ACROSS(4) ACROSS(5) ACROSS(6) ACROSS(7) ACROSS(8)
+static void FN(across)(int mr, const convt_across *t)
+{
+    static void (*const some[CONVT_ACROSS_MR])(const convt_across *) = {
+        FN(across_1), FN(across_2), FN(across_3), FN(across_4), FN(across_5), FN(across_6), FN(across_7), FN(across_8),
+    };
+    CONVT_ASSERT(mr >= 1 && mr <= CONVT_ACROSS_MR && t->kc >= PART && t->kc <= CONVT_KC);
+    some[mr - 1](t);
+}
+#undef ACROSS
+#undef ACROSS_NV
+
+/* The lane `l` of `overlap_across` for VL values of j; `inside`: all the pixels they sum are there. */
+INLINE V FN(across_sum)(const convt_overlap *o, const int inside, int l, int64_t j, V lane)
+{
+    const ptrdiff_t next = o->lanes * o->ld - 1;
+    const T *from = (const T *)o->col + l * o->ld + (j - o->i0);
+    V sum = V_(set1)(((const T *)o->init)[l]);
+    for (int u = 0, c = l; u < o->terms && c < o->cols; u++, c += o->lanes, from += next) {
+        const int64_t i = j - u;
+        if (inside)
+            sum += V_(load)(from);
+        else if (i > o->i0 - VL && i < o->i1) /* of other pixels -0, which adds nothing */
+            sum += V_(select)((lane >= V_(set1)((T)(o->i0 - i))) & (lane < V_(set1)((T)(o->i1 - i))), V_(load)(from),
+                              V_(set1)((T)-0.0));
+    }
+    return V_(act)(sum, o->act);
+}
+
+/* n lanes, 1, 2 or 4, from the first on, to where those of a j are adjacent, and the j's too: `count` elements. */
+INLINE void FN(across_zipped)(const int n, const convt_overlap *o, const int inside, int first, int step, int64_t j, V lane,
+                              S *out, int count)
+{
+    V v[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < n; i++)
+        v[i] = FN(across_sum)(o, inside, first + i * step, j, lane);
+    FN(zip)(n, v);
+#pragma GCC unroll 4
+    for (int i = 0; i < n; i++)
+        FN(store_first)(out, v[i], i * VL, count);
+}
+
+/* A set of n lanes likewise. */
+INLINE void FN(across_set)(int n, const convt_overlap *o, const int inside, int first, int step, int64_t j, V lane,
+                           const int32_t *index, S *out, int count)
+{
+    T sums[CONVT_ACROSS * VL];
+    if (n == 1)
+        FN(across_zipped)(1, o, inside, first, step, j, lane, out, count);
+    else if (n == 2)
+        FN(across_zipped)(2, o, inside, first, step, j, lane, out, count);
+    else if (n == 4)
+        FN(across_zipped)(4, o, inside, first, step, j, lane, out, count);
+    else {
+        for (int i = 0; i < n; i++)
+            V_(store)(sums + i * VL, FN(across_sum)(o, inside, first + i * step, j, lane));
+        for (int i = 0; i < n; i++)
+            FN(store_first)(out, V_(gather)(sums, index + i * VL), i * VL, count);
+    }
+}
+
+static void FN(overlap_across)(const convt_overlap *run)
+{
+    const convt_overlap mine = *run, *const o = &mine; /* which no store can change */
+    int32_t index[CONVT_ACROSS * VL];
+    CONVT_ASSERT(o->lanes <= CONVT_ACROSS);
+    const int channels = o->channels, whole = o->lane_lo == 0 && o->lane_hi == o->lanes;
+    /* Lanes that are adjacent in the output: all of them, or the phases of a channel. */
+    int sets = 0, set = o->lanes;
+    if (whole && o->out_c == 1 && o->out_x == channels && o->out_j == o->lanes)
+        sets = 1;
+    else if (whole && o->out_x == 1 && o->out_j * channels == o->lanes)
+        sets = channels, set = o->out_j;
+    if (set != 1 && set != 2 && set != 4)
+        for (int e = 0, j = 0, l = 0; sets && e < set * VL; e++) {
+            index[e] = l * VL + j;
+            if (++l == set)
+                l = 0, j++;
+        }
+    const V lane = FN(lanes)();
+    for (int64_t j = o->j0; j < o->j1; j += VL) {
+        S *out = (S *)o->out + (j - o->j0) * o->out_j;
+        const int n = o->j1 - j < VL ? (int)(o->j1 - j) : VL;
+        const int inside = o->i0 < o->i1 && j - (o->terms - 1) >= o->i0 && j + n <= o->i1;
+        for (int i = 0; i < sets; i++)
+            if (inside)
+                FN(across_set)(set, o, 1, i, sets, j, lane, index, out + i * o->out_c, n * set);
+            else
+                FN(across_set)(set, o, 0, i, sets, j, lane, index, out + i * o->out_c, n * set);
+        if (sets)
+            continue;
+        for (int l = o->lane_lo, c = l % channels, x = l / channels; l < o->lane_hi; l++) {
+            S some[VL];
+            S_STORE(some, FN(across_sum)(o, inside, l, j, lane));
+            for (int i = 0; i < n; i++)
+                out[i * o->out_j + x * o->out_x + c * o->out_c] = some[i];
+            if (++c == channels)
+                c = 0, x++;
+        }
+    }
+}

@@ -1,0 +1,78 @@
+/* Overlap-add into user memory (S), and the same by indices. The includer defines what body_memory.h says. */
+
+/* VL values of j at once where lanes are few and adjacent: the outputs of consecutive j are then one stretch. Each j is summed
+ * as a whole vector, and its idle lanes are written over by the next one. Returns the first j it left. */
+static int64_t FN(overlap_block)(const convt_overlap *o)
+{
+    T sums[VL * VL + VL];
+    const int count = o->lanes, before = o->terms - 1, last = o->cols - before * o->lanes;
+    int64_t j = o->j0;
+    if (count > VL || o->out_c != 1 || o->out_x != o->channels || j - before < o->i0 || o->lane_lo > 0 || o->lane_hi < count)
+        return j;
+    const V init = V_(loadn)(o->init, count);
+    for (; j + VL <= o->j1 && j + VL <= o->i1; j += VL) {
+        const T *row = (const T *)o->col + (j - o->i0) * o->ld;
+        for (int i = 0; i < VL; i++, row += o->ld) {
+            V sum = init;
+            const T *from = row;
+            for (int u = 0; u < before; u++, from += count - o->ld)
+                sum += V_(load)(from);
+            /* Columns beyond the last tap belong to someone else, whatever they hold. */
+            sum += last < count ? V_(loadn)(from, last) : V_(load)(from);
+            V_(store)(sums + i * count, sum);
+        }
+        S *out = (S *)o->out + (j - o->j0) * o->out_j;
+        for (int v = 0; v < count; v++)
+            S_STORE(out + v * VL, V_(act)(V_(load)(sums + v * VL), o->act));
+    }
+    return j;
+}
+
+static void FN(overlap)(const convt_overlap *o)
+{
+    for (int64_t j = FN(overlap_block)(o); j < o->j1; j++) {
+        S *out = (S *)o->out + (j - o->j0) * o->out_j;
+        for (int l = o->lane_lo; l < o->lane_hi; l += VL) {
+            const int n = o->lane_hi - l < VL ? o->lane_hi - l : VL;
+            V sum = V_(loadn)((const T *)o->init + l, n);
+            for (int u = 0; u < o->terms; u++) {
+                const int64_t i = j - u;
+                const int c = u * o->lanes + l;
+                if (i < o->i0 || i >= o->i1 || c >= o->cols)
+                    continue;
+                sum += V_(loadn)((const T *)o->col + (i - o->i0) * o->ld + c, o->cols - c < n ? o->cols - c : n);
+            }
+            const V y = V_(act)(sum, o->act);
+            if (o->out_c == 1 && o->out_x == o->channels) { /* lanes are adjacent */
+                if (n == VL)
+                    S_STORE(out + l, y);
+                else
+                    S_STOREN(out + l, y, n);
+            } else {
+                S some[VL];
+                S_STORE(some, y);
+                for (int i = 0, x = l / o->channels, c = l % o->channels; i < n; i++) {
+                    out[x * o->out_x + c * o->out_c] = some[i];
+                    if (++c == o->channels)
+                        c = 0, x++;
+                }
+            }
+        }
+    }
+}
+
+static void FN(overlap_picked)(const convt_picked *o)
+{
+    const int32_t *index = o->index;
+    for (int64_t i = 0; i < o->count; i += VL) {
+        V sum = V_(gather)((const T *)o->init, index);
+        index += VL;
+        for (int t = 0; t < o->terms; t++, index += VL)
+            sum += V_(gather)((const T *)o->col, index);
+        const V y = V_(act)(sum, o->act);
+        if (i + VL <= o->count)
+            S_STORE((S *)o->out + i, y);
+        else
+            S_STOREN((S *)o->out + i, y, (int)(o->count - i));
+    }
+}

@@ -1,0 +1,26 @@
+/* The machine's own limit: FLOP/s of independent chains of multiply-adds, as many as hide the latency. */
+#include <time.h>
+
+#define CHAINS 12
+#define PEAK(name, V, set1, step, flops_per_step)                                            \
+    static double name(double seconds)                                                       \
+    {                                                                                        \
+        V acc[CHAINS];                                                                       \
+        for (int i = 0; i < CHAINS; i++)                                                     \
+            acc[i] = set1(i);                                                                \
+        struct timespec start, now;                                                          \
+        clock_gettime(CLOCK_MONOTONIC, &start);                                              \
+        double flops = 0, elapsed;                                                           \
+        do {                                                                                 \
+            for (int n = 0; n < 20000; n++)                                                  \
+                _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++) acc[i] = step(acc[i]); \
+            flops += 20000.0 * CHAINS * (flops_per_step);                                    \
+            clock_gettime(CLOCK_MONOTONIC, &now);                                            \
+            elapsed = (double)(now.tv_sec - start.tv_sec) + 1e-9 * (double)(now.tv_nsec - start.tv_nsec); \
+        } while (elapsed < seconds);                                                         \
+        volatile V sink;                                                                     \
+        for (int i = 0; i < CHAINS; i++)                                                     \
+            sink = acc[i]; /* keeps the accumulators alive */                                \
+        (void)sink;                                                                          \
+        return flops / elapsed;                                                              \
+    }

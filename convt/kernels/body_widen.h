@@ -1,0 +1,119 @@
+/* Rows of user memory (S) as T, which is what packing is to vectors. The includer defines T, V, VL, V_(op), FN(name), S, S_LOAD,
+ * S_LOADN. */
+
+/* Elements of T in 16 bytes, the part of a vector that shuffles stay within where they are cheapest. */
+#define PART ((int)(16 / sizeof(T)))
+
+/* The parts of a vector, each from a place of its own. */
+INLINE V FN(load_parts)(const S *from, const ptrdiff_t *at)
+{
+#ifdef S_IS_T
+    return V_(load_parts)(from, at);
+#else
+    S some[VL];
+#pragma GCC unroll 4
+    for (int i = 0; i < VL / PART; i++)
+        memcpy(some + i * PART, from + at[i], PART * sizeof(S));
+    return S_LOAD(some);
+#endif
+}
+
+/* Numbers of lanes. */
+INLINE V FN(lanes)(void)
+{
+    T number[VL];
+    for (int i = 0; i < VL; i++)
+        number[i] = i;
+    return V_(load)(number);
+}
+
+/* Each part of PART vectors transposed by itself. */
+INLINE void FN(transpose_parts)(V *v)
+{
+    V u[PART];
+#pragma GCC unroll 2
+    for (int step = 1; step < PART; step *= 2) {
+#pragma GCC unroll 2
+        for (int p = 0; p < PART / 2; p++) {
+            u[2 * p] = V_(zip_low_parts)(v[p], v[p + PART / 2]);
+            u[2 * p + 1] = V_(zip_high_parts)(v[p], v[p + PART / 2]);
+        }
+#pragma GCC unroll 4
+        for (int p = 0; p < PART; p++)
+            v[p] = u[p];
+    }
+}
+
+/* `widen` where rows are adjacent, for up to VL columns, `full` for all: as many rows at a time as a part has elements, each
+ * part transposed by itself. The last rows may be done twice. */
+INLINE void FN(widen_columns)(const int full, T *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, int rows, int cols, int padded)
+{
+    const V lane = FN(lanes)();
+    ptrdiff_t at[PART][VL / PART];
+#pragma GCC unroll 4
+    for (int p = 0; p < PART; p++)
+#pragma GCC unroll 4
+        for (int i = 0; i < VL / PART; i++)
+            at[p][i] = (full || i * PART + p < cols ? i * PART : cols - 1 - p) * cs; /* of none, the last one again */
+    for (int r = 0; r < rows; r += PART) {
+        V v[PART];
+        r = r + PART <= rows ? r : rows - PART;
+        if (full) /* the columns after these */
+#pragma GCC unroll 4
+            for (int p = 0; p < PART; p++)
+                __builtin_prefetch(from + 2 * VL * cs + (r + p) * VL);
+#pragma GCC unroll 4
+        for (int p = 0; p < PART; p++)
+            v[p] = FN(load_parts)(from + p * cs + r, at[p]);
+        FN(transpose_parts)(v);
+#pragma GCC unroll 4
+        for (int p = 0; p < PART; p++)
+            if (full)
+                V_(store)(to + (r + p) * ld, v[p]);
+            else if (padded >= VL)
+                V_(store)(to + (r + p) * ld, V_(select)(lane < V_(set1)(cols), v[p], V_(set1)(0)));
+            else
+                V_(storen)(to + (r + p) * ld, v[p], cols);
+    }
+}
+
+static int FN(widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols,
+                      int cols_padded)
+{
+    int whole = 0; /* columns done by vectors of rows */
+    if (rs == 1 && cs != 1 && rows >= PART) {
+        for (; whole + VL <= cols; whole += VL)
+            FN(widen_columns)(1, (T *)dst + whole, ld, (const S *)src + whole * cs, cs, rows, VL, VL);
+        if (whole < cols)
+            FN(widen_columns)(0, (T *)dst + whole, ld, (const S *)src + whole * cs, cs, rows, cols - whole,
+                              cols_padded - whole);
+        if (cols_padded <= cols)
+            return 1;
+        whole = cols;
+    }
+    for (int r = 0; r < rows; r++) {
+        T *to = (T *)dst + r * ld;
+        const S *from = (const S *)src + r * rs;
+        int c = whole;
+        if (cs == 1) {
+            __builtin_prefetch(from + cols - 1 + 6 * rs); /* on a line more than there are vectors, where rows start within one */
+            for (; c + VL <= cols; c += VL) {
+                __builtin_prefetch(from + c + 6 * rs);
+                V_(store)(to + c, S_LOAD(from + c));
+            }
+            if (c < cols)
+                V_(storen)(to + c, S_LOADN(from + c, cols - c), cols - c);
+        } else {
+            for (; c < cols; c += VL) {
+                const int n = cols - c < VL ? cols - c : VL;
+                S some[VL];
+                for (int i = 0; i < n; i++)
+                    some[i] = from[(c + i) * cs];
+                V_(storen)(to + c, S_LOADN(some, n), n);
+            }
+        }
+        for (c = cols; c < cols_padded; c++)
+            to[c] = 0;
+    }
+    return 1;
+}

@@ -1,0 +1,16 @@
+/* The vector vocabulary of AVX-512, and AVX512_BF16's dot product on pairs of bfloat16. */
+#ifndef CONVT_VEC_BF16_H
+#define CONVT_VEC_BF16_H
+#include "vec_avx512.h"
+
+/* c + a0 * b0 + a1 * b1 in each lane. */
+typedef __m512bh vdot;
+static inline vdot vdot_load(const uint16_t *p) { return (vdot)_mm512_loadu_si512(p); }
+static inline vdot vdot_set1(const uint16_t *p)
+{
+    int pair;
+    memcpy(&pair, p, 4);
+    return (vdot)_mm512_set1_epi32(pair);
+}
+static inline vf vdot_fma(vdot a, vdot b, vf c) { return _mm512_dpbf16_ps(c, a, b); }
+#endif
