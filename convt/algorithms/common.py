@@ -11,9 +11,9 @@ from .._problem import ITEMSIZE
 from . import costs, execution, machine
 from . import phases as _phases
 
-MAX_SUMS = 1 << 20  # bytes of sums a task may keep between depth chunks
+MAX_PARTIAL = 1 << 20  # bytes of partial sums that a task may keep between depth chunks
 
-_KEPT_OUTPUT = 28 << 20  # of an output, that it still has when it is written again
+_KEPT_OUTPUT = 28 << 20  # bytes of an output that the last level still has when its lines are written again
 
 EVEN = 64  # so many tasks of a thread even out anyhow
 
@@ -43,8 +43,8 @@ def reaching(problem, ax):
 
 
 def tile_counts(rows, columns, depth, info, chain=_core.KC, wide=0):
-    """What it takes to multiply ``rows`` x ``depth`` by ``depth`` x ``columns`` in register tiles or AMX tiles: every ``chain`` of
-    depth is a call, which loads and stores the accumulators. Up to ``wide`` rows meet two panels at once."""
+    """What it takes to multiply ``rows`` x ``depth`` by ``depth`` x ``columns`` in register tiles or AMX tiles: every ``chain``
+    of depth is a call, which loads and stores the accumulators. Up to ``wide`` rows meet two panels at once."""
     nr, vl = info["nr"], info["vl"]
     steps, calls = depth / info["kstep"], max(1, -(-depth // chain))
     if info["parts"]:
@@ -66,8 +66,8 @@ def tile_counts(rows, columns, depth, info, chain=_core.KC, wide=0):
 
 
 def weight_counts(bytes, total, again=0):
-    """What reading so many ``bytes`` of panels takes, of ``total`` bytes in all; ``again`` bytes of other data are fetched with them,
-    as L2 has lost them."""
+    """What reading so many ``bytes`` of panels takes, of ``total`` bytes in all; ``again`` bytes of other data are fetched with
+    them, as L2 has lost them."""
     fetched = far(total) * bytes + again
     memory = far(total, machine.current().last_bytes) * bytes
     return {"weight_byte": bytes, "weight_byte_l3": fetched, "weight_byte_l3_stall": fetched, "weight_byte_memory": memory}
@@ -80,7 +80,7 @@ def far(bytes, near=None):
 
 
 def memory_counts(problem, non_temporal=False):
-    """What inputs and outputs take that L2 does not hold: their bytes, and the lines that each group comes back to after the others."""
+    """What inputs and outputs take that L2 does not hold: their bytes, and the lines that a group comes back to after others."""
     item, found = ITEMSIZE[problem.dtype], {}
     written = "out_byte_non_temporal" if non_temporal else "out_byte_l3"
     for sizes, channels, byte, line in (
@@ -129,7 +129,7 @@ def plane_counts(problem, outputs=None):
 
 
 def crowded(problem, sizes):
-    """How much planes of these sizes fall into the same sets of the first-level cache: 0, a quarter of them 1, all 2."""
+    """How much planes of these sizes fall into the same sets of L1: 0, a quarter of them 1, all 2."""
     plane = math.prod(sizes) * ITEMSIZE[problem.dtype]
     return (plane % 1024 == 0) + (plane % 4096 == 0)
 
@@ -204,7 +204,8 @@ def shared(tasks):
 
 def few(tasks):
     """Whether tasks, (cycles in all, how many), are so few that threads wait for the last one."""
-    return sum(work for work, _ in tasks) >= machine.current().limits.single_thread_cycles and sum(count for _, count in tasks) <= EVEN
+    cycles, count = (sum(column) for column in zip(*tasks, strict=True)) if tasks else (0, 0)
+    return cycles >= machine.current().limits.single_thread_cycles and count <= EVEN
 
 
 def makespan(tasks, threads):
