@@ -28,11 +28,7 @@ _KEPT = _core.DW_TERMS  # taps of a phase whose weights stay in registers
 _OUTPUTS = 1 << 14  # numbers that it writes to a row
 _PRODUCTS = _core.DW_PRODUCTS  # taps of a phase, of such groups as `_each` speaks of
 _FULL = 0.6  # of the lanes of a vector, by the channels of a group
-_ALONE = 0.8  # cycles more of a multiply-add of an output at the ends, of which there are too few to be computed side by side
 _NEAR = 1 << 15  # bytes of weights in the first-level cache
-# Cycles of dots: a multiply-add, a pixel's vector, adding up a tile's sums, a stretch of terms, a row, each that it reads,
-# a byte of inputs that come from memory.
-_DOTS = 0.6, 0.55, 36, 4, 190, 13, 0.4
 
 
 def cost(problem):
@@ -41,84 +37,134 @@ def cost(problem):
         return _dots_cost(problem, info)
     if problem.ci * problem.co == 0 or (problem.ci > _CHANNELS and not (problem.ci <= _WIDE and _each(problem, info) > 0)):
         return math.inf
-    s, k, ci, size = problem.strides[-1], problem.kernel[-1], problem.ci, problem.in_sizes[-1]
-    terms = -(-k // s)
-    rows, meet, new = _rows(problem)
     groups = _each(problem, info) > 0
     width = 0 if groups else _width(problem, info)
-    js = max(1, -(-(problem.begin[-1] + problem.out_sizes[-1]) // s) - problem.begin[-1] // s)
-    cut = _cut(problem, width, js, 2)
+    cut = _cut(problem, width, _js(problem), 2)
+    rows, meet, new = _rows(problem)
+    part = machine.current().profile[_part(problem, width, groups)]
+    counts = _row_counts(problem, info, cut, width, groups, meet, new)
+    tasks = cut.blocks * cut.lane_blocks * -(-rows // cut.rows)
+    memory = common.memory_counts(problem) | ({} if width else common.fill_counts(problem))
+    memory |= common.plane_counts(problem, math.prod(problem.out_shape) / (2 if problem.groups == 1 else 1))
+    return common.shared([(rows * part.cycles(counts), tasks)]) + part.cycles(memory)
+
+
+def _part(problem, width, groups):
+    """Whose kernels do it: their costs have a part each in convt.algorithms.costs."""
+    if width:
+        return "depthwise_cells"
+    return "depthwise_groups" if groups else "depthwise_stride_1" if problem.strides[-1] == 1 else "depthwise"
+
+
+def _js(problem):
+    """How many j the window shows along the last axis."""
+    s, begin = problem.strides[-1], problem.begin[-1]
+    return max(1, -(-(begin + problem.out_sizes[-1]) // s) - begin // s)
+
+
+def _row_counts(problem, info, cut, width, groups, meet, new):
+    """What a row of outputs takes that ``meet`` input rows reach in the mean, ``new`` of them for the first time."""
+    s, k, ci, size, vl = problem.strides[-1], problem.kernel[-1], problem.ci, problem.in_sizes[-1], info["vl"]
+    js, terms = _js(problem), -(-k // s)
     phases, wide = (1, width) if width else (min(s, k), 1)
-    vectors, single = -(-wide * cut.lanes // info["vl"]), -(-cut.lanes // info["vl"])
+    vectors, single = -(-wide * cut.lanes // vl), -(-cut.lanes // vl)
     taps = meet * ci * (terms if width else k)  # of a j
-    # Those all of whose taps are inside; the others are runs of their own, unless kernels skip what is not there.
+    # Outputs all of whose taps are inside; the others are runs of their own, unless kernels skip what is not there.
     inner = js if not width and _skips(problem, groups) else max(0, min(js, size - terms + 1))
     outer = js - inner
-    edge = max(0, _pairs(problem, -1) - inner * k) * taps / k
-    picked = _picked(problem, info)
-    straight = ci == problem.co == 1 and not problem.planar and (not width or s == 1)
-    gathered = not (straight or (picked and not width))
-    if groups:
-        gathered = problem.planar or info["t_size"] > ITEMSIZE[problem.dtype]
-    few = 0.8 if meet * ci * terms <= 4 else 1.4
-    each = picked * (1.25 if s == 1 else 1) or (1.2 + 3 / s if gathered else few)  # phases share what is near
-    sums = info["mr"][-1] * info["nr"] // info["vl"]  # of a tile: few let a broadcast serve few, as does a single tap
-    each = 2.3 if width else (0.6 if sums > 16 and k > 1 else 0.75) if groups else each
+    edges = max(0, _pairs(problem, -1) - inner * k) * taps / k * single  # multiply-adds of the others
+    gathered = _gathered(problem, info, width, groups)
     calls = cut.blocks * -(-inner // (8 * wide * cut.blocks))
-    row = (inner / wide * vectors * taps + edge * single) * each
-    row += (calls * vectors * taps + edge * single) * _weight(problem, taps, cut, info) + edge * single * _ALONE
-    row += 5 * (calls + 2 * outer + (cut.blocks if width else 0)) * vectors * phases
-    crowded = problem.groups * problem.co * ITEMSIZE[problem.dtype] % 1024 == 0  # outputs of a vector fall into few sets
-    apart = s > 2 and not width  # two phases store side by side, more go along the row one after the other
-    row += js / wide * vectors * phases * (1.5 + 1.3 * apart + 2.5 * crowded)
-    row += cut.lane_blocks * (0.9 * (taps * cut.blocks + edge) + cut.blocks * (130 + 80 * meet))
-    if gathered and groups:
-        in_rows = new + (cut.row_taps - 1) / cut.rows
-        packed = (8 if problem.planar else 2) * size * problem.groups * ci / info["vl"]
-        row += in_rows * (packed + 55 * cut.blocks * cut.lane_blocks)
-    elif gathered:
-        # Each task keeps what it gathered for the rows after. By the vector, unless its channels lie too far apart.
-        in_rows = new + (cut.row_taps - 1) / cut.rows
-        each = 2.7 if _span(problem, info) <= 2 * info["vl"] else 5.5
-        if problem.planar:
-            each = (5.5, 8, 12)[common.crowded(problem, problem.in_sizes)]
-        row += in_rows * ci * (each * size * single + 55 * cut.blocks * cut.lane_blocks)
-    tasks = cut.blocks * cut.lane_blocks * -(-rows // cut.rows)
-    memory = common.memory_cost(problem, (0.04, 0), (0.035, 0)) + common.planes_cost(problem) / (
-        2 if problem.groups == 1 else 1
-    )
-    return common.shared([(rows * row, tasks)]) + memory + (0.0 if width else common.unreached(problem))
+    loads = calls * vectors * taps + edges  # of a vector of weights
+    weights = cut.lane_block * taps * info["t_size"]
+    stores = js / wide * vectors * phases
+    counts = {
+        _fma_kind(problem, info, width, groups, gathered, meet, terms): inner / wide * vectors * taps + edges,
+        "dw_edge_fma": edges,
+        "dw_weight": loads,
+        "dw_weight_l2": loads * common.far(weights, _NEAR),
+        "dw_weight_l3": loads * common.far(common.filter_bytes(problem, info)),
+        "dw_call": (calls + 2 * outer + (cut.blocks if width else 0)) * vectors * phases,
+        "dw_store": stores,
+        "dw_term": cut.lane_blocks * (taps * cut.blocks + edges / single),
+        "dw_row": cut.lane_blocks * cut.blocks,
+        "dw_in_row": cut.lane_blocks * cut.blocks * meet,
+    }
+    if s > 2 and not width:  # two phases store side by side, more go along the row one after the other
+        counts["dw_store_phase"] = stores
+    if problem.groups * problem.co * ITEMSIZE[problem.dtype] % 1024 == 0:  # outputs of a vector fall into few sets of L1
+        counts["dw_store_crowded"] = stores
+    if not gathered:
+        return counts
+    if not (width or groups or _permuted(problem, info)):  # what is gathered serves all phases
+        counts["dw_gathered_fma"] = (inner / wide * vectors * taps + edges) / s
+    in_rows = new + (cut.row_taps - 1) / cut.rows  # that a row gathers: each task keeps what it gathered for the rows after
+    rows = in_rows * (1 if groups else ci)
+    counts["dw_gather_row"] = rows * cut.blocks * cut.lane_blocks
+    if groups:
+        counts["dw_widen_plane" if problem.planar else "dw_widen"] = rows * size * problem.groups * ci / vl
+    elif problem.planar:
+        name = ("dw_gather_plane", "dw_gather_plane_crowded", "dw_gather_plane_same_set")
+        counts[name[common.crowded(problem, problem.in_sizes)]] = rows * size * single
+    else:
+        counts["dw_gather_near" if _span(problem, info) <= 2 * vl else "dw_gather"] = rows * size * single
+    return counts
+
+
+def _gathered(problem, info, width, groups):
+    """Whether inputs are gathered, or widened, into vectors of lanes before they are multiplied."""
+    if groups:
+        return problem.planar or info["t_size"] > ITEMSIZE[problem.dtype]
+    contiguous = problem.ci == problem.co == 1 and not problem.planar and (not width or problem.strides[-1] == 1)
+    return not (contiguous or (_permuted(problem, info) and not width))
+
+
+def _fma_kind(problem, info, width, groups, gathered, meet, terms):
+    """The name of a multiply-add, by how it comes by its input."""
+    if width:
+        return "dw_fma_cell"
+    if groups:  # few accumulators let a broadcast serve few, as does a single tap
+        many = info["mr"][-1] * info["nr"] // info["vl"] > 16 and problem.kernel[-1] > 1
+        return "dw_fma_group" if many else "dw_fma_group_few"
+    permuted = _permuted(problem, info)
+    if permuted:
+        return permuted
+    if gathered:
+        return "dw_fma_gathered"
+    return "dw_fma_few" if meet * problem.ci * terms <= 4 else "dw_fma"
 
 
 def _dots_cost(problem, info):
     """Cycles where vectors run over in-channels."""
-    multiply, load, tile, stretch, start, source, far = _DOTS
+    part = machine.current().profile["depthwise_dots"]
     s, k, vectors = problem.strides[-1], problem.kernel[-1], problem.ci // info["vl"]
     rows, meet, _ = _rows(problem)
-    js = max(1, -(-(problem.begin[-1] + problem.out_sizes[-1]) // s) - problem.begin[-1] // s)
+    js = _js(problem)
     tiles = -(-js // max(1, info["vl"] // problem.co))
-    # (Terms of a stretch, by the registers that there are.)
+    # Terms of a stretch, by the registers that there are.
     most = 3 if info["mr"][-1] * info["nr"] // info["vl"] > 16 else max(1, min(3, 7 // problem.co))
-    row = _pairs(problem, -1) * meet * vectors * problem.co * multiply
+    loads = ends = starts = 0
     for phase in range(min(s, k)):
         terms = -(-(k - phase) // s)
         stretches = -(-terms // most)
-        row += (js * stretches + tiles * (terms - stretches)) * meet * vectors * load + tiles * (
-            tile + stretches * meet * stretch
-        )
-    row = problem.groups * row + start + source * meet
-    if info["t_size"] > ITEMSIZE[problem.dtype]:  # rows are widened
-        row += 2 * meet * problem.in_sizes[-1] * problem.groups * vectors
+        loads += (js * stretches + tiles * (terms - stretches)) * meet * vectors
+        ends += tiles
+        starts += tiles * stretches * meet
+    counts = {
+        "dw_fma": problem.groups * _pairs(problem, -1) * meet * vectors * problem.co,
+        "dw_load": problem.groups * loads,
+        "dw_tile": problem.groups * ends,
+        "dw_stretch": problem.groups * starts,
+        "dw_row": 1,
+        "dw_in_row": meet,
+    }
+    if info["t_size"] > ITEMSIZE[problem.dtype]:
+        counts["dw_widen"] = meet * problem.in_sizes[-1] * problem.groups * vectors
     tasks = -(-rows // _cut(problem, 0, js, 2).rows)
-    bytes = math.prod(problem.in_shape) * ITEMSIZE[problem.dtype]
-    memory = common.memory_cost(problem, (0.04, 0), (0.035, 0)) + far * bytes * common.far(bytes, machine.current().last_bytes)
-    return common.shared([(rows * row, tasks)]) + memory + common.unreached(problem)
-
-
-def _weight(problem, taps, cut, info):
-    """Cycles to load a vector of weights, which as many are near as a task's lanes have."""
-    near = common.far(cut.lane_block * taps * info["t_size"], _NEAR)
-    return 0.7 + near + 4 * common.far(common.filter_bytes(problem, info))
+    data = execution.data_bytes(problem)
+    memory = common.memory_counts(problem) | common.fill_counts(problem)
+    memory["in_byte_memory"] = data * common.far(data, machine.current().last_bytes)
+    return common.shared([(rows * part.cycles(counts), tasks)]) + part.cycles(memory)
 
 
 def _span(problem, info):
@@ -127,18 +173,19 @@ def _span(problem, info):
     return (groups - 1) * problem.ci + 1
 
 
-def _picked(problem, info):
-    """Cycles of a multiply-add whose inputs are picked where they lie, if channels are adjacent; 0 where they are gathered."""
+def _permuted(problem, info):
+    """The name of a multiply-add whose inputs are permuted where they lie, if channels are contiguous; None where they are
+    gathered."""
     if problem.ci == problem.co == 1 or problem.planar:
-        return 0
+        return None
     span = _span(problem, info)
     if span > info["reach"]:
-        return 0
+        return None
     if span == 1:
-        return 0.42
+        return "dw_fma_broadcast"
     terms = -(-problem.kernel[-1] // problem.strides[-1])
-    sliding = problem.dilations[-1] in (1, _step(problem)) and 1 < terms <= 3  # terms share a pick
-    return (1.1 if span <= info["vl"] else 1.5) / (1.2 if sliding else 1)
+    sliding = problem.dilations[-1] in (1, _step(problem)) and 1 < terms <= 3  # terms share a permutation
+    return ("dw_fma_permuted" if span <= info["vl"] else "dw_fma_permuted_2") + ("_sliding" if sliding else "")
 
 
 def _dots(problem, info):
@@ -355,7 +402,7 @@ def _width(problem, info):
     s, k, vl = problem.strides[-1], problem.kernel[-1], info["vl"]
     channels = problem.groups * problem.co
     vectors = channels / vl
-    full = 0.6 if s == 1 else 0.5 if _picked(problem, info) else 0.53
+    full = 0.6 if s == 1 else 0.5 if _permuted(problem, info) else 0.53
     if problem.ci == problem.co == 1 and k <= _KEPT * s:  # it is rather the store of a phase that a vector costs
         full = min(full, 0.25 if s == 1 else (s - 2) / 6)
     if problem.planar or problem.dilations[-1] > 1 or s > k or k > _TERMS * s or vectors >= full * math.ceil(vectors):
