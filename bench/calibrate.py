@@ -24,7 +24,7 @@ from bench.__main__ import _one_of, _seconds
 from bench.layers import Layer
 from bench.problem import DTYPES, Problem, empty
 from bench.tables import rich_if_terminal
-from convt import _config, _core, _plan
+from convt import _config, _core
 from convt.algorithms import ALGORITHMS, costs
 from convt.algorithms import machine as planned
 

@@ -30,10 +30,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from .._plans import onednn
 from . import common
 from .depthwise import plan as depthwise
 from .direct import plan as direct
-from .._plans import onednn
 from .scatter import plan as scatter
 from .winograd import plan as winograd
 

@@ -29,15 +29,6 @@ _KEPT = 1 << 20  # of input rows that are kept packed
 _PICKS = 1 << 14  # sums of an image that may be listed
 _ROWS_SHARE = 16  # output rows of a task
 _LEAST_DEPTH = 32  # in-channels that a chunk should have
-# Cycles across: of a channel of a vector of pixels, a stretch that is begun, those of a tile, a vector of outputs put in order
-# by shuffles or by indices, the ends of a column that is shifted, a row of a phase.
-_ACROSS = 4.7, 150, 1.35, 3, 20, 40, 130
-_PICK = 0.75  # of a product that is picked
-_MEMORY = (  # cycles of a byte read, of one written; of those beyond the last-level cache
-    (0.03, 0.0, 0.06, 0.24),  # across
-    (0.01, 0.04, 0.05, 0.33),  # vectors over columns
-    (0.045, 0.01, 0.18, 0.13),  # matrices
-)
 
 
 def cost(problem, amx=False):
@@ -193,21 +184,21 @@ def _one_stretch(problem, out_strides):
     return True
 
 
-def _picked_cost(problem, slab, info):
+def _picked_cycles(problem, info):
     """Cycles of images whose outputs are picked."""
-    transpose, start, tile = _ACROSS[:3]
-    images = problem.batch
     outputs, terms = _picks(problem)[0].shape
-    pick = images * (outputs * (1 + terms) * _PICK + _ACROSS[-1])
+    part = machine.current().profile["scatter_picked"]
     for threads in (1, 2):
         tasks = _picked_tasks(problem, info, threads)
-        pixels = -(-images // tasks) * math.prod(problem.in_sizes)
-        multiply = tile * common.tile_cost(math.prod(problem.kernel) * problem.co, pixels, problem.ci, info)
-        cost = tasks * (transpose * problem.ci * -(-pixels // info["vl"]) + start + multiply) + pick
-        cost = common.shared([(cost, tasks)]) + _memory_cost(problem, slab, info)
-        if cost < machine.current().limits.single_thread_cycles:
+        pixels = -(-problem.batch // tasks) * math.prod(problem.in_sizes)
+        task = common.tile_counts(math.prod(problem.kernel) * problem.co, pixels, problem.ci, info)
+        task["across_transpose"], task["across_start"] = problem.ci * -(-pixels // info["vl"]), 1
+        image = {"pick": outputs * (1 + terms), "picked_image": 1}
+        cycles = tasks * part.cycles(task) + problem.batch * part.cycles(image)
+        cycles = common.shared([(cycles, tasks)]) + part.cycles(_memory_counts(problem))
+        if cycles < machine.current().limits.single_thread_cycles:
             break
-    return cost
+    return cycles
 
 
 def _most_taps(classes):
@@ -334,32 +325,40 @@ def _cut(problem, rows, most, threads, info):
     return block, max(1, -(-(j1 - j0) // block))
 
 
-def _overlap_cost(problem, js, info):
-    """Cycles to finish the outputs of so many j of a row."""
+def _overlap_counts(problem, js, info):
+    """What finishing the outputs of so many j of a row takes."""
     vl, lanes, terms = info["vl"], problem.strides[-1] * problem.co, _more(problem) + 1
     if lanes <= vl and problem.groups == 1 and not problem.planar:
-        return js * (3 * terms + 2)
-    # Outputs of several groups are stored one by one.
-    return js * (-(-lanes // vl) * (3.5 * terms + 2.5) + (2 * lanes if problem.groups > 1 else 0))
+        return {"overlap_term": js * terms, "overlap_j": js}
+    vectors = js * -(-lanes // vl)
+    counts = {"overlap_vector_term": vectors * terms, "overlap_vector": vectors}
+    if problem.groups > 1:  # outputs of several groups are stored one by one
+        counts["overlap_lane"] = js * lanes
+    return counts
 
 
-def _across_cost(problem, pixels, js, columns, taps, chunks, packs, phases, joined, info):
-    """Cycles of a row across: pixels transposed by vectors of channels, the GEMM, sums put in the outputs' order."""
-    vl, lanes = info["vl"], problem.strides[-1] * problem.co
-    transpose, start, tile, zip, gather, edge, row = _ACROSS
-    each = zip if lanes in (1, 2, 4) else gather
-    if problem.groups > 1:  # whose products stay near
-        each, edge = 0.6 * (_more(problem) + 1) + (2.2 if lanes in (1, 2, 4) else 6.7), edge / 3
+def _across_counts(problem, pixels, js, columns, taps, chunks, packs, phases, joined, info):
+    """What a row takes across: pixels transposed by vectors of channels, the GEMM, products put in the outputs' order."""
+    vl, lanes, groups = info["vl"], problem.strides[-1] * problem.co, problem.groups > 1
     rows = 1
     if joined:
         rows = max(1, -(-problem.batch * math.prod(problem.in_sizes[:-1]) // _joined_tasks(problem, 2)))
     vectors = -(-rows * pixels // vl) / rows
     depth = taps * problem.ci / max(chunks, 1)
-    multiply = chunks * common.tile_cost(columns, rows * pixels, depth, info) / rows
-    overlap = phases * lanes * -(-js // vl) * each + (edge * columns if _more(problem) else 0.0) + row * phases
-    if problem.groups > 1 and not problem.planar:
-        overlap += 1.8 * phases * js * lanes
-    return packs * (transpose * problem.ci * vectors + start / rows) + tile * multiply + overlap
+    tiles = common.tile_counts(columns, rows * pixels, depth, info)
+    counts = {name: count * chunks / rows for name, count in tiles.items()}
+    counts["across_transpose"], counts["across_start"] = packs * problem.ci * vectors, packs / rows
+    ordered = phases * lanes * -(-js // vl)  # vectors of outputs
+    order = "across_zip" if lanes in (1, 2, 4) else "across_gather"
+    counts[order + "_group" if groups else order] = ordered
+    if groups:  # whose products stay near
+        counts["across_term_group"] = ordered * (_more(problem) + 1)
+    if _more(problem):
+        counts["across_edge_group" if groups else "across_edge"] = columns
+    if groups and not problem.planar:
+        counts["across_lane_group"] = phases * js * lanes
+    counts["across_phase"] = phases
+    return counts
 
 
 def _ways(problem, info):
@@ -371,21 +370,21 @@ def _ways(problem, info):
 
 
 @functools.lru_cache(maxsize=256)
-def _choice(problem, amx, isa, picked=True):
+def _choice(problem, amx, here, picked=True):
     """The cheapest way: (cost, merge, slab, groups, classes), of the axes but the last; the cost is infinite where it
     can't be done. Without ``picked``, of those for any memory."""
     k, s = problem.kernel[-1], problem.strides[-1]
     best = (math.inf, None, 0, None, None)
     if problem.dilations[-1] > 1 or s > 2 * k or problem.co == 0:
         return best
-    info = machine.current().info(problem.dtype, amx)
+    info = here.info(problem.dtype, amx)
     outer = problem.rank - 1
     j0, j1 = _span(problem)
     for merge, slab in _ways(problem, info):
         if merge is None:
-            cost = _picked_cost(problem, slab, info) if picked else math.inf
-            if cost < best[0]:
-                best = (cost, merge, slab, None, None)
+            cycles = _picked_cycles(problem, info) if picked else math.inf
+            if cycles < best[0]:
+                best = (cycles, merge, slab, None, None)
             continue
         groups, classes = common.axes(problem, merge, (True,) * outer)
         if math.prod(map(len, classes)) > common.MANY_CLASSES:
@@ -400,17 +399,18 @@ def _choice(problem, amx, isa, picked=True):
         taps, apart = _most_taps(classes), _apart(problem, classes, info) and not joined
         images = problem.groups * problem.batch
         shared = _row_block(rows // max(images, 1), images * blocks, 2) if apart and taps > 1 else 0
-        cost = 0.0
+        cycles = 0.0
         for combo in combos:
             packs = _packs(combo, shared, len(combos))
-            cost += _row_cost(problem, combo, blocks, slab, apart, joined, packs, info) * math.prod(c.count for c in combo)
-        cost *= images * blocks
+            row = _row_cycles(problem, combo, blocks, slab, apart, joined, packs, info)
+            cycles += row * math.prod(c.count for c in combo)
+        cycles *= images * blocks
         if not joined:
-            cost = common.shared([(cost, rows * blocks)])
-        cost += _memory_cost(problem, slab, info)
-        cost += 0.0 if slab or problem.groups > 1 else common.planes_cost(problem)
-        if cost < best[0]:
-            best = (cost, merge, slab, groups, classes)
+            cycles = common.shared([(cycles, rows * blocks)])
+        memory = _memory_counts(problem) | ({} if slab or problem.groups > 1 else common.plane_counts(problem))
+        cycles += here.profile[_part(slab, info)].cycles(memory)
+        if cycles < best[0]:
+            best = (cycles, merge, slab, groups, classes)
     return best
 
 
@@ -424,8 +424,19 @@ def _packs(combo, rows, classes):
     return min(taps, taps / last * (rows / classes + last - 1) / rows)
 
 
-def _row_cost(problem, combo, blocks, slab, apart, joined, packs, info):
+def _row_cycles(problem, combo, blocks, slab, apart, joined, packs, info):
     """Cycles of one of the stretches that a row of a class is cut into."""
+    counts = _row_counts(problem, combo, blocks, slab, apart, joined, packs, info)
+    return machine.current().profile[_part(slab, info)].cycles(counts)
+
+
+def _part(slab, info):
+    """The part of the costs: vectors over pixels, over columns, or AMX tiles."""
+    return "scatter_across" if slab else "matrix_scatter" if info["parts"] else "scatter"
+
+
+def _row_counts(problem, combo, blocks, slab, apart, joined, packs, info):
+    """What one of the stretches takes that a row of a class is cut into."""
     k, s, ci = problem.kernel[-1], problem.strides[-1], problem.ci
     j0, j1 = _span(problem)
     phases = math.prod(len(c.first_out) for c in combo)
@@ -434,31 +445,33 @@ def _row_cost(problem, combo, blocks, slab, apart, joined, packs, info):
     pixels = -(-(problem.in_sizes[-1] + (blocks - 1) * (-(-k // s) - 1)) // blocks)
     if slab:
         chunks = taps if apart and packs < taps else 1
-        return _across_cost(problem, pixels, js, columns, taps, chunks, packs, phases, joined, info)
+        return _across_counts(problem, pixels, js, columns, taps, chunks, packs, phases, joined, info)
     chunks = taps if apart else 1
-    weights = common.padded(columns, info) * taps * ci * info["e_size"]
-    total = common.filter_bytes(problem, info, columns)
-    row = chunks * common.tile_cost(pixels, columns, taps * common.filled(ci, info) / max(chunks, 1), info)
-    row = common.fed(row, weights, total)
+    bytes = common.padded(columns, info) * taps * ci * info["e_size"]
+    counts = common.weight_counts(bytes, common.filter_bytes(problem, info, columns))
+    tiles = common.tile_counts(pixels, columns, taps * common.filled(ci, info) / max(chunks, 1), info)
+    counts |= {name: chunks * count for name, count in tiles.items()}
+    counts |= {name: phases * count for name, count in _overlap_counts(problem, js, info).items()}
+    counts["row"], counts["row_tap"], counts["row_phase"] = 1, taps, phases
     if info["parts"]:
-        groups, rest = divmod(ci, info["kstep"])
-        sums = -(-pixels // info["grain"]) * -(-columns // info["vl"]) * (chunks * -(-ci // _core.KC) - 1)
-        row += (44 if problem.planar else 16) * packs * pixels * groups + 100 * max(sums, 0) + 85 * taps
-        row += (55 if problem.planar else 19) * packs * pixels * (rest > 0) + 5.5 * pixels * -(-columns // info["vl"])
-        row *= 1.1 if problem.planar else 1.0
-        return row + phases * (1.75 * _overlap_cost(problem, js, info) + 340) + 90
-    same = ITEMSIZE[problem.dtype] == info["e_size"] and not problem.planar
-    row = 1.05 * row + 20 * taps + 60
-    if not (apart and same):  # else they are used in place
-        row += packs * pixels * 5 * -(-ci // info["vl"])
-    return row + phases * _overlap_cost(problem, js, info) + 90 + 100 * phases
+        steps, rest = divmod(ci, info["kstep"])
+        plane = "_plane" if problem.planar else ""
+        counts["amx_pack" + plane], counts["amx_pack_rest" + plane] = packs * pixels * steps, packs * pixels * (rest > 0)
+        partial = chunks * -(-ci // _core.KC) - 1  # depth chunks that add to what is there
+        counts["amx_partial"] = -(-pixels // info["grain"]) * -(-columns // info["vl"]) * max(partial, 0)
+        counts["amx_store"] = pixels * -(-columns // info["vl"])
+    elif not apart or ITEMSIZE[problem.dtype] != info["e_size"] or problem.planar:  # else the GEMM reads them in place
+        counts["pack_vector"] = packs * pixels * -(-ci // info["vl"])
+    return counts
 
 
-def _memory_cost(problem, slab, info):
-    """Cycles that data takes which the second-level cache does not hold, or not even the last; tiles have asked for some."""
-    read, write, far_read, far_write = _MEMORY[0 if slab else 2 if info["parts"] else 1]
-    cost = common.memory_cost(problem, (read, 3 if slab else 50), (write, 0))
-    for sizes, channels, byte in ((problem.in_sizes, problem.ci, far_read), (problem.out_sizes, problem.co, far_write)):
+def _memory_counts(problem):
+    """What data takes that L2 does not hold, or not even the last level; tiles have prefetched some."""
+    counts = common.memory_counts(problem)
+    for sizes, channels, name in (
+        (problem.in_sizes, problem.ci, "in_byte_memory"),
+        (problem.out_sizes, problem.co, "out_byte_memory"),
+    ):
         bytes = problem.batch * problem.groups * math.prod(sizes) * channels * ITEMSIZE[problem.dtype]
-        cost += byte * bytes * common.far(bytes, machine.current().last_bytes)
-    return cost
+        counts[name] = bytes * common.far(bytes, machine.current().last_bytes)
+    return counts
