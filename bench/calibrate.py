@@ -1,10 +1,10 @@
 """Fits the cost model to this machine: ``python -m bench.calibrate --out profile.json``.
 
-Problems are sampled (`samples`), every algorithm that may be the best one is timed on each, in turns, and the values of the cost
-profile are fitted to the times by non-negative least squares (`fit`). Every fourth problem is held out from the fit: on those the
-planner's loss is printed, before and after. ``CONVT_COSTS=profile.json`` uses the profile.
+Problems are sampled (`samples`), every algorithm that may be the best one is timed on each, in turns, and the values of the
+cost profile are fitted to the times by non-negative least squares (`fit`). Every fourth problem is held out from the fit: on
+those the planner's loss is printed, before and after. ``CONVT_COSTS=profile.json`` uses the profile.
 
-What was measured is kept beside the profile (``.measured``, a line of JSON each); the same command goes on where it was stopped.
+What was measured is kept beside the profile (``.measured``, a line of JSON each): the same command goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -149,8 +149,8 @@ def collect(options: argparse.Namespace, kept: Measurements, profile: costs.Prof
 
 
 def rows_of(kept: Measurements, profile: costs.Profile, scale: float | None) -> tuple[dict, float]:
-    """``(problem -> algorithm -> (Cycles expected, measured seconds, threads), scale)``; cycles are seconds times threads times the
-    scale, which is that of the profile unless one is given."""
+    """``(problem -> algorithm -> (Cycles expected, measured seconds, threads), scale)``; cycles are seconds times threads times
+    the scale, which is that of the profile unless one is given."""
     found, ratios = {}, []
     threads = _config.get_num_threads()
     for name, entry in kept.found.items():

@@ -39,8 +39,8 @@ class Plan:
 
     @property
     def cycles(self):
-        """Where the cycles go that the cost model expects of a native algorithm: a dict, name -> cycles of all threads together,
-        the largest first. `convt.algorithms.costs` says what the names mean. Empty for other backends."""
+        """Where the cycles go that the cost model expects of a native algorithm: a dict, name -> cycles of all threads
+        together, the largest first. `convt.algorithms.costs` says what the names mean. Empty for other backends."""
         if self.backend != "native":
             return {}
         values = machine.current().profile.values()

@@ -80,7 +80,7 @@ def far(bytes, near=None):
 
 
 def memory_counts(problem, non_temporal=False):
-    """What inputs and outputs take that L2 does not hold: their bytes, and the lines that a group comes back to after others."""
+    """What inputs and outputs take that L2 does not hold: their bytes, and lines that a group comes back to after others."""
     item, found = ITEMSIZE[problem.dtype], {}
     written = "out_byte_non_temporal" if non_temporal else "out_byte_l3"
     for sizes, channels, byte, line in (

@@ -215,7 +215,7 @@ NAMES = {
     "dw_gather": Name("vector of inputs", "gathering it from afar"),
     "dw_gather_near": Name("vector of inputs", "gathering it from two vectors or less"),
     "dw_gather_plane": Name("vector of inputs", "gathering it from planes (NCX)"),
-    "dw_gather_plane_crowded": Name("vector of inputs", "the same where a quarter of the planes falls into the same sets of L1"),
+    "dw_gather_plane_crowded": Name("vector of inputs", "the same where a quarter of the planes falls into the same sets"),
     "dw_gather_plane_same_set": Name("vector of inputs", "the same where all planes do"),
     "dw_widen": Name("vector of inputs", "widening it to the accumulators' type"),
     "dw_widen_plane": Name("vector of inputs", "the same from planes (NCX)"),
@@ -639,7 +639,7 @@ VALUES["matrix_shallow"] = {
 class Cycles(float):
     """Cycles that know where they come from: ``counts`` says how many of each (part, name) they hold.
 
-    Sums, multiples and the larger of two keep that; nothing else is needed, as the model is linear in its values but for `max`.
+    Sums, differences, multiples and the larger of two keep that: the model is linear in its values but for `max`.
     """
 
     __slots__ = ("counts",)
@@ -661,6 +661,12 @@ class Cycles(float):
         return Cycles(float(self) * factor, {key: count * factor for key, count in self.counts.items()})
 
     __rmul__ = __mul__
+
+    def __sub__(self, other):
+        return self + other * -1.0
+
+    def __rsub__(self, other):
+        return self * -1.0 + other
 
     def __truediv__(self, divisor):
         return self * (1 / divisor)

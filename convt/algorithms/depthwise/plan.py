@@ -281,8 +281,8 @@ def _reads(problem, info, in_strides, lanes, width, each, skips):
     first = np.arange(lanes) % channels // problem.co * problem.ci * channel
     at = np.arange(-(-lanes // info["vl"]) * info["vl"])
     index = first[np.minimum(at, lanes - 1)] - first[at // info["vl"] * info["vl"]]
-    # The lanes of a cell repeat for each phase: for all lanes the index is the same, if there is one group. AVX2 has no kernels of
-    # groups that permute.
+    # The lanes of a cell repeat for each phase: for all lanes the index is the same, if there is one group. AVX2 has no kernels
+    # of groups that permute.
     cells = lanes == channels or (problem.groups == 1 and info["reach"] > 1)
     picked = info["direct_store"] and not straight and width <= 1 and channel >= 0 and cells
     picked = picked and index.max() < info["reach"] and not (each or skips)  # (a permutation leaves out no pixel)

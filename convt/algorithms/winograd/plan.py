@@ -283,9 +283,9 @@ def _multiplied(c, transform, info):
 
 
 def _shape(problem, combo, chosen, scheme, info):
-    """What a class costs depends on: (tiles, points and outputs of a tile, windows that are summed, columns, pieces of an output
-    of all columns, those at the window's edge, the share of points times columns that is multiplied, and for each axis that has
-    ends where points are left out: the share that is kept, tiles)."""
+    """What a class costs depends on: (tiles, points and outputs of a tile, windows that are summed, columns, pieces of an
+    output of all columns, those at the window's edge, the share of points times columns that is multiplied, and for each axis
+    that has ends where points are left out: the share that is kept, tiles)."""
     rows = problem.batch * math.prod(-(-c.count // t.outputs) for c, t in zip(combo, scheme, strict=True))
     points, outputs = math.prod(t.points for t in scheme), math.prod(t.outputs for t in scheme)
     splits = math.prod(-(-len(g.offsets) // t.taps) for g, t in zip(chosen, scheme, strict=True))
