@@ -12,6 +12,7 @@ The way of a call, one direction:
     kernels/                        SIMD micro-kernels, one table per instruction set
 """
 
+from . import tuning
 from ._api import ConvTranspose, conv_transpose, resolve
 from ._config import get_num_threads, num_threads, set_num_threads, show_config
 from ._errors import BackendUnavailableError
@@ -27,6 +28,7 @@ __all__ = [
     "resolve",
     "set_num_threads",
     "show_config",
+    "tuning",
 ]
 
 _LAZY = ("onnx", "openvino")  # dialects, imported when first asked for

@@ -107,10 +107,10 @@ def report(problem, plan, seconds):
     )
 
 
-def say(what, problem, text):
+def note(what, text):
     """A line about something other than a call, where CONVT_VERBOSE asks for lines."""
     if verbose():
-        print(f"convt,{what},{problem.descriptor()},{text}", file=sys.stderr)
+        print(f"convt,{what},{text}", file=sys.stderr)
 
 
 def _physical_memory():

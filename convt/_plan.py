@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from . import _activation, _config, _onednn, _reference, _tune
+from . import _activation, _config, _measure, _onednn, _reference, tuning
 from ._errors import BackendUnavailableError
 from ._problem import ITEMSIZE, NUMPY_DTYPE, Problem
 from .algorithms import ALGORITHMS, BACKENDS, machine
@@ -104,12 +104,24 @@ class Operator:
         return _native(problem, a.algorithm, self._lasting)
 
     def _winner(self, problem, data):
-        """``(algorithm, note)``: the fastest of all for a problem, measured at its first call; by one thread at a time."""
-        make = lambda: self._measure(problem, data)  # noqa: E731
-        return kept(self._winners, (problem, machine.current()), CACHED_WINNERS, make, _measuring)
+        """``(algorithm, note)``: the fastest of all for a problem, known from before (`tuning`) or measured at its first call, by
+        one thread at a time."""
+        make = lambda: self._known(problem) or self._measure(problem, data)  # noqa: E731
+        return kept(self._winners, (problem, machine.current(), _config.get_num_threads()), CACHED_WINNERS, make, _measuring)
+
+    def _known(self, problem):
+        """What `tuning` knows, or None where nothing is known or the fastest can't be had here."""
+        times = tuning.find(problem, self._attributes.algorithm, _config.get_num_threads())
+        if times is None:
+            return None
+        best = min(times, key=times.get)
+        if best == "onednn" and not _onednn.available():
+            _config.note("tune", f"{problem.descriptor()},oneDNN was the fastest and is not there")
+            return None
+        return best, "measured earlier: " + ", ".join(f"{name} {time:.3f} ms" for name, time in times.items())
 
     def _measure(self, problem, data):
-        a = self._attributes
+        a, threads = self._attributes, _config.get_num_threads()
         source = _laid_out((problem.batch, *problem.in_sizes, problem.groups * problem.ci), problem.dtype, a.data_format)
         source[...] = 0 if data is None else data
         out = _laid_out(problem.out_shape, problem.dtype, a.data_format)
@@ -121,9 +133,10 @@ class Operator:
             except BackendUnavailableError:
                 continue
             runs[name] = functools.partial(trial.run, problem, found, source, out)
-        best = _tune.measure(runs)
+        best = _measure.measure(runs)
+        tuning.keep(problem, a.algorithm, threads, best)
         times = ", ".join(f"{name} {seconds * 1e3:.3f} ms" for name, seconds in best.items())
-        _config.say("tune", problem, times)
+        _config.note("tune", f"{problem.descriptor()},{times}")
         return min(best, key=best.get), f"measured: {times}"
 
     def run(self, problem, found, data, out):

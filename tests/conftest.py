@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import convt
-from convt import _config, _core
+from convt import _config, _core, tuning
 from convt.algorithms import machine
 
 settings.register_profile("convt", derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
@@ -40,8 +40,9 @@ def chooses_isa(item):
 
 @pytest.fixture(autouse=True)
 def process_settings():
-    """Instruction set and threads are the process's: give them back after every test."""
+    """Instruction set, threads and what was tuned are the process's: give them back after every test."""
     isa, threads = _core.isa(), _config._threads
+    tuning.clear()
     yield
     _core.use_isa(isa)
     _config._threads = threads

@@ -1,0 +1,177 @@
+"""What ``backend="tune"`` found, kept for later processes: FFTW's wisdom is the model.
+
+`save` writes everything that this process knows as JSON, one entry a line; `load` reads such a file, as does importing convt with
+``CONVT_TUNING=FILE``. An operator with ``backend="tune"`` then measures only problems that no entry speaks of.
+
+An entry is of one problem (dtype, sizes, layout), algorithms to choose from, threads, instruction set, CPU and version of convt.
+Entries of another CPU or version are skipped with a note (``CONVT_VERBOSE=1`` shows it); `save` writes them back, so that one file
+can serve several machines.
+
+Examples
+--------
+>>> import convt, os, tempfile
+>>> path = os.path.join(tempfile.mkdtemp(), "tuning.json")
+>>> convt.tuning.save(path)
+0
+>>> convt.tuning.load(path)
+Loaded(taken=0, skipped=0)
+"""
+
+import contextlib
+import functools
+import json
+import math
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from . import _config, _core
+from ._version import __version__
+from .algorithms import ALGORITHMS, BACKENDS
+
+__all__ = ["Loaded", "clear", "load", "save"]
+
+FORMAT = "convt tuning 1"
+_NAMES = {**ALGORITHMS, **BACKENDS}
+_KEY = {"problem": str, "layout": str, "algorithm": str, "threads": int, "isa": str, "cpu": str, "version": str}
+
+_known = {}  # values of _KEY, in order -> {algorithm: milliseconds}; the GIL guards it, as it is only ever set and copied
+
+
+class Loaded(NamedTuple):
+    """How many entries of a file were taken, and how many skipped, as they are of another CPU or version."""
+
+    taken: int
+    skipped: int
+
+
+@functools.cache
+def cpu():
+    """What names this CPU in a file: vendor, family, model, name and caches."""
+    fields = {}
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            fields.setdefault(name.strip(), value.strip())
+    names = [f"{word} {fields[key]}" for word, key in (("family", "cpu family"), ("model", "model")) if key in fields]
+    caches = "/".join(f"{size >> 10}K" for size in _core.cache_bytes())
+    return " ".join([fields.get("vendor_id", "unknown"), *names, f"({fields.get('model name', 'unknown')})", f"caches {caches}"])
+
+
+def _key(problem, algorithm, threads):
+    layout = "NCX" if problem.planar else "NXC"
+    return problem.descriptor(), layout, algorithm, threads, _core.isa(), cpu(), __version__
+
+
+def find(problem, algorithm, threads):
+    """What is known of a problem: {algorithm: milliseconds}, or None."""
+    return _known.get(_key(problem, algorithm, threads))
+
+
+def keep(problem, algorithm, threads, seconds):
+    """Remember what was measured: ``seconds`` by algorithm; those that can't do it are infinite, and left out."""
+    milliseconds = {name: round(s * 1e3, 6) for name, s in seconds.items() if math.isfinite(s)}
+    _known[_key(problem, algorithm, threads)] = milliseconds
+
+
+def clear():
+    """Forget everything that was measured or loaded. Operators that exist keep what they chose."""
+    _known.clear()
+
+
+def save(path):
+    """Write everything that is known to a JSON file, whole or not at all; returns how many entries it has.
+
+    Raises OSError where the file can't be written.
+    """
+    entries = [dict(zip(_KEY, key, strict=True)) | {"milliseconds": times} for key, times in list(_known.items())]
+    lines = ",\n".join(json.dumps(entry) for entry in entries)
+    text = f'{{"format": {json.dumps(FORMAT)}, "entries": [\n{lines}\n]}}\n'
+    path = Path(path)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    return len(entries)
+
+
+def load(path):
+    """Read a file that `save` wrote, beside what is known already; newer entries replace older ones.
+
+    Returns `Loaded`. Raises OSError where the file can't be read, and ValueError, which names the line, where it is damaged: then
+    nothing of it is taken.
+    """
+    return _load(path, "path")
+
+
+def _load(path, what):
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{what}: got {str(path)!r}, which is no text ({error.reason}), wanted a file of convt.tuning") from error
+    found = dict(_checked(path, line, entry, what) for line, entry in _entries(path, text, what))
+    of_here = {key: times for key, times in found.items() if key[-2:] == (cpu(), __version__)}
+    _known.update(found)
+    skipped = len(found) - len(of_here)
+    if skipped:
+        _config.note("tuning", f"{path}: {skipped} of {len(found)} entries are of another CPU or version")
+    return Loaded(len(of_here), skipped)
+
+
+def _entries(path, text, what):
+    """(line, entry) of a file's text."""
+    refuse = lambda line, why: ValueError(f"{what}: got {str(path)!r}, line {line}: {why}")  # noqa: E731
+    try:
+        whole = json.loads(text)
+    except ValueError as error:
+        raise refuse(getattr(error, "lineno", 1), f"no JSON ({getattr(error, 'msg', error)})") from error
+    if not isinstance(whole, dict) or whole.get("format") != FORMAT or not isinstance(whole.get("entries"), list):
+        raise refuse(1, f'wanted {{"format": "{FORMAT}", "entries": [...]}}')
+    at, decoder = re.search(r'"entries"\s*:\s*\[', text).end(), json.JSONDecoder()
+    for _ in whole["entries"]:
+        at = re.compile(r"[\s,]*").match(text, at).end()
+        line = text.count("\n", 0, at) + 1
+        entry, at = decoder.raw_decode(text, at)
+        yield line, entry
+
+
+def _checked(path, line, entry, what):
+    """(key, times) of an entry."""
+    refuse = lambda why: ValueError(f"{what}: got {str(path)!r}, line {line}: {why}")  # noqa: E731
+    wanted = {*_KEY, "milliseconds"}
+    if not isinstance(entry, dict) or set(entry) != wanted:
+        differs = sorted(set(entry) ^ wanted) if isinstance(entry, dict) else type(entry).__name__
+        raise refuse(f"wanted an object with {', '.join(sorted(wanted))}; differing: {differs}")
+    for name, kind in _KEY.items():
+        if type(entry[name]) is not kind:
+            raise refuse(f"{name}: got {entry[name]!r}, wanted {kind.__name__}")
+    if entry["threads"] < 1:
+        raise refuse(f"threads: got {entry['threads']}, wanted 1 or more")
+    if entry["algorithm"] not in ("auto", *ALGORITHMS):
+        raise refuse(f"algorithm: got {entry['algorithm']!r}, wanted 'auto' or one of {', '.join(ALGORITHMS)}")
+    times = entry["milliseconds"]
+    if not isinstance(times, dict) or not times:
+        raise refuse(f"milliseconds: got {times!r}, wanted an object, algorithm: milliseconds")
+    for name, time in times.items():
+        if name not in _NAMES:
+            raise refuse(f"milliseconds: got the algorithm {name!r}, wanted one of {', '.join(_NAMES)}")
+        if isinstance(time, bool) or not isinstance(time, (int, float)) or not 0 < time < math.inf:
+            raise refuse(f"milliseconds: got {time!r} for {name}, wanted a number above 0")
+    return tuple(entry[name] for name in _KEY), times
+
+
+if path := os.environ.get("CONVT_TUNING"):
+    try:
+        _load(path, "CONVT_TUNING")
+    except OSError as error:
+        raise ValueError(f"CONVT_TUNING: got {path!r}, which can't be read ({error.strerror})") from error

@@ -1,0 +1,206 @@
+"""convt.tuning: what backend="tune" found is saved, loaded and used; what is damaged is refused, and says where."""
+
+import json
+import os
+import threading
+
+import numpy as np
+import pytest
+from cases import child
+
+import convt
+from convt import _measure, tuning
+
+KEYWORDS = {"strides": 2, "backend": "tune"}
+FILTER = np.ones((4, 4, 8, 16), np.float32)
+DATA = np.ones((1, 6, 5, 8), np.float32)
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Counts measurements, which take no time; the algorithm last in the alphabet is the fastest."""
+    calls = []
+
+    def measure(runs):
+        calls.append(sorted(runs))
+        for run in runs.values():
+            run()
+        return {name: 1e-3 / (1 + n) for n, name in enumerate(sorted(runs))}
+
+    monkeypatch.setattr(_measure, "measure", measure)
+    return calls
+
+
+def tuned(path=None, filter=FILTER, data=DATA, **more):
+    op = convt.ConvTranspose(filter, **KEYWORDS | more)
+    op(data)
+    return op.plan(data.shape)
+
+
+def test_what_was_measured_is_known_to_the_next_process(measured, tmp_path):
+    path = tmp_path / "tuning.json"
+    plan = tuned()
+    assert len(measured) == 1 and plan.note.startswith("measured: ")
+    assert tuning.save(path) == 1
+    tuning.clear()
+    assert tuning.load(path) == (1, 0)
+    again = tuned()
+    assert len(measured) == 1 and again.note.startswith("measured earlier: ") and again.algorithm == plan.algorithm
+    script = f"""
+import numpy as np, convt
+from convt import _measure
+_measure.measure = None
+op = convt.ConvTranspose(np.ones({FILTER.shape}, np.float32), strides=2, backend="tune")
+op(np.ones({DATA.shape}, np.float32))
+print(op.plan({DATA.shape}).algorithm)
+"""
+    code, out, errors = child(script, CONVT_TUNING=str(path), CONVT_NUM_THREADS=str(convt.get_num_threads()))
+    assert (code, out.strip()) == (0, plan.algorithm), errors
+
+
+def test_a_file_is_one_that_a_person_can_read(measured, tmp_path):
+    path = tmp_path / "tuning.json"
+    tuned()
+    tuned(data=DATA[:, :3])
+    tuning.save(path)
+    first, *entries, last = path.read_text().splitlines()
+    assert json.loads(path.read_text())["format"] == tuning.FORMAT and len(entries) == 2 and last == "]}"
+    entry = json.loads(entries[0].rstrip(","))
+    assert "float32 mb1 g1 ic8 oc16 i6x5" in entry["problem"] and entry["layout"] == "NXC" and entry["milliseconds"]["direct"] > 0
+
+
+def test_entries_are_kept_apart(measured):
+    tuned()
+    with convt.num_threads(1):
+        tuned()
+    tuned(filter=FILTER.astype(np.float64), data=DATA.astype(np.float64))
+    tuned(data=np.ascontiguousarray(DATA.transpose(0, 3, 1, 2)), data_format="NCX")
+    tuned(algorithm="direct")
+    assert len(measured) == 5 if convt.get_num_threads() > 1 else 4
+    tuned()
+    tuned(algorithm="direct")
+    assert len(measured) == 5 if convt.get_num_threads() > 1 else 4
+
+
+@pytest.mark.parametrize("change", [{"cpu": "another one"}, {"version": "0.0.0"}])
+def test_entries_of_another_cpu_or_version_are_skipped_and_kept(change, measured, tmp_path):
+    path, back = tmp_path / "tuning.json", tmp_path / "back.json"
+    tuned()
+    tuning.save(path)
+    path.write_text(json.dumps(found := edited(path, lambda entry: entry.update(change))))
+    tuning.clear()
+    assert tuning.load(path) == (0, 1)
+    tuned()
+    assert len(measured) == 2
+    assert tuning.save(back) == 2 and found["entries"][0] in json.loads(back.read_text())["entries"]
+    code, _, errors = child("import convt", CONVT_TUNING=str(path), CONVT_VERBOSE="1")
+    assert code == 0 and "1 of 1 entries are of another CPU or version" in errors
+
+
+def edited(path, change):
+    found = json.loads(path.read_text())
+    for entry in found["entries"]:
+        change(entry)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda e: e.pop("isa"), "isa"),
+        (lambda e: e.update(more=1), "more"),
+        (lambda e: e.update(threads=0), "threads: got 0"),
+        (lambda e: e.update(threads="2"), "threads: got '2'"),
+        (lambda e: e.update(threads=True), "threads: got True"),
+        (lambda e: e.update(problem=None), "problem: got None"),
+        (lambda e: e.update(algorithm="best"), "algorithm: got 'best'"),
+        (lambda e: e.update(milliseconds={}), "milliseconds"),
+        (lambda e: e.update(milliseconds=[1]), "milliseconds"),
+        (lambda e: e.update(milliseconds={"best": 1}), "'best'"),
+        (lambda e: e.update(milliseconds={"direct": 0}), "got 0 for direct"),
+        (lambda e: e.update(milliseconds={"direct": float("nan")}), "got nan for direct"),
+        (lambda e: e.update(milliseconds={"direct": "1"}), "got '1' for direct"),
+    ],
+)
+def test_a_damaged_entry_is_an_error_that_names_the_line(change, says, measured, tmp_path):
+    path = tmp_path / "tuning.json"
+    tuned()
+    tuned(data=DATA[:, :3])
+    tuning.save(path)
+    first, one, two, last = path.read_text().splitlines()
+    entry = json.loads(two)
+    change(entry)
+    path.write_text("\n".join([first, one, json.dumps(entry), last]))
+    tuning.clear()
+    with pytest.raises(ValueError, match="line 3") as refused:
+        tuning.load(path)
+    assert says in str(refused.value) and str(path) in str(refused.value)
+    assert tuning.save(tmp_path / "none.json") == 0, "nothing of a damaged file is taken"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("", 1), ("[]", 1), ("{}", 1), ('{"format": "x", "entries": []}', 1), ("\xff\xfe", None),
+     ('{"format": "convt tuning 1",\n"entries": [\n{,\n]}', 3), ('{"format": "convt tuning 1", "entries": [\n7\n]}', 2)],
+)  # fmt: skip
+def test_a_file_that_is_none_is_refused(text, line, tmp_path):
+    path = tmp_path / "tuning.json"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ValueError, match=f"line {line}" if line else "no text"):
+        tuning.load(path)
+    code, _, errors = child("import convt", CONVT_TUNING=str(path))
+    assert code == 1 and "CONVT_TUNING" in errors and str(path) in errors
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        tuning.load(tmp_path / "none.json")
+    code, _, errors = child("import convt", CONVT_TUNING=str(tmp_path / "none.json"))
+    assert code == 1 and "ValueError: CONVT_TUNING" in errors
+
+
+def test_a_file_is_written_whole_or_not_at_all(measured, tmp_path, monkeypatch):
+    path = tmp_path / "tuning.json"
+    tuned()
+    tuning.save(path)
+    before = path.read_bytes()
+
+    def fails(*arguments):
+        raise OSError("no space")
+
+    monkeypatch.setattr(os, "replace", fails)
+    with pytest.raises(OSError, match="no space"):
+        tuning.save(path)
+    assert path.read_bytes() == before and os.listdir(tmp_path) == ["tuning.json"]
+    with pytest.raises(OSError):
+        tuning.save(tmp_path / "nowhere" / "tuning.json")
+
+
+def test_what_can_not_be_had_here_is_measured_anew(measured, monkeypatch):
+    tuned()
+    (key,) = tuning._known
+    tuning._known[key] = {"onednn": 0.1, "direct": 1.0}
+    monkeypatch.setattr("convt._plan._onednn.available", lambda: False)
+    tuned()
+    assert len(measured) == 2
+
+
+def test_threads_may_save_and_load_at_once(measured, tmp_path):
+    path = tmp_path / "tuning.json"
+    for rows in range(1, 7):
+        tuned(data=DATA[:, :rows])
+    tuning.save(path)
+    wrong = []
+
+    def work():
+        try:
+            for _ in range(20):
+                tuning.save(path)
+                wrong.extend([] if tuning.load(path) == (6, 0) else ["other entries"])
+        except Exception as error:
+            wrong.append(error)
+
+    workers = [threading.Thread(target=work) for _ in range(4)]
+    [worker.start() for worker in workers]
+    [worker.join() for worker in workers]
+    assert not wrong
