@@ -34,6 +34,7 @@ ISAS = [
      ["AVX2", "FMA", "F16C", "AVX512F", "AVX512BW", "AVX512DQ", "AVX512VL", "AMX_BF16"]),
 ]  # fmt: skip
 
+CORE = "convt._core"  # the one module that the kernels are linked into
 KERNELS = Path("convt/kernels")
 ONEDNN = Path("third_party/onednn")
 OBJECTS = Path("build/kernels")
@@ -76,7 +77,7 @@ class BuildKernels(build_ext):
         super().build_extensions()
 
     def build_extension(self, ext):
-        if ext.name == "convt._core":
+        if ext.name == CORE:
             ext.extra_objects = self._kernel_objects()
         super().build_extension(ext)
 
@@ -130,24 +131,22 @@ class BuildKernels(build_ext):
         return True
 
 
-def extension(name, depends=(), include=KERNELS, libraries=()):
+def extension(source):
+    """The module of a .pyx, named after its path; a ``# distutils:`` comment in it says what it needs beyond the others."""
+    name = ".".join(source.with_suffix("").parts)
+    headers = [*KERNELS.glob("*.[ch]")] if name == CORE else [KERNELS / "convt_kernels.h", *ONEDNN.glob("*.h")]
     return Extension(
-        f"convt.{name}",
-        [f"convt/{name}.pyx"],
-        include_dirs=[numpy.get_include(), str(include)],
-        libraries=list(libraries),
+        name,
+        [str(source)],
+        include_dirs=[numpy.get_include(), str(KERNELS), str(ONEDNN)],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION"), ("NPY_TARGET_VERSION", "NPY_1_23_API_VERSION")],
-        depends=["setup.py", *depends],
+        depends=["setup.py", *map(str, headers)],
     )
 
 
 setup(
     ext_modules=cythonize(
-        [
-            extension("_core", map(str, KERNELS.glob("*.[ch]"))),
-            extension("_dlpack"),
-            extension("_onednn", [str(ONEDNN / "onednn_api.h")], ONEDNN, ["dl"]),
-        ],
+        [extension(source) for source in sorted(Path("convt").rglob("*.pyx"))],
         # The C that Cython writes depends on NumPy's declarations too: a folder for each pair, so that none goes stale.
         build_dir=f"build/cython-{cython_version}-numpy-{numpy.__version__}",
         compiler_directives={

@@ -8,13 +8,15 @@ The way of a call, one direction:
     _problem                        Problem: canonical, plain ints
     _plan                           backend and algorithm              (_tune: by measuring)
     _plans/                         an algorithm's cost, packing, blocks (_phases: an axis -> phases and taps)
+    algorithms/onednn/              the optional backend oneDNN, as one more algorithm
     _core                           OpenMP loops over cache blocks
     kernels/                        SIMD micro-kernels, one table per instruction set
 """
 
 from ._api import ConvTranspose, conv_transpose, resolve
-from ._config import get_num_threads, num_threads, set_num_threads, show_config
+from ._config import get_num_threads, num_threads, set_num_threads
 from ._errors import BackendUnavailableError
+from ._show import show_config
 from ._version import __version__
 
 __all__ = [

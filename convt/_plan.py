@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from . import _activation, _config, _core, _onednn, _reference, _tune
+from . import _activation, _config, _core, _reference, _tune
 from ._errors import BackendUnavailableError
-from ._plans import common, depthwise, direct, matrix, matrix_scatter, matrix_winograd, onednn, scatter, winograd, winograd6
+from ._plans import common, depthwise, direct, matrix, matrix_scatter, matrix_winograd, scatter, winograd, winograd6
 from ._problem import ITEMSIZE, NUMPY_DTYPE
+from .algorithms import onednn
 
 ALGORITHMS = {
     "direct": direct, "matrix": matrix, "winograd": winograd, "matrix_winograd": matrix_winograd, "winograd6": winograd6,
@@ -48,7 +49,7 @@ class Operator:
     def __init__(self, attributes, filter, bias, lasting=True):
         """``lasting``: weights will be used again, so that preparing them can pay."""
         if attributes.backend == "onednn":
-            _onednn.library()  # its own error says what is missing
+            onednn.library.opened()  # its own error says what is missing
         self._attributes = attributes
         self._lasting = lasting
         self._filter = filter

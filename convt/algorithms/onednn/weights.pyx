@@ -1,62 +1,67 @@
-# What a primitive runs with: weights in its layout, memory objects, scratch memory.
-# Included by _onednn.pyx.
+# cython: boundscheck=True, wraparound=True
+"""Filters in the layouts that primitives require, and the arguments of calls."""
 
-_spare = []  # scratch memory of finished calls, for the next ones; a list's append and pop are atomic
+import os
+import threading
 
+cimport numpy as cnp
 
-cdef _take(size_t size):
-    try:
-        memory = _spare.pop()
-        if memory.nbytes >= size + 64:
-            return memory
-    except IndexError:
-        pass
-    return np.empty(size + 64, np.uint8)
+import numpy as np
 
+from ... import _core
+from ..._problem import NUMPY_DTYPE
 
-cdef _give(memory):
-    if len(_spare) < 8:
-        _spare.append(memory)
+from .api cimport *
+from .call cimport Call, aligned
+from .library cimport api, check, engine, use_threads
+from .primitive cimport Primitive, memory_desc
 
+cnp.import_array()
 
-cdef inline void *_aligned(memory) noexcept:
-    """The first cache line boundary in an array of bytes."""
-    return <void *>((<uintptr_t>cnp.PyArray_DATA(memory) + 63) & ~<uintptr_t>63)
+_reordering = threading.Lock()
 
 
-cdef class _Weights:
-    """A filter in the layout that a primitive asks for."""
-    cdef _Primitive primitive
-    cdef object memory
+def _unlock():
+    """A child forked while another thread held the lock would wait for it for ever."""
+    global _reordering
+    _reordering = threading.Lock()
 
-    def __init__(self, _Primitive primitive, view, problem):
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)
+
+
+cdef class Weights:
+    """A filter in the layout that a primitive requires."""
+
+    def __init__(self, Primitive primitive, view, problem):
         cdef onednn_const_desc wanted = primitive.wants(ONEDNN_dnnl_query_weights_md)
-        cdef onednn_desc given = _desc(problem, view.shape, tuple(s // view.itemsize for s in view.strides))
+        cdef onednn_desc given = memory_desc(problem, view.shape, tuple(s // view.itemsize for s in view.strides))
         cdef onednn_primitive_desc desc = NULL
         cdef onednn_primitive reorder = NULL
-        cdef _Call call = _Call()
+        cdef Call call = Call()
         cdef unsigned status
         cdef int before
         self.primitive = primitive  # which keeps the descriptor
-        self.memory = np.empty(_api.dnnl_memory_desc_get_size(wanted) + 64, np.uint8)
+        self.memory = np.empty(api().dnnl_memory_desc_get_size(wanted) + 64, np.uint8)
         cdef void *src = cnp.PyArray_DATA(view)
-        cdef void *dst = _aligned(self.memory)
+        cdef void *dst = aligned(self.memory)
         with nogil:
-            before = _use_threads(primitive.threads)
-            status = _api.dnnl_reorder_primitive_desc_create(&desc, given, _engine, wanted, _engine, NULL)
-            status = status or _api.dnnl_primitive_create(&reorder, desc)
+            before = use_threads(primitive.threads)
+            status = api().dnnl_reorder_primitive_desc_create(&desc, given, engine(), wanted, engine(), NULL)
+            status = status or api().dnnl_primitive_create(&reorder, desc)
             status = status or call.bind(ONEDNN_DNNL_ARG_SRC, given, src)
             status = status or call.bind(ONEDNN_DNNL_ARG_DST, wanted, dst)
             status = status or call.execute(reorder)
-            _use_threads(before)
-            _api.dnnl_primitive_destroy(reorder)
-            _api.dnnl_primitive_desc_destroy(desc)
-            _api.dnnl_memory_desc_destroy(given)
-        _raise(status, "reordering the filter", problem)
+            use_threads(before)
+            api().dnnl_primitive_destroy(reorder)
+            api().dnnl_primitive_desc_destroy(desc)
+            api().dnnl_memory_desc_destroy(given)
+        check(status, "reordering the filter", problem)
 
-    cdef bint fits(self, _Primitive other) noexcept:
+    cdef bint fits(self, Primitive other) noexcept:
         cdef unsigned what = ONEDNN_dnnl_query_weights_md
-        return _api.dnnl_memory_desc_equal(self.primitive.wants(what), other.wants(what))
+        return api().dnnl_memory_desc_equal(self.primitive.wants(what), other.wants(what))
 
 
 class Recipe:
@@ -71,9 +76,9 @@ class Recipe:
 
 
 class Filter:
-    """A filter and its bias, reordered once to each layout that a primitive asks for."""
+    """A filter and its bias, reordered once to each layout that a primitive requires."""
 
-    finite = True  # unlike _core's, no plan differs for a filter that is not; those that refuse it ask `all_finite`
+    finite = True  # no plan differs for a filter that is not, unlike those of _core; plans that refuse it call `all_finite`
 
     def __init__(self, dtype, filter, bias):
         view = filter.swapaxes(1, 2)  # oneDNN: (groups, co, ci, *kernel), without groups if there is one
@@ -81,7 +86,7 @@ class Filter:
         self._view = view if _reorderable(view) else view.copy()
         self._bias = None if bias is None else np.ascontiguousarray(bias)
         self._weights = []
-        self._bound = {}  # primitive -> _Bound
+        self._bound = {}  # primitive -> Bound
         self._dtype = dtype
         self._finite = None
 
@@ -92,26 +97,26 @@ class Filter:
             self._finite = all(_core.finite(self._dtype, a, threads) for a in arrays)
         return self._finite
 
-    def bind(self, _Primitive primitive, problem):
+    def bind(self, Primitive primitive, problem):
         found = self._bound.get(primitive)
         if found is None:
             with _reordering:
-                found = _Bound(primitive, self._reordered(primitive, problem), self._bias, problem)
+                found = Bound(primitive, self._reordered(primitive, problem), self._bias, problem)
                 self._bound[primitive] = found
                 if len(self._bound) > _BOUND:
                     del self._bound[next(iter(self._bound))]
         return found
 
-    def _reordered(self, _Primitive primitive, problem):
-        cdef _Weights found
+    def _reordered(self, Primitive primitive, problem):
+        cdef Weights found
         for found in self._weights:
             if found.fits(primitive):
                 return found
-        self._weights.append(_Weights(primitive, self._view, problem))
+        self._weights.append(Weights(primitive, self._view, problem))
         return self._weights[-1]
 
 
-_BOUND = 64  # primitives that a filter keeps ready
+_BOUND = 64  # primitives for which a filter keeps its weights and calls
 
 
 def _reorderable(view):
@@ -125,70 +130,32 @@ def _reorderable(view):
     return all(s > 0 for s in view.strides)
 
 
-cdef class _Call:
-    """What an execution writes to, for one thread at a time: a stream, and the memory objects of the arguments."""
-    cdef onednn_stream stream
-    cdef onednn_exec_arg args[5]
-    cdef int count
-    cdef _Call after  # of the primitive's second part, if it has one
-
-    cdef unsigned bind(self, int arg, onednn_const_desc desc, void *data) noexcept nogil:
-        """Add an argument; its data may be set later, by `place`."""
-        cdef onednn_memory memory = NULL
-        cdef unsigned status = _api.dnnl_memory_create(&memory, desc, _engine, data)
-        if not status:
-            self.args[self.count].arg, self.args[self.count].memory = arg, memory
-            self.count += 1
-        return status
-
-    cdef unsigned place(self, int n, void *data) noexcept nogil:
-        return _api.dnnl_memory_set_data_handle(self.args[n].memory, data)
-
-    cdef unsigned execute(self, onednn_primitive primitive) noexcept nogil:
-        cdef unsigned status = 0
-        if self.stream == NULL:
-            status = _api.dnnl_stream_create(&self.stream, _engine, ONEDNN_dnnl_stream_in_order)
-        status = status or _api.dnnl_primitive_execute(primitive, self.stream, self.count, self.args)
-        return status or _api.dnnl_stream_wait(self.stream)
-
-    def __dealloc__(self):
-        cdef int n
-        for n in range(self.count):
-            _api.dnnl_memory_destroy(self.args[n].memory)
-        if self.stream != NULL:
-            _api.dnnl_stream_destroy(self.stream)
-
-
-cdef class _Bound:
+cdef class Bound:
     """A primitive with its weights and bias, and the calls not in use."""
-    cdef _Primitive primitive
-    cdef _Weights weights
-    cdef object bias
-    cdef list calls
 
-    def __init__(self, _Primitive primitive, weights, bias, problem):
+    def __init__(self, Primitive primitive, weights, bias, problem):
         if bias is None and primitive.after != NULL:
             bias = np.zeros(problem.groups * problem.co, NUMPY_DTYPE[problem.dtype])
         self.primitive, self.weights, self.bias, self.calls = primitive, weights, bias, []
 
-    cdef _Call call(self, problem):
+    cdef Call call(self, problem):
         try:
             return self.calls.pop()
         except IndexError:
             pass
-        cdef _Call made = _Call()
-        cdef _Primitive p = self.primitive
+        cdef Call made = Call()
+        cdef Primitive p = self.primitive
         cdef unsigned status = made.bind(ONEDNN_DNNL_ARG_SRC, p.src, NULL)
         status = status or made.bind(ONEDNN_DNNL_ARG_DST, p.dst, NULL)
         status = status or made.bind(ONEDNN_DNNL_ARG_SCRATCHPAD, p.wants(ONEDNN_dnnl_query_scratchpad_md), NULL)
         status = status or made.bind(
-            ONEDNN_DNNL_ARG_WEIGHTS, p.wants(ONEDNN_dnnl_query_weights_md), _aligned(self.weights.memory))
+            ONEDNN_DNNL_ARG_WEIGHTS, p.wants(ONEDNN_dnnl_query_weights_md), aligned(self.weights.memory))
         if p.after != NULL:
-            made.after = _Call()
+            made.after = Call()
             status = status or made.after.bind(ONEDNN_DNNL_ARG_SRC, p.dst, NULL)
             status = status or made.after.bind(ONEDNN_DNNL_ARG_DST, p.dst, NULL)
             status = status or made.after.bind(ONEDNN_DNNL_ARG_SRC_1, p.bias, cnp.PyArray_DATA(self.bias))
         elif self.bias is not None:
             status = status or made.bind(ONEDNN_DNNL_ARG_BIAS, p.bias, cnp.PyArray_DATA(self.bias))
-        _raise(status, "making memory objects", problem)
+        check(status, "making memory objects", problem)
         return made

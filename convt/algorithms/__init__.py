@@ -1,0 +1,1 @@
+"""The algorithms: a folder each, with when it is chosen, its plans and its loops."""
