@@ -30,6 +30,7 @@ ISAS = [
     ("avx512_amx", "avx512", ["-mamx-tile", "-mamx-bf16"], ["AMX_BF16"]),
 ]  # fmt: skip
 
+CORE = "convt._core"  # the module that links the kernels; all others reach them through it
 KERNELS = Path("convt/kernels")
 ONEDNN = Path("third_party/onednn")
 OBJECTS = Path("build/kernels")
@@ -81,7 +82,7 @@ class BuildKernels(build_ext):
         super().build_extensions()
 
     def build_extension(self, ext):
-        if ext.name == "convt._core":
+        if ext.name == CORE:
             ext.extra_objects = self._kernel_objects()
         super().build_extension(ext)
 
@@ -135,16 +136,16 @@ class BuildKernels(build_ext):
         return True
 
 
-def extension(path):
-    """The module of a .pyx file. Only convt._core links the kernels; oneDNN's library is opened at run time."""
-    name = ".".join(path.with_suffix("").parts)
+def extension(source):
+    """The module of a .pyx, named after its path; a ``# distutils:`` comment in it says what it needs beyond the others."""
+    name = ".".join(source.with_suffix("").parts)
+    headers = [*KERNELS.glob("*.[ch]")] if name == CORE else [KERNELS / "convt_kernels.h", *ONEDNN.glob("*.h")]
     return Extension(
         name,
-        [str(path)],
+        [str(source)],
         include_dirs=[numpy.get_include(), str(KERNELS), str(ONEDNN)],
-        libraries=["dl"] if "onednn" in name else [],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION"), ("NPY_TARGET_VERSION", "NPY_1_23_API_VERSION")],
-        depends=["setup.py", *map(str, sorted((*KERNELS.glob("*.[ch]"), *ONEDNN.glob("*.h"))))],
+        depends=["setup.py", *map(str, headers)],
     )
 
 

@@ -14,8 +14,9 @@ The way of a call, one direction:
 
 from . import tuning
 from ._api import ConvTranspose, conv_transpose, resolve
-from ._config import get_num_threads, num_threads, set_num_threads, show_config
+from ._config import get_num_threads, num_threads, set_num_threads
 from ._errors import BackendUnavailableError
+from ._show import show_config
 from ._version import __version__
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What a process is set to: threads, environment, sizes it can hold, and the report of it all."""
+"""What a process is set to: instruction set, threads, environment, and the sizes it can hold."""
 
 import contextlib
 import contextvars
@@ -6,9 +6,7 @@ import math
 import os
 import sys
 
-import numpy as np
-
-from . import _check, _core, _onednn
+from . import _check, _core
 from ._errors import BackendUnavailableError
 from ._problem import ITEMSIZE
 
@@ -144,53 +142,3 @@ def check_size(problem):
         )
     if count * ITEMSIZE[problem.dtype] > _check.INT64_MAX:
         raise ValueError(f"output: got shape {problem.out_shape}, wanted a size below 2**63 bytes")
-
-
-def show_config(mode="print"):
-    """Print version, instruction sets, caches, backends, OpenMP runtime and threads; ``mode="dicts"`` returns them instead.
-
-    Caches are in bytes: the data caches of a core and the last level, as blocks are cut for them.
-
-    Examples
-    --------
-    >>> import convt
-    >>> sorted(convt.show_config(mode="dicts"))
-    ['backends', 'caches', 'dtypes', 'isa', 'openmp', 'threads', 'version', 'versions']
-    """
-    from . import __version__
-
-    config = {
-        "version": __version__,
-        "isa": {
-            "in use": _core.isa(),
-            "found": [row["name"] for row in _core.isa_rows() if row["available"]],
-            "built": [row["name"] for row in _core.isa_rows()],
-            "CONVT_ISA": os.environ.get("CONVT_ISA") or None,
-        },
-        "caches": dict(zip(("L1", "L2", "L3"), _core.cache_bytes(), strict=True)),
-        "backends": {
-            "native": f"convt {__version__}",
-            "onednn": _onednn.describe(),
-            "reference": f"NumPy {np.__version__}",
-        },
-        "dtypes": list(ITEMSIZE),
-        "openmp": _core.openmp() or None,
-        "threads": get_num_threads(),
-        "versions": {"python": sys.version.split()[0], "numpy": np.__version__, "compiler": _core.compiler()},
-    }
-    if _check.word("mode", mode, ("print", "dicts")) == "dicts":
-        return config
-    for key, value in config.items():
-        if isinstance(value, dict):
-            print(f"{key}:")
-            for name, item in value.items():
-                print(f"  {name}: {_text(item)}")
-        else:
-            print(f"{key}: {_text(value)}")
-    return None
-
-
-def _text(value):
-    if value is None:
-        return "none"
-    return ", ".join(value) if isinstance(value, list) else value

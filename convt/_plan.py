@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from . import _activation, _config, _measure, _onednn, _reference, tuning
+from . import _activation, _config, _measure, _reference, tuning
 from ._errors import BackendUnavailableError
 from ._problem import ITEMSIZE, NUMPY_DTYPE, Problem
-from .algorithms import ALGORITHMS, BACKENDS, machine
+from .algorithms import ALGORITHMS, BACKENDS, machine, onednn
 
 _MAKERS = {**ALGORITHMS, **BACKENDS}
 
@@ -56,7 +56,7 @@ class Operator:
     def __init__(self, attributes, filter, bias, lasting=True):
         """``lasting``: weights will be used again, so that preparing them can pay."""
         if attributes.backend == "onednn":
-            _onednn.library()  # its own error says what is missing
+            onednn.library.opened()  # its own error says what is missing
         self._attributes = attributes
         self._lasting = lasting
         self._filter = filter
@@ -99,13 +99,13 @@ class Operator:
         a = self._attributes
         if a.backend == "tune":
             return self._winner(problem, data)[0]
-        if a.backend == "onednn" or (a.backend == "auto" and self._lasting and BACKENDS["onednn"].preferred(problem, a)):
+        if a.backend == "onednn" or (a.backend == "auto" and self._lasting and onednn.preferred(problem, a)):
             return "onednn"
         return _native(problem, a.algorithm, self._lasting)
 
     def _winner(self, problem, data):
-        """``(algorithm, note)``: the fastest of all for a problem, known from before (`tuning`) or measured at its first call, by
-        one thread at a time."""
+        """``(algorithm, note)``: the fastest of all for a problem, known from before (`tuning`) or measured at its first call,
+        by one thread at a time."""
         make = lambda: self._known(problem) or self._measure(problem, data)  # noqa: E731
         return kept(self._winners, (problem, machine.current(), _config.get_num_threads()), CACHED_WINNERS, make, _measuring)
 
@@ -115,7 +115,7 @@ class Operator:
         if times is None:
             return None
         best = min(times, key=times.get)
-        if best == "onednn" and not _onednn.available():
+        if best == "onednn" and not onednn.library.available():
             _config.note("tune", f"{problem.descriptor()},oneDNN was the fastest and is not there")
             return None
         return best, "measured earlier: " + ", ".join(f"{name} {time:.3f} ms" for name, time in times.items())

@@ -1,11 +1,11 @@
 """What ``backend="tune"`` found, kept for later processes: FFTW's wisdom is the model.
 
-`save` writes everything that this process knows as JSON, one entry a line; `load` reads such a file, as does importing convt with
-``CONVT_TUNING=FILE``. An operator with ``backend="tune"`` then measures only problems that no entry speaks of.
+`save` writes everything that this process knows as JSON, one entry a line; `load` reads such a file, as does importing convt
+with ``CONVT_TUNING=FILE``. An operator with ``backend="tune"`` then measures only problems that no entry speaks of.
 
-An entry is of one problem (dtype, sizes, layout), algorithms to choose from, threads, instruction set, CPU and version of convt.
-Entries of another CPU or version are skipped with a note (``CONVT_VERBOSE=1`` shows it); `save` writes them back, so that one file
-can serve several machines.
+An entry is of one problem (dtype, sizes, layout), algorithms to choose from, threads, instruction set, CPU and version of
+convt. Entries of another CPU or version are skipped with a note (``CONVT_VERBOSE=1`` shows it); `save` writes them back, so
+that one file can serve several machines.
 
 Examples
 --------
@@ -57,7 +57,8 @@ def cpu():
             fields.setdefault(name.strip(), value.strip())
     names = [f"{word} {fields[key]}" for word, key in (("family", "cpu family"), ("model", "model")) if key in fields]
     caches = "/".join(f"{size >> 10}K" for size in _core.cache_bytes())
-    return " ".join([fields.get("vendor_id", "unknown"), *names, f"({fields.get('model name', 'unknown')})", f"caches {caches}"])
+    vendor, name = fields.get("vendor_id", "unknown"), fields.get("model name", "unknown")
+    return " ".join([vendor, *names, f"({name})", f"caches {caches}"])
 
 
 def _key(problem, algorithm, threads):
@@ -108,8 +109,8 @@ def save(path):
 def load(path):
     """Read a file that `save` wrote, beside what is known already; newer entries replace older ones.
 
-    Returns `Loaded`. Raises OSError where the file can't be read, and ValueError, which names the line, where it is damaged: then
-    nothing of it is taken.
+    Returns `Loaded`. Raises OSError where the file can't be read, and ValueError, which names the line, where it is damaged:
+    then nothing of it is taken.
     """
     return _load(path, "path")
 
@@ -118,7 +119,7 @@ def _load(path, what):
     try:
         text = Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{what}: got {str(path)!r}, which is no text ({error.reason}), wanted a file of convt.tuning") from error
+        raise ValueError(f"{what}: got {str(path)!r}, which is no text ({error.reason}); wanted a file of tuning.save") from error
     found = dict(_checked(path, line, entry, what) for line, entry in _entries(path, text, what))
     of_here = {key: times for key, times in found.items() if key[-2:] == (cpu(), __version__)}
     _known.update(found)

@@ -28,8 +28,7 @@ from cases import (
 )
 
 import convt
-from convt import _onednn
-from convt.algorithms import machine
+from convt.algorithms import machine, onednn
 
 MATRIX_DTYPES = [dtype for dtype in DTYPES if dtype != "float64"]
 each_dtype = pytest.mark.parametrize("dtype", MATRIX_DTYPES)
@@ -435,7 +434,7 @@ def test_calls_from_many_threads():
             assert all(pool.map(same, range(20 * len(work))))
 
 
-@pytest.mark.skipif(not _onednn.available(), reason="oneDNN is not there")
+@pytest.mark.skipif(not onednn.library.available(), reason="oneDNN is not there")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_in_turn_with_onednn(threads):
     """oneDNN loads shapes of its own, for bfloat16: neither may find the other's, in the caller's thread or in a pool's."""

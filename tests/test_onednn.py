@@ -20,11 +20,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import convt
-from convt import _config, _core, _onednn
+from convt import _config, _core
+from convt.algorithms.onednn import library, primitive
 
 ROOT = Path(__file__).parent.parent
-HERE = _onednn.available()
-needs_onednn = pytest.mark.skipif(not HERE, reason=f"oneDNN {_onednn.describe()}")
+HERE = library.available()
+needs_onednn = pytest.mark.skipif(not HERE, reason=f"oneDNN {library.describe()}")
 
 
 def onednn(case, data, filter, bias, **more):
@@ -63,6 +64,13 @@ def test_agrees_with_the_definition_on_curved_activations(case):
     case.check(onednn(case, *arrays), *arrays, exact=False)
 
 
+def needs_dtype(dtype):
+    """Skips where oneDNN has no deconvolution of a dtype for the instruction set that it found."""
+    wanted, isa = {"float16": "fp16|amx", "bfloat16": "avx512_core"}.get(str(dtype), ""), library.opened()["isa"]
+    if not re.search(wanted, isa):
+        pytest.skip(f"oneDNN has no {dtype} for {isa}")
+
+
 @needs_onednn
 @pytest.mark.parametrize("activation", [None, "relu"])
 @pytest.mark.parametrize("bias", [False, True])
@@ -72,6 +80,7 @@ def test_bias_and_activation_are_applied_once_where_the_depth_is_large(sizes, ci
     """Deep enough for oneDNN to divide the taps into blocks; whole numbers, so that any sum is exact."""
     rng = np.random.default_rng(0)
     dtype, rank, co = DTYPES[dtype][0], len(sizes), 64
+    needs_dtype(dtype)
     data = rng.integers(-2, 3, (1, *sizes, ci)).astype(dtype)
     filter = rng.integers(-2, 3, (*[4] * rank, ci, co)).astype(dtype)
     bias = rng.integers(-200, 201, co).astype(dtype) if bias else None
@@ -179,8 +188,7 @@ def test_operator(dtype, data_format):
     filter = rng.uniform(-1, 1, (4, 4, 32, 24)).astype(dtype)
     keywords = dict(strides=2, pads_begin=1, pads_end=1, data_format=data_format)
     op = convt.ConvTranspose(filter, backend="onednn", **keywords)
-    if dtype == np.float16 and not re.search("fp16|amx", isa := _onednn.library()["isa"]):
-        pytest.skip(f"oneDNN has no float16 for {isa}")
+    needs_dtype(dtype)
     native = convt.ConvTranspose(filter, backend="native", **keywords)
     copy = pickle.loads(pickle.dumps(op))
     for size in (5, 6, 5):
@@ -192,7 +200,7 @@ def test_operator(dtype, data_format):
         np.testing.assert_array_equal(convt.conv_transpose(data, filter, backend="onednn", **keywords), got)
     plan = op.plan(data.shape)
     assert plan.backend == "onednn" and plan.algorithm and plan.packed_bytes >= filter.nbytes
-    assert plan.isa == _onednn.library()["isa"]
+    assert plan.isa == library.opened()["isa"]
 
 
 @needs_onednn
@@ -219,17 +227,17 @@ def test_many_threads_at_once():
 def test_primitives_are_cached_and_bounded():
     data, filter = np.ones((1, 4, 4, 8), np.float32), np.ones((2, 2, 8, 8), np.float32)
     try:
-        _onednn.set_capacity(2)
+        primitive.set_capacity(2)
         for stride in (1, 2, 3, 4):
             convt.conv_transpose(data, filter, strides=stride, backend="onednn")
-        assert len(_onednn._primitives) == 2
-        _onednn.set_capacity(0)
-        assert not _onednn._primitives
+        assert len(primitive._primitives) == 2
+        primitive.set_capacity(0)
+        assert not primitive._primitives
         convt.conv_transpose(data, filter, backend="onednn")
         with pytest.raises(ValueError, match="n: got -1"):
-            _onednn.set_capacity(-1)
+            primitive.set_capacity(-1)
     finally:
-        _onednn.set_capacity(256)
+        primitive.set_capacity(256)
 
 
 @needs_onednn
@@ -253,7 +261,7 @@ def _seconds(call, count):
 
 LAYER = """
     import os, numpy as np, convt
-    from convt import _onednn
+    from convt.algorithms.onednn import library
     count = lambda: len(os.listdir("/proc/self/task"))
     data, filter = np.ones((2, 16, 16, 64), np.float32), np.ones((4, 4, 64, 64), np.float32)
 """
@@ -266,7 +274,7 @@ def test_threads_start_at_the_first_call_and_are_as_many_as_asked():
         + """
     before = count()
     convt.show_config(mode="dicts")
-    assert _onednn.available() and count() == before
+    assert library.available() and count() == before
     op = convt.ConvTranspose(filter, strides=2, backend="onednn")
     assert count() == before
     with convt.num_threads(1):
@@ -367,7 +375,7 @@ def test_a_file_that_is_no_library(tmp_path):
 
 
 def damaged(how):
-    whole = Path(_onednn.library()["path"]).read_bytes()
+    whole = Path(library.opened()["path"]).read_bytes()
     size = len(whole)
     if how == "cut":
         return [whole[: int(share * size)] for share in (0.001, 0.3, 0.6)]
@@ -444,7 +452,7 @@ def test_native_and_reference_never_open_it():
 def test_auto_takes_it_for_bfloat16_on_amx():
     data, filter = (np.ones(s, ml_dtypes.bfloat16) for s in [(1, 32, 32, 64), (4, 4, 64, 64)])
     op = convt.ConvTranspose(filter, strides=2)
-    amx = "amx" in _onednn.library()["isa"]
+    amx = "amx" in library.opened()["isa"]
     unasked = _core.isa() == _config.preferred_isa()  # where CONVT_ISA chose, oneDNN's would not be the one asked for
     assert op.plan(data.shape).backend == ("onednn" if amx and unasked else "native")
     native = convt.ConvTranspose(filter, strides=2, backend="native")
@@ -479,8 +487,8 @@ LAYER_OF_THE_CLASS = dict(sizes=(16, 16), ci=32, co=16, kernel=4, groups=1, stri
 )
 def test_the_class_that_auto_gives_it(change, taken, monkeypatch):
     """On any machine: as if the library were there, on a CPU with AMX."""
-    monkeypatch.setattr(_onednn, "library", lambda: {"isa": "avx512_core_amx"})
-    monkeypatch.setattr(_onednn, "can", lambda problem: True)
+    monkeypatch.setattr(library, "opened", lambda: {"isa": "avx512_core_amx"})
+    monkeypatch.setattr(primitive, "can", lambda problem: True)
     monkeypatch.setattr(_config, "preferred_isa", _core.isa)
     layer = {**LAYER_OF_THE_CLASS, **change}
     sizes, ci, co, kernel = (layer.pop(name) for name in ("sizes", "ci", "co", "kernel"))

@@ -17,11 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convt
-from convt import _config, _onednn, _measure
+from convt import _config, _measure
+from convt.algorithms import onednn
 
 WAYS = [
     *(name for name in ALGORITHMS if not name.startswith("matrix") or matrix_unit()),
-    *(["onednn"] if _onednn.available() else []),
+    *(["onednn"] if onednn.library.available() else []),
 ]
 FILTER = np.ones((4, 4, 8, 8), np.float32)
 
@@ -141,7 +142,7 @@ def test_the_losers_leave_no_weights(measured):
         gc.collect()
         names = [key[0] for key, _ in op._operator._packed]
         assert names == WAYS[: n - 2]
-        held = [o for o in gc.get_objects() if type(o) is _onednn.Filter and o._view.base is not None]
+        held = [o for o in gc.get_objects() if type(o) is onednn.weights.Filter and o._view.base is not None]
         assert len([o for o in held if np.shares_memory(o._view, op._filter)]) == names.count("onednn")
 
 
@@ -196,13 +197,18 @@ def test_python_threads_measure_one_at_a_time_and_once(measured, monkeypatch):
 
 
 _FORK = """
-import os, signal
+import contextlib, os, signal
 import numpy as np, convt
-from convt import _onednn, _plan, _measure
+from convt import _measure, _plan
+from convt.algorithms import onednn
 _measure._SECONDS = 0
 filter, data = np.ones((4, 4, 8, 8), np.float32), np.ones((1, 5, 5, 8), np.float32)
 want = convt.conv_transpose(data, filter, strides=2, backend="reference")
-with _plan._measuring, _plan._packing, _plan._changing, _onednn._lock, _onednn._reordering:
+ours = _plan._measuring, _plan._packing, _plan._changing
+theirs = onednn.library._lock, onednn.primitive._lock, onednn.weights._reordering
+with contextlib.ExitStack() as held:
+    for lock in (*ours, *theirs):
+        held.enter_context(lock)
     child = os.fork()
     if child == 0:
         signal.alarm(20)

@@ -10,6 +10,7 @@ from cases import child
 
 import convt
 from convt import _measure, tuning
+from convt.algorithms import onednn
 
 KEYWORDS = {"strides": 2, "backend": "tune"}
 FILTER = np.ones((4, 4, 8, 16), np.float32)
@@ -63,10 +64,11 @@ def test_a_file_is_one_that_a_person_can_read(measured, tmp_path):
     tuned()
     tuned(data=DATA[:, :3])
     tuning.save(path)
-    first, *entries, last = path.read_text().splitlines()
+    _, *entries, last = path.read_text().splitlines()
     assert json.loads(path.read_text())["format"] == tuning.FORMAT and len(entries) == 2 and last == "]}"
     entry = json.loads(entries[0].rstrip(","))
-    assert "float32 mb1 g1 ic8 oc16 i6x5" in entry["problem"] and entry["layout"] == "NXC" and entry["milliseconds"]["direct"] > 0
+    assert "float32 mb1 g1 ic8 oc16 i6x5" in entry["problem"]
+    assert entry["layout"] == "NXC" and entry["milliseconds"]["direct"] > 0
 
 
 def test_entries_are_kept_apart(measured):
@@ -180,7 +182,7 @@ def test_what_can_not_be_had_here_is_measured_anew(measured, monkeypatch):
     tuned()
     (key,) = tuning._known
     tuning._known[key] = {"onednn": 0.1, "direct": 1.0}
-    monkeypatch.setattr("convt._plan._onednn.available", lambda: False)
+    monkeypatch.setattr(onednn.library, "available", lambda: False)
     tuned()
     assert len(measured) == 2
 

@@ -30,8 +30,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from .._plans import onednn
-from . import common
+from . import common, onednn
 from .depthwise import plan as depthwise
 from .direct import plan as direct
 from .scatter import plan as scatter

@@ -1,31 +1,56 @@
-# The library: opening it, and its threads.
-# Included by _onednn.pyx.
+# distutils: libraries = dl
+# cython: boundscheck=True, wraparound=True
+"""The library: opening it, its thread count, and its errors."""
+
+import os
+import threading
+
+from ..._errors import BackendUnavailableError
+from . import file
+
+from .api cimport *
+
+_RUNTIMES = {
+    ONEDNN_DNNL_RUNTIME_SEQ: "sequential", ONEDNN_DNNL_RUNTIME_OMP: "OpenMP", ONEDNN_DNNL_RUNTIME_TBB: "TBB",
+    ONEDNN_DNNL_RUNTIME_THREADPOOL: "thread pool", ONEDNN_DNNL_RUNTIME_SYCL: "SYCL",
+}
+_ISAS = {
+    ONEDNN_dnnl_cpu_isa_sse41: "sse41", ONEDNN_dnnl_cpu_isa_avx: "avx", ONEDNN_dnnl_cpu_isa_avx2: "avx2",
+    ONEDNN_dnnl_cpu_isa_avx2_vnni: "avx2_vnni", ONEDNN_dnnl_cpu_isa_avx2_vnni_2: "avx2_vnni_2",
+    ONEDNN_dnnl_cpu_isa_avx512_core: "avx512_core", ONEDNN_dnnl_cpu_isa_avx512_core_vnni: "avx512_core_vnni",
+    ONEDNN_dnnl_cpu_isa_avx512_core_bf16: "avx512_core_bf16", ONEDNN_dnnl_cpu_isa_avx512_core_fp16: "avx512_core_fp16",
+    ONEDNN_dnnl_cpu_isa_avx512_core_amx: "avx512_core_amx",
+    ONEDNN_dnnl_cpu_isa_avx512_core_amx_fp16: "avx512_core_amx_fp16",
+}
+_STATUSES = {
+    ONEDNN_dnnl_out_of_memory: "out of memory", ONEDNN_dnnl_invalid_arguments: "invalid arguments",
+    ONEDNN_dnnl_unimplemented: "unimplemented", ONEDNN_dnnl_runtime_error: "runtime error",
+}
 
 INSTALL = 'pip install "convt[onednn]"'
 
-cdef onednn_api _api
+cdef onednn_api _api  # the library's entry points
 cdef onednn_engine _engine = NULL
 cdef int (*_omp_get_max_threads)() noexcept nogil
 cdef void (*_omp_set_num_threads)(int) noexcept nogil
 _omp_get_max_threads = NULL
 _omp_set_num_threads = NULL
 _lock = threading.Lock()
-_reordering = threading.Lock()
-_library = None  # what `library` returns, or the BackendUnavailableError it raises
+_library = None  # what `opened` returns, or the BackendUnavailableError it raises
 
 
 def _unlock():
-    """A child forked while another thread held a lock would wait for it for ever."""
-    global _lock, _reordering
-    _lock, _reordering = threading.Lock(), threading.Lock()
+    """A child forked while another thread held the lock would wait for it for ever."""
+    global _lock
+    _lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_unlock)
 
 
-def library():
-    """The library, opened at the first call: a dict of version, path, threading and isa.
+def opened():
+    """The library, opened by the first call: a dict of version, path, threading and isa.
 
     Raises BackendUnavailableError, in dlerror's own words where it has some.
     """
@@ -34,7 +59,7 @@ def library():
         with _lock:
             if _library is None:
                 try:
-                    _library = _open(_onednn_file.where())
+                    _library = _open(file.where())
                 except BackendUnavailableError as error:
                     _library = error
     if isinstance(_library, Exception):
@@ -45,7 +70,7 @@ def library():
 def available():
     """Whether there is a library to use; opens it."""
     try:
-        return bool(library())
+        return bool(opened())
     except BackendUnavailableError:
         return False
 
@@ -53,7 +78,7 @@ def available():
 def describe():
     """The library, or why there is none, in a line."""
     try:
-        return "oneDNN {version}, {isa}, threads by {threading}, {path}".format(**library())
+        return "oneDNN {version}, {isa}, threads by {threading}, {path}".format(**opened())
     except BackendUnavailableError as error:
         return f"not available: {error}"
 
@@ -62,13 +87,13 @@ cdef _open(str path):
     global _engine, _omp_get_max_threads, _omp_set_num_threads
     source = "CONVT_ONEDNN_LIB:" if os.environ.get("CONVT_ONEDNN_LIB") else "backend: got 'onednn', but"
     wanted = f"wanted oneDNN 3.x: {INSTALL}, or set CONVT_ONEDNN_LIB to the path of libdnnl.so.3"
-    harm = _onednn_file.harm(path)
+    harm = file.harm(path)
     if harm:
         raise BackendUnavailableError(f"{source} {path} is damaged: a process that opened it ended with {harm}; {wanted}")
     cdef void *handle = dlopen(os.fsencode(path), RTLD_NOW | RTLD_LOCAL)
     if handle == NULL:
         raise BackendUnavailableError(f"{source} {dlerror().decode(errors='replace')}; {wanted}")
-    # The version first: it explains better than a missing symbol.
+    # The version is checked first, as it explains more than a missing symbol would.
     cdef const onednn_version *(*get_version)() noexcept nogil
     get_version = <const onednn_version *(*)() noexcept nogil>dlsym(handle, b"dnnl_version")
     if get_version == NULL:
@@ -98,8 +123,32 @@ def _status(unsigned status):
     return f"'{_STATUSES.get(status, status)}'"
 
 
-cdef int _use_threads(int count) noexcept nogil:
-    """Set how many threads oneDNN uses when called from this thread; returns what it was, for giving it back."""
+cdef int check(unsigned status, str asked, problem) except -1:
+    """Raise the error that a status stands for: MemoryError or BackendUnavailableError, if it is not success."""
+    if status == ONEDNN_dnnl_success:
+        return 0
+    kind = MemoryError if status == ONEDNN_dnnl_out_of_memory else BackendUnavailableError
+    raise kind(
+        f"backend: oneDNN {opened()['version']} says {_status(status)} to {asked} for {problem.descriptor()}; "
+        f"wanted 'auto' or 'native'"
+    )
+
+
+cdef onednn_api *api() noexcept nogil:
+    return &_api
+
+
+cdef onednn_engine engine() noexcept nogil:
+    return _engine
+
+
+cdef bint has_threads() noexcept nogil:
+    """Whether the library has threads, whose number `use_threads` sets."""
+    return _omp_set_num_threads != NULL
+
+
+cdef int use_threads(int count) noexcept nogil:
+    """Set how many threads oneDNN uses when called from this thread; returns the number before, to be restored."""
     if _omp_set_num_threads == NULL:
         return 1
     cdef int before = _omp_get_max_threads()

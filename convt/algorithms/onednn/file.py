@@ -29,10 +29,10 @@ library.dnnl_engine_create(ctypes.byref(engine), 1, ctypes.c_size_t(0))
 
 
 def harm(path):
-    """How opening a file ends a process, in words; None where it does not.
+    """How opening a file ends a process, in words; None if it does not.
 
-    A damaged library does not fail to open: the loader, or what it starts, crashes. So a child opens it first, in about
-    20 ms. What the loader finds by name is the system's own and is trusted, as is all where no Python can be started.
+    A damaged library does not fail to open: the loader, or what it starts, crashes. So a child process opens it first. A
+    library that the loader finds by name is the system's own and trusted, and so is every one where no Python can be started.
     """
     if os.sep not in path or "python" not in os.path.basename(sys.executable or ""):
         return None

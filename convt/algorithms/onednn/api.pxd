@@ -1,5 +1,6 @@
-# What is used of the C API of oneDNN (declared in third_party/onednn) and of the loader.
-# Included by _onednn.pyx.
+"""The part of oneDNN's C API that convt uses (third_party/onednn), and the loader's. Only declarations."""
+
+from libc.stdint cimport int64_t
 
 cdef extern from "dlfcn.h" nogil:
     int RTLD_NOW, RTLD_LOCAL
@@ -84,26 +85,3 @@ cdef extern from "onednn_api.h" nogil:
         unsigned (*dnnl_primitive_destroy)(onednn_primitive) noexcept nogil
     const char *onednn_resolve(onednn_api *, void *)
 
-_DTYPES = {"float16": ONEDNN_dnnl_f16, "bfloat16": ONEDNN_dnnl_bf16, "float32": ONEDNN_dnnl_f32}
-_RUNTIMES = {
-    ONEDNN_DNNL_RUNTIME_SEQ: "sequential", ONEDNN_DNNL_RUNTIME_OMP: "OpenMP", ONEDNN_DNNL_RUNTIME_TBB: "TBB",
-    ONEDNN_DNNL_RUNTIME_THREADPOOL: "thread pool", ONEDNN_DNNL_RUNTIME_SYCL: "SYCL",
-}
-_ISAS = {
-    ONEDNN_dnnl_cpu_isa_sse41: "sse41", ONEDNN_dnnl_cpu_isa_avx: "avx", ONEDNN_dnnl_cpu_isa_avx2: "avx2",
-    ONEDNN_dnnl_cpu_isa_avx2_vnni: "avx2_vnni", ONEDNN_dnnl_cpu_isa_avx2_vnni_2: "avx2_vnni_2",
-    ONEDNN_dnnl_cpu_isa_avx512_core: "avx512_core", ONEDNN_dnnl_cpu_isa_avx512_core_vnni: "avx512_core_vnni",
-    ONEDNN_dnnl_cpu_isa_avx512_core_bf16: "avx512_core_bf16", ONEDNN_dnnl_cpu_isa_avx512_core_fp16: "avx512_core_fp16",
-    ONEDNN_dnnl_cpu_isa_avx512_core_amx: "avx512_core_amx",
-    ONEDNN_dnnl_cpu_isa_avx512_core_amx_fp16: "avx512_core_amx_fp16",
-}
-_STATUSES = {
-    ONEDNN_dnnl_out_of_memory: "out of memory", ONEDNN_dnnl_invalid_arguments: "invalid arguments",
-    ONEDNN_dnnl_unimplemented: "unimplemented", ONEDNN_dnnl_runtime_error: "runtime error",
-}
-# Activation -> eltwise kind; the parameters are convt's own, but for swish whose factor is 1.
-_ELTWISE = {
-    "relu": ONEDNN_dnnl_eltwise_relu, "leaky_relu": ONEDNN_dnnl_eltwise_relu, "clip": ONEDNN_dnnl_eltwise_clip,
-    "tanh": ONEDNN_dnnl_eltwise_tanh, "sigmoid": ONEDNN_dnnl_eltwise_logistic, "gelu": ONEDNN_dnnl_eltwise_gelu_erf,
-    "swish": ONEDNN_dnnl_eltwise_swish,
-}

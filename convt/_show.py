@@ -1,0 +1,59 @@
+"""`show_config`: what a process has and is set to."""
+
+import os
+import sys
+
+import numpy as np
+
+from . import _check, _config, _core
+from ._problem import ITEMSIZE
+from ._version import __version__
+from .algorithms.onednn import library as onednn
+
+
+def show_config(mode="print"):
+    """Print version, instruction sets, caches, backends, OpenMP runtime and threads; ``mode="dicts"`` returns them instead.
+
+    Caches are in bytes: the data caches of a core and the last level, as blocks are cut for them.
+
+    Examples
+    --------
+    >>> import convt
+    >>> sorted(convt.show_config(mode="dicts"))
+    ['backends', 'caches', 'dtypes', 'isa', 'openmp', 'threads', 'version', 'versions']
+    """
+    config = {
+        "version": __version__,
+        "isa": {
+            "in use": _core.isa(),
+            "found": [row["name"] for row in _core.isa_rows() if row["available"]],
+            "built": [row["name"] for row in _core.isa_rows()],
+            "CONVT_ISA": os.environ.get("CONVT_ISA") or None,
+        },
+        "caches": dict(zip(("L1", "L2", "L3"), _core.cache_bytes(), strict=True)),
+        "backends": {
+            "native": f"convt {__version__}",
+            "onednn": onednn.describe(),
+            "reference": f"NumPy {np.__version__}",
+        },
+        "dtypes": list(ITEMSIZE),
+        "openmp": _core.openmp() or None,
+        "threads": _config.get_num_threads(),
+        "versions": {"python": sys.version.split()[0], "numpy": np.__version__, "compiler": _core.compiler()},
+    }
+    if _check.word("mode", mode, ("print", "dicts")) == "dicts":
+        return config
+    for key, value in config.items():
+        if isinstance(value, dict):
+            print(f"{key}:")
+            for name, item in value.items():
+                print(f"  {name}: {_text(item)}")
+        else:
+            print(f"{key}: {_text(value)}")
+    return None
+
+
+def _text(value):
+    if value is None:
+        return "none"
+    return ", ".join(value) if isinstance(value, list) else value

@@ -1,0 +1,15 @@
+from .api cimport onednn_const_desc, onednn_desc, onednn_primitive, onednn_primitive_desc
+
+
+cdef class Primitive:
+    cdef onednn_primitive_desc desc, after_desc
+    cdef onednn_primitive primitive, after  # after: NULL where bias and activation are fused
+    cdef onednn_desc src, dst, bias
+    cdef readonly str info  # oneDNN's name of the implementation
+    cdef readonly int threads
+    cdef readonly size_t scratch  # bytes
+
+    cdef onednn_const_desc wants(self, unsigned what) noexcept nogil
+
+
+cdef onednn_desc memory_desc(problem, shape, strides) except? NULL

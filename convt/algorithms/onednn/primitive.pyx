@@ -1,0 +1,257 @@
+# cython: boundscheck=True, wraparound=True
+"""Problems in oneDNN's terms, and the primitives made of them."""
+
+import collections
+import os
+import threading
+from dataclasses import replace
+
+cimport numpy as cnp
+
+import numpy as np
+
+from ... import _check
+from .library import available
+
+from .api cimport *
+from .call cimport Call, aligned, give_scratch, take_scratch
+from .library cimport api, check, engine, use_threads
+
+cnp.import_array()
+
+_DTYPES = {"float16": ONEDNN_dnnl_f16, "bfloat16": ONEDNN_dnnl_bf16, "float32": ONEDNN_dnnl_f32}
+# Activation -> eltwise kind; the parameters are the same as convt's, except that swish has one, which is 1.
+_ELTWISE = {
+    "relu": ONEDNN_dnnl_eltwise_relu, "leaky_relu": ONEDNN_dnnl_eltwise_relu, "clip": ONEDNN_dnnl_eltwise_clip,
+    "tanh": ONEDNN_dnnl_eltwise_tanh, "sigmoid": ONEDNN_dnnl_eltwise_logistic, "gelu": ONEDNN_dnnl_eltwise_gelu_erf,
+    "swish": ONEDNN_dnnl_eltwise_swish,
+}
+
+
+def can(problem):
+    """Whether there is a library, and it can express the problem."""
+    return available() and reason(problem) is None
+
+
+def reason(problem):
+    """Why oneDNN cannot express the problem; None if it can."""
+    if problem.dtype not in _DTYPES:
+        return f"it has no {problem.dtype} on CPUs"
+    elif problem.rank > 3:
+        return f"it has at most 3 spatial axes, not {problem.rank}"
+    elif 0 in problem.in_sizes or problem.ci == 0:
+        return "it computes nothing from an empty input"
+    elif min(problem.begin) < 0:
+        return f"its begin pads are at least 0, not {problem.begin}"
+    elif any(e <= -s for e, s in zip(pads_end(problem), problem.strides)):
+        return f"its end pads are greater than minus the strides {problem.strides}, not {pads_end(problem)}"
+    elif max(problem.strides + problem.dilations + problem.kernel + problem.out_sizes) >= 2**31:
+        return "a size, stride or dilation does not fit in 32 bits"
+    return None
+
+
+def pads_end(problem):
+    """The pads that make oneDNN's size formula give the window; below 0 where that reaches past the full scatter."""
+    axes = zip(problem.in_sizes, problem.kernel, problem.strides, problem.dilations, problem.begin, problem.out_sizes)
+    return tuple(s * (n - 1) + d * (k - 1) + 1 - b - o for n, k, s, d, b, o in axes)
+
+
+cdef onednn_desc memory_desc(problem, shape, strides) except? NULL:
+    """A descriptor of ``shape`` (axes in oneDNN's order), with strides in elements or, for None, as oneDNN prefers."""
+    cdef onednn_dims c_shape
+    cdef onednn_dims c_strides
+    cdef int n, count = len(shape)
+    cdef unsigned status, dtype = _DTYPES[problem.dtype]
+    cdef onednn_desc desc = NULL
+    for n in range(count):
+        c_shape[n] = shape[n]
+    if strides is None:
+        status = api().dnnl_memory_desc_create_with_tag(&desc, count, c_shape, dtype, ONEDNN_dnnl_format_tag_any)
+    else:
+        for n in range(count):
+            c_strides[n] = strides[n]
+        status = api().dnnl_memory_desc_create_with_strides(&desc, count, c_shape, dtype, c_strides)
+    check(status, f"describing memory of shape {tuple(shape)} and strides {strides}", problem)
+    return desc
+
+
+def _dense(shape, str layout):
+    """Strides in elements of a contiguous array: axes in the order (N, C, *spatial), memory order as ``layout`` says."""
+    order = (0, *range(2, len(shape)), 1) if layout == "NXC" else range(len(shape))
+    strides, step = [0] * len(shape), 1
+    for ax in reversed(order):
+        strides[ax], step = step, step * shape[ax]
+    return tuple(strides)
+
+
+def layout(shape, strides, item):
+    """The memory order, "NXC" or "NCX", in which an array of these strides (NXC axis order) is contiguous; else None."""
+    shape, strides = ((a[0], a[-1], *a[1:-1]) for a in (shape, strides))
+    for order in ("NXC", "NCX"):
+        if all(n == 1 or s == item * d for n, s, d in zip(shape, strides, _dense(shape, order))):
+            return order
+    return None
+
+
+cdef class Primitive:
+    """A deconvolution made for one problem, layout of data and of output, and number of threads; weights are arguments.
+
+    If it is not ``fused``, a second primitive, ``after``, adds the bias and applies the activation to the output in place.
+    """
+
+    def __init__(self, problem, str src_layout, str dst_layout, bint bias, int threads, bint fused=True):
+        cdef onednn_dims strides
+        cdef onednn_dims dilates
+        cdef onednn_dims begin
+        cdef onednn_dims end
+        cdef int n
+        self.threads = threads
+        for n, (s, d, b, e) in enumerate(zip(problem.strides, problem.dilations, problem.begin, pads_end(problem))):
+            strides[n], dilates[n], begin[n], end[n] = s, d - 1, b, e
+        source = (problem.batch, problem.groups * problem.ci, *problem.in_sizes)
+        target = (problem.batch, problem.groups * problem.co, *problem.out_sizes)
+        self.src = memory_desc(problem, source, _dense(source, src_layout))
+        self.dst = memory_desc(problem, target, _dense(target, dst_layout))
+        if not fused:
+            across = (1, target[1], *(1,) * problem.rank)
+            self.bias = memory_desc(problem, across, _dense(across, "NCX"))
+        elif bias:
+            self.bias = memory_desc(problem, target[1:2], (1,))
+        weights = (problem.groups,) * (problem.groups > 1) + (problem.co, problem.ci, *problem.kernel)
+        cdef onednn_desc any_layout = memory_desc(problem, weights, None)
+        name, a, b = problem.activation
+        cdef unsigned kind = _ELTWISE.get(name, 0), status
+        cdef float alpha = 1.0 if name == "swish" else a, beta = b
+        cdef onednn_post_ops ops = NULL
+        cdef onednn_attr attr = NULL, attr_after = NULL
+        cdef const char *words = NULL
+        cdef const char *words_after = NULL
+        cdef int before
+        with nogil:
+            before = use_threads(threads)
+            status = api().dnnl_primitive_attr_create(&attr)
+            status = status or api().dnnl_primitive_attr_set_scratchpad_mode(attr, ONEDNN_dnnl_scratchpad_mode_user)
+            status = status or api().dnnl_primitive_attr_create(&attr_after)
+            if kind and not status:
+                status = api().dnnl_post_ops_create(&ops)
+                status = status or api().dnnl_post_ops_append_eltwise(ops, kind, alpha, beta)
+                status = status or api().dnnl_primitive_attr_set_post_ops(attr if fused else attr_after, ops)
+            status = status or api().dnnl_deconvolution_forward_primitive_desc_create(
+                &self.desc, engine(), ONEDNN_dnnl_forward_inference, ONEDNN_dnnl_deconvolution_direct,
+                self.src, any_layout, self.bias if fused else NULL, self.dst, strides, dilates, begin, end, attr)
+            status = status or api().dnnl_primitive_create(&self.primitive, self.desc)
+            status = status or api().dnnl_primitive_desc_query(self.desc, ONEDNN_dnnl_query_impl_info_str, 0, &words)
+            if not fused:
+                status = status or api().dnnl_binary_primitive_desc_create(
+                    &self.after_desc, engine(), ONEDNN_dnnl_binary_add, self.dst, self.bias, self.dst, attr_after)
+                status = status or api().dnnl_primitive_create(&self.after, self.after_desc)
+                status = status or api().dnnl_primitive_desc_query(
+                    self.after_desc, ONEDNN_dnnl_query_impl_info_str, 0, &words_after)
+            if not status:
+                self.scratch = api().dnnl_memory_desc_get_size(self.wants(ONEDNN_dnnl_query_scratchpad_md))
+            use_threads(before)
+            api().dnnl_memory_desc_destroy(any_layout)
+            api().dnnl_post_ops_destroy(ops)
+            api().dnnl_primitive_attr_destroy(attr)
+            api().dnnl_primitive_attr_destroy(attr_after)
+        check(status, "creating a deconvolution", problem)
+        self.info = words.decode() if fused else f"{words.decode()}+{words_after.decode()}"
+
+    cdef onednn_const_desc wants(self, unsigned what) noexcept nogil:
+        return api().dnnl_primitive_desc_query_md(self.desc, what, 0)
+
+    def __dealloc__(self):
+        if engine() != NULL:
+            api().dnnl_primitive_destroy(self.primitive)
+            api().dnnl_primitive_destroy(self.after)
+            api().dnnl_primitive_desc_destroy(self.desc)
+            api().dnnl_primitive_desc_destroy(self.after_desc)
+            api().dnnl_memory_desc_destroy(self.src)
+            api().dnnl_memory_desc_destroy(self.dst)
+            api().dnnl_memory_desc_destroy(self.bias)
+
+
+_primitives = collections.OrderedDict()  # the most recent last
+_capacity = 256
+_lock = threading.Lock()
+
+
+def _unlock():
+    """A child forked while another thread held the lock would wait for it for ever."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)
+
+
+def set_capacity(n):
+    """Keep at most ``n`` primitives for later plans (plans keep their own). Raises ValueError below 0."""
+    global _capacity
+    _capacity = _check.integer("n", n, 0)
+    with _lock:
+        _trim()
+
+
+def _trim():
+    while len(_primitives) > _capacity:
+        _primitives.popitem(last=False)
+
+
+def cached(*key):
+    """The `Primitive` of ``(problem, src_layout, dst_layout, bias, threads)``."""
+    with _lock:
+        found = _primitives.get(key)
+        if found is not None:
+            _primitives.move_to_end(key)
+            return found
+    made = _make(*key)  # without the lock: it can take seconds
+    with _lock:
+        made = _primitives.setdefault(key, made)
+        _trim()
+    return made
+
+
+def _make(problem, src_layout, dst_layout, bint bias, threads):
+    made = Primitive(problem, src_layout, dst_layout, bias, threads)
+    plain = problem.activation[0] == "none"
+    if (bias or not plain) and not _fuses_right(made, problem, src_layout, dst_layout):
+        made = Primitive(problem, src_layout, dst_layout, bias, threads, fused=False)
+    return made
+
+
+cdef bint _fuses_right(Primitive made, problem, src_layout, dst_layout):
+    """Whether a primitive applies its bias and its activation exactly once.
+
+    oneDNN 3.2's strided brgemm kernels may process the taps of the axes before the last one by one. With a stride, some taps
+    meet no input, and after each such empty block the kernels apply everything that is fused: the bias argument and the
+    binary and eltwise post-ops. In bfloat16 and float16 this is harmless, as partial sums are not kept in the output; in
+    float32 the next block adds to what was written. Whether they divide the work this way depends on oneDNN's model of the
+    caches and cannot be queried, so one run on zeros with a bias of ones finds out. (Neither bias nor activation changes how
+    they divide it.)
+    """
+    risky = any(s > 1 and k > 1 for s, k in zip(problem.strides[:-1], problem.kernel[:-1]))
+    if problem.dtype != "float32" or "brgconv_strided" not in made.info or not risky:
+        return True
+    cdef Primitive trial = Primitive(
+        replace(problem, activation=("none", 0.0, 0.0)), src_layout, dst_layout, True, made.threads)
+    cdef Call call = Call()
+    cdef onednn_const_desc weights = trial.wants(ONEDNN_dnnl_query_weights_md)
+    cdef size_t size = max(api().dnnl_memory_desc_get_size(trial.src), api().dnnl_memory_desc_get_size(weights))
+    zeros, scratch = np.zeros(size + 64, np.uint8), take_scratch(trial.scratch)  # the zeros are never written, so they occupy no memory
+    ones, out = np.ones(problem.groups * problem.co, np.float32), np.empty(problem.out_shape, np.float32)
+    cdef unsigned status = call.bind(ONEDNN_DNNL_ARG_SRC, trial.src, aligned(zeros))
+    status = status or call.bind(ONEDNN_DNNL_ARG_WEIGHTS, weights, aligned(zeros))
+    status = status or call.bind(ONEDNN_DNNL_ARG_BIAS, trial.bias, cnp.PyArray_DATA(ones))
+    status = status or call.bind(ONEDNN_DNNL_ARG_DST, trial.dst, cnp.PyArray_DATA(out))
+    status = status or call.bind(
+        ONEDNN_DNNL_ARG_SCRATCHPAD, trial.wants(ONEDNN_dnnl_query_scratchpad_md), aligned(scratch))
+    cdef int before
+    with nogil:
+        before = use_threads(trial.threads)
+        status = status or call.execute(trial.primitive)
+        use_threads(before)
+    give_scratch(scratch)
+    check(status, "trying a deconvolution", problem)
+    return bool((out == 1).all())

@@ -1,0 +1,98 @@
+# cython: boundscheck=True, wraparound=True
+"""The plan of one problem: which primitive runs, and on which memory."""
+
+cimport numpy as cnp
+
+import numpy as np
+
+from ... import _core
+from ..._errors import BackendUnavailableError
+from ..._problem import ITEMSIZE
+from .library import opened
+from .primitive import cached, layout, reason
+
+from .api cimport *
+from .call cimport Call, aligned, give_scratch, take_scratch
+from .library cimport api, check, has_threads, use_threads
+from .primitive cimport Primitive
+from .weights cimport Bound
+
+cnp.import_array()
+
+
+cdef class Plan:
+    """One problem, and strides of data and output (NXC axis order): the interface of _core's plans."""
+    cdef readonly str backend, algorithm, isa
+    cdef readonly Py_ssize_t tasks
+    cdef readonly size_t workspace  # bytes per thread
+    cdef readonly size_t packed_bytes
+    cdef readonly bint hole
+    cdef bint wary  # results are right only for finite data and filters
+    cdef object problem
+    cdef str src_layout, dst_layout  # None: neither order, so a contiguous copy is made
+    cdef bint bias
+    cdef dict primitives  # threads -> Primitive
+
+    def __init__(self, problem, bint bias, in_strides, out_strides, int available):
+        self.backend, self.isa = "onednn", opened()["isa"]
+        why = reason(problem)
+        if why:
+            raise BackendUnavailableError(f"backend: 'onednn' can't do this problem: {why}; wanted 'auto' or 'native'")
+        item = ITEMSIZE[problem.dtype]
+        in_shape = (problem.batch, *problem.in_sizes, problem.groups * problem.ci)
+        self.problem, self.bias = problem, bias
+        self.src_layout = layout(in_shape, in_strides, item)
+        self.dst_layout = layout(problem.out_shape, out_strides, item)
+        self.primitives = {}
+        cdef Primitive primitive = self.primitive(self.threads(available))
+        name, slope, _ = problem.activation
+        self.wary = problem.dtype == "bfloat16" or not (
+            name in ("none", "tanh") or (name == "leaky_relu" and <float>slope != 0))
+        self.algorithm, self.tasks = primitive.info, primitive.threads
+        self.packed_bytes = api().dnnl_memory_desc_get_size(primitive.wants(ONEDNN_dnnl_query_weights_md))
+        self.workspace = (primitive.scratch + primitive.threads - 1) // primitive.threads
+
+    cdef Primitive primitive(self, int threads):
+        found = self.primitives.get(threads)
+        if found is None:
+            if threads > 1:
+                _core.note_pool()
+            found = self.primitives[threads] = cached(
+                self.problem, self.src_layout or "NXC", self.dst_layout or "NXC", self.bias, threads)
+        return found
+
+    def threads(self, int available):
+        """How many threads a run uses when ``available`` are allowed."""
+        return available if has_threads() else 1
+
+    def run(self, data, out, filter, int available):
+        """Compute; ``data`` and ``out`` have the strides the plan was made for.
+
+        Returns False, having done nothing, if the input is not finite and oneDNN would not compute convt's result.
+        """
+        cdef Primitive primitive = self.primitive(self.threads(available))
+        cdef Bound bound = filter.bind(primitive, self.problem)
+        source = data if self.src_layout else np.ascontiguousarray(data)
+        if self.wary and not (filter.all_finite(available) and _core.finite(self.problem.dtype, source, available)):
+            return False
+        target = out if self.dst_layout else np.empty(out.shape, out.dtype)
+        scratch = take_scratch(primitive.scratch)
+        cdef Call call = bound.call(self.problem)
+        cdef Call after = call.after
+        cdef void *src = cnp.PyArray_DATA(source)
+        cdef void *dst = cnp.PyArray_DATA(target)
+        cdef void *work = aligned(scratch)
+        cdef int before
+        cdef unsigned status
+        with nogil:
+            before = use_threads(primitive.threads)
+            status = call.place(0, src) or call.place(1, dst) or call.place(2, work) or call.execute(primitive.primitive)
+            if after is not None:
+                status = status or after.place(0, dst) or after.place(1, dst) or after.execute(primitive.after)
+            use_threads(before)
+        bound.calls.append(call)
+        give_scratch(scratch)
+        check(status, "executing", self.problem)
+        if target is not out:
+            out[...] = target
+        return True

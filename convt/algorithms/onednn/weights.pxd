@@ -1,0 +1,18 @@
+from .call cimport Call
+from .primitive cimport Primitive
+
+
+cdef class Weights:
+    cdef Primitive primitive
+    cdef object memory
+
+    cdef bint fits(self, Primitive other) noexcept
+
+
+cdef class Bound:
+    cdef Primitive primitive
+    cdef Weights weights
+    cdef object bias
+    cdef list calls  # those not in use
+
+    cdef Call call(self, problem)

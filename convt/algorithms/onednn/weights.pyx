@@ -1,0 +1,161 @@
+# cython: boundscheck=True, wraparound=True
+"""Filters in the layouts that primitives require, and the arguments of calls."""
+
+import os
+import threading
+
+cimport numpy as cnp
+
+import numpy as np
+
+from ... import _core
+from ..._problem import NUMPY_DTYPE
+
+from .api cimport *
+from .call cimport Call, aligned
+from .library cimport api, check, engine, use_threads
+from .primitive cimport Primitive, memory_desc
+
+cnp.import_array()
+
+_reordering = threading.Lock()
+
+
+def _unlock():
+    """A child forked while another thread held the lock would wait for it for ever."""
+    global _reordering
+    _reordering = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)
+
+
+cdef class Weights:
+    """A filter in the layout that a primitive requires."""
+
+    def __init__(self, Primitive primitive, view, problem):
+        cdef onednn_const_desc wanted = primitive.wants(ONEDNN_dnnl_query_weights_md)
+        cdef onednn_desc given = memory_desc(problem, view.shape, tuple(s // view.itemsize for s in view.strides))
+        cdef onednn_primitive_desc desc = NULL
+        cdef onednn_primitive reorder = NULL
+        cdef Call call = Call()
+        cdef unsigned status
+        cdef int before
+        self.primitive = primitive  # which keeps the descriptor
+        self.memory = np.empty(api().dnnl_memory_desc_get_size(wanted) + 64, np.uint8)
+        cdef void *src = cnp.PyArray_DATA(view)
+        cdef void *dst = aligned(self.memory)
+        with nogil:
+            before = use_threads(primitive.threads)
+            status = api().dnnl_reorder_primitive_desc_create(&desc, given, engine(), wanted, engine(), NULL)
+            status = status or api().dnnl_primitive_create(&reorder, desc)
+            status = status or call.bind(ONEDNN_DNNL_ARG_SRC, given, src)
+            status = status or call.bind(ONEDNN_DNNL_ARG_DST, wanted, dst)
+            status = status or call.execute(reorder)
+            use_threads(before)
+            api().dnnl_primitive_destroy(reorder)
+            api().dnnl_primitive_desc_destroy(desc)
+            api().dnnl_memory_desc_destroy(given)
+        check(status, "reordering the filter", problem)
+
+    cdef bint fits(self, Primitive other) noexcept:
+        cdef unsigned what = ONEDNN_dnnl_query_weights_md
+        return api().dnnl_memory_desc_equal(self.primitive.wants(what), other.wants(what))
+
+
+class Recipe:
+    """How filters of one shape and strides (groups, ci, co, *kernel) become `Filter`s."""
+
+    def __init__(self, dtype, filter, bias):
+        self._dtype, self._shape, self._strides, self.biased = dtype, filter.shape, filter.strides, bias is not None
+
+    def pack(self, filter, bias, threads):
+        """``filter`` begins where the view of that shape and strides does, whatever its own axes are."""
+        return Filter(self._dtype, np.lib.stride_tricks.as_strided(filter, self._shape, self._strides, writeable=False), bias)
+
+
+class Filter:
+    """A filter and its bias, reordered once to each layout that a primitive requires."""
+
+    finite = True  # no plan differs for a filter that is not, unlike those of _core; plans that refuse it call `all_finite`
+
+    def __init__(self, dtype, filter, bias):
+        view = filter.swapaxes(1, 2)  # oneDNN: (groups, co, ci, *kernel), without groups if there is one
+        view = view if view.shape[0] > 1 else view[0]
+        self._view = view if _reorderable(view) else view.copy()
+        self._bias = None if bias is None else np.ascontiguousarray(bias)
+        self._weights = []
+        self._bound = {}  # primitive -> Bound
+        self._dtype = dtype
+        self._finite = None
+
+    def all_finite(self, threads):
+        """Whether neither filter nor bias has a NaN or an infinity."""
+        if self._finite is None:
+            arrays = [a for a in (self._view, self._bias) if a is not None]
+            self._finite = all(_core.finite(self._dtype, a, threads) for a in arrays)
+        return self._finite
+
+    def bind(self, Primitive primitive, problem):
+        found = self._bound.get(primitive)
+        if found is None:
+            with _reordering:
+                found = Bound(primitive, self._reordered(primitive, problem), self._bias, problem)
+                self._bound[primitive] = found
+                if len(self._bound) > _BOUND:
+                    del self._bound[next(iter(self._bound))]
+        return found
+
+    def _reordered(self, Primitive primitive, problem):
+        cdef Weights found
+        for found in self._weights:
+            if found.fits(primitive):
+                return found
+        self._weights.append(Weights(primitive, self._view, problem))
+        return self._weights[-1]
+
+
+_BOUND = 64  # primitives for which a filter keeps its weights and calls
+
+
+def _reorderable(view):
+    """Whether oneDNN can describe the view: strides above 0, no element reached twice."""
+    end = 1
+    for stride, size in sorted(zip(view.strides, view.shape)):
+        if size > 1:
+            if stride < end:
+                return False
+            end = stride * size
+    return all(s > 0 for s in view.strides)
+
+
+cdef class Bound:
+    """A primitive with its weights and bias, and the calls not in use."""
+
+    def __init__(self, Primitive primitive, weights, bias, problem):
+        if bias is None and primitive.after != NULL:
+            bias = np.zeros(problem.groups * problem.co, NUMPY_DTYPE[problem.dtype])
+        self.primitive, self.weights, self.bias, self.calls = primitive, weights, bias, []
+
+    cdef Call call(self, problem):
+        try:
+            return self.calls.pop()
+        except IndexError:
+            pass
+        cdef Call made = Call()
+        cdef Primitive p = self.primitive
+        cdef unsigned status = made.bind(ONEDNN_DNNL_ARG_SRC, p.src, NULL)
+        status = status or made.bind(ONEDNN_DNNL_ARG_DST, p.dst, NULL)
+        status = status or made.bind(ONEDNN_DNNL_ARG_SCRATCHPAD, p.wants(ONEDNN_dnnl_query_scratchpad_md), NULL)
+        status = status or made.bind(
+            ONEDNN_DNNL_ARG_WEIGHTS, p.wants(ONEDNN_dnnl_query_weights_md), aligned(self.weights.memory))
+        if p.after != NULL:
+            made.after = Call()
+            status = status or made.after.bind(ONEDNN_DNNL_ARG_SRC, p.dst, NULL)
+            status = status or made.after.bind(ONEDNN_DNNL_ARG_DST, p.dst, NULL)
+            status = status or made.after.bind(ONEDNN_DNNL_ARG_SRC_1, p.bias, cnp.PyArray_DATA(self.bias))
+        elif self.bias is not None:
+            status = status or made.bind(ONEDNN_DNNL_ARG_BIAS, p.bias, cnp.PyArray_DATA(self.bias))
+        check(status, "making memory objects", problem)
+        return made
