@@ -119,7 +119,7 @@ def _load(path, what):
     try:
         text = Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{what}: got {str(path)!r}, which is no text ({error.reason}); wanted a file of tuning.save") from error
+        raise ValueError(f"{what}: got {str(path)!r}, which is no text ({error.reason}); wanted one of save") from error
     found = dict(_checked(path, line, entry, what) for line, entry in _entries(path, text, what))
     of_here = {key: times for key, times in found.items() if key[-2:] == (cpu(), __version__)}
     _known.update(found)

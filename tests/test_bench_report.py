@@ -6,13 +6,14 @@ import re
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 sys.path.append(str(Path(__file__).parents[1]))
 
 from bench import __main__ as cli
-from bench import compare, layers, machine, tables
+from bench import compare, layers, machine, picture, tables
 from bench.problem import Problem
 from bench.record import Record
 from bench.rounds import Result
@@ -204,8 +205,8 @@ def test_the_page_holds_everything_itself(tmp_path):
     text = page.write(record, tmp_path / "new" / "folder").read_text()
     parsed = Page(text)
     assert len(parsed.pictures) == 4  # roofline and ratios, each wide and narrow
-    for picture in parsed.pictures:
-        kind, _, data = picture.partition(",")
+    for shown in parsed.pictures:
+        kind, _, data = shown.partition(",")
         assert kind == "data:image/png;base64"
         assert base64.b64decode(data).startswith(b"\x89PNG")
     assert not re.search(r"https?://", text)
@@ -221,3 +222,29 @@ def test_a_page_without_anything_to_draw_is_still_a_page():
     assert not parsed.pictures
     assert any("Interrupted" in text for text in parsed.texts)
     assert "Nothing was measured." in Page(page.html(record_of())).texts
+
+
+# ---------------------------------------------------------------- the README's picture
+
+
+def test_the_picture_has_a_bar_for_each_layer_in_the_colour_of_the_best(tmp_path):
+    record = record_of(
+        result_of("convt", 1.0), result_of("slow", 4.0), result_of("fast", 2.0),
+        result_of("convt", 3.0, layer=LAYERS[1]), result_of("slow", 1.5, layer=LAYERS[1]), result_of("broken", layer=LAYERS[1]),
+    )  # fmt: skip
+    figures, drawn = tmp_path / "figures.json", tmp_path / "speed.svg"
+    record.save(figures)
+    assert picture.ratios(json.loads(figures.read_text())) == [(2.0, "wide", "fast"), (0.5, "thin", "slow")]
+    assert picture.main([str(figures), str(drawn)]) == 0
+    text = drawn.read_text()
+    assert "wide: 2.00 times as fast as fast" in text and "thin: 0.50 times as fast as slow" in text
+    assert "geometric mean 1.00" in text
+    assert ElementTree.fromstring(text).tag.endswith("svg")
+
+
+def test_a_picture_of_nothing_is_an_error(tmp_path, capsys):
+    figures = tmp_path / "figures.json"
+    record_of(result_of("convt", 1.0)).save(figures)
+    assert picture.main([str(figures), str(tmp_path / "speed.svg")]) == 1
+    assert "no layer" in capsys.readouterr().err
+    assert picture.main([str(figures)]) == 2 and not (tmp_path / "speed.svg").exists()

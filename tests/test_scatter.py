@@ -77,9 +77,9 @@ each_name = pytest.mark.parametrize("name", ["scatter", pytest.param("matrix_sca
 @pytest.fixture(autouse=True)
 def ways():
     """Every way to cut a problem, where a test asks for it; no choice made so outlives the test."""
-    before = scatter._ways, scatter._picked_cost
+    before = scatter._ways, scatter._gathered_cycles
     yield
-    scatter._ways, scatter._picked_cost = before
+    scatter._ways, scatter._gathered_cycles = before
     scatter._choice.cache_clear()
 
 
@@ -88,14 +88,14 @@ def every_way(case, info):
     problem = operator(case, *case.arrays()[1:])._attributes.problem(case.data_shape)
     slab = scatter._slab(problem, info)
     ways = sorted(itertools.product({(False,) * outer, (True,) * outer}, {0, slab}))
-    return [*ways, (None, slab)] if slab and scatter._may_pick(problem, info) else ways
+    return [*ways, (None, slab)] if slab and scatter._may_gather(problem, info) else ways
 
 
 def take(way):
     others = [way]
     if way[0] is None:  # what memory does not allow is done by rows
         others.append(((False,) * LONGEST, 0))
-        scatter._picked_cost = lambda problem, slab, info: 0.0
+        scatter._gathered_cycles = lambda problem, info: 0.0
     scatter._ways = lambda problem, info: [(merge and merge[: problem.rank - 1], slab) for merge, slab in others]
     scatter._choice.cache_clear()
 
@@ -355,12 +355,12 @@ def test_auto_takes_it_where_it_fills_the_unit_and_only_there():
 @each_isa
 def test_small_images_are_picked_where_memory_allows(isa):
     """By choice where vectors are long; in other memory by rows; the same bits for any number of threads."""
-    case, ways, cost = replace(PROBLEMS["small images"], batch=16), scatter._ways, scatter._picked_cost
+    case, ways, cost = replace(PROBLEMS["small images"], batch=16), scatter._ways, scatter._gathered_cycles
     with using_isa(isa):
         for dtype in DTYPES:
             now = replace(case, dtype=dtype, activation="relu")
             data, filter, bias = now.arrays(exact=False)
-            scatter._ways, scatter._picked_cost = ways, cost
+            scatter._ways, scatter._gathered_cycles = ways, cost
             problem = operator(now, filter, bias)._attributes.problem(now.data_shape)
             info = _core.kernel_info(dtype)
             if not scatter._slab(problem, info):

@@ -181,8 +181,8 @@ NAMES = {
     "across_edge": Name("column of a row", "the ends of its products, which are shifted"),
     "across_edge_group": Name("column of a row", "the same where groups are several"),
     "across_phase": Name("phase of an output row", "the call of its overlap-add"),
-    "pick": Name("product of an output", "gathering it"),
-    "picked_image": Name("image", "the call that gathers its outputs"),
+    "gather_product": Name("product of an output", "gathering it"),
+    "gathered_image": Name("image", "the call that gathers its outputs"),
     #
     # depthwise's rows
     "dw_fma": Name("multiply-add of a vector", "whose input is loaded where it lies"),
@@ -469,14 +469,14 @@ VALUES = {
         "out_line": (0, 0, 0),
     },
     # small images, each output of which gathers its products
-    "scatter_picked": {
+    "scatter_gathered": {
         "tile_cycle": (1.35, 1.35, 1.35),
         "tile_call": (54.0, 54.0, 54.0),
         "tile_accumulator": (4.05, 4.05, 4.05),
         "across_transpose": (4.7, 4.7, 4.7),
         "across_start": (150, 150, 150),
-        "pick": (0.75, 0.75, 0.75),
-        "picked_image": (130, 130, 130),
+        "gather_product": (0.75, 0.75, 0.75),
+        "gathered_image": (130, 130, 130),
         "in_byte_l3": (0.03, 0.03, 0.03),
         "in_byte_memory": (0.06, 0.06, 0.06),
         "in_line": (3, 3, 3),

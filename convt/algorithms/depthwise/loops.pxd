@@ -54,15 +54,15 @@ cdef class DepthwisePlan(Plan):
     cdef int64_t taps_x, max_inputs, min_off, max_off
     cdef Table maps  # [ci][lanes]: offset of each lane's in-channel
     cdef object index  # int32 [lanes]: its distance from that of the first lane of its vector
-    cdef const int32_t *picks
-    cdef bint picked   # inputs are picked where they lie
+    cdef const int32_t *permutation
+    cdef bint permuted   # inputs are permuted where they lie
     cdef int64_t each  # of `grouped`; 0 where lanes are channels
     cdef convt_dw_groups grouped
     cdef Table places  # for these
     cdef int64_t bundle, bundles  # the lanes of `each` groups, and their vectors
     cdef int64_t apart  # elements between the inputs of vectors that are alike; 0 where they are not
     cdef int64_t safe  # pixel 0 of an input row no further than this: beyond the row there is as much again as a pick reads
-    cdef bint straight_in, straight_out
+    cdef bint contiguous_in, contiguous_out
     cdef bint skips  # runs may read outside the input
     cdef int64_t ahead
     cdef bint ordered  # outputs are written in order

@@ -55,9 +55,9 @@ cdef class DepthwisePlan(Plan):
         steps = [(n - 1) * max(0, step) for n, step in zip(problem.in_sizes, in_strides[1:], strict=False)]
         self.safe = ((problem.batch - 1) * max(0, in_strides[0]) + sum(steps[:-1])) // k.s_size - (k.reach - 1)
         self.index = spec["index"]
-        self.picks = <const int32_t *>cnp.PyArray_DATA(self.index)
-        self.straight_in, self.straight_out, self.picked = spec["straight_in"], spec["straight_out"], spec["picked"]
-        self.apart = k.vl // self.co * self.ci * self.in_c if self.picked and self.groups > 1 and k.vl % self.co == 0 else 0
+        self.permutation = <const int32_t *>cnp.PyArray_DATA(self.index)
+        self.contiguous_in, self.contiguous_out, self.permuted = spec["contiguous_in"], spec["contiguous_out"], spec["permuted"]
+        self.apart = k.vl // self.co * self.ci * self.in_c if self.permuted and self.groups > 1 and k.vl % self.co == 0 else 0
         self.store_alignment, self.ordered, self.ahead = spec["store_alignment"], spec["ordered"], spec["ahead"]
         self.part, self.staged, self.far = spec["part"], spec["staged"], spec["far"]
         self._runs(spec["runs"])
@@ -97,7 +97,7 @@ cdef class DepthwisePlan(Plan):
         for n, run in enumerate(runs):
             phase = &self.phases[n]
             reads = [offset for _, offset in run.taps]
-            together = self.straight_out and before is not None and (before.start, before.stop) == (run.start, run.stop)
+            together = self.contiguous_out and before is not None and (before.start, before.stop) == (run.start, run.stop)
             if not together:
                 self.runs[self.nruns] = DepthwiseRun(run.start, run.stop, run.first_out, 0, run.low, run.high, n, 0, run.step)
                 self.nruns += 1
@@ -114,7 +114,7 @@ cdef class DepthwisePlan(Plan):
             phase.cut = run.cut
             phase.sliding = self.width == 1 and all(b == a - run.step for a, b in itertools.pairwise(reads))
             for tap, offset in run.taps:
-                term.in_ = (offset - near) * pixel + (0 if self.picked or self.each else run.low)
+                term.in_ = (offset - near) * pixel + (0 if self.permuted or self.each else run.low)
                 term.w = tap * (self.recipe.tap() if self.each else self.ci * self.weights_ld) + run.low
                 term += 1
             phase.before, phase.after = run.before, run.after
@@ -125,7 +125,7 @@ cdef class DepthwisePlan(Plan):
         """Elements from pixel to pixel of an input row as it is read. Runs that skip step over pixels that there are not: of an axis
         of one pixel the stride may be anything."""
         cdef int64_t x = self.nd - 1
-        if not (self.straight_in or self.picked):
+        if not (self.contiguous_in or self.permuted):
             return self.pitch
         return 0 if self.skips and self.in_size.p[x] == 1 else self.in_stride.p[x]
 
@@ -142,7 +142,7 @@ cdef class DepthwisePlan(Plan):
         n += 2 * round64((self.row_taps + 1) * self.ci * sizeof(void *))  # the row's sources, and their weights
         n += round64(SCRATCH * self.outs_ld * self.k.t_size)
         n += round64(self.staged * self.out_stride.p[self.nd - 1] * self.k.t_size)
-        if not (self.straight_in or self.picked):
+        if not (self.contiguous_in or self.permuted):
             n += round64(self.row_taps * self._slot())
         return n
 
@@ -211,17 +211,17 @@ cdef class DepthwisePlan(Plan):
         cdef int64_t in_ld = self._pixel(), in_c = 0  # elements from pixel to pixel; bytes from in-channel to in-channel
         cdef int64_t channel = l0 // self.co * self.ci if self.each else 0  # of the first lane, among gathered ones
         cdef int per = 1 if self.each else <int>self.ci  # sources of an input row
-        if self.picked:
+        if self.permuted:
             in_c = self.in_c * t_size
-        elif not self.straight_in:
+        elif not self.contiguous_in:
             in_c = self.max_inputs * self.pitch * t_size
         cdef char *source
         cdef char *weight
         for n in range(count):
             at = image + row_tap[2 * n]
             room &= at <= self.safe
-            source = call.src + (at if self.picked or self.each else at + l0) * k.s_size
-            if not (self.straight_in or self.picked):
+            source = call.src + (at if self.permuted or self.each else at + l0) * k.s_size
+            if not (self.contiguous_in or self.permuted):
                 source = self.gathered(at, row, call.src + (at + i_lo * self.in_stride.p[x] + channel * self.in_c) * k.s_size,
                                        self.maps.p + l0, cols, i_hi - i_lo, kept, inputs)
                 source -= (i_lo * in_ld + channel) * t_size
@@ -237,11 +237,11 @@ cdef class DepthwisePlan(Plan):
         d.ahead, d.far, d.ordered, d.beside = 0, self.far, self.ordered, 0
         d.stream = self.store_alignment and not <size_t>call.dst % self.store_alignment
         d.groups, d.skips, d.coming = NULL, self.skips, NULL
-        if self.far and self.straight_in and x > 0 and count > 0:
+        if self.far and self.contiguous_in and x > 0 and count > 0:
             at = row_tap[0]
             for n in range(1, count):
                 at = max(at, row_tap[2 * n])
-            # (What is asked for need not be there: it may be beyond the image.)
+            # (A prefetched address need not be there: it may be beyond the image.)
             d.coming = <char *>(<size_t>call.src + <size_t>((image + at + self.in_stride.p[x - 1] + (0 if self.each else l0)) * k.s_size))
         if self.each:
             d.groups = &self.grouped
@@ -289,8 +289,8 @@ cdef class DepthwisePlan(Plan):
             pixel = run.first_in + start - run.start
             d.from_ = pixel * part.in_ld
             at_lane = 0 if self.groups == 1 else low  # (all are alike; and a cell's first one need not be a vector's)
-            d.at = self.maps.p + at_lane if self.picked else NULL
-            d.index = self.picks + at_lane if self.picked else NULL
+            d.at = self.maps.p + at_lane if self.permuted else NULL
+            d.index = self.permutation + at_lane if self.permuted else NULL
             d.init = call.bias + low * t_size
             d.mask = call.weights + self.recipe.mask + low * t_size
             d.low, d.high = before == 0, j_hi >= run.stop
@@ -302,7 +302,7 @@ cdef class DepthwisePlan(Plan):
                 d.n = <int>(left if wide == 1 else convt_quotient(left, wide))
                 d.cols = <int>(high - low if wide == 1 else wide * self.lanes)
                 d.in_ld = wide * run.step * part.in_ld
-                if self.straight_out:
+                if self.contiguous_out:
                     d.act = &self.act
                     d.out, d.out_ld = dst + at * t_size, wide * step
                     d.ahead = self.ahead * d.out_ld

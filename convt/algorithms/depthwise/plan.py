@@ -28,7 +28,7 @@ _KEPT = _core.DW_TERMS  # taps of a phase whose weights stay in registers
 _OUTPUTS = 1 << 14  # numbers that it writes to a row
 _PRODUCTS = _core.DW_PRODUCTS  # taps of a phase, of such groups as `_each` speaks of
 _FULL = 0.6  # of the lanes of a vector, by the channels of a group
-_NEAR = 1 << 15  # bytes of weights in the first-level cache
+_NEAR = 1 << 15  # bytes of weights in L1
 
 
 def cost(problem):
@@ -206,7 +206,7 @@ def _taps(problem):
 def _each(problem, info):
     """Groups of several channels as `convt_dw_groups` has them: how many share a vector; 0 where others are better.
 
-    Inputs of one group for a vector, or a few of them, are loaded or picked as fast."""
+    Inputs of one group for a vector, or a few of them, are loaded or permuted as fast."""
     ci, co, vl = problem.ci, problem.co, info["vl"]
     each = 2 if 2 * co == vl else 1
     if _dots(problem, info):
@@ -243,11 +243,12 @@ def make(problem, recipe, packed, in_strides, out_strides, threads):
     outer = [common.reaching(problem, ax) for ax in range(problem.rank - 1)]
     reads = _reads(problem, info, in_strides, cut.lanes, width, each, skips)
     most_terms = max((len(run.taps) for run in ended), default=0)
-    stores = _stores(problem, here, info, out_strides, outer, cut, width, each, dots, hole, most_terms, reads["straight_in"])
+    stores = _stores(problem, here, info, out_strides, outer, cut, width, each, dots, hole, most_terms, reads["contiguous_in"])
     row_taps = math.prod(max(map(len, axis), default=0) for axis in outer)
     # Ends need a kernel that reads rows where they lie; and what goes by blocks computes each alone.
-    whole = reads["straight_in"] and stores["straight_out"] and row_taps <= _core.DW_SOURCES and not (each or stores["staged"])
-    joins_ends = stores["straight_out"] if each else whole
+    contiguous = reads["contiguous_in"] and stores["contiguous_out"]
+    whole = contiguous and row_taps <= _core.DW_SOURCES and not (each or stores["staged"])
+    joins_ends = stores["contiguous_out"] if each else whole
     spec = {
         "outer": outer,
         "rows": cut.rows,
@@ -277,38 +278,38 @@ def _reads(problem, info, in_strides, lanes, width, each, skips):
     contiguous = info["direct_store"] and channel == 1
     single = problem.ci == problem.co == 1 and lanes == channels
     pixels = width <= 1 or in_strides[-2] == channels * ITEMSIZE[problem.dtype]  # a cell reads those of several j's
-    straight = contiguous and ((single and pixels) or each > 0)
+    contiguous_in = contiguous and ((single and pixels) or each > 0)
     first = np.arange(lanes) % channels // problem.co * problem.ci * channel
     at = np.arange(-(-lanes // info["vl"]) * info["vl"])
     index = first[np.minimum(at, lanes - 1)] - first[at // info["vl"] * info["vl"]]
     # The lanes of a cell repeat for each phase: for all lanes the index is the same, if there is one group. AVX2 has no kernels
     # of groups that permute.
     cells = lanes == channels or (problem.groups == 1 and info["reach"] > 1)
-    picked = info["direct_store"] and not straight and width <= 1 and channel >= 0 and cells
-    picked = picked and index.max() < info["reach"] and not (each or skips)  # (a permutation leaves out no pixel)
-    return {"straight_in": straight, "picked": bool(picked), "index": index.astype(np.int32)}
+    permuted = info["direct_store"] and not contiguous_in and width <= 1 and channel >= 0 and cells
+    permuted = permuted and index.max() < info["reach"] and not (each or skips)  # (a permutation leaves out no pixel)
+    return {"contiguous_in": contiguous_in, "permuted": bool(permuted), "index": index.astype(np.int32)}
 
 
 _STAGE_BYTES = 1 << 12  # of outputs, about, that non-temporal stores write in one copy: multiply-adds go on meanwhile
 _AHEAD = 8  # j's that a line of the output is prefetched before it is written
 
 
-def _stores(problem, here, info, out_strides, outer, cut, width, each, dots, hole, most_terms, straight_in):
+def _stores(problem, here, info, out_strides, outer, cut, width, each, dots, hole, most_terms, contiguous_in):
     """How outputs are stored: ordinary, in order, gathered and then non-temporal, or non-temporal by whole vectors."""
     item, channels, limits, s = ITEMSIZE[problem.dtype], problem.groups * problem.co, here.limits, problem.strides[-1]
     lane_step = 1 if width * s > 1 else out_strides[-1] // item
-    straight = info["direct_store"] and lane_step == 1 and problem.activation[0] in _IN_REGISTERS
+    contiguous_out = info["direct_store"] and lane_step == 1 and problem.activation[0] in _IN_REGISTERS
     data, out = execution.data_bytes(problem), execution.output_bytes(problem)
     beyond = data + out > limits.depthwise_non_temporal
     row_taps = math.prod(max(map(len, axis), default=0) for axis in outer)
     width = max(1, width)
     some = 8 * width
     least = some * s * channels * item  # bytes of the outputs of so many j's
-    flat = straight and cut.lane_blocks == 1 and out_strides[-2] == channels * item and not hole
+    flat = contiguous_out and cut.lane_blocks == 1 and out_strides[-2] == channels * item and not hole
     # Few terms of few rows, whose vectors are stored in the order in which they lie, need non-temporal stores only beyond any
     # cache; what is stored phase by phase or vector by vector gains by them where a cache would be full of it.
     few = row_taps <= _core.DW_ORDERED and most_terms <= _core.DW_ORDERED and channels >= info["vl"] and width == 1
-    ordered = flat and straight_in and not each and few and data + out <= limits.depthwise_ordered
+    ordered = flat and contiguous_in and not each and few and data + out <= limits.depthwise_ordered
     limit = limits.depthwise_non_temporal
     scattered = not ordered and data + out > (limit // 2 if each else limit * 2 // 3)
     # Vectors that are lines, and whole: those of cells, whose channels fill none, share lines. (Lines written by halves, some
@@ -316,7 +317,7 @@ def _stores(problem, here, info, out_strides, outer, cut, width, each, dots, hol
     line = info["vl"] * info["t_size"]
     full = line >= 64 and not dots and (problem.co * each or channels) % info["vl"] == 0
     alignment, part, staged = 0, cut.block, 0
-    if (beyond or scattered) and full and straight and width == 1:
+    if (beyond or scattered) and full and contiguous_out and width == 1:
         alignment = execution.vector_alignment(info, out_strides)
         ordered = ordered and not alignment
     # Pixels that share lines, or are written group by group, are gathered first, where their channels are contiguous and some
@@ -327,9 +328,9 @@ def _stores(problem, here, info, out_strides, outer, cut, width, each, dots, hol
         staged = part * s
     # Prefetching outputs: groups, which multiply more between stores, lose by it where L1 is small; what the last level holds
     # well gains nothing; and of few registers, which hold the pixels of few channels, even less does.
-    prefetches = straight and not staged and not (each and limits.panel_major) and out > here.l2
+    prefetches = contiguous_out and not staged and not (each and limits.panel_major) and out > here.l2
     return {
-        "straight_out": straight,
+        "contiguous_out": contiguous_out,
         "store_alignment": alignment,
         "part": part,
         "staged": staged,

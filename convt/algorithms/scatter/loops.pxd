@@ -49,10 +49,10 @@ cdef class ScatterPlan(Plan):
     cdef bint far  # the input does not stay in L2
     cdef bint fused  # across: where columns are few, pixels are transposed as they are multiplied
     cdef bint across, in_place  # whether the GEMM takes pixels from where they lie, where chunks have a single tap
-    cdef object picks
-    cdef int32_t *picked  # what outputs of an image sum, by vectors: indices of bias and of products; NULL: overlap-add by rows
+    cdef object gathers
+    cdef int32_t *gather_index  # what outputs of an image sum, by vectors: indices of bias and of products; NULL: overlap-add by rows
     cdef int64_t outputs
-    cdef int pick_terms
+    cdef int gather_terms
     cdef bint joined  # rows of a task that follow each other in the input are multiplied as one
     cdef Table order  # [rows of an image, or of all][1 + nd]: class, image, j of every axis but the last
     cdef Table first  # [tasks of the rows + 1]: the first row of each
@@ -61,7 +61,7 @@ cdef class ScatterPlan(Plan):
     cdef size_t chunk_size, slot_size  # bytes
 
     cdef ScatterChunk *chunks_of(self, chunks, int64_t ncols) except NULL
-    cdef _pick(self, columns, pixels)
+    cdef _gather(self, columns, pixels)
     cdef size_t _packed(self) noexcept nogil
     cdef void place(self, Py_ssize_t task, int64_t *group, int64_t *image, int64_t *first, int64_t *last,
                     int64_t *j_lo) noexcept nogil

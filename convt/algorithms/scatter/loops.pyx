@@ -71,9 +71,9 @@ cdef class ScatterPlan(Plan):
                     # A vector before, one behind, and a cache line, so that columns fall into different sets.
                     c.ld = (self.max_rows + k.nr - 1) // k.nr * k.nr + 2 * k.vl + 16
                     self.sums = max(self.sums, c.pack.ncols * c.ld * k.t_size)
-        if spec["picks"]:
-            columns, pixels = spec["picks"]
-            self._pick(columns, pixels)
+        if spec["gathers"]:
+            columns, pixels = spec["gathers"]
+            self._gather(columns, pixels)
         self.order, self.first, self.joined = Table(spec["order"]), Table(spec["first"]), spec["joined"]
         self.row_tasks = len(spec["first"]) - 1
         self.tasks = (1 if self.joined else self.batch) * self.row_tasks * self.groups * self.blocks
@@ -98,16 +98,16 @@ cdef class ScatterPlan(Plan):
             c[n].prefetches = depth // k.pace
         return c
 
-    cdef _pick(self, columns, pixels):
+    cdef _gather(self, columns, pixels):
         """Takes what outputs of an image sum, [output][term]; the column beyond the last is nothing."""
         cdef ScatterClass *c = self.classes
         count, terms = columns.shape
         index = np.zeros((-(-count // self.k.vl) * self.k.vl, 1 + terms), np.int32)
         index[:count, 0] = np.arange(count) % self.co
         index[:count, 1:] = columns * c.ld + pixels
-        self.picks = np.ascontiguousarray(index.reshape(-1, self.k.vl, 1 + terms).transpose(0, 2, 1))
-        self.picked = <int32_t *>cnp.PyArray_DATA(self.picks)
-        self.outputs, self.pick_terms = count, terms
+        self.gathers = np.ascontiguousarray(index.reshape(-1, self.k.vl, 1 + terms).transpose(0, 2, 1))
+        self.gather_index = <int32_t *>cnp.PyArray_DATA(self.gathers)
+        self.outputs, self.gather_terms = count, terms
         self.sums = (c.pack.ncols + 1) * c.ld * self.k.t_size
 
     cdef size_t _packed(self) noexcept nogil:
@@ -127,7 +127,7 @@ cdef class ScatterPlan(Plan):
             else:
                 (<float *>ws)[n] = -0.0
         self.place(task, &group, &image, &first, &last, &j_lo)
-        if self.picked:
+        if self.gather_index:
             self.run_images(first, last, call, ws)
             return
         while first < last:
@@ -215,7 +215,7 @@ cdef class ScatterPlan(Plan):
         return last
 
     cdef void run_images(self, int64_t first, int64_t last, const Call *call, char *ws) noexcept nogil:
-        """Images whose pixels are multiplied as one, once with all taps; each output picks its sums."""
+        """Images whose pixels are multiplied as one, once with all taps; each output gathers its sums."""
         cdef const convt_kernels *k = self.k
         cdef ScatterClass *c = self.classes
         cdef char *col = ws + round64(k.nr * k.t_size) + self._packed() + k.vl * k.t_size
@@ -228,7 +228,7 @@ cdef class ScatterPlan(Plan):
             j[n] = 0
         self.products(c, call.weights + c.pack.weights, call.src + first * self.in_n * k.s_size, j, first, 0,
                       (last - first) * pixels, ws, col, call.src, 0, call.refused)
-        o.index, o.terms, o.count = self.picked, self.pick_terms, self.outputs
+        o.index, o.terms, o.count = self.gather_index, self.gather_terms, self.outputs
         o.init, o.act = call.bias, &self.act
         for n in range(last - first):
             o.col = col + n * pixels * k.t_size
@@ -237,7 +237,7 @@ cdef class ScatterPlan(Plan):
             k.overlap_picked(&o)
 
     cdef void overlap_row(self, convt_overlap *o, int64_t j, int64_t j_hi, char *dst) noexcept nogil:
-        """Finish outputs [s * j, s * j_hi) of a row: whole j in one go; where the window cuts one, that one alone."""
+        """Finish outputs [s * j, s * j_hi) of a row: whole j in one call; where the window cuts one, that one alone."""
         cdef int64_t s = self.stride.p[self.nd - 1], lo, hi
         o.out_j = s * o.out_x
         while j < j_hi:
@@ -269,7 +269,7 @@ cdef class ScatterPlan(Plan):
         t.act = &self.none
         t.stream, t.more, t.late = 0, 0, NULL
         t.ahead, t.ahead_step = next, 0
-        if ahead:  # each tile asks for some of what the next row reads
+        if ahead:  # each tile prefetches some of what the next row reads
             if self.across:
                 tiles = c.tiles[k.nr // k.vl] * convt_quotient(m + k.nr - 1, k.nr)
             else:
@@ -279,7 +279,7 @@ cdef class ScatterPlan(Plan):
         if self.fused and c.pack.ncols <= CONVT_ACROSS_MR and not c.parts:
             self.multiply_pixels(c, weights, src, j, i_lo, m, col)
             return
-        if self.across and not c.parts:  # a panel of pixels at a time, which stays in the first-level cache
+        if self.across and not c.parts:  # a panel of pixels at a time, which stays in L1
             a = self.slot(ws, 0)
             p = 0
             while p < m:

@@ -1,7 +1,7 @@
 """scatter: a GEMM of each row of pixels with every tap of the last axis, overlap-added; for few out channels.
 
 The key of its weights is ``("scatter", merge, slab)``: whether phases are merged on the axes but the last, or None where the
-taps of these are columns too, and every output of a small image picks its sums from the products; and 0 where
+taps of these are columns too, and every output of a small image gathers its sums from the products; and 0 where
 vectors run over columns, else, where they run over pixels, how deep the weights' rows are. Columns need no gathering of
 pixels into vectors; pixels fill their vectors however few the columns are.
 """
@@ -63,9 +63,9 @@ def _planned(problem, recipe, in_strides, out_strides, available, name, amx):
     if merge is None:
         if _dense(problem, in_strides) and _one_stretch(problem, out_strides):
             key = (name, merge, slab)
-            spec = _picked_spec(problem, slab, info, common.threads(cycles, available))
+            spec = _gathered_spec(problem, slab, info, common.threads(cycles, available))
             return _plan(name, problem, recipe, key, in_strides, out_strides, cycles, info, spec), key
-        cycles, merge, slab, groups, classes = _choice(problem, amx, machine.current(), picked=False)
+        cycles, merge, slab, groups, classes = _choice(problem, amx, machine.current(), gathered=False)
     item = ITEMSIZE[problem.dtype]
     out_elements = [s // item for s in out_strides[1:-2]]
     ci_p = common.filled(problem.ci, info)
@@ -103,7 +103,7 @@ def _planned(problem, recipe, in_strides, out_strides, available, name, amx):
         order = _order(specs)
         row_block = _row_block(len(order), images * blocks, threads) if most_taps > 1 else 1
         first = [*range(0, len(order), row_block), len(order)]
-    spec = {"classes": specs, "order": order, "first": first, "joined": joined, "pixels": pixels, "picks": None}
+    spec = {"classes": specs, "order": order, "first": first, "joined": joined, "pixels": pixels, "gathers": None}
     spec.update(j0=j0, j1=j1, block=block, blocks=blocks)
     key = (name, merge, slab)
     return _plan(name, problem, recipe, key, in_strides, out_strides, cycles, info, spec), key
@@ -116,43 +116,43 @@ def _plan(name, problem, recipe, key, in_strides, out_strides, cycles, info, spe
     return ScatterPlan(name, problem, packing, in_strides, out_strides, how, spec | {"far": bytes > here.limits.far})
 
 
-def _picked_spec(problem, slab, info, threads):
+def _gathered_spec(problem, slab, info, threads):
     """All taps as columns of the products of whole images, as many for each thread."""
-    outer, tasks = problem.rank - 1, _picked_tasks(problem, info, threads)
+    outer, tasks = problem.rank - 1, _gathered_tasks(problem, info, threads)
     first = [problem.batch * n // tasks for n in range(tasks + 1)]
     row = {"count": [1] * outer, "start": [0] * outer, "tap_in": np.zeros((1, outer), np.int64), "parts": 0, "phases": [],
            "chunks": [(0, problem.ci, 0)], "pack": 0}  # fmt: skip
     return {
         "classes": [row], "order": [], "first": first, "joined": True,
-        "pixels": max(np.diff(first)) * math.prod(problem.in_sizes), "picks": _picks(problem),
+        "pixels": max(np.diff(first)) * math.prod(problem.in_sizes), "gathers": _gathers(problem),
         "j0": 0, "j1": 1, "block": 1, "blocks": 1,
     }  # fmt: skip
 
 
-def _picked_bytes(problem, images, info):
+def _gathered_bytes(problem, images, info):
     """Of the products of so many images, and of the column that is nothing."""
     pixels = images * math.prod(problem.in_sizes) + info["nr"] + 2 * info["vl"] + 16
     return (math.prod(problem.kernel) * problem.co + 1) * pixels * info["t_size"]
 
 
-def _picked_tasks(problem, info, threads):
+def _gathered_tasks(problem, info, threads):
     """How many tasks the images are."""
     tasks = min(problem.batch, _joined_tasks(problem, threads))
-    while tasks < problem.batch and _picked_bytes(problem, -(-problem.batch // tasks), info) > _SUMS:
+    while tasks < problem.batch and _gathered_bytes(problem, -(-problem.batch // tasks), info) > _SUMS:
         tasks += threads
     return min(tasks, problem.batch)
 
 
-def _may_pick(problem, info):
+def _may_gather(problem, info):
     """Whether images are so small that what each output sums can be listed."""
     if problem.groups > 1 or problem.planar or not problem.batch * math.prod(problem.in_sizes):
         return False
-    few = _picked_bytes(problem, 1, info) <= _SUMS and 0 < math.prod(problem.out_sizes) * problem.co <= _PICKS
-    return few and _picks(problem)[0].size <= _PICKS
+    few = _gathered_bytes(problem, 1, info) <= _SUMS and 0 < math.prod(problem.out_sizes) * problem.co <= _PICKS
+    return few and _gathers(problem)[0].size <= _PICKS
 
 
 @functools.lru_cache(maxsize=16)
-def _picks(problem):
+def _gathers(problem):
     """``(columns, pixels)``, [output][term]: the products that outputs of an image sum. Where there are fewer than terms, the
     others are of the column that is nothing."""
     nothing = math.prod(problem.kernel) * problem.co
@@ -184,16 +184,16 @@ def _one_stretch(problem, out_strides):
     return True
 
 
-def _picked_cycles(problem, info):
-    """Cycles of images whose outputs are picked."""
-    outputs, terms = _picks(problem)[0].shape
-    part = machine.current().profile["scatter_picked"]
+def _gathered_cycles(problem, info):
+    """Cycles of images whose outputs are gathered."""
+    outputs, terms = _gathers(problem)[0].shape
+    part = machine.current().profile["scatter_gathered"]
     for threads in (1, 2):
-        tasks = _picked_tasks(problem, info, threads)
+        tasks = _gathered_tasks(problem, info, threads)
         pixels = -(-problem.batch // tasks) * math.prod(problem.in_sizes)
         task = common.tile_counts(math.prod(problem.kernel) * problem.co, pixels, problem.ci, info)
         task["across_transpose"], task["across_start"] = problem.ci * -(-pixels // info["vl"]), 1
-        image = {"pick": outputs * (1 + terms), "picked_image": 1}
+        image = {"gather_product": outputs * (1 + terms), "gathered_image": 1}
         cycles = tasks * part.cycles(task) + problem.batch * part.cycles(image)
         cycles = common.shared([(cycles, tasks)]) + part.cycles(_memory_counts(problem))
         if cycles < machine.current().limits.single_thread_cycles:
@@ -362,17 +362,17 @@ def _across_counts(problem, pixels, js, columns, taps, chunks, packs, phases, jo
 
 
 def _ways(problem, info):
-    """Phases merged on the axes but the last, or not; vectors over columns, or over pixels; outputs picked."""
+    """Phases merged on the axes but the last, or not; vectors over columns, or over pixels; outputs gathered."""
     outer = problem.rank - 1
     slab = _slab(problem, info)
     ways = list(itertools.product({(False,) * outer, (True,) * outer}, {0, slab}))
-    return [*ways, (None, slab)] if slab and _may_pick(problem, info) else ways
+    return [*ways, (None, slab)] if slab and _may_gather(problem, info) else ways
 
 
 @functools.lru_cache(maxsize=256)
-def _choice(problem, amx, here, picked=True):
+def _choice(problem, amx, here, gathered=True):
     """The cheapest way: (cost, merge, slab, groups, classes), of the axes but the last; the cost is infinite where it
-    can't be done. Without ``picked``, of those for any memory."""
+    can't be done. Without ``gathered``, of those for any memory."""
     k, s = problem.kernel[-1], problem.strides[-1]
     best = (math.inf, None, 0, None, None)
     if problem.dilations[-1] > 1 or s > 2 * k or problem.co == 0:
@@ -382,7 +382,7 @@ def _choice(problem, amx, here, picked=True):
     j0, j1 = _span(problem)
     for merge, slab in _ways(problem, info):
         if merge is None:
-            cycles = _picked_cycles(problem, info) if picked else math.inf
+            cycles = _gathered_cycles(problem, info) if gathered else math.inf
             if cycles < best[0]:
                 best = (cycles, merge, slab, None, None)
             continue

@@ -9,7 +9,7 @@ from convt.algorithms.winograd.weights cimport WinogradRecipe
 
 cdef enum:
     WINOGRAD_MOST = 216  # points of a tile, of three axes of six
-    WINOGRAD_CHAIN = 128  # depth summed in one go where two axes or more are transformed, whose errors add up to larger ones
+    WINOGRAD_CHAIN = 128  # depth of a chain of sums where two axes or more are transformed, whose errors add up to larger ones
     WINOGRAD_PLACE = 4  # numbers of where a tile is, before its place on each axis: see `locate_tiles`
     WINOGRAD_AHEAD = 2  # tiles from the one that is transformed to the one whose window is prefetched
     WINOGRAD_KINDS = 27  # of tiles: the first, the last, or between on each of three axes
@@ -48,7 +48,7 @@ cdef struct WinogradClass:
     int64_t *ends         # [npoints] on which axes it is the first, and the last: a bit each, and ALL_POINTS
     bint sorted           # whether tiles at the ends of an axis lie side by side, and some points of them are left out
     int64_t *shown        # [npanels][nd][2] as boxes, but where some piece is shown
-    int64_t *asked        # [npoints + 1] so many outputs are prefetched before each point
+    int64_t *prefetch_from        # [npoints + 1] so many outputs are prefetched before each point
     int64_t staged        # panels whose outputs are gathered before non-temporal stores write them, 0: each is stored where it belongs
     int64_t *parts        # [panel_blocks][..][2] of so many panels each: first run, one past the last
     int64_t *runs         # [..][3]: first column of the part, columns that are adjacent in the output, its offset
@@ -67,7 +67,7 @@ cdef struct WinogradTask:
     char *weights
     char *bias
     char *source          # as of DirectTask
-    char *panel           # of all points, or on a matrix unit of one
+    char *panel           # of all points, or of one on AMX
     char *filter          # taps on their way to the transform,
     int64_t next_panel, next_depth  # those that come next
     char *refused
@@ -108,5 +108,5 @@ cdef class WinogradPlan(DirectPlan):
     cdef void finish_panel(self, const WinogradTask *t, int64_t p) noexcept nogil
     cdef void finish_tile(self, const WinogradTask *t, int64_t p, int64_t r, char *stage) noexcept nogil
     cdef void empty_stage(self, const WinogradTask *t, int64_t first, int64_t last) noexcept nogil
-    cdef bint straight(self, int64_t *panel) noexcept nogil
+    cdef bint stores_vectors(self, int64_t *panel) noexcept nogil
     cdef bint shows(self, WinogradClass *c, int64_t *box, int64_t *where, int64_t n) noexcept nogil

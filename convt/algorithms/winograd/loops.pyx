@@ -60,7 +60,7 @@ cdef class WinogradPlan(DirectPlan):
             c.plane = c.noutputs // c.depth_outputs
             c.ends, c.shown = keep_table(self.keep, [ALL_POINTS | e for e in spec["ends"]]), keep_table(self.keep, spec["shown"])
             c.sorted = spec["sorted"]
-            c.asked = keep_table(self.keep, [q * c.noutputs // c.npoints for q in range(c.npoints + 1)])
+            c.prefetch_from = keep_table(self.keep, [q * c.noutputs // c.npoints for q in range(c.npoints + 1)])
             c.rows, c.block, c.blocks = spec["rows"], spec["block"], spec["blocks"]
             c.split_in, c.reads = keep_table(self.keep, spec["split_in"]), keep_table(self.keep, spec["reads"])
             c.whole = keep_table(self.keep, spec["whole"])
@@ -299,7 +299,7 @@ cdef class WinogradPlan(DirectPlan):
         cdef int64_t *where = t.where + r * (WINOGRAD_PLACE + self.nd)
         cdef int64_t k0 = c.chunks[2 * chunk], end = k0 + c.chunks[2 * chunk + 1]
         cdef char *a = t.a + (chunk - t.start) * c.npoints * c.point_rows + r * c.lda * k.e_size
-        cdef bint straight = k.direct_store and self.in_c == 1
+        cdef bint contiguous = k.direct_store and self.in_c == 1
         cdef int64_t ci_p = self.recipe.ci_p, depth = k0, split = convt_quotient(k0, ci_p), first, last, i, n, z, cols
         cdef int64_t *reads
         cdef int64_t *ahead = NULL
@@ -324,7 +324,7 @@ cdef class WinogradPlan(DirectPlan):
                 base = t.src + (ahead[0] + first * self.in_c) * k.s_size
                 for n in range(c.npoints):
                     convt_prefetch_ahead(base + reads[n] * k.s_size, cols * k.s_size)
-            for n in range(0 if straight else c.npoints):
+            for n in range(0 if contiguous else c.npoints):
                 if rows[n] != t.zeros:
                     k.widen(t.window + n * CONVT_LDA * k.t_size, 0, rows[n], 0, self.in_c, 1, <int>cols, <int>cols)
                     rows[n] = t.window + n * CONVT_LDA * k.t_size
@@ -391,8 +391,8 @@ cdef class WinogradPlan(DirectPlan):
         return n
 
     cdef void multiply_panel(self, WinogradTask *t, int64_t p, int64_t *link, int64_t *end) noexcept nogil:
-        """All points of a panel, some links of their depth. In passing they are made a link at a time, all of them together, so
-        that each tap is read once and what is made of it stays in the second-level cache until it is multiplied; but not those
+        """All points of a panel, some links of their depth. On the fly they are packed a link at a time, all of them together, so
+        that each tap is read once and what is made of it stays in L2 until it is multiplied; but not those
         of matrices, whose rows fill that."""
         cdef WinogradClass *c = t.c
         cdef int64_t *start = link
@@ -427,7 +427,7 @@ cdef class WinogradPlan(DirectPlan):
         cdef char *weights = task.weights + (p * k.nr * c.pack.depth + q * c.depth * width) * k.e_size
         cdef const char *ahead
         cdef char *next = weights + (k.nr * c.pack.depth if c.across else c.depth * width) * k.e_size + link[3] * row
-        cdef bint ask = task.end == c.nchunks and not self.non_temporal and not c.staged and not c.across and self.straight(panel)
+        cdef bint prefetching = task.end == c.nchunks and not self.non_temporal and not c.staged and not c.across and self.stores_vectors(panel)
         cdef Cut by_tile
         cdef void *rows[MOST_ROWS]
         cdef convt_tile t
@@ -488,18 +488,18 @@ cdef class WinogradPlan(DirectPlan):
                         rows[r - r0] = products + r * k.nr * k.t_size
                     if link != c.links:
                         t.init, t.init_ld = rows[0], k.nr
-                    if ask:
+                    if prefetching:
                         self.prefetch(task, panel, r0, r1, q)
                     k.tile(<int>(r1 - r0), &t)
                     t.ahead = <const char *>t.ahead + n
                     done += 1
-            ask = False
+            prefetching = False
             link += 4
 
     cdef void prefetch(self, const WinogradTask *t, int64_t *panel, int64_t first, int64_t last, int64_t q) noexcept nogil:
-        """Asks for a share of the outputs of some tiles, so that they are there when all points are multiplied."""
+        """Prefetches a share of the outputs of some tiles, so that they are in the cache when all points are multiplied."""
         cdef int64_t n, r, step = WINOGRAD_PLACE + self.nd
-        for n in range(t.c.asked[q], t.c.asked[q + 1]):
+        for n in range(t.c.prefetch_from[q], t.c.prefetch_from[q + 1]):
             for r in range(first, last):
                 convt_prefetch_ahead(t.dst + (t.where[r * step + 1] + panel[2] + t.c.out_at[n]) * self.k.s_size,
                                      panel[0] * self.k.s_size)
@@ -531,7 +531,7 @@ cdef class WinogradPlan(DirectPlan):
         cdef int64_t *piece
         cdef char *products = t.sums + ((p - t.p0 if c.apart else 0) * c.npoints * c.point_sums + r * k.nr) * k.t_size
         cdef char *to = t.dst + (where[1] + panel[2]) * k.s_size
-        cdef bint edge = where[2], straight = stage != NULL or self.straight(panel), some = False, hidden
+        cdef bint edge = where[2], by_vectors = stage != NULL or self.stores_vectors(panel), some = False, hidden
         cdef bint aside[WINOGRAD_MOST]  # outputs that are stored piece by piece
         cdef void *rows[WINOGRAD_MOST]
         cdef void *planes[WINOGRAD_MOST]
@@ -539,7 +539,7 @@ cdef class WinogradPlan(DirectPlan):
         cdef convt_wino_out w
         for n in range(c.noutputs):
             hidden = edge and stage == NULL and not self.shows(c, box, where, n)
-            aside[n] = not straight or (hidden and panel[4] - panel[3] > 1)
+            aside[n] = not by_vectors or (hidden and panel[4] - panel[3] > 1)
             some |= aside[n]
             if stage != NULL:
                 rows[n] = stage + n * c.staged * k.nr * k.t_size
@@ -561,7 +561,7 @@ cdef class WinogradPlan(DirectPlan):
                 w.rows = planes + z * c.plane
                 k.wino_out(<int>c.kind[1], <int>c.kind[2], &w)
             w.in_x = c.plane * k.nr
-        w.act = &self.act if straight else &self.none
+        w.act = &self.act if by_vectors else &self.none
         w.stream = self.non_temporal and not some and not <size_t>(t.dst + panel[2] * k.s_size) & (self.non_temporal - 1)
         w.init, w.cols = t.bias + p * k.nr * k.t_size, <int>panel[0]
         if c.points[0] == 1:
@@ -583,7 +583,7 @@ cdef class WinogradPlan(DirectPlan):
                 if aside[z] and (not edge or self.shows(c, piece + 3, where, z)):
                     rows[z] = t.dst + (where[1] + piece[2] + c.out_at[z]) * k.s_size
             k.store(rows, self.out_c, t.window + piece[0] * k.t_size, k.nr, <int>c.noutputs, <int>piece[1],
-                    &self.none if straight else &self.act)
+                    &self.none if by_vectors else &self.act)
 
     cdef void empty_stage(self, const WinogradTask *t, int64_t first, int64_t last) noexcept nogil:
         """The outputs of some panels to where they go: each pixel of a tile in a few stretches, at the window's edge phase by
@@ -614,7 +614,7 @@ cdef class WinogradPlan(DirectPlan):
                 stage += c.staged * k.nr * k.t_size
             where += WINOGRAD_PLACE + self.nd
 
-    cdef bint straight(self, int64_t *panel) noexcept nogil:
+    cdef bint stores_vectors(self, int64_t *panel) noexcept nogil:
         """Whether a panel's vectors go into the output as they are."""
         return self.k.direct_store and self.out_c == 1 and self.act.code <= CONVT_LEAKY and panel[1]
 

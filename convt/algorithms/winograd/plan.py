@@ -70,7 +70,7 @@ _PANEL_BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16)
 _SHARES = (0, 1, 2, 3, 4, 6, 8)  # tasks of a thread, at least, 0 for whatever ends first: few are cheaper, many even out
 _ONE_AXIS = 6  # points: more are of two axes, and summed in shorter chains
 _MOST_WAITING = 13 << 18  # bytes of a task between its transforms
-_STAGE_BYTES = 3 << 17  # of outputs on their way past the caches
+_STAGE_BYTES = 3 << 17  # of outputs that are gathered for non-temporal stores
 _LEAST_WORK = 20_000  # cycles worth a task
 _ALL = 0.98  # of points multiplied: more are not worth leaving any out
 
@@ -97,10 +97,10 @@ def preparing(problem, amx=False):
     _, splits = cutting.splits(problem, plain, [1] * len(plain), total, info, 2)
     first = [(s.work, problem.groups * s.blocks * s.panel_blocks) for s in splits]
     _, cuts = _cuts(problem, transformed, first, total, info, 2)
-    passing = cutting.packed_again(problem, plain, splits, info)
+    again = cutting.packed_again(problem, plain, splits, info)
     for (combo, chosen, scheme), cut in zip(transformed, cuts, strict=True):
-        passing += _packed_again(problem, combo, chosen, scheme, cut, info)
-    return _costs(amx)["transform_weights"] + common.packing_cycles(slices * size, info, passing)
+        again += _packed_again(problem, combo, chosen, scheme, cut, info)
+    return _costs(amx)["transform_weights"] + common.packing_cycles(slices * size, info, again)
 
 
 def recipe(attributes, filter, bias, key, amx=False):
@@ -347,7 +347,7 @@ def _ways(problem, shape, info, threads, panel_blocks):
                 if _waiting(points, block, depth, panel_block, info) <= _MOST_WAITING:
                     cut = block, -(-rows // block), panel_block, -(-panels // panel_block), chunks, True
                     ways[cut] = _Cut(*cut, _work(problem, shape, block, panel_block, info, chunks, across=True))
-            # A panel of all points after the other, which all the rows are read again for: on a matrix unit only from L2. Of
+            # A panel of all points after the other, which all the rows are read again for: on AMX only from L2. Of
             # more depth a chunk is transformed at a time, and the sums of all panels wait in between.
             most = _l2_share() if info["parts"] else _MOST_WAITING
             space = max(most // (size * points) - depth * nr, most // (size * points) // 2)
@@ -476,7 +476,7 @@ def _chunks(problem, splits, info):
 
 
 def _link(points, step):
-    """The depth that vectors sum in one go, of a chunk of ``step``."""
+    """The depth of a chain of sums, of a chunk of ``step``."""
     return -(-step // -(-step // CHAIN)) if points > _ONE_AXIS else step
 
 
@@ -555,8 +555,8 @@ def _shown(panels, pieces, rank):
 
 
 def _gathers(problem, phases, info):
-    """Whether outputs are gathered, so many phases of the last axis side by side, before they go past the caches: a large
-    output's whose vectors are not aligned there."""
+    """Whether outputs are gathered, so many phases of the last axis side by side, before non-temporal stores write them: those
+    of a large output whose vectors are not aligned there."""
     wide = problem.co * phases >= 2 * info["nr"]
     return wide and not problem.planar and common.split_bytes(problem) > 0
 

@@ -74,7 +74,7 @@ cdef class WinogradRecipe(PanelRecipe):
         """The line-th of the lines where some depth of all points of a panel starts in a group's filter, those of a tap after
         the other; NULL beyond them."""
         cdef int64_t w = convt_quotient(first, self.ci_p), low = first - w * self.ci_p, bytes = self.k.nr * self.k.s_size
-        cdef int64_t torn = (<size_t>src | self.si * self.k.s_size) & 63, lines = (bytes + 63) // 64 + (torn > 0)
+        cdef int64_t split = (<size_t>src | self.si * self.k.s_size) & 63, lines = (bytes + 63) // 64 + (split > 0)
         cdef int64_t t = c.window_start[w] + convt_quotient(line, lines)
         cdef int64_t *taps
         cdef char *from_

@@ -1,0 +1,90 @@
+"""Draws the README's picture of the speed: ``python -m bench.picture figures.json speed.svg``.
+
+The JSON is what ``python -m bench --json`` writes. A bar for each layer of its first table: how many times as fast convt is as
+the fastest of the other libraries, whose colour it has.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from statistics import geometric_mean
+
+COLOURS = ("#3465a4", "#1b7f5c", "#c0492f", "#d9a514", "#8b6bb1", "#6b6b6b", "#7ba7d9")
+INK, GRID = "#333333", "#dddddd"
+WIDTH, TOP, BARS, BELOW = 860, 46, 190, 96  # of the whole picture; the heading, the bars, the names
+
+
+def ratios(found: dict) -> list[tuple[float, str, str]]:
+    """(times as fast, layer, the fastest of the others), the fastest first."""
+    first = found["results"][0]
+    same = lambda result: all(result[key] == first[key] for key in ("dtype", "layout", "mode", "threads", "isa"))  # noqa: E731
+    layers: dict[str, dict[str, float]] = {}
+    for result in filter(same, found["results"]):
+        if result["seconds"]:
+            layers.setdefault(result["layer"]["name"], {})[result["peer"]] = result["seconds"]
+    rows = []
+    for name, seconds in layers.items():
+        others = {peer: time for peer, time in seconds.items() if peer != "convt"}
+        if "convt" in seconds and others:
+            best = min(others, key=others.get)
+            rows.append((others[best] / seconds["convt"], name, best))
+    return sorted(rows, reverse=True)
+
+
+def draw(found: dict) -> str:
+    """The picture as SVG."""
+    rows = ratios(found)
+    if not rows:
+        raise ValueError("there is no layer on which convt and another library were timed")
+    peers = sorted({peer for *_, peer in rows}, key=[peer for *_, peer in rows].count, reverse=True)
+    colours = dict(zip(peers, COLOURS * len(peers), strict=False))
+    low, high = min(0.9, rows[-1][0]), max(2.0, rows[0][0]) * 1.05
+    at = lambda value: TOP + BARS * (1 - math.log(value / low) / math.log(high / low))  # noqa: E731
+    step = (WIDTH - 50) / len(rows)
+    parts = [f'<rect width="{WIDTH}" height="{TOP + BARS + BELOW}" fill="white"/>']
+    heading = f"times as fast as the fastest of {len(found['versions']) - 1} others; geometric mean {_mean(rows):.2f}"
+    parts.append(f'<text x="40" y="16" font-size="13" font-weight="bold" fill="{INK}">{heading}</text>')
+    for n, peer in enumerate(peers):
+        x = 40 + 160 * n
+        parts.append(f'<rect x="{x}" y="25" width="10" height="10" fill="{colours[peer]}"/>')
+        parts.append(f'<text x="{x + 15}" y="34" font-size="11" fill="{INK}">{peer}</text>')
+    for tick in (0.5, 1, 1.5, 2, 3, 5, 10, 20):
+        if low <= tick <= high:
+            line = INK if tick == 1 else GRID
+            parts.append(f'<line x1="40" x2="{WIDTH - 5}" y1="{at(tick):.1f}" y2="{at(tick):.1f}" stroke="{line}"/>')
+            parts.append(f'<text x="34" y="{at(tick) + 4:.1f}" font-size="11" text-anchor="end" fill="{INK}">{tick:g}</text>')
+    for n, (value, name, peer) in enumerate(rows):
+        x, top, base = 42 + n * step, min(at(value), at(1)), max(at(value), at(1))
+        title = f"<title>{name}: {value:.2f} times as fast as {peer}</title>"
+        parts.append(f'<rect x="{x:.1f}" y="{top:.1f}" width="{step * 0.78:.1f}" height="{max(base - top, 1):.1f}" '
+                     f'fill="{colours[peer]}">{title}</rect>')  # fmt: skip
+        middle, foot = x + step * 0.4, TOP + BARS + 8
+        parts.append(f'<text transform="translate({middle:.1f},{foot}) rotate(-60)" font-size="9" text-anchor="end" '
+                     f'fill="{INK}">{name}</text>')  # fmt: skip
+    body = "\n".join(parts)
+    size = f"0 0 {WIDTH} {TOP + BARS + BELOW}"
+    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{size}" font-family="sans-serif">\n{body}\n</svg>\n'
+
+
+def _mean(rows: list[tuple[float, str, str]]) -> float:
+    return geometric_mean(value for value, *_ in rows)
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 2:
+        print("usage: python -m bench.picture FIGURES.json PICTURE.svg", file=sys.stderr)
+        return 2
+    figures, picture = map(Path, arguments)
+    try:
+        picture.write_text(draw(json.loads(figures.read_text(encoding="utf-8"))), encoding="utf-8")
+    except (OSError, ValueError, KeyError, IndexError) as error:
+        print(f"bench.picture: {figures}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

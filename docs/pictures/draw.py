@@ -1,0 +1,173 @@
+"""Draws the pictures of the documentation: ``python docs/pictures/draw.py`` writes the SVG files beside this one."""
+
+from pathlib import Path
+
+BLUE, GREEN, ORANGE, GREY, INK = "#9ec5fe", "#a3cfbb", "#fecba1", "#e9ecef", "#212529"
+
+
+class Picture:
+    """Boxes, words and arrows on white, so that it reads on a light page and on a dark one."""
+
+    def __init__(self, width, height):
+        self._size = width, height
+        self._parts = []
+
+    def box(self, x, y, width, height, words="", fill=GREY, size=13):
+        self._parts.append(f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="3" fill="{fill}" stroke="{INK}"/>')
+        lines = words.split("\n") if words else []
+        for n, line in enumerate(lines):
+            self.words(x + width / 2, y + height / 2 + (n - (len(lines) - 1) / 2) * (size + 3), line, size, "middle")
+
+    def words(self, x, y, words, size=13, anchor="start"):
+        words = words.replace("&", "&amp;").replace("<", "&lt;")
+        place = f'x="{x}" y="{y}" font-size="{size}" text-anchor="{anchor}" dominant-baseline="central"'
+        self._parts.append(f'<text {place} fill="{INK}">{words}</text>')
+
+    def arrow(self, x1, y1, x2, y2):
+        self._parts.append(f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="{INK}" marker-end="url(#head)"/>')
+
+    def save(self, name):
+        width, height = self._size
+        text = "\n".join([
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif">',
+            '<defs><marker id="head" markerWidth="8" markerHeight="8" refX="7" refY="4" orient="auto">',
+            f'<path d="M0,0 L8,4 L0,8 z" fill="{INK}"/></marker></defs>',
+            f'<rect width="{width}" height="{height}" fill="white"/>',
+            *self._parts,
+            "</svg>\n",
+        ])  # fmt: skip
+        Path(__file__).with_name(name).write_text(text, encoding="utf-8")
+
+
+def phases():
+    """One axis, kernel 4, stride 2: two phases of two taps each."""
+    p = Picture(760, 300)
+    p.words(20, 40, "input")
+    for i in range(5):
+        p.box(150 + 110 * i, 24, 44, 32, f"x{i}", BLUE)
+    p.words(20, 150, "full scatter")
+    p.words(20, 168, "q = 2i + t", 11)
+    for q in range(12):
+        p.box(122 + 52 * q, 134, 44, 32, f"q{q}", (GREEN, ORANGE)[q % 2])
+    for t in range(4):
+        p.arrow(150 + 110 * 2 + 22, 58, 122 + 52 * (4 + t) + 22, 132)
+    p.words(400, 96, "x2 meets taps 0, 1, 2, 3", 12)
+    p.words(20, 220, "phase 0 (even q)")
+    p.words(180, 220, "y[2j] = w0 x[j] + w2 x[j-1]")
+    p.box(400, 207, 24, 24, "", GREEN)
+    p.words(20, 256, "phase 1 (odd q)")
+    p.words(180, 256, "y[2j+1] = w1 x[j] + w3 x[j-1]")
+    p.box(400, 243, 24, 24, "", ORANGE)
+    p.words(440, 238, "both read x[j-1] and x[j]: they may be merged", 12)
+    p.save("phases.svg")
+
+
+def flow():
+    """A call from top to bottom."""
+    p = Picture(760, 330)
+    rows = [
+        ("convt.onnx, convt.openvino, conv_transpose, ConvTranspose", "check, coerce; pads and auto_pad become a window", BLUE),
+        ("Problem", "sizes, kernel, strides, dilations, window: plain integers", BLUE),
+        ("Operator: algorithm of least expected cost", "counts of work times costs of this CPU", GREEN),
+        ("plan.py: how the problem is cut", "tables: classes, depth chunks, panels, tasks", GREEN),
+        ("Plan: run(data, out)", "tasks on threads; workspace from the call before", ORANGE),
+        ("loops.pyx: pack rows, call micro-kernels", "kernels/: register tiles of one instruction set", ORANGE),
+    ]
+    for n, (what, how, fill) in enumerate(rows):
+        p.box(20, 14 + 52 * n, 390, 38, what, fill)
+        p.words(430, 33 + 52 * n, how, 12)
+        if n:
+            p.arrow(215, 14 + 52 * n - 14, 215, 14 + 52 * n - 1)
+    p.save("flow.svg")
+
+
+def direct():
+    """The implicit GEMM and its register tile."""
+    p = Picture(760, 330)
+    p.words(20, 20, "A: rows are pixels of a phase, depth is taps x in-channels", 12)
+    p.box(20, 36, 200, 200, "", BLUE)
+    p.box(20, 86, 200, 42, "tile: m_r rows", GREEN)
+    p.box(36, 36, 60, 200, "", "none")
+    p.words(66, 252, "depth chunk", 11, "middle")
+    p.words(300, 20, "B: panels of n_r columns (phase, out-channel)", 12)
+    for n in range(4):
+        p.box(300 + 62 * n, 36, 54, 200, f"panel {n}", GREEN if n == 1 else ORANGE, 12)
+    p.words(580, 20, "output, NXC", 12)
+    p.box(580, 36, 160, 200, "", GREY)
+    p.box(620, 86, 40, 42, "m_r x n_r", GREEN, 9)
+    p.arrow(224, 107, 296, 107)
+    p.arrow(552, 107, 616, 107)
+    p.words(20, 282, "A task is a block of rows by a block of panels. Rows are packed per depth chunk, or read in place,", 12)
+    p.words(20, 302, "then meet every panel. The last chunk's tile adds bias, activates, stores; others leave partial sums.", 12)
+    p.save("direct.svg")
+
+
+def winograd():
+    """F(3, 2) on one axis."""
+    p = Picture(760, 300)
+    p.words(20, 24, "F(3, 2): three outputs of a phase of two taps by four multiplications instead of six", 13)
+    for n, name in enumerate(("d0", "d1", "d2", "d3")):
+        p.box(20, 50 + 46 * n, 60, 34, name, BLUE)
+    for n, name in enumerate(("d0 - d2", "d1 + d2", "d2 - d1", "d3 - d1")):
+        p.box(170, 50 + 46 * n, 100, 34, name, BLUE)
+        p.arrow(84, 67 + 46 * n, 166, 67 + 46 * n)
+    for n, name in enumerate(("g0", "(g0+g1)/2", "(g0-g1)/2", "g1")):
+        p.box(300, 50 + 46 * n, 100, 34, name, ORANGE)
+        p.words(285, 67 + 46 * n, "x", 14, "middle")
+        p.box(440, 50 + 46 * n, 60, 34, f"m{n}", GREY)
+        p.arrow(404, 67 + 46 * n, 436, 67 + 46 * n)
+    for n, name in enumerate(("m0 + m1 + m2", "m1 - m2", "m1 + m2 + m3")):
+        p.box(570, 73 + 46 * n, 140, 34, name, GREEN)
+        p.arrow(504, 90 + 46 * n, 566, 90 + 46 * n)
+    for x, what in ((50, "window"), (220, "points"), (350, "weights"), (470, "GEMM"), (640, "outputs")):
+        p.words(x, 248, what, 12, "middle")
+    p.words(20, 280, "Each point is a GEMM of its own: rows are tiles, depth in-channels, columns (phase, out-channel).", 12)
+    p.save("winograd.svg")
+
+
+def scatter():
+    """Products of all taps, overlap-added."""
+    p = Picture(760, 290)
+    p.words(20, 24, "one row of pixels", 12)
+    for i in range(5):
+        p.box(20, 40 + 38 * i, 60, 32, f"x{i}", BLUE)
+    p.words(150, 24, "products: a column for each tap and out-channel (kernel 4, stride 2)", 12)
+    for i in range(5):
+        for t in range(4):
+            p.box(150 + 74 * t, 40 + 38 * i, 68, 32, f"x{i} w{t}", (ORANGE, ORANGE, GREEN, GREEN)[t], 12)
+        p.arrow(84, 56 + 38 * i, 146, 56 + 38 * i)
+    p.words(540, 24, "outputs: overlap-add", 12)
+    for j in range(5):
+        p.box(540, 40 + 38 * j, 96, 32, f"y{2 * j}", GREY, 12)
+        p.box(640, 40 + 38 * j, 96, 32, f"y{2 * j + 1}", GREY, 12)
+    p.arrow(450, 132, 536, 132)
+    p.words(20, 252, "Outputs 2j and 2j+1 sum the first two columns of pixel j and the last two of pixel j - 1:", 12)
+    p.words(20, 270, "no pixel is gathered, whatever the kernel; the products of a row stay in the cache.", 12)
+    p.save("scatter.svg")
+
+
+def depthwise():
+    """Rows of outputs, vectors of channels."""
+    p = Picture(760, 290)
+    p.words(20, 24, "input row: pixels, channels contiguous", 12)
+    for i in range(6):
+        p.box(20 + 80 * i, 40, 74, 40, f"x[{i}]\nchannels", BLUE, 11)
+    p.words(20, 116, "weights of a tap: a vector of channels each, kept in registers", 12)
+    for t in range(3):
+        p.box(20 + 80 * t, 132, 74, 32, f"w{t}", ORANGE)
+    p.words(20, 200, "output row: a vector of accumulators for each j", 12)
+    for j in range(6):
+        p.box(20 + 80 * j, 216, 74, 40, f"y[{j}]", GREEN)
+    p.arrow(217, 82, 217, 128)
+    p.arrow(217, 166, 217, 212)
+    p.words(520, 60, "a pixel serves all the", 12)
+    p.words(520, 78, "taps and phases that read it", 12)
+    p.words(520, 148, "no lane is idle where channels", 12)
+    p.words(520, 166, "fill vectors; else cells of", 12)
+    p.words(520, 184, "several j fill them", 12)
+    p.save("depthwise.svg")
+
+
+if __name__ == "__main__":
+    for draw in (phases, flow, direct, winograd, scatter, depthwise):
+        draw()
