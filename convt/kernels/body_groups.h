@@ -97,7 +97,7 @@ static __attribute__((noinline)) void FN(dwg_finish)(const convt_dw *d, const T 
 {
     for (; count > 0; count--, sums += VL, out += d->out_ld) {
         const V sum = V_(act_simple)(V_(load)(sums), d->act);
-        if (d->stream && lanes == VL)
+        if (DW_NON_TEMPORAL(d, lanes == VL))
             V_(stream)(out, sum);
         else
             V_(storen)(out, sum, lanes);
@@ -113,7 +113,7 @@ INLINE void FN(dwg_tiles)(const int each, const int phases, const int count, con
     const ptrdiff_t ld = d->in_ld * (ptrdiff_t)sizeof(T), out_ld = d->out_ld, ahead = d->ahead;
     FN(dwg_place) p = {.ld = ld, .ld3 = 3 * ld, .ld5 = 5 * ld, .ld7 = 7 * ld};
     const int c = g->first[v] - g->first[d->v0], lanes = g->lanes[v];
-    const int plain = d->act->code == CONVT_NONE && !d->stream && lanes == VL;
+    const int plain = d->act->code == CONVT_NONE && !DW_NON_TEMPORAL(d, 1) && lanes == VL;
     const V init = V_(load)((const T *)d->init + c), none = V_(set1)(-0.0f); /* keeps the sign of others */
     const V start[2] = {each == 2 ? V_(halves)(init, none) : init, V_(halves)(none, init)};
     const T *coming = d->coming ? (const T *)d->coming + d->from + j * d->in_ld + g->at[v * each] : NULL;

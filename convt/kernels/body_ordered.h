@@ -101,11 +101,13 @@ INLINE void FN(dw_order)(const int count, const int sources, const int terms, co
     }
 }
 
-/* From j on n of them; or a single one before or after the run, of a single term, the first or that after those skipped. */
+/* (Of more vectors than a run has at a time there is none.) From j on n of them; or a single one before or after the run, of a single term, the first or that after those skipped. */
 #define DW_ORDER(sources, vectors)                                                                                        \
     static void FN(dw_order_##sources##_##vectors)(const convt_dw *d, const convt_dw_phase *phase, int c, int j, int n,   \
                                                    int skipped)                                                           \
     {                                                                                                                     \
+        if (vectors > DW_VECTORS)                                                                                         \
+            return;                                                                                                       \
         if (n == 1)                                                                                                       \
             FN(dw_order)(1, sources, 1, vectors, d, phase, c, j, 1, skipped);                                             \
         else if (phase->terms == 2)                                                                                       \

@@ -131,7 +131,7 @@ typedef struct {
     int ordered;           /* outputs of a row lie side by side and come from afar: those of kernels that can are written in order */
     ptrdiff_t ahead;       /* elements from an output to the one whose line is asked for as it is stored */
     const convt_act *act;  /* NONE, CLIP or LEAKY */
-    int stream;            /* outputs bypass the caches: whole vectors, all aligned */
+    int stream;            /* outputs bypass the caches: whole vectors, all aligned, each a cache line */
     const convt_dw_groups *groups; /* or NULL: vectors v0 to v1 of these, `cols` columns in all; sources are input rows, from a
                             * pixel's first channel on; at, index, mask, cut, before and after are not used */
     int v0, v1;
