@@ -7,13 +7,13 @@ import functools
 import math
 import os
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from . import _activation, _config, _onednn, _reference, _tune
 from ._errors import BackendUnavailableError
-from ._problem import ITEMSIZE, NUMPY_DTYPE
+from ._problem import ITEMSIZE, NUMPY_DTYPE, Problem
 from .algorithms import ALGORITHMS, BACKENDS, machine
 
 _MAKERS = {**ALGORITHMS, **BACKENDS}
@@ -35,6 +35,19 @@ class Plan:
     workspace_bytes: int  # of all threads together, beyond input and output
     packed_bytes: int  # weights as packed for this plan
     note: str = ""
+    problem: Problem | None = field(default=None, repr=False, compare=False)  # what is computed, in canonical form
+
+    @property
+    def cycles(self):
+        """Where the cycles go that the cost model expects of a native algorithm: a dict, name -> cycles of all threads together,
+        the largest first. `convt.algorithms.costs` says what the names mean. Empty for other backends."""
+        if self.backend != "native":
+            return {}
+        values = machine.current().profile.values()
+        with machine.pretend(profile=machine.current().profile.traced):
+            counts = getattr(ALGORITHMS[self.algorithm].cost(self.problem), "counts", {})
+        cycles = {f"{part}.{name}": count * values[part][name] for (part, name), count in counts.items()}
+        return dict(sorted(((name, n) for name, n in cycles.items() if n), key=lambda item: -item[1]))
 
 
 class Operator:
@@ -188,6 +201,7 @@ class Operator:
             workspace_bytes=threads * plan.workspace,
             packed_bytes=packed.nbytes if native else plan.packed_bytes,
             note=note,
+            problem=problem,
         )
 
 

@@ -8,7 +8,7 @@ import convt
 from convt import _plan
 from convt.algorithms import machine
 from convt.algorithms.depthwise import plan as depthwise
-from convt.algorithms.direct import plan as direct
+from convt.algorithms.direct import cutting
 from convt.algorithms.scatter import plan as scatter
 from convt.algorithms.winograd import plan as winograd
 
@@ -33,9 +33,8 @@ def test_the_choice_does_not_depend_on_the_number_of_threads(name, isa):
     problem = op._attributes.problem(shape)
     found = []
     for threads in (1, 2, 7):
-        for module in (direct, scatter, winograd):
-            module._choice.cache_clear()
-        winograd._least_cost.cache_clear()
+        for cached in (cutting.choice, scatter._choice, winograd._choice, winograd._least_cost):
+            cached.cache_clear()
         with convt.num_threads(threads), using_isa(isa):
             found.append(_plan._candidates(problem, "auto"))
     assert found[0] == found[1] == found[2]
@@ -66,7 +65,7 @@ def test_threads_do_not_share_the_pixels_of_a_row():
 def test_many_small_groups_merge_their_phases():
     """A phase of one channel is a store for every output, and as many gathers of its inputs as there are phases."""
     op, shape = operator(((1, 112, 256, 49), (4, 4), 1, 49, 2), pads_begin=1, pads_end=1)
-    assert direct._choice(op._attributes.problem(shape), True, False, machine.current())[1] == (True, True)
+    assert cutting.choice(op._attributes.problem(shape), True, False, machine.current())[1] == (True, True)
 
 
 @pytest.mark.parametrize("data_format", ["NXC", "NCX"])

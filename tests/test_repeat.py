@@ -116,7 +116,8 @@ def test_memory_of_very_large_weights_is_not_kept():
     script = """
 import numpy as np, convt
 from convt.algorithms import machine
-machine.pretend(pack_on_the_fly=1 << 40).__enter__()  # all weights are packed beforehand
+pretended = machine.pretend(pack_on_the_fly=1 << 40)  # all weights are packed beforehand
+pretended.__enter__()
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096
 def call(co):

@@ -1,14 +1,14 @@
 """The algorithms: their one interface, their registry, and the few words of their own.
 
-Each algorithm is a folder: ``plan.py`` (what it costs, how its weights are packed, how a problem is cut), ``loops.pyx`` (the plan that
-runs), ``README.md`` (its page). `ALGORITHMS` lists them; an `Algorithm` is four functions:
+Each algorithm is a folder: ``plan.py`` (how its weights are packed, how a problem is cut, what that costs), ``loops.pyx`` (the
+plan that runs), ``README.md`` (its page). `ALGORITHMS` lists them; an `Algorithm` is four functions:
 
 * ``cost(problem)``: expected cycles of all threads together; infinite for what it does not do.
 * ``preparing(problem)``: cycles to pack the weights of a call that brings its own.
 * ``recipe(attributes, filter, bias, key)``: how weights are packed for a key. A key is a tuple that begins with the algorithm's
   name; what follows is the algorithm's own.
-* ``make(problem, recipe, packed, in_strides, out_strides, threads)``: ``(plan, key of its weights)``; ``recipe`` and ``packed`` give
-  the recipe and the packed weights of a key.
+* ``make(problem, recipe, packed, in_strides, out_strides, threads)``: ``(plan, key of its weights)``; ``recipe`` and ``packed``
+  give the recipe and the packed weights of a key.
 
 Glossary
 --------

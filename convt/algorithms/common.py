@@ -8,12 +8,12 @@ import numpy as np
 
 from .. import _core, _memory
 from .._problem import ITEMSIZE
-from . import execution, machine
+from . import costs, execution, machine
 from . import phases as _phases
 
-MAX_SUMS = 1 << 20  # bytes of sums a task may keep between depth chunks
+MAX_PARTIAL = 1 << 20  # bytes of partial sums that a task may keep between depth chunks
 
-_KEPT_OUTPUT = 28 << 20  # of an output, that it still has when it is written again
+_KEPT_OUTPUT = 28 << 20  # bytes of an output that the last level still has when its lines are written again
 
 EVEN = 64  # so many tasks of a thread even out anyhow
 
@@ -42,37 +42,35 @@ def reaching(problem, ax):
     return axis
 
 
-def tile_cost(rows, columns, depth, info, chain=_core.KC, wide=0):
-    """Cycles to multiply ``rows`` x ``depth`` by ``depth`` x ``columns``: two multiply-adds, two loads a cycle, and no
-    tile faster than the latency of its sums; every ``chain`` of depth a call, which loads and stores the sums. Up to
-    ``wide`` rows meet two panels at once.
-    (The unit of all costs; in use such a cycle takes about 1.4 real ones.)"""
+def tile_counts(rows, columns, depth, info, chain=_core.KC, wide=0):
+    """What it takes to multiply ``rows`` x ``depth`` by ``depth`` x ``columns`` in register tiles or AMX tiles: every ``chain``
+    of depth is a call, which loads and stores the accumulators. Up to ``wide`` rows meet two panels at once."""
     nr, vl = info["nr"], info["vl"]
     steps, calls = depth / info["kstep"], max(1, -(-depth // chain))
     if info["parts"]:
         blocks = -(-rows // info["grain"]) * -(-columns // vl)
         products = (1, 4, 6)[info["parts"] - 1]
-        return blocks * (-(-depth // info["kstep"]) * products * 21 + calls * 14)
+        return {"amx_product": blocks * -(-depth // info["kstep"]) * products, "amx_call": blocks * calls}
     pairs, columns = divmod(columns, 2 * nr) if 0 < rows <= wide else (0, columns)
     full, rest = divmod(columns, nr)
-    cost, mr = 0.0, info["mr"]
-    last = -(-rest // vl)
+    mr, last = info["mr"], -(-rest // vl)
+    cycles = tile_calls = accumulators = 0.0
     for count, vectors, most in ((pairs, 2 * nr // vl, wide), (full, nr // vl, mr[-1]), (rest > 0, last, mr[last])):
         tiles = max(1, -(-rows // most)) if count else 0
         height = rows / max(tiles, 1)
-        step = max(height * vectors / 2, (height + vectors) / 2, 4.0)
-        cost += count * tiles * (steps * step + calls * (40 + 3 * height * vectors))
-    return cost
+        fma, loads = height * vectors / costs.FMA_PORTS, (height + vectors) / costs.LOAD_PORTS
+        cycles += count * tiles * steps * max(fma, loads, costs.FMA_LATENCY)
+        tile_calls += count * tiles * calls
+        accumulators += count * tiles * calls * height * vectors
+    return {"tile_cycle": cycles, "tile_call": tile_calls, "tile_accumulator": accumulators}
 
 
-def fed(cycles, bytes, total, again=0):
-    """Cycles of multiply-adds with their reads of weights, so many bytes of ``total``: what L2 does not hold comes from the
-    last-level cache, mostly while they multiply if that takes as long; what that does not hold, from memory. And with so
-    many bytes of other data that L2 has lost ``again``."""
+def weight_counts(bytes, total, again=0):
+    """What reading so many ``bytes`` of panels takes, of ``total`` bytes in all; ``again`` bytes of other data are fetched with
+    them, as L2 has lost them."""
     fetched = far(total) * bytes + again
-    waits = 0.12 * fetched
-    cycles = max(cycles, waits) + 0.02 * min(cycles, waits)
-    return cycles + 0.012 * bytes + 0.02 * fetched + 0.15 * far(total, machine.current().last_bytes) * bytes
+    memory = far(total, machine.current().last_bytes) * bytes
+    return {"weight_byte": bytes, "weight_byte_l3": fetched, "weight_byte_l3_stall": fetched, "weight_byte_memory": memory}
 
 
 def far(bytes, near=None):
@@ -81,22 +79,26 @@ def far(bytes, near=None):
     return max(0.0, 1 - near / max(bytes, 1))
 
 
-def memory_cost(problem, read, write):
-    """Cycles that inputs and outputs which L2 does not hold take: ``read`` and ``write`` are those of a byte, and of a line
-    that a group comes back to after the others."""
-    item = ITEMSIZE[problem.dtype]
-    cost = 0.0
-    for sizes, channels, (byte, line) in ((problem.in_sizes, problem.ci, read), (problem.out_sizes, problem.co, write)):
+def memory_counts(problem, non_temporal=False):
+    """What inputs and outputs take that L2 does not hold: their bytes, and the lines that a group comes back to after others."""
+    item, found = ITEMSIZE[problem.dtype], {}
+    written = "out_byte_non_temporal" if non_temporal else "out_byte_l3"
+    for sizes, channels, byte, line in (
+        (problem.in_sizes, problem.ci, "in_byte_l3", "in_line"),
+        (problem.out_sizes, problem.co, written, "out_line"),
+    ):
         places = problem.batch * math.prod(sizes) * problem.groups
-        lines = -(-channels * item // 64) if problem.groups > 1 else 0
-        cost += far(places * channels * item) * places * (channels * item * byte + lines * line)
-    return cost
+        share = far(places * channels * item)
+        found[byte] = share * places * channels * item
+        found[line] = share * places * (-(-channels * item // 64) if problem.groups > 1 else 0)
+    return found
 
 
-def torn(problem):
-    """Cycles of a byte of output whose lines are shared by panels that are stored one long after the other: those that the
-    caches have lost meanwhile are fetched again."""
-    return 2.0 * far(math.prod(problem.out_shape) * ITEMSIZE[problem.dtype], _KEPT_OUTPUT) if bent(problem) else 0.0
+def split_bytes(problem):
+    """Bytes of an output whose cache lines are shared by panels that are stored one long after the other, of which the caches
+    have lost some meanwhile."""
+    bytes = math.prod(problem.out_shape) * ITEMSIZE[problem.dtype]
+    return far(bytes, _KEPT_OUTPUT) * bytes if splits_lines(problem) else 0.0
 
 
 def threads(cycles, available):
@@ -104,29 +106,30 @@ def threads(cycles, available):
     return 1 if cycles < machine.current().limits.single_thread_cycles else available
 
 
-def unreached(problem):
-    """Cycles to fill the output beforehand, where there are phases that no tap reaches."""
+def fill_counts(problem):
+    """What filling the output beforehand takes, where there are phases that no tap reaches."""
     axes = zip(problem.kernel, problem.strides, problem.dilations, strict=True)
     if all(min(k, s // math.gcd(s, d)) == s for k, s, d in axes):
-        return 0.0
+        return {}
     bytes = math.prod(problem.out_shape) * ITEMSIZE[problem.dtype]
-    return 600 + (0.05 + 0.05 * far(bytes)) * bytes
+    return {"fill": 1, "fill_byte": bytes, "fill_byte_l3": far(bytes) * bytes}
 
 
-def bent(problem):
-    """Whether pixels of an output in NXC start anywhere in a line."""
+def splits_lines(problem):
+    """Whether pixels of an output in NXC start anywhere in a cache line."""
     return problem.groups * problem.co * ITEMSIZE[problem.dtype] % 64 > 0
 
 
-def planes_cost(problem):
-    """Cycles to store outputs one by one, each channel to a plane of its own."""
+def plane_counts(problem, outputs=None):
+    """What storing outputs one by one takes, each channel to a plane of its own: all outputs, or so many."""
     if not problem.planar or problem.groups * problem.co == 1:
-        return 0.0
-    return math.prod(problem.out_shape) * (3, 4, 9)[crowded(problem, problem.out_sizes)]
+        return {}
+    name = ("out_plane", "out_plane_crowded", "out_plane_same_set")[crowded(problem, problem.out_sizes)]
+    return {name: math.prod(problem.out_shape) if outputs is None else outputs}
 
 
 def crowded(problem, sizes):
-    """How much planes of these sizes fall into the same sets of the first-level cache: 0, a quarter of them 1, all 2."""
+    """How much planes of these sizes fall into the same sets of L1: 0, a quarter of them 1, all 2."""
     plane = math.prod(sizes) * ITEMSIZE[problem.dtype]
     return (plane % 1024 == 0) + (plane % 4096 == 0)
 
@@ -148,16 +151,16 @@ def filter_bytes(problem, info, columns=0):
 def preparing(problem, amx=False):
     """Cycles to pack weights beforehand, which a call that brings its own has to pay."""
     info = machine.current().info(problem.dtype, amx)
-    return packing(filter_bytes(problem, info), info)
+    return packing_cycles(filter_bytes(problem, info), info)
 
 
-def packing(bytes, info, passing=math.inf):
+def packing_cycles(bytes, info, on_the_fly=math.inf):
     """Cycles to pack so many bytes of weights beforehand and to multiply what was only just packed: the caches write it back
-    meanwhile. More than is kept from call to call is new memory. Or to pack so many in ``passing``, where tasks do so."""
-    if execution.packs_on_the_fly(machine.current(), bytes, passing):
-        wide = info["vl"] * info["t_size"] >= 64 and not info["parts"]
-        return (0.11 if wide else 0.15) * passing
-    return (1.3 if bytes > _memory.CACHED_WEIGHT_BYTES else 0.4) * bytes
+    meanwhile. More than is kept from call to call is new memory. Or to pack so many ``on_the_fly``, where tasks do so."""
+    prices = machine.current().profile["packing"]
+    if execution.packs_on_the_fly(machine.current(), bytes, on_the_fly):
+        return prices["on_the_fly_byte_amx" if info["parts"] else "on_the_fly_byte"] * on_the_fly
+    return prices["packed_byte_new" if bytes > _memory.CACHED_WEIGHT_BYTES else "packed_byte"] * bytes
 
 
 def filled(channels, info):
@@ -201,7 +204,8 @@ def shared(tasks):
 
 def few(tasks):
     """Whether tasks, (cycles in all, how many), are so few that threads wait for the last one."""
-    return sum(work for work, _ in tasks) >= machine.current().limits.single_thread_cycles and sum(count for _, count in tasks) <= EVEN
+    cycles, count = (sum(column) for column in zip(*tasks, strict=True)) if tasks else (0, 0)
+    return cycles >= machine.current().limits.single_thread_cycles and count <= EVEN
 
 
 def makespan(tasks, threads):
@@ -275,3 +279,82 @@ def phase_table(combo, strides):
         offset = sum(c.first_out[p] * step for c, p, step in zip(combo, phase, strides, strict=False))
         table.append((offset, [bound for c, p in zip(combo, phase, strict=True) for bound in c.valid[p]]))
     return table
+
+
+# ---- formulas of algorithms that have no counts yet: to be deleted with the last of them
+
+
+def tile_cost(rows, columns, depth, info, chain=_core.KC, wide=0):
+    """Cycles to multiply ``rows`` x ``depth`` by ``depth`` x ``columns``: two multiply-adds, two loads a cycle, and no
+    tile faster than the latency of its sums; every ``chain`` of depth a call, which loads and stores the sums. Up to
+    ``wide`` rows meet two panels at once.
+    (The unit of all costs; in use such a cycle takes about 1.4 real ones.)"""
+    nr, vl = info["nr"], info["vl"]
+    steps, calls = depth / info["kstep"], max(1, -(-depth // chain))
+    if info["parts"]:
+        blocks = -(-rows // info["grain"]) * -(-columns // vl)
+        products = (1, 4, 6)[info["parts"] - 1]
+        return blocks * (-(-depth // info["kstep"]) * products * 21 + calls * 14)
+    pairs, columns = divmod(columns, 2 * nr) if 0 < rows <= wide else (0, columns)
+    full, rest = divmod(columns, nr)
+    cost, mr = 0.0, info["mr"]
+    last = -(-rest // vl)
+    for count, vectors, most in ((pairs, 2 * nr // vl, wide), (full, nr // vl, mr[-1]), (rest > 0, last, mr[last])):
+        tiles = max(1, -(-rows // most)) if count else 0
+        height = rows / max(tiles, 1)
+        step = max(height * vectors / 2, (height + vectors) / 2, 4.0)
+        cost += count * tiles * (steps * step + calls * (40 + 3 * height * vectors))
+    return cost
+
+
+def fed(cycles, bytes, total, again=0):
+    """Cycles of multiply-adds with their reads of weights, so many bytes of ``total``: what L2 does not hold comes from the
+    last-level cache, mostly while they multiply if that takes as long; what that does not hold, from memory. And with so
+    many bytes of other data that L2 has lost ``again``."""
+    fetched = far(total) * bytes + again
+    waits = 0.12 * fetched
+    cycles = max(cycles, waits) + 0.02 * min(cycles, waits)
+    return cycles + 0.012 * bytes + 0.02 * fetched + 0.15 * far(total, machine.current().last_bytes) * bytes
+
+
+def memory_cost(problem, read, write):
+    """Cycles that inputs and outputs which L2 does not hold take: ``read`` and ``write`` are those of a byte, and of a line
+    that a group comes back to after the others."""
+    item = ITEMSIZE[problem.dtype]
+    cost = 0.0
+    for sizes, channels, (byte, line) in ((problem.in_sizes, problem.ci, read), (problem.out_sizes, problem.co, write)):
+        places = problem.batch * math.prod(sizes) * problem.groups
+        lines = -(-channels * item // 64) if problem.groups > 1 else 0
+        cost += far(places * channels * item) * places * (channels * item * byte + lines * line)
+    return cost
+
+
+def torn(problem):
+    """Cycles of a byte of output whose lines are shared by panels that are stored one long after the other: those that the
+    caches have lost meanwhile are fetched again."""
+    return 2.0 * far(math.prod(problem.out_shape) * ITEMSIZE[problem.dtype], _KEPT_OUTPUT) if splits_lines(problem) else 0.0
+
+
+def unreached(problem):
+    """Cycles to fill the output beforehand, where there are phases that no tap reaches."""
+    axes = zip(problem.kernel, problem.strides, problem.dilations, strict=True)
+    if all(min(k, s // math.gcd(s, d)) == s for k, s, d in axes):
+        return 0.0
+    bytes = math.prod(problem.out_shape) * ITEMSIZE[problem.dtype]
+    return 600 + (0.05 + 0.05 * far(bytes)) * bytes
+
+
+def planes_cost(problem):
+    """Cycles to store outputs one by one, each channel to a plane of its own."""
+    if not problem.planar or problem.groups * problem.co == 1:
+        return 0.0
+    return math.prod(problem.out_shape) * (3, 4, 9)[crowded(problem, problem.out_sizes)]
+
+
+def packing(bytes, info, passing=math.inf):
+    """Cycles to pack so many bytes of weights beforehand and to multiply what was only just packed: the caches write it back
+    meanwhile. More than is kept from call to call is new memory. Or to pack so many in ``passing``, where tasks do so."""
+    if bytes >= machine.current().limits.pack_on_the_fly and passing <= machine.current().limits.pack_on_the_fly_again * bytes:
+        wide = info["vl"] * info["t_size"] >= 64 and not info["parts"]
+        return (0.11 if wide else 0.15) * passing
+    return (1.3 if bytes > _memory.CACHED_WEIGHT_BYTES else 0.4) * bytes

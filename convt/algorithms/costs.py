@@ -1,8 +1,30 @@
-"""Every constant of the cost models and of the decisions that speed depends on: name, unit, meaning, value."""
+"""Every constant of the cost models and of the decisions that speed depends on: name, unit, meaning, value per CPU profile.
 
+An algorithm says what its loops would do as counts: a dict of name -> how many, for each part that runs on its own (a class, a
+task). `Costs.cycles` turns counts into cycles, by one rule that all share: what is fetched meanwhile overlaps with what is
+computed,
+
+    cycles = serial + max(compute, fetch) + HIDDEN * min(compute, fetch),
+
+where each of the three is a sum of counts times costs. NAMES says what a name counts and on which side of the rule it stands;
+VALUES has the cost of one, in cycles, for each profile of a CPU. `python -m bench.calibrate` fits these values to a machine.
+"""
+
+import functools
+import json
+import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 KIB, MIB = 1 << 10, 1 << 20
+
+HIDDEN = 0.02  # the share of the shorter side that does not overlap
+FMA_PORTS = 2  # vector multiply-adds that a core starts in a cycle,
+LOAD_PORTS = 2  # its vector loads,
+FMA_LATENCY = 4  # and cycles until a multiply-add's result can be added to
+
+
+# ---------------------------------------------------------------- sizes
 
 
 @dataclass(frozen=True)
@@ -17,12 +39,12 @@ class Limits:
     depthwise_ordered: int
     # The same for direct on AMX, of data and output together.
     amx_non_temporal: int
-    # GEMM tiles use ordinary stores and all rows of a task meet one panel before the next. Cores with 32 KiB of L1 (Intel's before
-    # Ice Lake) also have few fill buffers: non-temporal stores hold those that fetch panels meanwhile.
+    # GEMM tiles use ordinary stores, and all rows of a task meet one panel before the next. Cores with 32 KiB of L1 (Intel's
+    # before Ice Lake) also have few fill buffers: non-temporal stores hold those that fetch panels meanwhile.
     panel_major: bool
     # Expected cycles of a call, below which a second thread costs more than it gains.
     single_thread_cycles: float
-    # Floating-point operations of a call, below which a thread runs the same tasks at every call, as it does its tasks in less time
+    # Floating-point operations of a call, below which a thread runs the same tasks at every call: it does them in less time
     # than it may have to wait for weights that another core's cache holds.
     pinned_flops: float
     # Packed weights of a one-shot call, from which on tasks pack what they multiply (on the fly)...
@@ -62,3 +84,387 @@ def limits(l1, l2, l3):
         same_set=4 * KIB,
         strip=l1 // 3,
     )
+
+
+# ---------------------------------------------------------------- costs
+
+SERIAL, COMPUTE, FETCH = range(3)
+
+
+class Name(NamedTuple):
+    unit: str  # what one of it is
+    meaning: str  # what a CPU does for it
+    side: int = SERIAL
+
+
+NAMES = {
+    # register tiles of a GEMM
+    "tile_cycle": Name("cycle of ports", "multiply-adds, loads or latency of a register tile, whichever limits it", COMPUTE),
+    "tile_call": Name("call of a tile", "call, addresses, prefetches", COMPUTE),
+    "tile_accumulator": Name("vector of accumulators", "its start and its store, once a call", COMPUTE),
+    "amx_product": Name("AMX product", "one multiplication of two AMX tiles, of one pair of bfloat16 parts", COMPUTE),
+    "amx_call": Name("AMX accumulator", "its load and its store, once a call", COMPUTE),
+    # weights
+    "weight_byte": Name("byte of weights", "reading panels from L2"),
+    "weight_byte_l3": Name("byte of weights", "fetching panels that L2 does not hold, while tiles multiply", FETCH),
+    "weight_byte_l3_stall": Name("byte of weights", "what such panels cost beside"),
+    "weight_byte_memory": Name("byte of weights", "fetching panels that the last-level cache does not hold"),
+    "weight_byte_amx": Name("byte of weights", "panels of bfloat16 parts, which come slower than AMX tiles multiply them"),
+    # rows of a GEMM
+    "pack_vector": Name("vector", "copying a vector of a packed row"),
+    "pack_vector_plane": Name("vector", "the same where channels are planes (NCX)"),
+    "pack_element": Name("element", "copying one element, of a vector that is not full and whose channels are planes"),
+    "amx_pack": Name("step of depth of a row", "making the bfloat16 parts of a packed row"),
+    "amx_pack_plane": Name("step of depth of a row", "the same where channels are planes (NCX)"),
+    "pack_run": Name("run of rows", "starting to pack rows that are neighbours in the input"),
+    "row": Name("row", "finding where it is read and stored"),
+    "edge_panel": Name("panel of a row", "a tile with a row that the window cuts"),
+    "piece": Name("piece of a row", "storing outputs that are no whole panel"),
+    "edge_piece": Name("piece of a row", "the same where the window cuts"),
+    "store_vector": Name("vector", "storing a vector of outputs"),
+    "store_vector_split": Name("vector", "the same where pixels begin anywhere in a cache line"),
+    "task": Name("task", "starting it"),
+    # memory
+    "in_byte_l3": Name("byte of input", "fetching input that L2 does not hold"),
+    "in_byte_memory": Name("byte of input", "fetching input that the last-level cache does not hold"),
+    "in_line": Name("line of a group's input", "coming back to it after the other groups"),
+    "out_byte_l3": Name("byte of output", "ordinary stores of an output that L2 does not hold"),
+    "out_byte_memory": Name("byte of output", "writing output that the last-level cache does not hold"),
+    "out_byte_non_temporal": Name("byte of output", "non-temporal stores"),
+    "out_byte_split": Name("byte of output", "fetching split cache lines again, whose parts were stored long after each other"),
+    "out_line": Name("line of a group's output", "coming back to it after the other groups"),
+    "out_plane": Name("output", "storing it to its channel's plane (NCX)"),
+    "out_plane_crowded": Name("output", "the same where a quarter of the planes falls into the same sets of L1"),
+    "out_plane_same_set": Name("output", "the same where all planes do"),
+    "fill": Name("call", "filling the output beforehand where phases have no tap"),
+    "fill_byte": Name("byte of output", "the same"),
+    "fill_byte_l3": Name("byte of output", "the same where L2 does not hold it"),
+    # packing the weights of one-shot calls
+    "packed_byte": Name("byte of packed weights", "packing beforehand, into memory of an earlier call"),
+    "packed_byte_new": Name("byte of packed weights", "packing beforehand, into new memory"),
+    "on_the_fly_byte": Name("byte of packed weights", "packing on the fly"),
+    "on_the_fly_byte_amx": Name("byte of packed weights", "packing bfloat16 parts on the fly"),
+    # Winograd's transforms
+    "wino_in_vector": Name("vector of a transformed window", "loading, transforming and storing it, at each point"),
+    "wino_in_point": Name("point of a window", "finding it and calling the transform"),
+    "wino_in_element": Name("element of a transformed window", "collecting it where channels are planes (NCX)"),
+    "wino_in_chunk": Name("depth chunk of a tile", "the call"),
+    "amx_split_vector": Name("vector of a transformed window", "making its bfloat16 parts"),
+    "amx_split_step": Name("step of depth of a window", "storing the bfloat16 parts of its points"),
+    "wino_product_vector": Name("vector of products", "loading it and transforming it back"),
+    "wino_output": Name("output of a panel", "addresses, bias, activation, store"),
+    "wino_output_panel": Name("panel of a tile", "the call, beside AMX tiles"),
+    "wino_zero_vector": Name("vector of products", "zeros where a point has no weights"),
+    "wino_waiting_byte": Name("byte of points and products", "those of a task that do not stay in L2"),
+    "transform_weights": Name("one-shot call", "setting up the transform of the weights"),
+    #
+    # scatter's overlap-add
+    #
+    # depthwise's rows
+    #
+}
+
+PROFILES = {
+    "vectors_256": "vectors of 256 bits or less (AVX2, portable C)",
+    "vectors_512_l1_32": "vectors of 512 bits, L1 of 32 KiB (Skylake to Cascade Lake, Zen 4)",
+    "vectors_512_l1_48": "vectors of 512 bits, L1 of 48 KiB or more (Ice Lake and later), with AMX or without",
+}
+
+# Algorithm or part of one -> name -> cost of one in cycles, for the PROFILES in turn.
+VALUES = {
+    "direct": {
+        "tile_cycle": (1.0, 1.0, 1.0),
+        "tile_call": (40, 40, 40),
+        "tile_accumulator": (3, 3, 3),
+        "weight_byte": (0.012, 0.012, 0.012),
+        "weight_byte_l3": (0.12, 0.12, 0.12),
+        "weight_byte_l3_stall": (0.02, 0.02, 0.02),
+        "weight_byte_memory": (0.15, 0.15, 0.15),
+        "pack_vector": (6, 6, 6),
+        "pack_vector_plane": (8, 8, 8),
+        "pack_element": (1.5, 1.5, 1.5),
+        "pack_run": (40, 40, 40),
+        "row": (5, 5, 5),
+        "edge_panel": (3, 3, 3),
+        "piece": (11, 11, 11),
+        "edge_piece": (18, 18, 18),
+        "task": (400, 400, 400),
+        "in_byte_l3": (0.03, 0.03, 0.03),
+        "in_line": (35, 35, 35),
+        "out_byte_l3": (0.05, 0.05, 0.05),
+        "out_byte_non_temporal": (0, 0, 0),
+        "out_line": (8, 8, 8),
+        "out_plane": (3, 3, 3),
+        "out_plane_crowded": (4, 4, 4),
+        "out_plane_same_set": (9, 9, 9),
+        "fill": (600, 600, 600),
+        "fill_byte": (0.05, 0.05, 0.05),
+        "fill_byte_l3": (0.05, 0.05, 0.05),
+    },
+    # One call of a kernel does all tiles of a height.
+    "direct_shallow": {
+        "tile_cycle": (0.85, 0.85, 0.85),
+        "tile_call": (34, 34, 34),
+        "tile_accumulator": (2.55, 2.55, 2.55),
+        "weight_byte": (0.0102, 0.0102, 0.0102),
+        "weight_byte_l3": (0.102, 0.102, 0.102),
+        "weight_byte_l3_stall": (0.017, 0.017, 0.017),
+        "weight_byte_memory": (0.1275, 0.1275, 0.1275),
+        "pack_vector": (5.1, 5.1, 5.1),
+        "pack_vector_plane": (6.8, 6.8, 6.8),
+        "pack_element": (1.275, 1.275, 1.275),
+        "pack_run": (34, 34, 34),
+        "row": (4.25, 4.25, 4.25),
+        "edge_panel": (2.55, 2.55, 2.55),
+        "piece": (9.35, 9.35, 9.35),
+        "edge_piece": (15.3, 15.3, 15.3),
+        "task": (340, 340, 340),
+    },
+    "matrix": {
+        "amx_product": (21, 21, 21),
+        "amx_call": (14, 14, 14),
+        "weight_byte": (0.012, 0.012, 0.012),
+        "weight_byte_l3": (0.12, 0.12, 0.12),
+        "weight_byte_l3_stall": (0.02, 0.02, 0.02),
+        "weight_byte_memory": (0.15, 0.15, 0.15),
+        "weight_byte_amx": (0.1, 0.1, 0.1),
+        "amx_pack": (21, 21, 21),
+        "amx_pack_plane": (50, 50, 50),
+        "pack_run": (115, 115, 115),
+        "row": (11, 11, 11),
+        "store_vector": (4.5, 4.5, 4.5),
+        "store_vector_split": (7, 7, 7),
+        "edge_panel": (3, 3, 3),
+        "piece": (16, 16, 16),
+        "edge_piece": (45, 45, 45),
+        "task": (450, 450, 450),
+        "in_byte_l3": (0.02, 0.02, 0.02),
+        "in_byte_memory": (0.12, 0.12, 0.12),
+        "in_line": (35, 35, 35),
+        "out_byte_l3": (0.02, 0.02, 0.02),
+        "out_byte_non_temporal": (0.02, 0.02, 0.02),
+        "out_line": (8, 8, 8),
+        "out_plane": (3, 3, 3),
+        "out_plane_crowded": (4, 4, 4),
+        "out_plane_same_set": (9, 9, 9),
+        "fill": (600, 600, 600),
+        "fill_byte": (0.05, 0.05, 0.05),
+        "fill_byte_l3": (0.05, 0.05, 0.05),
+    },
+    "packing": {
+        "packed_byte": (0.4, 0.4, 0.4),
+        "packed_byte_new": (1.3, 1.3, 1.3),
+        "on_the_fly_byte": (0.15, 0.11, 0.11),
+        "on_the_fly_byte_amx": (0.15, 0.15, 0.15),
+    },
+    #
+    "winograd": {
+        "tile_cycle": (1.0, 1.0, 1.0),
+        "tile_call": (40, 40, 40),
+        "tile_accumulator": (3, 3, 3),
+        "weight_byte": (0.012, 0.012, 0.012),
+        "weight_byte_l3": (0.12, 0.12, 0.12),
+        "weight_byte_l3_stall": (0.02, 0.02, 0.02),
+        "weight_byte_memory": (0.15, 0.15, 0.15),
+        "wino_waiting_byte": (0.06, 0.06, 0.06),
+        "wino_in_vector": (7, 7, 7),
+        "wino_in_point": (3, 3, 3),
+        "wino_in_element": (3, 3, 3),
+        "wino_in_chunk": (24, 24, 24),
+        "wino_product_vector": (3, 3, 3),
+        "wino_output": (21, 21, 21),
+        "wino_zero_vector": (5, 5, 5),
+        "piece": (11, 11, 11),
+        "edge_piece": (23, 23, 23),
+        "task": (1600, 1600, 1600),
+        "in_byte_l3": (0.05, 0.05, 0.05),
+        "in_line": (25, 25, 25),
+        "out_byte_l3": (0.06, 0.06, 0.06),
+        "out_byte_non_temporal": (0, 0, 0),
+        "out_byte_split": (2.0, 2.0, 2.0),
+        "out_line": (9, 9, 9),
+        "out_plane": (3, 3, 3),
+        "out_plane_crowded": (4, 4, 4),
+        "out_plane_same_set": (9, 9, 9),
+        "fill": (600, 600, 600),
+        "fill_byte": (0.05, 0.05, 0.05),
+        "fill_byte_l3": (0.05, 0.05, 0.05),
+        "transform_weights": (15000, 15000, 15000),
+    },
+    "matrix_winograd": {
+        "amx_product": (21, 21, 21),
+        "amx_call": (14, 14, 14),
+        "weight_byte": (0.012, 0.012, 0.012),
+        "weight_byte_l3": (0.12, 0.12, 0.12),
+        "weight_byte_l3_stall": (0.02, 0.02, 0.02),
+        "weight_byte_memory": (0.15, 0.15, 0.15),
+        "weight_byte_amx": (0.05, 0.05, 0.05),
+        "wino_waiting_byte": (0.06, 0.06, 0.06),
+        "wino_in_vector": (7, 7, 7),
+        "wino_in_point": (3, 3, 3),
+        "wino_in_element": (3, 3, 3),
+        "wino_in_chunk": (24, 24, 24),
+        "amx_split_vector": (4, 4, 4),
+        "amx_split_step": (20, 20, 20),
+        "wino_product_vector": (4.6, 4.6, 4.6),
+        "wino_output": (14, 14, 14),
+        "wino_output_panel": (10, 10, 10),
+        "wino_zero_vector": (5, 5, 5),
+        "piece": (11, 11, 11),
+        "edge_piece": (23, 23, 23),
+        "task": (1600, 1600, 1600),
+        "in_byte_l3": (0.05, 0.05, 0.05),
+        "in_line": (25, 25, 25),
+        "out_byte_l3": (0.1, 0.1, 0.1),
+        "out_byte_non_temporal": (0, 0, 0),
+        "out_byte_split": (2.0, 2.0, 2.0),
+        "out_line": (9, 9, 9),
+        "out_plane": (3, 3, 3),
+        "out_plane_crowded": (4, 4, 4),
+        "out_plane_same_set": (9, 9, 9),
+        "fill": (600, 600, 600),
+        "fill_byte": (0.05, 0.05, 0.05),
+        "fill_byte_l3": (0.05, 0.05, 0.05),
+        "transform_weights": (15000, 15000, 15000),
+    },
+    #
+    # scatter
+    #
+    # depthwise
+    #
+}
+# With little depth a matrix's loops take so much of what they do else.
+_MATRIX_SHALLOW = 0.85
+VALUES["matrix_shallow"] = {
+    name: tuple(_MATRIX_SHALLOW * value for value in values)
+    for name, values in VALUES["matrix"].items()
+    if not name.startswith(("in_", "out_", "fill"))
+}
+
+
+class Cycles(float):
+    """Cycles that know where they come from: ``counts`` says how many of each (part, name) they hold.
+
+    Sums, multiples and the larger of two keep that; nothing else is needed, as the model is linear in its values but for `max`.
+    """
+
+    __slots__ = ("counts",)
+
+    def __new__(cls, value, counts):
+        self = float.__new__(cls, value)
+        self.counts = counts
+        return self
+
+    def __add__(self, other):
+        counts = dict(self.counts)
+        for key, count in getattr(other, "counts", {}).items():
+            counts[key] = counts.get(key, 0.0) + count
+        return Cycles(float(self) + float(other), counts)
+
+    __radd__ = __add__
+
+    def __mul__(self, factor):
+        return Cycles(float(self) * factor, {key: count * factor for key, count in self.counts.items()})
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor):
+        return self * (1 / divisor)
+
+
+class Costs:
+    """The costs of an algorithm, or of a part of one."""
+
+    def __init__(self, part, values):
+        self.part, self.values = part, values
+        self._rows = {name: (NAMES[name].side, value) for name, value in values.items()}
+
+    def __getitem__(self, name):
+        return self.values[name]
+
+    def cycles(self, counts):
+        """Cycles of what one part does: ``counts`` says how many of each name."""
+        rows, totals = self._rows, [0.0, 0.0, 0.0]
+        for name, count in counts.items():
+            side, value = rows[name]
+            totals[side] += value * count
+        serial, compute, fetch = totals
+        return serial + max(compute, fetch) + HIDDEN * min(compute, fetch)
+
+
+class TracedCosts(Costs):
+    """Costs whose cycles know where they come from."""
+
+    def cycles(self, counts):
+        totals = [0.0, 0.0, 0.0]
+        for name, count in counts.items():
+            side, value = self._rows[name]
+            totals[side] += value * count
+        shorter = FETCH if totals[FETCH] < totals[COMPUTE] else COMPUTE
+        share = lambda name: HIDDEN if self._rows[name][0] == shorter else 1.0  # noqa: E731
+        return Cycles(super().cycles(counts), {(self.part, name): share(name) * n for name, n in counts.items() if n})
+
+
+class Profile:
+    """The costs of all algorithms on one kind of CPU: ``profile["direct"]`` is a `Costs`."""
+
+    def __init__(self, name, values, kind=Costs):
+        self.name = name
+        self._costs = {part: kind(part, some) for part, some in values.items()}
+
+    @functools.cached_property
+    def traced(self):
+        """The same, whose cycles know where they come from."""
+        return Profile(self.name, self.values(), TracedCosts)
+
+    def __getitem__(self, part):
+        return self._costs[part]
+
+    def values(self):
+        """part -> name -> cost."""
+        return {part: dict(costs.values) for part, costs in self._costs.items()}
+
+
+@functools.cache
+def built_in(vector_bits, l1):
+    """The profile of a CPU with such vectors and so many bytes of L1."""
+    name = "vectors_256" if vector_bits < 512 else "vectors_512_l1_32" if l1 <= 32 * KIB else "vectors_512_l1_48"
+    column = list(PROFILES).index(name)
+    return Profile(name, {part: {name: values[column] for name, values in some.items()} for part, some in VALUES.items()})
+
+
+# ---------------------------------------------------------------- profiles in files
+
+FORMAT = "convt cost profile 1"
+
+
+def save(path, profile, about):
+    """Write a profile as JSON; ``about`` is a dict that says how it was made."""
+    text = json.dumps({"format": FORMAT, "name": profile.name, "about": about, "costs": profile.values()}, indent=1)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text + "\n")
+
+
+def load(path, what="profile"):
+    """The profile of a JSON file. ValueError, which names ``what`` asked for it and the file, where it is none."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+    except OSError as error:
+        raise ValueError(f"{what}: got {str(path)!r}, which can't be read ({error.strerror}); wanted a cost profile") from error
+    except ValueError as error:
+        raise ValueError(f"{what}: got {str(path)!r}, which is no JSON ({error}); wanted a cost profile") from error
+    if not isinstance(found, dict) or found.get("format") != FORMAT or not isinstance(found.get("costs"), dict):
+        raise ValueError(f"{what}: got {str(path)!r}, whose format is not {FORMAT!r}; wanted a file of bench.calibrate")
+    costs = found["costs"]
+    for part, names in VALUES.items():
+        there = costs.get(part)
+        if not isinstance(there, dict) or set(there) != set(names):
+            differing = sorted(set(names) ^ set(there)) if isinstance(there, dict) else [part]
+            raise ValueError(f"{what}: got {str(path)!r}, where {part!r} lacks or has too many costs ({differing[0]!r})")
+        for name, value in there.items():
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+                raise ValueError(f"{what}: got {value!r} for {part}.{name} in {str(path)!r}, wanted a number of cycles >= 0")
+    if unknown := set(costs) - set(VALUES):
+        raise ValueError(f"{what}: got {str(path)!r} with unknown parts {sorted(unknown)}")
+    return Profile(str(found.get("name", path)), costs)

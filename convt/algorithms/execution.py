@@ -17,8 +17,8 @@ class Execution(NamedTuple):
 
 
 def execution(problem, machine, info, out_strides, hole, cycles, weight_bytes, outgrows):
-    """The Execution of a plan of so many cycles and bytes of packed weights. ``outgrows`` says whether data and output outgrow the
-    caches, as the algorithm sees it."""
+    """The Execution of a plan of so many cycles and bytes of packed weights. ``outgrows`` says whether data and output outgrow
+    the caches, as the algorithm sees it."""
     pinned = problem.flops < machine.limits.pinned_flops
     return Execution(
         hole=hole,
@@ -68,8 +68,8 @@ def data_bytes(problem):
 
 
 def packs_on_the_fly(machine, packed_bytes, again_bytes):
-    """Whether tasks of a one-shot call pack the weights that they multiply, each a depth chunk of a panel just before: it then is in
-    L1, and no weights go to memory and back. Each block of rows packs again, so ``again_bytes`` in all, which have to be few."""
+    """Whether tasks of a one-shot call pack the weights that they multiply, a depth chunk of a panel just before: it then is in
+    L1, and no weights go to memory and back. Each block of rows packs again: ``again_bytes`` in all, which have to be few."""
     return packed_bytes >= machine.limits.pack_on_the_fly and (
         again_bytes <= machine.limits.pack_on_the_fly_again * packed_bytes
     )

@@ -2,21 +2,23 @@
 
 import contextlib
 import functools
+import os
 from dataclasses import dataclass, replace
 
 from .. import _core
 from . import costs
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Machine:
-    """What plans depend on beside the problem: plans of equal machines are equal."""
+    """What plans depend on beside the problem. There is one object of each: caches of plans compare machines by identity."""
 
     isa: str
     l1: int  # bytes of a core's first-level data cache
     l2: int  # bytes of a core's second-level cache
     l3: int  # bytes of the last-level cache
     limits: costs.Limits
+    profile: costs.Profile  # what its work costs
     isa_in_use: str  # the one whose kernels run; `isa` differs from it only where another CPU's plans are looked at
 
     @property
@@ -36,7 +38,9 @@ def _info(isa, dtype, amx):
 
 @functools.cache
 def _machine(isa, caches):
-    return Machine(isa, *caches, costs.limits(*caches), isa)
+    info = _core.kernel_info("float32", False, isa)
+    profile = _PROFILE or costs.built_in(8 * info["vl"] * info["t_size"], caches[0])
+    return Machine(isa, *caches, costs.limits(*caches), profile, isa)
 
 
 _pretended = None  # a function of the machine there is
@@ -49,12 +53,13 @@ def current():
 
 
 _CACHES = _core.cache_bytes()
+_PROFILE = costs.load(path, "CONVT_COSTS") if (path := os.environ.get("CONVT_COSTS")) else None
 
 
 @contextlib.contextmanager
-def pretend(isa=None, l1=None, l2=None, l3=None, **limits):
-    """Plans made inside are those of a machine with these cache sizes and limits, of the whole process. With the ``isa`` of another
-    CPU they can be looked at, but not run."""
+def pretend(isa=None, l1=None, l2=None, l3=None, profile=None, **limits):
+    """Plans made inside are those of a machine with these caches, costs and limits, in the whole process. With the ``isa`` of
+    another CPU they can be looked at, but not run."""
     global _pretended
 
     @functools.cache
@@ -62,7 +67,8 @@ def pretend(isa=None, l1=None, l2=None, l3=None, **limits):
         there = (here.l1, here.l2, here.l3)
         caches = tuple(old if new is None else new for new, old in zip((l1, l2, l3), there, strict=True))
         pretended = _machine(isa or here.isa, caches)
-        return replace(pretended, limits=replace(pretended.limits, **limits), isa_in_use=here.isa)
+        now = replace(pretended.limits, **limits)
+        return replace(pretended, limits=now, profile=profile or pretended.profile, isa_in_use=here.isa)
 
     before, _pretended = _pretended, changed
     try:

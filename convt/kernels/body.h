@@ -145,7 +145,7 @@ static double peak(int dtype, double seconds)
 #define IMPROVE_(isa) convt_improve_##isa
 #define IMPROVE(isa) IMPROVE_(isa)
 
-void IMPROVE(ISA_NAME)(convt_isa *isa)
+CONVT_ANY_CPU void IMPROVE(ISA_NAME)(convt_isa *isa)
 {
     static const convt_kernels set[CONVT_DTYPES] = {
         [CONVT_F32] = SET(f32, float, VF, f32, float),

@@ -279,6 +279,15 @@ typedef struct {
     double (*peak)(int dtype, double seconds); /* measured FLOP/s of one thread's multiply-add units */
 } convt_isa;
 
+/* A function that a file compiled for one instruction set has for CPUs that lack it: it uses no vector registers. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define CONVT_ANY_CPU __attribute__((target("general-regs-only")))
+#define CONVT_TABLES_ANYWHERE 1
+#else
+#define CONVT_ANY_CPU
+#define CONVT_TABLES_ANYWHERE 0
+#endif
+
 /* isa_<name>.c: convt_improve_<name>(isa) gets the table of the row that this one builds on (of baseline: an empty one) and
  * overwrites what it does better. Nothing else of these files is seen outside.
  *

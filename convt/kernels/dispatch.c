@@ -103,7 +103,7 @@ enum {
 };
 #undef ISA
 
-#define ISA(name, base, features) void convt_improve_##name(convt_isa *isa);
+#define ISA(name, base, features) CONVT_ANY_CPU void convt_improve_##name(convt_isa *isa);
 #include "isa_rows.h"
 #undef ISA
 
@@ -120,12 +120,12 @@ static const struct {
 
 static convt_isa tables[ROWS];
 
-/* When the library is loaded. Tables of rows that this CPU lacks have nothing but a name: to call their `improve`, which is
- * compiled for that row, would be as wrong as to call a kernel. */
+/* When the library is loaded. Rows that this CPU lacks have their tables too, so that plans of other CPUs can be looked at, where
+ * the compiler makes their `improve` run anywhere; elsewhere they have nothing but a name. */
 static __attribute__((constructor)) void fill_tables(void)
 {
     for (int i = 0; i < ROWS; i++) {
-        if (convt_isa_available(i)) {
+        if (CONVT_TABLES_ANYWHERE || convt_isa_available(i)) {
             if (rows[i].base != ROW_none)
                 tables[i] = tables[rows[i].base];
             rows[i].improve(&tables[i]);

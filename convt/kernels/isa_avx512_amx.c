@@ -55,7 +55,7 @@
         k->pack = mem##_matrix_pack, k->pack_far = mem##_matrix_pack_far, k->pack_b = mem##_matrix_pack_b;   \
     } while (0)
 
-void convt_improve_avx512_amx(convt_isa *isa)
+CONVT_ANY_CPU void convt_improve_avx512_amx(convt_isa *isa)
 {
     IMPROVE_MATRIX(f32, CONVT_F32, 3);
     IMPROVE_MATRIX(f16, CONVT_F16, 2);

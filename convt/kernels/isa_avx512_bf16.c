@@ -28,7 +28,7 @@ static double peak(int dtype, double seconds)
     return dtype == CONVT_BF16 ? peak_dot(seconds) : peak_vectors(dtype, seconds);
 }
 
-void convt_improve_avx512_bf16(convt_isa *isa)
+CONVT_ANY_CPU void convt_improve_avx512_bf16(convt_isa *isa)
 {
     convt_kernels *k = &isa->set[CONVT_BF16];
     k->kstep = KSTEP;

@@ -37,7 +37,7 @@ cdef struct DirectClass:
     int64_t first_task, ntasks
 
 cdef struct DirectTask:
-    # What the loops of a task share: its rows m0 to m0 + m and panels p0 to p1, operands, workspace, the tile to be.
+    # A task's descriptor: its rows m0 to m0 + m and panels p0 to p1, operands, workspace, the tile to be.
     DirectClass *c
     int64_t m0, m, p0, p1
     char *src
@@ -48,20 +48,20 @@ cdef struct DirectTask:
     char *panel           # to here
     char *refused
     char *a               # packed rows, stride_a bytes from a depth chunk to the next
-    char **found          # of each chunk, the rows where they lie straight, one distance apart; else NULL
+    char **found          # of each chunk, where its rows start in the input if they are at a constant stride; else NULL
     void **to             # where each row goes in the output,
-    void **lines          # and in the sums between depth chunks
+    void **lines          # and in the partial sums between depth chunks
     void **reached        # those of the rows that a sparse chunk reaches,
     int64_t *heights      # and how many
     int64_t *coords       # of each row
     int64_t *edge         # the next row where some phase is outside the window
     char *scratch         # a tile on its way to the store
-    char *sums            # between depth chunks, stride_sums elements from a panel to the next
-    int64_t stride_a, stride_sums
+    char *partial         # partial sums between depth chunks, stride_partial elements from a panel to the next
+    int64_t stride_a, stride_partial
     int64_t most          # rows of a tile
     void *window[MOST_ROWS]  # the rows of `scratch`
-    bint in_place         # the GEMM takes all its rows where they lie
-    bint fast, far        # tiles may store into the output; weights do not stay in the second-level cache
+    bint in_place         # the GEMM reads all its rows unpacked
+    bint fast, far        # tiles may store into the output; weights do not stay in L2
     const char *next_input
     int64_t input_step
     convt_tile t
@@ -80,10 +80,10 @@ cdef class DirectPlan(Plan):
     cdef size_t tile_non_temporal  # `non_temporal`, where tiles use such stores
     cdef list keep  # the tables that the structures point into
     cdef int64_t lda  # from row to row that is packed
-    cdef int64_t max_block, max_chunks, max_packed, max_reached, max_sparse, max_sums
+    cdef int64_t max_block, max_chunks, max_packed, max_reached, max_sparse, max_partial
 
     cdef open_direct(self, str name, problem, PanelRecipe recipe, in_strides, out_strides, execution, classes, tiles)
-    cdef bint lies_straight(self, DirectClass *c, int64_t *chunk, int64_t *low, int64_t *high, int64_t *at) noexcept nogil
+    cdef bint taps_contiguous(self, DirectClass *c, int64_t *chunk, int64_t *low, int64_t *high, int64_t *at) noexcept nogil
     cdef bint find_rows(self, DirectClass *c, int64_t m0, int64_t m, char *src, char **found) noexcept nogil
     cdef size_t _bytes(self)
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil
@@ -97,7 +97,7 @@ cdef class DirectPlan(Plan):
                     int64_t *p1) noexcept nogil
     cdef const char *next_input(self, Py_ssize_t task, const Call *call, int64_t *step) noexcept nogil
     cdef void locate(self, DirectClass *c, int64_t m0, int64_t m, char *dst, void **to, int64_t *coords,
-                     int64_t *edge, bint straight) noexcept nogil
+                     int64_t *edge, bint unpacked) noexcept nogil
     cdef int64_t pack_rows(self, DirectClass *c, int64_t k0, int64_t kc, int64_t m0, int64_t m, int64_t *coords,
                            char *src, char *a, void **lines, void **reached, char *refused) noexcept nogil
     cdef void store_pieces(self, DirectClass *c, int64_t *panel, int64_t r0, int64_t r1, void **to, int64_t *coords,

@@ -72,14 +72,14 @@ cdef class DirectPlan(Plan):
                 self.max_reached = max(self.max_reached, c.block * min(c.span, c.nchunks))
                 self.max_sparse = max(self.max_sparse, min(c.span, c.nchunks))
             if c.nchunks > 1:
-                self.max_sums = max(self.max_sums, min(2, c.panel_block) if c.span >= c.nchunks else c.panel_block)
+                self.max_partial = max(self.max_partial, min(2, c.panel_block) if c.span >= c.nchunks else c.panel_block)
         self.lda = odd_line_stride(self.k, deepest)
         self.tasks = self.direct_tasks = task
         self.even = self.nclasses == 1
         self.workspace = self._bytes()
 
-    cdef bint lies_straight(self, DirectClass *c, int64_t *chunk, int64_t *low, int64_t *high, int64_t *at) noexcept nogil:
-        """Whether the taps of a depth chunk are inside at every pixel of a box, and follow each other in memory as they do in
+    cdef bint taps_contiguous(self, DirectClass *c, int64_t *chunk, int64_t *low, int64_t *high, int64_t *at) noexcept nogil:
+        """Whether the taps of a depth chunk are inside the input at every pixel of a box, and contiguous in memory as they are in
         depth; ``at`` gets where the chunk starts, for the class's first pixel."""
         cdef int64_t ci = convt_quotient(self.ci + self.k.kstep - 1, self.k.kstep) * self.k.kstep
         cdef int64_t tap, ax, i, place, first = convt_quotient(chunk[0], ci)
@@ -97,12 +97,12 @@ cdef class DirectPlan(Plan):
         return True
 
     cdef bint find_rows(self, DirectClass *c, int64_t m0, int64_t m, char *src, char **found) noexcept nogil:
-        """Where the rows of a block lie in the input one distance apart, for each depth chunk; NULL where they do not. Returns
-        whether they do so everywhere."""
+        """Where the rows of a block start in the input, for each depth chunk whose rows are at a constant stride; NULL for the
+        others. Returns whether there are no others."""
         cdef int64_t ax, chunk, at, row = 0, batch = m0, last = m0 + m - 1
         cdef int64_t low[64]
         cdef int64_t high[64]
-        cdef bint even = c.run > 0 and convt_quotient(m0, c.run) == convt_quotient(last, c.run), straight = True, same
+        cdef bint even = c.run > 0 and convt_quotient(m0, c.run) == convt_quotient(last, c.run), unpacked = True, same
         for ax in range(self.nd - 1 if even else -1, -1, -1):
             low[ax], high[ax] = take_index(&batch, c.count[ax]), take_index(&last, c.count[ax])
             row += low[ax] * self.in_stride.p[ax]
@@ -113,22 +113,22 @@ cdef class DirectPlan(Plan):
                 low[ax], high[ax] = 0, c.count[ax] - 1
             same = same and low[ax] == high[ax]
         for chunk in range(c.nchunks):
-            if even and self.lies_straight(c, c.chunks + 4 * chunk, low, high, &at):
+            if even and self.taps_contiguous(c, c.chunks + 4 * chunk, low, high, &at):
                 found[chunk] = src + (row + at) * self.k.s_size
             else:
-                found[chunk], straight = NULL, False
-        return straight
+                found[chunk], unpacked = NULL, False
+        return unpacked
 
     cdef size_t _bytes(self):
         cdef size_t n = round64((self.max_packed + self.k.grain) * self.lda * self.k.e_size)  # A
         n += round64(self.max_chunks * sizeof(char *))  # where the rows lie that are not packed
         n += 2 * round64(self.max_block * sizeof(void *))  # where each row goes in the output, and in the sums
-        n += round64(self.max_reached * sizeof(void *))  # and those in the sums that a chunk reaches
+        n += round64(self.max_reached * sizeof(void *))  # and those in the partial sums that a chunk reaches
         n += round64(self.max_sparse * sizeof(int64_t))  # how many
         n += round64(self.max_block * self.nd * sizeof(int64_t))  # its coordinates
         n += round64((self.max_block + 1) * sizeof(int64_t))  # the next one where some phase is outside the window
         n += round64(2 * MOST_ROWS * self.k.nr * self.k.t_size)  # a tile on its way to the store, and one late
-        n += round64(self.max_sums * self.max_block * self.k.nr * self.k.t_size)  # sums between depth chunks
+        n += round64(self.max_partial * self.max_block * self.k.nr * self.k.t_size)  # partial sums between depth chunks
         return n
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
@@ -141,8 +141,8 @@ cdef class DirectPlan(Plan):
         cdef int64_t start, end, p2, p3, strip, low, s0, s1, l0, l1
         # Few weights are multiplied with one tile's rows after the other, packed just before, so that an output row is written
         # in one go. Of many, each panel with all rows, so that it is read once; but where pixels are so far apart in the
-        # output that each of a panel's rows is in another page, a few panels at a time with a tile's rows. Where the first-level
-        # cache is small, each panel with all rows always. What is neither packed nor met twice gains nothing by strips.
+        # output that each of a panel's rows is in another page, a few panels at a time with a tile's rows. Where L1
+        # is small, each panel with all rows always. What is neither packed nor met twice gains nothing by strips.
         cdef int64_t near = w.p1 - w.p0, strips = convt_quotient(w.m + c.strip - 1, c.strip), lows = 1
         cdef bint apart = not k.parts and c.stretch * k.s_size >= self.page_bytes
         if c.sparse or self.panel_major or w.source != NULL or (w.in_place and near <= (2 if w.m <= c.wide else 1)):
@@ -197,33 +197,33 @@ cdef class DirectPlan(Plan):
         ws += round64((self.max_block + 1) * sizeof(int64_t))
         w.scratch = ws
         ws += round64(2 * MOST_ROWS * k.nr * k.t_size)
-        w.sums = ws
+        w.partial = ws
 
         w.src = call.src + group * self.ci * self.in_c * k.s_size
         w.dst = call.dst + group * self.co * self.out_c * k.s_size
         w.weights = call.weights + c.pack.weights + group * c.pack.group_weights
         w.bias = call.bias + c.pack.bias + group * c.pack.group_bias
-        cdef bint straight = self.find_rows(c, w.m0, w.m, w.src, w.found)
-        self.locate(c, w.m0, w.m, w.dst, w.to, w.coords, w.edge, straight)
-        w.in_place = straight and c.in_place
+        cdef bint unpacked = self.find_rows(c, w.m0, w.m, w.src, w.found)
+        self.locate(c, w.m0, w.m, w.dst, w.to, w.coords, w.edge, unpacked)
+        w.in_place = unpacked and c.in_place
 
-        w.stride_a, w.stride_sums = c.block * self.lda * k.e_size, self.max_block * k.nr
+        w.stride_a, w.stride_partial = c.block * self.lda * k.e_size, self.max_block * k.nr
         w.most = k.mr[2 if k.nr > k.vl else 1]
         w.fast = k.direct_store and self.out_c == 1 and self.act.code <= CONVT_LEAKY
         for r in range(w.most):
             w.window[r] = w.scratch + r * k.nr * k.t_size
         for r in range(w.m if c.nchunks > 1 else 0):
-            w.lines[r] = w.sums + r * k.nr * k.t_size
+            w.lines[r] = w.partial + r * k.nr * k.t_size
         w.late.sums, w.late.left = w.scratch + MOST_ROWS * k.nr * k.t_size, 0
         w.t.late = &w.late if self.tile_non_temporal and k.flush != NULL else NULL
-        # While this task multiplies, what comes next is fetched into the second-level cache: the next task's input, a
-        # little with every tile, and weights, where they are too many to stay there.
+        # While this task multiplies, what comes next is prefetched into L2: the next task's input, a little with
+        # every tile, and weights, where they are too many to stay there.
         w.far = c.pack.group_weights > self.far_bytes
         w.next_input = self.next_input(task, call, &w.input_step)
 
     cdef void pack_chunks(self, DirectTask *w, int64_t start, int64_t end, int64_t s0, int64_t s1, char *refused) noexcept nogil:
-        """Packs rows s0 to s1 of some depth chunks that do not lie in the input as the GEMM wants them; of sparse ones all
-        rows that they reach."""
+        """Packs rows s0 to s1 of the depth chunks that the GEMM can't read unpacked; of sparse ones all rows that they
+        reach."""
         cdef DirectClass *c = w.c
         cdef int64_t chunk, i, cols, ci = convt_quotient(self.ci + self.k.kstep - 1, self.k.kstep) * self.k.kstep
         cdef int64_t *ch
@@ -248,17 +248,17 @@ cdef class DirectPlan(Plan):
         cdef const convt_kernels *k = self.k
         cdef DirectClass *c = w.c
         cdef convt_tile *t = &w.t
-        cdef int64_t chunk, n = p2, p, both, part, width, height, top, asking, following, i, s2, tiles, r0, r1
+        cdef int64_t chunk, n = p2, p, both, part, width, height, top, prefetching, next_panel, i, s2, tiles, r0, r1
         cdef int64_t panel_bytes = k.nr * c.pack.depth * k.e_size, cut_rows = -1, cut_height = 0
         cdef const char *next_b
         cdef int64_t *ch
         cdef int64_t *panel
         cdef char *rows
-        cdef void **sums_of  # the rows of a chunk
+        cdef void **partial_rows  # the rows of a chunk
         cdef Cut by_tile
         cdef bint simple  # all rows are stored alike: one call does the tiles of a height
         while n < p3:
-            # Few rows meet two panels at once, so that each sum has the time that a multiply-add takes; of little depth all do.
+            # Few rows meet two panels at once, so that accumulators hide the latency of a multiply-add; of little depth all do.
             p, both = w.p0 + w.p1 - 1 - n if back else n, 1
             if w.m <= c.wide and n + 1 < p3 and c.panels[5 * (p + (not back))] == k.nr:
                 p, both = p - back, 2
@@ -271,7 +271,7 @@ cdef class DirectPlan(Plan):
             t.cols = <int>(panel[0] if both == 1 else 2 * k.nr)
             height = k.mr[t.nv] if both == 1 else k.wide
             simple = c.whole and w.fast and panel[1] and panel[5 * both - 4]
-            part = (p - w.p0 if c.span < c.nchunks else 0) * w.stride_sums
+            part = (p - w.p0 if c.span < c.nchunks else 0) * w.stride_partial
             for chunk in range(start, end):
                 ch = c.chunks + 4 * chunk
                 rows, t.lda, top = w.found[chunk], c.lda, 0
@@ -286,21 +286,21 @@ cdef class DirectPlan(Plan):
                         if self.recipe.pack_depth(c.pack, p + i, ch[2], t.kc, w.source,
                                                   w.panel + i * t.kc * width * k.e_size):
                             w.refused[0] = 1
-                asking = 0
+                prefetching = 0
                 if w.far and ch[3] and w.source == NULL:
-                    asking = convt_quotient(t.kc * width * k.e_size + 64 * ch[3] - 1, 64 * ch[3])
+                    prefetching = convt_quotient(t.kc * width * k.e_size + 64 * ch[3] - 1, 64 * ch[3])
                 elif w.source != NULL:
-                    asking = 2 * k.pace
+                    prefetching = 2 * k.pace
                 # What is multiplied next: the panel's next chunk, or the next panel's first one.
-                following, i = p, chunk + 1
+                next_panel, i = p, chunk + 1
                 if i == end:
-                    following, i = p - both if back else p + both, start
-                next_b = w.weights + following * panel_bytes + c.chunks[4 * i + 2] * width * k.e_size
+                    next_panel, i = p - both if back else p + both, start
+                next_b = w.weights + next_panel * panel_bytes + c.chunks[4 * i + 2] * width * k.e_size
                 if w.source != NULL:
-                    next_b = self.recipe.source_at(c.pack, max(0, following), 0, c.chunks[4 * i + 2], w.source)
-                s2, sums_of = l1, w.lines
+                    next_b = self.recipe.source_at(c.pack, max(0, next_panel), 0, c.chunks[4 * i + 2], w.source)
+                s2, partial_rows = l1, w.lines
                 if c.sparse and 0 < chunk < c.nchunks - 1:
-                    s2, sums_of = w.heights[chunk - start], w.reached + (chunk - start) * c.block
+                    s2, partial_rows = w.heights[chunk - start], w.reached + (chunk - start) * c.block
                 if s2 - l0 != cut_rows or height != cut_height:  # divisions take long
                     cut_rows, cut_height = s2 - l0, height
                     tiles = convt_quotient(cut_rows + height - 1, height)
@@ -308,14 +308,14 @@ cdef class DirectPlan(Plan):
                 i, r1 = 0, l0
                 while i < tiles:
                     r0, r1, t.more = r1, l0 + cut_at(&by_tile, i + 1), 0
-                    if simple and i >= asking and not k.parts:
+                    if simple and i >= prefetching and not k.parts:
                         t.more = <int>((by_tile.taller if i < by_tile.taller else tiles) - i - 1)
                         t.more -= l0 + cut_at(&by_tile, i + 1 + t.more) - r1 < t.more * (r1 - r0)
                     t.a = rows + (r0 - top) * t.lda * k.e_size
-                    if i < asking and w.source != NULL:  # of each in-channel a line, then the next one
+                    if i < prefetching and w.source != NULL:  # of each in-channel a line, then the next one
                         t.ahead_step = self.recipe.si * k.s_size
                         t.ahead = next_b + i % k.pace * ch[3] * t.ahead_step + i // k.pace * 64
-                    elif i < asking:
+                    elif i < prefetching:
                         t.ahead, t.ahead_step = next_b + i * 64 * ch[3], 64
                     else:
                         t.ahead, t.ahead_step = w.next_input, w.input_step
@@ -325,11 +325,11 @@ cdef class DirectPlan(Plan):
                         t.init, t.init_ld = w.bias + p * k.nr * k.t_size, 0
                         t.init2 = <const char *>t.init + k.nr * k.t_size
                     elif chunk == c.nchunks - 1:
-                        t.init = w.sums + (part + r0 * k.nr) * k.t_size
-                        t.init2 = <const char *>t.init + w.stride_sums * k.t_size
+                        t.init = w.partial + (part + r0 * k.nr) * k.t_size
+                        t.init2 = <const char *>t.init + w.stride_partial * k.t_size
                     if chunk < c.nchunks - 1:
                         t.act, t.stream = &self.none, 0
-                        t.rows, t.at, t.at2 = sums_of + r0, part, part + w.stride_sums
+                        t.rows, t.at, t.at2 = partial_rows + r0, part, part + w.stride_partial
                         k.tile(<int>(r1 - r0), t)
                     else:
                         self.last_tile(w, p, both, r0, r1)
@@ -337,7 +337,7 @@ cdef class DirectPlan(Plan):
                     r1 = l0 + cut_at(&by_tile, i)
 
     cdef void last_tile(self, DirectTask *w, int64_t p, int64_t both, int64_t r0, int64_t r1) noexcept nogil:
-        """A tile of the last depth chunk: its sums are what the output gets."""
+        """A tile of the last depth chunk: its accumulators are what the output gets."""
         cdef const convt_kernels *k = self.k
         cdef DirectClass *c = w.c
         cdef convt_tile *t = &w.t
@@ -377,7 +377,7 @@ cdef class DirectPlan(Plan):
             self.store_pieces(c, panel, r, r + 1, w.to, w.coords, False, <char *>w.window[r - r0], &self.none)
 
     cdef void prefetch_pieces(self, DirectClass *c, int64_t first, int64_t last, void **to, int64_t r0, int64_t r1) noexcept nogil:
-        """Asks for the lines of some pieces of some rows, which a tile does not that leaves them to `store_pieces`."""
+        """Prefetches the lines of some pieces of some rows: a tile that leaves them to `store_pieces` does not."""
         cdef int64_t width = 3 + 2 * self.nd, r, n
         for r in range(r0, r1):
             for n in range(first, last):
@@ -421,7 +421,7 @@ cdef class DirectPlan(Plan):
         self.place(task, &c, &group, &m0, &m, &p0, &p1)
         if c.ntaps == 0:
             return call.src
-        # (A matrix's tile asks for a line at a time, others for as many as they read meanwhile.)
+        # (A tile of AMX prefetches a line at a time, others as many as they read meanwhile.)
         cdef int64_t most = 64 if self.k.parts else round64(tile * self.k.pace * self.k.e_size)
         step[0] = min(most, convt_quotient(m * self.ci * self.k.s_size + steps - 1, steps))
         cdef int64_t at = 0
@@ -431,9 +431,9 @@ cdef class DirectPlan(Plan):
         return call.src + (at + m0 * self.in_n) * self.k.s_size
 
     cdef void locate(self, DirectClass *c, int64_t m0, int64_t m, char *dst, void **to, int64_t *coords,
-                     int64_t *edge, bint straight) noexcept nogil:
+                     int64_t *edge, bint unpacked) noexcept nogil:
         """For each row of the block: its place in the output, its coordinates and the first row from there on where some phase
-        is outside, ``m`` or more if there is none. What nobody asks for is left out."""
+        is outside, ``m`` or more if there is none. What no one reads is left out."""
         cdef int nd = self.nd, ax
         cdef int64_t x = nd - 1, row = 0, n, i, at, batch = m0
         # With one pixel along an axis the stride may be anything, and a product with it too.
@@ -453,7 +453,7 @@ cdef class DirectPlan(Plan):
             for i in range(n):
                 to[row + i] = first
                 first += bytes
-            if not (straight and c.whole):
+            if not (unpacked and c.whole):
                 for i in range(n):
                     for ax in range(x):
                         coords[(row + i) * nd + ax] = j[ax]

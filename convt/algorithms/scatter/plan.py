@@ -314,7 +314,7 @@ def _block(problem, classes, slab, info):
     kept = max(1, _most_taps(classes) * problem.ci * info["e_size"] if _apart(problem, classes, info) else 1)
     if slab:
         return max(16, min(_PIXELS, j1 - j0, _SUMS // pixels, _KEPT // kept))
-    return min(_ROWS[info["parts"] > 0], j1 - j0, _KEPT // kept, common.MAX_SUMS // pixels - _more(problem) - 1)
+    return min(_ROWS[info["parts"] > 0], j1 - j0, _KEPT // kept, common.MAX_PARTIAL // pixels - _more(problem) - 1)
 
 
 def _more(problem):

@@ -19,6 +19,8 @@ from ... import _core
 from ..._problem import ITEMSIZE
 from .. import common, execution, machine
 from .. import phases as _phases
+from ..direct import counts as direct_counts
+from ..direct import cutting
 from ..direct import plan as direct
 from .loops import BRIDGE, CHAIN, WinogradPlan
 from .weights import WinogradRecipe
@@ -71,9 +73,6 @@ _MOST_WAITING = 13 << 18  # bytes of a task between its transforms
 _STAGE_BYTES = 3 << 17  # of outputs on their way past the caches
 _LEAST_WORK = 20_000  # cycles worth a task
 _ALL = 0.98  # of points multiplied: more are not worth leaving any out
-_SPLIT = 4, 20  # cycles to make a vector's parts, and of a tile's step of depth beside
-_PRODUCTS = 3, 4.6  # cycles to read a vector of products, of tiles that store vectors and of those that store matrices
-_OUTPUT = 21, 14  # cycles of an output of a panel
 
 
 def _l2_share():
@@ -95,13 +94,13 @@ def preparing(problem, amx=False):
         slices += math.prod(len(g.residues) * -(-len(g.offsets) // t.taps) * t.points for g, t in chosen)
     size = problem.groups * problem.ci * problem.co * info["e_size"]
     plain, transformed = _kinds(problem, groups, classes, schemes, info)
-    _, splits = direct.splits(problem, plain, [1] * len(plain), total, info, 2)
+    _, splits = cutting.splits(problem, plain, [1] * len(plain), total, info, 2)
     first = [(s.work, problem.groups * s.blocks * s.panel_blocks) for s in splits]
     _, cuts = _cuts(problem, transformed, first, total, info, 2)
-    passing = direct.passing(problem, plain, splits, info)
+    passing = cutting.packed_again(problem, plain, splits, info)
     for (combo, chosen, scheme), cut in zip(transformed, cuts, strict=True):
         passing += _packed_again(problem, combo, chosen, scheme, cut, info)
-    return 15_000 + common.packing(slices * size, info, passing)
+    return _costs(amx)["transform_weights"] + common.packing_cycles(slices * size, info, passing)
 
 
 def recipe(attributes, filter, bias, key, amx=False):
@@ -208,7 +207,7 @@ def _choice(problem, kinds, amx, isa):
                 continue
             chosen = [g[n] for g, n in zip(groups, numbers, strict=True)]
             cost, scheme = min(_schemes(problem, combo, chosen, kinds, amx), default=(math.inf, None))
-            plain, count = direct.class_cost(problem, combo, info)
+            plain, count = direct_counts.class_cost(problem, combo, info)
             if nested:  # its taps that are not there would be zeros
                 plain = math.inf
             tasks.append((min(cost, plain), count))  # transformed or not, about as many
@@ -221,11 +220,7 @@ def _choice(problem, kinds, amx, isa):
             losses.append((cost - plain, numbers, scheme))
         if nested and plains:
             continue
-        stretch = max(len(c.first_out) for c in classes[-1])
-        torn = 0.0 if _gathers(problem, stretch, info) else common.torn(problem)
-        write = 0.0 if common.streams(problem) else (0.1 if amx else 0.06) + torn
-        memory = common.memory_cost(problem, (0.05, 25), (write, 9)) + common.planes_cost(problem) / min(problem.groups, 2)
-        memory += common.unreached(problem)
+        memory = _memory_cycles(problem, max(len(c.first_out) for c in classes[-1]), info)
         total = common.shared(tasks) + memory  # at least
         if total < best[0] and common.few(tasks) and transformed:
             total = memory + 2 * _end(problem, transformed, plains, total, info, 2)
@@ -288,20 +283,20 @@ def _multiplied(c, transform, info):
 
 
 def _shape(problem, combo, chosen, scheme, info):
-    """What a class costs depends on: (tiles, points and outputs of a tile, windows that are summed, columns, cycles to store
-    an output of all columns in pieces, the share of points times columns that is multiplied, and for each axis that has ends
-    where points are left out: the share that is kept, tiles)."""
+    """What a class costs depends on: (tiles, points and outputs of a tile, windows that are summed, columns, pieces of an output
+    of all columns, those at the window's edge, the share of points times columns that is multiplied, and for each axis that has
+    ends where points are left out: the share that is kept, tiles)."""
     rows = problem.batch * math.prod(-(-c.count // t.outputs) for c, t in zip(combo, scheme, strict=True))
     points, outputs = math.prod(t.points for t in scheme), math.prod(t.outputs for t in scheme)
     splits = math.prod(-(-len(g.offsets) // t.taps) for g, t in zip(chosen, scheme, strict=True))
     columns = problem.co * math.prod(len(c.first_out) for c in combo)
-    store = 11 * common.pieces(combo, problem, columns, machine.current().info(problem.dtype))
-    store += 23 * columns / problem.co * common.outside(combo, [t.outputs for t in scheme])
+    pieces = common.pieces(combo, problem, columns, machine.current().info(problem.dtype))
+    edges = columns / problem.co * common.outside(combo, [t.outputs for t in scheme])
     share = 1.0
     if common.nested(chosen):
         widths = _widths(common.taps_table(chosen, problem.kernel), _windows(chosen, scheme), problem.co, info)
         share = float(widths.sum()) * info["vl"] / (points * common.padded(columns, info))
-    return rows, points, outputs, splits, columns, store, share, _kept(combo, scheme, info)
+    return rows, points, outputs, splits, columns, pieces, edges, share, _kept(combo, scheme, info)
 
 
 def _kept(combo, scheme, info):
@@ -372,37 +367,66 @@ def _waiting(points, block, depth, panel_block, info):
     return points * block * (depth * info["e_size"] + panel_block * info["nr"] * info["t_size"])
 
 
+def _costs(amx):
+    return machine.current().profile["matrix_winograd" if amx else "winograd"]
+
+
 def _work(problem, shape, block, panel_block, info, span, across=False):
-    """Cycles of a task: its GEMMs, the weights they wait for, the transforms."""
-    _, points, outputs, splits, width, store, share, kept = shape
-    size = info["e_size"]
+    """Cycles of a task."""
+    return _costs(info["parts"] > 0).cycles(_counts(problem, shape, block, panel_block, info, span, across))
+
+
+def _counts(problem, shape, block, panel_block, info, span, across):
+    """What a task takes: its GEMMs, the weights that they wait for, the transforms of inputs and of products."""
+    _, points, outputs, splits, width, pieces, edges, share, kept = shape
+    size, vl = info["e_size"], info["vl"]
     depth, chunks, step = _chunks(problem, splits, info)
     phases = math.prod(map(min, problem.kernel, problem.strides))
     wide = common.padded(width, info) / width * share
     total = points * depth * size * problem.groups * problem.co * phases * wide  # of all classes, if they are alike
     columns = min(width, panel_block * info["nr"])
     chain = min(step, CHAIN) if points > _ONE_AXIS and not info["parts"] else step
-    gemm = share * points * common.tile_cost(block, columns, depth, info, chain)
+    multiplied = share * points
     for n, (part, tiles) in enumerate(kept):  # between stretches of tiles some are multiplied in vain, but on the first axis
-        gemm *= part if n == 0 or 2 * block >= 3 * BRIDGE * tiles else (2 + part) / 3
+        multiplied *= part if n == 0 or 2 * block >= 3 * BRIDGE * tiles else (2 + part) / 3
     again = 0 if info["parts"] else _again(points, block, span * step, chunks > span, panel_block, info) * -(-chunks // span)
-    gemm = common.fed(gemm, points * depth * columns * wide * size, total, again)
-    if info["parts"]:  # six bytes of a weight come slower than they are multiplied
-        gemm += 0.05 * common.far(total) * points * depth * columns * wide * size
+    bytes = points * depth * columns * wide * size
+    counts = common.weight_counts(bytes, total, again)
+    for name, count in common.tile_counts(block, columns, depth, info, chain).items():
+        counts[name] = multiplied * count
+    if info["parts"]:
+        counts["weight_byte_amx"] = common.far(total) * bytes
     if across:
         waiting = _waiting(points, block, depth, panel_block, info)
-        gemm += 0.06 * common.far(waiting, _l2_share()) * waiting
-    amx = info["parts"] > 0
-    vector = 7 if not problem.planar else 7 + 3 * info["vl"]  # a number at a time
-    vectors = -(-problem.ci // max(info["vl"], info["kstep"])) * max(1, info["kstep"] // info["vl"])
-    read = points * (vector * vectors + 3) + 24 * chunks
-    if amx:
-        read += points * _SPLIT[0] * vectors + _SPLIT[1] * -(-problem.ci // info["kstep"])
-    write = _PRODUCTS[amx] * points * -(-columns // info["vl"]) + _OUTPUT[amx] * outputs * panel_block
-    write += 10 * panel_block * amx
+        counts["wino_waiting_byte"] = common.far(waiting, _l2_share()) * waiting
+    reads = block * splits * points  # of transformed vectors of a tile's window
+    vectors = -(-problem.ci // max(vl, info["kstep"])) * max(1, info["kstep"] // vl)
+    counts["wino_in_vector"], counts["wino_in_point"] = reads * vectors, reads
+    if problem.planar:  # a number at a time
+        counts["wino_in_element"] = reads * vectors * vl
+    counts["wino_in_chunk"] = block * splits * chunks
+    if info["parts"]:
+        counts["amx_split_vector"] = reads * vectors
+        counts["amx_split_step"] = block * splits * -(-problem.ci // info["kstep"])
+    products = block * points * -(-columns // vl)
+    counts["wino_product_vector"], counts["wino_output"] = products, block * outputs * panel_block
+    if info["parts"]:
+        counts["wino_output_panel"] = block * panel_block
     if share < 1 and problem.co % info["nr"]:  # points multiply a part of a panel, and what is left becomes zeros
-        write += 5 * points * -(-columns // info["vl"])
-    return gemm + block * (splits * read + write + outputs * store * columns / width) + 1600
+        counts["wino_zero_vector"] = products
+    stored = block * outputs * columns / width
+    counts["piece"], counts["edge_piece"], counts["task"] = stored * pieces, stored * edges, 1
+    return counts
+
+
+def _memory_cycles(problem, phases, info):
+    """Cycles that data takes which L2 does not hold, planes, and outputs that no tap reaches; of runs of so many phases."""
+    non_temporal = common.streams(problem)
+    counts = common.memory_counts(problem, non_temporal) | common.fill_counts(problem)
+    counts |= common.plane_counts(problem, math.prod(problem.out_shape) / min(problem.groups, 2))
+    if not non_temporal and not _gathers(problem, phases, info):
+        counts["out_byte_split"] = common.far(execution.output_bytes(problem)) * common.split_bytes(problem)
+    return _costs(info["parts"] > 0).cycles(counts)
 
 
 def _again(points, block, depth, waits, panel_block, info):
@@ -417,7 +441,7 @@ def _again(points, block, depth, waits, panel_block, info):
 
 def _end(problem, transformed, plain, total, info, threads):
     """When the last thread is done with all classes."""
-    _, splits = direct.splits(problem, plain, [1] * len(plain), total, info, threads)
+    _, splits = cutting.splits(problem, plain, [1] * len(plain), total, info, threads)
     first = [(s.work, problem.groups * s.blocks * s.panel_blocks) for s in splits]
     return _cuts(problem, transformed, first, total, info, threads)[0]
 
@@ -534,7 +558,7 @@ def _gathers(problem, phases, info):
     """Whether outputs are gathered, so many phases of the last axis side by side, before they go past the caches: a large
     output's whose vectors are not aligned there."""
     wide = problem.co * phases >= 2 * info["nr"]
-    return wide and not problem.planar and common.torn(problem) > 0
+    return wide and not problem.planar and common.split_bytes(problem) > 0
 
 
 def _staged(problem, combo, cut, outputs, info):

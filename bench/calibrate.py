@@ -1,0 +1,224 @@
+"""Fits the cost model to this machine: ``python -m bench.calibrate --out profile.json``.
+
+Problems are sampled (`samples`), every algorithm that may be the best one is timed on each, in turns, and the values of the cost
+profile are fitted to the times by non-negative least squares (`fit`). Every fourth problem is held out from the fit: on those the
+planner's loss is printed, before and after. ``CONVT_COSTS=profile.json`` uses the profile.
+
+What was measured is kept beside the profile (``.measured``, a line of JSON each); the same command goes on where it was stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+import convt
+from bench import fit, layers, machine, samples, timing
+from bench.__main__ import _one_of, _seconds
+from bench.layers import Layer
+from bench.problem import DTYPES, Problem, empty
+from bench.tables import rich_if_terminal
+from convt import _config, _core, _plan
+from convt.algorithms import ALGORITHMS, costs
+from convt.algorithms import machine as planned
+
+HOPELESS = 3.0  # an algorithm that is expected to take so many times the least is not measured
+ROUNDS = 3
+TURN = 0.02  # seconds of calls in a row
+HOLD_OUT = 4  # one problem in so many
+
+
+def attributes(layer: Layer) -> dict:
+    return {
+        "strides": layer.strides, "pads_begin": layer.pads_begin, "pads_end": layer.pads_end, "dilations": layer.dilations,
+        "output_padding": layer.output_padding, "groups": layer.groups, "backend": "native",
+    }  # fmt: skip
+
+
+def canonical(layer: Layer, dtype: str):
+    """The problem as the planner sees it."""
+    filter = np.broadcast_to(np.zeros((), DTYPES[dtype]), layer.filter_shape)
+    return convt._api.parse(filter, None, **attributes(layer))[0].problem(layer.data_shape)
+
+
+def expected(problem, profile: costs.Profile) -> dict[str, costs.Cycles]:
+    """Each automatic algorithm that does the problem -> its traced cycles under a profile."""
+    with planned.pretend(profile=profile.traced):
+        found = {name: each.cost(problem) for name, each in ALGORITHMS.items() if each.automatic}
+    return {name: cycles for name, cycles in found.items() if cycles < float("inf")}
+
+
+def measure(layer: Layer, dtype: str, names: list[str], profile: costs.Profile) -> dict[str, float]:
+    """Seconds of each algorithm on the plans that a profile makes, taking turns: the least of the turns' medians."""
+    problem = Problem(layer, dtype, "NXC")
+    data, filter = problem.data(), problem.filter()
+    best: dict[str, float] = {}
+    with planned.pretend(profile=profile):
+        operators = {name: convt.ConvTranspose(filter, algorithm=name, **attributes(layer)) for name in names}
+        out = empty(layer.result_shape, data.dtype)
+        for operator in operators.values():
+            operator(data, out=out)
+        for _ in range(ROUNDS):
+            for name, operator in operators.items():
+                durations, _ = timing.sample(lambda operator=operator: operator(data, out=out), TURN)
+                best[name] = min(best.get(name, np.inf), float(np.median(durations)))
+    return best
+
+
+def held_out(name: str) -> bool:
+    return zlib.crc32(name.encode()) % HOLD_OUT == 0
+
+
+class Measurements:
+    """What was measured, by problem: kept in a file, a line each."""
+
+    def __init__(self, path: Path, machine: dict):
+        self._path, self.found = path, {}
+        header = {"machine": machine}
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        if lines and json.loads(lines[0]) != header:
+            raise ValueError(f"{path} was measured on another machine or version; remove it to begin anew")
+        if not lines:
+            path.write_text(json.dumps(header) + "\n", encoding="utf-8")
+        for line in lines[1:]:
+            entry = json.loads(line)
+            self.found[entry["name"]] = entry
+
+    def add(self, entry: dict) -> None:
+        self.found[entry["name"]] = entry
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench.calibrate", description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--out", type=Path, required=True, metavar="FILE", help="the profile to write")
+    add("--layers", metavar="FILE", help="layers to sample around, as of python -m bench (default: the built-in table)")
+    add("--dtype", type=_one_of("dtype", tuple(DTYPES)), default=list(DTYPES), metavar="DTYPE,...",
+        help=f"of {', '.join(DTYPES)} (default: all; the first one is most of the problems)")  # fmt: skip
+    add("--minutes", type=lambda text: _seconds(text), default=15.0, help="how long to measure (default: 15)")
+    add("--problems", type=int, default=2000, metavar="N", help="the most problems to measure (default: 2000)")
+    add("--seed", type=int, default=0, help="of the sample (default: 0)")
+    return parser
+
+
+def progress_bar(total: int):
+    """``(advance, close)`` of a progress bar on a terminal, else of a line now and then."""
+    rich = rich_if_terminal()
+    if rich is None:
+        done = [0]
+
+        def advance(text: str) -> None:
+            done[0] += 1
+            if done[0] % 50 == 0:
+                print(f"[{done[0]}/{total}] {text}", file=sys.stderr, flush=True)
+
+        return advance, lambda: None
+    bar = rich.progress.Progress(*rich.progress.Progress.get_default_columns(), rich.progress.TimeElapsedColumn())
+    task = bar.add_task("measuring", total=total)
+    bar.start()
+    return lambda text: bar.update(task, advance=1, description=text[:30].ljust(30)), bar.stop
+
+
+def collect(options: argparse.Namespace, kept: Measurements, profile: costs.Profile) -> None:
+    """Measure problems until the time or their number is used up."""
+    known = layers.read(options.layers) if options.layers else layers.parse(layers.TABLE)
+    end = time.monotonic() + 60 * options.minutes
+    advance, close = progress_bar(options.problems)
+    try:
+        for n, (layer, dtype) in enumerate(samples.sample(known, options.dtype, options.seed)):
+            if n == options.problems or time.monotonic() > end:
+                break
+            name = f"{layer.name} {dtype}"
+            advance(name)
+            if name in kept.found:
+                continue
+            guesses = expected(canonical(layer, dtype), profile)
+            names = [each for each, cycles in guesses.items() if cycles <= HOPELESS * min(guesses.values())]
+            seconds = measure(layer, dtype, names, profile)
+            kept.add({"name": name, "layer": layer.to_row(), "dtype": dtype, "seconds": seconds})
+    finally:
+        close()
+
+
+def rows_of(kept: Measurements, profile: costs.Profile, scale: float | None) -> tuple[dict, float]:
+    """``(problem -> algorithm -> (Cycles expected, measured seconds, threads), scale)``; cycles are seconds times threads times the
+    scale, which is that of the profile unless one is given."""
+    found, ratios = {}, []
+    threads = _config.get_num_threads()
+    for name, entry in kept.found.items():
+        guesses = expected(canonical(layers.from_row(entry["layer"]), entry["dtype"]), profile)
+        found[name] = {}
+        for algorithm, seconds in entry["seconds"].items():
+            cycles = guesses[algorithm]
+            several = 1 if cycles < planned.current().limits.single_thread_cycles else threads
+            found[name][algorithm] = cycles, seconds, several
+            ratios.append(cycles / (seconds * several))
+    return found, scale or float(np.median(ratios))
+
+
+def planner_loss(found: dict, dtype: str | None = None) -> fit.Loss:
+    """The loss on problems held out from the fit, those of a dtype or all."""
+    chosen = {
+        name: {algorithm: (float(cycles), seconds) for algorithm, (cycles, seconds, _) in each.items()}
+        for name, each in found.items()
+        if held_out(name) and (dtype is None or name.endswith(f" {dtype}"))
+    }
+    return fit.loss(chosen)
+
+
+def error(found: dict, scale: float) -> dict[str, float]:
+    """The median relative error of each algorithm's expected time, on problems held out."""
+    errors: dict[str, list[float]] = {}
+    for name, each in found.items():
+        for algorithm, (cycles, seconds, several) in each.items():
+            if held_out(name):
+                errors.setdefault(algorithm, []).append(abs(cycles / (seconds * several * scale) - 1))
+    return {algorithm: float(np.median(some)) for algorithm, some in errors.items()}
+
+
+def report(title: str, found: dict, scale: float, dtypes: list[str]) -> None:
+    print(f"{title}: {planner_loss(found)}")
+    for dtype in dtypes if len(dtypes) > 1 else ():
+        print(f"  {dtype}: {planner_loss(found, dtype)}")
+    print("  median error of the expected time: " + ", ".join(f"{a} {e:.0%}" for a, e in error(found, scale).items()))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    before = planned.current().profile
+    here = {"cpu": machine.cpu_model(), "caches": _core.cache_bytes(), "isa": _core.isa(), "threads": _config.get_num_threads(),
+            "version": convt.__version__, "profile": before.name}  # fmt: skip
+    kept = Measurements(options.out.with_name(options.out.name + ".measured"), json.loads(json.dumps(here)))
+    try:
+        collect(options, kept, before)
+    except KeyboardInterrupt:
+        print("interrupted: fitting what was measured until then", file=sys.stderr)
+    found, scale = rows_of(kept, before, None)
+    report("before", found, scale, options.dtype)
+    values = before.values()
+    for _ in range(2):  # other values make other choices within an algorithm, and other sides of the overlap longer
+        rows = [
+            fit.Row(cycles.counts, seconds * several * scale)
+            for name, each in found.items()
+            if not held_out(name)
+            for cycles, seconds, several in each.values()
+        ]
+        values = fit.fit(rows, values)
+        after = costs.Profile(options.out.stem, values)
+        found, _ = rows_of(kept, after, scale)
+    report("after", found, scale, options.dtype)
+    costs.save(options.out, after, {**here, "problems": len(kept.found)})
+    print(f"{options.out}: use it by CONVT_COSTS={options.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

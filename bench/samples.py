@@ -1,0 +1,99 @@
+"""Problems to calibrate on: the layers, their neighbours, and random shapes of each class."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import count
+
+from bench.layers import Layer
+
+MOST_ELEMENTS = 24_000_000  # of data, filter and result together: more takes too long to measure
+MOST_OPERATIONS = 12e9
+LEAST_OPERATIONS = 4e5  # less is over before the cost of a call is
+
+# Of ten problems; the others are of half or double precision.
+SINGLE = 7
+
+
+def sample(layers: list[Layer], dtypes: list[str], seed: int) -> Iterator[tuple[Layer, str]]:
+    """Layers and dtypes without end, the same for the same seed: the layers first in turns with others, then others alone."""
+    chance = random.Random(seed)
+    left = list(layers)
+    chance.shuffle(left)
+    for n in count():
+        if left and n % 3 == 0:
+            layer = left.pop()
+        elif n % 3 == 1:
+            layer = _neighbour(chance.choice(layers), chance, n)
+        else:
+            layer = _random(chance, n)
+        dtype = dtypes[0] if len(dtypes) == 1 or chance.randrange(10) < SINGLE else chance.choice(dtypes[1:])
+        if LEAST_OPERATIONS <= layer.flops <= MOST_OPERATIONS and layer.elements <= MOST_ELEMENTS:
+            yield layer, dtype
+
+
+def _around(number: int, chance: random.Random, least: int = 1) -> int:
+    """A number like another one: half to double, mostly as even."""
+    near = max(least, round(number * 2 ** chance.uniform(-1, 1)))
+    for step in (64, 16, 8, 4):
+        if number % step == 0 and near >= step and chance.random() < 0.7:
+            return near // step * step
+    return near
+
+
+def _neighbour(layer: Layer, chance: random.Random, n: int) -> Layer:
+    """A layer of the same class: other sizes and channels, sometimes another kernel or batch."""
+    kernel, strides = layer.kernel, layer.strides
+    if chance.random() < 0.25:
+        more = chance.choice([-1, 1])
+        kernel = tuple(max(s, k + more) for k, s in zip(kernel, strides, strict=True))
+    if layer.groups == 1:
+        groups = 1
+        cin = _around(layer.cin, chance)
+        cout = _around(layer.cout, chance) if layer.cout > 4 else chance.randint(1, 4)
+    else:
+        groups = _around(layer.groups, chance, 2)
+        cin, cout = layer.cin // layer.groups * groups, layer.cout // layer.groups * groups
+    size = tuple(_around(i, chance, 2) for i in layer.size)
+    batch = layer.batch if chance.random() < 0.7 else _around(layer.batch, chance)
+    return _layer(f"near {layer.name} {n}", batch, cin, cout, groups, size, kernel, strides, layer.dilations, chance)
+
+
+def _random(chance: random.Random, n: int) -> Layer:
+    """Any layer of one of the classes that algorithms are for."""
+    kind = chance.choice(["dense", "dense", "dense", "one tap", "few out", "depthwise", "groups", "audio", "volume", "brief"])
+    rank = {"audio": 1, "volume": 3}.get(kind, chance.choice([1, 2, 2, 2]))
+    strides = (chance.choice([1, 2, 2, 2, 3, 4]),) * rank
+    kernel = (max(strides[0], chance.choice([1, 2, 3, 3, 4, 4, 5, 6, 7, 9])),) * rank
+    if kind == "audio":
+        strides = (chance.choice([2, 4, 5, 8, 16]),)
+        kernel = (strides[0] * chance.choice([1, 2, 2, 3]) + chance.choice([0, 0, 1]),)
+    if kind == "one tap":
+        kernel = strides = (chance.choice([1, 2, 2, 3, 4]),) * rank
+    log = lambda low, high: round(2 ** chance.uniform(low, high))  # noqa: E731
+    channels = lambda low, high: max(1, log(low, high) // (step := chance.choice([1, 8, 16, 16, 32])) * step)  # noqa: E731
+    groups, cin, cout = 1, channels(3, 10), channels(3, 10)
+    if kind == "few out":
+        cin, cout = channels(3, 8), chance.randint(1, 4)
+    elif kind == "depthwise":
+        groups = cin = cout = max(2, channels(3, 9))
+    elif kind == "groups":
+        groups = chance.choice([2, 4, 8, 16, 32])
+        cin, cout = groups * chance.choice([2, 4, 8, 16]), groups * chance.choice([2, 4, 8, 16])
+    side = {1: log(6, 14), 2: log(2, 8), 3: log(2, 5)}[rank]
+    if kind == "brief":
+        side = {1: log(1, 5), 2: log(0, 3), 3: log(0, 2)}[rank]
+    size = tuple(max(1, round(side * chance.uniform(0.7, 1.4))) for _ in range(rank))
+    dilations = (chance.choice([1] * 9 + [2]),) * rank
+    return _layer(f"{kind} {n}", chance.choice([1, 1, 1, 2, 8]), cin, cout, groups, size, kernel, strides, dilations, chance)
+
+
+def _layer(name, batch, cin, cout, groups, size, kernel, strides, dilations, chance) -> Layer:
+    pads = tuple(chance.choice([0, (k - s) // 2 if k > s else 0]) for k, s in zip(kernel, strides, strict=True))
+    reach = [(n - 1) * s + (k - 1) * d + 1 for n, s, k, d in zip(size, strides, kernel, dilations, strict=True)]
+    pads = tuple(p if 2 * p < n else 0 for p, n in zip(pads, reach, strict=True))
+    return Layer(
+        name=name, family="sample", batch=batch, cin=cin, cout=cout, groups=groups, size=size, kernel=kernel,
+        strides=strides, pads_begin=pads, pads_end=pads, output_padding=(0,) * len(size), dilations=dilations, source="",
+    )  # fmt: skip

@@ -1,0 +1,77 @@
+"""python -m bench.calibrate: what is sampled, fitted, kept and said."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from bench import calibrate, fit, layers, samples
+from bench.problem import DTYPES
+from convt.algorithms import costs, machine
+
+KNOWN = layers.parse(layers.TABLE)
+
+
+def test_a_sample_is_the_same_for_a_seed_and_of_every_class():
+    some = [list(itertools.islice(samples.sample(KNOWN, list(DTYPES), seed), 400)) for seed in (0, 0, 1)]
+    assert some[0] == some[1] != some[2]
+    names = {layer.name for layer, _ in some[0]}
+    assert len(names) == 400
+    assert {layer.name for layer in KNOWN if layer.elements <= samples.MOST_ELEMENTS and layer.flops <= samples.MOST_OPERATIONS} <= names
+    assert {dtype for _, dtype in some[0]} == set(DTYPES)
+    kinds = {layer.name.split(" ")[0] for layer, _ in some[0]}
+    assert {"dense", "few", "depthwise", "groups", "audio", "volume", "brief", "near"} <= kinds
+
+
+def test_a_fit_finds_the_values_that_made_the_times():
+    rng = np.random.default_rng(0)
+    truth = {"tile_call": 55.0, "row": 2.0, "task": 900.0}
+    values = {"direct": {"tile_call": 40.0, "row": 5.0, "task": 400.0, "piece": 11.0}}
+    rows = []
+    for _ in range(300):
+        counts = {("direct", name): float(10 ** rng.uniform(0, 3)) / size for name, size in truth.items()}
+        cycles = sum(truth[name] * count for (_, name), count in counts.items())
+        rows.append(fit.Row(counts, cycles * rng.uniform(0.98, 1.02)))
+    found = fit.fit(rows, values)
+    assert found["direct"] == pytest.approx({**truth, "piece": 11.0}, rel=0.02)
+    assert values["direct"]["row"] == 5.0
+
+
+def test_no_value_becomes_negative_and_none_moves_without_measurements():
+    values = {"direct": {"row": 5.0, "task": 400.0}}
+    rows = [fit.Row({("direct", "row"): 10.0 * n, ("direct", "task"): 1.0}, 10.0 * n * 50) for n in range(1, 200)]
+    found = fit.fit(rows, values)
+    assert found["direct"]["row"] == pytest.approx(50, rel=0.1) and found["direct"]["task"] >= 0
+    assert fit.fit([], values) == values
+
+
+def test_the_loss_is_that_of_the_choice():
+    found = fit.loss({"a": {"x": (1.0, 2.0), "y": (2.0, 1.0)}, "b": {"x": (1.0, 1.0)}, "c": {"x": (3.0, 1.0), "y": (1.0, 1.04)}})
+    assert (found.problems, found.worst, found.worst_name) == (3, 1.0, "a: x")
+    assert found.within == pytest.approx(2 / 3) and found.mean == pytest.approx(1.04 / 3)
+
+
+def test_a_calibration_writes_a_profile_and_goes_on_where_it_stopped(tmp_path, capsys, monkeypatch):
+    out = tmp_path / "mine.json"
+    monkeypatch.setattr(samples, "MOST_OPERATIONS", 5e6)
+    options = ["--out", str(out), "--problems", "24", "--dtype", "f32", "--minutes", "3"]
+    assert calibrate.main(options) == 0
+    printed = capsys.readouterr().out
+    assert "before:" in printed and "after:" in printed and f"CONVT_COSTS={out}" in printed
+    profile = costs.load(out)
+    assert profile.name == "mine" and set(profile.values()) == set(machine.current().profile.values())
+    kept = (tmp_path / "mine.json.measured").read_text().splitlines()
+    assert len(kept) == 25 and all(json.loads(line)["seconds"] for line in kept[1:])
+    measured = []
+    monkeypatch.setattr(calibrate, "measure", lambda *arguments: measured.append(arguments) or {})
+    assert calibrate.main(options) == 0
+    assert not measured
+
+
+def test_measurements_of_another_machine_are_refused(tmp_path):
+    path = tmp_path / "x.measured"
+    calibrate.Measurements(path, {"cpu": "one"})
+    assert calibrate.Measurements(path, {"cpu": "one"}).found == {}
+    with pytest.raises(ValueError, match="another machine"):
+        calibrate.Measurements(path, {"cpu": "two"})
