@@ -1,8 +1,8 @@
 /* Runs of a depthwise convolution of few terms, all j of a phase or two before the next channels. Included by body_depthwise.h
  * after body_blocks.h, whose parts it uses. */
-#define DW_NEAR (1 << 14) /* bytes of outputs that stay in the first-level cache */
+#define DW_NEAR (1 << 14) /* bytes of outputs that stay in L1 */
 
-/* Terms first to last - 1 of all sources; the pixel of term 0 is in place `at`, of later ones in those before. */
+/* Adds terms first to last - 1 of all sources; the pixel of term 0 is in place `at`, of later ones in those before. */
 INLINE V FN(dw_sum)(const int sources, const int terms, const int at, const int first, const int last, V sum,
                     V weights[CONVT_DW_TERMS][CONVT_DW_SOURCES], V pixel[CONVT_DW_TERMS][CONVT_DW_SOURCES])
 {
@@ -14,7 +14,7 @@ INLINE V FN(dw_sum)(const int sources, const int terms, const int at, const int 
     return sum;
 }
 
-/* One sum of dw_along, on its way to the output. */
+/* Stores one output of dw_along. */
 INLINE void FN(dw_put)(const int how, const convt_act act, const int stream, ptrdiff_t ahead, int lanes, T *to, V sum)
 {
     if (act.code != CONVT_NONE)
@@ -30,19 +30,21 @@ INLINE void FN(dw_put)(const int how, const convt_act act, const int stream, ptr
         V_(storen)(to, sum, lanes);
 }
 
-/* All j of one phase, or of two that read the same pixels, a vector of channels after the other: weights stay in registers,
- * and a pixel does for all its terms, those of the outputs before and after too. The last vector overlaps the one before, if
- * it has to. */
+/* All j of one phase, or of two that read the same pixels, one vector of channels after the other: weights stay in registers,
+ * and a pixel is loaded once for all its terms, those of the outputs before and after the run included. A last vector that is
+ * not whole overlaps the one before. */
 INLINE void FN(dw_along)(const int how, const int sources, const int phases, const int terms, const int second,
                          const convt_dw *d, const convt_dw_phase *phase)
 {
     const convt_act act = *d->act;
     const ptrdiff_t in_ld = d->in_ld, out_ld = d->out_ld, ahead = d->ahead, apart = phase[phases - 1].out - phase->out;
-    const int cols = d->cols, stream = DW_NON_TEMPORAL(d, how == DW_WHOLE), before = d->low ? phase->before : 0, after = d->high ? phase->after : 0;
+    const int cols = d->cols, stream = DW_NON_TEMPORAL(d, how == DW_WHOLE);
+    const int before = d->low ? phase->before : 0, after = d->high ? phase->after : 0;
     const int before_1 = d->low ? phase[phases - 1].before : 0, after_1 = d->high ? phase[phases - 1].after : 0;
     for (int c = 0; c < cols; c += VL) {
-        c = how == DW_PART || c + VL <= cols ? c : cols - VL;
-        V weights[2][CONVT_DW_TERMS][CONVT_DW_SOURCES], pixel[CONVT_DW_TERMS][CONVT_DW_SOURCES]; /* that of j is in place j % terms */
+        c = how == DW_PARTIAL || c + VL <= cols ? c : cols - VL;
+        V weights[2][CONVT_DW_TERMS][CONVT_DW_SOURCES];
+        V pixel[CONVT_DW_TERMS][CONVT_DW_SOURCES]; /* that of j is in place j % terms */
         const T *x[CONVT_DW_SOURCES];
         T *out = (T *)d->out + phase->out + c;
         const V start = V_(load)((const T *)d->init + c);
@@ -116,16 +118,16 @@ INLINE void FN(dw_along)(const int how, const int sources, const int phases, con
         FN(dw_along)(how, sources, phases, terms, second, d, phase);                                                           \
     }
 DW_KINDS(DW_ALONG, DW_WHOLE, 1) DW_KINDS(DW_ALONG, DW_WHOLE, 2) DW_KINDS(DW_ALONG, DW_WHOLE, 3)
-DW_KINDS(DW_ALONG, DW_PART, 1) DW_KINDS(DW_ALONG, DW_PART, 2) DW_KINDS(DW_ALONG, DW_PART, 3)
+DW_KINDS(DW_ALONG, DW_PARTIAL, 1) DW_KINDS(DW_ALONG, DW_PARTIAL, 2) DW_KINDS(DW_ALONG, DW_PARTIAL, 3)
 #undef DW_ALONG
 
-/* Some j's at a time, where phases read the same inputs one after the other or outputs share lines: so these stay near. */
+/* Some j's at a time, where phases read the same inputs one after the other or outputs share lines: so these stay in L1. */
 static void FN(dw_all_along)(const convt_dw *d)
 {
 #define DW_NAME(how, sources, phases, terms, second) FN(dw_along_##how##_##sources##_##phases##_##terms##_##second),
     static void (*const along[][CONVT_DW_SOURCES][8])(const convt_dw *, const convt_dw_phase *) = {
         {{DW_KINDS(DW_NAME, DW_WHOLE, 1)}, {DW_KINDS(DW_NAME, DW_WHOLE, 2)}, {DW_KINDS(DW_NAME, DW_WHOLE, 3)}},
-        {{DW_KINDS(DW_NAME, DW_PART, 1)}, {DW_KINDS(DW_NAME, DW_PART, 2)}, {DW_KINDS(DW_NAME, DW_PART, 3)}},
+        {{DW_KINDS(DW_NAME, DW_PARTIAL, 1)}, {DW_KINDS(DW_NAME, DW_PARTIAL, 2)}, {DW_KINDS(DW_NAME, DW_PARTIAL, 3)}},
     };
 #undef DW_NAME
     convt_dw part = *d;

@@ -1,35 +1,35 @@
-/* Runs of a depthwise convolution by blocks of a few values of j, which any run can be. The includer defines T, V, VL, V_(op),
- * FN(name). */
-#define DW_MOST 8   /* values of j at once: sums that hide the latency of multiply-adds and share a load of weights */
-#define DW_STRETCH 5 /* terms that share what is loaded or picked from a pixel; of two phases four each */
-#define DW_AHEAD 2048     /* bytes ahead of a pixel, which are asked for: read from the last to the first, they are not foreseen */
+/* Runs of a depthwise convolution in blocks of a few values of j: what every run can be computed by. The includer defines T, V,
+ * VL, V_(op), FN(name). */
+#define DW_MOST 8     /* values of j at once: accumulators that hide the latency of multiply-adds and share a load of weights */
+#define DW_SHARED 5   /* terms that share a loaded or permuted pixel; of two phases four each */
+#define DW_AHEAD 2048 /* bytes ahead of a pixel that are prefetched: the hardware does not foresee descending reads */
 
-/* Where the inputs of a vector of lanes are: side by side, all of them or the first ones, or picked from as many elements
- * as a number, a vector or two vectors hold; or from no more than there are, which takes masks. Of half a vector of lanes those
- * of two j's share one: half of the elements, or a pick, from each. */
+/* How a vector of inputs is loaded: contiguous, whole or its first lanes; one element broadcast; or permuted from the elements
+ * of one vector, of two, or of what can be read of two, which takes masks. Half vectors of two j's share one: each half is
+ * contiguous, or permuted. */
 #ifndef DW_ENUM
 #define DW_ENUM
-enum { DW_WHOLE, DW_PART, DW_HALVES, DW_ONE, DW_PICK, DW_PICK_2, DW_PICK_LAST, DW_PICK_HALVES };
+enum { DW_WHOLE, DW_PARTIAL, DW_HALVES, DW_BROADCAST, DW_PERMUTE, DW_PERMUTE_2, DW_PERMUTE_LAST, DW_PERMUTE_HALVES };
 #endif
 
 INLINE V FN(dw_load)(const int how, const T *p, int lanes, const int32_t *index, ptrdiff_t beside)
 {
     if (how == DW_WHOLE)
         return V_(load)(p);
-    if (how == DW_ONE)
+    if (how == DW_BROADCAST)
         return V_(set1)(*p);
     if (how == DW_HALVES)
         return V_(load_halves)(p, p + beside);
-#ifdef HAVE_PICK
-    if (how == DW_PICK_HALVES)
-        return V_(pick)(V_(load)(p), V_(load)(p + beside), index);
-    if (how == DW_PICK)
-        return V_(pick_1)(V_(load)(p), index);
-    if (how == DW_PICK_2)
-        return V_(pick)(V_(load)(p), V_(load)(p + VL), index);
-    if (how == DW_PICK_LAST) {
+#ifdef HAVE_PERMUTE
+    if (how == DW_PERMUTE_HALVES)
+        return V_(permute_2)(V_(load)(p), V_(load)(p + beside), index);
+    if (how == DW_PERMUTE)
+        return V_(permute)(V_(load)(p), index);
+    if (how == DW_PERMUTE_2)
+        return V_(permute_2)(V_(load)(p), V_(load)(p + VL), index);
+    if (how == DW_PERMUTE_LAST) {
         const int span = index[VL - 1] + 1, low = span < VL ? span : VL;
-        return V_(pick)(V_(loadn)(p, low), V_(loadn)(p + low, span - low), index);
+        return V_(permute_2)(V_(loadn)(p, low), V_(loadn)(p + low, span - low), index);
     }
 #else
     (void)index;
@@ -40,12 +40,12 @@ INLINE V FN(dw_load)(const int how, const T *p, int lanes, const int32_t *index,
 /* Weights or the like, of which every j has the same. */
 INLINE V FN(dw_same)(const int how, const T *p)
 {
-    return how == DW_HALVES || how == DW_PICK_HALVES ? V_(load_half)(p) : V_(load)(p);
+    return how == DW_HALVES || how == DW_PERMUTE_HALVES ? V_(load_half)(p) : V_(load)(p);
 }
 
-/* Below, sums are `count` values of j, so that these share a load of weights; or, `across`, of one j so many vectors of
- * channels, all whole. Pointers move from one to the next: a distance for each would take all the registers that there are.
- * Elements from one to the next: */
+/* Below, accumulators are of `count` values of j, which share a load of weights; or, `across`, of one j and `count` whole
+ * vectors of channels. Pointers move from one to the next: a register for each would be more than there are. Elements from one
+ * to the next: */
 #define STEP(ld) (across ? VL : (ld))
 
 /* The i-th vector of weights or the like, of which every j has the same: `first`. */
@@ -54,17 +54,17 @@ INLINE V FN(dw_same)(const int how, const T *p)
 /* Whether outputs take non-temporal stores: only whole vectors that are cache lines do. */
 #define DW_NON_TEMPORAL(d, whole) (sizeof(V) == 64 && (whole) && (d)->stream)
 
-/* acc[i] to out + i steps, as T. */
+/* Stores acc[i] to out + i steps. */
 INLINE void FN(dw_finish)(const int count, const int across, const int how, const convt_dw *d, V *acc, T *out, int lanes)
 {
     const convt_act act = *d->act;
     const ptrdiff_t ld = STEP(d->out_ld), ahead = d->ahead, beside = d->beside * d->out_ld;
-    const int halves = how == DW_HALVES || how == DW_PICK_HALVES;
+    const int halves = how == DW_HALVES || how == DW_PERMUTE_HALVES;
     if (act.code != CONVT_NONE)
 #pragma GCC unroll 8
         for (int i = 0; i < count; i++)
             acc[i] = V_(act_simple)(acc[i], &act);
-    if (DW_NON_TEMPORAL(d, !halves && how != DW_PART)) {
+    if (DW_NON_TEMPORAL(d, !halves && how != DW_PARTIAL)) {
 #pragma GCC unroll 8
         for (int i = 0; i < count; i++, out += ld)
             V_(stream)(out, acc[i]);
@@ -90,16 +90,16 @@ INLINE void FN(dw_finish)(const int count, const int across, const int how, cons
     }
 }
 
-/* A sum runs over stretches of DW_STRETCH terms, in these over the sources, of each over the stretch's terms: in every kernel
- * here, so that it does not depend on which computes it. The term that not all lanes have comes last. */
+/* The order of additions is the same in every kernel, so that results do not depend on which one computes: blocks of DW_SHARED
+ * terms, within these the sources, of each the block's terms. The term that not all lanes have comes last. */
 
-/* A stretch of one source: `terms` terms, and `second` of another phase, where each reads the pixel before that of the term
- * before. What is loaded or picked from a pixel serves all j's that read it. Pixels that are not `there` add nothing. */
+/* A block of terms of one source, `terms` of a phase and `second` of another, where each term reads the pixel before that of
+ * the term before. A loaded or permuted pixel serves all j's that read it. Pixels without a bit in `there` add nothing. */
 INLINE void FN(dw_slide)(const int count, const int terms, const int second, const int how, const convt_dw *d, const T *x,
                          const T *w, const convt_dw_term *term, const convt_dw_term *other, int lanes, const int32_t *index,
                          unsigned there, V acc[2][DW_MOST])
 {
-    V weights[2][DW_STRETCH];
+    V weights[2][DW_SHARED];
 #pragma GCC unroll 5
     for (int u = 0; u < terms; u++)
         weights[0][u] = FN(dw_same)(how, w + term[u].w);
@@ -112,7 +112,7 @@ INLINE void FN(dw_slide)(const int count, const int terms, const int second, con
         if (!(there >> (i + terms - 1) & 1))
             continue;
         V some = FN(dw_load)(how, x, lanes, index, d->beside * d->in_ld);
-        if (second > 0 && how != DW_PICK_HALVES && d->far) /* (of one phase the test takes 4% where inputs are near) */
+        if (second > 0 && how != DW_PERMUTE_HALVES && d->far) /* (of one phase the test takes more than it gives) */
             __builtin_prefetch((const char *)x + DW_AHEAD);
         IN_REGISTER(some); /* else GCC loads it for each multiply-add: two loads, where it crosses lines */
 #pragma GCC unroll 5
@@ -137,20 +137,21 @@ INLINE void FN(dw_some)(const int phases, const int count, const int across, con
     const int slides = phase->sliding && !across && count > 1, sources = d->sources;
     const T *init = (const T *)d->init + c;
     const V start = FN(dw_same)(how, init);
-    const int stretch = phases == 2 ? DW_STRETCH - 1 : DW_STRETCH;
-    int64_t begin = d->low_pixel - j, end = d->high_pixel - j; /* where what the stretch's first term reads is there */
+    const int shared = phases == 2 ? DW_SHARED - 1 : DW_SHARED;
+    int64_t begin = d->low_pixel - j, end = d->high_pixel - j; /* where the block's first term is inside the row */
     int rest = phase->terms - phase->cut, both = phases == 2 ? phase[1].terms : 0;
 #pragma GCC unroll 8
     for (int i = 0; i < count; i++)
         acc[0][i] = acc[1][i] = EACH(init, i, start);
-    for (; rest > 0; rest -= stretch, both -= stretch, term += stretch, other += stretch, begin += stretch, end += stretch) {
+    for (; rest > 0; rest -= shared, both -= shared, term += shared, other += shared, begin += shared, end += shared) {
 #define SLIDE(is, terms, second)                                                                                        \
     if (slides && rest is terms && (phases == 1 || both is second)) {                                                   \
         const unsigned there =                                                                                          \
             d->skips ? there_bits(begin + (terms) - 1, end + (terms) - 1, count + (terms) - 1) : ~0u;                  \
         for (int s = 0; s < sources; s++)                                                                               \
             FN(dw_slide)(count, terms, phases == 1 ? 0 : second, how, d, (const T *)d->in[s] + from,                    \
-                         (const T *)d->w[s] + c, term, other, lanes, index, how <= DW_PART && phases == 1 ? there : ~0u, acc);  \
+                         (const T *)d->w[s] + c, term, other, lanes, index,                                             \
+                         how <= DW_PARTIAL && phases == 1 ? there : ~0u, acc);                                          \
         continue;                                                                                                       \
     }
         if (phases == 1) {
@@ -165,7 +166,7 @@ INLINE void FN(dw_some)(const int phases, const int count, const int across, con
         }
 #undef SLIDE
         for (int s = 0; s < sources; s++)
-            for (int u = 0; u < stretch && u < rest; u++) {
+            for (int u = 0; u < shared && u < rest; u++) {
                 if (d->skips && (-u < begin || -u >= end))
                     continue;
                 const T *x = (const T *)d->in[s] + from + term[u].in;
@@ -187,7 +188,7 @@ INLINE void FN(dw_some)(const int phases, const int count, const int across, con
                 }
             }
     }
-    /* What the other lanes would add is not 0 where the input is not finite. */
+    /* Under a mask, as a weight of 0 times an input that is not finite is not 0. */
     if (phases == 1 && phase->cut && c < d->none) {
         const T *masks = (const T *)d->mask + c;
         const V mask = V_(load)(masks);
@@ -207,11 +208,11 @@ INLINE void FN(dw_some)(const int phases, const int count, const int across, con
         FN(dw_finish)(count, across, how, d, acc[1], out + phase[1].out, lanes);
 }
 
-/* All phases of `count` sums from j and c on. */
+/* All phases of `count` accumulators from j and c on. */
 INLINE void FN(dw_vector)(const int count, const int across, const int how, const convt_dw *d, int j, int c, int lanes)
 {
-    const ptrdiff_t from = d->from + j * d->in_ld + (how < DW_ONE ? c : d->at[c]);
-    const int most = sizeof(V) < 64 && count == DW_MOST ? count / 2 : count; /* of a pair: there are half as many registers */
+    const ptrdiff_t from = d->from + j * d->in_ld + (how < DW_BROADCAST ? c : d->at[c]);
+    const int most = sizeof(V) < 64 && count == DW_MOST ? count / 2 : count; /* of two phases: registers are half as many */
     T *out = (T *)d->out + j * d->out_ld + c;
     const convt_dw_phase *phase = d->phase, *end = phase + d->phases;
     if (how == DW_WHOLE && !across && d->coming) {
@@ -230,28 +231,28 @@ INLINE void FN(dw_vector)(const int count, const int across, const int how, cons
     }
 }
 
-/* A vector of n sums that is not whole, or does not lie as it is. Of a single one it matters little how much is picked from. */
-#ifdef HAVE_PICK
-#define DW_PICKED(n)                                             \
+/* n accumulators of a vector that is not whole, or whose inputs are broadcast or permuted. */
+#ifdef HAVE_PERMUTE
+#define DW_PERMUTED(n)                                             \
     else if (n == 1 && !d->room)                                 \
-        FN(dw_vector)(1, 0, DW_PICK_LAST, d, j, c, lanes);       \
+        FN(dw_vector)(1, 0, DW_PERMUTE_LAST, d, j, c, lanes);       \
     else if (!d->room)                                           \
         for (int i = 0; i < n; i++)                              \
             FN(dw_other_1)(d, j + i, c);                         \
     else                                                         \
-        FN(dw_vector)(n, 0, DW_PICK_2, d, j, c, lanes);
+        FN(dw_vector)(n, 0, DW_PERMUTE_2, d, j, c, lanes);
 #else
-#define DW_PICKED(n)
+#define DW_PERMUTED(n)
 #endif
 #define DW_OTHER(n)                                                            \
     static __attribute__((noinline)) void FN(dw_other_##n)(const convt_dw *d, int j, int c) \
     {                                                                          \
         const int lanes = d->cols - c < VL ? d->cols - c : VL;                 \
         if (!d->at)                                                            \
-            FN(dw_vector)(n, 0, DW_PART, d, j, c, lanes);                      \
+            FN(dw_vector)(n, 0, DW_PARTIAL, d, j, c, lanes);                      \
         else if (d->index[c + VL - 1] == 0)                                    \
-            FN(dw_vector)(n, 0, DW_ONE, d, j, c, lanes);                       \
-        DW_PICKED(n)                                                           \
+            FN(dw_vector)(n, 0, DW_BROADCAST, d, j, c, lanes);                       \
+        DW_PERMUTED(n)                                                           \
     }
 static void FN(dw_other_1)(const convt_dw *d, int j, int c);
 DW_OTHER(1) DW_OTHER(8)
@@ -264,7 +265,7 @@ static void FN(dw_other_2)(const convt_dw *d, int j, int c)
 }
 #endif
 #undef DW_OTHER
-#undef DW_PICKED
+#undef DW_PERMUTED
 
 /* The sizes of blocks. */
 #ifdef FEW_SHAPES
@@ -276,12 +277,12 @@ static void FN(dw_other_2)(const convt_dw *d, int j, int c)
     static void FN(dw_columns_##n)(const convt_dw *d, int j)                 \
     {                                                                        \
         int c = 0;                                                           \
-        /* Of few j, channels side by side are enough sums. */               \
+        /* Of a single j, adjacent vectors of channels hide the latency. */  \
         for (; n == 1 && !d->at && c + 8 * VL <= d->cols; c += 8 * VL)       \
             FN(dw_vector)(8, 1, DW_WHOLE, d, j, c, VL);                      \
         for (; n == 1 && !d->at && c + 4 * VL <= d->cols; c += 4 * VL)       \
             FN(dw_vector)(4, 1, DW_WHOLE, d, j, c, VL);                      \
-        /* The last vector overlaps the one before, where there is one. */   \
+        /* A last vector that is not whole overlaps the one before. */       \
         for (; !d->at && VL <= d->cols && c < d->cols; c += VL)              \
             FN(dw_vector)(n, 0, DW_WHOLE, d, j, c + VL <= d->cols ? c : d->cols - VL, VL); \
         for (; c < d->cols; c += VL)                                         \
@@ -292,7 +293,7 @@ DW_SIZES(DW_COLUMNS)
 #undef STEP
 #undef EACH
 
-/* All j's by blocks of a few. */
+/* All j's, in blocks. */
 static void FN(dw_blocks)(const convt_dw *d)
 {
 #define DW_NAME(n) FN(dw_columns_##n),
@@ -303,13 +304,13 @@ static void FN(dw_blocks)(const convt_dw *d)
 #undef DW_NAME
     const int most = sizeof counts / sizeof *counts - 1;
     for (int j = 0; j < d->n;) {
-        /* The fewest values of j that cover the rest, some of them once more; the most that there are, if none do. */
+        /* The smallest size that covers the rest, some j's twice; the largest one, if none does. */
         int size = 0;
         while (size < most && counts[size] < d->n - j)
             size++;
         while (counts[size] > d->n)
             size--;
-        /* Their channels are enough sums. */
+        /* Their channels are enough accumulators. */
         if (!d->at && size < most && d->cols >= 4 * VL)
             size = d->phase->sliding && d->n >= DW_MOST && d->n - j > 2 ? most : 0;
         columns[size](d, j + counts[size] <= d->n ? j : d->n - counts[size]);
@@ -318,7 +319,7 @@ static void FN(dw_blocks)(const convt_dw *d)
 }
 #undef DW_SIZES
 
-/* One output of a phase before or after the run: that of j, from some of its terms. */
+/* One output of a phase before or after the run: that of j, from terms first to last - 1. */
 static void FN(dw_end)(const convt_dw *d, const convt_dw_phase *phase, int j, int first, int last)
 {
     convt_dw one = *d;

@@ -1,4 +1,4 @@
-/* One run of a depthwise convolution: which kernels it is for. The includer defines T, V, VL, V_(op), FN(name). */
+/* One run of a depthwise convolution: chooses the kernels. The includer defines T, V, VL, V_(op), FN(name). */
 #include "body_blocks.h"
 #include "body_groups.h"
 #include "body_dots.h"
@@ -6,7 +6,7 @@
 #ifndef FEW_SHAPES
 #include "body_ordered.h"
 #include "body_halves.h"
-#define DW_FEW 3     /* j's that are not worth loading weights for; of a single one out_ld may be 0, too */
+#define DW_FEW 3 /* so few outputs of a phase are not worth loading weights for; of a single one out_ld may be 0, too */
 
 #define DW_KINDS(of, how, sources)                                                                                       \
     of(how, sources, 1, 1, 0) of(how, sources, 1, 2, 0) of(how, sources, 1, 3, 0) of(how, sources, 2, 1, 1)              \
@@ -31,8 +31,8 @@ static int FN(dw_fits)(const convt_dw *d)
 }
 
 #include "body_along.h"
-#ifdef HAVE_PICK
-#include "body_picked.h"
+#ifdef HAVE_PERMUTE
+#include "body_permuted.h"
 #endif
 #undef DW_KINDS
 #undef DW_FEW
@@ -55,7 +55,7 @@ static void FN(depthwise)(const convt_dw *d)
         FN(dw_all_along)(d);
         return;
     }
-#ifdef HAVE_PICK
+#ifdef HAVE_PERMUTE
     if (fits) {
         FN(dw_grouped)(d);
         return;

@@ -1,8 +1,8 @@
-/* Blocks of a depthwise run whose last channels fill no more than half a vector: those of two j's share one. Included by
- * body_depthwise.h after body_blocks.h, whose parts it uses. */
+/* Depthwise runs in blocks whose last channels fill at most half a vector: two j's share one. Included by body_depthwise.h
+ * after body_blocks.h, whose functions it uses. */
 
-/* Of the j's from `j` on, how many share vectors with as many others, 1, 2, 4 or 8 by its logarithm, and how far on these are: up
- * to the last j, if that is nearer, some of them once more. There are two at least. */
+/* From `j` on, how many j's share vectors with as many others, 1, 2, 4 or 8 (returns the logarithm), and the distance of these:
+ * shorter at the end, where some j's are computed twice. n is 2 at least. */
 INLINE int FN(dw_beside)(int n, int *j, ptrdiff_t *beside)
 {
     *j = *j < n - 2 ? *j : n - 2;
@@ -11,8 +11,8 @@ INLINE int FN(dw_beside)(int n, int *j, ptrdiff_t *beside)
     return size;
 }
 
-/* Whether the last channels fill no more than half a vector, of j's enough to share vectors. (Where inputs come from afar, it is
- * these that take the time.) */
+/* Whether the last channels fill at most half a vector and there are j's enough to share vectors. (Where inputs are not in
+ * cache, loading these takes the time.) */
 static int FN(dw_rest_is_half)(const convt_dw *d)
 {
     const int rest = d->cols % VL, fits = rest && 2 * rest <= VL && 2 * d->cols >= VL && d->n >= DW_MOST;
@@ -27,7 +27,7 @@ static int FN(dw_rest_is_half)(const convt_dw *d)
 DW_HALVED(1) DW_HALVED(2) DW_HALVED(4) DW_HALVED(8)
 #undef DW_HALVED
 
-/* Blocks of twice as many j's, whose last channels, up to half a vector of them, are those of two j's in a vector. */
+/* Blocks of twice as many j's: of their whole vectors first, then of their last channels, two j's in a vector. */
 static void FN(dw_blocks_halved)(const convt_dw *d)
 {
     static void (*const halved[])(const convt_dw *, int, int) = {

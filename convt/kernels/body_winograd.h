@@ -1,8 +1,9 @@
-/* Winograd's transforms, an axis or two at a time. The includer defines T, V, VL, V_(op), FN(name).
+/* Winograd's transforms of one or two axes. The includer defines T, V, VL, V_(op), FN(name).
  *
  * F(m, r) on n = m + r - 1 points gives m outputs of a filter of r taps. The points are 0, 1, infinity for n = 3, -1 too for
- * n = 4, 2 and -2 too for n = 6. What an axis reads depends on n alone, what it writes on n and m. n = m = 1 leaves an
- * axis as it is. Weights are transformed to match, once: the coefficients are those of _plans/winograd.py.
+ * n = 4, 2 and -2 too for n = 6. The input transform of an axis depends on n alone, the output transform on n and m. n = m = 1
+ * leaves an axis as it is. Filters are transformed to match when they are packed: the coefficients are those of
+ * algorithms/winograd/plan.py.
  */
 INLINE void FN(wino_read)(const int n, V *d)
 {
@@ -28,7 +29,7 @@ INLINE void FN(wino_read)(const int n, V *d)
     }
 }
 
-/* m is a constant but of six points, which write up to five. */
+/* The output transform. m is a constant for n < 6; at n = 6 it is 4 or 5. */
 INLINE void FN(wino_write)(const int n, int m, V *p)
 {
     if (n == 3) {
@@ -59,7 +60,7 @@ INLINE void FN(wino_write)(const int n, int m, V *p)
 
 INLINE void FN(wino_in_yx)(const int ny, const int nx, const convt_wino_in *w)
 {
-    const ptrdiff_t out_y = w->out_y, out_x = w->out_x; /* the compiler can't tell that stores leave them alone */
+    const ptrdiff_t out_y = w->out_y, out_x = w->out_x; /* stores can't alias copies */
     char *out = w->out;
     for (int c = w->first; c < w->last; c += VL, out += sizeof(V)) {
         const int lanes = w->last - c;
@@ -141,8 +142,8 @@ INLINE void FN(wino_out_yx)(const int ny, int my, const int nx, int mx, const co
     }
 }
 
-/* Of three and four points a function for each pair of kinds: X(kind, n, m of the last axis, and of the one before). (Twice, as a
- * macro does not expand inside itself.) */
+/* Of three and four points a function for each pair of kinds: X(kind, n, m of the last axis, and of the one before). (Twice,
+ * as a macro does not expand inside itself.) */
 #define AXES(X, ...) X(0, 1, 1, __VA_ARGS__) X(1, 3, 2, __VA_ARGS__) X(2, 4, 2, __VA_ARGS__) X(3, 4, 3, __VA_ARGS__)
 #define AXES_2(X, ...) X(0, 1, 1, __VA_ARGS__) X(1, 3, 2, __VA_ARGS__) X(2, 4, 2, __VA_ARGS__) X(3, 4, 3, __VA_ARGS__)
 #define OUT(kx, nx, mx, ky, ny, my) \
@@ -202,7 +203,7 @@ static void FN(wino_out)(int kind_y, int kind_x, const convt_wino_out *w)
         FN(wino_out_1_6)(mx, w);
 }
 
-/* `count` vectors of a point, from column c on; adds 0 times each to check, which is NaN from there on where one is not finite. */
+/* `count` vectors of a point, from column c on; adds 0 times each to check, which becomes NaN where one is not finite. */
 INLINE V FN(wino_point)(const int count, const convt_wino_filter *w, int r, int c, V check)
 {
     const int64_t terms = w->start[r + 1] - w->start[r], *at = w->at + w->start[r];
@@ -234,7 +235,7 @@ INLINE V FN(wino_point)(const int count, const convt_wino_filter *w, int r, int 
     return check;
 }
 
-/* Point by point: what it writes then lies in long stretches. */
+/* Point by point, so that stores are contiguous for long. */
 static int FN(wino_filter)(const convt_wino_filter *w)
 {
     V check = V_(set1)(0);
