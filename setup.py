@@ -37,9 +37,17 @@ OBJECTS = Path("build/kernels")
 # Results must not depend on the compiler's mood: no contraction behind our back, and nothing of the -ffast-math family,
 # which would also switch the whole process of the user to flush-to-zero.
 # Without the debug information that most Pythons ask for: it is nine tenths of the library.
-CFLAGS = ["-std=gnu11", "-O3", "-g0", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden"]
+CFLAGS = ["-std=gnu11", "-g0", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden"]
+# Kernels call nothing back and throw nothing: tables to unwind their frames are for debuggers alone.
+# (GCC does not see that the first turn of a loop sets what the next ones read, and says so at length.)
+KERNEL_CFLAGS = [*CFLAGS, "-O3", "-fno-asynchronous-unwind-tables", "-Wno-maybe-uninitialized"]
+# Modules decide what to compute, and what takes time are kernels; these two only call others.
+MODULE_CFLAGS = [*CFLAGS, "-O2"]
+CALLERS = {"convt._dlpack", "convt._onednn"}
 DEBUG = ["-O1", "-g"]
 KERNEL_DEBUG = [*DEBUG, "-UNDEBUG", "-DCONVT_DEBUG"]
+# Where the linker knows it: segments of a module that are pages apart take ten kilobytes each time.
+COMPACT = "-Wl,-z,noseparate-code"
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 X86 = platform.machine().lower() in ("x86_64", "amd64")
@@ -77,9 +85,11 @@ class BuildKernels(build_ext):
         self.openmp = ["-fopenmp"] if self._builds(probe, ["-fopenmp"], link=True) else []
         if not self.openmp:
             self.announce("OpenMP not found: convt will use one thread", level=3)
+        compact = [COMPACT] if self._builds("int main(void) { return 0; }\n", [COMPACT], link=True) else []
         for ext in self.extensions:
-            ext.extra_compile_args = [*CFLAGS, *(DEBUG if self.kernel_debug else []), *self.openmp]
-            ext.extra_link_args = list(self.openmp)
+            level = DEBUG if self.kernel_debug else ["-Os"] if ext.name in CALLERS else []
+            ext.extra_compile_args = [*MODULE_CFLAGS, *level, *self.openmp]
+            ext.extra_link_args = [*compact, *self.openmp]
         super().build_extensions()
 
     def build_extension(self, ext):
@@ -97,7 +107,7 @@ class BuildKernels(build_ext):
         header = generated / "isa_rows.h"
         if not header.exists() or header.read_text() != isa_header(rows):
             header.write_text(isa_header(rows))
-        flags = [*CFLAGS, *(KERNEL_DEBUG if self.kernel_debug else [])]
+        flags = [*KERNEL_CFLAGS, *(KERNEL_DEBUG if self.kernel_debug else [])]
 
         def compiled(source, isa_flags, *more, folder="."):
             (written,) = self.compiler.compile(
@@ -161,6 +171,9 @@ setup(
             "wraparound": False,
             "cdivision": True,
             "initializedcheck": False,
+            # Functions of these modules are called, not looked into, and no object of theirs is pickled: less code.
+            "binding": False,
+            "auto_pickle": False,
         },
     ),
     cmdclass={"build_ext": BuildKernels},

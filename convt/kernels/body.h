@@ -2,7 +2,7 @@
 #include "vec_common.h"
 #include "body_peak.h"
 
-/* -- sums in float -- */
+/* -- accumulators in float -- */
 #define T float
 #define V vf
 #define VL VF
@@ -73,7 +73,7 @@
 #undef VL
 #undef V_
 
-/* -- sums in double -- */
+/* -- accumulators in double -- */
 #define T double
 #define V vd
 #define VL VD
@@ -125,7 +125,7 @@ static double peak(int dtype, double seconds)
 }
 
 /* -- the table -- */
-#ifdef HAVE_PICK
+#ifdef HAVE_PERMUTE
 #define REACH(lanes) (2 * (lanes))
 #else
 #define REACH(lanes) 1

@@ -1,6 +1,7 @@
-/* GEMM of few columns with pixels as lanes, and the overlap-add of what it makes. The includer defines what body_memory.h says. */
+/* GEMM of few columns with pixels as lanes, and the overlap-add of what it makes. The includer defines what body_memory.h
+ * says. */
 
-/* n vectors, 1, 2 or 4, as one sequence that takes their lanes in turns. */
+/* n vectors, 1, 2 or 4, interleaved lane by lane. */
 INLINE void FN(zip)(const int n, V *v)
 {
     V u[4];
@@ -17,7 +18,7 @@ INLINE void FN(zip)(const int n, V *v)
     }
 }
 
-/* A vector of a stretch of `count` elements, the one at `at`; or what there is of it. */
+/* Stores the vector at `at` of `count` contiguous elements, or what there is of it. */
 INLINE void FN(store_first)(S *out, V v, int at, int count)
 {
     if (at + VL <= count)
@@ -44,7 +45,7 @@ INLINE void FN(across_mn)(const int mr, const int nv, const int full, const conv
         for (int v = 0; v < nv; v++)
             acc[m][v] = V_(set1)((T)-0.0);
     for (int r = 0; r < t->kc; r += PART) {
-        /* The last ones end with the depth; what these repeat is passed over. */
+        /* The last ones end with the depth; what they repeat is left out. */
         const int again = r + PART <= t->kc ? 0 : r + PART - t->kc;
         const T *a = (const T *)t->a + r - again;
         V x[2][PART];
@@ -81,7 +82,7 @@ INLINE void FN(across_mn)(const int mr, const int nv, const int full, const conv
         }
 }
 
-/* With half the registers for sums, vectors that are 64 bytes long go two at a time. */
+/* Vectors of 64 bytes go two at a time, as AVX-512 has registers for twice as many accumulators. */
 #define ACROSS_NV (sizeof(V) == 64 ? 2 : 1)
 #define ACROSS(mr)                                                         \
     static void FN(across_##mr)(const convt_across *t)                     \
@@ -104,7 +105,7 @@ static void FN(across)(int mr, const convt_across *t)
 #undef ACROSS
 #undef ACROSS_NV
 
-/* The lane `l` of `overlap_across` for VL values of j; `inside`: all the pixels they sum are there. */
+/* Lane `l` of `overlap_across` for VL values of j; `inside`: none of the pixels they sum is outside. */
 INLINE V FN(across_sum)(const convt_overlap *o, const int inside, int l, int64_t j, V lane)
 {
     const ptrdiff_t next = o->lanes * o->ld - 1;
@@ -121,7 +122,7 @@ INLINE V FN(across_sum)(const convt_overlap *o, const int inside, int l, int64_t
     return V_(act)(sum, o->act);
 }
 
-/* n lanes, 1, 2 or 4, from the first on, to where those of a j are adjacent, and the j's too: `count` elements. */
+/* n lanes, 1, 2 or 4, every `step`-th from `first` on, stored interleaved: `count` contiguous elements. */
 INLINE void FN(across_zipped)(const int n, const convt_overlap *o, const int inside, int first, int step, int64_t j, V lane,
                               S *out, int count)
 {
@@ -135,7 +136,7 @@ INLINE void FN(across_zipped)(const int n, const convt_overlap *o, const int ins
         FN(store_first)(out, v[i], i * VL, count);
 }
 
-/* A set of n lanes likewise. */
+/* The same for any n, by `index` where lanes are not 1, 2 or 4. */
 INLINE void FN(across_set)(int n, const convt_overlap *o, const int inside, int first, int step, int64_t j, V lane,
                            const int32_t *index, S *out, int count)
 {
@@ -156,11 +157,11 @@ INLINE void FN(across_set)(int n, const convt_overlap *o, const int inside, int 
 
 static void FN(overlap_across)(const convt_overlap *run)
 {
-    const convt_overlap mine = *run, *const o = &mine; /* which no store can change */
+    const convt_overlap mine = *run, *const o = &mine; /* no store can alias it */
     int32_t index[CONVT_ACROSS * VL];
     CONVT_ASSERT(o->lanes <= CONVT_ACROSS);
     const int channels = o->channels, whole = o->lane_lo == 0 && o->lane_hi == o->lanes;
-    /* Lanes that are adjacent in the output: all of them, or the phases of a channel. */
+    /* Lanes that are contiguous in the output: all of them, or the phases of a channel. */
     int sets = 0, set = o->lanes;
     if (whole && o->out_c == 1 && o->out_x == channels && o->out_j == o->lanes)
         sets = 1;

@@ -1,34 +1,34 @@
-/* A run of a depthwise convolution whose groups have few out channels: vectors run over in-channels, and an output is the sum of
- * the lanes of one. No lane is idle however few the outputs are, and pixels are read as they lie, where other ways transpose
- * them. The includer defines T, V, VL, V_(op), FN(name).
+/* A run of a depthwise convolution whose groups have few out channels: vectors run over in-channels, and an output is the
+ * horizontal sum of one. No lane is idle however few the outputs are, and pixels are not transposed. The includer defines T, V,
+ * VL, V_(op), FN(name).
  *
- * A tile has as many sums as a vector has lanes, (j, channel), which then become one vector. */
+ * A register tile has as many accumulators, one for each (j, channel), as a vector has lanes: reduced, they are one vector. */
 #define DOT_PART ((int)(16 / sizeof(T)))
 #define DOT_PHASES 16
 
-/* Terms of a stretch: as many as have registers for the weights of their channels, besides sums and a pixel. */
+/* Terms of a block: as many as have registers for the weights of their channels, besides accumulators and a pixel. */
 #define DOT_REGISTERS (TILE_NV * TILE_MOST + 4)
 #define DOT_FIT(channels) ((DOT_REGISTERS - VL - 1) / (channels))
 #define DOT_TERMS(channels) (DOT_FIT(channels) < 1 ? 1 : DOT_FIT(channels) > 3 ? 3 : DOT_FIT(channels))
 
-/* A stretch of one source: up to three terms of a phase, where each reads the pixel before that of the term before. */
+/* A block of terms of one source: up to three of a phase, where each reads the pixel before that of the term before. */
 typedef struct {
     const char *x;  /* what the first term reads at the first j */
     const T *w[3];
     int terms;
-    int64_t low, high; /* the j's whose first term reads a pixel that there is */
-} FN(dot_stretch);
+    int64_t low, high; /* the j's whose first term is inside the row */
+} FN(dot_terms);
 
-/* All in-channels of a stretch: each pixel is loaded once for all terms and channels. `there` has a bit for each, from what the
- * last term of the first j reads on. */
-INLINE void FN(dot_slide)(const int channels, const int terms, const char *x, ptrdiff_t ld, const FN(dot_stretch) *stretch,
+/* All in-channels of a block of terms: each pixel is loaded once for all terms and channels. `there` has a bit for each pixel
+ * inside the row, from the one that the last term of the first j reads on. */
+INLINE void FN(dot_slide)(const int channels, const int terms, const char *x, ptrdiff_t ld, const FN(dot_terms) *block,
                           ptrdiff_t weights, int ci, unsigned there, V *acc)
 {
     const int count = VL / channels;
     const T *w[3];
 #pragma GCC unroll 3
     for (int u = 0; u < terms; u++)
-        w[u] = stretch->w[u] + weights;
+        w[u] = block->w[u] + weights;
     for (; ci > 0; ci -= VL, x += VL * sizeof(T)) {
         const char *at = x;
         V weight[3][4];
@@ -62,7 +62,7 @@ INLINE void FN(dot_slide)(const int channels, const int terms, const char *x, pt
     }
 }
 
-/* The sums of the lanes of VL vectors, all in one order. */
+/* The horizontal sums of VL vectors, each in the same order. */
 INLINE V FN(dot_lanes)(const V *v)
 {
     T parts[VL / DOT_PART][VL];
@@ -88,8 +88,8 @@ INLINE V FN(dot_lanes)(const V *v)
     return sum;
 }
 
-INLINE void FN(dot_tile)(const int channels, const convt_dw *d, const convt_dw_phase *phase, const FN(dot_stretch) *stretch,
-                         const FN(dot_stretch) *end, V init, int j, int v)
+INLINE void FN(dot_tile)(const int channels, const convt_dw *d, const convt_dw_phase *phase, const FN(dot_terms) *block,
+                         const FN(dot_terms) *end, V init, int j, int v)
 {
     const int count = VL / channels;
     const convt_dw_groups *g = d->groups;
@@ -97,19 +97,19 @@ INLINE void FN(dot_tile)(const int channels, const convt_dw *d, const convt_dw_p
     V acc[VL];
 #pragma GCC unroll 16
     for (int i = 0; i < VL; i++)
-        acc[i] = V_(set1)(-0.0f); /* keeps the sign of others */
-    for (; stretch < end; stretch++) {
-        const int before = stretch->terms - 1, first = j - before;
-        const unsigned there = there_bits(stretch->low - first, stretch->high - first, count + before);
-        const char *x = stretch->x + first * ld + g->at[v] * (ptrdiff_t)sizeof(T);
+        acc[i] = V_(set1)(-0.0f); /* keeps the sign of what is added */
+    for (; block < end; block++) {
+        const int before = block->terms - 1, first = j - before;
+        const unsigned there = there_bits(block->low - first, block->high - first, count + before);
+        const char *x = block->x + first * ld + g->at[v] * (ptrdiff_t)sizeof(T);
         if (!there)
             continue;
-        if (stretch->terms == 3 && DOT_TERMS(channels) > 2)
-            FN(dot_slide)(channels, 3, x, ld, stretch, v * g->w_ld, g->ci, there, acc);
-        else if (stretch->terms == 2 && DOT_TERMS(channels) > 1)
-            FN(dot_slide)(channels, 2, x, ld, stretch, v * g->w_ld, g->ci, there, acc);
+        if (block->terms == 3 && DOT_TERMS(channels) > 2)
+            FN(dot_slide)(channels, 3, x, ld, block, v * g->w_ld, g->ci, there, acc);
+        else if (block->terms == 2 && DOT_TERMS(channels) > 1)
+            FN(dot_slide)(channels, 2, x, ld, block, v * g->w_ld, g->ci, there, acc);
         else
-            FN(dot_slide)(channels, 1, x, ld, stretch, v * g->w_ld, g->ci, there, acc);
+            FN(dot_slide)(channels, 1, x, ld, block, v * g->w_ld, g->ci, there, acc);
     }
     const V sum = V_(act_simple)(FN(dot_lanes)(acc) + init, d->act);
     const int64_t first = phase->first - d->start - j, last = phase->last - d->start - j; /* that the phase has */
@@ -117,7 +117,7 @@ INLINE void FN(dot_tile)(const int channels, const convt_dw *d, const convt_dw_p
     int to = d->n - j < count ? d->n - j : count;
     to = last < to ? (int)last : to;
     T *out = (T *)d->out + j * d->out_ld + phase->out + (g->first[v] - g->first[d->v0]), some[VL];
-    if (from == 0 && d->out_ld == channels) { /* one stretch */
+    if (from == 0 && d->out_ld == channels) { /* contiguous */
         if (to > 0)
             V_(storen)(out, sum, to * channels);
         return;
@@ -130,16 +130,16 @@ INLINE void FN(dot_tile)(const int channels, const convt_dw *d, const convt_dw_p
 }
 
 #define DOT_TILE(channels)                                                                                          \
-    static void FN(dot_##channels)(const convt_dw *d, const convt_dw_phase *phase, const FN(dot_stretch) *stretch,  \
-                                   const FN(dot_stretch) *end, V init, int j, int v)                                \
+    static void FN(dot_##channels)(const convt_dw *d, const convt_dw_phase *phase, const FN(dot_terms) *block,  \
+                                   const FN(dot_terms) *end, V init, int j, int v)                                \
     {                                                                                                               \
         if (channels <= VL)                                                                                         \
-            FN(dot_tile)(channels, d, phase, stretch, end, init, j, v);                                             \
+            FN(dot_tile)(channels, d, phase, block, end, init, j, v);                                             \
     }
 DOT_TILE(1) DOT_TILE(2) DOT_TILE(3) DOT_TILE(4)
 
-/* The stretches of a phase; returns where they end. */
-static FN(dot_stretch) *FN(dot_stretches)(const convt_dw *d, const convt_dw_phase *phase, int most, FN(dot_stretch) *q)
+/* The blocks of a phase's terms; returns their end. */
+static FN(dot_terms) *FN(dot_blocks)(const convt_dw *d, const convt_dw_phase *phase, int most, FN(dot_terms) *q)
 {
     for (int u = 0, terms; u < phase->terms; u += terms) {
         const int left = phase->terms - u;
@@ -147,8 +147,8 @@ static FN(dot_stretch) *FN(dot_stretches)(const convt_dw *d, const convt_dw_phas
         for (int s = 0; s < d->sources; s++, q++) {
             q->x = (const char *)((const T *)d->in[s] + d->from + phase->term[u].in);
             q->terms = terms;
-            /* (Unless it skips what is not there, a run's terms all read what there is: for its own j's, of which a tile may
-             * have more. Where phases begin with other pixels, d->high_pixel is not that of each.) */
+            /* (Unless the run skips, all terms of its own j's are inside the row; a tile may have further j's. Where phases
+             * begin with different pixels, d->high_pixel is not that of each.) */
             q->low = d->skips ? d->low_pixel + u : 1 - terms;
             q->high = d->skips ? d->high_pixel + u : d->n;
             for (int n = 0; n < terms; n++)
@@ -158,8 +158,8 @@ static FN(dot_stretch) *FN(dot_stretches)(const convt_dw *d, const convt_dw_phas
     return q;
 }
 
-/* Asks for a group's channels of pixels of the first source, the row that those before have not read. */
-INLINE void FN(dot_ask)(const convt_dw *d, int64_t at, int j, int count)
+/* Prefetches a group's channels of pixels of the first source, the row that is read for the first time. */
+INLINE void FN(dot_prefetch)(const convt_dw *d, int64_t at, int j, int count)
 {
     const T *from = (const T *)d->in[0] + d->from + at + j * d->in_ld;
     for (int i = 0; i < count; i++, from += d->in_ld)
@@ -167,20 +167,20 @@ INLINE void FN(dot_ask)(const convt_dw *d, int64_t at, int j, int count)
             __builtin_prefetch(from + c, 0, 2);
 }
 
-/* Tile by tile, each of some phases, as many as have room: its pixels are in the first-level cache for all of them. */
+/* Tile by tile, each for as many phases as have room: its pixels are in L1 for all of them. */
 static void FN(dot_run)(const convt_dw *d)
 {
-    static void (*const tiles[])(const convt_dw *, const convt_dw_phase *, const FN(dot_stretch) *, const FN(dot_stretch) *, V, int,
+    static void (*const tiles[])(const convt_dw *, const convt_dw_phase *, const FN(dot_terms) *, const FN(dot_terms) *, V, int,
                                  int) = {FN(dot_1), FN(dot_2), FN(dot_3), FN(dot_4)};
     const convt_dw_groups *g = d->groups;
     const int channels = (int)g->lanes[d->v0], most = DOT_TERMS(channels);
-    FN(dot_stretch) stretches[CONVT_DW_PRODUCTS], *ends[1 + DOT_PHASES] = {stretches};
+    FN(dot_terms) blocks[CONVT_DW_PRODUCTS], *ends[1 + DOT_PHASES] = {blocks};
     for (const convt_dw_phase *phase = d->phase, *end = phase + d->phases; phase < end;) {
         int some = 0;
         CONVT_ASSERT(d->sources * phase->terms <= CONVT_DW_PRODUCTS);
         while (phase + some < end && some < DOT_PHASES &&
-               ends[some] - stretches + d->sources * phase[some].terms <= CONVT_DW_PRODUCTS) {
-            ends[some + 1] = FN(dot_stretches)(d, phase + some, most, ends[some]);
+               ends[some] - blocks + d->sources * phase[some].terms <= CONVT_DW_PRODUCTS) {
+            ends[some + 1] = FN(dot_blocks)(d, phase + some, most, ends[some]);
             some++;
         }
         for (int v = d->v0; v < d->v1; v++) {
@@ -191,7 +191,7 @@ static void FN(dot_run)(const convt_dw *d)
             const V start = V_(load)(init);
             for (int j = 0; j < d->n; j += VL / channels) {
                 if (d->far && d->sources && phase == d->phase)
-                    FN(dot_ask)(d, g->at[v], j + VL / channels, VL / channels);
+                    FN(dot_prefetch)(d, g->at[v], j + VL / channels, VL / channels);
                 for (int p = 0; p < some; p++)
                     tiles[channels - 1](d, phase + p, ends[p], ends[p + 1], start, j, v);
             }

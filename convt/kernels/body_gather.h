@@ -11,23 +11,23 @@
         else                                         \
             V_(storen)(to + r * ld, v, n);           \
     }
-#ifdef HAVE_PICK
-INLINE int FN(there)(int n) { return n < 0 ? 0 : n < VL ? n : VL; }
+#ifdef HAVE_PERMUTE
+INLINE int FN(clamped)(int n) { return n < 0 ? 0 : n < VL ? n : VL; }
 
-/* Lanes of a row's first `span` elements by their numbers, from pairs of vectors: `has` says which lanes each pair has. */
-INLINE V FN(pick_pairs)(const int pairs, const T *row, int span, const int32_t *index, const V *has)
+/* Lanes of a row's first `span` elements by index, permuted from pairs of vectors: `has` says which lanes each pair has. */
+INLINE V FN(permute_pairs)(const int pairs, const T *row, int span, const int32_t *index, const V *has)
 {
-    V v = V_(pick)(V_(load)(row), V_(load)(row + VL), index); /* (by the numbers modulo two vectors) */
+    V v = V_(permute_2)(V_(load)(row), V_(load)(row + VL), index); /* (indices count modulo two vectors) */
 #pragma GCC unroll 4
     for (int p = 1; p < pairs; p++) {
         const int at = 2 * p * VL, left = span - at;
-        const V low = V_(loadn)(row + at, FN(there)(left)), high = V_(loadn)(row + at + VL, FN(there)(left - VL));
-        v = V_(select)(has[p] > V_(set1)(0), V_(pick)(low, high, index), v);
+        const V low = V_(loadn)(row + at, FN(clamped)(left)), high = V_(loadn)(row + at + VL, FN(clamped)(left - VL));
+        v = V_(select)(has[p] > V_(set1)(0), V_(permute_2)(low, high, index), v);
     }
     return v;
 }
 
-/* A vector whose elements are within eight: sooner than a gather. */
+/* A vector whose elements are within eight vectors: faster than a gather. */
 static __attribute__((noinline)) void FN(gather_pairs)(T *to, ptrdiff_t ld, const S *from, ptrdiff_t rs, int span,
                                                        const int32_t *index, int rows, int n, int whole)
 {
@@ -39,14 +39,14 @@ static __attribute__((noinline)) void FN(gather_pairs)(T *to, ptrdiff_t ld, cons
         has[p] = V_(load)(lanes);
     }
     if (span <= 4 * VL)
-        EACH_ROW(FN(pick_pairs)(2, row, span, index, has))
+        EACH_ROW(FN(permute_pairs)(2, row, span, index, has))
     else
-        EACH_ROW(FN(pick_pairs)(4, row, span, index, has))
+        EACH_ROW(FN(permute_pairs)(4, row, span, index, has))
 }
 #endif
 #endif
 
-/* One vector of `gather`, or what there is of it: n lanes, whole vectors of which may be stored. */
+/* One vector of `gather`, or its first n lanes; with `whole` the other lanes may be overwritten. */
 INLINE void FN(gather_vector)(T *to, ptrdiff_t ld, const S *from, ptrdiff_t rs, const int64_t *map, int rows, int n, int whole)
 {
 #ifdef S_IS_T
@@ -61,14 +61,14 @@ INLINE void FN(gather_vector)(T *to, ptrdiff_t ld, const S *from, ptrdiff_t rs, 
         index[i] = (int32_t)(map[i < n ? i : n - 1] - low);
     from += low;
     high -= low;
-#ifdef HAVE_PICK
+#ifdef HAVE_PERMUTE
     const int span = high < 8 * VL ? (int)high + 1 : 0;
     if (span && span <= VL) {
-        EACH_ROW(V_(pick)(V_(loadn)(row, span), V_(set1)(0), index));
+        EACH_ROW(V_(permute_2)(V_(loadn)(row, span), V_(set1)(0), index));
         return;
     }
     if (span && span <= 2 * VL) {
-        EACH_ROW(V_(pick)(V_(load)(row), V_(loadn)(row + VL, span - VL), index));
+        EACH_ROW(V_(permute_2)(V_(load)(row), V_(loadn)(row + VL, span - VL), index));
         return;
     }
     if (span) {
@@ -93,11 +93,11 @@ INLINE void FN(gather_vector)(T *to, ptrdiff_t ld, const S *from, ptrdiff_t rs, 
 
 #undef EACH_ROW
 
-/* Adjacent elements that are rather copied than gathered. */
-#if defined(S_IS_T) && defined(HAVE_PICK)
-#define STRETCH VL
+/* Contiguous elements that are copied rather than gathered: at least so many. */
+#if defined(S_IS_T) && defined(HAVE_PERMUTE)
+#define COPIED VL
 #else
-#define STRETCH (VL / 2)
+#define COPIED (VL / 2)
 #endif
 static void FN(gather)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, const int64_t *map, int rows, int cols, int room)
 {
@@ -106,7 +106,7 @@ static void FN(gather)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, c
         n = 1;
         while (c + n < cols && map[c + n] == map[c] + n)
             n++;
-        if (n >= STRETCH) {
+        if (n >= COPIED) {
             FN(widen)(to, ld, (const S *)src + map[c], rs, 1, rows, n, n);
             continue;
         }
@@ -114,4 +114,4 @@ static void FN(gather)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, c
         FN(gather_vector)(to, ld, src, rs, map + c, rows, n, c + VL <= room);
     }
 }
-#undef STRETCH
+#undef COPIED

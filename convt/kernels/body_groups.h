@@ -1,47 +1,47 @@
 /* A run of a depthwise convolution whose groups have several channels: a small GEMM for each vector of out channels. The
  * includer defines T, V, VL, V_(op), FN(name).
  *
- * A vector of sums is of one group, or of part of one; or, if `each` is 2, of a group that has half as many out channels: each
- * has two lanes, for even and odd in-channels. In the half of the vector that the group has in the vector of outputs its
- * channels are in order; in the other half two neighbours change places, so that these lanes are of the in-channels that the
- * first ones are not of. The halves of two groups that are in order are one vector, those that are not another, and their sum is
- * the outputs of both. Either way an input is repeated by the load alone, where picking it for each lane would take the port that
- * multiplies. */
+ * A vector of accumulators is of one group, or of part of one. If `each` is 2, it is of a group with half as many out channels:
+ * each has two lanes, one for even and one for odd in-channels. In that half of the vector where the vector of outputs has the
+ * group, its channels are in order; in the other half adjacent channels are swapped, so that a broadcast pair of inputs meets
+ * either lane of a channel with the other of the pair. The halves in order of two groups make one vector, the swapped ones
+ * another, and the sum of both is the outputs of both groups. Either way an input is broadcast by its load, where a permutation
+ * would take the port that multiplies. */
 #define DWG_REGISTERS (TILE_NV * TILE_MOST + 4)
 #define DWG_MOST 14
 
-/* So many adjacent elements, repeated. */
-INLINE V FN(dwg_repeat)(const int each, const void *p)
+/* `each` contiguous elements, broadcast. */
+INLINE V FN(dwg_broadcast)(const int each, const void *p)
 {
     return each == 2 ? V_(set2)(p) : V_(set1)(*(const T *)p);
 }
 
-/* A stretch of one source: up to three terms of a phase, or up to two of each of two phases, where each reads the pixel before
- * that of the term before. */
+/* A block of terms of one source: up to three of a phase, or up to two of each of two phases, where each term reads the pixel
+ * before that of the term before. */
 typedef struct {
     const char *x; /* what the first term reads at the first j */
     const T *w[2][3]; /* weights for the first vector */
     int terms, second;
-    int64_t low, high; /* the j's whose first term reads a pixel that there is */
-} FN(dwg_stretch);
+    int64_t low, high; /* the j's whose first term is inside the row */
+} FN(dwg_terms);
 
-/* Where the pixels of each group are: two starts, nine pixels apart, from which an address takes one register, and another 1, 2,
- * 4 or 8 times. */
+/* The pixels of each group: two addresses, nine pixels apart. An address is a register and another times 1, 2, 4 or 8: few
+ * registers reach all pixels. */
 typedef struct {
     const char *x[2][2];
     ptrdiff_t ld, ld3, ld5, ld7; /* bytes between pixels, and those of three, five and seven */
 } FN(dwg_place);
 
-/* All in-channels of a stretch. `there` has a bit for each pixel, from what the last term of the first j reads on: of a pixel
- * outside nothing is added, so that the ends of a row belong to the run between them. What is repeated of a pixel serves all
- * terms that read it. */
+/* All in-channels of a block of terms. `there` has a bit for each pixel, from the one that the last term of the first j reads
+ * on: a pixel outside the row adds nothing, so that a run includes the ends of a row. A broadcast serves all terms that read
+ * it. */
 INLINE void FN(dwg_slide)(const int each, const int terms, const int second, const int count, FN(dwg_place) p,
-                          const FN(dwg_stretch) *stretch, ptrdiff_t weights, int ci, unsigned there, V acc[2][2][DWG_MOST])
+                          const FN(dwg_terms) *block, ptrdiff_t weights, int ci, unsigned there, V acc[2][2][DWG_MOST])
 {
     const T *low[3], *high[3];
 #pragma GCC unroll 3
     for (int u = 0; u < terms; u++)
-        low[u] = stretch->w[0][u] + weights, high[u] = stretch->w[1][u] + weights;
+        low[u] = block->w[0][u] + weights, high[u] = block->w[1][u] + weights;
     for (; ci > 0; ci -= each) {
         FORGET(p.ld);
         FORGET(p.ld3);
@@ -73,7 +73,7 @@ INLINE void FN(dwg_slide)(const int each, const int terms, const int second, con
                 x += m == 3 ? p.ld3 : m == 5 ? p.ld5 : m == 6 ? 2 * p.ld3 : m == 7 ? p.ld7 : m * p.ld;
                 if (!(there >> i & 1))
                     continue;
-                V some = FN(dwg_repeat)(each, x);
+                V some = FN(dwg_broadcast)(each, x);
                 if (terms + second > 1)
                     IN_REGISTER(some);
 #pragma GCC unroll 3
@@ -92,29 +92,29 @@ INLINE void FN(dwg_slide)(const int each, const int terms, const int second, con
     }
 }
 
-/* Outputs that need more than a store. */
+/* Stores outputs with an activation, of part of a vector, or by non-temporal stores. */
 static __attribute__((noinline)) void FN(dwg_finish)(const convt_dw *d, const T *sums, int count, T *out, int lanes)
 {
     for (; count > 0; count--, sums += VL, out += d->out_ld) {
         const V sum = V_(act_simple)(V_(load)(sums), d->act);
-        if (d->stream && lanes == VL)
+        if (DW_NON_TEMPORAL(d, lanes == VL))
             V_(stream)(out, sum);
         else
             V_(storen)(out, sum, lanes);
     }
 }
 
-/* So many tiles along the row, of `count` j's each. */
+/* `tiles` register tiles along the row, of `count` j's each. */
 INLINE void FN(dwg_tiles)(const int each, const int phases, const int count, const convt_dw *d, const convt_dw_phase *phase,
-                          const FN(dwg_stretch) *stretches, const FN(dwg_stretch) *end, int j, int tiles, int v)
+                          const FN(dwg_terms) *blocks, const FN(dwg_terms) *end, int j, int tiles, int v)
 {
     V acc[2][2][DWG_MOST];
     const convt_dw_groups *g = d->groups;
     const ptrdiff_t ld = d->in_ld * (ptrdiff_t)sizeof(T), out_ld = d->out_ld, ahead = d->ahead;
     FN(dwg_place) p = {.ld = ld, .ld3 = 3 * ld, .ld5 = 5 * ld, .ld7 = 7 * ld};
     const int c = g->first[v] - g->first[d->v0], lanes = g->lanes[v];
-    const int plain = d->act->code == CONVT_NONE && !d->stream && lanes == VL;
-    const V init = V_(load)((const T *)d->init + c), none = V_(set1)(-0.0f); /* keeps the sign of others */
+    const int plain = d->act->code == CONVT_NONE && !DW_NON_TEMPORAL(d, 1) && lanes == VL;
+    const V init = V_(load)((const T *)d->init + c), none = V_(set1)(-0.0f); /* keeps the sign of what is added */
     const V start[2] = {each == 2 ? V_(halves)(init, none) : init, V_(halves)(none, init)};
     const T *coming = d->coming ? (const T *)d->coming + d->from + j * d->in_ld + g->at[v * each] : NULL;
     for (; tiles > 0; tiles--, j += count) {
@@ -128,20 +128,20 @@ INLINE void FN(dwg_tiles)(const int each, const int phases, const int count, con
 #pragma GCC unroll 14
                 for (int i = 0; i < count; i++)
                     acc[q][r][i] = start[r];
-        for (const FN(dwg_stretch) *stretch = stretches; stretch < end; stretch++) {
-            const int before = stretch->terms - 1, pixels = count + before;
-            const int64_t low = stretch->low - (j - before), high = stretch->high - (j - before);
+        for (const FN(dwg_terms) *block = blocks; block < end; block++) {
+            const int before = block->terms - 1, pixels = count + before;
+            const int64_t low = block->low - (j - before), high = block->high - (j - before);
             const unsigned there = there_bits(low, high, pixels);
             if (!there)
                 continue;
 #pragma GCC unroll 2
             for (int r = 0; r < each; r++) {
-                p.x[r][0] = stretch->x + (j - before) * ld + g->at[v * each + r] * (ptrdiff_t)sizeof(T);
+                p.x[r][0] = block->x + (j - before) * ld + g->at[v * each + r] * (ptrdiff_t)sizeof(T);
                 p.x[r][1] = p.x[r][0] + 9 * ld;
             }
 #define SLIDE(t, s)                                                                                         \
-    else if (phases == 1 + ((s) >= 0) && stretch->terms == (t) && (phases == 1 || stretch->second == (s)))  \
-        FN(dwg_slide)(each, t, phases == 1 ? 0 : s, count, p, stretch, v * g->w_ld, g->ci, there, acc);
+    else if (phases == 1 + ((s) >= 0) && block->terms == (t) && (phases == 1 || block->second == (s)))  \
+        FN(dwg_slide)(each, t, phases == 1 ? 0 : s, count, p, block, v * g->w_ld, g->ci, there, acc);
             if (0)
                 ;
             SLIDE(3, -1) SLIDE(2, -1) SLIDE(1, -1) SLIDE(2, 2) SLIDE(2, 1) SLIDE(1, 1) SLIDE(1, 0)
@@ -178,15 +178,15 @@ INLINE void FN(dwg_tiles)(const int each, const int phases, const int count, con
     }
 }
 
-/* A function for each count of j's: as many sums as there are registers for, besides weights and a pixel. */
+/* A function for each count of j's: as many accumulators as there are registers for, besides weights and a pixel. */
 #define DWG_FITS(each, phases, count) ((each) * (phases) * (count) + (phases) + 3 <= DWG_REGISTERS)
 #define DWG_TILE(each, phases, count)                                                                                       \
     static void FN(dwg_##each##_##phases##_##count)(const convt_dw *d, const convt_dw_phase *phase,                         \
-                                                    const FN(dwg_stretch) *stretches, const FN(dwg_stretch) *end, int j,    \
+                                                    const FN(dwg_terms) *blocks, const FN(dwg_terms) *end, int j,    \
                                                     int tiles, int v)                                                       \
     {                                                                                                                       \
         if (DWG_FITS(each, phases, count))                                                                                  \
-            FN(dwg_tiles)(each, phases, count, d, phase, stretches, end, j, tiles, v);                                      \
+            FN(dwg_tiles)(each, phases, count, d, phase, blocks, end, j, tiles, v);                                      \
     }
 #define DWG_NAME(each, phases, count) FN(dwg_##each##_##phases##_##count),
 #ifdef FEW_SHAPES
@@ -204,7 +204,7 @@ DWG_KINDS(DWG_TILE)
 static const int FN(dwg_counts)[] = DWG_NUMBERS;
 #define DWG_LAST ((int)(sizeof FN(dwg_counts) / sizeof(int)) - 1)
 
-/* The fewest of the counts that do n j's; the most, if none do. */
+/* The smallest of the counts that covers n j's; the largest, if none does. */
 INLINE int FN(dwg_cover)(int n)
 {
     int size = 0;
@@ -213,13 +213,13 @@ INLINE int FN(dwg_cover)(int n)
     return size;
 }
 
-/* What a tile of n j's takes, about, each of which has so many sums: no less than the latency of these. */
+/* The approximate time of a tile of n j's with `sums` accumulators each: no less than the latency of a chain. */
 INLINE int FN(dwg_takes)(int n, int sums)
 {
     return (n * sums < 4 ? 4 / sums : n) + 2;
 }
 
-/* Which of the counts, of no more than so many j's, does n of them soonest, the last ones by another. */
+/* Which of the counts up to `most` computes n j's fastest, the last ones by another count. */
 static int FN(dwg_size)(int n, int most, int sums)
 {
     int best = 0, least = n * FN(dwg_takes)(1, sums);
@@ -233,21 +233,20 @@ static int FN(dwg_size)(int n, int most, int sums)
     return best;
 }
 
-/* Vectors of channels one after the other, each with all j's of a phase, or of two that read the same inputs: its weights stay in
- * the first-level cache. */
+/* All j's of a phase, or of two that read the same inputs, one vector of channels after the other: its weights stay in L1. */
 static void FN(dwg_run)(const convt_dw *d)
 {
-    static void (*const tiles[][2][DWG_LAST + 1])(const convt_dw *, const convt_dw_phase *, const FN(dwg_stretch) *, const FN(dwg_stretch) *,
-                                       int, int, int) = {
+    static void (*const tiles[][2][DWG_LAST + 1])(const convt_dw *, const convt_dw_phase *, const FN(dwg_terms) *,
+                                                  const FN(dwg_terms) *, int, int, int) = {
         {{DWG_COUNTS(DWG_NAME, 1, 1)}, {DWG_COUNTS(DWG_NAME, 1, 2)}},
         {{DWG_COUNTS(DWG_NAME, 2, 1)}, {DWG_COUNTS(DWG_NAME, 2, 2)}},
     };
-    FN(dwg_stretch) stretches[CONVT_DW_PRODUCTS], *q;
+    FN(dwg_terms) blocks[CONVT_DW_PRODUCTS], *q;
     const int each = d->groups->each;
     for (const convt_dw_phase *phase = d->phase, *end = phase + d->phases; phase < end;)
         for (int rest = phase->sharing, phases; rest > 0; rest -= phases, phase += phases) {
             phases = rest > 1 ? 2 : 1;
-            q = stretches;
+            q = blocks;
             CONVT_ASSERT(d->sources * phase->terms <= CONVT_DW_PRODUCTS);
             for (int u = 0, terms; u < phase->terms; u += terms) {
                 const int left = phase->terms - u, both = phases == 2 ? phase[1].terms - u : 0;
@@ -257,7 +256,7 @@ static void FN(dwg_run)(const convt_dw *d)
                     q->x = (const char *)((const T *)d->in[s] + d->from + phase->term[u].in);
                     q->terms = terms;
                     q->second = both < 0 ? 0 : both < terms ? both : terms;
-                    /* (If they don't slide, a run's terms all read what there is.) */
+                    /* (If they don't slide, all terms of a run are inside the row.) */
                     q->low = phase->sliding ? d->low_pixel + u : INT32_MIN;
                     q->high = phase->sliding ? d->high_pixel + u : INT32_MAX;
                     for (int n = 0; n < terms; n++) {
@@ -269,9 +268,9 @@ static void FN(dwg_run)(const convt_dw *d)
             const int fit = (DWG_REGISTERS - phases - 3) / (each * phases), size = FN(dwg_size)(d->n, fit, each * phases);
             const int count = FN(dwg_counts)[size], full = d->n / count, rest = d->n % count, last = FN(dwg_cover)(rest);
             for (int v = d->v0; v < d->v1; v++) {
-                tiles[each - 1][phases - 1][size](d, phase, stretches, q, 0, full, v);
-                if (rest) /* (Some j's once more, where no count does just these.) */
-                    tiles[each - 1][phases - 1][last](d, phase, stretches, q, d->n - FN(dwg_counts)[last], 1, v);
+                tiles[each - 1][phases - 1][size](d, phase, blocks, q, 0, full, v);
+                if (rest) /* some j's twice, where no count is the rest */
+                    tiles[each - 1][phases - 1][last](d, phase, blocks, q, d->n - FN(dwg_counts)[last], 1, v);
             }
         }
 }

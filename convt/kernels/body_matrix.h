@@ -1,17 +1,17 @@
-/* The GEMM on a matrix unit that multiplies bfloat16 and sums in float, for elements of type S. The includer defines
+/* The GEMM on AMX tiles, which multiply bfloat16 and accumulate in float, for elements of type S. The includer defines
  *   S, S_LOAD, S_LOADN, FN(name) as for body_widen.h, whose `widen` it uses; T is float
- *   PARTS   bfloat16 parts of an element: 3 hold a float (8 bits each), 2 a float16, 1 a bfloat16
+ *   PARTS   bfloat16 that an element is split into: 3 hold a float (bf16x3, 8 bits each), 2 a float16, 1 a bfloat16
  *
- * A product of sums of parts is the sum of the parts' products. Those that can matter are made. With three parts, i + j < 3:
- * six; what is left out is below 2^-24 of a product, as the first part is rounded and what remains has any sign; with
- * two all four, as float16's sums are to be those of exact products.
- * That holds where no part and no product becomes so small that the unit, which knows no subnormal numbers, takes it for
- * zero, and no sum overflows on the way, in whatever order the unit takes them: packing says if all is in range, which holds
- * for 2^31 products of numbers up to 2^HIGH. The bias has to be zero or no smaller than a product may be.
+ * The product of two elements is the sum of the products of their parts, of which those that matter are computed. With three
+ * parts these are the six with i + j < 3; the others are below 2^-24 of the product, as the first part is rounded and the
+ * remainder has either sign. With two parts they are all four, as products of float16 are to be exact.
+ * That holds where no part and no product is so small that AMX, which flushes subnormals, makes it zero, and no accumulator
+ * overflows, whatever the order of additions: packing says whether all elements are in range, which holds for 2^31 products
+ * of numbers up to 2^HIGH. The bias has to be zero or no smaller than a product may be.
  *
- * Panels. Depth goes in groups of MATRIX_DEPTH, those of A and B in the same order: pairs of elements k and k + 16. A row of
- * A has, group after group, its parts one after the other, 64 bytes each. Of B, a group has part after part, and of each
- * its vectors of columns, as matrices.
+ * Panels. Depth goes in steps of MATRIX_DEPTH; A and B have its elements in the same order, in pairs k and k + 16. A row of A
+ * has, step after step, its parts one after the other, 64 bytes each. A step of B has part after part, and of each its
+ * vectors of columns, one AMX tile each.
  */
 #define E_SIZE (2 * PARTS)
 #define LOW_A -64
@@ -19,7 +19,7 @@
 #define HIGH 48
 #define AHEAD 32768 /* bytes */
 
-/* The parts of two vectors of elements, in pairs, `apart` bytes from each other. */
+/* Splits two vectors of elements and stores their parts in pairs, `apart` bytes from each other. */
 INLINE void FN(split)(char *to, ptrdiff_t apart, vf a, vf b, v_range *range)
 {
     v_range_add(range, a);
@@ -34,7 +34,7 @@ INLINE void FN(split)(char *to, ptrdiff_t apart, vf a, vf b, v_range *range)
     }
 }
 
-INLINE int FN(matrix_rows)(const int asks, void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows,
+INLINE int FN(matrix_rows)(const int prefetches, void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows,
                            int cols, int cols_padded)
 {
     float turned[MATRIX * MATRIX_DEPTH];
@@ -46,13 +46,13 @@ INLINE int FN(matrix_rows)(const int asks, void *dst, ptrdiff_t ld, const void *
             const S *from = (const S *)src + r * rs;
             int k = 0;
             for (; k + MATRIX_DEPTH <= cols; k += MATRIX_DEPTH) {
-                for (int i = 0; i < (asks ? MATRIX_DEPTH : 0); i += 64 / sizeof(S))
+                for (int i = 0; i < (prefetches ? MATRIX_DEPTH : 0); i += 64 / sizeof(S))
                     __builtin_prefetch(from + ahead + k + i, 0, 2);
                 FN(split)(to + k * E_SIZE, 64, S_LOAD(from + k), S_LOAD(from + k + VF), &range);
             }
             for (; k < cols_padded; k += MATRIX_DEPTH) {
                 const int n = cols - k;
-                for (int i = 0; i < (asks ? n : 0); i += 64 / sizeof(S))
+                for (int i = 0; i < (prefetches ? n : 0); i += 64 / sizeof(S))
                     __builtin_prefetch(from + ahead + k + i, 0, 2);
                 const vf a = n <= 0 ? vf_set1(0) : n < VF ? S_LOADN(from + k, n) : S_LOAD(from + k);
                 const vf b = n <= VF ? vf_set1(0) : S_LOADN(from + k + VF, n - VF);
@@ -88,7 +88,7 @@ static int FN(matrix_pack_far)(void *dst, ptrdiff_t ld, const void *src, ptrdiff
 /* That of the table which this one builds on: isa_avx512_amx.c sets it. */
 static int (*FN(wino_in))(int ny, int nx, const convt_wino_in *w);
 
-/* Winograd's transform, a step of depth after the other, in parts. */
+/* Winograd's input transform, split, one step of depth after the other. */
 static int FN(matrix_wino_rows)(int ny, int nx, const convt_wino_in *w)
 {
     float points[36 * MATRIX_DEPTH] __attribute__((aligned(64)));
@@ -105,12 +105,13 @@ static int FN(matrix_wino_rows)(int ny, int nx, const convt_wino_in *w)
         const float *point = points;
         for (int y = 0; y < ny; y++)
             for (int x = 0; x < nx; x++, point += MATRIX_DEPTH)
-                FN(split)(to + y * w->out_y + x * w->out_x, 64, vf_load(point), n > VF ? vf_load(point + VF) : vf_set1(0), &range);
+                FN(split)(to + y * w->out_y + x * w->out_x, 64, vf_load(point), n > VF ? vf_load(point + VF) : vf_set1(0),
+                          &range);
     }
     return v_range_within(&range, LOW_A, HIGH);
 }
 
-/* A row of a point of Winograd's weights. */
+/* A row of a point of Winograd's filter transform. */
 INLINE vf FN(matrix_wino_row)(const int64_t terms, const int64_t *at, const float *scale, const float *in)
 {
     vf sum = vf_set1(0);
@@ -119,7 +120,7 @@ INLINE vf FN(matrix_wino_row)(const int64_t terms, const int64_t *at, const floa
     return sum;
 }
 
-/* One vector of columns of a point, of `terms` taps: a step of depth, of which there may be less. */
+/* One vector of columns of a point, of `terms` taps: a step of depth, zeros beyond row n. */
 INLINE void FN(matrix_wino_point)(const int64_t terms, const convt_wino_filter *w, int p, int c, v_range *range)
 {
     const int64_t *at = w->at + w->start[p];
@@ -135,7 +136,7 @@ INLINE void FN(matrix_wino_point)(const int64_t terms, const convt_wino_filter *
     }
 }
 
-/* Winograd's transform of weights, of a step of depth, in parts: point by point, as what it writes then lies together. */
+/* Winograd's filter transform of a step of depth, split: point by point, so that stores are contiguous. */
 static int FN(matrix_wino_filter)(const convt_wino_filter *w)
 {
     v_range range = v_range_none();
@@ -143,7 +144,7 @@ static int FN(matrix_wino_filter)(const convt_wino_filter *w)
     for (int p = 0; p < w->rows; p++) {
         const int64_t terms = w->start[p + 1] - w->start[p];
         for (int c = 0; c < w->cols; c += VF) {
-            /* The usual numbers of terms, those of phases of two taps an axis, without a loop. */
+            /* Unrolled for the usual numbers of terms, those of phases of two taps an axis. */
             if (terms == 1)
                 FN(matrix_wino_point)(1, w, p, c, &range);
             else if (terms == 2)
@@ -185,7 +186,7 @@ static int FN(matrix_pack_b)(void *dst, int k0, int n0, const void *src, ptrdiff
             width = width < cols - n ? width : cols - n;
             const S *from = (const S *)src + k * rs + n * cs;
             FN(widen)(block, VF, from, rs, cs, some, width, VF);
-            if ((k0 + k) % MATRIX_DEPTH || width < VF) { /* others may have the rest */
+            if ((k0 + k) % MATRIX_DEPTH || width < VF) { /* the rest of the vector may belong to another call */
                 for (int r = 0; r < some; r++)
                     for (int c = 0; c < width; c++)
                         fits &= FN(matrix_pack_one)(dst, k0 + k + r, n0 + n + c, block[r * VF + c], nb);
@@ -200,7 +201,7 @@ static int FN(matrix_pack_b)(void *dst, int k0, int n0, const void *src, ptrdiff
     return fits && v_range_within(&range, LOW_B, HIGH);
 }
 
-/* Matrices 0 to 3 are the sums, [rows][columns]; 4 and 5 of A, 6 and 7 of B. */
+/* AMX tiles 0 to 3 are accumulators, [rows][columns]; 4 and 5 are of A, 6 and 7 of B. `high` and nv > 1 use two of a kind. */
 INLINE void FN(matrix_a)(const int high, const char *a, ptrdiff_t ld)
 {
     MATRIX_LOAD(4, a, ld);
@@ -224,8 +225,8 @@ INLINE void FN(matrix_multiply)(const int high, const int nv)
         MATRIX_MUL_ADD(3, 5, 7);
 }
 
-/* Asks for some lines of what comes next. */
-INLINE const char *FN(matrix_ask)(const char *ahead, ptrdiff_t step, const int lines)
+/* Prefetches some lines of what comes next. */
+INLINE const char *FN(matrix_prefetch)(const char *ahead, ptrdiff_t step, const int lines)
 {
 #pragma GCC unroll 8
     for (int i = 0; i < lines; i++, ahead += step)
@@ -233,8 +234,8 @@ INLINE const char *FN(matrix_ask)(const char *ahead, ptrdiff_t step, const int l
     return ahead;
 }
 
-/* Sends some rows of sums on their way, those that the tile before left. */
-INLINE void FN(matrix_send)(convt_late *late, int rows)
+/* Stores some rows that the tile before left, by non-temporal stores. */
+INLINE void FN(matrix_store_late)(convt_late *late, int rows)
 {
     if (!late)
         return;
@@ -249,8 +250,8 @@ INLINE void FN(matrix_send)(convt_late *late, int rows)
     }
 }
 
-/* Asks for some rows of what a tile writes, from the m-th on: a shallow tile is done before the lines would come. */
-INLINE int FN(matrix_want)(const int nv, int m, int some, int mr, const convt_tile *t)
+/* Prefetches some rows that a tile will store, from the m-th on; returns the next one. */
+INLINE int FN(matrix_prefetch_rows)(const int nv, int m, int some, int mr, const convt_tile *t)
 {
     for (const int last = m + some < mr ? m + some : mr; m < last; m++)
 #pragma GCC unroll 2
@@ -292,7 +293,7 @@ INLINE void FN(matrix_end)(const int high, const int nv, float *to, ptrdiff_t st
         MATRIX_STORE(3, (char *)to + MATRIX * step + VF * sizeof(float), step);
 }
 
-/* The bytes between rows if a matrix can be written there: whole rows, one distance apart; else 0. */
+/* The stride of rows in bytes, if AMX tiles can be stored there directly: it is constant and rows are whole. Else 0. */
 static ptrdiff_t FN(matrix_apart)(int mr, const convt_tile *t)
 {
     char *const *rows = (char *const *)t->rows;
@@ -305,15 +306,15 @@ static ptrdiff_t FN(matrix_apart)(int mr, const convt_tile *t)
     return step;
 }
 
-/* With `sends`, what the tile before left is sent off meanwhile. */
+/* With `sends`, the stores that the tile before left are done meanwhile. */
 INLINE void FN(matrix_mn)(const int high, const int nv, const int sends, int mr, const convt_tile *t)
 {
     float sums[2 * MATRIX * TILE_NV * VF] __attribute__((aligned(64)));
     float *const *rows = (float *const *)t->rows;
     const float *init = t->init;
     const ptrdiff_t apart = mr > 1 ? FN(matrix_apart)(mr, t) : 0;
-    /* The bias comes first: a step of 0 bytes fills a matrix with it. What was summed before comes last, as sums of sums lose
-     * less than one long chain, and for all rows alike, or results would depend on how rows are cut. */
+    /* The bias comes first: a stride of 0 bytes fills a tile with it. Partial sums of earlier chunks come last, as adding up
+     * chunks loses less than one long chain, and for all rows alike, or results would depend on how rows are cut. */
     const int biased = init && !t->init_ld;
     if (biased)
         FN(matrix_begin)(high, nv, init);
@@ -324,37 +325,37 @@ INLINE void FN(matrix_mn)(const int high, const int nv, const int sends, int mr,
     const char *a = t->a, *b = t->b, *ahead = t->ahead;
     convt_late *const late = sends ? t->late : NULL;
     const int share = late && t->kc ? (late->left * MATRIX_DEPTH / 2 + t->kc - 1) / t->kc : 0;
-    /* What is deep takes longer than its stores; what goes past the caches is not fetched. */
-    int wanted = biased && t->kc && t->kc <= CONVT_KC / 2 && !t->stream && !late ? 0 : mr;
-    const int some = wanted ? 0 : (mr * MATRIX_DEPTH / 2 + t->kc - 1) / t->kc;
+    /* Shallow tiles prefetch the rows that they store; deep ones take longer than their stores anyway. */
+    int prefetched = biased && t->kc && t->kc <= CONVT_KC / 2 && !t->stream && !late ? 0 : mr;
+    const int some = prefetched ? 0 : (mr * MATRIX_DEPTH / 2 + t->kc - 1) / t->kc;
     for (int k = 0; k < t->kc; k += MATRIX_DEPTH, a += 64 * PARTS, b += part * PARTS) {
         FN(matrix_a)(high, a, ld);
 #if PARTS == 3
-        /* Small products first; each step changes one side. */
+        /* Small products first; each step loads one operand anew. */
         FN(matrix_b)(nv, b + 2 * part);
         FN(matrix_multiply)(high, nv);
         FN(matrix_b)(nv, b + part);
         FN(matrix_multiply)(high, nv);
-        ahead = FN(matrix_ask)(ahead, t->ahead_step, 8);
-        FN(matrix_send)(late, share);
-        wanted = FN(matrix_want)(nv, wanted, some, mr, t);
+        ahead = FN(matrix_prefetch)(ahead, t->ahead_step, 8);
+        FN(matrix_store_late)(late, share);
+        prefetched = FN(matrix_prefetch_rows)(nv, prefetched, some, mr, t);
         FN(matrix_a)(high, a + 64, ld);
         FN(matrix_multiply)(high, nv);
         FN(matrix_b)(nv, b);
         FN(matrix_multiply)(high, nv);
-        ahead = FN(matrix_ask)(ahead, t->ahead_step, 8);
-        FN(matrix_send)(late, share);
-        wanted = FN(matrix_want)(nv, wanted, some, mr, t);
+        ahead = FN(matrix_prefetch)(ahead, t->ahead_step, 8);
+        FN(matrix_store_late)(late, share);
+        prefetched = FN(matrix_prefetch_rows)(nv, prefetched, some, mr, t);
         FN(matrix_a)(high, a + 128, ld);
         FN(matrix_multiply)(high, nv);
         FN(matrix_a)(high, a, ld);
 #else
-        ahead = FN(matrix_ask)(ahead, t->ahead_step, 8);
-        FN(matrix_send)(late, share);
-        wanted = FN(matrix_want)(nv, wanted, some, mr, t);
-        ahead = FN(matrix_ask)(ahead, t->ahead_step, 8);
-        FN(matrix_send)(late, share);
-        wanted = FN(matrix_want)(nv, wanted, some, mr, t);
+        ahead = FN(matrix_prefetch)(ahead, t->ahead_step, 8);
+        FN(matrix_store_late)(late, share);
+        prefetched = FN(matrix_prefetch_rows)(nv, prefetched, some, mr, t);
+        ahead = FN(matrix_prefetch)(ahead, t->ahead_step, 8);
+        FN(matrix_store_late)(late, share);
+        prefetched = FN(matrix_prefetch_rows)(nv, prefetched, some, mr, t);
 #if PARTS == 2
         FN(matrix_b)(nv, b);
         FN(matrix_multiply)(high, nv);
@@ -374,7 +375,7 @@ INLINE void FN(matrix_mn)(const int high, const int nv, const int sends, int mr,
         return;
     }
     if (late) {
-        FN(matrix_send)(late, late->left);
+        FN(matrix_store_late)(late, late->left);
         if (t->stream && t->cols == nv * VF) {
             float *to = late->sums;
             FN(matrix_end)(high, nv, to, nv * VF * sizeof(float));
@@ -412,7 +413,7 @@ INLINE void FN(matrix_mn)(const int high, const int nv, const int sends, int mr,
 
 static void FN(matrix_flush)(convt_late *late)
 {
-    FN(matrix_send)(late, late->left);
+    FN(matrix_store_late)(late, late->left);
 }
 
 static void FN(matrix_tile)(int mr, const convt_tile *t)

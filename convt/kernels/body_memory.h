@@ -1,7 +1,7 @@
-/* Between user memory (S) and ours (T): widened in, rounded out. The includer defines
+/* Between user memory (S) and accumulators (T): widening loads, rounding stores. The includer defines
  *   S, T, V, VL, V_(op), FN(name)
  *   S_LOAD, S_LOADN, S_STORE, S_STOREN   vectors of T from and to S
- * Elements that are not adjacent go through a vector's worth on the stack.
+ * Elements that are not contiguous go through a vector on the stack.
  */
 #include "body_widen.h"
 #include "body_gather.h"

@@ -1,14 +1,14 @@
-/* A run of a depthwise convolution of few terms, all of whose outputs are written in the order in which they lie in memory. The
- * includer defines T, V, VL, V_(op), FN(name).
+/* A run of a depthwise convolution of few terms, whose outputs are stored in memory order. The includer defines T, V, VL,
+ * V_(op), FN(name).
  *
  * Memory takes them twice as fast so as in blocks of j's, phase by phase. */
 #define DW_PAIR 2    /* j's at once */
 #define DW_VECTORS (sizeof(V) < 64 ? 2 : 4) /* of channels, which fit the registers with their pixels */
 #define DW_TURN 8    /* j's at a time, of more vectors than that */
-#define DW_FAR 4096  /* bytes ahead of an output, asked for into the second-level cache: in the first they would displace pixels */
+#define DW_FAR 4096  /* bytes ahead of an output, prefetched into L2: in L1 they would displace pixels */
 
-/* `count` j's at a time: all phases of a set, of so many vectors of channels side by side from c on. The pixels of these stay in
- * registers, and weights come from the first-level cache, each for all of them. */
+/* `count` j's at a time: all phases of a set, of `vectors` adjacent vectors of channels from c on. Their pixels stay in
+ * registers, and each weight, from L1, is loaded once for all of them. */
 INLINE void FN(dw_order)(const int count, const int sources, const int terms, const int vectors, const convt_dw *d,
                          const convt_dw_phase *phase, int c, int j, int n, int skipped)
 {
@@ -17,15 +17,16 @@ INLINE void FN(dw_order)(const int count, const int sources, const int terms, co
     int some = count > 1;
     for (const convt_dw_phase *p = first; p < end; p++)
         some |= skipped ? p->after : p->before;
-    if (!some) /* outputs that nobody has: their pixel may be outside the input */
+    if (!some) /* no phase has these outputs: their pixel may be outside the input */
         return;
-    /* The last vector overlaps the one before, if it has to. */
+    /* A last vector that is not whole overlaps the one before. */
     const int rest = d->cols - c, whole = vectors * VL;
     const ptrdiff_t in_ld = d->in_ld, out_ld = d->out_ld, last = (rest < whole ? rest : whole) - VL;
-    const ptrdiff_t asked = c ? 0 : count * out_ld * (ptrdiff_t)sizeof(T); /* bytes a turn */
+    const ptrdiff_t prefetched = c ? 0 : count * out_ld * (ptrdiff_t)sizeof(T); /* bytes a turn */
     T *const outs = (T *)d->out + c + j * out_ld;
     const T *inputs[CONVT_DW_ORDERED], *weights[CONVT_DW_ORDERED];
-    V start[4], pixel[CONVT_DW_ORDERED][DW_PAIR + CONVT_DW_ORDERED - 1][4]; /* that of j and term u is in place j - u + terms - 1 */
+    V start[4];
+    V pixel[CONVT_DW_ORDERED][DW_PAIR + CONVT_DW_ORDERED - 1][4]; /* that of j and term u is in place j - u + terms - 1 */
 #pragma GCC unroll 4
     for (int v = 0; v < vectors; v++)
         start[v] = V_(load)((const T *)d->init + c + (v < vectors - 1 ? v * VL : last));
@@ -35,10 +36,10 @@ INLINE void FN(dw_order)(const int count, const int sources, const int terms, co
         weights[s] = (const T *)d->w[s] + c;
     }
     for (int i = 0; i < n; i += count) {
-        const int again = i > n - count; /* the last j's, if fewer are left: some of them once more */
+        const int again = i > n - count; /* the last j's, if fewer are left: some of them are computed twice */
         i = again ? n - count : i;
         T *const out = outs + i * out_ld;
-        for (ptrdiff_t at = 0; at < asked; at += 64)
+        for (ptrdiff_t at = 0; at < prefetched; at += 64)
             __builtin_prefetch((const char *)out + DW_FAR + at, 0, 2);
 #pragma GCC unroll 2
         for (int s = 0; s < sources; s++) {
@@ -101,11 +102,14 @@ INLINE void FN(dw_order)(const int count, const int sources, const int terms, co
     }
 }
 
-/* From j on n of them; or a single one before or after the run, of a single term, the first or that after those skipped. */
+/* (There is none of more vectors than DW_VECTORS.) n outputs from j on; or a single one before or after the run, of a single
+ * term, the first or that after those skipped. */
 #define DW_ORDER(sources, vectors)                                                                                        \
     static void FN(dw_order_##sources##_##vectors)(const convt_dw *d, const convt_dw_phase *phase, int c, int j, int n,   \
                                                    int skipped)                                                           \
     {                                                                                                                     \
+        if (vectors > DW_VECTORS)                                                                                         \
+            return;                                                                                                       \
         if (n == 1)                                                                                                       \
             FN(dw_order)(1, sources, 1, vectors, d, phase, c, j, 1, skipped);                                             \
         else if (phase->terms == 2)                                                                                       \
@@ -116,14 +120,15 @@ INLINE void FN(dw_order)(const int count, const int sources, const int terms, co
 DW_ORDER(1, 1) DW_ORDER(1, 2) DW_ORDER(1, 3) DW_ORDER(1, 4) DW_ORDER(2, 1) DW_ORDER(2, 2) DW_ORDER(2, 3) DW_ORDER(2, 4)
 #undef DW_ORDER
 
-/* All j's and those before and after; of more vectors a few j's at a time. */
+/* All j's and those before and after the run; of more vectors than DW_VECTORS a few j's at a time. */
 static void FN(dw_all_in_order)(const convt_dw *d)
 {
     static void (*const order[][4])(const convt_dw *, const convt_dw_phase *, int, int, int, int) = {
         {FN(dw_order_1_1), FN(dw_order_1_2), FN(dw_order_1_3), FN(dw_order_1_4)},
         {FN(dw_order_2_1), FN(dw_order_2_2), FN(dw_order_2_3), FN(dw_order_2_4)},
     };
-    const int all = (d->cols + VL - 1) / VL, pieces = (all + DW_VECTORS - 1) / DW_VECTORS, vectors = (all + pieces - 1) / pieces;
+    const int all = (d->cols + VL - 1) / VL, pieces = (all + DW_VECTORS - 1) / DW_VECTORS;
+    const int vectors = (all + pieces - 1) / pieces;
     const int step = pieces == 1 && d->phase->sharing == d->phases ? d->n : d->n < DW_TURN ? d->n : DW_TURN;
     for (int j = d->low ? -1 : 0; j < d->n + (d->high ? 1 : 0);) {
         const int n = j < 0 || j >= d->n ? 1 : step, at = n > 1 && j + n > d->n ? d->n - n : j;

@@ -1,7 +1,7 @@
 /* Overlap-add into user memory (S), and the same by indices. The includer defines what body_memory.h says. */
 
-/* VL values of j at once where lanes are few and adjacent: the outputs of consecutive j are then one stretch. Each j is summed
- * as a whole vector, and its idle lanes are written over by the next one. Returns the first j it left. */
+/* VL values of j at once where lanes are few and contiguous: the outputs of consecutive j are then contiguous, too. Each j is
+ * summed as a whole vector, and its idle lanes are overwritten by the next one. Returns the first j it left. */
 static int64_t FN(overlap_block)(const convt_overlap *o)
 {
     T sums[VL * VL + VL];
@@ -17,7 +17,7 @@ static int64_t FN(overlap_block)(const convt_overlap *o)
             const T *from = row;
             for (int u = 0; u < before; u++, from += count - o->ld)
                 sum += V_(load)(from);
-            /* Columns beyond the last tap belong to someone else, whatever they hold. */
+            /* Columns beyond the last tap are not of this j, whatever they hold. */
             sum += last < count ? V_(loadn)(from, last) : V_(load)(from);
             V_(store)(sums + i * count, sum);
         }
@@ -43,7 +43,7 @@ static void FN(overlap)(const convt_overlap *o)
                 sum += V_(loadn)((const T *)o->col + (i - o->i0) * o->ld + c, o->cols - c < n ? o->cols - c : n);
             }
             const V y = V_(act)(sum, o->act);
-            if (o->out_c == 1 && o->out_x == o->channels) { /* lanes are adjacent */
+            if (o->out_c == 1 && o->out_x == o->channels) { /* lanes are contiguous */
                 if (n == VL)
                     S_STORE(out + l, y);
                 else

@@ -1,10 +1,10 @@
 /* The GEMM register tile, for one type of panel. The includer defines
- *   T, V, VL, v_*      sum type, its vector, lanes, vocabulary prefix as V_(op)
+ *   T, V, VL, V_(op)   type of accumulators, its vector, lanes, the vocabulary's functions
  *   E, KSTEP           panel element, products per multiply-add
  *   BV, B_LOAD, A_SET, MUL_ADD   a vector of B, its load, the broadcast of A, the multiply-add
  *   FN(name)           the name with a suffix of its own
  */
-/* Where the loop over depth is: two starts of A's rows, B, and what is asked for. */
+/* The position in depth: A at two rows, seven apart, B, and what is prefetched. */
 typedef struct {
     const char *a[2];
     ptrdiff_t ld, ld3, ld5; /* bytes between rows, and those of three and five */
@@ -14,14 +14,14 @@ typedef struct {
     ptrdiff_t ahead_step;
 } FN(tile_place);
 
-/* The element of row m that is k steps ahead: an address takes one register, and another 1, 2 or 4 times. */
+/* The element of row m, k steps on. An address is a register and another times 1, 2 or 4: few registers reach all rows. */
 INLINE const E *FN(tile_a)(const int m, const FN(tile_place) *p, const int k)
 {
     const int r = m % 7;
     return (const E *)(p->a[m / 7] + (r == 3 ? p->ld3 : r == 5 ? p->ld5 : r == 6 ? 2 * p->ld3 : r * p->ld)) + k * KSTEP;
 }
 
-#define TILE_QUIET 32 /* steps of depth */
+#define TILE_SHALLOW 32 /* steps of depth */
 
 /* Vectors of the first panel, where there are two. */
 #define FIRST(nv) ((nv) < TILE_NV ? (nv) : TILE_NV)
@@ -57,8 +57,8 @@ INLINE ptrdiff_t FN(tile_at)(const convt_tile *t, const int v)
     return (v < TILE_NV ? t->at : t->at2) + v % TILE_NV * VL;
 }
 
-/* So many times some steps of depth; every second one asks for as many lines of what is ahead as two steps read of A, and, with
- * `t`, for one of its rows, `rows`, that will be written. */
+/* `count` times `steps` of depth. Every second step prefetches as many lines of what is ahead as two steps read of A, and, with
+ * `t`, one of the rows that it will store, `rows`. */
 INLINE void FN(tile_steps)(const int mr, const int nv, const int steps, V acc[][2 * TILE_NV], FN(tile_place) *p,
                            const convt_tile *t, T *const *rows, int count)
 {
@@ -93,7 +93,7 @@ INLINE void FN(tile_one)(const int mr, const int nv, const convt_tile *t, FN(til
 {
     V acc[14][2 * TILE_NV];
     const T *const inits[2] = {init, nv > TILE_NV ? t->init2 : NULL};
-    /* A sum starts from the bias, or from nothing, the zero that keeps the sign of others. */
+    /* Accumulators start from the bias, or from -0, which keeps the sign of what is added. */
     const int biased = init && !t->init_ld;
     if (biased)
 #pragma GCC unroll 14
@@ -108,17 +108,17 @@ INLINE void FN(tile_one)(const int mr, const int nv, const convt_tile *t, FN(til
             for (int v = 0; v < nv; v++)
                 acc[m][v] = V_(set1)(-0.0f);
 
-    /* Where the results go is asked for too, a row at a time, and is in the cache when the sums are done. A tile of one vector
-     * loads as often as it multiplies, though: of little depth asking takes more than it saves. */
-    const int kc = t->kc / KSTEP, pairs = kc / 2, quiet = t->stream || (nv == 1 && kc <= TILE_QUIET);
-    const int asked = quiet ? 0 : pairs < mr ? pairs : mr, left = kc - 2 * asked;
-    FN(tile_steps)(mr, nv, 2, acc, &p, t, rows, asked);
-    /* Few sums take four steps at once: with B from L2 that is up to a tenth faster. More sums gain nothing. */
+    /* The rows to store are prefetched, too, one at a time, and so are in L1 at the end. A shallow tile of one vector does
+     * not: it loads as often as it multiplies, and the prefetches would take longer than they save. */
+    const int kc = t->kc / KSTEP, pairs = kc / 2, none = t->stream || (nv == 1 && kc <= TILE_SHALLOW);
+    const int prefetched = none ? 0 : pairs < mr ? pairs : mr, left = kc - 2 * prefetched;
+    FN(tile_steps)(mr, nv, 2, acc, &p, t, rows, prefetched);
+    /* Few accumulators take four steps at once, which is faster with B from L2. More gain nothing. */
     const int steps = mr * nv <= 20 ? 4 : 2;
     FN(tile_steps)(mr, nv, steps, acc, &p, NULL, NULL, left / steps);
     FN(tile_steps)(mr, nv, 1, acc, &p, NULL, NULL, left % steps);
 
-    /* What was summed before is added last: sums of chunks, added up, lose less than one long chain. */
+    /* Partial sums of earlier chunks are added last: adding up chunks loses less than one long chain. */
     if (init && !biased)
 #pragma GCC unroll 14
         for (int m = 0; m < mr; m++)
@@ -192,7 +192,7 @@ static void (*const FN(wide_tiles)[TILE_WIDE])(const convt_tile *) = {WIDE_ROWS(
 #undef TILE
 #undef ENTRY
 #undef FIRST
-#undef TILE_QUIET
+#undef TILE_SHALLOW
 #undef ROWS_2
 #undef ROWS_6
 #undef ROWS_14

@@ -1,10 +1,10 @@
-/* Rows of user memory (S) as T, which is what packing is to vectors. The includer defines T, V, VL, V_(op), FN(name), S, S_LOAD,
- * S_LOADN. */
+/* Rows of user memory (S) as T, which is what packing is to vectors. The includer defines T, V, VL, V_(op), FN(name), S,
+ * S_LOAD, S_LOADN. */
 
-/* Elements of T in 16 bytes, the part of a vector that shuffles stay within where they are cheapest. */
+/* Elements of T in 16 bytes, the part of a vector within which shuffles are cheapest. */
 #define PART ((int)(16 / sizeof(T)))
 
-/* The parts of a vector, each from a place of its own. */
+/* The parts of a vector, each from an address of its own. */
 INLINE V FN(load_parts)(const S *from, const ptrdiff_t *at)
 {
 #ifdef S_IS_T
@@ -44,8 +44,8 @@ INLINE void FN(transpose_parts)(V *v)
     }
 }
 
-/* `widen` where rows are adjacent, for up to VL columns, `full` for all: as many rows at a time as a part has elements, each
- * part transposed by itself. The last rows may be done twice. */
+/* `widen` where columns are contiguous, for up to VL of them, `full` for all: as many rows at a time as a part has elements,
+ * each part transposed by itself. The last rows may be done twice. */
 INLINE void FN(widen_columns)(const int full, T *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, int rows, int cols, int padded)
 {
     const V lane = FN(lanes)();
@@ -96,7 +96,7 @@ static int FN(widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptr
         const S *from = (const S *)src + r * rs;
         int c = whole;
         if (cs == 1) {
-            __builtin_prefetch(from + cols - 1 + 6 * rs); /* on a line more than there are vectors, where rows start within one */
+            __builtin_prefetch(from + cols - 1 + 6 * rs); /* rows that start within a line are on one more */
             for (; c + VL <= cols; c += VL) {
                 __builtin_prefetch(from + c + 6 * rs);
                 V_(store)(to + c, S_LOAD(from + c));

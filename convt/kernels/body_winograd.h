@@ -1,8 +1,9 @@
-/* Winograd's transforms, an axis or two at a time. The includer defines T, V, VL, V_(op), FN(name).
+/* Winograd's transforms of one or two axes. The includer defines T, V, VL, V_(op), FN(name).
  *
  * F(m, r) on n = m + r - 1 points gives m outputs of a filter of r taps. The points are 0, 1, infinity for n = 3, -1 too for
- * n = 4, 2 and -2 too for n = 6. What an axis reads depends on n alone, what it writes on n and m. n = m = 1 leaves an
- * axis as it is. Weights are transformed to match, once: the coefficients are those of _plans/winograd.py.
+ * n = 4, 2 and -2 too for n = 6. The input transform of an axis depends on n alone, the output transform on n and m. n = m = 1
+ * leaves an axis as it is. Filters are transformed to match when they are packed: the coefficients are those of
+ * algorithms/winograd/plan.py.
  */
 INLINE void FN(wino_read)(const int n, V *d)
 {
@@ -28,7 +29,8 @@ INLINE void FN(wino_read)(const int n, V *d)
     }
 }
 
-INLINE void FN(wino_write)(const int n, const int m, V *p)
+/* The output transform. m is a constant for n < 6; at n = 6 it is 4 or 5. */
+INLINE void FN(wino_write)(const int n, int m, V *p)
 {
     if (n == 3) {
         p[0] += p[1];
@@ -43,22 +45,22 @@ INLINE void FN(wino_write)(const int n, const int m, V *p)
             p[2] = sum + p[3];
     } else if (n == 6) {
         const V one = p[1] + p[2], minus = p[1] - p[2], two = p[3] + p[4], four = p[3] - p[4], last = p[5];
-        V y[5];
-        y[0] = p[0] + (one + two);
-        y[1] = minus + V_(set1)(2) * four;
-        y[2] = one + V_(set1)(4) * two;
-        y[3] = minus + V_(set1)(8) * four;
-        y[4] = one + V_(set1)(16) * two;
-        y[m - 1] += last;
-#pragma GCC unroll 5
-        for (int i = 0; i < m; i++)
-            p[i] = y[i];
+        p[0] += one + two;
+        p[1] = minus + V_(set1)(2) * four;
+        p[2] = one + V_(set1)(4) * two;
+        p[3] = minus + V_(set1)(8) * four;
+        p[4] = one + V_(set1)(16) * two;
+        FORGET(m); /* else GCC makes a copy of all that follows for each m */
+        if (m == 4)
+            p[3] += last;
+        else
+            p[4] += last;
     }
 }
 
 INLINE void FN(wino_in_yx)(const int ny, const int nx, const convt_wino_in *w)
 {
-    const ptrdiff_t out_y = w->out_y, out_x = w->out_x; /* the compiler can't tell that stores leave them alone */
+    const ptrdiff_t out_y = w->out_y, out_x = w->out_x; /* stores can't alias copies */
     char *out = w->out;
     for (int c = w->first; c < w->last; c += VL, out += sizeof(V)) {
         const int lanes = w->last - c;
@@ -86,8 +88,9 @@ INLINE void FN(wino_in_yx)(const int ny, const int nx, const convt_wino_in *w)
     }
 }
 
-INLINE void FN(wino_out_yx)(const int ny, const int my, const int nx, const int mx, const convt_wino_out *w)
+INLINE void FN(wino_out_yx)(const int ny, int my, const int nx, int mx, const convt_wino_out *w)
 {
+    const int most_y = ny == 6 ? 5 : my, most_x = nx == 6 ? 5 : mx;
     const ptrdiff_t in_y = w->in_y, in_x = w->in_x;
     const convt_act act = *w->act;
     const int stream = w->stream;
@@ -104,14 +107,24 @@ INLINE void FN(wino_out_yx)(const int ny, const int my, const int nx, const int 
             FN(wino_write)(nx, mx, p[y]);
         }
 #pragma GCC unroll 6
-        for (int x = 0; x < mx; x++) {
+        for (int x = 0; x < most_x; x++) {
+            if (nx == 6 && x == 4) {
+                FORGET(mx);
+                if (mx == 4)
+                    continue;
+            }
             V column[6];
 #pragma GCC unroll 6
             for (int y = 0; y < ny; y++)
                 column[y] = p[y][x];
             FN(wino_write)(ny, my, column);
 #pragma GCC unroll 6
-            for (int y = 0; y < my; y++) {
+            for (int y = 0; y < most_y; y++) {
+                if (ny == 6 && y == 4) {
+                    FORGET(my);
+                    if (my == 4)
+                        continue;
+                }
                 T *to = w->rows[y * mx + x];
                 check = V_(fma)(column[y], V_(set1)(0), check); /* NaN from here on where it is not finite */
                 if (!to)
@@ -129,30 +142,33 @@ INLINE void FN(wino_out_yx)(const int ny, const int my, const int nx, const int 
     }
 }
 
-/* Pairs of kinds, X(kind, n, m of the last axis, and of the one before). A plan has kinds of three and four points, or of six,
- * and the plain one: there are no functions for others. (SMALL and LARGE twice, as a macro does not expand inside itself.) */
-#define SMALL(X, ...) X(0, 1, 1, __VA_ARGS__) X(1, 3, 2, __VA_ARGS__) X(2, 4, 2, __VA_ARGS__) X(3, 4, 3, __VA_ARGS__)
-#define SMALL_2(X, ...) X(0, 1, 1, __VA_ARGS__) X(1, 3, 2, __VA_ARGS__) X(2, 4, 2, __VA_ARGS__) X(3, 4, 3, __VA_ARGS__)
-#define LARGE(X, ...) X(4, 6, 4, __VA_ARGS__) X(5, 6, 5, __VA_ARGS__)
-#define LARGE_2(X, ...) X(4, 6, 4, __VA_ARGS__) X(5, 6, 5, __VA_ARGS__)
-#define SMALL_ROW(ky, ny, my, X) SMALL_2(X, ky, ny, my)
-#define LARGE_ROW(ky, ny, my, X) X(0, 1, 1, ky, ny, my) LARGE_2(X, ky, ny, my)
-#define PAIRS(X) SMALL(SMALL_ROW, X) LARGE(X, 0, 1, 1) LARGE(LARGE_ROW, X)
+/* Of three and four points a function for each pair of kinds: X(kind, n, m of the last axis, and of the one before). (Twice,
+ * as a macro does not expand inside itself.) */
+#define AXES(X, ...) X(0, 1, 1, __VA_ARGS__) X(1, 3, 2, __VA_ARGS__) X(2, 4, 2, __VA_ARGS__) X(3, 4, 3, __VA_ARGS__)
+#define AXES_2(X, ...) X(0, 1, 1, __VA_ARGS__) X(1, 3, 2, __VA_ARGS__) X(2, 4, 2, __VA_ARGS__) X(3, 4, 3, __VA_ARGS__)
 #define OUT(kx, nx, mx, ky, ny, my) \
     static void FN(wino_out_##ky##_##kx)(const convt_wino_out *w) { FN(wino_out_yx)(ny, my, nx, mx, w); }
-#define ENTRY(kx, nx, mx, ky, ny, my) [ky][kx] = FN(wino_out_##ky##_##kx),
-PAIRS(OUT)
-static void (*const FN(wino_outs)[CONVT_WINO_KINDS][CONVT_WINO_KINDS])(const convt_wino_out *) = {PAIRS(ENTRY)};
-#undef SMALL
-#undef SMALL_2
-#undef LARGE
-#undef LARGE_2
-#undef SMALL_ROW
-#undef LARGE_ROW
-#undef PAIRS
+#define OUTS(ky, ny, my, unused) AXES_2(OUT, ky, ny, my)
+AXES(OUTS, )
+#define ENTRY(kx, nx, mx, ky, ny, my) FN(wino_out_##ky##_##kx),
+#define ENTRIES(ky, ny, my, unused) {AXES_2(ENTRY, ky, ny, my)},
+static void (*const FN(wino_outs)[4][4])(const convt_wino_out *) = {AXES(ENTRIES, )};
+#undef AXES
+#undef AXES_2
 #undef OUT
+#undef OUTS
 #undef ENTRY
+#undef ENTRIES
 
+/* Of six points one function, however many outputs an axis has: the largest, and less often asked for. A plan has axes of six
+ * points or of fewer, never both. */
+#define SIX static __attribute__((noinline)) void
+SIX FN(wino_out_6_6)(int my, int mx, const convt_wino_out *w) { FN(wino_out_yx)(6, my, 6, mx, w); }
+SIX FN(wino_out_6_1)(int my, const convt_wino_out *w) { FN(wino_out_yx)(6, my, 1, 1, w); }
+SIX FN(wino_out_1_6)(int mx, const convt_wino_out *w) { FN(wino_out_yx)(1, 1, 6, mx, w); }
+#undef SIX
+
+/* The pairs of points that there are, then: */
 #define PAIRS(X) X(1, 1) X(1, 3) X(1, 4) X(3, 1) X(3, 3) X(3, 4) X(4, 1) X(4, 3) X(4, 4) X(1, 6) X(6, 1) X(6, 6)
 #define IN(y, x) \
     static void FN(wino_in_##y##_##x)(const convt_wino_in *w) { FN(wino_in_yx)(y, x, w); }
@@ -173,11 +189,21 @@ static int FN(wino_in)(int ny, int nx, const convt_wino_in *w)
 static void FN(wino_out)(int kind_y, int kind_x, const convt_wino_out *w)
 {
     CONVT_ASSERT(kind_y >= 0 && kind_y < CONVT_WINO_KINDS && kind_x >= 0 && kind_x < CONVT_WINO_KINDS);
-    CONVT_ASSERT(FN(wino_outs)[kind_y][kind_x]);
-    FN(wino_outs)[kind_y][kind_x](w);
+    if (kind_y < 4 && kind_x < 4) {
+        FN(wino_outs)[kind_y][kind_x](w);
+        return;
+    }
+    CONVT_ASSERT((kind_y >= 4 || kind_y == 0) && (kind_x >= 4 || kind_x == 0));
+    const int my = kind_y, mx = kind_x; /* F(4, 3) and F(5, 2) are kinds 4 and 5 */
+    if (kind_y && kind_x)
+        FN(wino_out_6_6)(my, mx, w);
+    else if (kind_y)
+        FN(wino_out_6_1)(my, w);
+    else
+        FN(wino_out_1_6)(mx, w);
 }
 
-/* `count` vectors of a point, from column c on; adds 0 times each to check, which is NaN from there on where one is not finite. */
+/* `count` vectors of a point, from column c on; adds 0 times each to check, which becomes NaN where one is not finite. */
 INLINE V FN(wino_point)(const int count, const convt_wino_filter *w, int r, int c, V check)
 {
     const int64_t terms = w->start[r + 1] - w->start[r], *at = w->at + w->start[r];
@@ -209,7 +235,7 @@ INLINE V FN(wino_point)(const int count, const convt_wino_filter *w, int r, int 
     return check;
 }
 
-/* Point by point: what it writes then lies in long stretches. */
+/* Point by point, so that stores are contiguous for long. */
 static int FN(wino_filter)(const convt_wino_filter *w)
 {
     V check = V_(set1)(0);

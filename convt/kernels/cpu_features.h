@@ -11,14 +11,14 @@ enum {
     CPU_AVX512DQ = 1 << 5,
     CPU_AVX512VL = 1 << 6,
     CPU_AVX512_BF16 = 1 << 7,
-    CPU_AMX_BF16 = 1 << 8, /* with its registers, which this process has asked for */
+    CPU_AMX_BF16 = 1 << 8, /* and the operating system lets this process use its registers */
 };
 
 /* Features that this CPU has and this operating system saves the registers of. */
 unsigned convt_cpu_features(void);
 
-/* Whether vdpbf16ps keeps its promise of twice the multiply-adds. Measured: 2.0 times float32's rate on AMD's Zen 4, half
- * of it on an Intel Xeon with AMX, where converting to float32 is the faster way. */
+/* Whether vdpbf16ps does twice the multiply-adds of float32's FMA, as AMD's cores do. Intel's do half as many, so that
+ * converting to float32 is the faster way there (docs/measurements/kernels.md). */
 int convt_cpu_fast_dot(void);
 
 #endif

@@ -16,12 +16,12 @@ static uint64_t xcr0(void)
     return ((uint64_t)high << 32) | low;
 }
 
-/* Whether this process may use the registers of AMX, which Linux lends to those who ask. */
+/* Whether this process may use the registers of AMX, for which Linux wants a request. */
 static int may_use_tiles(void)
 {
 #if defined(__linux__) && defined(SYS_arch_prctl)
-    const int ask = 0x1023, tiles = 18; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA */
-    return syscall(SYS_arch_prctl, ask, tiles) == 0;
+    const int request = 0x1023, tiles = 18; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA */
+    return syscall(SYS_arch_prctl, request, tiles) == 0;
 #else
     return 0;
 #endif
@@ -32,7 +32,7 @@ unsigned convt_cpu_features(void)
     unsigned a, b, c, d, found = 0;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE))
         return 0;
-    /* State the operating system saves: SSE and AVX; opmask and both ZMM halves; AMX's shapes and matrices. */
+    /* State the operating system saves: SSE and AVX; opmask and both ZMM halves; AMX's configuration and tiles. */
     const uint64_t ymm = 0x6, zmm = 0xe6, tiles = 0x60000;
     const uint64_t saved = xcr0();
     if ((saved & ymm) != ymm)
@@ -120,8 +120,8 @@ static const struct {
 
 static convt_isa tables[ROWS];
 
-/* When the library is loaded. Rows that this CPU lacks have their tables too, so that plans of other CPUs can be looked at, where
- * the compiler makes their `improve` run anywhere; elsewhere they have nothing but a name. */
+/* When the library is loaded. Rows that this CPU lacks have their tables too, so that plans of other CPUs can be looked at,
+ * where the compiler makes their `improve` run anywhere; elsewhere they have nothing but a name. */
 static __attribute__((constructor)) void fill_tables(void)
 {
     for (int i = 0; i < ROWS; i++) {

@@ -1,4 +1,4 @@
-/* avx512_amx: avx512, and a second set of kernels whose GEMM multiplies AMX's matrices. */
+/* avx512_amx: avx512, and a second set of kernels whose GEMM multiplies AMX tiles. */
 #include "vec_amx.h"
 #include "vec_common.h"
 
@@ -43,7 +43,7 @@
 #include "body_widen.h"
 #include "body_matrix.h"
 
-/* A matrix's depth more than CONVT_KC between rows: an odd number of cache lines with one or three parts. */
+/* The depth of a multiplication more than CONVT_KC between rows: an odd number of cache lines at one or three parts. */
 #define IMPROVE_MATRIX(mem, dtype, n)                                                                        \
     do {                                                                                                     \
         convt_kernels *k = &isa->matrix[dtype];                                                              \

@@ -1,13 +1,13 @@
-/* The vector vocabulary of AVX-512, and AMX's matrices: eight of 16 rows of 64 bytes. */
+/* The vector vocabulary of AVX-512, and AMX's tiles: eight of 16 rows of 64 bytes. */
 #ifndef CONVT_VEC_AMX_H
 #define CONVT_VEC_AMX_H
 #include "vec_avx512.h"
 
-/* Rows and columns of a matrix of sums, and the depth of one multiplication. */
+/* Rows and columns of a tile of accumulators, and the depth of one multiplication. */
 #define MATRIX 16
 #define MATRIX_DEPTH 32
 
-/* The shapes of the eight: all whole. A thread loads them before it multiplies, and lets go of them when it has. */
+/* The configuration: eight whole tiles. A thread loads it before it multiplies, and releases the tiles when it has. */
 static void matrix_enter(void)
 {
     static const struct {
@@ -25,7 +25,7 @@ static void matrix_leave(void) { _tile_release(); }
 /* c += a b on bfloat16: a's row m holds the depth in pairs, b's row k the pairs 2k and 2k + 1 of each column. */
 #define MATRIX_MUL_ADD(c, a, b) _tile_dpbf16ps(c, a, b)
 
-/* The upper half of each float, which is a bfloat16: cut off, or rounded (halves away from zero). */
+/* The upper half of each float, which is a bfloat16: truncated, or rounded (halves away from zero). */
 static inline vf vf_upper(vf x)
 {
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32((int)0xffff0000)));
@@ -34,12 +34,12 @@ static inline vf vf_upper_rounded(vf x)
 {
     return vf_upper(_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000))));
 }
-/* Pairs of the upper halves of a and b; b has nothing else. */
+/* Pairs of the upper halves of a and b; the lower halves of b are zero. */
 static inline vf vf_pairs(vf a, vf b)
 {
     return _mm512_castsi512_ps(_mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(a), 16), _mm512_castps_si512(b)));
 }
-/* The least and the largest magnitude but zero of those seen, as the bits of a float; the least less one. */
+/* The smallest nonzero magnitude, as the bits of a float less one, and the largest magnitude. */
 typedef struct {
     __m512i least, most;
 } v_range;

@@ -15,7 +15,7 @@
 #define TILE_WIDE 2
 #define WIDE_ROWS ROWS_2
 
-/* Else a compiler that sees a load used two or three times repeats it as an operand of each use. */
+/* Keeps a loaded vector in a register: a compiler would else repeat the load as an operand of each use. */
 #define IN_REGISTER(v) __asm__("" : "+x"(v))
 
 typedef __m256 vf;
@@ -48,8 +48,8 @@ static inline vd vd_leaky(vd x, vd slope)
     return _mm256_blendv_pd(x, _mm256_mul_pd(x, slope), _mm256_cmp_pd(x, _mm256_setzero_pd(), _CMP_LT_OQ));
 }
 
-/* c[v] += *p * b[v] of two vectors, a row of a tile: in one statement, as GCC else keeps some of twelve sums on the stack, and a
- * sum that goes through there takes longer than its multiply-adds. */
+/* c[v] += *p * b[v] of two vectors, a row of a tile: in one statement, as GCC else keeps some of twelve accumulators on the
+ * stack, and an accumulator that goes through there takes longer than its multiply-adds. */
 #define HAVE_ROW
 static inline void vf_row(vf *c, const float *p, const vf *b)
 {
@@ -77,7 +77,7 @@ static inline vd vd_gather(const double *p, const int32_t *index)
 {
     return _mm256_i32gather_pd(p, _mm_loadu_si128((const __m128i *)index), 8);
 }
-/* The lanes of a and b taken in turns: the first half of that sequence, and the second. */
+/* The lanes of a and b interleaved: the first half, and the second. */
 static inline vf vf_zip_low(vf a, vf b)
 {
     return _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x20);
@@ -129,7 +129,7 @@ static inline void vd_store_halves(double *p, double *q, vd v)
     _mm_storeu_pd(p, _mm256_castpd256_pd128(v));
     _mm_storeu_pd(q, _mm256_extractf128_pd(v, 1));
 }
-/* The first half of a and the second of b; the second of a and the first of b, neighbours changed. */
+/* The first half of a and the second of b; the second of a and the first of b, adjacent lanes swapped. */
 static inline vf vf_halves(vf a, vf b) { return _mm256_blend_ps(a, b, 0xf0); }
 static inline vd vd_halves(vd a, vd b) { return _mm256_blend_pd(a, b, 0xc); }
 static inline vf vf_crossed(vf a, vf b) { return _mm256_permute_ps(_mm256_permute2f128_ps(a, b, 0x21), 0xb1); }

@@ -7,8 +7,8 @@
 
 #define VF 16
 #define VD 8
-/* Rows of a tile of 1 and 2 vectors: sums, a row of B and a broadcast fit 32 registers. (9 rows of 3 vectors multiply 4%
- * faster, but 48 columns straddle the phases of the usual 64 or 128 channels.) */
+/* Rows of a tile of 1 and 2 vectors: accumulators, a row of B and a broadcast fit 32 registers. (9 rows of 3 vectors multiply a
+ * little faster, but 48 columns straddle the phases of the usual 64 or 128 channels.) */
 #define TILE_NV 2
 #define TILE_MR {0, 14, 14}
 #define TILE_MOST 14
@@ -16,7 +16,7 @@
 #define TILE_WIDE 6
 #define WIDE_ROWS ROWS_6
 
-/* Else a compiler that sees a load used two or three times repeats it as an operand of each use. */
+/* Keeps a loaded vector in a register: a compiler would else repeat the load as an operand of each use. */
 #define IN_REGISTER(v) __asm__("" : "+v"(v))
 
 typedef __m512 vf;
@@ -72,23 +72,23 @@ static inline vd vd_gather(const double *p, const int32_t *index)
 {
     return _mm512_i32gather_pd(_mm256_loadu_si256((const __m256i *)index), p, 8);
 }
-/* Lanes of low and high by their numbers, those of high from VF (VD) on: where two vectors hold all that is wanted, cheaper
- * than a gather. */
-#define HAVE_PICK
-static inline vf vf_pick(vf low, vf high, const int32_t *index)
+/* Lanes of low and high permuted by index, those of high from VF (VD) on: where two vectors hold all elements, cheaper than a
+ * gather. */
+#define HAVE_PERMUTE
+static inline vf vf_permute_2(vf low, vf high, const int32_t *index)
 {
     return _mm512_permutex2var_ps(low, _mm512_loadu_si512(index), high);
 }
-static inline vd vd_pick(vd low, vd high, const int32_t *index)
+static inline vd vd_permute_2(vd low, vd high, const int32_t *index)
 {
     return _mm512_permutex2var_pd(low, _mm512_cvtepi32_epi64(_mm256_loadu_si256((const __m256i *)index)), high);
 }
-static inline vf vf_pick_1(vf v, const int32_t *index) { return _mm512_permutexvar_ps(_mm512_loadu_si512(index), v); }
-static inline vd vd_pick_1(vd v, const int32_t *index)
+static inline vf vf_permute(vf v, const int32_t *index) { return _mm512_permutexvar_ps(_mm512_loadu_si512(index), v); }
+static inline vd vd_permute(vd v, const int32_t *index)
 {
     return _mm512_permutexvar_pd(_mm512_cvtepi32_epi64(_mm256_loadu_si256((const __m256i *)index)), v);
 }
-/* The lanes of a and b taken in turns: the first half of that sequence, and the second. */
+/* The lanes of a and b interleaved: the first half, and the second. */
 static inline vf vf_zip_low(vf a, vf b)
 {
     return _mm512_permutex2var_ps(a, _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23), b);
@@ -110,7 +110,7 @@ static inline vf vf_zip_low_parts(vf a, vf b) { return _mm512_unpacklo_ps(a, b);
 static inline vf vf_zip_high_parts(vf a, vf b) { return _mm512_unpackhi_ps(a, b); }
 static inline vd vd_zip_low_parts(vd a, vd b) { return _mm512_unpacklo_pd(a, b); }
 static inline vd vd_zip_high_parts(vd a, vd b) { return _mm512_unpackhi_pd(a, b); }
-/* Each 16 bytes from p + at[i]. Repeating a load under a mask takes no shuffle. */
+/* Each 16 bytes from p + at[i]. Broadcasts under a mask take no shuffle. */
 static inline vf vf_load_parts(const float *p, const ptrdiff_t *at)
 {
     vf v = _mm512_castps128_ps512(_mm_loadu_ps(p + at[0]));
@@ -146,7 +146,7 @@ static inline void vd_store_halves(double *p, double *q, vd v)
     _mm256_storeu_pd(p, _mm512_castpd512_pd256(v));
     _mm256_storeu_pd(q, _mm512_extractf64x4_pd(v, 1));
 }
-/* The first half of a and the second of b; the second of a and the first of b, neighbours changed. */
+/* The first half of a and the second of b; the second of a and the first of b, adjacent lanes swapped. */
 static inline vf vf_halves(vf a, vf b) { return _mm512_mask_blend_ps(0xff00, a, b); }
 static inline vd vd_halves(vd a, vd b) { return _mm512_mask_blend_pd(0xf0, a, b); }
 static inline vf vf_crossed(vf a, vf b)

@@ -15,7 +15,7 @@
 #define TILE_WIDE 2
 #define WIDE_ROWS ROWS_2
 
-/* A fallback: of depthwise kernels it has those that others do without where they have more special ones. */
+/* A fallback: it has one depthwise kernel for each purpose, not one for each shape. */
 #define FEW_SHAPES
 
 #define IN_REGISTER(v) ((void)0)
@@ -48,7 +48,7 @@ static inline vf vf_load_halves(const float *p, const float *q) { return (vf){p[
 static inline vd vd_load_halves(const double *p, const double *q) { return (vd){p[0], q[0]}; }
 static inline void vf_store_halves(float *p, float *q, vf v) { p[0] = v[0], p[1] = v[1], q[0] = v[2], q[1] = v[3]; }
 static inline void vd_store_halves(double *p, double *q, vd v) { p[0] = v[0], q[0] = v[1]; }
-/* The first half of a and the second of b; the second of a and the first of b, neighbours changed, if a half has any. */
+/* The first half of a and the second of b; the second of a and the first of b, adjacent lanes swapped, if a half has any. */
 static inline vf vf_halves(vf a, vf b) { return (vf){a[0], a[1], b[2], b[3]}; }
 static inline vd vd_halves(vd a, vd b) { return (vd){a[0], b[1]}; }
 static inline vf vf_crossed(vf a, vf b) { return (vf){a[3], a[2], b[1], b[0]}; }
@@ -56,7 +56,7 @@ static inline vd vd_crossed(vd a, vd b) { return (vd){a[1], b[0]}; }
 
 static inline vf vf_gather(const float *p, const int32_t *i) { return (vf){p[i[0]], p[i[1]], p[i[2]], p[i[3]]}; }
 static inline vd vd_gather(const double *p, const int32_t *i) { return (vd){p[i[0]], p[i[1]]}; }
-/* The lanes of a and b taken in turns: the first half of that sequence, and the second. */
+/* The lanes of a and b interleaved: the first half, and the second. */
 static inline vf vf_zip_low(vf a, vf b) { return (vf){a[0], b[0], a[1], b[1]}; }
 static inline vf vf_zip_high(vf a, vf b) { return (vf){a[2], b[2], a[3], b[3]}; }
 static inline vd vd_zip_low(vd a, vd b) { return (vd){a[0], b[0]}; }
@@ -68,7 +68,7 @@ static inline vd vd_zip_high(vd a, vd b) { return (vd){a[1], b[1]}; }
 #define vd_zip_high_parts vd_zip_high
 static inline vf vf_load_parts(const float *p, const ptrdiff_t *at) { return vf_load(p + at[0]); }
 static inline vd vd_load_parts(const double *p, const ptrdiff_t *at) { return vd_load(p + at[0]); }
-static inline void vf_stream(float *p, vf v) { vf_store(p, v); } /* no portable way round the caches */
+static inline void vf_stream(float *p, vf v) { vf_store(p, v); } /* there is no portable non-temporal store */
 static inline void vd_stream(double *p, vd v) { vd_store(p, v); }
 static inline void v_fence(void) {}
 

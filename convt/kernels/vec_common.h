@@ -6,10 +6,11 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Makes the compiler forget what it knows of a value, which it would else keep in more registers than there are. */
+/* Hides from the compiler what it knows of a value. It would else keep what it derives from it in more registers than there
+ * are. */
 #define FORGET(x) __asm__("" : "+r"(x))
 
-/* Which of n there are: a bit each from `low` to `high` - 1. */
+/* Of n bits those from `low` to `high` - 1. */
 INLINE unsigned there_bits(int64_t low, int64_t high, int n)
 {
     if (low >= n || high <= 0)
@@ -38,7 +39,7 @@ INLINE void vf_store_bf16(uint16_t *p, vf v)
     memcpy(p, &h, sizeof h);
 }
 
-/* A copy that leaves the caches alone: whole vectors from the first vector boundary of dst on. */
+/* A copy by non-temporal stores: of whole vectors from the first vector boundary of dst on. */
 static __attribute__((unused)) void stream_f32(void *dst, const void *src, size_t bytes)
 {
     float *to = dst;

@@ -1,8 +1,8 @@
-/* A run of a depthwise convolution of few terms whose inputs are picked where they lie. Included by body_depthwise.h, whose
- * parts it uses. */
+/* A depthwise run of few terms whose inputs are permuted from vectors of memory. Included by body_depthwise.h after
+ * body_blocks.h and body_halves.h, whose functions it uses. */
 
-/* Groups of several channels: the sums of `shape` j's or, from DW_ACROSS on, of a single j and so many vectors of channels, whole
- * and alike. */
+/* Groups of several channels: accumulators of `shape` j's or, from DW_ACROSS on, of a single j and shape - DW_ACROSS vectors of
+ * channels, whole and with the same indices. */
 #define DW_ACROSS 16
 INLINE void FN(dw_group)(const int shape, const int how, const int phases, const int terms, const int second,
                          const convt_dw *d, const convt_dw_phase *phase, int j, int c)
@@ -37,7 +37,7 @@ INLINE void FN(dw_group)(const int shape, const int how, const int phases, const
         FN(dw_finish)(count, across, how, d, acc[p], (T *)d->out + j * d->out_ld + phase[p].out + c, lanes);
 }
 
-/* A function each, as GCC finds no registers for addresses otherwise. */
+/* A function each: inlined together, GCC finds no registers for addresses. */
 #define DW_NAME(how, shape, phases, terms, second) FN(dw_##how##_##shape##_##phases##_##terms##_##second),
 #define DW_GROUP(how, shape, phases, terms, second)                                                                           \
     static void FN(dw_##how##_##shape##_##phases##_##terms##_##second)(const convt_dw *d, const convt_dw_phase *phase, int j, \
@@ -49,10 +49,10 @@ INLINE void FN(dw_group)(const int shape, const int how, const int phases, const
 #define DW_NAMES(how, shape) {DW_KINDS(DW_NAME, how, shape)},
 #define DW_SHAPES(of, how) of(how, 1) of(how, 2) of(how, 3) of(how, 4) of(how, 8) of(how, 18) of(how, 20)
 #define DW_HALVED(of, how) of(how, 1) of(how, 2) of(how, 4) of(how, 8)
-DW_SHAPES(DW_GROUPS, DW_ONE) DW_SHAPES(DW_GROUPS, DW_PICK) DW_SHAPES(DW_GROUPS, DW_PICK_2)
-DW_HALVED(DW_GROUPS, DW_PICK_HALVES)
+DW_SHAPES(DW_GROUPS, DW_BROADCAST) DW_SHAPES(DW_GROUPS, DW_PERMUTE) DW_SHAPES(DW_GROUPS, DW_PERMUTE_2)
+DW_HALVED(DW_GROUPS, DW_PERMUTE_HALVES)
 
-/* How many of the last j's read more than there is with so many elements from where a vector's inputs start. */
+/* How many of the last j's would read outside the row, if each reads `span` elements from the start of a vector's inputs on. */
 INLINE int FN(dw_beyond)(const convt_dw *d, int c, int span)
 {
     const int end = (d->cols - 1) / VL * VL;
@@ -60,10 +60,12 @@ INLINE int FN(dw_beyond)(const convt_dw *d, int c, int span)
     return most <= 0 ? 0 : d->in_ld > 0 && most <= d->in_ld * d->n ? (int)((most - 1) / d->in_ld) + 1 : d->n;
 }
 
-/* The j's of half a vector of channels, two in a vector. */
+/* The j's of half a vector of channels, two j's in a vector. */
 static void FN(dw_grouped_halves)(const convt_dw *d, int n, int c)
 {
-    static void (*const sums[][8])(const convt_dw *, const convt_dw_phase *, int, int) = {DW_HALVED(DW_NAMES, DW_PICK_HALVES)};
+    static void (*const kernels[][8])(const convt_dw *, const convt_dw_phase *, int, int) = {
+        DW_HALVED(DW_NAMES, DW_PERMUTE_HALVES)
+    };
     convt_dw two = *d;
     int32_t index[VL];
     for (int i = 0; i < VL; i++)
@@ -72,7 +74,7 @@ static void FN(dw_grouped_halves)(const convt_dw *d, int n, int c)
     two.ahead = 2 * d->ahead; /* (past the j's of this call) */
     for (int j = 0, size; j < n; j += (1 << size) + (int)two.beside) {
         size = FN(dw_beside)(n, &j, &two.beside);
-        if (d->far && d->sources) { /* the next call's pixels of the row that those before have not read */
+        if (d->far && d->sources) { /* the next block's pixels of the row that is read for the first time */
             const T *next = (const T *)d->in[0] + d->from + (j + 2 * DW_MOST) * d->in_ld;
             convt_prefetch_ahead((const char *)next, 2 * DW_MOST * d->in_ld * (ptrdiff_t)sizeof(T));
         }
@@ -80,16 +82,16 @@ static void FN(dw_grouped_halves)(const convt_dw *d, int n, int c)
         while (phase < end)
             for (int rest = phase->sharing, phases; rest > 0; rest -= phases, phase += phases) {
                 const int kind = FN(dw_kind)(phase, rest, &phases);
-                sums[size][kind](&two, phase, j, c);
+                kernels[size][kind](&two, phase, j, c);
             }
     }
 }
 
-/* The j's of a vector of channels, or of `across` of them, after each other: their weights stay in the first-level cache. */
+/* All j's of a vector of channels, or of `across` of them, before the next: their weights stay in L1. */
 static void FN(dw_grouped)(const convt_dw *d)
 {
-    static void (*const sums[][7][8])(const convt_dw *, const convt_dw_phase *, int, int) = {
-        {DW_SHAPES(DW_NAMES, DW_ONE)}, {DW_SHAPES(DW_NAMES, DW_PICK)}, {DW_SHAPES(DW_NAMES, DW_PICK_2)},
+    static void (*const kernels[][7][8])(const convt_dw *, const convt_dw_phase *, int, int) = {
+        {DW_SHAPES(DW_NAMES, DW_BROADCAST)}, {DW_SHAPES(DW_NAMES, DW_PERMUTE)}, {DW_SHAPES(DW_NAMES, DW_PERMUTE_2)},
     };
     static const int counts[] = {1, 2, 3, 4, DW_MOST};
     for (int c = 0, across; c < d->cols; c += across * VL) {
@@ -105,7 +107,7 @@ static void FN(dw_grouped)(const convt_dw *d)
             continue;
         }
         for (int j = 0, size; j < n; j += counts[size]) {
-            /* The fewest that cover the rest, some of them once more; the most that there are, if none do. */
+            /* The smallest size that covers the rest, some j's twice; the largest one, if none does. */
             for (size = 0; size < 4 && counts[size] < n - j; size++)
                 ;
             while (counts[size] > n)
@@ -115,7 +117,7 @@ static void FN(dw_grouped)(const convt_dw *d)
             while (phase < end)
                 for (int rest = phase->sharing, phases; rest > 0; rest -= phases, phase += phases) {
                     const int kind = FN(dw_kind)(phase, rest, &phases);
-                    sums[how][across > 1 ? across / 2 + 4 : size][kind](d, phase, at, c);
+                    kernels[how][across > 1 ? across / 2 + 4 : size][kind](d, phase, at, c);
                 }
         }
     }

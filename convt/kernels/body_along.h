@@ -1,0 +1,151 @@
+/* Runs of a depthwise convolution of few terms, all j of a phase or two before the next channels. Included by body_depthwise.h
+ * after body_blocks.h, whose parts it uses. */
+#define DW_NEAR (1 << 14) /* bytes of outputs that stay in L1 */
+
+/* Adds terms first to last - 1 of all sources; the pixel of term 0 is in place `at`, of later ones in those before. */
+INLINE V FN(dw_sum)(const int sources, const int terms, const int at, const int first, const int last, V sum,
+                    V weights[CONVT_DW_TERMS][CONVT_DW_SOURCES], V pixel[CONVT_DW_TERMS][CONVT_DW_SOURCES])
+{
+#pragma GCC unroll 4
+    for (int s = 0; s < sources; s++)
+#pragma GCC unroll 4
+        for (int u = first; u < last; u++)
+            sum = V_(fma)(pixel[(at + terms - u) % terms][s], weights[u][s], sum);
+    return sum;
+}
+
+/* Stores one output of dw_along. */
+INLINE void FN(dw_put)(const int how, const convt_act act, const int stream, ptrdiff_t ahead, int lanes, T *to, V sum)
+{
+    if (act.code != CONVT_NONE)
+        sum = V_(act_simple)(sum, &act);
+    if (stream) {
+        V_(stream)(to, sum);
+        return;
+    }
+    __builtin_prefetch(to + ahead, 1);
+    if (how == DW_WHOLE)
+        V_(store)(to, sum);
+    else
+        V_(storen)(to, sum, lanes);
+}
+
+/* All j of one phase, or of two that read the same pixels, one vector of channels after the other: weights stay in registers,
+ * and a pixel is loaded once for all its terms, those of the outputs before and after the run included. A last vector that is
+ * not whole overlaps the one before. */
+INLINE void FN(dw_along)(const int how, const int sources, const int phases, const int terms, const int second,
+                         const convt_dw *d, const convt_dw_phase *phase)
+{
+    const convt_act act = *d->act;
+    const ptrdiff_t in_ld = d->in_ld, out_ld = d->out_ld, ahead = d->ahead, apart = phase[phases - 1].out - phase->out;
+    const int cols = d->cols, stream = DW_NON_TEMPORAL(d, how == DW_WHOLE);
+    const int before = d->low ? phase->before : 0, after = d->high ? phase->after : 0;
+    const int before_1 = d->low ? phase[phases - 1].before : 0, after_1 = d->high ? phase[phases - 1].after : 0;
+    for (int c = 0; c < cols; c += VL) {
+        c = how == DW_PARTIAL || c + VL <= cols ? c : cols - VL;
+        V weights[2][CONVT_DW_TERMS][CONVT_DW_SOURCES];
+        V pixel[CONVT_DW_TERMS][CONVT_DW_SOURCES]; /* that of j is in place j % terms */
+        const T *x[CONVT_DW_SOURCES];
+        T *out = (T *)d->out + phase->out + c;
+        const V start = V_(load)((const T *)d->init + c);
+#pragma GCC unroll 4
+        for (int s = 0; s < sources; s++) {
+            const T *w = (const T *)d->w[s] + c;
+            x[s] = (const T *)d->in[s] + d->from + phase->term->in + c;
+#pragma GCC unroll 4
+            for (int u = 0; u < terms; u++) {
+                weights[0][u][s] = V_(load)(w + phase->term[u].w);
+                if (u < second)
+                    weights[1][u][s] = V_(load)(w + phase[1].term[u].w);
+                if (u > 0)
+                    pixel[terms - u][s] = FN(dw_load)(how, x[s] - u * in_ld, cols, NULL, 0);
+            }
+        }
+#pragma GCC unroll 4
+        for (int i = terms - 1; i > 0; i--) {
+            if (before >= i)
+                FN(dw_put)(how, act, stream, ahead, cols, out - i * out_ld,
+                           FN(dw_sum)(sources, terms, terms - i, 0, terms - i, start, weights[0], pixel));
+            if (phases == 2 && before_1 >= i)
+                FN(dw_put)(how, act, stream, ahead, cols, out + apart - i * out_ld,
+                           FN(dw_sum)(sources, terms, terms - i, 0, terms - i, start, weights[1], pixel));
+        }
+        for (int n = d->n; n > 0; n -= terms)
+#pragma GCC unroll 4
+            for (int i = 0; i < terms && i < n; i++) {
+#pragma GCC unroll 4
+                for (int s = 0; s < sources; s++) {
+                    pixel[i][s] = FN(dw_load)(how, x[s], cols, NULL, 0);
+                    x[s] += in_ld;
+                }
+                V acc[2] = {start, start};
+#pragma GCC unroll 4
+                for (int s = 0; s < sources; s++)
+#pragma GCC unroll 4
+                    for (int u = 0; u < terms; u++) {
+                        const V some = pixel[(i + terms - u) % terms][s];
+                        acc[0] = V_(fma)(some, weights[0][u][s], acc[0]);
+                        if (u < second)
+                            acc[1] = V_(fma)(some, weights[1][u][s], acc[1]);
+                    }
+                FN(dw_put)(how, act, stream, ahead, cols, out, acc[0]);
+                if (phases == 2)
+                    FN(dw_put)(how, act, stream, ahead, cols, out + apart, acc[1]);
+                out += out_ld;
+            }
+        if (!after && !after_1)
+            continue;
+#pragma GCC unroll 4
+        for (int s = 0; s < sources; s++)
+#pragma GCC unroll 4
+            for (int u = 1; u < terms; u++)
+                pixel[terms - u][s] = FN(dw_load)(how, x[s] - u * in_ld, cols, NULL, 0);
+#pragma GCC unroll 4
+        for (int i = 1; i < terms; i++, out += out_ld) {
+            if (after >= i)
+                FN(dw_put)(how, act, stream, ahead, cols, out,
+                           FN(dw_sum)(sources, terms, i - 1, i, terms, start, weights[0], pixel));
+            if (phases == 2 && after_1 >= i)
+                FN(dw_put)(how, act, stream, ahead, cols, out + apart,
+                           FN(dw_sum)(sources, terms, i - 1, i, second, start, weights[1], pixel));
+        }
+    }
+}
+
+#define DW_ALONG(how, sources, phases, terms, second)                                                                          \
+    static void FN(dw_along_##how##_##sources##_##phases##_##terms##_##second)(const convt_dw *d, const convt_dw_phase *phase) \
+    {                                                                                                                          \
+        FN(dw_along)(how, sources, phases, terms, second, d, phase);                                                           \
+    }
+DW_KINDS(DW_ALONG, DW_WHOLE, 1) DW_KINDS(DW_ALONG, DW_WHOLE, 2) DW_KINDS(DW_ALONG, DW_WHOLE, 3)
+DW_KINDS(DW_ALONG, DW_PARTIAL, 1) DW_KINDS(DW_ALONG, DW_PARTIAL, 2) DW_KINDS(DW_ALONG, DW_PARTIAL, 3)
+#undef DW_ALONG
+
+/* Some j's at a time, where phases read the same inputs one after the other or outputs share lines: so these stay in L1. */
+static void FN(dw_all_along)(const convt_dw *d)
+{
+#define DW_NAME(how, sources, phases, terms, second) FN(dw_along_##how##_##sources##_##phases##_##terms##_##second),
+    static void (*const along[][CONVT_DW_SOURCES][8])(const convt_dw *, const convt_dw_phase *) = {
+        {{DW_KINDS(DW_NAME, DW_WHOLE, 1)}, {DW_KINDS(DW_NAME, DW_WHOLE, 2)}, {DW_KINDS(DW_NAME, DW_WHOLE, 3)}},
+        {{DW_KINDS(DW_NAME, DW_PARTIAL, 1)}, {DW_KINDS(DW_NAME, DW_PARTIAL, 2)}, {DW_KINDS(DW_NAME, DW_PARTIAL, 3)}},
+    };
+#undef DW_NAME
+    convt_dw part = *d;
+    const ptrdiff_t fit = d->ahead ? 0 : DW_NEAR / sizeof(T) / d->out_ld;
+    const int shared = d->phases > 2 || d->cols % VL;
+    const int most = !shared ? d->n : fit < DW_MOST ? DW_MOST : (int)fit;
+    for (int done = 0; done < d->n; done += part.n) {
+        part.n = d->n - done < most ? d->n - done : most;
+        part.low = d->low && !done;
+        part.high = d->high && done + part.n == d->n;
+        part.from = d->from + done * d->in_ld;
+        part.out = (T *)d->out + done * d->out_ld;
+        const convt_dw_phase *phase = d->phase, *end = phase + d->phases;
+        while (phase < end)
+            for (int rest = phase->sharing, phases; rest > 0; rest -= phases, phase += phases) {
+                const int kind = FN(dw_kind)(phase, rest, &phases);
+                along[d->cols < VL][d->sources - 1][kind](&part, phase);
+            }
+    }
+}
+#undef DW_NEAR

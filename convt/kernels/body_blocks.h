@@ -1,0 +1,335 @@
+/* Runs of a depthwise convolution in blocks of a few values of j: what every run can be computed by. The includer defines T, V,
+ * VL, V_(op), FN(name). */
+#define DW_MOST 8     /* values of j at once: accumulators that hide the latency of multiply-adds and share a load of weights */
+#define DW_SHARED 5   /* terms that share a loaded or permuted pixel; of two phases four each */
+#define DW_AHEAD 2048 /* bytes ahead of a pixel that are prefetched: the hardware does not foresee descending reads */
+
+/* How a vector of inputs is loaded: contiguous, whole or its first lanes; one element broadcast; or permuted from the elements
+ * of one vector, of two, or of what can be read of two, which takes masks. Half vectors of two j's share one: each half is
+ * contiguous, or permuted. */
+#ifndef DW_ENUM
+#define DW_ENUM
+enum { DW_WHOLE, DW_PARTIAL, DW_HALVES, DW_BROADCAST, DW_PERMUTE, DW_PERMUTE_2, DW_PERMUTE_LAST, DW_PERMUTE_HALVES };
+#endif
+
+INLINE V FN(dw_load)(const int how, const T *p, int lanes, const int32_t *index, ptrdiff_t beside)
+{
+    if (how == DW_WHOLE)
+        return V_(load)(p);
+    if (how == DW_BROADCAST)
+        return V_(set1)(*p);
+    if (how == DW_HALVES)
+        return V_(load_halves)(p, p + beside);
+#ifdef HAVE_PERMUTE
+    if (how == DW_PERMUTE_HALVES)
+        return V_(permute_2)(V_(load)(p), V_(load)(p + beside), index);
+    if (how == DW_PERMUTE)
+        return V_(permute)(V_(load)(p), index);
+    if (how == DW_PERMUTE_2)
+        return V_(permute_2)(V_(load)(p), V_(load)(p + VL), index);
+    if (how == DW_PERMUTE_LAST) {
+        const int span = index[VL - 1] + 1, low = span < VL ? span : VL;
+        return V_(permute_2)(V_(loadn)(p, low), V_(loadn)(p + low, span - low), index);
+    }
+#else
+    (void)index;
+#endif
+    return V_(loadn)(p, lanes);
+}
+
+/* Weights or the like, of which every j has the same. */
+INLINE V FN(dw_same)(const int how, const T *p)
+{
+    return how == DW_HALVES || how == DW_PERMUTE_HALVES ? V_(load_half)(p) : V_(load)(p);
+}
+
+/* Below, accumulators are of `count` values of j, which share a load of weights; or, `across`, of one j and `count` whole
+ * vectors of channels. Pointers move from one to the next: a register for each would be more than there are. Elements from one
+ * to the next: */
+#define STEP(ld) (across ? VL : (ld))
+
+/* The i-th vector of weights or the like, of which every j has the same: `first`. */
+#define EACH(p, i, first) (across ? V_(load)((p) + (i) * VL) : (first))
+
+/* Whether outputs take non-temporal stores: only whole vectors that are cache lines do. */
+#define DW_NON_TEMPORAL(d, whole) (sizeof(V) == 64 && (whole) && (d)->stream)
+
+/* Stores acc[i] to out + i steps. */
+INLINE void FN(dw_finish)(const int count, const int across, const int how, const convt_dw *d, V *acc, T *out, int lanes)
+{
+    const convt_act act = *d->act;
+    const ptrdiff_t ld = STEP(d->out_ld), ahead = d->ahead, beside = d->beside * d->out_ld;
+    const int halves = how == DW_HALVES || how == DW_PERMUTE_HALVES;
+    if (act.code != CONVT_NONE)
+#pragma GCC unroll 8
+        for (int i = 0; i < count; i++)
+            acc[i] = V_(act_simple)(acc[i], &act);
+    if (DW_NON_TEMPORAL(d, !halves && how != DW_PARTIAL)) {
+#pragma GCC unroll 8
+        for (int i = 0; i < count; i++, out += ld)
+            V_(stream)(out, acc[i]);
+        return;
+    }
+    if (ahead) {
+        const T *next = out + ahead;
+#pragma GCC unroll 8
+        for (int i = 0; i < count; i++, next += ld) {
+            __builtin_prefetch(next, 1);
+            if (halves)
+                __builtin_prefetch(next + beside, 1);
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < count; i++, out += ld) {
+        if (how == DW_WHOLE)
+            V_(store)(out, acc[i]);
+        else if (halves)
+            V_(store_halves)(out, out + beside, acc[i]);
+        else
+            V_(storen)(out, acc[i], lanes);
+    }
+}
+
+/* The order of additions is the same in every kernel, so that results do not depend on which one computes: blocks of DW_SHARED
+ * terms, within these the sources, of each the block's terms. The term that not all lanes have comes last. */
+
+/* A block of terms of one source, `terms` of a phase and `second` of another, where each term reads the pixel before that of
+ * the term before. A loaded or permuted pixel serves all j's that read it. Pixels without a bit in `there` add nothing. */
+INLINE void FN(dw_slide)(const int count, const int terms, const int second, const int how, const convt_dw *d, const T *x,
+                         const T *w, const convt_dw_term *term, const convt_dw_term *other, int lanes, const int32_t *index,
+                         unsigned there, V acc[2][DW_MOST])
+{
+    V weights[2][DW_SHARED];
+#pragma GCC unroll 5
+    for (int u = 0; u < terms; u++)
+        weights[0][u] = FN(dw_same)(how, w + term[u].w);
+#pragma GCC unroll 5
+    for (int u = 0; u < second; u++)
+        weights[1][u] = FN(dw_same)(how, w + other[u].w);
+    x += term->in + (count - 1) * d->in_ld;
+#pragma GCC unroll 16
+    for (int i = count - 1; i > -terms; i--, x -= d->in_ld) {
+        if (!(there >> (i + terms - 1) & 1))
+            continue;
+        V some = FN(dw_load)(how, x, lanes, index, d->beside * d->in_ld);
+        if (second > 0 && how != DW_PERMUTE_HALVES && d->far) /* (of one phase the test takes more than it gives) */
+            __builtin_prefetch((const char *)x + DW_AHEAD);
+        IN_REGISTER(some); /* else GCC loads it for each multiply-add: two loads, where it crosses lines */
+#pragma GCC unroll 5
+        for (int u = 0; u < terms; u++) {
+            if (i + u < 0 || i + u >= count)
+                continue;
+            acc[0][i + u] = V_(fma)(some, weights[0][u], acc[0][i + u]);
+            if (u < second)
+                acc[1][i + u] = V_(fma)(some, weights[1][u], acc[1][i + u]);
+        }
+    }
+}
+
+/* One phase, or two that read the same inputs: `from` and `out` are at channel c of the first j. */
+INLINE void FN(dw_some)(const int phases, const int count, const int across, const int how, const convt_dw *d,
+                        const convt_dw_phase *phase, ptrdiff_t from, T *out, int j, int c, int lanes)
+{
+    V acc[2][DW_MOST];
+    const ptrdiff_t in_ld = STEP(d->in_ld), beside = d->beside * d->in_ld;
+    const int32_t *index = d->index + c;
+    const convt_dw_term *term = phase->term, *other = phase[phases - 1].term;
+    const int slides = phase->sliding && !across && count > 1, sources = d->sources;
+    const T *init = (const T *)d->init + c;
+    const V start = FN(dw_same)(how, init);
+    const int shared = phases == 2 ? DW_SHARED - 1 : DW_SHARED;
+    int64_t begin = d->low_pixel - j, end = d->high_pixel - j; /* where the block's first term is inside the row */
+    int rest = phase->terms - phase->cut, both = phases == 2 ? phase[1].terms : 0;
+#pragma GCC unroll 8
+    for (int i = 0; i < count; i++)
+        acc[0][i] = acc[1][i] = EACH(init, i, start);
+    for (; rest > 0; rest -= shared, both -= shared, term += shared, other += shared, begin += shared, end += shared) {
+#define SLIDE(is, terms, second)                                                                                        \
+    if (slides && rest is terms && (phases == 1 || both is second)) {                                                   \
+        const unsigned there =                                                                                          \
+            d->skips ? there_bits(begin + (terms) - 1, end + (terms) - 1, count + (terms) - 1) : ~0u;                  \
+        for (int s = 0; s < sources; s++)                                                                               \
+            FN(dw_slide)(count, terms, phases == 1 ? 0 : second, how, d, (const T *)d->in[s] + from,                    \
+                         (const T *)d->w[s] + c, term, other, lanes, index,                                             \
+                         how <= DW_PARTIAL && phases == 1 ? there : ~0u, acc);                                          \
+        continue;                                                                                                       \
+    }
+        if (phases == 1) {
+            SLIDE(>=, 5, 0)
+            SLIDE(==, 1, 0)
+        }
+        SLIDE(>=, 4, 4)
+        SLIDE(==, 3, 3)
+        SLIDE(==, 2, 2)
+        if (phases == 2) {
+            SLIDE(==, 2, 1)
+        }
+#undef SLIDE
+        for (int s = 0; s < sources; s++)
+            for (int u = 0; u < shared && u < rest; u++) {
+                if (d->skips && (-u < begin || -u >= end))
+                    continue;
+                const T *x = (const T *)d->in[s] + from + term[u].in;
+                const T *low = (const T *)d->w[s] + c + term[u].w, *high = low;
+                const V first = FN(dw_same)(how, low);
+                if (phases == 2 && u < both) {
+                    high = (const T *)d->w[s] + c + other[u].w;
+                    const V second = FN(dw_same)(how, high);
+#pragma GCC unroll 8
+                    for (int i = 0; i < count; i++, x += in_ld) {
+                        const V some = FN(dw_load)(how, x, lanes, index, beside);
+                        acc[0][i] = V_(fma)(some, EACH(low, i, first), acc[0][i]);
+                        acc[1][i] = V_(fma)(some, EACH(high, i, second), acc[1][i]);
+                    }
+                } else {
+#pragma GCC unroll 8
+                    for (int i = 0; i < count; i++, x += in_ld)
+                        acc[0][i] = V_(fma)(FN(dw_load)(how, x, lanes, index, beside), EACH(low, i, first), acc[0][i]);
+                }
+            }
+    }
+    /* Under a mask, as a weight of 0 times an input that is not finite is not 0. */
+    if (phases == 1 && phase->cut && c < d->none) {
+        const T *masks = (const T *)d->mask + c;
+        const V mask = V_(load)(masks);
+        term = phase->term + phase->terms - 1;
+        for (int s = 0; s < sources; s++) {
+            const T *x = (const T *)d->in[s] + term->in + from;
+            const T *weights = (const T *)d->w[s] + term->w + c;
+            const V wt = V_(load)(weights);
+#pragma GCC unroll 8
+            for (int i = 0; i < count; i++, x += in_ld)
+                acc[0][i] = V_(fma_where)(EACH(masks, i, mask), FN(dw_load)(how, x, lanes, index, beside), EACH(weights, i, wt),
+                                          acc[0][i]);
+        }
+    }
+    FN(dw_finish)(count, across, how, d, acc[0], out + phase->out, lanes);
+    if (phases == 2)
+        FN(dw_finish)(count, across, how, d, acc[1], out + phase[1].out, lanes);
+}
+
+/* All phases of `count` accumulators from j and c on. */
+INLINE void FN(dw_vector)(const int count, const int across, const int how, const convt_dw *d, int j, int c, int lanes)
+{
+    const ptrdiff_t from = d->from + j * d->in_ld + (how < DW_BROADCAST ? c : d->at[c]);
+    const int most = sizeof(V) < 64 && count == DW_MOST ? count / 2 : count; /* of two phases: registers are half as many */
+    T *out = (T *)d->out + j * d->out_ld + c;
+    const convt_dw_phase *phase = d->phase, *end = phase + d->phases;
+    if (how == DW_WHOLE && !across && d->coming) {
+        const T *coming = (const T *)d->coming + from;
+#pragma GCC unroll 8
+        for (int i = 0; i < count; i++, coming += d->in_ld)
+            __builtin_prefetch(coming, 0, 2);
+    }
+    for (int rest; phase < end; phase += rest) {
+        for (rest = phase->sharing; rest > 1; rest -= 2, phase += 2)
+            for (int i = 0; i < count; i += most)
+                FN(dw_some)(2, most, across, how, d, phase, from + i * STEP(d->in_ld), out + i * STEP(d->out_ld),
+                            j + i, c + i * STEP(0), lanes);
+        if (rest)
+            FN(dw_some)(1, count, across, how, d, phase, from, out, j, c, lanes);
+    }
+}
+
+/* n accumulators of a vector that is not whole, or whose inputs are broadcast or permuted. */
+#ifdef HAVE_PERMUTE
+#define DW_PERMUTED(n)                                             \
+    else if (n == 1 && !d->room)                                 \
+        FN(dw_vector)(1, 0, DW_PERMUTE_LAST, d, j, c, lanes);       \
+    else if (!d->room)                                           \
+        for (int i = 0; i < n; i++)                              \
+            FN(dw_other_1)(d, j + i, c);                         \
+    else                                                         \
+        FN(dw_vector)(n, 0, DW_PERMUTE_2, d, j, c, lanes);
+#else
+#define DW_PERMUTED(n)
+#endif
+#define DW_OTHER(n)                                                            \
+    static __attribute__((noinline)) void FN(dw_other_##n)(const convt_dw *d, int j, int c) \
+    {                                                                          \
+        const int lanes = d->cols - c < VL ? d->cols - c : VL;                 \
+        if (!d->at)                                                            \
+            FN(dw_vector)(n, 0, DW_PARTIAL, d, j, c, lanes);                      \
+        else if (d->index[c + VL - 1] == 0)                                    \
+            FN(dw_vector)(n, 0, DW_BROADCAST, d, j, c, lanes);                       \
+        DW_PERMUTED(n)                                                           \
+    }
+static void FN(dw_other_1)(const convt_dw *d, int j, int c);
+DW_OTHER(1) DW_OTHER(8)
+#ifndef FEW_SHAPES
+DW_OTHER(4)
+static void FN(dw_other_2)(const convt_dw *d, int j, int c)
+{
+    FN(dw_other_1)(d, j, c);
+    FN(dw_other_1)(d, j + 1, c);
+}
+#endif
+#undef DW_OTHER
+#undef DW_PERMUTED
+
+/* The sizes of blocks. */
+#ifdef FEW_SHAPES
+#define DW_SIZES(of) of(1) of(8)
+#else
+#define DW_SIZES(of) of(1) of(2) of(4) of(8)
+#endif
+#define DW_COLUMNS(n)                                                        \
+    static void FN(dw_columns_##n)(const convt_dw *d, int j)                 \
+    {                                                                        \
+        int c = 0;                                                           \
+        /* Of a single j, adjacent vectors of channels hide the latency. */  \
+        for (; n == 1 && !d->at && c + 8 * VL <= d->cols; c += 8 * VL)       \
+            FN(dw_vector)(8, 1, DW_WHOLE, d, j, c, VL);                      \
+        for (; n == 1 && !d->at && c + 4 * VL <= d->cols; c += 4 * VL)       \
+            FN(dw_vector)(4, 1, DW_WHOLE, d, j, c, VL);                      \
+        /* A last vector that is not whole overlaps the one before. */       \
+        for (; !d->at && VL <= d->cols && c < d->cols; c += VL)              \
+            FN(dw_vector)(n, 0, DW_WHOLE, d, j, c + VL <= d->cols ? c : d->cols - VL, VL); \
+        for (; c < d->cols; c += VL)                                         \
+            FN(dw_other_##n)(d, j, c);                                       \
+    }
+DW_SIZES(DW_COLUMNS)
+#undef DW_COLUMNS
+#undef STEP
+#undef EACH
+
+/* All j's, in blocks. */
+static void FN(dw_blocks)(const convt_dw *d)
+{
+#define DW_NAME(n) FN(dw_columns_##n),
+    static void (*const columns[])(const convt_dw *, int) = {DW_SIZES(DW_NAME)};
+#undef DW_NAME
+#define DW_NAME(n) n,
+    static const int counts[] = {DW_SIZES(DW_NAME)};
+#undef DW_NAME
+    const int most = sizeof counts / sizeof *counts - 1;
+    for (int j = 0; j < d->n;) {
+        /* The smallest size that covers the rest, some j's twice; the largest one, if none does. */
+        int size = 0;
+        while (size < most && counts[size] < d->n - j)
+            size++;
+        while (counts[size] > d->n)
+            size--;
+        /* Their channels are enough accumulators. */
+        if (!d->at && size < most && d->cols >= 4 * VL)
+            size = d->phase->sliding && d->n >= DW_MOST && d->n - j > 2 ? most : 0;
+        columns[size](d, j + counts[size] <= d->n ? j : d->n - counts[size]);
+        j += counts[size];
+    }
+}
+#undef DW_SIZES
+
+/* One output of a phase before or after the run: that of j, from terms first to last - 1. */
+static void FN(dw_end)(const convt_dw *d, const convt_dw_phase *phase, int j, int first, int last)
+{
+    convt_dw one = *d;
+    convt_dw_phase part = *phase;
+    part.term += first;
+    part.terms = last - first;
+    part.sharing = 1;
+    one.n = one.phases = 1;
+    one.phase = &part;
+    one.from += j * d->in_ld;
+    one.out = (T *)d->out + j * d->out_ld;
+    FN(dw_blocks)(&one);
+}

@@ -1,0 +1,49 @@
+/* Depthwise runs in blocks whose last channels fill at most half a vector: two j's share one. Included by body_depthwise.h
+ * after body_blocks.h, whose functions it uses. */
+
+/* From `j` on, how many j's share vectors with as many others, 1, 2, 4 or 8 (returns the logarithm), and the distance of these:
+ * shorter at the end, where some j's are computed twice. n is 2 at least. */
+INLINE int FN(dw_beside)(int n, int *j, ptrdiff_t *beside)
+{
+    *j = *j < n - 2 ? *j : n - 2;
+    const int left = n - *j, size = left > 8 ? 3 : left > 4 ? 2 : left > 2 ? 1 : 0;
+    *beside = left < 2 << size ? left - (1 << size) : 1 << size;
+    return size;
+}
+
+/* Whether the last channels fill at most half a vector and there are j's enough to share vectors. (Where inputs are not in
+ * cache, loading these takes the time.) */
+static int FN(dw_rest_is_half)(const convt_dw *d)
+{
+    const int rest = d->cols % VL, fits = rest && 2 * rest <= VL && 2 * d->cols >= VL && d->n >= DW_MOST;
+    return fits && !(d->at || d->far || d->skips || d->stream || d->phase->cut);
+}
+
+#define DW_HALVED(n)                                                                        \
+    static __attribute__((noinline)) void FN(dw_halved_##n)(const convt_dw *d, int j, int c) \
+    {                                                                                       \
+        FN(dw_vector)(n, 0, DW_HALVES, d, j, c, VL / 2);                                    \
+    }
+DW_HALVED(1) DW_HALVED(2) DW_HALVED(4) DW_HALVED(8)
+#undef DW_HALVED
+
+/* Blocks of twice as many j's: of their whole vectors first, then of their last channels, two j's in a vector. */
+static void FN(dw_blocks_halved)(const convt_dw *d)
+{
+    static void (*const halved[])(const convt_dw *, int, int) = {
+        FN(dw_halved_1), FN(dw_halved_2), FN(dw_halved_4), FN(dw_halved_8),
+    };
+    convt_dw part = *d;
+    part.cols = d->cols / VL * VL;
+    for (int j = 0; j < d->n; j += part.n) {
+        part.n = d->n - j < 4 * DW_MOST ? d->n - j : 2 * DW_MOST;
+        part.from = d->from + j * d->in_ld;
+        part.out = (T *)d->out + j * d->out_ld;
+        if (part.cols)
+            FN(dw_blocks)(&part);
+        for (int i = 0, size; i < part.n; i += (1 << size) + (int)part.beside) {
+            size = FN(dw_beside)(part.n, &i, &part.beside);
+            halved[size](&part, i, d->cols - VL / 2);
+        }
+    }
+}
