@@ -9,7 +9,7 @@ import pytest
 from cases import child
 
 import convt
-from convt import _measure, tuning
+from convt import _core, _measure, tuning
 from convt.algorithms import onednn
 
 KEYWORDS = {"strides": 2, "backend": "tune"}
@@ -55,7 +55,7 @@ op = convt.ConvTranspose(np.ones({FILTER.shape}, np.float32), strides=2, backend
 op(np.ones({DATA.shape}, np.float32))
 print(op.plan({DATA.shape}).algorithm)
 """
-    code, out, errors = child(script, CONVT_TUNING=str(path), CONVT_NUM_THREADS=str(convt.get_num_threads()))
+    code, out, errors = child(script, CONVT_TUNING=str(path), CONVT_NUM_THREADS=str(convt.get_num_threads()), CONVT_ISA=_core.isa())
     assert (code, out.strip()) == (0, plan.algorithm), errors
 
 

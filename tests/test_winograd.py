@@ -186,7 +186,7 @@ def test_every_cut_covers_every_tile_once(matrix):
         (1, 13, 28, 200, 5000), ((4, 3), (16, 9), (64, 27), (216, 64)), (1, 4), (8, 100, 900), (1, 2, 7), (16, 700)
     ):
         problem = SimpleNamespace(groups=1, ci=channels, co=columns, kernel=(4, 4), strides=(2, 2), planar=False)
-        shape = (rows, points, outputs, splits, columns, 0.0, 1.0, ())
+        shape = (rows, points, outputs, splits, columns, 0.0, 0.0, 1.0, ())
         cuts = list(winograd._ways(problem, shape, info, threads, winograd._PANEL_BLOCKS))
         assert cuts
         panels = -(-columns // info["nr"])

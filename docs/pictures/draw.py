@@ -97,8 +97,8 @@ def direct():
     p.box(620, 86, 40, 42, "m_r x n_r", GREEN, 9)
     p.arrow(224, 107, 296, 107)
     p.arrow(552, 107, 616, 107)
-    p.words(20, 282, "A task is a block of rows by a block of panels. Rows are packed per depth chunk, or read in place,", 12)
-    p.words(20, 302, "then meet every panel. The last chunk's tile adds bias, activates, stores; others leave partial sums.", 12)
+    p.words(20, 282, "A task is a block of rows by a block of panels. Rows are packed a chunk at a time, or read in place,", 12)
+    p.words(20, 302, "then meet every panel. The last chunk's tile adds bias, activates, stores; others leave sums.", 12)
     p.save("direct.svg")
 
 
