@@ -55,7 +55,8 @@ op = convt.ConvTranspose(np.ones({FILTER.shape}, np.float32), strides=2, backend
 op(np.ones({DATA.shape}, np.float32))
 print(op.plan({DATA.shape}).algorithm)
 """
-    code, out, errors = child(script, CONVT_TUNING=str(path), CONVT_NUM_THREADS=str(convt.get_num_threads()), CONVT_ISA=_core.isa())
+    environment = {"CONVT_TUNING": str(path), "CONVT_NUM_THREADS": str(convt.get_num_threads()), "CONVT_ISA": _core.isa()}
+    code, out, errors = child(script, **environment)
     assert (code, out.strip()) == (0, plan.algorithm), errors
 
 
