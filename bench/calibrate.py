@@ -206,7 +206,7 @@ def main(arguments: list[str] | None = None) -> int:
     values = before.values()
     for _ in range(2):  # other values make other choices within an algorithm, and other sides of the overlap longer
         rows = [
-            fit.Row(cycles.counts, seconds * several * scale)
+            fit.Row(cycles.counts, seconds * several * scale, name)
             for name, each in found.items()
             if not held_out(name)
             for cycles, seconds, several in each.values()

@@ -33,7 +33,7 @@ def test_a_fit_finds_the_values_that_made_the_times():
     for _ in range(300):
         counts = {("direct", name): float(10 ** rng.uniform(0, 3)) / size for name, size in truth.items()}
         cycles = sum(truth[name] * count for (_, name), count in counts.items())
-        rows.append(fit.Row(counts, cycles * rng.uniform(0.98, 1.02)))
+        rows.append(fit.Row(counts, cycles * rng.uniform(0.98, 1.02), f"{len(rows)}"))
     found = fit.fit(rows, values)
     assert found["direct"] == pytest.approx({**truth, "piece": 11.0}, rel=0.02)
     assert values["direct"]["row"] == 5.0
@@ -41,7 +41,7 @@ def test_a_fit_finds_the_values_that_made_the_times():
 
 def test_no_value_becomes_negative_and_none_moves_without_measurements():
     values = {"direct": {"row": 5.0, "task": 400.0}}
-    rows = [fit.Row({("direct", "row"): 10.0 * n, ("direct", "task"): 1.0}, 10.0 * n * 50) for n in range(1, 200)]
+    rows = [fit.Row({("direct", "row"): 10.0 * n, ("direct", "task"): 1.0}, 10.0 * n * 50, f"{n}") for n in range(1, 200)]
     found = fit.fit(rows, values)
     assert found["direct"]["row"] == pytest.approx(50, rel=0.1) and found["direct"]["task"] >= 0
     assert fit.fit([], values) == values
