@@ -4,12 +4,15 @@ Problems are sampled (`samples`), every algorithm that may be the best one is ti
 cost profile are fitted to the times by non-negative least squares (`fit`). Every fourth problem is held out from the fit: on
 those the planner's loss is printed, before and after. ``CONVT_COSTS=profile.json`` uses the profile.
 
+Machines have slow seconds: each problem is measured at several visits, minutes apart, and an algorithm's least time counts.
+
 What was measured is kept beside the profile (``.measured``, a line of JSON each): the same command goes on where it stopped.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 import time
@@ -28,8 +31,9 @@ from convt import _config, _core
 from convt.algorithms import ALGORITHMS, costs
 from convt.algorithms import machine as planned
 
-HOPELESS = 3.0  # an algorithm that is expected to take so many times the least is not measured
-ROUNDS = 3
+HOPELESS = 3.0  # an algorithm that takes so many times the least is not measured
+VISITS = 2
+ROUNDS = 3  # of a visit
 TURN = 0.02  # seconds of calls in a row
 HOLD_OUT = 4  # one problem in so many
 
@@ -90,7 +94,14 @@ class Measurements:
             entry = json.loads(line)
             self.found[entry["name"]] = entry
 
+    def visits(self, name: str) -> int:
+        return self.found.get(name, {}).get("visits", 0)
+
     def add(self, entry: dict) -> None:
+        """Add a visit to a problem."""
+        before = self.found.get(entry["name"], {"seconds": {}})["seconds"]
+        seconds = entry["seconds"] | {a: min(s, entry["seconds"].get(a, s)) for a, s in before.items()}
+        entry = entry | {"visits": self.visits(entry["name"]) + 1, "seconds": seconds}
         self.found[entry["name"]] = entry
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
@@ -127,23 +138,28 @@ def progress_bar(total: int):
     return lambda text: bar.update(task, advance=1, description=text[:30].ljust(30)), bar.stop
 
 
+def _promising(layer: Layer, dtype: str, entry: dict | None, profile: costs.Profile) -> list[str]:
+    """The algorithms that may be the best one, by what was measured at an earlier visit or by what a profile expects."""
+    found = entry["seconds"] if entry else expected(canonical(layer, dtype), profile)
+    return [each for each, amount in found.items() if amount <= HOPELESS * min(found.values())]
+
+
 def collect(options: argparse.Namespace, kept: Measurements, profile: costs.Profile) -> None:
     """Measure problems until the time or their number is used up."""
     known = layers.read(options.layers) if options.layers else layers.parse(layers.TABLE)
-    end = time.monotonic() + 60 * options.minutes
-    advance, close = progress_bar(options.problems)
+    begin = time.monotonic()
+    advance, close = progress_bar(VISITS * options.problems)
     try:
-        for n, (layer, dtype) in enumerate(samples.sample(known, options.dtype, options.seed)):
-            if n == options.problems or time.monotonic() > end:
-                break
-            name = f"{layer.name} {dtype}"
-            advance(name)
-            if name in kept.found:
-                continue
-            guesses = expected(canonical(layer, dtype), profile)
-            names = [each for each, cycles in guesses.items() if cycles <= HOPELESS * min(guesses.values())]
-            seconds = measure(layer, dtype, names, profile)
-            kept.add({"name": name, "layer": layer.to_row(), "dtype": dtype, "seconds": seconds})
+        for visit in range(VISITS):
+            end = begin + 60 * options.minutes * (visit + 1) / VISITS
+            for layer, dtype in itertools.islice(samples.sample(known, options.dtype, options.seed), options.problems):
+                name = f"{layer.name} {dtype}"
+                if time.monotonic() > end:
+                    break
+                advance(name)
+                if kept.visits(name) == visit:
+                    seconds = measure(layer, dtype, _promising(layer, dtype, kept.found.get(name), profile), profile)
+                    kept.add({"name": name, "layer": layer.to_row(), "dtype": dtype, "seconds": seconds})
     finally:
         close()
 

@@ -112,6 +112,7 @@ NAMES = {
     "weight_byte_amx": Name("byte of weights", "panels of bfloat16 parts, which come slower than AMX tiles multiply them"),
     # rows of a GEMM
     "pack_vector": Name("vector", "copying a vector of a packed row"),
+    "pack_rest": Name("pixel of a packed row", "copying what is left of its channels beside whole vectors"),
     "pack_vector_plane": Name("vector", "the same where channels are planes (NCX)"),
     "pack_element": Name("element", "copying one element, of a vector that is not full and whose channels are planes"),
     "amx_pack": Name("step of depth of a row", "making the bfloat16 parts of a packed row"),
@@ -239,6 +240,7 @@ VALUES = {
         "weight_byte_l3_stall": (0.00766, 0.02, 0.02),
         "weight_byte_memory": (0.173, 0.15, 0.15),
         "pack_vector": (4.71, 6, 6),
+        "pack_rest": (4.71, 6, 6),
         "pack_vector_plane": (8, 8, 8),
         "pack_element": (1.5, 1.5, 1.5),
         "pack_run": (152, 40, 40),
@@ -269,6 +271,7 @@ VALUES = {
         "weight_byte_l3_stall": (0.017, 0.017, 0.017),
         "weight_byte_memory": (0.1275, 0.1275, 0.1275),
         "pack_vector": (5.1, 5.1, 5.1),
+        "pack_rest": (5.1, 5.1, 5.1),
         "pack_vector_plane": (6.8, 6.8, 6.8),
         "pack_element": (1.275, 1.275, 1.275),
         "pack_run": (34, 34, 34),

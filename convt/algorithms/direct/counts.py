@@ -64,7 +64,9 @@ def _pack_counts(problem, info):
         steps, rest = divmod(problem.ci, info["kstep"])
         return {"amx_pack_plane" if problem.planar else "amx_pack": steps + 0.7 * (rest > 0)}
     whole, rest = divmod(problem.ci, info["vl"])
-    return {"pack_vector_plane": whole, "pack_element": rest} if problem.planar else {"pack_vector": whole + (rest > 0)}
+    if problem.planar:
+        return {"pack_vector_plane": whole, "pack_element": rest}
+    return {"pack_vector": whole, "pack_rest": rest > 0}
 
 
 def edge_share(combo, info):

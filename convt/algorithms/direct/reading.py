@@ -88,7 +88,7 @@ def reading(problem, combo, info):
     prices = machine.current().profile["direct"]
     call = prices["tile_call"] / info["mr"][-1] + prices["tile_accumulator"] * info["nr"] / info["vl"]  # of a row
     calls = panels * call * (windows * -(-follow * ci // _core.KC) - chunks)
-    if calls <= crossing * taps * prices["pack_vector"] * -(-ci // info["vl"]):
+    if calls <= crossing * taps * (prices["pack_vector"] * (ci // info["vl"]) + prices["pack_rest"] * (ci % info["vl"] > 0)):
         return follow, uneven
     return 0, uneven + (1 - uneven) * crossing
 
