@@ -7,10 +7,10 @@ from cases import each_isa, matrix_unit, using_isa
 import convt
 from convt import _plan
 from convt.algorithms import machine
-from convt.algorithms.depthwise import plan as depthwise
+from convt.algorithms.depthwise import cutting as depthwise
 from convt.algorithms.direct import cutting
 from convt.algorithms.scatter import plan as scatter
-from convt.algorithms.winograd import plan as winograd
+from convt.algorithms.winograd import cutting as winograd
 
 PROBLEMS = {  # shape of the data, kernel, out channels, groups, stride: of few tasks and many, of every algorithm
     "few pixels": ((1, 4, 4, 512), (5, 5), 32, 1, 1),
@@ -33,7 +33,7 @@ def test_the_choice_does_not_depend_on_the_number_of_threads(name, isa):
     problem = op._attributes.problem(shape)
     found = []
     for threads in (1, 2, 7):
-        for cached in (cutting.choice, scatter._choice, winograd._choice, winograd._least_cost):
+        for cached in (cutting.choice, scatter._choice, winograd.choice, winograd.least_cost):
             cached.cache_clear()
         with convt.num_threads(threads), using_isa(isa):
             found.append(_plan._candidates(problem, "auto"))
@@ -58,7 +58,7 @@ def test_threads_do_not_share_the_pixels_of_a_row():
     """Out channels are cut where their weights would not stay near, and only there."""
     for kernel, lane_blocks in ((4, 1), (16, 1), (1024, 2)):
         op, shape = operator(((1, 1300, 128), (kernel,), 1, 128, 2))
-        cut = depthwise._cut(op._attributes.problem(shape), 0, 651, 2)
+        cut = depthwise.cut_rows(op._attributes.problem(shape), 0, 651, 2)
         assert cut.lane_blocks == lane_blocks
 
 

@@ -171,7 +171,9 @@ def test_one_operator_on_several_shapes_is_the_function_bit_for_bit(case, isa, m
             data = now.arrays(exact=False)[0]
             got = op(data)
             assert got.shape == op.output_shape(data.shape) == now.out_shape
-            assert got.tobytes() == run(now, data, filter, bias).tobytes()
+            # (Alone the function may choose otherwise: it counts the time to pack the weights.)
+            same = run(now, data, filter, bias, algorithm=op.plan(data.shape).algorithm)
+            assert got.tobytes() == same.tobytes()
             now.check(got, data, filter, bias, exact=False)
 
 

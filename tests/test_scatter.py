@@ -26,6 +26,7 @@ from cases import (
 import convt
 from convt import _core, _plan
 from convt.algorithms import machine
+from convt.algorithms.scatter import cutting, gathering
 from convt.algorithms.scatter import plan as scatter
 
 AMX = "avx512_amx"
@@ -77,25 +78,25 @@ each_name = pytest.mark.parametrize("name", ["scatter", pytest.param("matrix_sca
 @pytest.fixture(autouse=True)
 def ways():
     """Every way to cut a problem, where a test asks for it; no choice made so outlives the test."""
-    before = scatter._ways, scatter._gathered_cycles
+    before = scatter._ways, scatter.gathered_cycles
     yield
-    scatter._ways, scatter._gathered_cycles = before
+    scatter._ways, scatter.gathered_cycles = before
     scatter._choice.cache_clear()
 
 
 def every_way(case, info):
     outer = len(case.kernel) - 1
     problem = operator(case, *case.arrays()[1:])._attributes.problem(case.data_shape)
-    slab = scatter._slab(problem, info)
+    slab = cutting.slab_depth(problem, info)
     ways = sorted(itertools.product({(False,) * outer, (True,) * outer}, {0, slab}))
-    return [*ways, (None, slab)] if slab and scatter._may_gather(problem, info) else ways
+    return [*ways, (None, slab)] if slab and gathering.may_gather(problem, info) else ways
 
 
 def take(way):
     others = [way]
     if way[0] is None:  # what memory does not allow is done by rows
         others.append(((False,) * LONGEST, 0))
-        scatter._gathered_cycles = lambda problem, info: 0.0
+        scatter.gathered_cycles = lambda problem, info: 0.0
     scatter._ways = lambda problem, info: [(merge and merge[: problem.rank - 1], slab) for merge, slab in others]
     scatter._choice.cache_clear()
 
@@ -355,20 +356,20 @@ def test_auto_takes_it_where_it_fills_the_unit_and_only_there():
 @each_isa
 def test_small_images_are_picked_where_memory_allows(isa):
     """By choice where vectors are long; in other memory by rows; the same bits for any number of threads."""
-    case, ways, cost = replace(PROBLEMS["small images"], batch=16), scatter._ways, scatter._gathered_cycles
+    case, ways, cost = replace(PROBLEMS["small images"], batch=16), scatter._ways, scatter.gathered_cycles
     with using_isa(isa):
         for dtype in DTYPES:
             now = replace(case, dtype=dtype, activation="relu")
             data, filter, bias = now.arrays(exact=False)
-            scatter._ways, scatter._gathered_cycles = ways, cost
+            scatter._ways, scatter.gathered_cycles = ways, cost
             problem = operator(now, filter, bias)._attributes.problem(now.data_shape)
             info = _core.kernel_info(dtype)
-            if not scatter._slab(problem, info):
+            if not cutting.slab_depth(problem, info):
                 continue
             if isa.startswith("avx512") and dtype == "float32":
                 scatter._choice.cache_clear()
                 assert scatter._choice(problem, False, machine.current())[1] is None
-            take((None, scatter._slab(problem, info)))
+            take((None, cutting.slab_depth(problem, info)))
             results = set()
             for threads in (1, 2, 3):
                 with convt.num_threads(threads):
@@ -386,7 +387,8 @@ def test_nan_and_infinity_stay_with_the_outputs_that_sum_them():
     data, filter, _ = case.arrays()
     data[1, 2, 3, 5], data[4, 0, 0, 0] = np.nan, np.inf
     filter[..., 1, 0, 0] = np.inf
-    take((None, scatter._slab(operator(case, filter, None)._attributes.problem(case.data_shape), _core.kernel_info("float32"))))
+    problem = operator(case, filter, None)._attributes.problem(case.data_shape)
+    take((None, cutting.slab_depth(problem, _core.kernel_info("float32"))))
     picked = operator(case, filter, None, algorithm="scatter")(data)
     with np.errstate(invalid="ignore"):
         np.testing.assert_array_equal(picked, operator(case, filter, None, algorithm="direct")(data))

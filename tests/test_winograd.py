@@ -13,6 +13,7 @@ from convt import _core
 from convt._problem import Problem
 from convt.algorithms import common, machine
 from convt.algorithms import phases as _phases
+from convt.algorithms.winograd import counts, cutting, transforms
 from convt.algorithms.winograd import plan as winograd
 
 each_isa = pytest.mark.parametrize("isa", ISAS)
@@ -38,16 +39,16 @@ def errors(data, filter, bias, algorithms, **keywords):
         yield np.abs(got - exact).max() / scale
 
 
-@pytest.mark.parametrize("kind", winograd.KINDS[1:], ids=lambda t: f"F({t.outputs},{t.taps})")
+@pytest.mark.parametrize("kind", transforms.KINDS[1:], ids=lambda t: f"F({t.outputs},{t.taps})")
 def test_a_transform_is_a_correlation(kind):
     """The kernels' input and output transforms, by way of a problem that uses no other, against the definition."""
     n = kind.outputs * 4
     problem = Problem("float64", 1, 1, 1, 1, (n,), (kind.taps,), (1,), (1,), (0,), (n + kind.taps - 1,))
     assert not math.isinf(winograd.cost(problem, (kind,)))
-    chosen = winograd._choice(problem, (kind,), False, machine.current())[4]
-    assert set(chosen.values()) == {(winograd.KINDS.index(kind),)}
+    chosen = cutting.choice(problem, (kind,), False, machine.current())[4]
+    assert set(chosen.values()) == {(transforms.KINDS.index(kind),)}
     data, filter, bias = arrays((1, n, 1), (kind.taps,), 1, np.float64)
-    name = "winograd" if kind in winograd.SMALL else "winograd6"
+    name = "winograd" if kind in transforms.SMALL else "winograd6"
     got = convt.conv_transpose(data, filter, bias, algorithm=name)
     np.testing.assert_allclose(got[0, :, 0], np.convolve(data[0, :, 0], filter[:, 0, 0]) + bias, rtol=1e-11, atol=1e-11)
 
@@ -187,14 +188,14 @@ def test_every_cut_covers_every_tile_once(matrix):
     ):
         problem = SimpleNamespace(groups=1, ci=channels, co=columns, kernel=(4, 4), strides=(2, 2), planar=False)
         shape = (rows, points, outputs, splits, columns, 0.0, 0.0, 1.0, ())
-        cuts = list(winograd._ways(problem, shape, info, threads, winograd._PANEL_BLOCKS))
+        cuts = list(cutting.ways_to_cut(problem, shape, info, threads, cutting._PANEL_BLOCKS))
         assert cuts
         panels = -(-columns // info["nr"])
         for cut in cuts:
             assert 1 <= cut.block < rows + info["grain"]
             assert (cut.blocks - 1) * cut.block < rows <= cut.blocks * cut.block
             assert (cut.panel_blocks - 1) * cut.panel_block < panels <= cut.panel_blocks * cut.panel_block
-            assert 1 <= cut.span <= winograd._chunks(problem, splits, info)[1]
+            assert 1 <= cut.span <= counts.depth_chunks(problem, splits, info)[1]
             assert cut.work > 0
 
 
@@ -216,16 +217,16 @@ def test_phases_that_have_not_all_taps(isa, dtype, sizes, kernel, strides, ci, c
     """Phases merged with those that read more: points where they have no weights are left out."""
     data, filter, bias = arrays((2, *sizes, ci), kernel, co, dtype)
     keywords = {"strides": strides, "pads_begin": 1, "pads_end": 2}
-    monkeypatch.setattr(winograd, "_merges", lambda rank, info: [(_phases.NESTED,) * rank])
+    monkeypatch.setattr(cutting, "_merges", lambda rank, info: [(_phases.NESTED,) * rank])
     with using_isa(isa):
-        winograd._choice.cache_clear()
+        cutting.choice.cache_clear()
         want = convt.conv_transpose(data, filter, bias, algorithm="direct", **keywords)
         for view in (filter, np.asfortranarray(filter)):
             op = convt.ConvTranspose(view, bias, algorithm="winograd", **keywords)
             got = op(data)
             assert op.plan(data.shape).algorithm == "winograd"
             np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
-        winograd._choice.cache_clear()
+        cutting.choice.cache_clear()
 
 
 def needed(c, transform):
@@ -239,7 +240,7 @@ def needed(c, transform):
     return count / len(c.valid)
 
 
-@pytest.mark.parametrize("kind", winograd.KINDS[1:], ids=lambda t: f"F({t.outputs},{t.taps})")
+@pytest.mark.parametrize("kind", transforms.KINDS[1:], ids=lambda t: f"F({t.outputs},{t.taps})")
 @pytest.mark.parametrize("merge", [False, True, _phases.NESTED])
 def test_points_of_outputs_outside_are_left_out(kind, merge):
     """What a run's cost counts is what its outputs inside want; begun an output earlier, it is never more."""
@@ -248,8 +249,8 @@ def test_points_of_outputs_outside_are_left_out(kind, merge):
         groups = _phases.phase_groups(kernel, 2, 1, merge)
         for c in _phases.axis_classes(groups, size, 2, pad, 2 * (size - 1) + kernel - 2 * pad, False):
             for way in (c, c.earlier(2)):
-                assert winograd._multiplied(way, kind, info) == needed(way, kind)
-            placed = winograd._placed(c, kind, 2, info)
+                assert counts.multiplied_points(way, kind, info) == needed(way, kind)
+            placed = counts.placed(c, kind, 2, info)
             assert needed(placed, kind) <= min(needed(c, kind), -(-c.count // kind.outputs) * kind.points)
             assert -(-placed.count // kind.outputs) == -(-c.count // kind.outputs) or needed(placed, kind) < needed(c, kind)
 
@@ -272,18 +273,18 @@ def test_points_of_outputs_outside_are_left_out(kind, merge):
 def test_tiles_that_windows_cut_agree_with_direct(isa, batch, sizes, kernel, strides, ci, merge, monkeypatch):
     """Tiles at the ends of an axis of which some outputs, and so some points, are not wanted."""
     data, filter, bias = arrays((batch, *sizes, ci), kernel, 24)
-    monkeypatch.setattr(winograd, "_merges", lambda rank, info: [(merge,) * rank])
+    monkeypatch.setattr(cutting, "_merges", lambda rank, info: [(merge,) * rank])
     specs = []
     monkeypatch.setattr(winograd, "_class", lambda *a, of=winograd._class: specs.append(of(*a)) or specs[-1])
     with using_isa(isa):
         for pads in ((0, 0), (1, 1), (2, 1)):
             keywords = {"strides": strides, "pads_begin": pads[0], "pads_end": pads[1]}
-            winograd._choice.cache_clear()
+            cutting.choice.cache_clear()
             op = convt.ConvTranspose(filter, bias, algorithm="winograd", **keywords)
             got, want = op(data), convt.conv_transpose(data, filter, bias, algorithm="direct", **keywords)
             assert op.plan(data.shape).algorithm == "winograd"
             np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
-        winograd._choice.cache_clear()
+        cutting.choice.cache_clear()
     assert any(spec["sorted"] for spec in specs)
 
 
@@ -291,7 +292,7 @@ def test_tiles_that_windows_cut_agree_with_direct(isa, batch, sizes, kernel, str
 @pytest.mark.skipif(not _core.isa().startswith("avx512"), reason="it wants registers")
 def test_phases_of_few_channels_are_nested():
     problem = Problem("float32", 1, 1, 64, 16, (96, 96), (3, 3), (2, 2), (1, 1), (1, 1), (192, 192))
-    assert winograd._choice(problem, winograd.SMALL, False, machine.current())[1] == (_phases.NESTED,) * 2
+    assert cutting.choice(problem, transforms.SMALL, False, machine.current())[1] == (_phases.NESTED,) * 2
 
 
 @each_name
@@ -394,7 +395,7 @@ def test_outputs_gathered_on_their_way(act, isa, monkeypatch):
     monkeypatch.setattr(winograd, "_staged", lambda *args: found.append(staged(*args)) or found[-1])
     kernels = ((4, 4), (2, 2), 37), ((16, 8), (8, 4), 31), ((9,), (3,), 33)
     for (kernel, stride, co), blocks in itertools.product(kernels, (1, 2)):
-        monkeypatch.setattr(winograd, "_PANEL_BLOCKS", (blocks,))
+        monkeypatch.setattr(cutting, "_PANEL_BLOCKS", (blocks,))
         size = {1: (41,), 2: (9, 11)}[len(kernel)]
         data, filter = rng.integers(-2, 3, (2, *size, 5)), rng.integers(-2, 3, (*kernel, 5, co))
         data, filter = data.astype(np.float32), filter.astype(np.float32)
@@ -416,16 +417,16 @@ def test_outputs_gathered_on_their_way(act, isa, monkeypatch):
 def test_points_of_all_panels_in_turn(panels, monkeypatch):
     """What high blocks of many panels do: each point meets all of a task's panels, whose sums wait."""
     data, filter, bias = arrays((1, 30, 21, 96), (4, 4), 70)
-    ways = winograd._ways
+    ways = cutting.ways_to_cut
     across = lambda *args: [cut for cut in ways(*args[:-1], panels) if cut.across]  # noqa: E731
-    monkeypatch.setattr(winograd, "_ways", across)
-    winograd._choice.cache_clear()
-    winograd._least_cost.cache_clear()
+    monkeypatch.setattr(cutting, "ways_to_cut", across)
+    cutting.choice.cache_clear()
+    cutting.least_cost.cache_clear()
     try:
         direct, found = errors(data, filter, bias, ("matrix_winograd",), strides=2, pads_end=1)
     finally:
-        winograd._choice.cache_clear()
-        winograd._least_cost.cache_clear()
+        cutting.choice.cache_clear()
+        cutting.least_cost.cache_clear()
     assert found <= 2 * direct
 
 

@@ -1,7 +1,8 @@
 """The algorithms: their one interface, their registry, and the few words of their own.
 
-Each algorithm is a folder: ``plan.py`` (how its weights are packed, how a problem is cut, what that costs), ``loops.pyx`` (the
-plan that runs), ``README.md`` (its page). `ALGORITHMS` lists them; an `Algorithm` is four functions:
+Each algorithm is a folder: ``plan.py`` (the interface, and tables for the loops), ``cutting.py`` (how a problem is cut into
+tasks), ``counts.py`` (what the loops do, for the cost model), ``loops.pyx`` (the plan that runs), ``README.md`` (its page).
+`ALGORITHMS` lists them; an `Algorithm` is four functions:
 
 * ``cost(problem)``: expected cycles of all threads together; infinite for what it does not do.
 * ``preparing(problem)``: cycles to pack the weights of a call that brings its own.
@@ -35,6 +36,7 @@ from .depthwise import plan as depthwise
 from .direct import plan as direct
 from .scatter import plan as scatter
 from .winograd import plan as winograd
+from .winograd import transforms
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,8 @@ ALGORITHMS = {
         partial(winograd.make, name="matrix_winograd", amx=True), partial(winograd.preparing, amx=True),
     ),
     "winograd6": Algorithm(
-        winograd.LIMIT, partial(winograd.cost, kinds=winograd.LARGE), winograd.recipe,
-        partial(winograd.make, kinds=winograd.LARGE, name="winograd6"), automatic=False,
+        winograd.LIMIT, partial(winograd.cost, kinds=transforms.LARGE), winograd.recipe,
+        partial(winograd.make, kinds=transforms.LARGE, name="winograd6"), automatic=False,
     ),
     "scatter": Algorithm(scatter.LIMIT, scatter.cost, scatter.recipe, scatter.make),
     "matrix_scatter": Algorithm(

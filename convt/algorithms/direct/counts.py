@@ -94,6 +94,9 @@ def memory_cycles(problem, info):
     non_temporal = common.streams(problem) and not here.limits.panel_major
     counts = common.memory_counts(problem, non_temporal) | common.fill_counts(problem)
     counts |= common.plane_counts(problem, math.prod(problem.out_shape) / min(problem.groups, 2))
+    if not non_temporal and common.splits_lines(problem):
+        bytes = execution.output_bytes(problem)
+        counts["out_byte_split"] = common.far(bytes) * bytes
     if info["parts"]:
         data = execution.data_bytes(problem)
         counts["in_byte_memory"] = common.far(data, here.last_bytes) * data

@@ -1,0 +1,55 @@
+"""Images so small that every output gathers what it sums from the products."""
+
+import functools
+import math
+
+import numpy as np
+
+from .. import common
+from .cutting import SUMS, joined_tasks
+
+_PICKS = 1 << 14  # sums of an image that may be listed
+
+
+def _gathered_bytes(problem, images, info):
+    """Of the products of so many images, and of the column that is nothing."""
+    pixels = images * math.prod(problem.in_sizes) + info["nr"] + 2 * info["vl"] + 16
+    return (math.prod(problem.kernel) * problem.co + 1) * pixels * info["t_size"]
+
+
+def gathered_tasks(problem, info, threads):
+    """How many tasks the images are."""
+    tasks = min(problem.batch, joined_tasks(problem, threads))
+    while tasks < problem.batch and _gathered_bytes(problem, -(-problem.batch // tasks), info) > SUMS:
+        tasks += threads
+    return min(tasks, problem.batch)
+
+
+def may_gather(problem, info):
+    """Whether images are so small that what each output sums can be listed."""
+    if problem.groups > 1 or problem.planar or not problem.batch * math.prod(problem.in_sizes):
+        return False
+    few = _gathered_bytes(problem, 1, info) <= SUMS and 0 < math.prod(problem.out_sizes) * problem.co <= _PICKS
+    return few and gathered_products(problem)[0].size <= _PICKS
+
+
+@functools.lru_cache(maxsize=16)
+def gathered_products(problem):
+    """``(columns, pixels)``, [output][term]: the products that outputs of an image sum. Where there are fewer than terms, the
+    others are of the column that is nothing."""
+    nothing = math.prod(problem.kernel) * problem.co
+    taps, pixels, valid = (np.full((1, 1), n, np.int64) for n in (0, 0, 1))
+    for ax, (kernel, size) in enumerate(zip(problem.kernel, problem.in_sizes, strict=True)):
+        pairs = common.reaching(problem, ax)
+        table = np.full((len(pairs), max(map(len, pairs), default=0), 2), -1, np.int64)
+        for row, some in zip(table, pairs, strict=True):
+            row[: len(some)] = np.reshape(some, (-1, 2))
+        shape = len(taps) * len(table), taps.shape[1] * table.shape[1]
+        tap, at = (table[None, :, None, :, n] for n in (0, 1))
+        taps = (taps[:, None, :, None] * kernel + tap).reshape(shape)
+        pixels = (pixels[:, None, :, None] * size + at).reshape(shape)
+        valid = (valid[:, None, :, None] * (tap >= 0)).reshape(shape)
+    columns = taps[:, None] * problem.co + np.arange(problem.co)[:, None]
+    valid = np.broadcast_to(valid[:, None], columns.shape)
+    columns, pixels = np.where(valid, columns, nothing), np.where(valid, pixels[:, None], 0)
+    return tuple(a.reshape(len(taps) * problem.co, taps.shape[1]) for a in (columns, pixels))
