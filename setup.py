@@ -41,9 +41,9 @@ CFLAGS = ["-std=gnu11", "-g0", "-ffp-contract=off", "-fno-math-errno", "-fno-tra
 # Kernels call nothing back and throw nothing: tables to unwind their frames are for debuggers alone.
 # (GCC does not see that the first turn of a loop sets what the next ones read, and says so at length.)
 KERNEL_CFLAGS = [*CFLAGS, "-O3", "-fno-asynchronous-unwind-tables", "-Wno-maybe-uninitialized"]
-# Modules decide what to compute, and what takes time are kernels; these two only call others.
+# Modules decide what to compute, and what takes time are kernels; these only call others.
 MODULE_CFLAGS = [*CFLAGS, "-O2"]
-CALLERS = {"convt._dlpack", "convt._onednn"}
+CALLERS = ("convt._dlpack", "convt.algorithms.onednn.")
 DEBUG = ["-O1", "-g"]
 KERNEL_DEBUG = [*DEBUG, "-UNDEBUG", "-DCONVT_DEBUG"]
 # Where the linker knows it: segments of a module that are pages apart take ten kilobytes each time.
@@ -87,7 +87,7 @@ class BuildKernels(build_ext):
             self.announce("OpenMP not found: convt will use one thread", level=3)
         compact = [COMPACT] if self._builds("int main(void) { return 0; }\n", [COMPACT], link=True) else []
         for ext in self.extensions:
-            level = DEBUG if self.kernel_debug else ["-Os"] if ext.name in CALLERS else []
+            level = DEBUG if self.kernel_debug else ["-Os"] if ext.name.startswith(CALLERS) else []
             ext.extra_compile_args = [*MODULE_CFLAGS, *level, *self.openmp]
             ext.extra_link_args = [*compact, *self.openmp]
         super().build_extensions()

@@ -13,7 +13,7 @@ The way of a call, one direction:
 """
 
 from . import tuning
-from ._api import ConvTranspose, conv_transpose, resolve
+from ._api import ConvTranspose, clear_caches, conv_transpose, resolve
 from ._config import get_num_threads, num_threads, set_num_threads
 from ._errors import BackendUnavailableError
 from ._show import show_config
@@ -23,6 +23,7 @@ __all__ = [
     "BackendUnavailableError",
     "ConvTranspose",
     "__version__",
+    "clear_caches",
     "conv_transpose",
     "get_num_threads",
     "num_threads",

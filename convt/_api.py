@@ -5,6 +5,7 @@ Everything below this module works on views in NXC axis order (batch, *spatial, 
 """
 
 import time
+import weakref
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -73,7 +74,7 @@ class Attributes:
         strides = tuple(max(s, k) if n == d == 1 else s for n, k, s, d in axes)
         problem = Problem(
             self.dtype, batch, self.groups, self.ci, self.co, in_sizes, self.kernel, strides, self.dilations,
-            begin, out_sizes, self.activation, self.data_format != "NXC",
+            begin, out_sizes, self.activation, self.data_format != "NXC" and self.groups * max(self.ci, self.co) > 1,
         )  # fmt: skip
         _config.check_size(problem)
         return problem
@@ -361,6 +362,28 @@ def one_shot(dialect, data, filter, bias, names, values, out=None):
     return result
 
 
+_transposes = weakref.WeakSet()
+
+
+def clear_caches():
+    """Give back what is kept for later calls: plans, spare workspaces, the memory of outputs that were dropped, and what is known
+    of one-shot calls. Weights that operators have packed stay, and results are the same afterwards: the next calls take longer.
+
+    Memory is kept up to these bounds: 64 plans an operator and 64 one-shot calls; workspaces of 8 calls; 64 MiB of one-shot
+    calls' packed weights; 1 GiB of dropped outputs of 256 KiB and more, 8 at most.
+
+    Examples
+    --------
+    >>> import convt
+    >>> convt.clear_caches()
+    """
+    _SHOTS.clear()
+    for each in list(_transposes):
+        each._bounds.clear()
+    _plan.clear()
+    _memory.clear()
+
+
 class ConvTranspose:
     """A transposed convolution with its weights packed once; call it on data of any batch and spatial size.
 
@@ -397,6 +420,7 @@ class ConvTranspose:
         self._bias = bias
         self._operator = _plan.Operator(attributes, filter, bias)
         self._bounds = {}  # layout of data and threads -> (Bound, PackedFilter)
+        _transposes.add(self)
 
     def __call__(self, data, out=None):
         """Apply to ``data``; see `conv_transpose` for shapes, dtypes, ``out`` and errors."""

@@ -116,6 +116,20 @@ cdef extern from "convt_kernels.h" nogil:
         int terms
         void *out
         const convt_act *act
+    ctypedef struct convt_rows:
+        int n, sources, shifts
+        const void **in_ "in"
+        const void **w
+        const Py_ssize_t *shift
+        const void *init
+        void **rows
+    ctypedef struct convt_interleave:
+        int64_t phases, first, last
+        const void **row
+        void *out
+        Py_ssize_t step
+        const convt_act *act
+        int stream
     ctypedef struct convt_wino_in:
         const void **in_ "in"
         void *out
@@ -149,6 +163,8 @@ cdef extern from "convt_kernels.h" nogil:
         void (*enter)() noexcept nogil
         void (*leave)() noexcept nogil
         void (*depthwise)(const convt_dw *run) noexcept nogil
+        void (*rows)(int mr, const convt_rows *run) noexcept nogil
+        void (*interleave)(const convt_interleave *run) noexcept nogil
         int (*wino_in)(int ny, int nx, const convt_wino_in *tile) noexcept nogil
         int (*wino_rows)(int ny, int nx, const convt_wino_in *tile) noexcept nogil
         void (*wino_out)(int kind_y, int kind_x, const convt_wino_out *tile) noexcept nogil
@@ -157,6 +173,8 @@ cdef extern from "convt_kernels.h" nogil:
                     int padded) noexcept nogil
         int (*pack_far)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
                     int padded) noexcept nogil
+        void (*transpose)(void *dst, Py_ssize_t ld, Py_ssize_t dc, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows,
+                          int cols, int stream) noexcept nogil
         int (*widen)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
                      int padded) noexcept nogil
         void (*gather)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, const int64_t *map, int rows, int cols,

@@ -15,6 +15,7 @@ cdef struct Pool:
     size_t size[CACHED_BLOCKS]
     Py_ssize_t count
     size_t bytes, most  # of all blocks together, and how many there may be
+    bint close_fit  # a block serves no call that wants much less: outputs live long, and there may be many
 
 
 cdef class Buffer:

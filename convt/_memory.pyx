@@ -38,10 +38,31 @@ cdef extern from "numpy/arrayobject.h":
 cdef enum:
     HUGE_BYTES = 1 << 21  # of a huge page
 
-CACHED_WEIGHT_BYTES = 1 << 26  # most bytes kept of those that held the weights of one-shot calls
+    OUTPUT_BYTES = 1 << 18  # smaller outputs are NumPy's: the C library keeps memory of that size itself
 
-cdef Pool _workspaces, _weights
-_workspaces.most, _weights.most = <size_t>-1, CACHED_WEIGHT_BYTES
+CACHED_WEIGHT_BYTES = 1 << 26  # most bytes kept of those that held the weights of one-shot calls
+CACHED_OUTPUT_BYTES = 1 << 30  # and of outputs that were dropped
+
+cdef Pool _workspaces, _weights, _outputs
+_workspaces.most, _weights.most, _outputs.most = <size_t>-1, CACHED_WEIGHT_BYTES, CACHED_OUTPUT_BYTES
+_outputs.close_fit = True
+
+
+def kept_bytes():
+    """Bytes of the memory that is kept for later calls."""
+    return _workspaces.bytes + _weights.bytes + _outputs.bytes
+
+
+cdef _give_back(Pool *pool):
+    while pool.count:
+        free(_remove(pool, 0))
+
+
+def clear():
+    """Give back the memory that is kept for later calls."""
+    _give_back(&_workspaces)
+    _give_back(&_weights)
+    _give_back(&_outputs)
 
 
 cdef Pool *workspaces():
@@ -86,7 +107,8 @@ cdef Buffer take_buffer(size_t size, Pool *home):
     cdef bint huge = size >= 2 * HUGE_BYTES
     if home != NULL:
         for n in range(home.count):
-            if home.size[n] >= size and (best < 0 or home.size[n] < home.size[best]):
+            if home.size[n] >= size and (best < 0 or home.size[n] < home.size[best]) and not (
+                    home.close_fit and home.size[n] > size + size // 4):
                 best = n
             if home.size[n] > home.size[largest]:
                 largest = n
@@ -94,10 +116,10 @@ cdef Buffer take_buffer(size_t size, Pool *home):
             buffer.home, buffer.size = home, home.size[best]
             buffer.data = _remove(home, best)
             return buffer
-        if home.count and size <= home.most:  # the new block replaces one that was too small
+        if home.count and size <= home.most and not home.close_fit:  # the new block replaces one that was too small
             free(_remove(home, largest))
     if posix_memalign(&p, HUGE_BYTES if huge else 64, size) != 0:
-        raise MemoryError(f"workspace: {size} bytes are not to be had")
+        raise MemoryError(f"{size} bytes of memory are not to be had")
     if huge:  # the first touch of new memory then takes a third of the time
         convt_huge(p, size)
     buffer.home, buffer.size, buffer.data = home, size, <char *>p
@@ -106,16 +128,22 @@ cdef Buffer take_buffer(size_t size, Pool *home):
 
 cpdef empty(tuple shape, cnp.dtype dtype):
     """np.empty that starts on a cache line: NumPy promises less, but stores of whole lines need it, and threads that write
-    neighbouring channels gain by it."""
+    neighbouring channels gain by it. A large one is in memory of outputs that were dropped, where there is some of its size: new
+    pages take longer than many a call."""
     cdef cnp.npy_intp sizes[64]
     cdef cnp.npy_intp bytes = dtype.itemsize
     cdef int ax
+    cdef char *data
     for ax in range(len(shape)):
         sizes[ax] = shape[ax]
         bytes *= sizes[ax]
-    bytes += 64
-    memory = cnp.PyArray_EMPTY(1, &bytes, cnp.NPY_UINT8, 0)
-    cdef char *data = <char *>round64(<size_t>cnp.PyArray_DATA(memory))
+    if bytes >= OUTPUT_BYTES:
+        memory = take_buffer(bytes, &_outputs)
+        data = (<Buffer>memory).data
+    else:
+        bytes += 64
+        memory = cnp.PyArray_EMPTY(1, &bytes, cnp.NPY_UINT8, 0)
+        data = <char *>round64(<size_t>cnp.PyArray_DATA(memory))
     Py_INCREF(dtype)  # PyArray_NewFromDescr steals this reference
     result = PyArray_NewFromDescr(cnp.ndarray, dtype, len(shape), sizes, NULL, data, cnp.NPY_ARRAY_CARRAY, None)
     cnp.set_array_base(result, memory)

@@ -7,6 +7,7 @@ import functools
 import math
 import os
 import threading
+import weakref
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from . import _activation, _config, _measure, _reference, tuning
 from ._errors import BackendUnavailableError
 from ._problem import ITEMSIZE, NUMPY_DTYPE, Problem
-from .algorithms import ALGORITHMS, BACKENDS, machine, onednn
+from .algorithms import ALGORITHMS, BACKENDS, forget, machine, onednn
 
 _MAKERS = {**ALGORITHMS, **BACKENDS}
 
@@ -50,6 +51,16 @@ class Plan:
         return dict(sorted(((name, n) for name, n in cycles.items() if n), key=lambda item: -item[1]))
 
 
+_operators = weakref.WeakSet()
+
+
+def clear():
+    """Forget the plans of all operators, and how they were found. Weights stay packed."""
+    for operator in list(_operators):
+        operator._plans.clear()
+    forget()
+
+
 class Operator:
     """Packed weights and plans of one ConvTranspose: attributes fixed, any data shape."""
 
@@ -65,6 +76,7 @@ class Operator:
         self._packed = {}
         self._plans = {}
         self._winners = {}  # problem -> what "tune" found
+        _operators.add(self)
 
     def recipe(self, key):
         """How weights are packed for ``key``: the name of its algorithm first, the problem's strides last."""

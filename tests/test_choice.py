@@ -33,7 +33,7 @@ def test_the_choice_does_not_depend_on_the_number_of_threads(name, isa):
     problem = op._attributes.problem(shape)
     found = []
     for threads in (1, 2, 7):
-        for cached in (cutting.choice, scatter._choice, winograd.choice, winograd.least_cost):
+        for cached in (cutting.choice, scatter.choice, winograd.choice, winograd.least_cost):
             cached.cache_clear()
         with convt.num_threads(threads), using_isa(isa):
             found.append(_plan._candidates(problem, "auto"))

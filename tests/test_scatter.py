@@ -81,7 +81,7 @@ def ways():
     before = scatter._ways, scatter.gathered_cycles
     yield
     scatter._ways, scatter.gathered_cycles = before
-    scatter._choice.cache_clear()
+    scatter.choice.cache_clear()
 
 
 def every_way(case, info):
@@ -98,7 +98,7 @@ def take(way):
         others.append(((False,) * LONGEST, 0))
         scatter.gathered_cycles = lambda problem, info: 0.0
     scatter._ways = lambda problem, info: [(merge and merge[: problem.rank - 1], slab) for merge, slab in others]
-    scatter._choice.cache_clear()
+    scatter.choice.cache_clear()
 
 
 def skip_without(name, dtype):
@@ -367,8 +367,8 @@ def test_small_images_are_picked_where_memory_allows(isa):
             if not cutting.slab_depth(problem, info):
                 continue
             if isa.startswith("avx512") and dtype == "float32":
-                scatter._choice.cache_clear()
-                assert scatter._choice(problem, False, machine.current())[1] is None
+                scatter.choice.cache_clear()
+                assert scatter.choice(problem, False, machine.current())[1] is None
             take((None, cutting.slab_depth(problem, info)))
             results = set()
             for threads in (1, 2, 3):

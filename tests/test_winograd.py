@@ -53,6 +53,17 @@ def test_a_transform_is_a_correlation(kind):
     np.testing.assert_allclose(got[0, :, 0], np.convolve(data[0, :, 0], filter[:, 0, 0]) + bias, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.parametrize("sizes, output_shape", [((1,), (0,)), ((5, 5), (8, 0))])
+def test_a_window_that_shows_nothing_has_no_transform(sizes, output_shape):
+    """Of no outputs there are no tiles: other algorithms plan for such a shape, and winograd refuses it."""
+    filter = np.ones((*(4 for _ in sizes), 8, 8), np.float32)
+    op = convt.ConvTranspose(filter, strides=2, output_shape=output_shape)
+    assert op.plan((1, *sizes, 8)).backend == "native"
+    assert op(np.ones((1, *sizes, 8), np.float32)).shape == (1, *output_shape, 8)
+    with pytest.raises(ValueError, match="algorithm"):
+        convt.ConvTranspose(filter, strides=2, output_shape=output_shape, algorithm="winograd").plan((1, *sizes, 8))
+
+
 @each_isa
 @pytest.mark.parametrize("rank", [1, 2, 3, 4])
 def test_kernels_strides_and_edges(rank, isa):

@@ -11,6 +11,8 @@ tasks), ``counts.py`` (what the loops do, for the cost model), ``loops.pyx`` (th
 * ``make(problem, recipe, packed, in_strides, out_strides, threads)``: ``(plan, key of its weights)``; ``recipe`` and ``packed``
   give the recipe and the packed weights of a key.
 
+Their channels are contiguous. `planes.plan.by_blocks` makes of them what takes channels of any stride, such as NCX's planes.
+
 Glossary
 --------
 phase
@@ -33,8 +35,14 @@ from functools import partial
 
 from . import common, onednn
 from .depthwise import plan as depthwise
+from .direct import cutting as direct_cutting
 from .direct import plan as direct
+from .planes import cutting as planes_cutting
+from .planes.plan import by_blocks
+from .rows import plan as rows
+from .scatter import gathering
 from .scatter import plan as scatter
+from .winograd import cutting as winograd_cutting
 from .winograd import plan as winograd
 from .winograd import transforms
 
@@ -51,33 +59,49 @@ class Algorithm:
     automatic: bool = True  # "auto" may take it: it is as exact as the sum of products
 
 
+def _any_channels(limit, cost, recipe, make, preparing=common.preparing, automatic=True):
+    """An algorithm that knows contiguous channels, for channels of any stride, too."""
+    cost, make, preparing = by_blocks(cost, make, preparing)
+    return Algorithm(limit, cost, recipe, make, preparing, automatic)
+
+
 _AMX = "a CPU with a matrix unit (AMX)"
 
 ALGORITHMS = {
-    "direct": Algorithm(None, direct.cost, direct.recipe, direct.make, direct.preparing),
-    "matrix": Algorithm(
+    "direct": _any_channels(None, direct.cost, direct.recipe, direct.make, direct.preparing),
+    "matrix": _any_channels(
         f"{_AMX} and a dtype other than float64",
         partial(direct.cost, amx=True), partial(direct.recipe, amx=True), partial(direct.make, name="matrix", amx=True),
         partial(direct.preparing, amx=True),
     ),
-    "winograd": Algorithm(winograd.LIMIT, winograd.cost, winograd.recipe, winograd.make, winograd.preparing),
-    "matrix_winograd": Algorithm(
+    "winograd": _any_channels(winograd.LIMIT, winograd.cost, winograd.recipe, winograd.make, winograd.preparing),
+    "matrix_winograd": _any_channels(
         f"{_AMX}, float32 and a phase of two or more taps one input apart",
         partial(winograd.cost, amx=True), partial(winograd.recipe, amx=True),
         partial(winograd.make, name="matrix_winograd", amx=True), partial(winograd.preparing, amx=True),
     ),
-    "winograd6": Algorithm(
+    "winograd6": _any_channels(
         winograd.LIMIT, partial(winograd.cost, kinds=transforms.LARGE), winograd.recipe,
         partial(winograd.make, kinds=transforms.LARGE, name="winograd6"), automatic=False,
     ),
-    "scatter": Algorithm(scatter.LIMIT, scatter.cost, scatter.recipe, scatter.make),
-    "matrix_scatter": Algorithm(
+    "scatter": _any_channels(scatter.LIMIT, scatter.cost, scatter.recipe, scatter.make),
+    "matrix_scatter": _any_channels(
         f"{_AMX}, a dtype other than float64, and what scatter wants: {scatter.LIMIT}",
         partial(scatter.cost, amx=True), partial(scatter.recipe, amx=True),
         partial(scatter.make, name="matrix_scatter", amx=True), partial(common.preparing, amx=True),
     ),
-    "depthwise": Algorithm(depthwise.LIMIT, depthwise.cost, depthwise.recipe, depthwise.make),
+    "depthwise": _any_channels(depthwise.LIMIT, depthwise.cost, depthwise.recipe, depthwise.make),
+    "rows": Algorithm(rows.LIMIT, rows.cost, rows.recipe, rows.make),
 }  # fmt: skip
+
+
+
+def forget():
+    """Empty the caches of what was decided for problems."""
+    for decided in (direct_cutting.choice, winograd_cutting.choice, winograd_cutting.least_cost, scatter.choice,
+                    gathering.gathered_products, planes_cutting.blocks):  # fmt: skip
+        decided.cache_clear()
+
 
 # oneDNN computes by the same interface, but is a backend, with no cost to compare: see onednn/plan.py.
 BACKENDS = {"onednn": onednn}

@@ -120,20 +120,6 @@ def splits_lines(problem):
     return problem.groups * problem.co * ITEMSIZE[problem.dtype] % 64 > 0
 
 
-def plane_counts(problem, outputs=None):
-    """What storing outputs one by one takes, each channel to a plane of its own: all outputs, or so many."""
-    if not problem.planar or problem.groups * problem.co == 1:
-        return {}
-    name = ("out_plane", "out_plane_crowded", "out_plane_same_set")[crowded(problem, problem.out_sizes)]
-    return {name: math.prod(problem.out_shape) if outputs is None else outputs}
-
-
-def crowded(problem, sizes):
-    """How much planes of these sizes fall into the same sets of L1: 0, a quarter of them 1, all 2."""
-    plane = math.prod(sizes) * ITEMSIZE[problem.dtype]
-    return (plane % 1024 == 0) + (plane % 4096 == 0)
-
-
 def streams(problem):
     """Whether a contiguous output is written by non-temporal stores."""
     info, limits = machine.current().info(problem.dtype), machine.current().limits

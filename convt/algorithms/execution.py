@@ -47,8 +47,7 @@ def contiguous_in_strides(problem):
 
 def _strides(problem, shape):
     step, strides = ITEMSIZE[problem.dtype], [0] * len(shape)
-    order = [*range(len(shape))] if not problem.planar else [0, len(shape) - 1, *range(1, len(shape) - 1)]
-    for ax in reversed(order):
+    for ax in reversed(range(len(shape))):
         strides[ax] = step
         step *= max(shape[ax], 1)
     return tuple(strides)

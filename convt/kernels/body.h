@@ -16,6 +16,7 @@
 #define MUL_ADD vf_fma
 #include "body_depthwise.h"
 #include "body_winograd.h"
+#include "body_rows.h"
 #include "body_tile.h"
 #undef FN
 #undef E
@@ -93,6 +94,7 @@
 #define S_STOREN vd_storen
 #include "body_depthwise.h"
 #include "body_winograd.h"
+#include "body_rows.h"
 #include "body_memory.h"
 #include "body_tile.h"
 #undef FN
@@ -136,9 +138,10 @@ static double peak(int dtype, double seconds)
         .mr = TILE_MR, .wide = TILE_WIDE, .nr = TILE_NV * lanes, .vl = lanes, .kstep = 1, .grain = 1, .pace = 2,            \
         .lda = CONVT_LDA, .s_size = sizeof(S), .e_size = sizeof(T), .t_size = sizeof(T),                                    \
         .direct_store = sizeof(S) == sizeof(T), .reach = REACH(lanes), .tile = t##_tile, .stream = stream_f32,              \
-        .fence = v_fence, .depthwise = t##_depthwise, .wino_in = t##_wino_in, .wino_rows = t##_wino_in,                     \
+        .fence = v_fence, .depthwise = t##_depthwise, .rows = t##_rows, .wino_in = t##_wino_in, .wino_rows = t##_wino_in,   \
         .wino_out = t##_wino_out, .wino_filter = t##_wino_filter, .pack = s##_widen, .pack_far = s##_widen,                 \
-        .gather = s##_gather, .widen = s##_widen, .pack_b = s##_pack_b, .finite = finite_##s, .across = s##_across,         \
+        .gather = s##_gather, .transpose = s##_transpose, .widen = s##_widen, .pack_b = s##_pack_b, .finite = finite_##s,   \
+        .interleave = s##_interleave, .across = s##_across,                                                                                               \
         .overlap = s##_overlap, .overlap_across = s##_overlap_across, .overlap_picked = s##_overlap_picked,                 \
         .store = s##_store                                                                                                  \
     }

@@ -34,11 +34,7 @@ INLINE void FN(across_mn)(const int mr, const int nv, const int full, const conv
     const S *from = (const S *)t->src + first * cs;
     ptrdiff_t at[PART][VL / PART];
     V acc[CONVT_ACROSS_MR][2];
-#pragma GCC unroll 4
-    for (int p = 0; p < PART; p++)
-#pragma GCC unroll 4
-        for (int i = 0; i < VL / PART; i++)
-            at[p][i] = (full || i * PART + p < n ? i * PART : n - 1 - p) * cs; /* of none, the last one again */
+    FN(place_parts)(full, at, cs, n);
 #pragma GCC unroll 8
     for (int m = 0; m < mr; m++)
 #pragma GCC unroll 2

@@ -4,7 +4,9 @@
  * Elements that are not contiguous go through a vector on the stack.
  */
 #include "body_widen.h"
+#include "body_transpose.h"
 #include "body_gather.h"
+#include "body_interleave.h"
 #include "body_overlap.h"
 #include "body_across.h"
 

@@ -44,17 +44,24 @@ INLINE void FN(transpose_parts)(V *v)
     }
 }
 
+/* Where the parts of PART vectors start whose transpose has rows of these columns, `cs` apart; those of no column are of the last
+ * one. */
+INLINE void FN(place_parts)(const int full, ptrdiff_t at[PART][VL / PART], ptrdiff_t cs, int cols)
+{
+#pragma GCC unroll 4
+    for (int p = 0; p < PART; p++)
+#pragma GCC unroll 4
+        for (int i = 0; i < VL / PART; i++)
+            at[p][i] = (full || i * PART + p < cols ? i * PART : cols - 1 - p) * cs;
+}
+
 /* `widen` where columns are contiguous, for up to VL of them, `full` for all: as many rows at a time as a part has elements,
  * each part transposed by itself. The last rows may be done twice. */
 INLINE void FN(widen_columns)(const int full, T *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, int rows, int cols, int padded)
 {
     const V lane = FN(lanes)();
     ptrdiff_t at[PART][VL / PART];
-#pragma GCC unroll 4
-    for (int p = 0; p < PART; p++)
-#pragma GCC unroll 4
-        for (int i = 0; i < VL / PART; i++)
-            at[p][i] = (full || i * PART + p < cols ? i * PART : cols - 1 - p) * cs; /* of none, the last one again */
+    FN(place_parts)(full, at, cs, cols);
     for (int r = 0; r < rows; r += PART) {
         V v[PART];
         r = r + PART <= rows ? r : rows - PART;

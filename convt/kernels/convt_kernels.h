@@ -215,6 +215,31 @@ typedef struct {
     const void *scale;     /* T */
 } convt_wino_filter;
 
+/* Rows of outputs from rows of inputs, with pixels in vectors: for m < mr and i < n,
+ * rows[m][i] = init[m] + the sum over s < sources and t < shifts of in[s][i + shift[t]] * w[s][t * mr + m].
+ * Whole vectors are read and written. */
+typedef struct {
+    int n, sources, shifts;
+    const void *const *in; /* T */
+    const void *const *w;  /* T */
+    const ptrdiff_t *shift;
+    const void *init;      /* T */
+    void *const *rows;     /* T */
+} convt_rows;
+
+/* Rows of phases, which alternate in a row of outputs: for first <= e < last, out[e * step] = act(row[e % phases][e / phases]). */
+typedef struct {
+    int64_t phases, first, last;
+    const void *const *row; /* T; whole vectors are read */
+    void *out;             /* S */
+    ptrdiff_t step;
+    const convt_act *act;
+    int stream;            /* aligned vectors take non-temporal stores */
+} convt_interleave;
+
+/* More phases alternate output by output. */
+#define CONVT_INTERLEAVED 16
+
 /* Kinds of an axis in `wino_out`: F(1, 1), F(2, 2), F(2, 3), F(3, 2), F(4, 3), F(5, 2), of 1, 3, 4, 4, 6, 6 points. */
 #define CONVT_WINO_KINDS 6
 
@@ -242,6 +267,8 @@ typedef struct {
     void (*enter)(void);   /* before a thread's first tile of a call, and after its last; or NULL */
     void (*leave)(void);
     void (*depthwise)(const convt_dw *run);
+    void (*rows)(int mr, const convt_rows *run); /* mr: at most mr[2] */
+    void (*interleave)(const convt_interleave *run);
     int (*wino_in)(int ny, int nx, const convt_wino_in *tile); /* points per axis: 1, 3, 4 or 6 */
     int (*wino_rows)(int ny, int nx, const convt_wino_in *tile); /* the same into E; returns whether E can hold them all */
     void (*wino_out)(int kind_y, int kind_x, const convt_wino_out *tile);
@@ -254,6 +281,10 @@ typedef struct {
     int (*pack_far)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int cols_padded);
     /* dst[r][c] = src[r * rs + map[c]] as T, c < cols; cols <= c < room may be overwritten. */
     void (*gather)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, const int64_t *map, int rows, int cols, int room);
+    /* dst[r * ld + c * dc] = src[r * rs + c * cs], all of S: contiguous columns (rs = 1) become contiguous rows (dc = 1) in
+     * registers. With `stream` those of them that are whole aligned vectors take non-temporal stores. */
+    void (*transpose)(void *dst, ptrdiff_t ld, ptrdiff_t dc, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols,
+                      int stream);
     /* `pack`, but into T. */
     int (*widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int cols_padded);
     /* B: element (k0 + r, n0 + c) of a panel of nb columns = src[r * rs + c * cs], r < rows, c < cols. From a k0 on that

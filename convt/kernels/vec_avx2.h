@@ -12,6 +12,8 @@
 #define TILE_MR {0, 6, 6}
 #define TILE_MOST 6
 #define TILE_ROWS ROWS_6
+/* Accumulators that leave registers for what is multiplied. */
+#define ROWS_ACCUMULATORS 12
 #define TILE_WIDE 2
 #define WIDE_ROWS ROWS_2
 

@@ -13,6 +13,8 @@
 #define TILE_MR {0, 14, 14}
 #define TILE_MOST 14
 #define TILE_ROWS ROWS_14
+/* Accumulators that leave registers for what is multiplied. */
+#define ROWS_ACCUMULATORS 28
 #define TILE_WIDE 6
 #define WIDE_ROWS ROWS_6
 

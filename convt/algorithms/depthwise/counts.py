@@ -55,10 +55,7 @@ def row_counts(problem, info, cut, width, groups, meet, new):
     rows = in_rows * (1 if groups else ci)
     counts["dw_gather_row"] = rows * cut.blocks * cut.lane_blocks
     if groups:
-        counts["dw_widen_plane" if problem.planar else "dw_widen"] = rows * size * problem.groups * ci / vl
-    elif problem.planar:
-        name = ("dw_gather_plane", "dw_gather_plane_crowded", "dw_gather_plane_same_set")
-        counts[name[common.crowded(problem, problem.in_sizes)]] = rows * size * single
+        counts["dw_widen"] = rows * size * problem.groups * ci / vl
     else:
         counts["dw_gather_near" if input_span(problem, info) <= 2 * vl else "dw_gather"] = rows * size * single
     return counts
@@ -67,8 +64,8 @@ def row_counts(problem, info, cut, width, groups, meet, new):
 def _gathered(problem, info, width, groups):
     """Whether inputs are gathered, or widened, into vectors of lanes before they are multiplied."""
     if groups:
-        return problem.planar or info["t_size"] > ITEMSIZE[problem.dtype]
-    contiguous = problem.ci == problem.co == 1 and not problem.planar and (not width or problem.strides[-1] == 1)
+        return info["t_size"] > ITEMSIZE[problem.dtype]
+    contiguous = problem.ci == problem.co == 1 and (not width or problem.strides[-1] == 1)
     return not (contiguous or (permuted_fma(problem, info) and not width))
 
 

@@ -22,7 +22,7 @@ def input_span(problem, info):
 def permuted_fma(problem, info):
     """The name of a multiply-add whose inputs are permuted where they lie, if channels are contiguous; None where they are
     gathered."""
-    if problem.ci == problem.co == 1 or problem.planar:
+    if problem.ci == problem.co == 1:
         return None
     span = input_span(problem, info)
     if span > info["reach"]:
@@ -44,7 +44,7 @@ def takes_dots(problem, info):
     """Whether vectors run over in-channels, as `body_dots.h` takes them: where out channels are few, even of two groups."""
     co, vl = problem.co, info["vl"]
     few = 0 < co <= min(_core.DOTS, vl) and (problem.groups == 1 or 2 * co < vl)
-    whole = problem.ci > 0 and problem.ci % vl == 0 and not problem.planar
+    whole = problem.ci > 0 and problem.ci % vl == 0
     # (Sums of single taps are done sooner by scatter, which has no lanes to add up.)
     return few and whole and 1 < most_taps(problem) <= _PRODUCTS
 
@@ -67,7 +67,7 @@ def groups_in_vector(problem, info):
         return 0
     if co * each < _FULL * -(-co * each // vl) * vl:
         return 0
-    return each if each == 2 or co % vl == 0 or info["reach"] <= 1 or problem.planar else 0
+    return each if each == 2 or co % vl == 0 or info["reach"] <= 1 else 0
 
 
 def cell_width(problem, info):
@@ -81,7 +81,7 @@ def cell_width(problem, info):
     full = 0.6 if s == 1 else 0.5 if permuted_fma(problem, info) else 0.53
     if problem.ci == problem.co == 1 and k <= KEPT * s:  # it is rather the store of a phase that a vector costs
         full = min(full, 0.25 if s == 1 else (s - 2) / 6)
-    if problem.planar or problem.dilations[-1] > 1 or s > k or k > _TERMS * s or vectors >= full * math.ceil(vectors):
+    if problem.dilations[-1] > 1 or s > k or k > _TERMS * s or vectors >= full * math.ceil(vectors):
         return 0
     waste = lambda m: math.ceil(m * s * vectors) / (m * s * vectors)  # noqa: E731
     return min(range(1, vl + 1), key=lambda m: (max(waste(m), 1.1), m))
@@ -95,7 +95,7 @@ def skips_outside(problem, each):
     if each:
         return True
     # (Of few terms and rows weights stay in registers, in kernels that have their own way with ends.)
-    single = problem.ci == problem.co == 1 and not problem.planar
+    single = problem.ci == problem.co == 1
     return single and s == 1 and (k > KEPT or row_taps_met(problem) > _core.DW_SOURCES)
 
 

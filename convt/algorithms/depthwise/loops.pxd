@@ -2,10 +2,11 @@
 
 from libc.stdint cimport int32_t, int64_t
 
-from convt._core cimport Call, Plan
+from convt._core cimport Call
 from convt._kernels cimport convt_dw, convt_dw_groups, convt_dw_phase
 from convt._memory cimport Table
 from convt.algorithms.depthwise.weights cimport LaneRecipe
+from convt.algorithms.row_plan cimport KeptRow, RowPlan
 
 cdef struct DepthwiseRun:
     # One phase, or all of them as one cell; or phases of the same j, which are computed together.
@@ -15,12 +16,6 @@ cdef struct DepthwiseRun:
     int64_t low, high        # lanes of a j
     int phase, phases        # which of all
     int64_t step             # from each of its j's to the next one
-
-
-cdef struct DepthwiseInput:
-    # A place for the gathered inputs of a row, kept for the next output rows of the task.
-    int64_t row   # its offset in the input
-    int64_t used  # the output row that read it last; -1 if there is none
 
 
 cdef struct DepthwiseRow:
@@ -37,11 +32,8 @@ cdef enum:
     STAGE = 1 << 12  # bytes of outputs, about, that go past the caches in one copy: multiply-adds go on while these are written
 
 
-cdef class DepthwisePlan(Plan):
+cdef class DepthwisePlan(RowPlan):
     cdef LaneRecipe recipe
-    cdef int64_t out_rows, row_taps  # output rows of the batch; the most input rows that reach one
-    # For each output of each axis but the last, the (tap, input index) pairs that reach it.
-    cdef Table outer_out, outer_start, outer_taps
     cdef list keep
     cdef DepthwiseRun *runs
     cdef Py_ssize_t nruns
@@ -79,10 +71,8 @@ cdef class DepthwisePlan(Plan):
     cdef size_t _slot(self) noexcept nogil
     cdef size_t _bytes(self)
     cdef char *gathered(self, int64_t row, int64_t out_row, char *src, const int64_t *map, int64_t cols, int64_t pixels,
-                        DepthwiseInput *kept, char *inputs) noexcept nogil
-    cdef void run_row(self, int64_t row, int64_t block, int64_t l0, int64_t cols, const Call *call, DepthwiseInput *kept,
+                        KeptRow *kept, char *inputs) noexcept nogil
+    cdef void run_row(self, int64_t row, int64_t block, int64_t l0, int64_t cols, const Call *call, KeptRow *kept,
                       char *ws) noexcept nogil
     cdef void run_part(self, convt_dw *d, const DepthwiseRow *part, char *dst, int64_t j_lo, int64_t j_hi,
                        const Call *call) noexcept nogil
-    cdef _outer(self, axes)
-    cdef int64_t row_inputs(self, int64_t row, int64_t *taps, int64_t *src, int64_t *dst) noexcept nogil

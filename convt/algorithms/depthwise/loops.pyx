@@ -13,16 +13,17 @@ cimport numpy as cnp
 
 import numpy as np
 
-from convt._core cimport Call, Plan
+from convt._core cimport Call
 from convt._kernels cimport convt_dw, convt_dw_phase, convt_dw_term, convt_kernels, convt_quotient
 from convt._memory cimport Table, copy_non_temporal, round64, structures
 from convt.algorithms.depthwise.weights cimport LaneRecipe
 from convt.algorithms.indexing cimport steps_to, take_index
+from convt.algorithms.row_plan cimport KeptRow, RowPlan, keep_no_rows, place_of_row
 
 cnp.import_array()
 
 
-cdef class DepthwisePlan(Plan):
+cdef class DepthwisePlan(RowPlan):
     """Runs the phases that depthwise/plan.py lists, row by row."""
 
     def __init__(self, problem, LaneRecipe recipe, in_strides, out_strides, execution, spec):
@@ -31,7 +32,7 @@ cdef class DepthwisePlan(Plan):
         self.recipe, self.even = recipe, True
         cdef const convt_kernels *k = self.k
         cdef int64_t x = self.nd - 1, channels = self.groups * self.co
-        self._outer(spec["outer"])
+        self.open_rows(spec["outer"])
         self.rows = spec["rows"]
         self.row_blocks = (self.out_rows + self.rows - 1) // self.rows
         self.block, self.blocks, self.j0 = spec["block"], spec["blocks"], spec["j0"]
@@ -138,7 +139,7 @@ cdef class DepthwisePlan(Plan):
 
     cdef size_t _bytes(self):
         cdef size_t n = round64((self.row_taps + 1) * 2 * sizeof(int64_t))  # the row's input offsets and taps
-        n += round64((self.row_taps + 1) * sizeof(DepthwiseInput))
+        n += round64((self.row_taps + 1) * sizeof(KeptRow))
         n += 2 * round64((self.row_taps + 1) * self.ci * sizeof(void *))  # the row's sources, and their weights
         n += round64(SCRATCH * self.outs_ld * self.k.t_size)
         n += round64(self.staged * self.out_stride.p[self.nd - 1] * self.k.t_size)
@@ -151,27 +152,23 @@ cdef class DepthwisePlan(Plan):
         cdef int64_t block = take_index(&rest, self.blocks)
         cdef int64_t l0 = take_index(&rest, self.lane_blocks) * self.lane_block
         cdef int64_t first = rest * self.rows
-        cdef DepthwiseInput *kept = <DepthwiseInput *>ws
-        ws += round64((self.row_taps + 1) * sizeof(DepthwiseInput))
+        cdef KeptRow *kept = <KeptRow *>ws
+        ws += round64((self.row_taps + 1) * sizeof(KeptRow))
         cdef int64_t n
-        for n in range(self.row_taps):
-            kept[n].used = -1
+        keep_no_rows(kept, self.row_taps)
         for n in range(first, min(self.out_rows, first + self.rows)):
             self.run_row(n, block, l0, min(self.lane_block, self.lanes - l0), call, kept, ws)
 
     cdef char *gathered(self, int64_t row, int64_t out_row, char *src, const int64_t *map, int64_t cols, int64_t pixels,
-                        DepthwiseInput *kept, char *inputs) noexcept nogil:
+                        KeptRow *kept, char *inputs) noexcept nogil:
         """The inputs of the row that starts at ``src``: kept from a row before, or put in the place not used for longest."""
         cdef const convt_kernels *k = self.k
-        cdef int64_t n, c, place = 0
-        for n in range(self.row_taps):
-            if kept[n].used >= 0 and kept[n].row == row:
-                kept[n].used = out_row
-                return inputs + n * self._slot()
-            if kept[n].used < kept[place].used:
-                place = n
-        kept[place].row, kept[place].used = row, out_row
+        cdef int64_t c
+        cdef bint there
+        cdef int64_t place = place_of_row(kept, self.row_taps, row, out_row, &there)
         inputs += place * self._slot()
+        if there:
+            return inputs
         if self.each:  # the channels as they are
             cols = cols // self.co * self.ci
             k.widen(inputs, self.pitch, src, self.in_stride.p[self.nd - 1], self.in_c, <int>pixels, <int>cols, <int>cols)
@@ -181,7 +178,7 @@ cdef class DepthwisePlan(Plan):
                      map + c * self.lanes, <int>pixels, <int>cols, <int>(cols if self.width > 1 else self.pitch))
         return inputs
 
-    cdef void run_row(self, int64_t row, int64_t block, int64_t l0, int64_t cols, const Call *call, DepthwiseInput *kept,
+    cdef void run_row(self, int64_t row, int64_t block, int64_t l0, int64_t cols, const Call *call, KeptRow *kept,
                       char *ws) noexcept nogil:
         cdef const convt_kernels *k = self.k
         cdef int64_t x = self.nd - 1
@@ -321,45 +318,3 @@ cdef class DepthwisePlan(Plan):
                 d.start += d.n
                 d.low_pixel -= d.n
                 d.high_pixel -= d.n
-
-    cdef _outer(self, axes):
-        """Tables of the axes but the last: ``axes[ax][output]`` lists (tap, input index)."""
-        self.outer_out = Table([len(axis) for axis in axes])
-        starts, pairs = [], []
-        self.out_rows, self.row_taps = self.batch, 1
-        for axis in axes:
-            self.out_rows *= len(axis)
-            self.row_taps *= max([len(taps) for taps in axis], default=0)
-            for taps in axis:
-                starts.append(len(pairs))
-                pairs += taps
-        self.outer_start, self.outer_taps = Table([*starts, len(pairs)]), Table(pairs)
-
-    cdef int64_t row_inputs(self, int64_t row, int64_t *taps, int64_t *src, int64_t *dst) noexcept nogil:
-        """Which input rows reach an output row: fills ``taps`` with (input offset, tap of the outer axes), returns how many.
-
-        ``src`` and ``dst`` get the offsets of the row's image and of the row in the output.
-        """
-        cdef int64_t count = 1, kernel = 1, axis_start = 0, ax, o, first, last, n, more
-        cdef int64_t *pair
-        for ax in range(self.nd - 1):
-            axis_start += self.outer_out.p[ax]
-        taps[0] = 0
-        taps[1] = 0
-        dst[0] = 0
-        for ax in range(self.nd - 2, -1, -1):
-            axis_start -= self.outer_out.p[ax]
-            o = take_index(&row, self.outer_out.p[ax])
-            dst[0] += o * self.out_stride.p[ax]
-            first, last = self.outer_start.p[axis_start + o], self.outer_start.p[axis_start + o + 1]
-            # Expand from the back, so that the entries still to be read are not overwritten.
-            for more in range(last - first - 1, -1, -1):
-                pair = self.outer_taps.p + 2 * (first + more)
-                for n in range(count):
-                    taps[2 * (more * count + n)] = taps[2 * n] + pair[1] * self.in_stride.p[ax]
-                    taps[2 * (more * count + n) + 1] = taps[2 * n + 1] + pair[0] * kernel
-            count *= last - first
-            kernel *= self.kernel.p[ax]
-        src[0] = row * self.in_n
-        dst[0] += row * self.out_n
-        return count

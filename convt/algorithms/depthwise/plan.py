@@ -34,7 +34,6 @@ def cost(problem):
     counts = row_counts(problem, info, cut, width, groups, meet, new)
     tasks = cut.blocks * cut.lane_blocks * -(-rows // cut.rows)
     memory = common.memory_counts(problem) | ({} if width else common.fill_counts(problem))
-    memory |= common.plane_counts(problem, math.prod(problem.out_shape) / (2 if problem.groups == 1 else 1))
     return common.shared([(rows * part.cycles(counts), tasks)]) + part.cycles(memory)
 
 

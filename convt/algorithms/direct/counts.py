@@ -62,10 +62,8 @@ def _pack_counts(problem, info):
     """What packing a tap of a row takes."""
     if info["parts"]:
         steps, rest = divmod(problem.ci, info["kstep"])
-        return {"amx_pack_plane" if problem.planar else "amx_pack": steps + 0.7 * (rest > 0)}
+        return {"amx_pack": steps + 0.7 * (rest > 0)}
     whole, rest = divmod(problem.ci, info["vl"])
-    if problem.planar:
-        return {"pack_vector_plane": whole, "pack_element": rest}
     return {"pack_vector": whole, "pack_rest": rest > 0}
 
 
@@ -89,11 +87,10 @@ def class_cost(problem, combo, info):
 
 
 def memory_cycles(problem, info):
-    """Cycles that data takes which L2 does not hold, planes, and outputs that no tap reaches."""
+    """Cycles that data takes which L2 does not hold, and outputs that no tap reaches."""
     here = machine.current()
     non_temporal = common.streams(problem) and not here.limits.panel_major
     counts = common.memory_counts(problem, non_temporal) | common.fill_counts(problem)
-    counts |= common.plane_counts(problem, math.prod(problem.out_shape) / min(problem.groups, 2))
     if not non_temporal and common.splits_lines(problem):
         bytes = execution.output_bytes(problem)
         counts["out_byte_split"] = common.far(bytes) * bytes

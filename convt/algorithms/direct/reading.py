@@ -71,7 +71,7 @@ def reading(problem, combo, info):
     """How the GEMM comes by its rows: (taps that a depth chunk keeps to, as they follow each other in memory, or 0; the share
     of rows times taps that is packed). What is not packed is read in place, if data is contiguous."""
     taps, ci = math.prod(len(c.first_in) for c in combo), problem.ci
-    same = ITEMSIZE[problem.dtype] == info["e_size"] and not info["parts"] and not problem.planar
+    same = ITEMSIZE[problem.dtype] == info["e_size"] and not info["parts"]
     _, apart = constant_stride(problem, combo)
     aliased = apart * problem.groups * ci * info["e_size"] % machine.current().limits.same_set == 0
     if not same or taps * ci == 0 or ci % info["kstep"] or aliased or sparse(problem, combo):

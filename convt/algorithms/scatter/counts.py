@@ -29,7 +29,7 @@ def gathered_cycles(problem, info):
 def _overlap_counts(problem, js, info):
     """What finishing the outputs of so many j of a row takes."""
     vl, lanes, terms = info["vl"], problem.strides[-1] * problem.co, pixels_before(problem) + 1
-    if lanes <= vl and problem.groups == 1 and not problem.planar:
+    if lanes <= vl and problem.groups == 1:
         return {"overlap_term": js * terms, "overlap_j": js}
     vectors = js * -(-lanes // vl)
     counts = {"overlap_vector_term": vectors * terms, "overlap_vector": vectors}
@@ -56,7 +56,7 @@ def _across_counts(problem, pixels, js, columns, taps, chunks, packs, phases, jo
         counts["across_term_group"] = ordered * (pixels_before(problem) + 1)
     if pixels_before(problem):
         counts["across_edge_group" if groups else "across_edge"] = columns
-    if groups and not problem.planar:
+    if groups:
         counts["across_lane_group"] = phases * js * lanes
     counts["across_phase"] = phases
     return counts
@@ -103,12 +103,11 @@ def _row_counts(problem, combo, blocks, slab, apart, joined, packs, info):
     counts["row"], counts["row_tap"], counts["row_phase"] = 1, taps, phases
     if info["parts"]:
         steps, rest = divmod(ci, info["kstep"])
-        plane = "_plane" if problem.planar else ""
-        counts["amx_pack" + plane], counts["amx_pack_rest" + plane] = packs * pixels * steps, packs * pixels * (rest > 0)
+        counts["amx_pack"], counts["amx_pack_rest"] = packs * pixels * steps, packs * pixels * (rest > 0)
         partial = chunks * -(-ci // _core.KC) - 1  # depth chunks that add to what is there
         counts["amx_partial"] = -(-pixels // info["grain"]) * -(-columns // info["vl"]) * max(partial, 0)
         counts["amx_store"] = pixels * -(-columns // info["vl"])
-    elif not apart or ITEMSIZE[problem.dtype] != info["e_size"] or problem.planar:  # else the GEMM reads them in place
+    elif not apart or ITEMSIZE[problem.dtype] != info["e_size"]:  # else the GEMM reads them in place
         counts["pack_vector"] = packs * pixels * -(-ci // info["vl"])
     return counts
 

@@ -27,7 +27,7 @@ def gathered_tasks(problem, info, threads):
 
 def may_gather(problem, info):
     """Whether images are so small that what each output sums can be listed."""
-    if problem.groups > 1 or problem.planar or not problem.batch * math.prod(problem.in_sizes):
+    if problem.groups > 1 or not problem.batch * math.prod(problem.in_sizes):
         return False
     few = _gathered_bytes(problem, 1, info) <= SUMS and 0 < math.prod(problem.out_sizes) * problem.co <= _PICKS
     return few and gathered_products(problem)[0].size <= _PICKS

@@ -26,7 +26,7 @@ LIMIT = "it wants dilation 1 on the last axis, with a stride of at most twice th
 def cost(problem, amx=False):
     if machine.current().info(problem.dtype, amx) is None:
         return math.inf
-    return _choice(problem, amx, machine.current())[0]
+    return choice(problem, amx, machine.current())[0]
 
 
 def recipe(attributes, filter, bias, key, amx=False):
@@ -50,14 +50,14 @@ def make(problem, recipe, packed, in_strides, out_strides, threads, name="scatte
 
 
 def _planned(problem, recipe, in_strides, out_strides, available, name, amx):
-    cycles, merge, slab, groups, classes = _choice(problem, amx, machine.current())
+    cycles, merge, slab, groups, classes = choice(problem, amx, machine.current())
     info = machine.current().info(problem.dtype, amx)
     if merge is None:
         if _dense(problem, in_strides) and _one_stretch(problem, out_strides):
             key = (name, merge, slab)
             spec = _gathered_spec(problem, slab, info, common.threads(cycles, available))
             return _plan(name, problem, recipe, key, in_strides, out_strides, cycles, info, spec), key
-        cycles, merge, slab, groups, classes = _choice(problem, amx, machine.current(), gathered=False)
+        cycles, merge, slab, groups, classes = choice(problem, amx, machine.current(), gathered=False)
     item = ITEMSIZE[problem.dtype]
     out_elements = [s // item for s in out_strides[1:-2]]
     ci_p = common.filled(problem.ci, info)
@@ -184,7 +184,7 @@ def _ways(problem, info):
 
 
 @functools.lru_cache(maxsize=256)
-def _choice(problem, amx, here, gathered=True):
+def choice(problem, amx, here, gathered=True):
     """The cheapest way: (cost, merge, slab, groups, classes), of the axes but the last; the cost is infinite where it
     can't be done. Without ``gathered``, of those for any memory."""
     k, s = problem.kernel[-1], problem.strides[-1]
@@ -221,8 +221,7 @@ def _choice(problem, amx, here, gathered=True):
         cycles *= images * blocks
         if not joined:
             cycles = common.shared([(cycles, rows * blocks)])
-        memory = memory_counts(problem) | ({} if slab or problem.groups > 1 else common.plane_counts(problem))
-        cycles += here.profile[cost_part(slab, info)].cycles(memory)
+        cycles += here.profile[cost_part(slab, info)].cycles(memory_counts(problem))
         if cycles < best[0]:
             best = (cycles, merge, slab, groups, classes)
     return best

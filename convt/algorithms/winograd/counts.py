@@ -104,8 +104,6 @@ def _task_counts(problem, shape, block, panel_block, info, span, across):
     reads = block * splits * points  # of transformed vectors of a tile's window
     vectors = -(-problem.ci // max(vl, info["kstep"])) * max(1, info["kstep"] // vl)
     counts["wino_in_vector"], counts["wino_in_point"] = reads * vectors, reads
-    if problem.planar:  # a number at a time
-        counts["wino_in_element"] = reads * vectors * vl
     counts["wino_in_chunk"] = block * splits * chunks
     if info["parts"]:
         counts["amx_split_vector"] = reads * vectors
@@ -122,10 +120,9 @@ def _task_counts(problem, shape, block, panel_block, info, span, across):
 
 
 def memory_cycles(problem, phases, info):
-    """Cycles that data takes which L2 does not hold, planes, and outputs that no tap reaches; of runs of so many phases."""
+    """Cycles that data takes which L2 does not hold, and outputs that no tap reaches; of runs of so many phases."""
     non_temporal = common.streams(problem)
     counts = common.memory_counts(problem, non_temporal) | common.fill_counts(problem)
-    counts |= common.plane_counts(problem, math.prod(problem.out_shape) / min(problem.groups, 2))
     if not non_temporal and not gathers(problem, phases, info):
         counts["out_byte_split"] = common.far(execution.output_bytes(problem)) * common.split_bytes(problem)
     return cost_table(info["parts"] > 0).cycles(counts)
@@ -153,4 +150,4 @@ def gathers(problem, phases, info):
     """Whether outputs are gathered, so many phases of the last axis side by side, before non-temporal stores write them: those
     of a large output whose vectors are not aligned there."""
     wide = problem.co * phases >= 2 * info["nr"]
-    return wide and not problem.planar and common.split_bytes(problem) > 0
+    return wide and common.split_bytes(problem) > 0

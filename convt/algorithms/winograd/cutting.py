@@ -69,7 +69,7 @@ def choice(problem, kinds, amx, isa):
     """The cheapest way: (cost, merge, groups, classes, scheme of each class by its numbers); cost infinite if there is none."""
     rank = problem.rank
     best = (math.inf, None, None, None, None)
-    if problem.dtype not in ("float32", "float64") or problem.batch * problem.co * problem.ci == 0:
+    if problem.dtype not in ("float32", "float64") or problem.ci * math.prod(problem.out_shape) == 0:
         return best
     info = machine.current().info(problem.dtype, amx)
     if info is None:

@@ -1,0 +1,31 @@
+# Planes by blocks: see loops.pyx.
+
+from libc.stdint cimport int64_t
+
+from convt._core cimport Call, Plan
+
+
+cdef struct Side:
+    # How blocks lie in data or output, whose axes are images and the spatial axes.
+    int64_t *size             # of the array,
+    int64_t *block            # of a block, which starts at `first` + n * `step`,
+    int64_t *first
+    int64_t *step
+    int64_t *stride           # and elements from index to index of the array
+    int64_t channel, channels # elements between channels
+    int64_t run_axis          # axes after this one are whole, and pixels at a constant stride from this one on:
+    int64_t pixels, pixel     # pixels of an index of it, and elements between them
+
+
+cdef class PlanesPlan(Plan):
+    cdef Plan inner
+    cdef bint apart           # blocks are tasks of threads of their own
+    cdef bint stream          # outputs take non-temporal stores
+    cdef list keep
+    cdef int64_t *count       # blocks of images and of each axis
+    cdef Side ins, outs
+    cdef size_t in_bytes, out_bytes  # of a block
+
+    cdef void move(self, Side *side, int64_t block, char *array, char *own, bint inward, int64_t part, int64_t parts) noexcept nogil
+    cdef void move_run(self, Side *side, char *array, char *own, int64_t n, bint inward) noexcept nogil
+    cdef move_together(self, Side *side, int64_t block, char *array, char *own, bint inward, int threads)

@@ -1,0 +1,156 @@
+# cython: language_level=3
+"""Planes by blocks: each block's input is transposed to NXC order, computed by the plan of another algorithm, and transposed back.
+
+A block is a box of outputs of some images with all channels, in the workspace. Where blocks are many, each is a task: a thread
+transposes it, runs all tasks of the inner plan and transposes what came out. Where they are few, all threads share each step of
+one block after the other.
+"""
+
+from cython.parallel cimport prange
+from libc.stdint cimport int64_t
+from libc.string cimport memset
+
+from convt._core cimport Call, PackedFilter, Plan, note_pool
+from convt._memory cimport Buffer, keep_table, round64, take_buffer, workspaces
+from convt.algorithms.indexing cimport take_index
+
+cdef enum:
+    PART_PIXELS = 64  # of a run that threads share: each has whole parts of so many
+
+
+cdef class PlanesPlan(Plan):
+    """Runs ``inner``, the plan of a block, for each block of a `Blocks`; ``apart``, with blocks as tasks of threads of their own,
+    and with ``stream`` by non-temporal stores."""
+
+    def __init__(self, problem, Plan inner, cut, in_strides, out_strides, bint apart, bint stream):
+        self.algorithm, self.k, self.isa, self.tile = inner.algorithm, inner.k, inner.isa, inner.tile
+        self.inner, self.apart, self.stream, self.hole, self.keep = inner, apart, stream, inner.hole, []
+        self.nd = problem.rank
+        self.count = keep_table(self.keep, [cut.image_blocks, *(axis.count for axis in cut.axes)])
+        images = (cut.images, 0, cut.images)
+        in_axes = [images, *((axis.size, axis.first, axis.step) for axis in cut.axes)]
+        out_axes = [images, *((axis.out, 0, axis.out) for axis in cut.axes)]
+        self.set_side(True, in_axes, problem.in_shape, in_strides)
+        self.set_side(False, out_axes, problem.out_shape, out_strides)
+        self.in_bytes, self.out_bytes = self.bytes_of(cut.problem.in_shape), self.bytes_of(cut.problem.out_shape)
+        self.tasks = cut.total
+        self.workspace = round64(inner.workspace) + self.in_bytes + self.out_bytes
+        self.packing_workspace = inner.packing_workspace if self.tasks == 1 else 0  # blocks would pack the same weights again
+
+    def set_side(self, bint inward, axes, shape, strides):
+        cdef Side *side = &self.ins if inward else &self.outs
+        cdef int64_t ax
+        *steps, channel = [stride // self.k.s_size for stride in strides]
+        *sizes, channels = shape
+        side.size, side.stride = keep_table(self.keep, sizes), keep_table(self.keep, steps)
+        side.block = keep_table(self.keep, [size for size, _, _ in axes])
+        side.first = keep_table(self.keep, [first for _, first, _ in axes])
+        side.step = keep_table(self.keep, [step for _, _, step in axes])
+        side.channel, side.channels = channel, channels
+        ax, side.pixels, side.pixel = self.nd, 1, side.stride[self.nd]
+        while ax > 0 and side.block[ax] == side.size[ax] and side.first[ax] == 0 and (
+                side.stride[ax - 1] == side.size[ax] * side.stride[ax]):
+            side.pixels *= side.size[ax]
+            ax -= 1
+        side.run_axis = ax
+
+    def bytes_of(self, shape):
+        """Bytes of a block, and room for lines that start elsewhere."""
+        cdef size_t bytes = self.k.s_size
+        for size in shape:
+            bytes *= <size_t>size
+        return round64(bytes) + 64
+
+    cdef void move(self, Side *side, int64_t block, char *array, char *own, bint inward, int64_t part,
+                   int64_t parts) noexcept nogil:
+        """A block from the array to ``own``, NXC order, zeros where it is outside, or, not ``inward``, back. Of several parts of
+        each run, one."""
+        cdef int64_t place[64]
+        cdef int64_t ax, n, row, rows = 1, at, index, low, high, first, last, item = self.k.s_size
+        cdef int64_t run = side.run_axis, pixel = side.channels * item
+        cdef bint inside
+        for ax in range(self.nd, -1, -1):
+            place[ax] = side.first[ax] + take_index(&block, self.count[ax]) * side.step[ax]
+        for ax in range(run):
+            rows *= side.block[ax]
+        low, high = max(<int64_t>0, -place[run]), min(side.block[run], side.size[run] - place[run])
+        high = max(low, high)
+        low, high = low * side.pixels, high * side.pixels
+        # Parts of whole blocks of pixels.
+        first = (high - low + PART_PIXELS - 1) // PART_PIXELS
+        last = min(high, low + first * (part + 1) // parts * PART_PIXELS)
+        first = low + first * part // parts * PART_PIXELS
+        for row in range(rows):
+            n, at, inside = row, place[run] * side.stride[run], True
+            for ax in range(run - 1, -1, -1):
+                index = place[ax] + take_index(&n, side.block[ax])
+                inside = inside and 0 <= index < side.size[ax]
+                at += index * side.stride[ax]
+            if inside and first < last:
+                self.move_run(side, array + (at + first * side.pixel) * item, own + first * pixel, last - first, inward)
+            if inward and part == 0:
+                if inside:
+                    memset(own, 0, low * pixel)
+                    memset(own + high * pixel, 0, (side.block[run] * side.pixels - high) * pixel)
+                else:
+                    memset(own, 0, side.block[run] * side.pixels * pixel)
+            own += side.block[run] * side.pixels * pixel
+
+    cdef void move_run(self, Side *side, char *array, char *own, int64_t n, bint inward) noexcept nogil:
+        """So many pixels at a constant stride."""
+        cdef int channels = <int>side.channels, pixels = <int>n
+        if inward:
+            self.k.transpose(own, side.channels, 1, array, side.pixel, side.channel, pixels, channels, False)
+        elif side.pixel == 1:
+            self.k.transpose(array, side.channel, 1, own, 1, side.channels, channels, pixels, self.stream)
+        else:
+            self.k.transpose(array, side.pixel, side.channel, own, side.channels, 1, pixels, channels, False)
+
+    cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
+        if call.refused[0]:  # what another task found makes this one's work useless
+            return
+        cdef char *own_in = ws + round64(self.inner.workspace)
+        cdef char *own_out = own_in + self.in_bytes
+        cdef Call own = call[0]
+        own.src, own.dst, own.threads, own.grab, own.back, own.deal_tasks = own_in, own_out, 1, self.inner.tasks, False, NULL
+        self.move(&self.ins, task, call.src, own_in, True, 0, 1)
+        if self.hole:  # the array has been filled
+            self.move(&self.outs, task, call.dst, own_out, True, 0, 1)
+        self.inner.run_shares(0, 1, &own, ws)
+        self.move(&self.outs, task, call.dst, own_out, False, 0, 1)
+        if self.stream:
+            self.k.fence()
+
+    cdef compute(self, char *src, char *dst, PackedFilter packed, int available, out, fill):
+        if self.apart:
+            return Plan.compute(self, src, dst, packed, available, out, fill)
+        cdef Buffer ws = take_buffer(self.in_bytes + self.out_bytes, workspaces())
+        cdef char *own_out = ws.data + self.in_bytes
+        cdef Py_ssize_t block
+        cdef int threads = self.inner.threads(available)
+        if fill is not None:
+            out[...] = fill
+        for block in range(self.tasks):
+            self.move_together(&self.ins, block, src, ws.data, True, threads)
+            if self.hole:
+                self.move_together(&self.outs, block, dst, own_out, True, threads)
+            if not self.inner.compute(ws.data, own_out, packed, available, None, None):
+                return False
+            self.move_together(&self.outs, block, dst, own_out, False, threads)
+        return True
+
+    cdef move_together(self, Side *side, int64_t block, char *array, char *own, bint inward, int threads):
+        """A block, of which each thread moves a part."""
+        cdef int part
+        if threads == 1:
+            with nogil:
+                self.move(side, block, array, own, inward, 0, 1)
+            return
+        note_pool()
+        for part in prange(threads, num_threads=threads, nogil=True, schedule="static", chunksize=1):
+            self.move(side, block, array, own, inward, part, threads)
+            if self.stream:
+                self.k.fence()
+
+    cpdef int threads(self, int available):
+        return Plan.threads(self, available) if self.apart else self.inner.threads(available)

@@ -1,0 +1,77 @@
+# cython: language_level=3
+"""Plans that compute output row by output row, along the last axis: which input rows reach one, and which were read before."""
+
+from libc.stdint cimport int64_t
+
+from convt._core cimport Plan
+from convt._memory cimport Table
+from convt.algorithms.indexing cimport take_index
+
+
+cdef class RowPlan(Plan):
+    """A plan whose rows are those of the last axis."""
+
+    cdef open_rows(self, axes):
+        """Tables of the axes but the last: ``axes[ax][output]`` lists (tap, input index)."""
+        self.outer_out = Table([len(axis) for axis in axes])
+        starts, pairs = [], []
+        self.out_rows, self.row_taps = self.batch, 1
+        for axis in axes:
+            self.out_rows *= len(axis)
+            self.row_taps *= max([len(taps) for taps in axis], default=0)
+            for taps in axis:
+                starts.append(len(pairs))
+                pairs += taps
+        self.outer_start, self.outer_taps = Table([*starts, len(pairs)]), Table(pairs)
+
+    cdef int64_t row_inputs(self, int64_t row, int64_t *taps, int64_t *src, int64_t *dst) noexcept nogil:
+        """Which input rows reach an output row: fills ``taps`` with (input offset, tap of the outer axes), returns how many.
+
+        ``src`` and ``dst`` get the offsets of the row's image and of the row in the output.
+        """
+        cdef int64_t count = 1, kernel = 1, axis_start = 0, ax, o, first, last, n, more
+        cdef int64_t *pair
+        for ax in range(self.nd - 1):
+            axis_start += self.outer_out.p[ax]
+        taps[0] = 0
+        taps[1] = 0
+        dst[0] = 0
+        for ax in range(self.nd - 2, -1, -1):
+            axis_start -= self.outer_out.p[ax]
+            o = take_index(&row, self.outer_out.p[ax])
+            dst[0] += o * self.out_stride.p[ax]
+            first, last = self.outer_start.p[axis_start + o], self.outer_start.p[axis_start + o + 1]
+            # Expand from the back, so that the entries still to be read are not overwritten.
+            for more in range(last - first - 1, -1, -1):
+                pair = self.outer_taps.p + 2 * (first + more)
+                for n in range(count):
+                    taps[2 * (more * count + n)] = taps[2 * n] + pair[1] * self.in_stride.p[ax]
+                    taps[2 * (more * count + n) + 1] = taps[2 * n + 1] + pair[0] * kernel
+            count *= last - first
+            kernel *= self.kernel.p[ax]
+        src[0] = row * self.in_n
+        dst[0] += row * self.out_n
+        return count
+
+
+cdef void keep_no_rows(KeptRow *kept, int64_t places) noexcept nogil:
+    """Empties so many places."""
+    cdef int64_t n
+    for n in range(places):
+        kept[n].used = -1
+
+
+cdef int64_t place_of_row(KeptRow *kept, int64_t places, int64_t row, int64_t out_row, bint *there) noexcept nogil:
+    """The place of an input row that an output row reads, and whether it is ``there`` already; else the place that was not used for
+    longest, which is now its own."""
+    cdef int64_t n, place = 0
+    there[0] = True
+    for n in range(places):
+        if kept[n].used >= 0 and kept[n].row == row:
+            kept[n].used = out_row
+            return n
+        if kept[n].used < kept[place].used:
+            place = n
+    there[0] = False
+    kept[place].row, kept[place].used = row, out_row
+    return place

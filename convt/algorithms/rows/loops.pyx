@@ -1,0 +1,152 @@
+# cython: language_level=3
+"""The loops of rows: output rows of planes, vectors of pixels.
+
+A task is a part of some output rows of a group. Input rows are copied beside each other, with zeros where the last axis ends, and
+kept for the next output rows. A micro-kernel then makes the rows of phases of some channels, which are interleaved into the output.
+"""
+
+from libc.stdint cimport int64_t
+from libc.string cimport memset
+
+cimport numpy as cnp
+
+import numpy as np
+
+from convt._core cimport Call
+from convt._kernels cimport convt_interleave, convt_kernels, convt_rows
+from convt._memory cimport keep_table, round64, structures
+from convt.algorithms.indexing cimport take_index
+from convt.algorithms.row_plan cimport KeptRow, RowPlan, keep_no_rows, place_of_row
+from convt.algorithms.rows.weights cimport RowBlock, RowsRecipe
+
+cnp.import_array()
+
+cdef enum:
+    ROWS_PHASES = 64  # of the last axis
+
+MOST_PHASES = ROWS_PHASES
+
+
+cdef class RowsPlan(RowPlan):
+    def __init__(self, problem, RowsRecipe recipe, in_strides, out_strides, execution, spec):
+        """``spec`` is what rows/plan.py decides."""
+        self.open_plan("rows", problem, recipe.k, in_strides, out_strides, execution)
+        self.open_rows(spec["outer"])
+        cdef const convt_kernels *k = self.k
+        cdef RowOutputs *out
+        cut = spec["cut"]
+        self.recipe, self.keep, self.even = recipe, [], True
+        self.rows, self.block, self.blocks, self.j0, self.js = cut.rows, cut.block, cut.blocks, cut.j0, cut.js
+        self.row_blocks = (self.out_rows + self.rows - 1) // self.rows
+        self.begin, self.out_size, self.stream = spec["begin"], spec["out"], spec["stream"]
+        offsets = [offset for some in spec["offsets"] for offset in some]
+        self.high, self.low = max(offsets), min(offsets)
+        self.outputs = <RowOutputs *>cnp.PyArray_DATA(structures(self.keep, recipe.nblocks, sizeof(RowOutputs)))
+        for n in range(recipe.nblocks):
+            out = &self.outputs[<Py_ssize_t>n]
+            out.place = keep_table(self.keep, spec["places"][n])
+            out.shift = <Py_ssize_t *>keep_table(self.keep, [self.high - offset for offset in spec["offsets"][n]])
+            out.shifts = len(spec["offsets"][n])
+        self.channel_blocks, self.bounds = len(spec["bounds"]) - 1, keep_table(self.keep, spec["bounds"])
+        self.per_block = recipe.nblocks // self.channel_blocks
+        self.most_channels = max(np.diff(spec["bounds"]))
+        # Vectors are read and written as a whole; rows that are packed start in different sets of L1.
+        self.pixels = (self.block + k.vl - 1) // k.vl * k.vl
+        self.pitch = (self.pixels + self.high - self.low + k.vl - 1) // k.vl * k.vl
+        if self.pitch // k.vl % 2 == 0:
+            self.pitch += k.vl
+        self.tasks = self.row_blocks * self.groups * self.blocks
+        cdef size_t bytes = round64((self.row_taps + 1) * sizeof(KeptRow)) + round64((self.row_taps + 1) * 2 * sizeof(int64_t))
+        bytes += 2 * round64((self.row_taps + 1) * self.ci * sizeof(void *))
+        bytes += round64(self.most_channels * self.stride.p[self.nd - 1] * (self.pixels + k.vl) * k.t_size)
+        self.workspace = bytes + self.row_taps * self.slot()
+
+    cdef size_t slot(self) noexcept nogil:
+        """Bytes of a packed input row, of all in-channels of a group."""
+        return round64(self.ci * self.pitch * self.k.t_size)
+
+    cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
+        cdef int64_t rest = task, n
+        cdef int64_t ja = take_index(&rest, self.blocks) * self.block
+        cdef int64_t first = take_index(&rest, self.row_blocks) * self.rows
+        cdef KeptRow *kept = <KeptRow *>ws
+        ws += round64((self.row_taps + 1) * sizeof(KeptRow))
+        keep_no_rows(kept, self.row_taps)
+        for n in range(first, min(self.out_rows, first + self.rows)):
+            self.run_row(n, rest, ja, min(self.js, ja + self.block), call, kept, ws)
+        if self.stream:
+            self.k.fence()
+
+    cdef char *packed_row(self, int64_t row, int64_t out_row, char *src, int64_t first, int64_t last, KeptRow *kept,
+                          char *inputs) noexcept nogil:
+        """Inputs ``first`` to ``last`` of the row at ``src``, zeros where it has none: kept from a row before, or packed."""
+        cdef const convt_kernels *k = self.k
+        cdef bint there
+        cdef int64_t place = place_of_row(kept, self.row_taps, row, out_row, &there), x = self.nd - 1, c
+        cdef int64_t low = min(max(0, -first), last - first), high = max(low, min(last, self.in_size.p[x]) - first)
+        inputs += place * self.slot()
+        if there:
+            return inputs
+        if high > low:
+            k.widen(inputs + low * k.t_size, self.pitch, src + (first + low) * self.in_stride.p[x] * k.s_size, self.in_c,
+                    self.in_stride.p[x], <int>self.ci, <int>(high - low), <int>(high - low))
+        for c in range(self.ci):
+            memset(inputs + c * self.pitch * k.t_size, 0, low * k.t_size)
+            memset(inputs + (c * self.pitch + high) * k.t_size, 0, (self.pitch - high) * k.t_size)
+        return inputs
+
+    cdef void run_row(self, int64_t row, int64_t group, int64_t ja, int64_t jb, const Call *call, KeptRow *kept,
+                      char *ws) noexcept nogil:
+        cdef const convt_kernels *k = self.k
+        cdef int64_t x = self.nd - 1, s = self.stride.p[x], t_size = k.t_size
+        cdef int64_t *row_tap = <int64_t *>ws
+        ws += round64((self.row_taps + 1) * 2 * sizeof(int64_t))
+        cdef const void **sources = <const void **>ws
+        ws += round64((self.row_taps + 1) * self.ci * sizeof(void *))
+        cdef const void **weights = <const void **>ws
+        ws += round64((self.row_taps + 1) * self.ci * sizeof(void *))
+        cdef char *made = ws
+        ws += round64(self.most_channels * s * (self.pixels + k.vl) * t_size)
+        cdef int64_t image, at, n, u, c, p, m, count, made_ld = (self.pixels + k.vl) * t_size
+        cdef char *source
+        cdef char *weight
+        cdef RowBlock *b
+        cdef void *rows[ROWS_PHASES]
+        cdef const void *phases[ROWS_PHASES]
+        cdef convt_rows r
+        cdef convt_interleave w
+        count = self.row_inputs(row, row_tap, &image, &at)
+        cdef char *dst = call.dst + (at + group * self.co * self.out_c) * k.s_size
+        cdef int64_t first = self.j0 + ja - self.high
+        for u in range(count):
+            at = image + row_tap[2 * u] + group * self.ci * self.in_c
+            source = self.packed_row(at, row, call.src + at * k.s_size, first, self.j0 + jb - self.low, kept, ws)
+            for c in range(self.ci):
+                sources[u * self.ci + c] = source + c * self.pitch * t_size
+        r.n, r.sources = <int>(jb - ja), <int>(count * self.ci)
+        r.in_, r.w, r.rows = sources, weights, rows
+        w.phases, w.step, w.act, w.stream = s, self.out_stride.p[x], &self.act, self.stream
+        w.first = max(0, self.begin - s * (self.j0 + ja))
+        w.last = min(s * (jb - ja), self.begin + self.out_size - s * (self.j0 + ja))
+        w.row = phases
+        for n in range(self.recipe.nblocks):
+            b = &self.recipe.blocks[n]
+            weight = call.weights + group * self.recipe.group_weights + b.weights
+            m = self.outputs[n].shifts * b.outputs * t_size  # bytes of a tap's in-channel
+            for u in range(count):
+                for c in range(self.ci):
+                    weights[u * self.ci + c] = weight + (row_tap[2 * u + 1] * self.ci + c) * m
+            r.shifts, r.shift = <int>self.outputs[n].shifts, self.outputs[n].shift
+            r.init = call.bias + group * self.recipe.group_bias + b.bias
+            for m in range(b.outputs):
+                rows[m] = made + self.outputs[n].place[m] * made_ld
+            k.rows(<int>b.outputs, &r)
+            if (n + 1) % self.per_block:
+                continue
+            # All phases of a channel block are made.
+            c = n // self.per_block
+            for m in range(self.bounds[c + 1] - self.bounds[c]):
+                for p in range(s):
+                    phases[p] = made + (m * s + p) * made_ld
+                w.out = dst + ((self.bounds[c] + m) * self.out_c + (s * (self.j0 + ja) - self.begin) * w.step) * k.s_size
+                k.interleave(&w)

@@ -1,0 +1,72 @@
+/* Rows of outputs whose vectors are pixels (NCX): a multiply-add has a weight, broadcast, and neighbouring inputs, loaded where they
+ * lie. The includer defines T, V, VL, V_(op), FN(name), ROWS_ACCUMULATORS. */
+
+/* Vectors of pixels that a block of mr outputs has: as many accumulators as hide the latency of a multiply-add, if registers
+ * are that many. */
+#define ROWS_NV(mr) ((mr) * 8 <= ROWS_ACCUMULATORS ? 8 : (mr) * 4 <= ROWS_ACCUMULATORS ? 4 : 2)
+
+/* nv vectors of mr outputs, from pixel i on. */
+INLINE void FN(rows_block)(const int mr, const int nv, const convt_rows *r, int i)
+{
+    V acc[TILE_MOST][8];
+    const T *init = r->init;
+#pragma GCC unroll 14
+    for (int m = 0; m < mr; m++)
+#pragma GCC unroll 8
+        for (int v = 0; v < nv; v++)
+            acc[m][v] = V_(set1)(init[m]);
+    for (int s = 0; s < r->sources; s++) {
+        const T *in = (const T *)r->in[s] + i, *w = r->w[s];
+        for (int t = 0; t < r->shifts; t++, w += mr) {
+            const T *from = in + r->shift[t];
+            V x[8];
+#pragma GCC unroll 8
+            for (int v = 0; v < nv; v++) {
+                x[v] = V_(load)(from + v * VL);
+                if (mr > 1)
+                    IN_REGISTER(x[v]);
+            }
+#pragma GCC unroll 14
+            for (int m = 0; m < mr; m++) {
+                const V weight = V_(set1)(w[m]);
+#pragma GCC unroll 8
+                for (int v = 0; v < nv; v++)
+                    acc[m][v] = V_(fma)(weight, x[v], acc[m][v]);
+            }
+        }
+    }
+#pragma GCC unroll 14
+    for (int m = 0; m < mr; m++)
+#pragma GCC unroll 8
+        for (int v = 0; v < nv; v++)
+            V_(store)((T *)r->rows[m] + i + v * VL, acc[m][v]);
+}
+
+INLINE void FN(rows_m)(const int mr, const convt_rows *r)
+{
+    const int nv = ROWS_NV(mr);
+    int i = 0;
+    for (; i + (nv - 1) * VL < r->n; i += nv * VL)
+        FN(rows_block)(mr, nv, r, i);
+    for (; i < r->n; i += VL)
+        FN(rows_block)(mr, 1, r, i);
+}
+
+#define ROWS(m, n) \
+    static void FN(rows_##m)(const convt_rows *r) { FN(rows_m)(m, r); }
+#define ENTRY(m, n) FN(rows_##m),
+#define ROWS_6(X, n) X(1, n) X(2, n) X(3, n) X(4, n) X(5, n) X(6, n)
+#define ROWS_14(X, n) ROWS_6(X, n) X(7, n) X(8, n) X(9, n) X(10, n) X(11, n) X(12, n) X(13, n) X(14, n)
+TILE_ROWS(ROWS, 0)
+static void (*const FN(rows_of)[TILE_MOST])(const convt_rows *) = {TILE_ROWS(ENTRY, 0)};
+#undef ROWS
+#undef ENTRY
+#undef ROWS_6
+#undef ROWS_14
+#undef ROWS_NV
+
+static void FN(rows)(int mr, const convt_rows *r)
+{
+    CONVT_ASSERT(mr >= 1 && mr <= TILE_MOST && r->n > 0);
+    FN(rows_of)[mr - 1](r);
+}

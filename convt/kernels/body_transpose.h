@@ -1,0 +1,79 @@
+/* Rows of user memory (S) whose elements are columns in memory, transposed as S. The includer has included body_widen.h, and
+ * defines what that wants and S_STORE, S_STOREN. */
+
+/* Up to VL columns, `full` for all: as many rows at a time as a part has elements. The last rows may be done twice. */
+INLINE void FN(transpose_columns)(const int full, S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, int rows, int cols, int stream)
+{
+    ptrdiff_t at[PART][VL / PART];
+    FN(place_parts)(full, at, cs, cols);
+    for (int r = 0; r < rows; r += PART) {
+        V v[PART];
+        r = r + PART <= rows ? r : rows - PART;
+#pragma GCC unroll 4
+        for (int p = 0; p < PART; p++)
+            v[p] = FN(load_parts)(from + p * cs + r, at[p]);
+        FN(transpose_parts)(v);
+#pragma GCC unroll 4
+        for (int p = 0; p < PART; p++) {
+            S *row = to + (r + p) * ld;
+#ifdef S_IS_T
+            if (full && stream && ((uintptr_t)row & (sizeof(V) - 1)) == 0) {
+                V_(stream)(row, v[p]);
+                continue;
+            }
+#endif
+            if (full)
+                S_STORE(row, v[p]);
+            else
+                S_STOREN(row, v[p], cols);
+        }
+    }
+    (void)stream;
+}
+
+#define BLOCK_ROWS 64 /* of rows that are read and written at a time: columns of whole lines */
+
+/* Columns that are a multiple of so many bytes apart fall into few sets of L1, which do not hold a block of them. */
+#define SAME_SETS 1024
+
+/* A block of at least PART rows. */
+static void FN(transpose_block)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, int rows, int cols, int stream)
+{
+    S lines[BLOCK_ROWS * VL];
+    const int crowded = cs * (ptrdiff_t)sizeof(S) % SAME_SETS == 0;
+    for (int c = 0; c < cols; c += VL, from += VL * cs) {
+        const int n = cols - c < VL ? cols - c : VL;
+        if (crowded)
+            for (int i = 0; i < n; i++)
+                memcpy(lines + i * BLOCK_ROWS, from + i * cs, rows * sizeof(S));
+        const S *block = crowded ? lines : from;
+        const ptrdiff_t apart = crowded ? BLOCK_ROWS : cs;
+        if (n == VL)
+            FN(transpose_columns)(1, to + c, ld, block, apart, rows, VL, stream);
+        else
+            FN(transpose_columns)(0, to + c, ld, block, apart, rows, n, 0);
+    }
+}
+
+static void FN(transpose)(void *dst, ptrdiff_t ld, ptrdiff_t dc, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols,
+                          int stream)
+{
+    S *to = dst;
+    const S *from = src;
+    if (dc == 1 && rs == 1 && cs != 1 && rows >= PART) {
+        for (int r = 0; r < rows; r += BLOCK_ROWS) {
+            const int first = rows - r < PART ? rows - PART : r; /* no block has fewer rows than a part */
+            const int some = rows - first < BLOCK_ROWS ? rows - first : BLOCK_ROWS;
+            FN(transpose_block)(to + first * ld, ld, from + first, cs, some, cols, stream);
+        }
+        return;
+    }
+    for (int r = 0; r < rows; r++, to += ld, from += rs)
+        if (dc == 1 && cs == 1)
+            memcpy(to, from, cols * sizeof(S));
+        else
+            for (int c = 0; c < cols; c++)
+                to[c * dc] = from[c * cs];
+}
+#undef BLOCK_ROWS
+#undef SAME_SETS
