@@ -25,7 +25,7 @@ import convt
 from bench import fit, layers, machine, samples, timing
 from bench.__main__ import _one_of, _seconds
 from bench.layers import Layer
-from bench.problem import DTYPES, Problem, empty
+from bench.problem import DTYPES, LAYOUTS, Problem, in_layout
 from bench.tables import rich_if_terminal
 from convt import _config, _core
 from convt.algorithms import ALGORITHMS, costs
@@ -38,17 +38,19 @@ TURN = 0.02  # seconds of calls in a row
 HOLD_OUT = 4  # one problem in so many
 
 
-def attributes(layer: Layer) -> dict:
+def attributes(layer: Layer, layout: str = "NXC") -> dict:
     return {
+        "data_format": layout,
         "strides": layer.strides, "pads_begin": layer.pads_begin, "pads_end": layer.pads_end, "dilations": layer.dilations,
         "output_padding": layer.output_padding, "groups": layer.groups, "backend": "native",
     }  # fmt: skip
 
 
-def canonical(layer: Layer, dtype: str):
+def canonical(layer: Layer, dtype: str, layout: str):
     """The problem as the planner sees it."""
     filter = np.broadcast_to(np.zeros((), DTYPES[dtype]), layer.filter_shape)
-    return convt._api.parse(filter, None, **attributes(layer))[0].problem(layer.data_shape)
+    parsed = convt._api.parse(filter, None, **attributes(layer, layout))[0]
+    return parsed.problem(parsed.user_shape(layer.data_shape))
 
 
 def expected(problem, profile: costs.Profile) -> dict[str, costs.Cycles]:
@@ -58,14 +60,14 @@ def expected(problem, profile: costs.Profile) -> dict[str, costs.Cycles]:
     return {name: cycles for name, cycles in found.items() if cycles < float("inf")}
 
 
-def measure(layer: Layer, dtype: str, names: list[str], profile: costs.Profile) -> dict[str, float]:
+def measure(layer: Layer, dtype: str, layout: str, names: list[str], profile: costs.Profile) -> dict[str, float]:
     """Seconds of each algorithm on the plans that a profile makes, taking turns: the least of the turns' medians."""
-    problem = Problem(layer, dtype, "NXC")
-    data, filter = problem.data(), problem.filter()
+    problem = Problem(layer, dtype, layout)
+    data, filter = in_layout(problem.data(), layout), problem.filter()
     best: dict[str, float] = {}
     with planned.pretend(profile=profile):
-        operators = {name: convt.ConvTranspose(filter, algorithm=name, **attributes(layer)) for name in names}
-        out = empty(layer.result_shape, data.dtype)
+        operators = {name: convt.ConvTranspose(filter, algorithm=name, **attributes(layer, layout)) for name in names}
+        out = in_layout(np.zeros(layer.result_shape, data.dtype), layout)
         for operator in operators.values():
             operator(data, out=out)
         for _ in range(ROUNDS):
@@ -114,6 +116,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--layers", metavar="FILE", help="layers to sample around, as of python -m bench (default: the built-in table)")
     add("--dtype", type=_one_of("dtype", tuple(DTYPES)), default=list(DTYPES), metavar="DTYPE,...",
         help=f"of {', '.join(DTYPES)} (default: all; the first one is most of the problems)")  # fmt: skip
+    add("--layout", type=_one_of("layout", LAYOUTS), default=list(LAYOUTS), metavar="LAYOUT,...",
+        help=f"of {', '.join(LAYOUTS)} (default: both)")
     add("--minutes", type=lambda text: _seconds(text), default=15.0, help="how long to measure (default: 15)")
     add("--problems", type=int, default=2000, metavar="N", help="the most problems to measure (default: 2000)")
     add("--seed", type=int, default=0, help="of the sample (default: 0)")
@@ -138,9 +142,9 @@ def progress_bar(total: int):
     return lambda text: bar.update(task, advance=1, description=text[:30].ljust(30)), bar.stop
 
 
-def _promising(layer: Layer, dtype: str, entry: dict | None, profile: costs.Profile) -> list[str]:
+def _promising(layer: Layer, dtype: str, layout: str, entry: dict | None, profile: costs.Profile) -> list[str]:
     """The algorithms that may be the best one, by what was measured at an earlier visit or by what a profile expects."""
-    found = entry["seconds"] if entry else expected(canonical(layer, dtype), profile)
+    found = entry["seconds"] if entry else expected(canonical(layer, dtype, layout), profile)
     return [each for each, amount in found.items() if amount <= HOPELESS * min(found.values())]
 
 
@@ -152,14 +156,16 @@ def collect(options: argparse.Namespace, kept: Measurements, profile: costs.Prof
     try:
         for visit in range(VISITS):
             end = begin + 60 * options.minutes * (visit + 1) / VISITS
-            for layer, dtype in itertools.islice(samples.sample(known, options.dtype, options.seed), options.problems):
-                name = f"{layer.name} {dtype}"
+            problems = samples.sample(known, options.dtype, options.layout, options.seed)
+            for layer, dtype, layout in itertools.islice(problems, options.problems):
+                name = f"{layer.name} {layout} {dtype}"
                 if time.monotonic() > end:
                     break
                 advance(name)
                 if kept.visits(name) == visit:
-                    seconds = measure(layer, dtype, _promising(layer, dtype, kept.found.get(name), profile), profile)
-                    kept.add({"name": name, "layer": layer.to_row(), "dtype": dtype, "seconds": seconds})
+                    names = _promising(layer, dtype, layout, kept.found.get(name), profile)
+                    seconds = measure(layer, dtype, layout, names, profile)
+                    kept.add({"name": name, "layer": layer.to_row(), "dtype": dtype, "layout": layout, "seconds": seconds})
     finally:
         close()
 
@@ -170,7 +176,7 @@ def rows_of(kept: Measurements, profile: costs.Profile, scale: float | None) -> 
     found, ratios = {}, []
     threads = _config.get_num_threads()
     for name, entry in kept.found.items():
-        guesses = expected(canonical(layers.from_row(entry["layer"]), entry["dtype"]), profile)
+        guesses = expected(canonical(layers.from_row(entry["layer"]), entry["dtype"], entry["layout"]), profile)
         found[name] = {}
         for algorithm, seconds in entry["seconds"].items():
             cycles = guesses[algorithm]
@@ -180,12 +186,12 @@ def rows_of(kept: Measurements, profile: costs.Profile, scale: float | None) -> 
     return found, scale or float(np.median(ratios))
 
 
-def planner_loss(found: dict, dtype: str | None = None) -> fit.Loss:
-    """The loss on problems held out from the fit, those of a dtype or all."""
+def planner_loss(found: dict, kind: str = "") -> fit.Loss:
+    """The loss on problems held out from the fit, those of a kind ("NXC f32") or all."""
     chosen = {
         name: {algorithm: (float(cycles), seconds) for algorithm, (cycles, seconds, _) in each.items()}
         for name, each in found.items()
-        if held_out(name) and (dtype is None or name.endswith(f" {dtype}"))
+        if held_out(name) and name.endswith(kind)
     }
     return fit.loss(chosen)
 
@@ -200,10 +206,10 @@ def error(found: dict, scale: float) -> dict[str, float]:
     return {algorithm: float(np.median(some)) for algorithm, some in errors.items()}
 
 
-def report(title: str, found: dict, scale: float, dtypes: list[str]) -> None:
+def report(title: str, found: dict, scale: float, kinds: list[str]) -> None:
     print(f"{title}: {planner_loss(found)}")
-    for dtype in dtypes if len(dtypes) > 1 else ():
-        print(f"  {dtype}: {planner_loss(found, dtype)}")
+    for kind in kinds if len(kinds) > 1 else ():
+        print(f"  {kind}: {planner_loss(found, kind)}")
     print("  median error of the expected time: " + ", ".join(f"{a} {e:.0%}" for a, e in error(found, scale).items()))
 
 
@@ -218,7 +224,8 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted: fitting what was measured until then", file=sys.stderr)
     found, scale = rows_of(kept, before, None)
-    report("before", found, scale, options.dtype)
+    kinds = [f"{layout} {dtype}" for dtype in options.dtype for layout in options.layout]
+    report("before", found, scale, kinds)
     values = before.values()
     for _ in range(2):  # other values make other choices within an algorithm, and other sides of the overlap longer
         rows = [
@@ -230,7 +237,7 @@ def main(arguments: list[str] | None = None) -> int:
         values = fit.fit(rows, values)
         after = costs.Profile(options.out.stem, values)
         found, _ = rows_of(kept, after, scale)
-    report("after", found, scale, options.dtype)
+    report("after", found, scale, kinds)
     costs.save(options.out, after, {**here, "problems": len(kept.found)})
     print(f"{options.out}: use it by CONVT_COSTS={options.out}")
     return 0

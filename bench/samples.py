@@ -16,8 +16,9 @@ LEAST_OPERATIONS = 4e5  # less is over before the cost of a call is
 SINGLE = 7
 
 
-def sample(layers: list[Layer], dtypes: list[str], seed: int) -> Iterator[tuple[Layer, str]]:
-    """Layers and dtypes without end, the same for the same seed: the layers first in turns with others, then others alone."""
+def sample(layers: list[Layer], dtypes: list[str], layouts: list[str], seed: int) -> Iterator[tuple[Layer, str, str]]:
+    """Layers, dtypes and layouts without end, the same for the same seed: the layers first in turns with others, then others
+    alone. Where there are several layouts a layer has each of them."""
     chance = random.Random(seed)
     left = list(layers)
     chance.shuffle(left)
@@ -30,7 +31,8 @@ def sample(layers: list[Layer], dtypes: list[str], seed: int) -> Iterator[tuple[
             layer = _random(chance, n)
         dtype = dtypes[0] if len(dtypes) == 1 or chance.randrange(10) < SINGLE else chance.choice(dtypes[1:])
         if LEAST_OPERATIONS <= layer.flops <= MOST_OPERATIONS and layer.elements <= MOST_ELEMENTS:
-            yield layer, dtype
+            for layout in layouts if layer in layers else [chance.choice(layouts)]:
+                yield layer, dtype, layout
 
 
 def _around(number: int, chance: random.Random, least: int = 1) -> int:

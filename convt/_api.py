@@ -295,13 +295,15 @@ def conv_transpose(
         is looked at). "auto" uses it, if there, for the layers packed once on which it is known to be faster. "tune"
         measures it and the native algorithms, those "auto" may take, at the first call of a shape, on its data and threads
         (half a second or more), and keeps to the fastest; the plan's ``note`` has the times.
-    algorithm : "auto", "direct", "matrix", "winograd", "matrix_winograd", "winograd6", "scatter", "matrix_scatter", "depthwise"
+    algorithm : "auto", "direct", "matrix", "winograd", "matrix_winograd", "winograd6", "scatter", "matrix_scatter", "depthwise", "rows", "turned", "matrix_turned"
         Of the native backend; "auto" takes the one of least expected cost. "direct" does every problem. "winograd" multiplies
         less in float32 and float64 where the kernel is longer than the stride, with errors up to about twice those of
         "direct"; "matrix" and "matrix_winograd" are these two on AMX tiles, which multiply a float32 as three
         bfloat16 parts, and no less exact; "winograd6" multiplies less again, with errors of 5 to 30 times, some hundreds on
         three axes; it is never taken by "auto". "scatter" is for few out channels, "matrix_scatter" the same on AMX
-        tiles, "depthwise" for many small groups, or few out channels. One that does not do the problem is a ValueError.
+        tiles, "depthwise" for many small groups, or few out channels. Of NCX alone: "rows" is for few channels or small groups,
+        "turned" is "direct" with pixels as columns, "matrix_turned" the same on AMX tiles. One that does not do the problem is
+        a ValueError.
 
     Returns
     -------
@@ -366,8 +368,8 @@ _transposes = weakref.WeakSet()
 
 
 def clear_caches():
-    """Give back what is kept for later calls: plans, spare workspaces, the memory of outputs that were dropped, and what is known
-    of one-shot calls. Weights that operators have packed stay, and results are the same afterwards: the next calls take longer.
+    """Give back what is kept for later calls: plans, spare workspaces, the memory of outputs that were dropped, and what is
+    known of one-shot calls. Weights that operators have packed stay. The next calls take longer; results are the same.
 
     Memory is kept up to these bounds: 64 plans an operator and 64 one-shot calls; workspaces of 8 calls; 64 MiB of one-shot
     calls' packed weights; 1 GiB of dropped outputs of 256 KiB and more, 8 at most.

@@ -10,6 +10,8 @@ cdef extern from "convt_kernels.h" nogil:
         CONVT_LDA
         CONVT_LEAKY
         CONVT_ACROSS
+        CONVT_INTERLEAVED
+        CONVT_FITS_WEIGHTS
         CONVT_ACROSS_MR
         CONVT_DW_TERMS
         CONVT_DW_SOURCES
@@ -125,8 +127,11 @@ cdef extern from "convt_kernels.h" nogil:
         void **rows
     ctypedef struct convt_interleave:
         int64_t phases, first, last
-        const void **row
-        void *out
+        int rows
+        const void *row
+        Py_ssize_t ld
+        const void *bias
+        void **out
         Py_ssize_t step
         const convt_act *act
         int stream

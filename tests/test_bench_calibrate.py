@@ -7,21 +7,22 @@ import numpy as np
 import pytest
 
 from bench import calibrate, fit, layers, samples
-from bench.problem import DTYPES
+from bench.problem import DTYPES, LAYOUTS
 from convt.algorithms import costs, machine
 
 KNOWN = layers.parse(layers.TABLE)
 
 
 def test_a_sample_is_the_same_for_a_seed_and_of_every_class():
-    some = [list(itertools.islice(samples.sample(KNOWN, list(DTYPES), seed), 400)) for seed in (0, 0, 1)]
+    some = [list(itertools.islice(samples.sample(KNOWN, list(DTYPES), list(LAYOUTS), seed), 400)) for seed in (0, 0, 1)]
     assert some[0] == some[1] != some[2]
-    names = {layer.name for layer, _ in some[0]}
-    assert len(names) == 400
+    names = {layer.name for layer, _, _ in some[0]}
+    assert len(names) > 300
     measurable = [x for x in KNOWN if x.elements <= samples.MOST_ELEMENTS and x.flops <= samples.MOST_OPERATIONS]
     assert {layer.name for layer in measurable} <= names
-    assert {dtype for _, dtype in some[0]} == set(DTYPES)
-    kinds = {layer.name.split(" ")[0] for layer, _ in some[0]}
+    assert {dtype for _, dtype, _ in some[0]} == set(DTYPES)
+    assert {layout for _, _, layout in some[0]} == set(LAYOUTS)
+    kinds = {layer.name.split(" ")[0] for layer, _, _ in some[0]}
     assert {"dense", "few", "depthwise", "groups", "audio", "volume", "brief", "near"} <= kinds
 
 

@@ -72,7 +72,7 @@ def test_many_small_groups_merge_their_phases():
 def test_channels_first_are_not_gathered_where_pixels_lie_side_by_side(data_format):
     op, shape = operator(((1, 112, 256, 49), (4, 4), 1, 49, 2), pads_begin=1, pads_end=1, data_format=data_format)
     costs = _plan._candidates(op._attributes.problem(op._attributes.user_shape(shape)), "auto")
-    assert min(costs, key=costs.get) == ("depthwise" if data_format == "NXC" else "scatter")
+    assert min(costs, key=costs.get) == ("depthwise" if data_format == "NXC" else "rows")
 
 
 def test_a_task_of_fewer_rows_than_a_tile_is_no_whole_tile():

@@ -38,6 +38,7 @@ from .depthwise import plan as depthwise
 from .direct import cutting as direct_cutting
 from .direct import plan as direct
 from .planes import cutting as planes_cutting
+from .planes import turned
 from .planes.plan import by_blocks
 from .rows import plan as rows
 from .scatter import gathering
@@ -92,6 +93,12 @@ ALGORITHMS = {
     ),
     "depthwise": _any_channels(depthwise.LIMIT, depthwise.cost, depthwise.recipe, depthwise.make),
     "rows": Algorithm(rows.LIMIT, rows.cost, rows.recipe, rows.make),
+    "turned": Algorithm(turned.LIMIT, turned.cost, turned.recipe, turned.make),
+    "matrix_turned": Algorithm(
+        f"{_AMX}, a dtype other than float64, and what turned wants: {turned.LIMIT}",
+        partial(turned.cost, amx=True), partial(turned.recipe, amx=True),
+        partial(turned.make, name="matrix_turned", amx=True), partial(common.preparing, amx=True),
+    ),
 }  # fmt: skip
 
 
@@ -99,7 +106,7 @@ ALGORITHMS = {
 def forget():
     """Empty the caches of what was decided for problems."""
     for decided in (direct_cutting.choice, winograd_cutting.choice, winograd_cutting.least_cost, scatter.choice,
-                    gathering.gathered_products, planes_cutting.blocks):  # fmt: skip
+                    gathering.gathered_products, planes_cutting.blocks, turned.cut):  # fmt: skip
         decided.cache_clear()
 
 

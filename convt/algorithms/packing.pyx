@@ -15,7 +15,7 @@ cimport numpy as cnp
 import numpy as np
 
 from convt._core cimport PackedFilter, all_finite, isa_in_use, kernels_of, note_pool
-from convt._kernels cimport convt_kernels, convt_quotient
+from convt._kernels cimport CONVT_FITS_WEIGHTS, convt_kernels, convt_quotient
 from convt._memory cimport Buffer, keep_table, one_shot_weights, round64, structures, take_buffer, workspaces
 
 cnp.import_array()
@@ -216,8 +216,9 @@ cdef class PanelRecipe(PackRecipe):
             memset(dst + whole * row, 0, (last - low - whole) * row)
         while column < end:
             count = self.piece(c, column, end, src, &from_, &taps)
-            wrong |= not k.pack_b(dst, 0, <int>(column % k.nr), from_ + taps[t] + low * self.si * k.s_size, self.si, c.step,
-                                  <int>(high - low), <int>count, <int>width)
+            wrong |= CONVT_FITS_WEIGHTS > k.pack_b(
+                dst, 0, <int>(column % k.nr), from_ + taps[t] + low * self.si * k.s_size, self.si, c.step, <int>(high - low),
+                <int>count, <int>width)
             column += count
         return wrong or (not k.parts and not self.packed_finite(dst, (last - low) * row))
 

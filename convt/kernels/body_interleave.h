@@ -1,12 +1,12 @@
-/* Rows of phases (T), which alternate in a row of outputs (S). The includer defines what body_memory.h says. */
+/* Rows of phases (T), which alternate in rows of outputs (S). The includer defines what body_memory.h says. */
 
-/* `phases` vectors that alternate lane by lane, 1, 2, 4 or 8, at `to`. */
-INLINE void FN(interleave_vectors)(const int phases, const convt_interleave *w, int64_t j, S *to)
+/* VL outputs of each phase, which alternate: the first n of `phases` vectors, to `to`. */
+INLINE void FN(interleave_vectors)(const int phases, const convt_interleave *w, const T *row, V bias, S *to, int n, int stream)
 {
     V v[8], u[8];
 #pragma GCC unroll 8
     for (int p = 0; p < phases; p++)
-        v[p] = V_(act)(V_(load)((const T *)w->row[p] + j), w->act);
+        v[p] = V_(act)(V_(load)(row + p * w->ld) + bias, w->act);
 #pragma GCC unroll 3
     for (int step = 1; step < phases; step *= 2) {
 #pragma GCC unroll 4
@@ -18,76 +18,95 @@ INLINE void FN(interleave_vectors)(const int phases, const convt_interleave *w, 
         for (int p = 0; p < phases; p++)
             v[p] = u[p];
     }
+    if (n < phases * VL) {
+#pragma GCC unroll 8
+        for (int p = 0; p < phases; p++)
+            if (n >= (p + 1) * VL)
+                S_STORE(to + p * VL, v[p]);
+            else if (n > p * VL)
+                S_STOREN(to + p * VL, v[p], n - p * VL);
+        return;
+    }
 #ifdef S_IS_T
-    if (w->stream && ((uintptr_t)to & (sizeof(V) - 1)) == 0) {
+    if (stream && ((uintptr_t)to & (sizeof(V) - 1)) == 0) {
 #pragma GCC unroll 8
         for (int p = 0; p < phases; p++)
             V_(stream)(to + p * VL, v[p]);
         return;
     }
 #endif
+    (void)stream;
 #pragma GCC unroll 8
     for (int p = 0; p < phases; p++)
         S_STORE(to + p * VL, v[p]);
 }
 
-/* Outputs first to last, one by one. */
-static void FN(interleave_some)(const convt_interleave *w, int64_t first, int64_t last)
+/* The same for any number of phases: vector by vector of outputs, each gathered from the rows by index. */
+static void FN(interleave_gathered)(const convt_interleave *w, const T *row, V bias, S *to, const int32_t *index)
 {
-    for (int64_t e = first; e < last;) {
+    for (int p = 0; p < w->phases; p++) {
+#ifdef S_IS_T
+        const V v = V_(gather)(row, index + p * VL);
+#else
         T some[VL];
-        S stored[VL];
-        const int n = last - e < VL ? (int)(last - e) : VL;
-        int64_t j = e / w->phases, p = e % w->phases;
-        for (int i = 0; i < VL; i++) {
-            some[i] = i < n ? ((const T *)w->row[p])[j] : 0;
-            if (++p == w->phases)
-                p = 0, j++;
-        }
-        S_STORE(stored, V_(act)(V_(load)(some), w->act));
-        for (int i = 0; i < n; i++)
-            ((S *)w->out)[(e + i) * w->step] = stored[i];
-        e += n;
+        for (int i = 0; i < VL; i++)
+            some[i] = row[index[p * VL + i]];
+        const V v = V_(load)(some);
+#endif
+        S_STORE(to + p * VL, V_(act)(v + bias, w->act));
     }
 }
 
-#define INTERLEAVE(n)                                                                 \
-    for (; j + VL <= end; j += VL, to += (n) * VL)                                    \
-        FN(interleave_vectors)(n, w, j, to);
-static void FN(interleave)(const convt_interleave *w)
+/* Outputs `first` to `last` of a row, VL of each phase at a time; what can't be stored in order goes by way of the stack. */
+INLINE void FN(interleave_row)(const int phases, const convt_interleave *w, const T *row, V bias, S *out, const int32_t *index)
 {
-    const int64_t phases = w->phases, end = w->last / phases;
-    int64_t j = (w->first + phases - 1) / phases;
-    S *to = (S *)w->out + j * phases;
-    if (w->step != 1 || j >= end) {
-        FN(interleave_some)(w, w->first, w->last);
-        return;
+    S some[CONVT_INTERLEAVED * VL];
+    const int64_t count = phases ? phases : w->phases, each = count * VL;
+    for (int64_t at = w->first / count * count; at < w->last; at += each, row += VL) {
+        const int64_t low = at < w->first ? w->first : at, high = at + each > w->last ? w->last : at + each;
+        const int whole = high - low == each, straight = w->step == 1 && low == at && (whole || phases);
+        S *to = straight ? out + at : some;
+        const T *from = row + w->first / count;
+        if (phases)
+            FN(interleave_vectors)(phases, w, from, bias, to, straight ? (int)(high - at) : (int)each, straight && w->stream);
+        else
+            FN(interleave_gathered)(w, from, bias, to, index);
+        if (straight)
+            continue;
+        if (w->step == 1)
+            memcpy(out + low, some + (low - at), (high - low) * sizeof(S));
+        else
+            for (int64_t e = low; e < high; e++)
+                out[e * w->step] = some[e - at];
     }
-    FN(interleave_some)(w, w->first, j * phases);
-    if (phases == 1) {
-        INTERLEAVE(1)
-    } else if (phases == 2) {
-        INTERLEAVE(2)
-    } else if (phases == 4) {
-        INTERLEAVE(4)
-    } else if (phases == 8) {
-        INTERLEAVE(8)
-    }
-#ifdef S_IS_T
-    else if (phases <= CONVT_INTERLEAVED) { /* each vector of outputs is gathered from the phases' rows */
-        int32_t index[CONVT_INTERLEAVED * VL];
-        const T *base = w->row[0];
-        int near = 1;
-        for (int64_t e = 0; e < phases * VL; e++) {
-            const int64_t at = (const T *)w->row[e % phases] - base + e / phases;
-            near &= at == (int32_t)at;
-            index[e] = (int32_t)at;
-        }
-        for (; near && j + VL <= end; j += VL, to += phases * VL)
-            for (int v = 0; v < phases; v++)
-                S_STORE(to + v * VL, V_(act)(V_(gather)(base + j, index + v * VL), w->act));
-    }
-#endif
-    FN(interleave_some)(w, j * phases, w->last);
 }
-#undef INTERLEAVE
+
+#define EACH_ROW(known)                                                                                         \
+    for (int r = 0; r < w->rows; r++)                                                                           \
+        if (w->out[r])                                                                                          \
+            FN(interleave_row)(known, w, (const T *)w->row + r * w->phases * w->ld,                             \
+                               V_(set1)(w->bias ? ((const T *)w->bias)[r] : 0), w->out[r], index);
+static void FN(interleave)(const convt_interleave *all)
+{
+    /* Copies, which no store can change. */
+    const convt_act act = *all->act;
+    convt_interleave own = *all;
+    own.act = &act;
+    const convt_interleave *const w = &own;
+    int32_t index[CONVT_INTERLEAVED * VL];
+    CONVT_ASSERT(w->phases <= CONVT_INTERLEAVED && w->phases * w->ld < INT32_MAX);
+    if (w->phases == 1) {
+        EACH_ROW(1)
+    } else if (w->phases == 2) {
+        EACH_ROW(2)
+    } else if (w->phases == 4) {
+        EACH_ROW(4)
+    } else if (w->phases == 8) {
+        EACH_ROW(8)
+    } else {
+        for (int e = 0; e < w->phases * VL; e++)
+            index[e] = (int32_t)(e % w->phases * w->ld + e / w->phases);
+        EACH_ROW(0)
+    }
+}
+#undef EACH_ROW

@@ -14,10 +14,16 @@
  * vectors of columns, one AMX tile each.
  */
 #define E_SIZE (2 * PARTS)
-#define LOW_A -64
-#define LOW_B -39
+#define LOW_DATA -64
+#define LOW_WEIGHTS -39
 #define HIGH 48
 #define AHEAD 32768 /* bytes */
+
+/* What `pack` returns. */
+static int FN(fits)(const v_range *range)
+{
+    return v_range_within(range, LOW_WEIGHTS, HIGH) ? CONVT_FITS_WEIGHTS : v_range_within(range, LOW_DATA, HIGH);
+}
 
 /* Splits two vectors of elements and stores their parts in pairs, `apart` bytes from each other. */
 INLINE void FN(split)(char *to, ptrdiff_t apart, vf a, vf b, v_range *range)
@@ -59,7 +65,7 @@ INLINE int FN(matrix_rows)(const int prefetches, void *dst, ptrdiff_t ld, const 
                 FN(split)(to + k * E_SIZE, 64, a, b, &range);
             }
         }
-        return v_range_within(&range, LOW_A, HIGH);
+        return FN(fits)(&range);
     }
     for (int r = 0; r < rows; r += MATRIX)
         for (int k = 0; k < cols_padded; k += MATRIX_DEPTH) {
@@ -69,7 +75,7 @@ INLINE int FN(matrix_rows)(const int prefetches, void *dst, ptrdiff_t ld, const 
                 FN(split)((char *)dst + (r + i) * ld * E_SIZE + k * E_SIZE, 64, vf_load(turned + i * MATRIX_DEPTH),
                           vf_load(turned + i * MATRIX_DEPTH + VF), &range);
         }
-    return v_range_within(&range, LOW_A, HIGH);
+    return FN(fits)(&range);
 }
 
 static int FN(matrix_pack)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols,
@@ -108,7 +114,7 @@ static int FN(matrix_wino_rows)(int ny, int nx, const convt_wino_in *w)
                 FN(split)(to + y * w->out_y + x * w->out_x, 64, vf_load(point), n > VF ? vf_load(point + VF) : vf_set1(0),
                           &range);
     }
-    return v_range_within(&range, LOW_A, HIGH);
+    return v_range_within(&range, LOW_DATA, HIGH);
 }
 
 /* A row of a point of Winograd's filter transform. */
@@ -155,7 +161,7 @@ static int FN(matrix_wino_filter)(const convt_wino_filter *w)
                 FN(matrix_wino_point)(terms, w, p, c, &range);
         }
     }
-    return v_range_within(&range, LOW_B, HIGH);
+    return v_range_within(&range, LOW_WEIGHTS, HIGH);
 }
 #endif
 
@@ -170,14 +176,14 @@ static int FN(matrix_pack_one)(char *dst, int k, int n, float x, int nb)
     to += n / VF * 1024 + k % 16 * 64 + (n % VF * 2 + k / 16) * 2;
     for (int part = 0; part < PARTS; part++)
         memcpy(to + part * nb / VF * 1024, parts + part * 64, 2);
-    return v_range_within(&range, LOW_B, HIGH);
+    return FN(fits)(&range);
 }
 
 static int FN(matrix_pack_b)(void *dst, int k0, int n0, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int nb)
 {
     float block[MATRIX_DEPTH * VF];
     v_range range = v_range_none();
-    int fits = 1;
+    int fits = CONVT_FITS_WEIGHTS, one;
     for (int k = 0, some; k < rows; k += some) {
         some = MATRIX_DEPTH - (k0 + k) % MATRIX_DEPTH;
         some = some < rows - k ? some : rows - k;
@@ -188,8 +194,10 @@ static int FN(matrix_pack_b)(void *dst, int k0, int n0, const void *src, ptrdiff
             FN(widen)(block, VF, from, rs, cs, some, width, VF);
             if ((k0 + k) % MATRIX_DEPTH || width < VF) { /* the rest of the vector may belong to another call */
                 for (int r = 0; r < some; r++)
-                    for (int c = 0; c < width; c++)
-                        fits &= FN(matrix_pack_one)(dst, k0 + k + r, n0 + n + c, block[r * VF + c], nb);
+                    for (int c = 0; c < width; c++) {
+                        one = FN(matrix_pack_one)(dst, k0 + k + r, n0 + n + c, block[r * VF + c], nb);
+                        fits = one < fits ? one : fits;
+                    }
                 continue;
             }
             memset(block + some * VF, 0, (MATRIX_DEPTH - some) * VF * sizeof(float));
@@ -198,7 +206,8 @@ static int FN(matrix_pack_b)(void *dst, int k0, int n0, const void *src, ptrdiff
                 FN(split)(to + r * 64, nb / VF * 1024, vf_load(block + r * VF), vf_load(block + (r + 16) * VF), &range);
         }
     }
-    return fits && v_range_within(&range, LOW_B, HIGH);
+    one = FN(fits)(&range);
+    return one < fits ? one : fits;
 }
 
 /* AMX tiles 0 to 3 are accumulators, [rows][columns]; 4 and 5 are of A, 6 and 7 of B. `high` and nv > 1 use two of a kind. */
@@ -431,7 +440,7 @@ static void FN(matrix_tile)(int mr, const convt_tile *t)
     }
 }
 #undef E_SIZE
-#undef LOW_A
-#undef LOW_B
+#undef LOW_DATA
+#undef LOW_WEIGHTS
 #undef HIGH
 #undef AHEAD

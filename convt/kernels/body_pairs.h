@@ -13,7 +13,7 @@ static int pack_pairs_a(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, 
         for (int c = cols; c < cols_padded; c++)
             to[c] = 0;
     }
-    return 1;
+    return CONVT_FITS_WEIGHTS;
 }
 
 static int pack_pairs_b(void *dst, int k0, int n0, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int nb)
@@ -25,5 +25,5 @@ static int pack_pairs_b(void *dst, int k0, int n0, const void *src, ptrdiff_t rs
         for (int c = 0; c < cols; c++)
             to[((ptrdiff_t)(k / 2) * nb + n0 + c) * 2 + k % 2] = from[r * rs + c * cs];
     }
-    return 1;
+    return CONVT_FITS_WEIGHTS;
 }

@@ -55,6 +55,22 @@ static void FN(transpose_block)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs
     }
 }
 
+/* A row of columns that are contiguous on both sides, by 64 bytes; the last ones may be copied twice. */
+INLINE void FN(copy_row)(S *to, const S *from, int cols)
+{
+    const int line = 64 / sizeof(S);
+    int c = 0;
+    for (; c + line <= cols; c += line)
+        memcpy(to + c, from + c, 64);
+    if (c == cols)
+        return;
+    if (cols >= line)
+        memcpy(to + cols - line, from + cols - line, 64);
+    else
+        for (; c < cols; c++)
+            to[c] = from[c];
+}
+
 static void FN(transpose)(void *dst, ptrdiff_t ld, ptrdiff_t dc, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols,
                           int stream)
 {
@@ -70,7 +86,7 @@ static void FN(transpose)(void *dst, ptrdiff_t ld, ptrdiff_t dc, const void *src
     }
     for (int r = 0; r < rows; r++, to += ld, from += rs)
         if (dc == 1 && cs == 1)
-            memcpy(to, from, cols * sizeof(S));
+            FN(copy_row)(to, from, cols);
         else
             for (int c = 0; c < cols; c++)
                 to[c * dc] = from[c * cs];

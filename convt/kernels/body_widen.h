@@ -95,7 +95,7 @@ static int FN(widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptr
             FN(widen_columns)(0, (T *)dst + whole, ld, (const S *)src + whole * cs, cs, rows, cols - whole,
                               cols_padded - whole);
         if (cols_padded <= cols)
-            return 1;
+            return CONVT_FITS_WEIGHTS;
         whole = cols;
     }
     for (int r = 0; r < rows; r++) {
@@ -122,5 +122,5 @@ static int FN(widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptr
         for (c = cols; c < cols_padded; c++)
             to[c] = 0;
     }
-    return 1;
+    return CONVT_FITS_WEIGHTS;
 }

@@ -227,18 +227,24 @@ typedef struct {
     void *const *rows;     /* T */
 } convt_rows;
 
-/* Rows of phases, which alternate in a row of outputs: for first <= e < last, out[e * step] = act(row[e % phases][e / phases]). */
+/* Rows of outputs whose phases alternate: for r < rows and first <= e < last,
+ * out[r][e * step] = act(bias[r] + row[(r * phases + e % phases) * ld + e / phases]). */
 typedef struct {
-    int64_t phases, first, last;
-    const void *const *row; /* T; whole vectors are read */
-    void *out;             /* S */
+    int64_t phases;        /* at most CONVT_INTERLEAVED */
+    int64_t first, last;
+    int rows;
+    const void *row;       /* T; whole vectors are read */
+    ptrdiff_t ld;
+    const void *bias;      /* T, or NULL */
+    void *const *out;      /* S; NULL is left out */
     ptrdiff_t step;
     const convt_act *act;
     int stream;            /* aligned vectors take non-temporal stores */
 } convt_interleave;
 
-/* More phases alternate output by output. */
-#define CONVT_INTERLEAVED 16
+#define CONVT_INTERLEAVED 64
+
+#define CONVT_FITS_WEIGHTS 2
 
 /* Kinds of an axis in `wino_out`: F(1, 1), F(2, 2), F(2, 3), F(3, 2), F(4, 3), F(5, 2), of 1, 3, 4, 4, 6, 6 points. */
 #define CONVT_WINO_KINDS 6
@@ -273,8 +279,9 @@ typedef struct {
     int (*wino_rows)(int ny, int nx, const convt_wino_in *tile); /* the same into E; returns whether E can hold them all */
     void (*wino_out)(int kind_y, int kind_x, const convt_wino_out *tile);
     int (*wino_filter)(const convt_wino_filter *panel); /* returns whether E can hold all that it wrote */
-    /* dst[r][c] = src[r * rs + c * cs] converted to E, c < cols; zero for cols <= c < cols_padded. Returns whether E can hold
-     * them all, as does `pack_b`. */
+    /* dst[r][c] = src[r * rs + c * cs] converted to E, c < cols; zero for cols <= c < cols_padded. Returns 0 where E can't hold
+     * them all, else CONVT_FITS_WEIGHTS, or less where they may only be data: products of small weights by small data must be
+     * no smaller than AMX multiplies. So does `pack_b`. */
     int (*pack)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int cols_padded);
     /* The same of data that is not in cache: for AMX tiles it prefetches rows that are packed later, as tiles of few columns
      * prefetch less than they use. */

@@ -168,6 +168,52 @@ def depthwise():
     p.save("depthwise.svg")
 
 
+def planes():
+    """A block of planes, and the GEMM turned round."""
+    p = Picture(760, 300)
+    p.words(20, 22, "by blocks: transposed in the caches, on the way in and out", 13)
+    for n in range(3):
+        p.box(20 + 12 * n, 44 + 12 * n, 120, 80, "", BLUE)
+        p.box(20 + 12 * n, 64 + 12 * n, 120, 26, "block" if n == 2 else "", GREEN, 11)
+        p.box(600 + 12 * n, 44 + 12 * n, 120, 80, "", GREY)
+        p.box(600 + 12 * n, 64 + 12 * n, 120, 26, "block" if n == 2 else "", GREEN, 11)
+    p.box(230, 76, 110, 44, "NXC, in L2", BLUE, 12)
+    p.box(420, 76, 110, 44, "NXC, in L2", GREY, 12)
+    p.arrow(170, 98, 226, 98)
+    p.arrow(344, 98, 416, 98)
+    p.arrow(534, 98, 596, 98)
+    p.words(380, 62, "any algorithm", 12, "middle")
+    p.words(20, 182, "turned: the GEMM on planes as they are", 13)
+    p.box(20, 200, 130, 74, "A: weights\n(channel, phase)\nx depth", ORANGE, 12)
+    p.words(168, 237, "x", 15, "middle")
+    p.box(186, 200, 200, 74, "B: inputs, depth x pixels\ncopied along rows", BLUE, 12)
+    p.arrow(392, 237, 436, 237)
+    p.box(440, 200, 130, 74, "phases\nx pixels", GREY, 12)
+    p.arrow(574, 237, 616, 237)
+    p.box(620, 200, 124, 74, "interleaved\nrows of planes", GREEN, 12)
+    p.save("planes.svg")
+
+
+def rows():
+    """Vectors of pixels."""
+    p = Picture(760, 270)
+    p.words(20, 22, "an input row of a plane, zeros where it ends", 13)
+    for i in range(9):
+        p.box(20 + 56 * i, 38, 50, 32, "0" if i in (0, 8) else f"x{i - 1}", GREY if i in (0, 8) else BLUE)
+    p.box(76, 34, 222, 40, "", "none")
+    p.box(20, 34, 222, 40, "", "none")
+    p.words(560, 54, "two neighbouring vectors of it", 12)
+    p.words(20, 104, "a weight, broadcast, times a vector: phases that read the same inputs share each load", 13)
+    for n, (name, fill) in enumerate((("phase 0 += w2 x[j-1] + w0 x[j]", ORANGE), ("phase 1 += w3 x[j-1] + w1 x[j]", GREEN))):
+        p.box(20, 120 + 40 * n, 330, 32, name, fill)
+        for j in range(5):
+            p.box(380 + 56 * j, 120 + 40 * n, 50, 32, f"y{2 * j + n}", fill)
+    p.words(20, 222, "interleaved into the output row, with bias, activation and rounding", 13)
+    for o in range(10):
+        p.box(20 + 56 * o, 234, 50, 30, f"y{o}", (ORANGE, GREEN)[o % 2])
+    p.save("rows.svg")
+
+
 if __name__ == "__main__":
-    for draw in (phases, flow, direct, winograd, scatter, depthwise):
+    for draw in (phases, flow, direct, winograd, scatter, depthwise, planes, rows):
         draw()

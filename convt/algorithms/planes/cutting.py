@@ -1,7 +1,7 @@
 """How a problem of planes is cut into blocks: boxes of outputs with all their channels, each a problem of its own.
 
-All blocks of a problem are alike. What a block would read outside the input is zeros; what it computes outside the window is not
-stored.
+All blocks of a problem are alike. What a block would read outside the input is zeros; what it computes outside the window
+is not stored.
 """
 
 import functools
@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..._problem import ITEMSIZE, Problem
-from .. import machine
 
 _LEAST_PIXELS = 256  # of a block's input: fewer would read the weights too often
 _MOST_BYTES = 4  # times the bytes that a block should have, even for so many pixels
@@ -67,8 +66,8 @@ def blocks(problem, here):
     counts = [1] * problem.rank
 
     def axes(counts):
-        each = zip(problem.in_sizes, problem.kernel, problem.strides, problem.dilations, problem.begin, problem.out_sizes, counts,
-                   strict=True)  # fmt: skip
+        p = problem
+        each = zip(p.in_sizes, p.kernel, p.strides, p.dilations, p.begin, p.out_sizes, counts, strict=True)
         return tuple(cut_axis(*axis) for axis in each)
 
     def size_of(cut):

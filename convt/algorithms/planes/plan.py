@@ -1,6 +1,7 @@
-"""Channels as planes (NCX), or any whose stride is not one: block by block, as a problem in NXC order.
+"""Channels as planes (NCX), or any whose stride is not one.
 
-`by_blocks` makes of the functions of an algorithm, which know channels that are contiguous, those that take any strides.
+`by_blocks` makes of the functions of an algorithm, which know channels that are contiguous, those that take any strides: block
+by block, as a problem in NXC order. (The GEMM turned round, turned.py, and `rows` compute on planes as they are.)
 """
 
 import math
@@ -8,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from ..._problem import ITEMSIZE
-from .. import execution, machine
+from .. import common, execution, machine
 from ..direct import plan as direct
 from .cutting import blocks
 from .loops import PlanesPlan
@@ -26,18 +27,22 @@ def _cost(cost, problem):
     cycles = cost(cut.problem)
     if math.isinf(cycles):
         return cycles
-    return cycles * cut.total + machine.current().profile["planes"].cycles(_counts(cut))
+    return cycles * cut.total + machine.current().profile["planes"].cycles(_counts(problem, cut))
 
 
 def _preparing(preparing, problem):
     return preparing(blocks(problem, machine.current()).problem if problem.planar else problem)
 
 
-def _counts(cut):
-    """What transposing blocks takes."""
+def _counts(problem, cut):
+    """What transposing the blocks of a problem takes."""
     vl = machine.current().info(cut.problem.dtype)["vl"]
     vectors = lambda shape: math.prod(shape[:-1]) * -(-shape[-1] // vl)  # noqa: E731
+    non_temporal = execution.outgrows(problem, machine.current().limits.non_temporal)
+    memory = common.memory_counts(replace(problem, groups=1, ci=problem.groups * problem.ci, co=problem.groups * problem.co), non_temporal)
     return {
+        name: count for name, count in memory.items() if not name.endswith("line")
+    } | {
         "plane_in_vector": cut.total * vectors(cut.problem.in_shape),
         "plane_out_vector": cut.total * vectors(cut.problem.out_shape),
         "plane_block": cut.total,

@@ -1,9 +1,10 @@
 """What the loops of rows do, as counts: see convt.algorithms.costs."""
 
-import math
+
+import itertools
 
 from ..._problem import ITEMSIZE
-from .. import common, costs, execution, machine
+from .. import common, costs, execution
 from ..depthwise.cutting import rows_met
 from . import cutting
 
@@ -21,7 +22,7 @@ def cost(problem, here):
     accumulators = info["mr"][2] * info["nr"] // vl
     bounds = cutting.channel_blocks(problem.co, groups, info["mr"][2])
     vectors = cut.blocks * -(-cut.block // vl) if cut.blocks > 1 else -(-cut.js // vl)
-    for first, end in zip(bounds, bounds[1:], strict=False):
+    for first, end in itertools.pairwise(bounds):
         for group in groups:
             parts = -(-len(group.residues) // info["mr"][2])
             height = (end - first) * len(group.residues) / parts

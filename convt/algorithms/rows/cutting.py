@@ -1,5 +1,6 @@
 """How a problem of rows is cut: outputs into blocks of a micro-kernel, rows and pixels into tasks."""
 
+import itertools
 import math
 from typing import NamedTuple
 
@@ -38,7 +39,7 @@ def channel_blocks(co, groups, most):
 def blocks(co, groups, most):
     """The `Block`s of a problem with ``co`` out-channels, and how many of them each channel block has."""
     found, bounds = [], channel_blocks(co, groups, most)
-    for first, end in zip(bounds, bounds[1:], strict=False):
+    for first, end in itertools.pairwise(bounds):
         for n, group in enumerate(groups):
             parts = -(-len(group.residues) // most)  # more than one only where a channel block is a channel
             for part in range(parts):
@@ -65,7 +66,7 @@ def cut_rows(problem, info, threads):
     # Outputs of a channel block with all phases stay in L1, but each block of pixels reads its edges again.
     groups = phase_groups(problem)
     bounds = channel_blocks(problem.co, groups, info["mr"][2])
-    channels = max(b - a for a, b in zip(bounds, bounds[1:], strict=False))
+    channels = max(b - a for a, b in itertools.pairwise(bounds))
     near = max(4 * info["vl"], _NEAR // (channels * s * info["t_size"]))
     most = min(_PIXELS, near)
     count = -(-js // most)

@@ -24,7 +24,9 @@ cdef class RowsPlan(RowPlan):
     cdef int64_t low, high   # how far the inputs of a j lie before it, and after
     cdef int64_t begin, out_size
     cdef int64_t pitch, pixels  # elements from row to row of packed inputs, and of outputs
+    cdef size_t before_slots # bytes of the workspace after the places of rows, and before what is in them
     cdef bint stream
+    cdef bint in_place       # rows of a single channel are read where they lie
 
     cdef size_t slot(self) noexcept nogil
     cdef char *packed_row(self, int64_t row, int64_t out_row, char *src, int64_t first, int64_t last, KeptRow *kept,

@@ -13,7 +13,7 @@ cimport numpy as cnp
 import numpy as np
 
 from convt._core cimport Call
-from convt._kernels cimport convt_interleave, convt_kernels, convt_rows
+from convt._kernels cimport CONVT_INTERLEAVED, MOST_ROWS, convt_interleave, convt_kernels, convt_prefetch_ahead, convt_rows
 from convt._memory cimport keep_table, round64, structures
 from convt.algorithms.indexing cimport take_index
 from convt.algorithms.row_plan cimport KeptRow, RowPlan, keep_no_rows, place_of_row
@@ -21,10 +21,10 @@ from convt.algorithms.rows.weights cimport RowBlock, RowsRecipe
 
 cnp.import_array()
 
-cdef enum:
-    ROWS_PHASES = 64  # of the last axis
+MOST_PHASES = CONVT_INTERLEAVED  # of the last axis
 
-MOST_PHASES = ROWS_PHASES
+cdef enum:
+    AHEAD = 1 << 11  # bytes of a row that are prefetched at a time: the hardware goes on from there
 
 
 cdef class RowsPlan(RowPlan):
@@ -55,10 +55,12 @@ cdef class RowsPlan(RowPlan):
         self.pitch = (self.pixels + self.high - self.low + k.vl - 1) // k.vl * k.vl
         if self.pitch // k.vl % 2 == 0:
             self.pitch += k.vl
+        self.in_place = k.direct_store and self.ci == 1 and self.in_stride.p[self.nd - 1] == 1
         self.tasks = self.row_blocks * self.groups * self.blocks
         cdef size_t bytes = round64((self.row_taps + 1) * sizeof(KeptRow)) + round64((self.row_taps + 1) * 2 * sizeof(int64_t))
         bytes += 2 * round64((self.row_taps + 1) * self.ci * sizeof(void *))
         bytes += round64(self.most_channels * self.stride.p[self.nd - 1] * (self.pixels + k.vl) * k.t_size)
+        self.before_slots = bytes - round64((self.row_taps + 1) * sizeof(KeptRow))
         self.workspace = bytes + self.row_taps * self.slot()
 
     cdef size_t slot(self) noexcept nogil:
@@ -72,6 +74,8 @@ cdef class RowsPlan(RowPlan):
         cdef KeptRow *kept = <KeptRow *>ws
         ws += round64((self.row_taps + 1) * sizeof(KeptRow))
         keep_no_rows(kept, self.row_taps)
+        # Zeros where rows end: at the same places in all rows of a task, which write only what is between them.
+        memset(ws + self.before_slots, 0, self.row_taps * self.slot())
         for n in range(first, min(self.out_rows, first + self.rows)):
             self.run_row(n, rest, ja, min(self.js, ja + self.block), call, kept, ws)
         if self.stream:
@@ -79,10 +83,13 @@ cdef class RowsPlan(RowPlan):
 
     cdef char *packed_row(self, int64_t row, int64_t out_row, char *src, int64_t first, int64_t last, KeptRow *kept,
                           char *inputs) noexcept nogil:
-        """Inputs ``first`` to ``last`` of the row at ``src``, zeros where it has none: kept from a row before, or packed."""
+        """Inputs ``first`` to ``last`` of the row at ``src``, kept from a row before, or packed between zeros; of a single channel,
+        where they lie if whole vectors are there."""
         cdef const convt_kernels *k = self.k
         cdef bint there
-        cdef int64_t place = place_of_row(kept, self.row_taps, row, out_row, &there), x = self.nd - 1, c
+        if self.in_place and first >= 0 and first + self.pitch <= self.in_size.p[self.nd - 1]:
+            return src + first * k.t_size
+        cdef int64_t place = place_of_row(kept, self.row_taps, row, out_row, &there), x = self.nd - 1
         cdef int64_t low = min(max(0, -first), last - first), high = max(low, min(last, self.in_size.p[x]) - first)
         inputs += place * self.slot()
         if there:
@@ -90,9 +97,6 @@ cdef class RowsPlan(RowPlan):
         if high > low:
             k.widen(inputs + low * k.t_size, self.pitch, src + (first + low) * self.in_stride.p[x] * k.s_size, self.in_c,
                     self.in_stride.p[x], <int>self.ci, <int>(high - low), <int>(high - low))
-        for c in range(self.ci):
-            memset(inputs + c * self.pitch * k.t_size, 0, low * k.t_size)
-            memset(inputs + (c * self.pitch + high) * k.t_size, 0, (self.pitch - high) * k.t_size)
         return inputs
 
     cdef void run_row(self, int64_t row, int64_t group, int64_t ja, int64_t jb, const Call *call, KeptRow *kept,
@@ -107,12 +111,12 @@ cdef class RowsPlan(RowPlan):
         ws += round64((self.row_taps + 1) * self.ci * sizeof(void *))
         cdef char *made = ws
         ws += round64(self.most_channels * s * (self.pixels + k.vl) * t_size)
-        cdef int64_t image, at, n, u, c, p, m, count, made_ld = (self.pixels + k.vl) * t_size
+        cdef int64_t image, at, n, u, c, m, count, made_ld = (self.pixels + k.vl) * t_size
         cdef char *source
         cdef char *weight
         cdef RowBlock *b
-        cdef void *rows[ROWS_PHASES]
-        cdef const void *phases[ROWS_PHASES]
+        cdef void *rows[MOST_ROWS]
+        cdef void *outs[MOST_ROWS]
         cdef convt_rows r
         cdef convt_interleave w
         count = self.row_inputs(row, row_tap, &image, &at)
@@ -123,12 +127,15 @@ cdef class RowsPlan(RowPlan):
             source = self.packed_row(at, row, call.src + at * k.s_size, first, self.j0 + jb - self.low, kept, ws)
             for c in range(self.ci):
                 sources[u * self.ci + c] = source + c * self.pitch * t_size
+        # The next block of the row, or the start of the next row, is fetched while this one is computed.
+        if self.in_stride.p[x] == 1 and count > 0:
+            convt_prefetch_ahead(call.src + (at + first + self.pitch) * k.s_size, min(self.pitch * k.s_size, <int64_t>AHEAD))
         r.n, r.sources = <int>(jb - ja), <int>(count * self.ci)
         r.in_, r.w, r.rows = sources, weights, rows
         w.phases, w.step, w.act, w.stream = s, self.out_stride.p[x], &self.act, self.stream
         w.first = max(0, self.begin - s * (self.j0 + ja))
         w.last = min(s * (jb - ja), self.begin + self.out_size - s * (self.j0 + ja))
-        w.row = phases
+        w.ld, w.row, w.bias, w.out = made_ld // t_size, made, NULL, outs
         for n in range(self.recipe.nblocks):
             b = &self.recipe.blocks[n]
             weight = call.weights + group * self.recipe.group_weights + b.weights
@@ -145,8 +152,7 @@ cdef class RowsPlan(RowPlan):
                 continue
             # All phases of a channel block are made.
             c = n // self.per_block
-            for m in range(self.bounds[c + 1] - self.bounds[c]):
-                for p in range(s):
-                    phases[p] = made + (m * s + p) * made_ld
-                w.out = dst + ((self.bounds[c] + m) * self.out_c + (s * (self.j0 + ja) - self.begin) * w.step) * k.s_size
-                k.interleave(&w)
+            w.rows = <int>(self.bounds[c + 1] - self.bounds[c])
+            for m in range(w.rows):
+                outs[m] = dst + ((self.bounds[c] + m) * self.out_c + (s * (self.j0 + ja) - self.begin) * w.step) * k.s_size
+            k.interleave(&w)

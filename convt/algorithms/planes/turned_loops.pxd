@@ -1,0 +1,69 @@
+# The loops of the GEMM turned round: see turned_loops.pyx.
+
+from libc.stdint cimport int64_t
+
+from convt._core cimport Call, Plan
+from convt._kernels cimport convt_interleave, convt_tile
+from convt.algorithms.planes.turned_weights cimport TurnedPack, TurnedRecipe
+
+
+cdef struct TurnedClass:
+    # A run on every axis.
+    int64_t *count           # pixels along each axis
+    int64_t pixels           # of all images
+    int64_t block, blocks    # pixels of a task
+    int64_t *tap_in          # [tap][axis]: the input that it reads at the first pixel
+    int64_t ntaps, depth     # depth: taps times in-channels, as packed
+    int64_t *chunks          # (first depth, depth) of what a tile multiplies at a time
+    int64_t nchunks
+    int64_t *unit            # [tile + 1]: its first unit. A unit is the x-phases of a channel and outer phase: rows of a tile
+    int64_t tiles, tile_block, tile_blocks
+    int64_t outer            # phases of the axes but the last
+    int64_t *outer_at        # [outer phase]: its output at the first pixel, in elements
+    int64_t *outer_valid     # [outer phase][axis but the last] (low, high): pixels that the window shows
+    bint whole               # the window shows all pixels of all outer phases
+    int64_t x_first          # output index of phase 0 at the first pixel of the last axis
+    TurnedPack *pack
+    int64_t first_task, ntasks
+
+
+cdef struct TurnedTask:
+    TurnedClass *c
+    int64_t m0, pixels       # of all images
+    char *src
+    char *dst
+    const char *weights
+    const char *bias
+    char *panels
+    char *lines              # S: what is packed next
+    char *made               # T: a tile
+    char *start              # T: what its accumulators start from, where it is stored without interleaving: the bias
+    int64_t *unit_at         # where the units of a tile are, from a pixel's first output on, in elements
+    void **rows              # where the rows of a tile go
+    char *coming             # the inputs of the thread's next task, prefetched plane by plane: the next line, and how many of
+    int64_t coming_lines, coming_planes, lines_at_once  # its plane and planes there are from it on; before each tile so many
+    int64_t *pieces          # runs along the last axis within a panel: column, pixels, image, position on each axis
+    int64_t *first_piece     # [panel + 1]
+    char *refused
+
+
+cdef class TurnedPlan(Plan):
+    cdef TurnedRecipe recipe
+    cdef list keep
+    cdef TurnedClass *classes
+    cdef Py_ssize_t nclasses
+    cdef int64_t phases      # of the last axis
+    cdef int64_t ci_p, out_size, most_block, most_depth
+    cdef bint stream, far
+    cdef bint plain          # tiles are stored as they are: one phase, contiguous pixels
+
+    cdef char *next_input(self, TurnedTask *w, Py_ssize_t task, const Call *call) noexcept nogil
+    cdef void prefetch_input(self, TurnedTask *w) noexcept nogil
+    cdef void find_pieces(self, TurnedTask *w) noexcept nogil
+    cdef void pack_panel(self, TurnedTask *w, int64_t panel) noexcept nogil
+    cdef void copy_piece(self, TurnedTask *w, int64_t *piece, int64_t *tap, int64_t c0, int64_t rows, char *to, int64_t ld,
+                         bint packs) noexcept nogil
+    cdef void open_tile(self, TurnedTask *w, int64_t tile) noexcept nogil
+    cdef int64_t place_pixel(self, TurnedTask *w, int64_t *piece, int64_t x0) noexcept nogil
+    cdef bint stores_plainly(self, TurnedTask *w, int64_t tile, int64_t panel, convt_tile *t) noexcept nogil
+    cdef void store_tile(self, TurnedTask *w, int64_t tile, int64_t panel) noexcept nogil

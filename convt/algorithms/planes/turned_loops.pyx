@@ -1,0 +1,328 @@
+# cython: language_level=3
+"""The loops of the GEMM turned round, for planes (NCX): rows are outputs, columns are pixels.
+
+A task is a block of pixels of a class by some tiles of rows. Its inputs are packed into panels, run by run along the last axis, for
+all taps and in-channels. Each tile of rows, phases of some channels, then meets every panel; from a tile its phases are interleaved
+into the planes of the output.
+"""
+
+from libc.stdint cimport int64_t
+from libc.string cimport memset
+
+cimport numpy as cnp
+
+from convt._core cimport Call, Plan
+from convt._kernels cimport CONVT_INTERLEAVED, CONVT_LEAKY, MOST_ROWS, convt_interleave, convt_kernels, convt_prefetch_ahead, convt_quotient, convt_tile
+from convt._memory cimport keep_table, round64, structures
+from convt.algorithms.planes.turned_weights cimport TurnedRecipe
+from convt.algorithms.indexing cimport take_index, within
+
+cnp.import_array()
+
+MOST_PHASES = CONVT_INTERLEAVED  # of the last axis
+
+cdef enum:
+    LINES = 64  # in-channels that are laid out for packing at a time, where E is not S
+
+
+cdef class TurnedPlan(Plan):
+    def __init__(self, str name, problem, TurnedRecipe recipe, in_strides, out_strides, execution, classes, bint stream, bint far):
+        """``classes`` are the tables of planes/turned.py; with ``far`` weights do not stay in L2."""
+        self.open_plan(name, problem, recipe.k, in_strides, out_strides, execution)
+        cdef const convt_kernels *k = self.k
+        cdef TurnedClass *c
+        cdef int64_t task = 0
+        self.recipe, self.keep, self.works, self.stream, self.far = recipe, [], [], stream, far
+        self.phases, self.ci_p = self.stride.p[self.nd - 1], recipe.ci_p
+        self.out_size = problem.out_sizes[problem.rank - 1]
+        self.nclasses = len(classes)
+        self.classes = <TurnedClass *>cnp.PyArray_DATA(structures(self.keep, self.nclasses, sizeof(TurnedClass)))
+        for n, spec in enumerate(classes):
+            c = &self.classes[<Py_ssize_t>n]
+            c.count, c.pixels = keep_table(self.keep, spec["count"]), spec["pixels"]
+            c.block, c.blocks = spec["block"], spec["blocks"]
+            c.ntaps, c.tap_in = len(spec["tap_in"]), keep_table(self.keep, spec["tap_in"])
+            c.depth = c.ntaps * self.ci_p
+            c.nchunks, c.chunks = len(spec["chunks"]), keep_table(self.keep, spec["chunks"])
+            c.tiles, c.unit = len(spec["units"]) - 1, keep_table(self.keep, spec["units"])
+            c.tile_block, c.tile_blocks = spec["tile_block"], spec["tile_blocks"]
+            c.outer, c.outer_at = len(spec["outer_at"]), keep_table(self.keep, spec["outer_at"])
+            c.whole = spec["whole"]
+            c.outer_valid, c.x_first = keep_table(self.keep, spec["outer_valid"]), spec["x_first"]
+            c.pack = &recipe.classes[<Py_ssize_t>spec["pack"]]
+            c.first_task, c.ntasks = task, self.groups * c.blocks * c.tile_blocks
+            task += c.ntasks
+            self.works.append((spec["work"], c.ntasks))
+            self.most_block, self.most_depth = max(self.most_block, c.block), max(self.most_depth, c.depth)
+        self.tasks = task
+        self.even = self.nclasses == 1
+        cdef int64_t panels = (self.most_block + k.nr - 1) // k.nr
+        self.workspace = round64(panels * k.nr * self.most_depth * k.e_size) + round64(LINES * k.nr * k.s_size)
+        self.workspace += round64((MOST_ROWS * k.nr + k.vl) * k.t_size) + round64(MOST_ROWS * k.nr * k.t_size)
+        self.plain = (self.phases == 1 and k.direct_store and self.out_stride.p[self.nd - 1] == 1
+                      and self.act.code <= CONVT_LEAKY)
+        self.workspace += round64(self.most_block * (3 + self.nd) * sizeof(int64_t)) + round64((panels + 1) * sizeof(int64_t))
+
+    cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
+        if call.refused[0]:  # what another task found makes this one's work useless
+            return
+        cdef const convt_kernels *k = self.k
+        cdef TurnedTask w
+        cdef TurnedClass *c = self.classes
+        cdef convt_tile t
+        cdef void *rows[MOST_ROWS]
+        cdef int64_t unit_at[MOST_ROWS]
+        cdef void *planes[MOST_ROWS]
+        cdef int64_t group, n, panels, panel, tile, first, last, chunk, height, columns, lines, step
+        cdef const char *next_tile
+        cdef const char *end
+        cdef bint plain
+        while task >= c.first_task + c.ntasks:
+            c += 1
+        group = task - c.first_task
+        first = take_index(&group, c.tile_blocks) * c.tile_block
+        last = min(c.tiles, first + c.tile_block)
+        w.c, w.m0 = c, take_index(&group, c.blocks) * c.block
+        w.pixels, w.refused = min(c.block, c.pixels - w.m0), call.refused
+        w.src = call.src + group * self.ci * self.in_c * k.s_size
+        w.dst = call.dst + group * self.co * self.out_c * k.s_size
+        w.weights = call.weights + c.pack.weights + group * c.pack.group_weights
+        w.bias = call.bias + group * self.recipe.group_bias
+        panels = (self.most_block + k.nr - 1) // k.nr
+        w.panels = ws
+        ws += round64(panels * k.nr * self.most_depth * k.e_size)
+        w.lines = ws
+        ws += round64(LINES * k.nr * k.s_size)
+        w.made = ws
+        ws += round64((MOST_ROWS * k.nr + k.vl) * k.t_size)
+        w.start = ws
+        ws += round64(MOST_ROWS * k.nr * k.t_size)
+        w.unit_at, w.rows = unit_at, planes
+        w.pieces = <int64_t *>ws
+        ws += round64(self.most_block * (3 + self.nd) * sizeof(int64_t))
+        w.first_piece = <int64_t *>ws
+        memset(w.start, 0, k.nr * k.t_size)
+        self.find_pieces(&w)
+        panels = convt_quotient(w.pixels + k.nr - 1, k.nr)
+        for panel in range(panels):
+            self.pack_panel(&w, panel)
+        if call.refused[0]:
+            return
+        w.coming = self.next_input(&w, task, call)
+        w.coming_planes = self.ci if w.coming != NULL else 0
+        w.coming_lines = (c.block * k.s_size + 63) // 64
+        w.lines_at_once = self.ci * w.coming_lines // (c.nchunks * panels * (last - first)) + 1
+        for n in range(MOST_ROWS):
+            rows[n] = w.made + n * k.nr * k.t_size
+        t.lda, t.at, t.more, t.late = c.pack.lda, 0, 0, NULL
+        step = 64 if k.parts else 128  # bytes that a tile prefetches at a time
+        for tile in range(first, last):
+            height = (c.unit[tile + 1] - c.unit[tile]) * self.phases
+            self.open_tile(&w, tile)
+            next_tile = w.weights + (c.unit[tile + 1] * self.phases * c.pack.lda) * k.e_size
+            end = next_tile + height * c.pack.lda * k.e_size if self.far else next_tile
+            for panel in range(panels):
+                columns = min(<int64_t>k.nr, w.pixels - panel * k.nr)
+                t.nv = <int>convt_quotient(columns + k.vl - 1, k.vl)
+                plain = self.plain and self.stores_plainly(&w, tile, panel, &t)
+                for chunk in range(c.nchunks):
+                    t.kc = <int>c.chunks[2 * chunk + 1]
+                    t.a = w.weights + (c.unit[tile] * self.phases * c.pack.lda + c.chunks[2 * chunk]) * k.e_size
+                    t.b = w.panels + (panel * k.nr * c.depth + c.chunks[2 * chunk] * t.nv * k.vl) * k.e_size
+                    t.init, t.init_ld = w.start, k.nr if self.plain else 0
+                    if chunk:
+                        t.init, t.init_ld = w.made, k.nr
+                    t.ahead, t.ahead_step = <const char *>t.a, 0
+                    if next_tile < end:  # weights that are not in L2
+                        t.ahead, t.ahead_step = next_tile, step
+                        next_tile += t.kc // k.pace * step
+                    if w.coming_planes:
+                        self.prefetch_input(&w)
+                    t.rows, t.cols, t.act, t.stream = rows, t.nv * k.vl, &self.none, 0
+                    if plain and chunk == c.nchunks - 1:
+                        t.rows, t.cols, t.act, t.stream = planes, <int>columns, &self.act, self.stream and aligned(planes, height)
+                    k.tile(<int>height, &t)
+                if not plain:
+                    self.store_tile(&w, tile, panel)
+        if self.stream:
+            k.fence()
+
+    cdef char *next_input(self, TurnedTask *w, Py_ssize_t task, const Call *call) noexcept nogil:
+        """Where the inputs of this thread's next task start; NULL where it has none of its own."""
+        cdef TurnedClass *c = w.c
+        cdef int64_t ax, j, at = 0, x = self.nd - 1, n = w.m0 + w.pixels
+        if c.tile_blocks > 1 or n >= c.pixels or c.ntaps == 0 or self.in_stride.p[x] != 1:
+            return NULL
+        for ax in range(x, -1, -1):
+            j = take_index(&n, c.count[ax])
+            at += (c.tap_in[(c.ntaps - 1) * self.nd + ax] + j) * self.in_stride.p[ax]
+        return w.src + (at + n * self.in_n) * self.k.s_size
+
+    cdef void prefetch_input(self, TurnedTask *w) noexcept nogil:
+        """Prefetches some lines of the next task's inputs. (None need be there.)"""
+        cdef int64_t lines = min(w.lines_at_once, w.coming_lines)
+        convt_prefetch_ahead(w.coming, 64 * lines)
+        w.coming += 64 * lines
+        w.coming_lines -= lines
+        if w.coming_lines == 0:
+            w.coming_planes -= 1
+            w.coming_lines = (w.c.block * self.k.s_size + 63) // 64
+            w.coming += self.in_c * self.k.s_size - 64 * w.coming_lines
+
+    cdef void find_pieces(self, TurnedTask *w) noexcept nogil:
+        """The runs along the last axis that a task's pixels are, cut where panels end."""
+        cdef TurnedClass *c = w.c
+        cdef int64_t x = self.nd - 1, n = 0, ax, image = w.m0, panel = 0, some
+        cdef int64_t *piece = w.pieces
+        cdef int64_t j[64]
+        for ax in range(x, -1, -1):
+            j[ax] = take_index(&image, c.count[ax])
+        w.first_piece[0] = 0
+        while n < w.pixels:
+            some = min(min(c.count[x] - j[x], w.pixels - n), (panel + 1) * self.k.nr - n)
+            piece[0], piece[1], piece[2] = n - panel * self.k.nr, some, image
+            for ax in range(self.nd):
+                piece[3 + ax] = j[ax]
+            piece += 3 + self.nd
+            n += some
+            if n == (panel + 1) * self.k.nr or n == w.pixels:
+                panel += 1
+                w.first_piece[panel] = (piece - w.pieces) // (3 + self.nd)
+            j[x] += some
+            for ax in range(x, 0, -1):
+                if j[ax] == c.count[ax]:
+                    j[ax] = 0
+                    j[ax - 1] += 1
+            if j[0] == c.count[0]:
+                j[0] = 0
+                image += 1
+
+    cdef void pack_panel(self, TurnedTask *w, int64_t panel) noexcept nogil:
+        """The inputs of a panel's pixels: rows are (tap, in-channel)."""
+        cdef const convt_kernels *k = self.k
+        cdef TurnedClass *c = w.c
+        cdef int64_t tap, c0, rows, n, most
+        cdef int64_t columns = min(<int64_t>k.nr, w.pixels - panel * k.nr)
+        cdef int64_t nb = (columns + k.vl - 1) // k.vl * k.vl
+        cdef char *panel_at = w.panels + panel * k.nr * c.depth * k.e_size
+        cdef char *to
+        cdef bint straight = k.kstep == 1  # rows of a panel are then those of the input
+        most = self.ci if straight else LINES
+        for tap in range(c.ntaps):
+            c0 = 0
+            while c0 < self.ci:
+                rows = min(most, self.ci - c0)
+                to = panel_at + tap * self.ci * nb * k.e_size
+                if not straight:
+                    to = w.lines
+                    memset(to, 0, LINES * nb * k.s_size)
+                for n in range(w.first_piece[panel], w.first_piece[panel + 1]):
+                    self.copy_piece(w, w.pieces + n * (3 + self.nd), c.tap_in + tap * self.nd, c0, rows, to, nb, straight)
+                if not straight:
+                    rows = convt_quotient(rows + k.kstep - 1, k.kstep) * k.kstep
+                    if not k.pack_b(panel_at, <int>(tap * self.ci_p + c0), 0, w.lines, nb, 1, <int>rows, <int>nb, <int>nb):
+                        w.refused[0] = 1
+                c0 += most
+
+    cdef void copy_piece(self, TurnedTask *w, int64_t *piece, int64_t *tap, int64_t c0, int64_t rows, char *to, int64_t ld,
+                         bint packs) noexcept nogil:
+        """A tap's inputs of a piece, some in-channels, zeros where it is outside: to rows of E if it ``packs``, else of S."""
+        cdef const convt_kernels *k = self.k
+        cdef int64_t x = self.nd - 1, ax, i, at = piece[2] * self.in_n + c0 * self.in_c, low, high, r
+        cdef size_t size = k.e_size if packs else k.s_size
+        cdef bint inside = True
+        for ax in range(x):
+            i = tap[ax] + piece[3 + ax]
+            if i < 0 or i >= self.in_size.p[ax]:
+                inside = False
+                break
+            at += i * self.in_stride.p[ax]
+        i = tap[x] + piece[3 + x]
+        low = min(piece[1], max(0, -i)) if inside else piece[1]
+        high = max(low, min(piece[1], self.in_size.p[x] - i))
+        to += piece[0] * size
+        if high > low:
+            at += (i + low) * self.in_stride.p[x]
+            if packs:
+                k.widen(to + low * size, ld, w.src + at * k.s_size, self.in_c, self.in_stride.p[x], <int>rows, <int>(high - low),
+                        <int>(high - low))
+            else:
+                k.transpose(to + low * size, ld, 1, w.src + at * k.s_size, self.in_c, self.in_stride.p[x], <int>rows,
+                            <int>(high - low), False)
+        if low > 0 and packs:
+            for r in range(rows):
+                memset(to + r * ld * size, 0, low * size)
+        if high < piece[1] and packs:
+            for r in range(rows):
+                memset(to + (r * ld + high) * size, 0, (piece[1] - high) * size)
+
+    cdef void open_tile(self, TurnedTask *w, int64_t tile) noexcept nogil:
+        """Where the units of a tile are in the output; and their bias."""
+        cdef const convt_kernels *k = self.k
+        cdef TurnedClass *c = w.c
+        cdef int64_t u, n, channel, outer
+        for u in range(c.unit[tile + 1] - c.unit[tile]):
+            channel = convt_quotient(c.unit[tile] + u, c.outer)
+            outer = c.unit[tile] + u - channel * c.outer
+            w.unit_at[u] = channel * self.out_c + c.outer_at[outer]
+            for n in range(k.nr if self.plain else 1):  # a row of accumulators for each unit, else a number
+                n += u * (k.nr if self.plain else 1)
+                if k.t_size == 8:
+                    (<double *>(w.start if self.plain else w.start + k.nr * k.t_size))[n] = (<double *>w.bias)[channel]
+                else:
+                    (<float *>(w.start if self.plain else w.start + k.nr * k.t_size))[n] = (<float *>w.bias)[channel]
+
+    cdef int64_t place_pixel(self, TurnedTask *w, int64_t *piece, int64_t x0) noexcept nogil:
+        """Where the outputs of a piece's first pixel start, ``x0`` of them along the last axis; in elements."""
+        cdef int64_t ax, x = self.nd - 1, at = piece[2] * self.out_n + x0 * self.out_stride.p[x]
+        for ax in range(x):
+            if piece[3 + ax]:
+                at += self.stride.p[ax] * piece[3 + ax] * self.out_stride.p[ax]
+        return at
+
+    cdef bint stores_plainly(self, TurnedTask *w, int64_t tile, int64_t panel, convt_tile *t) noexcept nogil:
+        """Whether a tile's rows go to the output as they are; then `rows` get where."""
+        cdef TurnedClass *c = w.c
+        cdef int64_t *piece = w.pieces + w.first_piece[panel] * (3 + self.nd)
+        cdef int64_t x = self.nd - 1, x0 = piece[3 + x] + c.x_first, at, u
+        if w.first_piece[panel + 1] - w.first_piece[panel] > 1 or not c.whole or x0 < 0 or x0 + piece[1] > self.out_size:
+            return False
+        at = self.place_pixel(w, piece, x0)
+        for u in range(c.unit[tile + 1] - c.unit[tile]):
+            w.rows[u] = w.dst + (at + w.unit_at[u]) * self.k.s_size
+        return True
+
+    cdef void store_tile(self, TurnedTask *w, int64_t tile, int64_t panel) noexcept nogil:
+        """Interleaves the phases of a tile's units into the output."""
+        cdef const convt_kernels *k = self.k
+        cdef TurnedClass *c = w.c
+        cdef convt_interleave v
+        cdef int64_t n, u, x = self.nd - 1, at, x0, width = 3 + self.nd, units = c.unit[tile + 1] - c.unit[tile]
+        cdef int64_t *piece
+        v.phases, v.rows, v.ld, v.out = self.phases, <int>units, k.nr, w.rows
+        v.bias = NULL if self.plain else w.start + k.nr * k.t_size
+        v.step, v.act, v.stream = self.out_stride.p[x], &self.act, self.stream
+        for n in range(w.first_piece[panel], w.first_piece[panel + 1]):
+            piece = w.pieces + n * width
+            x0 = self.phases * piece[3 + x] + c.x_first
+            v.first, v.last = max(0, -x0), min(self.phases * piece[1], self.out_size - x0)
+            if v.first >= v.last:
+                continue
+            v.row = w.made + piece[0] * k.t_size
+            at = self.place_pixel(w, piece, x0)
+            for u in range(units):
+                w.rows[u] = w.dst + (at + w.unit_at[u]) * k.s_size
+            if not c.whole:
+                for u in range(units):
+                    if not within(c.outer_valid + (c.unit[tile] + u) % c.outer * 2 * x, piece + 3, x):
+                        w.rows[u] = NULL
+            k.interleave(&v)
+
+
+cdef inline bint aligned(void **rows, int64_t count) noexcept nogil:
+    """Whether rows start on cache lines."""
+    cdef int64_t n
+    cdef size_t bits = 0
+    for n in range(count):
+        bits |= <size_t>rows[n]
+    return not bits & 63

@@ -1,0 +1,83 @@
+# cython: language_level=3
+"""Weights of the GEMM turned round: they are its operand A, outputs are rows."""
+
+from cython.parallel cimport prange
+from libc.stdint cimport int64_t
+from libc.string cimport memset
+
+cimport numpy as cnp
+
+import numpy as np
+
+from convt._core cimport PackedFilter, all_finite, note_pool
+from convt._kernels cimport CONVT_FITS_WEIGHTS, convt_kernels
+from convt._memory cimport keep_table, odd_line_stride, round64, structures
+from convt.algorithms.packing cimport NO_TAP, PackRecipe
+
+from .. import packing
+
+cnp.import_array()
+
+cdef enum:
+    PARALLEL_BYTES = 1 << 18  # of packed weights: fewer are packed by one thread
+
+
+cdef class TurnedRecipe(PackRecipe):
+    """``tables`` lists, per class of phases, the flat kernel taps as [phase][tap], -1 for none."""
+
+    def __init__(self, str dtype, filter, bias, tables, bint amx=False):
+        self.open_recipe(dtype, filter, bias, amx)
+        cdef const convt_kernels *k = self.k
+        cdef TurnedPack *c
+        self.keep, self.nclasses = [], len(tables)
+        self.classes = <TurnedPack *>cnp.PyArray_DATA(structures(self.keep, self.nclasses, sizeof(TurnedPack)))
+        for n, taps in enumerate(tables):
+            c = &self.classes[<Py_ssize_t>n]
+            c.phases, c.taps = taps.shape
+            offsets = packing.tap_bytes(np.maximum(taps, 0), self.shape, self.tap_strides)
+            c.offsets = keep_table(self.keep, np.where(taps < 0, NO_TAP, offsets))
+            c.lda = odd_line_stride(k, c.taps * self.ci_p)
+            c.weights = self.weight_bytes
+            # (A tile reads whole grains of rows.)
+            c.group_weights = round64((self.co * c.phases + k.grain - 1) // k.grain * k.grain * c.lda * k.e_size)
+            self.weight_bytes += self.groups * c.group_weights
+        self.group_bias = self.co * k.t_size
+        self.bias_bytes = self.groups * self.group_bias
+
+    cpdef PackedFilter pack(self, filter, bias, int threads, bint lasting=True, bint on_the_fly=False):
+        cdef PackedFilter packed = self.room(self.weight_bytes, lasting)
+        cdef const convt_kernels *k = self.k
+        cdef TurnedPack *c
+        cdef char *src = <char *>cnp.PyArray_DATA(filter)
+        cdef int64_t n, job, jobs, wrong = 0
+        cdef int count = threads if self.weight_bytes > PARALLEL_BYTES else 1
+        if count > 1:
+            note_pool()
+        for n in range(self.nclasses):
+            c = &self.classes[n]
+            jobs = self.groups * c.phases
+            for job in prange(jobs, num_threads=count, nogil=True, schedule="dynamic"):
+                wrong += self.pack_phase(c, job % c.phases, src + job // c.phases * self.sg,
+                                         packed.weights + c.weights + job // c.phases * c.group_weights)
+        if bias is not None:
+            k.widen(packed.bias, 0, <char *>cnp.PyArray_DATA(bias), 0, self.bias_stride, 1, <int>(self.groups * self.co),
+                    <int>(self.groups * self.co))
+        # NaN or Inf times the zeros outside the input must not reach the output: plans then avoid such zeros.
+        packed.finite = not wrong and all_finite(k, filter, threads)
+        return packed
+
+    cdef bint pack_phase(self, TurnedPack *c, int64_t phase, char *src, char *dst) noexcept nogil:
+        """The rows of a phase; returns whether E can't hold some weights."""
+        cdef const convt_kernels *k = self.k
+        cdef int64_t tap, row
+        cdef bint wrong = False
+        cdef char *at
+        for tap in range(c.taps):
+            at = dst + (phase * c.lda + tap * self.ci_p) * k.e_size
+            if c.offsets[phase * c.taps + tap] == NO_TAP:
+                for row in range(self.co):
+                    memset(at + row * c.phases * c.lda * k.e_size, 0, self.ci_p * k.e_size)
+                continue
+            wrong |= CONVT_FITS_WEIGHTS > k.pack(at, c.phases * c.lda, src + c.offsets[phase * c.taps + tap], self.so, self.si,
+                                                 <int>self.co, <int>self.ci, <int>self.ci_p)
+        return wrong

@@ -1,0 +1,118 @@
+"""Memory of outputs that were dropped, kept for the next ones; what clear_caches gives back."""
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+from cases import child
+
+import convt
+from convt import _memory
+
+SHAPE = (1, 256, 256, 8)  # outputs of 2 MiB
+
+
+@pytest.fixture
+def op():
+    convt.clear_caches()
+    yield convt.ConvTranspose(np.ones((2, 2, 8, 8), np.float32), strides=2)
+    convt.clear_caches()
+
+
+def address(array):
+    return array.__array_interface__["data"][0]
+
+
+def test_an_output_takes_the_memory_of_one_that_was_dropped(op):
+    data = np.ones((1, 128, 128, 8), np.float32)
+    first = op(data)
+    assert first.shape == SHAPE and first.flags.c_contiguous and first.flags.writeable and address(first) % 64 == 0
+    where = address(first)
+    del first
+    again = op(data)
+    assert address(again) == where
+    assert address(op(data)) != where  # `again` lives
+    np.testing.assert_array_equal(again, np.full(SHAPE, 8, np.float32))
+
+
+def test_memory_is_kept_as_long_as_a_view_lives(op):
+    data = np.ones((1, 128, 128, 8), np.float32)
+    view = op(data)[0, 5:7, ::3, 1]
+    values = view.copy()
+    for _ in range(4):
+        op(data * 2)
+    np.testing.assert_array_equal(view, values)
+
+
+def test_memory_that_is_much_too_large_is_not_taken(op):
+    large = op(np.ones((4, 128, 128, 8), np.float32))
+    where = address(large)
+    del large
+    small = op(np.ones((1, 128, 128, 8), np.float32))
+    assert address(small) != where
+    assert address(op(np.ones((4, 128, 128, 8), np.float32))) == where
+
+
+def test_what_is_kept_is_bounded_and_given_back(op):
+    for size in range(64, 192, 6):
+        op(np.ones((1, size, size, 8), np.float32))
+    gc.collect()
+    assert 0 < _memory.kept_bytes() <= _memory.CACHED_OUTPUT_BYTES + _memory.CACHED_WEIGHT_BYTES + (64 << 20)
+    plan = op._operator._plans
+    assert plan
+    convt.clear_caches()
+    assert _memory.kept_bytes() == 0 and not plan and not op._bounds
+    np.testing.assert_array_equal(op(np.ones((1, 3, 3, 8), np.float32)), np.full((1, 6, 6, 8), 8, np.float32))
+
+
+def test_clear_caches_forgets_one_shot_calls():
+    from convt import _api
+
+    data, filter = np.ones((1, 5, 8), np.float32), np.ones((3, 8, 4), np.float32)
+    want = convt.conv_transpose(data, filter)
+    assert _api._SHOTS
+    convt.clear_caches()
+    assert not _api._SHOTS
+    np.testing.assert_array_equal(convt.conv_transpose(data, filter), want)
+
+
+def test_threads_that_drop_outputs_of_each_other(op):
+    data = [np.full((1, 128, 128, 8), n, np.float32) for n in range(4)]
+    wrong = []
+
+    def work(n):
+        for _ in range(40):
+            got = op(data[n])
+            if got[0, 3, 5, 2] != 8 * n or got[-1, -1, -1, -1] != 8 * n:
+                wrong.append(n)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+FORKED = """
+import os, sys
+import numpy as np, convt
+op = convt.ConvTranspose(np.ones((2, 2, 8, 8), np.float32), strides=2)
+x = np.ones((1, 128, 128, 8), np.float32)
+kept = op(x)
+op(x * 3)
+pid = os.fork()
+for _ in range(5):
+    again = op(x * (2 if pid else 5))
+    assert (again == (16 if pid else 40)).all() and (kept == 8).all()
+    del again
+if pid:
+    assert os.waitpid(pid, 0)[1] == 0
+    print("done")
+"""
+
+
+def test_a_forked_child_has_memory_of_its_own():
+    code, out, errors = child(FORKED)
+    assert (code, out) == (0, "done\n"), errors

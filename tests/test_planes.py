@@ -1,0 +1,174 @@
+"""Planes (NCX): blocks that are transposed in the caches, vectors of pixels, the GEMM turned round."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cases import ALGORITHMS, ISAS, SAMPLES, Case, each_dtype, each_isa, matrix_unit, operator, pretend, run, using_isa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import convt
+from convt.algorithms import machine
+from convt.algorithms.planes import cutting
+from convt.algorithms.rows import cutting as rows_cutting
+
+IMAGES = {
+    "image": Case(
+        data_format="NCX", batch=3, ci=21, co=19, in_sizes=(13, 17), kernel=(4, 4), strides=(2, 2), dilations=(1, 1),
+        pads_begin=(1, 1), pads_end=(1, 2), output_padding=(0, 0), activation="relu",
+    ),
+    "one tap": Case(
+        data_format="NCX", batch=2, ci=40, co=24, in_sizes=(9, 33), kernel=(2, 2), strides=(2, 2), dilations=(1, 1),
+        pads_begin=(0, 0), pads_end=(0, 0), output_padding=(0, 0),
+    ),
+    "uneven phases": Case(
+        data_format="NCX", batch=1, ci=6, co=5, in_sizes=(11, 50), kernel=(3, 5), strides=(2, 3), dilations=(1, 1),
+        pads_begin=(1, 2), pads_end=(0, 1), output_padding=(1, 0), activation=("leaky_relu", 0.25),
+    ),
+    "depthwise": Case(
+        data_format="NCX", batch=2, groups=9, in_sizes=(12, 37), kernel=(4, 4), strides=(2, 2), dilations=(1, 1),
+        pads_begin=(1, 1), pads_end=(1, 1), output_padding=(0, 0),
+    ),
+    "dilated": Case(
+        data_format="NCX", batch=2, groups=2, ci=5, co=7, in_sizes=(10, 21), kernel=(3, 3), strides=(1, 2), dilations=(2, 3),
+        pads_begin=(2, 3), pads_end=(2, 0), output_padding=(0, 1),
+    ),
+    "sound": Case(data_format="NCX", ci=24, co=3, in_sizes=(700,), kernel=(16,), strides=(8,), pads_begin=(4,), pads_end=(4,)),
+    "volume": Case(
+        data_format="NCX", batch=2, ci=9, co=8, in_sizes=(5, 6, 7), kernel=(3, 3, 3), strides=(2, 2, 2), dilations=(1, 1, 1),
+        pads_begin=(1, 1, 1), pads_end=(1, 1, 1), output_padding=(1, 1, 1),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.every_isa
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("case", IMAGES.values(), ids=IMAGES)
+@each_dtype
+def test_blocks_of_any_size_are_the_definition(case, algorithm, dtype):
+    """From blocks of a stride of outputs to one of everything, stored past the caches or not, by any number of threads."""
+    case, ran = replace(case, dtype=dtype), 0
+    arrays = case.arrays()
+    for isa, size, limit in itertools.product(ISAS, (1, 1 << 12, 1 << 15, 1 << 40), (0, 1 << 40)):
+        with using_isa(isa), pretend(planes_block=size, non_temporal=limit):
+            results = set()
+            for threads in (1, 2, 3):
+                with convt.num_threads(threads):
+                    try:
+                        got = run(case, *arrays, algorithm=algorithm)
+                    except ValueError as error:
+                        assert str(error).startswith("algorithm: got")
+                        break
+                results.add(got.tobytes())
+                ran += 1
+                case.check(got, *arrays)
+            assert len(results) <= 1
+    if not ran:
+        pytest.skip(f"no {algorithm} of {dtype}")
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_blocks_of_an_axis_show_every_output_once_and_read_all_its_inputs(data):
+    whole = st.integers
+    size, kernel, stride, dilation = (data.draw(whole(1, n)) for n in (40, 9, 7, 4))
+    begin, out, count = data.draw(whole(-9, 30)), data.draw(whole(1, 200)), data.draw(whole(1, 12))
+    cut = cutting.cut_axis(size, kernel, stride, dilation, begin, out, count)
+    assert 1 <= cut.count <= count and (cut.count - 1) * cut.out < out <= cut.count * cut.out
+
+    def reached(o, size, begin):
+        taps = ((o + begin - t * dilation, t) for t in range(kernel))
+        return {(i // stride, t) for i, t in taps if i % stride == 0 and 0 <= i // stride < size}
+
+    for o in range(out):
+        block, place = divmod(o, cut.out)
+        first = cut.first + block * cut.step
+        found = {(i + first, t) for i, t in reached(place, cut.size, cut.begin)}
+        assert {(i, t) for i, t in found if 0 <= i < size} == reached(o, size, begin)
+
+
+def test_blocks_stay_near_and_few_are_even():
+    for case, size in itertools.product(IMAGES.values(), (1 << 13, 1 << 16, 1 << 18)):
+        with pretend(planes_block=size):
+            here = machine.current()
+            problem = replace(operator(case, *case.arrays()[1:])._attributes.problem(case.data_shape), planar=False)
+            cut = cutting.blocks(problem, here)
+        bytes = 4 * (math.prod(cut.problem.in_shape) + math.prod(cut.problem.out_shape))
+        assert bytes <= 4 * size or all(n <= s for n, s in zip(cut.problem.out_sizes, problem.strides, strict=True))
+        assert cut.total >= 32 or cut.total % 2 == 0 or cut.total == 1 or problem.batch < 4
+
+
+@each_isa
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("where", ["data", "filter"])
+def test_what_is_not_finite_reaches_only_the_outputs_that_it_is_summed_in(where, value, isa):
+    """The zeros that blocks and rows have around the input are not multiplied by it."""
+    case = IMAGES["image"]
+    data, filter, bias = case.arrays()
+    (data if where == "data" else filter)[0, 1, 0, 2] = value
+    with using_isa(isa), pretend(planes_block=1 << 12):
+        for algorithm in ALGORITHMS:
+            try:
+                got = run(case, data, filter, bias, algorithm=algorithm)
+            except ValueError:
+                continue
+            np.testing.assert_array_equal(got, case.expected(data, filter, bias).astype(np.float32), algorithm)
+
+
+@pytest.mark.skipif(not matrix_unit(), reason="this CPU has no matrix unit")
+@pytest.mark.parametrize("size", [2.0**-45, 2.0**-55])
+def test_data_may_be_smaller_than_weights_on_a_matrix_unit(size):
+    """Small data is multiplied on AMX tiles, as in NXC; weights so small are not."""
+    case = replace(IMAGES["one tap"], activation=None)
+    data, filter, _ = case.arrays(exact=False)
+    op = operator(replace(case, bias=False), filter, None, algorithm="matrix_turned")
+    got, want = op(data * np.float32(size)), op(data) * np.float32(size)
+    assert op.plan(data.shape).algorithm == "matrix_turned"
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
+    small = operator(replace(case, bias=False), filter * np.float32(2.0**-50), None, algorithm="matrix_turned")
+    assert small.plan(data.shape).algorithm == "direct"
+    np.testing.assert_allclose(small(data), op(data) * np.float32(2.0**-50), rtol=1e-5, atol=1e-5 * 2.0**-50)
+
+
+@pytest.mark.parametrize("co, kernel, stride, most", [(7, 4, 2, 14), (1, 5, 3, 6), (30, 3, 2, 14), (3, 40, 20, 14), (5, 3, 1, 6)])
+def test_blocks_of_rows_have_every_output_once(co, kernel, stride, most):
+    groups = rows_cutting._phases.phase_groups(kernel, stride, 1, True)
+    found, channel_blocks = rows_cutting.blocks(co, groups, most)
+    assert len(found) % channel_blocks == 0
+    places = [(c, p) for block in found for c, p in zip(block.channels, block.phases, strict=True)]
+    assert sorted(places) == [(c, p) for c in range(co) for p in range(stride)]
+    for block in found:
+        assert len(block.channels) <= most
+        assert all(t % stride == p for taps, p in zip(block.taps, block.phases, strict=True) for t in taps)
+
+
+def test_a_single_channel_is_the_same_in_either_layout():
+    case = replace(SAMPLES[next(iter(SAMPLES))], ci=1, co=1, groups=1, data_format="NCX")
+    data, filter, bias = case.arrays()
+    op = operator(case, filter, bias)
+    assert not op._attributes.problem(data.shape).planar
+    case.check(op(data), data, filter, bias)
+
+
+@each_dtype
+def test_channels_of_any_stride_on_either_side(dtype):
+    """NXC in and NCX out, and every other view: what is not contiguous goes by blocks."""
+    case = replace(IMAGES["image"], dtype=dtype)
+    data, filter, bias = case.arrays()
+    views = {
+        "planes": data,
+        "channels last": np.moveaxis(np.ascontiguousarray(np.moveaxis(data, 1, -1)), -1, 1),
+        "every second": np.repeat(data, 2, axis=3)[..., ::2],
+        "reversed": np.ascontiguousarray(data[:, ::-1, ::-1])[:, ::-1, ::-1],
+    }
+    outs = {
+        "planes": np.empty(case.out_shape, data.dtype),
+        "channels last": np.moveaxis(np.empty((case.out_shape[0], *case.out_shape[2:], case.out_shape[1]), data.dtype), -1, 1),
+        "every second": np.empty((*case.out_shape[:3], 2 * case.out_shape[3]), data.dtype)[..., ::2],
+    }
+    for algorithm, view, out in itertools.product(("auto", "direct", "rows", "turned"), views.values(), outs.values()):
+        with pretend(planes_block=1 << 13):
+            case.check(run(case, view, filter, bias, out=out, algorithm=algorithm), data, filter, bias)
