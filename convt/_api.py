@@ -295,9 +295,10 @@ def conv_transpose(
         is looked at). "auto" uses it, if there, for the layers packed once on which it is known to be faster. "tune"
         measures it and the native algorithms, those "auto" may take, at the first call of a shape, on its data and threads
         (half a second or more), and keeps to the fastest; the plan's ``note`` has the times.
-    algorithm : "auto", "direct", "matrix", "winograd", "matrix_winograd", "winograd6", "scatter", "matrix_scatter", "depthwise", "rows", "turned", "matrix_turned"
-        Of the native backend; "auto" takes the one of least expected cost. "direct" does every problem. "winograd" multiplies
-        less in float32 and float64 where the kernel is longer than the stride, with errors up to about twice those of
+    algorithm : str
+        Of the native backend: "auto", "direct", "matrix", "winograd", "matrix_winograd", "winograd6", "scatter",
+        "matrix_scatter", "depthwise", "rows", "turned" or "matrix_turned". "auto" takes the one of least expected cost.
+        "direct" does every problem. "winograd" multiplies less in float32 and float64 where the kernel is longer than the stride, with errors up to about twice those of
         "direct"; "matrix" and "matrix_winograd" are these two on AMX tiles, which multiply a float32 as three
         bfloat16 parts, and no less exact; "winograd6" multiplies less again, with errors of 5 to 30 times, some hundreds on
         three axes; it is never taken by "auto". "scatter" is for few out channels, "matrix_scatter" the same on AMX

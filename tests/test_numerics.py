@@ -11,6 +11,7 @@ from cases import (
     DTYPES,
     EXACT_ACTIVATIONS,
     ISAS,
+    OF_PLANES,
     SAMPLES,
     Case,
     activate,
@@ -226,7 +227,8 @@ def test_nan_in_one_image_and_one_group_stays_there(dtype):
 @each_algorithm
 def test_denormals_survive(dtype, algorithm, isa):
     info = np.finfo(DTYPES[dtype][0])
-    case = Case(dtype=dtype, groups=3, ci=2, co=2, in_sizes=(21,), kernel=(2,), bias=False)
+    layout = "NCX" if algorithm in OF_PLANES else "NXC"
+    case = Case(dtype=dtype, groups=3, ci=2, co=2, in_sizes=(21,), kernel=(2,), bias=False, data_format=layout)
     data, filter, _ = case.arrays()
     filter[...] = 1
     data = (np.abs(data) * info.smallest_subnormal).astype(data.dtype)
@@ -247,12 +249,14 @@ def test_denormals_survive(dtype, algorithm, isa):
 @pytest.mark.parametrize("activation", [None, "relu", ("leaky_relu", 0.25), ("clip", -1, 1), "tanh"])
 def test_the_sign_of_zero_survives(dtype, activation, isa):
     """-0 * 1 + -0 is -0, which no activation that maps 0 to 0 may lose."""
-    case = line(co=19, n=5, dtype=dtype, activation=activation)
-    data, filter, _ = case.arrays()
-    bias = np.full(19, -0.0, data.dtype)
-    with using_isa(isa):
-        got = run(case, np.full_like(data, -0.0), np.ones_like(filter), bias)
-    assert (got == 0).all() and np.signbit(got).all()
+    for algorithm in ("auto", "rows", "turned"):
+        layout = "NCX" if algorithm in OF_PLANES else "NXC"
+        case = replace(line(co=19, n=5, dtype=dtype, activation=activation), data_format=layout)
+        data, filter, _ = case.arrays()
+        bias = np.full(19, -0.0, data.dtype)
+        with using_isa(isa):
+            got = run(case, np.full_like(data, -0.0), np.ones_like(filter), bias, algorithm=algorithm)
+        assert (got == 0).all() and np.signbit(got).all(), algorithm
 
 
 def test_the_process_keeps_its_denormals_and_rounding():

@@ -133,7 +133,9 @@ def test_data_may_be_smaller_than_weights_on_a_matrix_unit(size):
     np.testing.assert_allclose(small(data), op(data) * np.float32(2.0**-50), rtol=1e-5, atol=1e-5 * 2.0**-50)
 
 
-@pytest.mark.parametrize("co, kernel, stride, most", [(7, 4, 2, 14), (1, 5, 3, 6), (30, 3, 2, 14), (3, 40, 20, 14), (5, 3, 1, 6)])
+@pytest.mark.parametrize(
+    "co, kernel, stride, most", [(7, 4, 2, 14), (1, 5, 3, 6), (30, 3, 2, 14), (3, 40, 20, 14), (5, 3, 1, 6)]
+)
 def test_blocks_of_rows_have_every_output_once(co, kernel, stride, most):
     groups = rows_cutting._phases.phase_groups(kernel, stride, 1, True)
     found, channel_blocks = rows_cutting.blocks(co, groups, most)

@@ -15,7 +15,7 @@ _LEAST_PIXELS = 256  # of a block's input: fewer would read the weights too ofte
 _MOST_BYTES = 4  # times the bytes that a block should have, even for so many pixels
 _EVEN = 4  # few blocks are a multiple of so many, for any number of threads
 _FEW = 32
-_ROW = 16  # the last axis is cut where its blocks are so many times as long as others
+_ROW = 8  # the last axis is cut where its blocks are so many times as long as others
 
 
 class AxisCut(NamedTuple):

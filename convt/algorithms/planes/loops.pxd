@@ -19,6 +19,7 @@ cdef struct Side:
 
 cdef class PlanesPlan(Plan):
     cdef Plan inner
+    cdef Py_ssize_t total     # blocks
     cdef bint apart           # blocks are tasks of threads of their own
     cdef bint stream          # outputs take non-temporal stores
     cdef list keep

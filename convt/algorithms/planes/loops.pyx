@@ -33,9 +33,10 @@ cdef class PlanesPlan(Plan):
         self.set_side(True, in_axes, problem.in_shape, in_strides)
         self.set_side(False, out_axes, problem.out_shape, out_strides)
         self.in_bytes, self.out_bytes = self.bytes_of(cut.problem.in_shape), self.bytes_of(cut.problem.out_shape)
-        self.tasks = cut.total
+        self.total = cut.total
+        self.tasks = self.total if apart else self.total * inner.tasks
         self.workspace = round64(inner.workspace) + self.in_bytes + self.out_bytes
-        self.packing_workspace = inner.packing_workspace if self.tasks == 1 else 0  # blocks would pack the same weights again
+        self.packing_workspace = inner.packing_workspace if self.total == 1 else 0  # blocks would pack the same weights again
 
     def set_side(self, bint inward, axes, shape, strides):
         cdef Side *side = &self.ins if inward else &self.outs
@@ -130,7 +131,7 @@ cdef class PlanesPlan(Plan):
         cdef int threads = self.inner.threads(available)
         if fill is not None:
             out[...] = fill
-        for block in range(self.tasks):
+        for block in range(self.total):
             self.move_together(&self.ins, block, src, ws.data, True, threads)
             if self.hole:
                 self.move_together(&self.outs, block, dst, own_out, True, threads)

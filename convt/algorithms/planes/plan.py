@@ -39,10 +39,9 @@ def _counts(problem, cut):
     vl = machine.current().info(cut.problem.dtype)["vl"]
     vectors = lambda shape: math.prod(shape[:-1]) * -(-shape[-1] // vl)  # noqa: E731
     non_temporal = execution.outgrows(problem, machine.current().limits.non_temporal)
-    memory = common.memory_counts(replace(problem, groups=1, ci=problem.groups * problem.ci, co=problem.groups * problem.co), non_temporal)
-    return {
-        name: count for name, count in memory.items() if not name.endswith("line")
-    } | {
+    memory = common.memory_counts(problem, non_temporal)
+    del memory["in_line"], memory["out_line"]  # groups are apart in memory
+    return memory | {
         "plane_in_vector": cut.total * vectors(cut.problem.in_shape),
         "plane_out_vector": cut.total * vectors(cut.problem.out_shape),
         "plane_block": cut.total,

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ... import _core
 from ..._problem import ITEMSIZE
 from .. import common, execution, machine
 from ..direct import plan as direct
@@ -131,7 +130,8 @@ def make(problem, recipe, packed, in_strides, out_strides, threads, name="turned
     info = here.info(problem.dtype, amx)
     cycles, groups, cuts, hole = cut(problem, amx, here, common.threads(cut(problem, amx, here)[0], threads))
     index = common.pack_index(groups)
-    specs = [_spec(problem, combo, each, index[tuple(c.group for c in combo)], out_strides, info) for combo, each in cuts]
+    pack_of = lambda combo: index[tuple(c.group for c in combo)]  # noqa: E731
+    specs = [_spec(problem, combo, groups, each, pack_of(combo), out_strides, info) for combo, each in cuts]
     specs.sort(key=lambda spec: -spec["work"])
     packing = recipe(key)
     how = execution.execution(problem, here, info, out_strides, hole, cycles, packing.weight_bytes, False)
@@ -140,14 +140,13 @@ def make(problem, recipe, packed, in_strides, out_strides, threads, name="turned
     return TurnedPlan(name, problem, packing, in_strides, out_strides, how, specs, stream, far), key
 
 
-def _spec(problem, combo, cut, pack, out_strides, info):
+def _spec(problem, combo, groups, cut, pack, out_strides, info):
     """The tables of a class for TurnedPlan."""
+    chosen = [g[c.group] for g, c in zip(groups, combo, strict=True)]
     taps = list(itertools.product(*(c.first_in for c in combo)))
-    depth, outer = len(taps) * common.filled(problem.ci, info), combo[:-1]
+    outer = combo[:-1]
     steps = [stride // ITEMSIZE[problem.dtype] for stride in out_strides[1:-2]]
     phases = list(itertools.product(*(range(len(c.first_out)) for c in outer)))
-    count = max(1, -(-depth // _core.KC))
-    step = -(-depth // (count * info["kstep"])) * info["kstep"]
     last = combo[-1]
     return {
         "count": [c.count for c in combo],
@@ -155,7 +154,7 @@ def _spec(problem, combo, cut, pack, out_strides, info):
         "block": cut.block,
         "blocks": cut.blocks,
         "tap_in": np.asarray(taps, np.int64).reshape(len(taps), problem.rank),
-        "chunks": [(k, min(step, depth - k)) for k in range(0, depth, step)] or [(0, 0)],
+        "chunks": common.depth_chunks(combo, chosen, common.filled(problem.ci, info), info),
         "units": cut.units,
         "tile_block": cut.tile_block,
         "tile_blocks": cut.tile_blocks,

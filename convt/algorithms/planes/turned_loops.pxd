@@ -14,7 +14,7 @@ cdef struct TurnedClass:
     int64_t block, blocks    # pixels of a task
     int64_t *tap_in          # [tap][axis]: the input that it reads at the first pixel
     int64_t ntaps, depth     # depth: taps times in-channels, as packed
-    int64_t *chunks          # (first depth, depth) of what a tile multiplies at a time
+    int64_t *chunks          # (first depth in a panel, depth, first depth of the weights) of what a tile multiplies at a time
     int64_t nchunks
     int64_t *unit            # [tile + 1]: its first unit. A unit is the x-phases of a channel and outer phase: rows of a tile
     int64_t tiles, tile_block, tile_blocks

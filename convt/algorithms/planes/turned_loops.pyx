@@ -101,7 +101,11 @@ cdef class TurnedPlan(Plan):
         w.pieces = <int64_t *>ws
         ws += round64(self.most_block * (3 + self.nd) * sizeof(int64_t))
         w.first_piece = <int64_t *>ws
-        memset(w.start, 0, k.nr * k.t_size)
+        for n in range(k.nr):  # which keeps the sign of what is added
+            if k.t_size == 8:
+                (<double *>w.start)[n] = -0.0
+            else:
+                (<float *>w.start)[n] = -0.0
         self.find_pieces(&w)
         panels = convt_quotient(w.pixels + k.nr - 1, k.nr)
         for panel in range(panels):
@@ -126,9 +130,9 @@ cdef class TurnedPlan(Plan):
                 t.nv = <int>convt_quotient(columns + k.vl - 1, k.vl)
                 plain = self.plain and self.stores_plainly(&w, tile, panel, &t)
                 for chunk in range(c.nchunks):
-                    t.kc = <int>c.chunks[2 * chunk + 1]
-                    t.a = w.weights + (c.unit[tile] * self.phases * c.pack.lda + c.chunks[2 * chunk]) * k.e_size
-                    t.b = w.panels + (panel * k.nr * c.depth + c.chunks[2 * chunk] * t.nv * k.vl) * k.e_size
+                    t.kc = <int>c.chunks[3 * chunk + 1]
+                    t.a = w.weights + (c.unit[tile] * self.phases * c.pack.lda + c.chunks[3 * chunk + 2]) * k.e_size
+                    t.b = w.panels + (panel * k.nr * c.depth + c.chunks[3 * chunk] * t.nv * k.vl) * k.e_size
                     t.init, t.init_ld = w.start, k.nr if self.plain else 0
                     if chunk:
                         t.init, t.init_ld = w.made, k.nr

@@ -10,6 +10,7 @@ from ..._problem import ITEMSIZE
 from .. import phases as _phases
 
 _PIXELS = 2048  # values of j of a task, at most
+_INPUTS = 1 << 19  # bytes of packed input rows: they stay in L2
 _NEAR = 24 << 10  # bytes of a channel block's outputs on their way to the store: they stay in L1
 _TASK_BYTES = 1 << 16  # of outputs, about
 _TASKS = 8  # of a thread, at least
@@ -68,7 +69,8 @@ def cut_rows(problem, info, threads):
     bounds = channel_blocks(problem.co, groups, info["mr"][2])
     channels = max(b - a for a, b in itertools.pairwise(bounds))
     near = max(4 * info["vl"], _NEAR // (channels * s * info["t_size"]))
-    most = min(_PIXELS, near)
+    inputs = problem.ci * info["t_size"] * math.prod(-(-k // s) for k, s in zip(problem.kernel[:-1], problem.strides, strict=False))
+    most = max(4 * info["vl"], min(_PIXELS, near, _INPUTS // inputs))
     count = -(-js // most)
     rows = problem.batch * math.prod(problem.out_sizes[:-1])
     while count * rows * problem.groups < _TASKS * threads and js // (count + 1) >= 8 * info["vl"]:

@@ -88,7 +88,7 @@ cdef class RowsPlan(RowPlan):
         cdef const convt_kernels *k = self.k
         cdef bint there
         if self.in_place and first >= 0 and first + self.pitch <= self.in_size.p[self.nd - 1]:
-            return src + first * k.t_size
+            return NULL
         cdef int64_t place = place_of_row(kept, self.row_taps, row, out_row, &there), x = self.nd - 1
         cdef int64_t low = min(max(0, -first), last - first), high = max(low, min(last, self.in_size.p[x]) - first)
         inputs += place * self.slot()
@@ -111,7 +111,7 @@ cdef class RowsPlan(RowPlan):
         ws += round64((self.row_taps + 1) * self.ci * sizeof(void *))
         cdef char *made = ws
         ws += round64(self.most_channels * s * (self.pixels + k.vl) * t_size)
-        cdef int64_t image, at, n, u, c, m, count, made_ld = (self.pixels + k.vl) * t_size
+        cdef int64_t image, at, n, u, c, m, count, step, made_ld = (self.pixels + k.vl) * t_size
         cdef char *source
         cdef char *weight
         cdef RowBlock *b
@@ -124,9 +124,11 @@ cdef class RowsPlan(RowPlan):
         cdef int64_t first = self.j0 + ja - self.high
         for u in range(count):
             at = image + row_tap[2 * u] + group * self.ci * self.in_c
-            source = self.packed_row(at, row, call.src + at * k.s_size, first, self.j0 + jb - self.low, kept, ws)
+            source, step = self.packed_row(at, row, call.src + at * k.s_size, first, self.j0 + jb - self.low, kept, ws), self.pitch
+            if source == NULL:
+                source, step = call.src + (at + first) * k.s_size, self.in_c
             for c in range(self.ci):
-                sources[u * self.ci + c] = source + c * self.pitch * t_size
+                sources[u * self.ci + c] = source + c * step * t_size
         # The next block of the row, or the start of the next row, is fetched while this one is computed.
         if self.in_stride.p[x] == 1 and count > 0:
             convt_prefetch_ahead(call.src + (at + first + self.pitch) * k.s_size, min(self.pitch * k.s_size, <int64_t>AHEAD))
