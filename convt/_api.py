@@ -298,13 +298,13 @@ def conv_transpose(
     algorithm : str
         Of the native backend: "auto", "direct", "matrix", "winograd", "matrix_winograd", "winograd6", "scatter",
         "matrix_scatter", "depthwise", "rows", "turned" or "matrix_turned". "auto" takes the one of least expected cost.
-        "direct" does every problem. "winograd" multiplies less in float32 and float64 where the kernel is longer than the stride, with errors up to about twice those of
-        "direct"; "matrix" and "matrix_winograd" are these two on AMX tiles, which multiply a float32 as three
-        bfloat16 parts, and no less exact; "winograd6" multiplies less again, with errors of 5 to 30 times, some hundreds on
-        three axes; it is never taken by "auto". "scatter" is for few out channels, "matrix_scatter" the same on AMX
-        tiles, "depthwise" for many small groups, or few out channels. Of NCX alone: "rows" is for few channels or small groups,
-        "turned" is "direct" with pixels as columns, "matrix_turned" the same on AMX tiles. One that does not do the problem is
-        a ValueError.
+        "direct" does every problem. "winograd" multiplies less in float32 and float64 where the kernel is longer than the
+        stride, with errors up to about twice those of "direct"; "matrix" and "matrix_winograd" are these two on AMX tiles,
+        which multiply a float32 as three bfloat16 parts, and no less exact; "winograd6" multiplies less again, with errors of
+        5 to 30 times, some hundreds on three axes; it is never taken by "auto". "scatter" is for few out channels,
+        "matrix_scatter" the same on AMX tiles, "depthwise" for many small groups, or few out channels. Of NCX alone: "rows" is
+        for few channels or small groups, "turned" is "direct" with pixels as columns, "matrix_turned" the same on AMX tiles.
+        One that does not do the problem is a ValueError.
 
     Returns
     -------

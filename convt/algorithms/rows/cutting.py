@@ -69,7 +69,8 @@ def cut_rows(problem, info, threads):
     bounds = channel_blocks(problem.co, groups, info["mr"][2])
     channels = max(b - a for a, b in itertools.pairwise(bounds))
     near = max(4 * info["vl"], _NEAR // (channels * s * info["t_size"]))
-    inputs = problem.ci * info["t_size"] * math.prod(-(-k // s) for k, s in zip(problem.kernel[:-1], problem.strides, strict=False))
+    met = math.prod(-(-k // s) for k, s in zip(problem.kernel[:-1], problem.strides, strict=False))  # by an output row
+    inputs = problem.ci * met * info["t_size"]
     most = max(4 * info["vl"], min(_PIXELS, near, _INPUTS // inputs))
     count = -(-js // most)
     rows = problem.batch * math.prod(problem.out_sizes[:-1])
