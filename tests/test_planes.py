@@ -24,6 +24,10 @@ IMAGES = {
         data_format="NCX", batch=2, ci=40, co=24, in_sizes=(9, 33), kernel=(2, 2), strides=(2, 2), dilations=(1, 1),
         pads_begin=(0, 0), pads_end=(0, 0), output_padding=(0, 0),
     ),
+    "one pixel each": Case(
+        data_format="NCX", batch=2, ci=37, co=26, in_sizes=(9, 19), kernel=(1, 1), strides=(1, 1), dilations=(1, 1),
+        pads_begin=(0, 0), pads_end=(0, 0), output_padding=(0, 0),
+    ),
     "uneven phases": Case(
         data_format="NCX", batch=1, ci=6, co=5, in_sizes=(11, 50), kernel=(3, 5), strides=(2, 3), dilations=(1, 1),
         pads_begin=(1, 2), pads_end=(0, 1), output_padding=(1, 0), activation=("leaky_relu", 0.25),
@@ -158,7 +162,11 @@ def test_a_single_channel_is_the_same_in_either_layout():
 @each_dtype
 def test_channels_of_any_stride_on_either_side(dtype):
     """NXC in and NCX out, and every other view: what is not contiguous goes by blocks."""
-    case = replace(IMAGES["image"], dtype=dtype)
+    for name in ("image", "one pixel each"):
+        check_views(replace(IMAGES[name], dtype=dtype))
+
+
+def check_views(case):
     data, filter, bias = case.arrays()
     views = {
         "planes": data,

@@ -392,7 +392,8 @@ def test_the_matrix_unit_at_any_depth(kernel, stride, ci):
     direct, found = errors(
         *arrays((2, *(7 for _ in kernel), ci), kernel, 40), ("matrix_winograd",), strides=stride, pads_begin=1
     )
-    assert found <= 2 * max(direct, 1e-7)
+    # (Of one channel a direct sum has few products, each exact: bfloat16 parts and three transforms round some times more.)
+    assert found <= 2 * max(direct, 1.5e-7)
 
 
 @each_isa

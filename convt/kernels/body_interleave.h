@@ -85,7 +85,7 @@ INLINE void FN(interleave_row)(const int phases, const convt_interleave *w, cons
     for (int r = 0; r < w->rows; r++)                                                                           \
         if (w->out[r])                                                                                          \
             FN(interleave_row)(known, w, (const T *)w->row + r * w->phases * w->ld,                             \
-                               V_(set1)(w->bias ? ((const T *)w->bias)[r] : 0), w->out[r], index);
+                               V_(set1)(w->bias ? ((const T *)w->bias)[r] : (T)-0.0), w->out[r], index);
 static void FN(interleave)(const convt_interleave *all)
 {
     /* Copies, which no store can change. */

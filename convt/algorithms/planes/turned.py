@@ -7,6 +7,7 @@ Inputs are read and outputs are stored along rows of planes, so that nothing is 
 import functools
 import itertools
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -37,7 +38,24 @@ def cost(problem, amx=False):
     info = machine.current().info(problem.dtype, amx)
     if not problem.planar or info is None or not _takes(problem, info):
         return math.inf
-    return cut(problem, amx, machine.current())[0]
+    return cut(_flat(problem), amx, machine.current())[0]
+
+
+def _flat(problem):
+    """The problem with its axes as one, where that is the same: every output reads but the input at its place."""
+    axes = zip(problem.kernel, problem.strides, problem.begin, problem.in_sizes, problem.out_sizes, strict=True)
+    if problem.rank == 1 or any((k, s, begin, size) != (1, 1, 0, out) for k, s, begin, size, out in axes):
+        return problem
+    pixels, one = (math.prod(problem.in_sizes),), (1,)
+    return replace(problem, in_sizes=pixels, out_sizes=pixels, kernel=one, strides=one, dilations=one, begin=(0,))
+
+
+def _flat_strides(problem, strides):
+    """Strides of the array of a `_flat` problem; None where its pixels are not at a constant stride."""
+    for size, outer, inner in zip(problem.in_sizes[1:], strides[1:-2], strides[2:-1], strict=True):
+        if outer != size * inner:
+            return None
+    return strides[0], *strides[-2:]
 
 
 def _takes(problem, info):
@@ -126,6 +144,9 @@ def make(problem, recipe, packed, in_strides, out_strides, threads, name="turned
     key = (name,)
     if not packed(key).finite:  # NaN or infinity, or what AMX's bfloat16 parts can't hold
         return make_by_blocks(direct.make, problem, recipe, packed, in_strides, out_strides, threads)
+    flat, ins, outs = _flat(problem), _flat_strides(problem, in_strides), _flat_strides(problem, out_strides)
+    if flat is not problem and ins and outs:
+        problem, in_strides, out_strides = flat, ins, outs
     here = machine.current()
     info = here.info(problem.dtype, amx)
     cycles, groups, cuts, hole = cut(problem, amx, here, common.threads(cut(problem, amx, here)[0], threads))

@@ -219,7 +219,8 @@ cdef class TurnedPlan(Plan):
                 to = panel_at + tap * self.ci * nb * k.e_size
                 if not straight:
                     to = w.lines
-                    memset(to, 0, LINES * nb * k.s_size)
+                    if columns < nb or rows % k.kstep:  # what no piece covers must be numbers that E can hold
+                        memset(to, 0, LINES * nb * k.s_size)
                 for n in range(w.first_piece[panel], w.first_piece[panel + 1]):
                     self.copy_piece(w, w.pieces + n * (3 + self.nd), c.tap_in + tap * self.nd, c0, rows, to, nb, straight)
                 if not straight:
@@ -253,10 +254,10 @@ cdef class TurnedPlan(Plan):
             else:
                 k.transpose(to + low * size, ld, 1, w.src + at * k.s_size, self.in_c, self.in_stride.p[x], <int>rows,
                             <int>(high - low), False)
-        if low > 0 and packs:
+        if low > 0:
             for r in range(rows):
                 memset(to + r * ld * size, 0, low * size)
-        if high < piece[1] and packs:
+        if high < piece[1]:
             for r in range(rows):
                 memset(to + (r * ld + high) * size, 0, (piece[1] - high) * size)
 
