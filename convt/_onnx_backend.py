@@ -6,7 +6,7 @@ from onnx.backend import base
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from . import onnx as dialect
+from . import _onnx as dialect
 
 
 class ConvTranspose(OpRun):
