@@ -106,7 +106,7 @@ def report(problem, plan, seconds):
 
 
 def note(what, text):
-    """A line about something other than a call, where CONVT_VERBOSE asks for lines."""
+    """A line about something other than a call, if CONVT_VERBOSE is set."""
     if verbose():
         print(f"convt,{what},{text}", file=sys.stderr)
 

@@ -382,7 +382,7 @@ def test_no_images_and_no_outputs():
 @pytest.mark.parametrize("co", [1, 2, 3, 4])
 def test_few_out_channels(co, dtype, isa):
     """Vectors over in-channels: whole tiles and parts of one, phases that slide and dilated ones, pixels that are apart or are
-    not there, windows that cut anything; the same bits for any number of threads, and past the caches."""
+    not there, windows that cut anything; the same bits for any number of threads, and with non-temporal stores."""
     rng = np.random.default_rng(co)
     with using_isa(isa):
         fits = co <= _core.kernel_info(dtype)["vl"]  # a tile has all channels of a j

@@ -49,7 +49,7 @@ def test_one_tap_on_views(view, dtype, isa):
 @pytest.mark.parametrize("ci", [16, 20, 32, 33])
 @pytest.mark.parametrize("co", [64, 80, 96])
 def test_rows_of_little_depth(ci, co, isa):
-    """Tiles that one call does after each other, on two panels at once; outputs that bypass the caches and small ones."""
+    """Tiles that one call does after each other, on two panels at once; non-temporal stores and ordinary ones."""
     rng = np.random.default_rng(ci)
     filter = rng.integers(-2, 3, (1, 1, ci, co)).astype(np.float32)
     bias = rng.integers(-2, 3, co).astype(np.float32)

@@ -14,7 +14,7 @@ FILTERS = {
     "panels cut short": (1, 333, 131, (2, 3), 1),
     "groups": (3, 517, 17, (4,), 1),
     "phases of one channel": (1, 640, 1, (4, 4), 2),
-    "transformed": (1, 501, 40, (4, 4), 2),  # past the caches
+    "transformed": (1, 501, 40, (4, 4), 2),  # by non-temporal stores
     "transformed, phases of a few channels": (1, 301, 3, (4, 4), 2),
     "transformed, several windows": (1, 170, 24, (5, 7), 1),
 }
@@ -64,7 +64,7 @@ def test_no_weight_that_is_not_finite_is_overlooked(name, dtype, isa):
         assert finite()
 
 
-# ---------------------------------------------------------------- weights that tasks pack in passing
+# ---------------------------------------------------------------- weights that tasks pack on the fly
 
 # data, filter, keywords: channels that fill no step of depth and no panel; several classes, some at the window's edge; taps
 # that are left out where they reach nothing; few rows, which meet two panels at once; groups; windows of several taps

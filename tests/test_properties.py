@@ -179,7 +179,7 @@ def test_one_operator_on_several_shapes_is_the_function_bit_for_bit(case, isa, m
 
 @settings(max_examples=250)
 @given(case=cases(), memory=outs, isa=isas, n=threads, vectors=st.integers(1, 4))
-def test_outputs_written_past_the_caches(case, memory, isa, n, vectors):
+def test_outputs_written_by_non_temporal_stores(case, memory, isa, n, vectors):
     """What only outputs of many megabytes get, here for small ones: whole vectors where rows are aligned, and only there."""
     depthwise = case.groups > 1 and case.ci == case.co == 1
     case = replace(case, **{"groups" if depthwise else "co": 16 * vectors})

@@ -141,7 +141,7 @@ static double peak(int dtype, double seconds)
         .fence = v_fence, .depthwise = t##_depthwise, .rows = t##_rows, .wino_in = t##_wino_in, .wino_rows = t##_wino_in,   \
         .wino_out = t##_wino_out, .wino_filter = t##_wino_filter, .pack = s##_widen, .pack_far = s##_widen,                 \
         .gather = s##_gather, .transpose = s##_transpose, .widen = s##_widen, .pack_b = s##_pack_b, .finite = finite_##s,   \
-        .interleave = s##_interleave, .across = s##_across,                                                                                               \
+        .interleave = s##_interleave, .across = s##_across,                                                                 \
         .overlap = s##_overlap, .overlap_across = s##_overlap_across, .overlap_picked = s##_overlap_picked,                 \
         .store = s##_store                                                                                                  \
     }

@@ -1,23 +1,6 @@
 /* GEMM of few columns with pixels as lanes, and the overlap-add of what it makes. The includer defines what body_memory.h
  * says. */
 
-/* n vectors, 1, 2 or 4, interleaved lane by lane. */
-INLINE void FN(zip)(const int n, V *v)
-{
-    V u[4];
-#pragma GCC unroll 4
-    for (int step = 1; step < n; step *= 2) {
-#pragma GCC unroll 2
-        for (int i = 0; i < n / 2; i++) {
-            u[2 * i] = V_(zip_low)(v[i], v[i + n / 2]);
-            u[2 * i + 1] = V_(zip_high)(v[i], v[i + n / 2]);
-        }
-#pragma GCC unroll 4
-        for (int i = 0; i < n; i++)
-            v[i] = u[i];
-    }
-}
-
 /* Stores the vector at `at` of `count` contiguous elements, or what there is of it. */
 INLINE void FN(store_first)(S *out, V v, int at, int count)
 {

@@ -1,23 +1,30 @@
 /* Rows of phases (T), which alternate in rows of outputs (S). The includer defines what body_memory.h says. */
 
+/* n vectors, 1, 2, 4 or 8, interleaved lane by lane. */
+INLINE void FN(zip)(const int n, V *v)
+{
+    V u[8];
+#pragma GCC unroll 3
+    for (int step = 1; step < n; step *= 2) {
+#pragma GCC unroll 4
+        for (int i = 0; i < n / 2; i++) {
+            u[2 * i] = V_(zip_low)(v[i], v[i + n / 2]);
+            u[2 * i + 1] = V_(zip_high)(v[i], v[i + n / 2]);
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < n; i++)
+            v[i] = u[i];
+    }
+}
+
 /* VL outputs of each phase, which alternate: the first n of `phases` vectors, to `to`. */
 INLINE void FN(interleave_vectors)(const int phases, const convt_interleave *w, const T *row, V bias, S *to, int n, int stream)
 {
-    V v[8], u[8];
+    V v[8];
 #pragma GCC unroll 8
     for (int p = 0; p < phases; p++)
         v[p] = V_(act)(V_(load)(row + p * w->ld) + bias, w->act);
-#pragma GCC unroll 3
-    for (int step = 1; step < phases; step *= 2) {
-#pragma GCC unroll 4
-        for (int p = 0; p < phases / 2; p++) {
-            u[2 * p] = V_(zip_low)(v[p], v[p + phases / 2]);
-            u[2 * p + 1] = V_(zip_high)(v[p], v[p + phases / 2]);
-        }
-#pragma GCC unroll 8
-        for (int p = 0; p < phases; p++)
-            v[p] = u[p];
-    }
+    FN(zip)(phases, v);
     if (n < phases * VL) {
 #pragma GCC unroll 8
         for (int p = 0; p < phases; p++)

@@ -28,8 +28,6 @@ cdef struct DepthwiseRow:
 
 cdef enum:
     SCRATCH = 32  # rows of outputs on their way to the store
-    AHEAD = 8  # j's that a line of the output is asked for before it is written
-    STAGE = 1 << 12  # bytes of outputs, about, that go past the caches in one copy: multiply-adds go on while these are written
 
 
 cdef class DepthwisePlan(RowPlan):
