@@ -53,7 +53,7 @@ IMAGES = {
 @pytest.mark.parametrize("case", IMAGES.values(), ids=IMAGES)
 @each_dtype
 def test_blocks_of_any_size_are_the_definition(case, algorithm, dtype):
-    """From blocks of a stride of outputs to one of everything, by ordinary stores or non-temporal ones, by any number of threads."""
+    """Blocks of a stride of outputs to one of everything, by ordinary and non-temporal stores, by any number of threads."""
     case, ran = replace(case, dtype=dtype), 0
     arrays = case.arrays()
     for isa, size, limit in itertools.product(ISAS, (1, 1 << 12, 1 << 15, 1 << 40), (0, 1 << 40)):
