@@ -60,7 +60,7 @@ def cut_axis(size, kernel, stride, dilation, begin, out, count):
 
 @functools.lru_cache(maxsize=256)
 def blocks(problem, here):
-    """The `Blocks` of a problem whose channels are planes: as large as L2 has room for beside weights and workspace."""
+    """The `Blocks` of a problem whose channels are planes: of `planes_block` bytes at most, if that is pixels enough."""
     item, most = ITEMSIZE[problem.dtype], here.limits.planes_block
     channels_in, channels_out = problem.groups * problem.ci, problem.groups * problem.co
     counts = [1] * problem.rank
