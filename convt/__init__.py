@@ -12,6 +12,8 @@ The way of a call, one direction:
     kernels/                        SIMD micro-kernels, one table per instruction set
 """
 
+import numpy  # noqa: F401 - first: its hundred modules, imported from deep within ours, take a tenth longer
+
 from . import tuning
 from ._api import ConvTranspose, clear_caches, conv_transpose, resolve
 from ._config import get_num_threads, num_threads, set_num_threads

@@ -6,7 +6,7 @@ Everything below this module works on views in NXC axis order (batch, *spatial, 
 
 import time
 import weakref
-from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,8 +19,7 @@ DATA_FORMATS = ("NXC", "NCX")
 FILTER_FORMATS = ("XIO", "OIX", "IOX", "XOI", "GIOX")
 
 
-@dataclass(frozen=True)
-class Attributes:
+class Attributes(NamedTuple):
     """The attributes of one operator, checked; what depends on the data's shape is not here."""
 
     dialect: str
@@ -451,8 +450,7 @@ class ConvTranspose:
         return self._operator.plan(self._attributes.problem(_shape(shape)))
 
     def __reduce__(self):
-        attributes = {f.name: getattr(self._attributes, f.name) for f in fields(Attributes)}
-        return _rebuild, (attributes, self._filter, self._bias)
+        return _rebuild, (self._attributes._asdict(), self._filter, self._bias)
 
     def __repr__(self):
         a = self._attributes

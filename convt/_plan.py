@@ -8,7 +8,7 @@ import math
 import os
 import threading
 import weakref
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -80,7 +80,7 @@ class Operator:
 
     def recipe(self, key):
         """How weights are packed for ``key``: the name of its algorithm first, the problem's strides last."""
-        attributes = replace(self._attributes, strides=key[-1])
+        attributes = self._attributes._replace(strides=key[-1])
         make = lambda: _MAKERS[key[0]].recipe(attributes, self._filter, self._bias, key[:-1])  # noqa: E731
         return kept(self._recipes, (key, machine.current()), None, make)
 
@@ -137,7 +137,7 @@ class Operator:
         source = _laid_out((problem.batch, *problem.in_sizes, problem.groups * problem.ci), problem.dtype, a.data_format)
         source[...] = 0 if data is None else data
         out = _laid_out(problem.out_shape, problem.dtype, a.data_format)
-        trial = Operator(replace(a, backend="native"), self._filter, self._bias)  # what the losers pack goes with it
+        trial = Operator(a._replace(backend="native"), self._filter, self._bias)  # what the losers pack goes with it
         runs = {}
         for name in (*_candidates(problem, a.algorithm), "onednn"):
             try:

@@ -1,7 +1,7 @@
 """What the engines need to know about a call, and nothing more."""
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -15,8 +15,7 @@ NUMPY_DTYPE = {
 }
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """One transposed convolution in canonical form: NXC axes order, one window per axis, plain ints.
 
     Output position ``o`` of an axis is position ``o + begin`` of the full scatter, where input ``i`` meets tap ``t`` at

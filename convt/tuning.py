@@ -19,11 +19,9 @@ Loaded(taken=0, skipped=0)
 
 import contextlib
 import functools
-import json
 import math
 import os
 import re
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,6 +85,9 @@ def save(path):
 
     Raises OSError where the file can't be written.
     """
+    import json  # here, as they are slow to load, and as most processes never save
+    import tempfile
+
     entries = [dict(zip(_KEY, key, strict=True)) | {"milliseconds": times} for key, times in list(_known.items())]
     lines = ",\n".join(json.dumps(entry) for entry in entries)
     text = f'{{"format": {json.dumps(FORMAT)}, "entries": [\n{lines}\n]}}\n'
@@ -131,6 +132,8 @@ def _load(path, what):
 
 def _entries(path, text, what):
     """(line, entry) of a file's text."""
+    import json
+
     refuse = lambda line, why: ValueError(f"{what}: got {str(path)!r}, line {line}: {why}")  # noqa: E731
     try:
         whole = json.loads(text)

@@ -98,7 +98,7 @@ def test_blocks_stay_near_and_few_are_even():
     for case, size in itertools.product(IMAGES.values(), (1 << 13, 1 << 16, 1 << 18)):
         with pretend(planes_block=size):
             here = machine.current()
-            problem = replace(operator(case, *case.arrays()[1:])._attributes.problem(case.data_shape), planar=False)
+            problem = operator(case, *case.arrays()[1:])._attributes.problem(case.data_shape)._replace(planar=False)
             cut = cutting.blocks(problem, here)
         bytes = 4 * (math.prod(cut.problem.in_shape) + math.prod(cut.problem.out_shape))
         assert bytes <= 4 * size or all(n <= s for n, s in zip(cut.problem.out_sizes, problem.strides, strict=True))

@@ -30,8 +30,8 @@ panel
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from . import common, onednn
 from .depthwise import plan as depthwise
@@ -48,8 +48,7 @@ from .winograd import plan as winograd
 from .winograd import transforms
 
 
-@dataclass(frozen=True)
-class Algorithm:
+class Algorithm(NamedTuple):
     """See the head of this file."""
 
     limit: str | None  # what it wants, in words for an error; None if it does every problem
@@ -100,7 +99,6 @@ ALGORITHMS = {
         partial(turned.make, name="matrix_turned", amx=True), partial(common.preparing, amx=True),
     ),
 }  # fmt: skip
-
 
 
 def forget():

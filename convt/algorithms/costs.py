@@ -11,9 +11,7 @@ VALUES has the cost of one, in cycles, for each profile of a CPU. `python -m ben
 """
 
 import functools
-import json
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -27,8 +25,7 @@ FMA_LATENCY = 4  # and cycles until a multiply-add's result can be added to
 # ---------------------------------------------------------------- sizes
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """Sizes from which on plans decide otherwise, in bytes unless a comment says more."""
 
     # Outputs beyond this are written by non-temporal stores, where rows are aligned to vectors.
@@ -257,14 +254,14 @@ VALUES = {
         "edge_panel": (2.32, 3, 9.04),
         "piece": (19.4, 11, 12.4),
         "edge_piece": (0, 18, 14.5),
-        "task": (976, 400, 1.49e+03),
+        "task": (976, 400, 1.49e03),
         "in_byte_l3": (0.0333, 0.03, 0.0234),
         "in_line": (0, 35, 0.000206),
         "out_byte_l3": (0, 0.05, 0),
         "out_byte_split": (0.0668, 0, 0.00994),
         "out_byte_non_temporal": (0, 0, 0),
         "out_line": (13.8, 8, 2.33),
-        "fill": (658, 600, 1.03e+03),
+        "fill": (658, 600, 1.03e03),
         "fill_byte": (0.244, 0.05, 0.284),
         "fill_byte_l3": (0.115, 0.05, 0.0476),
     },
@@ -284,7 +281,7 @@ VALUES = {
         "edge_panel": (2.55, 2.55, 2.83),
         "piece": (9.35, 9.35, 11.4),
         "edge_piece": (15.3, 15.3, 56.6),
-        "task": (340, 340, 1.24e+03),
+        "task": (340, 340, 1.24e03),
     },
     "matrix": {
         "amx_product": (21, 21, 21),
@@ -345,7 +342,7 @@ VALUES = {
         "in_byte_l3": (0.0539, 0.0539, 0.0539),
         "out_byte_l3": (0.307, 0.307, 0.307),
         "out_byte_non_temporal": (0.244, 0.244, 0.244),
-        "plane_block": (4.41e+04, 4.41e+04, 4.41e+04),
+        "plane_block": (4.41e04, 4.41e04, 4.41e04),
     },
     "turned": {
         "tile_cycle": (0.811, 0.811, 0.811),
@@ -381,7 +378,7 @@ VALUES = {
         "turned_store": (0, 0, 0),
         "turned_store_gathered": (36.9, 36.9, 36.9),
         "turned_store_piece": (15.8, 15.8, 15.8),
-        "task": (1.46e+03, 1.46e+03, 1.46e+03),
+        "task": (1.46e03, 1.46e03, 1.46e03),
         "in_byte_l3": (0.0776, 0.0776, 0.0776),
         "out_byte_l3": (0.0114, 0.0114, 0.0114),
         "out_byte_non_temporal": (0, 0, 0),
@@ -421,17 +418,17 @@ VALUES = {
         "wino_zero_vector": (5, 5, 1.03),
         "piece": (16.4, 11, 10.3),
         "edge_piece": (56.5, 23, 17.7),
-        "task": (2250, 1600, 3.23e+03),
+        "task": (2250, 1600, 3.23e03),
         "in_byte_l3": (0.021, 0.05, 0.0478),
         "in_line": (4.43, 25, 18.5),
         "out_byte_l3": (0.058, 0.06, 0.0257),
         "out_byte_non_temporal": (0.0557, 0, 0),
         "out_byte_split": (1.6, 2.0, 0.591),
         "out_line": (20.8, 9, 2.37),
-        "fill": (779, 600, 1.44e+03),
+        "fill": (779, 600, 1.44e03),
         "fill_byte": (0.28, 0.05, 0.29),
         "fill_byte_l3": (0.0165, 0.05, 0.0115),
-        "transform_weights": (15000, 15000, 1.5e+04),
+        "transform_weights": (15000, 15000, 1.5e04),
     },
     "matrix_winograd": {
         "amx_product": (21, 21, 21),
@@ -631,7 +628,7 @@ VALUES = {
         "dw_store": (0, 1.5, 0.00199),
         "dw_store_crowded": (2.5, 2.5, 2.5),
         "dw_term": (0.596, 0.9, 1.53),
-        "dw_row": (126, 130, 1.16e+03),
+        "dw_row": (126, 130, 1.16e03),
         "dw_in_row": (87.3, 80, 0),
         "dw_gather_row": (761, 55, 435),
         "dw_gather": (5.5, 5.5, 5.5),
@@ -661,7 +658,7 @@ VALUES = {
         "in_line": (0.000868, 0, 0),
         "out_byte_l3": (0, 0.035, 0.0323),
         "out_line": (0.00476, 0, 0.000201),
-        "fill": (975, 600, 1.14e+03),
+        "fill": (975, 600, 1.14e03),
         "fill_byte": (0.196, 0.05, 0.283),
         "fill_byte_l3": (0.015, 0.05, 0.00626),
     },
@@ -790,6 +787,8 @@ FORMAT = "convt cost profile 1"
 
 def save(path, profile, about):
     """Write a profile as JSON; ``about`` is a dict that says how it was made."""
+    import json  # here, as it is slow to load
+
     text = json.dumps({"format": FORMAT, "name": profile.name, "about": about, "costs": profile.values()}, indent=1)
     with open(path, "w", encoding="utf-8") as file:
         file.write(text + "\n")
@@ -797,6 +796,8 @@ def save(path, profile, about):
 
 def load(path, what="profile"):
     """The profile of a JSON file. ValueError, which names ``what`` asked for it and the file, where it is none."""
+    import json
+
     try:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)

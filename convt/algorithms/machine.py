@@ -67,7 +67,7 @@ def pretend(isa=None, l1=None, l2=None, l3=None, profile=None, **limits):
         there = (here.l1, here.l2, here.l3)
         caches = tuple(old if new is None else new for new, old in zip((l1, l2, l3), there, strict=True))
         pretended = _machine(isa or here.isa, caches)
-        now = replace(pretended.limits, **limits)
+        now = pretended.limits._replace(**limits)
         return replace(pretended, limits=now, profile=profile or pretended.profile, isa_in_use=here.isa)
 
     before, _pretended = _pretended, changed

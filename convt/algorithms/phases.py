@@ -13,13 +13,13 @@ Two steps, because weights are packed once and data comes in any size:
 import functools
 import itertools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 NESTED = 2  # how phases are merged, beside False and True: also with phases that read more than they do
 SHOWN = 2  # how runs are split, beside False and True: also where the window ends for some phase
 
 
-@dataclass(frozen=True)
-class PhaseGroup:
+class PhaseGroup(NamedTuple):
     """Phases that read the same inputs: ``taps[p][n]`` is the kernel tap of phase ``residues[p]`` at ``offsets[n]``, or -1."""
 
     residues: tuple

@@ -14,11 +14,4 @@ enum {
     CPU_AMX_BF16 = 1 << 8, /* and the operating system lets this process use its registers */
 };
 
-/* Features that this CPU has and this operating system saves the registers of. */
-unsigned convt_cpu_features(void);
-
-/* Whether vdpbf16ps does twice the multiply-adds of float32's FMA, as AMD's cores do. Intel's do half as many, so that
- * converting to float32 is the faster way there (docs/measurements/kernels.md). */
-int convt_cpu_fast_dot(void);
-
 #endif

@@ -27,7 +27,8 @@ static int may_use_tiles(void)
 #endif
 }
 
-unsigned convt_cpu_features(void)
+/* Features that this CPU has and this operating system saves the registers of. */
+static unsigned found_features(void)
 {
     unsigned a, b, c, d, found = 0;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE))
@@ -63,7 +64,9 @@ unsigned convt_cpu_features(void)
     return found;
 }
 
-int convt_cpu_fast_dot(void)
+/* Whether vdpbf16ps does twice the multiply-adds of float32's FMA, as AMD's cores do. Intel's do half as many, so that
+ * converting to float32 is the faster way there (docs/measurements/kernels.md). */
+static int fast_dot(void)
 {
     unsigned a, b, c, d;
     return __get_cpuid(0, &a, &b, &c, &d) && b == signature_AMD_ebx;
@@ -71,7 +74,7 @@ int convt_cpu_fast_dot(void)
 
 long convt_cache_bytes(int level)
 {
-    const unsigned leaf = convt_cpu_fast_dot() ? 0x8000001d : 4; /* AMD's list of caches, and Intel's */
+    const unsigned leaf = fast_dot() ? 0x8000001d : 4; /* AMD's list of caches, and Intel's */
     unsigned a, b, c, d, type;
     for (unsigned n = 0; n < 16 && __get_cpuid_count(leaf, n, &a, &b, &c, &d) && (type = a & 31) != 0; n++)
         if (type != 2 && (int)(a >> 5 & 7) == level) /* for data, or for all */
@@ -79,12 +82,12 @@ long convt_cache_bytes(int level)
     return 0;
 }
 #else
-unsigned convt_cpu_features(void)
+static unsigned found_features(void)
 {
     return 0;
 }
 
-int convt_cpu_fast_dot(void)
+static int fast_dot(void)
 {
     return 0;
 }
@@ -119,11 +122,13 @@ static const struct {
 };
 
 static convt_isa tables[ROWS];
+static unsigned features_here; /* found once: in a virtual machine the host answers, which takes tens of microseconds */
 
 /* When the library is loaded. Rows that this CPU lacks have their tables too, so that plans of other CPUs can be looked at,
  * where the compiler makes their `improve` run anywhere; elsewhere they have nothing but a name. */
 static __attribute__((constructor)) void fill_tables(void)
 {
+    features_here = found_features();
     for (int i = 0; i < ROWS; i++) {
         if (CONVT_TABLES_ANYWHERE || convt_isa_available(i)) {
             if (rows[i].base != ROW_none)
@@ -146,10 +151,10 @@ const convt_isa *convt_isa_at(int index)
 
 int convt_isa_available(int index)
 {
-    return (rows[index].features & ~convt_cpu_features()) == 0;
+    return (rows[index].features & ~features_here) == 0;
 }
 
 int convt_isa_preferred(int index)
 {
-    return convt_isa_available(index) && (convt_cpu_fast_dot() || !(rows[index].features & CPU_AVX512_BF16));
+    return convt_isa_available(index) && (!(rows[index].features & CPU_AVX512_BF16) || fast_dot());
 }

@@ -3,7 +3,7 @@
 import functools
 import itertools
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ... import _core
 from .. import common, machine
@@ -61,8 +61,7 @@ def _ways(problem, finite):
             yield merge, (split,) * rank
 
 
-@dataclass(frozen=True)
-class Split:
+class Split(NamedTuple):
     """How a class is cut into tasks."""
 
     block: int  # rows of a task

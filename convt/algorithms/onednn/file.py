@@ -2,8 +2,6 @@
 
 import contextlib
 import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +11,7 @@ def where():
     asked = os.environ.get("CONVT_ONEDNN_LIB")
     if asked:
         return asked
-    import importlib.metadata  # here, as it is slow to load
+    import importlib.metadata  # here, as it is slow to load, and as most processes never ask
 
     places = [Path(sys.prefix, "lib", "libdnnl.so.3")]
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -36,6 +34,9 @@ def harm(path):
     """
     if os.sep not in path or "python" not in os.path.basename(sys.executable or ""):
         return None
+    import signal  # here, as those of `where`
+    import subprocess
+
     try:
         command = [sys.executable, "-I", "-S", "-c", _TRIAL, path]
         code = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60).returncode

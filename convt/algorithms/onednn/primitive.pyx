@@ -4,7 +4,6 @@
 import collections
 import os
 import threading
-from dataclasses import replace
 
 cimport numpy as cnp
 
@@ -235,7 +234,7 @@ cdef bint _fuses_right(Primitive made, problem, src_layout, dst_layout):
     if problem.dtype != "float32" or "brgconv_strided" not in made.info or not risky:
         return True
     cdef Primitive trial = Primitive(
-        replace(problem, activation=("none", 0.0, 0.0)), src_layout, dst_layout, True, made.threads)
+        problem._replace(activation=("none", 0.0, 0.0)), src_layout, dst_layout, True, made.threads)
     cdef Call call = Call()
     cdef onednn_const_desc weights = trial.wants(ONEDNN_dnnl_query_weights_md)
     cdef size_t size = max(api().dnnl_memory_desc_get_size(trial.src), api().dnnl_memory_desc_get_size(weights))

@@ -6,7 +6,6 @@ is not stored.
 
 import functools
 import math
-from dataclasses import replace
 from typing import NamedTuple
 
 from ..._problem import ITEMSIZE, Problem
@@ -101,8 +100,8 @@ def blocks(problem, here):
             counts[ax] = -(-found[ax].count // step) * step
             found = axes(counts)
     images = -(-problem.batch // image_blocks) if image_blocks else 0
-    sub = replace(
-        problem, batch=images, in_sizes=tuple(axis.size for axis in found), begin=tuple(axis.begin for axis in found),
+    sub = problem._replace(
+        batch=images, in_sizes=tuple(axis.size for axis in found), begin=tuple(axis.begin for axis in found),
         out_sizes=tuple(axis.out for axis in found), planar=False,
     )  # fmt: skip
     return Blocks(images, -(-problem.batch // images) if images else 0, found, sub)

@@ -5,7 +5,6 @@ by block, as a problem in NXC order. (The GEMM turned round, turned.py, and `row
 """
 
 import math
-from dataclasses import replace
 from functools import partial
 
 from ..._problem import ITEMSIZE
@@ -50,7 +49,7 @@ def _counts(problem, cut):
 
 def make_by_blocks(make, problem, recipe, packed, in_strides, out_strides, threads):
     item, here = ITEMSIZE[problem.dtype], machine.current()
-    alone = replace(problem, planar=False)
+    alone = problem._replace(planar=False)
     # The stride of a single channel says nothing.
     in_strides = (*in_strides[:-1], item if problem.groups * problem.ci == 1 else in_strides[-1])
     out_strides = (*out_strides[:-1], item if problem.groups * problem.co == 1 else out_strides[-1])

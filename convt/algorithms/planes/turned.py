@@ -7,7 +7,6 @@ Inputs are read and outputs are stored along rows of planes, so that nothing is 
 import functools
 import itertools
 import math
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -47,7 +46,7 @@ def _flat(problem):
     if problem.rank == 1 or any((k, s, begin, size) != (1, 1, 0, out) for k, s, begin, size, out in axes):
         return problem
     pixels, one = (math.prod(problem.in_sizes),), (1,)
-    return replace(problem, in_sizes=pixels, out_sizes=pixels, kernel=one, strides=one, dilations=one, begin=(0,))
+    return problem._replace(in_sizes=pixels, out_sizes=pixels, kernel=one, strides=one, dilations=one, begin=(0,))
 
 
 def _flat_strides(problem, strides):

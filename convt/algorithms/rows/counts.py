@@ -1,6 +1,5 @@
 """What the loops of rows do, as counts: see convt.algorithms.costs."""
 
-
 import itertools
 
 from ..._problem import ITEMSIZE

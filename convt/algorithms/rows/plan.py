@@ -52,10 +52,7 @@ def make(problem, recipe, packed, in_strides, out_strides, threads):
     spec = {
         "outer": [common.reaching(problem, ax) for ax in range(problem.rank - 1)],
         "offsets": [groups[block.group].offsets for block in found],
-        "places": [
-            (block.channels - bounds[n // each]) * problem.strides[-1] + block.phases
-            for n, block in enumerate(found)
-        ],
+        "places": [(block.channels - bounds[n // each]) * problem.strides[-1] + block.phases for n, block in enumerate(found)],
         "bounds": bounds,
         "cut": cut,
         "begin": problem.begin[-1],

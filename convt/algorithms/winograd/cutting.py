@@ -3,7 +3,7 @@
 import functools
 import itertools
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..._problem import ITEMSIZE
 from .. import common, machine
@@ -147,8 +147,7 @@ def least_cost(problem, shape, amx, isa):
     return min(cut.work * cut.tasks for cut in cuts) * problem.groups
 
 
-@dataclass(frozen=True)
-class Cut:
+class Cut(NamedTuple):
     """How a class is cut into tasks."""
 
     block: int  # tiles of a task

@@ -1,12 +1,11 @@
 """The transforms F(m, r) of an axis, and those of the filter for all axes of a class."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 
-@dataclass(frozen=True)
-class Transform:
+class Transform(NamedTuple):
     """F(outputs, taps): how one axis is transformed."""
 
     kind: int  # of the kernels
