@@ -86,6 +86,10 @@ class BuildKernels(build_ext):
         self.kernel_debug = bool(os.environ.get("CONVT_DEBUG_BUILD"))
         self.parallel = CORES  # modules side by side, too
 
+    def run(self):
+        self.in_checkout = self.inplace or self.editable_mode  # setuptools' own `run` forgets the first
+        super().run()
+
     def build_extensions(self):
         probe = "#include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }\n"
         self.openmp = ["-fopenmp"] if self._builds(probe, ["-fopenmp"], link=True) else []
@@ -95,7 +99,7 @@ class BuildKernels(build_ext):
         for ext in self.extensions:
             level = DEBUG if self.kernel_debug else ["-Os"] if BRIEF.fullmatch(ext.name) else []
             ext.extra_compile_args = [*MODULE_CFLAGS, *level, *self.openmp]
-            named = self.kernel_debug or (ext.name == CORE and (self.inplace or self.editable_mode))
+            named = self.kernel_debug or (ext.name == CORE and self.in_checkout)
             ext.extra_link_args = [flag for flag in known if not (named and flag == STRIP)] + self.openmp
         super().build_extensions()
 

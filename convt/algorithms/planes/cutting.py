@@ -8,13 +8,21 @@ import functools
 import math
 from typing import NamedTuple
 
+import numpy as np
+
 from ..._problem import ITEMSIZE, Problem
 
-_LEAST_PIXELS = 256  # of a block's input: fewer would read the weights too often
-_MOST_BYTES = 4  # times the bytes that a block should have, even for so many pixels
+_COUNTS = (*range(1, 17), *(int(16 * 1.125**n) for n in range(1, 80)))  # of blocks along an axis, to choose from
+_FEW_COUNTS = tuple(2**n for n in range(18))  # the same where axes are many
+_LEAST_PIXELS = 256  # of a block's input: so many may take _MOST_BYTES times the bytes that a block should have
+_MOST_BYTES = 4
 _EVEN = 4  # few blocks are a multiple of so many, for any number of threads
 _FEW = 32
-_ROW = 8  # the last axis is cut where its blocks are so many times as long as others
+# What makes a way to cut worse than another, as shares of the time that all outputs take:
+_READ = 0.15  # inputs that blocks share, transposed again
+_PIXELS = 20  # reading the weights for a block, over the pixels of its input
+_SHORT = 0.1  # vectors of the last axis that are not full, where it is cut,
+_CUT = 0.02  # and that its rows are not beside each other
 
 
 class AxisCut(NamedTuple):
@@ -57,49 +65,56 @@ def cut_axis(size, kernel, stride, dilation, begin, out, count):
     return AxisCut(-(-out // each), each, reads, first, each // stride, begin - stride * first)
 
 
+def _options(problem, ax):
+    """The ways to cut an axis."""
+    p = problem
+    found = {}
+    for count in _COUNTS if p.rank <= 3 else _FEW_COUNTS:
+        if count > 1 and count * p.strides[ax] >= p.out_sizes[ax]:
+            break
+        cut = cut_axis(p.in_sizes[ax], p.kernel[ax], p.strides[ax], p.dilations[ax], p.begin[ax], p.out_sizes[ax], count)
+        found.setdefault((cut.count, cut.out), cut)
+    return list(found.values())
+
+
+def _best(problem, most, vl):
+    """Of all ways to cut an image, the best whose blocks have ``most`` bytes or less."""
+    options = [_options(problem, ax) for ax in range(problem.rank)]
+
+    def along(what):
+        """[way of axis 0, way of axis 1, ...]: the product over axes."""
+        return functools.reduce(np.multiply, np.ix_(*[[float(what(cut)) for cut in ways] for ways in options]))
+
+    count, reads, makes = along(lambda cut: cut.count), along(lambda cut: cut.size), along(lambda cut: cut.out)
+    bytes = ITEMSIZE[problem.dtype] * problem.groups * (problem.ci * reads + problem.co * makes)
+    images = np.where(count == 1, np.clip(most // np.maximum(bytes, 1), 1, max(1, problem.batch)), 1)
+    total = count * problem.batch  # (Where blocks are images, `blocks` evens them.)
+    uneven = (count > 1) & (total >= _EVEN) & (total < _FEW)
+    even = np.where(uneven, -(-total // _EVEN) * _EVEN / np.maximum(total, 1), 1)
+    full = lambda n: -(-n // vl) * vl / n  # noqa: E731
+    short = lambda cut: _SHORT * (full(cut.size) + full(cut.out) - 2) + _CUT  # noqa: E731
+    row = [short(cut) if cut.count > 1 and problem.rank > 1 else 0 for cut in options[-1]]
+    score = (
+        even * count * makes / math.prod(problem.out_sizes)
+        + _READ * count * reads / math.prod(problem.in_sizes)
+        + _PIXELS / (reads * images)
+        + np.array(row)
+    )
+    fits = (bytes <= most) | ((reads <= _LEAST_PIXELS) & (bytes <= _MOST_BYTES * most))
+    at = np.unravel_index(np.argmin(np.where(fits, score, math.inf) if fits.any() else bytes), bytes.shape)
+    return tuple(ways[n] for ways, n in zip(options, at, strict=True)), int(bytes[at])
+
+
 @functools.lru_cache(maxsize=256)
 def blocks(problem, here):
     """The `Blocks` of a problem whose channels are planes: of `planes_block` bytes at most, if that is pixels enough."""
-    item, most = ITEMSIZE[problem.dtype], here.limits.planes_block
-    channels_in, channels_out = problem.groups * problem.ci, problem.groups * problem.co
-    counts = [1] * problem.rank
-
-    def axes(counts):
-        p = problem
-        each = zip(p.in_sizes, p.kernel, p.strides, p.dilations, p.begin, p.out_sizes, counts, strict=True)
-        return tuple(cut_axis(*axis) for axis in each)
-
-    def size_of(cut):
-        """(bytes, input pixels) of a block of one image."""
-        pixels = math.prod(axis.size for axis in cut)
-        return item * (channels_in * pixels + channels_out * math.prod(axis.out for axis in cut)), pixels
-
-    found, ways = axes(counts), {ax for ax in range(problem.rank) if problem.out_sizes[ax] > problem.strides[ax]}
-    while ways:
-        bytes, pixels = size_of(found)
-        if bytes <= most or (pixels <= _LEAST_PIXELS and bytes <= _MOST_BYTES * most):
-            break
-        # The axis whose blocks are longest beside the inputs that two of them share; rows are best left whole.
-        length = lambda ax: found[ax].out / (problem.kernel[ax] * (_ROW if 0 < ax == problem.rank - 1 else 1))  # noqa: B023, E731
-        ax = max(sorted(ways), key=length)
-        counts[ax] += 1 + counts[ax] // 8
-        found = axes(counts)
-        if counts[ax] * problem.strides[ax] >= problem.out_sizes[ax] or (counts[ax] > 2 and found[ax].count == 1):
-            ways.remove(ax)
-    bytes, _ = size_of(found)
-    images = max(1, min(problem.batch, most // max(bytes, 1)))
+    most = here.limits.planes_block
+    found, bytes = _best(problem, most, here.info(problem.dtype)["vl"])
+    images = max(1, min(problem.batch, most // max(bytes, 1))) if all(axis.count == 1 for axis in found) else 1
     image_blocks = -(-problem.batch // images) if problem.batch else 0
-    inner = math.prod(axis.count for axis in found)
-    if 1 < image_blocks * inner < _FEW and image_blocks * inner % _EVEN:
-        if inner == 1:
-            image_blocks = min(problem.batch, -(-image_blocks // _EVEN) * _EVEN)
-        else:
-            ax = max(range(problem.rank), key=lambda ax: found[ax].count)
-            others = image_blocks * inner // found[ax].count
-            step = _EVEN // math.gcd(_EVEN, others)
-            counts[ax] = -(-found[ax].count // step) * step
-            found = axes(counts)
-    images = -(-problem.batch // image_blocks) if image_blocks else 0
+    if 1 < image_blocks < _FEW and images > 1:
+        image_blocks = min(problem.batch, -(-image_blocks // _EVEN) * _EVEN)
+        images = -(-problem.batch // image_blocks)
     sub = problem._replace(
         batch=images, in_sizes=tuple(axis.size for axis in found), begin=tuple(axis.begin for axis in found),
         out_sizes=tuple(axis.out for axis in found), planar=False,
