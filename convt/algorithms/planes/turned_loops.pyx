@@ -217,6 +217,8 @@ cdef class TurnedPlan(Plan):
             while c0 < self.ci:
                 rows = min(most, self.ci - c0)
                 to = panel_at + tap * self.ci * nb * k.e_size
+                if straight and columns < nb:  # columns that no piece covers: denormal numbers there would be slow
+                    memset(to, 0, rows * nb * k.e_size)
                 if not straight:
                     to = w.lines
                     if columns < nb or rows % k.kstep:  # what no piece covers must be numbers that E can hold
