@@ -416,6 +416,14 @@ class ConvTranspose:
         )  # fmt: skip
         self._set(attributes, view.copy(order="K"), None if bias is None else bias.copy())
 
+    @classmethod
+    def borrowing(cls, filter, bias, **attributes):
+        """The same, of a filter and a bias that the caller leaves unchanged: they are not copied."""
+        op = cls.__new__(cls)
+        parsed, view, bias = parse(filter, bias, _padding.CORE, **attributes)
+        op._set(parsed, _walkable(view), _walkable(bias))
+        return op
+
     def _set(self, attributes, filter, bias):
         self._attributes = attributes
         self._filter = filter

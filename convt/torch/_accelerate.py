@@ -1,0 +1,130 @@
+"""Whole models: their transposed convolutions swapped for convt's, in place, and back."""
+
+import functools
+from typing import NamedTuple
+
+import torch
+
+from . import _modules
+
+_OURS = {
+    torch.nn.ConvTranspose1d: _modules.ConvTranspose1d,
+    torch.nn.ConvTranspose2d: _modules.ConvTranspose2d,
+    torch.nn.ConvTranspose3d: _modules.ConvTranspose3d,
+}
+
+
+class Report(NamedTuple):
+    """What `accelerate` did, by the modules' names in the model."""
+
+    swapped: tuple  # names
+    kept: dict  # name -> why it is torch's still
+
+    def __str__(self):
+        lines = [f"convt computes {len(self.swapped)} transposed convolutions: {', '.join(self.swapped) or 'none'}"]
+        return "\n".join(lines + [f"{name}: left to torch, as {why}" for name, why in self.kept.items()])
+
+
+def _base(cls):
+    """The class of torch.nn that a class of transposed convolutions is, or is made of; None for others."""
+    return next((base for base in _OURS if issubclass(cls, base)), None)
+
+
+def _is_ours(cls):
+    return any(issubclass(cls, ours) for ours in _OURS.values()) or hasattr(cls, "_convt_swapped")
+
+
+@functools.cache
+def _swapped(cls):
+    """The class that stands for one of transposed convolutions: the same with convt's forward."""
+    base = _base(cls)
+    if cls is base:
+        return _OURS[base]
+    # A class of the user's own, or one that torch made of a parametrized module.
+    return type(cls.__name__, (cls,), {"forward": _OURS[base].forward, "_convt_swapped": cls, "__reduce_ex__": _reduce,
+                                       "__module__": cls.__module__, "__doc__": cls.__doc__})  # fmt: skip
+
+
+def _reduce(self, protocol):
+    state = self.__getstate__() if hasattr(self, "__getstate__") else self.__dict__
+    return _revive, (type(self)._convt_swapped,), state
+
+
+def _revive(cls):
+    return _swapped(cls).__new__(_swapped(cls))
+
+
+def _why_not(module):
+    """Why a transposed convolution can't be swapped; None if it can."""
+    cls, base = type(module), _base(type(module))
+    if isinstance(module, torch.nn.modules.lazy.LazyModuleMixin):
+        return "its sizes are not known before its first call: accelerate the model after it"
+    if cls.forward is not base.forward:
+        return f"{cls.__name__} has a forward of its own"
+    if "forward" in vars(module):
+        return "its forward was replaced"
+    return None
+
+
+def accelerate(model):
+    """Let convt compute every transposed convolution of a model.
+
+    Modules stay the objects that they are: parameters, names in ``state_dict``, hooks, parametrizations, weight norm, sharing,
+    training and device are as before. Those of a class with a forward of its own stay torch's. Calling it again is harmless.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A transposed convolution itself, or anything that has some.
+
+    Returns
+    -------
+    (model, Report)
+        The same model, and what was swapped, what not and why.
+
+    Raises
+    ------
+    TypeError
+        ``model`` is no torch.nn.Module.
+
+    Examples
+    --------
+    >>> import torch, convt.torch
+    >>> model = torch.nn.Sequential(torch.nn.ConvTranspose2d(8, 4, 4, 2, 1), torch.nn.ReLU())
+    >>> model, report = convt.torch.accelerate(model)
+    >>> print(report)
+    convt computes 1 transposed convolutions: 0
+    """
+    swapped, kept = [], {}
+    for name, module in _transposed(model):
+        if _is_ours(type(module)):
+            swapped.append(name)
+        elif why := _why_not(module):
+            kept[name] = why
+        else:
+            module.__class__ = _swapped(type(module))
+            swapped.append(name)
+    return model, Report(tuple(swapped), kept)
+
+
+def restore(model):
+    """Give a model's transposed convolutions back to torch: undoes `accelerate`. Returns the model.
+
+    Examples
+    --------
+    >>> import torch, convt.torch
+    >>> model, _ = convt.torch.accelerate(torch.nn.ConvTranspose1d(1, 1, 2))
+    >>> type(convt.torch.restore(model)) is torch.nn.ConvTranspose1d
+    True
+    """
+    originals = {ours: torchs for torchs, ours in _OURS.items()}
+    for _, module in _transposed(model):
+        cls = type(module)
+        module.__class__ = originals.get(cls) or getattr(cls, "_convt_swapped", cls)
+    return model
+
+
+def _transposed(model):
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model: got {type(model).__name__}, wanted a torch.nn.Module")
+    return [(name, module) for name, module in model.named_modules() if _base(type(module))]

@@ -1,0 +1,139 @@
+"""`torch.nn.functional`'s transposed convolutions."""
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn import functional
+
+from ._compute import DTYPES, compute
+from ._operator import conv_transpose, output_sizes
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_SERVED = (*_PLAIN, FakeTensor)  # which stand for plain ones in a graph that is exported
+_INTEGERS = (int, torch.SymInt)
+_TORCH = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
+
+
+def _each(value, rank):
+    """One integer per axis, of an integer or one per axis; None for anything else."""
+    if isinstance(value, _INTEGERS) and not isinstance(value, bool):
+        return (value,) * rank
+    if isinstance(value, (tuple, list, torch.Size)) and len(value) in (1, rank):
+        return tuple(value) * (rank // len(value))
+    return None
+
+
+def _served(rank, input, weight, bias, attributes, groups):
+    """Whether convt computes this: tensors of the CPU that fit each other, and attributes that are right."""
+    autocast = torch.is_autocast_enabled("cpu")
+    for tensor in (input, weight) if bias is None else (input, weight, bias):
+        if type(tensor) not in _SERVED:
+            return False
+        if not tensor.is_cpu or tensor.layout != torch.strided or tensor.dtype not in DTYPES:
+            return False
+        if tensor.dtype != input.dtype and not (autocast and torch.float64 not in (tensor.dtype, input.dtype)):
+            return False
+    if weight.dim() != rank + 2 or input.dim() != rank + 2 or None in attributes or not isinstance(groups, _INTEGERS):
+        return False
+    stride, padding, output_padding, dilation = attributes
+    ci, co = weight.shape[0], weight.shape[1] * groups
+    if groups < 1 or ci < 1 or co < 1 or ci % groups or input.shape[1] != ci:
+        return False
+    if bias is not None and (bias.dim() != 1 or bias.shape[0] != co):
+        return False
+    for s, p, extra, d in zip(stride, padding, output_padding, dilation, strict=True):
+        if s < 1 or d < 1 or p < 0 or extra < 0 or extra >= max(s, d):
+            return False
+    sizes = output_sizes(input.shape[2:], weight.shape[2:], stride, padding, output_padding, dilation)
+    return all(size > 0 for size in (*input.shape[2:], *weight.shape[2:], *sizes))
+
+
+def _untransformed(input, weight, bias):
+    """Whether nothing looks at operators as they are called: no compiler, tracer, mode, vmap or autocast."""
+    c = torch._C
+    return not (
+        FakeTensor in (type(input), type(weight), type(bias))
+        or torch.compiler.is_compiling()
+        or c._len_torch_dispatch_stack()
+        or c._are_functorch_transforms_active()
+        or c._len_torch_function_stack()
+        or c._get_tracing_state()
+        or torch.is_autocast_enabled("cpu")
+    )
+
+
+def _call(rank, input, weight, bias, stride, padding, output_padding, groups, dilation):
+    attributes = [_each(value, rank) for value in (stride, padding, output_padding, dilation)]
+    batched = input
+    if isinstance(input, torch.Tensor) and input.dim() == rank + 1 and type(input) in _SERVED:
+        batched = input.unsqueeze(0)
+    if not _served(rank, batched, weight, bias, attributes, groups):
+        return _TORCH[rank](input, weight, bias, stride, padding, output_padding, groups, dilation)
+    stride, padding, output_padding, dilation = attributes
+    gradients = torch.is_grad_enabled() and (
+        input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
+    )
+    # A call through torch's dispatcher takes ten microseconds.
+    way = conv_transpose if gradients or not _untransformed(batched, weight, bias) else compute
+    result = way(batched, weight, bias, stride, padding, output_padding, groups, dilation)
+    return result if batched is input else result.squeeze(0)
+
+
+def conv_transpose1d(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+    """`torch.nn.functional.conv_transpose1d`, computed by convt.
+
+    Parameters
+    ----------
+    input : tensor (N, C, L) or (C, L)
+        float32, float64, float16 or bfloat16.
+    weight : tensor (C, out_channels / groups, kernel) of the same dtype
+        It is packed once when it is met again unchanged. Changes are noticed by torch's version counter, and by a sample of its
+        values; of those made by way of ``.data`` or NumPy one that touches few values can go unnoticed.
+    bias : tensor (out_channels,), optional
+    stride, padding, output_padding, dilation : int or tuple
+    groups : int
+
+    Returns
+    -------
+    tensor (N, out_channels, L_out) or (out_channels, L_out), where
+    ``L_out = (L - 1) * stride - 2 * padding + dilation * (kernel - 1) + output_padding + 1``.
+
+    Raises
+    ------
+    RuntimeError, TypeError
+        Torch's own.
+
+    Examples
+    --------
+    >>> import torch, convt.torch
+    >>> convt.torch.conv_transpose1d(torch.ones(1, 2, 3), torch.ones(2, 1, 2), stride=2).tolist()
+    [[[2.0, 2.0, 2.0, 2.0, 2.0, 2.0]]]
+    """
+    return _call(1, input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+def conv_transpose2d(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+    """`torch.nn.functional.conv_transpose2d`, computed by convt: see `conv_transpose1d`, with two spatial axes.
+
+    An input or a weight in ``torch.channels_last`` gives an output in it.
+
+    Examples
+    --------
+    >>> import torch, convt.torch
+    >>> convt.torch.conv_transpose2d(torch.ones(1, 8, 5, 5), torch.ones(8, 4, 2, 2), stride=2).shape
+    torch.Size([1, 4, 10, 10])
+    """
+    return _call(2, input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+def conv_transpose3d(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+    """`torch.nn.functional.conv_transpose3d`, computed by convt: see `conv_transpose1d`, with three spatial axes.
+
+    An input or a weight in ``torch.channels_last_3d`` gives an output in it.
+
+    Examples
+    --------
+    >>> import torch, convt.torch
+    >>> convt.torch.conv_transpose3d(torch.ones(8, 3, 3, 3), torch.ones(8, 4, 2, 2, 2), stride=2).shape
+    torch.Size([4, 6, 6, 6])
+    """
+    return _call(3, input, weight, bias, stride, padding, output_padding, groups, dilation)
