@@ -116,8 +116,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--layers", metavar="FILE", help="layers to sample around, as of python -m bench (default: the built-in table)")
     add("--dtype", type=_one_of("dtype", tuple(DTYPES)), default=list(DTYPES), metavar="DTYPE,...",
         help=f"of {', '.join(DTYPES)} (default: all; the first one is most of the problems)")  # fmt: skip
-    add("--layout", type=_one_of("layout", LAYOUTS), default=list(LAYOUTS), metavar="LAYOUT,...",
-        help=f"of {', '.join(LAYOUTS)} (default: both)")
+    add(
+        "--layout",
+        type=_one_of("layout", LAYOUTS),
+        default=list(LAYOUTS),
+        metavar="LAYOUT,...",
+        help=f"of {', '.join(LAYOUTS)} (default: both)",
+    )
     add("--minutes", type=lambda text: _seconds(text), default=15.0, help="how long to measure (default: 15)")
     add("--problems", type=int, default=2000, metavar="N", help="the most problems to measure (default: 2000)")
     add("--seed", type=int, default=0, help="of the sample (default: 0)")

@@ -3,6 +3,7 @@
 import copy
 import doctest
 import io
+import json
 import pickle
 import re
 from pathlib import Path
@@ -512,6 +513,17 @@ def test_the_page():
     assert len(blocks) == 2
     for block in blocks:
         exec(block, {})
+
+
+def test_whole_models_are_measured(capsys, tmp_path):
+    from bench import models
+
+    assert models.main(["--models", "dcgan", "--budget", "0.1", "--json", str(tmp_path / "f.json")]) == 0
+    (row,) = json.loads((tmp_path / "f.json").read_text())["rows"]
+    assert row["difference"] < 1e-5 and row["before"] > 0 and row["after"] > 0 and row["share"] > 0
+    assert "dcgan" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        models.main(["--models", "nothing"])
 
 
 WORKER = """

@@ -1,0 +1,248 @@
+"""Whole models in PyTorch, before and after ``convt.torch.accelerate``: ``python -m bench.models``.
+
+Weights are random. Architectures that are not built here come from packages; a model whose package is missing is left out, and
+says so. A model's time is measured in turns, torch's and convt's; the share of its transposed convolutions comes from hooks,
+and their speed-up from the times of these layers alone, on the inputs that they have in the model: Amdahl's law then says what
+the model's speed-up could be.
+"""
+
+import argparse
+import itertools
+import json
+import statistics
+import sys
+import time
+
+import torch
+
+import convt.torch
+
+nn = torch.nn
+_TRANSPOSED = nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
+
+
+# ---------------------------------------------------------------- models: name -> (module, input)
+
+
+def dcgan():
+    """The generator of DCGAN, 64x64, batch 16."""
+    layers = []
+    for n, (ci, co) in enumerate(itertools.pairwise((100, 512, 256, 128, 64))):
+        up = nn.ConvTranspose2d(ci, co, 4, 2, 1, bias=False) if n else nn.ConvTranspose2d(ci, co, 4, bias=False)
+        layers += [up, nn.BatchNorm2d(co), nn.ReLU()]
+    return nn.Sequential(*layers, nn.ConvTranspose2d(64, 3, 4, 2, 1, bias=False), nn.Tanh()), torch.randn(16, 100, 1, 1)
+
+
+class _Unet(nn.Module):
+    """One level of pix2pix's U-Net, around the next."""
+
+    def __init__(self, outer, inner, inside=None, outermost=False):
+        super().__init__()
+        conv = nn.Conv2d(3 if outermost else outer, inner, 4, 2, 1)
+        up = nn.ConvTranspose2d(inner * (2 if inside else 1), outer, 4, 2, 1)
+        self.down = nn.Sequential(nn.LeakyReLU(0.2), conv, nn.BatchNorm2d(inner))
+        self.inside = inside
+        self.up = nn.Sequential(nn.ReLU(), up, nn.BatchNorm2d(outer))
+        self.outermost = outermost
+
+    def forward(self, x):
+        y = self.down(x)
+        y = self.up(y if self.inside is None else self.inside(y))
+        return torch.tanh(y) if self.outermost else torch.cat([x, y], 1)
+
+
+def pix2pix():
+    """The U-Net of pix2pix, 256x256, batch 1."""
+    model = _Unet(512, 512)
+    for outer, inner in ((512, 512), (512, 512), (512, 512), (256, 512), (128, 256), (64, 128)):
+        model = _Unet(outer, inner, model)
+    return _Unet(3, 64, model, outermost=True), torch.randn(1, 3, 256, 256)
+
+
+class _Residual(nn.Module):
+    """A block of HiFi-GAN: dilated convolutions with residuals."""
+
+    def __init__(self, channels, kernel):
+        super().__init__()
+        conv = lambda d: nn.Conv1d(channels, channels, kernel, dilation=d, padding=d * (kernel - 1) // 2)  # noqa: E731
+        step = lambda d: nn.Sequential(nn.LeakyReLU(0.1), conv(d), nn.LeakyReLU(0.1), conv(1))  # noqa: E731
+        self.steps = nn.ModuleList(step(d) for d in (1, 3, 5))
+
+    def forward(self, x):
+        for step in self.steps:
+            x = x + step(x)
+        return x
+
+
+class _Hifigan(nn.Module):
+    """HiFi-GAN's generator, V1."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.ups, self.blocks, channels = nn.Conv1d(80, 512, 7, padding=3), nn.ModuleList(), nn.ModuleList(), 512
+        for kernel, stride in ((16, 8), (16, 8), (4, 2), (4, 2)):
+            self.ups.append(nn.ConvTranspose1d(channels, channels // 2, kernel, stride, (kernel - stride) // 2))
+            channels //= 2
+            self.blocks.append(nn.ModuleList(_Residual(channels, k) for k in (3, 7, 11)))
+        self.last = nn.Conv1d(channels, 1, 7, padding=3)
+
+    def forward(self, x):
+        x = self.first(x)
+        for up, blocks in zip(self.ups, self.blocks, strict=True):
+            x = up(nn.functional.leaky_relu(x, 0.1))
+            x = sum(block(x) for block in blocks) / len(blocks)
+        return torch.tanh(self.last(nn.functional.leaky_relu(x)))
+
+
+def hifigan():
+    """HiFi-GAN's generator, V1, a second of speech at 22 kHz."""
+    return _Hifigan(), torch.randn(1, 80, 86)
+
+
+def mask_head():
+    """Mask R-CNN's mask head (torchvision), 100 boxes."""
+    from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
+
+    return nn.Sequential(MaskRCNNHeads(256, (256,) * 4, 1), MaskRCNNPredictor(256, 256, 91)), torch.randn(100, 256, 14, 14)
+
+
+def monai_unet():
+    """MONAI's 3-D UNet for the spleen, a patch of 96 voxels an axis."""
+    from monai.networks.nets import UNet
+
+    model = UNet(3, 1, 2, (16, 32, 64, 128, 256), (2, 2, 2, 2), num_res_units=2, norm="batch")
+    return model, torch.randn(1, 1, 96, 96, 96)
+
+
+def encodec():
+    """EnCodec's decoder, 24 kHz (transformers), a second."""
+    from transformers import EncodecConfig, EncodecModel
+
+    return EncodecModel(EncodecConfig()).decoder, torch.randn(1, 128, 75)
+
+
+MODELS = {f.__name__: f for f in (dcgan, pix2pix, hifigan, mask_head, monai_unet, encodec)}
+
+
+# ---------------------------------------------------------------- times
+
+
+def _seconds(call, budget):
+    """The median time of a call, for so many seconds."""
+    times, end = [], time.perf_counter() + budget
+    while time.perf_counter() < end or len(times) < 3:
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def _in_turns(calls, budget, rounds):
+    """The least of the medians of each call, in turns."""
+    for call in calls:
+        call(), call(), call()  # weights are packed at the second call
+    times = [[_seconds(call, budget / rounds) for call in calls] for _ in range(rounds)]
+    return [min(column) for column in zip(*times, strict=True)]
+
+
+def _layers(model, x):
+    """{module: its input} of the transposed convolutions that a call meets."""
+    found, hooks = {}, []
+    for module in model.modules():
+        if isinstance(module, _TRANSPOSED):
+            hooks.append(module.register_forward_pre_hook(lambda m, inputs: found.setdefault(m, []).append(inputs[0].clone())))
+    model(x)
+    for hook in hooks:
+        hook.remove()
+    return [(module, each) for module, inputs in found.items() for each in inputs]
+
+
+def _difference(a, b):
+    a, b = (t if isinstance(t, torch.Tensor) else t[0] for t in (a, b))
+    return float((a - b).abs().max() / a.abs().max().clamp_min(1e-30))
+
+
+def _inside(model, x, budget):
+    """The median time that the transposed convolutions of a call take in the model."""
+    started, each, hooks = [], [], []
+    for module in model.modules():
+        if isinstance(module, _TRANSPOSED):
+            hooks.append(module.register_forward_pre_hook(lambda *_: started.append(time.perf_counter())))
+            hooks.append(module.register_forward_hook(lambda *_: each.append(time.perf_counter() - started.pop())))
+    totals, end = [], time.perf_counter() + budget
+    while time.perf_counter() < end or len(totals) < 3:
+        model(x)
+        totals.append(sum(each))
+        each.clear()
+    for hook in hooks:
+        hook.remove()
+    return statistics.median(totals)
+
+
+def _made(name, channels_last):
+    torch.manual_seed(0)
+    model, x = MODELS[name]()
+    if channels_last and x.dim() == 4:
+        model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+    return model.eval(), x
+
+
+def measure(name, way="eager", channels_last=False, budget=1.0, rounds=3):
+    """One model's figures, as a dict of seconds and ratios."""
+    (model, x), (other, _) = _made(name, channels_last), _made(name, channels_last)
+    convt.torch.accelerate(other)
+    with torch.no_grad():
+        layers = list(zip(_layers(model, x), _layers(other, x), strict=True))
+        alone = [_in_turns([lambda m=m, i=i: m(i) for m, i in pair], budget / len(layers), rounds) for pair in layers]
+        torchs, ours = (sum(column) for column in zip(*alone, strict=True))
+        calls = [torch.compile(m) if way == "compile" else m for m in (model, other)]
+        before, after = _in_turns([lambda m=m: m(x) for m in calls], budget, rounds)
+        share = _inside(model, x, budget / rounds) / before
+        difference = _difference(calls[0](x), calls[1](x))
+    return {
+        "model": name, "way": way, "format": "channels_last" if channels_last else "contiguous", "before": before,
+        "share": share, "after": after, "speed_up": before / after, "layers": torchs / ours,
+        "of_amdahl": before * (1 - share + share * ours / torchs) / after, "difference": difference,
+    }  # fmt: skip
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(prog="python -m bench.models", description=__doc__.splitlines()[0])
+    parser.add_argument("--models", default=",".join(MODELS), help=f"of {', '.join(MODELS)} (default: all)")
+    parser.add_argument("--ways", default="eager", help="of eager, compile (default: eager)")
+    parser.add_argument("--channels-last", action="store_true", help="models of images in channels last, too")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="torch's threads")
+    parser.add_argument("--budget", type=float, default=2.0, help="seconds of each measurement (default: 2)")
+    parser.add_argument("--json", help="a file for the figures")
+    asked = parser.parse_args(arguments)
+    names, ways = asked.models.split(","), asked.ways.split(",")
+    if unknown := [*set(names).difference(MODELS), *set(ways).difference(("eager", "compile"))]:
+        parser.error(f"got {unknown[0]!r}, wanted models of {', '.join(MODELS)} and ways of eager, compile")
+    torch.set_num_threads(asked.threads)
+    heads = ("model", 12), ("way", 9), ("format", 14), ("torch ms", 10), ("share", 7), ("convt ms", 10), ("times", 7)
+    heads += ("layers", 8), ("of Amdahl", 11), ("difference", 12)
+    print("".join(f"{head:{width}}" if n < 3 else f"{head:>{width}}" for n, (head, width) in enumerate(heads)))
+    found = []
+    for name in names:
+        for way in ways:
+            for channels_last in (False, True) if asked.channels_last else (False,):
+                try:
+                    row = measure(name, way, channels_last, asked.budget)
+                except ImportError as error:
+                    print(f"{name:12}left out: {error}", file=sys.stderr)
+                    break
+                found.append(row)
+                milliseconds = row["before"] * 1e3, row["after"] * 1e3
+                print(
+                    f"{name:12}{way:9}{row['format']:14}{milliseconds[0]:10.2f}{row['share']:7.0%}{milliseconds[1]:10.2f}"
+                    f"{row['speed_up']:7.2f}{row['layers']:8.2f}{row['of_amdahl']:11.2f}{row['difference']:12.1e}", flush=True,
+                )  # fmt: skip
+    if asked.json:
+        with open(asked.json, "w", encoding="utf-8") as file:
+            json.dump({"torch": torch.__version__, "threads": asked.threads, "rows": found}, file, indent=1)
+            file.write("\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
