@@ -548,3 +548,108 @@ for a, b in zip(got, wanted, strict=True):
 def test_data_loader_workers():
     code, _, errors = child(WORKER, timeout=120)
     assert code == 0, errors[-2000:]
+
+
+# ---------------------------------------------------------------- batch norm and activations in inference
+
+
+def chain(rank, activation, norm=True, groups=1, bias=True, dtype=torch.float32):
+    conv = MODULES[rank][1](4, 6, 4, 2, 1, groups=groups, bias=bias)
+    norms = {1: torch.nn.BatchNorm1d, 2: torch.nn.BatchNorm2d, 3: torch.nn.BatchNorm3d}
+    model = torch.nn.Sequential(
+        conv, *([norms[rank](6)] if norm else []), *([activation] if activation else []), torch.nn.Identity()
+    )
+    for value in model.state_dict().values():
+        if value.is_floating_point():
+            value.uniform_(0.2, 1.5)
+    torch.nn.init.normal_(conv.weight)
+    return model.to(dtype).eval()
+
+
+@each_rank
+@pytest.mark.parametrize(
+    "activation",
+    [None, torch.nn.ReLU(inplace=True), torch.nn.LeakyReLU(0.1), torch.nn.ReLU6(), torch.nn.Tanh(), torch.nn.Sigmoid(),
+     torch.nn.GELU(), torch.nn.GELU("tanh"), torch.nn.SiLU(), torch.nn.Softplus()],
+    ids=str,
+)  # fmt: skip
+def test_sequentials_compute_together(rank, activation):
+    kinds = [
+        (True, 1, True, torch.float32), (False, 2, True, torch.float64), (True, 2, False, torch.float64),
+        (True, 1, True, torch.bfloat16),
+    ]  # fmt: skip
+    for norm, groups, bias, dtype in kinds:
+        model, x = chain(rank, activation, norm, groups, bias, dtype), torch.randn(2, 4, *[5] * rank, dtype=dtype)
+        with torch.no_grad():
+            wanted = copy.deepcopy(model).double()(x.double()).to(dtype)
+            _, report = ct.accelerate(model)
+            together = [type(m).__name__ for m in list(model)[1:] if not isinstance(m, (torch.nn.Identity, torch.nn.Softplus))]
+            if str(activation) == "GELU(approximate='tanh')":
+                together.remove("GELU")
+            assert report.fused == ({"0": tuple(together)} if together else {})
+            for _ in range(3):
+                close(model(x), wanted)
+        assert model(x).requires_grad
+        close(model(x), wanted)
+        assert type(ct.restore(model)) is torch.nn.Sequential
+        close(model(x), wanted)
+
+
+def test_what_is_computed_together_follows_every_change():
+    model, x = chain(2, torch.nn.ReLU()), torch.randn(2, 4, 5, 5)
+    ct.accelerate(model)
+    plain = copy.deepcopy(model)
+    seen = []
+
+    def changes():
+        yield "nothing"
+        for name in ("0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var"):
+            model.state_dict()[name].mul_(1.5)
+            yield name
+            model.state_dict()[name].numpy()[...] *= 1.1
+            yield f"{name} by NumPy"
+        model[1].eps = 0.1
+        yield "eps"
+        model[2] = torch.nn.LeakyReLU(0.5)
+        yield "another activation"
+        model[2].negative_slope = 0.25
+        yield "another slope"
+        hook = model[0].register_forward_hook(lambda *a: seen.append(a[2].clone()))
+        yield "a hook"
+        hook.remove()
+        model[2].register_forward_hook(lambda m, i, o: o + 1)
+        yield "a hook that changes the result"
+        model[1] = torch.nn.Identity()
+        yield "no norm"
+        del model[1]
+        yield "fewer modules"
+        model.train()
+        yield "training"
+
+    with torch.no_grad():
+        for what in changes():
+            plain = ct.restore(copy.deepcopy(model))
+            for _ in range(3):
+                close(model(x), plain(x))
+            assert what
+    assert len(seen) >= 3 and float(seen[0].min()) < 0
+
+
+def test_sequentials_elsewhere():
+    model, x = chain(2, torch.nn.ReLU()), torch.randn(2, 4, 5, 5)
+    wanted = model(x)
+    ct.accelerate(model)
+    with torch.inference_mode():
+        for _ in range(3):
+            close(model(x), wanted)
+    with torch.no_grad():
+        close(torch.vmap(model)(x[:, None])[:, 0], wanted)
+        compiled = torch.compile(model, fullgraph=True, backend="eager")
+        for _ in range(3):
+            close(compiled(x), wanted)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert model(x).dtype == torch.bfloat16
+        for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            close(copied(x), wanted)
+        with pytest.raises(ValueError, match="expected 4D"):
+            model(x[0])

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from . import _modules
+from . import _fuse, _modules
 
 _OURS = {
     torch.nn.ConvTranspose1d: _modules.ConvTranspose1d,
@@ -19,9 +19,11 @@ class Report(NamedTuple):
 
     swapped: tuple  # names
     kept: dict  # name -> why it is torch's still
+    fused: dict  # name -> what it does with it in inference: classes of the modules behind it
 
     def __str__(self):
         lines = [f"convt computes {len(self.swapped)} transposed convolutions: {', '.join(self.swapped) or 'none'}"]
+        lines += [f"{name}: in inference with the {' and the '.join(behind)} behind it" for name, behind in self.fused.items()]
         return "\n".join(lines + [f"{name}: left to torch, as {why}" for name, why in self.kept.items()])
 
 
@@ -70,7 +72,9 @@ def accelerate(model):
     """Let convt compute every transposed convolution of a model.
 
     Modules stay the objects that they are: parameters, names in ``state_dict``, hooks, parametrizations, weight norm, sharing,
-    training and device are as before. Those of a class with a forward of its own stay torch's. Calling it again is harmless.
+    training and device are as before. Those of a class with a forward of its own stay torch's. In inference (``eval`` and
+    ``no_grad``) those in a `torch.nn.Sequential` also do what a batch norm and an activation (ReLU, ReLU6, LeakyReLU, Tanh,
+    Sigmoid, GELU, SiLU) behind them do. Calling it again is harmless.
 
     Parameters
     ----------
@@ -80,7 +84,7 @@ def accelerate(model):
     Returns
     -------
     (model, Report)
-        The same model, and what was swapped, what not and why.
+        The same model, and what was swapped, what not and why, and what is computed together.
 
     Raises
     ------
@@ -94,6 +98,7 @@ def accelerate(model):
     >>> model, report = convt.torch.accelerate(model)
     >>> print(report)
     convt computes 1 transposed convolutions: 0
+    0: in inference with the ReLU behind it
     """
     swapped, kept = [], {}
     for name, module in _transposed(model):
@@ -104,7 +109,23 @@ def accelerate(model):
         else:
             module.__class__ = _swapped(type(module))
             swapped.append(name)
-    return model, Report(tuple(swapped), kept)
+    return model, Report(tuple(swapped), kept, _join(model))
+
+
+def _join(model):
+    """Swaps the Sequentials in which something is computed together; {name of the convolution: classes behind it}."""
+    joined = {}
+    for name, module in model.named_modules():
+        if type(module) not in (torch.nn.Sequential, _fuse.Sequential) or "forward" in vars(module):
+            continue
+        keys, modules = list(module._modules), list(module)
+        for n, each in enumerate(modules):
+            count = _fuse.follows(modules, n)[2] if type(each) in _OURS.values() else 0
+            if count:
+                place = f"{name}.{keys[n]}" if name else keys[n]
+                joined[place] = tuple(type(behind).__name__ for behind in modules[n + 1 : n + 1 + count])
+                module.__class__ = _fuse.Sequential
+    return joined
 
 
 def restore(model):
@@ -121,6 +142,9 @@ def restore(model):
     for _, module in _transposed(model):
         cls = type(module)
         module.__class__ = originals.get(cls) or getattr(cls, "_convt_swapped", cls)
+    for module in model.modules():
+        if type(module) is _fuse.Sequential:
+            module.__class__ = torch.nn.Sequential
     return model
 
 

@@ -108,29 +108,29 @@ def forget():
 
 
 _NAMES = (
-    "strides", "pads_begin", "pads_end", "output_padding", "groups", "dilations", "data_format", "filter_format",
+    "strides", "pads_begin", "pads_end", "output_padding", "groups", "dilations", "data_format", "filter_format", "activation",
 )  # fmt: skip
 
 
 def _values(attributes, channels_last):
     """The values of _NAMES."""
-    stride, padding, output_padding, groups, dilation = attributes
-    return stride, padding, padding, output_padding, groups, dilation, "NXC" if channels_last else "NCX", "IOX"
+    stride, padding, output_padding, groups, dilation, activation = attributes
+    return stride, padding, padding, output_padding, groups, dilation, "NXC" if channels_last else "NCX", "IOX", activation
 
 
-def compute(input, weight, bias, stride, padding, output_padding, groups, dilation):
+def compute(input, weight, bias, stride, padding, output_padding, groups, dilation, activation=None):
     """The transposed convolution of tensors that fit each other, in the memory format of the input or the weight, on as
     threads as torch uses."""
+    attributes = tuple(stride), tuple(padding), tuple(output_padding), groups, tuple(dilation), activation
     threads = torch.get_num_threads()
     if threads != _config.get_num_threads():
         with _config.num_threads(threads):
-            return _compute(input, weight, bias, stride, padding, output_padding, groups, dilation)
-    return _compute(input, weight, bias, stride, padding, output_padding, groups, dilation)
+            return _compute(input, weight, bias, attributes)
+    return _compute(input, weight, bias, attributes)
 
 
-def _compute(input, weight, bias, stride, padding, output_padding, groups, dilation):
+def _compute(input, weight, bias, attributes):
     channels_last = memory_format(input, weight) is not torch.contiguous_format
-    attributes = tuple(stride), tuple(padding), tuple(output_padding), groups, tuple(dilation)
     data = array(input)
     if channels_last:
         data = data.transpose(0, *range(2, data.ndim), 1)

@@ -78,6 +78,14 @@ def _call(rank, input, weight, bias, stride, padding, output_padding, groups, di
     return result if batched is input else result.squeeze(0)
 
 
+def fused(rank, input, weight, bias, stride, padding, output_padding, groups, dilation, activation):
+    """The same with an activation, for inference alone; None where convt does not compute it, or a transform looks on."""
+    attributes = stride, padding, output_padding, dilation
+    if not _untransformed(input, weight, bias) or not _served(rank, input, weight, bias, attributes, groups):
+        return None
+    return compute(input, weight, bias, stride, padding, output_padding, groups, dilation, activation)
+
+
 def conv_transpose1d(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
     """`torch.nn.functional.conv_transpose1d`, computed by convt.
 

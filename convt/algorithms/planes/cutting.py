@@ -95,9 +95,9 @@ def _best(problem, most, vl):
     short = lambda cut: _SHORT * (full(cut.size) + full(cut.out) - 2) + _CUT  # noqa: E731
     row = [short(cut) if cut.count > 1 and problem.rank > 1 else 0 for cut in options[-1]]
     score = (
-        even * count * makes / math.prod(problem.out_sizes)
-        + _READ * count * reads / math.prod(problem.in_sizes)
-        + _PIXELS / (reads * images)
+        even * count * makes / max(1, math.prod(problem.out_sizes))
+        + _READ * count * reads / max(1, math.prod(problem.in_sizes))
+        + _PIXELS / np.maximum(1, reads * images)
         + np.array(row)
     )
     fits = (bytes <= most) | ((reads <= _LEAST_PIXELS) & (bytes <= _MOST_BYTES * most))
