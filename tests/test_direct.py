@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cases import DTYPES, each_dtype, each_isa, using_isa
+from cases import DTYPES, each_dtype, each_isa, matrix_unit, using_isa
 
 import convt
 from convt import _config
@@ -103,16 +103,17 @@ def test_weights_read_to_and_fro(isa):
 @each_isa
 @pytest.mark.parametrize("ci, co, kernel", [(48, 40, 2), (300, 70, 2), (20, 33, 3), (16, 33, (4, 64))])
 def test_the_order_of_tiles_follows_the_cache(ci, co, kernel, isa):
-    """All panels for a few rows or a panel for all rows, as the first-level cache wants it: the same bits."""
+    """AMX tiles: all panels for a few rows, or a panel for all rows if the weights are many: the same bits."""
     rng = np.random.default_rng(0)
     data = rng.standard_normal((2, 9, 21, ci), dtype=np.float32)
     filter = rng.standard_normal((*np.broadcast_to(kernel, 2), ci, co), dtype=np.float32)
     keywords = {"strides": 2 if kernel != (4, 64) else (2, 32), "pads_end": 1}
     results = []
     with using_isa(isa):
-        for keep in (False, True):
-            with machine.pretend(panel_major=keep):
-                results.append(convt.ConvTranspose(filter, algorithm="direct", **keywords)(data))
+        algorithm = "matrix" if matrix_unit() else "direct"
+        for near in (0, 1 << 40):
+            with machine.pretend(near_weights=near):
+                results.append(convt.ConvTranspose(filter, algorithm=algorithm, **keywords)(data))
     np.testing.assert_array_equal(*results)
     np.testing.assert_allclose(results[0], convt.conv_transpose(data, filter, backend="reference", **keywords), atol=1e-4)
 

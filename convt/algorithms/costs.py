@@ -36,9 +36,9 @@ class Limits(NamedTuple):
     depthwise_ordered: int
     # The same for direct on AMX, of data and output together.
     amx_non_temporal: int
-    # GEMM tiles use ordinary stores, and all rows of a task meet one panel before the next. Cores with 32 KiB of L1 (Intel's
-    # before Ice Lake) also have few fill buffers: non-temporal stores hold those that fetch panels meanwhile.
-    panel_major: bool
+    # GEMM tiles use ordinary stores: cores with 32 KiB of L1 (Intel's before Ice Lake) have few fill buffers, and non-temporal
+    # stores hold those that fetch panels meanwhile.
+    ordinary_stores: bool
     # Expected cycles of a call, below which a second thread costs more than it gains.
     single_thread_cycles: float
     # Floating-point operations of a call, below which a thread runs the same tasks at every call: it does them in less time
@@ -52,8 +52,6 @@ class Limits(NamedTuple):
     near_weights: int
     # Weights, or inputs of scatter and depthwise, beyond this do not stay in L2.
     far: int
-    # Outputs of a pixel, from which on the next pixel's are in another page.
-    page: int
     # Depth up to which a tile is done so soon that the work between tiles counts.
     shallow_depth: int
     # Data and output of a block of planes (NCX), which is computed in NXC order.
@@ -71,14 +69,13 @@ def limits(l1, l2, l3):
         depthwise_non_temporal=min(80 * MIB, l3),
         depthwise_ordered=80 * MIB,
         amx_non_temporal=44 * MIB,
-        panel_major=l1 <= 32 * KIB,
+        ordinary_stores=l1 <= 32 * KIB,
         single_thread_cycles=8_000,
         pinned_flops=50e6,
         pack_on_the_fly=256 * KIB,
         pack_on_the_fly_again=2,
         near_weights=l2 >> 3,
         far=512 * KIB,
-        page=3 * KIB,
         shallow_depth=32,
         planes_block=2 * l2,
         same_set=4 * KIB,

@@ -147,7 +147,7 @@ def _stores(problem, here, info, out_strides, outer, cut, width, each, dots, hol
         staged = part * s
     # Prefetching outputs: groups, which multiply more between stores, lose by it where L1 is small; what the last level holds
     # well gains nothing; and of few registers, which hold the pixels of few channels, even less does.
-    prefetches = contiguous_out and not staged and not (each and limits.panel_major) and out > here.l2
+    prefetches = contiguous_out and not staged and not (each and limits.ordinary_stores) and out > here.l2
     return {
         "contiguous_out": contiguous_out,
         "store_alignment": alignment,

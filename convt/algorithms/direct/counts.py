@@ -89,7 +89,7 @@ def class_cost(problem, combo, info):
 def memory_cycles(problem, info):
     """Cycles that data takes which L2 does not hold, and outputs that no tap reaches."""
     here = machine.current()
-    non_temporal = common.streams(problem) and not here.limits.panel_major
+    non_temporal = common.streams(problem) and not here.limits.ordinary_stores
     counts = common.memory_counts(problem, non_temporal) | common.fill_counts(problem)
     if not non_temporal and common.splits_lines(problem):
         bytes = execution.output_bytes(problem)

@@ -30,7 +30,6 @@ cdef struct DirectClass:
                           # if the window shows none
     int64_t *pieces       # [..][3 + 2 nd]: first column, columns, output offset, then (low, high) of valid per axis
     int64_t *boxes        # [npanels][nd][2]: where all pieces of a panel are valid
-    int64_t stretch       # columns that lie side by side in the output
     int64_t *inner        # [nd][2]: where every phase is valid
     bint whole            # which is everywhere
     PackClass *pack
@@ -76,7 +75,6 @@ cdef class DirectPlan(Plan):
     cdef bint panel_major  # all rows of a task meet a panel before the next panel
     cdef int64_t near_bytes  # weights of a task up to this stay in L2 beside its rows
     cdef int64_t far_bytes  # weights of a group beyond this do not stay in L2
-    cdef int64_t page_bytes  # outputs of a row from which those of the next pixel are in another page
     cdef size_t tile_non_temporal  # `non_temporal`, where tiles use such stores
     cdef list keep  # the tables that the structures point into
     cdef int64_t lda  # from row to row that is packed
@@ -89,8 +87,7 @@ cdef class DirectPlan(Plan):
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil
     cdef void open(self, DirectTask *w, Py_ssize_t task, const Call *call, char *ws) noexcept nogil
     cdef void pack_chunks(self, DirectTask *w, int64_t start, int64_t end, int64_t s0, int64_t s1, char *refused) noexcept nogil
-    cdef void multiply_panels(self, DirectTask *w, int64_t start, int64_t end, int64_t p2, int64_t p3, int64_t s0, int64_t l0,
-                              int64_t l1, bint back) noexcept nogil
+    cdef void multiply_panels(self, DirectTask *w, int64_t start, int64_t end, int64_t s0, int64_t s1, bint back) noexcept nogil
     cdef void last_tile(self, DirectTask *w, int64_t p, int64_t both, int64_t r0, int64_t r1) noexcept nogil
     cdef void prefetch_pieces(self, DirectClass *c, int64_t first, int64_t last, void **to, int64_t r0, int64_t r1) noexcept nogil
     cdef void place(self, Py_ssize_t task, DirectClass **which, int64_t *group, int64_t *m0, int64_t *m, int64_t *p0,

@@ -33,7 +33,7 @@ cdef class DirectPlan(Plan):
         self.open_plan(name, problem, recipe.k, in_strides, out_strides, execution)
         self.recipe, self.packing_workspace = recipe, tiles.packing_workspace
         self.panel_major, self.near_bytes, self.far_bytes = tiles.panel_major, tiles.near_bytes, tiles.far_bytes
-        self.page_bytes, self.tile_non_temporal = tiles.page_bytes, tiles.non_temporal
+        self.tile_non_temporal = tiles.non_temporal
         self.nclasses, self.keep, self.works = len(classes), [], []
         self.classes = <DirectClass *>cnp.PyArray_DATA(structures(self.keep, self.nclasses, sizeof(DirectClass)))
         cdef DirectClass *c
@@ -52,7 +52,6 @@ cdef class DirectPlan(Plan):
             c.npanels, c.panels = len(spec["panels"]), keep_table(self.keep, spec["panels"])
             c.pieces, c.boxes = keep_table(self.keep, spec["pieces"]), keep_table(self.keep, spec["boxes"])
             c.panel_block, c.panel_blocks = spec["panel_block"], spec["panel_blocks"]
-            c.stretch = spec["stretch"]
             c.inner = keep_table(self.keep, spec["inner"])
             c.whole = all(lo <= 0 and hi >= count for (lo, hi), count in zip(spec["inner"], spec["count"]))
             c.pack = &recipe.classes[<Py_ssize_t>spec["pack"]]
@@ -138,33 +137,22 @@ cdef class DirectPlan(Plan):
         cdef DirectTask w
         self.open(&w, task, call, ws)
         cdef DirectClass *c = w.c
-        cdef int64_t start, end, p2, p3, strip, low, s0, s1, l0, l1
-        # Few weights are multiplied with one tile's rows after the other, packed just before, so that an output row is written
-        # in one go. Of many, each panel with all rows, so that it is read once; but where pixels are so far apart in the
-        # output that each of a panel's rows is in another page, a few panels at a time with a tile's rows. Where L1
-        # is small, each panel with all rows always. What is neither packed nor met twice gains nothing by strips.
-        cdef int64_t near = w.p1 - w.p0, strips = convt_quotient(w.m + c.strip - 1, c.strip), lows = 1
-        cdef bint apart = not k.parts and c.stretch * k.s_size >= self.page_bytes
-        if c.sparse or self.panel_major or w.source != NULL or (w.in_place and near <= (2 if w.m <= c.wide else 1)):
+        cdef int64_t start, end, strip, s0, s1, panels = w.p1 - w.p0
+        # Vectors meet a panel with all rows before the next one, so that it is read once. So do AMX tiles with many weights; few
+        # are multiplied with one strip of rows after the other, packed just before, so that an output row is written in one
+        # go. What is neither packed nor met twice gains nothing by strips.
+        cdef int64_t strips = convt_quotient(w.m + c.strip - 1, c.strip)
+        if c.sparse or self.panel_major or w.source != NULL or (w.in_place and panels <= (2 if w.m <= c.wide else 1)) or (
+                panels * k.nr * c.pack.depth * k.e_size > self.near_bytes):
             strips = 1
-        elif near * k.nr * c.pack.depth * k.e_size > self.near_bytes:
-            if apart:
-                near, lows = max(1, self.near_bytes // (k.nr * c.pack.depth * k.e_size)), strips
-            strips = 1
-        cdef Cut by_strip = cut_evenly(w.m, strips, w.most if c.strip > w.most else k.grain), by_low
+        cdef Cut by_strip = cut_evenly(w.m, strips, w.most if c.strip > w.most else k.grain)
         for strip in range(strips):
             s0, s1 = cut_at(&by_strip, strip), cut_at(&by_strip, strip + 1)
-            by_low = cut_evenly(s1 - s0, lows, k.grain)
             end = 0
             while end < c.nchunks:
                 start, end = end, min(c.nchunks, end + c.span)
                 self.pack_chunks(&w, start, end, s0, s1, call.refused)
-                p3 = w.p0
-                while p3 < w.p1:
-                    p2, p3 = p3, min(w.p1, p3 + near)
-                    for low in range(lows):
-                        l0, l1 = s0 + cut_at(&by_low, low), s0 + cut_at(&by_low, low + 1)
-                        self.multiply_panels(&w, start, end, p2, p3, s0, l0, l1, call.back)
+                self.multiply_panels(&w, start, end, s0, s1, call.back)
         if w.t.late != NULL:
             k.flush(w.t.late)
         if self.tile_non_temporal:
@@ -242,13 +230,12 @@ cdef class DirectPlan(Plan):
                 self.pack_rows(c, ch[0], ch[1], w.m0 + s0, s1 - s0, w.coords + s0 * self.nd, w.src, w.a + i * w.stride_a, NULL,
                                NULL, refused)
 
-    cdef void multiply_panels(self, DirectTask *w, int64_t start, int64_t end, int64_t p2, int64_t p3, int64_t s0, int64_t l0,
-                              int64_t l1, bint back) noexcept nogil:
-        """Panels p2 to p3 with rows l0 to l1, through some depth chunks that are packed from row s0 on."""
+    cdef void multiply_panels(self, DirectTask *w, int64_t start, int64_t end, int64_t s0, int64_t s1, bint back) noexcept nogil:
+        """A task's panels with rows s0 to s1, through some depth chunks that are packed from row s0 on."""
         cdef const convt_kernels *k = self.k
         cdef DirectClass *c = w.c
         cdef convt_tile *t = &w.t
-        cdef int64_t chunk, n = p2, p, both, part, width, height, top, prefetching, next_panel, i, s2, tiles, r0, r1
+        cdef int64_t chunk, n = w.p0, p, both, part, width, height, top, prefetching, next_panel, i, s2, tiles, r0, r1
         cdef int64_t panel_bytes = k.nr * c.pack.depth * k.e_size, cut_rows = -1, cut_height = 0
         cdef const char *next_b
         cdef int64_t *ch
@@ -257,10 +244,10 @@ cdef class DirectPlan(Plan):
         cdef void **partial_rows  # the rows of a chunk
         cdef Cut by_tile
         cdef bint simple  # all rows are stored alike: one call does the tiles of a height
-        while n < p3:
+        while n < w.p1:
             # Few rows meet two panels at once, so that accumulators hide the latency of a multiply-add; of little depth all do.
             p, both = w.p0 + w.p1 - 1 - n if back else n, 1
-            if w.m <= c.wide and n + 1 < p3 and c.panels[5 * (p + (not back))] == k.nr:
+            if w.m <= c.wide and n + 1 < w.p1 and c.panels[5 * (p + (not back))] == k.nr:
                 p, both = p - back, 2
             n += both
             panel = c.panels + 5 * p
@@ -298,19 +285,19 @@ cdef class DirectPlan(Plan):
                 next_b = w.weights + next_panel * panel_bytes + c.chunks[4 * i + 2] * width * k.e_size
                 if w.source != NULL:
                     next_b = self.recipe.source_at(c.pack, max(0, next_panel), 0, c.chunks[4 * i + 2], w.source)
-                s2, partial_rows = l1, w.lines
+                s2, partial_rows = s1, w.lines
                 if c.sparse and 0 < chunk < c.nchunks - 1:
                     s2, partial_rows = w.heights[chunk - start], w.reached + (chunk - start) * c.block
-                if s2 - l0 != cut_rows or height != cut_height:  # divisions take long
-                    cut_rows, cut_height = s2 - l0, height
+                if s2 - s0 != cut_rows or height != cut_height:  # divisions take long
+                    cut_rows, cut_height = s2 - s0, height
                     tiles = convt_quotient(cut_rows + height - 1, height)
                     by_tile = cut_evenly(cut_rows, tiles, k.grain)
-                i, r1 = 0, l0
+                i, r1 = 0, s0
                 while i < tiles:
-                    r0, r1, t.more = r1, l0 + cut_at(&by_tile, i + 1), 0
+                    r0, r1, t.more = r1, s0 + cut_at(&by_tile, i + 1), 0
                     if simple and i >= prefetching and not k.parts:
                         t.more = <int>((by_tile.taller if i < by_tile.taller else tiles) - i - 1)
-                        t.more -= l0 + cut_at(&by_tile, i + 1 + t.more) - r1 < t.more * (r1 - r0)
+                        t.more -= s0 + cut_at(&by_tile, i + 1 + t.more) - r1 < t.more * (r1 - r0)
                     t.a = rows + (r0 - top) * t.lda * k.e_size
                     if i < prefetching and w.source != NULL:  # of each in-channel a line, then the next one
                         t.ahead_step = self.recipe.si * k.s_size
@@ -334,7 +321,7 @@ cdef class DirectPlan(Plan):
                     else:
                         self.last_tile(w, p, both, r0, r1)
                     i += 1 + t.more
-                    r1 = l0 + cut_at(&by_tile, i)
+                    r1 = s0 + cut_at(&by_tile, i)
 
     cdef void last_tile(self, DirectTask *w, int64_t p, int64_t both, int64_t r0, int64_t r1) noexcept nogil:
         """A tile of the last depth chunk: its accumulators are what the output gets."""

@@ -69,10 +69,9 @@ def planned(problem, recipe, in_strides, out_strides, threads, name="direct", fi
 class Tiles(NamedTuple):
     """How the tiles of all classes run, decided once for a plan."""
 
-    panel_major: bool  # all rows of a task meet a panel before the next panel, whatever there is in L1
+    panel_major: bool  # all rows of a task meet a panel before the next panel
     near_bytes: int  # weights of a task up to this stay in L2 beside its rows
     far_bytes: int  # weights of a group beyond this do not stay in L2: tiles prefetch them
-    page_bytes: int  # outputs of a pixel from which the next pixel's are in another page
     non_temporal: int  # as of Execution, for the stores of tiles
     packing_workspace: int  # bytes that a thread needs to pack weights on the fly; 0 where it does not
 
@@ -81,11 +80,10 @@ def tiles(here, info, how, on_the_fly):
     """The Tiles of a plan on a machine."""
     limits = here.limits
     return Tiles(
-        panel_major=limits.panel_major,
+        panel_major=not info["parts"],
         near_bytes=limits.near_weights,
         far_bytes=limits.far,
-        page_bytes=limits.page,
-        non_temporal=0 if limits.panel_major else how.non_temporal,
+        non_temporal=0 if limits.ordinary_stores else how.non_temporal,
         packing_workspace=2 * _core.KC * info["nr"] * info["e_size"] if on_the_fly else 0,
     )
 
@@ -125,7 +123,6 @@ def _class(problem, combo, chosen, pack, in_strides, out_strides, info, chunks, 
         "panels": panels,
         "pieces": piece_table,
         "boxes": boxes,
-        "stretch": problem.co * len(combo[-1].first_out),
         "panel_block": split.panel_block,
         "panel_blocks": split.panel_blocks,
         "inner": [c.inner for c in combo],
