@@ -418,7 +418,7 @@ class ConvTranspose:
 
     @classmethod
     def borrowing(cls, filter, bias, **attributes):
-        """The same, of a filter and a bias that the caller leaves unchanged: they are not copied."""
+        """An operator that reads filter and bias in the caller's memory, without a copy: the caller must not change them."""
         op = cls.__new__(cls)
         parsed, view, bias = parse(filter, bias, _padding.CORE, **attributes)
         op._set(parsed, _walkable(view), _walkable(bias))

@@ -206,6 +206,10 @@ def test_changes_of_weights_are_noticed():
         yield
         module.bias.data.mul_(2)
         yield
+        module.to(memory_format=torch.channels_last)
+        yield
+        module.weight.data.mul_(2)
+        yield
         module.weight.numpy()[...] *= 2  # nor this
         yield
         module.load_state_dict({name: torch.randn_like(value) for name, value in module.state_dict().items()})

@@ -1,5 +1,6 @@
 """Tensors computed by convt: arrays that share their memory, and weights packed while they stay as they are."""
 
+import math
 import weakref
 
 import ml_dtypes
@@ -10,7 +11,7 @@ from .. import _api, _config, _padding
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _MEMORY_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
-_SAMPLE = 64  # weights that are looked at for changes which torch does not count
+_SAMPLE = 64  # about so many weights are looked at for changes which torch does not count
 _OPERATORS = 8  # of a filter
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -43,6 +44,12 @@ def tensor_of(array):
     return torch.from_numpy(array)
 
 
+def sampled(values):
+    """A view of some elements of an array, which shows changes by way of ``.data`` or NumPy: torch does not count these."""
+    each = math.ceil(_SAMPLE ** (1 / values.ndim) - 1e-9)  # of an axis
+    return values[tuple(slice(None, None, max(1, -(-size // each))) for size in values.shape)]
+
+
 class _Weights:
     """Operators of one filter: those of a `version` of it that was met before."""
 
@@ -56,9 +63,7 @@ class _Weights:
     def remember(self, weight):
         self.operators.clear()
         self.version, self.place = weight._version, weight.data_ptr()
-        values = array(weight)
-        flat = values.ravel() if values.flags.c_contiguous else values[:1].ravel()
-        self.sampled = flat[:: max(1, flat.size // _SAMPLE)]
+        self.sampled = sampled(array(weight))
         self.sample = self.sampled.tobytes()
 
     def bias(self, bias):

@@ -79,7 +79,8 @@ def _call(rank, input, weight, bias, stride, padding, output_padding, groups, di
 
 
 def fused(rank, input, weight, bias, stride, padding, output_padding, groups, dilation, activation):
-    """The same with an activation, for inference alone; None where convt does not compute it, or a transform looks on."""
+    """A transposed convolution and an activation in one, for inference alone; None where convt does not serve the tensors, or
+    where a compiler, tracer, mode, vmap or autocast has to see the operator."""
     attributes = stride, padding, output_padding, dilation
     if not _untransformed(input, weight, bias) or not _served(rank, input, weight, bias, attributes, groups):
         return None

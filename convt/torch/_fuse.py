@@ -5,7 +5,7 @@ import weakref
 import torch
 from torch.nn.modules import module as _module
 
-from ._compute import array
+from ._compute import array, sampled
 from ._functional import fused
 from ._modules import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 
@@ -20,7 +20,6 @@ _ACTIVATIONS = {
     torch.nn.GELU: lambda m: "gelu" if m.approximate == "none" else None,
     torch.nn.SiLU: lambda m: "swish",
 }
-_SAMPLE = 64
 
 
 def _unhooked(module):
@@ -51,8 +50,7 @@ def _state(tensor):
     """What changes with a tensor: torch counts changes, and a sample shows those by way of ``.data`` or NumPy."""
     if tensor is None:
         return None
-    flat = array(tensor).ravel(order="K")
-    return id(tensor), tensor._version, tensor.data_ptr(), flat[:: max(1, flat.size // _SAMPLE)].tobytes()
+    return id(tensor), tensor._version, tensor.data_ptr(), sampled(array(tensor)).tobytes()
 
 
 _folded = weakref.WeakKeyDictionary()  # convolution -> (state of what was folded, weight, bias)
