@@ -34,7 +34,7 @@ ISAS = [
 
 CORE = "convt._core"  # the module that links the kernels; all others reach them through it
 KERNELS = Path("convt/kernels")
-ONEDNN = Path("third_party/onednn")
+FOREIGN = Path("third_party/onednn"), Path("third_party/onnxruntime")  # declarations of libraries opened at run time
 OBJECTS = Path("build/kernels")
 # Results must not depend on the compiler's mood: no contraction behind our back, and nothing of the -ffast-math family,
 # which would also switch the whole process of the user to flush-to-zero.
@@ -47,7 +47,7 @@ CFLAGS = ["-std=gnu11", "-g0", "-ffp-contract=off", "-fno-math-errno", "-fno-tra
 KERNEL_CFLAGS = [*CFLAGS, "-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic", "-Wno-maybe-uninitialized"]
 # Modules decide what to compute, and what takes time are kernels. These do so once for an operator, or call another library.
 MODULE_CFLAGS = [*CFLAGS, "-O2"]
-BRIEF = re.compile(r"convt\.(_dlpack|_memory|algorithms\.(packing|onednn\..*|.*weights))")
+BRIEF = re.compile(r"convt\.(_dlpack|_memory|onnxruntime\.library|algorithms\.(packing|onednn\..*|.*weights))")
 DEBUG = ["-O1", "-g"]
 KERNEL_DEBUG = [*DEBUG, "-UNDEBUG", "-DCONVT_DEBUG"]
 # Where the linker knows it: segments of a module that are pages apart take ten kilobytes each time.
@@ -161,11 +161,11 @@ class BuildKernels(build_ext):
 def extension(source):
     """The module of a .pyx, named after its path; a ``# distutils:`` comment in it says what it needs beyond the others."""
     name = ".".join(source.with_suffix("").parts)
-    headers = [*KERNELS.glob("*.[ch]")] if name == CORE else [KERNELS / "convt_kernels.h", *ONEDNN.glob("*.h")]
+    headers = [*KERNELS.glob("*.[ch]")] if name == CORE else [KERNELS / "convt_kernels.h", *(h for folder in FOREIGN for h in folder.glob("*.h"))]
     return Extension(
         name,
         [str(source)],
-        include_dirs=[numpy.get_include(), str(KERNELS), str(ONEDNN)],
+        include_dirs=[numpy.get_include(), str(KERNELS), *map(str, FOREIGN)],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION"), ("NPY_TARGET_VERSION", "NPY_1_23_API_VERSION")],
         depends=["setup.py", *map(str, headers)],
     )

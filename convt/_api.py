@@ -417,10 +417,10 @@ class ConvTranspose:
         self._set(attributes, view.copy(order="K"), None if bias is None else bias.copy())
 
     @classmethod
-    def borrowing(cls, filter, bias, **attributes):
+    def borrowing(cls, filter, bias, dialect=_padding.CORE, **attributes):
         """An operator that reads filter and bias in the caller's memory, without a copy: the caller must not change them."""
         op = cls.__new__(cls)
-        parsed, view, bias = parse(filter, bias, _padding.CORE, **attributes)
+        parsed, view, bias = parse(filter, bias, dialect, **attributes)
         op._set(parsed, _walkable(view), _walkable(bias))
         return op
 

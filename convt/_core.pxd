@@ -12,6 +12,17 @@ cdef bint all_finite(const convt_kernels *k, array, int threads)
 cpdef void note_pool()
 
 
+ctypedef void (*Work)(void *job, size_t part) noexcept nogil
+
+cdef struct Pool:
+    # Threads that are not OpenMP's: `run` calls work(job, n) for every n below count, side by side where it can.
+    void (*run)(void *context, Work work, size_t count, void *job) noexcept nogil
+    void *context
+
+cdef void use_pool(const Pool *pool) noexcept
+cdef void each_thread(Work work, int count, void *job) noexcept nogil
+
+
 cdef struct Call:
     # What the tasks of one call share.
     char *src
@@ -20,6 +31,7 @@ cdef struct Call:
     char *bias
     char *source  # the filter itself, where tasks pack weights on the fly
     char *refused  # set by a task that finds values which its algorithm can't compute as exactly as a direct sum
+    Py_ssize_t next  # task that nobody has begun
     Py_ssize_t threads
     Py_ssize_t grab  # tasks that a thread takes at a time
     bint back  # tasks run from the last to the first
@@ -61,6 +73,7 @@ cdef class Plan:
 
     cdef open_plan(self, str algorithm, problem, const convt_kernels *k, in_strides, out_strides, execution)
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil
-    cdef void run_shares(self, Py_ssize_t thread, int team, const Call *call, char *ws) noexcept nogil
+    cdef void run_tasks(self, Py_ssize_t thread, Call *call, char *ws) noexcept nogil
+    cdef void run_share(self, Py_ssize_t thread, const Call *call, char *ws) noexcept nogil
     cpdef int threads(self, int available)
     cdef compute(self, char *src, char *dst, PackedFilter packed, int available, out, fill)

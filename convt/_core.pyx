@@ -10,7 +10,7 @@ region; a run only computes.
 import heapq
 import os
 
-from cython.parallel cimport parallel, prange, threadid
+from cython.parallel cimport prange
 from libc.stdint cimport int64_t
 
 cimport numpy as cnp
@@ -30,11 +30,11 @@ cdef extern from *:
     #ifdef _OPENMP
     #include <omp.h>
     #define CONVT_OPENMP _OPENMP
-    #define convt_team_size omp_get_num_threads
     #else
     #define CONVT_OPENMP 0
-    #define convt_team_size() 1
     #endif
+    #define convt_take(next, count) __atomic_fetch_add(next, count, __ATOMIC_RELAXED)
+    static __thread const void *convt_pool;  /* a Pool, or NULL */
     #ifdef __VERSION__
     #define CONVT_COMPILER __VERSION__
     #else
@@ -42,7 +42,8 @@ cdef extern from *:
     #endif
     """
     int CONVT_OPENMP
-    int convt_team_size() nogil
+    Py_ssize_t convt_take(Py_ssize_t *next, Py_ssize_t count) noexcept nogil
+    const void *convt_pool
     const char *CONVT_COMPILER
 
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -174,6 +175,27 @@ def forked():
     return _forked
 
 
+cdef void use_pool(const Pool *pool) noexcept:
+    """Calls of this thread compute on a pool of somebody else's from now on; NULL: on OpenMP's."""
+    global convt_pool
+    convt_pool = pool
+
+
+cdef void each_thread(Work work, int count, void *job) noexcept nogil:
+    """Call work(job, n) for every n below ``count``, on a thread each where there are so many."""
+    global _pool_used
+    cdef const Pool *pool = <const Pool *>convt_pool
+    cdef int n
+    if count == 1:
+        work(job, 0)
+    elif pool != NULL:
+        pool.run(pool.context, work, count, job)
+    else:
+        _pool_used = True
+        for n in prange(count, num_threads=count, schedule="static", chunksize=1):
+            work(job, n)
+
+
 cdef class Deal:
     """Which tasks each of a number of threads runs: the next task goes to the thread that is done first with those before."""
 
@@ -226,6 +248,20 @@ cdef class PackedFilter:
     """
 
 
+cdef struct Job:
+    # A call, as its threads need it.
+    void *plan
+    Call *call
+    char *ws
+    size_t per_thread
+
+
+cdef void run_part(void *given, size_t thread) noexcept nogil:
+    """The part of a call that one thread does."""
+    cdef Job *job = <Job *>given
+    (<Plan>job.plan).run_tasks(thread, job.call, job.ws + thread * job.per_thread)
+
+
 cdef class Plan:
     """What all native algorithms share: kernels, sizes, strides, activation, and the way tasks run.
 
@@ -258,19 +294,32 @@ cdef class Plan:
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
         pass
 
-    cdef void run_shares(self, Py_ssize_t thread, int team, const Call *call, char *ws) noexcept nogil:
-        """Run the tasks of a thread that has tasks of its own: those that were dealt to it, or a contiguous share of all. In a
-        team that is smaller than planned a thread runs those of several."""
-        cdef Py_ssize_t n, i, first, last
-        while thread < call.threads:
-            first = convt_quotient(thread * self.tasks, call.threads)
-            last = convt_quotient((thread + 1) * self.tasks, call.threads)
-            if call.deal_tasks != NULL:
-                first, last = call.deal_first[thread], call.deal_first[thread + 1]
-            for n in range(last - first):
-                i = last - 1 - n if call.back else first + n
-                self.run_task(i if call.deal_tasks == NULL else call.deal_tasks[i], call, ws)
-            thread += team
+    cdef void run_tasks(self, Py_ssize_t thread, Call *call, char *ws) noexcept nogil:
+        """What a thread does: tasks of its own, or the next ones that nobody has begun."""
+        cdef Py_ssize_t first, n
+        if self.k.enter != NULL:
+            self.k.enter()
+        if self.even or self.pinned or call.threads == 1:
+            self.run_share(thread, call, ws)
+        else:
+            first = convt_take(&call.next, call.grab)
+            while first < self.tasks:
+                for n in range(first, min(first + call.grab, self.tasks)):
+                    self.run_task(n, call, ws)
+                first = convt_take(&call.next, call.grab)
+        if self.k.leave != NULL:
+            self.k.leave()
+
+    cdef void run_share(self, Py_ssize_t thread, const Call *call, char *ws) noexcept nogil:
+        """Run the tasks that are a thread's own: those that were dealt to it, or a contiguous share of all."""
+        cdef Py_ssize_t n, i
+        cdef Py_ssize_t first = convt_quotient(thread * self.tasks, call.threads)
+        cdef Py_ssize_t last = convt_quotient((thread + 1) * self.tasks, call.threads)
+        if call.deal_tasks != NULL:
+            first, last = call.deal_first[thread], call.deal_first[thread + 1]
+        for n in range(last - first):
+            i = last - 1 - n if call.back else first + n
+            self.run_task(i if call.deal_tasks == NULL else call.deal_tasks[i], call, ws)
 
     cpdef int threads(self, int available):
         """How many threads a run uses when ``available`` are allowed."""
@@ -294,7 +343,7 @@ cdef class Plan:
         cdef char refused = 0
         call.refused = &refused
         call.src, call.dst, call.weights, call.bias, call.source = src, dst, packed.weights, packed.bias, packed.source
-        call.threads, call.grab = threads, tasks if self.even else max(1, convt_quotient(tasks, GRABS * threads))
+        call.next, call.threads, call.grab = 0, threads, tasks if self.even else max(1, convt_quotient(tasks, GRABS * threads))
         cdef Deal deal = self.deal
         call.deal_tasks = NULL
         if self.pinned and not self.even and threads > 1:
@@ -306,23 +355,8 @@ cdef class Plan:
         # Weights that a core's cache does not hold are read forwards and backwards in turns: those that the call before read last
         # are still there.
         call.back = self.back = self.alternate and not self.back
-        if threads > 1:
-            note_pool()
-            with nogil, parallel(num_threads=threads):
-                if self.k.enter != NULL:
-                    self.k.enter()
-                if self.even or self.pinned:
-                    self.run_shares(threadid(), convt_team_size(), &call, ws.data + threadid() * per_thread)
-                else:
-                    for t in prange(tasks, schedule="dynamic", chunksize=call.grab):
-                        self.run_task(t, &call, ws.data + threadid() * per_thread)
-                if self.k.leave != NULL:
-                    self.k.leave()
-        else:
-            with nogil:
-                if self.k.enter != NULL:
-                    self.k.enter()
-                self.run_shares(0, 1, &call, ws.data)
-                if self.k.leave != NULL:
-                    self.k.leave()
+        cdef Job job
+        job.plan, job.call, job.ws, job.per_thread = <void *>self, &call, ws.data, per_thread
+        with nogil:
+            each_thread(run_part, threads, &job)
         return not refused

@@ -1,4 +1,4 @@
-"""The function of the ONNX dialect: attributes renamed and nothing computed."""
+"""The ONNX dialect: attributes renamed and nothing computed."""
 
 import ml_dtypes
 
@@ -57,8 +57,20 @@ def conv_transpose(
     >>> convt.onnx.conv_transpose(X, W, output_shape=[4]).tolist()
     [[[12.0, 123.0, 230.0, 300.0]]]
     """
-    opset = _check.integer("opset", opset, 1)
     W = _check.floating("W", W)
+    values = attributes(
+        W, auto_pad=auto_pad, dilations=dilations, group=group, kernel_shape=kernel_shape, output_padding=output_padding,
+        output_shape=output_shape, pads=pads, strides=strides, opset=opset,
+    )  # fmt: skip
+    return compute(X, W, B, values)
+
+
+def attributes(
+    W, *, auto_pad="NOTSET", dilations=None, group=1, kernel_shape=None, output_padding=None, output_shape=None, pads=None,
+    strides=None, opset=22,
+):  # fmt: skip
+    """The node's attributes, for a filter of W's shape and dtype, as the facade has them."""
+    opset = _check.integer("opset", opset, 1)
     if opset < 22 and W.dtype == ml_dtypes.bfloat16:
         raise TypeError(f"W: got dtype bfloat16 at opset {opset}, wanted float32, float64 or float16 below opset 22")
     rank = W.ndim - 2
@@ -67,12 +79,22 @@ def conv_transpose(
     if kernel_shape is not None and _check.integers("kernel_shape", kernel_shape, rank, 0) != W.shape[2:]:
         raise ValueError(f"kernel_shape: got {kernel_shape}, wanted {W.shape[2:]}, the kernel of W")
     pads = _check.integers("pads", _or(pads, 0), 2 * rank, 0, each="two per spatial axis")
-    attributes = dict(
+    return dict(
         strides=_or(strides, 1), dilations=_or(dilations, 1), pads_begin=pads[:rank], pads_end=pads[rank:], auto_pad=auto_pad,
         output_padding=_or(output_padding, 0), output_shape=output_shape, groups=group, data_format="NCX", filter_format="IOX",
     )  # fmt: skip
+
+
+def compute(X, W, B, values, out=None):
+    """The node's output, for `attributes`."""
     with _check.renamed(_NAMES):
-        return _api.one_shot(_padding.ONNX, X, W, B, attributes, tuple(attributes.values()))
+        return _api.one_shot(_padding.ONNX, X, W, B, values, tuple(values.values()), out)
+
+
+def operator(W, B, values):
+    """The node with its weights packed, which it reads in the caller's memory: `convt.ConvTranspose` by ONNX's rules."""
+    with _check.renamed(_NAMES):
+        return _api.ConvTranspose.borrowing(W, B, _padding.ONNX, **values)
 
 
 def _or(value, default):

@@ -6,16 +6,33 @@ transposes it, runs all tasks of the inner plan and transposes what came out. Wh
 one block after the other.
 """
 
-from cython.parallel cimport prange
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 
-from convt._core cimport Call, PackedFilter, Plan, note_pool
+from convt._core cimport Call, PackedFilter, Plan, each_thread
 from convt._memory cimport Buffer, keep_table, round64, take_buffer, workspaces
 from convt.algorithms.indexing cimport take_index
 
 cdef enum:
     PART_PIXELS = 64  # of a run that threads share: each has whole parts of so many
+
+
+cdef struct Move:
+    # A block that is moved, as the threads need it.
+    void *plan
+    Side *side
+    int64_t block
+    char *array
+    char *own
+    bint inward
+    int parts
+
+
+cdef void move_part(void *given, size_t part) noexcept nogil:
+    cdef Move *move = <Move *>given
+    (<PlanesPlan>move.plan).move(move.side, move.block, move.array, move.own, move.inward, part, move.parts)
+    if (<PlanesPlan>move.plan).stream:
+        (<PlanesPlan>move.plan).k.fence()
 
 
 cdef class PlanesPlan(Plan):
@@ -117,7 +134,7 @@ cdef class PlanesPlan(Plan):
         self.move(&self.ins, task, call.src, own_in, True, 0, 1)
         if self.hole:  # the array has been filled
             self.move(&self.outs, task, call.dst, own_out, True, 0, 1)
-        self.inner.run_shares(0, 1, &own, ws)
+        self.inner.run_share(0, &own, ws)
         self.move(&self.outs, task, call.dst, own_out, False, 0, 1)
         if self.stream:
             self.k.fence()
@@ -142,16 +159,11 @@ cdef class PlanesPlan(Plan):
 
     cdef move_together(self, Side *side, int64_t block, char *array, char *own, bint inward, int threads):
         """A block, of which each thread moves a part."""
-        cdef int part
-        if threads == 1:
-            with nogil:
-                self.move(side, block, array, own, inward, 0, 1)
-            return
-        note_pool()
-        for part in prange(threads, num_threads=threads, nogil=True, schedule="static", chunksize=1):
-            self.move(side, block, array, own, inward, part, threads)
-            if self.stream:
-                self.k.fence()
+        cdef Move move
+        move.plan, move.side, move.block, move.array, move.own = <void *>self, side, block, array, own
+        move.inward, move.parts = inward, threads
+        with nogil:
+            each_thread(move_part, threads, &move)
 
     cpdef int threads(self, int available):
         return Plan.threads(self, available) if self.apart else self.inner.threads(available)

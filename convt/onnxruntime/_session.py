@@ -1,0 +1,150 @@
+"""ONNX Runtime's session with convt in it."""
+
+import contextlib
+import os
+import weakref
+from typing import NamedTuple
+
+import onnx
+import onnxruntime
+from google.protobuf.message import DecodeError
+
+from . import _node, _rewrite, library
+
+_CPU = "CPUExecutionProvider"
+_FOLDER = "session.model_external_initializers_file_folder_path"
+_registered = weakref.WeakSet()  # session options that have the library: ONNX Runtime refuses it twice
+
+
+class Report(NamedTuple):
+    """What computes the ConvTranspose nodes of a session, by their names, or their outputs' where they have none."""
+
+    packed: tuple  # by convt, with weights packed once
+    unpacked: tuple  # by convt, with weights that a run brings
+    kept: dict  # by ONNX Runtime, and why
+
+    def __str__(self):
+        names = self.packed + self.unpacked
+        lines = [f"convt computes {len(names)} ConvTranspose nodes: {', '.join(names) or 'none'}"]
+        lines += [f"{name}: its weights are not constant and are packed at each run" for name in self.unpacked]
+        return "\n".join(lines + [f"{name}: left to ONNX Runtime, as {why}" for name, why in self.kept.items()])
+
+
+class InferenceSession(onnxruntime.InferenceSession):
+    """ONNX Runtime's session, whose ConvTranspose nodes are computed by convt.
+
+    The model is rewritten in memory: these nodes become convt's operator, also in subgraphs and functions. Everything else,
+    optimisation and memory included, is ONNX Runtime's. Weights that are constants of the optimised model are packed once. Threads
+    are ``sess_options.intra_op_num_threads``, or convt's own number (`convt.set_num_threads`) where that is 0.
+
+    Parameters
+    ----------
+    path_or_bytes : str, path, bytes or onnx.ModelProto
+        The model, at opsets 1 to 22 or later; external data is found beside a path.
+    sess_options : onnxruntime.SessionOptions, optional
+        convt's library of operators is registered in them.
+    providers, provider_options, **kwargs
+        As ``onnxruntime.InferenceSession`` has them. With another provider than the CPU's nothing is rewritten.
+
+    Attributes
+    ----------
+    report : Report
+        Which nodes convt computes, and which not and why.
+
+    Raises
+    ------
+    What ``onnxruntime.InferenceSession`` raises. In a run, what convt refuses is ONNX Runtime's ``Fail``, with convt's message.
+
+    Examples
+    --------
+    >>> import numpy as np, onnx, convt.onnxruntime
+    >>> node = onnx.helper.make_node("ConvTranspose", ["X", "W"], ["Y"], strides=[2])
+    >>> W = onnx.numpy_helper.from_array(np.array([[[1, 10, 100]]], np.float32), "W")
+    >>> X, Y = (onnx.helper.make_tensor_value_info(name, 1, (1, 1, None)) for name in "XY")
+    >>> model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [X], [Y], [W]), ir_version=10,
+    ...                                opset_imports=[onnx.helper.make_opsetid("", 22)])
+    >>> session = convt.onnxruntime.InferenceSession(model)
+    >>> session.run(None, {"X": np.array([[[1, 2, 3]]], np.float32)})[0].tolist()
+    [[[1.0, 10.0, 102.0, 20.0, 203.0, 30.0, 300.0]]]
+    >>> print(session.report)
+    convt computes 1 ConvTranspose nodes: Y
+    """
+
+    def __init__(self, path_or_bytes, sess_options=None, providers=None, provider_options=None, **kwargs):
+        model, folder = _read(path_or_bytes)
+        if isinstance(path_or_bytes, onnx.ModelProto):
+            path_or_bytes = model.SerializeToString()
+        plain = lambda: super(InferenceSession, self).__init__(  # noqa: E731
+            path_or_bytes, sess_options, providers, provider_options, **kwargs
+        )
+        others = [p if isinstance(p, str) else p[0] for p in providers or () if p != _CPU and p[0] != _CPU]
+        if model is None or others:
+            plain()
+            why = f"the session has {others[0]}" if others else ""
+            self.report = Report((), (), dict.fromkeys(_names(model), why))
+            return
+        options = onnxruntime.SessionOptions() if sess_options is None else sess_options
+        key = f"{id(self):x}"
+        rewritten, names = _rewrite.rewrite(_inferred(model), key, options.intra_op_num_threads)
+        if not names:
+            plain()
+            self.report = Report((), (), {})
+            return
+        if options not in _registered:
+            options.register_custom_ops_library(library.__file__)
+            _registered.add(options)
+        if folder is not None and not _has(options, _FOLDER):
+            options.add_session_config_entry(_FOLDER, folder)
+        made = _node.sessions[key] = {}
+        try:
+            super().__init__(rewritten.SerializeToString(), options, providers, provider_options, **kwargs)
+        except Exception as error:
+            plain()  # which raises where ONNX Runtime has no use for the model either
+            self.report = Report((), (), dict.fromkeys(names, f"convt refuses the model: {error}"))
+            return
+        finally:
+            del _node.sessions[key]
+        self.report = _reported(names, made)
+
+
+def _reported(names, made):
+    packed, unpacked, kept = [], [], {}
+    for number, name in enumerate(names):
+        if number not in made:
+            kept[name] = "it has no use for it: its output is constant, or not wanted"
+        else:
+            (unpacked if made[number].operator is None else packed).append(name)
+    return Report(tuple(packed), tuple(unpacked), kept)
+
+
+def _read(given):
+    """``(ModelProto, folder of its external data)``; None for a model that is not ONNX's own (ONNX Runtime's format)."""
+    if isinstance(given, onnx.ModelProto):
+        copy = onnx.ModelProto()
+        copy.CopyFrom(given)
+        return copy, None
+    try:
+        if isinstance(given, (str, os.PathLike)):
+            return onnx.load(os.fspath(given), load_external_data=False), os.path.dirname(os.path.abspath(os.fspath(given)))
+        return onnx.load_from_string(bytes(given)), None
+    except (OSError, DecodeError, TypeError, ValueError):
+        return None, None  # ONNX Runtime says what is wrong
+
+
+def _inferred(model):
+    """The model with the shapes that can be known, which are lost behind an operator that is not ONNX's own."""
+    with contextlib.suppress(Exception):  # models over 2 GiB, or mistakes, of which ONNX Runtime speaks
+        return onnx.shape_inference.infer_shapes(model)
+    return model
+
+
+def _names(model):
+    nodes = [] if model is None else _rewrite.nodes(model.graph)
+    return [node.name or node.output[0] for node in nodes if _rewrite.is_transposed(node)]
+
+
+def _has(options, key):
+    try:
+        return bool(options.get_session_config_entry(key))
+    except Exception:
+        return False

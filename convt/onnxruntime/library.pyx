@@ -1,0 +1,280 @@
+"""The library of operators that ONNX Runtime opens: the operator ``convt.ConvTranspose``, which calls a Python object in place.
+
+This module is that library: ONNX Runtime looks up ``RegisterCustomOps`` in its file. For each node of a session it makes a
+kernel, here a `_node.Node`, and calls it on the tensors of a run. These are handed on as NumPy arrays that share their memory,
+the output's as well, which ONNX Runtime allocates for the shape that the node says. Tasks run on the session's threads. Python's
+lock is held but while convt computes. No exception passes ONNX Runtime: it becomes a status, whose message ONNX Runtime raises.
+"""
+
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport int64_t
+
+import ml_dtypes
+import numpy as np
+
+from ._node import Node
+
+cimport numpy as cnp
+
+from convt._core cimport Pool, use_pool
+
+cnp.import_array()
+
+cdef enum:
+    MAX_RANK = 64  # NumPy's
+
+
+cdef extern from "onnxruntime_api.h" nogil:
+    const unsigned ORT_VERSION
+    const int ORT_FAIL, ORT_FLOAT, ORT_FLOAT16, ORT_DOUBLE, ORT_BFLOAT16, ORT_REQUIRED, ORT_OPTIONAL
+    ctypedef struct OrtStatus
+    ctypedef struct OrtSessionOptions
+    ctypedef struct OrtCustomOpDomain
+    ctypedef struct OrtKernelInfo
+    ctypedef struct OrtKernelContext
+    ctypedef struct OrtValue
+    ctypedef struct OrtShapeInfo
+    ctypedef void (*OrtEntry)() noexcept
+    ctypedef struct OrtApiBase
+    ctypedef struct OrtCustomOp:
+        unsigned version
+        const char *(*GetName)(const OrtCustomOp *) noexcept nogil
+        const char *(*GetExecutionProviderType)(const OrtCustomOp *) noexcept nogil
+        int (*GetInputType)(const OrtCustomOp *, size_t) noexcept nogil
+        size_t (*GetInputTypeCount)(const OrtCustomOp *) noexcept nogil
+        int (*GetOutputType)(const OrtCustomOp *, size_t) noexcept nogil
+        size_t (*GetOutputTypeCount)(const OrtCustomOp *) noexcept nogil
+        int (*GetInputCharacteristic)(const OrtCustomOp *, size_t) noexcept nogil
+        int (*GetOutputCharacteristic)(const OrtCustomOp *, size_t) noexcept nogil
+        int (*GetInputMemoryType)(const OrtCustomOp *, size_t) noexcept nogil
+        void (*KernelDestroy)(void *) noexcept nogil
+        OrtStatus *(*CreateKernelV2)(const OrtCustomOp *, const OrtEntry *, const OrtKernelInfo *, void **) noexcept nogil
+        OrtStatus *(*KernelComputeV2)(void *, OrtKernelContext *) noexcept nogil
+        int element_type
+    ctypedef struct OrtCalls:
+        OrtStatus *(*CreateStatus)(int, const char *) noexcept nogil
+        OrtStatus *(*CreateCustomOpDomain)(const char *, OrtCustomOpDomain **) noexcept nogil
+        OrtStatus *(*CustomOpDomain_Add)(OrtCustomOpDomain *, const OrtCustomOp *) noexcept nogil
+        OrtStatus *(*AddCustomOpDomain)(OrtSessionOptions *, OrtCustomOpDomain *) noexcept nogil
+        OrtStatus *(*GetTensorMutableData)(const OrtValue *, void **) noexcept nogil
+        OrtStatus *(*GetDimensionsCount)(const OrtShapeInfo *, size_t *) noexcept nogil
+        OrtStatus *(*GetDimensions)(const OrtShapeInfo *, int64_t *, size_t) noexcept nogil
+        OrtStatus *(*GetTensorTypeAndShape)(const OrtValue *, OrtShapeInfo **) noexcept nogil
+        OrtStatus *(*KernelInfoGetAttribute_string)(const OrtKernelInfo *, const char *, char *, size_t *) noexcept nogil
+        OrtStatus *(*KernelContext_GetInputCount)(const OrtKernelContext *, size_t *) noexcept nogil
+        OrtStatus *(*KernelContext_GetInput)(const OrtKernelContext *, size_t, const OrtValue **) noexcept nogil
+        OrtStatus *(*KernelContext_GetOutput)(
+            OrtKernelContext *, size_t, const int64_t *, size_t, OrtValue **) noexcept nogil
+        OrtStatus *(*KernelInfo_GetInputCount)(const OrtKernelInfo *, size_t *) noexcept nogil
+        OrtStatus *(*KernelInfoGetConstantInput_tensor)(const OrtKernelInfo *, size_t, int *, const OrtValue **) noexcept nogil
+        OrtStatus *(*KernelContext_ParallelFor)(
+            const OrtKernelContext *, void (*)(void *, size_t) noexcept nogil, size_t, size_t, void *) noexcept nogil
+        void (*ReleaseStatus)(OrtStatus *) noexcept nogil
+        void (*ReleaseTensorTypeAndShapeInfo)(OrtShapeInfo *) noexcept nogil
+        const char *(*GetErrorMessage)(const OrtStatus *) noexcept nogil
+    int ort_calls(const OrtApiBase *base, OrtCalls *calls)
+
+# Only what is public here is seen outside this module.
+cdef extern from * nogil:
+    """
+    static OrtStatus *convt_register(OrtSessionOptions *options, const OrtApiBase *base);
+    __attribute__((visibility("default"))) OrtStatus *RegisterCustomOps(OrtSessionOptions *options, const OrtApiBase *base);
+    OrtStatus *RegisterCustomOps(OrtSessionOptions *options, const OrtApiBase *base)
+    {
+        return convt_register(options, base);
+    }
+    """
+
+# ONNX Runtime's element type -> NumPy's type of the same size, and the dtype if that is another one
+_TYPES = {
+    ORT_FLOAT: (cnp.NPY_FLOAT32, None),
+    ORT_DOUBLE: (cnp.NPY_FLOAT64, None),
+    ORT_FLOAT16: (cnp.NPY_FLOAT16, None),
+    ORT_BFLOAT16: (cnp.NPY_UINT16, np.dtype(ml_dtypes.bfloat16)),
+}
+
+cdef OrtCalls ort
+cdef OrtCustomOpDomain *domain = NULL
+cdef OrtCustomOp ops[4]
+for _n, _type in enumerate(_TYPES):
+    ops[_n].version = ORT_VERSION
+    ops[_n].element_type = _type
+    ops[_n].GetName = name_of
+    ops[_n].GetExecutionProviderType = provider_of
+    ops[_n].GetInputType = type_of
+    ops[_n].GetInputTypeCount = inputs_of
+    ops[_n].GetOutputType = type_of
+    ops[_n].GetOutputTypeCount = outputs_of
+    ops[_n].GetInputCharacteristic = need_of
+    ops[_n].GetOutputCharacteristic = output_need_of
+    ops[_n].GetInputMemoryType = memory_of
+    ops[_n].CreateKernelV2 = create
+    ops[_n].KernelComputeV2 = compute
+    ops[_n].KernelDestroy = destroy
+
+
+cdef const char *name_of(const OrtCustomOp *op) noexcept nogil:
+    return "ConvTranspose"
+
+
+cdef const char *provider_of(const OrtCustomOp *op) noexcept nogil:
+    return NULL  # CPUs
+
+
+cdef int type_of(const OrtCustomOp *op, size_t index) noexcept nogil:
+    return op.element_type
+
+
+cdef size_t inputs_of(const OrtCustomOp *op) noexcept nogil:
+    return 3
+
+
+cdef size_t outputs_of(const OrtCustomOp *op) noexcept nogil:
+    return 1
+
+
+cdef int need_of(const OrtCustomOp *op, size_t index) noexcept nogil:
+    return ORT_REQUIRED if index < 2 else ORT_OPTIONAL
+
+
+cdef int output_need_of(const OrtCustomOp *op, size_t index) noexcept nogil:
+    return ORT_REQUIRED
+
+
+cdef int memory_of(const OrtCustomOp *op, size_t index) noexcept nogil:
+    return 0  # the default one of the provider, a CPU's
+
+
+cdef OrtStatus *convt_register "convt_register"(OrtSessionOptions *options, const OrtApiBase *base) noexcept nogil:
+    """Adds the operators to a session's options; they are made at the first one, and stay."""
+    cdef OrtStatus *status = NULL
+    global domain
+    if domain == NULL:
+        if not ort_calls(base, &ort):
+            return NULL  # an older ONNX Runtime, which has refused the call already and said so
+        status = ort.CreateCustomOpDomain("convt", &domain)
+        for n in range(4):
+            if status == NULL:
+                status = ort.CustomOpDomain_Add(domain, &ops[n])
+    return status if status != NULL else ort.AddCustomOpDomain(options, domain)
+
+
+cdef OrtStatus *create(
+    const OrtCustomOp *op, const OrtEntry *api, const OrtKernelInfo *info, void **kernel) noexcept with gil:
+    try:
+        node = new_node(info, op.element_type)
+    except BaseException as error:
+        return failed(error)
+    Py_INCREF(node)
+    kernel[0] = <void *>node
+    return NULL
+
+
+cdef void destroy(void *kernel) noexcept with gil:
+    if kernel != NULL:
+        Py_DECREF(<object>kernel)
+
+
+cdef OrtStatus *compute(void *kernel, OrtKernelContext *context) noexcept with gil:
+    try:
+        run(<object>kernel, context)
+    except BaseException as error:
+        return failed(error)
+    return NULL
+
+
+cdef OrtStatus *failed(error) noexcept:
+    text = f"{type(error).__name__}: {error}".encode()
+    return ort.CreateStatus(ORT_FAIL, text)
+
+
+cdef int check(OrtStatus *status) except -1:
+    """Raises what ONNX Runtime says went wrong."""
+    if status != NULL:
+        text = (<bytes>ort.GetErrorMessage(status)).decode(errors="replace")
+        ort.ReleaseStatus(status)
+        raise RuntimeError(text)
+    return 0
+
+
+cdef new_node(const OrtKernelInfo *info, int element_type):
+    cdef size_t size = 0, count = 0
+    cdef int constant = 0
+    cdef const OrtValue *value = NULL
+    check(ort.KernelInfoGetAttribute_string(info, "arguments", NULL, &size))
+    text = bytearray(size)
+    check(ort.KernelInfoGetAttribute_string(info, "arguments", text, &size))
+    check(ort.KernelInfo_GetInputCount(info, &count))
+    constants = []
+    for n in range(1, count):
+        check(ort.KernelInfoGetConstantInput_tensor(info, n, &constant, &value))
+        constants.append(tensor(value, element_type) if constant and value != NULL else None)
+    return Node(text[:size - 1].decode(), element_type, constants)
+
+
+cdef run(node, OrtKernelContext *context):
+    cdef size_t count = 0
+    cdef const OrtValue *value = NULL
+    cdef OrtValue *result = NULL
+    cdef int64_t sizes[MAX_RANK]
+    cdef int element_type = node.element_type
+    check(ort.KernelContext_GetInputCount(context, &count))
+    inputs = []
+    for n in range(count):
+        check(ort.KernelContext_GetInput(context, n, &value))
+        inputs.append(tensor(value, element_type) if value != NULL else None)
+    shape = node.output_shape(inputs)
+    for n, size in enumerate(shape):
+        sizes[n] = size
+    check(ort.KernelContext_GetOutput(context, 0, sizes, len(shape), &result))
+    out = tensor(result, element_type)
+    cdef Threads threads
+    cdef Pool pool
+    threads.context, threads.status = context, NULL
+    pool.run, pool.context = on_threads, &threads
+    use_pool(&pool)
+    try:
+        node.compute(inputs, out)
+    finally:
+        use_pool(NULL)
+        check(threads.status)
+
+
+cdef struct Threads:
+    # The threads of a session.
+    OrtKernelContext *context
+    OrtStatus *status  # the first thing that went wrong
+
+
+cdef void on_threads(
+        void *given, void (*work)(void *, size_t) noexcept nogil, size_t count, void *job) noexcept nogil:
+    """The `run` of a Pool: on the session's threads, whose own waiting would cost those of another pool their cores."""
+    cdef Threads *threads = <Threads *>given
+    cdef OrtStatus *status = ort.KernelContext_ParallelFor(threads.context, work, count, count, job)
+    if threads.status == NULL:
+        threads.status = status
+    elif status != NULL:
+        ort.ReleaseStatus(status)
+
+
+cdef tensor(const OrtValue *value, int element_type):
+    """A NumPy array that shares a tensor's memory."""
+    cdef OrtShapeInfo *info = NULL
+    cdef size_t rank = 0
+    cdef int64_t sizes[MAX_RANK]
+    cdef cnp.npy_intp shape[MAX_RANK]
+    cdef void *data = NULL
+    check(ort.GetTensorTypeAndShape(value, &info))
+    try:
+        check(ort.GetDimensionsCount(info, &rank))
+        if rank > MAX_RANK:
+            raise ValueError(f"a tensor: got rank {rank}, wanted {MAX_RANK} at most")
+        check(ort.GetDimensions(info, sizes, rank))
+    finally:
+        ort.ReleaseTensorTypeAndShapeInfo(info)
+    check(ort.GetTensorMutableData(value, &data))
+    for n in range(rank):
+        shape[n] = sizes[n]
+    kind, dtype = _TYPES[element_type]
+    array = cnp.PyArray_SimpleNewFromData(<int>rank, shape, kind, data)
+    return array if dtype is None else array.view(dtype)
