@@ -10,7 +10,7 @@ region; a run only computes.
 import heapq
 import os
 
-from cython.parallel cimport prange
+from cython.parallel cimport parallel, prange, threadid
 from libc.stdint cimport int64_t
 
 cimport numpy as cnp
@@ -30,8 +30,10 @@ cdef extern from *:
     #ifdef _OPENMP
     #include <omp.h>
     #define CONVT_OPENMP _OPENMP
+    #define convt_team_size omp_get_num_threads
     #else
     #define CONVT_OPENMP 0
+    #define convt_team_size() 1
     #endif
     #define convt_take(next, count) __atomic_fetch_add(next, count, __ATOMIC_RELAXED)
     static __thread const void *convt_pool;  /* a Pool, or NULL */
@@ -44,6 +46,7 @@ cdef extern from *:
     int CONVT_OPENMP
     Py_ssize_t convt_take(Py_ssize_t *next, Py_ssize_t count) noexcept nogil
     const void *convt_pool
+    int convt_team_size() nogil
     const char *CONVT_COMPILER
 
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -192,8 +195,11 @@ cdef void each_thread(Work work, int count, void *job) noexcept nogil:
         pool.run(pool.context, work, count, job)
     else:
         _pool_used = True
-        for n in prange(count, num_threads=count, schedule="static", chunksize=1):
-            work(job, n)
+        with parallel(num_threads=count):
+            n = threadid()
+            while n < count:  # a team may be smaller than asked for
+                work(job, n)
+                n = n + convt_team_size()
 
 
 cdef class Deal:
