@@ -2,40 +2,51 @@
 
 import json
 
-import numpy as np
-
-from .. import _config, _onnx
+from .. import _config, _norm, _onnx
 
 SHAPES = 64  # of inputs, whose output shapes a node keeps
 
-sessions = {}  # key of a session -> what its nodes tell it: {number of the node: Node}
+sessions = {}  # key of a session that is being made -> its nodes: {number of the node: Node}
 
 
 class Node:
-    """What one node of a session computes. ``text`` is JSON: ``session`` and ``node``, who it is, ``threads``, 0 for convt's own
-    number, and ``attributes`` of ONNX's ConvTranspose; ``constants`` are W and B, or None where a run brings them."""
+    """What one node of a session computes, with the batch norm and the activation behind it if it is told so.
 
-    def __init__(self, text, element_type, constants):
-        given = json.loads(text)
-        self.element_type, self.threads, self.attributes = element_type, given["threads"], given["attributes"]
-        weights, bias = (*constants, None)[:2]
-        self.has_bias = len(constants) > 1
-        self.operator, self.shapes, self.met = None, {}, None
-        if weights is not None and (bias is not None or not self.has_bias):
-            self.operator = _onnx.operator(weights, bias, _onnx.attributes(weights, **self.attributes))
-        if given["session"] in sessions:
-            sessions[given["session"]][given["node"]] = self
+    ``text`` is JSON: ``session`` and ``node``, who it is; ``threads``, 0 for convt's own number; ``attributes``, those of ONNX's
+    ConvTranspose and its ``opset``; ``activation``; ``epsilon`` of a batch norm. ``constants`` are the inputs behind X, which are
+    W, B and the norm's scale, shift, mean and variance, or fewer: arrays, or None for what a run brings or what there is not.
+    ``given`` tells which inputs there are.
+    """
+
+    def __init__(self, text, element_type, constants, given):
+        told = json.loads(text)
+        self.element_type, self.threads, self.attributes = element_type, told["threads"], told["attributes"]
+        self.epsilon, self.activation = told.get("epsilon"), told.get("activation")
+        self.operator, self.shapes = None, {}
+        if all(value is not None for value, there in zip(constants, given, strict=True) if there):
+            weights, bias = self.weights(constants)
+            self.operator = _onnx.operator(weights, bias, self.values(weights))
+        if told["session"] in sessions:
+            sessions[told["session"]][told["node"]] = self
+
+    def weights(self, inputs):
+        """W and B of the inputs behind X, with the norm in them."""
+        weights, bias = (*inputs, None)[:2]
+        if self.epsilon is None:
+            return weights, bias
+        return _norm.fold(weights, bias, *inputs[2:], self.epsilon, self.attributes.get("group", 1))
+
+    def values(self, weights):
+        return {**_onnx.attributes(weights, **self.attributes), "activation": self.activation}
 
     def output_shape(self, inputs):
-        """The shape of the output for the arrays of a run: X, W and B if there is one."""
-        self.met = key = inputs[0].shape, inputs[1].shape
+        """The shape of the output for the arrays of a run."""
+        key = inputs[0].shape, inputs[1].shape
         shape = self.shapes.get(key)
         if shape is None:
             if len(self.shapes) == SHAPES:
                 self.shapes.clear()
-            operator = self.operator
-            if operator is None:
-                operator = _onnx.operator(inputs[1], None, _onnx.attributes(inputs[1], **self.attributes))
+            operator = self.operator or _onnx.operator(inputs[1], None, self.values(inputs[1]))
             shape = self.shapes[key] = operator.output_shape(inputs[0].shape)
         return shape
 
@@ -50,6 +61,6 @@ class Node:
     def _compute(self, inputs, out):
         if self.operator is not None:
             self.operator(inputs[0], out)
-            return
-        X, W, B = (*inputs, None)[:3]
-        _onnx.compute(X, W, B, _onnx.attributes(W, **self.attributes), out)
+        else:
+            weights, bias = self.weights(inputs[1:])
+            _onnx.compute(inputs[0], weights, bias, self.values(weights), out)

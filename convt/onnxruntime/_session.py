@@ -21,11 +21,13 @@ class Report(NamedTuple):
 
     packed: tuple  # by convt, with weights packed once
     unpacked: tuple  # by convt, with weights that a run brings
+    fused: dict  # name -> what convt computes with it: operators behind it
     kept: dict  # by ONNX Runtime, and why
 
     def __str__(self):
         names = self.packed + self.unpacked
         lines = [f"convt computes {len(names)} ConvTranspose nodes: {', '.join(names) or 'none'}"]
+        lines += [f"{name}: with the {' and the '.join(behind)} behind it" for name, behind in self.fused.items()]
         lines += [f"{name}: its weights are not constant and are packed at each run" for name in self.unpacked]
         return "\n".join(lines + [f"{name}: left to ONNX Runtime, as {why}" for name, why in self.kept.items()])
 
@@ -33,7 +35,8 @@ class Report(NamedTuple):
 class InferenceSession(onnxruntime.InferenceSession):
     """ONNX Runtime's session, whose ConvTranspose nodes are computed by convt.
 
-    The model is rewritten in memory: these nodes become convt's operator, also in subgraphs and functions. Everything else,
+    The model is rewritten in memory: these nodes become convt's operator, also in subgraphs and functions, and
+    do what a BatchNormalization and an activation (Relu, LeakyRelu, Tanh, Sigmoid, Gelu) behind them do. Everything else,
     optimisation and memory included, is ONNX Runtime's. Weights that are constants of the optimised model are packed once. Threads
     are ``sess_options.intra_op_num_threads``, or convt's own number (`convt.set_num_threads`) where that is 0.
 
@@ -81,14 +84,14 @@ class InferenceSession(onnxruntime.InferenceSession):
         if model is None or others:
             plain()
             why = f"the session has {others[0]}" if others else ""
-            self.report = Report((), (), dict.fromkeys(_names(model), why))
+            self.report = Report((), (), {}, dict.fromkeys(_names(model), why))
             return
         options = onnxruntime.SessionOptions() if sess_options is None else sess_options
         key = f"{id(self):x}"
         rewritten, names = _rewrite.rewrite(_inferred(model), key, options.intra_op_num_threads)
         if not names:
             plain()
-            self.report = Report((), (), {})
+            self.report = Report((), (), {}, {})
             return
         if options not in _registered:
             options.register_custom_ops_library(library.__file__)
@@ -100,7 +103,7 @@ class InferenceSession(onnxruntime.InferenceSession):
             super().__init__(rewritten.SerializeToString(), options, providers, provider_options, **kwargs)
         except Exception as error:
             plain()  # which raises where ONNX Runtime has no use for the model either
-            self.report = Report((), (), dict.fromkeys(names, f"convt refuses the model: {error}"))
+            self.report = Report((), (), {}, dict.fromkeys(names, f"convt refuses the model: {error}"))
             return
         finally:
             del _node.sessions[key]
@@ -114,7 +117,8 @@ def _reported(names, made):
             kept[name] = "it has no use for it: its output is constant, or not wanted"
         else:
             (unpacked if made[number].operator is None else packed).append(name)
-    return Report(tuple(packed), tuple(unpacked), kept)
+    fused = {name: behind for name, behind in names.items() if behind and name not in kept}
+    return Report(tuple(packed), tuple(unpacked), fused, kept)
 
 
 def _read(given):
@@ -139,8 +143,7 @@ def _inferred(model):
 
 
 def _names(model):
-    nodes = [] if model is None else _rewrite.nodes(model.graph)
-    return [node.name or node.output[0] for node in nodes if _rewrite.is_transposed(node)]
+    return [] if model is None else [_rewrite.name_of(node) for node in _rewrite.transposed(model.graph)]
 
 
 def _has(options, key):

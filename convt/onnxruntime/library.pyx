@@ -66,6 +66,7 @@ cdef extern from "onnxruntime_api.h" nogil:
         OrtStatus *(*KernelContext_GetOutput)(
             OrtKernelContext *, size_t, const int64_t *, size_t, OrtValue **) noexcept nogil
         OrtStatus *(*KernelInfo_GetInputCount)(const OrtKernelInfo *, size_t *) noexcept nogil
+        OrtStatus *(*KernelInfo_GetInputName)(const OrtKernelInfo *, size_t, char *, size_t *) noexcept nogil
         OrtStatus *(*KernelInfoGetConstantInput_tensor)(const OrtKernelInfo *, size_t, int *, const OrtValue **) noexcept nogil
         OrtStatus *(*KernelContext_ParallelFor)(
             const OrtKernelContext *, void (*)(void *, size_t) noexcept nogil, size_t, size_t, void *) noexcept nogil
@@ -126,7 +127,7 @@ cdef int type_of(const OrtCustomOp *op, size_t index) noexcept nogil:
 
 
 cdef size_t inputs_of(const OrtCustomOp *op) noexcept nogil:
-    return 3
+    return 7  # X, W, B; scale, shift, mean and variance of a batch norm
 
 
 cdef size_t outputs_of(const OrtCustomOp *op) noexcept nogil:
@@ -205,11 +206,19 @@ cdef new_node(const OrtKernelInfo *info, int element_type):
     text = bytearray(size)
     check(ort.KernelInfoGetAttribute_string(info, "arguments", text, &size))
     check(ort.KernelInfo_GetInputCount(info, &count))
-    constants = []
+    constants, given = [], []
     for n in range(1, count):
         check(ort.KernelInfoGetConstantInput_tensor(info, n, &constant, &value))
         constants.append(tensor(value, element_type) if constant and value != NULL else None)
-    return Node(text[:size - 1].decode(), element_type, constants)
+        given.append(named(info, n))
+    return Node(text[:size - 1].decode(), element_type, constants, given)
+
+
+cdef bint named(const OrtKernelInfo *info, size_t n) except -1:
+    """Whether a node has its n-th input: those left out between others have no name."""
+    cdef size_t size = 0
+    check(ort.KernelInfo_GetInputName(info, n, NULL, &size))
+    return size > 1
 
 
 cdef run(node, OrtKernelContext *context):

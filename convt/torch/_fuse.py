@@ -5,7 +5,8 @@ import weakref
 import torch
 from torch.nn.modules import module as _module
 
-from ._compute import array, sampled
+from .. import _norm
+from ._compute import array, sampled, tensor_of
 from ._functional import fused
 from ._modules import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 
@@ -62,13 +63,8 @@ def fold(conv, norm):
     state = (norm.eps, *map(_state, tensors))
     known = _folded.get(conv)
     if known is None or known[0] != state:
-        weight, bias, scale, shift, mean, variance = (None if t is None else t.detach().double() for t in tensors)
-        factor = (variance + norm.eps).rsqrt() * (1 if scale is None else scale)
-        term = ((0 if bias is None else bias) - mean) * factor + (0 if shift is None else shift)
-        grouped = weight.unflatten(0, (conv.groups, -1))
-        each = factor.view(conv.groups, 1, -1, *[1] * (weight.dim() - 2))
-        dtype = conv.weight.dtype
-        known = _folded[conv] = state, (grouped * each).flatten(0, 1).to(dtype), term.to(dtype)
+        arrays = [None if t is None else array(t) for t in tensors]
+        known = _folded[conv] = state, *map(tensor_of, _norm.fold(*arrays, norm.eps, conv.groups))
     return known[1:]
 
 

@@ -73,6 +73,7 @@ struct OrtCustomOp {
     F(90, KernelContext_GetInput, (const OrtKernelContext *context, size_t index, const OrtValue **value)) \
     F(91, KernelContext_GetOutput, (OrtKernelContext *context, size_t index, const int64_t *sizes, size_t count, OrtValue **value)) \
     F(230, KernelInfo_GetInputCount, (const OrtKernelInfo *info, size_t *count)) \
+    F(232, KernelInfo_GetInputName, (const OrtKernelInfo *info, size_t index, char *text, size_t *size)) \
     F(249, KernelInfoGetConstantInput_tensor, (const OrtKernelInfo *info, size_t index, int *is_constant, const OrtValue **value)) \
     F(274, KernelContext_ParallelFor, (const OrtKernelContext *context, void (*work)(void *, size_t), size_t count, \
       size_t batches, void *job))
