@@ -10,7 +10,7 @@ sessions = {}  # key of a session that is being made -> its nodes: {number of th
 
 
 class Node:
-    """What one node of a session computes, with the batch norm and the activation behind it if it is told so.
+    """What one node of a session computes, with the bias, the batch norm and the activation behind it.
 
     ``text`` is JSON: ``session`` and ``node``, who it is; ``threads``, 0 for convt's own number; ``attributes``, those of ONNX's
     ConvTranspose and its ``opset``; ``activation``; ``epsilon`` of a batch norm. ``constants`` are the inputs behind X, which are
@@ -32,6 +32,7 @@ class Node:
     def weights(self, inputs):
         """W and B of the inputs behind X, with the norm in them."""
         weights, bias = (*inputs, None)[:2]
+        bias = None if bias is None else bias.reshape(-1)  # of an Add, (M, 1, ...) or (1, M, 1, ...)
         if self.epsilon is None:
             return weights, bias
         return _norm.fold(weights, bias, *inputs[2:], self.epsilon, self.attributes.get("group", 1))
@@ -49,6 +50,14 @@ class Node:
             operator = self.operator or _onnx.operator(inputs[1], None, self.values(inputs[1]))
             shape = self.shapes[key] = operator.output_shape(inputs[0].shape)
         return shape
+
+    def described(self):
+        """The shapes of the last run that had new ones, and the algorithm for them."""
+        if not self.shapes:
+            return {"in": None, "out": None, "algorithm": None}
+        (data, _), out = list(self.shapes.items())[-1]
+        algorithm = "weights packed at each run" if self.operator is None else self.operator.plan(data).algorithm
+        return {"in": data, "out": out, "algorithm": algorithm}
 
     def compute(self, inputs, out):
         """Write the output of a run's arrays to ``out``."""

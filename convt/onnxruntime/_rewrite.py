@@ -37,7 +37,7 @@ def name_of(node):
 def rewrite(model, session, threads):
     """Make the ConvTranspose nodes of a model convt's, in place.
 
-    Functions that have some are inlined, as their attributes may be the call's. A batch norm and an activation behind a node,
+    Functions that have some are inlined, as their attributes may be the call's. A bias, a batch norm and an activation behind a node,
     if nothing else reads what lies between, are computed with it. ``session`` and ``threads`` are handed on to the nodes.
 
     Returns
@@ -90,25 +90,31 @@ def _readers(model):
 
 
 def _constants(model):
-    """{name: type of its elements} of what is in the model: initializers, Constant nodes, and what is Identity of these."""
-    types = {}
+    """{name: TensorProto} of what is in the model: initializers, Constant nodes, and what is Identity of these."""
+    found = {}
     for graph in graphs(model.graph):
-        types.update((each.name, each.data_type) for each in graph.initializer)
+        found.update((each.name, each) for each in graph.initializer)
         for each in graph.input:
-            types.pop(each.name, None)  # a default, which a run may replace
+            found.pop(each.name, None)  # a default, which a run may replace
         for node in graph.node:
             if node.op_type == "Constant" and node.attribute[0].name == "value":
-                types[node.output[0]] = node.attribute[0].t.data_type
-            elif node.op_type == "Identity" and node.input[0] in types:
-                types[node.output[0]] = types[node.input[0]]
-    return types
+                found[node.output[0]] = node.attribute[0].t
+            elif node.op_type == "Identity" and node.input[0] in found:
+                found[node.output[0]] = found[node.input[0]]
+    return found
 
 
 def _join(graph, node, readers, constants, told):
-    """Let a node compute the batch norm and the activation behind it: ``(node, their operators)``."""
+    """Let a node compute the bias, the batch norm and the activation behind it: ``(node, their operators)``."""
     joined = []
+    bias = _next(graph, node, readers)
+    if bias is not None and _is_bias(bias, node, constants):
+        del node.input[2:]
+        node.input.append(next(name for name in bias.input if name != node.output[0]))
+        joined.append(bias.op_type)
+        node = _replace(graph, node, bias)
     norm = _next(graph, node, readers)
-    if norm is not None and _is_norm(norm, constants):
+    if norm is not None and norm.input[0] == node.output[0] and _is_norm(norm, constants):
         told["epsilon"] = _attributes(norm).get("epsilon", 1e-5)
         node.input.extend([""] * (3 - len(node.input)))
         node.input.extend(norm.input[1:])
@@ -127,7 +133,7 @@ def _next(graph, node, readers):
     """The node of the same graph that alone reads the output of another."""
     if readers[node.output[0]] != 1:
         return None
-    return next((each for each in graph.node if each.input and each.input[0] == node.output[0]), None)
+    return next((each for each in graph.node if node.output[0] in each.input), None)
 
 
 def _replace(graph, node, behind):
@@ -138,6 +144,20 @@ def _replace(graph, node, behind):
     return behind
 
 
+def _is_bias(node, conv, constants):
+    """Whether a node adds one number to each channel, and the transposed convolution has no bias."""
+    if node.op_type != "Add" or node.domain not in _STANDARD or "".join(conv.input[2:]) or conv.input[1] not in constants:
+        return False
+    values = next((constants[name] for name in node.input if name in constants), None)
+    weights = constants[conv.input[1]]
+    if values is None or values.data_type != weights.data_type:
+        return False
+    channels = weights.dims[1] * _attributes(conv).get("group", 1)
+    sizes = list(values.dims)
+    wanted = [channels] + [1] * (len(weights.dims) - 2)
+    return sizes in (wanted, [1, *wanted])
+
+
 def _is_norm(node, constants):
     """Whether a node is a batch norm of an inference, whose tensors are in the model."""
     if node.op_type != "BatchNormalization" or node.domain not in _STANDARD or len([name for name in node.output if name]) != 1:
@@ -145,7 +165,8 @@ def _is_norm(node, constants):
     attributes = _attributes(node)
     if attributes.get("training_mode") or not attributes.get("spatial", 1) or not attributes.get("is_test", 1):
         return False
-    return len(node.input) == 5 and all(constants.get(name) in _FOLDED for name in node.input[1:])
+    tensors = [constants.get(name) for name in node.input[1:]]
+    return len(tensors) == 4 and all(each is not None and each.data_type in _FOLDED for each in tensors)
 
 
 def _activation(node):

@@ -36,8 +36,8 @@ class InferenceSession(onnxruntime.InferenceSession):
     """ONNX Runtime's session, whose ConvTranspose nodes are computed by convt.
 
     The model is rewritten in memory: these nodes become convt's operator, also in subgraphs and functions, and
-    do what a BatchNormalization and an activation (Relu, LeakyRelu, Tanh, Sigmoid, Gelu) behind them do. Everything else,
-    optimisation and memory included, is ONNX Runtime's. Weights that are constants of the optimised model are packed once. Threads
+    do what an Add of a bias, a BatchNormalization and an activation (Relu, LeakyRelu, Tanh, Sigmoid, Gelu) behind them do.
+    Everything else, optimisation and memory included, is ONNX Runtime's. Weights that are constants of the optimised model are packed once. Threads
     are ``sess_options.intra_op_num_threads``, or convt's own number (`convt.set_num_threads`) where that is 0.
 
     Parameters
@@ -77,6 +77,7 @@ class InferenceSession(onnxruntime.InferenceSession):
         model, folder = _read(path_or_bytes)
         if isinstance(path_or_bytes, onnx.ModelProto):
             path_or_bytes = model.SerializeToString()
+        self.nodes = {}  # name -> _node.Node
         plain = lambda: super(InferenceSession, self).__init__(  # noqa: E731
             path_or_bytes, sess_options, providers, provider_options, **kwargs
         )
@@ -107,6 +108,7 @@ class InferenceSession(onnxruntime.InferenceSession):
             return
         finally:
             del _node.sessions[key]
+        self.nodes = {name: made[number] for number, name in enumerate(names) if number in made}
         self.report = _reported(names, made)
 
 
