@@ -161,7 +161,8 @@ class BuildKernels(build_ext):
 def extension(source):
     """The module of a .pyx, named after its path; a ``# distutils:`` comment in it says what it needs beyond the others."""
     name = ".".join(source.with_suffix("").parts)
-    headers = [*KERNELS.glob("*.[ch]")] if name == CORE else [KERNELS / "convt_kernels.h", *(h for folder in FOREIGN for h in folder.glob("*.h"))]
+    others = [KERNELS / "convt_kernels.h", *(header for folder in FOREIGN for header in folder.glob("*.h"))]
+    headers = [*KERNELS.glob("*.[ch]")] if name == CORE else others
     return Extension(
         name,
         [str(source)],

@@ -1,4 +1,4 @@
-"""Whole models in PyTorch, before and after ``convt.torch.accelerate``: ``python -m bench.models``.
+"""Whole models before and after convt, in PyTorch and ONNX Runtime: ``python -m bench.models``.
 
 Weights are random. Architectures that are not built here come from packages; a model whose package is missing is left out, and
 says so. A model's time is measured in turns, torch's and convt's; the share of its transposed convolutions comes from hooks,
@@ -9,8 +9,10 @@ the model's speed-up could be.
 import argparse
 import itertools
 import json
+import os
 import statistics
 import sys
+import tempfile
 import time
 
 import torch
@@ -121,7 +123,9 @@ def encodec():
     return EncodecModel(EncodecConfig()).decoder, torch.randn(1, 128, 75)
 
 
+ONNX_MODELS = ("text_detector",)  # of bench.models_onnx, for ONNX Runtime alone
 MODELS = {f.__name__: f for f in (dcgan, pix2pix, hifigan, mask_head, monai_unet, encodec)}
+_NAMES = (*MODELS, *ONNX_MODELS)
 
 
 # ---------------------------------------------------------------- times
@@ -189,6 +193,23 @@ def _made(name, channels_last):
 
 def measure(name, way="eager", channels_last=False, budget=1.0, rounds=3):
     """One model's figures, as a dict of seconds and ratios."""
+    figures = _measure_onnx if way == "onnxruntime" else _measure_torch
+    row = {"model": name, "way": way, "format": "channels_last" if channels_last else "contiguous"}
+    return row | figures(name, way, channels_last, budget, rounds)
+
+
+def _measure_onnx(name, _, channels_last, budget, rounds):
+    from . import models_onnx
+
+    with tempfile.TemporaryDirectory() as folder:
+        if name in MODELS:
+            path, feed = models_onnx.exported(*_made(name, channels_last), os.path.join(folder, "model.onnx"))
+        else:
+            path, feed = models_onnx.text_detector()
+        return models_onnx.measure(path, feed, torch.get_num_threads(), budget)
+
+
+def _measure_torch(name, way, channels_last, budget, rounds):
     (model, x), (other, _) = _made(name, channels_last), _made(name, channels_last)
     convt.torch.accelerate(other)
     with torch.no_grad():
@@ -200,32 +221,33 @@ def measure(name, way="eager", channels_last=False, budget=1.0, rounds=3):
         share = _inside(model, x, budget / rounds) / before
         difference = _difference(calls[0](x), calls[1](x))
     return {
-        "model": name, "way": way, "format": "channels_last" if channels_last else "contiguous", "before": before,
-        "share": share, "after": after, "speed_up": before / after, "layers": torchs / ours,
+        "before": before, "share": share, "after": after, "speed_up": before / after, "layers": torchs / ours,
         "of_amdahl": before * (1 - share + share * ours / torchs) / after, "difference": difference,
     }  # fmt: skip
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m bench.models", description=__doc__.splitlines()[0])
-    parser.add_argument("--models", default=",".join(MODELS), help=f"of {', '.join(MODELS)} (default: all)")
-    parser.add_argument("--ways", default="eager", help="of eager, compile (default: eager)")
+    parser.add_argument("--models", default=",".join(_NAMES), help=f"of {', '.join(_NAMES)} (default: all)")
+    parser.add_argument("--ways", default="eager", help="of eager, compile, onnxruntime (default: eager)")
     parser.add_argument("--channels-last", action="store_true", help="models of images in channels last, too")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="torch's threads")
     parser.add_argument("--budget", type=float, default=2.0, help="seconds of each measurement (default: 2)")
     parser.add_argument("--json", help="a file for the figures")
     asked = parser.parse_args(arguments)
     names, ways = asked.models.split(","), asked.ways.split(",")
-    if unknown := [*set(names).difference(MODELS), *set(ways).difference(("eager", "compile"))]:
-        parser.error(f"got {unknown[0]!r}, wanted models of {', '.join(MODELS)} and ways of eager, compile")
+    if unknown := [*set(names).difference(_NAMES), *set(ways).difference(("eager", "compile", "onnxruntime"))]:
+        parser.error(f"got {unknown[0]!r}, wanted models of {', '.join(_NAMES)} and ways of eager, compile, onnxruntime")
     torch.set_num_threads(asked.threads)
-    heads = ("model", 12), ("way", 9), ("format", 14), ("torch ms", 10), ("share", 7), ("convt ms", 10), ("times", 7)
+    heads = ("model", 12), ("way", 9), ("format", 14), ("before ms", 10), ("share", 7), ("convt ms", 10), ("times", 7)
     heads += ("layers", 8), ("of Amdahl", 11), ("difference", 12)
     print("".join(f"{head:{width}}" if n < 3 else f"{head:>{width}}" for n, (head, width) in enumerate(heads)))
     found = []
     for name in names:
         for way in ways:
-            for channels_last in (False, True) if asked.channels_last else (False,):
+            if name in ONNX_MODELS and way != "onnxruntime":
+                continue
+            for channels_last in (False, True) if asked.channels_last and way != "onnxruntime" else (False,):
                 try:
                     row = measure(name, way, channels_last, asked.budget)
                 except ImportError as error:

@@ -10,11 +10,13 @@
 """
 
 try:
-    import onnx as _
-    import onnxruntime as _  # noqa: F401
+    import onnx
+    import onnxruntime
 except ImportError as error:
     raise ImportError('convt.onnxruntime needs onnx and ONNX Runtime: pip install "convt[onnxruntime]"') from error
 
 from ._session import InferenceSession, Report
+
+del onnx, onnxruntime
 
 __all__ = ["InferenceSession", "Report"]

@@ -37,8 +37,8 @@ def name_of(node):
 def rewrite(model, session, threads):
     """Make the ConvTranspose nodes of a model convt's, in place.
 
-    Functions that have some are inlined, as their attributes may be the call's. A bias, a batch norm and an activation behind a node,
-    if nothing else reads what lies between, are computed with it. ``session`` and ``threads`` are handed on to the nodes.
+    Functions that have some are inlined, as their attributes may be the call's. A bias, a batch norm and an activation behind a
+    node, if nothing else reads what lies between, are computed with it. ``session`` and ``threads`` are handed on to the nodes.
 
     Returns
     -------
@@ -47,14 +47,14 @@ def rewrite(model, session, threads):
     if any(transposed(function) for function in model.functions):
         model = inliner.inline_local_functions(model)
     opset = next((each.version for each in model.opset_import if each.domain in _STANDARD), 1)
-    readers, constants = _readers(model), _constants(model)
+    readers, values = _readers(model), constants(model)
     found = {}
     for graph in list(graphs(model.graph)):
         for node in [each for each in graph.node if is_transposed(each)]:
             name = _new(name_of(node), found)
             told = {"session": session, "node": len(found), "threads": threads, "attributes": _attributes(node)}
             told["attributes"]["opset"] = opset
-            node, found[name] = _join(graph, node, readers, constants, told)
+            node, found[name] = _join(graph, node, readers, values, told)
             node.domain = _OURS
             del node.attribute[:]
             node.attribute.append(onnx.helper.make_attribute("arguments", json.dumps(told)))
@@ -89,7 +89,7 @@ def _readers(model):
     return count
 
 
-def _constants(model):
+def constants(model):
     """{name: TensorProto} of what is in the model: initializers, Constant nodes, and what is Identity of these."""
     found = {}
     for graph in graphs(model.graph):
@@ -104,17 +104,17 @@ def _constants(model):
     return found
 
 
-def _join(graph, node, readers, constants, told):
+def _join(graph, node, readers, values, told):
     """Let a node compute the bias, the batch norm and the activation behind it: ``(node, their operators)``."""
     joined = []
     bias = _next(graph, node, readers)
-    if bias is not None and _is_bias(bias, node, constants):
+    if bias is not None and _is_bias(bias, node, values):
         del node.input[2:]
         node.input.append(next(name for name in bias.input if name != node.output[0]))
         joined.append(bias.op_type)
         node = _replace(graph, node, bias)
     norm = _next(graph, node, readers)
-    if norm is not None and norm.input[0] == node.output[0] and _is_norm(norm, constants):
+    if norm is not None and norm.input[0] == node.output[0] and _is_norm(norm, values):
         told["epsilon"] = _attributes(norm).get("epsilon", 1e-5)
         node.input.extend([""] * (3 - len(node.input)))
         node.input.extend(norm.input[1:])
@@ -144,28 +144,27 @@ def _replace(graph, node, behind):
     return behind
 
 
-def _is_bias(node, conv, constants):
+def _is_bias(node, conv, values):
     """Whether a node adds one number to each channel, and the transposed convolution has no bias."""
-    if node.op_type != "Add" or node.domain not in _STANDARD or "".join(conv.input[2:]) or conv.input[1] not in constants:
+    if node.op_type != "Add" or node.domain not in _STANDARD or "".join(conv.input[2:]) or conv.input[1] not in values:
         return False
-    values = next((constants[name] for name in node.input if name in constants), None)
-    weights = constants[conv.input[1]]
-    if values is None or values.data_type != weights.data_type:
+    bias = next((values[name] for name in node.input if name in values), None)
+    weights = values[conv.input[1]]
+    if bias is None or bias.data_type != weights.data_type:
         return False
     channels = weights.dims[1] * _attributes(conv).get("group", 1)
-    sizes = list(values.dims)
-    wanted = [channels] + [1] * (len(weights.dims) - 2)
+    sizes, wanted = list(bias.dims), [channels] + [1] * (len(weights.dims) - 2)
     return sizes in (wanted, [1, *wanted])
 
 
-def _is_norm(node, constants):
+def _is_norm(node, values):
     """Whether a node is a batch norm of an inference, whose tensors are in the model."""
     if node.op_type != "BatchNormalization" or node.domain not in _STANDARD or len([name for name in node.output if name]) != 1:
         return False
     attributes = _attributes(node)
     if attributes.get("training_mode") or not attributes.get("spatial", 1) or not attributes.get("is_test", 1):
         return False
-    tensors = [constants.get(name) for name in node.input[1:]]
+    tensors = [values.get(name) for name in node.input[1:]]
     return len(tensors) == 4 and all(each is not None and each.data_type in _FOLDED for each in tensors)
 
 

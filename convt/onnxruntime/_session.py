@@ -1,6 +1,5 @@
 """ONNX Runtime's session with convt in it."""
 
-import contextlib
 import os
 import weakref
 from typing import NamedTuple
@@ -35,10 +34,11 @@ class Report(NamedTuple):
 class InferenceSession(onnxruntime.InferenceSession):
     """ONNX Runtime's session, whose ConvTranspose nodes are computed by convt.
 
-    The model is rewritten in memory: these nodes become convt's operator, also in subgraphs and functions, and
-    do what an Add of a bias, a BatchNormalization and an activation (Relu, LeakyRelu, Tanh, Sigmoid, Gelu) behind them do.
-    Everything else, optimisation and memory included, is ONNX Runtime's. Weights that are constants of the optimised model are packed once. Threads
-    are ``sess_options.intra_op_num_threads``, or convt's own number (`convt.set_num_threads`) where that is 0.
+    The model is rewritten in memory: these nodes become convt's operator, also in subgraphs and functions, and do what an Add
+    of a bias, a BatchNormalization and an activation (Relu, LeakyRelu, Tanh, Sigmoid, Gelu) behind them do. Everything else,
+    optimisation and memory included, is ONNX Runtime's. Weights that are constants of the optimised model are packed once.
+    Tasks run on the session's threads: ``sess_options.intra_op_num_threads`` of them, or convt's own number
+    (`convt.set_num_threads`) where that is 0.
 
     Parameters
     ----------
@@ -139,9 +139,20 @@ def _read(given):
 
 def _inferred(model):
     """The model with the shapes that can be known, which are lost behind an operator that is not ONNX's own."""
-    with contextlib.suppress(Exception):  # models over 2 GiB, or mistakes, of which ONNX Runtime speaks
-        return onnx.shape_inference.infer_shapes(model)
-    return model
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model)
+    except Exception:  # a model over 2 GiB, or mistakes, of which ONNX Runtime speaks
+        return model
+    known = {size.dim_param for size in _sizes(model.graph)}
+    for size in _sizes(inferred.graph):
+        if size.dim_param not in known:  # a name that the inference made up
+            size.ClearField("dim_param")
+    return inferred
+
+
+def _sizes(graph):
+    for each in (*graph.input, *graph.output, *graph.value_info):
+        yield from each.type.tensor_type.shape.dim
 
 
 def _names(model):

@@ -1,0 +1,479 @@
+"""convt.onnxruntime: ONNX Runtime's session with convt in it, against ONNX Runtime's own, ONNX's test cases and convt.onnx."""
+
+import gc
+import json
+import subprocess
+import sys
+import threading
+import weakref
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx", reason="onnx is not installed")
+pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+import convt
+import convt.onnxruntime
+from convt.onnxruntime import __main__ as cli
+from convt.onnxruntime import _node
+
+OPSET = 17
+RNG = np.random.default_rng(0)
+
+
+def _info(name, dtype=TensorProto.FLOAT, shape=None):
+    return helper.make_tensor_value_info(name, dtype, shape)
+
+
+def _model(nodes, inputs, outputs=("Y",), constants=(), opset=OPSET, dtype=TensorProto.FLOAT, functions=(), imports=()):
+    """A model of nodes; ``inputs`` is {name: shape}, ``constants`` {name: array}."""
+    graph = helper.make_graph(
+        nodes, "test", [_info(name, dtype, shape) for name, shape in inputs.items()], [_info(name, dtype) for name in outputs],
+        [numpy_helper.from_array(value, name) for name, value in dict(constants).items()],
+    )  # fmt: skip
+    imports = [helper.make_opsetid("", opset), *imports]
+    return helper.make_model(graph, opset_imports=imports, ir_version=8, functions=functions)
+
+
+def _conv(inputs=("X", "W"), output="Y", **attributes):
+    return helper.make_node("ConvTranspose", inputs, [output], **attributes)
+
+
+def _weights(*shape, dtype=np.float32):
+    return RNG.standard_normal(shape).astype(dtype)
+
+
+def _plain(model):
+    options = onnxruntime.SessionOptions()
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+
+
+def _same(model, feed, served=1, tolerance=1e-5):
+    """The session, after a run whose outputs are ONNX Runtime's own."""
+    session = convt.onnxruntime.InferenceSession(model)
+    assert len(session.report.packed) + len(session.report.unpacked) == served, session.report
+    plain = _plain(model)
+    for ours, theirs in zip(session.run(None, feed), plain.run(None, feed), strict=True):
+        assert ours.dtype == theirs.dtype and ours.shape == theirs.shape
+        assert abs(ours - theirs).max() <= tolerance * max(1e-6, abs(theirs).max())
+    assert [each.shape for each in session.get_outputs()] == [each.shape for each in plain.get_outputs()]
+    return session
+
+
+X2 = _weights(2, 6, 5, 7)
+
+
+# ------------------------------------------------------------------------------------------------ the operator
+
+PROBLEMS = {
+    "plain": (X2, (6, 4, 3, 3), {}),
+    "1-D": (_weights(2, 6, 9), (6, 4, 4), {"strides": [2], "pads": [1, 0]}),
+    "3-D": (_weights(1, 3, 4, 5, 3), (3, 5, 2, 3, 4), {"strides": [2, 1, 2], "pads": [0, 1, 1, 1, 0, 1]}),
+    "groups": (X2, (6, 2, 4, 4), {"strides": [2, 2], "group": 3}),
+    "depthwise": (X2, (6, 1, 3, 3), {"strides": [2, 2], "group": 6, "output_padding": [1, 1]}),
+    "dilations": (X2, (6, 4, 3, 2), {"dilations": [2, 3]}),
+    "same_upper": (X2, (6, 4, 3, 3), {"strides": [2, 2], "auto_pad": "SAME_UPPER"}),
+    "same_lower": (X2, (6, 4, 4, 3), {"strides": [3, 2], "auto_pad": "SAME_LOWER"}),
+    "valid": (X2, (6, 4, 3, 3), {"strides": [2, 2], "auto_pad": "VALID"}),
+    "output_shape": (X2, (6, 4, 3, 3), {"strides": [2, 2], "output_shape": [10, 14]}),
+    "kernel_shape": (X2, (6, 4, 3, 3), {"kernel_shape": [3, 3]}),
+    "large": (_weights(1, 96, 24, 24), (96, 64, 4, 4), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+    "shallow": (_weights(4, 512, 4, 4), (512, 96, 4, 4), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+}
+
+
+@pytest.mark.parametrize("constant", [True, False], ids=["packed", "weights of the run"])
+@pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_problems(name, bias, constant):
+    x, shape, attributes = PROBLEMS[name]
+    arrays = {"W": _weights(*shape)}
+    if bias:
+        arrays["B"] = _weights(shape[1] * attributes.get("group", 1))
+    inputs = {"X": x.shape} | ({} if constant else {name: array.shape for name, array in arrays.items()})
+    model = _model([_conv(("X", *arrays), **attributes)], inputs, constants=arrays if constant else ())
+    session = _same(model, {"X": x} | ({} if constant else arrays), tolerance=2e-5)
+    assert bool(session.report.packed) == constant
+
+
+@pytest.mark.parametrize("opset", [1, 7, 10, 11, 15, 21, 22])
+def test_opsets(opset):
+    model = _model([_conv(strides=[2, 2])], {"X": X2.shape}, constants={"W": _weights(6, 4, 3, 3)}, opset=opset)
+    try:
+        _plain(model)
+    except Exception as error:
+        pytest.skip(f"ONNX Runtime {onnxruntime.__version__} refuses opset {opset}: {error}")
+    _same(model, {"X": X2})
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, ml_dtypes.bfloat16], ids=["float64", "float16", "bfloat16"])
+def test_dtypes(dtype):
+    """ONNX Runtime computes none of these itself on CPUs (some versions do the first two)."""
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    x, w = X2.astype(dtype), _weights(6, 4, 3, 3).astype(dtype)
+    cast = [helper.make_node("Cast", ["X32"], ["X"], to=kind), _conv(output="Z", strides=[2, 2]),
+            helper.make_node("Cast", ["Z"], ["Y"], to=TensorProto.DOUBLE)]  # fmt: skip
+    model = _model(cast, {}, constants={"W": w}, opset=22)
+    model.graph.input.append(_info("X32", TensorProto.FLOAT, x.shape))
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.DOUBLE
+    try:
+        session = convt.onnxruntime.InferenceSession(model)
+    except Exception as error:
+        pytest.skip(f"ONNX Runtime {onnxruntime.__version__} refuses opset 22: {error}")
+    assert session.report.packed
+    want = convt.onnx.conv_transpose(x, w, strides=[2, 2]).astype(np.float64)
+    got = session.run(None, {"X32": x.astype(np.float32)})[0]
+    assert abs(got - want).max() <= np.finfo(dtype).eps * 2 * abs(want).max() if dtype != ml_dtypes.bfloat16 else 1e-2
+
+
+def _cases():
+    from onnx.backend.test.case import node
+
+    return [case for case in node.collect_testcases("ConvTranspose") if case.model.graph.node[0].op_type == "ConvTranspose"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_onnx_cases():
+    tried = 0
+    for case in _cases():
+        model = onnx.ModelProto()
+        model.CopyFrom(case.model)
+        try:
+            _plain(model)
+        except Exception:  # an opset too new for this ONNX Runtime
+            continue
+        session = convt.onnxruntime.InferenceSession(model)
+        assert session.report.unpacked, (case.name, session.report)
+        for inputs, outputs in case.data_sets:
+            names = [each.name for each in model.graph.input]
+            got = session.run(None, dict(zip(names, inputs, strict=True)))
+            np.testing.assert_allclose(got[0], outputs[0], rtol=1e-5, atol=1e-6, err_msg=case.name)
+            tried += 1
+    if not tried:
+        pytest.skip(f"ONNX Runtime {onnxruntime.__version__} is too old for these cases")
+
+
+def test_batch_and_size_may_change():
+    model = _model([_conv(strides=[2, 2])], {"X": ("N", 6, "H", "W_")}, constants={"W": _weights(6, 4, 3, 3)})
+    session, plain = convt.onnxruntime.InferenceSession(model), _plain(model)
+    for shape in [(1, 6, 4, 4), (3, 6, 9, 2), (1, 6, 4, 4), *((1, 6, n, 3) for n in range(1, _node.SHAPES + 4))]:
+        x = _weights(*shape)
+        np.testing.assert_allclose(session.run(None, {"X": x})[0], plain.run(None, {"X": x})[0], rtol=1e-4, atol=1e-5)
+    assert len(session.nodes["Y"].shapes) <= _node.SHAPES
+
+
+# ------------------------------------------------------------------------------------------------ models
+
+
+def test_weights_behind_constant_and_identity_nodes_are_packed():
+    nodes = [
+        helper.make_node("Constant", [], ["W0"], value=numpy_helper.from_array(_weights(6, 4, 3, 3))),
+        helper.make_node("Identity", ["W0"], ["W"]), _conv(output="Z"),
+        helper.make_node("Identity", ["B0"], ["B"]), _conv(("Z", "V", "B")),
+    ]  # fmt: skip
+    model = _model(nodes, {"X": X2.shape}, constants={"B0": _weights(5), "V": _weights(4, 5, 2, 2)})
+    assert _same(model, {"X": X2}, served=2).report.packed == ("Z", "Y")
+
+
+def test_subgraphs():
+    def branch(name, stride):
+        nodes = [_conv(output=f"{name}_out", strides=[stride, stride], name=name)]
+        return helper.make_graph(nodes, name, [], [_info(f"{name}_out")])
+
+    choice = helper.make_node("If", ["C"], ["Y"], then_branch=branch("then", 2), else_branch=branch("else", 3))
+    model = _model([choice], {"X": X2.shape}, constants={"W": _weights(6, 4, 3, 3)})
+    model.graph.input.append(_info("C", TensorProto.BOOL, ()))
+    for value in (True, False):
+        session = _same(model, {"X": X2, "C": np.array(value)}, served=2)
+    # (Some versions do not tell a subgraph's nodes that what they read from outside is constant.)
+    assert {*session.report.packed, *session.report.unpacked} == {"then", "else"}
+
+
+def test_functions():
+    """Attributes of a function's node may be those of the call."""
+    node = _conv(("a", "b"), "c")
+    node.attribute.append(onnx.AttributeProto(name="strides", type=onnx.AttributeProto.INTS, ref_attr_name="s"))
+    function = helper.make_function("mine", "Up", ["a", "b"], ["c"], [node], [helper.make_opsetid("", OPSET)], ["s"])
+    calls = [helper.make_node("Up", ["X", "W"], ["Z"], domain="mine", s=[2, 2]),
+             helper.make_node("Up", ["Z", "V"], ["Y"], domain="mine", s=[1, 3])]  # fmt: skip
+    constants = {"W": _weights(6, 4, 3, 3), "V": _weights(4, 2, 3, 3)}
+    model = _model(calls, {"X": X2.shape}, constants=constants, functions=[function], imports=[helper.make_opsetid("mine", 1)])
+    _same(model, {"X": X2}, served=2)
+
+
+def test_external_data(tmp_path):
+    model = _model([_conv(strides=[2, 2])], {"X": X2.shape}, constants={"W": _weights(6, 40, 3, 3)})
+    want = _plain(model).run(None, {"X": X2})[0]
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    for path in (tmp_path / "m.onnx", str(tmp_path / "m.onnx")):
+        session = convt.onnxruntime.InferenceSession(path)
+        np.testing.assert_allclose(session.run(None, {"X": X2})[0], want, rtol=1e-4, atol=1e-5)
+    if tuple(map(int, onnxruntime.__version__.split(".")[:2])) >= (1, 22):
+        assert session.report.packed  # older ones look for the file elsewhere, and keep the node
+
+
+def test_path_bytes_and_model_are_one(tmp_path):
+    model = _model([_conv()], {"X": X2.shape}, constants={"W": _weights(6, 4, 3, 3)})
+    before = model.SerializeToString()
+    onnx.save(model, tmp_path / "m.onnx")
+    sessions = [convt.onnxruntime.InferenceSession(each) for each in (tmp_path / "m.onnx", before, model)]
+    first, *others = (session.run(None, {"X": X2})[0] for session in sessions)
+    assert all((first == other).all() for other in others) and all(session.report.packed for session in sessions)
+    assert model.SerializeToString() == before  # the caller's own stays as it is
+
+
+def test_models_without_the_operator():
+    model = _model([helper.make_node("Relu", ["X"], ["Y"])], {"X": X2.shape})
+    session = convt.onnxruntime.InferenceSession(model)
+    assert str(session.report) == "convt computes 0 ConvTranspose nodes: none"
+    assert (session.run(None, {"X": X2})[0] == np.maximum(X2, 0)).all()
+
+
+# ------------------------------------------------------------------------------------------------ together
+
+
+def _norm(source, output, channels, **attributes):
+    names = [f"{output}_{part}" for part in ("scale", "shift", "mean", "var")]
+    constants = dict(zip(names, (*(_weights(channels) for _ in range(3)), RNG.uniform(0.5, 2, channels).astype(np.float32)),
+                         strict=True))  # fmt: skip
+    return helper.make_node("BatchNormalization", [source, *names], [output], **attributes), constants
+
+
+ACTIVATIONS = {"Relu": {}, "LeakyRelu": {"alpha": 0.2}, "Tanh": {}, "Sigmoid": {}, "Gelu": {}}
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("bias", ["", "B", "Add", "Add, other way round"])
+def test_norm_bias_and_activation_are_computed_together(bias, groups):
+    constants = {"W": _weights(6, 4 // groups, 3, 3), "B": _weights(4), "A": _weights(1, 4, 1, 1)}
+    nodes, at = [_conv(("X", "W", "B") if bias == "B" else ("X", "W"), "c", strides=[2, 2], group=groups)], "c"
+    if "Add" in bias:
+        nodes.append(helper.make_node("Add", [at, "A"] if bias == "Add" else ["A", at], ["a"]))
+        at = "a"
+    norm, more = _norm(at, "n", 4, epsilon=1e-3)
+    nodes += [norm, helper.make_node("Relu", ["n"], ["Y"])]
+    session = _same(_model(nodes, {"X": X2.shape}, constants=constants | more), {"X": X2}, tolerance=3e-5)
+    joined = (*(["Add"] if "Add" in bias else []), "BatchNormalization", "Relu")
+    assert session.report.fused == {"c": joined}
+    assert f"c: with the {' and the '.join(joined)} behind it" in str(session.report)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations(name):
+    nodes = [_conv(output="c"), helper.make_node(name, ["c"], ["Y"], **ACTIVATIONS[name])]
+    model = _model(nodes, {"X": X2.shape}, constants={"W": _weights(6, 4, 3, 3)}, opset=20)
+    assert _same(model, {"X": X2}).report.fused == {"c": (name,)}
+
+
+def test_norms_of_weights_that_a_run_brings():
+    norm, constants = _norm("c", "Y", 4)
+    w = _weights(6, 4, 3, 3)
+    model = _model([_conv(output="c"), norm], {"X": X2.shape, "W": w.shape}, constants=constants)
+    session = _same(model, {"X": X2, "W": w}, tolerance=3e-5)
+    assert session.report.unpacked == ("c",) and session.report.fused == {"c": ("BatchNormalization",)}
+    other = _weights(6, 4, 3, 3)
+    np.testing.assert_allclose(
+        session.run(None, {"X": X2, "W": other})[0], _plain(model).run(None, {"X": X2, "W": other})[0], rtol=1e-3, atol=1e-4
+    )
+
+
+def test_statistics_that_come_later_than_the_convolution():
+    """The node moves to where all that it reads is known."""
+    norm, constants = _norm("c", "Y", 4)
+    norm.input[3] = "late"
+    nodes = [_conv(output="c"), helper.make_node("Identity", ["Y_mean"], ["late"]), norm]
+    constants["W"] = _weights(6, 4, 3, 3)
+    assert _same(_model(nodes, {"X": X2.shape}, constants=constants), {"X": X2}).report.fused
+
+
+def _unjoined():
+    w = {"W": _weights(6, 4, 3, 3)}
+    relu = helper.make_node("Relu", ["c"], ["Y"])
+    yield "read twice", [_conv(output="c"), relu, helper.make_node("Neg", ["c"], ["Z"])], w, ("Y", "Z")
+    yield "an output", [_conv(output="c"), relu], w, ("c", "Y")
+    yield "tanh's gelu", [_conv(output="c"), helper.make_node("Gelu", ["c"], ["Y"], approximate="tanh")], w, ("Y",)
+    yield "another activation", [_conv(output="c"), helper.make_node("Elu", ["c"], ["Y"])], w, ("Y",)
+    add = helper.make_node("Add", ["c", "A"], ["Y"])
+    yield "no bias, by shape", [_conv(output="c"), add], w | {"A": _weights(1, 1, 7, 1)}, ("Y",)
+    yield "a second bias", [_conv(("X", "W", "B"), "c"), add], w | {"B": _weights(4), "A": _weights(4, 1, 1)}, ("Y",)
+    yield "a sum with itself", [_conv(output="c"), helper.make_node("Add", ["c", "c"], ["Y"])], w, ("Y",)
+    norm, constants = _norm("X", "n", 6)
+    yield "a norm before", [norm, _conv(("n", "W"))], w | constants, ("Y",)
+
+
+@pytest.mark.parametrize("case", list(_unjoined()), ids=lambda case: case[0])
+def test_what_is_not_computed_together(case):
+    _, nodes, constants, outputs = case
+    model = _model(nodes, {"X": X2.shape}, outputs, constants, opset=20)
+    assert _same(model, {"X": X2}).report.fused == {}
+
+
+def test_statistics_that_a_run_brings_are_left():
+    norm, constants = _norm("c", "Y", 4)
+    inputs = {"X": X2.shape} | {name: value.shape for name, value in constants.items()}
+    model = _model([_conv(output="c"), norm], inputs, constants={"W": _weights(6, 4, 3, 3)})
+    assert _same(model, {"X": X2} | constants, tolerance=3e-5).report.fused == {}
+
+
+# ------------------------------------------------------------------------------------------------ sessions
+
+
+def _simple(size=6):
+    return _model([_conv(strides=[2, 2])], {"X": ("N", 6, "H", "V")}, constants={"W": _weights(6, size, 3, 3)})
+
+
+def test_it_is_onnx_runtimes_session():
+    session = convt.onnxruntime.InferenceSession(_simple())
+    assert isinstance(session, onnxruntime.InferenceSession) and session.get_inputs()[0].name == "X"
+    assert session.get_providers() == ["CPUExecutionProvider"]
+
+
+def test_nothing_is_copied(monkeypatch):
+    """The node reads and writes the memory that the caller bound."""
+    seen = []
+    compute = _node.Node.compute
+    monkeypatch.setattr(_node.Node, "compute", lambda self, inputs, out: (
+        seen.append((inputs[0].ctypes.data, out.ctypes.data)), compute(self, inputs, out)))  # fmt: skip
+    session = convt.onnxruntime.InferenceSession(_simple())
+    x = onnxruntime.OrtValue.ortvalue_from_numpy(X2)
+    y = onnxruntime.OrtValue.ortvalue_from_shape_and_type((2, 6, 11, 15), np.float32)
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("X", x)
+    binding.bind_ortvalue_output("Y", y)
+    session.run_with_iobinding(binding)
+    assert seen == [(x.data_ptr(), y.data_ptr())]
+    np.testing.assert_array_equal(y.numpy(), session.run(None, {"X": X2})[0])
+
+
+def test_options_serve_many_sessions():
+    options = onnxruntime.SessionOptions()
+    for _ in range(2):
+        assert convt.onnxruntime.InferenceSession(_simple(), options).report.packed
+    assert onnxruntime.InferenceSession(_simple().SerializeToString(), options).run(None, {"X": X2})
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("name", ["large", "shallow", "depthwise"])
+def test_threads(name, threads):
+    x, shape, attributes = PROBLEMS[name]
+    model = _model([_conv(**attributes)], {"X": x.shape}, constants={"W": _weights(*shape)})
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = convt.onnxruntime.InferenceSession(model, options)
+    want = _plain(model).run(None, {"X": x})[0]
+    assert session.nodes["Y"].threads == threads
+    for _ in range(3):
+        assert abs(session.run(None, {"X": x})[0] - want).max() <= 2e-5 * abs(want).max()
+
+
+def test_nodes_side_by_side():
+    """ONNX Runtime's parallel mode computes them on threads of its own."""
+    nodes = [_conv(("X", f"W{n}"), f"c{n}", strides=[2, 2]) for n in range(4)] + [
+        helper.make_node("Sum", [f"c{n}" for n in range(4)], ["Y"])
+    ]
+    model = _model(nodes, {"X": X2.shape}, constants={f"W{n}": _weights(6, 4, 3, 3) for n in range(4)})
+    options = onnxruntime.SessionOptions()
+    options.execution_mode, options.inter_op_num_threads = onnxruntime.ExecutionMode.ORT_PARALLEL, 4
+    session = convt.onnxruntime.InferenceSession(model, options)
+    assert len(session.report.packed) == 4
+    want = _plain(model).run(None, {"X": X2})[0]
+    for _ in range(20):
+        np.testing.assert_allclose(session.run(None, {"X": X2})[0], want, rtol=1e-4, atol=1e-5)
+    binding = session.io_binding()
+    binding.bind_cpu_input("X", X2)
+    binding.bind_output("Y")
+    session.run_with_iobinding(binding)
+    np.testing.assert_allclose(binding.copy_outputs_to_cpu()[0], want, rtol=1e-4, atol=1e-5)
+
+
+def test_one_session_of_many_threads():
+    session = convt.onnxruntime.InferenceSession(_simple())
+    feeds = [{"X": _weights(1, 6, 3 + n, 5)} for n in range(8)]
+    wants, wrong = [session.run(None, feed)[0] for feed in feeds], []
+
+    def work(n):
+        for _ in range(50):
+            if not np.array_equal(session.run(None, feeds[n])[0], wants[n]):
+                wrong.append(n)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_session_gives_back_its_nodes():
+    session = convt.onnxruntime.InferenceSession(_simple())
+    session.run(None, {"X": X2})
+    node = weakref.ref(session.nodes["Y"])
+    del session
+    gc.collect()
+    assert node() is None and not _node.sessions
+
+
+# ------------------------------------------------------------------------------------------------ what is refused
+
+
+def test_other_providers_keep_their_nodes():
+    with pytest.warns(UserWarning):
+        session = convt.onnxruntime.InferenceSession(_simple(), providers=["CUDAExecutionProvider", "CPUExecutionProvider"])
+    assert session.report.kept == {"Y": "the session has CUDAExecutionProvider"} and not session.nodes
+    assert session.run(None, {"X": X2})[0].shape == (2, 6, 11, 15)
+
+
+def test_what_convt_refuses_onnx_runtime_keeps(monkeypatch):
+    def refuse(*_):
+        raise ValueError("strides: got 3, wanted less")
+
+    monkeypatch.setattr(_node.Node, "values", refuse)
+    session = convt.onnxruntime.InferenceSession(_simple())
+    assert "ValueError: strides: got 3, wanted less" in session.report.kept["Y"] and not session.nodes
+    assert "Y: left to ONNX Runtime, as convt refuses the model" in str(session.report)
+    assert session.run(None, {"X": X2})[0].shape == (2, 6, 11, 15)
+
+
+def test_errors_of_a_run_say_what_is_wrong():
+    model = _model([_conv(output_shape=[99, 99])], {"X": ("N", 6, "H", "V")}, constants={"W": _weights(6, 4, 3, 3)})
+    session = convt.onnxruntime.InferenceSession(model)
+    with pytest.raises(Exception, match="ValueError: output_shape: got 99"):
+        session.run(None, {"X": X2})
+    assert session.run(None, {"X": _weights(1, 6, 97, 97)})[0].shape == (1, 4, 99, 99)  # and it goes on
+
+
+@pytest.mark.parametrize("given", ["/nowhere/model.onnx", b"no model", None])
+def test_errors_are_onnx_runtimes(given):
+    with pytest.raises(Exception) as theirs:
+        onnxruntime.InferenceSession(given)
+    with pytest.raises(type(theirs.value)) as ours:
+        convt.onnxruntime.InferenceSession(given)
+    assert str(ours.value) == str(theirs.value)
+
+
+# ------------------------------------------------------------------------------------------------ the command
+
+
+def test_command(tmp_path, capsys):
+    onnx.save(_simple(), tmp_path / "m.onnx")
+    assert cli.main([str(tmp_path / "m.onnx"), "--shape", "X=2,6,5,7", "--budget", "0.05"]) == 0
+    printed = capsys.readouterr().out
+    assert "Y: (2, 6, 5, 7) -> (2, 6, 11, 15) by " in printed and " times as fast" in printed
+    assert cli.main([str(tmp_path / "m.onnx"), "--json", "--budget", "0.05", "--threads", "1"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["nodes"][0]["in"] == [1, 6, 1, 1] and found["difference"] < 1e-5 and found["speed_up"] > 0
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["/nowhere.onnx"])
+    assert stopped.value.code == 1 and "nowhere.onnx" in capsys.readouterr().err
+
+
+def test_without_onnx_runtime_the_error_says_how_to_install_it():
+    code = "import sys; sys.modules['onnxruntime'] = None\nimport convt.onnxruntime"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert 'pip install "convt[onnxruntime]"' in done.stderr
