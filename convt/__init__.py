@@ -3,6 +3,7 @@
 The way of a call, one direction:
 
     convt.torch                     PyTorch's functions and modules: tensors as arrays, weights packed while they stay
+    convt.onnxruntime               ONNX Runtime's session: the nodes of a model, tensors as arrays
     convt.onnx, convt.openvino      dialects: attributes renamed, nothing computed
     _api                            check, coerce, allocate            (_check, _activation)
     _padding                        auto_pad, output_shape -> one signed window per axis
@@ -36,7 +37,7 @@ __all__ = [
     "tuning",
 ]
 
-_LAZY = ("onnx", "openvino", "torch")  # imported when first asked for
+_LAZY = ("onnx", "onnxruntime", "openvino", "torch")  # imported when first asked for
 
 
 def __getattr__(name):

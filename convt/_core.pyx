@@ -4,7 +4,7 @@
 A Plan is made by an algorithm (see convt.algorithms) for one problem and the strides of its data and output. It holds flat
 tables and runs on views in NXC axis order: `run` cuts the work into tasks, which threads compute by `run_task`, the loops of
 the algorithm over the micro-kernels. Everything that can fail has been checked above; memory is taken before the parallel
-region; a run only computes.
+region; a run only computes. Threads are OpenMP's, or a Pool of somebody else's that a caller named for its own thread.
 """
 
 import heapq

@@ -1,11 +1,14 @@
 """convt.onnxruntime: ONNX Runtime's session with convt in it, against ONNX Runtime's own, ONNX's test cases and convt.onnx."""
 
+import doctest
 import gc
 import json
+import re
 import subprocess
 import sys
 import threading
 import weakref
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -471,6 +474,26 @@ def test_command(tmp_path, capsys):
     with pytest.raises(SystemExit) as stopped:
         cli.main(["/nowhere.onnx"])
     assert stopped.value.code == 1 and "nowhere.onnx" in capsys.readouterr().err
+
+
+def test_the_page_runs(capsys):
+    page = (Path(__file__).parents[1] / "docs/onnxruntime.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    exec(code, {})
+    assert "convt computes 1 ConvTranspose nodes: up" in (printed := capsys.readouterr().out) and "(1, 32, 40, 60)" in printed
+
+
+def test_the_class_example_runs():
+    failed, tried = doctest.testmod(sys.modules[convt.onnxruntime.InferenceSession.__module__])
+    assert tried and not failed
+
+
+def test_whole_models_are_measured(capsys):
+    pytest.importorskip("torch")
+    from bench import models
+
+    assert models.main(["--models", "dcgan", "--ways", "onnxruntime", "--budget", "0.1"]) == 0
+    assert "dcgan         onnxruntime" in capsys.readouterr().out
 
 
 def test_without_onnx_runtime_the_error_says_how_to_install_it():
