@@ -57,7 +57,7 @@ def test_blocks_of_any_size_are_the_definition(case, algorithm, dtype):
     case, ran = replace(case, dtype=dtype), 0
     arrays = case.arrays()
     for isa, size, limit in itertools.product(ISAS, (1, 1 << 12, 1 << 15, 1 << 40), (0, 1 << 40)):
-        with using_isa(isa), pretend(planes_block=size, non_temporal=limit):
+        with using_isa(isa), pretend(planes_block=size, non_temporal=limit, direct_non_temporal=limit):
             results = set()
             for threads in (1, 2, 3):
                 with convt.num_threads(threads):

@@ -184,7 +184,8 @@ def test_outputs_written_by_non_temporal_stores(case, memory, isa, n, vectors):
     depthwise = case.groups > 1 and case.ci == case.co == 1
     case = replace(case, **{"groups" if depthwise else "co": 16 * vectors})
     arrays = case.arrays()
-    limits = {"non_temporal": 0, "amx_non_temporal": 0, "depthwise_non_temporal": 0, "ordinary_stores": False}
+    names = ("non_temporal", "direct_non_temporal", "amx_non_temporal", "depthwise_non_temporal")
+    limits = {**dict.fromkeys(names, 0), "ordinary_stores": False}
     with using_isa(isa), convt.num_threads(n), pretend(**limits):
         op = operator(case, *arrays[1:])
         out = Out(memory or "contiguous", np.empty(case.out_shape, case.numpy_dtype))

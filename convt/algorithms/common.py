@@ -120,11 +120,10 @@ def splits_lines(problem):
     return problem.groups * problem.co * ITEMSIZE[problem.dtype] % 64 > 0
 
 
-def streams(problem):
-    """Whether a contiguous output is written by non-temporal stores."""
-    info, limits = machine.current().info(problem.dtype), machine.current().limits
-    aligned = execution.vector_alignment(info, execution.contiguous_strides(problem)) > 0
-    return aligned and execution.outgrows(problem, limits.non_temporal)
+def streams(problem, limit):
+    """Whether a contiguous output is written by non-temporal stores, where outputs of more bytes than a limit are."""
+    aligned = execution.vector_alignment(machine.current().info(problem.dtype), execution.contiguous_strides(problem)) > 0
+    return aligned and execution.outgrows(problem, limit)
 
 
 def filter_bytes(problem, info, columns=0):

@@ -34,6 +34,8 @@ class Limits(NamedTuple):
     depthwise_non_temporal: int
     # The same for depthwise, where outputs can be written in the order in which they lie in memory.
     depthwise_ordered: int
+    # The same for direct on vectors, in either layout: its weights and rows leave a large last-level cache room for outputs.
+    direct_non_temporal: int
     # The same for direct on AMX, of data and output together.
     amx_non_temporal: int
     # GEMM tiles use ordinary stores: cores with 32 KiB of L1 (Intel's before Ice Lake) have few fill buffers, and non-temporal
@@ -68,6 +70,7 @@ def limits(l1, l2, l3):
         non_temporal=min(16 * MIB, l3 // 4),
         depthwise_non_temporal=min(80 * MIB, l3),
         depthwise_ordered=80 * MIB,
+        direct_non_temporal=max(min(16 * MIB, l3 // 4), min(44 * MIB, l3 // 8)),
         amx_non_temporal=44 * MIB,
         ordinary_stores=l1 <= 32 * KIB,
         single_thread_cycles=8_000,

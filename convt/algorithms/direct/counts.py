@@ -86,10 +86,16 @@ def class_cost(problem, combo, info):
     return task_cycles(problem, combo, rows, columns, info) * problem.groups, tasks * problem.groups
 
 
+def non_temporal_from(problem, amx, here):
+    """Bytes of output beyond which non-temporal stores write it."""
+    return here.limits.amx_non_temporal - execution.data_bytes(problem) if amx else here.limits.direct_non_temporal
+
+
 def memory_cycles(problem, info):
     """Cycles that data takes which L2 does not hold, and outputs that no tap reaches."""
     here = machine.current()
-    non_temporal = common.streams(problem) and not here.limits.ordinary_stores
+    limit = non_temporal_from(problem, info["parts"] > 0, here)
+    non_temporal = common.streams(problem, limit) and not here.limits.ordinary_stores
     counts = common.memory_counts(problem, non_temporal) | common.fill_counts(problem)
     if not non_temporal and common.splits_lines(problem):
         bytes = execution.output_bytes(problem)

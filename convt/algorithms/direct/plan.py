@@ -15,7 +15,7 @@ from ... import _core
 from ..._problem import ITEMSIZE
 from .. import common, execution, machine
 from ..packing import PanelRecipe
-from . import cutting, reading
+from . import counts, cutting, reading
 from .loops import DirectPlan
 
 
@@ -58,8 +58,7 @@ def planned(problem, recipe, in_strides, out_strides, threads, name="direct", fi
     specs = tables(problem, groups, combos, index, in_strides, out_strides, cycles, info, threads)
     key = (name, merge)
     packing = recipe(key)
-    bytes = execution.output_bytes(problem) + (execution.data_bytes(problem) if amx else 0)
-    outgrows = bytes > (here.limits.amx_non_temporal if amx else here.limits.non_temporal)
+    outgrows = execution.outgrows(problem, counts.non_temporal_from(problem, amx, here))
     how = execution.execution(problem, here, info, out_strides, hole, cycles, packing.weight_bytes, outgrows)
     on_the_fly = execution.packs_on_the_fly(here, packing.weight_bytes, sum(spec["packed_again"] for spec in specs))
     order = tiles(here, info, how, on_the_fly)

@@ -92,7 +92,8 @@ def cut(problem, amx, here, threads=2):
     part = here.profile["matrix_turned" if amx else "turned"]
     cuts = [(combo, _classcut(problem, combo, info, part, len(combos), threads)) for combo in combos]
     tasks = [(each.work * n, n) for _, each in cuts for n in [problem.groups * each.blocks * each.tile_blocks]]
-    memory = common.memory_counts(problem, execution.outgrows(problem, here.limits.non_temporal)) | common.fill_counts(problem)
+    outgrows = execution.outgrows(problem, here.limits.direct_non_temporal)
+    memory = common.memory_counts(problem, outgrows) | common.fill_counts(problem)
     del memory["in_line"], memory["out_line"]  # groups are apart in memory
     return common.shared(tasks) + part.cycles(memory), groups, cuts, hole
 
@@ -155,7 +156,7 @@ def make(problem, recipe, packed, in_strides, out_strides, threads, name="turned
     specs.sort(key=lambda spec: -spec["work"])
     packing = recipe(key)
     how = execution.execution(problem, here, info, out_strides, hole, cycles, packing.weight_bytes, False)
-    stream = execution.outgrows(problem, here.limits.non_temporal)
+    stream = execution.outgrows(problem, here.limits.direct_non_temporal)
     far = packing.weight_bytes > here.limits.far
     return TurnedPlan(name, problem, packing, in_strides, out_strides, how, specs, stream, far), key
 

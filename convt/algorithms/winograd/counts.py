@@ -121,7 +121,7 @@ def _task_counts(problem, shape, block, panel_block, info, span, across):
 
 def memory_cycles(problem, phases, info):
     """Cycles that data takes which L2 does not hold, and outputs that no tap reaches; of runs of so many phases."""
-    non_temporal = common.streams(problem)
+    non_temporal = common.streams(problem, machine.current().limits.non_temporal)
     counts = common.memory_counts(problem, non_temporal) | common.fill_counts(problem)
     if not non_temporal and not gathers(problem, phases, info):
         counts["out_byte_split"] = common.far(execution.output_bytes(problem)) * common.split_bytes(problem)
