@@ -14,7 +14,11 @@ from . import _activation, _check, _config, _memory, _padding, _plan, _repeat
 from ._problem import Problem
 
 BACKENDS = ("auto", "native", "onednn", "reference", "tune")
-DATA_FORMATS = ("NXC", "NCX")
+# What people call the two layouts of data -> the layout, and the spatial axes that the name has
+DATA_FORMATS = {
+    "NXC": ("NXC", None), "channels_last": ("NXC", None), "NWC": ("NXC", 1), "NHWC": ("NXC", 2), "NDHWC": ("NXC", 3),
+    "NCX": ("NCX", None), "channels_first": ("NCX", None), "NCW": ("NCX", 1), "NCHW": ("NCX", 2), "NCDHW": ("NCX", 3),
+}  # fmt: skip
 # Filter format -> where the in-channel axis and the out-channel axis of one group stand; "g" leads in GIOX.
 FILTER_FORMATS = ("XIO", "OIX", "IOX", "XOI", "GIOX")
 
@@ -59,9 +63,11 @@ class Attributes(NamedTuple):
             )
         channels = shape[-1] if self.data_format == "NXC" else shape[1]
         if channels != self.groups * self.ci:
+            other = "NCX" if self.data_format == "NXC" else "NXC"
+            fits = (shape[1] if other == "NCX" else shape[-1]) == self.groups * self.ci
             raise ValueError(
                 f"data: got {channels} channels (shape {tuple(shape)}, {self.data_format}), wanted {self.groups * self.ci} "
-                f"as the filter says"
+                f"as the filter says" + (f"; it would fit data_format={other!r}" if fits else "")
             )
         return shape[0], tuple(shape[1:-1] if self.data_format == "NXC" else shape[2:]), channels
 
@@ -130,6 +136,10 @@ def parse(
     view = filter_view(filter, filter_format, groups)
     groups, ci, co, *kernel = view.shape
     rank = len(kernel)
+    data_format, named_rank = DATA_FORMATS[data_format]
+    if named_rank not in (None, rank):
+        named = next(name for name, value in DATA_FORMATS.items() if value == (data_format, named_rank))
+        raise ValueError(f"data_format: got {named!r} with a filter of {rank} spatial axes, wanted {data_format!r} or its name")
     if groups < 1:
         raise ValueError(f"filter: got {groups} groups (shape {filter.shape}), wanted at least 1")
     _config.check_memory("filter", filter.shape, filter.itemsize)
@@ -265,7 +275,8 @@ def conv_transpose(
     Parameters
     ----------
     data : array, rank 3 or more
-        (N, *spatial, C) for data_format "NXC", (N, C, *spatial) for "NCX". float32, float64, float16 or bfloat16
+        (N, *spatial, C) for data_format "NXC" ("channels_last", or "NWC", "NHWC", "NDHWC" by the rank), (N, C, *spatial) for
+        "NCX" ("channels_first", "NCW", "NCHW", "NCDHW"). float32, float64, float16 or bfloat16
         (ml_dtypes); float16 and bfloat16 accumulate in float32. Any strides; NumPy, or anything with ``__dlpack__`` or
         ``__array__`` in CPU memory.
     filter : array of the same dtype

@@ -6,6 +6,7 @@ import copy
 import doctest
 import gc
 import inspect
+import math
 import os
 import pickle
 import re
@@ -642,3 +643,36 @@ def test_arrays_given_are_let_go():
     gc.collect()
     assert all(ref() is None for ref in gone)
     assert_same(op(DENSE.arrays()[0]), run(DENSE, *DENSE.arrays()))
+
+
+@pytest.mark.parametrize(
+    ("name", "same"),
+    [
+        ("channels_last", "NXC"), ("channels_first", "NCX"), ("NWC", "NXC"), ("NCW", "NCX"), ("NHWC", "NXC"), ("NCHW", "NCX"),
+        ("NDHWC", "NXC"), ("NCDHW", "NCX"),
+    ],
+)  # fmt: skip
+def test_layouts_have_the_names_that_people_type(name, same):
+    rank = len(name) - 2 if name.startswith("N") else 2
+    shape = (1, *range(4, 4 + rank), 3) if same == "NXC" else (1, 3, *range(4, 4 + rank))
+    data, filter = np.arange(math.prod(shape), dtype=np.float32).reshape(shape), np.ones((*(2,) * rank, 3, 5), np.float32)
+    want = convt.conv_transpose(data, filter, data_format=same)
+    np.testing.assert_array_equal(convt.conv_transpose(data, filter, data_format=name), want)
+    op = convt.ConvTranspose(filter, data_format=name)
+    np.testing.assert_array_equal(op(data), want)
+    assert op.output_shape(shape) == want.shape and f"data_format={same!r}" in repr(op)
+
+
+def test_a_layouts_name_has_the_filters_rank():
+    with pytest.raises(ValueError, match=r"data_format: got 'NHWC' with a filter of 3 spatial axes, wanted 'NXC' or its name"):
+        convt.ConvTranspose(np.ones((2, 2, 2, 3, 5), np.float32), data_format="NHWC")
+
+
+def test_data_of_the_other_layout_is_told_so():
+    filter = np.ones((2, 2, 3, 5), np.float32)
+    with pytest.raises(ValueError, match="wanted 3 as the filter says; it would fit data_format='NCX'"):
+        convt.conv_transpose(np.ones((1, 3, 8, 8), np.float32), filter)
+    with pytest.raises(ValueError, match="wanted 3 as the filter says; it would fit data_format='NXC'"):
+        convt.conv_transpose(np.ones((1, 8, 8, 3), np.float32), filter, data_format="NCHW")
+    with pytest.raises(ValueError, match="wanted 3 as the filter says$"):
+        convt.conv_transpose(np.ones((1, 8, 8, 4), np.float32), filter)

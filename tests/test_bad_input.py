@@ -93,7 +93,7 @@ ROWS += [("filter", ValueError, {"filter": zeros(2, 4, 3), "filter_format": "GIO
 ROWS += [("filter", ValueError, {"filter": zeros(0, 2, 4, 3, 2), "filter_format": "GIOX"})]
 
 WORDS = {
-    "data_format": (*DATA_FORMATS, "NHWC", "nxc", "NXC ", "NCHW"),
+    "data_format": (*DATA_FORMATS, "NHCW", "nxc", "NXC ", "nhwc"),
     "filter_format": (*FILTER_FORMATS, "OIHW", "xio", "XI", "GOIX"),
     "backend": ("auto", "native", "onednn", "reference", "tune", "numpy", "Native", "Tune", "cuda"),
     "algorithm": ("auto", "direct", "fft", "Direct", "gemm"),
@@ -400,7 +400,7 @@ def test_messages_say_got_and_wanted(dtype):
     data, filter, bias = (a.astype(DTYPES[dtype][0]) for a in GOOD.values())
     for change in (
         {"strides": 0}, {"strides": 1.5}, {"strides": (1, 2, 3)}, {"data": data[0]}, {"data": data.astype(int)},
-        {"bias": bias[1:]}, {"data_format": "NHWC"}, {"groups": 3}, {"pads_begin": 99}, {"out": data}, {"activation": "elu"},
+        {"bias": bias[1:]}, {"data_format": "NHCW"}, {"groups": 3}, {"pads_begin": 99}, {"out": data}, {"activation": "elu"},
         {"auto_pad": "same"},
     ):  # fmt: skip
         with pytest.raises((ValueError, TypeError)) as caught:

@@ -1,5 +1,7 @@
 """`torch.nn.functional`'s transposed convolutions."""
 
+import functools
+
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
@@ -22,29 +24,41 @@ def _each(value, rank):
     return None
 
 
-def _served(rank, input, weight, bias, attributes, groups):
-    """Whether convt computes this: tensors of the CPU that fit each other, and attributes that are right."""
-    autocast = torch.is_autocast_enabled("cpu")
+def _served(rank, input, weight, bias, attributes, groups, plain):
+    """Whether convt computes this: tensors of the CPU that fit each other, and attributes that are right. ``plain``: nothing
+    stands for a size but an integer."""
     for tensor in (input, weight) if bias is None else (input, weight, bias):
         if type(tensor) not in _SERVED:
             return False
-        if not tensor.is_cpu or tensor.layout != torch.strided or tensor.dtype not in DTYPES:
+        if not tensor.is_cpu or tensor.layout is not torch.strided or tensor.dtype not in DTYPES:
             return False
-        if tensor.dtype != input.dtype and not (autocast and torch.float64 not in (tensor.dtype, input.dtype)):
+        cast = not plain and torch.is_autocast_enabled("cpu") and torch.float64 not in (tensor.dtype, input.dtype)
+        if tensor.dtype is not input.dtype and not cast:
             return False
-    if weight.dim() != rank + 2 or input.dim() != rank + 2 or None in attributes or not isinstance(groups, _INTEGERS):
+    if None in attributes or not isinstance(groups, _INTEGERS):
+        return False
+    fits = _fits_again if plain else _fits
+    return fits(rank, input.shape, weight.shape, None if bias is None else bias.shape, attributes, groups)
+
+
+def _fits(rank, data, filter, bias, attributes, groups):
+    """Whether shapes fit each other and the attributes, and leave an output."""
+    if len(filter) != rank + 2 or len(data) != rank + 2:
         return False
     stride, padding, output_padding, dilation = attributes
-    ci, co = weight.shape[0], weight.shape[1] * groups
-    if groups < 1 or ci < 1 or co < 1 or ci % groups or input.shape[1] != ci:
+    ci, co = filter[0], filter[1] * groups
+    if groups < 1 or ci < 1 or co < 1 or ci % groups or data[1] != ci:
         return False
-    if bias is not None and (bias.dim() != 1 or bias.shape[0] != co):
+    if bias is not None and (len(bias) != 1 or bias[0] != co):
         return False
     for s, p, extra, d in zip(stride, padding, output_padding, dilation, strict=True):
         if s < 1 or d < 1 or p < 0 or extra < 0 or extra >= max(s, d):
             return False
-    sizes = output_sizes(input.shape[2:], weight.shape[2:], stride, padding, output_padding, dilation)
-    return all(size > 0 for size in (*input.shape[2:], *weight.shape[2:], *sizes))
+    sizes = output_sizes(data[2:], filter[2:], stride, padding, output_padding, dilation)
+    return all(size > 0 for size in (*data[2:], *filter[2:], *sizes))
+
+
+_fits_again = functools.lru_cache(256)(_fits)  # the shapes of a model come again at each call
 
 
 def _untransformed(input, weight, bias):
@@ -62,18 +76,19 @@ def _untransformed(input, weight, bias):
 
 
 def _call(rank, input, weight, bias, stride, padding, output_padding, groups, dilation):
-    attributes = [_each(value, rank) for value in (stride, padding, output_padding, dilation)]
+    attributes = tuple([_each(value, rank) for value in (stride, padding, output_padding, dilation)])
     batched = input
     if isinstance(input, torch.Tensor) and input.dim() == rank + 1 and type(input) in _SERVED:
         batched = input.unsqueeze(0)
-    if not _served(rank, batched, weight, bias, attributes, groups):
+    plain = _untransformed(batched, weight, bias)
+    if not _served(rank, batched, weight, bias, attributes, groups, plain):
         return _TORCH[rank](input, weight, bias, stride, padding, output_padding, groups, dilation)
     stride, padding, output_padding, dilation = attributes
     gradients = torch.is_grad_enabled() and (
         input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
     )
     # A call through torch's dispatcher takes ten microseconds.
-    way = conv_transpose if gradients or not _untransformed(batched, weight, bias) else compute
+    way = conv_transpose if gradients or not plain else compute
     result = way(batched, weight, bias, stride, padding, output_padding, groups, dilation)
     return result if batched is input else result.squeeze(0)
 
@@ -82,7 +97,7 @@ def fused(rank, input, weight, bias, stride, padding, output_padding, groups, di
     """A transposed convolution and an activation in one, for inference alone; None where convt does not serve the tensors, or
     where a compiler, tracer, mode, vmap or autocast has to see the operator."""
     attributes = stride, padding, output_padding, dilation
-    if not _untransformed(input, weight, bias) or not _served(rank, input, weight, bias, attributes, groups):
+    if not _untransformed(input, weight, bias) or not _served(rank, input, weight, bias, attributes, groups, True):
         return None
     return compute(input, weight, bias, stride, padding, output_padding, groups, dilation, activation)
 
