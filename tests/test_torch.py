@@ -657,3 +657,169 @@ def test_sequentials_elsewhere():
             close(copied(x), wanted)
         with pytest.raises(ValueError, match="expected 4D"):
             model(x[0])
+
+
+# ---------------------------------------------------------------- modules with a forward of their own
+
+
+class _Block(torch.nn.Module):
+    """What decoders are made of: a transposed convolution, a batch norm and an activation in a forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.norm, self.act = (
+            torch.nn.ConvTranspose2d(6, 4, 4, 2, 1, bias=False),
+            torch.nn.BatchNorm2d(4),
+            torch.nn.ReLU(),
+        )
+        self.last, self.scale = torch.nn.ConvTranspose2d(4, 3, 2, 2), 2.0
+        self.norm.running_mean.normal_()
+        self.norm.running_var.uniform_(0.5, 2)
+
+    def forward(self, x, skip):
+        y = self.act(self.norm(self.up(x)))
+        return torch.tanh(self.last(y)) * self.scale + skip
+
+
+def _blocks(cls=_Block):
+    torch.manual_seed(0)
+    model, plain = cls().eval(), cls().eval()
+    plain.load_state_dict(model.state_dict())
+    model, report = convt.torch.accelerate(model)
+    return model, plain, report
+
+
+def _counted(monkeypatch):
+    """Names of the activations of the calls that are computed together."""
+    calls = []
+    from convt.torch import _fuse
+
+    original = _fuse.fused
+    monkeypatch.setattr(_fuse, "fused", lambda *arguments: (calls.append(arguments[-1]), original(*arguments))[1])
+    return calls
+
+
+def test_forwards_are_traced(monkeypatch):
+    model, plain, report = _blocks()
+    calls = _counted(monkeypatch)
+    assert report.fused == {"up": ("BatchNorm2d", "ReLU"), "last": ("tanh",)}
+    assert isinstance(model, _Block) and model.state_dict().keys() == plain.state_dict().keys()
+    x, skip = torch.randn(2, 6, 5, 4), torch.ones(1)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(model(x, skip), plain(x, skip))
+        assert calls == ["relu", "tanh"] * 3
+        for change in (
+            lambda m: setattr(m, "scale", 3.0),
+            lambda m: setattr(m, "act", torch.nn.LeakyReLU(0.3)),
+            lambda m: setattr(m, "act", torch.nn.ELU()),
+            lambda m: m.norm.running_mean.add_(1),
+            lambda m: m.up.weight.mul_(2),
+            lambda m: setattr(m, "norm", torch.nn.Identity()),
+        ):
+            change(model), change(plain)
+            torch.testing.assert_close(model(x, skip), plain(x, skip))
+    torch.testing.assert_close(model(x, skip), plain(x, skip))  # with gradients
+    convt.torch.restore(model)
+    assert type(model) is _Block
+
+
+def test_modules_that_change_all_the_time_are_left_alone():
+    from convt.torch import _traced
+
+    model, plain, _ = _blocks()
+    x, skip = torch.randn(1, 6, 5, 4), torch.ones(1)
+    with torch.no_grad():
+        for n in range(2 * _traced._TRACES):
+            model.scale = plain.scale = float(n)
+            torch.testing.assert_close(model(x, skip), plain(x, skip))
+    assert _traced._graphs[model].traces == _traced._TRACES
+
+
+def test_traced_forwards_see_training_and_hooks(monkeypatch):
+    model, plain, _ = _blocks()
+    calls = _counted(monkeypatch)
+    x, skip, seen = torch.randn(2, 6, 5, 4), torch.ones(1), []
+    with torch.no_grad():
+        model(x, skip)
+        calls.clear()
+        model.norm.register_forward_hook(lambda *_: seen.append(1))
+        torch.testing.assert_close(model(x, skip), plain(x, skip))
+        assert seen == [1] and calls == ["tanh"]
+        for m in (model, plain):
+            m.norm.train()
+        torch.testing.assert_close(model(x, skip), plain(x, skip))
+        torch.testing.assert_close(model.norm.running_mean, plain.norm.running_mean)
+        for m in (model, plain):
+            m.train()
+        calls.clear()
+        torch.testing.assert_close(model(x, skip), plain(x, skip))
+        torch.testing.assert_close(model.norm.running_mean, plain.norm.running_mean)
+        assert calls == []
+
+
+def test_traced_forwards_are_copied_and_pickled():
+    model, plain, _ = _blocks()
+    x, skip = torch.randn(1, 6, 5, 4), torch.ones(1)
+    with torch.no_grad():
+        want = model(x, skip)
+        for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            torch.testing.assert_close(other(x, skip), want)
+        torch.testing.assert_close(torch.compile(model, backend="eager", fullgraph=True)(x, skip), want)
+        torch.testing.assert_close(torch.jit.trace(convt.torch.restore(model), (x, skip))(x, skip), plain(x, skip))
+
+
+class _Twice(_Block):
+    def forward(self, x, skip):
+        y = self.up(x)
+        return self.act(self.norm(y)).sum() + y.sum() + skip
+
+
+class _Branches(_Block):
+    def forward(self, x, skip):
+        y = self.up(x)
+        return self.act(self.norm(y)) if x.sum() > 0 else y + skip
+
+
+class _Counts(_Block):
+    calls = 0
+
+    def forward(self, x, skip):
+        self.calls += 1
+        return self.act(self.norm(self.up(x))) + skip + self.calls
+
+
+class _Looks(_Block):
+    """Tracing takes the wrong way: what stands for a tensor is none."""
+
+    def forward(self, x, skip):
+        y = self.act(self.norm(self.up(x)))
+        return y + skip if isinstance(x, torch.Tensor) else y - skip
+
+
+class _Remembers(_Block):
+    def __init__(self):
+        super().__init__()
+        self.factors = [1.0]
+
+    def forward(self, x, skip):
+        return self.act(self.norm(self.up(x))) * self.factors[0] + skip
+
+
+class _Optional(_Block):
+    def forward(self, x, skip=None):
+        y = self.act(self.norm(self.up(x)))
+        return y if skip is None else y + skip
+
+
+@pytest.mark.parametrize("cls", [_Twice, _Branches, _Counts, _Looks, _Remembers, _Optional])
+def test_forwards_that_a_graph_does_not_stand_for(cls):
+    model, plain, _ = _blocks(cls)
+    x, skip = torch.randn(2, 6, 5, 4), torch.ones(1)
+    with torch.no_grad():
+        for n in range(4):
+            torch.testing.assert_close(model((-1) ** n * x, skip), plain((-1) ** n * x, skip))
+            if cls is _Remembers:
+                model.factors[0] = plain.factors[0] = n + 2.0
+        if cls is _Optional:
+            torch.testing.assert_close(model(x), plain(x))

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from . import _fuse, _modules
+from . import _fuse, _modules, _traced
 
 _OURS = {
     torch.nn.ConvTranspose1d: _modules.ConvTranspose1d,
@@ -113,9 +113,14 @@ def accelerate(model):
 
 
 def _join(model):
-    """Swaps the Sequentials in which something is computed together; {name of the convolution: classes behind it}."""
+    """Swaps the Sequentials, and the modules that can be traced, in which something is computed together: {name of the
+    convolution: what is behind it}."""
     joined = {}
     for name, module in model.named_modules():
+        for child, behind in _traced.joined(module).items():
+            joined[f"{name}.{child}" if name else child] = behind
+            if not hasattr(type(module), "_convt_swapped"):
+                module.__class__ = _traced.swapped(type(module))
         if type(module) not in (torch.nn.Sequential, _fuse.Sequential) or "forward" in vars(module):
             continue
         keys, modules = list(module._modules), list(module)
@@ -145,6 +150,8 @@ def restore(model):
     for module in model.modules():
         if type(module) is _fuse.Sequential:
             module.__class__ = torch.nn.Sequential
+        elif hasattr(type(module), "_convt_swapped"):
+            module.__class__ = type(module)._convt_swapped
     return model
 
 

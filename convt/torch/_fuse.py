@@ -10,7 +10,7 @@ from ._compute import array, sampled, tensor_of
 from ._functional import fused
 from ._modules import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 
-_RANKS = {ConvTranspose1d: 1, ConvTranspose2d: 2, ConvTranspose3d: 3}
+RANKS = {ConvTranspose1d: 1, ConvTranspose2d: 2, ConvTranspose3d: 3}
 _NORMS = {1: torch.nn.BatchNorm1d, 2: torch.nn.BatchNorm2d, 3: torch.nn.BatchNorm3d}
 _ACTIVATIONS = {
     torch.nn.ReLU: lambda m: "relu",
@@ -23,15 +23,20 @@ _ACTIVATIONS = {
 }
 
 
-def _unhooked(module):
+def unhooked(module):
     """Whether calling a module is calling its class's forward, and nothing else."""
     hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
     return not any(hooks) and "forward" not in vars(module)
 
 
-def _normalizes(module, rank):
+def normalizes(module, rank):
     """Whether a module is a batch norm that in inference is a factor and a term for each channel."""
-    return type(module) is _NORMS[rank] and module.running_mean is not None and _unhooked(module)
+    return type(module) is _NORMS[rank] and module.running_mean is not None and unhooked(module)
+
+
+def activation_of(module):
+    """What convt calls the activation that a module is; None for others."""
+    return _ACTIVATIONS[type(module)](module) if type(module) in _ACTIVATIONS and unhooked(module) else None
 
 
 def follows(modules, n):
@@ -39,10 +44,10 @@ def follows(modules, n):
     inference."""
     norm = activation = None
     at = n + 1
-    if at < len(modules) and _normalizes(modules[at], _RANKS[type(modules[n])]):
+    if at < len(modules) and normalizes(modules[at], RANKS[type(modules[n])]):
         norm, at = modules[at], at + 1
-    if at < len(modules) and type(modules[at]) in _ACTIVATIONS and _unhooked(modules[at]):
-        activation = _ACTIVATIONS[type(modules[at])](modules[at])
+    if at < len(modules):
+        activation = activation_of(modules[at])
         at += activation is not None
     return norm, activation, at - n - 1
 
@@ -81,10 +86,10 @@ class Sequential(torch.nn.Sequential):
         modules, n = list(self), 0
         while n < len(modules):
             module = modules[n]
-            if type(module) in _RANKS and not module.training and module.padding_mode == "zeros" and _unhooked(module):
+            if type(module) in RANKS and not module.training and module.padding_mode == "zeros" and unhooked(module):
                 norm, activation, count = follows(modules, n)
                 training = norm is not None and norm.training
-                result = _together(module, norm, activation, input) if count and not training else None
+                result = together(module, norm, activation, input) if count and not training else None
                 if result is not None:
                     input, n = result, n + 1 + count
                     continue
@@ -92,9 +97,9 @@ class Sequential(torch.nn.Sequential):
         return input
 
 
-def _together(conv, norm, activation, input):
+def together(conv, norm, activation, input):
     """The result of all three; None where convt does not do that."""
-    rank = _RANKS[type(conv)]
+    rank = RANKS[type(conv)]
     if not isinstance(input, torch.Tensor) or input.dim() != rank + 2:
         return None
     weight, bias = conv.weight, conv.bias
