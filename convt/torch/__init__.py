@@ -6,6 +6,7 @@ whole model, in place, and `restore` swaps them back. What convt does not serve 
 of tensors, mistakes) goes to torch, whose results and errors these are then.
 
     _accelerate     models: which modules are swapped, and back
+    _traced         modules with a forward of their own: a graph in which that is done, too, while it stands for the forward
     _fuse           torch.nn.Sequential, whose batch norms and activations are computed with the convolution before them
     _modules        torch.nn's modules, whose forward is a function below
     _functional     torch.nn.functional's functions: what is served, and by which way
