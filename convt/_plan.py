@@ -50,6 +50,20 @@ class Plan:
         cycles = {f"{part}.{name}": count * values[part][name] for (part, name), count in counts.items()}
         return dict(sorted(((name, n) for name, n in cycles.items() if n), key=lambda item: -item[1]))
 
+    def explain(self):
+        """Why this algorithm, what the others would cost, and what limits it: several lines of text.
+
+        Examples
+        --------
+        >>> import numpy as np, convt
+        >>> op = convt.ConvTranspose(np.ones((2, 2, 64, 32), np.float32), strides=2, backend="native", algorithm="direct")
+        >>> print(op.plan((1, 8, 8, 64)).explain().splitlines()[0])
+        direct: a GEMM a phase, on register tiles
+        """
+        from . import _explain  # only who asks needs it
+
+        return _explain.explain(self)
+
 
 _operators = weakref.WeakSet()
 

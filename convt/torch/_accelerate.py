@@ -73,8 +73,8 @@ def accelerate(model):
 
     Modules stay the objects that they are: parameters, names in ``state_dict``, hooks, parametrizations, weight norm, sharing,
     training and device are as before. Those of a class with a forward of its own stay torch's. In inference (``eval`` and
-    ``no_grad``) those in a `torch.nn.Sequential`, or in a module whose forward torch.fx can trace, also do what a batch norm and
-    an activation (ReLU, ReLU6, LeakyReLU, Tanh, Sigmoid, GELU, SiLU) behind them do. Calling it again is harmless.
+    ``no_grad``) those in a `torch.nn.Sequential`, or in a module whose forward torch.fx can trace, also do what a batch norm
+    and an activation (ReLU, ReLU6, LeakyReLU, Tanh, Sigmoid, GELU, SiLU) behind them do. Calling it again is harmless.
 
     Parameters
     ----------
