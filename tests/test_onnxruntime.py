@@ -169,6 +169,7 @@ def test_batch_and_size_may_change():
         x = _weights(*shape)
         np.testing.assert_allclose(session.run(None, {"X": x})[0], plain.run(None, {"X": x})[0], rtol=1e-4, atol=1e-5)
     assert len(session.nodes["Y"].shapes) <= _node.SHAPES
+    assert session.run(None, {"X": _weights(0, 6, 4, 3)})[0].shape == (0, 4, 9, 7)
 
 
 # ------------------------------------------------------------------------------------------------ models
