@@ -4,6 +4,7 @@ The way of a call, one direction:
 
     convt.torch                     PyTorch's functions and modules: tensors as arrays, weights packed while they stay
     convt.onnxruntime               ONNX Runtime's session: the nodes of a model, tensors as arrays
+    convt.dask                      dask arrays: a call for each chunk and its halo
     convt.onnx, convt.openvino      dialects: attributes renamed, nothing computed
     _api                            check, coerce, allocate            (_check, _activation)
     _padding                        auto_pad, output_shape -> one signed window per axis
@@ -37,7 +38,7 @@ __all__ = [
     "tuning",
 ]
 
-_LAZY = ("onnx", "onnxruntime", "openvino", "torch")  # imported when first asked for
+_LAZY = ("dask", "onnx", "onnxruntime", "openvino", "torch")  # imported when first asked for
 
 
 def __getattr__(name):
