@@ -10,15 +10,14 @@ and, where they differ from the defaults, N (batch), g (groups), s (strides), d 
 """
 
 import argparse
+import functools
 import json
 import os
-import statistics
 import sys
-import time
 
 import numpy as np
 
-from . import ConvTranspose, _explain, get_num_threads, num_threads, show_config, tuning
+from . import ConvTranspose, _explain, _measure, get_num_threads, num_threads, show_config, tuning
 from ._check import DTYPES
 
 _KNOWN = {"Cin", "Cout", "in", "k", "N", "g", "s", "d", "pb", "pe", "op", "name", "family", "source"}
@@ -61,16 +60,6 @@ def _data(op, shape):
     return np.random.default_rng(1).standard_normal(shape, np.float32).astype(op._filter.dtype)
 
 
-def _milliseconds(op, data, seconds=0.2):
-    out, times = op(data), []
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times) < 3:
-        start = time.perf_counter()
-        op(data, out=out)
-        times.append(time.perf_counter() - start)
-    return statistics.median(times) * 1e3
-
-
 def described(layer, asked):
     """What ``plan`` prints of a layer, as a dict."""
     op, shape = operator(layer, asked, backend="native", algorithm=asked.algorithm)
@@ -82,10 +71,11 @@ def described(layer, asked):
         "cycles": costs, "parts": plan.cycles, "explained": plan.explain(),
     }  # fmt: skip
     if asked.time:
-        data, found["milliseconds"] = _data(op, shape), {}
+        data, runs = _data(op, shape), {}
         for name in [name for name, cost in costs.items() if cost <= 4 * min(costs.values())]:
             each = op if name == plan.algorithm else operator(layer, asked, backend="native", algorithm=name)[0]
-            found["milliseconds"][name] = _milliseconds(each, data)
+            runs[name] = functools.partial(each, data, out=each(data))
+        found["milliseconds"] = {name: seconds * 1e3 for name, seconds in _measure.measure(runs).items()}
     return found
 
 

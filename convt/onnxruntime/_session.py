@@ -81,7 +81,8 @@ class InferenceSession(onnxruntime.InferenceSession):
         plain = lambda: super(InferenceSession, self).__init__(  # noqa: E731
             path_or_bytes, sess_options, providers, provider_options, **kwargs
         )
-        others = [p if isinstance(p, str) else p[0] for p in providers or () if p != _CPU and p[0] != _CPU]
+        names = [each if isinstance(each, str) else each[0] for each in providers or ()]
+        others = [name for name in names if name != _CPU]
         if model is None or others:
             plain()
             why = f"the session has {others[0]}" if others else ""

@@ -152,7 +152,7 @@ cdef OrtStatus *convt_register "convt_register"(OrtSessionOptions *options, cons
     global domain
     if domain == NULL:
         if not ort_calls(base, &ort):
-            return NULL  # an older ONNX Runtime, which has refused the call already and said so
+            return NULL  # older than ORT_VERSION: it gets no operator, and its sessions keep their nodes
         status = ort.CreateCustomOpDomain("convt", &domain)
         for n in range(4):
             if status == NULL:

@@ -7,6 +7,7 @@ of tensors, mistakes) goes to torch, whose results and errors these are then.
 
     _accelerate     models: which modules are swapped, and back
     _traced         modules with a forward of their own: a graph in which that is done, too, while it stands for the forward
+    _stand          classes that stand for the user's, when copied and pickled as well
     _fuse           torch.nn.Sequential, whose batch norms and activations are computed with the convolution before them
     _modules        torch.nn's modules, whose forward is a function below
     _functional     torch.nn.functional's functions: what is served, and by which way

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from . import _fuse, _modules, _traced
+from . import _fuse, _modules, _stand, _traced
 
 _OURS = {
     torch.nn.ConvTranspose1d: _modules.ConvTranspose1d,
@@ -33,7 +33,7 @@ def _base(cls):
 
 
 def _is_ours(cls):
-    return any(issubclass(cls, ours) for ours in _OURS.values()) or hasattr(cls, "_convt_swapped")
+    return any(issubclass(cls, ours) for ours in _OURS.values()) or _stand.original(cls) is not cls
 
 
 @functools.cache
@@ -43,17 +43,7 @@ def _swapped(cls):
     if cls is base:
         return _OURS[base]
     # A class of the user's own, or one that torch made of a parametrized module.
-    return type(cls.__name__, (cls,), {"forward": _OURS[base].forward, "_convt_swapped": cls, "__reduce_ex__": _reduce,
-                                       "__module__": cls.__module__, "__doc__": cls.__doc__})  # fmt: skip
-
-
-def _reduce(self, protocol):
-    state = self.__getstate__() if hasattr(self, "__getstate__") else self.__dict__
-    return _revive, (type(self)._convt_swapped,), state
-
-
-def _revive(cls):
-    return _swapped(cls).__new__(_swapped(cls))
+    return _stand.standing_for(cls, _OURS[base].forward, _swapped)
 
 
 def _why_not(module):
@@ -119,7 +109,7 @@ def _join(model):
     for name, module in model.named_modules():
         for child, behind in _traced.joined(module).items():
             joined[f"{name}.{child}" if name else child] = behind
-            if not hasattr(type(module), "_convt_swapped"):
+            if _stand.original(type(module)) is type(module):
                 module.__class__ = _traced.swapped(type(module))
         if type(module) not in (torch.nn.Sequential, _fuse.Sequential) or "forward" in vars(module):
             continue
@@ -143,19 +133,19 @@ def restore(model):
     >>> type(convt.torch.restore(model)) is torch.nn.ConvTranspose1d
     True
     """
-    originals = {ours: torchs for torchs, ours in _OURS.items()}
-    for _, module in _transposed(model):
-        cls = type(module)
-        module.__class__ = originals.get(cls) or getattr(cls, "_convt_swapped", cls)
+    _check(model)
+    originals = {ours: torchs for torchs, ours in _OURS.items()} | {_fuse.Sequential: torch.nn.Sequential}
     for module in model.modules():
-        if type(module) is _fuse.Sequential:
-            module.__class__ = torch.nn.Sequential
-        elif hasattr(type(module), "_convt_swapped"):
-            module.__class__ = type(module)._convt_swapped
+        cls = type(module)
+        module.__class__ = originals.get(cls) or _stand.original(cls)
     return model
 
 
-def _transposed(model):
+def _check(model):
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model: got {type(model).__name__}, wanted a torch.nn.Module")
+
+
+def _transposed(model):
+    _check(model)
     return [(name, module) for name, module in model.named_modules() if _base(type(module))]

@@ -14,7 +14,7 @@ from torch import fx
 from torch.nn import functional
 from torch.nn.modules import module as _module
 
-from . import _fuse
+from . import _fuse, _stand
 
 # What computes an activation -> what convt calls it
 _FUNCTIONS = {
@@ -166,7 +166,7 @@ _graphs = weakref.WeakKeyDictionary()  # module -> _Graph
 def joined(module):
     """{child: what is computed with it} of a module whose forward can be traced; empty for others."""
     cls = type(module)
-    original = getattr(cls, "_convt_swapped", cls)
+    original = _stand.original(cls)
     if not any(type(child) in _fuse.RANKS for child in module.children()) or "forward" in vars(module):
         return {}
     if original.forward in (torch.nn.Sequential.forward, torch.nn.Module.forward) or isinstance(module, torch.jit.ScriptModule):
@@ -207,8 +207,7 @@ def swapped(cls):
         return result
 
     forward.__signature__ = inspect.signature(cls.forward)
-    return type(cls.__name__, (cls,), {"forward": forward, "_convt_swapped": cls, "__reduce_ex__": _reduce,
-                                       "__module__": cls.__module__, "__doc__": cls.__doc__})  # fmt: skip
+    return _stand.standing_for(cls, forward, swapped)
 
 
 def _alike(a, b):
@@ -218,12 +217,3 @@ def _alike(a, b):
     if isinstance(a, (tuple, list)):
         return type(a) is type(b) and len(a) == len(b) and all(map(_alike, a, b))
     return type(a) is type(b) and isinstance(a, _PLAIN) and a == b
-
-
-def _reduce(self, protocol):
-    state = self.__getstate__() if hasattr(self, "__getstate__") else self.__dict__
-    return _revive, (type(self)._convt_swapped,), state
-
-
-def _revive(cls):
-    return swapped(cls).__new__(swapped(cls))
