@@ -13,7 +13,7 @@ from ._problem import ITEMSIZE
 
 def preferred_isa():
     """The instruction set used unless CONVT_ISA says otherwise."""
-    return [row["name"] for row in _core.isa_rows() if row["preferred"]][-1]
+    return [row["name"] for row in _core.isa_rows() if row["available"]][-1]
 
 
 def _choose_isa():

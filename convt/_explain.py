@@ -25,7 +25,7 @@ _SHOWN = 5  # parts of the expected cycles
 def alternatives(problem):
     """{algorithm: expected cycles of all threads together, or None where it does not do the problem}, the least first, of those
     that "auto" may take."""
-    found = {name: float(each.cost(problem)) for name, each in ALGORITHMS.items() if each.automatic}
+    found = {name: float(each.cost(problem)) for name, each in ALGORITHMS.items() if each.permitted(problem)}
     ordered = sorted(found, key=found.get)
     return {name: None if math.isinf(found[name]) else found[name] for name in ordered}
 

@@ -35,6 +35,7 @@ class Problem(NamedTuple):
     out_sizes: tuple
     activation: tuple = ("none", 0.0, 0.0)
     planar: bool = False  # each channel is a plane in memory (NCX), which is slower for some algorithms than for others
+    precision: str = "highest"  # what "auto" may take for float32: see convt.algorithms.PRECISIONS
 
     @property
     def rank(self):
@@ -63,4 +64,5 @@ class Problem(NamedTuple):
             f"{self.dtype} mb{self.batch} g{self.groups} ic{self.groups * self.ci} oc{self.groups * self.co} "
             f"i{axes(self.in_sizes)} o{axes(self.out_sizes)} k{axes(self.kernel)} s{axes(self.strides)} "
             f"d{axes(self.dilations)} b{axes(self.begin)} act:{self.activation[0]}"
+            + (f" precision:{self.precision}" if self.precision != "highest" else "")
         )

@@ -19,9 +19,9 @@ _SHOWS = 0.98
 
 
 @functools.lru_cache(maxsize=256)
-def choice(problem, finite, amx, here):
+def choice(problem, finite, unit, here):
     """The cheapest way to cut: (cost, merge, groups, classes)."""
-    info = here.info(problem.dtype, amx)
+    info = here.info(problem.dtype, unit)
     best, tried = None, None
     for merge, split in _ways(problem, finite):
         groups, classes = common.axes(problem, merge, split)
