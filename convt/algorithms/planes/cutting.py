@@ -28,7 +28,7 @@ _CUT = 0.02  # and that its rows are not beside each other
 class AxisCut(NamedTuple):
     """An axis in blocks of ``out`` outputs, which read ``size`` inputs: those of block n start at ``first + n * step``."""
 
-    count: int
+    count: int  # type: ignore[assignment]
     out: int
     size: int
     first: int
