@@ -24,7 +24,7 @@ class SupportsDLPack(Protocol):
 
 
 Array: TypeAlias = SupportsArray | SupportsDLPack
-Out = TypeVar("Out", bound=SupportsDLPack)  # NumPy arrays are such
+Out = TypeVar("Out", bound=NDArray[Any] | SupportsDLPack)
 Integers: TypeAlias = SupportsIndex | Sequence[SupportsIndex] | NDArray[np.integer[Any]]  # one for every axis, or one for each
 Number: TypeAlias = float | Real | np.floating[Any] | np.integer[Any]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import TypeAlias
 
-    Axes: TypeAlias = int | torch.SymInt | Sequence[int | torch.SymInt]  # one for every axis, or one for each
+    _Axes: TypeAlias = int | torch.SymInt | Sequence[int | torch.SymInt]  # one for every axis, or one for each
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _SERVED = (*_PLAIN, FakeTensor)  # which stand for plain ones in a graph that is exported
@@ -112,8 +112,8 @@ def fused(rank, input, weight, bias, stride, padding, output_padding, groups, di
 
 
 def conv_transpose1d(
-    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: Axes = 1,
-    padding: Axes = 0, output_padding: Axes = 0, groups: int | torch.SymInt = 1, dilation: Axes = 1,
+    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: _Axes = 1,
+    padding: _Axes = 0, output_padding: _Axes = 0, groups: int | torch.SymInt = 1, dilation: _Axes = 1,
 ) -> torch.Tensor:  # fmt: skip
     """`torch.nn.functional.conv_transpose1d`, computed by convt.
 
@@ -148,8 +148,8 @@ def conv_transpose1d(
 
 
 def conv_transpose2d(
-    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: Axes = 1,
-    padding: Axes = 0, output_padding: Axes = 0, groups: int | torch.SymInt = 1, dilation: Axes = 1,
+    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: _Axes = 1,
+    padding: _Axes = 0, output_padding: _Axes = 0, groups: int | torch.SymInt = 1, dilation: _Axes = 1,
 ) -> torch.Tensor:  # fmt: skip
     """`torch.nn.functional.conv_transpose2d`, computed by convt: see `conv_transpose1d`, with two spatial axes.
 
@@ -165,8 +165,8 @@ def conv_transpose2d(
 
 
 def conv_transpose3d(
-    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: Axes = 1,
-    padding: Axes = 0, output_padding: Axes = 0, groups: int | torch.SymInt = 1, dilation: Axes = 1,
+    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: _Axes = 1,
+    padding: _Axes = 0, output_padding: _Axes = 0, groups: int | torch.SymInt = 1, dilation: _Axes = 1,
 ) -> torch.Tensor:  # fmt: skip
     """`torch.nn.functional.conv_transpose3d`, computed by convt: see `conv_transpose1d`, with three spatial axes.
 

@@ -2,12 +2,12 @@ from typing import TypedDict
 
 INSTALL: str
 
-class Opened(TypedDict):
+class _Opened(TypedDict):
     version: str
     path: str
     threading: str
     isa: str
 
-def opened() -> Opened: ...
+def opened() -> _Opened: ...
 def available() -> bool: ...
 def describe() -> str: ...
