@@ -465,7 +465,9 @@ class ConvTranspose(Generic[DType]):
         self._set(attributes, view.copy(order="K"), None if bias is None else bias.copy())
 
     @classmethod
-    def borrowing(cls, filter, bias, dialect=_padding.CORE, **attributes):
+    def borrowing(
+        cls, filter: NDArray[DType], bias: NDArray[Any] | None, dialect: str = _padding.CORE, **attributes: Any
+    ) -> ConvTranspose[DType]:
         """An operator that reads filter and bias in the caller's memory, without a copy: the caller must not change them."""
         op = cls.__new__(cls)
         parsed, view, bias = parse(filter, bias, dialect, **attributes)
@@ -511,7 +513,7 @@ class ConvTranspose(Generic[DType]):
         """What will run for contiguous data of this shape: a `Plan` (backend, algorithm, ISA, tile, threads, bytes)."""
         return self._operator.plan(self._attributes.problem(_shape(shape)))
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (self._attributes._asdict(), self._filter, self._bias)
 
     def __repr__(self) -> str:

@@ -182,8 +182,8 @@ def _checked(path: str | os.PathLike[str], line: int, entry: Any, what: str) -> 
     return tuple(entry[name] for name in _KEY), times
 
 
-if path := os.environ.get("CONVT_TUNING"):
+if _path := os.environ.get("CONVT_TUNING"):
     try:
-        _load(path, "CONVT_TUNING")
+        _load(_path, "CONVT_TUNING")
     except OSError as error:
-        raise ValueError(f"CONVT_TUNING: got {path!r}, which can't be read ({error.strerror})") from error
+        raise ValueError(f"CONVT_TUNING: got {_path!r}, which can't be read ({error.strerror})") from error

@@ -79,6 +79,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     """
 
     report: Report
+    nodes: dict[str, _node.Node]
 
     def __init__(
         self, path_or_bytes: str | bytes | os.PathLike[str] | onnx.ModelProto,
