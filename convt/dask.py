@@ -155,7 +155,7 @@ class _Block:
     def operator(self, begin: tuple[int, ...], end: tuple[int, ...], beyond: tuple[int, ...]) -> _api.ConvTranspose:
         found = self.operators.get((begin, end, beyond))
         if found is None:
-            pads = dict(pads_begin=begin, pads_end=end, output_padding=beyond)
+            pads: dict[str, Any] = dict(pads_begin=begin, pads_end=end, output_padding=beyond)
             found = _api.ConvTranspose.borrowing(self.filter, self.bias, **pads, **self.keywords)
             self.operators[begin, end, beyond] = found
         return found
