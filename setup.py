@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy
 from Cython import __version__ as cython_version
 from Cython.Build import cythonize
-from setuptools import Extension, setup
+from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
 ISAS = [
@@ -173,6 +173,10 @@ def extension(source):
 
 
 setup(
+    # What is bench/ in a checkout must not be called so where others' packages are: see bench/__init__.py.
+    packages=[*find_packages(include=["convt", "convt.*"]), "convt_bench", "convt_bench.peers"],
+    package_dir={"convt_bench": "bench"},
+    package_data={"convt_bench": ["layers.batch"]},
     ext_modules=cythonize(
         [extension(path) for path in sorted(Path("convt").rglob("*.pyx"))],
         # The C that Cython writes depends on NumPy's declarations too: a folder for each pair, so that none goes stale.

@@ -1,5 +1,9 @@
 """The micro-benchmark: real layers, convt and its peers side by side. From a checkout: `python -m bench --quick`.
 
+A wheel has this folder as the package convt_bench, beside convt and not inside: importing it must not load convt, which would
+then be in the processes of its peers, too. There the command is `convt-bench --quick`, and the modules are
+`python -m convt_bench.calibrate` and so on.
+
 __main__    the command line and the order of things
 layers      the table of real layers, and the reader of layer files
 descriptor  a layer in benchdnn's words
@@ -18,3 +22,5 @@ tables      what is printed at the end
 page, plots the HTML report and its pictures
 crosscheck  the same layers by the peers' own tools
 """
+
+COMMAND = "python -m bench" if __name__ == "bench" else "convt-bench"  # what starts it

@@ -15,12 +15,12 @@ from difflib import get_close_matches
 from itertools import product
 from pathlib import Path
 
-from bench import compare, descriptor, layers, live, machine, peers, tables
-from bench.batch import Batch, Entry
-from bench.problem import DTYPES, LAYOUTS, MODES, Problem
-from bench.record import Record
-from bench.rounds import measure
-from bench.worker import Died, Setting, Worker
+from . import COMMAND, compare, descriptor, layers, live, machine, peers, tables
+from .batch import Batch, Entry
+from .problem import DTYPES, LAYOUTS, MODES, Problem
+from .record import Record
+from .rounds import measure
+from .worker import Died, Setting, Worker
 
 
 def _words(text: str) -> list[str]:
@@ -82,9 +82,9 @@ def _folder(text: str) -> str:
 
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m bench",
+        prog=COMMAND,
         description="Time convt and its peers on the transposed convolutions of real networks.",
-        epilog="`python -m bench compare A.json B.json` says whether B is slower than A beyond the noise.",
+        epilog=f"`{COMMAND} compare A.json B.json` says whether B is slower than A beyond the noise.",
     )
     add = parser.add_argument
     add("--quick", action="store_true", help="about ten layers and oneDNN alone, about a minute")
@@ -248,7 +248,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.json:
         record.save(options.json)
     if options.report:
-        from bench import page
+        from . import page
 
         written = page.write(record, Path(options.report))
     tables.show(record)

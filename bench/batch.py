@@ -15,9 +15,9 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-from bench import descriptor
-from bench.layers import TABLE, Layer, parse
-from bench.problem import DTYPES
+from . import descriptor
+from .layers import TABLE, Layer, parse
+from .problem import DTYPES
 
 
 class Entry(NamedTuple):

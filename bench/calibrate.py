@@ -22,14 +22,15 @@ from pathlib import Path
 import numpy as np
 
 import convt
-from bench import fit, layers, machine, samples, timing
-from bench.__main__ import _one_of, _seconds
-from bench.layers import Layer
-from bench.problem import DTYPES, LAYOUTS, Problem, in_layout
-from bench.tables import rich_if_terminal
 from convt import _config, _core
 from convt.algorithms import ALGORITHMS, costs
 from convt.algorithms import machine as planned
+
+from . import COMMAND, fit, layers, machine, samples, timing
+from .__main__ import _one_of, _seconds
+from .layers import Layer
+from .problem import DTYPES, LAYOUTS, Problem, in_layout
+from .tables import rich_if_terminal
 
 HOPELESS = 3.0  # an algorithm that takes so many times the least is not measured
 VISITS = 2
@@ -110,10 +111,10 @@ class Measurements:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench.calibrate", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog=f"python -m {__package__}.calibrate", description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--out", type=Path, required=True, metavar="FILE", help="the profile to write")
-    add("--layers", metavar="FILE", help="layers to sample around, as of python -m bench (default: the built-in table)")
+    add("--layers", metavar="FILE", help=f"layers to sample around, as of {COMMAND} (default: the built-in table)")
     add("--dtype", type=_one_of("dtype", tuple(DTYPES)), default=list(DTYPES), metavar="DTYPE,...",
         help=f"of {', '.join(DTYPES)} (default: all; the first one is most of the problems)")  # fmt: skip
     add(

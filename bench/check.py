@@ -11,7 +11,7 @@ from itertools import product
 
 import numpy as np
 
-from bench.problem import Problem
+from .problem import Problem
 
 # The largest error allowed, in units of the output's root mean square: room for the rounding of inputs' products, sums
 # and of the result, and far below what one misplaced tap does.

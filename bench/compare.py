@@ -14,7 +14,8 @@ import json
 import sys
 from statistics import median
 
-from bench.record import FORMAT
+from . import COMMAND
+from .record import FORMAT
 
 LEAST = 10.0  # percent
 KEY = ("dtype", "layout", "mode", "bias", "threads", "isa", "peer")
@@ -25,7 +26,7 @@ def _read(path: str) -> dict:
         with open(path, encoding="utf-8") as file:
             content = json.load(file)
         if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise ValueError(f"not a result of format {FORMAT} of `python -m bench --json`")
+            raise ValueError(f"not a result of format {FORMAT} of `{COMMAND} --json`")
     except (OSError, ValueError) as exc:
         raise argparse.ArgumentTypeError(f"{path}: {exc}") from exc
     return content
@@ -84,7 +85,7 @@ def regressions(before: dict, after: dict, least: float) -> tuple[list[str], lis
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m bench compare",
+        prog=f"{COMMAND} compare",
         description="Is convt slower in the second run than in the first? Exits with 1 if so, beyond the noise of the rounds.",
     )
     parser.add_argument(

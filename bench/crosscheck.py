@@ -13,9 +13,9 @@ import tempfile
 from collections.abc import Iterator
 from statistics import median
 
-from bench import layers, machine, peers
-from bench.problem import Problem
-from bench.worker import Setting, Stand, Worker
+from . import layers, machine, peers
+from .problem import Problem
+from .worker import Setting, Stand, Worker
 
 SECONDS, ROUNDS = 0.3, 5
 NAMES = ("dcgan_mid", "pose_deconv3", "compressai_last", "hifigan_ups1", "monai_top")

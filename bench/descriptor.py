@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from bench.layers import Layer
+from .layers import Layer
 
 FIELD = re.compile(r"_*(g|mb|[io][cdhw]|[kspd][dhw])(-?\d*)")
 AXES = "dhw"

@@ -9,9 +9,9 @@ import contextlib
 import sys
 from collections.abc import Iterator
 
-from bench.record import best_rival, ratio
-from bench.rounds import Result
-from bench.tables import rich_if_terminal
+from .record import best_rival, ratio
+from .rounds import Result
+from .tables import rich_if_terminal
 
 
 class _Lines:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bench.problem import Problem
+from .problem import Problem
 
 # What in the environment changes how the libraries run.
 SETTINGS = ("ATEN_", "CONVT_", "DNNL_", "GOMP_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "OPENBLAS_")
@@ -48,6 +48,8 @@ def _caches() -> list[str]:
 
 def _commit() -> str | None:
     """Of this checkout, with a mark if files were changed since; None where git or the checkout is missing."""
+    if not Path(__file__).parents[1].joinpath(".git").exists():  # an installed wheel may lie inside somebody else's checkout
+        return None
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         found = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True, timeout=10)

@@ -270,7 +270,7 @@ def _measure_torch(name, way, channels_last, budget, rounds):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(prog="python -m bench.models", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog=f"python -m {__package__}.models", description=__doc__.splitlines()[0])
     parser.add_argument("--models", default=",".join(_NAMES), help=f"of {', '.join(_NAMES)} (default: all)")
     parser.add_argument("--ways", default="eager", help="of eager, compile, onnxruntime (default: eager)")
     parser.add_argument("--channels-last", action="store_true", help="models of images in channels last, too")

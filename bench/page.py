@@ -5,10 +5,10 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
-from bench import plots, tables
-from bench.machine import Limits
-from bench.record import Group, Record
-from bench.rounds import DISTURBED, Result
+from . import COMMAND, plots, tables
+from .machine import Limits
+from .record import Group, Record
+from .rounds import DISTURBED, Result
 
 STYLE = """
 :root { color-scheme: light; }
@@ -123,7 +123,7 @@ def _list(title: str, lines: list[str]) -> str:
 
 
 def _definitions(record: Record) -> str:
-    facts = {"command": "python -m bench " + " ".join(record.about["command"])} | record.about["machine"] | record.versions
+    facts = {"command": f"{COMMAND} " + " ".join(record.about["command"])} | record.about["machine"] | record.versions
     lines = (f"<dt>{escape(name)}</dt><dd>{escape(_fact(value))}</dd>" for name, value in facts.items())
     return f"<dl>{''.join(lines)}</dl>"
 

@@ -75,13 +75,13 @@ def _mean(rows: list[tuple[float, str, str]]) -> float:
 
 def main(arguments: list[str]) -> int:
     if len(arguments) != 2:
-        print("usage: python -m bench.picture FIGURES.json PICTURE.svg", file=sys.stderr)
+        print(f"usage: python -m {__package__}.picture FIGURES.json PICTURE.svg", file=sys.stderr)
         return 2
     figures, picture = map(Path, arguments)
     try:
         picture.write_text(draw(json.loads(figures.read_text(encoding="utf-8"))), encoding="utf-8")
     except (OSError, ValueError, KeyError, IndexError) as error:
-        print(f"bench.picture: {figures}: {error}", file=sys.stderr)
+        print(f"{__package__}.picture: {figures}: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -12,9 +12,9 @@ from statistics import geometric_mean
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from bench.machine import Limits
-from bench.record import best_rival, ours, ratio
-from bench.rounds import Result
+from .machine import Limits
+from .record import best_rival, ours, ratio
+from .rounds import Result
 
 BETTER, WORSE, INK, GRID = "#1b7f5c", "#c0492f", "#333333", "#dddddd"
 COLOURS = ("#1b7f5c", "#3465a4", "#7ba7d9", "#c0492f", "#e8a08e", "#8b6bb1", "#d9a514", "#6b6b6b", "#b0b0b0")

@@ -9,7 +9,7 @@ from math import prod
 import ml_dtypes
 import numpy as np
 
-from bench.layers import Layer
+from .layers import Layer
 
 DTYPES = {
     "f32": np.dtype(np.float32),

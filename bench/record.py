@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
 
-from bench.machine import Limits
-from bench.rounds import Result
-from bench.worker import Setting
+from .machine import Limits
+from .rounds import Result
+from .worker import Setting
 
 FORMAT = 2  # of the JSON file
 

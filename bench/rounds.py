@@ -15,9 +15,9 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from bench import check, peers
-from bench.problem import Problem
-from bench.worker import Died, Setting, Worker
+from . import check, peers
+from .problem import Problem
+from .worker import Died, Setting, Worker
 
 # Cores kept busy by other processes from which on a round counts as disturbed.
 DISTURBED = 0.2

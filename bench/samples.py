@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from itertools import count
 
-from bench.layers import Layer
+from .layers import Layer
 
 MOST_ELEMENTS = 24_000_000  # of data, filter and result together: more takes too long to measure
 MOST_OPERATIONS = 12e9

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from statistics import geometric_mean
 
-from bench.machine import Limits
-from bench.record import Record, best_rival, ratio
-from bench.rounds import DISTURBED, Result
+from .machine import Limits
+from .record import Record, best_rival, ratio
+from .rounds import DISTURBED, Result
 
 COLUMNS = ("layer", "library", "ms", "GFLOP/s", "of peak", "GB/s", "of limit", "convt is", "error", "how")
 LEFT = ("layer", "library", "how")

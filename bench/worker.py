@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bench import check, machine, peers
-from bench.problem import DTYPES, Problem
-from bench.timing import sample, settle
+from . import check, machine, peers
+from .problem import DTYPES, Problem
+from .timing import sample, settle
 
 # How long a waiting thread spins is left to each runtime's own default, as its users have it.
 SPIN_SETTINGS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")

@@ -15,6 +15,8 @@ The way of a call, one direction:
     kernels/                        SIMD micro-kernels, one table per instruction set
 """
 
+from typing import TYPE_CHECKING
+
 import numpy  # noqa: F401 - first: its hundred modules, imported from deep within ours, take a tenth longer
 
 from . import tuning
@@ -41,13 +43,21 @@ __all__ = [
 _LAZY = ("dask", "onnx", "onnxruntime", "openvino", "torch")  # imported when first asked for
 
 
-def __getattr__(name):
-    if name in _LAZY:
-        import importlib
+if TYPE_CHECKING:
+    from . import dask as dask
+    from . import onnx as onnx
+    from . import onnxruntime as onnxruntime
+    from . import openvino as openvino
+    from . import torch as torch
+else:
 
-        return importlib.import_module(f".{name}", __name__)
-    raise AttributeError(f"module 'convt' has no attribute {name!r}")
+    def __getattr__(name):
+        if name in _LAZY:
+            import importlib
+
+            return importlib.import_module(f".{name}", __name__)
+        raise AttributeError(f"module 'convt' has no attribute {name!r}")
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return [*__all__, *_LAZY]

@@ -4,14 +4,27 @@ Everything below this module works on views in NXC axis order (batch, *spatial, 
 (groups, ci, co, *kernel); layouts and filter formats end here, as strides.
 """
 
+from __future__ import annotations
+
 import time
 import weakref
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 
 import numpy as np
 
 from . import _activation, _check, _config, _memory, _padding, _plan, _repeat
 from ._problem import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import SupportsIndex
+
+    from numpy.typing import NDArray
+    from typing_extensions import Unpack
+
+    from ._typing import Array, AutoPad, CallKeywords, DType, Integers, OperatorKeywords, Out
+else:
+    DType = TypeVar("DType")
 
 BACKENDS = ("auto", "native", "onednn", "reference", "tune")
 # What people call the two layouts of data -> the layout, and the spatial axes that the name has
@@ -265,6 +278,24 @@ def _bind(attributes, operator, data):
     return _repeat.Bound(plan, data.dtype, shape, _plan.contiguous_strides(shape, data.itemsize), fill), key
 
 
+@overload
+def conv_transpose(
+    data: Array, filter: Array, bias: Array | None = None, *, out: Out, **keywords: Unpack[CallKeywords]
+) -> Out: ...
+
+
+@overload
+def conv_transpose(
+    data: NDArray[DType], filter: Array, bias: Array | None = None, *, out: None = None, **keywords: Unpack[CallKeywords]
+) -> NDArray[DType]: ...
+
+
+@overload
+def conv_transpose(
+    data: Array, filter: Array, bias: Array | None = None, *, out: None = None, **keywords: Unpack[CallKeywords]
+) -> NDArray[Any]: ...
+
+
 def conv_transpose(
     data, filter, bias=None, *, strides=1, pads_begin=0, pads_end=0, dilations=1, auto_pad=None, output_padding=0,
     output_shape=None, groups=1, data_format="NXC", filter_format="XIO", activation=None, out=None, backend="auto",
@@ -378,7 +409,7 @@ def one_shot(dialect, data, filter, bias, names, values, out=None):
 _transposes = weakref.WeakSet()
 
 
-def clear_caches():
+def clear_caches() -> None:
     """Give back what is kept for later calls: plans, spare workspaces, the memory of outputs that were dropped, and what is
     known of one-shot calls. Weights that operators have packed stay. The next calls take longer; results are the same.
 
@@ -397,7 +428,7 @@ def clear_caches():
     _memory.clear()
 
 
-class ConvTranspose:
+class ConvTranspose(Generic[DType]):
     """A transposed convolution with its weights packed once; call it on data of any batch and spatial size.
 
     Takes the keywords of `conv_transpose` but ``out``, with the same meanings and errors (oneDNN Graph ConvTranspose-1).
@@ -414,6 +445,12 @@ class ConvTranspose:
     (2, 64, 48, 16)
     """
 
+    @overload
+    def __init__(self, filter: NDArray[DType], bias: Array | None = None, **keywords: Unpack[OperatorKeywords]) -> None: ...
+
+    @overload
+    def __init__(self, filter: Array, bias: Array | None = None, **keywords: Unpack[OperatorKeywords]) -> None: ...
+
     def __init__(
         self, filter, bias=None, *, strides=1, pads_begin=0, pads_end=0, dilations=1, auto_pad=None, output_padding=0,
         output_shape=None, groups=1, data_format="NXC", filter_format="XIO", activation=None, backend="auto",
@@ -428,7 +465,9 @@ class ConvTranspose:
         self._set(attributes, view.copy(order="K"), None if bias is None else bias.copy())
 
     @classmethod
-    def borrowing(cls, filter, bias, dialect=_padding.CORE, **attributes):
+    def borrowing(
+        cls, filter: NDArray[DType], bias: NDArray[Any] | None, dialect: str = _padding.CORE, **attributes: Any
+    ) -> ConvTranspose[DType]:
         """An operator that reads filter and bias in the caller's memory, without a copy: the caller must not change them."""
         op = cls.__new__(cls)
         parsed, view, bias = parse(filter, bias, dialect, **attributes)
@@ -442,6 +481,12 @@ class ConvTranspose:
         self._operator = _plan.Operator(attributes, filter, bias)
         self._bounds = {}  # layout of data and threads -> (Bound, PackedFilter)
         _transposes.add(self)
+
+    @overload
+    def __call__(self, data: Array, out: None = None) -> NDArray[DType]: ...
+
+    @overload
+    def __call__(self, data: Array, out: Out) -> Out: ...
 
     def __call__(self, data, out=None):
         """Apply to ``data``; see `conv_transpose` for shapes, dtypes, ``out`` and errors."""
@@ -460,18 +505,18 @@ class ConvTranspose:
             _plan.kept(self._bounds, layout, _plan.CACHED_PLANS, lambda: pair)
         return result
 
-    def output_shape(self, shape):
+    def output_shape(self, shape: Iterable[SupportsIndex]) -> tuple[int, ...]:
         """The full output shape, batch and channels included, for a data shape."""
         return self._attributes.user_shape(self._attributes.problem(_shape(shape)).out_shape)
 
-    def plan(self, shape):
+    def plan(self, shape: Iterable[SupportsIndex]) -> _plan.Plan:
         """What will run for contiguous data of this shape: a `Plan` (backend, algorithm, ISA, tile, threads, bytes)."""
         return self._operator.plan(self._attributes.problem(_shape(shape)))
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (self._attributes._asdict(), self._filter, self._bias)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         a = self._attributes
         return (
             f"ConvTranspose({a.groups * a.ci} -> {a.groups * a.co}, kernel={a.kernel}, strides={a.strides}, "
@@ -494,9 +539,10 @@ def _shape(shape):
 
 
 def resolve(
-    in_sizes, kernel, *, strides=1, pads_begin=0, pads_end=0, dilations=1, auto_pad=None, output_padding=0,
-    output_shape=None,
-):  # fmt: skip
+    in_sizes: Sequence[SupportsIndex] | NDArray[np.integer[Any]], kernel: Sequence[SupportsIndex] | NDArray[np.integer[Any]], *,
+    strides: Integers = 1, pads_begin: Integers = 0, pads_end: Integers = 0, dilations: Integers = 1, auto_pad: AutoPad = None,
+    output_padding: Integers = 0, output_shape: Integers | None = None,
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:  # fmt: skip
     """Turn auto_pad and output_shape into explicit pads, by oneDNN Graph's rules; no data needed.
 
     ``in_sizes`` and ``kernel`` are the spatial sizes of data and filter, the other arguments as in `conv_transpose`.

@@ -1,14 +1,21 @@
 """What a process is set to: instruction set, threads, environment, and the sizes it can hold."""
 
+from __future__ import annotations
+
 import contextlib
 import contextvars
 import math
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from . import _check, _core
 from ._errors import BackendUnavailableError
 from ._problem import ITEMSIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import SupportsIndex
 
 
 def preferred_isa():
@@ -54,7 +61,7 @@ def _from_environment():
     return _available_cores()
 
 
-def get_num_threads():
+def get_num_threads() -> int:
     """The number of threads a call may use: `num_threads`, else `set_num_threads`, else the environment.
 
     CONVT_NUM_THREADS comes first, then OMP_NUM_THREADS, then the cores this process may use. 1 without OpenMP, and in a
@@ -66,14 +73,14 @@ def get_num_threads():
     return (_scoped.get() or _threads) if _PARALLEL and not _core.forked() else 1
 
 
-def set_num_threads(n):
+def set_num_threads(n: SupportsIndex) -> None:
     """Let every later call use up to ``n`` threads. Raises ValueError below 1, TypeError for what is no integer."""
     global _threads
     _threads = min(_check.integer("n", n, 1), _MOST_THREADS)
 
 
 @contextlib.contextmanager
-def num_threads(n):
+def num_threads(n: SupportsIndex) -> Iterator[None]:
     """``with convt.num_threads(n): ...`` uses up to ``n`` threads inside the block, in this thread or task only."""
     token = _scoped.set(min(_check.integer("n", n, 1), _MOST_THREADS))
     try:

@@ -1,11 +1,29 @@
 """The ONNX dialect: attributes renamed and nothing computed."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, overload
+
 import ml_dtypes
 
 from . import _api, _check, _padding
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from typing_extensions import Unpack
+
+    from ._typing import Array, DType, OnnxKeywords
+
 # What errors call the facade's arguments here.
 _NAMES = {"data": "X", "filter": "W", "bias": "B", "groups": "group"}
+
+
+@overload
+def conv_transpose(X: NDArray[DType], W: Array, B: Array | None = None, **keywords: Unpack[OnnxKeywords]) -> NDArray[DType]: ...
+
+
+@overload
+def conv_transpose(X: Array, W: Array, B: Array | None = None, **keywords: Unpack[OnnxKeywords]) -> NDArray[Any]: ...
 
 
 def conv_transpose(

@@ -1,5 +1,9 @@
 """What convt.onnx offers to the onnx package itself: an operator for its reference evaluator, and a backend of both."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 from onnx import defs, helper
 from onnx.backend import base
@@ -7,6 +11,12 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from . import _onnx as dialect
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+    from onnx import ModelProto, NodeProto
 
 
 class ConvTranspose(OpRun):
@@ -26,7 +36,7 @@ class ConvTranspose(OpRun):
 
     op_domain = ""
 
-    def _run(self, X, W, B=None, **attributes):
+    def _run(self, X: NDArray[Any], W: NDArray[Any], B: NDArray[Any] | None = None, **attributes: Any) -> tuple[NDArray[Any]]:
         opset = self.run_params["opsets"][self.onnx_node.domain]
         return (dialect.conv_transpose(X, W, B, opset=opset, **attributes),)
 
@@ -57,13 +67,16 @@ class Backend(base.Backend):
     """
 
     @classmethod
-    def prepare(cls, model, device="CPU", **kwargs):
+    def prepare(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> base.BackendRep:
         _check_device(device)
         super().prepare(model, device, **kwargs)  # checks the model
         return _Prepared(_Evaluator(model))
 
     @classmethod
-    def run_node(cls, node, inputs, device="CPU", outputs_info=None, **kwargs):
+    def run_node(
+        cls, node: NodeProto, inputs: Any, device: str = "CPU",
+        outputs_info: Sequence[tuple[np.dtype[Any], tuple[int, ...]]] | None = None, **kwargs: Any,
+    ) -> Any:  # fmt: skip
         _check_device(device)
         super().run_node(node, inputs, device, outputs_info, **kwargs)  # checks the node
         opset = kwargs.get("opset_version", defs.onnx_opset_version())
@@ -72,7 +85,7 @@ class Backend(base.Backend):
         return _Prepared(_Evaluator(graph, opsets={node.domain: 1, "": opset})).run(inputs)
 
     @classmethod
-    def supports_device(cls, device):
+    def supports_device(cls, device: str) -> bool:
         """Whether ``device`` names the CPU: "CPU" or "CPU:0"."""
         return device in ("CPU", "CPU:0")
 
@@ -84,7 +97,7 @@ class _Prepared(base.BackendRep):
         self._inputs = [name for name in evaluator.input_names if name not in evaluator.rt_inits_]
         self._output = base.namedtupledict("Outputs", evaluator.output_names)
 
-    def run(self, inputs, **kwargs):
+    def run(self, inputs: Any, **kwargs: Any) -> Any:
         """Compute the model: an array, a sequence or a dict of inputs in, a tuple of outputs back."""
         if isinstance(inputs, np.ndarray):
             inputs = [inputs]

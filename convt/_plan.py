@@ -39,7 +39,7 @@ class Plan:
     problem: Problem | None = field(default=None, repr=False, compare=False)  # what is computed, in canonical form
 
     @property
-    def cycles(self):
+    def cycles(self) -> dict[str, float]:
         """Where the cycles go that the cost model expects of a native algorithm: a dict, name -> cycles of all threads
         together, the largest first. `convt.algorithms.costs` says what the names mean. Empty for other backends."""
         if self.backend != "native":
@@ -50,7 +50,7 @@ class Plan:
         cycles = {f"{part}.{name}": count * values[part][name] for (part, name), count in counts.items()}
         return dict(sorted(((name, n) for name, n in cycles.items() if n), key=lambda item: -item[1]))
 
-    def explain(self):
+    def explain(self) -> str:
         """Why this algorithm, what the others would cost, and what limits it: several lines of text.
 
         Examples

@@ -27,37 +27,37 @@ class Problem(NamedTuple):
     groups: int
     ci: int  # input channels of one group
     co: int  # output channels of one group
-    in_sizes: tuple
-    kernel: tuple
-    strides: tuple
-    dilations: tuple
-    begin: tuple
-    out_sizes: tuple
-    activation: tuple = ("none", 0.0, 0.0)
+    in_sizes: tuple[int, ...]
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    begin: tuple[int, ...]
+    out_sizes: tuple[int, ...]
+    activation: tuple[str, float, float] = ("none", 0.0, 0.0)
     planar: bool = False  # each channel is a plane in memory (NCX), which is slower for some algorithms than for others
     precision: str = "highest"  # what "auto" may take for float32: see convt.algorithms.PRECISIONS
 
     @property
-    def rank(self):
+    def rank(self) -> int:
         """Number of spatial axes."""
         return len(self.in_sizes)
 
     @property
-    def in_shape(self):
+    def in_shape(self) -> tuple[int, ...]:
         """Input shape with the axes in NXC order."""
         return (self.batch, *self.in_sizes, self.groups * self.ci)
 
     @property
-    def out_shape(self):
+    def out_shape(self) -> tuple[int, ...]:
         """Output shape with the axes in NXC order."""
         return (self.batch, *self.out_sizes, self.groups * self.co)
 
     @property
-    def flops(self):
+    def flops(self) -> int:
         """Floating-point operations of the plain scatter, every tap of every input."""
         return 2 * self.batch * math.prod(self.in_sizes) * self.groups * self.ci * self.co * math.prod(self.kernel)
 
-    def descriptor(self):
+    def descriptor(self) -> str:
         """One line that names the problem, for CONVT_VERBOSE."""
         axes = lambda values: "x".join(map(str, values))  # noqa: E731
         return (

@@ -1,7 +1,10 @@
 """`show_config`: what a process has and is set to."""
 
+from __future__ import annotations
+
 import os
 import sys
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -9,6 +12,14 @@ from . import _check, _config, _core
 from ._problem import ITEMSIZE
 from ._version import __version__
 from .algorithms.onednn import library as onednn
+
+
+@overload
+def show_config(mode: Literal["print"] = "print") -> None: ...
+
+
+@overload
+def show_config(mode: Literal["dicts"]) -> dict[str, Any]: ...
 
 
 def show_config(mode="print"):

@@ -5,7 +5,10 @@ Chunks may cut the batch and every spatial axis. A chunk of outputs needs the in
 is computed once.
 """
 
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,10 +20,22 @@ try:
 except ImportError as error:
     raise ImportError('convt.dask needs dask: pip install "convt[dask]"') from error
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import SupportsIndex
+
+    from numpy.typing import NDArray
+    from typing_extensions import Unpack
+
+    from ._typing import Array, ChunkKeywords, DataFormat
+
 __all__ = ["conv_transpose"]
 
 
-def conv_transpose(data, filter, bias=None, *, threads=1, data_format="NXC", **keywords):
+def conv_transpose(
+    data: da.Array, filter: Array, bias: Array | None = None, *, threads: SupportsIndex = 1, data_format: DataFormat = "NXC",
+    **keywords: Unpack[ChunkKeywords],
+) -> da.Array:  # fmt: skip
     """`convt.conv_transpose` of a dask array, lazily.
 
     Parameters
@@ -58,14 +73,15 @@ def conv_transpose(data, filter, bias=None, *, threads=1, data_format="NXC", **k
     """
     if not isinstance(data, da.Array):
         raise TypeError(f"data: got {type(data).__name__}, wanted a dask array")
-    if "out" in keywords or keywords.get("backend") == "tune":
+    given: dict[str, Any] = dict(keywords)
+    if "out" in given or given.get("backend") == "tune":
         raise ValueError("out, backend: wanted neither an out nor 'tune' for a dask array, whose tasks may run anywhere")
     if any(math.isnan(size) for size in data.shape):
         raise ValueError(f"data: got a shape that dask does not know, {data.shape}, wanted known sizes")
-    threads = _check.integer("threads", threads, 1)
-    filter = _check.floating("filter", filter)
-    bias = None if bias is None else _check.array("bias", bias)
-    attributes, _, _ = _api.parse(filter, bias, _padding.CORE, data_format=data_format, **keywords)
+    count = _check.integer("threads", threads, 1)
+    weights = _check.floating("filter", filter)
+    values = None if bias is None else _check.array("bias", bias)
+    attributes, _, _ = _api.parse(weights, values, _padding.CORE, data_format=data_format, **given)
     if _check.DTYPES.get(data.dtype) != attributes.dtype:
         raise TypeError(f"data: got dtype {data.dtype}, wanted {attributes.dtype}, the filter's")
     _, in_sizes, _ = attributes.shape_of(data.shape)
@@ -88,13 +104,13 @@ def conv_transpose(data, filter, bias=None, *, threads=1, data_format="NXC", **k
     chunks[channels] = (attributes.groups * attributes.co,)
     chunks[first : first + attributes.rank] = [tuple(stop - start for _, start, stop in each) for each in cuts]
     for name in ("auto_pad", "output_shape", "output_padding", "pads_begin", "pads_end"):
-        keywords.pop(name, None)
-    keywords["data_format"] = attributes.data_format
-    block = _Block(filter, bias, threads, first, cuts, begins, attributes, keywords)
+        given.pop(name, None)
+    given["data_format"] = attributes.data_format
+    block = _Block(weights, values, count, first, cuts, begins, attributes, given)
     return laid.map_blocks(block, dtype=data.dtype, chunks=tuple(chunks), meta=np.empty((0,) * data.ndim, data.dtype))
 
 
-def _cuts(chunks, halo, stride, begin, out):
+def _cuts(chunks: Sequence[int], halo: int, stride: int, begin: int, out: int) -> list[tuple[int, int, int]]:
     """Of each chunk of an axis: ``(first input, first output, end of the outputs)``."""
     found, start, previous = [], 0, 0
     for n, size in enumerate(chunks):
@@ -107,15 +123,20 @@ def _cuts(chunks, halo, stride, begin, out):
 class _Block:
     """Computes a chunk; what a task carries to a worker."""
 
-    def __init__(self, filter, bias, threads, first, cuts, begins, attributes, keywords):
+    def __init__(
+        self, filter: NDArray[Any], bias: NDArray[Any] | None, threads: int, first: int, cuts: list[list[tuple[int, int, int]]],
+        begins: tuple[int, ...], attributes: _api.Attributes, keywords: dict[str, Any],
+    ) -> None:  # fmt: skip
         self.filter, self.bias, self.threads, self.first, self.cuts = filter, bias, threads, first, cuts
         self.begins, self.attributes, self.keywords = begins, attributes, keywords
-        self.operators = {}  # pads -> ConvTranspose: one for the chunks inside, others for those at the ends
+        self.operators: dict[
+            tuple[tuple[int, ...], ...], _api.ConvTranspose
+        ] = {}  # pads -> ConvTranspose: one for the chunks inside, others for those at the ends
 
-    def __getstate__(self):
+    def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "operators": {}}
 
-    def __call__(self, data, block_id):
+    def __call__(self, data: NDArray[Any], block_id: tuple[int, ...]) -> NDArray[Any]:
         a, begin, end, beyond, shape = self.attributes, [], [], [], list(data.shape)
         for n, (cuts, s) in enumerate(zip(self.cuts, a.strides, strict=True)):
             start, first, stop = cuts[block_id[self.first + n]]
@@ -131,10 +152,10 @@ class _Block:
         with _config.num_threads(self.threads):
             return self.operator(tuple(begin), tuple(end), tuple(beyond))(data)
 
-    def operator(self, begin, end, beyond):
+    def operator(self, begin: tuple[int, ...], end: tuple[int, ...], beyond: tuple[int, ...]) -> _api.ConvTranspose:
         found = self.operators.get((begin, end, beyond))
         if found is None:
-            pads = dict(pads_begin=begin, pads_end=end, output_padding=beyond)
+            pads: dict[str, Any] = dict(pads_begin=begin, pads_end=end, output_padding=beyond)
             found = _api.ConvTranspose.borrowing(self.filter, self.bias, **pads, **self.keywords)
             self.operators[begin, end, beyond] = found
         return found

@@ -4,7 +4,13 @@
 live in _onnx_backend, and the onnx package is imported when one of them is first asked for.
 """
 
+from typing import TYPE_CHECKING
+
 from ._onnx import conv_transpose
+
+if TYPE_CHECKING:
+    from ._onnx_backend import Backend as Backend
+    from ._onnx_backend import ConvTranspose as ConvTranspose
 
 __all__ = ["conv_transpose"]
 
@@ -13,15 +19,17 @@ _LAZY = ("Backend", "ConvTranspose")  # they import onnx
 conv_transpose.__module__ = __name__
 
 
-def __getattr__(name):
-    if name not in _LAZY:
-        raise AttributeError(f"module 'convt.onnx' has no attribute {name!r}")
-    try:
-        from . import _onnx_backend
-    except ImportError as error:
-        raise ImportError(f'convt.onnx.{name} needs the onnx package: pip install "convt[onnx]"') from error
-    return getattr(_onnx_backend, name)
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        if name not in _LAZY:
+            raise AttributeError(f"module 'convt.onnx' has no attribute {name!r}")
+        try:
+            from . import _onnx_backend
+        except ImportError as error:
+            raise ImportError(f'convt.onnx.{name} needs the onnx package: pip install "convt[onnx]"') from error
+        return getattr(_onnx_backend, name)
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return [*__all__, *_LAZY]

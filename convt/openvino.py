@@ -3,14 +3,37 @@
 Needs NumPy only; the openvino package is not imported.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, overload
+
 from . import _api, _padding
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from typing_extensions import Unpack
+
+    from ._typing import Array, DType, Integers, OpenvinoAutoPad, OpenvinoKeywords
 
 __all__ = ["convolution_backprop_data", "group_convolution_backprop_data"]
 
 
+@overload
 def convolution_backprop_data(
-    data, filter, output_shape=None, *, strides, pads_begin, pads_end, dilations, auto_pad=None, output_padding=None
-):
+    data: NDArray[DType], filter: Array, output_shape: Integers | None = None, **keywords: Unpack[OpenvinoKeywords]
+) -> NDArray[DType]: ...
+
+
+@overload
+def convolution_backprop_data(
+    data: Array, filter: Array, output_shape: Integers | None = None, **keywords: Unpack[OpenvinoKeywords]
+) -> NDArray[Any]: ...
+
+
+def convolution_backprop_data(
+    data: Array, filter: Array, output_shape: Integers | None = None, *, strides: Integers, pads_begin: Integers,
+    pads_end: Integers, dilations: Integers, auto_pad: OpenvinoAutoPad = None, output_padding: Integers | None = None,
+) -> NDArray[Any]:  # fmt: skip
     """Transposed convolution of ``data`` with ``filter``: OpenVINO's ConvolutionBackpropData-1.
 
     Parameters
@@ -57,9 +80,22 @@ def convolution_backprop_data(
     return _call("IOX", data, filter, output_shape, strides, pads_begin, pads_end, dilations, auto_pad, output_padding)
 
 
+@overload
 def group_convolution_backprop_data(
-    data, filter, output_shape=None, *, strides, pads_begin, pads_end, dilations, auto_pad=None, output_padding=None
-):
+    data: NDArray[DType], filter: Array, output_shape: Integers | None = None, **keywords: Unpack[OpenvinoKeywords]
+) -> NDArray[DType]: ...
+
+
+@overload
+def group_convolution_backprop_data(
+    data: Array, filter: Array, output_shape: Integers | None = None, **keywords: Unpack[OpenvinoKeywords]
+) -> NDArray[Any]: ...
+
+
+def group_convolution_backprop_data(
+    data: Array, filter: Array, output_shape: Integers | None = None, *, strides: Integers, pads_begin: Integers,
+    pads_end: Integers, dilations: Integers, auto_pad: OpenvinoAutoPad = None, output_padding: Integers | None = None,
+) -> NDArray[Any]:  # fmt: skip
     """Grouped transposed convolution: OpenVINO's GroupConvolutionBackpropData-1.
 
     As `convolution_backprop_data`, but for the filter (groups, C_in / groups, C_out / groups, *kernel), whose first
@@ -79,7 +115,10 @@ def group_convolution_backprop_data(
     return _call("GIOX", data, filter, output_shape, strides, pads_begin, pads_end, dilations, auto_pad, output_padding)
 
 
-def _call(filter_format, data, filter, output_shape, strides, pads_begin, pads_end, dilations, auto_pad, output_padding):
+def _call(
+    filter_format: str, data: Array, filter: Array, output_shape: Integers | None, strides: Integers, pads_begin: Integers,
+    pads_end: Integers, dilations: Integers, auto_pad: OpenvinoAutoPad, output_padding: Integers | None,
+) -> Any:  # fmt: skip
     attributes = dict(
         strides=strides, pads_begin=pads_begin, pads_end=pads_end, dilations=dilations, auto_pad=auto_pad,
         output_padding=0 if output_padding is None else output_padding, output_shape=output_shape, data_format="NCX",

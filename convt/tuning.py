@@ -17,17 +17,24 @@ Examples
 Loaded(taken=0, skipped=0)
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import math
 import os
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _config, _core
 from ._version import __version__
 from .algorithms import ALGORITHMS, BACKENDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ._problem import Problem
 
 __all__ = ["Loaded", "clear", "load", "save"]
 
@@ -35,7 +42,8 @@ FORMAT = "convt tuning 1"
 _NAMES = {**ALGORITHMS, **BACKENDS}
 _KEY = {"problem": str, "layout": str, "algorithm": str, "threads": int, "isa": str, "cpu": str, "version": str}
 
-_known = {}  # values of _KEY, in order -> {algorithm: milliseconds}; the GIL guards it, as it is only ever set and copied
+# Values of _KEY, in order -> {algorithm: milliseconds}; the GIL guards it, as it is only ever set and copied.
+_known: dict[tuple[Any, ...], dict[str, float]] = {}
 
 
 class Loaded(NamedTuple):
@@ -46,9 +54,9 @@ class Loaded(NamedTuple):
 
 
 @functools.cache
-def cpu():
+def cpu() -> str:
     """What names this CPU in a file: vendor, family, model, name and caches."""
-    fields = {}
+    fields: dict[str, str] = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             name, _, value = line.partition(":")
@@ -59,28 +67,28 @@ def cpu():
     return " ".join([vendor, *names, f"({name})", f"caches {caches}"])
 
 
-def _key(problem, algorithm, threads):
+def _key(problem: Problem, algorithm: str, threads: int) -> tuple[Any, ...]:
     layout = "NCX" if problem.planar else "NXC"
     return problem.descriptor(), layout, algorithm, threads, _core.isa(), cpu(), __version__
 
 
-def find(problem, algorithm, threads):
+def find(problem: Problem, algorithm: str, threads: int) -> dict[str, float] | None:
     """What is known of a problem: {algorithm: milliseconds}, or None."""
     return _known.get(_key(problem, algorithm, threads))
 
 
-def keep(problem, algorithm, threads, seconds):
+def keep(problem: Problem, algorithm: str, threads: int, seconds: dict[str, float]) -> None:
     """Remember what was measured: ``seconds`` by algorithm; those that can't do it are infinite, and left out."""
     milliseconds = {name: round(s * 1e3, 6) for name, s in seconds.items() if math.isfinite(s)}
     _known[_key(problem, algorithm, threads)] = milliseconds
 
 
-def clear():
+def clear() -> None:
     """Forget everything that was measured or loaded. Operators that exist keep what they chose."""
     _known.clear()
 
 
-def save(path):
+def save(path: str | os.PathLike[str]) -> int:
     """Write everything that is known to a JSON file, whole or not at all; returns how many entries it has.
 
     Raises OSError where the file can't be written.
@@ -107,7 +115,7 @@ def save(path):
     return len(entries)
 
 
-def load(path):
+def load(path: str | os.PathLike[str]) -> Loaded:
     """Read a file that `save` wrote, beside what is known already; newer entries replace older ones.
 
     Returns `Loaded`. Raises OSError where the file can't be read, and ValueError, which names the line, where it is damaged:
@@ -116,7 +124,7 @@ def load(path):
     return _load(path, "path")
 
 
-def _load(path, what):
+def _load(path: str | os.PathLike[str], what: str) -> Loaded:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -130,7 +138,7 @@ def _load(path, what):
     return Loaded(len(of_here), skipped)
 
 
-def _entries(path, text, what):
+def _entries(path: str | os.PathLike[str], text: str, what: str) -> Iterator[tuple[int, Any]]:
     """(line, entry) of a file's text."""
     import json
 
@@ -141,15 +149,15 @@ def _entries(path, text, what):
         raise refuse(getattr(error, "lineno", 1), f"no JSON ({getattr(error, 'msg', error)})") from error
     if not isinstance(whole, dict) or whole.get("format") != FORMAT or not isinstance(whole.get("entries"), list):
         raise refuse(1, f'wanted {{"format": "{FORMAT}", "entries": [...]}}')
-    at, decoder = re.search(r'"entries"\s*:\s*\[', text).end(), json.JSONDecoder()
+    at, decoder = re.search(r'"entries"\s*:\s*\[', text).end(), json.JSONDecoder()  # type: ignore[union-attr]
     for _ in whole["entries"]:
-        at = re.compile(r"[\s,]*").match(text, at).end()
+        at = re.compile(r"[\s,]*").match(text, at).end()  # type: ignore[union-attr]
         line = text.count("\n", 0, at) + 1
         entry, at = decoder.raw_decode(text, at)
         yield line, entry
 
 
-def _checked(path, line, entry, what):
+def _checked(path: str | os.PathLike[str], line: int, entry: Any, what: str) -> tuple[tuple[Any, ...], dict[str, float]]:
     """(key, times) of an entry."""
     refuse = lambda why: ValueError(f"{what}: got {str(path)!r}, line {line}: {why}")  # noqa: E731
     wanted = {*_KEY, "milliseconds"}
@@ -174,8 +182,8 @@ def _checked(path, line, entry, what):
     return tuple(entry[name] for name in _KEY), times
 
 
-if path := os.environ.get("CONVT_TUNING"):
+if _path := os.environ.get("CONVT_TUNING"):
     try:
-        _load(path, "CONVT_TUNING")
+        _load(_path, "CONVT_TUNING")
     except OSError as error:
-        raise ValueError(f"CONVT_TUNING: got {path!r}, which can't be read ({error.strerror})") from error
+        raise ValueError(f"CONVT_TUNING: got {_path!r}, which can't be read ({error.strerror})") from error

@@ -24,15 +24,15 @@ class Peer(NamedTuple):
 
 # The one under test first. The first word of a name is the library's, and stands for all of its rows.
 PEERS = (
-    Peer("convt", "bench.peers.convt", "convt"),
-    Peer("onednn-plain", "bench.peers.onednn", "onednn-cpu-gomp", {"tags": "plain"}),
-    Peer("onednn-any", "bench.peers.onednn", "onednn-cpu-gomp", {"tags": "any"}),
-    Peer("torch-channels_last", "bench.peers.torch", "torch", {"layout": "NXC"}),
-    Peer("torch-contiguous", "bench.peers.torch", "torch", {"layout": "NCX"}),
-    Peer("onnxruntime", "bench.peers.onnxruntime", "onnxruntime onnx", caps=False),
-    Peer("openvino", "bench.peers.openvino", "openvino"),
-    Peer("tensorflow", "bench.peers.tensorflow", "tensorflow-cpu", caps=False),
-    Peer("jax", "bench.peers.jax", "jax", caps=False),
+    Peer("convt", f"{__name__}.convt", "convt"),
+    Peer("onednn-plain", f"{__name__}.onednn", "onednn-cpu-gomp", {"tags": "plain"}),
+    Peer("onednn-any", f"{__name__}.onednn", "onednn-cpu-gomp", {"tags": "any"}),
+    Peer("torch-channels_last", f"{__name__}.torch", "torch", {"layout": "NXC"}),
+    Peer("torch-contiguous", f"{__name__}.torch", "torch", {"layout": "NCX"}),
+    Peer("onnxruntime", f"{__name__}.onnxruntime", "onnxruntime onnx", caps=False),
+    Peer("openvino", f"{__name__}.openvino", "openvino"),
+    Peer("tensorflow", f"{__name__}.tensorflow", "tensorflow-cpu", caps=False),
+    Peer("jax", f"{__name__}.jax", "jax", caps=False),
 )
 RIVALS = PEERS[1:]
 LIBRARIES = tuple(dict.fromkeys(peer.name.partition("-")[0] for peer in RIVALS))

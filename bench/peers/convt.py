@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import convt
-from bench.peers import Ready, Unsupported
-from bench.problem import Problem, as_nxc, empty, in_layout
+
+from ..problem import Problem, as_nxc, empty, in_layout
+from . import Ready, Unsupported
 
 DTYPES = ("f32", "f16", "bf16", "f64")
 

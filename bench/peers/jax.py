@@ -9,8 +9,8 @@ import os
 
 import numpy as np
 
-from bench.peers import Ready
-from bench.problem import Problem, as_nxc, in_layout
+from ..problem import Problem, as_nxc, in_layout
+from . import Ready
 
 DTYPES = ("f32", "f16", "bf16", "f64")
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.peers import Ready, Unsupported
-from bench.problem import Problem, as_nxc, empty, in_layout
+from ..problem import Problem, as_nxc, empty, in_layout
+from . import Ready, Unsupported
 
 DTYPES = {"f16": 1, "bf16": 2, "f32": 3, "f64": 7}
 

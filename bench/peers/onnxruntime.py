@@ -11,8 +11,8 @@ import numpy as np
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from bench.peers import Ready
-from bench.problem import Problem, as_nxc, empty, in_layout
+from ..problem import Problem, as_nxc, empty, in_layout
+from . import Ready
 
 DTYPES = ("f32",)
 

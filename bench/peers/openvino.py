@@ -11,8 +11,8 @@ import numpy as np
 import openvino
 from openvino import opset13 as ops
 
-from bench.peers import Ready
-from bench.problem import Problem, as_nxc, empty, in_layout
+from ..problem import Problem, as_nxc, empty, in_layout
+from . import Ready
 
 DTYPES = ("f32",)
 

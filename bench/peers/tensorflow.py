@@ -13,8 +13,8 @@ import numpy as np
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow as tf
 
-from bench.peers import Ready, Unsupported
-from bench.problem import Problem, in_layout
+from ..problem import Problem, in_layout
+from . import Ready, Unsupported
 
 DTYPES = ("f32", "f16", "bf16", "f64")
 

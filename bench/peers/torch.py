@@ -10,9 +10,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from bench.peers import Ready
-from bench.problem import DTYPES as NUMPY_DTYPES
-from bench.problem import Problem, in_layout
+from ..problem import DTYPES as NUMPY_DTYPES
+from ..problem import Problem, in_layout
+from . import Ready
 
 DTYPES = ("f32", "f16", "bf16", "f64")
 CALLS = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}

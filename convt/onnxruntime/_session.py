@@ -1,14 +1,19 @@
 """ONNX Runtime's session with convt in it."""
 
+from __future__ import annotations
+
 import os
 import weakref
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnx
 import onnxruntime
 from google.protobuf.message import DecodeError
 
 from . import _node, _rewrite, library
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _CPU = "CPUExecutionProvider"
 _FOLDER = "session.model_external_initializers_file_folder_path"
@@ -18,12 +23,12 @@ _registered = weakref.WeakSet()  # session options that have the library: ONNX R
 class Report(NamedTuple):
     """What computes the ConvTranspose nodes of a session, by their names, or their outputs' where they have none."""
 
-    packed: tuple  # by convt, with weights packed once
-    unpacked: tuple  # by convt, with weights that a run brings
-    fused: dict  # name -> what convt computes with it: operators behind it
-    kept: dict  # by ONNX Runtime, and why
+    packed: tuple[str, ...]  # by convt, with weights packed once
+    unpacked: tuple[str, ...]  # by convt, with weights that a run brings
+    fused: dict[str, tuple[str, ...]]  # name -> what convt computes with it: operators behind it
+    kept: dict[str, str]  # by ONNX Runtime, and why
 
-    def __str__(self):
+    def __str__(self) -> str:
         names = self.packed + self.unpacked
         lines = [f"convt computes {len(names)} ConvTranspose nodes: {', '.join(names) or 'none'}"]
         lines += [f"{name}: with the {' and the '.join(behind)} behind it" for name, behind in self.fused.items()]
@@ -31,7 +36,7 @@ class Report(NamedTuple):
         return "\n".join(lines + [f"{name}: left to ONNX Runtime, as {why}" for name, why in self.kept.items()])
 
 
-class InferenceSession(onnxruntime.InferenceSession):
+class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     """ONNX Runtime's session, whose ConvTranspose nodes are computed by convt.
 
     The model is rewritten in memory: these nodes become convt's operator, also in subgraphs and functions, and do what an Add
@@ -73,7 +78,15 @@ class InferenceSession(onnxruntime.InferenceSession):
     convt computes 1 ConvTranspose nodes: Y
     """
 
-    def __init__(self, path_or_bytes, sess_options=None, providers=None, provider_options=None, **kwargs):
+    report: Report
+    nodes: dict[str, _node.Node]
+
+    def __init__(
+        self, path_or_bytes: str | bytes | os.PathLike[str] | onnx.ModelProto,
+        sess_options: onnxruntime.SessionOptions | None = None,
+        providers: Sequence[str | tuple[str, dict[Any, Any]]] | None = None,
+        provider_options: Sequence[dict[Any, Any]] | None = None, **kwargs: Any,
+    ) -> None:  # fmt: skip
         model, folder = _read(path_or_bytes)
         if isinstance(path_or_bytes, onnx.ModelProto):
             path_or_bytes = model.SerializeToString()

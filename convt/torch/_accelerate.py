@@ -1,12 +1,15 @@
 """Whole models: their transposed convolutions swapped for convt's, in place, and back."""
 
+from __future__ import annotations
+
 import functools
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 
 from . import _fuse, _modules, _stand, _traced
 
+Model = TypeVar("Model", bound=torch.nn.Module)
 _OURS = {
     torch.nn.ConvTranspose1d: _modules.ConvTranspose1d,
     torch.nn.ConvTranspose2d: _modules.ConvTranspose2d,
@@ -17,11 +20,11 @@ _OURS = {
 class Report(NamedTuple):
     """What `accelerate` did, by the modules' names in the model."""
 
-    swapped: tuple  # names
-    kept: dict  # name -> why it is torch's still
-    fused: dict  # name -> what it does with it in inference: classes of the modules behind it
+    swapped: tuple[str, ...]  # names
+    kept: dict[str, str]  # name -> why it is torch's still
+    fused: dict[str, tuple[str, ...]]  # name -> what it does with it in inference: classes of the modules behind it
 
-    def __str__(self):
+    def __str__(self) -> str:
         lines = [f"convt computes {len(self.swapped)} transposed convolutions: {', '.join(self.swapped) or 'none'}"]
         lines += [f"{name}: in inference with the {' and the '.join(behind)} behind it" for name, behind in self.fused.items()]
         return "\n".join(lines + [f"{name}: left to torch, as {why}" for name, why in self.kept.items()])
@@ -58,7 +61,7 @@ def _why_not(module):
     return None
 
 
-def accelerate(model):
+def accelerate(model: Model) -> tuple[Model, Report]:
     """Let convt compute every transposed convolution of a model.
 
     Modules stay the objects that they are: parameters, names in ``state_dict``, hooks, parametrizations, weight norm, sharing,
@@ -97,7 +100,7 @@ def accelerate(model):
         elif why := _why_not(module):
             kept[name] = why
         else:
-            module.__class__ = _swapped(type(module))
+            module.__class__ = _swapped(type(module))  # type: ignore[arg-type]
             swapped.append(name)
     return model, Report(tuple(swapped), kept, _join(model))
 
@@ -123,7 +126,7 @@ def _join(model):
     return joined
 
 
-def restore(model):
+def restore(model: Model) -> Model:
     """Give a model's transposed convolutions back to torch: undoes `accelerate`. Returns the model.
 
     Examples
@@ -134,7 +137,7 @@ def restore(model):
     True
     """
     _check(model)
-    originals = {ours: torchs for torchs, ours in _OURS.items()} | {_fuse.Sequential: torch.nn.Sequential}
+    originals: dict[type, type] = {ours: torchs for torchs, ours in _OURS.items()} | {_fuse.Sequential: torch.nn.Sequential}
     for module in model.modules():
         cls = type(module)
         module.__class__ = originals.get(cls) or _stand.original(cls)

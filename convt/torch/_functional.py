@@ -1,6 +1,9 @@
 """`torch.nn.functional`'s transposed convolutions."""
 
+from __future__ import annotations
+
 import functools
+from typing import TYPE_CHECKING
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -8,6 +11,12 @@ from torch.nn import functional
 
 from ._compute import DTYPES, compute
 from ._operator import conv_transpose, output_sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import TypeAlias
+
+    _Axes: TypeAlias = int | torch.SymInt | Sequence[int | torch.SymInt]  # one for every axis, or one for each
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _SERVED = (*_PLAIN, FakeTensor)  # which stand for plain ones in a graph that is exported
@@ -102,7 +111,10 @@ def fused(rank, input, weight, bias, stride, padding, output_padding, groups, di
     return compute(input, weight, bias, stride, padding, output_padding, groups, dilation, activation)
 
 
-def conv_transpose1d(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+def conv_transpose1d(
+    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: _Axes = 1,
+    padding: _Axes = 0, output_padding: _Axes = 0, groups: int | torch.SymInt = 1, dilation: _Axes = 1,
+) -> torch.Tensor:  # fmt: skip
     """`torch.nn.functional.conv_transpose1d`, computed by convt.
 
     Parameters
@@ -135,7 +147,10 @@ def conv_transpose1d(input, weight, bias=None, stride=1, padding=0, output_paddi
     return _call(1, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
-def conv_transpose2d(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+def conv_transpose2d(
+    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: _Axes = 1,
+    padding: _Axes = 0, output_padding: _Axes = 0, groups: int | torch.SymInt = 1, dilation: _Axes = 1,
+) -> torch.Tensor:  # fmt: skip
     """`torch.nn.functional.conv_transpose2d`, computed by convt: see `conv_transpose1d`, with two spatial axes.
 
     An input or a weight in ``torch.channels_last`` gives an output in it.
@@ -149,7 +164,10 @@ def conv_transpose2d(input, weight, bias=None, stride=1, padding=0, output_paddi
     return _call(2, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
-def conv_transpose3d(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+def conv_transpose3d(
+    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: _Axes = 1,
+    padding: _Axes = 0, output_padding: _Axes = 0, groups: int | torch.SymInt = 1, dilation: _Axes = 1,
+) -> torch.Tensor:  # fmt: skip
     """`torch.nn.functional.conv_transpose3d`, computed by convt: see `conv_transpose1d`, with three spatial axes.
 
     An input or a weight in ``torch.channels_last_3d`` gives an output in it.

@@ -1,12 +1,19 @@
 """`torch.nn`'s transposed convolutions: their parameters and names in a ``state_dict``, with convt's forward."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 import torch
 
 from ._functional import conv_transpose1d, conv_transpose2d, conv_transpose3d
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-def _forward(rank, function):
-    def forward(self, input, output_size=None):
+
+def _forward(rank: int, function: Callable[..., torch.Tensor]) -> Any:
+    def forward(self: Any, input: torch.Tensor, output_size: list[int] | None = None) -> torch.Tensor:
         """The transposed convolution of ``input``, of spatial sizes ``output_size`` where these are given."""
         if self.padding_mode != "zeros":
             raise ValueError(f"Only `zeros` padding mode is supported for ConvTranspose{rank}d")

@@ -29,7 +29,7 @@ _CUT_WIDE = 0.3  # the same of blocks that are widened, which else take little m
 class AxisCut(NamedTuple):
     """An axis in blocks of ``out`` outputs, which read ``size`` inputs: those of block n start at ``first + n * step``."""
 
-    count: int
+    count: int  # type: ignore[assignment]
     out: int
     size: int
     first: int

@@ -1,0 +1,112 @@
+"""What users pass and get, for type checkers alone: nothing here is imported at run time.
+
+The keywords of functions with overloads are written once, as a TypedDict; tests/test_types.py holds them against the functions.
+"""
+
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any, Literal, Protocol, SupportsIndex, TypeAlias, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Required, TypeVar
+
+# The dtype of an array or operator. bfloat16 is Any: ml_dtypes has no types.
+DType = TypeVar("DType", bound=np.generic, default=Any)
+
+
+class SupportsArray(Protocol):
+    def __array__(self) -> NDArray[Any]: ...
+
+
+class SupportsDLPack(Protocol):
+    def __dlpack__(self) -> object: ...
+
+
+Array: TypeAlias = SupportsArray | SupportsDLPack
+Out = TypeVar("Out", bound=NDArray[Any] | SupportsDLPack)
+Integers: TypeAlias = SupportsIndex | Sequence[SupportsIndex] | NDArray[np.integer[Any]]  # one for every axis, or one for each
+Number: TypeAlias = float | Real | np.floating[Any] | np.integer[Any]
+
+# Any case is taken; these are the two that people write.
+_AutoPad: TypeAlias = Literal[
+    "none", "notset", "same_upper", "same_lower", "valid", "NONE", "NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"
+]
+AutoPad: TypeAlias = _AutoPad | None
+OpenvinoAutoPad: TypeAlias = _AutoPad | Literal["explicit", "EXPLICIT"] | None
+DataFormat: TypeAlias = Literal[
+    "NXC", "channels_last", "NWC", "NHWC", "NDHWC", "NCX", "channels_first", "NCW", "NCHW", "NCDHW"
+]  # fmt: skip
+FilterFormat: TypeAlias = Literal["XIO", "OIX", "IOX", "XOI", "GIOX"]
+_Plain: TypeAlias = Literal["none", "relu", "tanh", "sigmoid", "gelu", "swish"]
+Activation: TypeAlias = (
+    _Plain
+    | tuple[_Plain]
+    | tuple[Literal["leaky_relu"], Number]
+    | tuple[Literal["clip"], Number, Number]
+    | list[Any]  # the same, of which a type can't say more
+    | None
+)
+Backend: TypeAlias = Literal["auto", "native", "onednn", "reference"]
+Algorithm: TypeAlias = Literal[
+    "auto", "direct", "matrix", "winograd", "matrix_winograd", "winograd6", "scatter", "matrix_scatter", "depthwise", "rows",
+    "turned", "matrix_turned",
+]  # fmt: skip
+
+
+class _Keywords(TypedDict, total=False):
+    strides: Integers
+    pads_begin: Integers
+    pads_end: Integers
+    dilations: Integers
+    auto_pad: AutoPad
+    output_padding: Integers
+    output_shape: Integers | None
+    groups: SupportsIndex
+    filter_format: FilterFormat
+    activation: Activation
+    algorithm: Algorithm
+
+
+class ChunkKeywords(_Keywords, total=False):
+    """Of `convt.dask.conv_transpose`."""
+
+    backend: Backend
+
+
+class CallKeywords(ChunkKeywords, total=False):
+    """Of `convt.conv_transpose`, but ``out``."""
+
+    data_format: DataFormat
+
+
+class OperatorKeywords(_Keywords, total=False):
+    """Of `convt.ConvTranspose`."""
+
+    data_format: DataFormat
+    backend: Backend | Literal["tune"]
+
+
+class OnnxKeywords(TypedDict, total=False):
+    """Of `convt.onnx.conv_transpose`."""
+
+    auto_pad: AutoPad
+    dilations: Integers | None
+    group: SupportsIndex
+    kernel_shape: Integers | None
+    output_padding: Integers | None
+    output_shape: Integers | None
+    pads: Integers | None
+    strides: Integers | None
+    opset: SupportsIndex
+
+
+class OpenvinoKeywords(TypedDict, total=False):
+    """Of `convt.openvino.convolution_backprop_data` and `convt.openvino.group_convolution_backprop_data`."""
+
+    strides: Required[Integers]
+    pads_begin: Required[Integers]
+    pads_end: Required[Integers]
+    dilations: Required[Integers]
+    auto_pad: OpenvinoAutoPad
+    output_padding: Integers | None

@@ -1,0 +1,23 @@
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ..._problem import Problem
+from .primitive import Primitive
+
+class Weights:
+    def __init__(self, primitive: Primitive, view: NDArray[Any], problem: Problem) -> None: ...
+
+class Recipe:
+    biased: bool
+    def __init__(self, dtype: str, filter: NDArray[Any], bias: NDArray[Any] | None) -> None: ...
+    def pack(self, filter: NDArray[Any], bias: NDArray[Any] | None, threads: int) -> Filter: ...
+
+class Filter:
+    finite: bool
+    def __init__(self, dtype: str, filter: NDArray[Any], bias: NDArray[Any] | None) -> None: ...
+    def all_finite(self, threads: int) -> bool: ...
+    def bind(self, primitive: Primitive, problem: Problem) -> Bound: ...
+
+class Bound:
+    def __init__(self, primitive: Primitive, weights: Weights, bias: NDArray[Any] | None, problem: Problem) -> None: ...

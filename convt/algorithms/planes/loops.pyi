@@ -1,0 +1,19 @@
+from collections.abc import Sequence
+from typing import Any
+
+from ..._core import Plan
+from ..._problem import Problem
+
+class PlanesPlan(Plan):
+    def __init__(
+        self,
+        problem: Problem,
+        inner: Plan,
+        cut: Any,
+        in_strides: Sequence[int],
+        out_strides: Sequence[int],
+        apart: bool,
+        stream: bool,
+    ) -> None: ...
+    def set_side(self, inward: bool, axes: Any, shape: Any, strides: Any) -> None: ...
+    def bytes_of(self, shape: Any) -> int: ...

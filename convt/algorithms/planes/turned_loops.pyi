@@ -1,0 +1,22 @@
+from collections.abc import Sequence
+from typing import Any
+
+from ..._core import Plan
+from ..._problem import Problem
+from .turned_weights import TurnedRecipe
+
+MOST_PHASES: int
+
+class TurnedPlan(Plan):
+    def __init__(
+        self,
+        name: str,
+        problem: Problem,
+        recipe: TurnedRecipe,
+        in_strides: Sequence[int],
+        out_strides: Sequence[int],
+        execution: Any,
+        classes: Any,
+        stream: bool,
+        far: bool,
+    ) -> None: ...

@@ -1,0 +1,3 @@
+from .._core import Plan
+
+class RowPlan(Plan): ...
