@@ -35,6 +35,7 @@ class Problem(NamedTuple):
     out_sizes: tuple
     activation: tuple = ("none", 0.0, 0.0)
     planar: bool = False  # each channel is a plane in memory (NCX), which is slower for some algorithms than for others
+    order: tuple | None = None  # how `direct` is to sum, of a part of a larger problem (algorithms/order.py); else its choice
 
     @property
     def rank(self):
