@@ -85,17 +85,21 @@ class Attributes(NamedTuple):
         return shape[0], tuple(shape[1:-1] if self.data_format == "NXC" else shape[2:]), channels
 
     def problem(self, shape):
+        problem = self.of_any_size(shape)
+        _config.check_size(problem)
+        return problem
+
+    def of_any_size(self, shape):
+        """The problem, though its output may be larger than memory."""
         batch, in_sizes, _ = self.shape_of(shape)
         begin, _, out_sizes = self.windows(in_sizes)
         axes = zip(in_sizes, self.kernel, self.strides, self.dilations, strict=True)
         # A single input takes no step: with a stride that keeps its taps apart each has a phase of its own.
         strides = tuple(max(s, k) if n == d == 1 else s for n, k, s, d in axes)
-        problem = Problem(
+        return Problem(
             self.dtype, batch, self.groups, self.ci, self.co, in_sizes, self.kernel, strides, self.dilations,
             begin, out_sizes, self.activation, self.data_format != "NXC" and self.groups * max(self.ci, self.co) > 1,
         )  # fmt: skip
-        _config.check_size(problem)
-        return problem
 
     def user_shape(self, nxc_shape):
         """A shape in NXC order, as the user's data_format orders it."""
@@ -243,9 +247,9 @@ def _walkable(view):
     return view if view is None or _addressable(view) else view.copy()
 
 
-def _execute(attributes, operator, data, inputs, out):
+def _execute(attributes, operator, data, inputs, out, problem=None):
     """Run a checked call on views in NXC order."""
-    problem = attributes.problem(data.shape)
+    problem = problem or attributes.problem(data.shape)
     shape = attributes.user_shape(problem.out_shape)
     result = _memory.empty(shape, data.dtype) if out is None else _check_out(out, shape, data.dtype, inputs)
     if result.size:
@@ -504,6 +508,11 @@ class ConvTranspose(Generic[DType]):
             pair = bound[0], self._operator.packed(bound[1])
             _plan.kept(self._bounds, layout, _plan.CACHED_PLANS, lambda: pair)
         return result
+
+    def part(self, data: NDArray[DType], problem: Problem) -> NDArray[DType]:
+        """What ``problem``, a part of a larger one, has for output."""
+        _config.check_size(problem)
+        return _execute(self._attributes, self._operator, data, (), None, problem)
 
     def output_shape(self, shape: Iterable[SupportsIndex]) -> tuple[int, ...]:
         """The full output shape, batch and channels included, for a data shape."""

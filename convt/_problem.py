@@ -36,6 +36,7 @@ class Problem(NamedTuple):
     activation: tuple[str, float, float] = ("none", 0.0, 0.0)
     planar: bool = False  # each channel is a plane in memory (NCX), which is slower for some algorithms than for others
     precision: str = "highest"  # what "auto" may take for float32: see convt.algorithms.PRECISIONS
+    order: tuple[Any, ...] | None = None  # how `direct` is to sum, of a part of a larger problem (algorithms/order.py); else its choice
 
     @property
     def rank(self) -> int:

@@ -33,7 +33,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from . import common, onednn
+from . import common, onednn, order
 from .depthwise import plan as depthwise
 from .direct import cutting as direct_cutting
 from .direct import plan as direct
@@ -126,7 +126,7 @@ ALGORITHMS = {
 def forget():
     """Empty the caches of what was decided for problems."""
     for decided in (direct_cutting.choice, winograd_cutting.choice, winograd_cutting.least_cost, scatter.choice,
-                    gathering.gathered_products, planes_cutting.blocks, turned.cut):  # fmt: skip
+                    gathering.gathered_products, planes_cutting.blocks, turned.cut, order.order_of):  # fmt: skip
         decided.cache_clear()
 
 

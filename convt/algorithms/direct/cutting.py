@@ -49,7 +49,10 @@ def combos_of(problem, classes):
 
 def _ways(problem, finite):
     """The ways to cut the axes: phases merged on no axis, the last, or all; runs whole, split at the borders, or also where
-    the window ends for some phase."""
+    the window ends for some phase. Or the one way that the problem's order says."""
+    if problem.order is not None:
+        yield problem.order.merge, problem.order.axes
+        return
     rank = problem.rank
     merges = {(False,) * rank, (False,) * (rank - 1) + (True,), (True,) * rank}
     # A class per phase is too many where strides are large.
