@@ -40,7 +40,7 @@ html_copy_source = html_show_sourcelink = False
 html_theme_options = {"navigation_with_keys": False, "navbar_persistent": ["search-button"], "footer_end": []}
 
 # Pages with pages below them, which they name in their text.
-_BELOW = {"how-it-works": "algorithms/*", "measurements/README": "*"}
+_BELOW = {"how-it-works": "algorithms/*", "measurements/README": "/figures\n*"}
 
 
 @functools.cache
