@@ -19,15 +19,14 @@ ROOT = DOCS.parent
 project = "convt"
 release = version = convt.__version__
 copyright = "the authors of convt, Apache-2.0"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "sphinx_copybutton"]
 
 default_role = "py:obj"  # `name` in a docstring
 add_function_parentheses = False
 autodoc_typehints = "none"  # docstrings say more than a signature has room for
 autodoc_member_order = "bysource"
 autodoc_mock_imports = [name for name in ("dask", "onnx", "onnxruntime", "torch") if find_spec(name) is None]
-napoleon_google_docstring = False
-napoleon_use_ivar = True
+numpydoc_show_class_members = False
 myst_heading_anchors = 3
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
