@@ -1,8 +1,8 @@
 """The documentation's site: python -m sphinx -W --keep-going -b html docs build/site
 
-Pages that also stand elsewhere in the repository (README, the algorithms' pages, the changelog) are included where a page of docs
-names them. In all pages links are relative to the file that has them, so that they work without Sphinx too; here they become links
-between the site's pages.
+Pages that stand elsewhere in the repository (README, the algorithms' pages, the changelog) are included where a page of docs
+names them. In all pages links are relative to the file that has them, so that they work without Sphinx, too; here they become
+links between the site's pages.
 """
 
 import functools
@@ -25,7 +25,7 @@ default_role = "py:obj"  # `name` in a docstring
 add_function_parentheses = False
 autodoc_typehints = "none"  # docstrings say more than a signature has room for
 autodoc_member_order = "bysource"
-autodoc_mock_imports = [name for name in ("dask", "onnx", "onnxruntime", "torch") if find_spec(name) is None]
+autodoc_mock_imports = [name for name in ("dask", "google", "onnx", "onnxruntime", "torch") if find_spec(name) is None]
 numpydoc_show_class_members = False
 myst_heading_anchors = 3
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
@@ -67,9 +67,7 @@ def _with_links(text, folder):
         file = file / "README.md" if file.is_dir() else file
         if file in pages:
             return f"{shown}(/{pages[file]}{mark}{anchor})"
-        if file.is_file():
-            return f"{shown}({os.path.relpath(file, DOCS) if DOCS not in file.parents else '/' + file.relative_to(DOCS).as_posix()})"
-        return shown.strip("![]")
+        return f"{shown}(/{os.path.relpath(file, DOCS)})" if file.is_file() else shown.strip("![]")
 
     parts = re.split(r"(^```.*?^```)", text, flags=re.DOTALL | re.MULTILINE)  # every other one is a block of code
     parts[::2] = [re.sub(r"(!?\[[^\]]*\])\(([^)\s]+)\)", link, part) for part in parts[::2]]
@@ -88,7 +86,8 @@ def _include(app, path, page, content):
 
 def _stars(app, what, name, thing, options, lines):
     """In docstrings ``(N, *spatial, C)`` is a shape; reStructuredText would take the star for the start of emphasis."""
-    lines[:] = [line if line.lstrip().startswith((">>>", "...")) else re.sub(r"(?<![\w`*\\])\*(?=\w)", r"\*", line) for line in lines]
+    code = (">>>", "...")
+    lines[:] = [line if line.lstrip().startswith(code) else re.sub(r"(?<![\w`*\\])\*(?=\w)", r"\*", line) for line in lines]
 
 
 def setup(app):

@@ -16,10 +16,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "convt"))
 
 
 def pytest_collection_modifyitems(config, items):
-    """Tests that choose an instruction set themselves, and those of the benchmark, need no second run where CONVT_ISA chooses
-    one for the process."""
+    """Tests that choose an instruction set themselves, and those of the benchmark and the pages, need no second run where
+    CONVT_ISA chooses one for the process."""
     if os.environ.get("CONVT_ISA"):
-        left_out = lambda item: chooses_isa(item) or item.path.name.startswith("test_bench")  # noqa: E731
+        left_out = lambda item: chooses_isa(item) or item.path.name.startswith(("test_bench", "test_docs"))  # noqa: E731
         config.hook.pytest_deselected(items=list(filter(left_out, items)))
         items[:] = [item for item in items if not left_out(item)]
 

@@ -1,7 +1,7 @@
 """The pages' code: every Python block runs and gives what its page says, every command is one that there is.
 
 * Blocks of a page run one after the other, in one namespace. A block of ``>>>`` prompts is a doctest, errors included. In other
-  blocks what a statement gives or prints is compared with the comment behind it, where that is a value or stands behind ``print``.
+  blocks what a statement gives or prints is compared with the comment behind it, if that is a value or stands behind ``print``.
 * A block of language ``console`` is run by the shell, and ends in what stands below its commands.
 * Options of ``python -m convt`` and ``python -m bench``, wherever a page names them, are among those that their help has.
 """
