@@ -36,6 +36,7 @@ html_title = "convt"
 html_static_path = ["_static"]
 html_css_files = ["convt.css"]
 html_copy_source = html_show_sourcelink = False
+html_sidebars = {"quick-start": []}  # a page without others below it
 html_theme_options = {"navigation_with_keys": False, "navbar_persistent": ["search-button"], "footer_end": []}
 
 # Pages with pages below them, which they name in their text.
