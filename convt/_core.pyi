@@ -10,11 +10,11 @@ DW_ORDERED: int
 DW_PRODUCTS: int
 DW_SOURCES: int
 DW_TERMS: int
+UNITS: tuple[str, ...]
 
 class _IsaRow(TypedDict):
     name: str
     available: bool
-    preferred: bool
 
 class _KernelInfo(TypedDict):
     mr: list[int]
