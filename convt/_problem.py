@@ -6,6 +6,7 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 
+PRECISIONS = ("highest", "high", "medium")  # of float32: as exact as sums of its products, of TF32's, of bfloat16's
 ITEMSIZE = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 NUMPY_DTYPE = {
     "float32": np.dtype(np.float32),
@@ -35,7 +36,7 @@ class Problem(NamedTuple):
     out_sizes: tuple[int, ...]
     activation: tuple[str, float, float] = ("none", 0.0, 0.0)
     planar: bool = False  # each channel is a plane in memory (NCX), which is slower for some algorithms than for others
-    precision: str = "highest"  # what "auto" may take for float32: see convt.algorithms.PRECISIONS
+    precision: str = "highest"  # what "auto" may take for float32: of PRECISIONS
     order: tuple[Any, ...] | None = None  # how `direct` is to sum, of a part of a larger problem (algorithms/order.py); else its choice
 
     @property

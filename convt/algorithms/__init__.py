@@ -33,6 +33,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from .._problem import PRECISIONS
 from . import common, onednn, order
 from .depthwise import plan as depthwise
 from .direct import cutting as direct_cutting
@@ -62,9 +63,6 @@ class Algorithm(NamedTuple):
         """Whether "auto" may take it for a problem: other types than float32 are computed as exactly as they can hold."""
         allowed = problem.precision if problem.dtype == "float32" else "medium" if problem.dtype == "bfloat16" else "highest"
         return PRECISIONS.index(self.precision) <= PRECISIONS.index(allowed)
-
-
-PRECISIONS = ("highest", "high", "medium")  # as exact as a sum in float32; as products of TF32; as products of bfloat16
 
 
 def _any_channels(limit, cost, recipe, make, preparing=common.preparing, precision="highest", widens=True):
