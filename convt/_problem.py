@@ -37,7 +37,7 @@ class Problem(NamedTuple):
     activation: tuple[str, float, float] = ("none", 0.0, 0.0)
     planar: bool = False  # each channel is a plane in memory (NCX), which is slower for some algorithms than for others
     precision: str = "highest"  # what "auto" may take for float32: of PRECISIONS
-    order: tuple[Any, ...] | None = None  # how `direct` is to sum, of a part of a larger problem (algorithms/order.py); else its choice
+    order: tuple[object, ...] | None = None  # how `direct` is to sum, of a part of a larger problem (algorithms/order.py); else its choice
 
     @property
     def rank(self) -> int:
