@@ -56,7 +56,7 @@ def _pages():
 
 
 def _with_links(text, folder):
-    """The text of a file in ``folder`` with its links made links of the site; what is no file for it becomes plain text."""
+    """The text of a file in ``folder`` with its links made links of the site; a folder's become plain text."""
     pages = _pages()
 
     def link(match):
@@ -64,11 +64,13 @@ def _with_links(text, folder):
         if "://" in target or target.startswith("#"):
             return match[0]
         name, mark, anchor = target.partition("#")
-        file = (folder / name).resolve()
-        file = file / "README.md" if file.is_dir() else file
+        place = (folder / name).resolve()
+        file = place / "README.md" if place.is_dir() else place
         if file in pages:
             return f"{shown}(/{pages[file]}{mark}{anchor})"
-        return f"{shown}(/{os.path.relpath(file, DOCS)})" if file.is_file() else shown.strip("![]")
+        if file.is_file():
+            return f"{shown}(/{os.path.relpath(file, DOCS)})"
+        return shown.strip("![]") if place.is_dir() else match[0]  # which Sphinx warns of
 
     parts = re.split(r"(^```.*?^```)", text, flags=re.DOTALL | re.MULTILINE)  # every other one is a block of code
     parts[::2] = [re.sub(r"(!?\[[^\]]*\])\(([^)\s]+)\)", link, part) for part in parts[::2]]
