@@ -70,16 +70,16 @@ def _print_plan(found):
     least, rows = min(found["cycles"].values()), []
     columns = ["algorithm", "cycles", "of the least", "expected ms"]
     timed = (
-        [("measured ms", "milliseconds", "{:.3f}"), ("of the limit", "of_limit", "{:.0%}")] if "milliseconds" in found else []
+        [("measured ms", "milliseconds", "{:.3g}"), ("of the limit", "of_limit", "{:.0%}")] if "milliseconds" in found else []
     )
     for name, cost in sorted(found["cycles"].items(), key=lambda item: item[1]):
-        cells = [name, f"{cost:.3g}", f"{cost / least:.2f}", _cell(found["expected_milliseconds"], name, "{:.3f}")]
+        cells = [name, f"{cost:.3g}", f"{cost / least:.2f}", _cell(found["expected_milliseconds"], name, "{:.3g}")]
         rows.append(cells + [_cell(found[key], name, form) for _, key, form in timed])
     _table([*columns, *(title for title, *_ in timed)], rows)
     if timed:
         limit = found["limit"]
         print(
-            f"the limit: {limit['milliseconds']:.3f} ms, by a peak of {limit['gflops']:.0f} GFLOP/s and a copy of "
+            f"the limit: {limit['milliseconds']:.3g} ms, by a peak of {limit['gflops']:.0f} GFLOP/s and a copy of "
             f"{limit['copy_gbs']:.1f} GB/s; arrays that stay in the caches can pass it, and AMX and Winograd the peak"
         )
 
@@ -130,7 +130,7 @@ def _tune(asked):
     count = tuning.save(asked.out)
     if asked.json:
         return {"file": asked.out, "entries": count, "layers": found}
-    cells = lambda times: ", ".join(f"{name} {time:.3f}" for name, time in sorted(times.items(), key=lambda item: item[1]))  # noqa: E731
+    cells = lambda times: ", ".join(f"{name} {time:.3g}" for name, time in sorted(times.items(), key=lambda item: item[1]))  # noqa: E731
     rows = [[each["name"], each["algorithm"], cells(each["milliseconds"])] for each in found]
     _table(["layer", "fastest", "milliseconds"], rows)
     print(f"{count} entries in {asked.out}: use them by CONVT_TUNING={asked.out}")

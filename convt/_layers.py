@@ -2,7 +2,7 @@
 
 import json
 import os
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -92,7 +92,7 @@ def _of_model(path, shapes):
     for each in inputs:
         _fill_in(each.type.tensor_type.shape, shapes.get(each.name))
     model = onnx.shape_inference.infer_shapes(model)
-    known: dict[str, Any] = {name: (each.data_type, tuple(each.dims)) for name, each in weights.items()}
+    known = {name: (each.data_type, tuple(each.dims)) for name, each in weights.items()}
     for each in (*model.graph.input, *model.graph.value_info, *model.graph.output):
         kind = each.type.tensor_type
         known.setdefault(each.name, (kind.elem_type, tuple(size.dim_value for size in kind.shape.dim)))

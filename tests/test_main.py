@@ -113,8 +113,8 @@ def test_a_plan_has_a_table(capsys):
     assert cli.main(["plan", LAYER, "--time"]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"^algorithm +cycles +of the least +expected ms +measured ms +of the limit$", printed, re.M)
-    assert re.search(r"^direct +\S+ +\d\.\d\d +(\d+\.\d{3} +)?\d+\.\d{3} +\d+%$", printed, re.M)
-    assert re.search(r"^the limit: \d+\.\d{3} ms, by a peak of \d+ GFLOP/s and a copy of \d+\.\d GB/s", printed, re.M)
+    assert re.search(r"^direct +\S+ +\d\.\d\d( +\d\S*){1,2} +\d+%$", printed, re.M)
+    assert re.search(r"^the limit: \d\S* ms, by a peak of \d+ GFLOP/s and a copy of \d+\.\d GB/s", printed, re.M)
 
 
 def test_on_a_terminal_rich_draws_tables_if_it_is_there(capsys, monkeypatch):
