@@ -8,9 +8,9 @@ are called; names, bases and features go into a generated header that the dispat
 
 import hashlib
 import os
-import platform
 import re
 import shutil
+import sysconfig
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -56,7 +56,7 @@ COMPACT = "-Wl,-z,noseparate-code"
 STRIP = "-Wl,-s"
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-X86 = platform.machine().lower() in ("x86_64", "amd64")
+X86 = sysconfig.get_platform().endswith(("x86_64", "amd64"))  # of the target, when it is another machine's
 
 
 def isa_rows(known):

@@ -57,7 +57,7 @@ def canonical(layer: Layer, dtype: str, layout: str):
 def expected(problem, profile: costs.Profile) -> dict[str, costs.Cycles]:
     """Each automatic algorithm that does the problem -> its traced cycles under a profile."""
     with planned.pretend(profile=profile.traced):
-        found = {name: each.cost(problem) for name, each in ALGORITHMS.items() if each.automatic}
+        found = {name: each.cost(problem) for name, each in ALGORITHMS.items() if each.permitted(problem)}
     return {name: cycles for name, cycles in found.items() if cycles < float("inf")}
 
 

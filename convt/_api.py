@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 import numpy as np
 
 from . import _activation, _check, _config, _memory, _padding, _plan, _repeat
-from ._problem import Problem
+from ._problem import PRECISIONS, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -56,6 +56,7 @@ class Attributes(NamedTuple):
     activation: tuple
     backend: str
     algorithm: str
+    precision: str
 
     @property
     def rank(self):
@@ -85,17 +86,22 @@ class Attributes(NamedTuple):
         return shape[0], tuple(shape[1:-1] if self.data_format == "NXC" else shape[2:]), channels
 
     def problem(self, shape):
+        problem = self.of_any_size(shape)
+        _config.check_size(problem)
+        return problem
+
+    def of_any_size(self, shape):
+        """The problem, though its output may be larger than memory."""
         batch, in_sizes, _ = self.shape_of(shape)
         begin, _, out_sizes = self.windows(in_sizes)
         axes = zip(in_sizes, self.kernel, self.strides, self.dilations, strict=True)
         # A single input takes no step: with a stride that keeps its taps apart each has a phase of its own.
         strides = tuple(max(s, k) if n == d == 1 else s for n, k, s, d in axes)
-        problem = Problem(
+        return Problem(
             self.dtype, batch, self.groups, self.ci, self.co, in_sizes, self.kernel, strides, self.dilations,
             begin, out_sizes, self.activation, self.data_format != "NXC" and self.groups * max(self.ci, self.co) > 1,
+            self.precision,
         )  # fmt: skip
-        _config.check_size(problem)
-        return problem
 
     def user_shape(self, nxc_shape):
         """A shape in NXC order, as the user's data_format orders it."""
@@ -137,13 +143,14 @@ def filter_view(filter, filter_format, groups):
 def parse(
     filter, bias, dialect=_padding.CORE, *, strides=1, pads_begin=0, pads_end=0, dilations=1, auto_pad=None,
     output_padding=0, output_shape=None, groups=1, data_format="NXC", filter_format="XIO", activation=None,
-    backend="auto", algorithm="auto",
+    backend="auto", algorithm="auto", precision=None,
 ):  # fmt: skip
     """Check everything but the data: ``(attributes, filter view (groups, ci, co, *kernel), bias or None)``."""
     _check.word("data_format", data_format, DATA_FORMATS)
     _check.word("filter_format", filter_format, FILTER_FORMATS)
     _check.word("backend", backend, BACKENDS)
     _check.word("algorithm", algorithm, ("auto", *_plan.ALGORITHMS))
+    precision = _config.default_precision() if precision is None else _check.word("precision", precision, PRECISIONS)
     groups = _check.integer("groups", groups, 1)
     filter = _check.floating("filter", filter)
     view = filter_view(filter, filter_format, groups)
@@ -178,6 +185,7 @@ def parse(
         activation=_activation.parse(activation),
         backend=_config.default_backend() if backend == "auto" else backend,
         algorithm=algorithm,
+        precision=precision if filter.dtype == np.float32 else PRECISIONS[0],  # it speaks of float32 alone
     )
     if bias is not None:
         bias = _check.floating("bias", bias)
@@ -243,9 +251,9 @@ def _walkable(view):
     return view if view is None or _addressable(view) else view.copy()
 
 
-def _execute(attributes, operator, data, inputs, out):
+def _execute(attributes, operator, data, inputs, out, problem=None):
     """Run a checked call on views in NXC order."""
-    problem = attributes.problem(data.shape)
+    problem = problem or attributes.problem(data.shape)
     shape = attributes.user_shape(problem.out_shape)
     result = _memory.empty(shape, data.dtype) if out is None else _check_out(out, shape, data.dtype, inputs)
     if result.size:
@@ -299,7 +307,7 @@ def conv_transpose(
 def conv_transpose(
     data, filter, bias=None, *, strides=1, pads_begin=0, pads_end=0, dilations=1, auto_pad=None, output_padding=0,
     output_shape=None, groups=1, data_format="NXC", filter_format="XIO", activation=None, out=None, backend="auto",
-    algorithm="auto",
+    algorithm="auto", precision=None,
 ):  # fmt: skip
     """Transposed convolution of ``data`` with ``filter``: oneDNN Graph's ConvTranspose-1.
 
@@ -337,15 +345,19 @@ def conv_transpose(
         measures it and the native algorithms, those "auto" may take, at the first call of a shape, on its data and threads
         (half a second or more), and keeps to the fastest; the plan's ``note`` has the times.
     algorithm : str
-        Of the native backend: "auto", "direct", "matrix", "winograd", "matrix_winograd", "winograd6", "scatter",
-        "matrix_scatter", "depthwise", "rows", "turned" or "matrix_turned". "auto" takes the one of least expected cost.
-        "direct" does every problem. "winograd" multiplies less in float32 and float64 where the kernel is longer than the
-        stride, with errors up to about twice those of "direct"; "matrix" and "matrix_winograd" are these two on AMX tiles,
-        which multiply a float32 as three bfloat16 parts, and no less exact; "winograd6" multiplies less again, with errors of
-        5 to 30 times, some hundreds on three axes; it is never taken by "auto". "scatter" is for few out channels,
-        "matrix_scatter" the same on AMX tiles, "depthwise" for many small groups, or few out channels. Of NCX alone: "rows" is
-        for few channels or small groups, "turned" is "direct" with pixels as columns, "matrix_turned" the same on AMX tiles.
-        One that does not do the problem is a ValueError.
+        Of the native backend: "auto" takes the one of least expected cost, of those that are as exact as ``precision`` wants.
+        "direct" does every problem. "winograd" multiplies less where the kernel is longer than the stride, with errors up to about
+        twice those of "direct"; "winograd6" multiplies less again, with errors of 5 to 30 times, some hundreds on three axes.
+        "scatter" is for few out channels, "depthwise" for many small groups, or few out channels. Of NCX alone: "rows" is for few
+        channels or small groups, "turned" is "direct" with pixels as columns. "matrix", "matrix_winograd", "matrix_scatter" and
+        "matrix_turned" are these on AMX tiles, which multiply a float32 as three bfloat16 parts, and no less exact;
+        "matrix_high" and "matrix_medium", alone or before "_winograd", "_scatter" and "_turned", as two parts and as one.
+        "dots" and "dots_scatter" are "direct" and "scatter" by AVX512_BF16's dot products, of bfloat16 or of a float32 rounded
+        to it. One that does not do the problem is a ValueError.
+    precision : None, "highest", "high" or "medium"
+        What "auto" may take for float32, if it is faster; other dtypes are computed as exactly as they can hold. "highest": as
+        exact as sums of float32 products. "high": as products of TensorFloat-32, of 10 bits, or better. "medium": as products of
+        bfloat16, of 7 bits, summed in float32. None: CONVT_PRECISION, or "highest". The plan says what was taken.
 
     Returns
     -------
@@ -370,14 +382,14 @@ def conv_transpose(
     """
     values = (
         strides, pads_begin, pads_end, dilations, auto_pad, output_padding, output_shape, groups, data_format, filter_format,
-        activation, backend, algorithm,
+        activation, backend, algorithm, precision,
     )  # fmt: skip
     return one_shot(_padding.CORE, data, filter, bias, _NAMES, values, out)
 
 
 _NAMES = (
     "strides", "pads_begin", "pads_end", "dilations", "auto_pad", "output_padding", "output_shape", "groups", "data_format",
-    "filter_format", "activation", "backend", "algorithm",
+    "filter_format", "activation", "backend", "algorithm", "precision",
 )  # fmt: skip
 _SHOTS = {}  # signature of a one-shot call -> its Shot
 
@@ -454,13 +466,13 @@ class ConvTranspose(Generic[DType]):
     def __init__(
         self, filter, bias=None, *, strides=1, pads_begin=0, pads_end=0, dilations=1, auto_pad=None, output_padding=0,
         output_shape=None, groups=1, data_format="NXC", filter_format="XIO", activation=None, backend="auto",
-        algorithm="auto",
+        algorithm="auto", precision=None,
     ):  # fmt: skip
         attributes, view, bias = parse(
             filter, bias, _padding.CORE, strides=strides, pads_begin=pads_begin, pads_end=pads_end, dilations=dilations,
             auto_pad=auto_pad, output_padding=output_padding, output_shape=output_shape, groups=groups,
             data_format=data_format, filter_format=filter_format, activation=activation, backend=backend,
-            algorithm=algorithm,
+            algorithm=algorithm, precision=precision,
         )  # fmt: skip
         self._set(attributes, view.copy(order="K"), None if bias is None else bias.copy())
 
@@ -504,6 +516,11 @@ class ConvTranspose(Generic[DType]):
             pair = bound[0], self._operator.packed(bound[1])
             _plan.kept(self._bounds, layout, _plan.CACHED_PLANS, lambda: pair)
         return result
+
+    def part(self, data: NDArray[DType], problem: Problem) -> NDArray[DType]:
+        """What ``problem``, a part of a larger one, has for output."""
+        _config.check_size(problem)
+        return _execute(self._attributes, self._operator, data, (), None, problem)
 
     def output_shape(self, shape: Iterable[SupportsIndex]) -> tuple[int, ...]:
         """The full output shape, batch and channels included, for a data shape."""

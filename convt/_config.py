@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from . import _check, _core
 from ._errors import BackendUnavailableError
-from ._problem import ITEMSIZE
+from ._problem import ITEMSIZE, PRECISIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def preferred_isa():
     """The instruction set used unless CONVT_ISA says otherwise."""
-    return [row["name"] for row in _core.isa_rows() if row["preferred"]][-1]
+    return [row["name"] for row in _core.isa_rows() if row["available"]][-1]
 
 
 def _choose_isa():
@@ -91,12 +91,18 @@ def num_threads(n: SupportsIndex) -> Iterator[None]:
 
 # Read once: a look at the environment costs more than a short call.
 _BACKEND = _check.word("CONVT_BACKEND", os.environ.get("CONVT_BACKEND") or "auto", ("auto", "native", "onednn", "reference"))
+_PRECISION = _check.word("CONVT_PRECISION", os.environ.get("CONVT_PRECISION") or PRECISIONS[0], PRECISIONS)
 _VERBOSE = os.environ.get("CONVT_VERBOSE", "0") not in ("", "0")
 
 
 def default_backend():
     """What "auto" means: CONVT_BACKEND as it was when convt was imported, else "auto"."""
     return _BACKEND
+
+
+def default_precision() -> str:
+    """What ``precision=None`` means: CONVT_PRECISION as it was when convt was imported, else "highest"."""
+    return _PRECISION
 
 
 def verbose():

@@ -7,7 +7,7 @@ from convt._memory cimport Buffer, Table
 
 
 cdef const convt_isa *isa_in_use() noexcept
-cdef const convt_kernels *kernels_of(str dtype, bint amx)
+cdef const convt_kernels *kernels_of(str dtype, str unit=*)
 cdef bint all_finite(const convt_kernels *k, array, int threads)
 cpdef void note_pool()
 
@@ -49,6 +49,7 @@ cdef class PackedFilter:
     cdef char *weights
     cdef char *bias
     cdef char *source
+    cdef object filter  # what owns the memory at `source`, where that is not the caller's
     cdef public bint finite
     cdef readonly size_t nbytes
 

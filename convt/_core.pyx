@@ -18,8 +18,8 @@ cimport numpy as cnp
 import numpy as np
 
 from convt._kernels cimport (
-    CONVT_ACROSS, CONVT_DOTS, CONVT_DW_ORDERED, CONVT_DW_PRODUCTS, CONVT_DW_SOURCES, CONVT_DW_TERMS, CONVT_KC, convt_cache_bytes,
-    convt_isa, convt_isa_at, convt_isa_available, convt_isa_count, convt_isa_preferred, convt_kernels, convt_quotient,
+    CONVT_ACROSS, CONVT_DOTS, CONVT_DW_ORDERED, CONVT_DW_PRODUCTS, CONVT_DW_SOURCES, CONVT_DW_TERMS, CONVT_KC, CONVT_UNITS, convt_cache_bytes,
+    convt_isa, convt_isa_at, convt_isa_available, convt_isa_count, convt_kernels, convt_quotient,
 )
 from convt._memory cimport Buffer, Table, round64, take_buffer, workspaces
 
@@ -50,6 +50,8 @@ cdef extern from *:
     const char *CONVT_COMPILER
 
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
+UNITS = ("vectors", "dots", "amx", "amx_two", "amx_one")  # what multiplies: see kernels/convt_kernels.h
+assert len(UNITS) == CONVT_UNITS
 _ACTIVATIONS = {"none": 0, "clip": 1, "relu": 1, "leaky_relu": 2, "tanh": 3, "sigmoid": 4, "gelu": 5, "swish": 6}
 
 # What the contract of the kernels (kernels/convt_kernels.h) limits plans to.
@@ -78,14 +80,9 @@ def cache_bytes():
 
 
 def isa_rows():
-    """The instruction sets built, from least to most; whether this CPU can run them, and should unasked."""
+    """The instruction sets built, from least to most; whether this CPU can run them."""
     return [
-        {
-            "name": convt_isa_at(i).name.decode(),
-            "available": bool(convt_isa_available(i)),
-            "preferred": bool(convt_isa_preferred(i)),
-        }
-        for i in range(convt_isa_count())
+        {"name": convt_isa_at(i).name.decode(), "available": bool(convt_isa_available(i))} for i in range(convt_isa_count())
     ]
 
 
@@ -111,24 +108,24 @@ cdef const convt_isa *isa_in_use() noexcept:
     return _isa
 
 
-cdef const convt_kernels *_set_of(const convt_isa *isa, str dtype, bint amx):
-    cdef int index = _DTYPES.index(dtype)
-    return &isa.matrix[index] if amx else &isa.set[index]
+cdef const convt_kernels *_set_of(const convt_isa *isa, str dtype, str unit):
+    cdef int index = _DTYPES.index(dtype), which = UNITS.index(unit)
+    return &isa.set[which][index]
 
 
-cdef const convt_kernels *kernels_of(str dtype, bint amx):
-    """The kernels in use for a dtype: those of vectors or of AMX tiles."""
-    return _set_of(_isa, dtype, amx)
+cdef const convt_kernels *kernels_of(str dtype, str unit="vectors"):
+    """The kernels in use for a dtype, whose GEMM multiplies by a unit of UNITS."""
+    return _set_of(_isa, dtype, unit)
 
 
-def kernel_info(str dtype, bint amx=False, str isa=None):
-    """Tile and vector sizes of the kernels for a dtype, None where AMX is asked for and not there; of the instruction set in use,
-    or of another one that was built, which this CPU need not have."""
+def kernel_info(str dtype, str unit="vectors", str isa=None):
+    """Tile and vector sizes of the kernels for a dtype, None where the CPU or the dtype has no such unit; of the instruction set in
+    use, or of another one that was built, which this CPU need not have."""
     cdef const convt_isa *table = _isa
     for i in range(convt_isa_count() if isa is not None else 0):
         if convt_isa_at(i).name.decode() == isa:
             table = convt_isa_at(i)
-    cdef const convt_kernels *k = _set_of(table, dtype, amx)
+    cdef const convt_kernels *k = _set_of(table, dtype, unit)
     if k.tile == NULL:
         return None
     return {
@@ -225,7 +222,7 @@ cdef class Deal:
 
 def finite(str dtype, array, int threads):
     """Whether no element of an array is NaN or infinite; any strides."""
-    return all_finite(kernels_of(dtype, False), array, threads)
+    return all_finite(kernels_of(dtype), array, threads)
 
 
 cdef bint all_finite(const convt_kernels *k, array, int threads):

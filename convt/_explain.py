@@ -7,11 +7,13 @@ from .algorithms import ALGORITHMS, costs
 # What an algorithm does, in a line; its page in convt/algorithms says how.
 _DOES = {
     "direct": "a GEMM a phase, on register tiles",
+    "dots": "a GEMM a phase, by dot products of bfloat16",
     "matrix": "a GEMM a phase, on AMX tiles",
     "winograd": "Winograd's minimal filtering, on register tiles",
     "matrix_winograd": "Winograd's minimal filtering, on AMX tiles",
     "winograd6": "Winograd's minimal filtering with large tiles, less exact",
     "scatter": "products of all taps first, then their sums: for few out channels",
+    "dots_scatter": "products of all taps by dot products of bfloat16, then their sums: for few out channels",
     "matrix_scatter": "products of all taps on AMX tiles, then their sums: for few out channels",
     "depthwise": "a vector of channels, or of pixels, at a time: for small groups and few channels",
     "rows": "pixels of a row in vectors, weights broadcast: for planes (NCX) of few channels",
@@ -22,10 +24,21 @@ _SIDES = {costs.COMPUTE: "computing", costs.FETCH: "fetching weights", costs.SER
 _SHOWN = 5  # parts of the expected cycles
 
 
+_PARTS = {"matrix_high": "two bfloat16", "matrix_medium": "one bfloat16"}  # what a float32 is multiplied as
+
+
+def _does(name):
+    """What an algorithm does, in a line."""
+    if name in _DOES:
+        return _DOES[name]
+    unit = next(unit for unit in _PARTS if name.startswith(unit))
+    return f"{_DOES[name.replace(unit, 'matrix')]}, a float32 as {_PARTS[unit]}"
+
+
 def alternatives(problem):
     """{algorithm: expected cycles of all threads together, or None where it does not do the problem}, the least first, of those
     that "auto" may take."""
-    found = {name: float(each.cost(problem)) for name, each in ALGORITHMS.items() if each.automatic}
+    found = {name: float(each.cost(problem)) for name, each in ALGORITHMS.items() if each.permitted(problem)}
     ordered = sorted(found, key=found.get)
     return {name: None if math.isinf(found[name]) else found[name] for name in ordered}
 
@@ -38,7 +51,7 @@ def explain(plan):
     least, own = min(cost for cost in others.values() if cost is not None), others.get(plan.algorithm)
     own = ALGORITHMS[plan.algorithm].cost(plan.problem) if own is None else own
     lines = [
-        f"{plan.algorithm}: {_DOES[plan.algorithm]}",
+        f"{plan.algorithm}: {_does(plan.algorithm)}",
         f"why: {_why(plan, own, least)}",
         f"runs: {plan.tasks} tasks on {plan.threads} threads, {plan.isa}",
     ]

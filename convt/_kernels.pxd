@@ -7,6 +7,8 @@ from libc.stdint cimport int32_t, int64_t
 cdef extern from "convt_kernels.h" nogil:
     enum:
         CONVT_KC
+        CONVT_UNITS
+        CONVT_DTYPES
         CONVT_LDA
         CONVT_LEAKY
         CONVT_ACROSS
@@ -38,6 +40,7 @@ cdef extern from "convt_kernels.h" nogil:
         int cols
         const convt_act *act
         int stream
+        int narrow
         const void *b2
         const void *init2
         Py_ssize_t at2
@@ -160,7 +163,7 @@ cdef extern from "convt_kernels.h" nogil:
         const void *scale
     ctypedef struct convt_kernels:
         int mr[3]
-        int wide, nr, vl, kstep, grain, pace, lda, parts, s_size, e_size, t_size, direct_store, reach
+        int wide, nr, vl, kstep, grain, pace, lda, parts, s_size, e_size, t_size, direct_store, narrows, reach
         void (*tile)(int mr, const convt_tile *tile) noexcept nogil
         void (*flush)(convt_late *late) noexcept nogil
         void (*stream)(void *dst, const void *src, size_t bytes) noexcept nogil
@@ -182,6 +185,8 @@ cdef extern from "convt_kernels.h" nogil:
                           int cols, int stream) noexcept nogil
         int (*widen)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
                      int padded) noexcept nogil
+        void (*narrow)(void *dst, Py_ssize_t ld, Py_ssize_t dc, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows,
+                       int cols, int stream) noexcept nogil
         void (*gather)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, const int64_t *map, int rows, int cols,
                        int room) noexcept nogil
         void (*across)(int mr, const convt_across *run) noexcept nogil
@@ -195,8 +200,7 @@ cdef extern from "convt_kernels.h" nogil:
                       const convt_act *act) noexcept nogil
     ctypedef struct convt_isa:
         const char *name
-        const convt_kernels *set
-        const convt_kernels *matrix
+        convt_kernels set[CONVT_UNITS][CONVT_DTYPES]
         double (*peak)(int dtype, double seconds) noexcept nogil
     void convt_prefetch_row(const char *row, Py_ssize_t bytes)
     void convt_prefetch_ahead(const char *row, Py_ssize_t bytes)
@@ -205,7 +209,6 @@ cdef extern from "convt_kernels.h" nogil:
     int convt_isa_count()
     const convt_isa *convt_isa_at(int index)
     int convt_isa_available(int index)
-    int convt_isa_preferred(int index)
 
 cdef enum:
     MOST_ROWS = 32  # no instruction set has a taller register tile

@@ -28,7 +28,7 @@ def conv_transpose(X: Array, W: Array, B: Array | None = None, **keywords: Unpac
 
 def conv_transpose(
     X, W, B=None, *, auto_pad="NOTSET", dilations=None, group=1, kernel_shape=None, output_padding=None,
-    output_shape=None, pads=None, strides=None, opset=22,
+    output_shape=None, pads=None, strides=None, opset=22, precision=None,
 ):  # fmt: skip
     """Transposed convolution of ``X`` with ``W``: ONNX's ConvTranspose.
 
@@ -55,6 +55,8 @@ def conv_transpose(
         The definition in force: 1 for opsets 1 to 10, 11 for 11 to 21, 22 from there on. They differ in dtypes. The
         text of 1 also has the odd pixel of output_shape the other way round, against its own auto_pad; convt follows
         the later texts at every opset, as ONNX Runtime does.
+    precision : None, "highest", "high" or "medium"
+        How exact float32 has to be: see `convt.conv_transpose`.
 
     Returns
     -------
@@ -78,14 +80,14 @@ def conv_transpose(
     W = _check.floating("W", W)
     values = attributes(
         W, auto_pad=auto_pad, dilations=dilations, group=group, kernel_shape=kernel_shape, output_padding=output_padding,
-        output_shape=output_shape, pads=pads, strides=strides, opset=opset,
+        output_shape=output_shape, pads=pads, strides=strides, opset=opset, precision=precision,
     )  # fmt: skip
     return compute(X, W, B, values)
 
 
 def attributes(
     W, *, auto_pad="NOTSET", dilations=None, group=1, kernel_shape=None, output_padding=None, output_shape=None, pads=None,
-    strides=None, opset=22,
+    strides=None, opset=22, precision=None,
 ):  # fmt: skip
     """The node's attributes, for a filter of W's shape and dtype, as the facade has them."""
     opset = _check.integer("opset", opset, 1)
@@ -100,6 +102,7 @@ def attributes(
     return dict(
         strides=_or(strides, 1), dilations=_or(dilations, 1), pads_begin=pads[:rank], pads_end=pads[rank:], auto_pad=auto_pad,
         output_padding=_or(output_padding, 0), output_shape=output_shape, groups=group, data_format="NCX", filter_format="IOX",
+        precision=precision,
     )  # fmt: skip
 
 

@@ -254,7 +254,7 @@ def _native(problem, algorithm, lasting):
 
 def _candidates(problem, algorithm):
     """What each algorithm that does the problem costs: of all for "auto", else of the one asked for."""
-    asked = [name for name, each in ALGORITHMS.items() if each.automatic] if algorithm == "auto" else [algorithm]
+    asked = [name for name, each in ALGORITHMS.items() if each.permitted(problem)] if algorithm == "auto" else [algorithm]
     costs = {name: ALGORITHMS[name].cost(problem) for name in asked}
     costs = {name: cost for name, cost in costs.items() if not math.isinf(cost)}
     if not costs:

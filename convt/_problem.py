@@ -6,6 +6,7 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 
+PRECISIONS = ("highest", "high", "medium")  # of float32: as exact as sums of its products, of TF32's, of bfloat16's
 ITEMSIZE = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 NUMPY_DTYPE = {
     "float32": np.dtype(np.float32),
@@ -35,6 +36,8 @@ class Problem(NamedTuple):
     out_sizes: tuple[int, ...]
     activation: tuple[str, float, float] = ("none", 0.0, 0.0)
     planar: bool = False  # each channel is a plane in memory (NCX), which is slower for some algorithms than for others
+    precision: str = "highest"  # what "auto" may take for float32: of PRECISIONS
+    order: tuple[object, ...] | None = None  # how `direct` is to sum, of a part of a larger problem (algorithms/order.py); else its choice
 
     @property
     def rank(self) -> int:
@@ -63,4 +66,5 @@ class Problem(NamedTuple):
             f"{self.dtype} mb{self.batch} g{self.groups} ic{self.groups * self.ci} oc{self.groups * self.co} "
             f"i{axes(self.in_sizes)} o{axes(self.out_sizes)} k{axes(self.kernel)} s{axes(self.strides)} "
             f"d{axes(self.dilations)} b{axes(self.begin)} act:{self.activation[0]}"
+            + (f" precision:{self.precision}" if self.precision != "highest" else "")
         )

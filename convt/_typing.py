@@ -49,9 +49,13 @@ Activation: TypeAlias = (
 )
 Backend: TypeAlias = Literal["auto", "native", "onednn", "reference"]
 Algorithm: TypeAlias = Literal[
-    "auto", "direct", "matrix", "winograd", "matrix_winograd", "winograd6", "scatter", "matrix_scatter", "depthwise", "rows",
-    "turned", "matrix_turned",
+    "auto", "direct", "winograd", "winograd6", "scatter", "depthwise", "rows", "turned",
+    "matrix", "matrix_scatter", "matrix_winograd", "matrix_turned",
+    "matrix_high", "matrix_high_scatter", "matrix_high_winograd", "matrix_high_turned",
+    "matrix_medium", "matrix_medium_scatter", "matrix_medium_winograd", "matrix_medium_turned",
+    "dots", "dots_scatter",
 ]  # fmt: skip
+Precision: TypeAlias = Literal["highest", "high", "medium"] | None
 
 
 class _Keywords(TypedDict, total=False):
@@ -66,6 +70,7 @@ class _Keywords(TypedDict, total=False):
     filter_format: FilterFormat
     activation: Activation
     algorithm: Algorithm
+    precision: Precision
 
 
 class ChunkKeywords(_Keywords, total=False):
@@ -99,6 +104,7 @@ class OnnxKeywords(TypedDict, total=False):
     pads: Integers | None
     strides: Integers | None
     opset: SupportsIndex
+    precision: Precision
 
 
 class OpenvinoKeywords(TypedDict, total=False):
@@ -110,3 +116,4 @@ class OpenvinoKeywords(TypedDict, total=False):
     dilations: Required[Integers]
     auto_pad: OpenvinoAutoPad
     output_padding: Integers | None
+    precision: Precision

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _api, _check, _config, _padding
+from .algorithms import machine, order
 
 try:
     import dask.array as da
     from dask.array import overlap
+    from dask.delayed import delayed
 except ImportError as error:
     raise ImportError('convt.dask needs dask: pip install "convt[dask]"') from error
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
+    from ._problem import Problem
     from ._typing import Array, ChunkKeywords, DataFormat
 
 __all__ = ["conv_transpose"]
@@ -44,13 +47,14 @@ def conv_transpose(
         Of known sizes. Chunks of the channels are merged, and chunks of a spatial axis that are smaller than its halo are made
         larger, by dask.
     filter, bias : as `convt.conv_transpose` has them
-        They go to every worker.
+        They go to every worker, once, which packs the filter once.
     threads : int
         Threads of convt in each task. dask runs a task on each of its own threads: more than 1 pays where these are fewer than
         cores.
     data_format, **keywords
-        As `convt.conv_transpose` has them, but ``out`` and ``backend="tune"``. Results are as exact as those of a single call,
-        whose last bits can be others: a plan for a chunk may sum in another order.
+        As `convt.conv_transpose` has them, but ``out`` and ``backend="tune"``. With ``algorithm="direct"`` the result has the
+        bits of a single call on the whole array, contiguous, on a CPU of the same instruction set. Else it is as exact, but
+        its last bits can be others: a plan for a chunk may sum in another order.
 
     Returns
     -------
@@ -73,6 +77,8 @@ def conv_transpose(
     """
     if not isinstance(data, da.Array):
         raise TypeError(f"data: got {type(data).__name__}, wanted a dask array")
+    if not isinstance(data._meta, np.ndarray):
+        raise TypeError(f"data: got chunks of {type(data._meta).__name__}, wanted chunks that are NumPy arrays")
     given: dict[str, Any] = dict(keywords)
     if "out" in given or given.get("backend") == "tune":
         raise ValueError("out, backend: wanted neither an out nor 'tune' for a dask array, whose tasks may run anywhere")
@@ -103,11 +109,12 @@ def conv_transpose(
     chunks = list(data.chunks)
     chunks[channels] = (attributes.groups * attributes.co,)
     chunks[first : first + attributes.rank] = [tuple(stop - start for _, start, stop in each) for each in cuts]
-    for name in ("auto_pad", "output_shape", "output_padding", "pads_begin", "pads_end"):
-        given.pop(name, None)
-    given["data_format"] = attributes.data_format
-    block = _Block(weights, values, count, first, cuts, begins, attributes, given)
-    return laid.map_blocks(block, dtype=data.dtype, chunks=tuple(chunks), meta=np.empty((0,) * data.ndim, data.dtype))
+    op = _api.ConvTranspose.borrowing(weights, values, data_format=data_format, **given)
+    whole = attributes.of_any_size(data.shape)
+    block = delayed(_Block(op, count, first, cuts, whole, bool(np.isfinite(weights).all())), traverse=False)
+    return laid.map_blocks(
+        _chunk, block=block, dtype=data.dtype, chunks=tuple(chunks), meta=np.empty((0,) * data.ndim, data.dtype)
+    )
 
 
 def _cuts(chunks: Sequence[int], halo: int, stride: int, begin: int, out: int) -> list[tuple[int, int, int]]:
@@ -121,41 +128,33 @@ def _cuts(chunks: Sequence[int], halo: int, stride: int, begin: int, out: int) -
 
 
 class _Block:
-    """Computes a chunk; what a task carries to a worker."""
+    """Computes chunks: what goes to every worker, once."""
 
     def __init__(
-        self, filter: NDArray[Any], bias: NDArray[Any] | None, threads: int, first: int, cuts: list[list[tuple[int, int, int]]],
-        begins: tuple[int, ...], attributes: _api.Attributes, keywords: dict[str, Any],
-    ) -> None:  # fmt: skip
-        self.filter, self.bias, self.threads, self.first, self.cuts = filter, bias, threads, first, cuts
-        self.begins, self.attributes, self.keywords = begins, attributes, keywords
-        self.operators: dict[
-            tuple[tuple[int, ...], ...], _api.ConvTranspose
-        ] = {}  # pads -> ConvTranspose: one for the chunks inside, others for those at the ends
+        self, op: _api.ConvTranspose, threads: int, first: int, cuts: list[list[tuple[int, int, int]]], whole: Problem, finite: bool
+    ) -> None:
+        self.op, self.threads, self.first, self.cuts, self.whole, self.finite = op, threads, first, cuts, whole, finite
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "operators": {}}
+    def part(self, data: NDArray[Any], block_id: tuple[int, ...]) -> Problem:
+        """The problem of a chunk, as a part of the whole."""
+        sizes = data.shape[self.first : self.first + self.whole.rank]
+        starts, firsts, stops = zip(*(cuts[block_id[self.first + n]] for n, cuts in enumerate(self.cuts)), strict=True)
+        axes = zip(firsts, self.whole.begin, starts, self.whole.strides, strict=True)
+        part = self.whole._replace(
+            batch=data.shape[0],
+            in_sizes=sizes,
+            begin=tuple(first + begin - start * s for first, begin, start, s in axes),
+            out_sizes=tuple(stop - first for first, stop in zip(firsts, stops, strict=True)),
+        )
+        if self.op._attributes.algorithm != "direct" or 0 in part.out_shape:
+            return part
+        whole = order.order_of(self.whole, self.finite, machine.current())
+        return part._replace(order=order.part_of(whole, part, starts, firsts))
 
     def __call__(self, data: NDArray[Any], block_id: tuple[int, ...]) -> NDArray[Any]:
-        a, begin, end, beyond, shape = self.attributes, [], [], [], list(data.shape)
-        for n, (cuts, s) in enumerate(zip(self.cuts, a.strides, strict=True)):
-            start, first, stop = cuts[block_id[self.first + n]]
-            at = first + self.begins[n] - start * s  # of the full scatter of these inputs
-            full = (data.shape[self.first + n] - 1) * s + (a.kernel[n] - 1) * a.dilations[n] + 1
-            begin.append(at)
-            end.append(max(full - at - (stop - first), 0))
-            beyond.append(max(at + stop - first - full, 0))
-            shape[self.first + n] = stop - first
-        shape[-1 if self.first == 1 else 1] = a.groups * a.co
-        if 0 in shape:
-            return np.empty(shape, data.dtype)
         with _config.num_threads(self.threads):
-            return self.operator(tuple(begin), tuple(end), tuple(beyond))(data)
+            return self.op.part(data, self.part(data, block_id))
 
-    def operator(self, begin: tuple[int, ...], end: tuple[int, ...], beyond: tuple[int, ...]) -> _api.ConvTranspose:
-        found = self.operators.get((begin, end, beyond))
-        if found is None:
-            pads: dict[str, Any] = dict(pads_begin=begin, pads_end=end, output_padding=beyond)
-            found = _api.ConvTranspose.borrowing(self.filter, self.bias, **pads, **self.keywords)
-            self.operators[begin, end, beyond] = found
-        return found
+
+def _chunk(data: NDArray[Any], block: _Block, block_id: tuple[int, ...]) -> NDArray[Any]:
+    return block(data, block_id)

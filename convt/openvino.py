@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
-    from ._typing import Array, DType, Integers, OpenvinoAutoPad, OpenvinoKeywords
+    from ._typing import Array, DType, Integers, OpenvinoAutoPad, OpenvinoKeywords, Precision
 
 __all__ = ["convolution_backprop_data", "group_convolution_backprop_data"]
 
@@ -33,6 +33,7 @@ def convolution_backprop_data(
 def convolution_backprop_data(
     data: Array, filter: Array, output_shape: Integers | None = None, *, strides: Integers, pads_begin: Integers,
     pads_end: Integers, dilations: Integers, auto_pad: OpenvinoAutoPad = None, output_padding: Integers | None = None,
+    precision: Precision = None,
 ) -> NDArray[Any]:  # fmt: skip
     """Transposed convolution of ``data`` with ``filter``: OpenVINO's ConvolutionBackpropData-1.
 
@@ -51,6 +52,8 @@ def convolution_backprop_data(
     auto_pad : None, "none", "explicit", "same_upper", "same_lower" or "valid", any case
         When set, pads_begin and pads_end are ignored; without output_shape all three mean pads of 0.
     output_padding : int or one int per spatial axis, optional
+    precision : None, "highest", "high" or "medium"
+        How exact float32 has to be: see `convt.conv_transpose`.
 
     Returns
     -------
@@ -77,7 +80,7 @@ def convolution_backprop_data(
     >>> convt.openvino.convolution_backprop_data(x, w, [4], **attributes).tolist()
     [[[1.0, 12.0, 123.0, 230.0]]]
     """
-    return _call("IOX", data, filter, output_shape, strides, pads_begin, pads_end, dilations, auto_pad, output_padding)
+    return _call("IOX", data, filter, output_shape, strides, pads_begin, pads_end, dilations, auto_pad, output_padding, precision)
 
 
 @overload
@@ -95,6 +98,7 @@ def group_convolution_backprop_data(
 def group_convolution_backprop_data(
     data: Array, filter: Array, output_shape: Integers | None = None, *, strides: Integers, pads_begin: Integers,
     pads_end: Integers, dilations: Integers, auto_pad: OpenvinoAutoPad = None, output_padding: Integers | None = None,
+    precision: Precision = None,
 ) -> NDArray[Any]:  # fmt: skip
     """Grouped transposed convolution: OpenVINO's GroupConvolutionBackpropData-1.
 
@@ -112,16 +116,17 @@ def group_convolution_backprop_data(
     ... ).shape
     (1, 8, 447, 447)
     """
-    return _call("GIOX", data, filter, output_shape, strides, pads_begin, pads_end, dilations, auto_pad, output_padding)
+    return _call("GIOX", data, filter, output_shape, strides, pads_begin, pads_end, dilations, auto_pad, output_padding, precision)
 
 
 def _call(
     filter_format: str, data: Array, filter: Array, output_shape: Integers | None, strides: Integers, pads_begin: Integers,
     pads_end: Integers, dilations: Integers, auto_pad: OpenvinoAutoPad, output_padding: Integers | None,
+    precision: Precision,
 ) -> Any:  # fmt: skip
     attributes = dict(
         strides=strides, pads_begin=pads_begin, pads_end=pads_end, dilations=dilations, auto_pad=auto_pad,
         output_padding=0 if output_padding is None else output_padding, output_shape=output_shape, data_format="NCX",
-        filter_format=filter_format,
+        filter_format=filter_format, precision=precision,
     )  # fmt: skip
     return _api.one_shot(_padding.OPENVINO, data, filter, None, attributes, tuple(attributes.values()))

@@ -34,7 +34,7 @@ DTYPES = {
 DATA_FORMATS = ("NXC", "NCX")
 FILTER_FORMATS = ("XIO", "OIX", "IOX", "XOI", "GIOX")
 BACKENDS = ("native", "reference")
-ALGORITHMS = [name for name, each in _plan.ALGORITHMS.items() if each.automatic]  # as exact as the sum of products
+ALGORITHMS = [name for name, each in _plan.ALGORITHMS.items() if each.precision == "highest"]  # as exact as the sum of products
 OF_PLANES = ("rows", "turned", "matrix_turned")  # of NCX alone
 # Those that are exact on the small integers that most cases hold, and those that are not.
 EXACT_ACTIVATIONS = (None, "relu", ("leaky_relu", 0.25), ("clip", -3, 5.5))

@@ -16,10 +16,11 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "convt"))
 
 
 def pytest_collection_modifyitems(config, items):
-    """Tests that choose an instruction set themselves, those of the benchmark and those of types need no second run where
+    """Tests that choose an instruction set themselves, and those of the benchmark, the pages and the types, need no second run where
     CONVT_ISA chooses one for the process."""
     if os.environ.get("CONVT_ISA"):
-        left_out = lambda item: chooses_isa(item) or item.path.name.startswith(("test_bench", "test_types"))  # noqa: E731
+        once = ("test_bench", "test_docs", "test_types")
+        left_out = lambda item: chooses_isa(item) or item.path.name.startswith(once)  # noqa: E731
         config.hook.pytest_deselected(items=list(filter(left_out, items)))
         items[:] = [item for item in items if not left_out(item)]
 

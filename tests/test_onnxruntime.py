@@ -3,12 +3,10 @@
 import doctest
 import gc
 import json
-import re
 import subprocess
 import sys
 import threading
 import weakref
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -475,13 +473,6 @@ def test_command(tmp_path, capsys):
     with pytest.raises(SystemExit) as stopped:
         cli.main(["/nowhere.onnx"])
     assert stopped.value.code == 1 and "nowhere.onnx" in capsys.readouterr().err
-
-
-def test_the_page_runs(capsys):
-    page = (Path(__file__).parents[1] / "docs/onnxruntime.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
-    exec(code, {})
-    assert "convt computes 1 ConvTranspose nodes: up" in (printed := capsys.readouterr().out) and "(1, 32, 40, 60)" in printed
 
 
 def test_the_class_example_runs():

@@ -6,7 +6,6 @@ import io
 import json
 import pickle
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -509,14 +508,6 @@ def test_examples(name):
     (test,) = doctest.DocTestFinder(recurse=False).find(getattr(ct, name), name, globs={})
     assert name == "Report" or test.examples
     assert doctest.DocTestRunner().run(test).failed == 0
-
-
-def test_the_page():
-    page = (Path(__file__).parents[1] / "docs/pytorch.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == 2
-    for block in blocks:
-        exec(block, {})
 
 
 def test_whole_models_are_measured(capsys, tmp_path):

@@ -33,7 +33,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from . import common, onednn
+from .._problem import PRECISIONS
+from . import common, onednn, order
 from .depthwise import plan as depthwise
 from .direct import cutting as direct_cutting
 from .direct import plan as direct
@@ -56,55 +57,74 @@ class Algorithm(NamedTuple):
     recipe: Callable
     make: Callable
     preparing: Callable = common.preparing
-    automatic: bool = True  # "auto" may take it: it is as exact as the sum of products
+    precision: str = "highest"  # of float32: the least exact that a caller of "auto" must have permitted
+
+    def permitted(self, problem):
+        """Whether "auto" may take it for a problem: other types than float32 are computed as exactly as they can hold."""
+        allowed = problem.precision if problem.dtype == "float32" else "medium" if problem.dtype == "bfloat16" else "highest"
+        return PRECISIONS.index(self.precision) <= PRECISIONS.index(allowed)
 
 
-def _any_channels(limit, cost, recipe, make, preparing=common.preparing, automatic=True):
-    """An algorithm that knows contiguous channels, for channels of any stride, too."""
-    cost, make, preparing = by_blocks(cost, make, preparing)
-    return Algorithm(limit, cost, recipe, make, preparing, automatic)
+def _any_channels(limit, cost, recipe, make, preparing=common.preparing, precision="highest", widens=True):
+    """An algorithm that knows contiguous channels and the accumulators' type, for channels of any stride and 16-bit types, too."""
+    cost, recipe, make, preparing = by_blocks(cost, recipe, make, preparing, widens)
+    return Algorithm(limit, cost, recipe, make, preparing, precision)
+
+
+def _of_unit(unit, name, wants, precision):
+    """Algorithms on a unit that multiplies bfloat16, by their names: direct, scatter and turned, and winograd where its inputs
+    are float32, read in place or widened."""
+    prefix = f"{name}_"
+    there = {
+        name: _any_channels(
+            wants, partial(direct.cost, unit=unit), partial(direct.recipe, unit=unit),
+            partial(direct.make, name=name, unit=unit), partial(direct.preparing, unit=unit), precision, widens=False,
+        ),
+        prefix + "scatter": _any_channels(
+            f"{wants}, and what scatter wants: {scatter.LIMIT}", partial(scatter.cost, unit=unit),
+            partial(scatter.recipe, unit=unit), partial(scatter.make, name=prefix + "scatter", unit=unit),
+            partial(common.preparing, unit=unit), precision, widens=False,
+        ),
+    }  # fmt: skip
+    if unit != "dots":
+        there[prefix + "winograd"] = _any_channels(
+            f"{wants}, and what winograd wants: {winograd.LIMIT}", partial(winograd.cost, unit=unit),
+            partial(winograd.recipe, unit=unit), partial(winograd.make, name=prefix + "winograd", unit=unit),
+            partial(winograd.preparing, unit=unit), precision, widens=unit == "amx",
+        )  # fmt: skip
+        there[prefix + "turned"] = Algorithm(
+            f"{wants}, and what turned wants: {turned.LIMIT}", partial(turned.cost, unit=unit),
+            partial(turned.recipe, unit=unit), partial(turned.make, name=prefix + "turned", unit=unit),
+            partial(common.preparing, unit=unit), precision,
+        )  # fmt: skip
+    return there
 
 
 _AMX = "a CPU with a matrix unit (AMX)"
+_DOTS = "a CPU with dot products of bfloat16 (AVX512_BF16) and float32 or bfloat16"
 
 ALGORITHMS = {
-    "direct": _any_channels(None, direct.cost, direct.recipe, direct.make, direct.preparing),
-    "matrix": _any_channels(
-        f"{_AMX} and a dtype other than float64",
-        partial(direct.cost, amx=True), partial(direct.recipe, amx=True), partial(direct.make, name="matrix", amx=True),
-        partial(direct.preparing, amx=True),
-    ),
+    "direct": _any_channels(None, direct.cost, direct.recipe, direct.make, direct.preparing, widens=False),
     "winograd": _any_channels(winograd.LIMIT, winograd.cost, winograd.recipe, winograd.make, winograd.preparing),
-    "matrix_winograd": _any_channels(
-        f"{_AMX}, float32 and a phase of two or more taps one input apart",
-        partial(winograd.cost, amx=True), partial(winograd.recipe, amx=True),
-        partial(winograd.make, name="matrix_winograd", amx=True), partial(winograd.preparing, amx=True),
-    ),
     "winograd6": _any_channels(
         winograd.LIMIT, partial(winograd.cost, kinds=transforms.LARGE), winograd.recipe,
-        partial(winograd.make, kinds=transforms.LARGE, name="winograd6"), automatic=False,
+        partial(winograd.make, kinds=transforms.LARGE, name="winograd6"), precision="high",
     ),
-    "scatter": _any_channels(scatter.LIMIT, scatter.cost, scatter.recipe, scatter.make),
-    "matrix_scatter": _any_channels(
-        f"{_AMX}, a dtype other than float64, and what scatter wants: {scatter.LIMIT}",
-        partial(scatter.cost, amx=True), partial(scatter.recipe, amx=True),
-        partial(scatter.make, name="matrix_scatter", amx=True), partial(common.preparing, amx=True),
-    ),
+    "scatter": _any_channels(scatter.LIMIT, scatter.cost, scatter.recipe, scatter.make, widens=False),
     "depthwise": _any_channels(depthwise.LIMIT, depthwise.cost, depthwise.recipe, depthwise.make),
     "rows": Algorithm(rows.LIMIT, rows.cost, rows.recipe, rows.make),
     "turned": Algorithm(turned.LIMIT, turned.cost, turned.recipe, turned.make),
-    "matrix_turned": Algorithm(
-        f"{_AMX}, a dtype other than float64, and what turned wants: {turned.LIMIT}",
-        partial(turned.cost, amx=True), partial(turned.recipe, amx=True),
-        partial(turned.make, name="matrix_turned", amx=True), partial(common.preparing, amx=True),
-    ),
+    **_of_unit("amx", "matrix", f"{_AMX} and a dtype other than float64", "highest"),
+    **_of_unit("amx_two", "matrix_high", f"{_AMX} and float32", "high"),
+    **_of_unit("amx_one", "matrix_medium", f"{_AMX} and float32", "medium"),
+    **_of_unit("dots", "dots", _DOTS, "medium"),
 }  # fmt: skip
 
 
 def forget():
     """Empty the caches of what was decided for problems."""
     for decided in (direct_cutting.choice, winograd_cutting.choice, winograd_cutting.least_cost, scatter.choice,
-                    gathering.gathered_products, planes_cutting.blocks, turned.cut):  # fmt: skip
+                    gathering.gathered_products, planes_cutting.blocks, turned.cut, order.order_of):  # fmt: skip
         decided.cache_clear()
 
 

@@ -49,7 +49,7 @@ def tile_counts(rows, columns, depth, info, chain=_core.KC, wide=0):
     steps, calls = depth / info["kstep"], max(1, -(-depth // chain))
     if info["parts"]:
         blocks = -(-rows // info["grain"]) * -(-columns // vl)
-        products = (1, 4, 6)[info["parts"] - 1]
+        products = 3 if info["parts"] == 2 and info["s_size"] == 4 else (1, 4, 6)[info["parts"] - 1]
         return {"amx_product": blocks * -(-depth // info["kstep"]) * products, "amx_call": blocks * calls}
     pairs, columns = divmod(columns, 2 * nr) if 0 < rows <= wide else (0, columns)
     full, rest = divmod(columns, nr)
@@ -62,7 +62,7 @@ def tile_counts(rows, columns, depth, info, chain=_core.KC, wide=0):
         cycles += count * tiles * steps * max(fma, loads, costs.FMA_LATENCY)
         tile_calls += count * tiles * calls
         accumulators += count * tiles * calls * height * vectors
-    return {"tile_cycle": cycles, "tile_call": tile_calls, "tile_accumulator": accumulators}
+    return {"tile_cycle" if info["kstep"] == 1 else "dot_cycle": cycles, "tile_call": tile_calls, "tile_accumulator": accumulators}
 
 
 def weight_counts(bytes, total, again=0):
@@ -133,9 +133,9 @@ def filter_bytes(problem, info, columns=0):
     return total * padded(columns, info) / columns if columns else total
 
 
-def preparing(problem, amx=False):
+def preparing(problem, unit="vectors"):
     """Cycles to pack weights beforehand, which a call that brings its own has to pay."""
-    info = machine.current().info(problem.dtype, amx)
+    info = machine.current().info(problem.dtype, unit)
     return packing_cycles(filter_bytes(problem, info), info)
 
 

@@ -58,6 +58,8 @@ class Limits(NamedTuple):
     shallow_depth: int
     # Data and output of a block of planes (NCX), which is computed in NXC order.
     planes_block: int
+    # The same of a block of float16 or bfloat16, which is computed in float32.
+    wide_block: int
     # Lines so far apart fall into the same set of L1, which holds 8 or 12 of them.
     same_set: int
     # What a strip of rows and the panels that it meets may take of L1.
@@ -81,6 +83,7 @@ def limits(l1, l2, l3):
         far=512 * KIB,
         shallow_depth=32,
         planes_block=2 * l2,
+        wide_block=l2 // 2,
         same_set=4 * KIB,
         strip=l1 // 3,
     )
@@ -100,6 +103,7 @@ class Name(NamedTuple):
 NAMES = {
     # register tiles of a GEMM
     "tile_cycle": Name("cycle of ports", "multiply-adds, loads or latency of a register tile, whichever limits it", COMPUTE),
+    "dot_cycle": Name("cycle of ports", "the same where a multiply-add is a dot product of two bfloat16", COMPUTE),
     "tile_call": Name("call of a tile", "call, addresses, prefetches", COMPUTE),
     "tile_accumulator": Name("vector of accumulators", "its start and its store, once a call", COMPUTE),
     "amx_product": Name("AMX product", "one multiplication of two AMX tiles, of one pair of bfloat16 parts", COMPUTE),
@@ -139,10 +143,13 @@ NAMES = {
     "packed_byte_new": Name("byte of packed weights", "packing beforehand, into new memory"),
     "on_the_fly_byte": Name("byte of packed weights", "packing on the fly"),
     "on_the_fly_byte_amx": Name("byte of packed weights", "packing bfloat16 parts on the fly"),
-    # planes (NCX) by blocks
+    # by blocks: planes (NCX), and types of 16 bits
     "plane_in_vector": Name("vector of a block's input", "transposing it to NXC order"),
     "plane_out_vector": Name("vector of a block's output", "transposing it back"),
     "plane_block": Name("block", "starting it"),
+    "wide_in_vector": Name("vector of a block's input", "widening it to float32"),
+    "wide_out_vector": Name("vector of a block's output", "rounding it to a type of 16 bits"),
+    "wide_block": Name("block", "starting one that is widened"),
     # the GEMM turned round (NCX)
     "turned_pack_vector": Name("vector", "copying it to a panel of inputs"),
     "turned_pack_piece": Name("tap of a run of pixels", "starting to copy it"),
@@ -241,6 +248,7 @@ PROFILES = {
 VALUES = {
     "direct": {
         "tile_cycle": (0.842, 1.0, 0.773),
+        "dot_cycle": (0.842, 1.0, 3.09),
         "tile_call": (80.8, 40, 0),
         "tile_accumulator": (0, 3, 8.72),
         "weight_byte": (0.028, 0.012, 0.00902),
@@ -268,6 +276,7 @@ VALUES = {
     # One call of a kernel does all tiles of a height.
     "direct_shallow": {
         "tile_cycle": (0.85, 0.85, 0.666),
+        "dot_cycle": (0.85, 0.85, 2.66),
         "tile_call": (34, 34, 0),
         "tile_accumulator": (2.55, 2.55, 6.7),
         "weight_byte": (0.0102, 0.0102, 0.0614),
@@ -343,6 +352,9 @@ VALUES = {
         "out_byte_l3": (0.307, 0.307, 0.307),
         "out_byte_non_temporal": (0.244, 0.244, 0.244),
         "plane_block": (4.41e04, 4.41e04, 4.41e04),
+        "wide_in_vector": (3, 3, 3),
+        "wide_out_vector": (4, 4, 4),
+        "wide_block": (2000, 2000, 2000),
     },
     "turned": {
         "tile_cycle": (0.811, 0.811, 0.811),
@@ -466,6 +478,7 @@ VALUES = {
     # vectors over columns
     "scatter": {
         "tile_cycle": (0.873, 1.05, 0.817),
+        "dot_cycle": (0.873, 1.05, 3.27),
         "tile_call": (0, 42.0, 37.6),
         "tile_accumulator": (10.8, 3.15, 2.79),
         "weight_byte": (0.00228, 0.0126, 0.00617),

@@ -26,19 +26,19 @@ class Machine:
         """Bytes of the last-level cache that one process may count on: other processes share it."""
         return min(32 << 20, self.l3)
 
-    def info(self, dtype, amx=False):
+    def info(self, dtype, unit="vectors"):
         """Tile and vector sizes of the kernels for a dtype, those of AMX tiles if asked for: None without them."""
-        return _info(self.isa, dtype, amx)
+        return _info(self.isa, dtype, unit)
 
 
 @functools.cache
-def _info(isa, dtype, amx):
-    return _core.kernel_info(dtype, amx, isa)
+def _info(isa, dtype, unit):
+    return _core.kernel_info(dtype, unit, isa)
 
 
 @functools.cache
 def _machine(isa, caches):
-    info = _core.kernel_info("float32", False, isa)
+    info = _core.kernel_info("float32", isa=isa)
     profile = _PROFILE or costs.built_in(8 * info["vl"] * info["t_size"], caches[0])
     return Machine(isa, *caches, costs.limits(*caches), profile, isa)
 

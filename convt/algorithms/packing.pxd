@@ -41,7 +41,7 @@ cdef class PackRecipe:
     cdef size_t staged
     cdef object shape, tap_strides
 
-    cdef open_recipe(self, str dtype, filter, bias, bint amx)
+    cdef open_recipe(self, str dtype, filter, bias, str unit)
     cpdef PackedFilter pack(self, filter, bias, int threads, bint lasting=*, bint on_the_fly=*)
     cdef PackedFilter room(self, size_t weight_bytes, bint lasting)
 

@@ -26,5 +26,5 @@ class PanelRecipe(PackRecipe):
         filter: NDArray[Any],
         bias: NDArray[Any] | None,
         classes: Sequence[NDArray[np.int64]],
-        amx: bool = False,
+        unit: str = "vectors",
     ) -> None: ...

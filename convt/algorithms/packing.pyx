@@ -35,8 +35,8 @@ cdef class PackRecipe:
     in whole steps of depth; ``staged`` is the bytes that a thread needs to lay out weights while it packs.
     """
 
-    cdef open_recipe(self, str dtype, filter, bias, bint amx):
-        cdef const convt_kernels *k = kernels_of(dtype, amx)
+    cdef open_recipe(self, str dtype, filter, bias, str unit):
+        cdef const convt_kernels *k = kernels_of(dtype, unit)
         self.k = k
         self.groups, self.ci, self.co = filter.shape[0], filter.shape[1], filter.shape[2]
         self.ci_p = (self.ci + k.kstep - 1) // k.kstep * k.kstep
@@ -68,12 +68,12 @@ cdef class PanelRecipe(PackRecipe):
     """Panels for a GEMM. ``classes`` lists, per pack class, the flat kernel taps as [phase][tap], -1 for none. A row of the class's
     panels is one (tap, in-channel), a column one (phase, out-channel)."""
 
-    def __init__(self, str dtype, filter, bias, classes, bint amx=False):
-        self.open_recipe(dtype, filter, bias, amx)
+    def __init__(self, str dtype, filter, bias, classes, str unit="vectors"):
+        self.open_recipe(dtype, filter, bias, unit)
         cdef const convt_kernels *k = self.k
         cdef PackClass *c
         # Packed weights are of the accumulators' type, or bfloat16 in pairs.
-        self.packed_finite = k.finite if k.e_size == k.s_size else kernels_of("float32", False).finite
+        self.packed_finite = k.finite if k.e_size == k.s_size else kernels_of("bfloat16" if k.e_size == 2 else "float32").finite
         self.some = max(<int64_t>STAGED, <int64_t>k.kstep)
         self.nclasses, self.keep = len(classes), []
         self.structures = structures(self.keep, self.nclasses, sizeof(PackClass))

@@ -12,7 +12,7 @@ Two steps, because weights are packed once and data comes in any size:
 
 import functools
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 NESTED = 2  # how phases are merged, beside False and True: also with phases that read more than they do
@@ -42,6 +42,7 @@ class AxisClass:
     first_out: tuple
     valid: tuple
     start: int  # the absolute j of jj = 0
+    run: int = -1  # its number among runs that were given
 
     @functools.cached_property
     def shown(self):
@@ -101,8 +102,26 @@ def axis_classes(groups, size, s, begin, out, split):
 
     With ``split`` a run ends wherever the set of taps inside the input changes, so that every tap of a run is inside for
     all of it. Without, taps may be outside for some j of the run (they read as zero) and runs are as long as can be.
-    With ``SHOWN`` a run also ends where a phase enters the window or leaves it.
+    With ``SHOWN`` a run also ends where a phase enters the window or leaves it. Or ``split`` are the runs themselves, a tuple
+    of order.Run, of which those are taken that the window shows.
     """
+    if isinstance(split, tuple):
+        classes = list(_given(groups, size, s, begin, out, split))
+    else:
+        classes = _found(groups, size, s, begin, out, split)
+    with_taps = {r for group in groups for r in group.residues}
+    if len(with_taps) < s:
+        seen = dict.fromkeys((begin + o) % s for o in range(min(s, out)))
+        residues = [r for r in seen if r not in with_taps]
+        spans = [_span(r, s, begin, out) for r in residues]
+        if residues:
+            low, high = min(a for a, _ in spans), max(b for _, b in spans)
+            classes.append(_run(-1, residues, spans, (), size, s, begin, low, high))
+    return classes
+
+
+def _found(groups, size, s, begin, out, split):
+    """The runs of phases that have taps."""
     classes = []
     for index, group in enumerate(groups):
         spans = [_span(r, s, begin, out) for r in group.residues]
@@ -118,21 +137,28 @@ def axis_classes(groups, size, s, begin, out, split):
             cuts = sorted(cuts)
             for a, b in itertools.pairwise(cuts):
                 classes.append(_run(index, group.residues, spans, group.offsets, size, s, begin, a, b))
-    with_taps = {r for group in groups for r in group.residues}
-    if len(with_taps) < s:
-        seen = dict.fromkeys((begin + o) % s for o in range(min(s, out)))
-        residues = [r for r in seen if r not in with_taps]
-        spans = [_span(r, s, begin, out) for r in residues]
-        if residues:
-            low, high = min(a for a, _ in spans), max(b for _, b in spans)
-            classes.append(_run(-1, residues, spans, (), size, s, begin, low, high))
     return classes
 
 
-def _run(index, residues, spans, offsets, size, s, begin, a, b):
-    """The class of j in [a, b): taps that reach the input somewhere in it (they are adjacent, as offsets descend)."""
-    inside = [n for n, off in enumerate(offsets) if off < b and off + size > a]
-    taps = (inside[0], inside[-1] + 1) if inside else (0, 0)
+def _given(groups, size, s, begin, out, runs):
+    """Runs that are given, as far as the window shows them."""
+    for number, run in enumerate(runs):
+        group, first, end = groups[run.group], max(run.first, 0), min(run.end, out)
+        spans = [_span(r, s, begin + first, end - first) for r in group.residues]
+        reached = [span for span in spans if span[0] < span[1]]
+        low, high = min((a for a, _ in reached), default=0), max((b for _, b in reached), default=0)
+        low, high = max(low, run.low), min(high, run.high)
+        if low < high:
+            found = _run(run.group, group.residues, spans, group.offsets, size, s, begin, low, high, run.taps)
+            yield replace(found, run=number)
+
+
+def _run(index, residues, spans, offsets, size, s, begin, a, b, taps=None):
+    """The class of j in [a, b), with the taps given or those that reach the input somewhere in it (they are adjacent, as
+    offsets descend)."""
+    if taps is None:
+        inside = [n for n, off in enumerate(offsets) if off < b and off + size > a]
+        taps = (inside[0], inside[-1] + 1) if inside else (0, 0)
     return AxisClass(
         group=index,
         count=b - a,

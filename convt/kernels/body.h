@@ -17,7 +17,9 @@
 #include "body_depthwise.h"
 #include "body_winograd.h"
 #include "body_rows.h"
+#define NARROWS
 #include "body_tile.h"
+#undef NARROWS
 #undef FN
 #undef E
 #undef KSTEP
@@ -48,6 +50,8 @@
 #define S_LOADN vf_loadn_f16
 #define S_STORE vf_store_f16
 #define S_STOREN vf_storen_f16
+#define S_STREAM vf_stream_f16
+#define T_TRANSPOSE f32_transpose
 #include "body_memory.h"
 #undef FN
 #undef S
@@ -55,6 +59,8 @@
 #undef S_LOADN
 #undef S_STORE
 #undef S_STOREN
+#undef S_STREAM
+#undef T_TRANSPOSE
 
 #define FN(name) bf16_##name
 #define S uint16_t
@@ -62,6 +68,8 @@
 #define S_LOADN vf_loadn_bf16
 #define S_STORE vf_store_bf16
 #define S_STOREN vf_storen_bf16
+#define S_STREAM vf_stream_bf16
+#define T_TRANSPOSE f32_transpose
 #include "body_memory.h"
 #undef FN
 #undef S
@@ -69,6 +77,8 @@
 #undef S_LOADN
 #undef S_STORE
 #undef S_STOREN
+#undef S_STREAM
+#undef T_TRANSPOSE
 #undef T
 #undef V
 #undef VL
@@ -132,15 +142,24 @@ static double peak(int dtype, double seconds)
 #else
 #define REACH(lanes) 1
 #endif
+/* (Where S is T, `transpose` does it.) */
+#define f32_narrow NULL
+#define NARROWS_f32 0
+#define NARROWS_f64 0
+#define NARROWS_f16 CONVT_F16
+#define NARROWS_bf16 CONVT_BF16
+#define f64_narrow NULL
 /* The kernels of a dtype whose accumulators are of type T, prefix t, and whose elements in user memory are of S, prefix s. */
 #define SET(t, T, lanes, s, S)                                                                                              \
     {                                                                                                                       \
         .mr = TILE_MR, .wide = TILE_WIDE, .nr = TILE_NV * lanes, .vl = lanes, .kstep = 1, .grain = 1, .pace = 2,            \
         .lda = CONVT_LDA, .s_size = sizeof(S), .e_size = sizeof(T), .t_size = sizeof(T),                                    \
-        .direct_store = sizeof(S) == sizeof(T), .reach = REACH(lanes), .tile = t##_tile, .stream = stream_f32,              \
-        .fence = v_fence, .depthwise = t##_depthwise, .rows = t##_rows, .wino_in = t##_wino_in, .wino_rows = t##_wino_in,   \
+        .direct_store = sizeof(S) == sizeof(T), .narrows = NARROWS_##s, .reach = REACH(lanes), .tile = t##_tile,            \
+        .stream = stream_f32, .fence = v_fence, .depthwise = t##_depthwise, .rows = t##_rows,                               \
+        .wino_in = t##_wino_in, .wino_rows = t##_wino_in,                                                                   \
         .wino_out = t##_wino_out, .wino_filter = t##_wino_filter, .pack = s##_widen, .pack_far = s##_widen,                 \
-        .gather = s##_gather, .transpose = s##_transpose, .widen = s##_widen, .pack_b = s##_pack_b, .finite = finite_##s,   \
+        .gather = s##_gather, .transpose = s##_transpose, .widen = s##_widen, .narrow = s##_narrow, .pack_b = s##_pack_b,   \
+        .finite = finite_##s,                                                                                               \
         .interleave = s##_interleave, .across = s##_across,                                                                 \
         .overlap = s##_overlap, .overlap_across = s##_overlap_across, .overlap_picked = s##_overlap_picked,                 \
         .store = s##_store                                                                                                  \
@@ -156,6 +175,6 @@ CONVT_ANY_CPU void IMPROVE(ISA_NAME)(convt_isa *isa)
         [CONVT_F16] = SET(f32, float, VF, f16, uint16_t),
         [CONVT_BF16] = SET(f32, float, VF, bf16, uint16_t),
     };
-    memcpy(isa->set, set, sizeof set);
+    memcpy(isa->set[CONVT_ON_VECTORS], set, sizeof set);
     isa->peak = peak;
 }

@@ -1,29 +1,27 @@
 /* The GEMM on AMX tiles, which multiply bfloat16 and accumulate in float, for elements of type S. The includer defines
  *   S, S_LOAD, S_LOADN, FN(name) as for body_widen.h, whose `widen` it uses; T is float
- *   PARTS   bfloat16 that an element is split into: 3 hold a float (bf16x3, 8 bits each), 2 a float16, 1 a bfloat16
+ *   S_STORE, S_STOREN, S_STREAM as for body_memory.h, where S is not T
+ *   PARTS   bfloat16 that an element is split into: 3 hold a float (bf16x3, 8 bits each), 2 a float16, 1 a bfloat16; fewer hold a
+ *           float less exactly
  *
- * The product of two elements is the sum of the products of their parts, of which those that matter are computed. With three
- * parts these are the six with i + j < 3; the others are below 2^-24 of the product, as the first part is rounded and the
- * remainder has either sign. With two parts they are all four, as products of float16 are to be exact.
- * That holds where no part and no product is so small that AMX, which flushes subnormals, makes it zero, and no accumulator
- * overflows, whatever the order of additions: packing says whether all elements are in range, which holds for 2^31 products
- * of numbers up to 2^HIGH. The bias has to be zero or no smaller than a product may be.
+ * The product of two elements is the sum of the products of their parts, of which those that matter are computed. Where a float
+ * has three parts these are the six with i + j < 3; the others are below 2^-24 of the product, as the first part is rounded and
+ * the remainder has either sign. Where it has two they are the three with i + j < 2, and the error of a product is below 2^-16.
+ * Of the two parts of a float16 they are all four, as its products are to be exact. vec_parts.h says which elements are in range.
+ * The bias has to be zero or no smaller than a product may be.
  *
  * Panels. Depth goes in steps of MATRIX_DEPTH; A and B have its elements in the same order, in pairs k and k + 16. A row of A
  * has, step after step, its parts one after the other, 64 bytes each. A step of B has part after part, and of each its
  * vectors of columns, one AMX tile each.
  */
 #define E_SIZE (2 * PARTS)
-#define LOW_DATA -64
-#define LOW_WEIGHTS -39
-#define HIGH 48
+/* Whether the first part is rounded: it always is but where it holds the element. */
+#ifdef S_IS_T
+#define ROUNDS 1
+#else
+#define ROUNDS (PARTS > 1)
+#endif
 #define AHEAD 32768 /* bytes */
-
-/* What `pack` returns. */
-static int FN(fits)(const v_range *range)
-{
-    return v_range_within(range, LOW_WEIGHTS, HIGH) ? CONVT_FITS_WEIGHTS : v_range_within(range, LOW_DATA, HIGH);
-}
 
 /* Splits two vectors of elements and stores their parts in pairs, `apart` bytes from each other. */
 INLINE void FN(split)(char *to, ptrdiff_t apart, vf a, vf b, v_range *range)
@@ -32,7 +30,7 @@ INLINE void FN(split)(char *to, ptrdiff_t apart, vf a, vf b, v_range *range)
     v_range_add(range, b);
 #pragma GCC unroll 3
     for (int part = 0; part < PARTS; part++) {
-        const int round = part == 0 && PARTS > 1;
+        const int round = part == 0 && ROUNDS;
         const vf high_a = round ? vf_upper_rounded(a) : vf_upper(a), high_b = round ? vf_upper_rounded(b) : vf_upper(b);
         vf_store((float *)(to + part * apart), vf_pairs(high_a, high_b));
         a -= high_a;
@@ -65,7 +63,7 @@ INLINE int FN(matrix_rows)(const int prefetches, void *dst, ptrdiff_t ld, const 
                 FN(split)(to + k * E_SIZE, 64, a, b, &range);
             }
         }
-        return FN(fits)(&range);
+        return v_range_fits(&range);
     }
     for (int r = 0; r < rows; r += MATRIX)
         for (int k = 0; k < cols_padded; k += MATRIX_DEPTH) {
@@ -75,7 +73,7 @@ INLINE int FN(matrix_rows)(const int prefetches, void *dst, ptrdiff_t ld, const 
                 FN(split)((char *)dst + (r + i) * ld * E_SIZE + k * E_SIZE, 64, vf_load(turned + i * MATRIX_DEPTH),
                           vf_load(turned + i * MATRIX_DEPTH + VF), &range);
         }
-    return FN(fits)(&range);
+    return v_range_fits(&range);
 }
 
 static int FN(matrix_pack)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols,
@@ -176,7 +174,7 @@ static int FN(matrix_pack_one)(char *dst, int k, int n, float x, int nb)
     to += n / VF * 1024 + k % 16 * 64 + (n % VF * 2 + k / 16) * 2;
     for (int part = 0; part < PARTS; part++)
         memcpy(to + part * nb / VF * 1024, parts + part * 64, 2);
-    return FN(fits)(&range);
+    return v_range_fits(&range);
 }
 
 static int FN(matrix_pack_b)(void *dst, int k0, int n0, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int nb)
@@ -206,7 +204,7 @@ static int FN(matrix_pack_b)(void *dst, int k0, int n0, const void *src, ptrdiff
                 FN(split)(to + r * 64, nb / VF * 1024, vf_load(block + r * VF), vf_load(block + (r + 16) * VF), &range);
         }
     }
-    one = FN(fits)(&range);
+    one = v_range_fits(&range);
     return one < fits ? one : fits;
 }
 
@@ -265,7 +263,7 @@ INLINE int FN(matrix_prefetch_rows)(const int nv, int m, int some, int mr, const
     for (const int last = m + some < mr ? m + some : mr; m < last; m++)
 #pragma GCC unroll 2
         for (int v = 0; v < nv; v++)
-            __builtin_prefetch((float *)t->rows[m] + t->at + v * VF, 1);
+            __builtin_prefetch((const char *)t->rows[m] + (t->at + v * VF) * (t->narrow ? 2 : 4), 1);
     return m;
 }
 
@@ -321,7 +319,7 @@ INLINE void FN(matrix_mn)(const int high, const int nv, const int sends, int mr,
     float sums[2 * MATRIX * TILE_NV * VF] __attribute__((aligned(64)));
     float *const *rows = (float *const *)t->rows;
     const float *init = t->init;
-    const ptrdiff_t apart = mr > 1 ? FN(matrix_apart)(mr, t) : 0;
+    const ptrdiff_t apart = mr > 1 && !t->narrow ? FN(matrix_apart)(mr, t) : 0;
     /* The bias comes first: a stride of 0 bytes fills a tile with it. Partial sums of earlier chunks come last, as adding up
      * chunks loses less than one long chain, and for all rows alike, or results would depend on how rows are cut. */
     const int biased = init && !t->init_ld;
@@ -371,7 +369,9 @@ INLINE void FN(matrix_mn)(const int high, const int nv, const int sends, int mr,
         FN(matrix_b)(nv, b + part);
         FN(matrix_multiply)(high, nv);
         FN(matrix_a)(high, a + 64, ld);
+#ifndef S_IS_T
         FN(matrix_multiply)(high, nv);
+#endif
         FN(matrix_b)(nv, b);
 #else
         FN(matrix_b)(nv, b);
@@ -410,6 +410,18 @@ INLINE void FN(matrix_mn)(const int high, const int nv, const int sends, int mr,
                 x += vf_load((init ? init + m * t->init_ld : row) + v * VF);
             if (t->act->code != CONVT_NONE)
                 x = vf_act_simple(x, t->act);
+#ifndef S_IS_T
+            if (t->narrow) {
+                S *to = (S *)rows[m] + t->at + v * VF;
+                if (v == nv - 1 && rest < VF)
+                    S_STOREN(to, x, rest);
+                else if (t->stream)
+                    S_STREAM(to, x);
+                else
+                    S_STORE(to, x);
+                continue;
+            }
+#endif
             if (v == nv - 1 && rest < VF)
                 vf_storen(row + v * VF, x, rest);
             else if (t->stream)
@@ -440,7 +452,5 @@ static void FN(matrix_tile)(int mr, const convt_tile *t)
     }
 }
 #undef E_SIZE
-#undef LOW_DATA
-#undef LOW_WEIGHTS
-#undef HIGH
+#undef ROUNDS
 #undef AHEAD

@@ -1,10 +1,13 @@
 /* Between user memory (S) and accumulators (T): widening loads, rounding stores. The includer defines
  *   S, T, V, VL, V_(op), FN(name)
- *   S_LOAD, S_LOADN, S_STORE, S_STOREN   vectors of T from and to S
+ *   S_LOAD, S_LOADN, S_STORE, S_STOREN   vectors of T from and to S; S_STREAM   by a non-temporal store, where S is not T
  * Elements that are not contiguous go through a vector on the stack.
  */
 #include "body_widen.h"
 #include "body_transpose.h"
+#ifndef S_IS_T
+#include "body_narrow.h"
+#endif
 #include "body_gather.h"
 #include "body_interleave.h"
 #include "body_overlap.h"

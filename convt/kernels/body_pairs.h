@@ -1,29 +1,85 @@
-/* Packing for the bfloat16 dot product: panels keep the 16-bit elements, B interleaves two rows of depth. */
-static int pack_pairs_a(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols,
-                        int cols_padded)
+/* Packing for dot products of pairs of bfloat16: B interleaves two rows of depth. The includer defines
+ *   S, S_LOAD, S_LOADN, FN(name) as for body_widen.h; T is float
+ * A float is rounded. vec_parts.h says which ones are in range; bfloat16 are taken as they are.
+ */
+static int FN(pairs_fit)(const v_range *range)
 {
-    for (int r = 0; r < rows; r++) {
-        uint16_t *to = (uint16_t *)dst + r * ld;
-        const uint16_t *from = (const uint16_t *)src + r * rs;
-        if (cs == 1)
-            memcpy(to, from, (size_t)cols * 2);
-        else
-            for (int c = 0; c < cols; c++)
-                to[c] = from[c * cs];
-        for (int c = cols; c < cols_padded; c++)
-            to[c] = 0;
-    }
+#ifdef S_IS_T
+    return v_range_fits(range);
+#else
+    (void)range;
     return CONVT_FITS_WEIGHTS;
+#endif
 }
 
-static int pack_pairs_b(void *dst, int k0, int n0, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int nb)
+/* n elements, cs apart, as floats whose lower halves are zero. */
+INLINE vf FN(pairs_load)(const S *from, ptrdiff_t cs, int n, v_range *range)
 {
-    uint16_t *to = dst;
-    const uint16_t *from = src;
-    for (int r = 0; r < rows; r++) {
-        const int k = k0 + r;
-        for (int c = 0; c < cols; c++)
-            to[((ptrdiff_t)(k / 2) * nb + n0 + c) * 2 + k % 2] = from[r * rs + c * cs];
+    vf x;
+    if (cs == 1) {
+        x = n == VF ? S_LOAD(from) : S_LOADN(from, n);
+    } else {
+        S some[VF] = {0};
+        for (int i = 0; i < n; i++)
+            some[i] = from[i * cs];
+        x = S_LOAD(some);
     }
-    return CONVT_FITS_WEIGHTS;
+#ifdef S_IS_T
+    v_range_add(range, x);
+    x = vf_upper_rounded(x);
+#else
+    (void)range;
+#endif
+    return x;
+}
+
+static int FN(pack_pairs_a)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols,
+                            int cols_padded)
+{
+    v_range range = v_range_none();
+    for (int r = 0; r < rows; r++) {
+        uint16_t *to = (uint16_t *)dst + r * ld;
+        const S *from = (const S *)src + r * rs;
+        int c = 0;
+#ifndef S_IS_T
+        if (cs == 1)
+            memcpy(to, from, (size_t)(c = cols) * sizeof(S));
+#endif
+        for (int n; c < cols; c += n) {
+            n = cols - c < VF ? cols - c : VF;
+            const vf x = FN(pairs_load)(from + c * cs, cs, n, &range);
+            if (n == VF)
+                vf_store_upper(to + c, x);
+            else
+                vf_storen_upper(to + c, x, n);
+        }
+        for (c = cols; c < cols_padded; c++)
+            to[c] = 0;
+    }
+    return FN(pairs_fit)(&range);
+}
+
+static int FN(pack_pairs_b)(void *dst, int k0, int n0, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int nb)
+{
+    v_range range = v_range_none();
+    const S *from = src;
+    for (int r = 0, both; r < rows; r += 1 + both) {
+        const int k = k0 + r;
+        both = k % 2 == 0 && r + 1 < rows;
+        uint16_t *to = (uint16_t *)dst + ((ptrdiff_t)(k / 2) * nb + n0) * 2;
+        for (int c = 0, n; c < cols; c += n) {
+            n = cols - c < VF ? cols - c : VF;
+            const vf x = FN(pairs_load)(from + r * rs + c * cs, cs, n, &range);
+            if (both) {
+                const vf y = FN(pairs_load)(from + (r + 1) * rs + c * cs, cs, n, &range);
+                vf_storen((float *)(to + 2 * c), vf_pairs(x, y), n);
+            } else {
+                uint16_t one[VF];
+                vf_store_upper(one, x);
+                for (int i = 0; i < n; i++)
+                    to[2 * (c + i) + k % 2] = one[i];
+            }
+        }
+    }
+    return FN(pairs_fit)(&range);
 }

@@ -3,6 +3,7 @@
  *   E, KSTEP           panel element, products per multiply-add
  *   BV, B_LOAD, A_SET, MUL_ADD   a vector of B, its load, the broadcast of A, the multiply-add
  *   FN(name)           the name with a suffix of its own
+ *   NARROWS            where T is float: rows may be of 16-bit types
  */
 /* The position in depth: A at two rows, seven apart, B, and what is prefetched. */
 typedef struct {
@@ -57,6 +58,28 @@ INLINE ptrdiff_t FN(tile_at)(const convt_tile *t, const int v)
     return (v < TILE_NV ? t->at : t->at2) + v % TILE_NV * VL;
 }
 
+#ifdef NARROWS
+/* The stores of a tile whose rows are of a 16-bit type, by the functions of that type. */
+#define TILE_NARROW(name)                                                                                             \
+    INLINE void FN(tile_##name)(const int mr, const int nv, const convt_tile *t, V acc[][2 * TILE_NV], T *const *rows) \
+    {                                                                                                                 \
+        const int rest = t->cols - (nv - 1) * VL;                                                                     \
+        _Pragma("GCC unroll 14") for (int m = 0; m < mr; m++)                                                         \
+            _Pragma("GCC unroll 4") for (int v = 0; v < nv; v++) {                                                    \
+                uint16_t *to = (uint16_t *)rows[m] + FN(tile_at)(t, v);                                               \
+                if (t->stream && t->cols == nv * VL)                                                                  \
+                    vf_stream_##name(to, acc[m][v]);                                                                  \
+                else if (v < nv - 1 || rest == VL)                                                                    \
+                    vf_store_##name(to, acc[m][v]);                                                                   \
+                else                                                                                                  \
+                    vf_storen_##name(to, acc[m][v], rest);                                                            \
+            }                                                                                                         \
+    }
+TILE_NARROW(f16)
+TILE_NARROW(bf16)
+#undef TILE_NARROW
+#endif
+
 /* `count` times `steps` of depth. Every second step prefetches as many lines of what is ahead as two steps read of A, and, with
  * `t`, one of the rows that it will store, `rows`. */
 INLINE void FN(tile_steps)(const int mr, const int nv, const int steps, V acc[][2 * TILE_NV], FN(tile_place) *p,
@@ -76,10 +99,11 @@ INLINE void FN(tile_steps)(const int mr, const int nv, const int steps, V acc[][
                 for (int at = 0; at < 2 * mr * KSTEP * (int)sizeof(E); at += 64)
                     __builtin_prefetch(p->ahead + at, 0, 2);
                 p->ahead += p->ahead_step;
-                const T *row = t ? *rows++ : NULL;
+                const char *row = t ? (const char *)*rows++ : NULL;
+                const int size = t && t->narrow ? 2 : sizeof(T);
 #pragma GCC unroll 4
                 for (int v = 0; t && v < nv; v++)
-                    __builtin_prefetch(row + FN(tile_at)(t, v) + VL - 1, 1);
+                    __builtin_prefetch(row + (FN(tile_at)(t, v) + VL - 1) * size, 1);
             }
             FN(tile_step)(mr, nv, acc, p, k);
         }
@@ -139,6 +163,15 @@ INLINE void FN(tile_one)(const int mr, const int nv, const convt_tile *t, FN(til
             for (int v = 0; v < nv; v++)
                 acc[m][v] = V_(act_simple)(acc[m][v], t->act);
 
+#ifdef NARROWS
+    if (t->narrow) {
+        if (t->narrow == CONVT_F16)
+            FN(tile_f16)(mr, nv, t, acc, rows);
+        else
+            FN(tile_bf16)(mr, nv, t, acc, rows);
+        return;
+    }
+#endif
     if (t->stream && t->cols == nv * VL) {
 #pragma GCC unroll 14
         for (int m = 0; m < mr; m++)

@@ -84,16 +84,39 @@ INLINE void FN(widen_columns)(const int full, T *to, ptrdiff_t ld, const S *from
     }
 }
 
+/* Columns that are a multiple of SAME_SETS bytes apart fall into few sets of L1, which do not hold a block of them: their lines
+ * are copied beside each other first. */
+#define SAME_SETS 1024
+#define LINES 64 /* rows */
+
+static void FN(widen_lines)(T *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, int rows, int cols, int padded)
+{
+    S lines[LINES * VL];
+    for (int c = 0; c < cols; c += VL) {
+        const int n = cols - c < VL ? cols - c : VL;
+        for (int i = 0; i < n; i++)
+            memcpy(lines + i * LINES, from + (c + i) * cs, rows * sizeof(S));
+        FN(widen_columns)(0, to + c, ld, lines, LINES, rows, n, padded - c);
+    }
+}
+
 static int FN(widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols,
                       int cols_padded)
 {
     int whole = 0; /* columns done by vectors of rows */
     if (rs == 1 && cs != 1 && rows >= PART) {
-        for (; whole + VL <= cols; whole += VL)
-            FN(widen_columns)(1, (T *)dst + whole, ld, (const S *)src + whole * cs, cs, rows, VL, VL);
-        if (whole < cols)
-            FN(widen_columns)(0, (T *)dst + whole, ld, (const S *)src + whole * cs, cs, rows, cols - whole,
-                              cols_padded - whole);
+        if (cs * (ptrdiff_t)sizeof(S) % SAME_SETS == 0 && rows > LINES) {
+            for (int r = 0; r < rows; r += LINES) {
+                const int first = rows - r < PART ? rows - PART : r, some = rows - first < LINES ? rows - first : LINES;
+                FN(widen_lines)((T *)dst + first * ld, ld, (const S *)src + first, cs, some, cols, cols_padded);
+            }
+        } else {
+            for (; whole + VL <= cols; whole += VL)
+                FN(widen_columns)(1, (T *)dst + whole, ld, (const S *)src + whole * cs, cs, rows, VL, VL);
+            if (whole < cols)
+                FN(widen_columns)(0, (T *)dst + whole, ld, (const S *)src + whole * cs, cs, rows, cols - whole,
+                                  cols_padded - whole);
+        }
         if (cols_padded <= cols)
             return CONVT_FITS_WEIGHTS;
         whole = cols;
@@ -124,3 +147,5 @@ static int FN(widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptr
     }
     return CONVT_FITS_WEIGHTS;
 }
+#undef SAME_SETS
+#undef LINES

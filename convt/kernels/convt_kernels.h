@@ -3,8 +3,8 @@
  * A kernel set serves one storage dtype at one instruction set. It has three element types: S of user memory, E of packed
  * panels, T of accumulators:
  *     float32: S = E = T = float     float64: S = E = T = double
- *     float16: S = f16, E = T = float    bfloat16: S = bf16, E = T = float, or E = bf16 where there is a dot product
- * and on AMX tiles: T = float, E = a bf16x3 split of a float, two bfloat16 of a float16, one of a bfloat16.
+ *     float16: S = f16, E = T = float    bfloat16: S = bf16, E = T = float
+ * and where bfloat16 are multiplied: T = float, E = one or several bfloat16, as CONVT_ON_DOTS and CONVT_ON_AMX say.
  *
  * Panels. The GEMM's A is `mr` rows of at most CONVT_KC elements E, `lda` apart where they were packed; B is kc rows of one
  * or two vectors (nb elements). Where kstep is 2 (dot product), B holds pairs of rows interleaved: element (k, n) at
@@ -45,6 +45,8 @@ typedef struct {
     const convt_act *act;
 } convt_late;
 
+enum { CONVT_F32, CONVT_F64, CONVT_F16, CONVT_BF16, CONVT_DTYPES };
+
 /* One register tile: rows[m][at..at + cols) = act(A B + init), m < mr; without init, A B is added to what is there. Then
  * `more` tiles, whose rows of A, of `rows` and of init follow: at little depth a call would take longer than the tile. */
 typedef struct {
@@ -59,6 +61,7 @@ typedef struct {
     int cols;              /* columns stored: more than nv - 1 vectors, at most nv */
     const convt_act *act;  /* NONE, CLIP or LEAKY; others are applied by `store` */
     int stream;            /* whole vectors may take non-temporal stores: every row is vector-aligned */
+    int narrow;            /* rows are not of T but of CONVT_F16 or CONVT_BF16, which accumulators are rounded to; 0: of T */
     const void *b2, *init2; /* of a second panel for the same rows: as b, init and at; then `cols` is all of both */
     ptrdiff_t at2;
     const char *ahead;     /* what is read after this tile: every `pace` of depth it prefetches a line of that, or as many as it
@@ -264,6 +267,7 @@ typedef struct {
     int parts;             /* bfloat16 that an element is split into for AMX tiles; 0 for vectors */
     int s_size, e_size, t_size;
     int direct_store;      /* S = T: tiles may be stored straight into user memory */
+    int narrows;           /* the same by a tile's `narrow`; 0 where it can't */
     int reach;             /* how many adjacent elements `depthwise` permutes the lanes of a vector from */
 
     void (*tile)(int mr, const convt_tile *tile);
@@ -292,8 +296,12 @@ typedef struct {
      * registers. With `stream` those of them that are whole aligned vectors take non-temporal stores. */
     void (*transpose)(void *dst, ptrdiff_t ld, ptrdiff_t dc, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols,
                       int stream);
-    /* `pack`, but into T. */
+    /* What blocks whose elements are T are made of, and back: dst[r * ld + c] = src[r * rs + c * cs], from S to T by `widen`, which
+     * pads as `pack` does, and rounded from T to S by `narrow`, where dst[r * ld + c * dc]. With `stream` whole aligned vectors
+     * take non-temporal stores. */
     int (*widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int cols_padded);
+    void (*narrow)(void *dst, ptrdiff_t ld, ptrdiff_t dc, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols,
+                   int stream);
     /* B: element (k0 + r, n0 + c) of a panel of nb columns = src[r * rs + c * cs], r < rows, c < cols. From a k0 on that
      * starts a step of depth, the rest of the last step may become zero in the vectors that are whole. */
     int (*pack_b)(void *dst, int k0, int n0, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int nb);
@@ -308,12 +316,19 @@ typedef struct {
     void (*store)(void *const *rows, ptrdiff_t cs, const void *src, ptrdiff_t ld, int mr, int cols, const convt_act *act);
 } convt_kernels;
 
-enum { CONVT_F32, CONVT_F64, CONVT_F16, CONVT_BF16, CONVT_DTYPES };
+/* What multiplies. Of the units but the first, which have kernels for some dtypes, `tile` is NULL where there are none. */
+enum {
+    CONVT_ON_VECTORS,  /* multiply-adds of T */
+    CONVT_ON_DOTS,     /* dot products of pairs of bfloat16: a bfloat16, or a float32 rounded to one */
+    CONVT_ON_AMX,      /* AMX tiles, as exact as float32: a float32 is split into three bfloat16, a float16 into two */
+    CONVT_ON_AMX_TWO,  /* AMX tiles of a float32 as two bfloat16, */
+    CONVT_ON_AMX_ONE,  /* or as one */
+    CONVT_UNITS
+};
 
 typedef struct {
     const char *name;
-    convt_kernels set[CONVT_DTYPES];
-    convt_kernels matrix[CONVT_DTYPES]; /* on AMX tiles, for direct, scatter and, float32, winograd; `tile` NULL without */
+    convt_kernels set[CONVT_UNITS][CONVT_DTYPES];
     double (*peak)(int dtype, double seconds); /* measured FLOP/s of one thread's multiply-add units */
 } convt_isa;
 
@@ -333,7 +348,6 @@ typedef struct {
 int convt_isa_count(void);
 const convt_isa *convt_isa_at(int index);
 int convt_isa_available(int index);
-int convt_isa_preferred(int index); /* available, and what CONVT_ISA's default may be */
 
 /* Bytes of the first-level data cache, or of a higher level; 0 where the CPU does not say. */
 long convt_cache_bytes(int level);

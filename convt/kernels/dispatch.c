@@ -64,18 +64,11 @@ static unsigned found_features(void)
     return found;
 }
 
-/* Whether vdpbf16ps does twice the multiply-adds of float32's FMA, as AMD's cores do. Intel's do half as many, so that
- * converting to float32 is the faster way there (docs/measurements/kernels.md). */
-static int fast_dot(void)
-{
-    unsigned a, b, c, d;
-    return __get_cpuid(0, &a, &b, &c, &d) && b == signature_AMD_ebx;
-}
-
 long convt_cache_bytes(int level)
 {
-    const unsigned leaf = fast_dot() ? 0x8000001d : 4; /* AMD's list of caches, and Intel's */
     unsigned a, b, c, d, type;
+    const int amd = __get_cpuid(0, &a, &b, &c, &d) && b == signature_AMD_ebx;
+    const unsigned leaf = amd ? 0x8000001d : 4; /* AMD's list of caches, and Intel's */
     for (unsigned n = 0; n < 16 && __get_cpuid_count(leaf, n, &a, &b, &c, &d) && (type = a & 31) != 0; n++)
         if (type != 2 && (int)(a >> 5 & 7) == level) /* for data, or for all */
             return ((b >> 22) + 1L) * ((b >> 12 & 0x3ff) + 1L) * ((b & 0xfff) + 1L) * (c + 1L); /* ways, parts, lines, sets */
@@ -83,11 +76,6 @@ long convt_cache_bytes(int level)
 }
 #else
 static unsigned found_features(void)
-{
-    return 0;
-}
-
-static int fast_dot(void)
 {
     return 0;
 }
@@ -152,9 +140,4 @@ const convt_isa *convt_isa_at(int index)
 int convt_isa_available(int index)
 {
     return (rows[index].features & ~features_here) == 0;
-}
-
-int convt_isa_preferred(int index)
-{
-    return convt_isa_available(index) && (!(rows[index].features & CPU_AVX512_BF16) || fast_dot());
 }

@@ -16,6 +16,20 @@
 #include "body_widen.h"
 #include "body_matrix.h"
 #undef FN
+#undef PARTS
+
+#define PARTS 2
+#define FN(name) f32_two_##name
+#include "body_widen.h"
+#include "body_matrix.h"
+#undef FN
+#undef PARTS
+
+#define PARTS 1
+#define FN(name) f32_one_##name
+#include "body_widen.h"
+#include "body_matrix.h"
+#undef FN
 #undef S_IS_T
 #undef S
 #undef S_LOAD
@@ -26,6 +40,9 @@
 #define S uint16_t
 #define S_LOAD vf_load_f16
 #define S_LOADN vf_loadn_f16
+#define S_STORE vf_store_f16
+#define S_STOREN vf_storen_f16
+#define S_STREAM vf_stream_f16
 #define PARTS 2
 #include "body_widen.h"
 #include "body_matrix.h"
@@ -33,34 +50,48 @@
 #undef S
 #undef S_LOAD
 #undef S_LOADN
+#undef S_STORE
+#undef S_STOREN
+#undef S_STREAM
 #undef PARTS
 
 #define FN(name) bf16_##name
 #define S uint16_t
 #define S_LOAD vf_load_bf16
 #define S_LOADN vf_loadn_bf16
+#define S_STORE vf_store_bf16
+#define S_STOREN vf_storen_bf16
+#define S_STREAM vf_stream_bf16
 #define PARTS 1
 #include "body_widen.h"
 #include "body_matrix.h"
 
 /* The depth of a multiplication more than CONVT_KC between rows: an odd number of cache lines at one or three parts. */
-#define IMPROVE_MATRIX(mem, dtype, n)                                                                        \
+#define IMPROVE_MATRIX(unit, mem, dtype, n)                                                                  \
     do {                                                                                                     \
-        convt_kernels *k = &isa->matrix[dtype];                                                              \
-        *k = isa->set[dtype];                                                                                \
+        convt_kernels *k = &isa->set[unit][dtype];                                                           \
+        *k = isa->set[CONVT_ON_VECTORS][dtype];                                                                 \
         k->mr[0] = 0, k->mr[1] = k->mr[2] = 2 * MATRIX, k->wide = 0, k->kstep = MATRIX_DEPTH;                \
         k->grain = MATRIX, k->lda = CONVT_KC + MATRIX_DEPTH, k->parts = n, k->e_size = 2 * n, k->reach = 1;  \
         k->enter = matrix_enter, k->leave = matrix_leave;                                                    \
         k->tile = mem##_matrix_tile, k->flush = mem##_matrix_flush;                                          \
         k->pack = mem##_matrix_pack, k->pack_far = mem##_matrix_pack_far, k->pack_b = mem##_matrix_pack_b;   \
     } while (0)
+#define IMPROVE_WINOGRAD(unit, mem)                                                                          \
+    do {                                                                                                     \
+        mem##_wino_in = isa->set[CONVT_ON_VECTORS][CONVT_F32].wino_in;                                          \
+        isa->set[unit][CONVT_F32].wino_rows = mem##_matrix_wino_rows;                                        \
+        isa->set[unit][CONVT_F32].wino_filter = mem##_matrix_wino_filter;                                    \
+    } while (0)
 
 CONVT_ANY_CPU void convt_improve_avx512_amx(convt_isa *isa)
 {
-    IMPROVE_MATRIX(f32, CONVT_F32, 3);
-    IMPROVE_MATRIX(f16, CONVT_F16, 2);
-    IMPROVE_MATRIX(bf16, CONVT_BF16, 1);
-    f32_wino_in = isa->set[CONVT_F32].wino_in;
-    isa->matrix[CONVT_F32].wino_rows = f32_matrix_wino_rows;
-    isa->matrix[CONVT_F32].wino_filter = f32_matrix_wino_filter;
+    IMPROVE_MATRIX(CONVT_ON_AMX, f32, CONVT_F32, 3);
+    IMPROVE_MATRIX(CONVT_ON_AMX, f16, CONVT_F16, 2);
+    IMPROVE_MATRIX(CONVT_ON_AMX, bf16, CONVT_BF16, 1);
+    IMPROVE_MATRIX(CONVT_ON_AMX_TWO, f32_two, CONVT_F32, 2);
+    IMPROVE_MATRIX(CONVT_ON_AMX_ONE, f32_one, CONVT_F32, 1);
+    IMPROVE_WINOGRAD(CONVT_ON_AMX, f32);
+    IMPROVE_WINOGRAD(CONVT_ON_AMX_TWO, f32_two);
+    IMPROVE_WINOGRAD(CONVT_ON_AMX_ONE, f32_one);
 }

@@ -1,7 +1,6 @@
-/* avx512_bf16: avx512, whose GEMM of bfloat16 multiplies pairs of elements as they are. */
+/* avx512_bf16: avx512, and kernels whose GEMM multiplies pairs of bfloat16 by dot products. */
 #include "vec_bf16.h"
 #include "vec_common.h"
-#include "body_pairs.h"
 #include "body_peak.h"
 
 #define T float
@@ -15,7 +14,28 @@
 #define B_LOAD vdot_load
 #define A_SET(p) vdot_set1(p)
 #define MUL_ADD vdot_fma
+#define NARROWS
 #include "body_tile.h"
+#undef NARROWS
+#undef FN
+
+#define FN(name) f32_##name
+#define S_IS_T
+#define S float
+#define S_LOAD vf_load
+#define S_LOADN vf_loadn
+#include "body_pairs.h"
+#undef FN
+#undef S_IS_T
+#undef S
+#undef S_LOAD
+#undef S_LOADN
+
+#define FN(name) bf16_##name
+#define S uint16_t
+#define S_LOAD vf_load_bf16
+#define S_LOADN vf_loadn_bf16
+#include "body_pairs.h"
 
 static const uint16_t half_pair[2] = {0x3f00, 0x3e80};
 #define STEP_DOT(x) vdot_fma(vdot_set1(half_pair), vdot_set1(half_pair), x)
@@ -25,18 +45,22 @@ static double (*peak_vectors)(int dtype, double seconds);
 
 static double peak(int dtype, double seconds)
 {
-    return dtype == CONVT_BF16 ? peak_dot(seconds) : peak_vectors(dtype, seconds);
+    const double dots = dtype == CONVT_BF16 ? peak_dot(seconds) : 0, vectors = peak_vectors(dtype, seconds);
+    return dots > vectors ? dots : vectors;
 }
+
+#define IMPROVE_DOTS(mem, dtype)                                                                 \
+    do {                                                                                         \
+        convt_kernels *k = &isa->set[CONVT_ON_DOTS][dtype];                                         \
+        *k = isa->set[CONVT_ON_VECTORS][dtype];                                                     \
+        k->kstep = KSTEP, k->pace = 2 * KSTEP, k->e_size = sizeof(E), k->tile = dot_tile;        \
+        k->pack = k->pack_far = mem##_pack_pairs_a, k->pack_b = mem##_pack_pairs_b;              \
+    } while (0)
 
 CONVT_ANY_CPU void convt_improve_avx512_bf16(convt_isa *isa)
 {
-    convt_kernels *k = &isa->set[CONVT_BF16];
-    k->kstep = KSTEP;
-    k->pace = 2 * KSTEP;
-    k->e_size = sizeof(E);
-    k->tile = dot_tile;
-    k->pack = k->pack_far = pack_pairs_a;
-    k->pack_b = pack_pairs_b;
+    IMPROVE_DOTS(f32, CONVT_F32);
+    IMPROVE_DOTS(bf16, CONVT_BF16);
     peak_vectors = isa->peak;
     isa->peak = peak;
 }

@@ -170,9 +170,12 @@ static inline vd vd_loadn(const double *p, int n) { return _mm512_maskz_loadu_pd
 static inline void vf_storen(float *p, vf v, int n) { _mm512_mask_storeu_ps(p, vf_mask(n), v); }
 static inline void vd_storen(double *p, vd v, int n) { _mm512_mask_storeu_pd(p, vd_mask(n), v); }
 
-static inline vf vf_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
-static inline void vf_store_f16(uint16_t *p, vf v)
-{
-    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-}
+static inline vf vf_from_f16(__m256i h) { return _mm512_cvtph_ps(h); }
+static inline __m256i vf_to_f16(vf v) { return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+static inline vf vf_load_f16(const uint16_t *p) { return vf_from_f16(_mm256_loadu_si256((const __m256i *)p)); }
+static inline void vf_store_f16(uint16_t *p, vf v) { _mm256_storeu_si256((__m256i *)p, vf_to_f16(v)); }
+/* Partial vectors of 16-bit types. */
+#define HAVE_PARTIAL_16
+static inline __m256i vh_loadn(const uint16_t *p, int n) { return _mm256_maskz_loadu_epi16(vf_mask(n), p); }
+static inline void vh_storen(uint16_t *p, __m256i h, int n) { _mm256_mask_storeu_epi16(p, vf_mask(n), h); }
 #endif

@@ -2,6 +2,7 @@
 #ifndef CONVT_VEC_BF16_H
 #define CONVT_VEC_BF16_H
 #include "vec_avx512.h"
+#include "vec_parts.h"
 
 /* c + a0 * b0 + a1 * b1 in each lane. */
 typedef __m512bh vdot;

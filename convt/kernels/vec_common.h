@@ -23,19 +23,24 @@ typedef uint32_t vu __attribute__((vector_size(VF * 4)));
 typedef int64_t vl __attribute__((vector_size(VD * 8)));
 typedef uint16_t vh __attribute__((vector_size(VF * 2)));
 
+INLINE vf vf_from_bf16(vh h) { return (vf)(__builtin_convertvector(h, vu) << 16); }
 INLINE vf vf_load_bf16(const uint16_t *p)
 {
     vh h;
     memcpy(&h, p, sizeof h);
-    return (vf)(__builtin_convertvector(h, vu) << 16);
+    return vf_from_bf16(h);
 }
-INLINE void vf_store_bf16(uint16_t *p, vf v)
+INLINE vh vf_to_bf16(vf v)
 {
     const vu bits = (vu)v;
     const vu rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16; /* to nearest even */
     const vu quiet = bits >> 16 | 0x40;
     const vu nan = (vu)((bits & 0x7fffffff) > 0x7f800000);
-    const vh h = __builtin_convertvector((nan & quiet) | (~nan & rounded), vh);
+    return __builtin_convertvector((nan & quiet) | (~nan & rounded), vh);
+}
+INLINE void vf_store_bf16(uint16_t *p, vf v)
+{
+    const vh h = vf_to_bf16(v);
     memcpy(p, &h, sizeof h);
 }
 
@@ -85,8 +90,19 @@ FINITE(finite_bf16, uint16_t, 0x7f80u)
         for (int i = 0; i < n; i++)                                         \
             p[i] = whole[i];                                                \
     }
+#ifdef HAVE_PARTIAL_16
+INLINE vf vf_loadn_f16(const uint16_t *p, int n) { return vf_from_f16(vh_loadn(p, n)); }
+INLINE vf vf_loadn_bf16(const uint16_t *p, int n) { return vf_from_bf16((vh)vh_loadn(p, n)); }
+INLINE void vf_storen_f16(uint16_t *p, vf v, int n) { vh_storen(p, vf_to_f16(v), n); }
+INLINE void vf_storen_bf16(uint16_t *p, vf v, int n) { vh_storen(p, (__m256i)vf_to_bf16(v), n); }
+INLINE void vf_stream_f16(uint16_t *p, vf v) { _mm256_stream_si256((__m256i *)p, vf_to_f16(v)); }
+INLINE void vf_stream_bf16(uint16_t *p, vf v) { _mm256_stream_si256((__m256i *)p, (__m256i)vf_to_bf16(v)); }
+#else
 PARTIAL_16(f16)
 PARTIAL_16(bf16)
+#define vf_stream_f16 vf_store_f16
+#define vf_stream_bf16 vf_store_bf16
+#endif
 
 /* select: a where the mask's lanes are all ones, else b. */
 #define SELECT(v_, V, I) \

@@ -7,7 +7,6 @@
 #ifndef CONVT_ONEDNN_API_H
 #define CONVT_ONEDNN_API_H
 
-#include <dlfcn.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -140,14 +139,22 @@ struct onednn_api {
 #undef ONEDNN_FIELD
 };
 
-/* Fills the table from an opened library; returns the name of the first entry point it lacks, or NULL. */
-static inline const char *onednn_resolve(struct onednn_api *api, void *library) {
-#define ONEDNN_LOOK_UP(result, name, parameters) \
-    if (!(*(void **)&api->name = dlsym(library, #name))) \
-        return #name;
-    ONEDNN_ENTRY_POINTS(ONEDNN_LOOK_UP)
-#undef ONEDNN_LOOK_UP
-    return NULL;
+enum {
+#define ONEDNN_ONE(result, name, parameters) +1
+    ONEDNN_ENTRY_POINT_COUNT = 0 ONEDNN_ENTRY_POINTS(ONEDNN_ONE)
+#undef ONEDNN_ONE
+};
+
+/* The name of an entry point, by its place in the table. */
+static inline const char *onednn_name(int n) {
+#define ONEDNN_NAME(result, name, parameters) #name,
+    static const char *const names[] = {ONEDNN_ENTRY_POINTS(ONEDNN_NAME)};
+#undef ONEDNN_NAME
+    return names[n];
+}
+
+static inline void onednn_set(struct onednn_api *api, int n, uintptr_t address) {
+    ((uintptr_t *)api)[n] = address;
 }
 
 #endif

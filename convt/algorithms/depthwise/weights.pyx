@@ -27,7 +27,7 @@ cdef class LaneRecipe(PackRecipe):
     """
 
     def __init__(self, str dtype, filter, bias, cell=(1, 1), int64_t each=0, bint dots=False):
-        self.open_recipe(dtype, filter, bias, False)
+        self.open_recipe(dtype, filter, bias, "vectors")
         cdef const convt_kernels *k = self.k
         self.taps = Table(packing.tap_bytes(np.arange(self.ntaps), self.shape, self.tap_strides))
         self.kernel_x, self.stride_x = self.shape[len(self.shape) - 1], cell[0]

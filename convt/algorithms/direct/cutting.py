@@ -19,9 +19,9 @@ _SHOWS = 0.98
 
 
 @functools.lru_cache(maxsize=256)
-def choice(problem, finite, amx, here):
+def choice(problem, finite, unit, here):
     """The cheapest way to cut: (cost, merge, groups, classes)."""
-    info = here.info(problem.dtype, amx)
+    info = here.info(problem.dtype, unit)
     best, tried = None, None
     for merge, split in _ways(problem, finite):
         groups, classes = common.axes(problem, merge, split)
@@ -49,7 +49,10 @@ def combos_of(problem, classes):
 
 def _ways(problem, finite):
     """The ways to cut the axes: phases merged on no axis, the last, or all; runs whole, split at the borders, or also where
-    the window ends for some phase."""
+    the window ends for some phase. Or the one way that the problem's order says."""
+    if problem.order is not None:
+        yield problem.order.merge, problem.order.axes
+        return
     rank = problem.rank
     merges = {(False,) * rank, (False,) * (rank - 1) + (True,), (True,) * rank}
     # A class per phase is too many where strides are large.

@@ -197,13 +197,13 @@ cdef class DirectPlan(Plan):
 
         w.stride_a, w.stride_partial = c.block * self.lda * k.e_size, self.max_block * k.nr
         w.most = k.mr[2 if k.nr > k.vl else 1]
-        w.fast = k.direct_store and self.out_c == 1 and self.act.code <= CONVT_LEAKY
+        w.fast = (k.direct_store or k.narrows) and self.out_c == 1 and self.act.code <= CONVT_LEAKY
         for r in range(w.most):
             w.window[r] = w.scratch + r * k.nr * k.t_size
         for r in range(w.m if c.nchunks > 1 else 0):
             w.lines[r] = w.partial + r * k.nr * k.t_size
         w.late.sums, w.late.left = w.scratch + MOST_ROWS * k.nr * k.t_size, 0
-        w.t.late = &w.late if self.tile_non_temporal and k.flush != NULL else NULL
+        w.t.late = &w.late if self.tile_non_temporal and k.flush != NULL and k.direct_store else NULL
         # While this task multiplies, what comes next is prefetched into L2: the next task's input, a little with
         # every tile, and weights, where they are too many to stay there.
         w.far = c.pack.group_weights > self.far_bytes
@@ -315,7 +315,7 @@ cdef class DirectPlan(Plan):
                         t.init = w.partial + (part + r0 * k.nr) * k.t_size
                         t.init2 = <const char *>t.init + w.stride_partial * k.t_size
                     if chunk < c.nchunks - 1:
-                        t.act, t.stream = &self.none, 0
+                        t.act, t.stream, t.narrow = &self.none, 0, 0
                         t.rows, t.at, t.at2 = partial_rows + r0, part, part + w.stride_partial
                         k.tile(<int>(r1 - r0), t)
                     else:
@@ -334,8 +334,12 @@ cdef class DirectPlan(Plan):
         cdef size_t first, second  # where the panels go
         cdef void *aside[MOST_ROWS]  # where rows go that the tile does not store there, and which
         cdef int64_t away[MOST_ROWS]
-        t.act, t.stream = &self.none, 0
-        if not (w.fast and panel[1] and panel[5 * both - 4] and (inside or both == 1)):
+        t.act, t.stream, t.narrow = &self.none, 0, 0
+        if k.narrows and both == 1:  # its rows are of another type than those set aside
+            while r < r1 and within(c.boxes + 2 * self.nd * p, w.coords + r * self.nd, self.nd):
+                r = w.edge[r + 1]
+            inside = r >= r1
+        if not (w.fast and panel[1] and panel[5 * both - 4] and (inside or (both == 1 and not k.narrows))):
             if self.out_c == 1:
                 self.prefetch_pieces(c, panel[3], panel[5 * both - 1], w.to, r0, r1)
             t.rows, t.at, t.at2 = w.window, 0, w.most * k.nr
@@ -344,7 +348,7 @@ cdef class DirectPlan(Plan):
                 self.store_pieces(c, panel + 5 * r, r0, r1, w.to, w.coords, inside, w.scratch + r * w.most * k.nr * k.t_size,
                                   &self.act)
             return
-        t.act = &self.act
+        t.act, t.narrow = &self.act, k.narrows
         t.rows, t.at, t.at2 = w.to + r0, panel[2], panel[5 * both - 3]
         while r < r1:  # rows that do not show all pieces are set aside
             if not within(c.boxes + 2 * self.nd * p, w.coords + r * self.nd, self.nd):

@@ -19,46 +19,46 @@ from . import counts, cutting, reading
 from .loops import DirectPlan
 
 
-def cost(problem, amx=False):
-    if machine.current().info(problem.dtype, amx) is None:
+def cost(problem, unit="vectors"):
+    if machine.current().info(problem.dtype, unit) is None:
         return math.inf
-    return cutting.choice(problem, True, amx, machine.current())[0]
+    return cutting.choice(problem, True, unit, machine.current())[0]
 
 
-def preparing(problem, amx=False):
+def preparing(problem, unit="vectors"):
     """As `common.preparing`; or to pack them on the fly."""
-    info = machine.current().info(problem.dtype, amx)
-    total, _, _, classes = cutting.choice(problem, True, amx, machine.current())
+    info = machine.current().info(problem.dtype, unit)
+    total, _, _, classes = cutting.choice(problem, True, unit, machine.current())
     combos = cutting.combos_of(problem, classes)
     _, cuts = cutting.splits(problem, combos, [1] * len(combos), total, info, 2)
     return common.packing_cycles(common.filter_bytes(problem, info), info, cutting.packed_again(problem, combos, cuts, info))
 
 
-def recipe(attributes, filter, bias, key, amx=False):
-    return PanelRecipe(attributes.dtype, filter, bias, common.pack_classes(attributes, key[1]), amx)
+def recipe(attributes, filter, bias, key, unit="vectors"):
+    return PanelRecipe(attributes.dtype, filter, bias, common.pack_classes(attributes, key[1]), unit)
 
 
-def make(problem, recipe, packed, in_strides, out_strides, threads, name="direct", amx=False):
-    key = (name, cutting.choice(problem, True, amx, machine.current())[1])
+def make(problem, recipe, packed, in_strides, out_strides, threads, name="direct", unit="vectors"):
+    key = (name, cutting.choice(problem, True, unit, machine.current())[1])
     if packed(key).finite:
-        return planned(problem, recipe, in_strides, out_strides, threads, name, amx=amx)
-    if amx:  # some weights that its bfloat16 parts can't hold
+        return planned(problem, recipe, in_strides, out_strides, threads, name, unit=unit)
+    if unit != "vectors":  # some weights that its bfloat16 parts can't hold
         return make(problem, recipe, packed, in_strides, out_strides, threads)
     return planned(problem, recipe, in_strides, out_strides, threads, finite=False)
 
 
-def planned(problem, recipe, in_strides, out_strides, threads, name="direct", finite=True, amx=False):
+def planned(problem, recipe, in_strides, out_strides, threads, name="direct", finite=True, unit="vectors"):
     """The plan of `direct`, for vectors or for AMX tiles."""
     here = machine.current()
-    info = here.info(problem.dtype, amx)
-    cycles, merge, groups, classes = cutting.choice(problem, finite, amx, here)
+    info = here.info(problem.dtype, unit)
+    cycles, merge, groups, classes = cutting.choice(problem, finite, unit, here)
     index = common.pack_index(groups)
     hole = any(c.group < 0 for axis in classes for c in axis)
     combos = cutting.combos_of(problem, classes)
     specs = tables(problem, groups, combos, index, in_strides, out_strides, cycles, info, threads)
     key = (name, merge)
     packing = recipe(key)
-    outgrows = execution.outgrows(problem, counts.non_temporal_from(problem, amx, here))
+    outgrows = execution.outgrows(problem, counts.non_temporal_from(problem, info["parts"] > 0, here))
     how = execution.execution(problem, here, info, out_strides, hole, cycles, packing.weight_bytes, outgrows)
     on_the_fly = execution.packs_on_the_fly(here, packing.weight_bytes, sum(spec["packed_again"] for spec in specs))
     order = tiles(here, info, how, on_the_fly)

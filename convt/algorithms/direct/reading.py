@@ -22,6 +22,8 @@ def most_rows(info):
 def depth_chunks(problem, combo, chosen, info):
     """The depth chunks of a class, each within a window of `reading`; tap by tap if the class is `sparse`, those that reach
     most rows at either end, where every row takes part."""
+    if problem.order is not None:
+        return list(problem.order.of(combo)[0])
     ci_p = common.filled(problem.ci, info)
     if not sparse(problem, combo):
         window, _ = reading(problem, combo, info)
@@ -43,6 +45,8 @@ def reached_rows(problem, combo):
 
 def sparse(problem, combo):
     """Whether a class leaves out rows where a tap does not reach them, at the cost of chunks of a tap each."""
+    if problem.order is not None:
+        return problem.order.of(combo)[1]
     chunks = math.prod(len(c.first_in) for c in combo) * -(-problem.ci // _core.KC)
     return problem.ci >= LEAST_DEPTH and chunks > 3 and dense_share(problem, combo) <= MOST_SHARE
 

@@ -1,12 +1,6 @@
-"""The part of oneDNN's C API that convt uses (third_party/onednn), and the loader's. Only declarations."""
+"""The part of oneDNN's C API that convt uses (third_party/onednn). Only declarations."""
 
-from libc.stdint cimport int64_t
-
-cdef extern from "dlfcn.h" nogil:
-    int RTLD_NOW, RTLD_LOCAL
-    void *dlopen(const char *path, int flags)
-    void *dlsym(void *library, const char *name)
-    const char *dlerror()
+from libc.stdint cimport int64_t, uintptr_t
 
 cdef extern from "onednn_api.h" nogil:
     const unsigned ONEDNN_dnnl_success, ONEDNN_dnnl_out_of_memory, ONEDNN_dnnl_invalid_arguments
@@ -83,5 +77,7 @@ cdef extern from "onednn_api.h" nogil:
         unsigned (*dnnl_primitive_create)(onednn_primitive *, onednn_primitive_desc) noexcept nogil
         unsigned (*dnnl_primitive_execute)(onednn_primitive, onednn_stream, int, const onednn_exec_arg *) noexcept nogil
         unsigned (*dnnl_primitive_destroy)(onednn_primitive) noexcept nogil
-    const char *onednn_resolve(onednn_api *, void *)
+    const int ONEDNN_ENTRY_POINT_COUNT
+    const char *onednn_name(int)
+    void onednn_set(onednn_api *, int, uintptr_t)
 

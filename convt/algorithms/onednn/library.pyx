@@ -1,9 +1,10 @@
-# distutils: libraries = dl
 # cython: boundscheck=True, wraparound=True
 """The library: opening it, its thread count, and its errors."""
 
 import os
 import threading
+
+from libc.stdint cimport uintptr_t
 
 from ..._errors import BackendUnavailableError
 from . import file
@@ -52,7 +53,7 @@ if hasattr(os, "register_at_fork"):
 def opened():
     """The library, opened by the first call: a dict of version, path, threading and isa.
 
-    Raises BackendUnavailableError, in dlerror's own words where it has some.
+    Raises BackendUnavailableError, in the loader's own words where it has some.
     """
     global _library
     if _library is None:
@@ -90,24 +91,31 @@ cdef _open(str path):
     harm = file.harm(path)
     if harm:
         raise BackendUnavailableError(f"{source} {path} is damaged: a process that opened it ended with {harm}; {wanted}")
-    cdef void *handle = dlopen(os.fsencode(path), RTLD_NOW | RTLD_LOCAL)
-    if handle == NULL:
-        raise BackendUnavailableError(f"{source} {dlerror().decode(errors='replace')}; {wanted}")
-    # The version is checked first, as it explains more than a missing symbol would.
+    import ctypes  # here, as most processes never open the library
+
+    # ctypes rather than dlopen, which C libraries keep in different places, some under a version of its own.
+    address = lambda entry: ctypes.cast(entry, ctypes.c_void_p).value or 0  # noqa: E731
     cdef const onednn_version *(*get_version)() noexcept nogil
-    get_version = <const onednn_version *(*)() noexcept nogil>dlsym(handle, b"dnnl_version")
-    if get_version == NULL:
-        raise BackendUnavailableError(f"{source} {dlerror().decode(errors='replace')}; {wanted}")
+    cdef int n
+    try:
+        dll = ctypes.CDLL(path)
+        # The version is checked first, as it explains more than a missing symbol would.
+        get_version = <const onednn_version *(*)() noexcept nogil><uintptr_t>address(dll.dnnl_version)
+    except (OSError, AttributeError) as error:
+        raise BackendUnavailableError(f"{source} {error}; {wanted}") from None
     cdef const onednn_version *found = get_version()
     version = f"{found.major}.{found.minor}.{found.patch}"
     if found.major != 3:
         raise BackendUnavailableError(f"{source} {path} is oneDNN {version}; {wanted}")
-    if onednn_resolve(&_api, handle) != NULL:
-        raise BackendUnavailableError(f"{source} {dlerror().decode(errors='replace')}; {wanted}")
+    try:
+        for n in range(ONEDNN_ENTRY_POINT_COUNT):
+            onednn_set(&_api, n, address(dll[onednn_name(n).decode()]))
+    except AttributeError as error:
+        raise BackendUnavailableError(f"{source} {error}; {wanted}") from None
     runtime = _RUNTIMES.get(found.cpu_runtime, f"runtime {found.cpu_runtime}")
     if found.cpu_runtime == ONEDNN_DNNL_RUNTIME_OMP:
-        _omp_get_max_threads = <int (*)() noexcept nogil>dlsym(handle, b"omp_get_max_threads")
-        _omp_set_num_threads = <void (*)(int) noexcept nogil>dlsym(handle, b"omp_set_num_threads")
+        _omp_get_max_threads = <int (*)() noexcept nogil><uintptr_t>address(getattr(dll, "omp_get_max_threads", None))
+        _omp_set_num_threads = <void (*)(int) noexcept nogil><uintptr_t>address(getattr(dll, "omp_set_num_threads", None))
     if found.cpu_runtime != ONEDNN_DNNL_RUNTIME_SEQ and (_omp_get_max_threads == NULL or _omp_set_num_threads == NULL):
         raise BackendUnavailableError(
             f"{source} {path} runs its threads by {runtime}, wanted OpenMP or none, whose number convt can set; {wanted}"

@@ -22,7 +22,8 @@ _FEW = 32
 _READ = 0.15  # inputs that blocks share, transposed again
 _PIXELS = 20  # reading the weights for a block, over the pixels of its input
 _SHORT = 0.1  # vectors of the last axis that are not full, where it is cut,
-_CUT = 0.02  # and that its rows are not beside each other
+_CUT = 0.02  # and that its rows are not beside each other;
+_CUT_WIDE = 0.3  # the same of blocks that are widened, which else take little more than the algorithm itself
 
 
 class AxisCut(NamedTuple):
@@ -66,8 +67,10 @@ def cut_axis(size, kernel, stride, dilation, begin, out, count):
 
 
 def _options(problem, ax):
-    """The ways to cut an axis."""
+    """The ways to cut an axis, which is not cut where its outputs are to be summed in several orders: blocks are all alike."""
     p = problem
+    if p.order is not None and not p.order.free[ax]:
+        return [AxisCut(1, p.out_sizes[ax], p.in_sizes[ax], 0, 0, p.begin[ax])]
     found = {}
     for count in _COUNTS if p.rank <= 3 else _FEW_COUNTS:
         if count > 1 and count * p.strides[ax] >= p.out_sizes[ax]:
@@ -77,8 +80,9 @@ def _options(problem, ax):
     return list(found.values())
 
 
-def _best(problem, most, vl):
-    """Of all ways to cut an image, the best whose blocks have ``most`` bytes or less."""
+def _best(problem, most, vl, cut_rows):
+    """Of all ways to cut an image, the best whose blocks have ``most`` bytes or less; ``cut_rows`` is what it costs to cut the
+    last axis."""
     options = [_options(problem, ax) for ax in range(problem.rank)]
 
     def along(what):
@@ -92,7 +96,7 @@ def _best(problem, most, vl):
     uneven = (count > 1) & (total >= _EVEN) & (total < _FEW)
     even = np.where(uneven, -(-total // _EVEN) * _EVEN / np.maximum(total, 1), 1)
     full = lambda n: -(-n // vl) * vl / n  # noqa: E731
-    short = lambda cut: _SHORT * (full(cut.size) + full(cut.out) - 2) + _CUT  # noqa: E731
+    short = lambda cut: _SHORT * (full(cut.size) + full(cut.out) - 2) + cut_rows  # noqa: E731
     row = [short(cut) if cut.count > 1 and problem.rank > 1 else 0 for cut in options[-1]]
     score = (
         even * count * makes / max(1, math.prod(problem.out_sizes))
@@ -106,10 +110,11 @@ def _best(problem, most, vl):
 
 
 @functools.lru_cache(maxsize=256)
-def blocks(problem, here):
-    """The `Blocks` of a problem whose channels are planes: of `planes_block` bytes at most, if that is pixels enough."""
-    most = here.limits.planes_block
-    found, bytes = _best(problem, most, here.info(problem.dtype)["vl"])
+def blocks(problem, here, wide=False):
+    """The `Blocks` of a problem whose channels are planes, or whose elements were widened: of `planes_block` bytes at most, or
+    `wide_block`, if that is pixels enough."""
+    most = here.limits.wide_block if wide else here.limits.planes_block
+    found, bytes = _best(problem, most, here.info(problem.dtype)["vl"], _CUT_WIDE if wide else _CUT)
     images = max(1, min(problem.batch, most // max(bytes, 1))) if all(axis.count == 1 for axis in found) else 1
     image_blocks = -(-problem.batch // images) if problem.batch else 0
     if 1 < image_blocks < _FEW and images > 1:

@@ -1,8 +1,10 @@
-# Planes by blocks: see loops.pyx.
+# By blocks: see loops.pyx.
 
 from libc.stdint cimport int64_t
 
 from convt._core cimport Call, Plan
+from convt._kernels cimport convt_kernels
+from convt.algorithms.packing cimport PackRecipe
 
 
 cdef struct Side:
@@ -17,8 +19,15 @@ cdef struct Side:
     int64_t pixels, pixel     # pixels of an index of it, and elements between them
 
 
+cdef class WideRecipe(PackRecipe):
+    cdef readonly PackRecipe inner
+    cdef str dtype
+
+
 cdef class PlanesPlan(Plan):
     cdef Plan inner
+    cdef const convt_kernels *mover  # of the array's type
+    cdef bint widens          # blocks are of the accumulators' type, which is another
     cdef Py_ssize_t total     # blocks
     cdef bint apart           # blocks are tasks of threads of their own
     cdef bint stream          # outputs take non-temporal stores

@@ -1,20 +1,87 @@
 # cython: language_level=3
-"""Planes by blocks: each block's input is transposed to NXC order, computed by the plan of another algorithm, and transposed back.
+"""By blocks: each block's input is moved to NXC order and the accumulators' type, computed by the plan of another algorithm, and
+moved back.
 
 A block is a box of outputs of some images with all channels, in the workspace. Where blocks are many, each is a task: a thread
-transposes it, runs all tasks of the inner plan and transposes what came out. Where they are few, all threads share each step of
+moves it, runs all tasks of the inner plan and moves what came out. Where they are few, all threads share each step of
 one block after the other.
 """
 
+from libc.limits cimport INT_MAX
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 
-from convt._core cimport Call, PackedFilter, Plan, each_thread
+cimport numpy as cnp
+
+import numpy as np
+
+from convt._core cimport Call, PackedFilter, Plan, each_thread, kernels_of
+from convt._kernels cimport convt_kernels
 from convt._memory cimport Buffer, keep_table, round64, take_buffer, workspaces
 from convt.algorithms.indexing cimport take_index
+from convt.algorithms.packing cimport PackRecipe
+
+cnp.import_array()
 
 cdef enum:
     PART_PIXELS = 64  # of a run that threads share: each has whole parts of so many
+    PART_ELEMENTS = 1 << 14  # of a filter that threads widen
+
+
+def empty_wide(array):
+    """An array of float32 for the widened elements of another one, in the same order in memory; None for None."""
+    return None if array is None else np.empty_like(array, np.float32, subok=False)
+
+
+cdef struct Widening:
+    const convt_kernels *k
+    char *src
+    char *dst
+    int64_t count
+    int64_t parts
+
+
+cdef void widen_part(void *given, size_t part) noexcept nogil:
+    cdef Widening *w = <Widening *>given
+    cdef int64_t first = w.count * part // w.parts, some = w.count * (part + 1) // w.parts - first, n
+    while some > 0:
+        n = min(some, <int64_t>PART_ELEMENTS)
+        w.k.widen(w.dst + first * w.k.t_size, 0, w.src + first * w.k.s_size, 0, 1, 1, <int>n, <int>n)
+        first, some = first + n, some - n
+
+
+cdef widened(array, str dtype, int threads):
+    """An array of a 16-bit type as float32."""
+    if array is None:
+        return None
+    cdef Widening w
+    wide = empty_wide(array)
+    axes = sorted(range(array.ndim), key=lambda ax: -abs(array.strides[ax]))
+    flat = array.transpose(axes)
+    if not cnp.PyArray_IS_C_CONTIGUOUS(flat) or not cnp.PyArray_IS_C_CONTIGUOUS(wide.transpose(axes)):
+        wide[...] = array
+        return wide
+    w.k, w.src, w.dst = kernels_of(dtype), <char *>cnp.PyArray_DATA(array), <char *>cnp.PyArray_DATA(wide)
+    w.count = cnp.PyArray_SIZE(array)
+    w.parts = max(1, min(<int64_t>threads, w.count // PART_ELEMENTS))
+    with nogil:
+        each_thread(widen_part, <int>w.parts, &w)
+    return wide
+
+
+cdef class WideRecipe(PackRecipe):
+    """How a filter of a 16-bit type is packed for a plan that computes in float32: by the ``inner`` recipe, once it is widened."""
+
+    def __init__(self, PackRecipe inner, str dtype):
+        self.inner, self.dtype = inner, dtype
+        self.weight_bytes, self.bias_bytes = inner.weight_bytes, inner.bias_bytes
+
+    cpdef PackedFilter pack(self, filter, bias, int threads, bint lasting=True, bint on_the_fly=False):
+        wide = widened(filter, self.dtype, threads)
+        cdef PackedFilter packed = self.inner.pack(wide, widened(bias, self.dtype, threads), threads, lasting, on_the_fly)
+        if on_the_fly:
+            packed.filter = wide  # which the call's tasks read
+        return packed
 
 
 cdef struct Move:
@@ -41,6 +108,7 @@ cdef class PlanesPlan(Plan):
 
     def __init__(self, problem, Plan inner, cut, in_strides, out_strides, bint apart, bint stream):
         self.algorithm, self.k, self.isa, self.tile = inner.algorithm, inner.k, inner.isa, inner.tile
+        self.mover, self.widens = kernels_of(problem.dtype), problem.dtype != cut.problem.dtype
         self.inner, self.apart, self.stream, self.hole, self.keep = inner, apart, stream, inner.hole, []
         self.nd = problem.rank
         self.count = keep_table(self.keep, [cut.image_blocks, *(axis.count for axis in cut.axes)])
@@ -58,7 +126,7 @@ cdef class PlanesPlan(Plan):
     def set_side(self, bint inward, axes, shape, strides):
         cdef Side *side = &self.ins if inward else &self.outs
         cdef int64_t ax
-        *steps, channel = [stride // self.k.s_size for stride in strides]
+        *steps, channel = [stride // self.mover.s_size for stride in strides]
         *sizes, channels = shape
         side.size, side.stride = keep_table(self.keep, sizes), keep_table(self.keep, steps)
         side.block = keep_table(self.keep, [size for size, _, _ in axes])
@@ -84,8 +152,8 @@ cdef class PlanesPlan(Plan):
         """A block from the array to ``own``, NXC order, zeros where it is outside, or, not ``inward``, back. Of several parts of
         each run, one."""
         cdef int64_t place[64]
-        cdef int64_t ax, n, row, rows = 1, at, index, low, high, first, last, item = self.k.s_size
-        cdef int64_t run = side.run_axis, pixel = side.channels * item
+        cdef int64_t ax, n, row, rows = 1, at, index, low, high, first, last, item = self.mover.s_size
+        cdef int64_t run = side.run_axis, pixel = side.channels * self.k.s_size
         cdef bint inside
         for ax in range(self.nd, -1, -1):
             place[ax] = side.first[ax] + take_index(&block, self.count[ax]) * side.step[ax]
@@ -116,13 +184,25 @@ cdef class PlanesPlan(Plan):
 
     cdef void move_run(self, Side *side, char *array, char *own, int64_t n, bint inward) noexcept nogil:
         """So many pixels at a constant stride."""
+        cdef const convt_kernels *k = self.mover
         cdef int channels = <int>side.channels, pixels = <int>n
-        if inward:
-            self.k.transpose(own, side.channels, 1, array, side.pixel, side.channel, pixels, channels, False)
+        if self.widens and side.channel == 1 and side.pixel == channels and n * side.channels <= INT_MAX:  # all in a row
+            if inward:
+                k.widen(own, 0, array, 0, 1, 1, pixels * channels, pixels * channels)
+            else:
+                k.narrow(array, 0, 1, own, 0, 1, 1, pixels * channels, self.stream)
+        elif self.widens and inward:
+            k.widen(own, channels, array, side.pixel, side.channel, pixels, channels, channels)
+        elif self.widens and side.pixel == 1:
+            k.narrow(array, side.channel, 1, own, 1, channels, channels, pixels, self.stream)
+        elif self.widens:
+            k.narrow(array, side.pixel, side.channel, own, channels, 1, pixels, channels, False)
+        elif inward:
+            k.transpose(own, side.channels, 1, array, side.pixel, side.channel, pixels, channels, False)
         elif side.pixel == 1:
-            self.k.transpose(array, side.channel, 1, own, 1, side.channels, channels, pixels, self.stream)
+            k.transpose(array, side.channel, 1, own, 1, side.channels, channels, pixels, self.stream)
         else:
-            self.k.transpose(array, side.pixel, side.channel, own, side.channels, 1, pixels, channels, False)
+            k.transpose(array, side.pixel, side.channel, own, side.channels, 1, pixels, channels, False)
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
         if call.refused[0]:  # what another task found makes this one's work useless

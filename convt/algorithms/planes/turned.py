@@ -32,12 +32,12 @@ def merges(rank):
     return (True,) * (rank - 1) + (NESTED,)
 
 
-def cost(problem, amx=False):
+def cost(problem, unit="vectors"):
     """Cycles; infinite for what it does not do."""
-    info = machine.current().info(problem.dtype, amx)
+    info = machine.current().info(problem.dtype, unit)
     if not problem.planar or info is None or not _takes(problem, info):
         return math.inf
-    return cut(_flat(problem), amx, machine.current())[0]
+    return cut(_flat(problem), unit, machine.current())[0]
 
 
 def _flat(problem):
@@ -65,8 +65,8 @@ def _takes(problem, info):
     return s <= min(info["mr"][2], MOST_PHASES)
 
 
-def recipe(attributes, filter, bias, key, amx=False):
-    return TurnedRecipe(attributes.dtype, filter, bias, common.pack_classes(attributes, merges(len(attributes.kernel))), amx)
+def recipe(attributes, filter, bias, key, unit="vectors"):
+    return TurnedRecipe(attributes.dtype, filter, bias, common.pack_classes(attributes, merges(len(attributes.kernel))), unit)
 
 
 class Cut(NamedTuple):
@@ -81,15 +81,15 @@ class Cut(NamedTuple):
 
 
 @functools.lru_cache(maxsize=256)
-def cut(problem, amx, here, threads=2):
+def cut(problem, unit, here, threads=2):
     """(cycles, groups, [(class, Cut)], hole)."""
-    info = here.info(problem.dtype, amx)
+    info = here.info(problem.dtype, unit)
     groups, classes = common.axes(problem, merges(problem.rank), (False,) * problem.rank)
     if math.prod(map(len, classes)) > common.MANY_CLASSES:
         return math.inf, groups, [], False
     combos = [combo for combo in itertools.product(*classes) if all(c.group >= 0 for c in combo)]
     hole = any(c.group < 0 for axis in classes for c in axis)
-    part = here.profile["matrix_turned" if amx else "turned"]
+    part = here.profile["turned" if unit == "vectors" else "matrix_turned"]
     cuts = [(combo, _classcut(problem, combo, info, part, len(combos), threads)) for combo in combos]
     tasks = [(each.work * n, n) for _, each in cuts for n in [problem.groups * each.blocks * each.tile_blocks]]
     outgrows = execution.outgrows(problem, here.limits.direct_non_temporal)
@@ -140,7 +140,7 @@ def _counts(problem, combo, pixels, rows, depth, taps, units, info):
     return counts
 
 
-def make(problem, recipe, packed, in_strides, out_strides, threads, name="turned", amx=False):
+def make(problem, recipe, packed, in_strides, out_strides, threads, name="turned", unit="vectors"):
     key = (name,)
     if not packed(key).finite:  # NaN or infinity, or what AMX's bfloat16 parts can't hold
         return make_by_blocks(direct.make, problem, recipe, packed, in_strides, out_strides, threads)
@@ -148,8 +148,8 @@ def make(problem, recipe, packed, in_strides, out_strides, threads, name="turned
     if flat is not problem and ins and outs:
         problem, in_strides, out_strides = flat, ins, outs
     here = machine.current()
-    info = here.info(problem.dtype, amx)
-    cycles, groups, cuts, hole = cut(problem, amx, here, common.threads(cut(problem, amx, here)[0], threads))
+    info = here.info(problem.dtype, unit)
+    cycles, groups, cuts, hole = cut(problem, unit, here, common.threads(cut(problem, unit, here)[0], threads))
     index = common.pack_index(groups)
     pack_of = lambda combo: index[tuple(c.group for c in combo)]  # noqa: E731
     specs = [_spec(problem, combo, groups, each, pack_of(combo), out_strides, info) for combo, each in cuts]

@@ -118,7 +118,7 @@ cdef class TurnedPlan(Plan):
         w.lines_at_once = self.ci * w.coming_lines // (c.nchunks * panels * (last - first)) + 1
         for n in range(MOST_ROWS):
             rows[n] = w.made + n * k.nr * k.t_size
-        t.lda, t.at, t.more, t.late = c.pack.lda, 0, 0, NULL
+        t.lda, t.at, t.narrow, t.more, t.late = c.pack.lda, 0, 0, 0, NULL
         step = 64 if k.parts else 128  # bytes that a tile prefetches at a time
         for tile in range(first, last):
             height = (c.unit[tile + 1] - c.unit[tile]) * self.phases

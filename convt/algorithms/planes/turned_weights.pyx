@@ -25,8 +25,8 @@ cdef enum:
 cdef class TurnedRecipe(PackRecipe):
     """``tables`` lists, per class of phases, the flat kernel taps as [phase][tap], -1 for none."""
 
-    def __init__(self, str dtype, filter, bias, tables, bint amx=False):
-        self.open_recipe(dtype, filter, bias, amx)
+    def __init__(self, str dtype, filter, bias, tables, str unit="vectors"):
+        self.open_recipe(dtype, filter, bias, unit)
         cdef const convt_kernels *k = self.k
         cdef TurnedPack *c
         self.keep, self.nclasses = [], len(tables)

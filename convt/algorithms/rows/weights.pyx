@@ -26,7 +26,7 @@ cdef class RowsRecipe(PackRecipe):
     out-channel."""
 
     def __init__(self, str dtype, filter, bias, blocks):
-        self.open_recipe(dtype, filter, bias, False)
+        self.open_recipe(dtype, filter, bias, "vectors")
         cdef const convt_kernels *k = self.k
         cdef RowBlock *b
         cdef int64_t last = self.shape[len(self.shape) - 1]

@@ -267,7 +267,7 @@ cdef class ScatterPlan(Plan):
         t.rows = rows
         t.at = 0
         t.act = &self.none
-        t.stream, t.more, t.late = 0, 0, NULL
+        t.stream, t.narrow, t.more, t.late = 0, 0, 0, NULL
         t.ahead, t.ahead_step = next, 0
         if ahead:  # each tile prefetches some of what the next row reads
             if self.across:

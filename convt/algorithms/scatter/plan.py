@@ -23,41 +23,41 @@ from .weights import ScatterRecipe
 LIMIT = "it wants dilation 1 on the last axis, with a stride of at most twice the kernel"
 
 
-def cost(problem, amx=False):
-    if machine.current().info(problem.dtype, amx) is None:
+def cost(problem, unit="vectors"):
+    if machine.current().info(problem.dtype, unit) is None:
         return math.inf
-    return choice(problem, amx, machine.current())[0]
+    return choice(problem, unit, machine.current())[0]
 
 
-def recipe(attributes, filter, bias, key, amx=False):
+def recipe(attributes, filter, bias, key, unit="vectors"):
     # The taps of the last axis are columns, after the phases of the others.
     last = attributes.kernel[-1]
     if key[1] is None:
         classes = [np.arange(math.prod(attributes.kernel))[:, None]]
-        return ScatterRecipe(attributes.dtype, filter, bias, classes, attributes.strides[-1], key[2], amx)
+        return ScatterRecipe(attributes.dtype, filter, bias, classes, attributes.strides[-1], key[2], unit)
     classes = [
         (t[:, None, :] * last + np.arange(last)[:, None]).reshape(-1, t.shape[1])
         for t in common.pack_classes(attributes, key[1])
     ]
-    return ScatterRecipe(attributes.dtype, filter, bias, classes, attributes.strides[-1], key[2], amx)
+    return ScatterRecipe(attributes.dtype, filter, bias, classes, attributes.strides[-1], key[2], unit)
 
 
-def make(problem, recipe, packed, in_strides, out_strides, threads, name="scatter", amx=False):
-    plan, key = _planned(problem, recipe, in_strides, out_strides, threads, name, amx)
-    if amx and not packed(key).finite:  # some weights that AMX's bfloat16 parts can't hold
-        return _planned(problem, recipe, in_strides, out_strides, threads, "scatter", False)
+def make(problem, recipe, packed, in_strides, out_strides, threads, name="scatter", unit="vectors"):
+    plan, key = _planned(problem, recipe, in_strides, out_strides, threads, name, unit)
+    if unit != "vectors" and not packed(key).finite:  # some weights that its bfloat16 parts can't hold
+        return _planned(problem, recipe, in_strides, out_strides, threads, "scatter", "vectors")
     return plan, key
 
 
-def _planned(problem, recipe, in_strides, out_strides, available, name, amx):
-    cycles, merge, slab, groups, classes = choice(problem, amx, machine.current())
-    info = machine.current().info(problem.dtype, amx)
+def _planned(problem, recipe, in_strides, out_strides, available, name, unit):
+    cycles, merge, slab, groups, classes = choice(problem, unit, machine.current())
+    info = machine.current().info(problem.dtype, unit)
     if merge is None:
         if _dense(problem, in_strides) and _one_stretch(problem, out_strides):
             key = (name, merge, slab)
             spec = _gathered_spec(problem, slab, info, common.threads(cycles, available))
             return _plan(name, problem, recipe, key, in_strides, out_strides, cycles, info, spec), key
-        cycles, merge, slab, groups, classes = choice(problem, amx, machine.current(), gathered=False)
+        cycles, merge, slab, groups, classes = choice(problem, unit, machine.current(), gathered=False)
     item = ITEMSIZE[problem.dtype]
     out_elements = [s // item for s in out_strides[1:-2]]
     ci_p = common.filled(problem.ci, info)
@@ -184,14 +184,14 @@ def _ways(problem, info):
 
 
 @functools.lru_cache(maxsize=256)
-def choice(problem, amx, here, gathered=True):
+def choice(problem, unit, here, gathered=True):
     """The cheapest way: (cost, merge, slab, groups, classes), of the axes but the last; the cost is infinite where it
     can't be done. Without ``gathered``, of those for any memory."""
     k, s = problem.kernel[-1], problem.strides[-1]
     best = (math.inf, None, 0, None, None)
     if problem.dilations[-1] > 1 or s > 2 * k or problem.co == 0:
         return best
-    info = here.info(problem.dtype, amx)
+    info = here.info(problem.dtype, unit)
     outer = problem.rank - 1
     j0, j1 = cutting.blocks_shown(problem)
     for merge, slab in _ways(problem, info):

@@ -13,5 +13,5 @@ class ScatterRecipe(PanelRecipe):
         classes: Any,
         bias_phases: int,
         slab: int,
-        amx: bool = False,
+        unit: str = "vectors",
     ) -> None: ...

@@ -14,9 +14,9 @@ cdef class ScatterRecipe(PanelRecipe):
     """The bias is packed as ``bias_phases`` repetitions of each group's, which the overlap-add adds. With ``slab`` columns become
     rows of the GEMM's A, ``slab`` deep (a multiple of the in-channels), slab after slab."""
 
-    def __init__(self, str dtype, filter, bias, classes, int64_t bias_phases, int64_t slab, bint amx=False):
+    def __init__(self, str dtype, filter, bias, classes, int64_t bias_phases, int64_t slab, str unit="vectors"):
         self.slab, self.bias_phases = slab, bias_phases
-        PanelRecipe.__init__(self, dtype, filter, bias, classes, amx)
+        PanelRecipe.__init__(self, dtype, filter, bias, classes, unit)
         self.bias_bytes = self.groups * bias_phases * self.co * self.k.t_size
 
     cdef size_class(self, PackClass *c, Py_ssize_t index):

@@ -69,13 +69,13 @@ def waiting_bytes(points, block, depth, panel_block, info):
     return points * block * (depth * info["e_size"] + panel_block * info["nr"] * info["t_size"])
 
 
-def cost_table(amx):
-    return machine.current().profile["matrix_winograd" if amx else "winograd"]
+def cost_table(info):
+    return machine.current().profile["matrix_winograd" if info["parts"] else "winograd"]
 
 
 def task_cycles(problem, shape, block, panel_block, info, span, across=False):
     """Cycles of a task."""
-    return cost_table(info["parts"] > 0).cycles(_task_counts(problem, shape, block, panel_block, info, span, across))
+    return cost_table(info).cycles(_task_counts(problem, shape, block, panel_block, info, span, across))
 
 
 def _task_counts(problem, shape, block, panel_block, info, span, across):
@@ -125,7 +125,7 @@ def memory_cycles(problem, phases, info):
     counts = common.memory_counts(problem, non_temporal) | common.fill_counts(problem)
     if not non_temporal and not gathers(problem, phases, info):
         counts["out_byte_split"] = common.far(execution.output_bytes(problem)) * common.split_bytes(problem)
-    return cost_table(info["parts"] > 0).cycles(counts)
+    return cost_table(info).cycles(counts)
 
 
 def _again(points, block, depth, waits, panel_block, info):

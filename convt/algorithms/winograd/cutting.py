@@ -65,13 +65,13 @@ def by_transform(problem, groups, classes, schemes, info):
 
 
 @functools.lru_cache(maxsize=256)
-def choice(problem, kinds, amx, isa):
+def choice(problem, kinds, unit, isa):
     """The cheapest way: (cost, merge, groups, classes, scheme of each class by its numbers); cost infinite if there is none."""
     rank = problem.rank
     best = (math.inf, None, None, None, None)
     if problem.dtype not in ("float32", "float64") or problem.ci * math.prod(problem.out_shape) == 0:
         return best
-    info = machine.current().info(problem.dtype, amx)
+    info = machine.current().info(problem.dtype, unit)
     if info is None:
         return best
     phases = math.prod(min(s, o) for s, o in zip(problem.strides, problem.out_sizes, strict=True))
@@ -90,7 +90,7 @@ def choice(problem, kinds, amx, isa):
             if min(numbers) < 0:
                 continue
             chosen = [g[n] for g, n in zip(groups, numbers, strict=True)]
-            cost, scheme = min(_schemes(problem, combo, chosen, kinds, amx), default=(math.inf, None))
+            cost, scheme = min(_schemes(problem, combo, chosen, kinds, unit), default=(math.inf, None))
             plain, count = direct_counts.class_cost(problem, combo, info)
             if nested:  # its taps that are not there would be zeros
                 plain = math.inf
@@ -125,9 +125,9 @@ def _merges(rank, info):
     return sorted(merges, reverse=True)
 
 
-def _schemes(problem, combo, chosen, kinds, amx):
+def _schemes(problem, combo, chosen, kinds, unit):
     """The ways to transform a class that are worth a look, as (cost, kind of each axis)."""
-    axes, info = [], machine.current().info(problem.dtype, amx)
+    axes, info = [], machine.current().info(problem.dtype, unit)
     for c, group, stride in zip(combo, chosen, problem.strides, strict=True):
         offs, fits = group.offsets, []
         if c.count > 1 and all(a - b == 1 for a, b in itertools.pairwise(offs)):
@@ -137,13 +137,13 @@ def _schemes(problem, combo, chosen, kinds, amx):
     for scheme in itertools.product(*axes):
         if 0 < sum(t is not PLAIN for t in scheme) <= _MOST_AXES:
             shape = class_shape(problem, all_placed(problem, combo, scheme, info), chosen, scheme, info)
-            yield least_cost(problem, shape, amx, machine.current()), tuple(t.kind for t in scheme)
+            yield least_cost(problem, shape, unit, machine.current()), tuple(t.kind for t in scheme)
 
 
 @functools.lru_cache(maxsize=256)
-def least_cost(problem, shape, amx, isa):
+def least_cost(problem, shape, unit, isa):
     """Cycles of a class cut as is cheapest."""
-    cuts = ways_to_cut(problem, shape, machine.current().info(problem.dtype, amx), 1, (1,))
+    cuts = ways_to_cut(problem, shape, machine.current().info(problem.dtype, unit), 1, (1,))
     return min(cut.work * cut.tasks for cut in cuts) * problem.groups
 
 

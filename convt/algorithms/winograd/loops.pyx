@@ -445,7 +445,7 @@ cdef class WinogradPlan(DirectPlan):
         t.rows = rows
         t.lda, t.at = c.lda, 0
         t.act = &self.none
-        t.stream, t.more, t.late = 0, 0, NULL
+        t.stream, t.narrow, t.more, t.late = 0, 0, 0, NULL
         t.nv, t.cols = <int>nv, <int>columns
         t.ahead_step = 64
         t.init, t.init_ld = task.nothing, 0

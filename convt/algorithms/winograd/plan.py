@@ -24,19 +24,19 @@ from .loops import WinogradPlan
 from .transforms import KINDS, PLAIN, SMALL, filter_windows, panel_vectors
 from .weights import WinogradRecipe
 
-LIMIT = "it wants float32 or float64 and a phase of two or more taps one input apart, on an axis with two outputs or more"
+LIMIT = "it wants a phase of two or more taps one input apart, on an axis with two outputs or more"
 _STAGE_BYTES = 3 << 17  # of outputs that are gathered for non-temporal stores
 _ALL = 0.98  # of points multiplied: more are not worth leaving any out
 
 
-def cost(problem, kinds=SMALL, amx=False):
-    return choice(problem, kinds, amx, machine.current())[0]
+def cost(problem, kinds=SMALL, unit="vectors"):
+    return choice(problem, kinds, unit, machine.current())[0]
 
 
-def preparing(problem, amx=False):
+def preparing(problem, unit="vectors"):
     """As `direct.preparing`: of every point, which takes no longer to make than to write."""
-    total, _, groups, classes, schemes = choice(problem, SMALL, amx, machine.current())
-    info = machine.current().info(problem.dtype, amx)
+    total, _, groups, classes, schemes = choice(problem, SMALL, unit, machine.current())
+    info = machine.current().info(problem.dtype, unit)
     slices = 0
     for numbers, scheme in schemes.items():
         chosen = [(g[n], KINDS[kind]) for g, n, kind in zip(groups, numbers, scheme, strict=True)]
@@ -49,12 +49,12 @@ def preparing(problem, amx=False):
     again = direct_cutting.packed_again(problem, plain, splits, info)
     for (combo, chosen, scheme), cut in zip(transformed, cuts, strict=True):
         again += packed_again(problem, combo, chosen, scheme, cut, info)
-    return cost_table(amx)["transform_weights"] + common.packing_cycles(slices * size, info, again)
+    return cost_table(info)["transform_weights"] + common.packing_cycles(slices * size, info, again)
 
 
-def recipe(attributes, filter, bias, key, amx=False):
+def recipe(attributes, filter, bias, key, unit="vectors"):
     _, merge, schemes = key
-    info = machine.current().info(attributes.dtype, amx)
+    info = machine.current().info(attributes.dtype, unit)
     groups = [
         _phases.phase_groups(k, s, d, m)
         for k, s, d, m in zip(attributes.kernel, attributes.strides, attributes.dilations, merge, strict=True)
@@ -67,16 +67,16 @@ def recipe(attributes, filter, bias, key, amx=False):
         if any(scheme):
             windows = filter_windows(chosen, [KINDS[kind] for kind in scheme])
             transforms[-1] = windows, panel_vectors(tables[-1], windows, filter.shape[2], info)
-    return WinogradRecipe(attributes.dtype, filter, bias, tables, transforms, amx)
+    return WinogradRecipe(attributes.dtype, filter, bias, tables, transforms, unit)
 
 
-def make(problem, recipe, packed, in_strides, out_strides, threads, kinds=SMALL, name="winograd", amx=False):
+def make(problem, recipe, packed, in_strides, out_strides, threads, kinds=SMALL, name="winograd", unit="vectors"):
     here = machine.current()
-    total, merge, groups, classes, schemes = choice(problem, kinds, amx, here)
+    total, merge, groups, classes, schemes = choice(problem, kinds, unit, here)
     key = (name, merge, tuple(schemes.items()))
     if not packed(key).finite:  # as the filter is, or as its transform has become
         return direct.make(problem, recipe, packed, in_strides, out_strides, threads)
-    info = here.info(problem.dtype, amx)
+    info = here.info(problem.dtype, unit)
     in_elements, out_elements = ([s // ITEMSIZE[problem.dtype] for s in strides] for strides in (in_strides, out_strides))
     packs = {numbers: n for n, numbers in enumerate(schemes)}
     hole = any(c.group < 0 for axis in classes for c in axis)

@@ -6,5 +6,5 @@ from ..packing import PanelRecipe
 
 class WinogradRecipe(PanelRecipe):
     def __init__(
-        self, dtype: str, filter: NDArray[Any], bias: NDArray[Any] | None, classes: Any, transforms: Any, amx: bool = False
+        self, dtype: str, filter: NDArray[Any], bias: NDArray[Any] | None, classes: Any, transforms: Any, unit: str = "vectors"
     ) -> None: ...

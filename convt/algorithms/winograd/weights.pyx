@@ -22,9 +22,9 @@ cdef class WinogradRecipe(PanelRecipe):
     """``transforms`` has, for each class, None where it is as direct's, or ``(windows, widths)``: for each window its taps and
     [point][tap] of their transform; and [panel][point] how many vectors of columns have weights there."""
 
-    def __init__(self, str dtype, filter, bias, classes, transforms, bint amx=False):
+    def __init__(self, str dtype, filter, bias, classes, transforms, str unit="vectors"):
         self.transforms = transforms
-        PanelRecipe.__init__(self, dtype, filter, bias, classes, amx)
+        PanelRecipe.__init__(self, dtype, filter, bias, classes, unit)
 
     cdef size_class(self, PackClass *c, Py_ssize_t index):
         if self.transforms[index] is not None:

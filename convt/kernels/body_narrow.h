@@ -1,0 +1,41 @@
+/* Accumulators (T) rounded to user memory (S), which is what `widen` undoes. The includer defines what body_memory.h wants, and
+ *   T_TRANSPOSE   the `transpose` of T */
+
+#define SQUARE 64 /* rows and columns that are transposed at a time, in L1 */
+
+INLINE void FN(narrow_row)(S *to, const T *from, int cols, int stream)
+{
+    int c = 0;
+    if (stream && ((uintptr_t)to & (VL * sizeof(S) - 1)) == 0)
+        for (; c + VL <= cols; c += VL)
+            S_STREAM(to + c, V_(load)(from + c));
+    for (; c + VL <= cols; c += VL)
+        S_STORE(to + c, V_(load)(from + c));
+    if (c < cols)
+        S_STOREN(to + c, V_(loadn)(from + c, cols - c), cols - c);
+}
+
+static void FN(narrow)(void *dst, ptrdiff_t ld, ptrdiff_t dc, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols,
+                       int stream)
+{
+    T square[SQUARE * SQUARE];
+    S *to = dst;
+    const T *from = src;
+    if (dc == 1 && cs == 1) {
+        for (int r = 0; r < rows; r++)
+            FN(narrow_row)(to + r * ld, from + r * rs, cols, stream);
+        return;
+    }
+    for (int r = 0; r < rows; r += SQUARE)
+        for (int c = 0; c < cols; c += SQUARE) {
+            const int m = rows - r < SQUARE ? rows - r : SQUARE, n = cols - c < SQUARE ? cols - c : SQUARE;
+            T_TRANSPOSE(square, SQUARE, 1, from + r * rs + c * cs, rs, cs, m, n, 0);
+            for (int i = 0; i < m; i++) {
+                S *row = to + (r + i) * ld + c * dc, some[SQUARE];
+                FN(narrow_row)(dc == 1 ? row : some, square + i * SQUARE, n, dc == 1 && stream);
+                for (int j = 0; dc != 1 && j < n; j++)
+                    row[j * dc] = some[j];
+            }
+        }
+}
+#undef SQUARE

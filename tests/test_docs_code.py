@@ -1,0 +1,139 @@
+"""The pages' code: every Python block runs and gives what its page says, every command is one that there is.
+
+* Blocks of a page run one after the other, in one namespace. A block of ``>>>`` prompts is a doctest, errors included. In other
+  blocks what a statement gives or prints is compared with the comment behind it, if that is a value or stands behind ``print``.
+* A block of language ``console`` is run by the shell, and ends in what stands below its commands.
+* Options of ``python -m convt`` and ``python -m bench``, wherever a page names them, are among those that their help has.
+"""
+
+import ast
+import contextlib
+import doctest
+import importlib.util
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    page for page in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("convt/**/*.md")])
+    if "measurements" not in page.parts
+]  # fmt: skip
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+EXTRAS = ("dask", "onnxruntime", "torch")  # modules of convt that import the package of their name
+
+
+def blocks(page, language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def having(language):
+    return pytest.mark.parametrize(
+        "page", [page for page in PAGES if blocks(page, language)], ids=lambda page: str(page.relative_to(ROOT))
+    )
+
+
+def source(code):
+    """A block's statements, without prompts and results."""
+    if not code.startswith(">>>"):
+        return code
+    return "".join(example.source for example in doctest.DocTestParser().get_examples(code))
+
+
+def packages(code):
+    """What a block imports beside convt itself."""
+    for node in ast.walk(ast.parse(source(code))):
+        for name in [each.name for each in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", "")]:
+            first, _, rest = (name or "").partition(".")
+            if first and first != "convt":
+                yield first
+            elif rest in EXTRAS:
+                yield rest
+
+
+def run(code, namespace):
+    """Run a block without prompts, a statement at a time; compare with the comments behind them."""
+    lines = code.splitlines()
+    for node in ast.parse(code).body:
+        _, _, comment = lines[node.end_lineno - 1][node.end_col_offset :].partition("# ")
+        text, printed = ast.get_source_segment(code, node), io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            if isinstance(node, ast.Expr):
+                check(text, eval(text, namespace), printed.getvalue(), comment)
+            else:
+                exec(text, namespace)
+
+
+def check(text, value, printed, comment):
+    if text.startswith("print(") and comment:
+        assert doctest.OutputChecker().check_output(comment + "\n", printed, FLAGS), (text, printed)
+        return
+    try:
+        wanted = ast.literal_eval(comment)
+    except (SyntaxError, ValueError):
+        return  # words
+    assert getattr(value, "shape", value) == wanted, text
+
+
+@having("python")
+def test_python_runs_and_gives_what_the_page_says(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace, missing = {"__name__": "page"}, set()
+    for n, code in enumerate(blocks(page, "python")):
+        if lacking := {name for name in packages(code) if importlib.util.find_spec(name) is None}:
+            missing |= lacking
+            continue
+        if not code.startswith(">>>"):
+            run(code, namespace)
+            continue
+        test = doctest.DocTestParser().get_doctest(code, namespace, f"{page.stem}_{n}", str(page), 0)
+        failed = doctest.DocTestRunner(optionflags=FLAGS).run(test, out=(said := []).append, clear_globs=False).failed
+        assert not failed, "".join(said)
+        namespace.update(test.globs)
+    if missing:
+        pytest.skip(f"all but the blocks that need {', '.join(sorted(missing))}, not installed")
+
+
+@having("console")
+def test_commands_end_in_what_the_page_says(page, tmp_path):
+    for code in blocks(page, "console"):
+        for command, wanted in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", code, re.MULTILINE):
+            command = re.sub(r"\bpython (?=-)", lambda _: sys.executable + " ", command)
+            environment = {name: value for name, value in os.environ.items() if not name.startswith("CONVT_")}
+            done = subprocess.run(
+                ["bash", "-c", f"{command} 2>&1"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
+            )
+            assert doctest.OutputChecker().check_output("..." + wanted, done.stdout, FLAGS), done.stdout
+
+
+def named():
+    """{(module, command): options} of every call of convt's programs that the pages name."""
+    found = {}
+    for page in PAGES:
+        for module, rest in re.findall(r"python -m ((?:convt|bench)\b(?:\.\w+)*)([^\n`]*)", page.read_text(encoding="utf-8")):
+            words = rest.split("#")[0].split()
+            command = words[0] if words and words[0] in ("info", "plan", "tune", "compare") else ""
+            found.setdefault((module, command), set()).update(word for word in words if re.fullmatch(r"--[a-z][a-z-]*", word))
+    return found
+
+
+NAMED = named()
+
+
+@pytest.mark.parametrize("program", NAMED, ids=" ".join)
+def test_programs_and_options_that_the_pages_name_exist(program):
+    module, command = program
+    assert importlib.util.find_spec(module)
+    if not command and not NAMED[program]:
+        return
+    words = [sys.executable, "-m", module, *([command] if command else []), "--help"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    if lacking := re.search(r"No module named '(?!convt|bench).*'", done.stderr):
+        pytest.skip(lacking[0])
+    assert done.returncode == 0, done.stderr
+    assert not [option for option in NAMED[program] if not re.search(rf"{option}\b", done.stdout)]

@@ -1,0 +1,51 @@
+"""One pool of threads for convt, oneDNN and torch, whichever comes first; an installed wheel brings its own OpenMP library."""
+
+import importlib.util
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import convt
+from convt import _core
+from convt.algorithms.onednn import library
+
+pytest.importorskip("threadpoolctl")
+pytestmark = pytest.mark.skipif(not _core.openmp(), reason="built without OpenMP")
+
+BROUGHT = Path(convt.__file__).parents[1] / "convt.libs/libgomp.so.1"
+START = "import numpy as np; x, w = np.ones((4, 64, 64, 64), 'f'), np.ones((4, 4, 64, 64), 'f')"
+# A call of each that threads compute, if there is more than one.
+CALLS = {
+    "convt": "import convt; convt.conv_transpose(x, w, backend='native')",
+    "onednn": "import convt; convt.conv_transpose(x, w, backend='onednn')",
+    "torch": "import torch; torch.nn.functional.conv_transpose2d(torch.ones(4, 64, 64, 64), torch.ones(64, 64, 4, 4))",
+}
+END = """
+import threadpoolctl
+for pool in threadpoolctl.threadpool_info():
+    if pool["user_api"] == "openmp":
+        print(pool["filepath"])
+"""
+THERE = {"convt": lambda: True, "onednn": library.available, "torch": lambda: importlib.util.find_spec("torch")}
+HERE = [name for name, there in THERE.items() if there()]
+
+
+def openmp_libraries(order):
+    """The files of the OpenMP libraries in a process that makes these calls, in turn."""
+    code = "\n".join([START, *(CALLS[name] for name in order), END])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations(HERE)], ids=" ".join)
+def test_one_pool_in_any_order(order):
+    assert len(openmp_libraries(order)) == 1
+
+
+@pytest.mark.skipif(not BROUGHT.parent.exists(), reason="not installed from a repaired wheel")
+def test_a_wheel_needs_no_openmp_library_of_the_system():
+    assert [Path(path).resolve() for path in openmp_libraries(["convt"])] == [BROUGHT.resolve()]
