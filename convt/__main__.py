@@ -3,10 +3,11 @@
     python -m convt                     what was found on this machine
     python -m convt plan LAYER          algorithm, why, and what the others would cost; --time measures them
     python -m convt tune LAYER...       measures, and writes a file for CONVT_TUNING
+    python -m convt bench               where the benchmark is
 
 A layer is JSON, or a file of JSON (one layer, or a list, or {"layers": list}): Cin and Cout, in (spatial sizes), k (kernel);
 and, where they differ from the defaults, N (batch), g (groups), s (strides), d (dilations), pb and pe (pads), op
-(output_padding).
+(output_padding). Or it is an ONNX file, whose ConvTranspose nodes are meant. --json prints everything as JSON.
 """
 
 import argparse
@@ -15,129 +16,187 @@ import json
 import os
 import sys
 
-import numpy as np
-
-from . import ConvTranspose, _explain, _measure, get_num_threads, num_threads, show_config, tuning
+from . import _explain, _layers, _limits, _measure, get_num_threads, num_threads, show_config, tuning
 from ._check import DTYPES
+from .algorithms import machine
 
-_KNOWN = {"Cin", "Cout", "in", "k", "N", "g", "s", "d", "pb", "pe", "op", "name", "family", "source"}
-
-
-def layers(text):
-    """The layers that an argument speaks of: dicts."""
-    if os.path.exists(text):
-        with open(text, encoding="utf-8") as file:
-            text = file.read()
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"layer: got {text[:80]!r}, wanted JSON or a file of JSON ({error})") from None
-    found = found.get("layers", [found]) if isinstance(found, dict) else found
-    for layer in found if isinstance(found, list) else [found]:
-        if not isinstance(layer, dict) or not {"Cin", "Cout", "in", "k"} <= set(layer) <= _KNOWN:
-            got = sorted(layer) if isinstance(layer, dict) else layer
-            raise ValueError(f"layer: got {got}, wanted Cin, Cout, in and k, and of the others {', '.join(sorted(_KNOWN))}")
-    return found
+_BENCH = "convt-bench --quick"
 
 
-def operator(layer, asked, **more):
-    """``(ConvTranspose, shape of its data)`` of a layer, with random weights."""
-    rank = len(layer["in"])
-    each = lambda name, default: layer.get(name, default)  # noqa: E731
-    kernel = layer["k"] if isinstance(layer["k"], list) else [layer["k"]] * rank
-    groups, planar = each("g", 1), asked.layout == "NCX"
-    dtype = next(dtype for dtype, name in DTYPES.items() if name == asked.dtype)
-    filter = np.random.default_rng(0).standard_normal((layer["Cin"], layer["Cout"] // groups, *kernel), np.float32)
-    op = ConvTranspose(
-        filter.astype(dtype), strides=each("s", 1), dilations=each("d", 1), pads_begin=each("pb", 0), pads_end=each("pe", 0),
-        output_padding=each("op", 0), groups=groups, data_format=asked.layout, filter_format="IOX", **more,
-    )  # fmt: skip
-    batch, sizes, channels = each("N", 1), layer["in"], layer["Cin"]
-    return op, (batch, channels, *sizes) if planar else (batch, *sizes, channels)
+def _read(asked, text):
+    """The layers of an argument, in the dtype and layout asked for, else in their own."""
+    asked_for = {"dtype": asked.dtype, "layout": asked.layout}
+    changes = {name: value for name, value in asked_for.items() if value}
+    return [layer._replace(**changes) for layer in _layers.read(text, dict(asked.shape))]
 
 
-def _data(op, shape):
-    return np.random.default_rng(1).standard_normal(shape, np.float32).astype(op._filter.dtype)
-
-
-def described(layer, asked):
+def described(layer, algorithm, timed):
     """What ``plan`` prints of a layer, as a dict."""
-    op, shape = operator(layer, asked, backend="native", algorithm=asked.algorithm)
+    op, shape = layer.operator(backend="native", algorithm=algorithm)
     plan = op.plan(shape)
     costs = {name: cost for name, cost in _explain.alternatives(plan.problem).items() if cost is not None}
+    costs.setdefault(plan.algorithm, sum(plan.cycles.values()))  # one that "auto" does not take
     found = {
-        "name": layer.get("name"), "data": shape, "output": op.output_shape(shape), "algorithm": plan.algorithm,
-        "isa": plan.isa, "threads": plan.threads, "tasks": plan.tasks, "packed_bytes": plan.packed_bytes,
-        "cycles": costs, "parts": plan.cycles, "explained": plan.explain(),
+        "name": layer.name, "data": shape, "output": op.output_shape(shape), "dtype": layer.dtype, "layout": layer.layout,
+        "algorithm": plan.algorithm, "isa": plan.isa, "threads": plan.threads, "tasks": plan.tasks,
+        "packed_bytes": plan.packed_bytes, "cycles": costs, "expected_milliseconds": _expected(costs), "parts": plan.cycles,
+        "explained": plan.explain(),
     }  # fmt: skip
-    if asked.time:
-        data, runs = _data(op, shape), {}
-        for name in [name for name, cost in costs.items() if cost <= 4 * min(costs.values())]:
-            each = op if name == plan.algorithm else operator(layer, asked, backend="native", algorithm=name)[0]
+    if timed:
+        data, runs = layer.numbers(shape), {}
+        near = 4 * min(costs.values())
+        for name in [name for name, cost in costs.items() if cost <= near or name == plan.algorithm]:
+            each = op if name == plan.algorithm else layer.operator(backend="native", algorithm=name)[0]
             runs[name] = functools.partial(each, data, out=each(data))
-        found["milliseconds"] = {name: seconds * 1e3 for name, seconds in _measure.measure(runs).items()}
+        seconds = _measure.measure(runs)
+        limit = _limits.limit(plan.problem, get_num_threads())
+        found["milliseconds"] = {name: each * 1e3 for name, each in seconds.items()}
+        found["limit"] = {"milliseconds": limit.seconds * 1e3, "gflops": limit.gflops, "copy_gbs": limit.copy_gbs}
+        found["of_limit"] = {name: limit.seconds / each for name, each in seconds.items()}
     return found
+
+
+def _expected(costs):
+    """Milliseconds by algorithm: the cost model's cycles, of as many threads as would share them, at the system's clock."""
+    clock, few = _limits.clock(), machine.current().limits.single_thread_cycles
+    if clock is None:
+        return {}
+    return {name: 1e3 * cost / clock / (1 if cost < few else get_num_threads()) for name, cost in costs.items()}
 
 
 def _print_plan(found):
-    print(f"{found['name'] or 'layer'}: {found['data']} -> {found['output']}")
+    print(f"{found['name']}: {found['data']} -> {found['output']}")
     print(found["explained"])
-    for name, taken in sorted(found.get("milliseconds", {}).items(), key=lambda item: item[1]):
-        print(f"measured: {name} {taken:.3f} ms")
+    least, rows = min(found["cycles"].values()), []
+    columns = ["algorithm", "cycles", "of the least", "expected ms"]
+    timed = (
+        [("measured ms", "milliseconds", "{:.3g}"), ("of the limit", "of_limit", "{:.0%}")] if "milliseconds" in found else []
+    )
+    for name, cost in sorted(found["cycles"].items(), key=lambda item: item[1]):
+        cells = [name, f"{cost:.3g}", f"{cost / least:.2f}", _cell(found["expected_milliseconds"], name, "{:.3g}")]
+        rows.append(cells + [_cell(found[key], name, form) for _, key, form in timed])
+    _table([*columns, *(title for title, *_ in timed)], rows)
+    if timed:
+        limit = found["limit"]
+        print(
+            f"the limit: {limit['milliseconds']:.3g} ms, by a peak of {limit['gflops']:.0f} GFLOP/s and a copy of "
+            f"{limit['copy_gbs']:.1f} GB/s; arrays that stay in the caches can pass it, and AMX and Winograd the peak"
+        )
+
+
+def _cell(values, name, form):
+    return form.format(values[name]) if name in values else ""
+
+
+def _table(columns, rows):
+    """Print a table: by rich on a terminal, where it is installed, else as plain text."""
+    if sys.stdout.isatty():
+        try:
+            from rich import console, table
+        except ImportError:
+            pass
+        else:
+            drawn = table.Table(columns[0], *(table.Column(title, justify="right") for title in columns[1:]))
+            for row in rows:
+                drawn.add_row(*row)
+            console.Console().print(drawn)
+            return
+    widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
+    for row in (columns, *rows):
+        others = [f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
+        print("  ".join([f"{row[0]:{widths[0]}}", *others]))
+
+
+def _plan(asked):
+    found = [described(layer, asked.algorithm, asked.time) for layer in _read(asked, asked.layer)]
+    if asked.json:
+        return found
+    for each in found:
+        _print_plan(each)
+    return None
 
 
 def _tune(asked):
-    for text in asked.layers:
-        for layer in layers(text):
-            op, shape = operator(layer, asked, backend="tune")
-            op(_data(op, shape))
-            print(f"{layer.get('name', 'layer')}: {op.plan(shape).note}")
-    print(f"{tuning.save(asked.out)} entries in {asked.out}: use them by CONVT_TUNING={asked.out}")
+    if os.path.exists(asked.out):
+        tuning.load(asked.out)
+    found = []
+    for layer in [layer for text in asked.layers for layer in _read(asked, text)]:
+        op, shape = layer.operator(backend="tune")
+        op(layer.numbers(shape))
+        plan = op.plan(shape)
+        times = tuning.find(plan.problem, "auto", get_num_threads())
+        best = min(times, key=times.get)
+        found.append({"name": layer.name, "data": shape, "algorithm": best, "note": plan.note, "milliseconds": times})
+    count = tuning.save(asked.out)
+    if asked.json:
+        return {"file": asked.out, "entries": count, "layers": found}
+    cells = lambda times: ", ".join(f"{name} {time:.3g}" for name, time in sorted(times.items(), key=lambda item: item[1]))  # noqa: E731
+    rows = [[each["name"], each["algorithm"], cells(each["milliseconds"])] for each in found]
+    _table(["layer", "fastest", "milliseconds"], rows)
+    print(f"{count} entries in {asked.out}: use them by CONVT_TUNING={asked.out}")
+    return None
 
 
-def main(arguments=None):
+def _bench(asked):
+    if asked.json:
+        return {"command": _BENCH}
+    print(f'{_BENCH} (pip install "convt[bench]" brings what it compares with); convt-bench --help says what else')
+    return None
+
+
+def _info(asked):
+    return show_config(mode="dicts") if asked.json else show_config()
+
+
+def _shape(text):
+    name, _, sizes = text.rpartition("=")
+    try:
+        return name, [int(size) for size in sizes.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"got {text!r}, wanted NAME=N,N,...") from None
+
+
+def _parser():
     parser = argparse.ArgumentParser(
         prog="python -m convt", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    commands = parser.add_subparsers(dest="command", metavar="info, plan, tune or bench")
+    parser.set_defaults(run=_info, threads=None)
+    commands = parser.add_subparsers(metavar="info, plan, tune or bench")
     info = commands.add_parser("info", help="what was found on this machine (the default)")
+    info.set_defaults(run=_info)
     plan = commands.add_parser("plan", help="what a layer is computed by, and why")
-    plan.add_argument("layer", help="JSON, or a file of JSON: see python -m convt --help")
+    plan.set_defaults(run=_plan)
+    plan.add_argument("layer", help="an ONNX file, JSON, or a file of JSON: see python -m convt --help")
     plan.add_argument("--algorithm", default="auto", help="as of convt.ConvTranspose (default: auto)")
-    plan.add_argument("--time", action="store_true", help="measure the algorithms that come into question")
+    plan.add_argument("--time", action="store_true", help="measure what comes into question, and the machine's limits")
     tune = commands.add_parser("tune", help="measure layers and keep what was found")
-    tune.add_argument("layers", nargs="+", metavar="layer", help="JSON, or a file of JSON")
+    tune.set_defaults(run=_tune)
+    tune.add_argument("layers", nargs="+", metavar="layer", help="an ONNX file, JSON, or a file of JSON")
     tune.add_argument("--out", default="convt-tuning.json", help="the file (default: convt-tuning.json); what it has is kept")
-    commands.add_parser("bench", help="where the benchmark is")
-    for command in (info, plan):
-        command.add_argument("--json", action="store_true", help="print JSON")
+    bench = commands.add_parser("bench", help="where the benchmark is")
+    bench.set_defaults(run=_bench)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    for command in (info, plan, tune, bench):
+        command.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
     for command in (plan, tune):
-        command.add_argument("--layout", choices=("NXC", "NCX"), default="NXC", help="default: NXC")
-        command.add_argument("--dtype", choices=tuple(DTYPES.values()), default="float32", help="default: float32")
+        command.add_argument("--layout", choices=("NXC", "NCX"), help="default: NXC; an ONNX model's is NCX")
+        command.add_argument("--dtype", choices=tuple(DTYPES.values()), help="default: float32; an ONNX model has its own")
         command.add_argument("--threads", type=int, default=get_num_threads())
+        command.add_argument("--shape", action="append", type=_shape, default=[], metavar="NAME=N,N,...",
+                             help="shape of an ONNX model's input; a batch that it leaves open is 1 else")  # fmt: skip
+    return parser
+
+
+def main(arguments=None):
+    parser = _parser()
     asked = parser.parse_args(arguments)
     try:
-        if asked.command == "plan":
-            with num_threads(asked.threads):
-                found = [described(layer, asked) for layer in layers(asked.layer)]
-            if asked.json:
-                print(json.dumps(found, indent=1))
-            else:
-                for each in found:
-                    _print_plan(each)
-        elif asked.command == "tune":
-            if os.path.exists(asked.out):
-                tuning.load(asked.out)
-            with num_threads(asked.threads):
-                _tune(asked)
-        elif asked.command == "bench":
-            print("python -m bench --quick, from a checkout of convt; python -m bench --help says what else")
-        elif getattr(asked, "json", False):
-            print(json.dumps(show_config(mode="dicts"), indent=1))
-        else:
-            show_config()
-    except (OSError, TypeError, ValueError) as error:
+        with num_threads(get_num_threads() if asked.threads is None else asked.threads):
+            found = asked.run(asked)
+    except (ImportError, OSError, TypeError, ValueError) as error:
         parser.exit(1, f"{parser.prog}: {error}\n")
+    if found is not None:
+        print(json.dumps(found, indent=1))
     return 0
 
 

@@ -5,11 +5,11 @@ The keywords of functions with overloads are written once, as a TypedDict; tests
 
 from collections.abc import Sequence
 from numbers import Real
-from typing import Any, Literal, Protocol, SupportsIndex, TypeAlias, TypedDict
+from typing import Any, Literal, Protocol, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import Required, TypeVar
+from typing_extensions import Required, TypedDict, TypeVar
 
 # The dtype of an array or operator. bfloat16 is Any: ml_dtypes has no types.
 DType = TypeVar("DType", bound=np.generic, default=Any)

@@ -16,9 +16,9 @@ from . import _api, _check, _config, _padding
 from .algorithms import machine, order
 
 try:
-    import dask
     import dask.array as da
     from dask.array import overlap
+    from dask.delayed import delayed
 except ImportError as error:
     raise ImportError('convt.dask needs dask: pip install "convt[dask]"') from error
 
@@ -111,7 +111,7 @@ def conv_transpose(
     chunks[first : first + attributes.rank] = [tuple(stop - start for _, start, stop in each) for each in cuts]
     op = _api.ConvTranspose.borrowing(weights, values, data_format=data_format, **given)
     whole = attributes.of_any_size(data.shape)
-    block = dask.delayed(_Block(op, count, first, cuts, whole, bool(np.isfinite(weights).all())), traverse=False)
+    block = delayed(_Block(op, count, first, cuts, whole, bool(np.isfinite(weights).all())), traverse=False)
     return laid.map_blocks(
         _chunk, block=block, dtype=data.dtype, chunks=tuple(chunks), meta=np.empty((0,) * data.ndim, data.dtype)
     )

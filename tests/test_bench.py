@@ -1,6 +1,7 @@
 """The micro-benchmark: its layers, its checker, its manners. No figure is asserted here."""
 
 import json
+import os
 import sys
 import threading
 from pathlib import Path
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from cases import child
 
 import convt
 
@@ -347,6 +349,28 @@ def test_every_peer_here_is_right_and_the_json_says_so(tmp_path, capsys, small_c
     absent = [peer.name for peer in peers.PEERS if peer.name not in content["versions"]]
     assert all(any(name in note for note in content["notes"]) for name in absent)
     assert "tiny" in capsys.readouterr().out
+
+
+def test_it_works_as_the_package_that_a_wheel_has(tmp_path):
+    """There it is called convt_bench, and no module bench is near."""
+    (tmp_path / "convt_bench").symlink_to(Path(cli.__file__).parent, target_is_directory=True)
+    path = os.pathsep.join([str(tmp_path), str(Path(convt.__file__).parents[1])])
+    json_file = tmp_path / "out.json"
+
+    def run(script, *arguments):
+        code, out, errors = child(f"import sys; sys.modules['bench'] = None; {script}", *arguments, PYTHONPATH=path)
+        assert code == 0, errors
+        return out
+
+    loaded = run("import convt_bench.__main__, convt_bench.worker; print(*sys.modules)").split()
+    assert "convt_bench.layers" in loaded and "convt" not in loaded  # its processes for other libraries have none of ours
+    main = "from convt_bench.__main__ import main; sys.exit(main())"
+    chosen = "--deconv", TINY, "--peers", "none", "--threads", "1", "--rounds", "1", "--budget", "0.05"
+    assert "tiny" in run(main, *chosen, "--json", json_file)
+    (result,) = json.loads(json_file.read_text())["results"]
+    assert (result["peer"], result["status"]) == ("convt", "ok")
+    assert run(main, "compare", json_file, json_file) == "compared 1 problems\n"
+    assert run(main, "--help").startswith("usage: convt-bench ")
 
 
 def test_interrupted_it_keeps_what_is_done(tmp_path, capsys, monkeypatch, small_copy):

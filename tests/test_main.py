@@ -1,15 +1,19 @@
 """python -m convt, and plans in words."""
 
+import itertools
 import json
 import re
+import sys
 
 import numpy as np
 import pytest
 from cases import ALGORITHMS, child
 
 import convt
+import convt.onnx
 from convt import __main__ as cli
-from convt import tuning
+from convt import _layers, _limits, tuning
+from convt._problem import Problem
 from convt.algorithms import costs
 
 LAYER = '{"Cin": 64, "Cout": 32, "in": [16, 12], "k": 4, "s": 2, "pb": 1, "pe": 1}'
@@ -78,7 +82,14 @@ def test_info(capsys):
     assert cli.main(["info"]) == 0 and capsys.readouterr().out == printed
     assert cli.main(["info", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["version"] == convt.__version__
-    assert cli.main(["bench"]) == 0 and "python -m bench" in capsys.readouterr().out
+    assert cli.main(["--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["version"] == convt.__version__
+
+
+def test_bench_is_pointed_to(capsys):
+    assert cli.main(["bench"]) == 0 and "convt-bench --quick" in capsys.readouterr().out
+    assert cli.main(["bench", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"command": "convt-bench --quick"}
 
 
 def test_plan(capsys):
@@ -89,8 +100,45 @@ def test_plan(capsys):
     (found,) = json.loads(capsys.readouterr().out)
     assert found["data"] == [1, 64, 16, 12] and found["threads"] == 1
     assert found["algorithm"] in found["milliseconds"] and all(time > 0 for time in found["milliseconds"].values())
+    assert found["cycles"][found["algorithm"]] == min(found["cycles"].values())
+    assert set(found["expected_milliseconds"]) in (set(found["cycles"]), set())  # the system says its clock, or does not
+    assert found["limit"]["milliseconds"] > 0 and found["limit"]["gflops"] > 0 and found["limit"]["copy_gbs"] > 0
+    for name, share in found["of_limit"].items():
+        assert share == pytest.approx(found["limit"]["milliseconds"] / found["milliseconds"][name])
     assert cli.main(["plan", LAYER, "--algorithm", "direct"]) == 0
     assert "\ndirect: " in capsys.readouterr().out
+
+
+def test_a_plan_has_a_table(capsys):
+    assert cli.main(["plan", LAYER, "--time"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"^algorithm +cycles +of the least +expected ms +measured ms +of the limit$", printed, re.M)
+    assert re.search(r"^direct +\S+ +\d\.\d\d( +\d\S*){1,2} +\d+%$", printed, re.M)
+    assert re.search(r"^the limit: \d\S* ms, by a peak of \d+ GFLOP/s and a copy of \d+\.\d GB/s", printed, re.M)
+
+
+def test_on_a_terminal_rich_draws_tables_if_it_is_there(capsys, monkeypatch):
+    pytest.importorskip("rich")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    cli._table(["name", "ms"], [["direct", "1.5"]])
+    drawn = capsys.readouterr().out
+    monkeypatch.setitem(sys.modules, "rich", None)
+    cli._table(["name", "ms"], [["direct", "1.5"]])
+    assert capsys.readouterr().out == "name     ms\ndirect  1.5\n"
+    assert "direct" in drawn and "1.5" in drawn and "─" in drawn
+
+
+def test_one_that_auto_does_not_take_is_in_the_table(capsys):
+    assert cli.main(["plan", LAYER, "--algorithm", "winograd6", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["algorithm"] == "winograd6" and found["cycles"]["winograd6"] > 0
+
+
+def test_operations_of_the_limit_are_those_that_meet_in_the_output():
+    for n, k, s, d, begin, out in itertools.product((1, 4), (1, 2, 5), (1, 3), (1, 2), (-2, 0, 3), (0, 1, 7)):
+        meetings = sum(0 <= i * s + t * d - begin < out for i in range(n) for t in range(k))
+        problem = Problem("float32", 2, 3, 4, 5, (n, 2), (k, 1), (s, 1), (d, 1), (begin, 0), (out, 2))
+        assert _limits.operations(problem) == 2 * 2 * 3 * 4 * 5 * meetings * 2
 
 
 def test_plans_of_a_file(tmp_path, capsys):
@@ -110,9 +158,78 @@ def test_tune(tmp_path, capsys):
             assert cli.main(["tune", layer, "--out", str(path), "--threads", "1"]) == 0
             assert f"{n} entries in {path}" in capsys.readouterr().out
         tuning.clear()
+        assert cli.main(["tune", small, "--out", str(path), "--threads", "1", "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["entries"] == 2 and found["file"] == str(path)
+        (layer,) = found["layers"]
+        assert layer["note"].startswith("measured earlier: ")
+        assert layer["milliseconds"][layer["algorithm"]] == min(layer["milliseconds"].values())
+        tuning.clear()
         assert tuning.load(path).taken == 2
     finally:
         tuning.clear()
+
+
+@pytest.fixture
+def model(tmp_path):
+    """An ONNX file of two nodes: one with an open batch and sizes, the other on its output, with pads by auto_pad."""
+    onnx = pytest.importorskip("onnx")
+    first = onnx.helper.make_node("ConvTranspose", ["X", "W"], ["H"], name="up", strides=[2, 2], pads=[1, 0, 1, 0])
+    second = onnx.helper.make_node("ConvTranspose", ["H", "V"], ["Y"], strides=[2, 2], group=2, auto_pad="SAME_LOWER")
+    rng = np.random.default_rng(0)
+    weights = [rng.random((3, 4, 4, 3), np.float32), rng.random((4, 1, 3, 3), np.float32)]
+    graph = onnx.helper.make_graph(
+        [first, second], "g",
+        [onnx.helper.make_tensor_value_info("X", 1, ("N", 3, "H", "W"))],
+        [onnx.helper.make_tensor_value_info("Y", 1, (None,) * 4)],
+        [onnx.numpy_helper.from_array(value, name) for value, name in zip(weights, "WV", strict=True)],
+    )  # fmt: skip
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.helper.make_model(graph, ir_version=10, opset_imports=[onnx.helper.make_opsetid("", 22)]), path)
+    return str(path)
+
+
+def test_layers_of_a_model_are_its_nodes(model):
+    onnx = pytest.importorskip("onnx")
+    from onnx.reference import ReferenceEvaluator
+
+    first, second = _layers.read(model, {"X": [2, 3, 5, 6]})
+    assert (first.name, first.data, first.filter) == ("up", (2, 3, 5, 6), (3, 4, 4, 3))
+    assert (second.name, second.layout, second.dtype) == ("Y", "NCX", "float32")
+    shapes = [op.output_shape(shape) for op, shape in (first.operator(), second.operator())]
+    (want,) = ReferenceEvaluator(onnx.load(model), new_ops=[convt.onnx.ConvTranspose]).run(
+        None, {"X": np.ones((2, 3, 5, 6), np.float32)}
+    )
+    assert shapes == [second.data, want.shape]
+
+
+def test_a_model_is_tuned_and_planned(model, tmp_path, capsys):
+    path = tmp_path / "tuning.json"
+    shape = ["--shape", "X=1,3,5,6"]
+    assert cli.main(["tune", model, *shape, "--out", str(path), "--threads", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"^up +\w+ +\w+ \d", printed, re.M) and re.search(r"^Y +\w+ +\w+ \d", printed, re.M)
+    assert f"2 entries in {path}" in printed
+    assert all('"layout": "NCX"' in line for line in path.read_text().splitlines() if "problem" in line)
+    assert cli.main(["plan", model, *shape, "--json", "--layout", "NXC", "--dtype", "float64"]) == 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert first["data"] == [1, 5, 6, 3] and first["dtype"] == "float64" and second["name"] == "Y"
+
+
+def test_mistakes_about_a_model_are_said(model, tmp_path, capsys):
+    damaged = tmp_path / "damaged.onnx"
+    damaged.write_bytes(b"no model")
+    for arguments, said in (
+        ([model], "layer: got node 'up', whose input 'X' has a shape that the model leaves open, (1, 3, 0, 0)"),
+        ([model, "--shape", "Z=1"], "shape: got ['Z'], wanted inputs of the model, ['X']"),
+        ([str(damaged)], "which is no ONNX model"),
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            cli.main(["plan", *arguments])
+        assert stopped.value.code == 1 and said in capsys.readouterr().err
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["plan", model, "--shape", "X=one"])
+    assert stopped.value.code == 2 and "wanted NAME=N,N,..." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -124,6 +241,7 @@ def test_tune(tmp_path, capsys):
         (["plan", LAYER.replace('"s": 2', '"s": 0')], "strides: got 0"),
         (["plan", LAYER, "--algorithm", "depthwise"], "algorithm: got 'depthwise', which does not do this problem"),
         (["plan", LAYER, "--threads", "0"], "n: got 0"),
+        (["plan", LAYER.replace("}", ', "g": 3}')], "g: got 3, wanted a divisor of Cout, 32"),
     ],
 )
 def test_mistakes_are_said(arguments, said, capsys):

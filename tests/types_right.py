@@ -49,8 +49,9 @@ for strides in (2, (2, 2), twos, np.int64(2), np.array([2, 2]), range(2, 4), tor
 convt.conv_transpose(
     f32, w32, None, strides=2, pads_begin=(0, 1), pads_end=np.array([1, 0]), dilations=[1, 1], auto_pad=None, output_padding=1,
     output_shape=None, groups=1, data_format="NXC", filter_format="XIO", activation=None, out=None, backend="native",
-    algorithm="direct",
+    algorithm="direct", precision=None,
 )  # fmt: skip
+convt.conv_transpose(f32, w32, precision="medium")
 convt.conv_transpose(f32, w32, auto_pad="same_upper", output_shape=(5, 5), data_format="channels_last")
 convt.conv_transpose(f32, w32, auto_pad="VALID", data_format="NHWC", backend="reference")
 convt.conv_transpose(f32, w32, activation="relu")

@@ -35,6 +35,7 @@ def calls() -> None:
     convt.conv_transpose(x, w, out=[0.0])  # wrong
     convt.conv_transpose(x, w, backend="tune")  # wrong: for operators
     convt.conv_transpose(x, w, algorithm="winograd4")  # wrong
+    convt.conv_transpose(x, w, precision="low")  # wrong
     convt.ConvTranspose(w, out=x)  # wrong: a call's
     convt.ConvTranspose(w, backend="tuned")  # wrong
     op()  # wrong

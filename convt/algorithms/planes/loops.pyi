@@ -1,8 +1,18 @@
 from collections.abc import Sequence
 from typing import Any
 
+from numpy.typing import NDArray
+
 from ..._core import Plan
 from ..._problem import Problem
+from ..packing import PackRecipe
+
+def empty_wide(array: NDArray[Any] | None) -> NDArray[Any] | None: ...
+
+class WideRecipe(PackRecipe):
+    @property
+    def inner(self) -> PackRecipe: ...
+    def __init__(self, inner: PackRecipe, dtype: str) -> None: ...
 
 class PlanesPlan(Plan):
     def __init__(
