@@ -51,6 +51,8 @@
 #define S_STORE vf_store_f16
 #define S_STOREN vf_storen_f16
 #define S_STREAM vf_stream_f16
+#define S_STORE_2 vf_store2_f16
+#define S_STREAM_2 vf_stream2_f16
 #define T_TRANSPOSE f32_transpose
 #include "body_memory.h"
 #undef FN
@@ -60,6 +62,8 @@
 #undef S_STORE
 #undef S_STOREN
 #undef S_STREAM
+#undef S_STORE_2
+#undef S_STREAM_2
 #undef T_TRANSPOSE
 
 #define FN(name) bf16_##name
@@ -69,6 +73,8 @@
 #define S_STORE vf_store_bf16
 #define S_STOREN vf_storen_bf16
 #define S_STREAM vf_stream_bf16
+#define S_STORE_2 vf_store2_bf16
+#define S_STREAM_2 vf_stream2_bf16
 #define T_TRANSPOSE f32_transpose
 #include "body_memory.h"
 #undef FN
@@ -78,6 +84,8 @@
 #undef S_STORE
 #undef S_STOREN
 #undef S_STREAM
+#undef S_STORE_2
+#undef S_STREAM_2
 #undef T_TRANSPOSE
 #undef T
 #undef V

@@ -1,6 +1,6 @@
 /* The GEMM on AMX tiles, which multiply bfloat16 and accumulate in float, for elements of type S. The includer defines
  *   S, S_LOAD, S_LOADN, FN(name) as for body_widen.h, whose `widen` it uses; T is float
- *   S_STORE, S_STOREN, S_STREAM as for body_memory.h, where S is not T
+ *   S_STORE, S_STOREN, S_STREAM, S_STORE_2, S_STREAM_2 as for body_memory.h, where S is not T
  *   PARTS   bfloat16 that an element is split into: 3 hold a float (bf16x3, 8 bits each), 2 a float16, 1 a bfloat16; fewer hold a
  *           float less exactly
  *
@@ -401,6 +401,19 @@ INLINE void FN(matrix_mn)(const int high, const int nv, const int sends, int mr,
     FN(matrix_end)(high, nv, sums, nv * VF * sizeof(float));
 
     const int rest = t->cols - (nv - 1) * VF;
+#ifndef S_IS_T
+    if (t->narrow && nv == 2 && rest == VF && biased && t->act->code == CONVT_NONE) {
+        for (int m = 0; m < mr; m++) {
+            S *to = (S *)rows[m] + t->at;
+            const vf a = vf_load(sums + 2 * m * VF), b = vf_load(sums + (2 * m + 1) * VF);
+            if (t->stream)
+                S_STREAM_2(to, a, b);
+            else
+                S_STORE_2(to, a, b);
+        }
+        return;
+    }
+#endif
     for (int m = 0; m < mr; m++) {
         float *row = rows[m] + t->at;
 #pragma GCC unroll 2

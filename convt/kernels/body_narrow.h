@@ -6,9 +6,11 @@
 INLINE void FN(narrow_row)(S *to, const T *from, int cols, int stream)
 {
     int c = 0;
-    if (stream && ((uintptr_t)to & (VL * sizeof(S) - 1)) == 0)
-        for (; c + VL <= cols; c += VL)
-            S_STREAM(to + c, V_(load)(from + c));
+    if (stream && ((uintptr_t)to & (2 * VL * sizeof(S) - 1)) == 0)
+        for (; c + 2 * VL <= cols; c += 2 * VL)
+            S_STREAM_2(to + c, V_(load)(from + c), V_(load)(from + c + VL));
+    for (; c + 2 * VL <= cols; c += 2 * VL)
+        S_STORE_2(to + c, V_(load)(from + c), V_(load)(from + c + VL));
     for (; c + VL <= cols; c += VL)
         S_STORE(to + c, V_(load)(from + c));
     if (c < cols)

@@ -64,6 +64,17 @@ INLINE ptrdiff_t FN(tile_at)(const convt_tile *t, const int v)
     INLINE void FN(tile_##name)(const int mr, const int nv, const convt_tile *t, V acc[][2 * TILE_NV], T *const *rows) \
     {                                                                                                                 \
         const int rest = t->cols - (nv - 1) * VL;                                                                     \
+        if (nv % 2 == 0 && rest == VL) {                                                                              \
+            _Pragma("GCC unroll 14") for (int m = 0; m < mr; m++)                                                     \
+                _Pragma("GCC unroll 4") for (int v = 0; v < nv; v += 2) {                                             \
+                    uint16_t *to = (uint16_t *)rows[m] + FN(tile_at)(t, v);                                           \
+                    if (t->stream)                                                                                    \
+                        vf_stream2_##name(to, acc[m][v], acc[m][v + 1]);                                              \
+                    else                                                                                              \
+                        vf_store2_##name(to, acc[m][v], acc[m][v + 1]);                                               \
+                }                                                                                                     \
+            return;                                                                                                   \
+        }                                                                                                             \
         _Pragma("GCC unroll 14") for (int m = 0; m < mr; m++)                                                         \
             _Pragma("GCC unroll 4") for (int v = 0; v < nv; v++) {                                                    \
                 uint16_t *to = (uint16_t *)rows[m] + FN(tile_at)(t, v);                                               \

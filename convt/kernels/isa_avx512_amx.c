@@ -43,6 +43,8 @@
 #define S_STORE vf_store_f16
 #define S_STOREN vf_storen_f16
 #define S_STREAM vf_stream_f16
+#define S_STORE_2 vf_store2_f16
+#define S_STREAM_2 vf_stream2_f16
 #define PARTS 2
 #include "body_widen.h"
 #include "body_matrix.h"
@@ -53,6 +55,8 @@
 #undef S_STORE
 #undef S_STOREN
 #undef S_STREAM
+#undef S_STORE_2
+#undef S_STREAM_2
 #undef PARTS
 
 #define FN(name) bf16_##name
@@ -62,6 +66,8 @@
 #define S_STORE vf_store_bf16
 #define S_STOREN vf_storen_bf16
 #define S_STREAM vf_stream_bf16
+#define S_STORE_2 vf_store2_bf16
+#define S_STREAM_2 vf_stream2_bf16
 #define PARTS 1
 #include "body_widen.h"
 #include "body_matrix.h"

@@ -174,6 +174,24 @@ static inline vf vf_from_f16(__m256i h) { return _mm512_cvtph_ps(h); }
 static inline __m256i vf_to_f16(vf v) { return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 static inline vf vf_load_f16(const uint16_t *p) { return vf_from_f16(_mm256_loadu_si256((const __m256i *)p)); }
 static inline void vf_store_f16(uint16_t *p, vf v) { _mm256_storeu_si256((__m256i *)p, vf_to_f16(v)); }
+static inline __m512i vf_to_f16_2(vf a, vf b)
+{
+    return _mm512_inserti64x4(_mm512_castsi256_si512(vf_to_f16(a)), vf_to_f16(b), 1);
+}
+/* bfloat16 in the upper halves, rounded to nearest even; NaN becomes quiet. */
+#define HAVE_BF16
+static inline __m512i vf_bf16_bits(vf v)
+{
+    const __m512i bits = _mm512_castps_si512(v), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    return _mm512_mask_or_epi32(rounded, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), bits, _mm512_set1_epi32(0x400000));
+}
+static inline __m512i vf_to_bf16_2(vf a, vf b)
+{
+    static const uint16_t upper[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
+                                       33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+    return _mm512_permutex2var_epi16(vf_bf16_bits(a), _mm512_loadu_si512(upper), vf_bf16_bits(b));
+}
 /* Partial vectors of 16-bit types. */
 #define HAVE_PARTIAL_16
 static inline __m256i vh_loadn(const uint16_t *p, int n) { return _mm256_maskz_loadu_epi16(vf_mask(n), p); }

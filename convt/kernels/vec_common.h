@@ -30,14 +30,16 @@ INLINE vf vf_load_bf16(const uint16_t *p)
     memcpy(&h, p, sizeof h);
     return vf_from_bf16(h);
 }
-INLINE vh vf_to_bf16(vf v)
+/* To nearest even, in the upper halves; NaN becomes quiet. */
+#ifndef HAVE_BF16
+INLINE vu vf_bf16_bits(vf v)
 {
     const vu bits = (vu)v;
-    const vu rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16; /* to nearest even */
-    const vu quiet = bits >> 16 | 0x40;
     const vu nan = (vu)((bits & 0x7fffffff) > 0x7f800000);
-    return __builtin_convertvector((nan & quiet) | (~nan & rounded), vh);
+    return (nan & (bits | 0x400000)) | (~nan & (bits + 0x7fff + (bits >> 16 & 1)));
 }
+#endif
+INLINE vh vf_to_bf16(vf v) { return __builtin_convertvector((vu)vf_bf16_bits(v) >> 16, vh); }
 INLINE void vf_store_bf16(uint16_t *p, vf v)
 {
     const vh h = vf_to_bf16(v);
@@ -102,6 +104,24 @@ PARTIAL_16(f16)
 PARTIAL_16(bf16)
 #define vf_stream_f16 vf_store_f16
 #define vf_stream_bf16 vf_store_bf16
+#endif
+/* Two vectors at once, and by non-temporal stores of whole lines. */
+#ifdef HAVE_BF16
+INLINE void vf_store2_f16(uint16_t *p, vf a, vf b) { _mm512_storeu_si512(p, vf_to_f16_2(a, b)); }
+INLINE void vf_store2_bf16(uint16_t *p, vf a, vf b) { _mm512_storeu_si512(p, vf_to_bf16_2(a, b)); }
+INLINE void vf_stream2_f16(uint16_t *p, vf a, vf b) { _mm512_stream_si512((void *)p, vf_to_f16_2(a, b)); }
+INLINE void vf_stream2_bf16(uint16_t *p, vf a, vf b) { _mm512_stream_si512((void *)p, vf_to_bf16_2(a, b)); }
+#else
+#define STORE_2(how, name)                                             \
+    INLINE void vf_##how##2_##name(uint16_t *p, vf a, vf b)            \
+    {                                                                  \
+        vf_##how##_##name(p, a);                                       \
+        vf_##how##_##name(p + VF, b);                                  \
+    }
+STORE_2(store, f16)
+STORE_2(store, bf16)
+INLINE void vf_stream2_f16(uint16_t *p, vf a, vf b) { vf_store2_f16(p, a, b); }
+INLINE void vf_stream2_bf16(uint16_t *p, vf a, vf b) { vf_store2_bf16(p, a, b); }
 #endif
 
 /* select: a where the mask's lanes are all ones, else b. */
