@@ -125,9 +125,10 @@ class Operator:
         a = self._attributes
         if a.backend == "tune":
             return self._winner(problem, data)[0]
-        if a.backend == "onednn" or (a.backend == "auto" and self._lasting and onednn.preferred(problem, a)):
+        if a.backend == "onednn":
             return "onednn"
-        return _native(problem, a.algorithm, self._lasting)
+        name = _native(problem, a.algorithm, self._lasting)
+        return "onednn" if a.backend == "auto" and self._lasting and onednn.preferred(problem, a, name) else name
 
     def _winner(self, problem, data):
         """``(algorithm, note)``: the fastest of all for a problem, known from before (`tuning`) or measured at its first call,

@@ -52,7 +52,7 @@ Algorithm: TypeAlias = Literal[
     "auto", "direct", "winograd", "winograd6", "scatter", "depthwise", "rows", "turned",
     "matrix", "matrix_scatter", "matrix_winograd", "matrix_turned",
     "matrix_high", "matrix_high_scatter", "matrix_high_winograd", "matrix_high_turned",
-    "matrix_medium", "matrix_medium_scatter", "matrix_medium_winograd", "matrix_medium_turned",
+    "matrix_medium", "matrix_medium_scatter", "matrix_medium_turned",
     "dots", "dots_scatter",
 ]  # fmt: skip
 Precision: TypeAlias = Literal["highest", "high", "medium"] | None

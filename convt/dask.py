@@ -1,12 +1,12 @@
 """Transposed convolution of dask arrays: chunk by chunk, for data that outgrow a machine's memory, or for many machines.
 
-Chunks may cut the batch and every spatial axis. A chunk of outputs needs the inputs that lie in the same place, and the
-``floor((kernel - 1) * dilation / stride)`` ones before them: a halo on one side, of dask's own overlap machinery. Every output
-is computed once.
+Chunks may cut the batch and every spatial axis. A chunk of outputs is ``stride`` times as long as that of the inputs in its
+place, and needs a few inputs before and behind these: a halo, of dask's own overlap machinery. Every output is computed once.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +71,7 @@ def conv_transpose(
     >>> volume = da.ones((1, 64, 64, 64, 2), chunks=(1, 32, 32, 64, 2), dtype=np.float32)
     >>> y = convt.dask.conv_transpose(volume, np.ones((4, 4, 4, 2, 1), np.float32), strides=2, pads_begin=1, pads_end=1)
     >>> y.shape, y.chunks[1]
-    ((1, 128, 128, 128, 1), (63, 65))
+    ((1, 128, 128, 128, 1), (64, 64))
     >>> float(y[0, 64, 64, 64, 0].compute())
     16.0
     """
@@ -94,17 +94,17 @@ def conv_transpose(
     begins, _, outs = attributes.windows(in_sizes)
     first = 1 if attributes.data_format == "NXC" else 2  # the first spatial axis
     channels = data.ndim - 1 if attributes.data_format == "NXC" else 1
-    halos = [(k - 1) * d // s for k, d, s in zip(attributes.kernel, attributes.dilations, attributes.strides, strict=True)]
+    halos = [_halo(*axis) for axis in zip(attributes.kernel, attributes.strides, attributes.dilations, begins, strict=True)]
     wanted = {channels: -1}
     for ax, (halo, size) in enumerate(zip(halos, in_sizes, strict=True), first):
         whole = size == 0 or min(data.chunks[ax]) == 0  # an axis with empty chunks is not worth cutting
-        wanted[ax] = -1 if whole else overlap.ensure_minimum_chunksize(max(1, min(halo, size)), data.chunks[ax])
+        wanted[ax] = -1 if whole else overlap.ensure_minimum_chunksize(max(1, min(max(halo), size)), data.chunks[ax])
     data = data.rechunk(wanted)
     cuts = [
-        _cuts(chunks, halo, s, begin, out)
-        for chunks, halo, s, begin, out in zip(data.chunks[first:], halos, attributes.strides, begins, outs, strict=False)
+        _cuts(chunks, before, s, out)
+        for chunks, (before, _), s, out in zip(data.chunks[first:], halos, attributes.strides, outs, strict=False)
     ]
-    depth = {ax: (halo if len(data.chunks[ax]) > 1 else 0, 0) for ax, halo in enumerate(halos, first)}
+    depth = {ax: halo if len(data.chunks[ax]) > 1 else (0, 0) for ax, halo in enumerate(halos, first)}
     laid = overlap.overlap(data, depth={ax: depth.get(ax, (0, 0)) for ax in range(data.ndim)}, boundary="none")
     chunks = list(data.chunks)
     chunks[channels] = (attributes.groups * attributes.co,)
@@ -117,14 +117,17 @@ def conv_transpose(
     )
 
 
-def _cuts(chunks: Sequence[int], halo: int, stride: int, begin: int, out: int) -> list[tuple[int, int, int]]:
+def _halo(kernel: int, stride: int, dilation: int, begin: int) -> tuple[int, int]:
+    """How many inputs before and behind those in its place a chunk of outputs needs on an axis."""
+    return max(0, (kernel - 1) * dilation - begin) // stride, -(-begin // stride)
+
+
+def _cuts(chunks: Sequence[int], before: int, stride: int, out: int) -> list[tuple[int, int, int]]:
     """Of each chunk of an axis: ``(first input, first output, end of the outputs)``."""
-    found, start, previous = [], 0, 0
-    for n, size in enumerate(chunks):
-        stop = out if n == len(chunks) - 1 else min(max((start + size) * stride - begin, previous), out)
-        found.append((start - halo if n else start, previous, stop))
-        start, previous = start + size, stop
-    return found
+    ends = [min(end * stride, out) for end in itertools.accumulate(chunks)]
+    ends[-1] = out
+    starts = [0, *itertools.accumulate(chunks)]
+    return [(max(0, start - before), first, end) for start, first, end in zip(starts, [0, *ends], ends, strict=False)]
 
 
 class _Block:

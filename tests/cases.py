@@ -74,7 +74,7 @@ NO_CACHES = (
 
 def matrix_unit(dtype="float32"):
     """Whether the instruction set in use multiplies a dtype on a matrix unit."""
-    return _core.kernel_info(dtype, True) is not None
+    return _core.kernel_info(dtype, "amx") is not None
 
 
 @contextlib.contextmanager

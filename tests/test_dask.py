@@ -144,11 +144,11 @@ def test_runs_of_a_block_are_those_of_every_block():
 def test_chunks_stay_where_they_were(monkeypatch):
     data = da.ones((2, 40, 30, 8), chunks=(1, 10, 15, 4), dtype=np.float32)
     lazy = convt.dask.conv_transpose(data, np.ones((4, 4, 8, 3), np.float32), strides=2, pads_begin=1, pads_end=1)
-    assert lazy.chunks == ((1, 1), (19, 20, 20, 21), (29, 31), (3,))
+    assert lazy.chunks == ((1, 1), (20, 20, 20, 20), (30, 30), (3,))
     computed, original = [], convt.dask._Block.__call__
     monkeypatch.setattr(convt.dask._Block, "__call__", lambda self, data, block_id: (
         computed.append(block_id), original(self, data, block_id))[1])  # fmt: skip
-    assert lazy[:1, :19, 29:].compute(scheduler="sync").shape == (1, 19, 31, 3)
+    assert lazy[:1, :20, 30:].compute(scheduler="sync").shape == (1, 20, 30, 3)
     assert computed == [(0, 0, 1, 0)]  # a part of the output takes its own chunks alone
 
 
@@ -252,6 +252,22 @@ def test_chunks_too_small_for_their_halo_are_merged(chunks, cut):
     assert lazy.chunks == cut
 
 
+def test_what_to_expect_of_more_workers():
+    from bench import scaling
+
+    chunks = scaling.counted(64, 16, 2, 3)
+    assert chunks.number == 64 and chunks.tasks > 64
+    there = scaling.Machine(cores=4, peak=1e9, copy_one=1e12, copy_all=1e12, network=1e12, storage=1e12, overhead=0)
+    one, limit = scaling.expected(chunks, there, 1)
+    assert limit == "computing" and one == pytest.approx(64 * 2 * 16**3 * 64 * 2 * 3 / 1e9)
+    assert scaling.expected(chunks, there, 64)[0] == pytest.approx(one / 64, rel=0.01)
+    assert scaling.expected(chunks, there, 48)[0] == pytest.approx(one / 32, rel=0.01)  # two chunks each for some
+    slow = there._replace(peak=1e15, copy_all=1e9)  # two workers copy as fast as one, which has half of it each
+    assert scaling.expected(chunks, slow, 4) == (pytest.approx(scaling.expected(chunks, slow, 1)[0], rel=0.01), "memory")
+    assert scaling.expected(chunks, there._replace(overhead=1), 64) == (chunks.tasks, "scheduler")
+    assert scaling.expected(chunks, there._replace(storage=1e3), 2) == (64 * 4 * 3 * 32**3 / 1e3, "storage")
+
+
 def test_unknown_sizes_are_refused():
     data = da.ones((8, 8, 2), dtype=np.float32)
     data = data[data[:, 0, 0] > 0]
@@ -264,7 +280,7 @@ def test_the_page_and_the_example_run(capsys):
     assert tried and not failed
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/dask.md").read_text(encoding="utf-8"), re.S)
     exec(code, {})
-    assert capsys.readouterr().out == "(1, 192, 192, 192, 1) (63, 64, 65)\n"
+    assert capsys.readouterr().out == "(1, 192, 192, 192, 1) (64, 64, 64)\n"
 
 
 def test_without_dask_the_error_says_how_to_install_it():

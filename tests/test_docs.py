@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import convt
+
 ROOT = Path(__file__).parents[1]
 PAGES = [
     path for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("convt/**/*.md")])
@@ -48,3 +50,14 @@ def test_the_pictures_are_what_their_script_draws(tmp_path):
     assert drawn
     for picture in drawn:
         assert picture.read_text() == (pictures / picture.name).read_text(), picture.name
+
+
+def test_the_changelog_has_the_version_and_the_usual_sections():
+    headings = re.findall(r"^## \[(.+?)\]|^### (.+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    versions, sections = [version for version, _ in headings if version], {section for _, section in headings if section}
+    assert versions[0] == "Unreleased" and versions[1] == convt.__version__
+    assert sections <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+
+
+def test_the_version_is_said_once():
+    assert not re.search(r"^version\s*=\s*\"", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)

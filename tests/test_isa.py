@@ -33,15 +33,27 @@ def test_the_plan_is_of_the_isa_in_use(case, dtype, isa):
         rows, columns = map(int, plan.tile.split("x"))
         assert info["vl"] == lanes and columns % lanes == 0
         assert REGISTERS[isa] // 2 < rows * columns // lanes < REGISTERS[isa]
-        assert info["kstep"] == (2 if (isa, dtype) == ("avx512_bf16", "bfloat16") else 1)
+        assert info["kstep"] == 1
         case.check(op(data), data, filter, bias)
+
+
+@each_isa
+def test_dot_products_are_those_of_the_isa_in_use(isa):
+    """Of bfloat16, and of float32 that is rounded to it."""
+    with using_isa(isa):
+        for dtype in DTYPES:
+            info = _core.kernel_info(dtype, "dots")
+            assert (info is not None) == (isa == "avx512_bf16" and dtype in ("float32", "bfloat16"))
+            if info is None:
+                continue
+            assert (info["kstep"], info["e_size"], info["parts"]) == (2, 2, 0)
 
 
 @each_isa
 def test_the_matrix_unit_is_that_of_the_isa_in_use(isa):
     """Rows and columns of four matrices, whatever the type; float64 has none."""
     with using_isa(isa):
-        found = {dtype: _core.kernel_info(dtype, True) for dtype in DTYPES}
+        found = {dtype: _core.kernel_info(dtype, "amx") for dtype in DTYPES}
         if isa != "avx512_amx":
             assert set(found.values()) == {None}
             with pytest.raises(ValueError, match="algorithm: got 'matrix', which does not do this problem"):
@@ -73,8 +85,8 @@ def test_an_isa_the_cpu_lacks_can_not_be_used(isa):
 
 
 def test_the_best_isa_worth_using_is_the_default():
-    best = [row["name"] for row in _core.isa_rows() if row["preferred"]][-1]
-    assert {row["name"] for row in _core.isa_rows() if row["preferred"]} <= set(ISAS)
+    best = [row["name"] for row in _core.isa_rows() if row["available"]][-1]
+    assert {row["name"] for row in _core.isa_rows() if row["available"]} <= set(ISAS)
     code, out, errors = child("import convt; print(convt.show_config(mode='dicts')['isa'])")
     assert code == 0, errors
     assert ast.literal_eval(out) == {"in use": best, "found": ISAS, "built": list(ISA_ROWS), "CONVT_ISA": None}

@@ -15,12 +15,12 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from cases import CURVED_ACTIVATIONS, DTYPES, EXACT_ACTIVATIONS, INPUT_MEMORY, SAMPLES, Out, cases, laid, run
+from cases import CURVED_ACTIVATIONS, DTYPES, EXACT_ACTIVATIONS, INPUT_MEMORY, SAMPLES, Out, cases, laid, matrix_unit, run
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import convt
-from convt import _config, _core
+from convt import _config, _core, _plan
 from convt.algorithms.onednn import library, primitive
 
 ROOT = Path(__file__).parent.parent
@@ -449,8 +449,9 @@ def test_native_and_reference_never_open_it():
 
 
 @needs_onednn
-def test_auto_takes_it_for_bfloat16_on_amx():
+def test_auto_takes_it_for_bfloat16_on_amx(monkeypatch):
     data, filter = (np.ones(s, ml_dtypes.bfloat16) for s in [(1, 32, 32, 64), (4, 4, 64, 64)])
+    monkeypatch.setattr(_plan, "_native", lambda *_: "matrix_scatter" if matrix_unit("bfloat16") else "scatter")
     op = convt.ConvTranspose(filter, strides=2)
     amx = "amx" in library.opened()["isa"]
     unasked = _core.isa() == _config.preferred_isa()  # where CONVT_ISA chose, oneDNN's would not be the one asked for
@@ -469,9 +470,10 @@ LAYER_OF_THE_CLASS = dict(sizes=(16, 16), ci=32, co=16, kernel=4, groups=1, stri
     ("change", "taken"),
     [
         ({}, True),
-        ({"co": 2, "sizes": (64, 64)}, True),
-        ({"co": 2, "sizes": (64, 64), "kernel": 5}, False),  # odd sizes of the output
-        ({"co": 1, "sizes": (96, 96)}, False),
+        ({"co": 15, "sizes": (64, 64)}, False),
+        ({"sizes": (16,)}, False),  # too little work
+        ({"sizes": (512,), "ci": 64, "co": 64}, True),
+        ({"sizes": (8, 8, 8)}, False),
         ({"ci": 8, "sizes": (32, 32)}, False),
         ({"sizes": (8, 8)}, False),  # too little work
         ({"sizes": (1, 8), "ci": 128, "co": 64}, False),
@@ -490,10 +492,11 @@ def test_the_class_that_auto_gives_it(change, taken, monkeypatch):
     monkeypatch.setattr(library, "opened", lambda: {"isa": "avx512_core_amx"})
     monkeypatch.setattr(primitive, "can", lambda problem: True)
     monkeypatch.setattr(_config, "preferred_isa", _core.isa)
+    monkeypatch.setattr(_plan, "_native", lambda *_: "matrix_scatter")
     layer = {**LAYER_OF_THE_CLASS, **change}
     sizes, ci, co, kernel = (layer.pop(name) for name in ("sizes", "ci", "co", "kernel"))
     for dtype in (ml_dtypes.bfloat16, np.float32, np.float16):
-        op = convt.ConvTranspose(np.ones((kernel, kernel, ci, co), dtype), **layer)
+        op = convt.ConvTranspose(np.ones((*[kernel] * len(sizes), ci, co), dtype), **layer)
         shape = (1, ci, *sizes) if layer.get("data_format") == "NCX" else (1, *sizes, ci)
         name = op._operator._choice(op._attributes.problem(shape), None)
         assert (name == "onednn") == (taken and dtype is ml_dtypes.bfloat16)

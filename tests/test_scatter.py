@@ -115,7 +115,7 @@ def test_every_way_is_the_definition_for_any_number_of_threads(name, case, data_
     skip_without(name, dtype)
     case = replace(case, dtype=dtype, data_format=data_format)
     whole, any_data = case.arrays(), case.arrays(exact=False)
-    for way in every_way(case, _core.kernel_info(dtype, name != "scatter")):
+    for way in every_way(case, _core.kernel_info(dtype, "vectors" if name == "scatter" else "amx")):
         take(way)
         results = set()
         for threads in (1, 2, 3, 5):

@@ -17,7 +17,7 @@ from convt.algorithms.winograd import counts, cutting, transforms
 from convt.algorithms.winograd import plan as winograd
 
 each_isa = pytest.mark.parametrize("isa", ISAS)
-MATRIX = _core.kernel_info("float32", True) is not None
+MATRIX = _core.kernel_info("float32", "amx") is not None
 NAMES = ["winograd", *(["matrix_winograd"] if MATRIX else [])]
 each_name = pytest.mark.parametrize("name", NAMES)
 with_matrix = pytest.mark.skipif(not MATRIX, reason="this CPU has no matrix unit")
@@ -193,7 +193,7 @@ def test_views_of_every_kind(name):
 @pytest.mark.parametrize("matrix", [False, pytest.param(True, marks=with_matrix)])
 def test_every_cut_covers_every_tile_once(matrix):
     """Shapes of many sizes: blocks of tiles and of panels that cover all, at least one to choose from, within bounds."""
-    info = _core.kernel_info("float32", matrix)
+    info = _core.kernel_info("float32", "amx" if matrix else "vectors")
     for rows, (points, outputs), splits, columns, threads, channels in itertools.product(
         (1, 13, 28, 200, 5000), ((4, 3), (16, 9), (64, 27), (216, 64)), (1, 4), (8, 100, 900), (1, 2, 7), (16, 700)
     ):

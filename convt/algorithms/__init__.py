@@ -72,8 +72,8 @@ def _any_channels(limit, cost, recipe, make, preparing=common.preparing, precisi
 
 
 def _of_unit(unit, name, wants, precision):
-    """Algorithms on a unit that multiplies bfloat16, by their names: direct, scatter and turned, and winograd where its inputs
-    are float32, read in place or widened."""
+    """Algorithms on a unit that multiplies bfloat16, by their names: direct, scatter and turned, and winograd where its transforms
+    lose less than the products do."""
     prefix = f"{name}_"
     there = {
         name: _any_channels(
@@ -86,12 +86,13 @@ def _of_unit(unit, name, wants, precision):
             partial(common.preparing, unit=unit), precision, widens=False,
         ),
     }  # fmt: skip
-    if unit != "dots":
+    if unit in ("amx", "amx_two"):
         there[prefix + "winograd"] = _any_channels(
             f"{wants}, and what winograd wants: {winograd.LIMIT}", partial(winograd.cost, unit=unit),
             partial(winograd.recipe, unit=unit), partial(winograd.make, name=prefix + "winograd", unit=unit),
             partial(winograd.preparing, unit=unit), precision, widens=unit == "amx",
         )  # fmt: skip
+    if unit != "dots":
         there[prefix + "turned"] = Algorithm(
             f"{wants}, and what turned wants: {turned.LIMIT}", partial(turned.cost, unit=unit),
             partial(turned.recipe, unit=unit), partial(turned.make, name=prefix + "turned", unit=unit),

@@ -88,7 +88,7 @@ static int FN(matrix_pack_far)(void *dst, ptrdiff_t ld, const void *src, ptrdiff
     return FN(matrix_rows)(1, dst, ld, src, rs, cs, rows, cols, cols_padded);
 }
 
-#ifdef S_IS_T
+#if defined S_IS_T && PARTS > 1
 /* That of the table which this one builds on: isa_avx512_amx.c sets it. */
 static int (*FN(wino_in))(int ny, int nx, const convt_wino_in *w);
 
