@@ -134,7 +134,13 @@ class _Block:
     """Computes chunks: what goes to every worker, once."""
 
     def __init__(
-        self, op: _api.ConvTranspose, threads: int, first: int, cuts: list[list[tuple[int, int, int]]], whole: Problem, finite: bool
+        self,
+        op: _api.ConvTranspose,
+        threads: int,
+        first: int,
+        cuts: list[list[tuple[int, int, int]]],
+        whole: Problem,
+        finite: bool,
     ) -> None:
         self.op, self.threads, self.first, self.cuts, self.whole, self.finite = op, threads, first, cuts, whole, finite
 
