@@ -67,7 +67,7 @@ def test_threads_do_not_share_the_pixels_of_a_row():
 def test_many_small_groups_merge_their_phases():
     """A phase of one channel is a store for every output, and as many gathers of its inputs as there are phases."""
     op, shape = operator(((1, 112, 256, 49), (4, 4), 1, 49, 2), pads_begin=1, pads_end=1)
-    assert cutting.choice(op._attributes.problem(shape), True, False, machine.current())[1] == (True, True)
+    assert cutting.choice(op._attributes.problem(shape), True, "vectors", machine.current())[1] == (True, True)
 
 
 @pytest.mark.parametrize("data_format", ["NXC", "NCX"])

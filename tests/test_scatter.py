@@ -368,7 +368,7 @@ def test_small_images_are_picked_where_memory_allows(isa):
                 continue
             if isa.startswith("avx512") and dtype == "float32":
                 scatter.choice.cache_clear()
-                assert scatter.choice(problem, False, machine.current())[1] is None
+                assert scatter.choice(problem, "vectors", machine.current())[1] is None
             take((None, cutting.slab_depth(problem, info)))
             results = set()
             for threads in (1, 2, 3):

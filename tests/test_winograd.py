@@ -45,7 +45,7 @@ def test_a_transform_is_a_correlation(kind):
     n = kind.outputs * 4
     problem = Problem("float64", 1, 1, 1, 1, (n,), (kind.taps,), (1,), (1,), (0,), (n + kind.taps - 1,))
     assert not math.isinf(winograd.cost(problem, (kind,)))
-    chosen = cutting.choice(problem, (kind,), False, machine.current())[4]
+    chosen = cutting.choice(problem, (kind,), "vectors", machine.current())[4]
     assert set(chosen.values()) == {(transforms.KINDS.index(kind),)}
     data, filter, bias = arrays((1, n, 1), (kind.taps,), 1, np.float64)
     name = "winograd" if kind in transforms.SMALL else "winograd6"
@@ -303,7 +303,7 @@ def test_tiles_that_windows_cut_agree_with_direct(isa, batch, sizes, kernel, str
 @pytest.mark.skipif(not _core.isa().startswith("avx512"), reason="it wants registers")
 def test_phases_of_few_channels_are_nested():
     problem = Problem("float32", 1, 1, 64, 16, (96, 96), (3, 3), (2, 2), (1, 1), (1, 1), (192, 192))
-    assert cutting.choice(problem, transforms.SMALL, False, machine.current())[1] == (_phases.NESTED,) * 2
+    assert cutting.choice(problem, transforms.SMALL, "vectors", machine.current())[1] == (_phases.NESTED,) * 2
 
 
 @each_name
