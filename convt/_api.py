@@ -346,19 +346,18 @@ def conv_transpose(
         (half a second or more), and keeps to the fastest; the plan's ``note`` has the times.
     algorithm : str
         Of the native backend: "auto" takes the one of least expected cost, of those that are as exact as ``precision`` wants.
-        "direct" does every problem. "winograd" multiplies less where the kernel is longer than the stride, with errors up to about
-        twice those of "direct"; "winograd6" multiplies less again, with errors of 5 to 30 times, some hundreds on three axes.
-        "scatter" is for few out channels, "depthwise" for many small groups, or few out channels. Of NCX alone: "rows" is for few
-        channels or small groups, "turned" is "direct" with pixels as columns. "matrix", "matrix_winograd", "matrix_scatter" and
-        "matrix_turned" are these on AMX tiles, which multiply a float32 as three bfloat16 parts, and no less exact;
-        "matrix_high" and "matrix_medium", alone or before "_scatter" and "_turned", as two parts and as one, and so does
-        "matrix_high_winograd".
+        "direct" does every problem. "winograd" multiplies less where the kernel is longer than the stride, with errors up to
+        about twice those of "direct"; "winograd6" multiplies less again, with errors of 5 to 30 times, some hundreds on three
+        axes. "scatter" is for few out channels, "depthwise" for many small groups, or few out channels. Of NCX alone: "rows" is
+        for few channels or small groups, "turned" is "direct" with pixels as columns. "matrix", "matrix_winograd",
+        "matrix_scatter" and "matrix_turned" are these on AMX tiles, which multiply a float32 as three bfloat16 parts, and no less
+        exact; "matrix_high" (with "_winograd", "_scatter" and "_turned") as two, "matrix_medium" ("_scatter", "_turned") as one.
         "dots" and "dots_scatter" are "direct" and "scatter" by AVX512_BF16's dot products, of bfloat16 or of a float32 rounded
         to it. One that does not do the problem is a ValueError.
     precision : None, "highest", "high" or "medium"
         What "auto" may take for float32, if it is faster; other dtypes are computed as exactly as they can hold. "highest": as
-        exact as sums of float32 products. "high": as products of TensorFloat-32, of 10 bits, or better. "medium": as products of
-        bfloat16, of 7 bits, summed in float32. None: CONVT_PRECISION, or "highest". The plan says what was taken.
+        exact as sums of float32 products. "high": as products of TensorFloat-32, of 10 bits, or better. "medium": as products
+        of bfloat16, of 7 bits, summed in float32. None: CONVT_PRECISION, or "highest". The plan says what was taken.
 
     Returns
     -------

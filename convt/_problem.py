@@ -37,7 +37,8 @@ class Problem(NamedTuple):
     activation: tuple[str, float, float] = ("none", 0.0, 0.0)
     planar: bool = False  # each channel is a plane in memory (NCX), which is slower for some algorithms than for others
     precision: str = "highest"  # what "auto" may take for float32: of PRECISIONS
-    order: tuple[object, ...] | None = None  # how `direct` is to sum, of a part of a larger problem (algorithms/order.py); else its choice
+    # How `direct` is to sum, of a part of a larger problem (algorithms/order.py); else it chooses.
+    order: tuple[object, ...] | None = None
 
     @property
     def rank(self) -> int:

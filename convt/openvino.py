@@ -80,7 +80,9 @@ def convolution_backprop_data(
     >>> convt.openvino.convolution_backprop_data(x, w, [4], **attributes).tolist()
     [[[1.0, 12.0, 123.0, 230.0]]]
     """
-    return _call("IOX", data, filter, output_shape, strides, pads_begin, pads_end, dilations, auto_pad, output_padding, precision)
+    return _call(
+        "IOX", data, filter, output_shape, strides, pads_begin, pads_end, dilations, auto_pad, output_padding, precision
+    )  # fmt: skip
 
 
 @overload
@@ -116,7 +118,9 @@ def group_convolution_backprop_data(
     ... ).shape
     (1, 8, 447, 447)
     """
-    return _call("GIOX", data, filter, output_shape, strides, pads_begin, pads_end, dilations, auto_pad, output_padding, precision)
+    return _call(
+        "GIOX", data, filter, output_shape, strides, pads_begin, pads_end, dilations, auto_pad, output_padding, precision
+    )  # fmt: skip
 
 
 def _call(

@@ -66,14 +66,14 @@ class Algorithm(NamedTuple):
 
 
 def _any_channels(limit, cost, recipe, make, preparing=common.preparing, precision="highest", widens=True):
-    """An algorithm that knows contiguous channels and the accumulators' type, for channels of any stride and 16-bit types, too."""
+    """An algorithm that knows contiguous channels and the accumulators' type: for any stride; if it ``widens``, for 16-bit types."""
     cost, recipe, make, preparing = by_blocks(cost, recipe, make, preparing, widens)
     return Algorithm(limit, cost, recipe, make, preparing, precision)
 
 
 def _of_unit(unit, name, wants, precision):
-    """Algorithms on a unit that multiplies bfloat16, by their names: direct, scatter and turned, and winograd where its transforms
-    lose less than the products do."""
+    """Algorithms on a unit that multiplies bfloat16, by their names: direct, scatter and turned, and winograd where its
+    transforms lose less than the products do."""
     prefix = f"{name}_"
     there = {
         name: _any_channels(

@@ -62,7 +62,8 @@ def tile_counts(rows, columns, depth, info, chain=_core.KC, wide=0):
         cycles += count * tiles * steps * max(fma, loads, costs.FMA_LATENCY)
         tile_calls += count * tiles * calls
         accumulators += count * tiles * calls * height * vectors
-    return {"tile_cycle" if info["kstep"] == 1 else "dot_cycle": cycles, "tile_call": tile_calls, "tile_accumulator": accumulators}
+    unit = "tile_cycle" if info["kstep"] == 1 else "dot_cycle"
+    return {unit: cycles, "tile_call": tile_calls, "tile_accumulator": accumulators}
 
 
 def weight_counts(bytes, total, again=0):

@@ -9,8 +9,8 @@ from .weights import Recipe
 
 
 def preferred(problem, attributes, native):
-    """Whether "auto" chooses oneDNN instead of the ``native`` algorithm of least cost, for weights that are packed once; never for
-    one-shot calls.
+    """Whether "auto" chooses oneDNN instead of the ``native`` algorithm of least cost, for weights that are packed once; never
+    for one-shot calls.
 
     One class of problems gains: bfloat16 on AMX where the native choice is "matrix_scatter"; see `_suits_amx`. In float32 the
     native algorithms are faster; in NCX oneDNN has only GEMM and col2im.
@@ -35,8 +35,8 @@ _FEW_CHANNELS = 16  # below, most of an AMX tile is empty
 def _suits_amx(problem):
     """Whether oneDNN's bfloat16 kernels for AMX are expected to be faster than "matrix_scatter".
 
-    They are for dense problems on one or two axes with 16 channels or more on both sides, and enough work to share. Pads as long
-    as the kernel and long kernels leave oneDNN only its slow paths.
+    They are for dense problems on one or two axes with 16 channels or more on both sides, and enough work to share. Pads as
+    long as the kernel and long kernels leave oneDNN only its slow paths.
     """
     ends = primitive.pads_end(problem)
     return (

@@ -1,8 +1,8 @@
 """Channels as planes (NCX), or any whose stride is not one, and elements of 16 bits.
 
-`by_blocks` makes of the functions of an algorithm, which know contiguous channels of the accumulators' type, those that take any
-strides and float16 and bfloat16: block by block, as a problem in NXC order and float32. (The GEMM turned round, turned.py, and
-`rows` compute on planes as they are; kernels that multiply bfloat16 read 16-bit types themselves.)
+`by_blocks` makes of the functions of an algorithm, which know contiguous channels of the accumulators' type, those that take
+any strides and float16 and bfloat16: block by block, as a problem in NXC order and float32. (The GEMM turned round, turned.py,
+and `rows` compute on planes as they are; kernels that multiply bfloat16 read 16-bit types themselves.)
 """
 
 import math
@@ -18,9 +18,10 @@ WIDE = "float32"  # in a key, after the algorithm's name: weights are those of a
 
 
 def by_blocks(cost, recipe, make, preparing, widens=True):
-    """``(cost, recipe, make, preparing)`` of an algorithm for channels of any stride; if it ``widens``, for 16-bit types too."""
+    """``(cost, recipe, make, preparing)`` of an algorithm for channels of any stride; if it ``widens``, of 16-bit types too."""
     return (
-        partial(_cost, cost, widens), partial(_recipe, recipe), partial(make_by_blocks, make, widens=widens), partial(_preparing, preparing, widens)
+        partial(_cost, cost, widens), partial(_recipe, recipe), partial(make_by_blocks, make, widens=widens),
+        partial(_preparing, preparing, widens),
     )  # fmt: skip
 
 
