@@ -350,8 +350,9 @@ def conv_transpose(
         about twice those of "direct"; "winograd6" multiplies less again, with errors of 5 to 30 times, some hundreds on three
         axes. "scatter" is for few out channels, "depthwise" for many small groups, or few out channels. Of NCX alone: "rows" is
         for few channels or small groups, "turned" is "direct" with pixels as columns. "matrix", "matrix_winograd",
-        "matrix_scatter" and "matrix_turned" are these on AMX tiles, which multiply a float32 as three bfloat16 parts, and no less
-        exact; "matrix_high" (with "_winograd", "_scatter" and "_turned") as two, "matrix_medium" ("_scatter", "_turned") as one.
+        "matrix_scatter" and "matrix_turned" are these on AMX tiles, which multiply a float32 as three bfloat16 parts, and no
+        less exact; "matrix_high" (with "_winograd", "_scatter" and "_turned") as two, "matrix_medium" ("_scatter", "_turned")
+        as one.
         "dots" and "dots_scatter" are "direct" and "scatter" by AVX512_BF16's dot products, of bfloat16 or of a float32 rounded
         to it. One that does not do the problem is a ValueError.
     precision : None, "highest", "high" or "medium"

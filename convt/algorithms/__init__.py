@@ -66,7 +66,7 @@ class Algorithm(NamedTuple):
 
 
 def _any_channels(limit, cost, recipe, make, preparing=common.preparing, precision="highest", widens=True):
-    """An algorithm that knows contiguous channels and the accumulators' type: for any stride; if it ``widens``, for 16-bit types."""
+    """An algorithm that knows contiguous channels of the accumulators' type: for any stride, and 16-bit types if it ``widens``."""
     cost, recipe, make, preparing = by_blocks(cost, recipe, make, preparing, widens)
     return Algorithm(limit, cost, recipe, make, preparing, precision)
 
