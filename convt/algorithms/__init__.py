@@ -40,7 +40,7 @@ from .direct import cutting as direct_cutting
 from .direct import plan as direct
 from .planes import cutting as planes_cutting
 from .planes import turned
-from .planes.plan import by_blocks
+from .planes.plan import by_blocks, cut_into_blocks
 from .rows import plan as rows
 from .scatter import gathering
 from .scatter import plan as scatter
@@ -125,7 +125,7 @@ ALGORITHMS = {
 def forget():
     """Empty the caches of what was decided for problems."""
     for decided in (direct_cutting.choice, winograd_cutting.choice, winograd_cutting.least_cost, scatter.choice,
-                    gathering.gathered_products, planes_cutting.blocks, turned.cut, order.order_of):  # fmt: skip
+                    gathering.gathered_products, planes_cutting.blocks, cut_into_blocks, turned.cut, order.order_of):  # fmt: skip
         decided.cache_clear()
 
 

@@ -149,6 +149,7 @@ NAMES = {
     "plane_block": Name("block", "starting it"),
     "wide_in_vector": Name("vector of a block's input", "widening it to float32"),
     "wide_out_vector": Name("vector of a block's output", "rounding it to a type of 16 bits"),
+    "wide_byte_l3": Name("byte of a widened block", "fetching again what L2 has lost of it"),
     "wide_block": Name("block", "starting one that is widened"),
     # the GEMM turned round (NCX)
     "turned_pack_vector": Name("vector", "copying it to a panel of inputs"),
@@ -354,6 +355,7 @@ VALUES = {
         "plane_block": (4.41e04, 4.41e04, 4.41e04),
         "wide_in_vector": (3, 3, 3),
         "wide_out_vector": (4, 4, 4),
+        "wide_byte_l3": (0.15, 0.15, 0.15),
         "wide_block": (2000, 2000, 2000),
     },
     "turned": {

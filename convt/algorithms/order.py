@@ -43,7 +43,7 @@ class Order(NamedTuple):
 def order_of(problem, finite, here):
     """The Order in which `direct` computes a whole problem on contiguous data; ``finite``: the filter is."""
     info, alone = here.info(problem.dtype), problem._replace(planar=False)
-    cut = blocks(alone, here) if _apart(problem) else None
+    cut = blocks(alone, here, here.limits.planes_block) if _apart(problem) else None
     if cut is not None and cut.framed and not finite:  # planes are computed as they are then
         cut = None
     sub = alone if cut is None else cut.problem

@@ -110,10 +110,9 @@ def _best(problem, most, vl, cut_rows):
 
 
 @functools.lru_cache(maxsize=256)
-def blocks(problem, here, wide=False):
-    """The `Blocks` of a problem whose channels are planes, or whose elements were widened: of `planes_block` bytes at most, or
-    `wide_block`, if that is pixels enough."""
-    most = here.limits.wide_block if wide else here.limits.planes_block
+def blocks(problem, here, most, wide=False):
+    """The `Blocks` of a problem whose channels are planes, or whose elements were widened: of ``most`` bytes, if that is pixels
+    enough."""
     found, bytes = _best(problem, most, here.info(problem.dtype)["vl"], _CUT_WIDE if wide else _CUT)
     images = max(1, min(problem.batch, most // max(bytes, 1))) if all(axis.count == 1 for axis in found) else 1
     image_blocks = -(-problem.batch // images) if problem.batch else 0

@@ -5,6 +5,7 @@ any strides and float16 and bfloat16: block by block, as a problem in NXC order 
 and `rows` compute on planes as they are; kernels that multiply bfloat16 read 16-bit types themselves.)
 """
 
+import functools
 import math
 from functools import partial
 
@@ -20,8 +21,8 @@ WIDE = "float32"  # in a key, after the algorithm's name: weights are those of a
 def by_blocks(cost, recipe, make, preparing, widens=True):
     """``(cost, recipe, make, preparing)`` of an algorithm for channels of any stride; if it ``widens``, of 16-bit types too."""
     return (
-        partial(_cost, cost, widens), partial(_recipe, recipe), partial(make_by_blocks, make, widens=widens),
-        partial(_preparing, preparing, widens),
+        partial(_cost, cost, widens), partial(_recipe, recipe), partial(make_by_blocks, cost, make, widens=widens),
+        partial(_preparing, preparing, cost, widens),
     )  # fmt: skip
 
 
@@ -30,24 +31,37 @@ def _wide(problem, widens):
     return widens and ITEMSIZE[problem.dtype] == 2
 
 
-def _cut(problem, wide):
-    return blocks(problem._replace(planar=False, dtype=WIDE if wide else problem.dtype), machine.current(), wide)
+@functools.lru_cache(maxsize=256)
+def cut_into_blocks(cost, problem, wide, here):
+    """The `Blocks` of a problem. Widened ones fit in L2, or read the weights less often, whichever costs less."""
+    alone = problem._replace(planar=False, dtype=WIDE if wide else problem.dtype)
+    large = blocks(alone, here, here.limits.planes_block, wide)
+    if not wide:
+        return large
+    small = blocks(alone, here, here.limits.wide_block, wide)
+    return min(small, large, key=lambda cut: _cycles(cost, problem, cut, wide))
 
 
-def _cost(cost, widens, problem):
-    wide = _wide(problem, widens)
-    if not problem.planar and not wide:
-        return cost(problem)
-    cut = _cut(problem, wide)
+def _cycles(cost, problem, cut, wide):
+    """What all blocks take, and moving them."""
     cycles = cost(cut.problem)
     if math.isinf(cycles):
         return cycles
     return cycles * cut.total + machine.current().profile["planes"].cycles(_counts(problem, cut, wide))
 
 
-def _preparing(preparing, widens, problem):
+def _cost(cost, widens, problem):
     wide = _wide(problem, widens)
-    return preparing(_cut(problem, wide).problem if problem.planar or wide else problem)
+    if not problem.planar and not wide:
+        return cost(problem)
+    return _cycles(cost, problem, cut_into_blocks(cost, problem, wide, machine.current()), wide)
+
+
+def _preparing(preparing, cost, widens, problem):
+    wide = _wide(problem, widens)
+    if problem.planar or wide:
+        problem = cut_into_blocks(cost, problem, wide, machine.current()).problem
+    return preparing(problem)
 
 
 def _recipe(recipe, attributes, filter, bias, key):
@@ -60,19 +74,22 @@ def _recipe(recipe, attributes, filter, bias, key):
 def _counts(problem, cut, wide):
     """What moving the blocks of a problem takes."""
     vl = machine.current().info(cut.problem.dtype)["vl"]
-    vectors = lambda shape: math.prod(shape[:-1]) * -(-shape[-1] // vl)  # noqa: E731
+    # (Pixels of NXC are moved as one row.)
+    vectors = lambda shape: math.prod(shape[:-1]) * (-(-shape[-1] // vl) if problem.planar else shape[-1] / vl)  # noqa: E731
     non_temporal = execution.outgrows(problem, machine.current().limits.non_temporal)
-    memory = common.memory_counts(problem, non_temporal)
-    del memory["in_line"], memory["out_line"]  # groups are apart in memory
+    counts = common.memory_counts(problem, non_temporal)
+    del counts["in_line"], counts["out_line"]  # groups are apart in memory
     moved = "plane" if problem.planar else "wide"
-    return memory | {
-        f"{moved}_in_vector": cut.total * vectors(cut.problem.in_shape),
-        f"{moved}_out_vector": cut.total * vectors(cut.problem.out_shape),
-        f"{moved}_block": cut.total,
-    }
+    counts[f"{moved}_in_vector"] = cut.total * vectors(cut.problem.in_shape)
+    counts[f"{moved}_out_vector"] = cut.total * vectors(cut.problem.out_shape)
+    counts[f"{moved}_block"] = cut.total
+    if wide:
+        bytes = execution.data_bytes(cut.problem) + execution.output_bytes(cut.problem)
+        counts["wide_byte_l3"] = cut.total * common.far(bytes) * bytes
+    return counts
 
 
-def make_by_blocks(make, problem, recipe, packed, in_strides, out_strides, threads, widens=True):
+def make_by_blocks(cost, make, problem, recipe, packed, in_strides, out_strides, threads, widens=True):
     item, here, wide = ITEMSIZE[problem.dtype], machine.current(), _wide(problem, widens)
     alone = problem._replace(planar=False)
     # The stride of a single channel says nothing.
@@ -81,7 +98,7 @@ def make_by_blocks(make, problem, recipe, packed, in_strides, out_strides, threa
     contiguous = in_strides[-1] == out_strides[-1] == item
     if (contiguous and not wide) or not math.prod(problem.in_shape) * math.prod(problem.out_shape):
         return make(alone, recipe, packed, in_strides, out_strides, threads)
-    cut = _cut(problem, wide)
+    cut = cut_into_blocks(cost, problem, wide, here)
     # Each thread its own blocks where these are many; else all threads one block after the other.
     apart = cut.total >= 2 * threads or (cut.total >= threads and cut.total % threads == 0)
     ins, outs = execution.contiguous_in_strides(cut.problem), execution.contiguous_strides(cut.problem)

@@ -143,7 +143,7 @@ def _counts(problem, combo, pixels, rows, depth, taps, units, info):
 def make(problem, recipe, packed, in_strides, out_strides, threads, name="turned", unit="vectors"):
     key = (name,)
     if not packed(key).finite:  # NaN or infinity, or what AMX's bfloat16 parts can't hold
-        return make_by_blocks(direct.make, problem, recipe, packed, in_strides, out_strides, threads)
+        return make_by_blocks(direct.cost, direct.make, problem, recipe, packed, in_strides, out_strides, threads)
     flat, ins, outs = _flat(problem), _flat_strides(problem, in_strides), _flat_strides(problem, out_strides)
     if flat is not problem and ins and outs:
         problem, in_strides, out_strides = flat, ins, outs

@@ -39,7 +39,7 @@ def recipe(attributes, filter, bias, key):
 def make(problem, recipe, packed, in_strides, out_strides, threads):
     key = ("rows",)
     if not packed(key).finite:  # the zeros beside a row must not meet NaN or infinity
-        return make_by_blocks(direct.make, problem, recipe, packed, in_strides, out_strides, threads)
+        return make_by_blocks(direct.cost, direct.make, problem, recipe, packed, in_strides, out_strides, threads)
     here = machine.current()
     info, cycles = here.info(problem.dtype), cost(problem)
     cut = cutting.cut_rows(problem, info, common.threads(cycles, threads))
