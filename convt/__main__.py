@@ -19,6 +19,7 @@ import numpy as np
 
 from . import ConvTranspose, _explain, _measure, get_num_threads, num_threads, show_config, tuning
 from ._check import DTYPES
+from ._problem import PRECISIONS
 
 _KNOWN = {"Cin", "Cout", "in", "k", "N", "g", "s", "d", "pb", "pe", "op", "name", "family", "source"}
 
@@ -50,7 +51,8 @@ def operator(layer, asked, **more):
     filter = np.random.default_rng(0).standard_normal((layer["Cin"], layer["Cout"] // groups, *kernel), np.float32)
     op = ConvTranspose(
         filter.astype(dtype), strides=each("s", 1), dilations=each("d", 1), pads_begin=each("pb", 0), pads_end=each("pe", 0),
-        output_padding=each("op", 0), groups=groups, data_format=asked.layout, filter_format="IOX", **more,
+        output_padding=each("op", 0), groups=groups, data_format=asked.layout, filter_format="IOX",
+        precision=asked.precision, **more,
     )  # fmt: skip
     batch, sizes, channels = each("N", 1), layer["in"], layer["Cin"]
     return op, (batch, channels, *sizes) if planar else (batch, *sizes, channels)
@@ -114,6 +116,9 @@ def main(arguments=None):
     for command in (plan, tune):
         command.add_argument("--layout", choices=("NXC", "NCX"), default="NXC", help="default: NXC")
         command.add_argument("--dtype", choices=tuple(DTYPES.values()), default="float32", help="default: float32")
+        command.add_argument(
+            "--precision", choices=PRECISIONS, help="what float32 may be computed by (default: CONVT_PRECISION)"
+        )
         command.add_argument("--threads", type=int, default=get_num_threads())
     asked = parser.parse_args(arguments)
     try:

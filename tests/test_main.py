@@ -10,6 +10,8 @@ from cases import ALGORITHMS, child
 import convt
 from convt import __main__ as cli
 from convt import tuning
+from convt._problem import PRECISIONS
+from convt.algorithms import ALGORITHMS as ALL
 from convt.algorithms import costs
 
 LAYER = '{"Cin": 64, "Cout": 32, "in": [16, 12], "k": 4, "s": 2, "pb": 1, "pe": 1}'
@@ -91,6 +93,16 @@ def test_plan(capsys):
     assert found["algorithm"] in found["milliseconds"] and all(time > 0 for time in found["milliseconds"].values())
     assert cli.main(["plan", LAYER, "--algorithm", "direct"]) == 0
     assert "\ndirect: " in capsys.readouterr().out
+    for precision in PRECISIONS:
+        wide = LAYER.replace("64", "256").replace("32", "256")
+        assert cli.main(["plan", wide, "--json", "--precision", precision]) == 0
+        (found,) = json.loads(capsys.readouterr().out)
+        plan = convt.ConvTranspose(
+            np.ones((4, 4, 256, 256), np.float32), strides=2, pads_begin=1, pads_end=1, backend="native", precision=precision
+        ).plan((1, 16, 12, 256))
+        assert found["algorithm"] == plan.algorithm and plan.problem.precision == precision
+        permitted = {name for name, each in ALL.items() if PRECISIONS.index(each.precision) <= PRECISIONS.index(precision)}
+        assert found["algorithm"] in permitted and set(found["cycles"]) <= permitted
 
 
 def test_plans_of_a_file(tmp_path, capsys):
@@ -111,6 +123,8 @@ def test_tune(tmp_path, capsys):
             assert f"{n} entries in {path}" in capsys.readouterr().out
         tuning.clear()
         assert tuning.load(path).taken == 2
+        assert cli.main(["tune", small, "--out", str(path), "--threads", "1", "--precision", "medium"]) == 0
+        assert f"3 entries in {path}" in capsys.readouterr().out  # each precision chooses from algorithms of its own
     finally:
         tuning.clear()
 
