@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import convt
 
+from ..problem import PRECISIONS as PRECISIONS  # all of them
 from ..problem import Problem, as_nxc, empty, in_layout
 from . import Ready, Unsupported
 
@@ -26,6 +27,7 @@ def prepare(problem: Problem, threads: int) -> Ready:
         "output_padding": layer.output_padding,
         "groups": layer.groups,
         "data_format": problem.layout,
+        "precision": problem.precision,
     }
     try:
         operator = convt.ConvTranspose(filter, bias, **attributes)
