@@ -15,7 +15,7 @@ import convt
 sys.path.append(str(Path(__file__).parents[1]))
 
 from bench import __main__ as cli
-from bench import check, crosscheck, layers, machine, peers, tables, timing
+from bench import check, crosscheck, errors, layers, machine, peers, tables, timing
 from bench.problem import DTYPES, PRECISIONS, Problem, as_nxc, in_layout
 from bench.record import Record
 from bench.rounds import Result, measure
@@ -480,3 +480,41 @@ def test_every_peer_here_is_set_to_a_precision(tmp_path, capsys, small_copy):
         assert ("has no precision" in result["how"]) == (result["precision"] in lacks), result
     out = capsys.readouterr().out
     assert "f32, precision high, NXC" in out and "f32, precision medium, NXC" in out and "\nf32, NXC" in out
+
+
+# ---------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_roundings_are_told_from_larger_errors(dtype):
+    """The number next to a value, the one beyond the value, and the one after that; denormals and powers of two among them."""
+    rng, numbers = np.random.default_rng(0), DTYPES[dtype]
+    exact = np.concatenate([rng.standard_normal(4000), rng.standard_normal(1000) * 2.0**-16, [1.0, 2.0, 0.0, 2.0**-14]])
+    nearest = exact.astype(numbers)
+    found = errors.compared("none", nearest, exact)
+    assert found.nearest == found.neighbour == 1
+    unit = errors.units(exact, nearest.dtype)
+    off = ((nearest.astype(np.float64) - exact > 0) * -2 + 1) * unit  # towards the value and over it
+    other = (nearest.astype(np.float64) + off).astype(numbers)
+    found = errors.compared("none", other[:4000], exact[:4000])
+    assert found.nearest < 0.02 and found.neighbour > 0.98
+    found = errors.compared("none", (nearest.astype(np.float64) + 2 * off).astype(numbers)[:4000], exact[:4000])
+    assert found.neighbour < 0.01
+    assert found.typical <= found.largest
+
+
+def test_errors_of_layers_are_a_table(tmp_path, capsys):
+    path = tmp_path / "layers.json"
+    path.write_text('[{"name": "up", "N": 3, "Cin": 64, "Cout": 64, "in": [8, 8], "k": 4, "s": 2, "pb": 1, "pe": 1}]')
+    for layout in ("NXC", "NCX"):
+        assert errors.main(["--layers", str(path), "--layout", layout]) == 0
+        _, _, *lines = capsys.readouterr().out.splitlines()
+        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line]
+        (head, _, up, worst), (_, _, halves, _) = rows[:4], rows[4:]
+        assert head[1::3] == list(PRECISIONS) and worst[2::3] == up[2::3]
+        for limit, algorithm, largest, typical in zip((1e-5, 1e-3, 4e-2), up[1::3], up[2::3], up[3::3], strict=True):
+            assert algorithm in convt._plan.ALGORITHMS and 0 < float(typical) < float(largest) < limit
+        assert all(float(share) > 99 for share in (*halves[2::3], *halves[3::3]))
+    for wrong in (["--names", "nothing"], ["--layers", "/nowhere.json"]):
+        with pytest.raises(SystemExit):
+            errors.main(wrong)

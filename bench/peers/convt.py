@@ -15,11 +15,10 @@ def version() -> str:
     return convt.__version__
 
 
-def prepare(problem: Problem, threads: int) -> Ready:
+def keywords(problem: Problem) -> dict:
+    """Of `convt.ConvTranspose`."""
     layer = problem.layer
-    convt.set_num_threads(threads)
-    data, filter, bias = in_layout(problem.data(), problem.layout), problem.filter(), problem.bias()
-    attributes = {
+    return {
         "strides": layer.strides,
         "pads_begin": layer.pads_begin,
         "pads_end": layer.pads_end,
@@ -29,6 +28,12 @@ def prepare(problem: Problem, threads: int) -> Ready:
         "data_format": problem.layout,
         "precision": problem.precision,
     }
+
+
+def prepare(problem: Problem, threads: int) -> Ready:
+    convt.set_num_threads(threads)
+    data, filter, bias = in_layout(problem.data(), problem.layout), problem.filter(), problem.bias()
+    attributes = keywords(problem)
     try:
         operator = convt.ConvTranspose(filter, bias, **attributes)
         plan = operator.plan(data.shape)
