@@ -181,7 +181,7 @@ def test_the_checker_allows_what_the_precision_does(layer, precision):
         return check.is_right(problem, check.error(problem, result, truth))
 
     assert with_bits(bits)
-    assert not with_bits(bits - (10 if precision == "highest" else 4))
+    assert not with_bits(bits - (10 if precision == "highest" else 5))
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
