@@ -421,20 +421,18 @@ def every_way(case, data, filter, bias=None, **more):
     )  # fmt: skip
 
 
-def assert_like_the_sum(case, got, data, filter, bias, tolerance):
+def assert_like_the_sum(case, results, data, filter, bias, tolerance):
     """NaN, Inf and -Inf where the direct sum has them; else near it, in units of the largest sum of the products' sizes."""
     exact = case.expected(data, filter, bias)
     with np.errstate(over="ignore"):
         want = exact.astype(case.numpy_dtype).astype(np.float64)
-    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
-    np.testing.assert_array_equal(np.where(np.isinf(got), got, 0), np.where(np.isinf(want), want, 0))
-    some = np.isfinite(want)
-    if some.any():
-        sizes = case.expected(
-            *(None if a is None else np.where(np.isfinite(a), a, 0) for a in (data, filter, bias)), magnitude=True
-        )
-        error = np.abs(got.astype(np.float64) - want)[some].max()
-        assert error <= tolerance * max(sizes.max(), 1e-300), (error, sizes.max())
+    some, finite = np.isfinite(want), [None if a is None else np.where(np.isfinite(a), a, 0) for a in (data, filter, bias)]
+    scale = max(case.expected(*finite, magnitude=True).max(initial=0), 1e-300)
+    for got in results:
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+        np.testing.assert_array_equal(np.where(np.isinf(got), got, 0), np.where(np.isinf(want), want, 0))
+        error = np.abs(got[some].astype(np.float64) - want[some]).max(initial=0)
+        assert error <= tolerance * scale, (error, scale)
 
 
 def one_that_does(case, algorithm):
@@ -464,8 +462,7 @@ def test_nan_and_inf_reach_exactly_the_same_outputs_at_less_precision(which, cas
         except ValueError as error:
             assert str(error).startswith("algorithm: got")
             return
-    for got in results:
-        assert_like_the_sum(case, got, *arrays.values(), tolerance=2e-2)
+    assert_like_the_sum(case, results, *arrays.values(), tolerance=2e-2)
 
 
 # Long kernels, for winograd, and such as long as the stride; enough channels for every unit.
@@ -511,39 +508,32 @@ def test_bad_values_stay_where_they_are_at_less_precision(case, algorithm, preci
             for array in arrays.values():
                 array[array == 0] = 1  # 0 * Inf would be NaN
             spoil(arrays[which], places, (np.nan, -np.inf))
-            for got in every_way(case, *arrays.values(), algorithm=algorithm, precision=precision):
-                assert_like_the_sum(case, got, *arrays.values(), tolerance=2e-2)
-                assert not np.isnan(got).all() and np.isnan(got).any()
+            results = every_way(case, *arrays.values(), algorithm=algorithm, precision=precision)
+            assert_like_the_sum(case, results, *arrays.values(), tolerance=2e-2)
+            assert not np.isnan(results[0]).all() and np.isnan(results[0]).any()
 
 
 _MAX = float(np.finfo(np.float32).max)
 
 
+_RANGES = ((1e-40, 1), (1, 1e-40), (2.0**-70, 2.0**-70), (2.0**-30, 2.0**-100), (2.0**100, 2.0**-80), (_MAX, 2.0**-12))
+
+
 @each_isa
 @each_choice
 @each_wide_case
-@pytest.mark.parametrize(
-    "size, weight",
-    [
-        (1e-40, 1),
-        (1, 1e-40),
-        (2.0**-70, 2.0**-70),
-        (2.0**-30, 2.0**-100),
-        (2.0**100, 2.0**-80),
-        (_MAX, 2.0**-12),
-        (2.0**-12, _MAX),
-    ],
-)
-def test_float32_keeps_its_range_at_less_precision(case, size, weight, algorithm, precision, isa):
+def test_float32_keeps_its_range_at_less_precision(case, algorithm, precision, isa):
     """Denormals, as they come and as products, and the largest numbers, which bfloat16 would round to Inf."""
     case = one_that_does(replace(case, bias=False), algorithm)
-    data, filter, _ = (a if a is None else np.sign(a + 0.5) for a in case.arrays())
-    data, filter = (data * size).astype(np.float32), (filter * weight).astype(np.float32)
-    tolerance = 2e-2 if max(size, weight) > 1 or min(size, weight) > 2.0**-60 else 3e-2
+    signs = [None if a is None else np.sign(a + 0.5) for a in case.arrays()]
     with doing(case, algorithm, isa):
-        for got in every_way(case, data, filter, algorithm=algorithm, precision=precision):
-            assert_like_the_sum(case, got, data, filter, None, tolerance)
-            assert (got != 0).any()
+        for size, weight in (*_RANGES, _RANGES[-1][::-1]):
+            data, filter = (signs[0] * size).astype(np.float32), (signs[1] * weight).astype(np.float32)
+            more = {"algorithm": algorithm, "precision": precision, "backend": "native"}
+            op = operator(case, filter, **more)
+            results = run(case, data, filter, **more), op(data), op(data)
+            assert_like_the_sum(case, results, data, filter, None, 2e-2)
+            assert all((got != 0).any() for got in results)
 
 
 @each_isa
@@ -565,7 +555,6 @@ def test_halves_overflow_in_the_last_rounding_alone(layout, dtype, algorithm, is
     if dtype == "bfloat16":  # room for float32's partial sums
         filter = (filter.astype(np.float32) * 0.5).astype(filter.dtype)
     with doing(case, algorithm, isa):
-        for got in every_way(case, data, filter, algorithm=algorithm):
-            assert_like_the_sum(case, got, data, filter, None, tolerance=1e-2)
+        assert_like_the_sum(case, every_way(case, data, filter, algorithm=algorithm), data, filter, None, tolerance=1e-2)
     want = case.expected(data, filter, None)
     assert dtype == "bfloat16" or (np.abs(want) > top).any()
