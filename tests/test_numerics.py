@@ -441,7 +441,7 @@ def one_that_does(case, algorithm):
 
 
 @pytest.mark.parametrize("which", ["data", "filter", "bias", "all"])
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     case=cases(dtypes=("float32", "bfloat16")),
     choice=st.sampled_from(CHOICES),
