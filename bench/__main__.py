@@ -17,7 +17,7 @@ from pathlib import Path
 
 from . import COMMAND, compare, descriptor, layers, live, machine, peers, tables
 from .batch import Batch, Entry
-from .problem import DTYPES, LAYOUTS, MODES, Problem
+from .problem import DTYPES, LAYOUTS, MODES, PRECISIONS, Problem
 from .record import Record
 from .rounds import measure
 from .worker import Died, Setting, Worker
@@ -108,6 +108,13 @@ def parser() -> argparse.ArgumentParser:
     add("--dtype", type=_one_of("dtype", tuple(DTYPES)), default=["f32"], metavar="DTYPE,...", help=", ".join(DTYPES))
     add("--layout", type=_one_of("layout", LAYOUTS), default=["NXC"], metavar="LAYOUT,...", help=", ".join(LAYOUTS))
     add(
+        "--precision",
+        type=_one_of("precision", PRECISIONS),
+        default=["highest"],
+        metavar="PRECISION,...",
+        help=f"what f32 may be computed by: {', '.join(PRECISIONS)} (default: highest); peers are set alike where they can be",
+    )
+    add(
         "--mode",
         type=_one_of("mode", MODES),
         default=["prepacked"],
@@ -159,15 +166,17 @@ def chosen_entries(options: argparse.Namespace, note: Callable[[str], None]) -> 
 def chosen_problems(options: argparse.Namespace, entries: list[Entry]) -> list[Problem]:
     """Every entry in every way asked for, those of one table together; a batch file's own word comes first."""
     problems = [
-        Problem(entry.layer, dtype, layout, mode, options.bias if entry.bias is None else entry.bias)
+        Problem(entry.layer, dtype, layout, mode, options.bias if entry.bias is None else entry.bias, precision)
         for entry in entries
         for dtype in (options.dtype if entry.dtype is None else [entry.dtype])
+        for precision in (options.precision if dtype == "f32" else PRECISIONS[:1])
         for layout in (options.layout if entry.layout is None else [entry.layout])
         for mode in options.mode
     ]
 
     def table(problem: Problem) -> tuple[int, ...]:
-        return list(DTYPES).index(problem.dtype), LAYOUTS.index(problem.layout), MODES.index(problem.mode)
+        known = (DTYPES, problem.dtype), (PRECISIONS, problem.precision), (LAYOUTS, problem.layout), (MODES, problem.mode)
+        return tuple(list(words).index(word) for words, word in known)
 
     return sorted(dict.fromkeys(problems), key=table)
 

@@ -18,7 +18,7 @@ from . import COMMAND
 from .record import FORMAT
 
 LEAST = 10.0  # percent
-KEY = ("dtype", "layout", "mode", "bias", "threads", "isa", "peer")
+KEY = ("dtype", "precision", "layout", "mode", "bias", "threads", "isa", "peer")
 
 
 def _read(path: str) -> dict:
@@ -29,6 +29,8 @@ def _read(path: str) -> dict:
             raise ValueError(f"not a result of format {FORMAT} of `{COMMAND} --json`")
     except (OSError, ValueError) as exc:
         raise argparse.ArgumentTypeError(f"{path}: {exc}") from exc
+    for each in content["results"]:
+        each.setdefault("precision", "highest")  # of a file that was written before there were others
     return content
 
 
@@ -38,9 +40,8 @@ def _by_key(content: dict) -> dict[tuple, dict]:
 
 def _name(result: dict) -> str:
     cap = f", at most {result['isa']}" if result["isa"] else ""
-    return (
-        f"{result['layer']['name']} ({result['dtype']}, {result['layout']}, {result['mode']}, {result['threads']} threads{cap})"
-    )
+    dtype = result["dtype"] if result["precision"] == "highest" else f"{result['dtype']} of {result['precision']} precision"
+    return f"{result['layer']['name']} ({dtype}, {result['layout']}, {result['mode']}, {result['threads']} threads{cap})"
 
 
 def drift(before: dict, after: dict, pairs: list[tuple[dict, dict]]) -> float:

@@ -20,7 +20,8 @@ WIDTH, TOP, BARS, BELOW = 860, 46, 190, 96  # of the whole picture; the heading,
 def ratios(found: dict) -> list[tuple[float, str, str]]:
     """(times as fast, layer, the fastest of the others), the fastest first."""
     first = found["results"][0]
-    same = lambda result: all(result[key] == first[key] for key in ("dtype", "layout", "mode", "threads", "isa"))  # noqa: E731
+    keys = ("dtype", "precision", "layout", "mode", "threads", "isa")
+    same = lambda result: all(result.get(key) == first.get(key) for key in keys)  # noqa: E731
     layers: dict[str, dict[str, float]] = {}
     for result in filter(same, found["results"]):
         if result["seconds"]:

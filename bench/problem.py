@@ -18,6 +18,8 @@ DTYPES = {
     "f64": np.dtype(np.float64),
 }
 LAYOUTS = ("NXC", "NCX")
+# How exact f32 has to be: as f32's own products, as TensorFloat-32's, as bfloat16's. Other dtypes know the first alone.
+PRECISIONS = ("highest", "high", "medium")
 # What is known before the clock starts: the weights, which a library may then arrange once, or nothing but their shape.
 MODES = ("prepacked", "one-shot")
 
@@ -52,6 +54,7 @@ class Problem:
     layout: str
     mode: str = "prepacked"
     with_bias: bool = False
+    precision: str = "highest"
 
     @property
     def prepacked(self) -> bool:

@@ -24,6 +24,7 @@ class Group(NamedTuple):
     """What the results of one table have in common."""
 
     dtype: str
+    precision: str
     layout: str
     mode: str
     setting: Setting
@@ -31,7 +32,8 @@ class Group(NamedTuple):
     def __str__(self) -> str:
         threads, isa = self.setting
         cap = f", at most {isa}" if isa else ""
-        return f"{self.dtype}, {self.layout}, {self.mode}, {threads} thread{'s' * (threads > 1)}{cap}"
+        precision = f", precision {self.precision}" if self.precision != "highest" else ""
+        return f"{self.dtype}{precision}, {self.layout}, {self.mode}, {threads} thread{'s' * (threads > 1)}{cap}"
 
 
 @dataclass
@@ -52,7 +54,7 @@ class Record:
 
         def group_of(result: Result) -> Group:
             problem = result.problem
-            return Group(problem.dtype, problem.layout, problem.mode, result.setting)
+            return Group(problem.dtype, problem.precision, problem.layout, problem.mode, result.setting)
 
         for group, members in groupby(self.results, group_of):
             yield group, [list(rivals) for _, rivals in groupby(members, lambda result: result.problem)]
@@ -81,6 +83,7 @@ def result_to_json(result: Result) -> dict:
     return {
         "layer": problem.layer.to_row(),
         "dtype": problem.dtype,
+        "precision": problem.precision,
         "layout": problem.layout,
         "mode": problem.mode,
         "bias": problem.with_bias,

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import check, machine, peers
-from .problem import DTYPES, Problem
+from .problem import DTYPES, PRECISIONS, Problem
 from .timing import sample, settle
 
 # How long a waiting thread spins is left to each runtime's own default, as its users have it.
@@ -79,7 +79,12 @@ class Stand:
         start = time.perf_counter()
         self._last = self._ready.run()
         seconds = time.perf_counter() - start
-        return Checked(self.error(problem, truth), self._ready.how, seconds)
+        return Checked(self.error(problem, truth), self._how(problem), seconds)
+
+    def _how(self, problem: Problem) -> str:
+        """What runs, and whether it could be told the precision."""
+        known = problem.precision in getattr(self._library, "PRECISIONS", PRECISIONS[:1])
+        return ", ".join([self._ready.how] * bool(self._ready.how) + [f"has no precision {problem.precision}"] * (not known))
 
     def error(self, problem: Problem, truth: str) -> float:
         """Of the last call's result."""

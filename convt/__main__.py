@@ -18,16 +18,18 @@ import sys
 
 from . import _explain, _layers, _limits, _measure, get_num_threads, num_threads, show_config, tuning
 from ._check import DTYPES
+from ._problem import PRECISIONS
 from .algorithms import machine
 
 _BENCH = "convt-bench --quick"
 
 
 def _read(asked, text):
-    """The layers of an argument, in the dtype and layout asked for, else in their own."""
+    """The layers of an argument, in the precision, dtype and layout asked for, else in their own."""
     asked_for = {"dtype": asked.dtype, "layout": asked.layout}
     changes = {name: value for name, value in asked_for.items() if value}
-    return [layer._replace(**changes) for layer in _layers.read(text, dict(asked.shape))]
+    layers = _layers.read(text, dict(asked.shape))
+    return [each._replace(attributes={**each.attributes, "precision": asked.precision}, **changes) for each in layers]
 
 
 def described(layer, algorithm, timed):
@@ -181,6 +183,9 @@ def _parser():
     for command in (plan, tune):
         command.add_argument("--layout", choices=("NXC", "NCX"), help="default: NXC; an ONNX model's is NCX")
         command.add_argument("--dtype", choices=tuple(DTYPES.values()), help="default: float32; an ONNX model has its own")
+        command.add_argument(
+            "--precision", choices=PRECISIONS, help="what float32 may be computed by (default: CONVT_PRECISION)"
+        )
         command.add_argument("--threads", type=int, default=get_num_threads())
         command.add_argument("--shape", action="append", type=_shape, default=[], metavar="NAME=N,N,...",
                              help="shape of an ONNX model's input; a batch that it leaves open is 1 else")  # fmt: skip

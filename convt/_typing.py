@@ -56,6 +56,7 @@ Algorithm: TypeAlias = Literal[
     "dots", "dots_scatter",
 ]  # fmt: skip
 Precision: TypeAlias = Literal["highest", "high", "medium"] | None
+TorchPrecision: TypeAlias = Precision | Literal["torch"]
 
 
 class _Keywords(TypedDict, total=False):

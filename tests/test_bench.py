@@ -17,8 +17,8 @@ import convt
 sys.path.append(str(Path(__file__).parents[1]))
 
 from bench import __main__ as cli
-from bench import check, crosscheck, layers, machine, peers, tables, timing
-from bench.problem import DTYPES, Problem, as_nxc, in_layout
+from bench import check, crosscheck, errors, layers, machine, peers, tables, timing
+from bench.problem import DTYPES, PRECISIONS, Problem, as_nxc, in_layout
 from bench.record import Record
 from bench.rounds import Result, measure
 from bench.worker import Died, Setting, Stand, Worker
@@ -164,6 +164,40 @@ def test_the_checker_sees_what_is_wrong(spoil):
     result = reference(problem).copy()
     spoil(result)
     assert not check.is_right(problem, check.error(problem, result, check.expected(problem)))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("layer", [PLAIN, TABLE["gan3d_conv3"]], ids=lambda layer: layer.name)
+def test_the_checker_allows_what_the_precision_does(layer, precision):
+    """And no more: numbers of a few bits less are wrong."""
+    problem = Problem(layer, "f32", "NXC", precision=precision)
+    truth, bits = check.expected(problem), {"highest": 23, "high": 10, "medium": 7}[precision]
+
+    def with_bits(count):
+        unit = np.float32(2.0 ** -(count + 1))
+        cut = lambda a: (np.round(np.frexp(a)[0] / unit) * unit * np.exp2(np.frexp(a)[1])).astype(np.float32)  # noqa: E731
+        result = convt.conv_transpose(
+            cut(problem.data()), cut(problem.filter()), strides=layer.strides, pads_begin=layer.pads_begin,
+            pads_end=layer.pads_end, algorithm="direct", backend="native",
+        )  # fmt: skip
+        return check.is_right(problem, check.error(problem, result, truth))
+
+    assert with_bits(bits)
+    assert not with_bits(bits - (10 if precision == "highest" else 5))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_convt_gets_the_precision_and_others_say_that_they_do_not(worker, precision):
+    layer = layers.parse(layers.TABLE)[3]
+    (result,) = measure(Problem(layer, "f32", "NXC", precision=precision), [worker], rounds=1, budget=0.01, note=pytest.fail)
+    weights = np.ones(layer.filter_shape, np.float32)
+    op = convt.ConvTranspose(weights, strides=2, pads_begin=1, pads_end=1, precision=precision)
+    plan = op.plan(layer.data_shape)
+    assert result.status == "ok" and result.how == f"native {plan.algorithm} {plan.isa}"
+    problem = Problem(PLAIN, "f32", "NXC", precision=precision)
+    (other,) = measure(problem, [Here("other", right)], rounds=1, budget=0.01, note=pytest.fail)
+    said = ", has no precision " + precision if precision != "highest" else ""
+    assert other.status == "ok" and other.how == "by heart" + said
 
 
 def test_the_checker_sees_a_wrong_shape():
@@ -407,6 +441,7 @@ def test_interrupted_it_keeps_what_is_done(tmp_path, capsys, monkeypatch, small_
         (["--report", "/dev/null"], "'/dev/null' is not a folder"),
         (["compare", "/nowhere/a.json", "/nowhere/b.json"], "/nowhere/a.json"),
         (["--dtype", "f32,f8"], "unknown dtype 'f8'; known: f32, f16, bf16, f64"),
+        (["--precision", "high,tf32"], "unknown precision 'tf32'; known: highest, high, medium"),
         (["--layout", "NHWC"], "unknown layout 'NHWC'; known: NXC, NCX"),
         (["--threads", "1,0"], "wanted whole numbers of at least 1"),
         (["--rounds", "two"], "wanted whole numbers of at least 1"),
@@ -449,3 +484,61 @@ def test_every_combination_is_measured_tables_in_the_order_of_the_options():
         ("bf16", "NCX"),
     ]
     assert names == ["convt", "torch-contiguous", "jax"]
+
+
+def test_precisions_are_of_float32_alone():
+    problems, _ = chosen("--deconv", TINY, "--dtype", "bf16,f32", "--precision", "medium,highest")
+    found = [(problem.dtype, problem.precision) for problem in problems]
+    assert found == [("f32", "highest"), ("f32", "medium"), ("bf16", "highest")]
+
+
+def test_every_peer_here_is_set_to_a_precision(tmp_path, capsys, small_copy):
+    path = tmp_path / "out.json"
+    arguments = ["--deconv", TINY, "--threads", "1", "--rounds", "1", "--budget", "0.1", "--precision", ",".join(PRECISIONS)]
+    assert cli.main([*arguments, "--json", str(path)]) == 0
+    results = json.loads(path.read_text())["results"]
+    assert {result["precision"] for result in results} == set(PRECISIONS)
+    for result in results:
+        assert result["status"] == "ok" and result["error"] is not None, result
+        lacks = {"onnxruntime": ("high", "medium"), "openvino": ("high",)}.get(result["peer"], ())
+        assert ("has no precision" in result["how"]) == (result["precision"] in lacks), result
+    out = capsys.readouterr().out
+    assert "f32, precision high, NXC" in out and "f32, precision medium, NXC" in out and "\nf32, NXC" in out
+
+
+# ---------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_roundings_are_told_from_larger_errors(dtype):
+    """The number next to a value, the one beyond the value, and the one after that; denormals and powers of two among them."""
+    rng, numbers = np.random.default_rng(0), DTYPES[dtype]
+    exact = np.concatenate([rng.standard_normal(4000), rng.standard_normal(1000) * 2.0**-16, [1.0, 2.0, 0.0, 2.0**-14]])
+    nearest = exact.astype(numbers)
+    found = errors.compared("none", nearest, exact)
+    assert found.nearest == found.neighbour == 1
+    unit = errors.units(exact, nearest.dtype)
+    off = ((nearest.astype(np.float64) - exact > 0) * -2 + 1) * unit  # towards the value and over it
+    other = (nearest.astype(np.float64) + off).astype(numbers)
+    found = errors.compared("none", other[:4000], exact[:4000])
+    assert found.nearest < 0.02 and found.neighbour > 0.98
+    found = errors.compared("none", (nearest.astype(np.float64) + 2 * off).astype(numbers)[:4000], exact[:4000])
+    assert found.neighbour < 0.01
+    assert found.typical <= found.largest
+
+
+def test_errors_of_layers_are_a_table(tmp_path, capsys):
+    path = tmp_path / "layers.json"
+    path.write_text('[{"name": "up", "N": 3, "Cin": 64, "Cout": 64, "in": [8, 8], "k": 4, "s": 2, "pb": 1, "pe": 1}]')
+    for layout in ("NXC", "NCX"):
+        assert errors.main(["--layers", str(path), "--layout", layout]) == 0
+        _, _, *lines = capsys.readouterr().out.splitlines()
+        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line]
+        (head, _, up, worst), (_, _, halves, _) = rows[:4], rows[4:]
+        assert head[1::3] == list(PRECISIONS) and worst[2::3] == up[2::3]
+        for limit, algorithm, largest, typical in zip((1e-5, 1e-3, 4e-2), up[1::3], up[2::3], up[3::3], strict=True):
+            assert algorithm in convt._plan.ALGORITHMS and 0 < float(typical) < float(largest) < limit
+        assert all(float(share) > 99 for share in (*halves[2::3], *halves[3::3]))
+    for wrong in (["--names", "nothing"], ["--layers", "/nowhere.json"]):
+        with pytest.raises(SystemExit):
+            errors.main(wrong)

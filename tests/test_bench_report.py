@@ -4,6 +4,7 @@ import base64
 import json
 import re
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -131,6 +132,24 @@ def test_what_the_peers_share_is_the_machine(tmp_path, capsys):
     assert "the peers took 1.300 times as long" in capsys.readouterr().out
     after.versions["torch"] = "2.0"
     assert compared(tmp_path, before, after) == 1
+
+
+def test_precisions_are_not_compared_with_each_other(tmp_path, capsys):
+    exact, less = result_of("convt", 1.0), result_of("convt", 0.5)
+    less.problem = replace(less.problem, precision="medium")
+    assert compared(tmp_path, record_of(less), record_of(exact)) == 0
+    out = capsys.readouterr().out
+    assert "compared 0 problems" in out and "1 of the first run's problems are not in the second" in out
+    slower = result_of("convt", 2.0)
+    slower.problem = less.problem
+    assert compared(tmp_path, record_of(exact, less), record_of(exact, slower)) == 1
+    assert "slower: wide (f32 of medium precision, NXC, prepacked, 1 threads)" in capsys.readouterr().out
+    path = tmp_path / "b.json"
+    before = json.loads(path.read_text())
+    for each in before["results"]:  # a file from before there were precisions
+        del each["precision"]
+    path.write_text(json.dumps(before))
+    assert [each["precision"] for each in compare._read(str(path))["results"]] == ["highest", "highest"]
 
 
 def test_a_layer_that_went_wrong_is_a_regression(tmp_path, capsys):

@@ -286,3 +286,23 @@ def test_the_page_and_the_example_run(capsys):
 def test_without_dask_the_error_says_how_to_install_it():
     code, _, errors = child("import sys; sys.modules['dask'] = None\nimport convt.dask")
     assert code != 0 and 'pip install "convt[dask]"' in errors
+
+
+@pytest.mark.parametrize("precision", [None, "highest", "high", "medium"])
+def test_precision_reaches_every_chunk(precision):
+    """One chunk of all has the bits of a call; many have the errors of one."""
+    rng = np.random.default_rng(0)
+    data, filter = (rng.standard_normal(shape).astype(np.float32) for shape in ((1, 24, 24, 64), (4, 4, 64, 32)))
+    keywords = dict(strides=2, pads_begin=1, pads_end=1, precision=precision)
+    with convt.num_threads(1):
+        want = convt.ConvTranspose(filter, **keywords)(data)
+    whole = convt.dask.conv_transpose(da.from_array(data, chunks=-1), filter, **keywords)
+    assert whole.compute().tobytes() == want.tobytes()
+    cut = convt.dask.conv_transpose(da.from_array(data, chunks=(1, 12, 8, 64)), filter, **keywords).compute()
+    error = {None: 1e-6, "highest": 1e-6, "high": 1e-4, "medium": 1e-2}[precision]
+    assert np.abs(cut - want).max() <= error * np.abs(want).max()
+
+
+def test_what_is_no_precision():
+    with pytest.raises(ValueError, match="precision: got 'tf32'"):
+        convt.dask.conv_transpose(da.ones((1, 4, 1), dtype=np.float32), np.ones((2, 1, 1), np.float32), precision="tf32")

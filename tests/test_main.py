@@ -13,7 +13,8 @@ import convt
 import convt.onnx
 from convt import __main__ as cli
 from convt import _layers, _limits, tuning
-from convt._problem import Problem
+from convt._problem import PRECISIONS, Problem
+from convt.algorithms import ALGORITHMS as ALL
 from convt.algorithms import costs
 
 LAYER = '{"Cin": 64, "Cout": 32, "in": [16, 12], "k": 4, "s": 2, "pb": 1, "pe": 1}'
@@ -107,6 +108,16 @@ def test_plan(capsys):
         assert share == pytest.approx(found["limit"]["milliseconds"] / found["milliseconds"][name])
     assert cli.main(["plan", LAYER, "--algorithm", "direct"]) == 0
     assert "\ndirect: " in capsys.readouterr().out
+    for precision in PRECISIONS:
+        wide = LAYER.replace("64", "256").replace("32", "256")
+        assert cli.main(["plan", wide, "--json", "--precision", precision]) == 0
+        (found,) = json.loads(capsys.readouterr().out)
+        plan = convt.ConvTranspose(
+            np.ones((4, 4, 256, 256), np.float32), strides=2, pads_begin=1, pads_end=1, backend="native", precision=precision
+        ).plan((1, 16, 12, 256))
+        assert found["algorithm"] == plan.algorithm and plan.problem.precision == precision
+        permitted = {name for name, each in ALL.items() if PRECISIONS.index(each.precision) <= PRECISIONS.index(precision)}
+        assert found["algorithm"] in permitted and set(found["cycles"]) <= permitted
 
 
 def test_a_plan_has_a_table(capsys):
@@ -166,6 +177,8 @@ def test_tune(tmp_path, capsys):
         assert layer["milliseconds"][layer["algorithm"]] == min(layer["milliseconds"].values())
         tuning.clear()
         assert tuning.load(path).taken == 2
+        assert cli.main(["tune", small, "--out", str(path), "--threads", "1", "--precision", "medium"]) == 0
+        assert f"3 entries in {path}" in capsys.readouterr().out  # each precision chooses from algorithms of its own
     finally:
         tuning.clear()
 

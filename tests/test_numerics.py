@@ -1,5 +1,6 @@
 """What the numbers do: width of the sums, one rounding, NaN and Inf, signed zeros, denormals, activations, determinism."""
 
+import contextlib
 from dataclasses import replace
 
 import ml_dtypes
@@ -8,6 +9,7 @@ import pytest
 from cases import (
     ALGORITHMS,
     CURVED_ACTIVATIONS,
+    DATA_FORMATS,
     DTYPES,
     EXACT_ACTIVATIONS,
     ISAS,
@@ -31,7 +33,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convt
-from convt import _core
+from convt import _core, _plan
 
 HALVES = ("float16", "bfloat16")
 each_half = pytest.mark.parametrize("dtype", HALVES)
@@ -396,3 +398,163 @@ def test_huge_and_tiny_values_keep_their_scale(dtype, isa):
         assert_same(got, np.full_like(got, info.max))
         got = run(case, np.full_like(data, info.tiny), np.full_like(filter, 2.0 ** (-info.minexp)))
         assert_same(got, np.ones_like(got))
+
+
+# ---------------------------------------------------------------- less exact precisions, and 16-bit types
+
+LESS = [name for name, each in _plan.ALGORITHMS.items() if each.precision != "highest"]
+# (algorithm, precision): what a caller may ask for to have less exact results
+CHOICES = [("auto", "high"), ("auto", "medium"), *((name, None) for name in LESS)]
+each_choice = pytest.mark.parametrize(
+    "algorithm, precision", CHOICES, ids=[f"{name} {word or ''}".strip() for name, word in CHOICES]
+)
+
+
+def every_way(case, data, filter, bias=None, **more):
+    """The results of a one-shot call, of the same call again, of a packed operator and again, and of both in an ``out``."""
+    out = lambda: np.full(case.out_shape, 7, case.numpy_dtype)  # noqa: E731
+    more.setdefault("backend", "native")
+    op = operator(case, filter, bias, **more)
+    return (
+        run(case, data, filter, bias, **more), run(case, data, filter, bias, **more), op(data), op(data),
+        run(case, data, filter, bias, out=out(), **more), op(data, out=out()),
+    )  # fmt: skip
+
+
+def assert_like_the_sum(case, results, data, filter, bias, tolerance):
+    """NaN, Inf and -Inf where the direct sum has them; else near it, in units of the largest sum of the products' sizes."""
+    exact = case.expected(data, filter, bias)
+    with np.errstate(over="ignore"):
+        want = exact.astype(case.numpy_dtype).astype(np.float64)
+    some, finite = np.isfinite(want), [None if a is None else np.where(np.isfinite(a), a, 0) for a in (data, filter, bias)]
+    scale = max(case.expected(*finite, magnitude=True).max(initial=0), 1e-300)
+    for got in results:
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+        np.testing.assert_array_equal(np.where(np.isinf(got), got, 0), np.where(np.isinf(want), want, 0))
+        error = np.abs(got[some].astype(np.float64) - want[some]).max(initial=0)
+        assert error <= tolerance * scale, (error, scale)
+
+
+def one_that_does(case, algorithm):
+    """The case in the layout that an algorithm is for."""
+    return replace(case, data_format="NCX") if algorithm.endswith(("turned", "rows")) else case
+
+
+@pytest.mark.parametrize("which", ["data", "filter", "bias", "all"])
+@settings(max_examples=40)
+@given(
+    case=cases(dtypes=("float32", "bfloat16")),
+    choice=st.sampled_from(CHOICES),
+    isa=st.sampled_from(ISAS),
+    places=st.lists(st.integers(0, 2**20), min_size=1, max_size=3),
+    values=st.lists(_BAD, min_size=3, max_size=3),
+)
+def test_nan_and_inf_reach_exactly_the_same_outputs_at_less_precision(which, case, choice, isa, places, values):
+    algorithm, precision = choice
+    case = one_that_does(case, algorithm)
+    arrays = dict(zip(("data", "filter", "bias"), case.arrays(), strict=True))
+    for name, array in arrays.items():
+        if which in (name, "all"):
+            spoil(array, places, values)
+    with using_isa(isa):
+        try:
+            results = every_way(case, *arrays.values(), algorithm=algorithm, precision=precision)
+        except ValueError as error:
+            assert str(error).startswith("algorithm: got")
+            return
+    assert_like_the_sum(case, results, *arrays.values(), tolerance=2e-2)
+
+
+# Long kernels, for winograd, and such as long as the stride; enough channels for every unit.
+WIDE = {
+    "overlapping": Case(
+        ci=70, co=40, in_sizes=(6, 7), kernel=(4, 3), strides=(2, 2), dilations=(1, 1), pads_begin=(1, 0), pads_end=(0, 1),
+        output_padding=(0, 0),
+    ),
+    "apart": Case(
+        ci=100, co=40, in_sizes=(6, 7), kernel=(2, 2), strides=(2, 2), dilations=(1, 1), pads_begin=(0, 0), pads_end=(0, 0),
+        output_padding=(0, 0), data_format="NCX",
+    ),
+    "few": Case(
+        ci=70, co=3, in_sizes=(6, 7), kernel=(5, 5), strides=(2, 2), dilations=(1, 1), pads_begin=(2, 1), pads_end=(1, 2),
+        output_padding=(0, 0),
+    ),
+}  # fmt: skip
+each_wide_case = pytest.mark.parametrize("case", WIDE.values(), ids=WIDE)
+
+
+@contextlib.contextmanager
+def doing(case, algorithm, isa):
+    """Uses an instruction set, on which the case is done by the algorithm; else the test is skipped."""
+    with using_isa(isa):
+        try:
+            operator(case, case.arrays()[1], algorithm=algorithm).plan(case.data_shape)
+        except ValueError as error:
+            pytest.skip(f"{isa}: {error}")
+        yield
+
+
+@each_isa
+@each_choice
+@each_wide_case
+def test_bad_values_stay_where_they_are_at_less_precision(case, algorithm, precision, isa):
+    """In data, weights and bias, before activations, and in every way to call."""
+    case = one_that_does(case, algorithm)
+    with doing(case, algorithm, isa):
+        spoilt = (("data", (700, 3001), None), ("filter", (70, 77), ("leaky_relu", 0.25)), ("bias", (1,), ("clip", -300, 300)))
+        for which, places, activation in spoilt:
+            case = replace(case, activation=activation)
+            arrays = dict(zip(("data", "filter", "bias"), case.arrays(), strict=True))
+            for array in arrays.values():
+                array[array == 0] = 1  # 0 * Inf would be NaN
+            spoil(arrays[which], places, (np.nan, -np.inf))
+            results = every_way(case, *arrays.values(), algorithm=algorithm, precision=precision)
+            assert_like_the_sum(case, results, *arrays.values(), tolerance=2e-2)
+            assert not np.isnan(results[0]).all() and np.isnan(results[0]).any()
+
+
+_MAX = float(np.finfo(np.float32).max)
+
+
+_RANGES = ((1e-40, 1), (1, 1e-40), (2.0**-70, 2.0**-70), (2.0**-30, 2.0**-100), (2.0**100, 2.0**-80), (_MAX, 2.0**-12))
+
+
+@each_isa
+@each_choice
+@each_wide_case
+def test_float32_keeps_its_range_at_less_precision(case, algorithm, precision, isa):
+    """Denormals, as they come and as products, and the largest numbers, which bfloat16 would round to Inf."""
+    case = one_that_does(replace(case, bias=False), algorithm)
+    signs = [None if a is None else np.sign(a + 0.5) for a in case.arrays()]
+    with doing(case, algorithm, isa):
+        for size, weight in (*_RANGES, _RANGES[-1][::-1]):
+            data, filter = (signs[0] * size).astype(np.float32), (signs[1] * weight).astype(np.float32)
+            more = {"algorithm": algorithm, "precision": precision, "backend": "native"}
+            op = operator(case, filter, **more)
+            results = run(case, data, filter, **more), op(data), op(data)
+            assert_like_the_sum(case, results, data, filter, None, 2e-2)
+            assert all((got != 0).any() for got in results)
+
+
+@each_isa
+@each_half
+@each_algorithm
+@pytest.mark.parametrize("layout", DATA_FORMATS)
+def test_halves_overflow_in_the_last_rounding_alone(layout, dtype, algorithm, isa):
+    """Sums beyond the type's range are Inf, whose parts were in it; sums in it are finite, whose partial sums were not."""
+    top = float(ml_dtypes.finfo(DTYPES[dtype][0]).max)
+    weights = np.array([[1, 1], [1, -0.5], [-1, -1], [0.5, 0.25], [-0.75, -0.5], [1, -1], [0.5, 0.4375]]) * top * 0.75
+    case = one_that_does(
+        Case(dtype=dtype, groups=5, ci=2, co=7, in_sizes=(21,), kernel=(3,), strides=(2,), bias=False, data_format=layout),
+        algorithm,
+    )
+    data, filter, _ = case.arrays()
+    data, filter = np.ones_like(data), np.zeros_like(filter)
+    filter[0] = filter[2] = np.tile(weights.T, (5, 1)).astype(filter.dtype) / filter.dtype.type(2)
+    filter[1] = filter[0]
+    if dtype == "bfloat16":  # room for float32's partial sums
+        filter = (filter.astype(np.float32) * 0.5).astype(filter.dtype)
+    with doing(case, algorithm, isa):
+        assert_like_the_sum(case, every_way(case, data, filter, algorithm=algorithm), data, filter, None, tolerance=1e-2)
+    want = case.expected(data, filter, None)
+    assert dtype == "bfloat16" or (np.abs(want) > top).any()

@@ -20,6 +20,7 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 import convt
+import convt.onnx
 import convt.onnxruntime
 from convt.onnxruntime import __main__ as cli
 from convt.onnxruntime import _node
@@ -459,6 +460,38 @@ def test_errors_are_onnx_runtimes(given):
     assert str(ours.value) == str(theirs.value)
 
 
+@pytest.mark.parametrize("constant", [True, False], ids=["packed", "weights of the run"])
+@pytest.mark.parametrize("precision", [None, "highest", "high", "medium"])
+def test_precision_reaches_the_nodes(precision, constant):
+    """In a subgraph, too, and with an activation behind: the bits are those of convt at this precision."""
+    x, weights = _weights(1, 64, 9, 9), _weights(64, 32, 4, 4)
+    want = np.maximum(convt.onnx.conv_transpose(x, weights, strides=[2, 2], precision=precision), 0)
+    nodes = [_conv(output="Z", strides=[2, 2]), helper.make_node("Relu", ["Z"], ["Y"])]
+    inputs = {"X": x.shape} | ({} if constant else {"W": weights.shape})
+    model = _model(nodes, inputs, constants={"W": weights} if constant else ())
+    session = convt.onnxruntime.InferenceSession(model, precision=precision)
+    (node,) = session.nodes.values()
+    assert node.attributes["precision"] == precision
+    got = session.run(None, {"X": x} | ({} if constant else {"W": weights}))[0]
+    if constant:
+        words = {"data_format": "NCX", "filter_format": "IOX", "activation": "relu", "precision": precision}
+        op = convt.ConvTranspose(weights, strides=2, **words)
+        assert node.operator.plan(x.shape).algorithm == op.plan(x.shape).algorithm
+        want = op(x)
+    assert got.tobytes() == want.tobytes()
+    branch = helper.make_graph([_conv(output="Z", strides=[2, 2])], "branch", [], [_info("Z")])
+    choice = helper.make_node("If", ["which"], ["Y"], then_branch=branch, else_branch=branch)
+    model = _model([choice], {"X": x.shape}, constants={"W": weights})
+    model.graph.input.append(_info("which", TensorProto.BOOL, []))
+    session = convt.onnxruntime.InferenceSession(model, precision=precision)
+    assert [each.attributes["precision"] for each in session.nodes.values()] == [precision] * 2
+
+
+def test_what_is_no_precision():
+    with pytest.raises(ValueError, match="precision: got 'tf32', wanted one of highest, high, medium"):
+        convt.onnxruntime.InferenceSession(_simple(), precision="tf32")
+
+
 # ------------------------------------------------------------------------------------------------ the command
 
 
@@ -470,6 +503,10 @@ def test_command(tmp_path, capsys):
     assert cli.main([str(tmp_path / "m.onnx"), "--json", "--budget", "0.05", "--threads", "1"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["nodes"][0]["in"] == [1, 6, 1, 1] and found["difference"] < 1e-5 and found["speed_up"] > 0
+    assert found["precision"] is None
+    assert cli.main([str(tmp_path / "m.onnx"), "--json", "--budget", "0.05", "--precision", "medium"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["precision"] == "medium" and found["difference"] < 3e-2
     with pytest.raises(SystemExit) as stopped:
         cli.main(["/nowhere.onnx"])
     assert stopped.value.code == 1 and "nowhere.onnx" in capsys.readouterr().err

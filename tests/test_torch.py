@@ -814,3 +814,145 @@ def test_forwards_that_a_graph_does_not_stand_for(cls):
                 model.factors[0] = plain.factors[0] = n + 2.0
         if cls is _Optional:
             torch.testing.assert_close(model(x), plain(x))
+
+
+# ---------------------------------------------------------------- precision
+
+
+@pytest.fixture
+def computed(monkeypatch):
+    """The precisions that convt is called with."""
+    seen, inner = [], _compute._compute
+
+    def spy(input, weight, bias, attributes):
+        seen.append(dict(zip(_compute._NAMES, _compute._values(attributes, False), strict=True))["precision"])
+        return inner(input, weight, bias, attributes)
+
+    monkeypatch.setattr(_compute, "_compute", spy)
+    before = torch.get_float32_matmul_precision()
+    yield seen
+    torch.set_float32_matmul_precision(before)
+
+
+WORDS = (None, "highest", "high", "medium")
+
+
+@each_rank
+@pytest.mark.parametrize("precision", WORDS)
+def test_functions_pass_a_precision_on(precision, rank, computed):
+    """One-shot, packed, with gradients: the bits are convt's own at this precision, and the gradients are torch's."""
+    input, weight = torch.randn(2, 64, *[6] * rank), torch.randn(64, 32, *[3] * rank, requires_grad=True)
+    want = convt.conv_transpose(
+        input.numpy(), weight.detach().numpy(), strides=2, data_format="NCX", filter_format="IOX", precision=precision
+    )
+    got = FUNCTIONS[rank][0](input, weight, stride=2, precision=precision)
+    with torch.no_grad():
+        again = [FUNCTIONS[rank][0](input, weight, stride=2, precision=precision) for _ in range(3)]
+    assert computed == [precision] * 4
+    assert got.detach().numpy().tobytes() == want.tobytes()
+    for each in again:
+        np.testing.assert_allclose(each, want, atol=1e-2 * np.abs(want).max())
+    (found,) = torch.autograd.grad(got.sum(), weight)
+    (wanted,) = torch.autograd.grad(FUNCTIONS[rank][1](input, weight, stride=2).sum(), weight)
+    assert torch.equal(found, wanted)
+
+
+def test_the_precision_torch_is_set_to(computed):
+    """Followed at each call of a function, and at the moment in which a module is made or a model accelerated."""
+    input, weight = torch.randn(1, 2, 4), torch.randn(2, 2, 2)
+    torch.set_float32_matmul_precision("high")
+    module = ct.ConvTranspose1d(2, 2, 2, precision="torch")
+    model, _ = ct.accelerate(torch.nn.ConvTranspose1d(2, 2, 2), precision="torch")
+    compiled = torch.compile(lambda x: ct.conv_transpose1d(x, weight, precision="torch"), backend="aot_eager", fullgraph=True)
+    for word in ("high", "medium", "highest"):
+        torch.set_float32_matmul_precision(word)
+        computed.clear()
+        for function in (compiled, module, model, lambda x: ct.conv_transpose1d(x, weight, precision="torch")):
+            function(input)
+        assert computed == [word, "high", "high", word]
+
+
+@pytest.mark.parametrize("precision", ["fast", "HIGH", "tf32"])
+def test_what_is_no_precision(precision):
+    input, weight = torch.randn(1, 2, 4), torch.randn(2, 2, 2)
+    model = torch.nn.ConvTranspose1d(2, 2, 2)
+    for call in (
+        lambda: ct.conv_transpose1d(input, weight, precision=precision),
+        lambda: ct.ConvTranspose1d(2, 2, 2, precision=precision),
+        lambda: ct.accelerate(model, precision=precision),
+    ):
+        with pytest.raises(ValueError, match=f"precision: got '{precision}', wanted one of .*torch"):
+            call()
+    assert type(model) is torch.nn.ConvTranspose1d
+    with pytest.raises(TypeError, match="positional"):
+        ct.conv_transpose1d(input, weight, None, 1, 0, 0, 1, 1, "high")
+
+
+def test_models_keep_their_precision(computed):
+    """Copies, pickles and a second `accelerate` do; `restore` takes it away. It is no part of a state_dict."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.ConvTranspose2d(8, 8, 4, 2), Named(8, 8, 4, 2), torch.nn.utils.parametrizations.weight_norm(Named(8, 4, 2))
+    )
+    names = list(model.state_dict())
+    input = torch.randn(1, 8, 5, 5)
+    ct.accelerate(model)
+    model(input)
+    ct.accelerate(model, precision="medium")
+    model(input)
+    ct.accelerate(model)
+    copy.deepcopy(model)(input)
+    pickle.loads(pickle.dumps(torch.nn.Sequential(*model[:2])))(input)
+    assert computed == [None] * 3 + ["medium"] * 8
+    assert list(model.state_dict()) == names
+    ct.restore(model)
+    assert not any("_convt_precision" in vars(module) for module in model.modules())
+    ct.accelerate(model)
+    computed.clear()
+    model(input)
+    assert computed == [None] * 3
+
+
+@pytest.mark.parametrize("precision", WORDS)
+@torch.no_grad()
+def test_what_is_computed_together_has_the_precision(precision, computed, monkeypatch):
+    """A Sequential, and a traced forward, whose graph stands for it at every precision."""
+    input = torch.randn(2, 64, 6, 6)
+    chains = torch.nn.Sequential(torch.nn.ConvTranspose2d(64, 64, 4, 2), torch.nn.BatchNorm2d(64), torch.nn.ReLU()).eval()
+    want = chains(input)
+    ct.accelerate(chains, precision=precision)
+    scale = {None: 1e-5, "highest": 1e-5, "high": 1e-3, "medium": 3e-2}[precision]
+    assert float((chains(input) - want).abs().max()) <= scale * float(want.abs().max())
+    assert computed == [precision]
+    net = _Wide().eval()
+    want = net(input)
+    ct.accelerate(net, precision=precision)
+    calls = _counted(monkeypatch)
+    computed.clear()
+    for _ in range(3):
+        assert float((net(input) - want).abs().max()) <= scale * float(want.abs().max())
+    assert set(computed) == {precision} and len(computed) == 4  # the first call runs the forward, too
+    assert calls == ["relu"] * 3
+
+
+class _Wide(torch.nn.Module):
+    """A convolution with a batch norm of factors that are no powers of two."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.norm = torch.nn.ConvTranspose2d(64, 64, 4, 2), torch.nn.BatchNorm2d(64)
+        torch.nn.init.uniform_(self.norm.weight, 0.3, 3)
+        torch.nn.init.uniform_(self.norm.running_var, 0.3, 3)
+
+    def forward(self, x):
+        return torch.relu(self.norm(self.up(x)))
+
+
+@pytest.mark.parametrize("precision", WORDS[1:])
+def test_opcheck_with_a_precision(precision):
+    arguments = torch.randn(1, 4, 5), torch.randn(4, 3, 3), None, [2], [0], [0], 1, [1], precision
+    torch.library.opcheck(OP, arguments)
+    got = torch.func.vmap(lambda x: OP(x, *arguments[1:]))(torch.randn(3, 1, 4, 5))
+    assert got.shape == (3, 1, 3, 11)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert OP(*arguments).dtype == torch.bfloat16

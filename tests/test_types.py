@@ -98,11 +98,14 @@ def test_keywords_of_the_types_are_those_of_the_functions(function, types, apart
 def test_words_of_the_types_are_those_that_are_taken():
     pytest.importorskip("typing_extensions")
     from convt import _activation, _api, _padding, _plan, _typing
+    from convt._problem import PRECISIONS
 
     words = lambda alias: set(re.findall(r"'([^']*)'", str(alias)))  # noqa: E731
     assert words(_typing.DataFormat) == set(_api.DATA_FORMATS)
     assert words(_typing.FilterFormat) == set(_api.FILTER_FORMATS)
     assert words(_typing.Algorithm) == {"auto", *_plan.ALGORITHMS}
+    assert words(_typing.Precision) == set(PRECISIONS)
+    assert words(_typing.TorchPrecision) == {*PRECISIONS, "torch"}
     assert words(_typing.Backend) == set(_api.BACKENDS) - {"tune"}
     assert words(_typing.Activation) == set(_activation.ACTIVATIONS)
     assert words(_typing.AutoPad) == {each for word in _padding._WORDS for each in (word, word.upper())}

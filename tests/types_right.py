@@ -54,6 +54,8 @@ convt.conv_transpose(
 convt.conv_transpose(f32, w32, precision="medium")
 convt.conv_transpose(f32, w32, auto_pad="same_upper", output_shape=(5, 5), data_format="channels_last")
 convt.conv_transpose(f32, w32, auto_pad="VALID", data_format="NHWC", backend="reference")
+convt.conv_transpose(f32, w32, precision="high")
+convt.conv_transpose(f32, w32, precision=None)
 convt.conv_transpose(f32, w32, activation="relu")
 convt.conv_transpose(f32, w32, activation=("relu",))
 convt.conv_transpose(f32, w32, activation=("leaky_relu", 0.1))
@@ -62,7 +64,7 @@ convt.conv_transpose(f32, w32, activation=("clip", 0, np.float32(6)))
 convt.conv_transpose(f32, w32, activation=["clip", 0, 6])
 
 # Operators have the dtype of their filter, whatever the data are.
-op = convt.ConvTranspose(w32, np.zeros(3, np.float32), strides=2, backend="tune", algorithm="direct")
+op = convt.ConvTranspose(w32, np.zeros(3, np.float32), strides=2, backend="tune", algorithm="auto", precision="medium")
 assert_type(op, convt.ConvTranspose[np.float32])
 assert_type(op(f32), NDArray[np.float32])
 assert_type(op(tensor), NDArray[np.float32])
@@ -117,6 +119,7 @@ assert_type(
     convt.onnx.conv_transpose(X, W, auto_pad="SAME_LOWER", strides=[2], group=1, kernel_shape=(3,)), NDArray[np.float32]
 )
 assert_type(convt.onnx.conv_transpose(torch.ones(1, 1, 3), W, None, dilations=None, output_shape=None), NDArray[Any])
+convt.onnx.conv_transpose(X, W, precision="highest")
 node = onnx.helper.make_node("ConvTranspose", ["X", "W"], ["Y"], strides=[2])
 convt.onnx.Backend.run_node(node, [X, W])
 assert_type(convt.onnx.Backend.supports_device("CPU"), bool)
@@ -129,7 +132,15 @@ assert_type(
 )
 assert_type(
     convt.openvino.group_convolution_backprop_data(
-        torch.ones(1, 1, 3), W[None], np.array([7]), strides=2, pads_begin=0, pads_end=0, dilations=1, output_padding=None
+        torch.ones(1, 1, 3),
+        W[None],
+        np.array([7]),
+        strides=2,
+        pads_begin=0,
+        pads_end=0,
+        dilations=1,
+        output_padding=None,
+        precision="high",
     ),
     NDArray[Any],
 )
@@ -137,7 +148,7 @@ assert_type(
 # dask.
 # dask has no types of its own for these.
 chunked: da.Array = da.from_array(f32)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-lazy = convt.dask.conv_transpose(chunked, w32, strides=2, threads=1, data_format="NXC")  # pyright: ignore[reportUnknownArgumentType]
+lazy = convt.dask.conv_transpose(chunked, w32, strides=2, threads=1, precision="high")  # pyright: ignore[reportUnknownArgumentType]
 assert_type(lazy, da.Array)
 
 # PyTorch.
@@ -148,7 +159,9 @@ assert_type(convt.torch.conv_transpose3d(image[None], torch.ones(4, 2, 1, 1, 1).
 module: torch.nn.ConvTranspose2d = convt.torch.ConvTranspose2d(4, 2, 3, stride=2)
 audio: torch.nn.ConvTranspose1d = convt.torch.ConvTranspose1d(1, 1, 1)
 volume: torch.nn.ConvTranspose3d = convt.torch.ConvTranspose3d(1, 1, 1)
-model, report = convt.torch.accelerate(torch.nn.Sequential(torch.nn.ConvTranspose2d(4, 2, 3)))
+exact: torch.nn.ConvTranspose2d = convt.torch.ConvTranspose2d(4, 2, 3, precision="torch")
+assert_type(convt.torch.conv_transpose1d(torch.ones(1, 4, 5), torch.ones(4, 2, 3), precision="torch"), torch.Tensor)
+model, report = convt.torch.accelerate(torch.nn.Sequential(torch.nn.ConvTranspose2d(4, 2, 3)), precision="torch")
 assert_type(model, torch.nn.Sequential)
 assert_type(report, convt.torch.Report)
 assert_type(report.swapped, tuple[str, ...])
@@ -159,7 +172,7 @@ assert_type(convt.torch.restore(model), torch.nn.Sequential)
 values = [onnx.helper.make_tensor_value_info(name, 1, (1, 1, None)) for name in "XY"]
 graph = onnx.helper.make_graph([node], "g", values[:1], values[1:], [onnx.numpy_helper.from_array(W, "W")])
 onnx_model = onnx.helper.make_model(graph, ir_version=10, opset_imports=[onnx.helper.make_opsetid("", 22)])
-session = convt.onnxruntime.InferenceSession(onnx_model, None, ["CPUExecutionProvider"])
+session = convt.onnxruntime.InferenceSession(onnx_model, None, ["CPUExecutionProvider"], precision="medium")
 assert_type(session.report, convt.onnxruntime.Report)
 assert_type(session.report.packed, tuple[str, ...])
 assert_type(session.report.fused, dict[str, tuple[str, ...]])

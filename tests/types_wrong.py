@@ -36,6 +36,8 @@ def calls() -> None:
     convt.conv_transpose(x, w, backend="tune")  # wrong: for operators
     convt.conv_transpose(x, w, algorithm="winograd4")  # wrong
     convt.conv_transpose(x, w, precision="low")  # wrong
+    convt.conv_transpose(x, w, precision="torch")  # wrong: convt.torch's
+    convt.ConvTranspose(w, precision="tf32")  # wrong
     convt.ConvTranspose(w, out=x)  # wrong: a call's
     convt.ConvTranspose(w, backend="tuned")  # wrong
     op()  # wrong
@@ -54,6 +56,7 @@ def calls() -> None:
     convt.dask.conv_transpose(x, w)  # wrong: no dask array
     convt.torch.conv_transpose2d(x, w)  # wrong: no tensors
     convt.torch.accelerate("model")  # wrong
+    convt.torch.ConvTranspose2d(1, 1, 1, precision="fast")  # wrong
     convt.transpose(x, w)  # wrong
 
 

@@ -1,7 +1,8 @@
 """The libraries measured, one file each; a library has several rows here where it can be used in several ways.
 
-A peer's module has `DTYPES` (the words it takes), `version()`, and `prepare(problem, threads)`, which does everything
-that needs doing once and returns a `Ready`. Importing the module imports the library, so only its own process does.
+A peer's module has `DTYPES` (the words it takes), `PRECISIONS` if it can be told how exact f32 has to be, `version()`,
+and `prepare(problem, threads)`, which does everything that needs doing once and returns a `Ready`. Importing the module
+imports the library, so only its own process does.
 """
 
 from __future__ import annotations

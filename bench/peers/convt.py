@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import convt
 
+from ..problem import PRECISIONS as PRECISIONS  # all of them
 from ..problem import Problem, as_nxc, empty, in_layout
 from . import Ready, Unsupported
 
@@ -14,11 +15,10 @@ def version() -> str:
     return convt.__version__
 
 
-def prepare(problem: Problem, threads: int) -> Ready:
+def keywords(problem: Problem) -> dict:
+    """Of `convt.ConvTranspose`."""
     layer = problem.layer
-    convt.set_num_threads(threads)
-    data, filter, bias = in_layout(problem.data(), problem.layout), problem.filter(), problem.bias()
-    attributes = {
+    return {
         "strides": layer.strides,
         "pads_begin": layer.pads_begin,
         "pads_end": layer.pads_end,
@@ -26,7 +26,14 @@ def prepare(problem: Problem, threads: int) -> Ready:
         "output_padding": layer.output_padding,
         "groups": layer.groups,
         "data_format": problem.layout,
+        "precision": problem.precision,
     }
+
+
+def prepare(problem: Problem, threads: int) -> Ready:
+    convt.set_num_threads(threads)
+    data, filter, bias = in_layout(problem.data(), problem.layout), problem.filter(), problem.bias()
+    attributes = keywords(problem)
     try:
         operator = convt.ConvTranspose(filter, bias, **attributes)
         plan = operator.plan(data.shape)

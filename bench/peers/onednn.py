@@ -20,6 +20,7 @@ from ..problem import Problem, as_nxc, empty, in_layout
 from . import Ready, Unsupported
 
 DTYPES = {"f16": 1, "bf16": 2, "f32": 3, "f64": 7}
+PRECISIONS = {"highest": 0, "high": 4, "medium": 1}  # as modes of floating-point math: strict, tf32, bf16
 
 CPU = 1
 FORWARD_INFERENCE = 96
@@ -161,6 +162,8 @@ def prepare(problem: Problem, threads: int, tags: str) -> Ready:
         return _describe(array, dtype) if tags == "plain" else _desc(array.shape, dtype, None)
 
     source, target, bias = axes_named(data), axes_named(result), problem.bias()
+    attributes = Handle("primitive_attr")
+    _check("set_fpmath_mode", LIB.dnnl_primitive_attr_set_fpmath_mode(attributes, PRECISIONS[problem.precision]))
     plan = Handle(
         "primitive_desc",
         _engine(),
@@ -174,7 +177,7 @@ def prepare(problem: Problem, threads: int, tags: str) -> Ready:
         _dims(d - 1 for d in layer.dilations),
         _dims(layer.pads_begin),
         _dims(np.subtract(layer.pads_end, layer.output_padding)),
-        None,
+        attributes,
         maker="deconvolution_forward_primitive_desc",
     )
 

@@ -15,6 +15,7 @@ from ..problem import Problem, as_nxc, empty, in_layout
 from . import Ready
 
 DTYPES = ("f32",)
+PRECISIONS = {"highest": "f32", "medium": "bf16"}
 
 
 def version() -> str:
@@ -45,7 +46,7 @@ def prepare(problem: Problem, threads: int) -> Ready:
     options = {
         "INFERENCE_NUM_THREADS": threads,
         "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": "f32",  # else it computes in bfloat16 where the CPU can
+        "INFERENCE_PRECISION_HINT": PRECISIONS.get(problem.precision, "f32"),  # without a word: bfloat16 where the CPU can
     }
     weights = problem.filter_iox()
     if layer.groups > 1:

@@ -15,6 +15,7 @@ from ..problem import Problem, in_layout
 from . import Ready
 
 DTYPES = ("f32", "f16", "bf16", "f64")
+PRECISIONS = {"highest": "ieee", "high": "tf32", "medium": "bf16"}  # what its convolutions, by oneDNN, call them
 CALLS = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 CHANNELS_LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
 
@@ -37,6 +38,8 @@ def _array(tensor: torch.Tensor, dtype: np.dtype) -> np.ndarray:
 def prepare(problem: Problem, threads: int, layout: str) -> Ready:
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
+    torch.set_float32_matmul_precision(problem.precision)
+    torch.backends.mkldnn.conv.fp32_precision = PRECISIONS[problem.precision]
     layer, dtype = problem.layer, NUMPY_DTYPES[problem.dtype]
     data = _tensor(in_layout(problem.data(), layout))
     weight, bias = _tensor(problem.filter_iox()), _tensor(problem.bias())

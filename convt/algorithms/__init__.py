@@ -66,7 +66,7 @@ class Algorithm(NamedTuple):
 
 
 def _any_channels(limit, cost, recipe, make, preparing=common.preparing, precision="highest", widens=True):
-    """An algorithm that knows contiguous channels of the accumulators' type: for any stride, and 16-bit types if it ``widens``."""
+    """An algorithm that knows contiguous channels of the accumulators' type: for all strides, and 16-bit types if it widens."""
     cost, recipe, make, preparing = by_blocks(cost, recipe, make, preparing, widens)
     return Algorithm(limit, cost, recipe, make, preparing, precision)
 
@@ -124,8 +124,10 @@ ALGORITHMS = {
 
 def forget():
     """Empty the caches of what was decided for problems."""
-    for decided in (direct_cutting.choice, winograd_cutting.choice, winograd_cutting.least_cost, scatter.choice,
-                    gathering.gathered_products, planes_cutting.blocks, cut_into_blocks, turned.cut, order.order_of):  # fmt: skip
+    for decided in (
+        direct_cutting.choice, winograd_cutting.choice, winograd_cutting.least_cost, scatter.choice, gathering.gathered_products,
+        planes_cutting.blocks, cut_into_blocks, turned.cut, order.order_of,
+    ):  # fmt: skip
         decided.cache_clear()
 
 

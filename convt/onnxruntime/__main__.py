@@ -9,6 +9,7 @@ import time
 import numpy as np
 import onnxruntime
 
+from .._problem import PRECISIONS
 from . import InferenceSession
 
 _DTYPES = {
@@ -56,7 +57,7 @@ def in_turns(calls, budget, rounds=4):
     return [min(medians) for medians in found]
 
 
-def compare(model, shapes, threads, budget):
+def compare(model, shapes, threads, budget, precision=None):
     """The figures of a model, as a dict: its nodes, seconds and ratios."""
 
     def options():
@@ -66,14 +67,14 @@ def compare(model, shapes, threads, budget):
 
     providers = ["CPUExecutionProvider"]
     plain = onnxruntime.InferenceSession(model, options(), providers)
-    ours = InferenceSession(model, options(), providers)
+    ours = InferenceSession(model, options(), providers, precision=precision)
     feed = inputs(plain, shapes)
     worst = difference(plain.run(None, feed), ours.run(None, feed))
     before, after = in_turns([lambda: plain.run(None, feed), lambda: ours.run(None, feed)], budget)
     nodes = [{"name": name, **node.described(), "with": ours.report.fused.get(name, ())} for name, node in ours.nodes.items()]
     return {
         "nodes": nodes, "kept": ours.report.kept, "onnxruntime_s": before, "convt_s": after, "speed_up": before / after,
-        "difference": worst,
+        "difference": worst, "precision": precision,
     }  # fmt: skip
 
 
@@ -87,12 +88,13 @@ def main(arguments=None):
     parser.add_argument("model", help="an ONNX file")
     parser.add_argument("--shape", action="append", type=_shape, default=[], metavar="NAME=N,N,...",
                         help="shape of an input; sizes that the model leaves open are 1 else")  # fmt: skip
+    parser.add_argument("--precision", choices=PRECISIONS, help="what convt may take for float32 (default: CONVT_PRECISION)")
     parser.add_argument("--threads", type=int, default=0, help="of both (default: each its own number)")
     parser.add_argument("--budget", type=float, default=2.0, help="seconds to time each for (default: 2)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     asked = parser.parse_args(arguments)
     try:
-        found = compare(asked.model, dict(asked.shape), asked.threads, asked.budget)
+        found = compare(asked.model, dict(asked.shape), asked.threads, asked.budget, asked.precision)
     except Exception as error:  # ONNX Runtime's errors have no common class of their own
         parser.exit(1, f"{parser.prog}: {error}\n")
     if asked.json:

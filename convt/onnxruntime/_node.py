@@ -13,9 +13,9 @@ class Node:
     """What one node of a session computes, with the bias, the batch norm and the activation behind it.
 
     ``text`` is JSON: ``session`` and ``node``, who it is; ``threads``, 0 for convt's own number; ``attributes``, those of
-    ONNX's ConvTranspose and its ``opset``; ``activation``; ``epsilon`` of a batch norm. ``constants`` are the inputs behind X,
-    which are W, B and the norm's scale, shift, mean and variance, or fewer: arrays, or None for what a run brings or what there
-    is not. ``given`` tells which inputs there are.
+    ONNX's ConvTranspose, its ``opset`` and convt's ``precision``; ``activation``; ``epsilon`` of a batch norm. ``constants``
+    are the inputs behind X, which are W, B and the norm's scale, shift, mean and variance, or fewer: arrays, or None for what a
+    run brings or what there is not. ``given`` tells which inputs there are.
     """
 
     def __init__(self, text, element_type, constants, given):

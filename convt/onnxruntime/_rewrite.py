@@ -34,11 +34,12 @@ def name_of(node):
     return node.name or node.output[0]
 
 
-def rewrite(model, session, threads):
+def rewrite(model, session, threads, precision=None):
     """Make the ConvTranspose nodes of a model convt's, in place.
 
     Functions that have some are inlined, as their attributes may be the call's. A bias, a batch norm and an activation behind a
-    node, if nothing else reads what lies between, are computed with it. ``session`` and ``threads`` are handed on to the nodes.
+    node, if nothing else reads what lies between, are computed with it. ``session``, ``threads`` and ``precision`` are handed
+    on to the nodes.
 
     Returns
     -------
@@ -53,7 +54,7 @@ def rewrite(model, session, threads):
         for node in [each for each in graph.node if is_transposed(each)]:
             name = _new(name_of(node), found)
             told = {"session": session, "node": len(found), "threads": threads, "attributes": _attributes(node)}
-            told["attributes"]["opset"] = opset
+            told["attributes"] |= {"opset": opset, "precision": precision}
             node, found[name] = _join(graph, node, readers, values, told)
             node.domain = _OURS
             del node.attribute[:]

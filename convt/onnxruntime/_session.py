@@ -10,10 +10,14 @@ import onnx
 import onnxruntime
 from google.protobuf.message import DecodeError
 
+from .. import _check
+from .._problem import PRECISIONS
 from . import _node, _rewrite, library
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from .._typing import Precision
 
 _CPU = "CPUExecutionProvider"
 _FOLDER = "session.model_external_initializers_file_folder_path"
@@ -53,6 +57,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         convt's library of operators is registered in them.
     providers, provider_options, **kwargs
         As ``onnxruntime.InferenceSession`` has them. With another provider than the CPU's nothing is rewritten.
+    precision : None, "highest", "high" or "medium"
+        What convt may take for the nodes in float32: see `convt.conv_transpose`. ONNX Runtime's own operators don't know of it.
 
     Attributes
     ----------
@@ -61,7 +67,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
     Raises
     ------
-    What ``onnxruntime.InferenceSession`` raises. In a run, what convt refuses is ONNX Runtime's ``Fail``, with convt's message.
+    What ``onnxruntime.InferenceSession`` raises, and ValueError for a ``precision`` that is none of these. In a run, what convt
+    refuses is ONNX Runtime's ``Fail``, with convt's message.
 
     Examples
     --------
@@ -85,8 +92,10 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         self, path_or_bytes: str | bytes | os.PathLike[str] | onnx.ModelProto,
         sess_options: onnxruntime.SessionOptions | None = None,
         providers: Sequence[str | tuple[str, dict[Any, Any]]] | None = None,
-        provider_options: Sequence[dict[Any, Any]] | None = None, **kwargs: Any,
+        provider_options: Sequence[dict[Any, Any]] | None = None, *, precision: Precision = None, **kwargs: Any,
     ) -> None:  # fmt: skip
+        if precision is not None:
+            _check.word("precision", precision, PRECISIONS)
         model, folder = _read(path_or_bytes)
         if isinstance(path_or_bytes, onnx.ModelProto):
             path_or_bytes = model.SerializeToString()
@@ -103,7 +112,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             return
         options = onnxruntime.SessionOptions() if sess_options is None else sess_options
         key = f"{id(self):x}"
-        rewritten, names = _rewrite.rewrite(_inferred(model), key, options.intra_op_num_threads)
+        rewritten, names = _rewrite.rewrite(_inferred(model), key, options.intra_op_num_threads, precision)
         if not names:
             plain()
             self.report = Report((), (), {}, {})

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
 
 from . import _fuse, _modules, _stand, _traced
+from ._compute import precision_of
+
+if TYPE_CHECKING:
+    from .._typing import TorchPrecision
 
 Model = TypeVar("Model", bound=torch.nn.Module)
 _OURS = {
@@ -46,7 +50,7 @@ def _swapped(cls):
     if cls is base:
         return _OURS[base]
     # A class of the user's own, or one that torch made of a parametrized module.
-    return _stand.standing_for(cls, _OURS[base].forward, _swapped)
+    return _stand.standing_for(cls, _OURS[base].forward, _swapped, _convt_precision=None)
 
 
 def _why_not(module):
@@ -61,7 +65,7 @@ def _why_not(module):
     return None
 
 
-def accelerate(model: Model) -> tuple[Model, Report]:
+def accelerate(model: Model, *, precision: TorchPrecision = None) -> tuple[Model, Report]:
     """Let convt compute every transposed convolution of a model.
 
     Modules stay the objects that they are: parameters, names in ``state_dict``, hooks, parametrizations, weight norm, sharing,
@@ -73,6 +77,10 @@ def accelerate(model: Model) -> tuple[Model, Report]:
     ----------
     model : torch.nn.Module
         A transposed convolution itself, or anything that has some.
+    precision : None, "highest", "high", "medium" or "torch"
+        What convt may take for float32: see `convt.conv_transpose`. "torch": what ``torch.get_float32_matmul_precision()`` says
+        now. None leaves modules that have one with it; the others follow CONVT_PRECISION, or "highest". Gradients are computed
+        by torch, which has settings of its own.
 
     Returns
     -------
@@ -83,6 +91,8 @@ def accelerate(model: Model) -> tuple[Model, Report]:
     ------
     TypeError
         ``model`` is no torch.nn.Module.
+    ValueError
+        ``precision`` is none of these.
 
     Examples
     --------
@@ -93,15 +103,16 @@ def accelerate(model: Model) -> tuple[Model, Report]:
     convt computes 1 transposed convolutions: 0
     0: in inference with the ReLU behind it
     """
-    swapped, kept = [], {}
+    swapped, kept, precision = [], {}, precision_of(precision)
     for name, module in _transposed(model):
-        if _is_ours(type(module)):
-            swapped.append(name)
-        elif why := _why_not(module):
-            kept[name] = why
-        else:
+        if not _is_ours(type(module)):
+            if why := _why_not(module):
+                kept[name] = why
+                continue
             module.__class__ = _swapped(type(module))  # type: ignore[arg-type]
-            swapped.append(name)
+        swapped.append(name)
+        if precision is not None:
+            module._convt_precision = precision
     return model, Report(tuple(swapped), kept, _join(model))
 
 
@@ -141,6 +152,7 @@ def restore(model: Model) -> Model:
     for module in model.modules():
         cls = type(module)
         module.__class__ = originals.get(cls) or _stand.original(cls)
+        vars(module).pop("_convt_precision", None)
     return model
 
 

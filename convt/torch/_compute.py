@@ -7,13 +7,26 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from .. import _api, _config, _padding
+from .. import _api, _check, _config, _padding
+from .._problem import PRECISIONS
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _MEMORY_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 _SAMPLE = 64  # about so many weights are looked at for changes which torch does not count
 _OPERATORS = 8  # of a filter
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+def check_precision(word):
+    """Raises ValueError for what is no precision; a graph can hold this, and not what torch is set to."""
+    if word is not None:
+        _check.word("precision", word, (*PRECISIONS, "torch"))
+
+
+def precision_of(word):
+    """A precision as convt knows it: for "torch" the one that torch is set to, which has the same words."""
+    check_precision(word)
+    return torch.get_float32_matmul_precision() if word == "torch" else word
 
 
 def memory_format(input, weight):
@@ -114,19 +127,22 @@ def forget():
 
 _NAMES = (
     "strides", "pads_begin", "pads_end", "output_padding", "groups", "dilations", "data_format", "filter_format", "activation",
+    "precision",
 )  # fmt: skip
 
 
 def _values(attributes, channels_last):
     """The values of _NAMES."""
-    stride, padding, output_padding, groups, dilation, activation = attributes
-    return stride, padding, padding, output_padding, groups, dilation, "NXC" if channels_last else "NCX", "IOX", activation
+    stride, padding, output_padding, groups, dilation, precision, activation = attributes
+    layout = "NXC" if channels_last else "NCX"
+    return stride, padding, padding, output_padding, groups, dilation, layout, "IOX", activation, precision
 
 
-def compute(input, weight, bias, stride, padding, output_padding, groups, dilation, activation=None):
+def compute(input, weight, bias, stride, padding, output_padding, groups, dilation, precision=None, activation=None):
     """The transposed convolution of tensors that fit each other, in the memory format of the input or the weight, on as
     threads as torch uses."""
-    attributes = tuple(stride), tuple(padding), tuple(output_padding), groups, tuple(dilation), activation
+    precision = precision_of(precision)  # here, where a graph calls, too
+    attributes = tuple(stride), tuple(padding), tuple(output_padding), groups, tuple(dilation), precision, activation
     threads = torch.get_num_threads()
     if threads != _config.get_num_threads():
         with _config.num_threads(threads):

@@ -9,12 +9,14 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 
-from ._compute import DTYPES, compute
+from ._compute import DTYPES, check_precision, compute
 from ._operator import conv_transpose, output_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import TypeAlias
+
+    from .._typing import TorchPrecision
 
     _Axes: TypeAlias = int | torch.SymInt | Sequence[int | torch.SymInt]  # one for every axis, or one for each
 
@@ -84,7 +86,8 @@ def _untransformed(input, weight, bias):
     )
 
 
-def _call(rank, input, weight, bias, stride, padding, output_padding, groups, dilation):
+def _call(rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision):
+    check_precision(precision)
     attributes = tuple([_each(value, rank) for value in (stride, padding, output_padding, dilation)])
     batched = input
     if isinstance(input, torch.Tensor) and input.dim() == rank + 1 and type(input) in _SERVED:
@@ -98,22 +101,23 @@ def _call(rank, input, weight, bias, stride, padding, output_padding, groups, di
     )
     # A call through torch's dispatcher takes ten microseconds.
     way = conv_transpose if gradients or not plain else compute
-    result = way(batched, weight, bias, stride, padding, output_padding, groups, dilation)
+    result = way(batched, weight, bias, stride, padding, output_padding, groups, dilation, precision)
     return result if batched is input else result.squeeze(0)
 
 
-def fused(rank, input, weight, bias, stride, padding, output_padding, groups, dilation, activation):
+def fused(rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, activation):
     """A transposed convolution and an activation in one, for inference alone; None where convt does not serve the tensors, or
     where a compiler, tracer, mode, vmap or autocast has to see the operator."""
     attributes = stride, padding, output_padding, dilation
     if not _untransformed(input, weight, bias) or not _served(rank, input, weight, bias, attributes, groups, True):
         return None
-    return compute(input, weight, bias, stride, padding, output_padding, groups, dilation, activation)
+    return compute(input, weight, bias, stride, padding, output_padding, groups, dilation, precision, activation)
 
 
 def conv_transpose1d(
     input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: _Axes = 1,
     padding: _Axes = 0, output_padding: _Axes = 0, groups: int | torch.SymInt = 1, dilation: _Axes = 1,
+    *, precision: TorchPrecision = None,
 ) -> torch.Tensor:  # fmt: skip
     """`torch.nn.functional.conv_transpose1d`, computed by convt.
 
@@ -127,6 +131,9 @@ def conv_transpose1d(
     bias : tensor (out_channels,), optional
     stride, padding, output_padding, dilation : int or tuple
     groups : int
+    precision : None, "highest", "high", "medium" or "torch"
+        What convt may take for float32: see `convt.conv_transpose`. "torch": what ``torch.get_float32_matmul_precision()`` says
+        at the call. Gradients are computed by torch, which has settings of its own.
 
     Returns
     -------
@@ -137,6 +144,8 @@ def conv_transpose1d(
     ------
     RuntimeError, TypeError
         Torch's own.
+    ValueError
+        ``precision`` is none of these.
 
     Examples
     --------
@@ -144,12 +153,13 @@ def conv_transpose1d(
     >>> convt.torch.conv_transpose1d(torch.ones(1, 2, 3), torch.ones(2, 1, 2), stride=2).tolist()
     [[[2.0, 2.0, 2.0, 2.0, 2.0, 2.0]]]
     """
-    return _call(1, input, weight, bias, stride, padding, output_padding, groups, dilation)
+    return _call(1, input, weight, bias, stride, padding, output_padding, groups, dilation, precision)
 
 
 def conv_transpose2d(
     input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: _Axes = 1,
     padding: _Axes = 0, output_padding: _Axes = 0, groups: int | torch.SymInt = 1, dilation: _Axes = 1,
+    *, precision: TorchPrecision = None,
 ) -> torch.Tensor:  # fmt: skip
     """`torch.nn.functional.conv_transpose2d`, computed by convt: see `conv_transpose1d`, with two spatial axes.
 
@@ -161,12 +171,13 @@ def conv_transpose2d(
     >>> convt.torch.conv_transpose2d(torch.ones(1, 8, 5, 5), torch.ones(8, 4, 2, 2), stride=2).shape
     torch.Size([1, 4, 10, 10])
     """
-    return _call(2, input, weight, bias, stride, padding, output_padding, groups, dilation)
+    return _call(2, input, weight, bias, stride, padding, output_padding, groups, dilation, precision)
 
 
 def conv_transpose3d(
     input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: _Axes = 1,
     padding: _Axes = 0, output_padding: _Axes = 0, groups: int | torch.SymInt = 1, dilation: _Axes = 1,
+    *, precision: TorchPrecision = None,
 ) -> torch.Tensor:  # fmt: skip
     """`torch.nn.functional.conv_transpose3d`, computed by convt: see `conv_transpose1d`, with three spatial axes.
 
@@ -178,4 +189,4 @@ def conv_transpose3d(
     >>> convt.torch.conv_transpose3d(torch.ones(8, 3, 3, 3), torch.ones(8, 4, 2, 2, 2), stride=2).shape
     torch.Size([4, 6, 6, 6])
     """
-    return _call(3, input, weight, bias, stride, padding, output_padding, groups, dilation)
+    return _call(3, input, weight, bias, stride, padding, output_padding, groups, dilation, precision)

@@ -111,5 +111,6 @@ def together(conv, norm, activation, input):
             return None
         weight, bias = fold(conv, norm)
     return fused(
-        rank, input, weight, bias, conv.stride, conv.padding, conv.output_padding, conv.groups, conv.dilation, activation
-    )
+        rank, input, weight, bias, conv.stride, conv.padding, conv.output_padding, conv.groups, conv.dilation,
+        conv._convt_precision, activation,
+    )  # fmt: skip

@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ._compute import precision_of
 from ._functional import conv_transpose1d, conv_transpose2d, conv_transpose3d
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from .._typing import TorchPrecision
 
 
 def _forward(rank: int, function: Callable[..., torch.Tensor]) -> Any:
@@ -21,12 +24,25 @@ def _forward(rank: int, function: Callable[..., torch.Tensor]) -> Any:
         if output_size is not None:
             sizes = self.stride, self.padding, self.kernel_size
             output_padding = self._output_padding(input, output_size, *sizes, rank, self.dilation)
-        return function(input, self.weight, self.bias, self.stride, self.padding, output_padding, self.groups, self.dilation)
+        return function(
+            input, self.weight, self.bias, self.stride, self.padding, output_padding, self.groups, self.dilation,
+            precision=self._convt_precision,
+        )  # fmt: skip
 
     return forward
 
 
-class ConvTranspose1d(torch.nn.ConvTranspose1d):
+class _Precise:
+    """A module with a precision, which is no part of its ``state_dict``."""
+
+    _convt_precision: str | None = None
+
+    def __init__(self, *args: Any, precision: TorchPrecision = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._convt_precision = precision_of(precision)
+
+
+class ConvTranspose1d(_Precise, torch.nn.ConvTranspose1d):
     """`torch.nn.ConvTranspose1d`, computed by convt: same arguments, parameters, ``state_dict`` and results.
 
     Examples
@@ -39,7 +55,7 @@ class ConvTranspose1d(torch.nn.ConvTranspose1d):
     forward = _forward(1, conv_transpose1d)
 
 
-class ConvTranspose2d(torch.nn.ConvTranspose2d):
+class ConvTranspose2d(_Precise, torch.nn.ConvTranspose2d):
     """`torch.nn.ConvTranspose2d`, computed by convt: same arguments, parameters, ``state_dict`` and results.
 
     Examples
@@ -52,7 +68,7 @@ class ConvTranspose2d(torch.nn.ConvTranspose2d):
     forward = _forward(2, conv_transpose2d)
 
 
-class ConvTranspose3d(torch.nn.ConvTranspose3d):
+class ConvTranspose3d(_Precise, torch.nn.ConvTranspose3d):
     """`torch.nn.ConvTranspose3d`, computed by convt: same arguments, parameters, ``state_dict`` and results.
 
     Examples

@@ -1,10 +1,10 @@
 """Classes that stand for others in a model: the same but for their forward."""
 
 
-def standing_for(cls, forward, make):
-    """A class like ``cls`` with another forward. Its modules are copied and pickled by ``make``, a function of a module that
-    makes this class of ``cls`` again."""
-    more = {"forward": forward, "_convt_swapped": cls, "_convt_make": staticmethod(make), "__reduce_ex__": _reduce}
+def standing_for(cls, forward, make, **attributes):
+    """A class like ``cls`` with another forward, and more attributes. Its modules are copied and pickled by ``make``, a
+    function of a module that makes this class of ``cls`` again."""
+    more = {"forward": forward, "_convt_swapped": cls, "_convt_make": staticmethod(make), "__reduce_ex__": _reduce} | attributes
     return type(cls.__name__, (cls,), {**more, "__module__": cls.__module__, "__doc__": cls.__doc__})
 
 

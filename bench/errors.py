@@ -1,0 +1,139 @@
+"""How far convt's results lie from the exact sums, layer by layer: for float32 at each precision, and for the 16-bit types.
+
+`python -m bench.errors` prints two tables in Markdown. The exact sums are those of float64, of the same inputs: uniform
+between -1 and 1, rounded to the dtype. One image of each layer is computed, with its weights packed once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+import convt
+
+from . import COMMAND, layers
+from .peers.convt import keywords
+from .problem import LAYOUTS, PRECISIONS, Problem, in_layout
+
+HALVES = ("f16", "bf16")
+AT_A_TIME = 1 << 22  # outputs
+
+
+class Errors(NamedTuple):
+    """Of one layer's outputs."""
+
+    algorithm: str
+    largest: float  # in units of the exact outputs' root mean square
+    typical: float  # the errors' own root mean square, in the same units
+    nearest: float  # share of outputs that are the number next to the exact sum: what one rounding gives
+    neighbour: float  # share of outputs that are one of the two numbers around the exact sum
+
+
+def units(exact: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The distance of a dtype's numbers around exact values."""
+    info = ml_dtypes.finfo(dtype)
+    exponents = np.maximum(np.frexp(exact)[1] - 1, int(info.minexp))
+    return np.ldexp(1.0, exponents - int(info.nmant))
+
+
+def compared(algorithm: str, result: np.ndarray, exact: np.ndarray) -> Errors:
+    result, exact = result.reshape(-1), exact.reshape(-1)
+    largest = squares = scale = 0.0
+    nearest = neighbour = 0
+    for start in range(0, exact.size, AT_A_TIME):
+        true = exact[start : start + AT_A_TIME]
+        error = np.abs(result[start : start + AT_A_TIME].astype(np.float64) - true)
+        unit = units(true, result.dtype)
+        largest = max(largest, float(error.max()))
+        squares += float(error @ error)
+        scale += float(true @ true)
+        nearest += int((error <= unit / 2).sum())
+        neighbour += int((error < unit).sum())
+    rms = np.sqrt(scale / exact.size)
+    return Errors(
+        algorithm, largest / rms, float(np.sqrt(squares / exact.size)) / rms, nearest / exact.size, neighbour / exact.size
+    )
+
+
+def measured(layer: layers.Layer, layout: str) -> Iterator[tuple[str, str, Errors]]:
+    """(dtype, precision, errors) of a layer."""
+    for dtype in ("f32", *HALVES):
+        problem = Problem(replace(layer, batch=1), dtype, layout)
+        data, filter = in_layout(problem.data(), layout), problem.filter()
+        wide = convt.ConvTranspose(filter.astype(np.float64), algorithm="direct", backend="native", **keywords(problem))
+        exact = wide(data.astype(np.float64))
+        for precision in PRECISIONS if dtype == "f32" else PRECISIONS[:1]:
+            own = keywords(replace(problem, precision=precision))
+            operator = convt.ConvTranspose(filter, backend="native", **own)
+            yield dtype, precision, compared(operator.plan(data.shape).algorithm, operator(data), exact)
+
+
+def table(head: list[str], rows: Iterable[list[str]]) -> list[str]:
+    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
+
+
+def percent(share: float) -> str:
+    return "100" if share == 1 else f"{min(100 * share, 99.999):.3f}"
+
+
+def report(found: dict[str, dict[tuple[str, str], Errors]]) -> list[str]:
+    """Both tables, each with its worst in the last row."""
+
+    def columns(keys: list[tuple[str, str]], show: Callable[[Errors], list[str]]) -> list[list[str]]:
+        worst = {
+            key: Errors(
+                "",
+                max(each[key].largest for each in found.values()),
+                max(each[key].typical for each in found.values()),
+                min(each[key].nearest for each in found.values()),
+                min(each[key].neighbour for each in found.values()),
+            )
+            for key in keys
+        }
+        rows = {**found, "the worst": worst}
+        return [[name, *(cell for key in keys for cell in show(each[key]))] for name, each in rows.items()]
+
+    singles, halves = [("f32", precision) for precision in PRECISIONS], [(dtype, PRECISIONS[0]) for dtype in HALVES]
+    errors = columns(singles, lambda e: [e.algorithm, f"{e.largest:.0e}", f"{e.typical:.0e}"])
+    shares = columns(halves, lambda e: [e.algorithm, percent(e.nearest), percent(e.neighbour)])
+    return [
+        *table(["layer", *(cell for _, word in singles for cell in (word, "largest", "typical"))], errors),
+        "",
+        *table(["layer", *(cell for word, _ in halves for cell in (word, "the nearest, %", "of the nearest two, %"))], shares),
+    ]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog=f"{COMMAND}.errors", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--names", metavar="NAME,...", help="only these layers of the built-in table")
+    parser.add_argument("--layers", metavar="FILE", help="layers of a JSON file instead")
+    parser.add_argument("--layout", choices=LAYOUTS, default=LAYOUTS[0])
+    options = parser.parse_args(arguments)
+    try:
+        chosen = layers.read(options.layers) if options.layers else layers.parse(layers.TABLE)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    if options.names:
+        wanted = options.names.split(",")
+        if unknown := set(wanted) - {layer.name for layer in chosen}:
+            parser.error(f"unknown layer {sorted(unknown)[0]!r}")
+        chosen = [layer for layer in chosen if layer.name in wanted]
+    found = {}
+    for layer in chosen:
+        print(layer.name, file=sys.stderr, flush=True)
+        found[layer.name] = {(dtype, precision): errors for dtype, precision, errors in measured(layer, options.layout)}
+    isa = convt.show_config(mode="dicts")["isa"]["in use"]
+    print("\n".join([f"convt {convt.__version__}, {isa}, {options.layout}", "", *report(found)]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
