@@ -125,8 +125,8 @@ ALGORITHMS = {
 def forget():
     """Empty the caches of what was decided for problems."""
     for decided in (
-        direct_cutting.choice, winograd_cutting.choice, winograd_cutting.least_cost, scatter.choice, gathering.gathered_products,
-        planes_cutting.blocks, cut_into_blocks, turned.cut, order.order_of,
+        direct_cutting.choice, winograd_cutting.choice, winograd_cutting.least_cost, scatter.choice,
+        gathering.gathered_products, planes_cutting.blocks, cut_into_blocks, turned.cut, order.order_of,
     ):  # fmt: skip
         decided.cache_clear()
 
