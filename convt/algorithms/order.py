@@ -47,7 +47,7 @@ def order_of(problem, finite, here):
     if cut is not None and cut.framed and not finite:  # planes are computed as they are then
         cut = None
     sub = alone if cut is None else cut.problem
-    _, merge, groups, classes = cutting.choice(sub, finite, False, here)
+    _, merge, groups, classes = cutting.choice(sub, finite, "vectors", here)
     classes = [[c for c in axis if c.group >= 0] for axis in classes]
     axes = [[Run(c.group, c.start, c.start + c.count, c.tap_range) for c in axis] for axis in classes]
     depths = {}
