@@ -206,3 +206,34 @@ def test_columns_without_a_pixel_are_not_computed_with_denormal_numbers():
     """What workspaces hold from before are addresses and counts: as float32 these are denormal, and a hundred times as slow."""
     code, out, errors = child(DENORMAL)
     assert code == 0 and float(out) < 10, (out, errors)
+
+
+@each_isa
+@each_dtype
+@pytest.mark.parametrize("kernel, stride, dilation", [(5, 2, 1), (3, 3, 2)])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_turned_keeps_nan_and_inf_from_phases_without_the_tap(kernel, stride, dilation, bad, dtype, isa):
+    """Phases that share their inputs have zeros for the taps that they lack, which must not meet NaN or infinity."""
+    case = Case(dtype=dtype, ci=3, co=21, in_sizes=(16,), kernel=(kernel,), strides=(stride,), dilations=(dilation,),
+                data_format="NCX")  # fmt: skip
+    data, filter, bias = case.arrays()
+    data[0, 1, 6] = bad
+    with using_isa(isa):
+        for algorithm in ("turned", "matrix_turned") if matrix_unit(dtype) else ("turned",):
+            for threads in (1, 3):
+                with convt.num_threads(threads):
+                    case.check(run(case, data, filter, bias, algorithm=algorithm), data, filter, bias)
+
+
+@pytest.mark.parametrize("algorithm", ["winograd", "depthwise", "matrix_winograd"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_blocks_that_would_be_widened_of_no_input(dtype, algorithm):
+    """Outputs are the bias alone, where output_padding makes some of an empty axis."""
+    case = Case(dtype=dtype, in_sizes=(0,), kernel=(2,), output_padding=(3,))
+    arrays = case.arrays()
+    try:
+        got = run(case, *arrays, algorithm=algorithm)
+    except ValueError as error:
+        assert str(error).startswith("algorithm: got")
+        return
+    case.check(got, *arrays)

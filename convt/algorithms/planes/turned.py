@@ -184,5 +184,6 @@ def _spec(problem, combo, groups, cut, pack, out_strides, info):
         "whole": all((low, high) == (0, c.count) for c in outer for low, high in c.valid),
         "x_first": problem.strides[-1] * last.start - problem.begin[-1],
         "pack": pack,
+        "nested": common.nested(chosen),
         "work": cut.work,
     }

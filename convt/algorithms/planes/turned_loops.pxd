@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t
 
 from convt._core cimport Call, Plan
-from convt._kernels cimport convt_interleave, convt_tile
+from convt._kernels cimport convt_interleave, convt_kernels, convt_tile
 from convt.algorithms.planes.turned_weights cimport TurnedPack, TurnedRecipe
 
 
@@ -24,6 +24,7 @@ cdef struct TurnedClass:
     bint whole               # the window shows all pixels of all outer phases
     int64_t x_first          # output index of phase 0 at the first pixel of the last axis
     TurnedPack *pack
+    bint nested              # some phase has not all taps: its weights there are zeros
     int64_t first_task, ntasks
 
 
@@ -55,6 +56,7 @@ cdef class TurnedPlan(Plan):
     cdef int64_t phases      # of the last axis
     cdef int64_t ci_p, out_size, most_block, most_depth
     cdef bint stream, far
+    cdef const convt_kernels *wide  # of the numbers that E is on vectors
     cdef bint plain          # tiles are stored as they are: one phase, contiguous pixels
 
     cdef char *next_input(self, TurnedTask *w, Py_ssize_t task, const Call *call) noexcept nogil

@@ -11,7 +11,7 @@ from libc.string cimport memset
 
 cimport numpy as cnp
 
-from convt._core cimport Call, Plan
+from convt._core cimport Call, Plan, kernels_of
 from convt._kernels cimport CONVT_INTERLEAVED, CONVT_LEAKY, MOST_ROWS, convt_interleave, convt_kernels, convt_prefetch_ahead, convt_quotient, convt_tile
 from convt._memory cimport keep_table, round64, structures
 from convt.algorithms.planes.turned_weights cimport TurnedRecipe
@@ -36,6 +36,7 @@ cdef class TurnedPlan(Plan):
         self.phases, self.ci_p = self.stride.p[self.nd - 1], recipe.ci_p
         self.out_size = problem.out_sizes[problem.rank - 1]
         self.nclasses = len(classes)
+        self.wide = kernels_of("float64" if k.t_size == 8 else "float32")
         self.classes = <TurnedClass *>cnp.PyArray_DATA(structures(self.keep, self.nclasses, sizeof(TurnedClass)))
         for n, spec in enumerate(classes):
             c = &self.classes[<Py_ssize_t>n]
@@ -49,7 +50,7 @@ cdef class TurnedPlan(Plan):
             c.outer, c.outer_at = len(spec["outer_at"]), keep_table(self.keep, spec["outer_at"])
             c.whole = spec["whole"]
             c.outer_valid, c.x_first = keep_table(self.keep, spec["outer_valid"]), spec["x_first"]
-            c.pack = &recipe.classes[<Py_ssize_t>spec["pack"]]
+            c.pack, c.nested = &recipe.classes[<Py_ssize_t>spec["pack"]], spec["nested"]
             c.first_task, c.ntasks = task, self.groups * c.blocks * c.tile_blocks
             task += c.ntasks
             self.works.append((spec["work"], c.ntasks))
@@ -230,6 +231,9 @@ cdef class TurnedPlan(Plan):
                     if not k.pack_b(panel_at, <int>(tap * self.ci_p + c0), 0, w.lines, nb, 1, <int>rows, <int>nb, <int>nb):
                         w.refused[0] = 1
                 c0 += most
+        # NaN or Inf times the zeros of phases that lack a tap must not reach their outputs.
+        if c.nested and straight and not self.wide.finite(panel_at, c.ntaps * self.ci * nb * k.e_size):
+            w.refused[0] = 1
 
     cdef void copy_piece(self, TurnedTask *w, int64_t *piece, int64_t *tap, int64_t c0, int64_t rows, char *to, int64_t ld,
                          bint packs) noexcept nogil:
