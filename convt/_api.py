@@ -435,7 +435,7 @@ def clear_caches() -> None:
     >>> convt.clear_caches()
     """
     _SHOTS.clear()
-    for each in list(_transposes):
+    for each in _plan.alive(_transposes):
         each._bounds.clear()
     _plan.clear()
     _memory.clear()
@@ -493,7 +493,7 @@ class ConvTranspose(Generic[DType]):
         self._bias = bias
         self._operator = _plan.Operator(attributes, filter, bias)
         self._bounds = {}  # layout of data and threads -> (Bound, PackedFilter)
-        _transposes.add(self)
+        _plan.register(_transposes, self)
 
     @overload
     def __call__(self, data: Array, out: None = None) -> NDArray[DType]: ...

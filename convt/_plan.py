@@ -68,9 +68,21 @@ class Plan:
 _operators = weakref.WeakSet()
 
 
+def register(objects, each):
+    """Add to a WeakSet, which can't be gone through while another thread adds to it."""
+    with _changing:
+        objects.add(each)
+
+
+def alive(objects):
+    """What is in a WeakSet, as a list."""
+    with _changing:
+        return list(objects)
+
+
 def clear():
     """Forget the plans of all operators, and how they were found. Weights stay packed."""
-    for operator in list(_operators):
+    for operator in alive(_operators):
         operator._plans.clear()
     forget()
 
@@ -90,7 +102,7 @@ class Operator:
         self._packed = {}
         self._plans = {}
         self._winners = {}  # problem -> what "tune" found
-        _operators.add(self)
+        register(_operators, self)
 
     def recipe(self, key):
         """How weights are packed for ``key``: the name of its algorithm first, the problem's strides last."""

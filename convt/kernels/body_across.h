@@ -145,7 +145,7 @@ static void FN(overlap_across)(const convt_overlap *run)
     if (whole && o->out_c == 1 && o->out_x == channels && o->out_j == o->lanes)
         sets = 1;
     else if (whole && o->out_x == 1 && o->out_j * channels == o->lanes)
-        sets = channels, set = o->out_j;
+        sets = channels, set = (int)o->out_j;
     if (set != 1 && set != 2 && set != 4)
         for (int e = 0, j = 0, l = 0; sets && e < set * VL; e++) {
             index[e] = l * VL + j;

@@ -131,7 +131,7 @@ static void FN(dw_all_along)(const convt_dw *d)
     };
 #undef DW_NAME
     convt_dw part = *d;
-    const ptrdiff_t fit = d->ahead ? 0 : DW_NEAR / sizeof(T) / d->out_ld;
+    const ptrdiff_t fit = d->ahead ? 0 : DW_NEAR / (ptrdiff_t)sizeof(T) / d->out_ld;
     const int shared = d->phases > 2 || d->cols % VL;
     const int most = !shared ? d->n : fit < DW_MOST ? DW_MOST : (int)fit;
     for (int done = 0; done < d->n; done += part.n) {

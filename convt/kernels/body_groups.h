@@ -86,8 +86,8 @@ INLINE void FN(dwg_slide)(const int each, const int terms, const int second, con
                         acc[1][r][j] = V_(fma)(some, other[u], acc[1][r][j]);
                 }
             }
-            p.x[r][0] += each * sizeof(T);
-            p.x[r][1] += each * sizeof(T);
+            p.x[r][0] += each * (ptrdiff_t)sizeof(T);
+            p.x[r][1] += each * (ptrdiff_t)sizeof(T);
         }
     }
 }
@@ -112,7 +112,7 @@ INLINE void FN(dwg_tiles)(const int each, const int phases, const int count, con
     const convt_dw_groups *g = d->groups;
     const ptrdiff_t ld = d->in_ld * (ptrdiff_t)sizeof(T), out_ld = d->out_ld, ahead = d->ahead;
     FN(dwg_place) p = {.ld = ld, .ld3 = 3 * ld, .ld5 = 5 * ld, .ld7 = 7 * ld};
-    const int c = g->first[v] - g->first[d->v0], lanes = g->lanes[v];
+    const int c = (int)(g->first[v] - g->first[d->v0]), lanes = (int)g->lanes[v];
     const int plain = d->act->code == CONVT_NONE && !DW_NON_TEMPORAL(d, 1) && lanes == VL;
     const V init = V_(load)((const T *)d->init + c), none = V_(set1)(-0.0f); /* keeps the sign of what is added */
     const V start[2] = {each == 2 ? V_(halves)(init, none) : init, V_(halves)(none, init)};
@@ -244,8 +244,8 @@ static void FN(dwg_run)(const convt_dw *d)
     FN(dwg_terms) blocks[CONVT_DW_PRODUCTS], *q;
     const int each = d->groups->each;
     for (const convt_dw_phase *phase = d->phase, *end = phase + d->phases; phase < end;)
-        for (int rest = phase->sharing, phases; rest > 0; rest -= phases, phase += phases) {
-            phases = rest > 1 ? 2 : 1;
+        for (int sharing = phase->sharing, phases; sharing > 0; sharing -= phases, phase += phases) {
+            phases = sharing > 1 ? 2 : 1;
             q = blocks;
             CONVT_ASSERT(d->sources * phase->terms <= CONVT_DW_PRODUCTS);
             for (int u = 0, terms; u < phase->terms; u += terms) {

@@ -81,7 +81,7 @@ INLINE void FN(interleave_row)(const int phases, const convt_interleave *w, cons
         if (straight)
             continue;
         if (w->step == 1)
-            memcpy(out + low, some + (low - at), (high - low) * sizeof(S));
+            memcpy(out + low, some + (low - at), (size_t)(high - low) * sizeof(S));
         else
             for (int64_t e = low; e < high; e++)
                 out[e * w->step] = some[e - at];

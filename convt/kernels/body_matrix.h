@@ -50,13 +50,13 @@ INLINE int FN(matrix_rows)(const int prefetches, void *dst, ptrdiff_t ld, const 
             const S *from = (const S *)src + r * rs;
             int k = 0;
             for (; k + MATRIX_DEPTH <= cols; k += MATRIX_DEPTH) {
-                for (int i = 0; i < (prefetches ? MATRIX_DEPTH : 0); i += 64 / sizeof(S))
+                for (int i = 0; i < (prefetches ? MATRIX_DEPTH : 0); i += 64 / (int)sizeof(S))
                     __builtin_prefetch(from + ahead + k + i, 0, 2);
                 FN(split)(to + k * E_SIZE, 64, S_LOAD(from + k), S_LOAD(from + k + VF), &range);
             }
             for (; k < cols_padded; k += MATRIX_DEPTH) {
                 const int n = cols - k;
-                for (int i = 0; i < (prefetches ? n : 0); i += 64 / sizeof(S))
+                for (int i = 0; i < (prefetches ? n : 0); i += 64 / (int)sizeof(S))
                     __builtin_prefetch(from + ahead + k + i, 0, 2);
                 const vf a = n <= 0 ? vf_set1(0) : n < VF ? S_LOADN(from + k, n) : S_LOAD(from + k);
                 const vf b = n <= VF ? vf_set1(0) : S_LOADN(from + k + VF, n - VF);
@@ -198,7 +198,7 @@ static int FN(matrix_pack_b)(void *dst, int k0, int n0, const void *src, ptrdiff
                     }
                 continue;
             }
-            memset(block + some * VF, 0, (MATRIX_DEPTH - some) * VF * sizeof(float));
+            memset(block + some * VF, 0, (size_t)(MATRIX_DEPTH - some) * VF * sizeof(float));
             char *to = (char *)dst + (ptrdiff_t)(k0 + k) * nb * E_SIZE + (n0 + n) / VF * 1024;
             for (int r = 0; r < MATRIX_DEPTH / 2; r++)
                 FN(split)(to + r * 64, nb / VF * 1024, vf_load(block + r * VF), vf_load(block + (r + 16) * VF), &range);
@@ -387,7 +387,7 @@ INLINE void FN(matrix_mn)(const int high, const int nv, const int sends, int mr,
         FN(matrix_store_late)(late, late->left);
         if (t->stream && t->cols == nv * VF) {
             float *to = late->sums;
-            FN(matrix_end)(high, nv, to, nv * VF * sizeof(float));
+            FN(matrix_end)(high, nv, to, nv * VF * (ptrdiff_t)sizeof(float));
             for (int m = 0; m < (biased ? 0 : mr); m++)
 #pragma GCC unroll 2
                 for (int v = 0; v < nv; v++) {
@@ -398,7 +398,7 @@ INLINE void FN(matrix_mn)(const int high, const int nv, const int sends, int mr,
             return;
         }
     }
-    FN(matrix_end)(high, nv, sums, nv * VF * sizeof(float));
+    FN(matrix_end)(high, nv, sums, nv * VF * (ptrdiff_t)sizeof(float));
 
     const int rest = t->cols - (nv - 1) * VF;
 #ifndef S_IS_T

@@ -7,7 +7,7 @@
     {                                                                                        \
         V acc[CHAINS];                                                                       \
         for (int i = 0; i < CHAINS; i++)                                                     \
-            acc[i] = set1(i);                                                                \
+            acc[i] = set1((float)i);                                                         \
         struct timespec start, now;                                                          \
         clock_gettime(CLOCK_MONOTONIC, &start);                                              \
         double flops = 0, elapsed;                                                           \

@@ -118,8 +118,8 @@ INLINE void FN(tile_steps)(const int mr, const int nv, const int steps, V acc[][
             }
             FN(tile_step)(mr, nv, acc, p, k);
         }
-        p->a[0] += steps * KSTEP * sizeof(E);
-        p->a[1] += steps * KSTEP * sizeof(E);
+        p->a[0] += steps * KSTEP * (ptrdiff_t)sizeof(E);
+        p->a[1] += steps * KSTEP * (ptrdiff_t)sizeof(E);
         p->b += steps * FIRST(nv) * VL * KSTEP;
     }
 }

@@ -45,7 +45,7 @@ static void FN(transpose_block)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs
         const int n = cols - c < VL ? cols - c : VL;
         if (crowded)
             for (int i = 0; i < n; i++)
-                memcpy(lines + i * BLOCK_ROWS, from + i * cs, rows * sizeof(S));
+                memcpy(lines + i * BLOCK_ROWS, from + i * cs, (size_t)rows * sizeof(S));
         const S *block = crowded ? lines : from;
         const ptrdiff_t apart = crowded ? BLOCK_ROWS : cs;
         if (n == VL)

@@ -23,7 +23,7 @@ INLINE V FN(lanes)(void)
 {
     T number[VL];
     for (int i = 0; i < VL; i++)
-        number[i] = i;
+        number[i] = (T)i;
     return V_(load)(number);
 }
 
@@ -78,7 +78,7 @@ INLINE void FN(widen_columns)(const int full, T *to, ptrdiff_t ld, const S *from
             if (full)
                 V_(store)(to + (r + p) * ld, v[p]);
             else if (padded >= VL)
-                V_(store)(to + (r + p) * ld, V_(select)(lane < V_(set1)(cols), v[p], V_(set1)(0)));
+                V_(store)(to + (r + p) * ld, V_(select)(lane < V_(set1)((T)cols), v[p], V_(set1)(0)));
             else
                 V_(storen)(to + (r + p) * ld, v[p], cols);
     }
@@ -95,7 +95,7 @@ static void FN(widen_lines)(T *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, in
     for (int c = 0; c < cols; c += VL) {
         const int n = cols - c < VL ? cols - c : VL;
         for (int i = 0; i < n; i++)
-            memcpy(lines + i * LINES, from + (c + i) * cs, rows * sizeof(S));
+            memcpy(lines + i * LINES, from + (c + i) * cs, (size_t)rows * sizeof(S));
         FN(widen_columns)(0, to + c, ld, lines, LINES, rows, n, padded - c);
     }
 }

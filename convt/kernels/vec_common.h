@@ -139,15 +139,15 @@ MIN(vf, vf)
 MIN(vd, vd)
 #endif
 /* The activations that cost an instruction or two: applied on registers. NaN stays NaN. */
-#define ACT_SIMPLE(v_, V)                                                               \
-    INLINE V v_##_act_simple(V x, const convt_act *act)                                 \
-    {                                                                                   \
-        if (act->code == CONVT_CLIP)                                                    \
-            return v_##_min(v_##_set1(act->b), v_##_max(v_##_set1(act->a), x));         \
-        return act->code == CONVT_LEAKY ? v_##_leaky(x, v_##_set1(act->a)) : x;         \
+#define ACT_SIMPLE(v_, V, T)                                                              \
+    INLINE V v_##_act_simple(V x, const convt_act *act)                                   \
+    {                                                                                     \
+        if (act->code == CONVT_CLIP)                                                      \
+            return v_##_min(v_##_set1((T)act->b), v_##_max(v_##_set1((T)act->a), x));     \
+        return act->code == CONVT_LEAKY ? v_##_leaky(x, v_##_set1((T)act->a)) : x;        \
     }
-ACT_SIMPLE(vf, vf)
-ACT_SIMPLE(vd, vd)
+ACT_SIMPLE(vf, vf, float)
+ACT_SIMPLE(vd, vd, double)
 /* x where the mask is not 0, else 0. */
 #define SELECT_NE(v_, V, I) \
     INLINE V v_##_select_ne(V mask, V x) { return (V)((mask != v_##_set1(0)) & (I)x); }

@@ -1,0 +1,181 @@
+"""Python threads: the bits of a single thread, whatever other threads do meanwhile; the GIL is free while kernels compute."""
+
+import contextlib
+import itertools
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cases import DTYPES, SAMPLES, operator, run
+
+import convt
+from convt import _core, _plan
+
+THREADS = 16
+# What each operator is asked for beyond its case: every dtype, the permissions of float32, an algorithm by name, NCX.
+KINDS = {
+    **{dtype: ({"dtype": dtype}, {}) for dtype in DTYPES},
+    **{f"{dtype} NCX": ({"dtype": dtype, "data_format": "NCX"}, {}) for dtype in ("float32", "float16", "bfloat16")},
+    "high": ({}, {"precision": "high"}),
+    "medium": ({}, {"precision": "medium"}),
+    "winograd": ({}, {"algorithm": "winograd"}),
+    "scatter": ({}, {"algorithm": "scatter"}),
+}
+
+
+@contextlib.contextmanager
+def switching_often():
+    """Threads take turns as often as they can, so that they meet in every place."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def at_once(works):
+    """Run callables side by side, which begin together; what they return, in their order."""
+    works = list(works)
+    start = threading.Barrier(len(works))
+
+    def begin(work):
+        start.wait(60)
+        return work()
+
+    with ThreadPoolExecutor(len(works)) as pool:
+        return list(pool.map(begin, works))
+
+
+def prepared(kind, sizes):
+    """(operator, case, [(data, the bytes that one thread computes)]) of one of KINDS, for inputs of these sizes."""
+    fields, keywords = KINDS[kind]
+    case = replace(SAMPLES["dense"], dilations=(1, 1), **fields)
+    _, filter, bias = case.arrays(exact=False)
+    op = operator(case, filter, bias, **keywords)
+    pairs = []
+    for n, in_sizes in enumerate(sizes):
+        data = replace(case, in_sizes=in_sizes, batch=1 + n % 2, seed=n).arrays(exact=False)[0]
+        with convt.num_threads(1):
+            pairs.append((data, op(data).tobytes()))
+    return op, case, pairs
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_operator_gives_sixteen_threads_the_bits_of_one(kind):
+    """Two threads a call, shapes in another order in each thread, which take turns as often as they can."""
+    op, _, pairs = prepared(kind, [(3 + n, 9 - n) for n in range(6)])
+    convt.set_num_threads(2)
+
+    def worker(first):
+        return [op(data).tobytes() == want for data, want in (pairs[(first + n) % 6] for n in range(12))]
+
+    with switching_often():
+        assert all(map(all, at_once(lambda n=n: worker(n) for n in range(THREADS))))
+
+
+def test_operators_at_once_while_plans_threads_and_caches_change(monkeypatch):
+    """Every kind at once; meanwhile the number of threads changes, plans are evicted, and caches are cleared."""
+    monkeypatch.setattr(_plan, "CACHED_PLANS", 2)
+    made = [prepared(kind, [(2 + n, 8 - n) for n in range(4)]) for kind in KINDS]
+    over = threading.Event()
+
+    def worker(op, case, pairs):
+        right = True
+        for n in range(6):
+            data, want = pairs[n % len(pairs)]
+            right &= op(data).tobytes() == want
+            if n % 3 == 0:  # operators come and go as well, as does what is known of one-shot calls
+                _, filter, bias = case.arrays()
+                small = case.arrays()[0]
+                right &= run(case, small, filter, bias).tobytes() == operator(case, filter, bias)(small).tobytes()
+        return right
+
+    def changes():
+        for n in itertools.cycle((1, 2)):
+            if over.is_set():
+                return True
+            convt.set_num_threads(n)
+            convt.clear_caches()
+            time.sleep(0.1)
+
+    changing = threading.Thread(target=changes)
+    changing.start()
+    try:
+        assert all(at_once(lambda each=each: worker(*each) for each in made))
+    finally:
+        over.set()
+        changing.join()
+
+
+def test_caches_are_cleared_while_operators_are_made():
+    """What clear_caches goes through must not grow meanwhile."""
+    filter, over, failed = np.ones((2, 2, 1), np.float32), threading.Event(), []
+    operators = [convt.ConvTranspose(filter) for _ in range(2000)]  # to go through them takes many a turn
+
+    def clearing():
+        try:
+            while not over.is_set():
+                convt.clear_caches()
+        except RuntimeError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=clearing)
+    with switching_often():
+        thread.start()
+        try:
+            for _ in range(1000):
+                operators.append(convt.ConvTranspose(filter))
+                if failed:
+                    break
+        finally:
+            over.set()
+            thread.join()
+    assert not failed
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("data_format", ["NXC", "NCX"])
+def test_a_long_call_does_not_hold_the_gil(data_format, dtype):
+    """The GIL changes hands where a thread gives it up and nowhere else: another thread gets on only if the call does."""
+    ticks, over = [0], threading.Event()
+
+    def ticking():
+        while not over.is_set():
+            ticks[0] += 1
+            time.sleep(0.0005)
+
+    kind = DTYPES[dtype][0]
+    op = convt.ConvTranspose(np.ones((5, 5, 128, 128), kind), data_format=data_format, backend="native", algorithm="direct")
+    data = np.ones((1, 160, 160, 128) if data_format == "NXC" else (1, 128, 160, 160), kind)
+    out = op(data)
+    thread, interval = threading.Thread(target=ticking), sys.getswitchinterval()
+    sys.setswitchinterval(100)
+    thread.start()
+    try:
+        with convt.num_threads(1):
+            before, start = ticks[0], time.perf_counter()
+            op(data, out=out)
+            seconds, found = time.perf_counter() - start, ticks[0] - before
+    finally:
+        sys.setswitchinterval(interval)
+        over.set()
+        thread.join()
+    assert found > 3, (seconds, found)
+
+
+@pytest.mark.skipif(not _core.openmp(), reason="built without OpenMP")
+def test_plans_deal_for_as_many_threads_as_a_call_has():
+    """A plan is made once; calls with other numbers of threads run on it at once."""
+    op, _, pairs = prepared("float32", [(17, 19)])
+    (data, want), counts = pairs[0], (1, 2, 3, 5, 8)
+
+    def worker(threads):
+        with convt.num_threads(threads):
+            return all(op(data).tobytes() == want for _ in range(10))
+
+    assert all(at_once(lambda n=n: worker(n) for n in counts * 2))

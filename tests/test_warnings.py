@@ -1,0 +1,59 @@
+"""The kernels compile without a warning, at each instruction set, with and without their assertions. Nothing is generated."""
+
+import ast
+import functools
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+GCC = shutil.which("gcc")
+WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror"]
+
+pytestmark = pytest.mark.skipif(not (GCC and (ROOT / "setup.py").exists()), reason="no GCC, or no checkout")
+
+
+def from_setup(*names):
+    """What setup.py calls so, without its other statements, which need what builds need."""
+    tree = ast.parse((ROOT / "setup.py").read_text())
+    of = lambda node: node.name if isinstance(node, ast.FunctionDef) else getattr(node, "targets", [node])[0]  # noqa: E731
+    chosen = [node for node in tree.body if (getattr(of(node), "id", None) or of(node)) in names]
+    assert len(chosen) == len(names)
+    space = {"sysconfig": sysconfig}
+    exec(compile(ast.Module(chosen, []), "setup.py", "exec"), space)
+    return space
+
+
+def compile_only(source, *flags, **more):
+    """GCC's verdict on a source: nothing where there is nothing to say. Intrinsics are functions as of -O1, before that macros."""
+    done = subprocess.run([GCC, "-fsyntax-only", *flags, source], capture_output=True, text=True, **more)
+    return done.stderr + ("" if done.returncode == 0 else f"\nexit status {done.returncode}")
+
+
+@functools.cache
+def rows():
+    if not GCC or not (ROOT / "setup.py").exists():
+        return {}
+    setup = from_setup("ISAS", "X86", "isa_rows")
+    known = lambda flags: not compile_only("-", "-xc", *flags, input="int main(void) { return 0; }\n")  # noqa: E731
+    return {name: flags for name, _, flags, _ in setup["isa_rows"](known)}
+
+
+@pytest.mark.parametrize("debug", [[], ["-UNDEBUG", "-DCONVT_DEBUG"]], ids=["release", "debug"])
+@pytest.mark.parametrize("isa", [*rows(), "dispatch"])
+def test_kernels_compile_without_a_warning(isa, debug, tmp_path):
+    setup = from_setup("ISAS", "X86", "isa_rows", "isa_header", "CFLAGS", "KERNEL_CFLAGS")
+    (tmp_path / "isa_rows.h").write_text(setup["isa_header"](setup["isa_rows"](lambda flags: True)))
+    kernels = ROOT / "convt" / "kernels"
+    source = kernels / ("dispatch.c" if isa == "dispatch" else f"isa_{isa}.c")
+    flags = [*setup["KERNEL_CFLAGS"], *rows().get(isa, []), *debug, *WARNINGS, f"-I{kernels}", f"-I{tmp_path}"]
+    assert compile_only(str(source), *flags) == ""
+
+
+def test_a_warning_is_found(tmp_path):
+    source = tmp_path / "wrong.c"
+    source.write_text("int f(long n);\nint f(long n) { return n; }\n")
+    assert "-Werror=conversion" in compile_only(str(source), *WARNINGS)

@@ -1,0 +1,109 @@
+"""Builds convt under a sanitizer, in a folder of its own, and runs tests there:
+
+    python tools/sanitize.py asan                      # AddressSanitizer and UndefinedBehaviorSanitizer
+    python tools/sanitize.py tsan -k threads           # ThreadSanitizer; arguments are pytest's
+    python tools/sanitize.py asan tests/test_direct.py -x
+
+The folder is build/<asan|tsan>: a copy of what a build and the tests need, with kernels that assert their contract
+(CONVT_DEBUG_BUILD). Only what changed is copied and built again. Needs GCC with its sanitizers' libraries, and in this Python
+NumPy, ml_dtypes, Cython, setuptools, pytest and hypothesis; a first build takes minutes. What is found ends the run with an error.
+
+The interpreter and NumPy are not instrumented. Their leaks at exit are not looked for (tests/test_growth.py looks for convt's).
+Python's allocator is malloc, so that each object has a red zone. ThreadSanitizer knows locks and threads of any library, as it
+replaces pthread's functions; but GCC's OpenMP library waits by futexes, which it can't see. tools/openmp_pthreads.c therefore stands
+in for that library: a team of threads that are created and joined by pthread's functions, with pthread's barriers.
+"""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+COPIED = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "convt", "tests", "third_party", "bench", "tools")
+# Of the tests that need nothing but convt, those that reach every loop and kernel, in an order that tells of trouble early.
+ASAN_TESTS = [
+    f"tests/test_{name}.py"
+    for name in "planes direct depthwise winograd scatter matrix packing numerics memory properties threads growth".split()
+]
+TSAN_TESTS = ["tests/test_threads.py", "tests/test_memory.py", "tests/test_repeat.py", "tests/test_planes.py"]
+FLAGS = {
+    "asan": "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer",
+    "tsan": "-fsanitize=thread -fno-omit-frame-pointer",
+}
+
+
+def copy(folder):
+    """Bring a folder up to date: files that are newer here are copied, compiled modules and caches are not."""
+
+    def newer(source, target):
+        if not os.path.exists(target) or os.path.getmtime(source) > os.path.getmtime(target):
+            shutil.copy2(source, target)
+
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            ignored = shutil.ignore_patterns("__pycache__", "*.so")
+            shutil.copytree(ROOT / name, folder / name, copy_function=newer, dirs_exist_ok=True, ignore=ignored)
+        else:
+            newer(ROOT / name, folder / name)
+
+
+def library(name):
+    """The path of one of GCC's libraries."""
+    return subprocess.run(["gcc", f"-print-file-name=lib{name}.so"], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def stand_in(folder):
+    """Compile the library that stands in for OpenMP's."""
+    target = folder / "libopenmp_pthreads.so"
+    source = folder / "tools" / "openmp_pthreads.c"
+    subprocess.run(["gcc", *FLAGS["tsan"].split(), "-O1", "-g", "-fPIC", "-shared", "-o", target, source, "-lpthread"], check=True)
+    return str(target)
+
+
+def build(kind, folder):
+    # As part of the compiler's name the flags are the linker's, too, and those of the programs by which setup.py looks for OpenMP.
+    settings = {"CC": f"gcc {FLAGS[kind]}", "CONVT_DEBUG_BUILD": "1"}
+    command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+    subprocess.run(command, check=True, cwd=folder, env=os.environ | settings)
+
+
+def run_tests(kind, folder, arguments):
+    settings = {
+        "PYTHONPATH": str(folder),
+        "PYTHONMALLOC": "malloc",
+        "CONVT_BACKEND": os.environ.get("CONVT_BACKEND", "native"),  # oneDNN is not instrumented either
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+    if kind == "asan":
+        settings["LD_PRELOAD"] = f"{library('asan')} {library('ubsan')}"
+        settings["ASAN_OPTIONS"] = "detect_leaks=0:allocator_may_return_null=1:detect_stack_use_after_return=1"
+        settings["UBSAN_OPTIONS"] = "print_stacktrace=1"
+        wrapper = []
+    else:
+        settings["LD_PRELOAD"] = f"{library('tsan')} {stand_in(folder)}"
+        suppressions = folder / "tools" / "tsan.supp"
+        settings["TSAN_OPTIONS"] = f"suppressions={suppressions}:halt_on_error=0:exitcode=66:history_size=4:die_after_fork=0"
+        # Its shadow memory has to lie where the kernel would otherwise map libraries at random.
+        wrapper = ["setarch", platform.machine(), "-R"]
+    if not any(each.startswith("tests") for each in arguments):
+        arguments = [*arguments, *(ASAN_TESTS if kind == "asan" else TSAN_TESTS)]
+    command = [*wrapper, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    return subprocess.run(command, cwd=folder, env=os.environ | settings).returncode
+
+
+def main():
+    if len(sys.argv) < 2 or sys.argv[1] not in FLAGS:
+        sys.exit(__doc__)
+    kind, *arguments = sys.argv[1:]
+    folder = ROOT / "build" / kind
+    folder.mkdir(parents=True, exist_ok=True)
+    copy(folder)
+    build(kind, folder)
+    sys.exit(run_tests(kind, folder, arguments))
+
+
+if __name__ == "__main__":
+    main()
