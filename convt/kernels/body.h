@@ -17,6 +17,10 @@
 #include "body_depthwise.h"
 #include "body_winograd.h"
 #include "body_rows.h"
+#include "body_tile.h"
+#undef FN
+/* Tiles of 16-bit types are apart: those of float32 have no registers to spare. */
+#define FN(name) narrow_##name
 #define NARROWS
 #include "body_tile.h"
 #undef NARROWS
@@ -152,6 +156,10 @@ static double peak(int dtype, double seconds)
 #endif
 /* (Where S is T, `transpose` does it.) */
 #define f32_narrow NULL
+#define TILE_f32 f32_tile
+#define TILE_f64 f64_tile
+#define TILE_f16 narrow_tile
+#define TILE_bf16 narrow_tile
 #define NARROWS_f32 0
 #define NARROWS_f64 0
 #define NARROWS_f16 CONVT_F16
@@ -162,7 +170,7 @@ static double peak(int dtype, double seconds)
     {                                                                                                                       \
         .mr = TILE_MR, .wide = TILE_WIDE, .nr = TILE_NV * lanes, .vl = lanes, .kstep = 1, .grain = 1, .pace = 2,            \
         .lda = CONVT_LDA, .s_size = sizeof(S), .e_size = sizeof(T), .t_size = sizeof(T),                                    \
-        .direct_store = sizeof(S) == sizeof(T), .narrows = NARROWS_##s, .reach = REACH(lanes), .tile = t##_tile,            \
+        .direct_store = sizeof(S) == sizeof(T), .narrows = NARROWS_##s, .reach = REACH(lanes), .tile = TILE_##s,             \
         .stream = stream_f32, .fence = v_fence, .depthwise = t##_depthwise, .rows = t##_rows,                               \
         .wino_in = t##_wino_in, .wino_rows = t##_wino_in,                                                                   \
         .wino_out = t##_wino_out, .wino_filter = t##_wino_filter, .pack = s##_widen, .pack_far = s##_widen,                 \

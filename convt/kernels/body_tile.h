@@ -59,36 +59,42 @@ INLINE ptrdiff_t FN(tile_at)(const convt_tile *t, const int v)
 }
 
 #ifdef NARROWS
-/* The stores of a tile whose rows are of a 16-bit type, by the functions of that type. */
-#define TILE_NARROW(name)                                                                                             \
-    INLINE void FN(tile_##name)(const int mr, const int nv, const convt_tile *t, V acc[][2 * TILE_NV], T *const *rows) \
-    {                                                                                                                 \
-        const int rest = t->cols - (nv - 1) * VL;                                                                     \
-        if (nv % 2 == 0 && rest == VL) {                                                                              \
-            _Pragma("GCC unroll 14") for (int m = 0; m < mr; m++)                                                     \
-                _Pragma("GCC unroll 4") for (int v = 0; v < nv; v += 2) {                                             \
-                    uint16_t *to = (uint16_t *)rows[m] + FN(tile_at)(t, v);                                           \
-                    if (t->stream)                                                                                    \
-                        vf_stream2_##name(to, acc[m][v], acc[m][v + 1]);                                              \
-                    else                                                                                              \
-                        vf_store2_##name(to, acc[m][v], acc[m][v + 1]);                                               \
-                }                                                                                                     \
-            return;                                                                                                   \
-        }                                                                                                             \
-        _Pragma("GCC unroll 14") for (int m = 0; m < mr; m++)                                                         \
-            _Pragma("GCC unroll 4") for (int v = 0; v < nv; v++) {                                                    \
-                uint16_t *to = (uint16_t *)rows[m] + FN(tile_at)(t, v);                                               \
-                if (t->stream && t->cols == nv * VL)                                                                  \
-                    vf_stream_##name(to, acc[m][v]);                                                                  \
-                else if (v < nv - 1 || rest == VL)                                                                    \
-                    vf_store_##name(to, acc[m][v]);                                                                   \
-                else                                                                                                  \
-                    vf_storen_##name(to, acc[m][v], rest);                                                            \
-            }                                                                                                         \
+#define TILE_NARROWS(t) ((t)->narrow)
+/* The stores of a tile whose rows are of a 16-bit type: mr rows of nv vectors, one after the other at `sums`. They are apart from
+ * the tile, which has no registers to spare. */
+#define TILE_NARROW(name)                                                                                        \
+    static __attribute__((noinline)) void FN(tile_##name)(int mr, int nv, const convt_tile *t, const T *sums, T *const *rows) \
+    {                                                                                                            \
+        const int rest = t->cols - (nv - 1) * VL;                                                                \
+        for (int m = 0; m < mr; m++)                                                                             \
+            for (int v = 0; v < nv; v += 2, sums += 2 * VL) {                                                    \
+                uint16_t *to = (uint16_t *)rows[m] + FN(tile_at)(t, v);                                          \
+                const V a = V_(load)(sums);                                                                      \
+                if (v + 1 == nv) { /* the only one */                                                            \
+                    if (rest == VL)                                                                              \
+                        vf_store_##name(to, a);                                                                  \
+                    else                                                                                         \
+                        vf_storen_##name(to, a, rest);                                                           \
+                    sums -= VL;                                                                                  \
+                    continue;                                                                                    \
+                }                                                                                                \
+                const V b = V_(load)(sums + VL);                                                                 \
+                if (v + 2 < nv || rest == VL) {                                                                  \
+                    if (t->stream)                                                                               \
+                        vf_stream2_##name(to, a, b);                                                             \
+                    else                                                                                         \
+                        vf_store2_##name(to, a, b);                                                              \
+                } else {                                                                                         \
+                    vf_store_##name(to, a);                                                                      \
+                    vf_storen_##name(to + VL, b, rest);                                                          \
+                }                                                                                                \
+            }                                                                                                    \
     }
 TILE_NARROW(f16)
 TILE_NARROW(bf16)
 #undef TILE_NARROW
+#else
+#define TILE_NARROWS(t) 0
 #endif
 
 /* `count` times `steps` of depth. Every second step prefetches as many lines of what is ahead as two steps read of A, and, with
@@ -111,7 +117,7 @@ INLINE void FN(tile_steps)(const int mr, const int nv, const int steps, V acc[][
                     __builtin_prefetch(p->ahead + at, 0, 2);
                 p->ahead += p->ahead_step;
                 const char *row = t ? (const char *)*rows++ : NULL;
-                const int size = t && t->narrow ? 2 : sizeof(T);
+                const ptrdiff_t size = t && TILE_NARROWS(t) ? sizeof(uint16_t) : sizeof(T);
 #pragma GCC unroll 4
                 for (int v = 0; t && v < nv; v++)
                     __builtin_prefetch(row + (FN(tile_at)(t, v) + VL - 1) * size, 1);
@@ -175,11 +181,14 @@ INLINE void FN(tile_one)(const int mr, const int nv, const convt_tile *t, FN(til
                 acc[m][v] = V_(act_simple)(acc[m][v], t->act);
 
 #ifdef NARROWS
-    if (t->narrow) {
-        if (t->narrow == CONVT_F16)
-            FN(tile_f16)(mr, nv, t, acc, rows);
-        else
-            FN(tile_bf16)(mr, nv, t, acc, rows);
+    if (TILE_NARROWS(t)) {
+        T sums[14 * 2 * TILE_NV * VL] __attribute__((aligned(64)));
+#pragma GCC unroll 14
+        for (int m = 0; m < mr; m++)
+#pragma GCC unroll 4
+            for (int v = 0; v < nv; v++)
+                V_(store)(sums + (m * nv + v) * VL, acc[m][v]);
+        (t->narrow == CONVT_F16 ? FN(tile_f16) : FN(tile_bf16))(mr, nv, t, sums, rows);
         return;
     }
 #endif
@@ -236,6 +245,7 @@ static void (*const FN(wide_tiles)[TILE_WIDE])(const convt_tile *) = {WIDE_ROWS(
 #undef TILE
 #undef ENTRY
 #undef FIRST
+#undef TILE_NARROWS
 #undef TILE_SHALLOW
 #undef ROWS_2
 #undef ROWS_6
