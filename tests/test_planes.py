@@ -99,7 +99,7 @@ def test_blocks_stay_near_and_few_are_even():
         with pretend(planes_block=size):
             here = machine.current()
             problem = operator(case, *case.arrays()[1:])._attributes.problem(case.data_shape)._replace(planar=False)
-            cut = cutting.blocks(problem, here)
+            cut = cutting.blocks(problem, here, size)
         bytes = 4 * (math.prod(cut.problem.in_shape) + math.prod(cut.problem.out_shape))
         assert bytes <= 4 * size or all(n <= s for n, s in zip(cut.problem.out_sizes, problem.strides, strict=True))
         assert cut.total >= 32 or cut.total % 2 == 0 or cut.total == 1 or problem.batch < 4

@@ -58,32 +58,33 @@ class Algorithm(NamedTuple):
     make: Callable
     preparing: Callable = common.preparing
     precision: str = "highest"  # of float32: the least exact that a caller of "auto" must have permitted
+    exact: str = ""  # another dtype that it computes as exactly as can be, whatever its precision of float32
 
     def permitted(self, problem):
         """Whether "auto" may take it for a problem: other types than float32 are computed as exactly as they can hold."""
-        allowed = problem.precision if problem.dtype == "float32" else "medium" if problem.dtype == "bfloat16" else "highest"
-        return PRECISIONS.index(self.precision) <= PRECISIONS.index(allowed)
+        allowed = problem.precision if problem.dtype == "float32" else "highest"
+        return problem.dtype == self.exact or PRECISIONS.index(self.precision) <= PRECISIONS.index(allowed)
 
 
-def _any_channels(limit, cost, recipe, make, preparing=common.preparing, precision="highest", widens=True):
+def _any_channels(limit, cost, recipe, make, preparing=common.preparing, precision="highest", widens=True, exact=""):
     """An algorithm that knows contiguous channels of the accumulators' type: for all strides, and 16-bit types if it widens."""
     cost, recipe, make, preparing = by_blocks(cost, recipe, make, preparing, widens)
-    return Algorithm(limit, cost, recipe, make, preparing, precision)
+    return Algorithm(limit, cost, recipe, make, preparing, precision, exact)
 
 
-def _of_unit(unit, name, wants, precision):
+def _of_unit(unit, name, wants, precision, exact=""):
     """Algorithms on a unit that multiplies bfloat16, by their names: direct, scatter and turned, and winograd where its
     transforms lose less than the products do."""
     prefix = f"{name}_"
     there = {
         name: _any_channels(
             wants, partial(direct.cost, unit=unit), partial(direct.recipe, unit=unit),
-            partial(direct.make, name=name, unit=unit), partial(direct.preparing, unit=unit), precision, widens=False,
+            partial(direct.make, name=name, unit=unit), partial(direct.preparing, unit=unit), precision, False, exact,
         ),
         prefix + "scatter": _any_channels(
             f"{wants}, and what scatter wants: {scatter.LIMIT}", partial(scatter.cost, unit=unit),
             partial(scatter.recipe, unit=unit), partial(scatter.make, name=prefix + "scatter", unit=unit),
-            partial(common.preparing, unit=unit), precision, widens=False,
+            partial(common.preparing, unit=unit), precision, False, exact,
         ),
     }  # fmt: skip
     if unit in ("amx", "amx_two"):
@@ -118,7 +119,7 @@ ALGORITHMS = {
     **_of_unit("amx", "matrix", f"{_AMX} and a dtype other than float64", "highest"),
     **_of_unit("amx_two", "matrix_high", f"{_AMX} and float32", "high"),
     **_of_unit("amx_one", "matrix_medium", f"{_AMX} and float32", "medium"),
-    **_of_unit("dots", "dots", _DOTS, "medium"),
+    **_of_unit("dots", "dots", _DOTS, "medium", exact="bfloat16"),
 }  # fmt: skip
 
 

@@ -405,11 +405,11 @@ INLINE void FN(matrix_mn)(const int high, const int nv, const int sends, int mr,
     if (t->narrow && nv == 2 && rest == VF && biased && t->act->code == CONVT_NONE) {
         for (int m = 0; m < mr; m++) {
             S *to = (S *)rows[m] + t->at;
-            const vf a = vf_load(sums + 2 * m * VF), b = vf_load(sums + (2 * m + 1) * VF);
+            const vf first = vf_load(sums + 2 * m * VF), second = vf_load(sums + (2 * m + 1) * VF);
             if (t->stream)
-                S_STREAM_2(to, a, b);
+                S_STREAM_2(to, first, second);
             else
-                S_STORE_2(to, a, b);
+                S_STORE_2(to, first, second);
         }
         return;
     }
