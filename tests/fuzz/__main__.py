@@ -1,0 +1,80 @@
+"""``python -m tests.fuzz``: see docs/reliability.md."""
+
+import argparse
+import faulthandler
+import itertools
+import json
+import sys
+import time
+
+from . import draw, pool, shrink
+
+
+def main(arguments=None):
+    options = _parser().parse_args(arguments)
+    if options.replay is not None:
+        return _replay(json.loads(options.replay))
+    if options.show is not None:
+        print(json.dumps(draw.case(options.show, options.isa)))
+        return 0
+    first, last = options.seeds
+    end = time.monotonic() + options.seconds if options.seconds else None
+    seeds = itertools.takewhile(lambda _: end is None or time.monotonic() < end, range(first, last))
+    tally, findings, said, highest = pool.Tally(), 0, time.monotonic(), first
+    try:
+        for (seed, _), case, outcome in pool.answers(((seed, options.isa) for seed in seeds), options.workers):
+            tally.add(case, outcome)
+            highest = max(highest, seed)
+            if outcome[0] in ("wrong", "crash", "hang"):
+                findings += 1
+                _report(seed, case, outcome, options.shrink)
+            if time.monotonic() - said > 60:
+                said = time.monotonic()
+                print(f"... seed {seed}", *tally.lines(), sep="\n", flush=True)
+    except KeyboardInterrupt:
+        pass
+    print(f"seeds {first}-{highest + 1} done, {findings} findings; go on with --seeds {highest + 1}-", *tally.lines(), sep="\n")
+    return 1 if findings else 0
+
+
+def _report(seed, case, outcome, tries):
+    print(f"FOUND {outcome[0]} at seed {seed}, {case['isa']}: {outcome[2].strip()[-1500:]}", flush=True)
+    if tries:
+        print("  as drawn:", json.dumps(case))
+        case = shrink.shrink(case, pool.fails_as(outcome[0]), tries)
+    print(f"  python -m tests.fuzz --replay '{json.dumps(case)}'", flush=True)
+
+
+def _replay(case):
+    """In this process, for a debugger to look at."""
+    outcome, plans, error = pool.outcome_of(case)
+    for _, text in plans:
+        print("plan:", text)
+    print(outcome, error)
+    return 1 if outcome == "wrong" else 0
+
+
+def _parser():
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz", description="random calls on random machines, held against the definition"
+    )
+    parser.add_argument(
+        "--seeds", type=_seeds, default=(0, sys.maxsize), metavar="A-B", help="from A to before B; B may be left out"
+    )
+    parser.add_argument("--seconds", type=float, help="stop after so long")
+    parser.add_argument("--workers", type=int, default=1, help="processes at once")
+    parser.add_argument("--isa", help="cases of this instruction set alone; else of all the CPU has")
+    parser.add_argument("--shrink", type=int, default=400, metavar="N", help="smaller cases to try of one that failed; 0: none")
+    parser.add_argument("--replay", metavar="JSON", help="run this case")
+    parser.add_argument("--show", type=int, metavar="SEED", help="print the case of a seed")
+    return parser
+
+
+def _seeds(text):
+    first, _, last = text.partition("-")
+    return int(first), int(last) if last else sys.maxsize
+
+
+if __name__ == "__main__":
+    faulthandler.enable()
+    sys.exit(main())

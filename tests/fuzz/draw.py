@@ -1,0 +1,193 @@
+"""A case of a seed: `case`. What is rare in users' calls is common here."""
+
+import math
+import random
+
+from cases import ALGORITHMS, CURVED_ACTIVATIONS, EXACT_ACTIVATIONS, FILTER_FORMATS, ISAS, using_isa
+
+from convt import _core, _plan
+
+from . import machines, odd, oracle
+
+# rank -> largest input, kernel, stride, dilation
+_SIZES = {1: (70, 12, 9, 5), 2: (14, 6, 5, 3), 3: (6, 4, 3, 2), 4: (3, 3, 3, 2), 5: (2, 2, 2, 2)}
+_WORK = [30_000, 200_000, 200_000, 1_500_000]  # multiply-adds of a case
+_WIDTHS = (1, 2, 3, 4, 5, 7, 8, 12, 15, 16, 17, 24, 31, 32, 33, 48, 64, 65, 96, 128, 200)
+_DTYPES = ["float32", "float32", "float16", "bfloat16", "bfloat16", "float64"]
+
+
+def case(seed, isa=None):
+    """The case of a seed, at an instruction set or at any the CPU has; the same one wherever these are the same."""
+    rng = random.Random(seed)
+    isa = isa or rng.choice(ISAS)
+    dialect = rng.choice(["core"] * 8 + ["onnx", "openvino"])
+    problem = _problem(rng, dialect)
+    form = rng.choice(["operator", "operator", "shot", "shot", "borrowing", "pickled", "dask"])
+    form = "shot" if dialect != "core" else form
+    found = {
+        "isa": isa,
+        "dialect": dialect,
+        "problem": problem,
+        "form": form,
+        "backend": rng.choice(["native"] * 18 + ["auto", "reference"]) if dialect == "core" else "auto",
+        "algorithm": _algorithm(rng, isa, problem, form) if dialect == "core" else "auto",
+        "precision": rng.choice([None, None, None, "highest", "high", "medium"]),
+        "values": rng.choice(["integers"] * 6 + ["real", "real", "special", "special", "denormal", "huge"]),
+        "seed": rng.randrange(1 << 16),
+        "machine": machines.draw(rng),
+        "calls": [_call(rng, problem) for _ in range(rng.choice([1, 2, 2, 3, 4]))],
+    }
+    if found["backend"] == "reference" or form == "dask":
+        found["algorithm"] = "direct" if form == "dask" and rng.random() < 0.7 else "auto"
+    if found["values"] == "denormal" and problem["dtype"] in ("float16", "bfloat16"):
+        found["values"] = "integers"  # dot products of bfloat16 take denormals for zeros
+    if form == "dask":
+        found["backend"] = "native"
+        found["chunks"] = [rng.randint(1, max(1, n)) for n in (problem["batch"], *problem["in_sizes"])]
+    elif rng.random() < 0.06:
+        found["odd"] = odd.draw(rng, dialect)
+    return found
+
+
+def _algorithm(rng, isa, problem, form):
+    if rng.random() < 0.35:
+        return "auto"
+    with using_isa(isa):
+        names = [name for name in _plan.ALGORITHMS if _there(name)]
+    if problem["data_format"] != "NCX":
+        names = [name for name in names if name != "rows" and "turned" not in name]
+    if rng.random() < 0.8:
+        names = [name for name in names if name in ALGORITHMS or problem["dtype"] in ("float32", "bfloat16")]
+    return rng.choice(names)
+
+
+def _there(name):
+    unit = {"dots": "dots", "matrix": "amx"}.get(name.split("_")[0])
+    return unit is None or any(_core.kernel_info(dtype, unit) is not None for dtype in ("float32", "bfloat16"))
+
+
+def _problem(rng, dialect):
+    while True:
+        found = _geometry(rng, dialect)
+        try:
+            out = [out for _, out in oracle.windows(found, dialect)]
+        except oracle.Refused:
+            continue
+        if math.prod(out) <= 40_000:
+            break
+    batch = 0 if rng.random() < 0.01 else rng.choice([1, 1, 2, 3])
+    work = batch * math.prod(found["in_sizes"]) * math.prod(found["kernel"])
+    room = max(1, 300_000 // max(1, math.prod(out) * batch, math.prod(found["in_sizes"]) * batch))
+    groups, ci, co = _channels(rng, rng.choice(_WORK) // max(1, work), room)
+    formats = {"core": FILTER_FORMATS, "onnx": ["IOX"], "openvino": ["IOX", "GIOX"]}[dialect]
+    filter_format = rng.choice(formats)
+    return {
+        **found,
+        "batch": batch,
+        "groups": 1 if dialect == "openvino" and filter_format == "IOX" else groups,
+        "ci": ci,
+        "co": co,
+        "dtype": rng.choice(_DTYPES),
+        "data_format": rng.choice(["NXC", "NCX"]) if dialect == "core" else "NCX",
+        "filter_format": filter_format,
+        "bias": dialect != "openvino" and rng.random() < 0.6,
+        "activation": _activation(rng) if dialect == "core" else None,
+    }
+
+
+def _activation(rng):
+    if rng.random() < 0.4:
+        return None
+    found = rng.choice([*EXACT_ACTIVATIONS, *EXACT_ACTIVATIONS, *CURVED_ACTIVATIONS, ("leaky_relu", -2.0), ("clip", 1, 1)])
+    return list(found) if isinstance(found, tuple) else found
+
+
+def _channels(rng, work, room):
+    kind = rng.choice(["dense", "dense", "grouped", "depthwise", "deep", "wide", "few", "none"])
+    width = lambda: rng.choice(_WIDTHS)  # noqa: E731
+    groups, ci, co = {
+        "dense": lambda: (1, width(), width()),
+        "grouped": lambda: (rng.randint(2, 9), rng.randint(1, 20), rng.randint(1, 20)),
+        "depthwise": lambda: (rng.choice([*_WIDTHS, rng.randint(1, 80)]), 1, 1),
+        "deep": lambda: (1, rng.randint(100, 700), rng.randint(1, 9)),
+        "wide": lambda: (1, rng.randint(1, 5), rng.randint(60, 260)),
+        "few": lambda: (rng.choice([1, 1, 2, 4]), width(), rng.randint(1, 4)),
+        "none": lambda: (1, 0 if rng.random() < 0.2 else 1, width()),
+    }[kind]()
+    work, room = max(work, 4), max(room, 4)
+    groups = min(groups, work, room)
+    ci = min(ci, max(1, work // groups), max(1, room // groups))
+    return groups, ci, min(co, max(1, work // (groups * max(ci, 1))), max(1, room // groups))
+
+
+def _geometry(rng, dialect):
+    rank = rng.choice([1, 1, 2, 2, 2, 2, 3, 3, 4, 5])
+    top = _SIZES[rank]
+    mode = rng.choice(["pads", "pads", "pads", "output_shape", "auto_pad", "both"])
+    word = rng.choice(["same_upper", "same_lower", "valid"]) if mode in ("auto_pad", "both") else None
+    names = ("in_sizes", "kernel", "strides", "dilations", "pads_begin", "pads_end", "output_padding", "output_shape")
+    axes = [_axis(rng, top, dialect, mode, word) for _ in range(rank)]
+    found = {name: list(values) for name, values in zip(names, zip(*axes, strict=True), strict=True)}
+    if mode not in ("output_shape", "both"):
+        found["output_shape"] = None
+    return {**found, "auto_pad": word}
+
+
+def _axis(rng, top, dialect, mode, word):
+    n = 0 if rng.random() < 0.01 else rng.randint(1, top[0])
+    k, s = rng.randint(1, top[1]), rng.choice([1, 1, 2, 2, rng.randint(1, top[2])])
+    d = rng.choice([1, 1, rng.randint(1, top[3])])
+    if rng.random() < 0.03:  # integers that a machine's just hold, and results that are small nevertheless
+        n, k = rng.choice([(min(n, 2), 1), (1, min(k, 2)), (2, 2)])
+        s, d = (2 ** rng.randint(20, 62) + rng.randint(-2, 2) for _ in range(2))
+    op = rng.randint(0, max(s, d) - 1 if dialect == "onnx" else s + 3) if rng.random() < 0.3 and s < 100 else 0
+    reach = s * (n - 1) + (k - 1) * d + 1 + op
+    if reach > 2000:
+        begin = rng.choice([0, reach - rng.randint(0, 9), reach // 2, s, d])
+        begin = max(0, min(begin, reach))
+        want = rng.randint(0, 12)
+        return n, k, s, d, begin, max(0, reach - begin - want), op, want
+    begin = rng.randint(0, max(0, min(reach, (k - 1) * d + 3))) if rng.random() < 0.7 else 0
+    end = rng.randint(0, max(0, min(reach - begin, (k - 1) * d + 3))) if rng.random() < 0.7 else 0
+    if dialect == "onnx" and word:
+        begin = end = 0
+    if mode == "both" and dialect == "core":
+        return n, k, s, d, begin, end, op, cases_size(n, k, s, d, word, op)
+    return n, k, s, d, begin, end, op, max(0, rng.randint(reach - (k - 1) * d - 3, reach + (s - 1 if dialect == "onnx" else 4)))
+
+
+def cases_size(n, k, s, d, word, op):
+    """The output's size by auto_pad, which output_shape has to agree with in the core dialect."""
+    return max(0, oracle._core(n, k, s, d, 0, 0, op, word, None)[1])
+
+
+def _call(rng, problem):
+    rank = len(problem["kernel"]) + 2
+    return {
+        "threads": rng.choice([1, 1, 2, 2, 3, 4, 5, 8, 16, 33, 64]),
+        "data": _layout(rng, rank, True),
+        "filter": _layout(rng, rank + (problem["filter_format"] == "GIOX"), True),
+        "bias": _layout(rng, 1, True),
+        "out": _layout(rng, rank, False) if rng.random() < 0.6 else None,
+        "as": rng.choice(["numpy"] * 8 + ["dlpack", "array"]),
+        "values": rng.randrange(2),
+        "clear": rng.random() < 0.05,
+    }
+
+
+def _layout(rng, rank, reads):
+    found = {"end": rng.random() < 0.5}
+    kind = rng.choice(["contiguous"] * 5 + ["order", "steps", "gap", "all", "bytes"] + ["broadcast", "sliding"] * reads)
+    if kind in ("order", "all"):
+        found["order"] = rng.sample(range(rank), rank)
+    if kind in ("steps", "all"):
+        found["steps"] = [rng.choice([1, 1, -1, -1, 2, -3]) for _ in range(rank)]
+    if kind in ("gap", "all"):
+        found["gap"] = rng.randint(1, 5)
+    if kind == "bytes":
+        found |= rng.choice([{"bytes": 1}, {"bytes": 3, "off": 1}, {"off": 1}])
+    if kind == "broadcast":
+        found["steps"] = [rng.choice([0, 1, -1]) for _ in range(rank)]
+    if kind == "sliding":
+        found |= {"sliding": True, "steps": [rng.choice([0, 1, 1, 2, -1]) for _ in range(rank)]}
+    return found

@@ -1,0 +1,56 @@
+"""Machines that plans are made for: caches, limits and costs, drawn and put in force."""
+
+import contextlib
+
+import numpy as np
+from cases import pretend
+
+from convt.algorithms import costs, machine
+
+KIB = 1 << 10
+CACHES = {
+    "l1": [0, 8 * KIB, 32 * KIB, 48 * KIB, 64 * KIB, 192 * KIB],
+    "l2": [0, 4 * KIB, 64 * KIB, 256 * KIB, 512 * KIB, 1 << 20, 2 << 20, 16 << 20],
+    "l3": [0, 64 * KIB, 1 << 20, 8 << 20, 32 << 20, 512 << 20],
+}
+# How limits in bytes, cycles or operations are drawn: none, little, more than cases have.
+SIZES = [0, 0, 1, 64, 500, 2 * KIB, 16 * KIB, 256 * KIB, 1 << 40]
+
+
+def draw(rng):
+    """A machine, as JSON has it: caches, limits, and the seed and spread of its costs."""
+    found = {}
+    if rng.random() < 0.5:
+        found |= {name: rng.choice(sizes) for name, sizes in CACHES.items() if rng.random() < 0.5}
+    if rng.random() < 0.7:
+        share = rng.choice([0.15, 0.5])
+        found["limits"] = {name: _limit(rng, name) for name in costs.Limits._fields if rng.random() < share}
+        found["limits"].setdefault("single_thread_cycles", 0)  # or no small problem has two threads
+    if rng.random() < 0.6:
+        found["costs"] = [rng.randrange(1 << 16), rng.choice([0.3, 2, 6])]
+    return found
+
+
+def _limit(rng, name):
+    if name == "ordinary_stores":
+        return rng.random() < 0.5
+    if name == "pack_on_the_fly_again":
+        return rng.choice([0, 1, 2, 1000])
+    return rng.choice(SIZES) or (name == "same_set")  # a modulus
+
+
+@contextlib.contextmanager
+def using(found):
+    """Plans made inside are those of a machine."""
+    profile = None
+    if "costs" in found:
+        seed, spread = found["costs"]
+        rng = np.random.default_rng(seed)
+        here = machine.current().profile
+        scaled = {
+            part: {name: value * float(np.exp(rng.uniform(-spread, spread))) for name, value in some.items()}
+            for part, some in here.values().items()
+        }
+        profile = costs.Profile(f"fuzz {seed}", scaled)
+    with pretend(**{name: found[name] for name in CACHES if name in found}, profile=profile, **found.get("limits", {})):
+        yield

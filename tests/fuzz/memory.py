@@ -1,0 +1,75 @@
+"""Arrays of any strides that lie against pages which nobody may touch."""
+
+import ctypes
+import math
+import mmap
+
+import numpy as np
+
+PAGE = mmap.PAGESIZE
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_NONE, _READ = 0, 1
+
+
+def _protect(memory, first, length, how):
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + first
+    if _LIBC.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(length), how):
+        raise OSError(ctypes.get_errno(), "mprotect")
+
+
+def strides_of(shape, item, layout):
+    """Byte strides. A layout's ``order`` has the axes from the outermost to the innermost; ``steps`` says for each axis by how
+    many elements it steps (below 0 backwards, 0: all its elements are one); ``gap`` elements lie between rows, ``bytes``
+    between elements; with ``sliding`` each axis steps by elements, so that rows overlap."""
+    steps = layout.get("steps", [1] * len(shape))
+    if layout.get("sliding"):
+        return [item * step for step in steps]
+    strides, reach = [0] * len(shape), item + layout.get("bytes", 0)
+    for axis in reversed(layout.get("order", range(len(shape)))):
+        strides[axis] = reach * steps[axis]
+        reach = max(abs(strides[axis]) * shape[axis], reach)
+        reach += layout.get("gap", 0) * item if reach > item else 0
+    return strides
+
+
+class Guarded:
+    """An array, ``view``, of a shape and layout. Its first or, with the layout's ``end``, its last byte borders on a page that
+    may not be touched (``off``: so many bytes from it); what lies between its elements holds 0xff."""
+
+    def __init__(self, shape, dtype, layout):
+        strides = strides_of(shape, dtype.itemsize, layout)
+        reaches = [(n - 1) * step for n, step in zip(shape, strides, strict=True)] if 0 not in shape else []
+        low = sum(min(0, reach) for reach in reaches)
+        size = 0 if 0 in shape else sum(max(0, reach) for reach in reaches) + dtype.itemsize - low
+        off = layout.get("off", 0)
+        self._length = max(1, -(-(size + off) // PAGE)) * PAGE
+        self._memory = mmap.mmap(-1, self._length + 2 * PAGE)
+        for wall in (0, PAGE + self._length):
+            _protect(self._memory, wall, PAGE, _NONE)
+        self._bytes = np.frombuffer(self._memory, np.uint8, self._length, PAGE)
+        self._bytes[:] = 0xFF
+        first = PAGE + (self._length - size - off if layout.get("end") else off)
+        self.view = np.ndarray(shape, dtype, self._memory, first - low, strides)
+
+    def freeze(self):
+        """Let nobody write to it."""
+        _protect(self._memory, PAGE, self._length, _READ)
+        self.view.flags.writeable = False
+
+    def untouched(self):
+        """Whether it holds nothing but 0xff."""
+        return bool((self._bytes == 0xFF).all())
+
+    def only_elements_written(self):
+        """Whether what lies between its elements holds 0xff; the elements do so afterwards."""
+        self.view[...] = np.frombuffer(b"\xff" * self.view.itemsize, self.view.dtype)[0]
+        return self.untouched()
+
+
+def laid(values, layout):
+    """A `Guarded` with these values, as far as its elements do not share memory, frozen."""
+    held = Guarded(values.shape, values.dtype, layout)
+    if math.prod(values.shape):
+        held.view[...] = values
+    held.freeze()
+    return held

@@ -1,0 +1,91 @@
+"""Arguments of every type: values that are no plain integers or words, with what they plainly mean."""
+
+import decimal
+import fractions
+
+import numpy as np
+
+NOTHING = object()  # what means no integer at all: it has to be refused
+
+
+class Indexed:
+    """What has ``__index__`` is an integer."""
+
+    def __index__(self):
+        return 2
+
+
+def _generator():
+    yield 2
+
+
+# name -> (the value for a rank, what it means: an integer for every axis, a list, or NOTHING)
+VALUES = {
+    "None": (lambda rank: None, NOTHING),
+    "True": (lambda rank: True, NOTHING),
+    "np.bool_": (lambda rank: np.bool_(True), NOTHING),
+    "2.0": (lambda rank: 2.0, NOTHING),
+    "nan": (lambda rank: float("nan"), NOTHING),
+    "1j": (lambda rank: 1j, NOTHING),
+    "'2'": (lambda rank: "2", NOTHING),
+    "b'2'": (lambda rank: b"\x02" * rank, NOTHING),
+    "bytearray": (lambda rank: bytearray(b"\x02" * rank), NOTHING),
+    "dict": (lambda rank: dict.fromkeys(range(1, rank + 1)), NOTHING),
+    "set": (lambda rank: set(range(1, rank + 1)), NOTHING),
+    "object": (lambda rank: object(), NOTHING),
+    "type": (lambda rank: int, NOTHING),
+    "Decimal": (lambda rank: decimal.Decimal(2), NOTHING),
+    "Fraction": (lambda rank: fractions.Fraction(2), NOTHING),
+    "generator": (lambda rank: _generator(), NOTHING),
+    "[]": (lambda rank: [], NOTHING),
+    "nested": (lambda rank: [[2]] * rank, NOTHING),
+    "too many": (lambda rank: [2] * (rank + 1), NOTHING),
+    "floats": (lambda rank: np.full(rank, 2.0), NOTHING),
+    "square": (lambda rank: np.full((rank, rank), 2), NOTHING),
+    "mixed": (lambda rank: [2] * (rank - 1) + [2.5], NOTHING),
+    "-1": (lambda rank: -1, -1),
+    "0": (lambda rank: 0, 0),
+    "-2**63": (lambda rank: -(2**63), -(2**63)),
+    "2**31": (lambda rank: 2**31, 2**31),
+    "2**32": (lambda rank: 2**32, 2**32),
+    "2**62": (lambda rank: 2**62, 2**62),
+    "2**63-1": (lambda rank: 2**63 - 1, 2**63 - 1),
+    "2**63": (lambda rank: 2**63, 2**63),
+    "2**64": (lambda rank: 2**64, 2**64),
+    "10**30": (lambda rank: 10**30, 10**30),
+    "uint64": (lambda rank: np.uint64(2**64 - 1), 2**64 - 1),
+    "int8": (lambda rank: np.int8(2), 2),
+    "Indexed": (lambda rank: Indexed(), 2),
+    "list": (lambda rank: [2] * rank, 2),
+    "tuple": (lambda rank: (2,) * rank, 2),
+    "range": (lambda rank: range(1, rank + 1), [1]),
+    "array": (lambda rank: np.full(rank, 2, np.int16), 2),
+    "scalar array": (lambda rank: np.array(2), 2),
+    "strided array": (lambda rank: np.full(2 * rank, 2)[::-2], 2),
+    "big list": (lambda rank: [1] * (rank - 1) + [2**63 - 1], None),
+}
+AXES = ("strides", "dilations", "pads_begin", "pads_end", "output_padding", "output_shape")
+NAMES = (*AXES, "groups")
+
+
+def draw(rng, dialect):
+    """[the argument, the name of its value]."""
+    return [rng.choice(NAMES if dialect == "core" else AXES[:2] + AXES[4:]), rng.choice(list(VALUES))]
+
+
+def value(argument, name, rank):
+    """The value to pass, and what it means as `oracle` has it: a list, an integer for groups, None, or NOTHING."""
+    make, meaning = VALUES[name]
+    given = make(rank)
+    if meaning is NOTHING:
+        return given, NOTHING
+    scalar = not hasattr(given, "__len__") or np.ndim(given) == 0
+    if argument == "groups":
+        return given, meaning if scalar else NOTHING
+    if argument == "output_shape" and scalar and rank > 1:
+        return given, NOTHING
+    if name == "range":
+        return given, list(given)
+    if name == "big list":
+        return given, given
+    return given, [meaning] * rank

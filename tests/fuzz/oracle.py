@@ -1,0 +1,157 @@
+"""What a case's result has to be: the definition in float64, by the rules of each dialect. It shares no code with convt."""
+
+import itertools
+import math
+
+import cases
+import ml_dtypes
+import numpy as np
+
+
+class Refused(Exception):
+    """The dialect's rules forbid the call."""
+
+
+def windows(problem, dialect):
+    """(begin, out) of each axis in the full scatter; `Refused` where there is none."""
+    p, found = problem, []
+    want = p.get("output_shape") or [None] * len(p["kernel"])
+    if dialect == "onnx" and p["auto_pad"] and any(p["pads_begin"] + p["pads_end"]):
+        raise Refused("pads beside auto_pad")
+    names = ("in_sizes", "kernel", "strides", "dilations", "pads_begin", "pads_end", "output_padding")
+    for *axis, shape in zip(*(p[name] for name in names), want, strict=True):
+        least = (0, 1, 1, 1, 0, 0, 0)
+        if any(not low <= n < 2**63 for n, low in zip((*axis, shape or 0), (*least, 0), strict=True)):
+            raise Refused("out of range")
+        begin, out = _RULES[dialect](*axis, p["auto_pad"], shape)
+        if out < 0:
+            raise Refused("an output size below 0")
+        found.append((begin, out))
+    return found
+
+
+def _core(n, k, s, d, begin, end, op, auto_pad, want):
+    first, out = cases.window_of(n, k, s, d, begin, end, auto_pad, op, want)
+    if auto_pad and want is not None and want != out:
+        raise Refused("output_shape beside auto_pad")
+    return first, out
+
+
+def _onnx(n, k, s, d, begin, end, op, auto_pad, want):
+    full = s * (n - 1) + (k - 1) * d + 1 + op
+    if op >= max(s, d) or (want is not None and want >= full + s):
+        raise Refused("past the scatter")
+    if want is not None:
+        total = max(full - want, 0)
+        return (total // 2 if auto_pad == "same_upper" else -(-total // 2)), want
+    if auto_pad in ("same_upper", "same_lower"):
+        total = max(full - n * s, 0)
+        return (total // 2 if auto_pad == "same_upper" else -(-total // 2)), n * s
+    return (0, full) if auto_pad else (begin, full - begin - end)
+
+
+def _openvino(n, k, s, d, begin, end, op, auto_pad, want):
+    full = s * (n - 1) + (k - 1) * d + 1 + op
+    if want is not None:
+        total = max(full - want, 0)
+        return (-(-total // 2) if auto_pad == "same_upper" else total // 2), want
+    return (0, full) if auto_pad else (begin, full - begin - end)
+
+
+_RULES = {"core": _core, "onnx": _onnx, "openvino": _openvino}
+
+
+def nxc(a, data_format):
+    return a if data_format == "NXC" else np.moveaxis(a, 1, -1)
+
+
+def sums(problem, found, data, filter, bias):
+    """The window of the scatter plus bias in float64, NXC: sums of products, and of their sizes."""
+    p, groups = problem, problem["groups"]
+    x = nxc(data, p["data_format"]).astype(np.float64)
+    x = x.reshape(*x.shape[:-1], groups, p["ci"])
+    w = cases.filter_out(p["filter_format"], filter.astype(np.float64), groups)
+    b = np.zeros(groups * p["co"]) if bias is None else bias.astype(np.float64)
+    y = np.zeros((p["batch"], *(out for _, out in found), groups, p["co"]))
+    sizes = np.zeros_like(y)
+    axes = zip(p["in_sizes"], p["kernel"], p["strides"], p["dilations"], found, strict=True)
+    meetings = [[_meetings(n, t, s, d, *window) for t in range(k)] for n, k, s, d, window in axes]
+    batch = np.arange(p["batch"])
+    with np.errstate(invalid="ignore", over="ignore"):
+        for tap in itertools.product(*map(range, p["kernel"])):
+            pairs = [axis[t] for axis, t in zip(meetings, tap, strict=True)]
+            if all(len(inputs) for inputs, _ in pairs) and x.size and y.size:
+                read, written = (np.ix_(batch, *side) for side in zip(*pairs, strict=True))
+                y[written] += np.einsum("...gi,gio->...go", x[read], w[(..., *tap)])
+                sizes[written] += np.einsum("...gi,gio->...go", np.abs(x[read]), np.abs(w[(..., *tap)]))
+        shape = (*y.shape[:-2], groups * p["co"])
+        return y.reshape(shape) + b, sizes.reshape(shape) + np.abs(b)
+
+
+def _meetings(n, tap, s, d, begin, out):
+    """The inputs that land in the window by a tap, and where: Python's integers, as sizes may be near 2**63."""
+    pairs = [(i, i * s + tap * d - begin) for i in range(n)]
+    pairs = [(i, o) for i, o in pairs if 0 <= o < out]
+    return [i for i, _ in pairs], [o for _, o in pairs]
+
+
+# Errors of a product, in units of it, by what multiplies; and of a sum, in units of the accumulators' rounding.
+_PRODUCT = {"matrix_high": 2.0**-10, "matrix_medium": 2.0**-7, "dots": 2.0**-7}
+# Small integers stay exact in all algorithms but these.
+ROUNDING = ("winograd6", "matrix_high_winograd")
+
+
+def assert_right(call, algorithms, got, y, sizes):
+    """Assert that ``got``, in NXC, is the result for these sums, by algorithms of these names."""
+    p = call["problem"]
+    dtype, activation = got.dtype, p["activation"]
+    activation = tuple(activation) if isinstance(activation, list) else activation
+    want = cases.activate(activation, y)
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = want.astype(dtype).astype(np.float64)
+    got = got.astype(np.float64)
+    exact = call["values"] in ("integers", "special", "denormal") and activation in cases.EXACT_ACTIVATIONS
+    if exact and not set(algorithms) & set(ROUNDING) and not (call["values"] == "denormal" and _mixes(algorithms)):
+        np.testing.assert_array_equal(got, rounded)
+        return
+    wide = dtype == np.float64
+    unit = 2.0**-53 if wide else 2.0**-24
+    terms = p["ci"] * math.prod(p["kernel"]) + 8
+    with np.errstate(over="ignore", invalid="ignore"):
+        size = np.where(np.isfinite(sizes), sizes, 0)
+        factor = max([terms * unit * 4] + [_PRODUCT.get(prefix, 0) for prefix in map(_prefix, algorithms)])
+        error = factor * size
+        if _mixes(algorithms) and size.size:
+            error = error + 64 * factor * size.max() * (200 if "winograd6" in algorithms else 1)
+        slope = max([1.2, *map(abs, activation[1:])]) if activation and activation[0] == "leaky_relu" else 1.2
+        error = error * slope + (
+            0 if activation in cases.EXACT_ACTIVATIONS else (1e-14 if wide else 1e-6) * np.maximum(1, np.abs(want))
+        )
+        info = ml_dtypes.finfo(dtype)
+        steps = 4 if not _mixes(algorithms) else 4000 if "winograd6" in algorithms else 64  # roundings to denormal numbers
+        error = error + np.abs(want) * float(info.eps) * 0.51 + steps * float(info.smallest_subnormal)
+        sure = ~np.isfinite(want) | (np.abs(want) + error < float(info.max))
+        if call["values"] == "huge":  # partial sums may overflow where sums do not
+            sure = np.isfinite(sizes) & (size < float(info.max if not wide and info.bits < 32 else np.finfo(dtype).max) / 8)
+        finite = sure & np.isfinite(want)
+        np.testing.assert_array_equal(np.where(sure & ~finite, got, 0), np.where(sure & ~finite, rounded, 0))
+        bad = finite & ~(np.abs(got - want) <= error)
+    if bad.any():
+        at = tuple(int(n[0]) for n in np.nonzero(bad))
+        raise AssertionError(
+            f"{int(bad.sum())} of {bad.size} wrong, at {at}: got {got[at]!r}, wanted {want[at]!r} +- {error[at]:.3g}"
+        )
+
+
+def same_bits(a, b):
+    """Whether two arrays have the same bits, but for those that say which NaN it is."""
+    bits = [np.ascontiguousarray(each).view(f"u{each.itemsize}") for each in (a, b)]
+    return bool(((bits[0] == bits[1]) | (np.isnan(a) & np.isnan(b))).all())
+
+
+def _prefix(algorithm):
+    return next((name for name in _PRODUCT if algorithm == name or algorithm.startswith(name + "_")), None)
+
+
+def _mixes(algorithms):
+    return any("winograd" in name for name in algorithms)

@@ -1,0 +1,237 @@
+"""One case, run and checked: `perform`."""
+
+import contextlib
+import math
+import pickle
+
+import numpy as np
+from cases import DTYPES, filter_in, using_isa
+
+import convt
+import convt.onnx
+import convt.openvino
+from convt import _core, _plan
+
+from . import machines, memory, odd, oracle
+
+
+class Array:
+    """An array behind ``__dlpack__``, or ``__array__``, alone."""
+
+    def __new__(cls, a, door):
+        if door == "numpy" or a is None:
+            return a
+        return _Dlpack(a) if door == "dlpack" and a.dtype.kind == "f" and a.flags.writeable else _Array(a)
+
+
+class _Dlpack:
+    def __init__(self, a):
+        self._a = a
+
+    def __dlpack__(self, **keywords):
+        return self._a.__dlpack__(**keywords)
+
+    def __dlpack_device__(self):
+        return self._a.__dlpack_device__()
+
+
+class _Array:
+    def __init__(self, a):
+        self._a = a
+
+    def __array__(self, dtype=None, copy=None):
+        return self._a
+
+
+@contextlib.contextmanager
+def recording():
+    """The plans that are made inside, one (algorithm, text) each."""
+    found, made = [], _plan.Operator._make
+
+    def recorded(self, *arguments):
+        plan, key = made(self, *arguments)
+        threads = arguments[-1] if isinstance(arguments[-1], int) else convt.get_num_threads()
+        text = f"{plan.algorithm} {plan.isa} {getattr(plan, 'tile', '')} {plan.tasks} tasks, {plan.threads(threads)} threads, "
+        found.append((plan.algorithm, text + f"{plan.workspace} bytes each, {key[1:]}"))
+        return plan, key
+
+    _plan.Operator._make = recorded
+    try:
+        yield found
+    finally:
+        _plan.Operator._make = made
+
+
+def perform(call):
+    """Run a case; AssertionError where a result, or what is refused, is wrong. Returns (what became of it, plans made)."""
+    with using_isa(call["isa"]), machines.using(call["machine"]), recording() as plans:
+        assert _core.isa() == call["isa"]
+        outcome = _Run(call, plans).all_calls()
+    return outcome, plans
+
+
+class _Run:
+    def __init__(self, call, plans):
+        self.call, self.plans, self.operator, self.same = call, plans, None, {}
+        self.problem = call["problem"]
+        self.meant, self.keywords = self._arguments()
+
+    def _arguments(self):
+        """The problem that the arguments mean, or None where they mean none; and the keywords to pass."""
+        p = self.problem
+        given = {name: p[name] for name in (*odd.NAMES, "auto_pad")}
+        meant = p
+        if "odd" in self.call:
+            name, kind = self.call["odd"]
+            given[name], meaning = odd.value(name, kind, len(p["kernel"]))
+            meant = None if meaning is odd.NOTHING else {**p, name: meaning}
+            if given[name] is None and (name == "output_shape" or self.call["dialect"] != "core"):
+                none = {"strides": 1, "dilations": 1, "output_padding": 0}.get(name)
+                meant = {**p, name: None if none is None else [none] * len(p["kernel"])}
+                if none is not None and self.call["dialect"] == "openvino" and name != "output_padding":
+                    meant = None
+        return meant, given
+
+    def all_calls(self):
+        outcomes = [self.one(number, each) for number, each in enumerate(self.call["calls"])]
+        return outcomes[-1]
+
+    def one(self, number, each):
+        call, p = self.call, self.problem
+        if each["clear"]:
+            convt.clear_caches()
+        values = self._values(each["values"])
+        held = [
+            v if v is None else memory.laid(v, each[name]) for name, v in zip(("data", "filter", "bias"), values, strict=True)
+        ]
+        if self.operator is not None:  # it has those of the first call
+            held[1:] = self.first[1:]
+        else:
+            self.first = held
+        arrays = [h if h is None else h.view for h in held]
+        try:
+            windows = None if self.meant is None else oracle.windows(self.meant, call["dialect"])
+            if self.meant is not None and self.meant["groups"] != p["groups"]:
+                windows = None  # the filter's shape is another's
+        except oracle.Refused:
+            windows = None
+        shape = None if windows is None else (p["batch"], *(out for _, out in windows), p["groups"] * p["co"])
+        far = "odd" in call and (shape is None or math.prod(max(n, 1) for n in shape) > 10_000_000)
+        user = None if shape is None or p["data_format"] == "NXC" else (shape[0], shape[-1], *shape[1:-1])
+        out = None
+        if each["out"] is not None and shape is not None and not far and call["dialect"] == "core" and call["form"] != "dask":
+            out = memory.Guarded(user or shape, DTYPES[p["dtype"]][0], each["out"])
+        try:
+            with convt.num_threads(each["threads"]):
+                got = self._compute(arrays, out and out.view, each)
+        except (ValueError, TypeError, MemoryError) as error:
+            assert out is None or out.untouched(), "an error, and out was written to"
+            return self._refused(error, windows, far)
+        if windows is None and self.meant is not None and self.meant["groups"] != p["groups"]:
+            return "another problem"  # by chance the filter's shape is one of these groups, too
+        assert windows is not None, f"wanted an error, got a result of shape {got.shape}"
+        if not far:
+            self._check(got, out, user or shape, windows, arrays, each)
+        return "right"
+
+    def _refused(self, error, windows, far):
+        text = str(error)
+        if windows is None or far:
+            assert ": got " in text or isinstance(error, MemoryError), f"an error without words: {error!r}"
+            return "refused"
+        if text.startswith("algorithm: got") and self.call["algorithm"] != "auto":
+            return "not by this algorithm"
+        sizes = [n for name in odd.AXES for n in self.meant[name] or ()]
+        assert max(sizes) > 2**31, f"refused: {error!r}"
+        return "refused"
+
+    def _values(self, number):
+        call, p = self.call, self.problem
+        rng = np.random.default_rng([call["seed"], number])
+        dtype = DTYPES[p["dtype"]][0]
+        channels = p["groups"] * p["ci"]
+        shape = (p["batch"], *p["in_sizes"], channels) if p["data_format"] == "NXC" else (p["batch"], channels, *p["in_sizes"])
+        kind = call["values"]
+
+        def drawn(shape, top):
+            return rng.uniform(-1, 1, shape) if kind in ("real", "huge") else rng.integers(-top, top + 1, shape)
+
+        data = drawn(shape, 4).astype(dtype)
+        filter = drawn((p["groups"], p["ci"], p["co"], *p["kernel"]), 3).astype(dtype)
+        bias = drawn(p["groups"] * p["co"], 8).astype(dtype) if p["bias"] else None
+        if kind == "denormal":
+            tiny = np.finfo(dtype).smallest_subnormal
+            data = data * tiny
+            bias = None if bias is None else bias * tiny
+        if kind in ("special", "huge"):
+            for a in (data, filter, bias):
+                if a is not None and a.size and rng.random() < 0.6:
+                    top = float(np.finfo(np.float32).max if p["dtype"] == "bfloat16" else np.finfo(dtype).max) * 0.99
+                    bad = [np.nan, np.inf, -np.inf] if kind == "special" else [top, -top, top / 2, top**0.5]
+                    at = rng.integers(0, a.size, 3)
+                    a.reshape(-1)[at] = rng.choice(bad, 3).astype(dtype)
+        return data, np.ascontiguousarray(filter_in(p["filter_format"], filter)), bias
+
+    def _compute(self, arrays, out, each):
+        call, p, k = self.call, self.problem, self.keywords
+        if call["dialect"] == "onnx":
+            return self._onnx(*arrays)
+        if call["dialect"] == "openvino":
+            k = {name: value for name, value in k.items() if name not in ("groups", "output_shape")}
+            function = "convolution_backprop_data" if p["filter_format"] == "IOX" else "group_convolution_backprop_data"
+            given = dict(k, precision=call["precision"])
+            return getattr(convt.openvino, function)(*arrays[:2], self.keywords["output_shape"], **given)
+        activation = tuple(p["activation"]) if isinstance(p["activation"], list) else p["activation"]
+        more = {name: call[name] for name in ("backend", "algorithm", "precision")}
+        k = dict(k, **more, activation=activation, data_format=p["data_format"], filter_format=p["filter_format"])
+        door = each["as"]
+        if call["form"] == "shot":
+            return convt.conv_transpose(*(Array(a, door) for a in arrays), **k, out=out)
+        if call["form"] == "dask":
+            return self._dask(arrays, k, each)
+        if self.operator is None:
+            make = convt.ConvTranspose.borrowing if call["form"] == "borrowing" else convt.ConvTranspose
+            self.operator = make(arrays[1], arrays[2], **k)
+            if call["form"] == "pickled":
+                self.operator = pickle.loads(pickle.dumps(self.operator))
+        got = self.operator(Array(arrays[0], door), out)
+        assert got.shape == self.operator.output_shape(arrays[0].shape)
+        return got
+
+    def _onnx(self, data, filter, bias):
+        k = dict(self.keywords, group=self.keywords["groups"], precision=self.call["precision"])
+        begin, end = k.pop("pads_begin"), k.pop("pads_end")
+        del k["groups"]
+        k |= {"pads": [*begin, *end], "auto_pad": (k["auto_pad"] or "notset").upper(), "kernel_shape": self.problem["kernel"]}
+        return convt.onnx.conv_transpose(data, filter, bias, **k)
+
+    def _dask(self, arrays, keywords, each):
+        import dask.array as da
+
+        import convt.dask
+
+        batch, *spatial = self.call["chunks"]
+        channels = arrays[0].shape[-1 if self.problem["data_format"] == "NXC" else 1] or 1
+        chunks = (batch, *spatial, channels) if self.problem["data_format"] == "NXC" else (batch, channels, *spatial)
+        lazy = da.from_array(arrays[0], chunks=chunks, name=False)
+        lazy = convt.dask.conv_transpose(lazy, *arrays[1:], **keywords, threads=min(each["threads"], 4))
+        got = np.asarray(lazy.compute(scheduler="synchronous"))
+        if self.call["algorithm"] == "direct" and got.size:
+            whole = convt.conv_transpose(np.ascontiguousarray(arrays[0]), *arrays[1:], **keywords)
+            assert oracle.same_bits(got, whole), "chunks have other bits than the whole"
+        return got
+
+    def _check(self, got, out, shape, windows, arrays, each):
+        p = self.problem
+        assert got.shape == shape and got.dtype == DTYPES[p["dtype"]][0]
+        assert out is None or got is out.view
+        kept = got.copy()
+        if out is not None:
+            assert out.only_elements_written(), "memory between the elements of out was written to"
+        if self.call["form"] != "dask":  # the same arrays, laid in the same way, are summed in the same order by any threads
+            layouts = tuple(str(each[name]) for name in ("data", "filter", "bias", "out"))
+            before = self.same.setdefault((*layouts, each["values"], each["as"]), kept)
+            assert oracle.same_bits(before, kept), "the same call gave other bits"
+        sums = oracle.sums(self.meant, windows, *arrays)
+        names = {algorithm for algorithm, _ in self.plans}
+        oracle.assert_right(self.call, names, oracle.nxc(kept, p["data_format"]), *sums)

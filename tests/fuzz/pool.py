@@ -1,0 +1,161 @@
+"""Child processes that run cases: one that dies, or does not answer, is a finding with its case."""
+
+import json
+import multiprocessing
+import os
+import resource
+import signal
+import time
+import traceback
+from collections import Counter
+from multiprocessing.connection import wait
+
+_CONTEXT = multiprocessing.get_context("spawn")
+PATIENCE = 120  # seconds for one case
+_MEMORY = 6 << 30  # bytes of address space: larger outputs are a MemoryError
+_LIFE = 5000  # cases of a child
+
+
+def outcome_of(case):
+    """(what became of a case, plans made, the error's text)."""
+    from .perform import perform
+
+    try:
+        outcome, plans = perform(case)
+    except Exception as error:
+        return "wrong", [], "".join(traceback.format_exception(error)[-3:])
+    return outcome, plans, ""
+
+
+def _serve(pipe):
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    import faulthandler
+
+    from . import draw
+
+    faulthandler.enable()  # where a child crashed is on standard error
+    while (asked := pipe.recv()) is not None:
+        case = draw.case(*asked) if isinstance(asked, tuple) else asked
+        pipe.send((case, outcome_of(case)))
+
+
+class Child:
+    def __init__(self):
+        self.pipe, theirs = _CONTEXT.Pipe()
+        os.environ.update(OMP_WAIT_POLICY="passive", MALLOC_ARENA_MAX="2")  # what is imported first reads them
+        self.process = _CONTEXT.Process(target=_serve, args=(theirs,), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.asked, self.since, self.done = None, 0.0, 0
+
+    def ask(self, asked):
+        self.asked, self.since = asked, time.monotonic()
+        self.pipe.send(asked)
+
+    def answer(self):
+        """The answer to what was asked, or how the child ended."""
+        try:
+            case, outcome = self.pipe.recv()
+            self.done += 1
+        except (EOFError, ConnectionResetError):
+            self.process.join()
+            code = self.process.exitcode
+            name = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+            case, outcome = self._case(), ("crash", [], name)
+        self.asked = None
+        return case, outcome
+
+    def late(self):
+        """What to say of a child that did not answer in time; it is ended."""
+        self.process.kill()
+        self.process.join()
+        case, self.asked = self._case(), None
+        return case, ("hang", [], f"no answer in {PATIENCE} s")
+
+    def outcome(self, asked):
+        """What becomes of one case, waited for."""
+        self.ask(asked)
+        return (self.answer() if self.pipe.poll(PATIENCE) else self.late())[1]
+
+    def _case(self):
+        from . import draw
+
+        return draw.case(*self.asked) if isinstance(self.asked, tuple) else self.asked
+
+    def alive(self):
+        return self.process.exitcode is None
+
+    def end(self):
+        if self.alive():
+            self.process.kill()
+        self.process.join()
+
+
+def answers(asked, workers):
+    """``(what was asked, case, outcome)`` of each thing asked, by so many children; in the order in which they are done."""
+    asked, children = iter(asked), []
+    more = True
+    try:
+        while more or any(child.asked is not None for child in children):
+            children = [child for child in children if child.asked is not None or _fit(child)]
+            while more and len(children) < workers:
+                children.append(Child())
+            for child in children:
+                if more and child.asked is None:
+                    following = next(asked, None)
+                    more = following is not None
+                    if more:
+                        child.ask(following)
+            busy = {child.pipe: child for child in children if child.asked is not None}
+            ready = {busy[pipe] for pipe in wait(list(busy), timeout=5)} if busy else set()
+            for child in busy.values():
+                question = child.asked
+                if child in ready:
+                    yield (question, *child.answer())
+                elif time.monotonic() - child.since > PATIENCE:
+                    yield (question, *child.late())
+    finally:
+        for child in children:
+            child.end()
+
+
+def fails_as(kind):
+    """A function that says whether a case fails in this way; in a child that lives as long as cases let it."""
+    children = []
+
+    def fails(case):
+        if not children or not _fit(children[0]):
+            children[:] = [Child()]
+        return children[0].outcome(case)[0] == kind
+
+    return fails
+
+
+def _fit(child):
+    if child.alive() and child.done < _LIFE:
+        return True
+    child.end()
+    return False
+
+
+class Tally:
+    """What was tried at each instruction set: cases by outcome, calls, plans that differ, algorithms."""
+
+    def __init__(self):
+        self.cases, self.plans, self.algorithms = Counter(), {}, {}
+
+    def add(self, case, outcome):
+        isa = case["isa"]
+        self.cases[isa, outcome[0]] += 1
+        for algorithm, text in outcome[1]:
+            self.plans.setdefault(isa, set()).add(hash((text, json.dumps(case["problem"], sort_keys=True))))
+            self.algorithms.setdefault(isa, Counter())[algorithm] += 1
+
+    def lines(self):
+        for isa in dict.fromkeys(isa for isa, _ in self.cases):
+            outcomes = {outcome: n for (of, outcome), n in self.cases.items() if of == isa}
+            yield f"{isa}: {sum(outcomes.values())} cases ({', '.join(f'{n} {o}' for o, n in sorted(outcomes.items()))})"
+            algorithms = self.algorithms.get(isa, Counter())
+            counted = ", ".join(f"{n} {algorithm}" for algorithm, n in algorithms.most_common())
+            yield f"  {len(self.plans.get(isa, ()))} plans that differ: {counted}"

@@ -1,0 +1,111 @@
+"""The smallest case that still fails."""
+
+import copy
+
+_PER_AXIS = ("in_sizes", "kernel", "strides", "dilations", "pads_begin", "pads_end", "output_padding", "output_shape")
+_PLAIN = {
+    "form": "shot",
+    "precision": None,
+    "values": "integers",
+    "machine": {},
+    "algorithm": "auto",
+    "backend": "native",
+    "seed": 0,
+}
+_PLAIN_PROBLEM = {
+    "activation": None,
+    "bias": False,
+    "data_format": "NXC",
+    "filter_format": "XIO",
+    "dtype": "float32",
+    "auto_pad": None,
+}
+_LEAST = {"in_sizes": 1, "kernel": 1, "strides": 1, "dilations": 1, "pads_begin": 0, "pads_end": 0, "output_padding": 0,
+          "output_shape": 0}  # fmt: skip
+
+
+def shrink(case, fails, tries=400):
+    """A case that fails as ``case`` does and of which no step makes a smaller one; after so many tries, the smallest found."""
+    smaller = True
+    while smaller and tries > 0:
+        smaller = False
+        for candidate in _smaller(case):
+            tries -= 1
+            if fails(candidate):
+                case, smaller = candidate, True
+                break
+            if tries <= 0:
+                break
+    return case
+
+
+def _smaller(case):
+    """Cases with a step less than a case, the large steps first."""
+    for n in range(len(case["calls"])):
+        if len(case["calls"]) > 1:
+            yield _with(case, lambda c, n=n: c["calls"].pop(n))
+    if "odd" in case:
+        yield _with(case, lambda c: c.pop("odd"))
+    for name, plain in _PLAIN.items():
+        if case[name] != plain and not (name == "form" and case["dialect"] != "core"):
+            yield _with(case, lambda c, name=name, plain=plain: c.__setitem__(name, copy.copy(plain)))
+    problem = case["problem"]
+    if case["dialect"] == "core":
+        for name, plain in _PLAIN_PROBLEM.items():
+            if problem[name] != plain:
+                yield _with(case, lambda c, name=name, plain=plain: c["problem"].__setitem__(name, plain))
+    if problem["output_shape"] is not None:
+        yield _with(case, lambda c: c["problem"].__setitem__("output_shape", None))
+    rank = len(problem["kernel"])
+    for axis in range(rank if rank > 1 else 0):
+        yield _with(case, lambda c, axis=axis: _drop_axis(c, axis))
+    yield from _parts(case)
+    for name in ("batch", "groups", "ci", "co"):
+        for n in _less(problem[name], 1):
+            yield _with(case, lambda c, name=name, n=n: c["problem"].__setitem__(name, n))
+    for name in _PER_AXIS:
+        for axis in range(rank if problem[name] is not None else 0):
+            for n in _less(problem[name][axis], _LEAST[name]):
+                yield _with(case, lambda c, name=name, axis=axis, n=n: c["problem"][name].__setitem__(axis, n))
+
+
+def _parts(case):
+    """The machine, and what each call has, without one thing."""
+    for name in case["machine"]:
+        yield _with(case, lambda c, name=name: c["machine"].pop(name))
+    for name in case["machine"].get("limits", ()):
+        yield _with(case, lambda c, name=name: c["machine"]["limits"].pop(name))
+    for n, call in enumerate(case["calls"]):
+        plain = {"threads": 1, "out": None, "as": "numpy", "clear": False, "values": 0}
+        for name, value in plain.items():
+            if call[name] != value:
+                yield _with(case, lambda c, n=n, name=name, value=value: c["calls"][n].__setitem__(name, value))
+        for array in ("data", "filter", "bias", "out"):
+            for name in call[array] or ():
+                yield _with(case, lambda c, n=n, array=array, name=name: c["calls"][n][array].pop(name))
+
+
+def _less(n, least):
+    return sorted({least, n // 2, n - 1} - {n}) if n > least else ()
+
+
+def _with(case, change):
+    case = copy.deepcopy(case)
+    change(case)
+    return case
+
+
+def _drop_axis(case, axis):
+    for name in _PER_AXIS:
+        if case["problem"][name] is not None:
+            del case["problem"][name][axis]
+    if "chunks" in case:
+        del case["chunks"][axis + 1]
+    at = axis + (1 if case["problem"]["data_format"] == "NXC" else 2)
+    for call in case["calls"]:
+        for array in ("data", "filter", "out"):
+            layout = call[array] or {}
+            if "order" in layout:
+                del layout["order"]
+            if "steps" in layout:
+                del layout["steps"][min(at, len(layout["steps"]) - 1)]

@@ -1,0 +1,139 @@
+"""A minute of fuzzing (tests/fuzz), and that the fuzzer sees what it looks for."""
+
+import copy
+import json
+import os
+import signal
+import sys
+
+import numpy as np
+import pytest
+from cases import ISAS, child
+from fuzz import draw, memory, oracle, perform, pool, shrink
+from fuzz.__main__ import main
+
+from convt import _core
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs mprotect")
+SECONDS = 40, 8  # at all instruction sets the CPU has; at one that CONVT_ISA names
+
+
+def test_a_while_of_fuzzing_finds_nothing(capsys):
+    one = os.environ.get("CONVT_ISA")
+    arguments = ["--seconds", str(SECONDS[bool(one)]), *(["--isa", one] if one else [])]
+    status = main(arguments)
+    said = capsys.readouterr().out
+    print(said)
+    assert status == 0 and " right" in said, said
+
+
+def plain(**problem):
+    """A small case, with changes of its problem."""
+    found = draw.case(0, ISAS[0])
+    none = {"threads": 1, "data": {}, "filter": {}, "bias": {}, "out": {}, "as": "numpy", "values": 0, "clear": False}
+    found |= shrink._PLAIN | {"form": "operator", "dialect": "core", "calls": [copy.deepcopy(none)], "machine": {}}
+    found.pop("odd", None)
+    found.pop("chunks", None)
+    axis = {"in_sizes": [5], "kernel": [3], "strides": [2], "dilations": [1], "pads_begin": [0], "pads_end": [0]}
+    sizes = {"batch": 1, "groups": 1, "ci": 4, "co": 6}
+    found["problem"] = {**axis, **sizes, "output_padding": [0], "output_shape": None, **shrink._PLAIN_PROBLEM, **problem}
+    return found
+
+
+def test_a_case_is_its_seed_and_its_json():
+    for seed in range(200):
+        case = draw.case(seed)
+        assert case == draw.case(seed) == json.loads(json.dumps(case))
+
+
+def test_replaying_prints_the_plans(capsys):
+    assert main(["--replay", json.dumps(plain())]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("plan: ") and f" {ISAS[0]} " in said and "right" in said
+
+
+@pytest.mark.parametrize("which", ["an output", "a sign", "NaN"])
+def test_a_wrong_result_is_seen(which, monkeypatch):
+    """One output of a result that is not what it has to be."""
+    check = oracle.assert_right
+
+    def spoilt(call, algorithms, got, *sums):
+        got = got.copy()
+        got.reshape(-1)[3] = {"an output": got.reshape(-1)[3] + 1, "a sign": -got.reshape(-1)[3] or 1, "NaN": np.nan}[which]
+        check(call, algorithms, got, *sums)
+
+    for values in ("integers", "real"):
+        case = plain() | {"values": values}
+        assert perform.perform(case)[0] == "right"
+        monkeypatch.setattr(oracle, "assert_right", spoilt)
+        with pytest.raises(AssertionError):
+            perform.perform(case)
+        monkeypatch.setattr(oracle, "assert_right", check)
+
+
+def test_what_is_written_between_the_elements_of_out_is_seen():
+    held = memory.Guarded((3, 4), np.dtype(np.float32), {"gap": 2, "end": True})
+    held.view[...] = 1
+    assert held.only_elements_written() and held.untouched()
+    held.view[...] = 1
+    np.lib.stride_tricks.as_strided(held.view, (3, 5), held.view.strides)[1, 4] = 1
+    assert not held.only_elements_written()
+
+
+_TOUCH = """
+import sys
+import fuzz.memory, numpy as np
+layout, step, write = sys.argv[1] == "end", int(sys.argv[2]), sys.argv[3] == "write"
+held = fuzz.memory.laid(np.ones((3, 5), np.float32), {"end": layout, "steps": [1, -1]})
+at = held.view.__array_interface__["data"][0] - 16 + (60 if layout else 0) + step
+view = fuzz.memory.ctypes.c_char.from_address(at)
+if write:
+    view.value = b"1"
+else:
+    view.value
+print("survived")
+"""
+
+
+@pytest.mark.parametrize("where, step, how, dies", [
+    ("start", 0, "read", False), ("start", -1, "read", True), ("start", 0, "write", True),
+    ("end", -1, "read", False), ("end", 0, "read", True),
+])  # fmt: skip
+def test_arrays_border_on_walls(where, step, how, dies):
+    code, out, errors = child(_TOUCH, where, step, how)
+    assert (code, out) == ((-signal.SIGSEGV, "") if dies else (0, "survived\n")), errors
+
+
+class Deadly(dict):
+    """A case whose reader dies."""
+
+    def __reduce__(self):
+        return os.abort, ()
+
+
+def test_a_child_that_dies_is_a_finding_with_its_case():
+    """And another child takes the next case."""
+    asked = [Deadly(plain()), plain()]
+    (_, first, (kind, _, text)), (_, second, (right, plans, _)) = pool.answers(asked, 1)
+    assert (first, kind, text) == (asked[0], "crash", "SIGABRT")
+    assert (second, right) == (asked[1], "right") and plans[0][0] == "direct"
+
+
+def test_what_fails_is_made_smaller():
+    """Down to what the failure needs: here two in-channels and a stride."""
+    fails = lambda case: case["problem"]["ci"] > 1 and max(case["problem"]["strides"]) > 1  # noqa: E731
+    case = next(case for case in map(draw.case, range(99)) if fails(case) and len(case["problem"]["kernel"]) == 3)
+    small = shrink.shrink(case, fails)
+    problem = small["problem"]
+    assert fails(small) and problem["ci"] == 2 and problem["strides"] == [2] and problem["in_sizes"] == problem["kernel"] == [1]
+    assert small["machine"] == {} and len(small["calls"]) == 1 and small["calls"][0]["data"] == {}
+
+
+def test_every_argument_of_every_type_is_right_or_refused():
+    from fuzz import odd
+
+    before = _core.isa()
+    for name in odd.VALUES:
+        for argument in odd.NAMES:
+            case = plain() | {"odd": [argument, name], "isa": before}
+            assert perform.perform(case)[0] in ("right", "refused", "another problem"), (argument, name)
