@@ -78,3 +78,6 @@ cdef class Plan:
     cdef void run_share(self, Py_ssize_t thread, const Call *call, char *ws) noexcept nogil
     cpdef int threads(self, int available)
     cdef compute(self, char *src, char *dst, PackedFilter packed, int available, out, fill)
+    cdef size_t per_thread(self, PackedFilter packed) noexcept
+    cdef Buffer take_workspace(self, PackedFilter packed, int available)
+    cdef compute_in(self, Buffer ws, char *src, char *dst, PackedFilter packed, int available, out, fill)

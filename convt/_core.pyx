@@ -337,10 +337,19 @@ cdef class Plan:
         return self.compute(<char *>cnp.PyArray_DATA(data), <char *>cnp.PyArray_DATA(out), packed, available, out, fill)
 
     cdef compute(self, char *src, char *dst, PackedFilter packed, int available, out, fill):
+        cdef Buffer ws = self.take_workspace(packed, available)
+        return self.compute_in(ws, src, dst, packed, available, out, fill)
+
+    cdef size_t per_thread(self, PackedFilter packed) noexcept:
+        """Bytes of a thread's workspace."""
+        return round64(self.workspace) + (round64(self.packing_workspace) if packed.source != NULL else 0)
+
+    cdef Buffer take_workspace(self, PackedFilter packed, int available):
+        """The memory that a call needs: all that can fail of it."""
+        return take_buffer(self.per_thread(packed) * self.threads(available), workspaces())
+
+    cdef compute_in(self, Buffer ws, char *src, char *dst, PackedFilter packed, int available, out, fill):
         cdef int threads = self.threads(available)
-        cdef size_t per_thread = round64(self.workspace) + (round64(self.packing_workspace) if packed.source != NULL else 0)
-        cdef Buffer ws = take_buffer(per_thread * threads, workspaces())
-        cdef Py_ssize_t t
         cdef Py_ssize_t tasks = self.tasks
         cdef Call call
         cdef char refused = 0
@@ -359,7 +368,7 @@ cdef class Plan:
         # are still there.
         call.back = self.back = self.alternate and not self.back
         cdef Job job
-        job.plan, job.call, job.ws, job.per_thread = <void *>self, &call, ws.data, per_thread
+        job.plan, job.call, job.ws, job.per_thread = <void *>self, &call, ws.data, self.per_thread(packed)
         with nogil:
             each_thread(run_part, threads, &job)
         return not refused

@@ -10,8 +10,8 @@ NumPy, ml_dtypes, Cython, setuptools, pytest and hypothesis; a first build takes
 
 The interpreter and NumPy are not instrumented. Their leaks at exit are not looked for (tests/test_growth.py looks for convt's).
 Python's allocator is malloc, so that each object has a red zone. ThreadSanitizer knows locks and threads of any library, as it
-replaces pthread's functions; but GCC's OpenMP library waits by futexes, which it can't see. tools/openmp_pthreads.c therefore stands
-in for that library: a team of threads that are created and joined by pthread's functions, with pthread's barriers.
+replaces pthread's functions; but GCC's OpenMP library waits by futexes, which it can't see. tools/openmp_pthreads.c therefore
+stands in for that library: a team of threads that are created and joined by pthread's functions, with pthread's barriers.
 """
 
 import os
@@ -24,11 +24,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 COPIED = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "convt", "tests", "third_party", "bench", "tools")
 # Of the tests that need nothing but convt, those that reach every loop and kernel, in an order that tells of trouble early.
-ASAN_TESTS = [
-    f"tests/test_{name}.py"
-    for name in "planes direct depthwise winograd scatter matrix packing numerics memory properties threads growth".split()
-]
-TSAN_TESTS = ["tests/test_threads.py", "tests/test_memory.py", "tests/test_repeat.py", "tests/test_planes.py"]
+ASAN_TESTS = "planes direct depthwise winograd scatter matrix packing numerics memory properties threads growth"
+TSAN_TESTS = "threads memory repeat planes"
 FLAGS = {
     "asan": "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer",
     "tsan": "-fsanitize=thread -fno-omit-frame-pointer",
@@ -59,12 +56,14 @@ def stand_in(folder):
     """Compile the library that stands in for OpenMP's."""
     target = folder / "libopenmp_pthreads.so"
     source = folder / "tools" / "openmp_pthreads.c"
-    subprocess.run(["gcc", *FLAGS["tsan"].split(), "-O1", "-g", "-fPIC", "-shared", "-o", target, source, "-lpthread"], check=True)
+    subprocess.run(
+        ["gcc", *FLAGS["tsan"].split(), "-O1", "-g", "-fPIC", "-shared", "-o", target, source, "-lpthread"], check=True
+    )
     return str(target)
 
 
 def build(kind, folder):
-    # As part of the compiler's name the flags are the linker's, too, and those of the programs by which setup.py looks for OpenMP.
+    # As part of the compiler's name the flags are the linker's, too, and those of the program by which setup.py finds OpenMP.
     settings = {"CC": f"gcc {FLAGS[kind]}", "CONVT_DEBUG_BUILD": "1"}
     command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
     subprocess.run(command, check=True, cwd=folder, env=os.environ | settings)
@@ -89,7 +88,8 @@ def run_tests(kind, folder, arguments):
         # Its shadow memory has to lie where the kernel would otherwise map libraries at random.
         wrapper = ["setarch", platform.machine(), "-R"]
     if not any(each.startswith("tests") for each in arguments):
-        arguments = [*arguments, *(ASAN_TESTS if kind == "asan" else TSAN_TESTS)]
+        names = (ASAN_TESTS if kind == "asan" else TSAN_TESTS).split()
+        arguments = [*arguments, *(f"tests/test_{name}.py" for name in names)]
     command = [*wrapper, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     return subprocess.run(command, cwd=folder, env=os.environ | settings).returncode
 

@@ -222,7 +222,9 @@ cdef class PlanesPlan(Plan):
     cdef compute(self, char *src, char *dst, PackedFilter packed, int available, out, fill):
         if self.apart:
             return Plan.compute(self, src, dst, packed, available, out, fill)
+        # All memory is taken before the first output is written.
         cdef Buffer ws = take_buffer(self.in_bytes + self.out_bytes, workspaces())
+        cdef Buffer inner_ws = self.inner.take_workspace(packed, available)
         cdef char *own_out = ws.data + self.in_bytes
         cdef Py_ssize_t block
         cdef int threads = self.inner.threads(available)
@@ -232,7 +234,7 @@ cdef class PlanesPlan(Plan):
             self.move_together(&self.ins, block, src, ws.data, True, threads)
             if self.hole:
                 self.move_together(&self.outs, block, dst, own_out, True, threads)
-            if not self.inner.compute(ws.data, own_out, packed, available, None, None):
+            if not self.inner.compute_in(inner_ws, ws.data, own_out, packed, available, None, None):
                 return False
             self.move_together(&self.outs, block, dst, own_out, False, threads)
         return True
