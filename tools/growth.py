@@ -3,8 +3,8 @@
     python tools/growth.py          # 100,000 calls, 10,000 operators, 10,000 shapes; a few minutes
     python tools/growth.py 0.1      # a tenth of that
 
-Each kind runs a fifth of its turns first, which fills what convt keeps, and then the others; the memory that the process holds may
-be larger by as much as ALLOWED afterwards. Exit status 1 where it is. Linux.
+Each kind runs a fifth of its turns first, which fills what convt keeps, and then the others; the memory that the process holds
+may be larger by as much as ALLOWED afterwards. Exit status 1 where it is. Linux.
 """
 
 import gc

@@ -6,7 +6,8 @@
 
 The folder is build/<asan|tsan>: a copy of what a build and the tests need, with kernels that assert their contract
 (CONVT_DEBUG_BUILD). Only what changed is copied and built again. Needs GCC with its sanitizers' libraries, and in this Python
-NumPy, ml_dtypes, Cython, setuptools, pytest and hypothesis; a first build takes minutes. What is found ends the run with an error.
+NumPy, ml_dtypes, Cython, setuptools, pytest and hypothesis; a first build takes minutes. What is found ends the run with an
+error.
 
 The interpreter and NumPy are not instrumented. Their leaks at exit are not looked for (tests/test_growth.py looks for convt's).
 Python's allocator is malloc, so that each object has a red zone. ThreadSanitizer knows locks and threads of any library, as it
