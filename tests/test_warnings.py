@@ -28,7 +28,7 @@ def from_setup(*names):
 
 
 def compile_only(source, *flags, **more):
-    """GCC's verdict on a source: nothing where there is nothing to say. Intrinsics are functions from -O1 on, below it macros."""
+    """GCC's verdict on a source: nothing where there is nothing to say. Without -O intrinsics are macros."""
     done = subprocess.run([GCC, "-fsyntax-only", *flags, source], capture_output=True, text=True, **more)
     return done.stderr + ("" if done.returncode == 0 else f"\nexit status {done.returncode}")
 
