@@ -237,3 +237,19 @@ def test_blocks_that_would_be_widened_of_no_input(dtype, algorithm):
         assert str(error).startswith("algorithm: got")
         return
     case.check(got, *arrays)
+
+
+@each_isa
+@each_dtype
+@pytest.mark.parametrize("data_format", ["NXC", "NCX"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_depthwise_in_blocks_keeps_nan_and_inf_of_the_filter(bad, data_format, dtype, isa):
+    """What a block reads outside the input is zeros, which must not meet them; at each of several calls."""
+    case = Case(dtype=dtype, ci=2, co=2, in_sizes=(17,), kernel=(3,), data_format=data_format)
+    data, filter, bias = case.arrays()
+    spoilt = filter.copy()
+    spoilt[1, 0, 1] = bad
+    with using_isa(isa), pretend(planes_block=1, wide_block=1):
+        for weights in (spoilt, filter, spoilt, spoilt):
+            case.check(run(case, data, weights, bias, algorithm="depthwise"), data, weights, bias)
+        case.check(operator(case, spoilt, bias, algorithm="depthwise")(data), data, spoilt, bias)

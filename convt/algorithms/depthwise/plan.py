@@ -17,11 +17,14 @@ from .loops import DepthwisePlan
 from .runs import all_abreast, runs_by_phase, runs_of_cells, steps_apart, with_ends
 from .weights import LaneRecipe
 
+_FAR = 2**62  # a window that begins so far in the scatter is beyond its integers
 LIMIT = "it wants groups of at most 16 in-channels, 64 if their out channels fill vectors, or few out channels"
 
 
 def cost(problem):
     info = machine.current().info(problem.dtype)
+    if max(problem.begin) >= _FAR:
+        return math.inf
     if takes_dots(problem, info):
         return dots_cost(problem, info)
     if not takes(problem, info):

@@ -8,7 +8,7 @@ cimport numpy as cnp
 
 import numpy as np
 
-from convt._core cimport PackedFilter
+from convt._core cimport PackedFilter, all_finite
 from convt._kernels cimport convt_kernels
 from convt._memory cimport Table
 from convt.algorithms.packing cimport PackRecipe
@@ -60,7 +60,8 @@ cdef class LaneRecipe(PackRecipe):
                             packed.bias)
         if ready:
             packed.weights = src
-        packed.finite = True  # depthwise multiplies no zeros outside the input
+        # Depthwise itself multiplies no zeros outside the input, but blocks of planes have them (planes/plan.py).
+        packed.finite = all_finite(self.k, filter, threads)
         return packed
 
     cdef bint lies_packed(self):

@@ -99,7 +99,7 @@ def make_by_blocks(cost, make, problem, recipe, packed, in_strides, out_strides,
     empty = not math.prod(problem.in_shape) * math.prod(problem.out_shape)
     if wide and empty:  # there are no blocks to widen, and nothing is multiplied
         return direct.make(alone, recipe, packed, in_strides, out_strides, threads)
-    if (contiguous and not wide) or empty:
+    if empty or (contiguous and not wide):
         return make(alone, recipe, packed, in_strides, out_strides, threads)
     cut = cut_into_blocks(cost, problem, wide, here)
     # Each thread its own blocks where these are many; else all threads one block after the other.
