@@ -31,7 +31,8 @@ cdef inline bint _add(Signature *s, char kind, const void *bytes, Py_ssize_t cou
     if s.length + 1 + count > SIGNATURE_BYTES:
         return False
     s.bytes[s.length] = kind
-    memcpy(s.bytes + s.length + 1, bytes, count)
+    if count:  # what has no bytes has no address either
+        memcpy(s.bytes + s.length + 1, bytes, count)
     s.length += 1 + count
     return True
 

@@ -91,7 +91,8 @@ def run_tests(kind, folder, arguments):
     if not any(each.startswith("tests") for each in arguments):
         names = (ASAN_TESTS if kind == "asan" else TSAN_TESTS).split()
         arguments = [*arguments, *(f"tests/test_{name}.py" for name in names)]
-    command = [*wrapper, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    # Of what tests print only Python's is captured: what a sanitizer says as it ends the process must come out.
+    command = [*wrapper, sys.executable, "-m", "pytest", "-q", "--capture=sys", "-p", "no:cacheprovider", *arguments]
     return subprocess.run(command, cwd=folder, env=os.environ | settings).returncode
 
 
