@@ -81,7 +81,7 @@ def make_by_blocks(make, problem, recipe, packed, in_strides, out_strides, threa
     empty = not math.prod(problem.in_shape) * math.prod(problem.out_shape)
     if wide and empty:  # there are no blocks to widen, and nothing is multiplied
         return direct.make(alone, recipe, packed, in_strides, out_strides, threads)
-    if contiguous and not wide or empty:
+    if empty or (contiguous and not wide):
         return make(alone, recipe, packed, in_strides, out_strides, threads)
     cut = _cut(problem, wide)
     # Each thread its own blocks where these are many; else all threads one block after the other.
