@@ -54,7 +54,6 @@
 #define S_LOADN vf_loadn_f16
 #define S_STORE vf_store_f16
 #define S_STOREN vf_storen_f16
-#define S_STREAM vf_stream_f16
 #define S_STORE_2 vf_store2_f16
 #define S_STREAM_2 vf_stream2_f16
 #define T_TRANSPOSE f32_transpose
@@ -65,7 +64,6 @@
 #undef S_LOADN
 #undef S_STORE
 #undef S_STOREN
-#undef S_STREAM
 #undef S_STORE_2
 #undef S_STREAM_2
 #undef T_TRANSPOSE
@@ -76,7 +74,6 @@
 #define S_LOADN vf_loadn_bf16
 #define S_STORE vf_store_bf16
 #define S_STOREN vf_storen_bf16
-#define S_STREAM vf_stream_bf16
 #define S_STORE_2 vf_store2_bf16
 #define S_STREAM_2 vf_stream2_bf16
 #define T_TRANSPOSE f32_transpose
@@ -87,7 +84,6 @@
 #undef S_LOADN
 #undef S_STORE
 #undef S_STOREN
-#undef S_STREAM
 #undef S_STORE_2
 #undef S_STREAM_2
 #undef T_TRANSPOSE

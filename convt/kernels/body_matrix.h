@@ -1,6 +1,6 @@
 /* The GEMM on AMX tiles, which multiply bfloat16 and accumulate in float, for elements of type S. The includer defines
  *   S, S_LOAD, S_LOADN, FN(name) as for body_widen.h, whose `widen` it uses; T is float
- *   S_STORE, S_STOREN, S_STREAM, S_STORE_2, S_STREAM_2 as for body_memory.h, where S is not T
+ *   S_STORE, S_STOREN, S_STORE_2, S_STREAM_2 as for body_memory.h, and S_STREAM of one vector, where S is not T
  *   PARTS   bfloat16 that an element is split into: 3 hold a float (bf16x3, 8 bits each), 2 a float16, 1 a bfloat16; fewer hold a
  *           float less exactly
  *

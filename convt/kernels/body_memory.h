@@ -1,6 +1,7 @@
 /* Between user memory (S) and accumulators (T): widening loads, rounding stores. The includer defines
  *   S, T, V, VL, V_(op), FN(name)
- *   S_LOAD, S_LOADN, S_STORE, S_STOREN   vectors of T from and to S; S_STORE_2, S_STREAM_2   two vectors at once, ordinary and non-temporal, where S is not T
+ *   S_LOAD, S_LOADN, S_STORE, S_STOREN   vectors of T from and to S
+ *   S_STORE_2, S_STREAM_2   two vectors at once, by ordinary and by non-temporal stores, where S is not T
  * Elements that are not contiguous go through a vector on the stack.
  */
 #include "body_widen.h"
