@@ -247,8 +247,8 @@ def _addressable(view):
 
 
 def _walkable(view):
-    """The view itself where the kernels can walk it, else a copy."""
-    return view if view is None or _addressable(view) else view.copy()
+    """The view itself where the kernels can walk it, else a copy whose axes lie in memory as before: plans depend on that."""
+    return view if view is None or _addressable(view) else view.copy("K")
 
 
 def _execute(attributes, operator, data, inputs, out, problem=None):
