@@ -52,6 +52,8 @@ def case(seed, isa=None):
 def _algorithm(rng, isa, problem, form):
     if rng.random() < 0.35:
         return "auto"
+    if problem["groups"] > 1 and max(problem["ci"], problem["co"]) <= 3 and rng.random() < 0.5:
+        return "depthwise"
     with using_isa(isa):
         names = [name for name in _plan.ALGORITHMS if _there(name)]
     if problem["data_format"] != "NCX":
@@ -103,12 +105,12 @@ def _activation(rng):
 
 
 def _channels(rng, work, room):
-    kind = rng.choice(["dense", "dense", "grouped", "depthwise", "deep", "wide", "few", "none"])
+    kind = rng.choice(["dense", "dense", "grouped", "depthwise", "depthwise", "deep", "wide", "few", "none"])
     width = lambda: rng.choice(_WIDTHS)  # noqa: E731
     groups, ci, co = {
         "dense": lambda: (1, width(), width()),
         "grouped": lambda: (rng.randint(2, 9), rng.randint(1, 20), rng.randint(1, 20)),
-        "depthwise": lambda: (rng.choice([*_WIDTHS, rng.randint(1, 80)]), 1, 1),
+        "depthwise": lambda: (rng.choice([*_WIDTHS, rng.randint(1, 80)]), *rng.choice([(1, 1), (1, 1), (1, 2), (2, 1), (3, 2)])),
         "deep": lambda: (1, rng.randint(100, 700), rng.randint(1, 9)),
         "wide": lambda: (1, rng.randint(1, 5), rng.randint(60, 260)),
         "few": lambda: (rng.choice([1, 1, 2, 4]), width(), rng.randint(1, 4)),
