@@ -10,8 +10,8 @@ Needs GCC with gcov, and in this Python what a build and the tests need. A run e
 A line has run if any of the functions that its file makes of it ran it: kernels are compiled once for each instruction set, and
 there once for each dtype. The same goes for a branch, which is one way out of a condition. At an instruction set those of other
 ones, and kernels that it replaced by its own, do not count. Of the C that Cython writes a line of Cython has run if any of what
-is made of it did; its branches are not counted, as most of them are Python's errors. What is known not to be reached, and why,
-is in docs/measurements/coverage.md.
+is made of it did; its branches are not counted, as most of them are Python's errors. What cannot be reached, and why, is listed
+in tools/unreached.txt: a reason, and below it, indented, "file: text" for each line that starts so and what belongs to it.
 """
 
 import argparse
@@ -28,8 +28,8 @@ from instrumented import ROOT, build, copy
 
 # (With a seed an object file that was made again fits the counts of the one before.)
 FLAGS = "-w --coverage -fprofile-update=atomic -frandom-seed=0"
-# Those that reach loops and kernels.
-TESTS = "direct depthwise planes winograd scatter matrix packing numerics memory threads repeat onednn api bad_input process"
+# Those that reach what the fuzzer does not: kernels of rare shapes, memory that is not there, other threads, mistakes.
+TESTS = "isa winograd depthwise direct planes packing memory threads repeat onednn api bad_input process"
 KERNELS = "convt/kernels/"
 ROW = re.compile(r"ISA\((\w+), (\w+),")
 # What Cython writes before the C of a line, and what it writes before the C that ends a function, which is no line's.
@@ -52,19 +52,21 @@ def run(folder, isa, options):
     counts = counts_of(folder, isa)
     if not options.keep:
         shutil.rmtree(counts, ignore_errors=True)
-    tests = options.tests or [f"tests/test_{name}.py" for name in TESTS.split()]
     settings = {
         "PYTHONPATH": str(folder),
-        "CONVT_ISA": isa,
         # Of the path that an object file has for its counts, the part in the folder is put behind that of the counts.
         "GCOV_PREFIX": str(counts),
         "GCOV_PREFIX_STRIP": str(len(folder.parts) - 1),
     }
-    fuzz = ["tests.fuzz", "--isa", isa, "--seconds", str(options.seconds), "--workers", str(options.workers)]
+    alone = settings | {"CONVT_ISA": isa}
+    fuzz = ["tests.fuzz", "--isa", isa, "--seconds", str(options.seconds), "--workers", str(options.workers), "--shrink", "0"]
+    tests = ["pytest", "-q", "-p", "no:cacheprovider", *(options.tests or [f"tests/test_{name}.py" for name in TESTS.split()])]
+    # Those that choose an instruction set have its name in theirs, and are left out where CONVT_ISA has.
+    commands = [(fuzz, alone)] * (options.seconds > 0) + [(tests, alone), ([*tests, "-k", isa], settings)]
     good = True
-    for command in [fuzz] * (options.seconds > 0) + [["pytest", "-q", "-p", "no:cacheprovider", *tests]]:
+    for command, environment in commands:
         print(f"== {isa}: python -m {' '.join(command)}", flush=True)
-        good &= not subprocess.run([sys.executable, "-m", *command], cwd=folder, env=os.environ | settings).returncode
+        good &= not subprocess.run([sys.executable, "-m", *command], cwd=folder, env=os.environ | environment).returncode
     return good
 
 
@@ -78,10 +80,28 @@ def own_kernels(folder, isa):
     return found
 
 
+class Counts:
+    """What ran of a file: lines, {line: whether}; branches, {(line, how many): which}; functions, {name: whether}."""
+
+    def __init__(self):
+        self.lines, self.branches, self.functions = {}, {}, {}
+
+    def add_line(self, line, at, branches):
+        self.lines[at] = self.lines.get(at, False) or line["count"] > 0
+        taken = [branch["count"] > 0 for branch in line["branches"] if not branch["throw"]]
+        if branches and taken:
+            before = self.branches.get((at, len(taken)), [False] * len(taken))
+            self.branches[at, len(taken)] = [a or b for a, b in zip(before, taken, strict=True)]
+
+    def add_function(self, function):
+        name = function["name"]
+        self.functions[name] = self.functions.get(name, False) or function["execution_count"] > 0
+
+
 def counted(folder, isa):
-    """Of each file, what ran at an instruction set: {line: ran}, and {(line, number of branches): which were taken}."""
+    """The `Counts` of each file at an instruction set."""
     counts, used = counts_of(folder, isa), own_kernels(folder, isa)
-    lines, branches = defaultdict(dict), defaultdict(dict)
+    found = defaultdict(Counts)
     for data in sorted(counts.rglob("*.gcda")):
         if data.stem.startswith("isa_") and data.stem not in used:
             continue
@@ -91,20 +111,41 @@ def counted(folder, isa):
         said = subprocess.run(command, check=True, cwd=folder, capture_output=True, text=True).stdout
         for file in json.loads(said)["files"]:
             name = file["file"]
-            places = cython_lines(folder / name) if name.startswith("build/") else None
-            if places is None and not name.startswith("convt/"):  # a header of Python, NumPy or the compiler
-                continue
-            for line in file["lines"]:
-                at = line["line_number"]
-                of, at = (name, at) if places is None else places.get(at, (None, 0))
-                if of is None:
-                    continue
-                lines[of][at] = lines[of].get(at, False) or line["count"] > 0
-                taken = [branch["count"] > 0 for branch in line["branches"] if not branch["throw"]]
-                if of.startswith(KERNELS) and taken:
-                    before = branches[of].get((at, len(taken)), [False] * len(taken))
-                    branches[of][at, len(taken)] = [a or b for a, b in zip(before, taken, strict=True)]
-    return lines, branches
+            if name.startswith("build/"):
+                places = cython_lines(folder / name)
+                for line in file["lines"]:
+                    if line["line_number"] in places:
+                        of, at = places[line["line_number"]]
+                        found[of].add_line(line, at, branches=False)
+            elif name.startswith("convt/"):  # and not a header of Python, NumPy or the compiler
+                for line in file["lines"]:
+                    found[name].add_line(line, line["line_number"], branches=name.startswith(KERNELS))
+                for function in file["functions"]:
+                    found[name].add_function(function)
+    return found
+
+
+def unreached(folder, name):
+    """The lines of a file that tools/unreached.txt says cannot be reached: those it names, and what is indented below them."""
+    text = (folder / name).read_text().splitlines()
+    indent = lambda line: len(line) - len(line.lstrip())  # noqa: E731
+    found = set()
+    for line in (ROOT / "tools" / "unreached.txt").read_text().splitlines():
+        of, _, start = line.strip().partition(": ")
+        if not line.startswith(" ") or of != name:
+            continue
+        firsts = [n for n, each in enumerate(text) if each.strip().startswith(start)]
+        if not firsts:
+            sys.exit(f"tools/unreached.txt: no such line in {name}: {start}")
+        for first in firsts:
+            found.add(first + 1)
+            for n, each in enumerate(text[first + 1 :], first + 2):
+                if each.strip() not in ("", "{", "}") and not each.startswith("#") and indent(each) <= indent(text[first]):
+                    break
+                found.add(n)
+                if each.strip() == "}" and indent(each) <= indent(text[first]):
+                    break
+    return found
 
 
 def cython_lines(path):
@@ -120,40 +161,49 @@ def cython_lines(path):
 
 def share(some):
     some = list(some)
-    return f"{sum(some):6} of {len(some):5} {100 * sum(some) / len(some):6.1f}%" if some else ""
+    return f"{sum(some)} of {len(some)} {100 * sum(some) / len(some):6.1f}%" if some else ""
 
 
 def report(folder, isa, missing):
-    lines, branches = counted(folder, isa)
-    flags = {name: [flag for taken in branches[name].values() for flag in taken] for name in lines}
-    print(f"\n{isa:38}{'lines':>23}{'branches':>23}")
+    found = counted(folder, isa)
+    known = {name: unreached(folder, name) for name in found}
+    # What did not run and is known not to is left out.
+    lines = {name: [ran for at, ran in each.lines.items() if ran or at not in known[name]] for name, each in found.items()}
+    flags = {
+        name: [flag for (at, _), taken in each.branches.items() for flag in taken if flag or at not in known[name]]
+        for name, each in found.items()
+    }
+    print(f"\n{isa:42}{'lines':>22}{'branches':>22}{'explained':>11}")
     for kind, of_kind in (("kernels", True), ("modules", False)):
-        names = sorted(name for name in lines if name.startswith(KERNELS) == of_kind)
-        for name in names:
-            print(f"  {name:36}{share(lines[name].values()):>23}{share(flags[name]):>23}")
-        all_lines = [ran for name in names for ran in lines[name].values()]
-        all_branches = [flag for name in names for flag in flags[name]]
-        print(f"  {'all ' + kind:36}{share(all_lines):>23}{share(all_branches):>23}")
+        names = sorted(name for name in found if name.startswith(KERNELS) == of_kind)
+        rows = [[name] for name in names] + [names]
+        for row, title in zip(rows, [*names, f"all {kind}"], strict=True):
+            left = sum(len(found[name].lines) - len(lines[name]) for name in row)
+            some = [share(value for name in row for value in values[name]) for values in (lines, flags)]
+            print(f"  {title:40}{some[0]:>22}{some[1]:>22}{left or '':>11}")
     if missing is not None:
-        for name in sorted(lines):
+        for name in sorted(found):
             if missing in name:
-                list_missing(folder, name, lines[name], branches[name])
+                list_missing(folder, name, found[name], known[name])
 
 
-def list_missing(folder, name, lines, branches):
-    """Lines that never ran, and those that ran, but not to each branch: of each, how many branches and which were not taken."""
+def list_missing(folder, name, counts, known):
+    """Lines that never ran; those that ran, but not to each branch: which, of how many; and functions that macros make."""
     text = (folder / name).read_text().splitlines()
-    for at in sorted(lines):
+    for at in sorted(set(counts.lines) - known):
         never = [
             f"{number + 1} of {count}"
-            for (line, count), taken in branches.items()
+            for (line, count), taken in counts.branches.items()
             for number, flag in enumerate(taken)
             if line == at and not flag
         ]
-        if not lines[at]:
+        if not counts.lines[at]:
             print(f"{name}:{at}: never ran: {text[at - 1].strip()}")
         elif never:
             print(f"{name}:{at}: branch {', '.join(never)}: {text[at - 1].strip()}")
+    never = sorted(function for function, ran in counts.functions.items() if not ran)
+    if never:
+        print(f"{name}: never called: {' '.join(never)}")
 
 
 def main():

@@ -37,6 +37,8 @@ def case(seed, isa=None):
         "machine": machines.draw(rng),
         "calls": [_call(rng, problem) for _ in range(rng.choice([1, 2, 2, 3, 4]))],
     }
+    if rng.random() < 0.35:
+        found["calls"] = _repeats(rng, found["calls"][0])
     if found["backend"] == "reference" or form == "dask":
         found["algorithm"] = "direct" if form == "dask" and rng.random() < 0.7 else "auto"
     if found["values"] == "denormal" and problem["dtype"] in ("float16", "bfloat16"):
@@ -175,6 +177,12 @@ def _call(rng, problem):
         "values": rng.randrange(2),
         "clear": rng.random() < 0.05,
     }
+
+
+def _repeats(rng, call):
+    """The same call again, of other numbers: calls that convt has seen take a way of their own, see convt/_repeat.pyx."""
+    out = rng.choice([None, {"end": True}])
+    return [call | {"out": out, "as": "numpy", "clear": False, "values": rng.randrange(2)} for _ in range(3)]
 
 
 def _layout(rng, rank, reads):
