@@ -22,7 +22,6 @@ import shutil
 import subprocess
 import sys
 from collections import defaultdict
-from pathlib import Path
 
 from instrumented import ROOT, build, copy
 
@@ -38,9 +37,9 @@ MARK = re.compile(r'\s*/\* (?:"(convt/[^"]+)":(\d+)|function exit code \*/)')
 
 def levels(folder):
     """The instruction sets: of each, whether this CPU has it."""
-    code = "import json; from convt import _core; print(json.dumps({row['name']: row['available'] for row in _core.isa_rows()}))"
+    code = "import json; from convt import _core; print(json.dumps(_core.isa_rows()))"
     done = subprocess.run([sys.executable, "-c", code], check=True, cwd=folder, capture_output=True, text=True)
-    return json.loads(done.stdout)
+    return {row["name"]: row["available"] for row in json.loads(done.stdout)}
 
 
 def counts_of(folder, isa):
@@ -214,7 +213,7 @@ def main():
     parser.add_argument("--workers", type=int, default=2, help="processes that fuzz")
     parser.add_argument("--keep", action="store_true", help="add to what earlier runs counted")
     parser.add_argument("--report", action="store_true", help="only print what was counted")
-    parser.add_argument("--missing", nargs="?", const="", metavar="NAME", help="list what never ran, in files whose path has this")
+    parser.add_argument("--missing", nargs="?", const="", metavar="NAME", help="list what never ran, in files named so")
     options = parser.parse_args()
     folder, good = ROOT / "build" / "coverage", True
     if not options.report:

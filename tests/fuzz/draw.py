@@ -13,6 +13,7 @@ from . import machines, odd, oracle
 _SIZES = {1: (70, 12, 9, 5), 2: (14, 6, 5, 3), 3: (6, 4, 3, 2), 4: (3, 3, 3, 2), 5: (2, 2, 2, 2)}
 _WORK = [30_000, 200_000, 200_000, 1_500_000]  # multiply-adds of a case
 _WIDTHS = (1, 2, 3, 4, 5, 7, 8, 12, 15, 16, 17, 24, 31, 32, 33, 48, 64, 65, 96, 128, 200)
+_MULTIPLES = [(1, 1), (1, 1), (1, 2), (2, 1), (3, 2)]  # in- and out-channels of a group of depthwise
 _DTYPES = ["float32", "float32", "float16", "bfloat16", "bfloat16", "float64"]
 
 
@@ -112,7 +113,7 @@ def _channels(rng, work, room):
     groups, ci, co = {
         "dense": lambda: (1, width(), width()),
         "grouped": lambda: (rng.randint(2, 9), rng.randint(1, 20), rng.randint(1, 20)),
-        "depthwise": lambda: (rng.choice([*_WIDTHS, rng.randint(1, 80)]), *rng.choice([(1, 1), (1, 1), (1, 2), (2, 1), (3, 2)])),
+        "depthwise": lambda: (rng.choice([*_WIDTHS, rng.randint(1, 80)]), *rng.choice(_MULTIPLES)),
         "deep": lambda: (1, rng.randint(100, 700), rng.randint(1, 9)),
         "wide": lambda: (1, rng.randint(1, 5), rng.randint(60, 260)),
         "few": lambda: (rng.choice([1, 1, 2, 4]), width(), rng.randint(1, 4)),
