@@ -60,7 +60,7 @@ cdef class Plan:
     cdef convt_act act, none
     cdef readonly Py_ssize_t tasks
     cdef readonly size_t workspace
-    cdef size_t packing_workspace
+    cdef readonly size_t packing_workspace
     cdef readonly bint hole
     cdef int nd
     cdef int64_t batch, groups, ci, co
