@@ -272,7 +272,7 @@ typedef struct {
 
     void (*tile)(int mr, const convt_tile *tile);
     void (*flush)(convt_late *late); /* stores what the last tile left; NULL but with AMX tiles */
-    void (*stream)(void *dst, const void *src, size_t bytes); /* a copy of T by non-temporal stores */
+    void (*stream)(void *dst, const void *src, size_t bytes); /* a copy of whole cache lines by non-temporal stores */
     void (*fence)(void);   /* makes non-temporal stores visible to other threads */
     void (*enter)(void);   /* before a thread's first tile of a call, and after its last; or NULL */
     void (*leave)(void);

@@ -46,19 +46,13 @@ INLINE void vf_store_bf16(uint16_t *p, vf v)
     memcpy(p, &h, sizeof h);
 }
 
-/* A copy by non-temporal stores: of whole vectors from the first vector boundary of dst on. */
+/* A copy of whole cache lines, from the start of one on, by non-temporal stores. */
 static __attribute__((unused)) void stream_f32(void *dst, const void *src, size_t bytes)
 {
     float *to = dst;
     const float *from = src;
-    size_t n = bytes / sizeof(float), head = (-(uintptr_t)dst % sizeof(vf)) / sizeof(float);
-    head = head < n ? head : n;
-    for (n -= head; head; head--)
-        *to++ = *from++;
-    for (; n >= VF; n -= VF, to += VF, from += VF)
+    for (size_t n = bytes / sizeof(float); n; n -= VF, to += VF, from += VF)
         vf_stream(to, vf_load(from));
-    for (; n; n--)
-        *to++ = *from++;
 }
 
 /* Whether an exponent is all ones somewhere: Inf or NaN. Loops that the compiler vectorises. */
