@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cases import SAMPLES, child, operator, run
+from cases import DTYPES, SAMPLES, child, operator, run
 
 import convt
 from convt import _api, _repeat
@@ -80,6 +80,17 @@ def test_a_16_bit_filter_whose_elements_share_memory():
     wanted = convt.conv_transpose(x.astype(f32), w.astype(f32), strides=2)
     for _ in range(3):
         assert np.array_equal(convt.conv_transpose(x, w, strides=2), wanted)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_widened_lanes_that_lie_ready_stay_until_the_call_is_over(dtype):
+    """They are read in the float32 copy of the filter, whose memory nobody may take meanwhile."""
+    rng = np.random.default_rng(0)
+    for _ in range(4):
+        x, w = rng.integers(-4, 5, (1, 8, 48)).astype(f32), rng.integers(-3, 4, (5, 48, 2)).astype(f32)
+        half = DTYPES[dtype][0]
+        got = convt.conv_transpose(x.astype(half), w.astype(half), groups=48, algorithm="depthwise")
+        assert np.array_equal(got.astype(f32), convt.conv_transpose(x, w, groups=48, algorithm="depthwise"))
 
 
 @pytest.mark.parametrize("names", [["direct"], ["winograd"], list(CALLS)])

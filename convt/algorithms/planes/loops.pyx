@@ -79,8 +79,8 @@ cdef class WideRecipe(PackRecipe):
     cpdef PackedFilter pack(self, filter, bias, int threads, bint lasting=True, bint on_the_fly=False):
         wide = widened(filter, self.dtype, threads)
         cdef PackedFilter packed = self.inner.pack(wide, widened(bias, self.dtype, threads), threads, lasting, on_the_fly)
-        if on_the_fly:
-            packed.filter = wide  # which the call's tasks read
+        if not lasting:
+            packed.filter = wide  # which the call's tasks may read, on the fly or because it lies as if packed
         return packed
 
 
