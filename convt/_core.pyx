@@ -36,6 +36,7 @@ cdef extern from *:
     #define convt_team_size() 1
     #endif
     #define convt_take(next, count) __atomic_fetch_add(next, count, __ATOMIC_RELAXED)
+    #define convt_set(flag) __atomic_store_n(flag, 1, __ATOMIC_RELAXED)
     static __thread const void *convt_pool;  /* a Pool, or NULL */
     #ifdef __VERSION__
     #define CONVT_COMPILER __VERSION__
@@ -45,6 +46,7 @@ cdef extern from *:
     """
     int CONVT_OPENMP
     Py_ssize_t convt_take(Py_ssize_t *next, Py_ssize_t count) noexcept nogil
+    void convt_set(int *flag) noexcept nogil
     const void *convt_pool
     int convt_team_size() nogil
     const char *CONVT_COMPILER
@@ -151,19 +153,18 @@ def fma_peak(str dtype, int threads, double seconds):
 # ---------------------------------------------------------------- threads
 
 # libgomp's pool does not survive a fork: a child of a process that has used it computes on one thread.
-cdef bint _pool_used = False
+cdef int _pool_used = False  # threads that call at once all set it, without the GIL
 _forked = False
 
 
 cpdef void note_pool():
     """To be called before a parallel region: remembers that this process has an OpenMP pool."""
-    global _pool_used
-    _pool_used = True
+    convt_set(&_pool_used)
 
 
 def _after_fork():
     global _forked
-    _forked = _pool_used
+    _forked = bool(_pool_used)
 
 
 if hasattr(os, "register_at_fork"):
@@ -183,7 +184,6 @@ cdef void use_pool(const Pool *pool) noexcept:
 
 cdef void each_thread(Work work, int count, void *job) noexcept nogil:
     """Call work(job, n) for every n below ``count``, on a thread each where there are so many."""
-    global _pool_used
     cdef const Pool *pool = <const Pool *>convt_pool
     cdef int n
     if count == 1:
@@ -191,7 +191,7 @@ cdef void each_thread(Work work, int count, void *job) noexcept nogil:
     elif pool != NULL:
         pool.run(pool.context, work, count, job)
     else:
-        _pool_used = True
+        convt_set(&_pool_used)
         with parallel(num_threads=count):
             n = threadid()
             while n < count:  # a team may be smaller than asked for
