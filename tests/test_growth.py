@@ -19,8 +19,8 @@ def test_memory_does_not_grow():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-# Fails the n-th request for memory that comes from one of convt's modules, on the thread that asked for it; knows how many blocks
-# these modules hold.
+# Fails the n-th request for memory that comes from one of convt's modules, on the thread that asked for it; knows how many
+# blocks these modules hold.
 _FAILING = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -145,8 +145,8 @@ def of_operator(case, data, filter, bias, **more):
     op = operator(case, filter, bias, **more)
     return lambda out: op(data, out=out)
 
-# What is called while memory fails, and how often it has to ask at least: for an operator's weights and a workspace, a workspace
-# alone, what a call keeps of the weights that it brings.
+# What is called while memory fails, and how often it has to ask at least: for an operator's weights and a workspace, a
+# workspace alone, what a call keeps of the weights that it brings.
 CALLS = {
     "made": (2, lambda case, *arrays, **more: lambda out: of_operator(case, *arrays, **more)(out)),
     "planned": (1, of_operator),
@@ -177,15 +177,13 @@ print(*dict.fromkeys(found))
     ("depthwise", "float64", "NCX"), ("deep", "float32", "NCX"),
 ])  # fmt: skip
 def test_a_call_without_memory_fails_whole(name, dtype, data_format, tmp_path):
-    """Wherever a call or its packing asks for memory, by every algorithm: MemoryError, `out` as it was, nothing kept that is not
-    known of, and the next call is right."""
+    """Wherever a call or its packing asks for memory, by every algorithm: MemoryError, `out` as it was, no block that is lost,
+    and the next call is right."""
     gcc = shutil.which("gcc")
     if gcc is None or sys.platform != "linux":
         pytest.skip("no GCC, or not Linux")
     library = tmp_path / "failing.so"
-    subprocess.run(
-        [gcc, "-xc", "-", "-O1", "-fPIC", "-shared", "-o", library, "-ldl"], input=_FAILING, text=True, check=True
-    )
+    subprocess.run([gcc, "-xc", "-", "-O1", "-fPIC", "-shared", "-o", library, "-ldl"], input=_FAILING, text=True, check=True)
     preloaded = f"{library} {os.environ.get('LD_PRELOAD', '')}".strip()  # (a sanitizer's library stays)
     code, out, errors = child(_CALLS, name, dtype, data_format, timeout=600, LD_PRELOAD=preloaded)
     assert code == 0 and len(out.split()) > 2, (out, errors[-3000:])

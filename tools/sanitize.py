@@ -10,8 +10,8 @@ The folder is build/<asan|tsan>: a copy of what a build and the tests need, with
 NumPy, ml_dtypes, Cython, setuptools, pytest and hypothesis; a first build takes minutes, fewer for fewer instruction sets
 (CONVT_BUILD_ISAS=baseline,avx2). What is found ends the run with an error.
 
-Frames of functions stay on the stack: GCC 12 aligns what AddressSanitizer keeps on the heap instead, to see that a frame is used
-after its function returned, to 32 bytes alone, where its own loads and stores of 64 need more.
+AddressSanitizer leaves frames of functions on the stack. It could put them on the heap, to see one used after its function
+returned; but there GCC 12 lays variables that it aligns to 64 bytes, and reads as such, 32 bytes beside.
 
 The interpreter and NumPy are not instrumented. Their leaks at exit are not looked for (tests/test_growth.py looks for convt's).
 Python's allocator is malloc, so that each object has a red zone. ThreadSanitizer knows locks and threads of any library, as it
