@@ -17,6 +17,7 @@ cimport numpy as cnp
 
 import numpy as np
 
+from convt._flags cimport convt_is_set, convt_set
 from convt._kernels cimport (
     CONVT_ACROSS, CONVT_DOTS, CONVT_DW_ORDERED, CONVT_DW_PRODUCTS, CONVT_DW_SOURCES, CONVT_DW_TERMS, CONVT_KC, CONVT_UNITS, convt_cache_bytes,
     convt_isa, convt_isa_at, convt_isa_available, convt_isa_count, convt_kernels, convt_quotient,
@@ -36,7 +37,6 @@ cdef extern from *:
     #define convt_team_size() 1
     #endif
     #define convt_take(next, count) __atomic_fetch_add(next, count, __ATOMIC_RELAXED)
-    #define convt_set(flag) __atomic_store_n(flag, 1, __ATOMIC_RELAXED)
     static __thread const void *convt_pool;  /* a Pool, or NULL */
     #ifdef __VERSION__
     #define CONVT_COMPILER __VERSION__
@@ -46,7 +46,6 @@ cdef extern from *:
     """
     int CONVT_OPENMP
     Py_ssize_t convt_take(Py_ssize_t *next, Py_ssize_t count) noexcept nogil
-    void convt_set(int *flag) noexcept nogil
     const void *convt_pool
     int convt_team_size() nogil
     const char *CONVT_COMPILER
@@ -153,7 +152,7 @@ def fma_peak(str dtype, int threads, double seconds):
 # ---------------------------------------------------------------- threads
 
 # libgomp's pool does not survive a fork: a child of a process that has used it computes on one thread.
-cdef int _pool_used = False  # threads that call at once all set it, without the GIL
+cdef char _pool_used = False  # threads that call at once all set it, without the GIL
 _forked = False
 
 
@@ -164,7 +163,7 @@ cpdef void note_pool():
 
 def _after_fork():
     global _forked
-    _forked = bool(_pool_used)
+    _forked = convt_is_set(&_pool_used)
 
 
 if hasattr(os, "register_at_fork"):
