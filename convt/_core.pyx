@@ -17,6 +17,7 @@ cimport numpy as cnp
 
 import numpy as np
 
+from convt._flags cimport convt_is_set, convt_set
 from convt._kernels cimport (
     CONVT_ACROSS, CONVT_DOTS, CONVT_DW_ORDERED, CONVT_DW_PRODUCTS, CONVT_DW_SOURCES, CONVT_DW_TERMS, CONVT_KC, CONVT_UNITS, convt_cache_bytes,
     convt_isa, convt_isa_at, convt_isa_available, convt_isa_count, convt_kernels, convt_quotient,
@@ -151,19 +152,18 @@ def fma_peak(str dtype, int threads, double seconds):
 # ---------------------------------------------------------------- threads
 
 # libgomp's pool does not survive a fork: a child of a process that has used it computes on one thread.
-cdef bint _pool_used = False
+cdef char _pool_used = False  # threads that call at once all set it, without the GIL
 _forked = False
 
 
 cpdef void note_pool():
     """To be called before a parallel region: remembers that this process has an OpenMP pool."""
-    global _pool_used
-    _pool_used = True
+    convt_set(&_pool_used)
 
 
 def _after_fork():
     global _forked
-    _forked = _pool_used
+    _forked = convt_is_set(&_pool_used)
 
 
 if hasattr(os, "register_at_fork"):
@@ -183,7 +183,6 @@ cdef void use_pool(const Pool *pool) noexcept:
 
 cdef void each_thread(Work work, int count, void *job) noexcept nogil:
     """Call work(job, n) for every n below ``count``, on a thread each where there are so many."""
-    global _pool_used
     cdef const Pool *pool = <const Pool *>convt_pool
     cdef int n
     if count == 1:
@@ -191,7 +190,7 @@ cdef void each_thread(Work work, int count, void *job) noexcept nogil:
     elif pool != NULL:
         pool.run(pool.context, work, count, job)
     else:
-        _pool_used = True
+        convt_set(&_pool_used)
         with parallel(num_threads=count):
             n = threadid()
             while n < count:  # a team may be smaller than asked for

@@ -16,6 +16,7 @@ cimport numpy as cnp
 import numpy as np
 
 from convt._core cimport Call, PackedFilter, Plan, each_thread, kernels_of
+from convt._flags cimport convt_is_set
 from convt._kernels cimport convt_kernels
 from convt._memory cimport Buffer, keep_table, round64, take_buffer, workspaces
 from convt.algorithms.indexing cimport take_index
@@ -205,11 +206,12 @@ cdef class PlanesPlan(Plan):
             k.transpose(array, side.pixel, side.channel, own, side.channels, 1, pixels, channels, False)
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
-        if call.refused[0]:  # what another task found makes this one's work useless
+        if convt_is_set(call.refused):  # what another task found makes this one's work useless
             return
         cdef char *own_in = ws + round64(self.inner.workspace)
         cdef char *own_out = own_in + self.in_bytes
-        cdef Call own = call[0]
+        cdef Call own  # (not a copy: other threads change what they share)
+        own.weights, own.bias, own.source, own.refused = call.weights, call.bias, call.source, call.refused
         own.src, own.dst, own.threads, own.grab, own.back, own.deal_tasks = own_in, own_out, 1, self.inner.tasks, False, NULL
         self.move(&self.ins, task, call.src, own_in, True, 0, 1)
         if self.hole:  # the array has been filled
