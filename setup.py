@@ -53,6 +53,8 @@ MODULE_CFLAGS = [*CFLAGS, "-O2"]
 BRIEF = re.compile(r"convt\.(_dlpack|_memory|onnxruntime\.library|algorithms\.(packing|onednn\..*|.*weights))")
 DEBUG = ["-O1", "-g"]
 KERNEL_DEBUG = [*DEBUG, "-UNDEBUG", "-DCONVT_DEBUG"]
+# For tools/coverage.py, which adds the flags that count: nothing is optimised away, each function is by itself.
+COVERAGE = ["-O0", "-Dalways_inline="] if os.environ.get("CONVT_COVERAGE_BUILD") else []
 # Where the linker knows it: segments of a module that are pages apart take ten kilobytes each time.
 COMPACT = "-Wl,-z,noseparate-code"
 # Names of functions are for debuggers and profilers: in a checkout kernels keep theirs, at which our tests look, too.
@@ -100,7 +102,8 @@ class BuildKernels(build_ext):
             self.announce("OpenMP not found: convt will use one thread", level=3)
         known = [flag for flag in (COMPACT, STRIP) if self._builds("int main(void) { return 0; }\n", [flag], link=True)]
         for ext in self.extensions:
-            level = DEBUG if self.kernel_debug else ["-Os"] if BRIEF.fullmatch(ext.name) else []
+            usual = ["-Os"] if BRIEF.fullmatch(ext.name) else []
+            level = DEBUG if self.kernel_debug else COVERAGE or usual
             ext.extra_compile_args = [*MODULE_CFLAGS, *level, *self.openmp]
             named = self.kernel_debug or (ext.name == CORE and self.in_checkout)
             ext.extra_link_args = [flag for flag in known if not (named and flag == STRIP)] + self.openmp
@@ -122,7 +125,7 @@ class BuildKernels(build_ext):
         header = generated / "isa_rows.h"
         if not header.exists() or header.read_text() != isa_header(rows):
             header.write_text(isa_header(rows))
-        debug = KERNEL_DEBUG if self.kernel_debug else []
+        debug = KERNEL_DEBUG if self.kernel_debug else COVERAGE
 
         def compiled(source, isa_flags, *more, folder="."):
             (written,) = self.compiler.compile(

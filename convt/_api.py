@@ -247,8 +247,8 @@ def _addressable(view):
 
 
 def _walkable(view):
-    """The view itself where the kernels can walk it, else a copy."""
-    return view if view is None or _addressable(view) else view.copy()
+    """The view itself where the kernels can walk it, else a copy whose axes lie in memory as before: plans depend on that."""
+    return view if view is None or _addressable(view) else view.copy("K")
 
 
 def _execute(attributes, operator, data, inputs, out, problem=None):
@@ -412,7 +412,8 @@ def one_shot(dialect, data, filter, bias, names, values, out=None):
     operator = _plan.Operator(parsed, _walkable(view), _walkable(own_bias), lasting=False)
     result = _execute(parsed, operator, data, (("data", data), ("filter", view), ("bias", own_bias)), out)
     signature = _repeat.signature(dialect, data, filter, bias, values, threads)
-    if signature is not None and _addressable(filter) and (bias is None or _addressable(bias)):
+    # (Of elements that share memory the order of axes is not known, in which 16-bit ones are widened.)
+    if signature is not None and _addressable(filter) and _apart(filter) and (bias is None or _addressable(bias)):
         bound = _bind(parsed, operator, data)
         if bound is not None and operator.packed(bound[1]).finite:
             _plan.kept(_SHOTS, signature, _plan.CACHED_PLANS, lambda: _repeat.Shot(bound[0], operator.recipe(bound[1])))

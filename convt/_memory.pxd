@@ -20,7 +20,7 @@ cdef struct Pool:
 
 cdef class Buffer:
     cdef char *data
-    cdef readonly size_t size
+    cdef size_t size
     cdef Pool *home
 
 

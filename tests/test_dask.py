@@ -9,7 +9,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from cases import child
+from cases import child, laid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -127,6 +127,20 @@ def test_blocks_of_planes_with_several_orders(kernel, strides, size, ci, co, beg
     with machine.pretend(planes_block=planes_block):
         lazy = convt.dask.conv_transpose(da.from_array(data).rechunk(chunks), filter, **keywords)
         assert_same_bits(lazy.compute(scheduler="sync"), convt.conv_transpose(data, filter, **keywords))
+
+
+def test_unaligned_data_are_summed_as_aligned_ones_are():
+    """The copy that is made of them has its axes in the same order: a plan for channels side by side sums in another one."""
+    rng = np.random.default_rng(0)
+    data = rng.standard_normal((2, 76, 5)).astype(np.float32)
+    filter = rng.standard_normal((4, 76, 1)).astype(np.float32)
+    keywords = dict(pads_begin=1, output_padding=4, data_format="NCX", algorithm="direct")
+    unaligned = laid("byte off", data)
+    with machine.pretend(planes_block=1):
+        want = convt.conv_transpose(data, filter, **keywords)
+        assert_same_bits(convt.conv_transpose(unaligned, filter, **keywords), want)
+        lazy = convt.dask.conv_transpose(da.from_array(unaligned, chunks=(1, 76, 2)), filter, **keywords)
+        assert_same_bits(lazy.compute(scheduler="sync"), want)
 
 
 def test_runs_of_a_block_are_those_of_every_block():

@@ -107,6 +107,13 @@ def test_multiply_add_rounds_once_where_the_isa_has_it(isa, algorithm):
 
 
 @each_isa
+@each_dtype
+def test_the_rate_of_multiply_adds_is_measured(dtype, isa):
+    with using_isa(isa):
+        assert _core.fma_peak(dtype, 2, 1e-3) > 0
+
+
+@each_isa
 def test_the_environment_names_the_isa(isa):
     """CONVT_ISA is what show_config says, what plans say, and what computes."""
     script = """

@@ -72,6 +72,16 @@ def test_lanes_that_lie_ready_are_read_where_they_are(dtype, groups, ci, co, lie
                 assert convt.conv_transpose(x, w, bias, **keywords).tobytes() == wanted.tobytes()
 
 
+def test_a_16_bit_filter_whose_elements_share_memory():
+    rng = np.random.default_rng(0)
+    x = rng.integers(-4, 5, (1, 16, 1)).astype(np.float16)
+    memory = rng.integers(-3, 4, 300).astype(np.float16)
+    w = np.lib.stride_tricks.as_strided(memory, (7, 1, 117), (4, 2, 4))
+    wanted = convt.conv_transpose(x.astype(f32), w.astype(f32), strides=2)
+    for _ in range(3):
+        assert np.array_equal(convt.conv_transpose(x, w, strides=2), wanted)
+
+
 @pytest.mark.parametrize("names", [["direct"], ["winograd"], list(CALLS)])
 def test_calls_of_many_threads_share_no_weights(names):
     calls = [made(names[n % len(names)], n) for n in range(8)]

@@ -21,13 +21,11 @@ stands in for that library: a team of threads that are created and joined by pth
 
 import os
 import platform
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-COPIED = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "convt", "tests", "third_party", "bench", "tools")
+from instrumented import build, copy
+
 # Of the tests that need nothing but convt, those that reach every loop and kernel, in an order that tells of trouble early.
 ASAN_TESTS = "planes direct depthwise winograd scatter matrix packing numerics memory properties threads growth"
 TSAN_TESTS = "threads memory repeat planes"
@@ -37,21 +35,6 @@ FLAGS = {
     "--param=asan-use-after-return=0",
     "tsan": "-fsanitize=thread -fno-omit-frame-pointer",
 }
-
-
-def copy(folder):
-    """Bring a folder up to date: files that are newer here are copied, compiled module and caches are not."""
-
-    def newer(source, target):
-        if not os.path.exists(target) or os.path.getmtime(source) > os.path.getmtime(target):
-            shutil.copy2(source, target)
-
-    for name in COPIED:
-        if (ROOT / name).is_dir():
-            ignored = shutil.ignore_patterns("__pycache__", "*.so")
-            shutil.copytree(ROOT / name, folder / name, copy_function=newer, dirs_exist_ok=True, ignore=ignored)
-        else:
-            newer(ROOT / name, folder / name)
 
 
 def library(name):
@@ -67,13 +50,6 @@ def stand_in(folder):
         ["gcc", *FLAGS["tsan"].split(), "-O1", "-g", "-fPIC", "-shared", "-o", target, source, "-lpthread"], check=True
     )
     return str(target)
-
-
-def build(kind, folder):
-    # As part of the compiler's name the flags are the linker's, too, and those of the program by which setup.py finds OpenMP.
-    settings = {"CC": f"gcc {FLAGS[kind]}", "CONVT_DEBUG_BUILD": "1"}
-    command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
-    subprocess.run(command, check=True, cwd=folder, env=os.environ | settings)
 
 
 def run(kind, folder, arguments):
@@ -110,10 +86,8 @@ def main():
     if len(sys.argv) < 2 or sys.argv[1] not in FLAGS:
         sys.exit(__doc__)
     kind, *arguments = sys.argv[1:]
-    folder = ROOT / "build" / kind
-    folder.mkdir(parents=True, exist_ok=True)
-    copy(folder)
-    build(kind, folder)
+    folder = copy(kind)
+    build(folder, FLAGS[kind], CONVT_DEBUG_BUILD="1")
     sys.exit(run(kind, folder, arguments))
 
 

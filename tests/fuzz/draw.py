@@ -13,6 +13,7 @@ from . import machines, odd, oracle
 _SIZES = {1: (70, 12, 9, 5), 2: (14, 6, 5, 3), 3: (6, 4, 3, 2), 4: (3, 3, 3, 2), 5: (2, 2, 2, 2)}
 _WORK = [30_000, 200_000, 200_000, 1_500_000]  # multiply-adds of a case
 _WIDTHS = (1, 2, 3, 4, 5, 7, 8, 12, 15, 16, 17, 24, 31, 32, 33, 48, 64, 65, 96, 128, 200)
+_MULTIPLES = [(1, 1), (1, 1), (1, 2), (2, 1), (3, 2)]  # in- and out-channels of a group of depthwise
 _DTYPES = ["float32", "float32", "float16", "bfloat16", "bfloat16", "float64"]
 
 
@@ -37,6 +38,8 @@ def case(seed, isa=None):
         "machine": machines.draw(rng),
         "calls": [_call(rng, problem) for _ in range(rng.choice([1, 2, 2, 3, 4]))],
     }
+    if rng.random() < 0.35:
+        found["calls"] = _repeats(rng, found["calls"][0])
     if found["backend"] == "reference" or form == "dask":
         found["algorithm"] = "direct" if form == "dask" and rng.random() < 0.7 else "auto"
     if found["values"] == "denormal" and problem["dtype"] in ("float16", "bfloat16"):
@@ -52,6 +55,8 @@ def case(seed, isa=None):
 def _algorithm(rng, isa, problem, form):
     if rng.random() < 0.35:
         return "auto"
+    if problem["groups"] > 1 and max(problem["ci"], problem["co"]) <= 3 and rng.random() < 0.5:
+        return "depthwise"
     with using_isa(isa):
         names = [name for name in _plan.ALGORITHMS if _there(name)]
     if problem["data_format"] != "NCX":
@@ -103,12 +108,12 @@ def _activation(rng):
 
 
 def _channels(rng, work, room):
-    kind = rng.choice(["dense", "dense", "grouped", "depthwise", "deep", "wide", "few", "none"])
+    kind = rng.choice(["dense", "dense", "grouped", "depthwise", "depthwise", "deep", "wide", "few", "none"])
     width = lambda: rng.choice(_WIDTHS)  # noqa: E731
     groups, ci, co = {
         "dense": lambda: (1, width(), width()),
         "grouped": lambda: (rng.randint(2, 9), rng.randint(1, 20), rng.randint(1, 20)),
-        "depthwise": lambda: (rng.choice([*_WIDTHS, rng.randint(1, 80)]), 1, 1),
+        "depthwise": lambda: (rng.choice([*_WIDTHS, rng.randint(1, 80)]), *rng.choice(_MULTIPLES)),
         "deep": lambda: (1, rng.randint(100, 700), rng.randint(1, 9)),
         "wide": lambda: (1, rng.randint(1, 5), rng.randint(60, 260)),
         "few": lambda: (rng.choice([1, 1, 2, 4]), width(), rng.randint(1, 4)),
@@ -173,6 +178,12 @@ def _call(rng, problem):
         "values": rng.randrange(2),
         "clear": rng.random() < 0.05,
     }
+
+
+def _repeats(rng, call):
+    """The same call again, of other numbers: calls that convt has seen take a way of their own, see convt/_repeat.pyx."""
+    out = rng.choice([None, {"end": True}])
+    return [call | {"out": out, "as": "numpy", "clear": False, "values": rng.randrange(2)} for _ in range(3)]
 
 
 def _layout(rng, rank, reads):

@@ -232,6 +232,8 @@ class _Run:
             layouts = tuple(str(each[name]) for name in ("data", "filter", "bias", "out"))
             before = self.same.setdefault((*layouts, each["values"], each["as"]), kept)
             assert oracle.same_bits(before, kept), "the same call gave other bits"
+        if not got.size:  # its other sizes may be beyond what an array of sums could have
+            return
         sums = oracle.sums(self.meant, windows, *arrays)
         names = {algorithm for algorithm, _ in self.plans}
         oracle.assert_right(self.call, names, oracle.nxc(kept, p["data_format"]), *sums)

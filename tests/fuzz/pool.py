@@ -1,5 +1,6 @@
 """Child processes that run cases: one that dies, or does not answer, is a finding with its case."""
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -90,6 +91,11 @@ class Child:
         return self.process.exitcode is None
 
     def end(self):
+        """Ended as processes end, so that what counts covered lines writes its counts; by force where a case is being run."""
+        if self.asked is None and self.alive():
+            with contextlib.suppress(OSError):  # it has just died
+                self.pipe.send(None)
+            self.process.join(PATIENCE)
         if self.alive():
             self.process.kill()
         self.process.join()

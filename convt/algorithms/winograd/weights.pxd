@@ -14,6 +14,5 @@ cdef class WinogradRecipe(PanelRecipe):
                         int64_t out_row, int64_t at_row, bint non_temporal, char *stage) noexcept nogil
     cdef bint make_points(self, PackClass *c, int64_t n, int64_t first, int64_t depth, char *src, char *dst,
                           char *stage) noexcept nogil
-    cdef bint lies_ready(self, PackClass *c) noexcept
     cdef bint transform_depth(self, PackClass *c, int64_t n, int64_t point, int64_t first, int64_t depth, char *src,
                               char *dst) noexcept nogil

@@ -140,11 +140,6 @@ cdef class WinogradRecipe(PanelRecipe):
             w, low = w + 1, 0
         return wrong
 
-    cdef bint lies_ready(self, PackClass *c) noexcept:
-        """Whether every panel's columns lie side by side in the filter, so that points can be made of them where they are."""
-        cdef int64_t whole = self.k.nr if c.nphases > 1 else self.k.vl
-        return self.so == 1 and self.co % whole == 0 and self.k.s_size == self.k.t_size and not c.nested
-
     cdef bint transform_depth(self, PackClass *c, int64_t n, int64_t point, int64_t first, int64_t depth, char *src,
                               char *dst) noexcept nogil:
         """`pack_depth` of a point, of weights that lie ready."""

@@ -1,0 +1,233 @@
+"""Says which lines and branches of the C kernels, and which lines of the Cython modules, the fuzzer and the tests reach:
+
+    python tools/coverage.py                          # builds, runs all at each instruction set of this CPU, and prints tables
+    python tools/coverage.py --isa avx2 --seconds 900 --keep tests/test_depthwise.py      # adds to what was counted before
+    python tools/coverage.py --report --missing depthwise         # what was counted, and what never ran in files named so
+
+The folder is build/coverage: a copy of what a build and the tests need, compiled without optimisation and with GCC's counters.
+Needs GCC with gcov, and in this Python what a build and the tests need. A run ends with an error if anything failed in it.
+
+A line has run if any of the functions that its file makes of it ran it: kernels are compiled once for each instruction set, and
+there once for each dtype. The same goes for a branch, which is one way out of a condition. At an instruction set those of other
+ones, and kernels that it replaced by its own, do not count. Of the C that Cython writes a line of Cython has run if any of what
+is made of it did; its branches are not counted, as most of them are Python's errors. What cannot be reached, and why, is listed
+in tools/unreached.txt: a reason, and below it, indented, "file: text" for each line that starts so and what belongs to it.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+
+from instrumented import ROOT, build, copy
+
+# (With a seed an object file that was made again fits the counts of the one before.)
+FLAGS = "-w --coverage -fprofile-update=atomic -frandom-seed=0"
+# Those that reach what the fuzzer does not: mistakes, threads of others, memory that is not there, oneDNN, kinds of arrays.
+TESTS = "isa packing memory threads repeat onednn api bad_input process"
+KERNELS = "convt/kernels/"
+ROW = re.compile(r"ISA\((\w+), (\w+),")
+# What Cython writes before the C of a line, and what it writes before the C that ends a function, which is no line's.
+MARK = re.compile(r'\s*/\* (?:"(convt/[^"]+)":(\d+)|function exit code \*/)')
+
+
+def levels(folder):
+    """The instruction sets: of each, whether this CPU has it."""
+    code = "import json; from convt import _core; print(json.dumps(_core.isa_rows()))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, cwd=folder, capture_output=True, text=True)
+    return {row["name"]: row["available"] for row in json.loads(done.stdout)}
+
+
+def counts_of(folder, isa):
+    return folder / "counts" / isa
+
+
+def run(folder, isa, options):
+    """Whether the fuzzer and the tests found nothing at an instruction set; what ran is counted in a folder of its own."""
+    counts = counts_of(folder, isa)
+    if not options.keep:
+        shutil.rmtree(counts, ignore_errors=True)
+    settings = {
+        "PYTHONPATH": str(folder),
+        # Of the path that an object file has for its counts, the part in the folder is put behind that of the counts.
+        "GCOV_PREFIX": str(counts),
+        "GCOV_PREFIX_STRIP": str(len(folder.parts) - 1),
+    }
+    alone = settings | {"CONVT_ISA": isa}
+    fuzz = ["tests.fuzz", "--isa", isa, "--seconds", str(options.seconds), "--workers", str(options.workers), "--shrink", "0"]
+    tests = ["pytest", "-q", "-p", "no:cacheprovider", *(options.tests or [f"tests/test_{name}.py" for name in TESTS.split()])]
+    # Those that choose an instruction set have its name in theirs, and are left out where CONVT_ISA has.
+    commands = [(fuzz, alone)] * (options.seconds > 0) + [(tests, alone), ([*tests, "-k", isa], settings)]
+    good = True
+    for command, environment in commands:
+        print(f"== {isa}: python -m {' '.join(command)}", flush=True)
+        good &= not subprocess.run([sys.executable, "-m", *command], cwd=folder, env=os.environ | environment).returncode
+    return good
+
+
+def own_kernels(folder, isa):
+    """The sources of the kernels that an instruction set uses: its own, and those of its bases that it did not replace."""
+    bases = dict(ROW.findall(next((folder / "build").glob("temp.*/generated/isa_rows.h")).read_text()))
+    found = []
+    while isa != "none":
+        found.append(f"isa_{isa}")
+        isa = "none" if '"body.h"' in (folder / KERNELS / f"isa_{isa}.c").read_text() else bases[isa]
+    return found
+
+
+class Counts:
+    """What ran of a file: lines, {line: whether}; branches, {(line, how many): which}; functions, {name: whether}."""
+
+    def __init__(self):
+        self.lines, self.branches, self.functions = {}, {}, {}
+
+    def add_line(self, line, at, branches):
+        self.lines[at] = self.lines.get(at, False) or line["count"] > 0
+        taken = [branch["count"] > 0 for branch in line["branches"] if not branch["throw"]]
+        if branches and taken:
+            before = self.branches.get((at, len(taken)), [False] * len(taken))
+            self.branches[at, len(taken)] = [a or b for a, b in zip(before, taken, strict=True)]
+
+    def add_function(self, function):
+        name = function["name"]
+        self.functions[name] = self.functions.get(name, False) or function["execution_count"] > 0
+
+
+def counted(folder, isa):
+    """The `Counts` of each file at an instruction set."""
+    counts, used = counts_of(folder, isa), own_kernels(folder, isa)
+    found = defaultdict(Counts)
+    for data in sorted(counts.rglob("*.gcda")):
+        if data.stem.startswith("isa_") and data.stem not in used:
+            continue
+        notes = data.relative_to(counts).with_suffix(".gcno")
+        shutil.copy2(folder / notes, data.parent)
+        command = ["gcov", "--json-format", "--stdout", "--branch-probabilities", str(data)]
+        said = subprocess.run(command, check=True, cwd=folder, capture_output=True, text=True).stdout
+        for file in json.loads(said)["files"]:
+            name = file["file"]
+            if name.startswith("build/"):
+                places = cython_lines(folder / name)
+                for line in file["lines"]:
+                    if line["line_number"] in places:
+                        of, at = places[line["line_number"]]
+                        found[of].add_line(line, at, branches=False)
+            elif name.startswith("convt/"):  # and not a header of Python, NumPy or the compiler
+                for line in file["lines"]:
+                    found[name].add_line(line, line["line_number"], branches=name.startswith(KERNELS))
+                for function in file["functions"]:
+                    found[name].add_function(function)
+    return found
+
+
+def unreached(folder, name):
+    """The lines of a file that tools/unreached.txt says cannot be reached: those it names, and what is indented below them."""
+    text = (folder / name).read_text().splitlines()
+    indent = lambda line: len(line) - len(line.lstrip())  # noqa: E731
+    found = set()
+    for line in (ROOT / "tools" / "unreached.txt").read_text().splitlines():
+        of, _, start = line.strip().partition(": ")
+        if not line.startswith(" ") or of != name:
+            continue
+        firsts = [n for n, each in enumerate(text) if each.strip().startswith(start)]
+        if not firsts:
+            sys.exit(f"tools/unreached.txt: no such line in {name}: {start}")
+        for first in firsts:
+            found.add(first + 1)
+            for n, each in enumerate(text[first + 1 :], first + 2):
+                if each.strip() not in ("", "{", "}") and not each.startswith("#") and indent(each) <= indent(text[first]):
+                    break
+                found.add(n)
+                if each.strip() == "}" and indent(each) <= indent(text[first]):
+                    break
+    return found
+
+
+def cython_lines(path):
+    """Which line of which Cython file each line of a C file is from: {line: (file, line)}."""
+    found, place = {}, None
+    for number, text in enumerate(path.read_text().splitlines(), 1):
+        if mark := MARK.match(text):
+            place = (mark[1], int(mark[2])) if mark[1] else None
+        elif place:
+            found[number] = place
+    return found
+
+
+def share(some):
+    some = list(some)
+    return f"{sum(some)} of {len(some)} {100 * sum(some) / len(some):6.1f}%" if some else ""
+
+
+def report(folder, isa, missing):
+    found = counted(folder, isa)
+    known = {name: unreached(folder, name) for name in found}
+    # What did not run and is known not to is left out.
+    lines = {name: [ran for at, ran in each.lines.items() if ran or at not in known[name]] for name, each in found.items()}
+    flags = {
+        name: [flag for (at, _), taken in each.branches.items() for flag in taken if flag or at not in known[name]]
+        for name, each in found.items()
+    }
+    print(f"\n{isa:42}{'lines':>22}{'branches':>22}{'explained':>11}")
+    for kind, of_kind in (("kernels", True), ("modules", False)):
+        names = sorted(name for name in found if name.startswith(KERNELS) == of_kind)
+        rows = [[name] for name in names] + [names]
+        for row, title in zip(rows, [*names, f"all {kind}"], strict=True):
+            left = sum(len(found[name].lines) - len(lines[name]) for name in row)
+            some = [share(value for name in row for value in values[name]) for values in (lines, flags)]
+            print(f"  {title:40}{some[0]:>22}{some[1]:>22}{left or '':>11}")
+    if missing is not None:
+        for name in sorted(found):
+            if missing in name:
+                list_missing(folder, name, found[name], known[name])
+
+
+def list_missing(folder, name, counts, known):
+    """Lines that never ran; those that ran, but not to each branch: which, of how many; and functions that macros make."""
+    text = (folder / name).read_text().splitlines()
+    for at in sorted(set(counts.lines) - known):
+        never = [
+            f"{number + 1} of {count}"
+            for (line, count), taken in counts.branches.items()
+            for number, flag in enumerate(taken)
+            if line == at and not flag
+        ]
+        if not counts.lines[at]:
+            print(f"{name}:{at}: never ran: {text[at - 1].strip()}")
+        elif never:
+            print(f"{name}:{at}: branch {', '.join(never)}: {text[at - 1].strip()}")
+    never = sorted(function for function, ran in counts.functions.items() if not ran)
+    if never:
+        print(f"{name}: never called: {' '.join(never)}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tests", nargs="*", help="files of tests, and what else pytest takes; else those that reach the loops")
+    parser.add_argument("--isa", help="at this instruction set alone")
+    parser.add_argument("--seconds", type=float, default=120, help="of fuzzing at each instruction set")
+    parser.add_argument("--workers", type=int, default=2, help="processes that fuzz")
+    parser.add_argument("--keep", action="store_true", help="add to what earlier runs counted")
+    parser.add_argument("--report", action="store_true", help="only print what was counted")
+    parser.add_argument("--missing", nargs="?", const="", metavar="NAME", help="list what never ran, in files named so")
+    options = parser.parse_args()
+    folder, good = ROOT / "build" / "coverage", True
+    if not options.report:
+        build(copy("coverage"), FLAGS, CONVT_COVERAGE_BUILD="1")
+    for isa, available in levels(folder).items():
+        if options.isa not in (None, isa):
+            continue
+        if not available:
+            print(f"\n{isa}: not on this CPU")
+            continue
+        good &= options.report or run(folder, isa, options)
+        report(folder, isa, options.missing)
+    sys.exit(not good)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""A build of convt with a compiler's flags, in a folder of its own: what tools/sanitize.py and tools/coverage.py share."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+COPIED = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "convt", "tests", "third_party", "bench", "tools")
+
+
+def copy(name):
+    """Bring the folder build/<name> up to date: files that are newer here are copied, compiled modules and caches are not."""
+    folder = ROOT / "build" / name
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def newer(source, target):
+        if not os.path.exists(target) or os.path.getmtime(source) > os.path.getmtime(target):
+            shutil.copy2(source, target)
+
+    for each in COPIED:
+        if (ROOT / each).is_dir():
+            ignored = shutil.ignore_patterns("__pycache__", "*.so")
+            shutil.copytree(ROOT / each, folder / each, copy_function=newer, dirs_exist_ok=True, ignore=ignored)
+        else:
+            newer(ROOT / each, folder / each)
+    return folder
+
+
+def build(folder, flags, **settings):
+    # As part of the compiler's name the flags are the linker's, too, and those of the program by which setup.py finds OpenMP.
+    command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+    subprocess.run(command, check=True, cwd=folder, env=os.environ | {"CC": f"gcc {flags}", **settings})
