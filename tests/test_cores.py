@@ -124,3 +124,12 @@ def test_the_command_prints_a_table_and_writes_it(tmp_path, capsys):
     assert cores.main([*arguments, "--bandwidth", "1e-6"]) == 0
     (row,) = json.loads(out.read_text())["layers"]
     assert row["threads"]["16"]["efficiency"] == pytest.approx(row["threads"]["2"]["efficiency"] / 8)
+
+
+def test_threads_have_as_many_tasks_of_rows():
+    """fcn8s in NCX: 568 rows as 34 tasks left thirteen of 16 threads waiting for three."""
+    for threads, plan, told, tables in made("fcn8s", layout="NCX"):
+        if threads >= 16:
+            assert plan.algorithm == "rows"
+            works = told(*tables)
+            assert works.sum() / threads > 0.93 * cores.slowest(plan, works, threads)
