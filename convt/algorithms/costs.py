@@ -817,7 +817,7 @@ def load(path, what="profile"):
             found = json.load(file)
     except OSError as error:
         raise ValueError(f"{what}: got {str(path)!r}, which can't be read ({error.strerror}); wanted a cost profile") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{what}: got {str(path)!r}, which is no JSON ({error}); wanted a cost profile") from error
     if not isinstance(found, dict) or found.get("format") != FORMAT or not isinstance(found.get("costs"), dict):
         raise ValueError(f"{what}: got {str(path)!r}, whose format is not {FORMAT!r}; wanted a file of bench.calibrate")

@@ -150,10 +150,9 @@ cdef class PlanesPlan(Plan):
 
     cdef void move(self, Side *side, int64_t block, char *array, char *own, bint inward, int64_t part,
                    int64_t parts) noexcept nogil:
-        """A block from the array to ``own``, NXC order, zeros where it is outside, or, not ``inward``, back. Of several parts of
-        each run, one."""
+        """A block from the array to ``own``, NXC order, zeros where it is outside, or, not ``inward``, back. Of several parts, one."""
         cdef int64_t place[64]
-        cdef int64_t ax, n, row, rows = 1, at, index, low, high, first, last, item = self.mover.s_size
+        cdef int64_t ax, n, row, rows = 1, begin, end, at, index, low, high, pieces, first, last, item = self.mover.s_size
         cdef int64_t run = side.run_axis, pixel = side.channels * self.k.s_size
         cdef bint inside
         for ax in range(self.nd, -1, -1):
@@ -163,11 +162,14 @@ cdef class PlanesPlan(Plan):
         low, high = max(<int64_t>0, -place[run]), min(side.block[run], side.size[run] - place[run])
         high = max(low, high)
         low, high = low * side.pixels, high * side.pixels
-        # Parts of whole blocks of pixels.
-        first = (high - low + PART_PIXELS - 1) // PART_PIXELS
-        last = min(high, low + first * (part + 1) // parts * PART_PIXELS)
-        first = low + first * part // parts * PART_PIXELS
-        for row in range(rows):
+        # Parts of whole blocks of pixels; or of runs, where a run has too few of those.
+        pieces, begin, end = (high - low + PART_PIXELS - 1) // PART_PIXELS, 0, rows
+        if pieces < min(rows, parts):
+            begin, end, part, parts = rows * part // parts, rows * (part + 1) // parts, 0, 1
+            own += begin * side.block[run] * side.pixels * pixel
+        last = min(high, low + pieces * (part + 1) // parts * PART_PIXELS)
+        first = low + pieces * part // parts * PART_PIXELS
+        for row in range(begin, end):
             n, at, inside = row, place[run] * side.stride[run], True
             for ax in range(run - 1, -1, -1):
                 index = place[ax] + take_index(&n, side.block[ax])
@@ -251,3 +253,6 @@ cdef class PlanesPlan(Plan):
 
     cpdef int threads(self, int available):
         return Plan.threads(self, available) if self.apart else self.inner.threads(available)
+
+    cpdef tuple dealt(self, int available):  # of a block, where threads share each
+        return Plan.dealt(self, available) if self.apart else self.inner.dealt(available)

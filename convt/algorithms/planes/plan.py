@@ -124,14 +124,25 @@ def make_by_blocks(cost, make, problem, recipe, packed, in_strides, out_strides,
     if empty or (contiguous and not wide):
         return make(alone, recipe, packed, in_strides, out_strides, threads)
     cut = cut_into_blocks(cost, problem, wide, here)
-    # Each thread its own blocks where these are many; else all threads one block after the other.
+    # Each thread its own blocks where these are many; else all threads one block after the other, if they are done first.
     apart = cut.total >= 2 * threads or (cut.total >= threads and cut.total % threads == 0)
     ins, outs = execution.contiguous_in_strides(cut.problem), execution.contiguous_strides(cut.problem)
     full = lambda key: (key[0], WIDE, *key[1:]) if wide else key  # noqa: E731
     of_block = (lambda key: recipe(full(key)).inner) if wide else recipe
     packed_block = lambda key: packed(full(key))  # noqa: E731
-    plan, key = make(cut.problem, of_block, packed_block, ins, outs, 1 if apart else threads)
+    planned = lambda threads: make(cut.problem, of_block, packed_block, ins, outs, threads)  # noqa: E731
+    plan, key = planned(1 if apart else threads)
+    if not apart and cut.total > 1 and -(-cut.total // threads) < cut.total * _share(plan, cost(cut.problem), threads):
+        apart, (plan, key) = True, planned(1)
     if cut.framed and not packed_block(key).finite:  # the zeros around the input must not meet NaN or infinity
         return direct.planned(alone, recipe, in_strides, out_strides, threads, finite=False)
     stream = execution.outgrows(problem, here.limits.non_temporal)
     return PlanesPlan(alone, plan, cut, in_strides, out_strides, apart and threads > 1, stream), full(key)
+
+
+def _share(plan, cycles, threads):
+    """The share of the ``cycles`` of a plan after which the last of several threads is done."""
+    threads = plan.threads(threads)
+    if plan.works is None:  # tasks are all alike
+        return -(-plan.tasks // threads) / max(plan.tasks, 1)
+    return common.makespan(plan.works, threads) / max(cycles, 1)
