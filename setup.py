@@ -32,6 +32,9 @@ ISAS = [
     ("avx512_amx", "avx512", ["-mamx-tile", "-mamx-bf16", "-O3"], ["AMX_BF16"]),
 ]  # fmt: skip
 
+# Fewer of them are built sooner, for tools/sanitize.py: CONVT_BUILD_ISAS=baseline,avx2
+WANTED = os.environ.get("CONVT_BUILD_ISAS", ",".join(name for name, *_ in ISAS)).split(",")
+
 CORE = "convt._core"  # the module that links the kernels; all others reach them through it
 KERNELS = Path("convt/kernels")
 FOREIGN = Path("third_party/onednn"), Path("third_party/onnxruntime")  # declarations of libraries opened at run time
@@ -62,10 +65,10 @@ X86 = sysconfig.get_platform().endswith(("x86_64", "amd64"))  # of the target, w
 
 
 def isa_rows(known):
-    """The rows of ISAS whose flags the compiler knows: (name, base, flags, features), all of these."""
+    """The rows of ISAS that are wanted and whose flags the compiler knows: (name, base, flags, features), all of these."""
     rows = {None: (None, None, [], [])}
     for name, base, flags, features in ISAS if X86 else ISAS[:1]:
-        if base in rows and known(rows[base][2] + flags):
+        if name in WANTED and base in rows and known(rows[base][2] + flags):
             rows[name] = name, base, rows[base][2] + flags, rows[base][3] + features
     return list(rows.values())[1:]
 
@@ -117,7 +120,8 @@ class BuildKernels(build_ext):
             folder.mkdir(parents=True, exist_ok=True)
         rows = isa_rows(lambda flags: self._builds("int main(void) { return 0; }\n", flags))
         for name in {name for name, *_ in ISAS} - {name for name, *_ in rows} if X86 else ():
-            self.announce(f"{name}: left out, as this compiler does not know it", level=3)
+            why = "this compiler does not know it" if name in WANTED else "CONVT_BUILD_ISAS lacks it"
+            self.announce(f"{name}: left out, as {why}", level=3)
         header = generated / "isa_rows.h"
         if not header.exists() or header.read_text() != isa_header(rows):
             header.write_text(isa_header(rows))

@@ -68,7 +68,7 @@ cdef class Plan:
     cdef int64_t in_n, in_c, out_n, out_c
     cdef size_t non_temporal
     cdef bint even, single_thread, pinned, alternate
-    cdef list works
+    cdef readonly list works
     cdef Deal deal
     cdef bint back
 
@@ -77,6 +77,9 @@ cdef class Plan:
     cdef void run_tasks(self, Py_ssize_t thread, Call *call, char *ws) noexcept nogil
     cdef void run_share(self, Py_ssize_t thread, const Call *call, char *ws) noexcept nogil
     cpdef int threads(self, int available)
+    cdef Py_ssize_t grab(self, int threads) noexcept
+    cdef Deal deal_for(self, int threads)
+    cpdef tuple dealt(self, int available)
     cdef compute(self, char *src, char *dst, PackedFilter packed, int available, out, fill)
     cdef size_t per_thread(self, PackedFilter packed) noexcept
     cdef Buffer take_workspace(self, PackedFilter packed, int available)

@@ -17,6 +17,7 @@ cimport numpy as cnp
 
 import numpy as np
 
+from convt._flags cimport convt_is_set, convt_set
 from convt._kernels cimport (
     CONVT_ACROSS, CONVT_DOTS, CONVT_DW_ORDERED, CONVT_DW_PRODUCTS, CONVT_DW_SOURCES, CONVT_DW_TERMS, CONVT_KC, CONVT_UNITS, convt_cache_bytes,
     convt_isa, convt_isa_at, convt_isa_available, convt_isa_count, convt_kernels, convt_quotient,
@@ -151,19 +152,18 @@ def fma_peak(str dtype, int threads, double seconds):
 # ---------------------------------------------------------------- threads
 
 # libgomp's pool does not survive a fork: a child of a process that has used it computes on one thread.
-cdef bint _pool_used = False
+cdef char _pool_used = False  # threads that call at once all set it, without the GIL
 _forked = False
 
 
 cpdef void note_pool():
     """To be called before a parallel region: remembers that this process has an OpenMP pool."""
-    global _pool_used
-    _pool_used = True
+    convt_set(&_pool_used)
 
 
 def _after_fork():
     global _forked
-    _forked = _pool_used
+    _forked = convt_is_set(&_pool_used)
 
 
 if hasattr(os, "register_at_fork"):
@@ -183,7 +183,6 @@ cdef void use_pool(const Pool *pool) noexcept:
 
 cdef void each_thread(Work work, int count, void *job) noexcept nogil:
     """Call work(job, n) for every n below ``count``, on a thread each where there are so many."""
-    global _pool_used
     cdef const Pool *pool = <const Pool *>convt_pool
     cdef int n
     if count == 1:
@@ -191,7 +190,7 @@ cdef void each_thread(Work work, int count, void *job) noexcept nogil:
     elif pool != NULL:
         pool.run(pool.context, work, count, job)
     else:
-        _pool_used = True
+        convt_set(&_pool_used)
         with parallel(num_threads=count):
             n = threadid()
             while n < count:  # a team may be smaller than asked for
@@ -328,6 +327,31 @@ cdef class Plan:
         """How many threads a run uses when ``available`` are allowed."""
         return 1 if self.single_thread else max(1, min(available, self.tasks))
 
+    cdef Py_ssize_t grab(self, int threads) noexcept:
+        """How many tasks a thread takes at a time."""
+        return self.tasks if self.even else max(1, convt_quotient(self.tasks, GRABS * threads))
+
+    cdef Deal deal_for(self, int threads):
+        """The `Deal` of a call, or None where threads take the next tasks, or have a contiguous share each."""
+        cdef Deal deal = self.deal
+        if not self.pinned or self.even or threads == 1:
+            return None
+        if deal is None or deal.threads != threads:
+            self.deal = deal = Deal(self.works, self.tasks, threads)
+        return deal
+
+    cpdef tuple dealt(self, int available):
+        """How tasks come to threads: ``(tasks of each thread, 0)``, or ``(None, n)`` where each takes the next n again and again."""
+        cdef int threads = self.threads(available), t
+        cdef Deal deal = self.deal_for(threads)
+        if deal is not None:
+            bounds, tasks = deal.first.array.tolist(), deal.tasks.array.tolist()
+        elif self.even or threads == 1:
+            bounds, tasks = [t * self.tasks // threads for t in range(threads + 1)], list(range(self.tasks))
+        else:
+            return None, self.grab(threads)
+        return [tasks[bounds[t]:bounds[t + 1]] for t in range(threads)], 0
+
     def run(self, data, out, PackedFilter packed, int available, fill=None):
         """Compute; ``data`` and ``out`` are views in NXC order with the strides the plan was made for.
 
@@ -350,17 +374,14 @@ cdef class Plan:
 
     cdef compute_in(self, Buffer ws, char *src, char *dst, PackedFilter packed, int available, out, fill):
         cdef int threads = self.threads(available)
-        cdef Py_ssize_t tasks = self.tasks
         cdef Call call
         cdef char refused = 0
         call.refused = &refused
         call.src, call.dst, call.weights, call.bias, call.source = src, dst, packed.weights, packed.bias, packed.source
-        call.next, call.threads, call.grab = 0, threads, tasks if self.even else max(1, convt_quotient(tasks, GRABS * threads))
-        cdef Deal deal = self.deal
+        call.next, call.threads, call.grab = 0, threads, self.grab(threads)
+        cdef Deal deal = self.deal_for(threads)
         call.deal_tasks = NULL
-        if self.pinned and not self.even and threads > 1:
-            if deal is None or deal.threads != threads:
-                self.deal = deal = Deal(self.works, tasks, threads)
+        if deal is not None:
             call.deal_first, call.deal_tasks = deal.first.p, deal.tasks.p
         if fill is not None:  # only now, as nothing is written where there is no memory
             out[...] = fill

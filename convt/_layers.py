@@ -54,7 +54,7 @@ def read(text, shapes=None):
 def _of_json(text):
     try:
         rows = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"layer: got {text[:80]!r}, wanted JSON, a file of JSON, or an ONNX file ({error})") from None
     rows = rows.get("layers", [rows]) if isinstance(rows, dict) else rows
     return [_of_row(row) for row in (rows if isinstance(rows, list) else [rows])]

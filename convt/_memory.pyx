@@ -28,8 +28,19 @@ cdef extern from *:
     #else
     #define convt_huge(p, size) ((void)(p), (void)(size))
     #endif
+    #ifdef __SANITIZE_ADDRESS__
+    #include <sanitizer/asan_interface.h>
+    #define convt_forbid __asan_poison_memory_region
+    #define convt_allow __asan_unpoison_memory_region
+    #else
+    #define convt_forbid(p, size) ((void)(p), (void)(size))
+    #define convt_allow convt_forbid
+    #endif
     """
     void convt_huge(void *p, size_t size) nogil
+    # For AddressSanitizer: blocks that are kept, and what a block has beyond what was asked for, must not be touched.
+    void convt_forbid(void *p, size_t size) nogil
+    void convt_allow(void *p, size_t size) nogil
 
 cdef extern from "numpy/arrayobject.h":
     object PyArray_NewFromDescr(type subtype, cnp.dtype dtype, int nd, cnp.npy_intp *sizes, cnp.npy_intp *strides, void *data,
@@ -93,6 +104,7 @@ cdef class Buffer:
             return
         while home.count == CACHED_BLOCKS or home.bytes + self.size > home.most:
             free(_remove(home, 0))
+        convt_forbid(self.data, self.size)
         home.data[home.count], home.size[home.count] = self.data, self.size
         home.count += 1
         home.bytes += self.size
@@ -115,6 +127,7 @@ cdef Buffer take_buffer(size_t size, Pool *home):
         if best >= 0:
             buffer.home, buffer.size = home, home.size[best]
             buffer.data = _remove(home, best)
+            convt_allow(buffer.data, size)
             return buffer
         if home.count and size <= home.most and not home.close_fit:  # the new block replaces one that was too small
             free(_remove(home, largest))

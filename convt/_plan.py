@@ -151,7 +151,9 @@ class Operator:
     def _known(self, problem):
         """What `tuning` knows, or None where nothing is known or the fastest can't be had here."""
         times = tuning.find(problem, self._attributes.algorithm, _config.get_num_threads())
-        if times is None:
+        possible = {*_candidates(problem, self._attributes.algorithm), "onednn"} if times else ()
+        times = {name: time for name, time in (times or {}).items() if name in possible}  # a file may say anything
+        if not times:
             return None
         best = min(times, key=times.get)
         if best == "onednn" and not onednn.library.available():

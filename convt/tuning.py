@@ -145,7 +145,7 @@ def _entries(path: str | os.PathLike[str], text: str, what: str) -> Iterator[tup
     refuse = lambda line, why: ValueError(f"{what}: got {str(path)!r}, line {line}: {why}")  # noqa: E731
     try:
         whole = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise refuse(getattr(error, "lineno", 1), f"no JSON ({getattr(error, 'msg', error)})") from error
     if not isinstance(whole, dict) or whole.get("format") != FORMAT or not isinstance(whole.get("entries"), list):
         raise refuse(1, f'wanted {{"format": "{FORMAT}", "entries": [...]}}')

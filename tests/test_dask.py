@@ -320,3 +320,20 @@ def test_precision_reaches_every_chunk(precision):
 def test_what_is_no_precision():
     with pytest.raises(ValueError, match="precision: got 'tf32'"):
         convt.dask.conv_transpose(da.ones((1, 4, 1), dtype=np.float32), np.ones((2, 1, 1), np.float32), precision="tf32")
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("wide_block", [None, 8192])
+@pytest.mark.parametrize("data_format", ["NXC", "NCX"])
+def test_sums_of_widened_blocks_are_those_of_their_chunks(data_format, wide_block, dtype):
+    """Few channels of a 16-bit type: `direct` widens blocks of the whole, but computes a chunk as it is."""
+    rng = np.random.default_rng(3)
+    for kernel, strides, co in (((3, 32), (1, 16), 1), ((5, 6), (2, 2), 3), ((2, 9), (1, 4), 2)):
+        data = rng.standard_normal((1, 40, 70, 1)).astype(dtype)
+        filter = rng.standard_normal((*kernel, 1, co)).astype(dtype)
+        data = data if data_format == "NXC" else data.transpose(0, 3, 1, 2)
+        keywords = dict(strides=strides, pads_begin=1, data_format=data_format, algorithm="direct")
+        chunks = (1, 13, 30, 1) if data_format == "NXC" else (1, 1, 13, 30)
+        with machine.pretend(**({} if wide_block is None else {"wide_block": wide_block})):
+            lazy = convt.dask.conv_transpose(da.from_array(data, chunks=chunks), filter, **keywords)
+            assert_same_bits(lazy.compute(scheduler="sync"), convt.conv_transpose(data, filter, **keywords))

@@ -369,6 +369,37 @@ def test_a_single_pixel_whose_axis_has_any_stride(channels, step):
         np.testing.assert_array_equal(got, want)
 
 
+@each_isa
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("non_temporal", [False, True])
+@pytest.mark.parametrize(
+    ("groups", "ci", "co", "kernel", "strides", "sizes"),
+    [
+        (5, 1, 1, (3, 4), (2, 2), (5, 300)),  # outputs of a row in several parts
+        (600, 1, 1, (4,), (2,), (23,)),  # lanes in several tasks
+        (9, 1, 1, (1, 6), (1, 1), (2, 90)),  # many terms
+        (3, 1, 1, (2, 2), (3, 3), (4, 7)),  # phases that no tap reaches
+        (33, 4, 16, (3, 3), (2, 2), (6, 40)),  # groups that fill vectors
+        (1, 64, 3, (5, 5), (3, 3), (6, 70)),  # few out channels: dot products
+    ],
+)
+def test_16_bits_are_those_of_float32_rounded(groups, ci, co, kernel, strides, sizes, non_temporal, dtype, isa):
+    """Sums are float32's, rounded once; what lies between the outputs stays as it was."""
+    dtype, rng = DTYPES[dtype][0], np.random.default_rng(groups)
+    data = rng.standard_normal((2, *sizes, groups * ci)).astype(dtype)
+    filter = rng.standard_normal((*kernel, groups * ci, co)).astype(dtype)
+    bias = rng.standard_normal(groups * co).astype(dtype)
+    with pretend(**(dict(depthwise_non_temporal=0) if non_temporal else {})), using_isa(isa):
+        for activation in (None, "relu", "gelu"):
+            keywords = dict(groups=groups, strides=strides, pads_end=1, algorithm="depthwise", activation=activation)
+            want = convt.conv_transpose(*(each.astype(np.float32) for each in (data, filter, bias)), **keywords).astype(dtype)
+            np.testing.assert_array_equal(convt.conv_transpose(data, filter, bias, **keywords), want)
+            around = np.full((*want.shape[:-1], want.shape[-1] + 3), 7, dtype)
+            convt.conv_transpose(data, filter, bias, out=around[..., 1:-2], **keywords)
+            np.testing.assert_array_equal(around[..., 1:-2], want)
+            assert (around[..., :1] == 7).all() and (around[..., -2:] == 7).all()
+
+
 def test_no_images_and_no_outputs():
     case = Case(groups=3, batch=0, in_sizes=(4, 4), kernel=(3, 3), strides=(2, 2), dilations=(1, 1), pads_begin=(0, 0),
                 pads_end=(0, 0), output_padding=(0, 0))  # fmt: skip

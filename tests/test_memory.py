@@ -1,5 +1,6 @@
 """Memory of outputs that were dropped, kept for the next ones; what clear_caches gives back."""
 
+import ctypes
 import gc
 import threading
 
@@ -10,6 +11,8 @@ from cases import child
 import convt
 from convt import _memory
 
+# AddressSanitizer's, where tools/sanitize.py has it: the first of so many bytes that must not be touched, or 0.
+FORBIDDEN = getattr(ctypes.CDLL(None), "__asan_region_is_poisoned", None)
 SHAPE = (1, 256, 256, 8)  # outputs of 2 MiB
 
 
@@ -52,6 +55,27 @@ def test_memory_that_is_much_too_large_is_not_taken(op):
     small = op(np.ones((1, 128, 128, 8), np.float32))
     assert address(small) != where
     assert address(op(np.ones((4, 128, 128, 8), np.float32))) == where
+
+
+@pytest.mark.skipif(FORBIDDEN is None, reason="not under AddressSanitizer")
+def test_memory_that_is_kept_must_not_be_touched(op):
+    """What is in use is what was asked for, and not what the block has beyond it."""
+
+    def forbidden(where, size):
+        return FORBIDDEN(ctypes.c_void_p(where), ctypes.c_size_t(size))
+
+    FORBIDDEN.restype = ctypes.c_size_t
+    large = op(np.ones((1, 128, 140, 8), np.float32))
+    where, size = address(large), large.nbytes
+    assert not forbidden(where, size)
+    del large
+    assert forbidden(where, size) == where and forbidden(where + size - 1, 1)
+    small = op(np.ones((1, 128, 128, 8), np.float32))
+    assert address(small) == where and not forbidden(where, small.nbytes)
+    assert forbidden(where, size) == where + small.nbytes and forbidden(where + size - 1, 1)
+    del small
+    again = op(np.ones((1, 128, 140, 8), np.float32))
+    assert address(again) == where and not forbidden(where, size)
 
 
 def test_what_is_kept_is_bounded_and_given_back(op):

@@ -74,6 +74,18 @@ def test_blocks_of_any_size_are_the_definition(case, algorithm, dtype):
         pytest.skip(f"no {algorithm} of {dtype}")
 
 
+@pytest.mark.parametrize("case", IMAGES.values(), ids=IMAGES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_more_threads_than_a_run_has_pixels_for(case, dtype):
+    """Which then move a few runs of a block each, or none; blocks are one after the other."""
+    case = replace(case, dtype=dtype)
+    arrays, results = case.arrays(exact=False), set()
+    for threads in (1, 7, 40):
+        with convt.num_threads(threads), pretend(planes_block=1 << 15, wide_block=1 << 15):
+            results.add(run(case, *arrays, algorithm="direct").tobytes())
+    assert len(results) == 1
+
+
 @settings(max_examples=300)
 @given(st.data())
 def test_blocks_of_an_axis_show_every_output_once_and_read_all_its_inputs(data):

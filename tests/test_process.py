@@ -127,6 +127,44 @@ print([name for name in before if after[name] != before[name]])
     assert (code, out) == (0, "[]\n"), errors
 
 
+_WRITES = """
+import os, sys
+home = sys.argv[1]
+os.chdir(home)
+opened = []
+
+def note(event, given):
+    if event == "open" and isinstance(given[2], int) and given[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+        opened.extend({given[0]} - {os.devnull})
+    elif event in ("os.mkdir", "os.rename", "os.symlink", "os.link", "socket.connect", "socket.bind"):
+        opened.append((event, given[0]))
+
+import numpy, ml_dtypes
+sys.addaudithook(note)
+import test_process
+from cases import SAMPLES, operator
+import convt, convt.onnx, convt.openvino, convt.tuning
+test_process.calls("float32")
+case = SAMPLES["dense"]
+data, filter, bias = case.arrays()
+operator(case, filter, bias, backend="tune")(data)
+convt.show_config(mode="dicts")
+convt.clear_caches()
+left = [os.path.join(folder, name) for folder, folders, files in os.walk(home) for name in (*folders, *files)]
+print(opened, left)
+"""
+
+
+def test_nothing_is_written_and_nobody_called(tmp_path):
+    """Neither by Python's functions nor, in the folders that are usual for it, by anything else."""
+    package = Path(convt.__file__).parent
+    before = {path: path.stat().st_mtime_ns for path in package.rglob("*")}
+    places = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"), str(tmp_path))
+    code, out, errors = child(_WRITES, tmp_path, PYTHONDONTWRITEBYTECODE="1", **places)
+    assert (code, out.strip()) == (0, "[] []"), errors
+    assert {path: path.stat().st_mtime_ns for path in package.rglob("*")} == before
+
+
 # ---------------------------------------------------------------- interrupts
 
 _INTERRUPTED = """

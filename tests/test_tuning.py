@@ -9,8 +9,8 @@ import pytest
 from cases import child
 
 import convt
-from convt import _core, _measure, tuning
-from convt.algorithms import onednn
+from convt import _core, _measure, _plan, tuning
+from convt.algorithms import ALGORITHMS, onednn
 
 KEYWORDS = {"strides": 2, "backend": "tune"}
 FILTER = np.ones((4, 4, 8, 16), np.float32)
@@ -144,6 +144,7 @@ def test_a_damaged_entry_is_an_error_that_names_the_line(change, says, measured,
 @pytest.mark.parametrize(
     ("text", "line"),
     [("", 1), ("[]", 1), ("{}", 1), ('{"format": "x", "entries": []}', 1), ("\xff\xfe", None),
+     ("[" * 100_000, 1),
      ('{"format": "convt tuning 1",\n"entries": [\n{,\n]}', 3), ('{"format": "convt tuning 1", "entries": [\n7\n]}', 2)],
 )  # fmt: skip
 def test_a_file_that_is_none_is_refused(text, line, tmp_path):
@@ -186,6 +187,23 @@ def test_what_can_not_be_had_here_is_measured_anew(measured, monkeypatch):
     monkeypatch.setattr(onednn.library, "available", lambda: False)
     tuned()
     assert len(measured) == 2
+
+
+@pytest.mark.parametrize("name", [*ALGORITHMS, "nothing that is known"])
+@pytest.mark.parametrize("keywords", [{}, {"dilations": 2}, {"strides": 9}], ids=str)
+def test_an_entry_can_not_name_what_does_not_do_the_problem(name, keywords, measured):
+    """Such a plan could not be made, or would read beside its tables; nor may an entry lower the precision."""
+    op = convt.ConvTranspose(FILTER, **KEYWORDS | keywords)
+    problem = op._operator._attributes.problem(DATA.shape)
+    does = name in _plan._candidates(problem, "auto")
+    tuning.keep(problem, "auto", convt.get_num_threads(), {name: 1.0, **({} if does else {"direct": 2.0})})
+    got = op(DATA)
+    assert op.plan(DATA.shape).algorithm == (name if does else "direct") and not measured
+    np.testing.assert_allclose(got, convt.conv_transpose(DATA, FILTER, backend="reference", **{"strides": 2} | keywords), 1e-4)
+    tuning.clear()
+    tuning.keep(problem, "auto", convt.get_num_threads(), {name: 1.0})
+    convt.ConvTranspose(FILTER, **KEYWORDS | keywords)(DATA)
+    assert len(measured) == (not does)
 
 
 def test_threads_may_save_and_load_at_once(measured, tmp_path):

@@ -1,13 +1,17 @@
-"""Builds convt under a sanitizer, in a folder of its own, and runs tests there:
+"""Builds convt under a sanitizer, in a folder of its own, and runs tests or the fuzzer there:
 
     python tools/sanitize.py asan                      # AddressSanitizer and UndefinedBehaviorSanitizer
     python tools/sanitize.py tsan -k threads           # ThreadSanitizer; arguments are pytest's
     python tools/sanitize.py asan tests/test_direct.py -x
+    python tools/sanitize.py asan fuzz --seconds 600   # arguments are those of python -m tests.fuzz
 
 The folder is build/<asan|tsan>: a copy of what a build and the tests need, with kernels that assert their contract
 (CONVT_DEBUG_BUILD). Only what changed is copied and built again. Needs GCC with its sanitizers' libraries, and in this Python
-NumPy, ml_dtypes, Cython, setuptools, pytest and hypothesis; a first build takes minutes. What is found ends the run with an
-error.
+NumPy, ml_dtypes, Cython, setuptools, pytest and hypothesis; a first build takes minutes, fewer for fewer instruction sets
+(CONVT_BUILD_ISAS=baseline,avx2). What is found ends the run with an error.
+
+AddressSanitizer leaves frames of functions on the stack. It could put them on the heap, to see one used after its function
+returned; but there GCC 12 lays variables that it aligns to 64 bytes, and reads as such, 32 bytes beside.
 
 The interpreter and NumPy are not instrumented. Their leaks at exit are not looked for (tests/test_growth.py looks for convt's).
 Python's allocator is malloc, so that each object has a red zone. ThreadSanitizer knows locks and threads of any library, as it
@@ -25,8 +29,10 @@ from instrumented import build, copy
 # Of the tests that need nothing but convt, those that reach every loop and kernel, in an order that tells of trouble early.
 ASAN_TESTS = "planes direct depthwise winograd scatter matrix packing numerics memory properties threads growth"
 TSAN_TESTS = "threads memory repeat planes"
+MOST = 6 << 10  # MiB of an allocation: a larger one fails, as where memory is limited, which shadow memory would not survive
 FLAGS = {
-    "asan": "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer",
+    "asan": "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer "
+    "--param=asan-use-after-return=0",
     "tsan": "-fsanitize=thread -fno-omit-frame-pointer",
 }
 
@@ -46,7 +52,7 @@ def stand_in(folder):
     return str(target)
 
 
-def run_tests(kind, folder, arguments):
+def run(kind, folder, arguments):
     settings = {
         "PYTHONPATH": str(folder),
         "PYTHONMALLOC": "malloc",
@@ -55,21 +61,25 @@ def run_tests(kind, folder, arguments):
     }
     if kind == "asan":
         settings["LD_PRELOAD"] = f"{library('asan')} {library('ubsan')}"
-        settings["ASAN_OPTIONS"] = "detect_leaks=0:allocator_may_return_null=1:detect_stack_use_after_return=1"
+        # Of tests that have a library of their own stand in for the C library's, that one comes first.
+        options = "detect_leaks=0", "allocator_may_return_null=1", f"max_allocation_size_mb={MOST}", "verify_asan_link_order=0"
+        settings["ASAN_OPTIONS"] = ":".join(options)
         settings["UBSAN_OPTIONS"] = "print_stacktrace=1"
         wrapper = []
     else:
         settings["LD_PRELOAD"] = f"{library('tsan')} {stand_in(folder)}"
-        suppressions = folder / "tools" / "tsan.supp"
-        settings["TSAN_OPTIONS"] = f"suppressions={suppressions}:halt_on_error=0:exitcode=66:history_size=4:die_after_fork=0"
+        settings["TSAN_OPTIONS"] = "halt_on_error=0:exitcode=66:history_size=4:die_after_fork=0"
         # Its shadow memory has to lie where the kernel would otherwise map libraries at random.
         wrapper = ["setarch", platform.machine(), "-R"]
-    if not any(each.startswith("tests") for each in arguments):
-        names = (ASAN_TESTS if kind == "asan" else TSAN_TESTS).split()
-        arguments = [*arguments, *(f"tests/test_{name}.py" for name in names)]
-    # Of what tests print only Python's is captured: what a sanitizer says as it ends the process must come out.
-    command = [*wrapper, sys.executable, "-m", "pytest", "-q", "--capture=sys", "-p", "no:cacheprovider", *arguments]
-    return subprocess.run(command, cwd=folder, env=os.environ | settings).returncode
+    if arguments[:1] == ["fuzz"]:
+        module = ["tests.fuzz", *arguments[1:]]
+    else:
+        if not any(each.startswith("tests") for each in arguments):
+            names = (ASAN_TESTS if kind == "asan" else TSAN_TESTS).split()
+            arguments = [*arguments, *(f"tests/test_{name}.py" for name in names)]
+        # Of what tests print only Python's is captured: what a sanitizer says as it ends the process must come out.
+        module = ["pytest", "-q", "--capture=sys", "-p", "no:cacheprovider", *arguments]
+    return subprocess.run([*wrapper, sys.executable, "-m", *module], cwd=folder, env=os.environ | settings).returncode
 
 
 def main():
@@ -78,7 +88,7 @@ def main():
     kind, *arguments = sys.argv[1:]
     folder = copy(kind)
     build(folder, FLAGS[kind], CONVT_DEBUG_BUILD="1")
-    sys.exit(run_tests(kind, folder, arguments))
+    sys.exit(run(kind, folder, arguments))
 
 
 if __name__ == "__main__":

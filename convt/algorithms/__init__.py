@@ -35,12 +35,13 @@ from typing import NamedTuple
 
 from .._problem import PRECISIONS
 from . import common, onednn, order
+from .depthwise import kernels as depthwise_kernels
 from .depthwise import plan as depthwise
 from .direct import cutting as direct_cutting
 from .direct import plan as direct
 from .planes import cutting as planes_cutting
 from .planes import turned
-from .planes.plan import by_blocks, cut_into_blocks
+from .planes.plan import always, by_blocks, cut_into_blocks, direct_widens, never
 from .rows import plan as rows
 from .scatter import gathering
 from .scatter import plan as scatter
@@ -66,8 +67,8 @@ class Algorithm(NamedTuple):
         return problem.dtype == self.exact or PRECISIONS.index(self.precision) <= PRECISIONS.index(allowed)
 
 
-def _any_channels(limit, cost, recipe, make, preparing=common.preparing, precision="highest", widens=True, exact=""):
-    """An algorithm that knows contiguous channels of the accumulators' type: for all strides, and 16-bit types if it widens."""
+def _any_channels(limit, cost, recipe, make, preparing=common.preparing, precision="highest", widens=always, exact=""):
+    """An algorithm that knows contiguous channels, for all strides, and 16-bit types where it ``widens`` them (`by_blocks`)."""
     cost, recipe, make, preparing = by_blocks(cost, recipe, make, preparing, widens)
     return Algorithm(limit, cost, recipe, make, preparing, precision, exact)
 
@@ -79,19 +80,19 @@ def _of_unit(unit, name, wants, precision, exact=""):
     there = {
         name: _any_channels(
             wants, partial(direct.cost, unit=unit), partial(direct.recipe, unit=unit),
-            partial(direct.make, name=name, unit=unit), partial(direct.preparing, unit=unit), precision, False, exact,
+            partial(direct.make, name=name, unit=unit), partial(direct.preparing, unit=unit), precision, never, exact,
         ),
         prefix + "scatter": _any_channels(
             f"{wants}, and what scatter wants: {scatter.LIMIT}", partial(scatter.cost, unit=unit),
             partial(scatter.recipe, unit=unit), partial(scatter.make, name=prefix + "scatter", unit=unit),
-            partial(common.preparing, unit=unit), precision, False, exact,
+            partial(common.preparing, unit=unit), precision, never, exact,
         ),
     }  # fmt: skip
     if unit in ("amx", "amx_two"):
         there[prefix + "winograd"] = _any_channels(
             f"{wants}, and what winograd wants: {winograd.LIMIT}", partial(winograd.cost, unit=unit),
             partial(winograd.recipe, unit=unit), partial(winograd.make, name=prefix + "winograd", unit=unit),
-            partial(winograd.preparing, unit=unit), precision, widens=unit == "amx",
+            partial(winograd.preparing, unit=unit), precision, always if unit == "amx" else never,
         )  # fmt: skip
     if unit != "dots":
         there[prefix + "turned"] = Algorithm(
@@ -106,14 +107,16 @@ _AMX = "a CPU with a matrix unit (AMX)"
 _DOTS = "a CPU with dot products of bfloat16 (AVX512_BF16) and float32 or bfloat16"
 
 ALGORITHMS = {
-    "direct": _any_channels(None, direct.cost, direct.recipe, direct.make, direct.preparing, widens=False),
+    "direct": _any_channels(None, direct.cost, direct.recipe, direct.make, direct.preparing, widens=direct_widens),
     "winograd": _any_channels(winograd.LIMIT, winograd.cost, winograd.recipe, winograd.make, winograd.preparing),
     "winograd6": _any_channels(
         winograd.LIMIT, partial(winograd.cost, kinds=transforms.LARGE), winograd.recipe,
         partial(winograd.make, kinds=transforms.LARGE, name="winograd6"), precision="high",
     ),
-    "scatter": _any_channels(scatter.LIMIT, scatter.cost, scatter.recipe, scatter.make, widens=False),
-    "depthwise": _any_channels(depthwise.LIMIT, depthwise.cost, depthwise.recipe, depthwise.make),
+    "scatter": _any_channels(scatter.LIMIT, scatter.cost, scatter.recipe, scatter.make, widens=never),
+    "depthwise": _any_channels(
+        depthwise.LIMIT, depthwise.cost, depthwise.recipe, depthwise.make, widens=depthwise_kernels.widens
+    ),
     "rows": Algorithm(rows.LIMIT, rows.cost, rows.recipe, rows.make),
     "turned": Algorithm(turned.LIMIT, turned.cost, turned.recipe, turned.make),
     **_of_unit("amx", "matrix", f"{_AMX} and a dtype other than float64", "highest"),

@@ -123,6 +123,7 @@ NAMES = {
     "edge_panel": Name("panel of a row", "a tile with a row that the window cuts"),
     "piece": Name("piece of a row", "storing outputs that are no whole panel"),
     "edge_piece": Name("piece of a row", "the same where the window cuts"),
+    "narrow_vector": Name("vector of outputs", "rounding it to a type of 16 bits at the end of a tile"),
     "store_vector": Name("vector", "storing a vector of outputs"),
     "store_vector_split": Name("vector", "the same where pixels begin anywhere in a cache line"),
     "task": Name("task", "starting it"),
@@ -235,7 +236,6 @@ NAMES = {
     "dw_gather_row": Name("input row", "starting to gather it"),
     "dw_gather": Name("vector of inputs", "gathering it from afar"),
     "dw_gather_near": Name("vector of inputs", "gathering it from two vectors or less"),
-    "dw_widen": Name("vector of inputs", "widening it to the accumulators' type"),
     #
 }
 
@@ -270,6 +270,7 @@ VALUES = {
         "out_byte_split": (0.0668, 0, 0.00994),
         "out_byte_non_temporal": (0, 0, 0),
         "out_line": (13.8, 8, 2.33),
+        "narrow_vector": (6, 5, 5),
         "fill": (658, 600, 1.03e03),
         "fill_byte": (0.244, 0.05, 0.284),
         "fill_byte_l3": (0.115, 0.05, 0.0476),
@@ -353,8 +354,8 @@ VALUES = {
         "out_byte_l3": (0.307, 0.307, 0.307),
         "out_byte_non_temporal": (0.244, 0.244, 0.244),
         "plane_block": (4.41e04, 4.41e04, 4.41e04),
-        "wide_in_vector": (3, 3, 3),
-        "wide_out_vector": (4, 4, 4),
+        "wide_in_vector": (1.3, 3, 3),
+        "wide_out_vector": (2.2, 4, 4),
         "wide_byte_l3": (0.15, 0.15, 0.15),
         "wide_block": (2000, 2000, 2000),
     },
@@ -668,7 +669,6 @@ VALUES = {
         "dw_row": (16.1, 130, 86.3),
         "dw_in_row": (454, 80, 67.2),
         "dw_gather_row": (10.5, 55, 348),
-        "dw_widen": (17, 2, 31.3),
         "in_byte_l3": (0.131, 0.04, 0.242),
         "in_line": (0.000868, 0, 0),
         "out_byte_l3": (0, 0.035, 0.0323),
@@ -685,7 +685,6 @@ VALUES = {
         "dw_stretch": (10.7, 4, 4),
         "dw_row": (960, 190, 190),
         "dw_in_row": (62.1, 13, 13),
-        "dw_widen": (3.55, 2, 2),
         "in_byte_l3": (0.0198, 0.04, 0.04),
         "in_byte_memory": (1.01, 0.4, 0.4),
         "in_line": (0.000338, 0, 0),
@@ -818,7 +817,7 @@ def load(path, what="profile"):
             found = json.load(file)
     except OSError as error:
         raise ValueError(f"{what}: got {str(path)!r}, which can't be read ({error.strerror}); wanted a cost profile") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{what}: got {str(path)!r}, which is no JSON ({error}); wanted a cost profile") from error
     if not isinstance(found, dict) or found.get("format") != FORMAT or not isinstance(found.get("costs"), dict):
         raise ValueError(f"{what}: got {str(path)!r}, whose format is not {FORMAT!r}; wanted a file of bench.calibrate")

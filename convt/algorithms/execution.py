@@ -30,8 +30,13 @@ def execution(problem, machine, info, out_strides, hole, cycles, weight_bytes, o
 
 
 def vector_alignment(info, out_strides):
-    """Bytes of a vector of accumulators, if every vector of an output row is aligned to them where the output is; else 0."""
+    """Bytes of a vector of accumulators, if every vector of an output row is aligned to them where the output is; else 0.
+
+    Of 16-bit types a tile writes as many bytes at a time as one vector has; less than a cache line is nothing for non-temporal
+    stores."""
     vector = info["vl"] * info["t_size"]
+    if info["s_size"] < info["t_size"] and vector < 64:
+        return 0
     return vector if all(s % vector == 0 for s in out_strides[:-1]) else 0
 
 

@@ -10,8 +10,10 @@ import itertools
 import math
 from typing import NamedTuple
 
+from .._problem import ITEMSIZE
 from .direct import cutting, reading
-from .planes.cutting import blocks
+from .direct import plan as direct
+from .planes.plan import cut_into_blocks, direct_widens
 
 
 class Run(NamedTuple):
@@ -42,8 +44,12 @@ class Order(NamedTuple):
 @functools.lru_cache(maxsize=64)
 def order_of(problem, finite, here):
     """The Order in which `direct` computes a whole problem on contiguous data; ``finite``: the filter is."""
-    info, alone = here.info(problem.dtype), problem._replace(planar=False)
-    cut = blocks(alone, here, here.limits.planes_block) if _apart(problem) else None
+    info, alone, apart = here.info(problem.dtype), problem._replace(planar=False), _apart(problem)
+    cut = None
+    if ITEMSIZE[problem.dtype] == 2 and direct_widens(problem, not apart):
+        cut = cut_into_blocks(direct.cost, problem, True, here)
+    elif apart:
+        cut = cut_into_blocks(direct.cost, problem, False, here)
     if cut is not None and cut.framed and not finite:  # planes are computed as they are then
         cut = None
     sub = alone if cut is None else cut.problem

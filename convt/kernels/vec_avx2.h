@@ -158,4 +158,17 @@ static inline void vf_store_f16(uint16_t *p, vf v)
 {
     _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
+/* The upper halves of two vectors that are not NaN, rounded to nearest even. */
+#define HAVE_STORE2_BF16
+static inline __m256i vf_upper_half(vf v)
+{
+    const __m256i bits = _mm256_castps_si256(v), odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    return _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+}
+static inline void vf_store2_bf16_numbers(uint16_t *p, vf a, vf b)
+{
+    const __m256i both = _mm256_packus_epi32(vf_upper_half(a), vf_upper_half(b)); /* each 16 bytes of a, then those of b */
+    _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(both, 0xd8));
+}
+static inline int vf_some_nan(vf a, vf b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_UNORD_Q)); }
 #endif

@@ -113,7 +113,19 @@ INLINE void vf_stream2_bf16(uint16_t *p, vf a, vf b) { _mm512_stream_si512((void
         vf_##how##_##name(p + VF, b);                                  \
     }
 STORE_2(store, f16)
+#ifdef HAVE_STORE2_BF16
+INLINE void vf_store2_bf16(uint16_t *p, vf a, vf b)
+{
+    if (!__builtin_expect(vf_some_nan(a, b), 0)) {
+        vf_store2_bf16_numbers(p, a, b);
+        return;
+    }
+    vf_store_bf16(p, a);
+    vf_store_bf16(p + VF, b);
+}
+#else
 STORE_2(store, bf16)
+#endif
 INLINE void vf_stream2_f16(uint16_t *p, vf a, vf b) { vf_store2_f16(p, a, b); }
 INLINE void vf_stream2_bf16(uint16_t *p, vf a, vf b) { vf_store2_bf16(p, a, b); }
 #endif

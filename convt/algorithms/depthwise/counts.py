@@ -1,9 +1,8 @@
 """What depthwise's loops do, as counts: see convt.algorithms.costs."""
 
-from ..._problem import ITEMSIZE
 from .. import common, execution, machine
 from .cutting import cut_rows, js_shown, pairs_met, rows_met
-from .kernels import input_span, permuted_fma, skips_outside
+from .kernels import converts, input_span, permuted_fma, skips_outside, whole_rows
 
 _NEAR = 1 << 15  # bytes of weights in L1
 
@@ -45,28 +44,33 @@ def row_counts(problem, info, cut, width, groups, meet, new):
     }
     if s > 2 and not width:  # two phases store side by side, more go along the row one after the other
         counts["dw_store_phase"] = stores
-    if problem.groups * problem.co * ITEMSIZE[problem.dtype] % 1024 == 0:  # outputs of a vector fall into few sets of L1
+    if problem.groups * problem.co * info["t_size"] % 1024 == 0:  # outputs of a vector fall into few sets of L1
         counts["dw_store_crowded"] = stores
     if not gathered:
         return counts
-    if not (width or groups or permuted_fma(problem, info)):  # what is gathered serves all phases
+    if not (width or permuted_fma(problem, info)):  # what is gathered serves all phases
         counts["dw_gathered_fma"] = (inner / wide * vectors * taps + edges) / s
     in_rows = new + (cut.row_taps - 1) / cut.rows  # that a row gathers: each task keeps what it gathered for the rows after
-    rows = in_rows * (1 if groups else ci)
+    rows = in_rows * ci
     counts["dw_gather_row"] = rows * cut.blocks * cut.lane_blocks
-    if groups:
-        counts["dw_widen"] = rows * size * problem.groups * ci / vl
-    else:
-        counts["dw_gather_near" if input_span(problem, info) <= 2 * vl else "dw_gather"] = rows * size * single
+    counts["dw_gather_near" if input_span(problem, info) <= 2 * vl else "dw_gather"] = rows * size * single
     return counts
 
 
+def conversion_counts(problem, cut, new, info):
+    """What it takes to widen the inputs and to round the outputs of a row, if they are of 16 bits; ``new`` as above."""
+    if not converts(problem):
+        return {}
+    pixels = (new + (cut.row_taps - 1) / cut.rows) * problem.in_sizes[-1]
+    return {
+        "wide_in_vector": pixels * problem.groups * problem.ci / info["vl"],
+        "wide_out_vector": problem.out_sizes[-1] * problem.groups * problem.co / info["vl"],
+    }
+
+
 def _gathered(problem, info, width, groups):
-    """Whether inputs are gathered, or widened, into vectors of lanes before they are multiplied."""
-    if groups:
-        return info["t_size"] > ITEMSIZE[problem.dtype]
-    contiguous = problem.ci == problem.co == 1 and (not width or problem.strides[-1] == 1)
-    return not (contiguous or (permuted_fma(problem, info) and not width))
+    """Whether inputs are gathered into vectors of lanes before they are multiplied."""
+    return not (whole_rows(problem, width, groups) or (permuted_fma(problem, info) and not width))
 
 
 def _fma_kind(problem, info, width, groups, gathered, meet, terms):
@@ -88,7 +92,7 @@ def dots_cost(problem, info):
     """Cycles where vectors run over in-channels."""
     part = machine.current().profile["depthwise_dots"]
     s, k, vectors = problem.strides[-1], problem.kernel[-1], problem.ci // info["vl"]
-    rows, meet, _ = rows_met(problem)
+    rows, meet, new = rows_met(problem)
     js = js_shown(problem)
     tiles = -(-js // max(1, info["vl"] // problem.co))
     # Terms of a stretch, by the registers that there are.
@@ -109,10 +113,10 @@ def dots_cost(problem, info):
         "dw_row": 1,
         "dw_in_row": meet,
     }
-    if info["t_size"] > ITEMSIZE[problem.dtype]:
-        counts["dw_widen"] = meet * problem.in_sizes[-1] * problem.groups * vectors
-    tasks = -(-rows // cut_rows(problem, 0, js, 2).rows)
+    cut = cut_rows(problem, 0, js, 2)
+    tasks = -(-rows // cut.rows)
+    conversion = machine.current().profile["planes"].cycles(conversion_counts(problem, cut, new, info))
     data = execution.data_bytes(problem)
     memory = common.memory_counts(problem) | common.fill_counts(problem)
     memory["in_byte_memory"] = data * common.far(data, machine.current().last_bytes)
-    return common.shared([(rows * part.cycles(counts), tasks)]) + part.cycles(memory)
+    return common.shared([(rows * (part.cycles(counts) + conversion), tasks)]) + part.cycles(memory)

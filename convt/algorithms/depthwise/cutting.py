@@ -3,14 +3,14 @@
 import math
 from typing import NamedTuple
 
-from ..._problem import ITEMSIZE
 from .. import common, machine
-from .kernels import groups_in_vector, row_taps_met
+from .kernels import converts, groups_in_vector, row_taps_met
 
 _LANES = 64  # out channels of a task, or a multiple of that whose weights stay near
 _WEIGHTS = 3 << 15  # bytes of those
 _INPUTS = 1 << 16  # numbers that a task reads, about
 _OUTPUTS = 1 << 14  # numbers that it writes to a row
+_ROUNDED = 1 << 14  # bytes of outputs, about, that are rounded at a time
 
 
 def js_shown(problem):
@@ -35,11 +35,14 @@ def cut_rows(problem, width, js, threads):
     """Blocks that stay in the cache, and enough of them for the threads where rows are few."""
     s, channels = problem.strides[-1], problem.groups * problem.co
     lanes = channels * (s if width else 1)
-    near = _WEIGHTS // (math.prod(problem.kernel) * problem.ci * ITEMSIZE[problem.dtype])
-    each = 0 if width else groups_in_vector(problem, machine.current().info(problem.dtype))
+    info = machine.current().info(problem.dtype)
+    near = _WEIGHTS // (math.prod(problem.kernel) * problem.ci * info["t_size"])
+    each = 0 if width else groups_in_vector(problem, info)
     step = each * problem.co if each else 1
     step *= -(-_LANES // step)
     near = min(near, 2 * _LANES) if each else near  # (what is read of a row stays near)
+    if converts(problem):  # as do the outputs of a few j until they are rounded
+        near = min(near, _ROUNDED // (8 * problem.strides[-1] * info["t_size"]))
     lane_block = lanes if width else min(lanes, max(1, near // step) * step)
     lane_blocks = -(-lanes // lane_block)
     row_taps = row_taps_met(problem)

@@ -3,6 +3,7 @@
 import math
 
 from ... import _core
+from ..._problem import ITEMSIZE
 from .. import machine
 
 _CHANNELS = 16  # in-channels of a group
@@ -17,6 +18,17 @@ def input_span(problem, info):
     """How far apart the inputs of a vector are."""
     groups = -(-min(info["vl"], problem.groups * problem.co) // problem.co)  # that a vector meets
     return (groups - 1) * problem.ci + 1
+
+
+def whole_rows(problem, width, groups):
+    """Whether kernels read a row of the input as it is, channel after channel, if channels are contiguous: nothing is permuted
+    or gathered."""
+    return groups or (problem.ci == problem.co == 1 and (not width or problem.strides[-1] == 1))
+
+
+def converts(problem):
+    """Whether rows are widened to float32 as they are first read, and outputs rounded from L1."""
+    return ITEMSIZE[problem.dtype] == 2
 
 
 def permuted_fma(problem, info):
@@ -47,6 +59,16 @@ def takes_dots(problem, info):
     whole = problem.ci > 0 and problem.ci % vl == 0
     # (Sums of single taps are done sooner by scatter, which has no lanes to add up.)
     return few and whole and 1 < most_taps(problem) <= _PRODUCTS
+
+
+def widens(problem, contiguous):
+    """Whether a problem of a 16-bit type is better computed as one of float32, block by block: where inputs are permuted or
+    gathered, which is slow from such types."""
+    info = machine.current().info(problem.dtype)
+    if not contiguous or not takes(problem, info):
+        return True
+    groups = groups_in_vector(problem, info) > 0
+    return not whole_rows(problem, 0 if groups else cell_width(problem, info), groups)
 
 
 def most_taps(problem):

@@ -59,7 +59,10 @@ cdef class DepthwisePlan(RowPlan):
     cdef bint far  # inputs do not stay in L2
     cdef size_t store_alignment  # that the output must have for non-temporal stores; 0 for ordinary stores
     cdef int64_t part  # j's that are computed at a time
-    cdef int64_t staged  # outputs that are gathered before non-temporal stores write them; 0 where none are
+    cdef int64_t staged  # outputs that are gathered before they are rounded, or non-temporal stores write them; 0 where none are
+    cdef bint converts  # elements are of 16 bits: rows are widened as they are first read, outputs rounded from the stage
+    cdef bint stream  # by non-temporal stores
+    cdef int64_t out_pixel  # elements from output to output of a row, as kernels write it
     cdef int64_t begin, out_size  # of the last axis
 
     cdef _grouped(self)
@@ -74,3 +77,4 @@ cdef class DepthwisePlan(RowPlan):
                       char *ws) noexcept nogil
     cdef void run_part(self, convt_dw *d, const DepthwiseRow *part, char *dst, int64_t j_lo, int64_t j_hi,
                        const Call *call) noexcept nogil
+    cdef void unstage(self, char *dst, char *stage, int64_t low, int64_t count, const DepthwiseRow *part) noexcept nogil

@@ -14,7 +14,7 @@ cimport numpy as cnp
 import numpy as np
 
 from convt._core cimport Call
-from convt._kernels cimport convt_dw, convt_dw_phase, convt_dw_term, convt_kernels, convt_quotient
+from convt._kernels cimport CONVT_DW_TERMS, convt_dw, convt_dw_phase, convt_dw_term, convt_kernels, convt_quotient
 from convt._memory cimport Table, copy_non_temporal, round64, structures
 from convt.algorithms.depthwise.weights cimport LaneRecipe
 from convt.algorithms.indexing cimport steps_to, take_index
@@ -61,6 +61,8 @@ cdef class DepthwisePlan(RowPlan):
         self.apart = k.vl // self.co * self.ci * self.in_c if self.permuted and self.groups > 1 and k.vl % self.co == 0 else 0
         self.store_alignment, self.ordered, self.ahead = spec["store_alignment"], spec["ordered"], spec["ahead"]
         self.part, self.staged, self.far = spec["part"], spec["staged"], spec["far"]
+        self.converts, self.stream = spec["converts"], spec["stream"]
+        self.out_pixel = self.lane_block if self.converts and self.staged else self.out_stride.p[x]
         self._runs(spec["runs"])
         if self.each:
             self._grouped()
@@ -85,7 +87,7 @@ cdef class DepthwisePlan(RowPlan):
 
     cdef _runs(self, runs):
         """The runs and their phases, those of the same j put together if they are stored where they belong."""
-        cdef int64_t x = self.nd - 1, pixel = self._pixel()
+        cdef int64_t pixel = self._pixel()
         cdef convt_dw_term *term
         cdef convt_dw_phase *phase
         cdef convt_dw_phase *first = NULL  # of those that read the same inputs
@@ -110,7 +112,7 @@ cdef class DepthwisePlan(RowPlan):
             if not (together and reads == [offset for _, offset in before.taps[: len(reads)]]):
                 first = phase
             first.sharing += 1
-            phase.out = (run.first_out - start.first_out) * self.out_stride.p[x]
+            phase.out = (run.first_out - start.first_out) * self.out_pixel
             phase.term, phase.terms = term, len(reads)
             phase.cut = run.cut
             phase.sliding = self.width == 1 and all(b == a - run.step for a, b in itertools.pairwise(reads))
@@ -142,7 +144,7 @@ cdef class DepthwisePlan(RowPlan):
         n += round64((self.row_taps + 1) * sizeof(KeptRow))
         n += 2 * round64((self.row_taps + 1) * self.ci * sizeof(void *))  # the row's sources, and their weights
         n += round64(SCRATCH * self.outs_ld * self.k.t_size)
-        n += round64(self.staged * self.out_stride.p[self.nd - 1] * self.k.t_size)
+        n += round64(self.staged * self.out_pixel * self.k.t_size)
         if not (self.contiguous_in or self.permuted):
             n += round64(self.row_taps * self._slot())
         return n
@@ -169,8 +171,10 @@ cdef class DepthwisePlan(RowPlan):
         inputs += place * self._slot()
         if there:
             return inputs
-        if self.each:  # the channels as they are
+        if self.converts:  # the channels as they are
             cols = cols // self.co * self.ci
+            if cols == self.pitch == self.in_stride.p[self.nd - 1]:  # of all pixels in a row
+                pixels, cols = 1, pixels * cols
             k.widen(inputs, self.pitch, src, self.in_stride.p[self.nd - 1], self.in_c, <int>pixels, <int>cols, <int>cols)
             return inputs
         for c in range(self.ci):
@@ -194,7 +198,7 @@ cdef class DepthwisePlan(RowPlan):
         cdef char *outs = ws
         ws += round64(SCRATCH * self.outs_ld * k.t_size)
         cdef char *stage = ws
-        ws += round64(self.staged * self.out_stride.p[x] * t_size)
+        ws += round64(self.staged * self.out_pixel * t_size)
         cdef char *inputs = ws
 
         cdef int64_t image, at, n, c
@@ -206,7 +210,7 @@ cdef class DepthwisePlan(RowPlan):
         cdef int64_t i_lo = min(max(0, j_lo - self.max_off), self.in_size.p[x])
         cdef int64_t i_hi = max(i_lo, min(self.in_size.p[x], j_hi - self.min_off))
         cdef int64_t in_ld = self._pixel(), in_c = 0  # elements from pixel to pixel; bytes from in-channel to in-channel
-        cdef int64_t channel = l0 // self.co * self.ci if self.each else 0  # of the first lane, among gathered ones
+        cdef int64_t channel = l0 // self.co * self.ci if self.each or self.converts else 0  # of the first lane
         cdef int per = 1 if self.each else <int>self.ci  # sources of an input row
         if self.permuted:
             in_c = self.in_c * t_size
@@ -221,7 +225,7 @@ cdef class DepthwisePlan(RowPlan):
             if not (self.contiguous_in or self.permuted):
                 source = self.gathered(at, row, call.src + (at + i_lo * self.in_stride.p[x] + channel * self.in_c) * k.s_size,
                                        self.maps.p + l0, cols, i_hi - i_lo, kept, inputs)
-                source -= (i_lo * in_ld + channel) * t_size
+                source -= (i_lo * in_ld + (channel if self.each else 0)) * t_size
             weight = call.weights + row_tap[2 * n + 1] * self.taps_x * tap_bytes + (0 if self.each else l0 * t_size)
             for c in range(per):
                 sources[n * per + c] = source + c * in_c
@@ -245,19 +249,33 @@ cdef class DepthwisePlan(RowPlan):
             d.v0 = <int>(l0 // self.bundle * self.bundles)
             d.v1 = <int>((l0 + cols + self.bundle - 1) // self.bundle * self.bundles)
         cdef DepthwiseRow part = DepthwiseRow(l0, cols, i_lo, i_hi, in_ld, outs)
-        cdef int64_t low, high, stop, pixel = self.out_stride.p[x] * t_size
+        cdef int64_t low, high, stop
         while j_lo < j_hi:
             stop = min(j_hi, j_lo + self.part)
             if self.staged:
+                if j_hi - stop < CONVT_DW_TERMS:  # outputs after a run's last j may belong to it
+                    stop = j_hi
                 low, high = max(0, j_lo * self.stride.p[x] - self.begin), min(self.out_size, stop * self.stride.p[x] - self.begin)
                 if low < high:  # the last block may reach beyond the row
-                    self.run_part(&d, &part, stage - low * pixel, j_lo, stop, call)
-                    copy_non_temporal(k, dst + low * pixel, stage, (high - low) * pixel)
+                    self.run_part(&d, &part, stage - (low * self.out_pixel + (l0 if self.converts else 0)) * t_size, j_lo, stop, call)
+                    self.unstage(dst, stage, low, high - low, &part)
             else:
                 self.run_part(&d, &part, dst, j_lo, stop, call)
             j_lo = stop
-        if d.stream or self.staged:
+        if d.stream or self.stream or (self.staged and not self.converts):
             k.fence()
+
+    cdef void unstage(self, char *dst, char *stage, int64_t low, int64_t count, const DepthwiseRow *part) noexcept nogil:
+        """So many outputs of a row, from ``low`` on, from the stage to where they belong."""
+        cdef const convt_kernels *k = self.k
+        cdef int64_t pixel = self.out_stride.p[self.nd - 1], cols = part.cols
+        dst += low * pixel * k.s_size
+        if not self.converts:
+            copy_non_temporal(k, dst, stage, count * pixel * k.t_size)
+            return
+        if cols == self.out_pixel == pixel:  # all in a row
+            count, cols = 1, count * cols
+        k.narrow(dst + part.l0 * k.s_size, pixel, 1, stage, self.out_pixel, 1, <int>count, <int>cols, self.stream)
 
     cdef void run_part(self, convt_dw *d, const DepthwiseRow *part, char *dst, int64_t j_lo, int64_t j_hi,
                        const Call *call) noexcept nogil:
@@ -277,10 +295,10 @@ cdef class DepthwisePlan(RowPlan):
             low, high = max(run.low, part.l0), min(run.high, part.l0 + part.cols)
             if left <= 0 or low >= high:
                 continue
-            at = run.first_out * self.out_stride.p[x] + low * self.lane_step
+            at = run.first_out * self.out_pixel + low * self.lane_step
             step = 0
             if left > 1 or before > 0:  # else the stride may be anything, and a product with it too
-                step = run.step * self.stride.p[x] * self.out_stride.p[x]
+                step = run.step * self.stride.p[x] * self.out_pixel
                 at += before * step
             d.phase, d.phases = &self.phases[run.phase], run.phases
             pixel = run.first_in + start - run.start

@@ -10,9 +10,9 @@ import numpy as np
 from ... import _core
 from ..._problem import ITEMSIZE
 from .. import common, execution, machine
-from .counts import cost_part, dots_cost, row_counts
+from .counts import conversion_counts, cost_part, dots_cost, row_counts
 from .cutting import cut_rows, js_shown, rows_met
-from .kernels import cell_width, groups_in_vector, run_step, skips_outside, takes, takes_dots
+from .kernels import cell_width, converts, groups_in_vector, run_step, skips_outside, takes, takes_dots
 from .loops import DepthwisePlan
 from .runs import all_abreast, runs_by_phase, runs_of_cells, steps_apart, with_ends
 from .weights import LaneRecipe
@@ -34,10 +34,11 @@ def cost(problem):
     cut = cut_rows(problem, width, js_shown(problem), 2)
     rows, meet, new = rows_met(problem)
     part = machine.current().profile[cost_part(problem, width, groups)]
-    counts = row_counts(problem, info, cut, width, groups, meet, new)
+    row = part.cycles(row_counts(problem, info, cut, width, groups, meet, new))
+    row += machine.current().profile["planes"].cycles(conversion_counts(problem, cut, new, info))
     tasks = cut.blocks * cut.lane_blocks * -(-rows // cut.rows)
     memory = common.memory_counts(problem) | ({} if width else common.fill_counts(problem))
-    return common.shared([(rows * part.cycles(counts), tasks)]) + part.cycles(memory)
+    return common.shared([(rows * row, tasks)]) + part.cycles(memory)
 
 
 def recipe(attributes, filter, bias, key):
@@ -67,9 +68,9 @@ def make(problem, recipe, packed, in_strides, out_strides, threads):
     most_terms = max((len(run.taps) for run in ended), default=0)
     stores = _stores(problem, here, info, out_strides, outer, cut, width, each, dots, hole, most_terms, reads["contiguous_in"])
     row_taps = math.prod(max(map(len, axis), default=0) for axis in outer)
-    # Ends need a kernel that reads rows where they lie; and what goes by blocks computes each alone.
-    contiguous = reads["contiguous_in"] and stores["contiguous_out"]
-    whole = contiguous and row_taps <= _core.DW_SOURCES and not (each or stores["staged"])
+    # Ends need a kernel that reads whole rows; and what goes by blocks computes each alone.
+    contiguous = (reads["contiguous_in"] or converts(problem)) and stores["contiguous_out"]
+    whole = contiguous and row_taps <= _core.DW_SOURCES and not each and not (stores["staged"] and cut.blocks > 1)
     joins_ends = stores["contiguous_out"] if each else whole
     spec = {
         "outer": outer,
@@ -84,7 +85,8 @@ def make(problem, recipe, packed, in_strides, out_strides, threads):
         "lane_block": cut.lane_block,
         "min_off": min(offsets),
         "max_off": max(offsets),
-        "far": execution.data_bytes(problem) > here.limits.far,
+        "far": not converts(problem) and execution.data_bytes(problem) > here.limits.far,
+        "converts": converts(problem),
         **reads,
         **stores,
     }
@@ -113,12 +115,15 @@ def _reads(problem, info, in_strides, lanes, width, each, skips):
 
 
 _STAGE_BYTES = 1 << 12  # of outputs, about, that non-temporal stores write in one copy: multiply-adds go on meanwhile
+_ROUNDED_BYTES = 1 << 15  # of outputs in L1, about, that are rounded in one go
 _AHEAD = 8  # j's that a line of the output is prefetched before it is written
 
 
 def _stores(problem, here, info, out_strides, outer, cut, width, each, dots, hole, most_terms, contiguous_in):
     """How outputs are stored: ordinary, in order, gathered and then non-temporal, or non-temporal by whole vectors."""
     item, channels, limits, s = ITEMSIZE[problem.dtype], problem.groups * problem.co, here.limits, problem.strides[-1]
+    if converts(problem):
+        return _rounded_stores(problem, here, info, cut, max(1, width), hole)
     lane_step = 1 if width * s > 1 else out_strides[-1] // item
     contiguous_out = info["direct_store"] and lane_step == 1 and problem.activation[0] in _IN_REGISTERS
     data, out = execution.data_bytes(problem), execution.output_bytes(problem)
@@ -147,7 +152,7 @@ def _stores(problem, here, info, out_strides, outer, cut, width, each, dots, hol
     shared = each or channels * info["t_size"] % 64
     if beyond and not alignment and flat and shared and least <= 16 * _STAGE_BYTES and not ordered:
         part = max(1, _STAGE_BYTES // least) * some
-        staged = part * s
+        staged = (part + _core.DW_TERMS) * s  # (with those after a run that belong to it)
     # Prefetching outputs: groups, which multiply more between stores, lose by it where L1 is small; what the last level holds
     # well gains nothing; and of few registers, which hold the pixels of few channels, even less does.
     prefetches = contiguous_out and not staged and not (each and limits.ordinary_stores) and out > here.l2
@@ -158,6 +163,25 @@ def _stores(problem, here, info, out_strides, outer, cut, width, each, dots, hol
         "staged": staged,
         "ahead": _AHEAD if prefetches else 0,
         "ordered": bool(prefetches and ordered and out > here.l3 // (4 if line >= 64 else 2)),
+        "stream": False,
+    }
+
+
+def _rounded_stores(problem, here, info, cut, width, hole):
+    """How outputs of 16 bits are stored: those of a few j are gathered in L1, then rounded; where they are too many or some
+    are left out, by `store`, row after row."""
+    s, some, limit = problem.strides[-1], 8 * width, here.limits.depthwise_non_temporal
+    least = some * s * cut.lane_block * info["t_size"]
+    together = not hole and problem.activation[0] in _IN_REGISTERS and least <= 16 * _ROUNDED_BYTES
+    part = max(1, _ROUNDED_BYTES // max(1, least)) * some if together else cut.block
+    return {
+        "contiguous_out": together,
+        "store_alignment": 0,
+        "part": part,
+        "staged": (part + _core.DW_TERMS) * s if together else 0,
+        "ahead": 0,
+        "ordered": False,
+        "stream": together and execution.data_bytes(problem) + execution.output_bytes(problem) > limit,
     }
 
 

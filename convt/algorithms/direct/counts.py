@@ -103,4 +103,6 @@ def memory_cycles(problem, info):
     if info["parts"]:
         data = execution.data_bytes(problem)
         counts["in_byte_memory"] = common.far(data, here.last_bytes) * data
+    elif info["s_size"] < info["t_size"]:
+        counts["narrow_vector"] = math.prod(problem.out_shape) / info["vl"]
     return here.profile["matrix" if info["parts"] else "direct"].cycles(counts)

@@ -12,6 +12,7 @@ from libc.string cimport memset
 cimport numpy as cnp
 
 from convt._core cimport Call, Plan
+from convt._flags cimport convt_is_set, convt_set
 from convt._kernels cimport (
     CONVT_KC, CONVT_LEAKY, MOST_ROWS, convt_act, convt_kernels, convt_prefetch_row, convt_quotient, convt_tile,
 )
@@ -131,7 +132,7 @@ cdef class DirectPlan(Plan):
         return n
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
-        if call.refused[0]:  # what another task found makes this one's work useless
+        if convt_is_set(call.refused):  # what another task found makes this one's work useless
             return
         cdef const convt_kernels *k = self.k
         cdef DirectTask w
@@ -222,7 +223,7 @@ cdef class DirectPlan(Plan):
                 if not (c.in_place or self.k.pack_far(
                         w.a + i * w.stride_a, self.lda, w.found[chunk] + s0 * c.lda * self.k.s_size, c.lda, 1,
                         <int>(s1 - s0), <int>cols, <int>ch[1])):
-                    refused[0] = 1
+                    convt_set(refused)
             elif c.sparse and 0 < chunk < c.nchunks - 1:
                 w.heights[i] = self.pack_rows(c, ch[0], ch[1], w.m0, w.m, w.coords, w.src, w.a + i * w.stride_a, w.lines,
                                               w.reached + i * c.block, refused)
@@ -272,7 +273,7 @@ cdef class DirectPlan(Plan):
                     for i in range(both):
                         if self.recipe.pack_depth(c.pack, p + i, ch[2], t.kc, w.source,
                                                   w.panel + i * t.kc * width * k.e_size):
-                            w.refused[0] = 1
+                            convt_set(w.refused)
                 prefetching = 0
                 if w.far and ch[3] and w.source == NULL:
                     prefetching = convt_quotient(t.kc * width * k.e_size + 64 * ch[3] - 1, 64 * ch[3])
@@ -518,7 +519,7 @@ cdef class DirectPlan(Plan):
                 to = a + ((row + lo if reached == NULL else kept) * self.lda + depth - k0) * k.e_size
                 if hi > lo and not k.pack_far(to, self.lda, src + (at + (i + lo) * self.in_stride.p[x]) * k.s_size,
                                               self.in_stride.p[x], self.in_c, <int>(hi - lo), <int>cols, <int>(last - first)):
-                    refused[0] = 1
+                    convt_set(refused)
                 if reached == NULL:
                     for r in range(-lo, 0):
                         memset(to + r * self.lda * k.e_size, 0, (last - first) * k.e_size)

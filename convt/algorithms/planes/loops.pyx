@@ -16,6 +16,7 @@ cimport numpy as cnp
 import numpy as np
 
 from convt._core cimport Call, PackedFilter, Plan, each_thread, kernels_of
+from convt._flags cimport convt_is_set
 from convt._kernels cimport convt_kernels
 from convt._memory cimport Buffer, keep_table, round64, take_buffer, workspaces
 from convt.algorithms.indexing cimport take_index
@@ -149,10 +150,9 @@ cdef class PlanesPlan(Plan):
 
     cdef void move(self, Side *side, int64_t block, char *array, char *own, bint inward, int64_t part,
                    int64_t parts) noexcept nogil:
-        """A block from the array to ``own``, NXC order, zeros where it is outside, or, not ``inward``, back. Of several parts of
-        each run, one."""
+        """A block from the array to ``own``, NXC order, zeros where it is outside, or, not ``inward``, back. Of several parts, one."""
         cdef int64_t place[64]
-        cdef int64_t ax, n, row, rows = 1, at, index, low, high, first, last, item = self.mover.s_size
+        cdef int64_t ax, n, row, rows = 1, begin, end, at, index, low, high, pieces, first, last, item = self.mover.s_size
         cdef int64_t run = side.run_axis, pixel = side.channels * self.k.s_size
         cdef bint inside
         for ax in range(self.nd, -1, -1):
@@ -162,11 +162,14 @@ cdef class PlanesPlan(Plan):
         low, high = max(<int64_t>0, -place[run]), min(side.block[run], side.size[run] - place[run])
         high = max(low, high)
         low, high = low * side.pixels, high * side.pixels
-        # Parts of whole blocks of pixels.
-        first = (high - low + PART_PIXELS - 1) // PART_PIXELS
-        last = min(high, low + first * (part + 1) // parts * PART_PIXELS)
-        first = low + first * part // parts * PART_PIXELS
-        for row in range(rows):
+        # Parts of whole blocks of pixels; or of runs, where a run has too few of those.
+        pieces, begin, end = (high - low + PART_PIXELS - 1) // PART_PIXELS, 0, rows
+        if pieces < min(rows, parts):
+            begin, end, part, parts = rows * part // parts, rows * (part + 1) // parts, 0, 1
+            own += begin * side.block[run] * side.pixels * pixel
+        last = min(high, low + pieces * (part + 1) // parts * PART_PIXELS)
+        first = low + pieces * part // parts * PART_PIXELS
+        for row in range(begin, end):
             n, at, inside = row, place[run] * side.stride[run], True
             for ax in range(run - 1, -1, -1):
                 index = place[ax] + take_index(&n, side.block[ax])
@@ -205,11 +208,12 @@ cdef class PlanesPlan(Plan):
             k.transpose(array, side.pixel, side.channel, own, side.channels, 1, pixels, channels, False)
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
-        if call.refused[0]:  # what another task found makes this one's work useless
+        if convt_is_set(call.refused):  # what another task found makes this one's work useless
             return
         cdef char *own_in = ws + round64(self.inner.workspace)
         cdef char *own_out = own_in + self.in_bytes
-        cdef Call own = call[0]
+        cdef Call own  # (not a copy: other threads change what they share)
+        own.weights, own.bias, own.source, own.refused = call.weights, call.bias, call.source, call.refused
         own.src, own.dst, own.threads, own.grab, own.back, own.deal_tasks = own_in, own_out, 1, self.inner.tasks, False, NULL
         self.move(&self.ins, task, call.src, own_in, True, 0, 1)
         if self.hole:  # the array has been filled
@@ -249,3 +253,6 @@ cdef class PlanesPlan(Plan):
 
     cpdef int threads(self, int available):
         return Plan.threads(self, available) if self.apart else self.inner.threads(available)
+
+    cpdef tuple dealt(self, int available):  # of a block, where threads share each
+        return Plan.dealt(self, available) if self.apart else self.inner.dealt(available)

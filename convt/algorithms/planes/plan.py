@@ -18,17 +18,35 @@ from .loops import PlanesPlan, WideRecipe, empty_wide
 WIDE = "float32"  # in a key, after the algorithm's name: weights are those of a filter widened to it
 
 
-def by_blocks(cost, recipe, make, preparing, widens=True):
-    """``(cost, recipe, make, preparing)`` of an algorithm for channels of any stride; if it ``widens``, of 16-bit types too."""
+def always(problem, contiguous):
+    return True
+
+
+def never(problem, contiguous):
+    return False
+
+
+def direct_widens(problem, contiguous):
+    """Whether `direct` takes less time for a problem of a 16-bit type if its blocks are widened: of few channels it reads
+    float32 where it lies, but has to copy other types one by one. A part of a problem is computed as its order says."""
+    if problem.order is not None:
+        return False
+    problem = problem._replace(planar=not contiguous)
+    return _cost_as(direct.cost, problem, True) < _cost_as(direct.cost, problem, False)
+
+
+def by_blocks(cost, recipe, make, preparing, widens=always):
+    """``(cost, recipe, make, preparing)`` of an algorithm for channels of any stride. ``widens`` says of a problem of a 16-bit
+    type, with contiguous channels or not, whether it is widened to float32; if not, the algorithm knows the type itself."""
     return (
         partial(_cost, cost, widens), partial(_recipe, recipe), partial(make_by_blocks, cost, make, widens=widens),
         partial(_preparing, preparing, cost, widens),
     )  # fmt: skip
 
 
-def _wide(problem, widens):
+def _wide(problem, widens, contiguous):
     """Whether the blocks of a problem are widened to float32."""
-    return widens and ITEMSIZE[problem.dtype] == 2
+    return ITEMSIZE[problem.dtype] == 2 and widens(problem, contiguous)
 
 
 @functools.lru_cache(maxsize=256)
@@ -51,14 +69,17 @@ def _cycles(cost, problem, cut, wide):
 
 
 def _cost(cost, widens, problem):
-    wide = _wide(problem, widens)
+    return _cost_as(cost, problem, _wide(problem, widens, not problem.planar))
+
+
+def _cost_as(cost, problem, wide):
     if not problem.planar and not wide:
         return cost(problem)
     return _cycles(cost, problem, cut_into_blocks(cost, problem, wide, machine.current()), wide)
 
 
 def _preparing(preparing, cost, widens, problem):
-    wide = _wide(problem, widens)
+    wide = _wide(problem, widens, not problem.planar)
     if problem.planar or wide:
         problem = cut_into_blocks(cost, problem, wide, machine.current()).problem
     return preparing(problem)
@@ -89,27 +110,39 @@ def _counts(problem, cut, wide):
     return counts
 
 
-def make_by_blocks(cost, make, problem, recipe, packed, in_strides, out_strides, threads, widens=True):
-    item, here, wide = ITEMSIZE[problem.dtype], machine.current(), _wide(problem, widens)
+def make_by_blocks(cost, make, problem, recipe, packed, in_strides, out_strides, threads, widens=always):
+    item, here = ITEMSIZE[problem.dtype], machine.current()
     alone = problem._replace(planar=False)
     # The stride of a single channel says nothing.
     in_strides = (*in_strides[:-1], item if problem.groups * problem.ci == 1 else in_strides[-1])
     out_strides = (*out_strides[:-1], item if problem.groups * problem.co == 1 else out_strides[-1])
     contiguous = in_strides[-1] == out_strides[-1] == item
+    wide = _wide(problem, widens, contiguous)
     empty = not math.prod(problem.in_shape) * math.prod(problem.out_shape)
     if wide and empty:  # there are no blocks to widen, and nothing is multiplied
         return direct.make(alone, recipe, packed, in_strides, out_strides, threads)
     if empty or (contiguous and not wide):
         return make(alone, recipe, packed, in_strides, out_strides, threads)
     cut = cut_into_blocks(cost, problem, wide, here)
-    # Each thread its own blocks where these are many; else all threads one block after the other.
+    # Each thread its own blocks where these are many; else all threads one block after the other, if they are done first.
     apart = cut.total >= 2 * threads or (cut.total >= threads and cut.total % threads == 0)
     ins, outs = execution.contiguous_in_strides(cut.problem), execution.contiguous_strides(cut.problem)
     full = lambda key: (key[0], WIDE, *key[1:]) if wide else key  # noqa: E731
     of_block = (lambda key: recipe(full(key)).inner) if wide else recipe
     packed_block = lambda key: packed(full(key))  # noqa: E731
-    plan, key = make(cut.problem, of_block, packed_block, ins, outs, 1 if apart else threads)
+    planned = lambda threads: make(cut.problem, of_block, packed_block, ins, outs, threads)  # noqa: E731
+    plan, key = planned(1 if apart else threads)
+    if not apart and cut.total > 1 and -(-cut.total // threads) < cut.total * _share(plan, cost(cut.problem), threads):
+        apart, (plan, key) = True, planned(1)
     if cut.framed and not packed_block(key).finite:  # the zeros around the input must not meet NaN or infinity
         return direct.planned(alone, recipe, in_strides, out_strides, threads, finite=False)
     stream = execution.outgrows(problem, here.limits.non_temporal)
     return PlanesPlan(alone, plan, cut, in_strides, out_strides, apart and threads > 1, stream), full(key)
+
+
+def _share(plan, cycles, threads):
+    """The share of the ``cycles`` of a plan after which the last of several threads is done."""
+    threads = plan.threads(threads)
+    if plan.works is None:  # tasks are all alike
+        return -(-plan.tasks // threads) / max(plan.tasks, 1)
+    return common.makespan(plan.works, threads) / max(cycles, 1)

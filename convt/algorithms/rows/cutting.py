@@ -14,6 +14,7 @@ _INPUTS = 1 << 19  # bytes of packed input rows: they stay in L2
 _NEAR = 24 << 10  # bytes of a channel block's outputs on their way to the store: they stay in L1
 _TASK_BYTES = 1 << 16  # of outputs, about
 _TASKS = 8  # of a thread, at least
+_SHOWS = 0.9  # of the time of tasks as they come: others have to take less
 
 
 class Block(NamedTuple):
@@ -84,4 +85,16 @@ def cut_rows(problem, info, threads):
     if problem.rank > 1:
         shared = max(1, problem.strides[-2] * 4)
         each = max(each, min(shared, rows * tasks // (2 * threads)))
-    return Cut(js, j0, block, -(-js // block), max(1, min(each, rows)))
+    return Cut(js, j0, block, -(-js // block), _evened(max(1, min(each, rows)), rows, tasks, threads))
+
+
+def _evened(each, rows, tasks, threads):
+    """About ``each`` rows of a task, but so that threads have as many tasks each, where more than two would wait for those with
+    one more; there are ``tasks`` of the same rows."""
+
+    def slowest(each):
+        blocks = -(-rows // each)
+        return -(-blocks * tasks // threads) * each
+
+    best = min(range(max(1, each * 3 // 4), each * 5 // 4 + 1), key=slowest)
+    return best if threads > 2 and slowest(best) < _SHOWS * slowest(each) else each

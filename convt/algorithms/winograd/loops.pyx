@@ -19,6 +19,7 @@ from libc.string cimport memcpy, memset
 cimport numpy as cnp
 
 from convt._core cimport Call
+from convt._flags cimport convt_is_set, convt_set
 from convt._kernels cimport (
     CONVT_KC, CONVT_LDA, CONVT_LEAKY, MOST_ROWS, convt_kernels, convt_prefetch_ahead, convt_quotient, convt_tile, convt_wino_in,
     convt_wino_out,
@@ -121,7 +122,7 @@ cdef class WinogradPlan(DirectPlan):
         if task < self.direct_tasks:
             DirectPlan.run_task(self, task, call, ws)
             return
-        if call.refused[0]:  # what another task found makes this one's work useless
+        if convt_is_set(call.refused):  # what another task found makes this one's work useless
             return
         cdef const convt_kernels *k = self.k
         cdef WinogradClass *c = self.winograd
@@ -196,9 +197,9 @@ cdef class WinogradPlan(DirectPlan):
         for i in range(k.vl):
             if k.t_size == 8:
                 if (<double *>t.check)[i] != 0:
-                    t.refused[0] = 1
+                    convt_set(t.refused)
             elif (<float *>t.check)[i] != 0:
-                t.refused[0] = 1
+                convt_set(t.refused)
         if self.non_temporal or c.staged:
             k.fence()
 
@@ -351,7 +352,7 @@ cdef class WinogradPlan(DirectPlan):
             depth += last - first
             split += 1
         if not held:
-            t.refused[0] = 1
+            convt_set(t.refused)
 
     cdef void leave_out(self, const WinogradTask *t, int64_t *where, int64_t *first_in, const void **rows) noexcept nogil:
         """Zeros for those rows of a window that are outside the input."""
@@ -404,7 +405,7 @@ cdef class WinogradPlan(DirectPlan):
             if t.source != NULL and not self.k.parts:
                 last = link + 4
                 if self.winograd_recipe.make_points(c.pack, p, link[3], link[2], t.source, t.panel, t.filter):
-                    t.refused[0] = 1
+                    convt_set(t.refused)
                 t.next_panel, t.next_depth = (p, last[3]) if last != end else (p + 1, start[3])
             for q in range(c.npoints):
                 self.multiply_point(t, p, q, link, last)
@@ -462,7 +463,7 @@ cdef class WinogradPlan(DirectPlan):
                 elif c.across:
                     ahead = self.recipe.source_at(c.pack, p + 1, q, c.links[4 * task.start * c.chains + 3], task.source)
                 if self.winograd_recipe.transform_depth(c.pack, p, q, link[3], t.kc, task.source, task.panel):
-                    task.refused[0] = 1
+                    convt_set(task.refused)
             n = convt_quotient(t.kc, k.pace) * 64
             a = task.a + ((link[0] - task.start) * c.npoints + q) * c.point_rows + link[1] * k.e_size
             done = 0

@@ -1,0 +1,334 @@
+"""How evenly the plans of layers share their work among many threads: on paper. `python -m bench.cores --threads 4,16,64`
+
+For each layer and number of threads a plan is made, as on a machine of so many cores, and not run. What its tables say of its
+tasks gives each one's work; the plan itself says which thread runs which task. The efficiency is the speed-up over the plan of
+one thread, by the number of threads: 100% where all are busy to the end with what a single thread would do. "balance" in the
+JSON file leaves out what smaller tasks do again. Work is in cycles of the cost model where the plan has them (direct,
+winograd, turned), else in multiply-adds and outputs; all of it is scaled to the cycles that the cost model expects of a layer.
+
+What it leaves out: the start and end of a parallel region, caches that are shared, cores of other speed, and memory, which with
+`--bandwidth` bounds a layer from below (data, filter and result once each). Plans are those of the instruction set in use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import heapq
+import json
+import math
+import sys
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+import convt
+from convt.algorithms import ALGORITHMS, common, machine
+from convt.algorithms.depthwise import plan as depthwise
+from convt.algorithms.direct import plan as direct
+from convt.algorithms.planes import plan as planes
+from convt.algorithms.planes import turned
+from convt.algorithms.rows import plan as rows
+from convt.algorithms.scatter import plan as scatter
+from convt.algorithms.winograd import plan as winograd
+
+from .__main__ import _counts, _one_of, _seconds, _words, _writable, chosen_entries
+from .peers.convt import keywords
+from .problem import DTYPES, LAYOUTS, PRECISIONS, Problem
+
+COUNTS = [4, 8, 16, 32, 64, 128]
+_MOVED_TOGETHER = 64  # pixels of a run that a thread moves at least (planes/loops.pyx)
+
+
+# ---------------------------------------------------------------- the work of each task, in the order of tasks
+
+
+def _spans(total: int, block: int) -> np.ndarray:
+    """The sizes of blocks of so many things."""
+    return np.diff([*range(0, total, block), total])
+
+
+def _product(*axes) -> np.ndarray:
+    """Products of one number of each axis, the last axis fastest."""
+    found = np.ones(1)
+    for axis in axes:
+        found = np.multiply.outer(found, np.asarray(axis, float)).ravel()
+    return found
+
+
+def _shares(sizes) -> np.ndarray:
+    """Sizes as shares of the largest one, which a plan's work of a task is that of."""
+    return np.asarray(sizes, float) / max(1, np.max(sizes))
+
+
+def _direct_classes(specs: list[dict], groups: int) -> list[np.ndarray]:
+    """Rows are fastest, then panels, then groups."""
+    found = []
+    for spec in specs:
+        widths = np.array([panel[0] for panel in spec["panels"]])
+        columns = np.add.reduceat(widths, range(0, len(widths), spec["panel_block"]))
+        found.append(spec["work"] * _product(np.ones(groups), _shares(columns), _shares(_spans(spec["rows"], spec["block"]))))
+    return found
+
+
+def _direct(name, problem, packing, ins, outs, how, specs, order) -> np.ndarray:
+    return np.concatenate(_direct_classes(specs, problem.groups) or [np.zeros(0)])
+
+
+def _winograd(name, problem, packing, ins, outs, how, plain, specs, order, prefetches) -> np.ndarray:
+    return np.concatenate(_direct_classes([*plain, *specs], problem.groups))
+
+
+def _turned(name, problem, packing, ins, outs, how, specs, stream, far) -> np.ndarray:
+    found = []
+    for spec in specs:
+        tiles = range(0, len(spec["units"]) - 1, spec["tile_block"])
+        units = np.diff([*(spec["units"][n] for n in tiles), spec["units"][-1]])
+        pixels = _spans(spec["pixels"], spec["block"])
+        found.append(spec["work"] * _product(np.ones(problem.groups), _shares(pixels), _shares(units)))
+    return np.concatenate(found)
+
+
+def _of_rows(outer: list, batch: int, block: int) -> np.ndarray:
+    """How many input rows meet in each block of output rows."""
+    met = _product(np.ones(batch), *([len(pairs) for pairs in axis] for axis in outer))
+    return np.add.reduceat(met, range(0, len(met), block))
+
+
+def _depthwise(problem, packing, ins, outs, how, spec) -> np.ndarray:
+    """Blocks of the last axis are fastest, then lanes, then rows. Of each output its products, and itself."""
+    starts = spec["j0"] + spec["block"] * np.arange(spec["blocks"] + 1)
+    along = np.zeros((2, spec["blocks"]))
+    for run in spec["runs"]:
+        inside = np.clip(np.minimum(starts[1:], run.stop) - np.maximum(starts[:-1], run.start), 0, None) / run.step
+        along += np.array([[len(run.taps) * problem.ci], [1]]) * inside * (run.high - run.low) / spec["lanes"]
+    lanes = _spans(spec["lanes"], spec["lane_block"])
+    count = problem.batch * math.prod(problem.out_sizes[:-1])
+    met = _of_rows(spec["outer"], problem.batch, spec["rows"])
+    return _product(met, lanes, along[0]) + _product(_spans(count, spec["rows"]), lanes, along[1])
+
+
+def _rows(problem, packing, ins, outs, how, spec) -> np.ndarray:
+    """Blocks of the last axis are fastest, then rows, then groups. Along the axis each value takes all taps."""
+    cut, per = spec["cut"], problem.ci * -(-problem.kernel[-1] // problem.strides[-1])
+    made = _spans(problem.batch * math.prod(problem.out_sizes[:-1]), cut.rows)
+    each = per * _of_rows(spec["outer"], problem.batch, cut.rows) + made
+    return _product(np.ones(problem.groups), each, _spans(cut.js, cut.block))
+
+
+def _scatter(name, problem, packing, ins, outs, how, spec) -> np.ndarray:
+    """Groups are fastest, then stretches of a row, then rows, then images."""
+    if spec["gathers"]:
+        return np.diff(spec["first"]).astype(float)
+    taps = np.array([len(each["tap_in"]) for each in spec["classes"]])
+    of_row = np.concatenate([[0], np.cumsum(1 + problem.ci * problem.kernel[-1] * taps[np.asarray(spec["order"])[:, 0]])])
+    first = np.asarray(spec["first"])
+    images = 1 if spec["joined"] else problem.batch
+    stretches = _spans(spec["j1"] - spec["j0"], spec["block"])
+    return _product(np.ones(images), of_row[first[1:]] - of_row[first[:-1]], stretches, np.ones(problem.groups))
+
+
+# Where plans are made, by which class, and what tells the work of their tasks.
+_TOLD = [
+    (direct, "DirectPlan", _direct),
+    (winograd, "WinogradPlan", _winograd),
+    (turned, "TurnedPlan", _turned),
+    (depthwise, "DepthwisePlan", _depthwise),
+    (rows, "RowsPlan", _rows),
+    (scatter, "ScatterPlan", _scatter),
+    (planes, "PlanesPlan", None),  # whose tasks are plans
+]
+
+
+@contextlib.contextmanager
+def taken_down() -> Iterator[dict]:
+    """Plans that are made inside, by their identity: (what tells the work of their tasks, what they were made of)."""
+    made: dict = {}
+
+    def noting(plan_class, told):
+        def make(*tables):
+            plan = plan_class(*tables)
+            made[id(plan)] = told, tables
+            return plan
+
+        return make
+
+    before = [getattr(module, name) for module, name, _ in _TOLD]
+    try:
+        for (module, name, told), plan_class in zip(_TOLD, before, strict=True):
+            setattr(module, name, noting(plan_class, told))
+        yield made
+    finally:
+        for (module, name, _), plan_class in zip(_TOLD, before, strict=True):
+            setattr(module, name, plan_class)
+
+
+# ---------------------------------------------------------------- threads
+
+
+def slowest(plan, works: np.ndarray, threads: int) -> float:
+    """When the last thread is done with tasks of such work."""
+    shares, grab = plan.dealt(threads)
+    if shares is not None:
+        return max(float(works[share].sum()) for share in shares)
+    busy = [0.0] * plan.threads(threads)
+    for first in range(0, len(works), grab):
+        heapq.heapreplace(busy, busy[0] + float(works[first : first + grab].sum()))
+    return max(busy)
+
+
+class Expected(NamedTuple):
+    """Of a layer and a number of threads."""
+
+    algorithm: str
+    tasks: int
+    threads: int  # that the call uses
+    total: float  # cycles of all tasks, and of what else threads do
+    cycles: float  # until the last thread is done
+    workspace: int  # bytes of all threads
+    scale: float  # cycles of the unit that works of tasks are in
+
+    @property
+    def balance(self) -> float:
+        return self.total / (self.threads * self.cycles) if self.cycles else 1.0
+
+
+def _moving(made: tuple, threads: int) -> tuple[float, float]:
+    """Cycles that a block of planes takes to be moved there and back, of one thread, and of several together."""
+    problem, _, cut, *_ = made
+    wide = problem.dtype != cut.problem.dtype
+    counts = planes._counts(problem._replace(planar=True), cut, wide)
+    cycles = machine.current().profile["planes"].cycles(counts) / max(cut.total, 1)
+    runs, run = [cut.images, *(axis.out for axis in cut.axes)], 1
+    whole = [problem.batch, *problem.out_sizes]
+    while runs:
+        run *= runs[-1]
+        if runs.pop() < whole.pop():
+            break
+    pieces, runs = -(-run // _MOVED_TOGETHER), math.prod(runs)
+    shared = runs if pieces < min(runs, threads) else pieces
+    return cycles, cycles * -(-shared // threads) / shared
+
+
+def expected(problem: Problem, threads: int, scale: float | None = None) -> Expected:
+    """What the plan of a problem says of so many threads. ``scale`` is that of another plan of the same problem, whose cycles
+    are to be compared."""
+    layer = problem.layer
+    data = layer.data_shape if problem.layout == "NXC" else (layer.batch, layer.cin, *layer.size)
+    with convt.num_threads(threads), taken_down() as made:
+        attributes = keywords(problem) | {"backend": "native"}
+        operator = convt.ConvTranspose(np.zeros(layer.filter_shape, DTYPES[problem.dtype]), **attributes)._operator
+        what = operator._attributes.problem(data)
+        plan, key = operator.contiguous(what)
+    told, tables = made[id(plan)]
+    in_blocks = told is None
+    inner, (told, inner_tables) = (tables[1], made[id(tables[1])]) if in_blocks else (plan, (told, tables))
+    works = told(*inner_tables)
+    if len(works) != inner.tasks:
+        raise AssertionError(f"{layer.name}: {len(works)} tasks told, {inner.tasks} in the plan of {plan.algorithm}")
+    scale = scale or ALGORITHMS[key[0]].cost(tables[2].problem if in_blocks else what) / max(works.sum(), 1)
+    total, cycles = works.sum() * scale, slowest(inner, works, threads) * scale
+    used, space = plan.threads(threads), plan.threads(threads) * plan.workspace
+    if in_blocks:
+        cut, apart = tables[2], tables[5]
+        alone, together = _moving(tables, used)
+        total, cycles = cut.total * (total + alone), cut.total * (cycles + together)
+        if apart:  # blocks are all alike
+            cycles = slowest(plan, np.full(cut.total, total / cut.total), threads)
+        else:  # a block is in memory once
+            space = used * inner.workspace + plan.workspace - inner.workspace
+    # One thread fills the output beforehand, where there are phases that no tap reaches.
+    serial = machine.current().profile["direct"].cycles(common.fill_counts(what)) if plan.hole else 0.0
+    return Expected(plan.algorithm, plan.tasks, used, total + serial, cycles + serial, space, scale)
+
+
+# ---------------------------------------------------------------- the table
+
+
+def _row(problem: Problem, counts: list[int], bandwidth: float, clock: float) -> dict:
+    one = expected(problem, 1)
+    row: dict = {
+        "layer": problem.layer.name,
+        "dtype": problem.dtype,
+        "layout": problem.layout,
+        "cycles": one.cycles,
+        "threads": {},
+    }
+    for threads in counts:
+        found = expected(problem, threads, one.scale)
+        cycles = max(found.cycles, problem.bytes / bandwidth * clock if bandwidth else 0.0)
+        row["threads"][threads] = {
+            "algorithm": found.algorithm,
+            "tasks": found.tasks,
+            "threads": found.threads,
+            "efficiency": one.cycles / (threads * cycles),
+            "balance": found.balance,
+            "workspace": found.workspace // found.threads,
+            "workspace_all": found.workspace,
+        }
+    return row
+
+
+def _size(bytes: float) -> str:
+    return f"{bytes / (1 << 20):.1f}M" if bytes >= 1 << 20 else f"{bytes / (1 << 10):.0f}K"
+
+
+def show(table: list[dict], counts: list[int]) -> None:
+    """A line a layer: for each number of threads efficiency, tasks, and workspace of all threads together."""
+    print(f"{'layer':18} {'algorithm':12}" + "".join(f"{f'{n} threads':>20}" for n in counts))
+    print(f"{'':31}" + f"{'eff. tasks  space':>20}" * len(counts))
+    for row in table:
+        each = row["threads"]
+        cells = [f"{e['efficiency']:6.0%} {e['tasks']:5d} {_size(e['workspace_all']):>6}" for e in each.values()]
+        print(f"{row['layer']:18} {each[counts[0]]['algorithm']:12}" + "".join(f"{cell:>20}" for cell in cells))
+    for threads in counts:
+        found = [row["threads"][threads]["efficiency"] for row in table]
+        low = sum(e < 0.8 for e in found)
+        mean = math.exp(sum(map(math.log, found)) / len(found))
+        print(f"{threads:4d} threads: efficiency {mean:.0%} in the geometric mean, below 80% in {low} of {len(found)}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {__package__}.cores", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--layers", metavar="FILE", help="from a JSON file (default: the built-in table)")
+    add("--suite", type=_words, metavar="FAMILY,...", help="only those of these families")
+    add("--names", type=_words, metavar="NAME,...", help="only these")
+    add("--threads", type=_counts, default=COUNTS, metavar="N,...", help=f"default: {','.join(map(str, COUNTS))}")
+    add("--dtype", type=_one_of("dtype", tuple(DTYPES)), default=["f32"], metavar="DTYPE,...", help=", ".join(DTYPES))
+    add("--layout", type=_one_of("layout", LAYOUTS), default=["NXC"], metavar="LAYOUT,...", help=", ".join(LAYOUTS))
+    add("--precision", type=_one_of("precision", PRECISIONS), default=["highest"], metavar="PRECISION,...",
+        help=", ".join(PRECISIONS))  # fmt: skip
+    add("--bandwidth", type=_seconds, metavar="GB/S", help="of memory, all threads together (default: not looked at)")
+    add("--clock", type=_seconds, default=3.0, metavar="GHZ", help="with --bandwidth (default: 3)")
+    add("--json", type=_writable, metavar="OUT", help="write every figure")
+    options = parser.parse_args(arguments)
+    options.deconv = options.batch = options.quick = None
+    try:
+        entries = chosen_entries(options, print)
+    except (ValueError, OSError) as exc:
+        parser.error(str(exc))
+    tables = []
+    for dtype in options.dtype:
+        for layout in options.layout:
+            for precision in options.precision:
+                print(f"{dtype} {layout} {precision}, {convt.show_config(mode='dicts')['isa']['in use']}")
+                problems = [Problem(entry.layer, dtype, layout, precision=precision) for entry in entries]
+                table = [
+                    _row(problem, options.threads, (options.bandwidth or 0) * 1e9, options.clock * 1e9) for problem in problems
+                ]
+                show(table, options.threads)
+                tables += table
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(
+                {"convt": convt.__version__, "isa": convt.show_config(mode="dicts")["isa"]["in use"], "layers": tables}, file
+            )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

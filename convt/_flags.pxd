@@ -1,0 +1,9 @@
+# Flags that threads set and read without a lock: in a single instruction, as far as C is concerned.
+
+cdef extern from *:
+    """
+    #define convt_set(flag) __atomic_store_n(flag, 1, __ATOMIC_RELAXED)
+    #define convt_is_set(flag) __atomic_load_n(flag, __ATOMIC_RELAXED)
+    """
+    void convt_set(char *flag) noexcept nogil
+    bint convt_is_set(const char *flag) noexcept nogil

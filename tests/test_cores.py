@@ -1,0 +1,135 @@
+"""What `python -m bench.cores` says of plans for many threads: their own tasks, the work that layers have, who runs what."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+import convt
+from bench import cores, layers
+from bench.problem import Problem
+
+LAYERS = {layer.name: layer for layer in layers.parse(layers.TABLE)}
+COUNTS = (1, 2, 5, 16, 64)
+
+
+def made(name, dtype="f32", layout="NXC"):
+    """Of each number of threads: the plan of a layer, what tells its work, and its tables."""
+    layer = LAYERS[name]
+    data = layer.data_shape if layout == "NXC" else (layer.batch, layer.cin, *layer.size)
+    filter = np.zeros(layer.filter_shape, cores.DTYPES[dtype])
+    operator = convt.ConvTranspose(filter, backend="native", **cores.keywords(Problem(layer, dtype, layout)))._operator
+    for threads in COUNTS:
+        with convt.num_threads(threads), cores.taken_down() as found:
+            plan, _ = operator.contiguous(operator._attributes.problem(data))
+        yield threads, plan, *found[id(plan)]
+
+
+@pytest.mark.parametrize("layout", ["NXC", "NCX"])
+@pytest.mark.parametrize(
+    "name", ["dcgan_first", "pix2pix_up7", "fcn8s_bilinear_dw", "selfie_seg", "flownets_deconv2", "gtcrn_dw"]
+)
+def test_every_task_is_run_once_and_by_a_thread_that_there_is(name, layout):
+    for threads, plan, told, tables in made(name, layout=layout):
+        if told is None and not tables[5]:  # blocks one after the other: what is dealt is a block's
+            plan = tables[1]
+        shares, grab = plan.dealt(threads)
+        if shares is None:
+            assert 1 <= grab <= plan.tasks
+        else:
+            assert len(shares) == plan.threads(threads)
+            assert sorted(task for share in shares for task in share) == list(range(plan.tasks))
+
+
+@pytest.mark.parametrize("name", ["dcgan_first", "unet_up1", "pointpillars_4", "maskrcnn"])
+def test_tasks_of_direct_multiply_what_the_layer_does(name):
+    """Layers without borders: their tasks are shares of one class, or of classes as large."""
+    for _, plan, told, tables in made(name):
+        works, specs = told(*tables), tables[6]
+        rows = sum(spec["rows"] * sum(panel[0] for panel in spec["panels"]) * len(spec["tap_in"]) for spec in specs)
+        assert len(works) == plan.tasks
+        assert 2 * rows * LAYERS[name].cin == LAYERS[name].flops
+        assert works.max() <= max(spec["work"] for spec in specs) and (works > 0).all()
+
+
+@pytest.mark.parametrize("name", ["fcn8s_bilinear_dw", "fsrcnn_x3", "liteflownet_dw", "openvino_seed"])
+def test_tasks_of_depthwise_multiply_what_the_layer_does(name):
+    layer = LAYERS[name]
+    outputs = np.prod(layer.output) * layer.cout * layer.batch
+    for _, plan, told, tables in made(name):
+        works = told(*tables)
+        assert len(works) == plan.tasks
+        # A product each, and each output once. (Runs are as long as the axis, or one tap too many at its ends.)
+        assert works.sum() == pytest.approx(layer.flops / 2 + outputs, rel=0.15)
+
+
+@pytest.mark.parametrize("layout", ["NXC", "NCX"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_every_layer_is_told(dtype, layout):
+    """Each algorithm's tables are read as it reads them: as many tasks, and no thread is busier than all of the work."""
+    for layer in LAYERS.values():
+        problem = Problem(layer, dtype, layout)
+        one = cores.expected(problem, 1)
+        assert one.balance == pytest.approx(1), layer.name
+        for threads in (2, 16):
+            found = cores.expected(problem, threads, one.scale)
+            assert 0 < found.balance <= 1.0001 and found.threads <= threads, layer.name
+            assert found.cycles <= 1.05 * one.cycles and found.workspace > 0, layer.name
+
+
+def test_two_threads_are_busy_to_the_end():
+    for layer in LAYERS.values():
+        problem = Problem(layer, "f32", "NXC")
+        one, two = cores.expected(problem, 1), cores.expected(problem, 2)
+        assert one.cycles / two.cycles > 1.8, layer.name
+
+
+def test_tasks_are_taken_by_whoever_is_free():
+    class Grabbing:
+        def __init__(self, grab):
+            self.grab = grab
+
+        def threads(self, available):
+            return available
+
+        def dealt(self, threads):
+            return None, self.grab
+
+    works = np.array([5.0, 1, 1, 1, 1, 1])
+    assert cores.slowest(Grabbing(1), works, 2) == 5
+    assert cores.slowest(Grabbing(3), works, 2) == 7
+
+
+def test_blocks_are_shared_out_where_they_end_first():
+    """resunet3d in NCX on 64 threads: 84 blocks, a few to each thread, beat all threads at one block after the other."""
+    for threads, plan, told, tables in made("resunet3d", layout="NCX"):
+        if threads == 64:
+            assert told is None and tables[5] and plan.tasks == tables[2].total
+
+
+def test_the_command_prints_a_table_and_writes_it(tmp_path, capsys):
+    rows = [{"name": "mine", "N": 1, "Cin": 64, "Cout": 32, "in": [32, 32], "k": 4, "s": 2, "pb": 1, "pe": 1}]
+    (tmp_path / "layers.json").write_text(json.dumps(rows))
+    out = tmp_path / "out.json"
+    arguments = ["--layers", str(tmp_path / "layers.json"), "--threads", "2,16", "--json", str(out)]
+    assert cores.main(arguments) == 0
+    assert "mine" in capsys.readouterr().out
+    (row,) = json.loads(out.read_text())["layers"]
+    assert set(row["threads"]) == {"2", "16"} and 0.8 < row["threads"]["2"]["efficiency"] < 1.1
+    # Memory that is slow enough is all that counts.
+    assert cores.main([*arguments, "--bandwidth", "1e-6"]) == 0
+    (row,) = json.loads(out.read_text())["layers"]
+    assert row["threads"]["16"]["efficiency"] == pytest.approx(row["threads"]["2"]["efficiency"] / 8)
+
+
+def test_threads_have_as_many_tasks_of_rows():
+    """fcn8s in NCX: 568 rows as 34 tasks left thirteen of 16 threads waiting for three."""
+    for threads, plan, told, tables in made("fcn8s", layout="NCX"):
+        if threads >= 16:
+            assert plan.algorithm == "rows"
+            works = told(*tables)
+            assert works.sum() / threads > 0.93 * cores.slowest(plan, works, threads)
