@@ -72,7 +72,7 @@ def block_limit(problem, classes, slab, info):
     """How many blocks of the last axis one task does, so that its products and pixels stay in the cache; below 1 if none
     would."""
     j0, j1 = blocks_shown(problem)
-    phases = max((math.prod(len(c.first_out) for c in combo) for combo in itertools.product(*classes)), default=0)
+    phases = max(math.prod(len(c.first_out) for c in combo) for combo in itertools.product(*classes))
     pixels = max(1, phases * problem.kernel[-1] * problem.co * info["t_size"])
     kept = max(1, most_rows_read(classes) * problem.ci * info["e_size"] if keeps_to_tap(problem, classes, info) else 1)
     if slab:
