@@ -18,7 +18,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cases import DTYPES, SAMPLES, assert_same, child, each_dtype, each_sample, matrix_unit, operator, run
+from cases import DTYPES, SAMPLES, assert_same, child, each_dtype, each_sample, matrix_unit, operator, run, using_isa
 
 import convt
 from convt import _api, _plan
@@ -220,6 +220,16 @@ def test_plans_of_empty_problems(shape, groups, ci, co):
     plan = op.plan(data.shape)
     assert plan.backend == "native" and plan.threads >= 1
     assert op(data).shape == op.output_shape(data.shape) == (shape[0], shape[1] + 2, shape[2] + 2, groups * co)
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (0, 3), (3, 0)])
+@pytest.mark.parametrize("data_format", ["NXC", "NCX"])
+def test_plans_of_empty_outputs(shape, data_format):
+    op = convt.ConvTranspose(np.ones((1, 1, 1, 1), f32), output_shape=shape, data_format=data_format)
+    data = np.ones((1, 1, 1, 1), f32)
+    with using_isa("baseline"):
+        assert op.plan(data.shape).threads == 1
+    assert op.plan(data.shape).threads == 1 and op(data).size == 0
 
 
 def test_what_calls_keep_is_bounded():

@@ -189,7 +189,7 @@ def choice(problem, unit, here, gathered=True):
     can't be done. Without ``gathered``, of those for any memory."""
     k, s = problem.kernel[-1], problem.strides[-1]
     best = (math.inf, None, 0, None, None)
-    if problem.dilations[-1] > 1 or s > 2 * k or problem.co == 0:
+    if problem.dilations[-1] > 1 or s > 2 * k or problem.co * math.prod(problem.out_sizes) == 0:
         return best
     info = here.info(problem.dtype, unit)
     outer = problem.rank - 1
