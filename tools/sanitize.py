@@ -101,6 +101,8 @@ def run(kind, folder, arguments):
         if not any(each.startswith("tests") for each in arguments):
             names = (ASAN_TESTS if kind == "asan" else TSAN_TESTS).split()
             arguments = [*arguments, *(f"tests/test_{name}.py" for name in names)]
+            # (These compute for minutes under ThreadSanitizer, on a single thread.)
+            arguments += ["--deselect", "tests/test_threads.py::test_a_long_call_does_not_hold_the_gil"]
         # Of what tests print only Python's is captured: what a sanitizer says as it ends the process must come out.
         module = ["pytest", "-q", "--capture=sys", "-p", "no:cacheprovider", *arguments]
     return subprocess.run([*wrapper, sys.executable, "-m", *module], cwd=folder, env=os.environ | settings).returncode
