@@ -66,7 +66,7 @@ cdef class DirectPlan(Plan):
             c.wide, c.strip = spec["wide"], spec["strip"]
             self.max_chunks = max(self.max_chunks, c.nchunks)
             deepest = max(deepest, *(depth for _, depth, _ in spec["chunks"]))
-            if not (self.find_rows(c, 0, c.rows, NULL, <char **>keep_table(found := [], [0] * c.nchunks)) and c.in_place):
+            if not (self.find_rows(c, 0, c.rows, NULL, NULL) and c.in_place):
                 self.max_packed = max(self.max_packed, c.block * min(c.span, c.nchunks))
             if c.sparse:
                 self.max_reached = max(self.max_reached, c.block * min(c.span, c.nchunks))
@@ -98,7 +98,7 @@ cdef class DirectPlan(Plan):
 
     cdef bint find_rows(self, DirectClass *c, int64_t m0, int64_t m, char *src, char **found) noexcept nogil:
         """Where the rows of a block start in the input, for each depth chunk whose rows are at a constant stride; NULL for the
-        others. Returns whether there are no others."""
+        others. Returns whether there are no others, which is all that is found without a ``found``."""
         cdef int64_t ax, chunk, at, row = 0, batch = m0, last = m0 + m - 1
         cdef int64_t low[64]
         cdef int64_t high[64]
@@ -113,10 +113,10 @@ cdef class DirectPlan(Plan):
                 low[ax], high[ax] = 0, c.count[ax] - 1
             same = same and low[ax] == high[ax]
         for chunk in range(c.nchunks):
-            if even and self.taps_contiguous(c, c.chunks + 4 * chunk, low, high, &at):
-                found[chunk] = src + (row + at) * self.k.s_size
-            else:
-                found[chunk], unpacked = NULL, False
+            same = even and self.taps_contiguous(c, c.chunks + 4 * chunk, low, high, &at)
+            unpacked = unpacked and same
+            if found != NULL:
+                found[chunk] = src + (row + at) * self.k.s_size if same else NULL
         return unpacked
 
     cdef size_t _bytes(self):
