@@ -10,7 +10,7 @@ _LANES = 64  # out channels of a task, or a multiple of that whose weights stay 
 _WEIGHTS = 3 << 15  # bytes of those
 _INPUTS = 1 << 16  # numbers that a task reads, about
 _OUTPUTS = 1 << 14  # numbers that it writes to a row
-_ROUNDED = 1 << 14  # bytes of outputs, about, that are rounded at a time
+ROUNDED_BYTES = 1 << 15  # of outputs of 16-bit types, about, that are gathered before they are rounded
 
 
 def js_shown(problem):
@@ -42,7 +42,7 @@ def cut_rows(problem, width, js, threads):
     step *= -(-_LANES // step)
     near = min(near, 2 * _LANES) if each else near  # (what is read of a row stays near)
     if converts(problem):  # as do the outputs of a few j until they are rounded
-        near = min(near, _ROUNDED // (8 * problem.strides[-1] * info["t_size"]))
+        near = min(near, ROUNDED_BYTES // (8 * problem.strides[-1] * info["t_size"]))
     lane_block = lanes if width else min(lanes, max(1, near // step) * step)
     lane_blocks = -(-lanes // lane_block)
     row_taps = row_taps_met(problem)

@@ -11,7 +11,7 @@ from ... import _core
 from ..._problem import ITEMSIZE
 from .. import common, execution, machine
 from .counts import conversion_counts, cost_part, dots_cost, row_counts
-from .cutting import cut_rows, js_shown, rows_met
+from .cutting import ROUNDED_BYTES, cut_rows, js_shown, rows_met
 from .kernels import cell_width, converts, groups_in_vector, run_step, skips_outside, takes, takes_dots
 from .loops import DepthwisePlan
 from .runs import all_abreast, runs_by_phase, runs_of_cells, steps_apart, with_ends
@@ -115,7 +115,6 @@ def _reads(problem, info, in_strides, lanes, width, each, skips):
 
 
 _STAGE_BYTES = 1 << 12  # of outputs, about, that non-temporal stores write in one copy: multiply-adds go on meanwhile
-_ROUNDED_BYTES = 1 << 15  # of outputs in L1, about, that are rounded in one go
 _AHEAD = 8  # j's that a line of the output is prefetched before it is written
 
 
@@ -172,8 +171,8 @@ def _rounded_stores(problem, here, info, cut, width, hole):
     are left out, by `store`, row after row."""
     s, some, limit = problem.strides[-1], 8 * width, here.limits.depthwise_non_temporal
     least = some * s * cut.lane_block * info["t_size"]
-    together = not hole and problem.activation[0] in _IN_REGISTERS and least <= 16 * _ROUNDED_BYTES
-    part = max(1, _ROUNDED_BYTES // max(1, least)) * some if together else cut.block
+    together = not hole and problem.activation[0] in _IN_REGISTERS and least <= 4 * ROUNDED_BYTES
+    part = max(1, ROUNDED_BYTES // max(1, least)) * some if together else cut.block
     return {
         "contiguous_out": together,
         "store_alignment": 0,
