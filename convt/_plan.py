@@ -348,4 +348,5 @@ def _contiguous(shape, item, data_format):
 def _fill(problem, bias):
     """What an output holds that no product reaches: a value for each channel, or one for all, which takes less to write."""
     values = np.zeros(1) if bias is None else bias.astype(np.float64)
-    return _activation.reference(*problem.activation, values).astype(NUMPY_DTYPE[problem.dtype])
+    with np.errstate(over="ignore"):  # infinity, as of outputs that products reach
+        return _activation.reference(*problem.activation, values).astype(NUMPY_DTYPE[problem.dtype])

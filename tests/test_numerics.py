@@ -1,6 +1,7 @@
 """What the numbers do: width of the sums, one rounding, NaN and Inf, signed zeros, denormals, activations, determinism."""
 
 import contextlib
+import warnings
 from dataclasses import replace
 
 import ml_dtypes
@@ -558,3 +559,12 @@ def test_halves_overflow_in_the_last_rounding_alone(layout, dtype, algorithm, is
         assert_like_the_sum(case, every_way(case, data, filter, algorithm=algorithm), data, filter, None, tolerance=1e-2)
     want = case.expected(data, filter, None)
     assert dtype == "bfloat16" or (np.abs(want) > top).any()
+
+
+def test_what_no_tap_reaches_overflows_without_a_warning():
+    """As outputs do that taps reach: to infinity."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        x, w, bias = np.ones((1, 2, 1), np.float16), np.ones((1, 1, 1), np.float16), np.full(1, 6e4, np.float16)
+        got = convt.conv_transpose(x, w, bias, strides=2, activation=("clip", 1e6, 1e7), algorithm="direct")
+    assert got.shape == (1, 3, 1) and np.isinf(got).all()
