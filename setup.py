@@ -33,7 +33,7 @@ ISAS = [
 ]  # fmt: skip
 
 # Fewer of them are built sooner, for tools/sanitize.py: CONVT_BUILD_ISAS=baseline,avx2
-WANTED = os.environ.get("CONVT_BUILD_ISAS", ",".join(name for name, *_ in ISAS)).split(",")
+WANTED = os.environ["CONVT_BUILD_ISAS"].split(",") if "CONVT_BUILD_ISAS" in os.environ else None
 
 CORE = "convt._core"  # the module that links the kernels; all others reach them through it
 KERNELS = Path("convt/kernels")
@@ -64,11 +64,11 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 X86 = sysconfig.get_platform().endswith(("x86_64", "amd64"))  # of the target, when it is another machine's
 
 
-def isa_rows(known):
-    """The rows of ISAS that are wanted and whose flags the compiler knows: (name, base, flags, features), all of these."""
+def isa_rows(known, wanted=None):
+    """The rows of ISAS, or of those wanted, whose flags the compiler knows: (name, base, flags, features), all of these."""
     rows = {None: (None, None, [], [])}
     for name, base, flags, features in ISAS if X86 else ISAS[:1]:
-        if name in WANTED and base in rows and known(rows[base][2] + flags):
+        if (wanted is None or name in wanted) and base in rows and known(rows[base][2] + flags):
             rows[name] = name, base, rows[base][2] + flags, rows[base][3] + features
     return list(rows.values())[1:]
 
@@ -118,7 +118,7 @@ class BuildKernels(build_ext):
         generated = Path(self.build_temp) / "generated"
         for folder in (generated, OBJECTS):
             folder.mkdir(parents=True, exist_ok=True)
-        rows = isa_rows(lambda flags: self._builds("int main(void) { return 0; }\n", flags))
+        rows = isa_rows(lambda flags: self._builds("int main(void) { return 0; }\n", flags), WANTED)
         for name in {name for name, *_ in ISAS} - {name for name, *_ in rows} if X86 else ():
             why = "this compiler does not know it" if name in WANTED else "CONVT_BUILD_ISAS lacks it"
             self.announce(f"{name}: left out, as {why}", level=3)
