@@ -6,12 +6,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import ISAS, pretend, using_isa
 
 sys.path.append(str(Path(__file__).parents[1]))
 
 import convt
 from bench import cores, layers
 from bench.problem import Problem
+
+pytestmark = pytest.mark.skipif("avx2" not in ISAS, reason="this CPU lacks avx2")
+
+
+@pytest.fixture(autouse=True)
+def plans_are_those_of_one_machine():
+    """So that what the layers below are chosen for holds anywhere."""
+    with using_isa("avx2"), pretend(l1=32 << 10, l2=512 << 10, l3=32 << 20):
+        yield
+
 
 LAYERS = {layer.name: layer for layer in layers.parse(layers.TABLE)}
 COUNTS = (1, 2, 5, 16, 64)

@@ -576,7 +576,7 @@ def test_sequentials_compute_together(rank, activation):
     for norm, groups, bias, dtype in kinds:
         model, x = chain(rank, activation, norm, groups, bias, dtype), torch.randn(2, 4, *[5] * rank, dtype=dtype)
         with torch.no_grad():
-            wanted = copy.deepcopy(model).double()(x.double()).to(dtype)
+            wanted, plain = copy.deepcopy(model).double()(x.double()).to(dtype), copy.deepcopy(model)(x)
             _, report = ct.accelerate(model)
             together = [type(m).__name__ for m in list(model)[1:] if not isinstance(m, (torch.nn.Identity, torch.nn.Softplus))]
             if str(activation) == "GELU(approximate='tanh')":
@@ -587,7 +587,7 @@ def test_sequentials_compute_together(rank, activation):
         assert model(x).requires_grad
         close(model(x), wanted)
         assert type(ct.restore(model)) is torch.nn.Sequential
-        close(model(x), wanted)
+        close(model(x), plain)  # (torch rounds after each module, and so may be far from the sum)
 
 
 def test_what_is_computed_together_follows_every_change():
