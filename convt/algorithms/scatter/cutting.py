@@ -39,7 +39,7 @@ def rows_of_task(rows, others, threads):
 def joins_rows(problem, classes, slab, blocks, info):
     """Whether rows that follow each other in the input, of images too, are multiplied as one: where each is packed for one row
     of outputs, or too short to fill vectors."""
-    if not slab or blocks > 1 or problem.batch * rows_of_image(classes) > _JOINED:
+    if not slab or blocks > 1 or problem.batch * rows_of_image(classes) > _JOINED or 0 in problem.in_sizes:
         return False
     return most_rows_read(classes) == 1 or problem.in_sizes[-1] <= info["vl"]
 
