@@ -221,5 +221,5 @@ def read(path: str) -> list[Layer]:
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             raise ValueError("wanted a list of objects, one for each layer")
         return [from_row(row) for row in rows]
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise ValueError(f"{path}: {exc}") from exc

@@ -114,6 +114,7 @@ ROW = {"name": "a", "N": 1, "Cin": 4, "Cout": 2, "in": [8], "k": [2]}
     ("content", "message"),
     [
         ("[", "layers.json: "),
+        ("[" * 200_000, "layers.json: "),
         ("{}", "wanted a list of objects"),
         (json.dumps([{"name": "a", "N": 1}]), "layer a: Cin, Cout, in, k missing"),
         (json.dumps([ROW | {"stride": 2}]), "layer a: unknown stride"),

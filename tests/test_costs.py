@@ -107,7 +107,8 @@ def test_a_bad_profile_is_refused(change, says, tmp_path):
 
 
 def test_a_file_that_is_no_profile_is_refused(tmp_path):
-    for path, text in ((tmp_path / "none.json", None), (tmp_path / "text.json", "{"), (tmp_path / "list.json", "[]")):
+    for name, text in (("none", None), ("text", "{"), ("list", "[]"), ("deep", "[" * 200_000)):
+        path = tmp_path / f"{name}.json"
         if text is not None:
             path.write_text(text)
         code, _, errors = child("import convt", CONVT_COSTS=str(path))

@@ -400,6 +400,15 @@ def test_16_bits_are_those_of_float32_rounded(groups, ci, co, kernel, strides, s
             assert (around[..., :1] == 7).all() and (around[..., -2:] == 7).all()
 
 
+def test_a_window_that_begins_beyond_64_bits_is_left_to_direct():
+    data, filter = np.arange(1.0, 29).reshape(1, 7, 4), np.ones((1, 4, 1))
+    far = {"strides": 2**62, "groups": 4, "output_shape": (3,)}  # the middle: the fourth pixel is at 3 * 2**62
+    got = convt.conv_transpose(data, filter, **far)
+    assert got.tolist() == [[[0] * 4, [13, 14, 15, 16], [0] * 4]]
+    with pytest.raises(ValueError, match="depthwise"):
+        convt.conv_transpose(data, filter, **far, algorithm="depthwise")
+
+
 def test_no_images_and_no_outputs():
     case = Case(groups=3, batch=0, in_sizes=(4, 4), kernel=(3, 3), strides=(2, 2), dilations=(1, 1), pads_begin=(0, 0),
                 pads_end=(0, 0), output_padding=(0, 0))  # fmt: skip

@@ -101,14 +101,13 @@ INLINE V FN(across_sum)(const convt_overlap *o, const int inside, int l, int64_t
     return V_(act)(sum, o->act);
 }
 
-/* n lanes, 1, 2 or 4, every `step`-th from `first` on, stored interleaved: `count` contiguous elements. */
-INLINE void FN(across_zipped)(const int n, const convt_overlap *o, const int inside, int first, int step, int64_t j, V lane,
-                              S *out, int count)
+/* All lanes, 1, 2 or 4, stored interleaved: `count` contiguous elements. */
+INLINE void FN(across_zipped)(const int n, const convt_overlap *o, const int inside, int64_t j, V lane, S *out, int count)
 {
     V v[4];
 #pragma GCC unroll 4
     for (int i = 0; i < n; i++)
-        v[i] = FN(across_sum)(o, inside, first + i * step, j, lane);
+        v[i] = FN(across_sum)(o, inside, i, j, lane);
     FN(zip)(n, v);
 #pragma GCC unroll 4
     for (int i = 0; i < n; i++)
@@ -116,19 +115,19 @@ INLINE void FN(across_zipped)(const int n, const convt_overlap *o, const int ins
 }
 
 /* The same for any n, by `index` where lanes are not 1, 2 or 4. */
-INLINE void FN(across_set)(int n, const convt_overlap *o, const int inside, int first, int step, int64_t j, V lane,
-                           const int32_t *index, S *out, int count)
+INLINE void FN(across_lanes)(int n, const convt_overlap *o, const int inside, int64_t j, V lane, const int32_t *index, S *out,
+                           int count)
 {
     T sums[CONVT_ACROSS * VL];
     if (n == 1)
-        FN(across_zipped)(1, o, inside, first, step, j, lane, out, count);
+        FN(across_zipped)(1, o, inside, j, lane, out, count);
     else if (n == 2)
-        FN(across_zipped)(2, o, inside, first, step, j, lane, out, count);
+        FN(across_zipped)(2, o, inside, j, lane, out, count);
     else if (n == 4)
-        FN(across_zipped)(4, o, inside, first, step, j, lane, out, count);
+        FN(across_zipped)(4, o, inside, j, lane, out, count);
     else {
         for (int i = 0; i < n; i++)
-            V_(store)(sums + i * VL, FN(across_sum)(o, inside, first + i * step, j, lane));
+            V_(store)(sums + i * VL, FN(across_sum)(o, inside, i, j, lane));
         for (int i = 0; i < n; i++)
             FN(store_first)(out, V_(gather)(sums, index + i * VL), i * VL, count);
     }
@@ -139,15 +138,11 @@ static void FN(overlap_across)(const convt_overlap *run)
     const convt_overlap mine = *run, *const o = &mine; /* no store can alias it */
     int32_t index[CONVT_ACROSS * VL];
     CONVT_ASSERT(o->lanes <= CONVT_ACROSS);
-    const int channels = o->channels, whole = o->lane_lo == 0 && o->lane_hi == o->lanes;
-    /* Lanes that are contiguous in the output: all of them, or the phases of a channel. */
-    int sets = 0, set = o->lanes;
-    if (whole && o->out_c == 1 && o->out_x == channels && o->out_j == o->lanes)
-        sets = 1;
-    else if (whole && o->out_x == 1 && o->out_j * channels == o->lanes)
-        sets = channels, set = (int)o->out_j;
+    const int channels = o->channels, set = o->lanes;
+    const int whole = o->lane_lo == 0 && o->lane_hi == set && (channels == 1 || o->out_c == 1) && o->out_x == channels &&
+                      o->out_j == set; /* lanes are contiguous in the output, and all there */
     if (set != 1 && set != 2 && set != 4)
-        for (int e = 0, j = 0, l = 0; sets && e < set * VL; e++) {
+        for (int e = 0, j = 0, l = 0; whole && e < set * VL; e++) {
             index[e] = l * VL + j;
             if (++l == set)
                 l = 0, j++;
@@ -157,12 +152,11 @@ static void FN(overlap_across)(const convt_overlap *run)
         S *out = (S *)o->out + (j - o->j0) * o->out_j;
         const int n = o->j1 - j < VL ? (int)(o->j1 - j) : VL;
         const int inside = o->i0 < o->i1 && j - (o->terms - 1) >= o->i0 && j + n <= o->i1;
-        for (int i = 0; i < sets; i++)
-            if (inside)
-                FN(across_set)(set, o, 1, i, sets, j, lane, index, out + i * o->out_c, n * set);
-            else
-                FN(across_set)(set, o, 0, i, sets, j, lane, index, out + i * o->out_c, n * set);
-        if (sets)
+        if (whole && inside)
+            FN(across_lanes)(set, o, 1, j, lane, index, out, n * set);
+        else if (whole)
+            FN(across_lanes)(set, o, 0, j, lane, index, out, n * set);
+        if (whole)
             continue;
         for (int l = o->lane_lo, c = l % channels, x = l / channels; l < o->lane_hi; l++) {
             S some[VL];

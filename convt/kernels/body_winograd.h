@@ -2,8 +2,8 @@
  *
  * F(m, r) on n = m + r - 1 points gives m outputs of a filter of r taps. The points are 0, 1, infinity for n = 3, -1 too for
  * n = 4, 2 and -2 too for n = 6. The input transform of an axis depends on n alone, the output transform on n and m. n = m = 1
- * leaves an axis as it is. Filters are transformed to match when they are packed: the coefficients are those of
- * algorithms/winograd/plan.py.
+ * leaves an axis as it is, but never the last one. Filters are transformed to match when they are packed: the coefficients are
+ * those of algorithms/winograd/plan.py.
  */
 INLINE void FN(wino_read)(const int n, V *d)
 {
@@ -142,19 +142,18 @@ INLINE void FN(wino_out_yx)(const int ny, int my, const int nx, int mx, const co
     }
 }
 
-/* Of three and four points a function for each pair of kinds: X(kind, n, m of the last axis, and of the one before). (Twice,
- * as a macro does not expand inside itself.) */
-#define AXES(X, ...) X(0, 1, 1, __VA_ARGS__) X(1, 3, 2, __VA_ARGS__) X(2, 4, 2, __VA_ARGS__) X(3, 4, 3, __VA_ARGS__)
-#define AXES_2(X, ...) X(0, 1, 1, __VA_ARGS__) X(1, 3, 2, __VA_ARGS__) X(2, 4, 2, __VA_ARGS__) X(3, 4, 3, __VA_ARGS__)
+/* Of three and four points a function for each pair of kinds: X(kind, n, m of an axis). */
+#define LAST(X, ...) X(1, 3, 2, __VA_ARGS__) X(2, 4, 2, __VA_ARGS__) X(3, 4, 3, __VA_ARGS__)
+#define FIRST(X) X(0, 1, 1) X(1, 3, 2) X(2, 4, 2) X(3, 4, 3)
 #define OUT(kx, nx, mx, ky, ny, my) \
     static void FN(wino_out_##ky##_##kx)(const convt_wino_out *w) { FN(wino_out_yx)(ny, my, nx, mx, w); }
-#define OUTS(ky, ny, my, unused) AXES_2(OUT, ky, ny, my)
-AXES(OUTS, )
-#define ENTRY(kx, nx, mx, ky, ny, my) FN(wino_out_##ky##_##kx),
-#define ENTRIES(ky, ny, my, unused) {AXES_2(ENTRY, ky, ny, my)},
-static void (*const FN(wino_outs)[4][4])(const convt_wino_out *) = {AXES(ENTRIES, )};
-#undef AXES
-#undef AXES_2
+#define OUTS(ky, ny, my) LAST(OUT, ky, ny, my)
+FIRST(OUTS)
+#define ENTRY(kx, nx, mx, ky, ny, my) [kx] = FN(wino_out_##ky##_##kx),
+#define ENTRIES(ky, ny, my) {LAST(ENTRY, ky, ny, my)},
+static void (*const FN(wino_outs)[4][4])(const convt_wino_out *) = {FIRST(ENTRIES)};
+#undef FIRST
+#undef LAST
 #undef OUT
 #undef OUTS
 #undef ENTRY
@@ -164,12 +163,11 @@ static void (*const FN(wino_outs)[4][4])(const convt_wino_out *) = {AXES(ENTRIES
  * points or of fewer, never both. */
 #define SIX static __attribute__((noinline)) void
 SIX FN(wino_out_6_6)(int my, int mx, const convt_wino_out *w) { FN(wino_out_yx)(6, my, 6, mx, w); }
-SIX FN(wino_out_6_1)(int my, const convt_wino_out *w) { FN(wino_out_yx)(6, my, 1, 1, w); }
 SIX FN(wino_out_1_6)(int mx, const convt_wino_out *w) { FN(wino_out_yx)(1, 1, 6, mx, w); }
 #undef SIX
 
 /* The pairs of points that there are, then: */
-#define PAIRS(X) X(1, 1) X(1, 3) X(1, 4) X(3, 1) X(3, 3) X(3, 4) X(4, 1) X(4, 3) X(4, 4) X(1, 6) X(6, 1) X(6, 6)
+#define PAIRS(X) X(1, 3) X(1, 4) X(3, 3) X(3, 4) X(4, 3) X(4, 4) X(1, 6) X(6, 6)
 #define IN(y, x) \
     static void FN(wino_in_##y##_##x)(const convt_wino_in *w) { FN(wino_in_yx)(y, x, w); }
 #define ENTRY(y, x) [y][x] = FN(wino_in_##y##_##x),
@@ -188,17 +186,13 @@ static int FN(wino_in)(int ny, int nx, const convt_wino_in *w)
 
 static void FN(wino_out)(int kind_y, int kind_x, const convt_wino_out *w)
 {
-    CONVT_ASSERT(kind_y >= 0 && kind_y < CONVT_WINO_KINDS && kind_x >= 0 && kind_x < CONVT_WINO_KINDS);
-    if (kind_y < 4 && kind_x < 4) {
-        FN(wino_outs)[kind_y][kind_x](w);
-        return;
-    }
-    CONVT_ASSERT((kind_y >= 4 || kind_y == 0) && (kind_x >= 4 || kind_x == 0));
+    CONVT_ASSERT(kind_y >= 0 && kind_y < CONVT_WINO_KINDS && kind_x > 0 && kind_x < CONVT_WINO_KINDS);
+    CONVT_ASSERT(!kind_y || (kind_y < 4) == (kind_x < 4));
     const int my = kind_y, mx = kind_x; /* F(4, 3) and F(5, 2) are kinds 4 and 5 */
-    if (kind_y && kind_x)
-        FN(wino_out_6_6)(my, mx, w);
+    if (kind_x < 4)
+        FN(wino_outs)[kind_y][kind_x](w);
     else if (kind_y)
-        FN(wino_out_6_1)(my, w);
+        FN(wino_out_6_6)(my, mx, w);
     else
         FN(wino_out_1_6)(mx, w);
 }
@@ -211,7 +205,7 @@ INLINE V FN(wino_point)(const int count, const convt_wino_filter *w, int r, int 
     T *out = (T *)w->out + r * w->out_row + c;
     const ptrdiff_t in_step = w->in_step, out_step = w->out_step;
     const int stream = w->stream;
-    V sum[4], wrong[4];
+    V sum[2], wrong[2];
     for (int v = 0; v < count; v++)
         wrong[v] = V_(set1)(0);
     for (int left = w->n; left > 0; left--, in += in_step, out += out_step) {
@@ -241,8 +235,6 @@ static int FN(wino_filter)(const convt_wino_filter *w)
     V check = V_(set1)(0);
     for (int r = 0; r < w->rows; r++) {
         int c = 0;
-        for (; c + 4 * VL <= w->cols; c += 4 * VL)
-            check = FN(wino_point)(4, w, r, c, check);
         for (; c + 2 * VL <= w->cols; c += 2 * VL)
             check = FN(wino_point)(2, w, r, c, check);
         if (c < w->cols)

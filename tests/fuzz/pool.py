@@ -152,11 +152,12 @@ class Tally:
     """What was tried at each instruction set: cases by outcome, calls, plans that differ, algorithms."""
 
     def __init__(self):
-        self.cases, self.plans, self.algorithms = Counter(), {}, {}
+        self.cases, self.calls, self.plans, self.algorithms = Counter(), Counter(), {}, {}
 
     def add(self, case, outcome):
         isa = case["isa"]
         self.cases[isa, outcome[0]] += 1
+        self.calls[isa] += len(case["calls"])
         for algorithm, text in outcome[1]:
             self.plans.setdefault(isa, set()).add(hash((text, json.dumps(case["problem"], sort_keys=True))))
             self.algorithms.setdefault(isa, Counter())[algorithm] += 1
@@ -164,7 +165,8 @@ class Tally:
     def lines(self):
         for isa in dict.fromkeys(isa for isa, _ in self.cases):
             outcomes = {outcome: n for (of, outcome), n in self.cases.items() if of == isa}
-            yield f"{isa}: {sum(outcomes.values())} cases ({', '.join(f'{n} {o}' for o, n in sorted(outcomes.items()))})"
+            became = ", ".join(f"{n} {outcome}" for outcome, n in sorted(outcomes.items()))
+            yield f"{isa}: {self.calls[isa]} calls in {sum(outcomes.values())} cases ({became})"
             algorithms = self.algorithms.get(isa, Counter())
             counted = ", ".join(f"{n} {algorithm}" for algorithm, n in algorithms.most_common())
             yield f"  {len(self.plans.get(isa, ()))} plans that differ: {counted}"
