@@ -194,6 +194,8 @@ setup(
             "wraparound": False,
             "cdivision": True,
             "initializedcheck": False,
+            # What threads share is guarded where there is no GIL: see _memory.pyx, and Plan.deal_for in _core.pyx.
+            "freethreading_compatible": True,
             # Functions of these modules are called, not looked into, and no object of theirs is pickled: less code.
             "binding": False,
             "auto_pickle": False,

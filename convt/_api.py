@@ -435,9 +435,7 @@ def clear_caches() -> None:
     >>> import convt
     >>> convt.clear_caches()
     """
-    _SHOTS.clear()
-    for each in _plan.alive(_transposes):
-        each._bounds.clear()
+    _plan.empty([_SHOTS, *(each._bounds for each in _plan.alive(_transposes))])
     _plan.clear()
     _memory.clear()
 

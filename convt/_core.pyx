@@ -10,6 +10,7 @@ region; a run only computes. Threads are OpenMP's, or a Pool of somebody else's 
 import heapq
 import os
 
+cimport cython
 from cython.parallel cimport parallel, prange, threadid
 from libc.stdint cimport int64_t
 
@@ -333,11 +334,13 @@ cdef class Plan:
 
     cdef Deal deal_for(self, int threads):
         """The `Deal` of a call, or None where threads take the next tasks, or have a contiguous share each."""
-        cdef Deal deal = self.deal
+        cdef Deal deal
         if not self.pinned or self.even or threads == 1:
             return None
-        if deal is None or deal.threads != threads:
-            self.deal = deal = Deal(self.works, self.tasks, threads)
+        with cython.critical_section(self):  # calls of several threads make one, where there is no GIL
+            deal = self.deal
+            if deal is None or deal.threads != threads:
+                self.deal = deal = Deal(self.works, self.tasks, threads)
         return deal
 
     cpdef tuple dealt(self, int available):

@@ -10,7 +10,7 @@ cdef enum:
 
 
 cdef struct Pool:
-    # Blocks of calls that are over, oldest first; the GIL guards them.
+    # Blocks of calls that are over, oldest first; the GIL guards them, or without one a lock.
     char *data[CACHED_BLOCKS]
     size_t size[CACHED_BLOCKS]
     Py_ssize_t count

@@ -1,6 +1,8 @@
 # cython: language_level=3
 """Memory: blocks that calls leave for the next ones, outputs that start on a cache line, tables of integers for the loops."""
 
+import os
+
 cimport cython
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int64_t
@@ -28,6 +30,14 @@ cdef extern from *:
     #else
     #define convt_huge(p, size) ((void)(p), (void)(size))
     #endif
+    #ifdef Py_GIL_DISABLED
+    static PyMutex convt_pools;  /* one for all: it is held for less time than an allocation takes */
+    #define convt_lock_pools() PyMutex_Lock(&convt_pools)
+    #define convt_unlock_pools() PyMutex_Unlock(&convt_pools)
+    #else
+    #define convt_lock_pools() ((void)0)
+    #define convt_unlock_pools() ((void)0)
+    #endif
     #ifdef __SANITIZE_ADDRESS__
     #include <sanitizer/asan_interface.h>
     #define convt_forbid __asan_poison_memory_region
@@ -38,6 +48,8 @@ cdef extern from *:
     #endif
     """
     void convt_huge(void *p, size_t size) nogil
+    void convt_lock_pools() noexcept
+    void convt_unlock_pools() noexcept
     # For AddressSanitizer: blocks that are kept, and what a block has beyond what was asked for, must not be touched.
     void convt_forbid(void *p, size_t size) nogil
     void convt_allow(void *p, size_t size) nogil
@@ -65,8 +77,23 @@ def kept_bytes():
 
 
 cdef _give_back(Pool *pool):
+    convt_lock_pools()
     while pool.count:
         free(_remove(pool, 0))
+    convt_unlock_pools()
+
+
+def _lock():
+    convt_lock_pools()
+
+
+def _unlock():
+    convt_unlock_pools()
+
+
+# A child forked while another thread held the lock would wait for it for ever, or find a pool half changed.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_lock, after_in_parent=_unlock, after_in_child=_unlock)
 
 
 def clear():
@@ -102,35 +129,48 @@ cdef class Buffer:
         if home == NULL or self.size > home.most:
             free(self.data)
             return
+        convt_lock_pools()
         while home.count == CACHED_BLOCKS or home.bytes + self.size > home.most:
             free(_remove(home, 0))
         convt_forbid(self.data, self.size)
         home.data[home.count], home.size[home.count] = self.data, self.size
         home.count += 1
         home.bytes += self.size
+        convt_unlock_pools()
+
+
+cdef bint _reuse(Buffer buffer, size_t size, Pool *home) noexcept:
+    """Give a Buffer the smallest block of a pool that holds ``size`` bytes; False where there is none."""
+    cdef Py_ssize_t n, best = -1, largest = 0
+    for n in range(home.count):
+        if home.size[n] >= size and (best < 0 or home.size[n] < home.size[best]) and not (
+                home.close_fit and home.size[n] > size + size // 4):
+            best = n
+        if home.size[n] > home.size[largest]:
+            largest = n
+    if best >= 0:
+        buffer.home, buffer.size = home, home.size[best]
+        buffer.data = _remove(home, best)
+        convt_allow(buffer.data, size)
+        return True
+    if home.count and size <= home.most and not home.close_fit:  # the new block replaces one that was too small
+        free(_remove(home, largest))
+    return False
 
 
 cdef Buffer take_buffer(size_t size, Pool *home):
     """A Buffer of ``size`` bytes or more: the smallest block of the pool that is large enough, else new memory."""
     cdef Buffer buffer = Buffer.__new__(Buffer)
-    cdef Py_ssize_t n, best = -1, largest = 0
     cdef void *p = NULL
+    cdef bint found = False
     size = max(size, <size_t>64)
     cdef bint huge = size >= 2 * HUGE_BYTES
     if home != NULL:
-        for n in range(home.count):
-            if home.size[n] >= size and (best < 0 or home.size[n] < home.size[best]) and not (
-                    home.close_fit and home.size[n] > size + size // 4):
-                best = n
-            if home.size[n] > home.size[largest]:
-                largest = n
-        if best >= 0:
-            buffer.home, buffer.size = home, home.size[best]
-            buffer.data = _remove(home, best)
-            convt_allow(buffer.data, size)
-            return buffer
-        if home.count and size <= home.most and not home.close_fit:  # the new block replaces one that was too small
-            free(_remove(home, largest))
+        convt_lock_pools()
+        found = _reuse(buffer, size, home)
+        convt_unlock_pools()
+    if found:
+        return buffer
     if posix_memalign(&p, HUGE_BYTES if huge else 64, size) != 0:
         raise MemoryError(f"{size} bytes of memory are not to be had")
     if huge:  # the first touch of new memory then takes a third of the time

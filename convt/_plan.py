@@ -80,10 +80,16 @@ def alive(objects):
         return list(objects)
 
 
+def empty(caches):
+    """Clear dicts that `kept` fills, which it does not expect to change under its hands."""
+    with _changing:
+        for cache in caches:
+            cache.clear()
+
+
 def clear():
     """Forget the plans of all operators, and how they were found. Weights stay packed."""
-    for operator in alive(_operators):
-        operator._plans.clear()
+    empty([operator._plans for operator in alive(_operators)])
     forget()
 
 

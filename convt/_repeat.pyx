@@ -18,6 +18,27 @@ cdef extern from "Python.h":
     int PyUnicode_KIND(object text)
     void *PyUnicode_DATA(object text)
 
+cdef extern from *:
+    """
+    /* The value of a key, or None: with a reference of its own, as where there is no GIL another thread may remove it meanwhile. */
+    static PyObject *convt_find(PyObject *dict, PyObject *key)
+    {
+        PyObject *found = NULL;
+    #ifdef Py_GIL_DISABLED
+        PyDict_GetItemRef(dict, key, &found);
+    #else
+        found = PyDict_GetItemWithError(dict, key);
+        Py_XINCREF(found);
+    #endif
+        if (!found && !PyErr_Occurred()) {
+            found = Py_None;
+            Py_INCREF(found);
+        }
+        return found;
+    }
+    """
+    object convt_find(dict, object)
+
 cdef enum:
     SIGNATURE_BYTES = 2048
 
@@ -200,7 +221,7 @@ cdef class Shot:
 def repeat(dict bounds, data, out, int threads):
     """The output of a call whose data and threads are as some were before, by the ``bounds`` kept then, layout -> (Bound, weights);
     None, and nothing done, for every other call."""
-    found = bounds.get(layout(data, threads))
+    found = convt_find(bounds, layout(data, threads))
     if found is None:
         return None
     cdef Bound bound = (<tuple>found)[0]
@@ -209,5 +230,5 @@ def repeat(dict bounds, data, out, int threads):
 
 def repeat_shot(dict shots, str dialect, data, filter, bias, tuple attributes, out, int threads):
     """As `repeat`, of a call that brings its weights: by the ``shots``, signature -> Shot."""
-    found = shots.get(signature(dialect, data, filter, bias, attributes, threads))
+    found = convt_find(shots, signature(dialect, data, filter, bias, attributes, threads))
     return None if found is None else (<Shot>found).run(data, filter, bias, out, threads)

@@ -96,7 +96,7 @@ def save(path: str | os.PathLike[str]) -> int:
     import json  # here, as they are slow to load, and as most processes never save
     import tempfile
 
-    entries = [dict(zip(_KEY, key, strict=True)) | {"milliseconds": times} for key, times in list(_known.items())]
+    entries = [dict(zip(_KEY, key, strict=True)) | {"milliseconds": times} for key, times in _known.copy().items()]
     lines = ",\n".join(json.dumps(entry) for entry in entries)
     text = f'{{"format": {json.dumps(FORMAT)}, "entries": [\n{lines}\n]}}\n'
     path = Path(path)

@@ -48,7 +48,8 @@ cdef class LaneRecipe(PackRecipe):
                 np.where((half == r) | (self.co == 1), lane, lane ^ 1) * self.so + np.arange(k.vl) % 2 * self.si
                 for r in range(2)
             ])
-        self.bias_bytes = (self.padded() + (k.vl if each else 0)) * k.t_size  # (a vector of them may be read from anywhere)
+        # A vector may be read from any lane on, as groups and the phases of a cell begin anywhere; of weights into the bias.
+        self.bias_bytes = (self.padded() + k.vl) * k.t_size
         self.ready = self.lies_packed()
 
     cpdef PackedFilter pack(self, filter, bias, int threads, bint lasting=True, bint on_the_fly=False):

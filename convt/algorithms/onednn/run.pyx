@@ -57,8 +57,8 @@ cdef class Plan:
         if found is None:
             if threads > 1:
                 _core.note_pool()
-            found = self.primitives[threads] = cached(
-                self.problem, self.src_layout or "NXC", self.dst_layout or "NXC", self.bias, threads)
+            made = cached(self.problem, self.src_layout or "NXC", self.dst_layout or "NXC", self.bias, threads)
+            found = self.primitives.setdefault(threads, made)
         return found
 
     def threads(self, int available):
