@@ -136,8 +136,10 @@ def filter_view(filter, filter_format, groups):
         f = f.swapaxes(0, 1)
     if f.shape[0] % groups:
         raise ValueError(f"groups: got {groups}, wanted a divisor of the filter's {f.shape[0]} in-channels")
-    # Splitting one axis is always a view.
-    return f.reshape(groups, f.shape[0] // groups, *f.shape[1:])
+    try:
+        return f.reshape(groups, f.shape[0] // groups, *f.shape[1:])  # splitting one axis is always a view
+    except ValueError:  # of no in-channels any number of groups is a divisor
+        raise ValueError(f"groups: got {groups}, wanted so few that {groups} x {f.shape[1:]} can be an array's shape") from None
 
 
 def parse(
