@@ -127,6 +127,9 @@ class Operator:
 
         "tune" measures on ``data``, or on zeros.
         """
+        item, data_format = ITEMSIZE[problem.dtype], self._attributes.data_format
+        in_strides = _usual(in_strides, problem.in_shape, item, data_format)
+        out_strides = _usual(out_strides, problem.out_shape, item, data_format)
         place = problem, in_strides, out_strides, algorithm, machine.current(), _config.get_num_threads()
         make = lambda: self._make(problem, in_strides, out_strides, algorithm, data)  # noqa: E731
         return kept(self._plans, place, CACHED_PLANS, make)
@@ -334,6 +337,15 @@ def contiguous_strides(shape, item):
         strides[ax] = step
         step *= max(shape[ax], 1)
     return tuple(strides)
+
+
+def _usual(strides, shape, item, data_format):
+    """Byte strides in NXC order where an axis of one element, which may have any, has a contiguous array's."""
+    if min(shape, default=2) > 1:
+        return strides
+    return tuple(
+        own if n > 1 else usual for own, usual, n in zip(strides, _contiguous(shape, item, data_format), shape, strict=True)
+    )
 
 
 def _laid_out(shape, dtype, data_format):

@@ -51,7 +51,7 @@ INLINE void FN(dw_along)(const int how, const int sources, const int phases, con
 #pragma GCC unroll 4
         for (int s = 0; s < sources; s++) {
             const T *w = (const T *)d->w[s] + c;
-            x[s] = (const T *)d->in[s] + (d->from + phase->term->in) + c;
+            x[s] = (const T *)d->in[s] + d->from + phase->term->in + c;
 #pragma GCC unroll 4
             for (int u = 0; u < terms; u++) {
                 weights[0][u][s] = V_(load)(w + phase->term[u].w);

@@ -91,12 +91,10 @@ INLINE void FN(dw_finish)(const int count, const int across, const int how, cons
 }
 
 /* The order of additions is the same in every kernel, so that results do not depend on which one computes: blocks of DW_SHARED
- * terms, within these the sources, of each the block's terms. The term that not all lanes have comes last.
- * (Where an axis has one pixel and any stride, `from` and a term's input are far, and near only together.) */
+ * terms, within these the sources, of each the block's terms. The term that not all lanes have comes last. */
 
-/* A block of terms of one source, `terms` of a phase and `second` of another. The first term reads x for the first j, and each
- * other one the pixel before that of the term before. A loaded or permuted pixel serves all j's that read it. Pixels without a
- * bit in `there` add nothing. */
+/* A block of terms of one source, `terms` of a phase and `second` of another, where each term reads the pixel before that of
+ * the term before. A loaded or permuted pixel serves all j's that read it. Pixels without a bit in `there` add nothing. */
 INLINE void FN(dw_slide)(const int count, const int terms, const int second, const int how, const convt_dw *d, const T *x,
                          const T *w, const convt_dw_term *term, const convt_dw_term *other, int lanes, const int32_t *index,
                          unsigned there, V acc[2][DW_MOST])
@@ -108,7 +106,7 @@ INLINE void FN(dw_slide)(const int count, const int terms, const int second, con
 #pragma GCC unroll 5
     for (int u = 0; u < second; u++)
         weights[1][u] = FN(dw_same)(how, w + other[u].w);
-    x += (count - 1) * d->in_ld;
+    x += term->in + (count - 1) * d->in_ld;
 #pragma GCC unroll 16
     for (int i = count - 1; i > -terms; i--, x -= d->in_ld) {
         if (!(there >> (i + terms - 1) & 1))
@@ -151,7 +149,7 @@ INLINE void FN(dw_some)(const int phases, const int count, const int across, con
         const unsigned there =                                                                                          \
             d->skips ? there_bits(begin + (terms) - 1, end + (terms) - 1, count + (terms) - 1) : ~0u;                  \
         for (int s = 0; s < sources; s++)                                                                               \
-            FN(dw_slide)(count, terms, phases == 1 ? 0 : second, how, d, (const T *)d->in[s] + (from + term->in),       \
+            FN(dw_slide)(count, terms, phases == 1 ? 0 : second, how, d, (const T *)d->in[s] + from,                    \
                          (const T *)d->w[s] + c, term, other, lanes, index,                                             \
                          how <= DW_PARTIAL && phases == 1 ? there : ~0u, acc);                                          \
         continue;                                                                                                       \
@@ -171,7 +169,7 @@ INLINE void FN(dw_some)(const int phases, const int count, const int across, con
             for (int u = 0; u < shared && u < rest; u++) {
                 if (d->skips && (-u < begin || -u >= end))
                     continue;
-                const T *x = (const T *)d->in[s] + (from + term[u].in);
+                const T *x = (const T *)d->in[s] + from + term[u].in;
                 const T *low = (const T *)d->w[s] + c + term[u].w, *high = low;
                 const V first = FN(dw_same)(how, low);
                 if (phases == 2 && u < both) {
@@ -196,7 +194,7 @@ INLINE void FN(dw_some)(const int phases, const int count, const int across, con
         const V mask = V_(load)(masks);
         term = phase->term + phase->terms - 1;
         for (int s = 0; s < sources; s++) {
-            const T *x = (const T *)d->in[s] + (from + term->in);
+            const T *x = (const T *)d->in[s] + term->in + from;
             const T *weights = (const T *)d->w[s] + term->w + c;
             const V wt = V_(load)(weights);
 #pragma GCC unroll 8

@@ -145,7 +145,7 @@ static FN(dot_terms) *FN(dot_blocks)(const convt_dw *d, const convt_dw_phase *ph
         const int left = phase->terms - u;
         terms = !phase->sliding ? 1 : left < most ? left : most;
         for (int s = 0; s < d->sources; s++, q++) {
-            q->x = (const char *)((const T *)d->in[s] + (d->from + phase->term[u].in));
+            q->x = (const char *)((const T *)d->in[s] + d->from + phase->term[u].in);
             q->terms = terms;
             /* (Unless the run skips, all terms of its own j's are inside the row; a tile may have further j's. Where phases
              * begin with different pixels, d->high_pixel is not that of each.) */

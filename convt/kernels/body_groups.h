@@ -253,7 +253,7 @@ static void FN(dwg_run)(const convt_dw *d)
                 terms = !phase->sliding ? 1 : left < 4 - phases ? left : 4 - phases;
                 terms = phases == 2 && both < terms - 1 ? 1 : terms;
                 for (int s = 0; s < d->sources; s++, q++) {
-                    q->x = (const char *)((const T *)d->in[s] + (d->from + phase->term[u].in));
+                    q->x = (const char *)((const T *)d->in[s] + d->from + phase->term[u].in);
                     q->terms = terms;
                     q->second = both < 0 ? 0 : both < terms ? both : terms;
                     /* (If they don't slide, all terms of a run are inside the row.) */

@@ -32,7 +32,7 @@ INLINE void FN(dw_order)(const int count, const int sources, const int terms, co
         start[v] = V_(load)((const T *)d->init + c + (v < vectors - 1 ? v * VL : last));
 #pragma GCC unroll 2
     for (int s = 0; s < sources; s++) {
-        inputs[s] = (const T *)d->in[s] + (d->from + phase->term->in) + c + (j - skipped) * in_ld;
+        inputs[s] = (const T *)d->in[s] + d->from + phase->term->in + c + (j - skipped) * in_ld;
         weights[s] = (const T *)d->w[s] + c;
     }
     for (int i = 0; i < n; i += count) {

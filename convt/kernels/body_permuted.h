@@ -16,11 +16,12 @@ INLINE void FN(dw_group)(const int shape, const int how, const int phases, const
     for (int i = 0; i < count; i++)
         acc[0][i] = acc[1][i] = FN(dw_same)(how, init + (across ? i * VL : 0));
     for (int s = 0; s < d->sources; s++) {
-        const T *x = (const T *)d->in[s] + (from + phase->term->in), *w = (const T *)d->w[s] + c;
+        const T *x = (const T *)d->in[s] + from, *w = (const T *)d->w[s] + c;
         if (!across) {
             FN(dw_slide)(count, terms, second, how, d, x, w, phase->term, phase[phases - 1].term, VL, index, ~0u, acc);
             continue;
         }
+        x += phase->term->in;
 #pragma GCC unroll 4
         for (int u = 0; u < terms; u++, x -= d->in_ld)
 #pragma GCC unroll 8
