@@ -409,6 +409,23 @@ def test_a_window_that_begins_beyond_64_bits_is_left_to_direct():
         convt.conv_transpose(data, filter, **far, algorithm="depthwise")
 
 
+@each_isa
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_parts_of_a_row_that_end_beside_a_run(dtype, isa):
+    """Outputs that few taps reach belong to the run beside them, wherever a part of a row that is stored at once ends; beyond
+    them the window shows outputs that none reaches."""
+    channels = 65  # pixels share cache lines
+    rng = np.random.default_rng(0)
+    filter = rng.integers(1, 4, (3, channels, 1)).astype(DTYPES[dtype][0])
+    for size in (*range(2, 40), *range(110, 124)):  # parts are of 8 j, or of 16-bit types of 120
+        data = rng.integers(1, 5, (1, size, channels)).astype(filter.dtype)
+        for more in ({"output_padding": 9}, {"output_shape": (size + 15,)}, {"pads_begin": 3, "output_padding": 4}):
+            keywords = {"groups": channels, **more}
+            with using_isa(isa), pretend(depthwise_non_temporal=0), convt.num_threads(1):
+                got = convt.ConvTranspose(filter, algorithm="depthwise", **keywords)(data)
+            np.testing.assert_array_equal(got, convt.conv_transpose(data, filter, backend="reference", **keywords))
+
+
 def test_no_images_and_no_outputs():
     case = Case(groups=3, batch=0, in_sizes=(4, 4), kernel=(3, 3), strides=(2, 2), dilations=(1, 1), pads_begin=(0, 0),
                 pads_end=(0, 0), output_padding=(0, 0))  # fmt: skip

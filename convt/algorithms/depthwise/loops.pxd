@@ -16,6 +16,7 @@ cdef struct DepthwiseRun:
     int64_t low, high        # lanes of a j
     int phase, phases        # which of all
     int64_t step             # from each of its j's to the next one
+    int before, after        # the most outputs of a phase that belong to it before its first and after its last j
 
 
 cdef struct DepthwiseRow:
@@ -77,4 +78,5 @@ cdef class DepthwisePlan(RowPlan):
                       char *ws) noexcept nogil
     cdef void run_part(self, convt_dw *d, const DepthwiseRow *part, char *dst, int64_t j_lo, int64_t j_hi,
                        const Call *call) noexcept nogil
+    cdef int64_t part_end(self, int64_t stop) noexcept nogil
     cdef void unstage(self, char *dst, char *stage, int64_t low, int64_t count, const DepthwiseRow *part) noexcept nogil

@@ -14,7 +14,7 @@ cimport numpy as cnp
 import numpy as np
 
 from convt._core cimport Call
-from convt._kernels cimport CONVT_DW_TERMS, convt_dw, convt_dw_phase, convt_dw_term, convt_kernels, convt_quotient
+from convt._kernels cimport convt_dw, convt_dw_phase, convt_dw_term, convt_kernels, convt_quotient
 from convt._memory cimport Table, copy_non_temporal, round64, structures
 from convt.algorithms.depthwise.weights cimport LaneRecipe
 from convt.algorithms.indexing cimport steps_to, take_index
@@ -102,7 +102,8 @@ cdef class DepthwisePlan(RowPlan):
             reads = [offset for _, offset in run.taps]
             together = self.contiguous_out and before is not None and (before.start, before.stop) == (run.start, run.stop)
             if not together:
-                self.runs[self.nruns] = DepthwiseRun(run.start, run.stop, run.first_out, 0, run.low, run.high, n, 0, run.step)
+                self.runs[self.nruns] = DepthwiseRun(
+                    run.start, run.stop, run.first_out, 0, run.low, run.high, n, 0, run.step, 0, 0)
                 self.nruns += 1
                 start, near = run, None
             if reads and near is None:  # all others are less than an axis away: no stride and no offset is too large for that
@@ -121,6 +122,8 @@ cdef class DepthwisePlan(RowPlan):
                 term.w = tap * (self.recipe.tap() if self.each else self.ci * self.weights_ld) + run.low
                 term += 1
             phase.before, phase.after = run.before, run.after
+            self.runs[self.nruns - 1].before = max(self.runs[self.nruns - 1].before, run.before)
+            self.runs[self.nruns - 1].after = max(self.runs[self.nruns - 1].after, run.after)
             phase.first, phase.last = run.lacks[0], steps_to(run.stop - run.start, run.step) - run.lacks[1]
             before = run
 
@@ -251,10 +254,8 @@ cdef class DepthwisePlan(RowPlan):
         cdef DepthwiseRow part = DepthwiseRow(l0, cols, i_lo, i_hi, in_ld, outs)
         cdef int64_t low, high, stop
         while j_lo < j_hi:
-            stop = min(j_hi, j_lo + self.part)
+            stop = min(j_hi, self.part_end(j_lo + self.part))
             if self.staged:
-                if j_hi - stop < CONVT_DW_TERMS:  # outputs after a run's last j may belong to it
-                    stop = j_hi
                 low, high = max(0, j_lo * self.stride.p[x] - self.begin), min(self.out_size, stop * self.stride.p[x] - self.begin)
                 if low < high:  # the last block may reach beyond the row
                     self.run_part(&d, &part, stage - (low * self.out_pixel + (l0 if self.converts else 0)) * t_size, j_lo, stop, call)
@@ -264,6 +265,19 @@ cdef class DepthwisePlan(RowPlan):
             j_lo = stop
         if d.stream or self.stream or (self.staged and not self.converts):
             k.fence()
+
+    cdef int64_t part_end(self, int64_t stop) noexcept nogil:
+        """Where a part ends that could end before j ``stop``: outputs before a run's first j and after its last are those of the
+        part that has this j."""
+        cdef DepthwiseRun *run
+        cdef int64_t n
+        for n in range(self.nruns if self.staged else 0):
+            run = &self.runs[n]
+            if run.start - run.before < stop <= run.start:
+                stop = run.start + 1
+            elif run.stop <= stop < run.stop + run.after:
+                stop = run.stop + run.after
+        return stop
 
     cdef void unstage(self, char *dst, char *stage, int64_t low, int64_t count, const DepthwiseRow *part) noexcept nogil:
         """So many outputs of a row, from ``low`` on, from the stage to where they belong."""
