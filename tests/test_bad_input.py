@@ -61,7 +61,8 @@ ROWS += [("output_shape", ValueError, {"output_shape": (1, 7, 7, 8)})]  # spatia
 ROWS += [("groups", TypeError, {"groups": v}) for v in (1.0, True, "1", None, [1], (2,), np.float64(2))]
 ROWS += [("groups", ValueError, {"groups": v}) for v in (0, -1, 3, 8, 2**63, 10**30)]  # 4 in-channels
 
-ROWS += [("groups", ValueError, {"groups": v, "data": zeros(1, 5, 6, 0), "filter": zeros(3, 3, 0, 2)}) for v in (2**62, 2**63 - 1)]
+EMPTY = {"data": zeros(1, 5, 6, 0), "filter": zeros(3, 3, 0, 2)}
+ROWS += [("groups", ValueError, {"groups": v, **EMPTY}) for v in (2**62, 2**63 - 1)]
 
 NO_ARRAY = [None, 1, 1.0, "array", b"array", [[[[0.0]]]], ((0.0,),), object(), np.ndarray, len, {}, memoryview(bytes(480))]
 NO_FLOAT = [zeros(1, 5, 6, 4, dtype=d) for d in (

@@ -10,7 +10,7 @@ from cases import DTYPES, filter_in, using_isa
 import convt
 import convt.onnx
 import convt.openvino
-from convt import _core, _plan
+from convt import _api, _core, _plan
 
 from . import machines, memory, odd, oracle
 
@@ -64,6 +64,7 @@ def recording():
 
 def perform(call):
     """Run a case; AssertionError where a result, or what is refused, is wrong. Returns (what became of it, plans made)."""
+    _api._SHOTS.clear()  # their plans are those of the machine of the case before
     with using_isa(call["isa"]), machines.using(call["machine"]), recording() as plans:
         assert _core.isa() == call["isa"]
         outcome = _Run(call, plans).all_calls()
