@@ -117,7 +117,8 @@ class _Run:
         except oracle.Refused:
             windows = None
         shape = None if windows is None else (p["batch"], *(out for _, out in windows), p["groups"] * p["co"])
-        far = "odd" in call and (shape is None or math.prod(max(n, 1) for n in shape) > 10_000_000)
+        # (An output without elements may have sizes that no array's shape has.)
+        far = ("odd" in call) if shape is None else math.prod(max(n, 1) for n in shape) > 10_000_000
         user = None if shape is None or p["data_format"] == "NXC" else (shape[0], shape[-1], *shape[1:-1])
         out = None
         if each["out"] is not None and shape is not None and not far and call["dialect"] == "core" and call["form"] != "dask":
