@@ -4,6 +4,7 @@ import argparse
 import faulthandler
 import itertools
 import json
+import signal
 import sys
 import time
 
@@ -20,29 +21,26 @@ def main(arguments=None):
     first, last = options.seeds
     end = time.monotonic() + options.seconds if options.seconds else None
     seeds = itertools.takewhile(lambda _: end is None or time.monotonic() < end, range(first, last))
-    tally, findings, said, highest = pool.Tally(), 0, time.monotonic(), first
+    tally, findings, said, highest = pool.Tally(), [], time.monotonic(), first
     try:
         for (seed, _), case, outcome in pool.answers(((seed, options.isa) for seed in seeds), options.workers):
             tally.add(case, outcome)
             highest = max(highest, seed)
             if outcome[0] in ("wrong", "crash", "hang"):
-                findings += 1
-                _report(seed, case, outcome, options.shrink)
+                findings.append((case, outcome[0]))
+                print(f"FOUND {outcome[0]} at seed {seed}, {case['isa']}: {outcome[2].strip()[-1500:]}")
+                print(f"  python -m tests.fuzz --replay '{json.dumps(case)}'", flush=True)
             if time.monotonic() - said > 60:
                 said = time.monotonic()
                 print(f"... seed {seed}", *tally.lines(), sep="\n", flush=True)
     except KeyboardInterrupt:
         pass
-    print(f"seeds {first}-{highest + 1} done, {findings} findings; go on with --seeds {highest + 1}-", *tally.lines(), sep="\n")
+    print(f"seeds {first}-{highest + 1} done, {len(findings)} findings; go on with --seeds {highest + 1}-")
+    print(*tally.lines(), sep="\n", flush=True)
+    for case, outcome in findings if options.shrink else ():  # only now, as the other children would wait
+        smaller = shrink.shrink(case, pool.fails_as(outcome), options.shrink)
+        print(f"smaller: python -m tests.fuzz --replay '{json.dumps(smaller)}'", flush=True)
     return 1 if findings else 0
-
-
-def _report(seed, case, outcome, tries):
-    print(f"FOUND {outcome[0]} at seed {seed}, {case['isa']}: {outcome[2].strip()[-1500:]}", flush=True)
-    if tries:
-        print("  as drawn:", json.dumps(case))
-        case = shrink.shrink(case, pool.fails_as(outcome[0]), tries)
-    print(f"  python -m tests.fuzz --replay '{json.dumps(case)}'", flush=True)
 
 
 def _replay(case):
@@ -77,4 +75,5 @@ def _seeds(text):
 
 if __name__ == "__main__":
     faulthandler.enable()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was done is said then, too
     sys.exit(main())
