@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import sys
+import sysconfig
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cases import DTYPES, SAMPLES, operator, run
+from cases import DTYPES, SAMPLES, child, operator, run
 
 import convt
 from convt import _core, _plan
@@ -179,3 +180,25 @@ def test_plans_deal_for_as_many_threads_as_a_call_has():
             return all(op(data).tobytes() == want for _ in range(10))
 
     assert all(at_once(lambda n=n: worker(n) for n in counts * 2))
+
+
+def test_a_cache_is_not_cleared_while_it_drops_its_oldest():
+    clearing = []
+
+    class Cache(dict):
+        def __len__(self):
+            clearing.append(threading.Thread(target=_plan.empty, args=([self],)))
+            clearing[-1].start()
+            clearing[-1].join(0.1)
+            return super().__len__()
+
+    assert _plan.kept(Cache({"oldest": 1}), "key", 1, lambda: 2) == 2
+    for each in clearing:
+        each.join()
+
+
+@pytest.mark.skipif(not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="a Python with a GIL")
+def test_importing_convt_leaves_the_gil_off():
+    script = "import sys, numpy\noff = not sys._is_gil_enabled()\nimport convt\nprint(off, sys._is_gil_enabled())"
+    code, out, errors = child(script)
+    assert (code, out.split()) == (0, ["True", "False"]), errors
