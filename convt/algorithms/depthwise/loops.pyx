@@ -54,7 +54,7 @@ cdef class DepthwisePlan(RowPlan):
         self.maps = Table([(group * self.ci + c) * self.in_c for c in range(self.ci)])
         # The last element of the input, less what lies between pixel 0 of a row and the end of a pick from its last one.
         steps = [(n - 1) * max(0, step) for n, step in zip(problem.in_sizes, in_strides[1:], strict=False)]
-        self.safe = ((problem.batch - 1) * max(0, in_strides[0]) + sum(steps[:-1])) // k.s_size - (k.reach - 1)
+        self.safe = ((problem.batch - 1) * max(0, in_strides[0]) + sum(steps[:len(steps) - 1])) // k.s_size - (k.reach - 1)
         self.index = spec["index"]
         self.permutation = <const int32_t *>cnp.PyArray_DATA(self.index)
         self.contiguous_in, self.contiguous_out, self.permuted = spec["contiguous_in"], spec["contiguous_out"], spec["permuted"]
