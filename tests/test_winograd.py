@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from cases import ISAS, Case, run, using_isa, vectors_alone
+from cases import ISAS, Case, pretend, run, using_isa, vectors_alone
 
 import convt
 from convt import _core
@@ -469,3 +469,17 @@ def test_the_matrix_unit_is_for_float32():
     data, filter, bias = arrays((1, 8, 8, 16), (4, 4), 16, np.float64)
     with pytest.raises(ValueError, match="algorithm: got 'matrix_winograd'"):
         convt.conv_transpose(data, filter, bias, algorithm="matrix_winograd", strides=2)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_a_stage_whose_last_panel_the_window_does_not_show(isa, monkeypatch):
+    """Of six phases of an axis with one input the window shows four: the panel of the others has nothing to gather."""
+    monkeypatch.setattr(common, "_KEPT_OUTPUT", 0)
+    rng = np.random.default_rng(0)
+    for co in (4, 8, 16):
+        data, filter = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((1, 7, 1, 5), (2, 6, 5, co)))
+        keywords = {"pads_begin": (2, 0), "pads_end": (1, 2)}
+        with using_isa(isa), pretend(l3=0):
+            got = convt.ConvTranspose(filter, algorithm="winograd", **keywords)(data)
+        want = convt.conv_transpose(data, filter, backend="reference", **keywords)
+        np.testing.assert_array_equal(got, want)

@@ -506,16 +506,14 @@ cdef class WinogradPlan(DirectPlan):
                                      panel[0] * self.k.s_size)
 
     cdef void finish_panel(self, const WinogradTask *t, int64_t p) noexcept nogil:
-        """Products of all tiles to outputs."""
+        """Products of all tiles to outputs. (A panel that the window does not show has none, but may be a stage's last.)"""
         cdef WinogradClass *c = t.c
         cdef int64_t n = p - t.p0, r
         cdef char *to = NULL
-        if c.panels[5 * p + 3] == c.panels[5 * p + 4]:
-            return
         if c.staged:
             n %= c.staged
             to = t.stage + n * self.k.nr * self.k.t_size
-        for r in range(t.m):
+        for r in range(t.m if c.panels[5 * p + 3] < c.panels[5 * p + 4] else 0):
             self.finish_tile(t, p, r, to)
             to += c.noutputs * c.staged * self.k.nr * self.k.t_size
         if c.staged and (p + 1 == t.p1 or n + 1 == c.staged):
