@@ -32,6 +32,10 @@ ISAS = [
     ("avx512_amx", "avx512", ["-mamx-tile", "-mamx-bf16", "-O3"], ["AMX_BF16"]),
 ]  # fmt: skip
 
+# For tools/emulate.py: what AVX2 lacks is compiled for AVX2, with functions in place of instructions.
+if os.environ.get("CONVT_EMULATED_BUILD"):
+    ISAS[2:] = [(name, base, ["-include", "tools/emulated.h", "-Wno-psabi"], []) for name, base, *_ in ISAS[2:]]
+
 # Fewer of them are built sooner, for tools/sanitize.py: CONVT_BUILD_ISAS=baseline,avx2
 WANTED = os.environ["CONVT_BUILD_ISAS"].split(",") if "CONVT_BUILD_ISAS" in os.environ else None
 

@@ -1,4 +1,4 @@
-"""A build of convt with a compiler's flags, in a folder of its own: what tools/sanitize.py and tools/coverage.py share."""
+"""A build of convt with flags and settings, in a folder of its own: what sanitize.py, emulate.py and coverage.py share."""
 
 import os
 import shutil

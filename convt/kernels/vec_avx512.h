@@ -19,7 +19,11 @@
 #define WIDE_ROWS ROWS_6
 
 /* Keeps a loaded vector in a register: a compiler would else repeat the load as an operand of each use. */
+#ifdef __AVX512F__
 #define IN_REGISTER(v) __asm__("" : "+v"(v))
+#else /* emulated (tools/emulate.py) */
+#define IN_REGISTER(v)
+#endif
 
 typedef __m512 vf;
 typedef __m512d vd;

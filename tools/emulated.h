@@ -1,0 +1,210 @@
+/* AVX-512 and AMX in software, for compilers' other instruction sets: what tools/emulate.py puts before the kernels.
+ *
+ * SIMDe brings most of it. What follows is what its release in Debian 12 lacks, and AMX: its tiles are a thread's own memory. */
+#ifndef CONVT_EMULATED_H
+#define CONVT_EMULATED_H
+#include <assert.h>
+#include <immintrin.h>
+#define SIMDE_ENABLE_NATIVE_ALIASES
+#include <simde/x86/avx512.h>
+#include <stdint.h>
+#include <string.h>
+
+#define LANES(i, n) for (int i = 0; i < (n); i++)
+
+/* Loads and stores under a mask touch no memory where it is 0. */
+#define MASKED(vector, element, lanes, mask_type, load, store)                                                     \
+    static inline vector load(mask_type mask, const void *from)                                                          \
+    {                                                                                                                    \
+        element all[lanes] = {0};                                                                                        \
+        LANES(i, lanes) if (mask >> i & 1) memcpy(&all[i], (const char *)from + i * sizeof(element), sizeof(element));     \
+        vector v;                                                                                                        \
+        memcpy(&v, all, sizeof v);                                                                                       \
+        return v;                                                                                                        \
+    }                                                                                                                    \
+    static inline void store(void *to, mask_type mask, vector v)                                                         \
+    {                                                                                                                    \
+        element all[lanes];                                                                                              \
+        memcpy(all, &v, sizeof v);                                                                                       \
+        LANES(i, lanes) if (mask >> i & 1) memcpy((char *)to + i * sizeof(element), &all[i], sizeof(element));             \
+    }
+MASKED(__m512, float, 16, uint16_t, emulated_maskz_loadu_ps, emulated_mask_storeu_ps)
+MASKED(__m512d, double, 8, uint8_t, emulated_maskz_loadu_pd, emulated_mask_storeu_pd)
+MASKED(__m256i, uint16_t, 16, uint16_t, emulated_maskz_loadu_epi16, emulated_mask_storeu_epi16)
+#define _mm512_maskz_loadu_ps emulated_maskz_loadu_ps
+#define _mm512_maskz_loadu_pd emulated_maskz_loadu_pd
+#define _mm256_maskz_loadu_epi16 emulated_maskz_loadu_epi16
+#define _mm512_mask_storeu_ps emulated_mask_storeu_ps
+#define _mm512_mask_storeu_pd emulated_mask_storeu_pd
+#define _mm256_mask_storeu_epi16 emulated_mask_storeu_epi16
+
+/* Non-temporal stores want their alignment. */
+static inline void emulated_stream(void *to, const void *from)
+{
+    assert((uintptr_t)to % 64 == 0);
+    memcpy(to, from, 64);
+}
+#define STREAM(name, vector) \
+    static inline void emulated_stream_##name(void *to, vector v) { emulated_stream(to, &v); }
+STREAM(ps, __m512)
+STREAM(pd, __m512d)
+STREAM(si512, __m512i)
+#define _mm512_stream_ps emulated_stream_ps
+#define _mm512_stream_pd emulated_stream_pd
+#define _mm512_stream_si512 emulated_stream_si512
+
+static inline __m512 emulated_mask3_fmadd_ps(__m512 a, __m512 b, __m512 c, uint16_t mask)
+{
+    return _mm512_mask_mov_ps(c, mask, _mm512_fmadd_ps(a, b, c));
+}
+static inline __m512d emulated_mask3_fmadd_pd(__m512d a, __m512d b, __m512d c, uint8_t mask)
+{
+    return _mm512_mask_mov_pd(c, mask, _mm512_fmadd_pd(a, b, c));
+}
+#define _mm512_mask3_fmadd_ps emulated_mask3_fmadd_ps
+#define _mm512_mask3_fmadd_pd emulated_mask3_fmadd_pd
+
+static inline __m512 emulated_cvtph_ps(__m256i h)
+{
+    __m256 half[2] = {_mm256_cvtph_ps(_mm256_castsi256_si128(h)), _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1))};
+    __m512 v;
+    memcpy(&v, half, sizeof v);
+    return v;
+}
+static inline __m256i emulated_cvtps_ph(__m512 v)
+{
+    __m256 half[2];
+    memcpy(half, &v, sizeof v);
+    return _mm256_set_m128i(_mm256_cvtps_ph(half[1], _MM_FROUND_TO_NEAREST_INT), _mm256_cvtps_ph(half[0], _MM_FROUND_TO_NEAREST_INT));
+}
+#define _mm512_cvtph_ps emulated_cvtph_ps
+#define _mm512_cvtps_ph(v, rounding) emulated_cvtps_ph(v)
+
+static inline __m512i emulated_cvtepi32_epi64(__m256i v)
+{
+    int32_t narrow[8];
+    int64_t wide[8];
+    memcpy(narrow, &v, sizeof v);
+    LANES(i, 8) wide[i] = narrow[i];
+    return _mm512_loadu_si512(wide);
+}
+static inline __m256i emulated_cvtepi32_epi16(__m512i v)
+{
+    int32_t wide[16];
+    int16_t narrow[16];
+    memcpy(wide, &v, sizeof v);
+    LANES(i, 16) narrow[i] = (int16_t)wide[i];
+    return _mm256_loadu_si256((const __m256i *)narrow);
+}
+#define _mm512_cvtepi32_epi64 emulated_cvtepi32_epi64
+#define _mm512_cvtepi32_epi16 emulated_cvtepi32_epi16
+
+static inline __m512 emulated_gather_ps(__m512i index, const float *p)
+{
+    int32_t at[16];
+    float all[16];
+    memcpy(at, &index, sizeof at);
+    LANES(i, 16) all[i] = p[at[i]];
+    return _mm512_loadu_ps(all);
+}
+static inline __m512d emulated_gather_pd(__m256i index, const double *p)
+{
+    int32_t at[8];
+    double all[8];
+    memcpy(at, &index, sizeof at);
+    LANES(i, 8) all[i] = p[at[i]];
+    return _mm512_loadu_pd(all);
+}
+static inline __m256 emulated_upper_half(__m512 v)
+{
+    __m256 half[2];
+    memcpy(half, &v, sizeof v);
+    return half[1];
+}
+#define _mm512_i32gather_ps(index, p, size) emulated_gather_ps(index, p)
+#define _mm512_i32gather_pd(index, p, size) emulated_gather_pd(index, p)
+#define _mm512_extractf32x8_ps(v, part) emulated_upper_half(v)
+
+static inline uint32_t emulated_reduce_min_epu32(__m512i v)
+{
+    uint32_t all[16], least = UINT32_MAX;
+    memcpy(all, &v, sizeof v);
+    LANES(i, 16) least = all[i] < least ? all[i] : least;
+    return least;
+}
+static inline uint32_t emulated_reduce_max_epu32(__m512i v)
+{
+    uint32_t all[16], most = 0;
+    memcpy(all, &v, sizeof v);
+    LANES(i, 16) most = all[i] > most ? all[i] : most;
+    return most;
+}
+#define _mm512_reduce_min_epu32 emulated_reduce_min_epu32
+#define _mm512_reduce_max_epu32 emulated_reduce_max_epu32
+
+/* AMX: eight tiles of 16 rows of 64 bytes, all of which convt configures whole. */
+static _Thread_local struct {
+    int configured;
+    union {
+        float f32[16][16];
+        uint16_t bf16[16][32];
+        char bytes[16][64];
+    } tile[8];
+} amx;
+
+static void emulated_tile_loadconfig(const void *config)
+{
+    const uint8_t *c = config;
+    assert(c[0] == 1);
+    LANES(i, 8) assert(c[16 + 2 * i] == 64 && c[48 + i] == 16);
+    memset(&amx, 0, sizeof amx);
+    amx.configured = 1;
+}
+static void emulated_tile_release(void) { amx.configured = 0; }
+static void emulated_tile_zero(int c)
+{
+    assert(amx.configured);
+    memset(&amx.tile[c], 0, sizeof amx.tile[c]);
+}
+static void emulated_tile_loadd(int c, const void *from, ptrdiff_t step)
+{
+    assert(amx.configured);
+    LANES(row, 16) memcpy(amx.tile[c].bytes[row], (const char *)from + row * step, 64);
+}
+static void emulated_tile_stored(int c, void *to, ptrdiff_t step)
+{
+    assert(amx.configured);
+    LANES(row, 16) memcpy((char *)to + row * step, amx.tile[c].bytes[row], 64);
+}
+static inline float emulated_bf16(uint16_t h)
+{
+    const uint32_t bits = (uint32_t)h << 16;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+static void emulated_tile_dpbf16ps(int c, int a, int b)
+{
+    assert(amx.configured);
+    LANES(m, 16) LANES(pair, 16) LANES(even, 2)
+    {
+        const float x = emulated_bf16(amx.tile[a].bf16[m][2 * pair + even]);
+        LANES(n, 16) amx.tile[c].f32[m][n] += x * emulated_bf16(amx.tile[b].bf16[pair][2 * n + even]);
+    }
+}
+#undef _tile_loadconfig
+#undef _tile_release
+#undef _tile_zero
+#undef _tile_loadd
+#undef _tile_stored
+#undef _tile_dpbf16ps
+#define _tile_loadconfig emulated_tile_loadconfig
+#define _tile_release emulated_tile_release
+#define _tile_zero emulated_tile_zero
+#define _tile_loadd emulated_tile_loadd
+#define _tile_stored emulated_tile_stored
+#define _tile_dpbf16ps emulated_tile_dpbf16ps
+#undef LANES
+#undef MASKED
+#undef STREAM
+#endif
