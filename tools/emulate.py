@@ -1,13 +1,14 @@
-"""Builds convt with AVX-512 and AMX in software, in a folder of its own, and runs tests or the fuzzer there, on a CPU with AVX2:
+"""Builds convt with AVX-512 and AMX in software, in a folder of its own, and runs tests or the fuzzer there, where AVX2 is all
+there is:
 
     python tools/emulate.py                                     # tests, at each instruction set beyond AVX2
     python tools/emulate.py tests/test_direct.py -x             # arguments are pytest's
     python tools/emulate.py fuzz --isa avx512 --seconds 600     # or those of python -m tests.fuzz
 
 The folder is build/emulated: a copy of what a build and the tests need, with kernels that assert their contract
-(CONVT_DEBUG_BUILD), and tools/emulated.h before those of AVX-512, AVX512_BF16 and AMX. Plans are the ones of a CPU that has these
-instructions; times mean nothing. A first build takes ten minutes. Needs GCC, SIMDe (Debian's libsimde-dev), and in this Python
-NumPy, ml_dtypes, Cython, setuptools, pytest and hypothesis.
+(CONVT_DEBUG_BUILD), and tools/emulated.h before those of AVX-512, AVX512_BF16 and AMX. Plans are the ones of a CPU that has
+these instructions; times mean nothing. A first build takes ten minutes. Needs GCC, SIMDe (Debian's libsimde-dev), and in this
+Python NumPy, ml_dtypes, Cython, setuptools, pytest and hypothesis.
 """
 
 import os
