@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 NESTED = 2  # how phases are merged, beside False and True: also with phases that read more than they do
+FAR = 2**31  # a stride with which a window shows a phase once or twice, and offsets to its other places overflow
 SHOWN = 2  # how runs are split, beside False and True: also where the window ends for some phase
 
 
@@ -71,8 +72,7 @@ class AxisClass:
 def phase_groups(k, s, d, merge):
     """The phases that have taps, as a tuple of PhaseGroup; with ``merge``, phases that read the same inputs share one, if it is
     ``NESTED`` all phases."""
-    # With such a stride a window shows a phase once at most, and offsets to its other places overflow.
-    merge = s < 2**31 and merge
+    merge = s < FAR and merge
     by_residue = {}
     for t in range(k):
         offset, residue = divmod(d * t, s)
@@ -116,7 +116,11 @@ def axis_classes(groups, size, s, begin, out, split):
         spans = [_span(r, s, begin, out) for r in residues]
         if residues:
             low, high = min(a for a, _ in spans), max(b for _, b in spans)
-            classes.append(_run(-1, residues, spans, (), size, s, begin, low, high))
+            runs = [(low, high)] if s < FAR else [(j, j + 1) for j in range(low, high)]
+            for a, b in runs:
+                shown = [(r, span) for r, span in zip(residues, spans, strict=True) if span[0] < b and a < span[1]]
+                if shown:
+                    classes.append(_run(-1, *zip(*shown, strict=True), (), size, s, begin, a, b))
     return classes
 
 
