@@ -36,7 +36,7 @@ def case(seed, isa=None):
         "values": rng.choice(["integers"] * 6 + ["real", "real", "special", "special", "denormal", "huge"]),
         "seed": rng.randrange(1 << 16),
         "machine": machines.draw(rng),
-        "calls": [_call(rng, problem) for _ in range(rng.choice([1, 2, 2, 3, 4]))],
+        "calls": [_call(rng, problem) for _ in range(rng.choice([1, 2, 3, 4, 6, 8]))],
     }
     if rng.random() < 0.35:
         found["calls"] = _repeats(rng, found["calls"][0])
