@@ -33,8 +33,9 @@ ISAS = [
 ]  # fmt: skip
 
 # For tools/emulate.py: what AVX2 lacks is compiled for AVX2, with functions in place of instructions.
+EMULATED = Path("tools/emulated.h")
 if os.environ.get("CONVT_EMULATED_BUILD"):
-    ISAS[2:] = [(name, base, ["-include", "tools/emulated.h", "-Wno-psabi"], []) for name, base, *_ in ISAS[2:]]
+    ISAS[2:] = [(name, base, ["-include", str(EMULATED), "-Wno-psabi"], []) for name, base, *_ in ISAS[2:]]
 
 # Fewer of them are built sooner, for tools/sanitize.py: CONVT_BUILD_ISAS=baseline,avx2
 WANTED = os.environ["CONVT_BUILD_ISAS"].split(",") if "CONVT_BUILD_ISAS" in os.environ else None
@@ -173,7 +174,7 @@ def extension(source):
     """The module of a .pyx, named after its path; a ``# distutils:`` comment in it says what it needs beyond the others."""
     name = ".".join(source.with_suffix("").parts)
     others = [KERNELS / "convt_kernels.h", *(header for folder in FOREIGN for header in folder.glob("*.h"))]
-    headers = [*KERNELS.glob("*.[ch]")] if name == CORE else others
+    headers = [*KERNELS.glob("*.[ch]"), EMULATED] if name == CORE else others
     return Extension(
         name,
         [str(source)],

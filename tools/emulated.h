@@ -154,9 +154,10 @@ static _Thread_local struct {
 
 static void emulated_tile_loadconfig(const void *config)
 {
-    const uint8_t *c = config;
-    assert(c[0] == 1);
-    LANES(i, 8) assert(c[16 + 2 * i] == 64 && c[48 + i] == 16);
+    uint8_t shapes[64]; /* palette, start row; bytes of each tile's rows from 16 on; rows from 48 on */
+    memcpy(shapes, config, sizeof shapes);
+    assert(shapes[0] == 1);
+    LANES(i, 8) assert(shapes[16 + 2 * i] == 64 && shapes[48 + i] == 16);
     memset(&amx, 0, sizeof amx);
     amx.configured = 1;
 }
@@ -176,20 +177,38 @@ static void emulated_tile_stored(int c, void *to, ptrdiff_t step)
     assert(amx.configured);
     LANES(row, 16) memcpy((char *)to + row * step, amx.tile[c].bytes[row], 64);
 }
+/* As AMX does: denormal numbers count as zero, before and after. */
+static inline float emulated_flushed(float x)
+{
+    return __builtin_fabsf(x) < 0x1p-126f ? __builtin_copysignf(0, x) : x;
+}
 static inline float emulated_bf16(uint16_t h)
 {
     const uint32_t bits = (uint32_t)h << 16;
     float x;
     memcpy(&x, &bits, sizeof x);
-    return x;
+    return emulated_flushed(x);
 }
 static void emulated_tile_dpbf16ps(int c, int a, int b)
 {
     assert(amx.configured);
-    LANES(m, 16) LANES(pair, 16) LANES(even, 2)
+    LANES(m, 16)
     {
-        const float x = emulated_bf16(amx.tile[a].bf16[m][2 * pair + even]);
-        LANES(n, 16) amx.tile[c].f32[m][n] += x * emulated_bf16(amx.tile[b].bf16[pair][2 * n + even]);
+        float sums[2][16] = {{0}}; /* of the even and of the odd products, which meet the accumulator at the end */
+        LANES(pair, 16) LANES(odd, 2)
+        {
+            const float x = emulated_bf16(amx.tile[a].bf16[m][2 * pair + odd]);
+            LANES(n, 16)
+            {
+                const float y = emulated_bf16(amx.tile[b].bf16[pair][2 * n + odd]);
+                sums[odd][n] = emulated_flushed(__builtin_fmaf(x, y, sums[odd][n]));
+            }
+        }
+        LANES(n, 16)
+        {
+            const float sum = emulated_flushed(sums[0][n] + sums[1][n]);
+            amx.tile[c].f32[m][n] = emulated_flushed(emulated_flushed(amx.tile[c].f32[m][n]) + sum);
+        }
     }
 }
 #undef _tile_loadconfig
