@@ -125,7 +125,7 @@ def out_channels(filter, keywords):
 def test_points_are_made_in_passing(name, algorithm, filter_format):
     if algorithm.startswith("matrix") and (not matrix_unit() or filter_format == "OIX" or name == "uneven"):
         pytest.skip("no matrix unit, or weights that it would lay out before")
-    with pretend(profile=costs.built_in(512, 32 << 10)):  # costs that cut these problems into few blocks of rows
+    with pretend(l2=2 << 20, profile=costs.built_in(512, 32 << 10)):  # by which these problems are cut into few blocks of rows
         assert shots(name, "float32", algorithm, filter_format)[3].packing_workspace
 
 
