@@ -70,6 +70,11 @@ PROBLEMS = {
         batch=7, ci=40, co=2, in_sizes=(4, 5), kernel=(3, 4), strides=(2, 2), dilations=(1, 1), pads_begin=(1, 1),
         pads_end=(1, 1), output_padding=(1, 0),
     ),
+    # The window shows none of the outputs that the input's only row reaches, so that the workspace has no room for products.
+    "rows of no taps": Case(
+        ci=3, co=2, in_sizes=(1, 6), kernel=(1, 2), strides=(2, 1), dilations=(1, 1), pads_begin=(1, 0), pads_end=(0, 0),
+        output_padding=(1, 0),
+    ),
     "lanes of a vector and more": Case(ci=64, co=5, in_sizes=(100,), kernel=(11,), strides=(4,)),
 }  # fmt: skip
 each_problem = pytest.mark.parametrize("case", PROBLEMS.values(), ids=PROBLEMS)

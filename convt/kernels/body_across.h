@@ -135,7 +135,10 @@ INLINE void FN(across_lanes)(int n, const convt_overlap *o, const int inside, in
 
 static void FN(overlap_across)(const convt_overlap *run)
 {
-    const convt_overlap mine = *run, *const o = &mine; /* no store can alias it */
+    convt_overlap mine = *run;
+    if (mine.i0 >= mine.i1) /* no pixels, of which `col` need not even have room for the vectors around them */
+        mine.terms = 0;
+    const convt_overlap *const o = &mine; /* no store can alias it */
     int32_t index[CONVT_ACROSS * VL];
     CONVT_ASSERT(o->lanes <= CONVT_ACROSS);
     const int channels = o->channels, set = o->lanes;

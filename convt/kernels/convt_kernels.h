@@ -309,7 +309,7 @@ typedef struct {
     void (*across)(int mr, const convt_across *run);
     void (*overlap)(const convt_overlap *o);
     /* `overlap` with col transposed: pixel i of column c at col + c * ld + (i - i0); at most CONVT_ACROSS lanes. It may read
-     * the vector before pixel i0 of a column and the one from i1 on. */
+     * the vector before pixel i0 of a column and the one from i1 on, where there are pixels. */
     void (*overlap_across)(const convt_overlap *o);
     void (*overlap_picked)(const convt_picked *o);
     /* rows[m][c * cs] = act(src[m * ld + c]) rounded to S, m < mr, c < cols; a NULL row is left out. */
