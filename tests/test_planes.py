@@ -41,6 +41,8 @@ IMAGES = {
         pads_begin=(2, 3), pads_end=(2, 0), output_padding=(0, 1),
     ),
     "sound": Case(data_format="NCX", ci=24, co=3, in_sizes=(700,), kernel=(16,), strides=(8,), pads_begin=(4,), pads_end=(4,)),
+    # On AMX the second of two tiles begins at row 24 of 48.
+    "tiles of three channels": Case(data_format="NCX", ci=40, co=6, in_sizes=(20,), kernel=(8,), strides=(8,), pads_begin=(3,)),
     "volume": Case(
         data_format="NCX", batch=2, ci=9, co=8, in_sizes=(5, 6, 7), kernel=(3, 3, 3), strides=(2, 2, 2), dilations=(1, 1, 1),
         pads_begin=(1, 1, 1), pads_end=(1, 1, 1), output_padding=(1, 1, 1),

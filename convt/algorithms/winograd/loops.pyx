@@ -88,7 +88,8 @@ cdef class WinogradPlan(DirectPlan):
             sums = c.panel_block if c.apart else 1
             self.most_block = max(self.most_block, c.block)
             self.most_points = max(self.most_points, c.npoints)
-            self.rows_size = max(self.rows_size, <size_t>(c.span * c.npoints) * c.point_rows)
+            # (A tile may start at any row, and reads whole grains of them: those of the last point, behind it.)
+            self.rows_size = max(self.rows_size, (c.span * c.npoints) * c.point_rows + (k.grain - 1) * c.lda * k.e_size)
             self.sums_size = max(self.sums_size, round64(sums * c.npoints * c.point_sums * k.t_size))
             c.parts, c.runs = keep_table(self.keep, spec["parts"]), keep_table(self.keep, spec["runs"])
             c.staged = spec["staged"] if k.direct_store and self.out_c == 1 and self.act.code <= CONVT_LEAKY else 0
