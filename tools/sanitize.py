@@ -4,6 +4,7 @@
     python tools/sanitize.py tsan -k threads           # ThreadSanitizer; arguments are pytest's
     python tools/sanitize.py asan tests/test_direct.py -x
     python tools/sanitize.py asan fuzz --seconds 600   # arguments are those of python -m tests.fuzz
+    CONVT_EMULATED_BUILD=1 python tools/sanitize.py asan fuzz --isa avx512_amx   # in software: see emulate.py
 
 The folder is build/<asan|tsan>: a copy of what a build and the tests need, with kernels that assert their contract
 (CONVT_DEBUG_BUILD). Only what changed is copied and built again. Needs GCC with its sanitizers' libraries, and in this Python
