@@ -24,14 +24,14 @@ TESTS = "planes direct depthwise winograd scatter matrix packing numerics memory
 
 def run(folder, arguments):
     """The first exit status that is not 0, of a command for each instruction set or, of the fuzzer, one for all."""
-    # Threads that wait without work take the core from those that have it, where anything else runs.
+    # Threads that spin while they wait would take the few cores from other processes.
     waiting = {"OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
     settings = os.environ | waiting | {"PYTHONPATH": str(folder), "CONVT_BACKEND": "native"}
     if arguments[:1] == ["fuzz"]:
         return subprocess.run([sys.executable, "-m", "tests.fuzz", *arguments[1:]], cwd=folder, env=settings).returncode
     if not any(each.startswith("tests") for each in arguments):
         arguments = [*arguments, *(f"tests/test_{name}.py" for name in TESTS.split())]
-    # (oneDNN asks the CPU itself, which cannot do what this one wants of it.)
+    # (This test wants bfloat16 of oneDNN, which asks the CPU itself what it can do.)
     without = ["--deselect", "tests/test_matrix.py::test_in_turn_with_onednn"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *without, *arguments]
     # The last of these instruction sets is chosen where nothing is said. Tests that choose one themselves run there alone, for

@@ -38,9 +38,9 @@ cdef class TurnedRecipe(PackRecipe):
             c.offsets = keep_table(self.keep, np.where(taps < 0, NO_TAP, offsets))
             c.lda = odd_line_stride(k, c.taps * self.ci_p)
             c.weights = self.weight_bytes
-            # (A tile may start at any row, and reads whole grains of them.)
-            c.group_weights = round64((self.co * c.phases + k.grain - 1) * c.lda * k.e_size)
-            self.weight_bytes += self.groups * c.group_weights
+            c.group_weights = round64(self.co * c.phases * c.lda * k.e_size)
+            # (A tile may start at any row, and reads whole grains of them: those of the last group, behind it.)
+            self.weight_bytes += self.groups * c.group_weights + round64((k.grain - 1) * c.lda * k.e_size)
         self.group_bias = self.co * k.t_size
         self.bias_bytes = self.groups * self.group_bias
 
