@@ -71,6 +71,14 @@ def test_a_wrong_result_is_seen(which, monkeypatch):
         monkeypatch.setattr(oracle, "assert_right", check)
 
 
+def test_what_winograd_rounds_among_denormal_numbers_is_expected():
+    """Three axes of F(5, 2): points of up to 35 times a product that is rounded, by each axis."""
+    sizes = {"in_sizes": [20] * 3, "kernel": [4] * 3, "strides": [1] * 3, "dilations": [1] * 3, "ci": 11, "co": 1}
+    sizes |= {each: [0] * 3 for each in ("pads_begin", "pads_end", "output_padding")}
+    case = plain(**sizes) | {"values": "denormal", "algorithm": "winograd6"}
+    assert perform.perform(case)[0] == "right"
+
+
 def test_what_is_written_between_the_elements_of_out_is_seen():
     held = memory.Guarded((3, 4), np.dtype(np.float32), {"gap": 2, "end": True})
     held.view[...] = 1

@@ -128,8 +128,7 @@ def assert_right(call, algorithms, got, y, sizes):
             0 if activation in cases.EXACT_ACTIVATIONS else (1e-14 if wide else 1e-6) * np.maximum(1, np.abs(want))
         )
         info = ml_dtypes.finfo(dtype)
-        # Roundings to denormal numbers: Winograd's transforms do so in each in-channel.
-        steps = 4 if not _mixes(algorithms) else (4000 if "winograd6" in algorithms else 64) * (1 + p["ci"] / 8)
+        steps = 4 + (_winograd_steps(p, 35 if "winograd6" in algorithms else 3) if _mixes(algorithms) else 0)
         error = error + np.abs(want) * float(info.eps) * 0.51 + steps * float(info.smallest_subnormal)
         sure = ~np.isfinite(want) | (np.abs(want) + error < float(info.max))
         if call["values"] == "huge":  # partial sums may overflow where sums do not
@@ -152,6 +151,15 @@ def same_bits(a, b):
 
 def _prefix(algorithm):
     return next((name for name in _PRODUCT if algorithm == name or algorithm.startswith(name + "_")), None)
+
+
+def _winograd_steps(problem, gain):
+    """The largest error of Winograd among denormal numbers, in units of the smallest: each product that a point of the
+    transform adds up is rounded by half a unit, and the output's transform adds points of at most ``gain`` in all, by axis."""
+    p = problem
+    phases = [s // math.gcd(s, d) for s, d in zip(p["strides"], p["dilations"], strict=True)]
+    windows = math.prod(-(-k // (2 * n)) for k, n in zip(p["kernel"], phases, strict=True))  # of two taps or more each
+    return 0.5 * p["ci"] * windows * gain ** len(phases)
 
 
 def _mixes(algorithms):
