@@ -137,6 +137,16 @@ def test_what_fails_is_made_smaller():
     assert small["machine"] == {} and len(small["calls"]) == 1 and small["calls"][0]["data"] == {}
 
 
+def test_repeated_calls_are_made_smaller_axis_by_axis():
+    """Each call's layouts lose one entry with an axis, as those of other calls do."""
+    rank = lambda case: len(case["problem"]["kernel"])  # noqa: E731
+    layouts = lambda case: [call["data"].get("steps") for call in case["calls"]]  # noqa: E731
+    fails = lambda case: len(layouts(case)) > 2 and all(layouts(case))  # noqa: E731
+    case = next(case for case in map(draw.case, range(9999)) if fails(case) and rank(case) == 3)
+    small = shrink.shrink(case, fails)
+    assert rank(small) == 1 and [len(steps) for steps in layouts(small)] == [3] * len(layouts(case))
+
+
 def test_every_argument_of_every_type_is_right_or_refused():
     from fuzz import odd
 

@@ -1,5 +1,6 @@
 """A case of a seed: `case`. What is rare in users' calls is common here."""
 
+import copy
 import math
 import random
 
@@ -183,7 +184,9 @@ def _call(rng, problem):
 def _repeats(rng, call):
     """The same call again, of other numbers: calls that convt has seen take a way of their own, see convt/_repeat.pyx."""
     out = rng.choice([None, {"end": True}])
-    return [call | {"out": out, "as": "numpy", "clear": False, "values": rng.randrange(2)} for _ in range(3)]
+    # (Copies, as one may be made smaller without the others.)
+    same = call | {"out": out, "as": "numpy", "clear": False}
+    return [copy.deepcopy(same | {"values": rng.randrange(2)}) for _ in range(3)]
 
 
 def _layout(rng, rank, reads):

@@ -39,9 +39,10 @@ def _serve(pipe):
     from . import draw
 
     faulthandler.enable()  # where a child crashed is on standard error
-    while (asked := pipe.recv()) is not None:
-        case = draw.case(*asked) if isinstance(asked, tuple) else asked
-        pipe.send((case, outcome_of(case)))
+    with contextlib.suppress(EOFError):  # whoever asked has ended
+        while (asked := pipe.recv()) is not None:
+            case = draw.case(*asked) if isinstance(asked, tuple) else asked
+            pipe.send((case, outcome_of(case)))
 
 
 class Child:
