@@ -23,7 +23,7 @@ import subprocess
 import sys
 from collections import defaultdict
 
-from instrumented import ROOT, build, copy
+from instrumented import NO_LONG_CALLS, ROOT, build, copy
 
 # (With a seed an object file that was made again fits the counts of the one before.)
 FLAGS = "-w --coverage -fprofile-update=atomic -frandom-seed=0"
@@ -59,7 +59,8 @@ def run(folder, isa, options):
     }
     alone = settings | {"CONVT_ISA": isa}
     fuzz = ["tests.fuzz", "--isa", isa, "--seconds", str(options.seconds), "--workers", str(options.workers), "--shrink", "0"]
-    tests = ["pytest", "-q", "-p", "no:cacheprovider", *(options.tests or [f"tests/test_{name}.py" for name in TESTS.split()])]
+    files = options.tests or [*NO_LONG_CALLS, *(f"tests/test_{name}.py" for name in TESTS.split())]
+    tests = ["pytest", "-q", "-p", "no:cacheprovider", *files]
     # Those that choose an instruction set have its name in theirs, and are left out where CONVT_ISA has.
     commands = [(fuzz, alone)] * (options.seconds > 0) + [(tests, alone), ([*tests, "-k", isa], settings)]
     good = True

@@ -26,7 +26,7 @@ import platform
 import subprocess
 import sys
 
-from instrumented import build, copy
+from instrumented import NO_LONG_CALLS, build, copy
 
 # Of the tests that need nothing but convt, those that reach every loop and kernel, in an order that tells of trouble early.
 ASAN_TESTS = "planes direct depthwise winograd scatter matrix packing numerics memory properties threads"
@@ -78,8 +78,7 @@ def run(kind, folder, arguments):
         if not any(each.startswith("tests") for each in arguments):
             names = (ASAN_TESTS if kind == "asan" else TSAN_TESTS).split()
             arguments = [*arguments, *(f"tests/test_{name}.py" for name in names)]
-            # (These compute for minutes under ThreadSanitizer, on a single thread.)
-            arguments += ["--deselect", "tests/test_threads.py::test_a_long_call_does_not_hold_the_gil"]
+            arguments += NO_LONG_CALLS
         # Of what tests print only Python's is captured: what a sanitizer says as it ends the process must come out.
         module = ["pytest", "-q", "--capture=sys", "-p", "no:cacheprovider", *arguments]
     return subprocess.run([*wrapper, sys.executable, "-m", *module], cwd=folder, env=os.environ | settings).returncode
