@@ -72,7 +72,7 @@ def test_a_wrong_result_is_seen(which, monkeypatch):
 
 
 def test_what_winograd_rounds_among_denormal_numbers_is_expected():
-    """Three axes of F(5, 2): points of up to 35 times a product that is rounded, by each axis."""
+    """Three axes of F(5, 2), each of which adds up to 34 times what was rounded before."""
     sizes = {"in_sizes": [20] * 3, "kernel": [4] * 3, "strides": [1] * 3, "dilations": [1] * 3, "ci": 11, "co": 1}
     sizes |= {each: [0] * 3 for each in ("pads_begin", "pads_end", "output_padding")}
     case = plain(**sizes) | {"values": "denormal", "algorithm": "winograd6"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 COPIED = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "convt", "tests", "third_party", "bench", "tools")
-# Arguments of pytest: these tests want calls that take seconds, which take many minutes in such builds.
+# Arguments of pytest that leave out tests of calls that take seconds, and many minutes in such builds.
 NO_LONG_CALLS = ("--deselect", "tests/test_threads.py::test_a_long_call_does_not_hold_the_gil")
 
 

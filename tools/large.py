@@ -35,7 +35,7 @@ SIZES = (
     ("float32", (1 << 30) + (1 << 20), False),
     ("float16", (1 << 31) + (1 << 20), True),
 )
-OF_DOTS = (("bfloat16", (1 << 31) + (1 << 20), False),)  # which multiply no other
+OF_DOTS = (("bfloat16", (1 << 31) + (1 << 20), False),)  # the only dtype that they take at precision "highest"
 
 
 def rows_of(array, planar, rows):
