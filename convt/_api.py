@@ -411,11 +411,15 @@ def one_shot(dialect, data, filter, bias, names, values, out=None):
     data = _check_data(parsed, data)
     if parsed.backend == "tune":
         raise ValueError("backend: got 'tune' for a single call, wanted it in ConvTranspose, which measures once per shape")
+    # A plan is kept only for elements that have memory of their own: others leave the order of axes open, in which 16-bit types
+    # are widened. So a filter that repeats its elements, as ``expand`` makes it, is copied, which costs less than a plan.
+    repeats = _addressable(filter) and _apart(filter)
+    if not repeats and out is None:
+        return one_shot(dialect, data, filter.copy(), bias, names, values)
     operator = _plan.Operator(parsed, _walkable(view), _walkable(own_bias), lasting=False)
     result = _execute(parsed, operator, data, (("data", data), ("filter", view), ("bias", own_bias)), out)
     signature = _repeat.signature(dialect, data, filter, bias, values, threads)
-    # (Of elements that share memory the order of axes is not known, in which 16-bit ones are widened.)
-    if signature is not None and _addressable(filter) and _apart(filter) and (bias is None or _addressable(bias)):
+    if signature is not None and repeats and (bias is None or _addressable(bias)):
         bound = _bind(parsed, operator, data)
         if bound is not None and operator.packed(bound[1]).finite:
             _plan.kept(_SHOTS, signature, _plan.CACHED_PLANS, lambda: _repeat.Shot(bound[0], operator.recipe(bound[1])))

@@ -16,10 +16,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "convt"))
 
 
 def pytest_collection_modifyitems(config, items):
-    """Tests that choose an instruction set themselves, and those of the benchmark, the pages and the types, need no second run
-    where CONVT_ISA chooses one for the process."""
+    """Tests that choose an instruction set themselves, and those of the benchmark, the pages, the types and torch's tools, need no
+    second run where CONVT_ISA chooses one for the process."""
     if os.environ.get("CONVT_ISA"):
-        once = ("test_bench", "test_docs", "test_types")
+        once = ("test_bench", "test_docs", "test_types", "test_torch_tools")
         left_out = lambda item: chooses_isa(item) or item.path.name.startswith(once)  # noqa: E731
         config.hook.pytest_deselected(items=list(filter(left_out, items)))
         items[:] = [item for item in items if not left_out(item)]

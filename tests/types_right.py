@@ -167,6 +167,10 @@ assert_type(report, convt.torch.Report)
 assert_type(report.swapped, tuple[str, ...])
 assert_type(report.kept, dict[str, str])
 assert_type(convt.torch.restore(model), torch.nn.Sequential)
+assert_type(convt.torch.refresh(model), torch.nn.Sequential)
+assert_type(convt.torch.refresh(image), torch.Tensor)
+frozen: torch.nn.ConvTranspose2d = convt.torch.ConvTranspose2d(4, 2, 3, freeze=True)
+assert_type(convt.torch.conv_transpose1d(torch.ones(1, 4, 5), torch.ones(4, 2, 3), freeze=True), torch.Tensor)
 
 # ONNX Runtime.
 values = [onnx.helper.make_tensor_value_info(name, 1, (1, 1, None)) for name in "XY"]

@@ -1,4 +1,4 @@
-"""`torch.nn.functional`'s transposed convolutions."""
+"""`torch.nn.functional`'s transposed convolutions: what convt computes, and what is left to torch."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
+from torch.fx.experimental import proxy_tensor
 from torch.nn import functional
+from torch.utils._device import DeviceContext
 
-from ._compute import DTYPES, check_precision, compute
-from ._operator import conv_transpose, output_sizes
+from .. import _config
+from ._arrays import DTYPES
+from ._compute import COMPARED, REFUSED, TRUSTED, check_precision, compute
+from ._operator import conv_transpose, is_transformed, output_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,18 +26,24 @@ if TYPE_CHECKING:
     _Axes: TypeAlias = int | torch.SymInt | Sequence[int | torch.SymInt]  # one for every axis, or one for each
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_SERVED = (*_PLAIN, FakeTensor)  # which stand for plain ones in a graph that is exported
+_SERVED = (*_PLAIN, FakeTensor)  # a compiler calls with FakeTensors in place of plain ones
 _INTEGERS = (int, torch.SymInt)
+_TOO_LARGE = 2**63
 _TORCH = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
 
 
 def _each(value, rank):
-    """One integer per axis, of an integer or one per axis; None for anything else."""
+    """One integer per axis, from an integer or one per axis; None for anything else, and for integers beyond 64 bits."""
     if isinstance(value, _INTEGERS) and not isinstance(value, bool):
-        return (value,) * rank
-    if isinstance(value, (tuple, list, torch.Size)) and len(value) in (1, rank):
-        return tuple(value) * (rank // len(value))
-    return None
+        value = (value,) * rank
+    elif isinstance(value, (tuple, list, torch.Size)) and len(value) in (1, rank):
+        value = tuple(value) * (rank // len(value))
+    else:
+        return None
+    for each in value:
+        if type(each) is int and not -_TOO_LARGE < each < _TOO_LARGE:
+            return None
+    return value
 
 
 def _served(rank, input, weight, bias, attributes, groups, plain):
@@ -72,8 +83,9 @@ def _fits(rank, data, filter, bias, attributes, groups):
 _fits_again = functools.lru_cache(256)(_fits)  # the shapes of a model come again at each call
 
 
-def _untransformed(input, weight, bias):
-    """Whether nothing looks at operators as they are called: no compiler, tracer, mode, vmap or autocast."""
+def untransformed(input, weight, bias):
+    """Whether nothing looks at operators as they are called: no compiler, tracer, profiler, mode, derivative forward, vmap or
+    autocast."""
     c = torch._C
     return not (
         FakeTensor in (type(input), type(weight), type(bias))
@@ -82,42 +94,75 @@ def _untransformed(input, weight, bias):
         or c._are_functorch_transforms_active()
         or c._len_torch_function_stack()
         or c._get_tracing_state()
+        or forward_ad._current_level >= 0
+        or c._autograd._profiler_enabled()
         or torch.is_autocast_enabled("cpu")
     )
 
 
-def _call(rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision):
+def _wants_torchs_own():
+    """Whether torch's own operator is wanted: an exported or traced model must load where there is no convt, torch.func transforms
+    torch's operators in every way, and a mode may ask for torch's functions by name."""
+    if torch.compiler.is_exporting():
+        return True
+    if torch.compiler.is_compiling():
+        return False
+    modes = torch.overrides._get_current_function_mode_stack()
+    return (
+        torch._C._get_tracing_state() is not None
+        or is_transformed()
+        or proxy_tensor.get_proxy_mode() is not None
+        or not all(isinstance(mode, DeviceContext) for mode in modes)  # which speaks of new tensors alone
+    )
+
+
+def _call(rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze):
     check_precision(precision)
+    torchs = lambda: _TORCH[rank](input, weight, bias, stride, padding, output_padding, groups, dilation)  # noqa: E731
     attributes = tuple([_each(value, rank) for value in (stride, padding, output_padding, dilation)])
     batched = input
     if isinstance(input, torch.Tensor) and input.dim() == rank + 1 and type(input) in _SERVED:
         batched = input.unsqueeze(0)
-    plain = _untransformed(batched, weight, bias)
+    plain = untransformed(batched, weight, bias)
+    if not plain and _wants_torchs_own():
+        return torchs()
     if not _served(rank, batched, weight, bias, attributes, groups, plain):
-        return _TORCH[rank](input, weight, bias, stride, padding, output_padding, groups, dilation)
-    stride, padding, output_padding, dilation = attributes
+        return torchs()
+    each_stride, each_padding, extra, each_dilation = attributes
+    reuse = TRUSTED if freeze else COMPARED
+    arguments = batched, weight, bias, each_stride, each_padding, extra, groups, each_dilation, precision, reuse
     gradients = torch.is_grad_enabled() and (
         input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
     )
-    # A call through torch's dispatcher takes ten microseconds.
-    way = conv_transpose if gradients or not plain else compute
-    result = way(batched, weight, bias, stride, padding, output_padding, groups, dilation, precision)
+    if gradients or not plain:
+        result = conv_transpose(*arguments)
+    else:
+        # A call through torch's dispatcher would take ten microseconds.
+        try:
+            result = compute(*arguments)
+        except REFUSED as error:
+            _config.note("torch", f"left to torch: {error}")
+            return torchs()
     return result if batched is input else result.squeeze(0)
 
 
-def fused(rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, activation):
-    """A transposed convolution and an activation in one, for inference alone; None where convt does not serve the tensors, or
-    where a compiler, tracer, mode, vmap or autocast has to see the operator."""
+def fused(rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, reuse, activation):
+    """A transposed convolution and an activation in one, for inference alone and where nothing has to see each operator (see
+    `untransformed`); None if convt does not serve the tensors."""
     attributes = stride, padding, output_padding, dilation
-    if not _untransformed(input, weight, bias) or not _served(rank, input, weight, bias, attributes, groups, True):
+    if not _served(rank, input, weight, bias, attributes, groups, True):
         return None
-    return compute(input, weight, bias, stride, padding, output_padding, groups, dilation, precision, activation)
+    try:
+        return compute(input, weight, bias, stride, padding, output_padding, groups, dilation, precision, reuse, activation)
+    except REFUSED as error:
+        _config.note("torch", f"left to torch: {error}")
+        return None
 
 
 def conv_transpose1d(
     input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: _Axes = 1,
     padding: _Axes = 0, output_padding: _Axes = 0, groups: int | torch.SymInt = 1, dilation: _Axes = 1,
-    *, precision: TorchPrecision = None,
+    *, precision: TorchPrecision = None, freeze: bool = False,
 ) -> torch.Tensor:  # fmt: skip
     """`torch.nn.functional.conv_transpose1d`, computed by convt.
 
@@ -126,14 +171,17 @@ def conv_transpose1d(
     input : tensor (N, C, L) or (C, L)
         float32, float64, float16 or bfloat16.
     weight : tensor (C, out_channels / groups, kernel) of the same dtype
-        It is packed once when it is met again unchanged. Changes are noticed by torch's version counter, and by a sample of its
-        values; of those made by way of ``.data`` or NumPy one that touches few values can go unnoticed.
+        The second call with the same tensor packs it, and later calls use the packed weights while a checksum of all its values
+        is the same. A call that records gradients uses no weights that were packed before.
     bias : tensor (out_channels,), optional
     stride, padding, output_padding, dilation : int or tuple
     groups : int
     precision : None, "highest", "high", "medium" or "torch"
         What convt may take for float32: see `convt.conv_transpose`. "torch": what ``torch.get_float32_matmul_precision()`` says
         at the call. Gradients are computed by torch, which has settings of its own.
+    freeze : bool
+        True promises that the values of ``weight`` do not change: the first call packs them, and later calls compare nothing.
+        After a change call ``convt.torch.refresh(weight)``.
 
     Returns
     -------
@@ -153,13 +201,13 @@ def conv_transpose1d(
     >>> convt.torch.conv_transpose1d(torch.ones(1, 2, 3), torch.ones(2, 1, 2), stride=2).tolist()
     [[[2.0, 2.0, 2.0, 2.0, 2.0, 2.0]]]
     """
-    return _call(1, input, weight, bias, stride, padding, output_padding, groups, dilation, precision)
+    return _call(1, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze)
 
 
 def conv_transpose2d(
     input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: _Axes = 1,
     padding: _Axes = 0, output_padding: _Axes = 0, groups: int | torch.SymInt = 1, dilation: _Axes = 1,
-    *, precision: TorchPrecision = None,
+    *, precision: TorchPrecision = None, freeze: bool = False,
 ) -> torch.Tensor:  # fmt: skip
     """`torch.nn.functional.conv_transpose2d`, computed by convt: see `conv_transpose1d`, with two spatial axes.
 
@@ -171,13 +219,13 @@ def conv_transpose2d(
     >>> convt.torch.conv_transpose2d(torch.ones(1, 8, 5, 5), torch.ones(8, 4, 2, 2), stride=2).shape
     torch.Size([1, 4, 10, 10])
     """
-    return _call(2, input, weight, bias, stride, padding, output_padding, groups, dilation, precision)
+    return _call(2, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze)
 
 
 def conv_transpose3d(
     input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: _Axes = 1,
     padding: _Axes = 0, output_padding: _Axes = 0, groups: int | torch.SymInt = 1, dilation: _Axes = 1,
-    *, precision: TorchPrecision = None,
+    *, precision: TorchPrecision = None, freeze: bool = False,
 ) -> torch.Tensor:  # fmt: skip
     """`torch.nn.functional.conv_transpose3d`, computed by convt: see `conv_transpose1d`, with three spatial axes.
 
@@ -189,4 +237,4 @@ def conv_transpose3d(
     >>> convt.torch.conv_transpose3d(torch.ones(8, 3, 3, 3), torch.ones(8, 4, 2, 2, 2), stride=2).shape
     torch.Size([4, 6, 6, 6])
     """
-    return _call(3, input, weight, bias, stride, padding, output_padding, groups, dilation, precision)
+    return _call(3, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze)

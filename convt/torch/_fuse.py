@@ -1,16 +1,19 @@
 """A transposed convolution of a Sequential, computed together with the batch norm and the activation behind it."""
 
+import functools
 import weakref
 
 import torch
 from torch.nn.modules import module as _module
 
 from .. import _norm
-from ._compute import array, sampled, tensor_of
-from ._functional import fused
-from ._modules import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+from ._arrays import array, tensor_of
+from ._compute import COMPARED, TRUSTED
+from ._forward import Forward, unhooked
+from ._functional import fused, untransformed
+from ._modules import RANKS, TransposedForward, base_of, settings_of
+from ._weights import state
 
-RANKS = {ConvTranspose1d: 1, ConvTranspose2d: 2, ConvTranspose3d: 3}
 _NORMS = {1: torch.nn.BatchNorm1d, 2: torch.nn.BatchNorm2d, 3: torch.nn.BatchNorm3d}
 _ACTIVATIONS = {
     torch.nn.ReLU: lambda m: "relu",
@@ -21,96 +24,153 @@ _ACTIVATIONS = {
     torch.nn.GELU: lambda m: "gelu" if m.approximate == "none" else None,
     torch.nn.SiLU: lambda m: "swish",
 }
+_DROPOUTS = (torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.Dropout3d)
 
 
-def unhooked(module):
-    """Whether calling a module is calling its class's forward, and nothing else."""
-    hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
-    return not any(hooks) and "forward" not in vars(module)
+# ---------------------------------------------------------------- which modules
 
 
-def normalizes(module, rank):
+@functools.cache
+def _calls_in_order(cls):
+    """Whether modules of a class are called as a `torch.nn.Sequential` is: each child after the other."""
+    sequential = torch.nn.Sequential
+    return (
+        issubclass(cls, sequential)
+        and cls.forward is sequential.forward
+        and cls.__iter__ is sequential.__iter__
+        and cls.__call__ is torch.nn.Module.__call__
+    )
+
+
+def is_sequential(module):
+    """Whether to call a module is to call its children one after the other, and nothing else."""
+    return _calls_in_order(type(module)) and unhooked(module, SequentialForward)
+
+
+def leaves(sequential):
+    """``(names, modules)`` that a Sequential calls one after the other, those of Sequentials inside it among them."""
+    names, modules = [], []
+    for name, module in sequential._modules.items():
+        if is_sequential(module):
+            inner, found = leaves(module)
+            names += [f"{name}.{each}" for each in inner]
+            modules += found
+        else:
+            names.append(name)
+            modules.append(module)
+    return names, modules
+
+
+def _transposed(module):
+    """Whether a module is a transposed convolution of convt's whose call does nothing else."""
+    return settings_of(module) is not None and unhooked(module, TransposedForward)
+
+
+def _changes_nothing(module):
+    """Whether a module returns its input in inference."""
+    return type(module) in (torch.nn.Identity, *_DROPOUTS) and unhooked(module)
+
+
+def _normalizes(module, rank):
     """Whether a module is a batch norm that in inference is a factor and a term for each channel."""
     return type(module) is _NORMS[rank] and module.running_mean is not None and unhooked(module)
 
 
-def activation_of(module):
-    """What convt calls the activation that a module is; None for others."""
+def _activation_of(module):
+    """The name that convt has for the activation that a module is; None for others."""
     return _ACTIVATIONS[type(module)](module) if type(module) in _ACTIVATIONS and unhooked(module) else None
 
 
-def follows(modules, n):
-    """``(norm or None, activation or None, how many)`` of the modules behind transposed convolution ``n`` that it can do in
-    inference."""
-    norm = activation = None
-    at = n + 1
-    if at < len(modules) and normalizes(modules[at], RANKS[type(modules[n])]):
-        norm, at = modules[at], at + 1
-    if at < len(modules):
-        activation = activation_of(modules[at])
-        at += activation is not None
-    return norm, activation, at - n - 1
+def follows(modules, n, inference=False):
+    """``(norm or None, activation or None, count)``: the work of the ``count`` modules behind transposed convolution ``n`` that
+    convt can do with it. ``inference`` takes the modules to be in inference, though they may be in training now."""
+    rank, norm, end = RANKS[base_of(type(modules[n]))], None, n + 1
+    for at in range(n + 1, len(modules)):
+        module = modules[at]
+        idle = inference or not module.training
+        if (activation := _activation_of(module)) is not None:
+            return norm, activation, at - n
+        if idle and norm is None and _normalizes(module, rank):
+            norm, end = module, at + 1
+        elif not (idle and _changes_nothing(module)):
+            break
+    return norm, None, end - n - 1
 
 
-def _state(tensor):
-    """What changes with a tensor: torch counts changes, and a sample shows those by way of ``.data`` or NumPy."""
-    if tensor is None:
-        return None
-    return id(tensor), tensor._version, tensor.data_ptr(), sampled(array(tensor)).tobytes()
+def joined(sequential):
+    """{name of a transposed convolution: classes of the modules behind it that are computed with it}, in inference."""
+    names, modules = leaves(sequential)
+    found = {}
+    for n, module in enumerate(modules):
+        count = follows(modules, n, inference=True)[2] if _transposed(module) else 0
+        if count:
+            behind = [type(each) for each in modules[n + 1 : n + 1 + count]]
+            found[names[n]] = tuple(cls.__name__ for cls in behind if cls not in (torch.nn.Identity, *_DROPOUTS))
+    return found
 
 
-_folded = weakref.WeakKeyDictionary()  # convolution -> (state of what was folded, weight, bias)
+# ---------------------------------------------------------------- computing together
 
 
-def fold(conv, norm):
-    """The weight and bias of a convolution with a batch norm behind it: computed anew when one of their tensors has changed."""
-    tensors = conv.weight, conv.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var
-    state = (norm.eps, *map(_state, tensors))
-    known = _folded.get(conv)
-    if known is None or known[0] != state:
-        arrays = [None if t is None else array(t) for t in tensors]
-        known = _folded[conv] = state, *map(tensor_of, _norm.fold(*arrays, norm.eps, conv.groups))
-    return known[1:]
+class SequentialForward(Forward):
+    """The forward of a Sequential, whose transposed convolutions do in inference what stands behind them.
 
-
-class Sequential(torch.nn.Sequential):
-    """`torch.nn.Sequential`; in inference its transposed convolutions do what a batch norm and an activation behind them do.
-
-    What its modules are is looked at in each call. Modules with hooks, in training, or while gradients are recorded, are called
-    one after the other, as torch does.
+    Each call looks at the modules anew. While gradients are recorded, and where modules have hooks or are in training, they are
+    called one after the other, as torch does.
     """
 
-    def forward(self, input):
-        if torch.is_grad_enabled() or torch.compiler.is_compiling() or _module._has_any_global_hook():
-            return super().forward(input)
-        modules, n = list(self), 0
+    def __call__(self, input):
+        module = self.module()
+        if torch.is_grad_enabled() or not untransformed(input, None, None) or _module._has_any_global_hook():
+            return type(module).forward(module, input)
+        (_, modules), n = leaves(module), 0
         while n < len(modules):
-            module = modules[n]
-            if type(module) in RANKS and not module.training and module.padding_mode == "zeros" and unhooked(module):
+            each = modules[n]
+            if _transposed(each):
                 norm, activation, count = follows(modules, n)
-                training = norm is not None and norm.training
-                result = together(module, norm, activation, input) if count and not training else None
+                result = _together(each, norm, activation, input) if count else None
                 if result is not None:
                     input, n = result, n + 1 + count
                     continue
-            input, n = module(input), n + 1
+            input, n = each(input), n + 1
         return input
 
 
-def together(conv, norm, activation, input):
+def _together(conv, norm, activation, input):
     """The result of all three; None where convt does not do that."""
-    rank = RANKS[type(conv)]
-    if not isinstance(input, torch.Tensor) or input.dim() != rank + 2:
+    rank, settings = RANKS[base_of(type(conv))], settings_of(conv)
+    if not isinstance(input, torch.Tensor) or input.dim() != rank + 2 or conv.padding_mode != "zeros":
         return None
-    weight, bias = conv.weight, conv.bias
+    weight, bias, reuse = conv.weight, conv.bias, TRUSTED if settings.freeze else COMPARED
     if norm is not None:
         tensors = [t for t in (weight, bias, norm.weight, norm.bias, norm.running_mean, norm.running_var) if t is not None]
+        plain = (torch.Tensor, torch.nn.Parameter)
         if weight.dtype not in (torch.float32, torch.float64) or any(
-            not t.is_cpu or t.dtype != weight.dtype or t.is_inference() for t in tensors
+            type(t) not in plain or not t.is_cpu or t.dtype != weight.dtype for t in tensors
         ):
             return None
-        weight, bias = fold(conv, norm)
+        weight, bias = _fold(conv, norm, settings.freeze)
+        reuse = TRUSTED  # nobody else has these tensors
     return fused(
         rank, input, weight, bias, conv.stride, conv.padding, conv.output_padding, conv.groups, conv.dilation,
-        conv._convt_precision, activation,
+        settings.precision, reuse, activation,
     )  # fmt: skip
+
+
+_folded = weakref.WeakKeyDictionary()  # convolution -> (state of the tensors that were folded, weight, bias)
+
+
+def _fold(conv, norm, freeze):
+    """The weight and bias of a convolution with a batch norm behind it: computed anew when one of their tensors has changed."""
+    tensors = conv.weight, conv.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var
+    now = (norm.eps, *[state(tensor, freeze) for tensor in tensors])
+    known = _folded.get(conv)
+    if known is None or known[0] != now:
+        arrays = [None if t is None else array(t) for t in tensors]
+        known = _folded[conv] = now, *map(tensor_of, _norm.fold(*arrays, norm.eps, conv.groups))
+    return known[1:]
+
+
+def forget(module):
+    """Drop the weights into which a batch norm behind a module was folded."""
+    _folded.pop(module, None)

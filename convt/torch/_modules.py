@@ -1,49 +1,98 @@
-"""`torch.nn`'s transposed convolutions: their parameters and names in a ``state_dict``, with convt's forward."""
+"""`torch.nn`'s transposed convolutions with convt's forward: classes of convt's own, and forwards for modules of torch's."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from . import _forward
 from ._compute import precision_of
 from ._functional import conv_transpose1d, conv_transpose2d, conv_transpose3d
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from .._typing import TorchPrecision
 
 
-def _forward(rank: int, function: Callable[..., torch.Tensor]) -> Any:
+class Settings(NamedTuple):
+    """What a module allows convt to do."""
+
+    precision: str | None = None
+    freeze: bool = False
+
+
+RANKS = {torch.nn.ConvTranspose1d: 1, torch.nn.ConvTranspose2d: 2, torch.nn.ConvTranspose3d: 3}
+_FUNCTIONS = {1: conv_transpose1d, 2: conv_transpose2d, 3: conv_transpose3d}
+
+
+def base_of(cls):
+    """The class of torch.nn.ConvTranspose1d, 2d and 3d that a class is or extends; None for other classes."""
+    return next((base for base in RANKS if issubclass(cls, base)), None)
+
+
+def _computed(module, rank, input, output_size, settings, weight, bias):
+    """The result of torch's forward, computed by convt."""
+    if module.padding_mode != "zeros":
+        raise ValueError(f"Only `zeros` padding mode is supported for ConvTranspose{rank}d")
+    output_padding = module.output_padding
+    if output_size is not None:
+        sizes = module.stride, module.padding, module.kernel_size
+        output_padding = module._output_padding(input, output_size, *sizes, rank, module.dilation)
+    return _FUNCTIONS[rank](
+        input, weight, bias, module.stride, module.padding, output_padding, module.groups, module.dilation,
+        precision=settings.precision, freeze=settings.freeze,
+    )  # fmt: skip
+
+
+class TransposedForward(_forward.Forward):
+    """The forward of a module of torch's classes, or of a subclass with torch's forward. Its setting is a `Settings`."""
+
+    def __init__(self, module, settings):
+        super().__init__(module, settings)
+        self.rank = RANKS[base_of(type(module))]
+        self.frozen = None  # weight and bias, where they are computed anew at each call and the user promised no change
+
+    def __call__(self, input, output_size=None):
+        module, (settings,) = self.module(), self.settings
+        if settings.freeze and "weight" not in module._parameters and not torch.is_grad_enabled():
+            if self.frozen is None or self.frozen[0].dtype is not input.dtype:
+                self.frozen = module.weight, module.bias
+            weight, bias = self.frozen
+        else:
+            weight, bias = module.weight, module.bias
+        return _computed(module, self.rank, input, output_size, settings, weight, bias)
+
+
+def settings_of(module):
+    """The Settings of a module of exactly torch's or convt's classes that convt computes; None for others."""
+    own = _forward.installed(module, TransposedForward)
+    if own is not None:
+        return own.settings[0] if type(module) in RANKS else None
+    return module._convt_settings if type(module) in TORCHS else None
+
+
+def _forward_of(rank: int) -> Any:
     def forward(self: Any, input: torch.Tensor, output_size: list[int] | None = None) -> torch.Tensor:
         """The transposed convolution of ``input``, of spatial sizes ``output_size`` where these are given."""
-        if self.padding_mode != "zeros":
-            raise ValueError(f"Only `zeros` padding mode is supported for ConvTranspose{rank}d")
-        output_padding = self.output_padding
-        if output_size is not None:
-            sizes = self.stride, self.padding, self.kernel_size
-            output_padding = self._output_padding(input, output_size, *sizes, rank, self.dilation)
-        return function(
-            input, self.weight, self.bias, self.stride, self.padding, output_padding, self.groups, self.dilation,
-            precision=self._convt_precision,
-        )  # fmt: skip
+        return _computed(self, rank, input, output_size, self._convt_settings, self.weight, self.bias)
 
     return forward
 
 
-class _Precise:
-    """A module with a precision, which is no part of its ``state_dict``."""
+class _Ours:
+    """A module with convt's settings, which are no part of its ``state_dict``."""
 
-    _convt_precision: str | None = None
+    _convt_settings = Settings()
 
-    def __init__(self, *args: Any, precision: TorchPrecision = None, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, precision: TorchPrecision = None, freeze: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._convt_precision = precision_of(precision)
+        self._convt_settings = Settings(precision_of(precision), freeze)
 
 
-class ConvTranspose1d(_Precise, torch.nn.ConvTranspose1d):
+class ConvTranspose1d(_Ours, torch.nn.ConvTranspose1d):
     """`torch.nn.ConvTranspose1d`, computed by convt: same arguments, parameters, ``state_dict`` and results.
+
+    ``precision`` and ``freeze`` are those of `convt.torch.conv_transpose1d`.
 
     Examples
     --------
@@ -52,11 +101,13 @@ class ConvTranspose1d(_Precise, torch.nn.ConvTranspose1d):
     torch.Size([1, 4, 80])
     """
 
-    forward = _forward(1, conv_transpose1d)
+    forward = _forward_of(1)
 
 
-class ConvTranspose2d(_Precise, torch.nn.ConvTranspose2d):
+class ConvTranspose2d(_Ours, torch.nn.ConvTranspose2d):
     """`torch.nn.ConvTranspose2d`, computed by convt: same arguments, parameters, ``state_dict`` and results.
+
+    ``precision`` and ``freeze`` are those of `convt.torch.conv_transpose2d`.
 
     Examples
     --------
@@ -65,11 +116,13 @@ class ConvTranspose2d(_Precise, torch.nn.ConvTranspose2d):
     torch.Size([1, 4, 10, 10])
     """
 
-    forward = _forward(2, conv_transpose2d)
+    forward = _forward_of(2)
 
 
-class ConvTranspose3d(_Precise, torch.nn.ConvTranspose3d):
+class ConvTranspose3d(_Ours, torch.nn.ConvTranspose3d):
     """`torch.nn.ConvTranspose3d`, computed by convt: same arguments, parameters, ``state_dict`` and results.
+
+    ``precision`` and ``freeze`` are those of `convt.torch.conv_transpose3d`.
 
     Examples
     --------
@@ -78,4 +131,10 @@ class ConvTranspose3d(_Precise, torch.nn.ConvTranspose3d):
     torch.Size([1, 4, 6, 6, 6])
     """
 
-    forward = _forward(3, conv_transpose3d)
+    forward = _forward_of(3)
+
+
+TORCHS = {
+    ConvTranspose1d: torch.nn.ConvTranspose1d, ConvTranspose2d: torch.nn.ConvTranspose2d,
+    ConvTranspose3d: torch.nn.ConvTranspose3d,
+}  # fmt: skip

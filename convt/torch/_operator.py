@@ -1,16 +1,39 @@
-"""torch.ops.convt.conv_transpose: the operator as torch knows it, for compiled graphs, gradients, vmap and autocast."""
+"""torch.ops.convt.conv_transpose: the operator as torch knows it, for compiled graphs, gradients, vmap, autocast and tools."""
 
 import torch
+from torch.autograd import forward_ad
+from torch.utils import flop_counter
 
-from ._compute import compute, memory_format
+from .. import _config
+from ._arrays import memory_format
+from ._compute import COMPARED, NEVER, REFUSED, compute
 
 _LIBRARY = torch.library.Library("convt", "DEF")
 _LIBRARY.define(
     "conv_transpose(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] output_padding, "
-    "SymInt groups, SymInt[] dilation, str? precision=None) -> Tensor"
+    f'SymInt groups, SymInt[] dilation, str? precision=None, str reuse="{COMPARED}") -> Tensor'
 )
-_LIBRARY.impl("conv_transpose", compute, "CPU")
 conv_transpose = torch.ops.convt.conv_transpose.default
+
+
+def _torchs(input, weight, bias, stride, padding, output_padding, groups, dilation):
+    """The same by torch's own operator."""
+    return torch.ops.aten.convolution(input, weight, bias, stride, padding, dilation, True, output_padding, groups)
+
+
+def _cpu(input, weight, bias, stride, padding, output_padding, groups, dilation, precision=None, reuse=COMPARED):
+    arguments = input, weight, bias, stride, padding, output_padding, groups, dilation
+    try:
+        return compute(*arguments, precision, reuse)
+    except REFUSED as error:
+        _config.note("torch", f"left to torch: {error}")
+        return _torchs(*arguments)
+
+
+_LIBRARY.impl("conv_transpose", _cpu, "CPU")
+
+
+# ---------------------------------------------------------------- shapes
 
 
 def output_sizes(sizes, kernel, stride, padding, output_padding, dilation):
@@ -20,42 +43,73 @@ def output_sizes(sizes, kernel, stride, padding, output_padding, dilation):
 
 
 @torch.library.register_fake("convt::conv_transpose", lib=_LIBRARY)
-def _fake(input, weight, bias, stride, padding, output_padding, groups, dilation, precision=None):
+def _fake(input, weight, bias, stride, padding, output_padding, groups, dilation, precision=None, reuse=COMPARED):
     sizes = output_sizes(input.shape[2:], weight.shape[2:], stride, padding, output_padding, dilation)
     shape = (input.shape[0], weight.shape[1] * groups, *sizes)
     return torch.empty(shape, dtype=input.dtype, device=input.device, memory_format=memory_format(input, weight))
 
 
-def _save(ctx, inputs, output):
-    input, weight, bias, *ctx.attributes, _ = inputs
-    ctx.save_for_backward(input, weight)
-    ctx.biases = None if bias is None else list(bias.shape)
+@flop_counter.register_flop_formula(torch.ops.convt.conv_transpose)
+def _flops(input, weight, bias, *attributes, out_shape=None, **keywords):
+    return flop_counter.conv_flop_count(input, weight, out_shape, transposed=True)
 
 
-def _gradients(ctx, gradient):
-    """By torch, as exactly as it is set to: the precision speaks of the forward alone."""
-    input, weight = ctx.saved_tensors
-    stride, padding, output_padding, groups, dilation = ctx.attributes
-    wanted = [*ctx.needs_input_grad[:2], ctx.needs_input_grad[2] and ctx.biases is not None]
-    found = torch.ops.aten.convolution_backward(
-        gradient, input, weight, ctx.biases, stride, padding, dilation, True, output_padding, groups, wanted
-    )
-    return *(each if needed else None for each, needed in zip(found, wanted, strict=True)), *[None] * 6
+# ---------------------------------------------------------------- derivatives
 
 
-torch.library.register_autograd("convt::conv_transpose", _gradients, setup_context=_save, lib=_LIBRARY)
+def is_transformed():
+    """Whether torch.func or forward-mode differentiation transforms calls: all but vmap, for which the operator has a rule."""
+    levels = torch._C._functorch.get_interpreter_stack() or ()
+    vmap = torch._C._functorch.TransformType.Vmap
+    return forward_ad._current_level >= 0 or any(level.key() != vmap for level in levels)
+
+
+class _Recorded(torch.autograd.Function):
+    """convt's forward, and torch's derivative, which is as exact as torch is set to: the precision is for the forward alone."""
+
+    @staticmethod
+    def forward(ctx, input, weight, bias, *attributes):
+        ctx.save_for_backward(input, weight)
+        ctx.biases, ctx.attributes = None if bias is None else list(bias.shape), attributes[:5]
+        with torch._C._AutoDispatchBelowAutograd():
+            # Weights change between the steps of a training, and a check of gradients changes them one by one.
+            return conv_transpose(input, weight, bias, *attributes, NEVER)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        input, weight = ctx.saved_tensors
+        stride, padding, output_padding, groups, dilation = ctx.attributes
+        wanted = [*ctx.needs_input_grad[:2], ctx.needs_input_grad[2] and ctx.biases is not None]
+        found = torch.ops.aten.convolution_backward(
+            gradient, input, weight, ctx.biases, stride, padding, dilation, True, output_padding, groups, wanted
+        )
+        return *(each if needed else None for each, needed in zip(found, wanted, strict=True)), *[None] * 6
+
+
+def _autograd(input, weight, bias, stride, padding, output_padding, groups, dilation, precision=None, reuse=COMPARED):
+    arguments = input, weight, bias, stride, padding, output_padding, groups, dilation
+    if is_transformed():
+        return _torchs(*arguments)
+    if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in arguments[:3]):
+        return _Recorded.apply(*arguments, precision)
+    with torch._C._AutoDispatchBelowAutograd():
+        return conv_transpose(*arguments, precision, reuse)
+
+
+_LIBRARY.impl("conv_transpose", _autograd, "Autograd")
 
 
 @torch.library.register_vmap("convt::conv_transpose", lib=_LIBRARY)
-def _vmap(info, in_dims, input, weight, bias, stride, padding, output_padding, groups, dilation, precision=None):
+def _vmap(
+    info, in_dims, input, weight, bias, stride, padding, output_padding, groups, dilation, precision=None, reuse=COMPARED
+):  # fmt: skip
     """Many inputs of one filter are one batch; many filters are groups."""
     count = info.batch_size
     first = lambda tensor, dim: tensor if dim is None else tensor.movedim(dim, 0)  # noqa: E731
     input, weight, bias = (None if t is None else first(t, dim) for t, dim in zip((input, weight, bias), in_dims, strict=False))
-    same_filter = in_dims[1] is None and (bias is None or in_dims[2] is None)
     attributes = stride, padding, output_padding
-    if same_filter:
-        result = conv_transpose(input.flatten(0, 1), weight, bias, *attributes, groups, dilation, precision)
+    if in_dims[1] is None and (bias is None or in_dims[2] is None):
+        result = conv_transpose(input.flatten(0, 1), weight, bias, *attributes, groups, dilation, precision, reuse)
         return result.unflatten(0, (count, -1)), 0
     each = lambda tensor, dim: tensor if dim is not None else tensor.unsqueeze(0).expand(count, *tensor.shape)  # noqa: E731
     input, weight = each(input, in_dims[0]), each(weight, in_dims[1])
@@ -66,13 +120,16 @@ def _vmap(info, in_dims, input, weight, bias, stride, padding, output_padding, g
     return result.unflatten(1, (count, -1)), 1
 
 
-def _autocast(input, weight, bias, stride, padding, output_padding, groups, dilation, precision=None):
+# ---------------------------------------------------------------- autocast
+
+
+def _autocast(input, weight, bias, stride, padding, output_padding, groups, dilation, precision=None, reuse=COMPARED):
     """As torch's convolutions do: in the dtype of autocast, but for what is float64."""
     dtype = torch.get_autocast_dtype("cpu")
     cast = lambda t: t if t is None or t.dtype == torch.float64 or not t.is_floating_point() else t.to(dtype)  # noqa: E731
     with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)):
         tensors = cast(input), cast(weight), cast(bias)
-        return conv_transpose(*tensors, stride, padding, output_padding, groups, dilation, precision)
+        return conv_transpose(*tensors, stride, padding, output_padding, groups, dilation, precision, reuse)
 
 
 _LIBRARY.impl("conv_transpose", _autocast, "AutocastCPU")

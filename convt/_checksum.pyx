@@ -1,0 +1,96 @@
+# cython: language_level=3
+"""A checksum of an array's values, at the speed of memory: it tells whether weights are still the ones that were packed."""
+
+from cython.parallel cimport prange
+from libc.stdint cimport uint64_t
+
+cimport numpy as cnp
+
+import numpy as np
+
+from convt._core import forked, note_pool
+
+cnp.import_array()
+
+cdef enum:
+    BLOCK_BYTES = 1 << 16  # summed by one thread at a time
+    PARALLEL_BYTES = 1 << 18  # below this size, waking other threads takes longer than they save
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <string.h>
+
+    /* Six chains of products, which hide the latency of a multiplication. A product depends on all bits of both factors, so that
+     * a change of any value, of several, or of their order changes the sum, but for a chance of 2^-64. */
+    enum { CONVT_CHAINS = 6, CONVT_STEP = 16 * CONVT_CHAINS };
+
+    static const uint64_t convt_keys[CONVT_CHAINS + 1] = {  /* random numbers */
+        0x9e3779b97f4a7c15u, 0xbf58476d1ce4e5b9u, 0x94d049bb133111ebu, 0xd6e8feb86659fd93u, 0xa0761d6478bd642fu,
+        0xe7037ed1a0b428dbu, 0x8ebc6af09c88c6e3u,
+    };
+
+    static inline uint64_t convt_mix(uint64_t a, uint64_t b)
+    {
+        unsigned __int128 product = (unsigned __int128)a * b;
+        return (uint64_t)product ^ (uint64_t)(product >> 64);
+    }
+
+    #define CONVT_EACH_CHAIN _Pragma("GCC unroll 6") for (int n = 0; n < CONVT_CHAINS; n++)  /* unrolled: chains in registers */
+
+    static inline __attribute__((always_inline)) void convt_sum_step(uint64_t *chains, const char *p)
+    {
+        CONVT_EACH_CHAIN {
+            uint64_t words[2];
+            memcpy(words, p + 16 * n, sizeof words);
+            chains[n] = convt_mix(words[0] ^ convt_keys[n], words[1] ^ chains[n]);
+        }
+    }
+
+    /* The checksum of a block of `bytes` bytes, the one numbered `index` of an array. */
+    static uint64_t convt_sum_block(const char *p, Py_ssize_t bytes, Py_ssize_t index)
+    {
+        uint64_t chains[CONVT_CHAINS], sum = convt_keys[CONVT_CHAINS] ^ (uint64_t)index;
+        char rest[CONVT_STEP] = {0};
+        Py_ssize_t at = 0;
+        CONVT_EACH_CHAIN
+            chains[n] = convt_keys[CONVT_CHAINS - n];
+        for (; at + CONVT_STEP <= bytes; at += CONVT_STEP)
+            convt_sum_step(chains, p + at);
+        memcpy(rest, p + at, bytes - at);
+        convt_sum_step(chains, rest);
+        CONVT_EACH_CHAIN
+            sum = convt_mix(sum ^ chains[n], convt_keys[n] + (uint64_t)bytes);
+        return sum;
+    }
+    """
+    uint64_t convt_sum_block(const char *p, Py_ssize_t bytes, Py_ssize_t index) noexcept nogil
+
+
+def checksum(array, int threads):
+    """The checksum of the elements of an array, an int of 64 bits.
+
+    Shape and dtype are not part of it. Elements are read in the order in which they lie in memory, so that a transposed view of
+    contiguous memory needs no copy; an axis along which all elements are one is read once.
+    """
+    if not cnp.PyArray_IS_C_CONTIGUOUS(array):
+        array = in_memory_order(array)
+    cdef const char *p = <const char *>cnp.PyArray_DATA(array)
+    cdef Py_ssize_t bytes = cnp.PyArray_NBYTES(array), blocks = (bytes + BLOCK_BYTES - 1) // BLOCK_BYTES, n
+    cdef uint64_t total = 0
+    if bytes < PARALLEL_BYTES or threads < 2 or forked():
+        with nogil:
+            for n in range(blocks):
+                total += convt_sum_block(p + n * BLOCK_BYTES, min(<Py_ssize_t>BLOCK_BYTES, bytes - n * BLOCK_BYTES), n)
+        return total
+    note_pool()
+    for n in prange(blocks, num_threads=<int>min(threads, blocks), nogil=True, schedule="static"):
+        total += convt_sum_block(p + n * BLOCK_BYTES, min(<Py_ssize_t>BLOCK_BYTES, bytes - n * BLOCK_BYTES), n)
+    return total
+
+
+cdef in_memory_order(array):
+    """A C-contiguous array of the elements of one that is not: a view of the same memory where there is one, else a copy."""
+    array = array[tuple(0 if step == 0 and size else slice(None) for size, step in zip(array.shape, array.strides))]
+    axes = sorted(range(array.ndim), key=lambda ax: -abs(array.strides[ax]))
+    return np.ascontiguousarray(array.transpose(axes))

@@ -1,0 +1,465 @@
+"""convt.torch.accelerate: whole models keep their results, classes and parameters, and get everything back."""
+
+import copy
+import doctest
+import json
+import pickle
+
+import numpy as np
+import pytest
+from cases import child
+
+torch = pytest.importorskip("torch")
+
+from torch_cases import FUNCTIONS, MODULES, OP, afresh, close, each_rank  # noqa: E402, F401
+
+import convt  # noqa: E402
+import convt.torch as ct  # noqa: E402
+from convt.torch import _compute  # noqa: E402
+
+F = torch.nn.functional
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = torch.nn.ConvTranspose2d(4, 8, 4, 2, 1)
+        self.twice = self.up
+        self.normed = torch.nn.utils.parametrizations.weight_norm(torch.nn.ConvTranspose2d(8, 8, 4, 2, 1))
+        self.old = torch.nn.utils.weight_norm(torch.nn.ConvTranspose2d(8, 4, 2, 2))
+        self.line = torch.nn.ConvTranspose1d(4, 2, 3)
+
+    def forward(self, x):
+        y = self.old(torch.relu(self.normed(torch.relu(self.up(x)))))
+        return y.mean() + self.line(y.flatten(2)).mean()
+
+
+class Own(torch.nn.ConvTranspose2d):
+    def forward(self, x):
+        return super().forward(x) + 1
+
+
+class Named(torch.nn.ConvTranspose2d):
+    """Has torch's forward."""
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_accelerate_and_restore():
+    torch.manual_seed(0)
+    model, x = Net(), torch.randn(2, 4, 6, 6)
+    seen = []
+    model.up.register_forward_hook(lambda *a: seen.append(a[2].shape))
+    classes, keys = [type(m) for m in model.modules()], list(model.state_dict())
+    wanted = model(x)
+    wanted.backward()
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    same, report = ct.accelerate(model)
+    assert same is model and report == ct.accelerate(model)[1]
+    assert set(report.swapped) == {"up", "normed", "old", "line"} and not report.kept
+    assert type(model.up) is torch.nn.ConvTranspose2d and model.twice is model.up and list(model.state_dict()) == keys
+    with torch.no_grad():
+        for mode in (model.eval(), model.train()):
+            for _ in range(3):
+                close(mode(x), wanted)
+    assert len(seen) == 7
+    model(x).backward()
+    for name, p in model.named_parameters():
+        close(p.grad, gradients[name])
+    close(copy.deepcopy(model.up)(x), model.up(x))
+    with torch.no_grad():
+        model.normed.parametrizations.weight.original0.mul_(2)
+    moved = model(x)
+    assert [type(m) for m in ct.restore(model).modules()] == classes
+    close(model(x), moved)
+
+
+def test_what_accelerate_keeps():
+    model = torch.nn.ModuleDict({
+        "own": Own(2, 2, 2), "named": Named(2, 2, 2), "lazy": torch.nn.LazyConvTranspose2d(2, 2),
+        "conv": torch.nn.Conv2d(2, 2, 2), "ours": ct.ConvTranspose2d(2, 2, 2),
+    })  # fmt: skip
+    _, report = ct.accelerate(model)
+    assert set(report.swapped) == {"named", "ours"} and set(report.kept) == {"own", "lazy"}
+    assert "forward of its own" in str(report) and "first call" in str(report)
+    x = torch.randn(1, 2, 3, 3)
+    close(model["named"](x), F.conv_transpose2d(x, model["named"].weight, model["named"].bias))
+    close(pickle.loads(pickle.dumps(model["named"]))(x), model["named"](x))
+    close(copy.deepcopy(model["named"])(x), model["named"](x))
+    assert type(ct.restore(model)["named"]) is Named
+    with pytest.raises(TypeError, match="model: got list, wanted"):
+        ct.accelerate([])
+
+
+def test_importing_convt_imports_no_torch():
+    code, _, errors = child("import sys, convt; assert 'torch' not in sys.modules; convt.torch; assert 'torch' in sys.modules")
+    assert code == 0, errors
+
+
+def test_without_torch():
+    code, _, errors = child("import sys; sys.modules['torch'] = None; import convt; convt.torch")
+    assert code == 1 and 'ImportError: convt.torch needs PyTorch: pip install "convt[torch]"' in errors
+
+
+@pytest.mark.parametrize("name", ct.__all__)
+def test_examples(name):
+    (test,) = doctest.DocTestFinder(recurse=False).find(getattr(ct, name), name, globs={})
+    assert name == "Report" or test.examples
+    assert doctest.DocTestRunner().run(test).failed == 0
+
+
+def test_whole_models_are_measured(capsys, tmp_path):
+    from bench import models
+
+    assert models.main(["--models", "dcgan", "--budget", "0.1", "--json", str(tmp_path / "f.json")]) == 0
+    (row,) = json.loads((tmp_path / "f.json").read_text())["rows"]
+    assert row["difference"] < 1e-5 and row["before"] > 0 and row["after"] > 0 and row["share"] > 0
+    assert "dcgan" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        models.main(["--models", "nothing"])
+
+
+WORKER = """
+import torch, convt.torch as ct
+
+class Data(torch.utils.data.Dataset):
+    op = ct.ConvTranspose2d(4, 4, 3)
+    def __len__(self):
+        return 4
+    def __getitem__(self, i):
+        with torch.no_grad():
+            return self.op(torch.full((1, 4, 50, 50), float(i)))
+
+data = Data()
+wanted = [data[i] for i in range(4)]
+got = list(torch.utils.data.DataLoader(data, num_workers=2, batch_size=None, multiprocessing_context="fork"))
+for a, b in zip(got, wanted, strict=True):
+    assert torch.allclose(a, b, atol=1e-5)
+"""
+
+
+def test_data_loader_workers():
+    code, _, errors = child(WORKER, timeout=120)
+    assert code == 0, errors[-2000:]
+
+
+# ---------------------------------------------------------------- batch norm and activations in inference
+
+
+def chain(rank, activation, norm=True, groups=1, bias=True, dtype=torch.float32):
+    conv = MODULES[rank][1](4, 6, 4, 2, 1, groups=groups, bias=bias)
+    norms = {1: torch.nn.BatchNorm1d, 2: torch.nn.BatchNorm2d, 3: torch.nn.BatchNorm3d}
+    model = torch.nn.Sequential(
+        conv, *([norms[rank](6)] if norm else []), *([activation] if activation else []), torch.nn.Identity()
+    )
+    for value in model.state_dict().values():
+        if value.is_floating_point():
+            value.uniform_(0.2, 1.5)
+    torch.nn.init.normal_(conv.weight)
+    return model.to(dtype).eval()
+
+
+@each_rank
+@pytest.mark.parametrize(
+    "activation",
+    [None, torch.nn.ReLU(inplace=True), torch.nn.LeakyReLU(0.1), torch.nn.ReLU6(), torch.nn.Tanh(), torch.nn.Sigmoid(),
+     torch.nn.GELU(), torch.nn.GELU("tanh"), torch.nn.SiLU(), torch.nn.Softplus()],
+    ids=str,
+)  # fmt: skip
+def test_sequentials_compute_together(rank, activation):
+    kinds = [
+        (True, 1, True, torch.float32), (False, 2, True, torch.float64), (True, 2, False, torch.float64),
+        (True, 1, True, torch.bfloat16),
+    ]  # fmt: skip
+    for norm, groups, bias, dtype in kinds:
+        model, x = chain(rank, activation, norm, groups, bias, dtype), torch.randn(2, 4, *[5] * rank, dtype=dtype)
+        with torch.no_grad():
+            wanted, plain = copy.deepcopy(model).double()(x.double()).to(dtype), copy.deepcopy(model)(x)
+            _, report = ct.accelerate(model)
+            together = [type(m).__name__ for m in list(model)[1:] if not isinstance(m, (torch.nn.Identity, torch.nn.Softplus))]
+            if str(activation) == "GELU(approximate='tanh')":
+                together.remove("GELU")
+            assert report.fused == ({"0": tuple(together)} if together else {})
+            for _ in range(3):
+                close(model(x), wanted)
+        assert model(x).requires_grad
+        close(model(x), wanted)
+        assert type(ct.restore(model)) is torch.nn.Sequential
+        close(model(x), plain)  # (torch rounds after each module, and so may be far from the sum)
+
+
+def test_what_is_computed_together_follows_every_change():
+    model, x = chain(2, torch.nn.ReLU()), torch.randn(2, 4, 5, 5)
+    ct.accelerate(model)
+    plain = copy.deepcopy(model)
+    seen = []
+
+    def changes():
+        yield "nothing"
+        for name in ("0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var"):
+            model.state_dict()[name].mul_(1.5)
+            yield name
+            model.state_dict()[name].numpy()[...] *= 1.1
+            yield f"{name} by NumPy"
+        model[1].eps = 0.1
+        yield "eps"
+        model[2] = torch.nn.LeakyReLU(0.5)
+        yield "another activation"
+        model[2].negative_slope = 0.25
+        yield "another slope"
+        hook = model[0].register_forward_hook(lambda *a: seen.append(a[2].clone()))
+        yield "a hook"
+        hook.remove()
+        model[2].register_forward_hook(lambda m, i, o: o + 1)
+        yield "a hook that changes the result"
+        model[1] = torch.nn.Identity()
+        yield "no norm"
+        del model[1]
+        yield "fewer modules"
+        model.train()
+        yield "training"
+
+    with torch.no_grad():
+        for what in changes():
+            plain = ct.restore(copy.deepcopy(model))
+            for _ in range(3):
+                close(model(x), plain(x))
+            assert what
+    assert len(seen) >= 3 and float(seen[0].min()) < 0
+
+
+def test_sequentials_elsewhere():
+    model, x = chain(2, torch.nn.ReLU()), torch.randn(2, 4, 5, 5)
+    wanted = model(x)
+    ct.accelerate(model)
+    with torch.inference_mode():
+        for _ in range(3):
+            close(model(x), wanted)
+    with torch.no_grad():
+        close(torch.vmap(model)(x[:, None])[:, 0], wanted)
+        compiled = torch.compile(model, fullgraph=True, backend="eager")
+        for _ in range(3):
+            close(compiled(x), wanted)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert model(x).dtype == torch.bfloat16
+        for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            close(copied(x), wanted)
+        with pytest.raises(ValueError, match="expected 4D"):
+            model(x[0])
+
+
+class _Convolution(torch.nn.Sequential):
+    """As MONAI has it: a convolution, and behind it a Sequential of norm, dropout and activation."""
+
+    def __init__(self, ci, co):
+        super().__init__()
+        self.add_module("conv", torch.nn.ConvTranspose3d(ci, co, 3, 2, 1, 1))
+        self.add_module("adn", torch.nn.Sequential())
+        self.adn.add_module("N", torch.nn.BatchNorm3d(co))
+        self.adn.add_module("D", torch.nn.Dropout(0.5))
+        self.adn.add_module("A", torch.nn.LeakyReLU(0.2))
+
+
+def test_nested_sequentials_compute_together(computed):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Sequential(_Convolution(4, 6), torch.nn.Identity()), torch.nn.Sequential(torch.nn.ConvTranspose3d(6, 3, 2)),
+        torch.nn.Identity(), torch.nn.BatchNorm3d(3), torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Sigmoid()),
+    ).eval()  # fmt: skip
+    model[0][0].adn.N.running_var.uniform_(0.5, 2)
+    plain, x = copy.deepcopy(model), torch.randn(2, 4, 3, 4, 5)
+    _, report = ct.accelerate(model)
+    assert report.fused == {"0.0.conv": ("BatchNorm3d", "LeakyReLU"), "1.0": ("BatchNorm3d", "ReLU")}
+    seen = []
+    with torch.no_grad():
+        for _ in range(3):
+            computed.clear()
+            close(model(x), plain(x))
+            close(model[0](x), plain[0](x))
+            assert len(computed) == 3
+        # What changes inside is seen: a hook of a Sequential, dropout in training, other modules.
+        hook = model[0][0].adn.register_forward_hook(lambda *a: seen.append(a[1][0].shape))
+        close(model(x), plain(x))
+        assert seen == [(2, 6, 6, 8, 10)]
+        hook.remove()
+        for each in (model, plain):
+            each[0][0].adn.D.train()
+            torch.manual_seed(0)
+            seen.append(each(x))
+        close(*seen[1:])
+        for each in (model, plain):
+            each.eval()
+            each[0][0].adn.A = torch.nn.Softplus()
+            each[1].append(torch.nn.ReLU())
+        close(model(x), plain(x))
+    close(model.train()(x[:0]), plain.train()(x[:0]))
+
+
+class _Reversed(torch.nn.Sequential):
+    def __iter__(self):
+        return reversed(list(super().__iter__()))
+
+
+class _Called(torch.nn.ReLU):
+    def forward(self, x):
+        return super().forward(x) + 1
+
+
+def test_sequentials_that_are_none():
+    """Subclasses that call their children in another way, and modules whose class has more than torch's forward."""
+    torch.manual_seed(0)
+    for model in (
+        _Reversed(torch.nn.ReLU(), torch.nn.ConvTranspose2d(2, 2, 2)),
+        torch.nn.Sequential(torch.nn.ConvTranspose2d(2, 2, 2), _Called()),
+        torch.nn.Sequential(Named(2, 2, 2), torch.nn.ReLU()),
+    ):
+        plain, x = copy.deepcopy(model), torch.randn(1, 2, 3, 3)
+        assert not ct.accelerate(model)[1].fused
+        with torch.no_grad():
+            for _ in range(3):
+                close(model(x), plain(x))
+
+
+def test_forwards_of_models_are_never_run_or_replaced():
+    """accelerate does not call the user's code, and what the user's forward does stays what it does."""
+
+    class Block(torch.nn.Module):
+        calls = 0
+
+        def __init__(self):
+            super().__init__()
+            self.up, self.norm, self.scale = torch.nn.ConvTranspose2d(4, 4, 2, 2), torch.nn.BatchNorm2d(4), 1.0
+
+        def forward(self, x):
+            Block.calls += 1
+            return torch.relu(self.norm(self.up(x))) * self.scale
+
+    torch.manual_seed(0)
+    model = Block().eval()
+    plain, x = copy.deepcopy(model), torch.randn(1, 4, 3, 3)
+    _, report = ct.accelerate(model)
+    assert Block.calls == 0 and "forward" not in vars(model) and report.swapped == ("up",) and not report.fused
+    with torch.no_grad():
+        close(model(x), plain(x))
+        Block.forward = lambda self, x: self.up(x) - 1  # a user may change a class
+        close(model(x), plain(x))
+        with torch.autocast("cpu", torch.bfloat16):
+            assert model(x).dtype == plain(x).dtype == torch.bfloat16
+
+
+# ---------------------------------------------------------------- precision
+
+
+@pytest.fixture
+def computed(monkeypatch):
+    """The precisions that convt is called with."""
+    seen, inner = [], _compute._compute
+
+    def spy(input, weight, bias, attributes, reuse):
+        seen.append(dict(zip(_compute._NAMES, _compute._values(attributes, False), strict=True))["precision"])
+        return inner(input, weight, bias, attributes, reuse)
+
+    monkeypatch.setattr(_compute, "_compute", spy)
+    before = torch.get_float32_matmul_precision()
+    yield seen
+    torch.set_float32_matmul_precision(before)
+
+
+WORDS = (None, "highest", "high", "medium")
+
+
+@each_rank
+@pytest.mark.parametrize("precision", WORDS)
+def test_functions_pass_a_precision_on(precision, rank, computed):
+    """One-shot, packed, with gradients: the bits are convt's own at this precision, and the gradients are torch's."""
+    input, weight = torch.randn(2, 64, *[6] * rank), torch.randn(64, 32, *[3] * rank, requires_grad=True)
+    want = convt.conv_transpose(
+        input.numpy(), weight.detach().numpy(), strides=2, data_format="NCX", filter_format="IOX", precision=precision
+    )
+    got = FUNCTIONS[rank][0](input, weight, stride=2, precision=precision)
+    with torch.no_grad():
+        again = [FUNCTIONS[rank][0](input, weight, stride=2, precision=precision) for _ in range(3)]
+    assert computed == [precision] * 4
+    assert got.detach().numpy().tobytes() == want.tobytes()
+    for each in again:
+        np.testing.assert_allclose(each, want, atol=1e-2 * np.abs(want).max())
+    (found,) = torch.autograd.grad(got.sum(), weight)
+    (wanted,) = torch.autograd.grad(FUNCTIONS[rank][1](input, weight, stride=2).sum(), weight)
+    assert torch.equal(found, wanted)
+
+
+def test_the_precision_torch_is_set_to(computed):
+    """Followed at each call of a function, and at the moment in which a module is made or a model accelerated."""
+    input, weight = torch.randn(1, 2, 4), torch.randn(2, 2, 2)
+    torch.set_float32_matmul_precision("high")
+    module = ct.ConvTranspose1d(2, 2, 2, precision="torch")
+    model, _ = ct.accelerate(torch.nn.ConvTranspose1d(2, 2, 2), precision="torch")
+    compiled = torch.compile(lambda x: ct.conv_transpose1d(x, weight, precision="torch"), backend="aot_eager", fullgraph=True)
+    for word in ("high", "medium", "highest"):
+        torch.set_float32_matmul_precision(word)
+        computed.clear()
+        for function in (compiled, module, model, lambda x: ct.conv_transpose1d(x, weight, precision="torch")):
+            function(input)
+        assert computed == [word, "high", "high", word]
+
+
+@pytest.mark.parametrize("precision", ["fast", "HIGH", "tf32"])
+def test_what_is_no_precision(precision):
+    input, weight = torch.randn(1, 2, 4), torch.randn(2, 2, 2)
+    model = torch.nn.ConvTranspose1d(2, 2, 2)
+    for call in (
+        lambda: ct.conv_transpose1d(input, weight, precision=precision),
+        lambda: ct.ConvTranspose1d(2, 2, 2, precision=precision),
+        lambda: ct.accelerate(model, precision=precision),
+    ):
+        with pytest.raises(ValueError, match=f"precision: got '{precision}', wanted one of .*torch"):
+            call()
+    assert type(model) is torch.nn.ConvTranspose1d
+    with pytest.raises(TypeError, match="positional"):
+        ct.conv_transpose1d(input, weight, None, 1, 0, 0, 1, 1, "high")
+
+
+def test_models_keep_their_precision(computed):
+    """Copies, pickles and a second `accelerate` do; `restore` takes it away. It is no part of a state_dict."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.ConvTranspose2d(8, 8, 4, 2), Named(8, 8, 4, 2), torch.nn.utils.parametrizations.weight_norm(Named(8, 4, 2))
+    )
+    names = list(model.state_dict())
+    input = torch.randn(1, 8, 5, 5)
+    ct.accelerate(model)
+    model(input)
+    ct.accelerate(model, precision="medium")
+    model(input)
+    ct.accelerate(model)
+    copy.deepcopy(model)(input)
+    pickle.loads(pickle.dumps(torch.nn.Sequential(*model[:2])))(input)
+    assert computed == [None] * 3 + ["medium"] * 8
+    assert list(model.state_dict()) == names
+    ct.restore(model)
+    ct.accelerate(model)
+    computed.clear()
+    model(input)
+    assert computed == [None] * 3
+
+
+@pytest.mark.parametrize("precision", WORDS)
+@torch.no_grad()
+def test_what_is_computed_together_has_the_precision(precision, computed):
+    input = torch.randn(2, 64, 6, 6)
+    chains = torch.nn.Sequential(torch.nn.ConvTranspose2d(64, 64, 4, 2), torch.nn.BatchNorm2d(64), torch.nn.ReLU()).eval()
+    want = chains(input)
+    ct.accelerate(chains, precision=precision)
+    scale = {None: 1e-5, "highest": 1e-5, "high": 1e-3, "medium": 3e-2}[precision]
+    assert float((chains(input) - want).abs().max()) <= scale * float(want.abs().max())
+    assert computed == [precision]
+
+
+@pytest.mark.parametrize("precision", WORDS[1:])
+def test_opcheck_with_a_precision(precision):
+    arguments = torch.randn(1, 4, 5), torch.randn(4, 3, 3), None, [2], [0], [0], 1, [1], precision
+    torch.library.opcheck(OP, arguments)
+    got = torch.func.vmap(lambda x: OP(x, *arguments[1:]))(torch.randn(3, 1, 4, 5))
+    assert got.shape == (3, 1, 3, 11)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert OP(*arguments).dtype == torch.bfloat16

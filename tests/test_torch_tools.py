@@ -1,0 +1,366 @@
+"""convt.torch under torch's other tools: derivatives of every kind, exporters, quantization, surgery, counters, errors."""
+
+import copy
+import io
+import re
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.autograd.forward_ad as forward_ad  # noqa: E402
+from torch import func  # noqa: E402
+from torch.nn.utils import parametrizations, parametrize  # noqa: E402
+from torch_cases import OP, afresh, close  # noqa: E402, F401
+
+import convt.torch as ct  # noqa: E402
+
+F = torch.nn.functional
+
+
+def layer():
+    torch.manual_seed(1)
+    return torch.nn.ConvTranspose2d(3, 4, 3, 2, 1, 1)
+
+
+def chain():
+    return torch.nn.Sequential(layer(), torch.nn.BatchNorm2d(4), torch.nn.Tanh()).eval()
+
+
+def accelerated(model):
+    return ct.accelerate(copy.deepcopy(model))[0]
+
+
+def pairs():
+    """(convt's, torch's): a function, a module, a Sequential that is computed together in inference."""
+    w, b = layer().weight.detach(), layer().bias.detach()
+    yield lambda x: ct.conv_transpose2d(x, w, b, 2, 1, 1), lambda x: F.conv_transpose2d(x, w, b, 2, 1, 1)
+    yield accelerated(layer()), layer()
+    yield accelerated(chain()), chain()
+
+
+# ---------------------------------------------------------------- derivatives
+
+X = torch.randn(2, 3, 3, 2, generator=torch.Generator().manual_seed(0))
+
+
+def _dual(f):
+    with forward_ad.dual_level():
+        return tuple(forward_ad.unpack_dual(f(forward_ad.make_dual(X, X + 1))))
+
+
+def _linearize(f):
+    value, tangent = func.linearize(f, X)
+    return value, tangent(X + 1)
+
+
+TRANSFORMS = {
+    "jvp": lambda f: func.jvp(f, (X,), (X + 1,)),
+    "jacfwd": lambda f: func.jacfwd(f)(X),
+    "jacrev": lambda f: func.jacrev(f)(X),
+    "hessian": lambda f: func.hessian(lambda x: (f(x) ** 3).sum())(X),
+    "linearize": _linearize,
+    "grad": lambda f: func.grad(lambda x: f(x).sin().sum())(X),
+    "vjp": lambda f: func.vjp(f, X)[1](torch.ones(2, 4, 6, 4)),
+    "vmap": lambda f: func.vmap(f)(torch.stack([X, X + 1])),
+    "vmap of jvp": lambda f: func.vmap(lambda v: func.jvp(f, (X,), (v,))[1])(torch.stack([X, X + 1])),
+    "jvp of vmap": lambda f: func.jvp(func.vmap(f), (torch.stack([X, X]),), (torch.stack([X, X + 1]),)),
+    "vmap of grad": lambda f: func.vmap(func.grad(lambda x: f(x[None]).sin().sum()))(X),
+    "jvp of grad": lambda f: func.jvp(func.grad(lambda x: (f(x) ** 3).sum()), (X,), (X + 1,)),
+    "functionalize": lambda f: func.functionalize(f)(X),
+    "dual numbers": _dual,
+}
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_all_of_torch_func_is_torchs(transform, gradients):
+    with torch.set_grad_enabled(gradients):
+        for ours, torchs in pairs():
+            got, wanted = (TRANSFORMS[transform](f) for f in (ours, torchs))
+            for each, want in zip(*(r if isinstance(r, tuple) else (r,) for r in (got, wanted)), strict=True):
+                close(each, want)
+                assert transform in ("functionalize", "vmap") or float(want.detach().abs().max()) > 0
+
+
+@pytest.mark.parametrize("transform", ["jvp", "grad", "vmap", "vmap of jvp", "vmap of grad"])
+def test_the_operator_itself_is_differentiated(transform):
+    """As a graph has it that was made earlier."""
+    w, b = layer().weight.detach(), layer().bias.detach()
+    got = TRANSFORMS[transform](lambda x: OP(x, w, b, [2, 2], [1, 1], [1, 1], 1, [1, 1]))
+    wanted = TRANSFORMS[transform](lambda x: F.conv_transpose2d(x, w, b, 2, 1, 1))
+    for each, want in zip(*(r if isinstance(r, tuple) else (r,) for r in (got, wanted)), strict=True):
+        close(each, want)
+
+
+def test_tangents_of_weights_and_biases():
+    w, b = layer().weight.detach(), layer().bias.detach()
+    tangent = lambda t: torch.randn(t.shape, generator=torch.Generator().manual_seed(3))  # noqa: E731
+
+    def derivatives(f):
+        yield func.jvp(lambda t: f(t, w, b, 2, 1, 1), (X,), (tangent(X),))[1]
+        yield func.jvp(lambda t: f(X, t, b, 2, 1, 1), (w,), (tangent(w),))[1]
+        yield func.jvp(lambda t: f(X, w, t, 2, 1, 1), (b,), (tangent(b),))[1]
+
+    for got, wanted in zip(derivatives(ct.conv_transpose2d), derivatives(F.conv_transpose2d), strict=True):
+        close(got, wanted)
+
+
+def test_functional_calls_and_ensembles():
+    def gradient(module):
+        weights = {name: each.detach() * 2 for name, each in module.named_parameters()}
+        return func.grad(lambda w: func.functional_call(module, w, (X,)).sin().sum())(weights)["weight"]
+
+    def ensemble(module):
+        several = [copy.deepcopy(module) for _ in range(3)]
+        for n, each in enumerate(several):
+            each.weight.data.mul_(n + 1)
+        params, buffers = func.stack_module_state(several)
+        base = copy.deepcopy(module).to("meta")
+        return func.vmap(lambda p, b, x: func.functional_call(base, (p, b), (x,)), in_dims=(0, 0, None))(params, buffers, X)
+
+    for measure in (gradient, ensemble):
+        close(measure(accelerated(layer())), measure(layer()))
+
+
+@pytest.mark.parametrize("model", [layer, chain], ids=["module", "sequential"])
+def test_gradcheck_of_accelerated_modules(model):
+    """A check changes inputs and weights one by one, in place, by steps of 1e-6."""
+    module, x = accelerated(model()).double(), X.double().requires_grad_()
+    with torch.no_grad():
+        for _ in range(3):
+            module(x)  # packed
+    options = {"check_forward_ad": True, "check_batched_grad": True, "check_batched_forward_grad": True}
+    assert torch.autograd.gradcheck(module, (x,), **options)
+    assert torch.autograd.gradgradcheck(module, (x,))
+    assert torch.autograd.gradcheck(lambda *weights: module(X.double()), tuple(module.parameters()))
+
+
+# ---------------------------------------------------------------- exporters, tracers, quantization
+
+
+@pytest.mark.parametrize("model", [layer, chain], ids=["module", "sequential"])
+@pytest.mark.parametrize("strict", [True, False])
+def test_exported_programs_are_torchs(model, strict):
+    module = accelerated(model()).eval()
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(module, (X,), dynamic_shapes=({0: batch},), strict=strict)
+    assert "conv_transpose2d" in str(program.graph) and "convt" not in str(program.graph)
+    x = torch.randn(5, 3, 3, 2)
+    close(program.module()(x), module(x))
+
+
+@pytest.mark.parametrize("model", [layer, chain], ids=["module", "sequential"])
+def test_traces_load_without_convt(model):
+    module = accelerated(model()).eval()
+    for gradients in (True, False):
+        with torch.set_grad_enabled(gradients), warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            traced = torch.jit.trace(module, X)
+            assert "aten::_convolution" in str(traced.inlined_graph) and "convt::" not in str(traced.inlined_graph)
+            file = io.BytesIO()
+            torch.jit.save(traced, file)
+            file.seek(0)
+            close(torch.jit.load(file)(X), module(X))
+    graph = torch.fx.experimental.proxy_tensor.make_fx(module)(X)
+    assert "convt" not in str(graph.graph)
+    close(graph(X), module(X))
+    close(torch.fx.symbolic_trace(module)(X) if model is chain else module(X), module(X))
+
+
+@pytest.mark.parametrize("dynamo", [False, True])
+@pytest.mark.parametrize("model", [layer, chain], ids=["module", "sequential"])
+def test_onnx_files_are_torchs(model, dynamo, tmp_path):
+    onnx, onnxruntime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+    if dynamo:
+        pytest.importorskip("onnxscript", reason="torch's newer exporter wants it")
+    module, path = accelerated(model()).eval(), str(tmp_path / "model.onnx")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(module, (X,), path, dynamo=dynamo, verbose=False)
+    assert "ConvTranspose" in {node.op_type for node in onnx.load(path).graph.node if not node.domain}
+    session = onnxruntime.InferenceSession(path)
+    (got,) = session.run(None, {session.get_inputs()[0].name: X.numpy()})
+    close(torch.from_numpy(got), module(X))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_eager_quantization_finds_the_layer():
+    """It asks for modules of exactly torch's class."""
+    quantization = torch.ao.quantization
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.before, self.up, self.behind = quantization.QuantStub(), layer(), quantization.DeQuantStub()
+
+        def forward(self, x):
+            return self.behind(self.up(self.before(x)))
+
+    net, _ = ct.accelerate(Net().eval())
+    want = net(X)
+    net.qconfig = quantization.QConfig(
+        activation=quantization.default_observer, weight=quantization.default_weight_observer
+    )
+    if "qnnpack" in torch.backends.quantized.supported_engines:
+        torch.backends.quantized.engine = "qnnpack"
+    prepared = quantization.prepare(net)
+    prepared(X)
+    converted = quantization.convert(prepared)
+    assert type(converted.up) is torch.ao.nn.quantized.ConvTranspose2d
+    assert float((converted(X) - want).abs().max()) < 0.1 * float(want.abs().max())
+
+
+# ---------------------------------------------------------------- surgery
+
+
+def _everything(model):
+    """What a user can see of a model's modules: classes, entries of their ``__dict__``, hooks."""
+    found = {}
+    for name, module in model.named_modules():
+        entries = {key: None if isinstance(value, dict) else value for key, value in vars(module).items()}
+        hooks = {key: list(value) for key, value in vars(module).items() if key.endswith("hooks") and isinstance(value, dict)}
+        found[name] = type(module), type(module).__mro__, entries, hooks
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_nothing_of_convt_is_left_behind():
+    model = torch.nn.ModuleDict({
+        "layer": layer(), "chain": chain(), "normed": parametrizations.weight_norm(layer()),
+        "old": torch.nn.utils.weight_norm(layer()),
+        "nested": torch.nn.Sequential(chain(), torch.nn.Sequential(torch.nn.ConvTranspose2d(4, 2, 2))),
+    })  # fmt: skip
+    model["layer"].register_forward_hook(lambda *_: None)
+    before = _everything(model)
+    for settings in ({}, {"precision": "high"}, {"freeze": True}):
+        ct.accelerate(model, **settings)
+        with torch.no_grad():
+            for module in model.values():
+                module(X)
+        assert [(cls, mro) for cls, mro, *_ in _everything(model).values()] == [(cls, mro) for cls, mro, *_ in before.values()]
+    ct.restore(model)
+    after = _everything(model)
+    old = after["old"][2].pop("weight"), before["old"][2].pop("weight")  # computed anew by each call
+    assert torch.allclose(*old) and after == before
+    # Modules of convt's own classes become torch's.
+    own = ct.restore(torch.nn.Sequential(ct.ConvTranspose2d(2, 2, 2, precision="high", freeze=True)))[0]
+    assert type(own) is torch.nn.ConvTranspose2d and vars(own).keys() == vars(torch.nn.ConvTranspose2d(2, 2, 2)).keys()
+
+
+def test_parametrizations_before_and_after():
+    module = parametrizations.weight_norm(layer())
+    want = module(X)
+    ct.accelerate(module)
+    copied = copy.deepcopy(module)
+    close(copied(X), want)
+    parametrize.remove_parametrizations(module, "weight")
+    assert type(module) is torch.nn.ConvTranspose2d
+    close(module(X), want)
+    other = ct.accelerate(copy.deepcopy(layer()))[0]
+    parametrizations.spectral_norm(other).eval()
+    close(copy.deepcopy(other)(X), F.conv_transpose2d(X, other.weight, other.bias, 2, 1, 1))
+    ct.restore(other)
+    parametrize.remove_parametrizations(other, "weight")
+    assert type(other) is torch.nn.ConvTranspose2d and "forward" not in vars(other)
+
+
+def test_shallow_copies_have_attributes_of_their_own():
+    module = accelerated(layer())
+    other = copy.copy(module)
+    other.padding, other.output_padding = (0, 0), (0, 0)
+    close(other(X), F.conv_transpose2d(X, module.weight, module.bias, 2))
+    close(module(X), layer()(X))
+    del module  # which the copy outlives
+    close(other(X), F.conv_transpose2d(X, other.weight, other.bias, 2))
+    replica = other._replicate_for_data_parallel()  # has its tensors as plain attributes
+    replica.weight, replica.bias = other.weight * 2, other.bias
+    close(replica(X), F.conv_transpose2d(X, other.weight * 2, other.bias, 2))
+
+
+def test_a_models_memory_is_given_back_at_once():
+    """Nothing of convt's keeps a model alive, not even until the next garbage collection."""
+    import gc
+    import weakref
+
+    model = accelerated(chain())
+    with torch.no_grad():
+        for _ in range(3):
+            model(X)
+    parts = [weakref.ref(each) for each in (model, model[0], model[0].weight)]
+    gc.disable()
+    try:
+        del model
+        assert [part() for part in parts] == [None] * 3
+    finally:
+        gc.enable()
+
+
+# ---------------------------------------------------------------- counters and profilers
+
+
+def test_operations_are_counted():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    def count(module):
+        with FlopCounterMode(display=False) as forward, torch.no_grad():
+            module(X)
+        with FlopCounterMode(display=False) as both:
+            module(X).sum().backward()
+        return forward.get_total_flops(), both.get_total_flops()
+
+    for model in (layer, chain):
+        found = count(accelerated(model()))
+        assert found == count(model()) and 0 < found[0] < found[1]
+
+
+def test_profiles_have_a_row():
+    for model in (layer, chain):
+        module = accelerated(model()).eval()
+        with torch.no_grad(), torch.profiler.profile() as profile:
+            module(X)
+        assert "convt::conv_transpose" in {row.key for row in profile.key_averages()}
+
+
+def test_modes_see_torchs_functions():
+    """A TorchFunctionMode is called for functions of torch's; a default device is such a mode and changes nothing."""
+    from torch.overrides import TorchFunctionMode
+
+    class Mode(TorchFunctionMode):
+        seen = []
+
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            self.seen.append(function)
+            return function(*args, **(kwargs or {}))
+
+    module = accelerated(layer())
+    with torch.no_grad(), Mode():
+        close(module(X), layer()(X))
+    assert Mode.seen.count(F.conv_transpose2d) == 2
+    with torch.no_grad(), torch.device("cpu"), torch.profiler.profile() as profile:
+        module(X)
+    assert "convt::conv_transpose" in {row.key for row in profile.key_averages()}
+
+
+# ---------------------------------------------------------------- errors
+
+WRONG = [
+    {"stride": 2**20}, {"stride": 2**62}, {"stride": 2**63}, {"stride": (2, 2**64)}, {"stride": True}, {"dilation": 2**40},
+    {"dilation": (1, 2**63)}, {"padding": -(2**70)}, {"padding": "same"}, {"output_padding": 2**63}, {"groups": 2**63},
+    {"groups": 0},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("keywords", WRONG, ids=str)
+def test_errors_are_torchs(keywords, gradients):
+    """An output that is larger than memory is torch's RuntimeError, and too large a number torch's, too."""
+    w, b, x = torch.ones(3, 4, 3, 3), torch.ones(4), torch.ones(2, 3, 5, 5, requires_grad=gradients)
+    results = []
+    for function in (F.conv_transpose2d, ct.conv_transpose2d):
+        try:
+            results.append(function(x, w, b, **keywords).shape)
+        except Exception as error:
+            results.append((type(error), re.sub(r" \(position \d+\)", "", str(error).split("\n")[0])))
+    assert results[0] == results[1]

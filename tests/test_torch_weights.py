@@ -1,0 +1,344 @@
+"""convt.torch's packed weights: never older than the filter, and given back with it."""
+
+import copy
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch_cases import afresh, close  # noqa: E402, F401
+
+import convt  # noqa: E402
+import convt.torch as ct  # noqa: E402
+from convt import _plan  # noqa: E402
+from convt._checksum import checksum  # noqa: E402
+from convt.torch import _weights  # noqa: E402
+
+F = torch.nn.functional
+
+
+def test_changes_of_weights_are_noticed():
+    x = torch.randn(1, 8, 6, 6)
+    module = ct.ConvTranspose2d(8, 8, 4, 2, 1)
+    same = lambda: close(module(x), F.conv_transpose2d(x, module.weight, module.bias, 2, 1))  # noqa: E731
+
+    def changes():
+        yield
+        module.weight.mul_(2)
+        yield
+        module.bias.add_(1)
+        yield
+        module.weight.data.mul_(2)  # torch does not count it
+        yield
+        module.bias.data.mul_(2)
+        yield
+        module.to(memory_format=torch.channels_last)
+        yield
+        module.weight.data.mul_(2)
+        yield
+        module.weight.numpy()[...] *= 2  # nor this
+        yield
+        module.load_state_dict({name: torch.randn_like(value) for name, value in module.state_dict().items()})
+        yield
+        module.weight = torch.nn.Parameter(torch.randn(8, 8, 4, 4))
+        yield
+        module.weight.data = torch.randn(8, 8, 4, 4)
+        yield
+        torch.nn.init.normal_(module.weight)
+        yield
+        module.to(torch.float64)
+        module.to(torch.float32)
+        yield
+
+    with torch.no_grad():
+        for _ in changes():
+            for _ in range(3):
+                same()
+
+
+def test_weights_are_packed_once_and_let_go():
+    x, w = torch.randn(1, 8, 6, 6), torch.randn(8, 8, 4, 4)
+    assert not _weights._known
+    ct.conv_transpose2d(x, w)
+    (known,) = _weights._known.values()
+    assert not known.operators  # may be the only call
+    ct.conv_transpose2d(x, w)
+    (op,) = known.operators.values()
+    ct.conv_transpose2d(x, w)
+    assert list(known.operators.values()) == [op]
+    assert np.shares_memory(op._filter, w.numpy())
+    del w
+    assert not _weights._known
+
+
+def test_weights_made_at_each_call_are_never_mixed_up():
+    x = torch.randn(1, 4, 5, 5)
+    for n in range(50):
+        w = torch.full((4, 4, 3, 3), float(n))
+        close(ct.conv_transpose2d(x, w), F.conv_transpose2d(x, w))
+        close(ct.conv_transpose2d(x, w), F.conv_transpose2d(x, w))
+
+
+def test_inference_mode():
+    module = ct.ConvTranspose2d(4, 4, 3, 2)
+    x = torch.randn(1, 4, 5, 5)
+    with torch.inference_mode():
+        for _ in range(3):
+            close(module(x), F.conv_transpose2d(x, module.weight, module.bias, 2))
+        w = torch.randn(4, 4, 3, 3)
+        for _ in range(3):
+            close(ct.conv_transpose2d(x, w), F.conv_transpose2d(x, w))
+            w.add_(1)  # an inference tensor counts no changes
+        y = module(x)
+    assert y.shape == (1, 4, 11, 11)
+
+
+def test_threads_are_torchs(monkeypatch):
+    seen = []
+    real = _weights.operator
+    monkeypatch.setattr(_weights, "operator", lambda *a: (seen.append(convt.get_num_threads()), real(*a))[1])
+    before, ours = torch.get_num_threads(), convt.get_num_threads()
+    try:
+        for n in (1, 2):
+            torch.set_num_threads(n)
+            ct.conv_transpose1d(torch.ones(1, 1, 3), torch.ones(1, 1, 2))
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [1, 2] and convt.get_num_threads() == ours
+
+
+
+
+def test_equal_biases_of_two_tensors_are_told_apart():
+    """The weights of a shape that comes later are packed with the bias of the call, not with one that was equal once."""
+    w, first, second = torch.randn(4, 4, 3, 3), torch.zeros(4), torch.zeros(4)
+    for _ in range(3):
+        ct.conv_transpose2d(torch.randn(1, 4, 5, 5), w, first)
+    first.add_(1)
+    for size in (1, 2, 40, 90):
+        x = torch.randn(1, 4, size, size)
+        close(ct.conv_transpose2d(x, w, second), F.conv_transpose2d(x, w, second))
+
+
+CHANGES = {
+    "one by .data": lambda t: t.data.view(-1).__setitem__(t.numel() // 3, 100.0),
+    "the last by NumPy": lambda t: t.detach().numpy().reshape(-1).__setitem__(-1, -50.0),
+    "two change places": lambda t: t.data.view(-1)[:2].copy_(t.data.view(-1)[:2].flip(0)),
+    "all change their sign": lambda t: t.detach().numpy().__imul__(-1),
+    "the halves change places": lambda t: t.data.view(2, -1).copy_(t.data.view(2, -1).flip(0)),
+    "one by a thousandth": lambda t: t.detach().numpy().reshape(-1)[5:6].__imul__(1.001),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("mode", ["no_grad", "inference_mode", "gradients"])
+def test_no_change_goes_unnoticed(change, mode):
+    """Bits of repeated calls are those of a call that never saw the old weights."""
+    module, x = ct.ConvTranspose2d(64, 64, 4), torch.randn(1, 64, 6, 6)
+    with {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode, "gradients": torch.enable_grad}[mode]():
+        for _ in range(3):
+            before = module(x).detach().clone()
+        CHANGES[change](module.weight)
+        got = [module(x).detach() for _ in range(3)]
+        fresh = copy.deepcopy(module)
+        wanted = [fresh(x).detach() for _ in range(3)]
+    for each, want in zip(got, wanted, strict=True):
+        close(each, F.conv_transpose2d(x, module.weight, module.bias))
+        assert torch.equal(each, want)
+    assert not torch.equal(got[-1], before)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_training_by_fused_optimizers_is_torchs(fused):
+    """``fused=True`` leaves the version counters of the weights as they were."""
+    losses = []
+    for accelerated in (False, True):
+        torch.manual_seed(0)
+        module = torch.nn.ConvTranspose2d(35, 16, 4, 2, 1, bias=False)
+        if accelerated:
+            ct.accelerate(module)
+        x, target = torch.zeros(1, 35, 8, 8), torch.randn(1, 16, 16, 16)
+        x[:, [5, 7, 11, 13]] = 1.0
+        step = torch.optim.SGD(module.parameters(), 5.0, momentum=0.9, fused=fused)
+        some = []
+        for _ in range(30):
+            step.zero_grad()
+            loss = F.mse_loss(module(x), target)
+            loss.backward()
+            step.step()
+            with torch.no_grad():  # a look at the model between steps packs its weights
+                some.append(F.mse_loss(module(x), target).item())
+        losses.append(some)
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
+    assert losses[0][-1] < losses[0][0]
+
+
+@pytest.mark.parametrize(
+    "tensor", ["0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var"]
+)
+@pytest.mark.parametrize("place", [0, 7, -1])
+def test_one_element_of_a_fused_norm_is_noticed(tensor, place):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.ConvTranspose2d(4, 200, 3), torch.nn.BatchNorm2d(200), torch.nn.ReLU()).eval()
+    plain, x = copy.deepcopy(model), torch.randn(1, 4, 5, 5)
+    ct.accelerate(model)
+    with torch.no_grad():
+        for _ in range(3):
+            close(model(x), plain(x))
+        for each in (model, plain):
+            each.state_dict()[tensor].data.view(-1)[place] = 9.0
+        for _ in range(3):
+            close(model(x), plain(x))
+
+
+# ---------------------------------------------------------------- the checksum
+
+
+@pytest.mark.parametrize("size", [1, 7, 95, 96, 97, 1000, 65535, 65536, 65537, 300001])
+def test_checksums_see_every_byte(size):
+    rng = np.random.default_rng(size)
+    values = rng.integers(0, 256, size, np.uint8)
+    want = checksum(values, 1)
+    assert want == checksum(values.copy(), 1) == checksum(values, 2)  # whatever the number of threads
+    places = {0, size // 2, size - 1, *rng.integers(0, size, 50).tolist()}
+    for place in places:
+        for bit in (1, 128):
+            values[place] ^= bit
+            assert checksum(values, 1) != want
+            values[place] ^= bit
+    assert checksum(values, 1) == want
+    assert checksum(np.zeros(size, np.uint8), 1) != checksum(np.zeros(size + 1, np.uint8), 1)
+
+
+def test_checksums_see_order_and_signs():
+    values = np.random.default_rng(0).standard_normal((64, 48, 16)).astype(np.float32)
+    sums = [checksum(each, 2) for each in (values, values[::-1].copy(), values[:, ::-1].copy(), -values, values.T.copy())]
+    block = np.concatenate([values.ravel()] * 4).reshape(-1, 1 << 14)  # whole blocks of the sum change places
+    sums += [checksum(block, 1), checksum(block[::-1].copy(), 1), checksum(np.roll(block, 1, 0), 1)]
+    assert len(set(sums)) == len(sums)
+
+
+def test_checksums_of_views():
+    """A transposed view is summed where it lies, and elements that repeat are read once."""
+    values = np.random.default_rng(0).standard_normal((8, 6, 5)).astype(np.float32)
+    assert checksum(values.transpose(2, 0, 1), 1) == checksum(values, 1)
+    some = values[::2, 1:, ::3]
+    before = checksum(some, 1)
+    values[1] += 1  # between the rows of the view
+    assert checksum(some, 1) == before
+    values[2, 3, 3] += 1
+    assert checksum(some, 1) != before
+    repeated = np.broadcast_to(np.arange(3.0, dtype=np.float32), (1 << 40, 1, 3))
+    assert checksum(repeated, 1) == checksum(np.arange(3.0, dtype=np.float32), 1)
+    assert checksum(np.empty((0, 4), np.float32), 1) == checksum(np.empty(0, np.float32), 1)
+
+
+# ---------------------------------------------------------------- freeze
+
+
+def test_frozen_weights_are_not_compared():
+    """A promise of the user: results stay those of the weights that were packed until `refresh`."""
+    module, x = torch.nn.ConvTranspose2d(8, 8, 4, 2, 1), torch.randn(1, 8, 6, 6)
+    module, report = ct.accelerate(module, freeze=True)
+    assert report.frozen == ("",) and "convt.torch.refresh(model)" in str(report)
+    with torch.no_grad():
+        old = module(x).clone()
+        module.weight.data.mul_(2)
+        assert torch.equal(module(x), old)
+        assert ct.refresh(module) is module
+        for _ in range(2):
+            close(module(x), F.conv_transpose2d(x, module.weight, module.bias, 2, 1))
+        module.weight.data.mul_(2)
+        assert ct.accelerate(module)[1].frozen == ()  # the promise is taken back
+        for _ in range(3):
+            close(module(x), F.conv_transpose2d(x, module.weight, module.bias, 2, 1))
+    with pytest.raises(TypeError, match="model: got list, wanted"):
+        ct.refresh([])
+
+
+def test_frozen_weights_are_the_present_ones_where_gradients_are_recorded():
+    module, _ = ct.accelerate(torch.nn.ConvTranspose2d(8, 8, 4, 2, 1), freeze=True)
+    x = torch.randn(1, 8, 6, 6)
+    with torch.no_grad():
+        module(x)
+    module.weight.data.mul_(2)
+    close(module(x), F.conv_transpose2d(x, module.weight, module.bias, 2, 1))
+
+
+def test_frozen_filters_of_functions():
+    x, w = torch.randn(1, 4, 5), torch.randn(4, 4, 3)
+    old = ct.conv_transpose1d(x, w, freeze=True)
+    w.mul_(2)
+    assert torch.equal(ct.conv_transpose1d(x, w, freeze=True), old)
+    close(ct.conv_transpose1d(x, w), F.conv_transpose1d(x, w))  # without the promise
+    assert ct.refresh(w) is w
+    close(ct.conv_transpose1d(x, w, freeze=True), F.conv_transpose1d(x, w))
+    other = w.clone()  # the promise is one tensor's
+    other.add_(1)
+    close(ct.conv_transpose1d(x, other, freeze=True), F.conv_transpose1d(x, other))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("norm", [torch.nn.utils.parametrizations.weight_norm, torch.nn.utils.weight_norm], ids=["new", "old"])
+def test_frozen_parametrizations_are_computed_once(norm):
+    module, x = norm(torch.nn.ConvTranspose1d(6, 4, 4, 2)).eval(), torch.randn(1, 6, 9)
+    want = module(x)
+    ct.accelerate(module, freeze=True)
+    with torch.no_grad():
+        for _ in range(3):
+            close(module(x), want)
+        for name, each in module.named_parameters():
+            each.data.mul_(1 if name == "bias" else 3)  # of a direction alone nothing would change
+        close(module(x), want)
+        ct.refresh(module)
+        ct.accelerate(module)
+        got = module(x)
+    close(got, ct.restore(module)(x))
+    assert not torch.allclose(got, want)
+
+
+def test_frozen_sequentials_follow_refresh_and_dtype():
+    model = torch.nn.Sequential(torch.nn.ConvTranspose2d(4, 6, 3), torch.nn.BatchNorm2d(6), torch.nn.ReLU()).eval()
+    plain, x = copy.deepcopy(model), torch.randn(1, 4, 5, 5)
+    ct.accelerate(model, freeze=True)
+    with torch.no_grad():
+        old = [model(x) for _ in range(3)][-1]
+        close(old, plain(x))
+        for each in (model, plain):
+            each[1].running_mean.data.add_(1)
+        assert torch.equal(model(x), old)
+        ct.refresh(model)
+        close(model(x), plain(x))
+        close(model.double()(x.double()), plain.double()(x.double()))
+
+
+# ---------------------------------------------------------------- filters whose elements share memory
+
+
+def test_an_expanded_filter_is_planned_once(monkeypatch):
+    """Vocoders without aliasing call with ``filter.expand(C, -1, -1)``, a new tensor each time."""
+    makes, make = [], _plan.Operator._make
+    monkeypatch.setattr(_plan.Operator, "_make", lambda self, *a: (makes.append(a), make(self, *a))[1])
+    filter, x = torch.randn(1, 1, 12), torch.randn(2, 16, 31)
+    for dtype in (torch.float32, torch.bfloat16):
+        makes.clear()
+        for _ in range(5):
+            got = ct.conv_transpose1d(x.to(dtype), filter.to(dtype).expand(16, -1, -1), stride=2, groups=16)
+            close(got, F.conv_transpose1d(x.to(dtype), filter.to(dtype).expand(16, -1, -1), stride=2, groups=16))
+        assert len(makes) == 1
+    # NumPy's views the same way, and one whose elements cannot be walked.
+    broadcast = np.broadcast_to(np.random.rand(1, 1, 12).astype(np.float32), (16, 1, 12))
+    packed = np.zeros(16 * 12, [("a", "u1"), ("w", "<f4")])["w"].reshape(16, 1, 12)
+    packed[...] = broadcast
+    data = np.random.rand(1, 16, 20).astype(np.float32)
+    want = convt.conv_transpose(data, broadcast.copy(), strides=2, groups=16, data_format="NCX", filter_format="IOX")
+    for filter in (broadcast, packed):
+        makes.clear()
+        for _ in range(4):
+            got = convt.conv_transpose(data, filter, strides=2, groups=16, data_format="NCX", filter_format="IOX")
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+        assert len(makes) <= 1
+        out = np.full_like(want, np.nan)
+        convt.conv_transpose(data, filter, strides=2, groups=16, data_format="NCX", filter_format="IOX", out=out)
+        np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,60 @@
+"""What the tests of convt.torch share: torch's functions and modules beside convt's, random calls, comparing."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import convt.torch as ct  # noqa: E402
+from convt.torch import _weights  # noqa: E402
+
+F = torch.nn.functional
+FUNCTIONS = {
+    1: (ct.conv_transpose1d, F.conv_transpose1d), 2: (ct.conv_transpose2d, F.conv_transpose2d),
+    3: (ct.conv_transpose3d, F.conv_transpose3d),
+}  # fmt: skip
+MODULES = {
+    1: (ct.ConvTranspose1d, torch.nn.ConvTranspose1d), 2: (ct.ConvTranspose2d, torch.nn.ConvTranspose2d),
+    3: (ct.ConvTranspose3d, torch.nn.ConvTranspose3d),
+}  # fmt: skip
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+each_rank = pytest.mark.parametrize("rank", FUNCTIONS)
+each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+OP = torch.ops.convt.conv_transpose.default
+
+
+def close(got, wanted, dtype=None):
+    dtype = dtype or wanted.dtype
+    assert got.shape == wanted.shape and got.dtype == wanted.dtype
+    scale = max(1.0, float(wanted.detach().double().abs().max()) if wanted.numel() else 1.0)
+    assert (
+        float((got.detach().double() - wanted.detach().double()).abs().max() if got.numel() else 0) <= TOLERANCE[dtype] * scale
+    )
+
+
+def random_case(rng, rank):
+    """(shapes of input, weight and bias, keyword arguments) that torch takes."""
+    groups = int(rng.choice([1, 1, 2, 3]))
+    ci, co = int(rng.integers(1, 5)) * groups, int(rng.integers(1, 5))
+    stride, dilation = (tuple(map(int, rng.integers(1, 4, rank))) for _ in range(2))
+    kernel = tuple(map(int, rng.integers(1, 5, rank)))
+    output_padding = tuple(int(rng.integers(0, max(s, d))) for s, d in zip(stride, dilation, strict=True))
+    sizes = tuple(map(int, rng.integers(2, 7, rank)))
+    most = [
+        min(2, ((n - 1) * s + d * (k - 1) + extra) // 2)
+        for n, s, d, k, extra in zip(sizes, stride, dilation, kernel, output_padding, strict=True)
+    ]
+    padding = tuple(int(rng.integers(0, m + 1)) for m in most)
+    batch = () if rng.random() < 0.2 else (int(rng.integers(0, 3)),)
+    bias = (co * groups,) if rng.random() < 0.5 else None
+    keywords = {
+        "stride": stride, "padding": padding, "output_padding": output_padding, "groups": groups, "dilation": dilation,
+    }  # fmt: skip
+    return (*batch, ci, *sizes), (ci, co, *kernel), bias, keywords
+
+
+@pytest.fixture(autouse=True)
+def afresh():
+    """Nothing compiled or packed by an earlier test."""
+    torch._dynamo.reset()
+    _weights.forget()
