@@ -101,8 +101,8 @@ def untransformed(input, weight, bias):
 
 
 def _wants_torchs_own():
-    """Whether torch's own operator is wanted: an exported or traced model must load where there is no convt, torch.func transforms
-    torch's operators in every way, and a mode may ask for torch's functions by name."""
+    """Whether torch's own operator is wanted: an exported or traced model must load where there is no convt, torch.func has every
+    transform of torch's operators, and a mode may ask for torch's functions by name."""
     if torch.compiler.is_exporting():
         return True
     if torch.compiler.is_compiling():
