@@ -54,8 +54,7 @@ def _compute(input, weight, bias, attributes, reuse):
         data = data.transpose(0, *range(2, data.ndim), 1)
     operator = None
     if reuse != NEVER:
-        keywords = lambda: dict(zip(_NAMES, _values(attributes, channels_last), strict=True))  # noqa: E731
-        operator = _weights.operator(weight, bias, (attributes, channels_last), keywords, reuse == TRUSTED)
+        operator = _weights.operator(weight, bias, (attributes, channels_last), _keywords, reuse == TRUSTED)
     if operator is not None:
         result = operator(data)
     else:
@@ -64,6 +63,11 @@ def _compute(input, weight, bias, attributes, reuse):
     if channels_last:
         result = result.transpose(0, result.ndim - 1, *range(1, result.ndim - 1))
     return tensor_of(result)
+
+
+def _keywords(attributes, channels_last):
+    """The keywords of `convt.ConvTranspose`."""
+    return dict(zip(_NAMES, _values(attributes, channels_last), strict=True))
 
 
 def _values(attributes, channels_last):

@@ -28,22 +28,18 @@ if TYPE_CHECKING:
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _SERVED = (*_PLAIN, FakeTensor)  # a compiler calls with FakeTensors in place of plain ones
 _INTEGERS = (int, torch.SymInt)
-_TOO_LARGE = 2**63
 _TORCH = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
 
 
 def _each(value, rank):
-    """One integer per axis, from an integer or one per axis; None for anything else, and for integers beyond 64 bits."""
+    """One integer per axis, from an integer or one per axis; None for anything else."""
+    if type(value) is tuple and len(value) == rank:
+        return value
     if isinstance(value, _INTEGERS) and not isinstance(value, bool):
-        value = (value,) * rank
-    elif isinstance(value, (tuple, list, torch.Size)) and len(value) in (1, rank):
-        value = tuple(value) * (rank // len(value))
-    else:
-        return None
-    for each in value:
-        if type(each) is int and not -_TOO_LARGE < each < _TOO_LARGE:
-            return None
-    return value
+        return (value,) * rank
+    if isinstance(value, (tuple, list, torch.Size)) and len(value) in (1, rank):
+        return tuple(value) * (rank // len(value))
+    return None
 
 
 def _served(rank, input, weight, bias, attributes, groups, plain):
@@ -68,6 +64,8 @@ def _fits(rank, data, filter, bias, attributes, groups):
     if len(filter) != rank + 2 or len(data) != rank + 2:
         return False
     stride, padding, output_padding, dilation = attributes
+    if any(type(each) is int and each >= 2**63 for each in (groups, *stride, *padding, *output_padding, *dilation)):
+        return False  # no graph can hold it
     ci, co = filter[0], filter[1] * groups
     if groups < 1 or ci < 1 or co < 1 or ci % groups or data[1] != ci:
         return False
@@ -101,8 +99,8 @@ def untransformed(input, weight, bias):
 
 
 def _wants_torchs_own():
-    """Whether torch's own operator is wanted: an exported or traced model must load where there is no convt, torch.func has every
-    transform of torch's operators, and a mode may ask for torch's functions by name."""
+    """Whether torch's own operator is wanted: an exported or traced model must load where there is no convt, torch.func can
+    transform torch's operators, and a mode may ask for torch's functions by name."""
     if torch.compiler.is_exporting():
         return True
     if torch.compiler.is_compiling():
@@ -116,34 +114,28 @@ def _wants_torchs_own():
     )
 
 
-def _call(rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze):
+def call(rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze):
+    """A function of torch.nn.functional for ``rank`` spatial axes, computed by convt or by torch."""
     check_precision(precision)
-    torchs = lambda: _TORCH[rank](input, weight, bias, stride, padding, output_padding, groups, dilation)  # noqa: E731
-    attributes = tuple([_each(value, rank) for value in (stride, padding, output_padding, dilation)])
+    attributes = _each(stride, rank), _each(padding, rank), _each(output_padding, rank), _each(dilation, rank)
     batched = input
     if isinstance(input, torch.Tensor) and input.dim() == rank + 1 and type(input) in _SERVED:
         batched = input.unsqueeze(0)
     plain = untransformed(batched, weight, bias)
-    if not plain and _wants_torchs_own():
-        return torchs()
-    if not _served(rank, batched, weight, bias, attributes, groups, plain):
-        return torchs()
-    each_stride, each_padding, extra, each_dilation = attributes
-    reuse = TRUSTED if freeze else COMPARED
-    arguments = batched, weight, bias, each_stride, each_padding, extra, groups, each_dilation, precision, reuse
-    gradients = torch.is_grad_enabled() and (
-        input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
-    )
-    if gradients or not plain:
-        result = conv_transpose(*arguments)
-    else:
-        # A call through torch's dispatcher would take ten microseconds.
+    if (plain or not _wants_torchs_own()) and _served(rank, batched, weight, bias, attributes, groups, plain):
+        each_stride, each_padding, extra, each_dilation = attributes
+        reuse = TRUSTED if freeze else COMPARED
+        arguments = batched, weight, bias, each_stride, each_padding, extra, groups, each_dilation, precision, reuse
+        gradients = torch.is_grad_enabled() and (
+            input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
+        )
         try:
-            result = compute(*arguments)
+            # A call through torch's dispatcher takes ten microseconds more.
+            result = conv_transpose(*arguments) if gradients or not plain else compute(*arguments)
+            return result if batched is input else result.squeeze(0)
         except REFUSED as error:
             _config.note("torch", f"left to torch: {error}")
-            return torchs()
-    return result if batched is input else result.squeeze(0)
+    return _TORCH[rank](input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
 def fused(rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, reuse, activation):
@@ -201,7 +193,7 @@ def conv_transpose1d(
     >>> convt.torch.conv_transpose1d(torch.ones(1, 2, 3), torch.ones(2, 1, 2), stride=2).tolist()
     [[[2.0, 2.0, 2.0, 2.0, 2.0, 2.0]]]
     """
-    return _call(1, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze)
+    return call(1, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze)
 
 
 def conv_transpose2d(
@@ -219,7 +211,7 @@ def conv_transpose2d(
     >>> convt.torch.conv_transpose2d(torch.ones(1, 8, 5, 5), torch.ones(8, 4, 2, 2), stride=2).shape
     torch.Size([1, 4, 10, 10])
     """
-    return _call(2, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze)
+    return call(2, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze)
 
 
 def conv_transpose3d(
@@ -237,4 +229,4 @@ def conv_transpose3d(
     >>> convt.torch.conv_transpose3d(torch.ones(8, 3, 3, 3), torch.ones(8, 4, 2, 2, 2), stride=2).shape
     torch.Size([4, 6, 6, 6])
     """
-    return _call(3, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze)
+    return call(3, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze)

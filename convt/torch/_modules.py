@@ -8,7 +8,7 @@ import torch
 
 from . import _forward
 from ._compute import precision_of
-from ._functional import conv_transpose1d, conv_transpose2d, conv_transpose3d
+from ._functional import call
 
 if TYPE_CHECKING:
     from .._typing import TorchPrecision
@@ -22,7 +22,6 @@ class Settings(NamedTuple):
 
 
 RANKS = {torch.nn.ConvTranspose1d: 1, torch.nn.ConvTranspose2d: 2, torch.nn.ConvTranspose3d: 3}
-_FUNCTIONS = {1: conv_transpose1d, 2: conv_transpose2d, 3: conv_transpose3d}
 
 
 def base_of(cls):
@@ -38,10 +37,9 @@ def _computed(module, rank, input, output_size, settings, weight, bias):
     if output_size is not None:
         sizes = module.stride, module.padding, module.kernel_size
         output_padding = module._output_padding(input, output_size, *sizes, rank, module.dilation)
-    return _FUNCTIONS[rank](
-        input, weight, bias, module.stride, module.padding, output_padding, module.groups, module.dilation,
-        precision=settings.precision, freeze=settings.freeze,
-    )  # fmt: skip
+    return call(
+        rank, input, weight, bias, module.stride, module.padding, output_padding, module.groups, module.dilation, *settings
+    )
 
 
 class TransposedForward(_forward.Forward):
@@ -49,11 +47,12 @@ class TransposedForward(_forward.Forward):
 
     def __init__(self, module, settings):
         super().__init__(module, settings)
+        self.allowed = settings
         self.rank = RANKS[base_of(type(module))]
         self.frozen = None  # weight and bias, where they are computed anew at each call and the user promised no change
 
     def __call__(self, input, output_size=None):
-        module, (settings,) = self.module(), self.settings
+        module, settings = self.module(), self.allowed
         if settings.freeze and "weight" not in module._parameters and not torch.is_grad_enabled():
             if self.frozen is None or self.frozen[0].dtype is not input.dtype:
                 self.frozen = module.weight, module.bias

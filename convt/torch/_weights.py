@@ -61,7 +61,7 @@ class _Filter:
                 self.operators.clear()
             # The bias is copied, because another tensor with the same values may come with a later call.
             own = None if values is None else values.copy()
-            found = self.operators[key] = _api.ConvTranspose.borrowing(self.values, own, **keywords())
+            found = self.operators[key] = _api.ConvTranspose.borrowing(self.values, own, **keywords(*key[0]))
         return found
 
 
@@ -72,7 +72,7 @@ def operator(weight, bias, key, keywords, freeze):
     """The `convt.ConvTranspose` of a filter that was met before with the same values, or that is frozen; else None, because a
     filter that is met once or that changes is packed for nothing.
 
-    ``key`` tells operators of one filter apart; ``keywords()`` gives the keywords to make one.
+    ``key`` is what tells the operators of one filter apart; ``keywords(*key)`` gives the keywords to make one.
     """
     known = _known.get(id(weight))
     if known is None or known.weight() is not weight:
