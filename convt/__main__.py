@@ -149,9 +149,7 @@ def _plan(asked, complaints):
 
 
 def _tune(asked, complaints):
-    if os.path.exists(asked.out):
-        tuning.read(asked.out, "--out")
-    found, count = [], 0
+    found, count = [], sum(tuning.read(asked.out, "--out")) if os.path.exists(asked.out) else 0
     for layer in [layer for text in asked.layers for layer in _read(asked, text, complaints)]:
         with complaints.about(_layer_format.called(layer.name)):
             op, shape = layer.operator(backend="tune")

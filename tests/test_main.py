@@ -11,7 +11,7 @@ from cases import ALGORITHMS, child
 
 import convt
 from convt import __main__ as cli
-from convt import _limits, _measure, tuning
+from convt import _limits, _measure, _words, tuning
 from convt._problem import PRECISIONS, Problem
 from convt.algorithms import ALGORITHMS as ALL
 from convt.algorithms import costs
@@ -183,6 +183,14 @@ def test_tune(tmp_path, capsys, direct_wins):
     assert f"3 entries in {path}" in capsys.readouterr().out  # each precision chooses from algorithms of its own
 
 
+def test_one_is_not_several():
+    with convt.num_threads(1):
+        assert ": 1 task on 1 thread, " in _op(backend="native").plan((1, 4, 4, 64)).explain()
+    for number, text in ((0, "0 entries"), (1, "1 entry"), (2, "2 entries")):
+        assert _words.count(number, "entry", "entries") == text
+    assert [_words.count(number, "layer") for number in (0, 1, 2)] == ["0 layers", "1 layer", "2 layers"]
+
+
 def test_what_could_not_be_decided_is_said_and_not_kept(tmp_path, capsys, monkeypatch):
     def measure(runs):
         for run in runs.values():
@@ -191,10 +199,11 @@ def test_what_could_not_be_decided_is_said_and_not_kept(tmp_path, capsys, monkey
 
     monkeypatch.setattr(_measure, "measure", measure)
     path = tmp_path / "tuning.json"
+    path.write_text(before := f'{{"format": "{tuning.FORMAT}", "entries": [\n\n]}}\n')
     with pytest.raises(SystemExit) as stopped:
         cli.main(["tune", SMALL, "--out", str(path)])
     printed = capsys.readouterr()
-    assert stopped.value.code == 1 and not path.exists() and not printed.out
+    assert stopped.value.code == 1 and path.read_text() == before and not printed.out
     (line,) = printed.err.splitlines()
     assert line.startswith("python -m convt: layer: could not decide what is the fastest, because it was noisy; ")
     assert cli.main(["plan", SMALL, "--time"]) == 0
