@@ -61,7 +61,7 @@ def read(text, shapes=None):
     there = os.path.exists(text)
     if there and text.endswith(".onnx"):
         return _of_model(text, shapes or {})
-    if shapes:
+    if shapes and not text.endswith(".onnx"):
         raise ValueError(f"--shape: got one beside {_layer_format.shown(text)}, wanted it with an ONNX file alone")
     try:
         rows = _layer_format.rows(_layer_format.text_of(text) if there else text)

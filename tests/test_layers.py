@@ -137,6 +137,8 @@ def test_an_argument_that_is_neither_file_nor_json_is_named(tmp_path, capsys):
     )
     (line,) = refusals(["plan", "[]"], capsys)
     assert line == "python -m convt: layer: '[]': got an empty list, wanted at least one layer"
+    (line,) = refusals(["plan", "nowhere.onnx", "--shape", "X=1"], capsys)
+    assert "layer: got 'nowhere.onnx', no file and no JSON" in line
     (line,) = refusals(["plan", json.dumps(ROW), "--shape", "X=1"], capsys)
     assert "--shape: got one beside " in line and "wanted it with an ONNX file alone" in line
 
