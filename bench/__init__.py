@@ -6,6 +6,7 @@ then be in the processes of its peers, too. There the command is `convt-bench --
 
 __main__    the command line and the order of things
 layers      the table of real layers, and the reader of layer files
+shared      what the benchmark shares with convt, without importing it
 descriptor  a layer in benchdnn's words
 batch       benchdnn's batch files; layers.batch is the table as one
 problem     a layer with a dtype, a layout, a mode and its numbers

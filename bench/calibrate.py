@@ -154,9 +154,8 @@ def _promising(layer: Layer, dtype: str, layout: str, entry: dict | None, profil
     return [each for each, amount in found.items() if amount <= HOPELESS * min(found.values())]
 
 
-def collect(options: argparse.Namespace, kept: Measurements, profile: costs.Profile) -> None:
-    """Measure problems until the time or their number is used up."""
-    known = layers.read(options.layers) if options.layers else layers.parse(layers.TABLE)
+def collect(options: argparse.Namespace, known: list[Layer], kept: Measurements, profile: costs.Profile) -> None:
+    """Measure problems like the layers known until the time or their number is used up."""
     begin = time.monotonic()
     advance, close = progress_bar(VISITS * options.problems)
     try:
@@ -220,13 +219,18 @@ def report(title: str, found: dict, scale: float, kinds: list[str]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
     before = planned.current().profile
     here = {"cpu": machine.cpu_model(), "caches": _core.cache_bytes(), "isa": _core.isa(), "threads": _config.get_num_threads(),
             "version": convt.__version__, "profile": before.name}  # fmt: skip
+    try:
+        known = layers.read(options.layers) if options.layers else layers.parse(layers.TABLE)
+    except (OSError, ValueError) as exc:
+        parser.error(str(exc))
     kept = Measurements(options.out.with_name(options.out.name + ".measured"), json.loads(json.dumps(here)))
     try:
-        collect(options, kept, before)
+        collect(options, known, kept, before)
     except KeyboardInterrupt:
         print("interrupted: fitting what was measured until then", file=sys.stderr)
     found, scale = rows_of(kept, before, None)

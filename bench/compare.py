@@ -16,6 +16,7 @@ from statistics import median
 
 from . import COMMAND
 from .record import FORMAT
+from .shared import words
 
 LEAST = 10.0  # percent
 KEY = ("dtype", "precision", "layout", "mode", "bias", "threads", "isa", "peer")
@@ -41,7 +42,8 @@ def _by_key(content: dict) -> dict[tuple, dict]:
 def _name(result: dict) -> str:
     cap = f", at most {result['isa']}" if result["isa"] else ""
     dtype = result["dtype"] if result["precision"] == "highest" else f"{result['dtype']} of {result['precision']} precision"
-    return f"{result['layer']['name']} ({dtype}, {result['layout']}, {result['mode']}, {result['threads']} threads{cap})"
+    threads = words.count(result["threads"], "thread")
+    return f"{result['layer']['name']} ({dtype}, {result['layout']}, {result['mode']}, {threads}{cap})"
 
 
 def drift(before: dict, after: dict, pairs: list[tuple[dict, dict]]) -> float:
@@ -80,7 +82,7 @@ def regressions(before: dict, after: dict, least: float) -> tuple[list[str], lis
         other.append(
             f"{missing} of the first run's problems are not in the second" + (", which is partial" * (not after["complete"]))
         )
-    other.append(f"compared {len(ours)} problems")
+    other.append(f"compared {words.count(len(ours), 'problem')}")
     return worse, other
 
 

@@ -36,6 +36,7 @@ from convt.algorithms.winograd import plan as winograd
 from .__main__ import _counts, _one_of, _seconds, _words, _writable, chosen_entries
 from .peers.convt import keywords
 from .problem import DTYPES, LAYOUTS, PRECISIONS, Problem
+from .shared import words
 
 COUNTS = [4, 8, 16, 32, 64, 128]
 _MOVED_TOGETHER = 64  # pixels of a run that a thread moves at least (planes/loops.pyx)
@@ -226,7 +227,7 @@ def expected(problem: Problem, threads: int, scale: float | None = None) -> Expe
     inner, (told, inner_tables) = (tables[1], made[id(tables[1])]) if in_blocks else (plan, (told, tables))
     works = told(*inner_tables)
     if len(works) != inner.tasks:
-        raise AssertionError(f"{layer.name}: {len(works)} tasks told, {inner.tasks} in the plan of {plan.algorithm}")
+        raise AssertionError(f"{layer.name}: tasks told are {len(works)}, in the plan of {plan.algorithm} {inner.tasks}")
     scale = scale or ALGORITHMS[key[0]].cost(tables[2].problem if in_blocks else what) / max(works.sum(), 1)
     total, cycles = works.sum() * scale, slowest(inner, works, threads) * scale
     used, space = plan.threads(threads), plan.threads(threads) * plan.workspace
@@ -276,7 +277,7 @@ def _size(bytes: float) -> str:
 
 def show(table: list[dict], counts: list[int]) -> None:
     """A line a layer: for each number of threads efficiency, tasks, and workspace of all threads together."""
-    print(f"{'layer':18} {'algorithm':12}" + "".join(f"{f'{n} threads':>20}" for n in counts))
+    print(f"{'layer':18} {'algorithm':12}" + "".join(f"{words.count(n, 'thread'):>20}" for n in counts))
     print(f"{'':31}" + f"{'eff. tasks  space':>20}" * len(counts))
     for row in table:
         each = row["threads"]
@@ -286,7 +287,8 @@ def show(table: list[dict], counts: list[int]) -> None:
         found = [row["threads"][threads]["efficiency"] for row in table]
         low = sum(e < 0.8 for e in found)
         mean = math.exp(sum(map(math.log, found)) / len(found))
-        print(f"{threads:4d} threads: efficiency {mean:.0%} in the geometric mean, below 80% in {low} of {len(found)}")
+        heading = f"{words.count(threads, 'thread'):>12}"
+        print(f"{heading}: efficiency {mean:.0%} in the geometric mean, below 80% in {low} of {len(found)}")
 
 
 def main(arguments: list[str] | None = None) -> int:

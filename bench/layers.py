@@ -8,10 +8,11 @@ per axis, and pads read `begin` or `begin:end`.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+
+from .shared import layer_format
 
 TABLE = """
 name               family  N   Cin  Cout g   in       k     s     pads  op d    source
@@ -97,16 +98,7 @@ class Layer:
     source: str
 
     def __post_init__(self):
-        smallest = {"pads_begin": 0, "pads_end": 0, "output_padding": 0, "name": None, "family": None, "source": None}
-        for field, value in vars(self).items():
-            low = smallest.get(field, 1)
-            values = value if isinstance(value, tuple) else (value,)
-            if low is not None and not all(type(v) is int and v >= low for v in values):
-                raise ValueError(f"layer {self.name}: {field} must be integers of at least {low}, got {value}")
-        if self.cin % self.groups or self.cout % self.groups:
-            raise ValueError(f"layer {self.name}: {self.cin} and {self.cout} channels do not divide into {self.groups}")
-        if min(self.output) < 1:
-            raise ValueError(f"layer {self.name}: the output would be empty, {self.output}")
+        _checked(self.to_row(), self.name)
 
     @property
     def natural(self) -> tuple[int, ...]:
@@ -176,24 +168,19 @@ KEYS = {
     "d": "dilations",
     "source": "source",
 }
-DEFAULTS = {"family": "other", "g": 1, "s": 1, "pb": 0, "pe": 0, "op": 0, "d": 1, "source": ""}
 
 
-def from_row(row: dict) -> Layer:
+def _checked(row: dict, name: str) -> dict:
+    try:
+        return layer_format.checked(row, name)
+    except ValueError as exc:
+        raise ValueError(f"{layer_format.called(name)}: {exc}") from exc
+
+
+def from_row(row: dict, name: str = "layer") -> Layer:
     """A layer from one object of a `--layers` file; an int stands for every spatial axis."""
-    name = row.get("name", "without a name")
-    if missing := [key for key in KEYS if key not in row and key not in DEFAULTS]:
-        raise ValueError(f"layer {name}: {', '.join(missing)} missing")
-    if unknown := sorted(row.keys() - KEYS.keys()):
-        raise ValueError(f"layer {name}: unknown {', '.join(unknown)}; known: {', '.join(KEYS)}")
-    row = DEFAULTS | row
-    rank = len(row["in"]) if isinstance(row["in"], list) else 1
-    for key in ("in", "k", "s", "pb", "pe", "op", "d"):
-        value = row[key]
-        row[key] = tuple(value) if isinstance(value, list) else (value,) * rank
-        if len(row[key]) != rank:
-            raise ValueError(f"layer {name}: {key} has {len(row[key])} values for {rank} spatial axes")
-    return Layer(**{field: row[key] for key, field in KEYS.items()})
+    found = _checked(row, name)
+    return Layer(**{field: found[key] for key, field in KEYS.items()})
 
 
 def parse(table: str) -> list[Layer]:
@@ -213,13 +200,8 @@ def parse(table: str) -> list[Layer]:
 
 
 def read(path: str) -> list[Layer]:
-    """The layers of a JSON file: a list of objects with the keys of KEYS."""
-    with open(path, encoding="utf-8") as file:
-        text = file.read()
+    """The layers of a JSON file, in the format of `python -m convt plan`."""
     try:
-        rows = json.loads(text)
-        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise ValueError("wanted a list of objects, one for each layer")
-        return [from_row(row) for row in rows]
-    except (ValueError, RecursionError) as exc:
+        return [from_row(row, name) for name, row in layer_format.rows(layer_format.text_of(path))]
+    except ValueError as exc:
         raise ValueError(f"{path}: {exc}") from exc

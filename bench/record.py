@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from .machine import Limits
 from .rounds import Result
+from .shared import words
 from .worker import Setting
 
 FORMAT = 2  # of the JSON file
@@ -33,7 +34,7 @@ class Group(NamedTuple):
         threads, isa = self.setting
         cap = f", at most {isa}" if isa else ""
         precision = f", precision {self.precision}" if self.precision != "highest" else ""
-        return f"{self.dtype}{precision}, {self.layout}, {self.mode}, {threads} thread{'s' * (threads > 1)}{cap}"
+        return f"{self.dtype}{precision}, {self.layout}, {self.mode}, {words.count(threads, 'thread')}{cap}"
 
 
 @dataclass

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bench import machine
+from bench.shared import words
 
 KERNEL, STRIDE, HALO = 4, 2, 2
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
@@ -140,7 +141,8 @@ def main() -> None:
     chunks = counted(*sizes)
     there = this_machine(options.network * 1e9, options.storage * 1e9, options.overhead / 1e3)
     print(
-        f"{chunks.number} chunks of {chunks.side} voxels a side, {ci} channels to {co}, {chunks.tasks} tasks\n"
+        f"{words.count(chunks.number, 'chunk')} of {chunks.side} voxels a side, {ci} channels to {co}, "
+        f"{words.count(chunks.tasks, 'task')}\n"
         f"a chunk: {chunks.flops / 1e9:.2f} GFLOP, {chunks.memory_bytes / 1e6:.1f} MB of memory traffic, "
         f"{chunks.halo_bytes / 1e6:.1f} MB of halo\n"
         f"a core: {there.peak / 1e9:.0f} GFLOP/s, copies {there.copy_one / 1e9:.1f} GB/s; "

@@ -5,6 +5,8 @@ import numbers
 
 import numpy as np
 
+from . import _words
+
 # name -> names of its parameters; the codes of the kernels are kept beside their contract (kernels/convt_kernels.h).
 ACTIVATIONS = {
     "none": (),
@@ -34,7 +36,7 @@ def parse(activation):
     wanted = ACTIVATIONS[name]
     if len(params) != len(wanted):
         raise ValueError(
-            f"activation: got {len(params)} parameters for {name!r}, wanted {len(wanted)}"
+            f"activation: got {_words.count(len(params), 'parameter')} for {name!r}, wanted {len(wanted)}"
             + (f" ({', '.join(wanted)})" if wanted else "")
         )
     for value in params:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 
 import numpy as np
 
-from . import _activation, _check, _config, _memory, _padding, _plan, _repeat
+from . import _activation, _check, _config, _memory, _padding, _plan, _repeat, _words
 from ._problem import PRECISIONS, Problem
 
 if TYPE_CHECKING:
@@ -73,15 +73,15 @@ class Attributes(NamedTuple):
         if len(shape) != self.rank + 2:
             raise ValueError(
                 f"data: got rank {len(shape)} (shape {tuple(shape)}), wanted rank {self.rank + 2} "
-                f"as the filter has {self.rank} spatial axes"
+                f"as the filter has {_words.count(self.rank, 'spatial axis', 'spatial axes')}"
             )
         channels = shape[-1] if self.data_format == "NXC" else shape[1]
         if channels != self.groups * self.ci:
             other = "NCX" if self.data_format == "NXC" else "NXC"
             fits = (shape[1] if other == "NCX" else shape[-1]) == self.groups * self.ci
             raise ValueError(
-                f"data: got {channels} channels (shape {tuple(shape)}, {self.data_format}), wanted {self.groups * self.ci} "
-                f"as the filter says" + (f"; it would fit data_format={other!r}" if fits else "")
+                f"data: got {_words.count(channels, 'channel')} (shape {tuple(shape)}, {self.data_format}), "
+                f"wanted {self.groups * self.ci} as the filter says" + (f"; it would fit data_format={other!r}" if fits else "")
             )
         return shape[0], tuple(shape[1:-1] if self.data_format == "NXC" else shape[2:]), channels
 
@@ -135,7 +135,7 @@ def filter_view(filter, filter_format, groups):
     elif filter_format == "OIX":
         f = f.swapaxes(0, 1)
     if f.shape[0] % groups:
-        raise ValueError(f"groups: got {groups}, wanted a divisor of the filter's {f.shape[0]} in-channels")
+        raise ValueError(f"groups: got {groups}, wanted a divisor of the filter's {_words.count(f.shape[0], 'in-channel')}")
     try:
         return f.reshape(groups, f.shape[0] // groups, *f.shape[1:])  # splitting one axis is always a view
     except ValueError:  # of no in-channels any number of groups is a divisor
@@ -161,7 +161,8 @@ def parse(
     data_format, named_rank = DATA_FORMATS[data_format]
     if named_rank not in (None, rank):
         named = next(name for name, value in DATA_FORMATS.items() if value == (data_format, named_rank))
-        raise ValueError(f"data_format: got {named!r} with a filter of {rank} spatial axes, wanted {data_format!r} or its name")
+        axes = _words.count(rank, "spatial axis", "spatial axes")
+        raise ValueError(f"data_format: got {named!r} with a filter of {axes}, wanted {data_format!r} or its name")
     if groups < 1:
         raise ValueError(f"filter: got {groups} groups (shape {filter.shape}), wanted at least 1")
     _config.check_memory("filter", filter.shape, filter.itemsize)
@@ -330,8 +331,8 @@ def conv_transpose(
         ``stride * (in - 1) + output_padding + (k - 1) * dilation + 1 - pads_begin - pads_end``.
         Where output_padding reaches past every product, the output is zero plus bias.
     auto_pad : None, "none", "notset", "same_upper", "same_lower" or "valid", any case
-        When set, pads_begin and pads_end are ignored. SAME gives in * stride + output_padding (if the kernel covers the
-        stride), VALID no pads.
+        When set, pads_begin and pads_end are ignored. SAME gives in * stride + output_padding if
+        (k - 1) * dilation + 1 is at least the stride, else it has no pads. VALID has none.
     output_shape : ints, one per spatial axis, optional
         Explicit spatial size; the pads are then computed, the odd pixel lost at the beginning. With auto_pad it must equal
         what auto_pad gives. What lies past the full scatter is zero plus bias.
@@ -345,7 +346,8 @@ def conv_transpose(
         "onednn" needs ``pip install "convt[onednn]"`` (or CONVT_ONEDNN_LIB, the path of libdnnl.so.3, and then no other place
         is looked at). "auto" uses it, if there, for the layers packed once on which it is known to be faster. "tune"
         measures it and the native algorithms, those "auto" may take, at the first call of a shape, on its data and threads
-        (half a second or more), and keeps to the fastest; the plan's ``note`` has the times.
+        (about a second), and keeps to the fastest; the plan's ``note`` has the times. Where other programs disturb too much
+        to decide, there is a RuntimeWarning, and "auto" chooses.
     algorithm : str
         Of the native backend: "auto" takes the one of least expected cost, of those that are as exact as ``precision`` wants.
         "direct" does every problem. "winograd" multiplies less where the kernel is longer than the stride, with errors up to

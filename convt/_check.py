@@ -7,7 +7,7 @@ from collections.abc import Mapping, Set
 import ml_dtypes
 import numpy as np
 
-from . import _dlpack
+from . import _dlpack, _words
 
 INT64_MAX = 2**63 - 1
 
@@ -39,20 +39,20 @@ def integers(name, value, length, minimum, scalar=True, each="one per spatial ax
     ``each`` says in the message of a wrong length where the length comes from.
     """
     if isinstance(value, (str, bytes, bytearray, Mapping, Set)):
-        raise TypeError(f"{name}: got {value!r} ({type(value).__name__}), wanted {length} integers")
+        raise TypeError(f"{name}: got {value!r} ({type(value).__name__}), wanted {_words.count(length, 'integer')}")
     if hasattr(value, "__array__") or hasattr(value, "__dlpack__"):
         value = array(name, value)
         if value.dtype.kind not in "iu":
-            raise TypeError(f"{name}: got dtype {value.dtype}, wanted {length} integers")
+            raise TypeError(f"{name}: got dtype {value.dtype}, wanted {_words.count(length, 'integer')}")
         if value.ndim > 1:
-            raise ValueError(f"{name}: got shape {value.shape}, wanted {length} integers, {each}")
+            raise ValueError(f"{name}: got shape {value.shape}, wanted {_words.count(length, 'integer')}, {each}")
         value = value if value.ndim else value.item()
     if scalar and not hasattr(value, "__len__"):
         return (integer(name, value, minimum),) * length
     if not hasattr(value, "__len__"):
-        raise TypeError(f"{name}: got {type(value).__name__}, wanted {length} integers")
+        raise TypeError(f"{name}: got {type(value).__name__}, wanted {_words.count(length, 'integer')}")
     if len(value) != length:
-        raise ValueError(f"{name}: got {len(value)} values, wanted {length}, {each}")
+        raise ValueError(f"{name}: got {_words.count(len(value), 'value')}, wanted {length}, {each}")
     return tuple(integer(name, item, minimum) for item in value)
 
 

@@ -50,6 +50,7 @@ cdef extern from *:
     const void *convt_pool
     int convt_team_size() nogil
     const char *CONVT_COMPILER
+    const char *CONVT_IDENTITY  # given by setup.py
 
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
 UNITS = ("vectors", "dots", "amx", "amx_two", "amx_one")  # what multiplies: see kernels/convt_kernels.h
@@ -74,6 +75,11 @@ def openmp():
 
 def compiler():
     return CONVT_COMPILER.decode()
+
+
+def identity():
+    """What names the compiled code: a hash of the kernels, their compiler and flags, and the text of the loops (setup.py)."""
+    return CONVT_IDENTITY.decode()
 
 
 def cache_bytes():

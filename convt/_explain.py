@@ -2,6 +2,7 @@
 
 import math
 
+from . import _words
 from .algorithms import ALGORITHMS, costs
 
 # What an algorithm does, in a line; its page in convt/algorithms says how.
@@ -53,7 +54,7 @@ def explain(plan):
     lines = [
         f"{plan.algorithm}: {_does(plan.algorithm)}",
         f"why: {_why(plan, own, least)}",
-        f"runs: {plan.tasks} tasks on {plan.threads} threads, {plan.isa}",
+        f"runs: {_words.count(plan.tasks, 'task')} on {_words.count(plan.threads, 'thread')}, {plan.isa}",
     ]
     total = sum(plan.cycles.values())
     if total:

@@ -1,18 +1,19 @@
 """The layers that the command line is asked about: JSON, or the ConvTranspose nodes of an ONNX model."""
 
-import json
+import inspect
 import os
 from typing import NamedTuple
 
 import numpy as np
 
-from . import _api, _check, _onnx, _padding
+from . import _api, _check, _config, _layer_format, _onnx, _padding
+from ._problem import ITEMSIZE, NUMPY_DTYPE
 
-# A layer in JSON: attribute of convt.ConvTranspose by what it is called there.
-_NAMES = {"s": "strides", "d": "dilations", "pb": "pads_begin", "pe": "pads_end", "op": "output_padding", "g": "groups"}
-_WANTED = {"Cin", "Cout", "in", "k"}
-_KNOWN = {*_WANTED, *_NAMES, "N", "name", "family", "source"}
-_STANDARD = ("", "ai.onnx")
+# Keyword of convt.ConvTranspose: key of a layer in JSON.
+_KEYWORDS = {"strides": "s", "dilations": "d", "pads_begin": "pb", "pads_end": "pe", "output_padding": "op", "groups": "g"}
+_WANTED = "JSON, a file of JSON, or an ONNX file"
+_STANDARD = ("", "ai.onnx")  # domains
+_ATTRIBUTES = inspect.signature(_onnx.attributes).parameters.keys() - {"W", "opset", "precision"}
 
 
 class Layer(NamedTuple):
@@ -28,8 +29,8 @@ class Layer(NamedTuple):
 
     def operator(self, **more):
         """``(ConvTranspose, shape of its data)`` with random weights; ``more`` are further keywords."""
-        dtype = next(dtype for dtype, name in _check.DTYPES.items() if name == self.dtype)
-        filter = np.random.default_rng(0).standard_normal(self.filter, np.float32).astype(dtype)
+        # Twice: as they come and as they are packed.
+        filter = self._random(0, "filter (numbers and packed weights)", self.filter, 2)
         keywords = {**self.attributes, "data_format": self.layout, "filter_format": "IOX", **more}
         op = _api.ConvTranspose.borrowing(filter, None, self.dialect, **keywords)
         batch, channels, *sizes = self.data
@@ -37,42 +38,55 @@ class Layer(NamedTuple):
 
     def numbers(self, shape):
         """Random data of a shape."""
-        dtype = next(dtype for dtype, name in _check.DTYPES.items() if name == self.dtype)
-        return np.random.default_rng(1).standard_normal(shape, np.float32).astype(dtype)
+        return self._random(1, "data", shape, 1)
+
+    def _random(self, seed, what, shape, copies):
+        """Random numbers; MemoryError, before any is made, where the machine has no room for so many copies of them."""
+        _config.check_memory(what, shape, copies * ITEMSIZE[self.dtype])
+        return np.random.default_rng(seed).standard_normal(shape, np.float32).astype(NUMPY_DTYPE[self.dtype], copy=False)
+
+
+class Refused(NamedTuple):
+    """A layer that can't be asked about, and the error that says why."""
+
+    name: str
+    error: Exception
 
 
 def read(text, shapes=None):
-    """The layers that an argument speaks of: JSON, a file of JSON, or an ONNX file, of whose inputs ``shapes`` tells."""
-    if not os.path.exists(text):
-        return _of_json(text)
-    if text.endswith(".onnx"):
+    """The layers that an argument speaks of, each a `Layer` or `Refused`: JSON, a file of JSON, or an ONNX file.
+
+    ``shapes`` gives sizes to the inputs of an ONNX model. ValueError where the argument as a whole is none of these.
+    """
+    there = os.path.exists(text)
+    if there and text.endswith(".onnx"):
         return _of_model(text, shapes or {})
-    with open(text, encoding="utf-8") as file:
-        return _of_json(file.read())
-
-
-def _of_json(text):
+    if shapes and not text.endswith(".onnx"):
+        raise ValueError(f"--shape: got one beside {_layer_format.shown(text)}, wanted it with an ONNX file alone")
     try:
-        rows = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"layer: got {text[:80]!r}, wanted JSON, a file of JSON, or an ONNX file ({error})") from None
-    rows = rows.get("layers", [rows]) if isinstance(rows, dict) else rows
-    return [_of_row(row) for row in (rows if isinstance(rows, list) else [rows])]
+        rows = _layer_format.rows(_layer_format.text_of(text) if there else text)
+    except OSError as error:
+        raise ValueError(f"layer: got {text!r}, which can't be read ({error.strerror}); wanted {_WANTED}") from error
+    except ValueError as error:
+        if not there and not text.lstrip().startswith(("{", "[")):
+            raise ValueError(f"layer: got {_layer_format.shown(text)}, no file and no JSON; wanted {_WANTED}") from None
+        raise ValueError(f"layer: {text if there else _layer_format.shown(text)}: {error}") from error
+    return [_attempt(name, _of_row, row, name) for name, row in rows]
 
 
-def _of_row(row):
-    if not isinstance(row, dict) or not _WANTED <= set(row) <= _KNOWN:
-        got = sorted(row) if isinstance(row, dict) else row
-        raise ValueError(f"layer: got {got}, wanted Cin, Cout, in and k, and of the others {', '.join(sorted(_KNOWN))}")
-    rank = len(row["in"]) if isinstance(row["in"], list) else 1
-    each = lambda name, value, length: _check.integers(name, value, length, 0)  # noqa: E731
-    groups = _check.integer("g", row.get("g", 1), 1)
-    batch, ci, co = (_check.integer(name, row.get(name, 1), 0) for name in ("N", "Cin", "Cout"))
-    if co % groups:
-        raise ValueError(f"g: got {groups}, wanted a divisor of Cout, {co}")
-    attributes = {_NAMES[key]: row[key] for key in _NAMES if key in row}
-    data, filter = (batch, ci, *each("in", row["in"], rank)), (ci, co // groups, *each("k", row["k"], rank))
-    return Layer(row.get("name", "layer"), data, filter, attributes)
+def _attempt(name, make, *arguments):
+    """What ``make`` gives, or why it does not: one bad layer must not hide the others."""
+    try:
+        return make(*arguments)
+    except (TypeError, ValueError) as error:
+        return Refused(name, error)
+
+
+def _of_row(row, name):
+    row = _layer_format.checked(row, name)
+    attributes = {keyword: row[key] for keyword, key in _KEYWORDS.items()}
+    data, filter = (row["N"], row["Cin"], *row["in"]), (row["Cin"], row["Cout"] // row["g"], *row["k"])
+    return Layer(name, data, filter, attributes)
 
 
 def _of_model(path, shapes):
@@ -83,15 +97,18 @@ def _of_model(path, shapes):
         raise ImportError('an ONNX model needs the onnx package: pip install "convt[onnx]"') from error
     try:
         model = onnx.load(path, load_external_data=False)
-    except Exception as error:  # protobuf's
+    except Exception as error:  # protobuf has errors of its own
         raise ValueError(f"layer: got {path!r}, which is no ONNX model ({error})") from error
     weights = {each.name: each for each in model.graph.initializer}
-    inputs = [each for each in model.graph.input if each.name not in weights]
-    if unknown := set(shapes) - {each.name for each in inputs}:
-        raise ValueError(f"shape: got {sorted(unknown)}, wanted inputs of the model, {[each.name for each in inputs]}")
-    for each in inputs:
-        _fill_in(each.type.tensor_type.shape, shapes.get(each.name))
-    model = onnx.shape_inference.infer_shapes(model)
+    inputs = {each.name: each.type for each in model.graph.input if each.name not in weights}
+    if unknown := sorted(shapes.keys() - inputs.keys()):
+        raise ValueError(f"--shape: got {unknown}, wanted inputs of the model, {list(inputs)}")
+    if any([_fill_in(name, kind, shapes.get(name)) for name, kind in inputs.items()]):
+        _forget_sizes(model.graph)
+    try:
+        model = onnx.shape_inference.infer_shapes(model)
+    except Exception as error:  # of a class that is none of Python's
+        raise ValueError(f"layer: got {path!r}, whose shapes ONNX can't infer ({error})") from error
     known = {name: (each.data_type, tuple(each.dims)) for name, each in weights.items()}
     for each in (*model.graph.input, *model.graph.value_info, *model.graph.output):
         kind = each.type.tensor_type
@@ -100,28 +117,55 @@ def _of_model(path, shapes):
     nodes = [node for node in model.graph.node if node.op_type == "ConvTranspose" and node.domain in _STANDARD]
     if not nodes:
         raise ValueError(f"layer: got {path!r}, a model without a ConvTranspose node in its main graph")
-    return [_of_node(onnx, node, known, opset) for node in nodes]
+    names = [node.name or next(iter(node.output), f"node {n}") for n, node in enumerate(nodes, 1)]
+    return [_attempt(name, _of_node, onnx, node, name, known, opset) for name, node in zip(names, nodes, strict=True)]
 
 
-def _fill_in(shape, sizes):
-    """Set the sizes of an input: those given, else a batch that is left open to 1."""
-    for n, size in enumerate(shape.dim):
-        if sizes is not None and n < len(sizes):
-            size.dim_value = sizes[n]
-        elif n == 0 and not size.dim_value:
-            size.dim_value = 1
+def _fill_in(name, kind, sizes):
+    """Give an input the sizes asked for, else its batch, where that is left open, 1. Returns whether a size was another one."""
+    tensor = kind.tensor_type if kind.HasField("tensor_type") else None
+    dims = tensor.shape.dim if tensor is not None and tensor.HasField("shape") else None
+    if sizes is None:
+        if dims and not dims[0].dim_value:
+            dims[0].dim_value = 1
+        return False
+    if tensor is None:
+        raise ValueError(f"--shape: got {name!r}, which is no tensor, wanted an input that is one")
+    if dims is None:
+        dims = tensor.shape.dim
+        for _ in sizes:
+            dims.add()
+    if len(dims) != len(sizes):
+        raise ValueError(f"--shape: got {len(sizes)} for {name!r}, wanted as many as the model has there, {len(dims)}")
+    changed = any(dim.dim_value not in (0, size) for dim, size in zip(dims, sizes, strict=True))
+    for dim, size in zip(dims, sizes, strict=True):
+        dim.dim_value = size
+    return changed
 
 
-def _of_node(onnx, node, known, opset):
-    name = node.name or node.output[0]
+def _forget_sizes(graph):
+    """Leave to inference what follows from sizes of inputs that have changed."""
+    del graph.value_info[:]
+    for each in graph.output:
+        each.type.tensor_type.ClearField("shape")
+
+
+def _of_node(onnx, node, name, known, opset):
+    if len(node.input) < 2:
+        raise ValueError(f"got a node with {len(node.input)} of its inputs, wanted data and weights")
     (_, data), (kind, filter) = (known.get(each, (0, ())) for each in node.input[:2])
     if len(filter) < 3 or len(data) != len(filter) or 0 in (*data, *filter):
         raise ValueError(
-            f"layer: got node {name!r}, whose input {node.input[0]!r} has a shape that the model leaves open, {data}; "
+            f"got a node whose input {node.input[0]!r} has a shape that the model leaves open, {data}; "
             f"wanted shapes of the model's inputs, by --shape NAME=N,C,..."
         )
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
+    dtypes = {onnx.helper.np_dtype_to_tensor_dtype(dtype): dtype for dtype in NUMPY_DTYPE.values()}
+    if kind not in dtypes:
+        got = onnx.TensorProto.DataType.Name(kind) if kind in onnx.TensorProto.DataType.values() else kind
+        raise TypeError(f"got weights of dtype {got}, wanted one of {', '.join(NUMPY_DTYPE)}")
     given = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
     given = {key: value.decode() if isinstance(value, bytes) else value for key, value in given.items()}
-    attributes = _onnx.attributes(np.broadcast_to(np.zeros((), dtype), filter), **given, opset=opset)
-    return Layer(name, data, filter, attributes, _padding.ONNX, _check.DTYPES[dtype], "NCX")
+    if unknown := sorted(given.keys() - _ATTRIBUTES):
+        raise ValueError(f"got the attributes {unknown}, wanted no others than {', '.join(sorted(_ATTRIBUTES))}")
+    attributes = _onnx.attributes(np.broadcast_to(np.zeros((), dtypes[kind]), filter), **given, opset=opset)
+    return Layer(name, data, filter, attributes, _padding.ONNX, _check.DTYPES[dtypes[kind]], "NCX")

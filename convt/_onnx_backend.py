@@ -11,6 +11,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from . import _onnx as dialect
+from . import _words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,7 +104,8 @@ class _Prepared(base.BackendRep):
             inputs = [inputs]
         if not isinstance(inputs, dict):
             if len(inputs) != len(self._inputs):
-                raise ValueError(f"inputs: got {len(inputs)} values, wanted {len(self._inputs)}: {self._inputs}")
+                got = _words.count(len(inputs), "value")
+                raise ValueError(f"inputs: got {got}, wanted {len(self._inputs)}: {self._inputs}")
             inputs = dict(zip(self._inputs, inputs, strict=True))
         elif not set(self._inputs) <= set(inputs):
             raise ValueError(f"inputs: got {sorted(inputs)}, wanted {self._inputs}")

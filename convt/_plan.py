@@ -7,6 +7,7 @@ import functools
 import math
 import os
 import threading
+import warnings
 import weakref
 from dataclasses import dataclass, field
 
@@ -146,14 +147,17 @@ class Operator:
         a = self._attributes
         if a.backend == "tune":
             return self._winner(problem, data)[0]
-        if a.backend == "onednn":
-            return "onednn"
+        return "onednn" if a.backend == "onednn" else self._expected(problem)
+
+    def _expected(self, problem):
+        """The name of the algorithm that the cost model expects to be the fastest."""
+        a = self._attributes
         name = _native(problem, a.algorithm, self._lasting)
-        return "onednn" if a.backend == "auto" and self._lasting and onednn.preferred(problem, a, name) else name
+        return "onednn" if a.backend != "native" and self._lasting and onednn.preferred(problem, a, name) else name
 
     def _winner(self, problem, data):
         """``(algorithm, note)``: the fastest of all for a problem, known from before (`tuning`) or measured at its first call,
-        by one thread at a time."""
+        by one thread at a time; what "auto" takes where measuring could not decide."""
         make = lambda: self._known(problem) or self._measure(problem, data)  # noqa: E731
         return kept(self._winners, (problem, machine.current(), _config.get_num_threads()), CACHED_WINNERS, make, _measuring)
 
@@ -183,7 +187,14 @@ class Operator:
             except BackendUnavailableError:
                 continue
             runs[name] = functools.partial(trial.run, problem, found, source, out)
-        best = _measure.measure(runs)
+        try:
+            best = _measure.measure(runs)
+        except _measure.Undecided as undecided:
+            name = self._expected(problem)
+            note = f"could not decide what is the fastest, because {undecided}; {name}, as 'auto' takes it, and nothing is kept"
+            _config.note("tune", f"{problem.descriptor()},{note}")
+            warnings.warn(f"convt: {problem.descriptor()}: {note}", RuntimeWarning, stacklevel=2)
+            return name, note
         tuning.keep(problem, a.algorithm, threads, best)
         times = ", ".join(f"{name} {seconds * 1e3:.3f} ms" for name, seconds in best.items())
         _config.note("tune", f"{problem.descriptor()},{times}")

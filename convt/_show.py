@@ -8,7 +8,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from . import _check, _config, _core
+from . import _check, _config, _core, tuning
 from ._problem import ITEMSIZE
 from ._version import __version__
 from .algorithms.onednn import library as onednn
@@ -50,7 +50,12 @@ def show_config(mode="print"):
         "dtypes": list(ITEMSIZE),
         "openmp": _core.openmp() or None,
         "threads": _config.get_num_threads(),
-        "versions": {"python": sys.version.split()[0], "numpy": np.__version__, "compiler": _core.compiler()},
+        "versions": {
+            "python": sys.version.split()[0],
+            "numpy": np.__version__,
+            "compiler": _core.compiler(),
+            "kernels": tuning.kernels(),
+        },
     }
     if _check.word("mode", mode, ("print", "dicts")) == "dicts":
         return config

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ._onnx_backend import Backend as Backend
     from ._onnx_backend import ConvTranspose as ConvTranspose
 
-__all__ = ["conv_transpose"]
+__all__ = ["Backend", "ConvTranspose", "conv_transpose"]
 
 _LAZY = ("Backend", "ConvTranspose")  # they import onnx
 
@@ -32,4 +32,4 @@ if not TYPE_CHECKING:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, *_LAZY]
+    return list(__all__)

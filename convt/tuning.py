@@ -3,9 +3,9 @@
 `save` writes everything that this process knows as JSON, one entry a line; `load` reads such a file, as does importing convt
 with ``CONVT_TUNING=FILE``. An operator with ``backend="tune"`` then measures only problems that no entry speaks of.
 
-An entry is of one problem (dtype, sizes, layout), algorithms to choose from, threads, instruction set, CPU and version of
-convt. Entries of another CPU or version are skipped with a note (``CONVT_VERBOSE=1`` shows it); `save` writes them back, so
-that one file can serve several machines.
+An entry is of one problem (dtype, sizes, layout), algorithms to choose from, threads, instruction set, CPU and kernels (a hash
+of the code that computes). Entries of another CPU or other kernels are skipped with a note (``CONVT_VERBOSE=1`` shows it);
+`save` writes them back, so that one file can serve several machines.
 
 Examples
 --------
@@ -24,11 +24,11 @@ import functools
 import math
 import os
 import re
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import _config, _core
-from ._version import __version__
+from . import _config, _core, _words
 from .algorithms import ALGORITHMS, BACKENDS
 
 if TYPE_CHECKING:
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Loaded", "clear", "load", "save"]
 
-FORMAT = "convt tuning 1"
+FORMAT = "convt tuning 2"
 _NAMES = {**ALGORITHMS, **BACKENDS}
-_KEY = {"problem": str, "layout": str, "algorithm": str, "threads": int, "isa": str, "cpu": str, "version": str}
+_KEY = {"problem": str, "layout": str, "algorithm": str, "threads": int, "isa": str, "cpu": str, "kernels": str}
 
 # Values of _KEY, in order -> {algorithm: milliseconds}; the GIL guards it, as it is only ever set and copied.
 _known: dict[tuple[Any, ...], dict[str, float]] = {}
 
 
 class Loaded(NamedTuple):
-    """How many entries of a file were taken, and how many skipped, as they are of another CPU or version."""
+    """How many entries of a file were taken, and how many skipped, as they are of another CPU or other kernels."""
 
     taken: int
     skipped: int
@@ -67,9 +67,20 @@ def cpu() -> str:
     return " ".join([vendor, *names, f"({name})", f"caches {caches}"])
 
 
+@functools.cache
+def kernels() -> str:
+    """What names the code in a file: a hash of the compiled code, and of the Python beside it, which cuts the blocks."""
+    import hashlib
+
+    found = hashlib.sha256(_core.identity().encode())
+    for source in sorted(Path(__file__).with_name("algorithms").rglob("*.py")):
+        found.update(source.read_bytes())
+    return found.hexdigest()[:16]
+
+
 def _key(problem: Problem, algorithm: str, threads: int) -> tuple[Any, ...]:
     layout = "NCX" if problem.planar else "NXC"
-    return problem.descriptor(), layout, algorithm, threads, _core.isa(), cpu(), __version__
+    return problem.descriptor(), layout, algorithm, threads, _core.isa(), cpu(), kernels()
 
 
 def find(problem: Problem, algorithm: str, threads: int) -> dict[str, float] | None:
@@ -121,20 +132,22 @@ def load(path: str | os.PathLike[str]) -> Loaded:
     Returns `Loaded`. Raises OSError where the file can't be read, and ValueError, which names the line, where it is damaged:
     then nothing of it is taken.
     """
-    return _load(path, "path")
+    return read(path, "path")
 
 
-def _load(path: str | os.PathLike[str], what: str) -> Loaded:
+def read(path: str | os.PathLike[str], what: str) -> Loaded:
+    """`load` whose errors call the path ``what``."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{what}: got {str(path)!r}, which is no text ({error.reason}); wanted one of save") from error
     found = dict(_checked(path, line, entry, what) for line, entry in _entries(path, text, what))
-    of_here = {key: times for key, times in found.items() if key[-2:] == (cpu(), __version__)}
+    of_here = {key: times for key, times in found.items() if key[-2:] == (cpu(), kernels())}
     _known.update(found)
     skipped = len(found) - len(of_here)
     if skipped:
-        _config.note("tuning", f"{path}: {skipped} of {len(found)} entries are of another CPU or version")
+        of = _words.count(len(found), "entry", "entries")
+        _config.note("tuning", f"{path}: {skipped} of {of} skipped, as of another CPU or other kernels")
     return Loaded(len(of_here), skipped)
 
 
@@ -184,6 +197,7 @@ def _checked(path: str | os.PathLike[str], line: int, entry: Any, what: str) -> 
 
 if _path := os.environ.get("CONVT_TUNING"):
     try:
-        _load(_path, "CONVT_TUNING")
-    except OSError as error:
-        raise ValueError(f"CONVT_TUNING: got {_path!r}, which can't be read ({error.strerror})") from error
+        read(_path, "CONVT_TUNING")
+    except (OSError, ValueError) as error:  # a cache that is gone or damaged is no reason not to start
+        _why = f"CONVT_TUNING: got {_path!r}, which can't be read ({error.strerror})" if isinstance(error, OSError) else error
+        warnings.warn(f"{_why}; the file is ignored", RuntimeWarning, stacklevel=3)

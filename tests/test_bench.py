@@ -101,8 +101,9 @@ def test_a_layer_survives_its_row():
 
 def test_a_file_needs_only_what_has_no_default(tmp_path):
     path = tmp_path / "layers.json"
-    path.write_text('[{"name": "a", "N": 1, "Cin": 4, "Cout": 2, "in": [8, 8], "k": 2, "s": [2, 2]}]')
+    path.write_text('[{"Cin": 4, "Cout": 2, "in": [8, 8], "k": 2, "s": [2, 2]}]')
     (layer,) = layers.read(str(path))
+    assert (layer.name, layer.batch) == ("layer 1", 1)
     assert layer.kernel == (2, 2)
     assert layer.output == (16, 16)
 
@@ -113,16 +114,16 @@ ROW = {"name": "a", "N": 1, "Cin": 4, "Cout": 2, "in": [8], "k": [2]}
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[", "layers.json: "),
-        ("[" * 200_000, "layers.json: "),
-        ("{}", "wanted a list of objects"),
-        (json.dumps([{"name": "a", "N": 1}]), "layer a: Cin, Cout, in, k missing"),
-        (json.dumps([ROW | {"stride": 2}]), "layer a: unknown stride"),
-        (json.dumps([ROW | {"s": [2, 2]}]), "layer a: s has 2 values for 1 spatial axes"),
-        (json.dumps([ROW | {"s": 0}]), "layer a: strides must be integers of at least 1"),
-        (json.dumps([ROW | {"Cin": "4"}]), "layer a: cin must be integers"),
-        (json.dumps([ROW | {"g": 3}]), "do not divide into 3"),
-        (json.dumps([ROW | {"pb": 9}]), "the output would be empty"),
+        ("[", "layers.json: no JSON: "),
+        ("[" * 200_000, "layers.json: no JSON of layers: it is nested too deeply"),
+        ("{}", "layer: got no Cin, Cout, in and k"),
+        (json.dumps([{"name": "a", "N": 1}]), "layer 'a': got no Cin, Cout, in and k"),
+        (json.dumps([ROW | {"stride": 2}]), "layer 'a': got the unknown key 'stride'"),
+        (json.dumps([ROW | {"s": [2, 2]}]), "layer 'a': s: got a list of length 2, wanted 1"),
+        (json.dumps([ROW | {"s": 0}]), "layer 'a': s: got 0, wanted an integer of at least 1"),
+        (json.dumps([ROW | {"Cin": "4"}]), "layer 'a': Cin: got '4', wanted an integer"),
+        (json.dumps([ROW | {"g": 3}]), "layer 'a': g: got 3, wanted a divisor of Cin, 4"),
+        (json.dumps([ROW | {"pb": 9}]), "layer 'a': pb, pe: got pads that leave an output of"),
     ],
 )
 def test_a_bad_file_says_what_is_wrong(tmp_path, content, message):
@@ -404,7 +405,7 @@ def test_it_works_as_the_package_that_a_wheel_has(tmp_path):
     assert "tiny" in run(main, *chosen, "--json", json_file)
     (result,) = json.loads(json_file.read_text())["results"]
     assert (result["peer"], result["status"]) == ("convt", "ok")
-    assert run(main, "compare", json_file, json_file) == "compared 1 problems\n"
+    assert run(main, "compare", json_file, json_file) == "compared 1 problem\n"
     assert run(main, "--help").startswith("usage: convt-bench ")
 
 

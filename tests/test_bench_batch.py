@@ -67,8 +67,8 @@ def test_a_name_loses_its_quotes_and_a_layer_without_one_is_called_as_it_is_writ
         ("ic-4oc4ih4kh2", "after ic, got '-4'"),
         ("ic4oc4ih4kh2oh9", "would take negative pads"),
         ("ic4oc4ih4kh2ph3", "nothing is left of the output's axis h"),
-        ("g3ic4oc4ih4kh2", "do not divide into 3"),
-        ("mb0ic4oc4ih4kh2", "batch must be integers of at least 1"),
+        ("g3ic4oc4ih4kh2", "g: got 3, wanted a divisor of Cin, 4"),
+        ("mb0ic4oc4ih4kh2", "N: got 0, wanted an integer of at least 1"),
     ],
 )
 def test_a_malformed_descriptor_says_what_is_wrong(text, message):

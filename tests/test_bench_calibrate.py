@@ -78,3 +78,13 @@ def test_measurements_of_another_machine_are_refused(tmp_path):
     assert calibrate.Measurements(path, {"cpu": "one"}).found == {}
     with pytest.raises(ValueError, match="another machine"):
         calibrate.Measurements(path, {"cpu": "two"})
+
+
+def test_layers_that_can_not_be_read_are_said_before_anything_is_measured(tmp_path, capsys):
+    path = tmp_path / "layers.json"
+    path.write_text('[{"Cin": 4, "Cout": 2, "in": 8, "k": 3, "stride": 2}]')
+    for layers_file, says in ((path, f"{path}: layer 1: got the unknown key 'stride'"), (tmp_path / "no.json", "no.json")):
+        with pytest.raises(SystemExit) as stopped:
+            calibrate.main(["--out", str(tmp_path / "mine.json"), "--layers", str(layers_file)])
+        assert stopped.value.code == 2 and says in capsys.readouterr().err
+    assert [each.name for each in tmp_path.iterdir()] == ["layers.json"]

@@ -102,7 +102,7 @@ def compared(tmp_path, before, after, *options):
 def test_the_same_run_has_no_regression(tmp_path, capsys):
     record = record_of(result_of("convt", 1.0, 1.1, 1.2), result_of("torch", 2.0))
     assert compared(tmp_path, record, record) == 0
-    assert "compared 1 problems" in capsys.readouterr().out
+    assert "compared 1 problem" in capsys.readouterr().out
 
 
 def test_a_slower_layer_is_named(tmp_path, capsys):
@@ -111,7 +111,7 @@ def test_a_slower_layer_is_named(tmp_path, capsys):
     assert compared(tmp_path, before, after) == 1
     slower = [line for line in capsys.readouterr().out.splitlines() if line.startswith("slower: ")]
     assert len(slower) == 1
-    assert "thin (f32, NXC, prepacked, 1 threads)" in slower[0]
+    assert "thin (f32, NXC, prepacked, 1 thread)" in slower[0]
     assert "+15.0%" in slower[0]
 
 
@@ -143,7 +143,7 @@ def test_precisions_are_not_compared_with_each_other(tmp_path, capsys):
     slower = result_of("convt", 2.0)
     slower.problem = less.problem
     assert compared(tmp_path, record_of(exact, less), record_of(exact, slower)) == 1
-    assert "slower: wide (f32 of medium precision, NXC, prepacked, 1 threads)" in capsys.readouterr().out
+    assert "slower: wide (f32 of medium precision, NXC, prepacked, 1 thread)" in capsys.readouterr().out
     path = tmp_path / "b.json"
     before = json.loads(path.read_text())
     for each in before["results"]:  # a file from before there were precisions

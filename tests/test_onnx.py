@@ -164,7 +164,7 @@ def test_bfloat16_comes_with_opset_22():
         ({"kernel_shape": [2]}, ValueError, r"kernel_shape: got \[2\], wanted \(3,\), the kernel of W"),
         ({"kernel_shape": [3, 3]}, ValueError, "kernel_shape: got 2 values, wanted 1"),
         ({"kernel_shape": [3.0]}, TypeError, r"kernel_shape: got 3\.0"),
-        ({"pads": [1]}, ValueError, "pads: got 1 values, wanted 2, two per spatial axis"),
+        ({"pads": [1]}, ValueError, "pads: got 1 value, wanted 2, two per spatial axis"),
         ({"pads": [0, -1]}, ValueError, "pads: got -1, wanted an integer >= 0"),
         ({"pads": [0, True]}, TypeError, "pads: got True"),
         ({"pads": [1, 2], "auto_pad": "SAME_UPPER"}, ValueError, r"pads: got \(1, 2\) together with auto_pad"),
@@ -234,7 +234,7 @@ def test_evaluator_passes_errors_and_a_left_out_bias():
     evaluator = ReferenceEvaluator(_model([node], "XW"), new_ops=[convt.onnx.ConvTranspose])
     assert evaluator.run(None, {"X": X, "W": W})[0].tolist() == FULL2
     bad = ReferenceEvaluator(_model([_conv(pads=[1])], "XW"), new_ops=[convt.onnx.ConvTranspose])
-    with pytest.raises(ValueError, match=r"^pads: got 1 values"):
+    with pytest.raises(ValueError, match=r"^pads: got 1 value,"):
         bad.run(None, {"X": X, "W": W})
 
 
@@ -345,13 +345,20 @@ def _python(code):
 def test_onnx_is_imported_only_for_the_operator_and_the_backend():
     code = """if True:
         import sys, numpy as np, convt, convt.onnx, convt.openvino
-        from convt.onnx import *
+        from convt.onnx import conv_transpose
         conv_transpose(np.ones((1, 1, 3), np.float32), np.ones((1, 1, 3), np.float32))
         assert {"Backend", "ConvTranspose", "conv_transpose"} <= set(dir(convt.onnx))
         assert "onnx" not in sys.modules and "openvino" not in sys.modules
     """
     result = _python(code)
     assert result.returncode == 0, result.stderr
+
+
+def test_every_public_name_is_in_all():
+    assert convt.onnx.__all__ == ["Backend", "ConvTranspose", "conv_transpose"] == dir(convt.onnx)
+    names = {}
+    exec("from convt.onnx import *", names)
+    assert set(convt.onnx.__all__) <= names.keys()
 
 
 @pytest.mark.parametrize("name", ["Backend", "ConvTranspose"])

@@ -98,7 +98,7 @@ def test_required_keywords(function, lead, name):
         (PLAIN, {"data": np.repeat(X, 2, 1)}, ValueError, "data: got 2 channels"),
         (PLAIN, {"data": X.astype(np.int32)}, TypeError, "data: got dtype int32"),
         (PLAIN, {"filter": W[0]}, ValueError, "filter: got rank 2"),
-        (PLAIN, {"data": X[None]}, ValueError, r"data: got rank 4 .* wanted rank 3 as the filter has 1 spatial axes"),
+        (PLAIN, {"data": X[None]}, ValueError, r"data: got rank 4 .* wanted rank 3 as the filter has 1 spatial axis"),
         (PLAIN, {"filter": W.astype(np.float64)}, TypeError, "data: got dtype float32, wanted float64, the filter's"),
         (PLAIN, {"strides": None}, TypeError, "strides: got NoneType"),
         (PLAIN, {"strides": [0]}, ValueError, "strides: got 0"),
@@ -111,7 +111,7 @@ def test_required_keywords(function, lead, name):
         (PLAIN, {"auto_pad": "same"}, ValueError, "auto_pad: got 'same'"),
         (GROUPED, {"filter": W}, ValueError, "filter: got rank 3 .*GIOX"),
         (GROUPED, {"filter": W.reshape(1, 1, 1, 3)[:0]}, ValueError, "filter: got 0 groups"),
-        (GROUPED, {"filter": np.ones((2, 1, 1, 3), np.float32)}, ValueError, "data: got 1 channels"),
+        (GROUPED, {"filter": np.ones((2, 1, 1, 3), np.float32)}, ValueError, "data: got 1 channel "),
     ],
 )
 def test_errors(function, arguments, error, match):

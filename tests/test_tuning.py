@@ -1,8 +1,11 @@
 """convt.tuning: what backend="tune" found is saved, loaded and used; what is damaged is refused, and says where."""
 
+import ast
 import json
 import os
+import re
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from convt import _core, _measure, _plan, tuning
 from convt.algorithms import ALGORITHMS, onednn
 
 KEYWORDS = {"strides": 2, "backend": "tune"}
+SETUP = Path(__file__).parents[1] / "setup.py"
 FILTER = np.ones((4, 4, 8, 16), np.float32)
 DATA = np.ones((1, 6, 5, 8), np.float32)
 
@@ -85,8 +89,8 @@ def test_entries_are_kept_apart(measured):
     assert len(measured) == 5 if convt.get_num_threads() > 1 else 4
 
 
-@pytest.mark.parametrize("change", [{"cpu": "another one"}, {"version": "0.0.0"}])
-def test_entries_of_another_cpu_or_version_are_skipped_and_kept(change, measured, tmp_path):
+@pytest.mark.parametrize("change", [{"cpu": "another one"}, {"kernels": "0123456789abcdef"}])
+def test_entries_of_another_cpu_or_other_kernels_are_skipped_and_kept(change, measured, tmp_path):
     path, back = tmp_path / "tuning.json", tmp_path / "back.json"
     tuned()
     tuning.save(path)
@@ -97,7 +101,7 @@ def test_entries_of_another_cpu_or_version_are_skipped_and_kept(change, measured
     assert len(measured) == 2
     assert tuning.save(back) == 2 and found["entries"][0] in json.loads(back.read_text())["entries"]
     code, _, errors = child("import convt", CONVT_TUNING=str(path), CONVT_VERBOSE="1")
-    assert code == 0 and "1 of 1 entries are of another CPU or version" in errors
+    assert code == 0 and "1 of 1 entry skipped, as of another CPU or other kernels" in errors
 
 
 def edited(path, change):
@@ -145,22 +149,98 @@ def test_a_damaged_entry_is_an_error_that_names_the_line(change, says, measured,
     ("text", "line"),
     [("", 1), ("[]", 1), ("{}", 1), ('{"format": "x", "entries": []}', 1), ("\xff\xfe", None),
      ("[" * 100_000, 1),
-     ('{"format": "convt tuning 1",\n"entries": [\n{,\n]}', 3), ('{"format": "convt tuning 1", "entries": [\n7\n]}', 2)],
+     ('{"format": "convt tuning 2",\n"entries": [\n{,\n]}', 3), ('{"format": "convt tuning 2", "entries": [\n7\n]}', 2)],
 )  # fmt: skip
 def test_a_file_that_is_none_is_refused(text, line, tmp_path):
     path = tmp_path / "tuning.json"
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(ValueError, match=f"line {line}" if line else "no text"):
         tuning.load(path)
-    code, _, errors = child("import convt", CONVT_TUNING=str(path))
-    assert code == 1 and "CONVT_TUNING" in errors and str(path) in errors
+    imported_with_a_warning(path, "")
 
 
-def test_a_file_that_is_not_there_is_an_error(tmp_path):
+def imported_with_a_warning(path, why):
+    """Whoever set the variable may have moved the file since: that is no reason for a server not to start."""
+    script = """
+import warnings
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    import convt
+(each,) = caught
+assert each.category is RuntimeWarning and each.filename == "<string>", each
+print(each.message)
+print(convt.conv_transpose.__name__, len(convt.tuning._known))
+"""
+    code, out, errors = child(script, CONVT_TUNING=str(path))
+    assert code == 0, errors
+    warned, works = out.splitlines()
+    assert warned.startswith(f"CONVT_TUNING: got {str(path)!r}, ") and why in warned
+    assert warned.endswith("; the file is ignored") and works == "conv_transpose 0"
+
+
+def test_a_file_that_is_not_there_is_an_error_for_load_and_a_warning_at_import(tmp_path):
+    path = tmp_path / "none.json"
     with pytest.raises(FileNotFoundError):
-        tuning.load(tmp_path / "none.json")
-    code, _, errors = child("import convt", CONVT_TUNING=str(tmp_path / "none.json"))
-    assert code == 1 and "ValueError: CONVT_TUNING" in errors
+        tuning.load(path)
+    imported_with_a_warning(path, "which can't be read (No such file or directory)")
+    with pytest.raises(IsADirectoryError):
+        tuning.load(tmp_path)
+    imported_with_a_warning(tmp_path, "which can't be read (Is a directory)")
+
+
+def test_an_import_that_treats_warnings_as_errors_may_fail(tmp_path):
+    code, _, errors = child("import warnings; warnings.simplefilter('error'); import convt", CONVT_TUNING=str(tmp_path / "no"))
+    assert code == 1 and errors.splitlines()[-1].startswith("RuntimeWarning: CONVT_TUNING: got ")
+
+
+# ------------------------------------------------------------------------------------------------ what the kernels are
+
+
+def test_files_are_keyed_by_the_code_that_computes(measured, tmp_path):
+    path = tmp_path / "tuning.json"
+    tuned()
+    tuning.save(path)
+    (entry,) = json.loads(path.read_text())["entries"]
+    assert entry["kernels"] == tuning.kernels() == convt.show_config(mode="dicts")["versions"]["kernels"]
+    assert re.fullmatch("[0-9a-f]{16}", entry["kernels"]) and "version" not in entry
+    assert child("from convt import tuning; print(tuning.kernels())")[1] == f"{tuning.kernels()}\n"  # of every process
+
+
+@pytest.mark.parametrize("part", ["compiled", "python"])
+def test_other_code_has_another_name(part, monkeypatch, tmp_path):
+    """The name of the compiled code is made when it is built; the Python that cuts blocks is read where it lies."""
+    before = tuning.kernels()
+    if part == "compiled":
+        monkeypatch.setattr(_core, "identity", lambda: "other kernels")
+    else:
+        (tmp_path / "algorithms" / "direct").mkdir(parents=True)
+        (tmp_path / "algorithms" / "direct" / "plan.py").write_text("BLOCK = 17")
+        monkeypatch.setattr(tuning, "__file__", str(tmp_path / "tuning.py"))
+    assert tuning.kernels.__wrapped__() != before
+    monkeypatch.undo()
+    assert tuning.kernels.__wrapped__() == before
+
+
+@pytest.mark.skipif(not SETUP.exists(), reason="no checkout")
+def test_the_compiled_code_is_named_by_kernels_and_loops(monkeypatch, tmp_path):
+    """By what setup.py makes the name of: object files, whose names are hashes of all that made them, and the loops' text."""
+    monkeypatch.chdir(SETUP.parent)
+    names = {}
+    tree = ast.parse(SETUP.read_text())
+    wanted = [each for each in tree.body if getattr(each, "name", "") == "identity" or "LOOPS" in ast.unparse(each)[:6]]
+    exec("import hashlib\nfrom pathlib import Path\n" + "\n".join(map(ast.unparse, wanted)), names)
+    identity, loops = names["identity"], names["LOOPS"]
+    assert {"convt/_core.pyx", "convt/algorithms/direct/loops.pyx", "convt/algorithms/winograd/weights.pxd"} <= set(
+        map(str, loops)
+    )
+    objects = ["build/kernels/avx2-1234.o", "build/kernels/baseline-5678.o"]
+    first = identity(objects)
+    assert first == identity(objects[::-1]) == identity([each.replace("build", "elsewhere") for each in objects])
+    assert first != identity(["build/kernels/avx2-1235.o", objects[1]])
+    changed = tmp_path / "loops.pyx"
+    changed.write_text("# another loop")
+    names["LOOPS"] = [changed, *loops[1:]]
+    assert first != identity(objects)
 
 
 def test_a_file_is_written_whole_or_not_at_all(measured, tmp_path, monkeypatch):

@@ -1,0 +1,22 @@
+"""What the benchmark shares with convt: files of convt that import nothing of it, loaded by their paths.
+
+An ordinary import would load the whole of convt, which must not be in the processes of its peers.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+
+def _loaded(name: str) -> ModuleType:
+    (folder,) = importlib.util.find_spec("convt").submodule_search_locations
+    spec = importlib.util.spec_from_file_location(f"{__name__}.{name}", Path(folder) / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+layer_format = _loaded("_layer_format")
+words = _loaded("_words")
