@@ -35,7 +35,7 @@ def rewrite(model, session, threads, precision=None):
     opset, fused, kept = _functions.opset_of(model), {}, {}
     for function, node in _functions.transposed(model):
         if function is not None:
-            why = closed.get(_functions.key_of(function), "another function calls it, which is not inlined")
+            why = closed.get(_functions.key_of(function), "onnx's inliner leaves it or what calls it")
             kept[_new(node, function, kept)] = f"it is in function {function.name}, which is not inlined, as {why}"
     if not any(_functions.is_transposed(node) for node in _scopes.all_nodes(model.graph)):
         return Rewritten(model, fused, kept)
