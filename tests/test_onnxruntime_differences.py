@@ -100,7 +100,7 @@ def test_random_nodes(seed):
         if want is not None:
             assert got.shape == want.shape and np.array_equal(got, want), about
         if session is not None:
-            assert len(session.nodes) + len(session.report.kept) == 1, about
+            assert session.nodes or session.report.kept, about  # what is not served has a reason
             served += len(session.nodes)
             kept.update(session.report.kept.values())
     assert served > 10 and len(kept) > 4
