@@ -138,6 +138,20 @@ def test_a_size_that_the_model_declares():
     assert convt.onnx.conv_transpose(x, w, strides=4, auto_pad="SAME_UPPER").shape == (1, 2, 20)
 
 
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("pixels", "pads"), [(0, 0), (1, 1), (1, 2), (3, 2)])
+def test_few_pixels(pixels, pads, bias):
+    """No pixels of X may still give some of the output; an output of none is refused."""
+    constants = {"W": np.ones((2, 2, 4), np.float32)} | ({"B": np.array([1, 2], np.float32)} if bias else {})
+    model = model_of([conv(("X", *constants), strides=[2], pads=[pads, pads])], {"X": (1, 2, "L")}, constants=constants)
+    feed = {"X": np.ones((1, 2, pixels), np.float32)}
+    want, refusal, _ = _outcome(onnxruntime.InferenceSession, model, feed)
+    got, error, session = _outcome(convt.onnxruntime.InferenceSession, model, feed)
+    assert (error is None) == (refusal is None) == ((pixels, pads) != (1, 2)) and session.nodes
+    if want is not None:
+        np.testing.assert_array_equal(got, want)
+
+
 SPECIAL = [
     0.0, -0.0, 1.0, -1.0, 1e-40, -1e-40, 6e-8, -6e-8, 3e38, -3e38, 6e4, -6e4, 20.0, -20.0, 100.0, -100.0,
     math.inf, -math.inf, math.nan,

@@ -73,8 +73,8 @@ class Node:
                 self.shapes.clear()
             operator = self.operator or _onnx.operator(inputs[1], None, self.values(inputs[1]))
             shape = operator.output_shape(inputs[0].shape)
-            if 0 in inputs[0].shape[2:] or 0 in shape[2:]:
-                raise ValueError(f"X: got shape {key[0]} for an output of {shape}, wanted pixels on every axis")
+            if 0 in shape[2:]:  # ONNX Runtime refuses it
+                raise ValueError(f"X: got shape {key[0]}, whose output {shape} has no pixels, wanted a larger one")
             self.shapes[key] = shape
         return shape
 
