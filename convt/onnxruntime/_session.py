@@ -36,7 +36,7 @@ class Report(NamedTuple):
         names = self.packed + self.unpacked
         lines = [f"convt computes {len(names)} ConvTranspose nodes: {', '.join(names) or 'none'}"]
         lines += [f"{name}: with the {' and the '.join(behind)} behind it" for name, behind in self.fused.items()]
-        lines += [f"{name}: its weights are not constant: new ones are packed in the run that has them" for name in self.unpacked]
+        lines += [f"{name}: its weights are not constant, and packed in the runs that bring new ones" for name in self.unpacked]
         return "\n".join(lines + [f"{name}: left to ONNX Runtime, as {why}" for name, why in self.kept.items()])
 
 
