@@ -1,6 +1,6 @@
 """What it costs in PyTorch to compare all weights with the packed ones at each call: ``python -m bench.comparing``.
 
-Layers of the benchmark, as torch's modules in NCX, and whole models run in turns: accelerated as usual, and with ``freeze=True``.
+Layers of the benchmark, as torch's modules in NCX, and whole models run in turns, accelerated with and without ``freeze=True``.
 """
 
 import argparse
@@ -68,7 +68,8 @@ def main(arguments=None):
     if small:
         mean = math.exp(sum(math.log(row["usual"] / row["frozen"]) for row in small) / len(small)) - 1
         worst = max(small, key=lambda row: row["cost"])
-        print(f"layers with less than 1 MiB of weights: {mean:.1%} in geometric mean, at most {worst['cost']:.1%} ({worst['name']})")
+        print(f"layers with less than 1 MiB of weights: {mean:.1%} in geometric mean,", end=" ")
+        print(f"at most {worst['cost']:.1%} ({worst['name']})")
     if asked.json:
         with open(asked.json, "w", encoding="utf-8") as file:
             json.dump({"torch": torch.__version__, "threads": asked.threads, "rows": found}, file, indent=1)

@@ -15,7 +15,7 @@ import onnx
 import onnxruntime
 
 import convt.onnxruntime
-from convt.onnxruntime import _rewrite
+from convt.onnxruntime import _scopes
 from convt.onnxruntime.__main__ import difference, in_turns
 
 
@@ -62,21 +62,18 @@ def _share(path, feed, threads, calls):
 def _alone(path, nodes, threads, budget):
     """Seconds of the transposed convolutions by themselves: ``(ONNX Runtime's, convt's)``."""
     model, totals = onnx.load(path), [0.0, 0.0]
-    values = _rewrite.constants(model)
-    transposed = {_rewrite.name_of(node): node for node in _rewrite.transposed(model.graph)}
+    scope, rng = _scopes.Scope(model.graph, model.ir_version), np.random.default_rng(0)
+    transposed = {node.name or node.output[0]: node for node in scope.nodes if node.op_type == "ConvTranspose"}
     for name, node in nodes.items():
         single, shape = transposed[name], node.described()["in"]
-        weights = []
-        for each in single.input[1:]:
-            weights.append(onnx.TensorProto())
-            weights[-1].CopyFrom(values[each])
-            weights[-1].name = each
+        sizes = [(each, scope.value(each).dims) for each in single.input[1:]]
+        weights = [onnx.numpy_helper.from_array(rng.standard_normal(dims, np.float32), each) for each, dims in sizes]
         graph = onnx.helper.make_graph(
             [single], name, [onnx.helper.make_tensor_value_info(single.input[0], 1, shape)],
             [onnx.helper.make_tensor_value_info(single.output[0], 1, None)], weights,
         )  # fmt: skip
         alone = onnx.helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version).SerializeToString()
-        feed = {single.input[0]: np.random.default_rng(0).standard_normal(shape, np.float32)}
+        feed = {single.input[0]: rng.standard_normal(shape, np.float32)}
         classes = onnxruntime.InferenceSession, convt.onnxruntime.InferenceSession
         sessions = [_session(cls, alone, threads) for cls in classes]
         times = in_turns([lambda s=s, f=feed: s.run(None, f) for s in sessions], budget / len(nodes))

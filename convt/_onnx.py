@@ -112,6 +112,12 @@ def compute(X, W, B, values, out=None):
         return _api.one_shot(_padding.ONNX, X, W, B, values, tuple(values.values()), out)
 
 
+def check(W, B, values):
+    """Raise what making the node's operator would raise: of W and B only shapes and dtypes are looked at."""
+    with _check.renamed(_NAMES):
+        _api.parse(W, B, _padding.ONNX, **values)
+
+
 def operator(W, B, values):
     """The node with its weights packed, which it reads in the caller's memory: `convt.ConvTranspose` by ONNX's rules."""
     with _check.renamed(_NAMES):

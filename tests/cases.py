@@ -152,7 +152,7 @@ def activate(activation, y):
         if name == "sigmoid":
             return np.where(y == np.inf, 1, sigmoid)
         gate = sigmoid if name == "swish" else 0.5 * erfc(-y * math.sqrt(0.5))
-        return np.where(y == -np.inf, 0, np.where(y == np.inf, np.inf, y * gate))
+        return np.where(y == np.inf, np.inf, y * gate)  # NaN at -inf
 
 
 # ---------------------------------------------------------------- cases

@@ -18,55 +18,20 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
+from onnx_models import OPSET
+from onnx_models import conv as _conv
+from onnx_models import info as _info
+from onnx_models import model_of as _model
+from onnx_models import norm as _norm
+from onnx_models import plain as _plain
+from onnx_models import same as _same
+from onnx_models import weights as _weights
 
 import convt
 import convt.onnx
 import convt.onnxruntime
 from convt.onnxruntime import __main__ as cli
 from convt.onnxruntime import _node
-
-OPSET = 17
-RNG = np.random.default_rng(0)
-
-
-def _info(name, dtype=TensorProto.FLOAT, shape=None):
-    return helper.make_tensor_value_info(name, dtype, shape)
-
-
-def _model(nodes, inputs, outputs=("Y",), constants=(), opset=OPSET, dtype=TensorProto.FLOAT, functions=(), imports=()):
-    """A model of nodes; ``inputs`` is {name: shape}, ``constants`` {name: array}."""
-    graph = helper.make_graph(
-        nodes, "test", [_info(name, dtype, shape) for name, shape in inputs.items()], [_info(name, dtype) for name in outputs],
-        [numpy_helper.from_array(value, name) for name, value in dict(constants).items()],
-    )  # fmt: skip
-    imports = [helper.make_opsetid("", opset), *imports]
-    return helper.make_model(graph, opset_imports=imports, ir_version=8, functions=functions)
-
-
-def _conv(inputs=("X", "W"), output="Y", **attributes):
-    return helper.make_node("ConvTranspose", inputs, [output], **attributes)
-
-
-def _weights(*shape, dtype=np.float32):
-    return RNG.standard_normal(shape).astype(dtype)
-
-
-def _plain(model):
-    options = onnxruntime.SessionOptions()
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
-
-
-def _same(model, feed, served=1, tolerance=1e-5):
-    """The session, after a run whose outputs are ONNX Runtime's own."""
-    session = convt.onnxruntime.InferenceSession(model)
-    assert len(session.report.packed) + len(session.report.unpacked) == served, session.report
-    plain = _plain(model)
-    for ours, theirs in zip(session.run(None, feed), plain.run(None, feed), strict=True):
-        assert ours.dtype == theirs.dtype and ours.shape == theirs.shape
-        assert abs(ours - theirs).max() <= tolerance * max(1e-6, abs(theirs).max())
-    assert [each.shape for each in session.get_outputs()] == [each.shape for each in plain.get_outputs()]
-    return session
-
 
 X2 = _weights(2, 6, 5, 7)
 
@@ -239,13 +204,6 @@ def test_models_without_the_operator():
 
 
 # ------------------------------------------------------------------------------------------------ together
-
-
-def _norm(source, output, channels, **attributes):
-    names = [f"{output}_{part}" for part in ("scale", "shift", "mean", "var")]
-    constants = dict(zip(names, (*(_weights(channels) for _ in range(3)), RNG.uniform(0.5, 2, channels).astype(np.float32)),
-                         strict=True))  # fmt: skip
-    return helper.make_node("BatchNormalization", [source, *names], [output], **attributes), constants
 
 
 ACTIVATIONS = {"Relu": {}, "LeakyRelu": {"alpha": 0.2}, "Tanh": {}, "Sigmoid": {}, "Gelu": {}}

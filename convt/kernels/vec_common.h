@@ -212,22 +212,20 @@ INLINE vf vf_erf(vf x)
     const vf y = vf_set1(1.f) - p * t * vf_exp(-a * a);
     return vf_select(x < vf_set1(0), -y, y);
 }
+/* GELU and swish of -Inf are -Inf * 0, NaN: as in PyTorch, ONNX Runtime and oneDNN. */
 static __attribute__((noinline)) vf vf_act_curved(vf x, int code)
 {
     const vf one = vf_set1(1.f);
-    vf y;
     switch (code) {
     case CONVT_TANH:
         return vf_tanh(x);
     case CONVT_SIGMOID:
         return one / (one + vf_exp(-x));
     case CONVT_GELU:
-        y = vf_set1(0.5f) * x * (one + vf_erf(x * vf_set1(0.70710678f)));
-        break;
+        return vf_set1(0.5f) * x * (one + vf_erf(x * vf_set1(0.70710678f)));
     default:
-        y = x / (one + vf_exp(-x));
+        return x / (one + vf_exp(-x));
     }
-    return vf_select(x == vf_set1(-INFINITY), vf_set1(0), y); /* -Inf * 0 */
 }
 static __attribute__((noinline)) vd vd_act_curved(vd x, int code)
 {
@@ -241,10 +239,10 @@ static __attribute__((noinline)) vd vd_act_curved(vd x, int code)
             x[i] = 1 / (1 + exp(-v));
             break;
         case CONVT_GELU:
-            x[i] = v == -INFINITY ? 0 : 0.5 * v * (1 + erf(v * 0.70710678118654752440));
+            x[i] = 0.5 * v * (1 + erf(v * 0.70710678118654752440));
             break;
         default:
-            x[i] = v == -INFINITY ? 0 : v / (1 + exp(-v));
+            x[i] = v / (1 + exp(-v));
         }
     }
     return x;

@@ -4,6 +4,10 @@
 
     _session        the session: what is handed to ONNX Runtime, and the report
     _rewrite        the model: its ConvTranspose nodes made convt's
+    _scopes         the model's graphs: what names stand for, and who reads them
+    _fuse           what is computed together with a node
+    _differences    nodes that ONNX Runtime computes otherwise than convt.onnx, which are left to it
+    _functions      the model's functions, inlined
     library         the library of operators that ONNX Runtime opens: kernels that call a node on tensors in place
     _node           a node: its weights packed once, its output computed
     __main__        a model in both, side by side

@@ -2,9 +2,12 @@
 
 import json
 
+import numpy as np
+
 from .. import _config, _norm, _onnx
 
 SHAPES = 64  # of inputs, whose output shapes a node keeps
+_BITS = {2: np.uint16, 4: np.uint32, 8: np.uint64}  # by the size of an element
 
 sessions = {}  # key of a session that is being made -> its nodes: {number of the node: Node}
 
@@ -13,9 +16,10 @@ class Node:
     """What one node of a session computes, with the bias, the batch norm and the activation behind it.
 
     ``text`` is JSON: ``session`` and ``node``, who it is; ``threads``, 0 for convt's own number; ``attributes``, those of
-    ONNX's ConvTranspose, its ``opset`` and convt's ``precision``; ``activation``; ``epsilon`` of a batch norm. ``constants``
-    are the inputs behind X, which are W, B and the norm's scale, shift, mean and variance, or fewer: arrays, or None for what a
-    run brings or what there is not. ``given`` tells which inputs there are.
+    ONNX's ConvTranspose, its ``opset`` and convt's ``precision``; ``activation``; ``epsilon`` of a batch norm; ``settled``,
+    whether the model holds all inputs behind X, so that a run seldom brings others. ``constants`` are the inputs behind X,
+    W, B and the norm's scale, shift, mean and variance, or fewer: arrays, or None for what a run brings or what there is not.
+    ``given`` tells which inputs there are.
     """
 
     def __init__(self, text, element_type, constants, given):
@@ -23,9 +27,10 @@ class Node:
         self.element_type, self.threads, self.attributes = element_type, told["threads"], told["attributes"]
         self.epsilon, self.activation = told.get("epsilon"), told.get("activation")
         self.operator, self.shapes = None, {}
-        if all(value is not None for value, there in zip(constants, given, strict=True) if there):
-            weights, bias = self.weights(constants)
-            self.operator = _onnx.operator(weights, bias, self.values(weights))
+        self.settled, self.kept = told["settled"], (None, None)  # (copies of the arrays behind X of a run, their operator)
+        self.brought = [n for n, value in enumerate(constants) if given[n] and value is None]  # numbers behind X
+        if not self.brought:
+            self.operator = self.made(constants)
         if told["session"] in sessions:
             sessions[told["session"]][told["node"]] = self
 
@@ -35,10 +40,29 @@ class Node:
         bias = None if bias is None else bias.reshape(-1)  # of an Add, (M, 1, ...) or (1, M, 1, ...)
         if self.epsilon is None:
             return weights, bias
-        return _norm.fold(weights, bias, *inputs[2:], self.epsilon, self.attributes.get("group", 1))
+        with np.errstate(all="ignore"):  # a negative variance gives NaN without a word, as in ONNX Runtime
+            return _norm.fold(weights, bias, *inputs[2:], self.epsilon, self.attributes.get("group", 1))
 
     def values(self, weights):
         return {**_onnx.attributes(weights, **self.attributes), "activation": self.activation}
+
+    def made(self, inputs):
+        """The operator with the weights of the inputs behind X packed."""
+        weights, bias = self.weights(inputs)
+        return _onnx.operator(weights, bias, self.values(weights))
+
+    def current(self, inputs):
+        """The operator of the arrays behind X that a run has, made anew if they are not those of the run before.
+
+        Every element is compared, because ONNX Runtime does not say whether memory has changed. Runs of several threads may
+        meet here; each leaves its copies and their operator in one piece.
+        """
+        copies, operator = self.kept
+        if operator is None or not all(_same_bits(copies[n], inputs[n]) for n in self.brought):
+            copies = [inputs[n].copy() if n in self.brought else inputs[n] for n in range(len(inputs))]
+            operator = self.made(copies)
+            self.kept = copies, operator
+        return operator
 
     def output_shape(self, inputs):
         """The shape of the output for the arrays of a run."""
@@ -48,7 +72,10 @@ class Node:
             if len(self.shapes) == SHAPES:
                 self.shapes.clear()
             operator = self.operator or _onnx.operator(inputs[1], None, self.values(inputs[1]))
-            shape = self.shapes[key] = operator.output_shape(inputs[0].shape)
+            shape = operator.output_shape(inputs[0].shape)
+            if 0 in shape[2:]:  # ONNX Runtime refuses it
+                raise ValueError(f"X: got shape {key[0]}, whose output {shape} has no pixels, wanted a larger one")
+            self.shapes[key] = shape
         return shape
 
     def described(self):
@@ -56,7 +83,8 @@ class Node:
         if not self.shapes:
             return {"in": None, "out": None, "algorithm": None}
         (data, _), out = list(self.shapes.items())[-1]
-        algorithm = "weights packed at each run" if self.operator is None else self.operator.plan(data).algorithm
+        operator = self.operator or self.kept[1]
+        algorithm = "weights packed at each run" if operator is None else operator.plan(data).algorithm
         return {"in": data, "out": out, "algorithm": algorithm}
 
     def compute(self, inputs, out):
@@ -70,6 +98,13 @@ class Node:
     def _compute(self, inputs, out):
         if self.operator is not None:
             self.operator(inputs[0], out)
+        elif self.settled:
+            self.current(inputs[1:])(inputs[0], out)
         else:
             weights, bias = self.weights(inputs[1:])
             _onnx.compute(inputs[0], weights, bias, self.values(weights), out)
+
+
+def _same_bits(a, b):
+    bits = _BITS[a.itemsize]
+    return a.shape == b.shape and np.array_equal(a.reshape(-1).view(bits), b.reshape(-1).view(bits))

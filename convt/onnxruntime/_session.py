@@ -36,7 +36,7 @@ class Report(NamedTuple):
         names = self.packed + self.unpacked
         lines = [f"convt computes {len(names)} ConvTranspose nodes: {', '.join(names) or 'none'}"]
         lines += [f"{name}: with the {' and the '.join(behind)} behind it" for name, behind in self.fused.items()]
-        lines += [f"{name}: its weights are not constant and are packed at each run" for name in self.unpacked]
+        lines += [f"{name}: its weights are not constant, and packed in the runs that bring new ones" for name in self.unpacked]
         return "\n".join(lines + [f"{name}: left to ONNX Runtime, as {why}" for name, why in self.kept.items()])
 
 
@@ -112,10 +112,10 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             return
         options = onnxruntime.SessionOptions() if sess_options is None else sess_options
         key = f"{id(self):x}"
-        rewritten, names = _rewrite.rewrite(_inferred(model), key, options.intra_op_num_threads, precision)
-        if not names:
+        rewritten = _rewrite.rewrite(_inferred(model), key, options.intra_op_num_threads, precision)
+        if not rewritten.fused:
             plain()
-            self.report = Report((), (), {}, {})
+            self.report = Report((), (), {}, rewritten.kept)
             return
         if options not in _registered:
             options.register_custom_ops_library(library.__file__)
@@ -124,25 +124,26 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             options.add_session_config_entry(_FOLDER, folder)
         made = _node.sessions[key] = {}
         try:
-            super().__init__(rewritten.SerializeToString(), options, providers, provider_options, **kwargs)
+            super().__init__(rewritten.model.SerializeToString(), options, providers, provider_options, **kwargs)
         except Exception as error:
             plain()  # which raises where ONNX Runtime has no use for the model either
-            self.report = Report((), (), {}, dict.fromkeys(names, f"convt refuses the model: {error}"))
+            refused = dict.fromkeys(rewritten.fused, f"convt refuses the model: {error}")
+            self.report = Report((), (), {}, rewritten.kept | refused)
             return
         finally:
             del _node.sessions[key]
-        self.nodes = {name: made[number] for number, name in enumerate(names) if number in made}
-        self.report = _reported(names, made)
+        self.nodes = {name: made[number] for number, name in enumerate(rewritten.fused) if number in made}
+        self.report = _reported(rewritten, made)
 
 
-def _reported(names, made):
-    packed, unpacked, kept = [], [], {}
-    for number, name in enumerate(names):
+def _reported(rewritten, made):
+    packed, unpacked, kept = [], [], dict(rewritten.kept)
+    for number, name in enumerate(rewritten.fused):
         if number not in made:
             kept[name] = "it has no use for it: its output is constant, or not wanted"
         else:
             (unpacked if made[number].operator is None else packed).append(name)
-    fused = {name: behind for name, behind in names.items() if behind and name not in kept}
+    fused = {name: behind for name, behind in rewritten.fused.items() if behind and name not in kept}
     return Report(tuple(packed), tuple(unpacked), fused, kept)
 
 
@@ -179,7 +180,7 @@ def _sizes(graph):
 
 
 def _names(model):
-    return [] if model is None else [_rewrite.name_of(node) for node in _rewrite.transposed(model.graph)]
+    return [] if model is None else _rewrite.names(model)
 
 
 def _has(options, key):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
 
+from .. import _words
 from . import _forward, _fuse, _weights
 from ._compute import precision_of
 from ._modules import TORCHS, Settings, TransposedForward, base_of
@@ -27,7 +28,7 @@ class Report(NamedTuple):
 
     def __str__(self) -> str:
         names = ", ".join(self.swapped) or "none"
-        lines = [f"convt computes {len(self.swapped)} transposed convolution{'s' * (len(self.swapped) != 1)}: {names}"]
+        lines = [f"convt computes {_words.count(len(self.swapped), 'transposed convolution')}: {names}"]
         lines += [f"{name}: in inference with the {' and the '.join(behind)} behind it" for name, behind in self.fused.items()]
         if self.frozen:
             lines.append(f"weights taken as constant until convt.torch.refresh(model): {', '.join(self.frozen)}")

@@ -1,0 +1,87 @@
+"""Where ONNX Runtime's ConvTranspose and convt.onnx differ: nodes for which they do are left to ONNX Runtime.
+
+`convt.onnx` follows ONNX's text. In a session ONNX Runtime's shapes, numbers and errors count. A node's attributes and
+the sizes of its kernel decide; tests/test_onnxruntime_differences.py holds both against each other on random nodes.
+"""
+
+import ml_dtypes
+import numpy as np
+import onnx
+
+from .. import _onnx
+from . import _scopes
+
+_TYPES = {
+    "auto_pad": onnx.AttributeProto.STRING,
+    "group": onnx.AttributeProto.INT,
+    **dict.fromkeys(
+        ("dilations", "kernel_shape", "output_padding", "output_shape", "pads", "strides"), onnx.AttributeProto.INTS
+    ),
+}
+_DTYPES = {
+    onnx.TensorProto.FLOAT: np.float32, onnx.TensorProto.DOUBLE: np.float64, onnx.TensorProto.FLOAT16: np.float16,
+    onnx.TensorProto.BFLOAT16: ml_dtypes.bfloat16,
+}  # fmt: skip
+_SAME = ("SAME_UPPER", "SAME_LOWER")
+
+
+def difference(node, data, weights, bias, opset):
+    """Why a node is left to ONNX Runtime, or None. ``data``, ``weights`` and ``bias`` are what is known of its inputs."""
+    if not (2 <= len(node.input) <= 3 and all(node.input[:2]) and len(node.output) == 1 and node.output[0]):
+        return "its inputs or outputs are not those of a ConvTranspose"
+    for each in node.attribute:
+        if each.ref_attr_name or _TYPES.get(each.name) != each.type:
+            return f"its attribute {each.name} is none of a ConvTranspose, or of another type"
+    values = _scopes.attributes(node)
+    if [] in values.values():
+        return "an attribute of it is an empty list"
+    kernel = values.get("kernel_shape") if weights.dims is None else list(weights.dims[2:])
+    why = _other_rules(values, data.dims, kernel, any(each.name == "pads" for each in node.attribute))
+    if why is None and weights.dims is not None and weights.kind in _DTYPES:
+        why = _refusal(values, weights, bias, opset)
+    return why
+
+
+def _other_rules(values, data, kernel, has_pads):
+    """Where ONNX Runtime reads attributes otherwise; the shape ``data`` and ``kernel`` are None if they are not known."""
+    auto_pad, sizes = values.get("auto_pad", "NOTSET"), values.get("output_shape", [])
+    if auto_pad not in ("NOTSET", "VALID", *_SAME):
+        return f"its auto_pad is {auto_pad!r}, which is no word of ONNX's text"
+    if auto_pad != "NOTSET" and has_pads:
+        return "it has auto_pad and pads, which ONNX Runtime refuses together, zeros too"
+    if min(values.get("pads", [0])) < 0:
+        return "it has a negative pad"
+    rank = max(len(values.get(name, [])) for name in ("strides", "dilations", "output_padding")) or len(kernel or [0])
+    strides, dilations, paddings = (
+        values.get(name, [default] * rank) for name, default in (("strides", 1), ("dilations", 1), ("output_padding", 0))
+    )
+    if not rank == len(strides) == len(dilations) == len(paddings) == len(kernel or strides):
+        return "its attributes have different numbers of axes"
+    if any(padding >= stride for padding, stride in zip(paddings, strides, strict=True)):
+        return "its output_padding is not less than its stride, which ONNX Runtime refuses"
+    if sizes and (len(sizes) != rank or min(sizes) < 1):
+        return f"its output_shape is {sizes}, which ONNX's text does not know"
+    reaches = [(size - 1) * dilation + 1 for size, dilation in zip(kernel or [1] * rank, dilations, strict=True)]
+    axes = range(rank)
+    if sizes and any(paddings):
+        known = data is not None and kernel and len(data) == rank + 2
+        if not known or any(sizes[n] - strides[n] * (data[n + 2] - 1) - reaches[n] >= strides[n] for n in axes):
+            return "it has output_padding and an output_shape that ONNX Runtime may refuse with it"
+    if auto_pad in _SAME and not sizes and any(reaches[n] + paddings[n] < strides[n] for n in axes):
+        known = "is" if kernel else "may be"
+        return f"its kernel {known} smaller than its stride, where ONNX Runtime gives {auto_pad} another size than ONNX's text"
+    return None
+
+
+def _refusal(values, weights, bias, opset):
+    """What convt refuses of a node with weights of these sizes; None if it takes it."""
+    dtype = _DTYPES[weights.kind]
+    filter = np.broadcast_to(np.zeros((), dtype), weights.dims)
+    term = None
+    if bias.dims is not None and bias.kind in _DTYPES:
+        term = np.broadcast_to(np.zeros((), _DTYPES[bias.kind]), bias.dims)
+    try:
+        _onnx.check(filter, term, _onnx.attributes(filter, **values, opset=opset))
+    except (ValueError, TypeError, MemoryError) as error:
+        return f"convt refuses it: {error}"
+    return None

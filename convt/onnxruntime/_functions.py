@@ -1,0 +1,101 @@
+"""Functions of a model that compute a ConvTranspose: they are inlined, because their nodes may have attributes of the call."""
+
+import onnx
+from onnx import inliner
+
+from . import _scopes
+
+# Operators that later opsets only gave more dtypes, from these versions on.
+_SAME_SINCE = {
+    "Add": 7, "BatchNormalization": 14, "Cast": 9, "Constant": 1, "Conv": 11, "ConvTranspose": 1, "Gelu": 20, "Identity": 1,
+    "LeakyRelu": 6, "Mul": 7, "Relu": 6, "Sigmoid": 6, "Sub": 7, "Tanh": 6,
+}  # fmt: skip
+
+
+def is_transposed(node):
+    return _scopes.is_standard(node, "ConvTranspose")
+
+
+def opset_of(model):
+    """The version of ONNX's own operators in a model or function."""
+    return next((each.version for each in model.opset_import if each.domain in _scopes.STANDARD), 1)
+
+
+def key_of(function):
+    return function.domain, function.name, function.overload
+
+
+def transposed(model):
+    """``[(function or None, node)]``: the ConvTranspose nodes of a model, then those of the functions that it calls."""
+    functions = {key_of(each): each for each in model.functions}
+    found, seen, waiting = [], set(), [None]
+    while waiting:
+        function = waiting.pop(0)
+        for node in _scopes.all_nodes(model.graph if function is None else function):
+            key = node.domain, node.op_type, node.overload
+            if key in functions and key not in seen:
+                seen.add(key)
+                waiting.append(functions[key])
+            if is_transposed(node):
+                found.append((function, node))
+    return found
+
+
+def inlined(model):
+    """``(model with its functions inlined, {key of a function with a ConvTranspose that is not: why})``."""
+    functions = {key_of(each): each for each in model.functions}
+    wanted = _users(functions)
+    if not wanted:
+        return model, {}
+    opset, why = opset_of(model), {}
+    for key in wanted:
+        changed = _changed(functions[key], opset)
+        if changed:
+            why[key] = f"its opset is {opset_of(functions[key])} and the model's is {opset}, in which {changed}"
+        else:
+            for each in functions[key].opset_import:
+                if each.domain in _scopes.STANDARD:
+                    each.version = opset
+    try:
+        model = inliner.inline_local_functions(model)
+    except Exception as error:  # the inliner's are of many classes
+        return model, dict.fromkeys(wanted, f"onnx can't inline it: {error}")
+    waiting = list(model.functions)  # the inliner drops functions that those which it leaves still call
+    present = {key_of(each) for each in waiting}
+    while waiting:
+        for node in _scopes.all_nodes(waiting.pop()):
+            key = node.domain, node.op_type, node.overload
+            if key in functions and key not in present:
+                model.functions.append(functions[key])
+                present.add(key)
+                waiting.append(functions[key])
+    return model, why
+
+
+def _users(functions):
+    """Keys of the functions that have a ConvTranspose, or call one that has."""
+    found, before = [], None
+    while len(found) != before:
+        before = len(found)
+        for key, function in functions.items():
+            nodes = () if key in found else _scopes.all_nodes(function)
+            if any(is_transposed(node) or (node.domain, node.op_type, node.overload) in found for node in nodes):
+                found.append(key)
+    return found
+
+
+def _changed(function, opset):
+    """What an operator of a function means otherwise at another opset, in words; None if all mean the same."""
+    own = opset_of(function)
+    for node in _scopes.all_nodes(function) if own != opset else ():
+        if node.domain in _scopes.STANDARD and not _same(node.op_type, own, opset):
+            return f"{node.op_type} is another operator"
+    return None
+
+
+def _same(operator, own, opset):
+    try:
+        before, after = (onnx.defs.get_schema(operator, version).since_version for version in (own, opset))
+    except onnx.defs.SchemaError:
+        return False
+    return before == after or _SAME_SINCE.get(operator, opset + 1) <= before < after

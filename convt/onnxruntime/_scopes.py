@@ -1,0 +1,159 @@
+"""The graphs of an ONNX model as scopes: what their names stand for, and who reads them.
+
+A graph inside a node (a branch of an If, the body of a Loop or Scan) sees the names of the graphs around it. A name means what
+the innermost of them defines, so that two branches may use one name for different things.
+"""
+
+from typing import NamedTuple
+
+import onnx
+
+STANDARD = ("", "ai.onnx")
+_GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+_FIXED_IR = 3  # up to this version a run can't replace an initializer that is also an input
+
+
+class Value(NamedTuple):
+    """What is known of a value before a run."""
+
+    dims: tuple[int, ...] | None  # None if they are not known
+    kind: int  # element type of onnx.TensorProto; 0 if it is not known
+    default: bool  # whether the model holds it: a constant, or an initializer until a run feeds another tensor in its place
+
+
+UNKNOWN = Value(None, 0, default=False)
+
+
+def is_standard(node, *operators):
+    return node.op_type in operators and node.domain in STANDARD
+
+
+def inner_graphs(node):
+    """The graphs among the attributes of a node."""
+    for attribute in node.attribute:
+        if attribute.type in _GRAPHS:
+            yield from (attribute.g,) if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs
+
+
+def all_nodes(graph):
+    """The nodes of a graph or function, and of the graphs inside them."""
+    for node in graph.node:
+        yield node
+        for inner in inner_graphs(node):
+            yield from all_nodes(inner)
+
+
+def attributes(node):
+    """{name: value} of a node's attributes, text as str and integers as a list."""
+    plain = {}
+    for each in node.attribute:
+        value = onnx.helper.get_attribute_value(each)
+        if isinstance(value, bytes):
+            value = value.decode(errors="replace")
+        plain[each.name] = list(value) if each.type == onnx.AttributeProto.INTS else value
+    return plain
+
+
+class Scope:
+    """One graph with the names that it defines.
+
+    ``nodes`` are the graph's nodes by position; ``scopes`` those of the graphs inside them; ``readers`` is {name: positions of
+    the nodes that read it}, with None for a reader outside the graph's nodes: the graph's outputs, and graphs inside.
+    ``hidden`` are the names that a graph inside gives another value: ONNX forbids it, and ONNX Runtime takes either of the two.
+    """
+
+    def __init__(self, graph, ir_version, outer=None):
+        self.graph, self.outer = graph, outer
+        self.nodes, self.scopes, self.readers = list(graph.node), [], {}
+        self._values = {each.name: Value(tuple(each.dims), each.data_type, default=True) for each in graph.initializer}
+        for each in graph.sparse_initializer:
+            self._values[each.values.name] = Value(tuple(each.dims), each.values.data_type, default=True)
+        self._producers = {name: node for node in self.nodes for name in node.output if name}
+        self._types = None
+        others = set()
+        for each in graph.input:
+            if outer is not None or each.name not in self._values:
+                others.add(each.name)
+                self._values.pop(each.name, None)  # the inputs of a Loop's or Scan's body always come from outside it
+            elif ir_version > _FIXED_IR:
+                self._values[each.name] = self._declared(each.name)._replace(default=True)
+        self._defined = {*self._values, *self._producers, *others}
+        self.hidden = set() if outer is None else outer.hidden
+        while outer is not None:
+            self.hidden |= self._defined & outer._defined
+            outer = outer.outer
+        for position, node in enumerate(self.nodes):
+            for name in node.input:
+                self._read(name, position)
+            for inner in inner_graphs(node):
+                self.scopes.append(Scope(inner, ir_version, self))
+        for each in graph.output:
+            self._read(each.name, None)
+
+    def __iter__(self):
+        """This scope, and those inside it."""
+        yield self
+        for scope in self.scopes:
+            yield from scope
+
+    def _read(self, name, position):
+        home = self._home(name)
+        if home is not None:
+            home.readers.setdefault(name, []).append(position if home is self else None)
+
+    def _home(self, name):
+        """The scope that defines a name as it is seen here."""
+        scope = self
+        while scope is not None and name not in scope._defined:
+            scope = scope.outer
+        return scope
+
+    def value(self, name):
+        """What is known of the value that a name stands for here."""
+        home = self._home(name)
+        return UNKNOWN if home is None or name in self.hidden else home._value(name)
+
+    def _value(self, name):
+        if name not in self._values:
+            self._values[name] = UNKNOWN  # if a chain of nodes should lead back here
+            self._values[name] = self._produced(name) or self._declared(name)
+        return self._values[name]
+
+    def _produced(self, name):
+        """The value of a Constant node, or of an Identity or a Cast of what the model holds; None for others."""
+        node = self._producers.get(name)
+        if node is None:
+            return None
+        if is_standard(node, "Constant"):
+            tensor = attributes(node).get("value")
+            return None if tensor is None else Value(tuple(tensor.dims), tensor.data_type, default=True)
+        if is_standard(node, "Identity", "Cast") and len(node.input) == 1:
+            source = self.value(node.input[0])
+            if source.default:
+                return source if node.op_type == "Identity" else source._replace(kind=attributes(node).get("to", 0))
+        return None
+
+    def _declared(self, name):
+        """What the model says of the type of a value."""
+        if self._types is None:
+            self._types = {each.name: each.type for each in (*self.graph.output, *self.graph.value_info, *self.graph.input)}
+        declared = self._types.get(name)
+        if declared is None or not declared.HasField("tensor_type"):
+            return UNKNOWN
+        tensor = declared.tensor_type
+        fixed = tensor.HasField("shape") and all(size.HasField("dim_value") for size in tensor.shape.dim)
+        return Value(tuple(size.dim_value for size in tensor.shape.dim) if fixed else None, tensor.elem_type, default=False)
+
+    def behind(self, name):
+        """Positions of the nodes behind a value, each the only reader of the one before: Identity nodes, then another node."""
+        path = []
+        for _ in self.nodes:
+            readers = self.readers.get(name, ())
+            if len(readers) != 1 or readers[0] is None or name in self.hidden:
+                break
+            path.append(readers[0])
+            node = self.nodes[readers[0]]
+            if not is_standard(node, "Identity"):
+                return path
+            name = node.output[0]
+        return []

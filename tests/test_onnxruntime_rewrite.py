@@ -1,0 +1,429 @@
+"""What convt.onnxruntime makes of a model's graphs: names in scopes, what is computed together, weights and functions."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx", reason="onnx is not installed")
+pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+
+import onnxruntime
+from onnx import TensorProto, helper
+from onnx_models import RNG, conv, info, model_of, norm, plain, same, tensors, weights
+
+import convt.onnxruntime
+from convt.onnxruntime import _node
+
+X, W = weights(1, 6, 4, 4), weights(6, 6, 3, 3)  # the output is 6 wide, too: a row of it may be taken for its channels
+BIAS, ROW = weights(6, 1, 1), weights(1, 1, 1, 6)
+
+
+def _op(kind, inputs, output, **attributes):
+    return helper.make_node(kind, inputs, [output], **attributes)
+
+
+def _graph(nodes, output, inputs=(), constants=(), outputs=()):
+    """A graph for an If, a Loop or a Scan."""
+    return helper.make_graph(nodes, "inner", list(inputs), [info(name) for name in (output, *outputs)], tensors(constants))
+
+
+def _choice(then, other, output="Y"):
+    return helper.make_node("If", ["which"], [output], then_branch=then, else_branch=other)
+
+
+def _with_condition(model):
+    model.graph.input.append(info("which", TensorProto.BOOL, []))
+    return model
+
+
+def _both_ways(model, served, feed=None, **more):
+    for which in (True, False):
+        session = same(model, {"X": X, "which": np.array(which)} | (feed or {}), served, **more)
+    return session
+
+
+# ------------------------------------------------------------------------------------------------ scopes
+
+
+@pytest.mark.parametrize("way", ["initializers", "computed", "other way round", "around it"])
+def test_branches_use_one_name_for_different_things(way):
+    """In one branch c is a bias, in the other one a row of the output's width."""
+    add = [conv(("X", "W"), "z"), _op("Add", ["z", "c"], "out")]
+    bias, around = _graph(add, "out", constants={"c": BIAS}), {"W": W}
+    row = _graph(add, "out", constants={"c": ROW})
+    if way == "computed":
+        row = _graph([_op("Neg", ["r"], "c"), *add], "out", constants={"r": ROW})
+    if way == "around it":  # a branch without a c of its own sees the one of the graph around it
+        row, around = _graph(add, "out"), {"W": W, "c": ROW}
+        bias.initializer[0].name = "d"
+        bias.node[1].input[1] = "d"
+    branches = (row, bias) if way == "other way round" else (bias, row)
+    model = _with_condition(model_of([_choice(*branches)], {"X": X.shape}, constants=around))
+    session = _both_ways(model, served=2)
+    assert sorted(session.report.fused.values()) == [("Add",)]
+
+
+def test_a_branch_hides_a_name_of_the_graph_around_it():
+    """ONNX forbids it, and ONNX Runtime takes it for either of the two: what reads such a name stays ONNX Runtime's."""
+    add = [conv(("X", "W"), "z"), _op("Add", ["z", "c"], "out")]
+    hidden = _graph(add, "out", constants={"c": weights(6, 1, 1)})
+    model = _with_condition(model_of([_choice(hidden, _graph(add, "out"))], {"X": X.shape}, constants={"W": W, "c": BIAS}))
+    try:
+        plain(model)
+    except Exception as error:
+        pytest.skip(f"ONNX Runtime {onnxruntime.__version__}: {error}")
+    assert _both_ways(model, served=2).report.fused == {}
+    hidden.initializer[0].CopyFrom(tensors({"W": weights(6, 6, 3, 3)})[0])
+    model.graph.node[0].attribute[0].g.CopyFrom(hidden)
+    kept = convt.onnxruntime.InferenceSession(model).report.kept
+    assert list(kept.values()) == ["two values that are seen at once have the name 'W', which ONNX forbids"] * 2
+
+
+@pytest.mark.parametrize("named", ["W", "c"])
+def test_what_a_loop_carries_is_no_constant(named):
+    """A state variable of a Loop's body has the name of a constant in a branch beside it."""
+    carried = {"W": W, "c": ROW}[named]
+    constants = {"W": weights(6, 6, 3, 3), "c": BIAS}
+    body_nodes = [_op("Identity", ["go"], "on"), conv(("X", "W"), "z"), _op("Add", ["z", "c"], "t"),
+                  _op("Neg", [named], "next")]  # fmt: skip
+    body = helper.make_graph(
+        body_nodes, "body", [info("i", TensorProto.INT64, []), info("go", TensorProto.BOOL, []), info(named)],
+        [info("on", TensorProto.BOOL), info("next"), info("t")],
+    )  # fmt: skip
+    loop = helper.make_node("Loop", ["trips", "", "start"], ["last", "stack"], body=body)
+    beside = _graph([conv(("X", "W"), "z"), _op("Add", ["z", "c"], "out")], "out", constants={named: constants[named]})
+    other = {name: value for name, value in constants.items() if name != named}
+    model = model_of(
+        [loop, _choice(beside, _graph([_op("Neg", ["X"], "out")], "out"))], {"X": X.shape}, ("stack", "Y"),
+        other | {"trips": np.array(3), "start": carried},
+    )  # fmt: skip
+    _both_ways(_with_condition(model), served=2)
+
+
+def test_a_scan_has_its_own_names():
+    """The body of a Scan: its weights are slices, and its bias comes from around it."""
+    body = helper.make_graph(
+        [conv(("X", "W"), "z"), _op("Add", ["z", "c"], "t")], "body", [info("W", shape=W.shape)], [info("t")]
+    )
+    scan = helper.make_node("Scan", ["stack"], ["Y"], body=body, num_scan_inputs=1)
+    model = model_of([scan], {"X": X.shape}, constants={"stack": weights(2, *W.shape), "c": BIAS})
+    session = same(model, {"X": X})
+    assert session.report.unpacked == ("z",) and session.report.fused == {"z": ("Add",)}
+
+
+@pytest.mark.parametrize("reader", ["branch", "branch of a branch", "branch's output"])
+def test_what_a_graph_inside_reads_stays(reader):
+    """A branch reads the output of a ConvTranspose beside the Relu behind it."""
+    inner = _graph([_op("Neg", ["z"], "out")], "out")
+    if reader == "branch of a branch":
+        inner = _graph([_choice(inner, _graph([_op("Abs", ["z"], "out2")], "out2"), "out3")], "out3")
+    if reader == "branch's output":
+        inner = _graph([_op("Identity", ["z"], "out")], "out")
+    nodes = [conv(output="z"), _op("Relu", ["z"], "Y"), _choice(inner, _graph([_op("Abs", ["X"], "out4")], "out4"), "V")]
+    model = _with_condition(model_of(nodes, {"X": X.shape}, ("Y", "V"), {"W": W}))
+    assert _both_ways(model, served=1).report.fused == {}
+
+
+def test_a_name_of_a_branch_is_no_reader_of_the_same_name_around_it():
+    own = _graph([_op("Neg", ["X"], "z"), _op("Abs", ["z"], "out")], "out")
+    nodes = [_choice(own, _graph([_op("Abs", ["X"], "out2")], "out2"), "V"), conv(output="c"), _op("Relu", ["c"], "Y")]
+    model = _with_condition(model_of(nodes, {"X": X.shape}, ("Y", "V"), {"W": W}))
+    assert _both_ways(model, served=1).report.fused == {"c": ("Relu",)}
+
+
+def test_nodes_of_one_name():
+    """Nodes of different graphs may have one name; the report tells them apart."""
+    then = _graph([conv(("X", "W"), "out", name="up")], "out")
+    other = _graph([conv(("X", "W"), "out", name="up", auto_pad="")], "out")
+    nodes = [conv(("X", "W"), "V", name="up"), _choice(then, other)]
+    model = _with_condition(model_of(nodes, {"X": X.shape}, ("Y", "V"), {"W": W}))
+    session = _both_ways(model, served=2)
+    assert {*session.nodes, *session.report.kept} == {"up", "up'", "up''"} and len(session.report.kept) == 1
+
+
+def test_nodes_in_any_order():
+    """ONNX Runtime sorts the nodes of a graph itself."""
+    nodes = [_op("Relu", ["n"], "Y"), _op("Identity", ["a"], "n"), _op("Add", ["c", "B"], "a"), conv(output="c")]
+    model = model_of(nodes, {"X": X.shape}, constants={"W": W, "B": BIAS})
+    try:
+        want = plain(model).run(None, {"X": X})[0]
+    except Exception as error:
+        pytest.skip(f"ONNX Runtime {onnxruntime.__version__}: {error}")
+    session = convt.onnxruntime.InferenceSession(model)
+    assert session.report.fused == {"c": ("Add", "Relu")}
+    np.testing.assert_allclose(session.run(None, {"X": X})[0], want, rtol=1e-4, atol=1e-5)
+
+
+# ------------------------------------------------------------------------------------------------ together
+
+
+def test_identity_nodes_between():
+    """A text detector's head: ConvTranspose, Identity, Add, Identity, Relu."""
+    nodes = [conv(output="c"), _op("Identity", ["c"], "i"), _op("Identity", ["i"], "j"), _op("Add", ["B", "j"], "a"),
+             _op("Identity", ["a"], "k")]  # fmt: skip
+    more, constants = norm("k", "n", 6)
+    nodes += [more, _op("Identity", ["n"], "l"), _op("Relu", ["l"], "m"), _op("Identity", ["m"], "Y")]
+    model = model_of(nodes, {"X": X.shape}, constants={"W": W, "B": BIAS} | constants)
+    assert same(model, {"X": X}, tolerance=3e-5).report.fused == {"c": ("Add", "BatchNormalization", "Relu")}
+
+
+def test_an_identity_that_something_else_reads():
+    nodes = [conv(output="c"), _op("Identity", ["c"], "i"), _op("Relu", ["i"], "Y"), _op("Neg", ["i"], "V")]
+    assert same(model_of(nodes, {"X": X.shape}, ("Y", "V"), {"W": W}), {"X": X}).report.fused == {}
+    nodes = [conv(output="c"), _op("Identity", ["c"], "i"), _op("Add", ["i", "i"], "Y")]
+    assert same(model_of(nodes, {"X": X.shape}, constants={"W": W}), {"X": X}).report.fused == {}
+
+
+@pytest.mark.parametrize("level", ["ORT_ENABLE_ALL", "ORT_DISABLE_ALL"])
+def test_weights_from_a_cast(level):
+    """Weights, bias and norm are held in float16, or go through several nodes; they are packed once."""
+    more, constants = norm("a", "n", 6)
+    halves = {f"{name}16": value.astype(np.float16) for name, value in (constants | {"W": W, "B": BIAS}).items()}
+    nodes = [_op("Cast", [name], name[:-2], to=TensorProto.FLOAT) for name in halves]
+    nodes += [conv(output="c"), _op("Add", ["c", "B"], "a"), more, _op("Relu", ["n"], "Y")]
+    model = model_of(nodes, {"X": X.shape}, constants=halves)
+    assert same(model, {"X": X}, tolerance=3e-5).report.fused == {"c": ("Add", "BatchNormalization", "Relu")}
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+    session, want = convt.onnxruntime.InferenceSession(model, options), plain(model).run(None, {"X": X})[0]
+    operators = set()
+    for _ in range(3):
+        np.testing.assert_allclose(session.run(None, {"X": X})[0], want, rtol=1e-4, atol=1e-4)
+        operators.add(session.nodes["c"].operator or session.nodes["c"].kept[1])
+    assert len(operators) == 1
+
+
+def test_a_cast_to_another_dtype_is_not_the_weights():
+    nodes = [_op("Cast", ["B64"], "B", to=TensorProto.FLOAT), conv(output="c"), _op("Add", ["c", "B"], "a"),
+             _op("Cast", ["a"], "h", to=TensorProto.FLOAT16), _op("Cast", ["h"], "Y", to=TensorProto.FLOAT)]  # fmt: skip
+    model = model_of(nodes, {"X": X.shape}, constants={"W": W, "B64": BIAS.astype(np.float64)})
+    assert same(model, {"X": X}, tolerance=2e-3).report.fused == {"c": ("Add",)}
+
+
+def _halves(statistics):
+    """A float16 node with a batch norm in these dtypes behind it, and a node in float32 before it."""
+    more, constants = norm("h", "n", 6)
+    kinds = dict(zip(constants, statistics, strict=True))
+    nodes = [conv(("X", "W"), "z", name="single"), _op("Cast", ["z"], "z16", to=TensorProto.FLOAT16),
+             conv(("z16", "W16"), "h", name="half"), more, _op("Cast", ["n"], "Y", to=TensorProto.FLOAT)]  # fmt: skip
+    constants = {name: value.astype(kinds[name]) for name, value in constants.items()}
+    return model_of(nodes, {"X": X.shape}, constants={"W": W, "W16": (W / 64).astype(np.float16)} | constants)
+
+
+@pytest.mark.parametrize("statistics", [[np.float16] * 4, [np.float16] * 2 + [np.float32] * 2, [np.float32] * 4])
+def test_a_norm_in_another_dtype_is_not_computed_with_a_node(statistics):
+    model = _halves(statistics)
+    try:
+        want = plain(model).run(None, {"X": X})[0]
+    except Exception:
+        session = convt.onnxruntime.InferenceSession  # neither takes the model
+        with pytest.raises(Exception, match="BatchNormalization"):
+            session(model)
+        return
+    session = convt.onnxruntime.InferenceSession(model)
+    assert session.report.packed == ("single", "half") and session.report.fused == {}
+    np.testing.assert_allclose(session.run(None, {"X": X})[0], want, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("kind", ["bias", "Add", "scale", "group", "attribute", "epsilon", "slope"])
+def test_what_does_not_fit_is_left_and_the_rest_served(kind):
+    """ONNX Runtime speaks of mistakes when it loads or runs the model; here they are in a branch that is not taken."""
+    more, constants = norm("c", "n", 5 if kind == "scale" else 6)
+    constants |= {"B": weights(5), "A": weights(5, 1, 1)}
+    inputs = ("X", "W", "B") if kind == "bias" else ("X", "W")
+    nodes = [conv(inputs, "c", name="wrong", **({"group": 4} if kind == "group" else {}))]
+    others = {"Add": _op("Add", ["c", "A"], "n"), "slope": _op("LeakyRelu", ["c"], "n", alpha=float("nan"))}
+    nodes.append(others.get(kind, more))
+    if kind == "attribute":
+        nodes[0].attribute.append(helper.make_attribute("foo", 1))
+    if kind == "epsilon":
+        more.attribute.append(helper.make_attribute("foo", 1))
+    wrong = _graph([*nodes, _op("Identity", ["n"], "out")], "out")
+    right = _graph([conv(("X", "W"), "z", name="right"), _op("Relu", ["z"], "out2")], "out2")
+    model = _with_condition(model_of([_choice(wrong, right)], {"X": X.shape}, constants=constants | {"W": W}))
+    model.graph.input[0].type.tensor_type.ClearField("shape")  # else shape inference may speak of it
+    feed = {"X": X, "which": np.array(False)}
+    try:
+        want = plain(model).run(None, feed)[0]
+    except Exception as theirs:
+        with pytest.raises(type(theirs)):
+            convt.onnxruntime.InferenceSession(model)
+        return
+    session = convt.onnxruntime.InferenceSession(model)
+    assert "right" in session.nodes and session.report.fused == {"right": ("Relu",)}
+    np.testing.assert_allclose(session.run(None, feed)[0], want, rtol=1e-4, atol=1e-5)
+    feed["which"] = np.array(True)
+    outcomes = []
+    for each in (plain(model), session):
+        try:
+            outcomes.append(each.run(None, feed)[0].shape)
+        except Exception as error:
+            outcomes.append(type(error))
+    assert outcomes[0] == outcomes[1]
+
+
+def test_sparse_weights():
+    values = helper.make_tensor("W", TensorProto.FLOAT, [2], [2.0, 3.0])
+    sparse = helper.make_sparse_tensor(values, helper.make_tensor("at", TensorProto.INT64, [2], [5, 70]), W.shape)
+    nodes = [conv(output="z", strides=[2, 2]), conv(("z", "W"), auto_pad="SAME_UPPER", strides=[4, 2])]
+    model = model_of(nodes, {"X": X.shape})
+    model.graph.sparse_initializer.append(sparse)
+    session = convt.onnxruntime.InferenceSession(model)
+    assert session.report.packed == ("z",) and "its kernel is smaller than its stride" in session.report.kept["Y"]
+    want = plain(model).run(None, {"X": X})[0]
+    np.testing.assert_allclose(session.run(None, {"X": X})[0], want, rtol=1e-4, atol=1e-5)
+
+
+# ------------------------------------------------------------------------------------------------ weights of a run
+
+
+def _replaceable(ir_version, declared=True):
+    """A model whose initializers are also inputs."""
+    more, constants = norm("a", "n", 6)
+    constants |= {"W": W, "B": BIAS}
+    nodes = [conv(output="c", strides=[2, 2]), _op("Add", ["c", "B"], "a"), more, _op("Relu", ["n"], "Y")]
+    model = model_of(nodes, {"X": ("N", 6, "H", "V")}, constants=constants)
+    model.graph.input.extend(info(name, shape=value.shape if declared else None) for name, value in constants.items())
+    model.ir_version = ir_version
+    return model
+
+
+@pytest.mark.parametrize("ir_version", [3, 4, 8])
+def test_initializers_that_are_inputs_are_constants(ir_version, monkeypatch):
+    model = _replaceable(ir_version)
+    session = same(model, {"X": X}, tolerance=3e-5)
+    assert session.report.fused == {"c": ("Add", "BatchNormalization", "Relu")}
+    theirs = plain(model)
+    for ask in ("get_inputs", "get_overridable_initializers"):
+        assert [each.name for each in getattr(session, ask)()] == [each.name for each in getattr(theirs, ask)()]
+    made, calls = _node.Node.made, []
+    monkeypatch.setattr(_node.Node, "made", lambda *arguments: calls.append(1) or made(*arguments))
+    session.run(None, {"X": X})
+    session.run(None, {"X": weights(2, 6, 5, 3)})
+    assert not calls  # nothing was packed again
+
+
+@pytest.mark.parametrize("given", ["W", "B", "n_scale", "n_var", "all"])
+def test_a_run_replaces_initializers(given):
+    """What a run feeds is used in that run, by every way to run, and the defaults again in the next one."""
+    model = _replaceable(8)
+    sizes = {each.name: each.dims for each in model.graph.initializer}
+    feed = {name: RNG.uniform(1, 2, dims).astype(np.float32) for name, dims in sizes.items() if given in (name, "all")}
+    session, theirs = convt.onnxruntime.InferenceSession(model), plain(model)
+    want, default = (theirs.run(None, {"X": X} | more)[0] for more in (feed, {}))
+    assert abs(want - default).max() > 0.1
+
+    def compare(got, wanted):
+        np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-4)
+
+    compare(session.run(None, {"X": X} | feed)[0], want)
+    compare(session.run(None, {"X": X})[0], default)
+    binding = session.io_binding()
+    for name, value in ({"X": X} | feed).items():
+        binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(value))
+    binding.bind_output("Y")
+    session.run_with_iobinding(binding)
+    compare(binding.copy_outputs_to_cpu()[0], want)
+    for name, value in feed.items():  # the same memory with other numbers, of which ONNX Runtime says nothing
+        value[...] = np.ones(sizes[name], np.float32) / 2
+    compare(session.run(None, {"X": X} | feed)[0], theirs.run(None, {"X": X} | feed)[0])
+    compare(session.run(None, {"X": X})[0], default)
+
+
+def test_sizes_that_a_run_may_change_are_not_relied_on():
+    """Without a declared size a run may feed a kernel or a bias of another one."""
+    model = _replaceable(8, declared=False)
+    session, theirs = convt.onnxruntime.InferenceSession(model), plain(model)
+    assert session.report.fused == {}
+    for feed in ({}, {"W": weights(6, 6, 5, 2)}, {"B": weights(1, 1, 1, 9)}):
+        got, want = (each.run(None, {"X": X} | feed)[0] for each in (session, theirs))
+        assert got.shape == want.shape
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
+
+
+def test_weights_of_the_graph_around_a_branch_are_packed_once(monkeypatch):
+    made, calls = _node.Node.made, []
+    monkeypatch.setattr(_node.Node, "made", lambda *arguments: calls.append(1) or made(*arguments))
+    branches = (_graph([conv(("X", "W"), f"out{n}", strides=[n, n])], f"out{n}") for n in (2, 3))
+    model = _with_condition(model_of([_choice(*branches)], {"X": X.shape}, constants={"W": W}))
+    session = convt.onnxruntime.InferenceSession(model)
+    for which in (True, False, True, False):
+        session.run(None, {"X": X, "which": np.array(which)})
+    assert len(calls) == 2
+
+
+def test_weights_that_every_run_brings_give_the_same_bits_in_any_run():
+    """A result depends on what a run brings, and not on the runs before."""
+    model = model_of([conv()], {"X": X.shape, "W": W.shape})
+    session, other = convt.onnxruntime.InferenceSession(model), weights(*W.shape)
+    first, _, *more = (session.run(None, {"X": X, "W": w})[0].tobytes() for w in (W, other, W, W, W))
+    assert set(more) == {first}
+
+
+# ------------------------------------------------------------------------------------------------ functions
+
+
+def _function(name, opset, nodes, inputs=("a", "b"), output="c"):
+    imports = [helper.make_opsetid("", opset), helper.make_opsetid("mine", 1)]
+    return helper.make_function("mine", name, inputs, [output], nodes, imports)
+
+
+def _call(name, inputs, output):
+    return helper.make_node(name, inputs, [output], domain="mine")
+
+
+def _calling(functions, opset, calls=None, outputs=("Y",)):
+    calls = calls or [_call(functions[-1].name, ["X", "W"], "Z"), _call(functions[-1].name, ["Z", "W"], "Y")]
+    imports = [helper.make_opsetid("mine", 1)]
+    return model_of(calls, {"X": X.shape}, outputs, {"W": W}, opset=opset, functions=functions, imports=imports)
+
+
+@pytest.mark.parametrize("versions", [(17, 17), (17, 18), (18, 17), (10, 17), (11, 20)])
+def test_functions_of_another_opset_are_inlined_where_it_means_the_same(versions):
+    own, models = versions
+    up = _function("Up", own, [conv(("a", "b"), "t"), _op("Relu", ["t"], "c")])
+    session = same(_calling([up], models), {"X": X}, served=2, tolerance=3e-5)
+    assert list(session.report.fused.values()) == [("Relu",)] * 2
+
+
+def test_functions_whose_operators_another_opset_reads_otherwise_are_left():
+    """A Softmax took all axes behind one up to opset 12, and takes one from 13 on."""
+    up = _function("Up", 11, [conv(("a", "b"), "t"), _op("Softmax", ["t"], "c", axis=1)])
+    beside = [_call("Up", ["X", "W"], "Z"), conv(("X", "W"), "Y", name="beside")]
+    session = same(_calling([up], 17, beside, ("Y", "Z")), {"X": X})
+    assert session.report.packed == ("beside",)
+    why = "its opset is 11 and the model's is 17, in which Softmax is another operator"
+    assert session.report.kept == {"Up/t": f"it is in function Up, which is not inlined, as {why}"}
+    alone = same(_calling([up], 17), {"X": X}, served=0)
+    assert list(alone.report.kept) == ["Up/t"]
+
+
+def test_functions_that_such_a_function_calls():
+    up = _function("Up", 17, [conv(("a", "b"), "t"), _op("Relu", ["t"], "c")])
+    outer = _function("Outer", 11, [_call("Up", ["a", "b"], "t"), _op("Softmax", ["t"], "c", axis=1)])
+    calls = [_call("Outer", ["X", "W"], "Z"), _call("Up", ["Z", "W"], "Y")]
+    session = same(_calling([up, outer], 17, calls), {"X": X}, tolerance=3e-5)
+    assert list(session.report.fused.values()) == [("Relu",)]
+    assert "onnx's inliner leaves it or what calls it" in session.report.kept["Up/t"]
+
+
+def test_functions_with_branches_and_functions_inside():
+    up = _function("Up", 17, [conv(("a", "b"), "t"), _op("Relu", ["t"], "c")])
+    then, other = (_graph([_call("Up", ["a", "b"], f"o{n}")] if n else [conv(("a", "b"), "o0")], f"o{n}") for n in (0, 1))
+    outer = _function("Outer", 17, [_choice(then, other, "c")], ("a", "b", "which"))
+    calls = [_call("Outer", ["X", "W", "which"], "Y")]
+    _both_ways(_with_condition(_calling([up, outer], 17, calls)), served=2)
+
+
+def test_functions_that_nobody_calls_are_not_spoken_of():
+    up = _function("Up", 11, [conv(("a", "b"), "t"), _op("Softmax", ["t"], "c", axis=1)])
+    session = same(_calling([up], 17, [conv()]), {"X": X})
+    assert session.report.kept == {}
+
+
+def test_nodes_in_functions_are_named_where_another_provider_keeps_them():
+    up = _function("Up", 17, [conv(("a", "b"), "t"), _op("Relu", ["t"], "c")])
+    with pytest.warns(UserWarning):
+        session = convt.onnxruntime.InferenceSession(
+            _calling([up], 17).SerializeToString(), providers=["CUDAExecutionProvider", "CPUExecutionProvider"]
+        )
+    assert session.report.kept == {"Up/t": "the session has CUDAExecutionProvider"}
