@@ -136,18 +136,21 @@ class Operator:
         return kept(self._plans, place, CACHED_PLANS, make)
 
     def _make(self, problem, in_strides, out_strides, algorithm, data):
-        name = algorithm or self._choice(problem, data)
+        name = algorithm or self._choice(problem, data)[0]
         full = lambda key: (*key, problem.strides)  # noqa: E731
         recipe, packed = lambda key: self.recipe(full(key)), lambda key: self.packed(full(key))
         plan, key = _MAKERS[name].make(problem, recipe, packed, in_strides, out_strides, _config.get_num_threads())
         return plan, full(key)
 
-    def _choice(self, problem, data):
-        """The name of the algorithm, oneDNN among them, that backend and algorithm of the operator ask for."""
+    def _choice(self, problem, data=None):
+        """``(name, note)`` of the algorithm, oneDNN among them, that backend and algorithm of the operator ask for. What was
+        measured comes before what is expected, but for weights that come with a call: only packed ones were measured."""
         a = self._attributes
+        if a.backend == "onednn":
+            return "onednn", ""
         if a.backend == "tune":
-            return self._winner(problem, data)[0]
-        return "onednn" if a.backend == "onednn" else self._expected(problem)
+            return self._winner(problem, data)
+        return (self._lasting and self._known(problem)) or (self._expected(problem), "")
 
     def _expected(self, problem):
         """The name of the algorithm that the cost model expects to be the fastest."""
@@ -163,9 +166,14 @@ class Operator:
 
     def _known(self, problem):
         """What `tuning` knows, or None where nothing is known or the fastest can't be had here."""
-        times = tuning.find(problem, self._attributes.algorithm, _config.get_num_threads())
-        possible = {*_candidates(problem, self._attributes.algorithm), "onednn"} if times else ()
-        times = {name: time for name, time in (times or {}).items() if name in possible}  # a file may say anything
+        a = self._attributes
+        times = tuning.find(problem, a.algorithm, _config.get_num_threads())
+        if not times:
+            return None
+        possible = set(_candidates(problem, a.algorithm))
+        if a.backend == "tune" or (a.backend == "auto" and onednn.library.available()):
+            possible.add("onednn")
+        times = {name: time for name, time in times.items() if name in possible}  # a file may say anything
         if not times:
             return None
         best = min(times, key=times.get)
@@ -240,7 +248,7 @@ class Operator:
             return None
         plan, key = self.made(problem, in_strides, _contiguous(problem.out_shape, ITEMSIZE[problem.dtype], a.data_format))
         # Of weights that come with a call the values may be ones that another algorithm had to do: no rule for the next call.
-        if not self._lasting and key[0] != self._choice(problem, None):
+        if not self._lasting and key[0] != self._choice(problem)[0]:
             return None
         if not plan.hole:
             return plan, key, None
@@ -257,14 +265,11 @@ class Operator:
         packed = self.packed(key)
         threads = plan.threads(_config.get_num_threads())
         native = plan.backend == "native"
-        chosen = self._choice(problem, None)
-        note = ""
+        chosen, note = self._choice(problem)
         if not packed.finite and key[0] != "depthwise":  # which has no borders
             note = "NaN or Inf in the filter: borders computed apart"
         elif key[0] != chosen:
             note = f"{chosen} can't take some values of the filter"
-        if self._attributes.backend == "tune":
-            note = self._winner(problem, None)[1]
         return Plan(
             backend=plan.backend,
             algorithm=plan.algorithm,

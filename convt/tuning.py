@@ -1,7 +1,8 @@
 """What ``backend="tune"`` found, kept for later processes: FFTW's wisdom is the model.
 
 `save` writes everything that this process knows as JSON, one entry a line; `load` reads such a file, as does importing convt
-with ``CONVT_TUNING=FILE``. An operator with ``backend="tune"`` then measures only problems that no entry speaks of.
+with ``CONVT_TUNING=FILE``. An operator with ``backend="tune"`` then measures only problems that no entry speaks of, and "auto"
+takes what an entry says in place of what it expects, in every door.
 
 An entry is of one problem (dtype, sizes, layout), algorithms to choose from, threads, instruction set, CPU and kernels (a hash
 of the code that computes). Entries of another CPU or other kernels are skipped with a note (``CONVT_VERBOSE=1`` shows it);
@@ -85,7 +86,7 @@ def _key(problem: Problem, algorithm: str, threads: int) -> tuple[Any, ...]:
 
 def find(problem: Problem, algorithm: str, threads: int) -> dict[str, float] | None:
     """What is known of a problem: {algorithm: milliseconds}, or None."""
-    return _known.get(_key(problem, algorithm, threads))
+    return _known.get(_key(problem, algorithm, threads)) if _known else None  # a key takes a while to make
 
 
 def keep(problem: Problem, algorithm: str, threads: int, seconds: dict[str, float]) -> None:

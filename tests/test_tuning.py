@@ -286,6 +286,91 @@ def test_an_entry_can_not_name_what_does_not_do_the_problem(name, keywords, meas
     assert len(measured) == (not does)
 
 
+def _entry(problem, times, algorithm="auto"):
+    tuning.keep(problem, algorithm, convt.get_num_threads(), times)
+
+
+@pytest.mark.parametrize("backend", ["auto", "native"])
+def test_auto_takes_what_was_measured(backend):
+    """Measurements come before expectations, without measuring anything: FFTW's wisdom."""
+    shape = (1, 24, 24, 8)
+    make = lambda **more: convt.ConvTranspose(FILTER, strides=2, backend=backend, **more)  # noqa: E731
+    problem, x = make()._attributes.problem(shape), np.random.default_rng(0).standard_normal(shape, np.float32)
+    expected = make().plan(shape)
+    others = [name for name in _plan._candidates(problem, "auto") if name != expected.algorithm]
+    assert others and not expected.note
+    for name in others:
+        _entry(problem, {name: 1.0, expected.algorithm: 2.0, "winograd6": 0.1})  # which is less exact than "auto" may be
+        op = make()
+        np.testing.assert_allclose(op(x), make(algorithm="direct")(x), rtol=1e-4, atol=1e-4)
+        assert op.plan(shape).algorithm == name and op.plan(shape).note.startswith("measured earlier: ")
+        assert "measured earlier" in op.plan(shape).explain()
+    assert make(algorithm="direct").plan(shape).algorithm == "direct"  # what is asked for by name stays
+    assert make().plan((1, 23, 24, 8)).algorithm == expected.algorithm or not make().plan((1, 23, 24, 8)).note
+    with convt.num_threads(convt.get_num_threads() + 1):
+        assert not make().plan(shape).note  # an entry is of one number of threads
+    tuning.clear()
+    assert make().plan(shape) == expected
+
+
+def test_auto_takes_onednn_where_it_was_the_fastest_and_is_there(monkeypatch):
+    make = lambda backend: convt.ConvTranspose(FILTER, strides=2, backend=backend)  # noqa: E731
+    _entry(make("auto")._attributes.problem(DATA.shape), {"onednn": 0.1, "direct": 0.2, "scatter": 9.0})
+    if onednn.library.available():
+        assert make("auto").plan(DATA.shape).backend == "onednn"
+    assert make("native").plan(DATA.shape).algorithm == "direct"
+    monkeypatch.setattr(onednn.library, "available", lambda: False)
+    assert make("auto").plan(DATA.shape).algorithm == "direct"
+
+
+def test_calls_that_bring_their_weights_choose_by_cost():
+    """Packed weights were measured: their packing is no part of the times."""
+    problem = convt.ConvTranspose(FILTER, strides=2)._attributes.problem(DATA.shape)
+    want = convt.conv_transpose(DATA, FILTER, strides=2)
+    convt.clear_caches()
+    for name in _plan._candidates(problem, "auto"):
+        _entry(problem, {name: 1.0})
+        np.testing.assert_array_equal(convt.conv_transpose(DATA, FILTER, strides=2), want)
+
+
+def test_pytorch_takes_what_was_measured():
+    torch = pytest.importorskip("torch")
+    import convt.torch
+    from convt.torch import _weights
+
+    module, x = torch.nn.ConvTranspose2d(8, 16, 4, 2), torch.randn(1, 8, 24, 24)
+    with convt.num_threads(torch.get_num_threads()), torch.no_grad():
+        op = convt.ConvTranspose(module.weight.numpy(), strides=2, data_format="NCX", filter_format="IOX")
+        problem = op._attributes.problem(x.shape)
+        for name in _plan._candidates(problem, "auto"):
+            _entry(problem, {name: 1.0})
+            _weights.forget()
+            accelerated, _ = convt.torch.accelerate(module, freeze=True)
+            torch.testing.assert_close(accelerated(x), torch.nn.functional.conv_transpose2d(x, module.weight, module.bias, 2))
+            (found,) = _weights._known[id(module.weight)].operators.values()
+            assert found.plan(x.shape).algorithm == name
+
+
+def test_onnx_runtime_takes_what_was_measured():
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    import convt.onnxruntime
+
+    weights = np.random.default_rng(0).standard_normal((8, 16, 4, 4), np.float32)
+    x = np.random.default_rng(1).standard_normal((1, 8, 24, 24), np.float32)
+    node = onnx.helper.make_node("ConvTranspose", ["X", "W"], ["Y"], name="up", strides=[2, 2])
+    X, Y = (onnx.helper.make_tensor_value_info(name, 1, None) for name in "XY")
+    graph = onnx.helper.make_graph([node], "g", [X], [Y], [onnx.numpy_helper.from_array(weights, "W")])
+    model = onnx.helper.make_model(graph, ir_version=10, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    op = convt.ConvTranspose(weights, strides=2, data_format="NCX", filter_format="IOX")
+    problem, want = op._attributes.problem(x.shape), op(x)
+    for name in _plan._candidates(problem, "auto"):
+        _entry(problem, {name: 1.0})
+        session = convt.onnxruntime.InferenceSession(model)
+        np.testing.assert_allclose(session.run(None, {"X": x})[0], want, rtol=1e-4, atol=1e-4)
+        assert session.nodes["up"].described()["algorithm"] == name
+
+
 def test_threads_may_save_and_load_at_once(measured, tmp_path):
     path = tmp_path / "tuning.json"
     for rows in range(1, 7):
