@@ -355,9 +355,9 @@ def computed(monkeypatch):
     """The precisions that convt is called with."""
     seen, inner = [], _compute._compute
 
-    def spy(input, weight, bias, attributes, reuse):
+    def spy(input, weight, bias, attributes, reuse, tune):
         seen.append(dict(zip(_compute._NAMES, _compute._values(attributes, False), strict=True))["precision"])
-        return inner(input, weight, bias, attributes, reuse)
+        return inner(input, weight, bias, attributes, reuse, tune)
 
     monkeypatch.setattr(_compute, "_compute", spy)
     before = torch.get_float32_matmul_precision()

@@ -11,7 +11,7 @@ from torch_cases import afresh, close  # noqa: E402, F401
 
 import convt  # noqa: E402
 import convt.torch as ct  # noqa: E402
-from convt import _plan  # noqa: E402
+from convt import _measure, _plan  # noqa: E402
 from convt._checksum import checksum  # noqa: E402
 from convt.torch import _weights  # noqa: E402
 
@@ -342,3 +342,35 @@ def test_an_expanded_filter_is_planned_once(monkeypatch):
         out = np.full_like(want, np.nan)
         convt.conv_transpose(data, filter, strides=2, groups=16, data_format="NCX", filter_format="IOX", out=out)
         np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-6)
+
+
+# ---------------------------------------------------------------- tune
+
+
+def test_tune_measures_once_for_each_shape(monkeypatch):
+    measured = []
+
+    def measure(runs):
+        measured.append(list(runs))
+        for run in runs.values():
+            run()
+        return {name: 2.0 - (name == "depthwise") for name in runs}
+
+    monkeypatch.setattr(_measure, "measure", measure)
+    plain = torch.nn.Sequential(torch.nn.ConvTranspose2d(8, 6, 4, 2), torch.nn.ReLU())
+    model, _ = ct.accelerate(copy.deepcopy(plain), tune=True)
+    for size in (5, 6):
+        x = torch.randn(1, 8, size, size)
+        with torch.no_grad():
+            for _ in range(4):
+                close(model(x), plain(x))
+        assert len(measured) == size - 4
+    assert {op.plan((1, 8, 6, 6)).algorithm for op in _weights._known[id(model[0].weight)].operators.values()} == {"depthwise"}
+    model(x).sum().backward()  # while gradients are recorded nothing is measured
+    # Another model, which is not told to tune, takes what was measured.
+    other, _ = ct.accelerate(copy.deepcopy(plain))
+    with torch.no_grad():
+        for _ in range(3):
+            close(other(x), plain(x))
+    assert {op.plan((1, 8, 6, 6)).algorithm for op in _weights._known[id(other[0].weight)].operators.values()} == {"depthwise"}
+    assert len(measured) == 2

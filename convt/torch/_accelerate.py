@@ -47,7 +47,9 @@ def _why_not(module):
     return None
 
 
-def accelerate(model: Model, *, precision: TorchPrecision = None, freeze: bool = False) -> tuple[Model, Report]:
+def accelerate(
+    model: Model, *, precision: TorchPrecision = None, freeze: bool = False, tune: bool = False
+) -> tuple[Model, Report]:
     """Let convt compute every transposed convolution of a model.
 
     Modules stay the objects that they are, of their class: parameters, names in ``state_dict``, hooks, parametrizations, weight
@@ -68,6 +70,9 @@ def accelerate(model: Model, *, precision: TorchPrecision = None, freeze: bool =
         True promises that the weights do not change: packed weights are used without a look at the filters, and weights that a
         parametrization or weight norm computes are computed once. After a change, of the model's dtype too, call `refresh`.
         False: each call compares a checksum of all weights with that of the packed ones.
+    tune : bool
+        True measures which algorithm is the fastest for each shape, at its second call in inference, which then takes about a
+        second. All later calls use what was measured, in other models too; `convt.tuning.save` keeps it for other processes.
 
     Returns
     -------
@@ -99,7 +104,7 @@ def accelerate(model: Model, *, precision: TorchPrecision = None, freeze: bool =
         swapped.append(name)
         own = _forward.installed(module, TransposedForward)
         before = module._convt_settings if ours else own.settings[0] if own else Settings()
-        settings = Settings(before.precision if precision is None else precision, freeze)
+        settings = Settings(before.precision if precision is None else precision, freeze, tune)
         if ours:
             module._convt_settings = settings
         elif own is None or settings != before:

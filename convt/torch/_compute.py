@@ -34,27 +34,28 @@ _NAMES = (
 
 
 def compute(
-    input, weight, bias, stride, padding, output_padding, groups, dilation, precision=None, reuse=COMPARED, activation=None
+    input, weight, bias, stride, padding, output_padding, groups, dilation, precision=None, reuse=COMPARED, activation=None,
+    tune=False,
 ):  # fmt: skip
     """The transposed convolution of tensors that fit each other, in the memory format of the input or the weight, on as many
-    threads as torch uses."""
+    threads as torch uses. ``tune`` measures which algorithm is the fastest for packed weights, once for each shape."""
     precision = precision_of(precision)  # here, because a graph calls this at another setting of torch than it was made at
     attributes = tuple(stride), tuple(padding), tuple(output_padding), groups, tuple(dilation), precision, activation
     threads = torch.get_num_threads()
     if threads != _config.get_num_threads():
         with _config.num_threads(threads):
-            return _compute(input, weight, bias, attributes, reuse)
-    return _compute(input, weight, bias, attributes, reuse)
+            return _compute(input, weight, bias, attributes, reuse, tune)
+    return _compute(input, weight, bias, attributes, reuse, tune)
 
 
-def _compute(input, weight, bias, attributes, reuse):
+def _compute(input, weight, bias, attributes, reuse, tune):
     channels_last = memory_format(input, weight) is not torch.contiguous_format
     data = array(input)
     if channels_last:
         data = data.transpose(0, *range(2, data.ndim), 1)
     operator = None
     if reuse != NEVER:
-        operator = _weights.operator(weight, bias, (attributes, channels_last), _keywords, reuse == TRUSTED)
+        operator = _weights.operator(weight, bias, (attributes, channels_last, tune), _keywords, reuse == TRUSTED)
     if operator is not None:
         result = operator(data)
     else:
@@ -65,9 +66,10 @@ def _compute(input, weight, bias, attributes, reuse):
     return tensor_of(result)
 
 
-def _keywords(attributes, channels_last):
+def _keywords(attributes, channels_last, tune):
     """The keywords of `convt.ConvTranspose`."""
-    return dict(zip(_NAMES, _values(attributes, channels_last), strict=True))
+    keywords = dict(zip(_NAMES, _values(attributes, channels_last), strict=True))
+    return keywords | {"backend": "tune"} if tune else keywords
 
 
 def _values(attributes, channels_last):

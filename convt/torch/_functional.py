@@ -114,7 +114,7 @@ def _wants_torchs_own():
     )
 
 
-def call(rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze):
+def call(rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze, tune=False):
     """A function of torch.nn.functional for ``rank`` spatial axes, computed by convt or by torch."""
     check_precision(precision)
     attributes = _each(stride, rank), _each(padding, rank), _each(output_padding, rank), _each(dilation, rank)
@@ -131,21 +131,23 @@ def call(rank, input, weight, bias, stride, padding, output_padding, groups, dil
         )
         try:
             # A call through torch's dispatcher takes ten microseconds more.
-            result = conv_transpose(*arguments) if gradients or not plain else compute(*arguments)
+            result = conv_transpose(*arguments) if gradients or not plain else compute(*arguments, None, tune)
             return result if batched is input else result.squeeze(0)
         except REFUSED as error:
             _config.note("torch", f"left to torch: {error}")
     return _TORCH[rank](input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
-def fused(rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, reuse, activation):
+def fused(rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, reuse, activation, tune):
     """A transposed convolution and an activation in one, for inference alone and where nothing has to see each operator (see
     `untransformed`); None if convt does not serve the tensors."""
     attributes = stride, padding, output_padding, dilation
     if not _served(rank, input, weight, bias, attributes, groups, True):
         return None
     try:
-        return compute(input, weight, bias, stride, padding, output_padding, groups, dilation, precision, reuse, activation)
+        return compute(
+            input, weight, bias, stride, padding, output_padding, groups, dilation, precision, reuse, activation, tune
+        )
     except REFUSED as error:
         _config.note("torch", f"left to torch: {error}")
         return None

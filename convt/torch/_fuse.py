@@ -153,7 +153,7 @@ def _together(conv, norm, activation, input):
         reuse = TRUSTED  # nobody else has these tensors
     return fused(
         rank, input, weight, bias, conv.stride, conv.padding, conv.output_padding, conv.groups, conv.dilation,
-        settings.precision, reuse, activation,
+        settings.precision, reuse, activation, settings.tune,
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ class Settings(NamedTuple):
 
     precision: str | None = None
     freeze: bool = False
+    tune: bool = False
 
 
 RANKS = {torch.nn.ConvTranspose1d: 1, torch.nn.ConvTranspose2d: 2, torch.nn.ConvTranspose3d: 3}
