@@ -1,0 +1,138 @@
+"""What ONNX Runtime is given in place of a model: the model with convt's nodes, and options of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import onnx
+import onnxruntime
+from google.protobuf.message import DecodeError
+
+from . import _file, _options, _rewrite, library
+
+_CPU = ("CPUExecutionProvider", "AzureExecutionProvider")  # the second one has nothing but operators of its own
+_DOMAINS = ("", "ai.onnx", "com.microsoft", "com.ms.internal")  # of operators that ONNX Runtime itself has; more begin by these
+_FOLDER = "session.model_external_initializers_file_folder_path"
+_FORMAT = "session.load_model_format"
+_SMALL = 1 << 24  # bytes: models with larger tensors go by a file, as ONNX Runtime keeps three copies of what comes as bytes
+
+
+class Left(Exception):
+    """Why a model is left to ONNX Runtime, and its ConvTranspose nodes, each with a reason."""
+
+    def __init__(self, reason, kept=()):
+        super().__init__(reason)
+        self.kept = dict(kept)
+
+
+class Prepared(NamedTuple):
+    """A model with convt's nodes."""
+
+    model: onnx.ModelProto
+    source: _file.Source
+    options: onnxruntime.SessionOptions
+    fused: dict[str, tuple[str, ...]]  # convt's nodes, in the order of their numbers -> operators behind them
+    kept: dict[str, str]  # the others, and why
+
+    @contextlib.contextmanager
+    def given(self):
+        """The model as a path or bytes, which exist inside the block: ``(path, bytes)``, one of which is None."""
+        size, pieces = _file.left(self.model), self.source.pieces(self.model)
+        if size <= _SMALL or self.source.external or not os.path.isdir("/dev/fd"):
+            yield None, b"".join(pieces)
+            return
+        with tempfile.TemporaryFile() as file:  # it has no name that could be left behind
+            file.writelines(pieces)
+            file.flush()
+            yield f"/dev/fd/{file.fileno()}", None
+
+
+def prepared(path, data, options, providers, key, precision):
+    """The `Prepared` model of a path or bytes, whose nodes report to the session ``key``; `Left` where convt does nothing."""
+    path = None if path is None else os.fsdecode(path)
+    source = _read(path, data, options)
+    graphs = source.model.graph, *source.model.functions
+    names = [_rewrite.name_of(node) for graph in graphs for node in _rewrite.transposed(graph)]
+    if not names:
+        raise Left("the model has none")
+
+    def leave(reason):
+        raise Left(reason, dict.fromkeys(names, reason))
+
+    if others := other_providers(providers, options):
+        leave(f"the session has {others[0]}")
+    if domains := _other_domains(source.model):
+        leave(f"the model has operators of {domains[0]!r}, whose library can't be told from its session options")
+    copy = _options.copied(options)
+    if path is not None and source.external:
+        try:
+            folder = _file.folder(source.model, path)
+        except ValueError as error:
+            leave(str(error))
+        if _config(copy, _FOLDER) != folder:
+            copy.add_session_config_entry(_FOLDER, folder)
+    copy.register_custom_ops_library(library.__file__)
+    copy.optimized_model_filepath = ""
+    model, fused, kept = (*_rewrite.rewrite(_inferred(source.model), key, copy.intra_op_num_threads, precision), {})[:3]
+    if not fused:
+        raise Left("ONNX Runtime computes all of them", kept)
+    return Prepared(model, source, copy, fused, kept)
+
+
+def other_providers(providers, options=None):
+    """The providers of a session that are not the CPU's."""
+    if providers is not None and not isinstance(providers, Sequence):
+        return [repr(providers)]  # ONNX Runtime says what is wrong
+    names = [each[0] if isinstance(each, tuple) and each else each for each in providers or onnxruntime.get_available_providers()]
+    if not providers and _options.has_providers(options):
+        names.append("providers in its options")
+    return [name for name in names if name not in _CPU]
+
+
+def _read(path, data, options):
+    """The model, as a `_file.Source`."""
+    told = _config(options, _FORMAT)
+    if told == "ORT" or not told and (path.endswith(".ort") if path is not None else data[4:8] == b"ORTM"):
+        raise Left("the model is in ONNX Runtime's own format")
+    try:
+        return _file.Source(path, data)
+    except (OSError, DecodeError, ValueError) as error:
+        raise Left(f"it can't be read: {error}") from None
+
+
+def _other_domains(model):
+    """Domains of operators that neither ONNX Runtime has nor the model's functions."""
+    own = {function.domain for function in model.functions}
+    used = {node.domain for each in (model.graph, *model.functions) for graph in _rewrite.graphs(each) for node in graph.node}
+    known = tuple(f"{domain}." for domain in _DOMAINS if domain)
+    return sorted(name for name in used - own if name not in _DOMAINS and not name.startswith(known))
+
+
+def _config(options, key):
+    """An entry of options; None where there is none."""
+    try:
+        return None if options is None else options.get_session_config_entry(key)
+    except Exception:  # ONNX Runtime's own, for a key that has no entry
+        return None
+
+
+def _inferred(model):
+    """The model with the shapes that can be known, which are lost behind an operator that is not ONNX's own."""
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model)
+    except Exception:  # a model over 2 GiB, or mistakes, of which ONNX Runtime speaks
+        return model
+    known = {size.dim_param for size in _sizes(model.graph)}
+    for size in _sizes(inferred.graph):
+        if size.dim_param not in known:  # a name that the inference made up
+            size.ClearField("dim_param")
+    return inferred
+
+
+def _sizes(graph):
+    for each in (*graph.input, *graph.output, *graph.value_info):
+        yield from each.type.tensor_type.shape.dim
