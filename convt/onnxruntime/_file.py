@@ -65,9 +65,9 @@ def locations(model):
 def folder(model, path):
     """The folder in which a model at a path finds its external data.
 
-    Files may be links. ONNX Runtime takes those that end in the folder of the model, or of the file that the model is a link to;
-    told a folder, it takes those that end in there. So where files end elsewhere, the model's entries become relative to a folder
-    that has both. ValueError where ONNX Runtime would not take a file.
+    Files may be links. ONNX Runtime takes those that end in the folder of the model, or of the file that the model is a link
+    to; told a folder, it takes those that end in there. So where files end elsewhere, the model's entries become relative to a
+    folder that has both. ValueError where ONNX Runtime would not take a file.
     """
     entries = locations(model)
     named = os.path.dirname(os.path.abspath(path))

@@ -87,7 +87,8 @@ def other_providers(providers, options=None):
     """The providers of a session that are not the CPU's."""
     if providers is not None and not isinstance(providers, Sequence):
         return [repr(providers)]  # ONNX Runtime says what is wrong
-    names = [each[0] if isinstance(each, tuple) and each else each for each in providers or onnxruntime.get_available_providers()]
+    wanted = providers or onnxruntime.get_available_providers()
+    names = [each[0] if isinstance(each, tuple) and each else each for each in wanted]
     if not providers and _options.has_providers(options):
         names.append("providers in its options")
     return [name for name in names if name not in _CPU]
@@ -96,7 +97,8 @@ def other_providers(providers, options=None):
 def _read(path, data, options):
     """The model, as a `_file.Source`."""
     told = _config(options, _FORMAT)
-    if told == "ORT" or not told and (path.endswith(".ort") if path is not None else data[4:8] == b"ORTM"):
+    looks_so = path.endswith(".ort") if path is not None else data[4:8] == b"ORTM"
+    if told == "ORT" or (not told and looks_so):
         raise Left("the model is in ONNX Runtime's own format")
     try:
         return _file.Source(path, data)

@@ -134,7 +134,8 @@ class Node:
             nodes.append(onnx.helper.make_node(_ACTIVATIONS[name], [nodes[-1].output[0]], ["A"], **words))
         info = lambda name: onnx.helper.make_tensor_value_info(name, self.element_type, None)  # noqa: E731
         graph = onnx.helper.make_graph(nodes, "node", [info(name) for name in names if name], [info(nodes[-1].output[0])])
-        model = onnx.helper.make_model(graph, ir_version=8, opset_imports=[onnx.helper.make_opsetid("", self.attributes["opset"])])
+        opset = onnx.helper.make_opsetid("", self.attributes["opset"])
+        model = onnx.helper.make_model(graph, ir_version=8, opset_imports=[opset])
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = self.threads, 4  # the outer session speaks of its errors
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # it would wait on the outer session's cores

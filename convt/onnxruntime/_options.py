@@ -13,8 +13,8 @@ _EMPTY = onnx.helper.make_model(_GRAPH, ir_version=8, opset_imports=[onnx.helper
 def copied(options):
     """A copy of session options, or of ONNX Runtime's default ones for None.
 
-    It has everything but the libraries of operators and the providers that were added to them. ONNX Runtime copies options for each
-    session that it makes, and shows that copy; so a session is made here of a model without nodes, which is never made ready.
+    It has everything but the libraries of operators and the providers that were added to them. ONNX Runtime copies the options
+    of each session, and shows that copy; so a session is made here, of a model without nodes, and never made ready.
     """
     session = _host.InferenceSession(options or _host.get_default_session_options(), _EMPTY, False, False)
     if options and options.enable_profiling:

@@ -66,8 +66,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
     Raises
     ------
-    What ``onnxruntime.InferenceSession`` raises, and ValueError for a ``precision`` that is none of these. What convt refuses in a
-    run, ONNX Runtime computes; where that has no operator for it, its ``Fail`` has convt's message.
+    What ``onnxruntime.InferenceSession`` raises, and ValueError for a ``precision`` that is none of these. What convt refuses
+    in a run, ONNX Runtime computes; where that has no operator for it, its ``Fail`` has convt's message.
 
     Examples
     --------
@@ -83,7 +83,6 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     >>> print(session.report)
     convt computes 1 ConvTranspose node: Y
     """
-
 
     nodes: Mapping[str, _node.Node] = MappingProxyType({})
     _fused: Mapping[str, tuple[str, ...]] = MappingProxyType({})
@@ -135,16 +134,17 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
     def _create_inference_session(self, providers, provider_options, disabled_optimizers=None):
         """Make the session; ONNX Runtime calls this again for other providers."""
-        given, arguments = (self._model_path, self._model_bytes, self._sess_options), (providers, provider_options, disabled_optimizers)
+        arguments = providers, provider_options, disabled_optimizers
+        options = self._sess_options
         try:
-            self._create_with_nodes(*given, arguments)
+            self._create_with_nodes(self._model_path, self._model_bytes, options, arguments)
         except _loading.Left as left:
             self.nodes, self._fused, self._kept, self._reason = {}, {}, left.kept, str(left)
-            self._sess, self._sess_options = None, given[2]
+            self._sess, self._sess_options = None, options
             super()._create_inference_session(*arguments)
 
     def _create_with_nodes(self, path, data, options, arguments):
-        """Make the session of the model with convt's nodes; `_loading.Left` where ONNX Runtime is to have the model as it is."""
+        """Make the session of the model with convt's nodes; `_loading.Left` where ONNX Runtime gets the model as it is."""
         key = f"{id(self):x}"
         made = _node.sessions[key] = {}
         try:
@@ -169,7 +169,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
 
 def _whose(error, names, made):
-    """What to raise for an error on the way to a session with convt's nodes: `_loading.Left`, which says whose refusal it was."""
+    """The exception to raise for an error on the way to a session with convt's nodes; `_loading.Left` says who refused."""
     other = _node.take_raised() or error
     if _node.comes_between(other):
         return other

@@ -15,7 +15,7 @@ from threading import get_ident
 import ml_dtypes
 import numpy as np
 
-from ._node import Node, message, raised
+from . import _node
 
 cimport numpy as cnp
 
@@ -191,9 +191,9 @@ cdef OrtStatus *failed(error) noexcept:
     """The status of an exception. It must not fail: where there is none, ONNX Runtime goes on with what was not computed."""
     cdef bytes text = b"an exception was raised on the way"
     try:
-        text = message(error)
+        text = _node.message(error)
     except BaseException as another:  # another signal's
-        raised[get_ident()] = another
+        _node.raised[get_ident()] = another
     return ort.CreateStatus(ORT_FAIL, text)
 
 
@@ -219,7 +219,7 @@ cdef new_node(const OrtKernelInfo *info, int element_type):
         check(ort.KernelInfoGetConstantInput_tensor(info, n, &constant, &value))
         constants.append(tensor(value, element_type) if constant and value != NULL else None)
         given.append(named(info, n))
-    return Node(text[:size - 1].decode(), element_type, constants, given)
+    return _node.Node(text[:size - 1].decode(), element_type, constants, given)
 
 
 cdef bint named(const OrtKernelInfo *info, size_t n) except -1:
