@@ -55,8 +55,7 @@ def prepared(path, data, options, providers, key, precision):
     """The `Prepared` model of a path or bytes, whose nodes report to the session ``key``; `Left` where convt does nothing."""
     path = None if path is None else os.fsdecode(path)
     source = _read(path, data, options)
-    graphs = source.model.graph, *source.model.functions
-    names = [_rewrite.name_of(node) for graph in graphs for node in _rewrite.transposed(graph)]
+    names = _names(source.model)
     if not names:
         raise Left("the model has none")
 
@@ -106,12 +105,26 @@ def _read(path, data, options):
         raise Left(f"it can't be read: {error}") from None
 
 
+def _names(model):
+    graphs = model.graph, *model.functions
+    return [_rewrite.name_of(node) for graph in graphs for node in _rewrite.transposed(graph)]
+
+
 def _other_domains(model):
     """Domains of operators that neither ONNX Runtime has nor the model's functions."""
     own = {function.domain for function in model.functions}
-    used = {node.domain for each in (model.graph, *model.functions) for graph in _rewrite.graphs(each) for node in graph.node}
+    used = {node.domain for graph in (model.graph, *model.functions) for node in _nodes(graph)}
     known = tuple(f"{domain}." for domain in _DOMAINS if domain)
     return sorted(name for name in used - own if name not in _DOMAINS and not name.startswith(known))
+
+
+def _nodes(graph):
+    """The nodes of a graph or function, and of those inside it."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inside in (attribute.g, *attribute.graphs):
+                yield from _nodes(inside)
 
 
 def _config(options, key):

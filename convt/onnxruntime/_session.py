@@ -10,7 +10,7 @@ import onnxruntime
 
 from .. import _check
 from .._problem import PRECISIONS
-from . import _loading, _node, _options
+from . import _host, _loading, _node, _options
 
 if TYPE_CHECKING:
     import os
@@ -112,13 +112,13 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             if node is None:
                 kept[name] = "it has no use for it: its output is constant, or not wanted"
                 continue
-            if None not in node.refused:
+            shapes, why = node.refused or ((), "")
+            if shapes is not None:
                 (unpacked if node.operator is None else packed).append(name)
-            for shapes, why in node.refused.items():
+            if why:
                 kept[name] = f"convt refuses {'it' if shapes is None else f'inputs of shapes {shapes}'}: {why}"
-        names = tuple(packed), tuple(unpacked)
         fused = {name: behind for name, behind in self._fused.items() if behind and name in packed + unpacked}
-        return Report(*names, fused, kept, self._reason)
+        return Report(tuple(packed), tuple(unpacked), fused, kept, self._reason)
 
     def run(self, *arguments: Any, **keywords: Any) -> Any:
         return _raising(super().run, arguments, keywords)
@@ -170,8 +170,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
 def _whose(error, names, made):
     """The exception to raise for an error on the way to a session with convt's nodes; `_loading.Left` says who refused."""
-    other = _node.take_raised() or error
-    if _node.comes_between(other):
+    other = _host.take_raised() or error
+    if _host.comes_between(other):
         return other
     reason = f"ONNX Runtime refuses the model with convt's nodes in it: {error}"
     for number, node in made.items():
@@ -182,12 +182,12 @@ def _whose(error, names, made):
 
 def _raising(run, arguments, keywords):
     """Call a session's ``run``, and raise what came up in a node of this thread as it is."""
-    if _node.raised:
-        _node.take_raised()  # of an earlier run
+    if _host.raised:
+        _host.take_raised()  # of an earlier run
     try:
         return run(*arguments, **keywords)
     except Exception:
-        other = _node.take_raised()
+        other = _host.take_raised()
         if other is None:
             raise
     raise other

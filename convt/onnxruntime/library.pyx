@@ -15,7 +15,7 @@ from threading import get_ident
 import ml_dtypes
 import numpy as np
 
-from . import _node
+from . import _host, _node
 
 cimport numpy as cnp
 
@@ -191,9 +191,9 @@ cdef OrtStatus *failed(error) noexcept:
     """The status of an exception. It must not fail: where there is none, ONNX Runtime goes on with what was not computed."""
     cdef bytes text = b"an exception was raised on the way"
     try:
-        text = _node.message(error)
+        text = _host.message(error)
     except BaseException as another:  # another signal's
-        _node.raised[get_ident()] = another
+        _host.raised[get_ident()] = another
     return ort.CreateStatus(ORT_FAIL, text)
 
 
