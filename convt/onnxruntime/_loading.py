@@ -67,13 +67,11 @@ def prepared(path, data, options, providers, key, precision):
     if domains := _other_domains(source.model):
         leave(f"the model has operators of {domains[0]!r}, whose library can't be told from its session options")
     copy = _options.copied(options)
-    if path is not None and source.external:
+    if path is not None and source.external and _config(copy, _FOLDER) is None:
         try:
-            folder = _file.folder(source.model, path)
+            copy.add_session_config_entry(_FOLDER, _file.folder(source.model, path))
         except ValueError as error:
             leave(str(error))
-        if _config(copy, _FOLDER) != folder:
-            copy.add_session_config_entry(_FOLDER, folder)
     copy.register_custom_ops_library(library.__file__)
     copy.optimized_model_filepath = ""
     model, fused, kept = (*_rewrite.rewrite(_inferred(source.model), key, copy.intra_op_num_threads, precision), {})[:3]
