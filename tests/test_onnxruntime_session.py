@@ -1,4 +1,4 @@
-"""convt.onnxruntime's session as a guest: what it is given stays as it is, and what comes from a run is as in ONNX Runtime's own."""
+"""convt.onnxruntime's session as a guest: nothing that it is given changes, and a run raises what ONNX Runtime's own raises."""
 
 import copy
 import gc
@@ -19,10 +19,10 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
 import onnx
 import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
-from onnx_models import conv, info, model_of, weights
+from onnx import helper
+from onnx_models import conv, model_of, weights
 
-from convt.onnxruntime import InferenceSession, _file, _host, _loading, _node
+from convt.onnxruntime import InferenceSession, _host, _loading, _node
 
 VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 FOLDER = "session.model_external_initializers_file_folder_path"
@@ -103,7 +103,9 @@ def test_a_copy_of_options_has_all_that_they_have(tmp_path):
     ours, plains = properties(session.get_session_options()), properties(theirs.get_session_options())
     assert ours == plains == given
     defaults = properties(onnxruntime.SessionOptions())
-    assert [name for name in given if given[name] == defaults[name]] == ["use_per_session_threads"], "a new property: set it above"
+    assert [name for name in given if given[name] == defaults[name]] == ["use_per_session_threads"], (
+        "a new property: set it above"
+    )
     assert session.get_session_options().get_session_config_entry("session.intra_op.allow_spinning") == "0"
     assert [each.shape for each in session.get_inputs()] == [each.shape for each in theirs.get_inputs()] == [[1, 6, "H", "V"]]
     for each in (session, theirs):
@@ -370,8 +372,8 @@ def test_other_threads_go_on():
 
 
 def test_ctrl_c_from_outside():
-    code = """
-import sys; sys.path.insert(0, {tests!r})
+    code = f"""
+import sys; sys.path.insert(0, {os.path.dirname(__file__)!r})
 from test_onnxruntime_session import *
 session = InferenceSession(simple())
 print("ready", flush=True)
@@ -380,7 +382,7 @@ try:
         session.run(None, {{"X": X}})
 except KeyboardInterrupt:
     print("stopped", session.run(None, {{"X": X}})[0].shape)
-""".format(tests=os.path.dirname(__file__))
+"""
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
         time.sleep(0.05)
