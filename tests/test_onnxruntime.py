@@ -2,7 +2,6 @@
 
 import doctest
 import gc
-import json
 import subprocess
 import sys
 import threading
@@ -22,7 +21,6 @@ from onnx import TensorProto, helper, numpy_helper
 import convt
 import convt.onnx
 import convt.onnxruntime
-from convt.onnxruntime import __main__ as cli
 from convt.onnxruntime import _node
 
 OPSET = 17
@@ -474,23 +472,6 @@ def test_what_is_no_precision():
 
 
 # ------------------------------------------------------------------------------------------------ the command
-
-
-def test_command(tmp_path, capsys):
-    onnx.save(_simple(), tmp_path / "m.onnx")
-    assert cli.main([str(tmp_path / "m.onnx"), "--shape", "X=2,6,5,7", "--budget", "0.05"]) == 0
-    printed = capsys.readouterr().out
-    assert "Y: (2, 6, 5, 7) -> (2, 6, 11, 15) by " in printed and " times as fast" in printed
-    assert cli.main([str(tmp_path / "m.onnx"), "--json", "--budget", "0.05", "--threads", "1"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["nodes"][0]["in"] == [1, 6, 1, 1] and found["difference"] < 1e-5 and found["speed_up"] > 0
-    assert found["precision"] is None
-    assert cli.main([str(tmp_path / "m.onnx"), "--json", "--budget", "0.05", "--precision", "medium"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["precision"] == "medium" and found["difference"] < 3e-2
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["/nowhere.onnx"])
-    assert stopped.value.code == 1 and "nowhere.onnx" in capsys.readouterr().err
 
 
 def test_the_class_example_runs():
