@@ -85,7 +85,7 @@ def in_turns(calls, budget, rounds=4):
 def compare(model, shapes, threads, budget, precision=None, given=()):
     """The figures of a model, as a dict: its nodes, seconds and ratios.
 
-    ``own_difference`` is that of ONNX Runtime from itself without its optimisations: it tells how much a model makes of rounding.
+    ``own_difference`` is that of ONNX Runtime from itself without its optimisations: what a model makes of rounding.
     """
 
     def session(kind, optimised=True, **words):

@@ -7,17 +7,23 @@ each behind a key with its number and kind; a field that occurs twice goes on wi
 
 import io
 import os
+from functools import partial
 
 import onnx
 from google.protobuf.message import Message
 
-LARGE = 1 << 16  # bytes: smaller tensors stay in the message, where shape inference and the rewriting may read them
+LARGE = 1 << 10  # bytes: smaller tensors stay in the message, where shape inference and the rewriting may read them
 _CHUNK = 1 << 20
-_LEFT = "left"  # the entry of a tensor whose data was left: the data's key, place and length
+_LEFT = "left"  # the entry of a tensor whose data was left: where the whole tensor lies
 _GRAPH, _INITIALIZER = 7 << 3 | 2, 5 << 3 | 2  # keys of a model's graph and of a graph's tensors
-_DATA = {9 << 3 | 2: "raw_data", 4 << 3 | 2: "float_data", 10 << 3 | 2: "double_data"}  # keys of a tensor's data
-_ALL_DATA = ("raw_data", "float_data", "double_data", "int32_data", "int64_data", "uint64_data", "string_data", "external_data")
+# Keys of a tensor's fields: its data as raw_data, float_data and double_data; dims (as numbers or in one), data_type, name and
+# doc_string; external_data. The last one is data_location, and its value that says: elsewhere.
+_DATA = (9 << 3 | 2, 4 << 3 | 2, 10 << 3 | 2)
+_PLAIN = (1 << 3, 1 << 3 | 2, 2 << 3, 8 << 3 | 2, 12 << 3 | 2)
+_EXTERNAL = 13 << 3 | 2
+_ELSEWHERE = (bytes([14 << 3]), bytes([onnx.TensorProto.EXTERNAL]))
 _SIZES = {1: 8, 5: 4}  # kinds of fields of one size
+_HEAD = 20  # bytes in which a key and a number behind it end
 
 
 class Source:
@@ -35,26 +41,20 @@ class Source:
 
     def pieces(self, model):
         """The bytes of a model that was made of `model`, in pieces, its large tensors in it; they leave the message."""
-        large = [each for each in model.graph.initializer if _is_left(each)]
-        small = [each for each in model.graph.initializer if not _is_left(each)]
+        tensors = list(model.graph.initializer)
         del model.graph.initializer[:]
-        model.graph.initializer.extend(small)
+        model.graph.initializer.extend(each for each in tensors if not _is_left(each))
         yield model.SerializeToString()
         with self._open() as file:
-            for tensor in large:
-                key, at, size = _place(tensor)
-                tensor.ClearField("external_data")
-                tensor.ClearField("data_location")
-                head = tensor.SerializeToString() + _number(key) + _number(size)
-                head = _number(_INITIALIZER) + _number(len(head) + size) + head
-                yield _number(_GRAPH) + _number(len(head) + size) + head
-                for start in range(at, at + size, _CHUNK):
-                    yield _read(file, start, min(start + _CHUNK, at + size))
+            for start, end in _joined(_place(each) for each in tensors if _is_left(each)):
+                yield _number(_GRAPH) + _number(end - start)
+                for at in range(start, end, _CHUNK):
+                    yield _read(file, at, min(at + _CHUNK, end))
 
 
 def left(model):
     """How many bytes of a model's tensors were left where they lie."""
-    return sum(_place(each)[2] for each in model.graph.initializer if _is_left(each))
+    return sum(end - start for start, end in (_place(each) for each in model.graph.initializer if _is_left(each)))
 
 
 def locations(model):
@@ -109,56 +109,75 @@ def _is_left(tensor):
 
 
 def _place(tensor):
-    """Where the data lies that was left: its key, its place in the file and its length."""
-    return tuple(map(int, tensor.external_data[0].value.split()))
+    """The start and the end of the field that is the tensor whose data was left."""
+    start, end = tensor.external_data[0].value.split()
+    return int(start), int(end)
+
+
+def _joined(places):
+    """Places, those in one that follow one another."""
+    before = None
+    for start, end in places:
+        if before is not None and before[1] == start:
+            before = before[0], end
+            continue
+        if before is not None:
+            yield before
+        before = start, end
+    if before is not None:
+        yield before
 
 
 def _lean(file):
     """A model's bytes in pieces, without the data of large tensors."""
-    for key, start, value, end in _fields(file, file.seek(0, os.SEEK_END), 0):
-        if key == _GRAPH:
-            graph = b"".join(_lean_graph(file, value, end))
-            yield _number(key) + _number(len(graph)) + graph
-        else:
-            yield _read(file, start, end)
+    end = file.seek(0, os.SEEK_END)
+    tensor = partial(_lean_tensor, file)
+    return _with(file, 0, end, _GRAPH, lambda _, start, end: b"".join(_with(file, start, end, _INITIALIZER, tensor)))
 
 
-def _lean_graph(file, start, end):
+def _with(file, start, end, wanted, change):
+    """The bytes of a message in pieces, with others in the place of its large fields of one key.
+
+    ``change(start, where its value starts, end)`` makes the value of another from that of such a field.
+    """
+    done = start
     for key, at, value, stop in _fields(file, end, start):
-        if key == _INITIALIZER and stop - value > LARGE:
-            tensor = _lean_tensor(file, value, stop)
-            yield _number(key) + _number(len(tensor)) + tensor
-        else:
-            yield _read(file, at, stop)
+        if key == wanted and stop - value > LARGE:
+            yield _read(file, done, at)
+            changed = change(at, value, stop)
+            yield _number(key) + _number(len(changed)) + changed
+            done = stop
+    yield _read(file, done, end)
 
 
-def _lean_tensor(file, start, end):
-    kept, data = [], []
-    for key, at, value, stop in _fields(file, end, start):
-        if key in _DATA and stop - value > LARGE:
-            data.append((key, value, stop - value))
-        else:
+def _lean_tensor(file, field, start, end):
+    kept, data = [], 0
+    for key, at, _, stop in _fields(file, end, start):
+        if key in _DATA:
+            data += 1
+        elif key in _PLAIN:
             kept.append(_read(file, at, stop))
-    tensor = onnx.TensorProto.FromString(b"".join(kept))
-    if len(data) != 1 or any(len(getattr(tensor, name)) for name in _ALL_DATA):
-        return _read(file, start, end)  # such a tensor is not the usual one: it stays as it is
-    tensor.data_location = onnx.TensorProto.EXTERNAL
-    tensor.external_data.add(key=_LEFT, value=" ".join(map(str, data[0])))
-    return tensor.SerializeToString()
+        else:
+            data = 2
+    if data != 1:
+        return _read(file, start, end)  # this is not the usual tensor: it stays as it is
+    told = f"{field} {end}".encode()
+    entry = b"\x0a" + _number(len(_LEFT)) + _LEFT.encode() + b"\x12" + _number(len(told)) + told
+    return b"".join([*kept, _number(_EXTERNAL), _number(len(entry)), entry, *_ELSEWHERE])
 
 
 def _fields(file, end, at):
     """The fields of a message from one place of a file to another: their keys, starts, their values' starts, and ends."""
     while at < end:
         file.seek(at)
-        key = _next_number(file)
-        value = file.tell()
+        head = file.read(_HEAD)
+        key, skipped = _next_number(head, 0)
+        value = at + skipped
         if key & 7 == 2:
-            size = _next_number(file)
-            value = file.tell()
+            size, skipped = _next_number(head, skipped)
+            value = at + skipped
         elif key & 7 == 0:
-            _next_number(file)
-            size = file.tell() - value
+            size = _next_number(head, skipped)[1] - skipped
         elif key & 7 in _SIZES:
             size = _SIZES[key & 7]
         else:
@@ -169,16 +188,16 @@ def _fields(file, end, at):
         at = value + size
 
 
-def _next_number(file):
+def _next_number(head, at):
+    """A number of a few bytes, the last of which is below 128, and where it ends."""
     result = shift = 0
-    while True:
-        byte = file.read(1)
-        if not byte or shift > 63:
-            raise ValueError("not a model: a number has no end")
-        result |= (byte[0] & 127) << shift
-        if byte[0] < 128:
-            return result
+    for place in range(at, len(head)):
+        byte = head[place]
+        result |= (byte & 127) << shift
+        if byte < 128:
+            return result, place + 1
         shift += 7
+    raise ValueError("not a model: a number has no end")
 
 
 def _number(value):

@@ -77,7 +77,7 @@ def prepared(path, data, options, providers, key, precision):
     model, fused, kept = (*_rewrite.rewrite(_inferred(source.model), key, copy.intra_op_num_threads, precision), {})[:3]
     if not fused:
         raise Left("ONNX Runtime computes all of them", kept)
-    return Prepared(model, source, copy, fused, kept)
+    return Prepared(_cleared(model, source.model), source, copy, fused, kept)
 
 
 def other_providers(providers, options=None):
@@ -110,10 +110,12 @@ def _names(model):
 
 def _other_domains(model):
     """Domains of operators that neither ONNX Runtime has nor the model's functions."""
-    own = {function.domain for function in model.functions}
-    used = {node.domain for graph in (model.graph, *model.functions) for node in _nodes(graph)}
     known = tuple(f"{domain}." for domain in _DOMAINS if domain)
-    return sorted(name for name in used - own if name not in _DOMAINS and not name.startswith(known))
+    own = {function.domain for function in model.functions}
+    imported = {each.domain for part in (model, *model.functions) for each in part.opset_import} - own
+    others = {name for name in imported if name not in _DOMAINS and not name.startswith(known)}
+    used = {node.domain for graph in (model.graph, *model.functions) for node in _nodes(graph)} if others else ()
+    return sorted(others.intersection(used))
 
 
 def _nodes(graph):
@@ -134,16 +136,27 @@ def _config(options, key):
 
 
 def _inferred(model):
-    """The model with the shapes that can be known, which are lost behind an operator that is not ONNX's own."""
+    """A copy of the model with the shapes that can be known."""
     try:
-        inferred = onnx.shape_inference.infer_shapes(model)
-    except Exception:  # a model over 2 GiB, or mistakes, of which ONNX Runtime speaks
-        return model
-    known = {size.dim_param for size in _sizes(model.graph)}
-    for size in _sizes(inferred.graph):
+        return onnx.shape_inference.infer_shapes(model)
+    except Exception:  # mistakes in the model, of which ONNX Runtime speaks
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)
+        return copy
+
+
+def _cleared(model, given):
+    """Leave out of a model what was inferred, but the shapes behind convt's nodes, which ONNX Runtime can't infer."""
+    graph, known = model.graph, {size.dim_param for size in _sizes(given.graph)}
+    kept = {each.name for each in given.graph.value_info}
+    kept.update(name for node in graph.node if node.domain == "convt" for name in node.output)
+    infos = [each for each in graph.value_info if each.name in kept]
+    del graph.value_info[:]
+    graph.value_info.extend(infos)
+    for size in _sizes(graph):
         if size.dim_param not in known:  # a name that the inference made up
             size.ClearField("dim_param")
-    return inferred
+    return model
 
 
 def _sizes(graph):
