@@ -44,6 +44,7 @@ def large(count=3):
     nodes[-1].output[0] = "Y"
     arrays = {f"W{n}": weights(64, 64, 3, 3) / 10 for n in range(count + 1)}
     model = model_of(nodes, {"X": (1, 64, 4, 4)}, constants=arrays)
+    nodes[0].doc_string = "a text that is longer than what is read of a field at once"
     model.graph.initializer[1].CopyFrom(helper.make_tensor("W1", TensorProto.FLOAT, (64, 64, 3, 3), arrays["W1"].reshape(-1)))
     return model
 
@@ -91,6 +92,28 @@ def test_tensors_that_are_not_the_usual_ones_stay_as_they_are():
         assert sorted_tensors(onnx.load_from_string(b"".join(source.pieces(source.model)))) == sorted_tensors(
             onnx.load_from_string(data)
         )
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_large_constant_nodes_are_initializers(named):
+    """As ONNX Runtime makes them, too; in subgraphs, and with other attributes, they stay nodes."""
+    array = numpy_helper.from_array(weights(40, 40, 3, 3), "other name")
+    words = {"name": "held", "doc_string": "text"} if named else {}
+    constant = helper.make_node("Constant", [], ["W"], value=array, **words)
+    inner = helper.make_graph(
+        [helper.make_node("Constant", [], ["V"], value=array), conv(("X", "V"), "Z")], "g", [], [info("Z")]
+    )
+    choice = helper.make_node("If", ["which"], ["U"], then_branch=inner, else_branch=inner)
+    floats = helper.make_node("Constant", [], ["F"], value_floats=[1.0] * 2000)
+    total = [helper.make_node("ReduceSum", ["F"], ["one"], keepdims=0), helper.make_node("Add", ["U", "one"], ["Y1"])]
+    model = model_of([constant, conv(), choice, floats, *total], {"X": (1, 40, 4, 4)}, ("Y", "Y1", "W"))
+    model.graph.input.append(info("which", TensorProto.BOOL, []))
+    source = _file.Source(None, model.SerializeToString())
+    assert [each.name for each in source.model.graph.initializer] == ["W"]
+    assert [node.op_type for node in source.model.graph.node].count("Constant") == 1
+    session = InferenceSession(model)
+    assert len(session.nodes) == 3 and "Y" in session.report.packed
+    close(session, plain(model), {"X": weights(1, 40, 4, 4), "which": np.array(True)})
 
 
 def test_what_is_no_model_is_none():

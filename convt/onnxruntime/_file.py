@@ -7,7 +7,6 @@ each behind a key with its number and kind; a field that occurs twice goes on wi
 
 import io
 import os
-from functools import partial
 
 import onnx
 from google.protobuf.message import Message
@@ -15,13 +14,22 @@ from google.protobuf.message import Message
 LARGE = 1 << 10  # bytes: smaller tensors stay in the message, where shape inference and the rewriting may read them
 _CHUNK = 1 << 20
 _LEFT = "left"  # the entry of a tensor whose data was left: where the whole tensor lies
-_GRAPH, _INITIALIZER = 7 << 3 | 2, 5 << 3 | 2  # keys of a model's graph and of a graph's tensors
-# Keys of a tensor's fields: its data as raw_data, float_data and double_data; dims (as numbers or in one), data_type, name and
-# doc_string; external_data. The last one is data_location, and its value that says: elsewhere.
+
+# Keys of fields, by the numbers and kinds that ONNX gives them. In a model the graph; in a graph initializers and nodes:
+_GRAPH, _INITIALIZER, _NODE = 7 << 3 | 2, 5 << 3 | 2, 1 << 3 | 2
+# In a tensor its name; its data as raw_data, float_data and double_data; dims (as numbers or in one), data_type, name and
+# doc_string; external_data; data_location, with the value that says: elsewhere.
+_NAME = 8 << 3 | 2
 _DATA = (9 << 3 | 2, 4 << 3 | 2, 10 << 3 | 2)
-_PLAIN = (1 << 3, 1 << 3 | 2, 2 << 3, 8 << 3 | 2, 12 << 3 | 2)
+_PLAIN = (1 << 3, 1 << 3 | 2, 2 << 3, _NAME, 12 << 3 | 2)
 _EXTERNAL = 13 << 3 | 2
 _ELSEWHERE = (bytes([14 << 3]), bytes([onnx.TensorProto.EXTERNAL]))
+# In a Constant node its output; its attribute, with a tensor, and the name, type and doc_string of that; the words of its op_type
+# and domain; its name and doc_string.
+_OUTPUT, _ATTRIBUTE, _TENSOR = 2 << 3 | 2, 5 << 3 | 2, 5 << 3 | 2
+_OF_ATTRIBUTE = (1 << 3 | 2, 20 << 3, 13 << 3 | 2)
+_SAYS = {4 << 3 | 2: (b"Constant",), 7 << 3 | 2: (b"", b"ai.onnx")}
+_SAYS_NOTHING = (3 << 3 | 2, 6 << 3 | 2)
 _SIZES = {1: 8, 5: 4}  # kinds of fields of one size
 _HEAD = 20  # bytes in which a key and a number behind it end
 
@@ -46,10 +54,14 @@ class Source:
         model.graph.initializer.extend(each for each in tensors if not _is_left(each))
         yield model.SerializeToString()
         with self._open() as file:
-            for start, end in _joined(_place(each) for each in tensors if _is_left(each)):
-                yield _number(_GRAPH) + _number(end - start)
+            for tensor in filter(_is_left, tensors):
+                start, end = _place(tensor)
+                name = _field(_NAME, tensor.name.encode())
+                head = _number(_INITIALIZER) + _number(end - start + len(name))
+                yield _number(_GRAPH) + _number(len(head) + end - start + len(name)) + head
                 for at in range(start, end, _CHUNK):
                     yield _read(file, at, min(at + _CHUNK, end))
+                yield name
 
 
 def left(model):
@@ -109,48 +121,37 @@ def _is_left(tensor):
 
 
 def _place(tensor):
-    """The start and the end of the field that is the tensor whose data was left."""
+    """The start and the end of the message of a tensor whose data was left."""
     start, end = tensor.external_data[0].value.split()
     return int(start), int(end)
 
 
-def _joined(places):
-    """Places, those in one that follow one another."""
-    before = None
-    for start, end in places:
-        if before is not None and before[1] == start:
-            before = before[0], end
-            continue
-        if before is not None:
-            yield before
-        before = start, end
-    if before is not None:
-        yield before
-
-
 def _lean(file):
     """A model's bytes in pieces, without the data of large tensors."""
-    end = file.seek(0, os.SEEK_END)
-    tensor = partial(_lean_tensor, file)
-    return _with(file, 0, end, _GRAPH, lambda _, start, end: b"".join(_with(file, start, end, _INITIALIZER, tensor)))
+    return _with(file, 0, file.seek(0, os.SEEK_END), {_GRAPH: lambda *place: _field(_GRAPH, b"".join(_lean_graph(*place)))})
 
 
-def _with(file, start, end, wanted, change):
-    """The bytes of a message in pieces, with others in the place of its large fields of one key.
+def _lean_graph(file, start, end):
+    return _with(file, start, end, {_INITIALIZER: _lean_tensor, _NODE: _lean_constant})
 
-    ``change(start, where its value starts, end)`` makes the value of another from that of such a field.
+
+def _with(file, start, end, changes):
+    """The bytes of a message in pieces, large fields of some keys changed.
+
+    ``changes`` has functions by key, which make a field of the place of another's value; None leaves it as it is.
     """
     done = start
     for key, at, value, stop in _fields(file, end, start):
-        if key == wanted and stop - value > LARGE:
+        changed = changes[key](file, value, stop) if key in changes and stop - value > LARGE else None
+        if changed is not None:
             yield _read(file, done, at)
-            changed = change(at, value, stop)
-            yield _number(key) + _number(len(changed)) + changed
+            yield changed
             done = stop
     yield _read(file, done, end)
 
 
-def _lean_tensor(file, field, start, end):
+def _lean_tensor(file, start, end, name=b""):
+    """An initializer without its data; None for a tensor that is not as usual."""
     kept, data = [], 0
     for key, at, _, stop in _fields(file, end, start):
         if key in _DATA:
@@ -158,12 +159,28 @@ def _lean_tensor(file, field, start, end):
         elif key in _PLAIN:
             kept.append(_read(file, at, stop))
         else:
-            data = 2
-    if data != 1:
-        return _read(file, start, end)  # this is not the usual tensor: it stays as it is
-    told = f"{field} {end}".encode()
-    entry = b"\x0a" + _number(len(_LEFT)) + _LEFT.encode() + b"\x12" + _number(len(told)) + told
-    return b"".join([*kept, _number(_EXTERNAL), _number(len(entry)), entry, *_ELSEWHERE])
+            return None
+    place = _field(1 << 3 | 2, _LEFT.encode()) + _field(2 << 3 | 2, f"{start} {end}".encode())
+    lean = b"".join([*kept, name, _field(_EXTERNAL, place), *_ELSEWHERE])
+    return _field(_INITIALIZER, lean) if data == 1 else None
+
+
+def _lean_constant(file, start, end):
+    """An initializer in the place of a Constant node, as ONNX Runtime makes it, too; None for other nodes."""
+    output = tensor = None
+    for key, _, value, stop in _fields(file, end, start):
+        if key == _ATTRIBUTE and tensor is None:
+            parts = {key: (at, end) for key, _, at, end in _fields(file, stop, value)}
+            tensor = parts.pop(_TENSOR, None)
+            if tensor is None or not parts.keys() <= {*_OF_ATTRIBUTE}:
+                return None
+        elif key == _OUTPUT and output is None:
+            output = _read(file, value, stop)
+        elif key in _SAYS_NOTHING:
+            pass
+        elif key not in _SAYS or _read(file, value, stop) not in _SAYS[key]:
+            return None
+    return None if tensor is None or not output else _lean_tensor(file, *tensor, _field(_NAME, output))
 
 
 def _fields(file, end, at):
@@ -207,6 +224,10 @@ def _number(value):
         value >>= 7
     written.append(value)
     return bytes(written)
+
+
+def _field(key, value):
+    return _number(key) + _number(len(value)) + value
 
 
 def _read(file, start, end):
