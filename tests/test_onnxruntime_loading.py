@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper, numpy_helper
 from onnx_models import conv, info, model_of, norm, plain, weights
 
-from convt.onnxruntime import InferenceSession, _file, _host, _node, _options
+from convt.onnxruntime import InferenceSession, _file, _host, _loading, _node, _options
 
 X = weights(1, 6, 5, 7)
 W = weights(6, 4, 3, 3)
@@ -70,8 +70,6 @@ def test_large_tensors_stay_where_they_lie(tmp_path, way):
 @pytest.mark.parametrize("way", ["path", "bytes"])
 @pytest.mark.parametrize("small", [0, 1 << 30], ids=["by a file", "as bytes"])
 def test_sessions_of_large_models(tmp_path, monkeypatch, way, small):
-    from convt.onnxruntime import _loading
-
     monkeypatch.setattr(_loading, "_SMALL", small)
     model = large()
     onnx.save(model, tmp_path / "m.onnx")
@@ -225,6 +223,18 @@ def test_a_fallback_says_whose_refusal_it_was(monkeypatch):
     assert list(session.report.kept) == ["Y"] and not session.nodes
     left = _session._whose(RuntimeError("made"), ["up"], {0: ValueError("strides: got 3")})
     assert str(left) == "convt refuses up: ValueError: strides: got 3"
+
+
+def test_a_full_disk_leaves_the_model(monkeypatch):
+    class Full(io.BytesIO):
+        def writelines(self, _):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(_loading, "_SMALL", 0)
+    monkeypatch.setattr(_loading.tempfile, "TemporaryFile", Full)
+    session = InferenceSession(large())
+    assert "copy for ONNX Runtime can't be written: [Errno 28] No space left on device" in session.report.kept["Y"]
+    assert session.run(None, {"X": weights(1, 64, 4, 4)})[0].shape == (1, 64, 12, 12)
 
 
 def test_no_report_without_a_reason():

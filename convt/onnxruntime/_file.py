@@ -24,8 +24,8 @@ _DATA = (9 << 3 | 2, 4 << 3 | 2, 10 << 3 | 2)
 _PLAIN = (1 << 3, 1 << 3 | 2, 2 << 3, _NAME, 12 << 3 | 2)
 _EXTERNAL = 13 << 3 | 2
 _ELSEWHERE = (bytes([14 << 3]), bytes([onnx.TensorProto.EXTERNAL]))
-# In a Constant node its output; its attribute, with a tensor, and the name, type and doc_string of that; the words of its op_type
-# and domain; its name and doc_string.
+# In a Constant node its output; its attribute, with a tensor, and the name, type and doc_string of that; op_type and domain,
+# with their words; its name and doc_string.
 _OUTPUT, _ATTRIBUTE, _TENSOR = 2 << 3 | 2, 5 << 3 | 2, 5 << 3 | 2
 _OF_ATTRIBUTE = (1 << 3 | 2, 20 << 3, 13 << 3 | 2)
 _SAYS = {4 << 3 | 2: (b"Constant",), 7 << 3 | 2: (b"", b"ai.onnx")}

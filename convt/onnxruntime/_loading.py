@@ -46,8 +46,12 @@ class Prepared(NamedTuple):
             yield None, b"".join(pieces)
             return
         with tempfile.TemporaryFile() as file:  # it has no name that could be left behind
-            file.writelines(pieces)
-            file.flush()
+            try:
+                file.writelines(pieces)
+                file.flush()
+            except OSError as error:
+                reason = f"its copy for ONNX Runtime can't be written: {error}"
+                raise Left(reason, dict.fromkeys(self.fused, reason)) from None
             yield f"/dev/fd/{file.fileno()}", None
 
 

@@ -157,6 +157,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
                     super()._create_inference_session(*arguments)
                 if others := _loading.other_providers(self.get_providers()):
                     raise RuntimeError(f"the session has {others[0]}")
+            except _loading.Left:
+                raise
             except Exception as error:
                 raise _whose(error, list(model.fused), made) from None
         finally:
