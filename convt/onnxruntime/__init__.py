@@ -2,7 +2,10 @@
 
 `InferenceSession` stands for ``onnxruntime.InferenceSession``; ``python -m convt.onnxruntime model.onnx`` shows what it gains.
 
-    _session        the session: what is handed to ONNX Runtime, and the report
+    _session        the session, and the report
+    _loading        what is handed to ONNX Runtime: a model with convt's nodes, or the reason why there is none
+    _options        a copy of session options
+    _file           models read without their large tensors, and written with them
     _rewrite        the model: its ConvTranspose nodes made convt's
     _scopes         the model's graphs: what names stand for, and who reads them
     _fuse           what is computed together with a node
@@ -10,6 +13,7 @@
     _functions      the model's functions, inlined
     library         the library of operators that ONNX Runtime opens: kernels that call a node on tensors in place
     _node           a node: its weights packed once, its output computed
+    _host           exceptions in a node: what convt refuses, and what signals raise
     __main__        a model in both, side by side
 """
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import statistics
 import sys
 import time
@@ -18,26 +19,50 @@ _DTYPES = {
 }  # fmt: skip
 
 
-def inputs(session, shapes):
-    """Random arrays for the inputs of a session; sizes that a model leaves open are those of ``shapes``, or 1."""
-    rng, feed = np.random.default_rng(0), {}
-    for each in session.get_inputs():
-        shape = shapes.get(each.name, [size if isinstance(size, int) else 1 for size in each.shape])
-        if each.type not in _DTYPES:
-            raise ValueError(f"input {each.name}: got {each.type}, wanted one of {', '.join(_DTYPES)}")
-        dtype = np.dtype(_DTYPES[each.type])
-        values = rng.standard_normal(shape) if dtype.kind == "f" else rng.integers(0, 2, shape)
-        feed[each.name] = values.astype(dtype)
-    return feed
+def inputs(session, shapes, given=()):
+    """The arrays for the inputs of a session: those ``given`` by name, random ones of ``shapes`` or the model's for others."""
+    wanted = {each.name: each for each in session.get_inputs()}
+    given = dict(given)
+    for name in (*shapes, *given):
+        if name not in wanted:
+            raise ValueError(f"input {name}: got no such input of the model, wanted one of {', '.join(wanted) or 'none'}")
+    rng = np.random.default_rng(0)
+    return {name: given[name] if name in given else _random(each, shapes.get(name), rng) for name, each in wanted.items()}
+
+
+def _random(each, shape, rng):
+    """A random array for an input: a model says the shape, but for sizes that it leaves open."""
+    if each.type not in _DTYPES:
+        raise ValueError(f"input {each.name}: got {each.type}, wanted --input with it, or one of {', '.join(_DTYPES)}")
+    if shape is None:
+        if any(not isinstance(size, int) for size in each.shape):
+            sizes = ",".join(str(size) if isinstance(size, int) else "N" for size in each.shape)
+            raise ValueError(
+                f"input {each.name}: got no size where the model has {each.shape}, wanted --shape {each.name}={sizes}"
+            )
+        shape = each.shape
+    dtype = np.dtype(_DTYPES[each.type])
+    values = rng.standard_normal(shape) if dtype.kind == "f" else rng.integers(0, 2, shape)
+    return values.astype(dtype)
 
 
 def difference(before, after):
-    """The largest difference of the outputs of two runs, of the largest magnitude of the output that has it."""
+    """The largest difference of the outputs of two runs, of the largest magnitude of the output that has it.
+
+    Places where both have the same infinity or no number do not differ; where one has it alone, the difference is infinite.
+    """
     worst = 0.0
     for a, b in zip(before, after, strict=True):
         if isinstance(a, np.ndarray) and a.size and a.dtype.kind in "fiub":
+            if a.shape != b.shape:
+                return math.inf
             a, b = a.astype(np.float64), b.astype(np.float64)
-            worst = max(worst, float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-30)))
+            same = (a == b) | (np.isnan(a) & np.isnan(b))
+            known = np.isfinite(a) & np.isfinite(b)
+            if not (same | known).all():
+                return math.inf
+            largest = np.abs(a[known]).max(initial=0)
+            worst = max(worst, float(np.abs(a[known] - b[known]).max(initial=0) / max(largest, 1e-30)))
     return worst
 
 
@@ -57,60 +82,114 @@ def in_turns(calls, budget, rounds=4):
     return [min(medians) for medians in found]
 
 
-def compare(model, shapes, threads, budget, precision=None):
-    """The figures of a model, as a dict: its nodes, seconds and ratios."""
+def compare(model, shapes, threads, budget, precision=None, given=()):
+    """The figures of a model, as a dict: its nodes, seconds and ratios.
 
-    def options():
-        made = onnxruntime.SessionOptions()
-        made.intra_op_num_threads = threads
-        return made
+    ``own_difference`` is that of ONNX Runtime from itself without its optimisations: what a model makes of rounding.
+    """
 
-    providers = ["CPUExecutionProvider"]
-    plain = onnxruntime.InferenceSession(model, options(), providers)
-    ours = InferenceSession(model, options(), providers, precision=precision)
-    feed = inputs(plain, shapes)
-    worst = difference(plain.run(None, feed), ours.run(None, feed))
+    def session(kind, optimised=True, **words):
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        if not optimised:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        return kind(model, options, ["CPUExecutionProvider"], **words)
+
+    plain = session(onnxruntime.InferenceSession)
+    feed = inputs(plain, shapes, given)
+    ours = session(InferenceSession, precision=precision)
+    want = plain.run(None, feed)
+    worst = difference(want, ours.run(None, feed))
+    try:
+        own = difference(want, session(onnxruntime.InferenceSession, optimised=False).run(None, feed))
+    except Exception:  # there are operators that ONNX Runtime computes only when others are put in their place
+        own = None
     before, after = in_turns([lambda: plain.run(None, feed), lambda: ours.run(None, feed)], budget)
-    nodes = [{"name": name, **node.described(), "with": ours.report.fused.get(name, ())} for name, node in ours.nodes.items()]
+    report = ours.report
+    nodes = [{"name": name, **node.described(), "with": report.fused.get(name, ())} for name, node in ours.nodes.items()]
     return {
-        "nodes": nodes, "kept": ours.report.kept, "onnxruntime_s": before, "convt_s": after, "speed_up": before / after,
-        "difference": worst, "precision": precision,
+        "nodes": nodes, "kept": report.kept, "reason": report.reason, "onnxruntime_s": before, "convt_s": after,
+        "speed_up": before / after, "difference": worst, "own_difference": own, "precision": precision,
     }  # fmt: skip
 
 
 def _shape(text):
-    name, sizes = text.rsplit("=", 1)
-    return name, [int(size) for size in sizes.split(",")]
+    """An input's name and shape, of NAME=N,N,..."""
+    name, equals, sizes = text.rpartition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"got {text!r}, wanted NAME=N,N,..., as in X=1,3,64,64")
+    try:
+        shape = [int(size) for size in sizes.split(",")] if sizes else []
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"got sizes {sizes!r} of {name}, wanted integers, as in X=1,3,64,64") from None
+    if min(shape, default=0) < 0:
+        raise argparse.ArgumentTypeError(f"got sizes {sizes!r} of {name}, wanted none below 0")
+    return name, shape
+
+
+def _arrays(path):
+    """The arrays of an .npz file, by name."""
+    try:
+        with np.load(path) as file:
+            return dict(file)
+    except Exception as error:  # of the file system, of zip and of NumPy
+        raise argparse.ArgumentTypeError(
+            f"got {path!r}, wanted an .npz file of arrays by their inputs' names: {error}"
+        ) from None
+
+
+def _number(kind, minimum):
+    def checked(text):
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not minimum <= value < math.inf:
+            what = "an integer" if kind is int else "a number"
+            raise argparse.ArgumentTypeError(f"got {text!r}, wanted {what} >= {minimum}")
+        return value
+
+    return checked
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m convt.onnxruntime", description=__doc__.split(": ", 1)[1])
     parser.add_argument("model", help="an ONNX file")
     parser.add_argument("--shape", action="append", type=_shape, default=[], metavar="NAME=N,N,...",
-                        help="shape of an input; sizes that the model leaves open are 1 else")  # fmt: skip
+                        help="shape of an input, which is random; needed where the model leaves sizes open")  # fmt: skip
+    parser.add_argument("--input", type=_arrays, default={}, metavar="FEED.npz", help="arrays for inputs, by their names")
     parser.add_argument("--precision", choices=PRECISIONS, help="what convt may take for float32 (default: CONVT_PRECISION)")
-    parser.add_argument("--threads", type=int, default=0, help="of both (default: each its own number)")
-    parser.add_argument("--budget", type=float, default=2.0, help="seconds to time each for (default: 2)")
+    parser.add_argument("--threads", type=_number(int, 0), default=0, help="of both (default: 0, each its own number)")
+    parser.add_argument("--budget", type=_number(float, 0), default=2.0, help="seconds to time each for (default: 2)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     asked = parser.parse_args(arguments)
     try:
-        found = compare(asked.model, dict(asked.shape), asked.threads, asked.budget, asked.precision)
+        found = compare(asked.model, dict(asked.shape), asked.threads, asked.budget, asked.precision, asked.input)
+    except KeyboardInterrupt:
+        parser.exit(130, f"{parser.prog}: stopped\n")
     except Exception as error:  # ONNX Runtime's errors have no common class of their own
         parser.exit(1, f"{parser.prog}: {error}\n")
-    if asked.json:
-        print(json.dumps(found, indent=1))
-        return 0
+    known = {name: "inf" if value == math.inf else value for name, value in found.items()}  # JSON has no infinity
+    print(json.dumps(known, indent=1) if asked.json else _text(found))
+    return 0
+
+
+def _text(found):
+    """The figures of a model for a reader."""
+    lines = []
     for node in found["nodes"]:
         behind = "".join(f" + {each}" for each in node["with"])
-        print(f"{node['name']}: {node['in']} -> {node['out']} by {node['algorithm']}{behind}")
-    for name, why in found["kept"].items():
-        print(f"{name}: left to ONNX Runtime, as {why}")
+        lines.append(f"{node['name']}: {node['in']} -> {node['out']} by {node['algorithm']}{behind}")
+    lines += [f"{name}: left to ONNX Runtime, as {why}" for name, why in found["kept"].items()]
     if not found["nodes"] and not found["kept"]:
-        print("no ConvTranspose nodes")
-    print(f"ONNX Runtime {found['onnxruntime_s'] * 1e3:.3f} ms, with convt {found['convt_s'] * 1e3:.3f} ms: "
-          f"{found['speed_up']:.2f} times as fast")  # fmt: skip
-    print(f"largest difference {found['difference']:.1e} of the largest output")
-    return 0
+        lines.append(f"convt computes no ConvTranspose nodes, as {found['reason']}")
+    lines.append(f"ONNX Runtime {found['onnxruntime_s'] * 1e3:.3f} ms, with convt {found['convt_s'] * 1e3:.3f} ms: "
+                 f"{found['speed_up']:.2f} times as fast")  # fmt: skip
+    own = found["own_difference"]
+    itself = "not known" if own is None else f"{own:.1e}"
+    lines.append(f"largest difference {found['difference']:.1e} of the largest output; "
+                 f"of ONNX Runtime from itself without its optimisations: {itself}")  # fmt: skip
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,21 @@
 """A ConvTranspose node of a session: its weights packed once where they are constant, its output computed in place."""
 
+import contextvars
 import json
 
 import numpy as np
 
 from .. import _config, _norm, _onnx
+from . import _host
 
 SHAPES = 64  # of inputs, whose output shapes a node keeps
 _BITS = {2: np.uint16, 4: np.uint32, 8: np.uint64}  # by the size of an element
 
-sessions = {}  # key of a session that is being made -> its nodes: {number of the node: Node}
+# The key of a session that is being made -> {number of a node: Node, or the error by which convt refused it}.
+sessions = {}
 
 
-class Node:
+class Node(_host.Host):
     """What one node of a session computes, with the bias, the batch norm and the activation behind it.
 
     ``text`` is JSON: ``session`` and ``node``, who it is; ``threads``, 0 for convt's own number; ``attributes``, those of
@@ -29,10 +32,14 @@ class Node:
         self.operator, self.shapes = None, {}
         self.settled, self.kept = told["settled"], (None, None)  # (copies of the arrays behind X of a run, their operator)
         self.brought = [n for n, value in enumerate(constants) if given[n] and value is None]  # numbers behind X
+        made = sessions.get(told["session"], {})
         if not self.brought:
-            self.operator = self.made(constants)
-        if told["session"] in sessions:
-            sessions[told["session"]][told["node"]] = self
+            try:
+                self.operator = self.made(constants)
+            except Exception as error:
+                made[told["node"]] = error
+                self.refuse(error, None, [True, *given])
+        made[told["node"]] = self
 
     def weights(self, inputs):
         """W and B of the inputs behind X, with the norm in them."""
@@ -90,9 +97,13 @@ class Node:
     def compute(self, inputs, out):
         """Write the output of a run's arrays to ``out``."""
         if self.threads and self.threads != _config.get_num_threads():
-            with _config.num_threads(self.threads):
-                self._compute(inputs, out)
+            # In a context of its own, because a signal may come before the number is set back.
+            contextvars.copy_context().run(self._compute_on_threads, inputs, out)
         else:
+            self._compute(inputs, out)
+
+    def _compute_on_threads(self, inputs, out):
+        with _config.num_threads(self.threads):
             self._compute(inputs, out)
 
     def _compute(self, inputs, out):

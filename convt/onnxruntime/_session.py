@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import weakref
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnx
 import onnxruntime
-from google.protobuf.message import DecodeError
 
 from .. import _check
 from .._problem import PRECISIONS
-from . import _node, _rewrite, library
+from . import _host, _loading, _node, _options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import os
+    from collections.abc import Mapping, Sequence
 
     from .._typing import Precision
-
-_CPU = "CPUExecutionProvider"
-_FOLDER = "session.model_external_initializers_file_folder_path"
-_registered = weakref.WeakSet()  # session options that have the library: ONNX Runtime refuses it twice
 
 
 class Report(NamedTuple):
@@ -31,10 +26,12 @@ class Report(NamedTuple):
     unpacked: tuple[str, ...]  # by convt, with weights that a run brings
     fused: dict[str, tuple[str, ...]]  # name -> what convt computes with it: operators behind it
     kept: dict[str, str]  # by ONNX Runtime, and why
+    reason: str = ""  # why the whole model is ONNX Runtime's, or has nothing for convt
 
     def __str__(self) -> str:
         names = self.packed + self.unpacked
-        lines = [f"convt computes {len(names)} ConvTranspose nodes: {', '.join(names) or 'none'}"]
+        what = ", ".join(names) or ("none, as " + self.reason if self.reason else "none")
+        lines = [f"convt computes {len(names)} ConvTranspose node{'s' * (len(names) != 1)}: {what}"]
         lines += [f"{name}: with the {' and the '.join(behind)} behind it" for name, behind in self.fused.items()]
         lines += [f"{name}: its weights are not constant, and packed in the runs that bring new ones" for name in self.unpacked]
         return "\n".join(lines + [f"{name}: left to ONNX Runtime, as {why}" for name, why in self.kept.items()])
@@ -43,7 +40,7 @@ class Report(NamedTuple):
 class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     """ONNX Runtime's session, whose ConvTranspose nodes are computed by convt.
 
-    The model is rewritten in memory: these nodes become convt's operator, also in subgraphs and functions, and do what an Add
+    The model is rewritten: these nodes become convt's operator, also in subgraphs and functions, and do what an Add
     of a bias, a BatchNormalization and an activation (Relu, LeakyRelu, Tanh, Sigmoid, Gelu) behind them do. Everything else,
     optimisation and memory included, is ONNX Runtime's. Weights that are constants of the optimised model are packed once.
     Tasks run on the session's threads: ``sess_options.intra_op_num_threads`` of them, or convt's own number
@@ -54,7 +51,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     path_or_bytes : str, path, bytes or onnx.ModelProto
         The model, at opsets 1 to 22 or later; external data is found beside a path.
     sess_options : onnxruntime.SessionOptions, optional
-        convt's library of operators is registered in them.
+        They stay as they are: the session has a copy.
     providers, provider_options, **kwargs
         As ``onnxruntime.InferenceSession`` has them. With another provider than the CPU's nothing is rewritten.
     precision : None, "highest", "high" or "medium"
@@ -64,11 +61,13 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     ----------
     report : Report
         Which nodes convt computes, and which not and why.
+    nodes : dict
+        The nodes that convt computes, by name.
 
     Raises
     ------
-    What ``onnxruntime.InferenceSession`` raises, and ValueError for a ``precision`` that is none of these. In a run, what convt
-    refuses is ONNX Runtime's ``Fail``, with convt's message.
+    What ``onnxruntime.InferenceSession`` raises, and ValueError for a ``precision`` that is none of these. What convt refuses
+    in a run, ONNX Runtime computes; where that has no operator for it, its ``Fail`` has convt's message.
 
     Examples
     --------
@@ -82,11 +81,14 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     >>> session.run(None, {"X": np.array([[[1, 2, 3]]], np.float32)})[0].tolist()
     [[[1.0, 10.0, 102.0, 20.0, 203.0, 30.0, 300.0]]]
     >>> print(session.report)
-    convt computes 1 ConvTranspose nodes: Y
+    convt computes 1 ConvTranspose node: Y
     """
 
-    report: Report
-    nodes: dict[str, _node.Node]
+    nodes: Mapping[str, _node.Node] = MappingProxyType({})
+    _fused: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    _kept: Mapping[str, str] = MappingProxyType({})
+    _reason = "ONNX Runtime made the session in a way that convt does not know"
+    _precision: Precision = None
 
     def __init__(
         self, path_or_bytes: str | bytes | os.PathLike[str] | onnx.ModelProto,
@@ -96,95 +98,98 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     ) -> None:  # fmt: skip
         if precision is not None:
             _check.word("precision", precision, PRECISIONS)
-        model, folder = _read(path_or_bytes)
+        self._precision = precision
         if isinstance(path_or_bytes, onnx.ModelProto):
-            path_or_bytes = model.SerializeToString()
-        self.nodes = {}  # name -> _node.Node
-        plain = lambda: super(InferenceSession, self).__init__(  # noqa: E731
-            path_or_bytes, sess_options, providers, provider_options, **kwargs
-        )
-        names = [each if isinstance(each, str) else each[0] for each in providers or ()]
-        others = [name for name in names if name != _CPU]
-        if model is None or others:
-            plain()
-            why = f"the session has {others[0]}" if others else ""
-            self.report = Report((), (), {}, dict.fromkeys(_names(model), why))
-            return
-        options = onnxruntime.SessionOptions() if sess_options is None else sess_options
+            path_or_bytes = path_or_bytes.SerializeToString()
+        super().__init__(path_or_bytes, sess_options, providers, provider_options, **kwargs)
+
+    @property
+    def report(self) -> Report:
+        """Which nodes convt computes, and which not and why."""
+        packed, unpacked, kept = [], [], dict(self._kept)
+        for name in self._fused:
+            node = self.nodes.get(name)
+            if node is None:
+                kept[name] = "it has no use for it: its output is constant, or not wanted"
+                continue
+            shapes, why = node.refused or ((), "")
+            if shapes is not None:
+                (unpacked if node.operator is None else packed).append(name)
+            if why:
+                kept[name] = f"convt refuses {'it' if shapes is None else f'inputs of shapes {shapes}'}: {why}"
+        fused = {name: behind for name, behind in self._fused.items() if behind and name in packed + unpacked}
+        return Report(tuple(packed), tuple(unpacked), fused, kept, self._reason)
+
+    def run(self, *arguments: Any, **keywords: Any) -> Any:
+        return _raising(super().run, arguments, keywords)
+
+    def run_with_ort_values(self, *arguments: Any, **keywords: Any) -> Any:
+        return _raising(super().run_with_ort_values, arguments, keywords)
+
+    def run_with_iobinding(self, *arguments: Any, **keywords: Any) -> Any:
+        return _raising(super().run_with_iobinding, arguments, keywords)
+
+    def run_with_ortvaluevector(self, *arguments: Any, **keywords: Any) -> Any:
+        return _raising(super().run_with_ortvaluevector, arguments, keywords)
+
+    def _create_inference_session(self, providers, provider_options, disabled_optimizers=None):
+        """Make the session; ONNX Runtime calls this again for other providers."""
+        arguments = providers, provider_options, disabled_optimizers
+        options = self._sess_options
+        try:
+            self._create_with_nodes(self._model_path, self._model_bytes, options, arguments)
+        except _loading.Left as left:
+            self.nodes, self._fused, self._kept, self._reason = {}, {}, left.kept, str(left)
+            self._sess, self._sess_options = None, options
+            super()._create_inference_session(*arguments)
+
+    def _create_with_nodes(self, path, data, options, arguments):
+        """Make the session of the model with convt's nodes; `_loading.Left` where ONNX Runtime gets the model as it is."""
         key = f"{id(self):x}"
-        rewritten = _rewrite.rewrite(_inferred(model), key, options.intra_op_num_threads, precision)
-        if not rewritten.fused:
-            plain()
-            self.report = Report((), (), {}, rewritten.kept)
-            return
-        if options not in _registered:
-            options.register_custom_ops_library(library.__file__)
-            _registered.add(options)
-        if folder is not None and not _has(options, _FOLDER):
-            options.add_session_config_entry(_FOLDER, folder)
         made = _node.sessions[key] = {}
         try:
-            super().__init__(rewritten.model.SerializeToString(), options, providers, provider_options, **kwargs)
-        except Exception as error:
-            plain()  # which raises where ONNX Runtime has no use for the model either
-            refused = dict.fromkeys(rewritten.fused, f"convt refuses the model: {error}")
-            self.report = Report((), (), {}, rewritten.kept | refused)
-            return
+            model = _loading.prepared(path, data, options, arguments[0], key, self._precision)
+            try:
+                if options is not None and options.optimized_model_filepath:
+                    _options.saved(options, data if path is None else path, *arguments)
+                with model.given() as (self._model_path, self._model_bytes):
+                    self._sess_options = model.options
+                    super()._create_inference_session(*arguments)
+                if others := _loading.other_providers(self.get_providers()):
+                    raise RuntimeError(f"the session has {others[0]}")
+            except _loading.Left:
+                raise
+            except Exception as error:
+                raise _whose(error, list(model.fused), made) from None
         finally:
             del _node.sessions[key]
-        self.nodes = {name: made[number] for number, name in enumerate(rewritten.fused) if number in made}
-        self.report = _reported(rewritten, made)
+            self._model_path, self._model_bytes = path, data
+        if options is not None:
+            self._sess_options.optimized_model_filepath = options.optimized_model_filepath
+        self.nodes = {name: made[number] for number, name in enumerate(model.fused) if number in made}
+        self._fused, self._kept, self._reason = model.fused, model.kept, ""
 
 
-def _reported(rewritten, made):
-    packed, unpacked, kept = [], [], dict(rewritten.kept)
-    for number, name in enumerate(rewritten.fused):
-        if number not in made:
-            kept[name] = "it has no use for it: its output is constant, or not wanted"
-        else:
-            (unpacked if made[number].operator is None else packed).append(name)
-    fused = {name: behind for name, behind in rewritten.fused.items() if behind and name not in kept}
-    return Report(tuple(packed), tuple(unpacked), fused, kept)
+def _whose(error, names, made):
+    """The exception to raise for an error on the way to a session with convt's nodes; `_loading.Left` says who refused."""
+    other = _host.take_raised() or error
+    if _host.comes_between(other):
+        return other
+    reason = f"ONNX Runtime refuses the model with convt's nodes in it: {error}"
+    for number, node in made.items():
+        if isinstance(node, Exception):
+            reason = f"convt refuses {names[number]}: {type(node).__name__}: {node}"
+    return _loading.Left(reason, dict.fromkeys(names, reason))
 
 
-def _read(given):
-    """``(ModelProto, folder of its external data)``; None for a model that is not ONNX's own (ONNX Runtime's format)."""
-    if isinstance(given, onnx.ModelProto):
-        copy = onnx.ModelProto()
-        copy.CopyFrom(given)
-        return copy, None
+def _raising(run, arguments, keywords):
+    """Call a session's ``run``, and raise what came up in a node of this thread as it is."""
+    if _host.raised:
+        _host.take_raised()  # of an earlier run
     try:
-        if isinstance(given, (str, os.PathLike)):
-            return onnx.load(os.fspath(given), load_external_data=False), os.path.dirname(os.path.abspath(os.fspath(given)))
-        return onnx.load_from_string(bytes(given)), None
-    except (OSError, DecodeError, TypeError, ValueError):
-        return None, None  # ONNX Runtime says what is wrong
-
-
-def _inferred(model):
-    """The model with the shapes that can be known, which are lost behind an operator that is not ONNX's own."""
-    try:
-        inferred = onnx.shape_inference.infer_shapes(model)
-    except Exception:  # a model over 2 GiB, or mistakes, of which ONNX Runtime speaks
-        return model
-    known = {size.dim_param for size in _sizes(model.graph)}
-    for size in _sizes(inferred.graph):
-        if size.dim_param not in known:  # a name that the inference made up
-            size.ClearField("dim_param")
-    return inferred
-
-
-def _sizes(graph):
-    for each in (*graph.input, *graph.output, *graph.value_info):
-        yield from each.type.tensor_type.shape.dim
-
-
-def _names(model):
-    return [] if model is None else _rewrite.names(model)
-
-
-def _has(options, key):
-    try:
-        return bool(options.get_session_config_entry(key))
+        return run(*arguments, **keywords)
     except Exception:
-        return False
+        other = _host.take_raised()
+        if other is None:
+            raise
+    raise other

@@ -4,15 +4,18 @@ This module is that library: ONNX Runtime looks up ``RegisterCustomOps`` in its 
 kernel, here a `_node.Node`, and calls it on the tensors of a run. These are handed on as NumPy arrays that share their memory,
 the output's as well, which ONNX Runtime allocates for the shape that the node says. Tasks run on the session's threads. Python's
 lock is held but while convt computes. No exception passes ONNX Runtime: it becomes a status, whose message ONNX Runtime raises.
+What a signal's handler raises meanwhile is kept, for the session to raise as it is.
 """
 
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t
 
+from threading import get_ident
+
 import ml_dtypes
 import numpy as np
 
-from ._node import Node
+from . import _host, _node
 
 cimport numpy as cnp
 
@@ -185,7 +188,12 @@ cdef OrtStatus *compute(void *kernel, OrtKernelContext *context) noexcept with g
 
 
 cdef OrtStatus *failed(error) noexcept:
-    text = f"{type(error).__name__}: {error}".encode()
+    """The status of an exception. It must not fail: where there is none, ONNX Runtime goes on with what was not computed."""
+    cdef bytes text = b"an exception was raised on the way"
+    try:
+        text = _host.message(error)
+    except BaseException as another:  # another signal's
+        _host.raised[get_ident()] = another
     return ort.CreateStatus(ORT_FAIL, text)
 
 
@@ -211,7 +219,7 @@ cdef new_node(const OrtKernelInfo *info, int element_type):
         check(ort.KernelInfoGetConstantInput_tensor(info, n, &constant, &value))
         constants.append(tensor(value, element_type) if constant and value != NULL else None)
         given.append(named(info, n))
-    return Node(text[:size - 1].decode(), element_type, constants, given)
+    return _node.Node(text[:size - 1].decode(), element_type, constants, given)
 
 
 cdef bint named(const OrtKernelInfo *info, size_t n) except -1:
@@ -224,19 +232,32 @@ cdef bint named(const OrtKernelInfo *info, size_t n) except -1:
 cdef run(node, OrtKernelContext *context):
     cdef size_t count = 0
     cdef const OrtValue *value = NULL
-    cdef OrtValue *result = NULL
-    cdef int64_t sizes[MAX_RANK]
     cdef int element_type = node.element_type
     check(ort.KernelContext_GetInputCount(context, &count))
     inputs = []
     for n in range(count):
         check(ort.KernelContext_GetInput(context, n, &value))
         inputs.append(tensor(value, element_type) if value != NULL else None)
-    shape = node.output_shape(inputs)
+    try:
+        out = output(context, node.output_shape(inputs), element_type)
+        on_pool(node, context, inputs, out)
+    except Exception as error:
+        found = node.left(error, inputs)
+        output(context, found.shape, element_type)[...] = found
+
+
+cdef output(OrtKernelContext *context, shape, int element_type):
+    """The output of a node, of this shape."""
+    cdef OrtValue *result = NULL
+    cdef int64_t sizes[MAX_RANK]
     for n, size in enumerate(shape):
         sizes[n] = size
     check(ort.KernelContext_GetOutput(context, 0, sizes, len(shape), &result))
-    out = tensor(result, element_type)
+    return tensor(result, element_type)
+
+
+cdef on_pool(node, OrtKernelContext *context, inputs, out):
+    """Compute a node's output on the session's threads."""
     cdef Threads threads
     cdef Pool pool
     threads.context, threads.status = context, NULL
@@ -244,9 +265,13 @@ cdef run(node, OrtKernelContext *context):
     use_pool(&pool)
     try:
         node.compute(inputs, out)
+    except BaseException:
+        if threads.status != NULL:
+            ort.ReleaseStatus(threads.status)
+        raise
     finally:
         use_pool(NULL)
-        check(threads.status)
+    check(threads.status)
 
 
 cdef struct Threads:

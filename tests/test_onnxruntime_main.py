@@ -1,0 +1,129 @@
+"""The command ``python -m convt.onnxruntime``: what it prints, what it takes, and what it refuses in one line."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx", reason="onnx is not installed")
+pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+
+import onnx
+from onnx import helper
+from onnx_models import conv, info, model_of, weights
+
+from convt.onnxruntime import __main__ as cli
+
+QUICK = ["--budget", "0.02"]
+
+
+@pytest.fixture
+def path(tmp_path):
+    model = model_of([conv(strides=[2, 2])], {"X": ("N", 6, "H", "V")}, constants={"W": weights(6, 4, 3, 3)})
+    onnx.save(model, tmp_path / "m.onnx")
+    return str(tmp_path / "m.onnx")
+
+
+def refused(capsys, *arguments):
+    """What the command prints when it refuses its arguments."""
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([*QUICK, *arguments])
+    printed = capsys.readouterr()
+    assert stopped.value.code in (1, 2) and not printed.out and "Traceback" not in printed.err
+    return printed.err
+
+
+def test_what_it_prints(path, capsys):
+    assert cli.main([path, "--shape", "X=2,6,5,7", *QUICK]) == 0
+    printed = capsys.readouterr().out
+    assert "Y: (2, 6, 5, 7) -> (2, 4, 11, 15) by " in printed
+    assert " times as fast" in printed and "of ONNX Runtime from itself without its optimisations: " in printed
+
+
+@pytest.mark.parametrize("precision", [None, "medium"])
+def test_json(path, capsys, precision):
+    words = ["--precision", precision] if precision else []
+    assert cli.main([path, "--json", "--threads", "1", "--shape", "X=1,6,1,1", *words, *QUICK]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["nodes"][0]["in"] == [1, 6, 1, 1] and found["speed_up"] > 0 and found["precision"] == precision
+    assert found["difference"] < (3e-2 if precision else 1e-5) and found["own_difference"] < 1e-5
+
+
+def test_arrays_of_a_file(path, capsys, tmp_path, monkeypatch):
+    data = weights(1, 6, 4, 3)
+    np.savez(tmp_path / "feed.npz", X=data)
+    fed = []
+    monkeypatch.setattr(cli, "in_turns", lambda calls, budget: [call() and 1.0 for call in calls])
+    monkeypatch.setattr(cli, "difference", lambda before, after: fed.append(before) or 0.0)
+    assert cli.main([path, "--input", str(tmp_path / "feed.npz"), *QUICK]) == 0
+    session = cli.InferenceSession(path)
+    np.testing.assert_allclose(fed[0][0], session.run(None, {"X": data})[0], rtol=1e-4, atol=1e-5)
+    capsys.readouterr()
+    np.savez(tmp_path / "other.npz", Z=data)
+    assert "input Z: got no such input of the model, wanted one of X" in refused(
+        capsys, path, "--input", str(tmp_path / "other.npz")
+    )
+    assert "wanted an .npz file of arrays" in refused(capsys, path, "--input", path)
+    assert "wanted an .npz file of arrays" in refused(capsys, path, "--input", "/nowhere.npz")
+
+
+def test_sizes_that_were_not_given_are_refused(path, capsys):
+    printed = refused(capsys, path)
+    assert "input X: got no size where the model has ['N', 6, 'H', 'V'], wanted --shape X=N,6,N,N" in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["--shape", "foo"], "got 'foo', wanted NAME=N,N,..., as in X=1,3,64,64"),
+        (["--shape", "=1,2"], "wanted NAME=N,N,..."),
+        (["--shape", "X=1,a"], "got sizes '1,a' of X, wanted integers"),
+        (["--shape", "X=1,-6,4,4"], "wanted none below 0"),
+        (["--shape", "Z=1,6,4,4"], "input Z: got no such input of the model, wanted one of X"),
+        (["--budget", "-1"], "got '-1', wanted a number >= 0"),
+        (["--budget", "nan"], "got 'nan', wanted a number >= 0"),
+        (["--budget", "inf"], "got 'inf', wanted a number >= 0"),
+        (["--threads", "-2"], "got '-2', wanted an integer >= 0"),
+        (["--threads", "two"], "got 'two', wanted an integer >= 0"),
+        (["--shape", "X=1,5,4,4"], "INVALID_ARGUMENT"),
+    ],
+)
+def test_bad_arguments(path, capsys, words, wanted):
+    assert wanted in refused(capsys, path, *words)
+
+
+def test_models_that_are_none(capsys, tmp_path):
+    assert "nowhere.onnx" in refused(capsys, "/nowhere.onnx")
+    relu = model_of([helper.make_node("Relu", ["X"], ["Y"])], {"X": (1, 2)})
+    onnx.save(relu, tmp_path / "relu.onnx")
+    assert cli.main([str(tmp_path / "relu.onnx"), *QUICK]) == 0
+    assert "convt computes no ConvTranspose nodes, as the model has none" in capsys.readouterr().out
+
+
+def test_ctrl_c_is_no_traceback(path, capsys, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "in_turns", interrupt)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([path, "--shape", "X=1,6,4,4"])
+    assert stopped.value.code == 130 and capsys.readouterr().err == "python -m convt.onnxruntime: stopped\n"
+
+
+def test_differences():
+    a = np.array([1.0, -4.0, np.inf, np.nan], np.float32)
+    assert cli.difference([a], [a]) == 0
+    assert cli.difference([a], [a + np.float32([0, 1, 0, 0])]) == 0.25
+    assert cli.difference([a], [np.array([1, -4, 5, np.nan], np.float32)]) == math.inf
+    assert cli.difference([a], [np.array([1, -4, np.inf, 0], np.float32)]) == math.inf
+    assert cli.difference([a], [a[:2]]) == math.inf
+    assert cli.difference([np.zeros(0)], [np.zeros(0)]) == 0
+
+
+def test_types_that_are_not_made_up(capsys, tmp_path):
+    model = model_of([helper.make_node("Identity", ["X"], ["Y"])], {}, outputs=())
+    model.graph.input.append(info("X", onnx.TensorProto.STRING, (2,)))
+    model.graph.output.append(info("Y", onnx.TensorProto.STRING, (2,)))
+    onnx.save(model, tmp_path / "text.onnx")
+    assert "input X: got tensor(string), wanted --input with it" in refused(capsys, str(tmp_path / "text.onnx"))

@@ -1,0 +1,390 @@
+"""convt.onnxruntime's session as a guest: nothing that it is given changes, and a run raises what ONNX Runtime's own raises."""
+
+import copy
+import gc
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx", reason="onnx is not installed")
+pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+
+import onnx
+import onnxruntime
+from onnx import helper
+from onnx_models import conv, model_of, weights
+
+from convt.onnxruntime import InferenceSession, _host, _loading, _node
+
+VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
+FOLDER = "session.model_external_initializers_file_folder_path"
+X = weights(1, 6, 5, 7)
+W = weights(6, 4, 3, 3)
+
+
+def simple(value=W, **attributes):
+    return model_of([conv(strides=[2, 2], **attributes)], {"X": ("N", 6, "H", "V")}, constants={"W": value})
+
+
+def saved(folder, value=W, name="model.onnx"):
+    """The path of a model whose weights lie in a file beside it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    onnx.save(simple(value), folder / name, save_as_external_data=True, location=f"{name}.data", size_threshold=0)
+    return folder / name
+
+
+def plain(given, options=None):
+    return onnxruntime.InferenceSession(given, options, ["CPUExecutionProvider"])
+
+
+def close(session, other, feed=None):
+    for got, want in zip(session.run(None, feed or {"X": X}), other.run(None, feed or {"X": X}), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def properties(options):
+    names = [name for name in dir(type(options)) if isinstance(getattr(type(options), name), property)]
+    return {name: getattr(options, name) for name in names}
+
+
+# ------------------------------------------------------------------------------------------------ what it is given
+
+
+@pytest.mark.skipif(VERSION < (1, 22), reason="older versions can't be told where external data lies")
+def test_options_keep_nothing_of_a_model(tmp_path):
+    """Two models have their weights in files of one name: each computes with its own, and so does ONNX Runtime afterwards."""
+    paths = [saved(tmp_path / f"part{n}", W * (n + 1)) for n in range(3)]
+    options = onnxruntime.SessionOptions()
+    ours = [InferenceSession(path, options) for path in paths[:2]]
+    assert all(session.report.packed for session in ours)
+    for path, session in zip(paths, ours, strict=False):
+        close(session, plain(path))
+    close(plain(paths[2], options), plain(paths[2]))
+    with pytest.raises(Exception, match=r"(?i)config|key|entry|not"):
+        options.get_session_config_entry(FOLDER)
+
+
+def test_options_are_not_changed():
+    """They get no entry, no other value, and no library: ONNX Runtime still knows no operator of convt by them."""
+    options = onnxruntime.SessionOptions()
+    before = properties(options)
+    session = InferenceSession(simple(), options)
+    assert session.report.packed and properties(options) == before
+    node = helper.make_node("ConvTranspose", ["X", "W"], ["Y"], domain="convt", arguments="{}")
+    model = model_of([node], {"X": X.shape}, constants={"W": W}, imports=[helper.make_opsetid("convt", 1)])
+    with pytest.raises(Exception, match="convt"):
+        plain(model.SerializeToString(), options)
+
+
+def test_a_copy_of_options_has_all_that_they_have(tmp_path):
+    options = onnxruntime.SessionOptions()
+    options.enable_cpu_mem_arena = options.enable_mem_pattern = options.enable_mem_reuse = False
+    options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
+    options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.inter_op_num_threads, options.intra_op_num_threads = 2, 3
+    options.log_severity_level, options.log_verbosity_level, options.logid = 3, 1, "mine"
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "profile")
+    options.use_deterministic_compute = True
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_free_dimension_override_by_name("N", 1)
+    given = properties(options)
+    session, theirs = InferenceSession(simple(), options), plain(simple().SerializeToString(), options)
+    assert session.report.packed and session.nodes["Y"].threads == 3
+    ours, plains = properties(session.get_session_options()), properties(theirs.get_session_options())
+    assert ours == plains == given
+    defaults = properties(onnxruntime.SessionOptions())
+    assert [name for name in given if given[name] == defaults[name]] == ["use_per_session_threads"], (
+        "a new property: set it above"
+    )
+    assert session.get_session_options().get_session_config_entry("session.intra_op.allow_spinning") == "0"
+    assert [each.shape for each in session.get_inputs()] == [each.shape for each in theirs.get_inputs()] == [[1, 6, "H", "V"]]
+    for each in (session, theirs):
+        each.run(None, {"X": X})
+        assert os.path.getsize(each.end_profiling()) > 100
+    assert len(list(tmp_path.glob("profile*"))) == 2  # the copy leaves no file behind
+
+
+def test_a_shared_initializer_of_the_options_is_used():
+    options, other = onnxruntime.SessionOptions(), onnxruntime.OrtValue.ortvalue_from_numpy(W * 3)
+    options.add_initializer("W", other)
+    model = simple().SerializeToString()
+    session = InferenceSession(model, options)
+    assert session.report.packed
+    close(session, plain(model, options))
+
+
+def test_operators_of_other_libraries_leave_the_model():
+    """The libraries that were registered in options can't be read from them."""
+    node = helper.make_node("Mine", ["X"], ["Z"], domain="mine")
+    model = model_of([node, conv(("Z", "W"))], {"X": X.shape}, constants={"W": W}, imports=[helper.make_opsetid("mine", 1)])
+    with pytest.raises(_loading.Left, match="operators of 'mine', whose library") as left:
+        _loading.prepared(None, model.SerializeToString(), None, None, "", None)
+    assert list(left.value.kept) == ["Y"]
+    with pytest.raises(Exception, match="mine"):
+        InferenceSession(model)
+
+
+def test_providers_bytes_and_models_are_not_changed():
+    data, model = simple().SerializeToString(), simple()
+    providers, settings = ["CPUExecutionProvider"], [{}]
+    kept = model.SerializeToString()
+    session = InferenceSession(data, None, providers, settings)
+    assert session._model_bytes is data and session._model_path is None
+    assert providers == ["CPUExecutionProvider"] and settings == [{}]
+    assert InferenceSession(model).report.packed and model.SerializeToString() == kept
+
+
+@pytest.mark.parametrize("name", ["", "a", "~/model.onnx", b"bytes.onnx", None])
+def test_paths_are_as_in_onnx_runtime(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    onnx.save(simple(), "model.onnx")
+    onnx.save(simple(), "bytes.onnx")
+    given = tmp_path / "model.onnx" if name is None else name
+    try:
+        want = plain(given)._model_path
+    except Exception as error:
+        with pytest.raises(type(error)) as ours:
+            InferenceSession(given, providers=["CPUExecutionProvider"])
+        addresses = re.compile("0x[0-9a-f]+")
+        assert addresses.sub("", str(ours.value)) == addresses.sub("", str(error))
+        return
+    session = InferenceSession(given)
+    assert session.report.packed and session._model_path == want and session._model_bytes is None
+
+
+@pytest.mark.parametrize("kind", [bytearray, memoryview, list])
+def test_what_is_no_model(kind):
+    with pytest.raises(TypeError) as theirs:
+        plain(kind(simple().SerializeToString()))
+    with pytest.raises(TypeError) as ours:
+        InferenceSession(kind(simple().SerializeToString()))
+    assert str(ours.value) == str(theirs.value)
+
+
+@pytest.mark.parametrize("copier", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_copies_of_sessions(copier):
+    """ONNX Runtime's session can't be copied in depth nor pickled; the error is the same."""
+    found = []
+    for session in (plain(simple().SerializeToString()), InferenceSession(simple())):
+        try:
+            found.append(type(copier(session)) is type(session))
+        except Exception as error:
+            found.append((type(error), str(error)))
+    assert found[0] == found[1]
+
+
+# ------------------------------------------------------------------------------------------------ files that are links
+
+
+def hub(tmp_path, where="blobs"):
+    """A model as in a hub's cache: its files are links to files with other names, in another folder."""
+    saved(tmp_path / where, name="model.onnx")
+    snapshot = tmp_path / "snapshots" / "main"
+    snapshot.mkdir(parents=True)
+    for name, blob in (("model.onnx", "a1"), ("model.onnx.data", "b2")):
+        os.rename(tmp_path / where / name, tmp_path / where / blob)
+        os.symlink(os.path.join("..", "..", where, blob), snapshot / name)
+    return snapshot / "model.onnx"
+
+
+@pytest.mark.skipif(VERSION < (1, 25), reason="older versions refuse links, or take all")
+@pytest.mark.parametrize("options", [None, "given"])
+def test_links_of_a_hubs_cache(tmp_path, options):
+    path = hub(tmp_path)
+    session = InferenceSession(path, options and onnxruntime.SessionOptions())
+    assert session.report.packed == ("Y",), session.report
+    close(session, plain(path))
+
+
+@pytest.mark.skipif(VERSION < (1, 25), reason="older versions refuse links, or take all")
+@pytest.mark.parametrize("linked", ["model.onnx", "model.onnx.data"])
+def test_one_of_the_files_is_a_link(tmp_path, linked):
+    path = hub(tmp_path)
+    other = next(each for each in path.parent.iterdir() if each.name != linked)
+    other.write_bytes((data := other.read_bytes(), other.unlink())[0])
+    try:
+        theirs = plain(path)
+    except Exception as error:
+        with pytest.raises(type(error)) as ours:
+            InferenceSession(path)
+        assert str(ours.value) == str(error)
+        return
+    session = InferenceSession(path)
+    assert data and session.report.packed, session.report
+    close(session, theirs)
+
+
+@pytest.mark.skipif(VERSION < (1, 25), reason="older versions refuse links, or take all")
+def test_links_that_onnx_runtime_refuses_are_refused(tmp_path):
+    """The data lies neither in the folder of the model nor in that of the file that it is a link to."""
+    path = saved(tmp_path / "here")
+    (tmp_path / "there").mkdir()
+    os.rename(tmp_path / "here" / "model.onnx.data", tmp_path / "there" / "data")
+    (tmp_path / "here" / "model.onnx.data").symlink_to(tmp_path / "there" / "data")
+    with pytest.raises(Exception) as theirs:
+        plain(path)
+    with pytest.raises(type(theirs.value)) as ours:
+        InferenceSession(path)
+    assert str(ours.value) == str(theirs.value)
+    with pytest.raises(_loading.Left, match=r"its external data 'model.onnx.data' lies outside its folder"):
+        _loading.prepared(str(path), None, None, None, "", None)
+
+
+@pytest.mark.skipif(VERSION < (1, 22), reason="older versions can't be told where external data lies")
+def test_a_folder_that_options_name_is_that_of_the_data(tmp_path):
+    """ONNX Runtime looks there, for a path, too."""
+    here, other = saved(tmp_path / "here"), saved(tmp_path / "other", W * 2)
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry(FOLDER, str(tmp_path / "other"))
+    for given in (here, here.read_bytes()):
+        session = InferenceSession(given, options)
+        assert session.report.packed and options.get_session_config_entry(FOLDER) == str(tmp_path / "other")
+        close(session, plain(given, options))
+        close(session, plain(other))
+
+
+# ------------------------------------------------------------------------------------------------ exceptions on their way
+
+
+class Mine(Exception):
+    pass
+
+
+@pytest.fixture
+def no_collector():
+    """Python drops what a handler raises in a callback of its garbage collector, and tools for tests have such."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def ways(session):
+    """Every call that runs a session here."""
+    x, names = onnxruntime.OrtValue.ortvalue_from_numpy(X), ["Y"]
+    binding = session.io_binding()
+    binding.bind_cpu_input("X", X)
+    binding.bind_output("Y")
+    return {
+        "run": lambda: session.run(names, {"X": X}),
+        "run_with_ort_values": lambda: session.run_with_ort_values(names, {"X": x}),
+        "run_with_iobinding": lambda: session.run_with_iobinding(binding),
+    }
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
+@pytest.mark.parametrize("way", ["run", "run_with_ort_values", "run_with_iobinding"])
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, Mine, ValueError, RuntimeError, MemoryError])
+@pytest.mark.usefixtures("no_collector")
+def test_exceptions_of_signals_reach_the_caller(kind, way):
+    session = InferenceSession(simple())
+    (want,) = session.run(None, {"X": X})
+    call, raised = ways(session)[way], []
+
+    def handler(*_):
+        raised.append(kind("from the handler"))
+        raise raised[-1]
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        for n in range(6):
+            with pytest.raises(kind) as caught:
+                signal.setitimer(signal.ITIMER_REAL, 0.002 + 0.0007 * n)
+                while True:
+                    call()
+            assert caught.value is raised[-1] and len(raised) == n + 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert (session.run(None, {"X": X})[0] == want).all() and not _host.raised
+
+
+@pytest.mark.skipif(not hasattr(signal, "raise_signal"), reason="no signals here")
+def test_a_signal_within_a_node(monkeypatch):
+    """It comes in each place of a node's computing, once more while the first one is dealt with, and when nodes are made."""
+    calls = []
+
+    def handler(*_):
+        calls.append(None)
+        if len(calls) % 2:
+            signal.raise_signal(signal.SIGALRM)
+        raise Mine(len(calls))
+
+    session = InferenceSession(simple())
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        for name in ("output_shape", "compute", "_compute"):
+            with monkeypatch.context() as patch:
+                patch.setattr(_node.Node, name, lambda *_: signal.raise_signal(signal.SIGALRM))
+                with pytest.raises(Mine):
+                    session.run(None, {"X": X})
+        monkeypatch.setattr(_node.Node, "weights", lambda *_: signal.raise_signal(signal.SIGALRM))
+        with pytest.raises(Mine):
+            InferenceSession(simple())
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert not _host.raised and not _node.sessions
+    assert session.run(None, {"X": X})[0].shape == (1, 4, 11, 15)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
+@pytest.mark.usefixtures("no_collector")
+def test_other_threads_go_on():
+    session, wrong, stop = InferenceSession(simple()), [], threading.Event()
+    (want,) = session.run(None, {"X": X})
+
+    def work():
+        while not stop.is_set():
+            try:
+                if not (session.run(None, {"X": X})[0] == want).all():
+                    wrong.append("values")
+            except BaseException as error:
+                wrong.append(error)
+
+    def handler(*_):
+        raise Mine
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in range(5):
+            with pytest.raises(Mine):
+                signal.setitimer(signal.ITIMER_REAL, 0.01)
+                while True:
+                    session.run(None, {"X": X})
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        signal.signal(signal.SIGALRM, before)
+    assert not wrong
+
+
+def test_ctrl_c_from_outside():
+    code = f"""
+import sys; sys.path.insert(0, {os.path.dirname(__file__)!r})
+from test_onnxruntime_session import *
+session = InferenceSession(simple())
+print("ready", flush=True)
+try:
+    while True:
+        session.run(None, {{"X": X}})
+except KeyboardInterrupt:
+    print("stopped", session.run(None, {{"X": X}})[0].shape)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=60)[0] == "stopped (1, 4, 11, 15)\n"
