@@ -233,8 +233,30 @@ def test_a_full_disk_leaves_the_model(monkeypatch):
     monkeypatch.setattr(_loading, "_SMALL", 0)
     monkeypatch.setattr(_loading.tempfile, "TemporaryFile", Full)
     session = InferenceSession(large())
-    assert "copy for ONNX Runtime can't be written: [Errno 28] No space left on device" in session.report.kept["Y"]
+    assert "copy for ONNX Runtime can't be made: [Errno 28] No space left on device" in session.report.kept["Y"]
     assert session.run(None, {"X": weights(1, 64, 4, 4)})[0].shape == (1, 64, 12, 12)
+
+
+@pytest.mark.parametrize("way", ["replaced", "overwritten"])
+def test_a_file_that_changes_meanwhile(tmp_path, monkeypatch, way):
+    """The weights are never those of one file in the graph of another: ONNX Runtime reads the new file."""
+    models = [large(), large()]
+    paths = [tmp_path / "m.onnx", tmp_path / "other.onnx"]
+    for model, path in zip(models, paths, strict=True):
+        onnx.save(model, path)
+    inferred = _loading._inferred
+
+    def change(model):
+        if way == "replaced":
+            paths[1].replace(paths[0])
+        else:
+            onnx.save(models[1], paths[0])
+        return inferred(model)
+
+    monkeypatch.setattr(_loading, "_inferred", change)
+    session = InferenceSession(paths[0])
+    assert "the model's file changed while it was read" in session.report.kept["Y"]
+    close(session, plain(models[1]), {"X": weights(1, 64, 4, 4) / 100})
 
 
 def test_no_report_without_a_reason():

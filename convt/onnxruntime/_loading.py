@@ -45,16 +45,18 @@ class Prepared(NamedTuple):
     def given(self):
         """The model as a path or bytes, which exist inside the block: ``(path, bytes)``, one of which is None."""
         size, pieces = _file.left(self.model), self.source.pieces(self.model)
-        if size <= _SMALL or self.source.external or not os.path.isdir("/dev/fd"):
-            yield None, b"".join(pieces)
-            return
-        with tempfile.TemporaryFile() as file:  # it has no name that could be left behind
+        with contextlib.ExitStack() as stack:
             try:
-                file.writelines(pieces)
-                file.flush()
-            except OSError as error:
-                raise Left(f"its copy for ONNX Runtime can't be written: {error}", self.fused) from None
-            yield f"/dev/fd/{file.fileno()}", None
+                if size <= _SMALL or self.source.external or not os.path.isdir("/dev/fd"):
+                    given = None, b"".join(pieces)
+                else:
+                    file = stack.enter_context(tempfile.TemporaryFile())  # it has no name that could be left behind
+                    file.writelines(pieces)
+                    file.flush()
+                    given = f"/dev/fd/{file.fileno()}", None
+            except (OSError, ValueError) as error:
+                raise Left(f"its copy for ONNX Runtime can't be made: {error}", self.fused) from None
+            yield given
 
 
 def prepared(path, data, options, providers, key, precision):
@@ -64,7 +66,6 @@ def prepared(path, data, options, providers, key, precision):
     names = _names(source.model)
     if not names:
         raise Left("the model has none")
-
     if others := other_providers(providers, options):
         raise Left(f"the session has {others[0]}", names)
     if domains := _other_domains(source.model):

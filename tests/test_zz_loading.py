@@ -1,0 +1,367 @@
+"""convt.onnxruntime: models on their way into a session, their size, and the reasons for what is left to ONNX Runtime."""
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx", reason="onnx is not installed")
+pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+
+import onnx
+import onnxruntime
+from google.protobuf.message import DecodeError
+from onnx import TensorProto, helper, numpy_helper
+from onnx_models import conv, info, model_of, norm, plain, weights
+
+from convt.onnxruntime import InferenceSession, _file, _host, _loading, _node, _options
+
+X = weights(1, 6, 5, 7)
+W = weights(6, 4, 3, 3)
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="memory is measured by Linux's figures")
+
+
+def simple(**attributes):
+    return model_of([conv(**attributes)], {"X": ("N", 6, "H", "V")}, constants={"W": W})
+
+
+def close(session, other, feed):
+    for got, want in zip(session.run(None, feed), other.run(None, feed), strict=True):
+        assert got.shape == want.shape
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+# ------------------------------------------------------------------------------------------------ large tensors
+
+
+def large(count=3):
+    """A model whose first tensors are large, in each of the fields that may hold them."""
+    nodes = [conv(("X", "W0"), "c0")]
+    nodes += [conv((f"c{n}", f"W{n + 1}"), f"c{n + 1}") for n in range(count)]
+    nodes[-1].output[0] = "Y"
+    arrays = {f"W{n}": weights(64, 64, 3, 3) / 10 for n in range(count + 1)}
+    model = model_of(nodes, {"X": (1, 64, 4, 4)}, constants=arrays)
+    nodes[0].doc_string = "a text that is longer than what is read of a field at once"
+    model.graph.initializer[1].CopyFrom(helper.make_tensor("W1", TensorProto.FLOAT, (64, 64, 3, 3), arrays["W1"].reshape(-1)))
+    return model
+
+
+def sorted_tensors(model):
+    return sorted(each.SerializeToString(deterministic=True) for each in model.graph.initializer)
+
+
+@pytest.mark.parametrize("way", ["path", "bytes"])
+def test_large_tensors_stay_where_they_lie(tmp_path, way):
+    model = large()
+    onnx.save(model, tmp_path / "m.onnx")
+    source = _file.Source(tmp_path / "m.onnx", None) if way == "path" else _file.Source(None, model.SerializeToString())
+    size = 4 * 64 * 64 * 3 * 3
+    assert source.model.ByteSize() < 2000 and 0 <= _file.left(source.model) - 4 * size < 200 and not source.external
+    assert [tuple(each.dims) for each in source.model.graph.initializer] == [(64, 64, 3, 3)] * 4
+    read = onnx.load_from_string(b"".join(source.pieces(source.model)))
+    assert sorted_tensors(read) == sorted_tensors(model)
+    del read.graph.initializer[:], model.graph.initializer[:]
+    assert read == model
+
+
+@pytest.mark.parametrize("way", ["path", "bytes"])
+@pytest.mark.parametrize("small", [0, 1 << 30], ids=["by a file", "as bytes"])
+def test_sessions_of_large_models(tmp_path, monkeypatch, way, small):
+    monkeypatch.setattr(_loading, "_SMALL", small)
+    model = large()
+    onnx.save(model, tmp_path / "m.onnx")
+    session = InferenceSession(tmp_path / "m.onnx" if way == "path" else (tmp_path / "m.onnx").read_bytes())
+    assert len(session.report.packed) == 4
+    close(session, plain(model), {"X": weights(1, 64, 4, 4) / 100})
+
+
+def test_tensors_that_are_not_the_usual_ones_stay_as_they_are():
+    """One has its data twice, one says that it lies elsewhere and has it too; messages of two parts are one."""
+    model = large(1)
+    twice = model.SerializeToString() + onnx.ModelProto(graph=onnx.GraphProto(initializer=[
+        numpy_helper.from_array(weights(200, 200), "more")])).SerializeToString()  # fmt: skip
+    odd = onnx.TensorProto(name="odd", data_type=1, dims=[200, 200], raw_data=bytes(160000), float_data=[0.0] * 40000)
+    other = onnx.ModelProto(graph=onnx.GraphProto(initializer=[odd])).SerializeToString()
+    for data in (twice, model.SerializeToString() + other):
+        source = _file.Source(None, data)
+        assert sorted_tensors(onnx.load_from_string(b"".join(source.pieces(source.model)))) == sorted_tensors(
+            onnx.load_from_string(data)
+        )
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_large_constant_nodes_are_initializers(named):
+    """As ONNX Runtime makes them, too; in subgraphs, and with other attributes, they stay nodes."""
+    array = numpy_helper.from_array(weights(40, 40, 3, 3), "other name")
+    words = {"name": "held", "doc_string": "text"} if named else {}
+    constant = helper.make_node("Constant", [], ["W"], value=array, **words)
+    inner = helper.make_graph(
+        [helper.make_node("Constant", [], ["V"], value=array), conv(("X", "V"), "Z")], "g", [], [info("Z")]
+    )
+    choice = helper.make_node("If", ["which"], ["U"], then_branch=inner, else_branch=inner)
+    floats = helper.make_node("Constant", [], ["F"], value_floats=[1.0] * 2000)
+    total = [helper.make_node("ReduceSum", ["F"], ["one"], keepdims=0), helper.make_node("Add", ["U", "one"], ["Y1"])]
+    model = model_of([constant, conv(), choice, floats, *total], {"X": (1, 40, 4, 4)}, ("Y", "Y1", "W"))
+    model.graph.input.append(info("which", TensorProto.BOOL, []))
+    source = _file.Source(None, model.SerializeToString())
+    assert [each.name for each in source.model.graph.initializer] == ["W"]
+    assert [node.op_type for node in source.model.graph.node].count("Constant") == 1
+    session = InferenceSession(model)
+    assert len(session.nodes) == 3 and "Y" in session.report.packed
+    close(session, plain(model), {"X": weights(1, 40, 4, 4), "which": np.array(True)})
+
+
+def test_what_is_no_model_is_none():
+    data = large(1).SerializeToString()
+    for cut in [*range(1, 60, 3), len(data) // 2, len(data) - 1]:
+        try:
+            want = onnx.load_from_string(data[:cut])
+        except Exception:
+            want = None
+        try:
+            source = _file.Source(None, data[:cut])
+            found = onnx.load_from_string(b"".join(source.pieces(source.model)))
+        except Exception as error:
+            assert isinstance(error, ValueError | DecodeError)
+            found = None
+        assert found == want, cut
+    for bad in (b"\xff" * 20, b"\x0b", b"\x3a\xff\xff\xff\xff\x0f", bytes(5)):
+        with pytest.raises(Exception, match="."):
+            list(_file._fields(io.BytesIO(bad), len(bad), 0)) or onnx.ModelProto.FromString(bad)
+
+
+PEAK = """
+import sys, resource, time
+sys.path.insert(0, {tests!r})
+import numpy as np, onnx, onnxruntime, convt.onnxruntime
+given = {path!r} if {way!r} == "path" else open({path!r}, "rb").read()
+options = onnxruntime.SessionOptions()
+options.intra_op_num_threads = 1
+session = {module}.InferenceSession(given, options, ["CPUExecutionProvider"])
+kept = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+session.run(None, {{"X": np.ones((1, 8, 4, 4), np.float32)}})
+if {module} is convt.onnxruntime:
+    assert len(session.report.packed) == 1
+peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))  # ru_maxrss is the parent's, if that is more
+print(int(peak.split()[1]) // 1024, kept >> 20)
+"""
+
+
+@LINUX
+@pytest.mark.parametrize("way", ["path", "bytes"])
+def test_memory_of_loading(tmp_path, way):
+    """At most 1.25 times what ONNX Runtime takes for a model of 160 MiB, and little more is kept."""
+    arrays = {f"M{n}": np.full((2048, 2048), n + 1, np.float32) for n in range(10)} | {"W": weights(8, 8, 1, 1)}
+    nodes = [conv(output="c"), helper.make_node("Reshape", ["c", "S"], ["h"]), helper.make_node("Tile", ["h", "R"], ["t0"])]
+    nodes += [helper.make_node("MatMul", [f"t{n}", f"M{n}"], [f"t{n + 1}"]) for n in range(10)]
+    nodes[-1].output[0] = "Y"
+    arrays |= {"S": np.array([1, 128]), "R": np.array([1, 16])}
+    path = str(tmp_path / "m.onnx")
+    onnx.save(model_of(nodes, {"X": (1, 8, 4, 4)}, constants=arrays), path)
+    del arrays
+    figures = {}
+    for module in ("onnxruntime", "convt.onnxruntime"):
+        code = PEAK.format(tests=str(Path(__file__).parent), path=path, way=way, module=module)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        figures[module] = [int(each) for each in done.stdout.split()]
+    (peak, kept), (ours, ours_kept) = figures.values()
+    print(figures)
+    assert ours <= 1.25 * peak and ours_kept <= kept + 40, figures
+
+
+# ------------------------------------------------------------------------------------------------ models that are saved
+
+
+@pytest.mark.parametrize("level", ["ORT_ENABLE_BASIC", "ORT_ENABLE_ALL"])
+def test_an_optimised_model_is_onnx_runtimes_own(tmp_path, level):
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    model = model_of([conv(output="c"), helper.make_node("Relu", ["c"], ["Y"])], {"X": X.shape}, constants={"W": W})
+    session = InferenceSession(model, options)
+    assert session.report.fused == {"c": ("Relu",)}
+    assert session.get_session_options().optimized_model_filepath == options.optimized_model_filepath
+    for each in (InferenceSession, onnxruntime.InferenceSession):
+        loaded = each(options.optimized_model_filepath, providers=["CPUExecutionProvider"])
+        close(loaded, plain(model), {"X": X})
+    assert not any(node.domain == "convt" for node in onnx.load(options.optimized_model_filepath).graph.node)
+
+
+# ------------------------------------------------------------------------------------------------ reasons
+
+
+def test_onnx_runtimes_own_format_has_a_reason(tmp_path):
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "m.ort")
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    onnxruntime.InferenceSession(simple().SerializeToString(), options, ["CPUExecutionProvider"])
+    told = onnxruntime.SessionOptions()
+    told.add_session_config_entry("session.load_model_format", "ORT")
+    data = (tmp_path / "m.ort").read_bytes()
+    for given in ((tmp_path / "m.ort",), (data,), (data, told)):
+        session = InferenceSession(*given)
+        assert str(session.report) == "convt computes 0 ConvTranspose nodes: none, as the model is in ONNX Runtime's own format"
+        assert session.run(None, {"X": X})[0].shape == (1, 4, 7, 9)
+
+
+def test_a_fallback_says_whose_refusal_it_was(monkeypatch):
+    from convt.onnxruntime import _session
+
+    create = onnxruntime.InferenceSession._create_inference_session
+
+    def refuse(self, *arguments):
+        if b"convt" in (self._model_bytes or b""):
+            onnxruntime.InferenceSession(b"no model")
+        create(self, *arguments)
+
+    monkeypatch.setattr(onnxruntime.InferenceSession, "_create_inference_session", refuse)
+    monkeypatch.setattr(_host, "_LIBRARIES", _host._LIBRARIES | {__name__.partition(".")[0]})
+    session = InferenceSession(simple())
+    assert session.report.reason.startswith("ONNX Runtime refuses the model with convt's nodes in it: ")
+    assert list(session.report.kept) == ["Y"] and not session.nodes
+    left = _session._whose(RuntimeError("made"), ["up"], {0: ValueError("strides: got 3")})
+    assert str(left) == "convt refuses up: ValueError: strides: got 3"
+
+
+def test_a_full_disk_leaves_the_model(monkeypatch):
+    class Full(io.BytesIO):
+        def writelines(self, _):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(_loading, "_SMALL", 0)
+    monkeypatch.setattr(_loading.tempfile, "TemporaryFile", Full)
+    session = InferenceSession(large())
+    assert "copy for ONNX Runtime can't be written: [Errno 28] No space left on device" in session.report.kept["Y"]
+    assert session.run(None, {"X": weights(1, 64, 4, 4)})[0].shape == (1, 64, 12, 12)
+
+
+def test_no_report_without_a_reason():
+    """A session that ONNX Runtime makes in another way than by its constructor."""
+    assert InferenceSession.__new__(InferenceSession).report.reason
+
+
+def test_providers_that_are_no_others():
+    for providers in (["AzureExecutionProvider", "CPUExecutionProvider"], [("CPUExecutionProvider", {})]):
+        if {each if isinstance(each, str) else each[0] for each in providers} <= {*onnxruntime.get_available_providers()}:
+            assert InferenceSession(simple(), providers=providers).report.packed == ("Y",)
+
+
+@pytest.mark.parametrize("providers", [5, [5], [()], [("CPUExecutionProvider",)]])
+def test_what_are_no_providers(providers):
+    found = []
+    for each in (onnxruntime.InferenceSession, InferenceSession):
+        with pytest.raises(Exception) as error:
+            each(simple().SerializeToString(), providers=providers, enable_fallback=0)
+        found.append((type(error.value), str(error.value)))
+    assert found[0] == found[1]
+
+
+def test_nodes_after_set_providers(tmp_path):
+    onnx.save(simple(), tmp_path / "m.onnx")
+    session = InferenceSession(tmp_path / "m.onnx")
+    before = session.nodes["Y"]
+    session.set_providers(["CPUExecutionProvider"])
+    assert session.nodes["Y"] is not before and session.report.packed == ("Y",)
+    assert session.run(None, {"X": X})[0].shape == (1, 4, 7, 9)
+    assert session.nodes["Y"].shapes and session._model_path == str(tmp_path / "m.onnx") and not _node.sessions
+    with pytest.warns(UserWarning):
+        session.set_providers(["CUDAExecutionProvider", "CPUExecutionProvider"])
+    assert session.report.kept == {"Y": "the session has CUDAExecutionProvider"} and not session.nodes
+    assert session.run(None, {"X": X})[0].shape == (1, 4, 7, 9)
+
+
+# ------------------------------------------------------------------------------------------------ what convt refuses in a run
+
+REFUSED = {
+    "auto_pad": ({"auto_pad": ""}, X),
+    "pads": ({"pads": [-1, 0, -1, 0]}, X),
+    "output_shape": ({"output_shape": [99, 99]}, X),
+    "channels": ({}, weights(1, 5, 4, 4)),
+    "size": ({"pads": [4, 4, 4, 4]}, weights(1, 6, 2, 2)),
+    "rank": ({}, weights(1, 6, 4)),
+}
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["alone", "with a norm"])
+@pytest.mark.parametrize("constant", [False, True], ids=["weights of the run", "packed"])
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_convt_refuses_onnx_runtime_computes(name, constant, behind, capfd):
+    """Values, or the very error."""
+    attributes, x = REFUSED[name]
+    nodes, constants = [conv(("X", "W", "B"), "c", **attributes)], {"B": weights(4)}
+    if behind:
+        batch_norm, more = norm("c", "n", 4)
+        nodes += [batch_norm, helper.make_node("LeakyRelu", ["n"], ["Y"], alpha=0.3)]
+        constants |= more
+    else:
+        nodes[0].output[0] = "Y"
+    if constant:
+        constants["W"] = W
+    model = model_of(nodes, {"X": None} | ({} if constant else {"W": None}), constants=constants)
+    feed = {"X": x} | ({} if constant else {"W": W})
+    theirs, session = plain(model), InferenceSession(model)
+    try:
+        (want,) = theirs.run(None, feed)
+    except Exception as error:
+        with pytest.raises(type(error)):
+            session.run(None, feed)
+    else:
+        capfd.readouterr()
+        (got,) = session.run(None, feed)
+        assert got.shape == want.shape
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+        assert "onnxruntime" not in capfd.readouterr().err
+    assert session.report.kept, session.report
+    if "auto_pad" not in attributes and min(attributes.get("pads", [0])) >= 0:
+        good = {"X": weights(1, 6, 97, 97) if "output_shape" in attributes else weights(1, 6, 9, 9)}
+        close(session, theirs, feed | good)
+
+
+@pytest.mark.parametrize("kind", [TensorProto.DOUBLE, TensorProto.FLOAT16])
+def test_what_neither_computes_is_convts_error(kind):
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    model = model_of([conv(output_shape=[99, 99])], {"X": None}, constants={"W": W.astype(dtype)}, dtype=kind)
+    session = InferenceSession(model)
+    if not session.report.packed:
+        pytest.skip("ONNX Runtime computes it")
+    with pytest.raises(Exception, match="99"):
+        session.run(None, {"X": X.astype(dtype)})
+    assert session.run(None, {"X": weights(1, 6, 97, 97).astype(dtype)})[0].shape == (1, 4, 99, 99)
+
+
+def test_refusals_when_nodes_are_made_print_nothing(capfd, monkeypatch):
+    def refuse(*_):
+        raise ValueError("strides: got 3, wanted less")
+
+    monkeypatch.setattr(_node.Node, "values", refuse)
+    monkeypatch.setattr(_host, "_LIBRARIES", _host._LIBRARIES | {__name__.partition(".")[0]})
+    session = InferenceSession(simple())
+    assert session.report.kept == {"Y": "convt refuses it: ValueError: strides: got 3, wanted less"}
+    assert not session.report.packed and not session.report.unpacked and session.nodes
+    close(session, plain(simple()), {"X": X})
+    assert not capfd.readouterr().err
+
+
+def test_saving_ends_no_profile_of_the_caller(tmp_path):
+    """The session that saves an optimised model keeps no profile."""
+    options = onnxruntime.SessionOptions()
+    options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "profile")
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    session = InferenceSession(simple(), options)
+    session.end_profiling()
+    assert len(list(tmp_path.glob("profile*"))) == 1
+    assert _options.has_providers(options) is False
+
+
+def test_subgraph_inputs_are_typed(capfd):
+    """A branch that convt serves loads without a word of ONNX Runtime's logger."""
+    branch = helper.make_graph([conv(output="Z")], "branch", [], [info("Z")])
+    choice = helper.make_node("If", ["which"], ["Y"], then_branch=branch, else_branch=branch)
+    model = model_of([choice], {"X": X.shape}, constants={"W": W})
+    model.graph.input.append(info("which", TensorProto.BOOL, []))
+    assert len(InferenceSession(model).nodes) == 2
+    assert not capfd.readouterr().err
