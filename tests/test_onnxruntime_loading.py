@@ -133,6 +133,50 @@ def test_what_is_no_model_is_none():
             list(_file._fields(io.BytesIO(bad), len(bad), 0)) or onnx.ModelProto.FromString(bad)
 
 
+def contents(model):
+    """A model's tensors, with those of its Constant nodes among them, and its other nodes."""
+    tensors, nodes = [], []
+    for node in model.graph.node:
+        if node.op_type == "Constant" and len(node.attribute) == len(node.output) == 1 and node.attribute[0].HasField("t"):
+            tensors.append((node.output[0], node.attribute[0].t))
+        else:
+            nodes.append(node.SerializeToString(deterministic=True))
+    tensors += [(each.name, each) for each in model.graph.initializer]
+    found = []
+    for name, tensor in tensors:
+        copy = onnx.TensorProto()
+        copy.CopyFrom(tensor)
+        copy.ClearField("name")
+        found.append((str(name), copy.SerializeToString(deterministic=True)))
+    return sorted(found), nodes
+
+
+def test_models_with_mistakes_are_read_as_by_protobuf(monkeypatch):
+    """Bytes change at random: what protobuf reads has the same contents here, and what it refuses is refused here."""
+    monkeypatch.setattr(_file, "LARGE", 16)
+    nodes = [helper.make_node("Constant", [], ["C"], value=numpy_helper.from_array(weights(3, 4), "q")), conv(("X", "C"))]
+    model = model_of(nodes, {"X": (1, 3, 4)}, constants={"W": weights(3, 3, 2), "V": weights(5)})
+    model.graph.initializer.append(helper.make_tensor("f", TensorProto.FLOAT, (6,), range(6)))
+    model.graph.initializer.append(helper.make_tensor("i", TensorProto.INT64, (6,), range(6)))
+    data, rng, read = model.SerializeToString(), np.random.default_rng(0), 0
+    for _ in range(1500):
+        changed = bytearray(data)
+        for at in rng.integers(0, len(data), rng.integers(1, 3)):
+            changed[at] = rng.choice([0, 128, 255, changed[at] ^ 1, rng.integers(256)])
+        try:
+            want = onnx.ModelProto.FromString(bytes(changed))
+        except DecodeError:
+            with pytest.raises((ValueError, DecodeError)):
+                source = _file.Source(None, bytes(changed))
+                onnx.ModelProto.FromString(b"".join(source.pieces(source.model)))
+            continue
+        source = _file.Source(None, bytes(changed))
+        found = onnx.ModelProto.FromString(b"".join(source.pieces(source.model)))
+        assert contents(found) == contents(want)
+        read += 1
+    assert read > 500
+
+
 PEAK = """
 import sys, resource, time
 sys.path.insert(0, {tests!r})

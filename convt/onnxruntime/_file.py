@@ -69,7 +69,8 @@ class Source:
         with self._opened() as file:
             for tensor in filter(_is_left, tensors):
                 start, end = _place(tensor)
-                name = _field(_NAME, tensor.name.encode())
+                name = tensor.name  # protobuf gives bytes where they are no text
+                name = _field(_NAME, name if isinstance(name, bytes) else name.encode())
                 head = _number(_INITIALIZER) + _number(end - start + len(name))
                 yield _number(_GRAPH) + _number(len(head) + end - start + len(name)) + head
                 for at in range(start, end, _CHUNK):

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from . import _file, _options, _rewrite, library
 
 _CPU = ("CPUExecutionProvider", "AzureExecutionProvider")  # the second one has nothing but operators of its own
-_DOMAINS = {  # of operators that ONNX Runtime itself has
+_DOMAINS = {  # ONNX Runtime itself has operators of these
     "", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training", "com.microsoft", "com.microsoft.nchwc",
     "com.microsoft.experimental", "com.ms.internal.nhwc", "org.pytorch.aten",
 }  # fmt: skip

@@ -186,7 +186,7 @@ def _whose(error, names, made):
 def _raising(run, arguments, keywords):
     """Call a session's ``run``, and raise what came up in a node of this thread as it is."""
     if _host.raised:
-        _host.take_raised()  # of an earlier run
+        _host.take_raised()  # an earlier run left it
     try:
         return run(*arguments, **keywords)
     except Exception:
