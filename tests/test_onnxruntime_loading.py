@@ -19,6 +19,7 @@ from onnx_models import conv, info, model_of, norm, plain, weights
 
 from convt.onnxruntime import InferenceSession, _file, _host, _loading, _node, _options
 
+VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 X = weights(1, 6, 5, 7)
 W = weights(6, 4, 3, 3)
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="memory is measured by Linux's figures")
@@ -318,9 +319,10 @@ def test_providers_that_are_no_others():
 def test_what_are_no_providers(providers):
     found = []
     for each in (onnxruntime.InferenceSession, InferenceSession):
-        with pytest.raises(Exception) as error:
-            each(simple().SerializeToString(), providers=providers, enable_fallback=0)
-        found.append((type(error.value), str(error.value)))
+        try:
+            found.append(each(simple().SerializeToString(), providers=providers, enable_fallback=0).get_providers())
+        except Exception as error:
+            found.append((type(error), str(error)))
     assert found[0] == found[1]
 
 
@@ -355,6 +357,8 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_convt_refuses_onnx_runtime_computes(name, constant, behind, capfd):
     """Values, or the very error."""
+    if name == "output_shape" and VERSION < (1, 25):
+        pytest.skip("older versions read beyond the input for such an output_shape")
     attributes, x = REFUSED[name]
     nodes, constants = [conv(("X", "W", "B"), "c", **attributes)], {"B": weights(4)}
     if behind:
@@ -387,6 +391,7 @@ def test_what_convt_refuses_onnx_runtime_computes(name, constant, behind, capfd)
 
 
 @pytest.mark.parametrize("kind", [TensorProto.DOUBLE, TensorProto.FLOAT16])
+@pytest.mark.skipif(VERSION < (1, 25), reason="older versions read beyond the input for such an output_shape")
 def test_what_neither_computes_is_convts_error(kind):
     dtype = helper.tensor_dtype_to_np_dtype(kind)
     model = model_of([conv(output_shape=[99, 99])], {"X": None}, constants={"W": W.astype(dtype)}, dtype=kind)

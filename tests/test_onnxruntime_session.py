@@ -100,14 +100,14 @@ def test_a_copy_of_options_has_all_that_they_have(tmp_path):
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_free_dimension_override_by_name("N", 1)
     given = properties(options)
-    session, theirs = InferenceSession(simple(), options), plain(simple().SerializeToString(), options)
+    session = InferenceSession(simple(), options)
     assert session.report.packed and session.nodes["Y"].threads == 3
-    ours, plains = properties(session.get_session_options()), properties(theirs.get_session_options())
-    assert ours == plains == given
+    assert properties(session.get_session_options()) == properties(options) == given
+    options.profile_file_prefix = str(tmp_path / "profile of ONNX Runtime")
+    theirs = plain(simple().SerializeToString(), options)
     defaults = properties(onnxruntime.SessionOptions())
-    assert [name for name in given if given[name] == defaults[name]] == ["use_per_session_threads"], (
-        "a new property: set it above"
-    )
+    unset = {name for name in given if given[name] == defaults[name]}
+    assert unset <= {"use_per_session_threads"}, "properties that are not set above"
     assert session.get_session_options().get_session_config_entry("session.intra_op.allow_spinning") == "0"
     assert [each.shape for each in session.get_inputs()] == [each.shape for each in theirs.get_inputs()] == [[1, 6, "H", "V"]]
     for each in (session, theirs):
@@ -205,6 +205,7 @@ def test_copies_of_sessions(copier):
     assert found[0] == found[1]
 
 
+@pytest.mark.skipif(not hasattr(onnxruntime.SessionOptions, "use_per_session_threads"), reason="options do not say so yet")
 def test_options_that_onnx_runtime_refuses():
     """There is no pool of threads for all sessions."""
     options = onnxruntime.SessionOptions()
@@ -243,6 +244,7 @@ def test_sessions_made_at_the_same_time():
         assert max(pool.map(one, range(16))) < 1e-4 and not _node.sessions
 
 
+@pytest.mark.skipif(VERSION < (1, 25), reason="older versions read beyond the input for such an output_shape")
 def test_errors_of_nodes_side_by_side():
     """They are ONNX Runtime's, by class and words, on whatever thread a node is computed."""
     options = onnxruntime.SessionOptions()
