@@ -19,6 +19,7 @@ from onnx_models import conv, info, model_of, norm, plain, weights
 
 from convt.onnxruntime import InferenceSession, _file, _host, _loading, _node, _options
 
+VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 X = weights(1, 6, 5, 7)
 W = weights(6, 4, 3, 3)
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="memory is measured by Linux's figures")
@@ -133,6 +134,50 @@ def test_what_is_no_model_is_none():
             list(_file._fields(io.BytesIO(bad), len(bad), 0)) or onnx.ModelProto.FromString(bad)
 
 
+def contents(model):
+    """A model's tensors, with those of its Constant nodes among them, and its other nodes."""
+    tensors, nodes = [], []
+    for node in model.graph.node:
+        if node.op_type == "Constant" and len(node.attribute) == len(node.output) == 1 and node.attribute[0].HasField("t"):
+            tensors.append((node.output[0], node.attribute[0].t))
+        else:
+            nodes.append(node.SerializeToString(deterministic=True))
+    tensors += [(each.name, each) for each in model.graph.initializer]
+    found = []
+    for name, tensor in tensors:
+        copy = onnx.TensorProto()
+        copy.CopyFrom(tensor)
+        copy.ClearField("name")
+        found.append((str(name), copy.SerializeToString(deterministic=True)))
+    return sorted(found), nodes
+
+
+def test_models_with_mistakes_are_read_as_by_protobuf(monkeypatch):
+    """Bytes change at random: what protobuf reads has the same contents here, and what it refuses is refused here."""
+    monkeypatch.setattr(_file, "LARGE", 16)
+    nodes = [helper.make_node("Constant", [], ["C"], value=numpy_helper.from_array(weights(3, 4), "q")), conv(("X", "C"))]
+    model = model_of(nodes, {"X": (1, 3, 4)}, constants={"W": weights(3, 3, 2), "V": weights(5)})
+    model.graph.initializer.append(helper.make_tensor("f", TensorProto.FLOAT, (6,), range(6)))
+    model.graph.initializer.append(helper.make_tensor("i", TensorProto.INT64, (6,), range(6)))
+    data, rng, read = model.SerializeToString(), np.random.default_rng(0), 0
+    for _ in range(1500):
+        changed = bytearray(data)
+        for at in rng.integers(0, len(data), rng.integers(1, 3)):
+            changed[at] = rng.choice([0, 128, 255, changed[at] ^ 1, rng.integers(256)])
+        try:
+            want = onnx.ModelProto.FromString(bytes(changed))
+        except DecodeError:
+            with pytest.raises((ValueError, DecodeError)):
+                source = _file.Source(None, bytes(changed))
+                onnx.ModelProto.FromString(b"".join(source.pieces(source.model)))
+            continue
+        source = _file.Source(None, bytes(changed))
+        found = onnx.ModelProto.FromString(b"".join(source.pieces(source.model)))
+        assert contents(found) == contents(want)
+        read += 1
+    assert read > 500
+
+
 PEAK = """
 import sys, resource, time
 sys.path.insert(0, {tests!r})
@@ -233,8 +278,30 @@ def test_a_full_disk_leaves_the_model(monkeypatch):
     monkeypatch.setattr(_loading, "_SMALL", 0)
     monkeypatch.setattr(_loading.tempfile, "TemporaryFile", Full)
     session = InferenceSession(large())
-    assert "copy for ONNX Runtime can't be written: [Errno 28] No space left on device" in session.report.kept["Y"]
+    assert "copy for ONNX Runtime can't be made: [Errno 28] No space left on device" in session.report.kept["Y"]
     assert session.run(None, {"X": weights(1, 64, 4, 4)})[0].shape == (1, 64, 12, 12)
+
+
+@pytest.mark.parametrize("way", ["replaced", "overwritten"])
+def test_a_file_that_changes_meanwhile(tmp_path, monkeypatch, way):
+    """The weights are never those of one file in the graph of another: ONNX Runtime reads the new file."""
+    models = [large(), large()]
+    paths = [tmp_path / "m.onnx", tmp_path / "other.onnx"]
+    for model, path in zip(models, paths, strict=True):
+        onnx.save(model, path)
+    inferred = _loading._inferred
+
+    def change(model):
+        if way == "replaced":
+            paths[1].replace(paths[0])
+        else:
+            onnx.save(models[1], paths[0])
+        return inferred(model)
+
+    monkeypatch.setattr(_loading, "_inferred", change)
+    session = InferenceSession(paths[0])
+    assert "the model's file changed while it was read" in session.report.kept["Y"]
+    close(session, plain(models[1]), {"X": weights(1, 64, 4, 4) / 100})
 
 
 def test_no_report_without_a_reason():
@@ -252,9 +319,10 @@ def test_providers_that_are_no_others():
 def test_what_are_no_providers(providers):
     found = []
     for each in (onnxruntime.InferenceSession, InferenceSession):
-        with pytest.raises(Exception) as error:
-            each(simple().SerializeToString(), providers=providers, enable_fallback=0)
-        found.append((type(error.value), str(error.value)))
+        try:
+            found.append(each(simple().SerializeToString(), providers=providers, enable_fallback=0).get_providers())
+        except Exception as error:
+            found.append((type(error), str(error)))
     assert found[0] == found[1]
 
 
@@ -289,6 +357,8 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_convt_refuses_onnx_runtime_computes(name, constant, behind, capfd):
     """Values, or the very error."""
+    if name == "output_shape" and VERSION < (1, 25):
+        pytest.skip("older versions read beyond the input for such an output_shape")
     attributes, x = REFUSED[name]
     nodes, constants = [conv(("X", "W", "B"), "c", **attributes)], {"B": weights(4)}
     if behind:
@@ -305,8 +375,9 @@ def test_what_convt_refuses_onnx_runtime_computes(name, constant, behind, capfd)
     try:
         (want,) = theirs.run(None, feed)
     except Exception as error:
-        with pytest.raises(type(error)):
+        with pytest.raises(type(error)) as ours:
             session.run(None, feed)
+        assert str(ours.value) == str(error)
     else:
         capfd.readouterr()
         (got,) = session.run(None, feed)
@@ -320,6 +391,7 @@ def test_what_convt_refuses_onnx_runtime_computes(name, constant, behind, capfd)
 
 
 @pytest.mark.parametrize("kind", [TensorProto.DOUBLE, TensorProto.FLOAT16])
+@pytest.mark.skipif(VERSION < (1, 25), reason="older versions read beyond the input for such an output_shape")
 def test_what_neither_computes_is_convts_error(kind):
     dtype = helper.tensor_dtype_to_np_dtype(kind)
     model = model_of([conv(output_shape=[99, 99])], {"X": None}, constants={"W": W.astype(dtype)}, dtype=kind)

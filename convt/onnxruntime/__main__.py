@@ -132,7 +132,7 @@ def _arrays(path):
     try:
         with np.load(path) as file:
             return dict(file)
-    except Exception as error:  # of the file system, of zip and of NumPy
+    except Exception as error:  # the file system, zip and NumPy raise many
         raise argparse.ArgumentTypeError(
             f"got {path!r}, wanted an .npz file of arrays by their inputs' names: {error}"
         ) from None

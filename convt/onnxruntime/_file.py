@@ -5,6 +5,7 @@ where it lies, and an entry of the tensor's external data says where. A message 
 each behind a key with its number and kind; a field that occurs twice goes on with the first one.
 """
 
+import contextlib
 import io
 import os
 
@@ -38,14 +39,26 @@ class Source:
     """A model as it was given, a path or bytes: `model`, the message without its large tensors."""
 
     def __init__(self, path, data):
-        self.path, self.data = path, data
-        with self._open() as file:
+        self.path, self.data, self.state = path, data, None
+        with self._opened() as file:
             text = b"".join(_lean(file))
         self.model = onnx.ModelProto.FromString(text)
         self.external = b"location" in text and bool(locations(self.model))  # whether it has data in other files
 
-    def _open(self):
-        return io.BytesIO(self.data) if self.path is None else open(self.path, "rb")
+    @contextlib.contextmanager
+    def _opened(self):
+        """The model as a file, which is the same one, unchanged, before and after."""
+        with io.BytesIO(self.data) if self.path is None else open(self.path, "rb") as file:
+            self._compare(file)
+            yield file
+            self._compare(file)
+
+    def _compare(self, file):
+        found = None if self.path is None else os.fstat(file.fileno())
+        state = found and (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+        if self.state not in (None, state):
+            raise ValueError("the model's file changed while it was read")
+        self.state = state
 
     def pieces(self, model):
         """The bytes of a model that was made of `model`, in pieces, its large tensors in it; they leave the message."""
@@ -53,10 +66,11 @@ class Source:
         del model.graph.initializer[:]
         model.graph.initializer.extend(each for each in tensors if not _is_left(each))
         yield model.SerializeToString()
-        with self._open() as file:
+        with self._opened() as file:
             for tensor in filter(_is_left, tensors):
                 start, end = _place(tensor)
-                name = _field(_NAME, tensor.name.encode())
+                name = tensor.name  # protobuf gives bytes where they are no text
+                name = _field(_NAME, name if isinstance(name, bytes) else name.encode())
                 head = _number(_INITIALIZER) + _number(end - start + len(name))
                 yield _number(_GRAPH) + _number(len(head) + end - start + len(name)) + head
                 for at in range(start, end, _CHUNK):

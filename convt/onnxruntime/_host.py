@@ -1,16 +1,19 @@
 """Exceptions in a node: ONNX Runtime computes what convt refuses, and what a signal's handler raises goes to the caller."""
 
+import re
 import sys
 import threading
 
 import onnx
 import onnxruntime
 
-# A thread's number -> what came up in its last node and is not convt's error, for the session to raise as it is.
+# A thread's number -> what came up in its last node and is no error of convt or ONNX Runtime: the session raises it as it is.
 raised = {}
 
 # Errors that pass through the code of others than these come from elsewhere: from a signal's handler.
 _LIBRARIES = {"convt", "numpy", "ml_dtypes", "onnx", "onnxruntime", "google", *sys.stdlib_module_names}
+_FAIL = 1  # ONNX Runtime's code for errors that are not of another kind
+_SAID = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (?:Non-zero status code .*? Status Message: )?(.*)", re.DOTALL)
 _INPUTS = ("X", "W", "B", "scale", "shift", "mean", "variance")
 _ACTIVATIONS = {"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid", "gelu": "Gelu", "leaky_relu": "LeakyRelu"}
 
@@ -42,11 +45,7 @@ class Host:
         feed = {name: value for name, value in zip(_INPUTS, inputs, strict=False) if value is not None}
         if "B" in feed:
             feed["B"] = feed["B"].reshape(-1)
-        try:
-            return self.host.run(None, feed)[0]
-        except Exception as theirs:  # it is what ONNX Runtime says of this run
-            raised[threading.get_ident()] = theirs
-            raise
+        return self.host.run(None, feed)[0]
 
     def _host(self, given):
         """ONNX Runtime's session of this node and of those that it computes behind itself."""
@@ -81,12 +80,14 @@ def comes_between(error):
     return False
 
 
-def message(error):
-    """The text of an error of a node, for ONNX Runtime."""
+def status(error):
+    """The code and the text of an error of a node, for ONNX Runtime: its own ones where it raised the error."""
     if comes_between(error):
         raised[threading.get_ident()] = error
-        return type(error).__name__.encode()
-    return f"{type(error).__name__}: {error}".encode(errors="replace")
+        return _FAIL, type(error).__name__.encode()
+    said = _SAID.match(str(error))
+    code, text = said.groups() if said else (_FAIL, f"{type(error).__name__}: {error}")
+    return int(code), text.encode(errors="replace")
 
 
 def take_raised():

@@ -15,7 +15,10 @@ from google.protobuf.message import DecodeError
 from . import _file, _options, _rewrite, library
 
 _CPU = ("CPUExecutionProvider", "AzureExecutionProvider")  # the second one has nothing but operators of its own
-_DOMAINS = ("", "ai.onnx", "com.microsoft", "com.ms.internal")  # of operators that ONNX Runtime itself has; more begin by these
+_DOMAINS = {  # ONNX Runtime itself has operators of these
+    "", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training", "com.microsoft", "com.microsoft.nchwc",
+    "com.microsoft.experimental", "com.ms.internal.nhwc", "org.pytorch.aten",
+}  # fmt: skip
 _FOLDER = "session.model_external_initializers_file_folder_path"
 _FORMAT = "session.load_model_format"
 _SMALL = 1 << 24  # bytes: models with larger tensors go by a file, as ONNX Runtime keeps three copies of what comes as bytes
@@ -24,9 +27,9 @@ _SMALL = 1 << 24  # bytes: models with larger tensors go by a file, as ONNX Runt
 class Left(Exception):
     """Why a model is left to ONNX Runtime, and its ConvTranspose nodes, each with a reason."""
 
-    def __init__(self, reason, kept=()):
+    def __init__(self, reason, names=(), kept=None):
         super().__init__(reason)
-        self.kept = dict(kept)
+        self.kept = dict.fromkeys(names, reason) if kept is None else kept
 
 
 class Prepared(NamedTuple):
@@ -42,17 +45,18 @@ class Prepared(NamedTuple):
     def given(self):
         """The model as a path or bytes, which exist inside the block: ``(path, bytes)``, one of which is None."""
         size, pieces = _file.left(self.model), self.source.pieces(self.model)
-        if size <= _SMALL or self.source.external or not os.path.isdir("/dev/fd"):
-            yield None, b"".join(pieces)
-            return
-        with tempfile.TemporaryFile() as file:  # it has no name that could be left behind
+        with contextlib.ExitStack() as stack:
             try:
-                file.writelines(pieces)
-                file.flush()
-            except OSError as error:
-                reason = f"its copy for ONNX Runtime can't be written: {error}"
-                raise Left(reason, dict.fromkeys(self.fused, reason)) from None
-            yield f"/dev/fd/{file.fileno()}", None
+                if size <= _SMALL or self.source.external or not os.path.isdir("/dev/fd"):
+                    given = None, b"".join(pieces)
+                else:
+                    file = stack.enter_context(tempfile.TemporaryFile())  # it has no name that could be left behind
+                    file.writelines(pieces)
+                    file.flush()
+                    given = f"/dev/fd/{file.fileno()}", None
+            except (OSError, ValueError) as error:
+                raise Left(f"its copy for ONNX Runtime can't be made: {error}", self.fused) from None
+            yield given
 
 
 def prepared(path, data, options, providers, key, precision):
@@ -62,25 +66,21 @@ def prepared(path, data, options, providers, key, precision):
     names = _rewrite.names(source.model)
     if not names:
         raise Left("the model has none")
-
-    def leave(reason):
-        raise Left(reason, dict.fromkeys(names, reason))
-
     if others := other_providers(providers, options):
-        leave(f"the session has {others[0]}")
+        raise Left(f"the session has {others[0]}", names)
     if domains := _other_domains(source.model):
-        leave(f"the model has operators of {domains[0]!r}, whose library can't be told from its session options")
+        raise Left(f"the model has operators of {domains[0]!r}, whose library can't be told from its session options", names)
     copy = _options.copied(options)
     if path is not None and source.external and _config(copy, _FOLDER) is None:
         try:
             copy.add_session_config_entry(_FOLDER, _file.folder(source.model, path))
         except ValueError as error:
-            leave(str(error))
+            raise Left(str(error), names) from None
     copy.register_custom_ops_library(library.__file__)
     copy.optimized_model_filepath = ""
     model, fused, kept = _rewrite.rewrite(_inferred(source.model), key, copy.intra_op_num_threads, precision)
     if not fused:
-        raise Left("ONNX Runtime computes all of them", kept)
+        raise Left("ONNX Runtime computes all of them", kept=kept)
     return Prepared(_cleared(model, source.model), source, copy, fused, kept)
 
 
@@ -109,10 +109,8 @@ def _read(path, data, options):
 
 def _other_domains(model):
     """Domains of operators that neither ONNX Runtime has nor the model's functions."""
-    known = tuple(f"{domain}." for domain in _DOMAINS if domain)
     own = {function.domain for function in model.functions}
-    imported = {each.domain for part in (model, *model.functions) for each in part.opset_import} - own
-    others = {name for name in imported if name not in _DOMAINS and not name.startswith(known)}
+    others = {each.domain for part in (model, *model.functions) for each in part.opset_import} - own - _DOMAINS
     used = {node.domain for graph in (model.graph, *model.functions) for node in _nodes(graph)} if others else ()
     return sorted(others.intersection(used))
 

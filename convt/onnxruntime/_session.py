@@ -145,28 +145,28 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
     def _create_with_nodes(self, path, data, options, arguments):
         """Make the session of the model with convt's nodes; `_loading.Left` where ONNX Runtime gets the model as it is."""
-        key = f"{id(self):x}"
+        key, names = f"{id(self):x}", []
         made = _node.sessions[key] = {}
         try:
             model = _loading.prepared(path, data, options, arguments[0], key, self._precision)
-            try:
-                if options is not None and options.optimized_model_filepath:
-                    _options.saved(options, data if path is None else path, *arguments)
-                with model.given() as (self._model_path, self._model_bytes):
-                    self._sess_options = model.options
-                    super()._create_inference_session(*arguments)
-                if others := _loading.other_providers(self.get_providers()):
-                    raise RuntimeError(f"the session has {others[0]}")
-            except _loading.Left:
-                raise
-            except Exception as error:
-                raise _whose(error, list(model.fused), made) from None
+            names = list(model.fused)
+            if options is not None and options.optimized_model_filepath:
+                _options.saved(options, data if path is None else path, *arguments)
+            with model.given() as (self._model_path, self._model_bytes):
+                self._sess_options = model.options
+                super()._create_inference_session(*arguments)
+            if others := _loading.other_providers(self.get_providers()):
+                raise _loading.Left(f"the session has {others[0]}", names)
+        except _loading.Left:
+            raise
+        except Exception as error:
+            raise _whose(error, names, made) from None
         finally:
             del _node.sessions[key]
             self._model_path, self._model_bytes = path, data
         if options is not None:
             self._sess_options.optimized_model_filepath = options.optimized_model_filepath
-        self.nodes = {name: made[number] for number, name in enumerate(model.fused) if number in made}
+        self.nodes = {name: made[number] for number, name in enumerate(names) if number in made}
         self._fused, self._kept, self._reason = model.fused, model.kept, ""
 
 
@@ -175,17 +175,18 @@ def _whose(error, names, made):
     other = _host.take_raised() or error
     if _host.comes_between(other):
         return other
-    reason = f"ONNX Runtime refuses the model with convt's nodes in it: {error}"
+    what = "ONNX Runtime refuses the model with convt's nodes in it" if names else "convt can't make nodes of it"
+    reason = f"{what}: {error}"
     for number, node in made.items():
         if isinstance(node, Exception):
             reason = f"convt refuses {names[number]}: {type(node).__name__}: {node}"
-    return _loading.Left(reason, dict.fromkeys(names, reason))
+    return _loading.Left(reason, names)
 
 
 def _raising(run, arguments, keywords):
     """Call a session's ``run``, and raise what came up in a node of this thread as it is."""
     if _host.raised:
-        _host.take_raised()  # of an earlier run
+        _host.take_raised()  # an earlier run left it
     try:
         return run(*arguments, **keywords)
     except Exception:

@@ -190,11 +190,12 @@ cdef OrtStatus *compute(void *kernel, OrtKernelContext *context) noexcept with g
 cdef OrtStatus *failed(error) noexcept:
     """The status of an exception. It must not fail: where there is none, ONNX Runtime goes on with what was not computed."""
     cdef bytes text = b"an exception was raised on the way"
+    cdef int code = ORT_FAIL
     try:
-        text = _host.message(error)
+        code, text = _host.status(error)
     except BaseException as another:  # another signal's
         _host.raised[get_ident()] = another
-    return ort.CreateStatus(ORT_FAIL, text)
+    return ort.CreateStatus(code, text)
 
 
 cdef int check(OrtStatus *status) except -1:
