@@ -371,6 +371,27 @@ def test_onnx_runtime_takes_what_was_measured():
         assert session.nodes["up"].described()["algorithm"] == name
 
 
+def test_a_session_of_onnx_runtime_tunes(measured):
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    import convt.onnxruntime
+
+    weights = np.random.default_rng(0).standard_normal((8, 16, 4, 4), np.float32)
+    node = onnx.helper.make_node("ConvTranspose", ["X", "W"], ["Y"], name="up", strides=[2, 2])
+    X, Y = (onnx.helper.make_tensor_value_info(name, 1, None) for name in "XY")
+    graph = onnx.helper.make_graph([node], "g", [X], [Y], [onnx.numpy_helper.from_array(weights, "W")])
+    model = onnx.helper.make_model(graph, ir_version=10, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    found = []
+    for tune in (True, False):  # the second one takes what the first one measured
+        session = convt.onnxruntime.InferenceSession(model, tune=tune)
+        for size in (5, 6, 5):
+            x = np.random.default_rng(1).standard_normal((1, 8, size, size), np.float32)
+            want = convt.conv_transpose(x, weights, strides=2, data_format="NCX", filter_format="IOX", algorithm="direct")
+            np.testing.assert_allclose(session.run(None, {"X": x})[0], want, rtol=1e-4, atol=1e-4)
+        found.append(session.nodes["up"].described()["algorithm"])
+    assert len(measured) == 2 and found[0] == found[1]
+
+
 def test_threads_may_save_and_load_at_once(measured, tmp_path):
     path = tmp_path / "tuning.json"
     for rows in range(1, 7):

@@ -59,7 +59,7 @@ class Prepared(NamedTuple):
             yield given
 
 
-def prepared(path, data, options, providers, key, precision):
+def prepared(path, data, options, providers, key, precision, tune=False):
     """The `Prepared` model of a path or bytes, whose nodes report to the session ``key``; `Left` where convt does nothing."""
     path = None if path is None else os.fsdecode(path)
     source = _read(path, data, options)
@@ -78,7 +78,7 @@ def prepared(path, data, options, providers, key, precision):
             raise Left(str(error), names) from None
     copy.register_custom_ops_library(library.__file__)
     copy.optimized_model_filepath = ""
-    model, fused, kept = _rewrite.rewrite(_inferred(source.model), key, copy.intra_op_num_threads, precision)
+    model, fused, kept = _rewrite.rewrite(_inferred(source.model), key, copy.intra_op_num_threads, precision, tune)
     if not fused:
         raise Left("ONNX Runtime computes all of them", kept=kept)
     return Prepared(_cleared(model, source.model), source, copy, fused, kept)

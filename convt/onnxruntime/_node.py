@@ -19,16 +19,17 @@ class Node(_host.Host):
     """What one node of a session computes, with the bias, the batch norm and the activation behind it.
 
     ``text`` is JSON: ``session`` and ``node``, who it is; ``threads``, 0 for convt's own number; ``attributes``, those of
-    ONNX's ConvTranspose, its ``opset`` and convt's ``precision``; ``activation``; ``epsilon`` of a batch norm; ``settled``,
-    whether the model holds all inputs behind X, so that a run seldom brings others. ``constants`` are the inputs behind X,
-    W, B and the norm's scale, shift, mean and variance, or fewer: arrays, or None for what a run brings or what there is not.
-    ``given`` tells which inputs there are.
+    ONNX's ConvTranspose, its ``opset`` and convt's ``precision``; ``activation``; ``epsilon`` of a batch norm; ``tune``,
+    whether to measure; ``settled``, whether the model holds all inputs behind X, so that a run seldom brings others.
+    ``constants`` are the inputs behind X, W, B and the norm's scale, shift, mean and variance, or fewer: arrays, or None for
+    what a run brings or what there is not. ``given`` tells which inputs there are.
     """
 
     def __init__(self, text, element_type, constants, given):
         told = json.loads(text)
         self.element_type, self.threads, self.attributes = element_type, told["threads"], told["attributes"]
         self.epsilon, self.activation = told.get("epsilon"), told.get("activation")
+        self.backend = {"backend": "tune"} if told.get("tune") else {}
         self.operator, self.shapes = None, {}
         self.settled, self.kept = told["settled"], (None, None)  # (copies of the arrays behind X of a run, their operator)
         self.brought = [n for n, value in enumerate(constants) if given[n] and value is None]  # numbers behind X
@@ -56,7 +57,7 @@ class Node(_host.Host):
     def made(self, inputs):
         """The operator with the weights of the inputs behind X packed."""
         weights, bias = self.weights(inputs)
-        return _onnx.operator(weights, bias, self.values(weights))
+        return _onnx.operator(weights, bias, self.values(weights) | self.backend)
 
     def current(self, inputs):
         """The operator of the arrays behind X that a run has, made anew if they are not those of the run before.

@@ -24,12 +24,12 @@ def names(model):
     return found
 
 
-def rewrite(model, session, threads, precision=None):
+def rewrite(model, session, threads, precision=None, tune=False):
     """Make the ConvTranspose nodes of a model convt's, in place, but those for which ONNX Runtime and convt differ.
 
     Functions that have some are inlined. A bias, a batch norm and an activation behind a node, if nothing else reads what lies
-    between, are computed with it. ``session``, ``threads`` and ``precision`` are handed on to the nodes, which are told their
-    numbers, too. Of weights and constants only sizes and dtypes are looked at.
+    between, are computed with it. ``session``, ``threads``, ``precision`` and ``tune`` are handed on to the nodes, which learn
+    their numbers, too. Of weights and constants only sizes and dtypes are looked at.
     """
     model, closed = _functions.inlined(model)
     opset, fused, kept = _functions.opset_of(model), {}, {}
@@ -56,7 +56,7 @@ def rewrite(model, session, threads, precision=None):
             attributes = _scopes.attributes(node) | {"opset": opset, "precision": precision}
             if weights.dims is not None:
                 attributes["kernel_shape"] = weights.dims[2:]  # what was decided holds for this kernel alone
-            told = {"session": session, "node": len(fused), "threads": threads, "attributes": attributes}
+            told = {"session": session, "node": len(fused), "threads": threads, "attributes": attributes, "tune": tune}
             made, places, fused[name] = _fuse.fuse(scope, position, told)
             told["settled"] = all(scope.value(each).default for each in made.input[1:] if each)
             made.domain = _OURS

@@ -56,6 +56,9 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         As ``onnxruntime.InferenceSession`` has them. With another provider than the CPU's nothing is rewritten.
     precision : None, "highest", "high" or "medium"
         What convt may take for the nodes in float32: see `convt.conv_transpose`. ONNX Runtime's own operators don't know of it.
+    tune : bool
+        True measures which algorithm is the fastest for each shape, in the run that has it first, which then takes about a
+        second a node. All later sessions use what was measured; `convt.tuning.save` keeps it for other processes.
 
     Attributes
     ----------
@@ -89,16 +92,18 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     _kept: Mapping[str, str] = MappingProxyType({})
     _reason = "ONNX Runtime made the session in a way that convt does not know"
     _precision: Precision = None
+    _tune = False
 
     def __init__(
         self, path_or_bytes: str | bytes | os.PathLike[str] | onnx.ModelProto,
         sess_options: onnxruntime.SessionOptions | None = None,
         providers: Sequence[str | tuple[str, dict[Any, Any]]] | None = None,
-        provider_options: Sequence[dict[Any, Any]] | None = None, *, precision: Precision = None, **kwargs: Any,
+        provider_options: Sequence[dict[Any, Any]] | None = None, *, precision: Precision = None, tune: bool = False,
+        **kwargs: Any,
     ) -> None:  # fmt: skip
         if precision is not None:
             _check.word("precision", precision, PRECISIONS)
-        self._precision = precision
+        self._precision, self._tune = precision, tune
         if isinstance(path_or_bytes, onnx.ModelProto):
             path_or_bytes = path_or_bytes.SerializeToString()
         super().__init__(path_or_bytes, sess_options, providers, provider_options, **kwargs)
@@ -148,7 +153,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         key, names = f"{id(self):x}", []
         made = _node.sessions[key] = {}
         try:
-            model = _loading.prepared(path, data, options, arguments[0], key, self._precision)
+            model = _loading.prepared(path, data, options, arguments[0], key, self._precision, self._tune)
             names = list(model.fused)
             if options is not None and options.optimized_model_filepath:
                 _options.saved(options, data if path is None else path, *arguments)
