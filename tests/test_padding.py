@@ -413,7 +413,7 @@ def test_lists_are_checked(dialect, name):
     with pytest.raises(ValueError, match=rf"^{named}: got {low - 1}, wanted an integer >= {low}"):
         call([1, low - 1])
     for wrong in ([1], [1, 1, 1], []):
-        with pytest.raises(ValueError, match=rf"^{named}: got \d values, wanted \d, (one|two) per spatial axis"):
+        with pytest.raises(ValueError, match=rf"^{named}: got \d values?, wanted \d, (one|two) per spatial axis"):
             call(wrong)
     for wrong in ([1, 1.0], [1, True], [1, "1"], [1, None], [1, np.float32(1)], [1, np.bool_(True)]):
         with pytest.raises(TypeError, match=rf"^{named}: got .*wanted .*integer"):
