@@ -42,6 +42,8 @@ def _why_not(module):
         return "its sizes are not known before its first call: accelerate the model after it"
     if cls.forward is not base.forward:
         return f"{cls.__name__} has a forward of its own"
+    if cls._output_padding is not base._output_padding:
+        return f"{cls.__name__} has an _output_padding of its own"
     if "forward" in vars(module) and _forward.installed(module, TransposedForward) is None:
         return "its forward was replaced"
     return None

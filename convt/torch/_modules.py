@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from . import _forward
 from ._compute import precision_of
-from ._functional import call
+from ._functional import call, is_torchs
 
 if TYPE_CHECKING:
     from .._typing import TorchPrecision
@@ -22,11 +23,25 @@ class Settings(NamedTuple):
 
 
 RANKS = {torch.nn.ConvTranspose1d: 1, torch.nn.ConvTranspose2d: 2, torch.nn.ConvTranspose3d: 3}
+_FORWARDS = {rank: cls.forward for cls, rank in RANKS.items()}
 
 
 def base_of(cls):
     """The class of torch.nn.ConvTranspose1d, 2d and 3d that a class is or extends; None for other classes."""
     return next((base for base in RANKS if issubclass(cls, base)), None)
+
+
+def has_torchs_forward(module, rank):
+    """Whether a module still has the forward that torch had when convt was imported: a program may change the module's class,
+    the class's forward, or the function that torch's forward calls."""
+    return type(module).forward is _FORWARDS[rank] and is_torchs(rank)
+
+
+def _originals(module):
+    """The tensors of which a module computes its weights."""
+    parametrized = module._modules.get("parametrizations")
+    places = [module, *(parametrized._modules.values() if parametrized is not None else ())]
+    return [tensor for place in places for tensor in place._parameters.values()]
 
 
 def _computed(module, rank, input, output_size, settings, weight, bias):
@@ -49,17 +64,29 @@ class TransposedForward(_forward.Forward):
         super().__init__(module, settings)
         self.allowed = settings
         self.rank = RANKS[base_of(type(module))]
-        self.frozen = None  # weight and bias, where they are computed anew at each call and the user promised no change
+        self.frozen = None  # weight, bias and their originals, where they are computed and the user promised no change
 
     def __call__(self, input, output_size=None):
         module, settings = self.module(), self.allowed
-        if settings.freeze and "weight" not in module._parameters and not torch.is_grad_enabled():
-            if self.frozen is None or self.frozen[0].dtype is not input.dtype:
-                self.frozen = module.weight, module.bias
-            weight, bias = self.frozen
+        if not has_torchs_forward(module, self.rank) or type(module.padding) is not tuple:
+            return type(module).forward(module, input, *(() if output_size is None else (output_size,)))
+        computed = "weight" not in module._parameters
+        if settings.freeze and computed and not module.training and not torch.is_grad_enabled():
+            weight, bias = self._frozen(module, input)
         else:
             weight, bias = module.weight, module.bias
         return _computed(module, self.rank, input, output_size, settings, weight, bias)
+
+    def _frozen(self, module, input):
+        """Weight and bias, computed once of the same tensors."""
+        originals = _originals(module)
+        if self.frozen is not None:
+            weight, bias, known = self.frozen
+            same = len(known) == len(originals) and all(map(operator.is_, known, originals))
+            if same and weight.dtype is input.dtype and weight.device == input.device:
+                return weight, bias
+        self.frozen = module.weight, module.bias, originals
+        return self.frozen[:2]
 
 
 def settings_of(module):
