@@ -27,14 +27,9 @@ if TYPE_CHECKING:
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _SERVED = (*_PLAIN, FakeTensor)  # a compiler calls with FakeTensors in place of plain ones
 _INTEGERS = (int, torch.SymInt)
-_TORCH = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
-_NAMES = {rank: f"conv_transpose{rank}d" for rank in _TORCH}
-
-
-def is_torchs(rank):
-    """Whether torch.nn.functional has the function that it had when convt was imported: profilers put one of theirs there, for
-    modules to call."""
-    return getattr(functional, _NAMES[rank]) is _TORCH[rank]
+# As they were when convt was imported: profilers put functions of theirs in the place of these, for modules to call.
+TORCHS_FUNCTIONS = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
+NAMES = {rank: f"conv_transpose{rank}d" for rank in TORCHS_FUNCTIONS}
 
 
 def _each(value, rank):
@@ -135,7 +130,8 @@ def call(rank, input, weight, bias, stride, padding, output_padding, groups, dil
         try:
             if _served(rank, batched, weight, bias, attributes, groups, plain):
                 each_stride, each_padding, extra, each_dilation = attributes
-                reuse = TRUSTED if freeze else COMPARED
+                # A compiled graph may have computed the weight, in memory and a tensor that served for another one before.
+                reuse = TRUSTED if freeze and (plain or not torch.compiler.is_compiling()) else COMPARED
                 arguments = batched, weight, bias, each_stride, each_padding, extra, groups, each_dilation, precision, reuse
                 gradients = torch.is_grad_enabled() and (
                     input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
@@ -145,7 +141,7 @@ def call(rank, input, weight, bias, stride, padding, output_padding, groups, dil
                 return result if batched is input else result.squeeze(0)
         except REFUSED as error:
             _config.note("torch", f"left to torch: {error}")
-    return _TORCH[rank](input, weight, bias, stride, padding, output_padding, groups, dilation)
+    return TORCHS_FUNCTIONS[rank](input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
 def fused(rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, reuse, activation):

@@ -9,7 +9,7 @@ import torch
 
 from . import _forward
 from ._compute import precision_of
-from ._functional import call, is_torchs
+from ._functional import NAMES, TORCHS_FUNCTIONS, call
 
 if TYPE_CHECKING:
     from .._typing import TorchPrecision
@@ -24,6 +24,7 @@ class Settings(NamedTuple):
 
 RANKS = {torch.nn.ConvTranspose1d: 1, torch.nn.ConvTranspose2d: 2, torch.nn.ConvTranspose3d: 3}
 _FORWARDS = {rank: cls.forward for cls, rank in RANKS.items()}
+_FUNCTIONAL = vars(torch.nn.functional)
 
 
 def base_of(cls):
@@ -34,7 +35,7 @@ def base_of(cls):
 def has_torchs_forward(module, rank):
     """Whether a module still has the forward that torch had when convt was imported: a program may change the module's class,
     the class's forward, or the function that torch's forward calls."""
-    return type(module).forward is _FORWARDS[rank] and is_torchs(rank)
+    return type(module).forward is _FORWARDS[rank] and _FUNCTIONAL[NAMES[rank]] is TORCHS_FUNCTIONS[rank]
 
 
 def _originals(module):
@@ -63,12 +64,17 @@ class TransposedForward(_forward.Forward):
     def __init__(self, module, settings):
         super().__init__(module, settings)
         self.allowed = settings
-        self.rank = RANKS[base_of(type(module))]
+        self.rank = rank = RANKS[base_of(type(module))]
+        self.torchs, self.name, self.function = _FORWARDS[rank], NAMES[rank], TORCHS_FUNCTIONS[rank]
         self.frozen = None  # weight, bias and their originals, where they are computed and the user promised no change
 
     def __call__(self, input, output_size=None):
         module, settings = self.module(), self.allowed
-        if not has_torchs_forward(module, self.rank) or type(module.padding) is not tuple:
+        if (  # as `has_torchs_forward` asks, in line because each call does
+            type(module).forward is not self.torchs
+            or _FUNCTIONAL[self.name] is not self.function
+            or type(module.padding) is not tuple
+        ):
             return type(module).forward(module, input, *(() if output_size is None else (output_size,)))
         computed = "weight" not in module._parameters
         if settings.freeze and computed and not module.training and not torch.is_grad_enabled():
