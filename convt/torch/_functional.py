@@ -47,7 +47,7 @@ def _served(rank, input, weight, bias, attributes, groups, plain):
     """Whether convt computes this: tensors of the CPU that fit each other, and attributes that are right. ``plain``: nothing
     stands for a size but an integer."""
     for tensor in (input, weight) if bias is None else (input, weight, bias):
-        if type(tensor) not in _SERVED or tensor.is_nested:
+        if type(tensor) not in _SERVED:
             return False
         if not tensor.is_cpu or tensor.layout is not torch.strided or tensor.dtype not in DTYPES:
             return False
@@ -141,6 +141,9 @@ def call(rank, input, weight, bias, stride, padding, output_padding, groups, dil
                 return result if batched is input else result.squeeze(0)
         except REFUSED as error:
             _config.note("torch", f"left to torch: {error}")
+        except RuntimeError:
+            if not (input.is_nested or weight.is_nested):  # which have no shape
+                raise
     return TORCHS_FUNCTIONS[rank](input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 

@@ -148,7 +148,7 @@ class SequentialForward(Forward):
 def _together(conv, norm, activation, input):
     """The result of all three; None where convt does not do that."""
     rank, settings = RANKS[base_of(type(conv))], settings_of(conv)
-    if not isinstance(input, torch.Tensor) or input.dim() != rank + 2 or conv.padding_mode != "zeros":
+    if not isinstance(input, torch.Tensor) or input.is_nested or input.dim() != rank + 2 or conv.padding_mode != "zeros":
         return None
     weight, bias, reuse = conv.weight, conv.bias, TRUSTED if settings.freeze else COMPARED
     if norm is not None:

@@ -38,6 +38,8 @@ class _Filter:
         """The values that the filter has now, if it was met with them before; else None."""
         values = self.values
         if (at := place(weight)) != values.place:
+            if weight.is_neg():
+                return None
             values = self.values = _Values(at, array(weight))  # whose sum is taken when they are met again
             return values if freeze else None
         if freeze:
@@ -51,10 +53,10 @@ class _Filter:
 
     def bias(self, bias):
         """The array of a bias: the one of the call before, if its memory is the same."""
-        if bias.is_neg():
-            return array(bias)  # a copy
         at, known = place(bias), self.bias_known
         if at != known[0]:
+            if bias.is_neg():
+                return array(bias)
             known = self.bias_known = at, array(bias)
         return known[1]
 
@@ -81,10 +83,10 @@ def operator(weight, bias, key, keywords, freeze):
 
     ``key`` is what tells the operators of one filter apart; ``keywords(*key)`` gives the keywords to make one.
     """
-    if weight.is_neg():
-        return None  # its array is a copy, which says nothing of later changes
     known = _known.get(id(weight))
     if known is None or known.weight() is not weight:
+        if weight.is_neg():
+            return None  # its array is a copy, which says nothing of later changes; so it is for every negative view here
         if torch.__future__.get_swap_module_params_on_conversion():
             return None  # torch refuses to swap a tensor that somebody has a weak reference to
         known = _known[id(weight)] = _Filter(weight)
