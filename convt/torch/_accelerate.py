@@ -68,7 +68,8 @@ def accelerate(model: Model, *, precision: TorchPrecision = None, freeze: bool =
         by torch, which has settings of its own.
     freeze : bool
         True promises that the weights do not change: packed weights are used without a look at the filters, and weights that a
-        parametrization or weight norm computes are computed once. After a change, of the model's dtype too, call `refresh`.
+        parametrization or weight norm computes in ``eval`` are computed once. After a change, of the model's dtype too, call
+        `refresh`. Compiled graphs compare all the same.
         False: each call compares a checksum of all weights with that of the packed ones.
 
     Returns

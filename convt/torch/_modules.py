@@ -76,8 +76,7 @@ class TransposedForward(_forward.Forward):
             or type(module.padding) is not tuple
         ):
             return type(module).forward(module, input, *(() if output_size is None else (output_size,)))
-        computed = "weight" not in module._parameters
-        if settings.freeze and computed and not module.training and not torch.is_grad_enabled():
+        if settings.freeze and "weight" not in module._parameters and not module.training and not torch.is_grad_enabled():
             weight, bias = self._frozen(module, input)
         else:
             weight, bias = module.weight, module.bias
@@ -85,14 +84,14 @@ class TransposedForward(_forward.Forward):
 
     def _frozen(self, module, input):
         """Weight and bias, computed once of the same tensors."""
-        originals = _originals(module)
-        if self.frozen is not None:
-            weight, bias, known = self.frozen
+        originals, frozen = _originals(module), self.frozen
+        if frozen is not None:
+            weight, bias, known = frozen
             same = len(known) == len(originals) and all(map(operator.is_, known, originals))
             if same and weight.dtype is input.dtype and weight.device == input.device:
                 return weight, bias
-        self.frozen = module.weight, module.bias, originals
-        return self.frozen[:2]
+        self.frozen = weight, bias, _ = module.weight, module.bias, originals
+        return weight, bias
 
 
 def settings_of(module):
