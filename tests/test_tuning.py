@@ -347,7 +347,7 @@ def test_pytorch_takes_what_was_measured():
             _weights.forget()
             accelerated, _ = convt.torch.accelerate(module, freeze=True)
             torch.testing.assert_close(accelerated(x), torch.nn.functional.conv_transpose2d(x, module.weight, module.bias, 2))
-            (found,) = _weights._known[id(module.weight)].operators.values()
+            (found,) = _weights._known[id(module.weight)].values.operators.values()
             assert found.plan(x.shape).algorithm == name
 
 

@@ -42,6 +42,8 @@ def _why_not(module):
         return "its sizes are not known before its first call: accelerate the model after it"
     if cls.forward is not base.forward:
         return f"{cls.__name__} has a forward of its own"
+    if cls._output_padding is not base._output_padding:
+        return f"{cls.__name__} has an _output_padding of its own"
     if "forward" in vars(module) and _forward.installed(module, TransposedForward) is None:
         return "its forward was replaced"
     return None
@@ -68,7 +70,8 @@ def accelerate(
         by torch, which has settings of its own.
     freeze : bool
         True promises that the weights do not change: packed weights are used without a look at the filters, and weights that a
-        parametrization or weight norm computes are computed once. After a change, of the model's dtype too, call `refresh`.
+        parametrization or weight norm computes in ``eval`` are computed once. After a change, of the model's dtype too, call
+        `refresh`. Compiled graphs compare all the same.
         False: each call compares a checksum of all weights with that of the packed ones.
     tune : bool
         True measures which algorithm is the fastest for each shape, at its second call in inference, which then takes about a

@@ -20,14 +20,18 @@ def memory_format(input, weight):
 
 
 def array(tensor):
-    """A NumPy array of a tensor's memory."""
+    """A NumPy array of a tensor's memory; of a copy, where the tensor stands for the negative of its memory. Raises ValueError
+    for a tensor that has no memory."""
     if tensor.requires_grad:
         tensor = tensor.detach()
     if tensor.is_neg():
         tensor = tensor.resolve_neg()
     if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(_BFLOAT16)
-    return tensor.numpy()
+        return array(tensor.view(torch.int16)).view(_BFLOAT16)
+    try:
+        return tensor.numpy()
+    except RuntimeError as error:  # as for the zeros that derivatives are made of
+        raise ValueError(str(error)) from error
 
 
 def tensor_of(array):

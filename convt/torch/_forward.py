@@ -9,6 +9,8 @@ import weakref
 
 import torch
 
+_MODULE_FILE = torch.nn.Module._call_impl.__code__.co_filename
+
 
 class Forward:
     """Computes what ``module(...)`` returns. Subclasses say how, in ``__call__``."""
@@ -21,9 +23,12 @@ class Forward:
         """The module whose forward was called: the one that this object was made for, or a shallow copy of it, which has the
         same ``__dict__`` entries and may have other attributes by now. To be called by ``__call__`` itself."""
         if not torch.compiler.is_compiling():
-            caller = sys._getframe(2).f_locals.get("self")
-            if isinstance(caller, torch.nn.Module) and vars(caller).get("forward") is self:
-                return caller
+            frame = sys._getframe(2)
+            # Only frames of torch.nn.Module, because a look at the variables of a frame keeps them alive until it ends.
+            if frame.f_code.co_filename == _MODULE_FILE:
+                caller = frame.f_locals.get("self")
+                if caller is not None and vars(caller).get("forward") is self:
+                    return caller
         module = self._module()
         if module is None:
             raise RuntimeError("forward: got a call after the module that it belongs to was deleted, wanted a call of a module")

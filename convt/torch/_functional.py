@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
-from torch.fx.experimental import proxy_tensor
 from torch.nn import functional
 from torch.utils._device import DeviceContext
 
@@ -28,7 +27,9 @@ if TYPE_CHECKING:
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _SERVED = (*_PLAIN, FakeTensor)  # a compiler calls with FakeTensors in place of plain ones
 _INTEGERS = (int, torch.SymInt)
-_TORCH = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
+# As they were when convt was imported: profilers put functions of theirs in the place of these, for modules to call.
+TORCHS_FUNCTIONS = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
+NAMES = {rank: f"conv_transpose{rank}d" for rank in TORCHS_FUNCTIONS}
 
 
 def _each(value, rank):
@@ -53,14 +54,17 @@ def _served(rank, input, weight, bias, attributes, groups, plain):
         cast = not plain and torch.is_autocast_enabled("cpu") and torch.float64 not in (tensor.dtype, input.dtype)
         if tensor.dtype is not input.dtype and not cast:
             return False
-    if None in attributes or not isinstance(groups, _INTEGERS):
+    if None in attributes or not isinstance(groups, _INTEGERS) or isinstance(groups, bool):
         return False
     fits = _fits_again if plain else _fits
     return fits(rank, input.shape, weight.shape, None if bias is None else bias.shape, attributes, groups)
 
 
 def _fits(rank, data, filter, bias, attributes, groups):
-    """Whether shapes fit each other and the attributes, and leave an output."""
+    """Whether shapes fit each other and the attributes, and leave an output. Raises ValueError for attributes that are no
+    integers, because False would be remembered for the integers that they are equal to."""
+    if any(type(each) in (bool, float) for values in attributes for each in values):
+        raise ValueError(f"attributes: got {attributes}, wanted integers")
     if len(filter) != rank + 2 or len(data) != rank + 2:
         return False
     stride, padding, output_padding, dilation = attributes
@@ -100,7 +104,7 @@ def untransformed(input, weight, bias):
 
 def _wants_torchs_own():
     """Whether torch's own operator is wanted: an exported or traced model must load where there is no convt, torch.func can
-    transform torch's operators, and a mode may ask for torch's functions by name."""
+    transform torch's operators, and a mode may ask for torch's functions and operators by name."""
     if torch.compiler.is_exporting():
         return True
     if torch.compiler.is_compiling():
@@ -109,7 +113,7 @@ def _wants_torchs_own():
     return (
         torch._C._get_tracing_state() is not None
         or is_transformed()
-        or proxy_tensor.get_proxy_mode() is not None
+        or torch._C._len_torch_dispatch_stack() > 0
         or not all(isinstance(mode, DeviceContext) for mode in modes)  # which speaks of new tensors alone
     )
 
@@ -118,33 +122,38 @@ def call(rank, input, weight, bias, stride, padding, output_padding, groups, dil
     """A function of torch.nn.functional for ``rank`` spatial axes, computed by convt or by torch."""
     check_precision(precision)
     attributes = _each(stride, rank), _each(padding, rank), _each(output_padding, rank), _each(dilation, rank)
-    batched = input
-    if isinstance(input, torch.Tensor) and input.dim() == rank + 1 and type(input) in _SERVED:
-        batched = input.unsqueeze(0)
-    plain = untransformed(batched, weight, bias)
-    if (plain or not _wants_torchs_own()) and _served(rank, batched, weight, bias, attributes, groups, plain):
-        each_stride, each_padding, extra, each_dilation = attributes
-        reuse = TRUSTED if freeze else COMPARED
-        arguments = batched, weight, bias, each_stride, each_padding, extra, groups, each_dilation, precision, reuse
-        gradients = torch.is_grad_enabled() and (
-            input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
-        )
+    plain = untransformed(input, weight, bias)
+    if plain or not _wants_torchs_own():
+        batched = input
+        if type(input) in _SERVED and input.dim() == rank + 1:
+            batched = input.unsqueeze(0)
         try:
-            # A call through torch's dispatcher takes ten microseconds more.
-            result = conv_transpose(*arguments) if gradients or not plain else compute(*arguments, None, tune)
-            return result if batched is input else result.squeeze(0)
+            if _served(rank, batched, weight, bias, attributes, groups, plain):
+                each_stride, each_padding, extra, each_dilation = attributes
+                # A compiled graph may have computed the weight, in memory and a tensor that served for another one before.
+                reuse = TRUSTED if freeze and (plain or not torch.compiler.is_compiling()) else COMPARED
+                arguments = batched, weight, bias, each_stride, each_padding, extra, groups, each_dilation, precision, reuse
+                gradients = torch.is_grad_enabled() and (
+                    input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
+                )
+                # A call through torch's dispatcher takes ten microseconds more.
+                result = conv_transpose(*arguments) if gradients or not plain else compute(*arguments, None, tune)
+                return result if batched is input else result.squeeze(0)
         except REFUSED as error:
             _config.note("torch", f"left to torch: {error}")
-    return _TORCH[rank](input, weight, bias, stride, padding, output_padding, groups, dilation)
+        except RuntimeError:
+            if not (input.is_nested or weight.is_nested):  # which have no shape
+                raise
+    return TORCHS_FUNCTIONS[rank](input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
 def fused(rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, reuse, activation, tune):
     """A transposed convolution and an activation in one, for inference alone and where nothing has to see each operator (see
     `untransformed`); None if convt does not serve the tensors."""
     attributes = stride, padding, output_padding, dilation
-    if not _served(rank, input, weight, bias, attributes, groups, True):
-        return None
     try:
+        if not _served(rank, input, weight, bias, attributes, groups, True):
+            return None
         return compute(
             input, weight, bias, stride, padding, output_padding, groups, dilation, precision, reuse, activation, tune
         )

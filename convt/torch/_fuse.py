@@ -1,8 +1,9 @@
 """A transposed convolution of a Sequential, computed together with the batch norm and the activation behind it."""
 
-import functools
+import math
 import weakref
 
+import numpy as np
 import torch
 from torch.nn.modules import module as _module
 
@@ -11,14 +12,14 @@ from ._arrays import array, tensor_of
 from ._compute import COMPARED, TRUSTED
 from ._forward import Forward, unhooked
 from ._functional import fused, untransformed
-from ._modules import RANKS, TransposedForward, base_of, settings_of
+from ._modules import RANKS, TORCHS, TransposedForward, base_of, has_torchs_forward, settings_of
 from ._weights import state
 
 _NORMS = {1: torch.nn.BatchNorm1d, 2: torch.nn.BatchNorm2d, 3: torch.nn.BatchNorm3d}
 _ACTIVATIONS = {
     torch.nn.ReLU: lambda m: "relu",
     torch.nn.ReLU6: lambda m: ("clip", 0.0, 6.0),
-    torch.nn.LeakyReLU: lambda m: ("leaky_relu", float(m.negative_slope)),
+    torch.nn.LeakyReLU: lambda m: ("leaky_relu", float(m.negative_slope)) if math.isfinite(m.negative_slope) else None,
     torch.nn.Tanh: lambda m: "tanh",
     torch.nn.Sigmoid: lambda m: "sigmoid",
     torch.nn.GELU: lambda m: "gelu" if m.approximate == "none" else None,
@@ -26,25 +27,22 @@ _ACTIVATIONS = {
 }
 _DROPOUTS = (torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.Dropout3d)
 
+# What torch had when convt was imported: a program may put something else into the classes.
+_FORWARDS = {cls: cls.forward for cls in (*_NORMS.values(), *_ACTIVATIONS, *_DROPOUTS, torch.nn.Identity)}
+_FORWARD, _ITER, _CALL = torch.nn.Sequential.forward, torch.nn.Sequential.__iter__, torch.nn.Module.__call__
+
 
 # ---------------------------------------------------------------- which modules
 
 
-@functools.cache
 def _calls_in_order(cls):
     """Whether modules of a class are called as a `torch.nn.Sequential` is: each child after the other."""
-    sequential = torch.nn.Sequential
-    return (
-        issubclass(cls, sequential)
-        and cls.forward is sequential.forward
-        and cls.__iter__ is sequential.__iter__
-        and cls.__call__ is torch.nn.Module.__call__
-    )
+    return cls.forward is _FORWARD and getattr(cls, "__iter__", None) is _ITER and cls.__call__ is _CALL
 
 
 def is_sequential(module):
     """Whether to call a module is to call its children one after the other, and nothing else."""
-    return _calls_in_order(type(module)) and unhooked(module, SequentialForward)
+    return isinstance(module, torch.nn.Module) and _calls_in_order(type(module)) and unhooked(module, SequentialForward)
 
 
 def leaves(sequential):
@@ -63,22 +61,30 @@ def leaves(sequential):
 
 def _transposed(module):
     """Whether a module is a transposed convolution of convt's whose call does nothing else."""
-    return settings_of(module) is not None and unhooked(module, TransposedForward)
+    if module is None or settings_of(module) is None or not unhooked(module, TransposedForward):
+        return False
+    return type(module) in TORCHS or has_torchs_forward(module, RANKS[type(module)])
+
+
+def _is(module, classes):
+    """Whether a module is of one of torch's classes, exactly, and a call of it does what torch's does and nothing else."""
+    cls = type(module)
+    return cls in classes and cls.forward is _FORWARDS[cls] and unhooked(module)
 
 
 def _changes_nothing(module):
     """Whether a module returns its input in inference."""
-    return type(module) in (torch.nn.Identity, *_DROPOUTS) and unhooked(module)
+    return _is(module, (torch.nn.Identity, *_DROPOUTS))
 
 
 def _normalizes(module, rank):
     """Whether a module is a batch norm that in inference is a factor and a term for each channel."""
-    return type(module) is _NORMS[rank] and module.running_mean is not None and unhooked(module)
+    return _is(module, (_NORMS[rank],)) and module.running_mean is not None and module.running_var is not None
 
 
 def _activation_of(module):
     """The name that convt has for the activation that a module is; None for others."""
-    return _ACTIVATIONS[type(module)](module) if type(module) in _ACTIVATIONS and unhooked(module) else None
+    return _ACTIVATIONS[type(module)](module) if _is(module, _ACTIVATIONS) else None
 
 
 def follows(modules, n, inference=False):
@@ -87,6 +93,8 @@ def follows(modules, n, inference=False):
     rank, norm, end = RANKS[base_of(type(modules[n]))], None, n + 1
     for at in range(n + 1, len(modules)):
         module = modules[at]
+        if module is None:
+            break
         idle = inference or not module.training
         if (activation := _activation_of(module)) is not None:
             return norm, activation, at - n
@@ -121,7 +129,8 @@ class SequentialForward(Forward):
 
     def __call__(self, input):
         module = self.module()
-        if torch.is_grad_enabled() or not untransformed(input, None, None) or _module._has_any_global_hook():
+        in_order = _calls_in_order(type(module)) and not _module._has_any_global_hook()
+        if torch.is_grad_enabled() or not untransformed(input, None, None) or not in_order:
             return type(module).forward(module, input)
         (_, modules), n = leaves(module), 0
         while n < len(modules):
@@ -139,7 +148,7 @@ class SequentialForward(Forward):
 def _together(conv, norm, activation, input):
     """The result of all three; None where convt does not do that."""
     rank, settings = RANKS[base_of(type(conv))], settings_of(conv)
-    if not isinstance(input, torch.Tensor) or input.dim() != rank + 2 or conv.padding_mode != "zeros":
+    if not isinstance(input, torch.Tensor) or input.is_nested or input.dim() != rank + 2 or conv.padding_mode != "zeros":
         return None
     weight, bias, reuse = conv.weight, conv.bias, TRUSTED if settings.freeze else COMPARED
     if norm is not None:
@@ -149,7 +158,14 @@ def _together(conv, norm, activation, input):
             type(t) not in plain or not t.is_cpu or t.dtype != weight.dtype for t in tensors
         ):
             return None
+        channels = (conv.out_channels,)
+        if weight.dim() != rank + 2 or weight.shape[1] * conv.groups != conv.out_channels or any(
+            t.shape != channels for t in tensors[1:]
+        ):
+            return None
         weight, bias = _fold(conv, norm, settings.freeze)
+        if weight is None:
+            return None
         reuse = TRUSTED  # nobody else has these tensors
     return fused(
         rank, input, weight, bias, conv.stride, conv.padding, conv.output_padding, conv.groups, conv.dilation,
@@ -161,13 +177,17 @@ _folded = weakref.WeakKeyDictionary()  # convolution -> (state of the tensors th
 
 
 def _fold(conv, norm, freeze):
-    """The weight and bias of a convolution with a batch norm behind it: computed anew when one of their tensors has changed."""
+    """The weight and bias of a convolution with a batch norm behind it: computed anew when one of their tensors has changed.
+    None and None where they are not finite, because the order of operations then matters."""
     tensors = conv.weight, conv.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var
     now = (norm.eps, *[state(tensor, freeze) for tensor in tensors])
     known = _folded.get(conv)
     if known is None or known[0] != now:
         arrays = [None if t is None else array(t) for t in tensors]
-        known = _folded[conv] = now, *map(tensor_of, _norm.fold(*arrays, norm.eps, conv.groups))
+        with np.errstate(all="ignore"):
+            weight, bias = _norm.fold(*arrays, norm.eps, conv.groups)
+        finite = np.isfinite(weight).all() and np.isfinite(bias).all()
+        known = _folded[conv] = (now, tensor_of(weight), tensor_of(bias)) if finite else (now, None, None)
     return known[1:]
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from . import _forward
 from ._compute import precision_of
-from ._functional import call
+from ._functional import NAMES, TORCHS_FUNCTIONS, call
 
 if TYPE_CHECKING:
     from .._typing import TorchPrecision
@@ -23,11 +24,26 @@ class Settings(NamedTuple):
 
 
 RANKS = {torch.nn.ConvTranspose1d: 1, torch.nn.ConvTranspose2d: 2, torch.nn.ConvTranspose3d: 3}
+_FORWARDS = {rank: cls.forward for cls, rank in RANKS.items()}
+_FUNCTIONAL = vars(torch.nn.functional)
 
 
 def base_of(cls):
     """The class of torch.nn.ConvTranspose1d, 2d and 3d that a class is or extends; None for other classes."""
     return next((base for base in RANKS if issubclass(cls, base)), None)
+
+
+def has_torchs_forward(module, rank):
+    """Whether a module still has the forward that torch had when convt was imported: a program may change the module's class,
+    the class's forward, or the function that torch's forward calls."""
+    return type(module).forward is _FORWARDS[rank] and _FUNCTIONAL[NAMES[rank]] is TORCHS_FUNCTIONS[rank]
+
+
+def _originals(module):
+    """The tensors of which a module computes its weights."""
+    parametrized = module._modules.get("parametrizations")
+    places = [module, *(parametrized._modules.values() if parametrized is not None else ())]
+    return [tensor for place in places for tensor in place._parameters.values()]
 
 
 def _computed(module, rank, input, output_size, settings, weight, bias):
@@ -49,18 +65,34 @@ class TransposedForward(_forward.Forward):
     def __init__(self, module, settings):
         super().__init__(module, settings)
         self.allowed = settings
-        self.rank = RANKS[base_of(type(module))]
-        self.frozen = None  # weight and bias, where they are computed anew at each call and the user promised no change
+        self.rank = rank = RANKS[base_of(type(module))]
+        self.torchs, self.name, self.function = _FORWARDS[rank], NAMES[rank], TORCHS_FUNCTIONS[rank]
+        self.frozen = None  # weight, bias and their originals, where they are computed and the user promised no change
 
     def __call__(self, input, output_size=None):
         module, settings = self.module(), self.allowed
-        if settings.freeze and "weight" not in module._parameters and not torch.is_grad_enabled():
-            if self.frozen is None or self.frozen[0].dtype is not input.dtype:
-                self.frozen = module.weight, module.bias
-            weight, bias = self.frozen
+        if (  # as `has_torchs_forward` asks, in line because each call does
+            type(module).forward is not self.torchs
+            or _FUNCTIONAL[self.name] is not self.function
+            or type(module.padding) is not tuple
+        ):
+            return type(module).forward(module, input, *(() if output_size is None else (output_size,)))
+        if settings.freeze and "weight" not in module._parameters and not module.training and not torch.is_grad_enabled():
+            weight, bias = self._frozen(module, input)
         else:
             weight, bias = module.weight, module.bias
         return _computed(module, self.rank, input, output_size, settings, weight, bias)
+
+    def _frozen(self, module, input):
+        """Weight and bias, computed once of the same tensors."""
+        originals, frozen = _originals(module), self.frozen
+        if frozen is not None:
+            weight, bias, known = frozen
+            same = len(known) == len(originals) and all(map(operator.is_, known, originals))
+            if same and weight.dtype is input.dtype and weight.device == input.device:
+                return weight, bias
+        self.frozen = weight, bias, _ = module.weight, module.bias, originals
+        return weight, bias
 
 
 def settings_of(module):

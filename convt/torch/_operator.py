@@ -129,6 +129,7 @@ def _autocast(input, weight, bias, stride, padding, output_padding, groups, dila
     cast = lambda t: t if t is None or t.dtype == torch.float64 or not t.is_floating_point() else t.to(dtype)  # noqa: E731
     with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)):
         tensors = cast(input), cast(weight), cast(bias)
+        reuse = reuse if tensors[1] is weight else COMPARED  # a weight made for this call has no other call to be packed for
         return conv_transpose(*tensors, stride, padding, output_padding, groups, dilation, precision, reuse)
 
 

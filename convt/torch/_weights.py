@@ -7,6 +7,8 @@ packed. Calls with ``freeze`` leave that out, because the user promised not to c
 
 import weakref
 
+import torch
+
 from .. import _api, _config
 from .._checksum import checksum
 from ._arrays import array, place
@@ -14,54 +16,61 @@ from ._arrays import array, place
 _OPERATORS = 8  # the most operators kept of one filter; each has packed weights of its own
 
 
+class _Values:
+    """The values that a filter had at a call, and the operators made of them. The sum, once taken, is not changed: other values
+    get an object of their own, so that threads never see the sum of one and the operators of others."""
+
+    def __init__(self, at, array, sum=None):
+        self.place, self.array, self.sum = at, array, sum
+        self.operators = {}  # (attributes, bytes of the bias) -> ConvTranspose
+
+
 class _Filter:
-    """The operators made of one filter, and the checksum of the values that they have packed."""
+    """A filter that was met, and the values that it had last."""
 
     def __init__(self, weight):
         key = id(weight)
         self.weight = weakref.ref(weight, lambda _: _known.pop(key, None))
-        self.operators = {}  # (attributes, bytes of the bias) -> ConvTranspose
-        self.look_at(weight)
-        self.bias_place, self.bias_values = None, None
+        self.values = _Values(place(weight), array(weight))
+        self.bias_known = None, None  # its place, and an array of it
 
-    def look_at(self, weight):
-        """Take a filter for one that was never met. Its sum is taken when it is met again."""
-        self.operators.clear()
-        self.place, self.values, self.sum = place(weight), array(weight), None
-
-    def unchanged(self, weight, freeze):
-        """Whether the filter was met before with the values that it has now; if not, its operators are dropped."""
-        if place(weight) != self.place:
-            self.look_at(weight)
-            return freeze
+    def met(self, weight, freeze):
+        """The values that the filter has now, if it was met with them before; else None."""
+        values = self.values
+        if (at := place(weight)) != values.place:
+            if weight.is_neg():
+                return None
+            values = self.values = _Values(at, array(weight))  # whose sum is taken when they are met again
+            return values if freeze else None
         if freeze:
-            return True
+            return values
         # The sum is taken before anything is packed: a change in between is then found by the next call.
-        found, before = checksum(self.values, _config.get_num_threads()), self.sum
-        if found == before:
-            return True
-        self.operators.clear()
-        self.sum = found
-        return before is None
+        sum = checksum(values.array, _config.get_num_threads())
+        if sum == values.sum:
+            return values
+        self.values = now = _Values(at, values.array, sum)
+        return now if values.sum is None else None
 
     def bias(self, bias):
         """The array of a bias: the one of the call before, if its memory is the same."""
-        at = place(bias)
-        if at != self.bias_place:
-            self.bias_place, self.bias_values = at, array(bias)
-        return self.bias_values
+        at, known = place(bias), self.bias_known
+        if at != known[0]:
+            if bias.is_neg():
+                return array(bias)
+            known = self.bias_known = at, array(bias)
+        return known[1]
 
-    def operator(self, bias, key, keywords):
-        """The operator of the filter with a bias. A bias is small: all of its values are part of the key."""
-        values = None if bias is None else self.bias(bias)
-        key = key, None if values is None else values.tobytes()
-        found = self.operators.get(key)
+    def operator(self, values, bias, key, keywords):
+        """The operator of the filter's values with a bias. A bias is small: all of its elements are part of the key."""
+        elements = None if bias is None else self.bias(bias)
+        key = key, None if elements is None else elements.tobytes()
+        found = values.operators.get(key)
         if found is None:
-            if len(self.operators) == _OPERATORS:
-                self.operators.clear()
-            # The bias is copied, because another tensor with the same values may come with a later call.
-            own = None if values is None else values.copy()
-            found = self.operators[key] = _api.ConvTranspose.borrowing(self.values, own, **keywords(*key[0]))
+            if len(values.operators) == _OPERATORS:
+                values.operators.clear()
+            # The bias is copied, because another tensor with the same elements may come with a later call.
+            own = None if elements is None else elements.copy()
+            found = values.operators[key] = _api.ConvTranspose.borrowing(values.array, own, **keywords(*key[0]))
         return found
 
 
@@ -76,10 +85,15 @@ def operator(weight, bias, key, keywords, freeze):
     """
     known = _known.get(id(weight))
     if known is None or known.weight() is not weight:
+        if weight.is_neg():
+            return None  # its array is a copy, which says nothing of later changes; so it is for every negative view here
+        if torch.__future__.get_swap_module_params_on_conversion():
+            return None  # torch refuses to swap a tensor that somebody has a weak reference to
         known = _known[id(weight)] = _Filter(weight)
         if not freeze:
             return None
-    return known.operator(bias, key, keywords) if known.unchanged(weight, freeze) else None
+    values = known.met(weight, freeze)
+    return None if values is None else known.operator(values, bias, key, keywords)
 
 
 def state(tensor, freeze):

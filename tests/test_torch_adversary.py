@@ -1,0 +1,511 @@
+"""convt.torch in programs that change classes, functions, modes and tensors under it: torch's numbers, errors and effects."""
+
+import contextlib
+import copy
+import threading
+import warnings
+import weakref
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.nn.utils import parametrizations  # noqa: E402
+from torch.overrides import TorchFunctionMode  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch_cases import afresh, close  # noqa: E402, F401
+
+import convt.torch as ct  # noqa: E402
+from convt.torch import _weights  # noqa: E402
+
+F, nn = torch.nn.functional, torch.nn
+X = torch.randn(2, 3, 3, 2, generator=torch.Generator().manual_seed(0))
+
+
+def layer():
+    torch.manual_seed(1)
+    return nn.ConvTranspose2d(3, 4, 3, 2, 1, 1)
+
+
+def chain():
+    return nn.Sequential(layer(), nn.BatchNorm2d(4), nn.ReLU()).eval()
+
+
+class Plain(nn.ConvTranspose2d):
+    """A class with torch's forward."""
+
+
+def subclassed():
+    torch.manual_seed(2)
+    return Plain(3, 4, 3)
+
+
+class Steps(nn.Sequential):
+    """A class with torch's forward."""
+
+
+def stepped():
+    return Steps(*chain()).eval()
+
+
+def outcome(program, model):
+    """What a program does with a model: its result, or the class and the message of its error."""
+    try:
+        return program(model)
+    except Exception as error:
+        return type(error), str(error).split("\n")[0]
+
+
+def same(program, make, freeze=False):
+    """A program does with an accelerated model what it does with torch's, without a warning more."""
+    want = outcome(program, make())
+    model, _ = ct.accelerate(make(), freeze=freeze)
+    with torch.no_grad():
+        for _ in range(3):
+            model(X)  # packed
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        got = outcome(program, model)
+    if isinstance(want, torch.Tensor) and isinstance(got, torch.Tensor):
+        close(got, want)
+    else:
+        assert got == want
+    return want
+
+
+# ---------------------------------------------------------------- classes and functions that a program changes
+
+
+@contextlib.contextmanager
+def doubled(place, name):
+    """A function or method whose result is twice the one before."""
+    before, own = getattr(place, name), name in vars(place)
+    setattr(place, name, lambda *args, **keywords: before(*args, **keywords) * 2)
+    try:
+        yield
+    finally:
+        if own:
+            setattr(place, name, before)
+        else:
+            delattr(place, name)
+
+
+CHANGED = {
+    "torch's class": (layer, nn.ConvTranspose2d, "forward"), "a class of the user's": (subclassed, Plain, "forward"),
+    "torch's function": (layer, F, "conv_transpose2d"), "torch's class in a Sequential": (chain, nn.ConvTranspose2d, "forward"),
+    "an activation": (chain, nn.ReLU, "forward"), "a norm": (chain, nn.BatchNorm2d, "forward"),
+    "torch's function in a Sequential": (chain, F, "conv_transpose2d"), "a Sequential": (stepped, Steps, "forward"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CHANGED)
+def test_a_changed_forward_is_called(what):
+    make, place, name = CHANGED[what]
+
+    def program(model):
+        with torch.no_grad(), doubled(place, name):
+            return model(X)
+
+    with torch.no_grad():
+        assert not torch.allclose(same(program, make), make()(X))
+
+
+class Twice(nn.ConvTranspose2d):
+    def forward(self, x):
+        return super().forward(x) * 2
+
+
+class TwiceAll(nn.Sequential):
+    def forward(self, x):
+        return super().forward(x) * 2
+
+
+@pytest.mark.parametrize("make, cls", [(layer, Twice), (chain, TwiceAll)], ids=["module", "sequential"])
+def test_a_module_whose_class_is_changed(make, cls):
+    def program(model):
+        model.__class__ = cls
+        with torch.no_grad():
+            return model(X)
+
+    same(program, make)
+
+
+class Odd(nn.ConvTranspose2d):
+    def _output_padding(self, *_):
+        return [0, 0]
+
+
+def test_an_output_padding_of_its_own():
+    model, report = ct.accelerate(Odd(3, 4, 3, 2, 1, 1))
+    assert report.kept == {"": "Odd has an _output_padding of its own"}
+    assert model(X).shape == F.conv_transpose2d(X, model.weight, model.bias, 2, 1).shape
+
+
+@pytest.mark.parametrize("padding", [0, "same", [1, 1]])
+def test_a_padding_that_torch_refuses(padding):
+    def program(model):
+        model.padding = padding
+        return model(X)
+
+    assert same(program, layer) == (AssertionError, "self.padding must be a tuple")
+
+
+# ---------------------------------------------------------------- modes
+
+
+class Operators(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.seen.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+class Functions(TorchFunctionMode):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.seen.append(getattr(function, "__name__", str(function)))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("mode", [Operators, Functions])
+@pytest.mark.parametrize("gradients", [False, True])
+def test_modes_see_what_they_see_without_convt(mode, gradients):
+    x = X[0]
+
+    def program(model):
+        with torch.set_grad_enabled(gradients), mode() as found:
+            model(X)
+            if isinstance(model, nn.ConvTranspose2d):
+                model(x)
+        return [each for each in found.seen if each != "dim"]  # which a batch norm calls, too
+
+    want = same(program, layer)
+    same(program, chain)
+    assert {"aten.convolution.default", "conv_transpose2d"} & set(want)
+
+
+def test_functions_of_a_mode_are_only_torchs():
+    weight, x = layer().weight, X[0]
+    with Functions() as found:
+        ct.conv_transpose2d(x, weight)
+    assert found.seen == ["conv_transpose2d"]
+
+
+def test_selective_checkpoints_ask_for_torchs_operator():
+    from torch.utils import checkpoint as ckpt
+
+    def program(model):
+        seen = []
+
+        def policy(context, function, *args, **keywords):
+            seen.append(str(function))
+            return ckpt.CheckpointPolicy.MUST_SAVE
+
+        context = lambda: ckpt.create_selective_checkpoint_contexts(policy)  # noqa: E731
+        ckpt.checkpoint(model, X.clone().requires_grad_(), use_reentrant=False, context_fn=context).sum().backward()
+        return sorted(set(seen))
+
+    assert same(program, layer) == ["aten.convolution.default"]
+
+
+# ---------------------------------------------------------------- norms that do not fit, and results that are not finite
+
+
+def _set(index, name, value):
+    def program(model):
+        setattr(model[index], name, value() if callable(value) else value)
+        with torch.no_grad():
+            return model(X)
+
+    return program
+
+
+NORMS = {
+    "too few channels": (1, "running_mean", lambda: torch.ones(1)), "too many": (1, "running_var", lambda: torch.ones(8)),
+    "a short bias": (1, "bias", lambda: nn.Parameter(torch.ones(1))), "no variance": (1, "running_var", None),
+    "negative variance": (1, "running_var", lambda: -torch.ones(4)),
+    "infinite": (1, "running_var", lambda: torch.full((4,), torch.inf)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", NORMS)
+def test_norms_are_torchs(what):
+    def program(model):
+        result = _set(*NORMS[what])(model)
+        return result.nan_to_num(7.0)
+
+    same(program, chain)
+
+
+def test_a_norm_whose_product_with_the_weights_is_not_finite():
+    def program(model):
+        model[1].running_var.fill_(1e-30)
+        model[1].eps = 1e-30
+        with torch.no_grad():
+            model[0].weight.mul_(1e30)
+            return model(X * 1e-30)
+
+    assert torch.isfinite(same(program, chain)).all()
+
+
+@pytest.mark.parametrize("slope", [float("inf"), float("nan"), -2.0])
+def test_slopes(slope):
+    same(lambda model: model(X).nan_to_num(7.0), lambda: nn.Sequential(layer(), nn.LeakyReLU(slope)).requires_grad_(False))
+    model, _ = ct.accelerate(nn.Sequential(layer(), nn.LeakyReLU(slope)))
+    with torch.no_grad():
+        got, want = model(X * 0 - 0.0), ct.restore(copy.deepcopy(model))(X * 0 - 0.0)
+        assert torch.equal(got.isnan(), want.isnan())
+        model[0].weight.zero_(), model[0].bias.zero_()  # zero times infinity
+        assert torch.equal(model(X).isnan(), ct.restore(copy.deepcopy(model))(X).isnan())
+
+
+def test_a_child_that_is_none():
+    model = chain()
+    model._modules["1"] = None
+    assert ct.accelerate(model)[1].swapped == ("0",)
+
+    def program(model):
+        model._modules["1"] = None
+        with torch.no_grad():
+            return model(X)
+
+    assert same(program, chain)[0] is TypeError
+
+
+# ---------------------------------------------------------------- tensors
+
+
+def _negative(*shape):
+    """A tensor that stands for the negative of its memory, and the tensor that has the memory."""
+    base = torch.randn(*shape, dtype=torch.complex64, generator=torch.Generator().manual_seed(3))
+    return base.conj().imag, base
+
+
+def test_negative_views_are_never_old():
+    (w, weights), (b, biases) = _negative(3, 4, 3, 3), _negative(4)
+    plain = w.clone()
+    assert w.is_neg() and b.is_neg()
+    for freeze in (False, True):
+        for weight, bias, base in ((w, None, weights), (plain, b, biases)):
+            for _ in range(3):
+                ct.conv_transpose2d(X, weight, bias, freeze=freeze)
+            base.mul_(3)
+            close(ct.conv_transpose2d(X, weight, bias, freeze=freeze), F.conv_transpose2d(X, weight, bias))
+    # A tensor becomes a negative view, and a plain one again.
+    weight = torch.randn(3, 4, 3, 3)
+    for value in (weight.clone(), weights.conj().imag, weights.clone().imag):
+        weight.data = value
+        for _ in range(3):
+            close(ct.conv_transpose2d(X, weight), F.conv_transpose2d(X, weight))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_tensors_without_memory_or_sizes():
+    def ask(function, *args):
+        return outcome(lambda _: function(*args).tolist(), None)
+
+    w = layer().weight.detach()
+    nested = torch.nested.nested_tensor([X[0], X[1]])
+    zeros, no_weights = torch._efficientzerotensor(X.shape), torch._efficientzerotensor(w.shape)
+    for args in ((nested, w), (zeros, w), (X, no_weights), (X, w, torch._efficientzerotensor((4,)))):
+        for _ in range(3):
+            assert ask(ct.conv_transpose2d, *args) == ask(F.conv_transpose2d, *args)
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize(
+    "keywords", [{"groups": True}, {"stride": (3.0, 2.0)}, {"padding": (True, 2)}, {"dilation": (1.0, 2)}], ids=str
+)
+def test_what_is_no_integer(keywords, gradients):
+    w = layer().weight.detach().requires_grad_(gradients)
+    whole = {name: tuple(map(int, value)) if isinstance(value, tuple) else int(value) for name, value in keywords.items()}
+    names = ("bias", "stride", "padding", "output_padding", "groups", "dilation")
+    given = [keywords.get(name, default) for name, default in zip(names, (None, 1, 0, 0, 1, 1), strict=True)]
+    if "groups" not in keywords:
+        from convt.torch import _functional
+
+        _functional._fits_again.cache_clear()
+    want = outcome(lambda _: F.conv_transpose2d(X, w, *given), None)
+    assert want[0] is TypeError and outcome(lambda _: ct.conv_transpose2d(X, w, *given), None) == want
+    close(ct.conv_transpose2d(X, w, **whole), F.conv_transpose2d(X, w, **whole))
+
+
+def test_tensors_are_swapped():
+    """torch refuses that for tensors to which somebody has a weak reference."""
+
+    def program(model):
+        torch.__future__.set_swap_module_params_on_conversion(True)
+        try:
+            with torch.no_grad():
+                for _ in range(3):
+                    model(X)
+                model.double().load_state_dict({name: each * 2 for name, each in model.state_dict().items()})
+                return model(X.double())
+        finally:
+            torch.__future__.set_swap_module_params_on_conversion(False)
+
+    want = program(layer())
+    close(program(ct.accelerate(layer())[0]), want)
+    # A model that was packed earlier is swapped after `refresh`.
+    model, _ = ct.accelerate(layer())
+    with torch.no_grad():
+        for _ in range(3):
+            model(X)
+    close(program(ct.refresh(model)), want)
+
+
+def test_a_call_of_forward_keeps_no_variables_alive():
+    class Caller(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up = ct.accelerate(layer())[0]
+
+        def forward(self, x):
+            x = x * 1
+            kept = weakref.ref(x)
+            self.up.forward(x)
+            del x
+            return kept() is None
+
+    with torch.no_grad():
+        assert Caller()(X)
+
+
+# ---------------------------------------------------------------- frozen weights
+
+
+NORMALIZATIONS = {
+    "weight": parametrizations.weight_norm, "spectral": parametrizations.spectral_norm,
+    "old weight": torch.nn.utils.weight_norm, "old spectral": torch.nn.utils.spectral_norm,
+}  # fmt: skip
+
+
+def _normalized(name, training=False):
+    def make():
+        torch.manual_seed(4)
+        return NORMALIZATIONS[name](layer()).train(training)
+
+    return make
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("name", NORMALIZATIONS)
+def test_frozen_parametrizations_follow_functional_calls(name):
+    def program(model):
+        with torch.no_grad():
+            model(X)
+            found = torch.func.functional_call(model, {key: each + 1 for key, each in model.named_parameters()}, (X,))
+            return torch.stack([found, model(X)])
+
+    same(program, _normalized(name), freeze=True)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("name", ["spectral", "old spectral"])
+def test_frozen_parametrizations_in_training_are_computed_by_each_call(name):
+    """They change their weights at each call."""
+
+    def program(make, accelerated):
+        model = ct.accelerate(make(), freeze=True)[0] if accelerated else make()
+        with torch.no_grad():
+            return torch.stack([model(X) for _ in range(5)])
+
+    make = _normalized(name, True)
+    want = program(make, False)
+    close(program(make, True), want)
+
+
+def test_frozen_parametrizations_on_another_device():
+    def program(model):
+        with torch.no_grad():
+            model(X)
+            return tuple(model.to("meta")(X.to("meta")).shape)
+
+    assert same(program, _normalized("weight"), freeze=True) == (2, 4, 6, 4)
+
+
+def test_graphs_do_not_trust_weights_that_they_compute():
+    """A compiler gives one tensor's object and memory to several values in turn."""
+    reuses, inner = [], _weights.operator
+    w = torch.randn(3, 4, 3, 3)
+
+    def spy(*args):
+        reuses.append(args[-1])
+        return inner(*args)
+
+    def function(x, w):
+        return ct.conv_transpose2d(x, w * 2, freeze=True)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_weights, "operator", spy)
+        with torch.no_grad():
+            compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+            for _ in range(2):
+                close(compiled(X, w), F.conv_transpose2d(X, w * 2))
+            assert reuses == [False, False]
+            with torch.autocast("cpu", torch.bfloat16):  # nor are weights trusted that were cast for one call
+                ct.conv_transpose2d(X, w, freeze=True)
+            assert reuses.pop() is False
+            ct.conv_transpose2d(X, w, freeze=True)
+            assert reuses.pop() is True
+
+
+# ---------------------------------------------------------------- threads
+
+
+def test_threads_see_one_state_or_the_other():
+    """While weights change in place between two states, nothing that was packed of one is used for the other afterwards."""
+    w, x = torch.randn(16, 8, 3, 3), torch.randn(1, 16, 6, 6)
+    states = w.clone(), torch.randn(16, 8, 3, 3)
+    wanted = [F.conv_transpose2d(x, each) for each in states]
+    errors, done = [], threading.Event()
+
+    def call():
+        try:
+            while not done.is_set():
+                assert ct.conv_transpose2d(x, w).shape == wanted[0].shape
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=call) for _ in range(3)]
+    for each in threads:
+        each.start()
+    try:
+        for n in range(200):
+            w.copy_(states[n % 2])
+            close(ct.conv_transpose2d(x, w), wanted[n % 2])
+    finally:
+        done.set()
+        for each in threads:
+            each.join()
+    assert not errors
+    close(ct.conv_transpose2d(x, w), wanted[1])
+
+
+def test_a_sum_and_its_operators_belong_together(monkeypatch):
+    """A thread that makes an operator of one state, while another thread meets the other state, keeps it for its own state."""
+    w, x = torch.full((4, 4, 3, 3), 2.0), torch.randn(1, 4, 5, 5)
+    inner, inside = _weights._api.ConvTranspose.borrowing, []
+
+    def interrupted(*args, **keywords):
+        if not inside:
+            inside.append(True)
+            w.fill_(1)  # "another thread" changes the weights, calls, and changes them again
+            ct.conv_transpose2d(x, w)
+            w.fill_(2)
+        return inner(*args, **keywords)
+
+    monkeypatch.setattr(_weights._api.ConvTranspose, "borrowing", interrupted)
+    for _ in range(2):
+        close(ct.conv_transpose2d(x, w), F.conv_transpose2d(x, w))
+    assert inside
+    for value in (1, 2):
+        w.fill_(value)
+        for _ in range(3):
+            close(ct.conv_transpose2d(x, w), F.conv_transpose2d(x, w))
