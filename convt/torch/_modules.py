@@ -46,8 +46,15 @@ def _originals(module):
     return [tensor for place in places for tensor in place._parameters.values()]
 
 
-def _computed(module, rank, input, output_size, settings, weight, bias):
-    """The result of torch's forward, computed by convt."""
+def _computed(module, rank, input, output_size, settings, tensors=None):
+    """The result of torch's forward, by convt; ``tensors`` are weight and bias where they are not those of the module now."""
+    parameters = module._parameters
+    if tensors is not None:
+        weight, bias = tensors
+    elif "weight" in parameters and "bias" in parameters:
+        weight, bias = parameters["weight"], parameters["bias"]  # twice as fast as attributes of the module
+    else:
+        weight, bias = module.weight, module.bias
     if module.padding_mode != "zeros":
         raise ValueError(f"Only `zeros` padding mode is supported for ConvTranspose{rank}d")
     output_padding = module.output_padding
@@ -77,11 +84,10 @@ class TransposedForward(_forward.Forward):
             or type(module.padding) is not tuple
         ):
             return type(module).forward(module, input, *(() if output_size is None else (output_size,)))
+        tensors = None
         if settings.freeze and "weight" not in module._parameters and not module.training and not torch.is_grad_enabled():
-            weight, bias = self._frozen(module, input)
-        else:
-            weight, bias = module.weight, module.bias
-        return _computed(module, self.rank, input, output_size, settings, weight, bias)
+            tensors = self._frozen(module, input)
+        return _computed(module, self.rank, input, output_size, settings, tensors)
 
     def _frozen(self, module, input):
         """Weight and bias, computed once of the same tensors."""
@@ -106,7 +112,7 @@ def settings_of(module):
 def _forward_of(rank: int) -> Any:
     def forward(self: Any, input: torch.Tensor, output_size: list[int] | None = None) -> torch.Tensor:
         """The transposed convolution of ``input``, of spatial sizes ``output_size`` where these are given."""
-        return _computed(self, rank, input, output_size, self._convt_settings, self.weight, self.bias)
+        return _computed(self, rank, input, output_size, self._convt_settings)
 
     return forward
 
