@@ -119,6 +119,18 @@ def test_whole_models_are_measured(capsys, tmp_path):
         models.main(["--models", "nothing"])
 
 
+def test_what_comparing_costs_is_measured(capsys, tmp_path):
+    from bench import comparing
+
+    path = tmp_path / "f.json"
+    assert comparing.main(["--names", "selfie_seg,fcn32s", "--budget", "0.05", "--json", str(path)]) == 0
+    (row,) = json.loads(path.read_text())["rows"]  # fcn32s has unequal pads, which torch's module has not
+    assert row["weight_bytes"] == 16 * 4 * 4 and row["usual"] > row["checksums"] > 0 and row["share"] > 0
+    assert "layers with less than 1 MiB of weights: checksums take" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        comparing.main(["--names", "nothing"])
+
+
 WORKER = """
 import torch, convt.torch as ct
 
