@@ -88,7 +88,7 @@ def isa_header(rows):
 
 
 def identity(objects):
-    """What names the compiled code in tuning files: another name for each change that may make it faster or slower.
+    """The name of the compiled code in tuning files: another name for each change that may make it faster or slower.
 
     The names of the kernels' object files are hashes of all that made them. Of the loops their text counts.
     """

@@ -1,4 +1,4 @@
-"""What it costs in PyTorch to compare all weights with the packed ones at each call: ``python -m bench.comparing``.
+"""Measures what the comparison of all weights at each call costs in PyTorch: ``python -m bench.comparing``.
 
 Layers of the benchmark, as torch's modules in NCX, and whole models run in turns, accelerated with and without ``freeze=True``.
 The checksums that make the difference are also timed by themselves, because other programs disturb them less.

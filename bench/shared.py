@@ -1,4 +1,4 @@
-"""What the benchmark shares with convt: files of convt that import nothing of it, loaded by their paths.
+"""Loads files of convt that the benchmark shares, by their paths: they import nothing of convt.
 
 An ordinary import would load the whole of convt, which must not be in the processes of its peers.
 """

@@ -62,7 +62,7 @@ def described(layer, algorithm, timed):
 
 
 def _timed(layer, op, shape, plan, costs):
-    """What is measured of a layer: milliseconds of the algorithms near the best, and the limit of the machine."""
+    """Measures a layer: milliseconds of the algorithms near the best, and the limit of the machine."""
     data, runs, near = layer.numbers(shape), {}, 4 * min(costs.values())
     for name in [name for name, cost in costs.items() if cost <= near or name == plan.algorithm]:
         each = op if name == plan.algorithm else layer.operator(backend="native", algorithm=name)[0]

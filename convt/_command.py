@@ -1,4 +1,4 @@
-"""What convt's command lines share: errors as lines, exit codes, and types of arguments."""
+"""Helpers of convt's command lines: errors as lines, exit codes, and types of arguments."""
 
 import argparse
 import contextlib
@@ -7,7 +7,7 @@ import sys
 
 from ._errors import BackendUnavailableError
 
-# What arguments, files and the machine can be to blame for.
+# Errors that arguments, files or the machine can cause.
 _REFUSALS = BackendUnavailableError, ImportError, MemoryError, OSError, OverflowError, TypeError, ValueError
 
 
@@ -84,7 +84,7 @@ class Shapes(argparse.Action):
     """Collects --shape in a dict, once for each input."""
 
     def __call__(self, parser, namespace, value, option=None):
-        """As of `argparse.Action`."""
+        """Called by argparse, as `argparse.Action` describes."""
         name, sizes = value
         found = getattr(namespace, self.dest)
         if name in found:

@@ -78,7 +78,7 @@ def compiler():
 
 
 def identity():
-    """What names the compiled code: a hash of the kernels, their compiler and flags, and the text of the loops (setup.py)."""
+    """The name of the compiled code: a hash of the kernels, their compiler and flags, and the text of the loops (setup.py)."""
     return CONVT_IDENTITY.decode()
 
 

@@ -29,7 +29,7 @@ _MOST = 2**63 - 1
 
 
 def text_of(path):
-    """What a file holds; ValueError where that is no text."""
+    """Returns the text of a file; raises ValueError if it is no text."""
     with open(path, "rb") as file:
         try:
             return file.read().decode("utf-8-sig")

@@ -75,7 +75,7 @@ def read(text, shapes=None):
 
 
 def _attempt(name, make, *arguments):
-    """What ``make`` gives, or why it does not: one bad layer must not hide the others."""
+    """Returns what ``make`` gives, or why it fails: one bad layer must not hide the others."""
     try:
         return make(*arguments)
     except (TypeError, ValueError) as error:
@@ -107,7 +107,7 @@ def _of_model(path, shapes):
         _forget_sizes(model.graph)
     try:
         model = onnx.shape_inference.infer_shapes(model)
-    except Exception as error:  # of a class that is none of Python's
+    except Exception as error:  # protobuf has error classes of its own
         raise ValueError(f"layer: got {path!r}, whose shapes ONNX can't infer ({error})") from error
     known = {name: (each.data_type, tuple(each.dims)) for name, each in weights.items()}
     for each in (*model.graph.input, *model.graph.value_info, *model.graph.output):

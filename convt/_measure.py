@@ -15,7 +15,7 @@ _SECONDS = 2.0  # no round begins later, except for the first two
 _TURNS = 2  # turns of each way in a round
 _BURST = 0.03  # seconds of calls in a turn: they find in the caches what they would in use only after some calls
 _FAR = 5  # times the best: ways as slow as that take no further turns
-_FAR_AT_FIRST = 20  # the same of the first calls, which pack weights and touch memory
+_FAR_AT_FIRST = 20  # times the best first call: first calls pack weights and touch memory
 _EQUAL = 0.03  # ways whose times differ by no more than this share are equally fast
 _STEADY = 0.25  # the share by which the fastest time may differ between two rounds
 _ENOUGH = 10  # undisturbed calls, however many disturbed ones there are
@@ -92,7 +92,7 @@ def _turn(run, seconds):
 
 
 def _preempted():
-    """How often the system took the processor away from a thread of this process."""
+    """Counts how often the system took the processor away from a thread of this process."""
     import resource  # who never measures needs no more modules
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw

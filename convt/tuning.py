@@ -48,7 +48,7 @@ _known: dict[tuple[Any, ...], dict[str, float]] = {}
 
 
 class Loaded(NamedTuple):
-    """How many entries of a file were taken, and how many skipped, as they are of another CPU or other kernels."""
+    """Counts of the entries of a file that were taken, and that were skipped because their CPU or kernels are others."""
 
     taken: int
     skipped: int
@@ -70,7 +70,7 @@ def cpu() -> str:
 
 @functools.cache
 def kernels() -> str:
-    """What names the code in a file: a hash of the compiled code, and of the Python beside it, which cuts the blocks."""
+    """The name of the code in a file: a hash of the compiled code, and of the Python beside it, which cuts the blocks."""
     import hashlib
 
     found = hashlib.sha256(_core.identity().encode())

@@ -16,8 +16,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "convt"))
 
 
 def pytest_collection_modifyitems(config, items):
-    """Where CONVT_ISA chooses an instruction set for the process, tests that choose one themselves are left out, and so are
-    those of the benchmark, the pages, the types and torch's tools."""
+    """Leaves out, if CONVT_ISA chooses an instruction set for the process, tests that choose one themselves, and those of the
+    benchmark, the pages, the types and torch's tools."""
     if os.environ.get("CONVT_ISA"):
         once = ("test_bench", "test_docs", "test_types", "test_torch_tools")
         left_out = lambda item: chooses_isa(item) or item.path.name.startswith(once)  # noqa: E731

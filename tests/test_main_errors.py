@@ -216,7 +216,7 @@ def test_output_that_can_not_be_written_is_one_line():
 
 
 def test_random_numbers_are_made_only_where_they_fit(monkeypatch):
-    """What the machine can't hold is refused before it is asked for."""
+    """Sizes that the machine can't hold are refused before memory is asked for."""
     monkeypatch.setattr(np.random, "default_rng", None)
     with pytest.raises(MemoryError):
         cli._layers.Layer("a", (1, 2**40, 5), (2**40, 1, 3), {}).operator()

@@ -100,7 +100,7 @@ def test_random_nodes(seed):
         if want is not None:
             assert got.shape == want.shape and np.array_equal(got, want), about
         if session is not None:
-            assert session.nodes or session.report.kept, about  # what is not served has a reason
+            assert session.nodes or session.report.kept, about  # a node that is not served has a reason
             served += len(session.nodes)
             kept.update(session.report.kept.values())
     assert served > 10 and len(kept) > 4
@@ -118,7 +118,7 @@ def test_what_onnx_runtime_reads_otherwise_is_left_to_it(attributes, why, consta
     """The other nodes of the model are served."""
     w = np.ones((4, 4, 3), np.float32)
     nodes = [conv(("X", "W"), "Z", name="first", **attributes), conv(("Z", "V"), name="second", strides=[2])]
-    inputs = {"X": None} | ({} if constant else {"W": w.shape})  # of a known X, ONNX Runtime refuses some already when loading
+    inputs = {"X": None} | ({} if constant else {"W": w.shape})  # if X is known, ONNX Runtime refuses some when it loads
     model = model_of(nodes, inputs, constants={"V": w} | ({"W": w} if constant else {}))
     feed = {"X": np.ones((1, 4, 5), np.float32)} | ({} if constant else {"W": w})
     session = convt.onnxruntime.InferenceSession(model)
@@ -162,7 +162,7 @@ KINDS = {np.float32: TensorProto.FLOAT, np.float64: TensorProto.DOUBLE, np.float
 @pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize("activation", ["Relu", "LeakyRelu", "Tanh", "Sigmoid", "Gelu"])
 def test_special_numbers(activation, dtype):
-    """What an activation makes of NaN, infinity and numbers near the ends, fused or not."""
+    """Activations of NaN, infinity and numbers near the ends are ONNX Runtime's, fused or not."""
     with np.errstate(over="ignore"):
         x = np.array(SPECIAL * 3, dtype).reshape(1, 1, -1)  # by vectors and behind them
     nodes = [conv(output="Z"), helper.make_node(activation, ["Z"], ["Y"])]

@@ -26,7 +26,7 @@ def path(tmp_path):
 
 
 def refused(capsys, *arguments):
-    """What the command prints when it refuses its arguments."""
+    """Returns the text that the command prints when it refuses its arguments."""
     with pytest.raises(SystemExit) as stopped:
         cli.main([*QUICK, *arguments])
     printed = capsys.readouterr()

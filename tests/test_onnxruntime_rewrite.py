@@ -1,4 +1,4 @@
-"""What convt.onnxruntime makes of a model's graphs: names in scopes, what is computed together, weights and functions."""
+"""convt.onnxruntime rewrites a model's graphs: names in scopes, nodes computed together, weights and functions."""
 
 import numpy as np
 import pytest
@@ -304,7 +304,7 @@ def test_initializers_that_are_inputs_are_constants(ir_version, monkeypatch):
 
 @pytest.mark.parametrize("given", ["W", "B", "n_scale", "n_var", "all"])
 def test_a_run_replaces_initializers(given):
-    """What a run feeds is used in that run, by every way to run, and the defaults again in the next one."""
+    """A run uses the values that it is fed, by every way to run, and the next one uses the defaults again."""
     model = _replaceable(8)
     sizes = {each.name: each.dims for each in model.graph.initializer}
     feed = {name: RNG.uniform(1, 2, dims).astype(np.float32) for name, dims in sizes.items() if given in (name, "all")}
@@ -323,7 +323,7 @@ def test_a_run_replaces_initializers(given):
     binding.bind_output("Y")
     session.run_with_iobinding(binding)
     compare(binding.copy_outputs_to_cpu()[0], want)
-    for name, value in feed.items():  # the same memory with other numbers, of which ONNX Runtime says nothing
+    for name, value in feed.items():  # new numbers in unchanged memory: ONNX Runtime does not tell
         value[...] = np.ones(sizes[name], np.float32) / 2
     compare(session.run(None, {"X": X} | feed)[0], theirs.run(None, {"X": X} | feed)[0])
     compare(session.run(None, {"X": X})[0], default)

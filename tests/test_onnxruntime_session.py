@@ -230,7 +230,7 @@ def test_options_with_providers_leave_the_model():
 
 
 def test_sessions_made_at_the_same_time():
-    """Of one object of options, each with its own weights."""
+    """Two sessions share one object of options; each has weights of its own."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     (want,) = InferenceSession(simple()).run(None, {"X": X})

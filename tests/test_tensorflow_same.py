@@ -1,4 +1,4 @@
-"""What the pages say of TensorFlow's "SAME": when it is "same_upper", and what to write where it is not.
+"""The pages' statement on TensorFlow's "SAME": when it is "same_upper", and what to write where it is not.
 
 TensorFlow's transposed convolution is by definition the gradient of its convolution. Here that is a matrix, made by convolving
 one unit vector after the other, and transposed. It shares no code with convt, and TensorFlow is not needed.

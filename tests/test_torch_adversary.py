@@ -49,7 +49,7 @@ def stepped():
 
 
 def outcome(program, model):
-    """What a program does with a model: its result, or the class and the message of its error."""
+    """Returns a program's result on a model, or the class and the message of its error."""
     try:
         return program(model)
     except Exception as error:
@@ -183,7 +183,7 @@ def test_modes_see_what_they_see_without_convt(mode, gradients):
             model(X)
             if isinstance(model, nn.ConvTranspose2d):
                 model(x)
-        return [each for each in found.seen if each != "dim"]  # which a batch norm calls, too
+        return [each for each in found.seen if each != "dim"]  # a batch norm calls it, too
 
     want = same(program, layer)
     same(program, chain)

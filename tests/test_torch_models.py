@@ -289,7 +289,7 @@ def test_nested_sequentials_compute_together(computed):
             close(model(x), plain(x))
             close(model[0](x), plain[0](x))
             assert len(computed) == 3
-        # What changes inside is seen: a hook of a Sequential, dropout in training, other modules.
+        # Changes inside are seen: a hook of a Sequential, dropout in training, other modules.
         hook = model[0][0].adn.register_forward_hook(lambda *a: seen.append(a[1][0].shape))
         close(model(x), plain(x))
         assert seen == [(2, 6, 6, 8, 10)]

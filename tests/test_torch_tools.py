@@ -216,7 +216,7 @@ def test_eager_quantization_finds_the_layer():
 
 
 def _everything(model):
-    """What a user can see of a model's modules: classes, entries of their ``__dict__``, hooks."""
+    """Everything that a user can see of a model's modules: classes, entries of their ``__dict__``, hooks."""
     found = {}
     for name, module in model.named_modules():
         entries = {key: None if isinstance(value, dict) else value for key, value in vars(module).items()}
@@ -272,7 +272,7 @@ def test_shallow_copies_have_attributes_of_their_own():
     other.padding, other.output_padding = (0, 0), (0, 0)
     close(other(X), F.conv_transpose2d(X, module.weight, module.bias, 2))
     close(module(X), layer()(X))
-    del module  # which the copy outlives
+    del module  # the copy outlives it
     close(other(X), F.conv_transpose2d(X, other.weight, other.bias, 2))
     replica = other._replicate_for_data_parallel()  # has its tensors as plain attributes
     replica.weight, replica.bias = other.weight * 2, other.bias

@@ -289,7 +289,7 @@ def test_frozen_parametrizations_are_computed_once(norm):
         for _ in range(3):
             close(module(x), want)
         for name, each in module.named_parameters():
-            each.data.mul_(1 if name == "bias" else 3)  # of a direction alone nothing would change
+            each.data.mul_(1 if name == "bias" else 3)  # a longer direction alone changes nothing
         close(module(x), want)
         ct.refresh(module)
         ct.accelerate(module)

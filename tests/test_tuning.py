@@ -203,7 +203,7 @@ def test_files_are_keyed_by_the_code_that_computes(measured, tmp_path):
     (entry,) = json.loads(path.read_text())["entries"]
     assert entry["kernels"] == tuning.kernels() == convt.show_config(mode="dicts")["versions"]["kernels"]
     assert re.fullmatch("[0-9a-f]{16}", entry["kernels"]) and "version" not in entry
-    assert child("from convt import tuning; print(tuning.kernels())")[1] == f"{tuning.kernels()}\n"  # of every process
+    assert child("from convt import tuning; print(tuning.kernels())")[1] == f"{tuning.kernels()}\n"  # in any process
 
 
 @pytest.mark.parametrize("part", ["compiled", "python"])
@@ -300,12 +300,12 @@ def test_auto_takes_what_was_measured(backend):
     others = [name for name in _plan._candidates(problem, "auto") if name != expected.algorithm]
     assert others and not expected.note
     for name in others:
-        _entry(problem, {name: 1.0, expected.algorithm: 2.0, "winograd6": 0.1})  # which is less exact than "auto" may be
+        _entry(problem, {name: 1.0, expected.algorithm: 2.0, "winograd6": 0.1})  # it is less exact than "auto" may be
         op = make()
         np.testing.assert_allclose(op(x), make(algorithm="direct")(x), rtol=1e-4, atol=1e-4)
         assert op.plan(shape).algorithm == name and op.plan(shape).note.startswith("measured earlier: ")
         assert "measured earlier" in op.plan(shape).explain()
-    assert make(algorithm="direct").plan(shape).algorithm == "direct"  # what is asked for by name stays
+    assert make(algorithm="direct").plan(shape).algorithm == "direct"  # an algorithm asked for by name stays
     assert make().plan((1, 23, 24, 8)).algorithm == expected.algorithm or not make().plan((1, 23, 24, 8)).note
     with convt.num_threads(convt.get_num_threads() + 1):
         assert not make().plan(shape).note  # an entry is of one number of threads

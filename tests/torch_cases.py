@@ -1,4 +1,4 @@
-"""What the tests of convt.torch share: torch's functions and modules beside convt's, random calls, comparing."""
+"""Helpers of the tests of convt.torch: torch's functions and modules beside convt's, random calls, comparing."""
 
 import pytest
 

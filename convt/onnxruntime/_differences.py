@@ -1,4 +1,4 @@
-"""Where ONNX Runtime's ConvTranspose and convt.onnx differ: nodes for which they do are left to ONNX Runtime.
+"""Differences between ONNX Runtime's ConvTranspose and convt.onnx: nodes that show one are left to ONNX Runtime.
 
 `convt.onnx` follows ONNX's text. In a session ONNX Runtime's shapes, numbers and errors count. A node's attributes and
 the sizes of its kernel decide; tests/test_onnxruntime_differences.py holds both against each other on random nodes.
@@ -43,7 +43,7 @@ def difference(node, data, weights, bias, opset):
 
 
 def _other_rules(values, data, kernel, has_pads):
-    """Where ONNX Runtime reads attributes otherwise; the shape ``data`` and ``kernel`` are None if they are not known."""
+    """Why ONNX Runtime reads a node otherwise, or None; the shapes ``data`` and ``kernel`` are None if they are not known."""
     auto_pad, sizes = values.get("auto_pad", "NOTSET"), values.get("output_shape", [])
     if auto_pad not in ("NOTSET", "VALID", *_SAME):
         return f"its auto_pad is {auto_pad!r}, which is no word of ONNX's text"
@@ -74,7 +74,7 @@ def _other_rules(values, data, kernel, has_pads):
 
 
 def _refusal(values, weights, bias, opset):
-    """What convt refuses of a node with weights of these sizes; None if it takes it."""
+    """Why convt refuses a node with weights of these sizes; None if it takes it."""
     dtype = _DTYPES[weights.kind]
     filter = np.broadcast_to(np.zeros((), dtype), weights.dims)
     term = None

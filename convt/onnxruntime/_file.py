@@ -79,7 +79,7 @@ class Source:
 
 
 def left(model):
-    """How many bytes of a model's tensors were left where they lie."""
+    """Counts the bytes of a model's tensors that were left where they lie."""
     return sum(end - start for start, end in (_place(each) for each in model.graph.initializer if _is_left(each)))
 
 

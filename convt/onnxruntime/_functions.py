@@ -85,7 +85,7 @@ def _users(functions):
 
 
 def _changed(function, opset):
-    """What an operator of a function means otherwise at another opset, in words; None if all mean the same."""
+    """Names an operator of a function that has another meaning at another opset; None if there is none."""
     own = opset_of(function)
     for node in _scopes.all_nodes(function) if own != opset else ():
         if node.domain in _scopes.STANDARD and not _same(node.op_type, own, opset):

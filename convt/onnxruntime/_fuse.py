@@ -1,4 +1,4 @@
-"""What is computed together with a ConvTranspose node: the bias, the batch norm and the activation behind it."""
+"""Fuses a ConvTranspose node with the bias, the batch norm and the activation behind it."""
 
 import math
 

@@ -91,5 +91,5 @@ def status(error):
 
 
 def take_raised():
-    """What came up in this thread's last node and is to be raised as it is; None where nothing did."""
+    """Takes the exception of this thread's last node that is to be raised as it is; None if there is none."""
     return raised.pop(threading.get_ident(), None)

@@ -1,4 +1,4 @@
-"""What ONNX Runtime is given in place of a model: the model with convt's nodes, and options of its own."""
+"""Prepares what ONNX Runtime is given in place of a model: the model with convt's nodes, and options of its own."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def rewrite(model, session, threads, precision=None, tune=False):
                 continue
             attributes = _scopes.attributes(node) | {"opset": opset, "precision": precision}
             if weights.dims is not None:
-                attributes["kernel_shape"] = weights.dims[2:]  # what was decided holds for this kernel alone
+                attributes["kernel_shape"] = weights.dims[2:]  # because the decision holds for this kernel alone
             told = {"session": session, "node": len(fused), "threads": threads, "attributes": attributes, "tune": tune}
             made, places, fused[name] = _fuse.fuse(scope, position, told)
             told["settled"] = all(scope.value(each).default for each in made.input[1:] if each)

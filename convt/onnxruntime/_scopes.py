@@ -14,7 +14,7 @@ _FIXED_IR = 3  # up to this version a run can't replace an initializer that is a
 
 
 class Value(NamedTuple):
-    """What is known of a value before a run."""
+    """A value as far as it is known before a run."""
 
     dims: tuple[int, ...] | None  # None if they are not known
     kind: int  # element type of onnx.TensorProto; 0 if it is not known
@@ -109,7 +109,7 @@ class Scope:
         return scope
 
     def value(self, name):
-        """What is known of the value that a name stands for here."""
+        """The value that a name stands for here, as far as it is known."""
         home = self._home(name)
         return UNKNOWN if home is None or name in self.hidden else home._value(name)
 
@@ -134,7 +134,7 @@ class Scope:
         return None
 
     def _declared(self, name):
-        """What the model says of the type of a value."""
+        """The type of a value as the model declares it."""
         if self._types is None:
             self._types = {each.name: each.type for each in (*self.graph.output, *self.graph.value_info, *self.graph.input)}
         declared = self._types.get(name)

@@ -110,7 +110,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
     @property
     def report(self) -> Report:
-        """Which nodes convt computes, and which not and why."""
+        """A `Report`: the nodes that convt computes, and the others with the reason."""
         packed, unpacked, kept = [], [], dict(self._kept)
         for name in self._fused:
             node = self.nodes.get(name)

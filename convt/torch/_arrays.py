@@ -42,5 +42,5 @@ def tensor_of(array):
 
 
 def place(tensor):
-    """Where the elements of a tensor lie, and how: this changes with its memory, its shape and its dtype."""
+    """The address and layout of a tensor: they change with its memory, its shape and its dtype."""
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype

@@ -11,7 +11,7 @@ from ._arrays import array, memory_format, tensor_of
 # them, because somebody promised that; not at all.
 COMPARED, TRUSTED, NEVER = "compared", "trusted", "never"
 
-# What convt raises for a call that it refuses: the caller leaves it to torch, which computes it or raises an error of its own.
+# Exceptions by which convt refuses a call: the caller leaves it to torch, which computes it or raises an error of its own.
 REFUSED = (MemoryError, OverflowError, ValueError)
 
 

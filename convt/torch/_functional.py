@@ -114,7 +114,7 @@ def _wants_torchs_own():
         torch._C._get_tracing_state() is not None
         or is_transformed()
         or torch._C._len_torch_dispatch_stack() > 0
-        or not all(isinstance(mode, DeviceContext) for mode in modes)  # which speaks of new tensors alone
+        or not all(isinstance(mode, DeviceContext) for mode in modes)  # a default device is for new tensors alone
     )
 
 
@@ -142,7 +142,7 @@ def call(rank, input, weight, bias, stride, padding, output_padding, groups, dil
         except REFUSED as error:
             _config.note("torch", f"left to torch: {error}")
         except RuntimeError:
-            if not (input.is_nested or weight.is_nested):  # which have no shape
+            if not (input.is_nested or weight.is_nested):  # nested tensors have no shape
                 raise
     return TORCHS_FUNCTIONS[rank](input, weight, bias, stride, padding, output_padding, groups, dilation)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Settings(NamedTuple):
-    """What a module allows convt to do."""
+    """The permissions that a module gives convt."""
 
     precision: str | None = None
     freeze: bool = False

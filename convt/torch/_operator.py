@@ -17,7 +17,7 @@ conv_transpose = torch.ops.convt.conv_transpose.default
 
 
 def _torchs(input, weight, bias, stride, padding, output_padding, groups, dilation):
-    """The same by torch's own operator."""
+    """The transposed convolution by torch's own operator."""
     return torch.ops.aten.convolution(input, weight, bias, stride, padding, dilation, True, output_padding, groups)
 
 

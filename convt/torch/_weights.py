@@ -40,7 +40,7 @@ class _Filter:
         if (at := place(weight)) != values.place:
             if weight.is_neg():
                 return None
-            values = self.values = _Values(at, array(weight))  # whose sum is taken when they are met again
+            values = self.values = _Values(at, array(weight))  # their sum is taken when they are met again
             return values if freeze else None
         if freeze:
             return values
