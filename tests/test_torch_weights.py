@@ -359,7 +359,8 @@ def test_tune_measures_once_for_each_shape(monkeypatch):
     monkeypatch.setattr(_measure, "measure", measure)
     def algorithms(model):
         operators = _weights._known[id(model[0].weight)].values.operators.values()
-        return {op.plan((1, 8, 6, 6)).algorithm for op in operators}
+        with convt.num_threads(torch.get_num_threads()):
+            return {op.plan((1, 8, 6, 6)).algorithm for op in operators}
 
     plain = torch.nn.Sequential(torch.nn.ConvTranspose2d(8, 6, 4, 2), torch.nn.ReLU())
     model, _ = ct.accelerate(copy.deepcopy(plain), tune=True)

@@ -28,7 +28,8 @@ _ACTIVATIONS = {
 _DROPOUTS = (torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.Dropout3d)
 
 # Torch's forwards when convt was imported: a program may put something else into the classes.
-_FORWARDS = {cls: cls.forward for cls in (*_NORMS.values(), *_ACTIVATIONS, *_DROPOUTS, torch.nn.Identity)}
+_CLASSES: tuple[type[torch.nn.Module], ...] = (*_NORMS.values(), *_ACTIVATIONS, *_DROPOUTS, torch.nn.Identity)
+_FORWARDS = {cls: cls.forward for cls in _CLASSES}
 _FORWARD, _ITER, _CALL = torch.nn.Sequential.forward, torch.nn.Sequential.__iter__, torch.nn.Module.__call__
 
 
