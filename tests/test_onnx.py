@@ -356,6 +356,7 @@ def test_onnx_is_imported_only_for_the_operator_and_the_backend():
 
 def test_every_public_name_is_in_all():
     assert convt.onnx.__all__ == ["Backend", "ConvTranspose", "conv_transpose"] == dir(convt.onnx)
+    pytest.importorskip("onnx", reason="two of the names are made of its classes")
     names = {}
     exec("from convt.onnx import *", names)
     assert set(convt.onnx.__all__) <= names.keys()
