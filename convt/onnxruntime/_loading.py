@@ -12,7 +12,7 @@ import onnx
 import onnxruntime
 from google.protobuf.message import DecodeError
 
-from . import _file, _options, _rewrite, library
+from . import _file, _options, _rewrite, _scopes, library
 
 _CPU = ("CPUExecutionProvider", "AzureExecutionProvider")  # the second one has nothing but operators of its own
 _DOMAINS = {  # ONNX Runtime itself has operators of these
@@ -111,17 +111,8 @@ def _other_domains(model):
     """Domains of operators that neither ONNX Runtime has nor the model's functions."""
     own = {function.domain for function in model.functions}
     others = {each.domain for part in (model, *model.functions) for each in part.opset_import} - own - _DOMAINS
-    used = {node.domain for graph in (model.graph, *model.functions) for node in _nodes(graph)} if others else ()
+    used = {node.domain for graph in (model.graph, *model.functions) for node in _scopes.all_nodes(graph)} if others else ()
     return sorted(others.intersection(used))
-
-
-def _nodes(graph):
-    """The nodes of a graph or function, and of those inside it."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for inside in (attribute.g, *attribute.graphs):
-                yield from _nodes(inside)
 
 
 def _config(options, key):
