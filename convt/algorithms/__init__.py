@@ -34,7 +34,7 @@ from functools import partial
 from typing import NamedTuple
 
 from .._problem import PRECISIONS
-from . import common, onednn, order
+from . import common, onednn, order, phases, stages
 from .depthwise import kernels as depthwise_kernels
 from .depthwise import plan as depthwise
 from .direct import cutting as direct_cutting
@@ -130,7 +130,8 @@ def forget():
     """Empty the caches of what was decided for problems."""
     for decided in (
         direct_cutting.choice, winograd_cutting.choice, winograd_cutting.least_cost, scatter.choice,
-        gathering.gathered_products, planes_cutting.blocks, cut_into_blocks, turned.cut, order.order_of,
+        gathering.gathered_products, planes_cutting.blocks, cut_into_blocks, turned.cut, order.order_of, phases.axis,
+        stages.scheduled,
     ):  # fmt: skip
         decided.cache_clear()
 

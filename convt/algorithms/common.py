@@ -25,9 +25,12 @@ def axes(problem, merge, split):
     """The phase groups and the runs of the first axes, as many as ``merge`` speaks of."""
     groups, classes = [], []
     for ax, (m, cut) in enumerate(zip(merge, split, strict=True)):
-        s, begin, out = problem.strides[ax], problem.begin[ax], problem.out_sizes[ax]
-        groups.append(_phases.phase_groups(problem.kernel[ax], s, problem.dilations[ax], m))
-        classes.append(_phases.axis_classes(groups[ax], problem.in_sizes[ax], s, begin, out, cut))
+        found = _phases.axis(
+            problem.kernel[ax], problem.strides[ax], problem.dilations[ax], m, problem.in_sizes[ax], problem.begin[ax],
+            problem.out_sizes[ax], cut,
+        )  # fmt: skip
+        groups.append(found[0])
+        classes.append(found[1])
     return groups, classes
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from .. import _core
 from . import costs
+from .unit import unit_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,13 +28,13 @@ class Machine:
         return min(32 << 20, self.l3)
 
     def info(self, dtype, unit="vectors"):
-        """Tile and vector sizes of the kernels for a dtype, those of AMX tiles if asked for: None without them."""
-        return _info(self.isa, dtype, unit)
+        """The `Unit` of a name for a dtype; None where the instruction set or the dtype has none."""
+        return _unit(self.isa, dtype, unit)
 
 
 @functools.cache
-def _info(isa, dtype, unit):
-    return _core.kernel_info(dtype, unit, isa)
+def _unit(isa, dtype, name):
+    return unit_of(name, _core.kernel_info(dtype, name, isa))
 
 
 @functools.cache

@@ -69,6 +69,13 @@ class AxisClass:
         )
 
 
+@functools.lru_cache(maxsize=256)
+def axis(k, s, d, merge, size, begin, out, split):
+    """``(phase groups, runs)`` of an axis, which are kept: axes are often alike, and every algorithm asks for the same."""
+    groups = phase_groups(k, s, d, merge)
+    return groups, axis_classes(groups, size, s, begin, out, split)
+
+
 def phase_groups(k, s, d, merge):
     """The phases that have taps, as a tuple of PhaseGroup; with ``merge``, phases that read the same inputs share one, if it is
     ``NESTED`` all phases."""

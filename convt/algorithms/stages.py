@@ -1,0 +1,75 @@
+"""The stages of an algorithm: it decides once, and all that follows reads what was decided.
+
+::
+
+    Problem --schedule--> Schedule --bind--> Plan --run-->
+                             |
+                             +--cost--> cycles
+
+A `Stages` holds the functions of an algorithm. A schedule is a frozen record (a NamedTuple) of everything that is decided for a
+problem on a machine: it can be printed, compared and run again. It has at least these fields:
+
+* ``problem``: what it computes, in canonical form;
+* ``unit``: the name of the unit that multiplies;
+* ``threads``: of how many threads its tasks are; 1 where there is too little work for a second one;
+* ``form``: how its weights are packed, a hashable value. One packed filter serves all schedules of the same form.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from . import machine
+
+SHARED = 2  # threads that schedules are compared for: the choice of an algorithm must not depend on how many there are
+
+
+class Stages(NamedTuple):
+    """The functions of an algorithm."""
+
+    # (problem, here, unit, threads, finite) -> schedule, or None for a problem that it does not do. ``here`` is a
+    # `machine.Machine`, ``unit`` the name of a unit. ``finite`` says whether the weights are: others must not meet the zeros
+    # outside the input.
+    schedule: Callable
+    # (schedule, here) -> cycles of all threads together, and of threads that have nothing left to do
+    cost: Callable
+    # (schedule, here) -> cycles to pack the weights of a call that brings its own
+    packing: Callable
+    # (attributes, filter, bias, form, unit) -> how weights are packed
+    recipe: Callable
+    # (schedule, in_strides, out_strides, recipe) -> the plan that runs. It decides nothing; where strides do not permit what
+    # the schedule says (a store, a row that is read in place), the plan does the next best, which gives the same bits.
+    bind: Callable
+    # (problem, here, unit) -> cycles that no schedule is below: quick to find, so that what can't win is not scheduled
+    least: Callable = lambda problem, here, unit: 0.0
+
+
+@functools.lru_cache(maxsize=512)
+def scheduled(stages, problem, here, unit="vectors", threads=SHARED, finite=True):
+    """The schedule of a problem, which is kept."""
+    return stages.schedule(problem, here, unit, threads, finite)
+
+
+def cost(stages, problem, unit="vectors"):
+    """Cycles of a problem; infinite where the algorithm does not do it."""
+    here = machine.current()
+    found = scheduled(stages, problem, here, unit)
+    return math.inf if found is None else stages.cost(found, here)
+
+
+def preparing(stages, problem, unit="vectors"):
+    """Cycles to pack the weights of a call that brings its own."""
+    here = machine.current()
+    return stages.packing(scheduled(stages, problem, here, unit), here)
+
+
+def make(stages, problem, recipe, packed, in_strides, out_strides, threads, name, unit="vectors", otherwise=None):
+    """``(plan, key of its weights)``. ``otherwise`` makes the plan of weights that this algorithm can't take, as they are not
+    finite; without it, the algorithm takes all."""
+    here = machine.current()
+    found = scheduled(stages, problem, here, unit, threads)
+    key = (name, *found.form)
+    if otherwise is not None and not packed(key).finite:
+        return otherwise(problem, recipe, packed, in_strides, out_strides, threads)
+    return stages.bind(found, in_strides, out_strides, recipe(key)), key
