@@ -178,28 +178,40 @@ def test_models_with_mistakes_are_read_as_by_protobuf(monkeypatch):
     assert read > 500
 
 
-PEAK = """
-import sys, resource, time
+MEMORY = """
+import ctypes, gc, sys
 sys.path.insert(0, {tests!r})
 import numpy as np, onnx, onnxruntime, convt.onnxruntime
+
+def mebibytes(name):
+    status = dict(line.split(":") for line in open("/proc/self/status"))  # resource.ru_maxrss may be the parent's
+    return int(status[name].split()[0]) // 1024
+
+before = mebibytes("VmRSS")
 given = {path!r} if {way!r} == "path" else open({path!r}, "rb").read()
 options = onnxruntime.SessionOptions()
 options.intra_op_num_threads = 1
 session = {module}.InferenceSession(given, options, ["CPUExecutionProvider"])
-kept = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
 session.run(None, {{"X": np.ones((1, 8, 4, 4), np.float32)}})
 if {module} is convt.onnxruntime:
     assert len(session.report.packed) == 1
-peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))  # ru_maxrss may be the parent's
-print(int(peak.split()[1]) // 1024, kept >> 20)
+gc.collect()
+ctypes.CDLL(None).malloc_trim(0)
+print(mebibytes("VmHWM") - before, mebibytes("VmRSS") - before)
 """
 
 
 @LINUX
 @pytest.mark.parametrize("way", ["path", "bytes"])
 def test_memory_of_loading(tmp_path, way):
-    """At most 1.25 times what ONNX Runtime takes for a model of 160 MiB, and little more is kept."""
+    """A model of 160 MiB takes at most 1.25 times the memory that ONNX Runtime takes, and no second copy of it is kept.
+
+    ONNX Runtime packs each of the ten matrices and frees the original. The allocator gives the freed blocks back to the system or
+    keeps them, which depends on the order of all blocks before: memory differs by up to 64 MiB from one process to another until
+    `malloc_trim` gives all of it back. Memory is counted from the imports on.
+    """
     arrays = {f"M{n}": np.full((2048, 2048), n + 1, np.float32) for n in range(10)} | {"W": weights(8, 8, 1, 1)}
+    size = sum(each.nbytes for each in arrays.values()) >> 20
     nodes = [conv(output="c"), helper.make_node("Reshape", ["c", "S"], ["h"]), helper.make_node("Tile", ["h", "R"], ["t0"])]
     nodes += [helper.make_node("MatMul", [f"t{n}", f"M{n}"], [f"t{n + 1}"]) for n in range(10)]
     nodes[-1].output[0] = "Y"
@@ -208,17 +220,17 @@ def test_memory_of_loading(tmp_path, way):
     onnx.save(model_of(nodes, {"X": (1, 8, 4, 4)}, constants=arrays), path)
     del arrays
     least = {"onnxruntime": [], "convt.onnxruntime": []}
-    for _ in range(4):  # allocators give memory back when they like: the least of some processes says what is needed
+    for _ in range(3):  # the least of some processes says how much memory is needed
         for module, figures in least.items():
-            code = PEAK.format(tests=str(Path(__file__).parent), path=path, way=way, module=module)
+            code = MEMORY.format(tests=str(Path(__file__).parent), path=path, way=way, module=module)
             done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr
             found = [int(each) for each in done.stdout.split()]
             figures[:] = map(min, figures or found, found)
         (peak, kept), (ours, ours_kept) = least.values()
-        if ours <= 1.25 * peak and ours_kept <= kept + 40:
+        if ours <= 1.25 * peak and ours_kept <= kept + size / 2:
             break
-    assert ours <= 1.25 * peak and ours_kept <= kept + 40, least
+    assert ours <= 1.25 * peak and ours_kept <= kept + size / 2, least
 
 
 # ------------------------------------------------------------------------------------------------ models that are saved
