@@ -206,9 +206,9 @@ print(mebibytes("VmHWM") - before, mebibytes("VmRSS") - before)
 def test_memory_of_loading(tmp_path, way):
     """A model of 160 MiB takes at most 1.25 times the memory that ONNX Runtime takes, and no second copy of it is kept.
 
-    ONNX Runtime packs each of the ten matrices and frees the original. The allocator gives the freed blocks back to the system or
-    keeps them, which depends on the order of all blocks before: memory differs by up to 64 MiB from one process to another until
-    `malloc_trim` gives all of it back. Memory is counted from the imports on.
+    ONNX Runtime packs each of the ten matrices and frees the original. Whether the allocator gives a freed block back to the
+    system depends on all blocks before it: memory differs by up to 64 MiB from one process to another until `malloc_trim` gives
+    all of them back. Memory is counted from the imports on.
     """
     arrays = {f"M{n}": np.full((2048, 2048), n + 1, np.float32) for n in range(10)} | {"W": weights(8, 8, 1, 1)}
     size = sum(each.nbytes for each in arrays.values()) >> 20
