@@ -45,54 +45,58 @@ def reaching(problem, ax):
     return axis
 
 
-def tile_counts(rows, columns, depth, info, chain=_core.KC, wide=0):
+def tile_counts(rows, columns, depth, unit, chain=_core.KC, wide=0):
     """What it takes to multiply ``rows`` x ``depth`` by ``depth`` x ``columns`` in register tiles or AMX tiles: every ``chain``
     of depth is a call, which loads and stores the accumulators. Up to ``wide`` rows meet two panels at once."""
-    nr, vl = info["nr"], info["vl"]
-    steps, calls = depth / info["kstep"], max(1, -(-depth // chain))
-    if info["parts"]:
-        blocks = -(-rows // info["grain"]) * -(-columns // vl)
-        products = 3 if info["parts"] == 2 and info["s_size"] == 4 else (1, 4, 6)[info["parts"] - 1]
-        return {"amx_product": blocks * -(-depth // info["kstep"]) * products, "amx_call": blocks * calls}
+    vl, kstep, calls = unit.vl, unit.kstep, max(1, -(-depth // chain))
+    if unit.parts:
+        blocks = -(-rows // unit.grain) * -(-columns // vl)
+        return {"amx_product": blocks * -(-depth // kstep) * unit.products, "amx_call": blocks * calls}
+    nr, mr, cycles, tile_calls, accumulators = unit.nr, unit.mr, 0.0, 0.0, 0.0
     pairs, columns = divmod(columns, 2 * nr) if 0 < rows <= wide else (0, columns)
     full, rest = divmod(columns, nr)
-    mr, last = info["mr"], -(-rest // vl)
-    cycles = tile_calls = accumulators = 0.0
+    last = -(-rest // vl)
     for count, vectors, most in ((pairs, 2 * nr // vl, wide), (full, nr // vl, mr[-1]), (rest > 0, last, mr[last])):
-        tiles = max(1, -(-rows // most)) if count else 0
-        height = rows / max(tiles, 1)
-        fma, loads = height * vectors / costs.FMA_PORTS, (height + vectors) / costs.LOAD_PORTS
-        cycles += count * tiles * steps * max(fma, loads, costs.FMA_LATENCY)
-        tile_calls += count * tiles * calls
-        accumulators += count * tiles * calls * height * vectors
-    unit = "tile_cycle" if info["kstep"] == 1 else "dot_cycle"
-    return {unit: cycles, "tile_call": tile_calls, "tile_accumulator": accumulators}
+        if count:
+            tiles = -(-rows // most) or 1
+            height, many = rows / tiles, count * tiles
+            fma, loads = height * vectors / costs.FMA_PORTS, (height + vectors) / costs.LOAD_PORTS
+            cycles += many * max(fma, loads, costs.FMA_LATENCY)
+            tile_calls += many
+            accumulators += many * height * vectors
+    cycles *= depth / kstep
+    return {
+        "tile_cycle" if kstep == 1 else "dot_cycle": cycles,
+        "tile_call": tile_calls * calls,
+        "tile_accumulator": accumulators * calls,
+    }
 
 
-def weight_counts(bytes, total, again=0):
+def weight_counts(bytes, total, again=0, here=None):
     """What reading so many ``bytes`` of panels takes, of ``total`` bytes in all; ``again`` bytes of other data are fetched with
     them, as L2 has lost them."""
-    fetched = far(total) * bytes + again
-    memory = far(total, machine.current().last_bytes) * bytes
+    here = here or machine.current()
+    fetched = far(total, here.l2) * bytes + again
+    memory = far(total, here.last_bytes) * bytes
     return {"weight_byte": bytes, "weight_byte_l3": fetched, "weight_byte_l3_stall": fetched, "weight_byte_memory": memory}
 
 
 def far(bytes, near=None):
     """The share of some data that a cache does not hold: one of ``near`` bytes, or L2."""
     near = machine.current().l2 if near is None else near
-    return max(0.0, 1 - near / max(bytes, 1))
+    return 1 - near / bytes if bytes > near else 0.0
 
 
-def memory_counts(problem, non_temporal=False):
+def memory_counts(problem, non_temporal=False, here=None):
     """What inputs and outputs take that L2 does not hold: their bytes, and lines that a group comes back to after others."""
-    item, found = ITEMSIZE[problem.dtype], {}
+    item, near, found = ITEMSIZE[problem.dtype], (here or machine.current()).l2, {}
     written = "out_byte_non_temporal" if non_temporal else "out_byte_l3"
     for sizes, channels, byte, line in (
         (problem.in_sizes, problem.ci, "in_byte_l3", "in_line"),
         (problem.out_sizes, problem.co, written, "out_line"),
     ):
         places = problem.batch * math.prod(sizes) * problem.groups
-        share = far(places * channels * item)
+        share = far(places * channels * item, near)
         found[byte] = share * places * channels * item
         found[line] = share * places * (-(-channels * item // 64) if problem.groups > 1 else 0)
     return found
@@ -105,18 +109,18 @@ def split_bytes(problem):
     return far(bytes, _KEPT_OUTPUT) * bytes if splits_lines(problem) else 0.0
 
 
-def threads(cycles, available):
+def threads(cycles, available, here=None):
     """How many threads a call of so many cycles has, where so many are available."""
-    return 1 if cycles < machine.current().limits.single_thread_cycles else available
+    return 1 if cycles < (here or machine.current()).limits.single_thread_cycles else available
 
 
-def fill_counts(problem):
+def fill_counts(problem, here=None):
     """What filling the output beforehand takes, where there are phases that no tap reaches."""
     axes = zip(problem.kernel, problem.strides, problem.dilations, strict=True)
     if all(min(k, s // math.gcd(s, d)) == s for k, s, d in axes):
         return {}
     bytes = math.prod(problem.out_shape) * ITEMSIZE[problem.dtype]
-    return {"fill": 1, "fill_byte": bytes, "fill_byte_l3": far(bytes) * bytes}
+    return {"fill": 1, "fill_byte": bytes, "fill_byte_l3": far(bytes, (here or machine.current()).l2) * bytes}
 
 
 def splits_lines(problem):
@@ -124,10 +128,12 @@ def splits_lines(problem):
     return problem.groups * problem.co * ITEMSIZE[problem.dtype] % 64 > 0
 
 
-def streams(problem, limit):
+def streams(problem, limit, here=None):
     """Whether a contiguous output is written by non-temporal stores, where outputs of more bytes than a limit are."""
-    aligned = execution.vector_alignment(machine.current().info(problem.dtype), execution.contiguous_strides(problem)) > 0
-    return aligned and execution.outgrows(problem, limit)
+    if not execution.outgrows(problem, limit):
+        return False
+    unit = (here or machine.current()).info(problem.dtype)
+    return execution.vector_alignment(unit, execution.contiguous_strides(problem)) > 0
 
 
 def filter_bytes(problem, info, columns=0):
@@ -143,11 +149,12 @@ def preparing(problem, unit="vectors"):
     return packing_cycles(filter_bytes(problem, info), info)
 
 
-def packing_cycles(bytes, info, on_the_fly=math.inf):
+def packing_cycles(bytes, info, on_the_fly=math.inf, here=None):
     """Cycles to pack so many bytes of weights beforehand and to multiply what was only just packed: the caches write it back
     meanwhile. More than is kept from call to call is new memory. Or to pack so many ``on_the_fly``, where tasks do so."""
-    prices = machine.current().profile["packing"]
-    if execution.packs_on_the_fly(machine.current(), bytes, on_the_fly):
+    here = here or machine.current()
+    prices = here.profile["packing"]
+    if execution.packs_on_the_fly(here, bytes, on_the_fly):
         return prices["on_the_fly_byte_amx" if info["parts"] else "on_the_fly_byte"] * on_the_fly
     return prices["packed_byte_new" if bytes > _memory.CACHED_WEIGHT_BYTES else "packed_byte"] * bytes
 
@@ -183,18 +190,18 @@ def outside(combo, outputs):
     return 1 - min(inside, 1.0)
 
 
-def shared(tasks):
+def shared(tasks, here=None):
     """Cycles of tasks, (cycles in all, how many), and of a thread that has none left. Of two threads: which algorithm is
     chosen must not depend on how many there are."""
-    if not few(tasks):
+    if not few(tasks, here):
         return sum(work for work, _ in tasks)
     return 2 * makespan(sorted(((work / count, count) for work, count in tasks if count), reverse=True), 2)
 
 
-def few(tasks):
+def few(tasks, here=None):
     """Whether tasks, (cycles in all, how many), are so few that threads wait for the last one."""
     cycles, count = (sum(column) for column in zip(*tasks, strict=True)) if tasks else (0, 0)
-    return cycles >= machine.current().limits.single_thread_cycles and count <= EVEN
+    return count <= EVEN and cycles >= (here or machine.current()).limits.single_thread_cycles
 
 
 def makespan(tasks, threads):

@@ -10,9 +10,10 @@ Two steps, because weights are packed once and data comes in any size:
 * ``axis_classes``: for given sizes, runs of j (relative to the run's start) with the taps that reach the input there.
 """
 
+import bisect
 import functools
 import itertools
-from dataclasses import dataclass, replace
+import operator
 from typing import NamedTuple
 
 NESTED = 2  # how phases are merged, beside False and True: also with phases that read more than they do
@@ -28,8 +29,7 @@ class PhaseGroup(NamedTuple):
     taps: tuple
 
 
-@dataclass(frozen=True)
-class AxisClass:
+class AxisClass(NamedTuple):
     """A run of ``count`` consecutive j of one group; everything is relative to the first of them.
 
     Phase p of the group writes output ``first_out[p] + s * jj`` for ``valid[p][0] <= jj < valid[p][1]``; tap n of
@@ -43,29 +43,23 @@ class AxisClass:
     first_out: tuple
     valid: tuple
     start: int  # the absolute j of jj = 0
+    shown: tuple  # the `valid` of phases that have outputs in the window,
+    inner: tuple  # and where they all have: (low, high)
     run: int = -1  # its number among runs that were given
-
-    @functools.cached_property
-    def shown(self):
-        """The ``valid`` of phases that have outputs in the window."""
-        return [(low, high) for low, high in self.valid if low < high]
-
-    @functools.cached_property
-    def inner(self):
-        """Where they all have: (low, high)."""
-        return max((low for low, _ in self.shown), default=0), min((high for _, high in self.shown), default=self.count)
 
     def earlier(self, s):
         """The same run, begun a j earlier, where no phase is shown."""
         reached = [lo < hi for lo, hi in self.valid]
-        return AxisClass(
-            group=self.group,
+        valid = tuple((lo + there, hi + there) for (lo, hi), there in zip(self.valid, reached, strict=True))
+        shown = tuple(span for span in valid if span[0] < span[1])
+        return self._replace(
             count=self.count + 1,
-            tap_range=self.tap_range,
             first_in=tuple(i - 1 for i in self.first_in),
             first_out=tuple(o - s * there for o, there in zip(self.first_out, reached, strict=True)),
-            valid=tuple((lo + there, hi + there) for (lo, hi), there in zip(self.valid, reached, strict=True)),
+            valid=valid,
             start=self.start - 1,
+            shown=shown,
+            inner=(max((low for low, _ in shown), default=0), min((high for _, high in shown), default=self.count + 1)),
         )
 
 
@@ -76,6 +70,7 @@ def axis(k, s, d, merge, size, begin, out, split):
     return groups, axis_classes(groups, size, s, begin, out, split)
 
 
+@functools.lru_cache(maxsize=256)
 def phase_groups(k, s, d, merge):
     """The phases that have taps, as a tuple of PhaseGroup; with ``merge``, phases that read the same inputs share one, if it is
     ``NESTED`` all phases."""
@@ -138,16 +133,17 @@ def _found(groups, size, s, begin, out, split):
         spans = [_span(r, s, begin, out) for r in group.residues]
         reached = [span for span in spans if span[0] < span[1]]
         if reached:
-            low, high = min(a for a, _ in reached), max(b for _, b in reached)
+            low, high = min(reached)[0], max([b for _, b in reached])
             cuts = {low, high}
             if split:
-                edges = [*group.offsets, *(off + size for off in group.offsets)]
+                edges = [*group.offsets, *[off + size for off in group.offsets]]
                 if split == SHOWN:
                     edges += itertools.chain(*reached)
-                cuts.update(j for j in edges if low < j < high)
-            cuts = sorted(cuts)
-            for a, b in itertools.pairwise(cuts):
+                cuts.update([j for j in edges if low < j < high])
+            a, *ends = sorted(cuts)
+            for b in ends:
                 classes.append(_run(index, group.residues, spans, group.offsets, size, s, begin, a, b))
+                a = b
     return classes
 
 
@@ -161,21 +157,22 @@ def _given(groups, size, s, begin, out, runs):
         low, high = max(low, run.low), min(high, run.high)
         if low < high:
             found = _run(run.group, group.residues, spans, group.offsets, size, s, begin, low, high, run.taps)
-            yield replace(found, run=number)
+            yield found._replace(run=number)
 
 
 def _run(index, residues, spans, offsets, size, s, begin, a, b, taps=None):
     """The class of j in [a, b), with the taps given or those that reach the input somewhere in it (they are adjacent, as
     offsets descend)."""
     if taps is None:
-        inside = [n for n, off in enumerate(offsets) if off < b and off + size > a]
-        taps = (inside[0], inside[-1] + 1) if inside else (0, 0)
+        first = bisect.bisect_right(offsets, -b, key=operator.neg)
+        end = bisect.bisect_left(offsets, size - a, first, key=operator.neg)
+        taps = (first, end) if first < end else (0, 0)
+    count, base = b - a, s * a - begin
+    inside = [(max(lo, a) - a, min(hi, b) - a) if lo < hi > a and lo < b else (0, 0) for lo, hi in spans]
+    valid = tuple(inside)
+    shown = tuple([span for span in valid if span[1]])
+    inner = (max([lo for lo, _ in shown]), min([hi for _, hi in shown])) if shown else (0, count)
     return AxisClass(
-        group=index,
-        count=b - a,
-        tap_range=taps,
-        first_in=tuple(a - off for off in offsets[taps[0] : taps[1]]),
-        first_out=tuple(s * a + r - begin if lo < hi else 0 for r, (lo, hi) in zip(residues, spans, strict=True)),
-        valid=tuple((max(lo - a, 0), max(min(hi, b) - a, 0)) if lo < hi else (0, 0) for lo, hi in spans),
-        start=a,
-    )
+        index, count, taps, tuple([a - off for off in offsets[taps[0] : taps[1]]]),
+        tuple([base + r if lo < hi else 0 for r, (lo, hi) in zip(residues, spans, strict=True)]), valid, a, shown, inner,
+    )  # fmt: skip
