@@ -12,6 +12,7 @@ from libc.string cimport memset
 cimport numpy as cnp
 
 from convt._core cimport Call, Plan, kernels_of
+from convt._flags cimport convt_is_set, convt_set
 from convt._kernels cimport CONVT_INTERLEAVED, CONVT_LEAKY, MOST_ROWS, convt_interleave, convt_kernels, convt_prefetch_ahead, convt_quotient, convt_tile
 from convt._memory cimport keep_table, round64, structures
 from convt.algorithms.planes.turned_weights cimport TurnedRecipe
@@ -65,7 +66,7 @@ cdef class TurnedPlan(Plan):
         self.workspace += round64(self.most_block * (3 + self.nd) * sizeof(int64_t)) + round64((panels + 1) * sizeof(int64_t))
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
-        if call.refused[0]:  # what another task found makes this one's work useless
+        if convt_is_set(call.refused):  # what another task found makes this one's work useless
             return
         cdef const convt_kernels *k = self.k
         cdef TurnedTask w
@@ -111,7 +112,7 @@ cdef class TurnedPlan(Plan):
         panels = convt_quotient(w.pixels + k.nr - 1, k.nr)
         for panel in range(panels):
             self.pack_panel(&w, panel)
-        if call.refused[0]:
+        if convt_is_set(call.refused):
             return
         w.coming = self.next_input(&w, task, call)
         w.coming_planes = self.ci if w.coming != NULL else 0
@@ -229,11 +230,11 @@ cdef class TurnedPlan(Plan):
                 if not straight:
                     rows = convt_quotient(rows + k.kstep - 1, k.kstep) * k.kstep
                     if not k.pack_b(panel_at, <int>(tap * self.ci_p + c0), 0, w.lines, nb, 1, <int>rows, <int>nb, <int>nb):
-                        w.refused[0] = 1
+                        convt_set(w.refused)
                 c0 += most
         # NaN or Inf times the zeros of phases that lack a tap must not reach their outputs.
         if c.nested and straight and not self.wide.finite(panel_at, c.ntaps * self.ci * nb * k.e_size):
-            w.refused[0] = 1
+            convt_set(w.refused)
 
     cdef void copy_piece(self, TurnedTask *w, int64_t *piece, int64_t *tap, int64_t c0, int64_t rows, char *to, int64_t ld,
                          bint packs) noexcept nogil:

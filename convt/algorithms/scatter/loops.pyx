@@ -14,6 +14,7 @@ cimport numpy as cnp
 import numpy as np
 
 from convt._core cimport Call, Plan
+from convt._flags cimport convt_is_set, convt_set
 from convt._kernels cimport (
     CONVT_ACROSS_MR, CONVT_LDA, MOST_ROWS, convt_across, convt_kernels, convt_overlap, convt_picked, convt_quotient, convt_tile,
 )
@@ -115,7 +116,7 @@ cdef class ScatterPlan(Plan):
         return round64(self.slots * sizeof(PackedRow)) + self.slots * self.slot_size
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
-        if call.refused[0]:  # what another task found makes this one's work useless
+        if convt_is_set(call.refused):  # what another task found makes this one's work useless
             return
         cdef PackedRow *kept = <PackedRow *>(ws + round64(self.k.nr * self.k.t_size))
         cdef int64_t n, group, image, first, last, j_lo
@@ -434,6 +435,6 @@ cdef class ScatterPlan(Plan):
                     p += k.nr
             elif not k.pack(to + depth * k.e_size, self.lda, src + at * k.s_size, in_x, self.in_c, <int>m,
                             <int>(min(self.ci, last) - first), <int>(last - first)):
-                refused[0] = 1
+                convt_set(refused)
             depth += last - first
             tap, first = tap + 1, 0
