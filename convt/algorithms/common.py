@@ -206,10 +206,17 @@ def few(tasks, here=None):
 
 def makespan(tasks, threads):
     """When the last thread is done with tasks, (cycles, how many) each, taken in turn by the first that is free."""
-    busy = [0.0] * threads
+    if threads == 1:
+        return sum([work * count for work, count in tasks])
+    busy = [0.0] * threads  # a heap
     for work, count in tasks:
-        for _ in range(count):
-            heapq.heapreplace(busy, busy[0] + work)
+        while count:
+            if count >= threads and max(busy) - busy[0] <= work:  # then each thread takes one before any takes a second
+                rounds, count = divmod(count, threads)
+                busy = [each + rounds * work for each in busy]
+            else:
+                heapq.heapreplace(busy, busy[0] + work)
+                count -= 1
     return max(busy)
 
 

@@ -16,28 +16,42 @@ class Execution(NamedTuple):
     non_temporal: int  # alignment in bytes that every output row must have for non-temporal stores; 0 for ordinary stores
 
 
-def execution(problem, machine, info, out_strides, hole, cycles, weight_bytes, outgrows):
-    """The Execution of a plan of so many cycles and bytes of packed weights. ``outgrows`` says whether data and output outgrow
-    the caches, as the algorithm sees it."""
-    pinned = problem.flops < machine.limits.pinned_flops
+    def on(self, out_strides):
+        """The same for an output of these strides: ordinary stores where some row is not aligned."""
+        if self.non_temporal == 0 or all(s % self.non_temporal == 0 for s in out_strides[:-1]):
+            return self
+        return self._replace(non_temporal=0)
+
+
+def decide(problem, here, unit, hole, cycles, weight_bytes, outgrows):
+    """The Execution of a schedule of so many cycles and bytes of packed weights, for whatever strides (`Execution.on`).
+    ``outgrows`` says whether data and output outgrow the caches, as the algorithm sees it."""
+    pinned = problem.flops < here.limits.pinned_flops
     return Execution(
         hole=hole,
-        single_thread=cycles < machine.limits.single_thread_cycles,
+        single_thread=cycles < here.limits.single_thread_cycles,
         pinned=pinned,
-        alternate=pinned and weight_bytes > machine.limits.far,
-        non_temporal=vector_alignment(info, out_strides) if outgrows else 0,
+        alternate=pinned and weight_bytes > here.limits.far,
+        non_temporal=store_bytes(unit) if outgrows else 0,
     )
 
 
-def vector_alignment(info, out_strides):
-    """Bytes of a vector of accumulators, if every vector of an output row is aligned to them where the output is; else 0.
+def execution(problem, machine, info, out_strides, hole, cycles, weight_bytes, outgrows):
+    """As `decide`, for given strides."""
+    return decide(problem, machine, info, hole, cycles, weight_bytes, outgrows).on(out_strides)
 
-    Of 16-bit types a tile writes as many bytes at a time as one vector has; less than a cache line is nothing for non-temporal
-    stores."""
-    vector = info["vl"] * info["t_size"]
-    if info["s_size"] < info["t_size"] and vector < 64:
-        return 0
-    return vector if all(s % vector == 0 for s in out_strides[:-1]) else 0
+
+def store_bytes(unit):
+    """Bytes of a non-temporal store, of a vector of accumulators; 0 where there are none. Of 16-bit types a tile writes as many
+    bytes at a time as one vector has; less than a cache line is nothing for non-temporal stores."""
+    vector = unit.vl * unit.t_size
+    return 0 if unit.s_size < unit.t_size and vector < 64 else vector
+
+
+def vector_alignment(info, out_strides):
+    """Bytes of a vector of accumulators, if every vector of an output row is aligned to them where the output is; else 0."""
+    vector = store_bytes(info)
+    return vector if vector and all(s % vector == 0 for s in out_strides[:-1]) else 0
 
 
 def contiguous_strides(problem):
