@@ -17,7 +17,8 @@ INLINE void FN(zip)(const int n, V *v)
     }
 }
 
-/* VL outputs of each phase, which alternate: the first n of `phases` vectors, to `to`. */
+/* VL outputs of each phase, which alternate: the first n of `phases` vectors, to `to`; by non-temporal stores where it is to
+ * `stream`, which wants aligned vectors. */
 INLINE void FN(interleave_vectors)(const int phases, const convt_interleave *w, const T *row, V bias, S *to, int n, int stream)
 {
     V v[8];
@@ -35,7 +36,7 @@ INLINE void FN(interleave_vectors)(const int phases, const convt_interleave *w, 
         return;
     }
 #ifdef S_IS_T
-    if (stream && ((uintptr_t)to & (sizeof(V) - 1)) == 0) {
+    if (stream) {
 #pragma GCC unroll 8
         for (int p = 0; p < phases; p++)
             V_(stream)(to + p * VL, v[p]);
@@ -64,6 +65,15 @@ static void FN(interleave_gathered)(const convt_interleave *w, const T *row, V b
     }
 }
 
+/* Whether non-temporal stores may write `count` outputs: where vectors are aligned, and the cache lines that they lie in are
+ * all written by this run. A line of which some is left takes memory as long as two. */
+INLINE int FN(interleave_streams)(const convt_interleave *w, const S *out, const S *to, int64_t count)
+{
+    const uintptr_t low = (uintptr_t)to & ~(uintptr_t)63, high = ((uintptr_t)(to + count) + 63) & ~(uintptr_t)63;
+    return w->stream && ((uintptr_t)to & (sizeof(V) - 1)) == 0 && low >= (uintptr_t)(out + w->first) &&
+           high <= (uintptr_t)(out + w->last);
+}
+
 /* Outputs `first` to `last` of a row, VL of each phase at a time; what can't be stored in order goes by way of the stack. */
 INLINE void FN(interleave_row)(const int phases, const convt_interleave *w, const T *row, V bias, S *out, const int32_t *index)
 {
@@ -75,7 +85,8 @@ INLINE void FN(interleave_row)(const int phases, const convt_interleave *w, cons
         S *to = straight ? out + at : some;
         const T *from = row + w->first / count;
         if (phases)
-            FN(interleave_vectors)(phases, w, from, bias, to, straight ? (int)(high - at) : (int)each, straight && w->stream);
+            FN(interleave_vectors)(phases, w, from, bias, to, straight ? (int)(high - at) : (int)each,
+                                   straight && FN(interleave_streams)(w, out, to, each));
         else
             FN(interleave_gathered)(w, from, bias, to, index);
         if (straight)

@@ -2,7 +2,7 @@
  * defines what that wants and S_STORE, S_STOREN. */
 
 /* Up to VL columns, `full` for all: as many rows at a time as a part has elements. The last rows may be done twice. */
-INLINE void FN(transpose_columns)(const int full, S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, int rows, int cols, int stream)
+INLINE void FN(transpose_columns)(const int full, S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, int rows, int cols)
 {
     ptrdiff_t at[PART][VL / PART];
     FN(place_parts)(full, at, cs, cols);
@@ -14,22 +14,46 @@ INLINE void FN(transpose_columns)(const int full, S *to, ptrdiff_t ld, const S *
             v[p] = FN(load_parts)(from + p * cs + r, at[p]);
         FN(transpose_parts)(v);
 #pragma GCC unroll 4
+        for (int p = 0; p < PART; p++)
+            if (full)
+                S_STORE(to + (r + p) * ld, v[p]);
+            else
+                S_STOREN(to + (r + p) * ld, v[p], cols);
+    }
+}
+
+#ifdef S_IS_T
+/* As many columns as a cache line has elements, to rows that take non-temporal stores where they are aligned to lines. (A line
+ * whose parts are stored some time apart takes memory as long as two.) */
+INLINE void FN(transpose_lines)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, int rows)
+{
+    enum { VECTORS = 64 / sizeof(V) };
+    ptrdiff_t at[PART][VL / PART];
+    FN(place_parts)(1, at, cs, VL);
+    for (int r = 0; r < rows; r += PART) {
+        V v[VECTORS][PART];
+        r = r + PART <= rows ? r : rows - PART;
+#pragma GCC unroll 4
+        for (int i = 0; i < VECTORS; i++) {
+#pragma GCC unroll 4
+            for (int p = 0; p < PART; p++)
+                v[i][p] = FN(load_parts)(from + (i * VL + p) * cs + r, at[p]);
+            FN(transpose_parts)(v[i]);
+        }
+#pragma GCC unroll 4
         for (int p = 0; p < PART; p++) {
             S *row = to + (r + p) * ld;
-#ifdef S_IS_T
-            if (full && stream && ((uintptr_t)row & (sizeof(V) - 1)) == 0) {
-                V_(stream)(row, v[p]);
-                continue;
-            }
-#endif
-            if (full)
-                S_STORE(row, v[p]);
-            else
-                S_STOREN(row, v[p], cols);
+            const int aligned = ((uintptr_t)row & 63) == 0;
+#pragma GCC unroll 4
+            for (int i = 0; i < VECTORS; i++)
+                if (aligned)
+                    V_(stream)(row + i * VL, v[i][p]);
+                else
+                    S_STORE(row + i * VL, v[i][p]);
         }
     }
-    (void)stream;
 }
+#endif
 
 #define BLOCK_ROWS 64 /* of rows that are read and written at a time: columns of whole lines */
 
@@ -39,19 +63,31 @@ INLINE void FN(transpose_columns)(const int full, S *to, ptrdiff_t ld, const S *
 /* A block of at least PART rows. */
 static void FN(transpose_block)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, int rows, int cols, int stream)
 {
-    S lines[BLOCK_ROWS * VL];
+    enum { LINE = 64 / sizeof(S) > VL ? 64 / sizeof(S) : VL };
+    S lines[BLOCK_ROWS * LINE];
     const int crowded = cs * (ptrdiff_t)sizeof(S) % SAME_SETS == 0;
-    for (int c = 0; c < cols; c += VL, from += VL * cs) {
-        const int n = cols - c < VL ? cols - c : VL;
+#ifdef S_IS_T
+    const int most = stream ? LINE : VL;
+#else
+    const int most = VL;
+    (void)stream;
+#endif
+    for (int c = 0, n; c < cols; c += n, from += n * cs) {
+        n = cols - c < most ? cols - c < VL ? cols - c : VL : most;
         if (crowded)
             for (int i = 0; i < n; i++)
                 memcpy(lines + i * BLOCK_ROWS, from + i * cs, (size_t)rows * sizeof(S));
         const S *block = crowded ? lines : from;
         const ptrdiff_t apart = crowded ? BLOCK_ROWS : cs;
-        if (n == VL)
-            FN(transpose_columns)(1, to + c, ld, block, apart, rows, VL, stream);
+#ifdef S_IS_T
+        if (stream && n == LINE)
+            FN(transpose_lines)(to + c, ld, block, apart, rows);
         else
-            FN(transpose_columns)(0, to + c, ld, block, apart, rows, n, 0);
+#endif
+        if (n == VL)
+            FN(transpose_columns)(1, to + c, ld, block, apart, rows, VL);
+        else
+            FN(transpose_columns)(0, to + c, ld, block, apart, rows, n);
     }
 }
 
