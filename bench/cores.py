@@ -27,10 +27,11 @@ import convt
 from convt.algorithms import ALGORITHMS, common, machine
 from convt.algorithms.depthwise import plan as depthwise
 from convt.algorithms.direct import plan as direct
+from convt.algorithms.planes import cost as planes_cost
 from convt.algorithms.planes import plan as planes
-from convt.algorithms.planes import turned
 from convt.algorithms.rows import plan as rows
 from convt.algorithms.scatter import plan as scatter
+from convt.algorithms.turned import bind as turned
 from convt.algorithms.winograd import plan as winograd
 
 from .__main__ import _counts, _one_of, _seconds, _words, _writable, chosen_entries
@@ -81,7 +82,7 @@ def _winograd(name, problem, packing, ins, outs, how, plain, specs, order, prefe
     return np.concatenate(_direct_classes([*plain, *specs], problem.groups))
 
 
-def _turned(name, problem, packing, ins, outs, how, specs, stream, far) -> np.ndarray:
+def _turned(name, problem, packing, ins, outs, specs, schedule) -> np.ndarray:
     found = []
     for spec in specs:
         tiles = range(0, len(spec["units"]) - 1, spec["tile_block"])
@@ -197,10 +198,10 @@ class Expected(NamedTuple):
 
 def _moving(made: tuple, threads: int) -> tuple[float, float]:
     """Cycles that a block of planes takes to be moved there and back, of one thread, and of several together."""
-    problem, _, cut, *_ = made
-    wide = problem.dtype != cut.problem.dtype
-    counts = planes._counts(problem._replace(planar=True), cut, wide)
-    cycles = machine.current().profile["planes"].cycles(counts) / max(cut.total, 1)
+    schedule = made[0]
+    problem, cut, here = schedule.problem, schedule.cut, machine.current()
+    counts = planes_cost.counts(problem._replace(planar=True), cut, schedule.wide, schedule.stream, here)
+    cycles = here.profile["planes"].cycles(counts) / max(cut.total, 1)
     runs, run = [cut.images, *(axis.out for axis in cut.axes)], 1
     whole = [problem.batch, *problem.out_sizes]
     while runs:
@@ -228,11 +229,11 @@ def expected(problem: Problem, threads: int, scale: float | None = None) -> Expe
     works = told(*inner_tables)
     if len(works) != inner.tasks:
         raise AssertionError(f"{layer.name}: tasks told are {len(works)}, in the plan of {plan.algorithm} {inner.tasks}")
-    scale = scale or ALGORITHMS[key[0]].cost(tables[2].problem if in_blocks else what) / max(works.sum(), 1)
+    scale = scale or ALGORITHMS[key[0]].cost(tables[0].cut.problem if in_blocks else what) / max(works.sum(), 1)
     total, cycles = works.sum() * scale, slowest(inner, works, threads) * scale
     used, space = plan.threads(threads), plan.threads(threads) * plan.workspace
     if in_blocks:
-        cut, apart = tables[2], tables[5]
+        cut, apart = tables[0].cut, tables[0].apart
         alone, together = _moving(tables, used)
         total, cycles = cut.total * (total + alone), cut.total * (cycles + together)
         if apart:  # blocks are all alike

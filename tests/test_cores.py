@@ -46,7 +46,7 @@ def made(name, dtype="f32", layout="NXC"):
 )
 def test_every_task_is_run_once_and_by_a_thread_that_there_is(name, layout):
     for threads, plan, told, tables in made(name, layout=layout):
-        if told is None and not tables[5]:  # blocks one after the other: what is dealt is a block's
+        if told is None and not tables[0].apart:  # blocks one after the other: what is dealt is a block's
             plan = tables[1]
         shares, grab = plan.dealt(threads)
         if shares is None:
@@ -119,7 +119,7 @@ def test_blocks_are_shared_out_where_they_end_first():
     """resunet3d in NCX on 64 threads: 84 blocks, a few to each thread, beat all threads at one block after the other."""
     for threads, plan, told, tables in made("resunet3d", layout="NCX"):
         if threads == 64:
-            assert told is None and tables[5] and plan.tasks == tables[2].total
+            assert told is None and tables[0].apart and plan.tasks == tables[0].cut.total
 
 
 def test_the_command_prints_a_table_and_writes_it(tmp_path, capsys):

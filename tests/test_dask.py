@@ -18,7 +18,7 @@ da = pytest.importorskip("dask.array", reason="dask is not installed")
 import convt  # noqa: E402
 import convt.dask  # noqa: E402
 from convt.algorithms import machine, order  # noqa: E402
-from convt.algorithms.planes import cutting  # noqa: E402
+from convt.algorithms.planes import blocks  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 
@@ -145,7 +145,7 @@ def test_unaligned_data_are_summed_as_aligned_ones_are():
 
 def test_runs_of_a_block_are_those_of_every_block():
     runs = [order.Run(0, -1, 0, (0, 2)), order.Run(0, 0, 4, (0, 2)), order.Run(1, -1, 4, (0, 2))]
-    axis = cutting.AxisCut(count=3, out=8, size=6, first=-2, step=4, begin=5)
+    axis = blocks.AxisCut(count=3, out=8, size=6, first=-2, step=4, begin=5)
     free, found = order._over_blocks(runs, {(0,): "one", (1,): "another", (2,): "one"}, 0, axis)
     assert not free and len(found) == 9 and found[4] == (order.Run(0, 2, 6, (0, 2), 8, 16), 1)
     free, found = order._over_blocks(runs, {(0,): "one", (1,): "one", (2,): "another"}, 0, axis)

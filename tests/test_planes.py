@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convt
-from convt.algorithms import machine
-from convt.algorithms.planes import cutting
+from convt.algorithms import machine, turned
+from convt.algorithms.planes import blocks
 from convt.algorithms.rows import cutting as rows_cutting
+from convt.algorithms.turned.schedule import takes as turned_takes
 
 IMAGES = {
     "image": Case(
@@ -94,7 +95,7 @@ def test_blocks_of_an_axis_show_every_output_once_and_read_all_its_inputs(data):
     whole = st.integers
     size, kernel, stride, dilation = (data.draw(whole(1, n)) for n in (40, 9, 7, 4))
     begin, out, count = data.draw(whole(-9, 30)), data.draw(whole(1, 200)), data.draw(whole(1, 12))
-    cut = cutting.cut_axis(size, kernel, stride, dilation, begin, out, count)
+    cut = blocks.cut_axis(size, kernel, stride, dilation, begin, out, count)
     assert 1 <= cut.count <= count and (cut.count - 1) * cut.out < out <= cut.count * cut.out
 
     def reached(o, size, begin):
@@ -113,7 +114,7 @@ def test_blocks_stay_near_and_few_are_even():
         with pretend(planes_block=size):
             here = machine.current()
             problem = operator(case, *case.arrays()[1:])._attributes.problem(case.data_shape)._replace(planar=False)
-            cut = cutting.blocks(problem, here, size)
+            cut = blocks.blocks(problem, here, size)
         bytes = 4 * (math.prod(cut.problem.in_shape) + math.prod(cut.problem.out_shape))
         assert bytes <= 4 * size or all(n <= s for n, s in zip(cut.problem.out_sizes, problem.strides, strict=True))
         assert cut.total >= 32 or cut.total % 2 == 0 or cut.total == 1 or problem.batch < 4
@@ -267,3 +268,21 @@ def test_depthwise_in_blocks_keeps_nan_and_inf_of_the_filter(bad, data_format, d
         for weights in (spoilt, filter, spoilt, spoilt):
             case.check(run(case, data, weights, bias, algorithm="depthwise"), data, weights, bias)
         case.check(operator(case, spoilt, bias, algorithm="depthwise")(data), data, spoilt, bias)
+
+
+def test_schedules_print_compare_and_pack_nothing():
+    """Of turned, and by blocks: what is decided depends on problem, machine, unit and threads alone."""
+    here = machine.current()
+    for case in IMAGES.values():
+        problem = operator(case, *case.arrays()[1:])._attributes.problem(case.data_shape)
+        found = [turned.STAGES.schedule(problem, here, "vectors", threads, True) for threads in (2, 2, 16)]
+        if found[0] is None:
+            assert not turned_takes(problem, here.info(problem.dtype)) and turned.STAGES.least(problem, here) == math.inf
+            continue
+        assert found[0] == found[1] and hash(found[0]) == hash(found[1]) and len(repr(found[0])) < 4000
+        assert all(each.form == () for each in found)
+        cost = turned.STAGES.cost(found[0], here)
+        assert turned.STAGES.least(problem, here) <= cost < math.inf
+        for each in found[0].classes:
+            assert (each.blocks - 1) * each.block < each.pixels <= each.blocks * each.block
+            assert (each.tile_blocks - 1) * each.tile_block < each.tiles <= each.tile_blocks * each.tile_block

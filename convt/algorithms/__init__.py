@@ -34,14 +34,13 @@ from functools import partial
 from typing import NamedTuple
 
 from .._problem import PRECISIONS
-from . import common, onednn, order, phases, stages
+from . import common, onednn, order, phases, stages, turned
 from .depthwise import kernels as depthwise_kernels
 from .depthwise import plan as depthwise
 from .direct import cutting as direct_cutting
 from .direct import plan as direct
-from .planes import cutting as planes_cutting
-from .planes import turned
-from .planes.plan import always, by_blocks, cut_into_blocks, direct_widens, never
+from .planes import blocks as planes_blocks
+from .planes.plan import always, by_blocks, cut_into_blocks, direct_widens, make_by_blocks, never
 from .rows import plan as rows
 from .scatter import gathering
 from .scatter import plan as scatter
@@ -73,6 +72,16 @@ def _any_channels(limit, cost, recipe, make, preparing=common.preparing, precisi
     return Algorithm(limit, cost, recipe, make, preparing, precision, exact)
 
 
+def _turned(limit, unit, precision="highest"):
+    """turned on a unit; `direct` computes by blocks what it does not take."""
+    otherwise = partial(make_by_blocks, direct.cost, direct.make)
+    make = partial(stages.make, turned.STAGES, name=turned.NAMES[unit], unit=unit, otherwise=otherwise)
+    return Algorithm(
+        limit, partial(stages.cost, turned.STAGES, unit=unit), partial(stages.recipe, turned.STAGES, unit=unit), make,
+        partial(stages.preparing, turned.STAGES, unit=unit), precision,
+    )  # fmt: skip
+
+
 def _of_unit(unit, name, wants, precision, exact=""):
     """Algorithms on a unit that multiplies bfloat16, by their names: direct, scatter and turned, and winograd where its
     transforms lose less than the products do."""
@@ -95,11 +104,7 @@ def _of_unit(unit, name, wants, precision, exact=""):
             partial(winograd.preparing, unit=unit), precision, always if unit == "amx" else never,
         )  # fmt: skip
     if unit != "dots":
-        there[prefix + "turned"] = Algorithm(
-            f"{wants}, and what turned wants: {turned.LIMIT}", partial(turned.cost, unit=unit),
-            partial(turned.recipe, unit=unit), partial(turned.make, name=prefix + "turned", unit=unit),
-            partial(common.preparing, unit=unit), precision,
-        )  # fmt: skip
+        there[prefix + "turned"] = _turned(f"{wants}, and what turned wants: {turned.LIMIT}", unit, precision)
     return there
 
 
@@ -118,7 +123,7 @@ ALGORITHMS = {
         depthwise.LIMIT, depthwise.cost, depthwise.recipe, depthwise.make, widens=depthwise_kernels.widens
     ),
     "rows": Algorithm(rows.LIMIT, rows.cost, rows.recipe, rows.make),
-    "turned": Algorithm(turned.LIMIT, turned.cost, turned.recipe, turned.make),
+    "turned": _turned(turned.LIMIT, "vectors"),
     **_of_unit("amx", "matrix", f"{_AMX} and a dtype other than float64", "highest"),
     **_of_unit("amx_two", "matrix_high", f"{_AMX} and float32", "high"),
     **_of_unit("amx_one", "matrix_medium", f"{_AMX} and float32", "medium"),
@@ -130,8 +135,7 @@ def forget():
     """Empty the caches of what was decided for problems."""
     for decided in (
         direct_cutting.choice, winograd_cutting.choice, winograd_cutting.least_cost, scatter.choice,
-        gathering.gathered_products, planes_cutting.blocks, cut_into_blocks, turned.cut, order.order_of, phases.axis,
-        stages.scheduled,
+        gathering.gathered_products, planes_blocks.blocks, cut_into_blocks, order.order_of, phases.axis, stages.scheduled,
     ):  # fmt: skip
         decided.cache_clear()
 

@@ -64,6 +64,11 @@ def preparing(stages, problem, unit="vectors"):
     return stages.packing(scheduled(stages, problem, here, unit), here)
 
 
+def recipe(stages, attributes, filter, bias, key, unit="vectors"):
+    """How weights are packed for a key: the name of the algorithm, and the form."""
+    return stages.recipe(attributes, filter, bias, key[1:], unit)
+
+
 def make(stages, problem, recipe, packed, in_strides, out_strides, threads, name, unit="vectors", otherwise=None):
     """``(plan, key of its weights)``. ``otherwise`` makes the plan of weights that this algorithm can't take, as they are not
     finite; without it, the algorithm takes all."""

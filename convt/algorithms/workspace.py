@@ -25,5 +25,5 @@ def book(**sizes):
     regions, offset = [], 0
     for name, size in sizes.items():
         regions.append((name, offset, size))
-        offset += -(-size // _LINE) * _LINE
+        offset += size + -size % _LINE
     return Workspace(tuple(regions), offset)

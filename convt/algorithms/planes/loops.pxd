@@ -34,7 +34,7 @@ cdef class PlanesPlan(Plan):
     cdef list keep
     cdef int64_t *count       # blocks of images and of each axis
     cdef Side ins, outs
-    cdef size_t in_bytes, out_bytes  # of a block
+    cdef size_t data_at, outputs_at, block_bytes  # of a block, in the workspace; the inner plan's follows
 
     cdef void move(self, Side *side, int64_t block, char *array, char *own, bint inward, int64_t part, int64_t parts) noexcept nogil
     cdef void move_run(self, Side *side, char *array, char *own, int64_t n, bint inward) noexcept nogil

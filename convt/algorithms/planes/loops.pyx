@@ -104,13 +104,14 @@ cdef void move_part(void *given, size_t part) noexcept nogil:
 
 
 cdef class PlanesPlan(Plan):
-    """Runs ``inner``, the plan of a block, for each block of a `Blocks`; ``apart``, with blocks as tasks of threads of their own,
-    and with ``stream`` by non-temporal stores."""
+    """Runs ``inner``, the plan of a block, for each block of a schedule (blocks.py)."""
 
-    def __init__(self, problem, Plan inner, cut, in_strides, out_strides, bint apart, bint stream):
+    def __init__(self, schedule, Plan inner, in_strides, out_strides):
+        problem, cut, space = schedule.problem, schedule.cut, schedule.workspace
         self.algorithm, self.k, self.isa, self.tile = inner.algorithm, inner.k, inner.isa, inner.tile
-        self.mover, self.widens = kernels_of(problem.dtype), problem.dtype != cut.problem.dtype
-        self.inner, self.apart, self.stream, self.hole, self.keep = inner, apart, stream, inner.hole, []
+        self.mover, self.widens = kernels_of(problem.dtype), schedule.wide
+        self.inner, self.apart, self.stream = inner, schedule.apart, schedule.stream
+        self.hole, self.keep = inner.hole, []
         self.nd = problem.rank
         self.count = keep_table(self.keep, [cut.image_blocks, *(axis.count for axis in cut.axes)])
         images = (cut.images, 0, cut.images)
@@ -118,10 +119,10 @@ cdef class PlanesPlan(Plan):
         out_axes = [images, *((axis.out, 0, axis.out) for axis in cut.axes)]
         self.set_side(True, in_axes, problem.in_shape, in_strides)
         self.set_side(False, out_axes, problem.out_shape, out_strides)
-        self.in_bytes, self.out_bytes = self.bytes_of(cut.problem.in_shape), self.bytes_of(cut.problem.out_shape)
+        self.data_at, self.outputs_at, self.block_bytes = space["data"], space["outputs"], space.bytes
         self.total = cut.total
-        self.tasks = self.total if apart else self.total * inner.tasks
-        self.workspace = round64(inner.workspace) + self.in_bytes + self.out_bytes
+        self.tasks = self.total if self.apart else self.total * inner.tasks
+        self.workspace = self.block_bytes + inner.workspace
         self.packing_workspace = inner.packing_workspace if self.total == 1 else 0  # blocks would pack the same weights again
 
     def set_side(self, bint inward, axes, shape, strides):
@@ -140,13 +141,6 @@ cdef class PlanesPlan(Plan):
             side.pixels *= side.size[ax]
             ax -= 1
         side.run_axis = ax
-
-    def bytes_of(self, shape):
-        """Bytes of a block, and room for lines that start elsewhere."""
-        cdef size_t bytes = self.k.s_size
-        for size in shape:
-            bytes *= <size_t>size
-        return round64(bytes) + 64
 
     cdef void move(self, Side *side, int64_t block, char *array, char *own, bint inward, int64_t part,
                    int64_t parts) noexcept nogil:
@@ -210,15 +204,15 @@ cdef class PlanesPlan(Plan):
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
         if convt_is_set(call.refused):  # what another task found makes this one's work useless
             return
-        cdef char *own_in = ws + round64(self.inner.workspace)
-        cdef char *own_out = own_in + self.in_bytes
+        cdef char *own_in = ws + self.data_at
+        cdef char *own_out = ws + self.outputs_at
         cdef Call own  # (not a copy: other threads change what they share)
         own.weights, own.bias, own.source, own.refused = call.weights, call.bias, call.source, call.refused
         own.src, own.dst, own.threads, own.grab, own.back, own.deal_tasks = own_in, own_out, 1, self.inner.tasks, False, NULL
         self.move(&self.ins, task, call.src, own_in, True, 0, 1)
         if self.hole:  # the array has been filled
             self.move(&self.outs, task, call.dst, own_out, True, 0, 1)
-        self.inner.run_share(0, &own, ws)
+        self.inner.run_share(0, &own, ws + self.block_bytes)
         self.move(&self.outs, task, call.dst, own_out, False, 0, 1)
         if self.stream:
             self.k.fence()
@@ -227,18 +221,19 @@ cdef class PlanesPlan(Plan):
         if self.apart:
             return Plan.compute(self, src, dst, packed, available, out, fill)
         # All memory is taken before the first output is written.
-        cdef Buffer ws = take_buffer(self.in_bytes + self.out_bytes, workspaces())
+        cdef Buffer ws = take_buffer(self.block_bytes, workspaces())
         cdef Buffer inner_ws = self.inner.take_workspace(packed, available)
-        cdef char *own_out = ws.data + self.in_bytes
+        cdef char *own_in = ws.data + self.data_at
+        cdef char *own_out = ws.data + self.outputs_at
         cdef Py_ssize_t block
         cdef int threads = self.inner.threads(available)
         if fill is not None:
             out[...] = fill
         for block in range(self.total):
-            self.move_together(&self.ins, block, src, ws.data, True, threads)
+            self.move_together(&self.ins, block, src, own_in, True, threads)
             if self.hole:
                 self.move_together(&self.outs, block, dst, own_out, True, threads)
-            if not self.inner.compute_in(inner_ws, ws.data, own_out, packed, available, None, None):
+            if not self.inner.compute_in(inner_ws, own_in, own_out, packed, available, None, None):
                 return False
             self.move_together(&self.outs, block, dst, own_out, False, threads)
         return True

@@ -12,8 +12,9 @@ from functools import partial
 from ..._problem import ITEMSIZE
 from .. import common, execution, machine
 from ..direct import plan as direct
-from .cutting import blocks
+from .blocks import Schedule, blocks
 from .loops import PlanesPlan, WideRecipe, empty_wide
+from .schedule import space
 
 WIDE = "float32"  # in a key, after the algorithm's name: weights are those of a filter widened to it
 
@@ -137,7 +138,8 @@ def make_by_blocks(cost, make, problem, recipe, packed, in_strides, out_strides,
     if cut.framed and not packed_block(key).finite:  # the zeros around the input must not meet NaN or infinity
         return direct.planned(alone, recipe, in_strides, out_strides, threads, finite=False)
     stream = execution.outgrows(problem, here.limits.non_temporal)
-    return PlanesPlan(alone, plan, cut, in_strides, out_strides, apart and threads > 1, stream), full(key)
+    schedule = Schedule(alone, "", threads, (), cut, None, apart and threads > 1, stream, wide, space(cut))
+    return PlanesPlan(schedule, plan, in_strides, out_strides), full(key)
 
 
 def _share(plan, cycles, threads):

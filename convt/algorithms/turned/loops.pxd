@@ -1,10 +1,10 @@
-# The loops of the GEMM turned round: see turned_loops.pyx.
+# The loops of the GEMM turned round: see loops.pyx.
 
 from libc.stdint cimport int64_t
 
 from convt._core cimport Call, Plan
 from convt._kernels cimport convt_interleave, convt_kernels, convt_tile
-from convt.algorithms.planes.turned_weights cimport TurnedPack, TurnedRecipe
+from convt.algorithms.turned.weights cimport TurnedPack, TurnedRecipe
 
 
 cdef struct TurnedClass:
@@ -54,7 +54,8 @@ cdef class TurnedPlan(Plan):
     cdef TurnedClass *classes
     cdef Py_ssize_t nclasses
     cdef int64_t phases      # of the last axis
-    cdef int64_t ci_p, out_size, most_block, most_depth
+    cdef int64_t ci_p, out_size
+    cdef int64_t panels_at, lines_at, made_at, start_at, pieces_at, first_piece_at  # in the workspace of a thread
     cdef bint stream, far
     cdef const convt_kernels *wide  # of the numbers that E is on vectors
     cdef bint plain          # tiles are stored as they are: one phase, contiguous pixels

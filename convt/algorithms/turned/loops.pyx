@@ -14,26 +14,28 @@ cimport numpy as cnp
 from convt._core cimport Call, Plan, kernels_of
 from convt._flags cimport convt_is_set, convt_set
 from convt._kernels cimport CONVT_INTERLEAVED, CONVT_LEAKY, MOST_ROWS, convt_interleave, convt_kernels, convt_prefetch_ahead, convt_quotient, convt_tile
-from convt._memory cimport keep_table, round64, structures
-from convt.algorithms.planes.turned_weights cimport TurnedRecipe
+from convt._memory cimport keep_table, structures
+from convt.algorithms.turned.weights cimport TurnedRecipe
 from convt.algorithms.indexing cimport take_index, within
 
 cnp.import_array()
 
-MOST_PHASES = CONVT_INTERLEAVED  # of the last axis
-
 cdef enum:
     LINES = 64  # in-channels that are laid out for packing at a time, where E is not S
 
+# What schedules are to know.
+MOST_PHASES = CONVT_INTERLEAVED  # of the last axis
+TILE_ROWS, PACKED_LINES = MOST_ROWS, LINES
+
 
 cdef class TurnedPlan(Plan):
-    def __init__(self, str name, problem, TurnedRecipe recipe, in_strides, out_strides, execution, classes, bint stream, bint far):
-        """``classes`` are the tables of planes/turned.py; with ``far`` weights do not stay in L2."""
-        self.open_plan(name, problem, recipe.k, in_strides, out_strides, execution)
+    def __init__(self, str name, problem, TurnedRecipe recipe, in_strides, out_strides, classes, schedule):
+        """``classes`` are the tables of bind.py."""
+        self.open_plan(name, problem, recipe.k, in_strides, out_strides, schedule.how)
         cdef const convt_kernels *k = self.k
         cdef TurnedClass *c
         cdef int64_t task = 0
-        self.recipe, self.keep, self.works, self.stream, self.far = recipe, [], [], stream, far
+        self.recipe, self.keep, self.works, self.stream, self.far = recipe, [], [], schedule.stream, schedule.far
         self.phases, self.ci_p = self.stride.p[self.nd - 1], recipe.ci_p
         self.out_size = problem.out_sizes[problem.rank - 1]
         self.nclasses = len(classes)
@@ -55,15 +57,14 @@ cdef class TurnedPlan(Plan):
             c.first_task, c.ntasks = task, self.groups * c.blocks * c.tile_blocks
             task += c.ntasks
             self.works.append((spec["work"], c.ntasks))
-            self.most_block, self.most_depth = max(self.most_block, c.block), max(self.most_depth, c.depth)
         self.tasks = task
         self.even = self.nclasses == 1
-        cdef int64_t panels = (self.most_block + k.nr - 1) // k.nr
-        self.workspace = round64(panels * k.nr * self.most_depth * k.e_size) + round64(LINES * k.nr * k.s_size)
-        self.workspace += round64((MOST_ROWS * k.nr + k.vl) * k.t_size) + round64(MOST_ROWS * k.nr * k.t_size)
         self.plain = (self.phases == 1 and k.direct_store and self.out_stride.p[self.nd - 1] == 1
                       and self.act.code <= CONVT_LEAKY)
-        self.workspace += round64(self.most_block * (3 + self.nd) * sizeof(int64_t)) + round64((panels + 1) * sizeof(int64_t))
+        space = schedule.workspace
+        self.workspace = space.bytes
+        self.panels_at, self.lines_at, self.made_at = space["panels"], space["lines"], space["made"]
+        self.start_at, self.pieces_at, self.first_piece_at = space["start"], space["pieces"], space["first_piece"]
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
         if convt_is_set(call.refused):  # what another task found makes this one's work useless
@@ -90,19 +91,9 @@ cdef class TurnedPlan(Plan):
         w.dst = call.dst + group * self.co * self.out_c * k.s_size
         w.weights = call.weights + c.pack.weights + group * c.pack.group_weights
         w.bias = call.bias + group * self.recipe.group_bias
-        panels = (self.most_block + k.nr - 1) // k.nr
-        w.panels = ws
-        ws += round64(panels * k.nr * self.most_depth * k.e_size)
-        w.lines = ws
-        ws += round64(LINES * k.nr * k.s_size)
-        w.made = ws
-        ws += round64((MOST_ROWS * k.nr + k.vl) * k.t_size)
-        w.start = ws
-        ws += round64(MOST_ROWS * k.nr * k.t_size)
+        w.panels, w.lines, w.made, w.start = ws + self.panels_at, ws + self.lines_at, ws + self.made_at, ws + self.start_at
+        w.pieces, w.first_piece = <int64_t *>(ws + self.pieces_at), <int64_t *>(ws + self.first_piece_at)
         w.unit_at, w.rows = unit_at, planes
-        w.pieces = <int64_t *>ws
-        ws += round64(self.most_block * (3 + self.nd) * sizeof(int64_t))
-        w.first_piece = <int64_t *>ws
         for n in range(k.nr):  # which keeps the sign of what is added
             if k.t_size == 8:
                 (<double *>w.start)[n] = -0.0

@@ -1,4 +1,4 @@
-# Weights of the GEMM turned round: see turned_weights.pyx.
+# Weights of the GEMM turned round: see weights.pyx.
 
 from libc.stdint cimport int64_t
 

@@ -3,9 +3,11 @@ from typing import Any
 
 from ..._core import Plan
 from ..._problem import Problem
-from .turned_weights import TurnedRecipe
+from .weights import TurnedRecipe
 
 MOST_PHASES: int
+TILE_ROWS: int
+PACKED_LINES: int
 
 class TurnedPlan(Plan):
     def __init__(
@@ -15,8 +17,6 @@ class TurnedPlan(Plan):
         recipe: TurnedRecipe,
         in_strides: Sequence[int],
         out_strides: Sequence[int],
-        execution: Any,
         classes: Any,
-        stream: bool,
-        far: bool,
+        schedule: Any,
     ) -> None: ...

@@ -1,0 +1,56 @@
+"""Plans by blocks, from their schedules."""
+
+from ..._problem import ITEMSIZE
+from .. import execution, machine
+from ..stages import scheduled
+from .blocks import Schedule
+from .loops import PlanesPlan, WideRecipe, empty_wide
+from .schedule import WIDE
+
+
+def laid_out(problem, in_strides, out_strides):
+    """The problem as data and output of these strides have it: ``planar`` where channels are not side by side. (The stride of a
+    single channel says nothing.)"""
+    item = ITEMSIZE[problem.dtype]
+    ins = problem.groups * problem.ci == 1 or in_strides[-1] == item
+    outs = problem.groups * problem.co == 1 or out_strides[-1] == item
+    return problem._replace(planar=not (ins and outs))
+
+
+def recipe(stages, attributes, filter, bias, form, unit="vectors"):
+    """How weights are packed, of a filter that is widened before where the form says so."""
+    if form[:1] != (WIDE,):
+        return stages.recipe(attributes, filter, bias, form, unit)
+    inner = stages.recipe(attributes._replace(dtype=WIDE), empty_wide(filter), empty_wide(bias), form[1:], unit)
+    return WideRecipe(inner, attributes.dtype)
+
+
+def bind(stages, schedule, in_strides, out_strides, recipe):
+    """The plan that runs: of all blocks, or of the algorithm alone."""
+    in_strides, out_strides = _of_single_channels(schedule.problem, in_strides, out_strides)
+    if type(schedule) is not Schedule:
+        return stages.bind(schedule, in_strides, out_strides, recipe)
+    block = schedule.cut.problem
+    ins, outs = execution.contiguous_in_strides(block), execution.contiguous_strides(block)
+    inner = stages.bind(schedule.inner, ins, outs, recipe.inner if schedule.wide else recipe)
+    return PlanesPlan(schedule, inner, in_strides, out_strides)
+
+
+def _of_single_channels(problem, in_strides, out_strides):
+    item = ITEMSIZE[problem.dtype]
+    ins = (*in_strides[:-1], item) if problem.groups * problem.ci == 1 else in_strides
+    outs = (*out_strides[:-1], item) if problem.groups * problem.co == 1 else out_strides
+    return ins, outs
+
+
+def make(stages, problem, recipe, packed, in_strides, out_strides, threads, name, unit="vectors", otherwise=None):
+    """As `stages.make`, for data and output as they lie. ``otherwise`` makes the plan of weights that are not finite, where the
+    algorithm has no schedule for them."""
+    here, laid = machine.current(), laid_out(problem, in_strides, out_strides)
+    for finite in (True, False):
+        found = scheduled(stages, laid, here, unit, threads, finite)
+        if found is None:
+            return otherwise(problem, recipe, packed, in_strides, out_strides, threads)
+        key = (name, *found.form)
+        if not finite or packed(key).finite:
+            return stages.bind(found, in_strides, out_strides, recipe(key)), key

@@ -1,0 +1,58 @@
+"""What moving the blocks of a problem takes, as counts: see convt.algorithms.costs."""
+
+import math
+
+from ..._problem import ITEMSIZE
+from .blocks import Schedule
+
+
+def cost(stages, schedule, here):
+    """Cycles of all blocks, as an algorithm of these ``stages`` computes them, and of moving them; or of it alone."""
+    if type(schedule) is not Schedule:
+        return stages.cost(schedule, here)
+    total = schedule.cut.total
+    cycles = stages.cost(schedule.inner, here)
+    if schedule.apart and total < 32:  # of two threads the one with fewer blocks waits for the other
+        total = 2 * -(-total // 2)
+    moving = counts(schedule.problem, schedule.cut, schedule.wide, schedule.stream, here)
+    return cycles * total + here.profile["planes"].cycles(moving)
+
+
+def packing(stages, schedule, here):
+    """Cycles to pack the weights of a call that brings its own."""
+    return stages.packing(schedule.inner if type(schedule) is Schedule else schedule, here)
+
+
+def counts(problem, cut, wide, stream, here):
+    """What moving the blocks of a problem takes."""
+    block, blocks, near = cut.problem, cut.total, here.l2
+    vl, moved = here.info(block.dtype).vl, "plane" if problem.planar else "wide"
+    *ins, last_in = block.in_shape
+    *outs, last_out = block.out_shape
+    # (Pixels of NXC are moved as one row.)
+    vectors_in, vectors_out = (-(-last_in // vl), -(-last_out // vl)) if problem.planar else (last_in / vl, last_out / vl)
+    item = ITEMSIZE[problem.dtype]
+    outputs = math.prod(problem.out_shape) * item
+    found = {
+        "in_byte_l3": max(0, math.prod(problem.in_shape) * item - near),
+        "out_byte_non_temporal" if stream else "out_byte_l3": max(0, outputs - near),
+        f"{moved}_in_vector": blocks * math.prod(ins) * vectors_in,
+        f"{moved}_out_vector": blocks * math.prod(outs) * vectors_out,
+        f"{moved}_block": blocks,
+    }
+    if wide:
+        bytes = ITEMSIZE[block.dtype] * (math.prod(block.in_shape) + math.prod(block.out_shape))
+        found["wide_byte_l3"] = blocks * max(0, bytes - near)
+    return found
+
+
+def least(stages, problem, here, unit="vectors"):
+    """Cycles that no schedule by blocks is below: of the algorithm alone, and of moving each element once."""
+    if ITEMSIZE[problem.dtype] == 2:  # some are widened
+        wide = stages.least(problem._replace(dtype="float32", planar=False), here, unit)
+        return min(wide, stages.least(problem._replace(planar=False), here, unit))
+    if not problem.planar:
+        return stages.least(problem, here, unit)
+    part, vl = here.profile["planes"], here.info(problem.dtype).vl
+    moving = part["plane_in_vector"] * math.prod(problem.in_shape) + part["plane_out_vector"] * math.prod(problem.out_shape)
+    return stages.least(problem._replace(planar=False), here, unit) + moving / vl

@@ -1,0 +1,100 @@
+"""What `by_blocks` decides of a problem whose channels are apart in memory or whose elements have 16 bits."""
+
+import functools
+import math
+
+from ..._problem import ITEMSIZE
+from .. import execution
+from ..stages import SHARED
+from ..workspace import book
+from . import cost
+from .blocks import Schedule, blocks
+
+WIDE = "float32"  # in a form: weights are those of a filter widened to it
+_SHARED_WORK = 0.8, 0.64  # of the time of threads that share a block is work: up to so many threads, and of more
+_SHARERS = 8
+
+
+def always(problem, here):
+    return True
+
+
+def never(problem, here):
+    return False
+
+
+def schedule(stages, widens, strided, problem, here, unit, threads, finite=True):
+    """The `Schedule` of a problem by blocks, which an algorithm of these ``stages`` computes, or the algorithm's own where
+    channels lie side by side; None where it does not do it. ``widens`` says of a problem of a 16-bit type whether it is widened
+    to float32; if not, the algorithm knows the type itself. One that is ``strided`` computes on any strides if weights are not
+    finite, which must not meet the zeros that blocks have around the input."""
+    there = math.prod(problem.in_shape) * math.prod(problem.out_shape) > 0
+    wide = there and ITEMSIZE[problem.dtype] == 2 and widens(problem, here)
+    return _schedule(stages, wide, strided, problem, here, unit, threads, finite, problem.planar and there)
+
+
+def _schedule(stages, wide, strided, problem, here, unit, threads, finite, planar):
+    alone = problem._replace(planar=False)
+    if not planar and not wide:
+        return stages.schedule(alone, here, unit, threads, finite)
+    block = alone._replace(dtype=WIDE) if wide else alone
+    if math.isinf(stages.least(block, here, unit)):
+        return None
+    cut = _wide_blocks(stages, problem, block, here, unit) if wide else blocks(block, here, here.limits.planes_block)
+    if cut.framed and not finite:
+        return stages.schedule(alone, here, unit, threads, finite) if strided else None
+    return _of_blocks(stages, wide, problem, cut, here, unit, threads, finite)
+
+
+@functools.lru_cache(maxsize=256)
+def _wide_blocks(stages, problem, block, here, unit):
+    """The `Blocks` of a problem that is widened: they fit in L2, or read the weights less often, whichever costs less."""
+    small, large = (blocks(block, here, most, True) for most in (here.limits.wide_block, here.limits.planes_block))
+    found = [_of_blocks(stages, True, problem, cut, here, unit, SHARED, True) for cut in {small, large}]
+    if len(found) == 1 or None in found:
+        return small
+    return min(found, key=lambda each: (cost.cost(stages, each, here), each.cut.total)).cut
+
+
+def _of_blocks(stages, wide, problem, cut, here, unit, threads, finite):
+    """The `Schedule` of these blocks."""
+    # Each thread its own blocks, where that keeps more threads busy than all threads at one block after the other do.
+    rounds = -(-cut.total // threads)
+    apart = threads > 1 and cut.total >= _SHARED_WORK[threads > _SHARERS] * rounds * threads
+    inner = stages.schedule(cut.problem, here, unit, 1 if apart else threads, finite)
+    if inner is None:
+        return None
+    if not apart and threads > 1 and cut.total > 1 and inner.threads == 1:  # there is too little work in a block to share it
+        apart, inner = True, stages.schedule(cut.problem, here, unit, 1, finite)
+    return Schedule(
+        problem=problem,
+        unit=unit,
+        threads=threads,
+        form=(WIDE, *inner.form) if wide else inner.form,
+        cut=cut,
+        inner=inner,
+        apart=apart,
+        stream=execution.outgrows(problem, here.limits.non_temporal),
+        wide=wide,
+        workspace=space(cut),
+    )
+
+
+def space(cut):
+    """The `Workspace` of a block, with room for lines that start elsewhere."""
+    p = cut.problem
+    return book(data=execution.data_bytes(p) + 64, outputs=execution.output_bytes(p) + 64)
+
+
+def cheaper_widened(stages):
+    """Whether an algorithm takes less time for a problem of a 16-bit type if its blocks are widened: of few channels `direct`
+    reads float32 where it lies, but has to copy other types one by one. A part of a problem is computed as its order says."""
+
+    @functools.lru_cache(maxsize=256)
+    def widens(problem, here):
+        if problem.order is not None:
+            return False
+        found = [_schedule(stages, wide, False, problem, here, "vectors", 2, True, problem.planar) for wide in (True, False)]
+        return cost.cost(stages, found[0], here) < cost.cost(stages, found[1], here)
+
+    return widens

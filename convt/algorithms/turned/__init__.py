@@ -1,0 +1,5 @@
+from ..stages import Stages
+from . import bind, cost, schedule
+
+LIMIT, NAMES = schedule.LIMIT, schedule.NAMES
+STAGES = Stages(schedule.schedule, cost.cost, cost.packing, bind.recipe, bind.bind, cost.least)

@@ -1,0 +1,70 @@
+"""The tables of turned's loops, from a schedule, strides and how weights are packed."""
+
+import itertools
+
+import numpy as np
+
+from ..._problem import ITEMSIZE
+from .. import common, machine
+from .loops import TurnedPlan
+from .schedule import NAMES, flattened, merges
+from .weights import TurnedRecipe
+
+
+def recipe(attributes, filter, bias, form, unit="vectors"):
+    return TurnedRecipe(attributes.dtype, filter, bias, common.pack_classes(attributes, merges(len(attributes.kernel))), unit)
+
+
+def bind(schedule, in_strides, out_strides, recipe):
+    """The plan that runs. Axes that may be one are one where their pixels are at a constant stride in data and output."""
+    problem, classes = schedule.problem, schedule.classes
+    if schedule.flat:
+        ins, outs = _flat_strides(problem, in_strides), _flat_strides(problem, out_strides)
+        if ins and outs:
+            problem, in_strides, out_strides = flattened(problem), ins, outs
+        else:  # there is one run on each axis
+            last = problem.in_sizes[-1]
+            classes = tuple([c._replace(runs=c.runs * problem.rank, row=last) for c in classes])
+    info = machine.current().info(problem.dtype, schedule.unit)
+    groups, axes = common.axes(problem, merges(problem.rank), (False,) * problem.rank)
+    index = common.pack_index(groups)
+    tables = []
+    for c in classes:
+        runs = [axis[n] for axis, n in zip(axes, c.runs, strict=True)]
+        tables.append(_tables(problem, runs, groups, c, index[tuple([run.group for run in runs])], out_strides, info))
+    return TurnedPlan(NAMES[schedule.unit], problem, recipe, in_strides, out_strides, tables, schedule)
+
+
+def _flat_strides(problem, strides):
+    """Strides of the array of a `flattened` problem; None where its pixels are not at a constant stride."""
+    for size, outer, inner in zip(problem.in_sizes[1:], strides[1:-2], strides[2:-1], strict=True):
+        if outer != size * inner:
+            return None
+    return strides[0], *strides[-2:]
+
+
+def _tables(problem, runs, groups, c, pack, out_strides, info):
+    """The tables of a class."""
+    chosen = [of_axis[run.group] for of_axis, run in zip(groups, runs, strict=True)]
+    taps = list(itertools.product(*(run.first_in for run in runs)))
+    *outer, last = runs
+    steps = [stride // ITEMSIZE[problem.dtype] for stride in out_strides[1:-2]]
+    phases = list(itertools.product(*(range(len(run.first_out)) for run in outer)))
+    return {
+        "count": [run.count for run in runs],
+        "pixels": c.pixels,
+        "block": c.block,
+        "blocks": c.blocks,
+        "tap_in": np.asarray(taps, np.int64).reshape(len(taps), problem.rank),
+        "chunks": common.depth_chunks(runs, chosen, info.filled(problem.ci), info),
+        "units": [c.units * n // c.tiles for n in range(c.tiles + 1)],
+        "tile_block": c.tile_block,
+        "tile_blocks": c.tile_blocks,
+        "outer_at": [sum(run.first_out[p] * step for run, p, step in zip(outer, at, steps, strict=True)) for at in phases],
+        "outer_valid": [[bound for run, p in zip(outer, at, strict=True) for bound in run.valid[p]] for at in phases],
+        "whole": all((low, high) == (0, run.count) for run in outer for low, high in run.valid),
+        "x_first": problem.strides[-1] * last.start - problem.begin[-1],
+        "pack": pack,
+        "nested": common.nested(chosen),
+        "work": float(min(c.block, c.pixels) * c.depth * c.units / c.tile_blocks),
+    }

@@ -1,0 +1,102 @@
+"""What the loops of turned do, as counts: see convt.algorithms.costs."""
+
+import math
+
+from ... import _core
+from ..._problem import ITEMSIZE
+from .. import common, costs
+from .schedule import takes
+
+
+def cost(schedule, here):
+    """Cycles of all threads together."""
+    p = schedule.problem
+    info, part = here.info(p.dtype, schedule.unit), here.profile["turned" if schedule.unit == "vectors" else "matrix_turned"]
+    weights = common.filter_bytes(p, info)
+    far, memory = max(0.0, 1 - here.l2 / weights), max(0.0, 1 - here.last_bytes / weights)
+    tasks = []
+    for c in schedule.classes:
+        count = p.groups * c.blocks * c.tile_blocks
+        tasks.append((part.cycles(_counts(p, c, info, far, memory)), count))
+    total, count = sum([each * n for each, n in tasks]), sum([n for _, n in tasks])
+    if schedule.threads > 1 and count <= common.EVEN:  # so few that threads wait for the last one
+        total = 2 * common.makespan(sorted(tasks, reverse=True), 2)
+    return total + part.cycles(_memory_counts(schedule, here))
+
+
+def _counts(problem, c, info, far, memory):
+    """What a task of a class takes. Of all weights L2 lacks the share ``far``, the last level the share ``memory``."""
+    vl, nr, s = info.vl, info.nr, problem.strides[-1]
+    pixels, units, depth = min(c.block, c.pixels), c.units / c.tile_blocks, c.depth
+    rows = units * s
+    chains = max(1, -(-depth // _core.KC))
+    # Runs of pixels that are beside each other in memory are cut where panels end.
+    ends = pixels / c.row if c.row % nr else 0.0
+    pieces = pixels / nr + ends
+    partial = min(2 * ends, pieces) if c.row % vl else 0.0  # pieces that are no whole vectors
+    vectors = pixels / vl + partial * (vl - 1) / (2 * vl)
+    inside = min(1.0, problem.batch * math.prod(problem.in_sizes) / c.pixels)  # the share that is not zeros, about
+    bytes = rows * depth * info.e_size
+    found = {
+        "weight_byte": bytes, "weight_byte_l3": far * bytes, "weight_byte_l3_stall": far * bytes,
+        "weight_byte_memory": memory * bytes, "turned_pack_vector": inside * depth * vectors,
+        "turned_pack_piece": inside * c.taps * pieces,
+        "turned_store" if s in (1, 2, 4, 8) else "turned_store_gathered": rows * vectors, "turned_store_piece": units * pieces,
+        "task": 1,
+    }  # fmt: skip
+    if info.parts:
+        blocks = -(-rows // info.grain) * -(-pixels // vl)
+        found["amx_product"] = blocks * -(-depth // info.kstep) * info.products
+        found["amx_call"] = blocks * chains
+        found["amx_pack"] = depth / info.kstep * pixels / vl
+        return found
+    # Whole panels, and one that is not.
+    full, rest = divmod(pixels, nr)
+    cycles = calls = accumulators = 0.0
+    tiles = c.tiles / c.tile_blocks
+    height = rows / tiles
+    for count, wide in ((full, nr // vl), (rest > 0, -(-rest // vl))):
+        if count:
+            step = max(height * wide / costs.FMA_PORTS, (height + wide) / costs.LOAD_PORTS, costs.FMA_LATENCY)
+            cycles += count * tiles * depth * step
+            calls += count * tiles * chains
+            accumulators += count * tiles * chains * height * wide
+    found["tile_cycle"], found["tile_call"], found["tile_accumulator"] = cycles, calls, accumulators
+    return found
+
+
+def _memory_counts(schedule, here):
+    """Inputs and outputs that L2 does not hold, and what fills the output beforehand."""
+    p = schedule.problem
+    item = ITEMSIZE[p.dtype]
+    inputs, outputs = math.prod(p.in_shape) * item, math.prod(p.out_shape) * item
+    found = {
+        "in_byte_l3": max(0, inputs - here.l2),
+        "out_byte_non_temporal" if schedule.stream else "out_byte_l3": max(0, outputs - here.l2),
+    }
+    if schedule.how.hole:
+        found.update(fill=1, fill_byte=outputs, fill_byte_l3=max(0, outputs - here.l2))
+    return found
+
+
+def packing(schedule, here):
+    """Cycles to pack the weights of a call that brings its own."""
+    info = here.info(schedule.problem.dtype, schedule.unit)
+    return common.packing_cycles(common.filter_bytes(schedule.problem, info), info)
+
+
+def least(problem, here, unit="vectors"):
+    """Cycles that no schedule is below: multiply-adds by whole tiles, without anything else."""
+    info = here.info(problem.dtype, unit)
+    if not takes(problem, info):
+        return math.inf
+    taps = 1
+    for k, s in zip(problem.kernel, problem.strides, strict=True):
+        taps *= max(k, s) / s
+    outputs = math.prod(problem.out_shape)
+    if info.parts:
+        part = here.profile["matrix_turned"]
+        per = info.products * part["amx_product"] / (info.grain * info.vl * info.kstep)
+    else:
+        per = here.profile["turned"]["tile_cycle"] / (info.vl * costs.FMA_PORTS)
+    return outputs * taps * problem.ci * per
