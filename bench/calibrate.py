@@ -2,7 +2,7 @@
 
 Problems are sampled (`samples`), every algorithm that may be the best one is timed on each, in turns, and the values of the
 cost profile are fitted to the times by non-negative least squares (`fit`). Every fourth problem is held out from the fit: on
-those the planner's loss is printed, before and after. ``CONVT_COSTS=profile.json`` uses the profile.
+those the planner's loss is printed, before and after.
 
 Machines have slow seconds: each problem is measured at several visits, minutes apart, and an algorithm's least time counts.
 
@@ -248,8 +248,8 @@ def main(arguments: list[str] | None = None) -> int:
         after = costs.Profile(options.out.stem, values)
         found, _ = rows_of(kept, after, scale)
     report("after", found, scale, kinds)
-    costs.save(options.out, after, {**here, "problems": len(kept.found)})
-    print(f"{options.out}: use it by CONVT_COSTS={options.out}")
+    found = {"name": after.name, "about": {**here, "problems": len(kept.found)}, "costs": after.values()}
+    options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

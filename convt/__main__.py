@@ -3,6 +3,7 @@
     python -m convt                     what was found on this machine
     python -m convt plan LAYER          algorithm, why, and what the others would cost; --time measures them
     python -m convt tune LAYER...       measures, and writes a file for CONVT_TUNING
+    python -m convt calibrate           measures this machine, and writes a file for CONVT_COSTS
     python -m convt bench               where the benchmark is
 
 A layer is JSON, or a file of JSON (one layer, or a list, or {"layers": list}): Cin and Cout, in (spatial sizes), k (kernel);
@@ -21,6 +22,7 @@ import os
 import sys
 import warnings
 
+from . import _calibrate as _calibration
 from . import _command, _explain, _layer_format, _layers, _limits, _measure, _words, tuning
 from ._config import get_num_threads, num_threads
 from ._problem import ITEMSIZE, PRECISIONS
@@ -178,6 +180,20 @@ def _print_tuned(found, path, count):
     print(f"{_words.count(count, 'entry', 'entries')} in {path}: programs use what it says by CONVT_TUNING={path}")
 
 
+def _calibrate(asked, complaints):
+    found = _calibration.described(get_num_threads())
+    if found["constants"] is None:
+        complaints.say(found["about"])
+        return found
+    _calibration.write(asked.out, found)
+    if not asked.json:
+        planned = machine.current()
+        rows = [[name, f"{value:.4g}", f"{getattr(planned.constants, name):.4g}"] for name, value in found["constants"].items()]
+        _table(["constant", "measured", planned.name], rows)
+        print(f"{asked.out}: programs use it by CONVT_COSTS={asked.out}")
+    return found
+
+
 def _bench(asked, _):
     if not asked.json:
         print(f'{_BENCH} (pip install "convt[bench]" brings what it compares with); convt-bench --help says what else')
@@ -198,7 +214,7 @@ def _parser():
     parser = argparse.ArgumentParser(prog=_PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.set_defaults(run=_info, threads=None)
     parser.add_argument("--version", action="version", version=f"convt {__version__}")
-    commands = parser.add_subparsers(metavar="info, plan, tune or bench")
+    commands = parser.add_subparsers(metavar="info, plan, tune, calibrate or bench")
     info = commands.add_parser("info", help="what was found on this machine (the default)")
     info.set_defaults(run=_info)
     plan = commands.add_parser("plan", help="what a layer is computed by, and why")
@@ -215,11 +231,15 @@ def _parser():
     tune.add_argument(
         "--out", type=_file, default="convt-tuning.json", help="the file (default: convt-tuning.json); what it has is kept"
     )
+    calibrate = commands.add_parser("calibrate", help="measure this machine, which should be idle, for the cost model")
+    calibrate.set_defaults(run=_calibrate)
+    calibrate.add_argument("--out", type=_file, default="convt-machine.json", help="the file (default: convt-machine.json)")
     bench = commands.add_parser("bench", help="where the benchmark is")
     bench.set_defaults(run=_bench)
     parser.add_argument("--json", action="store_true", help="print JSON")
-    for command in (info, plan, tune, bench):
+    for command in (info, plan, tune, calibrate, bench):
         command.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
+    calibrate.add_argument("--threads", type=_command.threads, metavar="N", help="default: as many as any program's")
     for command in (plan, tune):
         command.add_argument("--layout", choices=("NXC", "NCX"), help="default: NXC; an ONNX model's is NCX")
         command.add_argument("--dtype", choices=tuple(ITEMSIZE), help="default: float32; an ONNX model has its own")

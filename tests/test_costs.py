@@ -1,11 +1,10 @@
 """The cost model: every value has a name, cycles say where they come from, profiles in files are checked."""
 
-import json
 import math
 
 import numpy as np
 import pytest
-from cases import SAMPLES, child, operator, pretend
+from cases import SAMPLES, operator, pretend
 
 import convt
 from convt import _plan
@@ -58,58 +57,3 @@ def test_a_plan_shows_where_the_cycles_go():
     assert list(cycles.values()) == sorted(cycles.values(), reverse=True) and next(iter(cycles)) == "direct.tile_cycle"
     assert sum(cycles.values()) == pytest.approx(_plan.ALGORITHMS["direct"].cost(plan.problem))
     assert convt.ConvTranspose(np.ones((1, 1, 1)), backend="reference").plan((1, 2, 1)).cycles == {}
-
-
-SHOW = """
-from convt.algorithms import machine
-print(machine.current().profile.name, machine.current().profile["direct"]["task"])
-"""
-
-
-def written(tmp_path, change=lambda found: None):
-    path = tmp_path / "profile.json"
-    costs.save(path, machine.current().profile, {"why": "a test"})
-    found = json.loads(path.read_text())
-    change(found)
-    path.write_text(json.dumps(found))
-    return path
-
-
-def test_a_profile_in_a_file_is_used(tmp_path):
-    def change(found):
-        found["name"] = "mine"
-        found["costs"]["direct"]["task"] = 123.5
-
-    code, out, errors = child(SHOW, CONVT_COSTS=str(written(tmp_path, change)))
-    assert (code, out.split()) == (0, ["mine", "123.5"]), errors
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (lambda found: found["costs"]["direct"].pop("task"), "'task'"),
-        (lambda found: found["costs"]["direct"].update(more=1), "'more'"),
-        (lambda found: found["costs"]["direct"].update(task=-1), "direct.task"),
-        (lambda found: found["costs"]["direct"].update(task="1"), "direct.task"),
-        (lambda found: found["costs"]["direct"].update(task=True), "direct.task"),
-        (lambda found: found["costs"]["direct"].update(task=math.nan), "direct.task"),
-        (lambda found: found["costs"].update(more={}), "'more'"),
-        (lambda found: found["costs"].pop("direct"), "'direct'"),
-        (lambda found: found.update(format="2"), "format"),
-        (lambda found: found.update(costs=[]), "format"),
-    ],
-)
-def test_a_bad_profile_is_refused(change, says, tmp_path):
-    path = written(tmp_path, change)
-    with pytest.raises(ValueError, match=says) as refused:
-        costs.load(path, "CONVT_COSTS")
-    assert "CONVT_COSTS" in str(refused.value) and str(path) in str(refused.value)
-
-
-def test_a_file_that_is_no_profile_is_refused(tmp_path):
-    for name, text in (("none", None), ("text", "{"), ("list", "[]"), ("deep", "[" * 200_000)):
-        path = tmp_path / f"{name}.json"
-        if text is not None:
-            path.write_text(text)
-        code, _, errors = child("import convt", CONVT_COSTS=str(path))
-        assert code == 1 and "CONVT_COSTS" in errors and str(path) in errors and "ValueError" in errors

@@ -11,7 +11,6 @@ VALUES has the cost of one, in cycles, for each profile of a CPU. `python -m ben
 """
 
 import functools
-import math
 from typing import NamedTuple
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -792,44 +791,3 @@ def built_in(vector_bits, l1):
     name = "vectors_256" if vector_bits < 512 else "vectors_512_l1_32" if l1 <= 32 * KIB else "vectors_512_l1_48"
     column = list(PROFILES).index(name)
     return Profile(name, {part: {name: values[column] for name, values in some.items()} for part, some in VALUES.items()})
-
-
-# ---------------------------------------------------------------- profiles in files
-
-FORMAT = "convt cost profile 1"
-
-
-def save(path, profile, about):
-    """Write a profile as JSON; ``about`` is a dict that says how it was made."""
-    import json  # here, as it is slow to load
-
-    text = json.dumps({"format": FORMAT, "name": profile.name, "about": about, "costs": profile.values()}, indent=1)
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text + "\n")
-
-
-def load(path, what="profile"):
-    """The profile of a JSON file. ValueError, which names ``what`` asked for it and the file, where it is none."""
-    import json
-
-    try:
-        with open(path, encoding="utf-8") as file:
-            found = json.load(file)
-    except OSError as error:
-        raise ValueError(f"{what}: got {str(path)!r}, which can't be read ({error.strerror}); wanted a cost profile") from error
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{what}: got {str(path)!r}, which is no JSON ({error}); wanted a cost profile") from error
-    if not isinstance(found, dict) or found.get("format") != FORMAT or not isinstance(found.get("costs"), dict):
-        raise ValueError(f"{what}: got {str(path)!r}, whose format is not {FORMAT!r}; wanted a file of bench.calibrate")
-    costs = found["costs"]
-    for part, names in VALUES.items():
-        there = costs.get(part)
-        if not isinstance(there, dict) or set(there) != set(names):
-            differing = sorted(set(names) ^ set(there)) if isinstance(there, dict) else [part]
-            raise ValueError(f"{what}: got {str(path)!r}, where {part!r} lacks or has too many costs ({differing[0]!r})")
-        for name, value in there.items():
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-                raise ValueError(f"{what}: got {value!r} for {part}.{name} in {str(path)!r}, wanted a number of cycles >= 0")
-    if unknown := set(costs) - set(VALUES):
-        raise ValueError(f"{what}: got {str(path)!r} with unknown parts {sorted(unknown)}")
-    return Profile(str(found.get("name", path)), costs)

@@ -2,11 +2,12 @@
 
 import contextlib
 import functools
+import itertools
 import os
 from dataclasses import dataclass, replace
 
 from .. import _core
-from . import costs
+from . import constants, costs
 from .unit import unit_of
 
 
@@ -14,7 +15,9 @@ from .unit import unit_of
 class Machine:
     """What plans depend on beside the problem. There is one object of each: caches of plans compare machines by identity."""
 
+    name: str  # of the machine file that the constants are from
     isa: str
+    constants: constants.Constants  # what it can do
     l1: int  # bytes of a core's first-level data cache
     l2: int  # bytes of a core's second-level cache
     l3: int  # bytes of the last-level cache
@@ -38,10 +41,24 @@ def _unit(isa, dtype, name):
 
 
 @functools.cache
-def _machine(isa, caches):
+def _machine(isa, caches, family=None):
+    """The Machine of an instruction set and cache sizes: as the machine file of a name describes it, or that of this CPU."""
     info = _core.kernel_info("float32", isa=isa)
-    profile = _PROFILE or costs.built_in(8 * info["vl"] * info["t_size"], caches[0])
-    return Machine(isa, *caches, costs.limits(*caches), profile, isa)
+    bits, amx = 8 * info["vl"] * info["t_size"], _core.kernel_info("float32", "amx", isa) is not None
+    found = constants.known()[family] if family is not None else _DESCRIPTION or constants.of_cpu(cpu(), bits, amx)
+    profile = costs.built_in(bits, caches[0])
+    return Machine(found.name, isa, found.constants, *caches, costs.limits(*caches), profile, isa)
+
+
+def cpu():
+    """(vendor, family, model) of this CPU, as CPUID gives them; ("", 0, 0) where the system does not say."""
+    fields = {}
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        for line in itertools.takewhile(str.strip, file):
+            name, _, value = line.partition(":")
+            fields[name.strip()] = value.strip()
+    family, model = (fields.get(name, "") for name in ("cpu family", "model"))
+    return fields.get("vendor_id", ""), *(int(text) if text.isdecimal() else 0 for text in (family, model))
 
 
 _pretended = None  # a function of the machine there is
@@ -54,20 +71,20 @@ def current():
 
 
 _CACHES = _core.cache_bytes()
-_PROFILE = costs.load(path, "CONVT_COSTS") if (path := os.environ.get("CONVT_COSTS")) else None
+_DESCRIPTION = constants.read(path, "CONVT_COSTS") if (path := os.environ.get("CONVT_COSTS")) else None
 
 
 @contextlib.contextmanager
-def pretend(isa=None, l1=None, l2=None, l3=None, profile=None, **limits):
-    """Plans made inside are those of a machine with these caches, costs and limits, in the whole process. With the ``isa`` of
-    another CPU they can be looked at, but not run."""
+def pretend(isa=None, l1=None, l2=None, l3=None, profile=None, family=None, **limits):
+    """Plans made inside are those of a machine with these caches, costs and limits, in the whole process; ``family`` names a
+    file of ``machines/`` for its constants. With the ``isa`` of another CPU they can be looked at, but not run."""
     global _pretended
 
     @functools.cache
     def changed(here):
         there = (here.l1, here.l2, here.l3)
         caches = tuple(old if new is None else new for new, old in zip((l1, l2, l3), there, strict=True))
-        pretended = _machine(isa or here.isa, caches)
+        pretended = _machine(isa or here.isa, caches, family)
         now = pretended.limits._replace(**limits)
         return replace(pretended, limits=now, profile=profile or pretended.profile, isa_in_use=here.isa)
 

@@ -1,0 +1,100 @@
+"""Measuring the constants of the machine at hand: ``python -m convt calibrate``. See convt/algorithms/constants.py."""
+
+import math
+import os
+import time
+
+import numpy as np
+
+from . import _core, _rates
+from ._version import __version__
+from .algorithms import constants, machine
+
+ROUNDS = 5  # in turns; machines have slow seconds, so the best of them counts
+TURN = 0.05  # seconds of a measurement
+MEMORY = 1 << 29  # bytes beyond which even a large last-level cache is taken to be too small
+
+
+def measure(threads):
+    """``(Constants, raw)`` of this machine with so many threads; ``raw`` is what each round measured, a dict of lists."""
+    l2, l3 = _core.cache_bytes()[1:]
+    inside, between = l2 // 2, math.isqrt(l2 * max(l3 // threads, 4 * l2))
+    beyond = min(MEMORY, max(4 * l3, 1 << 26)) // threads
+    memory = np.ones(threads * max(inside, between, beyond) + 64, np.uint8)
+    swept = {
+        "l2_read": ("read", inside), "l3_read": ("read", between), "memory_read": ("read", beyond),
+        "memory_write": ("write", beyond), "non_temporal": ("stream", beyond),
+    }  # fmt: skip
+    amx = _core.kernel_info("float32", "amx") is not None
+    flops = 2 * _core.kernel_info("float32")["vl"]
+    found = {}
+
+    def keep(name, value):
+        found.setdefault(name, []).append(value)
+
+    for _ in range(ROUNDS):
+        keep("clock", _rates.rate("clock", memory[:64], 1, TURN))
+        keep("chain", _rates.rate("chain", memory[:64], 1, TURN))
+        keep("multiply_adds", _core.fma_peak("float32", 1, TURN) * 1e9 / flops)
+        keep("dots", _core.fma_peak("bfloat16", 1, TURN) * 1e9 / (2 * flops) if _core.kernel_info("float32", "dots") else 0.0)
+        keep("products", _rates.rate("products", memory[:64], 1, TURN) if amx else 0.0)
+        for name, (what, bytes) in swept.items():
+            keep(name, _rates.rate(what, memory[: threads * bytes + 64], threads, TURN) / threads)
+        keep("region", _seconds(_rates.take_tasks, 500, 0, threads) / 500)
+        keep("task", _seconds(_rates.take_tasks, 1, 20_000, threads) * threads / 20_000)
+        keep("call", _seconds(_rates.call_tiles, 20_000) / 20_000)
+    return _constants(found), {name: [float(f"{value:.6g}") for value in values] for name, values in found.items()}
+
+
+def _seconds(work, *arguments):
+    start = time.perf_counter()
+    work(*arguments)
+    return time.perf_counter() - start
+
+
+def _constants(found):
+    """The Constants of what was measured a second, or of seconds: the fastest round of each."""
+    most = {name: max(values) for name, values in found.items()}
+    clock, found = most["clock"], {name: min(values) for name, values in found.items()}
+    rates = {name: most[name] / clock for name in ("multiply_adds", "dots", "products", "l2_read", "l3_read", "memory_read",
+                                                   "memory_write", "non_temporal")}  # fmt: skip
+    times = {name: found[name] * clock for name in ("region", "task", "call")}
+    values = {"clock": clock / 1e9, "latency": clock / most["chain"]} | rates | times
+    return constants.Constants(**{name: float(f"{values[name]:.4g}") for name in constants.Constants._fields})
+
+
+def described(threads):
+    """What a machine file says of this machine: a dict, as JSON has it."""
+    started = time.strftime("%Y-%m-%d", time.gmtime())
+    found, raw = measure(threads)
+    vendor, family, model = machine.cpu()
+    info = _core.kernel_info("float32")
+    return {
+        "format": constants.FORMAT,
+        "name": f"{vendor or 'cpu'}_{family}_{model}",
+        "about": f"measured by python -m convt calibrate on {started}, {_core.isa()}, {threads} threads, convt {__version__}",
+        "origin": "measured",
+        "vector_bits": 8 * info["vl"] * info["t_size"],
+        "amx": _core.kernel_info("float32", "amx") is not None,
+        "cpus": [{"vendor": vendor, "family": family, "models": [model, model]}],
+        "caches": dict(zip(("l1", "l2", "l3"), _core.cache_bytes(), strict=True)),
+        "constants": found._asdict(),
+        "raw": raw,
+    }
+
+
+def write(path, found):
+    """Write a machine file, whole or not at all."""
+    import json
+
+    lines = []
+    for key, value in found.items():
+        if isinstance(value, dict):
+            rows = (f"  {json.dumps(name)}: {json.dumps(each)}" for name, each in value.items())
+            lines.append(f" {json.dumps(key)}: {{\n" + ",\n".join(rows) + "\n }")
+        else:
+            lines.append(f" {json.dumps(key)}: {json.dumps(value)}")
+    temporary = f"{path}.{os.getpid()}"
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write("{\n" + ",\n".join(lines) + "\n}\n")
+    os.replace(temporary, path)

@@ -1,0 +1,119 @@
+"""The machine files: what they hold, which of them a CPU gets, how one is measured, and what is no such file."""
+
+import json
+import math
+
+import pytest
+from cases import ISA_ROWS, child, pretend, using_isa
+
+from convt import _calibrate, _core
+from convt.algorithms import constants, machine
+
+
+def test_every_file_says_where_its_constants_come_from():
+    known = constants.known()
+    assert {"zen3", "zen4", "zen5", "skylake_server", "ice_lake", "sapphire_rapids", "sapphire_rapids_amx"} <= set(known)
+    for name, each in known.items():
+        found = json.loads((constants.FOLDER / f"{name}.json").read_text())
+        assert found["name"] == name and found["about"] and found["origin"] in ("measured", "derived"), name
+        assert found["raw"] if found["origin"] == "measured" else found["reason"], name
+        assert each.vector_bits in (128, 256, 512) and (each.constants.products > 0) >= each.amx, name
+
+
+def test_a_cpu_gets_the_file_of_its_family_or_of_its_vectors():
+    name = lambda *asked: constants.of_cpu(*asked).name  # noqa: E731
+    assert name(("AuthenticAMD", 25, 1), 256, False) == "zen3"
+    assert name(("AuthenticAMD", 25, 17), 512, False) == "zen4"
+    assert name(("AuthenticAMD", 26, 2), 512, False) == "zen5"
+    assert name(("GenuineIntel", 6, 85), 512, False) == "skylake_server"
+    assert name(("GenuineIntel", 6, 106), 512, False) == "ice_lake"
+    assert name(("GenuineIntel", 6, 143), 512, True) == "sapphire_rapids_amx"
+    assert name(("GenuineIntel", 6, 143), 512, False) == "sapphire_rapids"
+    assert name(("GenuineIntel", 6, 143), 256, False) == "generic_256"  # kernels of a lesser instruction set
+    for bits in (128, 256, 512):
+        assert name(("", 0, 0), bits, False) == f"generic_{bits}"
+
+
+def test_every_instruction_set_has_a_machine():
+    for isa in ISA_ROWS:
+        with pretend(isa=isa):
+            here = machine.current()
+            assert constants.known()[here.name].constants == here.constants
+            assert (here.constants.products > 0) >= (_core.kernel_info("float32", "amx", isa) is not None)
+            assert (here.constants.dots > 0) >= (_core.kernel_info("float32", "dots", isa) is not None)
+    with pretend(isa="avx512", family="zen4"):
+        assert machine.current().name == "zen4"
+
+
+def test_the_cpu_says_who_it_is():
+    vendor, family, model = machine.cpu()
+    assert isinstance(vendor, str) and family >= 0 and model >= 0
+
+
+@pytest.mark.parametrize("isa", [name for name, available in ISA_ROWS.items() if available])
+def test_a_machine_is_measured(isa, monkeypatch, tmp_path):
+    monkeypatch.setattr(_calibrate, "ROUNDS", 1)
+    monkeypatch.setattr(_calibrate, "TURN", 1e-3)
+    monkeypatch.setattr(_calibrate, "MEMORY", 1 << 22)
+    with using_isa(isa):
+        found = _calibrate.described(2)
+    path = tmp_path / "mine.json"
+    _calibrate.write(path, found)
+    read = constants.read(path)
+    assert read.constants == constants.Constants(**found["constants"]) and json.loads(path.read_text()) == found
+    assert all(0 < value < math.inf or name in constants.OPTIONAL for name, value in found["constants"].items())
+    assert read.vector_bits == 8 * _core.kernel_info("float32", isa=isa)["vl"] * 4
+
+
+SHOW = "from convt.algorithms import machine; print(machine.current().name, machine.current().constants.task)"
+
+
+def written(tmp_path, change=lambda found: None):
+    path = tmp_path / "machine.json"
+    found = json.loads((constants.FOLDER / "zen3.json").read_text())
+    change(found)
+    path.write_text(json.dumps(found))
+    return path
+
+
+def test_a_file_is_used(tmp_path):
+    def change(found):
+        found["name"] = "mine"
+        found["constants"]["task"] = 123.5
+
+    code, out, errors = child(SHOW, CONVT_COSTS=str(written(tmp_path, change)))
+    assert (code, out.split()) == (0, ["mine", "123.5"]), errors
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda found: found["constants"].pop("task"), "'task'"),
+        (lambda found: found["constants"].update(more=1), "'more'"),
+        (lambda found: found["constants"].update(task=-1), "task"),
+        (lambda found: found["constants"].update(task=0), "task"),
+        (lambda found: found["constants"].update(task="1"), "task"),
+        (lambda found: found["constants"].update(task=True), "task"),
+        (lambda found: found["constants"].update(task=math.nan), "task"),
+        (lambda found: found.pop("constants"), "format"),
+        (lambda found: found.update(format="2"), "format"),
+        (lambda found: found.update(constants=[]), "format"),
+        (lambda found: found.update(cpus=[{"vendor": "x"}]), "cpus"),
+        (lambda found: found.update(cpus=3), "cpus"),
+        (lambda found: found.pop("vector_bits"), "vector_bits"),
+    ],
+)
+def test_a_bad_file_is_refused(change, says, tmp_path):
+    path = written(tmp_path, change)
+    with pytest.raises(ValueError, match=says) as refused:
+        constants.read(path, "CONVT_COSTS")
+    assert "CONVT_COSTS" in str(refused.value) and str(path) in str(refused.value)
+
+
+def test_a_file_that_is_none_is_refused(tmp_path):
+    for name, text in (("none", None), ("text", "{"), ("list", "[]"), ("deep", "[" * 200_000)):
+        path = tmp_path / f"{name}.json"
+        if text is not None:
+            path.write_text(text)
+        code, _, errors = child("import convt", CONVT_COSTS=str(path))
+        assert code == 1 and "CONVT_COSTS" in errors and str(path) in errors and "ValueError" in errors
