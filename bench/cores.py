@@ -25,11 +25,11 @@ import numpy as np
 
 import convt
 from convt.algorithms import ALGORITHMS, common, machine
-from convt.algorithms.depthwise import plan as depthwise
+from convt.algorithms.depthwise import bind as depthwise
 from convt.algorithms.direct import plan as direct
 from convt.algorithms.planes import cost as planes_cost
 from convt.algorithms.planes import plan as planes
-from convt.algorithms.rows import plan as rows
+from convt.algorithms.rows import bind as rows
 from convt.algorithms.scatter import plan as scatter
 from convt.algorithms.turned import bind as turned
 from convt.algorithms.winograd import plan as winograd
@@ -92,31 +92,40 @@ def _turned(name, problem, packing, ins, outs, specs, schedule) -> np.ndarray:
     return np.concatenate(found)
 
 
-def _of_rows(outer: list, batch: int, block: int) -> np.ndarray:
+def _met(problem, ax: int) -> np.ndarray:
+    """How many taps meet an input in each output of an axis."""
+    s, d, begin, out = (axis[ax] for axis in (problem.strides, problem.dilations, problem.begin, problem.out_sizes))
+    places = np.add.outer(np.arange(problem.in_sizes[ax]) * s, np.arange(problem.kernel[ax]) * d).ravel() - begin
+    return np.bincount(places[(places >= 0) & (places < out)], minlength=out)
+
+
+def _of_rows(problem, block: int) -> np.ndarray:
     """How many input rows meet in each block of output rows."""
-    met = _product(np.ones(batch), *([len(pairs) for pairs in axis] for axis in outer))
+    met = _product(np.ones(problem.batch), *(_met(problem, ax) for ax in range(problem.rank - 1)))
     return np.add.reduceat(met, range(0, len(met), block))
 
 
-def _depthwise(problem, packing, ins, outs, how, spec) -> np.ndarray:
+def _depthwise(schedule, packing, ins, outs, how) -> np.ndarray:
     """Blocks of the last axis are fastest, then lanes, then rows. Of each output its products, and itself."""
-    starts = spec["j0"] + spec["block"] * np.arange(spec["blocks"] + 1)
-    along = np.zeros((2, spec["blocks"]))
-    for run in spec["runs"]:
-        inside = np.clip(np.minimum(starts[1:], run.stop) - np.maximum(starts[:-1], run.start), 0, None) / run.step
-        along += np.array([[len(run.taps) * problem.ci], [1]]) * inside * (run.high - run.low) / spec["lanes"]
-    lanes = _spans(spec["lanes"], spec["lane_block"])
+    problem = schedule.problem
+    js = (np.arange(problem.out_sizes[-1]) + problem.begin[-1]) // problem.strides[-1] - schedule.j0
+    along = np.stack([
+        np.bincount(js // schedule.block, each, minlength=schedule.blocks)
+        for each in (_met(problem, -1) * problem.ci, np.ones(len(js)))
+    ])  # fmt: skip
+    lanes = _spans(schedule.lanes, schedule.lane_block)
     count = problem.batch * math.prod(problem.out_sizes[:-1])
-    met = _of_rows(spec["outer"], problem.batch, spec["rows"])
-    return _product(met, lanes, along[0]) + _product(_spans(count, spec["rows"]), lanes, along[1])
+    met = _of_rows(problem, schedule.rows)
+    return _product(met, lanes, along[0]) + _product(_spans(count, schedule.rows), lanes, along[1])
 
 
-def _rows(problem, packing, ins, outs, how, spec) -> np.ndarray:
+def _rows(schedule, packing, ins, outs, how) -> np.ndarray:
     """Blocks of the last axis are fastest, then rows, then groups. Along the axis each value takes all taps."""
-    cut, per = spec["cut"], problem.ci * -(-problem.kernel[-1] // problem.strides[-1])
-    made = _spans(problem.batch * math.prod(problem.out_sizes[:-1]), cut.rows)
-    each = per * _of_rows(spec["outer"], problem.batch, cut.rows) + made
-    return _product(np.ones(problem.groups), each, _spans(cut.js, cut.block))
+    problem = schedule.problem
+    per = problem.ci * -(-problem.kernel[-1] // problem.strides[-1])
+    made = _spans(problem.batch * math.prod(problem.out_sizes[:-1]), schedule.rows)
+    each = per * _of_rows(problem, schedule.rows) + made
+    return _product(np.ones(problem.groups), each, _spans(schedule.js, schedule.block))
 
 
 def _scatter(name, problem, packing, ins, outs, how, spec) -> np.ndarray:

@@ -7,7 +7,7 @@ from cases import each_isa, matrix_unit, pretend, using_isa
 import convt
 from convt import _plan
 from convt.algorithms import costs, machine
-from convt.algorithms.depthwise import cutting as depthwise
+from convt.algorithms import depthwise
 from convt.algorithms.direct import cutting
 from convt.algorithms.scatter import plan as scatter
 from convt.algorithms.winograd import cutting as winograd
@@ -60,8 +60,8 @@ def test_threads_do_not_share_the_pixels_of_a_row():
     """Out channels are cut where their weights would not stay near, and only there."""
     for kernel, lane_blocks in ((4, 1), (16, 1), (1024, 2)):
         op, shape = operator(((1, 1300, 128), (kernel,), 1, 128, 2))
-        cut = depthwise.cut_rows(op._attributes.problem(shape), 0, 651, 2)
-        assert cut.lane_blocks == lane_blocks
+        found = depthwise.STAGES.schedule(op._attributes.problem(shape), machine.current(), "vectors", 2, True)
+        assert -(-found.lanes // found.lane_block) == lane_blocks
 
 
 def test_many_small_groups_merge_their_phases():

@@ -11,10 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convt
+<<<<<<< HEAD
 from convt.algorithms import machine, turned
 from convt.algorithms.planes import blocks
 from convt.algorithms.rows import cutting as rows_cutting
 from convt.algorithms.turned.schedule import takes as turned_takes
+=======
+from convt.algorithms import machine
+from convt.algorithms.planes import cutting
+from convt.algorithms.rows.schedule import bounds, channel_blocks, phase_blocks
+>>>>>>> e408466 (Depthwise and rows are rebuilt by stages: one schedule decides, cost and bind read it; runs are listed in C)
 
 IMAGES = {
     "image": Case(
@@ -156,14 +162,16 @@ def test_data_may_be_smaller_than_weights_on_a_matrix_unit(size):
     "co, kernel, stride, most", [(7, 4, 2, 14), (1, 5, 3, 6), (30, 3, 2, 14), (3, 40, 20, 14), (5, 3, 1, 6)]
 )
 def test_blocks_of_rows_have_every_output_once(co, kernel, stride, most):
-    groups = rows_cutting._phases.phase_groups(kernel, stride, 1, True)
-    found, channel_blocks = rows_cutting.blocks(co, groups, most)
-    assert len(found) % channel_blocks == 0
-    places = [(c, p) for block in found for c, p in zip(block.channels, block.phases, strict=True)]
-    assert sorted(places) == [(c, p) for c in range(co) for p in range(stride)]
-    for block in found:
-        assert len(block.channels) <= most
-        assert all(t % stride == p for taps, p in zip(block.taps, block.phases, strict=True) for t in taps)
+    phases = phase_blocks(kernel, stride, 1, most)
+    assert sorted(p for block in phases for p in block.residues) == list(range(stride))
+    for block in phases:
+        assert all(tap % stride == p for tap, p in zip(block.taps, block.residues, strict=True))
+        assert {len(range(tap, kernel, stride)) for tap in block.taps} == {block.terms}
+    ends = bounds(co, channel_blocks(co, phases, most))
+    assert ends[0] == 0 and ends[-1] == co
+    for first, end in itertools.pairwise(ends):
+        assert first < end
+        assert all((end - first) * len(block.residues) <= most for block in phases)
 
 
 def test_a_single_channel_is_the_same_in_either_layout():

@@ -34,14 +34,11 @@ from functools import partial
 from typing import NamedTuple
 
 from .._problem import PRECISIONS
-from . import common, onednn, order, phases, stages, turned
-from .depthwise import kernels as depthwise_kernels
-from .depthwise import plan as depthwise
+from . import common, depthwise, onednn, order, phases, rows, stages, turned
 from .direct import cutting as direct_cutting
 from .direct import plan as direct
 from .planes import blocks as planes_blocks
 from .planes.plan import always, by_blocks, cut_into_blocks, direct_widens, make_by_blocks, never
-from .rows import plan as rows
 from .scatter import gathering
 from .scatter import plan as scatter
 from .winograd import cutting as winograd_cutting
@@ -72,14 +69,10 @@ def _any_channels(limit, cost, recipe, make, preparing=common.preparing, precisi
     return Algorithm(limit, cost, recipe, make, preparing, precision, exact)
 
 
-def _turned(limit, unit, precision="highest"):
-    """turned on a unit; `direct` computes by blocks what it does not take."""
+def _of_planes(limit, algorithm, name, unit="vectors", precision="highest"):
+    """An algorithm that computes on planes as they are; `direct` computes by blocks what it does not take."""
     otherwise = partial(make_by_blocks, direct.cost, direct.make)
-    make = partial(stages.make, turned.STAGES, name=turned.NAMES[unit], unit=unit, otherwise=otherwise)
-    return Algorithm(
-        limit, partial(stages.cost, turned.STAGES, unit=unit), partial(stages.recipe, turned.STAGES, unit=unit), make,
-        partial(stages.preparing, turned.STAGES, unit=unit), precision,
-    )  # fmt: skip
+    return Algorithm(limit, *stages.serving(algorithm.STAGES, name, unit, otherwise), precision)
 
 
 def _of_unit(unit, name, wants, precision, exact=""):
@@ -104,7 +97,9 @@ def _of_unit(unit, name, wants, precision, exact=""):
             partial(winograd.preparing, unit=unit), precision, always if unit == "amx" else never,
         )  # fmt: skip
     if unit != "dots":
-        there[prefix + "turned"] = _turned(f"{wants}, and what turned wants: {turned.LIMIT}", unit, precision)
+        there[prefix + "turned"] = _of_planes(
+            f"{wants}, and what turned wants: {turned.LIMIT}", turned, turned.NAMES[unit], unit, precision
+        )
     return there
 
 
@@ -120,10 +115,10 @@ ALGORITHMS = {
     ),
     "scatter": _any_channels(scatter.LIMIT, scatter.cost, scatter.recipe, scatter.make, widens=never),
     "depthwise": _any_channels(
-        depthwise.LIMIT, depthwise.cost, depthwise.recipe, depthwise.make, widens=depthwise_kernels.widens
+        depthwise.LIMIT, *stages.serving(depthwise.STAGES, "depthwise"), widens=depthwise.kinds.widens
     ),
-    "rows": Algorithm(rows.LIMIT, rows.cost, rows.recipe, rows.make),
-    "turned": _turned(turned.LIMIT, "vectors"),
+    "rows": _of_planes(rows.LIMIT, rows, "rows"),
+    "turned": _of_planes(turned.LIMIT, turned, "turned"),
     **_of_unit("amx", "matrix", f"{_AMX} and a dtype other than float64", "highest"),
     **_of_unit("amx_two", "matrix_high", f"{_AMX} and float32", "high"),
     **_of_unit("amx_one", "matrix_medium", f"{_AMX} and float32", "medium"),
@@ -136,6 +131,7 @@ def forget():
     for decided in (
         direct_cutting.choice, winograd_cutting.choice, winograd_cutting.least_cost, scatter.choice,
         gathering.gathered_products, planes_blocks.blocks, cut_into_blocks, order.order_of, phases.axis, stages.scheduled,
+        common.pairs_met, depthwise.kinds.kind_of_operator,
     ):  # fmt: skip
         decided.cache_clear()
 

@@ -1,5 +1,6 @@
 """What algorithms share: axes cut into phases and runs, the cost of tiles, tables of taps and of outputs."""
 
+import functools
 import heapq
 import itertools
 import math
@@ -43,6 +44,37 @@ def reaching(problem, ax):
         for i in range(max(0, -(first // s)), min(size, (out - 1 - first) // s + 1)):
             axis[first + i * s].append((t, i))
     return axis
+
+
+@functools.lru_cache(maxsize=1024)
+def pairs_met(k, s, d, size, begin, out):
+    """How many pairs of an input and a tap meet in the window along an axis."""
+    if k > MANY_CLASSES:  # too many to count one by one
+        return k * size
+    if k <= 16:
+        firsts = [t * d - begin for t in range(k)]  # where each tap's first input goes
+        return sum([max(0, min(size, (out - 1 - first) // s + 1) - max(0, -(first // s))) for first in firsts])
+    firsts = np.arange(k) * float(d) - begin
+    met = np.minimum(size, (out - 1 - firsts) // s + 1) - np.maximum(0, -(firsts // s))
+    return int(np.maximum(0, met).sum())
+
+
+def taps_met(problem, ax):
+    """Inputs that meet in an output along an axis, at most."""
+    s, d = problem.strides[ax], problem.dilations[ax]
+    return max(1, min(-(-problem.kernel[ax] * math.gcd(s, d) // s), problem.in_sizes[ax]))
+
+
+def rows_met(problem):
+    """Output rows of the batch; the average number of input rows that reach one, and of those that did not reach the one
+    before, along the last axis but one."""
+    p, rows, meet, new = problem, problem.batch, 1.0, 1.0
+    for ax in range(len(p.kernel) - 1):
+        size, out = p.in_sizes[ax], max(p.out_sizes[ax], 1)
+        new = meet * min(1.0, size / out)
+        meet *= pairs_met(p.kernel[ax], p.strides[ax], p.dilations[ax], size, p.begin[ax], p.out_sizes[ax]) / out
+        rows *= p.out_sizes[ax]
+    return rows, meet, new
 
 
 def tile_counts(rows, columns, depth, unit, chain=_core.KC, wide=0):
@@ -196,6 +228,13 @@ def shared(tasks, here=None):
     if not few(tasks, here):
         return sum(work for work, _ in tasks)
     return 2 * makespan(sorted(((work / count, count) for work, count in tasks if count), reverse=True), 2)
+
+
+def shared_alike(cycles, tasks, threads):
+    """`shared` of so many tasks that are all alike, of a schedule for so many threads."""
+    if threads == 1 or tasks == 0 or tasks > EVEN:
+        return cycles
+    return cycles * (2 * -(-tasks // 2) / tasks)
 
 
 def few(tasks, here=None):

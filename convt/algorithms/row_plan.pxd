@@ -13,11 +13,11 @@ cdef struct KeptRow:
 
 
 cdef class RowPlan(Plan):
-    cdef int64_t out_rows, row_taps  # output rows of the batch; the most input rows that reach one
+    cdef int64_t out_rows, row_taps  # output rows of the batch; the most input rows that reach one (of the schedule)
     # For each output of each axis but the last, the (tap, input index) pairs that reach it.
     cdef Table outer_out, outer_start, outer_taps
 
-    cdef open_rows(self, axes)
+    cdef open_rows(self, problem)
     cdef int64_t row_inputs(self, int64_t row, int64_t *taps, int64_t *src, int64_t *dst) noexcept nogil
 
 

@@ -3,6 +3,8 @@
 
 from libc.stdint cimport int64_t
 
+import numpy as np
+
 from convt._core cimport Plan
 from convt._memory cimport Table
 from convt.algorithms.indexing cimport take_index
@@ -11,18 +13,39 @@ from convt.algorithms.indexing cimport take_index
 cdef class RowPlan(Plan):
     """A plan whose rows are those of the last axis."""
 
-    cdef open_rows(self, axes):
-        """Tables of the axes but the last: ``axes[ax][output]`` lists (tap, input index)."""
-        self.outer_out = Table([len(axis) for axis in axes])
-        starts, pairs = [], []
-        self.out_rows, self.row_taps = self.batch, 1
-        for axis in axes:
-            self.out_rows *= len(axis)
-            self.row_taps *= max([len(taps) for taps in axis], default=0)
-            for taps in axis:
-                starts.append(len(pairs))
-                pairs += taps
-        self.outer_start, self.outer_taps = Table([*starts, len(pairs)]), Table(pairs)
+    cdef open_rows(self, problem):
+        """Tables of the axes but the last: for each output the (tap, input index) pairs that reach it."""
+        cdef int64_t at = 0, o, i, low, high, tap, step, out
+        cdef int64_t *starts
+        cdef int64_t *pairs
+        spans = []  # (place of output 0, tap, first output, first input, inputs, outputs from one to the next)
+        self.out_rows = self.batch
+        for ax in range(problem.rank - 1):
+            s, d, begin, size, out = problem.strides[ax], problem.dilations[ax], problem.begin[ax], problem.in_sizes[ax], problem.out_sizes[ax]
+            for t in range(problem.kernel[ax]):
+                first = t * d - begin
+                begins, ends = max(0, -(first // s)), min(size, (out - 1 - first) // s + 1)
+                if begins < ends:
+                    spans.append((at, t, first + begins * s, begins, ends - begins, min(s, out)))
+            at += out
+            self.out_rows *= out
+        self.outer_out = Table(problem.out_sizes[:problem.rank - 1])
+        self.outer_start = Table(np.zeros(at + 2, np.int64))
+        self.outer_taps = Table(np.empty(2 * sum([span[4] for span in spans]), np.int64))
+        starts, pairs = self.outer_start.p + 1, self.outer_taps.p
+        for place, _, first, _, count, apart in spans:
+            o, high, step = place + first, count, apart
+            for i in range(high):
+                starts[o + 1 + i * step] += 1
+        for o in range(at):
+            starts[o + 1] += starts[o]
+        # What was written of each output moves its start to the next one's.
+        for place, t, first, begins, count, apart in spans:
+            o, tap, low, high, step = place + first, t, begins, count, apart
+            for i in range(high):
+                at = starts[o + i * step]
+                pairs[2 * at], pairs[2 * at + 1] = tap, low + i
+                starts[o + i * step] = at + 1
 
     cdef int64_t row_inputs(self, int64_t row, int64_t *taps, int64_t *src, int64_t *dst) noexcept nogil:
         """Which input rows reach an output row: fills ``taps`` with (input offset, tap of the outer axes), returns how many.

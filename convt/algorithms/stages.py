@@ -78,3 +78,12 @@ def make(stages, problem, recipe, packed, in_strides, out_strides, threads, name
     if otherwise is not None and not packed(key).finite:
         return otherwise(problem, recipe, packed, in_strides, out_strides, threads)
     return stages.bind(found, in_strides, out_strides, recipe(key)), key
+
+
+def serving(stages, name, unit="vectors", otherwise=None):
+    """``(cost, recipe, make, preparing)`` with which an algorithm serves the registry."""
+    return (
+        functools.partial(cost, stages, unit=unit), functools.partial(recipe, stages, unit=unit),
+        functools.partial(make, stages, name=name, unit=unit, otherwise=otherwise),
+        functools.partial(preparing, stages, unit=unit),
+    )  # fmt: skip

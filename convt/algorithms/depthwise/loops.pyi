@@ -1,17 +1,16 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ..._problem import Problem
 from ..row_plan import RowPlan
+from .schedule import Schedule
 from .weights import LaneRecipe
 
 class DepthwisePlan(RowPlan):
     def __init__(
         self,
-        problem: Problem,
+        schedule: Schedule,
         recipe: LaneRecipe,
         in_strides: Sequence[int],
         out_strides: Sequence[int],
         execution: Any,
-        spec: Any,
     ) -> None: ...

@@ -5,16 +5,18 @@ Lanes are channels; in cells, (phase, channel), as they lie in the output, and t
 some output rows.
 """
 
-import itertools
+import math
 
 from libc.stdint cimport int32_t, int64_t
+from libc.stdlib cimport qsort
+from libc.string cimport memcpy
 
 cimport numpy as cnp
 
 import numpy as np
 
 from convt._core cimport Call
-from convt._kernels cimport convt_dw, convt_dw_phase, convt_dw_term, convt_kernels, convt_quotient
+from convt._kernels cimport CONVT_DW_TERMS, convt_dw, convt_dw_phase, convt_dw_term, convt_kernels, convt_quotient
 from convt._memory cimport Table, copy_non_temporal, round64, structures
 from convt.algorithms.depthwise.weights cimport LaneRecipe
 from convt.algorithms.indexing cimport steps_to, take_index
@@ -23,109 +25,333 @@ from convt.algorithms.row_plan cimport KeptRow, RowPlan, keep_no_rows, place_of_
 cnp.import_array()
 
 
-cdef class DepthwisePlan(RowPlan):
-    """Runs the phases that depthwise/plan.py lists, row by row."""
+cdef int by_value(const void *a, const void *b) noexcept nogil:
+    cdef int64_t x = (<const int64_t *>a)[0], y = (<const int64_t *>b)[0]
+    return (x > y) - (x < y)
 
-    def __init__(self, problem, LaneRecipe recipe, in_strides, out_strides, execution, spec):
-        """``spec`` is what depthwise/plan.py decides: tables, blocks, how rows are read and stored."""
+
+cdef inline int64_t floor_of(int64_t n, int64_t divisor) noexcept nogil:
+    """A quotient, rounded down; the divisor is positive."""
+    return convt_quotient(n, divisor) if n >= 0 else -convt_quotient(divisor - 1 - n, divisor)
+
+
+cdef class DepthwisePlan(RowPlan):
+    """Computes row by row what a `Schedule` (depthwise/schedule.py) says."""
+
+    def __init__(self, schedule, LaneRecipe recipe, in_strides, out_strides, execution):
+        problem = schedule.problem
         self.open_plan("depthwise", problem, recipe.k, in_strides, out_strides, execution)
-        self.recipe, self.even = recipe, True
+        self.recipe, self.even, self.keep = recipe, True, []
         cdef const convt_kernels *k = self.k
-        cdef int64_t x = self.nd - 1, channels = self.groups * self.co
-        self.open_rows(spec["outer"])
-        self.rows = spec["rows"]
+        cdef int64_t x = self.nd - 1, channels = self.groups * self.co, n
+        self.open_rows(problem)
+        self.row_taps, self.rows = schedule.row_taps, schedule.rows
         self.row_blocks = (self.out_rows + self.rows - 1) // self.rows
-        self.block, self.blocks, self.j0 = spec["block"], spec["blocks"], spec["j0"]
-        self.width = spec["width"]
+        self.block, self.blocks, self.j0 = schedule.block, schedule.blocks, schedule.j0
+        self.each, self.width, self.cells = recipe.each, max(1, schedule.form[0]), schedule.form[0] > 0
         self.begin, self.out_size = problem.begin[x], problem.out_sizes[x]
-        self.lanes, self.lane_block = spec["lanes"], spec["lane_block"]
+        self.lanes, self.lane_block = schedule.lanes, schedule.lane_block
         self.lane_blocks = (self.lanes + self.lane_block - 1) // self.lane_block
-        self.lane_step = 1 if recipe.repeats > 1 else self.out_c
+        self.lane_step = 1 if self.cells else self.out_c
         self.taps_x = recipe.terms
         self.whole = (recipe.kernel_x - (recipe.terms - 1) * recipe.stride_x) * channels
+        self.skips, self.contiguous_out = schedule.skips, schedule.in_registers
+        self.contiguous_in, self.permuted = schedule.reads == "as they are", schedule.reads == "permuted"
+        # Pixels of a cell that are not beside each other in the output are stored one by one.
+        self.apart_pixels = self.cells and not (self.out_stride.p[x] == channels and (channels == 1 or self.out_c == 1))
         self.pitch = self.lanes if self.width > 1 else self._vectors(self.lane_block)
-        self.each, self.skips = recipe.each, spec["skips"]
         if self.each:
             self.pitch = self.lane_block // self.co * self.ci
         self.weights_ld, self.outs_ld = self._vectors(self.width * self.lanes), self._vectors(self.width * self.lane_block)
-        self.min_off, self.max_off = spec["min_off"], spec["max_off"]
-        self.max_inputs = min(self.block + self.max_off - self.min_off, max(1, self.in_size.p[x]))
-        group = np.arange(self.lanes) % channels // self.co
-        self.maps = Table([(group * self.ci + c) * self.in_c for c in range(self.ci)])
+        self.max_off = problem.dilations[x] * (problem.kernel[x] - 1) // problem.strides[x]
+        self.max_inputs = min(self.block + self.max_off + 1, max(1, self.in_size.p[x]))
+        self._lanes()
         # The last element of the input, less what lies between pixel 0 of a row and the end of a pick from its last one.
-        steps = [(n - 1) * max(0, step) for n, step in zip(problem.in_sizes, in_strides[1:], strict=False)]
-        self.safe = ((problem.batch - 1) * max(0, in_strides[0]) + sum(steps[:len(steps) - 1])) // k.s_size - (k.reach - 1)
-        self.index = spec["index"]
-        self.permutation = <const int32_t *>cnp.PyArray_DATA(self.index)
-        self.contiguous_in, self.contiguous_out, self.permuted = spec["contiguous_in"], spec["contiguous_out"], spec["permuted"]
+        self.safe = (self.batch - 1) * max(0, self.in_n) - (k.reach - 1)
+        for n in range(x):
+            self.safe += (self.in_size.p[n] - 1) * max(0, self.in_stride.p[n])
         self.apart = k.vl // self.co * self.ci * self.in_c if self.permuted and self.groups > 1 and k.vl % self.co == 0 else 0
-        self.store_alignment, self.ordered, self.ahead = spec["store_alignment"], spec["ordered"], spec["ahead"]
-        self.part, self.staged, self.far = spec["part"], spec["staged"], spec["far"]
-        self.converts, self.stream = spec["converts"], spec["stream"]
+        self.store_alignment, self.ordered, self.ahead = schedule.non_temporal, schedule.ordered, schedule.ahead
+        self.part, self.staged, self.far = schedule.part, schedule.staged, schedule.far
+        self.converts, self.stream = schedule.converts, schedule.stream
         self.out_pixel = self.lane_block if self.converts and self.staged else self.out_stride.p[x]
-        self._runs(spec["runs"])
+        self._runs(problem, schedule.ends, schedule.step)
         if self.each:
             self._grouped()
         self.tasks = self.row_blocks * self.blocks * self.lane_blocks
-        self.workspace = self._bytes()
+        regions = {name: at for name, at, _ in schedule.workspace.regions}
+        self.at_taps, self.at_sources, self.at_weights = regions["taps"], regions["sources"], regions["weights"]
+        self.at_outs, self.at_stage, self.at_inputs = regions["outs"], regions["stage"], regions.get("inputs", 0)
+        self.workspace = schedule.workspace.bytes
+
+    cdef _lanes(self):
+        """Where each lane's in-channels are, and how far from that of the first lane of its vector."""
+        cdef int64_t channels = self.groups * self.co, lane, c, vl = self.k.vl
+        self.maps = Table(np.empty(self.ci * self.lanes, np.int64))
+        for lane in range(self.lanes):
+            for c in range(self.ci):
+                self.maps.p[c * self.lanes + lane] = (lane % channels // self.co * self.ci + c) * self.in_c
+        self.permutation = <int32_t *>cnp.PyArray_DATA(structures(self.keep, self._vectors(self.lanes), sizeof(int32_t)))
+        for lane in range(self._vectors(self.lanes) if self.permuted else 0):
+            self.permutation[lane] = <int32_t>(self.maps.p[min(lane, self.lanes - 1)] - self.maps.p[lane - lane % vl])
 
     cdef _grouped(self):
         """Where the groups of each vector read, and what it writes."""
-        cdef int64_t vectors = self.recipe.vectors(), vl = self.k.vl
+        cdef int64_t vectors = self.recipe.vectors(), vl = self.k.vl, v, r, first
         self.bundle, self.bundles = self.each * self.co, (self.each * self.co + vl - 1) // vl
-        v = np.arange(vectors)
-        first = v // self.bundles * self.bundle + v % self.bundles * vl
-        end = np.minimum((v // self.bundles + 1) * self.bundle, self.lanes)
-        # (What a vector has no group for is not stored: any input does.)
-        group = np.minimum(v[:, None] // self.bundles * self.each + np.arange(self.each), self.groups - 1)
-        self.places = Table(np.concatenate([(group * self.ci).ravel(), first, np.minimum(end - first, vl)]))
+        self.places = Table(np.empty(vectors * (self.each + 2), np.int64))
+        cdef int64_t *at = self.places.p
+        for v in range(vectors):
+            for r in range(self.each):  # (What a vector has no group for is not stored: any input does.)
+                at[v * self.each + r] = min(v // self.bundles * self.each + r, self.groups - 1) * self.ci
+            first = v // self.bundles * self.bundle + v % self.bundles * vl
+            at[vectors * self.each + v] = first
+            at[vectors * (self.each + 1) + v] = min(min((v // self.bundles + 1) * self.bundle, self.lanes) - first, vl)
         self.grouped.ci, self.grouped.each = self.ci, self.each
-        self.grouped.at = self.places.p
-        self.grouped.first = self.places.p + vectors * self.each
+        self.grouped.at = at
+        self.grouped.first = at + vectors * self.each
         self.grouped.lanes = self.grouped.first + vectors
         self.grouped.w_ld, self.grouped.dots = self.recipe.ntaps * self.recipe.tap(), self.recipe.dots
 
-    cdef _runs(self, runs):
-        """The runs and their phases, those of the same j put together if they are stored where they belong."""
-        cdef int64_t pixel = self._pixel()
+    cdef _runs(self, problem, bint ends, int64_t step):
+        """The runs: outputs of a phase, or of a cell, that the same taps reach, at every ``step``-th j. Those of the same j's are
+        computed together. With ``ends``, outputs at the ends of the longest run that lack a few of its taps belong to it."""
+        cdef int64_t nphases = self._phases(problem), i, start, stop, most = 0, terms = 0, count
+        cdef bint abreast = ends, together
+        cdef PhaseOf *phase
+        self.npieces = self.piece_room = 0
+        for i in range(nphases):
+            phase = &self.of[i]
+            most, terms = max(most, phase.terms), terms + phase.terms
+            start, stop = (phase.low, phase.high) if i == 0 else (min(start, phase.low), max(stop, phase.high))
+        if self.skips:  # all of a phase is a run; of all phases it is one, if each has nearly all its outputs
+            for i in range(nphases):
+                abreast = abreast and self.of[i].low <= start + 1 and self.of[i].high >= stop - 1
+            for i in range(nphases):
+                phase = &self.of[i]
+                if abreast:
+                    self._add(start, stop, i, 0, phase.terms, step)
+                else:
+                    self._add(phase.low, phase.high, i, 0, phase.terms, step)
+        else:
+            cuts = Table(np.empty(2 * (terms + nphases) + 2, np.int64))
+            count = self._cut(0, nphases, cuts.p)
+            # All phases are cut where one of them is, unless that makes far more runs.
+            together = count * nphases <= max(<int64_t>MANY_RUNS, 4 * terms)
+            for i in range(0, nphases, max(1, nphases) if together else 1):
+                if not together:
+                    count = self._cut(i, i + 1, cuts.p)
+                self._pieces(i, nphases if together else i + 1, cuts.p, count, step)
+            if ends and together and 0 < most <= CONVT_DW_TERMS:
+                self._join_ends(nphases, cuts.p, count)
+        self._fill(nphases)
+
+    cdef int64_t _phases(self, problem):
+        """Lists the phases that the window shows and that have taps, or all of them as one cell, in the order of their outputs.
+
+        Tap t of the filter is term t // n of phase t % n, where n phases have taps; it reads the input ``read_step`` pixels before
+        that of the phase's term before."""
+        x = problem.rank - 1
+        k, s, d, begin, out = problem.kernel[x], problem.strides[x], problem.dilations[x], problem.begin[x], problem.out_sizes[x]
+        if self.cells:
+            self.tap_step = self.read_step = 1
+            table = Table([[begin // s, -(-(begin + out) // s), 0, self.recipe.terms, begin // s * s - begin, 0, 0]])
+        else:
+            common = math.gcd(s, d)
+            self.tap_step, self.read_step = min(k, s // common), min(d // common, 2**62)
+            exact = object if max(s, d * k, abs(begin) + out) >= 2**62 else np.int64  # integers that hold what follows
+            tap = np.arange(self.tap_step).astype(exact)
+            offset, residue = tap * d // s, tap * d % s
+            low, high = -((residue - begin) // s), -((residue - begin - out) // s)
+            terms = (k - 1 - tap) // self.tap_step + 1
+            rows = np.array([low, high, offset, terms, low * s + residue - begin, tap, 0 * tap]).T
+            rows = rows[np.argsort(residue, kind="stable")]
+            rows = np.ascontiguousarray(rows[(rows[:, 0] < rows[:, 1]).astype(bool)], np.int64)
+            rows[:, 6] = np.cumsum(rows[:, 3]) - rows[:, 3]
+            table = Table(rows)
+        self.keep.append(table)
+        self.of = <PhaseOf *>(<Table>table).p
+        return len((<Table>table).array)
+
+    cdef int64_t _cut(self, int64_t first, int64_t last, int64_t *cuts) noexcept nogil:
+        """The j's where the taps change that reach outputs of these phases, ascending; returns how many."""
+        cdef int64_t i, m, j, count = 0, found = 0, size = self.in_size.p[self.nd - 1], s = self.stride.p[self.nd - 1]
+        cdef PhaseOf *phase
+        for i in range(first, last):
+            phase = &self.of[i]
+            cuts[count], cuts[count + 1] = phase.low, phase.high
+            count += 2
+            for m in range(2 * phase.terms):
+                j = phase.offset + m // 2 * self.read_step + m % 2 * size
+                if phase.low < j < phase.high:
+                    cuts[count] = j
+                    count += 1
+        if self.cells:  # and where the window cuts one
+            if self.begin % s:
+                cuts[count] = min(self.of.low + 1, self.of.high)
+                count += 1
+            if (self.begin + self.out_size) % s:
+                cuts[count] = max(self.of.low, self.of.high - 1)
+                count += 1
+        qsort(cuts, count, sizeof(int64_t), by_value)
+        for i in range(count):
+            if found == 0 or cuts[i] != cuts[found - 1]:
+                cuts[found] = cuts[i]
+                found += 1
+        return found
+
+    cdef _pieces(self, int64_t first, int64_t last, const int64_t *cuts, int64_t count, int64_t step):
+        """The pieces of these phases between cuts."""
+        cdef int64_t n, i, t0, t1, size = self.in_size.p[self.nd - 1]
+        cdef PhaseOf *phase
+        for n in range(count - 1):
+            for i in range(first, last):
+                phase = &self.of[i]
+                if phase.low <= cuts[n] < phase.high:
+                    t0 = max(0, floor_of(cuts[n] - phase.offset - size, self.read_step) + 1)
+                    t1 = min(phase.terms, floor_of(cuts[n] - phase.offset, self.read_step) + 1)
+                    self._add(cuts[n], cuts[n + 1], i, t0, max(t0, t1), step)
+
+    cdef _add(self, int64_t start, int64_t stop, int64_t phase, int64_t t0, int64_t t1, int64_t step):
+        """Add outputs of a phase that these of its terms reach: of every ``step``-th j from the first ``step`` ones on."""
+        cdef int64_t r
+        if self.npieces + step > self.piece_room:
+            self.piece_room = 2 * self.piece_room + step + 16
+            memory = np.empty(self.piece_room * sizeof(DepthwisePiece), np.uint8)
+            if self.npieces:
+                memcpy(cnp.PyArray_DATA(memory), self.pieces, self.npieces * sizeof(DepthwisePiece))
+            self.piece_memory, self.pieces = memory, <DepthwisePiece *>cnp.PyArray_DATA(memory)
+        for r in range(min(step, stop - start)):
+            self.pieces[self.npieces] = DepthwisePiece(start + r, stop, phase, t0, t1, step, 0, 0)
+            self.npieces += 1
+
+    cdef _join_ends(self, int64_t nphases, const int64_t *cuts, int64_t count):
+        """Outputs at the ends of the longest runs, which some of their taps reach, belong to these, if all of them lie between the
+        same two cuts and read the same inputs."""
+        cdef int64_t n, i, m = 0, r, back, size = 1, longest = -1, terms = -1, here = 0
+        cdef bint fewer = False
+        cdef DepthwisePiece *piece
+        cdef DepthwisePiece *main
+        cdef DepthwisePiece *lead
+        table = Table(np.full(max(1, count - 1) * nphases, -1, np.int64))
+        cdef int64_t *at = (<Table>table).p  # of each interval between cuts, the piece of each phase
+        for n in range(self.npieces):
+            piece = &self.pieces[n]
+            while cuts[m] < piece.start:
+                m += 1
+            at[m * nphases + piece.phase] = n
+            if piece.stop - piece.start > size:
+                size, longest = piece.stop - piece.start, m
+            elif size > 1 and piece.stop - piece.start == size and m != longest:
+                longest = -1  # there are two; unless a longer one follows
+        if longest < 0:
+            return
+        for i in range(nphases):
+            n = at[longest * nphases + i]
+            if n >= 0:
+                main = &self.pieces[n]
+                m = main.t1 - main.t0
+                if here == 0:
+                    lead, terms = main, m
+                # Of two phases the second one may have a term less.
+                if fewer or m > terms or m < terms - (here == 1) or self._reads(main) != self._reads(lead):
+                    return
+                fewer, here = m < terms, here + 1
+        for i in range(nphases):
+            n = at[longest * nphases + i]
+            if n < 0:
+                continue
+            main = &self.pieces[n]
+            for back in range(2):
+                for r in range(1, terms if back else main.t1 - main.t0):
+                    m = longest - r if back else longest + r
+                    if not 0 <= m < count - 1 or at[m * nphases + i] < 0:
+                        break
+                    piece = &self.pieces[at[m * nphases + i]]
+                    if piece.stop - piece.start != 1 or piece.start != (main.start - r if back else main.stop - 1 + r):
+                        break
+                    if back and (piece.t0 != main.t0 or piece.t1 != min(main.t1, main.t0 + terms - r)):
+                        break
+                    if not back and (piece.t0 != main.t0 + r or piece.t1 != main.t1):
+                        break
+                    piece.step = 0  # it is another's
+                    if back:
+                        main.before = <int>r
+                    else:
+                        main.after = <int>r
+
+    cdef int64_t _reads(self, const DepthwisePiece *piece) noexcept nogil:
+        """The input, less j, that the first term of a piece reads."""
+        return -self.of[piece.phase].offset - piece.t0 * self.read_step
+
+    cdef _fill(self, int64_t nphases):
+        """The structures that kernels read, of all pieces."""
+        cdef int64_t pixel = self._pixel(), x = self.nd - 1, s = self.stride.p[x], channels = self.groups * self.co, n, m, low, high
+        cdef int64_t out = 0, at, near = 0, terms = 0, tap = self.recipe.tap() if self.each else self.ci * self.weights_ld
         cdef convt_dw_term *term
         cdef convt_dw_phase *phase
         cdef convt_dw_phase *first = NULL  # of those that read the same inputs
-        self.keep = []
-        self.runs = <DepthwiseRun *>cnp.PyArray_DATA(structures(self.keep, len(runs), sizeof(DepthwiseRun)))
-        self.phases = <convt_dw_phase *>cnp.PyArray_DATA(structures(self.keep, len(runs), sizeof(convt_dw_phase)))
-        term = <convt_dw_term *>cnp.PyArray_DATA(structures(self.keep, sum(len(run.taps) for run in runs), sizeof(convt_dw_term)))
+        cdef DepthwiseRun *run = NULL
+        cdef DepthwisePiece *piece
+        cdef DepthwisePiece *before = NULL
+        cdef PhaseOf *of
+        # Terms are the same in all runs of a phase, where no product of an offset is too large for that.
+        cdef bint shared = not (self.cells or self.each or self.skips) and self.max_off < 2**31 and -2**31 < pixel < 2**31
+        cdef bint together, known = False, cut = self.cells and self.recipe.kernel_x % s
+        for n in range(nphases if shared else self.npieces):
+            terms += self.of[n].terms if shared else self.pieces[n].t1 - self.pieces[n].t0
+        self.runs = <DepthwiseRun *>cnp.PyArray_DATA(structures(self.keep, self.npieces, sizeof(DepthwiseRun)))
+        self.phases = phase = <convt_dw_phase *>cnp.PyArray_DATA(structures(self.keep, self.npieces, sizeof(convt_dw_phase)))
+        term = <convt_dw_term *>cnp.PyArray_DATA(structures(self.keep, terms, sizeof(convt_dw_term)))
+        for n in range(nphases if shared else 0):
+            of = &self.of[n]
+            for m in range(of.terms):
+                term[of.at + m].in_ = -(of.offset + m * self.read_step) * pixel
+                term[of.at + m].w = (of.tap + m * self.tap_step) * tap
         self.nruns = 0
-        before = None
-        for n, run in enumerate(runs):
-            phase = &self.phases[n]
-            reads = [offset for _, offset in run.taps]
-            together = self.contiguous_out and before is not None and (before.start, before.stop) == (run.start, run.stop)
+        for n in range(self.npieces):
+            piece = &self.pieces[n]
+            if piece.step == 0:
+                continue
+            of = &self.of[piece.phase]
+            low, high = 0, self.lanes
+            if self.cells:
+                low = max(0, self.begin - s * piece.start) * channels
+                high = min(s, self.begin + self.out_size - s * piece.start) * channels
+            at = of.first_out + (piece.start - of.low) * s  # its first output
+            together = self.contiguous_out and before != NULL and before.start == piece.start and before.stop == piece.stop
             if not together:
-                self.runs[self.nruns] = DepthwiseRun(
-                    run.start, run.stop, run.first_out, 0, run.low, run.high, n, 0, run.step, 0, 0)
+                run = &self.runs[self.nruns]
+                run[0] = DepthwiseRun(piece.start, piece.stop, at, 0, low, high, <int>(phase - self.phases), 0, piece.step, 0, 0)
                 self.nruns += 1
-                start, near = run, None
-            if reads and near is None:  # all others are less than an axis away: no stride and no offset is too large for that
-                near = reads[0]
-                self.runs[self.nruns - 1].first_in = run.start + near
-            self.runs[self.nruns - 1].phases += 1
-            if not (together and reads == [offset for _, offset in before.taps[: len(reads)]]):
+                out, known = at, False
+            m = piece.t1 - piece.t0
+            if m and not known:  # all others are less than an axis away: no stride and no offset is too large for that
+                near, known = 0 if shared else self._reads(piece), True
+                run.first_in = piece.start + near
+            run.phases += 1
+            if not (together and (m == 0 or (m <= before.t1 - before.t0 and self._reads(piece) == self._reads(before)))):
                 first = phase
             first.sharing += 1
-            phase.out = (run.first_out - start.first_out) * self.out_pixel
-            phase.term, phase.terms = term, len(reads)
-            phase.cut = run.cut
-            phase.sliding = self.width == 1 and all(b == a - run.step for a, b in itertools.pairwise(reads))
-            for tap, offset in run.taps:
-                term.in_ = (offset - near) * pixel + (0 if self.permuted or self.each else run.low)
-                term.w = tap * (self.recipe.tap() if self.each else self.ci * self.weights_ld) + run.low
-                term += 1
-            phase.before, phase.after = run.before, run.after
-            self.runs[self.nruns - 1].before = max(self.runs[self.nruns - 1].before, run.before)
-            self.runs[self.nruns - 1].after = max(self.runs[self.nruns - 1].after, run.after)
-            phase.first, phase.last = run.lacks[0], steps_to(run.stop - run.start, run.step) - run.lacks[1]
-            before = run
+            phase.out = (at - out) * self.out_pixel
+            phase.term, phase.terms, phase.cut = term, <int>m, cut and piece.t1 == of.terms
+            phase.sliding = self.width == 1 and (m < 2 or self.read_step == piece.step)
+            if shared:
+                phase.term += of.at + piece.t0
+            else:
+                for m in range(piece.t0, piece.t1):
+                    term.in_ = (-of.offset - m * self.read_step - near) * pixel + (0 if self.permuted or self.each else low)
+                    term.w = (of.tap + m * self.tap_step) * tap + low
+                    term += 1
+            phase.before, phase.after = piece.before, piece.after
+            run.before, run.after = max(run.before, piece.before), max(run.after, piece.after)
+            # Of phases side by side, some have not all the outputs.
+            phase.first = max(0, of.low - piece.start) if self.skips and piece.step == 1 else 0
+            phase.last = steps_to(piece.stop - piece.start, piece.step)
+            if self.skips and piece.step == 1:
+                phase.last -= max(0, piece.stop - of.high)
+            before = piece
+            phase += 1
 
     cdef int64_t _pixel(self) noexcept nogil:
         """Elements from pixel to pixel of an input row as it is read. Runs that skip step over pixels that there are not: of an axis
@@ -142,23 +368,12 @@ cdef class DepthwisePlan(RowPlan):
         """Bytes of the gathered inputs of a row."""
         return (1 if self.each else self.ci) * self.max_inputs * self.pitch * self.k.t_size
 
-    cdef size_t _bytes(self):
-        cdef size_t n = round64((self.row_taps + 1) * 2 * sizeof(int64_t))  # the row's input offsets and taps
-        n += round64((self.row_taps + 1) * sizeof(KeptRow))
-        n += 2 * round64((self.row_taps + 1) * self.ci * sizeof(void *))  # the row's sources, and their weights
-        n += round64(SCRATCH * self.outs_ld * self.k.t_size)
-        n += round64(self.staged * self.out_pixel * self.k.t_size)
-        if not (self.contiguous_in or self.permuted):
-            n += round64(self.row_taps * self._slot())
-        return n
-
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
         cdef int64_t rest = task
         cdef int64_t block = take_index(&rest, self.blocks)
         cdef int64_t l0 = take_index(&rest, self.lane_blocks) * self.lane_block
         cdef int64_t first = rest * self.rows
         cdef KeptRow *kept = <KeptRow *>ws
-        ws += round64((self.row_taps + 1) * sizeof(KeptRow))
         cdef int64_t n
         keep_no_rows(kept, self.row_taps)
         for n in range(first, min(self.out_rows, first + self.rows)):
@@ -192,17 +407,12 @@ cdef class DepthwisePlan(RowPlan):
         cdef int64_t t_size = k.t_size
         cdef int64_t weights_ld = self.weights_ld * t_size  # bytes of a row of weights
         cdef int64_t tap_bytes = self.recipe.tap() * t_size if self.each else self.ci * weights_ld  # of all in-channels
-        cdef int64_t *row_tap = <int64_t *>ws
-        ws += round64((self.row_taps + 1) * 2 * sizeof(int64_t))
-        cdef const void **sources = <const void **>ws  # pixel 0 of each input row and in-channel of a group
-        ws += round64((self.row_taps + 1) * self.ci * sizeof(void *))
-        cdef const void **weights = <const void **>ws  # and what it is multiplied with
-        ws += round64((self.row_taps + 1) * self.ci * sizeof(void *))
-        cdef char *outs = ws
-        ws += round64(SCRATCH * self.outs_ld * k.t_size)
-        cdef char *stage = ws
-        ws += round64(self.staged * self.out_pixel * t_size)
-        cdef char *inputs = ws
+        cdef int64_t *row_tap = <int64_t *>(ws + self.at_taps)
+        cdef const void **sources = <const void **>(ws + self.at_sources)  # pixel 0 of each input row and in-channel of a group
+        cdef const void **weights = <const void **>(ws + self.at_weights)  # and what it is multiplied with
+        cdef char *outs = ws + self.at_outs
+        cdef char *stage = ws + self.at_stage
+        cdef char *inputs = ws + self.at_inputs
 
         cdef int64_t image, at, n, c
         cdef int64_t count = self.row_inputs(row, row_tap, &image, &at)
@@ -211,7 +421,7 @@ cdef class DepthwisePlan(RowPlan):
         cdef int64_t j_lo = self.j0 + block * self.block
         cdef int64_t j_hi = j_lo + self.block
         cdef int64_t i_lo = min(max(0, j_lo - self.max_off), self.in_size.p[x])
-        cdef int64_t i_hi = max(i_lo, min(self.in_size.p[x], j_hi - self.min_off))
+        cdef int64_t i_hi = max(i_lo, min(self.in_size.p[x], j_hi))
         cdef int64_t in_ld = self._pixel(), in_c = 0  # elements from pixel to pixel; bytes from in-channel to in-channel
         cdef int64_t channel = l0 // self.co * self.ci if self.each or self.converts else 0  # of the first lane
         cdef int per = 1 if self.each else <int>self.ci  # sources of an input row
@@ -298,7 +508,7 @@ cdef class DepthwisePlan(RowPlan):
         cdef int64_t x = self.nd - 1
         cdef int64_t t_size = k.t_size
         cdef DepthwiseRun *run
-        cdef int64_t n, at, start, before, left, pixel, r, low, high, step, at_lane
+        cdef int64_t n, m, at, start, before, left, pixel, r, low, high, step, at_lane, some, channels = self.groups * self.co
         cdef int64_t wide  # how many j's make a row of lanes
         cdef void *rows[SCRATCH]
         for n in range(self.nruns):
@@ -309,7 +519,7 @@ cdef class DepthwisePlan(RowPlan):
             low, high = max(run.low, part.l0), min(run.high, part.l0 + part.cols)
             if left <= 0 or low >= high:
                 continue
-            at = run.first_out * self.out_pixel + low * self.lane_step
+            at = run.first_out * self.out_pixel + (low // channels * self.out_pixel if self.apart_pixels else low * self.lane_step)
             step = 0
             if left > 1 or before > 0:  # else the stride may be anything, and a product with it too
                 step = run.step * self.stride.p[x] * self.out_pixel
@@ -341,9 +551,12 @@ cdef class DepthwisePlan(RowPlan):
                     d.out, d.out_ld = part.outs, self.outs_ld
                     d.n = min(d.n, SCRATCH)
                     k.depthwise(d)
-                    for r in range(d.n):
-                        rows[r] = dst + (at + r * wide * step) * k.s_size
-                    k.store(rows, self.lane_step, part.outs, self.outs_ld, d.n, d.cols, &self.act)
+                    some = channels if self.apart_pixels else d.cols  # lanes that are stored at a time
+                    for m in range(d.cols // some):
+                        for r in range(d.n):
+                            rows[r] = dst + (at + r * wide * step + m * self.out_pixel) * k.s_size
+                        k.store(rows, self.out_c if self.apart_pixels else self.lane_step, part.outs + m * some * t_size, self.outs_ld,
+                                d.n, <int>some, &self.act)
                 left -= d.n * wide
                 at += d.n * wide * step
                 d.from_ += d.n * d.in_ld

@@ -1,0 +1,5 @@
+from ..stages import Stages
+from . import bind, cost, schedule
+
+LIMIT = schedule.LIMIT
+STAGES = Stages(schedule.schedule, cost.cost, cost.packing, bind.recipe, bind.bind, schedule.least)

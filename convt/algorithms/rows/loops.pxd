@@ -8,7 +8,7 @@ from convt.algorithms.rows.weights cimport RowsRecipe
 
 
 cdef struct RowOutputs:
-    # A `RowBlock` of the weights, as the loops see it.
+    # The phases of a `RowBlock` of the weights, as the loops see them.
     int64_t *place           # [output]: its row among those of its channel block, (channel, phase)
     Py_ssize_t *shift        # [shift]: from the first input of a task's rows to the one that j = 0 of the task reads
     int64_t shifts
@@ -18,13 +18,12 @@ cdef class RowsPlan(RowPlan):
     cdef RowsRecipe recipe
     cdef list keep
     cdef RowOutputs *outputs
-    cdef int64_t *bounds     # [channel block + 1]: its first out-channel
     cdef int64_t channel_blocks, per_block, most_channels
     cdef int64_t rows, row_blocks, block, blocks, j0, js
     cdef int64_t low, high   # how far the inputs of a j lie before it, and after
     cdef int64_t begin, out_size
     cdef int64_t pitch, pixels  # elements from row to row of packed inputs, and of outputs
-    cdef size_t before_slots # bytes of the workspace after the places of rows, and before what is in them
+    cdef int64_t at_taps, at_sources, at_weights, at_made, at_inputs  # regions of the workspace
     cdef bint stream
     cdef bint in_place       # rows of a single channel are read where they lie
 

@@ -28,40 +28,39 @@ cdef enum:
 
 
 cdef class RowsPlan(RowPlan):
-    def __init__(self, problem, RowsRecipe recipe, in_strides, out_strides, execution, spec):
-        """``spec`` is what rows/plan.py decides."""
+    """Computes row by row what a `Schedule` (rows/schedule.py) says."""
+
+    def __init__(self, schedule, RowsRecipe recipe, in_strides, out_strides, execution):
+        problem, phases = schedule.problem, schedule.phases
         self.open_plan("rows", problem, recipe.k, in_strides, out_strides, execution)
-        self.open_rows(spec["outer"])
+        self.open_rows(problem)
         cdef const convt_kernels *k = self.k
+        cdef int64_t x = self.nd - 1, c, n, m
         cdef RowOutputs *out
-        cut = spec["cut"]
         self.recipe, self.keep, self.even = recipe, [], True
-        self.rows, self.block, self.blocks, self.j0, self.js = cut.rows, cut.block, cut.blocks, cut.j0, cut.js
+        self.row_taps, self.rows = schedule.row_taps, schedule.rows
+        self.block, self.blocks, self.j0, self.js = schedule.block, schedule.blocks, schedule.j0, schedule.js
         self.row_blocks = (self.out_rows + self.rows - 1) // self.rows
-        self.begin, self.out_size, self.stream = spec["begin"], spec["out"], spec["stream"]
-        offsets = [offset for some in spec["offsets"] for offset in some]
-        self.high, self.low = max(offsets), min(offsets)
-        self.outputs = <RowOutputs *>cnp.PyArray_DATA(structures(self.keep, recipe.nblocks, sizeof(RowOutputs)))
-        for n in range(recipe.nblocks):
-            out = &self.outputs[<Py_ssize_t>n]
-            out.place = keep_table(self.keep, spec["places"][n])
-            out.shift = <Py_ssize_t *>keep_table(self.keep, [self.high - offset for offset in spec["offsets"][n]])
-            out.shifts = len(spec["offsets"][n])
-        self.channel_blocks, self.bounds = len(spec["bounds"]) - 1, keep_table(self.keep, spec["bounds"])
-        self.per_block = recipe.nblocks // self.channel_blocks
-        self.most_channels = max(np.diff(spec["bounds"]))
-        # Vectors are read and written as a whole; rows that are packed start in different sets of L1.
-        self.pixels = (self.block + k.vl - 1) // k.vl * k.vl
-        self.pitch = (self.pixels + self.high - self.low + k.vl - 1) // k.vl * k.vl
-        if self.pitch // k.vl % 2 == 0:
-            self.pitch += k.vl
-        self.in_place = k.direct_store and self.ci == 1 and self.in_stride.p[self.nd - 1] == 1
+        self.begin, self.out_size, self.stream = problem.begin[x], problem.out_sizes[x], schedule.stream
+        self.low, self.high = 0, problem.dilations[x] * (problem.kernel[x] - 1) // problem.strides[x]
+        self.channel_blocks, self.per_block = schedule.channel_blocks, len(phases)
+        self.most_channels = (self.co + self.channel_blocks - 1) // self.channel_blocks
+        # All channel blocks are alike, but for their heights.
+        self.outputs = <RowOutputs *>cnp.PyArray_DATA(structures(self.keep, self.per_block, sizeof(RowOutputs)))
+        channels = np.arange(self.most_channels)[:, None] * problem.strides[x]
+        for n, block in enumerate(phases):
+            out = &self.outputs[n]
+            out.place = keep_table(self.keep, channels + block.residues)
+            out.shift = <Py_ssize_t *>keep_table(
+                self.keep, self.high - block.offset - problem.dilations[x] * np.arange(block.terms - 1, -1, -1))
+            out.shifts = block.terms
+        self.pixels, self.pitch = (self.block + k.vl - 1) // k.vl * k.vl, schedule.pitch
+        self.in_place = k.direct_store and self.ci == 1 and self.in_stride.p[x] == 1
         self.tasks = self.row_blocks * self.groups * self.blocks
-        cdef size_t bytes = round64((self.row_taps + 1) * sizeof(KeptRow)) + round64((self.row_taps + 1) * 2 * sizeof(int64_t))
-        bytes += 2 * round64((self.row_taps + 1) * self.ci * sizeof(void *))
-        bytes += round64(self.most_channels * self.stride.p[self.nd - 1] * (self.pixels + k.vl) * k.t_size)
-        self.before_slots = bytes - round64((self.row_taps + 1) * sizeof(KeptRow))
-        self.workspace = bytes + self.row_taps * self.slot()
+        at = {name: place for name, place, _ in schedule.workspace.regions}
+        self.at_taps, self.at_sources, self.at_weights = at["taps"], at["sources"], at["weights"]
+        self.at_made, self.at_inputs = at["made"], at["inputs"]
+        self.workspace = schedule.workspace.bytes
 
     cdef size_t slot(self) noexcept nogil:
         """Bytes of a packed input row, of all in-channels of a group."""
@@ -72,10 +71,9 @@ cdef class RowsPlan(RowPlan):
         cdef int64_t ja = take_index(&rest, self.blocks) * self.block
         cdef int64_t first = take_index(&rest, self.row_blocks) * self.rows
         cdef KeptRow *kept = <KeptRow *>ws
-        ws += round64((self.row_taps + 1) * sizeof(KeptRow))
         keep_no_rows(kept, self.row_taps)
         # Zeros where rows end: at the same places in all rows of a task, which write only what is between them.
-        memset(ws + self.before_slots, 0, self.row_taps * self.slot())
+        memset(ws + self.at_inputs, 0, self.row_taps * self.slot())
         for n in range(first, min(self.out_rows, first + self.rows)):
             self.run_row(n, rest, ja, min(self.js, ja + self.block), call, kept, ws)
         if self.stream:
@@ -103,18 +101,16 @@ cdef class RowsPlan(RowPlan):
                       char *ws) noexcept nogil:
         cdef const convt_kernels *k = self.k
         cdef int64_t x = self.nd - 1, s = self.stride.p[x], t_size = k.t_size
-        cdef int64_t *row_tap = <int64_t *>ws
-        ws += round64((self.row_taps + 1) * 2 * sizeof(int64_t))
-        cdef const void **sources = <const void **>ws
-        ws += round64((self.row_taps + 1) * self.ci * sizeof(void *))
-        cdef const void **weights = <const void **>ws
-        ws += round64((self.row_taps + 1) * self.ci * sizeof(void *))
-        cdef char *made = ws
-        ws += round64(self.most_channels * s * (self.pixels + k.vl) * t_size)
-        cdef int64_t image, at, n, u, c, m, count, step, made_ld = (self.pixels + k.vl) * t_size
+        cdef int64_t *row_tap = <int64_t *>(ws + self.at_taps)
+        cdef const void **sources = <const void **>(ws + self.at_sources)
+        cdef const void **weights = <const void **>(ws + self.at_weights)
+        cdef char *made = ws + self.at_made
+        cdef char *inputs = ws + self.at_inputs
+        cdef int64_t image, at, n, u, c, m, count, step, first_c, made_ld = (self.pixels + k.vl) * t_size
         cdef char *source
         cdef char *weight
         cdef RowBlock *b
+        cdef RowOutputs *o
         cdef void *rows[MOST_ROWS]
         cdef void *outs[MOST_ROWS]
         cdef convt_rows r
@@ -124,7 +120,7 @@ cdef class RowsPlan(RowPlan):
         cdef int64_t first = self.j0 + ja - self.high
         for u in range(count):
             at = image + row_tap[2 * u] + group * self.ci * self.in_c
-            source, step = self.packed_row(at, row, call.src + at * k.s_size, first, self.j0 + jb - self.low, kept, ws), self.pitch
+            source, step = self.packed_row(at, row, call.src + at * k.s_size, first, self.j0 + jb - self.low, kept, inputs), self.pitch
             if source == NULL:
                 source, step = call.src + (at + first) * k.s_size, self.in_c
             for c in range(self.ci):
@@ -139,22 +135,23 @@ cdef class RowsPlan(RowPlan):
         w.last = min(s * (jb - ja), self.begin + self.out_size - s * (self.j0 + ja))
         w.ld, w.row, w.bias, w.out = made_ld // t_size, made, NULL, outs
         for n in range(self.recipe.nblocks):
-            b = &self.recipe.blocks[n]
+            b, o = &self.recipe.blocks[n], &self.outputs[n % self.per_block]
             weight = call.weights + group * self.recipe.group_weights + b.weights
-            m = self.outputs[n].shifts * b.outputs * t_size  # bytes of a tap's in-channel
+            m = o.shifts * b.outputs * t_size  # bytes of a tap's in-channel
             for u in range(count):
                 for c in range(self.ci):
                     weights[u * self.ci + c] = weight + (row_tap[2 * u + 1] * self.ci + c) * m
-            r.shifts, r.shift = <int>self.outputs[n].shifts, self.outputs[n].shift
+            r.shifts, r.shift = <int>o.shifts, o.shift
             r.init = call.bias + group * self.recipe.group_bias + b.bias
             for m in range(b.outputs):
-                rows[m] = made + self.outputs[n].place[m] * made_ld
+                rows[m] = made + o.place[m] * made_ld
             k.rows(<int>b.outputs, &r)
             if (n + 1) % self.per_block:
                 continue
             # All phases of a channel block are made.
             c = n // self.per_block
-            w.rows = <int>(self.bounds[c + 1] - self.bounds[c])
+            first_c = self.co * c // self.channel_blocks
+            w.rows = <int>(self.co * (c + 1) // self.channel_blocks - first_c)
             for m in range(w.rows):
-                outs[m] = dst + ((self.bounds[c] + m) * self.out_c + (s * (self.j0 + ja) - self.begin) * w.step) * k.s_size
+                outs[m] = dst + ((first_c + m) * self.out_c + (s * (self.j0 + ja) - self.begin) * w.step) * k.s_size
             k.interleave(&w)

@@ -5,4 +5,6 @@ from numpy.typing import NDArray
 from ..packing import PackRecipe
 
 class RowsRecipe(PackRecipe):
-    def __init__(self, dtype: str, filter: NDArray[Any], bias: NDArray[Any] | None, blocks: Any) -> None: ...
+    def __init__(
+        self, dtype: str, filter: NDArray[Any], bias: NDArray[Any] | None, stride: int, phases: Any, channel_blocks: int
+    ) -> None: ...

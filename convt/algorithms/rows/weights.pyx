@@ -22,28 +22,38 @@ cdef enum:
 
 
 cdef class RowsRecipe(PackRecipe):
-    """``blocks`` lists (taps, channels) as rows/cutting.py has them: taps[output][shift] of the last axis, and each output's
-    out-channel."""
+    """Weights of the blocks of ``phases`` (rows/schedule.py), of each of so many parts of the out-channels."""
 
-    def __init__(self, str dtype, filter, bias, blocks):
+    def __init__(self, str dtype, filter, bias, stride, phases, int64_t channel_blocks):
         self.open_recipe(dtype, filter, bias, "vectors")
         cdef const convt_kernels *k = self.k
         cdef RowBlock *b
-        cdef int64_t last = self.shape[len(self.shape) - 1]
-        self.outer_taps, self.keep = self.ntaps // last, []
-        self.nblocks = len(blocks)
+        cdef RowBlock *alike
+        cdef int64_t last = self.shape[len(self.shape) - 1], c, n = 0, each = len(phases), first, height, other
+        self.outer_taps, self.keep, self.nblocks = self.ntaps // last, [], channel_blocks * each
         self.blocks = <RowBlock *>cnp.PyArray_DATA(structures(self.keep, self.nblocks, sizeof(RowBlock)))
-        self.shifts = keep_table(self.keep, [taps.shape[1] for taps, _ in blocks])
         outer = np.arange(self.outer_taps)[:, None, None] * last
-        for n, (taps, channels) in enumerate(blocks):
-            b = &self.blocks[<Py_ssize_t>n]
-            b.outputs = len(channels)
-            at = packing.tap_bytes(outer + taps.T, self.shape, self.tap_strides) // k.s_size + channels * self.so
-            b.map = keep_table(self.keep, at)
-            b.channel = keep_table(self.keep, channels * self.bias_stride)
-            b.weights, b.bias = self.group_weights, self.group_bias
-            self.group_weights += round64(self.outer_taps * self.ci * taps.size * k.t_size)
-            self.group_bias += round64(b.outputs * k.t_size)
+        of_height = {}  # the first channel block of so many channels
+        for c in range(channel_blocks):
+            first = self.co * c // channel_blocks
+            height = self.co * (c + 1) // channel_blocks - first
+            other = of_height.setdefault(height, c)
+            for m, block in enumerate(phases):
+                b, alike = &self.blocks[n], &self.blocks[other * each + <int64_t>m]
+                b.outputs, b.shifts = height * <int64_t>len(block.residues), block.terms
+                if other == c:
+                    taps = np.array(block.taps) + stride * np.arange(block.terms - 1, -1, -1)[:, None]  # [shift][phase]
+                    places = packing.tap_bytes(outer + taps, self.shape, self.tap_strides) // k.s_size
+                    channels = np.arange(height)
+                    b.map = keep_table(self.keep, places[:, :, None, :] + channels[:, None] * self.so)
+                    b.channel = keep_table(self.keep, np.repeat(channels * self.bias_stride, len(block.residues)))
+                else:
+                    b.map, b.channel = alike.map, alike.channel
+                b.first, b.first_bias = first * self.so, first * self.bias_stride
+                b.weights, b.bias = self.group_weights, self.group_bias
+                self.group_weights += round64(self.outer_taps * self.ci * b.shifts * b.outputs * k.t_size)
+                self.group_bias += round64(b.outputs * k.t_size)
+                n += 1
         self.weight_bytes, self.bias_bytes = self.groups * self.group_weights, self.groups * self.group_bias
 
     cpdef PackedFilter pack(self, filter, bias, int threads, bint lasting=True, bint on_the_fly=False):
@@ -75,11 +85,12 @@ cdef class RowsRecipe(PackRecipe):
         cdef int64_t n, u, t, shifts
         cdef char *at
         for n in range(self.nblocks):
-            b, shifts = &self.blocks[n], self.shifts[n]
+            b = &self.blocks[n]
+            shifts = b.shifts
             for u in range(self.outer_taps):
                 at = dst + b.weights + u * self.ci * shifts * b.outputs * k.t_size
                 for t in range(shifts):
-                    k.gather(at + t * b.outputs * k.t_size, shifts * b.outputs, src, self.si,
+                    k.gather(at + t * b.outputs * k.t_size, shifts * b.outputs, src + b.first * k.s_size, self.si,
                              b.map + (u * shifts + t) * b.outputs, <int>self.ci, <int>b.outputs, <int>b.outputs)
             if bias != NULL:
-                k.gather(to + b.bias, 0, bias, 0, b.channel, 1, <int>b.outputs, <int>b.outputs)
+                k.gather(to + b.bias, 0, bias + b.first_bias * k.s_size, 0, b.channel, 1, <int>b.outputs, <int>b.outputs)

@@ -1,0 +1,20 @@
+"""The plan of a schedule of rows, for arrays of some strides."""
+
+from .. import execution, machine
+from .loops import RowsPlan
+from .schedule import channel_blocks, phase_blocks
+from .weights import RowsRecipe
+
+
+def recipe(attributes, filter, bias, form, unit):
+    """How weights are packed: in one form."""
+    most = machine.current().info(attributes.dtype).mr[2]
+    k, s = attributes.kernel[-1], attributes.strides[-1]
+    phases = phase_blocks(k, s, attributes.dilations[-1], most)
+    return RowsRecipe(attributes.dtype, filter, bias, s, phases, channel_blocks(attributes.co, phases, most))
+
+
+def bind(schedule, in_strides, out_strides, recipe):
+    """The plan of a schedule."""
+    how = execution.Execution(False, schedule.threads == 1, schedule.pinned, schedule.alternate, 0)
+    return RowsPlan(schedule, recipe, in_strides, out_strides, how)

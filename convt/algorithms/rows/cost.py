@@ -1,0 +1,51 @@
+"""What a schedule of rows costs: what its loops do, as counts (see convt.algorithms.costs)."""
+
+from .. import common, costs
+
+
+def cost(schedule, here):
+    """Cycles of all threads together."""
+    p = schedule.problem
+    info = here.info(p.dtype)
+    rows, meet, new = common.rows_met(p)
+    vl, most, blocks, block = info.vl, info.mr[2], schedule.blocks, schedule.block
+    sources, accumulators = meet * p.ci, most * info.nr // vl
+    vectors = blocks * -(-block // vl) if blocks > 1 else -(-schedule.js // vl)
+    short, longer = divmod(p.co, schedule.channel_blocks)
+    cycles = 0.0
+    for channels, count in ((short, schedule.channel_blocks - longer), (short + 1, longer)):
+        for phases in schedule.phases if count else ():
+            height = channels * len(phases.residues)
+            wide = 8 if height * 8 <= accumulators else 4 if height * 4 <= accumulators else 2
+            step = max(height * wide / costs.FMA_PORTS, (height + 1.5 * wide) / costs.LOAD_PORTS, costs.FMA_LATENCY)
+            cycles += count * phases.terms * step / wide
+    calls = schedule.channel_blocks * len(schedule.phases) * blocks
+    shared = 1 + (schedule.rows - 1) * min(1.0, new / max(meet, 1e-9)) if len(p.kernel) > 1 else schedule.rows
+    each = rows * p.groups
+    part = here.profile["rows"]
+    total = part.cycles({
+        "rows_cycle": each * cycles * sources * vectors,
+        "rows_call": each * calls,
+        "rows_source": each * calls * sources,
+        "rows_pack_vector": each * sources * shared / schedule.rows * blocks * -(-(block + schedule.phases[0].terms) // vl),
+        interleaving(p, info): each * p.co * p.strides[-1] * vectors,
+        "rows_interleave": each * p.co * blocks,
+        "rows_row": each * blocks,
+    })  # fmt: skip
+    memory = common.memory_counts(p, schedule.stream, here)
+    del memory["in_line"], memory["out_line"]  # groups are apart in memory
+    return common.shared_alike(total, blocks * p.groups * -(-rows // schedule.rows), schedule.threads) + part.cycles(memory)
+
+
+def packing(schedule, here):
+    """Cycles to pack the weights of a call that brings its own."""
+    info = here.info(schedule.problem.dtype)
+    return common.packing_cycles(common.filter_bytes(schedule.problem, info), info, here=here)
+
+
+def interleaving(problem, info):
+    """The name of what it costs to interleave a vector of outputs."""
+    s = problem.strides[-1]
+    if s in (1, 2, 4, 8):
+        return "rows_zip"
+    return "rows_gather" if s <= 16 and info.t_size == info.s_size else "rows_single"
