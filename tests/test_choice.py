@@ -6,8 +6,7 @@ from cases import each_isa, matrix_unit, pretend, using_isa
 
 import convt
 from convt import _plan
-from convt.algorithms import costs, machine
-from convt.algorithms import depthwise
+from convt.algorithms import costs, depthwise, machine
 from convt.algorithms.direct import cutting
 from convt.algorithms.scatter import plan as scatter
 from convt.algorithms.winograd import cutting as winograd

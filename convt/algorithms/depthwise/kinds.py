@@ -20,7 +20,7 @@ _PRODUCTS = _core.DW_PRODUCTS  # taps of a phase, where groups of several channe
 class Kind(NamedTuple):
     """Which kernels take an operator, whatever the sizes."""
 
-    width: int  # how many j's make a cell, whose lanes are the channels of several outputs; 0 where each phase is computed apart
+    width: int  # how many j's make a cell, whose lanes are channels of several outputs; 0 where each phase is computed apart
     each: int  # how many groups of several channels share a vector; 0 where lanes are channels
     dots: bool  # vectors run over in-channels
     reads: str  # where inputs are: rows "as they are", "permuted" as they are loaded, or "gathered" beforehand
@@ -35,11 +35,11 @@ def kind_of(problem, here):
         return None
     if not ci or not co or max(problem.begin) >= _FAR:
         return None
-    return _kind(problem.dtype, groups, ci, co, problem.kernel, problem.strides, problem.dilations, here)
+    return kind_of_operator(problem.dtype, groups, ci, co, problem.kernel, problem.strides, problem.dilations, here)
 
 
 @functools.lru_cache(maxsize=256)
-def _kind(dtype, groups, ci, co, kernel, strides, dilations, here):
+def kind_of_operator(dtype, groups, ci, co, kernel, strides, dilations, here):
     info = here.info(dtype)
     vl, s, k, d = info.vl, strides[-1], kernel[-1], dilations[-1]
     single = ci == co == 1
@@ -56,7 +56,7 @@ def _kind(dtype, groups, ci, co, kernel, strides, dilations, here):
         # Few accumulators let a broadcast serve few, as does a single tap.
         many = info.mr[-1] * info.nr // vl > 16 and k > 1
         return Kind(0, each, False, "as they are", "depthwise_groups", "dw_fma_group" if many else "dw_fma_group_few")
-    # How far apart the inputs of a vector are, where channels are contiguous: they are permuted where they lie, if that is near.
+    # How far apart the inputs of a vector are, where channels are contiguous: they are permuted where they lie if it is near.
     last = min(vl, groups * co) - 1
     span = (last + (co - math.gcd(vl, co) if groups * co > vl else 0)) // co * ci + 1 if groups > 1 else 1
     permuted = not single and span <= info.reach

@@ -61,7 +61,7 @@ def schedule(problem, here, unit, threads, finite):
     """The `Schedule` of a problem, in NXC order; None where depthwise does not take it. All weights are the same to it, as it
     multiplies no zeros outside the input."""
     kind = kind_of(problem, here)
-    if kind is None or (ITEMSIZE[problem.dtype] == 2 and kind.reads != "as they are"):  # (blocks are widened then: see `widens`)
+    if kind is None or (ITEMSIZE[problem.dtype] == 2 and kind.reads != "as they are"):  # (see `widens`)
         return None
     found, limit = _schedule(problem, here, kind, unit, threads), here.limits.single_thread_cycles
     if threads > 1 and problem.flops < 64 * limit and cost(found, here) < limit:  # too little work for a second thread
@@ -82,9 +82,9 @@ def _schedule(problem, here, kind, unit, threads):
     row_taps = math.prod([common.taps_met(problem, ax) for ax in range(len(kernel) - 1)])
     phases = min(k, s // g)  # that have taps
     hole = not width and phases < s and _hole(s, d, phases, first, out)
-    # Runs of stride 1 are as far apart as taps are dilated, so that each term reads the pixel before, if lanes fill their vectors
-    # and runs are no shorter than two at the borders otherwise.
-    step = d if s == 1 < k and not width and 2 * d * d <= in_sizes[-1] and channels >= FULL * -(-channels // vl) * vl else 1
+    # The j's of a run of stride 1 are as far apart as taps are dilated, so that each term reads the pixel before, if lanes fill
+    # their vectors and such a run is no shorter than two at the borders otherwise.
+    step = d if s == 1 < k and not width and 2 * d * d <= size and channels >= FULL * -(-channels // vl) * vl else 1
     # (Of few terms and rows weights stay in registers, in kernels that have their own way with ends.)
     skips = (
         not width and (each > 0 or (single and s == 1 and (k > KEPT or row_taps > _core.DW_SOURCES)))
@@ -127,13 +127,13 @@ def _schedule(problem, here, kind, unit, threads):
     elif in_registers:
         both = data + written
         flat = lane_blocks == 1 and not hole
-        # Few terms of few rows, whose vectors are stored in the order in which they lie, need non-temporal stores only beyond any
-        # cache; what is stored phase by phase or vector by vector gains by them where a cache would be full of it.
+        # Few terms of few rows, whose vectors are stored in the order in which they lie, need non-temporal stores only beyond
+        # any cache; what is stored phase by phase or vector by vector gains by them where a cache would be full of it.
         few = max(row_taps, terms) <= _core.DW_ORDERED and channels >= vl and wide == 1
         ordered = flat and reads == "as they are" and not each and few and both <= limits.depthwise_ordered
         scattered = not ordered and both > (limit // 2 if each else limit * 2 // 3)
-        # Vectors that are lines, and whole: those of cells, whose channels fill none, share lines. (Lines written by halves, some
-        # time apart, take memory three times as long.)
+        # Vectors that are lines, and whole: those of cells, whose channels fill none, share lines. (Lines written by halves,
+        # some time apart, take memory three times as long.)
         full = line >= 64 and not dots and (co * each or channels) % vl == 0
         if (both > limit or scattered) and full and wide == 1 and channels * item % line == 0:
             non_temporal, ordered = line, False
@@ -143,8 +143,8 @@ def _schedule(problem, here, kind, unit, threads):
         if both > limit and not non_temporal and flat and shared and least_bytes <= 16 * _STAGE_BYTES and not ordered:
             part = max(1, _STAGE_BYTES // least_bytes) * fit
             staged = (part + _core.DW_TERMS) * s  # (with those after a run that belong to it)
-        # Prefetching outputs: groups, which multiply more between stores, lose by it where L1 is small; what the last level holds
-        # well gains nothing; and of few registers, which hold the pixels of few channels, even less does.
+        # Prefetching outputs: groups, which multiply more between stores, lose by it where L1 is small; what the last level
+        # holds well gains nothing; and of few registers, which hold the pixels of few channels, even less does.
         if not staged and not (each and limits.ordinary_stores) and written > here.l2:
             ahead, ordered = _AHEAD, ordered and written > here.l3 // (4 if line >= 64 else 2)
         else:
@@ -162,7 +162,7 @@ def _schedule(problem, here, kind, unit, threads):
 
 
 def regioned(found, info):
-    """A schedule with its workspace: of the input rows of an output row, of outputs on the way to the store, of gathered rows."""
+    """A schedule with its workspace: input rows of an output row, outputs on their way to the store, gathered rows."""
     p, (width, each, _), taps = found.problem, found.form, found.row_taps + 1
     of_rows = 1 if each else p.ci
     vectors = lambda lanes: info.padded(lanes) * info.t_size  # noqa: E731
