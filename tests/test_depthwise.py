@@ -9,6 +9,8 @@ from cases import DTYPES, ISAS, NO_CACHES, Case, Out, operator, pretend, run, us
 
 import convt
 from convt import _core
+from convt._problem import Problem
+from convt.algorithms import depthwise, machine, rows
 
 each_isa = pytest.mark.parametrize("isa", ISAS)
 
@@ -475,3 +477,69 @@ def test_few_out_channels_take_nothing_from_outside(co, isa):
         with using_isa(isa):
             got = convt.conv_transpose(data, filter, algorithm="depthwise", **keywords)
         np.testing.assert_array_equal(got, want)
+
+
+def _problem(planar=False, groups=24, ci=1, co=1, in_sizes=(20, 30), kernel=(4, 4), stride=2, dtype="float32", dilation=1):
+    rank = len(in_sizes)
+    out = tuple((n - 1) * stride + dilation * (k - 1) - 1 for n, k in zip(in_sizes, kernel, strict=True))
+    return Problem(
+        dtype, 1, groups, ci, co, in_sizes, kernel, (stride,) * rank, (dilation,) * rank, (1,) * rank, out, planar=planar
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("algorithm", [depthwise, rows])
+@pytest.mark.parametrize("threads", [1, 2, 16])
+def test_schedules_are_values(algorithm, threads):
+    """A schedule prints, compares, and names its workspace; nothing is packed for it; the same problem has the same one."""
+    here, stages = machine.current(), algorithm.STAGES
+    for fixed in ({}, {"groups": 3, "ci": 4, "co": 2}, {"groups": 1, "ci": 8, "co": 8, "stride": 1}, {"groups": 300}):
+        problem = _problem(planar=algorithm is rows, **fixed)
+        found = stages.schedule(problem, here, "vectors", threads, True)
+        assert found == stages.schedule(problem, here, "vectors", threads, True) and hash(found) == hash(found)
+        assert found.problem == problem and found.threads in (1, threads)
+        assert eval(str(found.problem), {"Problem": Problem}) == problem
+        assert {"kept", "taps", "sources", "weights"} <= {name for name, _, _ in found.workspace.regions}
+        other = stages.schedule(problem._replace(in_sizes=(20, 31)), here, "vectors", threads, True)
+        assert other != found and other.form == found.form
+        assert 0 < stages.least(problem, here, "vectors") <= stages.cost(found, here) < np.inf
+
+
+@pytest.mark.parametrize("algorithm", [depthwise, rows])
+def test_what_an_algorithm_does_not_do_has_no_schedule(algorithm):
+    here, stages = machine.current(), algorithm.STAGES
+    problem = _problem(groups=1, ci=128, co=64)
+    assert stages.schedule(problem, here, "vectors", 2, True) is None
+    assert stages.least(problem, here, "vectors") == np.inf
+
+
+@each_isa
+@pytest.mark.parametrize(
+    "kernel, stride, dilation, co", [(300, 7, 1, 1), (300, 6, 4, 2), (90, 1, 1, 2), (211, 1, 3, 1), (40, 20, 3, 3)]
+)
+def test_long_filters(kernel, stride, dilation, co, isa):
+    """Runs of long filters share their terms; phases are cut together only where that does not make too many runs."""
+    case = Case(
+        groups=5, co=co, in_sizes=(37,), kernel=(kernel,), strides=(stride,), dilations=(dilation,), pads_begin=(3,),
+        pads_end=(2,), output_padding=(0,), bias=True,
+    )  # fmt: skip
+    arrays = case.arrays()
+    with using_isa(isa):
+        case.check(run(case, *arrays, algorithm="depthwise"), *arrays)
+
+
+@each_isa
+@pytest.mark.parametrize("channels", [3, 6, 12])
+def test_cells_of_pixels_that_are_apart(channels, isa):
+    """Outputs and inputs whose pixels are apart in memory: the same bits as where they are side by side."""
+    case = Case(
+        groups=channels, in_sizes=(3, 21), kernel=(3, 4), strides=(2, 2), dilations=(1, 1), pads_begin=(1, 1), pads_end=(0, 1),
+        output_padding=(0, 0), bias=True,
+    )  # fmt: skip
+    data, filter, bias = case.arrays(exact=False)
+    with using_isa(isa):
+        op = operator(case, filter, bias, algorithm="depthwise")
+        want = op(data)
+        apart = np.full((*want.shape[:2], 2 * want.shape[2], channels), np.nan, np.float32)
+        op(np.repeat(data, 2, axis=2)[:, :, ::2], apart[:, :, ::2])
+    np.testing.assert_array_equal(apart[:, :, ::2], want)
+    assert np.isnan(apart[:, :, 1::2]).all()

@@ -11,16 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convt
-<<<<<<< HEAD
 from convt.algorithms import machine, turned
 from convt.algorithms.planes import blocks
-from convt.algorithms.rows import cutting as rows_cutting
-from convt.algorithms.turned.schedule import takes as turned_takes
-=======
-from convt.algorithms import machine
-from convt.algorithms.planes import cutting
 from convt.algorithms.rows.schedule import bounds, channel_blocks, phase_blocks
->>>>>>> e408466 (Depthwise and rows are rebuilt by stages: one schedule decides, cost and bind read it; runs are listed in C)
+from convt.algorithms.turned.schedule import takes as turned_takes
 
 IMAGES = {
     "image": Case(

@@ -111,7 +111,7 @@ def _schedule(problem, here, unit, threads):
     # Outputs of a channel block with all phases stay in L1, but each block of pixels reads its edges again.
     channels = -(-co // parts)
     near = max(4 * vl, _NEAR // (channels * s * t_size))
-    met = math.prod([-(-n // step) for n, step in zip(kernel[:-1], strides, strict=False)])  # input rows of an output row, about
+    met = math.prod([-(-n // step) for n, step in zip(kernel[:-1], strides, strict=False)])  # input rows of an output row
     count = -(-js // max(4 * vl, min(_PIXELS, near, _INPUTS // (ci * met * t_size))))
     rows = batch * math.prod(out_sizes[:-1])
     count = max(count, min(-(-_TASKS * threads // (rows * groups)), js // (8 * vl)))
