@@ -83,24 +83,25 @@ def cut_axis(size, kernel, stride, dilation, begin, out, count):
 def blocks(problem, here, most, wide=False):
     """The `Blocks` of a problem whose channels are planes, or whose elements were widened: of ``most`` bytes, if that is pixels
     enough."""
-    p = problem
-    item, vl = ITEMSIZE[p.dtype] * p.groups, here.info(p.dtype).vl
-    in_bytes, out_bytes, cut_rows = item * p.ci, item * p.co, _CUT_WIDE if wide else _CUT
-    batch, last = p.batch, p.rank - 1
-    units = [-(-out // s) for out, s in zip(p.out_sizes, p.strides, strict=True)]  # an axis is cut between units of a stride
-    all_in, all_out = math.prod(p.in_sizes) or 1, math.prod(p.out_sizes) or 1
-    free = [p.order is None or p.order.free[ax] for ax in range(p.rank)]
+    p, item = problem, ITEMSIZE[problem.dtype] * problem.groups
+    vl, in_bytes, out_bytes, cut_rows = here.info(p.dtype).vl, item * p.ci, item * p.co, _CUT_WIDE if wide else _CUT
+    batch, rank, last, outs, sizes, strides = p.batch, p.rank, p.rank - 1, p.out_sizes, p.in_sizes, p.strides
+    out_share, in_share = 1 / (math.prod(outs) or 1), _READ / (math.prod(sizes) or 1)
+    units = [-(-out // s) for out, s in zip(outs, strides, strict=True)]  # an axis is cut between units of a stride
+    # Inputs of a block beyond one for each unit.
+    more = [
+        -(-begin // s) + (d * (k - 1) - begin) // s
+        for k, s, d, begin in zip(p.kernel, strides, p.dilations, p.begin, strict=True)
+    ]
 
     def along(ax, count):
-        if not free[ax]:
-            count = 1
-        return cut_axis(p.in_sizes[ax], p.kernel[ax], p.strides[ax], p.dilations[ax], p.begin[ax], p.out_sizes[ax], count)
+        """``(blocks, outputs, inputs)`` of an axis in at most ``count`` blocks, as `cut_axis`."""
+        each = -(-units[ax] // count)
+        reads, out = max(1, each + more[ax]), each * strides[ax]
+        return (1, outs[ax], sizes[ax]) if out >= outs[ax] or reads >= sizes[ax] else (-(-outs[ax] // out), out, reads)
 
-    def judged(axes):
-        """``(whether it is too large, how bad a way to cut is)``"""
-        count = reads = makes = 1
-        for n, out, size, _, _, _ in axes:
-            count, reads, makes = count * n, reads * size, makes * out
+    def judged(count, makes, reads, row):
+        """``(bytes that are too many, how bad it is)`` of so many blocks, whose last axis is cut so."""
         bytes = in_bytes * reads + out_bytes * makes
         large = bytes > most and (reads > _LEAST_PIXELS or bytes > _MOST_BYTES * most)
         images, even, total = 1, 1.0, count * batch
@@ -108,50 +109,59 @@ def blocks(problem, here, most, wide=False):
             images = max(1, min(most // max(bytes, 1), batch))
         elif _EVEN <= total < _FEW:  # (Where blocks are images, they are evened below.)
             even = -(-total // _EVEN) * _EVEN / total
-        score = even * count * makes / all_out + _READ * count * reads / all_in + _PIXELS / max(1, reads * images)
-        n, out, size, _, _, _ = axes[last]
+        score = even * count * makes * out_share + count * reads * in_share + _PIXELS / max(1, reads * images)
+        n, out, size = row
         if n > 1 and last:
             score += _SHORT * (-(-size // vl) * vl / size + -(-out // vl) * vl / out - 2) + cut_rows
-        return (bytes if large else 0, score), axes
+        return (bytes if large else 0), score
 
     def solved(axes, ax):
         """The best of the ways to cut an axis beside others that are cut: into as few blocks as make one fit, or a few more
-        that are even."""
+        that are even. ``(how bad, axes)``"""
         inputs = outputs = others = 1
-        for at, cut in enumerate(axes):
+        for at, (n, out, size) in enumerate(axes):
             if at != ax:
-                inputs, outputs, others = inputs * cut.size, outputs * cut.out, others * cut.count
-        s, d, begin = p.strides[ax], p.dilations[ax], p.begin[ax]
-        more = -(-begin // s) + (d * (p.kernel[ax] - 1) - begin) // s  # inputs of a block beyond one for each unit
-        fixed, each = in_bytes * inputs, in_bytes * inputs + out_bytes * outputs * s  # bytes of an input, of a unit
-        size = (most - fixed * more) // max(each, 1)
-        size = max(size, min((_MOST_BYTES * most - fixed * more) // max(each, 1), _LEAST_PIXELS // max(inputs, 1) - more), 1)
-        counts = [max(1, -(-units[ax] // size))]
-        step = _EVEN // math.gcd(_EVEN, others * batch)
-        if counts[0] % step and others * batch * counts[0] < _FEW:
-            counts.append(-(-counts[0] // step) * step)
+                inputs, outputs, others = inputs * size, outputs * out, others * n
+        fixed, each = in_bytes * inputs, in_bytes * inputs + out_bytes * outputs * strides[ax]  # bytes of an input, of a unit
+        size = (most - fixed * more[ax]) // max(each, 1)
+        some = (_MOST_BYTES * most - fixed * more[ax]) // max(each, 1)
+        size = max(size, min(some, _LEAST_PIXELS // max(inputs, 1) - more[ax]), 1)
+        count = max(1, -(-units[ax] // size))
+        counts, step = [count], _EVEN // math.gcd(_EVEN, others * batch)
+        if count % step and others * batch * count < _FEW:
+            counts.append(-(-count // step) * step)
         if units[ax] % size and size > 1:  # the last block has the less to do
             counts.append(-(-units[ax] // (size - 1)))
-        return min(judged([*axes[:ax], along(ax, count), *axes[ax + 1 :]]) for count in counts)
+        found = []
+        for count in counts:
+            cut = along(ax, count)
+            n, out, size = cut
+            found.append((judged(others * n, outputs * out, inputs * size, cut if ax == last else axes[last]), cut))
+        bad, cut = min(found)
+        return bad, [*axes[:ax], cut, *axes[ax + 1 :]]
 
-    best = judged([along(ax, 1) for ax in range(p.rank)])
-    cuts = [ax for ax in range(p.rank) if free[ax] and units[ax] > 1] if best[0][0] else []
+    axes = [(1, out, size) for out, size in zip(outs, sizes, strict=True)]
+    best = judged(1, math.prod(outs), math.prod(sizes), axes[last]), axes
+    cuts = []
+    if best[0][0]:
+        cuts = [ax for ax in range(rank) if units[ax] > 1 and (p.order is None or p.order.free[ax])]
     if cuts:
-        whole = best[1]
-        best, main = min((solved(whole, ax), ax) for ax in cuts)
+        best, main = min([(solved(axes, ax), ax) for ax in cuts])
         for ax in cuts:
             count, step = 2, 1
             tries = 3 if best[0] > _GOOD else 1  # that may be in vain
             while ax != main and count <= units[ax] and tries:
-                found = solved([along(ax, count) if at == ax else cut for at, cut in enumerate(best[1])], main)
+                axes = best[1]
+                found = solved([*axes[:ax], along(ax, count), *axes[ax + 1 :]], main)
                 tries -= found >= best
                 best, count, step = min(best, found), count + step, 2 * step
-    axes = tuple(best[1])
-    if all(axis.count == 1 for axis in axes):
-        bytes = in_bytes * math.prod(axis.size for axis in axes) + out_bytes * math.prod(axis.out for axis in axes)
-        images = max(1, min(batch, most // max(bytes, 1)))
-    else:
-        images = 1
+    axes = tuple([
+        cut_axis(sizes[ax], p.kernel[ax], strides[ax], p.dilations[ax], p.begin[ax], outs[ax], n)
+        for ax, (n, _, _) in enumerate(best[1])
+    ])  # fmt: skip
+    images = 1
+    if all([axis.count == 1 for axis in axes]):
+        images = max(1, min(batch, most // max(in_bytes * math.prod(sizes) + out_bytes * math.prod(outs), 1)))
     image_blocks = -(-batch // images)
     if 1 < image_blocks < _FEW and images > 1:
         image_blocks = min(batch, -(-image_blocks // _EVEN) * _EVEN)
