@@ -32,7 +32,7 @@ from convt.algorithms.planes import plan as planes
 from convt.algorithms.rows import bind as rows
 from convt.algorithms.scatter import plan as scatter
 from convt.algorithms.turned import bind as turned
-from convt.algorithms.winograd import plan as winograd
+from convt.algorithms.winograd import bind as winograd
 
 from .__main__ import _counts, _one_of, _seconds, _words, _writable, chosen_entries
 from .peers.convt import keywords
@@ -78,8 +78,8 @@ def _direct(name, problem, packing, ins, outs, how, specs, order) -> np.ndarray:
     return np.concatenate(_direct_classes(specs, problem.groups) or [np.zeros(0)])
 
 
-def _winograd(name, problem, packing, ins, outs, how, plain, specs, order, prefetches) -> np.ndarray:
-    return np.concatenate(_direct_classes([*plain, *specs], problem.groups))
+def _winograd(schedule, packing, ins, outs, how, plain, specs, order) -> np.ndarray:
+    return np.concatenate(_direct_classes([*plain, *specs], schedule.problem.groups))
 
 
 def _turned(name, problem, packing, ins, outs, specs, schedule) -> np.ndarray:

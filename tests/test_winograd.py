@@ -1,8 +1,8 @@
 """The Winograd algorithms: every transform on every count of axes, edges, what falls back, and how exact they are."""
 
+import functools
 import itertools
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,10 +11,9 @@ from cases import ISAS, Case, pretend, run, using_isa, vectors_alone
 import convt
 from convt import _core
 from convt._problem import Problem
-from convt.algorithms import common, machine
+from convt.algorithms import common, forget, machine
 from convt.algorithms import phases as _phases
-from convt.algorithms.winograd import counts, cutting, transforms
-from convt.algorithms.winograd import plan as winograd
+from convt.algorithms.winograd import bind, cost, fits, schedule, transforms
 
 each_isa = pytest.mark.parametrize("isa", ISAS)
 MATRIX = _core.kernel_info("float32", "amx") is not None
@@ -44,9 +43,8 @@ def test_a_transform_is_a_correlation(kind):
     """The kernels' input and output transforms, by way of a problem that uses no other, against the definition."""
     n = kind.outputs * 4
     problem = Problem("float64", 1, 1, 1, 1, (n,), (kind.taps,), (1,), (1,), (0,), (n + kind.taps - 1,))
-    assert not math.isinf(winograd.cost(problem, (kind,)))
-    chosen = cutting.choice(problem, (kind,), "vectors", machine.current())[4]
-    assert set(chosen.values()) == {(transforms.KINDS.index(kind),)}
+    found = schedule.schedule(problem, machine.current(), "vectors", 2, kinds=(kind,))
+    assert {scheme for _, scheme in found.form[1]} == {(transforms.KINDS.index(kind),)}
     data, filter, bias = arrays((1, n, 1), (kind.taps,), 1, np.float64)
     name = "winograd" if kind in transforms.SMALL else "winograd6"
     got = convt.conv_transpose(data, filter, bias, algorithm=name)
@@ -193,21 +191,24 @@ def test_views_of_every_kind(name):
 @pytest.mark.parametrize("matrix", [False, pytest.param(True, marks=with_matrix)])
 def test_every_cut_covers_every_tile_once(matrix):
     """Shapes of many sizes: blocks of tiles and of panels that cover all, at least one to choose from, within bounds."""
-    info = _core.kernel_info("float32", "amx" if matrix else "vectors")
-    for rows, (points, outputs), splits, columns, threads, channels in itertools.product(
+    here = machine.current()
+    unit = here.info("float32", "amx" if matrix else "vectors")
+    for rows, (points, outputs), windows, columns, threads, channels in itertools.product(
         (1, 13, 28, 200, 5000), ((4, 3), (16, 9), (64, 27), (216, 64)), (1, 4), (8, 100, 900), (1, 2, 7), (16, 700)
     ):
-        problem = SimpleNamespace(groups=1, ci=channels, co=columns, kernel=(4, 4), strides=(2, 2), planar=False)
-        shape = (rows, points, outputs, splits, columns, 0.0, 0.0, 1.0, ())
-        cuts = list(cutting.ways_to_cut(problem, shape, info, threads, cutting._PANEL_BLOCKS))
-        assert cuts
-        panels = -(-columns // info["nr"])
+        depth, chunks, step = cost.depth_chunks(channels, windows, unit)
+        work = cost.Work(
+            rows, points, outputs, windows, columns, channels, columns, 0.0, 0.0, 1.0, (), 1 << 20, depth, chunks, step
+        )
+        cuts = schedule._cuts(work, 1, threads, unit, here)
+        assert 1 <= len(cuts) <= 16
+        panels = -(-columns // unit.nr)
         for cut in cuts:
-            assert 1 <= cut.block < rows + info["grain"]
+            assert 1 <= cut.block < rows + unit.grain
             assert (cut.blocks - 1) * cut.block < rows <= cut.blocks * cut.block
             assert (cut.panel_blocks - 1) * cut.panel_block < panels <= cut.panel_blocks * cut.panel_block
-            assert 1 <= cut.span <= counts.depth_chunks(problem, splits, info)[1]
-            assert cut.work > 0
+            assert 1 <= cut.span <= chunks
+            assert cut.cycles > 0
 
 
 @each_isa
@@ -228,16 +229,18 @@ def test_phases_that_have_not_all_taps(isa, dtype, sizes, kernel, strides, ci, c
     """Phases merged with those that read more: points where they have no weights are left out."""
     data, filter, bias = arrays((2, *sizes, ci), kernel, co, dtype)
     keywords = {"strides": strides, "pads_begin": 1, "pads_end": 2}
-    monkeypatch.setattr(cutting, "_merges", lambda rank, info: [(_phases.NESTED,) * rank])
+    monkeypatch.setattr(schedule, "_merges", lambda kernel, *_: [(_phases.NESTED,) * len(kernel)])
+    monkeypatch.setattr(schedule, "MOST_FORM", 27)
+    monkeypatch.setattr(schedule, "MOST_SMALL_FORM", 27)
     with using_isa(isa):
-        cutting.choice.cache_clear()
+        forget()
         want = convt.conv_transpose(data, filter, bias, algorithm="direct", **keywords)
         for view in (filter, np.asfortranarray(filter)):
             op = convt.ConvTranspose(view, bias, algorithm="winograd", **keywords)
             got = op(data)
             assert op.plan(data.shape).algorithm == "winograd"
             np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
-        cutting.choice.cache_clear()
+        forget()
 
 
 def needed(c, transform):
@@ -255,15 +258,22 @@ def needed(c, transform):
 @pytest.mark.parametrize("merge", [False, True, _phases.NESTED])
 def test_points_of_outputs_outside_are_left_out(kind, merge):
     """What a run's cost counts is what its outputs inside want; begun an output earlier, it is never more."""
-    info = {"parts": 0}
     for size, kernel, pad in itertools.product(range(2, 20), (3, 4, 6), (0, 1)):
-        groups = _phases.phase_groups(kernel, 2, 1, merge)
-        for c in _phases.axis_classes(groups, size, 2, pad, 2 * (size - 1) + kernel - 2 * pad, False):
-            for way in (c, c.earlier(2)):
-                assert counts.multiplied_points(way, kind, info) == needed(way, kind)
-            placed = counts.placed(c, kind, 2, info)
-            assert needed(placed, kind) <= min(needed(c, kind), -(-c.count // kind.outputs) * kind.points)
-            assert -(-placed.count // kind.outputs) == -(-c.count // kind.outputs) or needed(placed, kind) < needed(c, kind)
+        out = 2 * (size - 1) + kernel - 2 * pad
+        groups, runs = _phases.axis(kernel, 2, 1, merge, size, pad, out, False)
+        alikes = fits.axis_fits(kernel, 2, 1, merge, pad, out, (kind,), False)
+        assert sorted(n for each in alikes for n in each.runs) == [n for n, c in enumerate(runs) if c.group >= 0]
+        for alike, fit in ((each, fit) for each in alikes for fit in each.fits[1:2]):
+            for c in (runs[n] for n in alike.runs):
+                assert alike.groups[alike.runs.index(runs.index(c))] == c.group
+                way = c.earlier(2) if fit.early else c
+                multiplied = fit.kept * fit.tiles * fit.points
+                assert multiplied == pytest.approx(needed(way, kind), rel=1e-12)
+                assert fit.products == pytest.approx(-(-len(groups[c.group].offsets) // kind.taps) * multiplied)
+                assert multiplied <= min(needed(c, kind), -(-c.count // kind.outputs) * kind.points) + 1e-9
+                assert fit.tiles == -(-way.count // kind.outputs)
+                assert not fit.early or multiplied < needed(c, kind)
+                assert fit.inside == pytest.approx(1 - common.outside([way], [kind.outputs]))
 
 
 @each_isa
@@ -284,18 +294,18 @@ def test_points_of_outputs_outside_are_left_out(kind, merge):
 def test_tiles_that_windows_cut_agree_with_direct(isa, batch, sizes, kernel, strides, ci, merge, monkeypatch):
     """Tiles at the ends of an axis of which some outputs, and so some points, are not wanted."""
     data, filter, bias = arrays((batch, *sizes, ci), kernel, 24)
-    monkeypatch.setattr(cutting, "_merges", lambda rank, info: [(merge,) * rank])
+    monkeypatch.setattr(schedule, "_merges", lambda kernel, *_: [(merge,) * len(kernel)])
     specs = []
-    monkeypatch.setattr(winograd, "_class", lambda *a, of=winograd._class: specs.append(of(*a)) or specs[-1])
+    monkeypatch.setattr(bind, "_class", lambda *a, of=bind._class: specs.append(of(*a)) or specs[-1])
     with using_isa(isa):
         for pads in ((0, 0), (1, 1), (2, 1)):
             keywords = {"strides": strides, "pads_begin": pads[0], "pads_end": pads[1]}
-            cutting.choice.cache_clear()
+            forget()
             op = convt.ConvTranspose(filter, bias, algorithm="winograd", **keywords)
             got, want = op(data), convt.conv_transpose(data, filter, bias, algorithm="direct", **keywords)
             assert op.plan(data.shape).algorithm == "winograd"
             np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
-        cutting.choice.cache_clear()
+        forget()
     assert any(spec["sorted"] for spec in specs)
 
 
@@ -303,7 +313,7 @@ def test_tiles_that_windows_cut_agree_with_direct(isa, batch, sizes, kernel, str
 @pytest.mark.skipif(not _core.isa().startswith("avx512"), reason="it wants registers")
 def test_phases_of_few_channels_are_nested():
     problem = Problem("float32", 1, 1, 64, 16, (96, 96), (3, 3), (2, 2), (1, 1), (1, 1), (192, 192))
-    assert cutting.choice(problem, transforms.SMALL, "vectors", machine.current())[1] == (_phases.NESTED,) * 2
+    assert schedule.schedule(problem, machine.current(), "vectors", 2).form[0] == (_phases.NESTED,) * 2
 
 
 @each_name
@@ -396,18 +406,26 @@ def test_the_matrix_unit_at_any_depth(kernel, stride, ci):
     assert found <= 2 * max(direct, 1.5e-7)
 
 
+def in_panel_blocks(count, across, work, _, threads, unit, here):
+    """The cut of a class into blocks of a tile's rows, and so many of panels."""
+    block, panels = unit.mr[-1], -(-work.columns // unit.nr)
+    panel_block = -(-panels // count)
+    blocks, panel_blocks = -(-work.rows // block), -(-panels // panel_block)
+    return (schedule.Cut(block, blocks, panel_block, panel_blocks, work.chunks, across, 1e6),)
+
+
 @each_isa
 @pytest.mark.parametrize("act", ["relu", "tanh"])
 def test_outputs_gathered_on_their_way(act, isa, monkeypatch):
     """Channels that fill no vector: parts of some panels, blocks of panels, windows cut within them, any number of threads."""
     rng = np.random.default_rng(0)
     monkeypatch.setattr(common, "_KEPT_OUTPUT", 1 << 10)
-    monkeypatch.setattr(winograd, "_STAGE_BYTES", 1 << 15)
-    staged, found = winograd._staged, []
-    monkeypatch.setattr(winograd, "_staged", lambda *args: found.append(staged(*args)) or found[-1])
+    monkeypatch.setattr(schedule, "_STAGE_BYTES", 1 << 15)
+    staged, found = schedule._staged, []
+    monkeypatch.setattr(schedule, "_staged", lambda *args: found.append(staged(*args)) or found[-1])
     kernels = ((4, 4), (2, 2), 37), ((16, 8), (8, 4), 31), ((9,), (3,), 33)
     for (kernel, stride, co), blocks in itertools.product(kernels, (1, 2)):
-        monkeypatch.setattr(cutting, "_PANEL_BLOCKS", (blocks,))
+        monkeypatch.setattr(schedule, "_cuts", functools.partial(in_panel_blocks, blocks, False))
         size = {1: (41,), 2: (9, 11)}[len(kernel)]
         data, filter = rng.integers(-2, 3, (2, *size, 5)), rng.integers(-2, 3, (*kernel, 5, co))
         data, filter = data.astype(np.float32), filter.astype(np.float32)
@@ -425,21 +443,17 @@ def test_outputs_gathered_on_their_way(act, isa, monkeypatch):
 
 
 @with_matrix
-@pytest.mark.parametrize("panels", [(1,), (3,)])
+@pytest.mark.parametrize("panels", [1, 3])
 def test_points_of_all_panels_in_turn(panels, monkeypatch):
     """What high blocks of many panels do: each point meets all of a task's panels, whose sums wait."""
     data, filter, bias = arrays((1, 30, 21, 96), (4, 4), 70)
-    ways = cutting.ways_to_cut
-    across = lambda *args: [cut for cut in ways(*args[:-1], panels) if cut.across]  # noqa: E731
-    monkeypatch.setattr(cutting, "ways_to_cut", across)
-    cutting.choice.cache_clear()
-    cutting.least_cost.cache_clear()
+    monkeypatch.setattr(schedule, "_cuts", functools.partial(in_panel_blocks, panels, True))
+    forget()
     try:
         direct, found = errors(data, filter, bias, ("matrix_winograd",), strides=2, pads_end=1)
     finally:
-        cutting.choice.cache_clear()
-        cutting.least_cost.cache_clear()
-    assert found <= 2 * direct
+        forget()
+        assert found <= 2 * direct
 
 
 @with_matrix
@@ -483,3 +497,60 @@ def test_a_stage_whose_last_panel_the_window_does_not_show(isa, monkeypatch):
             got = convt.ConvTranspose(filter, algorithm="winograd", **keywords)(data)
         want = convt.conv_transpose(data, filter, backend="reference", **keywords)
         np.testing.assert_array_equal(got, want)
+
+
+PROBLEMS = [
+    Problem("float32", 1, 1, 512, 256, (9, 9), (4, 4), (2, 2), (1, 1), (1, 1), (18, 18)),
+    Problem("float32", 2, 1, 24, 20, (30, 17), (3, 3), (2, 2), (1, 1), (1, 1), (59, 33)),
+    Problem("float32", 1, 1, 512, 256, (100,), (16,), (8,), (1,), (4,), (800,)),
+    Problem("float32", 1, 2, 64, 40, (9, 8, 10), (4, 4, 4), (2, 2, 2), (1, 1, 1), (1, 1, 1), (18, 16, 20)),
+    Problem("float64", 1, 1, 300, 64, (30, 30), (3, 3), (1, 1), (1, 1), (1, 1), (30, 30)),
+]
+MACHINES = [{}, {"isa": "avx512", "l1": 48 << 10, "l2": 2 << 20, "l3": 64 << 20}]
+
+
+@pytest.mark.parametrize("there", MACHINES, ids=["here", "avx512"])
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: f"{p.ci}-{p.co} {p.in_sizes}")
+def test_schedules_are_values(problem, there):
+    """They print, compare, and are decided without packing; their form does not depend on the number of threads, their cost is
+    no less than the bound."""
+    with pretend(**there):
+        here, found = machine.current(), []
+        for threads in (1, 2, 2, 16):
+            forget()
+            found.append(schedule.schedule(problem, here, "vectors", threads))
+        assert found[1] == found[2] and hash(found[1]) == hash(found[2]) and repr(found[1]) == repr(found[2])
+        assert len({(each.form, each.cycles, each.weight_bytes) for each in found}) == 1
+        assert len(repr(found[1])) < 4000
+        assert found[3].threads == 16 and sum(c.count * c.cut.tasks for c in found[3].classes) + len(found[3].plain) >= 12
+        assert 0 < schedule.least(problem, here, "vectors") <= cost.cost(found[1], here)
+
+
+@pytest.mark.parametrize("there", MACHINES, ids=["here", "avx512"])
+@pytest.mark.parametrize("kinds", [transforms.SMALL, transforms.LARGE], ids=["winograd", "winograd6"])
+def test_packed_weights_are_bounded(kinds, there):
+    """At most 2.5 times the bytes of a filter over 1 MiB, 6 times those of others."""
+    done = 0
+    for rank, kernel, stride, channels in itertools.product((1, 2, 3), (2, 3, 4, 5, 8), (1, 2, 3), (64, 256)):
+        sizes = (17,) * rank
+        out = tuple((n - 1) * stride + kernel for n in sizes)
+        axes = [(n,) * rank for n in (kernel, stride, 1, 0)]
+        problem = Problem("float32", 1, 1, channels, channels, sizes, *axes, out)
+        with pretend(**there):
+            found = schedule.schedule(problem, machine.current(), "vectors", 2, kinds=kinds)
+        if found is not None:
+            filter_bytes = 4 * kernel**rank * channels**2
+            assert found.weight_bytes <= (2.5 if filter_bytes > 1 << 20 else 6) * filter_bytes
+            done += 1
+    assert done > 30
+
+
+def test_problems_without_two_taps_are_refused():
+    for problem in (
+        PROBLEMS[0]._replace(kernel=(2, 2)),
+        PROBLEMS[0]._replace(dilations=(3, 3)),
+        PROBLEMS[0]._replace(dtype="float16"),
+        PROBLEMS[0]._replace(out_sizes=(18, 0)),
+    ):
+        assert schedule.least(problem, machine.current(), "vectors") == math.inf
+        assert schedule.schedule(problem, machine.current(), "vectors", 2) is None

@@ -34,16 +34,13 @@ from functools import partial
 from typing import NamedTuple
 
 from .._problem import PRECISIONS
-from . import common, depthwise, onednn, order, phases, rows, stages, turned
+from . import common, depthwise, onednn, order, phases, rows, stages, turned, winograd
 from .direct import cutting as direct_cutting
 from .direct import plan as direct
 from .planes import blocks as planes_blocks
 from .planes.plan import always, by_blocks, cut_into_blocks, direct_widens, make_by_blocks, never
 from .scatter import gathering
 from .scatter import plan as scatter
-from .winograd import cutting as winograd_cutting
-from .winograd import plan as winograd
-from .winograd import transforms
 
 
 class Algorithm(NamedTuple):
@@ -92,9 +89,9 @@ def _of_unit(unit, name, wants, precision, exact=""):
     }  # fmt: skip
     if unit in ("amx", "amx_two"):
         there[prefix + "winograd"] = _any_channels(
-            f"{wants}, and what winograd wants: {winograd.LIMIT}", partial(winograd.cost, unit=unit),
-            partial(winograd.recipe, unit=unit), partial(winograd.make, name=prefix + "winograd", unit=unit),
-            partial(winograd.preparing, unit=unit), precision, always if unit == "amx" else never,
+            f"{wants}, and what winograd wants: {winograd.LIMIT}",
+            *stages.serving(winograd.STAGES, prefix + "winograd", unit, direct.make), precision,
+            always if unit == "amx" else never,
         )  # fmt: skip
     if unit != "dots":
         there[prefix + "turned"] = _of_planes(
@@ -108,10 +105,9 @@ _DOTS = "a CPU with dot products of bfloat16 (AVX512_BF16) and float32 or bfloat
 
 ALGORITHMS = {
     "direct": _any_channels(None, direct.cost, direct.recipe, direct.make, direct.preparing, widens=direct_widens),
-    "winograd": _any_channels(winograd.LIMIT, winograd.cost, winograd.recipe, winograd.make, winograd.preparing),
+    "winograd": _any_channels(winograd.LIMIT, *stages.serving(winograd.STAGES, "winograd", otherwise=direct.make)),
     "winograd6": _any_channels(
-        winograd.LIMIT, partial(winograd.cost, kinds=transforms.LARGE), winograd.recipe,
-        partial(winograd.make, kinds=transforms.LARGE, name="winograd6"), precision="high",
+        winograd.LIMIT, *stages.serving(winograd.LARGE_STAGES, "winograd6", otherwise=direct.make), precision="high"
     ),
     "scatter": _any_channels(scatter.LIMIT, scatter.cost, scatter.recipe, scatter.make, widens=never),
     "depthwise": _any_channels(
@@ -129,7 +125,7 @@ ALGORITHMS = {
 def forget():
     """Empty the caches of what was decided for problems."""
     for decided in (
-        direct_cutting.choice, winograd_cutting.choice, winograd_cutting.least_cost, scatter.choice,
+        direct_cutting.choice, winograd.schedule.choose, scatter.choice,
         gathering.gathered_products, planes_blocks.blocks, cut_into_blocks, order.order_of, phases.axis, stages.scheduled,
         common.pairs_met, depthwise.kinds.kind_of_operator,
     ):  # fmt: skip

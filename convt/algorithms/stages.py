@@ -22,6 +22,9 @@ from typing import NamedTuple
 
 from . import machine
 
+# The most bytes of packed weights in one form, in bytes of the filter: of a filter over LARGE_FILTER bytes, and of others.
+MOST_FORM, MOST_SMALL_FORM, LARGE_FILTER = 2.5, 6, 1 << 20
+
 SHARED = 2  # threads that schedules are compared for: the choice of an algorithm must not depend on how many there are
 
 

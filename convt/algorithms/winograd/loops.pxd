@@ -16,6 +16,9 @@ cdef enum:
     ALL_POINTS = 64  # a bit that all of them have, beside those of three axes
     WINOGRAD_BRIDGE = 4  # fewer tiles than these between two stretches are multiplied in vain, which costs no more than a cut there
 
+cdef enum:  # regions of a thread's workspace
+    ROWS, SUMS, STAGE, WHERE, UNSORTED, ZEROS, NOTHING, CHECK, WINDOW, BETWEEN, PANEL, REGION_COUNT
+
 cdef struct WinogradClass:
     int64_t *tiles        # [nd] tiles along each axis
     int64_t *outputs      # [nd] outputs of a tile along each axis
@@ -91,11 +94,9 @@ cdef class WinogradPlan(DirectPlan):
     cdef WinogradRecipe winograd_recipe
     cdef WinogradClass *winograd
     cdef Py_ssize_t nwinograd
-    cdef int64_t most_block, most_points
     cdef bint prefetches  # windows ahead, of an input that L2 does not hold
-    cdef size_t rows_size, sums_size, stage_size
+    cdef size_t[REGION_COUNT] regions  # where they begin
 
-    cdef size_t made_bytes(self, WinogradClass *c) noexcept
     cdef void locate_tiles(self, WinogradClass *c, int64_t t0, int64_t m, int64_t *where) noexcept nogil
     cdef void sort_tiles(self, WinogradTask *t, int64_t *unsorted) noexcept nogil
     cdef void leave_points(self, WinogradTask *t, int64_t p) noexcept nogil

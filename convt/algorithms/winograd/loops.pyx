@@ -24,7 +24,7 @@ from convt._kernels cimport (
     CONVT_KC, CONVT_LDA, CONVT_LEAKY, MOST_ROWS, convt_kernels, convt_prefetch_ahead, convt_quotient, convt_tile, convt_wino_in,
     convt_wino_out,
 )
-from convt._memory cimport copy_non_temporal, keep_table, odd_line_stride, round64, spread_over_sets, structures
+from convt._memory cimport copy_non_temporal, keep_table, round64, structures
 from convt.algorithms.direct.loops cimport DirectPlan
 from convt.algorithms.indexing cimport Cut, cut_at, cut_evenly
 from convt.algorithms.packing cimport PackClass
@@ -32,20 +32,23 @@ from convt.algorithms.winograd.weights cimport WinogradRecipe
 
 cnp.import_array()
 
-CHAIN, BRIDGE = WINOGRAD_CHAIN, WINOGRAD_BRIDGE
+CHAIN, BRIDGE, PLACE = WINOGRAD_CHAIN, WINOGRAD_BRIDGE, WINOGRAD_PLACE
+
+# The regions of a thread's workspace, in the order of the enum in loops.pxd: see schedule.book.
+REGIONS = ("rows", "sums", "stage", "where", "unsorted", "zeros", "nothing", "check", "window", "between", "panel")
 
 
 cdef class WinogradPlan(DirectPlan):
     """Classes with and without transform: those without are DirectPlan's, and their tasks come first."""
 
-    def __init__(self, str name, problem, WinogradRecipe recipe, in_strides, out_strides, execution, direct, classes, tiles,
-                 bint prefetches):
-        self.open_direct(name, problem, recipe, in_strides, out_strides, execution, direct, tiles)
+    def __init__(self, schedule, WinogradRecipe recipe, in_strides, out_strides, execution, direct, classes, tiles):
+        """``direct`` and ``classes`` are the tables of classes without and with a transform, ``tiles`` is direct's `Tiles`."""
+        self.open_direct(schedule.algorithm, schedule.problem, recipe, in_strides, out_strides, execution, direct, tiles)
         self.winograd_recipe = recipe
         cdef const convt_kernels *k = self.k
         cdef WinogradClass *c
-        cdef int64_t task = self.tasks, ax, sums
-        self.prefetches = prefetches and k.direct_store and self.in_c == 1
+        cdef int64_t task = self.tasks, ax
+        self.prefetches = schedule.prefetches and k.direct_store and self.in_c == 1
         self.nwinograd = len(classes)
         self.winograd = <WinogradClass *>cnp.PyArray_DATA(structures(self.keep, self.nwinograd, sizeof(WinogradClass)))
         for i, spec in enumerate(classes):
@@ -79,45 +82,23 @@ cdef class WinogradPlan(DirectPlan):
             c.inner = keep_table(self.keep, spec["inner"])
             c.pack = &recipe.classes[<Py_ssize_t>spec["pack"]]
             c.depth = c.pack.depth // c.npoints
-            c.lda = odd_line_stride(k, c.chunks[1])
-            # (A row's last vector may reach beyond it: into the next row, which is written after it, or behind the last one.)
-            c.point_rows = spread_over_sets((c.block + k.grain - 1) // k.grain * k.grain * c.lda * k.e_size + k.vl * k.t_size)
-            c.point_sums = spread_over_sets(c.block * k.nr * k.t_size) // k.t_size
+            c.lda, c.point_rows, c.point_sums = spec["lda"], spec["point_rows"], spec["point_sums"]
             c.across = spec["across"]
             c.apart = c.across or c.span < c.nchunks
-            sums = c.panel_block if c.apart else 1
-            self.most_block = max(self.most_block, c.block)
-            self.most_points = max(self.most_points, c.npoints)
-            # (A tile may start at any row, and reads whole grains of them: those of the last point, behind it.)
-            self.rows_size = max(self.rows_size, (c.span * c.npoints) * c.point_rows + (k.grain - 1) * c.lda * k.e_size)
-            self.sums_size = max(self.sums_size, round64(sums * c.npoints * c.point_sums * k.t_size))
             c.parts, c.runs = keep_table(self.keep, spec["parts"]), keep_table(self.keep, spec["runs"])
             c.staged = spec["staged"] if k.direct_store and self.out_c == 1 and self.act.code <= CONVT_LEAKY else 0
-            self.stage_size = max(self.stage_size, <size_t>(c.block * c.noutputs * c.staged * k.nr * k.t_size))
             c.first_task = task
             c.ntasks = self.groups * c.blocks * c.panel_blocks
             task += c.ntasks
             self.works.append((spec["work"], c.ntasks))
         self.tasks = task
         self.even = False
-        cdef size_t n = self.rows_size + self.sums_size + self.stage_size
-        n += 2 * round64(self.most_block * (WINOGRAD_PLACE + self.nd) * sizeof(int64_t))  # where the tiles are, unsorted too
-        n += round64((CONVT_KC + 16) * k.t_size)  # a row of zeros
-        n += 2 * round64(k.nr * k.t_size)  # zeros with a sign, and what `check` gathers
-        n += round64(self.most_points * CONVT_LDA * k.t_size)  # a window on its way to the transform, outputs to the store
-        n += round64(self.most_points * CONVT_LDA * k.t_size)  # between the transforms of three axes
-        self.workspace = max(self.workspace, n)
+        for name, offset, _ in schedule.workspace.regions:
+            self.regions[REGIONS.index(name)] = offset
+        self.workspace = max(self.workspace, <size_t>self.regions[PANEL])
         if self.packing_workspace:
-            for i in range(self.nwinograd):
-                self.packing_workspace = max(self.packing_workspace, self.made_bytes(&self.winograd[<Py_ssize_t>i]))
+            self.packing_workspace = max(self.packing_workspace, schedule.workspace.bytes - self.regions[PANEL])
             self.packing_workspace += round64(recipe.staged)
-
-    cdef size_t made_bytes(self, WinogradClass *c) noexcept:
-        """Bytes of the weights that are packed on the fly at a time: all points of a panel, a link deep."""
-        cdef int64_t n, depth = 0
-        for n in range(c.nchunks * c.chains):
-            depth = max(depth, c.links[4 * n + 2])
-        return round64(depth * c.npoints * self.k.nr * self.k.e_size)
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
         if task < self.direct_tasks:
@@ -149,25 +130,11 @@ cdef class WinogradPlan(DirectPlan):
         t.panel = ws + round64(self.workspace)
         t.filter = t.panel + self.packing_workspace - round64(self.winograd_recipe.staged)
 
-        t.a = ws
-        ws += self.rows_size
-        t.sums = ws
-        ws += self.sums_size
-        t.stage = ws if c.staged else NULL
-        ws += self.stage_size
-        t.where = <int64_t *>ws
-        ws += round64(self.most_block * (WINOGRAD_PLACE + self.nd) * sizeof(int64_t))
-        unsorted = <int64_t *>ws
-        ws += round64(self.most_block * (WINOGRAD_PLACE + self.nd) * sizeof(int64_t))
-        t.zeros = ws
-        ws += round64((CONVT_KC + 16) * k.t_size)
-        t.nothing = ws
-        ws += round64(k.nr * k.t_size)
-        t.check = ws
-        ws += round64(k.nr * k.t_size)
-        t.window = ws
-        ws += round64(self.most_points * CONVT_LDA * k.t_size)
-        t.between = ws
+        t.a, t.sums = ws + self.regions[ROWS], ws + self.regions[SUMS]
+        t.stage = ws + self.regions[STAGE] if c.staged else NULL
+        t.where, unsorted = <int64_t *>(ws + self.regions[WHERE]), <int64_t *>(ws + self.regions[UNSORTED])
+        t.zeros, t.nothing, t.check = ws + self.regions[ZEROS], ws + self.regions[NOTHING], ws + self.regions[CHECK]
+        t.window, t.between = ws + self.regions[WINDOW], ws + self.regions[BETWEEN]
 
         memset(t.zeros, 0, (CONVT_KC + 16) * k.t_size)
         memset(t.check, 0, k.nr * k.t_size)

@@ -1,0 +1,149 @@
+"""The plan of a schedule of winograd, for arrays of some strides: tables for its loops, and how weights are packed."""
+
+import itertools
+import math
+
+import numpy as np
+
+from ..._problem import ITEMSIZE
+from .. import common, machine
+from .. import phases as _phases
+from ..direct import plan as direct
+from . import schedule as _schedule
+from .loops import WinogradPlan
+from .transforms import KINDS, PLAIN, filter_windows, panel_vectors
+from .weights import WinogradRecipe
+
+
+def recipe(attributes, filter, bias, form, unit="vectors"):
+    """How weights are packed in a form: (on which axes phases are merged, for each choice of phase groups the transforms)."""
+    merge, schemes = form
+    info = machine.current().info(attributes.dtype, unit)
+    groups = [
+        _phases.phase_groups(k, s, d, m)
+        for k, s, d, m in zip(attributes.kernel, attributes.strides, attributes.dilations, merge, strict=True)
+    ]
+    tables, transforms = [], []
+    for numbers, scheme in schemes:
+        chosen = [g[n] for g, n in zip(groups, numbers, strict=True)]
+        tables.append(common.taps_table(chosen, attributes.kernel))
+        transforms.append(None)
+        if any(scheme):
+            windows = filter_windows(chosen, [KINDS[kind] for kind in scheme])
+            transforms[-1] = windows, panel_vectors(tables[-1], windows, filter.shape[2], info)
+    return WinogradRecipe(attributes.dtype, filter, bias, tables, transforms, unit)
+
+
+def bind(schedule, in_strides, out_strides, recipe):
+    """The plan of a schedule."""
+    problem, here = schedule.problem, machine.current()
+    unit, (merge, schemes) = here.info(problem.dtype, schedule.unit), schedule.form
+    groups, runs = common.axes(problem, merge, (False,) * problem.rank)
+    packs = {numbers: n for n, (numbers, _) in enumerate(schemes)}
+    plain = direct.tables(
+        problem, groups, [[r[n] for r, n in zip(runs, numbers, strict=True)] for numbers in schedule.plain], packs, in_strides,
+        out_strides, schedule.cycles, unit, schedule.threads,
+    )  # fmt: skip
+    ins, outs = ([s // ITEMSIZE[problem.dtype] for s in strides] for strides in (in_strides, out_strides))
+    specs = [
+        _class(problem, c, numbers, groups, runs, packs, ins, outs, unit)
+        for c in schedule.classes
+        for numbers in itertools.product(*c.runs)
+    ]
+    how = schedule.execution.on(out_strides)
+    # AMX tiles find weights that they make only where out-channels lie side by side.
+    on_the_fly = schedule.on_the_fly and (not unit.parts or recipe.out_channel_stride == 1)
+    tiles = direct.tiles(here, unit, how, on_the_fly)
+    return WinogradPlan(schedule, recipe, in_strides, out_strides, how, plain, specs, tiles)
+
+
+def _class(problem, c, numbers, groups, runs, packs, ins, outs, unit):
+    """The tables of a transformed class: of the runs of these numbers."""
+    runs = [r[n] for r, n in zip(runs, numbers, strict=True)]
+    groups = [g[run.group] for g, run in zip(groups, runs, strict=True)]
+    pack = packs[tuple([run.group for run in runs])]
+    runs = [run.earlier(s) if early else run for run, s, early in zip(runs, problem.strides, c.early, strict=True)]
+    scheme, work, cut = [KINDS[kind] for kind in c.scheme], c.work, c.cut
+    panels, pieces, boxes = direct.columns(problem, runs, outs, unit)
+    parts, stretches = _stretches(panels, pieces, cut.panel_block, c.staged)
+    axes = [(ax, t.points, t.kind) for ax, t in enumerate(scheme) if t is not PLAIN]
+    axes = [(-1, 1, 0)] * (3 - len(axes)) + axes
+    places = list(itertools.product(*[range(t.outputs) for t in scheme]))
+    tiles = [-(-run.count // t.outputs) for run, t in zip(runs, scheme, strict=True)]
+    # An axis of one input or of one output may have any stride, and a window beyond the input start anywhere: products with
+    # these would overflow.
+    windows = []
+    for run, group, t, n, size in zip(runs, groups, scheme, tiles, problem.in_sizes, strict=True):
+        offs = group.offsets
+        starts = [run.start - off for off in offs[:: t.taps]]  # (Offsets that are transformed follow each other.)
+        windows.append([max(-t.outputs * n - t.points, min(start, size)) for start in starts])
+    in_step = [step if size > 1 else 0 for step, size in zip(ins[1:-1], problem.in_sizes, strict=True)]
+    out_step = [s * step if run.count > 1 else 0 for s, step, run in zip(problem.strides, outs[1:-1], runs, strict=True)]
+    dot = lambda place, step: sum(map(math.prod, zip(place, step, strict=True)))  # noqa: E731
+    points = [dot(place, in_step) for place in itertools.product(*[range(t.points) for t in scheme])]
+    split_in = list(itertools.product(*windows))
+    ends = [[(p == 0) | (p == n - 1) << 1 for p in range(n)] if n > 1 else [0] for _, n, _ in axes]
+    lda, point_rows, point_sums = _schedule.row_bytes(work, cut.block, unit)
+    return {
+        "tiles": tiles,
+        "outputs": [t.outputs for t in scheme],
+        "out_j": places,
+        "out_at": [dot(place, out_step) for place in places],
+        "axes": axes,
+        "ends": [z | y << 2 | x << 4 for z, y, x in itertools.product(*ends)],
+        "shown": _shown(panels, pieces, problem.rank),
+        "sorted": c.sorted,
+        "rows": work.rows,
+        "block": cut.block,
+        "blocks": cut.blocks,
+        "split_in": split_in,
+        "reads": [dot(first, in_step) + point for first in split_in for point in points],
+        "whole": [(-min(w), n - max(w) - t.points + 1) for w, n, t in zip(windows, problem.in_sizes, scheme, strict=True)],
+        "in_step": in_step,
+        "out_step": out_step,
+        "chunks": [(k, min(work.step, work.depth - k)) for k in range(0, work.depth, work.step)],
+        "span": cut.span,
+        "across": cut.across,
+        "lda": lda,
+        "point_rows": point_rows,
+        "point_sums": point_sums,
+        "panels": panels,
+        "pieces": pieces,
+        "boxes": boxes,
+        "staged": c.staged,
+        "parts": parts,
+        "runs": stretches,
+        "panel_block": cut.panel_block,
+        "panel_blocks": cut.panel_blocks,
+        "inner": [run.inner for run in runs],
+        "pack": pack,
+        "work": cut.cycles,
+    }
+
+
+def _shown(panels, pieces, rank):
+    """For each panel: where some phase of it is inside the window, (low, high) per axis."""
+    boxes = []
+    for *_, start, end in panels:
+        spans = np.array([piece[3:] for piece in pieces[start:end]] or [[0] * 2 * rank])
+        boxes.append(np.stack([spans[:, ::2].min(0), spans[:, 1::2].max(0)], -1))
+    return boxes
+
+
+def _stretches(panels, pieces, block, staged):
+    """For each part of so many panels of each block of panels: its first stretch and one past the last; and the
+    stretches, (first column of the part, columns that are adjacent in the output, its offset)."""
+    parts, found = [], []
+    for start in range(0, len(panels), block) if staged else ():
+        for first in range(start, min(start + block, len(panels)), staged):
+            low, column, end = len(found), 0, None
+            for panel in panels[first : min(first + staged, start + block)]:
+                for at, count, offset, *_ in pieces[panel[3] : panel[4]]:
+                    if (column + at, offset) == end:
+                        found[-1][1] += count
+                    else:
+                        found.append([column + at, count, offset])
+                    end = column + at + count, offset + count
+                column += panel[0]
+            parts.append((low, len(found)))
+    return parts, found

@@ -1,0 +1,204 @@
+"""How runs of an axis can be transformed, and what classes of such runs take, about."""
+
+import functools
+import math
+from typing import NamedTuple
+
+from .. import common
+from ..phases import phase_groups
+from . import cost
+from .loops import CHAIN
+from .transforms import KINDS, SMALL, filter_windows, panel_vectors
+
+MOST_TILES = 6  # register tiles of a block of tiles
+MOST_WAITING = 13 << 18  # bytes of a task between its transforms
+
+
+class Fit(NamedTuple):
+    """A transform of a run of an axis."""
+
+    kind: int  # of the transform
+    early: bool  # tiles begin an output before the run, as that leaves out more points
+    tiles: int
+    points: int  # of a tile
+    outputs: int  # of a tile
+    windows: int  # that are summed
+    kept: float  # the share of points that is multiplied
+    inside: float  # the share of tiles that all phases have inside the window
+    phases: int
+    products: float  # of an in-channel and a column, along the axis
+    panels: int  # points of all windows, for each phase
+
+
+class Alike(NamedTuple):
+    """Runs of an axis whose tiles are alike."""
+
+    runs: tuple  # their numbers
+    groups: tuple  # the numbers of their phase groups
+    fits: tuple  # first the one that transforms nothing, then the one of fewest products, then those of fewer weights
+
+
+@functools.lru_cache(maxsize=1024)
+def axis_fits(k, s, d, merge, begin, out, kinds, whole):
+    """The `Alike` of an axis. ``whole`` tiles leave no points out."""
+    found, number = {}, 0
+    for index, (residues, offs, _) in enumerate(phase_groups(k, s, d, merge)):
+        spans = {}  # the j that the window shows: of how many phases
+        for r in residues:
+            span = -((r - begin) // s), -((r - begin - out) // s)
+            if span[0] < span[1]:
+                spans[span] = spans.get(span, 0) + 1
+        if not spans:
+            continue
+        lows, highs = zip(*spans, strict=True)
+        first, taps, phases = min(lows), len(offs), len(residues)
+        count, inside = max(highs) - first, min(highs) - max(lows) + 1
+        spans = [(low - first, high - first, n) for (low, high), n in spans.items()]
+        fits = [Fit(0, False, count, 1, 1, taps, 1.0, max(0, inside - 1) / count, phases, taps * count, taps * phases)]
+        if count > 1 and taps > 1 and offs[0] - offs[-1] == taps - 1:
+            ways = [_fit(t, taps, count, spans, inside, phases, whole) for t in kinds if t.taps <= taps]
+            ways.sort(key=lambda fit: (fit.products, fit.points))
+            if ways and kinds is not SMALL:
+                ways[1:] = [_fit(t, taps, count, spans, inside, phases, whole) for t in SMALL if t.taps <= taps]
+            for fit in ways:
+                if len(fits) == 1 or fit.panels < fits[-1].panels:
+                    fits.append(fit)
+        found.setdefault((tuple(fits), taps), []).append((number, index))
+        number += 1
+    return [Alike(*zip(*members, strict=True), fits) for (fits, _), members in found.items()]
+
+
+def _fit(t, taps, count, spans, inside, phases, whole):
+    """The Fit of a transform to a run, whose tiles begin an output earlier where that leaves out more points."""
+    n, early, windows = t.outputs, 0, -(-taps // t.taps)
+    points, tiles = n + t.taps - 1, -(-count // n)
+    multiplied = tiles * points
+    if not whole:
+        multiplied = _multiplied(n, points, count, spans, 0) / phases
+        if n > 2 and (less := _multiplied(n, points, count + 1, spans, 1) / phases) < multiplied:
+            multiplied, early, tiles = less, 1, -(-(count + 1) // n)
+    return Fit(
+        t.kind, early > 0, tiles, points, n, windows, multiplied / (tiles * points), max(0, inside - n) / (count + early),
+        phases, windows * multiplied, windows * points * phases,
+    )  # fmt: skip
+
+
+def _multiplied(outputs, points, count, spans, early):
+    """Points of all tiles of a run that are multiplied, for all its phases together: the first output of a tile alone needs the
+    first point, the last alone the last, and those are left out where such an output is outside. ``spans`` are (first, one past
+    the last output inside, of how many phases), from the run's begin; tiles begin ``early`` outputs before it."""
+    tiles, found = -(-count // outputs), 0
+    last, inner = (tiles - 1) * outputs, points * max(0, tiles - 2)
+    for low, high, phases in spans:
+        low, high, some = low + early, high + early, inner
+        if low < outputs:
+            some += points - (low > 0) - (high < outputs)
+        if last and high > last:
+            some += points - (low > last) - (high < last + outputs)
+        found += some * phases
+    return found
+
+
+def nested_share(problem, merge, alikes, way, unit):
+    """The share of points times columns that is multiplied, of phases merged with others that have more taps."""
+    axes = zip(problem.kernel, problem.strides, problem.dilations, merge, alikes, strict=True)
+    chosen = tuple([phase_groups(k, s, d, m)[a.groups[0]] for k, s, d, m, a in axes])
+    return _nested_share(problem.kernel, chosen, tuple([fit.kind for fit in way]), problem.co, unit)
+
+
+@functools.lru_cache(maxsize=256)
+def _nested_share(kernel, chosen, scheme, co, unit):
+    transforms = [KINDS[kind] for kind in scheme]
+    widths = panel_vectors(common.taps_table(chosen, kernel), filter_windows(chosen, transforms), co, unit)
+    points, columns = math.prod([t.points for t in transforms]), co * math.prod([len(g.residues) for g in chosen])
+    return float(widths.sum()) * unit.vl / (points * unit.padded(columns))
+
+
+@functools.lru_cache(maxsize=32)
+def prices(unit, here):
+    """The prices that `estimator` reads, of classes with a transform and of those without one."""
+    prices, direct = cost.table(unit, here), here.profile["matrix" if unit.parts else "direct"]
+    read, of = prices["wino_in_vector"], (prices, direct)
+    if unit.parts:
+        read += prices["amx_split_vector"] + prices["amx_split_step"] * unit.vl / unit.kstep
+        cycle, call = [p["amx_product"] * unit.products / unit.kstep for p in of], [p["amx_call"] for p in of]
+        pack = direct["amx_pack"] * unit.vl / unit.kstep
+    else:
+        cycle, call = [p["tile_cycle"] for p in of], [p["tile_call"] for p in of]
+        pack = direct["pack_vector"] / 2  # of two rows one is packed, about
+    names = "weight_byte", "weight_byte_l3_stall", "weight_byte_l3", "weight_byte_memory", "piece", "edge_piece", "task"
+    tables = [[cycle[n], call[n], *[of[n][name] for name in names]] for n in range(2)]
+    if unit.parts:
+        for n in range(2):
+            tables[n][3] += of[n]["weight_byte_amx"]
+    points = read, prices["wino_in_point"], prices["wino_product_vector"], prices["wino_output"]
+    points += prices["wino_zero_vector"], prices["wino_waiting_byte"]
+    return (*tables, points, pack)
+
+
+def estimator(problem, unit, here):
+    """A function (Fits of a class, share of its points times columns that is multiplied) -> (cycles that it takes in a group of
+    channels, about; those of its multiplications)."""
+    transformed, direct, (read, point, product, output, zero, waits), pack = prices(unit, here)
+    batch, ci, co, groups, parts = problem.batch, problem.ci, problem.co, problem.groups, unit.parts
+    vl, nr, high, size, grain, rows = unit.vl, unit.nr, unit.mr[-1], unit.e_size, unit.grain, unit.task_rows
+    lanes, vectors, l2, last, near = nr // vl, -(-ci // vl), here.l2, here.last_bytes, cost.near_bytes(here)
+    panel, item = here.info(problem.dtype).nr, unit.t_size
+    every = math.prod(map(min, problem.kernel, problem.strides)) * co * groups * size
+    zero = zero if co % nr else 0.0
+    read = vectors * read + point
+
+    def estimate(way, share=1.0):
+        tiles, points, windows, kept, outputs, phases, plain, inside = batch, 1, 1, share, 1, 1, True, 1.0
+        for kind, _, t, p, o, w, part, inner, n, _, _ in way:
+            tiles *= t
+            points *= p
+            windows *= w
+            kept *= part
+            outputs *= o
+            phases *= n
+            inside *= inner
+            if kind:
+                plain = False
+        cycle, call, byte, stall, far, memory, piece, edge, task = direct if plain else transformed
+        columns, depth, chain = co * phases, windows * ci, CHAIN if points > cost.ONE_AXIS else 256
+        panels, height = -(-columns // nr), rows if plain else high * MOST_TILES
+        blocks = -(-tiles // height)
+        if parts and not plain:  # as many tiles as L2 holds with their sums; or more, which wait elsewhere
+            row = points * (depth * size + columns * item)
+            low, high_block = (max(grain, min(height, bytes // row // grain * grain)) for bytes in (near, MOST_WAITING))
+            waiting = max(0, row * min(tiles, high_block) - near) * waits / (points * depth * columns * size * (byte + stall))
+            blocks = min(-(-tiles // low), -(-tiles // high_block) * (1 + waiting))
+        if parts:
+            compute = -(-tiles // grain) * -(-columns // vl) * points * (depth * cycle + -(-depth // 256) * call)
+        else:
+            strips, (full, rest) = -(-tiles // high), divmod(columns, nr)
+            h = tiles / strips
+            step = full * max(h * lanes / 2, (h + lanes) / 2, 4)
+            if rest:
+                v = -(-rest // vl)
+                step += max(h * v / 2, (h + v) / 2, 4)
+            compute = strips * points * kept * (depth * step * cycle + panels * -(-depth // chain) * call)
+        weights = points * depth
+        bytes, total = weights * columns * size * blocks * share, weights * every
+        fetched = (1 - l2 / total) * bytes if total > l2 else 0.0
+        cycles = blocks * task + bytes * byte
+        if total > last:
+            cycles += (1 - last / total) * bytes * memory
+        if not plain and not parts:  # rows and sums that L2 loses before the next panel reads them
+            row = points * (depth * size + nr * item)
+            held = row * min(tiles, high) + weights * nr * size
+            if held > near:
+                fetched += tiles * panels * row * min(1.0, 4 * (1 - near / held))
+        cycles += max(compute, fetched * far) + fetched * stall
+        stretch = co * (n if groups == 1 else 1)
+        if columns > stretch and stretch % panel:
+            pieces = min(-(-columns // panel), columns / stretch - 1) * (1 + min(panel, columns) / stretch)
+            cycles += tiles * outputs * pieces * piece
+        cycles += tiles * outputs * phases * (1 - inside) * edge
+        if plain:
+            return cycles + tiles * windows * vectors * pack, compute
+        spread = -(-columns // vl) * (product + (zero if share < 1 else 0.0))
+        return cycles + tiles * (points * (windows * read + spread) + outputs * panels * output), compute
+
+    return estimate
