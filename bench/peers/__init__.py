@@ -8,6 +8,7 @@ imports the library, so only its own process does.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ class Peer(NamedTuple):
     package: str  # what to install
     options: dict = {}  # further arguments of the module's `prepare`
     caps: bool = True  # does it obey an instruction set cap?
+    checkout: str = ""  # of convt: a folder with another version of it, which is imported in place of the installed one
 
 
 # The one under test first. The first word of a name is the library's, and stands for all of its rows.
@@ -62,6 +64,11 @@ def named(words: list[str]) -> list[Peer]:
     return [peer for peer in RIVALS if peer.name in words or peer.name.partition("-")[0] in words]
 
 
+def convt_in(checkout: str, name: str = "convt") -> Peer:
+    """convt of another checkout, whose kernels are built."""
+    return Peer(name, f"{__name__}.convt", "convt", checkout=checkout)
+
+
 class Ready(NamedTuple):
     """A problem set up in a library: `nxc(run())` is the result, channels last; only `run` is timed."""
 
@@ -84,6 +91,8 @@ class Absent(Exception):
 
 
 def load(peer: Peer) -> ModuleType:
+    if peer.checkout:
+        sys.path.insert(0, peer.checkout)
     try:
         return importlib.import_module(peer.module)
     except (ImportError, OSError) as exc:

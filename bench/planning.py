@@ -1,0 +1,259 @@
+"""What planning costs and how well it chooses: ``python -m bench.planning``
+
+The parts (`--part`); each gives tables in Markdown:
+
+shapes   what a shape never met before costs over a warm call, a new batch size, and a one-shot call with a large filter
+memory   what is kept of the plans of a thousand lengths, and of packed weights that were met with six image sizes
+choice   how often "auto" takes the fastest algorithm: the 45 layers, those of `--layers`, and random neighbours of both
+
+``--choices FILE`` writes which algorithms are chosen on CPUs that are not at hand, ``--against FILE`` lists what differs from
+such a file. ``--checkout FOLDER`` measures the convt of another checkout, whose kernels are built.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from . import layers, machine, peers, samples
+from .__main__ import _count, _one_of, _seconds, _writable
+from .layers import Layer
+from .planning_worker import CPUS, NewShapesOfTorch, Planning
+from .problem import LAYOUTS
+from .worker import Setting, Worker
+
+PARTS = ("shapes", "memory", "choice")
+TARGETS = {"shape": 1.0, "worst shape": 3.0, "batch": 0.3, "one-shot": 5.0}  # milliseconds over the warm call
+WITHIN = 1.05  # times the best: a choice that is so close counts as right
+
+# The seven layers whose shapes change, and by how much the new sizes are less: in 1-D, and on the first and the last axis.
+CHANGING = layers.parse(
+    """
+    name           family  N  Cin  Cout  g   in        k      s  pads  op  d  source
+    hifigan_first  audio   1  512  256   1   860       16     8  4     0   1  HiFi-GAN v1, 10 s
+    hifigan_last   audio   1  64   32    1   55040     4      2  1     0   1  HiFi-GAN v1, 10 s
+    encodec        audio   1  256  128   1   6000      10     5  0:5   0   1  EnCodec-24k, 10 s
+    unet_2d        seg     1  128  64    1   192x192   2x2    2  0     0   1  U-Net
+    dcgan          gan     1  512  256   1   9x9       4x4    2  1     0   1  DCGAN
+    unet_3d        3d      1  64   32    1   40x64x64  2x2x2  2  0     0   1  nnU-Net
+    depthwise      flow    1  64   64    64  28x28     4x4    2  1     0   1  bilinear upsampling
+    """
+)
+LESS = (1, 2, 3, 5, 8, 13, 21)
+LESS_2D = ((1, 0), (0, 1), (2, 1), (1, 3), (3, 3), (2, 0), (0, 2))
+LARGE_FILTERS = layers.parse(
+    """
+    name      family  N  Cin  Cout  g   in     k      s  pads  op  d  source
+    dense     test    1  16   16    1   32x32  31x31  2  15    0   1  one-shot
+    depthwise test    1  64   64    64  32x32  31x31  2  15    0   1  one-shot
+    """
+)
+LENGTHS = layers.parse("name family N Cin Cout g in k s pads op d source\nspeech audio 1 64 32 1 1100 4 2 1 0 1 lengths")[0]
+# A decoder of 145 MB of weights: each layer is 4x4 with stride 2, on the image that the one before it made.
+DECODER = ((1024, 1024), (1024, 768), (768, 384), (384, 256), (256, 128), (128, 64))
+IMAGES = ((8, 8), (16, 16), (4, 4), (32, 32), (2, 2), (12, 20))
+
+
+def new_sizes(layer: Layer) -> list[Layer]:
+    """A layer with other sizes, each a little smaller than its own."""
+    if len(layer.size) == 1:
+        return [replace(layer, size=(layer.size[0] - less,)) for less in LESS]
+    return [replace(layer, size=(layer.size[0] - first, *layer.size[1:-1], layer.size[-1] - last)) for first, last in LESS_2D]
+
+
+def new_batches(layer: Layer) -> tuple[Layer, list[Layer]]:
+    """A layer on half of its image in the largest batch, and in smaller ones."""
+    half = replace(layer, size=tuple(-(-n // 2) for n in layer.size), batch=5)
+    return half, [replace(half, batch=n) for n in (4, 2, 3, 1)]
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """In Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
+
+
+def _ms(value: float) -> str:
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}"
+
+
+def shapes(ask, ask_torch, options) -> str:
+    """The tables of the part."""
+
+    def rows_of(what: str, cases) -> list[list[str]]:
+        rows, medians, worst = [], [], []
+        for layer, layout, others in cases:
+            if others is None:
+                found, theirs = ask("one_shot", layer, layout, options.rounds), None
+            else:
+                found = ask("new_shapes", layer, layout, others, options.rounds)
+                theirs = ask_torch and ask_torch("new_shapes", layer, layout, others, 1)
+            medians.append(median(found["least"]))
+            worst.append(max(found["least"]))
+            rows.append([layer.name, layout, _ms(found["warm"]), _ms(medians[-1]), _ms(worst[-1]), _ms(median(found["first"])),
+                         f"{found['calls']:,.0f}", _ms(median(theirs["least"])) if theirs else "-"])  # fmt: skip
+        most = f"{TARGETS['worst shape']:g}" if what == "shape" else ""
+        rows.append(["median", "", "", _ms(median(medians)), _ms(max(worst)), "", "", ""])
+        rows.append(["wanted", "", "", f"{TARGETS[what]:g}", most, "", "", ""])
+        return rows
+
+    head = ["layer", "layout", "warm ms", "extra ms, median", "worst", "first met", "Python calls", "PyTorch's extra"]
+    sizes = [(layer, layout, new_sizes(layer)) for layout in options.layout for layer in CHANGING]
+    batches = [(*new_batches(layer), layout) for layout in options.layout for layer in CHANGING if layer.name != "unet_3d"]
+    large = [(layer, layout, None) for layout in options.layout for layer in LARGE_FILTERS]
+    return (
+        "### A shape never met before\n\nMilliseconds of the first call over the least warm one, for seven new sizes a layer.\n"
+        "*first met* is of the first time, when weights may be packed in another form too; *Python calls* are functions.\n\n"
+        + table(head, rows_of("shape", sizes))
+        + "\n### A new batch size\n\n"
+        + table(head, rows_of("batch", [(layer, layout, others) for layer, others, layout in batches]))
+        + "\n### A one-shot call with a filter of 31x31\n\n"
+        + table(head, rows_of("one-shot", large))
+    )
+
+
+def memory(ask, ask_torch, options) -> str:
+    """The tables of the part."""
+    found = ask("lengths", LENGTHS, 1000)
+    kept = ", ".join(f"{count:,}: {_mib(size)}" for count, size in found["kept"].items())
+    text = (
+        f"### Plans of many lengths\n\nMiB that are kept for so many lengths of a 1-D layer met in turns: {kept}. "
+        f"A length that comes again after all others takes {_ms(found['again'])} ms over the warm call.\n\n"
+        "### Packed weights\n\nA decoder of six layers, met with images of six sizes one after another: MiB that it keeps "
+        "beside its filters, and over their bytes.\n\n"
+    )
+    rows = []
+    for layout in options.layout:
+        packed = ask("packed", DECODER, IMAGES, layout)
+        size = packed["filters"]
+        rows.append([layout, _mib(size), *(f"{_mib(each)} ({each / size:.2f})" for each in packed["kept"])])
+    return text + table(["layout", "filters", *("x".join(map(str, image)) for image in IMAGES)], rows)
+
+
+def _mib(size: float) -> str:
+    return f"{size / (1 << 20):,.1f}" if size < 10 << 20 else f"{size / (1 << 20):,.0f}"
+
+
+def choice(ask, ask_torch, options) -> str:
+    """The tables of the part."""
+    known = {"the 45 layers": layers.parse(layers.TABLE)}
+    if options.layers:
+        known[Path(options.layers).stem.replace("_", " ")] = layers.read(options.layers)
+    around = samples.sample(list(itertools.chain(*known.values())), ["f32"], ["NXC"], options.seed)
+    near = (layer for layer, _, _ in around if layer.name.startswith("near "))
+    known["random neighbours"] = list(itertools.islice(near, options.neighbours))
+    rows, worst = [], []
+    for layout in options.layout:
+        together = []
+        for what, some in known.items():
+            losses = []
+            for layer in some:
+                found = ask("choice", layer, layout, options.budget)
+                seconds = found["seconds"]
+                best = min(seconds, key=seconds.get)
+                if len(seconds) > 1:
+                    loss = seconds[found["chosen"]] / seconds[best]
+                    worst.append((loss, layer.name, layout, found["chosen"], seconds[found["chosen"]], best, seconds[best]))
+                losses.append((loss if len(seconds) > 1 else 1.0, layer.name))
+            rows.append(_loss_row(layout, what, losses))
+            together += losses
+        rows.append(_loss_row(layout, "all", together))
+    head = ["layout", "layers", "number", "within 5%", "mean loss", "worst"]
+    text = f'### How often "auto" takes the fastest\n\n{table(head, rows)}'
+    worst = [each for each in sorted(worst, reverse=True) if each[0] > WITHIN][:30]
+    lines = [[name, layout, chosen, f"{own * 1e3:.3f}", best, f"{least * 1e3:.3f}", f"{loss:.2f}"]
+             for loss, name, layout, chosen, own, best, least in worst]  # fmt: skip
+    return text + "\nThe worst:\n\n" + table(["layer", "layout", "chosen", "ms", "best", "ms", "ratio"], lines)
+
+
+def _loss_row(layout: str, what: str, losses: list[tuple[float, str]]) -> list[str]:
+    ratios = [ratio for ratio, _ in losses]
+    within = sum(ratio <= WITHIN for ratio in ratios) / len(ratios)
+    worst, name = max(losses)
+    return [layout, what, str(len(ratios)), f"{within:.0%}", f"{mean(ratios) - 1:.1%}", f"{worst:.2f} ({name})"]
+
+
+def choices(ask, layouts: list[str]) -> dict[str, Any]:
+    """Of all `CPUS`: CPU -> layout -> layer -> (algorithm, expected cycles of all)."""
+    return {cpu: ask("chosen", layers.parse(layers.TABLE), layouts, cpu) for cpu in CPUS}
+
+
+def differences(before: dict[str, Any], now: dict[str, Any]) -> str:
+    """What is chosen otherwise: a table."""
+    rows, total = [], 0
+    for cpu, layouts in now.items():
+        for layout, found in layouts.items():
+            for name, (chosen, costs) in found.items():
+                total += 1
+                old = before.get(cpu, {}).get(layout, {}).get(name, [chosen, costs])
+                if old[0] != chosen:
+                    ratio = [f"{each[old[0]] / each[chosen]:.2f}" if {old[0], chosen} <= each.keys() else "-"
+                             for each in (old[1], costs)]  # fmt: skip
+                    rows.append([cpu, layout, name, old[0], chosen, *ratio])
+    head = ["CPU", "layout", "layer", "before", "now", "before / now, as expected then", "as expected now"]
+    return f"### Algorithms that are chosen otherwise: {len(rows)} of {total}\n\n{table(head, rows)}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"python -m {__package__}.planning", description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--part", type=_one_of("part", PARTS), default=list(PARTS), metavar="PART,...", help="default: all")
+    add("--layout", type=_one_of("layout", LAYOUTS), default=list(LAYOUTS), metavar="LAYOUT,...", help="default: both")
+    add("--threads", type=_count, default=machine.cores(), metavar="N", help="default: every core")
+    add("--isa", choices=list(peers.CAPS), help="at most these instructions")
+    add("--rounds", type=_count, default=3, metavar="N", help="of new shapes (default: 3)")
+    add("--budget", type=_seconds, default=0.3, metavar="SECONDS", help="of a layer, for all of its algorithms (default: 0.3)")
+    add("--layers", metavar="FILE", help="more layers, from a JSON file")
+    add("--neighbours", type=int, default=60, metavar="N", help="random ones (default: 60)")
+    add("--seed", type=int, default=0, help="of the neighbours (default: 0)")
+    add("--checkout", default="", metavar="FOLDER", help="measure the convt of this one")
+    add("--save", type=_writable, metavar="FILE", help="write the tables, too")
+    add("--choices", type=_writable, metavar="FILE", help="write the algorithms chosen on other CPUs, and measure nothing")
+    add("--against", metavar="FILE", help="list what is chosen otherwise than in this file, and measure nothing")
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    setting = Setting(options.threads, options.isa)
+    convt = Worker(peers.convt_in(options.checkout), setting, Planning)
+    torch = Worker(peers.Peer("torch", f"{peers.__name__}.torch", "torch"), setting, NewShapesOfTorch)
+
+    def asking(worker):
+        return lambda *words: worker.ask(*words, patience=600.0)
+
+    try:
+        about = f"{machine.cpu_model()}, {convt.ask('about')}"
+        if options.choices or options.against:
+            now = choices(asking(convt), options.layout)
+            if options.against:
+                print(differences(json.loads(Path(options.against).read_text(encoding="utf-8")), now))
+            if options.choices:
+                Path(options.choices).write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
+            return 0
+        try:
+            torch.ask("version")
+            ask_torch = asking(torch)
+        except peers.Absent:
+            ask_torch = None
+        texts = [f"{about}.\n"]
+        print(texts[0], flush=True)
+        for part in options.part:
+            texts.append({"shapes": shapes, "memory": memory, "choice": choice}[part](asking(convt), ask_torch, options))
+            print(texts[-1], flush=True)
+        if options.save:
+            Path(options.save).write_text("\n".join(texts), encoding="utf-8")
+    finally:
+        convt.close()
+        torch.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,243 @@
+"""What the processes do whose convt, or whose PyTorch, `planning` looks at."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from . import layers
+from .layers import Layer
+from .problem import DTYPES, Problem, empty, in_layout
+from .worker import Stand
+
+FACTOR = 2.0  # algorithms that the model expects to take more than so many times the least are not timed
+TURNS, WARM = 3, 0.02  # turns of each algorithm; seconds of warm calls
+
+# CPUs by name: instruction set, bytes of L1, L2 and L3 (of a small process' share of it).
+CPUS = {
+    "SSE4.1": ("baseline", 32 << 10, 256 << 10, 8 << 20),
+    "Haswell": ("avx2", 32 << 10, 256 << 10, 8 << 20),
+    "Zen 3": ("avx2", 32 << 10, 512 << 10, 32 << 20),
+    "Skylake to Cascade Lake": ("avx512", 32 << 10, 1 << 20, 24 << 20),
+    "Ice Lake": ("avx512", 48 << 10, 1280 << 10, 36 << 20),
+    "Zen 4": ("avx512_bf16", 32 << 10, 1 << 20, 32 << 20),
+    "Zen 5": ("avx512_bf16", 48 << 10, 1 << 20, 32 << 20),
+    "Sapphire Rapids without AMX": ("avx512_bf16", 48 << 10, 2 << 20, 64 << 20),
+    "Sapphire Rapids": ("avx512_amx", 48 << 10, 2 << 20, 64 << 20),
+}
+
+
+class Timing(Stand):
+    """Times first calls. One thread is timed by the processor's clock, which other programs disturb less."""
+
+    def _times(self, run, seconds: float = 0.0) -> list[float]:
+        """Seconds of each call, for so many seconds in all, at least of one call."""
+        now = time.thread_time if self._threads == 1 else time.perf_counter
+        times, end = [], time.perf_counter() + seconds
+        while not times or time.perf_counter() < end:
+            start = now()
+            run()
+            times.append(now() - start)
+        return times
+
+    def _first_and_warm(self, run, seconds: float = WARM) -> tuple[float, float]:
+        """Milliseconds of the first call, and the least of those after it."""
+        (first,) = self._times(run)
+        return first * 1e3, min(self._times(run) + self._times(run, seconds)) * 1e3
+
+
+class Planning(Timing):
+    """What the process with convt does on request."""
+
+    def about(self) -> str:
+        import convt
+
+        config = convt.show_config(mode="dicts")
+        return f"convt {convt.__version__}, {config['isa']['in use']}, {self._threads} threads"
+
+    def _arrays(self, layout: str, all_layers: list[Layer]):
+        """``arrays(layer)``: data and output of a layer, each in memory that all of them share and that is in use."""
+        shapes = zip(*((each.data_shape, each.result_shape) for each in all_layers), strict=True)
+        buffers = [empty((max(int(np.prod(shape)) for shape in some),), DTYPES["f32"]) for some in shapes]
+        for buffer in buffers:
+            buffer[:] = 0.5
+
+        def arrays(layer: Layer) -> list[np.ndarray]:
+            found = []
+            for buffer, (batch, *sizes, channels) in zip(buffers, (layer.data_shape, layer.result_shape), strict=True):
+                shape = (batch, *sizes, channels) if layout == "NXC" else (batch, channels, *sizes)
+                found.append(buffer[: int(np.prod(shape))].reshape(shape))
+            return found
+
+        return arrays
+
+    def _operator(self, layer: Layer, layout: str, all_layers: list[Layer]):
+        """``call(layer)()`` calls the operator of a layer on the data of any of them."""
+        import convt
+
+        problem = Problem(layer, "f32", layout)
+        operator = convt.ConvTranspose(problem.filter(), **self._library.keywords(problem))
+        arrays = self._arrays(layout, all_layers)
+
+        def call(layer: Layer):
+            data, out = arrays(layer)
+            return lambda: operator(data, out=out)
+
+        return call
+
+    def new_shapes(self, layer: Layer, layout: str, others: list[Layer], rounds: int) -> dict[str, Any]:
+        """Milliseconds that the first call of each of the others takes over a warm one: the least of some rounds, each with all
+        plans forgotten but the layer's own, and of the first round, which packs weights where another form is wanted."""
+        import convt
+
+        call = self._operator(layer, layout, [layer, *others])
+        new, warm, met = [np.inf] * len(others), [np.inf] * len(others), []
+        for _ in range(rounds):
+            convt.clear_caches()
+            call(layer)()
+            for n, other in enumerate(others):
+                first, usual = self._first_and_warm(call(other))
+                new[n], warm[n] = min(new[n], first), min(warm[n], usual)
+                met.append(first)
+        convt.clear_caches()
+        call(layer)()
+        calls = [_python_calls(call(other)) for other in others]
+        warm_calls = _python_calls(call(others[-1]))
+        least = [a - b for a, b in zip(new, warm, strict=True)]
+        first = [a - b for a, b in zip(met, warm, strict=False)]
+        return {"least": least, "first": first, "warm": median(warm), "calls": median(calls) - warm_calls}
+
+    def one_shot(self, layer: Layer, layout: str, rounds: int) -> dict[str, Any]:
+        """The same for a call that brings its weights."""
+        import convt
+
+        problem = Problem(layer, "f32", layout)
+        filter, attributes = problem.filter(), self._library.keywords(problem)
+        data, out = self._arrays(layout, [layer])(layer)
+
+        def run():
+            convt.conv_transpose(data, filter, out=out, **attributes)
+
+        found = []
+        for _ in range(rounds):
+            convt.clear_caches()
+            found.append(self._first_and_warm(run))
+        convt.clear_caches()
+        calls = _python_calls(run)
+        new, warm = map(min, zip(*found, strict=True))
+        return {"least": [new - warm], "first": [found[0][0] - warm], "warm": warm, "calls": calls - _python_calls(run)}
+
+    def lengths(self, layer: Layer, count: int) -> dict[str, Any]:
+        """Lengths, each of them twice, in turns: bytes that are kept for all of them, and milliseconds over the warm call of a
+        call that comes again after all others."""
+        others = [replace(layer, size=(layer.size[0] - n,)) for n in range(count)]
+        call = self._operator(layer, "NCX", others)
+        call(layer)()
+        before, kept, again = _bytes(), {}, []
+        for n, other in enumerate(others, 1):
+            call(other)()
+            if n in (64, count):
+                kept[n] = _bytes() - before
+        for other in others:
+            new, usual = self._first_and_warm(call(other), 0.0)
+            again.append(new - usual)
+        return {"kept": kept, "again": median(again)}
+
+    def packed(self, channels: list[tuple[int, int]], images: list[tuple[int, int]], layout: str) -> dict[str, Any]:
+        """Bytes that layers, each on the image that the one before it made, keep beside their filters after each image size."""
+        chain = [layers.from_row({"Cin": ci, "Cout": co, "in": [1, 1], "k": [4, 4], "s": [2, 2], "pb": [1, 1], "pe": [1, 1]})
+                 for ci, co in channels]  # fmt: skip
+        met = [[replace(each, size=tuple(n << depth for n in image)) for depth, each in enumerate(chain)] for image in images]
+        calls = [self._operator(first, layout, list(some)) for first, some in zip(chain, zip(*met, strict=True), strict=True)]
+        before, found = _bytes(), []
+        for some in met:
+            for call, each in zip(calls, some, strict=True):
+                call(each)()
+            found.append(_bytes() - before)
+        return {"filters": sum(4 * int(np.prod(each.filter_shape)) for each in chain), "kept": found}
+
+    def choice(self, layer: Layer, layout: str, seconds: float) -> dict[str, Any]:
+        """What "auto" takes, and the seconds of all algorithms that the model expects to be near the best: the least of turns'
+        medians."""
+        import convt
+
+        chosen, costs = _costs(layer, layout, self._library)
+        least = min(costs.values())
+        problem = Problem(layer, "f32", layout)
+        data, filter = in_layout(problem.data(), layout), problem.filter()
+        keywords = self._library.keywords(problem) | {"backend": "native"}
+        runs = {}
+        for name in [name for name, cost in costs.items() if cost <= FACTOR * least or name == chosen]:
+            operator = convt.ConvTranspose(filter, algorithm=name, **keywords)
+            out = empty(operator.output_shape(data.shape), data.dtype)
+            runs[name] = lambda operator=operator, out=out: operator(data, out=out)
+            runs[name]()
+        found = dict.fromkeys(runs, np.inf)
+        for _ in range(TURNS if len(runs) > 1 else 0):
+            for name, run in runs.items():
+                found[name] = min(found[name], median(self._times(run, seconds / TURNS / len(runs))))
+        return {"chosen": chosen, "seconds": found}
+
+    def chosen(self, some: list[Layer], layouts: list[str], cpu: str) -> dict[str, dict[str, Any]]:
+        """The algorithms that "auto" takes on a pretended CPU, and what the cost model expects of all: by layout and layer."""
+        from convt.algorithms import machine as planned
+
+        isa, l1, l2, l3 = CPUS[cpu]
+        with planned.pretend(isa=isa, l1=l1, l2=l2, l3=l3):
+            return {layout: {each.name: _costs(each, layout, self._library) for each in some} for layout in layouts}
+
+
+def _python_calls(run) -> int:
+    """Counts the calls of Python functions."""
+    calls = 0
+
+    def count(frame, event, argument):
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return calls - 1
+
+
+def _bytes() -> int:
+    """Memory of this process, after all that is free went back to the system."""
+    import ctypes
+
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status["VmRSS"].split()[0]) << 10
+
+
+def _costs(layer: Layer, layout: str, library) -> tuple[str, dict[str, float]]:
+    """The algorithm that "auto" takes, native ones alone, and the expected cycles of all that it may take. Packs nothing."""
+    from convt import _api, _explain
+
+    keywords = library.keywords(Problem(layer, "f32", layout)) | {"backend": "native"}
+    parsed = _api.parse(np.broadcast_to(np.float32(0), layer.filter_shape), None, **keywords)[0]
+    found = _explain.alternatives(parsed.problem(parsed.user_shape(layer.data_shape)))
+    costs = {name: float(cost) for name, cost in found.items() if cost is not None}
+    return min(costs, key=costs.get), costs
+
+
+class NewShapesOfTorch(Timing):
+    """PyTorch's side of `Planning.new_shapes`: each shape is new but once in a process, as oneDNN keeps what it made."""
+
+    def new_shapes(self, layer: Layer, layout: str, others: list[Layer], rounds: int) -> dict[str, Any]:
+        extras = []
+        for each in [layer, *others]:
+            ready = self._library.prepare(Problem(each, "f32", layout), self._threads, layout=layout)
+            new, usual = self._first_and_warm(ready.run)
+            extras.append(new - usual)
+        return {"least": extras[1:]}
