@@ -202,7 +202,7 @@ setup(
     # What is bench/ in a checkout must not be called so where others' packages are: see bench/__init__.py.
     packages=[*find_packages(include=["convt", "convt.*"]), "convt_bench", "convt_bench.peers"],
     package_dir={"convt_bench": "bench"},
-    package_data={"convt_bench": ["layers.batch"]},
+    package_data={"convt_bench": ["layers.batch", "session_layers.json"]},
     ext_modules=cythonize(
         [extension(path) for path in sorted(Path("convt").rglob("*.pyx"))],
         # The C that Cython writes depends on NumPy's declarations too: a folder for each pair, so that none goes stale.

@@ -131,6 +131,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--bias", action="store_true", help="add a bias")
     add("--rounds", type=_count, default=5, metavar="N", help="turns of each library for each layer (default: 5)")
+    add("--cold", action="store_true", help="also with caches emptied before each call: weights then come from memory")
     add("--budget", type=_seconds, metavar="SECONDS", help="for all turns of a layer (default: 4; with --quick, 1.5)")
 
     add = parser.add_argument_group("what is kept").add_argument
@@ -222,7 +223,7 @@ def run(options: argparse.Namespace, problems: list[Problem], budget: float, rec
                     stack.callback(worker.close)
                 best = record.limits[setting] = limits_now(workers, setting, DTYPES)
                 for problem in problems:
-                    results = measure(problem, workers, options.rounds, budget, record.note)
+                    results = measure(problem, workers, options.rounds, budget, record.note, options.cold)
                     record.results += results
                     best = record.limits[setting] = best.or_better(limits_now(workers, setting, [problem.dtype]))
                     if options.json:

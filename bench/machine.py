@@ -46,6 +46,14 @@ def _caches() -> list[str]:
     return [f"L{_read(f'{level}/level')} {_read(f'{level}/type')} {_read(f'{level}/size')}" for level in levels]
 
 
+def cache_bytes() -> int:
+    """Twice the bytes of all caches of the first core together, some of which it shares with others; a guess where the system
+    does not say. At most 256 MiB: machines that say more are shared by many."""
+    units = {"K": 1 << 10, "M": 1 << 20}
+    sizes = [words[-1] for each in _caches() if (words := each.split())[-1][:-1].isdecimal() and words[-1][-1] in units]
+    return min(2 * sum(int(size[:-1]) * units[size[-1]] for size in sizes) or 64 << 20, 256 << 20)
+
+
 def _commit() -> str | None:
     """Of this checkout, with a mark if files were changed since; None where git or the checkout is missing."""
     if not Path(__file__).parents[1].joinpath(".git").exists():  # an installed wheel may lie inside somebody else's checkout

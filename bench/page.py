@@ -57,7 +57,7 @@ def html(record: Record) -> str:
 {partial}
 {groups or "<p>Nothing was measured.</p>"}
 <h2>How to read this</h2>
-<p>{escape(tables.LEGEND)}</p>
+<p>{escape(tables.legend(record))}</p>
 <p>Every result is checked against the definition of the operator before it is timed and again afterwards; a wrong one has no
 figure. Each library runs in a process of its own, they take turns, and a figure is the smallest of the rounds' medians.
 A star marks a figure beside which other processes kept over {DISTURBED} cores busy.</p>
@@ -103,11 +103,13 @@ def _table(problems: list[list[Result]], limits: Limits) -> str:
         classes += ("left",) * (name in tables.LEFT)
         return f'<{tag} class="{" ".join(classes)}">{escape(text)}</{tag}>'
 
-    head = "".join(cell("th", name, name) for name in ("#", *tables.COLUMNS))
+    cold = tables.was_cold(problems)
+    heads = tables.columns(cold)
+    head = "".join(cell("th", name, name) for name in ("#", *heads))
     lines = []
     for number, rivals in enumerate(problems, 1):
         for index, result in enumerate(rivals):
-            texts = dict(zip(tables.COLUMNS, tables.row(result, rivals, limits), strict=True))
+            texts = dict(zip(heads, tables.row(result, rivals, limits, cold), strict=True))
             if index:
                 texts["layer"] = ""
             faster = texts["convt is"]

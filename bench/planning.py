@@ -4,7 +4,7 @@ The parts (`--part`); each gives tables in Markdown:
 
 shapes   what a shape never met before costs over a warm call, a new batch size, and a one-shot call with a large filter
 memory   what is kept of the plans of a thousand lengths, and of packed weights that were met with six image sizes
-choice   how often "auto" takes the fastest algorithm: the 45 layers, those of `--layers`, and random neighbours of both
+choice   how often "auto" takes the fastest algorithm: the 45 layers, those of ONNX models, and random neighbours of both
 
 ``--choices FILE`` writes which algorithms are chosen on CPUs that are not at hand, ``--against FILE`` lists what differs from
 such a file. ``--checkout FOLDER`` measures the convt of another checkout, whose kernels are built.
@@ -13,6 +13,7 @@ such a file. ``--checkout FOLDER`` measures the convt of another checkout, whose
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import sys
@@ -28,6 +29,7 @@ from .planning_worker import CPUS, NewShapesOfTorch, Planning
 from .problem import LAYOUTS
 from .worker import Setting, Worker
 
+SESSION_LAYERS = Path(__file__).with_name("session_layers.json")
 PARTS = ("shapes", "memory", "choice")
 TARGETS = {"shape": 1.0, "worst shape": 3.0, "batch": 0.3, "one-shot": 5.0}  # milliseconds over the warm call
 WITHIN = 1.05  # times the best: a choice that is so close counts as right
@@ -55,7 +57,7 @@ LARGE_FILTERS = layers.parse(
     """
 )
 LENGTHS = layers.parse("name family N Cin Cout g in k s pads op d source\nspeech audio 1 64 32 1 1100 4 2 1 0 1 lengths")[0]
-# A decoder of 145 MB of weights: each layer is 4x4 with stride 2, on the image that the one before it made.
+# A decoder of 145 MB of weights: each layer is 4x4 with stride 2.
 DECODER = ((1024, 1024), (1024, 768), (768, 384), (384, 256), (256, 128), (128, 64))
 IMAGES = ((8, 8), (16, 16), (4, 4), (32, 32), (2, 2), (12, 20))
 
@@ -142,9 +144,7 @@ def _mib(size: float) -> str:
 
 def choice(ask, ask_torch, options) -> str:
     """The tables of the part."""
-    known = {"the 45 layers": layers.parse(layers.TABLE)}
-    if options.layers:
-        known[Path(options.layers).stem.replace("_", " ")] = layers.read(options.layers)
+    known = {"the 45 layers": layers.parse(layers.TABLE), "of ONNX models": layers.read(options.layers)}
     around = samples.sample(list(itertools.chain(*known.values())), ["f32"], ["NXC"], options.seed)
     near = (layer for layer, _, _ in around if layer.name.startswith("near "))
     known["random neighbours"] = list(itertools.islice(near, options.neighbours))
@@ -209,7 +209,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--isa", choices=list(peers.CAPS), help="at most these instructions")
     add("--rounds", type=_count, default=3, metavar="N", help="of new shapes (default: 3)")
     add("--budget", type=_seconds, default=0.3, metavar="SECONDS", help="of a layer, for all of its algorithms (default: 0.3)")
-    add("--layers", metavar="FILE", help="more layers, from a JSON file")
+    add("--layers", default=str(SESSION_LAYERS), metavar="FILE", help="others than those of ONNX models: a JSON file")
     add("--neighbours", type=int, default=60, metavar="N", help="random ones (default: 60)")
     add("--seed", type=int, default=0, help="of the neighbours (default: 0)")
     add("--checkout", default="", metavar="FOLDER", help="measure the convt of this one")
@@ -237,11 +237,11 @@ def main(arguments: list[str] | None = None) -> int:
             if options.choices:
                 Path(options.choices).write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
             return 0
-        try:
-            torch.ask("version")
-            ask_torch = asking(torch)
-        except peers.Absent:
-            ask_torch = None
+        ask_torch = None
+        if "shapes" in options.part:
+            with contextlib.suppress(peers.Absent):
+                torch.ask("version", patience=600.0)
+                ask_torch = asking(torch)
         texts = [f"{about}.\n"]
         print(texts[0], flush=True)
         for part in options.part:

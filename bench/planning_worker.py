@@ -151,10 +151,12 @@ class Planning(Timing):
         return {"kept": kept, "again": median(again)}
 
     def packed(self, channels: list[tuple[int, int]], images: list[tuple[int, int]], layout: str) -> dict[str, Any]:
-        """Bytes that layers, each on the image that the one before it made, keep beside their filters after each image size."""
+        """Bytes that layers keep beside their filters after each image size, the first one's; the second one's is twice
+        as large, those of all others four times."""
         chain = [layers.from_row({"Cin": ci, "Cout": co, "in": [1, 1], "k": [4, 4], "s": [2, 2], "pb": [1, 1], "pe": [1, 1]})
                  for ci, co in channels]  # fmt: skip
-        met = [[replace(each, size=tuple(n << depth for n in image)) for depth, each in enumerate(chain)] for image in images]
+        met = [[replace(each, size=tuple(n << min(depth, 2) for n in image)) for depth, each in enumerate(chain)]
+               for image in images]  # fmt: skip
         calls = [self._operator(first, layout, list(some)) for first, some in zip(chain, zip(*met, strict=True), strict=True)]
         before, found = _bytes(), []
         for some in met:

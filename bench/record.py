@@ -99,6 +99,7 @@ def result_to_json(result: Result) -> dict:
         "noise": result.noise,
         "disturbed": result.disturbed,
         "rounds": result.rounds,
+        **({"cold_seconds": result.cold_seconds, "cold_rounds": result.cold} if result.cold else {}),
     }
 
 
@@ -114,12 +115,13 @@ def ours(rivals: list[Result]) -> Result | None:
     return next((result for result in rivals if result.peer == "convt"), None)
 
 
-def ratio(result: Result, rivals: list[Result]) -> float | None:
+def ratio(result: Result, rivals: list[Result], cold: bool = False) -> float | None:
     """How many times as fast convt is as this library on the same problem, where both were timed."""
     convt = ours(rivals)
-    if convt is None or convt is result or not convt.seconds or not result.seconds:
+    if convt is None or convt is result:
         return None
-    return result.seconds / convt.seconds
+    own, other = (each.cold_seconds if cold else each.seconds for each in (convt, result))
+    return other / own if own and other else None
 
 
 def best_rival(rivals: list[Result]) -> Result | None:

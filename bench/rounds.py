@@ -34,6 +34,7 @@ class Result:
     how: str  # what ran, or why nothing did
     error: float | None = None  # the largest, in units of the output's root mean square
     rounds: list[dict] = field(default_factory=list)
+    cold: list[dict] = field(default_factory=list)  # the same with caches emptied before each call, if that was asked for
 
     @property
     def _best(self) -> dict | None:
@@ -42,6 +43,11 @@ class Result:
     @property
     def seconds(self) -> float | None:
         return self._best and self._best["median"]
+
+    @property
+    def cold_seconds(self) -> float | None:
+        medians = [turn["median"] for turn in self.cold]
+        return min(medians, default=None) if self.status == "ok" else None
 
     @property
     def disturbed(self) -> bool:
@@ -59,7 +65,9 @@ class Result:
         return self.problem.layer.flops / self.seconds / 1e9 if self.seconds else None
 
 
-def _prepared(problem: Problem, worker: Worker, truth: str, budget: float, note: Callable[[str], None]) -> Result:
+def _prepared(
+    problem: Problem, worker: Worker, truth: str, budget: float, note: Callable[[str], None], cold: bool
+) -> Result:
     """The result so far: set up and checked. If that took all the time there is, one more call is all its timing."""
 
     def result(status: str, *more) -> Result:
@@ -75,36 +83,46 @@ def _prepared(problem: Problem, worker: Worker, truth: str, budget: float, note:
         return result("WRONG", how, error)
     found = result("ok", how, error)
     if seconds > budget:
-        _turn(worker, found, 0.0, note)
+        _turns(worker, found, 0.0, note, cold)
     return found
 
 
-def measure(problem: Problem, workers: list[Worker], rounds: int, budget: float, note: Callable[[str], None]) -> list[Result]:
-    """A result for each worker; `budget` seconds are shared by the turns of all of them."""
+def measure(
+    problem: Problem, workers: list[Worker], rounds: int, budget: float, note: Callable[[str], None], cold: bool = False
+) -> list[Result]:
+    """A result for each worker; `budget` seconds are shared by the turns of all of them, half of it those with cold caches."""
     with TemporaryDirectory() as folder:
         truth = str(Path(folder, "truth.npy"))
         np.save(truth, check.expected(problem))
-        results = [_prepared(problem, worker, truth, budget, note) for worker in workers]
+        results = [_prepared(problem, worker, truth, budget, note, cold) for worker in workers]
         pairs = zip(workers, results, strict=True)
         entrants = [(worker, result) for worker, result in pairs if result.status == "ok" and not result.rounds]
         for _ in range(rounds):
             for worker, result in entrants:
                 if result.status == "ok":
-                    _turn(worker, result, budget / rounds / len(entrants), note)
+                    _turns(worker, result, budget / rounds / len(entrants), note, cold)
         for worker, result in entrants:
             if result.status == "ok":
                 _checked_again(worker, result, truth)
     return results
 
 
-def _turn(worker: Worker, result: Result, seconds: float, note: Callable[[str], None]) -> None:
+def _turns(worker: Worker, result: Result, seconds: float, note: Callable[[str], None], cold: bool) -> None:
+    """A worker's turn, which with cold caches is a second one."""
+    _turn(worker, result, "time", seconds / (1 + cold), result.rounds, note)
+    if cold and result.status == "ok":
+        _turn(worker, result, "time_cold", seconds / 2, result.cold, note)
+
+
+def _turn(
+    worker: Worker, result: Result, how: str, seconds: float, rounds: list[dict], note: Callable[[str], None]
+) -> None:
     try:
-        turn = worker.ask("time", seconds)
+        turn = worker.ask(how, seconds)
     except (peers.Failed, Died) as exc:
         result.status, result.how = "failed", str(exc)
         return
-    calls = {"median": median(turn.durations), "calls": len(turn.durations), "neighbours": turn.neighbours}
-    result.rounds.append(calls)
+    rounds.append({"median": median(turn.durations), "calls": len(turn.durations), "neighbours": turn.neighbours})
     if not turn.settled:
         note(f"{result.peer} still kept a core busy one second after its turn: other figures may have suffered")
 

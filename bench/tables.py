@@ -10,6 +10,7 @@ from .record import Record, best_rival, ratio
 from .rounds import DISTURBED, Result
 
 COLUMNS = ("layer", "library", "ms", "GFLOP/s", "of peak", "GB/s", "of limit", "convt is", "error", "how")
+COLD = ("cold ms", "convt is, cold")  # columns after COLUMNS' "convt is", where caches were emptied
 LEFT = ("layer", "library", "how")
 LEGEND = """\
 GFLOP/s: operations that the result needs per second, none of them on a zero, so that an algorithm which gets by with
@@ -17,6 +18,7 @@ fewer can pass the peak. GB/s: data, weights and result once each. Of limit: the
 is the operations at the peak or the bytes at the memory's bandwidth, whichever takes longer; small arrays, which stay in
 the caches between calls, can pass it. "convt is" so many times as fast as the row's library. Error: the largest, over the
 result's root mean square."""
+COLD_LEGEND = "Cold: the caches are emptied before each call, so that data and weights come from memory."
 
 
 def rich_if_terminal():
@@ -37,11 +39,14 @@ def _share(part: float, whole: float | None) -> str:
     return f"{part / whole:.0%}" if whole else "-"
 
 
-def row(result: Result, rivals: list[Result], limits: Limits) -> list[str]:
-    """The cells of COLUMNS; `rivals` are the results of the same problem, this one among them."""
+def row(result: Result, rivals: list[Result], limits: Limits, cold: bool = False) -> list[str]:
+    """The cells of `columns`; `rivals` are the results of the same problem, this one among them."""
     problem = result.problem
     error = "-" if result.error is None else f"{result.error:.0e}"
     start, end = [problem.layer.name, result.peer], [error, result.how]
+    if cold:
+        seconds, times = result.cold_seconds, ratio(result, rivals, cold=True)
+        end = [f"{seconds * 1e3:.3f}" if seconds else "", f"{times:.2f}x" if times else "", *end]
     if not result.seconds:
         return [*start, result.status, "", "", "", "", "", *end]
     least = limits.seconds(problem)
@@ -58,32 +63,43 @@ def row(result: Result, rivals: list[Result], limits: Limits) -> list[str]:
     ]
 
 
+def was_cold(problems: list[list[Result]]) -> bool:
+    """Whether some were timed with cold caches."""
+    return any(result.cold for rivals in problems for result in rivals)
+
+
+def columns(cold: bool) -> tuple[str, ...]:
+    """The heads of a table's columns."""
+    at = COLUMNS.index("convt is") + 1
+    return (*COLUMNS[:at], *COLD, *COLUMNS[at:]) if cold else COLUMNS
+
+
 def limits_line(limits: Limits) -> str:
     peaks = [f"{dtype} {peak:.0f}" for dtype, peak in limits.peaks.items()]
     return f"peaks in GFLOP/s: {', '.join(peaks) or 'not measured'}; memory copy {limits.copy_gbs:.0f} GB/s"
 
 
-def _plain_table(title: str, rows: list[list[str]]) -> None:
-    lines = [list(COLUMNS), *rows]
+def _plain_table(title: str, heads: tuple[str, ...], rows: list[list[str]]) -> None:
+    lines = [list(heads), *rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     print(f"\n{title}")
     for cells in lines:
         aligned = (
             cell.ljust(width) if name in LEFT else cell.rjust(width)
-            for name, cell, width in zip(COLUMNS, cells, widths, strict=True)
+            for name, cell, width in zip(heads, cells, widths, strict=True)
         )
         print("  ".join(aligned).rstrip())
 
 
-def _rich_table(rich, title: str, rows: list[list[str]]) -> None:
+def _rich_table(rich, title: str, heads: tuple[str, ...], rows: list[list[str]]) -> None:
     table = rich.table.Table(title=title, title_justify="left")
-    for name in COLUMNS:
+    for name in heads:
         left = name in LEFT
         table.add_column(name, justify="left" if left else "right", no_wrap=name != "how")
     for above, cells in zip([None, *rows], rows, strict=False):
         if above and above[0] != cells[0]:
             table.add_section()
-        faster = cells[COLUMNS.index("convt is")]
+        faster = cells[heads.index("convt is")]
         style = "bold red" if "WRONG" in cells else "green" if faster and float(faster[:-1]) >= 1 else None
         table.add_row(*cells, style=style)
     rich.console.Console(markup=False).print(table)  # brackets in a message are text
@@ -93,18 +109,22 @@ def show(record: Record) -> None:
     print(", ".join(f"{name} {version}" for name, version in record.versions.items()) or "no library is here")
     rich = rich_if_terminal()
     for group, problems in record.groups():
-        limits = record.limits[group.setting]
-        rows = [row(result, rivals, limits) for rivals in problems for result in rivals]
+        limits, cold = record.limits[group.setting], was_cold(problems)
+        rows = [row(result, rivals, limits, cold) for rivals in problems for result in rivals]
         title = f"{group}; {limits_line(limits)}"
-        _rich_table(rich, title, rows) if rich else _plain_table(title, rows)
+        _rich_table(rich, title, columns(cold), rows) if rich else _plain_table(title, columns(cold), rows)
         for line in summary(problems):
             print(line)
     if record.results:
-        print(f"\n{LEGEND}")
+        print(f"\n{legend(record)}")
     if any(result.disturbed for result in record.results):
         print(f"* other processes kept over {DISTURBED} cores busy meanwhile: the figure may have suffered")
     for note in record.notes:
         print(f"note: {note}")
+
+
+def legend(record: Record) -> str:
+    return f"{LEGEND} {COLD_LEGEND}" if was_cold([record.results]) else LEGEND
 
 
 def summary(problems: list[list[Result]]) -> list[str]:
@@ -116,13 +136,13 @@ def summary(problems: list[list[Result]]) -> list[str]:
     timed = [(best, rivals) for rivals in problems if (best := best_rival(rivals))]
     if len({best.peer for best, _ in timed}) > 1:
         pairs["the best of them on each layer"] = timed
-    return [line for name, members in pairs.items() if (line := _versus(name, members))]
+    return [line for cold in (False, True) for name, members in pairs.items() if (line := _versus(name, members, cold))]
 
 
-def _versus(name: str, members: list[tuple[Result, list[Result]]]) -> str | None:
+def _versus(name: str, members: list[tuple[Result, list[Result]]], cold: bool) -> str | None:
     values, disturbed = [], 0
     for result, rivals in members:
-        if faster := ratio(result, rivals):
+        if faster := ratio(result, rivals, cold):
             values.append(faster)
             disturbed += any(rival.disturbed for rival in rivals if rival.peer in ("convt", result.peer))
     if not values:
@@ -130,4 +150,5 @@ def _versus(name: str, members: list[tuple[Result, list[Result]]]) -> str | None
     return (
         f"convt is {geometric_mean(values):.2f} times as fast as {name} in the geometric mean, "
         f"faster on {sum(value > 1 for value in values)} of {len(values)}" + (f" ({disturbed} of them *)" if disturbed else "")
+        + ", with cold caches" * cold
     )

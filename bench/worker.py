@@ -13,6 +13,7 @@ import os
 import signal
 import time
 import traceback
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -20,14 +21,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import check, machine, peers
+from .layers import from_row
 from .problem import DTYPES, PRECISIONS, Problem
-from .timing import sample, settle
+from .timing import EmptyCaches, sample, settle
 
 # How long a waiting thread spins is left to each runtime's own default, as its users have it.
 SPIN_SETTINGS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 # Memory once freed stays with the process: else the C library's guess, which follows from all that was allocated before,
 # decides whether a library that allocates its results pays for page faults at each call. So none does.
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_TOP_PAD_": str(1 << 26)}
+
+# Enough work for several threads, on little memory.
+WAKING = Problem(from_row({"Cin": 32, "Cout": 32, "in": [32, 32], "k": [2, 2], "s": [2, 2]}), "f32", "NXC")
 
 
 class Setting(NamedTuple):
@@ -62,6 +67,7 @@ class Stand:
         self._options = options
         self._ready: peers.Ready | None = None
         self._last: Any = None  # result of the last call
+        self._cold: Callable[[], Any] | None = None  # what is done before a call that must find nothing in the caches
 
     def version(self) -> str:
         return self._library.version()
@@ -93,6 +99,17 @@ class Stand:
     def time(self, seconds: float) -> Turn:
         neighbours = machine.Neighbours()
         durations, self._last = sample(self._ready.run, seconds)
+        return Turn(durations, neighbours.busy(), settle())
+
+    def time_cold(self, seconds: float) -> Turn:
+        """The same with the caches emptied before each call. A small problem is computed in between, which wakes up the threads
+        that the library has put to sleep meanwhile."""
+        if self._cold is None:
+            empty = EmptyCaches(self._threads, machine.cache_bytes())
+            small = self._library.prepare(WAKING, self._threads, **self._options).run
+            self._cold = lambda: (empty(), small())
+        neighbours = machine.Neighbours()
+        durations, self._last = sample(self._ready.run, seconds, self._cold)
         return Turn(durations, neighbours.busy(), settle())
 
     def fma_peak(self, dtype: str) -> float:

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -279,6 +280,25 @@ def test_a_call_longer_than_the_budget_is_timed_once():
     assert worker.asked == ["prepare", "time"]
 
 
+def test_cold_calls_take_turns_with_warm_ones(monkeypatch):
+    monkeypatch.setattr(machine, "cache_bytes", lambda: 1 << 16)
+    worker = Here("convt", right)
+    (result,) = measure(Problem(PLAIN, "f32", "NXC"), [worker], rounds=2, budget=0.04, note=pytest.fail, cold=True)
+    assert worker.asked == ["prepare", *["time", "time_cold"] * 2, "error"]
+    assert result.cold_seconds == min(turn["median"] for turn in result.cold)
+
+
+def test_what_empties_the_caches_is_done_before_each_call_and_not_timed():
+    done = []
+    durations, _ = timing.sample(lambda: done.append("call"), 0.02, lambda: (done.append("empty"), time.sleep(0.005)))
+    assert done[1:-1] == ["empty", "call"] * len(durations)
+    assert max(durations) < 0.005 and 1 <= len(durations) <= 4
+    empty = timing.EmptyCaches(2, 1 << 12)
+    empty()
+    assert [part.tolist() for part in empty._parts] == [[1.0] * 256] * 2
+    assert 1 << 12 <= machine.cache_bytes() <= 1 << 28
+
+
 def test_settle_tells_quiet_from_busy():
     assert timing.settle()
     stop = threading.Event()
@@ -370,6 +390,7 @@ TINY = 'mb2_ic6oc10_ih5kh4sh2ph1_iw7kw4sw2pw1_n"tiny"'
 def test_every_peer_here_is_right_and_the_json_says_so(tmp_path, capsys, small_copy):
     path = tmp_path / "out.json"
     arguments = ["--deconv", TINY, "--threads", "1", "--rounds", "2", "--budget", "0.1", "--mode", "prepacked,one-shot"]
+    arguments.append("--cold")
     assert cli.main([*arguments, "--json", str(path)]) == 0
     content = json.loads(path.read_text())
     assert content["complete"]
@@ -383,6 +404,7 @@ def test_every_peer_here_is_right_and_the_json_says_so(tmp_path, capsys, small_c
         assert result["status"] == "ok", result
         assert layers.from_row(result["layer"]).result_shape == (2, 10, 14, 10)
         assert result["seconds"] == min(turn["median"] for turn in result["rounds"])
+        assert result["cold_seconds"] == min(turn["median"] for turn in result["cold_rounds"])
     absent = [peer.name for peer in peers.PEERS if peer.name not in content["versions"]]
     assert all(any(name in note for note in content["notes"]) for name in absent)
     assert "tiny" in capsys.readouterr().out

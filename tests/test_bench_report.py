@@ -75,6 +75,21 @@ def test_a_figure_taken_beside_other_work_is_marked():
     assert marks == ["1.000", "*1.000"]
 
 
+def test_cold_figures_stand_beside_the_warm_ones(tmp_path, capsys):
+    ours, theirs = result_of("convt", 1e-3), result_of("torch", 2e-3)
+    wrong = result_of("convt", status="failed", layer=LAYERS[1])
+    ours.cold, theirs.cold = [{"median": 4e-3}, {"median": 3e-3}], [{"median": 4.5e-3}]
+    tables.show(record_of(ours, theirs, wrong))
+    out = capsys.readouterr().out
+    (head,) = [line for line in out.splitlines() if line.startswith("layer")]
+    (row,) = [line for line in out.splitlines() if " torch " in line and line.startswith("wide")]
+    assert head.index("cold ms") > head.index("convt is") > 0
+    assert row.split()[-4:-1] == ["2.00x", "4.500", "1.50x"]
+    assert "convt is 2.00 times as fast as torch in the geometric mean, faster on 1 of 1\n" in out
+    assert "convt is 1.50 times as fast as torch in the geometric mean, faster on 1 of 1, with cold caches\n" in out
+    assert tables.COLD_LEGEND in out
+
+
 def test_the_summary_is_a_geometric_mean_for_each_peer_and_for_the_best():
     problems = [
         [result_of("convt", 1.0, layer=layer), result_of("torch", a, layer=layer), result_of("openvino", b, layer=layer)]
