@@ -31,6 +31,7 @@ from .worker import Setting, Worker
 
 SESSION_LAYERS = Path(__file__).with_name("session_layers.json")
 PARTS = ("shapes", "memory", "choice")
+TORCH = peers.Peer("torch", f"{peers.__name__}.torch", "torch")
 TARGETS = {"shape": 1.0, "worst shape": 3.0, "batch": 0.3, "one-shot": 5.0}  # milliseconds over the warm call
 WITHIN = 1.05  # times the best: a choice that is so close counts as right
 
@@ -223,7 +224,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     setting = Setting(options.threads, options.isa)
     convt = Worker(peers.convt_in(options.checkout), setting, Planning)
-    torch = Worker(peers.Peer("torch", f"{peers.__name__}.torch", "torch"), setting, NewShapesOfTorch)
+    torch = Worker(TORCH, setting, NewShapesOfTorch)
 
     def asking(worker):
         return lambda *words: worker.ask(*words, patience=600.0)

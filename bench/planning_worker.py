@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import sys
 import time
 from dataclasses import replace
@@ -20,17 +21,18 @@ from .worker import Stand
 FACTOR = 2.0  # algorithms that the model expects to take more than so many times the least are not timed
 TURNS, WARM = 3, 0.02  # turns of each algorithm; seconds of warm calls
 
-# CPUs by name: instruction set, bytes of L1, L2 and L3 (of a small process' share of it).
+# CPUs by name: instruction set, machine file, bytes of L1 and L2 of a core and of L3 (of the share that a process has).
 CPUS = {
-    "SSE4.1": ("baseline", 32 << 10, 256 << 10, 8 << 20),
-    "Haswell": ("avx2", 32 << 10, 256 << 10, 8 << 20),
-    "Zen 3": ("avx2", 32 << 10, 512 << 10, 32 << 20),
-    "Skylake to Cascade Lake": ("avx512", 32 << 10, 1 << 20, 24 << 20),
-    "Ice Lake": ("avx512", 48 << 10, 1280 << 10, 36 << 20),
-    "Zen 4": ("avx512_bf16", 32 << 10, 1 << 20, 32 << 20),
-    "Zen 5": ("avx512_bf16", 48 << 10, 1 << 20, 32 << 20),
-    "Sapphire Rapids without AMX": ("avx512_bf16", 48 << 10, 2 << 20, 64 << 20),
-    "Sapphire Rapids": ("avx512_amx", 48 << 10, 2 << 20, 64 << 20),
+    "SSE4.1": ("baseline", "generic_128", 32 << 10, 256 << 10, 8 << 20),
+    "Haswell": ("avx2", "generic_256", 32 << 10, 256 << 10, 8 << 20),
+    "Zen 3": ("avx2", "zen3", 32 << 10, 512 << 10, 32 << 20),
+    "Skylake to Cascade Lake": ("avx512", "skylake_server", 32 << 10, 1 << 20, 24 << 20),
+    "Ice Lake": ("avx512", "ice_lake", 48 << 10, 1280 << 10, 36 << 20),
+    "Zen 4": ("avx512_bf16", "zen4", 32 << 10, 1 << 20, 32 << 20),
+    "Zen 5": ("avx512_bf16", "zen5", 48 << 10, 1 << 20, 32 << 20),
+    "another with AVX-512": ("avx512", "generic_512", 48 << 10, 1 << 20, 32 << 20),
+    "Sapphire Rapids without AMX": ("avx512_bf16", "sapphire_rapids", 48 << 10, 2 << 20, 64 << 20),
+    "Sapphire Rapids": ("avx512_amx", "sapphire_rapids_amx", 48 << 10, 2 << 20, 64 << 20),
 }
 
 
@@ -151,8 +153,8 @@ class Planning(Timing):
         return {"kept": kept, "again": median(again)}
 
     def packed(self, channels: list[tuple[int, int]], images: list[tuple[int, int]], layout: str) -> dict[str, Any]:
-        """Bytes that layers keep beside their filters after each image size, the first one's; the second one's is twice
-        as large, those of all others four times."""
+        """Bytes that layers keep beside their filters after each image size. It is the size of the first layer's images; those
+        of the second one are twice as large, and those of all others four times."""
         chain = [layers.from_row({"Cin": ci, "Cout": co, "in": [1, 1], "k": [4, 4], "s": [2, 2], "pb": [1, 1], "pe": [1, 1]})
                  for ci, co in channels]  # fmt: skip
         met = [[replace(each, size=tuple(n << min(depth, 2) for n in image)) for depth, each in enumerate(chain)]
@@ -191,8 +193,10 @@ class Planning(Timing):
         """The algorithms that "auto" takes on a pretended CPU, and what the cost model expects of all: by layout and layer."""
         from convt.algorithms import machine as planned
 
-        isa, l1, l2, l3 = CPUS[cpu]
-        with planned.pretend(isa=isa, l1=l1, l2=l2, l3=l3):
+        isa, name, l1, l2, l3 = CPUS[cpu]
+        known = "family" in inspect.signature(planned.pretend).parameters  # not in older checkouts
+        family = {"family": name} if known else {}
+        with planned.pretend(isa=isa, l1=l1, l2=l2, l3=l3, **family):
             return {layout: {each.name: _costs(each, layout, self._library) for each in some} for layout in layouts}
 
 

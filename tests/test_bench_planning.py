@@ -61,6 +61,7 @@ def test_the_tables_and_the_choices_on_other_cpus(tmp_path, capsys, monkeypatch)
     monkeypatch.setattr(planning, "CPUS", {name: CPUS[name] for name in ("Haswell", "Zen 5")})
     monkeypatch.setattr(planning, "CHANGING", [WIDE, LONG])
     monkeypatch.setattr(planning, "LARGE_FILTERS", [LONG])
+    monkeypatch.setattr(planning, "TORCH", peers.Peer("torch", "nowhere", "torch"))
     (tmp_path / "more.json").write_text('[{"name": "more", "Cin": 4, "Cout": 2, "in": [8], "k": 2, "s": [2]}]')
     common = ["--layout", "NXC", "--threads", "1"]
     more = ["--layers", str(tmp_path / "more.json"), "--neighbours", "1", "--budget", "0.01", "--rounds", "1"]
