@@ -7,7 +7,7 @@ from cases import each_isa, matrix_unit, pretend, using_isa
 import convt
 from convt import _plan
 from convt.algorithms import costs, depthwise, forget, machine
-from convt.algorithms.direct import cutting
+from convt.algorithms.direct import schedule as direct
 
 PROBLEMS = {  # shape of the data, kernel, out channels, groups, stride: of few tasks and many, of every algorithm
     "few pixels": ((1, 4, 4, 512), (5, 5), 32, 1, 1),
@@ -63,7 +63,7 @@ def test_threads_do_not_share_the_pixels_of_a_row():
 def test_many_small_groups_merge_their_phases():
     """A phase of one channel is a store for every output, and as many gathers of its inputs as there are phases."""
     op, shape = operator(((1, 112, 256, 49), (4, 4), 1, 49, 2), pads_begin=1, pads_end=1)
-    assert cutting.choice(op._attributes.problem(shape), True, "vectors", machine.current())[1] == (True, True)
+    assert direct.schedule(op._attributes.problem(shape), machine.current(), "vectors", 2).form == ((True, True),)
 
 
 @pytest.mark.parametrize("data_format", ["NXC", "NCX"])

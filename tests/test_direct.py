@@ -6,9 +6,9 @@ from cases import DTYPES, each_dtype, each_isa, matrix_unit, using_isa
 
 import convt
 from convt import _config
-from convt.algorithms import machine
+from convt.algorithms import forget, machine
 from convt.algorithms import phases as _phases
-from convt.algorithms.direct import cutting
+from convt.algorithms.direct import schedule
 
 VIEWS = {
     "whole": (slice(None),) * 4,
@@ -241,7 +241,7 @@ def test_nan_reaches_what_its_tap_reaches(place):
 @pytest.mark.parametrize("co", [1, 3, 21, 40])
 def test_windows_that_cut_phases(co, split, merge, dtype, isa, monkeypatch):
     """However the axes are cut: panels that are not shown, that stretches of the output share, at borders and inside."""
-    monkeypatch.setattr(cutting, "_ways", lambda problem, finite: [((merge, merge), (split, split))])
+    monkeypatch.setattr(schedule, "_ways", lambda problem, finite: [((merge, merge), (split, split))])
     rng = np.random.default_rng(co)
     kind = DTYPES[dtype][0]
     data = rng.integers(-2, 3, (2, 9, 7, 5)).astype(kind)
@@ -249,10 +249,10 @@ def test_windows_that_cut_phases(co, split, merge, dtype, isa, monkeypatch):
     bias = rng.integers(-2, 3, co).astype(kind)
     for begin, end, activation in (((15, 3), (17, 6), "none"), ((2, 5), (1, 24), "relu"), ((31, 0), (5, 13), ("clip", -9, 9))):
         keywords = {"strides": 4, "pads_begin": begin, "pads_end": end, "activation": activation}
-        cutting.choice.cache_clear()
+        forget()
         with using_isa(isa):
             got = convt.conv_transpose(data, filter, bias, algorithm="direct", **keywords)
-        cutting.choice.cache_clear()
+        forget()
         wanted = convt.conv_transpose(data, filter, bias, backend="reference", **keywords)
         np.testing.assert_array_equal(got.astype(np.float64), wanted.astype(np.float64))
 

@@ -35,8 +35,9 @@ from typing import NamedTuple
 
 from .._problem import PRECISIONS
 from . import common, depthwise, onednn, order, phases, rows, stages, turned, winograd
-from .direct import cutting as direct_cutting
+from .direct import cost as direct_cost
 from .direct import plan as direct
+from .direct import schedule as direct_schedule
 from .planes import blocks as planes_blocks
 from .planes.plan import always, by_blocks, cut_into_blocks, direct_widens, make_by_blocks, never
 from .scatter import gathering
@@ -125,9 +126,9 @@ ALGORITHMS = {
 def forget():
     """Empty the caches of what was decided for problems."""
     for decided in (
-        direct_cutting.choice, winograd.schedule.choose, scatter.choice,
-        gathering.gathered_products, planes_blocks.blocks, cut_into_blocks, order.order_of, phases.axis, stages.scheduled,
-        common.pairs_met, depthwise.kinds.kind_of_operator,
+        direct_schedule.choose, direct_cost.memory_cycles, winograd.schedule.choose, scatter.choice,
+        gathering.gathered_products, planes_blocks.blocks, cut_into_blocks, order.order_of, phases.axis, phases.kinds,
+        stages.scheduled, common.pairs_met, depthwise.kinds.kind_of_operator,
     ):  # fmt: skip
         decided.cache_clear()
 

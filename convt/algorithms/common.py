@@ -9,8 +9,9 @@ import numpy as np
 
 from .. import _core, _memory
 from .._problem import ITEMSIZE
-from . import costs, execution, machine
+from . import execution, machine
 from . import phases as _phases
+from .tiles import tile_counts  # noqa: F401
 
 MAX_PARTIAL = 1 << 20  # bytes of partial sums that a task may keep between depth chunks
 
@@ -75,33 +76,6 @@ def rows_met(problem):
         meet *= pairs_met(p.kernel[ax], p.strides[ax], p.dilations[ax], size, p.begin[ax], p.out_sizes[ax]) / out
         rows *= p.out_sizes[ax]
     return rows, meet, new
-
-
-def tile_counts(rows, columns, depth, unit, chain=_core.KC, wide=0):
-    """What it takes to multiply ``rows`` x ``depth`` by ``depth`` x ``columns`` in register tiles or AMX tiles: every ``chain``
-    of depth is a call, which loads and stores the accumulators. Up to ``wide`` rows meet two panels at once."""
-    vl, kstep, calls = unit.vl, unit.kstep, max(1, -(-depth // chain))
-    if unit.parts:
-        blocks = -(-rows // unit.grain) * -(-columns // vl)
-        return {"amx_product": blocks * -(-depth // kstep) * unit.products, "amx_call": blocks * calls}
-    nr, mr, cycles, tile_calls, accumulators = unit.nr, unit.mr, 0.0, 0.0, 0.0
-    pairs, columns = divmod(columns, 2 * nr) if 0 < rows <= wide else (0, columns)
-    full, rest = divmod(columns, nr)
-    last = -(-rest // vl)
-    for count, vectors, most in ((pairs, 2 * nr // vl, wide), (full, nr // vl, mr[-1]), (rest > 0, last, mr[last])):
-        if count:
-            tiles = -(-rows // most) or 1
-            height, many = rows / tiles, count * tiles
-            fma, loads = height * vectors / costs.FMA_PORTS, (height + vectors) / costs.LOAD_PORTS
-            cycles += many * max(fma, loads, costs.FMA_LATENCY)
-            tile_calls += many
-            accumulators += many * height * vectors
-    cycles *= depth / kstep
-    return {
-        "tile_cycle" if kstep == 1 else "dot_cycle": cycles,
-        "tile_call": tile_calls * calls,
-        "tile_accumulator": accumulators * calls,
-    }
 
 
 def weight_counts(bytes, total, again=0, here=None):
@@ -307,11 +281,17 @@ def depth_chunks(combo, chosen, ci_p, info, slab=0):
             at += ci_p
     chunks = []
     for first, panel_first, depth in stretches:
-        count = -(-depth // _core.KC)
-        step = -(-depth // count // info["kstep"]) * info["kstep"]
+        _, step = chunked(depth, 1, info)
         for k in range(0, depth, step):
             chunks.append((first + k, min(step, depth - k), panel_first + k))
     return chunks or [(0, 0, 0)]
+
+
+def chunked(depth, stretches, unit):
+    """(how many depth chunks, the depth of the deepest) of so many stretches of some depth."""
+    count = -(-depth // _core.KC)
+    step = -(-depth // count // unit.kstep) * unit.kstep
+    return stretches * -(-depth // step), step
 
 
 def phase_table(combo, strides):

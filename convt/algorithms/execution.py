@@ -15,7 +15,6 @@ class Execution(NamedTuple):
     alternate: bool  # calls run their tasks forwards and backwards in turns
     non_temporal: int  # alignment in bytes that every output row must have for non-temporal stores; 0 for ordinary stores
 
-
     def on(self, out_strides):
         """The same for an output of these strides: ordinary stores where some row is not aligned."""
         if self.non_temporal == 0 or all(s % self.non_temporal == 0 for s in out_strides[:-1]):

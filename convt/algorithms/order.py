@@ -11,9 +11,11 @@ import math
 from typing import NamedTuple
 
 from .._problem import ITEMSIZE
-from .direct import cutting, reading
+from . import common
 from .direct import plan as direct
+from .direct.bind import depth_chunks
 from .planes.plan import cut_into_blocks, direct_widens
+from .stages import SHARED, scheduled
 
 
 class Run(NamedTuple):
@@ -53,14 +55,18 @@ def order_of(problem, finite, here):
     if cut is not None and cut.framed and not finite:  # planes are computed as they are then
         cut = None
     sub = alone if cut is None else cut.problem
-    _, merge, groups, classes = cutting.choice(sub, finite, "vectors", here)
-    classes = [[c for c in axis if c.group >= 0] for axis in classes]
-    axes = [[Run(c.group, c.start, c.start + c.count, c.tap_range) for c in axis] for axis in classes]
+    found = scheduled(direct.STAGES, sub, here, "vectors", SHARED, finite)
+    (merge,) = found.form
+    groups, runs = common.axes(sub, merge, found.split)
+    reached = [[n for n, c in enumerate(axis) if c.group >= 0] for axis in runs]
+    axes = [[Run(c.group, c.start, c.start + c.count, c.tap_range) for c in axis if c.group >= 0] for axis in runs]
+    alike = {at: c for c in found.classes for at in itertools.product(*c.runs)}
     depths = {}
-    for at in itertools.product(*(range(len(axis)) for axis in classes)):
-        combo = [axis[n] for axis, n in zip(classes, at, strict=True)]
-        chosen = [g[c.group] for g, c in zip(groups, combo, strict=True)]
-        depths[at] = tuple(reading.depth_chunks(sub, combo, chosen, info)), reading.sparse(sub, combo)
+    for numbers in itertools.product(*reached):
+        c, combo = alike[numbers], [axis[n] for axis, n in zip(runs, numbers, strict=True)]
+        chosen = [g[run.group] for g, run in zip(groups, combo, strict=True)]
+        at = tuple([axis.index(n) for axis, n in zip(reached, numbers, strict=True)])
+        depths[at] = tuple(map(tuple, depth_chunks(sub, c, combo, chosen, info).tolist())), c.sparse
     free = [False] * problem.rank
     for ax in range(problem.rank if cut is not None else 0):
         if cut.axes[ax].count > 1:

@@ -70,6 +70,79 @@ def axis(k, s, d, merge, size, begin, out, split):
     return groups, axis_classes(groups, size, s, begin, out, split)
 
 
+class Kind(NamedTuple):
+    """What the cost of a run depends on. The runs at the two ends of an axis are mirror images, and of one kind."""
+
+    count: int
+    taps: int
+    of: int  # taps of its group
+    phases: int
+    shown: int  # phases that have outputs in the window
+    outside: int  # how many j some of these have outside the window
+    ends: int  # how many ends of the run some tap reads outside the input
+    follow: bool  # its taps read inputs that follow each other
+    reached: tuple  # for how many j each tap reads an input that is there, the least first; () if all do for all j
+    group: int  # of the first run of this kind
+
+
+@functools.lru_cache(maxsize=512)
+def kinds(k, s, d, merge, size, begin, out, split):
+    """The kinds of the runs of `axis` that have taps: a tuple of (Kind, the numbers of its runs)."""
+    if isinstance(split, tuple):
+        groups, classes = axis(k, s, d, merge, size, begin, out, split)
+        return tuple((_kind(groups, c, size), (n,)) for n, c in enumerate(classes) if c.group >= 0)
+    found, number = {}, 0
+    for index, (residues, offsets, _) in enumerate(phase_groups(k, s, d, merge)):
+        spans = [(-((r - begin) // s), -((r - begin - out) // s)) for r in residues]
+        spans = [span for span in spans if span[0] < span[1]]
+        if not spans:
+            continue
+        lows, highs = zip(*spans, strict=True)
+        low, high, inner_low, inner_high = min(lows), max(highs), max(lows), min(highs)
+        cuts = {low, high}
+        if split:
+            edges = [*offsets, *[off + size for off in offsets]]
+            if split == SHOWN:
+                edges += lows + highs
+            cuts.update([j for j in edges if low < j < high])
+        a, *ends = sorted(cuts)
+        for b in ends:
+            count, shown, outside = b - a, len(spans), 0
+            if a < inner_low or b > inner_high:
+                some = [span for span in spans if span[0] < b and a < span[1]]
+                shown = len(some)
+                if some:
+                    inner = min(b, *[hi for _, hi in some]) - max(a, *[lo for lo, _ in some])
+                    outside = count - max(0, inner)
+            first, end = _inside(offsets, size, a, b)
+            taps = offsets[first:end]
+            cut = (taps[0] > a) + (taps[-1] + size < b) if taps else 0
+            reached = tuple(sorted([min(b, off + size) - max(a, off) for off in taps])) if cut else ()
+            follow = len(taps) <= 1 or taps[0] - taps[-1] == len(taps) - 1
+            key = count, len(taps), len(offsets), len(residues), shown, outside, cut, follow, reached
+            found.setdefault(key, [index]).append(number)
+            number += 1
+            a = b
+    return tuple([(Kind(*key, at[0]), tuple(at[1:])) for key, at in found.items()])
+
+
+@functools.lru_cache(maxsize=256)
+def has_hole(k, s, d, begin, out):
+    """Whether the window shows a phase of an axis that no tap reaches."""
+    with_taps = {d * t % s for t in range(min(k, s))}
+    return len(with_taps) < s and any((begin + o) % s not in with_taps for o in range(min(s, out)))
+
+
+def _kind(groups, c, size):
+    """The kind of a run."""
+    ends = (c.first_in[0] < 0) + (c.first_in[-1] + c.count > size) if c.first_in else 0
+    reached = sorted(max(0, min(c.count, size - i) - max(0, -i)) for i in c.first_in) if ends else ()
+    follow = all(b - a == 1 for a, b in itertools.pairwise(c.first_in))
+    outside = c.count - max(0, c.inner[1] - c.inner[0])
+    of, phases = len(groups[c.group].offsets), len(c.first_out)
+    return Kind(c.count, len(c.first_in), of, phases, len(c.shown), outside, ends, follow, tuple(reached), c.group)
+
+
 @functools.lru_cache(maxsize=256)
 def phase_groups(k, s, d, merge):
     """The phases that have taps, as a tuple of PhaseGroup; with ``merge``, phases that read the same inputs share one, if it is
@@ -92,6 +165,13 @@ def phase_groups(k, s, d, merge):
     return tuple(
         PhaseGroup(tuple(m[0] for m in members), members[0][1], tuple(m[2] for m in members)) for members in by_offsets.values()
     )
+
+
+def _inside(offsets, size, a, b):
+    """Of taps at descending offsets, which read an input that is there for some j in [a, b): (first, one past the last)."""
+    first = bisect.bisect_right(offsets, -b, key=operator.neg)
+    end = bisect.bisect_left(offsets, size - a, first, key=operator.neg)
+    return (first, end) if first < end else (0, 0)
 
 
 def _span(residue, s, begin, out):
@@ -164,9 +244,7 @@ def _run(index, residues, spans, offsets, size, s, begin, a, b, taps=None):
     """The class of j in [a, b), with the taps given or those that reach the input somewhere in it (they are adjacent, as
     offsets descend)."""
     if taps is None:
-        first = bisect.bisect_right(offsets, -b, key=operator.neg)
-        end = bisect.bisect_left(offsets, size - a, first, key=operator.neg)
-        taps = (first, end) if first < end else (0, 0)
+        taps = _inside(offsets, size, a, b)
     count, base = b - a, s * a - begin
     inside = [(max(lo, a) - a, min(hi, b) - a) if lo < hi > a and lo < b else (0, 0) for lo, hi in spans]
     valid = tuple(inside)

@@ -67,6 +67,11 @@ cdef struct DirectTask:
     convt_late late
 
 
+cdef struct DirectRegions:
+    # Where the regions of a thread's workspace start (schedule.book).
+    size_t rows, found, to, lines, reached, heights, coords, edge, tile, sums
+
+
 cdef class DirectPlan(Plan):
     cdef PanelRecipe recipe
     cdef DirectClass *classes
@@ -78,12 +83,12 @@ cdef class DirectPlan(Plan):
     cdef size_t tile_non_temporal  # `non_temporal`, where tiles use such stores
     cdef list keep  # the tables that the structures point into
     cdef int64_t lda  # from row to row that is packed
-    cdef int64_t max_block, max_chunks, max_packed, max_reached, max_sparse, max_partial
+    cdef int64_t max_block
+    cdef DirectRegions at
 
     cdef open_direct(self, str name, problem, PanelRecipe recipe, in_strides, out_strides, execution, classes, tiles)
     cdef bint taps_contiguous(self, DirectClass *c, int64_t *chunk, int64_t *low, int64_t *high, int64_t *at) noexcept nogil
     cdef bint find_rows(self, DirectClass *c, int64_t m0, int64_t m, char *src, char **found) noexcept nogil
-    cdef size_t _bytes(self)
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil
     cdef void open(self, DirectTask *w, Py_ssize_t task, const Call *call, char *ws) noexcept nogil
     cdef void pack_chunks(self, DirectTask *w, int64_t start, int64_t end, int64_t s0, int64_t s1, char *refused) noexcept nogil

@@ -5,6 +5,8 @@ from ..._core import Plan
 from ..._problem import Problem
 from ..packing import PanelRecipe
 
+TILE_ROWS: int
+
 class DirectPlan(Plan):
     def __init__(
         self,

@@ -11,6 +11,8 @@ from libc.string cimport memset
 
 cimport numpy as cnp
 
+import numpy as np
+
 from convt._core cimport Call, Plan
 from convt._flags cimport convt_is_set, convt_set
 from convt._kernels cimport (
@@ -22,15 +24,17 @@ from convt.algorithms.packing cimport PackClass, PanelRecipe
 
 cnp.import_array()
 
+TILE_ROWS = MOST_ROWS
+
 
 cdef class DirectPlan(Plan):
-    """Runs the classes (a run per axis each) that direct/plan.py lists."""
+    """Runs the classes (a run per axis each) that direct/bind.py lists."""
 
     def __init__(self, str name, problem, PanelRecipe recipe, in_strides, out_strides, execution, classes, tiles):
         self.open_direct(name, problem, recipe, in_strides, out_strides, execution, classes, tiles)
 
     cdef open_direct(self, str name, problem, PanelRecipe recipe, in_strides, out_strides, execution, classes, tiles):
-        """``classes`` are the tables of direct/plan.py, ``tiles`` its `Tiles`: in which order tiles run, how they store."""
+        """``classes`` are the tables of direct/bind.py, ``tiles`` its `Tiles`: in which order tiles run, how they store."""
         self.open_plan(name, problem, recipe.k, in_strides, out_strides, execution)
         self.recipe, self.packing_workspace = recipe, tiles.packing_workspace
         self.panel_major, self.near_bytes, self.far_bytes = tiles.panel_major, tiles.near_bytes, tiles.far_bytes
@@ -38,18 +42,22 @@ cdef class DirectPlan(Plan):
         self.nclasses, self.keep, self.works = len(classes), [], []
         self.classes = <DirectClass *>cnp.PyArray_DATA(structures(self.keep, self.nclasses, sizeof(DirectClass)))
         cdef DirectClass *c
-        cdef int64_t task = 0, n, x = self.nd - 1, deepest = 0
+        cdef int64_t task = 0, n, ax, x = self.nd - 1, deepest = 0, packed = 0
         for i, spec in enumerate(classes):
             c = &self.classes[i]
             c.count = keep_table(self.keep, spec["count"])
             c.rows, c.block, c.blocks = spec["rows"], spec["block"], spec["blocks"]
             c.ntaps, c.tap_in = len(spec["tap_in"]), keep_table(self.keep, spec["tap_in"])
-            c.follows = keep_table(self.keep, [0] * c.ntaps)
-            for n in range(1, c.ntaps if self.in_c == 1 and self.in_stride.p[x] == self.ci and self.ci % self.k.kstep == 0 else 0):
-                step = spec["tap_in"][n] - spec["tap_in"][n - 1]
-                c.follows[n] = step[x] == 1 and not step[:x].any()
-            c.nchunks = len(spec["chunks"])
-            c.chunks = keep_table(self.keep, [(*chunk, chunk[1] // self.k.pace) for chunk in spec["chunks"]])
+            c.follows = keep_table(self.keep, np.zeros(c.ntaps, np.int64))
+            if self.in_c == 1 and self.in_stride.p[x] == self.ci and self.ci % self.k.kstep == 0:
+                for n in range(1, c.ntaps):
+                    c.follows[n] = c.tap_in[n * self.nd + x] == c.tap_in[(n - 1) * self.nd + x] + 1
+                    for ax in range(x):
+                        c.follows[n] &= c.tap_in[n * self.nd + ax] == c.tap_in[(n - 1) * self.nd + ax]
+            chunks = np.asarray(spec["chunks"], np.int64)
+            c.nchunks = len(chunks)
+            c.chunks = keep_table(self.keep, np.column_stack((chunks, chunks[:, 1] // self.k.pace)))
+            deepest = max(deepest, chunks[:, 1].max())
             c.npanels, c.panels = len(spec["panels"]), keep_table(self.keep, spec["panels"])
             c.pieces, c.boxes = keep_table(self.keep, spec["pieces"]), keep_table(self.keep, spec["boxes"])
             c.panel_block, c.panel_blocks = spec["panel_block"], spec["panel_blocks"]
@@ -64,19 +72,20 @@ cdef class DirectPlan(Plan):
             c.span, c.sparse = spec["span"], spec["sparse"]
             c.run, c.lda, c.in_place = spec["run"]
             c.wide, c.strip = spec["wide"], spec["strip"]
-            self.max_chunks = max(self.max_chunks, c.nchunks)
-            deepest = max(deepest, *(depth for _, depth, _ in spec["chunks"]))
             if not (self.find_rows(c, 0, c.rows, NULL, NULL) and c.in_place):
-                self.max_packed = max(self.max_packed, c.block * min(c.span, c.nchunks))
-            if c.sparse:
-                self.max_reached = max(self.max_reached, c.block * min(c.span, c.nchunks))
-                self.max_sparse = max(self.max_sparse, min(c.span, c.nchunks))
-            if c.nchunks > 1:
-                self.max_partial = max(self.max_partial, min(2, c.panel_block) if c.span >= c.nchunks else c.panel_block)
+                packed = max(packed, c.block * min(c.span, c.nchunks))
         self.lda = odd_line_stride(self.k, deepest)
         self.tasks = self.direct_tasks = task
         self.even = self.nclasses == 1
-        self.workspace = self._bytes()
+        room = tiles.workspace
+        if room is None:  # TODO(planning): winograd's classes will say
+            from convt.algorithms.direct.plan import book_tables
+            room = book_tables(problem, classes)
+        self.workspace = room.bytes
+        names = ("rows", "found", "to", "lines", "reached", "heights", "coords", "edge", "tile", "sums")
+        for n, name in enumerate(names):
+            (&self.at.rows)[n] = room[name]
+        assert room["found"] >= (packed + self.k.grain) * self.lda * self.k.e_size, "rows are packed that have no room"
 
     cdef bint taps_contiguous(self, DirectClass *c, int64_t *chunk, int64_t *low, int64_t *high, int64_t *at) noexcept nogil:
         """Whether the taps of a depth chunk are inside the input at every pixel of a box, and contiguous in memory as they are in
@@ -119,18 +128,6 @@ cdef class DirectPlan(Plan):
                 found[chunk] = src + (row + at) * self.k.s_size if same else NULL
         return unpacked
 
-    cdef size_t _bytes(self):
-        cdef size_t n = round64((self.max_packed + self.k.grain) * self.lda * self.k.e_size)  # A
-        n += round64(self.max_chunks * sizeof(char *))  # where the rows lie that are not packed
-        n += 2 * round64(self.max_block * sizeof(void *))  # where each row goes in the output, and in the sums
-        n += round64(self.max_reached * sizeof(void *))  # and those in the partial sums that a chunk reaches
-        n += round64(self.max_sparse * sizeof(int64_t))  # how many
-        n += round64(self.max_block * self.nd * sizeof(int64_t))  # its coordinates
-        n += round64((self.max_block + 1) * sizeof(int64_t))  # the next one where some phase is outside the window
-        n += round64(2 * MOST_ROWS * self.k.nr * self.k.t_size)  # a tile on its way to the store, and one late
-        n += round64(self.max_partial * self.max_block * self.k.nr * self.k.t_size)  # partial sums between depth chunks
-        return n
-
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
         if convt_is_set(call.refused):  # what another task found makes this one's work useless
             return
@@ -160,7 +157,7 @@ cdef class DirectPlan(Plan):
             k.fence()
 
     cdef void open(self, DirectTask *w, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
-        """Finds a task's rows, panels and operands, and lays out its workspace as `_bytes` counts it."""
+        """Finds a task's rows, panels and operands, and the regions of its workspace."""
         cdef const convt_kernels *k = self.k
         cdef DirectClass *c
         cdef int64_t group, r
@@ -168,25 +165,11 @@ cdef class DirectPlan(Plan):
         c = w.c
         w.source = call.source + group * self.recipe.sg if call.source != NULL else NULL
         w.panel, w.refused = ws + round64(self.workspace), call.refused
-        w.a = ws
-        ws += round64((self.max_packed + k.grain) * self.lda * k.e_size)
-        w.found = <char **>ws
-        ws += round64(self.max_chunks * sizeof(char *))
-        w.to = <void **>ws
-        ws += round64(self.max_block * sizeof(void *))
-        w.lines = <void **>ws
-        ws += round64(self.max_block * sizeof(void *))
-        w.reached = <void **>ws
-        ws += round64(self.max_reached * sizeof(void *))
-        w.heights = <int64_t *>ws
-        ws += round64(self.max_sparse * sizeof(int64_t))
-        w.coords = <int64_t *>ws
-        ws += round64(self.max_block * self.nd * sizeof(int64_t))
-        w.edge = <int64_t *>ws
-        ws += round64((self.max_block + 1) * sizeof(int64_t))
-        w.scratch = ws
-        ws += round64(2 * MOST_ROWS * k.nr * k.t_size)
-        w.partial = ws
+        w.a, w.found = ws + self.at.rows, <char **>(ws + self.at.found)
+        w.to, w.lines = <void **>(ws + self.at.to), <void **>(ws + self.at.lines)
+        w.reached, w.heights = <void **>(ws + self.at.reached), <int64_t *>(ws + self.at.heights)
+        w.coords, w.edge = <int64_t *>(ws + self.at.coords), <int64_t *>(ws + self.at.edge)
+        w.scratch, w.partial = ws + self.at.tile, ws + self.at.sums
 
         w.src = call.src + group * self.ci * self.in_c * k.s_size
         w.dst = call.dst + group * self.co * self.out_c * k.s_size

@@ -1,0 +1,126 @@
+"""The tables of direct's loops: what a schedule says, for data and output of given strides."""
+
+import itertools
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from ..._problem import ITEMSIZE
+from .. import common, execution, machine, workspace
+from ..packing import PanelRecipe
+from . import schedule as _schedule
+from . import tables
+from .loops import DirectPlan
+from .tables import columns
+
+# What users call direct on each unit.
+NAMES = {"vectors": "direct", "amx": "matrix", "amx_two": "matrix_high", "amx_one": "matrix_medium", "dots": "dots"}
+
+
+class Tiles(NamedTuple):
+    """How the tiles of all classes run."""
+
+    panel_major: bool  # as of a Schedule, and so are these:
+    near_bytes: int
+    far_bytes: int
+    non_temporal: int  # as of Execution, for the stores of tiles
+    packing_workspace: int
+    workspace: workspace.Workspace
+
+
+def recipe(attributes, filter, bias, form, unit):
+    """How weights are packed: `form` is (on which axes phases are merged,)."""
+    return PanelRecipe(attributes.dtype, filter, bias, common.pack_classes(attributes, form[0]), unit)
+
+
+def bind(schedule, in_strides, out_strides, recipe):
+    """The plan of a schedule."""
+    s, problem = schedule, schedule.problem
+    info = machine.current().info(problem.dtype, s.unit)
+    groups, runs = common.axes(problem, s.form[0], s.split)
+    specs = class_tables(problem, s.classes, groups, runs, common.pack_index(groups), s.same_set, in_strides, out_strides, info)
+    how = s.execution.on(out_strides)
+    room = s.workspace
+    if tuple(in_strides) != execution.contiguous_in_strides(problem):
+        room = _schedule.book(problem, s.classes, info, contiguous=False)
+    stores = how.non_temporal if s.tile_stores else 0
+    tiles = Tiles(s.panel_major, s.near_bytes, s.far_bytes, stores, s.packing_bytes, room)
+    return DirectPlan(NAMES[s.unit], problem, recipe, in_strides, out_strides, how, specs, tiles)
+
+
+def class_tables(problem, classes, groups, runs, packs, same_set, in_strides, out_strides, unit):
+    """The tables of classes (schedule.Class), in their order. ``groups`` and ``runs`` are those of each axis; ``packs`` says
+    where the weights of each choice of groups are packed."""
+    found, out_elements = [], [s // ITEMSIZE[problem.dtype] for s in out_strides]
+    for c in classes:
+        for numbers in itertools.product(*c.runs):
+            chosen = [axis[n] for axis, n in zip(runs, numbers, strict=True)]
+            found.append(_class(problem, c, chosen, groups, packs, same_set, in_strides, out_elements, unit))
+    return found
+
+
+def _class(problem, c, runs, groups, packs, same_set, in_strides, out_elements, unit):
+    """The tables of one class, of a run per axis."""
+    numbers = tuple([run.group for run in runs])
+    counts = [run.count for run in runs]
+    panels, pieces, boxes = columns(problem, runs, out_elements, unit)
+    return {
+        "count": counts,
+        "rows": problem.batch * math.prod(counts),
+        "block": c.block,
+        "blocks": c.blocks,
+        "tap_in": tables.taps([run.first_in for run in runs]),
+        "chunks": depth_chunks(problem, c, runs, [g[n] for g, n in zip(groups, numbers, strict=True)], unit),
+        "span": c.span,
+        "sparse": c.sparse,
+        "panels": panels,
+        "pieces": pieces,
+        "boxes": boxes,
+        "panel_block": c.panel_block,
+        "panel_blocks": c.panel_blocks,
+        "inner": [run.inner for run in runs],
+        "pack": packs[numbers],
+        "work": c.work,
+        "run": row_stride(problem, c, counts, same_set, in_strides, unit),
+        "wide": c.wide,
+        "strip": c.strip,
+    }
+
+
+def depth_chunks(problem, c, runs, groups, unit):
+    """The depth chunks of a class: (first depth of the class, depth, first depth of the panel). Tap by tap if the class is
+    sparse, those that reach most rows at either end, where every row takes part."""
+    if problem.order is not None:
+        return np.array(problem.order.of(runs)[0], np.int64)
+    filled, totals = unit.filled(problem.ci), [len(group.offsets) for group in groups]
+    slab = 1 if c.sparse or c.window == 1 else c.window and totals[-1]
+    chunks = tables.depth_chunks([run.tap_range for run in runs], totals, filled, unit.kstep, slab * filled)
+    if not c.sparse:
+        return chunks
+    reached = np.ones(1, np.int64)
+    for run, size in zip(runs, problem.in_sizes, strict=True):
+        first = np.array(run.first_in)
+        inside = np.minimum(run.count, size - first) - np.maximum(0, -first)
+        reached = np.multiply.outer(reached, np.maximum(0, inside)).ravel()
+    at = np.argsort(-reached[chunks[:, 0] // filled], kind="stable")
+    return chunks[[at[0], *at[2:], at[1]]]
+
+
+def row_stride(problem, c, counts, same_set, in_strides, unit):
+    """Which rows of a class the GEMM may read unpacked: (how many are at a constant stride, from each multiple of that on,
+    or 0; the stride in elements; whether the GEMM reads them in place)."""
+    *spatial, channel = (s // ITEMSIZE[problem.dtype] for s in in_strides)
+    if c.taps * problem.ci == 0 or c.sparse or channel != 1:
+        return 0, 0, False
+    # In place: whole steps of depth, of the panels' type, and rows that don't fall into the same set of L1.
+    in_place = not unit.parts and unit.s_size == unit.e_size and problem.ci % unit.kstep == 0
+    run, stride = 1, 0
+    for count, step in zip(reversed([problem.batch, *counts]), reversed(spatial), strict=True):
+        if run == 1:
+            in_place = in_place and step * unit.e_size % same_set != 0
+            stride = step
+        elif count > 1 and step != stride * run:
+            break
+        run *= count
+    return run, stride, in_place

@@ -1,0 +1,83 @@
+"""What direct's schedules cost: cycles are read off the classes of a schedule (see shapes.pyx, and convt.algorithms.costs)."""
+
+import functools
+import math
+
+from .. import common, execution
+from ..stages import SHARED
+from .shapes import part
+
+
+def non_temporal_from(problem, unit, here):
+    """Bytes of output beyond which non-temporal stores write it."""
+    return here.limits.amx_non_temporal - execution.data_bytes(problem) if unit.parts else here.limits.direct_non_temporal
+
+
+@functools.lru_cache(maxsize=256)
+def memory_cycles(problem, unit, here):
+    """Cycles that data takes which L2 does not hold, and outputs that no tap reaches."""
+    non_temporal = common.streams(problem, non_temporal_from(problem, unit, here), here) and not here.limits.ordinary_stores
+    counts = common.memory_counts(problem, non_temporal, here) | common.fill_counts(problem, here)
+    if not non_temporal and common.splits_lines(problem):
+        bytes = execution.output_bytes(problem)
+        counts["out_byte_split"] = common.far(bytes, here.l2) * bytes
+    if unit.parts:
+        data = execution.data_bytes(problem)
+        counts["in_byte_memory"] = common.far(data, here.last_bytes) * data
+    elif unit.s_size < unit.t_size:
+        counts["narrow_vector"] = math.prod(problem.out_shape) / unit.vl
+    return here.profile[part(unit)].cycles(counts)
+
+
+def cost(schedule, here):
+    """Cycles of a schedule: of its tasks, and of threads that have none left where there are few."""
+    problem, unit = schedule.problem, here.info(schedule.problem.dtype, schedule.unit)
+    memory = memory_cycles(problem, unit, here)
+    cycles, most = 0.0, 0
+    for c in schedule.classes:
+        cycles += c.cycles * c.count
+        most += c.most_tasks * c.count
+    if most > common.EVEN or cycles < here.limits.single_thread_cycles:
+        return cycles + memory
+    return SHARED * common.makespan(tasks(schedule.classes, problem.groups), SHARED) + memory
+
+
+def tasks(classes, groups):
+    """The tasks of classes, (cycles, how many), the largest first."""
+    return sorted([(c.work, groups * c.count * c.blocks * c.panel_blocks) for c in classes], reverse=True)
+
+
+def packing(schedule, here):
+    """Cycles to pack the weights of a call that brings its own, beforehand or on the fly."""
+    unit = here.info(schedule.problem.dtype, schedule.unit)
+    bytes = common.filter_bytes(schedule.problem, unit)
+    return common.packing_cycles(bytes, unit, packed_again(schedule.problem, schedule.classes, unit), here)
+
+
+def packed_again(problem, classes, unit):
+    """Bytes that tasks pack if they pack what they multiply: of a block of rows those that the blocks before it packed, too."""
+    size = problem.groups * problem.ci * unit.e_size
+    return sum([c.count * c.blocks * c.taps * c.columns for c in classes]) * size
+
+
+def least(problem, here, unit):
+    """Cycles that no schedule is below: its products at the peak, and its weights read once."""
+    info = here.info(problem.dtype, unit)
+    if info is None:
+        return math.inf
+    name, pairs, bytes = part(info), problem.batch, info.e_size
+    for axis in zip(problem.kernel, problem.strides, problem.dilations, problem.in_sizes, problem.begin, problem.out_sizes,
+                    strict=True):  # fmt: skip
+        met = common.pairs_met(*axis)
+        pairs *= met
+        bytes *= met / max(axis[3], 1)  # of at least so many taps
+    channels = problem.groups * problem.ci * problem.co
+    bytes *= channels
+    deep, shallow = here.profile[name].values, here.profile[name + "_shallow"].values
+    if info.parts:
+        price, each = "amx_product", info.products / (16 * 16 * info.kstep)
+    else:
+        price, each = "tile_cycle" if info.kstep == 1 else "dot_cycle", 0.5 / (info.vl * info.kstep)
+    stall = min(deep["weight_byte_l3_stall"], shallow["weight_byte_l3_stall"])
+    weights = min(deep["weight_byte"], shallow["weight_byte"]) + stall * common.far(bytes, here.l2)
+    return pairs * channels * each * min(deep[price], shallow[price]) + weights * bytes

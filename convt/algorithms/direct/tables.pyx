@@ -1,0 +1,128 @@
+# cython: language_level=3, cdivision=True
+"""Tables of a class of direct (a run per axis), for its loops and for Winograd's: those that may be long."""
+
+from libc.stdint cimport int64_t
+
+import numpy as np
+
+from convt._kernels cimport CONVT_KC
+
+
+def taps(axes):
+    """[tap][axis]: the input that each tap reads at the first pixel; ``axes`` are those of each axis."""
+    cdef int64_t rank = len(axes), count = 1, n, ax, i
+    cdef int64_t sizes[64]
+    for ax in range(rank):
+        sizes[ax] = len(axes[ax])
+        count *= sizes[ax]
+    found = np.empty((count, rank), np.int64)
+    cdef int64_t[:, :] table = found
+    cdef int64_t[:] values
+    for ax in range(rank - 1 if count else -1, -1, -1):
+        values = np.array(axes[ax], np.int64)
+        i = 1
+        for n in range(ax + 1, rank):
+            i *= sizes[n]
+        for n in range(count):
+            table[n, ax] = values[n // i % sizes[ax]]
+    return found
+
+
+def depth_chunks(ranges, totals, int64_t filled, int64_t step, int64_t slab):
+    """Depth in pieces of at most CONVT_KC, of whole ``step``s: (first depth of the class, depth, first depth of the panel).
+
+    A class uses the taps in ``ranges``, of so many in the panel, with ``filled`` in-channels each; taps that are adjacent in the
+    panel make one stretch, within a ``slab`` (0: of any depth).
+    """
+    cdef int64_t rank = len(ranges), count = 1, ax, n, flat, rest, depth = 0, start = 0, panel = 0, at, each, pieces, size
+    cdef int64_t low[64]
+    cdef int64_t sizes[64]
+    cdef int64_t of[64]
+    for ax in range(rank):
+        low[ax], sizes[ax], of[ax] = ranges[ax][0], ranges[ax][1] - ranges[ax][0], totals[ax]
+        count *= sizes[ax]
+    chunks = []
+    for n in range(count + 1 if filled else 0):
+        flat, rest, size = 0, n, 1
+        if n < count:
+            for ax in range(rank - 1, -1, -1):
+                flat += (low[ax] + rest % sizes[ax]) * size
+                rest //= sizes[ax]
+                size *= of[ax]
+            flat *= filled
+            if depth and panel + depth == flat and (slab == 0 or flat % slab):
+                depth += filled
+                continue
+        if depth:
+            pieces = (depth + CONVT_KC - 1) // CONVT_KC
+            each = ((depth + pieces - 1) // pieces + step - 1) // step * step
+            at = 0
+            while at < depth:
+                chunks.append((start + at, min(each, depth - at), panel + at))
+                at += each
+        start, panel, depth = n * filled, flat, filled
+    return np.array(chunks or [(0, 0, 0)], np.int64)
+
+
+def columns(problem, runs, out_elements, unit):
+    """The tables of columns: panels, the pieces of them that are adjacent in the output and inside the window together, and
+    where all pieces of a panel are inside it: (low, high) per axis. Phases that the window does not show have no pieces."""
+    cdef int64_t co = problem.co, nr = unit.nr, rank = problem.rank, step = out_elements[rank + 1], phases = 1, ax, n, p, i
+    cdef int64_t column, end, count, channel, offset, width, used, last, start
+    cdef int64_t sizes[64]
+    cdef bint adjacent, same
+    for ax in range(rank):
+        sizes[ax] = len(runs[ax].first_out)
+        phases *= sizes[ax]
+    cdef int64_t many = (co * phases + nr - 1) // nr
+    table = np.zeros((max(phases, 1), 1 + 2 * rank), np.int64)  # of each phase: its place, and (low, high) of each axis
+    cdef int64_t[:, :] at = table
+    for ax in range(rank):
+        i = 1
+        for n in range(ax + 1, rank):
+            i *= sizes[n]
+        first_out, valid = runs[ax].first_out, runs[ax].valid
+        places = np.array([first * out_elements[ax + 1] for first in first_out], np.int64)
+        index = np.arange(phases) // i % max(sizes[ax], 1)
+        table[:phases, 0] += places[index]
+        table[:phases, 1 + 2 * ax : 3 + 2 * ax] = np.array(valid, np.int64)[index]
+    shown = (table[:, 1::2] < table[:, 2::2]).all(1).astype(np.int64)
+    cdef int64_t[:] there = shown
+    panel_table, box_table = np.zeros((many, 5), np.int64), np.zeros((many, 2 * rank), np.int64)
+    piece_table = np.empty((many + phases, 3 + 2 * rank), np.int64)  # a panel or a phase begins with each
+    cdef int64_t[:, :] panels = panel_table
+    cdef int64_t[:, :] boxes = box_table
+    cdef int64_t[:, :] pieces = piece_table
+    used = 0
+    for n in range(many):
+        column, end, last, adjacent, width, start = n * nr, min(co * phases, (n + 1) * nr), used, True, 0, 0
+        while column < end:
+            p, channel = column // co, column % co
+            count = min(co - channel, end - column)
+            if there[p]:
+                offset = at[p, 0] + channel * step
+                same = used > last and pieces[used - 1, 0] + pieces[used - 1, 1] == column - n * nr and (
+                    pieces[used - 1, 2] + pieces[used - 1, 1] * step == offset)
+                for ax in range(2 * rank if same else 0):
+                    same = same and pieces[used - 1, 3 + ax] == at[p, 1 + ax]
+                if same:
+                    pieces[used - 1, 1] += count
+                else:
+                    pieces[used, 0], pieces[used, 1], pieces[used, 2] = column - n * nr, count, offset
+                    for ax in range(2 * rank):
+                        pieces[used, 3 + ax] = at[p, 1 + ax]
+                    used += 1
+                offset -= (column - n * nr) * step  # of the panel's first column, if its pieces are adjacent
+                adjacent = adjacent and (width == 0 or start == offset)
+                start = offset if width == 0 else min(start, offset)
+                width += count
+            column += count
+        panels[n, 0], panels[n, 1], panels[n, 2], panels[n, 3], panels[n, 4] = (
+            end - n * nr, adjacent and width == end - n * nr, start, last, used)
+        for i in range(last, used):
+            for ax in range(rank):
+                if i == last or pieces[i, 3 + 2 * ax] > boxes[n, 2 * ax]:
+                    boxes[n, 2 * ax] = pieces[i, 3 + 2 * ax]
+                if i == last or pieces[i, 4 + 2 * ax] < boxes[n, 2 * ax + 1]:
+                    boxes[n, 2 * ax + 1] = pieces[i, 4 + 2 * ax]
+    return panel_table, piece_table[:used], box_table

@@ -1,0 +1,3 @@
+from .unit import Unit
+
+def tile_counts(rows: float, columns: float, depth: float, unit: Unit, chain: int = ..., wide: int = 0) -> dict[str, float]: ...
