@@ -1,14 +1,19 @@
 """The direct algorithm: input rows that are multiplied where they lie, those that are packed, and those left out."""
 
+import itertools
+import math
+
 import numpy as np
 import pytest
 from cases import DTYPES, each_dtype, each_isa, matrix_unit, using_isa
 
 import convt
 from convt import _config
-from convt.algorithms import forget, machine
+from convt._memory import kept_bytes
+from convt._problem import Problem
+from convt.algorithms import common, forget, machine
 from convt.algorithms import phases as _phases
-from convt.algorithms.direct import schedule
+from convt.algorithms.direct import cost, schedule
 
 VIEWS = {
     "whole": (slice(None),) * 4,
@@ -241,7 +246,7 @@ def test_nan_reaches_what_its_tap_reaches(place):
 @pytest.mark.parametrize("co", [1, 3, 21, 40])
 def test_windows_that_cut_phases(co, split, merge, dtype, isa, monkeypatch):
     """However the axes are cut: panels that are not shown, that stretches of the output share, at borders and inside."""
-    monkeypatch.setattr(schedule, "_ways", lambda problem, finite: [((merge, merge), (split, split))])
+    monkeypatch.setattr(schedule, "_ways", lambda problem, unit, finite: [((merge, merge), (split, split))])
     rng = np.random.default_rng(co)
     kind = DTYPES[dtype][0]
     data = rng.integers(-2, 3, (2, 9, 7, 5)).astype(kind)
@@ -349,3 +354,56 @@ def test_nan_beside_the_rows_that_are_read(name, isa):
         flat[(0,) * data.ndim] = flat[last] = np.nan
         wanted = convt.conv_transpose(flat, filter, backend="reference", **keywords)
         np.testing.assert_array_equal(op(flat), wanted)
+
+
+SCHEDULED = {
+    "one class": (1, 1, 512, 256, (9, 9), (4, 4), (2, 2), (1, 1), (1, 1), (18, 18)),
+    "borders": (2, 1, 64, 32, (40, 30), (3, 3), (2, 2), (1, 1), (1, 1), (79, 59)),
+    "sparse": (1, 1, 128, 32, (4, 4), (5, 5), (2, 2), (1, 1), (2, 2), (8, 8)),
+    "window": (1, 3, 32, 8, (50, 40), (8, 8), (4, 4), (1, 1), (15, 3), (180, 140)),
+    "three axes": (1, 1, 64, 32, (12, 12, 12), (2, 2, 2), (2, 2, 2), (1, 1, 1), (0, 0, 0), (24, 24, 24)),
+    "holes": (1, 1, 8, 8, (30,), (1,), (2,), (1,), (0,), (60,)),
+}
+
+
+@pytest.mark.parametrize("isa", [None, "avx512", "avx512_amx"])
+@pytest.mark.parametrize("name", SCHEDULED)
+def test_schedules_are_values(name, isa):
+    """They compare, print, know all outputs, and cost no less than the bound by which callers leave direct out; how the axes
+    are cut does not depend on threads."""
+    problem = Problem("float32", *SCHEDULED[name])
+    with machine.pretend(isa=isa):
+        here, ways = machine.current(), set()
+        for unit in ("vectors", "amx") if isa == "avx512_amx" else ("vectors",):
+            for threads in (1, 2, 16):
+                found = schedule.schedule(problem, here, unit, threads)
+                forget()
+                assert found == schedule.schedule(problem, here, unit, threads) and hash(found) == hash(found)
+                assert repr(found).startswith("Schedule(problem=Problem(")
+                rows = sum(c.count * c.rows * c.columns for c in found.classes)
+                assert rows >= math.prod(problem.out_shape) // problem.groups * (name != "holes")
+                for c in found.classes:
+                    assert c.block * (c.blocks - 1) < c.rows <= c.block * c.blocks
+                cycles = cost.cost(found, here)
+                assert 0 < cost.least(problem, here, unit) <= cycles < math.inf
+                ways.add((unit, found.form, found.split))
+        assert len({unit for unit, *_ in ways}) == len(ways)
+
+
+@pytest.mark.parametrize("name", SCHEDULED)
+def test_classes_that_are_alike_are_all_there(name):
+    """A schedule speaks of kinds of classes; their runs are those of the axes, each once."""
+    problem = Problem("float32", *SCHEDULED[name])
+    found = schedule.schedule(problem, machine.current(), "vectors", 2)
+    _, runs = common.axes(problem, found.form[0], found.split)
+    numbers = [choice for c in found.classes for choice in itertools.product(*c.runs)]
+    reached = [[n for n, run in enumerate(axis) if run.group >= 0] for axis in runs]
+    assert sorted(numbers) == sorted(itertools.product(*reached))
+    assert [c.count for c in found.classes] == [len(list(itertools.product(*c.runs))) for c in found.classes]
+
+
+def test_schedules_are_decided_without_packing():
+    problem = Problem("float32", *SCHEDULED["borders"])
+    kept = kept_bytes()
+    found = schedule.schedule(problem, machine.current(), "vectors", 2)
+    assert cost.cost(found, machine.current()) > 0 and kept_bytes() == kept

@@ -7,9 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..._problem import ITEMSIZE
-from .. import common, execution, machine, workspace
+from .. import common, machine, workspace
 from ..packing import PanelRecipe
-from . import schedule as _schedule
 from . import tables
 from .loops import DirectPlan
 from .tables import columns
@@ -41,11 +40,8 @@ def bind(schedule, in_strides, out_strides, recipe):
     groups, runs = common.axes(problem, s.form[0], s.split)
     specs = class_tables(problem, s.classes, groups, runs, common.pack_index(groups), s.same_set, in_strides, out_strides, info)
     how = s.execution.on(out_strides)
-    room = s.workspace
-    if tuple(in_strides) != execution.contiguous_in_strides(problem):
-        room = _schedule.book(problem, s.classes, info, contiguous=False)
     stores = how.non_temporal if s.tile_stores else 0
-    tiles = Tiles(s.panel_major, s.near_bytes, s.far_bytes, stores, s.packing_bytes, room)
+    tiles = Tiles(s.panel_major, s.near_bytes, s.far_bytes, stores, s.packing_bytes, s.workspace)
     return DirectPlan(NAMES[s.unit], problem, recipe, in_strides, out_strides, how, specs, tiles)
 
 

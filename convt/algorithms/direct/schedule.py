@@ -16,6 +16,7 @@ from .shapes import LEAST_ROWS, Shape, Terms
 _SHOWS = 0.98  # fewer tasks are taken where that is so much cheaper
 _EVEN = 1.01  # tasks that take no longer than this beyond an even share of the whole are cut no other way
 _MOST_KINDS = 64  # classes of more kinds are not worth a look: tables and tasks outweigh what they could save
+_MOST_INSIDE = 0.85  # of rows of merged phases that are outputs of each: of less, phases are looked at one by one
 _MOST_PHASES = 256  # a class for each phase is too many where strides are large
 
 
@@ -24,6 +25,7 @@ class Class(NamedTuple):
 
     runs: tuple  # for each axis, the numbers of runs that are alike: each choice of one per axis is a class
     count: int  # so many classes
+    rows: int
     taps: int
     columns: int
     sparse: bool  # as of shapes.Shape
@@ -120,7 +122,7 @@ def choose(problem, here, unit, finite):
     terms, memory = Terms(problem, info, here), cost.memory_cycles(problem, info, here)
     k, s, d, *sizes = _axes(problem)
     best, tried = None, []
-    for merge, split in _ways(problem, finite):
+    for merge, split in _ways(problem, info, finite):
         kinds = [phases.kinds(*axis) for axis in zip(k, s, d, merge, *sizes, split, strict=True)]
         if kinds in tried or (best is not None and math.prod(map(len, kinds)) > _MOST_KINDS):
             continue
@@ -152,18 +154,26 @@ def ordered(problem, runs):
     return order.of([phases.axis(*axis)[1][numbers[0]] for axis, numbers in zip(axes, runs, strict=True)])
 
 
-def _ways(problem, finite):
+def _ways(problem, unit, finite):
     """The ways to cut the axes: phases merged on all axes, the last, or none; runs whole, or split at the borders of the input,
     which they must be where weights are not finite. Or the one way that the problem's order says."""
     if problem.order is not None:
         yield problem.order.merge, problem.order.axes
         return
-    rank = problem.rank
-    phase_count = math.prod(map(min, problem.strides, problem.out_sizes))
-    for merge in dict.fromkeys([(True,) * rank, (False,) * (rank - 1) + (True,), (False,) * rank]):
-        if phase_count <= _MOST_PHASES or all(merge):
-            for split in (False, phases.SHOWN) if finite else (phases.SHOWN,):
-                yield merge, (split,) * rank
+    rank, splits = problem.rank, (False, phases.SHOWN) if finite else (phases.SHOWN,)
+    for split in splits:
+        yield (True,) * rank, (split,) * rank
+    if max(problem.strides) == 1 or math.prod(map(min, problem.strides, problem.out_sizes)) > _MOST_PHASES:
+        return
+    if rank > 1 and problem.co % unit.nr:  # phases that share a panel are stored piece by piece
+        for split in splits:
+            yield (False,) * (rank - 1) + (True,), (split,) * rank
+    inside = 1.0
+    for out, s in zip(problem.out_sizes, problem.strides, strict=True):
+        inside *= out / (out + s) if s > 1 else 1.0
+    if inside < _MOST_INSIDE or problem.groups > 1:  # phases that are merged have more rows together than each alone
+        for split in splits if problem.groups > 1 else splits[:1]:
+            yield (False,) * rank, (split,) * rank
 
 
 def cut(problem, unit, here, shapes, total, threads):
@@ -196,23 +206,24 @@ def cut(problem, unit, here, shapes, total, threads):
 def _class(runs, count, shape, each):
     block, blocks, panel_block, panel_blocks, span, work = each
     wide, strip = shape.order(block)
+    packed = shape.packed > 0 or shape.terms.problem.order is not None  # whose depth chunks may begin anywhere
     total = shape.total
     if shape.terms.traced:
         total = shape.cycles(shape.rows, shape.columns) * shape.terms.groups
         work = shape.cycles(min(block, shape.rows), min(shape.columns, panel_block * shape.terms.unit.nr))
     return Class(
-        runs, count, shape.taps, shape.columns, shape.sparse, shape.window, shape.chunks, shape.deepest, span, shape.packed > 0,
-        block, blocks, panel_block, panel_blocks, wide, strip, total, shape.most_tasks, work,
+        runs, count, shape.rows, shape.taps, shape.columns, shape.sparse, shape.window, shape.chunks, shape.deepest, span,
+        packed, block, blocks, panel_block, panel_blocks, wide, strip, total, shape.most_tasks, work,
     )  # fmt: skip
 
 
-def book(problem, classes, unit, contiguous=True):
-    """The workspace of a thread for classes; of data that is not ``contiguous``, all rows are packed."""
+def book(problem, classes, unit):
+    """The workspace of a thread for classes, for contiguous data."""
     height = deepest = chunks = packed = reached = sparse = partial = 0
     for c in classes:
         span = min(c.span, c.chunks)
         height, chunks, deepest = max(height, c.block), max(chunks, c.chunks), max(deepest, c.deepest)
-        if c.packed or not contiguous:
+        if c.packed:
             packed = max(packed, c.block * span)
         if c.sparse:
             reached, sparse = max(reached, c.block * span), max(sparse, span)
