@@ -6,10 +6,8 @@ from cases import each_isa, matrix_unit, pretend, using_isa
 
 import convt
 from convt import _plan
-from convt.algorithms import costs, depthwise, machine
+from convt.algorithms import costs, depthwise, forget, machine
 from convt.algorithms.direct import cutting
-from convt.algorithms.scatter import plan as scatter
-from convt.algorithms.winograd import cutting as winograd
 
 PROBLEMS = {  # shape of the data, kernel, out channels, groups, stride: of few tasks and many, of every algorithm
     "few pixels": ((1, 4, 4, 512), (5, 5), 32, 1, 1),
@@ -32,8 +30,7 @@ def test_the_choice_does_not_depend_on_the_number_of_threads(name, isa):
     problem = op._attributes.problem(shape)
     found = []
     for threads in (1, 2, 7):
-        for cached in (cutting.choice, scatter.choice, winograd.choice, winograd.least_cost):
-            cached.cache_clear()
+        forget()
         with convt.num_threads(threads), using_isa(isa):
             found.append(_plan._candidates(problem, "auto"))
     assert found[0] == found[1] == found[2]
