@@ -11,11 +11,10 @@ import math
 from typing import NamedTuple
 
 from .._problem import ITEMSIZE
-from . import common
-from .direct import plan as direct
+from . import common, direct, stages
+from .direct import plan
 from .direct.bind import depth_chunks
 from .planes.plan import cut_into_blocks, direct_widens
-from .stages import SHARED, scheduled
 
 
 class Run(NamedTuple):
@@ -49,13 +48,13 @@ def order_of(problem, finite, here):
     info, alone, apart = here.info(problem.dtype), problem._replace(planar=False), _apart(problem)
     cut = None
     if ITEMSIZE[problem.dtype] == 2 and direct_widens(problem, not apart):
-        cut = cut_into_blocks(direct.cost, problem, True, here)
+        cut = cut_into_blocks(plan.cost, problem, True, here)
     elif apart:
-        cut = cut_into_blocks(direct.cost, problem, False, here)
+        cut = cut_into_blocks(plan.cost, problem, False, here)
     if cut is not None and cut.framed and not finite:  # planes are computed as they are then
         cut = None
     sub = alone if cut is None else cut.problem
-    found = scheduled(direct.STAGES, sub, here, "vectors", SHARED, finite)
+    found = stages.scheduled(direct.STAGES, sub, here, "vectors", stages.SHARED, finite)
     (merge,) = found.form
     groups, runs = common.axes(sub, merge, found.split)
     reached = [[n for n, c in enumerate(axis) if c.group >= 0] for axis in runs]
