@@ -12,7 +12,6 @@ from convt import _config
 from convt._memory import kept_bytes
 from convt._problem import Problem
 from convt.algorithms import common, forget, machine
-from convt.algorithms import phases as _phases
 from convt.algorithms.direct import cost, schedule
 
 VIEWS = {
@@ -242,7 +241,7 @@ def test_nan_reaches_what_its_tap_reaches(place):
 @each_isa
 @each_dtype
 @pytest.mark.parametrize("merge", [False, True])
-@pytest.mark.parametrize("split", [False, True, _phases.SHOWN])
+@pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("co", [1, 3, 21, 40])
 def test_windows_that_cut_phases(co, split, merge, dtype, isa, monkeypatch):
     """However the axes are cut: panels that are not shown, that stretches of the output share, at borders and inside."""

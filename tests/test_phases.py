@@ -37,7 +37,7 @@ def triples_by_classes(size, k, s, d, begin, out, merge, split):
 
 
 @pytest.mark.parametrize("merge", [False, True, _phases.NESTED])
-@pytest.mark.parametrize("split", [False, True, _phases.SHOWN])
+@pytest.mark.parametrize("split", [False, True])
 def test_classes_cover_the_scatter(merge, split):
     rng = random.Random(5)
     for _ in range(3000):

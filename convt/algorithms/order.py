@@ -10,8 +10,7 @@ import itertools
 import math
 from typing import NamedTuple
 
-from . import common
-from .direct import plan as direct
+from . import common, direct
 from .direct.bind import depth_chunks
 from .planes import by_blocks
 from .planes.blocks import Schedule

@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 NESTED = 2  # how phases are merged, beside False and True: also with phases that read more than they do
 FAR = 2**31  # a stride with which a window shows a phase once or twice, and offsets to its other places overflow
-SHOWN = 2  # how runs are split, beside False and True: also where the window ends for some phase
 
 
 class PhaseGroup(NamedTuple):
@@ -101,9 +100,7 @@ def kinds(k, s, d, merge, size, begin, out, split):
         low, high, inner_low, inner_high = min(lows), max(highs), max(lows), min(highs)
         cuts = {low, high}
         if split:
-            edges = [*offsets, *[off + size for off in offsets]]
-            if split == SHOWN:
-                edges += lows + highs
+            edges = [*offsets, *[off + size for off in offsets], *lows, *highs]
             cuts.update([j for j in edges if low < j < high])
         a, *ends = sorted(cuts)
         for b in ends:
@@ -183,9 +180,9 @@ def axis_classes(groups, size, s, begin, out, split):
     """The runs of one axis for an input of ``size`` and the window [begin, begin + out).
 
     With ``split`` a run ends wherever the set of taps inside the input changes, so that every tap of a run is inside for
-    all of it. Without, taps may be outside for some j of the run (they read as zero) and runs are as long as can be.
-    With ``SHOWN`` a run also ends where a phase enters the window or leaves it. Or ``split`` are the runs themselves, a tuple
-    of order.Run, of which those are taken that the window shows.
+    all of it, and where a phase enters the window or leaves it. Without, taps may be outside for some j of the run (they read
+    as zero) and runs are as long as can be. Or ``split`` are the runs themselves, a tuple of order.Run, of which those are
+    taken that the window shows.
     """
     if isinstance(split, tuple):
         classes = list(_given(groups, size, s, begin, out, split))
@@ -216,9 +213,7 @@ def _found(groups, size, s, begin, out, split):
             low, high = min(reached)[0], max([b for _, b in reached])
             cuts = {low, high}
             if split:
-                edges = [*group.offsets, *[off + size for off in group.offsets]]
-                if split == SHOWN:
-                    edges += itertools.chain(*reached)
+                edges = [*group.offsets, *[off + size for off in group.offsets], *itertools.chain(*reached)]
                 cuts.update([j for j in edges if low < j < high])
             a, *ends = sorted(cuts)
             for b in ends:

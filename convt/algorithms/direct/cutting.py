@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from ... import _core
 from .. import common, machine
-from ..phases import SHOWN
 from . import counts, reading
 
 _L1_BYTES = 40 << 10  # beside a panel
@@ -60,7 +59,7 @@ def _ways(problem, finite):
     for merge in sorted(merges, reverse=True):
         if phases > 256 and not all(merge):
             continue
-        for split in (False, True, SHOWN) if finite else (True, SHOWN):
+        for split in (False, True) if finite else (True,):
             yield merge, (split,) * rank
 
 

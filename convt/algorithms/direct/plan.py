@@ -8,16 +8,10 @@ import numpy as np
 
 from ..._problem import ITEMSIZE
 from .. import common, machine, stages
-from ..stages import Stages
-from . import cutting, reading
+from . import STAGES, cutting, make, planned, reading  # noqa: F401
 from . import schedule as scheduling
-from .bind import Tiles, bind, columns
+from .bind import Tiles, columns
 from .bind import recipe as recipe_of
-from .cost import cost as cost_of
-from .cost import least, packing
-from .schedule import schedule
-
-STAGES = Stages(schedule, cost_of, packing, recipe_of, bind, least)
 
 
 def cost(problem, unit="vectors"):
@@ -30,22 +24,6 @@ def preparing(problem, unit="vectors"):
 
 def recipe(attributes, filter, bias, key, unit="vectors"):
     return recipe_of(attributes, filter, bias, key[1:], unit)
-
-
-def make(problem, recipe, packed, in_strides, out_strides, threads, name="direct", unit="vectors"):
-    otherwise = _not_finite if unit == "vectors" else make  # some weights that bfloat16 parts can't hold
-    return stages.make(STAGES, problem, recipe, packed, in_strides, out_strides, threads, name, unit, otherwise)
-
-
-def _not_finite(problem, recipe, packed, in_strides, out_strides, threads):
-    return planned(problem, recipe, in_strides, out_strides, threads, finite=False)
-
-
-def planned(problem, recipe, in_strides, out_strides, threads, finite=True):
-    """The plan of weights that are known to be finite or not."""
-    found = stages.scheduled(STAGES, problem, machine.current(), "vectors", threads, finite)
-    key = ("direct", *found.form)
-    return bind(found, in_strides, out_strides, recipe(key)), key
 
 
 def tiles(here, info, how, on_the_fly):

@@ -155,12 +155,12 @@ def ordered(problem, runs):
 
 
 def _ways(problem, unit, finite):
-    """The ways to cut the axes: phases merged on all axes, the last, or none; runs whole, or split at the borders of the input,
-    which they must be where weights are not finite. Or the one way that the problem's order says."""
+    """The ways to cut the axes that are worth a look: phases merged on all axes, the last, or none; runs whole, or split at the
+    borders of the input, as they must be where weights are not finite. Or the one way that the problem's order says."""
     if problem.order is not None:
         yield problem.order.merge, problem.order.axes
         return
-    rank, splits = problem.rank, (False, phases.SHOWN) if finite else (phases.SHOWN,)
+    rank, splits = problem.rank, (False, True) if finite else (True,)
     for split in splits:
         yield (True,) * rank, (split,) * rank
     if max(problem.strides) == 1 or math.prod(map(min, problem.strides, problem.out_sizes)) > _MOST_PHASES:
