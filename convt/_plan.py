@@ -15,7 +15,7 @@ import numpy as np
 from . import _activation, _config, _keep, _measure, _reference, _repeat, tuning
 from ._errors import BackendUnavailableError
 from ._problem import ITEMSIZE, NUMPY_DTYPE, Problem
-from .algorithms import ALGORITHMS, BACKENDS, forget, machine, onednn
+from .algorithms import ALGORITHMS, BACKENDS, candidates, fastest, forget, machine, onednn
 
 _MAKERS = {**ALGORITHMS, **BACKENDS}
 
@@ -286,24 +286,21 @@ class Operator:
 
 
 def _native(problem, algorithm, lasting):
-    """The algorithm asked for, or for "auto" the one whose cost is least; preparing weights that do not last counts in."""
-    costs = _candidates(problem, algorithm)
-    for name in () if lasting else costs:
-        costs[name] += ALGORITHMS[name].preparing(problem)
-    return min(costs, key=costs.get)
-
-
-def _candidates(problem, algorithm):
-    """What each algorithm that does the problem costs: of all for "auto", else of the one asked for."""
-    asked = [name for name, each in ALGORITHMS.items() if each.permitted(problem)] if algorithm == "auto" else [algorithm]
-    costs = {name: ALGORITHMS[name].cost(problem) for name in asked}
-    costs = {name: cost for name, cost in costs.items() if not math.isinf(cost)}
-    if not costs:
+    """The algorithm asked for, or for "auto" the one that is expected to be the fastest."""
+    if algorithm == "auto":
+        return fastest(problem, machine.current(), lasting)
+    if math.isinf(ALGORITHMS[algorithm].cost(problem)):
         raise ValueError(
             f"algorithm: got {algorithm!r}, which does not do this problem ({ALGORITHMS[algorithm].limit}); "
             f"wanted 'auto' or 'direct'"
         )
-    return costs
+    return algorithm
+
+
+def _candidates(problem, algorithm, within=math.inf):
+    """The names of the algorithms that are possible: for "auto" all that it may take, those first that are expected to be the
+    fastest; else the one asked for."""
+    return list(candidates(problem, within)) if algorithm == "auto" else [_native(problem, algorithm, True)]
 
 
 _REFERENCE = Plan("reference", "scatter", "numpy", "", 1, 1, 0, 0, 0)

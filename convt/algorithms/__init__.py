@@ -1,17 +1,12 @@
-"""The algorithms: their one interface, their registry, and the few words of their own.
+"""The algorithms: their registry, the choice among them, and the few words of their own.
 
-Each algorithm is a folder: ``schedule.py`` (what is decided for a problem, once), ``cost.py`` (what that costs), ``bind.py``
-(tables for the loops), ``loops.pyx`` (the plan that runs), ``README.md`` (its page). Its functions are the `Stages` of stages.py;
-`ALGORITHMS` lists what the rest of convt knows of each, an `Algorithm`:
+Each algorithm is a folder: ``schedule.py`` (decides everything about a problem on a machine, as a record), ``cost.py``
+(expected cycles, read off the schedule), ``bind.py`` (tables for the loops, from the schedule, strides and packed weights),
+``loops.pyx`` (the plan that runs), ``README.md`` (its page). stages.py is their interface. `ALGORITHMS` has an `Algorithm` for
+each combination of an algorithm and a unit (unit.py), under the name that users know it by.
 
-* ``cost(problem)``: expected cycles of all threads together; infinite for what it does not do.
-* ``preparing(problem)``: cycles to pack the weights of a call that brings its own.
-* ``recipe(attributes, filter, bias, key)``: how weights are packed for a key. A key is a tuple that begins with the algorithm's
-  name; what follows is the form of its schedule.
-* ``make(problem, recipe, packed, in_strides, out_strides, threads)``: ``(plan, key of its weights)``; ``recipe`` and ``packed``
-  give the recipe and the packed weights of a key.
-
-Their channels are contiguous. `planes.by_blocks` makes of them what takes channels of any stride, such as NCX's planes.
+Most know channels that are contiguous alone. `planes.by_blocks` makes of them what takes channels of any stride, such as NCX's
+planes.
 
 Glossary
 --------
@@ -29,27 +24,25 @@ panel
     Packed weights of as many columns as a register tile has.
 """
 
+import functools
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
 from .._problem import PRECISIONS
-from . import common, depthwise, onednn, order, phases, planes, rows, scatter, stages, turned, winograd
-from .direct import cost as direct_cost
-from .direct import plan as direct
-from .direct import schedule as direct_schedule
+from . import common, depthwise, direct, machine, onednn, order, phases, planes, rows, scatter, stages, turned, winograd
 from .planes import blocks
 from .planes.schedule import always, never
 
 
 class Algorithm(NamedTuple):
-    """See the head of this file."""
+    """An algorithm on a unit."""
 
-    limit: str | None  # what it wants, in words for an error; None if it does every problem
-    cost: Callable
-    recipe: Callable
-    make: Callable
-    preparing: Callable = common.preparing
+    stages: stages.Stages
+    make: Callable  # (problem, recipe, packed, in_strides, out_strides, threads) -> (plan, key of its weights)
+    unit: str = "vectors"
+    limit: str | None = None  # what it wants, in words for an error; None if it does every problem
     precision: str = "highest"  # of float32: the least exact that a caller of "auto" must have permitted
     exact: str = ""  # another dtype that it computes as exactly as can be, whatever its precision of float32
 
@@ -57,6 +50,26 @@ class Algorithm(NamedTuple):
         """Whether "auto" may take it for a problem: other types than float32 are computed as exactly as they can hold."""
         allowed = problem.precision if problem.dtype == "float32" else "highest"
         return problem.dtype == self.exact or PRECISIONS.index(self.precision) <= PRECISIONS.index(allowed)
+
+    def schedule(self, problem, threads=stages.SHARED):
+        """Everything that is decided about a problem on the machine in use; None where the algorithm does not do it."""
+        return stages.scheduled(self.stages, problem, machine.current(), self.unit, threads)
+
+    def cost(self, problem):
+        """Expected cycles of all threads together; infinite where the algorithm does not do the problem."""
+        return stages.cost(self.stages, problem, self.unit)
+
+    def preparing(self, problem):
+        """Cycles to pack the weights of a call that brings its own."""
+        return stages.preparing(self.stages, problem, self.unit)
+
+    def least(self, problem):
+        """Cycles that `cost` is not below: quick to find."""
+        return self.stages.least(problem, machine.current(), self.unit)
+
+    def recipe(self, attributes, filter, bias, key):
+        """How weights are packed for a key: the algorithm's name, and the form that a schedule says."""
+        return self.stages.recipe(attributes, filter, bias, key[1:], self.unit)
 
 
 def _any_channels(limit, these, name, unit="vectors", precision="highest", widens=always, exact="", permits=None):
@@ -68,17 +81,16 @@ def _any_channels(limit, these, name, unit="vectors", precision="highest", widen
 def _of_blocks(limit, these, name, unit="vectors", precision="highest", exact="", permits=None):
     """An algorithm for all strides. `direct` computes what it does not take."""
     make = partial(planes.bind.make, these, name=name, unit=unit, otherwise=_direct, permits=permits)
-    cost, recipe, _, preparing = stages.serving(these, name, unit)
-    return Algorithm(limit, cost, recipe, make, preparing, precision, exact)
+    return Algorithm(these, make, unit, limit, precision, exact)
+
+
+def _of_planes(limit, these, name, unit="vectors", precision="highest"):
+    """An algorithm that computes on planes as they are. `direct` computes by blocks what it does not take."""
+    return Algorithm(these, partial(stages.make, these, name=name, unit=unit, otherwise=_direct), unit, limit, precision)
 
 
 def _direct(*call):
     return ALGORITHMS["direct"].make(*call)
-
-
-def _of_planes(limit, algorithm, name, unit="vectors", precision="highest"):
-    """An algorithm that computes on planes as they are. `direct` computes what it does not take."""
-    return Algorithm(limit, *stages.serving(algorithm.STAGES, name, unit, _direct), precision)
 
 
 def _of_unit(unit, name, wants, precision, exact=""):
@@ -89,7 +101,7 @@ def _of_unit(unit, name, wants, precision, exact=""):
         name: _any_channels(wants, direct.STAGES, name, unit, precision, never, exact),
         prefix + "scatter": _any_channels(
             f"{wants}, and what scatter wants: {scatter.LIMIT}", scatter.STAGES, prefix + "scatter", unit, precision, never,
-            exact, permits=scatter.permits,
+            exact, scatter.permits,
         ),
     }  # fmt: skip
     if unit in ("amx", "amx_two"):
@@ -99,7 +111,7 @@ def _of_unit(unit, name, wants, precision, exact=""):
         )  # fmt: skip
     if unit != "dots":
         there[prefix + "turned"] = _of_planes(
-            f"{wants}, and what turned wants: {turned.LIMIT}", turned, turned.NAMES[unit], unit, precision
+            f"{wants}, and what turned wants: {turned.LIMIT}", turned.STAGES, prefix + "turned", unit, precision
         )
     return there
 
@@ -113,8 +125,8 @@ ALGORITHMS = {
     "winograd6": _any_channels(winograd.LIMIT, winograd.LARGE_STAGES, "winograd6", precision="high"),
     "scatter": _any_channels(scatter.LIMIT, scatter.STAGES, "scatter", widens=never, permits=scatter.permits),
     "depthwise": _any_channels(depthwise.LIMIT, depthwise.STAGES, "depthwise", widens=depthwise.widens),
-    "rows": _of_planes(rows.LIMIT, rows, "rows"),
-    "turned": _of_planes(turned.LIMIT, turned, "turned"),
+    "rows": _of_planes(rows.LIMIT, rows.STAGES, "rows"),
+    "turned": _of_planes(turned.LIMIT, turned.STAGES, "turned"),
     **_of_unit("amx", "matrix", f"{_AMX} and a dtype other than float64", "highest"),
     **_of_unit("amx_two", "matrix_high", f"{_AMX} and float32", "high"),
     **_of_unit("amx_one", "matrix_medium", f"{_AMX} and float32", "medium"),
@@ -122,11 +134,40 @@ ALGORITHMS = {
 }  # fmt: skip
 
 
+def candidates(problem, within=math.inf):
+    """``{name: expected cycles}`` of the algorithms that "auto" may take for a problem, the least first: of those that take at
+    most ``within`` times the least."""
+    found, least = {}, math.inf
+    for bound, name in sorted((each.least(problem), name) for name, each in ALGORITHMS.items() if each.permitted(problem)):
+        if bound > within * least or math.isinf(bound):
+            break
+        found[name] = ALGORITHMS[name].cost(problem)
+        least = min(least, found[name])
+    return {name: found[name] for name in sorted(found, key=found.get) if found[name] <= within * least < math.inf}
+
+
+@functools.lru_cache(maxsize=1024)
+def fastest(problem, here, lasting):
+    """The name of the algorithm that "auto" takes: the one of the least cost on the machine ``here``, which is the one in use.
+    Packing the weights counts where they do not last."""
+    best, chosen = math.inf, None
+    for bound, name in sorted((each.least(problem), name) for name, each in ALGORITHMS.items() if each.permitted(problem)):
+        if bound >= best:
+            break
+        cycles = ALGORITHMS[name].cost(problem)
+        if not lasting and cycles < best:
+            cycles += ALGORITHMS[name].preparing(problem)
+        if cycles < best:
+            best, chosen = cycles, name
+    return chosen
+
+
 def forget():
     """Empty the caches of what was decided for problems."""
     for decided in (
-        direct_schedule.choose, direct_cost.memory_cycles, winograd.schedule.choose, blocks.blocks, planes.schedule.wide_blocks,
-        order.order_of, phases.axis, phases.kinds, stages.scheduled, common.pairs_met, depthwise.kinds.kind_of_operator,
+        fastest, direct.schedule.choose, direct.cost.memory_cycles, winograd.schedule.choose, blocks.blocks,
+        planes.schedule.wide_blocks, order.order_of, phases.axis, phases.kinds, stages.scheduled, common.pairs_met,
+        depthwise.kinds.kind_of_operator,
     ):  # fmt: skip
         decided.cache_clear()
 

@@ -67,11 +67,6 @@ def preparing(stages, problem, unit="vectors"):
     return stages.packing(scheduled(stages, problem, here, unit), here)
 
 
-def recipe(stages, attributes, filter, bias, key, unit="vectors"):
-    """How weights are packed for a key: the name of the algorithm, and the form."""
-    return stages.recipe(attributes, filter, bias, key[1:], unit)
-
-
 def make(stages, problem, recipe, packed, in_strides, out_strides, threads, name, unit="vectors", otherwise=None):
     """``(plan, key of its weights)``. ``otherwise`` makes the plan of weights that this algorithm can't take, as they are not
     finite; without it, the algorithm takes all."""
@@ -81,12 +76,3 @@ def make(stages, problem, recipe, packed, in_strides, out_strides, threads, name
     if otherwise is not None and not packed(key).finite:
         return otherwise(problem, recipe, packed, in_strides, out_strides, threads)
     return stages.bind(found, in_strides, out_strides, recipe(key)), key
-
-
-def serving(stages, name, unit="vectors", otherwise=None):
-    """``(cost, recipe, make, preparing)`` with which an algorithm serves the registry."""
-    return (
-        functools.partial(cost, stages, unit=unit), functools.partial(recipe, stages, unit=unit),
-        functools.partial(make, stages, name=name, unit=unit, otherwise=otherwise),
-        functools.partial(preparing, stages, unit=unit),
-    )  # fmt: skip

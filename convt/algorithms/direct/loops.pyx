@@ -78,9 +78,6 @@ cdef class DirectPlan(Plan):
         self.tasks = self.direct_tasks = task
         self.even = self.nclasses == 1
         room = tiles.workspace
-        if room is None:  # TODO(planning): winograd's classes will say
-            from convt.algorithms.direct.plan import book_tables
-            room = book_tables(problem, classes)
         self.workspace = room.bytes
         names = ("rows", "found", "to", "lines", "reached", "heights", "coords", "edge", "tile", "sums")
         for n, name in enumerate(names):
