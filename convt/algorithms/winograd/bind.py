@@ -8,7 +8,7 @@ import numpy as np
 from ..._problem import ITEMSIZE
 from .. import common, machine
 from .. import phases as _phases
-from ..direct import plan as direct
+from ..direct.bind import class_tables, columns
 from . import schedule as _schedule
 from .loops import WinogradPlan
 from .transforms import KINDS, PLAIN, filter_windows, panel_vectors
@@ -36,14 +36,11 @@ def recipe(attributes, filter, bias, form, unit="vectors"):
 
 def bind(schedule, in_strides, out_strides, recipe):
     """The plan of a schedule."""
-    problem, here = schedule.problem, machine.current()
-    unit, (merge, schemes) = here.info(problem.dtype, schedule.unit), schedule.form
+    problem, (merge, schemes) = schedule.problem, schedule.form
+    unit = machine.current().info(problem.dtype, schedule.unit)
     groups, runs = common.axes(problem, merge, (False,) * problem.rank)
     packs = {numbers: n for n, (numbers, _) in enumerate(schemes)}
-    plain = direct.tables(
-        problem, groups, [[r[n] for r, n in zip(runs, numbers, strict=True)] for numbers in schedule.plain], packs, in_strides,
-        out_strides, schedule.cycles, unit, schedule.threads,
-    )  # fmt: skip
+    plain = class_tables(problem, schedule.plain, groups, runs, packs, schedule.same_set, in_strides, out_strides, unit)
     ins, outs = ([s // ITEMSIZE[problem.dtype] for s in strides] for strides in (in_strides, out_strides))
     specs = [
         _class(problem, c, numbers, groups, runs, packs, ins, outs, unit)
@@ -53,7 +50,10 @@ def bind(schedule, in_strides, out_strides, recipe):
     how = schedule.execution.on(out_strides)
     # AMX tiles find weights that they make only where out-channels lie side by side.
     on_the_fly = schedule.on_the_fly and (not unit.parts or recipe.out_channel_stride == 1)
-    tiles = direct.tiles(here, unit, how, on_the_fly)
+    tiles = schedule.tiles._replace(
+        non_temporal=min(schedule.tiles.non_temporal, how.non_temporal),
+        packing_workspace=schedule.tiles.packing_workspace if on_the_fly else 0,
+    )
     return WinogradPlan(schedule, recipe, in_strides, out_strides, how, plain, specs, tiles)
 
 
@@ -64,7 +64,7 @@ def _class(problem, c, numbers, groups, runs, packs, ins, outs, unit):
     pack = packs[tuple([run.group for run in runs])]
     runs = [run.earlier(s) if early else run for run, s, early in zip(runs, problem.strides, c.early, strict=True)]
     scheme, work, cut = [KINDS[kind] for kind in c.scheme], c.work, c.cut
-    panels, pieces, boxes = direct.columns(problem, runs, outs, unit)
+    panels, pieces, boxes = columns(problem, runs, outs, unit)
     parts, stretches = _stretches(panels, pieces, cut.panel_block, c.staged)
     axes = [(ax, t.points, t.kind) for ax, t in enumerate(scheme) if t is not PLAIN]
     axes = [(-1, 1, 0)] * (3 - len(axes)) + axes

@@ -9,9 +9,11 @@ import itertools
 import math
 from typing import NamedTuple
 
-from .. import common, execution, workspace
-from ..direct import counts as direct_counts
-from ..direct import cutting as direct_cutting
+from .. import common, execution, phases, workspace
+from ..direct import cost as direct_cost
+from ..direct import schedule as direct_schedule
+from ..direct.bind import Tiles
+from ..direct.shapes import Shape, Terms
 from ..phases import NESTED, phase_groups
 from ..stages import LARGE_FILTER, MOST_FORM, MOST_SMALL_FORM, SHARED
 from . import cost
@@ -68,7 +70,9 @@ class Schedule(NamedTuple):
     form: tuple  # on which axes phases are merged; for each choice of a phase group per axis, the kinds of transform
     cycles: float  # of all threads together, and of threads that have nothing left to do
     classes: tuple  # those that are transformed,
-    plain: tuple  # and those that are direct's: the number of the run of each axis
+    plain: tuple  # and those that are direct's, as of its schedule
+    tiles: Tiles  # how tiles of these run
+    same_set: int  # as of direct's schedule
     execution: execution.Execution
     weight_bytes: int
     again_bytes: float  # of the weights that tasks pack if they pack what they multiply
@@ -82,7 +86,7 @@ class Choice(NamedTuple):
 
     merge: tuple
     classes: tuple  # (Alikes of each axis, Fits of each axis, Work, classes times groups, Cuts for SHARED threads)
-    plain: tuple  # (Alikes of each axis, cycles of all these classes in all groups, the most tasks)
+    plain: tuple  # (Alikes of each axis, their shapes as of direct)
     cycles: float
 
 
@@ -94,9 +98,9 @@ def schedule(problem, here, unit, threads, finite=True, kinds=SMALL):
     info, merge = here.info(problem.dtype, unit), choice.merge
     if choice.cycles < here.limits.single_thread_cycles:
         threads = 1
-    plain = [numbers for alikes, *_ in choice.plain for numbers in itertools.product(*[a.runs for a in alikes])]
-    first, again = _plain_tasks(problem, merge, plain, choice.cycles, threads, info)
-    _, cuts = _cut_all(problem, choice.classes, first, threads, info, here)
+    plain = _plain_classes(problem, choice.plain, choice.cycles, threads, info, here)
+    again = direct_cost.packed_again(problem, plain, info)
+    _, cuts = _cut_all(problem, choice.classes, direct_cost.tasks(plain, problem.groups), threads, info, here)
     schemes, classes, weight_bytes = [], [], 0
     for (alikes, way, work, count, _), cut in zip(choice.classes, cuts, strict=True):
         scheme, kept = tuple([fit.kind for fit in way]), math.prod([share for share, _ in work.ends])
@@ -108,19 +112,24 @@ def schedule(problem, here, unit, threads, finite=True, kinds=SMALL):
             tuple([a.runs for a in alikes]), scheme, tuple([fit.early for fit in way]), work, count, cut, kept < _ALL,
             _staged(problem, way[-1].phases, cut, work.outputs, info),
         ))  # fmt: skip
-    for alikes, *_ in choice.plain:
+    for alikes, _ in choice.plain:
         numbers, fits = list(itertools.product(*[a.groups for a in alikes])), [a.fits[0] for a in alikes]
         schemes += [(each, (0,) * problem.rank) for each in numbers]
         columns = problem.co * math.prod([fit.phases for fit in fits])
         weight_bytes += len(numbers) * _panel_bytes(problem, math.prod([fit.windows for fit in fits]), columns, info)
-    hole = any(map(_has_hole, problem.kernel, problem.strides, problem.dilations, problem.begin, problem.out_sizes))
-    outgrows = execution.outgrows(problem, here.limits.non_temporal)
+    hole = any(map(phases.has_hole, problem.kernel, problem.strides, problem.dilations, problem.begin, problem.out_sizes))
+    outgrows, limits = execution.outgrows(problem, here.limits.non_temporal), here.limits
     classes.sort(key=lambda c: -c.cut.cycles)  # large tasks first, so that the last ones even out
     on_the_fly = execution.packs_on_the_fly(here, weight_bytes, again)
+    how = execution.decide(problem, here, info, hole, choice.cycles, weight_bytes, outgrows)
+    tiles = Tiles(
+        not info.parts, limits.near_weights, limits.far, 0 if limits.ordinary_stores else how.non_temporal,
+        direct_schedule.packing_bytes(info) if on_the_fly else 0, direct_schedule.book(problem, plain, info),
+    )  # fmt: skip
     return Schedule(
         _NAMES[unit] if kinds is SMALL else "winograd6", problem, unit, threads, (merge, tuple(sorted(schemes))), choice.cycles,
-        tuple(classes), tuple(plain), execution.decide(problem, here, info, hole, choice.cycles, weight_bytes, outgrows),
-        weight_bytes, again, on_the_fly, execution.data_bytes(problem) > here.l2, book(problem, classes, info, on_the_fly),
+        tuple(classes), plain, tiles, limits.same_set, how, weight_bytes, again, on_the_fly,
+        execution.data_bytes(problem) > here.l2, book(problem, classes, info, on_the_fly),
     )  # fmt: skip
 
 
@@ -224,13 +233,15 @@ def _plain_panels(alikes):
 def _compare(problem, merge, found, unit, here):
     """The Choice of a merge: classes are transformed where that takes less than to multiply them as direct does, and one class
     in any case: the one that a transform helps most."""
-    nested, classes, plain, tasks = NESTED in merge, [], [], []
+    nested, classes, plain, tasks, terms = NESTED in merge, [], [], [], None
     surest = min([each for each in found if each[4]], key=lambda each: each[3] / each[2])
     for each in found:
         alikes, many, without, least, way = each
-        count, most_tasks, direct = many * problem.groups, 0, math.inf
+        count, direct = many * problem.groups, math.inf
         if way is None or not (nested or each is surest or least <= _SURELY * without):
-            direct, most_tasks = _plain_cycles(problem, merge, alikes, unit)
+            terms = terms or Terms(problem, unit, here)
+            shapes = _plain_shapes(problem, merge, alikes, terms)
+            direct = shapes[0][2].total
         if way is not None and 0.9 * least * problem.groups < direct:
             share = nested_share(problem, merge, alikes, way[1], unit) if nested else 1.0
             work = _work(problem, way[1], share, unit, here)
@@ -240,12 +251,11 @@ def _compare(problem, merge, found, unit, here):
                 classes.append((alikes, way[1], work, count, cuts))
                 tasks.append((cycles * count, cut.tasks * count))
                 continue
-        plain.append((alikes, direct * many, most_tasks * many))
-        tasks.append(plain[-1][1:])
+        plain.append((alikes, shapes))
+        tasks += [(shape.total * many, shape.most_tasks * many) for _, many, shape in shapes]
     cycles = sum([each for each, _ in tasks])
     if cycles >= here.limits.single_thread_cycles and sum([count for _, count in tasks]) <= common.EVEN:
-        numbers = [n for alikes, *_ in plain for n in itertools.product(*[a.runs for a in alikes])]
-        first, _ = _plain_tasks(problem, merge, numbers, cycles, SHARED, unit)
+        first = direct_cost.tasks(_plain_classes(problem, plain, cycles, SHARED, unit, here), problem.groups)
         cycles = SHARED * _cut_all(problem, classes, first, SHARED, unit, here)[0]
     return Choice(merge, tuple(classes), tuple(plain), cycles + _memory_cycles(problem, merge, unit, here))
 
@@ -277,40 +287,32 @@ def _work(problem, way, share, unit, here):
 def _memory_cycles(problem, merge, unit, here):
     """Cycles that data takes which L2 does not hold, and outputs that no tap reaches."""
     last = problem.kernel[-1], problem.strides[-1], problem.dilations[-1]
-    phases = max([len(group.residues) for group in phase_groups(*last, merge[-1])])
+    most = max([len(group.residues) for group in phase_groups(*last, merge[-1])])
     non_temporal = common.streams(problem, here.limits.non_temporal, here)
-    return cost.memory_cycles(problem, non_temporal, _gathers(problem, phases, unit), unit, here)
-
-
-@functools.lru_cache(maxsize=256)
-def _has_hole(k, s, d, begin, out):
-    """Whether the window shows a phase of an axis that no tap reaches."""
-    with_taps = {r for group in phase_groups(k, s, d, False) for r in group.residues}
-    return len(with_taps) < s and any((begin + o) % s not in with_taps for o in range(min(s, out)))
+    return cost.memory_cycles(problem, non_temporal, _gathers(problem, most, unit), unit, here)
 
 
 # ---------------------------------------------------------------- classes that are direct's
 
 
-def _combos(problem, merge, numbers):
-    """Classes as a run per axis, from the numbers of the runs."""
-    runs = common.axes(problem, merge, (False,) * problem.rank)[1]
-    return [[r[n] for r, n in zip(runs, each, strict=True)] for each in numbers]
+def _plain_shapes(problem, merge, alikes, terms):
+    """Classes in numbers: [(of each axis, the numbers of runs; how many classes; their Shape)]."""
+    p, found = problem, []
+    axes = zip(p.kernel, p.strides, p.dilations, merge, p.in_sizes, p.begin, p.out_sizes, alikes, strict=True)
+    kinds = [
+        [(kind, some) for kind, runs in phases.kinds(*axis, False) if (some := tuple([n for n in runs if n in alike.runs]))]
+        for *axis, alike in axes
+    ]
+    for chosen in itertools.product(*kinds):
+        runs = tuple([numbers for _, numbers in chosen])
+        found.append((runs, math.prod(map(len, runs)), Shape(terms, [kind for kind, _ in chosen])))
+    return found
 
 
-def _plain_cycles(problem, merge, alikes, unit):
-    """(cycles, the most tasks) of a class in all groups."""
-    return direct_counts.class_cost(problem, _combos(problem, merge, [[a.runs[0] for a in alikes]])[0], unit)
-
-
-def _plain_tasks(problem, merge, numbers, cycles, threads, unit):
-    """Tasks of classes, (cycles, how many), the largest first; bytes of weights that they pack if they pack what they need."""
-    if not numbers:
-        return [], 0
-    combos = _combos(problem, merge, numbers)
-    _, splits = direct_cutting.splits(problem, combos, [1] * len(combos), cycles, unit, threads)
-    tasks = sorted([(s.work, problem.groups * s.blocks * s.panel_blocks) for s in splits], reverse=True)
-    return tasks, direct_cutting.packed_again(problem, combos, splits, unit)
+def _plain_classes(problem, plain, cycles, threads, unit, here):
+    """The classes of Choice.plain in tasks, as of direct's schedule."""
+    shapes = [shape for _, shapes in plain for shape in shapes]
+    return direct_schedule.cut(problem, unit, here, shapes, cycles, threads)[1] if shapes else ()
 
 
 # ---------------------------------------------------------------- tasks
@@ -436,16 +438,9 @@ def _staged(problem, phases, cut, outputs, unit):
 def row_bytes(work, block, unit):
     """(elements from one transformed row of a block to the next, bytes from one point's rows to the next one's, elements from
     one point's sums to the next one's)."""
-    lda = odd_line_stride(work.step, unit)
+    lda = direct_schedule.odd_line_stride(work.step, unit)
     rows = -(-block // unit.grain) * unit.grain * lda * unit.e_size + unit.vl * unit.t_size
     return lda, spread_over_sets(rows), spread_over_sets(block * unit.nr * unit.t_size) // unit.t_size
-
-
-def odd_line_stride(depth, unit):
-    """Elements from row to row of packed rows: an odd number of cache lines, or of AMX steps of depth, so that rows fall into
-    different sets of the caches."""
-    line = max(unit.kstep, 64 // unit.e_size)
-    return (-(-depth // line) | 1) * line
 
 
 def spread_over_sets(bytes):
