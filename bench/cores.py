@@ -231,14 +231,15 @@ def expected(problem: Problem, threads: int, scale: float | None = None) -> Expe
         attributes = keywords(problem) | {"backend": "native"}
         operator = convt.ConvTranspose(np.zeros(layer.filter_shape, DTYPES[problem.dtype]), **attributes)._operator
         what = operator._attributes.problem(data)
-        plan, key = operator.contiguous(what)
+        bound = operator.contiguous(what)
+    plan = bound.plan
     told, tables = made[id(plan)]
     in_blocks = told is None
     inner, (told, inner_tables) = (tables[1], made[id(tables[1])]) if in_blocks else (plan, (told, tables))
     works = told(*inner_tables)
     if len(works) != inner.tasks:
         raise AssertionError(f"{layer.name}: tasks told are {len(works)}, in the plan of {plan.algorithm} {inner.tasks}")
-    scale = scale or ALGORITHMS[key[0]].cost(tables[0].cut.problem if in_blocks else what) / max(works.sum(), 1)
+    scale = scale or ALGORITHMS[bound.form.key[0]].cost(tables[0].cut.problem if in_blocks else what) / max(works.sum(), 1)
     total, cycles = works.sum() * scale, slowest(inner, works, threads) * scale
     used, space = plan.threads(threads), plan.threads(threads) * plan.workspace
     if in_blocks:

@@ -21,7 +21,13 @@ import numpy  # noqa: F401 - first: its hundred modules, imported from deep with
 
 from . import tuning
 from ._api import ConvTranspose, clear_caches, conv_transpose, resolve
-from ._config import get_num_threads, num_threads, set_num_threads
+from ._config import (
+    get_num_threads,
+    get_packed_weights_limit,
+    num_threads,
+    set_num_threads,
+    set_packed_weights_limit,
+)
 from ._errors import BackendUnavailableError
 from ._show import show_config
 from ._version import __version__
@@ -33,9 +39,11 @@ __all__ = [
     "clear_caches",
     "conv_transpose",
     "get_num_threads",
+    "get_packed_weights_limit",
     "num_threads",
     "resolve",
     "set_num_threads",
+    "set_packed_weights_limit",
     "show_config",
     "tuning",
 ]

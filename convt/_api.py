@@ -7,12 +7,11 @@ Everything below this module works on views in NXC axis order (batch, *spatial, 
 from __future__ import annotations
 
 import time
-import weakref
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 
 import numpy as np
 
-from . import _activation, _check, _config, _memory, _padding, _plan, _repeat, _words
+from . import _activation, _check, _config, _keep, _memory, _padding, _plan, _repeat, _words
 from ._problem import PRECISIONS, Problem
 
 if TYPE_CHECKING:
@@ -272,21 +271,16 @@ def _execute(attributes, operator, data, inputs, out, problem=None):
 
 
 def _bind(attributes, operator, data):
-    """``(Bound, key of its weights)`` for repeated calls on arrays like ``data``; None where calls need every check."""
+    """The `_repeat.Bound` for repeated calls on arrays like ``data``; None where calls need every check."""
     if not _addressable(data):
         return None
     problem = attributes.problem(data.shape)
-    shape = attributes.user_shape(problem.out_shape)
-    found = operator.bind(problem, attributes.nxc(data).strides) if data.size and 0 not in shape else None
-    if found is None:
+    if not data.size or 0 in problem.out_shape:
         return None
-    plan, key, fill = found
-    if plan.backend != "native" and not data.flags.c_contiguous:  # it may want a copy in NXC order
+    bound = operator.bound_for(problem, attributes.nxc(data).strides)
+    if bound is None or (bound.plan.backend != "native" and not data.flags.c_contiguous):  # it may want a copy in NXC order
         return None
-    if fill is not None and attributes.data_format != "NXC":
-        values, ones = fill, (1,) * attributes.rank
-        fill = lambda bias: values(bias).reshape(-1, *ones)  # noqa: E731
-    return _repeat.Bound(plan, data.dtype, shape, _plan.contiguous_strides(shape, data.itemsize), fill), key
+    return bound
 
 
 @overload
@@ -396,7 +390,7 @@ _NAMES = (
     "strides", "pads_begin", "pads_end", "dilations", "auto_pad", "output_padding", "output_shape", "groups", "data_format",
     "filter_format", "activation", "backend", "algorithm", "precision",
 )  # fmt: skip
-_SHOTS = {}  # signature of a one-shot call -> its Shot
+_SHOTS = _keep.Recent(_keep.ONE_SHOT_PLANS)  # of Shots, by the signature of a one-shot call
 
 
 def one_shot(dialect, data, filter, bias, names, values, out=None):
@@ -406,7 +400,7 @@ def one_shot(dialect, data, filter, bias, names, values, out=None):
         data, filter = _check.array("data", data), _check.array("filter", filter)
         bias = None if bias is None else _check.array("bias", bias)
     threads = _config.get_num_threads()
-    result = _repeat.repeat_shot(_SHOTS, dialect, data, filter, bias, values, out, threads)
+    result = _repeat.repeat_shot(_SHOTS.entries, dialect, data, filter, bias, values, out, threads)
     if result is not None:
         return result
     parsed, view, own_bias = parse(filter, bias, dialect, **dict(zip(names, values, strict=True)))
@@ -423,27 +417,24 @@ def one_shot(dialect, data, filter, bias, names, values, out=None):
     signature = _repeat.signature(dialect, data, filter, bias, values, threads)
     if signature is not None and repeats and (bias is None or _addressable(bias)):
         bound = _bind(parsed, operator, data)
-        if bound is not None and operator.packed(bound[1]).finite:
-            _plan.kept(_SHOTS, signature, _plan.CACHED_PLANS, lambda: _repeat.Shot(bound[0], operator.recipe(bound[1])))
+        if bound is not None and bound.form.finite:
+            _SHOTS.keep(signature, _repeat.Shot(bound))
     return result
-
-
-_transposes = weakref.WeakSet()
 
 
 def clear_caches() -> None:
     """Give back what is kept for later calls: plans, spare workspaces, the memory of outputs that were dropped, and what is
     known of one-shot calls. Weights that operators have packed stay. The next calls take longer; results are the same.
 
-    Memory is kept up to these bounds: 64 plans an operator and 64 one-shot calls; workspaces of 8 calls; 64 MiB of one-shot
-    calls' packed weights; 1 GiB of dropped outputs of 256 KiB and more, 8 at most.
+    Memory is kept up to these bounds: 16 MiB of an operator's plans, as much of one-shot calls, and 64 MiB of all plans;
+    workspaces of 8 calls; 64 MiB of one-shot calls' packed weights; 1 GiB of dropped outputs of 256 KiB and more, 8 at most.
+    The packed weights of operators have a bound of their own: `set_packed_weights_limit`.
 
     Examples
     --------
     >>> import convt
     >>> convt.clear_caches()
     """
-    _plan.empty([_SHOTS, *(each._bounds for each in _plan.alive(_transposes))])
     _plan.clear()
     _memory.clear()
 
@@ -453,7 +444,8 @@ class ConvTranspose(Generic[DType]):
 
     Takes the keywords of `conv_transpose` but ``out``, with the same meanings and errors (oneDNN Graph ConvTranspose-1).
     Filter and bias are copied: changing the caller's arrays later has no effect. The plan for a data shape and a number of
-    threads is made at their first call and kept (the 64 most recent ones). Safe to call from many threads, and picklable.
+    threads is made at their first call and kept, up to 16 MiB of plans, of which those go first that were not used for longest.
+    Packed weights of all shapes together have a bound, too: `set_packed_weights_limit`. Safe to call from many threads, and picklable.
 
     Examples
     --------
@@ -486,21 +478,24 @@ class ConvTranspose(Generic[DType]):
 
     @classmethod
     def borrowing(
-        cls, filter: NDArray[DType], bias: NDArray[Any] | None, dialect: str = _padding.CORE, **attributes: Any
-    ) -> ConvTranspose[DType]:
-        """An operator that reads filter and bias in the caller's memory, without a copy: the caller must not change them."""
+        cls, filter: NDArray[DType], bias: NDArray[Any] | None, dialect: str = _padding.CORE,
+        weights: _keep.PackedWeights | None = None, **attributes: Any,
+    ) -> ConvTranspose[DType]:  # fmt: skip
+        """An operator that reads filter and bias in the caller's memory, without a copy: the caller must not change them.
+
+        ``weights`` bounds its packed weights, together with those of other operators of the same filter.
+        """
         op = cls.__new__(cls)
         parsed, view, bias = parse(filter, bias, dialect, **attributes)
-        op._set(parsed, _walkable(view), _walkable(bias))
+        op._set(parsed, _walkable(view), _walkable(bias), weights)
         return op
 
-    def _set(self, attributes, filter, bias):
+    def _set(self, attributes, filter, bias, weights=None):
         self._attributes = attributes
         self._filter = filter
         self._bias = bias
-        self._operator = _plan.Operator(attributes, filter, bias)
-        self._bounds = {}  # layout of data and threads -> (Bound, PackedFilter)
-        _plan.register(_transposes, self)
+        self._operator = _plan.Operator(attributes, filter, bias, weights=weights)
+        self._kept = self._operator.plans.entries  # Bounds are found by the layout of data and threads as well
 
     @overload
     def __call__(self, data: Array, out: None = None) -> NDArray[DType]: ...
@@ -513,7 +508,7 @@ class ConvTranspose(Generic[DType]):
         if type(data) is not np.ndarray:
             data = _check.array("data", data)
         threads = _config.get_num_threads()
-        result = _repeat.repeat(self._bounds, data, out, threads)
+        result = _repeat.repeat(self._kept, data, out, threads)
         if result is not None:
             return result
         layout = _repeat.layout(data, threads)
@@ -521,8 +516,7 @@ class ConvTranspose(Generic[DType]):
         result = _execute(self._attributes, self._operator, data, (("data", data),), out)
         bound = _bind(self._attributes, self._operator, data)
         if bound is not None:
-            pair = bound[0], self._operator.packed(bound[1])
-            _plan.kept(self._bounds, layout, _plan.CACHED_PLANS, lambda: pair)
+            self._operator.plans.keep(layout, bound)
         return result
 
     def part(self, data: NDArray[DType], problem: Problem) -> NDArray[DType]:

@@ -1,6 +1,7 @@
 """Checks of what users pass: integers, sequences of them, words, arrays. Every message says argument, got, wanted."""
 
 import contextlib
+import numbers
 import operator
 from collections.abc import Mapping, Set
 
@@ -31,6 +32,15 @@ def integer(name, value, minimum):
         wanted = f"an integer >= {minimum}" if result < minimum else "an integer below 2**63"
         raise ValueError(f"{name}: got {result}, wanted {wanted}")
     return result
+
+
+def number(name, value, minimum):
+    """A Python float from a number; bools and strings are refused."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (numbers.Real, np.floating, np.integer)):
+        raise TypeError(f"{name}: got {value!r} ({type(value).__name__}), wanted a number")
+    if not value >= minimum:
+        raise ValueError(f"{name}: got {value}, wanted a number >= {minimum}")
+    return float(value)
 
 
 def integers(name, value, length, minimum, scalar=True, each="one per spatial axis"):

@@ -105,6 +105,37 @@ def default_precision() -> str:
     return _PRECISION
 
 
+def _limit_of(text):
+    try:
+        times = float(text) if text else None
+    except ValueError:
+        times = math.nan
+    if times is not None and not times >= 0:
+        raise ValueError(f"CONVT_PACKED_LIMIT: got {text!r}, wanted a number >= 0")
+    return times
+
+
+_packed_limit = _limit_of(os.environ.get("CONVT_PACKED_LIMIT"))  # times a filter's bytes; None: nobody has set it
+
+
+def get_packed_weights_limit() -> float | None:
+    """The limit of `set_packed_weights_limit`; None where nobody has set one."""
+    return _packed_limit
+
+
+def set_packed_weights_limit(times: float | None) -> None:
+    """Let each operator keep packed weights of at most ``times`` the bytes of its filter, in all forms together.
+
+    None: 2.5 times the bytes of a filter over 1 MiB, 6 times those of a smaller one; or what CONVT_PACKED_LIMIT says, which is read
+    once. The form that was not used for longest is dropped, and packed again when a call wants it; a single form may be larger than
+    the limit. Operators that exist follow when they pack next. Raises ValueError below 0, TypeError for what is no number.
+    """
+    global _packed_limit
+    if times is not None:
+        times = _check.number("times", times, 0)
+    _packed_limit = times
+
+
 def verbose():
     """Whether CONVT_VERBOSE asked for a line per call when convt was imported."""
     return _VERBOSE

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import ml_dtypes
 
-from . import _api, _check, _padding
+from . import _api, _check, _keep, _padding
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -118,10 +118,12 @@ def check(W, B, values):
         _api.parse(W, B, _padding.ONNX, **values)
 
 
-def operator(W, B, values):
-    """The node with its weights packed, which it reads in the caller's memory: `convt.ConvTranspose` by ONNX's rules."""
+def operator(W, B, values, copied=False):
+    """The node with its weights packed, which it reads in the caller's memory: `convt.ConvTranspose` by ONNX's rules. If W was
+    ``copied`` for it, its bytes count as those of packed weights."""
     with _check.renamed(_NAMES):
-        return _api.ConvTranspose.borrowing(W, B, _padding.ONNX, **values)
+        weights = _keep.PackedWeights(W.nbytes, W.nbytes if copied else 0)
+        return _api.ConvTranspose.borrowing(W, B, _padding.ONNX, weights, **values)
 
 
 def _or(value, default):

@@ -8,20 +8,18 @@ import math
 import os
 import threading
 import warnings
-import weakref
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from . import _activation, _config, _measure, _reference, tuning
+from . import _activation, _config, _keep, _measure, _reference, _repeat, tuning
 from ._errors import BackendUnavailableError
 from ._problem import ITEMSIZE, NUMPY_DTYPE, Problem
 from .algorithms import ALGORITHMS, BACKENDS, forget, machine, onednn
 
 _MAKERS = {**ALGORITHMS, **BACKENDS}
 
-CACHED_PLANS = 64
-CACHED_WINNERS = 4096  # small, and slow to find
+_FORMS = 64  # so many forms of weights are known at least; those whose packed weights are kept always
 
 
 @dataclass(frozen=True)
@@ -36,6 +34,7 @@ class Plan:
     tasks: int
     workspace_bytes: int  # of all threads together, beyond input and output
     packed_bytes: int  # weights as packed for this plan
+    packed_limit: float  # the most bytes that the operator's packed weights have in all forms together, unless one alone has more
     note: str = ""
     problem: Problem | None = field(default=None, repr=False, compare=False)  # what is computed, in canonical form
 
@@ -66,65 +65,56 @@ class Plan:
         return _explain.explain(self)
 
 
-_operators = weakref.WeakSet()
-
-
-def register(objects, each):
-    """Add to a WeakSet, which can't be gone through while another thread adds to it."""
-    with _changing:
-        objects.add(each)
-
-
-def alive(objects):
-    """What is in a WeakSet, as a list."""
-    with _changing:
-        return list(objects)
-
-
-def empty(caches):
-    """Clear dicts that `kept` fills, which it does not expect to change under its hands."""
-    with _changing:
-        for cache in caches:
-            cache.clear()
-
-
 def clear():
-    """Forget the plans of all operators, and how they were found. Weights stay packed."""
-    empty([operator._plans for operator in alive(_operators)])
+    """Forget all plans, and how they were found. Weights stay packed."""
+    _keep.clear()
     forget()
+
+
+class _Winner(_repeat.Kept):
+    """What "tune" found for a problem: an algorithm, and a note that says how."""
+
+    def __init__(self, name, note):
+        super().__init__(256 + len(note))
+        self.name, self.note = name, note
 
 
 class Operator:
     """Packed weights and plans of one ConvTranspose: attributes fixed, any data shape."""
 
-    def __init__(self, attributes, filter, bias, lasting=True):
-        """``lasting``: weights will be used again, so that preparing them can pay."""
+    def __init__(self, attributes, filter, bias, lasting=True, weights=None):
+        """``lasting``: weights will be used again, so that preparing them can pay. ``weights`` is a `_keep.PackedWeights` where
+        several operators of one filter share the bound of what they pack."""
         if attributes.backend == "onednn":
             onednn.library.opened()  # its own error says what is missing
         self._attributes = attributes
         self._lasting = lasting
         self._filter = filter
         self._bias = bias
-        self._recipes = {}
-        self._packed = {}
-        self._plans = {}
-        self._winners = {}  # problem -> what "tune" found
-        register(_operators, self)
+        self._forms = {}  # (key, machine) -> Form
+        self.weights = weights or _keep.PackedWeights(filter.nbytes)
+        self.plans = _keep.Recent(_keep.OPERATOR_PLANS)  # of Bounds
+        self._winners = _keep.Recent(_keep.WINNERS, plans=False)  # by problem, machine and threads
 
-    def recipe(self, key):
-        """How weights are packed for ``key``: the name of its algorithm first, the problem's strides last."""
-        attributes = self._attributes._replace(strides=key[-1])
-        make = lambda: _MAKERS[key[0]].recipe(attributes, self._filter, self._bias, key[:-1])  # noqa: E731
-        return kept(self._recipes, (key, machine.current()), None, make)
+    def form(self, key):
+        """The form of the weights for ``key``: the name of its algorithm first, the problem's strides last."""
+        place = key, machine.current()
+        found = self._forms.get(place)
+        if found is None:
+            attributes = self._attributes._replace(strides=key[-1])
+            recipe = _MAKERS[key[0]].recipe(attributes, self._filter, self._bias, key[:-1])
+            if len(self._forms) >= _FORMS:
+                self._forms = {at: form for at, form in self._forms.copy().items() if form.weights() is not None}
+            found = self._forms.setdefault(place, _repeat.Form(key, recipe))
+        return found
 
-    def packed(self, key):
-        """The weights packed for ``key``, packed once: by one thread, as packing twice would cost the others more."""
-        make = lambda: self.recipe(key).pack(self._filter, self._bias, _config.get_num_threads())  # noqa: E731
-        return kept(self._packed, (key, machine.current()), None, make, _packing)
+    def packed(self, form):
+        """The packed weights of a form."""
+        return self.weights.of(form, lambda: form.recipe.pack(self._filter, self._bias, _config.get_num_threads()))
 
-    def made(self, problem, in_strides, out_strides, algorithm=None, data=None):
-        """``(plan, key of its weights)`` of the algorithm named, else of what backend and algorithm of the operator say;
-        its tasks are those of as many threads as a call may use now.
+    def plan_for(self, problem, in_strides, out_strides, algorithm=None, data=None):
+        """The `_repeat.Bound` of the algorithm named, else of what backend and algorithm of the operator say: a plan, whose tasks
+        are those of as many threads as a call may use now, and the form of the weights that it reads.
 
         "tune" measures on ``data``, or on zeros.
         """
@@ -132,15 +122,29 @@ class Operator:
         in_strides = _usual(in_strides, problem.in_shape, item, data_format)
         out_strides = _usual(out_strides, problem.out_shape, item, data_format)
         place = problem, in_strides, out_strides, algorithm, machine.current(), _config.get_num_threads()
-        make = lambda: self._make(problem, in_strides, out_strides, algorithm, data)  # noqa: E731
-        return kept(self._plans, place, CACHED_PLANS, make)
+        found = self.plans.get(place)
+        if found is None:
+            found = self._bind(problem, in_strides, out_strides, algorithm or self._choice(problem, data)[0])
+            self.plans.keep(place, found)
+        return found
 
-    def _make(self, problem, in_strides, out_strides, algorithm, data):
-        name = algorithm or self._choice(problem, data)[0]
+    def _bind(self, problem, in_strides, out_strides, name):
+        """The Bound of an algorithm."""
         full = lambda key: (*key, problem.strides)  # noqa: E731
-        recipe, packed = lambda key: self.recipe(full(key)), lambda key: self.packed(full(key))
+        recipe, packed = lambda key: self.form(full(key)).recipe, lambda key: self.packed(self.form(full(key)))
         plan, key = _MAKERS[name].make(problem, recipe, packed, in_strides, out_strides, _config.get_num_threads())
-        return plan, full(key)
+        shape, dtype = self._attributes.user_shape(problem.out_shape), NUMPY_DTYPE[problem.dtype]
+        fill = self._filler(problem) if plan.hole else None
+        return _repeat.Bound(plan, self.form(full(key)), dtype, shape, contiguous_strides(shape, dtype.itemsize), fill)
+
+    def _filler(self, problem):
+        """A function of a call's bias: what its output holds that no product reaches, as the user's layout has it."""
+        ones = () if self._attributes.data_format == "NXC" else (1,) * problem.rank
+        values = lambda bias: _fill(problem, bias).reshape(-1, *ones)  # noqa: E731
+        if not self._lasting:
+            return values
+        own = values(self._bias)
+        return lambda bias: own
 
     def _choice(self, problem, data=None):
         """``(name, note)`` of the algorithm, oneDNN among them, that backend and algorithm of the operator ask for. What was
@@ -161,8 +165,10 @@ class Operator:
     def _winner(self, problem, data):
         """``(algorithm, note)``: the fastest of all for a problem, known from before (`tuning`) or measured at its first call,
         by one thread at a time; what "auto" takes where measuring could not decide."""
-        make = lambda: self._known(problem) or self._measure(problem, data)  # noqa: E731
-        return kept(self._winners, (problem, machine.current(), _config.get_num_threads()), CACHED_WINNERS, make, _measuring)
+        make = lambda: _Winner(*(self._known(problem) or self._measure(problem, data)))  # noqa: E731
+        place = problem, machine.current(), _config.get_num_threads()
+        found = self._winners.get_or_make(place, make, _measuring)
+        return found.name, found.note
 
     def _known(self, problem):
         """What `tuning` knows, or None where nothing is known or the fastest can't be had here."""
@@ -187,11 +193,12 @@ class Operator:
         source = _laid_out((problem.batch, *problem.in_sizes, problem.groups * problem.ci), problem.dtype, a.data_format)
         source[...] = 0 if data is None else data
         out = _laid_out(problem.out_shape, problem.dtype, a.data_format)
-        trial = Operator(a._replace(backend="native"), self._filter, self._bias)  # what the losers pack goes with it
+        every = _keep.PackedWeights(self._filter.nbytes, limited=False)  # what the losers pack goes with the trial
+        trial = Operator(a._replace(backend="native"), self._filter, self._bias, weights=every)
         runs = {}
         for name in (*_candidates(problem, a.algorithm), "onednn"):
             try:
-                found = trial.made(problem, source.strides, out.strides, name)
+                found = trial.plan_for(problem, source.strides, out.strides, name)
             except BackendUnavailableError:
                 continue
             runs[name] = functools.partial(trial.run, problem, found, source, out)
@@ -208,11 +215,10 @@ class Operator:
         _config.note("tune", f"{problem.descriptor()},{times}")
         return min(best, key=best.get), f"measured: {times}"
 
-    def run(self, problem, found, data, out):
-        """Compute by ``found``, a ``(plan, key)``; False, and nothing done, where the plan can't take what data holds."""
-        plan, key = found
-        extra = (_fill(problem, self._bias),) if plan.hole else ()
-        return plan.run(data, out, self.packed(key), _config.get_num_threads(), *extra)
+    def run(self, problem, bound, data, out):
+        """Compute by a Bound; False, and nothing done, where its plan can't take what data holds."""
+        extra = (_fill(problem, self._bias),) if bound.plan.hole else ()
+        return bound.plan.run(data, out, self.packed(bound.form), _config.get_num_threads(), *extra)
 
     def runner(self, problem):
         """The callable that computes ``problem`` on views in NXC order and returns its plan."""
@@ -220,55 +226,50 @@ class Operator:
             return lambda data, out: _run_reference(problem, data, self._filter, self._bias, out)
 
         def run(data, out):
-            found = self.made(problem, data.strides, out.strides, data=data)
-            if self.run(problem, found, data, out) is False:
+            bound = self.plan_for(problem, data.strides, out.strides, data=data)
+            if self.run(problem, bound, data, out) is False:
                 if self._attributes.backend == "onednn":
                     raise BackendUnavailableError(
                         "data: got NaN or infinity, in data, filter or bias, which oneDNN's kernel for this problem "
                         "does not keep in place; wanted finite values, or the backend 'auto' or 'native'"
                     )
-                found = self.made(problem, data.strides, out.strides, "direct")  # which takes whatever data holds
-                self.run(problem, found, data, out)
-            return found[0]
+                bound = self.plan_for(problem, data.strides, out.strides, "direct")  # which takes whatever data holds
+                self.run(problem, bound, data, out)
+            return bound.plan
 
         return run
 
     def contiguous(self, problem):
-        """`made` for contiguous data and output."""
+        """`plan_for` contiguous data and output."""
         item, data_format = ITEMSIZE[problem.dtype], self._attributes.data_format
-        data_shape = (problem.batch, *problem.in_sizes, problem.groups * problem.ci)
-        return self.made(problem, _contiguous(data_shape, item, data_format), _contiguous(problem.out_shape, item, data_format))
+        in_strides, out_strides = (_contiguous(shape, item, data_format) for shape in (problem.in_shape, problem.out_shape))
+        return self.plan_for(problem, in_strides, out_strides)
 
-    def bind(self, problem, in_strides):
-        """``(plan, key of its weights, fill)`` where a call on data of these strides, NXC order, with contiguous output is
-        nothing but its kernels, else None. ``fill`` gives, for the bias of a call that brings its own, what outputs hold that
-        no product reaches; it is None where the plan leaves none."""
+    def bound_for(self, problem, in_strides):
+        """The Bound where a call on data of these strides, NXC order, with contiguous output is nothing but its kernels, else
+        None."""
         a = self._attributes
         if a.backend == "reference" or _config.verbose():
             return None
-        plan, key = self.made(problem, in_strides, _contiguous(problem.out_shape, ITEMSIZE[problem.dtype], a.data_format))
+        out_strides = _contiguous(problem.out_shape, ITEMSIZE[problem.dtype], a.data_format)
+        bound = self.plan_for(problem, in_strides, out_strides)
         # Of weights that come with a call the values may be ones that another algorithm had to do: no rule for the next call.
-        if not self._lasting and key[0] != self._choice(problem)[0]:
+        if not self._lasting and bound.form.key[0] != self._choice(problem)[0]:
             return None
-        if not plan.hole:
-            return plan, key, None
-        if not self._lasting:
-            return plan, key, functools.partial(_fill, problem)
-        values = _fill(problem, self._bias)
-        return plan, key, lambda _: values
+        return bound
 
     def plan(self, problem):
         """The `Plan` for contiguous data."""
         if self._attributes.backend == "reference":
             return _REFERENCE
-        plan, key = self.contiguous(problem)
-        packed = self.packed(key)
+        bound = self.contiguous(problem)
+        plan, name, packed = bound.plan, bound.form.key[0], self.packed(bound.form)
         threads = plan.threads(_config.get_num_threads())
         native = plan.backend == "native"
         chosen, note = self._choice(problem)
-        if not packed.finite and key[0] != "depthwise":  # which has no borders
+        if not packed.finite and name != "depthwise":  # which has no borders
             note = "NaN or Inf in the filter: borders computed apart"
-        elif key[0] != chosen:
+        elif name != chosen:
             note = f"{chosen} can't take some values of the filter"
         return Plan(
             backend=plan.backend,
@@ -279,6 +280,7 @@ class Operator:
             tasks=plan.tasks,
             workspace_bytes=threads * plan.workspace,
             packed_bytes=packed.nbytes if native else plan.packed_bytes,
+            packed_limit=self.weights.limit,
             note=note,
             problem=problem,
         )
@@ -305,40 +307,20 @@ def _candidates(problem, algorithm):
     return costs
 
 
-_REFERENCE = Plan("reference", "scatter", "numpy", "", 1, 1, 0, 0)
+_REFERENCE = Plan("reference", "scatter", "numpy", "", 1, 1, 0, 0, 0)
 
 
-_changing = threading.Lock()
-_packing = threading.Lock()
 _measuring = threading.Lock()  # of the process: measurements at once would disturb each other
 
 
 def _unlock():
     """A child forked while another thread held a lock would wait for it for ever."""
-    global _changing, _packing, _measuring
-    _changing, _packing, _measuring = threading.Lock(), threading.Lock(), threading.Lock()
+    global _measuring
+    _measuring = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_unlock)
-
-
-def kept(cache, key, limit, make, alone=None):
-    """cache[key], made if absent; the oldest entries leave a cache of ``limit``.
-
-    Threads may make one twice, unless they are to do it ``alone``, a lock.
-    """
-    found = cache.get(key)
-    if found is None and alone is not None:
-        with alone:
-            return kept(cache, key, limit, make)
-    if found is None:
-        found = make()
-        with _changing:
-            while limit and key not in cache and len(cache) >= limit:
-                del cache[next(iter(cache))]
-            cache[key] = found
-    return found
 
 
 def _run_reference(problem, data, filter, bias, out):

@@ -1,6 +1,12 @@
 # cython: language_level=3
-"""Repeated calls: how a call is recognised as one that was checked before, and what it needs then."""
+"""Repeated calls: how a call is recognised as one that was checked before, and what it needs then.
 
+What is needed again is kept (see convt._keep): each thing knows its bytes, and when it was used last.
+"""
+
+import gc
+
+cimport cython
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
@@ -8,7 +14,7 @@ cimport numpy as cnp
 
 from convt._core cimport PackedFilter, Plan, isa_in_use
 from convt._kernels cimport convt_isa
-from convt._memory cimport empty
+from convt._memory cimport Table, empty
 from convt.algorithms.packing cimport PackRecipe
 
 cnp.import_array()
@@ -36,8 +42,13 @@ cdef extern from *:
         }
         return found;
     }
+    /* Threads may use the same thing at once: whose number it then has does not matter. */
+    #define convt_load(p) __atomic_load_n(p, __ATOMIC_RELAXED)
+    #define convt_store(p, value) __atomic_store_n(p, value, __ATOMIC_RELAXED)
     """
     object convt_find(dict, object)
+    int64_t convt_load(int64_t *p) noexcept nogil
+    void convt_store(int64_t *p, int64_t value) noexcept nogil
 
 cdef enum:
     SIGNATURE_BYTES = 2048
@@ -148,20 +159,122 @@ cdef bint _disjoint(a, b) noexcept:
     return high <= other_low or other_high <= low
 
 
-cdef class Bound:
-    """A plan for data of one layout: what a repeated call needs, checked with a few comparisons.
+cdef int64_t _uses = 0
 
-    dtype, shape and strides are the output's; ``fill`` gives, for a bias, what it holds where no product reaches, and is None
-    where all is reached.
+
+cdef int64_t next_use() noexcept:
+    """The number of a use: later ones have higher numbers."""
+    cdef int64_t now = convt_load(&_uses) + 1
+    convt_store(&_uses, now)
+    return now
+
+
+cdef class Kept:
+    """Something that is kept for later calls: its bytes, the keys by which it is found, and the number of its last use."""
+    cdef readonly Py_ssize_t bytes
+    cdef readonly list keys
+    cdef int64_t last_use
+
+    def __cinit__(self, *args, **kwargs):
+        self.keys, self.last_use = [], next_use()
+
+    def __init__(self, Py_ssize_t bytes):
+        self.bytes = bytes
+
+    @property
+    def used(self):
+        return convt_load(&self.last_use)
+
+    def touch(self):
+        """Note a use."""
+        convt_store(&self.last_use, next_use())
+
+
+cdef class Form:
+    """A way to pack an operator's weights: its key, its recipe, and the packed weights while they are kept.
+
+    ``finite`` says of the weights, once they were packed, whether all of them are; None before.
     """
-    cdef object plan, fill
-    cdef Plan native  # the same, where it is not oneDNN's
+    cdef readonly tuple key
+    cdef readonly object recipe, finite
+    cdef object packed
+    cdef int64_t last_use
+
+    def __init__(self, tuple key, recipe):
+        self.key, self.recipe = key, recipe
+
+    @property
+    def used(self):
+        return convt_load(&self.last_use)
+
+    @property
+    def nbytes(self):
+        """Bytes of the packed weights that are kept."""
+        packed = self.weights()
+        return 0 if packed is None else packed.nbytes
+
+    cpdef weights(self):
+        """The packed weights, or None where they are not kept. Who calls on them has a reference of its own."""
+        with cython.critical_section(self):
+            packed = self.packed
+        return packed
+
+    cdef use(self):
+        convt_store(&self.last_use, next_use())
+        return self.weights()
+
+    def take(self):
+        """The packed weights for a call, or None."""
+        return self.use()
+
+    def keep(self, packed):
+        """Keep packed weights; None lets those go that were kept."""
+        if packed is not None:
+            self.finite = packed.finite
+            convt_store(&self.last_use, next_use())
+        with cython.critical_section(self):
+            self.packed = packed
+
+
+cdef enum:
+    OBJECT_BYTES = 64  # of a small object, about
+    FOREIGN_BYTES = 1 << 14  # of a plan of oneDNN's, about
+
+cdef Py_ssize_t bytes_of(held) except -1:
+    """Bytes of a plan, of its tables and of the plans in it, about: those of small objects are counted alike."""
+    cdef Py_ssize_t total = OBJECT_BYTES
+    if type(held) is cnp.ndarray:
+        total += cnp.PyArray_NBYTES(held)
+    elif type(held) is Table:
+        total += OBJECT_BYTES + cnp.PyArray_NBYTES((<Table>held).array)
+    elif type(held) is list:
+        for each in <list>held:
+            total += bytes_of(each)
+    elif type(held) is tuple:
+        total += 8 * len(<tuple>held)
+    elif isinstance(held, Plan):
+        for each in gc.get_referents(held):
+            total += bytes_of(each)
+    return total
+
+
+cdef class Bound(Kept):
+    """A plan and the form of the weights that it reads: what a repeated call needs, checked with a few comparisons.
+
+    dtype, shape and strides are those of a contiguous output; ``fill`` gives, for a bias, what it holds where no product reaches,
+    and is None where all is reached.
+    """
+    cdef readonly object plan
+    cdef readonly Form form
+    cdef object fill
+    cdef Plan native  # the plan, where it is not oneDNN's
     cdef cnp.dtype dtype
     cdef tuple shape, strides
 
-    def __init__(self, plan, dtype, tuple shape, tuple strides, fill):
-        self.plan, self.dtype, self.shape, self.strides, self.fill = plan, dtype, shape, strides, fill
+    def __init__(self, plan, Form form, dtype, tuple shape, tuple strides, fill):
+        self.plan, self.form, self.dtype, self.shape, self.strides, self.fill = plan, form, dtype, shape, strides, fill
         self.native = plan if isinstance(plan, Plan) else None
+        self.bytes = FOREIGN_BYTES if self.native is None else bytes_of(plan)
 
     cdef bint reads(self, array):
         """Whether the kernels can read an array of the right shape and strides."""
@@ -193,15 +306,15 @@ cdef class Bound:
         return None if done is False else result
 
 
-cdef class Shot:
+cdef class Shot(Kept):
     """A one-shot call: its plan, and how its weights are packed, which each call does again, beforehand or on the fly."""
-    cdef Bound bound
-    cdef object recipe
-    cdef PackRecipe native  # the same, where it is not oneDNN's
+    cdef readonly Bound bound
+    cdef PackRecipe native  # the recipe, where it is not oneDNN's
 
-    def __init__(self, Bound bound, recipe):
-        self.bound, self.recipe = bound, recipe
-        self.native = recipe if isinstance(recipe, PackRecipe) else None
+    def __init__(self, Bound bound):
+        self.bound, self.bytes = bound, bound.bytes
+        self.native = bound.form.recipe if isinstance(bound.form.recipe, PackRecipe) else None
+        bound.form.keep(None)
 
     cdef run(self, data, filter, bias, out, int threads):
         """The output of a call that has the signature of the first; None, and nothing done, where it needs every check."""
@@ -211,24 +324,33 @@ cdef class Shot:
         if out is not None and not (_disjoint(out, filter) and (bias is None or _disjoint(out, bias))):
             return None
         if self.native is None:
-            packed = self.recipe.pack(filter, bias, threads)
+            packed = bound.form.recipe.pack(filter, bias, threads)
             return bound.compute(data, out, packed, bias, threads) if packed.finite else None
         cdef bint on_the_fly = bound.native is not None and bound.native.packing_workspace > 0
         cdef PackedFilter own = self.native.pack(filter, bias, threads, False, on_the_fly)
         return bound.compute(data, out, own, bias, threads) if own.finite else None
 
 
-def repeat(dict bounds, data, out, int threads):
-    """The output of a call whose data and threads are as some were before, by the ``bounds`` kept then, layout -> (Bound, weights);
-    None, and nothing done, for every other call."""
-    found = convt_find(bounds, layout(data, threads))
+def repeat(dict kept, data, out, int threads):
+    """The output of a call whose data and threads are as some were before, by what was ``kept`` then, layout -> Bound; None, and
+    nothing done, for every other call, and where the weights have to be packed again."""
+    found = convt_find(kept, layout(data, threads))
     if found is None:
         return None
-    cdef Bound bound = (<tuple>found)[0]
-    return bound.compute(data, out, (<tuple>found)[1], None, threads) if bound.fits(data, out) else None
+    cdef Bound bound = <Bound>found
+    if not bound.fits(data, out):
+        return None
+    packed = bound.form.use()
+    if packed is None:
+        return None
+    convt_store(&bound.last_use, next_use())
+    return bound.compute(data, out, packed, None, threads)
 
 
-def repeat_shot(dict shots, str dialect, data, filter, bias, tuple attributes, out, int threads):
-    """As `repeat`, of a call that brings its weights: by the ``shots``, signature -> Shot."""
-    found = convt_find(shots, signature(dialect, data, filter, bias, attributes, threads))
-    return None if found is None else (<Shot>found).run(data, filter, bias, out, threads)
+def repeat_shot(dict kept, str dialect, data, filter, bias, tuple attributes, out, int threads):
+    """As `repeat`, of a call that brings its weights: by what was ``kept``, signature -> Shot."""
+    found = convt_find(kept, signature(dialect, data, filter, bias, attributes, threads))
+    if found is None:
+        return None
+    convt_store(&(<Shot>found).last_use, next_use())
+    return (<Shot>found).run(data, filter, bias, out, threads)

@@ -8,7 +8,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from . import _check, _config, _core, tuning
+from . import _check, _config, _core, _keep, tuning
 from ._problem import ITEMSIZE
 from ._version import __version__
 from .algorithms.onednn import library as onednn
@@ -25,13 +25,15 @@ def show_config(mode: Literal["dicts"]) -> dict[str, Any]: ...
 def show_config(mode="print"):
     """Print version, instruction sets, caches, backends, OpenMP runtime and threads; ``mode="dicts"`` returns them instead.
 
-    Caches are in bytes: the data caches of a core and the last level, as blocks are cut for them.
+    Caches are in bytes: the data caches of a core and the last level, as blocks are cut for them. So are the bounds of what is
+    kept; the bound of packed weights is a number times the bytes of their filter, or one for filters over 1 MiB and one for
+    smaller ones (`set_packed_weights_limit`).
 
     Examples
     --------
     >>> import convt
     >>> sorted(convt.show_config(mode="dicts"))
-    ['backends', 'caches', 'dtypes', 'isa', 'openmp', 'threads', 'version', 'versions']
+    ['backends', 'caches', 'dtypes', 'isa', 'kept', 'openmp', 'threads', 'version', 'versions']
     """
     config = {
         "version": __version__,
@@ -50,6 +52,12 @@ def show_config(mode="print"):
         "dtypes": list(ITEMSIZE),
         "openmp": _core.openmp() or None,
         "threads": _config.get_num_threads(),
+        "kept": {
+            "packed weights, times the filter": _keep.most_times(),
+            "plans of an operator": _keep.OPERATOR_PLANS,
+            "plans of one-shot calls": _keep.ONE_SHOT_PLANS,
+            "plans in all": _keep.ALL_PLANS,
+        },
         "versions": {
             "python": sys.version.split()[0],
             "numpy": np.__version__,
@@ -72,4 +80,4 @@ def show_config(mode="print"):
 def _text(value):
     if value is None:
         return "none"
-    return ", ".join(value) if isinstance(value, list) else value
+    return ", ".join(map(str, value)) if isinstance(value, list) else value

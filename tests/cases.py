@@ -485,3 +485,8 @@ def run(case, data, filter, bias=None, **more):
 def operator(case, filter, bias=None, **more):
     """The convt.ConvTranspose of a case, on the native backend unless told otherwise."""
     return convt.ConvTranspose(filter, bias, **{**case.keywords, "backend": "native", **more})
+
+
+def kept_forms(op):
+    """The forms of an operator's weights whose packed weights it keeps."""
+    return [form for form in op._operator._forms.values() if form.weights() is not None]

@@ -21,7 +21,7 @@ import pytest
 from cases import DTYPES, SAMPLES, assert_same, child, each_dtype, each_sample, matrix_unit, operator, run, using_isa
 
 import convt
-from convt import _api, _plan
+from convt import _api, _keep, _plan
 
 f32 = np.float32
 DENSE = SAMPLES["dense"]
@@ -241,7 +241,9 @@ def test_what_calls_keep_is_bounded():
         op(np.ones((1, n, 4), f32)[..., ::2])
     holders = [vars(op), vars(op._operator), vars(_api), vars(_plan)]
     sizes = {k: len(v) for members in holders for k, v in members.items() if isinstance(v, dict) and k != "__builtins__"}
-    assert sizes and max(sizes.values()) <= 64, sizes
+    assert sizes and max(len_ for name, len_ in sizes.items() if name != "_kept") <= 64, sizes
+    for kept in (op._operator.plans, _api._SHOTS):
+        assert 0 < kept.bytes <= kept.limit and len(kept) > 1
 
 
 # ---------------------------------------------------------------- threads
@@ -250,7 +252,7 @@ def test_what_calls_keep_is_bounded():
 @pytest.mark.parametrize("plans", [1, 2, 64])
 def test_one_operator_serves_many_python_threads_at_once(plans, monkeypatch):
     """Different shapes and few plans kept, so that plans are made and dropped while others run."""
-    monkeypatch.setattr(_plan, "CACHED_PLANS", plans)
+    monkeypatch.setattr(_keep, "OPERATOR_PLANS", plans << 13)
     case = replace(DENSE, ci=16, co=8)
     _, filter, bias = case.arrays()
     op = operator(case, filter, bias)
@@ -281,17 +283,19 @@ def test_one_operator_serves_many_python_threads_at_once(plans, monkeypatch):
 
 def test_a_bounded_cache_is_filled_from_many_threads_at_once():
     """Two threads must not drop the same oldest entry."""
-    cache, interval = {}, sys.getswitchinterval()
-    fill = lambda first: [_plan.kept(cache, (first, n), 3, lambda: n) for n in range(10000)]  # noqa: B023, E731
+    cache, interval = _keep.Recent(5000), sys.getswitchinterval()
+    make = lambda n: _plan._Winner(str(n), "")  # noqa: E731
+    fill = lambda first: [int(cache.get_or_make((first, n), lambda: make(n)).name) for n in range(10000)]  # noqa: B023, E731
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(8) as pool:
             for _ in range(3):
                 assert list(pool.map(fill, range(8))) == [list(range(10000))] * 8
+                assert len(cache) <= 4 and cache.bytes <= cache.limit
                 cache.clear()
     finally:
         sys.setswitchinterval(interval)
-    assert len(cache) <= 3
+    assert cache.bytes == 0 and not cache.entries
 
 
 def test_threads_are_set_got_and_scoped():

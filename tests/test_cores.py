@@ -36,7 +36,7 @@ def made(name, dtype="f32", layout="NXC"):
     operator = convt.ConvTranspose(filter, backend="native", **cores.keywords(Problem(layer, dtype, layout)))._operator
     for threads in COUNTS:
         with convt.num_threads(threads), cores.taken_down() as found:
-            plan, _ = operator.contiguous(operator._attributes.problem(data))
+            plan = operator.contiguous(operator._attributes.problem(data)).plan
         yield threads, plan, *found[id(plan)]
 
 

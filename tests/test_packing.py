@@ -91,7 +91,7 @@ def shots(name, dtype, algorithm, filter_format="XIO"):
     keywords = {**keywords, "algorithm": algorithm, "filter_format": filter_format}
     attributes, view, _ = _api.parse(filter, None, **keywords)
     operator = _plan.Operator(attributes, view, None, lasting=False)
-    return data, filter, keywords, operator.contiguous(attributes.problem(data.shape))[0]
+    return data, filter, keywords, operator.contiguous(attributes.problem(data.shape)).plan
 
 
 @each_isa

@@ -277,7 +277,7 @@ def taken(op, data):
     """Whether a call is done by the plan of its shape: not, if it was repeated by direct."""
     problem, view = op._attributes.problem(data.shape), op._attributes.nxc(data)
     out = np.empty(problem.out_shape, data.dtype)
-    return op._operator.run(problem, op._operator.made(problem, view.strides, out.strides), view, out)
+    return op._operator.run(problem, op._operator.plan_for(problem, view.strides, out.strides), view, out)
 
 
 @needs_amx

@@ -14,7 +14,7 @@ import pytest
 from cases import DTYPES, SAMPLES, child, operator, run
 
 import convt
-from convt import _core, _plan
+from convt import _core, _keep, _repeat
 
 THREADS = 16
 # What each operator is asked for beyond its case: every dtype, the permissions of float32, an algorithm by name, NCX.
@@ -81,7 +81,7 @@ def test_one_operator_gives_sixteen_threads_the_bits_of_one(kind):
 
 def test_operators_at_once_while_plans_threads_and_caches_change(monkeypatch):
     """Every kind at once; meanwhile the number of threads changes, plans are evicted, and caches are cleared."""
-    monkeypatch.setattr(_plan, "CACHED_PLANS", 2)
+    monkeypatch.setattr(_keep, "OPERATOR_PLANS", 20_000)
     made = [prepared(kind, [(2 + n, 8 - n) for n in range(4)]) for kind in KINDS]
     over = threading.Event()
 
@@ -184,17 +184,21 @@ def test_plans_deal_for_as_many_threads_as_a_call_has():
 
 def test_a_cache_is_not_cleared_while_it_drops_its_oldest():
     clearing = []
+    cache = _keep.Recent(2000)
+    cache.keep("oldest", _repeat.Kept(500))
 
-    class Cache(dict):
-        def __len__(self):
-            clearing.append(threading.Thread(target=_plan.empty, args=([self],)))
+    class Entries(dict):
+        def values(self):
+            clearing.append(threading.Thread(target=_keep.clear))
             clearing[-1].start()
             clearing[-1].join(0.1)
-            return super().__len__()
+            return super().values()
 
-    assert _plan.kept(Cache({"oldest": 1}), "key", 1, lambda: 2) == 2
+    cache.entries = Entries(cache.entries)
+    cache.keep("key", _repeat.Kept(500))
     for each in clearing:
         each.join()
+    assert clearing and not cache.entries and cache.bytes == 0
 
 
 @pytest.mark.skipif(not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="a Python with a GIL")

@@ -12,7 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from cases import ALGORITHMS, CURVED_ACTIVATIONS, EXACT_ACTIVATIONS, OF_PLANES, cases, child, matrix_unit, operator
+from cases import (
+    ALGORITHMS, CURVED_ACTIVATIONS, EXACT_ACTIVATIONS, OF_PLANES, cases, child, kept_forms, matrix_unit, operator,
+)  # fmt: skip
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -139,7 +141,7 @@ def test_the_losers_leave_no_weights(measured):
     for n in range(3, 3 + len(WAYS)):
         op(data(n))
         gc.collect()
-        names = [key[0] for key, _ in op._operator._packed]
+        names = [form.key[0] for form in kept_forms(op)]
         assert names == WAYS[: n - 2]
         held = [o for o in gc.get_objects() if type(o) is onednn.weights.Filter and o._view.base is not None]
         assert len([o for o in held if np.shares_memory(o._view, op._filter)]) == names.count("onednn")
@@ -248,12 +250,12 @@ def test_python_threads_measure_one_at_a_time_and_once(measured, monkeypatch):
 _FORK = """
 import contextlib, os, signal
 import numpy as np, convt
-from convt import _measure, _plan
+from convt import _keep, _measure, _plan
 from convt.algorithms import onednn
 _measure._disagreement = lambda before, now: ""
 filter, data = np.ones((4, 4, 8, 8), np.float32), np.ones((1, 5, 5, 8), np.float32)
 want = convt.conv_transpose(data, filter, strides=2, backend="reference")
-ours = _plan._measuring, _plan._packing, _plan._changing
+ours = _plan._measuring, _keep._packing, _keep._changing
 theirs = onednn.library._lock, onednn.primitive._lock, onednn.weights._reordering
 with contextlib.ExitStack() as held:
     for lock in (*ours, *theirs):

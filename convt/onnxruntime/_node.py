@@ -36,7 +36,7 @@ class Node(_host.Host):
         made = sessions.get(told["session"], {})
         if not self.brought:
             try:
-                self.operator = self.made(constants)
+                self.operator = self.operator_of(constants)
             except Exception as error:
                 made[told["node"]] = error
                 self.refuse(error, None, [True, *given])
@@ -54,10 +54,11 @@ class Node(_host.Host):
     def values(self, weights):
         return {**_onnx.attributes(weights, **self.attributes), "activation": self.activation}
 
-    def made(self, inputs):
-        """The operator with the weights of the inputs behind X packed."""
+    def operator_of(self, inputs, copied=False):
+        """The operator with the weights of the inputs behind X packed, which may be ``copied`` for it."""
         weights, bias = self.weights(inputs)
-        return _onnx.operator(weights, bias, self.values(weights) | self.backend)
+        copied = copied or self.epsilon is not None
+        return _onnx.operator(weights, bias, self.values(weights) | self.backend, copied)
 
     def current(self, inputs):
         """The operator of the arrays behind X that a run has, made anew if they are not those of the run before.
@@ -68,7 +69,7 @@ class Node(_host.Host):
         copies, operator = self.kept
         if operator is None or not all(_same_bits(copies[n], inputs[n]) for n in self.brought):
             copies = [inputs[n].copy() if n in self.brought else inputs[n] for n in range(len(inputs))]
-            operator = self.made(copies)
+            operator = self.operator_of(copies, 0 in self.brought)
             self.kept = copies, operator
         return operator
 

@@ -13,7 +13,7 @@ from ._compute import COMPARED, TRUSTED
 from ._forward import Forward, unhooked
 from ._functional import fused, untransformed
 from ._modules import RANKS, TORCHS, TransposedForward, base_of, has_torchs_forward, settings_of
-from ._weights import state
+from ._weights import own, state
 
 _NORMS = {1: torch.nn.BatchNorm1d, 2: torch.nn.BatchNorm2d, 3: torch.nn.BatchNorm3d}
 _ACTIVATIONS = {
@@ -189,6 +189,8 @@ def _fold(conv, norm, freeze):
             weight, bias = _norm.fold(*arrays, norm.eps, conv.groups)
         finite = np.isfinite(weight).all() and np.isfinite(bias).all()
         known = _folded[conv] = (now, tensor_of(weight), tensor_of(bias)) if finite else (now, None, None)
+        if finite and not torch.__future__.get_swap_module_params_on_conversion():
+            own(known[1])
     return known[1:]
 
 

@@ -9,29 +9,30 @@ import weakref
 
 import torch
 
-from .. import _api, _config
+from .. import _api, _config, _keep
 from .._checksum import checksum
 from ._arrays import array, place
 
-_OPERATORS = 8  # the most operators kept of one filter; each has packed weights of its own
+_OPERATORS = 8  # the most operators kept of one filter, whose packed weights have one bound together
 
 
 class _Values:
     """The values that a filter had at a call, and the operators made of them. The sum, once taken, is not changed: other values
     get an object of their own, so that threads never see the sum of one and the operators of others."""
 
-    def __init__(self, at, array, sum=None):
-        self.place, self.array, self.sum = at, array, sum
+    def __init__(self, at, array, copied, sum=None):
+        self.place, self.array, self.copied, self.sum = at, array, copied, sum
         self.operators = {}  # (attributes, bytes of the bias) -> ConvTranspose
+        self.weights = _keep.PackedWeights(array.nbytes, copied)
 
 
 class _Filter:
-    """A filter that was met, and the values that it had last."""
+    """A filter that was met, and the values that it had last. ``copied`` is its bytes where it is a copy that convt has made."""
 
-    def __init__(self, weight):
+    def __init__(self, weight, copied=0):
         key = id(weight)
         self.weight = weakref.ref(weight, lambda _: _known.pop(key, None))
-        self.values = _Values(place(weight), array(weight))
+        self.values = _Values(place(weight), array(weight), copied)
         self.bias_known = None, None  # its place, and an array of it
 
     def met(self, weight, freeze):
@@ -40,7 +41,7 @@ class _Filter:
         if (at := place(weight)) != values.place:
             if weight.is_neg():
                 return None
-            values = self.values = _Values(at, array(weight))  # their sum is taken when they are met again
+            values = self.values = _Values(at, array(weight), values.copied)  # their sum is taken when they are met again
             return values if freeze else None
         if freeze:
             return values
@@ -48,7 +49,7 @@ class _Filter:
         sum = checksum(values.array, _config.get_num_threads())
         if sum == values.sum:
             return values
-        self.values = now = _Values(at, values.array, sum)
+        self.values = now = _Values(at, values.array, values.copied, sum)
         return now if values.sum is None else None
 
     def bias(self, bias):
@@ -68,9 +69,11 @@ class _Filter:
         if found is None:
             if len(values.operators) == _OPERATORS:
                 values.operators.clear()
+                values.weights.clear()
             # The bias is copied, because another tensor with the same elements may come with a later call.
             own = None if elements is None else elements.copy()
-            found = values.operators[key] = _api.ConvTranspose.borrowing(values.array, own, **keywords(*key[0]))
+            found = _api.ConvTranspose.borrowing(values.array, own, weights=values.weights, **keywords(*key[0]))
+            values.operators[key] = found
         return found
 
 
@@ -94,6 +97,11 @@ def operator(weight, bias, key, keywords, freeze):
             return None
     values = known.met(weight, freeze)
     return None if values is None else known.operator(values, bias, key, keywords)
+
+
+def own(weight):
+    """Note that a filter is a copy that convt has made: its bytes count as those of packed weights."""
+    _known[id(weight)] = _Filter(weight, weight.nbytes)
 
 
 def state(tensor, freeze):

@@ -5,6 +5,7 @@ from .primitive cimport Primitive
 cdef class Weights:
     cdef Primitive primitive
     cdef object memory
+    cdef long long used  # the number of its last use
 
     cdef bint fits(self, Primitive other) noexcept
 

@@ -85,7 +85,7 @@ class Filter:
         view = view if view.shape[0] > 1 else view[0]
         self._view = view if _reorderable(view) else view.copy()
         self._bias = None if bias is None else np.ascontiguousarray(bias)
-        self._weights = []
+        self._weights, self._uses, self._most = [], 0, float("inf")
         self._bound = {}  # primitive -> Bound
         self._dtype = dtype
         self._finite = None
@@ -97,6 +97,26 @@ class Filter:
             self._finite = all(_core.finite(self._dtype, a, threads) for a in arrays)
         return self._finite
 
+    @property
+    def nbytes(self):
+        """Bytes of all reordered weights."""
+        cdef Weights each
+        return sum([each.memory.nbytes for each in self._weights.copy()])
+
+    def bound_to(self, most):
+        """Keep at most so many bytes of reordered weights: layouts that were not used for longest go. One stays, whatever its size;
+        calls that run on another one keep it alive."""
+        self._most = most
+        with _reordering:
+            self._let_go()
+
+    def _let_go(self):
+        cdef Weights oldest
+        while len(self._weights) > 1 and self.nbytes > self._most:
+            oldest = min(self._weights, key=_last_use)
+            self._weights.remove(oldest)
+            self._bound = {primitive: bound for primitive, bound in self._bound.items() if (<Bound>bound).weights is not oldest}
+
     def bind(self, Primitive primitive, problem):
         found = self._bound.get(primitive)
         if found is None:
@@ -105,15 +125,28 @@ class Filter:
                 self._bound[primitive] = found
                 if len(self._bound) > _BOUND:
                     del self._bound[next(iter(self._bound))]
+        self._note_use((<Bound>found).weights)
         return found
+
+    def _note_use(self, Weights weights):
+        self._uses += 1
+        weights.used = self._uses
 
     def _reordered(self, Primitive primitive, problem):
         cdef Weights found
         for found in self._weights:
             if found.fits(primitive):
                 return found
-        self._weights.append(Weights(primitive, self._view, problem))
-        return self._weights[-1]
+        found = Weights(primitive, self._view, problem)
+        self._note_use(found)
+        self._weights.append(found)
+        self._let_go()
+        return found
+
+
+def _last_use(Weights weights):
+    return weights.used
+
 
 
 _BOUND = 64  # primitives for which a filter keeps its weights and calls
