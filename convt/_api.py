@@ -445,7 +445,8 @@ class ConvTranspose(Generic[DType]):
     Takes the keywords of `conv_transpose` but ``out``, with the same meanings and errors (oneDNN Graph ConvTranspose-1).
     Filter and bias are copied: changing the caller's arrays later has no effect. The plan for a data shape and a number of
     threads is made at their first call and kept, up to 16 MiB of plans, of which those go first that were not used for longest.
-    Packed weights of all shapes together have a bound, too: `set_packed_weights_limit`. Safe to call from many threads, and picklable.
+    Packed weights of all shapes together have a bound, too: `set_packed_weights_limit`. Safe to call from many threads, and
+    picklable.
 
     Examples
     --------

@@ -126,9 +126,10 @@ def get_packed_weights_limit() -> float | None:
 def set_packed_weights_limit(times: float | None) -> None:
     """Let each operator keep packed weights of at most ``times`` the bytes of its filter, in all forms together.
 
-    None: 2.5 times the bytes of a filter over 1 MiB, 6 times those of a smaller one; or what CONVT_PACKED_LIMIT says, which is read
-    once. The form that was not used for longest is dropped, and packed again when a call wants it; a single form may be larger than
-    the limit. Operators that exist follow when they pack next. Raises ValueError below 0, TypeError for what is no number.
+    None: 2.5 times the bytes of a filter over 1 MiB, 6 times those of a smaller one. CONVT_PACKED_LIMIT sets it when convt is
+    imported. The form that was not used for longest is dropped, and packed again when a call wants it; a single form may be
+    larger than the limit. Operators that exist follow when they pack next. Raises ValueError below 0, TypeError for what is no
+    number.
     """
     global _packed_limit
     if times is not None:

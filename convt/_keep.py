@@ -28,8 +28,8 @@ _unchecked = 0  # bytes of plans that came since all were counted
 class Recent:
     """What was kept, by its keys. Everything is a `_repeat.Kept`, which may have several keys.
 
-    ``entries`` is for looking things up: it stays the same dict. ``plans`` says whether plans are kept, which `clear` forgets, and
-    which count for the bound of all plans.
+    ``entries`` is for looking things up: it stays the same dict. ``plans`` says whether plans are kept, which `clear` forgets,
+    and which count for the bound of all plans.
     """
 
     def __init__(self, limit, plans=True):
@@ -50,7 +50,7 @@ class Recent:
         return found
 
     def get_or_make(self, key, make, alone=contextlib.nullcontext()):  # noqa: B008
-        """What is kept under a key, made if there is nothing. Threads may make it twice, unless they do it ``alone``: a lock."""
+        """What is kept under a key, made if there is nothing. Threads may make it twice, unless ``alone`` is a lock."""
         found = self.get(key)
         if found is None:
             with alone:
@@ -121,8 +121,8 @@ def clear():
 
 
 def most_times():
-    """How many times the bytes of a filter its packed weights have at most: a list of one number, or of two, for filters of more
-    than `stages.LARGE_FILTER` bytes and for smaller ones."""
+    """How many times the bytes of a filter its packed weights have at most: a list of one number, or of two, for filters of
+    more than `stages.LARGE_FILTER` bytes and for smaller ones."""
     times = _config.get_packed_weights_limit()
     return [stages.MOST_FORM, stages.MOST_SMALL_FORM] if times is None else [times]
 
@@ -130,8 +130,8 @@ def most_times():
 class PackedWeights:
     """The packed weights of one filter, in all forms together within a bound (`_config.set_packed_weights_limit`).
 
-    When a form is packed, those that were not used for longest are dropped until it fits; a form that is too large for the bound is
-    kept alone. Calls that run on a form keep it alive until they are over.
+    When a form is packed, those that were not used for longest are dropped until it fits; a form that is too large for the
+    bound is kept alone. Calls that run on a form keep it alive until they are over.
     """
 
     def __init__(self, filter_bytes, copied=0, limited=True):

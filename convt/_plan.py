@@ -34,7 +34,7 @@ class Plan:
     tasks: int
     workspace_bytes: int  # of all threads together, beyond input and output
     packed_bytes: int  # weights as packed for this plan
-    packed_limit: float  # the most bytes that the operator's packed weights have in all forms together, unless one alone has more
+    packed_limit: float  # the most bytes of the operator's packed weights in all forms together, unless one alone has more
     note: str = ""
     problem: Problem | None = field(default=None, repr=False, compare=False)  # what is computed, in canonical form
 
@@ -113,10 +113,9 @@ class Operator:
         return self.weights.of(form, lambda: form.recipe.pack(self._filter, self._bias, _config.get_num_threads()))
 
     def plan_for(self, problem, in_strides, out_strides, algorithm=None, data=None):
-        """The `_repeat.Bound` of the algorithm named, else of what backend and algorithm of the operator say: a plan, whose tasks
-        are those of as many threads as a call may use now, and the form of the weights that it reads.
-
-        "tune" measures on ``data``, or on zeros.
+        """The `_repeat.Bound` of a problem: a plan, with tasks for as many threads as a call may use now, and the form of the
+        weights that it reads; of the ``algorithm`` named, else of what backend and algorithm of the operator say. "tune" measures
+        on ``data``, or on zeros.
         """
         item, data_format = ITEMSIZE[problem.dtype], self._attributes.data_format
         in_strides = _usual(in_strides, problem.in_shape, item, data_format)

@@ -12,9 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from cases import (
-    ALGORITHMS, CURVED_ACTIVATIONS, EXACT_ACTIVATIONS, OF_PLANES, cases, child, kept_forms, matrix_unit, operator,
-)  # fmt: skip
+from cases import ALGORITHMS, CURVED_ACTIVATIONS, EXACT_ACTIVATIONS, OF_PLANES, cases, child, kept_forms, matrix_unit
+from cases import operator as operator_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -69,7 +68,7 @@ def measured(monkeypatch):
 def test_whatever_wins_computes_the_definition(case, winner):
     """Each example has another winner, chosen among those that measured."""
     arrays = case.arrays()
-    op = operator(case, *arrays[1:], backend="tune")
+    op = operator_of(case, *arrays[1:], backend="tune")
 
     def measure(runs):
         able = [name for name, run in runs.items() if run() is not False]

@@ -27,7 +27,7 @@ class _Values:
 
 
 class _Filter:
-    """A filter that was met, and the values that it had last. ``copied`` is its bytes where it is a copy that convt has made."""
+    """A filter that was met, and the values that it had last. ``copied`` is its bytes if it is a copy that convt has made."""
 
     def __init__(self, weight, copied=0):
         key = id(weight)
