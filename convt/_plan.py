@@ -114,8 +114,8 @@ class Operator:
 
     def plan_for(self, problem, in_strides, out_strides, algorithm=None, data=None):
         """The `_repeat.Bound` of a problem: a plan, with tasks for as many threads as a call may use now, and the form of the
-        weights that it reads; of the ``algorithm`` named, else of what backend and algorithm of the operator say. "tune" measures
-        on ``data``, or on zeros.
+        weights that it reads. ``algorithm`` names one, else backend and algorithm of the operator choose it; "tune" measures on
+        ``data``, or on zeros.
         """
         item, data_format = ITEMSIZE[problem.dtype], self._attributes.data_format
         in_strides = _usual(in_strides, problem.in_shape, item, data_format)

@@ -318,8 +318,8 @@ def test_frozen_sequentials_follow_refresh_and_dtype():
 
 def test_an_expanded_filter_is_planned_once(monkeypatch):
     """Vocoders without aliasing call with ``filter.expand(C, -1, -1)``, a new tensor each time."""
-    makes, make = [], _plan.Operator._make
-    monkeypatch.setattr(_plan.Operator, "_make", lambda self, *a: (makes.append(a), make(self, *a))[1])
+    makes, make = [], _plan.Operator._bind
+    monkeypatch.setattr(_plan.Operator, "_bind", lambda self, *a: (makes.append(a), make(self, *a))[1])
     filter, x = torch.randn(1, 1, 12), torch.randn(2, 16, 31)
     for dtype in (torch.float32, torch.bfloat16):
         makes.clear()

@@ -46,20 +46,20 @@ class _Array:
 @contextlib.contextmanager
 def recording():
     """The plans that are made inside, one (algorithm, text) each."""
-    found, made = [], _plan.Operator._make
+    found, bind = [], _plan.Operator._bind
 
     def recorded(self, *arguments):
-        plan, key = made(self, *arguments)
-        threads = arguments[-1] if isinstance(arguments[-1], int) else convt.get_num_threads()
+        bound = bind(self, *arguments)
+        plan, threads = bound.plan, convt.get_num_threads()
         text = f"{plan.algorithm} {plan.isa} {getattr(plan, 'tile', '')} {plan.tasks} tasks, {plan.threads(threads)} threads, "
-        found.append((plan.algorithm, text + f"{plan.workspace} bytes each, {key[1:]}"))
-        return plan, key
+        found.append((plan.algorithm, text + f"{plan.workspace} bytes each, {bound.form.key[1:]}"))
+        return bound
 
-    _plan.Operator._make = recorded
+    _plan.Operator._bind = recorded
     try:
         yield found
     finally:
-        _plan.Operator._make = made
+        _plan.Operator._bind = bind
 
 
 def perform(call):
