@@ -298,9 +298,11 @@ def _native(problem, algorithm, lasting):
 
 
 def _candidates(problem, algorithm, within=math.inf):
-    """The names of the algorithms that are possible: for "auto" all that it may take, those first that are expected to be the
-    fastest; else the one asked for."""
-    return list(candidates(problem, within)) if algorithm == "auto" else [_native(problem, algorithm, True)]
+    """``{name: expected cycles}`` of the algorithms that are possible, the fastest first: for "auto" those that it may take and
+    that take at most ``within`` times the least; else the one asked for."""
+    if algorithm == "auto":
+        return candidates(problem, within)
+    return {algorithm: ALGORITHMS[_native(problem, algorithm, True)].cost(problem)}
 
 
 _REFERENCE = Plan("reference", "scatter", "numpy", "", 1, 1, 0, 0, 0)
