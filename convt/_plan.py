@@ -123,7 +123,7 @@ class Operator:
         place = problem, in_strides, out_strides, algorithm, machine.current(), _config.get_num_threads()
         found = self.plans.get(place)
         if found is None:
-            found = self._bind(problem, in_strides, out_strides, algorithm or self._choice(problem, data)[0])
+            found = self._bind(problem, in_strides, out_strides, algorithm or self.choose_algorithm(problem, data)[0])
             self.plans.keep(place, found)
         return found
 
@@ -134,7 +134,8 @@ class Operator:
         plan, key = _MAKERS[name].make(problem, recipe, packed, in_strides, out_strides, _config.get_num_threads())
         shape, dtype = self._attributes.user_shape(problem.out_shape), NUMPY_DTYPE[problem.dtype]
         fill = self._filler(problem) if plan.hole else None
-        return _repeat.Bound(plan, self.form(full(key)), dtype, shape, contiguous_strides(shape, dtype.itemsize), fill)
+        strides = contiguous_strides(shape, dtype.itemsize)
+        return _repeat.Bound(plan, self.form(full(key)), dtype, shape, strides, fill, key[0] == name)
 
     def _filler(self, problem):
         """A function of a call's bias: what its output holds that no product reaches, as the user's layout has it."""
@@ -145,7 +146,7 @@ class Operator:
         own = values(self._bias)
         return lambda bias: own
 
-    def _choice(self, problem, data=None):
+    def choose_algorithm(self, problem, data=None):
         """``(name, note)`` of the algorithm, oneDNN among them, that backend and algorithm of the operator ask for. What was
         measured comes before what is expected, but for weights that come with a call: only packed ones were measured."""
         a = self._attributes
@@ -158,7 +159,8 @@ class Operator:
     def _expected(self, problem):
         """The name of the algorithm that the cost model expects to be the fastest."""
         a = self._attributes
-        name = _native(problem, a.algorithm, self._lasting)
+        costs = _candidates(problem, a.algorithm, self._lasting)
+        name = min(costs, key=costs.get)
         return "onednn" if a.backend != "native" and self._lasting and onednn.preferred(problem, a, name) else name
 
     def _winner(self, problem, data):
@@ -219,43 +221,28 @@ class Operator:
         extra = (_fill(problem, self._bias),) if bound.plan.hole else ()
         return bound.plan.run(data, out, self.packed(bound.form), _config.get_num_threads(), *extra)
 
-    def runner(self, problem):
-        """The callable that computes ``problem`` on views in NXC order and returns its plan."""
+    def compute(self, problem, data, out):
+        """Compute on views in NXC order: ``(plan, Bound)``. The Bound is None where it is no rule for calls that are alike."""
         if self._attributes.backend == "reference":
-            return lambda data, out: _run_reference(problem, data, self._filter, self._bias, out)
-
-        def run(data, out):
-            bound = self.plan_for(problem, data.strides, out.strides, data=data)
-            if self.run(problem, bound, data, out) is False:
-                if self._attributes.backend == "onednn":
-                    raise BackendUnavailableError(
-                        "data: got NaN or infinity, in data, filter or bias, which oneDNN's kernel for this problem "
-                        "does not keep in place; wanted finite values, or the backend 'auto' or 'native'"
-                    )
-                bound = self.plan_for(problem, data.strides, out.strides, "direct")  # which takes whatever data holds
-                self.run(problem, bound, data, out)
-            return bound.plan
-
-        return run
+            _reference.run(problem, data, self._filter, self._bias, out)
+            return _REFERENCE, None
+        bound = self.plan_for(problem, data.strides, out.strides, data=data)
+        if self.run(problem, bound, data, out) is not False:
+            return bound.plan, bound
+        if self._attributes.backend == "onednn":
+            raise BackendUnavailableError(
+                "data: got NaN or infinity, in data, filter or bias, which oneDNN's kernel for this problem "
+                "does not keep in place; wanted finite values, or the backend 'auto' or 'native'"
+            )
+        bound = self.plan_for(problem, data.strides, out.strides, "direct")  # which takes whatever data holds
+        self.run(problem, bound, data, out)
+        return bound.plan, None
 
     def contiguous(self, problem):
         """`plan_for` contiguous data and output."""
         item, data_format = ITEMSIZE[problem.dtype], self._attributes.data_format
         in_strides, out_strides = (_contiguous(shape, item, data_format) for shape in (problem.in_shape, problem.out_shape))
         return self.plan_for(problem, in_strides, out_strides)
-
-    def bound_for(self, problem, in_strides):
-        """The Bound where a call on data of these strides, NXC order, with contiguous output is nothing but its kernels, else
-        None."""
-        a = self._attributes
-        if a.backend == "reference" or _config.verbose():
-            return None
-        out_strides = _contiguous(problem.out_shape, ITEMSIZE[problem.dtype], a.data_format)
-        bound = self.plan_for(problem, in_strides, out_strides)
-        # Of weights that come with a call the values may be ones that another algorithm had to do: no rule for the next call.
-        if not self._lasting and bound.form.key[0] != self._choice(problem)[0]:
-            return None
-        return bound
 
     def plan(self, problem):
         """The `Plan` for contiguous data."""
@@ -265,7 +252,7 @@ class Operator:
         plan, name, packed = bound.plan, bound.form.key[0], self.packed(bound.form)
         threads = plan.threads(_config.get_num_threads())
         native = plan.backend == "native"
-        chosen, note = self._choice(problem)
+        chosen, note = self.choose_algorithm(problem)
         if not packed.finite and name != "depthwise":  # which has no borders
             note = "NaN or Inf in the filter: borders computed apart"
         elif name != chosen:
@@ -285,16 +272,9 @@ class Operator:
         )
 
 
-def _native(problem, algorithm, lasting):
-    """The algorithm asked for, or for "auto" the one whose cost is least; preparing weights that do not last counts in."""
-    costs = _candidates(problem, algorithm)
-    for name in () if lasting else costs:
-        costs[name] += ALGORITHMS[name].preparing(problem)
-    return min(costs, key=costs.get)
-
-
-def _candidates(problem, algorithm):
-    """What each algorithm that does the problem costs: of all for "auto", else of the one asked for."""
+def _candidates(problem, algorithm, lasting=True):
+    """What each algorithm that does the problem costs: of all for "auto", else of the one asked for; preparing weights that do
+    not last counts in."""
     asked = [name for name, each in ALGORITHMS.items() if each.permitted(problem)] if algorithm == "auto" else [algorithm]
     costs = {name: ALGORITHMS[name].cost(problem) for name in asked}
     costs = {name: cost for name, cost in costs.items() if not math.isinf(cost)}
@@ -303,6 +283,8 @@ def _candidates(problem, algorithm):
             f"algorithm: got {algorithm!r}, which does not do this problem ({ALGORITHMS[algorithm].limit}); "
             f"wanted 'auto' or 'direct'"
         )
+    if not lasting:
+        costs = {name: cost + ALGORITHMS[name].preparing(problem) for name, cost in costs.items()}
     return costs
 
 
@@ -320,11 +302,6 @@ def _unlock():
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_unlock)
-
-
-def _run_reference(problem, data, filter, bias, out):
-    _reference.run(problem, data, filter, bias, out)
-    return _REFERENCE
 
 
 def contiguous_strides(shape, item):
