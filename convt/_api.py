@@ -254,33 +254,25 @@ def _walkable(view):
 
 
 def _execute(attributes, operator, data, inputs, out, problem=None):
-    """Run a checked call on views in NXC order."""
+    """Run a checked call on views in NXC order: ``(output, Bound)``. The `_repeat.Bound` does repeated calls on arrays like
+    ``data``, whose output is contiguous; it is None where calls need every check."""
     problem = problem or attributes.problem(data.shape)
     shape = attributes.user_shape(problem.out_shape)
     result = _memory.empty(shape, data.dtype) if out is None else _check_out(out, shape, data.dtype, inputs)
-    if result.size:
-        source, target = _walkable(attributes.nxc(data)), attributes.nxc(result)
-        scratch = target if _addressable(target) else np.empty(target.shape, target.dtype)
-        start = time.perf_counter() if _config.verbose() else 0.0
-        plan = operator.runner(problem)(source, scratch)
-        if start:
-            _config.report(problem, plan, time.perf_counter() - start)
-        if scratch is not target:
-            target[...] = scratch
-    return result if out is None else out
-
-
-def _bind(attributes, operator, data):
-    """The `_repeat.Bound` for repeated calls on arrays like ``data``; None where calls need every check."""
-    if not _addressable(data):
-        return None
-    problem = attributes.problem(data.shape)
-    if not data.size or 0 in problem.out_shape:
-        return None
-    bound = operator.bound_for(problem, attributes.nxc(data).strides)
-    if bound is None or (bound.plan.backend != "native" and not data.flags.c_contiguous):  # it may want a copy in NXC order
-        return None
-    return bound
+    if not result.size:
+        return (result if out is None else out), None
+    view, target = attributes.nxc(data), attributes.nxc(result)
+    source, scratch = _walkable(view), target if _addressable(target) else np.empty(target.shape, target.dtype)
+    start = time.perf_counter() if _config.verbose() else 0.0
+    plan, bound = operator.compute(problem, source, scratch)
+    if start:
+        _config.report(problem, plan, time.perf_counter() - start)
+    if scratch is not target:
+        target[...] = scratch
+    alike = source is view and scratch is target and data.size and result.flags.c_contiguous
+    if start or not alike or (plan.backend != "native" and not data.flags.c_contiguous):  # it may want a copy in NXC order
+        bound = None
+    return (result if out is None else out), bound
 
 
 @overload
@@ -400,9 +392,9 @@ def one_shot(dialect, data, filter, bias, names, values, out=None):
         data, filter = _check.array("data", data), _check.array("filter", filter)
         bias = None if bias is None else _check.array("bias", bias)
     threads = _config.get_num_threads()
-    result = _repeat.repeat_shot(_SHOTS.entries, dialect, data, filter, bias, values, out, threads)
-    if result is not None:
-        return result
+    found = _repeat.repeat_shot(_SHOTS.entries, dialect, data, filter, bias, values, out, threads)
+    if type(found) is np.ndarray:  # else it is the signature, or None
+        return found
     parsed, view, own_bias = parse(filter, bias, dialect, **dict(zip(names, values, strict=True)))
     data = _check_data(parsed, data)
     if parsed.backend == "tune":
@@ -413,12 +405,11 @@ def one_shot(dialect, data, filter, bias, names, values, out=None):
     if not repeats and out is None:
         return one_shot(dialect, data, filter.copy(), bias, names, values)
     operator = _plan.Operator(parsed, _walkable(view), _walkable(own_bias), lasting=False)
-    result = _execute(parsed, operator, data, (("data", data), ("filter", view), ("bias", own_bias)), out)
-    signature = _repeat.signature(dialect, data, filter, bias, values, threads)
-    if signature is not None and repeats and (bias is None or _addressable(bias)):
-        bound = _bind(parsed, operator, data)
-        if bound is not None and bound.form.finite:
-            _SHOTS.keep(signature, _repeat.Shot(bound))
+    result, bound = _execute(parsed, operator, data, (("data", data), ("filter", view), ("bias", own_bias)), out)
+    # Other weights of the next call may be ones that the algorithm which was chosen can take.
+    rule = bound is not None and bound.as_chosen and bound.form.finite
+    if rule and found is not None and repeats and (bias is None or _addressable(bias)):
+        _SHOTS.keep(found, _repeat.Shot(bound))
     return result
 
 
@@ -509,21 +500,19 @@ class ConvTranspose(Generic[DType]):
         if type(data) is not np.ndarray:
             data = _check.array("data", data)
         threads = _config.get_num_threads()
-        result = _repeat.repeat(self._kept, data, out, threads)
-        if result is not None:
-            return result
-        layout = _repeat.layout(data, threads)
+        found = _repeat.repeat(self._kept, data, out, threads)
+        if type(found) is np.ndarray:  # else it is the layout of data and threads
+            return found
         data = _check_data(self._attributes, data)
-        result = _execute(self._attributes, self._operator, data, (("data", data),), out)
-        bound = _bind(self._attributes, self._operator, data)
+        result, bound = _execute(self._attributes, self._operator, data, (("data", data),), out)
         if bound is not None:
-            self._operator.plans.keep(layout, bound)
+            self._operator.plans.keep(found, bound)
         return result
 
     def part(self, data: NDArray[DType], problem: Problem) -> NDArray[DType]:
         """What ``problem``, a part of a larger one, has for output."""
         _config.check_size(problem)
-        return _execute(self._attributes, self._operator, data, (), None, problem)
+        return _execute(self._attributes, self._operator, data, (), None, problem)[0]
 
     def output_shape(self, shape: Iterable[SupportsIndex]) -> tuple[int, ...]:
         """The full output shape, batch and channels included, for a data shape."""

@@ -17,6 +17,7 @@ from ._errors import BackendUnavailableError
 from ._problem import ITEMSIZE, NUMPY_DTYPE, Problem
 from .algorithms import ALGORITHMS, BACKENDS, candidates, fastest, forget, machine, onednn
 
+_WORTH_MEASURING = 4 / 3  # "tune" measures the algorithms that are expected to take at most so many times the least
 _MAKERS = {**ALGORITHMS, **BACKENDS}
 
 _FORMS = 64  # so many forms of weights are known at least; those whose packed weights are kept always
@@ -123,7 +124,7 @@ class Operator:
         place = problem, in_strides, out_strides, algorithm, machine.current(), _config.get_num_threads()
         found = self.plans.get(place)
         if found is None:
-            found = self._bind(problem, in_strides, out_strides, algorithm or self._choice(problem, data)[0])
+            found = self._bind(problem, in_strides, out_strides, algorithm or self.choose_algorithm(problem, data)[0])
             self.plans.keep(place, found)
         return found
 
@@ -134,7 +135,8 @@ class Operator:
         plan, key = _MAKERS[name].make(problem, recipe, packed, in_strides, out_strides, _config.get_num_threads())
         shape, dtype = self._attributes.user_shape(problem.out_shape), NUMPY_DTYPE[problem.dtype]
         fill = self._filler(problem) if plan.hole else None
-        return _repeat.Bound(plan, self.form(full(key)), dtype, shape, contiguous_strides(shape, dtype.itemsize), fill)
+        strides = contiguous_strides(shape, dtype.itemsize)
+        return _repeat.Bound(plan, self.form(full(key)), dtype, shape, strides, fill, key[0] == name)
 
     def _filler(self, problem):
         """A function of a call's bias: what its output holds that no product reaches, as the user's layout has it."""
@@ -145,7 +147,7 @@ class Operator:
         own = values(self._bias)
         return lambda bias: own
 
-    def _choice(self, problem, data=None):
+    def choose_algorithm(self, problem, data=None):
         """``(name, note)`` of the algorithm, oneDNN among them, that backend and algorithm of the operator ask for. What was
         measured comes before what is expected, but for weights that come with a call: only packed ones were measured."""
         a = self._attributes
@@ -195,7 +197,7 @@ class Operator:
         every = _keep.PackedWeights(self._filter.nbytes, limited=False)  # what the losers pack goes with the trial
         trial = Operator(a._replace(backend="native"), self._filter, self._bias, weights=every)
         runs = {}
-        for name in (*_candidates(problem, a.algorithm), "onednn"):
+        for name in (*_candidates(problem, a.algorithm, _WORTH_MEASURING), "onednn"):
             try:
                 found = trial.plan_for(problem, source.strides, out.strides, name)
             except BackendUnavailableError:
@@ -219,43 +221,28 @@ class Operator:
         extra = (_fill(problem, self._bias),) if bound.plan.hole else ()
         return bound.plan.run(data, out, self.packed(bound.form), _config.get_num_threads(), *extra)
 
-    def runner(self, problem):
-        """The callable that computes ``problem`` on views in NXC order and returns its plan."""
+    def compute(self, problem, data, out):
+        """Compute on views in NXC order: ``(plan, Bound)``. The Bound is None where it is no rule for calls that are alike."""
         if self._attributes.backend == "reference":
-            return lambda data, out: _run_reference(problem, data, self._filter, self._bias, out)
-
-        def run(data, out):
-            bound = self.plan_for(problem, data.strides, out.strides, data=data)
-            if self.run(problem, bound, data, out) is False:
-                if self._attributes.backend == "onednn":
-                    raise BackendUnavailableError(
-                        "data: got NaN or infinity, in data, filter or bias, which oneDNN's kernel for this problem "
-                        "does not keep in place; wanted finite values, or the backend 'auto' or 'native'"
-                    )
-                bound = self.plan_for(problem, data.strides, out.strides, "direct")  # which takes whatever data holds
-                self.run(problem, bound, data, out)
-            return bound.plan
-
-        return run
+            _reference.run(problem, data, self._filter, self._bias, out)
+            return _REFERENCE, None
+        bound = self.plan_for(problem, data.strides, out.strides, data=data)
+        if self.run(problem, bound, data, out) is not False:
+            return bound.plan, bound
+        if self._attributes.backend == "onednn":
+            raise BackendUnavailableError(
+                "data: got NaN or infinity, in data, filter or bias, which oneDNN's kernel for this problem "
+                "does not keep in place; wanted finite values, or the backend 'auto' or 'native'"
+            )
+        bound = self.plan_for(problem, data.strides, out.strides, "direct")  # which takes whatever data holds
+        self.run(problem, bound, data, out)
+        return bound.plan, None
 
     def contiguous(self, problem):
         """`plan_for` contiguous data and output."""
         item, data_format = ITEMSIZE[problem.dtype], self._attributes.data_format
         in_strides, out_strides = (_contiguous(shape, item, data_format) for shape in (problem.in_shape, problem.out_shape))
         return self.plan_for(problem, in_strides, out_strides)
-
-    def bound_for(self, problem, in_strides):
-        """The Bound where a call on data of these strides, NXC order, with contiguous output is nothing but its kernels, else
-        None."""
-        a = self._attributes
-        if a.backend == "reference" or _config.verbose():
-            return None
-        out_strides = _contiguous(problem.out_shape, ITEMSIZE[problem.dtype], a.data_format)
-        bound = self.plan_for(problem, in_strides, out_strides)
-        # Of weights that come with a call the values may be ones that another algorithm had to do: no rule for the next call.
-        if not self._lasting and bound.form.key[0] != self._choice(problem)[0]:
-            return None
-        return bound
 
     def plan(self, problem):
         """The `Plan` for contiguous data."""
@@ -265,7 +252,7 @@ class Operator:
         plan, name, packed = bound.plan, bound.form.key[0], self.packed(bound.form)
         threads = plan.threads(_config.get_num_threads())
         native = plan.backend == "native"
-        chosen, note = self._choice(problem)
+        chosen, note = self.choose_algorithm(problem)
         if not packed.finite and name != "depthwise":  # which has no borders
             note = "NaN or Inf in the filter: borders computed apart"
         elif name != chosen:
@@ -319,11 +306,6 @@ def _unlock():
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_unlock)
-
-
-def _run_reference(problem, data, filter, bias, out):
-    _reference.run(problem, data, filter, bias, out)
-    return _REFERENCE
 
 
 def contiguous_strides(shape, item):

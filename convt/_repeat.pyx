@@ -266,13 +266,15 @@ cdef class Bound(Kept):
     """
     cdef readonly object plan
     cdef readonly Form form
+    cdef readonly bint as_chosen  # not another algorithm's, which weights need that are not finite
     cdef object fill
     cdef Plan native  # the plan, where it is not oneDNN's
     cdef cnp.dtype dtype
     cdef tuple shape, strides
 
-    def __init__(self, plan, Form form, dtype, tuple shape, tuple strides, fill):
+    def __init__(self, plan, Form form, dtype, tuple shape, tuple strides, fill, bint as_chosen=True):
         self.plan, self.form, self.dtype, self.shape, self.strides, self.fill = plan, form, dtype, shape, strides, fill
+        self.as_chosen = as_chosen
         self.native = plan if isinstance(plan, Plan) else None
         self.bytes = FOREIGN_BYTES if self.native is None else bytes_of(plan)
 
@@ -332,25 +334,30 @@ cdef class Shot(Kept):
 
 
 def repeat(dict kept, data, out, int threads):
-    """The output of a call whose data and threads are as some were before, by what was ``kept`` then, layout -> Bound; None, and
-    nothing done, for every other call, and where the weights have to be packed again."""
-    found = convt_find(kept, layout(data, threads))
+    """The output of a call whose data and threads are as some were before, by what was ``kept`` then, layout -> Bound; the layout,
+    and nothing done, for every other call, and where the weights have to be packed again."""
+    cdef bytes key = layout(data, threads)
+    found = convt_find(kept, key)
     if found is None:
-        return None
+        return key
     cdef Bound bound = <Bound>found
     if not bound.fits(data, out):
-        return None
+        return key
     packed = bound.form.use()
     if packed is None:
-        return None
+        return key
     convt_store(&bound.last_use, next_use())
-    return bound.compute(data, out, packed, None, threads)
+    result = bound.compute(data, out, packed, None, threads)
+    return key if result is None else result
 
 
 def repeat_shot(dict kept, str dialect, data, filter, bias, tuple attributes, out, int threads):
-    """As `repeat`, of a call that brings its weights: by what was ``kept``, signature -> Shot."""
-    found = convt_find(kept, signature(dialect, data, filter, bias, attributes, threads))
+    """As `repeat`, of a call that brings its weights: by what was ``kept``, signature -> Shot. The signature is None for a call that
+    is not recognised again."""
+    cdef bytes key = signature(dialect, data, filter, bias, attributes, threads)
+    found = convt_find(kept, key)
     if found is None:
-        return None
+        return key
     convt_store(&(<Shot>found).last_use, next_use())
-    return (<Shot>found).run(data, filter, bias, out, threads)
+    result = (<Shot>found).run(data, filter, bias, out, threads)
+    return key if result is None else result

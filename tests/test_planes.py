@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convt
-from convt.algorithms import machine, planes, turned
-from convt.algorithms import direct
+from convt.algorithms import direct, machine, planes, turned
 from convt.algorithms.planes import blocks
 from convt.algorithms.rows.schedule import bounds, channel_blocks, phase_blocks
 from convt.algorithms.turned.schedule import takes as turned_takes
