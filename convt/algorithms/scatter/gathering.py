@@ -6,31 +6,6 @@ import math
 import numpy as np
 
 from .. import common
-from .cutting import SUMS, joined_tasks
-
-_PICKS = 1 << 14  # sums of an image that may be listed
-
-
-def _gathered_bytes(problem, images, info):
-    """Of the products of so many images, and of the column that is nothing."""
-    pixels = images * math.prod(problem.in_sizes) + info["nr"] + 2 * info["vl"] + 16
-    return (math.prod(problem.kernel) * problem.co + 1) * pixels * info["t_size"]
-
-
-def gathered_tasks(problem, info, threads):
-    """How many tasks the images are."""
-    tasks = min(problem.batch, joined_tasks(problem, threads))
-    while tasks < problem.batch and _gathered_bytes(problem, -(-problem.batch // tasks), info) > SUMS:
-        tasks += threads
-    return min(tasks, problem.batch)
-
-
-def may_gather(problem, info):
-    """Whether images are so small that what each output sums can be listed."""
-    if problem.groups > 1 or not problem.batch * math.prod(problem.in_sizes):
-        return False
-    few = _gathered_bytes(problem, 1, info) <= SUMS and 0 < math.prod(problem.out_sizes) * problem.co <= _PICKS
-    return few and gathered_products(problem)[0].size <= _PICKS
 
 
 @functools.lru_cache(maxsize=16)

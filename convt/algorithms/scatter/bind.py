@@ -1,0 +1,72 @@
+"""How a schedule becomes a plan: packed weights for its form, tables for the loops from its axes."""
+
+import math
+
+import numpy as np
+
+from ..._problem import ITEMSIZE
+from .. import common, phases
+from ..unit import name_of
+from .gathering import gathered_products
+from .loops import ScatterPlan
+from .schedule import GATHERED
+from .weights import ScatterRecipe
+
+
+def recipe(attributes, filter, bias, form, unit="vectors"):
+    """How weights are packed. The taps of the last axis are columns, after the phases of the others; or all taps are."""
+    way, slab = form
+    if way == GATHERED:
+        classes = [np.arange(math.prod(attributes.kernel))[:, None]]
+    else:
+        last = attributes.kernel[-1]
+        classes = [
+            (taps[:, None, :] * last + np.arange(last)[:, None]).reshape(-1, taps.shape[1])
+            for taps in common.pack_classes(attributes, (True,) * (len(attributes.kernel) - 1))
+        ]
+    return ScatterRecipe(attributes.dtype, filter, bias, classes, attributes.strides[-1], slab, unit)
+
+
+def bind(schedule, in_strides, out_strides, recipe):
+    problem, name = schedule.problem, name_of("scatter", schedule.unit)
+    dense = _dense(problem, in_strides)
+    if schedule.form[0] == GATHERED:
+        return ScatterPlan(name, schedule, [], gathered_products(problem), recipe, in_strides, out_strides, dense)
+    axes = [
+        phases.axis(*axis, split=True)
+        for axis in zip(
+            problem.kernel[:-1], problem.strides, problem.dilations, (True,) * problem.rank, problem.in_sizes, problem.begin,
+            problem.out_sizes, strict=False,
+        )
+    ]  # fmt: skip
+    return ScatterPlan(name, schedule, axes, None, recipe, in_strides, out_strides, dense)
+
+
+def permits(schedule, in_strides, out_strides):
+    """Whether memory of these strides is what a schedule wants: outputs that are gathered are those of dense images."""
+    return schedule.form[0] != GATHERED or (
+        _dense(schedule.problem, in_strides) and _one_stretch(schedule.problem, out_strides)
+    )
+
+
+def _dense(problem, in_strides):
+    """Whether pixels are at even distances, through all rows and images."""
+    pixel = step = in_strides[-2]
+    for size, stride, inner in zip(
+        (problem.batch, *problem.in_sizes[:-1])[::-1], in_strides[-3::-1], problem.in_sizes[::-1], strict=True
+    ):
+        step *= inner
+        if size > 1 and stride != step:
+            return False
+    return pixel != 0
+
+
+def _one_stretch(problem, out_strides):
+    """Whether an image's outputs are one stretch of memory, in order."""
+    step = ITEMSIZE[problem.dtype]
+    sizes = *problem.out_sizes, problem.co
+    for size, stride in zip(sizes[::-1], out_strides[:0:-1], strict=True):
+        if size > 1 and stride != step:
+            return False
+        step *= size
+    return True

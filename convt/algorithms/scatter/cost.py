@@ -1,0 +1,139 @@
+"""What scatter's loops do, as counts: see convt.algorithms.costs. All is read off the schedule."""
+
+import math
+
+from ... import _core
+from ..._problem import ITEMSIZE
+from .. import common
+from . import reach
+
+
+def cost(schedule, here):
+    """Cycles of all threads together, and of threads that have nothing left to do."""
+    problem, unit = schedule.problem, here.info(schedule.problem.dtype, schedule.unit)
+    way = schedule.form[0]
+    if way == "gathered":
+        prices = here.profile["scatter_gathered"]
+        cycles, tasks = _gathered(schedule, unit, prices), schedule.tasks
+    else:
+        prices = here.profile["scatter_across" if way == "across" else "matrix_scatter" if unit.parts else "scatter"]
+        rows, images, cycles = reach.of_problem(problem), problem.groups * problem.batch * schedule.blocks, 0.0
+        count = _across if way == "across" else _columns
+        for kind in rows.kinds:
+            cycles = cycles + images * kind[1] * prices.cycles(count(schedule, kind, rows, unit, here))
+        tasks = math.inf if schedule.joined else images * schedule.tasks
+    if schedule.threads > 1 and 0 < tasks <= common.EVEN and cycles >= here.limits.single_thread_cycles:
+        cycles = cycles * (-(-tasks // 2) * 2 / tasks)  # of two threads: the choice must not depend on how many there are
+    return cycles + prices.cycles(_memory(problem, here))
+
+
+def packing(schedule, here):
+    """Cycles to pack the weights of a call that brings its own."""
+    unit = here.info(schedule.problem.dtype, schedule.unit)
+    return common.packing_cycles(common.filter_bytes(schedule.problem, unit), unit)
+
+
+def _gathered(schedule, unit, prices):
+    """Cycles of images whose outputs are gathered."""
+    problem, pixels = schedule.problem, schedule.pixels
+    task = common.tile_counts(math.prod(problem.kernel) * problem.co, pixels, problem.ci, unit)
+    task["across_transpose"], task["across_start"] = problem.ci * -(-pixels // unit.vl), 1
+    outputs = math.prod(problem.out_sizes) * problem.co
+    image = {"gather_product": outputs * (1 + reach.most_terms(problem)), "gathered_image": 1}
+    return schedule.tasks * prices.cycles(task) + problem.batch * prices.cycles(image)
+
+
+def _row(schedule, kind, rows):
+    """Of a stretch of a row: ``(phases, taps, columns, input pixels, j, input rows that are packed)``."""
+    problem, blocks = schedule.problem, schedule.blocks
+    k, s, begin = problem.kernel[-1], problem.strides[-1], problem.begin[-1]
+    phases, count, taps = kind
+    taps = packs = taps / max(count, 1)
+    if schedule.chunks_of_tap and rows.taps > 1 and taps:
+        # A task packs an input row once for all its rows, and at its start what rows before its own have read.
+        of_task = max(1.0, rows.rows / schedule.tasks)
+        last = taps if len(problem.kernel) == 2 else max(1.0, taps ** (1 / (len(problem.kernel) - 1)))
+        packs = min(taps, taps / last * (of_task / rows.groups + last - 1) / of_task)
+    js = (-(-(begin + problem.out_sizes[-1]) // s) - begin // s) / blocks
+    pixels = -(-(problem.in_sizes[-1] + (blocks - 1) * (-(-k // s) - 1)) // blocks)
+    return phases, taps, phases * k * problem.co, pixels, js, packs
+
+
+def _across(schedule, kind, rows, unit, here):
+    """What a stretch takes across: pixels transposed by vectors of channels, the GEMM, products put in the outputs' order."""
+    problem, vl = schedule.problem, unit.vl
+    phases, taps, columns, pixels, js, packs = _row(schedule, kind, rows)
+    s, ci, several = problem.strides[-1], problem.ci, problem.groups > 1
+    more = -(-problem.kernel[-1] // s) - 1  # terms of an output, beside one
+    together = 1  # rows that are multiplied as one
+    if schedule.joined:
+        together = max(1, -(-problem.batch * math.prod(problem.in_sizes[:-1]) // schedule.tasks))
+    vectors = -(-together * pixels // vl) / together
+    chunks = taps if schedule.chunks_of_tap and packs < taps else 1
+    tiles = common.tile_counts(columns, together * pixels, taps * ci / max(chunks, 1), unit)
+    counts = {name: count * chunks / together for name, count in tiles.items()}
+    counts["across_transpose"], counts["across_start"] = packs * ci * vectors, packs / together
+    lanes = s * problem.co
+    ordered = phases * lanes * -(-js // vl)  # vectors of outputs
+    order = "across_zip" if lanes in (1, 2, 4) else "across_gather"
+    if several:  # products stay near
+        counts[order + "_group"], counts["across_term_group"] = ordered, ordered * (more + 1)
+        counts["across_lane_group"] = phases * js * lanes
+    else:
+        counts[order] = ordered
+    if more:
+        counts["across_edge_group" if several else "across_edge"] = columns
+    counts["across_phase"] = phases
+    return counts
+
+
+def _columns(schedule, kind, rows, unit, here):
+    """What a stretch takes with vectors over columns."""
+    problem, vl = schedule.problem, unit.vl
+    phases, taps, columns, pixels, js, packs = _row(schedule, kind, rows)
+    s, ci = problem.strides[-1], problem.ci
+    chunks = taps if schedule.chunks_of_tap or rows.taps == 1 else 1
+    padded = -(-columns // vl) * vl
+    bytes = padded * taps * ci * unit.e_size
+    total = common.filter_bytes(problem, unit, columns)
+    fetched = max(0.0, 1 - here.l2 / max(total, 1)) * bytes
+    counts = {
+        "weight_byte": bytes,
+        "weight_byte_l3": fetched,
+        "weight_byte_l3_stall": fetched,
+        "weight_byte_memory": max(0.0, 1 - here.last_bytes / max(total, 1)) * bytes,
+    }
+    for name, count in common.tile_counts(pixels, columns, taps * unit.filled(ci) / chunks if chunks else 0, unit).items():
+        counts[name] = chunks * count
+    lanes, terms = s * problem.co, -(-problem.kernel[-1] // s)
+    if lanes <= vl and problem.groups == 1:
+        counts["overlap_term"], counts["overlap_j"] = phases * js * terms, phases * js
+    else:
+        vectors = phases * js * -(-lanes // vl)
+        counts["overlap_vector_term"], counts["overlap_vector"] = vectors * terms, vectors
+        if problem.groups > 1:  # outputs of several groups are stored one by one
+            counts["overlap_lane"] = phases * js * lanes
+    counts["row"], counts["row_tap"], counts["row_phase"] = 1, taps, phases
+    if unit.parts:
+        steps, rest = divmod(ci, unit.kstep)
+        counts["amx_pack"], counts["amx_pack_rest"] = packs * pixels * steps, packs * pixels * (rest > 0)
+        partial = chunks * -(-ci // _core.KC) - 1  # depth chunks that add to what is there
+        counts["amx_partial"] = -(-pixels // unit.grain) * (padded // vl) * max(partial, 0)
+        counts["amx_store"] = pixels * (padded // vl)
+    elif not schedule.in_place:
+        counts["pack_vector"] = packs * pixels * -(-ci // vl)
+    return counts
+
+
+def _memory(problem, here):
+    """What data takes that L2 does not hold, or not even the last level; tiles have prefetched some. Groups come back to lines
+    of pixels after others."""
+    item, groups, counts = ITEMSIZE[problem.dtype], problem.groups, {}
+    for sizes, channels, name in ((problem.in_sizes, problem.ci, "in"), (problem.out_sizes, problem.co, "out")):
+        pixels = problem.batch * math.prod(sizes) * groups
+        bytes = pixels * channels * item
+        share = max(0.0, 1 - here.l2 / max(bytes, 1))
+        counts[name + "_byte_l3"] = share * bytes
+        counts[name + "_line"] = share * pixels * -(-channels * item // 64) if groups > 1 else 0
+        counts[name + "_byte_memory"] = max(0.0, 1 - here.last_bytes / max(bytes, 1)) * bytes
+    return counts

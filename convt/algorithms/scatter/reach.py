@@ -1,0 +1,93 @@
+"""What rows of outputs read along the axes but the last, in numbers alone: the tables are made only for a plan that runs."""
+
+import functools
+import math
+from typing import NamedTuple
+
+from .. import phases
+
+
+class Reach(NamedTuple):
+    """Of an axis, or of all axes but the last together. Phases that read the same inputs are one row, of several outputs."""
+
+    kinds: tuple  # (phases, rows, taps): there are so many rows of so many phases, which read so many input rows in all
+    rows: int  # of all kinds
+    taps: int  # input rows that a row reads at most
+    phases: int  # of a row at most
+    groups: int  # of phases
+    places: int  # positions j that have a row: fewer than rows where there are several groups
+    entries: int  # that the tables of a plan would have at most
+
+
+ONE_ROW = Reach(((1, 1, 1),), 1, 1, 1, 1, 1, 1)  # of a problem that has one axis only
+
+
+@functools.lru_cache(maxsize=512)
+def _groups(k, s, d):
+    """The groups of phases of an axis, and how far apart the inputs of a phase's taps are."""
+    return phases.phase_groups(k, s, d, True), d // math.gcd(s, d)
+
+
+@functools.lru_cache(maxsize=512)
+def of_axis(k, s, d, size, begin, out):
+    groups, gap = _groups(k, s, d)
+    below, above = begin // s, (begin + out) // s
+    rest, cut = begin - below * s, begin + out - above * s  # where the window starts and ends, among the phases
+    kinds, rows, taps, most, lows, highs, entries, shown = {}, 0, 0, 1, [], [], 0, 0
+    for residues, offsets, _ in groups:
+        if out < s:
+            residues = [r for r in residues if (r - begin) % s < out]
+            if not residues:
+                continue
+        low, high = below + (residues[-1] < rest), above + (residues[0] < cut)
+        read = 0
+        for off in offsets:
+            a, b = (low if low > off else off), (high if high < off + size else off + size)
+            if a < b:
+                read += b - a
+        count, reached = len(residues), min(len(offsets), -(-size // gap))
+        before = kinds.get(count, (0, 0))
+        kinds[count] = before[0] + high - low, before[1] + read
+        rows, taps, most, shown = rows + high - low, max(taps, reached), max(most, count), shown + count
+        entries += min(2 * len(offsets) + 1, high - low) * (reached + count)
+        lows.append(low)
+        highs.append(high)
+    if shown < min(s, out):  # phases that no tap reaches
+        count, high = min(s, out) - shown, above + (cut > 0)
+        before = kinds.get(count, (0, 0))
+        kinds[count] = before[0] + high - below, before[1]
+        rows, entries, most = rows + high - below, entries + count, max(most, count)
+        lows.append(below)
+        highs.append(high)
+    places = max(highs) - min(lows) if lows else 0
+    found = tuple((count, n, read) for count, (n, read) in kinds.items())
+    return Reach(found, rows, taps, most, max(1, len(groups)), places, entries)
+
+
+def of_problem(problem):
+    """Of all axes but the last."""
+    found = ONE_ROW
+    for ax in range(len(problem.kernel) - 1):
+        axis = of_axis(
+            problem.kernel[ax], problem.strides[ax], problem.dilations[ax], problem.in_sizes[ax], problem.begin[ax],
+            problem.out_sizes[ax],
+        )  # fmt: skip
+        if ax == 0:
+            found = axis
+            continue
+        kinds = {}
+        for p, n, t in found.kinds:
+            for q, m, u in axis.kinds:
+                before = kinds.get(p * q, (0, 0))
+                kinds[p * q] = before[0] + n * m, before[1] + t * u
+        found = Reach(tuple((p, n, t) for p, (n, t) in kinds.items()), *(a * b for a, b in zip(found[1:], axis[1:], strict=True)))
+    return found
+
+
+def most_terms(problem):
+    """How many products an output sums at most."""
+    terms = 1
+    for k, s, d, size in zip(problem.kernel, problem.strides, problem.dilations, problem.in_sizes, strict=True):
+        common = math.gcd(s, d)
+        terms *= min(-(-k // (s // common)), -(-size // (d // common)))
+    return terms
