@@ -19,6 +19,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -30,7 +31,8 @@ from convt.algorithms.direct import plan as direct
 from convt.algorithms.planes import cost as planes_cost
 from convt.algorithms.planes import plan as planes
 from convt.algorithms.rows import bind as rows
-from convt.algorithms.scatter import plan as scatter
+from convt.algorithms.scatter import bind as scatter
+from convt.algorithms.scatter import schedule as scatter_schedule
 from convt.algorithms.turned import bind as turned
 from convt.algorithms.winograd import bind as winograd
 
@@ -128,16 +130,15 @@ def _rows(schedule, packing, ins, outs, how) -> np.ndarray:
     return _product(np.ones(problem.groups), each, _spans(schedule.js, schedule.block))
 
 
-def _scatter(name, problem, packing, ins, outs, how, spec) -> np.ndarray:
-    """Groups are fastest, then stretches of a row, then rows, then images."""
-    if spec["gathers"]:
-        return np.diff(spec["first"]).astype(float)
-    taps = np.array([len(each["tap_in"]) for each in spec["classes"]])
-    of_row = np.concatenate([[0], np.cumsum(1 + problem.ci * problem.kernel[-1] * taps[np.asarray(spec["order"])[:, 0]])])
-    first = np.asarray(spec["first"])
-    images = 1 if spec["joined"] else problem.batch
-    stretches = _spans(spec["j1"] - spec["j0"], spec["block"])
-    return _product(np.ones(images), of_row[first[1:]] - of_row[first[:-1]], stretches, np.ones(problem.groups))
+def _scatter(plan, name, schedule, *_) -> np.ndarray:
+    """Groups are fastest, then stretches of a row, then rows, then images. A task's rows are told by its plan."""
+    problem = schedule.problem
+    if schedule.form[0] == "gathered":
+        return np.diff(problem.batch * np.arange(schedule.tasks + 1) // schedule.tasks).astype(float)
+    per = problem.ci * problem.kernel[-1]
+    rows = np.array([len(taps) + per * sum(taps) for taps in plan.taps_of_tasks()], float)
+    j0, j1 = scatter_schedule.blocks_shown(problem)
+    return rows * np.resize(np.repeat(_spans(j1 - j0, schedule.block), problem.groups), len(rows))
 
 
 # Where plans are made, by which class, and what tells the work of their tasks.
@@ -160,7 +161,7 @@ def taken_down() -> Iterator[dict]:
     def noting(plan_class, told):
         def make(*tables):
             plan = plan_class(*tables)
-            made[id(plan)] = told, tables
+            made[id(plan)] = partial(told, plan) if told is _scatter else told, tables
             return plan
 
         return make

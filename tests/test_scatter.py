@@ -25,13 +25,12 @@ from cases import (
 from fuzz import machines
 
 import convt
-from convt import _core, _plan
-from convt.algorithms import machine
-from convt.algorithms.scatter import cutting, gathering
-from convt.algorithms.scatter import plan as scatter
+from convt import _plan
+from convt.algorithms import machine, scatter, stages
+from convt.algorithms.scatter import schedule
+from convt.algorithms.scatter.schedule import COLUMNS, GATHERED
 
 AMX = "avx512_amx"
-LONGEST = 8  # more axes than any case has
 needs_amx = pytest.mark.skipif(not matrix_unit(), reason="no matrix unit, or CONVT_ISA caps it")
 each_dtype = pytest.mark.parametrize("dtype", DTYPES)
 each_format = pytest.mark.parametrize("data_format", DATA_FORMATS)
@@ -83,28 +82,25 @@ each_name = pytest.mark.parametrize("name", ["scatter", pytest.param("matrix_sca
 
 @pytest.fixture(autouse=True)
 def ways():
-    """Every way to cut a problem, where a test asks for it; no choice made so outlives the test."""
-    before = scatter._ways, scatter.gathered_cycles
+    """Every way to hold products, where a test asks for it; no schedule made so outlives the test."""
+    before = schedule._ways
     yield
-    scatter._ways, scatter.gathered_cycles = before
-    scatter.choice.cache_clear()
+    schedule._ways = before
+    stages.scheduled.cache_clear()
 
 
-def every_way(case, info):
-    outer = len(case.kernel) - 1
+def every_way(case, unit):
     problem = operator(case, *case.arrays()[1:])._attributes.problem(case.data_shape)
-    slab = cutting.slab_depth(problem, info)
-    ways = sorted(itertools.product({(False,) * outer, (True,) * outer}, {0, slab}))
-    return [*ways, (None, slab)] if slab and gathering.may_gather(problem, info) else ways
+    return WAYS(problem, machine.current().info(case.dtype, unit), True)
+
+
+WAYS = schedule._ways
 
 
 def take(way):
-    others = [way]
-    if way[0] is None:  # what memory does not allow is done by rows
-        others.append(((False,) * LONGEST, 0))
-        scatter.gathered_cycles = lambda problem, info: 0.0
-    scatter._ways = lambda problem, info: [(merge and merge[: problem.rank - 1], slab) for merge, slab in others]
-    scatter.choice.cache_clear()
+    # What memory does not allow is done by rows.
+    schedule._ways = lambda problem, info, gathered: (COLUMNS if way == GATHERED and not gathered else way,)
+    stages.scheduled.cache_clear()
 
 
 def skip_without(name, dtype):
@@ -117,11 +113,11 @@ def skip_without(name, dtype):
 @each_problem
 @each_name
 def test_every_way_is_the_definition_for_any_number_of_threads(name, case, data_format, dtype):
-    """Merged phases and not, vectors over columns and over pixels: exact sums, and of any data the same bits."""
+    """Vectors over columns and over pixels, outputs gathered: exact sums, and of any data the same bits."""
     skip_without(name, dtype)
     case = replace(case, dtype=dtype, data_format=data_format)
     whole, any_data = case.arrays(), case.arrays(exact=False)
-    for way in every_way(case, _core.kernel_info(dtype, "vectors" if name == "scatter" else "amx")):
+    for way in every_way(case, "vectors" if name == "scatter" else "amx"):
         take(way)
         results = set()
         for threads in (1, 2, 3, 5):
@@ -142,7 +138,7 @@ def test_every_way_at_every_instruction_set(case, isa):
         for dtype, activation in zip(DTYPES, ("tanh", ("leaky_relu", 0.25), "gelu", None), strict=True):
             now = replace(case, dtype=dtype, activation=activation)
             arrays = now.arrays()
-            for way in every_way(now, _core.kernel_info(dtype)):
+            for way in every_way(now, "vectors"):
                 take(way)
                 now.check(run(now, *arrays, algorithm="scatter"), *arrays)
 
@@ -210,10 +206,10 @@ def test_rows_multiplied_as_one(case, isa):
                                              ("relu", None, "tanh", None), strict=True):  # fmt: skip
             now = replace(case, dtype=dtype, activation=activation)
             data, filter, bias = now.arrays()
-            for way in every_way(now, _core.kernel_info(dtype)):
+            for way in every_way(now, "vectors"):
                 take(way)
                 op = operator(now, filter, bias, algorithm="scatter")
-                if way[1]:  # fewer tasks than rows
+                if way != COLUMNS:  # fewer tasks than rows
                     assert op.plan(now.data_shape).tasks < now.batch * now.groups * int(np.prod(now.out_shape[1:-2]))
                 for where in {"contiguous", memory}:
                     view, results = laid(where, data), set()
@@ -362,20 +358,19 @@ def test_auto_takes_it_where_it_fills_the_unit_and_only_there():
 @each_isa
 def test_small_images_are_picked_where_memory_allows(isa):
     """By choice where vectors are long; in other memory by rows; the same bits for any number of threads."""
-    case, ways, cost = replace(PROBLEMS["small images"], batch=16), scatter._ways, scatter.gathered_cycles
+    case = replace(PROBLEMS["small images"], batch=16)
     with using_isa(isa):
         for dtype in DTYPES:
             now = replace(case, dtype=dtype, activation="relu")
             data, filter, bias = now.arrays(exact=False)
-            scatter._ways, scatter.gathered_cycles = ways, cost
+            schedule._ways = WAYS
             problem = operator(now, filter, bias)._attributes.problem(now.data_shape)
-            info = _core.kernel_info(dtype)
-            if not cutting.slab_depth(problem, info):
+            if GATHERED not in every_way(now, "vectors"):
                 continue
             if isa.startswith("avx512") and dtype == "float32":
-                scatter.choice.cache_clear()
-                assert scatter.choice(problem, "vectors", machine.current())[1] is None
-            take((None, cutting.slab_depth(problem, info)))
+                stages.scheduled.cache_clear()
+                assert stages.scheduled(scatter.STAGES, problem, machine.current()).form[0] == GATHERED
+            take(GATHERED)
             results = set()
             for threads in (1, 2, 3):
                 with convt.num_threads(threads):
@@ -393,8 +388,7 @@ def test_nan_and_infinity_stay_with_the_outputs_that_sum_them():
     data, filter, _ = case.arrays()
     data[1, 2, 3, 5], data[4, 0, 0, 0] = np.nan, np.inf
     filter[..., 1, 0, 0] = np.inf
-    problem = operator(case, filter, None)._attributes.problem(case.data_shape)
-    take((None, cutting.slab_depth(problem, _core.kernel_info("float32"))))
+    take(GATHERED)
     picked = operator(case, filter, None, algorithm="scatter")(data)
     with np.errstate(invalid="ignore"):
         np.testing.assert_array_equal(picked, operator(case, filter, None, algorithm="direct")(data))
@@ -408,3 +402,28 @@ def test_an_empty_input_whatever_joining_rows_costs(seed):
         with machines.using({"costs": [seed, 6]}), convt.num_threads(threads):
             got = convt.conv_transpose(data, filter, algorithm="scatter")
         np.testing.assert_array_equal(got, np.zeros((1, 1, 3, 3)))
+
+
+@each_name
+@each_problem
+def test_a_schedule_is_decided_without_weights_prints_and_compares(case, name):
+    """And depends on nothing else: made again, it is the same."""
+    unit = "vectors" if name == "scatter" else "amx"
+    skip_without(name, case.dtype)
+    op = operator(case, *case.arrays()[1:], algorithm=name)
+    problem, here = op._attributes.problem(case.data_shape), machine.current()
+    for threads in (1, 2, 16):
+        first, again = (schedule.schedule(problem, here, unit, threads, True) for _ in range(2))
+        assert first == again and hash(first) == hash(again) and repr(first) == repr(again)
+        assert first.form == schedule.schedule(problem, here, unit, 2, True).form
+        assert scatter.STAGES.cost(first, here) > 0 and len(repr(first)) < 2000
+    assert not op._operator._packed
+
+
+def test_a_long_filter_is_scheduled_by_formulas():
+    """Tables are made of the axes, not of their product, and of no problem that would need large ones."""
+    for kernel, there in (((31, 31), True), ((9, 9, 9), True), ((31, 31, 31), False)):
+        op = convt.ConvTranspose(np.zeros((*kernel, 4, 1), np.float32), algorithm="scatter" if there else "direct")
+        shape = (1, *[20] * len(kernel), 4)
+        found = schedule.schedule(op._attributes.problem(shape), machine.current(), "vectors", 2, True)
+        assert (found is not None) is there

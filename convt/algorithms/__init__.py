@@ -34,14 +34,12 @@ from functools import partial
 from typing import NamedTuple
 
 from .._problem import PRECISIONS
-from . import common, depthwise, onednn, order, phases, rows, stages, turned, winograd
+from . import common, depthwise, onednn, order, phases, rows, scatter, stages, turned, winograd
 from .direct import cost as direct_cost
 from .direct import plan as direct
 from .direct import schedule as direct_schedule
 from .planes import blocks as planes_blocks
 from .planes.plan import always, by_blocks, cut_into_blocks, direct_widens, make_by_blocks, never
-from .scatter import gathering
-from .scatter import plan as scatter
 
 
 class Algorithm(NamedTuple):
@@ -83,9 +81,9 @@ def _of_unit(unit, name, wants, precision, exact=""):
             partial(direct.make, name=name, unit=unit), partial(direct.preparing, unit=unit), precision, never, exact,
         ),
         prefix + "scatter": _any_channels(
-            f"{wants}, and what scatter wants: {scatter.LIMIT}", partial(scatter.cost, unit=unit),
-            partial(scatter.recipe, unit=unit), partial(scatter.make, name=prefix + "scatter", unit=unit),
-            partial(common.preparing, unit=unit), precision, never, exact,
+            f"{wants}, and what scatter wants: {scatter.LIMIT}", partial(stages.cost, scatter.STAGES, unit=unit),
+            partial(stages.recipe, scatter.STAGES, unit=unit), partial(scatter.make, name=prefix + "scatter", unit=unit),
+            partial(stages.preparing, scatter.STAGES, unit=unit), precision, never, exact,
         ),
     }  # fmt: skip
     if unit in ("amx", "amx_two"):
@@ -110,7 +108,10 @@ ALGORITHMS = {
     "winograd6": _any_channels(
         winograd.LIMIT, *stages.serving(winograd.LARGE_STAGES, "winograd6", otherwise=direct.make), precision="high"
     ),
-    "scatter": _any_channels(scatter.LIMIT, scatter.cost, scatter.recipe, scatter.make, widens=never),
+    "scatter": _any_channels(
+        scatter.LIMIT, partial(stages.cost, scatter.STAGES), partial(stages.recipe, scatter.STAGES), scatter.make,
+        partial(stages.preparing, scatter.STAGES), widens=never,
+    ),
     "depthwise": _any_channels(
         depthwise.LIMIT, *stages.serving(depthwise.STAGES, "depthwise"), widens=depthwise.kinds.widens
     ),
@@ -126,9 +127,8 @@ ALGORITHMS = {
 def forget():
     """Empty the caches of what was decided for problems."""
     for decided in (
-        direct_schedule.choose, direct_cost.memory_cycles, winograd.schedule.choose, scatter.choice,
-        gathering.gathered_products, planes_blocks.blocks, cut_into_blocks, order.order_of, phases.axis, phases.kinds,
-        stages.scheduled, common.pairs_met, depthwise.kinds.kind_of_operator,
+        direct_schedule.choose, direct_cost.memory_cycles, winograd.schedule.choose, planes_blocks.blocks, cut_into_blocks,
+        order.order_of, phases.axis, phases.kinds, stages.scheduled, common.pairs_met, depthwise.kinds.kind_of_operator,
     ):  # fmt: skip
         decided.cache_clear()
 

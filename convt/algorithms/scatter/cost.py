@@ -3,8 +3,7 @@
 import math
 
 from ... import _core
-from ..._problem import ITEMSIZE
-from .. import common
+from .. import common, execution
 from . import reach
 
 
@@ -94,15 +93,8 @@ def _columns(schedule, kind, rows, unit, here):
     s, ci = problem.strides[-1], problem.ci
     chunks = taps if schedule.chunks_of_tap or rows.taps == 1 else 1
     padded = -(-columns // vl) * vl
-    bytes = padded * taps * ci * unit.e_size
     total = common.filter_bytes(problem, unit, columns)
-    fetched = max(0.0, 1 - here.l2 / max(total, 1)) * bytes
-    counts = {
-        "weight_byte": bytes,
-        "weight_byte_l3": fetched,
-        "weight_byte_l3_stall": fetched,
-        "weight_byte_memory": max(0.0, 1 - here.last_bytes / max(total, 1)) * bytes,
-    }
+    counts = common.weight_counts(padded * taps * ci * unit.e_size, total, here=here)
     for name, count in common.tile_counts(pixels, columns, taps * unit.filled(ci) / chunks if chunks else 0, unit).items():
         counts[name] = chunks * count
     lanes, terms = s * problem.co, -(-problem.kernel[-1] // s)
@@ -126,14 +118,10 @@ def _columns(schedule, kind, rows, unit, here):
 
 
 def _memory(problem, here):
-    """What data takes that L2 does not hold, or not even the last level; tiles have prefetched some. Groups come back to lines
-    of pixels after others."""
-    item, groups, counts = ITEMSIZE[problem.dtype], problem.groups, {}
-    for sizes, channels, name in ((problem.in_sizes, problem.ci, "in"), (problem.out_sizes, problem.co, "out")):
-        pixels = problem.batch * math.prod(sizes) * groups
-        bytes = pixels * channels * item
-        share = max(0.0, 1 - here.l2 / max(bytes, 1))
-        counts[name + "_byte_l3"] = share * bytes
-        counts[name + "_line"] = share * pixels * -(-channels * item // 64) if groups > 1 else 0
-        counts[name + "_byte_memory"] = max(0.0, 1 - here.last_bytes / max(bytes, 1)) * bytes
+    """What data takes that L2 does not hold, or not even the last level; tiles have prefetched some."""
+    counts = common.memory_counts(problem, here=here)
+    for name, bytes in (
+        ("in_byte_memory", execution.data_bytes(problem)), ("out_byte_memory", execution.output_bytes(problem))
+    ):  # fmt: skip
+        counts[name] = bytes * common.far(bytes, here.last_bytes)
     return counts

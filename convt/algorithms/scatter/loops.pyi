@@ -2,17 +2,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..._core import Plan
-from ..._problem import Problem
+from .schedule import Schedule
 from .weights import ScatterRecipe
 
 class ScatterPlan(Plan):
     def __init__(
         self,
         name: str,
-        problem: Problem,
+        schedule: Schedule,
+        axes: Sequence[Any],
+        gathers: Any,
         recipe: ScatterRecipe,
         in_strides: Sequence[int],
         out_strides: Sequence[int],
-        execution: Any,
-        spec: Any,
+        dense: bool,
     ) -> None: ...
+    def taps_of_tasks(self) -> list[list[int]]: ...

@@ -16,88 +16,225 @@ import numpy as np
 from convt._core cimport Call, Plan
 from convt._flags cimport convt_is_set, convt_set
 from convt._kernels cimport (
-    CONVT_ACROSS_MR, CONVT_LDA, MOST_ROWS, convt_across, convt_kernels, convt_overlap, convt_picked, convt_quotient, convt_tile,
+    CONVT_ACROSS_MR, CONVT_KC, CONVT_LDA, MOST_ROWS, convt_across, convt_kernels, convt_overlap, convt_picked, convt_quotient, convt_tile,
 )
-from convt._memory cimport Table, keep_table, round64, structures
-from convt.algorithms.indexing cimport cut_at, cut_evenly
+from convt._memory cimport structures
+from convt.algorithms.indexing cimport cut_at, cut_evenly, take_index, within
 from convt.algorithms.packing cimport PackClass
 from convt.algorithms.scatter.weights cimport ScatterRecipe
 
+from convt.algorithms.phases import AxisClass, PhaseGroup
+
 cnp.import_array()
+
+# An axis of images that are gathered: `products` finds the first pixel there.
+_ONE_RUN = [PhaseGroup((), (0,), ())], [AxisClass(0, 1, (0, 1), (0,), (), (), 0, (), (0, 1))]
 
 
 cdef class ScatterPlan(Plan):
-    """Runs the rows that scatter/plan.py lists, class by class or, where the rows of several images follow each other, joined."""
+    """Runs a Schedule of scatter/schedule.py."""
 
-    def __init__(self, str name, problem, ScatterRecipe recipe, in_strides, out_strides, execution, spec):
-        self.open_plan(name, problem, recipe.k, in_strides, out_strides, execution)
-        self.recipe, self.even = recipe, True
+    def __init__(self, str name, schedule, axes, gathers, ScatterRecipe recipe, in_strides, out_strides, bint dense):
+        """``axes`` are `phases.axis` of every axis but the last; ``gathers``, instead of them, what outputs of an image gather
+        (gathering.py). ``dense`` says whether pixels are at even distances, through all rows and images."""
+        problem = schedule.problem
+        self.open_plan(name, problem, recipe.k, in_strides, out_strides, schedule.execution)
+        self.recipe, self.even, self.keep = recipe, True, []
         cdef const convt_kernels *k = self.k
-        cdef ScatterClass *c
-        x = self.nd - 1
+        cdef int64_t x = self.nd - 1, s = self.stride.p[x], ax
         self.taps_x, self.begin, self.window = self.kernel.p[x], problem.begin[x], problem.out_sizes[x]
-        self.lanes = self.stride.p[x] * self.co
-        self.terms = (self.taps_x + self.stride.p[x] - 1) // self.stride.p[x]
-        self.j0, self.j1, self.block, self.blocks = spec["j0"], spec["j1"], spec["block"], spec["blocks"]
-        self.j_whole = (self.begin + self.window) // self.stride.p[x]
-        self.max_rows = spec["pixels"]
+        self.lanes, self.terms = s * self.co, (self.taps_x + s - 1) // s
+        self.j0, self.j1, self.j_whole = self.begin // s, (self.begin + self.window + s - 1) // s, (self.begin + self.window) // s
+        self.block, self.blocks, self.max_rows = schedule.block, schedule.blocks, schedule.pixels
+        self.chunks_of_tap, self.slots, self.slot_size = schedule.chunks_of_tap, schedule.slots, schedule.slot_bytes
+        self.chunk_size = self.slot_size // max(<int64_t>1, self.chunks_of_tap)
+        self.in_place, self.prefetch, self.joined, self.dense = schedule.in_place, schedule.prefetch, schedule.joined, dense
         self.slab = recipe.slab
         self.across = self.slab > 0
         self.fused = self.across and self.in_c == 1 and self.ci * k.t_size >= 16
-        self.in_place = not (self.across or k.parts) and self.in_c == 1 and k.s_size == k.e_size and self.ci % k.kstep == 0
-        self.far = spec["far"]
-        self.keep = []
-        cdef int64_t deepest = 0, parts = 0, most = 0, n  # depth of a chunk, chunks of a tap, taps
-        self.classes = <ScatterClass *>cnp.PyArray_DATA(structures(self.keep, len(spec["classes"]), sizeof(ScatterClass)))
-        for i, row in enumerate(spec["classes"]):
-            c = &self.classes[i]
-            c.ntaps, c.tap_in = len(row["tap_in"]), keep_table(self.keep, row["tap_in"])
-            c.pack = &recipe.classes[<Py_ssize_t>row["pack"]]
-            c.nchunks, c.chunks = len(row["chunks"]), self.chunks_of(row["chunks"], c.pack.ncols)
-            c.parts = row["parts"]
-            most = max(most, c.ntaps if c.parts else 1)
-            for n in range(c.nchunks):
-                deepest = max(deepest, c.chunks[n].depth)
-            if not (c.parts and self.in_place):
-                self.slots, parts = max(self.slots, c.ntaps if c.parts else 1), max(parts, c.parts, 1)
-            c.nphases, c.phases = len(row["phases"]), keep_table(self.keep, row["phases"])
-            if c.ntaps:
-                c.npanels = c.pack.npanels
-                c.ld = c.npanels * k.nr + 16
-                self.sums = max(self.sums, self.max_rows * c.ld * k.t_size)
-                if self.across:
-                    for n in range(1, k.nr // k.vl + 1):
-                        c.tiles[n] = (c.pack.ncols + k.mr[n] - 1) // k.mr[n]
-                        c.by_tile[n] = cut_evenly(c.pack.ncols, c.tiles[n], 1)
-                    # A vector before, one behind, and a cache line, so that columns fall into different sets.
-                    c.ld = (self.max_rows + k.nr - 1) // k.nr * k.nr + 2 * k.vl + 16
-                    self.sums = max(self.sums, c.pack.ncols * c.ld * k.t_size)
-        if spec["gathers"]:
-            columns, pixels = spec["gathers"]
-            self._gather(columns, pixels)
-        self.order, self.first, self.joined = Table(spec["order"]), Table(spec["first"]), spec["joined"]
-        self.row_tasks = len(spec["first"]) - 1
-        self.tasks = (1 if self.joined else self.batch) * self.row_tasks * self.groups * self.blocks
         # Pixels side by side, for vectors; or one after the other, for matrices as close as an odd number of steps allows.
-        self.lda = (deepest // k.kstep | 1) * k.kstep if k.parts else k.lda
-        n = (self.max_rows + k.grain) * self.lda
-        if self.across:
-            n = ((self.max_rows + k.nr - 1) // k.nr if most > 1 else 1) * k.nr * deepest
-        self.chunk_size = round64(n * k.e_size)
-        self.slot_size = parts * self.chunk_size
-        self.workspace = round64(k.nr * k.t_size) + self._packed() + round64(self.sums)
+        self.lda = (schedule.depth // k.kstep | 1) * k.kstep if k.parts else k.lda
+        space = schedule.workspace
+        self.workspace = space.bytes
+        self.at_kept, self.at_packed, self.at_products = space["kept"], space["packed"], space["products"]
 
-    cdef ScatterChunk *chunks_of(self, chunks, int64_t ncols) except NULL:
-        """Chunks, (first depth of the class, depth, first depth of the panel) each, of a class of so many columns."""
+        self.axes = <ScatterAxis *>cnp.PyArray_DATA(structures(self.keep, x, sizeof(ScatterAxis)))
+        self.rows = self.places = 1
+        for ax in range(x):
+            groups, runs = axes[ax] if gathers is None else _ONE_RUN
+            self.open_axis(self.axes + ax, groups, runs)
+            self.places *= self.axes[ax].span
+        for ax in range(x - 1, -1, -1):
+            self.axes[ax].after, self.rows = self.rows, self.rows * self.axes[ax].nplaces
+            if not self.joined:
+                self.place_rows(&self.axes[ax])
+        self.open_classes()
+        if gathers is not None:
+            columns, pixels = gathers
+            self._gather(columns, pixels)
+            self.rows = self.places = 1
+        if self.joined:
+            self.rows, self.places = self.rows * self.batch, self.places * self.batch
+        self.row_tasks = schedule.tasks
+        self.tasks = (1 if self.joined else self.batch) * self.row_tasks * self.groups * self.blocks
+
+    cdef open_axis(self, ScatterAxis *axis, groups, runs):
+        cdef ScatterRun *r
+        cdef int64_t high = 0, p
+        cdef tuple firsts, shown
+        axis.nruns, axis.ngroups = len(runs), len(groups)
+        axis.runs = <ScatterRun *>cnp.PyArray_DATA(structures(self.keep, axis.nruns, sizeof(ScatterRun)))
+        for run in runs:
+            axis.phases += len(run.first_out)
+        cdef int64_t *at = <int64_t *>cnp.PyArray_DATA(structures(self.keep, 3 * axis.phases, sizeof(int64_t)))
+        r = axis.runs
+        for run in runs:
+            r.start, r.count, r.group, r.first_tap = run.start, run.count, run.group, run.tap_range[0]
+            r.of_group = len(groups[r.group].offsets) if r.group >= 0 else 0
+            firsts, shown = run.first_in, run.valid
+            r.taps = len(firsts)
+            r.first_in = firsts[0] if r.taps else 0
+            r.gap = firsts[1] - firsts[0] if r.taps > 1 else 0
+            r.shown, firsts = at, run.first_out
+            r.phases = len(firsts)
+            for p in range(r.phases):
+                at[0], at[1], at[2] = firsts[p], shown[p][0], shown[p][1]
+                at += 3
+            axis.low, high = (min(axis.low, r.start), max(high, r.start + r.count)) if axis.nplaces else (r.start, r.start + r.count)
+            axis.nplaces, axis.taps = axis.nplaces + r.count, axis.taps + r.taps
+            r += 1
+        axis.span = high - axis.low
+
+    cdef place_rows(self, ScatterAxis *axis):
+        """Lists the rows of an axis, in order of j."""
+        cdef int64_t *at = <int64_t *>cnp.PyArray_DATA(structures(self.keep, axis.span + 1, sizeof(int64_t)))
+        cdef ScatterRun *r
+        cdef ScatterPlace *p
+        cdef int64_t n, j, first = 0
+        axis.places = <ScatterPlace *>cnp.PyArray_DATA(structures(self.keep, axis.nplaces, sizeof(ScatterPlace)))
+        for n in range(axis.nruns):
+            r = &axis.runs[n]
+            for j in range(r.start - axis.low, r.start - axis.low + r.count):
+                at[j + 1] += 1
+        for j in range(axis.span):
+            at[j + 1] += at[j]
+        for n in range(axis.nruns):
+            r = &axis.runs[n]
+            for j in range(r.count):
+                p = &axis.places[at[r.start - axis.low + j]]
+                p.j, p.run = j, n
+                at[r.start - axis.low + j] += 1
+        for j in range(axis.span):  # now where the rows of the next j begin
+            for n in range(first, at[j]):
+                axis.places[n].first, axis.places[n].together = first, at[j] - first
+            first = at[j]
+
+    cdef open_classes(self):
+        """Fills in the classes: a run of each axis, the last axis fastest."""
+        cdef int64_t x = self.nd - 1, ax, n, nphases = 1, ntaps = 1
+        cdef Py_ssize_t i
+        self.nclasses = 1
+        for ax in range(x):  # what all classes have together is a product, too
+            self.nclasses, nphases = self.nclasses * self.axes[ax].nruns, nphases * self.axes[ax].phases
+            ntaps *= self.axes[ax].taps
+        cdef int64_t of_tap = max(<int64_t>1, (self.recipe.ci_p + CONVT_KC - 1) // CONVT_KC)
+        self.classes = <ScatterClass *>cnp.PyArray_DATA(structures(self.keep, self.nclasses, sizeof(ScatterClass)))
+        cdef ScatterRun **runs = <ScatterRun **>cnp.PyArray_DATA(structures(self.keep, self.nclasses * x, sizeof(ScatterRun *)))
+        cdef int64_t *phases = <int64_t *>cnp.PyArray_DATA(structures(self.keep, nphases * (1 + 2 * x), sizeof(int64_t)))
+        cdef ScatterChunk *chunks = <ScatterChunk *>cnp.PyArray_DATA(structures(self.keep, ntaps * of_tap, sizeof(ScatterChunk)))
+        cdef ScatterClass *c
+        for i in range(self.nclasses):
+            c, n = self.classes + i, i
+            c.runs, c.phases, c.chunks, c.rows, c.ntaps, c.nphases = runs + i * x, phases, chunks, 1, 1, 1
+            for ax in range(x - 1, -1, -1):
+                c.runs[ax] = self.axes[ax].runs + take_index(&n, self.axes[ax].nruns)
+                c.rows, c.ntaps = c.rows * c.runs[ax].count, c.ntaps * c.runs[ax].taps
+                c.nphases *= c.runs[ax].phases
+            phases, chunks = phases + c.nphases * (1 + 2 * x), chunks + c.ntaps * of_tap
+            self.open_class(c)
+
+    cdef void open_class(self, ScatterClass *c) noexcept nogil:
         cdef const convt_kernels *k = self.k
-        cdef int64_t ci_p = max(<int64_t>1, self.recipe.ci_p), slab = max(<int64_t>1, self.slab), n
-        cdef ScatterChunk *c = <ScatterChunk *>cnp.PyArray_DATA(structures(self.keep, len(chunks), sizeof(ScatterChunk)))
-        for n, (first, depth, panel) in enumerate(chunks):
-            c[n].first, c[n].depth, c[n].panel = first, depth, panel
-            c[n].tap, c[n].channel = divmod(first, ci_p)
-            c[n].at = (c[n].panel // slab * ncols * CONVT_LDA + c[n].panel % slab) * k.e_size
-            c[n].prefetches = depth // k.pace
-        return c
+        cdef int64_t x = self.nd - 1, ax, n, p, pack = 0
+        cdef int64_t *phase
+        cdef int64_t *shown
+        for p in range(c.nphases):
+            phase, n = c.phases + p * (1 + 2 * x), p
+            for ax in range(x - 1, -1, -1):
+                shown = c.runs[ax].shown + 3 * take_index(&n, c.runs[ax].phases)
+                if shown[0]:  # with one row the stride may be anything
+                    phase[0] += shown[0] * self.out_stride.p[ax]
+                phase[1 + 2 * ax], phase[2 + 2 * ax] = shown[1], shown[2]
+        if c.ntaps == 0:
+            return
+        for ax in range(x):
+            pack = pack * self.axes[ax].ngroups + c.runs[ax].group
+        c.pack = self.recipe.classes + pack
+        c.npanels = c.pack.npanels
+        c.ld = c.npanels * k.nr + 16
+        if self.across:
+            for n in range(1, convt_quotient(k.nr, k.vl) + 1):
+                c.tiles[n] = convt_quotient(c.pack.ncols + k.mr[n] - 1, k.mr[n])
+                c.by_tile[n] = cut_evenly(c.pack.ncols, c.tiles[n], 1)
+            # A vector before, one behind, and a cache line, so that columns fall into different sets.
+            c.ld = convt_quotient(self.max_rows + k.nr - 1, k.nr) * k.nr + 2 * k.vl + 16
+        self.cut_depth(c)
+
+    cdef void cut_depth(self, ScatterClass *c) noexcept nogil:
+        """The depth of a class in chunks: of a tap each, or of taps that are adjacent in the panel and in a slab."""
+        cdef int64_t ci_p = self.recipe.ci_p, whole = ci_p if self.chunks_of_tap else self.slab
+        cdef int64_t tap, ax, n, flat, step, first = 0, panel = 0, end = 0
+        if not ci_p:
+            c.nchunks = 1
+            return
+        for tap in range(c.ntaps):
+            flat, n, step = 0, tap, 1
+            for ax in range(self.nd - 2, -1, -1):
+                flat += (c.runs[ax].first_tap + take_index(&n, c.runs[ax].taps)) * step
+                step *= c.runs[ax].of_group
+            if tap and (flat * ci_p != end or (whole and end == convt_quotient(end, whole) * whole)):
+                self.add_chunks(c, first, panel, end - panel)
+                first = tap * ci_p
+            if tap * ci_p == first:
+                panel = flat * ci_p
+            end = (flat + 1) * ci_p
+        self.add_chunks(c, first, panel, end - panel)
+
+    cdef void add_chunks(self, ScatterClass *c, int64_t first, int64_t panel, int64_t depth) noexcept nogil:
+        """So much depth that is together in the panel, in even chunks."""
+        cdef const convt_kernels *k = self.k
+        cdef int64_t n = 0, count = convt_quotient(depth + CONVT_KC - 1, CONVT_KC) * k.kstep, slab = max(<int64_t>1, self.slab), above
+        cdef int64_t step = convt_quotient(depth + count - 1, count) * k.kstep, ci_p = self.recipe.ci_p
+        cdef ScatterChunk *ch
+        while n < depth:
+            ch = c.chunks + c.nchunks
+            ch.depth, ch.panel = min(step, depth - n), panel + n
+            ch.tap = convt_quotient(first + n, ci_p)
+            ch.channel = first + n - ch.tap * ci_p
+            above = convt_quotient(ch.panel, slab)
+            ch.at = (above * c.pack.ncols * CONVT_LDA + ch.panel - above * slab) * k.e_size
+            ch.prefetches = convt_quotient(ch.depth, k.pace)
+            c.nchunks += 1
+            n += step
+
+    def taps_of_tasks(self):
+        """For each task, how many input rows each of its rows of outputs reads."""
+        cdef int64_t group, image, first, last, j_lo, n, low
+        cdef Py_ssize_t task, i
+        cdef Row row
+        found = []
+        for task in range(self.tasks):
+            self.place(task, &group, &image, &first, &last, &j_lo)
+            taps = []
+            if not self.joined:
+                for n in range(first, last):
+                    taps.append(self.find_row(n, &row).ntaps)
+            elif not self.gather_index:
+                for i in range(self.nclasses):
+                    n = self.rows_before(&self.classes[i], last) - self.rows_before(&self.classes[i], first)
+                    taps += [self.classes[i].ntaps] * n
+            found.append(taps)
+        return found
 
     cdef _gather(self, columns, pixels):
         """Takes what outputs of an image sum, [output][term]; the column beyond the last is nothing."""
@@ -109,17 +246,15 @@ cdef class ScatterPlan(Plan):
         self.gathers = np.ascontiguousarray(index.reshape(-1, self.k.vl, 1 + terms).transpose(0, 2, 1))
         self.gather_index = <int32_t *>cnp.PyArray_DATA(self.gathers)
         self.outputs, self.gather_terms = count, terms
-        self.sums = (c.pack.ncols + 1) * c.ld * self.k.t_size
-
-    cdef size_t _packed(self) noexcept nogil:
-        """Bytes of packed pixels."""
-        return round64(self.slots * sizeof(PackedRow)) + self.slots * self.slot_size
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
         if convt_is_set(call.refused):  # what another task found makes this one's work useless
             return
-        cdef PackedRow *kept = <PackedRow *>(ws + round64(self.k.nr * self.k.t_size))
-        cdef int64_t n, group, image, first, last, j_lo
+        cdef PackedRow *kept = <PackedRow *>(ws + self.at_kept)
+        cdef int64_t n, group, image, first, last, j_lo, end
+        cdef Py_ssize_t i
+        cdef ScatterClass *c
+        cdef Row row
         for n in range(self.slots):
             kept[n].used = -1
         for n in range(self.k.nr):  # -0, the sum of nothing that keeps the sign of zero
@@ -130,62 +265,117 @@ cdef class ScatterPlan(Plan):
         self.place(task, &group, &image, &first, &last, &j_lo)
         if self.gather_index:
             self.run_images(first, last, call, ws)
-            return
-        while first < last:
-            first = self.run_rows(task, group, image, first, last, j_lo, call, ws)
+        elif self.joined:
+            for i in range(self.nclasses):
+                c = self.classes + i
+                n, end = self.rows_before(c, first), self.rows_before(c, last)
+                while n < end:
+                    self.row_of_class(c, n, &row)
+                    n = self.run_rows(task, c, &row, group, n, end, j_lo, call, ws)
+        else:
+            for n in range(first, last):
+                c = self.find_row(n, &row)
+                row.image = image
+                self.run_rows(task, c, &row, group, n, last, j_lo, call, ws)
 
     cdef void place(self, Py_ssize_t task, int64_t *group, int64_t *image, int64_t *first, int64_t *last,
                     int64_t *j_lo) noexcept nogil:
-        """A task's group, first image, rows and where its stretch of them starts."""
-        cdef int64_t rest = convt_quotient(task, self.groups), above = convt_quotient(rest, self.blocks)
+        """A task's group, image, rows and where its stretch of them starts: or of all images which j (`rows_before`), or of
+        images that are gathered which ones."""
+        cdef int64_t rest = convt_quotient(task, self.groups), above = convt_quotient(rest, self.blocks), all = self.rows
         group[0] = task - rest * self.groups  # of the same pixels follow each other: they share the lines of these
         j_lo[0] = self.j0 + (rest - above * self.blocks) * self.block
         image[0] = convt_quotient(above, self.row_tasks)
         task = above - image[0] * self.row_tasks
-        first[0], last[0] = self.first.p[task], self.first.p[task + 1]
+        if self.joined:
+            all = self.places
+        first[0], last[0] = convt_quotient(all * task, self.row_tasks), convt_quotient(all * (task + 1), self.row_tasks)
 
-    cdef const int64_t *row_at(self, int64_t n) noexcept nogil:
-        """The n-th row, as `order` has it."""
-        return self.order.p + n * (1 + self.nd)
+    cdef ScatterClass *find_row(self, int64_t n, Row *row) noexcept nogil:
+        """The class of the n-th row of an image, in order of j along the first axis, then the next one; of the same j, of
+        different groups, class by class. Rows that read the same inputs so follow each other."""
+        cdef int64_t x = self.nd - 1, ax, many = 1, index = 0, step = 1
+        cdef int64_t firsts[MOST_AXES]
+        cdef ScatterAxis *axis
+        cdef ScatterPlace *p
+        row.image = 0
+        for ax in range(x):
+            axis = self.axes + ax
+            p = axis.places + convt_quotient(n, many * axis.after)
+            firsts[ax] = p.first
+            n -= p.first * many * axis.after
+            many *= p.together
+        for ax in range(x - 1, -1, -1):  # n now counts the rows of these j
+            axis = self.axes + ax
+            p = axis.places + firsts[ax]
+            if p.together > 1:
+                p += take_index(&n, p.together)
+            row.j[ax] = p.j
+            index += p.run * step
+            step *= axis.nruns
+        return self.classes + index
 
-    cdef int64_t pixels_between(self, const int64_t *row, const int64_t *other) noexcept nogil:
-        """How many pixels further another row of the same class starts, where the input is one stretch."""
-        cdef int64_t ax, n = other[1] - row[1]
+    cdef void row_of_class(self, const ScatterClass *c, int64_t n, Row *row) noexcept nogil:
+        """The n-th row of a class, of all images."""
+        cdef int64_t ax
+        for ax in range(self.nd - 2, -1, -1):
+            row.j[ax] = take_index(&n, c.runs[ax].count)
+        row.image = n
+
+    cdef int64_t rows_before(self, const ScatterClass *c, int64_t place) noexcept nogil:
+        """How many rows of a class, of all images, are before the place-th j, counting across images and axes."""
+        cdef int64_t ax, at, span = 1, rows = c.rows, found
         for ax in range(self.nd - 1):
-            n = n * self.in_size.p[ax] + other[2 + ax] - row[2 + ax]
+            span *= self.axes[ax].span
+        at = convt_quotient(place, span)
+        found, place = at * rows, place - at * span
+        for ax in range(self.nd - 1):
+            span = convt_quotient(span, self.axes[ax].span)
+            at = convt_quotient(place, span)
+            place -= at * span
+            at += self.axes[ax].low - c.runs[ax].start
+            if at < 0:
+                return found
+            if at >= c.runs[ax].count:
+                return found + rows
+            rows = convt_quotient(rows, c.runs[ax].count)
+            found += at * rows
+        return found
+
+    cdef int64_t pixels_between(self, const ScatterClass *c, const Row *row, const Row *other) noexcept nogil:
+        """How many pixels further another row of the same class starts, where the input is one stretch."""
+        cdef int64_t ax, n = other.image - row.image
+        for ax in range(self.nd - 1):
+            n = n * self.in_size.p[ax] + other.j[ax] - row.j[ax]
         return n * self.in_size.p[self.nd - 1]
 
-    cdef int64_t run_rows(self, Py_ssize_t task, int64_t group, int64_t first_image, int64_t first, int64_t last, int64_t j_lo,
+    cdef int64_t run_rows(self, Py_ssize_t task, ScatterClass *c, Row *row, int64_t group, int64_t first, int64_t last, int64_t j_lo,
                           const Call *call, char *ws) noexcept nogil:
-        """The task's stretch of one row, or of as many as are one stretch of the input; returns which row is next."""
+        """The task's stretch of one row; or, where they are joined, of as many of a class as are one stretch of the input.
+        Returns which row is next."""
         cdef const convt_kernels *k = self.k
-        cdef const int64_t *row = self.row_at(first)
-        cdef const int64_t *other
-        cdef int64_t x = self.nd - 1, j_hi = min(self.j1, j_lo + self.block), ax, at, n, ahead, pixels
+        cdef Row other
+        cdef int64_t x = self.nd - 1, j_hi = min(self.j1, j_lo + self.block), ax, at, n, ahead, pixels, end = first + 1
         cdef int64_t i_lo = max(0, j_lo - self.terms + 1), i_hi = min(self.in_size.p[x], j_hi)
-        cdef ScatterClass *c = self.classes + row[0]
-        cdef char *col = ws + round64(k.nr * k.t_size) + self._packed()
+        cdef char *col = ws + self.at_products
         cdef const char *next
         if self.across:
             col += k.vl * k.t_size
 
         if c.ntaps and i_lo < i_hi:
-            n, pixels = first + 1, i_hi - i_lo
-            while self.joined and n < last:
-                other = self.row_at(n)
-                if other[0] != row[0]:
-                    break
-                at = self.pixels_between(row, other) + i_hi - i_lo
+            pixels = i_hi - i_lo
+            while self.joined and self.dense and end < last:
+                self.row_of_class(c, end, &other)
+                at = self.pixels_between(c, row, &other) + i_hi - i_lo
                 if at > self.max_rows:
                     break
-                n, pixels = n + 1, at
-            next = self.next_pixels(task, n, last, first_image, j_lo, call, &ahead)
-            last = n
+                end, pixels = end + 1, at
+            next = self.next_pixels(task, c, end, last, row.image, j_lo, call, &ahead)
             self.products(c, call.weights + c.pack.weights + group * c.pack.group_weights,
-                          call.src + ((first_image + row[1]) * self.in_n + group * self.ci * self.in_c) * k.s_size, row + 2,
+                          call.src + (row.image * self.in_n + group * self.ci * self.in_c) * k.s_size, row.j,
                           first, i_lo, pixels, ws, col, next, ahead, call.refused)
         else:
-            i_hi, last = i_lo, first + 1
+            i_hi = i_lo
 
         cdef convt_overlap o
         o.ld, o.i0, o.i1 = c.ld, i_lo, i_hi
@@ -196,33 +386,30 @@ cdef class ScatterPlan(Plan):
         o.act = &self.act
         cdef int64_t p
         cdef int64_t *phase
-        cdef bint valid
-        for n in range(first, last):
-            other = self.row_at(n)
-            pixels = self.pixels_between(row, other)
-            at = (first_image + other[1]) * self.out_n + group * self.co * self.out_c
+        other = row[0]
+        for n in range(first, end):
+            if n > first:
+                self.row_of_class(c, n, &other)
+            pixels = self.pixels_between(c, row, &other)
+            at = other.image * self.out_n + group * self.co * self.out_c
             for ax in range(x):
-                if other[2 + ax]:  # with one row the stride may be anything, and a product with it too
-                    at += self.stride.p[ax] * other[2 + ax] * self.out_stride.p[ax]
+                if other.j[ax]:  # with one row the stride may be anything, and a product with it too
+                    at += self.stride.p[ax] * other.j[ax] * self.out_stride.p[ax]
             for p in range(c.nphases):
                 phase = c.phases + p * (1 + 2 * x)
-                valid = True
-                for ax in range(x):
-                    if other[2 + ax] < phase[1 + 2 * ax] or other[2 + ax] >= phase[2 + 2 * ax]:
-                        valid = False
-                if valid:
+                if within(phase + 1, other.j, x):
                     o.col = col + (p * o.cols * (c.ld if self.across else 1) + pixels) * k.t_size
                     self.overlap_row(&o, j_lo, j_hi, call.dst + (at + phase[0]) * k.s_size)
-        return last
+        return end
 
     cdef void run_images(self, int64_t first, int64_t last, const Call *call, char *ws) noexcept nogil:
         """Images whose pixels are multiplied as one, once with all taps; each output gathers its sums."""
         cdef const convt_kernels *k = self.k
         cdef ScatterClass *c = self.classes
-        cdef char *col = ws + round64(k.nr * k.t_size) + self._packed() + k.vl * k.t_size
+        cdef char *col = ws + self.at_products + k.vl * k.t_size
         cdef char *nothing = col + c.pack.ncols * c.ld * k.t_size  # of each image where its indices find it
         cdef int64_t pixels = 1, n
-        cdef int64_t j[64]
+        cdef int64_t j[MOST_AXES]
         cdef convt_picked o
         for n in range(self.nd):
             pixels *= self.in_size.p[n]
@@ -277,10 +464,10 @@ cdef class ScatterPlan(Plan):
                 tiles = c.npanels * convt_quotient(m + most - 1, most)
             i = max(<int64_t>1, tiles * c.chunks.prefetches * c.nchunks)
             t.ahead_step = min(<int64_t>PREFETCHED, convt_quotient(ahead + i - 1, i))
-        if self.fused and c.pack.ncols <= CONVT_ACROSS_MR and not c.parts:
+        if self.fused and c.pack.ncols <= CONVT_ACROSS_MR and not self.chunks_of_tap:
             self.multiply_pixels(c, weights, src, j, i_lo, m, col)
             return
-        if self.across and not c.parts:  # a panel of pixels at a time, which stays in L1
+        if self.across and not self.chunks_of_tap:  # a panel of pixels at a time, which stays in L1
             a = self.slot(ws, 0)
             p = 0
             while p < m:
@@ -291,7 +478,7 @@ cdef class ScatterPlan(Plan):
             return
         for chunk in range(c.nchunks):
             ch = c.chunks + chunk
-            if c.parts and self.in_place:
+            if self.in_place:
                 a = src + (self.tap_at(c, ch.tap, j) + i_lo * self.in_stride.p[self.nd - 1] + ch.channel) * k.s_size
                 t.lda = self.in_stride.p[self.nd - 1]
             else:
@@ -356,49 +543,58 @@ cdef class ScatterPlan(Plan):
             k.tile(<int>(r1 - r0), t)
             t.ahead += ch.prefetches * t.ahead_step
 
-    cdef const char *next_pixels(self, Py_ssize_t task, int64_t n, int64_t last, int64_t image, int64_t j_lo, const Call *call,
-                                 int64_t *bytes) noexcept nogil:
-        """Where the pixels start that the n-th row of a task reads, or the next task where it has none: and how many bytes they
-        are: of several taps those of the last, as what the others read has been there before; 0 if they are not one stretch of
-        memory."""
-        cdef int64_t group, i_lo, i_hi, x = self.nd - 1
-        cdef const int64_t *row
-        cdef ScatterClass *c
+    cdef const char *next_pixels(self, Py_ssize_t task, ScatterClass *c, int64_t n, int64_t last, int64_t image, int64_t j_lo,
+                                 const Call *call, int64_t *bytes) noexcept nogil:
+        """Where the pixels start that the n-th row of a task reads, of joined ones of a class, or the next task where it has none:
+        and how many bytes they are: of several taps those of the last, as what the others read has been there before; 0 if they
+        are not one stretch of memory, or if other classes have read them."""
+        cdef int64_t group, i_lo, i_hi, pixels, x = self.nd - 1
+        cdef Row row
         bytes[0] = 0
-        if not self.far or self.in_c != 1 or self.in_stride.p[x] != self.ci:
+        if not self.prefetch or self.in_c != 1 or self.in_stride.p[x] != self.ci:
             return call.src
         if n == last:
-            if task + 1 == self.tasks:
+            if task + 1 == self.tasks or (self.joined and c != self.classes + self.nclasses - 1):
                 return call.src
             self.place(task + 1, &group, &image, &n, &last, &j_lo)
-        row = self.row_at(n)
-        c = self.classes + row[0]
+            if self.joined:
+                c = self.classes
+                n, last = self.rows_before(c, n), self.rows_before(c, last)
+            if n == last:
+                return call.src
+        if self.joined:
+            self.row_of_class(c, n, &row)
+        else:
+            c = self.find_row(n, &row)
+            row.image = image
         i_lo, i_hi = max(0, j_lo - self.terms + 1), min(self.in_size.p[x], j_lo + self.block)
         if not c.ntaps or i_lo >= i_hi:
             return call.src
-        bytes[0] = (i_hi - i_lo) * self.ci * self.k.s_size
+        pixels = i_hi - i_lo
         if self.joined:
-            bytes[0] = min(self.max_rows, (last - n) * self.in_size.p[x]) * self.ci * self.k.s_size
-        return call.src + ((image + row[1]) * self.in_n + self.tap_at(c, c.ntaps - 1, row + 2)
-                           + i_lo * self.in_stride.p[x]) * self.k.s_size
+            pixels = min(self.max_rows, (last - n) * self.in_size.p[x])
+        bytes[0] = pixels * self.ci * self.k.s_size
+        return call.src + (row.image * self.in_n + self.tap_at(c, c.ntaps - 1, row.j) + i_lo * self.in_stride.p[x]) * self.k.s_size
 
-    cdef int64_t tap_at(self, ScatterClass *c, int64_t tap, const int64_t *j) noexcept nogil:
+    cdef int64_t tap_at(self, const ScatterClass *c, int64_t tap, const int64_t *j) noexcept nogil:
         """Where the input row is that a tap reads."""
         cdef int64_t ax, at = 0
-        for ax in range(self.nd - 1):
-            at += (c.tap_in[tap * (self.nd - 1) + ax] + j[ax]) * self.in_stride.p[ax]
+        cdef ScatterRun *r
+        for ax in range(self.nd - 2, -1, -1):
+            r = c.runs[ax]
+            at += (r.first_in + (take_index(&tap, r.taps) if ax else tap) * r.gap + j[ax]) * self.in_stride.p[ax]
         return at
 
     cdef char *packed(self, ScatterClass *c, int64_t chunk, char *src, const int64_t *j, int64_t now, int64_t i_lo, int64_t m,
                       char *ws, char *refused) noexcept nogil:
         """The pixels of a depth chunk as packed, now or for an earlier row of the task."""
-        cdef PackedRow *kept = <PackedRow *>(ws + round64(self.k.nr * self.k.t_size))
+        cdef PackedRow *kept = <PackedRow *>(ws + self.at_kept)
         cdef char *to
         cdef int64_t n, at, part, oldest = 0
-        if not c.parts:
+        if not self.chunks_of_tap:
             self.pack_pixels(c, c.chunks + chunk, src, j, i_lo, m, self.slot(ws, 0), refused)
             return self.slot(ws, 0)
-        at, part = self.tap_at(c, c.chunks[chunk].tap, j), chunk - c.chunks[chunk].tap * c.parts
+        at, part = self.tap_at(c, c.chunks[chunk].tap, j), chunk - c.chunks[chunk].tap * self.chunks_of_tap
         for n in range(self.slots):
             if kept[n].used >= 0 and kept[n].at == at:
                 kept[n].used = now
@@ -407,13 +603,13 @@ cdef class ScatterPlan(Plan):
                 oldest = n
         kept[oldest].at, kept[oldest].used = at, now
         to = self.slot(ws, oldest)
-        for n in range(c.parts):
+        for n in range(self.chunks_of_tap):
             self.pack_pixels(c, c.chunks + chunk - part + n, src, j, i_lo, m, to + n * self.chunk_size, refused)
         return to + part * self.chunk_size
 
     cdef char *slot(self, char *ws, int64_t n) noexcept nogil:
         """Where an input row's packed pixels go."""
-        return ws + round64(self.k.nr * self.k.t_size) + round64(self.slots * sizeof(PackedRow)) + n * self.slot_size
+        return ws + self.at_packed + n * self.slot_size
 
     cdef void pack_pixels(self, ScatterClass *c, const ScatterChunk *chunk, char *src, const int64_t *j, int64_t i_lo,
                           int64_t m, char *to, char *refused) noexcept nogil:

@@ -23,14 +23,8 @@ ONE_ROW = Reach(((1, 1, 1),), 1, 1, 1, 1, 1, 1)  # of a problem that has one axi
 
 
 @functools.lru_cache(maxsize=512)
-def _groups(k, s, d):
-    """The groups of phases of an axis, and how far apart the inputs of a phase's taps are."""
-    return phases.phase_groups(k, s, d, True), d // math.gcd(s, d)
-
-
-@functools.lru_cache(maxsize=512)
 def of_axis(k, s, d, size, begin, out):
-    groups, gap = _groups(k, s, d)
+    groups, gap = phases.phase_groups(k, s, d, True), d // math.gcd(s, d)  # how far apart the inputs of a phase's taps are
     below, above = begin // s, (begin + out) // s
     rest, cut = begin - below * s, begin + out - above * s  # where the window starts and ends, among the phases
     kinds, rows, taps, most, lows, highs, entries, shown = {}, 0, 0, 1, [], [], 0, 0
@@ -80,7 +74,8 @@ def of_problem(problem):
             for q, m, u in axis.kinds:
                 before = kinds.get(p * q, (0, 0))
                 kinds[p * q] = before[0] + n * m, before[1] + t * u
-        found = Reach(tuple((p, n, t) for p, (n, t) in kinds.items()), *(a * b for a, b in zip(found[1:], axis[1:], strict=True)))
+        products = (a * b for a, b in zip(found[1:], axis[1:], strict=True))
+        found = Reach(tuple((p, n, t) for p, (n, t) in kinds.items()), *products)
     return found
 
 

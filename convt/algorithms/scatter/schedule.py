@@ -70,14 +70,11 @@ def schedule(problem, here, unit, threads, finite, gathered=True):
             best, found = cycles, candidate
     if found is None:
         return None
-    single = best < here.limits.single_thread_cycles
-    threads = 1 if single else threads
+    threads = common.threads(best, threads, here)
     if threads != stages.SHARED:
         found = _of_way(found.form[0], problem, here, info, rows, threads)
     weights = problem.groups * math.prod(problem.kernel) * info.filled(problem.ci) * problem.co * info.e_size
-    pinned = problem.flops < here.limits.pinned_flops
-    how = execution.Execution(False, single, pinned, pinned and weights > here.limits.far, 0)
-    return found._replace(execution=how)
+    return found._replace(execution=execution.decide(problem, here, info, False, best, weights, False))
 
 
 def _ways(problem, info, gathered):
@@ -169,7 +166,7 @@ _UNDECIDED = execution.Execution(False, False, False, False, 0)
 
 
 def row_elements(depth, info):
-    """Elements from one packed pixel to the next: for vectors side by side, for AMX as close as an odd number of steps allows."""
+    """Elements from one packed pixel to the next: for AMX they are as close as an odd number of steps allows."""
     return (depth // info.kstep | 1) * info.kstep if info.parts else info.lda
 
 
