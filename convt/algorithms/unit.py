@@ -14,7 +14,6 @@ dots     pairs of bfloat16, by dot products          medium
 from typing import NamedTuple
 
 NAMES = ("vectors", "amx", "amx_two", "amx_one", "dots")
-_ALIASES = {"vectors": "", "amx": "matrix", "amx_two": "matrix_high", "amx_one": "matrix_medium", "dots": "dots"}
 
 
 class Unit(NamedTuple):
@@ -72,12 +71,6 @@ class Unit(NamedTuple):
     def filled(self, channels):
         """In-channels in whole steps of depth, as packed: those of a tap do not share one with the next tap's."""
         return -(-channels // self.kstep) * self.kstep
-
-
-def name_of(algorithm, unit):
-    """The name that users know an algorithm on a unit by."""
-    alias = _ALIASES[unit]
-    return alias if alias and algorithm == "direct" else f"{alias}_{algorithm}" if alias else algorithm
 
 
 def unit_of(name, info):

@@ -6,10 +6,9 @@ import numpy as np
 
 from ..._problem import ITEMSIZE
 from .. import common, phases
-from ..unit import name_of
 from .gathering import gathered_products
 from .loops import ScatterPlan
-from .schedule import GATHERED
+from .schedule import GATHERED, NAMES
 from .weights import ScatterRecipe
 
 
@@ -28,7 +27,7 @@ def recipe(attributes, filter, bias, form, unit="vectors"):
 
 
 def bind(schedule, in_strides, out_strides, recipe):
-    problem, name = schedule.problem, name_of("scatter", schedule.unit)
+    problem, name = schedule.problem, NAMES[schedule.unit]
     dense = _dense(problem, in_strides)
     if schedule.form[0] == GATHERED:
         return ScatterPlan(name, schedule, [], gathered_products(problem), recipe, in_strides, out_strides, dense)

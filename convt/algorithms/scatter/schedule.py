@@ -11,6 +11,11 @@ from . import cost, reach
 
 LIMIT = "it wants dilation 1 on the last axis, with a stride of at most twice the kernel"
 
+NAMES = {
+    "vectors": "scatter", "amx": "matrix_scatter", "amx_two": "matrix_high_scatter", "amx_one": "matrix_medium_scatter",
+    "dots": "dots_scatter",
+}  # fmt: skip
+
 COLUMNS, ACROSS, GATHERED = "columns", "across", "gathered"  # how products are held: see `Schedule.form`
 
 _ROWS = 126, 160  # input pixels of a task, for vectors (9 tiles of 14) and matrices
