@@ -44,10 +44,10 @@ class Plan:
         together, the largest first. `convt.algorithms.costs` says what the names mean. Empty for other backends."""
         if self.backend != "native":
             return {}
-        values = machine.current().profile.values()
+        values = machine.current().profile.values
         with machine.pretend(profile=machine.current().profile.traced):
             counts = getattr(ALGORITHMS[self.algorithm].cost(self.problem), "counts", {})
-        cycles = {f"{part}.{name}": count * values[part][name] for (part, name), count in counts.items()}
+        cycles = {f"{part}.{name}": count * values[name] for (part, name), count in counts.items()}
         return dict(sorted(((name, n) for name, n in cycles.items() if n), key=lambda item: -item[1]))
 
     def explain(self) -> str:

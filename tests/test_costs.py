@@ -8,7 +8,8 @@ from cases import SAMPLES, operator, pretend
 
 import convt
 from convt import _plan
-from convt.algorithms import costs, machine
+from convt.algorithms import constants, costs, machine
+from convt.algorithms.efficiencies import EFFICIENCIES
 
 
 def problems():
@@ -16,14 +17,23 @@ def problems():
         yield operator(case, *case.arrays()[1:])._attributes.problem(case.data_shape)
 
 
-def test_every_value_has_a_name_and_a_unit():
-    used = {name for names in costs.VALUES.values() for name in names}
-    assert used == set(costs.NAMES)
+def test_every_cost_has_a_meaning_an_efficiency_and_a_constant():
+    assert {about.efficiency for about in costs.NAMES.values()} == set(EFFICIENCIES) and len(EFFICIENCIES) <= 40
     for name, about in costs.NAMES.items():
         assert about.unit and about.meaning and about.side in (costs.SERIAL, costs.COMPUTE, costs.FETCH), name
-    for part, names in costs.VALUES.items():
-        for name, values in names.items():
-            assert len(values) == len(costs.PROFILES) and all(0 <= v < math.inf for v in values), (part, name)
+    for each in constants.known().values():
+        assert {about.constant for about in costs.NAMES.values()} == set(costs.units(each.constants, each.vector_bits))
+        found = costs.profile_of(each.name, each.constants, each.vector_bits).values
+        assert set(found) == set(costs.NAMES) and all(0 <= value < math.inf for value in found.values())
+
+
+def test_costs_follow_from_constants():
+    here = constants.known()["zen3"].constants
+    now = costs.profile_of("now", here, 256)["direct"]
+    changed = here._replace(multiply_adds=here.multiply_adds / 2, l3_read=here.l3_read / 3)
+    slower = costs.profile_of("slower", changed, 256)["direct"]
+    assert slower["tile_cycle"] == pytest.approx(2 * now["tile_cycle"])
+    assert slower["in_byte_l3"] == pytest.approx(3 * now["in_byte_l3"]) and slower["piece"] == now["piece"]
 
 
 def test_the_longer_side_hides_the_shorter():
@@ -44,9 +54,9 @@ def test_cycles_say_where_they_come_from(isa):
                     continue
                 with pretend(isa=isa, profile=profile.traced):
                     traced = algorithm.cost(problem)
-                values = profile.values()
+                values = profile.values
                 assert traced == pytest.approx(plain, rel=1e-12), name
-                total = sum(values[part][kind] * count for (part, kind), count in traced.counts.items())
+                total = sum(values[kind] * count for (_, kind), count in traced.counts.items())
                 assert total == pytest.approx(plain, rel=1e-9), name
 
 

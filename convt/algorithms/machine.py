@@ -46,7 +46,7 @@ def _machine(isa, caches, family=None):
     info = _core.kernel_info("float32", isa=isa)
     bits, amx = 8 * info["vl"] * info["t_size"], _core.kernel_info("float32", "amx", isa) is not None
     found = constants.known()[family] if family is not None else _DESCRIPTION or constants.of_cpu(cpu(), bits, amx)
-    profile = costs.built_in(bits, caches[0])
+    profile = costs.profile_of(found.name, found.constants, bits)
     return Machine(found.name, isa, found.constants, *caches, costs.limits(*caches), profile, isa)
 
 

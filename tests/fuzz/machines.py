@@ -54,10 +54,7 @@ def using(found):
         seed, spread = found["costs"]
         rng = np.random.default_rng(seed)
         here = machine.current().profile
-        scaled = {
-            part: {name: value * float(np.exp(rng.uniform(-spread, spread))) for name, value in some.items()}
-            for part, some in here.values().items()
-        }
+        scaled = {name: value * float(np.exp(rng.uniform(-spread, spread))) for name, value in here.values.items()}
         profile = costs.Profile(f"fuzz {seed}", scaled)
     kept = common._KEPT_OUTPUT
     try:

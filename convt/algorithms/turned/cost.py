@@ -48,7 +48,7 @@ def _counts(problem, c, info, far, memory):
         blocks = -(-rows // info.grain) * -(-pixels // vl)
         found["amx_product"] = blocks * -(-depth // info.kstep) * info.products
         found["amx_call"] = blocks * chains
-        found["amx_pack"] = depth / info.kstep * pixels / vl
+        found["amx_pack_panel"] = depth / info.kstep * pixels / vl
         return found
     # Whole panels, and one that is not.
     full, rest = divmod(pixels, nr)
