@@ -1,12 +1,12 @@
-"""Fits the cost model to this machine: ``python -m bench.calibrate --out profile.json``.
+"""Fits the efficiencies of the cost model to this machine: ``python -m bench.calibrate --out efficiencies.json``.
 
-Problems are sampled (`samples`), every algorithm that may be the best one is timed on each, in turns, and the values of the
-cost profile are fitted to the times by non-negative least squares (`fit`). Every fourth problem is held out from the fit: on
-those the planner's loss is printed, before and after.
+Problems are sampled (`samples`), every algorithm that may be the best is timed on each, in turns, and the efficiencies, which
+are the same on all machines, are fitted to the times by non-negative least squares (`fit`), with the constants of the machine's
+file as they are. Every fourth problem is held out from the fit: on those the planner's loss is printed, before and after.
 
 Machines have slow seconds: each problem is measured at several visits, minutes apart, and an algorithm's least time counts.
 
-What was measured is kept beside the profile (``.measured``, a line of JSON each): the same command goes on where it stopped.
+What was measured is kept beside the file (``.measured``, a line of JSON each): the same command goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ import numpy as np
 
 import convt
 from convt import _config, _core
-from convt.algorithms import ALGORITHMS, costs
+from convt.algorithms import ALGORITHMS, constants, costs
 from convt.algorithms import machine as planned
+from convt.algorithms.efficiencies import EFFICIENCIES
 
 from . import COMMAND, fit, layers, machine, samples, timing
 from .__main__ import _one_of, _seconds
@@ -113,7 +114,7 @@ class Measurements:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"python -m {__package__}.calibrate", description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--out", type=Path, required=True, metavar="FILE", help="the profile to write")
+    add("--out", type=Path, required=True, metavar="FILE", help="the file to write")
     add("--layers", metavar="FILE", help=f"layers to sample around, as of {COMMAND} (default: the built-in table)")
     add("--dtype", type=_one_of("dtype", tuple(DTYPES)), default=list(DTYPES), metavar="DTYPE,...",
         help=f"of {', '.join(DTYPES)} (default: all; the first one is most of the problems)")  # fmt: skip
@@ -170,52 +171,58 @@ def collect(options: argparse.Namespace, known: list[Layer], kept: Measurements,
                 if kept.visits(name) == visit:
                     names = _promising(layer, dtype, layout, kept.found.get(name), profile)
                     seconds = measure(layer, dtype, layout, names, profile)
-                    kept.add({"name": name, "layer": layer.to_row(), "dtype": dtype, "layout": layout, "seconds": seconds})
+                    kept.add({"name": name, "layer": layer.to_row(), "dtype": dtype, "layout": layout, "seconds": seconds,
+                              "threads": _config.get_num_threads()})  # fmt: skip
     finally:
         close()
 
 
-def rows_of(kept: Measurements, profile: costs.Profile, scale: float | None) -> tuple[dict, float]:
-    """``(problem -> algorithm -> (Cycles expected, measured seconds, threads), scale)``; cycles are seconds times threads times
-    the scale, which is that of the profile unless one is given."""
-    found, ratios = {}, []
-    threads = _config.get_num_threads()
+def cycles_a_second() -> float:
+    return planned.current().constants.clock * 1e9
+
+
+def rows_of(kept: Measurements, profile: costs.Profile) -> dict:
+    """problem -> algorithm -> (Cycles expected, cycles measured of all threads together)."""
+    found = {}
     for name, entry in kept.found.items():
         guesses = expected(canonical(layers.from_row(entry["layer"]), entry["dtype"], entry["layout"]), profile)
         found[name] = {}
         for algorithm, seconds in entry["seconds"].items():
             cycles = guesses[algorithm]
-            several = 1 if cycles < planned.current().limits.single_thread_cycles else threads
-            found[name][algorithm] = cycles, seconds, several
-            ratios.append(cycles / (seconds * several))
-    return found, scale or float(np.median(ratios))
+            several = 1 if cycles < planned.current().limits.single_thread_cycles else entry["threads"]
+            found[name][algorithm] = cycles, seconds * several * cycles_a_second()
+    return found
+
+
+def of_efficiencies(cycles: costs.Cycles, one: dict[str, float]) -> dict[str, float]:
+    """What an efficiency of one would take of each, in cycles; ``one`` is `costs.units`."""
+    found: dict[str, float] = {}
+    for (_, name), count in cycles.counts.items():
+        about = costs.NAMES[name]
+        found[about.efficiency] = found.get(about.efficiency, 0.0) + count * one[about.constant]
+    return found
 
 
 def planner_loss(found: dict, kind: str = "") -> fit.Loss:
     """The loss on problems held out from the fit, those of a kind ("NXC f32") or all."""
-    chosen = {
-        name: {algorithm: (float(cycles), seconds) for algorithm, (cycles, seconds, _) in each.items()}
-        for name, each in found.items()
-        if held_out(name) and name.endswith(kind)
-    }
-    return fit.loss(chosen)
+    return fit.loss({name: each for name, each in found.items() if held_out(name) and name.endswith(kind)})
 
 
-def error(found: dict, scale: float) -> dict[str, float]:
+def error(found: dict) -> dict[str, float]:
     """The median relative error of each algorithm's expected time, on problems held out."""
     errors: dict[str, list[float]] = {}
     for name, each in found.items():
-        for algorithm, (cycles, seconds, several) in each.items():
+        for algorithm, (cycles, measured) in each.items():
             if held_out(name):
-                errors.setdefault(algorithm, []).append(abs(cycles / (seconds * several * scale) - 1))
+                errors.setdefault(algorithm, []).append(abs(cycles / measured - 1))
     return {algorithm: float(np.median(some)) for algorithm, some in errors.items()}
 
 
-def report(title: str, found: dict, scale: float, kinds: list[str]) -> None:
+def report(title: str, found: dict, kinds: list[str]) -> None:
     print(f"{title}: {planner_loss(found)}")
     for kind in kinds if len(kinds) > 1 else ():
         print(f"  {kind}: {planner_loss(found, kind)}")
-    print("  median error of the expected time: " + ", ".join(f"{a} {e:.0%}" for a, e in error(found, scale).items()))
+    print("  median error of the expected time: " + ", ".join(f"{a} {e:.0%}" for a, e in error(found).items()))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -233,23 +240,24 @@ def main(arguments: list[str] | None = None) -> int:
         collect(options, known, kept, before)
     except KeyboardInterrupt:
         print("interrupted: fitting what was measured until then", file=sys.stderr)
-    found, scale = rows_of(kept, before, None)
+    found = rows_of(kept, before)
     kinds = [f"{layout} {dtype}" for dtype in options.dtype for layout in options.layout]
-    report("before", found, scale, kinds)
-    values = before.values()
+    report("before", found, kinds)
+    description = constants.known()[before.name]
+    one, values = costs.units(description.constants, description.vector_bits), EFFICIENCIES
     for _ in range(2):  # other values make other choices within an algorithm, and other sides of the overlap longer
         rows = [
-            fit.Row(cycles.counts, seconds * several * scale, name)
+            fit.Row(of_efficiencies(cycles, one), measured, name)
             for name, each in found.items()
             if not held_out(name)
-            for cycles, seconds, several in each.values()
+            for cycles, measured in each.values()
         ]
         values = fit.fit(rows, values)
-        after = costs.Profile(options.out.stem, values)
-        found, _ = rows_of(kept, after, scale)
-    report("after", found, scale, kinds)
-    found = {"name": after.name, "about": {**here, "problems": len(kept.found)}, "costs": after.values()}
-    options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        after = costs.profile_of(before.name, description.constants, description.vector_bits, values)
+        found = rows_of(kept, after)
+    report("after", found, kinds)
+    about = {**here, "problems": len(kept.found)}
+    options.out.write_text(json.dumps({"about": about, "efficiencies": values}, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Fitting the values of a cost profile to measured times, and what the planner loses by a profile."""
+"""Fitting the efficiencies of the cost model to measured times, and what the planner loses by them."""
 
 from __future__ import annotations
 
@@ -8,48 +8,53 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import lsq_linear
 
-# What holds a value that few measurements speak of to what it was: changing it by all of itself is as bad as one measurement
-# that is wrong by this share.
-PRIOR = 0.1
+# What holds an efficiency that few measurements speak of to what it was: changing it by all of itself is as bad as one
+# measurement of a hundred that is wrong by this share.
+PRIOR = 0.03
 # What is wrong alike for all algorithms of a problem (a slow second of the machine, memory that is shared) changes no choice.
 # Algorithms that take at most so many times as long as the fastest one are therefore also held to each other's error: an error
 # that differs by one counts as much as a measurement that is wrong by this share.
-PAIR = 0.5
+PAIR = 0.7
 CLOSE = 2.0
-# A value of zero may become this share of a cycle as easily as another one may change by all of itself.
+SLOW = 0.4  # the weight of an algorithm that takes longer than that
+# A disturbed measurement is wrong by much: what is off by more than this share counts less the more it is off.
+TRUSTED = 0.25
+# An efficiency of zero may become this as easily as another one may change by all of itself.
 LEAST = 0.01
-NOTHING = 1e-4  # cycles that are written as zero
 
 
 class Row(NamedTuple):
-    """One measurement: counts by (part, name), the cycles that it took, and the problem's name."""
+    """One measurement: what an efficiency of one would take of each, in cycles; the cycles that it took; the problem's name."""
 
-    counts: dict[tuple[str, str], float]
+    counts: dict[str, float]
     cycles: float
     problem: str
 
 
-def fit(rows: list[Row], values: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Values of least squares of the relative errors, and of their differences among the fast algorithms of a problem; none is
-    below zero."""
-    fitted = {part: dict(names) for part, names in values.items()}
-    keys = sorted({key for row in rows for key in row.counts})
-    if not keys:
-        return fitted
-    at = {key: n for n, key in enumerate(keys)}
-    before = np.array([values[part][name] for part, name in keys], float)
+def fit(rows: list[Row], values: dict[str, float]) -> dict[str, float]:
+    """Efficiencies of least squares of the relative errors, and of their differences among the fast algorithms of a problem;
+    none is below zero."""
+    names = sorted({name for row in rows for name in row.counts})
+    if not names:
+        return dict(values)
+    before = np.array([values[name] for name in names], float)
     size = np.maximum(before, LEAST)
-    expected = np.zeros((len(rows), len(keys)))  # over what was measured
-    for n, row in enumerate(rows):
-        for key, count in row.counts.items():
-            expected[n, at[key]] = count / row.cycles * size[at[key]]
+    expected = np.array([[row.counts.get(name, 0.0) / row.cycles for name in names] for row in rows]) * size
+    least: dict[str, float] = {}
+    for row in rows:
+        least[row.problem] = min(row.cycles, least.get(row.problem, np.inf))
+    weight = np.array([1.0 if row.cycles <= CLOSE * least[row.problem] else SLOW for row in rows])
     left, right = np.array(_pairs(rows), int).reshape(-1, 2).T
-    matrix = np.vstack([expected, PAIR * (expected[left] - expected[right]), PRIOR * np.eye(len(keys))])
-    wanted = np.concatenate([np.ones(len(rows)), np.zeros(len(left)), PRIOR * before / size])
-    found = lsq_linear(matrix, wanted, bounds=(0, np.inf), method="trf", lsq_solver="exact").x * size
-    for (part, name), value in zip(keys, found, strict=True):
-        fitted[part][name] = float(f"{value:.4g}") if value >= NOTHING else 0.0
-    return fitted
+    prior = PRIOR * np.sqrt(max(len(rows), 100) / 100)
+    matrix = np.vstack([expected * weight[:, None], PAIR * (expected[left] - expected[right]), prior * np.eye(len(names))])
+    wanted = np.concatenate([weight, np.zeros(len(left)), prior * before / size])
+    trust = np.ones(len(wanted))
+    for _ in range(4):
+        found = lsq_linear(matrix * trust[:, None], wanted * trust, bounds=(0, np.inf)).x
+        trust = np.minimum(1, TRUSTED / np.maximum(abs(matrix @ found - wanted), 1e-9)) ** 0.5
+        trust[-len(names) :] = 1
+    fitted = (float(f"{value:.3g}") for value in found * size)
+    return {**values, **dict(zip(names, fitted, strict=True))}
 
 
 def _pairs(rows: list[Row]) -> list[tuple[int, int]]:
