@@ -129,7 +129,7 @@ NAMES = {
         "memory", "memory_byte", "byte of weights", "fetching panels that the last-level cache does not hold",
     ),
     "weight_byte_amx": Name(
-        "weights_l3", "l3_byte", "byte of weights", "panels of bfloat16 parts, which come slower than AMX tiles multiply them",
+        "memory", "l3_byte", "byte of weights", "panels of bfloat16 parts, which come slower than AMX tiles multiply them",
     ),
     # rows of a GEMM
     "pack_vector": Name("move", "vector", "vector", "copying a vector of a packed row"),
