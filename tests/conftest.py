@@ -14,13 +14,19 @@ settings.register_profile("convt", derandomize=True, deadline=None, suppress_hea
 settings.register_profile("more", deadline=None, max_examples=5000, suppress_health_check=list(HealthCheck))
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "convt"))
 
+# Tests whose answers no instruction set changes: of the benchmark, pages, types, torch's tools, examples, memory that can't be
+# had, mistakes on the command line, and of models on their way into ONNX Runtime.
+ONCE = (
+    "test_bench", "test_docs", "test_types", "test_torch_tools", "test_examples", "test_growth", "test_site",
+    "test_licence", "test_main_errors", "test_onnxruntime_loading", "test_onnxruntime_main", "test_onnxruntime_rewrite",
+    "test_onnxruntime_scopes",
+)  # fmt: skip
+
 
 def pytest_collection_modifyitems(config, items):
-    """Leaves out, if CONVT_ISA chooses an instruction set for the process, tests that choose one themselves, and those of the
-    benchmark, the pages, the types and torch's tools."""
+    """Leaves out, if CONVT_ISA chooses an instruction set for the process, tests that choose one themselves, and `ONCE`."""
     if os.environ.get("CONVT_ISA"):
-        once = ("test_bench", "test_docs", "test_types", "test_torch_tools")
-        left_out = lambda item: chooses_isa(item) or item.path.name.startswith(once)  # noqa: E731
+        left_out = lambda item: chooses_isa(item) or item.path.name.startswith(ONCE)  # noqa: E731
         config.hook.pytest_deselected(items=list(filter(left_out, items)))
         items[:] = [item for item in items if not left_out(item)]
 

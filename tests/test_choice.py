@@ -6,7 +6,7 @@ from cases import each_isa, matrix_unit, pretend, using_isa
 
 import convt
 from convt import _plan
-from convt.algorithms import costs, depthwise, forget, machine
+from convt.algorithms import depthwise, forget, machine
 from convt.algorithms.direct import schedule as direct
 
 PROBLEMS = {  # shape of the data, kernel, out channels, groups, stride: of few tasks and many, of every algorithm
@@ -46,7 +46,7 @@ def test_weights_that_no_cache_holds_are_not_made_larger():
     ratios = []
     for channels in (256, 2048):
         op, shape = operator(((1, 8, 6, channels), (4, 4), 256, 1, 2), pads_begin=1, pads_end=1)
-        with pretend(profile=costs.built_in(512, 32 << 10)):
+        with pretend(family="skylake_server"):
             found = _plan._candidates(op._attributes.problem(shape), "auto")
         ratios.append(found["winograd"] / found["direct"])
     assert ratios[1] > 1.05 * ratios[0]
@@ -88,7 +88,7 @@ def test_what_the_last_level_cache_does_not_hold_is_dear_to_the_matrix_unit():
     if not matrix_unit():
         pytest.skip("no matrix unit")
     op = convt.ConvTranspose(np.ones((1, 96, 64), np.float32), backend="native")
-    with pretend(profile=costs.built_in(512, 32 << 10)):  # of CPUs whose last level is not shared by dozens of cores
+    with pretend(family="skylake_server"):  # of CPUs whose last level is not shared by dozens of cores
         found = [_plan._candidates(op._attributes.problem((1, pixels, 96)), "auto") for pixels in (50_000, 200_000)]
     near, far = (cost["matrix"] / cost["direct"] for cost in found)
     assert near < 0.9 < far

@@ -1,6 +1,7 @@
 """convt.dask against single calls: random problems and chunks, schedulers, worker processes, mistakes."""
 
 import doctest
+import os
 import pickle
 import re
 import sys
@@ -21,6 +22,7 @@ from convt.algorithms import machine, order  # noqa: E402
 from convt.algorithms.planes import blocks  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
+EXAMPLES = 40 if os.environ.get("CONVT_ISA") else 100  # of random problems: fewer where they were tried at another level, too
 
 
 @st.composite
@@ -57,7 +59,7 @@ def problems(draw, most_channels=(3, 3), dtypes=(np.float32, np.float64)):
     return rng.standard_normal(shape).astype(dtype), filter, bias, keywords, chunks
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(problems())
 def test_chunks_are_one(problem):
     data, filter, bias, keywords, chunks = problem
@@ -83,7 +85,7 @@ def assert_same_bits(got, want):
     assert got.dtype == want.dtype and got.shape == want.shape and same.all()
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(
     problems((300, 40), (np.float32, np.float32, np.float64, np.float16, ml_dtypes.bfloat16)),
     st.sampled_from([None, np.nan, np.inf, -0.0]),

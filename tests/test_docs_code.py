@@ -117,7 +117,7 @@ def named():
     for page in PAGES:
         for module, rest in re.findall(r"python -m ((?:convt|bench)\b(?:\.\w+)*)([^\n`]*)", page.read_text(encoding="utf-8")):
             words = rest.split("#")[0].split()
-            command = words[0] if words and words[0] in ("info", "plan", "tune", "compare") else ""
+            command = words[0] if words and words[0] in ("info", "plan", "tune", "calibrate", "compare") else ""
             found.setdefault((module, command), set()).update(word for word in words if re.fullmatch(r"--[a-z][a-z-]*", word))
     return found
 

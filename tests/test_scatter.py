@@ -16,6 +16,7 @@ from cases import (
     Out,
     assert_same,
     each_isa,
+    kept_forms,
     laid,
     matrix_unit,
     operator,
@@ -417,7 +418,7 @@ def test_a_schedule_is_decided_without_weights_prints_and_compares(case, name):
         assert first == again and hash(first) == hash(again) and repr(first) == repr(again)
         assert first.form == schedule.schedule(problem, here, unit, 2, True).form
         assert scatter.STAGES.cost(first, here) > 0 and len(repr(first)) < 2000
-    assert not op._operator._packed
+    assert not kept_forms(op)
 
 
 def test_a_long_filter_is_scheduled_by_formulas():

@@ -124,12 +124,12 @@ NAMES = {
     "weight_byte_l3": Name(
         "weights_l3", "l3_byte", "byte of weights", "fetching panels that L2 does not hold, while tiles multiply", FETCH,
     ),
-    "weight_byte_l3_stall": Name("weights_stall", "l3_byte", "byte of weights", "what such panels cost beside"),
+    "weight_byte_l3_stall": Name("stall", "l3_byte", "byte of weights", "what such panels cost beside"),
     "weight_byte_memory": Name(
         "memory", "memory_byte", "byte of weights", "fetching panels that the last-level cache does not hold",
     ),
     "weight_byte_amx": Name(
-        "weights_l3", "l3_byte", "byte of weights", "panels of bfloat16 parts, which come slower than AMX tiles multiply them",
+        "memory", "l3_byte", "byte of weights", "panels of bfloat16 parts, which come slower than AMX tiles multiply them",
     ),
     # rows of a GEMM
     "pack_vector": Name("move", "vector", "vector", "copying a vector of a packed row"),
@@ -148,9 +148,9 @@ NAMES = {
     "store_vector_split": Name("move", "vector", "vector", "the same where pixels begin anywhere in a cache line"),
     "task": Name("task", "task", "task", "starting it"),
     # memory
-    "in_byte_l3": Name("in_l3", "l3_byte", "byte of input", "fetching input that L2 does not hold"),
+    "in_byte_l3": Name("stall", "l3_byte", "byte of input", "fetching input that L2 does not hold"),
     "in_byte_memory": Name("memory", "memory_byte", "byte of input", "fetching input that the last-level cache does not hold"),
-    "in_line": Name("in_l3", "l3_line", "line of a group's input", "coming back to it after the other groups"),
+    "in_line": Name("stall", "l3_line", "line of a group's input", "coming back to it after the other groups"),
     "out_byte_l3": Name("out_l3", "l3_byte", "byte of output", "ordinary stores of an output that L2 does not hold"),
     "out_byte_memory": Name(
         "memory", "written_byte", "byte of output", "writing output that the last-level cache does not hold",
@@ -159,7 +159,7 @@ NAMES = {
     "out_byte_split": Name(
         "out_split", "written_byte", "byte of output", "storing cache lines in parts, which caches have lost meanwhile",
     ),
-    "out_line": Name("in_l3", "l3_line", "line of a group's output", "coming back to it after the other groups"),
+    "out_line": Name("stall", "l3_line", "line of a group's output", "coming back to it after the other groups"),
     "fill": Name("task", "task", "call", "filling the output beforehand where phases have no tap"),
     "fill_byte": Name("out_l3", "l2_byte", "byte of output", "the same"),
     "fill_byte_l3": Name("out_l3", "l3_byte", "byte of output", "the same where L2 does not hold it"),
@@ -175,12 +175,14 @@ NAMES = {
         "pack_on_the_fly", "vector_byte", "byte of packed weights", "packing bfloat16 parts on the fly",
     ),
     # by blocks: planes (NCX), and types of 16 bits
+    "plane_in_byte": Name("plane_in", "l3_byte", "byte of input planes", "fetching lines of many planes that L2 lacks"),
+    "plane_out_byte": Name("plane_out", "l3_byte", "byte of output planes", "storing lines of many planes that L2 lacks"),
     "plane_in_vector": Name("turn", "vector", "vector of a block's input", "transposing it to NXC order"),
     "plane_out_vector": Name("turn", "vector", "vector of a block's output", "transposing it back"),
     "plane_block": Name("task", "task", "block", "starting it"),
     "wide_in_vector": Name("move", "vector", "vector of a block's input", "widening it to float32"),
     "wide_out_vector": Name("move", "vector", "vector of a block's output", "rounding it to a type of 16 bits"),
-    "wide_byte_l3": Name("in_l3", "l3_byte", "byte of a widened block", "fetching again what L2 has lost of it"),
+    "wide_byte_l3": Name("out_l3", "l3_byte", "byte of a widened block", "fetching again what L2 has lost of it"),
     "wide_block": Name("task", "task", "block", "starting one that is widened"),
     # the GEMM turned round (NCX)
     "turned_pack_vector": Name("collect", "vector", "vector", "copying it to a panel of inputs"),
@@ -213,7 +215,7 @@ NAMES = {
     "wino_output_panel": Name("piece", "call", "panel of a tile", "the call, beside AMX tiles"),
     "wino_zero_vector": Name("move", "vector", "vector of products", "zeros where a point has no weights"),
     "wino_waiting_byte": Name(
-        "weights_stall", "l3_byte", "byte of points and products", "those of a task that do not stay in L2",
+        "stall", "l3_byte", "byte of points and products", "those of a task that do not stay in L2",
     ),
     "transform_weights": Name("setup", "region", "one-shot call", "setting up the transform of the weights"),
     #
@@ -269,9 +271,9 @@ NAMES = {
     "dw_load": Name("dw", "vector", "vector of a pixel", "loading it"),
     "dw_tile": Name("piece", "call", "tile of dot products", "adding up the lanes of its accumulators"),
     "dw_stretch": Name("piece", "call", "stretch of terms of a tile", "starting it"),
-    "dw_weight": Name("dw_weight", "vector", "vector of weights", "loading it from L1"),
-    "dw_weight_l2": Name("dw_weight", "vector", "vector of weights", "what it takes more from L2"),
-    "dw_weight_l3": Name("dw_weight", "vector", "vector of weights", "what it takes more from the last level"),
+    "dw_weight": Name("weights_l2", "l2_vector", "vector of weights", "loading it from L1"),
+    "dw_weight_l2": Name("weights_l2", "l2_vector", "vector of weights", "what it takes more from L2"),
+    "dw_weight_l3": Name("weights_l2", "l2_vector", "vector of weights", "what it takes more from the last level"),
     "dw_call": Name("call", "call", "block of outputs of a vector", "start and end of its accumulators"),
     "dw_store": Name("dw_store", "vector", "vector of outputs", "storing it"),
     "dw_store_phase": Name(
@@ -388,6 +390,7 @@ def units(here, vector_bits):
         "task": here.task,
         "region": here.region,
         "l2_byte": 1 / here.l2_read,
+        "l2_vector": vector_bits / 8 / here.l2_read,
         "l3_byte": 1 / here.l3_read,
         "l3_line": 64 / here.l3_read,
         "memory_byte": 1 / here.memory_read,

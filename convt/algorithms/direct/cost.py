@@ -18,9 +18,6 @@ def memory_cycles(problem, unit, here):
     """Cycles that data takes which L2 does not hold, and outputs that no tap reaches."""
     non_temporal = common.streams(problem, non_temporal_from(problem, unit, here), here) and not here.limits.ordinary_stores
     counts = common.memory_counts(problem, non_temporal, here) | common.fill_counts(problem, here)
-    if not non_temporal and common.splits_lines(problem):
-        bytes = execution.output_bytes(problem)
-        counts["out_byte_split"] = common.far(bytes, here.l2) * bytes
     if unit.parts:
         data = execution.data_bytes(problem)
         counts["in_byte_memory"] = common.far(data, here.last_bytes) * data

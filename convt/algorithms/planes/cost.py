@@ -34,8 +34,8 @@ def counts(problem, cut, wide, stream, here):
     item = ITEMSIZE[problem.dtype]
     outputs = math.prod(problem.out_shape) * item
     found = {
-        "in_byte_l3": max(0, math.prod(problem.in_shape) * item - near),
-        "out_byte_non_temporal" if stream else "out_byte_l3": max(0, outputs - near),
+        "plane_in_byte": max(0, math.prod(problem.in_shape) * item - near),
+        "out_byte_non_temporal" if stream else "plane_out_byte": max(0, outputs - near),
         f"{moved}_in_vector": blocks * math.prod(ins) * vectors_in,
         f"{moved}_out_vector": blocks * math.prod(outs) * vectors_out,
         f"{moved}_block": blocks,

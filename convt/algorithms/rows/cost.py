@@ -1,6 +1,6 @@
 """What a schedule of rows costs: what its loops do, as counts (see convt.algorithms.costs)."""
 
-from .. import common, costs
+from .. import common, costs, execution
 
 
 def cost(schedule, here):
@@ -23,7 +23,8 @@ def cost(schedule, here):
     shared = 1 + (schedule.rows - 1) * min(1.0, new / max(meet, 1e-9)) if len(p.kernel) > 1 else schedule.rows
     each = rows * p.groups
     part = here.profile["rows"]
-    total = part.cycles({
+    weights = each * blocks * sources * p.kernel[-1] * p.co * info.e_size  # each block of a row reads those that it meets
+    total = part.cycles(common.weight_counts(weights, common.filter_bytes(p, info), here=here) | {
         "rows_cycle": each * cycles * sources * vectors,
         "rows_call": each * calls,
         "rows_source": each * calls * sources,
@@ -32,8 +33,11 @@ def cost(schedule, here):
         "rows_interleave": each * p.co * blocks,
         "rows_row": each * blocks,
     })  # fmt: skip
-    memory = common.memory_counts(p, schedule.stream, here)
-    del memory["in_line"], memory["out_line"]  # groups are apart in memory
+    inputs, outputs = execution.data_bytes(p), execution.output_bytes(p)
+    memory = {
+        "plane_in_byte": max(0, inputs - here.l2),
+        "out_byte_non_temporal" if schedule.stream else "plane_out_byte": max(0, outputs - here.l2),
+    }
     return common.shared_alike(total, blocks * p.groups * -(-rows // schedule.rows), schedule.threads) + part.cycles(memory)
 
 

@@ -71,8 +71,8 @@ def _memory_counts(schedule, here):
     item = ITEMSIZE[p.dtype]
     inputs, outputs = math.prod(p.in_shape) * item, math.prod(p.out_shape) * item
     found = {
-        "in_byte_l3": max(0, inputs - here.l2),
-        "out_byte_non_temporal" if schedule.stream else "out_byte_l3": max(0, outputs - here.l2),
+        "plane_in_byte": max(0, inputs - here.l2),
+        "out_byte_non_temporal" if schedule.stream else "plane_out_byte": max(0, outputs - here.l2),
     }
     if schedule.how.hole:
         found.update(fill=1, fill_byte=outputs, fill_byte_l3=max(0, outputs - here.l2))

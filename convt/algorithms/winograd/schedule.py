@@ -252,7 +252,8 @@ def _compare(problem, merge, found, unit, here):
                 tasks.append((cycles * count, cut.tasks * count))
                 continue
         plain.append((alikes, shapes))
-        tasks += [(shape.total * many, shape.most_tasks * many) for _, many, shape in shapes]
+        for _, many, shape in shapes:
+            tasks.append((shape.cycles(shape.rows, shape.columns) * problem.groups * many, shape.most_tasks * many))
     cycles = sum([each for each, _ in tasks])
     if cycles >= here.limits.single_thread_cycles and sum([count for _, count in tasks]) <= common.EVEN:
         first = direct_cost.tasks(_plain_classes(problem, plain, cycles, SHARED, unit, here), problem.groups)
