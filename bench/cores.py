@@ -27,9 +27,9 @@ import numpy as np
 import convt
 from convt.algorithms import ALGORITHMS, common, machine
 from convt.algorithms.depthwise import bind as depthwise
-from convt.algorithms.direct import plan as direct
+from convt.algorithms.direct import bind as direct
+from convt.algorithms.planes import bind as planes
 from convt.algorithms.planes import cost as planes_cost
-from convt.algorithms.planes import plan as planes
 from convt.algorithms.rows import bind as rows
 from convt.algorithms.scatter import bind as scatter
 from convt.algorithms.scatter import schedule as scatter_schedule

@@ -1,17 +1,17 @@
 """The algorithms: their one interface, their registry, and the few words of their own.
 
-Each algorithm is a folder: ``plan.py`` (the interface, and tables for the loops), ``cutting.py`` (how a problem is cut into
-tasks), ``counts.py`` (what the loops do, for the cost model), ``loops.pyx`` (the plan that runs), ``README.md`` (its page).
-`ALGORITHMS` lists them; an `Algorithm` is four functions:
+Each algorithm is a folder: ``schedule.py`` (what is decided for a problem, once), ``cost.py`` (what that costs), ``bind.py``
+(tables for the loops), ``loops.pyx`` (the plan that runs), ``README.md`` (its page). Its functions are the `Stages` of
+stages.py; `ALGORITHMS` lists what the rest of convt knows of each, an `Algorithm`:
 
 * ``cost(problem)``: expected cycles of all threads together; infinite for what it does not do.
 * ``preparing(problem)``: cycles to pack the weights of a call that brings its own.
 * ``recipe(attributes, filter, bias, key)``: how weights are packed for a key. A key is a tuple that begins with the algorithm's
-  name; what follows is the algorithm's own.
+  name; what follows is the form of its schedule.
 * ``make(problem, recipe, packed, in_strides, out_strides, threads)``: ``(plan, key of its weights)``; ``recipe`` and ``packed``
   give the recipe and the packed weights of a key.
 
-Their channels are contiguous. `planes.plan.by_blocks` makes of them what takes channels of any stride, such as NCX's planes.
+Their channels are contiguous. `planes.by_blocks` makes of them what takes channels of any stride, such as NCX's planes.
 
 Glossary
 --------
@@ -34,12 +34,11 @@ from functools import partial
 from typing import NamedTuple
 
 from .._problem import PRECISIONS
-from . import common, depthwise, onednn, order, phases, rows, scatter, stages, turned, winograd
+from . import common, depthwise, direct, onednn, order, phases, planes, rows, scatter, stages, turned, winograd
 from .direct import cost as direct_cost
-from .direct import plan as direct
 from .direct import schedule as direct_schedule
-from .planes import blocks as planes_blocks
-from .planes.plan import always, by_blocks, cut_into_blocks, direct_widens, make_by_blocks, never
+from .planes import blocks
+from .planes.schedule import always, never
 
 
 class Algorithm(NamedTuple):
@@ -59,16 +58,26 @@ class Algorithm(NamedTuple):
         return problem.dtype == self.exact or PRECISIONS.index(self.precision) <= PRECISIONS.index(allowed)
 
 
-def _any_channels(limit, cost, recipe, make, preparing=common.preparing, precision="highest", widens=always, exact=""):
-    """An algorithm that knows contiguous channels, for all strides, and 16-bit types where it ``widens`` them (`by_blocks`)."""
-    cost, recipe, make, preparing = by_blocks(cost, recipe, make, preparing, widens)
+def _any_channels(limit, these, name, unit="vectors", precision="highest", widens=always, exact="", permits=None):
+    """An algorithm of ``these`` stages, which knows contiguous channels, for all strides, and 16-bit types where it ``widens``
+    them (`planes.by_blocks`)."""
+    return _of_blocks(limit, planes.by_blocks(these, widens), name, unit, precision, exact, permits)
+
+
+def _of_blocks(limit, these, name, unit="vectors", precision="highest", exact="", permits=None):
+    """An algorithm for all strides. `direct` computes what it does not take."""
+    make = partial(planes.bind.make, these, name=name, unit=unit, otherwise=_direct, permits=permits)
+    cost, recipe, _, preparing = stages.serving(these, name, unit)
     return Algorithm(limit, cost, recipe, make, preparing, precision, exact)
 
 
+def _direct(*call):
+    return ALGORITHMS["direct"].make(*call)
+
+
 def _of_planes(limit, algorithm, name, unit="vectors", precision="highest"):
-    """An algorithm that computes on planes as they are; `direct` computes by blocks what it does not take."""
-    otherwise = partial(make_by_blocks, direct.cost, direct.make)
-    return Algorithm(limit, *stages.serving(algorithm.STAGES, name, unit, otherwise), precision)
+    """An algorithm that computes on planes as they are. `direct` computes what it does not take."""
+    return Algorithm(limit, *stages.serving(algorithm.STAGES, name, unit, _direct), precision)
 
 
 def _of_unit(unit, name, wants, precision, exact=""):
@@ -76,20 +85,15 @@ def _of_unit(unit, name, wants, precision, exact=""):
     transforms lose less than the products do."""
     prefix = f"{name}_"
     there = {
-        name: _any_channels(
-            wants, partial(direct.cost, unit=unit), partial(direct.recipe, unit=unit),
-            partial(direct.make, name=name, unit=unit), partial(direct.preparing, unit=unit), precision, never, exact,
-        ),
+        name: _any_channels(wants, direct.STAGES, name, unit, precision, never, exact),
         prefix + "scatter": _any_channels(
-            f"{wants}, and what scatter wants: {scatter.LIMIT}", partial(stages.cost, scatter.STAGES, unit=unit),
-            partial(stages.recipe, scatter.STAGES, unit=unit), partial(scatter.make, name=prefix + "scatter", unit=unit),
-            partial(stages.preparing, scatter.STAGES, unit=unit), precision, never, exact,
+            f"{wants}, and what scatter wants: {scatter.LIMIT}", scatter.STAGES, prefix + "scatter", unit, precision, never,
+            exact, permits=scatter.permits,
         ),
     }  # fmt: skip
     if unit in ("amx", "amx_two"):
         there[prefix + "winograd"] = _any_channels(
-            f"{wants}, and what winograd wants: {winograd.LIMIT}",
-            *stages.serving(winograd.STAGES, prefix + "winograd", unit, direct.make), precision,
+            f"{wants}, and what winograd wants: {winograd.LIMIT}", winograd.STAGES, prefix + "winograd", unit, precision,
             always if unit == "amx" else never,
         )  # fmt: skip
     if unit != "dots":
@@ -103,18 +107,11 @@ _AMX = "a CPU with a matrix unit (AMX)"
 _DOTS = "a CPU with dot products of bfloat16 (AVX512_BF16) and float32 or bfloat16"
 
 ALGORITHMS = {
-    "direct": _any_channels(None, direct.cost, direct.recipe, direct.make, direct.preparing, widens=direct_widens),
-    "winograd": _any_channels(winograd.LIMIT, *stages.serving(winograd.STAGES, "winograd", otherwise=direct.make)),
-    "winograd6": _any_channels(
-        winograd.LIMIT, *stages.serving(winograd.LARGE_STAGES, "winograd6", otherwise=direct.make), precision="high"
-    ),
-    "scatter": _any_channels(
-        scatter.LIMIT, partial(stages.cost, scatter.STAGES), partial(stages.recipe, scatter.STAGES), scatter.make,
-        partial(stages.preparing, scatter.STAGES), widens=never,
-    ),
-    "depthwise": _any_channels(
-        depthwise.LIMIT, *stages.serving(depthwise.STAGES, "depthwise"), widens=depthwise.kinds.widens
-    ),
+    "direct": _of_blocks(None, order.DIRECT, "direct"),
+    "winograd": _any_channels(winograd.LIMIT, winograd.STAGES, "winograd"),
+    "winograd6": _any_channels(winograd.LIMIT, winograd.LARGE_STAGES, "winograd6", precision="high"),
+    "scatter": _any_channels(scatter.LIMIT, scatter.STAGES, "scatter", widens=never, permits=scatter.permits),
+    "depthwise": _any_channels(depthwise.LIMIT, depthwise.STAGES, "depthwise", widens=depthwise.widens),
     "rows": _of_planes(rows.LIMIT, rows, "rows"),
     "turned": _of_planes(turned.LIMIT, turned, "turned"),
     **_of_unit("amx", "matrix", f"{_AMX} and a dtype other than float64", "highest"),
@@ -127,7 +124,7 @@ ALGORITHMS = {
 def forget():
     """Empty the caches of what was decided for problems."""
     for decided in (
-        direct_schedule.choose, direct_cost.memory_cycles, winograd.schedule.choose, planes_blocks.blocks, cut_into_blocks,
+        direct_schedule.choose, direct_cost.memory_cycles, winograd.schedule.choose, blocks.blocks, planes.schedule.wide_blocks,
         order.order_of, phases.axis, phases.kinds, stages.scheduled, common.pairs_met, depthwise.kinds.kind_of_operator,
     ):  # fmt: skip
         decided.cache_clear()

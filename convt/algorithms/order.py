@@ -10,11 +10,13 @@ import itertools
 import math
 from typing import NamedTuple
 
-from .._problem import ITEMSIZE
 from . import common, direct, stages
-from .direct import plan
 from .direct.bind import depth_chunks
-from .planes.plan import cut_into_blocks, direct_widens
+from .planes import by_blocks
+from .planes.blocks import Schedule
+from .planes.schedule import cheaper_widened
+
+DIRECT = by_blocks(direct.STAGES, cheaper_widened(direct.STAGES), strided=True)
 
 
 class Run(NamedTuple):
@@ -45,16 +47,10 @@ class Order(NamedTuple):
 @functools.lru_cache(maxsize=64)
 def order_of(problem, finite, here):
     """The Order in which `direct` computes a whole problem on contiguous data; ``finite``: the filter is."""
-    info, alone, apart = here.info(problem.dtype), problem._replace(planar=False), _apart(problem)
-    cut = None
-    if ITEMSIZE[problem.dtype] == 2 and direct_widens(problem, not apart):
-        cut = cut_into_blocks(plan.cost, problem, True, here)
-    elif apart:
-        cut = cut_into_blocks(plan.cost, problem, False, here)
-    if cut is not None and cut.framed and not finite:  # planes are computed as they are then
-        cut = None
-    sub = alone if cut is None else cut.problem
-    found = stages.scheduled(direct.STAGES, sub, here, "vectors", stages.SHARED, finite)
+    found = stages.scheduled(DIRECT, problem._replace(planar=_apart(problem)), here, "vectors", stages.SHARED, finite)
+    cut = found.cut if isinstance(found, Schedule) else None
+    found = found if cut is None else found.inner
+    sub, info = found.problem, here.info(problem.dtype)
     (merge,) = found.form
     groups, runs = common.axes(sub, merge, found.split)
     reached = [[n for n, c in enumerate(axis) if c.group >= 0] for axis in runs]

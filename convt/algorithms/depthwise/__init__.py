@@ -1,5 +1,5 @@
 from ..stages import Stages
 from . import bind, cost, kinds, schedule
 
-LIMIT = kinds.LIMIT
+LIMIT, widens = kinds.LIMIT, kinds.widens
 STAGES = Stages(schedule.schedule, cost.cost, cost.packing, bind.recipe, bind.bind, schedule.least)

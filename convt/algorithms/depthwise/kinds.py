@@ -5,7 +5,6 @@ import math
 from typing import NamedTuple
 
 from ... import _core
-from .. import machine
 
 LIMIT = "it wants groups of at most 16 in-channels, 64 if their out channels fill vectors, or few out channels"
 FULL = 0.6  # of the lanes of a vector, by the channels of a group
@@ -104,8 +103,8 @@ def _width(vl, channels, s, k, d, single, permuted):
     return min(range(1, vl + 1), key=waste)  # the first of the best
 
 
-def widens(problem, contiguous):
+def widens(problem, here):
     """Whether a problem of a 16-bit type is better computed as one of float32, block by block: where inputs are permuted or
     gathered, which is slow from such types."""
-    kind = kind_of(problem, machine.current()) if contiguous else None
+    kind = None if problem.planar else kind_of(problem, here)
     return kind is None or kind.reads != "as they are"

@@ -61,7 +61,7 @@ cdef class LaneRecipe(PackRecipe):
                             packed.bias)
         if ready:
             packed.weights = src
-        # Depthwise itself multiplies no zeros outside the input, but blocks of planes have them (planes/plan.py).
+        # Depthwise itself multiplies no zeros outside the input, but blocks of planes have them (planes/blocks.py).
         packed.finite = all_finite(self.k, filter, threads)
         return packed
 

@@ -4,7 +4,7 @@ from ..stages import Stages
 from . import bind, cost, schedule
 
 
-def by_blocks_stages(stages, widens=schedule.always, strided=False):
+def by_blocks(stages, widens=schedule.always, strided=False):
     """The `Stages` of an algorithm for channels of any stride and 16-bit types, of one that knows contiguous channels of the
     accumulators' type: see `schedule.schedule`."""
     return Stages(

@@ -43,14 +43,24 @@ def _of_single_channels(problem, in_strides, out_strides):
     return ins, outs
 
 
-def make(stages, problem, recipe, packed, in_strides, out_strides, threads, name, unit="vectors", otherwise=None):
-    """As `stages.make`, for data and output as they lie. ``otherwise`` makes the plan of weights that are not finite, where the
-    algorithm has no schedule for them."""
+def make(
+    stages, problem, recipe, packed, in_strides, out_strides, threads, name, unit="vectors", otherwise=None, permits=None
+):
+    """``(plan, key of its weights)``, as `stages.make`, for data and output as they lie. ``otherwise`` makes the plan of
+    weights that are not finite where the algorithm has no schedule for them, and of those that a unit can't hold. Where strides
+    are none that an algorithm ``permits`` for its schedule, blocks are moved, which are contiguous."""
     here, laid = machine.current(), laid_out(problem, in_strides, out_strides)
-    for finite in (True, False):
-        found = scheduled(stages, laid, here, unit, threads, finite)
-        if found is None:
-            return otherwise(problem, recipe, packed, in_strides, out_strides, threads)
+    found = scheduled(stages, laid, here, unit, threads)
+    alone = found is not None and type(found) is not Schedule
+    if alone and permits is not None and not permits(found, in_strides, out_strides):
+        laid = laid._replace(planar=True)
+        found = scheduled(stages, laid, here, unit, threads)
+    if found is not None:
         key = (name, *found.form)
-        if not finite or packed(key).finite:
+        if packed(key).finite:
             return stages.bind(found, in_strides, out_strides, recipe(key)), key
+        found = scheduled(stages, laid, here, unit, threads, False) if unit == "vectors" else None
+    if found is None:
+        return otherwise(problem, recipe, packed, in_strides, out_strides, threads)
+    key = (name, *found.form)
+    return stages.bind(found, in_strides, out_strides, recipe(key)), key

@@ -40,14 +40,14 @@ def _schedule(stages, wide, strided, problem, here, unit, threads, finite, plana
     block = alone._replace(dtype=WIDE) if wide else alone
     if math.isinf(stages.least(block, here, unit)):
         return None
-    cut = _wide_blocks(stages, problem, block, here, unit) if wide else blocks(block, here, here.limits.planes_block)
+    cut = wide_blocks(stages, problem, block, here, unit) if wide else blocks(block, here, here.limits.planes_block)
     if cut.framed and not finite:
         return stages.schedule(alone, here, unit, threads, finite) if strided else None
     return _of_blocks(stages, wide, problem, cut, here, unit, threads, finite)
 
 
 @functools.lru_cache(maxsize=256)
-def _wide_blocks(stages, problem, block, here, unit):
+def wide_blocks(stages, problem, block, here, unit):
     """The `Blocks` of a problem that is widened: they fit in L2, or read the weights less often, whichever costs less."""
     small, large = (blocks(block, here, most, True) for most in (here.limits.wide_block, here.limits.planes_block))
     found = [_of_blocks(stages, True, problem, cut, here, unit, SHARED, True) for cut in {small, large}]

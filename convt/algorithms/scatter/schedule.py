@@ -56,8 +56,8 @@ class Schedule(NamedTuple):
     execution: execution.Execution
 
 
-def schedule(problem, here, unit, threads, finite, gathered=True):
-    """The cheapest `Schedule`; None if there is none. Without ``gathered``, of those for any memory."""
+def schedule(problem, here, unit, threads, finite):
+    """The cheapest `Schedule`; None if there is none."""
     info = here.info(problem.dtype, unit)
     if info is None or (unit != "vectors" and not finite):
         return None
@@ -69,7 +69,7 @@ def schedule(problem, here, unit, threads, finite, gathered=True):
     if rows.entries > _ENTRIES:
         return None
     best, found = math.inf, None
-    for way in _ways(problem, info, gathered):
+    for way in _ways(problem, info):
         candidate = _of_way(way, problem, here, info, rows, stages.SHARED)
         if candidate is not None and (cycles := cost.cost(candidate, here)) < best:
             best, found = cycles, candidate
@@ -82,11 +82,11 @@ def schedule(problem, here, unit, threads, finite, gathered=True):
     return found._replace(execution=execution.decide(problem, here, info, False, best, weights, False))
 
 
-def _ways(problem, info, gathered):
+def _ways(problem, info):
     """How products may be held."""
     if info.kstep > 1 or not 0 < problem.ci <= _core.KC or problem.strides[-1] * problem.co > _core.ACROSS:
         return (COLUMNS,)
-    return (COLUMNS, ACROSS, GATHERED) if gathered and _may_gather(problem, info) else (COLUMNS, ACROSS)
+    return (COLUMNS, ACROSS, GATHERED) if _may_gather(problem, info) else (COLUMNS, ACROSS)
 
 
 def _of_way(way, problem, here, info, rows, threads):
