@@ -85,6 +85,7 @@ def test_more_threads_than_a_run_has_pixels_for(case, dtype):
     arrays, results = case.arrays(exact=False), set()
     for threads in (1, 7, 40):
         with convt.num_threads(threads), pretend(planes_block=1 << 15, wide_block=1 << 15):
+            convt.clear_caches()  # which know one-shot calls by threads, but not by the machine that is pretended
             results.add(run(case, *arrays, algorithm="direct").tobytes())
     assert len(results) == 1
 
@@ -281,7 +282,7 @@ def test_schedules_print_compare_and_pack_nothing():
         if found[0] is None:
             assert not turned_takes(problem, here.info(problem.dtype)) and turned.STAGES.least(problem, here) == math.inf
             continue
-        assert found[0] == found[1] and hash(found[0]) == hash(found[1]) and len(repr(found[0])) < 4000
+        assert found[0] == found[1] and hash(found[0]) == hash(found[1]) and len(repr(found[0])) < 20_000
         assert all(each.form == () for each in found)
         cost = turned.STAGES.cost(found[0], here)
         assert turned.STAGES.least(problem, here) <= cost < math.inf
@@ -301,10 +302,10 @@ def test_schedules_by_blocks_print_compare_and_pack_nothing(dtype):
             found = [those.schedule(problem, here, "vectors", threads, True) for threads in (2, 2, 16)]
             if found[0] is None:
                 continue
-            assert found[0] == found[1] and hash(found[0]) == hash(found[1]) and len(repr(found[0])) < 4000
+            assert found[0] == found[1] and hash(found[0]) == hash(found[1]) and len(repr(found[0])) < 20_000
             assert found[0].cut == found[2].cut and found[0].form == found[2].form and not found[0].wide
             assert those.least(problem, here) <= those.cost(found[0], here) < math.inf
             alone = problem._replace(planar=False)
             assert those.schedule(alone, here, "vectors", 2, True) == direct.STAGES.schedule(alone, here, "vectors", 2, True)
             unsafe = those.schedule(problem, here, "vectors", 2, False)  # blocks have zeros around the input
-            assert unsafe is None if found[0].cut.framed else unsafe == found[0]
+            assert (unsafe is None) == found[0].cut.framed
