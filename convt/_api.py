@@ -331,9 +331,9 @@ def conv_transpose(
     backend : "auto", "native", "onednn", "reference" or, in `ConvTranspose` only, "tune"
         "onednn" needs ``pip install "convt[onednn]"`` (or CONVT_ONEDNN_LIB, the path of libdnnl.so.3, and then no other place
         is looked at). "auto" uses it, if there, for the layers packed once on which it is known to be faster. "tune"
-        measures it and the native algorithms, those "auto" may take, at the first call of a shape, on its data and threads
-        (about a second), and keeps to the fastest; the plan's ``note`` has the times. Where other programs disturb too much
-        to decide, there is a RuntimeWarning, and "auto" chooses.
+        measures it and the native algorithms that "auto" may take and whose expected cost is within a third of the least, at
+        the first call of a shape, on its data and threads (about half a second), and keeps to the fastest; the plan's ``note``
+        has the times. Where other programs disturb too much to decide, there is a RuntimeWarning, and "auto" chooses.
     algorithm : str
         Of the native backend: "auto" takes the one of least expected cost, of those that are as exact as ``precision`` wants.
         "direct" does every problem. "winograd" multiplies less where the kernel is longer than the stride, with errors up to

@@ -17,9 +17,9 @@ from ._errors import BackendUnavailableError
 from ._problem import ITEMSIZE, NUMPY_DTYPE, Problem
 from .algorithms import ALGORITHMS, BACKENDS, candidates, fastest, forget, machine, onednn
 
-_WORTH_MEASURING = 4 / 3  # "tune" measures the algorithms that are expected to take at most so many times the least
 _MAKERS = {**ALGORITHMS, **BACKENDS}
 
+NEAR = 4 / 3  # "tune" measures algorithms of at most so many times the least expected cost
 _FORMS = 64  # so many forms of weights are known at least; those whose packed weights are kept always
 
 
@@ -197,20 +197,22 @@ class Operator:
         every = _keep.PackedWeights(self._filter.nbytes, limited=False)  # what the losers pack goes with the trial
         trial = Operator(a._replace(backend="native"), self._filter, self._bias, weights=every)
         runs = {}
-        for name in (*_candidates(problem, a.algorithm, _WORTH_MEASURING), "onednn"):
+        for name in (*_candidates(problem, a.algorithm, NEAR), "onednn"):
             try:
                 found = trial.plan_for(problem, source.strides, out.strides, name)
             except BackendUnavailableError:
                 continue
             runs[name] = functools.partial(trial.run, problem, found, source, out)
+        name = self._expected(problem)
         try:
             best = _measure.measure(runs)
         except _measure.Undecided as undecided:
-            name = self._expected(problem)
             note = f"could not decide what is the fastest, because {undecided}; {name}, as 'auto' takes it, and nothing is kept"
             _config.note("tune", f"{problem.descriptor()},{note}")
             warnings.warn(f"convt: {problem.descriptor()}: {note}", RuntimeWarning, stacklevel=2)
             return name, note
+        if math.isinf(min(best.values())):
+            return name, "nothing was measured, because none of what is expected to be fast takes the values of the data"
         tuning.keep(problem, a.algorithm, threads, best)
         times = ", ".join(f"{name} {seconds * 1e3:.3f} ms" for name, seconds in best.items())
         _config.note("tune", f"{problem.descriptor()},{times}")

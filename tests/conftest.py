@@ -1,13 +1,14 @@
 """Settings of the whole suite: the same examples on every machine, and a process left as it was found."""
 
 import inspect
+import math
 import os
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 import convt
-from convt import _config, _core, _measure, tuning
+from convt import _config, _core, _measure, _plan, tuning
 from convt.algorithms import machine
 
 settings.register_profile("convt", derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
@@ -47,12 +48,14 @@ def chooses_isa(item):
 
 @pytest.fixture(autouse=True)
 def process_settings():
-    """Instruction set, threads and what was tuned are the process's: give them back after every test."""
-    isa, threads = _core.isa(), _config._threads
+    """Instruction set, threads, the limit of packed weights and what was tuned are the process's: give them back after every
+    test."""
+    isa, threads, limit = _core.isa(), _config._threads, convt.get_packed_weights_limit()
     tuning.clear()
     yield
     _core.use_isa(isa)
     _config._threads = threads
+    convt.set_packed_weights_limit(limit)
     assert convt.get_num_threads() >= 1
 
 
@@ -80,3 +83,4 @@ def direct_wins(monkeypatch):
         return {name: 1e-3 * (2 - (name == "direct")) for name in runs}
 
     monkeypatch.setattr(_measure, "measure", measure)
+    monkeypatch.setattr(_plan, "NEAR", math.inf)

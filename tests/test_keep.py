@@ -26,10 +26,7 @@ def planned(monkeypatch):
 
 @pytest.fixture
 def default_limit():
-    before = convt.get_packed_weights_limit()
     convt.set_packed_weights_limit(None)
-    yield
-    convt.set_packed_weights_limit(before)
 
 
 # ---------------------------------------------------------------- plans

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convt
-from convt import _config, _measure, tuning
+from convt import _config, _measure, _plan, tuning
 from convt.algorithms import onednn
 
 WAYS = [
@@ -42,6 +42,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(_measure, "_BURST", 0)
     monkeypatch.setattr(_measure, "_preempted", lambda: 0)
     monkeypatch.setattr(_measure, "_disagreement", lambda before, now: "")
+    monkeypatch.setattr(_plan, "NEAR", math.inf)
 
 
 @pytest.fixture
@@ -57,6 +58,7 @@ def measured(monkeypatch):
         return times
 
     monkeypatch.setattr(_measure, "measure", measure)
+    monkeypatch.setattr(_plan, "NEAR", math.inf)
     return seen
 
 
@@ -76,6 +78,7 @@ def test_whatever_wins_computes_the_definition(case, winner):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_measure, "measure", measure)
+        patch.setattr(_plan, "NEAR", math.inf)
         for _ in range(2):
             case.check(op(arrays[0]), *arrays, exact=case.activation not in CURVED_ACTIVATIONS)
 
@@ -117,6 +120,24 @@ def test_every_way_that_does_the_problem_is_measured_once_per_shape(measured):
     assert measured[-1] == [name for name in WAYS if name not in not_dilated]
     tuned(algorithm="direct")(data(3))
     assert measured[-1] == ["direct", *(name for name in WAYS if name not in ALGORITHMS)]
+
+
+@pytest.mark.parametrize("least, near", [("direct", ["direct", "winograd"]), ("scatter", ["scatter"])])
+def test_algorithms_that_are_expected_to_be_slow_are_not_measured(measured, monkeypatch, least, near):
+    """What is within a third of the least expected cost is, and oneDNN."""
+    monkeypatch.setattr(_plan, "NEAR", 4 / 3)
+    costs = {"direct": 3.0, "winograd": 4.0, "depthwise": 4.1, "scatter": 8.0}
+    costs[least] = min(costs[least], 3.0) if least == "direct" else 1.0
+    monkeypatch.setattr(_plan, "_candidates", lambda problem, algorithm: costs)
+    tuned()(data(5))
+    assert measured == [near + (["onednn"] if onednn.library.available() else [])]
+
+
+def test_what_no_near_algorithm_can_take_is_as_auto_takes_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(_measure, "measure", lambda runs: dict.fromkeys(runs, math.inf))
+    op = tuned()
+    np.testing.assert_array_equal(op(data(5)), convt.ConvTranspose(FILTER, strides=2)(data(5)))
+    assert op.plan(data(5).shape).note.startswith("nothing was measured") and tuning.save(tmp_path / "tuning.json") == 0
 
 
 def test_an_algorithm_that_does_not_do_the_problem_is_an_error():
