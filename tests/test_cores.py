@@ -28,12 +28,13 @@ LAYERS = {layer.name: layer for layer in layers.parse(layers.TABLE)}
 COUNTS = (1, 2, 5, 16, 64)
 
 
-def made(name, dtype="f32", layout="NXC"):
+def made(name, dtype="f32", layout="NXC", algorithm="auto"):
     """Of each number of threads: the plan of a layer, what tells its work, and its tables."""
     layer = LAYERS[name]
     data = layer.data_shape if layout == "NXC" else (layer.batch, layer.cin, *layer.size)
     filter = np.zeros(layer.filter_shape, cores.DTYPES[dtype])
-    operator = convt.ConvTranspose(filter, backend="native", **cores.keywords(Problem(layer, dtype, layout)))._operator
+    keywords = {**cores.keywords(Problem(layer, dtype, layout)), "algorithm": algorithm}
+    operator = convt.ConvTranspose(filter, backend="native", **keywords)._operator
     for threads in COUNTS:
         with convt.num_threads(threads), cores.taken_down() as found:
             plan = operator.contiguous(operator._attributes.problem(data)).plan
@@ -71,7 +72,7 @@ def test_tasks_of_direct_multiply_what_the_layer_does(name):
 def test_tasks_of_depthwise_multiply_what_the_layer_does(name):
     layer = LAYERS[name]
     outputs = np.prod(layer.output) * layer.cout * layer.batch
-    for _, plan, told, tables in made(name):
+    for _, plan, told, tables in made(name, algorithm="depthwise"):
         works = told(*tables)
         assert len(works) == plan.tasks
         # A product each, and each output once. (Runs are as long as the axis, or one tap too many at its ends.)
