@@ -6,6 +6,7 @@ import math
 import pytest
 from cases import ISA_ROWS, child, pretend, using_isa
 
+from convt import __main__ as cli
 from convt import _calibrate, _core
 from convt.algorithms import constants, machine
 
@@ -63,6 +64,20 @@ def test_a_machine_is_measured(isa, monkeypatch, tmp_path):
     assert read.constants == constants.Constants(**found["constants"]) and json.loads(path.read_text()) == found
     assert all(0 < value < math.inf or name in constants.OPTIONAL for name, value in found["constants"].items())
     assert read.vector_bits == 8 * _core.kernel_info("float32", isa=isa)["vl"] * 4
+
+
+def test_the_command_measures_and_writes_a_file(monkeypatch, tmp_path, capsys):
+    for name, value in (("ROUNDS", 1), ("TURN", 1e-3), ("MEMORY", 1 << 22)):
+        monkeypatch.setattr(_calibrate, name, value)
+    path = tmp_path / "mine.json"
+    assert cli.main(["calibrate", "--out", str(path), "--threads", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert f"CONVT_COSTS={path}" in printed and machine.current().name in printed and "l2_read" in printed
+    assert cli.main(["calibrate", "--out", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(path.read_text())
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["calibrate", "--out", str(tmp_path / "none" / "mine.json")])
+    assert stopped.value.code == 2 and "a folder that exists" in capsys.readouterr().err
 
 
 SHOW = "from convt.algorithms import machine; print(machine.current().name, machine.current().constants.task)"
