@@ -76,7 +76,7 @@ def limits(l1, l2, l3):
         direct_non_temporal=max(min(16 * MIB, l3 // 4), min(44 * MIB, l3 // 8)),
         amx_non_temporal=44 * MIB,
         ordinary_stores=l1 <= 32 * KIB,
-        single_thread_cycles=8_000,
+        single_thread_cycles=13_000,
         pinned_flops=50e6,
         pack_on_the_fly=256 * KIB,
         pack_on_the_fly_again=2,
