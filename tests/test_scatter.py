@@ -428,3 +428,16 @@ def test_a_long_filter_is_scheduled_by_formulas():
         shape = (1, *[20] * len(kernel), 4)
         found = schedule.schedule(op._attributes.problem(shape), machine.current(), "vectors", 2, True)
         assert (found is not None) is there
+
+
+@each_problem
+@each_isa
+def test_no_schedule_costs_less_than_the_bound(case, isa):
+    with using_isa(isa):
+        for dtype in DTYPES:
+            now, here = replace(case, dtype=dtype), machine.current()
+            problem = operator(now, *now.arrays()[1:])._attributes.problem(now.data_shape)
+            for unit in ("vectors", "amx", "dots"):
+                found = schedule.schedule(problem, here, unit, 2, True)
+                bound = scatter.STAGES.least(problem, here, unit)
+                assert bound <= scatter.STAGES.cost(found, here) if found else unit != "vectors" and np.isinf(bound)

@@ -3,7 +3,7 @@
 import math
 
 from ... import _core
-from .. import common, execution
+from .. import common, costs, execution
 from . import reach
 
 
@@ -24,6 +24,28 @@ def cost(schedule, here):
     if schedule.threads > 1 and 0 < tasks <= common.EVEN and cycles >= here.limits.single_thread_cycles:
         cycles = cycles * (-(-tasks // 2) * 2 / tasks)  # of two threads: the choice must not depend on how many there are
     return cycles + prices.cycles(_memory(problem, here))
+
+
+def least(problem, here, unit="vectors"):
+    """Cycles that no schedule is below: multiply-adds by whole vectors, and outputs, without anything else."""
+    info = here.info(problem.dtype, unit)
+    kernel, strides = problem.kernel, problem.strides
+    if info is None or problem.dilations[-1] > 1 or strides[-1] > 2 * kernel[-1]:
+        return math.inf
+    products = problem.batch * problem.groups * problem.ci * problem.co * problem.in_sizes[-1] * kernel[-1]
+    for ax in range(len(kernel) - 1):
+        products *= common.pairs_met(
+            kernel[ax], strides[ax], problem.dilations[ax], problem.in_sizes[ax], problem.begin[ax], problem.out_sizes[ax]
+        )
+    profile = here.profile
+    if info.parts:
+        price = info.products * profile["matrix_scatter"]["amx_product"] / (info.grain * info.vl * info.kstep)
+    elif info.kstep > 1:
+        price = profile["scatter"]["dot_cycle"] / (info.vl * info.kstep * costs.FMA_PORTS)
+    else:
+        parts = "scatter", "scatter_across", "scatter_gathered"
+        price = min([profile[part]["tile_cycle"] for part in parts]) / (info.vl * costs.FMA_PORTS)
+    return products * price
 
 
 def packing(schedule, here):
