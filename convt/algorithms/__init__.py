@@ -172,5 +172,5 @@ def forget():
         decided.cache_clear()
 
 
-# oneDNN computes by the same interface, but is a backend, with no cost to compare: see onednn/plan.py.
-BACKENDS = {"onednn": onednn}
+# oneDNN computes by the same interface, but is a backend, with no cost to compare: see onednn/schedule.py.
+BACKENDS = {"onednn": Algorithm(None, *stages.serving(onednn.STAGES, "onednn", "onednn"))}

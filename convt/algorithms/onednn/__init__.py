@@ -26,9 +26,9 @@ A module uses only those before it:
     primitive   problems in oneDNN's terms; the primitive cache
     weights     filters in the layouts that primitives require, and the arguments of calls
     run         the plan that executes them
-    plan        when "auto" chooses oneDNN, and the algorithm's interface
+    schedule    when "auto" chooses oneDNN, and the algorithm's stages
 """
 
-from .plan import make, preferred, recipe
+from .schedule import STAGES, preferred
 
-__all__ = ["make", "preferred", "recipe"]
+__all__ = ["STAGES", "preferred"]

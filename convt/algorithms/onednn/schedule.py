@@ -1,8 +1,11 @@
-"""oneDNN as one more algorithm: when "auto" chooses it, and its plans. Its weights have one key, ``("onednn",)``."""
+"""oneDNN as one more algorithm, in stages: when "auto" chooses it, and its plans. Its weights have one key, ``("onednn",)``."""
 
 import math
+from typing import NamedTuple
 
 from ... import _config, _core
+from ..._problem import Problem
+from .. import stages
 from . import library, primitive
 from .run import Plan
 from .weights import Recipe
@@ -51,10 +54,34 @@ def _suits_amx(problem):
     )
 
 
-def recipe(attributes, filter, bias, key):
+class Schedule(NamedTuple):
+    """What is decided: see stages.py. All else is oneDNN's own decision, when it makes a primitive for so many threads."""
+
+    problem: Problem
+    unit: str
+    threads: int
+    form: tuple = ()  # weights are one filter, which has a layout for each primitive
+
+
+def schedule(problem, here, unit, threads, finite):
+    return Schedule(problem, unit, threads)
+
+
+def cost(schedule, here):
+    """It has none that could be compared: `preferred` says where it is chosen."""
+    return math.inf
+
+
+def packing(schedule, here):
+    return 0.0
+
+
+def recipe(attributes, filter, bias, form, unit):
     return Recipe(attributes.dtype, filter, bias)
 
 
-def make(problem, recipe, packed, in_strides, out_strides, threads):
-    key = ("onednn",)
-    return Plan(problem, recipe(key).biased, in_strides, out_strides, threads), key
+def bind(schedule, in_strides, out_strides, recipe):
+    return Plan(schedule.problem, recipe.biased, in_strides, out_strides, schedule.threads)
+
+
+STAGES = stages.Stages(schedule, cost, packing, recipe, bind)
