@@ -92,15 +92,14 @@ def ways():
 
 def every_way(case, unit):
     problem = operator(case, *case.arrays()[1:])._attributes.problem(case.data_shape)
-    return WAYS(problem, machine.current().info(case.dtype, unit), True)
+    return WAYS(problem, machine.current().info(case.dtype, unit))
 
 
 WAYS = schedule._ways
 
 
 def take(way):
-    # What memory does not allow is done by rows.
-    schedule._ways = lambda problem, info, gathered: (COLUMNS if way == GATHERED and not gathered else way,)
+    schedule._ways = lambda problem, info: (way,)
     stages.scheduled.cache_clear()
 
 

@@ -173,4 +173,4 @@ def forget():
 
 
 # oneDNN computes by the same interface, but is a backend, with no cost to compare: see onednn/schedule.py.
-BACKENDS = {"onednn": Algorithm(None, *stages.serving(onednn.STAGES, "onednn", "onednn"))}
+BACKENDS = {"onednn": Algorithm(onednn.STAGES, partial(stages.make, onednn.STAGES, name="onednn", unit="onednn"), "onednn")}
