@@ -21,7 +21,7 @@ _CHECKS = 8  # all plans are counted whenever this share of their bound has come
 
 _changing = threading.Lock()  # what is kept is changed by one thread at a time
 _packing = threading.Lock()  # and packed by one, as packing twice would cost the others more
-_caches = weakref.WeakSet()  # those that `clear` empties
+_caches: weakref.WeakSet["Recent"] = weakref.WeakSet()  # those that `clear` empties
 _unchecked = 0  # bytes of plans that came since all were counted
 
 
