@@ -143,7 +143,8 @@ def candidates(problem, within=math.inf):
             break
         found[name] = ALGORITHMS[name].cost(problem)
         least = min(least, found[name])
-    return {name: found[name] for name in sorted(found, key=found.get) if found[name] <= within * least < math.inf}
+    near = [name for name, cycles in found.items() if cycles <= within * least and not math.isinf(cycles)]
+    return {name: found[name] for name in sorted(near, key=found.get)}
 
 
 @functools.lru_cache(maxsize=1024)

@@ -19,7 +19,7 @@ from ..stages import LARGE_FILTER, MOST_FORM, MOST_SMALL_FORM, SHARED
 from . import cost
 from .fits import MOST_TILES, MOST_WAITING, axis_fits, estimator, nested_share, prices
 from .loops import CHAIN, PLACE
-from .transforms import SMALL
+from .transforms import LARGE, SMALL
 
 _NAMES = {"vectors": "winograd", "amx": "matrix_winograd", "amx_two": "matrix_high_winograd"}
 _MOST_AXES = 3  # that are transformed
@@ -191,12 +191,14 @@ def _transforms(problem, merge, axes, unit, estimate, most):
     def best(alikes, most, count):
         ways = []
         for way in itertools.product(*[a.fits[:count] for a in alikes]):
-            panels, products, transformed = 1, 1.0, 0
+            panels, products, transformed, large = 1, 1.0, 0, 0
             for fit in way:
                 panels *= fit.panels
                 products *= fit.products
                 transformed += fit.kind > 0
-            if 0 < transformed <= _MOST_AXES and panels < most:
+                large += fit.kind >= LARGE[0].kind
+            # (There are no kernels for a small transform on one axis and a large one on another.)
+            if 0 < transformed <= _MOST_AXES and panels < most and large in (0, transformed):
                 ways.append((products, panels, way))
         ways.sort()
         least, chosen, rate = math.inf, None, 0.0
