@@ -287,8 +287,8 @@ def _native(problem, algorithm, lasting):
 
 
 def _candidates(problem, algorithm, within=math.inf):
-    """``{name: expected cycles}`` of the algorithms that are possible, the fastest first: for "auto" those that it may take and
-    that take at most ``within`` times the least; else the one asked for."""
+    """``{name: expected cycles}`` of the algorithms that are possible: for "auto" those that it may take and that take at most
+    ``within`` times the least; else the one asked for."""
     if algorithm == "auto":
         return candidates(problem, within)
     return {algorithm: ALGORITHMS[_native(problem, algorithm, True)].cost(problem)}

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convt
-from convt import _config, _measure, _plan, tuning
+from convt import _config, _measure, _plan, algorithms, tuning
 from convt.algorithms import onednn
 
 WAYS = [
@@ -126,9 +127,10 @@ def test_every_way_that_does_the_problem_is_measured_once_per_shape(measured):
 def test_algorithms_that_are_expected_to_be_slow_are_not_measured(measured, monkeypatch, least, near):
     """What is within a third of the least expected cost is, and oneDNN."""
     monkeypatch.setattr(_plan, "NEAR", 4 / 3)
-    costs = {"direct": 3.0, "winograd": 4.0, "depthwise": 4.1, "scatter": 8.0}
-    costs[least] = min(costs[least], 3.0) if least == "direct" else 1.0
-    monkeypatch.setattr(_plan, "_candidates", lambda problem, algorithm: costs)
+    costs = {"direct": 3.0, "winograd": 4.0, "depthwise": 4.1, "scatter": 1.0 if least == "scatter" else 8.0}
+    known = {"permitted": lambda _: True, "least": lambda _: 0.0}
+    there = {name: SimpleNamespace(cost=lambda _, cost=cost: cost, **known) for name, cost in costs.items()}
+    monkeypatch.setattr(algorithms, "ALGORITHMS", there)
     tuned()(data(5))
     assert measured == [near + (["onednn"] if onednn.library.available() else [])]
 

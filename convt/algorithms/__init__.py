@@ -135,16 +135,16 @@ ALGORITHMS = {
 
 
 def candidates(problem, within=math.inf):
-    """``{name: expected cycles}`` of the algorithms that "auto" may take for a problem, the least first: of those that take at
-    most ``within`` times the least."""
+    """``{name: expected cycles}`` of the algorithms that "auto" may take for a problem: of those that take at most ``within``
+    times the least."""
     found, least = {}, math.inf
     for bound, name in sorted((each.least(problem), name) for name, each in ALGORITHMS.items() if each.permitted(problem)):
         if bound > within * least or math.isinf(bound):
             break
         found[name] = ALGORITHMS[name].cost(problem)
         least = min(least, found[name])
-    near = [name for name, cycles in found.items() if cycles <= within * least and not math.isinf(cycles)]
-    return {name: found[name] for name in sorted(near, key=found.get)}
+    near = {name for name, cycles in found.items() if cycles <= within * least and not math.isinf(cycles)}
+    return {name: found[name] for name in ALGORITHMS if name in near}
 
 
 @functools.lru_cache(maxsize=1024)

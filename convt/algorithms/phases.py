@@ -36,7 +36,7 @@ class AxisClass(NamedTuple):
     """
 
     group: int  # index into the groups; -1 for phases that no tap reaches
-    count: int
+    count: int  # type: ignore[assignment]
     tap_range: tuple
     first_in: tuple
     first_out: tuple
@@ -72,7 +72,7 @@ def axis(k, s, d, merge, size, begin, out, split):
 class Kind(NamedTuple):
     """What the cost of a run depends on. The runs at the two ends of an axis are mirror images, and of one kind."""
 
-    count: int
+    count: int  # type: ignore[assignment]
     taps: int
     of: int  # taps of its group
     phases: int

@@ -24,7 +24,7 @@ class Class(NamedTuple):
     """Classes that are alike (a run per axis each), how their GEMM comes by its rows, and how each is cut into tasks."""
 
     runs: tuple  # for each axis, the numbers of runs that are alike: each choice of one per axis is a class
-    count: int  # so many classes
+    count: int  # type: ignore[assignment]  # so many classes
     rows: int
     taps: int
     columns: int

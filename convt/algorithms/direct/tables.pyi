@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from ..._problem import Problem
 from ..unit import Unit
 
-_T = NDArray[np.int64]
+_T: TypeAlias = NDArray[np.int64]
 
 def taps(axes: Sequence[Sequence[int]]) -> _T: ...
 def depth_chunks(ranges: Sequence[tuple[int, int]], totals: Sequence[int], filled: int, step: int, slab: int) -> _T: ...

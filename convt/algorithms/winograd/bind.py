@@ -8,7 +8,8 @@ import numpy as np
 from ..._problem import ITEMSIZE
 from .. import common, machine
 from .. import phases as _phases
-from ..direct.bind import class_tables, columns
+from ..direct.bind import class_tables
+from ..direct.tables import columns
 from . import schedule as _schedule
 from .loops import WinogradPlan
 from .transforms import KINDS, PLAIN, filter_windows, panel_vectors

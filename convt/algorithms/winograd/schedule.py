@@ -54,7 +54,7 @@ class Class(NamedTuple):
     scheme: tuple  # of each axis, the kind of its transform
     early: tuple  # of each axis, whether tiles begin an output before the run
     work: cost.Work
-    count: int  # so many classes times groups of channels
+    count: int  # type: ignore[assignment]  # so many classes times groups of channels
     cut: Cut
     sorted: bool  # tiles at the ends of an axis lie side by side, and points that they do not need are left out
     staged: int  # panels whose outputs are gathered before non-temporal stores write them; 0 where they are stored at once
