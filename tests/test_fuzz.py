@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 from cases import ISAS, child
-from fuzz import draw, memory, oracle, perform, pool, shrink
+from fuzz import draw, memory, oracle, perform, pool, schedules, shrink
 from fuzz.__main__ import main
 
 from convt import _core
@@ -50,6 +50,26 @@ def test_replaying_prints_the_plans(capsys):
     assert main(["--replay", json.dumps(plain())]) == 0
     said = capsys.readouterr().out
     assert said.startswith("plan: ") and f" {ISAS[0]} " in said and "right" in said
+
+
+@pytest.mark.parametrize("data_format", ["NXC", "NCX"])
+@pytest.mark.parametrize("algorithm", ["direct", "winograd", "scatter", "depthwise", "rows", "turned"])
+def test_a_schedule_is_read_as_it_was_written_and_replayed(algorithm, data_format):
+    """By a case that names it, even where another one would be decided now."""
+    if data_format == "NXC" and algorithm in ("rows", "turned"):
+        pytest.skip("of planes alone")
+    case = plain(data_format=data_format, in_sizes=[40], dtype="float32") | {"algorithm": algorithm}
+    outcome, ((name, _, text), *_) = perform.perform(case)
+    assert outcome == "right" and name == algorithm
+    schedule = schedules.read(text)
+    assert schedules.written(schedule) == text and schedule.problem.in_sizes == (40,)
+    other = schedule._replace(problem=schedule.problem._replace(activation=("relu", 0.0, 0.0)))
+    assert schedules.read(schedules.written(other)) == other != schedule
+    assert perform.perform(case | {"schedules": [text]})[1][0][2] == text
+    if algorithm == "scatter" and data_format == "NXC":
+        altered = schedules.written(schedule._replace(prefetch=not schedule.prefetch))
+        outcome, plans = perform.perform(case | {"schedules": [altered]})
+        assert outcome == "right" and plans[0][2] == altered != text
 
 
 @pytest.mark.parametrize("which", ["an output", "a sign", "NaN"])
