@@ -99,6 +99,15 @@ def test_what_winograd_rounds_among_denormal_numbers_is_expected():
     assert perform.perform(case)[0] == "right"
 
 
+@pytest.mark.parametrize("form", ["operator", "shot"])
+def test_winograd_leaves_weights_that_are_not_finite_to_others(form):
+    sizes = {"in_sizes": [3, 14], "kernel": [6, 5], "strides": [1, 2], "dilations": [1, 1], "ci": 96, "co": 12}
+    sizes |= {"pads_begin": [0, 1], "pads_end": [0, 1], "output_padding": [0, 0]}
+    case = plain(**sizes) | {"values": "special", "algorithm": "winograd", "seed": 2189, "form": form}
+    outcome, plans = perform.perform(case)
+    assert outcome == "right" and plans[0][0] == "direct"
+
+
 def test_what_is_written_between_the_elements_of_out_is_seen():
     held = memory.Guarded((3, 4), np.dtype(np.float32), {"gap": 2, "end": True})
     held.view[...] = 1
