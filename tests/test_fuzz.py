@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 from cases import ISAS, child
-from fuzz import draw, memory, oracle, perform, pool, shrink
+from fuzz import draw, memory, oracle, perform, pool, schedules, shrink
 from fuzz.__main__ import main
 
 from convt import _core
@@ -52,6 +52,26 @@ def test_replaying_prints_the_plans(capsys):
     assert said.startswith("plan: ") and f" {ISAS[0]} " in said and "right" in said
 
 
+@pytest.mark.parametrize("data_format", ["NXC", "NCX"])
+@pytest.mark.parametrize("algorithm", ["direct", "winograd", "scatter", "depthwise", "rows", "turned"])
+def test_a_schedule_is_read_as_it_was_written_and_replayed(algorithm, data_format):
+    """By a case that names it, even where another one would be decided now."""
+    if data_format == "NXC" and algorithm in ("rows", "turned"):
+        pytest.skip("of planes alone")
+    case = plain(data_format=data_format, in_sizes=[40], dtype="float32") | {"algorithm": algorithm}
+    outcome, ((name, _, text), *_) = perform.perform(case)
+    assert outcome == "right" and name == algorithm
+    schedule = schedules.read(text)
+    assert schedules.written(schedule) == text and schedule.problem.in_sizes == (40,)
+    other = schedule._replace(problem=schedule.problem._replace(activation=("relu", 0.0, 0.0)))
+    assert schedules.read(schedules.written(other)) == other != schedule
+    assert perform.perform(case | {"schedules": [text]})[1][0][2] == text
+    if algorithm == "scatter" and data_format == "NXC":
+        altered = schedules.written(schedule._replace(prefetch=not schedule.prefetch))
+        outcome, plans = perform.perform(case | {"schedules": [altered]})
+        assert outcome == "right" and plans[0][2] == altered != text
+
+
 @pytest.mark.parametrize("which", ["an output", "a sign", "NaN"])
 def test_a_wrong_result_is_seen(which, monkeypatch):
     """One output of a result that is not what it has to be."""
@@ -77,6 +97,15 @@ def test_what_winograd_rounds_among_denormal_numbers_is_expected():
     sizes |= {each: [0] * 3 for each in ("pads_begin", "pads_end", "output_padding")}
     case = plain(**sizes) | {"values": "denormal", "algorithm": "winograd6"}
     assert perform.perform(case)[0] == "right"
+
+
+@pytest.mark.parametrize("form", ["operator", "shot"])
+def test_winograd_leaves_weights_that_are_not_finite_to_others(form):
+    sizes = {"in_sizes": [3, 14], "kernel": [6, 5], "strides": [1, 2], "dilations": [1, 1], "ci": 96, "co": 12}
+    sizes |= {"pads_begin": [0, 1], "pads_end": [0, 1], "output_padding": [0, 0]}
+    case = plain(**sizes) | {"values": "special", "algorithm": "winograd", "seed": 2189, "form": form}
+    outcome, plans = perform.perform(case)
+    assert outcome == "right" and plans[0][0] == "direct"
 
 
 def test_what_is_written_between_the_elements_of_out_is_seen():

@@ -399,7 +399,7 @@ def test_an_empty_input_whatever_joining_rows_costs(seed):
     """Outputs that no tap reaches, and costs by which rows without a pixel would be joined."""
     data, filter = np.ones((1, 4, 1, 1), np.float32)[:, :0], np.ones((2, 3, 1, 3), np.float32)
     for threads in (1, 2):
-        with machines.using({"costs": [seed, 6]}), convt.num_threads(threads):
+        with machines.using({"efficiencies": [seed, 6]}), convt.num_threads(threads):
             got = convt.conv_transpose(data, filter, algorithm="scatter")
         np.testing.assert_array_equal(got, np.zeros((1, 1, 3, 3)))
 

@@ -4,6 +4,7 @@ import argparse
 import faulthandler
 import itertools
 import json
+import shlex
 import signal
 import sys
 import time
@@ -29,7 +30,8 @@ def main(arguments=None):
             if outcome[0] in ("wrong", "crash", "hang"):
                 findings.append((case, outcome[0]))
                 print(f"FOUND {outcome[0]} at seed {seed}, {case['isa']}: {outcome[2].strip()[-1500:]}")
-                print(f"  python -m tests.fuzz --replay '{json.dumps(case)}'", flush=True)
+                met = {"schedules": list(dict.fromkeys(schedule for _, _, schedule in outcome[1]))} if outcome[1] else {}
+                print(f"  python -m tests.fuzz --replay {shlex.quote(json.dumps(case | met))}", flush=True)
             if time.monotonic() - said > 60:
                 said = time.monotonic()
                 print(f"... seed {seed}", *tally.lines(), sep="\n", flush=True)
@@ -46,8 +48,9 @@ def main(arguments=None):
 def _replay(case):
     """In this process, for a debugger to look at."""
     outcome, plans, error = pool.outcome_of(case)
-    for _, text in plans:
+    for _, text, schedule in plans:
         print("plan:", text)
+        print("  ", schedule)
     print(outcome, error)
     return 1 if outcome == "wrong" else 0
 

@@ -1,11 +1,13 @@
-"""Machines that plans are made for: caches, limits and costs, drawn and put in force."""
+"""Machines that plans are made for: caches, limits, constants and efficiencies, drawn and put in force."""
 
 import contextlib
+import math
 
 import numpy as np
 from cases import pretend
 
 from convt.algorithms import common, costs, machine
+from convt.algorithms.constants import Constants
 
 KIB = 1 << 10
 CACHES = {
@@ -21,7 +23,8 @@ ON_THE_FLY = {"pack_on_the_fly": 0, "pack_on_the_fly_again": 1000}
 
 
 def draw(rng):
-    """A machine, as JSON has it: caches, limits, and the seed and spread of its costs."""
+    """A machine, as JSON has it: caches, limits, by how much its constants are those of the machine there is, and the seed and
+    spread of its efficiencies."""
     found = {}
     if rng.random() < 0.5:
         found |= {name: rng.choice(sizes) for name, sizes in CACHES.items() if rng.random() < 0.5}
@@ -30,7 +33,10 @@ def draw(rng):
         found["limits"] = {name: _limit(rng, name) for name in costs.Limits._fields if rng.random() < share}
         found["limits"].setdefault("single_thread_cycles", 0)  # or no small problem has two threads
     if rng.random() < 0.6:
-        found["costs"] = [rng.randrange(1 << 16), rng.choice([0.3, 2, 6])]
+        spread = rng.choice([0.3, 2, 6])
+        found["constants"] = {name: math.exp(rng.uniform(-spread, spread)) for name in Constants._fields if rng.random() < 0.5}
+    if rng.random() < 0.4:
+        found["efficiencies"] = [rng.randrange(1 << 16), rng.choice([0.3, 2, 6])]
     if rng.random() < 0.2:
         found |= NO_CACHES
     if rng.random() < 0.2:
@@ -49,13 +55,15 @@ def _limit(rng, name):
 @contextlib.contextmanager
 def using(found):
     """Plans made inside are those of a machine."""
-    profile = None
-    if "costs" in found:
-        seed, spread = found["costs"]
+    here = machine.current()
+    unit, by = here.info("float32"), found.get("constants", {})
+    constants = here.constants._replace(**{name: getattr(here.constants, name) * factor for name, factor in by.items()})
+    efficiencies = dict(costs.EFFICIENCIES)
+    if "efficiencies" in found:
+        seed, spread = found["efficiencies"]
         rng = np.random.default_rng(seed)
-        here = machine.current().profile
-        scaled = {name: value * float(np.exp(rng.uniform(-spread, spread))) for name, value in here.values.items()}
-        profile = costs.Profile(f"fuzz {seed}", scaled)
+        efficiencies = {name: value * float(np.exp(rng.uniform(-spread, spread))) for name, value in efficiencies.items()}
+    profile = costs.profile_of("fuzz", constants, 8 * unit.vl * unit.t_size, efficiencies)
     kept = common._KEPT_OUTPUT
     try:
         if found.get("l3") == 0:

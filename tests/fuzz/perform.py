@@ -12,7 +12,7 @@ import convt.onnx
 import convt.openvino
 from convt import _api, _core, _plan
 
-from . import machines, memory, odd, oracle
+from . import machines, memory, odd, oracle, schedules
 
 
 class Array:
@@ -44,31 +44,37 @@ class _Array:
 
 
 @contextlib.contextmanager
-def recording():
-    """The plans that are made inside, one (algorithm, text) each."""
+def recording(forced=()):
+    """The plans that are made inside, one (algorithm, text, schedule) each; ``forced`` as in `schedules.watching`."""
     found, bind = [], _plan.Operator._bind
 
     def recorded(self, *arguments):
         bound = bind(self, *arguments)
         plan, threads = bound.plan, convt.get_num_threads()
         text = f"{plan.algorithm} {plan.isa} {getattr(plan, 'tile', '')} {plan.tasks} tasks, {plan.threads(threads)} threads, "
-        found.append((plan.algorithm, text + f"{plan.workspace} bytes each, {bound.form.key[1:]}"))
+        text += f"{plan.workspace} bytes each, {bound.form.key[1:]}"
+        found.append((plan.algorithm, text, schedules.written(bound_last())))
         return bound
 
     _plan.Operator._bind = recorded
     try:
-        yield found
+        with schedules.watching(forced) as bound_last:
+            yield found
     finally:
         _plan.Operator._bind = bind
 
 
 def perform(call):
-    """Run a case; AssertionError where a result, or what is refused, is wrong. Returns (what became of it, plans made)."""
+    """Run a case; AssertionError where a result, or what is refused, is wrong. Returns (what became of it, plans made).
+    Where it has "schedules", plans are of these."""
     _api._SHOTS.clear()  # their plans are those of the machine of the case before
-    with using_isa(call["isa"]), machines.using(call["machine"]), recording() as plans:
+    with using_isa(call["isa"]), machines.using(call["machine"]), recording(call.get("schedules", ())) as plans:
         assert _core.isa() == call["isa"]
-        outcome = _Run(call, plans).all_calls()
-    return outcome, plans
+        try:
+            return _Run(call, plans).all_calls(), plans
+        except Exception as error:
+            error.plans = plans  # that a finding is to tell
+            raise
 
 
 class _Run:
@@ -239,5 +245,5 @@ class _Run:
         inputs = (*layouts[:3], each["values"])
         if inputs not in self.sums:
             self.sums[inputs] = oracle.sums(self.meant, windows, *arrays)
-        names = {algorithm for algorithm, _ in self.plans}
+        names = {algorithm for algorithm, _, _ in self.plans}
         oracle.assert_right(self.call, names, oracle.nxc(kept, p["data_format"]), *self.sums[inputs])

@@ -25,7 +25,7 @@ def outcome_of(case):
     try:
         outcome, plans = perform(case)
     except Exception as error:
-        return "wrong", [], "".join(traceback.format_exception(error)[-3:])
+        return "wrong", getattr(error, "plans", []), "".join(traceback.format_exception(error)[-3:])
     return outcome, plans, ""
 
 
@@ -159,7 +159,7 @@ class Tally:
         isa = case["isa"]
         self.cases[isa, outcome[0]] += 1
         self.calls[isa] += len(case["calls"])
-        for algorithm, text in outcome[1]:
+        for algorithm, text, _ in outcome[1]:
             self.plans.setdefault(isa, set()).add(hash((text, json.dumps(case["problem"], sort_keys=True))))
             self.algorithms.setdefault(isa, Counter())[algorithm] += 1
 

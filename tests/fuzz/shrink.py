@@ -73,8 +73,9 @@ def _parts(case):
     """The machine, and what each call has, without one thing."""
     for name in case["machine"]:
         yield _with(case, lambda c, name=name: c["machine"].pop(name))
-    for name in case["machine"].get("limits", ()):
-        yield _with(case, lambda c, name=name: c["machine"]["limits"].pop(name))
+    for part in ("limits", "constants"):
+        for name in case["machine"].get(part, ()):
+            yield _with(case, lambda c, part=part, name=name: c["machine"][part].pop(name))
     for n, call in enumerate(case["calls"]):
         plain = {"threads": 1, "out": None, "as": "numpy", "clear": False, "values": 0}
         for name, value in plain.items():

@@ -91,8 +91,9 @@ class Choice(NamedTuple):
 
 
 def schedule(problem, here, unit, threads, finite=True, kinds=SMALL):
-    """The Schedule of a problem; None where no axis can be transformed."""
-    choice = choose(problem, here, unit, kinds)
+    """The Schedule of a problem; None where no axis can be transformed, and of weights that are not finite, whose transform
+    would be NaN."""
+    choice = choose(problem, here, unit, kinds) if finite else None
     if choice is None:
         return None
     info, merge = here.info(problem.dtype, unit), choice.merge
