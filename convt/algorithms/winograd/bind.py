@@ -124,10 +124,11 @@ def _class(problem, c, numbers, groups, runs, packs, ins, outs, unit):
 
 def _shown(panels, pieces, rank):
     """For each panel: where some phase of it is inside the window, (low, high) per axis."""
-    boxes = []
-    for *_, start, end in panels:
-        spans = np.array([piece[3:] for piece in pieces[start:end]] or [[0] * 2 * rank])
-        boxes.append(np.stack([spans[:, ::2].min(0), spans[:, 1::2].max(0)], -1))
+    boxes, there = np.zeros((len(panels), rank, 2), np.int64), panels[:, 3] < panels[:, 4]
+    if there.any():
+        starts = panels[there, 3]
+        boxes[there, :, 0] = np.minimum.reduceat(pieces[:, 3::2], starts)
+        boxes[there, :, 1] = np.maximum.reduceat(pieces[:, 4::2], starts)
     return boxes
 
 
