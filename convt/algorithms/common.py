@@ -145,7 +145,7 @@ def streams(problem, limit, here=None):
 def filter_bytes(problem, info, columns=0):
     """Bytes of the weights that the window shows, in panels of so many columns in all."""
     taps = math.prod(map(min, problem.kernel, problem.out_sizes))
-    total = taps * problem.groups * problem.ci * problem.co * info["e_size"]
+    total = taps * problem.groups * problem.ci * problem.co * info.e_size
     return total * padded(columns, info) / columns if columns else total
 
 
@@ -161,24 +161,24 @@ def packing_cycles(bytes, info, on_the_fly=math.inf, here=None):
     here = here or machine.current()
     prices = here.profile["packing"]
     if execution.packs_on_the_fly(here, bytes, on_the_fly):
-        return prices["on_the_fly_byte_amx" if info["parts"] else "on_the_fly_byte"] * on_the_fly
+        return prices["on_the_fly_byte_amx" if info.parts else "on_the_fly_byte"] * on_the_fly
     return prices["packed_byte_new" if bytes > _memory.CACHED_WEIGHT_BYTES else "packed_byte"] * bytes
 
 
 def filled(channels, info):
     """In-channels in whole steps of depth, as packed: those of a tap do not share one with the next tap's."""
-    return -(-channels // info["kstep"]) * info["kstep"]
+    return -(-channels // info.kstep) * info.kstep
 
 
 def padded(columns, info):
     """Columns in whole vectors."""
-    return -(-columns // info["vl"]) * info["vl"]
+    return -(-columns // info.vl) * info.vl
 
 
 def pieces(combo, problem, columns, info, edge=False):
     """How many pieces a row of the panels falls into: those that are not one stretch of the output; at an ``edge`` of the
     window all of them, of a phase each."""
-    co, nr = problem.co, info["nr"]
+    co, nr = problem.co, info.nr
     panels, stretch = -(-columns // nr), co * (len(combo[-1].first_out) if problem.groups == 1 else 1)
     if edge:
         return panels + columns // co - -(-columns // math.lcm(co, nr)) if co else 0

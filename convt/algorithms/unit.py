@@ -34,9 +34,6 @@ class Unit(NamedTuple):
     direct_store: bool  # tiles store outputs themselves
     reach: int  # how far apart inputs of a vector may be to be permuted
 
-    def __getitem__(self, key):  # TODO(planning): drop when no module says unit["nr"]
-        return getattr(self, key) if isinstance(key, str) else tuple.__getitem__(self, key)
-
     @property
     def matrix(self):
         """Whether it multiplies AMX tiles."""

@@ -53,8 +53,8 @@ def panel_vectors(taps, windows, co, info):
     """[panel][point]: up to which vector of columns, those of phases with these taps, [phase][tap], there are weights."""
     there = sum((points != 0).astype(int) @ (taps[:, some] >= 0).T.astype(int) for some, points in windows)
     columns = np.repeat(there > 0, co, axis=1)
-    columns = np.pad(columns, ((0, 0), (0, -columns.shape[1] % info["nr"])))
-    vectors = columns.reshape(len(columns), -1, info["nr"] // info["vl"], info["vl"]).any(-1)
+    columns = np.pad(columns, ((0, 0), (0, -columns.shape[1] % info.nr)))
+    vectors = columns.reshape(len(columns), -1, info.nr // info.vl, info.vl).any(-1)
     return (vectors * np.arange(1, vectors.shape[2] + 1)).max(-1).T
 
 
