@@ -180,8 +180,12 @@ def _print_tuned(found, path, count):
     print(f"{_words.count(count, 'entry', 'entries')} in {path}: programs use what it says by CONVT_TUNING={path}")
 
 
-def _calibrate(asked, _):
-    found = _calibration.described(get_num_threads())
+def _calibrate(asked, complaints):
+    try:
+        found = _calibration.described(get_num_threads())
+    except RuntimeError as disturbed:
+        complaints.say(str(disturbed))
+        return {}
     _calibration.write(asked.out, found)
     if not asked.json:
         planned = machine.current()

@@ -10,13 +10,22 @@ from . import _core, _rates
 from ._version import __version__
 from .algorithms import constants, machine
 
-ROUNDS = 5  # in turns; machines have slow seconds, so the best of them counts
-TURN = 0.05  # seconds of a measurement
+# Measurements take turns for so long, in seconds. Turns are brief, because the best of them counts: on a machine that is not
+# quite idle some turns are left alone.
+WHOLE = 15
+LEAST = 3  # rounds at least
+TURN = 0.002  # seconds of a turn
+KEPT = 5  # the best turns of each that are shown
+STEADY = 1.1  # a clock whose best turns differ by more was disturbed
 MEMORY = 1 << 29  # bytes beyond which even a large last-level cache is taken to be too small
+
+_SECONDS = "region", "task", "call"  # what is measured in seconds; all else is so many a second
 
 
 def measure(threads):
-    """``(Constants, raw)`` of this machine with so many threads; ``raw`` is what each round measured, a dict of lists."""
+    """``(Constants, raw)`` of this machine with so many threads; ``raw`` is the best that turns measured, a dict of lists.
+
+    RuntimeError where other work disturbed it."""
     l2, l3 = _core.cache_bytes()[1:]
     inside, between = l2 // 2, math.isqrt(l2 * max(l3 // threads, 4 * l2))
     beyond = min(MEMORY, max(4 * l3, 1 << 26)) // threads
@@ -32,7 +41,9 @@ def measure(threads):
     def keep(name, value):
         found.setdefault(name, []).append(value)
 
-    for _ in range(ROUNDS):
+    begin, rounds = time.perf_counter(), 0
+    while rounds < LEAST or time.perf_counter() < begin + WHOLE:
+        rounds += 1
         keep("clock", _rates.rate("clock", memory[:64], 1, TURN))
         keep("chain", _rates.rate("chain", memory[:64], 1, TURN))
         keep("multiply_adds", _core.fma_peak("float32", 1, TURN) * 1e9 / flops)
@@ -43,7 +54,10 @@ def measure(threads):
         keep("region", _seconds(_rates.take_tasks, 500, 0, threads) / 500)
         keep("task", _seconds(_rates.take_tasks, 1, 20_000, threads) * threads / 20_000)
         keep("call", _seconds(_rates.call_tiles, 20_000) / 20_000)
-    return _constants(found), {name: [float(f"{value:.6g}") for value in values] for name, values in found.items()}
+    best = {name: sorted(values, reverse=name not in _SECONDS)[:KEPT] for name, values in found.items()}
+    if best["clock"][0] > STEADY * best["clock"][-1]:
+        raise RuntimeError("other work disturbed the measurement, so that nothing is written: let the machine be idle")
+    return _constants(best), {name: [float(f"{value:.6g}") for value in values] for name, values in best.items()}
 
 
 def _seconds(work, *arguments):
@@ -52,14 +66,11 @@ def _seconds(work, *arguments):
     return time.perf_counter() - start
 
 
-def _constants(found):
-    """The Constants of what was measured a second, or of seconds: the fastest round of each."""
-    most = {name: max(values) for name, values in found.items()}
-    clock, found = most["clock"], {name: min(values) for name, values in found.items()}
-    rates = {name: most[name] / clock for name in ("multiply_adds", "dots", "products", "l2_read", "l3_read", "memory_read",
-                                                   "memory_write", "non_temporal")}  # fmt: skip
-    times = {name: found[name] * clock for name in ("region", "task", "call")}
-    values = {"clock": clock / 1e9, "latency": clock / most["chain"]} | rates | times
+def _constants(best):
+    """The Constants of what was measured a second, or of seconds: the best turn of each."""
+    clock, first = best["clock"][0], {name: values[0] for name, values in best.items()}
+    values = {name: value * clock if name in _SECONDS else value / clock for name, value in first.items()}
+    values |= {"clock": clock / 1e9, "latency": clock / first["chain"]}
     return constants.Constants(**{name: float(f"{values[name]:.4g}") for name in constants.Constants._fields})
 
 

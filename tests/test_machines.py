@@ -51,11 +51,24 @@ def test_the_cpu_says_who_it_is():
     assert isinstance(vendor, str) and family >= 0 and model >= 0
 
 
+def brief(monkeypatch, steady=math.inf):
+    """Let a measurement take no time, whatever disturbs it."""
+    for name, value in (("WHOLE", 0), ("LEAST", 2), ("TURN", 1e-3), ("MEMORY", 1 << 22), ("STEADY", steady)):
+        monkeypatch.setattr(_calibrate, name, value)
+
+
+def test_a_disturbed_measurement_is_said_and_not_written(monkeypatch, tmp_path, capsys):
+    brief(monkeypatch, steady=0)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["calibrate", "--out", str(tmp_path / "mine.json")])
+    printed = capsys.readouterr()
+    assert stopped.value.code == 1 and not printed.out and not list(tmp_path.iterdir())
+    assert printed.err.startswith("python -m convt: other work disturbed") and printed.err.count("\n") == 1
+
+
 @pytest.mark.parametrize("isa", [name for name, available in ISA_ROWS.items() if available])
 def test_a_machine_is_measured(isa, monkeypatch, tmp_path):
-    monkeypatch.setattr(_calibrate, "ROUNDS", 1)
-    monkeypatch.setattr(_calibrate, "TURN", 1e-3)
-    monkeypatch.setattr(_calibrate, "MEMORY", 1 << 22)
+    brief(monkeypatch)
     with using_isa(isa):
         found = _calibrate.described(2)
     path = tmp_path / "mine.json"
@@ -67,8 +80,7 @@ def test_a_machine_is_measured(isa, monkeypatch, tmp_path):
 
 
 def test_the_command_measures_and_writes_a_file(monkeypatch, tmp_path, capsys):
-    for name, value in (("ROUNDS", 1), ("TURN", 1e-3), ("MEMORY", 1 << 22)):
-        monkeypatch.setattr(_calibrate, name, value)
+    brief(monkeypatch)
     path = tmp_path / "mine.json"
     assert cli.main(["calibrate", "--out", str(path), "--threads", "1"]) == 0
     printed = capsys.readouterr().out

@@ -162,9 +162,10 @@ def test_one_shot_calls_count_the_transform_of_the_weights():
     from convt import _plan
 
     kernel, co, found = (4, 4), 256, []
-    for size in (4, 6, 8, 12, 16):
-        shape = (1, size, size, 256)
-        problem = Problem("float32", 1, 1, 256, 256, shape[1:3], kernel, (2, 2), (1, 1), (1, 1), (2 * size, 2 * size))
+    for sizes in ((4, 4), (5, 8), (8, 8), (12, 12), (16, 16)):
+        shape = (1, *sizes, 256)
+        out = tuple(2 * size for size in sizes)
+        problem = Problem("float32", 1, 1, 256, 256, sizes, kernel, (2, 2), (1, 1), (1, 1), out)
         found.append([_plan._native(problem, "auto", lasting) for lasting in (True, False)])
     found = [[name.replace("matrix_", "").replace("matrix", "direct") for name in pair] for pair in found]
     assert ["winograd", "direct"] in found and ["direct", "winograd"] not in found

@@ -53,6 +53,9 @@ class Limits(NamedTuple):
     pack_on_the_fly_again: float
     # Weights of a task up to this stay in L2 beside its rows.
     near_weights: int
+    # Packed weights up to this are taken to be in a cache when a call begins. More come from memory, because other layers of a
+    # model ran since the last call.
+    kept_weights: int
     # Weights, or inputs of scatter and depthwise, beyond this do not stay in L2.
     far: int
     # Depth up to which a tile is done so soon that the work between tiles counts.
@@ -81,6 +84,7 @@ def limits(l1, l2, l3):
         pack_on_the_fly=256 * KIB,
         pack_on_the_fly_again=2,
         near_weights=l2 >> 3,
+        kept_weights=min(32 * MIB, l3),
         far=512 * KIB,
         shallow_depth=32,
         planes_block=2 * l2,
@@ -225,7 +229,7 @@ NAMES = {
     "amx_pack_rest": Name(
         "amx_pack", "vector", "last step of depth of a row", "making the bfloat16 parts of one that is not whole",
     ),
-    "amx_partial": Name("amx_panel", "vector", "AMX accumulator", "adding to the partial sums of the depth chunk before"),
+    "amx_partial": Name("amx_pack", "vector", "four rows of an AMX accumulator", "adding to what a chunk before left"),
     "amx_store": Name("move", "vector", "vector of products", "storing it, from AMX accumulators"),
     "overlap_term": Name(
         "overlap_term", "vector", "term of an output", "adding it, where the lanes of a j are a vector or less",

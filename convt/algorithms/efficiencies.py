@@ -40,7 +40,7 @@ EFFICIENCIES = {
     "dw": 0.787,  # multiply-add of a vector whose input is loaded for it alone
     "dw_gathered": 3.61,  # input vector that was gathered before and serves all phases
     "dw_store": 1.33,  # vector of outputs that depthwise stores
-    "amx_pack": 38.8,  # step of depth of a row whose bfloat16 parts are made
+    "amx_pack": 30,  # step of depth of a row whose bfloat16 parts are made
     "amx_panel": 370,  # step of depth of a panel of inputs whose bfloat16 parts are made
     "pack_weights": 21.7,  # byte of a filter that is packed, of what a vector operation moves
     "pack_weights_new": 5.5,  # byte that is packed into new memory

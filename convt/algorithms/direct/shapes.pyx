@@ -73,7 +73,7 @@ cdef class Terms:
         self.lda, self.wide, self.highest, self.task_rows = unit.lda, unit.wide, unit.mr[2 if unit.nr > unit.vl else 1], unit.task_rows
         self.input_bytes, self.shallow_depth = unit.input_bytes, here.limits.shallow_depth
         self.same_set, self.strip_bytes = here.limits.same_set, here.limits.strip
-        self.weights, self.l2, self.last = common.filter_bytes(problem, unit), here.l2, here.last_bytes
+        self.weights, self.l2, self.last = common.filter_bytes(problem, unit), here.l2, here.limits.kept_weights
         self.common = max(1, math.lcm(self.co, unit.nr))
         self.rest = self.call = self.pack = 0
         if unit.parts:

@@ -132,7 +132,7 @@ def _columns(schedule, kind, rows, unit, here):
         steps, rest = divmod(ci, unit.kstep)
         counts["amx_pack"], counts["amx_pack_rest"] = packs * pixels * steps, packs * pixels * (rest > 0)
         partial = chunks * -(-ci // _core.KC) - 1  # depth chunks that add to what is there
-        counts["amx_partial"] = -(-pixels // unit.grain) * (padded // vl) * max(partial, 0)
+        counts["amx_partial"] = 4 * -(-pixels // unit.grain) * (padded // vl) * max(partial, 0)
         counts["amx_store"] = pixels * (padded // vl)
     elif not schedule.in_place:
         counts["pack_vector"] = packs * pixels * -(-ci // vl)

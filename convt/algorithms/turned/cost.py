@@ -13,7 +13,7 @@ def cost(schedule, here):
     p = schedule.problem
     info, part = here.info(p.dtype, schedule.unit), here.profile["turned" if schedule.unit == "vectors" else "matrix_turned"]
     weights = common.filter_bytes(p, info)
-    far, memory = max(0.0, 1 - here.l2 / weights), max(0.0, 1 - here.last_bytes / weights)
+    far, memory = max(0.0, 1 - here.l2 / weights), max(0.0, 1 - here.limits.kept_weights / weights)
     tasks = []
     for c in schedule.classes:
         count = p.groups * c.blocks * c.tile_blocks

@@ -142,7 +142,7 @@ def estimator(problem, unit, here):
     transformed, direct, (read, point, product, output, zero, waits), pack = prices(unit, here)
     batch, ci, co, groups, parts = problem.batch, problem.ci, problem.co, problem.groups, unit.parts
     vl, nr, high, size, grain, rows = unit.vl, unit.nr, unit.mr[-1], unit.e_size, unit.grain, unit.task_rows
-    lanes, vectors, l2, last, near = nr // vl, -(-ci // vl), here.l2, here.last_bytes, cost.near_bytes(here)
+    lanes, vectors, l2, last, near = nr // vl, -(-ci // vl), here.l2, here.limits.kept_weights, cost.near_bytes(here)
     panel, item = here.info(problem.dtype).nr, unit.t_size
     every = math.prod(map(min, problem.kernel, problem.strides)) * co * groups * size
     zero = zero if co % nr else 0.0
