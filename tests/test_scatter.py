@@ -27,6 +27,7 @@ from fuzz import machines
 
 import convt
 from convt import _plan
+from convt._problem import Problem
 from convt.algorithms import machine, scatter, stages
 from convt.algorithms.scatter import schedule
 from convt.algorithms.scatter.schedule import COLUMNS, GATHERED
@@ -440,3 +441,18 @@ def test_no_schedule_costs_less_than_the_bound(case, isa):
                 found = schedule.schedule(problem, here, unit, 2, True)
                 bound = scatter.STAGES.least(problem, here, unit)
                 assert bound <= scatter.STAGES.cost(found, here) if found else unit != "vectors" and np.isinf(bound)
+
+
+@pytest.mark.parametrize("out", [1, 2, 3])
+def test_products_have_room_for_phases_that_the_window_hides(out):
+    """A window of fewer outputs than the stride: all phases of a group are columns, shown or not."""
+    problem = Problem("float64", 2, 1, 100, 5, (2, 1, 3), (3, 3, 4), (1, 3, 3), (1, 1, 1), (2, 0, 3), (2, out, 3))
+    found = scatter.STAGES.schedule(problem, machine.current(), "vectors", 2, True)
+    unit, columns = machine.current().info(problem.dtype), 3 * 4 * problem.co
+    rows = found.pixels * -(-columns // unit.nr) * unit.nr if found.form[0] == "columns" else columns * found.pixels
+    products = next(bytes for name, _, bytes in found.workspace.regions if name == "products")
+    assert products >= rows * unit.t_size
+    data, filter = np.ones((2, 2, 1, 3, 100)), np.ones((3, 3, 4, 100, 5))
+    keywords = {"strides": (1, 3, 3), "pads_begin": (2, 0, 3), "pads_end": (0, 3 - out, 4), "algorithm": "scatter"}
+    want = convt.conv_transpose(data, filter, **keywords | {"algorithm": "auto", "backend": "reference"})
+    np.testing.assert_array_equal(convt.conv_transpose(data, filter, **keywords), want)

@@ -29,6 +29,7 @@ def of_axis(k, s, d, size, begin, out):
     rest, cut = begin - below * s, begin + out - above * s  # where the window starts and ends, among the phases
     kinds, rows, taps, most, lows, highs, entries, shown = {}, 0, 0, 1, [], [], 0, 0
     for residues, offsets, _ in groups:
+        count = len(residues)  # the products of all are made, also of those that the window hides
         if out < s:
             residues = [r for r in residues if (r - begin) % s < out]
             if not residues:
@@ -39,10 +40,10 @@ def of_axis(k, s, d, size, begin, out):
             a, b = (low if low > off else off), (high if high < off + size else off + size)
             if a < b:
                 read += b - a
-        count, reached = len(residues), min(len(offsets), -(-size // gap))
+        reached = min(len(offsets), -(-size // gap))
         before = kinds.get(count, (0, 0))
         kinds[count] = before[0] + high - low, before[1] + read
-        rows, taps, most, shown = rows + high - low, max(taps, reached), max(most, count), shown + count
+        rows, taps, most, shown = rows + high - low, max(taps, reached), max(most, count), shown + len(residues)
         entries += min(2 * len(offsets) + 1, high - low) * (reached + count)
         lows.append(low)
         highs.append(high)
