@@ -292,12 +292,3 @@ def chunked(depth, stretches, unit):
     count = -(-depth // _core.KC)
     step = -(-depth // count // unit.kstep) * unit.kstep
     return stretches * -(-depth // step), step
-
-
-def phase_table(combo, strides):
-    """(output offset at the first pixel, [low, high of valid, per axis]) of every phase of a class."""
-    table = []
-    for phase in itertools.product(*(range(len(c.first_out)) for c in combo)):
-        offset = sum(c.first_out[p] * step for c, p, step in zip(combo, phase, strides, strict=False))
-        table.append((offset, [bound for c, p in zip(combo, phase, strict=True) for bound in c.valid[p]]))
-    return table
