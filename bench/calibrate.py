@@ -30,6 +30,7 @@ from convt.algorithms.efficiencies import EFFICIENCIES
 from . import COMMAND, fit, layers, machine, samples, timing
 from .__main__ import _one_of, _seconds
 from .layers import Layer
+from .planning import SESSION_LAYERS
 from .problem import DTYPES, LAYOUTS, Problem, in_layout
 from .tables import rich_if_terminal
 
@@ -115,7 +116,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"python -m {__package__}.calibrate", description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--out", type=Path, required=True, metavar="FILE", help="the file to write")
-    add("--layers", metavar="FILE", help=f"layers to sample around, as of {COMMAND} (default: the built-in table)")
+    add("--layers", metavar="FILE",
+        help=f"layers to sample around, as of {COMMAND} (default: the table's and those of ONNX models)")  # fmt: skip
     add("--dtype", type=_one_of("dtype", tuple(DTYPES)), default=list(DTYPES), metavar="DTYPE,...",
         help=f"of {', '.join(DTYPES)} (default: all; the first one is most of the problems)")  # fmt: skip
     add(
@@ -232,7 +234,7 @@ def main(arguments: list[str] | None = None) -> int:
     here = {"cpu": machine.cpu_model(), "caches": _core.cache_bytes(), "isa": _core.isa(), "threads": _config.get_num_threads(),
             "version": convt.__version__, "profile": before.name}  # fmt: skip
     try:
-        known = layers.read(options.layers) if options.layers else layers.parse(layers.TABLE)
+        known = layers.read(options.layers) if options.layers else [*layers.parse(layers.TABLE), *layers.read(SESSION_LAYERS)]
     except (OSError, ValueError) as exc:
         parser.error(str(exc))
     kept = Measurements(options.out.with_name(options.out.name + ".measured"), json.loads(json.dumps(here)))

@@ -394,7 +394,7 @@ def test_classes_that_are_alike_are_all_there(name):
     """A schedule speaks of kinds of classes; their runs are those of the axes, each once."""
     problem = Problem("float32", *SCHEDULED[name])
     found = schedule.schedule(problem, machine.current(), "vectors", 2)
-    _, runs = common.axes(problem, found.form[0], found.split)
+    _, runs = common.axes(problem, found.merge, found.split)
     numbers = [choice for c in found.classes for choice in itertools.product(*c.runs)]
     reached = [[n for n, run in enumerate(axis) if run.group >= 0] for axis in runs]
     assert sorted(numbers) == sorted(itertools.product(*reached))

@@ -52,7 +52,7 @@ def order_of(problem, finite, here):
     cut = found.cut if isinstance(found, Schedule) else None
     found = found if cut is None else found.inner
     sub, info = found.problem, here.info(problem.dtype)
-    (merge,) = found.form
+    merge = found.merge
     groups, runs = common.axes(sub, merge, found.split)
     reached = [[n for n, c in enumerate(axis) if c.group >= 0] for axis in runs]
     axes = [[Run(c.group, c.start, c.start + c.count, c.tap_range) for c in axis if c.group >= 0] for axis in runs]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..._problem import ITEMSIZE
-from .. import common, machine, workspace
+from .. import common, machine, phases, workspace
 from ..packing import PanelRecipe
 from . import tables
 from .loops import DirectPlan
@@ -37,17 +37,36 @@ def bind(schedule, in_strides, out_strides, recipe):
     """The plan of a schedule."""
     s, problem = schedule, schedule.problem
     info = machine.current().info(problem.dtype, s.unit)
-    groups, runs = common.axes(problem, s.form[0], s.split)
-    specs = class_tables(problem, s.classes, groups, runs, common.pack_index(groups), s.same_set, in_strides, out_strides, info)
+    groups, runs = common.axes(problem, s.merge, s.split)
+    packs = packed_at(problem, s.form[0], groups, info)
+    specs = class_tables(problem, s.classes, groups, runs, packs, s.same_set, in_strides, out_strides, info)
     how = s.execution.on(out_strides)
     stores = how.non_temporal if s.tile_stores else 0
     tiles = Tiles(s.panel_major, s.near_bytes, s.far_bytes, stores, s.packing_bytes, s.workspace)
     return DirectPlan(NAMES[s.unit], problem, recipe, in_strides, out_strides, how, specs, tiles)
 
 
+def packed_at(problem, merge, groups, unit):
+    """Where the weights of each choice of groups are, if they are packed with phases merged as ``merge`` says: (the number of
+    their pack class, their first panel there)."""
+    p = problem
+    packed = [phases.phase_groups(*axis) for axis in zip(p.kernel, p.strides, p.dilations, merge, strict=True)]
+    index, panels, places = common.pack_index(packed), problem.co // unit.nr, []
+    for axis, own in zip(packed, groups, strict=True):
+        at = {r: (n, place, len(g.residues)) for n, g in enumerate(axis) for place, r in enumerate(g.residues)}
+        places.append([at[group.residues[0]] for group in own])
+    found = {}
+    for numbers in itertools.product(*[range(len(own)) for own in groups]):
+        chosen, first = [axis[n] for axis, n in zip(places, numbers, strict=True)], 0
+        for _, place, count in chosen:
+            first = first * count + place
+        found[numbers] = index[tuple([n for n, _, _ in chosen])], first * panels
+    return found
+
+
 def class_tables(problem, classes, groups, runs, packs, same_set, in_strides, out_strides, unit):
     """The tables of classes (schedule.Class), in their order. ``groups`` and ``runs`` are those of each axis; ``packs`` says
-    where the weights of each choice of groups are packed."""
+    where the weights of each choice of groups are packed, as `packed_at`."""
     found, out_elements = [], [s // ITEMSIZE[problem.dtype] for s in out_strides]
     for c in classes:
         for numbers in itertools.product(*c.runs):

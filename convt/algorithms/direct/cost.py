@@ -70,11 +70,10 @@ def least(problem, here, unit):
         bytes *= met / max(axis[3], 1)  # of at least so many taps
     channels = problem.groups * problem.ci * problem.co
     bytes *= channels
-    deep, shallow = here.profile[name].values, here.profile[name + "_shallow"].values
+    prices = here.profile[name]
     if info.parts:
         price, each = "amx_product", info.products / (16 * 16 * info.kstep)
     else:
         price, each = "tile_cycle" if info.kstep == 1 else "dot_cycle", 0.5 / (info.vl * info.kstep)
-    stall = min(deep["weight_byte_l3_stall"], shallow["weight_byte_l3_stall"])
-    weights = min(deep["weight_byte"], shallow["weight_byte"]) + stall * common.far(bytes, here.l2)
-    return pairs * channels * each * min(deep[price], shallow[price]) + weights * bytes
+    weights = prices["weight_byte"] + prices["weight_byte_l3_stall"] * common.far(bytes, here.l2)
+    return pairs * channels * each * prices[price] + weights * bytes

@@ -33,6 +33,7 @@ cdef struct DirectClass:
     int64_t *inner        # [nd][2]: where every phase is valid
     bint whole            # which is everywhere
     PackClass *pack
+    int64_t first_panel   # of the class, among those of `pack`
     int64_t first_task, ntasks
 
 cdef struct DirectTask:

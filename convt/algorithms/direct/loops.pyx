@@ -63,7 +63,8 @@ cdef class DirectPlan(Plan):
             c.panel_block, c.panel_blocks = spec["panel_block"], spec["panel_blocks"]
             c.inner = keep_table(self.keep, spec["inner"])
             c.whole = all(lo <= 0 and hi >= count for (lo, hi), count in zip(spec["inner"], spec["count"]))
-            c.pack = &recipe.classes[<Py_ssize_t>spec["pack"]]
+            pack, c.first_panel = spec["pack"]
+            c.pack = &recipe.classes[<Py_ssize_t>pack]
             c.first_task = task
             c.ntasks = self.groups * c.blocks * c.panel_blocks
             task += c.ntasks
@@ -172,8 +173,9 @@ cdef class DirectPlan(Plan):
 
         w.src = call.src + group * self.ci * self.in_c * k.s_size
         w.dst = call.dst + group * self.co * self.out_c * k.s_size
-        w.weights = call.weights + c.pack.weights + group * c.pack.group_weights
-        w.bias = call.bias + c.pack.bias + group * c.pack.group_bias
+        cdef int64_t before = c.first_panel * k.nr
+        w.weights = call.weights + c.pack.weights + group * c.pack.group_weights + before * c.pack.depth * k.e_size
+        w.bias = call.bias + c.pack.bias + group * c.pack.group_bias + before * k.t_size
         cdef bint unpacked = self.find_rows(c, w.m0, w.m, w.src, w.found)
         self.locate(c, w.m0, w.m, w.dst, w.to, w.coords, w.edge, unpacked)
         w.in_place = unpacked and c.in_place
@@ -253,7 +255,7 @@ cdef class DirectPlan(Plan):
                 if w.source != NULL:
                     t.b, t.b2 = w.panel, w.panel + t.kc * width * k.e_size
                     for i in range(both):
-                        if self.recipe.pack_depth(c.pack, p + i, ch[2], t.kc, w.source,
+                        if self.recipe.pack_depth(c.pack, c.first_panel + p + i, ch[2], t.kc, w.source,
                                                   w.panel + i * t.kc * width * k.e_size):
                             convt_set(w.refused)
                 prefetching = 0
@@ -267,7 +269,8 @@ cdef class DirectPlan(Plan):
                     next_panel, i = p - both if back else p + both, start
                 next_b = w.weights + next_panel * panel_bytes + c.chunks[4 * i + 2] * width * k.e_size
                 if w.source != NULL:
-                    next_b = self.recipe.source_at(c.pack, max(0, next_panel), 0, c.chunks[4 * i + 2], w.source)
+                    next_b = self.recipe.source_at(
+                        c.pack, max(0, c.first_panel + next_panel), 0, c.chunks[4 * i + 2], w.source)
                 s2, partial_rows = s1, w.lines
                 if c.sparse and 0 < chunk < c.nchunks - 1:
                     s2, partial_rows = w.heights[chunk - start], w.reached + (chunk - start) * c.block

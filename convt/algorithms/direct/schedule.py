@@ -51,7 +51,8 @@ class Schedule(NamedTuple):
     problem: object
     unit: str
     threads: int
-    form: tuple  # (on which axes phases are merged,)
+    form: tuple  # (on which axes phases are merged as weights are packed,)
+    merge: tuple  # on which axes phases are merged
     split: tuple  # for each axis, where runs end (see phases.py)
     classes: tuple
     execution: execution.Execution
@@ -89,11 +90,17 @@ def schedule(problem, here, unit, threads, finite=True):
     outgrows = execution.outgrows(problem, cost.non_temporal_from(problem, info, here))
     on_the_fly = execution.packs_on_the_fly(here, bytes, cost.packed_again(problem, classes, info))
     return Schedule(
-        problem, unit, threads, (way.merge,), way.split, classes,
+        problem, unit, threads, (packed_merge(problem, info, way.merge),), way.merge, way.split, classes,
         execution.decide(problem, here, info, hole, way.cycles, bytes, outgrows),
         not info.parts, limits.near_weights, limits.far, not limits.ordinary_stores,
         limits.same_set, packing_bytes(info) if on_the_fly else 0, book(problem, classes, info),
     )  # fmt: skip
+
+
+def packed_merge(problem, unit, merge):
+    """On which axes phases are merged as weights are packed: on all where each panel is of one phase, because the panels of
+    phases that are not merged then lie among those of all, and one form serves all ways to merge."""
+    return merge if problem.co % unit.nr else (True,) * problem.rank
 
 
 def packing_bytes(unit):

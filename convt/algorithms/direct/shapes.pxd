@@ -12,7 +12,7 @@ cdef enum:
 cdef class Terms:
     cdef readonly object problem, unit, here
     cdef TileSizes tile
-    cdef double prices[2][COUNTS]  # of classes, and of shallow ones
+    cdef double prices[COUNTS]
     cdef readonly bint traced  # cycles know where they come from
     cdef readonly int64_t groups
     cdef int64_t rank, batch, ci, co, filled  # in-channels in whole steps of depth
@@ -47,7 +47,6 @@ cdef class Shape:
     cdef double reached  # of what is packed, the share that is no zeros
     cdef double shown  # the share of panels that the window shows
     cdef double outside, edge  # the share of rows with a phase outside the window, and of tiles with such a row
-    cdef bint shallow
 
     cdef void read(self, kinds, given) except *
     cdef void find_depths(self, kinds) except *

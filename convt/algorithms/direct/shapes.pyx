@@ -60,10 +60,9 @@ cdef class Terms:
         self.problem, self.unit, self.here = problem, unit, here
         self.tile = tile_sizes(unit)
         names = names_of(problem, unit)
-        for n, name in enumerate((part(unit), part(unit) + "_shallow")):
-            values = here.profile[name].values
-            for ax in range(COUNTS):
-                self.prices[n][ax] = values[names[ax]] if names[ax] else 0.0
+        values = here.profile[part(unit)].values
+        for n in range(COUNTS):
+            self.prices[n] = values[names[n]] if names[n] else 0.0
         self.traced = isinstance(here.profile[part(unit)], costs.TracedCosts)
         self.batch, self.groups, self.ci, self.co = problem.batch, problem.groups, problem.ci, problem.co
         self.rank, self.filled = len(problem.in_sizes), unit.filled(problem.ci)
@@ -80,8 +79,8 @@ cdef class Terms:
             self.whole = self.ci // unit.kstep + 0.7 * (self.ci % unit.kstep > 0)
         else:
             self.whole, self.rest = self.ci // unit.vl, self.ci % unit.vl > 0
-            self.call = self.prices[0][CALL] / unit.mr[2] + self.prices[0][ACCUMULATOR] * unit.nr / unit.vl
-            self.pack = self.prices[0][PACK] * self.whole + self.prices[0][PACK_REST] * self.rest
+            self.call = self.prices[CALL] / unit.mr[2] + self.prices[ACCUMULATOR] * unit.nr / unit.vl
+            self.pack = self.prices[PACK] * self.whole + self.prices[PACK_REST] * self.rest
 
 
 cdef class Shape:
@@ -179,8 +178,6 @@ cdef class Shape:
         self.levels, self.share[0], self.depth[0] = 1, 1.0, self.taps * t.filled
         if self.sparse:
             self.find_depths(kinds)
-        count = t.shallow_depth if self.taps == 1 else 0 if t.tile.parts else t.shallow_depth // 2
-        self.shallow = self.taps * t.filled <= count and (t.tile.parts > 0 or 5 * t.wide >= 2 * t.tile.most)
 
     cdef void find_depths(self, kinds) except *:
         """What a sparse class multiplies: all rows at either end of the depth, between them those that a tap reaches."""
@@ -246,7 +243,7 @@ cdef class Shape:
         """Cycles of some rows and columns, by the rule of costs.py."""
         cdef double found[COUNTS]
         cdef double serial = 0, compute = 0, fetch
-        cdef double *prices = self.terms.prices[self.shallow]
+        cdef double *prices = self.terms.prices
         cdef int64_t n
         self.count(rows, columns, found)
         for n in range(WEIGHT):
@@ -264,7 +261,7 @@ cdef class Shape:
         self.count(rows, columns, found)
         names = names_of(self.terms.problem, self.terms.unit)
         named = {names[n]: found[n] for n in range(COUNTS) if names[n] and found[n]}
-        return part(self.terms.unit) + ("_shallow" if self.shallow else ""), named
+        return part(self.terms.unit), named
 
     def cycles(self, rows, columns):
         """Cycles of some rows and columns, that know where they come from if the profile's do."""

@@ -40,7 +40,7 @@ def bind(schedule, in_strides, out_strides, recipe):
     problem, (merge, schemes) = schedule.problem, schedule.form
     unit = machine.current().info(problem.dtype, schedule.unit)
     groups, runs = common.axes(problem, merge, (False,) * problem.rank)
-    packs = {numbers: n for n, (numbers, _) in enumerate(schemes)}
+    packs = {numbers: (n, 0) for n, (numbers, _) in enumerate(schemes)}
     plain = class_tables(problem, schedule.plain, groups, runs, packs, schedule.same_set, in_strides, out_strides, unit)
     ins, outs = ([s // ITEMSIZE[problem.dtype] for s in strides] for strides in (in_strides, out_strides))
     specs = [
@@ -62,7 +62,7 @@ def _class(problem, c, numbers, groups, runs, packs, ins, outs, unit):
     """The tables of a transformed class: of the runs of these numbers."""
     runs = [r[n] for r, n in zip(runs, numbers, strict=True)]
     groups = [g[run.group] for g, run in zip(groups, runs, strict=True)]
-    pack = packs[tuple([run.group for run in runs])]
+    pack, _ = packs[tuple([run.group for run in runs])]
     runs = [run.earlier(s) if early else run for run, s, early in zip(runs, problem.strides, c.early, strict=True)]
     scheme, work, cut = [KINDS[kind] for kind in c.scheme], c.work, c.cut
     panels, pieces, boxes = columns(problem, runs, outs, unit)

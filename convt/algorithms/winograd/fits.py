@@ -1,6 +1,7 @@
 """How runs of an axis can be transformed, and what classes of such runs take, about."""
 
 import functools
+import itertools
 import math
 from typing import NamedTuple
 
@@ -8,8 +9,9 @@ from .. import common
 from ..phases import phase_groups
 from . import cost
 from .loops import CHAIN
-from .transforms import KINDS, SMALL, filter_windows, panel_vectors
+from .transforms import KINDS, LARGE, PLAIN, SMALL, filter_windows, panel_vectors
 
+MOST_AXES = 3  # that are transformed
 MOST_TILES = 6  # register tiles of a block of tiles
 MOST_WAITING = 13 << 18  # bytes of a task between its transforms
 
@@ -39,8 +41,9 @@ class Alike(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def axis_fits(k, s, d, merge, begin, out, kinds, whole):
-    """The `Alike` of an axis. ``whole`` tiles leave no points out."""
+def axis_fits(k, s, d, merge, begin, out, kinds, whole, every=False):
+    """The `Alike` of an axis. ``whole`` tiles leave no points out. Fits are of ``every`` transform, or of those that may be the
+    best."""
     found, number = {}, 0
     for index, (residues, offs, _) in enumerate(phase_groups(k, s, d, merge)):
         spans = {}  # the j that the window shows: of how many phases
@@ -61,7 +64,7 @@ def axis_fits(k, s, d, merge, begin, out, kinds, whole):
             if ways and kinds is not SMALL:
                 ways[1:] = [_fit(t, taps, count, spans, inside, phases, whole) for t in SMALL if t.taps <= taps]
             for fit in ways:
-                if len(fits) == 1 or fit.panels < fits[-1].panels:
+                if every or len(fits) == 1 or fit.panels < fits[-1].panels:
                     fits.append(fit)
         found.setdefault((tuple(fits), taps), []).append((number, index))
         number += 1
@@ -99,6 +102,28 @@ def _multiplied(outputs, points, count, spans, early):
     return found
 
 
+@functools.lru_cache(maxsize=256)
+def lasting_scheme(taps, kinds, most):
+    """The kinds of transform for phases of so many taps on each axis whose tiles take the fewest multiplications, wherever the
+    borders are, with at most ``most`` times as many weights as taps."""
+    best = math.inf, most, (0,) * len(taps)
+    for scheme in itertools.product(*[[PLAIN, *[t for t in kinds if t.taps <= n]] for n in taps]):
+        products = panels = 1.0
+        for n, t in zip(taps, scheme, strict=True):
+            points = t.points * -(-n // t.taps) / n  # a tap
+            products, panels = products * points / t.outputs, panels * points
+        numbers = tuple([t.kind for t in scheme])
+        if transforms_together(numbers) and panels <= most:
+            best = min(best, (products, panels, numbers))
+    return best[2]
+
+
+def transforms_together(scheme):
+    """Whether there are kernels for these transforms of the axes: for MOST_AXES of them, which are all small or all large."""
+    transformed = [kind for kind in scheme if kind]
+    return 0 < len(transformed) <= MOST_AXES and len({kind >= LARGE[0].kind for kind in transformed}) == 1
+
+
 def nested_share(problem, merge, alikes, way, unit):
     """The share of points times columns that is multiplied, of phases merged with others that have more taps."""
     axes = zip(problem.kernel, problem.strides, problem.dilations, merge, alikes, strict=True)
@@ -116,30 +141,26 @@ def _nested_share(kernel, chosen, scheme, co, unit):
 
 @functools.lru_cache(maxsize=32)
 def prices(unit, here):
-    """The prices that `estimator` reads, of classes with a transform and of those without one."""
-    prices, direct = cost.table(unit, here), here.profile["matrix" if unit.parts else "direct"]
-    read, of = prices["wino_in_vector"], (prices, direct)
+    """The prices that `estimator` reads: of multiplying, and of transforms; and of packing a vector of a row."""
+    prices = cost.table(unit, here)
+    read, names = prices["wino_in_vector"], ("weight_byte_l3", "weight_byte_memory", "piece", "edge_piece", "task")
     if unit.parts:
         read += prices["amx_split_vector"] + prices["amx_split_step"] * unit.vl / unit.kstep
-        cycle, call = [p["amx_product"] * unit.products / unit.kstep for p in of], [p["amx_call"] for p in of]
-        pack = direct["amx_pack"] * unit.vl / unit.kstep
+        first = prices["amx_product"] * unit.products / unit.kstep, prices["amx_call"]
+        stall, pack = prices["weight_byte_l3_stall"] + prices["weight_byte_amx"], prices["amx_pack"] * unit.vl / unit.kstep
     else:
-        cycle, call = [p["tile_cycle"] for p in of], [p["tile_call"] for p in of]
-        pack = direct["pack_vector"] / 2  # of two rows one is packed, about
-    names = "weight_byte", "weight_byte_l3_stall", "weight_byte_l3", "weight_byte_memory", "piece", "edge_piece", "task"
-    tables = [[cycle[n], call[n], *[of[n][name] for name in names]] for n in range(2)]
-    if unit.parts:
-        for n in range(2):
-            tables[n][3] += of[n]["weight_byte_amx"]
+        first, stall = (prices["tile_cycle"], prices["tile_call"]), prices["weight_byte_l3_stall"]
+        pack = prices["pack_vector"] / 2  # of two rows one is packed, about
+    multiplying = *first, prices["weight_byte"], stall, *[prices[name] for name in names]
     points = read, prices["wino_in_point"], prices["wino_product_vector"], prices["wino_output"]
-    points += prices["wino_zero_vector"], prices["wino_waiting_byte"]
-    return (*tables, points, pack)
+    return multiplying, (*points, prices["wino_zero_vector"], prices["wino_waiting_byte"]), pack
 
 
 def estimator(problem, unit, here):
     """A function (Fits of a class, share of its points times columns that is multiplied) -> (cycles that it takes in a group of
     channels, about; those of its multiplications)."""
-    transformed, direct, (read, point, product, output, zero, waits), pack = prices(unit, here)
+    multiplying, (read, point, product, output, zero, waits), pack = prices(unit, here)
+    cycle, call, byte, stall, far, memory, piece, edge, task = multiplying
     batch, ci, co, groups, parts = problem.batch, problem.ci, problem.co, problem.groups, unit.parts
     vl, nr, high, size, grain, rows = unit.vl, unit.nr, unit.mr[-1], unit.e_size, unit.grain, unit.task_rows
     lanes, vectors, l2, last, near = nr // vl, -(-ci // vl), here.l2, here.limits.kept_weights, cost.near_bytes(here)
@@ -160,7 +181,6 @@ def estimator(problem, unit, here):
             inside *= inner
             if kind:
                 plain = False
-        cycle, call, byte, stall, far, memory, piece, edge, task = direct if plain else transformed
         columns, depth, chain = co * phases, windows * ci, CHAIN if points > cost.ONE_AXIS else 256
         panels, height = -(-columns // nr), rows if plain else high * MOST_TILES
         blocks = -(-tiles // height)

@@ -17,13 +17,14 @@ from ..direct.shapes import Shape, Terms
 from ..phases import NESTED, phase_groups
 from ..stages import LARGE_FILTER, MOST_FORM, MOST_SMALL_FORM, SHARED
 from . import cost
-from .fits import MOST_TILES, MOST_WAITING, axis_fits, estimator, nested_share, prices
+from .fits import MOST_AXES, MOST_TILES, MOST_WAITING, axis_fits, estimator, lasting_scheme, nested_share, prices
+from .fits import transforms_together as together
 from .loops import CHAIN, PLACE
-from .transforms import LARGE, SMALL
+from .transforms import SMALL
 
 _NAMES = {"vectors": "winograd", "amx": "matrix_winograd", "amx_two": "matrix_high_winograd"}
-_MOST_AXES = 3  # that are transformed
 _MOST_CLASSES = 256
+_TYPICAL = 1024  # pixels of an image, about
 _SURELY = 0.6  # a transform that is estimated to take less than this share of what direct does is not compared further
 _EVEN = 8  # so many tasks of a thread even out anyhow
 _STAGE_BYTES = 3 << 17  # of outputs that are gathered for non-temporal stores
@@ -146,23 +147,43 @@ def choose(problem, here, unit, kinds):
     most = math.prod(problem.kernel) * info.s_size / info.e_size  # panels, for an in-channel and an output channel
     large = most * problem.groups * problem.ci * problem.co * info.e_size > LARGE_FILTER
     most *= MOST_FORM if large else MOST_SMALL_FORM
+    merges = _merges(problem.kernel, problem.strides, problem.dilations, info)
+    if large and problem != (usual := typical(problem)):
+        chosen = choose(usual, here, unit, kinds)
+        if chosen is None:
+            return None
+        merges = (chosen.merge,)
     estimate, best = estimator(problem, info, here), (math.inf, None, None)
-    for merge in _merges(problem.kernel, problem.strides, problem.dilations, info):
+    for merge in merges:
         axes = [
-            axis_fits(k, s, d, m, begin, out, kinds, info.parts > 0)
+            axis_fits(k, s, d, m, begin, out, kinds, info.parts > 0, large)
             for k, s, d, m, begin, out in zip(problem.kernel, problem.strides, problem.dilations, merge, problem.begin,
                                               problem.out_sizes, strict=True)
         ]  # fmt: skip
         if best[1] and math.prod([sum([len(a.runs) for a in axis]) for axis in axes]) > _MOST_CLASSES:
             continue
-        found = _transforms(problem, merge, axes, info, estimate, most)
+        if large:
+            found = _lasting_transforms(problem, merge, axes, kinds, info, estimate)
+        else:
+            found = _transforms(problem, merge, axes, info, estimate, most)
         ways = [way for *_, way in found if way]
         if not ways or (NESTED in merge and len(ways) < len(found)):
             continue
         cycles = sum([min(plain, least) * many for _, many, plain, least, _ in found])
         if cycles < best[0]:
             best = cycles, merge, found
-    return None if best[1] is None else _compare(problem, *best[1:], info, here)
+    return None if best[1] is None else _compare(problem, *best[1:], large, info, here)
+
+
+def typical(problem):
+    """The same operator on data of a typical size, which decides in what form a large filter is packed. One form serves all
+    sizes, because a second one would not fit within the bound of packed weights, and packing takes longer than a call."""
+    side = round(_TYPICAL ** (1 / problem.rank))
+    outs = [
+        max(1, out + (side - size) * s)
+        for out, size, s in zip(problem.out_sizes, problem.in_sizes, problem.strides, strict=True)
+    ]
+    return problem._replace(batch=1, in_sizes=(side,) * problem.rank, out_sizes=tuple(outs))
 
 
 def _does(problem):
@@ -192,14 +213,8 @@ def _transforms(problem, merge, axes, unit, estimate, most):
     def best(alikes, most, count):
         ways = []
         for way in itertools.product(*[a.fits[:count] for a in alikes]):
-            panels, products, transformed, large = 1, 1.0, 0, 0
-            for fit in way:
-                panels *= fit.panels
-                products *= fit.products
-                transformed += fit.kind > 0
-                large += fit.kind >= LARGE[0].kind
-            # (There are no kernels for a small transform on one axis and a large one on another.)
-            if 0 < transformed <= _MOST_AXES and panels < most and large in (0, transformed):
+            panels, products = math.prod([fit.panels for fit in way]), math.prod([fit.products for fit in way])
+            if panels < most and together([fit.kind for fit in way]):
                 ways.append((products, panels, way))
         ways.sort()
         least, chosen, rate = math.inf, None, 0.0
@@ -228,20 +243,37 @@ def _transforms(problem, merge, axes, unit, estimate, most):
     return found
 
 
+def _lasting_transforms(problem, merge, axes, kinds, unit, estimate):
+    """As `_transforms`, of a large filter: the transforms depend on the taps alone."""
+    nested, found = NESTED in merge, []
+    for alikes in itertools.product(*axes):
+        many, plain = math.prod([len(a.runs) for a in alikes]), tuple([a.fits[0] for a in alikes])
+        scheme = lasting_scheme(tuple([fit.windows for fit in plain]), kinds, MOST_FORM)
+        way = tuple([
+            next((fit for fit in a.fits if fit.kind == kind), a.fits[0]) for a, kind in zip(alikes, scheme, strict=True)
+        ])  # fmt: skip
+        least, chosen = math.inf, None
+        if any([fit.kind for fit in way]):
+            share = nested_share(problem, merge, alikes, way, unit) if nested else 1.0
+            least, chosen = estimate(way, share)[0], (math.prod([fit.panels for fit in way]), way)
+        found.append([alikes, many, math.inf if nested else estimate(plain)[0], least, chosen])
+    return found
+
+
 def _plain_panels(alikes):
     """The panels of a class without a transform."""
     return math.prod([a.fits[0].panels for a in alikes])
 
 
-def _compare(problem, merge, found, unit, here):
+def _compare(problem, merge, found, lasting, unit, here):
     """The Choice of a merge: classes are transformed where that takes less than to multiply them as direct does, and one class
-    in any case: the one that a transform helps most."""
+    in any case: the one that a transform helps most. With ``lasting`` transforms, all that have one."""
     nested, classes, plain, tasks, terms = NESTED in merge, [], [], [], None
     surest = min([each for each in found if each[4]], key=lambda each: each[3] / each[2])
     for each in found:
         alikes, many, without, least, way = each
         count, direct = many * problem.groups, math.inf
-        if way is None or not (nested or each is surest or least <= _SURELY * without):
+        if way is None or not (nested or lasting or each is surest or least <= _SURELY * without):
             terms = terms or Terms(problem, unit, here)
             shapes = _plain_shapes(problem, merge, alikes, terms)
             direct = shapes[0][2].total
@@ -501,8 +533,8 @@ def least(problem, here, unit, kinds=SMALL):
         transformed += s % d == 0 and k > s // d and out > s // d
     if not transformed:
         return math.inf
-    (cycle, _, byte, *_), _, (read, point, product, output, *_), _ = prices(info, here)
-    share = (2 / 3 if kinds is SMALL else 1 / 2) ** min(transformed, _MOST_AXES)  # of F(2, 3) and F(3, 2), or F(4, 3)
+    (cycle, _, byte, *_), (read, point, product, output, *_), _ = prices(info, here)
+    share = (2 / 3 if kinds is SMALL else 1 / 2) ** min(transformed, MOST_AXES)  # of F(2, 3) and F(3, 2), or F(4, 3)
     columns = co * math.prod(problem.strides)
     return (
         products * ci * co * share * cycle / (info.vl * (info.grain if info.parts else 2)) + weights * byte
