@@ -147,10 +147,16 @@ def candidates(problem, within=math.inf):
     return {name: found[name] for name in ALGORITHMS if name in near}
 
 
-@functools.lru_cache(maxsize=1024)
 def fastest(problem, here, lasting):
-    """The name of the algorithm that "auto" takes: the one of the least cost on the machine ``here``, which is the one in use.
-    Packing the weights counts where they do not last."""
+    """The name of the algorithm that "auto" takes on the machine ``here``, which is the one in use: the fastest one for
+    problems of its class, or for itself if it is so unlike the others that this one does not do it."""
+    name = _fastest(stages.alike(problem), here, lasting)
+    return name if math.isfinite(ALGORITHMS[name].least(problem)) else _fastest(problem, here, lasting)
+
+
+@functools.lru_cache(maxsize=1024)
+def _fastest(problem, here, lasting):
+    """The name of the algorithm of the least cost. Packing the weights counts where they do not last."""
     best, chosen = math.inf, None
     for bound, name in sorted((each.least(problem), name) for name, each in ALGORITHMS.items() if each.permitted(problem)):
         if bound >= best:
@@ -166,7 +172,7 @@ def fastest(problem, here, lasting):
 def forget():
     """Empty the caches of what was decided for problems."""
     for decided in (
-        fastest, direct.schedule.choose, direct.cost.memory_cycles, winograd.schedule.choose, blocks.blocks,
+        _fastest, direct.schedule.choose, direct.cost.memory_cycles, winograd.schedule.choose, blocks.blocks,
         planes.schedule.wide_blocks, order.order_of, phases.axis, phases.kinds, stages.scheduled, common.pairs_met,
         depthwise.kinds.kind_of_operator,
     ):  # fmt: skip

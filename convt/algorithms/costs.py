@@ -180,7 +180,7 @@ NAMES = {
     ),
     # by blocks: planes (NCX), and types of 16 bits
     "plane_in_byte": Name("plane_in", "l3_byte", "byte of input planes", "fetching lines of many planes that L2 lacks"),
-    "plane_out_byte": Name("plane_out", "l3_byte", "byte of output planes", "storing lines of many planes that L2 lacks"),
+    "plane_out_byte": Name("out_l3", "l3_byte", "byte of output planes", "storing lines of many planes that L2 lacks"),
     "plane_in_vector": Name("turn", "vector", "vector of a block's input", "transposing it to NXC order"),
     "plane_out_vector": Name("turn", "vector", "vector of a block's output", "transposing it back"),
     "plane_block": Name("task", "task", "block", "starting it"),
@@ -196,7 +196,7 @@ NAMES = {
     "turned_store_piece": Name("piece", "call", "run of pixels of a channel", "starting to interleave its phases"),
     # rows (NCX)
     "rows_cycle": Name(
-        "tile", "vector", "cycle of ports", "multiply-adds, loads or latency of a block of outputs", COMPUTE,
+        "rows", "vector", "cycle of ports", "multiply-adds, loads or latency of a block of outputs", COMPUTE,
     ),
     "rows_call": Name("call", "call", "call of a micro-kernel", "the outputs of a block along a row"),
     "rows_source": Name("source", "call", "input row of such a call", "its address and that of its weights"),
@@ -253,19 +253,7 @@ NAMES = {
     "gathered_image": Name("start", "call", "image", "the call that gathers its outputs"),
     #
     # depthwise's rows
-    "dw_fma": Name("dw", "vector", "multiply-add of a vector", "whose input is loaded where it lies"),
-    "dw_fma_few": Name("dw", "vector", "multiply-add of a vector", "the same, where an output has four terms or fewer"),
-    "dw_fma_cell": Name(
-        "dw", "vector", "multiply-add of a vector", "of cells, whose lanes are the channels of several outputs",
-    ),
-    "dw_fma_group": Name("dw", "vector", "multiply-add of a vector", "of groups of several channels, an input broadcast"),
-    "dw_fma_group_few": Name("dw", "vector", "multiply-add of a vector", "the same with few accumulators, or a single tap"),
-    "dw_fma_gathered": Name("dw", "vector", "multiply-add of a vector", "whose input was gathered before"),
-    "dw_fma_broadcast": Name("dw", "vector", "multiply-add of a vector", "whose lanes have the same input"),
-    "dw_fma_permuted": Name("dw", "vector", "multiply-add of a vector", "whose input is a vector permuted"),
-    "dw_fma_permuted_sliding": Name("dw", "vector", "multiply-add of a vector", "the same, where terms share a permutation"),
-    "dw_fma_permuted_2": Name("dw", "vector", "multiply-add of a vector", "whose input is two vectors permuted into one"),
-    "dw_fma_permuted_2_sliding": Name("dw", "vector", "multiply-add of a vector", "the same, where terms share a permutation"),
+    "dw_fma": Name("dw", "vector", "operation on a vector", "multiplying and adding, or spreading an input over the lanes"),
     "dw_gathered_fma": Name(
         "dw_gathered", "vector", "multiply-add of a phase", "what is read of gathered inputs, once for all phases",
     ),

@@ -6,6 +6,7 @@ byte from a cache (costs.py says which unit each name of a count has).
 
 EFFICIENCIES = {
     "tile": 1.43,  # cycle that its ports need for a register tile: the peak over what is reached
+    "rows": 1.6,  # cycle that its ports need for a block of outputs in planes: the peak over what is reached
     "amx_tile": 2.42,  # a product of AMX tiles: the peak over what is reached
     "accumulator": 2.28,  # vector of accumulators: its start and its store at each call
     "call": 0.0772,  # call of a kernel: addresses, prefetches, loops that begin and end
@@ -22,7 +23,6 @@ EFFICIENCIES = {
     "turn": 7.58,  # vector that is transposed between NCX and NXC
     "across_turn": 2.97,  # vector of one channel's pixels that is transposed for scatter
     "plane_in": 1.65,  # byte of input that L2 does not hold, in lines of many planes
-    "plane_out": 3.28,  # byte of output that L2 does not hold, in lines of many planes
     "out_l3": 2.14,  # byte of output that L2 does not hold, by ordinary stores
     "out_non_temporal": 1.84,  # byte of output by non-temporal stores
     "out_split": 3,  # byte of output in cache lines that are stored in parts and lost in between

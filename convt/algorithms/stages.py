@@ -25,6 +25,8 @@ from . import machine
 # The most bytes of packed weights in one form, in bytes of the filter: of a filter over LARGE_FILTER bytes, and of others.
 MOST_FORM, MOST_SMALL_FORM, LARGE_FILTER = 2.5, 6, 1 << 20
 
+EXACT = 16  # sizes up to this are a class of their own, see `alike`
+
 SHARED = 2  # threads that schedules are compared for: the choice of an algorithm must not depend on how many there are
 
 
@@ -46,6 +48,20 @@ class Stages(NamedTuple):
     bind: Callable
     # (problem, here, unit) -> cycles that no schedule is below: quick to find, so that what can't win is not scheduled
     least: Callable = lambda problem, here, unit: 0.0
+
+
+def alike(problem):
+    """The problem that stands for a class of them: sizes are rounded up to one of eight steps between powers of two, the batch
+    to a power of two. What is the best for it is taken for the whole class, so that most new shapes are not searched anew."""
+    if problem.order is not None:  # which decides all of this
+        return problem
+    sizes, outs = [], []
+    for size, out, s in zip(problem.in_sizes, problem.out_sizes, problem.strides, strict=True):
+        step = max(1, (1 << max(0, size - 1).bit_length()) // EXACT)
+        sizes.append(-(-size // step) * step)
+        outs.append(out + (sizes[-1] - size) * s)
+    batch = 1 << max(0, problem.batch - 1).bit_length() if problem.batch else 0
+    return problem._replace(batch=batch, in_sizes=tuple(sizes), out_sizes=tuple(outs))
 
 
 @functools.lru_cache(maxsize=512)

@@ -22,7 +22,7 @@ def cost(schedule, here):
     else:
         counts = _row_counts(schedule, kind, info, meet, new, here)
         tasks = schedule.blocks * -(-schedule.lanes // schedule.lane_block) * -(-rows // schedule.rows)
-    part = here.profile[kind.part]
+    part = here.profile["depthwise"]
     cycles = part.cycles({name: rows * count for name, count in counts.items()})
     if schedule.converts:  # the inputs of a row are widened, its outputs are rounded
         pixels = (new + (schedule.row_taps - 1) / schedule.rows) * p.in_sizes[-1]
@@ -56,9 +56,8 @@ def _row_counts(schedule, kind, info, meet, new, here):
     loads = calls * vectors * taps + edges  # of a vector of weights
     fmas = inner / wide * vectors * taps + edges
     stores = js / wide * vectors * phases
-    fma = "dw_fma_few" if kind.fma == "dw_fma" and meet * ci * terms <= 4 else kind.fma
     counts = {
-        fma: fmas,
+        "dw_fma": fmas * kind.operations,
         "dw_edge_fma": edges,
         "dw_weight": loads,
         "dw_weight_l2": loads * common.far(schedule.lane_block * taps * info.t_size, _NEAR),

@@ -23,8 +23,7 @@ class Kind(NamedTuple):
     each: int  # how many groups of several channels share a vector; 0 where lanes are channels
     dots: bool  # vectors run over in-channels
     reads: str  # where inputs are: rows "as they are", "permuted" as they are loaded, or "gathered" beforehand
-    part: str  # whose costs it has,
-    fma: str  # and the name of a multiply-add there
+    operations: int  # that a multiply-add takes: two where its input has to be spread over the lanes first
 
 
 def kind_of(problem, here):
@@ -47,14 +46,12 @@ def kind_of_operator(dtype, groups, ci, co, kernel, strides, dilations, here):
     # scatter, which has no lanes to add up.)
     few = co <= min(_core.DOTS, vl) and (groups == 1 or 2 * co < vl)
     if few and ci % vl == 0 and 1 < products <= _PRODUCTS:
-        return Kind(0, 1, True, "as they are", "depthwise_dots", "dw_fma")
+        return Kind(0, 1, True, "as they are", 1)
     each = _each(info, groups, ci, co, products)
     if ci > (_WIDE if each else _CHANNELS):
         return None
     if each:
-        # Few accumulators let a broadcast serve few, as does a single tap.
-        many = info.mr[-1] * info.nr // vl > 16 and k > 1
-        return Kind(0, each, False, "as they are", "depthwise_groups", "dw_fma_group" if many else "dw_fma_group_few")
+        return Kind(0, each, False, "as they are", 1)
     # How far apart the inputs of a vector are, where channels are contiguous: they are permuted where they lie if it is near.
     last = min(vl, groups * co) - 1
     span = (last + (co - math.gcd(vl, co) if groups * co > vl else 0)) // co * ci + 1 if groups > 1 else 1
@@ -67,12 +64,9 @@ def kind_of_operator(dtype, groups, ci, co, kernel, strides, dilations, here):
     else:
         reads = "gathered"
     if width:
-        return Kind(width, 0, False, reads, "depthwise_cells", "dw_fma_cell")
-    fma = {"as they are": "dw_fma", "permuted": "dw_fma_permuted", "gathered": "dw_fma_gathered"}[reads]
-    if permuted:
-        sliding = 1 in (s, d) and 1 < -(-k // s) <= KEPT  # terms share a permutation
-        fma = "dw_fma_broadcast" if span == 1 else fma + ("_2" if span > vl else "") + ("_sliding" if sliding else "")
-    return Kind(0, 0, False, reads, "depthwise_stride_1" if s == 1 else "depthwise", fma)
+        return Kind(width, 0, False, reads, 2)
+    # (Vectors of a cache line are broadcast as they are multiplied.)
+    return Kind(0, 0, False, reads, 2 if permuted and span == 1 and vl * info.t_size < 64 else 1)
 
 
 def _each(info, groups, ci, co, products):

@@ -240,6 +240,4 @@ def least(problem, here, unit):
     kind = kind_of(problem, here)
     if kind is None:
         return math.inf
-    prices = here.profile[kind.part]
-    price = min(prices["dw_fma"], prices["dw_fma_few"]) if kind.fma == "dw_fma" and not kind.dots else prices[kind.fma]
-    return products(problem) / here.info(problem.dtype).vl * price
+    return products(problem) / here.info(problem.dtype).vl * kind.operations * here.profile["depthwise"]["dw_fma"]

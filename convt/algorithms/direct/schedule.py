@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ... import _core
 from .. import common, execution, phases, workspace
-from ..stages import SHARED
+from ..stages import SHARED, alike
 from . import cost
 from .loops import TILE_ROWS
 from .shapes import LEAST_ROWS, Shape, Terms
@@ -124,12 +124,14 @@ def _weight_bytes(problem, unit, groups):
 
 @functools.lru_cache(maxsize=512)
 def choose(problem, here, unit, finite):
-    """The cheapest Way to cut the axes."""
+    """The cheapest Way to cut the axes: of all for a problem that stands for its class, which has this way, too."""
     info = here.info(problem.dtype, unit)
     terms, memory = Terms(problem, info, here), cost.memory_cycles(problem, info, here)
     k, s, d, *sizes = _axes(problem)
     best, tried = None, []
-    for merge, split in _ways(problem, info, finite):
+    usual = alike(problem)
+    ways = _ways(problem, info, finite) if problem == usual else [choose(usual, here, unit, finite)[:2]]
+    for merge, split in ways:
         kinds = [phases.kinds(*axis) for axis in zip(k, s, d, merge, *sizes, split, strict=True)]
         if kinds in tried or (best is not None and math.prod(map(len, kinds)) > _MOST_KINDS):
             continue

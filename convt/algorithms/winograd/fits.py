@@ -62,7 +62,8 @@ def axis_fits(k, s, d, merge, begin, out, kinds, whole, every=False):
             ways = [_fit(t, taps, count, spans, inside, phases, whole) for t in kinds if t.taps <= taps]
             ways.sort(key=lambda fit: (fit.products, fit.points))
             if ways and kinds is not SMALL:
-                ways[1:] = [_fit(t, taps, count, spans, inside, phases, whole) for t in SMALL if t.taps <= taps]
+                small = [_fit(t, taps, count, spans, inside, phases, whole) for t in SMALL if t.taps <= taps]
+                ways[len(ways) if every else 1 :] = small
             for fit in ways:
                 if every or len(fits) == 1 or fit.panels < fits[-1].panels:
                     fits.append(fit)
@@ -106,8 +107,8 @@ def _multiplied(outputs, points, count, spans, early):
 def lasting_scheme(taps, kinds, most):
     """The kinds of transform for phases of so many taps on each axis whose tiles take the fewest multiplications, wherever the
     borders are, with at most ``most`` times as many weights as taps."""
-    best = math.inf, most, (0,) * len(taps)
-    for scheme in itertools.product(*[[PLAIN, *[t for t in kinds if t.taps <= n]] for n in taps]):
+    best, kinds = (math.inf, most, (0,) * len(taps)), (PLAIN, *kinds, *(SMALL if kinds is not SMALL else ()))
+    for scheme in itertools.product(*[[t for t in kinds if t.taps <= n] for n in taps]):
         products = panels = 1.0
         for n, t in zip(taps, scheme, strict=True):
             points = t.points * -(-n // t.taps) / n  # a tap

@@ -15,7 +15,7 @@ from ..direct import schedule as direct_schedule
 from ..direct.bind import Tiles
 from ..direct.shapes import Shape, Terms
 from ..phases import NESTED, phase_groups
-from ..stages import LARGE_FILTER, MOST_FORM, MOST_SMALL_FORM, SHARED
+from ..stages import LARGE_FILTER, MOST_FORM, MOST_SMALL_FORM, SHARED, alike
 from . import cost
 from .fits import MOST_AXES, MOST_TILES, MOST_WAITING, axis_fits, estimator, lasting_scheme, nested_share, prices
 from .fits import transforms_together as together
@@ -148,7 +148,8 @@ def choose(problem, here, unit, kinds):
     large = most * problem.groups * problem.ci * problem.co * info.e_size > LARGE_FILTER
     most *= MOST_FORM if large else MOST_SMALL_FORM
     merges = _merges(problem.kernel, problem.strides, problem.dilations, info)
-    if large and problem != (usual := typical(problem)):
+    usual = typical(problem) if large else alike(problem)
+    if problem != usual:  # then phases are merged as in the one that stands for its class
         chosen = choose(usual, here, unit, kinds)
         if chosen is None:
             return None
