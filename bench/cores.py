@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 import convt
-from convt.algorithms import ALGORITHMS, common, machine
+from convt.algorithms import ALGORITHMS, common, costs, machine
 from convt.algorithms.depthwise import bind as depthwise
 from convt.algorithms.direct import bind as direct
 from convt.algorithms.planes import bind as planes
@@ -210,8 +210,9 @@ def _moving(made: tuple, threads: int) -> tuple[float, float]:
     """Cycles that a block of planes takes to be moved there and back, of one thread, and of several together."""
     schedule = made[0]
     problem, cut, here = schedule.problem, schedule.cut, machine.current()
-    counts = planes_cost.counts(problem._replace(planar=True), cut, schedule.wide, schedule.stream, here)
-    cycles = here.profile["planes"].cycles(counts) / max(cut.total, 1)
+    moving, memory = planes_cost.counts(problem._replace(planar=True), cut, schedule.wide, schedule.stream, here)
+    prices = here.profile["planes"]
+    cycles = costs.beside(prices.cycles(moving), prices.cycles(memory)) / max(cut.total, 1)
     runs, run = [cut.images, *(axis.out for axis in cut.axes)], 1
     whole = [problem.batch, *problem.out_sizes]
     while runs:

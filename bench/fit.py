@@ -1,26 +1,23 @@
-"""Fitting the efficiencies of the cost model to measured times, and what the planner loses by them."""
+"""Fitting the efficiencies of the cost model to measured times, and what the planner loses by them.
+
+The fit looks for the efficiencies by which the planner loses least. The choice of the cheapest algorithm is no smooth function
+of them, so each algorithm is taken with a likelihood that falls with its expected time (`SHARPNESS`). To that come the errors
+of the expected times, and how far efficiencies are from what they were, both with little weight: they decide where choices do
+not.
+"""
 
 from __future__ import annotations
 
-import itertools
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import lsq_linear
+from scipy.optimize import minimize
 
-# What holds an efficiency that few measurements speak of to what it was: changing it by all of itself is as bad as one
-# measurement of a hundred that is wrong by this share.
-PRIOR = 0.03
-# What is wrong alike for all algorithms of a problem (a slow second of the machine, memory that is shared) changes no choice.
-# Algorithms that take at most so many times as long as the fastest one are therefore also held to each other's error: an error
-# that differs by one counts as much as a measurement that is wrong by this share.
-PAIR = 0.7
-CLOSE = 2.0
-SLOW = 0.4  # the weight of an algorithm that takes longer than that
-# A disturbed measurement is wrong by much: what is off by more than this share counts less the more it is off.
-TRUSTED = 0.25
-# An efficiency of zero may become this as easily as another one may change by all of itself.
-LEAST = 0.01
+SHARPNESS = 12.0  # an algorithm that is expected to take 1% more is less likely by this share of 1%
+MOST_LOSS = 2.0  # of a choice: worse ones count as this one
+ERRORS, TRUSTED = 0.03, 0.25  # weight of the errors; those of more than this share of a time count less, as disturbed ones
+CHANGES, MOST_CHANGE = 3e-4, 1.6  # weight of the squared logarithms of changes, and the largest logarithm
+LEAST = 0.01  # an efficiency of zero is taken for this one
 
 
 class Row(NamedTuple):
@@ -32,41 +29,39 @@ class Row(NamedTuple):
 
 
 def fit(rows: list[Row], values: dict[str, float]) -> dict[str, float]:
-    """Efficiencies of least squares of the relative errors, and of their differences among the fast algorithms of a problem;
-    none is below zero."""
+    """The efficiencies of the least loss on the problems of some measurements, near other ``values``."""
     names = sorted({name for row in rows for name in row.counts})
     if not names:
         return dict(values)
-    before = np.array([values[name] for name in names], float)
-    size = np.maximum(before, LEAST)
-    expected = np.array([[row.counts.get(name, 0.0) / row.cycles for name in names] for row in rows]) * size
-    least: dict[str, float] = {}
+    problems: dict[str, list[Row]] = {}
     for row in rows:
-        least[row.problem] = min(row.cycles, least.get(row.problem, np.inf))
-    weight = np.array([1.0 if row.cycles <= CLOSE * least[row.problem] else SLOW for row in rows])
-    left, right = np.array(_pairs(rows), int).reshape(-1, 2).T
-    prior = PRIOR * np.sqrt(max(len(rows), 100) / 100)
-    matrix = np.vstack([expected * weight[:, None], PAIR * (expected[left] - expected[right]), prior * np.eye(len(names))])
-    wanted = np.concatenate([weight, np.zeros(len(left)), prior * before / size])
-    trust = np.ones(len(wanted))
-    for _ in range(4):
-        found = lsq_linear(matrix * trust[:, None], wanted * trust, bounds=(0, np.inf)).x
-        trust = np.minimum(1, TRUSTED / np.maximum(abs(matrix @ found - wanted), 1e-9)) ** 0.5
-        trust[-len(names) :] = 1
-    fitted = (float(f"{value:.3g}") for value in found * size)
+        problems.setdefault(row.problem, []).append(row)
+    sizes = [len(some) for some in problems.values()]
+    starts, which = np.cumsum([0, *sizes[:-1]]), np.repeat(np.arange(len(sizes)), sizes)
+    counts = np.array([[row.counts.get(name, 0.0) for name in names] for some in problems.values() for row in some])
+    cycles = np.array([row.cycles for some in problems.values() for row in some])
+    ratio = cycles / np.minimum.reduceat(cycles, starts)[which]
+    loss, trust = np.minimum(ratio - 1, MOST_LOSS), ERRORS / np.minimum(ratio, 1 + MOST_LOSS)
+    before = np.maximum([values[name] for name in names], LEAST)
+
+    def judged(change: np.ndarray) -> tuple[float, np.ndarray]:
+        """How bad efficiencies are, and the gradient, by the logarithms of their changes."""
+        now = before * np.exp(change)
+        expected = np.maximum(counts @ now, 1e-9)
+        size = np.log(expected)
+        likely = np.exp(-SHARPNESS * (size - np.minimum.reduceat(size, starts)[which]))
+        likely /= np.add.reduceat(likely, starts)[which]
+        mean = np.add.reduceat(likely * loss, starts)
+        wrong = (size - np.log(cycles)) / TRUSTED
+        error = np.sqrt(1 + wrong**2)
+        slope = (trust * wrong / error / TRUSTED - SHARPNESS * likely * (loss - mean[which])) / len(sizes)
+        value = mean.mean() + (trust * (error - 1)).sum() / len(sizes) + CHANGES * (change**2).sum()
+        return value, (counts * (slope / expected)[:, None]).sum(0) * now + 2 * CHANGES * change
+
+    bounds = [(-MOST_CHANGE, MOST_CHANGE)] * len(names)
+    found = minimize(judged, np.zeros(len(names)), jac=True, method="L-BFGS-B", bounds=bounds)
+    fitted = (float(f"{value:.3g}") for value in before * np.exp(found.x))
     return {**values, **dict(zip(names, fitted, strict=True))}
-
-
-def _pairs(rows: list[Row]) -> list[tuple[int, int]]:
-    """Places of two rows of a problem that both are among its fast ones."""
-    problems: dict[str, list[int]] = {}
-    for n, row in enumerate(rows):
-        problems.setdefault(row.problem, []).append(n)
-    pairs = []
-    for places in problems.values():
-        limit = CLOSE * min(rows[n].cycles for n in places)
-        pairs += itertools.combinations([n for n in places if rows[n].cycles <= limit], 2)
-    return pairs
 
 
 class Loss(NamedTuple):

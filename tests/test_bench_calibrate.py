@@ -41,7 +41,7 @@ def test_a_fit_finds_the_values_that_made_the_times():
 
 
 def test_no_value_becomes_negative_and_none_moves_without_measurements():
-    values = {"row": 5.0, "task": 400.0}
+    values = {"row": 20.0, "task": 400.0}
     rows = [fit.Row({"row": 10.0 * n, "task": 1.0}, 10.0 * n * 50, f"{n}") for n in range(1, 200)]
     found = fit.fit(rows, values)
     assert found["row"] == pytest.approx(50, rel=0.1) and found["task"] >= 0

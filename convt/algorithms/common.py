@@ -95,16 +95,21 @@ def far(bytes, near=None):
 
 def memory_counts(problem, non_temporal=False, here=None):
     """What inputs and outputs take that L2 does not hold: their bytes, and lines that a group comes back to after others."""
-    item, near, found = ITEMSIZE[problem.dtype], (here or machine.current()).l2, {}
+    here = here or machine.current()
+    item, found = ITEMSIZE[problem.dtype], {}
     written = "out_byte_non_temporal" if non_temporal else "out_byte_l3"
-    for sizes, channels, byte, line in (
-        (problem.in_sizes, problem.ci, "in_byte_l3", "in_line"),
-        (problem.out_sizes, problem.co, written, "out_line"),
+    last = far(execution.data_bytes(problem) + execution.output_bytes(problem), here.last_bytes)
+    for sizes, channels, byte, line, beyond in (
+        (problem.in_sizes, problem.ci, "in_byte_l3", "in_line", "in_byte_memory"),
+        (problem.out_sizes, problem.co, written, "out_line", "out_byte_memory"),
     ):
         places = problem.batch * math.prod(sizes) * problem.groups
-        share = far(places * channels * item, near)
-        found[byte] = share * places * channels * item
+        bytes = places * channels * item
+        share = far(bytes, here.l2)
+        found[byte] = share * bytes
         found[line] = share * places * (-(-channels * item // 64) if problem.groups > 1 else 0)
+        if byte != "out_byte_non_temporal":
+            found[beyond] = last * bytes
     return found
 
 

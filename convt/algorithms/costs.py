@@ -18,6 +18,7 @@ from .efficiencies import EFFICIENCIES
 KIB, MIB = 1 << 10, 1 << 20
 
 HIDDEN = 0.02  # the share of the shorter side that does not overlap
+STREAMED = 0.2  # the same of data that memory gives and takes beside all other work
 FMA_PORTS = 2  # vector multiply-adds that a core starts in a cycle,
 LOAD_PORTS = 2  # its vector loads,
 FMA_LATENCY = 4  # and cycles until a multiply-add's result can be added to
@@ -367,6 +368,12 @@ class Profile:
 
     def __getitem__(self, part):
         return TracedCosts(part, self.values) if self._traces else self._costs
+
+
+def beside(cycles, memory):
+    """Cycles of work and of the memory that it streams through the caches meanwhile."""
+    longer, shorter = (cycles, memory) if cycles >= memory else (memory, cycles)
+    return longer + shorter * STREAMED
 
 
 def units(here, vector_bits):

@@ -1,6 +1,6 @@
 """What a schedule of depthwise costs: what its loops do, as counts (see convt.algorithms.costs)."""
 
-from .. import common
+from .. import common, costs
 from .kinds import kind_of
 
 _NEAR = 1 << 15  # bytes of weights in L1
@@ -10,14 +10,10 @@ def cost(schedule, here):
     """Cycles of all threads together."""
     p = schedule.problem
     info, kind = here.info(p.dtype), kind_of(p, here)
-    memory = common.memory_counts(p, False, here) | ({} if kind.width else common.fill_counts(p, here))
+    memory, fill = common.memory_counts(p, False, here), {} if kind.width else common.fill_counts(p, here)
     rows, meet, new = common.rows_met(p)
     if kind.dots:
         counts = _dot_counts(p, info, meet)
-        data = p.batch * p.groups * p.ci * info.s_size
-        for size in p.in_sizes:
-            data *= size
-        memory["in_byte_memory"] = data * common.far(data, here.last_bytes)
         tasks = schedule.blocks * -(-rows // schedule.rows)
     else:
         counts = _row_counts(schedule, kind, info, meet, new, here)
@@ -30,7 +26,7 @@ def cost(schedule, here):
             "wide_in_vector": rows * pixels * p.groups * p.ci / info.vl,
             "wide_out_vector": rows * p.out_sizes[-1] * p.groups * p.co / info.vl,
         })  # fmt: skip
-    return common.shared_alike(cycles, tasks, schedule.threads) + part.cycles(memory)
+    return costs.beside(common.shared_alike(cycles, tasks, schedule.threads) + part.cycles(fill), part.cycles(memory))
 
 
 def packing(schedule, here):

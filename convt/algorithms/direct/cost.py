@@ -4,6 +4,7 @@ import functools
 import math
 
 from .. import common, execution
+from ..costs import beside
 from ..stages import SHARED
 from .shapes import part
 
@@ -15,28 +16,26 @@ def non_temporal_from(problem, unit, here):
 
 @functools.lru_cache(maxsize=256)
 def memory_cycles(problem, unit, here):
-    """Cycles that data takes which L2 does not hold, and outputs that no tap reaches."""
+    """Cycles that data takes which L2 does not hold; of outputs that are filled before or rounded after."""
     non_temporal = common.streams(problem, non_temporal_from(problem, unit, here), here) and not here.limits.ordinary_stores
-    counts = common.memory_counts(problem, non_temporal, here) | common.fill_counts(problem, here)
-    if unit.parts:
-        data = execution.data_bytes(problem)
-        counts["in_byte_memory"] = common.far(data, here.last_bytes) * data
-    elif unit.s_size < unit.t_size:
-        counts["narrow_vector"] = math.prod(problem.out_shape) / unit.vl
-    return here.profile[part(unit)].cycles(counts)
+    counts, serial = common.memory_counts(problem, non_temporal, here), common.fill_counts(problem, here)
+    if unit.s_size < unit.t_size and not unit.parts:
+        serial["narrow_vector"] = math.prod(problem.out_shape) / unit.vl
+    prices = here.profile[part(unit)]
+    return prices.cycles(counts), prices.cycles(serial)
 
 
 def cost(schedule, here):
     """Cycles of a schedule: of its tasks, and of threads that have none left where there are few."""
     problem, unit = schedule.problem, here.info(schedule.problem.dtype, schedule.unit)
-    memory = memory_cycles(problem, unit, here)
-    cycles, most = 0.0, 0
+    memory, serial = memory_cycles(problem, unit, here)
+    cycles, most = serial, 0
     for c in schedule.classes:
         cycles += c.cycles * c.count
         most += c.most_tasks * c.count
     if most > common.EVEN or cycles < here.limits.single_thread_cycles:
-        return cycles + memory
-    return SHARED * common.makespan(tasks(schedule.classes, problem.groups), SHARED) + memory
+        return beside(cycles, memory)
+    return beside(serial + SHARED * common.makespan(tasks(schedule.classes, problem.groups), SHARED), memory)
 
 
 def tasks(classes, groups):

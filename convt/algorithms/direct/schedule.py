@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ... import _core
 from .. import common, execution, phases, workspace
+from ..costs import beside
 from ..stages import SHARED, alike
 from . import cost
 from .loops import TILE_ROWS
@@ -126,7 +127,7 @@ def _weight_bytes(problem, unit, groups):
 def choose(problem, here, unit, finite):
     """The cheapest Way to cut the axes: of all for a problem that stands for its class, which has this way, too."""
     info = here.info(problem.dtype, unit)
-    terms, memory = Terms(problem, info, here), cost.memory_cycles(problem, info, here)
+    terms, (memory, serial) = Terms(problem, info, here), cost.memory_cycles(problem, info, here)
     k, s, d, *sizes = _axes(problem)
     best, tried = None, []
     usual = alike(problem)
@@ -136,7 +137,7 @@ def choose(problem, here, unit, finite):
         if kinds in tried or (best is not None and math.prod(map(len, kinds)) > _MOST_KINDS):
             continue
         tried.append(kinds)
-        shapes, tasks, cycles = [], [], memory
+        shapes, tasks, cycles = [], [], serial
         for chosen in itertools.product(*kinds) if problem.batch * problem.co else ():
             runs = tuple([numbers for _, numbers in chosen])
             count = math.prod(map(len, runs))
@@ -148,9 +149,10 @@ def choose(problem, here, unit, finite):
                 break
         else:
             if common.few(tasks, here):
-                cycles = common.shared(tasks, here) + memory  # at least
+                cycles = common.shared(tasks, here) + serial  # at least
                 if best is None or cycles < best.cycles:
-                    cycles = SHARED * cut(problem, info, here, shapes, cycles, SHARED)[0] + memory
+                    cycles = SHARED * cut(problem, info, here, shapes, cycles, SHARED)[0] + serial
+            cycles = beside(cycles, memory)
             if best is None or cycles < best.cycles:
                 best = Way(merge, split, tuple(shapes), cycles)
     return best

@@ -3,6 +3,7 @@
 import math
 
 from ..._problem import ITEMSIZE
+from .. import costs
 from .blocks import Schedule
 
 
@@ -14,8 +15,9 @@ def cost(stages, schedule, here):
     cycles = stages.cost(schedule.inner, here)
     if schedule.apart and total < 32:  # of two threads the one with fewer blocks waits for the other
         total = 2 * -(-total // 2)
-    moving = counts(schedule.problem, schedule.cut, schedule.wide, schedule.stream, here)
-    return cycles * total + here.profile["planes"].cycles(moving)
+    prices = here.profile["planes"]
+    moving, memory = counts(schedule.problem, schedule.cut, schedule.wide, schedule.stream, here)
+    return cycles * total + costs.beside(prices.cycles(moving), prices.cycles(memory))
 
 
 def packing(stages, schedule, here):
@@ -24,7 +26,7 @@ def packing(stages, schedule, here):
 
 
 def counts(problem, cut, wide, stream, here):
-    """What moving the blocks of a problem takes."""
+    """What moving the blocks of a problem takes; the memory that is read and written meanwhile."""
     block, blocks, near = cut.problem, cut.total, here.l2
     vl, moved = here.info(block.dtype).vl, "plane" if problem.planar else "wide"
     *ins, last_in = block.in_shape
@@ -33,9 +35,11 @@ def counts(problem, cut, wide, stream, here):
     vectors_in, vectors_out = (-(-last_in // vl), -(-last_out // vl)) if problem.planar else (last_in / vl, last_out / vl)
     item = ITEMSIZE[problem.dtype]
     outputs = math.prod(problem.out_shape) * item
-    found = {
+    memory = {
         "plane_in_byte": max(0, math.prod(problem.in_shape) * item - near),
         "out_byte_non_temporal" if stream else "plane_out_byte": max(0, outputs - near),
+    }
+    found = {
         f"{moved}_in_vector": blocks * math.prod(ins) * vectors_in,
         f"{moved}_out_vector": blocks * math.prod(outs) * vectors_out,
         f"{moved}_block": blocks,
@@ -43,7 +47,7 @@ def counts(problem, cut, wide, stream, here):
     if wide:
         bytes = ITEMSIZE[block.dtype] * (math.prod(block.in_shape) + math.prod(block.out_shape))
         found["wide_byte_l3"] = blocks * max(0, bytes - near)
-    return found
+    return found, memory
 
 
 def least(stages, problem, here, unit="vectors"):

@@ -38,7 +38,8 @@ def cost(schedule, here):
         "plane_in_byte": max(0, inputs - here.l2),
         "out_byte_non_temporal" if schedule.stream else "plane_out_byte": max(0, outputs - here.l2),
     }
-    return common.shared_alike(total, blocks * p.groups * -(-rows // schedule.rows), schedule.threads) + part.cycles(memory)
+    tasks = blocks * p.groups * -(-rows // schedule.rows)
+    return costs.beside(common.shared_alike(total, tasks, schedule.threads), part.cycles(memory))
 
 
 def packing(schedule, here):

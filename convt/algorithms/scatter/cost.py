@@ -3,7 +3,7 @@
 import math
 
 from ... import _core
-from .. import common, costs, execution
+from .. import common, costs
 from . import reach
 
 
@@ -23,7 +23,7 @@ def cost(schedule, here):
         tasks = math.inf if schedule.joined else images * schedule.tasks
     if schedule.threads > 1 and 0 < tasks <= common.EVEN and cycles >= here.limits.single_thread_cycles:
         cycles = cycles * (-(-tasks // 2) * 2 / tasks)  # of two threads: the choice must not depend on how many there are
-    return cycles + prices.cycles(_memory(problem, here))
+    return costs.beside(cycles, prices.cycles(common.memory_counts(problem, here=here)))
 
 
 def least(problem, here, unit="vectors"):
@@ -136,14 +136,4 @@ def _columns(schedule, kind, rows, unit, here):
         counts["amx_store"] = pixels * (padded // vl)
     elif not schedule.in_place:
         counts["pack_vector"] = packs * pixels * -(-ci // vl)
-    return counts
-
-
-def _memory(problem, here):
-    """What data takes that L2 does not hold, or not even the last level; tiles have prefetched some."""
-    counts = common.memory_counts(problem, here=here)
-    for name, bytes in (
-        ("in_byte_memory", execution.data_bytes(problem)), ("out_byte_memory", execution.output_bytes(problem))
-    ):  # fmt: skip
-        counts[name] = bytes * common.far(bytes, here.last_bytes)
     return counts

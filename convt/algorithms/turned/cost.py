@@ -21,7 +21,8 @@ def cost(schedule, here):
     total, count = sum([each * n for each, n in tasks]), sum([n for _, n in tasks])
     if schedule.threads > 1 and count <= common.EVEN:  # so few that threads wait for the last one
         total = 2 * common.makespan(sorted(tasks, reverse=True), 2)
-    return total + part.cycles(_memory_counts(schedule, here))
+    memory, fill = _memory_counts(schedule, here)
+    return costs.beside(total + part.cycles(fill), part.cycles(memory))
 
 
 def _counts(problem, c, info, far, memory):
@@ -66,7 +67,7 @@ def _counts(problem, c, info, far, memory):
 
 
 def _memory_counts(schedule, here):
-    """Inputs and outputs that L2 does not hold, and what fills the output beforehand."""
+    """Inputs and outputs that L2 does not hold; what fills the output before."""
     p = schedule.problem
     item = ITEMSIZE[p.dtype]
     inputs, outputs = math.prod(p.in_shape) * item, math.prod(p.out_shape) * item
@@ -74,9 +75,7 @@ def _memory_counts(schedule, here):
         "plane_in_byte": max(0, inputs - here.l2),
         "out_byte_non_temporal" if schedule.stream else "plane_out_byte": max(0, outputs - here.l2),
     }
-    if schedule.how.hole:
-        found.update(fill=1, fill_byte=outputs, fill_byte_l3=max(0, outputs - here.l2))
-    return found
+    return found, {"fill": 1, "fill_byte": outputs, "fill_byte_l3": max(0, outputs - here.l2)} if schedule.how.hole else {}
 
 
 def packing(schedule, here):

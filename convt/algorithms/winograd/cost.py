@@ -110,9 +110,9 @@ def task_counts(work, block, panel_block, span, across, unit, here):
 
 
 def memory_cycles(problem, non_temporal, gathered, unit, here):
-    """Cycles that data takes which L2 does not hold, and outputs that no tap reaches. Outputs are written by non-temporal
+    """Cycles that data takes which L2 does not hold; of outputs that are filled before. Outputs are written by non-temporal
     stores or not, or gathered for them."""
-    counts = common.memory_counts(problem, non_temporal, here) | common.fill_counts(problem, here)
+    counts, prices = common.memory_counts(problem, non_temporal, here), table(unit, here)
     if not non_temporal and not gathered:
         counts["out_byte_split"] = common.far(execution.output_bytes(problem), here.l2) * common.split_bytes(problem)
-    return table(unit, here).cycles(counts)
+    return prices.cycles(counts), prices.cycles(common.fill_counts(problem, here))

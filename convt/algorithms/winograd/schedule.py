@@ -10,6 +10,7 @@ import math
 from typing import NamedTuple
 
 from .. import common, execution, phases, workspace
+from ..costs import beside
 from ..direct import cost as direct_cost
 from ..direct import schedule as direct_schedule
 from ..direct.bind import Tiles
@@ -294,7 +295,8 @@ def _compare(problem, merge, found, lasting, unit, here):
     if cycles >= here.limits.single_thread_cycles and sum([count for _, count in tasks]) <= common.EVEN:
         first = direct_cost.tasks(_plain_classes(problem, plain, cycles, SHARED, unit, here), problem.groups)
         cycles = SHARED * _cut_all(problem, classes, first, SHARED, unit, here)[0]
-    return Choice(merge, tuple(classes), tuple(plain), cycles + _memory_cycles(problem, merge, unit, here))
+    memory, fill = _memory_cycles(problem, merge, unit, here)
+    return Choice(merge, tuple(classes), tuple(plain), beside(cycles + fill, memory))
 
 
 def _work(problem, way, share, unit, here):
@@ -322,7 +324,7 @@ def _work(problem, way, share, unit, here):
 
 
 def _memory_cycles(problem, merge, unit, here):
-    """Cycles that data takes which L2 does not hold, and outputs that no tap reaches."""
+    """Cycles that data takes which L2 does not hold; of outputs that are filled before."""
     last = problem.kernel[-1], problem.strides[-1], problem.dilations[-1]
     most = max([len(group.residues) for group in phase_groups(*last, merge[-1])])
     non_temporal = common.streams(problem, here.limits.non_temporal, here)
