@@ -83,8 +83,7 @@ def weight_counts(bytes, total, again=0, here=None):
     them, as L2 has lost them."""
     here = here or machine.current()
     fetched = far(total, here.l2) * bytes + again
-    memory = far(total, here.limits.kept_weights) * bytes
-    return {"weight_byte": bytes, "weight_byte_l3": fetched, "weight_byte_l3_stall": fetched, "weight_byte_memory": memory}
+    return {"weight_byte": bytes, "weight_byte_l3": fetched, "weight_byte_l3_stall": fetched}
 
 
 def far(bytes, near=None):

@@ -54,8 +54,8 @@ class Limits(NamedTuple):
     pack_on_the_fly_again: float
     # Weights of a task up to this stay in L2 beside its rows.
     near_weights: int
-    # Packed weights up to this are taken to be in a cache when a call begins. More come from memory, because other layers of a
-    # model ran since the last call.
+    # Packed weights up to this are taken to be in a core's cache when a call begins. More come from memory, because other
+    # layers of a model ran since the last call.
     kept_weights: int
     # Weights, or inputs of scatter and depthwise, beyond this do not stay in L2.
     far: int
@@ -85,7 +85,7 @@ def limits(l1, l2, l3):
         pack_on_the_fly=256 * KIB,
         pack_on_the_fly_again=2,
         near_weights=l2 >> 3,
-        kept_weights=min(32 * MIB, l3),
+        kept_weights=l2,
         far=512 * KIB,
         shallow_depth=32,
         planes_block=2 * l2,
@@ -131,7 +131,7 @@ NAMES = {
     ),
     "weight_byte_l3_stall": Name("stall", "l3_byte", "byte of weights", "what such panels cost beside"),
     "weight_byte_memory": Name(
-        "memory", "memory_byte", "byte of weights", "fetching panels that the last-level cache does not hold",
+        "memory", "memory_byte", "byte of weights", "fetching panels that L2 has not kept since the last call, once a call",
     ),
     "weight_byte_amx": Name(
         "memory", "l3_byte", "byte of weights", "panels of bfloat16 parts, which come slower than AMX tiles multiply them",
@@ -154,11 +154,11 @@ NAMES = {
     "task": Name("task", "task", "task", "starting it"),
     # memory
     "in_byte_l3": Name("stall", "l3_byte", "byte of input", "fetching input that L2 does not hold"),
-    "in_byte_memory": Name("memory", "memory_byte", "byte of input", "fetching input that the last-level cache does not hold"),
+    "in_byte_memory": Name("stall", "memory_byte", "byte of input", "fetching input that the last-level cache does not hold"),
     "in_line": Name("stall", "l3_line", "line of a group's input", "coming back to it after the other groups"),
     "out_byte_l3": Name("out_l3", "l3_byte", "byte of output", "ordinary stores of an output that L2 does not hold"),
     "out_byte_memory": Name(
-        "memory", "written_byte", "byte of output", "writing output that the last-level cache does not hold",
+        "stall", "written_byte", "byte of output", "writing output that the last-level cache does not hold",
     ),
     "out_byte_non_temporal": Name("out_non_temporal", "non_temporal_byte", "byte of output", "non-temporal stores"),
     "out_byte_split": Name(

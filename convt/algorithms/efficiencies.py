@@ -13,7 +13,7 @@ EFFICIENCIES = {
     "weights_l2": 0.189,  # byte of packed weights that is read, of what L2 needs for it alone
     "weights_l3": 1.63,  # byte of packed weights that L2 does not hold, while tiles multiply
     "stall": 0.256,  # byte that L2 does not hold, though it is fetched ahead: what one waits for it
-    "memory": 0.167,  # byte that the last-level cache does not hold, beyond what it costs there
+    "memory": 0.627,  # byte of packed weights that comes from memory, beyond what it costs in the last-level cache
     "move": 9.65,  # vector that is loaded, changed a little, and stored
     "collect": 10,  # vector of a channel's pixels that is copied beside those of other channels
     "rest": 11.6,  # what is left of a pixel beside whole vectors, that is copied

@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from . import machine
+from . import common, machine
 
 # The most bytes of packed weights in one form, in bytes of the filter: of a filter over LARGE_FILTER bytes, and of others.
 MOST_FORM, MOST_SMALL_FORM, LARGE_FILTER = 2.5, 6, 1 << 20
@@ -74,7 +74,17 @@ def cost(stages, problem, unit="vectors"):
     """Cycles of a problem; infinite where the algorithm does not do it."""
     here = machine.current()
     found = scheduled(stages, problem, here, unit)
-    return math.inf if found is None else stages.cost(found, here)
+    return math.inf if found is None else stages.cost(found, here) + fetching(found, here)
+
+
+def fetching(schedule, here):
+    """Cycles to fetch packed weights from memory, beyond those that a core's L2 can have kept since the last call: in a model
+    other layers ran meanwhile."""
+    schedule = getattr(schedule, "inner", schedule)  # of a block
+    bytes = getattr(schedule, "weight_bytes", None)
+    if bytes is None:
+        bytes = common.filter_bytes(schedule.problem, here.info(schedule.problem.dtype, schedule.unit))
+    return here.profile["weights"].cycles({"weight_byte_memory": max(0, bytes - here.limits.kept_weights)})
 
 
 def preparing(stages, problem, unit="vectors"):

@@ -62,6 +62,7 @@ class Schedule(NamedTuple):
     far_bytes: int  # weights of a group beyond this do not stay in L2: tiles prefetch them
     tile_stores: bool  # tiles may use non-temporal stores
     same_set: int  # rows that are a multiple of so many bytes apart are packed: they would share sets of L1
+    weight_bytes: int  # packed
     packing_bytes: int  # that a thread needs to pack weights on the fly; 0 where it does not
     workspace: workspace.Workspace  # for contiguous data
 
@@ -94,7 +95,7 @@ def schedule(problem, here, unit, threads, finite=True):
         problem, unit, threads, (packed_merge(problem, info, way.merge),), way.merge, way.split, classes,
         execution.decide(problem, here, info, hole, way.cycles, bytes, outgrows),
         not info.parts, limits.near_weights, limits.far, not limits.ordinary_stores,
-        limits.same_set, packing_bytes(info) if on_the_fly else 0, book(problem, classes, info),
+        limits.same_set, bytes, packing_bytes(info) if on_the_fly else 0, book(problem, classes, info),
     )  # fmt: skip
 
 

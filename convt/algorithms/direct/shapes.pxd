@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t
 from convt.algorithms.tiles cimport TileSizes
 
 cdef enum:
-    COUNTS = 17
+    COUNTS = 16
     LEVELS = 16  # of a sparse class: taps that reach about as many rows count as alike
 
 
@@ -20,7 +20,7 @@ cdef class Terms:
     cdef int64_t common  # columns after which phases and panels begin together again
     cdef int64_t in_sizes[64]
     cdef double weights  # bytes of those that the window shows
-    cdef double l2, last  # bytes of the caches
+    cdef double l2  # bytes of the cache
     cdef double whole, rest  # vectors of a packed row (steps of depth on AMX), and whether some channels are left
     cdef double call, pack  # cycles of a row for calling a tile, per panel, and of a row and tap for packing it
 

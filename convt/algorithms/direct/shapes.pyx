@@ -31,7 +31,7 @@ cdef double MOST_SHARE = 0.92  # of rows times taps that are not zeros: up to he
 cdef double HIDDEN = costs.HIDDEN
 
 cdef enum:  # counts
-    TILE, CALL, ACCUMULATOR, WEIGHT, WEIGHT_L3, WEIGHT_STALL, WEIGHT_MEMORY, WEIGHT_AMX, PACK, PACK_REST, PACK_RUN, ROW, TASK, PIECE
+    TILE, CALL, ACCUMULATOR, WEIGHT, WEIGHT_L3, WEIGHT_STALL, WEIGHT_AMX, PACK, PACK_REST, PACK_RUN, ROW, TASK, PIECE
     EDGE_PIECE, EDGE_PANEL, STORE
 
 
@@ -40,7 +40,7 @@ cdef list names_of(problem, unit):
     amx = unit.parts > 0
     return [
         "amx_product" if amx else "tile_cycle" if unit.kstep == 1 else "dot_cycle", "amx_call" if amx else "tile_call",
-        "" if amx else "tile_accumulator", "weight_byte", "weight_byte_l3", "weight_byte_l3_stall", "weight_byte_memory",
+        "" if amx else "tile_accumulator", "weight_byte", "weight_byte_l3", "weight_byte_l3_stall",
         "weight_byte_amx" if amx else "", "amx_pack" if amx else "pack_vector", "" if amx else "pack_rest", "pack_run", "row",
         "task", "piece", "edge_piece", "edge_panel",
         ("store_vector_split" if common.splits_lines(problem) else "store_vector") if amx else "",
@@ -72,7 +72,7 @@ cdef class Terms:
         self.lda, self.wide, self.highest, self.task_rows = unit.lda, unit.wide, unit.mr[2 if unit.nr > unit.vl else 1], unit.task_rows
         self.input_bytes, self.shallow_depth = unit.input_bytes, here.limits.shallow_depth
         self.same_set, self.strip_bytes = here.limits.same_set, here.limits.strip
-        self.weights, self.l2, self.last = common.filter_bytes(problem, unit), here.l2, here.limits.kept_weights
+        self.weights, self.l2 = common.filter_bytes(problem, unit), here.l2
         self.common = max(1, math.lcm(self.co, unit.nr))
         self.rest = self.call = self.pack = 0
         if unit.parts:
@@ -223,8 +223,6 @@ cdef class Shape:
         found[WEIGHT] = bytes
         if total > t.l2:
             found[WEIGHT_L3] = found[WEIGHT_STALL] = (1 - t.l2 / total) * bytes
-        if total > t.last:
-            found[WEIGHT_MEMORY] = (1 - t.last / total) * bytes
         found[PACK], found[PACK_REST] = moved * self.reached * t.whole, moved * self.reached * t.rest
         found[PACK_RUN] = moved / max(1, min(self.along, t.task_rows))
         found[ROW], found[TASK] = rows, 1

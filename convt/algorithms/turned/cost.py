@@ -13,11 +13,11 @@ def cost(schedule, here):
     p = schedule.problem
     info, part = here.info(p.dtype, schedule.unit), here.profile["turned" if schedule.unit == "vectors" else "matrix_turned"]
     weights = common.filter_bytes(p, info)
-    far, memory = max(0.0, 1 - here.l2 / weights), max(0.0, 1 - here.limits.kept_weights / weights)
+    far = max(0.0, 1 - here.l2 / weights)
     tasks = []
     for c in schedule.classes:
         count = p.groups * c.blocks * c.tile_blocks
-        tasks.append((part.cycles(_counts(p, c, info, far, memory)), count))
+        tasks.append((part.cycles(_counts(p, c, info, far)), count))
     total, count = sum([each * n for each, n in tasks]), sum([n for _, n in tasks])
     if schedule.threads > 1 and count <= common.EVEN:  # so few that threads wait for the last one
         total = 2 * common.makespan(sorted(tasks, reverse=True), 2)
@@ -25,8 +25,8 @@ def cost(schedule, here):
     return costs.beside(total + part.cycles(fill), part.cycles(memory))
 
 
-def _counts(problem, c, info, far, memory):
-    """What a task of a class takes. Of all weights L2 lacks the share ``far``, the last level the share ``memory``."""
+def _counts(problem, c, info, far):
+    """What a task of a class takes. Of all weights L2 lacks the share ``far``."""
     vl, nr, s = info.vl, info.nr, problem.strides[-1]
     pixels, units, depth = min(c.block, c.pixels), c.units / c.tile_blocks, c.depth
     rows = units * s
@@ -40,7 +40,7 @@ def _counts(problem, c, info, far, memory):
     bytes = rows * depth * info.e_size
     found = {
         "weight_byte": bytes, "weight_byte_l3": far * bytes, "weight_byte_l3_stall": far * bytes,
-        "weight_byte_memory": memory * bytes, "turned_pack_vector": inside * depth * vectors,
+        "turned_pack_vector": inside * depth * vectors,
         "turned_pack_piece": inside * c.taps * pieces,
         "turned_store" if s in (1, 2, 4, 8) else "turned_store_gathered": rows * vectors, "turned_store_piece": units * pieces,
         "task": 1,

@@ -90,7 +90,6 @@ def task_counts(work, block, panel_block, span, across, unit, here):
         counts[name] *= multiplied
     fetched = max(0.0, 1 - here.l2 / weight_bytes) * bytes + again
     counts["weight_byte"], counts["weight_byte_l3"], counts["weight_byte_l3_stall"] = bytes, fetched, fetched
-    counts["weight_byte_memory"] = max(0.0, 1 - here.limits.kept_weights / weight_bytes) * bytes
     vectors, reads = -(-ci // max(vl, kstep)) * max(1, kstep // vl), block * windows * points
     counts["wino_in_vector"], counts["wino_in_point"] = reads * vectors, reads
     counts["wino_in_chunk"] = block * windows * chunks

@@ -144,7 +144,7 @@ def _nested_share(kernel, chosen, scheme, co, unit):
 def prices(unit, here):
     """The prices that `estimator` reads: of multiplying, and of transforms; and of packing a vector of a row."""
     prices = cost.table(unit, here)
-    read, names = prices["wino_in_vector"], ("weight_byte_l3", "weight_byte_memory", "piece", "edge_piece", "task")
+    read, names = prices["wino_in_vector"], ("weight_byte_l3", "piece", "edge_piece", "task")
     if unit.parts:
         read += prices["amx_split_vector"] + prices["amx_split_step"] * unit.vl / unit.kstep
         first = prices["amx_product"] * unit.products / unit.kstep, prices["amx_call"]
@@ -161,10 +161,10 @@ def estimator(problem, unit, here):
     """A function (Fits of a class, share of its points times columns that is multiplied) -> (cycles that it takes in a group of
     channels, about; those of its multiplications)."""
     multiplying, (read, point, product, output, zero, waits), pack = prices(unit, here)
-    cycle, call, byte, stall, far, memory, piece, edge, task = multiplying
+    cycle, call, byte, stall, far, piece, edge, task = multiplying
     batch, ci, co, groups, parts = problem.batch, problem.ci, problem.co, problem.groups, unit.parts
     vl, nr, high, size, grain, rows = unit.vl, unit.nr, unit.mr[-1], unit.e_size, unit.grain, unit.task_rows
-    lanes, vectors, l2, last, near = nr // vl, -(-ci // vl), here.l2, here.limits.kept_weights, cost.near_bytes(here)
+    lanes, vectors, l2, near = nr // vl, -(-ci // vl), here.l2, cost.near_bytes(here)
     panel, item = here.info(problem.dtype).nr, unit.t_size
     every = math.prod(map(min, problem.kernel, problem.strides)) * co * groups * size
     zero = zero if co % nr else 0.0
@@ -204,8 +204,6 @@ def estimator(problem, unit, here):
         bytes, total = weights * columns * size * blocks * share, weights * every
         fetched = (1 - l2 / total) * bytes if total > l2 else 0.0
         cycles = blocks * task + bytes * byte
-        if total > last:
-            cycles += (1 - last / total) * bytes * memory
         if not plain and not parts:  # rows and sums that L2 loses before the next panel reads them
             row = points * (depth * size + nr * item)
             held = row * min(tiles, high) + weights * nr * size

@@ -165,7 +165,7 @@ def choose(problem, here, unit, kinds):
         if best[1] and math.prod([sum([len(a.runs) for a in axis]) for axis in axes]) > _MOST_CLASSES:
             continue
         if large:
-            found = _lasting_transforms(problem, merge, axes, kinds, info, estimate)
+            found = _lasting_transforms(problem, merge, axes, kinds, info, estimate, most)
         else:
             found = _transforms(problem, merge, axes, info, estimate, most)
         ways = [way for *_, way in found if way]
@@ -245,12 +245,14 @@ def _transforms(problem, merge, axes, unit, estimate, most):
     return found
 
 
-def _lasting_transforms(problem, merge, axes, kinds, unit, estimate):
+def _lasting_transforms(problem, merge, axes, kinds, unit, estimate, most):
     """As `_transforms`, of a large filter: the transforms depend on the taps alone."""
-    nested, found = NESTED in merge, []
+    nested, found, whole = NESTED in merge, [], 1  # panels without a transform
+    for axis in zip(problem.kernel, problem.strides, problem.dilations, merge, strict=True):
+        whole *= sum([len(group.residues) * len(group.offsets) for group in phase_groups(*axis)])
     for alikes in itertools.product(*axes):
         many, plain = math.prod([len(a.runs) for a in alikes]), tuple([a.fits[0] for a in alikes])
-        scheme = lasting_scheme(tuple([fit.windows for fit in plain]), kinds, MOST_FORM)
+        scheme = lasting_scheme(tuple([fit.windows for fit in plain]), kinds, most / whole)
         way = tuple([
             next((fit for fit in a.fits if fit.kind == kind), a.fits[0]) for a, kind in zip(alikes, scheme, strict=True)
         ])  # fmt: skip
