@@ -6,7 +6,7 @@ import itertools
 import os
 from dataclasses import dataclass, replace
 
-from .. import _core
+from .. import _config, _core
 from . import constants, costs
 from .unit import unit_of
 
@@ -23,6 +23,7 @@ class Machine:
     l3: int  # bytes of the last-level cache
     limits: costs.Limits
     profile: costs.Profile  # what its work costs
+    packed_limit: float  # times a filter's bytes, that users permit packed weights to have; 0 if they set none
     isa_in_use: str  # the one whose kernels run; `isa` differs from it only where another CPU's plans are looked at
 
     @property
@@ -41,13 +42,13 @@ def _unit(isa, dtype, name):
 
 
 @functools.cache
-def _machine(isa, caches, family=None):
+def _machine(isa, caches, packed_limit, family=None):
     """The Machine of an instruction set and cache sizes: as the machine file of a name describes it, or that of this CPU."""
     info = _core.kernel_info("float32", isa=isa)
     bits, amx = 8 * info["vl"] * info["t_size"], _core.kernel_info("float32", "amx", isa) is not None
     found = constants.known()[family] if family is not None else _DESCRIPTION or constants.of_cpu(cpu(), bits, amx)
     profile = costs.profile_of(found.name, found.constants, bits)
-    return Machine(found.name, isa, found.constants, *caches, costs.limits(*caches), profile, isa)
+    return Machine(found.name, isa, found.constants, *caches, costs.limits(*caches), profile, packed_limit, isa)
 
 
 def cpu():
@@ -66,7 +67,7 @@ _pretended = None  # a function of the machine there is
 
 def current():
     """The machine in use; or the one that is pretended."""
-    here = _machine(_core.isa(), _CACHES)
+    here = _machine(_core.isa(), _CACHES, _config.get_packed_weights_limit() or 0)
     return here if _pretended is None else _pretended(here)
 
 
@@ -84,7 +85,7 @@ def pretend(isa=None, l1=None, l2=None, l3=None, profile=None, family=None, **li
     def changed(here):
         there = (here.l1, here.l2, here.l3)
         caches = tuple(old if new is None else new for new, old in zip((l1, l2, l3), there, strict=True))
-        pretended = _machine(isa or here.isa, caches, family)
+        pretended = _machine(isa or here.isa, caches, here.packed_limit, family)
         now = pretended.limits._replace(**limits)
         return replace(pretended, limits=now, profile=profile or pretended.profile, isa_in_use=here.isa)
 

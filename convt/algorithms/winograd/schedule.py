@@ -147,7 +147,7 @@ def choose(problem, here, unit, kinds):
         return None
     most = math.prod(problem.kernel) * info.s_size / info.e_size  # panels, for an in-channel and an output channel
     large = most * problem.groups * problem.ci * problem.co * info.e_size > LARGE_FILTER
-    most *= MOST_FORM if large else MOST_SMALL_FORM
+    most *= max(MOST_FORM if large else MOST_SMALL_FORM, here.packed_limit)
     merges = _merges(problem.kernel, problem.strides, problem.dilations, info)
     usual = typical(problem) if large else alike(problem)
     if problem != usual:  # then phases are merged as in the one that stands for its class
