@@ -149,8 +149,8 @@ NAMES = {
     "piece": Name("piece", "call", "piece of a row", "storing outputs that are no whole panel"),
     "edge_piece": Name("piece", "call", "piece of a row", "the same where the window cuts"),
     "narrow_vector": Name("move", "vector", "vector of outputs", "rounding it to a type of 16 bits at the end of a tile"),
-    "store_vector": Name("move", "vector", "vector", "storing a vector of outputs"),
-    "store_vector_split": Name("move", "vector", "vector", "the same where pixels begin anywhere in a cache line"),
+    "store_vector": Name("store", "vector", "vector", "storing a vector of outputs"),
+    "store_vector_split": Name("store", "vector", "vector", "the same where pixels begin anywhere in a cache line"),
     "task": Name("task", "task", "task", "starting it"),
     # memory
     "in_byte_l3": Name("stall", "l3_byte", "byte of input", "fetching input that L2 does not hold"),
@@ -211,9 +211,9 @@ NAMES = {
     "wino_in_vector": Name(
         "transform_in", "vector", "vector of a transformed window", "loading, transforming and storing it, at each point",
     ),
-    "wino_in_point": Name("transform_point", "vector", "point of a window", "finding it and calling the transform"),
+    "wino_in_point": Name("store", "vector", "point of a window", "finding it and calling the transform"),
     "wino_in_chunk": Name("call", "call", "depth chunk of a tile", "the call"),
-    "amx_split_vector": Name("move", "vector", "vector of a transformed window", "making its bfloat16 parts"),
+    "amx_split_vector": Name("store", "vector", "vector of a transformed window", "making its bfloat16 parts"),
     "amx_split_step": Name("amx_pack", "vector", "step of depth of a window", "storing the bfloat16 parts of its points"),
     "wino_product_vector": Name("transform_out", "vector", "vector of products", "loading it and transforming it back"),
     "wino_output": Name("wino_output", "call", "output of a panel", "addresses, bias, activation, store"),
@@ -231,7 +231,7 @@ NAMES = {
         "amx_pack", "vector", "last step of depth of a row", "making the bfloat16 parts of one that is not whole",
     ),
     "amx_partial": Name("amx_pack", "vector", "four rows of an AMX accumulator", "adding to what a chunk before left"),
-    "amx_store": Name("move", "vector", "vector of products", "storing it, from AMX accumulators"),
+    "amx_store": Name("store", "vector", "vector of products", "storing it, from AMX accumulators"),
     "overlap_term": Name(
         "overlap_term", "vector", "term of an output", "adding it, where the lanes of a j are a vector or less",
     ),

@@ -7,7 +7,7 @@ byte from a cache (costs.py says which unit each name of a count has).
 EFFICIENCIES = {
     "tile": 1.24,  # cycle that its ports need for a register tile: the peak over what is reached
     "rows": 1.76,  # cycle that its ports need for a block of outputs in planes: the peak over what is reached
-    "amx_tile": 2.42,  # a product of AMX tiles: the peak over what is reached
+    "amx_tile": 2.1,  # a product of AMX tiles: the peak over what is reached
     "accumulator": 0.709,  # vector of accumulators: its start and its store at each call
     "call": 0.455,  # call of a kernel: addresses, prefetches, loops that begin and end
     "weights_l2": 0.189,  # byte of packed weights that is read, of what L2 needs for it alone
@@ -31,7 +31,7 @@ EFFICIENCIES = {
     "zip": 8.58,  # vector of outputs that shuffles interleave
     "gather": 29.1,  # vector of outputs that a gather interleaves
     "transform_in": 6.17,  # vector of a transformed Winograd window
-    "transform_point": 6.4,  # point of such a window
+    "store": 6.4,  # vector that is stored from AMX accumulators; point of a Winograd window: its address and its store
     "transform_out": 11.7,  # vector of products that is transformed back
     "wino_output": 0.43,  # output of a Winograd tile: addresses, bias, activation, store
     "overlap_term": 3.77,  # term that is added to an output of less than a vector
@@ -40,8 +40,8 @@ EFFICIENCIES = {
     "dw": 0.795,  # multiply-add of a vector whose input is loaded for it alone
     "dw_gathered": 1.76,  # input vector that was gathered before and serves all phases
     "dw_store": 1.04,  # vector of outputs that depthwise stores
-    "amx_pack": 30,  # step of depth of a row whose bfloat16 parts are made
-    "amx_panel": 370,  # step of depth of a panel of inputs whose bfloat16 parts are made
+    "amx_pack": 26,  # step of depth of a row whose bfloat16 parts are made
+    "amx_panel": 320,  # step of depth of a panel of inputs whose bfloat16 parts are made
     "pack_weights": 21.7,  # byte of a filter that is packed, of what a vector operation moves
     "pack_weights_new": 5.5,  # byte that is packed into new memory
     "pack_on_the_fly": 8.2,  # byte that a task packs just before it multiplies
