@@ -123,16 +123,17 @@ class Operator:
         out_strides = _usual(out_strides, problem.out_shape, item, data_format)
         place = problem, in_strides, out_strides, algorithm, machine.current(), _config.get_num_threads()
         found = self.plans.get(place)
-        if found is None:
+        while found is None or not found.suits():
             found = self._bind(problem, in_strides, out_strides, algorithm or self.choose_algorithm(problem, data)[0])
             self.plans.keep(place, found)
+            self.packed(found.form)  # which may find weights that are not finite: they need another plan
         return found
 
     def _bind(self, problem, in_strides, out_strides, name):
         """The Bound of an algorithm."""
         full = lambda key: (*key, problem.strides)  # noqa: E731
-        recipe, packed = lambda key: self.form(full(key)).recipe, lambda key: self.packed(self.form(full(key)))
-        plan, key = _MAKERS[name].make(problem, recipe, packed, in_strides, out_strides, _config.get_num_threads())
+        recipe, finite = lambda key: self.form(full(key)).recipe, lambda key: self.form(full(key)).finite is not False
+        plan, key = _MAKERS[name].make(problem, recipe, finite, in_strides, out_strides, _config.get_num_threads())
         shape, dtype = self._attributes.user_shape(problem.out_shape), NUMPY_DTYPE[problem.dtype]
         fill = self._filler(problem) if plan.hole else None
         strides = contiguous_strides(shape, dtype.itemsize)

@@ -267,6 +267,7 @@ cdef class Bound(Kept):
     cdef readonly object plan
     cdef readonly Form form
     cdef readonly bint as_chosen  # not another algorithm's, which weights need that are not finite
+    cdef bint takes_all  # weights that are not finite, too
     cdef object fill
     cdef Plan native  # the plan, where it is not oneDNN's
     cdef cnp.dtype dtype
@@ -274,9 +275,13 @@ cdef class Bound(Kept):
 
     def __init__(self, plan, Form form, dtype, tuple shape, tuple strides, fill, bint as_chosen=True):
         self.plan, self.form, self.dtype, self.shape, self.strides, self.fill = plan, form, dtype, shape, strides, fill
-        self.as_chosen = as_chosen
+        self.as_chosen, self.takes_all = as_chosen, form.finite is False
         self.native = plan if isinstance(plan, Plan) else None
         self.bytes = FOREIGN_BYTES if self.native is None else bytes_of(plan)
+
+    cpdef bint suits(self):
+        """Whether the plan is for weights as they are, as far as is known: they are packed later."""
+        return self.takes_all or self.form.finite is not False
 
     cdef bint reads(self, array):
         """Whether the kernels can read an array of the right shape and strides."""

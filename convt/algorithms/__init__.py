@@ -40,7 +40,7 @@ class Algorithm(NamedTuple):
     """An algorithm on a unit."""
 
     stages: stages.Stages
-    make: Callable  # (problem, recipe, packed, in_strides, out_strides, threads) -> (plan, key of its weights)
+    make: Callable  # (problem, recipe, finite, in_strides, out_strides, threads) -> (plan, key of its weights)
     unit: str = "vectors"
     limit: str | None = None  # what it wants, in words for an error; None if it does every problem
     precision: str = "highest"  # of float32: the least exact that a caller of "auto" must have permitted

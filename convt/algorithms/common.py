@@ -165,7 +165,7 @@ def packing_cycles(bytes, info, on_the_fly=math.inf, here=None):
     here = here or machine.current()
     prices = here.profile["packing"]
     if execution.packs_on_the_fly(here, bytes, on_the_fly):
-        return prices["on_the_fly_byte_amx" if info.parts else "on_the_fly_byte"] * on_the_fly
+        return prices["on_the_fly_byte_amx" if info.matrix else "on_the_fly_byte"] * on_the_fly
     return prices["packed_byte_new" if bytes > _memory.CACHED_WEIGHT_BYTES else "packed_byte"] * bytes
 
 

@@ -93,12 +93,12 @@ def preparing(stages, problem, unit="vectors"):
     return stages.packing(scheduled(stages, problem, here, unit), here)
 
 
-def make(stages, problem, recipe, packed, in_strides, out_strides, threads, name, unit="vectors", otherwise=None):
-    """``(plan, key of its weights)``. ``otherwise`` makes the plan of weights that this algorithm can't take, as they are not
-    finite; without it, the algorithm takes all."""
+def make(stages, problem, recipe, finite, in_strides, out_strides, threads, name, unit="vectors", otherwise=None):
+    """``(plan, key of its weights)``. ``finite(key)`` says whether weights may be finite: of some this is known once they are
+    packed. ``otherwise`` makes the plan of others, which this algorithm can't take; without it, the algorithm takes all."""
     here = machine.current()
     found = scheduled(stages, problem, here, unit, threads)
     key = (name, *found.form)
-    if otherwise is not None and not packed(key).finite:
-        return otherwise(problem, recipe, packed, in_strides, out_strides, threads)
+    if otherwise is not None and not finite(key):
+        return otherwise(problem, recipe, finite, in_strides, out_strides, threads)
     return stages.bind(found, in_strides, out_strides, recipe(key)), key

@@ -129,7 +129,7 @@ def row_stride(problem, c, counts, same_set, in_strides, unit):
     if c.taps * problem.ci == 0 or c.sparse or channel != 1:
         return 0, 0, False
     # In place: whole steps of depth, of the panels' type, and rows that don't fall into the same set of L1.
-    in_place = not unit.parts and unit.s_size == unit.e_size and problem.ci % unit.kstep == 0
+    in_place = not unit.matrix and unit.s_size == unit.e_size and problem.ci % unit.kstep == 0
     run, stride = 1, 0
     for count, step in zip(reversed([problem.batch, *counts]), reversed(spatial), strict=True):
         if run == 1:

@@ -11,7 +11,7 @@ from .shapes import part
 
 def non_temporal_from(problem, unit, here):
     """Bytes of output beyond which non-temporal stores write it."""
-    return here.limits.amx_non_temporal - execution.data_bytes(problem) if unit.parts else here.limits.direct_non_temporal
+    return here.limits.amx_non_temporal - execution.data_bytes(problem) if unit.matrix else here.limits.direct_non_temporal
 
 
 @functools.lru_cache(maxsize=256)
@@ -19,7 +19,7 @@ def memory_cycles(problem, unit, here):
     """Cycles that data takes which L2 does not hold; of outputs that are filled before or rounded after."""
     non_temporal = common.streams(problem, non_temporal_from(problem, unit, here), here) and not here.limits.ordinary_stores
     counts, serial = common.memory_counts(problem, non_temporal, here), common.fill_counts(problem, here)
-    if unit.s_size < unit.t_size and not unit.parts:
+    if unit.s_size < unit.t_size and not unit.matrix:
         serial["narrow_vector"] = math.prod(problem.out_shape) / unit.vl
     prices = here.profile[part(unit)]
     return prices.cycles(counts), prices.cycles(serial)
@@ -70,7 +70,7 @@ def least(problem, here, unit):
     channels = problem.groups * problem.ci * problem.co
     bytes *= channels
     prices = here.profile[name]
-    if info.parts:
+    if info.matrix:
         price, each = "amx_product", info.products / (16 * 16 * info.kstep)
     else:
         price, each = "tile_cycle" if info.kstep == 1 else "dot_cycle", 0.5 / (info.vl * info.kstep)

@@ -94,7 +94,7 @@ def schedule(problem, here, unit, threads, finite=True):
     return Schedule(
         problem, unit, threads, (packed_merge(problem, info, way.merge),), way.merge, way.split, classes,
         execution.decide(problem, here, info, hole, way.cycles, bytes, outgrows),
-        not info.parts, limits.near_weights, limits.far, not limits.ordinary_stores,
+        not info.matrix, limits.near_weights, limits.far, not limits.ordinary_stores,
         limits.same_set, bytes, packing_bytes(info) if on_the_fly else 0, book(problem, classes, info),
     )  # fmt: skip
 

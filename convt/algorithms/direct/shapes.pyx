@@ -37,7 +37,7 @@ cdef enum:  # counts
 
 cdef list names_of(problem, unit):
     """The names of all counts, in their order; "" for those that a unit does not have."""
-    amx = unit.parts > 0
+    amx = unit.matrix
     return [
         "amx_product" if amx else "tile_cycle" if unit.kstep == 1 else "dot_cycle", "amx_call" if amx else "tile_call",
         "" if amx else "tile_accumulator", "weight_byte", "weight_byte_l3", "weight_byte_l3_stall",
@@ -49,7 +49,7 @@ cdef list names_of(problem, unit):
 
 def part(unit):
     """The name of direct's costs on a unit."""
-    return "matrix" if unit.parts else "direct"
+    return "matrix" if unit.matrix else "direct"
 
 
 cdef class Terms:
@@ -75,7 +75,7 @@ cdef class Terms:
         self.weights, self.l2 = common.filter_bytes(problem, unit), here.l2
         self.common = max(1, math.lcm(self.co, unit.nr))
         self.rest = self.call = self.pack = 0
-        if unit.parts:
+        if unit.matrix:
             self.whole = self.ci // unit.kstep + 0.7 * (self.ci % unit.kstep > 0)
         else:
             self.whole, self.rest = self.ci // unit.vl, self.ci % unit.vl > 0

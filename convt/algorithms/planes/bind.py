@@ -44,7 +44,7 @@ def _of_single_channels(problem, in_strides, out_strides):
 
 
 def make(
-    stages, problem, recipe, packed, in_strides, out_strides, threads, name, unit="vectors", otherwise=None, permits=None
+    stages, problem, recipe, finite, in_strides, out_strides, threads, name, unit="vectors", otherwise=None, permits=None
 ):
     """``(plan, key of its weights)``, as `stages.make`, for data and output as they lie. ``otherwise`` makes the plan of
     weights that are not finite where the algorithm has no schedule for them, and of those that a unit can't hold. Where strides
@@ -57,10 +57,10 @@ def make(
         found = scheduled(stages, laid, here, unit, threads)
     if found is not None:
         key = (name, *found.form)
-        if packed(key).finite:
+        if finite(key):
             return stages.bind(found, in_strides, out_strides, recipe(key)), key
         found = scheduled(stages, laid, here, unit, threads, False) if unit == "vectors" else None
     if found is None:
-        return otherwise(problem, recipe, packed, in_strides, out_strides, threads)
+        return otherwise(problem, recipe, finite, in_strides, out_strides, threads)
     key = (name, *found.form)
     return stages.bind(found, in_strides, out_strides, recipe(key)), key

@@ -15,7 +15,7 @@ def cost(schedule, here):
         prices = here.profile["scatter_gathered"]
         cycles, tasks = _gathered(schedule, unit, prices), schedule.tasks
     else:
-        prices = here.profile["scatter_across" if way == "across" else "matrix_scatter" if unit.parts else "scatter"]
+        prices = here.profile["scatter_across" if way == "across" else "matrix_scatter" if unit.matrix else "scatter"]
         rows, images, cycles = reach.of_problem(problem), problem.groups * problem.batch * schedule.blocks, 0.0
         count = _across if way == "across" else _columns
         for kind in rows.kinds:
@@ -38,7 +38,7 @@ def least(problem, here, unit="vectors"):
             kernel[ax], strides[ax], problem.dilations[ax], problem.in_sizes[ax], problem.begin[ax], problem.out_sizes[ax]
         )
     profile = here.profile
-    if info.parts:
+    if info.matrix:
         price = info.products * profile["matrix_scatter"]["amx_product"] / (info.grain * info.vl * info.kstep)
     elif info.kstep > 1:
         price = profile["scatter"]["dot_cycle"] / (info.vl * info.kstep * costs.FMA_PORTS)
@@ -128,7 +128,7 @@ def _columns(schedule, kind, rows, unit, here):
         if problem.groups > 1:  # outputs of several groups are stored one by one
             counts["overlap_lane"] = phases * js * lanes
     counts["row"], counts["row_tap"], counts["row_phase"] = 1, taps, phases
-    if unit.parts:
+    if unit.matrix:
         steps, rest = divmod(ci, unit.kstep)
         counts["amx_pack"], counts["amx_pack_rest"] = packs * pixels * steps, packs * pixels * (rest > 0)
         partial = chunks * -(-ci // _core.KC) - 1  # depth chunks that add to what is there

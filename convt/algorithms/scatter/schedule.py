@@ -104,7 +104,7 @@ def _of_way(way, problem, here, info, rows, threads):
     if slab:
         most = max(16, min(_PIXELS, js, _SUMS // sums, _KEPT // kept))
     else:
-        most = min(_ROWS[info.parts > 0], js, _KEPT // kept, common.MAX_PARTIAL // sums - before - 1)
+        most = min(_ROWS[info.matrix], js, _KEPT // kept, common.MAX_PARTIAL // sums - before - 1)
     if most < min(16, js):
         return None
     images = problem.groups * problem.batch
@@ -124,7 +124,7 @@ def _of_way(way, problem, here, info, rows, threads):
     if keeps and not joined and ci and not (slab and rows.taps == 1):
         chunks_of_tap = -(-deep // _core.KC)
         depth = info.filled(-(-deep // chunks_of_tap))
-    in_place = chunks_of_tap > 0 and not slab and not info.parts and info.s_size == info.e_size and ci % info.kstep == 0
+    in_place = chunks_of_tap > 0 and not slab and not info.matrix and info.s_size == info.e_size and ci % info.kstep == 0
     return _found(
         problem, here, info, threads, (way, slab), block=block, blocks=blocks, tasks=tasks, joined=joined,
         chunks_of_tap=chunks_of_tap, in_place=in_place, depth=depth, pixels=pixels, slots=rows.taps, columns=columns,
@@ -172,7 +172,7 @@ _UNDECIDED = execution.Execution(False, False, False, False, 0)
 
 def row_elements(depth, info):
     """Elements from one packed pixel to the next: for AMX they are as close as an odd number of steps allows."""
-    return (depth // info.kstep | 1) * info.kstep if info.parts else info.lda
+    return (depth // info.kstep | 1) * info.kstep if info.matrix else info.lda
 
 
 def column_elements(pixels, info):
@@ -197,7 +197,7 @@ def _cut_row(js, rows, most, before, threads, info):
     are so many in all."""
     block = min(most, max(16, -(-js * rows // (4 * threads))))
     block = max(1, -(-js // max(1, -(-js // max(block, 1)))))
-    if info.parts and block < js:  # in whole tiles but for the last one
+    if info.matrix and block < js:  # in whole tiles but for the last one
         tile = info.mr[-1]
         block = max(1, min(-(-(block + before) // tile), max(1, (most + before) // tile)) * tile - before)
     return block, max(1, -(-js // block))

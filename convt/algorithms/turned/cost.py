@@ -45,7 +45,7 @@ def _counts(problem, c, info, far):
         "turned_store" if s in (1, 2, 4, 8) else "turned_store_gathered": rows * vectors, "turned_store_piece": units * pieces,
         "task": 1,
     }  # fmt: skip
-    if info.parts:
+    if info.matrix:
         blocks = -(-rows // info.grain) * -(-pixels // vl)
         found["amx_product"] = blocks * -(-depth // info.kstep) * info.products
         found["amx_call"] = blocks * chains
@@ -93,7 +93,7 @@ def least(problem, here, unit="vectors"):
     for k, s in zip(problem.kernel, problem.strides, strict=True):
         taps *= max(k, s) / s
     outputs = math.prod(problem.out_shape)
-    if info.parts:
+    if info.matrix:
         part = here.profile["matrix_turned"]
         per = info.products * part["amx_product"] / (info.grain * info.vl * info.kstep)
     else:

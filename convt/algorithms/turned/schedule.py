@@ -125,7 +125,7 @@ def _class(problem, combo, info, few):
     depth, nr, each = taps * info.filled(problem.ci), info.nr, info.mr[2] // s
     units = problem.co * phases // s
     tiles = -(-units // each)
-    room = _PANELS[info.parts > 0] // (max(depth, 1) * info.e_size)
+    room = _PANELS[info.matrix] // (max(depth, 1) * info.e_size)
     block = max(nr, min(_MOST_PIXELS, room) // nr * nr)
     if block > _LEAST_PIXELS and -(-pixels // block) < few:  # smaller ones, but no smaller than need be
         block = max(min(block, (pixels - 1) // (math.ceil(few) - 1) // nr * nr), _LEAST_PIXELS // nr * nr)

@@ -50,7 +50,7 @@ def bind(schedule, in_strides, out_strides, recipe):
     ]
     how = schedule.execution.on(out_strides)
     # AMX tiles find weights that they make only where out-channels lie side by side.
-    on_the_fly = schedule.on_the_fly and (not unit.parts or recipe.out_channel_stride == 1)
+    on_the_fly = schedule.on_the_fly and (not unit.matrix or recipe.out_channel_stride == 1)
     tiles = schedule.tiles._replace(
         non_temporal=min(schedule.tiles.non_temporal, how.non_temporal),
         packing_workspace=schedule.tiles.packing_workspace if on_the_fly else 0,

@@ -67,7 +67,7 @@ def waiting_bytes(work, block, panel_block, unit):
 def task_counts(work, block, panel_block, span, across, unit, here):
     """What a task takes: its GEMMs, the weights that they wait for, the transforms of inputs and of products."""
     _, points, outputs, windows, width, ci, co, pieces, edges, share, ends, weight_bytes, depth, chunks, step = work
-    nr, vl, size, t_size, kstep, matrix = unit.nr, unit.vl, unit.e_size, unit.t_size, unit.kstep, unit.parts > 0
+    nr, vl, size, t_size, kstep, matrix = unit.nr, unit.vl, unit.e_size, unit.t_size, unit.kstep, unit.matrix
     columns, near = min(width, panel_block * nr), here.l2 // 8 * 7
     multiplied = share * points
     for n, (part, tiles) in enumerate(ends):  # gaps between stretches of tiles are multiplied too, but on the first axis

@@ -145,7 +145,7 @@ def prices(unit, here):
     """The prices that `estimator` reads: of multiplying, and of transforms; and of packing a vector of a row."""
     prices = cost.table(unit, here)
     read, names = prices["wino_in_vector"], ("weight_byte_l3", "piece", "edge_piece", "task")
-    if unit.parts:
+    if unit.matrix:
         read += prices["amx_split_vector"] + prices["amx_split_step"] * unit.vl / unit.kstep
         first = prices["amx_product"] * unit.products / unit.kstep, prices["amx_call"]
         stall, pack = prices["weight_byte_l3_stall"] + prices["weight_byte_amx"], prices["amx_pack"] * unit.vl / unit.kstep
@@ -162,7 +162,7 @@ def estimator(problem, unit, here):
     channels, about; those of its multiplications)."""
     multiplying, (read, point, product, output, zero, waits), pack = prices(unit, here)
     cycle, call, byte, stall, far, piece, edge, task = multiplying
-    batch, ci, co, groups, parts = problem.batch, problem.ci, problem.co, problem.groups, unit.parts
+    batch, ci, co, groups, matrix = problem.batch, problem.ci, problem.co, problem.groups, unit.matrix
     vl, nr, high, size, grain, rows = unit.vl, unit.nr, unit.mr[-1], unit.e_size, unit.grain, unit.task_rows
     lanes, vectors, l2, near = nr // vl, -(-ci // vl), here.l2, cost.near_bytes(here)
     panel, item = here.info(problem.dtype).nr, unit.t_size
@@ -185,12 +185,12 @@ def estimator(problem, unit, here):
         columns, depth, chain = co * phases, windows * ci, CHAIN if points > cost.ONE_AXIS else 256
         panels, height = -(-columns // nr), rows if plain else high * MOST_TILES
         blocks = -(-tiles // height)
-        if parts and not plain:  # as many tiles as L2 holds with their sums; or more, which wait elsewhere
+        if matrix and not plain:  # as many tiles as L2 holds with their sums; or more, which wait elsewhere
             row = points * (depth * size + columns * item)
             low, high_block = (max(grain, min(height, bytes // row // grain * grain)) for bytes in (near, MOST_WAITING))
             waiting = max(0, row * min(tiles, high_block) - near) * waits / (points * depth * columns * size * (byte + stall))
             blocks = min(-(-tiles // low), -(-tiles // high_block) * (1 + waiting))
-        if parts:
+        if matrix:
             compute = -(-tiles // grain) * -(-columns // vl) * points * (depth * cycle + -(-depth // 256) * call)
         else:
             strips, (full, rest) = -(-tiles // high), divmod(columns, nr)
@@ -204,7 +204,7 @@ def estimator(problem, unit, here):
         bytes, total = weights * columns * size * blocks * share, weights * every
         fetched = (1 - l2 / total) * bytes if total > l2 else 0.0
         cycles = blocks * task + bytes * byte
-        if not plain and not parts:  # rows and sums that L2 loses before the next panel reads them
+        if not plain and not matrix:  # rows and sums that L2 loses before the next panel reads them
             row = points * (depth * size + nr * item)
             held = row * min(tiles, high) + weights * nr * size
             if held > near:

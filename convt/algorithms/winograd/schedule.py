@@ -126,7 +126,7 @@ def schedule(problem, here, unit, threads, finite=True, kinds=SMALL):
     on_the_fly = execution.packs_on_the_fly(here, weight_bytes, again)
     how = execution.decide(problem, here, info, hole, choice.cycles, weight_bytes, outgrows)
     tiles = Tiles(
-        not info.parts, limits.near_weights, limits.far, 0 if limits.ordinary_stores else how.non_temporal,
+        not info.matrix, limits.near_weights, limits.far, 0 if limits.ordinary_stores else how.non_temporal,
         direct_schedule.packing_bytes(info) if on_the_fly else 0, direct_schedule.book(problem, plain, info),
     )  # fmt: skip
     return Schedule(
@@ -158,7 +158,7 @@ def choose(problem, here, unit, kinds):
     estimate, best = estimator(problem, info, here), (math.inf, None, None)
     for merge in merges:
         axes = [
-            axis_fits(k, s, d, m, begin, out, kinds, info.parts > 0, large)
+            axis_fits(k, s, d, m, begin, out, kinds, info.matrix, large)
             for k, s, d, m, begin, out in zip(problem.kernel, problem.strides, problem.dilations, merge, problem.begin,
                                               problem.out_sizes, strict=True)
         ]  # fmt: skip
@@ -201,7 +201,7 @@ def _merges(kernel, strides, dilations, unit):
     merged = [len(phase_groups(*axis, True)) for axis in axes]
     alone = [len(phase_groups(*axis, False)) == count for axis, count in zip(axes, merged, strict=True)]
     found = dict.fromkeys([(True,) * len(axes), (*alone[:-1], True), tuple(alone)])
-    if not unit.parts and 5 * unit.wide >= 2 * unit.mr[-1] and max(merged) > 1:
+    if not unit.matrix and 5 * unit.wide >= 2 * unit.mr[-1] and max(merged) > 1:
         found[(NESTED,) * len(axes)] = None
     return tuple(found)
 
@@ -388,8 +388,8 @@ def _cuts(work, count, threads, unit, here):
                 look(both, n * threads // both, span, across)
 
     near = cost.near_bytes(here) // (size * points)
-    most = near if unit.parts else MOST_WAITING // (size * points)
-    if unit.parts:  # all panels meet a point while its rows are in L2
+    most = near if unit.matrix else MOST_WAITING // (size * points)
+    if unit.matrix:  # all panels meet a point while its rows are in L2
         row = points * (depth * size + panels * nr * unit.t_size)
         for bytes in (cost.near_bytes(here), MOST_WAITING):
             height = min(MOST_TILES * high, bytes // row // grain * grain)
@@ -446,7 +446,7 @@ def _packed_again(problem, merge, alikes, work, cut, unit, here):
     phases, taps = work.columns // work.co, 1
     for k, s, d, m, a in zip(problem.kernel, problem.strides, problem.dilations, merge, alikes, strict=True):
         taps *= len(phase_groups(k, s, d, m)[a.groups[0]].offsets)
-    if unit.parts:  # taps are read for each point: beside the rows of one point, or of all
+    if unit.matrix:  # taps are read for each point: beside the rows of one point, or of all
         once = (cut.panel_block if cut.across else 2) * unit.nr * taps * problem.ci * unit.s_size
         whole = unit.nr if phases > 1 else unit.vl  # columns that must be contiguous in the filter
         if NESTED in merge or problem.co % whole or unit.s_size != unit.t_size:
@@ -542,6 +542,6 @@ def least(problem, here, unit, kinds=SMALL):
     share = (2 / 3 if kinds is SMALL else 1 / 2) ** min(transformed, MOST_AXES)  # of F(2, 3) and F(3, 2), or F(4, 3)
     columns = co * math.prod(problem.strides)
     return (
-        products * ci * co * share * cycle / (info.vl * (info.grain if info.parts else 2)) + weights * byte
+        products * ci * co * share * cycle / (info.vl * (info.grain if info.matrix else 2)) + weights * byte
         + tiles * (-(-ci // info.vl) * read + point + -(-columns // info.vl) * product + -(-columns // info.nr) * output)
     )  # fmt: skip
