@@ -469,6 +469,7 @@ def test_ctrl_c_from_outside():
     code = f"""
 import sys; sys.path.insert(0, {os.path.dirname(__file__)!r})
 from test_onnxruntime_session import *
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell makes its children in the background ignore
 session = InferenceSession(simple())
 print("ready", flush=True)
 try:

@@ -83,7 +83,7 @@ def weight_counts(bytes, total, again=0, here=None):
     them, as L2 has lost them."""
     here = here or machine.current()
     fetched = far(total, here.l2) * bytes + again
-    return {"weight_byte": bytes, "weight_byte_l3": fetched, "weight_byte_l3_stall": fetched}
+    return {"weight_byte": bytes, "weight_byte_l3": fetched, "in_byte_l3": fetched}
 
 
 def far(bytes, near=None):
@@ -95,18 +95,18 @@ def far(bytes, near=None):
 def memory_counts(problem, non_temporal=False, here=None):
     """What inputs and outputs take that L2 does not hold: their bytes, and lines that a group comes back to after others."""
     here = here or machine.current()
-    item, found = ITEMSIZE[problem.dtype], {}
+    item, found = ITEMSIZE[problem.dtype], {"line": 0.0}
     written = "out_byte_non_temporal" if non_temporal else "out_byte_l3"
     last = far(execution.data_bytes(problem) + execution.output_bytes(problem), here.last_bytes)
-    for sizes, channels, byte, line, beyond in (
-        (problem.in_sizes, problem.ci, "in_byte_l3", "in_line", "in_byte_memory"),
-        (problem.out_sizes, problem.co, written, "out_line", "out_byte_memory"),
+    for sizes, channels, byte, beyond in (
+        (problem.in_sizes, problem.ci, "in_byte_l3", "in_byte_memory"),
+        (problem.out_sizes, problem.co, written, "out_byte_memory"),
     ):
         places = problem.batch * math.prod(sizes) * problem.groups
         bytes = places * channels * item
         share = far(bytes, here.l2)
         found[byte] = share * bytes
-        found[line] = share * places * (-(-channels * item // 64) if problem.groups > 1 else 0)
+        found["line"] += share * places * (-(-channels * item // 64) if problem.groups > 1 else 0)
         if byte != "out_byte_non_temporal":
             found[beyond] = last * bytes
     return found
@@ -130,7 +130,7 @@ def fill_counts(problem, here=None):
     if all(min(k, s // math.gcd(s, d)) == s for k, s, d in axes):
         return {}
     bytes = math.prod(problem.out_shape) * ITEMSIZE[problem.dtype]
-    return {"fill": 1, "fill_byte": bytes, "fill_byte_l3": far(bytes, (here or machine.current()).l2) * bytes}
+    return {"task": 1, "out_byte_l2": bytes, "out_byte_l3": far(bytes, (here or machine.current()).l2) * bytes}
 
 
 def splits_lines(problem):
@@ -165,7 +165,7 @@ def packing_cycles(bytes, info, on_the_fly=math.inf, here=None):
     here = here or machine.current()
     prices = here.profile["packing"]
     if execution.packs_on_the_fly(here, bytes, on_the_fly):
-        return prices["on_the_fly_byte_amx" if info.matrix else "on_the_fly_byte"] * on_the_fly
+        return prices["on_the_fly_byte"] * on_the_fly
     return prices["packed_byte_new" if bytes > _memory.CACHED_WEIGHT_BYTES else "packed_byte"] * bytes
 
 

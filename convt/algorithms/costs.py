@@ -109,7 +109,7 @@ class Name(NamedTuple):
 
 
 NAMES = {
-    # register tiles of a GEMM
+    # multiplying
     "tile_cycle": Name(
         "tile", "vector", "cycle of ports", "multiply-adds, loads or latency of a register tile, whichever limits it", COMPUTE,
     ),
@@ -124,38 +124,51 @@ NAMES = {
         "amx_tile", "product", "AMX product", "one multiplication of two AMX tiles, of one pair of bfloat16 parts", COMPUTE,
     ),
     "amx_call": Name("amx_tile", "product", "AMX accumulator", "its load and its store, once a call", COMPUTE),
+    "rows_cycle": Name(
+        "rows", "vector", "cycle of ports", "multiply-adds, loads or latency of a block of outputs in planes", COMPUTE,
+    ),
+    "call": Name("call", "call", "call of a micro-kernel", "what is no tile: a block of outputs, a transform of a chunk"),
     # weights
     "weight_byte": Name("weights_l2", "l2_byte", "byte of weights", "reading panels from L2"),
     "weight_byte_l3": Name(
         "weights_l3", "l3_byte", "byte of weights", "fetching panels that L2 does not hold, while tiles multiply", FETCH,
     ),
-    "weight_byte_l3_stall": Name("stall", "l3_byte", "byte of weights", "what such panels cost beside"),
     "weight_byte_memory": Name(
         "memory", "memory_byte", "byte of weights", "fetching panels that L2 has not kept since the last call, once a call",
     ),
     "weight_byte_amx": Name(
         "memory", "l3_byte", "byte of weights", "panels of bfloat16 parts, which come slower than AMX tiles multiply them",
     ),
-    # rows of a GEMM
-    "pack_vector": Name("move", "vector", "vector", "copying a vector of a packed row"),
-    "pack_rest": Name("rest", "vector", "pixel of a packed row", "copying what is left of its channels beside whole vectors"),
-    "amx_pack": Name("amx_pack", "vector", "step of depth of a row", "making the bfloat16 parts of a packed row"),
+    "packed_byte": Name(
+        "pack_weights", "vector_byte", "byte of packed weights", "packing beforehand, into memory of an earlier call",
+    ),
+    "packed_byte_new": Name(
+        "pack_weights_new", "written_byte", "byte of packed weights", "packing beforehand, into new memory",
+    ),
+    "on_the_fly_byte": Name("pack_on_the_fly", "vector_byte", "byte of packed weights", "packing on the fly"),
+    "transform_weights": Name("setup", "region", "one-shot call", "setting up the transform of the weights"),
+    # work around the multiplications
+    "move": Name("move", "vector", "vector", "loading it, changing it a little or not, and storing it"),
+    "rest": Name("rest", "vector", "pixel of a packed row", "copying what is left of its channels beside whole vectors"),
+    "collect": Name("collect", "vector", "vector of a channel's pixels", "copying it beside those of other channels"),
+    "turn": Name("turn", "vector", "vector of a block", "transposing it between NCX and NXC"),
+    "store": Name("store", "vector", "vector", "storing it from AMX accumulators or from a transform: with its address"),
+    "zip": Name("zip", "vector", "vector of outputs", "putting it in order by shuffles"),
+    "gather": Name("gather", "vector", "vector of outputs", "the same by a gather"),
+    "single": Name("piece", "lanes", "vector of outputs", "the same one by one"),
+    "amx_pack": Name("amx_pack", "vector", "step of depth of a row", "making its bfloat16 parts, or adding to them"),
     "amx_pack_panel": Name(
         "amx_panel", "vector", "vector of a step of depth", "making the bfloat16 parts of a panel of inputs",
     ),
-    "pack_run": Name("start", "call", "run of rows", "starting to pack rows that are neighbours in the input"),
-    "row": Name("source", "call", "row", "finding where it is read and stored"),
-    "edge_panel": Name("source", "call", "panel of a row", "a tile with a row that the window cuts"),
-    "piece": Name("piece", "call", "piece of a row", "storing outputs that are no whole panel"),
-    "edge_piece": Name("piece", "call", "piece of a row", "the same where the window cuts"),
-    "narrow_vector": Name("move", "vector", "vector of outputs", "rounding it to a type of 16 bits at the end of a tile"),
-    "store_vector": Name("store", "vector", "vector", "storing a vector of outputs"),
-    "store_vector_split": Name("store", "vector", "vector", "the same where pixels begin anywhere in a cache line"),
+    "start": Name("start", "call", "run of neighbours, or part of a row", "finding it and starting its loop"),
+    "piece": Name("piece", "call", "piece of a row, of a tile or of a channel", "storing it alone, or adding it up"),
+    "row": Name("source", "call", "row of a tile", "finding where it is read or stored"),
     "task": Name("task", "task", "task", "starting it"),
     # memory
-    "in_byte_l3": Name("stall", "l3_byte", "byte of input", "fetching input that L2 does not hold"),
+    "in_byte_l3": Name("stall", "l3_byte", "byte that is read", "fetching what L2 does not hold"),
     "in_byte_memory": Name("stall", "memory_byte", "byte of input", "fetching input that the last-level cache does not hold"),
-    "in_line": Name("stall", "l3_line", "line of a group's input", "coming back to it after the other groups"),
+    "line": Name("stall", "l3_line", "line of a group's data", "coming back to it after the other groups"),
+    "out_byte_l2": Name("out_l3", "l2_byte", "byte of output", "filling it beforehand where phases have no tap"),
     "out_byte_l3": Name("out_l3", "l3_byte", "byte of output", "ordinary stores of an output that L2 does not hold"),
     "out_byte_memory": Name(
         "stall", "written_byte", "byte of output", "writing output that the last-level cache does not hold",
@@ -164,124 +177,25 @@ NAMES = {
     "out_byte_split": Name(
         "out_split", "written_byte", "byte of output", "storing cache lines in parts, which caches have lost meanwhile",
     ),
-    "out_line": Name("stall", "l3_line", "line of a group's output", "coming back to it after the other groups"),
-    "fill": Name("task", "task", "call", "filling the output beforehand where phases have no tap"),
-    "fill_byte": Name("out_l3", "l2_byte", "byte of output", "the same"),
-    "fill_byte_l3": Name("out_l3", "l3_byte", "byte of output", "the same where L2 does not hold it"),
-    # packing the weights of one-shot calls
-    "packed_byte": Name(
-        "pack_weights", "vector_byte", "byte of packed weights", "packing beforehand, into memory of an earlier call",
-    ),
-    "packed_byte_new": Name(
-        "pack_weights_new", "written_byte", "byte of packed weights", "packing beforehand, into new memory",
-    ),
-    "on_the_fly_byte": Name("pack_on_the_fly", "vector_byte", "byte of packed weights", "packing on the fly"),
-    "on_the_fly_byte_amx": Name(
-        "pack_on_the_fly", "vector_byte", "byte of packed weights", "packing bfloat16 parts on the fly",
-    ),
-    # by blocks: planes (NCX), and types of 16 bits
     "plane_in_byte": Name("plane_in", "l3_byte", "byte of input planes", "fetching lines of many planes that L2 lacks"),
-    "plane_out_byte": Name("out_l3", "l3_byte", "byte of output planes", "storing lines of many planes that L2 lacks"),
-    "plane_in_vector": Name("turn", "vector", "vector of a block's input", "transposing it to NXC order"),
-    "plane_out_vector": Name("turn", "vector", "vector of a block's output", "transposing it back"),
-    "plane_block": Name("task", "task", "block", "starting it"),
-    "wide_in_vector": Name("move", "vector", "vector of a block's input", "widening it to float32"),
-    "wide_out_vector": Name("move", "vector", "vector of a block's output", "rounding it to a type of 16 bits"),
-    "wide_byte_l3": Name("out_l3", "l3_byte", "byte of a widened block", "fetching again what L2 has lost of it"),
-    "wide_block": Name("task", "task", "block", "starting one that is widened"),
-    # the GEMM turned round (NCX)
-    "turned_pack_vector": Name("collect", "vector", "vector", "copying it to a panel of inputs"),
-    "turned_pack_piece": Name("start", "call", "tap of a run of pixels", "starting to copy it"),
-    "turned_store": Name("zip", "vector", "vector of outputs", "interleaving it by shuffles"),
-    "turned_store_gathered": Name("gather", "vector", "vector of outputs", "interleaving it by a gather"),
-    "turned_store_piece": Name("piece", "call", "run of pixels of a channel", "starting to interleave its phases"),
-    # rows (NCX)
-    "rows_cycle": Name(
-        "rows", "vector", "cycle of ports", "multiply-adds, loads or latency of a block of outputs", COMPUTE,
-    ),
-    "rows_call": Name("call", "call", "call of a micro-kernel", "the outputs of a block along a row"),
-    "rows_source": Name("source", "call", "input row of such a call", "its address and that of its weights"),
-    "rows_pack_vector": Name("collect", "vector", "vector of an input row", "copying it"),
-    "rows_zip": Name("zip", "vector", "vector of outputs", "interleaving it by shuffles"),
-    "rows_gather": Name("gather", "vector", "vector of outputs", "interleaving it by a gather"),
-    "rows_single": Name("piece", "lanes", "vector of outputs", "interleaving it one by one"),
-    "rows_interleave": Name("piece", "call", "channel of a row", "the call that interleaves its phases"),
-    "rows_row": Name("start", "call", "part of an output row", "starting it"),
     # Winograd's transforms
     "wino_in_vector": Name(
         "transform_in", "vector", "vector of a transformed window", "loading, transforming and storing it, at each point",
     ),
-    "wino_in_point": Name("store", "vector", "point of a window", "finding it and calling the transform"),
-    "wino_in_chunk": Name("call", "call", "depth chunk of a tile", "the call"),
-    "amx_split_vector": Name("store", "vector", "vector of a transformed window", "making its bfloat16 parts"),
-    "amx_split_step": Name("amx_pack", "vector", "step of depth of a window", "storing the bfloat16 parts of its points"),
     "wino_product_vector": Name("transform_out", "vector", "vector of products", "loading it and transforming it back"),
     "wino_output": Name("wino_output", "call", "output of a panel", "addresses, bias, activation, store"),
-    "wino_output_panel": Name("piece", "call", "panel of a tile", "the call, beside AMX tiles"),
-    "wino_zero_vector": Name("move", "vector", "vector of products", "zeros where a point has no weights"),
-    "wino_waiting_byte": Name(
-        "stall", "l3_byte", "byte of points and products", "those of a task that do not stay in L2",
-    ),
-    "transform_weights": Name("setup", "region", "one-shot call", "setting up the transform of the weights"),
-    #
     # scatter's overlap-add
-    "row_tap": Name("start", "call", "input row of an output row", "finding it and calling the tiles"),
-    "row_phase": Name("start", "call", "phase of an output row", "the call of its overlap-add"),
-    "amx_pack_rest": Name(
-        "amx_pack", "vector", "last step of depth of a row", "making the bfloat16 parts of one that is not whole",
-    ),
-    "amx_partial": Name("amx_pack", "vector", "four rows of an AMX accumulator", "adding to what a chunk before left"),
-    "amx_store": Name("store", "vector", "vector of products", "storing it, from AMX accumulators"),
-    "overlap_term": Name(
-        "overlap_term", "vector", "term of an output", "adding it, where the lanes of a j are a vector or less",
-    ),
-    "overlap_j": Name("overlap_out", "vector", "j of a row", "storing its outputs, where they are a vector or less"),
+    "overlap_term": Name("overlap_term", "vector", "term of an output", "adding it, of less than a vector"),
     "overlap_vector_term": Name("overlap_vector", "vector", "term of a vector of outputs", "adding it"),
-    "overlap_vector": Name("overlap_out", "vector", "vector of outputs", "bias, activation, store"),
-    "overlap_lane": Name("overlap_term", "vector", "output of a group", "storing it alone"),
+    "overlap_vector": Name("overlap_out", "vector", "vector of outputs, or less", "bias, activation, store"),
     "across_transpose": Name("across_turn", "vector", "channel of a vector of pixels", "transposing it"),
-    "across_start": Name("start", "call", "stretch of pixels", "starting to transpose it"),
-    "across_zip": Name("zip", "vector", "vector of outputs", "adding its products, and putting them in order by shuffles"),
-    "across_gather": Name("gather", "vector", "vector of outputs", "the same by a gather"),
-    "across_zip_group": Name("zip", "vector", "vector of outputs", "the same by shuffles, where groups are several"),
-    "across_gather_group": Name("gather", "vector", "vector of outputs", "the same by a gather, where groups are several"),
-    "across_term_group": Name("overlap_vector", "vector", "term of a vector of outputs", "adding it, where groups are several"),
-    "across_lane_group": Name("overlap_term", "vector", "output of a group", "storing it alone"),
-    "across_edge": Name("piece", "call", "column of a row", "the ends of its products, which are shifted"),
-    "across_edge_group": Name("piece", "call", "column of a row", "the same where groups are several"),
-    "across_phase": Name("start", "call", "phase of an output row", "the call of its overlap-add"),
-    "gather_product": Name("overlap_term", "vector", "product of an output", "gathering it"),
-    "gathered_image": Name("start", "call", "image", "the call that gathers its outputs"),
-    #
     # depthwise's rows
     "dw_fma": Name("dw", "vector", "operation on a vector", "multiplying and adding, or spreading an input over the lanes"),
     "dw_gathered_fma": Name(
         "dw_gathered", "vector", "multiply-add of a phase", "what is read of gathered inputs, once for all phases",
     ),
-    "dw_edge_fma": Name(
-        "dw", "vector", "multiply-add of a vector", "what it takes more at the ends of a row, one output at a time",
-    ),
-    "dw_load": Name("dw", "vector", "vector of a pixel", "loading it"),
-    "dw_tile": Name("piece", "call", "tile of dot products", "adding up the lanes of its accumulators"),
-    "dw_stretch": Name("piece", "call", "stretch of terms of a tile", "starting it"),
-    "dw_weight": Name("weights_l2", "l2_vector", "vector of weights", "loading it from L1"),
-    "dw_weight_l2": Name("weights_l2", "l2_vector", "vector of weights", "what it takes more from L2"),
-    "dw_weight_l3": Name("weights_l2", "l2_vector", "vector of weights", "what it takes more from the last level"),
-    "dw_call": Name("call", "call", "block of outputs of a vector", "start and end of its accumulators"),
+    "dw_weight": Name("weights_l2", "l2_vector", "vector of weights", "loading it"),
     "dw_store": Name("dw_store", "vector", "vector of outputs", "storing it"),
-    "dw_store_phase": Name(
-        "dw_store", "vector", "vector of outputs", "what it takes more where phases are stored one after the other",
-    ),
-    "dw_store_crowded": Name(
-        "dw_store", "vector", "vector of outputs", "what it takes more where they fall into few sets of L1",
-    ),
-    "dw_term": Name("dw", "vector", "term of a run", "its addresses"),
-    "dw_row": Name("start", "call", "part of an output row", "starting it"),
-    "dw_in_row": Name("start", "call", "input row of such a part", "finding it"),
-    "dw_gather_row": Name("start", "call", "input row", "starting to gather it"),
-    "dw_gather": Name("collect", "vector", "vector of inputs", "gathering it from afar"),
-    "dw_gather_near": Name("move", "vector", "vector of inputs", "gathering it from two vectors or less"),
-    #
 }
 
 

@@ -23,8 +23,7 @@ def cost(schedule, here):
     if schedule.converts:  # the inputs of a row are widened, its outputs are rounded
         pixels = (new + (schedule.row_taps - 1) / schedule.rows) * p.in_sizes[-1]
         cycles += here.profile["planes"].cycles({
-            "wide_in_vector": rows * pixels * p.groups * p.ci / info.vl,
-            "wide_out_vector": rows * p.out_sizes[-1] * p.groups * p.co / info.vl,
+            "move": rows * (pixels * p.groups * p.ci + p.out_sizes[-1] * p.groups * p.co) / info.vl,
         })  # fmt: skip
     return costs.beside(common.shared_alike(cycles, tasks, schedule.threads) + part.cycles(fill), part.cycles(memory))
 
@@ -53,29 +52,26 @@ def _row_counts(schedule, kind, info, meet, new, here):
     fmas = inner / wide * vectors * taps + edges
     stores = js / wide * vectors * phases
     counts = {
-        "dw_fma": fmas * kind.operations,
-        "dw_edge_fma": edges,
-        "dw_weight": loads,
-        "dw_weight_l2": loads * common.far(schedule.lane_block * taps * info.t_size, _NEAR),
-        "dw_weight_l3": loads * common.far(common.filter_bytes(p, info), here.l2),
-        "dw_call": (calls + 2 * outer + (blocks if width else 0)) * vectors * phases,
+        # (Of those at the ends of a row each output's start counts, and of a run the addresses of its terms.)
+        "dw_fma": fmas * kind.operations + edges + lane_blocks * (taps * blocks + edges / single),
+        "dw_weight": loads * (1 + common.far(schedule.lane_block * taps * info.t_size, _NEAR)
+                              + common.far(common.filter_bytes(p, info), here.l2)),
+        "call": (calls + 2 * outer + (blocks if width else 0)) * vectors * phases,
         "dw_store": stores,
-        "dw_term": lane_blocks * (taps * blocks + edges / single),
-        "dw_row": lane_blocks * blocks,
-        "dw_in_row": lane_blocks * blocks * meet,
+        "start": lane_blocks * blocks * (1 + meet),
     }
     if s > 2 and not width:  # two phases store side by side, more go along the row one after the other
-        counts["dw_store_phase"] = stores
+        counts["dw_store"] += stores
     if p.groups * p.co * info.t_size % 1024 == 0:  # outputs of a vector fall into few sets of L1
-        counts["dw_store_crowded"] = stores
+        counts["dw_store"] += stores
     if each or kind.reads == "as they are" or (kind.reads == "permuted" and not width):
         return counts
     if not width:  # what is gathered serves all phases
         counts["dw_gathered_fma"] = fmas / s
     rows = (new + (schedule.row_taps - 1) / schedule.rows) * ci  # that a row gathers: each task keeps them for the rows after
-    counts["dw_gather_row"] = rows * blocks * lane_blocks
+    counts["start"] += rows * blocks * lane_blocks
     span = (-(-min(vl, p.groups * p.co) // p.co) - 1) * ci + 1  # how far apart the inputs of a vector are
-    counts["dw_gather_near" if span <= 2 * vl else "dw_gather"] = rows * size * single
+    counts["move" if span <= 2 * vl else "collect"] = rows * size * single
     return counts
 
 
@@ -92,11 +88,8 @@ def _dot_counts(problem, info, meet):
     stretches = longer * -(-terms // most) + (phases - longer) * -(-(terms - 1) // most)
     pairs = common.pairs_met(k, s, p.dilations[-1], p.in_sizes[-1], p.begin[-1], p.out_sizes[-1])
     return {
-        "dw_fma": p.groups * pairs * meet * vectors * co,
-        "dw_load": p.groups * (js * stretches + tiles * (k - stretches)) * meet * vectors,
+        "dw_fma": p.groups * meet * vectors * (pairs * co + js * stretches + tiles * (k - stretches)),  # and loads of pixels
         "dw_weight": p.groups * tiles * k * meet * vectors * co,
-        "dw_tile": p.groups * phases * tiles,
-        "dw_stretch": p.groups * tiles * stretches * meet,
-        "dw_row": 1,
-        "dw_in_row": meet,
+        "piece": p.groups * tiles * (phases + stretches * meet),
+        "start": 1 + meet,
     }

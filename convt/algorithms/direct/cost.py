@@ -20,7 +20,7 @@ def memory_cycles(problem, unit, here):
     non_temporal = common.streams(problem, non_temporal_from(problem, unit, here), here) and not here.limits.ordinary_stores
     counts, serial = common.memory_counts(problem, non_temporal, here), common.fill_counts(problem, here)
     if unit.s_size < unit.t_size and not unit.matrix:
-        serial["narrow_vector"] = math.prod(problem.out_shape) / unit.vl
+        serial["move"] = math.prod(problem.out_shape) / unit.vl
     prices = here.profile[part(unit)]
     return prices.cycles(counts), prices.cycles(serial)
 
@@ -74,5 +74,5 @@ def least(problem, here, unit):
         price, each = "amx_product", info.products / (16 * 16 * info.kstep)
     else:
         price, each = "tile_cycle" if info.kstep == 1 else "dot_cycle", 0.5 / (info.vl * info.kstep)
-    weights = prices["weight_byte"] + prices["weight_byte_l3_stall"] * common.far(bytes, here.l2)
+    weights = prices["weight_byte"] + prices["in_byte_l3"] * common.far(bytes, here.l2)
     return pairs * channels * each * prices[price] + weights * bytes

@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t
 from convt.algorithms.tiles cimport TileSizes
 
 cdef enum:
-    COUNTS = 16
+    COUNTS = 14
     LEVELS = 16  # of a sparse class: taps that reach about as many rows count as alike
 
 

@@ -31,19 +31,16 @@ cdef double MOST_SHARE = 0.92  # of rows times taps that are not zeros: up to he
 cdef double HIDDEN = costs.HIDDEN
 
 cdef enum:  # counts
-    TILE, CALL, ACCUMULATOR, WEIGHT, WEIGHT_L3, WEIGHT_STALL, WEIGHT_AMX, PACK, PACK_REST, PACK_RUN, ROW, TASK, PIECE
-    EDGE_PIECE, EDGE_PANEL, STORE
+    TILE, CALL, ACCUMULATOR, WEIGHT, WEIGHT_L3, STALL, WEIGHT_AMX, PACK, REST, START, ROW, TASK, PIECE, STORE
 
 
-cdef list names_of(problem, unit):
+cdef list names_of(unit):
     """The names of all counts, in their order; "" for those that a unit does not have."""
     amx = unit.matrix
     return [
         "amx_product" if amx else "tile_cycle" if unit.kstep == 1 else "dot_cycle", "amx_call" if amx else "tile_call",
-        "" if amx else "tile_accumulator", "weight_byte", "weight_byte_l3", "weight_byte_l3_stall",
-        "weight_byte_amx" if amx else "", "amx_pack" if amx else "pack_vector", "" if amx else "pack_rest", "pack_run", "row",
-        "task", "piece", "edge_piece", "edge_panel",
-        ("store_vector_split" if common.splits_lines(problem) else "store_vector") if amx else "",
+        "" if amx else "tile_accumulator", "weight_byte", "weight_byte_l3", "in_byte_l3", "weight_byte_amx" if amx else "",
+        "amx_pack" if amx else "move", "" if amx else "rest", "start", "row", "task", "piece", "store" if amx else "",
     ]  # fmt: skip
 
 
@@ -59,7 +56,7 @@ cdef class Terms:
         cdef int64_t ax, n
         self.problem, self.unit, self.here = problem, unit, here
         self.tile = tile_sizes(unit)
-        names = names_of(problem, unit)
+        names = names_of(unit)
         values = here.profile[part(unit)].values
         for n in range(COUNTS):
             self.prices[n] = values[names[n]] if names[n] else 0.0
@@ -80,7 +77,7 @@ cdef class Terms:
         else:
             self.whole, self.rest = self.ci // unit.vl, self.ci % unit.vl > 0
             self.call = self.prices[CALL] / unit.mr[2] + self.prices[ACCUMULATOR] * unit.nr / unit.vl
-            self.pack = self.prices[PACK] * self.whole + self.prices[PACK_REST] * self.rest
+            self.pack = self.prices[PACK] * self.whole + self.prices[REST] * self.rest
 
 
 cdef class Shape:
@@ -222,16 +219,16 @@ cdef class Shape:
         total = t.weights * padded / max(columns, 1)
         found[WEIGHT] = bytes
         if total > t.l2:
-            found[WEIGHT_L3] = found[WEIGHT_STALL] = (1 - t.l2 / total) * bytes
-        found[PACK], found[PACK_REST] = moved * self.reached * t.whole, moved * self.reached * t.rest
-        found[PACK_RUN] = moved / max(1, min(self.along, t.task_rows))
+            found[WEIGHT_L3] = found[STALL] = (1 - t.l2 / total) * bytes
+        found[PACK], found[REST] = moved * self.reached * t.whole, moved * self.reached * t.rest
+        found[START] = moved / max(1, min(self.along, t.task_rows))
         found[ROW], found[TASK] = rows, 1
         if columns > self.together and self.together % nr:
             pieces = min(<double>panels, <double>columns / self.together - 1) * (1 + <double>min(nr, columns) / self.together)
             found[PIECE] = rows * (1 - self.outside) * pieces
         if self.outside:
-            found[EDGE_PIECE] = rows * self.outside * (panels + columns // t.co - (columns + t.common - 1) // t.common)
-        found[EDGE_PANEL] = rows * self.edge * panels
+            found[PIECE] += rows * self.outside * (panels + columns // t.co - (columns + t.common - 1) // t.common)
+        found[ROW] += rows * self.edge * panels
         if t.tile.parts:
             if total > 2 * t.l2:  # of both cores
                 found[WEIGHT_AMX] = (1 - 2 * t.l2 / total) * bytes
@@ -257,7 +254,7 @@ cdef class Shape:
         cdef double found[COUNTS]
         cdef int64_t n
         self.count(rows, columns, found)
-        names = names_of(self.terms.problem, self.terms.unit)
+        names = names_of(self.terms.unit)
         named = {names[n]: found[n] for n in range(COUNTS) if names[n] and found[n]}
         return part(self.terms.unit), named
 

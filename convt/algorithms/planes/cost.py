@@ -28,7 +28,7 @@ def packing(stages, schedule, here):
 def counts(problem, cut, wide, stream, here):
     """What moving the blocks of a problem takes; the memory that is read and written meanwhile."""
     block, blocks, near = cut.problem, cut.total, here.l2
-    vl, moved = here.info(block.dtype).vl, "plane" if problem.planar else "wide"
+    vl = here.info(block.dtype).vl
     *ins, last_in = block.in_shape
     *outs, last_out = block.out_shape
     # (Pixels of NXC are moved as one row.)
@@ -37,16 +37,15 @@ def counts(problem, cut, wide, stream, here):
     outputs = math.prod(problem.out_shape) * item
     memory = {
         "plane_in_byte": max(0, math.prod(problem.in_shape) * item - near),
-        "out_byte_non_temporal" if stream else "plane_out_byte": max(0, outputs - near),
+        "out_byte_non_temporal" if stream else "out_byte_l3": max(0, outputs - near),
     }
     found = {
-        f"{moved}_in_vector": blocks * math.prod(ins) * vectors_in,
-        f"{moved}_out_vector": blocks * math.prod(outs) * vectors_out,
-        f"{moved}_block": blocks,
+        "turn" if problem.planar else "move": blocks * (math.prod(ins) * vectors_in + math.prod(outs) * vectors_out),
+        "task": blocks,
     }
     if wide:
         bytes = ITEMSIZE[block.dtype] * (math.prod(block.in_shape) + math.prod(block.out_shape))
-        found["wide_byte_l3"] = blocks * max(0, bytes - near)
+        found["out_byte_l3"] = blocks * max(0, bytes - near)
     return found, memory
 
 
@@ -58,5 +57,5 @@ def least(stages, problem, here, unit="vectors"):
     if not problem.planar:
         return stages.least(problem, here, unit)
     part, vl = here.profile["planes"], here.info(problem.dtype).vl
-    moving = part["plane_in_vector"] * math.prod(problem.in_shape) + part["plane_out_vector"] * math.prod(problem.out_shape)
+    moving = part["turn"] * (math.prod(problem.in_shape) + math.prod(problem.out_shape))
     return stages.least(problem._replace(planar=False), here, unit) + moving / vl

@@ -26,17 +26,17 @@ def cost(schedule, here):
     weights = each * blocks * sources * p.kernel[-1] * p.co * info.e_size  # each block of a row reads those that it meets
     total = part.cycles(common.weight_counts(weights, common.filter_bytes(p, info), here=here) | {
         "rows_cycle": each * cycles * sources * vectors,
-        "rows_call": each * calls,
-        "rows_source": each * calls * sources,
-        "rows_pack_vector": each * sources * shared / schedule.rows * blocks * -(-(block + schedule.phases[0].terms) // vl),
+        "call": each * calls,
+        "row": each * calls * sources,
+        "collect": each * sources * shared / schedule.rows * blocks * -(-(block + schedule.phases[0].terms) // vl),
         interleaving(p, info): each * p.co * p.strides[-1] * vectors,
-        "rows_interleave": each * p.co * blocks,
-        "rows_row": each * blocks,
+        "piece": each * p.co * blocks,
+        "start": each * blocks,
     })  # fmt: skip
     inputs, outputs = execution.data_bytes(p), execution.output_bytes(p)
     memory = {
         "plane_in_byte": max(0, inputs - here.l2),
-        "out_byte_non_temporal" if schedule.stream else "plane_out_byte": max(0, outputs - here.l2),
+        "out_byte_non_temporal" if schedule.stream else "out_byte_l3": max(0, outputs - here.l2),
     }
     tasks = blocks * p.groups * -(-rows // schedule.rows)
     return costs.beside(common.shared_alike(total, tasks, schedule.threads), part.cycles(memory))
@@ -52,5 +52,5 @@ def interleaving(problem, info):
     """The name of what it costs to interleave a vector of outputs."""
     s = problem.strides[-1]
     if s in (1, 2, 4, 8):
-        return "rows_zip"
-    return "rows_gather" if s <= 16 and info.t_size == info.s_size else "rows_single"
+        return "zip"
+    return "gather" if s <= 16 and info.t_size == info.s_size else "single"

@@ -58,9 +58,9 @@ def _gathered(schedule, unit, prices):
     """Cycles of images whose outputs are gathered."""
     problem, pixels = schedule.problem, schedule.pixels
     task = common.tile_counts(math.prod(problem.kernel) * problem.co, pixels, problem.ci, unit)
-    task["across_transpose"], task["across_start"] = problem.ci * -(-pixels // unit.vl), 1
+    task["across_transpose"], task["start"] = problem.ci * -(-pixels // unit.vl), 1
     outputs = math.prod(problem.out_sizes) * problem.co
-    image = {"gather_product": outputs * (1 + reach.most_terms(problem)), "gathered_image": 1}
+    image = {"overlap_term": outputs * (1 + reach.most_terms(problem)), "start": 1}
     return schedule.tasks * prices.cycles(task) + problem.batch * prices.cycles(image)
 
 
@@ -93,18 +93,15 @@ def _across(schedule, kind, rows, unit, here):
     chunks = taps if schedule.chunks_of_tap and packs < taps else 1
     tiles = common.tile_counts(columns, together * pixels, taps * ci / max(chunks, 1), unit)
     counts = {name: count * chunks / together for name, count in tiles.items()}
-    counts["across_transpose"], counts["across_start"] = packs * ci * vectors, packs / together
+    counts["across_transpose"], counts["start"] = packs * ci * vectors, packs / together + phases
     lanes = s * problem.co
     ordered = phases * lanes * -(-js // vl)  # vectors of outputs
-    order = "across_zip" if lanes in (1, 2, 4) else "across_gather"
+    order = "zip" if lanes in (1, 2, 4) else "gather"
     if several:  # products stay near
-        counts[order + "_group"], counts["across_term_group"] = ordered, ordered * (more + 1)
-        counts["across_lane_group"] = phases * js * lanes
-    else:
-        counts[order] = ordered
+        counts["overlap_vector_term"], counts["overlap_term"] = ordered * (more + 1), phases * js * lanes
+    counts[order] = ordered
     if more:
-        counts["across_edge_group" if several else "across_edge"] = columns
-    counts["across_phase"] = phases
+        counts["piece"] = columns
     return counts
 
 
@@ -121,19 +118,19 @@ def _columns(schedule, kind, rows, unit, here):
         counts[name] = chunks * count
     lanes, terms = s * problem.co, -(-problem.kernel[-1] // s)
     if lanes <= vl and problem.groups == 1:
-        counts["overlap_term"], counts["overlap_j"] = phases * js * terms, phases * js
+        counts["overlap_term"], counts["overlap_vector"] = phases * js * terms, phases * js
     else:
         vectors = phases * js * -(-lanes // vl)
         counts["overlap_vector_term"], counts["overlap_vector"] = vectors * terms, vectors
         if problem.groups > 1:  # outputs of several groups are stored one by one
-            counts["overlap_lane"] = phases * js * lanes
-    counts["row"], counts["row_tap"], counts["row_phase"] = 1, taps, phases
+            counts["overlap_term"] = phases * js * lanes
+    counts["row"], counts["start"] = 1, taps + phases
     if unit.matrix:
         steps, rest = divmod(ci, unit.kstep)
-        counts["amx_pack"], counts["amx_pack_rest"] = packs * pixels * steps, packs * pixels * (rest > 0)
         partial = chunks * -(-ci // _core.KC) - 1  # depth chunks that add to what is there
-        counts["amx_partial"] = 4 * -(-pixels // unit.grain) * (padded // vl) * max(partial, 0)
-        counts["amx_store"] = pixels * (padded // vl)
+        counts["amx_pack"] = packs * pixels * (steps + (rest > 0))
+        counts["amx_pack"] += 4 * -(-pixels // unit.grain) * (padded // vl) * max(partial, 0)
+        counts["store"] = pixels * (padded // vl)
     elif not schedule.in_place:
-        counts["pack_vector"] = packs * pixels * -(-ci // vl)
+        counts["move"] = packs * pixels * -(-ci // vl)
     return counts

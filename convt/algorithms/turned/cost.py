@@ -39,10 +39,10 @@ def _counts(problem, c, info, far):
     inside = min(1.0, problem.batch * math.prod(problem.in_sizes) / c.pixels)  # the share that is not zeros, about
     bytes = rows * depth * info.e_size
     found = {
-        "weight_byte": bytes, "weight_byte_l3": far * bytes, "weight_byte_l3_stall": far * bytes,
-        "turned_pack_vector": inside * depth * vectors,
-        "turned_pack_piece": inside * c.taps * pieces,
-        "turned_store" if s in (1, 2, 4, 8) else "turned_store_gathered": rows * vectors, "turned_store_piece": units * pieces,
+        "weight_byte": bytes, "weight_byte_l3": far * bytes, "in_byte_l3": far * bytes,
+        "collect": inside * depth * vectors,
+        "start": inside * c.taps * pieces,
+        "zip" if s in (1, 2, 4, 8) else "gather": rows * vectors, "piece": units * pieces,
         "task": 1,
     }  # fmt: skip
     if info.matrix:
@@ -73,9 +73,9 @@ def _memory_counts(schedule, here):
     inputs, outputs = math.prod(p.in_shape) * item, math.prod(p.out_shape) * item
     found = {
         "plane_in_byte": max(0, inputs - here.l2),
-        "out_byte_non_temporal" if schedule.stream else "plane_out_byte": max(0, outputs - here.l2),
+        "out_byte_non_temporal" if schedule.stream else "out_byte_l3": max(0, outputs - here.l2),
     }
-    return found, {"fill": 1, "fill_byte": outputs, "fill_byte_l3": max(0, outputs - here.l2)} if schedule.how.hole else {}
+    return found, {"task": 1, "out_byte_l2": outputs, "out_byte_l3": max(0, outputs - here.l2)} if schedule.how.hole else {}
 
 
 def packing(schedule, here):

@@ -89,22 +89,22 @@ def task_counts(work, block, panel_block, span, across, unit, here):
     for name in counts:
         counts[name] *= multiplied
     fetched = max(0.0, 1 - here.l2 / weight_bytes) * bytes + again
-    counts["weight_byte"], counts["weight_byte_l3"], counts["weight_byte_l3_stall"] = bytes, fetched, fetched
+    counts["weight_byte"], counts["weight_byte_l3"], counts["in_byte_l3"] = bytes, fetched, fetched
     vectors, reads = -(-ci // max(vl, kstep)) * max(1, kstep // vl), block * windows * points
-    counts["wino_in_vector"], counts["wino_in_point"] = reads * vectors, reads
-    counts["wino_in_chunk"] = block * windows * chunks
+    counts["wino_in_vector"], counts["store"], counts["call"] = reads * vectors, reads, block * windows * chunks
     products, stored = block * points * -(-columns // vl), block * outputs * columns / width
     counts["wino_product_vector"], counts["wino_output"] = products, block * outputs * panel_block
-    counts["piece"], counts["edge_piece"], counts["task"] = stored * pieces, stored * edges, 1
+    counts["piece"], counts["task"] = stored * (pieces + edges), 1
     if share < 1 and co % nr:  # points multiply a part of a panel, and what is left becomes zeros
-        counts["wino_zero_vector"] = products
+        counts["move"] = products
     if matrix:
         counts["weight_byte_amx"] = max(0.0, 1 - here.l2 / weight_bytes) * bytes
-        counts["amx_split_vector"], counts["amx_split_step"] = reads * vectors, block * windows * -(-ci // kstep)
-        counts["wino_output_panel"] = block * panel_block
+        counts["store"] += reads * vectors
+        counts["amx_pack"] = block * windows * -(-ci // kstep)
+        counts["piece"] += block * panel_block
         if across:
             waiting = waiting_bytes(work, block, panel_block, unit)
-            counts["wino_waiting_byte"] = max(0.0, waiting - near)
+            counts["in_byte_l3"] += max(0.0, waiting - near)
     return counts
 
 

@@ -144,24 +144,24 @@ def _nested_share(kernel, chosen, scheme, co, unit):
 def prices(unit, here):
     """The prices that `estimator` reads: of multiplying, and of transforms; and of packing a vector of a row."""
     prices = cost.table(unit, here)
-    read, names = prices["wino_in_vector"], ("weight_byte_l3", "piece", "edge_piece", "task")
+    read, names = prices["wino_in_vector"], ("weight_byte_l3", "piece", "task")
     if unit.matrix:
-        read += prices["amx_split_vector"] + prices["amx_split_step"] * unit.vl / unit.kstep
+        read += prices["store"] + prices["amx_pack"] * unit.vl / unit.kstep
         first = prices["amx_product"] * unit.products / unit.kstep, prices["amx_call"]
-        stall, pack = prices["weight_byte_l3_stall"] + prices["weight_byte_amx"], prices["amx_pack"] * unit.vl / unit.kstep
+        stall, pack = prices["in_byte_l3"] + prices["weight_byte_amx"], prices["amx_pack"] * unit.vl / unit.kstep
     else:
-        first, stall = (prices["tile_cycle"], prices["tile_call"]), prices["weight_byte_l3_stall"]
-        pack = prices["pack_vector"] / 2  # of two rows one is packed, about
+        first, stall = (prices["tile_cycle"], prices["tile_call"]), prices["in_byte_l3"]
+        pack = prices["move"] / 2  # of two rows one is packed, about
     multiplying = *first, prices["weight_byte"], stall, *[prices[name] for name in names]
-    points = read, prices["wino_in_point"], prices["wino_product_vector"], prices["wino_output"]
-    return multiplying, (*points, prices["wino_zero_vector"], prices["wino_waiting_byte"]), pack
+    points = read, prices["store"], prices["wino_product_vector"], prices["wino_output"]
+    return multiplying, (*points, prices["move"], prices["in_byte_l3"]), pack
 
 
 def estimator(problem, unit, here):
     """A function (Fits of a class, share of its points times columns that is multiplied) -> (cycles that it takes in a group of
     channels, about; those of its multiplications)."""
     multiplying, (read, point, product, output, zero, waits), pack = prices(unit, here)
-    cycle, call, byte, stall, far, piece, edge, task = multiplying
+    cycle, call, byte, stall, far, piece, task = multiplying
     batch, ci, co, groups, matrix = problem.batch, problem.ci, problem.co, problem.groups, unit.matrix
     vl, nr, high, size, grain, rows = unit.vl, unit.nr, unit.mr[-1], unit.e_size, unit.grain, unit.task_rows
     lanes, vectors, l2, near = nr // vl, -(-ci // vl), here.l2, cost.near_bytes(here)
@@ -214,7 +214,7 @@ def estimator(problem, unit, here):
         if columns > stretch and stretch % panel:
             pieces = min(-(-columns // panel), columns / stretch - 1) * (1 + min(panel, columns) / stretch)
             cycles += tiles * outputs * pieces * piece
-        cycles += tiles * outputs * phases * (1 - inside) * edge
+        cycles += tiles * outputs * phases * (1 - inside) * piece
         if plain:
             return cycles + tiles * windows * vectors * pack, compute
         spread = -(-columns // vl) * (product + (zero if share < 1 else 0.0))
