@@ -167,8 +167,9 @@ def test_ctrl_c_from_outside():
     """In a process: while it measures for as long as it is let."""
     layer = json.dumps(LAYER | {"Cin": 32, "Cout": 32})
     code = f"""if True:
-        import runpy, sys
+        import runpy, signal, sys
         from convt import _measure
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell makes its children in the background ignore
         _measure._disagreement = lambda *_: (print("measuring", flush=True), "not yet")[1]
         _measure._SECONDS = 60
         sys.argv = ["convt", "plan", {layer!r}, "--time"]
