@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from .. import _core, _memory
+from .. import _memory
 from .._problem import ITEMSIZE
 from . import execution, machine
 from . import phases as _phases
@@ -150,13 +150,7 @@ def filter_bytes(problem, info, columns=0):
     """Bytes of the weights that the window shows, in panels of so many columns in all."""
     taps = math.prod(map(min, problem.kernel, problem.out_sizes))
     total = taps * problem.groups * problem.ci * problem.co * info.e_size
-    return total * padded(columns, info) / columns if columns else total
-
-
-def preparing(problem, unit="vectors"):
-    """Cycles to pack weights beforehand, which a call that brings its own has to pay."""
-    info = machine.current().info(problem.dtype, unit)
-    return packing_cycles(filter_bytes(problem, info), info)
+    return total * info.padded(columns) / columns if columns else total
 
 
 def packing_cycles(bytes, info, on_the_fly=math.inf, here=None):
@@ -167,37 +161,6 @@ def packing_cycles(bytes, info, on_the_fly=math.inf, here=None):
     if execution.packs_on_the_fly(here, bytes, on_the_fly):
         return prices["on_the_fly_byte"] * on_the_fly
     return prices["packed_byte_new" if bytes > _memory.CACHED_WEIGHT_BYTES else "packed_byte"] * bytes
-
-
-def filled(channels, info):
-    """In-channels in whole steps of depth, as packed: those of a tap do not share one with the next tap's."""
-    return -(-channels // info.kstep) * info.kstep
-
-
-def padded(columns, info):
-    """Columns in whole vectors."""
-    return -(-columns // info.vl) * info.vl
-
-
-def pieces(combo, problem, columns, info, edge=False):
-    """How many pieces a row of the panels falls into: those that are not one stretch of the output; at an ``edge`` of the
-    window all of them, of a phase each."""
-    co, nr = problem.co, info.nr
-    panels, stretch = -(-columns // nr), co * (len(combo[-1].first_out) if problem.groups == 1 else 1)
-    if edge:
-        return panels + columns // co - -(-columns // math.lcm(co, nr)) if co else 0
-    if columns <= stretch or stretch % nr == 0:
-        return 0.0
-    return min(panels, columns / stretch - 1) * (1 + min(nr, columns) / stretch)
-
-
-def outside(combo, outputs):
-    """The share of a class's rows, of so many outputs on each axis, that some phase has outside the window."""
-    inside = 1.0
-    for c, n in zip(combo, outputs, strict=True):
-        low, high = c.inner
-        inside *= max(0, high - low + 1 - n) / max(c.count, 1)
-    return 1 - min(inside, 1.0)
 
 
 def shared(tasks, here=None):
@@ -265,34 +228,3 @@ def taps_table(combo, kernel):
         table = np.where((before < 0) | (taps < 0), -1, before * k + taps)  # the last axis fastest
         table = table.reshape(table.shape[0] * table.shape[1], -1)
     return table
-
-
-def depth_chunks(combo, chosen, ci_p, info, slab=0):
-    """Depth in pieces of at most KC: (first depth of the class, depth, first depth of the panel).
-
-    A class uses a box of the panel's taps; taps that are adjacent in the panel make one stretch, within a ``slab``.
-    """
-    stretches, at = [], 0
-    if ci_p:
-        for tap in itertools.product(*(range(*c.tap_range) for c in combo)):
-            flat = 0
-            for n, group in zip(tap, chosen, strict=True):
-                flat = flat * len(group.offsets) + n
-            if stretches and stretches[-1][1] + stretches[-1][2] == flat * ci_p and (not slab or flat * ci_p % slab):
-                stretches[-1][2] += ci_p
-            else:
-                stretches.append([at, flat * ci_p, ci_p])
-            at += ci_p
-    chunks = []
-    for first, panel_first, depth in stretches:
-        _, step = chunked(depth, 1, info)
-        for k in range(0, depth, step):
-            chunks.append((first + k, min(step, depth - k), panel_first + k))
-    return chunks or [(0, 0, 0)]
-
-
-def chunked(depth, stretches, unit):
-    """(how many depth chunks, the depth of the deepest) of so many stretches of some depth."""
-    count = -(-depth // _core.KC)
-    step = -(-depth // count // unit.kstep) * unit.kstep
-    return stretches * -(-depth // step), step

@@ -35,11 +35,6 @@ def decide(problem, here, unit, hole, cycles, weight_bytes, outgrows):
     )
 
 
-def execution(problem, machine, info, out_strides, hole, cycles, weight_bytes, outgrows):
-    """As `decide`, for given strides."""
-    return decide(problem, machine, info, hole, cycles, weight_bytes, outgrows).on(out_strides)
-
-
 def store_bytes(unit):
     """Bytes of a non-temporal store, of a vector of accumulators; 0 where there are none. Of 16-bit types a tile writes as many
     bytes at a time as one vector has; less than a cache line is nothing for non-temporal stores."""

@@ -36,11 +36,6 @@ class Unit(NamedTuple):
     reach: int  # how far apart inputs of a vector may be to be permuted
 
     @property
-    def part(self):
-        """What the costs of its GEMM are called, before the algorithm's name."""
-        return "matrix" if self.parts else "vectors"
-
-    @property
     def products(self):
         """Products of bfloat16 parts for a product of elements: of AMX tiles."""
         if self.parts == 2 and self.s_size == 4:

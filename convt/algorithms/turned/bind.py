@@ -2,10 +2,9 @@
 
 import itertools
 
-import numpy as np
-
 from ..._problem import ITEMSIZE
 from .. import common, machine
+from ..direct import tables
 from .loops import TurnedPlan
 from .schedule import NAMES, flattened, merges
 from .weights import TurnedRecipe
@@ -28,11 +27,11 @@ def bind(schedule, in_strides, out_strides, recipe):
     info = machine.current().info(problem.dtype, schedule.unit)
     groups, axes = common.axes(problem, merges(problem.rank), (False,) * problem.rank)
     index = common.pack_index(groups)
-    tables = []
+    found = []
     for c in classes:
         runs = [axis[n] for axis, n in zip(axes, c.runs, strict=True)]
-        tables.append(_tables(problem, runs, groups, c, index[tuple([run.group for run in runs])], out_strides, info))
-    return TurnedPlan(NAMES[schedule.unit], problem, recipe, in_strides, out_strides, tables, schedule)
+        found.append(_tables(problem, runs, groups, c, index[tuple([run.group for run in runs])], out_strides, info))
+    return TurnedPlan(NAMES[schedule.unit], problem, recipe, in_strides, out_strides, found, schedule)
 
 
 def _flat_strides(problem, strides):
@@ -46,7 +45,7 @@ def _flat_strides(problem, strides):
 def _tables(problem, runs, groups, c, pack, out_strides, info):
     """The tables of a class."""
     chosen = [of_axis[run.group] for of_axis, run in zip(groups, runs, strict=True)]
-    taps = list(itertools.product(*(run.first_in for run in runs)))
+    totals = [len(group.offsets) for group in chosen]
     *outer, last = runs
     steps = [stride // ITEMSIZE[problem.dtype] for stride in out_strides[1:-2]]
     phases = list(itertools.product(*(range(len(run.first_out)) for run in outer)))
@@ -55,8 +54,8 @@ def _tables(problem, runs, groups, c, pack, out_strides, info):
         "pixels": c.pixels,
         "block": c.block,
         "blocks": c.blocks,
-        "tap_in": np.asarray(taps, np.int64).reshape(len(taps), problem.rank),
-        "chunks": common.depth_chunks(runs, chosen, info.filled(problem.ci), info),
+        "tap_in": tables.taps([run.first_in for run in runs]),
+        "chunks": tables.depth_chunks([run.tap_range for run in runs], totals, info.filled(problem.ci), info.kstep, 0),
         "units": [c.units * n // c.tiles for n in range(c.tiles + 1)],
         "tile_block": c.tile_block,
         "tile_blocks": c.tile_blocks,
