@@ -57,16 +57,17 @@ def packed_again(problem, classes, unit):
 
 
 def least(problem, here, unit):
-    """Cycles that no schedule is below: its products at the peak, and its weights read once."""
+    """Cycles that no schedule is below: its products at the peak, its weights read once, a row for each pixel of a phase."""
     info = here.info(problem.dtype, unit)
     if info is None:
         return math.inf
-    name, pairs, bytes = part(info), problem.batch, info.e_size
+    name, pairs, bytes, rows = part(info), problem.batch, info.e_size, problem.batch * problem.groups
     for axis in zip(problem.kernel, problem.strides, problem.dilations, problem.in_sizes, problem.begin, problem.out_sizes,
                     strict=True):  # fmt: skip
         met = common.pairs_met(*axis)
         pairs *= met
         bytes *= met / max(axis[3], 1)  # of at least so many taps
+        rows *= axis[5] / axis[1]
     channels = problem.groups * problem.ci * problem.co
     bytes *= channels
     prices = here.profile[name]
@@ -75,4 +76,4 @@ def least(problem, here, unit):
     else:
         price, each = "tile_cycle" if info.kstep == 1 else "dot_cycle", 0.5 / (info.vl * info.kstep)
     weights = prices["weight_byte"] + prices["in_byte_l3"] * common.far(bytes, here.l2)
-    return pairs * channels * each * prices[price] + weights * bytes
+    return pairs * channels * each * prices[price] + weights * bytes + (rows * prices["row"] if channels else 0.0)

@@ -27,7 +27,7 @@ def cost(schedule, here):
 
 
 def least(problem, here, unit="vectors"):
-    """Cycles that no schedule is below: multiply-adds by whole vectors, and outputs, without anything else."""
+    """Cycles that no schedule is below: multiply-adds by whole vectors, and the sums of outputs."""
     info = here.info(problem.dtype, unit)
     kernel, strides = problem.kernel, problem.strides
     if info is None or problem.dilations[-1] > 1 or strides[-1] > 2 * kernel[-1]:
@@ -45,7 +45,13 @@ def least(problem, here, unit="vectors"):
     else:
         parts = "scatter", "scatter_across", "scatter_gathered"
         price = min([profile[part]["tile_cycle"] for part in parts]) / (info.vl * costs.FMA_PORTS)
-    return products * price
+    prices, outputs = profile["scatter"], math.prod(problem.out_shape)
+    if problem.groups > 1:  # are stored one by one
+        return products * price + outputs * prices["overlap_term"]
+    term = prices["overlap_vector"] + prices["overlap_vector_term"]
+    if strides[-1] * problem.co <= _core.ACROSS:
+        term = min(term, prices["zip"], prices["gather"])
+    return products * price + outputs / info.vl * term
 
 
 def packing(schedule, here):

@@ -528,20 +528,22 @@ def least(problem, here, unit, kinds=SMALL):
     info = here.info(problem.dtype, unit)
     if info is None or not _does(problem):
         return math.inf
-    ci, co, transformed = problem.ci, problem.co, 0
+    ci, columns, transformed = problem.ci, problem.co, 0
     products = tiles = problem.batch * problem.groups
-    weights = problem.groups * ci * co * info.e_size
-    for k, s, d, out in zip(problem.kernel, problem.strides, problem.dilations, problem.out_sizes, strict=True):
-        products *= out // s * k
+    weights = problem.groups * ci * problem.co * info.e_size
+    axes = problem.kernel, problem.strides, problem.dilations, problem.in_sizes, problem.begin, problem.out_sizes
+    for k, s, d, size, begin, out in zip(*axes, strict=True):
+        products *= min(out // s * k, common.pairs_met(k, s, d, size, begin, out))
         tiles *= max(1, out // s)
         weights *= min(k, out)
-        transformed += s % d == 0 and k > s // d and out > s // d
+        if s % d == 0 and k > s // d and out > s // d:
+            transformed += 1
+            columns *= min(s // d, k - s // d)  # phases that have a second tap
     if not transformed:
         return math.inf
     (cycle, _, byte, *_), (read, point, product, output, *_), _ = prices(info, here)
     share = (2 / 3 if kinds is SMALL else 1 / 2) ** min(transformed, MOST_AXES)  # of F(2, 3) and F(3, 2), or F(4, 3)
-    columns = co * math.prod(problem.strides)
     return (
-        products * ci * co * share * cycle / (info.vl * (info.grain if info.matrix else 2)) + weights * byte
+        products * ci * problem.co * share * cycle / (info.vl * (info.grain if info.matrix else 2)) + weights * byte
         + tiles * (-(-ci // info.vl) * read + point + -(-columns // info.vl) * product + -(-columns // info.nr) * output)
     )  # fmt: skip
