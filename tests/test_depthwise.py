@@ -543,3 +543,16 @@ def test_cells_of_pixels_that_are_apart(channels, isa):
         op(np.repeat(data, 2, axis=2)[:, :, ::2], apart[:, :, ::2])
     np.testing.assert_array_equal(apart[:, :, ::2], want)
     assert np.isnan(apart[:, :, 1::2]).all()
+
+
+@each_isa
+@pytest.mark.parametrize("outputs", [9, 10, 11, 12])
+def test_cells_behind_the_last_tap(isa, outputs):
+    """A cell that no tap reaches has no last tap that the window cuts."""
+    rng = np.random.default_rng(0)
+    data, filter = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((1, 3, 4), (5, 4, 1)))
+    keywords = {"strides": 2, "groups": 2, "output_shape": (outputs,)}
+    want = convt.conv_transpose(data, filter, backend="reference", **keywords)
+    with using_isa(isa):
+        got = convt.ConvTranspose(filter, algorithm="depthwise", **keywords)(data)
+    np.testing.assert_array_equal(got, want)

@@ -20,6 +20,7 @@ from cases import (
     laid,
     matrix_unit,
     operator,
+    pretend,
     run,
     using_isa,
 )
@@ -456,3 +457,18 @@ def test_products_have_room_for_phases_that_the_window_hides(out):
     keywords = {"strides": (1, 3, 3), "pads_begin": (2, 0, 3), "pads_end": (0, 3 - out, 4), "algorithm": "scatter"}
     want = convt.conv_transpose(data, filter, **keywords | {"algorithm": "auto", "backend": "reference"})
     np.testing.assert_array_equal(convt.conv_transpose(data, filter, **keywords), want)
+
+
+@each_isa
+def test_blocks_of_planes_that_begin_between_the_taps(isa):
+    """Of more outputs than taps: a block's window begins before its first input, where no tap reaches."""
+    rng = np.random.default_rng(0)
+    keywords = {"strides": 7, "pads_begin": 6, "pads_end": 5, "output_padding": 7, "groups": 2, "data_format": "NCX"}
+    data, filter, bias = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((1, 2, 22), (6, 2, 2), (4,)))
+    want = convt.conv_transpose(data, filter, bias, backend="reference", **keywords)
+    with using_isa(isa), pretend(planes_block=0):
+        got = np.full_like(want, 99)
+        op = convt.ConvTranspose(filter, bias, algorithm="scatter", **keywords)
+        op(data, out=got)
+        assert op.plan(data.shape).algorithm == "scatter" and op.plan(data.shape).tasks > 8
+    np.testing.assert_array_equal(got, want)

@@ -334,7 +334,7 @@ cdef class DepthwisePlan(RowPlan):
                 first = phase
             first.sharing += 1
             phase.out = (at - out) * self.out_pixel
-            phase.term, phase.terms, phase.cut = term, <int>m, cut and piece.t1 == of.terms
+            phase.term, phase.terms, phase.cut = term, <int>m, cut and m > 0 and piece.t1 == of.terms
             phase.sliding = self.width == 1 and (m < 2 or self.read_step == piece.step)
             if shared:
                 phase.term += of.at + piece.t0

@@ -44,7 +44,8 @@ cdef class ScatterPlan(Plan):
         cdef int64_t x = self.nd - 1, s = self.stride.p[x], ax
         self.taps_x, self.begin, self.window = self.kernel.p[x], problem.begin[x], problem.out_sizes[x]
         self.lanes, self.terms = s * self.co, (self.taps_x + s - 1) // s
-        self.j0, self.j1, self.j_whole = self.begin // s, (self.begin + self.window + s - 1) // s, (self.begin + self.window) // s
+        begin, end = problem.begin[x], problem.begin[x] + problem.out_sizes[x]  # below 0, too, where C's integers round to 0
+        self.j0, self.j1, self.j_whole = begin // problem.strides[x], -(-end // problem.strides[x]), end // problem.strides[x]
         self.block, self.blocks, self.max_rows = schedule.block, schedule.blocks, schedule.pixels
         self.chunks_of_tap, self.slots, self.slot_size = schedule.chunks_of_tap, schedule.slots, schedule.slot_bytes
         self.chunk_size = self.slot_size // max(<int64_t>1, self.chunks_of_tap)
