@@ -29,6 +29,11 @@ def read(text):
     return eval(text, {"__builtins__": {}}, names)
 
 
+def _types(schedule):
+    """Of which algorithm a schedule is: those by blocks have the one of a block inside."""
+    return type(schedule), type(getattr(schedule, "inner", None))
+
+
 @contextlib.contextmanager
 def watching(forced=()):
     """A function that tells the schedule that was asked for last: inside, the one of the plan that was just made. Those that
@@ -40,7 +45,7 @@ def watching(forced=()):
     def scheduled(*arguments, **keywords):
         found = asked(*arguments, **keywords)
         for each in forced if found is not None else ():
-            if type(each) is type(found) and place(each) == place(found):
+            if _types(each) == _types(found) and place(each) == place(found):
                 found = each
         last[:] = [found]
         return found
