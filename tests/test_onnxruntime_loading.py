@@ -4,6 +4,7 @@ import io
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import pytest
@@ -208,7 +209,8 @@ def test_memory_of_loading(tmp_path, way):
 
     ONNX Runtime packs each of the ten matrices and frees the original. Whether the allocator gives a freed block back to the
     system depends on all blocks before it: memory differs by up to 64 MiB from one process to another until `malloc_trim` gives
-    all of them back. Memory is counted from the imports on.
+    all of them back, and now and then by more, for ONNX Runtime alone, too. So medians are compared. Memory is counted from
+    the imports on.
     """
     arrays = {f"M{n}": np.full((2048, 2048), n + 1, np.float32) for n in range(10)} | {"W": weights(8, 8, 1, 1)}
     size = sum(each.nbytes for each in arrays.values()) >> 20
@@ -219,18 +221,15 @@ def test_memory_of_loading(tmp_path, way):
     path = str(tmp_path / "m.onnx")
     onnx.save(model_of(nodes, {"X": (1, 8, 4, 4)}, constants=arrays), path)
     del arrays
-    least = {"onnxruntime": [], "convt.onnxruntime": []}
-    for _ in range(3):  # the least of some processes says how much memory is needed
-        for module, figures in least.items():
+    figures = {"onnxruntime": [], "convt.onnxruntime": []}
+    for _ in range(5):
+        for module, found in figures.items():
             code = MEMORY.format(tests=str(Path(__file__).parent), path=path, way=way, module=module)
             done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr
-            found = [int(each) for each in done.stdout.split()]
-            figures[:] = map(min, figures or found, found)
-        (peak, kept), (ours, ours_kept) = least.values()
-        if ours <= 1.25 * peak and ours_kept <= kept + size / 2:
-            break
-    assert ours <= 1.25 * peak and ours_kept <= kept + size / 2, least
+            found.append([int(each) for each in done.stdout.split()])
+    (peak, kept), (ours, ours_kept) = (map(median, zip(*found, strict=True)) for found in figures.values())
+    assert ours <= 1.25 * peak and ours_kept <= kept + size / 2, figures
 
 
 # ------------------------------------------------------------------------------------------------ models that are saved
