@@ -32,6 +32,8 @@ PEERS = (
     Peer("onednn-any", f"{__name__}.onednn", "onednn-cpu-gomp", {"tags": "any"}),
     Peer("torch-channels_last", f"{__name__}.torch", "torch", {"layout": "NXC"}),
     Peer("torch-contiguous", f"{__name__}.torch", "torch", {"layout": "NCX"}),
+    Peer("torch-prepacked", f"{__name__}.torch", "torch", {"reordered": True}),
+    Peer("torch-subpixel", f"{__name__}.torch_subpixel", "torch"),
     Peer("onnxruntime", f"{__name__}.onnxruntime", "onnxruntime onnx", caps=False),
     Peer("openvino", f"{__name__}.openvino", "openvino"),
     Peer("tensorflow", f"{__name__}.tensorflow", "tensorflow-cpu", caps=False),
