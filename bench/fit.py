@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import minimize
 
-SHARPNESS = 12.0  # an algorithm that is expected to take 1% more is less likely by this share of 1%
-MOST_LOSS = 2.0  # of a choice: worse ones count as this one
-ERRORS, TRUSTED = 0.03, 0.25  # weight of the errors; those of more than this share of a time count less, as disturbed ones
-CHANGES, MOST_CHANGE = 3e-4, 1.6  # weight of the squared logarithms of changes, and the largest logarithm
+SHARPNESS = 12.0  # an algorithm that is expected to take 1% longer than another one is 12% less likely
+MOST_LOSS = 2.0  # the largest loss of a choice that counts: 2 is three times the least time
+ERRORS, TRUSTED = 0.03, 0.25  # the weight of errors; the share of a time beyond which an error counts less, as disturbed
+CHANGES, MOST_CHANGE = 3e-4, 1.6  # the weight of the squared logarithms of changes, and the largest logarithm
 LEAST = 0.01  # an efficiency of zero is taken for this one
 
 
@@ -45,7 +45,7 @@ def fit(rows: list[Row], values: dict[str, float]) -> dict[str, float]:
     before = np.maximum([values[name] for name in names], LEAST)
 
     def judged(change: np.ndarray) -> tuple[float, np.ndarray]:
-        """How bad efficiencies are, and the gradient, by the logarithms of their changes."""
+        """The function that is minimised, of the logarithms of the changes, and its gradient."""
         now = before * np.exp(change)
         expected = np.maximum(counts @ now, 1e-9)
         size = np.log(expected)

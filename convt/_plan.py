@@ -126,7 +126,7 @@ class Operator:
         while found is None or not found.suits():
             found = self._bind(problem, in_strides, out_strides, algorithm or self.choose_algorithm(problem, data)[0])
             self.plans.keep(place, found)
-            self.packed(found.form)  # which may find weights that are not finite: they need another plan
+            self.packed(found.form)  # packing may find that weights are not finite, which need another plan
         return found
 
     def _bind(self, problem, in_strides, out_strides, name):

@@ -38,7 +38,7 @@ def _array(tensor: torch.Tensor, dtype: np.dtype) -> np.ndarray:
 
 
 def setup(problem: Problem, threads: int) -> None:
-    """What PyTorch is told about threads, gradients and precision."""
+    """Tell PyTorch about threads, gradients and precision."""
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
     torch.set_float32_matmul_precision(problem.precision)
@@ -50,7 +50,7 @@ def prepare(problem: Problem, threads: int, layout: str = "", reordered: bool = 
     setup(problem, threads)
     layout = layout or problem.layout
     if reordered and (not problem.prepacked or problem.dtype == "f64"):
-        raise Unsupported("weights are reordered once, of three dtypes")
+        raise Unsupported("weights are reordered once, which one-shot calls can't, and not of float64")
     layer, dtype = problem.layer, NUMPY_DTYPES[problem.dtype]
     data = _tensor(in_layout(problem.data(), layout))
     weight, bias = _tensor(problem.filter_iox()), _tensor(problem.bias())

@@ -3,14 +3,13 @@ puts its outputs in their places.
 
 Position ``o + p`` of the full scatter, with ``o = s * j + r``, receives tap t of input ``j + (r + p - t) / s``. So phase r is a
 forward convolution of stride 1, whose taps are those t for which that is an integer; phases with fewer taps have zeros.
-Weights are rearranged and reordered once, in either mode of the benchmark that has them before the clock starts.
+Weights are rearranged and reordered once, so one-shot calls are not supported.
 """
 
 from __future__ import annotations
 
 import itertools
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -77,10 +76,10 @@ def prepare(problem: Problem, threads: int) -> Ready:
         made = torch.ops.mkldnn._convolution_pointwise(source, packed, bias, padding, ones, ones, 1, "none", [], "")
         out = torch.empty_like(result)
         for n, (place, size) in enumerate(zip(places, sizes, strict=True)):
-            out[place] = made[:, n * layer.cout : (n + 1) * layer.cout][(..., *(slice(0, n) for n in size))]
+            out[place] = made[:, n * layer.cout : (n + 1) * layer.cout][(..., *map(slice, size))]
         return out
 
     def nxc(out):
-        return np.asarray(_array((out.squeeze(2) if flat else out).movedim(1, -1).contiguous(), dtype))
+        return _array((out.squeeze(2) if flat else out).movedim(1, -1).contiguous(), dtype)
 
     return Ready(run, nxc, "as 2-D" if flat else "")

@@ -51,17 +51,20 @@ class Stages(NamedTuple):
 
 
 def alike(problem):
-    """The problem that stands for a class of them: sizes are rounded up to one of eight steps between powers of two, the batch
-    to a power of two. What is the best for it is taken for the whole class, so that most new shapes are not searched anew."""
-    if problem.order is not None:  # which decides all of this
+    """The problem that stands for a class of problems: sizes are rounded up to one of eight steps between powers of two, the
+    batch to a power of two. The best choice for it is taken for its whole class, so that a new shape needs no new search."""
+    if problem.order is not None:  # a part of a larger problem is computed as that one says
         return problem
-    sizes, outs = [], []
-    for size, out, s in zip(problem.in_sizes, problem.out_sizes, problem.strides, strict=True):
-        step = max(1, (1 << max(0, size - 1).bit_length()) // EXACT)
-        sizes.append(-(-size // step) * step)
-        outs.append(out + (sizes[-1] - size) * s)
+    steps = [max(1, (1 << max(0, size - 1).bit_length()) // EXACT) for size in problem.in_sizes]
     batch = 1 << max(0, problem.batch - 1).bit_length() if problem.batch else 0
-    return problem._replace(batch=batch, in_sizes=tuple(sizes), out_sizes=tuple(outs))
+    return resized(problem, batch, [-(-size // step) * step for size, step in zip(problem.in_sizes, steps, strict=True)])
+
+
+def resized(problem, batch, sizes):
+    """The same operator on a batch of data of other sizes."""
+    axes = zip(problem.out_sizes, problem.in_sizes, sizes, problem.strides, strict=True)
+    outs = tuple([max(min(out, 1), out + (size - before) * s) for out, before, size, s in axes])
+    return problem._replace(batch=batch, in_sizes=tuple(sizes), out_sizes=outs)
 
 
 @functools.lru_cache(maxsize=512)
@@ -78,8 +81,8 @@ def cost(stages, problem, unit="vectors"):
 
 
 def fetching(schedule, here):
-    """Cycles to fetch packed weights from memory, beyond those that a core's L2 can have kept since the last call: in a model
-    other layers ran meanwhile."""
+    """Cycles to fetch packed weights from memory. A core's L2 is taken to have kept so many bytes of them since the last call
+    as it holds, and no other cache to have kept any, because other layers of a model ran meanwhile."""
     schedule = getattr(schedule, "inner", schedule)  # of a block
     bytes = getattr(schedule, "weight_bytes", None)
     if bytes is None:
@@ -94,8 +97,8 @@ def preparing(stages, problem, unit="vectors"):
 
 
 def make(stages, problem, recipe, finite, in_strides, out_strides, threads, name, unit="vectors", otherwise=None):
-    """``(plan, key of its weights)``. ``finite(key)`` says whether weights may be finite: of some this is known once they are
-    packed. ``otherwise`` makes the plan of others, which this algorithm can't take; without it, the algorithm takes all."""
+    """``(plan, key of its weights)``. ``finite(key)`` is False where weights are known not to be finite, which packing finds.
+    ``otherwise`` makes the plan of such weights, which this algorithm can't take; without it, the algorithm takes all."""
     here = machine.current()
     found = scheduled(stages, problem, here, unit, threads)
     key = (name, *found.form)

@@ -30,10 +30,14 @@ class Unit(NamedTuple):
     s_size: int  # bytes of an element as stored,
     e_size: int  # as packed (of all its parts),
     t_size: int  # and as summed
-    matrix: bool  # it multiplies AMX tiles
     parts: int  # bfloat16 parts of an element; 0 of units that multiply elements as they are
     direct_store: bool  # tiles store outputs themselves
     reach: int  # how far apart inputs of a vector may be to be permuted
+
+    @property
+    def matrix(self):
+        """Whether it multiplies AMX tiles."""
+        return self.parts > 0
 
     @property
     def products(self):
@@ -63,4 +67,4 @@ class Unit(NamedTuple):
 
 def unit_of(name, info):
     """The `Unit` of what `_core.kernel_info` says; None where there is none."""
-    return None if info is None else Unit(name=name, **{**info, "mr": tuple(info["mr"]), "matrix": info["parts"] > 0})
+    return None if info is None else Unit(name=name, **{**info, "mr": tuple(info["mr"])})

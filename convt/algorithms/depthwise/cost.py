@@ -52,7 +52,7 @@ def _row_counts(schedule, kind, info, meet, new, here):
     fmas = inner / wide * vectors * taps + edges
     stores = js / wide * vectors * phases
     counts = {
-        # (Of those at the ends of a row each output's start counts, and of a run the addresses of its terms.)
+        # (An output at the end of a row, and the addresses of a term of a run, take as long as a multiply-add each.)
         "dw_fma": fmas * kind.operations + edges + lane_blocks * (taps * blocks + edges / single),
         "dw_weight": loads * (1 + common.far(schedule.lane_block * taps * info.t_size, _NEAR)
                               + common.far(common.filter_bytes(p, info), here.l2)),

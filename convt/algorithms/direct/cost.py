@@ -16,7 +16,7 @@ def non_temporal_from(problem, unit, here):
 
 @functools.lru_cache(maxsize=256)
 def memory_cycles(problem, unit, here):
-    """Cycles that data takes which L2 does not hold; of outputs that are filled before or rounded after."""
+    """``(cycles to stream data that L2 does not hold, cycles to fill outputs beforehand or to round them afterwards)``."""
     non_temporal = common.streams(problem, non_temporal_from(problem, unit, here), here) and not here.limits.ordinary_stores
     counts, serial = common.memory_counts(problem, non_temporal, here), common.fill_counts(problem, here)
     if unit.s_size < unit.t_size and not unit.matrix:

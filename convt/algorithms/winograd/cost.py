@@ -109,7 +109,7 @@ def task_counts(work, block, panel_block, span, across, unit, here):
 
 
 def memory_cycles(problem, non_temporal, gathered, unit, here):
-    """Cycles that data takes which L2 does not hold; of outputs that are filled before. Outputs are written by non-temporal
+    """``(cycles to stream data that L2 does not hold, cycles to fill outputs beforehand)``. Outputs are written by non-temporal
     stores or not, or gathered for them."""
     counts, prices = common.memory_counts(problem, non_temporal, here), table(unit, here)
     if not non_temporal and not gathered:

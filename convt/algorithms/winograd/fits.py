@@ -120,7 +120,7 @@ def lasting_scheme(taps, kinds, most):
 
 
 def transforms_together(scheme):
-    """Whether there are kernels for these transforms of the axes: for MOST_AXES of them, which are all small or all large."""
+    """Whether there are kernels for these transforms of the axes: of one to MOST_AXES axes, all small or all large."""
     transformed = [kind for kind in scheme if kind]
     return 0 < len(transformed) <= MOST_AXES and len({kind >= LARGE[0].kind for kind in transformed}) == 1
 

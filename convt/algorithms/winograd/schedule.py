@@ -16,7 +16,7 @@ from ..direct import schedule as direct_schedule
 from ..direct.bind import Tiles
 from ..direct.shapes import Shape, Terms
 from ..phases import NESTED, phase_groups
-from ..stages import LARGE_FILTER, MOST_FORM, MOST_SMALL_FORM, SHARED, alike
+from ..stages import LARGE_FILTER, MOST_FORM, MOST_SMALL_FORM, SHARED, alike, resized
 from . import cost
 from .fits import MOST_AXES, MOST_TILES, MOST_WAITING, axis_fits, estimator, lasting_scheme, nested_share, prices
 from .fits import transforms_together as together
@@ -180,12 +180,7 @@ def choose(problem, here, unit, kinds):
 def typical(problem):
     """The same operator on data of a typical size, which decides in what form a large filter is packed. One form serves all
     sizes, because a second one would not fit within the bound of packed weights, and packing takes longer than a call."""
-    side = round(_TYPICAL ** (1 / problem.rank))
-    outs = [
-        max(1, out + (side - size) * s)
-        for out, size, s in zip(problem.out_sizes, problem.in_sizes, problem.strides, strict=True)
-    ]
-    return problem._replace(batch=1, in_sizes=(side,) * problem.rank, out_sizes=tuple(outs))
+    return resized(problem, 1, [round(_TYPICAL ** (1 / problem.rank))] * problem.rank)
 
 
 def _does(problem):
@@ -246,7 +241,7 @@ def _transforms(problem, merge, axes, unit, estimate, most):
 
 
 def _lasting_transforms(problem, merge, axes, kinds, unit, estimate, most):
-    """As `_transforms`, of a large filter: the transforms depend on the taps alone."""
+    """What `_transforms` gives, for a large filter: its transforms depend on the taps alone."""
     nested, found, whole = NESTED in merge, [], 1  # panels without a transform
     for axis in zip(problem.kernel, problem.strides, problem.dilations, merge, strict=True):
         whole *= sum([len(group.residues) * len(group.offsets) for group in phase_groups(*axis)])
@@ -271,7 +266,8 @@ def _plain_panels(alikes):
 
 def _compare(problem, merge, found, lasting, unit, here):
     """The Choice of a merge: classes are transformed where that takes less than to multiply them as direct does, and one class
-    in any case: the one that a transform helps most. With ``lasting`` transforms, all that have one."""
+    in any case: the one that a transform helps most. ``lasting``: every class that has a transform is transformed, because the
+    form of a large filter must not depend on sizes."""
     nested, classes, plain, tasks, terms = NESTED in merge, [], [], [], None
     surest = min([each for each in found if each[4]], key=lambda each: each[3] / each[2])
     for each in found:
@@ -326,7 +322,7 @@ def _work(problem, way, share, unit, here):
 
 
 def _memory_cycles(problem, merge, unit, here):
-    """Cycles that data takes which L2 does not hold; of outputs that are filled before."""
+    """``(cycles to stream data that L2 does not hold, cycles to fill outputs beforehand)``."""
     last = problem.kernel[-1], problem.strides[-1], problem.dilations[-1]
     most = max([len(group.residues) for group in phase_groups(*last, merge[-1])])
     non_temporal = common.streams(problem, here.limits.non_temporal, here)
