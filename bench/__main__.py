@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from itertools import product
 from pathlib import Path
 
-from . import COMMAND, compare, descriptor, layers, live, machine, peers, tables
+from . import COMMAND, compare, descriptor, layers, live, machine, peers, samples, tables
 from .batch import Batch, Entry
 from .problem import DTYPES, LAYOUTS, MODES, PRECISIONS, Problem
 from .record import Record
@@ -94,6 +94,8 @@ def parser() -> argparse.ArgumentParser:
     add("--layers", metavar="FILE", help="from a JSON file")
     add("--deconv", action="append", metavar="DESCRIPTOR", help='in benchdnn\'s words: mb1_ic8oc4_ih9kh4sh2ph1_n"name"')
     add("--batch", action="append", metavar="FILE", help="from a batch file of benchdnn's")
+    add("--neighbours", type=_count, metavar="N", help="also N random layers of the same classes, which no one tuned to")
+    add("--seed", type=int, default=0, help="of the neighbours (default: 0)")
     add("--suite", type=_words, metavar="FAMILY,...", help="only those of these families")
     add("--names", type=_words, metavar="NAME,...", help="only these")
 
@@ -150,6 +152,8 @@ def chosen_entries(options: argparse.Namespace, note: Callable[[str], None]) -> 
     if not (options.deconv or options.batch or options.layers):
         quick = options.quick and not (options.suite or options.names)
         found = [Entry(layer) for layer in layers.parse(layers.TABLE) if not quick or layer.name in layers.QUICK]
+    if options.neighbours:
+        found += map(Entry, samples.neighbours([entry.layer for entry in found], options.neighbours, options.seed))
     for what, wanted, attribute in (("family", options.suite, "family"), ("layer", options.names, "name")):
         if wanted is None:
             continue

@@ -146,9 +146,7 @@ def _mib(size: float) -> str:
 def choice(ask, ask_torch, options) -> str:
     """The tables of the part."""
     known = {"the 45 layers": layers.parse(layers.TABLE), "of ONNX models": layers.read(options.layers)}
-    around = samples.sample(list(itertools.chain(*known.values())), ["f32"], ["NXC"], options.seed)
-    near = (layer for layer, _, _ in around if layer.name.startswith("near "))
-    known["random neighbours"] = list(itertools.islice(near, options.neighbours))
+    known["random neighbours"] = samples.neighbours(list(itertools.chain(*known.values())), options.neighbours, options.seed)
     rows, worst = [], []
     for layout in options.layout:
         together = []

@@ -1,19 +1,39 @@
-"""Problems to calibrate on: the layers, their neighbours, and random shapes of each class."""
+"""Random problems: neighbours of known layers, to measure beside them, and random shapes of each class, to calibrate on.
+
+Whoever tunes a library on some layers makes those fast. Layers of the same classes that nobody has looked at say whether the
+classes are.
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from itertools import count
+from itertools import count, islice
 
 from .layers import Layer
 
+NEAR = "near_"  # how names of neighbours begin
 MOST_ELEMENTS = 24_000_000  # of data, filter and result together: more takes too long to measure
 MOST_OPERATIONS = 12e9
 LEAST_OPERATIONS = 4e5  # less is over before the cost of a call is
 
 # Of ten problems; the others are of half or double precision.
 SINGLE = 7
+
+
+def neighbours(layers: list[Layer], number: int, seed: int) -> list[Layer]:
+    """As many layers of the same classes as some, the same for the same seed: the layers take turns in random order, so that
+    each class has its share."""
+    chance = random.Random(seed)
+    return list(islice(_neighbours(layers, chance), number))
+
+
+def _neighbours(layers: list[Layer], chance: random.Random) -> Iterator[Layer]:
+    for n in count():
+        for layer in chance.sample(layers, len(layers)):
+            near = _neighbour(layer, chance, n)
+            if _is_measurable(near):
+                yield near
 
 
 def sample(layers: list[Layer], dtypes: list[str], layouts: list[str], seed: int) -> Iterator[tuple[Layer, str, str]]:
@@ -30,9 +50,13 @@ def sample(layers: list[Layer], dtypes: list[str], layouts: list[str], seed: int
         else:
             layer = _random(chance, n)
         dtype = dtypes[0] if len(dtypes) == 1 or chance.randrange(10) < SINGLE else chance.choice(dtypes[1:])
-        if LEAST_OPERATIONS <= layer.flops <= MOST_OPERATIONS and layer.elements <= MOST_ELEMENTS:
+        if _is_measurable(layer):
             for layout in layouts if layer in layers else [chance.choice(layouts)]:
                 yield layer, dtype, layout
+
+
+def _is_measurable(layer: Layer) -> bool:
+    return LEAST_OPERATIONS <= layer.flops <= MOST_OPERATIONS and layer.elements <= MOST_ELEMENTS
 
 
 def _around(number: int, chance: random.Random, least: int = 1) -> int:
@@ -59,7 +83,8 @@ def _neighbour(layer: Layer, chance: random.Random, n: int) -> Layer:
         cin, cout = layer.cin // layer.groups * groups, layer.cout // layer.groups * groups
     size = tuple(_around(i, chance, 2) for i in layer.size)
     batch = layer.batch if chance.random() < 0.7 else _around(layer.batch, chance)
-    return _layer(f"near {layer.name} {n}", batch, cin, cout, groups, size, kernel, strides, layer.dilations, chance)
+    name = f"{NEAR}{layer.name}_{n}"
+    return _layer(name, layer.family, batch, cin, cout, groups, size, kernel, strides, layer.dilations, chance)
 
 
 def _random(chance: random.Random, n: int) -> Layer:
@@ -88,14 +113,15 @@ def _random(chance: random.Random, n: int) -> Layer:
         side = {1: log(1, 5), 2: log(0, 3), 3: log(0, 2)}[rank]
     size = tuple(max(1, round(side * chance.uniform(0.7, 1.4))) for _ in range(rank))
     dilations = (chance.choice([1] * 9 + [2]),) * rank
-    return _layer(f"{kind} {n}", chance.choice([1, 1, 1, 2, 8]), cin, cout, groups, size, kernel, strides, dilations, chance)
+    name, batch = f"{kind} {n}", chance.choice([1, 1, 1, 2, 8])
+    return _layer(name, "sample", batch, cin, cout, groups, size, kernel, strides, dilations, chance)
 
 
-def _layer(name, batch, cin, cout, groups, size, kernel, strides, dilations, chance) -> Layer:
+def _layer(name, family, batch, cin, cout, groups, size, kernel, strides, dilations, chance) -> Layer:
     pads = tuple(chance.choice([0, (k - s) // 2 if k > s else 0]) for k, s in zip(kernel, strides, strict=True))
     reach = [(n - 1) * s + (k - 1) * d + 1 for n, s, k, d in zip(size, strides, kernel, dilations, strict=True)]
     pads = tuple(p if 2 * p < n else 0 for p, n in zip(pads, reach, strict=True))
     return Layer(
-        name=name, family="sample", batch=batch, cin=cin, cout=cout, groups=groups, size=size, kernel=kernel,
+        name=name, family=family, batch=batch, cin=cin, cout=cout, groups=groups, size=size, kernel=kernel,
         strides=strides, pads_begin=pads, pads_end=pads, output_padding=(0,) * len(size), dilations=dilations, source="",
     )  # fmt: skip

@@ -8,6 +8,7 @@ from statistics import geometric_mean
 from .machine import Limits
 from .record import Record, best_rival, ratio
 from .rounds import DISTURBED, Result
+from .samples import NEAR
 
 COLUMNS = ("layer", "library", "ms", "GFLOP/s", "of peak", "GB/s", "of limit", "convt is", "error", "how")
 COLD = ("cold ms", "convt is, cold")  # columns after COLUMNS' "convt is", where caches were emptied
@@ -136,6 +137,10 @@ def summary(problems: list[list[Result]]) -> list[str]:
     timed = [(best, rivals) for rivals in problems if (best := best_rival(rivals))]
     if len({best.peer for best, _ in timed}) > 1:
         pairs["the best of them on each layer"] = timed
+        near = [pair for pair in timed if pair[0].problem.layer.name.startswith(NEAR)]
+        if 0 < len(near) < len(timed):
+            pairs["the best of them on each layer that is known"] = [pair for pair in timed if pair not in near]
+            pairs["the best of them on each neighbour"] = near
     return [line for cold in (False, True) for name, members in pairs.items() if (line := _versus(name, members, cold))]
 
 

@@ -503,6 +503,15 @@ def chosen(*arguments):
     return problems, [peer.name for peer in cli.chosen_peers(options)]
 
 
+def test_neighbours_stand_beside_the_layers_chosen():
+    arguments = "--neighbours", "5", "--seed", "3"
+    names = [problem.layer.name for problem in chosen(*arguments)[0]]
+    assert len(names) == len(layers.parse(layers.TABLE)) + 5
+    assert [name for name in names if name.startswith("near_")] == names[-5:]
+    some, _ = chosen(*arguments, "--names", f"unet_up1,{names[-1]}")
+    assert [problem.layer.name for problem in some] == ["unet_up1", names[-1]]
+
+
 def test_quick_is_about_ten_layers_and_onednn():
     problems, names = chosen("--quick")
     assert [problem.layer.name for problem in problems] == list(layers.QUICK)

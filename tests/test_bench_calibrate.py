@@ -23,7 +23,17 @@ def test_a_sample_is_the_same_for_a_seed_and_of_every_class():
     assert {dtype for _, dtype, _ in some[0]} == set(DTYPES)
     assert {layout for _, _, layout in some[0]} == set(LAYOUTS)
     kinds = {layer.name.split(" ")[0] for layer, _, _ in some[0]}
-    assert {"dense", "few", "depthwise", "groups", "audio", "volume", "brief", "near"} <= kinds
+    assert {"dense", "few", "depthwise", "groups", "audio", "volume", "brief"} <= kinds
+    assert any(name.startswith(samples.NEAR) for name in names)
+
+
+def test_neighbours_are_the_same_for_a_seed_of_all_classes_and_none_is_a_layer_known():
+    near = samples.neighbours(KNOWN, 60, 0)
+    assert near == samples.neighbours(KNOWN, 60, 0) != samples.neighbours(KNOWN, 60, 1)
+    assert near[:9] == samples.neighbours(KNOWN, 9, 0)
+    assert len({layer.name for layer in near}) == 60 and {layer.family for layer in near} == {layer.family for layer in KNOWN}
+    shapes = {(layer.data_shape, layer.filter_shape, layer.strides) for layer in KNOWN}
+    assert not shapes & {(layer.data_shape, layer.filter_shape, layer.strides) for layer in near}
 
 
 def test_a_fit_finds_the_values_that_made_the_times():

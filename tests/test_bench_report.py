@@ -104,6 +104,17 @@ def test_the_summary_is_a_geometric_mean_for_each_peer_and_for_the_best():
     assert tables.summary(problems)[0].endswith("faster on 1 of 2 (1 of them *)")
 
 
+def test_the_summary_tells_layers_that_are_known_from_their_neighbours():
+    problems = [
+        [result_of("convt", 1.0, layer=layer), result_of("torch", a, layer=layer), result_of("openvino", b, layer=layer)]
+        for layer, a, b in zip((LAYERS[0], replace(LAYERS[1], name="near_it_0")), (8.0, 0.5), (4.0, 2.0), strict=True)
+    ]
+    assert tables.summary(problems)[-2:] == [
+        "convt is 4.00 times as fast as the best of them on each layer that is known in the geometric mean, faster on 1 of 1",
+        "convt is 0.50 times as fast as the best of them on each neighbour in the geometric mean, faster on 0 of 1",
+    ]
+
+
 # ---------------------------------------------------------------- compare
 
 
