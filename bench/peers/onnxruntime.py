@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
 
 from ..problem import Problem, as_nxc, empty, in_layout
-from . import Ready
+from . import Ready, onnx_model
 
 DTYPES = ("f32",)
 
@@ -21,34 +20,13 @@ def version() -> str:
     return onnxruntime.__version__
 
 
-def _model(problem: Problem, weights: dict[str, np.ndarray]) -> bytes:
-    layer = problem.layer
-    shapes = {"X": (layer.batch, layer.cin, *layer.size), "Y": (layer.batch, layer.cout, *layer.output)}
-    shapes |= {name: array.shape for name, array in weights.items()}
-    info = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()}
-    node = helper.make_node(
-        "ConvTranspose",
-        ["X", *weights],
-        ["Y"],
-        strides=layer.strides,
-        pads=[*layer.pads_begin, *layer.pads_end],
-        dilations=layer.dilations,
-        output_padding=layer.output_padding,
-        group=layer.groups,
-    )
-    inputs = ["X"] if problem.prepacked else ["X", *weights]
-    constants = [numpy_helper.from_array(array, name) for name, array in weights.items() if name not in inputs]
-    graph = helper.make_graph([node], "layer", [info[name] for name in inputs], [info["Y"]], constants)
-    # The oldest version that has this operator keeps the model readable for every release of the runtime.
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)], ir_version=7).SerializeToString()
-
-
 def prepare(problem: Problem, threads: int) -> Ready:
     layer = problem.layer
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    weights = {"W": problem.filter_iox()} | ({"B": problem.bias()} if problem.with_bias else {})
-    session = onnxruntime.InferenceSession(_model(problem, weights), options, providers=["CPUExecutionProvider"])
+    weights = onnx_model.weights(problem)
+    model = onnx_model.model(problem, weights)
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     arrays = {"X": in_layout(problem.data(), "NCX")} | ({} if problem.prepacked else weights)
     result = empty((layer.batch, layer.cout, *layer.output), arrays["X"].dtype)
     binding = session.io_binding()
