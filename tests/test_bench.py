@@ -1,10 +1,12 @@
 """The micro-benchmark: its layers, its checker, its manners. No figure is asserted here."""
 
+import importlib.util
 import json
 import os
 import sys
 import threading
 import time
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -36,6 +38,7 @@ SMALL = layers.parse(
     """
 )
 PLAIN = SMALL[0]
+ONEDNN_SYCL = "CONVT_BENCH_ONEDNN_SYCL"
 
 
 def reference(problem):
@@ -347,6 +350,19 @@ def test_an_absent_peer_is_a_note(monkeypatch):
     assert not record.versions
 
 
+@pytest.mark.parametrize("folder", [None, "/nowhere"])
+def test_the_onednn_of_another_environment_is_found_only_there(monkeypatch, folder):
+    monkeypatch.delenv(ONEDNN_SYCL, raising=False)
+    if folder:
+        monkeypatch.setenv(ONEDNN_SYCL, folder)
+    record = Record({})
+    assert cli.present(peers.named(["onednn-3.13"]), Setting(1), record) == []
+    (note,) = record.notes
+    assert "onednn-3.13 is left out" in note
+    assert (folder or f"{ONEDNN_SYCL} is not set") in note
+    assert f"pip install onednn in a virtual environment that {ONEDNN_SYCL} names" in note
+
+
 def test_a_cap_reaches_the_library_and_leaves_out_those_without(worker):
     capped, record = Setting(1, "baseline"), Record({})
     (ours,) = cli.present([peers.PEERS[0], *peers.named(["onnxruntime"])], capped, record)
@@ -423,6 +439,39 @@ def test_ways_of_pytorch_that_prepare_weights_are_right(tmp_path, layer, small_c
     assert cli.main(arguments) == 0
     found = [(each["peer"], each["status"]) for each in json.loads(path.read_text())["results"] if each["peer"] in ONCE]
     assert found == [(name, "ok") for name in ONCE] * 2
+
+
+@pytest.fixture
+def asked_for(request):
+    """A worker of the peer named."""
+    peer = peers.PEERS[[each.name for each in peers.PEERS].index(request.param)]
+    worker = Worker(peer, Setting(2 if machine.cores() > 1 else 1))
+    yield worker
+    worker.close()
+
+
+@pytest.mark.skipif(ONEDNN_SYCL not in os.environ, reason=f"{ONEDNN_SYCL} is not set")
+@pytest.mark.parametrize("asked_for", ["onednn-3.13"], indirect=True)
+@pytest.mark.parametrize("layout", ["NXC", "NCX"])
+def test_onednn_on_sycl_is_right(asked_for, layout):
+    """As the other release, it takes no output_padding as large as cube's."""
+    assert asked_for.ask("version").startswith("3.")
+    for layer, mode, with_bias in product(SMALL, ("prepacked", "one-shot"), (False, True)):
+        problem = Problem(layer, "f32", layout, mode, with_bias)
+        (result,) = measure(problem, [asked_for], rounds=1, budget=0.01, note=pytest.fail)
+        assert result.status == ("unsupported" if layer.name == "cube" else "ok"), (problem, result)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("MNN") is None, reason="MNN is not installed")
+@pytest.mark.parametrize("asked_for", ["mnn"], indirect=True)
+def test_mnn_is_right_or_unsupported(asked_for):
+    """Groups whose weights are an input, and biases of three axes, would end the process or be wrong."""
+    for layer, mode, with_bias in product(SMALL, ("prepacked", "one-shot"), (False, True)):
+        problem = Problem(layer, "f32", "NXC", mode, with_bias)
+        (result,) = measure(problem, [asked_for], rounds=1, budget=0.01, note=pytest.fail)
+        lacks = {"grouped": mode == "one-shot", "cube": mode == "one-shot" or with_bias}.get(layer.name, False)
+        assert result.status == ("unsupported" if lacks else "ok"), (problem, result)
+        assert lacks or result.how == ("in NCX, as 2-D" if layer.name == "grouped" else "in NCX")
 
 
 def test_it_works_as_the_package_that_a_wheel_has(tmp_path):
@@ -515,7 +564,7 @@ def test_neighbours_stand_beside_the_layers_chosen():
 def test_quick_is_about_ten_layers_and_onednn():
     problems, names = chosen("--quick")
     assert [problem.layer.name for problem in problems] == list(layers.QUICK)
-    assert names == ["convt", "onednn-plain", "onednn-any"]
+    assert names == ["convt", "onednn-plain", "onednn-any", "onednn-3.13"]
 
 
 def test_choices_narrow_each_other():
@@ -551,7 +600,7 @@ def test_every_peer_here_is_set_to_a_precision(tmp_path, capsys, small_copy):
         if result["peer"] in ONCE and result["status"] == "unsupported":
             continue
         assert result["status"] == "ok" and result["error"] is not None, result
-        lacks = {"onnxruntime": ("high", "medium"), "openvino": ("high",)}.get(result["peer"], ())
+        lacks = {"onnxruntime": ("high", "medium"), "mnn": ("high", "medium"), "openvino": ("high",)}.get(result["peer"], ())
         assert ("has no precision" in result["how"]) == (result["precision"] in lacks), result
     out = capsys.readouterr().out
     assert "f32, precision high, NXC" in out and "f32, precision medium, NXC" in out and "\nf32, NXC" in out

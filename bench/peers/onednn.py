@@ -23,6 +23,7 @@ DTYPES = {"f16": 1, "bf16": 2, "f32": 3, "f64": 7}
 PRECISIONS = {"highest": 0, "high": 4, "medium": 1}  # as modes of floating-point math: strict, tf32, bf16
 
 CPU = 1
+IN_ORDER = 1
 FORWARD_INFERENCE = 96
 DECONVOLUTION_DIRECT = 0xA
 TAG_ANY = 1
@@ -85,7 +86,7 @@ def _engine() -> Handle:
 
 @cache
 def _stream() -> Handle:
-    return Handle("stream", _engine(), 0)
+    return Handle("stream", _engine(), IN_ORDER)
 
 
 def _dims(values) -> Dims:

@@ -1,0 +1,110 @@
+"""MNN's CPU backend: an ONNX model of one ConvTranspose, turned into one of its own by the converter that it comes with.
+
+Prepacked, the weights are constants of the model; one-shot, they are inputs, which it rearranges at each call. A call of
+the module computes at once, whether or not its input has changed, and its result can then be read without a copy.
+
+Its layout is always NCX, which `how` says where the problem's is not. One axis is computed as the second of two, which is
+faster than as the first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from ..layers import Layer
+from ..problem import Problem, in_layout
+from . import Ready, Unsupported, onnx_model
+
+DTYPES = ("f32",)
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Keeps what C++ prints, about the CPU and the steps of a conversion, from the terminal."""
+    kept = {number: os.dup(number) for number in (1, 2)}
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for number in kept:
+        os.dup2(nowhere, number)
+    try:
+        yield
+    finally:
+        for number, copy in kept.items():
+            os.dup2(copy, number)
+            os.close(copy)
+        os.close(nowhere)
+
+
+# The converter itself is in `_tools`: importing `MNN.tools`, which wraps it, installs a package that sends statistics.
+with _silent():
+    import _tools
+    import MNN
+
+
+def version() -> str:
+    return MNN.version()
+
+
+def _as_2d(layer: Layer) -> Layer:
+    per_axis = {name: 1 for name in ("size", "kernel", "strides", "dilations")}
+    per_axis |= {name: 0 for name in ("pads_begin", "pads_end", "output_padding")}
+    return replace(layer, **{name: (value, *getattr(layer, name)) for name, value in per_axis.items()})
+
+
+def _refuse(problem: Problem) -> None:
+    """What release 3.6.1 gets wrong, or ends the process by."""
+    layer = problem.layer
+    if not problem.prepacked and 1 < layer.groups != max(layer.cin, layer.cout):
+        raise Unsupported("weights that are an input have no groups, unless of one channel each")
+    if len(layer.size) == 3:
+        if not problem.prepacked:
+            raise Unsupported("3-D weights have to be constants")
+        if layer.groups > 1 or layer.dilations[0] > 1 or problem.with_bias:
+            raise Unsupported("groups, bias or a dilated first axis are wrong in 3-D")
+
+
+def _module(problem: Problem, weights: dict[str, np.ndarray], threads: int):
+    expr = MNN.expr
+    with _silent(), tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder, "layer.onnx"), Path(folder, "layer.mnn")
+        source.write_bytes(onnx_model.model(problem, weights))
+        words = ["--framework", "ONNX", "--modelFile", str(source), "--MNNModel", str(target), "--bizCode", "MNN"]
+        _tools.mnnconvert(["mnnconvert", *words])
+        return MNN.nn.load_module_from_file(
+            str(target),
+            ["X"] if problem.prepacked else ["X", *weights],
+            ["Y"],
+            backend=expr.Backend.CPU,
+            precision_mode=expr.PrecisionMode.High,
+            memory_mode=expr.MemoryMode.High,  # with less it takes four threads at most
+            shape_mutable=False,
+            thread_num=threads,
+        )
+
+
+def prepare(problem: Problem, threads: int) -> Ready:
+    _refuse(problem)
+    shape, flat = problem.layer.result_shape, len(problem.layer.size) == 1
+    if flat:
+        problem = replace(problem, layer=_as_2d(problem.layer))
+    weights = onnx_model.weights(problem)
+    module = _module(problem, weights, threads)
+    arrays = [in_layout(problem.data(), "NCX"), *(() if problem.prepacked else weights.values())]
+    inputs = [MNN.expr.placeholder(list(array.shape), MNN.expr.NCHW) for array in arrays]
+    for variable, array in zip(inputs, arrays, strict=True):
+        variable.write(array)
+
+    def run():
+        (result,) = module.forward(inputs)
+        return result
+
+    def nxc(result):
+        return np.moveaxis(result.read(), 1, -1).reshape(shape)
+
+    return Ready(run, nxc, ", ".join(["in NCX"] * (problem.layout != "NCX") + ["as 2-D"] * flat))
