@@ -110,7 +110,7 @@ cdef extern from "convt_kernels.h" nogil:
     ctypedef struct convt_across:
         int kc, pixels, add
         const void *src
-        Py_ssize_t cs, ld
+        Py_ssize_t cs, rs, ld
         const void *a
         void *out
     ctypedef struct convt_picked:

@@ -29,9 +29,9 @@ from fuzz import machines
 import convt
 from convt import _plan
 from convt._problem import Problem
-from convt.algorithms import machine, scatter, stages
+from convt.algorithms import machine, planes, scatter, stages
 from convt.algorithms.scatter import schedule
-from convt.algorithms.scatter.schedule import COLUMNS, GATHERED
+from convt.algorithms.scatter.schedule import ACROSS, COLUMNS, GATHERED
 
 AMX = "avx512_amx"
 needs_amx = pytest.mark.skipif(not matrix_unit(), reason="no matrix unit, or CONVT_ISA caps it")
@@ -143,6 +143,41 @@ def test_every_way_at_every_instruction_set(case, isa):
             for way in every_way(now, "vectors"):
                 take(way)
                 now.check(run(now, *arrays, algorithm="scatter"), *arrays)
+
+
+@each_isa
+@each_problem
+@pytest.mark.parametrize("memory", ["contiguous", "strided", "reversed", "cropped"])
+def test_planes_as_they_are(memory, case, isa, monkeypatch):
+    """Also where an algorithm would rather do them by blocks; in memory that is followed by NaN."""
+    monkeypatch.setattr(planes.schedule, "cheaper_on_planes", lambda those, *problem: those.schedule(*at_all(*problem)))
+    at_all = lambda problem, here, unit, finite: (problem, here, unit, 2, finite)  # noqa: E731
+    with using_isa(isa):
+        for dtype, activation in zip(DTYPES, ("tanh", None, "gelu", "relu"), strict=True):
+            now = replace(case, dtype=dtype, activation=activation, data_format="NCX")
+            data, filter, bias = now.arrays()
+            view, out = laid(memory, data), Out(memory, np.zeros(now.out_shape, now.numpy_dtype))
+            op = operator(now, filter, bias, algorithm="scatter")
+            op(view, out=out.view)
+            now.check(np.array(out.view), data, filter, bias)
+            out.assert_only_elements_written()
+            problem = op._attributes.problem(now.data_shape)._replace(planar=True)
+            done = scatter.STAGES.schedule(problem, machine.current(), "vectors", 2, True)
+            assert (done is not None) == (0 < problem.ci <= 256) and (done is None or done.form[0] == ACROSS)
+
+
+def test_planes_of_few_columns_are_read_as_they_are_multiplied():
+    """Up to eight columns, of any number of channels; rows of all lengths, whose last vector ends with the plane."""
+    rng = np.random.default_rng(0)
+    for co, ci, width in itertools.product(range(1, 5), (1, 2, 3, 5, 24), (1, 7, 8, 31, 64, 100)):
+        case = Case(
+            ci=ci, co=co, in_sizes=(3, width), kernel=(1, 2), strides=(1, 2), dilations=(1, 1), pads_begin=(0, 0),
+            pads_end=(0, 0), output_padding=(0, 0), data_format="NCX",
+        )  # fmt: skip
+        data, filter, bias = case.arrays()
+        whole = np.full((*data.shape[:-1], width + rng.integers(1, 9)), np.nan, data.dtype)
+        whole[..., :width] = data
+        case.check(run(case, whole[..., :width], filter, bias, algorithm="scatter"), data, filter, bias)
 
 
 @each_name
@@ -460,8 +495,9 @@ def test_products_have_room_for_phases_that_the_window_hides(out):
 
 
 @each_isa
-def test_blocks_of_planes_that_begin_between_the_taps(isa):
+def test_blocks_of_planes_that_begin_between_the_taps(isa, monkeypatch):
     """Of more outputs than taps: a block's window begins before its first input, where no tap reaches."""
+    monkeypatch.setattr(planes.schedule, "cheaper_on_planes", lambda *_: False)
     rng = np.random.default_rng(0)
     keywords = {"strides": 7, "pads_begin": 6, "pads_end": 5, "output_padding": 7, "groups": 2, "data_format": "NCX"}
     data, filter, bias = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((1, 2, 22), (6, 2, 2), (4,)))

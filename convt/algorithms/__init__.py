@@ -173,8 +173,8 @@ def forget():
     """Empty the caches of what was decided for problems."""
     for decided in (
         _fastest, direct.schedule.choose, direct.cost.memory_cycles, winograd.schedule.choose, blocks.blocks,
-        planes.schedule.wide_blocks, order.order_of, phases.axis, phases.kinds, stages.scheduled, common.pairs_met,
-        depthwise.kinds.kind_of_operator,
+        planes.schedule.wide_blocks, planes.schedule.cheaper_on_planes, order.order_of, phases.axis, phases.kinds,
+        stages.scheduled, common.pairs_met, depthwise.kinds.kind_of_operator,
     ):  # fmt: skip
         decided.cache_clear()
 

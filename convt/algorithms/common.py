@@ -112,6 +112,15 @@ def memory_counts(problem, non_temporal=False, here=None):
     return found
 
 
+def plane_counts(problem, non_temporal, here):
+    """The same of planes: inputs come in lines of many planes at once."""
+    inputs, outputs = execution.data_bytes(problem), execution.output_bytes(problem)
+    return {
+        "plane_in_byte": max(0, inputs - here.l2),
+        "out_byte_non_temporal" if non_temporal else "out_byte_l3": max(0, outputs - here.l2),
+    }
+
+
 def split_bytes(problem):
     """Bytes of an output whose cache lines are shared by panels that are stored one long after the other, of which the caches
     have lost some meanwhile."""

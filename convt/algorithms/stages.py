@@ -48,6 +48,7 @@ class Stages(NamedTuple):
     bind: Callable
     # (problem, here, unit) -> cycles that no schedule is below: quick to find, so that what can't win is not scheduled
     least: Callable = lambda problem, here, unit: 0.0
+    planar: bool = False  # whether it computes on planes (NCX) too, as well as on channels that are contiguous
 
 
 def alike(problem):

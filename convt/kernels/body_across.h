@@ -10,13 +10,29 @@ INLINE void FN(store_first)(S *out, V v, int at, int count)
         S_STOREN(out + at, v, count - at);
 }
 
+/* The sums of nv vectors of pixels from the first-th on, beside those that are there already or not. */
+INLINE void FN(across_store)(const int mr, const int nv, const convt_across *t, int first, V acc[][4])
+{
+#pragma GCC unroll 8
+    for (int m = 0; m < mr; m++)
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) {
+            T *to = (T *)t->out + m * t->ld + first + v * VL;
+            if (t->add)
+                acc[m][v] += V_(load)(to);
+            V_(store)(to, acc[m][v]);
+        }
+}
+
+#define PLANES_AHEAD 32 /* elements of a plane that are prefetched beyond the next ones */
+
 /* `across` for nv vectors of pixels from the first-th on, or, not `full`, for one of n. */
 INLINE void FN(across_mn)(const int mr, const int nv, const int full, const convt_across *t, int first, int n)
 {
     const ptrdiff_t cs = t->cs;
     const S *from = (const S *)t->src + first * cs;
     ptrdiff_t at[PART][VL / PART];
-    V acc[CONVT_ACROSS_MR][2];
+    V acc[CONVT_ACROSS_MR][4];
     FN(place_parts)(full, at, cs, n);
 #pragma GCC unroll 8
     for (int m = 0; m < mr; m++)
@@ -50,39 +66,77 @@ INLINE void FN(across_mn)(const int mr, const int nv, const int full, const conv
                         acc[m][v] = V_(fma)(weight, x[v][p], acc[m][v]);
                 }
     }
-#pragma GCC unroll 8
-    for (int m = 0; m < mr; m++)
-#pragma GCC unroll 2
-        for (int v = 0; v < nv; v++) {
-            T *to = (T *)t->out + m * t->ld + first + v * VL;
-            if (t->add)
-                acc[m][v] += V_(load)(to);
-            V_(store)(to, acc[m][v]);
-        }
+    FN(across_store)(mr, nv, t, first, acc);
 }
 
-/* Vectors of 64 bytes go two at a time, as AVX-512 has registers for twice as many accumulators. */
+/* The same of planes, channel by channel: no pixel changes its lane. */
+INLINE void FN(planes_mn)(const int mr, const int nv, const int full, const convt_across *t, int first, int n)
+{
+    const S *from = (const S *)t->src + first;
+    const T *a = t->a;
+    V acc[CONVT_ACROSS_MR][4];
+#pragma GCC unroll 8
+    for (int m = 0; m < mr; m++)
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++)
+            acc[m][v] = V_(set1)((T)-0.0);
+    for (int k = 0; k < t->kc; k++, from += t->rs, a++) {
+        V x[4];
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) {
+            if (full)
+                __builtin_prefetch(from + (nv + v) * VL + PLANES_AHEAD);
+            x[v] = full ? S_LOAD(from + v * VL) : S_LOADN(from, n);
+        }
+#pragma GCC unroll 8
+        for (int m = 0; m < mr; m++) {
+            const V weight = V_(set1)(a[m * CONVT_LDA]);
+#pragma GCC unroll 4
+            for (int v = 0; v < nv; v++)
+                acc[m][v] = V_(fma)(weight, x[v], acc[m][v]);
+        }
+    }
+    FN(across_store)(mr, nv, t, first, acc);
+}
+
+/* Vectors of 64 bytes go two at a time, as AVX-512 has registers for twice as many accumulators. Vectors of planes need none to be
+ * transposed, and few rows of them have as many accumulators as multiply-adds are under way. */
 #define ACROSS_NV (sizeof(V) == 64 ? 2 : 1)
-#define ACROSS(mr)                                                         \
-    static void FN(across_##mr)(const convt_across *t)                     \
-    {                                                                      \
-        int p = 0;                                                         \
-        for (; p + ACROSS_NV * VL <= t->pixels; p += ACROSS_NV * VL)       \
-            FN(across_mn)(mr, ACROSS_NV, 1, t, p, VL);                     \
-        for (; p < t->pixels; p += VL)                                     \
-            FN(across_mn)(mr, 1, 0, t, p, t->pixels - p);                  \
+#define PLANES_NV(mr) ((mr) <= 3 ? 4 : (mr) <= 6 || sizeof(V) == 64 ? 2 : 1)
+#define EACH(function, nv)                                 \
+    for (; p + (nv) * VL <= t->pixels; p += (nv) * VL)     \
+        function(mr, nv, 1, t, p, VL);                     \
+    for (; p < t->pixels; p += VL)                         \
+        function(mr, 1, 0, t, p, t->pixels - p < VL ? t->pixels - p : VL);
+#define ACROSS(n)                                          \
+    static void FN(across_##n)(const convt_across *t)      \
+    {                                                      \
+        const int mr = n;                                  \
+        int p = 0;                                         \
+        EACH(FN(across_mn), ACROSS_NV)                     \
+    }                                                      \
+    static void FN(planes_##n)(const convt_across *t)      \
+    {                                                      \
+        const int mr = n;                                  \
+        int p = 0;                                         \
+        EACH(FN(planes_mn), PLANES_NV(n))                  \
     }
 ACROSS(1) ACROSS(2) ACROSS(3) ACROSS(4) ACROSS(5) ACROSS(6) ACROSS(7) ACROSS(8)
 static void FN(across)(int mr, const convt_across *t)
 {
-    static void (*const some[CONVT_ACROSS_MR])(const convt_across *) = {
-        FN(across_1), FN(across_2), FN(across_3), FN(across_4), FN(across_5), FN(across_6), FN(across_7), FN(across_8),
+    static void (*const some[2][CONVT_ACROSS_MR])(const convt_across *) = {
+        {FN(across_1), FN(across_2), FN(across_3), FN(across_4), FN(across_5), FN(across_6), FN(across_7), FN(across_8)},
+        {FN(planes_1), FN(planes_2), FN(planes_3), FN(planes_4), FN(planes_5), FN(planes_6), FN(planes_7), FN(planes_8)},
     };
-    CONVT_ASSERT(mr >= 1 && mr <= CONVT_ACROSS_MR && t->kc >= PART && t->kc <= CONVT_KC);
-    some[mr - 1](t);
+    const int planes = t->cs == 1;
+    CONVT_ASSERT(mr >= 1 && mr <= CONVT_ACROSS_MR && t->kc <= CONVT_KC && (planes || (t->kc >= PART && t->rs == 1)));
+    some[planes][mr - 1](t);
 }
 #undef ACROSS
+#undef EACH
 #undef ACROSS_NV
+#undef PLANES_NV
+#undef PLANES_AHEAD
 
 /* Lane `l` of `overlap_across` for VL values of j; `inside`: none of the pixels they sum is outside. */
 INLINE V FN(across_sum)(const convt_overlap *o, const int inside, int l, int64_t j, V lane)
@@ -101,33 +155,34 @@ INLINE V FN(across_sum)(const convt_overlap *o, const int inside, int l, int64_t
     return V_(act)(sum, o->act);
 }
 
-/* All lanes, 1, 2 or 4, stored interleaved: `count` contiguous elements. */
-INLINE void FN(across_zipped)(const int n, const convt_overlap *o, const int inside, int64_t j, V lane, S *out, int count)
+/* Every `step`-th lane from the `first` on, n of them, 1, 2 or 4, stored interleaved: `count` contiguous elements. */
+INLINE void FN(across_zipped)(const int n, int first, int step, const convt_overlap *o, const int inside, int64_t j, V lane,
+                              S *out, int count)
 {
     V v[4];
 #pragma GCC unroll 4
     for (int i = 0; i < n; i++)
-        v[i] = FN(across_sum)(o, inside, i, j, lane);
+        v[i] = FN(across_sum)(o, inside, first + i * step, j, lane);
     FN(zip)(n, v);
 #pragma GCC unroll 4
     for (int i = 0; i < n; i++)
         FN(store_first)(out, v[i], i * VL, count);
 }
 
-/* The same for any n, by `index` where lanes are not 1, 2 or 4. */
-INLINE void FN(across_lanes)(int n, const convt_overlap *o, const int inside, int64_t j, V lane, const int32_t *index, S *out,
-                           int count)
+/* The same for any n, by `index` where they are not 1, 2 or 4. */
+INLINE void FN(across_lanes)(int n, int first, int step, const convt_overlap *o, const int inside, int64_t j, V lane,
+                             const int32_t *index, S *out, int count)
 {
     T sums[CONVT_ACROSS * VL];
     if (n == 1)
-        FN(across_zipped)(1, o, inside, j, lane, out, count);
+        FN(across_zipped)(1, first, step, o, inside, j, lane, out, count);
     else if (n == 2)
-        FN(across_zipped)(2, o, inside, j, lane, out, count);
+        FN(across_zipped)(2, first, step, o, inside, j, lane, out, count);
     else if (n == 4)
-        FN(across_zipped)(4, o, inside, j, lane, out, count);
+        FN(across_zipped)(4, first, step, o, inside, j, lane, out, count);
     else {
         for (int i = 0; i < n; i++)
-            V_(store)(sums + i * VL, FN(across_sum)(o, inside, i, j, lane));
+            V_(store)(sums + i * VL, FN(across_sum)(o, inside, first + i * step, j, lane));
         for (int i = 0; i < n; i++)
             FN(store_first)(out, V_(gather)(sums, index + i * VL), i * VL, count);
     }
@@ -141,9 +196,11 @@ static void FN(overlap_across)(const convt_overlap *run)
     const convt_overlap *const o = &mine; /* no store can alias it */
     int32_t index[CONVT_ACROSS * VL];
     CONVT_ASSERT(o->lanes <= CONVT_ACROSS);
-    const int channels = o->channels, set = o->lanes;
-    const int whole = o->lane_lo == 0 && o->lane_hi == set && (channels == 1 || o->out_c == 1) && o->out_x == channels &&
-                      o->out_j == set; /* lanes are contiguous in the output, and all there */
+    const int channels = o->channels, all = o->lane_lo == 0 && o->lane_hi == o->lanes;
+    /* Runs of contiguous outputs: of all channels where those are side by side, else one for each channel. */
+    const int together = all && (channels == 1 || o->out_c == 1) && o->out_x == channels && o->out_j == o->lanes;
+    const int runs = together ? 1 : channels, set = o->lanes / runs;
+    const int whole = together || (all && o->out_x == 1 && o->out_j == set);
     if (set != 1 && set != 2 && set != 4)
         for (int e = 0, j = 0, l = 0; whole && e < set * VL; e++) {
             index[e] = l * VL + j;
@@ -155,10 +212,12 @@ static void FN(overlap_across)(const convt_overlap *run)
         S *out = (S *)o->out + (j - o->j0) * o->out_j;
         const int n = o->j1 - j < VL ? (int)(o->j1 - j) : VL;
         const int inside = o->i0 < o->i1 && j - (o->terms - 1) >= o->i0 && j + n <= o->i1;
-        if (whole && inside)
-            FN(across_lanes)(set, o, 1, j, lane, index, out, n * set);
-        else if (whole)
-            FN(across_lanes)(set, o, 0, j, lane, index, out, n * set);
+        for (int c = 0; whole && c < runs; c++) {
+            if (inside)
+                FN(across_lanes)(set, c, runs, o, 1, j, lane, index, out + c * o->out_c, n * set);
+            else
+                FN(across_lanes)(set, c, runs, o, 0, j, lane, index, out + c * o->out_c, n * set);
+        }
         if (whole)
             continue;
         for (int l = o->lane_lo, c = l % channels, x = l / channels; l < o->lane_hi; l++) {

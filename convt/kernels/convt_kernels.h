@@ -160,13 +160,13 @@ typedef struct {
     const convt_act *act;
 } convt_overlap;
 
-/* The GEMM before `overlap_across`, of few columns and with pixels in lanes: pixels are transposed in registers. For p < pixels
- * and m < mr: out[m * ld + p] = sum over k < kc of a[m * CONVT_LDA + k] * src[p * cs + k], added to what is there with `add`.
- * Whole vectors of `out` are written. */
+/* The GEMM before `overlap_across`, of few columns and with pixels in lanes. For p < pixels and m < mr: out[m * ld + p] = sum over
+ * k < kc of a[m * CONVT_LDA + k] * src[p * cs + k * rs], added to what is there with `add`. Whole vectors of `out` are written.
+ * Where cs is not 1, rs is: such pixels are transposed in registers. */
 typedef struct {
-    int kc, pixels, add;   /* kc: at least 16 bytes of T, at most CONVT_KC */
+    int kc, pixels, add;   /* kc: at most CONVT_KC; where rs is 1 at least 16 bytes of T */
     const void *src;       /* S */
-    ptrdiff_t cs, ld;
+    ptrdiff_t cs, rs, ld;
     const void *a;         /* T */
     void *out;             /* T */
 } convt_across;

@@ -3,7 +3,7 @@
 import math
 
 from ..._problem import ITEMSIZE
-from .. import costs
+from .. import common, costs
 from .blocks import Schedule
 
 
@@ -33,12 +33,6 @@ def counts(problem, cut, wide, stream, here):
     *outs, last_out = block.out_shape
     # (Pixels of NXC are moved as one row.)
     vectors_in, vectors_out = (-(-last_in // vl), -(-last_out // vl)) if problem.planar else (last_in / vl, last_out / vl)
-    item = ITEMSIZE[problem.dtype]
-    outputs = math.prod(problem.out_shape) * item
-    memory = {
-        "plane_in_byte": max(0, math.prod(problem.in_shape) * item - near),
-        "out_byte_non_temporal" if stream else "out_byte_l3": max(0, outputs - near),
-    }
     found = {
         "turn" if problem.planar else "move": blocks * (math.prod(ins) * vectors_in + math.prod(outs) * vectors_out),
         "task": blocks,
@@ -46,7 +40,7 @@ def counts(problem, cut, wide, stream, here):
     if wide:
         bytes = ITEMSIZE[block.dtype] * (math.prod(block.in_shape) + math.prod(block.out_shape))
         found["out_byte_l3"] = blocks * max(0, bytes - near)
-    return found, memory
+    return found, common.plane_counts(problem, stream, here)
 
 
 def least(stages, problem, here, unit="vectors"):
@@ -54,7 +48,7 @@ def least(stages, problem, here, unit="vectors"):
     if ITEMSIZE[problem.dtype] == 2:  # some are widened
         wide = stages.least(problem._replace(dtype="float32", planar=False), here, unit)
         return min(wide, stages.least(problem._replace(planar=False), here, unit))
-    if not problem.planar:
+    if not problem.planar or stages.planar:
         return stages.least(problem, here, unit)
     part, vl = here.profile["planes"], here.info(problem.dtype).vl
     moving = part["turn"] * (math.prod(problem.in_shape) + math.prod(problem.out_shape))

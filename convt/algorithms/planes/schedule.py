@@ -37,6 +37,24 @@ def _schedule(stages, wide, strided, problem, here, unit, threads, finite, plana
     alone = problem._replace(planar=False)
     if not planar and not wide:
         return stages.schedule(alone, here, unit, threads, finite)
+    if not wide and stages.planar and cheaper_on_planes(stages, problem, here, unit, finite):
+        return stages.schedule(problem, here, unit, threads, finite)
+    return _in_blocks(stages, wide, strided, problem, here, unit, threads, finite)
+
+
+@functools.lru_cache(maxsize=256)
+def cheaper_on_planes(stages, problem, here, unit, finite):
+    """Whether an algorithm that computes on planes does this problem in less time so than by blocks."""
+    own, blocks = (
+        stages.schedule(problem, here, unit, SHARED, finite),
+        _in_blocks(stages, False, False, problem, here, unit, SHARED, finite),
+    )
+    return own is not None and (blocks is None or stages.cost(own, here) < cost.cost(stages, blocks, here))
+
+
+def _in_blocks(stages, wide, strided, problem, here, unit, threads, finite):
+    """The `Schedule` of a problem by blocks, or the algorithm's own for any strides, as of `schedule`."""
+    alone = problem._replace(planar=False)
     block = alone._replace(dtype=WIDE) if wide else alone
     if math.isinf(stages.least(block, here, unit)):
         return None

@@ -1,6 +1,6 @@
 """What a schedule of rows costs: what its loops do, as counts (see convt.algorithms.costs)."""
 
-from .. import common, costs, execution
+from .. import common, costs
 
 
 def cost(schedule, here):
@@ -33,11 +33,7 @@ def cost(schedule, here):
         "piece": each * p.co * blocks,
         "start": each * blocks,
     })  # fmt: skip
-    inputs, outputs = execution.data_bytes(p), execution.output_bytes(p)
-    memory = {
-        "plane_in_byte": max(0, inputs - here.l2),
-        "out_byte_non_temporal" if schedule.stream else "out_byte_l3": max(0, outputs - here.l2),
-    }
+    memory = common.plane_counts(p, schedule.stream, here)
     tasks = blocks * p.groups * -(-rows // schedule.rows)
     return costs.beside(common.shared_alike(total, tasks, schedule.threads), part.cycles(memory))
 

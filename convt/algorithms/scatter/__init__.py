@@ -4,4 +4,4 @@ from ..stages import Stages
 from . import bind, cost, schedule
 
 LIMIT, permits = schedule.LIMIT, bind.permits
-STAGES = Stages(schedule.schedule, cost.cost, cost.packing, bind.recipe, bind.bind, cost.least)
+STAGES = Stages(schedule.schedule, cost.cost, cost.packing, bind.recipe, bind.bind, cost.least, planar=True)

@@ -23,7 +23,8 @@ def cost(schedule, here):
         tasks = math.inf if schedule.joined else images * schedule.tasks
     if schedule.threads > 1 and 0 < tasks <= common.EVEN and cycles >= here.limits.single_thread_cycles:
         cycles = cycles * (-(-tasks // 2) * 2 / tasks)  # of two threads: the choice must not depend on how many there are
-    return costs.beside(cycles, prices.cycles(common.memory_counts(problem, here=here)))
+    memory = common.plane_counts(problem, False, here) if problem.planar else common.memory_counts(problem, here=here)
+    return costs.beside(cycles, prices.cycles(memory))
 
 
 def least(problem, here, unit="vectors"):
@@ -99,10 +100,11 @@ def _across(schedule, kind, rows, unit, here):
     chunks = taps if schedule.chunks_of_tap and packs < taps else 1
     tiles = common.tile_counts(columns, together * pixels, taps * ci / max(chunks, 1), unit)
     counts = {name: count * chunks / together for name, count in tiles.items()}
-    counts["across_transpose"], counts["start"] = packs * ci * vectors, packs / together + phases
-    lanes = s * problem.co
+    counts["collect" if problem.planar else "across_transpose"] = packs * ci * vectors
+    counts["start"] = packs / together + phases
+    lanes, run = s * problem.co, s if problem.planar else s * problem.co  # of which so many lie side by side
     ordered = phases * lanes * -(-js // vl)  # vectors of outputs
-    order = "zip" if lanes in (1, 2, 4) else "gather"
+    order = "zip" if run in (1, 2, 4) else "gather"
     if several:  # products stay near
         counts["overlap_vector_term"], counts["overlap_term"] = ordered * (more + 1), phases * js * lanes
     counts[order] = ordered

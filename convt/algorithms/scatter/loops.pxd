@@ -11,6 +11,7 @@ from convt.algorithms.scatter.weights cimport ScatterRecipe
 cdef enum:
     PREFETCHED = 128  # bytes of input that a step of a tile prefetches at most: the first of two lines, as the second comes with it
     MOST_AXES = 64    # as NumPy's arrays
+    PLANE_PANELS = 8  # panels of pixels that are packed at a time, a plane after the other: few streams, whose stores stay in L1
 
 cdef struct PackedRow:
     # A stretch of an input row as packed, kept for the output rows of the task that read it too.
@@ -73,7 +74,7 @@ cdef class ScatterPlan(Plan):
     cdef int64_t j_whole  # of blocks of stride outputs: the first one behind which the window does not show whole
     cdef int64_t j0, j1, block, blocks, begin, window, taps_x, terms, lanes, max_rows, slab
     cdef bint prefetch    # the input does not stay in L2
-    cdef bint fused  # across: where columns are few, pixels are transposed as they are multiplied
+    cdef bint fused  # across: where columns are few, pixels are read as they are multiplied, and not packed
     cdef bint across, in_place  # whether the GEMM takes pixels from where they lie, where chunks have a single tap
     cdef object gathers
     cdef int32_t *gather_index  # what outputs of an image sum, by vectors: indices of bias and of products; NULL: overlap-add by rows

@@ -52,7 +52,7 @@ cdef class ScatterPlan(Plan):
         self.in_place, self.prefetch, self.joined, self.dense = schedule.in_place, schedule.prefetch, schedule.joined, dense
         self.slab = recipe.slab
         self.across = self.slab > 0
-        self.fused = self.across and self.in_c == 1 and self.ci * k.t_size >= 16
+        self.fused = self.across and (self.in_stride.p[x] == 1 or (self.in_c == 1 and self.ci * k.t_size >= 16))
         # Pixels side by side, for vectors; or one after the other, for matrices as close as an odd number of steps allows.
         self.lda = (schedule.depth // k.kstep | 1) * k.kstep if k.parts else k.lda
         space = schedule.workspace
@@ -513,7 +513,7 @@ cdef class ScatterPlan(Plan):
         """`products` of few columns, across: pixels need not be packed for others."""
         cdef int64_t in_x = self.in_stride.p[self.nd - 1], tap = 0, chunk, depth
         cdef convt_across t
-        t.kc, t.pixels, t.cs, t.ld, t.out = <int>self.ci, <int>m, in_x, c.ld, col
+        t.kc, t.pixels, t.cs, t.rs, t.ld, t.out = <int>self.ci, <int>m, in_x, self.in_c, c.ld, col
         for chunk in range(c.nchunks):
             depth = 0
             while depth < c.chunks[chunk].depth:  # whole taps
@@ -617,12 +617,18 @@ cdef class ScatterPlan(Plan):
         """Pixels [i_lo, i_lo + m) of a depth chunk: as the GEMM's A, or across as panels of its B."""
         cdef const convt_kernels *k = self.k
         cdef int64_t ci_p = self.recipe.ci_p, in_x = self.in_stride.p[self.nd - 1]
-        cdef int64_t depth = 0, tap = chunk.tap, first = chunk.channel, last, p, cols, at
+        cdef int64_t depth = 0, tap = chunk.tap, first = chunk.channel, last, p, cols, at, n, r
         while depth < chunk.depth:
             last = min(ci_p, first + chunk.depth - depth)
             at = self.tap_at(c, tap, j) + i_lo * in_x + first * self.in_c
             if self.across:
                 p = 0
+                while in_x == 1 and p + k.nr <= m:  # the pixels of a plane, which are side by side, for some panels at a time
+                    n = min(<int64_t>PLANE_PANELS, convt_quotient(m - p, k.nr))
+                    for r in range(min(self.ci, last) - first):
+                        k.widen(to + (p * chunk.depth + (depth + r) * k.nr) * k.e_size, k.nr * chunk.depth,
+                                src + (at + r * self.in_c + p) * k.s_size, k.nr, 1, <int>n, k.nr, k.nr)
+                    p += n * k.nr
                 while p < m:
                     cols = k.nr
                     if m - p < k.nr:

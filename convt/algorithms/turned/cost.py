@@ -3,8 +3,7 @@
 import math
 
 from ... import _core
-from ..._problem import ITEMSIZE
-from .. import common, costs
+from .. import common, costs, execution
 from .schedule import takes
 
 
@@ -69,13 +68,9 @@ def _counts(problem, c, info, far):
 def _memory_counts(schedule, here):
     """Inputs and outputs that L2 does not hold; what fills the output before."""
     p = schedule.problem
-    item = ITEMSIZE[p.dtype]
-    inputs, outputs = math.prod(p.in_shape) * item, math.prod(p.out_shape) * item
-    found = {
-        "plane_in_byte": max(0, inputs - here.l2),
-        "out_byte_non_temporal" if schedule.stream else "out_byte_l3": max(0, outputs - here.l2),
-    }
-    return found, {"task": 1, "out_byte_l2": outputs, "out_byte_l3": max(0, outputs - here.l2)} if schedule.how.hole else {}
+    outputs = execution.output_bytes(p)
+    fill = {"task": 1, "out_byte_l2": outputs, "out_byte_l3": max(0, outputs - here.l2)} if schedule.how.hole else {}
+    return common.plane_counts(p, schedule.stream, here), fill
 
 
 def packing(schedule, here):
