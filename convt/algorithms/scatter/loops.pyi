@@ -5,6 +5,8 @@ from ..._core import Plan
 from .schedule import Schedule
 from .weights import ScatterRecipe
 
+FEW_COLUMNS: int
+
 class ScatterPlan(Plan):
     def __init__(
         self,

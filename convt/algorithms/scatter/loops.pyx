@@ -27,6 +27,8 @@ from convt.algorithms.phases import AxisClass, PhaseGroup
 
 cnp.import_array()
 
+FEW_COLUMNS = CONVT_ACROSS_MR  # are multiplied by pixels where they lie: see `multiply_pixels`
+
 # An axis of images that are gathered: `products` finds the first pixel there.
 _ONE_RUN = [PhaseGroup((), (0,), ())], [AxisClass(0, 1, (0, 1), (0,), (), (), 0, (), (0, 1))]
 
@@ -52,7 +54,7 @@ cdef class ScatterPlan(Plan):
         self.in_place, self.prefetch, self.joined, self.dense = schedule.in_place, schedule.prefetch, schedule.joined, dense
         self.slab = recipe.slab
         self.across = self.slab > 0
-        self.fused = self.across and (self.in_stride.p[x] == 1 or (self.in_c == 1 and self.ci * k.t_size >= 16))
+        self.fused = self.across and self.ci <= CONVT_KC and (self.in_stride.p[x] == 1 or (self.in_c == 1 and self.ci * k.t_size >= 16))
         # Pixels side by side, for vectors; or one after the other, for matrices as close as an odd number of steps allows.
         self.lda = (schedule.depth // k.kstep | 1) * k.kstep if k.parts else k.lda
         space = schedule.workspace

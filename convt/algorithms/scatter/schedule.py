@@ -8,6 +8,7 @@ from ..._problem import ITEMSIZE, Problem
 from .. import common, execution, stages
 from ..workspace import Workspace, book
 from . import cost, reach
+from .loops import FEW_COLUMNS
 
 LIMIT = "it wants dilation 1 on the last axis, with a stride of at most twice the kernel"
 
@@ -38,7 +39,7 @@ class Schedule(NamedTuple):
     threads: int
     # How products are held and weights are packed: ``(way, slab)``.
     # ("columns", 0): vectors run over the columns (phase, tap of the last axis, out-channel), in panels.
-    # ("across", slab): vectors run over pixels. The rows of weights are ``slab`` deep, as many whole taps as fit.
+    # ("across", slab): vectors run over pixels. The rows of weights are ``slab`` deep: see `slab_of`.
     # ("gathered", slab): the same, whose columns are the taps of all axes: outputs gather what they sum.
     form: tuple
     block: int  # blocks of stride outputs along the last axis that a task does of a row,
@@ -86,9 +87,15 @@ def schedule(problem, here, unit, threads, finite):
 
 def _ways(problem, info):
     """How products may be held."""
-    if info.kstep > 1 or not 0 < problem.ci <= _core.KC or problem.strides[-1] * problem.co > _core.ACROSS:
+    if info.kstep > 1 or not slab_of(problem.ci) or problem.strides[-1] * problem.co > _core.ACROSS:
         return (COLUMNS,)
     return (COLUMNS, ACROSS, GATHERED) if _may_gather(problem, info) else (COLUMNS, ACROSS)
+
+
+def slab_of(ci):
+    """The depth of rows of weights, across: as many whole taps as a chunk has room for, or an even part of one; 0 if there is none."""
+    parts = -(-ci // _core.KC)
+    return 0 if ci == 0 or ci % parts else _core.KC // ci * ci if parts == 1 else ci // parts
 
 
 def _of_way(way, problem, here, info, rows, threads):
@@ -98,7 +105,7 @@ def _of_way(way, problem, here, info, rows, threads):
     ci, width, kernel = problem.ci, problem.in_sizes[-1], problem.kernel[-1]
     j0, j1 = blocks_shown(problem)
     js, before = j1 - j0, terms(problem) - 1
-    slab = _core.KC // ci * ci if way == ACROSS else 0
+    slab = slab_of(ci) if way == ACROSS else 0
     # Depth chunks of a tap each: pixels are packed once for all rows that read them, or read where they lie.
     keeps = rows.taps == 1 or (ci >= _LEAST_DEPTH and rows.taps * ci * info.e_size <= _KEPT // 16)
     columns = rows.phases * kernel * problem.co
@@ -123,7 +130,10 @@ def _of_way(way, problem, here, info, rows, threads):
         tasks = max(1, rows.rows)
     deep = info.filled(ci)
     chunks_of_tap, depth = 0, min(rows.taps * deep, slab or _core.KC)
-    if keeps and not joined and ci and not (slab and rows.taps == 1):
+    # Across, pixels that are met once are packed by the panel, which stays in L1; but those of planes a stretch at a time, where
+    # they are not read as they lie, because a panel has but a line of each plane.
+    once = slab and rows.taps == 1 and (not problem.planar or columns <= FEW_COLUMNS)
+    if keeps and not joined and ci and not once:
         chunks_of_tap = -(-deep // _core.KC)
         depth = info.filled(-(-deep // chunks_of_tap))
     in_place = chunks_of_tap > 0 and not slab and not info.matrix and info.s_size == info.e_size and ci % info.kstep == 0
@@ -141,7 +151,7 @@ def _gathered(problem, here, info, threads):
         tasks += threads
     tasks = min(tasks, problem.batch)
     return _found(
-        problem, here, info, threads, (GATHERED, _core.KC // problem.ci * problem.ci), block=1, blocks=1, tasks=tasks,
+        problem, here, info, threads, (GATHERED, slab_of(problem.ci)), block=1, blocks=1, tasks=tasks,
         joined=True, chunks_of_tap=0, in_place=False, depth=problem.ci, pixels=-(-problem.batch // tasks) * pixels, slots=1,
         columns=math.prod(problem.kernel) * problem.co + 1,  # one more is -0, the sum of nothing
     )  # fmt: skip
@@ -228,7 +238,7 @@ def _gathered_bytes(problem, images, info):
 
 def _may_gather(problem, info):
     """Whether images are so small that what each output sums can be listed."""
-    if problem.groups > 1 or not problem.batch * math.prod(problem.in_sizes):
+    if problem.groups > 1 or problem.ci > _core.KC or not problem.batch * math.prod(problem.in_sizes):
         return False
     outputs = math.prod(problem.out_sizes) * problem.co
     return outputs * reach.most_terms(problem) <= _PICKS and outputs <= _PICKS and _gathered_bytes(problem, 1, info) <= _SUMS

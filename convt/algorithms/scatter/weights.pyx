@@ -12,7 +12,7 @@ from convt.algorithms.packing cimport PackClass, PanelRecipe
 
 cdef class ScatterRecipe(PanelRecipe):
     """The bias is packed as ``bias_phases`` repetitions of each group's, which the overlap-add adds. With ``slab`` columns become
-    rows of the GEMM's A, ``slab`` deep (a multiple of the in-channels), slab after slab."""
+    rows of the GEMM's A, ``slab`` deep (a multiple of the in-channels, or an even part of them), slab after slab."""
 
     def __init__(self, str dtype, filter, bias, classes, int64_t bias_phases, int64_t slab, str unit="vectors"):
         self.slab, self.bias_phases = slab, bias_phases
@@ -41,14 +41,16 @@ cdef class ScatterRecipe(PanelRecipe):
         if not self.slab:
             return PanelRecipe.pack_job(self, c, job, src, dst, stage)
         cdef const convt_kernels *k = self.k
-        cdef int64_t g = job // c.nphases, phase = job % c.nphases, t, depth, rows = k.e_size * CONVT_LDA
+        cdef int64_t g = job // c.nphases, phase = job % c.nphases, t, n, depth, rows = k.e_size * CONVT_LDA
+        cdef int64_t some = max(<int64_t>1, min(self.slab, self.ci_p))
         src += g * self.sg
         dst += c.weights + g * c.group_weights
         for t in range((c.depth + self.slab - 1) // self.slab):  # rows are longer than a slab
             memset(dst + (t * c.ncols + phase * self.co) * rows, 0, self.co * rows)
         for t in range(c.ntaps):
-            depth = t * self.ci_p
-            k.pack(dst + ((depth // self.slab * c.ncols + phase * self.co) * CONVT_LDA + depth % self.slab) * k.e_size,
-                   CONVT_LDA, src + c.taps[phase * c.ntaps + t], self.so, self.si, <int>self.co, <int>self.ci,
-                   <int>self.ci_p)
+            for n in range(self.ci_p // some):
+                depth = t * self.ci_p + n * some
+                k.pack(dst + ((depth // self.slab * c.ncols + phase * self.co) * CONVT_LDA + depth % self.slab) * k.e_size,
+                       CONVT_LDA, src + c.taps[phase * c.ntaps + t] + n * some * self.si * k.s_size, self.so, self.si, <int>self.co,
+                       <int>some, <int>some)
         return False
