@@ -93,7 +93,8 @@ def _ways(problem, info):
 
 
 def slab_of(ci):
-    """The depth of rows of weights, across: as many whole taps as a chunk has room for, or an even part of one; 0 if there is none."""
+    """The depth of rows of weights, across: as many whole taps as a chunk has room for, or an even part of one; 0 if there is
+    none."""
     parts = -(-ci // _core.KC)
     return 0 if ci == 0 or ci % parts else _core.KC // ci * ci if parts == 1 else ci // parts
 
@@ -130,8 +131,8 @@ def _of_way(way, problem, here, info, rows, threads):
         tasks = max(1, rows.rows)
     deep = info.filled(ci)
     chunks_of_tap, depth = 0, min(rows.taps * deep, slab or _core.KC)
-    # Across, pixels that are met once are packed by the panel, which stays in L1; but those of planes a stretch at a time, where
-    # they are not read as they lie, because a panel has but a line of each plane.
+    # Across, pixels that are met once are packed by the panel, which stays in L1; but those of planes a stretch at a time, if they
+    # are not read as they lie, because a panel has but a line of each plane.
     once = slab and rows.taps == 1 and (not problem.planar or columns <= FEW_COLUMNS)
     if keeps and not joined and ci and not once:
         chunks_of_tap = -(-deep // _core.KC)
