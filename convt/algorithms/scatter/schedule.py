@@ -131,8 +131,8 @@ def _of_way(way, problem, here, info, rows, threads):
         tasks = max(1, rows.rows)
     deep = info.filled(ci)
     chunks_of_tap, depth = 0, min(rows.taps * deep, slab or _core.KC)
-    # Across, pixels that are met once are packed by the panel, which stays in L1; but those of planes a stretch at a time, if they
-    # are not read as they lie, because a panel has but a line of each plane.
+    # Across, pixels that are met once are packed by the panel, which stays in L1. But a panel has only a line of each plane, so
+    # that planes are packed a stretch at a time, unless they are read as they lie.
     once = slab and rows.taps == 1 and (not problem.planar or columns <= FEW_COLUMNS)
     if keeps and not joined and ci and not once:
         chunks_of_tap = -(-deep // _core.KC)
