@@ -17,7 +17,7 @@ cdef enum:
     WINOGRAD_BRIDGE = 4  # fewer tiles than these between two stretches are multiplied in vain, which costs no more than a cut there
 
 cdef enum:  # regions of a thread's workspace
-    ROWS, SUMS, STAGE, WHERE, UNSORTED, ZEROS, NOTHING, CHECK, WINDOW, BETWEEN, PANEL, REGION_COUNT
+    ROWS, SUMS, LINES, STAGE, WHERE, UNSORTED, ZEROS, NOTHING, CHECK, WINDOW, BETWEEN, PANEL, REGION_COUNT
 
 cdef struct WinogradClass:
     int64_t *tiles        # [nd] tiles along each axis
@@ -82,6 +82,7 @@ cdef struct WinogradTask:
     int64_t left_out[WINOGRAD_KINDS]    # which of the panel's points, as bits of `ends`
     char *a               # transformed rows
     char *sums
+    void **lines          # where each row of the first panel's and point's sums begins
     char *stage           # outputs that non-temporal stores will write, or NULL
     char *zeros           # a row of them
     char *nothing         # zeros with a sign

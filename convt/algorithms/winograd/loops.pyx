@@ -35,7 +35,7 @@ cnp.import_array()
 CHAIN, BRIDGE, PLACE = WINOGRAD_CHAIN, WINOGRAD_BRIDGE, WINOGRAD_PLACE
 
 # The regions of a thread's workspace, in the order of the enum in loops.pxd: see schedule.book.
-REGIONS = ("rows", "sums", "stage", "where", "unsorted", "zeros", "nothing", "check", "window", "between", "panel")
+REGIONS = ("rows", "sums", "lines", "stage", "where", "unsorted", "zeros", "nothing", "check", "window", "between", "panel")
 
 
 cdef class WinogradPlan(DirectPlan):
@@ -130,12 +130,14 @@ cdef class WinogradPlan(DirectPlan):
         t.panel = ws + round64(self.workspace)
         t.filter = t.panel + self.packing_workspace - round64(self.winograd_recipe.staged)
 
-        t.a, t.sums = ws + self.regions[ROWS], ws + self.regions[SUMS]
+        t.a, t.sums, t.lines = ws + self.regions[ROWS], ws + self.regions[SUMS], <void **>(ws + self.regions[LINES])
         t.stage = ws + self.regions[STAGE] if c.staged else NULL
         t.where, unsorted = <int64_t *>(ws + self.regions[WHERE]), <int64_t *>(ws + self.regions[UNSORTED])
         t.zeros, t.nothing, t.check = ws + self.regions[ZEROS], ws + self.regions[NOTHING], ws + self.regions[CHECK]
         t.window, t.between = ws + self.regions[WINDOW], ws + self.regions[BETWEEN]
 
+        for r in range(t.m):
+            t.lines[r] = t.sums + r * k.nr * k.t_size
         memset(t.zeros, 0, (CONVT_KC + 16) * k.t_size)
         memset(t.check, 0, k.nr * k.t_size)
         for i in range(k.nr):
@@ -391,14 +393,14 @@ cdef class WinogradPlan(DirectPlan):
         cdef int64_t stretch[2 * WINOGRAD_KINDS]
         cdef int64_t stretches, first, tiles, done, i, j, n, r, r0, r1
         cdef char *a
-        cdef char *products = task.sums + (((p - task.p0 if c.apart else 0) * c.npoints + q) * c.point_sums) * k.t_size
+        cdef int64_t sums_at = ((p - task.p0 if c.apart else 0) * c.npoints + q) * c.point_sums
+        cdef char *products = task.sums + sums_at * k.t_size
         cdef int64_t row = columns * k.e_size
         cdef char *weights = task.weights + (p * k.nr * c.pack.depth + q * c.depth * width) * k.e_size
         cdef const char *ahead
         cdef char *next = weights + (k.nr * c.pack.depth if c.across else c.depth * width) * k.e_size + link[3] * row
         cdef bint prefetching = task.end == c.nchunks and not self.non_temporal and not c.staged and not c.across and self.stores_vectors(panel)
         cdef Cut by_tile
-        cdef void *rows[MOST_ROWS]
         cdef convt_tile t
         if columns < width and link == c.links:
             k.widen(products + columns * k.t_size, k.nr, task.zeros, 0, 0, <int>task.m, 0, <int>(width - columns))
@@ -411,10 +413,9 @@ cdef class WinogradPlan(DirectPlan):
                 r1 = stretch[2 * i] if i < stretches else task.m
                 if r0 < r1:
                     k.widen(products + r0 * k.nr * k.t_size, k.nr, task.zeros, 0, 0, <int>(r1 - r0), 0, <int>columns)
-        t.rows = rows
-        t.lda, t.at = c.lda, 0
+        t.lda, t.at = c.lda, sums_at
         t.act = &self.none
-        t.stream, t.narrow, t.more, t.late = 0, 0, 0, NULL
+        t.stream, t.narrow, t.late = 0, 0, NULL
         t.nv, t.cols = <int>nv, <int>columns
         t.ahead_step = 64
         t.init, t.init_ld = task.nothing, 0
@@ -439,9 +440,12 @@ cdef class WinogradPlan(DirectPlan):
                 first = stretch[2 * j]
                 tiles = convt_quotient(stretch[2 * j + 1] - first + k.mr[nv] - 1, k.mr[nv])
                 by_tile = cut_evenly(stretch[2 * j + 1] - first, tiles, k.grain)
-                for i in range(tiles):
-                    r0, r1 = first + cut_at(&by_tile, i), first + cut_at(&by_tile, i + 1)
-                    t.a = a + r0 * c.lda * k.e_size
+                i = 0
+                while i < tiles:
+                    r0, r1, t.more = first + cut_at(&by_tile, i), first + cut_at(&by_tile, i + 1), 0
+                    if not prefetching and task.source == NULL and not k.parts:  # one call does the tiles of a height
+                        t.more = <int>((by_tile.taller if i < by_tile.taller else tiles) - i - 1)
+                    t.a, t.rows = a + r0 * c.lda * k.e_size, task.lines + r0
                     if task.source != NULL and not k.parts:
                         r = q * tiles + i  # of each tap a line of all in-channels, then the next one
                         t.ahead = self.winograd_recipe.line_at(c.pack, task.next_panel, task.next_depth, convt_quotient(r, k.pace),
@@ -453,15 +457,14 @@ cdef class WinogradPlan(DirectPlan):
                             t.ahead, t.ahead_step = <const char *>t.b + t.kc * width * k.e_size + i * n, 64
                     elif task.source != NULL:
                         t.ahead = ahead + done % k.pace * convt_quotient(t.kc, k.pace) * t.ahead_step + done // k.pace * 64
-                    for r in range(r0, r1):
-                        rows[r - r0] = products + r * k.nr * k.t_size
                     if link != c.links:
-                        t.init, t.init_ld = rows[0], k.nr
+                        t.init, t.init_ld = products + r0 * k.nr * k.t_size, k.nr
                     if prefetching:
                         self.prefetch(task, panel, r0, r1, q)
                     k.tile(<int>(r1 - r0), &t)
-                    t.ahead = <const char *>t.ahead + n
+                    t.ahead = <const char *>t.ahead + n * (1 + t.more)
                     done += 1
+                    i += 1 + t.more
             prefetching = False
             link += 4
 

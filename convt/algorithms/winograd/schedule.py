@@ -504,6 +504,7 @@ def book(problem, classes, unit, on_the_fly):
     return workspace.book(
         rows=rows,  # of the transformed tiles
         sums=sums,
+        lines=block * 8,  # where each row of a panel's sums begins
         stage=stage,  # outputs that non-temporal stores will write
         where=places,  # the tiles are,
         unsorted=places,  # and where they were before they were sorted
