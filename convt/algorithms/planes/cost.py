@@ -3,7 +3,7 @@
 import math
 
 from ..._problem import ITEMSIZE
-from .. import common, costs
+from .. import common
 from .blocks import Schedule
 
 
@@ -17,7 +17,7 @@ def cost(stages, schedule, here):
         total = 2 * -(-total // 2)
     prices = here.profile["planes"]
     moving, memory = counts(schedule.problem, schedule.cut, schedule.wide, schedule.stream, here)
-    return cycles * total + costs.beside(prices.cycles(moving), prices.cycles(memory))
+    return cycles * total + prices.cycles(moving) + prices.cycles(memory)  # a block waits for what it moves
 
 
 def packing(stages, schedule, here):

@@ -56,9 +56,11 @@ def _tables(problem, runs, groups, c, pack, out_strides, info):
         "blocks": c.blocks,
         "tap_in": tables.taps([run.first_in for run in runs]),
         "chunks": tables.depth_chunks([run.tap_range for run in runs], totals, info.filled(problem.ci), info.kstep, 0),
-        "units": [c.units * n // c.tiles for n in range(c.tiles + 1)],
+        # Tiles of more units come first, so that those of a height are beside each other.
+        "units": [c.units // c.tiles * n + min(n, c.units % c.tiles) for n in range(c.tiles + 1)],
         "tile_block": c.tile_block,
         "tile_blocks": c.tile_blocks,
+        "together": c.together,
         "outer_at": [sum(run.first_out[p] * step for run, p, step in zip(outer, at, steps, strict=True)) for at in phases],
         "outer_valid": [[bound for run, p in zip(outer, at, strict=True) for bound in run.valid[p]] for at in phases],
         "whole": all((low, high) == (0, run.count) for run in outer for low, high in run.valid),

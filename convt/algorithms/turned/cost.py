@@ -41,9 +41,11 @@ def _counts(problem, c, info, far):
         "weight_byte": bytes, "weight_byte_l3": far * bytes, "in_byte_l3": far * bytes,
         "collect": inside * depth * vectors,
         "start": inside * c.taps * pieces,
-        "zip" if s in (1, 2, 4, 8) else "gather": rows * vectors, "piece": units * pieces,
+        "piece": -(-c.tiles // (c.tile_blocks * c.together)) * pieces,
         "task": 1,
     }  # fmt: skip
+    stored = vectors if s > 1 else 2 * ends  # a tile of one phase is stored as it is, but where a row ends within a panel
+    found["zip" if s in (1, 2, 4, 8) else "gather"] = rows * stored
     if info.matrix:
         blocks = -(-rows // info.grain) * -(-pixels // vl)
         found["amx_product"] = blocks * -(-depth // info.kstep) * info.products

@@ -17,7 +17,7 @@ cdef struct TurnedClass:
     int64_t *chunks          # (first depth in a panel, depth, first depth of the weights) of what a tile multiplies at a time
     int64_t nchunks
     int64_t *unit            # [tile + 1]: its first unit. A unit is the x-phases of a channel and outer phase: rows of a tile
-    int64_t tiles, tile_block, tile_blocks
+    int64_t tiles, tile_block, tile_blocks, together
     int64_t outer            # phases of the axes but the last
     int64_t *outer_at        # [outer phase]: its output at the first pixel, in elements
     int64_t *outer_valid     # [outer phase][axis but the last] (low, high): pixels that the window shows
@@ -37,10 +37,14 @@ cdef struct TurnedTask:
     const char *bias
     char *panels
     char *lines              # S: what is packed next
-    char *made               # T: a tile
-    char *start              # T: what its accumulators start from, where it is stored without interleaving: the bias
-    int64_t *unit_at         # where the units of a tile are, from a pixel's first output on, in elements
-    void **rows              # where the rows of a tile go
+    char *made               # T: the tiles of a call
+    void **rows              # where their rows begin,
+    void **planes            # and those of the output that they are stored into as they are, or
+    void **outs              # runs of outputs that they are interleaved into
+    char *nothing            # T: what accumulators start from where interleaving adds the bias
+    char *biases             # T: of each unit: a row of accumulators where tiles are stored as they are, else a number
+    int64_t *unit_at         # where the units of the task are, from a pixel's first output on, in elements;
+    int64_t first_unit       # the first of them
     char *coming             # the inputs of the thread's next task, prefetched plane by plane: the next line, and how many of
     int64_t coming_lines, coming_planes, lines_at_once  # its plane and planes there are from it on; before each tile so many
     int64_t *pieces          # runs along the last axis within a panel: column, pixels, image, position on each axis
@@ -55,7 +59,7 @@ cdef class TurnedPlan(Plan):
     cdef Py_ssize_t nclasses
     cdef int64_t phases      # of the last axis
     cdef int64_t ci_p, out_size
-    cdef int64_t panels_at, lines_at, made_at, start_at, pieces_at, first_piece_at  # in the workspace of a thread
+    cdef int64_t panels_at, lines_at, made_at, rows_at, planes_at, outs_at, units_at, biases_at, pieces_at, first_piece_at  # in the workspace of a thread
     cdef bint stream, far
     cdef const convt_kernels *wide  # of the numbers that E is on vectors
     cdef bint plain          # tiles are stored as they are: one phase, contiguous pixels
@@ -66,7 +70,7 @@ cdef class TurnedPlan(Plan):
     cdef void pack_panel(self, TurnedTask *w, int64_t panel) noexcept nogil
     cdef void copy_piece(self, TurnedTask *w, int64_t *piece, int64_t *tap, int64_t c0, int64_t rows, char *to, int64_t ld,
                          bint packs) noexcept nogil
-    cdef void open_tile(self, TurnedTask *w, int64_t tile) noexcept nogil
+    cdef void find_units(self, TurnedTask *w, int64_t first, int64_t last) noexcept nogil
     cdef int64_t place_pixel(self, TurnedTask *w, int64_t *piece, int64_t x0) noexcept nogil
-    cdef bint stores_plainly(self, TurnedTask *w, int64_t tile, int64_t panel, convt_tile *t) noexcept nogil
-    cdef void store_tile(self, TurnedTask *w, int64_t tile, int64_t panel) noexcept nogil
+    cdef bint stores_plainly(self, TurnedTask *w, int64_t panel, ptrdiff_t *at) noexcept nogil
+    cdef void store_units(self, TurnedTask *w, int64_t first, int64_t units, int64_t panel) noexcept nogil

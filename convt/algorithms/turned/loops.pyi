@@ -6,7 +6,6 @@ from ..._problem import Problem
 from .weights import TurnedRecipe
 
 MOST_PHASES: int
-TILE_ROWS: int
 PACKED_LINES: int
 
 class TurnedPlan(Plan):

@@ -2,8 +2,8 @@
 """The loops of the GEMM turned round, for planes (NCX): rows are outputs, columns are pixels.
 
 A task is a block of pixels of a class by some tiles of rows. Its inputs are packed into panels, run by run along the last axis, for
-all taps and in-channels. Each tile of rows, phases of some channels, then meets every panel; from a tile its phases are interleaved
-into the planes of the output.
+all taps and in-channels. Tiles of rows, phases of some channels, then meet every panel, some of a height in one call; from them
+phases are interleaved into the planes of the output.
 """
 
 from libc.stdint cimport int64_t
@@ -25,7 +25,7 @@ cdef enum:
 
 # What schedules are to know.
 MOST_PHASES = CONVT_INTERLEAVED  # of the last axis
-TILE_ROWS, PACKED_LINES = MOST_ROWS, LINES
+PACKED_LINES = LINES
 
 
 cdef class TurnedPlan(Plan):
@@ -49,7 +49,7 @@ cdef class TurnedPlan(Plan):
             c.depth = c.ntaps * self.ci_p
             c.nchunks, c.chunks = len(spec["chunks"]), keep_table(self.keep, spec["chunks"])
             c.tiles, c.unit = len(spec["units"]) - 1, keep_table(self.keep, spec["units"])
-            c.tile_block, c.tile_blocks = spec["tile_block"], spec["tile_blocks"]
+            c.tile_block, c.tile_blocks, c.together = spec["tile_block"], spec["tile_blocks"], spec["together"]
             c.outer, c.outer_at = len(spec["outer_at"]), keep_table(self.keep, spec["outer_at"])
             c.whole = spec["whole"]
             c.outer_valid, c.x_first = keep_table(self.keep, spec["outer_valid"]), spec["x_first"]
@@ -64,7 +64,9 @@ cdef class TurnedPlan(Plan):
         space = schedule.workspace
         self.workspace = space.bytes
         self.panels_at, self.lines_at, self.made_at = space["panels"], space["lines"], space["made"]
-        self.start_at, self.pieces_at, self.first_piece_at = space["start"], space["pieces"], space["first_piece"]
+        self.rows_at, self.planes_at, self.outs_at = space["rows"], space["planes"], space["outs"]
+        self.units_at, self.biases_at = space["units"], space["bias"]
+        self.pieces_at, self.first_piece_at = space["pieces"], space["first_piece"]
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
         if convt_is_set(call.refused):  # what another task found makes this one's work useless
@@ -73,12 +75,11 @@ cdef class TurnedPlan(Plan):
         cdef TurnedTask w
         cdef TurnedClass *c = self.classes
         cdef convt_tile t
-        cdef void *rows[MOST_ROWS]
-        cdef int64_t unit_at[MOST_ROWS]
-        cdef void *planes[MOST_ROWS]
-        cdef int64_t group, n, panels, panel, tile, first, last, chunk, height, columns, lines, step
+        cdef int64_t group, n, panels, panel, first, last, some, unit, units, chunk, height, columns, step
         cdef const char *next_tile
         cdef const char *end
+        cdef ptrdiff_t at = 0
+        cdef size_t bits
         cdef bint plain
         while task >= c.first_task + c.ntasks:
             c += 1
@@ -91,14 +92,11 @@ cdef class TurnedPlan(Plan):
         w.dst = call.dst + group * self.co * self.out_c * k.s_size
         w.weights = call.weights + c.pack.weights + group * c.pack.group_weights
         w.bias = call.bias + group * self.recipe.group_bias
-        w.panels, w.lines, w.made, w.start = ws + self.panels_at, ws + self.lines_at, ws + self.made_at, ws + self.start_at
+        w.panels, w.lines, w.made, w.nothing = ws + self.panels_at, ws + self.lines_at, ws + self.made_at, ws + self.biases_at
         w.pieces, w.first_piece = <int64_t *>(ws + self.pieces_at), <int64_t *>(ws + self.first_piece_at)
-        w.unit_at, w.rows = unit_at, planes
-        for n in range(k.nr):  # which keeps the sign of what is added
-            if k.t_size == 8:
-                (<double *>w.start)[n] = -0.0
-            else:
-                (<float *>w.start)[n] = -0.0
+        w.rows, w.planes, w.outs = <void **>(ws + self.rows_at), <void **>(ws + self.planes_at), <void **>(ws + self.outs_at)
+        w.unit_at = <int64_t *>(ws + self.units_at)
+        self.find_units(&w, c.unit[first], c.unit[last])
         self.find_pieces(&w)
         panels = convt_quotient(w.pixels + k.nr - 1, k.nr)
         for panel in range(panels):
@@ -108,39 +106,49 @@ cdef class TurnedPlan(Plan):
         w.coming = self.next_input(&w, task, call)
         w.coming_planes = self.ci if w.coming != NULL else 0
         w.coming_lines = (c.block * k.s_size + 63) // 64
-        w.lines_at_once = self.ci * w.coming_lines // (c.nchunks * panels * (last - first)) + 1
-        for n in range(MOST_ROWS):
-            rows[n] = w.made + n * k.nr * k.t_size
-        t.lda, t.at, t.narrow, t.more, t.late = c.pack.lda, 0, 0, 0, NULL
+        w.lines_at_once = self.ci * w.coming_lines // (c.nchunks * panels * ((last - first + c.together - 1) // c.together)) + 1
+        for n in range(c.together * k.mr[2]):
+            w.rows[n] = w.made + n * k.nr * k.t_size
+        t.lda, t.narrow, t.late = c.pack.lda, 0, NULL
         step = 64 if k.parts else 128  # bytes that a tile prefetches at a time
-        for tile in range(first, last):
-            height = (c.unit[tile + 1] - c.unit[tile]) * self.phases
-            self.open_tile(&w, tile)
-            next_tile = w.weights + (c.unit[tile + 1] * self.phases * c.pack.lda) * k.e_size
-            end = next_tile + height * c.pack.lda * k.e_size if self.far else next_tile
+        while first < last:
+            unit, some = c.unit[first], 1
+            while first + some < last and some < c.together and (
+                    c.unit[first + some + 1] - c.unit[first + some] == c.unit[first + 1] - unit):
+                some += 1
+            height, units, bits = (c.unit[first + 1] - unit) * self.phases, c.unit[first + some] - unit, 0
+            for n in range(units if self.plain else 0):
+                w.planes[n] = w.dst + w.unit_at[unit - w.first_unit + n] * k.s_size
+                bits |= <size_t>w.planes[n]
+            next_tile = w.weights + c.unit[first + some] * self.phases * c.pack.lda * k.e_size
+            end = next_tile + units * self.phases * c.pack.lda * k.e_size if self.far else next_tile
             for panel in range(panels):
                 columns = min(<int64_t>k.nr, w.pixels - panel * k.nr)
                 t.nv = <int>convt_quotient(columns + k.vl - 1, k.vl)
-                plain = self.plain and self.stores_plainly(&w, tile, panel, &t)
+                plain = self.plain and self.stores_plainly(&w, panel, &at)
                 for chunk in range(c.nchunks):
-                    t.kc = <int>c.chunks[3 * chunk + 1]
-                    t.a = w.weights + (c.unit[tile] * self.phases * c.pack.lda + c.chunks[3 * chunk + 2]) * k.e_size
+                    t.kc, t.more = <int>c.chunks[3 * chunk + 1], <int>(some - 1)
+                    t.a = w.weights + (unit * self.phases * c.pack.lda + c.chunks[3 * chunk + 2]) * k.e_size
                     t.b = w.panels + (panel * k.nr * c.depth + c.chunks[3 * chunk] * t.nv * k.vl) * k.e_size
-                    t.init, t.init_ld = w.start, k.nr if self.plain else 0
+                    t.init, t.init_ld = w.nothing, 0
                     if chunk:
                         t.init, t.init_ld = w.made, k.nr
+                    elif self.plain:
+                        t.init, t.init_ld = w.biases + (unit - w.first_unit) * k.nr * k.t_size, k.nr
                     t.ahead, t.ahead_step = <const char *>t.a, 0
                     if next_tile < end:  # weights that are not in L2
                         t.ahead, t.ahead_step = next_tile, step
-                        next_tile += t.kc // k.pace * step
+                        next_tile += t.kc // k.pace * step * some
                     if w.coming_planes:
                         self.prefetch_input(&w)
-                    t.rows, t.cols, t.act, t.stream = rows, t.nv * k.vl, &self.none, 0
+                    t.rows, t.at, t.cols, t.act, t.stream = w.rows, 0, t.nv * k.vl, &self.none, 0
                     if plain and chunk == c.nchunks - 1:
-                        t.rows, t.cols, t.act, t.stream = planes, <int>columns, &self.act, self.stream and aligned(planes, height)
+                        t.rows, t.at, t.cols, t.act = w.planes, at, <int>columns, &self.act
+                        t.stream = self.stream and not (bits | <size_t>(at * k.s_size)) & 63
                     k.tile(<int>height, &t)
                 if not plain:
-                    self.store_tile(&w, tile, panel)
+                    self.store_units(&w, unit, units, panel)
+            first += some
         if self.stream:
             k.fence()
 
@@ -259,21 +267,25 @@ cdef class TurnedPlan(Plan):
             for r in range(rows):
                 memset(to + (r * ld + high) * size, 0, (piece[1] - high) * size)
 
-    cdef void open_tile(self, TurnedTask *w, int64_t tile) noexcept nogil:
-        """Where the units of a tile are in the output; and their bias."""
+    cdef void find_units(self, TurnedTask *w, int64_t first, int64_t last) noexcept nogil:
+        """Where the units of a task are in the output; and their bias."""
         cdef const convt_kernels *k = self.k
         cdef TurnedClass *c = w.c
-        cdef int64_t u, n, channel, outer
-        for u in range(c.unit[tile + 1] - c.unit[tile]):
-            channel = convt_quotient(c.unit[tile] + u, c.outer)
-            outer = c.unit[tile] + u - channel * c.outer
-            w.unit_at[u] = channel * self.out_c + c.outer_at[outer]
-            for n in range(k.nr if self.plain else 1):  # a row of accumulators for each unit, else a number
-                n += u * (k.nr if self.plain else 1)
+        cdef int64_t u, n, channel, lanes = k.nr if self.plain else 1
+        w.first_unit, w.biases = first, w.nothing + k.nr * k.t_size
+        for n in range(k.nr):  # which keeps the sign of what is added
+            if k.t_size == 8:
+                (<double *>w.nothing)[n] = -0.0
+            else:
+                (<float *>w.nothing)[n] = -0.0
+        for u in range(last - first):
+            channel = convt_quotient(first + u, c.outer)
+            w.unit_at[u] = channel * self.out_c + c.outer_at[first + u - channel * c.outer]
+            for n in range(u * lanes, (u + 1) * lanes):
                 if k.t_size == 8:
-                    (<double *>(w.start if self.plain else w.start + k.nr * k.t_size))[n] = (<double *>w.bias)[channel]
+                    (<double *>w.biases)[n] = (<double *>w.bias)[channel]
                 else:
-                    (<float *>(w.start if self.plain else w.start + k.nr * k.t_size))[n] = (<float *>w.bias)[channel]
+                    (<float *>w.biases)[n] = (<float *>w.bias)[channel]
 
     cdef int64_t place_pixel(self, TurnedTask *w, int64_t *piece, int64_t x0) noexcept nogil:
         """Where the outputs of a piece's first pixel start, ``x0`` of them along the last axis; in elements."""
@@ -283,27 +295,25 @@ cdef class TurnedPlan(Plan):
                 at += self.stride.p[ax] * piece[3 + ax] * self.out_stride.p[ax]
         return at
 
-    cdef bint stores_plainly(self, TurnedTask *w, int64_t tile, int64_t panel, convt_tile *t) noexcept nogil:
-        """Whether a tile's rows go to the output as they are; then `rows` get where."""
+    cdef bint stores_plainly(self, TurnedTask *w, int64_t panel, ptrdiff_t *at) noexcept nogil:
+        """Whether the rows of tiles go to the output as they are; then ``at`` gets where a unit's first pixel goes."""
         cdef TurnedClass *c = w.c
         cdef int64_t *piece = w.pieces + w.first_piece[panel] * (3 + self.nd)
-        cdef int64_t x = self.nd - 1, x0 = piece[3 + x] + c.x_first, at, u
+        cdef int64_t x = self.nd - 1, x0 = piece[3 + x] + c.x_first
         if w.first_piece[panel + 1] - w.first_piece[panel] > 1 or not c.whole or x0 < 0 or x0 + piece[1] > self.out_size:
             return False
-        at = self.place_pixel(w, piece, x0)
-        for u in range(c.unit[tile + 1] - c.unit[tile]):
-            w.rows[u] = w.dst + (at + w.unit_at[u]) * self.k.s_size
+        at[0] = self.place_pixel(w, piece, x0)
         return True
 
-    cdef void store_tile(self, TurnedTask *w, int64_t tile, int64_t panel) noexcept nogil:
-        """Interleaves the phases of a tile's units into the output."""
+    cdef void store_units(self, TurnedTask *w, int64_t first, int64_t units, int64_t panel) noexcept nogil:
+        """Interleaves the phases of some units, which a call multiplied, into the output."""
         cdef const convt_kernels *k = self.k
         cdef TurnedClass *c = w.c
         cdef convt_interleave v
-        cdef int64_t n, u, x = self.nd - 1, at, x0, width = 3 + self.nd, units = c.unit[tile + 1] - c.unit[tile]
+        cdef int64_t n, u, x = self.nd - 1, at, x0, width = 3 + self.nd, nth = first - w.first_unit
         cdef int64_t *piece
-        v.phases, v.rows, v.ld, v.out = self.phases, <int>units, k.nr, w.rows
-        v.bias = NULL if self.plain else w.start + k.nr * k.t_size
+        v.phases, v.rows, v.ld, v.out = self.phases, <int>units, k.nr, w.outs
+        v.bias = NULL if self.plain else w.biases + nth * k.t_size
         v.step, v.act, v.stream = self.out_stride.p[x], &self.act, self.stream
         for n in range(w.first_piece[panel], w.first_piece[panel + 1]):
             piece = w.pieces + n * width
@@ -314,18 +324,9 @@ cdef class TurnedPlan(Plan):
             v.row = w.made + piece[0] * k.t_size
             at = self.place_pixel(w, piece, x0)
             for u in range(units):
-                w.rows[u] = w.dst + (at + w.unit_at[u]) * k.s_size
+                w.outs[u] = w.dst + (at + w.unit_at[nth + u]) * k.s_size
             if not c.whole:
                 for u in range(units):
-                    if not within(c.outer_valid + (c.unit[tile] + u) % c.outer * 2 * x, piece + 3, x):
-                        w.rows[u] = NULL
+                    if not within(c.outer_valid + (first + u) % c.outer * 2 * x, piece + 3, x):
+                        w.outs[u] = NULL
             k.interleave(&v)
-
-
-cdef inline bint aligned(void **rows, int64_t count) noexcept nogil:
-    """Whether rows start on cache lines."""
-    cdef int64_t n
-    cdef size_t bits = 0
-    for n in range(count):
-        bits |= <size_t>rows[n]
-    return not bits & 63

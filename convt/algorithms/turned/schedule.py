@@ -12,7 +12,7 @@ from ..._problem import Problem
 from .. import common, execution
 from ..phases import NESTED
 from ..workspace import Workspace, book
-from .loops import MOST_PHASES, PACKED_LINES, TILE_ROWS
+from .loops import MOST_PHASES, PACKED_LINES
 
 NAMES = {
     "vectors": "turned", "amx": "matrix_turned", "amx_two": "matrix_high_turned", "amx_one": "matrix_medium_turned",
@@ -23,6 +23,8 @@ _MOST_PIXELS = 1024  # of a task
 _TASKS = 8  # of a thread, at least, if each still has so many pixels:
 _LEAST_PIXELS = 96
 _LEAST_ROWS = 64  # of a task, whose inputs are packed for each
+_CALL_ROWS = 48  # of the tiles that a call multiplies, which wait in L1 until they are interleaved,
+_CALL_BYTES = 1 / 4  # and the share of L2 that their weights may take
 
 
 class Class(NamedTuple):
@@ -39,6 +41,7 @@ class Class(NamedTuple):
     tiles: int
     tile_block: int  # tiles of a task
     tile_blocks: int
+    together: int  # tiles that a call multiplies by a panel, at most
 
 
 class Schedule(NamedTuple):
@@ -93,7 +96,7 @@ def schedule(problem, here, unit, threads, finite=True):
     if cycles < here.limits.single_thread_cycles:
         threads = 1
     few = _TASKS * threads / (problem.groups * max(1, len(combos)))
-    classes = [_class(flat, combo, info, few) for combo in combos]
+    classes = [_class(flat, combo, info, here, few) for combo in combos]
     if len(classes) > 1:
         classes.sort(key=lambda c: -min(c.block, c.pixels) * c.depth * c.units / c.tile_blocks)
     weights = sum(c.units * c.depth for c in classes) * flat.strides[-1] * problem.groups * info.e_size
@@ -117,7 +120,7 @@ def _work(problem, combos):
     return problem.batch * problem.groups * problem.ci * problem.co * per_pixel
 
 
-def _class(problem, combo, info, few):
+def _class(problem, combo, info, here, few):
     """A class in tasks: ``few`` are too few, if they can be more."""
     s, taps, phases, pixels = problem.strides[-1], 1, 1, problem.batch
     for _, run in combo:
@@ -134,21 +137,30 @@ def _class(problem, combo, info, few):
     blocks = -(-pixels // block)
     most = max(1, tiles * each * s // _LEAST_ROWS)
     tile_block = -(-tiles // max(1, min(most, tiles, math.ceil(few / blocks))))
+    bytes = each * s * max(depth, 1) * info.e_size
+    together = 1 if info.matrix else max(1, min(_CALL_ROWS // (each * s), int(_CALL_BYTES * here.l2) // bytes, tile_block))
     return Class(
         runs=tuple([n for n, _ in combo]), pixels=pixels, row=combo[-1][1].count, taps=taps, depth=depth, units=units,
-        block=block, blocks=blocks, tiles=tiles, tile_block=tile_block, tile_blocks=-(-tiles // tile_block),
+        block=block, blocks=blocks, tiles=tiles, tile_block=tile_block, tile_blocks=-(-tiles // tile_block), together=together,
     )  # fmt: skip
 
 
 def _workspace(problem, classes, info):
-    """Panels of inputs; lines that are laid out to be packed; a tile, and what it starts from; runs of pixels, and where each
-    panel's begin."""
+    """Panels of inputs; lines that are laid out to be packed; tiles of a call, and where their rows, planes and outputs begin;
+    where the units of a task go, and their bias; runs of pixels, and where each panel's begin."""
     block, depth = max((c.block for c in classes), default=0), max((c.depth for c in classes), default=0)
+    rows = max((c.together for c in classes), default=1) * info.mr[2]
+    units = max((-(-c.units // c.tiles) * c.tile_block for c in classes), default=0)
     return book(
         panels=block * depth * info.e_size,
         lines=PACKED_LINES * info.nr * info.s_size,
-        made=(TILE_ROWS * info.nr + info.vl) * info.t_size,
-        start=TILE_ROWS * info.nr * info.t_size,
+        made=(rows * info.nr + info.vl) * info.t_size,
+        rows=rows * 8,
+        planes=rows * 8,
+        outs=rows * 8,
+        units=units * 8,
+        # A row of accumulators; then one for each unit, where tiles are stored as they are, else a number.
+        bias=(info.nr + units * (info.nr if problem.strides[-1] == 1 else 1)) * info.t_size,
         pieces=block * (3 + problem.rank) * 8,
         first_piece=(block // info.nr + 1) * 8,
     )
