@@ -6,6 +6,8 @@ from ... import _core
 from .. import common, costs
 from . import reach
 
+_SAME_SETS, _LINES = 1024, 64  # as of body_widen.h: bytes between pixels, and channels
+
 
 def cost(schedule, here):
     """Cycles of all threads together, and of threads that have nothing left to do."""
@@ -101,6 +103,8 @@ def _across(schedule, kind, rows, unit, here):
     tiles = common.tile_counts(columns, together * pixels, taps * ci / max(chunks, 1), unit)
     counts = {name: count * chunks / together for name, count in tiles.items()}
     counts["collect" if problem.planar else "across_transpose"] = packs * ci * vectors
+    if not problem.planar and problem.groups * ci * unit.s_size % _SAME_SETS == 0 and ci > _LINES:
+        counts["move"] = packs * ci * vectors  # lines that share sets of L1 are copied beside each other first
     counts["start"] = packs / together + phases
     lanes, run = s * problem.co, s if problem.planar else s * problem.co  # of which so many lie side by side
     ordered = phases * lanes * -(-js // vl)  # vectors of outputs
