@@ -321,7 +321,7 @@ def main(arguments: list[str] | None = None) -> int:
     add("--clock", type=_seconds, default=3.0, metavar="GHZ", help="with --bandwidth (default: 3)")
     add("--json", type=_writable, metavar="OUT", help="write every figure")
     options = parser.parse_args(arguments)
-    options.deconv = options.batch = options.quick = None
+    options.deconv = options.batch = options.quick = options.neighbours = None
     try:
         entries = chosen_entries(options, print)
     except (ValueError, OSError) as exc:
