@@ -12,7 +12,7 @@ from itertools import count, islice
 
 from .layers import Layer
 
-NEAR = "near_"  # how names of neighbours begin
+NEAR = "near_"  # names of neighbours begin so
 MOST_ELEMENTS = 24_000_000  # of data, filter and result together: more takes too long to measure
 MOST_OPERATIONS = 12e9
 LEAST_OPERATIONS = 4e5  # less is over before the cost of a call is

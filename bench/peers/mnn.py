@@ -58,7 +58,7 @@ def _as_2d(layer: Layer) -> Layer:
 
 
 def _refuse(problem: Problem) -> None:
-    """What release 3.6.1 gets wrong, or ends the process by."""
+    """Raises Unsupported for problems that release 3.6.1 gets wrong, or that end its process."""
     layer = problem.layer
     if not problem.prepacked and 1 < layer.groups != max(layer.cin, layer.cout):
         raise Unsupported("weights that are an input have no groups, unless of one channel each")

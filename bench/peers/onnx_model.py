@@ -13,7 +13,7 @@ def weights(problem: Problem) -> dict[str, np.ndarray]:
 
 
 def model(problem: Problem, weights: dict[str, np.ndarray]) -> bytes:
-    """Of X to Y. Prepacked, the weights are constants; one-shot, they are inputs behind X."""
+    """A model that computes Y from X. Prepacked, the weights are constants; one-shot, they are inputs behind X."""
     layer = problem.layer
     shapes = {"X": (layer.batch, layer.cin, *layer.size), "Y": (layer.batch, layer.cout, *layer.output)}
     shapes |= {name: array.shape for name, array in weights.items()}

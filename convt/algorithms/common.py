@@ -113,7 +113,7 @@ def memory_counts(problem, non_temporal=False, here=None):
 
 
 def plane_counts(problem, non_temporal, here):
-    """The same of planes: inputs come in lines of many planes at once."""
+    """Bytes of inputs and outputs in planes (NCX) that L2 does not hold. Inputs come in lines of many planes at once."""
     inputs, outputs = execution.data_bytes(problem), execution.output_bytes(problem)
     return {
         "plane_in_byte": max(0, inputs - here.l2),

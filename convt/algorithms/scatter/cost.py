@@ -6,7 +6,7 @@ from ... import _core
 from .. import common, costs
 from . import reach
 
-_SAME_SETS, _LINES = 1024, 64  # as of body_widen.h: bytes between pixels, and channels
+_SAME_SETS, _LINES = 1024, 64  # body_widen.h copies lines first for pixels so many bytes apart, of more channels than this
 
 
 def cost(schedule, here):
@@ -106,7 +106,8 @@ def _across(schedule, kind, rows, unit, here):
     if not problem.planar and problem.groups * ci * unit.s_size % _SAME_SETS == 0 and ci > _LINES:
         counts["move"] = packs * ci * vectors  # lines that share sets of L1 are copied beside each other first
     counts["start"] = packs / together + phases
-    lanes, run = s * problem.co, s if problem.planar else s * problem.co  # of which so many lie side by side
+    lanes = s * problem.co
+    run = s if problem.planar else lanes  # so many outputs of a block lie side by side
     ordered = phases * lanes * -(-js // vl)  # vectors of outputs
     order = "zip" if run in (1, 2, 4) else "gather"
     if several:  # products stay near

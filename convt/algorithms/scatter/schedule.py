@@ -71,7 +71,7 @@ def schedule(problem, here, unit, threads, finite):
         return None
     best, found = math.inf, None
     for way in _ways(problem, info):
-        if problem.planar and way != ACROSS:  # of planes the pixels of a channel are side by side
+        if problem.planar and way != ACROSS:  # the pixels of a plane are side by side, as they are across
             continue
         candidate = _of_way(way, problem, here, info, rows, stages.SHARED)
         if candidate is not None and (cycles := cost.cost(candidate, here)) < best:
