@@ -17,19 +17,24 @@ MOST_ELEMENTS = 24_000_000  # of data, filter and result together: more takes to
 MOST_OPERATIONS = 12e9
 LEAST_OPERATIONS = 4e5  # less is over before the cost of a call is
 
+_ROUNDS = 50  # in which each layer gets a neighbour, beside one for each that is wanted: some are too small or too large
+
 # Of ten problems; the others are of half or double precision.
 SINGLE = 7
 
 
 def neighbours(layers: list[Layer], number: int, seed: int) -> list[Layer]:
-    """As many layers of the same classes as some, the same for the same seed: the layers take turns in random order, so that
-    each class has its share."""
+    """``number`` layers of the same classes as ``layers``, the same for the same seed. The layers take turns in random order,
+    so that each class has its share. ValueError where what is near them is too small or too large to be measured."""
     chance = random.Random(seed)
-    return list(islice(_neighbours(layers, chance), number))
+    found = list(islice(_neighbours(layers, chance, _ROUNDS + number), number))
+    if len(found) < number:
+        raise ValueError(f"wanted {number} neighbours, but only {len(found)} near these layers can be measured")
+    return found
 
 
-def _neighbours(layers: list[Layer], chance: random.Random) -> Iterator[Layer]:
-    for n in count():
+def _neighbours(layers: list[Layer], chance: random.Random, rounds: int) -> Iterator[Layer]:
+    for n in range(rounds):
         for layer in chance.sample(layers, len(layers)):
             near = _neighbour(layer, chance, n)
             if _is_measurable(near):

@@ -559,6 +559,8 @@ def test_neighbours_stand_beside_the_layers_chosen():
     assert [name for name in names if name.startswith("near_")] == names[-5:]
     some, _ = chosen(*arguments, "--names", f"unet_up1,{names[-1]}")
     assert [problem.layer.name for problem in some] == ["unet_up1", names[-1]]
+    with pytest.raises(ValueError, match="wanted 5 neighbours, but only 0 near these layers"):
+        chosen("--deconv", "mb1_ic1oc1_ih2oh2kh1", *arguments)
 
 
 def test_quick_is_about_ten_layers_and_onednn():

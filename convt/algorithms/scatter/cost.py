@@ -107,7 +107,7 @@ def _across(schedule, kind, rows, unit, here):
         counts["move"] = packs * ci * vectors  # lines that share sets of L1 are copied beside each other first
     counts["start"] = packs / together + phases
     lanes = s * problem.co
-    run = s if problem.planar else lanes  # so many outputs of a block lie side by side
+    run = s if problem.planar else lanes  # outputs of a block of stride outputs that lie side by side
     ordered = phases * lanes * -(-js // vl)  # vectors of outputs
     order = "zip" if run in (1, 2, 4) else "gather"
     if several:  # products stay near

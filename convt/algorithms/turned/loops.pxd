@@ -38,12 +38,12 @@ cdef struct TurnedTask:
     char *panels
     char *lines              # S: what is packed next
     char *made               # T: the tiles of a call
-    void **rows              # where their rows begin,
+    void **rows              # where the rows of these tiles begin,
     void **planes            # and those of the output that they are stored into as they are, or
     void **outs              # runs of outputs that they are interleaved into
     char *nothing            # T: what accumulators start from where interleaving adds the bias
     char *biases             # T: of each unit: a row of accumulators where tiles are stored as they are, else a number
-    int64_t *unit_at         # where the units of the task are, from a pixel's first output on, in elements;
+    int64_t *unit_at         # how far each unit of the task is from a pixel's first output, in elements;
     int64_t first_unit       # the first of them
     char *coming             # the inputs of the thread's next task, prefetched plane by plane: the next line, and how many of
     int64_t coming_lines, coming_planes, lines_at_once  # its plane and planes there are from it on; before each tile so many

@@ -268,12 +268,12 @@ cdef class TurnedPlan(Plan):
                 memset(to + (r * ld + high) * size, 0, (piece[1] - high) * size)
 
     cdef void find_units(self, TurnedTask *w, int64_t first, int64_t last) noexcept nogil:
-        """Where the units of a task are in the output; and their bias."""
+        """Finds where the units of a task go in the output, and fills in their bias."""
         cdef const convt_kernels *k = self.k
         cdef TurnedClass *c = w.c
         cdef int64_t u, n, channel, lanes = k.nr if self.plain else 1
         w.first_unit, w.biases = first, w.nothing + k.nr * k.t_size
-        for n in range(k.nr):  # which keeps the sign of what is added
+        for n in range(k.nr):  # sums that start from -0 keep the sign of what is added
             if k.t_size == 8:
                 (<double *>w.nothing)[n] = -0.0
             else:

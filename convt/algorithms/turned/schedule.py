@@ -23,8 +23,8 @@ _MOST_PIXELS = 1024  # of a task
 _TASKS = 8  # of a thread, at least, if each still has so many pixels:
 _LEAST_PIXELS = 96
 _LEAST_ROWS = 64  # of a task, whose inputs are packed for each
-_CALL_ROWS = 48  # of the tiles that a call multiplies, which wait in L1 until they are interleaved,
-_CALL_BYTES = 1 / 4  # and the share of L2 that their weights may take
+_CALL_ROWS = 48  # A call multiplies tiles of at most so many rows, because they wait in L1 until they are interleaved,
+_CALL_BYTES = 1 / 4  # and whose weights take at most this share of L2.
 
 
 class Class(NamedTuple):

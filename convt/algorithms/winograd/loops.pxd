@@ -82,7 +82,7 @@ cdef struct WinogradTask:
     int64_t left_out[WINOGRAD_KINDS]    # which of the panel's points, as bits of `ends`
     char *a               # transformed rows
     char *sums
-    void **lines          # where each row of the first panel's and point's sums begins
+    void **lines          # for each tile, where its sums of the first panel's first point begin
     char *stage           # outputs that non-temporal stores will write, or NULL
     char *zeros           # a row of them
     char *nothing         # zeros with a sign
