@@ -35,6 +35,9 @@ cdef struct Call:
     Py_ssize_t threads
     Py_ssize_t grab  # tasks that a thread takes at a time
     bint back  # tasks run from the last to the first
+    bint shared  # each thread begins with a share of its own, which lies before its workspace; else all take the next tasks
+    char *ws  # of all threads, each of so many bytes
+    size_t per_thread
     int64_t *deal_first  # of a Deal; deal_tasks is NULL without one
     int64_t *deal_tasks
 
@@ -75,7 +78,9 @@ cdef class Plan:
     cdef open_plan(self, str algorithm, problem, const convt_kernels *k, in_strides, out_strides, execution)
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil
     cdef void run_tasks(self, Py_ssize_t thread, Call *call, char *ws) noexcept nogil
-    cdef void run_share(self, Py_ssize_t thread, const Call *call, char *ws) noexcept nogil
+    cdef void run_all(self, const Call *call, char *ws) noexcept nogil
+    cdef void run_share(self, Py_ssize_t owner, bint own, const Call *call, char *ws) noexcept nogil
+    cdef void give_shares(self, Call *call) noexcept nogil
     cpdef int threads(self, int available)
     cdef Py_ssize_t grab(self, int threads) noexcept
     cdef Deal deal_for(self, int threads)

@@ -24,6 +24,7 @@ from convt._kernels cimport (
     convt_isa, convt_isa_at, convt_isa_available, convt_isa_count, convt_kernels, convt_quotient,
 )
 from convt._memory cimport Buffer, Table, round64, take_buffer, workspaces
+from convt._shares cimport convt_give, convt_take_first, convt_take_last
 
 cnp.import_array()
 
@@ -64,6 +65,8 @@ DW_TERMS, DW_SOURCES, DW_ORDERED, DW_PRODUCTS = CONVT_DW_TERMS, CONVT_DW_SOURCES
 cdef enum:
     GRABS = 32  # shares of a thread's tasks: several neighbouring tasks read much the same, but the last ones must even out
     FINITE_BYTES = 1 << 16  # that a thread looks at in one go
+    SHARE_BYTES = 64  # before each thread's workspace: its share of the tasks, in a cache line of its own
+    MOST_SHARED = 0x7fffffff  # tasks: a share holds two numbers of 32 bits
 
 
 # ---------------------------------------------------------------- what this build and this CPU offer
@@ -261,22 +264,22 @@ cdef struct Job:
     # A call, as its threads need it.
     void *plan
     Call *call
-    char *ws
-    size_t per_thread
 
 
 cdef void run_part(void *given, size_t thread) noexcept nogil:
     """The part of a call that one thread does."""
     cdef Job *job = <Job *>given
-    (<Plan>job.plan).run_tasks(thread, job.call, job.ws + thread * job.per_thread)
+    (<Plan>job.plan).run_tasks(thread, job.call, job.call.ws + thread * job.call.per_thread + SHARE_BYTES)
 
 
 cdef class Plan:
     """What all native algorithms share: kernels, sizes, strides, activation, and the way tasks run.
 
     Strides are in elements. `workspace` is in bytes per thread; `packing_workspace` is what a thread needs beside it where tasks
-    pack the weights of a one-shot call on the fly, 0 where they don't. Tasks that are ``even`` take the same time: each thread
-    runs the same ones at every call, and finds their lines in its cache. Else `works` lists (cycles of a task, tasks).
+    pack the weights of a one-shot call on the fly, 0 where they don't. Tasks that are ``even`` take the same time. Each thread
+    begins with the same share of them at every call, because its cache may hold what they read, and takes tasks of the other
+    threads' shares when its own are done, because another process may have delayed those threads. `works` lists (cycles of a
+    task, tasks) where tasks differ.
     """
 
     def __cinit__(self, *args, **kwargs):
@@ -304,12 +307,15 @@ cdef class Plan:
         pass
 
     cdef void run_tasks(self, Py_ssize_t thread, Call *call, char *ws) noexcept nogil:
-        """What a thread does: tasks of its own, or the next ones that nobody has begun."""
+        """What a thread does, ``ws`` being its workspace: its share and then what is left of others, or the next tasks of all."""
         cdef Py_ssize_t first, n
         if self.k.enter != NULL:
             self.k.enter()
-        if self.even or self.pinned or call.threads == 1:
-            self.run_share(thread, call, ws)
+        if call.threads == 1:
+            self.run_all(call, ws)
+        elif call.shared:
+            for n in range(call.threads):
+                self.run_share((thread + n) % call.threads, n == 0, call, ws)
         else:
             first = convt_take(&call.next, call.grab)
             while first < self.tasks:
@@ -319,16 +325,29 @@ cdef class Plan:
         if self.k.leave != NULL:
             self.k.leave()
 
-    cdef void run_share(self, Py_ssize_t thread, const Call *call, char *ws) noexcept nogil:
-        """Run the tasks that are a thread's own: those that were dealt to it, or a contiguous share of all."""
-        cdef Py_ssize_t n, i
-        cdef Py_ssize_t first = convt_quotient(thread * self.tasks, call.threads)
-        cdef Py_ssize_t last = convt_quotient((thread + 1) * self.tasks, call.threads)
-        if call.deal_tasks != NULL:
-            first, last = call.deal_first[thread], call.deal_first[thread + 1]
-        for n in range(last - first):
-            i = last - 1 - n if call.back else first + n
-            self.run_task(i if call.deal_tasks == NULL else call.deal_tasks[i], call, ws)
+    cdef void run_all(self, const Call *call, char *ws) noexcept nogil:
+        """Run all tasks on one thread."""
+        cdef Py_ssize_t n
+        for n in range(self.tasks):
+            self.run_task(self.tasks - 1 - n if call.back else n, call, ws)
+
+    cdef void run_share(self, Py_ssize_t owner, bint own, const Call *call, char *ws) noexcept nogil:
+        """Run what is left of a thread's share: the thread itself from one end, others from the other end."""
+        cdef int64_t *share = <int64_t *>(call.ws + owner * call.per_thread)
+        cdef int64_t at = convt_take_first(share) if own != call.back else convt_take_last(share)
+        while at >= 0:
+            self.run_task(at if call.deal_tasks == NULL else call.deal_tasks[at], call, ws)
+            at = convt_take_first(share) if own != call.back else convt_take_last(share)
+
+    cdef void give_shares(self, Call *call) noexcept nogil:
+        """Give each thread its share: the tasks that were dealt to it, or a contiguous part of all."""
+        cdef int64_t first, last = 0, thread
+        for thread in range(call.threads):
+            first = last
+            last = convt_quotient((thread + 1) * self.tasks, call.threads)
+            if call.deal_tasks != NULL:
+                last = call.deal_first[thread + 1]
+            convt_give(<int64_t *>(call.ws + thread * call.per_thread), first, last)
 
     cpdef int threads(self, int available):
         """How many threads a run uses when ``available`` are allowed."""
@@ -350,7 +369,8 @@ cdef class Plan:
         return deal
 
     cpdef tuple dealt(self, int available):
-        """How tasks come to threads: ``(tasks of each thread, 0)``, or ``(None, n)`` where each takes the next n again and again."""
+        """How tasks come to threads: ``(tasks that each thread begins with, 0)``, or ``(None, n)`` where each takes the next n again
+        and again."""
         cdef int threads = self.threads(available), t
         cdef Deal deal = self.deal_for(threads)
         if deal is not None:
@@ -374,8 +394,8 @@ cdef class Plan:
         return self.compute_in(ws, src, dst, packed, available, out, fill)
 
     cdef size_t per_thread(self, PackedFilter packed) noexcept:
-        """Bytes of a thread's workspace."""
-        return round64(self.workspace) + (round64(self.packing_workspace) if packed.source != NULL else 0)
+        """Bytes of a thread's workspace, and of its share."""
+        return SHARE_BYTES + round64(self.workspace) + (round64(self.packing_workspace) if packed.source != NULL else 0)
 
     cdef Buffer take_workspace(self, PackedFilter packed, int available):
         """The memory that a call needs: all that can fail of it."""
@@ -392,13 +412,17 @@ cdef class Plan:
         call.deal_tasks = NULL
         if deal is not None:
             call.deal_first, call.deal_tasks = deal.first.p, deal.tasks.p
+        call.ws, call.per_thread = ws.data, self.per_thread(packed)
+        call.shared = threads > 1 and (self.even or self.pinned) and self.tasks <= MOST_SHARED
+        if call.shared:
+            self.give_shares(&call)
         if fill is not None:  # only now, as nothing is written where there is no memory
             out[...] = fill
         # Weights that a core's cache does not hold are read forwards and backwards in turns: those that the call before read last
         # are still there.
         call.back = self.back = self.alternate and not self.back
         cdef Job job
-        job.plan, job.call, job.ws, job.per_thread = <void *>self, &call, ws.data, self.per_thread(packed)
+        job.plan, job.call = <void *>self, &call
         with nogil:
             each_thread(run_part, threads, &job)
         return not refused

@@ -182,6 +182,34 @@ def test_plans_deal_for_as_many_threads_as_a_call_has():
     assert all(at_once(lambda n=n: worker(n) for n in counts * 2))
 
 
+@pytest.mark.skipif(not _core.openmp(), reason="built without OpenMP")
+@pytest.mark.parametrize("limit", [1, 2])
+@pytest.mark.parametrize("data_format", ["NXC", "NCX"])
+def test_a_thread_takes_what_others_have_not_begun(data_format, limit):
+    """OpenMP starts fewer threads than there are shares, and one thread may do them all: each task is run, whoever has it."""
+    script = f"""
+import numpy as np, convt
+rng = np.random.default_rng(1)
+for ci, co, kernel, groups in ((16, 24, 2, 1), (16, 24, 3, 1), (8, 1, 3, 8), (8, 4, 2, 2), (16, 1, 4, 1)):
+    data = rng.random((1, 30, 31, ci) if "{data_format}" == "NXC" else (1, ci, 30, 31), np.float32)
+    filter = rng.random((kernel, kernel, ci, co) if groups == 1 else (kernel, kernel, ci // groups, co * groups), np.float32)
+    for algorithm in ("direct", "turned", "scatter", "rows", "depthwise"):
+        try:
+            op = convt.ConvTranspose(filter, strides=(2, 2), groups=groups, data_format="{data_format}", algorithm=algorithm)
+            with convt.num_threads(1):
+                want = op(data).tobytes()
+        except ValueError:
+            continue
+        for threads in (3, 8):
+            with convt.num_threads(threads):
+                out = np.full(op(data).shape, np.nan, np.float32)
+                assert op(data, out=out).tobytes() == want, (ci, co, algorithm, threads)
+                print("equal")
+"""
+    code, out, errors = child(script, OMP_THREAD_LIMIT=str(limit))
+    assert code == 0 and out.count("equal") >= 12, errors
+
+
 def test_a_cache_is_not_cleared_while_it_drops_its_oldest():
     clearing = []
     cache = _keep.Recent(2000)

@@ -208,11 +208,11 @@ cdef class PlanesPlan(Plan):
         cdef char *own_out = ws + self.outputs_at
         cdef Call own  # (not a copy: other threads change what they share)
         own.weights, own.bias, own.source, own.refused = call.weights, call.bias, call.source, call.refused
-        own.src, own.dst, own.threads, own.grab, own.back, own.deal_tasks = own_in, own_out, 1, self.inner.tasks, False, NULL
+        own.src, own.dst, own.threads, own.grab, own.back = own_in, own_out, 1, self.inner.tasks, False
         self.move(&self.ins, task, call.src, own_in, True, 0, 1)
         if self.hole:  # the array has been filled
             self.move(&self.outs, task, call.dst, own_out, True, 0, 1)
-        self.inner.run_share(0, &own, ws + self.block_bytes)
+        self.inner.run_all(&own, ws + self.block_bytes)
         self.move(&self.outs, task, call.dst, own_out, False, 0, 1)
         if self.stream:
             self.k.fence()
