@@ -61,7 +61,7 @@ INLINE void FN(gather_vector)(T *to, ptrdiff_t ld, const S *from, ptrdiff_t rs, 
         index[i] = (int32_t)(map[i < n ? i : n - 1] - low);
     from += low;
     high -= low;
-#ifdef HAVE_PERMUTE
+#ifdef HAVE_PERMUTE_2
     const int span = high < 8 * VL ? (int)high + 1 : 0;
     if (span && span <= VL) {
         EACH_ROW(V_(permute_2)(V_(loadn)(row, span), V_(set1)(0), index));
@@ -71,10 +71,12 @@ INLINE void FN(gather_vector)(T *to, ptrdiff_t ld, const S *from, ptrdiff_t rs, 
         EACH_ROW(V_(permute_2)(V_(load)(row), V_(loadn)(row + VL, span - VL), index));
         return;
     }
+#ifdef HAVE_PERMUTE
     if (span) {
         FN(gather_pairs)(to, ld, from, rs, span, index, rows, n, whole);
         return;
     }
+#endif
 #endif
     if (high == (int32_t)high) {
         EACH_ROW(V_(gather)(row, index));

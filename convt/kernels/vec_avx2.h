@@ -79,6 +79,23 @@ static inline vd vd_gather(const double *p, const int32_t *index)
 {
     return _mm256_i32gather_pd(p, _mm_loadu_si128((const __m128i *)index), 8);
 }
+/* Lanes of low and high permuted by index, those of high from VF (VD) on: where two vectors hold all elements, cheaper than a
+ * gather. */
+#define HAVE_PERMUTE_2
+static inline vf vf_permute_2(vf low, vf high, const int32_t *index)
+{
+    const __m256i at = _mm256_loadu_si256((const __m256i *)index);
+    const vf a = _mm256_permutevar8x32_ps(low, at), b = _mm256_permutevar8x32_ps(high, at);
+    return _mm256_blendv_ps(a, b, _mm256_castsi256_ps(_mm256_slli_epi32(at, 28)));
+}
+static inline vd vd_permute_2(vd low, vd high, const int32_t *index)
+{
+    const __m256i at = _mm256_cvtepi32_epi64(_mm_loadu_si128((const __m128i *)index)), twice = _mm256_slli_epi64(at, 1);
+    const __m256i halves = _mm256_or_si256(twice, _mm256_slli_epi64(_mm256_or_si256(twice, _mm256_set1_epi64x(1)), 32));
+    const __m256 a = _mm256_permutevar8x32_ps(_mm256_castpd_ps(low), halves);
+    const __m256 b = _mm256_permutevar8x32_ps(_mm256_castpd_ps(high), halves);
+    return _mm256_blendv_pd(_mm256_castps_pd(a), _mm256_castps_pd(b), _mm256_castsi256_pd(_mm256_slli_epi64(at, 61)));
+}
 /* The lanes of a and b interleaved: the first half, and the second. */
 static inline vf vf_zip_low(vf a, vf b)
 {

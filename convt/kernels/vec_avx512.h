@@ -80,7 +80,7 @@ static inline vd vd_gather(const double *p, const int32_t *index)
 }
 /* Lanes of low and high permuted by index, those of high from VF (VD) on: where two vectors hold all elements, cheaper than a
  * gather. */
-#define HAVE_PERMUTE
+#define HAVE_PERMUTE_2
 static inline vf vf_permute_2(vf low, vf high, const int32_t *index)
 {
     return _mm512_permutex2var_ps(low, _mm512_loadu_si512(index), high);
@@ -89,6 +89,8 @@ static inline vd vd_permute_2(vd low, vd high, const int32_t *index)
 {
     return _mm512_permutex2var_pd(low, _mm512_cvtepi32_epi64(_mm256_loadu_si256((const __m256i *)index)), high);
 }
+/* Lanes of one vector permuted by index, as cheap as a load: kernels permute what they multiply. */
+#define HAVE_PERMUTE
 static inline vf vf_permute(vf v, const int32_t *index) { return _mm512_permutexvar_ps(_mm512_loadu_si512(index), v); }
 static inline vd vd_permute(vd v, const int32_t *index)
 {
