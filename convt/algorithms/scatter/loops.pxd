@@ -60,6 +60,12 @@ cdef struct ScatterClass:
     int64_t tiles[3]
     PackClass *pack
 
+cdef struct Coming:
+    # The planes that tiles prefetch, a line of each at a time.
+    int64_t lines    # that are left of each plane; 0 if nothing is prefetched
+    int64_t planes   # bytes from the first plane to behind the last one
+    const char *end  # the line behind those of the last plane
+
 cdef struct Row:
     int64_t image
     int64_t j[MOST_AXES]  # of every axis but the last, from the start of its run
@@ -72,7 +78,7 @@ cdef class ScatterPlan(Plan):
     cdef ScatterAxis *axes
     cdef list keep
     cdef int64_t j_whole  # of blocks of stride outputs: the first one behind which the window does not show whole
-    cdef int64_t j0, j1, block, blocks, begin, window, taps_x, terms, lanes, max_rows, slab
+    cdef int64_t j0, j1, block, blocks, begin, window, taps_x, terms, lanes, max_rows, slab, panels
     cdef bint prefetch    # the input does not stay in L2
     cdef bint fused  # across: where columns are few, pixels are read as they are multiplied, and not packed
     cdef bint across, in_place  # whether the GEMM takes pixels from where they lie, where chunks have a single tap
@@ -110,7 +116,9 @@ cdef class ScatterPlan(Plan):
     cdef void multiply_pixels(self, ScatterClass *c, char *weights, char *src, const int64_t *j, int64_t i_lo, int64_t m,
                               char *col) noexcept nogil
     cdef void multiply_across(self, ScatterClass *c, int64_t chunk, convt_tile *t, char *panel, char *weights, int64_t first,
-                              int64_t m, char *col, char *zeros) noexcept nogil
+                              int64_t m, char *col, char *zeros, Coming *coming) noexcept nogil
+    cdef void look_ahead(self, ScatterClass *c, int64_t chunk, convt_tile *t, Coming *coming, char *src, const int64_t *j, int64_t i,
+                         int64_t some) noexcept nogil
     cdef const char *next_pixels(self, Py_ssize_t task, ScatterClass *c, int64_t n, int64_t last, int64_t image, int64_t j_lo,
                                  const Call *call, int64_t *bytes) noexcept nogil
     cdef int64_t tap_at(self, const ScatterClass *c, int64_t tap, const int64_t *j) noexcept nogil

@@ -6,6 +6,7 @@ from .schedule import Schedule
 from .weights import ScatterRecipe
 
 FEW_COLUMNS: int
+PANELS: int
 
 class ScatterPlan(Plan):
     def __init__(

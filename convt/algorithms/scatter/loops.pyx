@@ -27,6 +27,7 @@ from convt.algorithms.phases import AxisClass, PhaseGroup
 
 cnp.import_array()
 
+PANELS = PLANE_PANELS
 FEW_COLUMNS = CONVT_ACROSS_MR  # are multiplied by pixels where they lie: see `multiply_pixels`
 
 # An axis of images that are gathered: `products` finds the first pixel there.
@@ -53,7 +54,7 @@ cdef class ScatterPlan(Plan):
         self.chunk_size = self.slot_size // max(<int64_t>1, self.chunks_of_tap)
         self.in_place, self.prefetch, self.joined, self.dense = schedule.in_place, schedule.prefetch, schedule.joined, dense
         self.slab = recipe.slab
-        self.across = self.slab > 0
+        self.across, self.panels = self.slab > 0, schedule.panels
         self.fused = self.across and self.ci <= CONVT_KC and (self.in_stride.p[x] == 1 or (self.in_c == 1 and self.ci * k.t_size >= 16))
         # Pixels side by side, for vectors; or one after the other, for matrices as close as an odd number of steps allows.
         self.lda = (schedule.depth // k.kstep | 1) * k.kstep if k.parts else k.lda
@@ -448,13 +449,15 @@ cdef class ScatterPlan(Plan):
                        char *ws, char *col, const char *next, int64_t ahead, char *refused) noexcept nogil:
         """The products of m pixels from i_lo on with each column (phase, tap, channel), summed over the row's taps."""
         cdef const convt_kernels *k = self.k
-        cdef int64_t tiles, chunk, p, i, r0, r1, r, ncols = c.pack.ncols, most = k.mr[k.nr // k.vl]
+        cdef int64_t tiles, chunk, p, i, some, r0, r1, r, ncols = c.pack.ncols, most = k.mr[k.nr // k.vl]
         cdef ScatterChunk *ch
         cdef char *zeros = ws
         cdef char *a
         cdef void *rows[MOST_ROWS]
         cdef Cut by_tile
         cdef convt_tile t
+        cdef Coming coming
+        coming.lines = 0
         t.rows = rows
         t.at = 0
         t.act = &self.none
@@ -470,14 +473,21 @@ cdef class ScatterPlan(Plan):
         if self.fused and c.pack.ncols <= CONVT_ACROSS_MR and not self.chunks_of_tap:
             self.multiply_pixels(c, weights, src, j, i_lo, m, col)
             return
-        if self.across and not self.chunks_of_tap:  # a panel of pixels at a time, which stays in L1
+        if self.across and not self.chunks_of_tap:  # some panels of pixels at a time, which stay in the cache
             a = self.slot(ws, 0)
             p = 0
             while p < m:
+                some = min(self.panels * k.nr, m - p)
                 for chunk in range(c.nchunks):
-                    self.pack_pixels(c, c.chunks + chunk, src, j, i_lo + p, min(k.nr, m - p), a, refused)
-                    self.multiply_across(c, chunk, &t, a, weights, p, m, col, zeros)
-                p += k.nr
+                    ch = c.chunks + chunk
+                    self.pack_pixels(c, ch, src, j, i_lo + p, some, a, refused)
+                    if self.prefetch and self.in_stride.p[self.nd - 1] == 1:
+                        self.look_ahead(c, chunk, &t, &coming, src, j, i_lo + p, some)
+                    i = 0
+                    while i < some:
+                        self.multiply_across(c, chunk, &t, a + i * ch.depth * k.e_size, weights, p + i, m, col, zeros, &coming)
+                        i += k.nr
+                p += some
             return
         for chunk in range(c.nchunks):
             ch = c.chunks + chunk
@@ -489,7 +499,7 @@ cdef class ScatterPlan(Plan):
             if self.across:
                 p = 0
                 while p < m:
-                    self.multiply_across(c, chunk, &t, a + p * ch.depth * k.e_size, weights, p, m, col, zeros)
+                    self.multiply_across(c, chunk, &t, a + p * ch.depth * k.e_size, weights, p, m, col, zeros, &coming)
                     p += k.nr
                 continue
             t.kc = <int>ch.depth
@@ -526,7 +536,7 @@ cdef class ScatterPlan(Plan):
                 depth, tap = depth + self.ci, tap + 1
 
     cdef void multiply_across(self, ScatterClass *c, int64_t chunk, convt_tile *t, char *panel, char *weights, int64_t first,
-                              int64_t m, char *col, char *zeros) noexcept nogil:
+                              int64_t m, char *col, char *zeros, Coming *coming) noexcept nogil:
         """The products of a panel of pixels, from the first-th of a stretch of so many on."""
         cdef const convt_kernels *k = self.k
         cdef ScatterChunk *ch = c.chunks + chunk
@@ -545,6 +555,25 @@ cdef class ScatterPlan(Plan):
             t.init_ld = c.ld if chunk else 0
             k.tile(<int>(r1 - r0), t)
             t.ahead += ch.prefetches * t.ahead_step
+            if coming.lines and t.ahead >= coming.end:  # the next line of each plane
+                t.ahead = coming.end - coming.planes + 64
+                coming.end += 64
+                coming.lines -= 1
+                if coming.lines == 0:
+                    t.ahead_step = 0
+
+    cdef void look_ahead(self, ScatterClass *c, int64_t chunk, convt_tile *t, Coming *coming, char *src, const int64_t *j, int64_t i,
+                         int64_t some) noexcept nogil:
+        """Lets the tiles of a depth chunk of some pixels, from i on, prefetch the planes that are packed next: one line of each
+        plane, then the next line. (None need be there.)"""
+        cdef ScatterChunk *ch = c.chunks + (0 if chunk + 1 == c.nchunks else chunk + 1)
+        if chunk + 1 == c.nchunks:
+            i += some
+        t.ahead_step = self.in_c * self.k.s_size
+        t.ahead = src + (self.tap_at(c, ch.tap, j) + i + ch.channel * self.in_c) * self.k.s_size
+        coming.planes = t.ahead_step * ch.depth
+        coming.end = t.ahead + coming.planes
+        coming.lines = self.panels * self.k.nr * self.k.s_size // 64
 
     cdef const char *next_pixels(self, Py_ssize_t task, ScatterClass *c, int64_t n, int64_t last, int64_t image, int64_t j_lo,
                                  const Call *call, int64_t *bytes) noexcept nogil:

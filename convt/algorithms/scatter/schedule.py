@@ -8,7 +8,7 @@ from ..._problem import ITEMSIZE, Problem
 from .. import common, execution, stages
 from ..workspace import Workspace, book
 from . import cost, reach
-from .loops import FEW_COLUMNS
+from .loops import FEW_COLUMNS, PANELS
 
 LIMIT = "it wants dilation 1 on the last axis, with a stride of at most twice the kernel"
 
@@ -50,6 +50,7 @@ class Schedule(NamedTuple):
     in_place: bool  # such pixels are not packed, but read where they lie
     depth: int  # of a chunk at most
     pixels: int  # that are multiplied as one at most
+    panels: int  # of pixels that are met once, which are packed and multiplied at a time
     slots: int  # input rows that a task keeps packed
     slot_bytes: int
     prefetch: bool  # input comes from far: tiles prefetch what the next row reads
@@ -131,9 +132,8 @@ def _of_way(way, problem, here, info, rows, threads):
         tasks = max(1, rows.rows)
     deep = info.filled(ci)
     chunks_of_tap, depth = 0, min(rows.taps * deep, slab or _core.KC)
-    # Across, pixels that are met once are packed by the panel, which stays in L1. But a panel has only a line of each plane, so
-    # that planes are packed a stretch at a time, unless they are read as they lie.
-    once = slab and rows.taps == 1 and (not problem.planar or columns <= FEW_COLUMNS)
+    # Across, pixels that are met once are packed by the panel, which stays in L1, or by some panels (see `_found`).
+    once = slab and rows.taps == 1
     if keeps and not joined and ci and not once:
         chunks_of_tap = -(-deep // _core.KC)
         depth = info.filled(-(-deep // chunks_of_tap))
@@ -162,18 +162,19 @@ def _found(
     problem, here, info, threads, form, block, blocks, tasks, joined, chunks_of_tap, in_place, depth, pixels, slots, columns
 ):
     """The `Schedule` of these decisions, and its workspace."""
-    nr, wide = info.nr, -(-pixels // info.nr) * info.nr
+    # A panel has only a line of each plane, so that planes are packed a stretch at a time.
+    nr, wide, panels = info.nr, -(-pixels // info.nr) * info.nr, PANELS if problem.planar else 1
     if form[0] == COLUMNS:
         packed = (pixels + info.grain) * row_elements(depth, info)
         products = pixels * (-(-columns // nr) * nr + 16)
     else:
-        packed = (wide if chunks_of_tap else nr) * depth
+        packed = (wide if chunks_of_tap else min(wide, panels * nr)) * depth
         products = columns * column_elements(pixels, info)
     slots = 0 if in_place else slots if chunks_of_tap else 1
     slot_bytes = -(-packed * info.e_size // 64) * 64 * max(1, chunks_of_tap)
     item = ITEMSIZE[problem.dtype]
     return Schedule(
-        problem, info.name, threads, form, block, blocks, tasks, joined, chunks_of_tap, in_place, depth, pixels, slots,
+        problem, info.name, threads, form, block, blocks, tasks, joined, chunks_of_tap, in_place, depth, pixels, panels, slots,
         slot_bytes, problem.batch * math.prod(problem.in_sizes) * problem.ci * item > here.limits.far,
         book(zeros=nr * info.t_size, kept=slots * _PACKED_ROW, packed=slots * slot_bytes, products=products * info.t_size),
         _UNDECIDED,
