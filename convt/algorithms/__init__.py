@@ -173,7 +173,7 @@ def forget():
     """Empty the caches of what was decided for problems."""
     for decided in (
         _fastest, direct.schedule.choose, direct.cost.memory_cycles, winograd.schedule.choose, blocks.blocks,
-        planes.schedule.wide_blocks, planes.schedule.cheaper_on_planes, order.order_of, phases.axis, phases.kinds,
+        planes.schedule.chosen_blocks, planes.schedule.cheaper_on_planes, order.order_of, phases.axis, phases.kinds,
         stages.scheduled, common.pairs_met, depthwise.kinds.kind_of_operator,
     ):  # fmt: skip
         decided.cache_clear()

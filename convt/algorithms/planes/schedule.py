@@ -4,7 +4,7 @@ import functools
 import math
 
 from ..._problem import ITEMSIZE
-from .. import execution
+from .. import common, execution
 from ..stages import SHARED
 from ..workspace import book
 from . import cost
@@ -13,6 +13,9 @@ from .blocks import Schedule, blocks
 WIDE = "float32"  # in a form: weights are those of a filter widened to it
 _SHARED_WORK = 0.8, 0.64  # of the time of threads that share a block is work: up to so many threads, and of more
 _SHARERS = 8
+_LARGE = 8  # Larger blocks have so many times the bytes, if they are less than this share of the last-level cache.
+_LARGE_SHARE = 1 / 4
+_GAIN = 0.12  # Larger blocks of planes are worth while from this gain on, because the estimate knows little of caches.
 
 
 def always(problem, here):
@@ -58,20 +61,25 @@ def _in_blocks(stages, wide, strided, problem, here, unit, threads, finite):
     block = alone._replace(dtype=WIDE) if wide else alone
     if math.isinf(stages.least(block, here, unit)):
         return None
-    cut = wide_blocks(stages, problem, block, here, unit) if wide else blocks(block, here, here.limits.planes_block)
+    cut = chosen_blocks(stages, wide, problem, block, here, unit)
     if cut.framed and not finite:
         return stages.schedule(alone, here, unit, threads, finite) if strided else None
     return _of_blocks(stages, wide, problem, cut, here, unit, threads, finite)
 
 
 @functools.lru_cache(maxsize=256)
-def wide_blocks(stages, problem, block, here, unit):
-    """The `Blocks` of a problem that is widened: they fit in L2, or read the weights less often, whichever costs less."""
-    small, large = (blocks(block, here, most, True) for most in (here.limits.wide_block, here.limits.planes_block))
-    found = [_of_blocks(stages, True, problem, cut, here, unit, SHARED, True) for cut in {small, large}]
-    if len(found) == 1 or None in found:
+def chosen_blocks(stages, wide, problem, block, here, unit):
+    """The `Blocks` of a problem: they fit in the cache, or are larger and read the weights less often, whichever costs less."""
+    small = blocks(block, here, here.limits.wide_block if wide else here.limits.planes_block, wide)
+    if small.total == 1 or not (wide or common.filter_bytes(block, here.info(block.dtype, unit)) > here.limits.far):
         return small
-    return min(found, key=lambda each: (cost.cost(stages, each, here), each.cut.total)).cut
+    most = here.limits.planes_block
+    large = blocks(block, here, most if wide else max(most, min(_LARGE * most, int(_LARGE_SHARE * here.l3))), wide)
+    found = [_of_blocks(stages, wide, problem, cut, here, unit, SHARED, True) for cut in (small, large)]
+    if large == small or None in found:
+        return small
+    cycles = [cost.cost(stages, each, here) for each in found]
+    return large if (cycles[1], large.total) < ((1 if wide else 1 - _GAIN) * cycles[0], small.total) else small
 
 
 def _of_blocks(stages, wide, problem, cut, here, unit, threads, finite):
