@@ -8,7 +8,7 @@ from ..._problem import ITEMSIZE, Problem
 from .. import common, execution, stages
 from ..workspace import Workspace, book
 from . import cost, reach
-from .loops import FEW_COLUMNS, PANELS
+from .loops import PANELS
 
 LIMIT = "it wants dilation 1 on the last axis, with a stride of at most twice the kernel"
 
