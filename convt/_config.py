@@ -9,7 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from . import _check, _core
+from . import _check, _core, _cores
 from ._errors import BackendUnavailableError
 from ._problem import ITEMSIZE, PRECISIONS
 
@@ -45,47 +45,63 @@ _threads = None  # the process-wide setting
 _scoped = contextvars.ContextVar("convt_num_threads", default=None)  # num_threads(n): this context only
 
 
-def _available_cores():
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _from_environment():
+    """The `Cores` that variables of the environment name, else those that this process may use."""
     for name in ("CONVT_NUM_THREADS", "OMP_NUM_THREADS"):
         text = os.environ.get(name, "").split(",")[0].strip()
         if text.isdecimal() and int(text) >= 1:
-            return min(int(text), _MOST_THREADS)
+            return _cores.Cores(int(text), name)
         if text and name == "CONVT_NUM_THREADS":
             raise ValueError(f"CONVT_NUM_THREADS: got {text!r}, wanted an integer >= 1")
-    return _available_cores()
+    return _cores.allowed()
+
+
+def _process_threads():
+    """The `Cores` of the process-wide setting."""
+    global _threads
+    if _threads is None:
+        found = _from_environment()
+        _threads = found._replace(number=min(found.number, _MOST_THREADS))
+    return _threads
+
+
+def threads_reason():
+    """What sets `get_num_threads`."""
+    if not _PARALLEL:
+        return "convt was built without OpenMP"
+    if _core.forked():
+        return "the process was forked after convt had used threads"
+    return _process_threads().reason if _scoped.get() is None else "num_threads"
 
 
 def get_num_threads() -> int:
     """The number of threads a call may use: `num_threads`, else `set_num_threads`, else the environment.
 
-    CONVT_NUM_THREADS comes first, then OMP_NUM_THREADS, then the cores this process may use. 1 without OpenMP, and in a
-    process forked after convt used threads (OpenMP's pool does not survive a fork).
+    CONVT_NUM_THREADS comes first, then OMP_NUM_THREADS, then the cores this process may use: the fewest of the machine's, of
+    its affinity, and of the quotas of its control groups (containers), rounded down. `show_config` says which it is. 1 without
+    OpenMP, and in a process forked after convt used threads (OpenMP's pool does not survive a fork).
     """
-    global _threads
-    if _threads is None:
-        _threads = _from_environment()
-    return (_scoped.get() or _threads) if _PARALLEL and not _core.forked() else 1
+    if not _PARALLEL or _core.forked():
+        return 1
+    return _scoped.get() or (_threads or _process_threads()).number
 
 
 def set_num_threads(n: SupportsIndex) -> None:
     """Let every later call use up to ``n`` threads. Raises ValueError below 1, TypeError for what is no integer."""
     global _threads
-    _threads = min(_check.integer("n", n, 1), _MOST_THREADS)
+    _threads = _cores.Cores(min(_check.integer("n", n, 1), _MOST_THREADS), "set_num_threads")
+    _core.forget_known()
 
 
 @contextlib.contextmanager
 def num_threads(n: SupportsIndex) -> Iterator[None]:
     """``with convt.num_threads(n): ...`` uses up to ``n`` threads inside the block, in this thread or task only."""
     token = _scoped.set(min(_check.integer("n", n, 1), _MOST_THREADS))
+    _core.count_scopes(1)
     try:
         yield
     finally:
+        _core.count_scopes(-1)
         _scoped.reset(token)
 
 
@@ -126,11 +142,11 @@ def get_packed_weights_limit() -> float | None:
 def set_packed_weights_limit(times: float | None) -> None:
     """Let each operator keep packed weights of at most ``times`` the bytes of its filter, in all forms together.
 
-    None: 2.5 times the bytes of a filter over 1 MiB, 6 times those of a smaller one. CONVT_PACKED_LIMIT sets it when convt is
-    imported. The form that was not used for longest is dropped, and packed again when a call wants it; a single form may be
-    larger than the limit. Operators that exist follow when they pack next. A limit of 4.5 or more permits larger Winograd
-    transforms of large filters, which are up to 1.2 times as fast. Raises ValueError below 0, TypeError for what is
-    no number.
+    None: 2.5 times the bytes of a filter over 1 MiB, 6 times those of a smaller one, 64 KiB in any case. CONVT_PACKED_LIMIT
+    sets it when convt is imported. The form that was not used for longest is dropped, and packed again when a call wants it; a
+    single form may be larger than the limit. Operators that exist follow when they pack next. A limit of 4.5 or more permits
+    larger Winograd transforms of large filters, which are up to 1.2 times as fast. Raises ValueError below 0, TypeError for
+    what is no number.
     """
     global _packed_limit
     if times is not None:

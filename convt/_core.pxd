@@ -19,9 +19,26 @@ cdef struct Pool:
     void (*run)(void *context, Work work, size_t count, void *job) noexcept nogil
     void *context
 
-cdef void use_pool(const Pool *pool) noexcept
+cdef void use_pool(const Pool *pool) noexcept nogil
+cpdef void forget_known()
+cdef int64_t known_until() noexcept nogil
+cdef bint scoped() noexcept nogil
 cdef void each_thread(Work work, int count, void *job) noexcept nogil
 
+
+cdef enum:
+    BRIEF = 500000000  # operations of a call which a time slice of another process may delay by more than it takes
+
+cdef struct Run:
+    # What a plan computes: addresses, and how many threads do it.
+    char *src
+    char *dst
+    char *weights
+    char *bias
+    char *source  # the filter itself, where tasks pack weights on the fly
+    int threads
+    int64_t *deal_first  # of a Deal; deal_tasks is NULL without one
+    int64_t *deal_tasks
 
 cdef struct Call:
     # What the tasks of one call share.
@@ -70,7 +87,7 @@ cdef class Plan:
     cdef Table in_size, in_stride, out_stride, stride, kernel
     cdef int64_t in_n, in_c, out_n, out_c
     cdef size_t non_temporal
-    cdef bint even, single_thread, pinned, alternate
+    cdef bint even, single_thread, pinned, alternate, brief
     cdef readonly list works
     cdef Deal deal
     cdef bint back
@@ -82,10 +99,11 @@ cdef class Plan:
     cdef void run_share(self, Py_ssize_t owner, bint own, const Call *call, char *ws) noexcept nogil
     cdef void give_shares(self, Call *call) noexcept nogil
     cpdef int threads(self, int available)
-    cdef Py_ssize_t grab(self, int threads) noexcept
+    cdef Py_ssize_t grab(self, int threads) noexcept nogil
     cdef Deal deal_for(self, int threads)
     cpdef tuple dealt(self, int available)
     cdef compute(self, char *src, char *dst, PackedFilter packed, int available, out, fill)
-    cdef size_t per_thread(self, PackedFilter packed) noexcept
-    cdef Buffer take_workspace(self, PackedFilter packed, int available)
-    cdef compute_in(self, Buffer ws, char *src, char *dst, PackedFilter packed, int available, out, fill)
+    cdef int brief_threads(self, int available) noexcept nogil
+    cdef size_t per_thread(self, const Run *run) noexcept nogil
+    cdef size_t room(self, const Run *run) noexcept nogil
+    cdef bint run_in(self, char *ws, const Run *run) noexcept nogil

@@ -13,6 +13,7 @@ import os
 cimport cython
 from cython.parallel cimport parallel, prange, threadid
 from libc.stdint cimport int64_t
+from libc.string cimport memset
 
 cimport numpy as cnp
 
@@ -24,6 +25,7 @@ from convt._kernels cimport (
     convt_isa, convt_isa_at, convt_isa_available, convt_isa_count, convt_kernels, convt_quotient,
 )
 from convt._memory cimport Buffer, Table, round64, take_buffer, workspaces
+from convt._team cimport convt_now, convt_team, convt_team_note, convt_team_of
 from convt._shares cimport convt_give, convt_take_first, convt_take_last
 
 cnp.import_array()
@@ -39,6 +41,7 @@ cdef extern from *:
     #define convt_team_size() 1
     #endif
     #define convt_take(next, count) __atomic_fetch_add(next, count, __ATOMIC_RELAXED)
+    #define convt_peek(next) __atomic_load_n(next, __ATOMIC_RELAXED)
     static __thread const void *convt_pool;  /* a Pool, or NULL */
     #ifdef __VERSION__
     #define CONVT_COMPILER __VERSION__
@@ -48,6 +51,7 @@ cdef extern from *:
     """
     int CONVT_OPENMP
     Py_ssize_t convt_take(Py_ssize_t *next, Py_ssize_t count) noexcept nogil
+    Py_ssize_t convt_peek(Py_ssize_t *next) noexcept nogil
     const void *convt_pool
     int convt_team_size() nogil
     const char *CONVT_COMPILER
@@ -185,27 +189,70 @@ def forked():
     return _forked
 
 
-cdef void use_pool(const Pool *pool) noexcept:
+cdef Py_ssize_t _forgotten = 0, _scopes = 0
+
+
+cpdef void forget_known():
+    """Calls without the GIL (convt.onnxruntime.known) must look anew: something that is kept was dropped, or threads are others."""
+    convt_take(&_forgotten, 1)
+
+
+def count_scopes(Py_ssize_t more):
+    """Count a `num_threads` that begins (1) or ends (-1)."""
+    convt_take(&_scopes, more)
+
+
+cdef int64_t known_until() noexcept nogil:
+    """A number that is another one after each `forget_known`."""
+    return convt_peek(&_forgotten)
+
+
+cdef bint scoped() noexcept nogil:
+    """Whether some thread is inside a `num_threads`."""
+    return convt_peek(&_scopes) != 0
+
+
+cdef void use_pool(const Pool *pool) noexcept nogil:
     """Calls of this thread compute on a pool of somebody else's from now on; NULL: on OpenMP's."""
     global convt_pool
     convt_pool = pool
+
+
+cdef convt_team _team  # of this process
+
+
+def team_sizes(int threads, regions):
+    """What brief calls that may use so many threads would use after each of some regions, listed as (threads, nanoseconds when it
+    began, when its first thread was done, when all were)."""
+    cdef convt_team team
+    memset(&team, 0, sizeof(team))
+    found = []
+    for used, began, done, ended in regions:
+        convt_team_note(&team, used, began, done, ended)
+        found.append(convt_team_of(&team, threads, ended))
+    return found
 
 
 cdef void each_thread(Work work, int count, void *job) noexcept nogil:
     """Call work(job, n) for every n below ``count``, on a thread each where there are so many."""
     cdef const Pool *pool = <const Pool *>convt_pool
     cdef int n
+    cdef int64_t times[2]  # when the region began, and when its first thread was done
     if count == 1:
         work(job, 0)
     elif pool != NULL:
         pool.run(pool.context, work, count, job)
     else:
         convt_set(&_pool_used)
+        times[0] = convt_now()
         with parallel(num_threads=count):
             n = threadid()
             while n < count:  # a team may be smaller than asked for
                 work(job, n)
                 n = n + convt_team_size()
+            if threadid() == 0:
+                times[1] = convt_now()
+        convt_team_note(&_team, count, times[0], times[1], convt_now())
 
 
 cdef class Deal:
@@ -302,6 +349,7 @@ cdef class Plan:
         self.out_n, self.out_stride, self.out_c = outs[0], Table(outs[1:self.nd + 1]), outs[self.nd + 1]
         self.hole, self.single_thread, self.pinned = execution.hole, execution.single_thread, execution.pinned
         self.alternate, self.non_temporal = execution.alternate, execution.non_temporal
+        self.brief = problem.flops < BRIEF
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
         pass
@@ -353,7 +401,7 @@ cdef class Plan:
         """How many threads a run uses when ``available`` are allowed."""
         return 1 if self.single_thread else max(1, min(available, self.tasks))
 
-    cdef Py_ssize_t grab(self, int threads) noexcept:
+    cdef Py_ssize_t grab(self, int threads) noexcept nogil:
         """How many tasks a thread takes at a time."""
         return self.tasks if self.even else max(1, convt_quotient(self.tasks, GRABS * threads))
 
@@ -390,39 +438,53 @@ cdef class Plan:
         return self.compute(<char *>cnp.PyArray_DATA(data), <char *>cnp.PyArray_DATA(out), packed, available, out, fill)
 
     cdef compute(self, char *src, char *dst, PackedFilter packed, int available, out, fill):
-        cdef Buffer ws = self.take_workspace(packed, available)
-        return self.compute_in(ws, src, dst, packed, available, out, fill)
+        """`run` on addresses."""
+        cdef Run run
+        run.src, run.dst, run.weights, run.bias, run.source = src, dst, packed.weights, packed.bias, packed.source
+        run.threads = self.threads(self.brief_threads(available))
+        cdef Deal deal = self.deal_for(run.threads)  # which lives until the call is over
+        run.deal_tasks = NULL
+        if deal is not None:
+            run.deal_first, run.deal_tasks = deal.first.p, deal.tasks.p
+        cdef Buffer ws = take_buffer(self.room(&run), workspaces())  # all that can fail of a call
+        if fill is not None:
+            out[...] = fill
+        cdef bint done
+        with nogil:
+            done = self.run_in(ws.data, &run)
+        return done
 
-    cdef size_t per_thread(self, PackedFilter packed) noexcept:
+    cdef int brief_threads(self, int available) noexcept nogil:
+        """How many of the threads that are available a call uses: fewer for a brief call while other processes delay some."""
+        if self.brief and available > 1 and convt_pool == NULL:
+            return convt_team_of(&_team, available, convt_now())
+        return available
+
+    cdef size_t per_thread(self, const Run *run) noexcept nogil:
         """Bytes of a thread's workspace, and of its share."""
-        return SHARE_BYTES + round64(self.workspace) + (round64(self.packing_workspace) if packed.source != NULL else 0)
+        return SHARE_BYTES + round64(self.workspace) + (round64(self.packing_workspace) if run.source != NULL else 0)
 
-    cdef Buffer take_workspace(self, PackedFilter packed, int available):
-        """The memory that a call needs: all that can fail of it."""
-        return take_buffer(self.per_thread(packed) * self.threads(available), workspaces())
+    cdef size_t room(self, const Run *run) noexcept nogil:
+        """Bytes of the workspace of a run."""
+        return self.per_thread(run) * run.threads
 
-    cdef compute_in(self, Buffer ws, char *src, char *dst, PackedFilter packed, int available, out, fill):
-        cdef int threads = self.threads(available)
+    cdef bint run_in(self, char *ws, const Run *run) noexcept nogil:
+        """Compute in a workspace; False where the result is worthless."""
         cdef Call call
         cdef char refused = 0
+        cdef int threads = run.threads
         call.refused = &refused
-        call.src, call.dst, call.weights, call.bias, call.source = src, dst, packed.weights, packed.bias, packed.source
+        call.src, call.dst, call.weights, call.bias, call.source = run.src, run.dst, run.weights, run.bias, run.source
         call.next, call.threads, call.grab = 0, threads, self.grab(threads)
-        cdef Deal deal = self.deal_for(threads)
-        call.deal_tasks = NULL
-        if deal is not None:
-            call.deal_first, call.deal_tasks = deal.first.p, deal.tasks.p
-        call.ws, call.per_thread = ws.data, self.per_thread(packed)
+        call.deal_first, call.deal_tasks = run.deal_first, run.deal_tasks
+        call.ws, call.per_thread = ws, self.per_thread(run)
         call.shared = threads > 1 and (self.even or self.pinned) and self.tasks <= MOST_SHARED
         if call.shared:
             self.give_shares(&call)
-        if fill is not None:  # only now, as nothing is written where there is no memory
-            out[...] = fill
         # Weights that a core's cache does not hold are read forwards and backwards in turns: those that the call before read last
         # are still there.
         call.back = self.back = self.alternate and not self.back
         cdef Job job
         job.plan, job.call = <void *>self, &call
-        with nogil:
-            each_thread(run_part, threads, &job)
+        each_thread(run_part, threads, &job)
         return not refused

@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 
-from . import _config
+from . import _config, _core
 from .algorithms import stages
 from .algorithms.onednn.weights import Filter
 
@@ -15,6 +15,10 @@ OPERATOR_PLANS = 16 << 20  # the most bytes of the plans of an operator,
 ONE_SHOT_PLANS = 16 << 20  # of those of one-shot calls,
 ALL_PLANS = 64 << 20  # and of all plans of the process
 WINNERS = 1 << 20  # of what "tune" found for an operator
+
+# Bytes of packed weights that an operator may keep however small its filter is, unless a limit was set: few shapes may want
+# many times the bytes of such a filter.
+LEAST_PACKED = 1 << 16
 
 _KEY = 1 << 10  # bytes of a key by which something is found, about
 _CHECKS = 8  # all plans are counted whenever this share of their bound has come
@@ -86,6 +90,7 @@ class Recent:
             self._clear()
 
     def _clear(self):
+        _core.forget_known()
         for each in self.entries.values():
             each.keys.clear()
         self.entries.clear()
@@ -98,6 +103,7 @@ class Recent:
 
     def drop(self, kept):
         """Forget one thing, by all of its keys."""
+        _core.forget_known()
         for key in kept.keys.copy():
             self._forget_key(key, kept)
 
@@ -145,7 +151,8 @@ class PackedWeights:
         times = math.inf
         if self._limited:
             times = most_times()[0 if self._filter_bytes > stages.LARGE_FILTER else -1]
-        return math.inf if math.isinf(times) else max(0, int(times * self._filter_bytes) - self._copied)
+        least = LEAST_PACKED if _config.get_packed_weights_limit() is None else 0
+        return math.inf if math.isinf(times) else max(least, int(times * self._filter_bytes) - self._copied)
 
     @property
     def bytes(self):

@@ -10,7 +10,7 @@ cdef enum:
 
 
 cdef struct Pool:
-    # Blocks of calls that are over, oldest first; the GIL guards them, or without one a lock.
+    # Blocks of calls that are over, oldest first; a lock guards them.
     char *data[CACHED_BLOCKS]
     size_t size[CACHED_BLOCKS]
     Py_ssize_t count
@@ -29,8 +29,10 @@ cdef class Table:
     cdef int64_t *p
 
 
-cdef Pool *workspaces()
+cdef Pool *workspaces() noexcept nogil
 cdef Pool *one_shot_weights()
+cdef char *take_block(size_t size, Pool *home, size_t *got) noexcept nogil
+cdef void give_block(char *data, size_t size, Pool *home) noexcept nogil
 cdef Buffer take_buffer(size_t size, Pool *home)
 cdef int64_t *keep_table(list keep, values)
 cdef object structures(list keep, Py_ssize_t count, Py_ssize_t size)

@@ -30,13 +30,17 @@ cdef extern from *:
     #else
     #define convt_huge(p, size) ((void)(p), (void)(size))
     #endif
-    #ifdef Py_GIL_DISABLED
-    static PyMutex convt_pools;  /* one for all: it is held for less time than an allocation takes */
-    #define convt_lock_pools() PyMutex_Lock(&convt_pools)
-    #define convt_unlock_pools() PyMutex_Unlock(&convt_pools)
+    /* One lock for all pools: it is held for less time than an allocation takes, by threads with and without the GIL. */
+    #ifdef _WIN32
+    #include <windows.h>
+    static SRWLOCK convt_pools = SRWLOCK_INIT;
+    #define convt_lock_pools() AcquireSRWLockExclusive(&convt_pools)
+    #define convt_unlock_pools() ReleaseSRWLockExclusive(&convt_pools)
     #else
-    #define convt_lock_pools() ((void)0)
-    #define convt_unlock_pools() ((void)0)
+    #include <pthread.h>
+    static pthread_mutex_t convt_pools = PTHREAD_MUTEX_INITIALIZER;
+    #define convt_lock_pools() ((void)pthread_mutex_lock(&convt_pools))
+    #define convt_unlock_pools() ((void)pthread_mutex_unlock(&convt_pools))
     #endif
     #ifdef __SANITIZE_ADDRESS__
     #include <sanitizer/asan_interface.h>
@@ -48,8 +52,8 @@ cdef extern from *:
     #endif
     """
     void convt_huge(void *p, size_t size) nogil
-    void convt_lock_pools() noexcept
-    void convt_unlock_pools() noexcept
+    void convt_lock_pools() noexcept nogil
+    void convt_unlock_pools() noexcept nogil
     # For AddressSanitizer: blocks that are kept, and what a block has beyond what was asked for, must not be touched.
     void convt_forbid(void *p, size_t size) nogil
     void convt_allow(void *p, size_t size) nogil
@@ -103,7 +107,7 @@ def clear():
     _give_back(&_outputs)
 
 
-cdef Pool *workspaces():
+cdef Pool *workspaces() noexcept nogil:
     return &_workspaces
 
 
@@ -111,7 +115,7 @@ cdef Pool *one_shot_weights():
     return &_weights
 
 
-cdef char *_remove(Pool *pool, Py_ssize_t n) noexcept:
+cdef char *_remove(Pool *pool, Py_ssize_t n) noexcept nogil:
     """Take a block out of a pool."""
     cdef char *data = pool.data[n]
     pool.count -= 1
@@ -125,22 +129,11 @@ cdef class Buffer:
     """64-byte aligned memory of our own. One with a ``home`` serves one call and goes to that pool afterwards."""
 
     def __dealloc__(self):
-        cdef Pool *home = self.home
-        if home == NULL or self.size > home.most:
-            free(self.data)
-            return
-        convt_lock_pools()
-        while home.count == CACHED_BLOCKS or home.bytes + self.size > home.most:
-            free(_remove(home, 0))
-        convt_forbid(self.data, self.size)
-        home.data[home.count], home.size[home.count] = self.data, self.size
-        home.count += 1
-        home.bytes += self.size
-        convt_unlock_pools()
+        give_block(self.data, self.size, self.home)
 
 
-cdef bint _reuse(Buffer buffer, size_t size, Pool *home) noexcept:
-    """Give a Buffer the smallest block of a pool that holds ``size`` bytes; False where there is none."""
+cdef char *_reuse(size_t size, Pool *home, size_t *got) noexcept nogil:
+    """The smallest block of a pool that holds ``size`` bytes, and how many it has; NULL where there is none."""
     cdef Py_ssize_t n, best = -1, largest = 0
     for n in range(home.count):
         if home.size[n] >= size and (best < 0 or home.size[n] < home.size[best]) and not (
@@ -149,33 +142,56 @@ cdef bint _reuse(Buffer buffer, size_t size, Pool *home) noexcept:
         if home.size[n] > home.size[largest]:
             largest = n
     if best >= 0:
-        buffer.home, buffer.size = home, home.size[best]
-        buffer.data = _remove(home, best)
-        convt_allow(buffer.data, size)
-        return True
+        got[0] = home.size[best]
+        return _remove(home, best)
     if home.count and size <= home.most and not home.close_fit:  # the new block replaces one that was too small
         free(_remove(home, largest))
-    return False
+    return NULL
 
 
-cdef Buffer take_buffer(size_t size, Pool *home):
-    """A Buffer of ``size`` bytes or more: the smallest block of the pool that is large enough, else new memory."""
-    cdef Buffer buffer = Buffer.__new__(Buffer)
+cdef char *take_block(size_t size, Pool *home, size_t *got) noexcept nogil:
+    """Memory of ``size`` bytes or more, and how many: the smallest block of the pool that is large enough, else new memory. NULL
+    where there is none."""
     cdef void *p = NULL
-    cdef bint found = False
     size = max(size, <size_t>64)
     cdef bint huge = size >= 2 * HUGE_BYTES
     if home != NULL:
         convt_lock_pools()
-        found = _reuse(buffer, size, home)
+        p = _reuse(size, home, got)
         convt_unlock_pools()
-    if found:
-        return buffer
+        if p != NULL:
+            convt_allow(p, size)
+            return <char *>p
     if posix_memalign(&p, HUGE_BYTES if huge else 64, size) != 0:
-        raise MemoryError(f"{size} bytes of memory are not to be had")
+        return NULL
     if huge:  # the first touch of new memory then takes a third of the time
         convt_huge(p, size)
-    buffer.home, buffer.size, buffer.data = home, size, <char *>p
+    got[0] = size
+    return <char *>p
+
+
+cdef void give_block(char *data, size_t size, Pool *home) noexcept nogil:
+    """Give memory back to a pool; to the system where there is none."""
+    if data == NULL or home == NULL or size > home.most:
+        free(data)
+        return
+    convt_lock_pools()
+    while home.count == CACHED_BLOCKS or home.bytes + size > home.most:
+        free(_remove(home, 0))
+    convt_forbid(data, size)
+    home.data[home.count], home.size[home.count] = data, size
+    home.count += 1
+    home.bytes += size
+    convt_unlock_pools()
+
+
+cdef Buffer take_buffer(size_t size, Pool *home):
+    """A Buffer of ``size`` bytes or more, of a pool's memory where it has some."""
+    cdef Buffer buffer = Buffer.__new__(Buffer)
+    buffer.data = take_block(size, home, &buffer.size)
+    if buffer.data == NULL:
+        raise MemoryError(f"{size} bytes of memory are not to be had")
+    buffer.home = home
     return buffer
 
 

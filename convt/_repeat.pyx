@@ -12,7 +12,7 @@ from libc.string cimport memcpy
 
 cimport numpy as cnp
 
-from convt._core cimport PackedFilter, Plan, isa_in_use
+from convt._core cimport PackedFilter, Plan, forget_known, isa_in_use
 from convt._kernels cimport convt_isa
 from convt._memory cimport Table, empty
 from convt.algorithms.packing cimport PackRecipe
@@ -162,7 +162,7 @@ cdef bint _disjoint(a, b) noexcept:
 cdef int64_t _uses = 0
 
 
-cdef int64_t next_use() noexcept:
+cdef int64_t next_use() noexcept nogil:
     """The number of a use: later ones have higher numbers."""
     cdef int64_t now = convt_load(&_uses) + 1
     convt_store(&_uses, now)
@@ -171,10 +171,6 @@ cdef int64_t next_use() noexcept:
 
 cdef class Kept:
     """Something that is kept for later calls: its bytes, the keys by which it is found, and the number of its last use."""
-    cdef readonly Py_ssize_t bytes
-    cdef readonly list keys
-    cdef int64_t last_use
-
     def __cinit__(self, *args, **kwargs):
         self.keys, self.last_use = [], next_use()
 
@@ -195,11 +191,6 @@ cdef class Form:
 
     ``finite`` says of the weights, once they were packed, whether all of them are; None before.
     """
-    cdef readonly tuple key
-    cdef readonly object recipe, finite
-    cdef object packed
-    cdef int64_t last_use
-
     def __init__(self, tuple key, recipe):
         self.key, self.recipe = key, recipe
 
@@ -229,7 +220,9 @@ cdef class Form:
 
     def keep(self, packed):
         """Keep packed weights; None lets those go that were kept."""
-        if packed is not None:
+        if packed is None:
+            forget_known()
+        else:
             self.finite = packed.finite
             convt_store(&self.last_use, next_use())
         with cython.critical_section(self):
@@ -264,20 +257,16 @@ cdef class Bound(Kept):
     dtype, shape and strides are those of a contiguous output; ``fill`` gives, for a bias, what it holds where no product reaches,
     and is None where all is reached.
     """
-    cdef readonly object plan
-    cdef readonly Form form
-    cdef readonly bint as_chosen  # not another algorithm's, which weights need that are not finite
-    cdef bint takes_all  # weights that are not finite, too
-    cdef object fill
-    cdef Plan native  # the plan, where it is not oneDNN's
-    cdef cnp.dtype dtype
-    cdef tuple shape, strides
-
     def __init__(self, plan, Form form, dtype, tuple shape, tuple strides, fill, bint as_chosen=True):
         self.plan, self.form, self.dtype, self.shape, self.strides, self.fill = plan, form, dtype, shape, strides, fill
         self.as_chosen, self.takes_all = as_chosen, form.finite is False
         self.native = plan if isinstance(plan, Plan) else None
         self.bytes = FOREIGN_BYTES if self.native is None else bytes_of(plan)
+
+    cdef void touch_all(self) noexcept nogil:
+        """Note a use of the plan and of its weights."""
+        convt_store(&self.last_use, next_use())
+        convt_store(&self.form.last_use, next_use())
 
     cpdef bint suits(self):
         """Whether the plan is for weights as they are, as far as is known: they are packed later."""

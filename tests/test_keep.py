@@ -332,3 +332,20 @@ def test_a_decoder_that_meets_images_of_many_sizes(script):
     assert code == 0, errors[-3000:]
     packed, resident = map(float, out.split()[-2:])
     assert packed <= stages.MOST_FORM and resident <= stages.MOST_FORM, (packed, resident)
+
+
+def test_small_filters_keep_the_forms_of_several_shapes():
+    """Their forms take more than six times the filter: they are not packed again whenever another shape comes."""
+    op = operator_of_small_filter()
+    shapes = [(1, 6, 5, 7), (2, 6, 9, 4), (1, 6, 16, 16), (3, 6, 1, 1)]
+    for shape in shapes:
+        op(np.ones(shape, np.float32))
+    kept = [id(form.weights()) for form in kept_forms(op)]
+    for shape in shapes * 2:
+        op(np.ones(shape, np.float32))
+    assert [id(form.weights()) for form in kept_forms(op)] == kept and len(kept) > 1
+    assert op.plan(shapes[0]).packed_limit == 1 << 16
+
+
+def operator_of_small_filter():
+    return convt.ConvTranspose(np.ones((6, 4, 3, 3), np.float32), strides=2, data_format="NCX", filter_format="IOX")

@@ -3,7 +3,8 @@
 This module is that library: ONNX Runtime looks up ``RegisterCustomOps`` in its file. For each node of a session it makes a
 kernel, here a `_node.Node`, and calls it on the tensors of a run. These are handed on as NumPy arrays that share their memory,
 the output's as well, which ONNX Runtime allocates for the shape that the node says. Tasks run on the session's threads. Python's
-lock is held but while convt computes. No exception passes ONNX Runtime: it becomes a status, whose message ONNX Runtime raises.
+lock is held but while convt computes; a node with constant weights computes shapes that it has met (known.pyx) without Python and its
+lock. No exception passes ONNX Runtime: it becomes a status, whose message ONNX Runtime raises.
 What a signal's handler raises meanwhile is kept, for the session to raise as it is.
 """
 
@@ -20,6 +21,8 @@ from . import _host, _node
 cimport numpy as cnp
 
 from convt._core cimport Pool, use_pool
+from convt.onnxruntime cimport known
+from convt.onnxruntime.known cimport KNOWN_RANK, Entry, Known
 
 cnp.import_array()
 
@@ -169,9 +172,19 @@ cdef OrtStatus *create(
         node = new_node(info, op.element_type)
     except BaseException as error:
         return failed(error)
-    Py_INCREF(node)
-    kernel[0] = <void *>node
+    made = _Kernel(node)
+    Py_INCREF(made)
+    kernel[0] = <void *>made
     return NULL
+
+
+cdef class _Kernel:
+    """A node, and the shapes that it has met."""
+    cdef object node
+    cdef Known known
+
+    def __init__(self, node):
+        self.node, self.known = node, Known()
 
 
 cdef void destroy(void *kernel) noexcept with gil:
@@ -179,12 +192,68 @@ cdef void destroy(void *kernel) noexcept with gil:
         Py_DECREF(<object>kernel)
 
 
-cdef OrtStatus *compute(void *kernel, OrtKernelContext *context) noexcept with gil:
+cdef OrtStatus *compute(void *kernel, OrtKernelContext *context) noexcept nogil:
+    cdef OrtStatus *status = NULL
+    return status if run_known(kernel, context, &status) else compute_by_python(kernel, context)
+
+
+cdef OrtStatus *compute_by_python(void *kernel, OrtKernelContext *context) noexcept with gil:
     try:
-        run(<object>kernel, context)
+        run(<_Kernel>kernel, context)
     except BaseException as error:
         return failed(error)
     return NULL
+
+
+cdef bint run_known(void *kernel, OrtKernelContext *context, OrtStatus **status) noexcept nogil:
+    """Compute a shape that the node has met; False where it has not, or where something goes wrong: Python then says what."""
+    cdef const OrtValue *value = NULL
+    cdef OrtValue *result = NULL
+    cdef void *data = NULL
+    cdef void *out = NULL
+    cdef size_t rank = 0
+    cdef int64_t sizes[KNOWN_RANK]
+    cdef bint done
+    cdef Entry *entry
+    cdef Threads threads
+    cdef Pool pool
+    if wrong(ort.KernelContext_GetInput(context, 0, &value)) or not shape_of(value, &rank, sizes, KNOWN_RANK):
+        return False
+    entry = (<_Kernel>kernel).known.find(rank, sizes)
+    if entry == NULL:
+        return False
+    done = not (
+        wrong(ort.GetTensorMutableData(value, &data))
+        or wrong(ort.KernelContext_GetOutput(context, 0, entry.out_sizes, rank, &result))
+        or wrong(ort.GetTensorMutableData(result, &out))
+    )
+    if done:
+        threads.context, threads.status = context, NULL
+        pool.run, pool.context = on_threads, &threads
+        use_pool(&pool)
+        done = known.compute(entry, <char *>data, <char *>out)
+        use_pool(NULL)
+        done = not wrong(threads.status) and done
+    known.leave(entry)
+    return done
+
+
+cdef bint wrong(OrtStatus *status) noexcept nogil:
+    """Whether ONNX Runtime says that something went wrong, which is not said on."""
+    if status != NULL:
+        ort.ReleaseStatus(status)
+    return status != NULL
+
+
+cdef bint shape_of(const OrtValue *value, size_t *rank, int64_t *sizes, size_t most) noexcept nogil:
+    """A tensor's shape, of at most so many axes; False where it has more, or cannot be told."""
+    cdef OrtShapeInfo *info = NULL
+    cdef bint told
+    if value == NULL or wrong(ort.GetTensorTypeAndShape(value, &info)):
+        return False
+    told = not wrong(ort.GetDimensionsCount(info, rank)) and rank[0] <= most and not wrong(ort.GetDimensions(info, sizes, rank[0]))
+    ort.ReleaseTensorTypeAndShapeInfo(info)
+    return told
 
 
 cdef OrtStatus *failed(error) noexcept:
@@ -230,9 +299,10 @@ cdef bint named(const OrtKernelInfo *info, size_t n) except -1:
     return size > 1
 
 
-cdef run(node, OrtKernelContext *context):
+cdef run(_Kernel kernel, OrtKernelContext *context):
     cdef size_t count = 0
     cdef const OrtValue *value = NULL
+    node = kernel.node
     cdef int element_type = node.element_type
     check(ort.KernelContext_GetInputCount(context, &count))
     inputs = []
@@ -245,6 +315,9 @@ cdef run(node, OrtKernelContext *context):
     except Exception as error:
         found = node.left(error, inputs)
         output(context, found.shape, element_type)[...] = found
+        return
+    if node.operator is not None:
+        kernel.known.learn(node.operator, inputs[0], out, node.threads)
 
 
 cdef output(OrtKernelContext *context, shape, int element_type):

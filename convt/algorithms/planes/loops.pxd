@@ -38,4 +38,4 @@ cdef class PlanesPlan(Plan):
 
     cdef void move(self, Side *side, int64_t block, char *array, char *own, bint inward, int64_t part, int64_t parts) noexcept nogil
     cdef void move_run(self, Side *side, char *array, char *own, int64_t n, bint inward) noexcept nogil
-    cdef move_together(self, Side *side, int64_t block, char *array, char *own, bint inward, int threads)
+    cdef void move_together(self, Side *side, int64_t block, char *array, char *own, bint inward, int threads) noexcept nogil

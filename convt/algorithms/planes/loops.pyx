@@ -15,10 +15,10 @@ cimport numpy as cnp
 
 import numpy as np
 
-from convt._core cimport Call, PackedFilter, Plan, each_thread, kernels_of
+from convt._core cimport BRIEF, Call, Deal, PackedFilter, Plan, Run, each_thread, kernels_of
 from convt._flags cimport convt_is_set
 from convt._kernels cimport convt_kernels
-from convt._memory cimport Buffer, keep_table, round64, take_buffer, workspaces
+from convt._memory cimport keep_table, round64
 from convt.algorithms.indexing cimport take_index
 from convt.algorithms.packing cimport PackRecipe
 
@@ -111,7 +111,7 @@ cdef class PlanesPlan(Plan):
         self.algorithm, self.k, self.isa, self.tile = inner.algorithm, inner.k, inner.isa, inner.tile
         self.mover, self.widens = kernels_of(problem.dtype), schedule.wide
         self.inner, self.apart, self.stream = inner, schedule.apart, schedule.stream
-        self.hole, self.keep = inner.hole, []
+        self.hole, self.keep, self.brief = inner.hole, [], problem.flops < BRIEF
         self.nd = problem.rank
         self.count = keep_table(self.keep, [cut.image_blocks, *(axis.count for axis in cut.axes)])
         images = (cut.images, 0, cut.images)
@@ -217,34 +217,33 @@ cdef class PlanesPlan(Plan):
         if self.stream:
             self.k.fence()
 
-    cdef compute(self, char *src, char *dst, PackedFilter packed, int available, out, fill):
+    cdef size_t room(self, const Run *run) noexcept nogil:
+        return Plan.room(self, run) if self.apart else round64(self.block_bytes) + self.inner.room(run)
+
+    cdef bint run_in(self, char *ws, const Run *run) noexcept nogil:
         if self.apart:
-            return Plan.compute(self, src, dst, packed, available, out, fill)
-        # All memory is taken before the first output is written.
-        cdef Buffer ws = take_buffer(self.block_bytes, workspaces())
-        cdef Buffer inner_ws = self.inner.take_workspace(packed, available)
-        cdef char *own_in = ws.data + self.data_at
-        cdef char *own_out = ws.data + self.outputs_at
+            return Plan.run_in(self, ws, run)
         cdef Py_ssize_t block
-        cdef int threads = self.inner.threads(available)
-        if fill is not None:
-            out[...] = fill
+        cdef Run inner = run[0]
+        inner.src, inner.dst = ws + self.data_at, ws + self.outputs_at
         for block in range(self.total):
-            self.move_together(&self.ins, block, src, own_in, True, threads)
+            self.move_together(&self.ins, block, run.src, inner.src, True, run.threads)
             if self.hole:
-                self.move_together(&self.outs, block, dst, own_out, True, threads)
-            if not self.inner.compute_in(inner_ws, own_in, own_out, packed, available, None, None):
+                self.move_together(&self.outs, block, run.dst, inner.dst, True, run.threads)
+            if not self.inner.run_in(ws + round64(self.block_bytes), &inner):
                 return False
-            self.move_together(&self.outs, block, dst, own_out, False, threads)
+            self.move_together(&self.outs, block, run.dst, inner.dst, False, run.threads)
         return True
 
-    cdef move_together(self, Side *side, int64_t block, char *array, char *own, bint inward, int threads):
+    cdef void move_together(self, Side *side, int64_t block, char *array, char *own, bint inward, int threads) noexcept nogil:
         """A block, of which each thread moves a part."""
         cdef Move move
         move.plan, move.side, move.block, move.array, move.own = <void *>self, side, block, array, own
         move.inward, move.parts = inward, threads
-        with nogil:
-            each_thread(move_part, threads, &move)
+        each_thread(move_part, threads, &move)
+
+    cdef Deal deal_for(self, int threads):
+        return Plan.deal_for(self, threads) if self.apart else self.inner.deal_for(threads)
 
     cpdef int threads(self, int available):
         return Plan.threads(self, available) if self.apart else self.inner.threads(available)

@@ -1,0 +1,43 @@
+# What is kept for repeated calls: see _repeat.pyx.
+
+cimport numpy as cnp
+from libc.stdint cimport int64_t
+
+from convt._core cimport PackedFilter, Plan
+
+
+cdef class Kept:
+    cdef readonly Py_ssize_t bytes
+    cdef readonly list keys
+    cdef int64_t last_use
+
+
+cdef class Form:
+    cdef readonly tuple key
+    cdef readonly object recipe, finite
+    cdef object packed
+    cdef int64_t last_use
+
+    cpdef weights(self)
+    cdef use(self)
+
+
+cdef class Bound(Kept):
+    cdef readonly object plan
+    cdef readonly Form form
+    cdef readonly bint as_chosen  # not another algorithm's, which weights need that are not finite
+    cdef bint takes_all  # weights that are not finite, too
+    cdef object fill
+    cdef Plan native  # the plan, where it is not oneDNN's
+    cdef cnp.dtype dtype
+    cdef tuple shape, strides
+
+    cpdef bint suits(self)
+    cdef bint reads(self, array)
+    cdef bint writes(self, array)
+    cdef bint fits(self, data, out)
+    cdef compute(self, data, out, packed, bias, int threads)
+    cdef void touch_all(self) noexcept nogil
+
+
+cpdef bytes layout(data, int threads)
