@@ -21,6 +21,7 @@ compare     two such files against each other
 live        what is seen while it runs
 tables      what is printed at the end
 page, plots the HTML report and its pictures
+beside      how long brief calls take beside a busy process
 cores       how plans share their work among many threads, on paper
 errors      how far convt's results lie from the exact sums, at every precision
 crosscheck  the same layers by the peers' own tools

@@ -20,7 +20,7 @@ import convt
 sys.path.append(str(Path(__file__).parents[1]))
 
 from bench import __main__ as cli
-from bench import check, crosscheck, errors, layers, machine, peers, tables, timing
+from bench import beside, check, crosscheck, errors, layers, machine, peers, tables, timing
 from bench.problem import DTYPES, PRECISIONS, Problem, as_nxc, in_layout
 from bench.record import Record
 from bench.rounds import Result, measure
@@ -644,3 +644,25 @@ def test_errors_of_layers_are_a_table(tmp_path, capsys):
     for wrong in (["--names", "nothing"], ["--layers", "/nowhere.json"]):
         with pytest.raises(SystemExit):
             errors.main(wrong)
+
+
+# ---------------------------------------------------------------- beside
+
+
+def test_calls_are_timed_beside_a_busy_process(tmp_path, capsys):
+    rows = [{"name": "mine", "Cin": 8, "Cout": 8, "in": [16, 16], "k": 2, "s": 2}]
+    (tmp_path / "layers.json").write_text(json.dumps(rows))
+    out = tmp_path / "out.json"
+    arguments = ["--layers", str(tmp_path / "layers.json"), "--peers", "nobody", "--seconds", "0.02", "--json", str(out)]
+    assert beside.main(arguments) == 0
+    (row,) = json.loads(out.read_text())
+    assert row["layer"] == "mine" and row["library"] == "convt"
+    for median, late in (row["quiet"], row["beside"]):
+        assert 0 < median <= late
+    assert "| mine | convt |" in capsys.readouterr().out
+
+
+def test_the_busy_process_ends():
+    with beside.busy_core() as process:
+        assert process.poll() is None
+    assert process.poll() is not None

@@ -235,3 +235,44 @@ def test_importing_convt_leaves_the_gil_off():
     script = "import sys, numpy\noff = not sys._is_gil_enabled()\nimport convt\nprint(off, sys._is_gil_enabled())"
     code, out, errors = child(script)
     assert (code, out.split()) == (0, ["True", "False"]), errors
+
+
+MS = 1_000_000  # nanoseconds
+
+
+def calls(threads, brief, *, wait_each=0, wait=0, now=0, until=10_000 * MS):
+    """Regions of so many ``threads`` that take ``brief`` nanoseconds, one after the other. Every ``wait_each`` nanoseconds, if
+    it is not 0, one takes ``wait`` longer."""
+    last = now
+    while now < until:
+        late = wait if wait_each and now - last >= wait_each else 0
+        last = now if late else last
+        yield threads, now, now + brief, now + brief + late
+        now += brief + late
+
+
+def test_a_quiet_machine_has_all_threads():
+    assert set(_core.team_sizes(8, calls(8, MS // 10, until=1000 * MS))) == {8}
+    # Barriers cost some microseconds, and now and then something comes between.
+    assert set(_core.team_sizes(2, calls(2, MS // 10, wait_each=50 * MS, wait=2 * MS, until=1000 * MS))) == {2}
+
+
+def test_a_thread_that_another_process_delays_is_done_without():
+    """Each tenth of a millisecond a call; every 8 ms one waits for a slice of 4 ms."""
+    found = _core.team_sizes(2, calls(2, MS // 10, wait_each=8 * MS, wait=4 * MS, until=60 * MS))
+    assert found[0] == 2 and found[-1] == 1
+    # What eight threads save in 8 ms is worth a wait of 4.
+    assert set(_core.team_sizes(8, calls(8, MS // 10, wait_each=8 * MS, wait=4 * MS, until=60 * MS))) == {8}
+    # Where it is not, one of them is done without, and more where that does not help.
+    found = _core.team_sizes(8, calls(8, MS // 10, wait_each=MS, wait=8 * MS, until=30 * MS))
+    assert 7 in found and found[-1] < 7 and found == sorted(found, reverse=True)
+
+
+def test_the_pause_grows_and_ends():
+    slow = list(calls(2, MS // 10, wait_each=MS, wait=4 * MS, until=30 * MS))
+    found = _core.team_sizes(2, slow)
+    assert found[-1] == 1
+    end = slow[-1][-1]
+    # Once nothing waits any more, all threads come back for good.
+    later = _core.team_sizes(2, slow + list(calls(2, MS // 10, now=end + 1000 * MS, until=end + 6000 * MS)))
+    assert later[-1] == 2

@@ -1,0 +1,122 @@
+"""How long brief calls take on a quiet machine, and beside a process that takes one of the cores: median and 99th percentile.
+
+`python -m bench.beside` prints a table in Markdown. Each library has a process of its own. The busy process is pinned to the
+last core that this one may use, the libraries' threads to none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from . import COMMAND, layers, machine, peers
+from .problem import LAYOUTS, Problem
+from .worker import Setting, Worker
+
+LAYERS = (
+    {"name": "depthwise", "Cin": 512, "Cout": 512, "g": 512, "in": [125], "k": 3, "s": 2, "pb": 1, "pe": 1},
+    {"name": "4x4", "Cin": 256, "Cout": 128, "in": [16, 16], "k": 4, "s": 2, "pb": 1, "pe": 1},
+    {"name": "1-D", "Cin": 128, "Cout": 64, "in": [4000], "k": 4, "s": 2, "pb": 1, "pe": 1},
+    {"name": "2x2", "Cin": 128, "Cout": 64, "in": [64, 64], "k": 2, "s": 2},
+)
+BUSY = "while True: pass"
+ROUNDS = 3
+
+
+class Times(NamedTuple):
+    """Milliseconds."""
+
+    median: float
+    late: float  # the 99th percentile
+
+    def __str__(self) -> str:
+        return f"{self.median:.3f}, {self.late:.3f}"
+
+
+class Row(NamedTuple):
+    layer: str
+    library: str
+    quiet: Times
+    beside: Times
+
+
+@contextlib.contextmanager
+def busy_core() -> Iterator[subprocess.Popen]:
+    """A process that keeps one core busy."""
+    process = subprocess.Popen([sys.executable, "-c", BUSY])
+    try:
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(process.pid, {max(os.sched_getaffinity(0))})
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def measured(problem: Problem, worker: Worker, seconds: float) -> tuple[Times, Times]:
+    """Quiet and beside a busy process, in turns."""
+    worker.ask("set_up", problem)
+    durations: tuple[list[float], list[float]] = ([], [])
+    for _ in range(ROUNDS):
+        durations[0].extend(worker.ask("time", seconds).durations)
+        with busy_core():
+            durations[1].extend(worker.ask("time", seconds).durations)
+    quiet, beside = (Times(*(1e3 * np.percentile(each, [50, 99]))) for each in durations)
+    return quiet, beside
+
+
+def table(rows: list[Row]) -> list[str]:
+    """Cells are "median, 99th percentile" in milliseconds."""
+    head = ("layer", "library", "quiet: median, 99% (ms)", "beside: median, 99% (ms)", "beside / quiet", "99% / median, beside")
+    cells = [
+        (row.layer, row.library, row.quiet, row.beside, f"{row.beside.median / row.quiet.median:.2f}",
+         f"{row.beside.late / row.beside.median:.1f}")
+        for row in rows
+    ]  # fmt: skip
+    return [f"| {' | '.join(map(str, each))} |" for each in (head, ["---"] * len(head), *cells)]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog=f"{COMMAND}.beside", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--layers", metavar="FILE", help="layers of a JSON file instead of the four built in")
+    parser.add_argument("--peers", metavar="NAME,...", default="onnxruntime", help="other libraries (default: onnxruntime)")
+    parser.add_argument("--layout", choices=LAYOUTS, default="NCX")
+    parser.add_argument("--seconds", type=float, default=1.0, help=f"of each of {ROUNDS} rounds, quiet and beside (default: 1)")
+    parser.add_argument("--json", metavar="FILE", help="writes the rows as JSON, too")
+    options = parser.parse_args(arguments)
+    try:
+        chosen = layers.read(options.layers) if options.layers else [layers.from_row(row) for row in LAYERS]
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    setting, rows = Setting(machine.cores()), []
+    for peer in [peers.PEERS[0], *peers.named(options.peers.split(","))]:
+        worker = Worker(peer, setting)
+        try:
+            for layer in chosen:
+                problem = Problem(layer, "f32", options.layout)
+                try:
+                    rows.append(Row(layer.name, peer.name, *measured(problem, worker, options.seconds)))
+                except (peers.Absent, peers.Unsupported) as error:
+                    print(f"{layer.name}: {peer.name}: {error}", file=sys.stderr)
+        finally:
+            worker.close()
+    rows.sort(key=lambda row: [layer.name for layer in chosen].index(row.layer))
+    print("\n".join(table(rows)))
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump([row._asdict() for row in rows], file, indent=1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
