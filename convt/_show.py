@@ -33,7 +33,7 @@ def show_config(mode="print"):
     --------
     >>> import convt
     >>> sorted(convt.show_config(mode="dicts"))
-    ['backends', 'caches', 'dtypes', 'isa', 'kept', 'openmp', 'threads', 'version', 'versions']
+    ['backends', 'caches', 'dtypes', 'isa', 'kept', 'openmp', 'threads', 'threads set by', 'version', 'versions']
     """
     config = {
         "version": __version__,
@@ -52,6 +52,7 @@ def show_config(mode="print"):
         "dtypes": list(ITEMSIZE),
         "openmp": _core.openmp() or None,
         "threads": _config.get_num_threads(),
+        "threads set by": _config.threads_reason(),
         "kept": {
             "packed weights, times the filter": _keep.most_times(),
             "plans of an operator": _keep.OPERATOR_PLANS,
