@@ -23,9 +23,9 @@ INLINE void FN(transpose_columns)(const int full, S *to, ptrdiff_t ld, const S *
 }
 
 #ifdef S_IS_T
-/* As many columns as a cache line has elements, to rows that take non-temporal stores where they are aligned to lines. (A line
- * whose parts are stored some time apart takes memory as long as two.) */
-INLINE void FN(transpose_lines)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, int rows)
+/* As many columns as a cache line has elements, because rows may be so far apart that their lines fall into few sets of L1, which
+ * lose a line that waits for its other part. To `stream` takes non-temporal stores where rows are aligned to lines. */
+INLINE void FN(transpose_lines)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, int rows, int stream)
 {
     enum { VECTORS = 64 / sizeof(V) };
     ptrdiff_t at[PART][VL / PART];
@@ -43,7 +43,7 @@ INLINE void FN(transpose_lines)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs
 #pragma GCC unroll 4
         for (int p = 0; p < PART; p++) {
             S *row = to + (r + p) * ld;
-            const int aligned = ((uintptr_t)row & 63) == 0;
+            const int aligned = stream && ((uintptr_t)row & 63) == 0;
 #pragma GCC unroll 4
             for (int i = 0; i < VECTORS; i++)
                 if (aligned)
@@ -67,7 +67,7 @@ static void FN(transpose_block)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs
     S lines[BLOCK_ROWS * LINE];
     const int crowded = cs * (ptrdiff_t)sizeof(S) % SAME_SETS == 0;
 #ifdef S_IS_T
-    const int most = stream ? LINE : VL;
+    const int most = LINE;
 #else
     const int most = VL;
     (void)stream;
@@ -80,8 +80,8 @@ static void FN(transpose_block)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs
         const S *block = crowded ? lines : from;
         const ptrdiff_t apart = crowded ? BLOCK_ROWS : cs;
 #ifdef S_IS_T
-        if (stream && n == LINE)
-            FN(transpose_lines)(to + c, ld, block, apart, rows);
+        if (n == LINE)
+            FN(transpose_lines)(to + c, ld, block, apart, rows, stream);
         else
 #endif
         if (n == VL)
