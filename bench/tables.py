@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from statistics import geometric_mean
 
+from . import peers
 from .machine import Limits
 from .record import Record, best_rival, ratio
 from .rounds import DISTURBED, Result
@@ -12,6 +13,7 @@ from .samples import NEAR
 
 COLUMNS = ("layer", "library", "ms", "GFLOP/s", "of peak", "GB/s", "of limit", "convt is", "error", "how")
 COLD = ("cold ms", "convt is, cold")  # columns after COLUMNS' "convt is", where caches were emptied
+HELPED = {peer.name for peer in peers.PEERS if peer.helped}
 LEFT = ("layer", "library", "how")
 LEGEND = """\
 GFLOP/s: operations that the result needs per second, none of them on a zero, so that an algorithm which gets by with
@@ -141,6 +143,10 @@ def summary(problems: list[list[Result]]) -> list[str]:
         if 0 < len(near) < len(timed):
             pairs["the best of them on each layer that is known"] = [pair for pair in timed if pair not in near]
             pairs["the best of them on each neighbour"] = near
+    taking = [[result for result in rivals if result.peer not in HELPED] for rivals in problems]
+    if timed and timed[0][0].problem.layout == "NCX" and taking != problems:
+        found = [(best, rivals) for rivals in taking if (best := best_rival(rivals))]
+        pairs["the best of those that take NCX on each layer"] = found
     return [line for cold in (False, True) for name, members in pairs.items() if (line := _versus(name, members, cold))]
 
 

@@ -115,6 +115,18 @@ def test_the_summary_tells_layers_that_are_known_from_their_neighbours():
     ]
 
 
+def test_the_summary_of_ncx_tells_peers_whose_data_is_reordered_outside_the_clock():
+    def problems(layout):
+        found = [result_of("convt", 1.0), result_of("onednn-any", 2.0), result_of("onednn-plain", 3.0)]
+        for result in found:
+            result.problem = replace(result.problem, layout=layout)
+        return [found]
+
+    best = "in the geometric mean, faster on 1 of 1"
+    assert f"convt is 3.00 times as fast as the best of those that take NCX on each layer {best}" in tables.summary(problems("NCX"))
+    assert not any("take NCX" in line for line in tables.summary(problems("NXC")))
+
+
 # ---------------------------------------------------------------- compare
 
 

@@ -22,6 +22,7 @@ class Peer(NamedTuple):
     package: str  # what to install
     options: dict = {}  # further arguments of the module's `prepare`
     caps: bool = True  # does it obey an instruction set cap?
+    helped: bool = False  # in NCX: is its data reordered outside the clock?
     checkout: str = ""  # of convt: a folder with another version of it, which is imported in place of the installed one
 
 
@@ -29,9 +30,9 @@ class Peer(NamedTuple):
 PEERS = (
     Peer("convt", f"{__name__}.convt", "convt"),
     Peer("onednn-plain", f"{__name__}.onednn", "onednn-cpu-gomp", {"tags": "plain"}),
-    Peer("onednn-any", f"{__name__}.onednn", "onednn-cpu-gomp", {"tags": "any"}),
+    Peer("onednn-any", f"{__name__}.onednn", "onednn-cpu-gomp", {"tags": "any"}, helped=True),
     Peer("onednn-3.13", f"{__name__}.onednn_sycl", "onednn in a virtual environment that CONVT_BENCH_ONEDNN_SYCL names"),
-    Peer("torch-channels_last", f"{__name__}.torch", "torch", {"layout": "NXC"}),
+    Peer("torch-channels_last", f"{__name__}.torch", "torch", {"layout": "NXC"}, helped=True),
     Peer("torch-contiguous", f"{__name__}.torch", "torch", {"layout": "NCX"}),
     Peer("torch-prepacked", f"{__name__}.torch", "torch", {"reordered": True}),
     Peer("torch-subpixel", f"{__name__}.torch_subpixel", "torch"),
