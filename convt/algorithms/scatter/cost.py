@@ -113,7 +113,7 @@ def _across(schedule, kind, rows, unit, here):
     if several:  # products stay near
         counts["overlap_vector_term"], counts["overlap_term"] = ordered * (more + 1), phases * js * lanes
     counts[order] = ordered
-    if problem.planar:  # the sums of each plane are collected from columns that are far apart
+    if problem.planar and problem.co > 1:  # the sums of each plane are collected from columns that are far apart
         counts["move"] = ordered
     if more:
         counts["piece"] = columns
