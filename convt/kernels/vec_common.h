@@ -172,15 +172,15 @@ INLINE vf vf_exp(vf x)
     x = vf_select(x < vf_set1(-104.f), vf_set1(-104.f), x);
     x = vf_select(x > vf_set1(89.f), vf_set1(89.f), x);
     const vf magic = vf_set1(12582912.f); /* 1.5 * 2^23: adding it rounds to an integer */
-    const vf n = (x * vf_set1(1.44269504f) + magic) - magic;
-    const vf r = (x - n * vf_set1(0.693359375f)) + n * vf_set1(2.12194440e-4f);
+    const vf n = vf_fma(x, vf_set1(1.44269504f), magic) - magic;
+    const vf r = vf_fma(n, vf_set1(2.12194440e-4f), vf_fma(n, vf_set1(-0.693359375f), x));
     vf p = vf_set1(1.f / 5040);
-    p = p * r + vf_set1(1.f / 720);
-    p = p * r + vf_set1(1.f / 120);
-    p = p * r + vf_set1(1.f / 24);
-    p = p * r + vf_set1(1.f / 6);
-    p = p * r + vf_set1(0.5f);
-    p = (p * r) * r + r + vf_set1(1.f);
+    p = vf_fma(p, r, vf_set1(1.f / 720));
+    p = vf_fma(p, r, vf_set1(1.f / 120));
+    p = vf_fma(p, r, vf_set1(1.f / 24));
+    p = vf_fma(p, r, vf_set1(1.f / 6));
+    p = vf_fma(p, r, vf_set1(0.5f));
+    p = vf_fma(p * r, r, r) + vf_set1(1.f);
     const vi i = __builtin_convertvector(vf_select(n == n, n, vf_set1(0)), vi);
     const vi half = i >> 1;
     return p * (vf)((half + 127) << 23) * (vf)((i - half + 127) << 23);
@@ -190,12 +190,12 @@ INLINE vf vf_tanh(vf x)
     /* Near 0 the quotient would cancel; there an odd polynomial (Taylor to x^13, |x| < 0.5) is exact to rounding. */
     const vf z = x * x;
     vf p = vf_set1(21844.f / 6081075);
-    p = p * z + vf_set1(-1382.f / 155925);
-    p = p * z + vf_set1(62.f / 2835);
-    p = p * z + vf_set1(-17.f / 315);
-    p = p * z + vf_set1(2.f / 15);
-    p = p * z + vf_set1(-1.f / 3);
-    const vf small = x * (vf_set1(1.f) + z * p); /* -0 stays -0 */
+    p = vf_fma(p, z, vf_set1(-1382.f / 155925));
+    p = vf_fma(p, z, vf_set1(62.f / 2835));
+    p = vf_fma(p, z, vf_set1(-17.f / 315));
+    p = vf_fma(p, z, vf_set1(2.f / 15));
+    p = vf_fma(p, z, vf_set1(-1.f / 3));
+    const vf small = x * vf_fma(z, p, vf_set1(1.f)); /* -0 stays -0 */
     const vf large = vf_set1(1.f) - vf_set1(2.f) / (vf_exp(x + x) + vf_set1(1.f));
     return vf_select((x < vf_set1(0.5f)) & (x > vf_set1(-0.5f)), small, large);
 }
@@ -203,13 +203,13 @@ INLINE vf vf_tanh(vf x)
 INLINE vf vf_erf(vf x)
 {
     const vf a = vf_select(x < vf_set1(0), -x, x);
-    const vf t = vf_set1(1.f) / (vf_set1(1.f) + vf_set1(0.3275911f) * a);
+    const vf t = vf_set1(1.f) / vf_fma(vf_set1(0.3275911f), a, vf_set1(1.f));
     vf p = vf_set1(1.061405429f);
-    p = p * t + vf_set1(-1.453152027f);
-    p = p * t + vf_set1(1.421413741f);
-    p = p * t + vf_set1(-0.284496736f);
-    p = p * t + vf_set1(0.254829592f);
-    const vf y = vf_set1(1.f) - p * t * vf_exp(-a * a);
+    p = vf_fma(p, t, vf_set1(-1.453152027f));
+    p = vf_fma(p, t, vf_set1(1.421413741f));
+    p = vf_fma(p, t, vf_set1(-0.284496736f));
+    p = vf_fma(p, t, vf_set1(0.254829592f));
+    const vf y = vf_fma(-p * t, vf_exp(-a * a), vf_set1(1.f));
     return vf_select(x < vf_set1(0), -y, y);
 }
 /* GELU and swish of -Inf are -Inf * 0, NaN: as in PyTorch, ONNX Runtime and oneDNN. */
