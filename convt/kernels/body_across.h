@@ -138,7 +138,7 @@ static void FN(across)(int mr, const convt_across *t)
 #undef PLANES_NV
 #undef PLANES_AHEAD
 
-/* Lane `l` of `overlap_across` for VL values of j; `inside`: none of the pixels they sum is outside. */
+/* Lane `l` of `overlap_across` for VL values of j, before the activation; `inside`: none of the pixels they sum is outside. */
 INLINE V FN(across_sum)(const convt_overlap *o, const int inside, int l, int64_t j, V lane)
 {
     const ptrdiff_t next = o->lanes * o->ld - 1;
@@ -152,7 +152,7 @@ INLINE V FN(across_sum)(const convt_overlap *o, const int inside, int l, int64_t
             sum += V_(select)((lane >= V_(set1)((T)(o->i0 - i))) & (lane < V_(set1)((T)(o->i1 - i))), V_(load)(from),
                               V_(set1)((T)-0.0));
     }
-    return V_(act)(sum, o->act);
+    return sum;
 }
 
 /* Every `step`-th lane from the `first` on, n of them, 1, 2 or 4, stored interleaved: `count` contiguous elements. */
@@ -163,6 +163,7 @@ INLINE void FN(across_zipped)(const int n, int first, int step, const convt_over
 #pragma GCC unroll 4
     for (int i = 0; i < n; i++)
         v[i] = FN(across_sum)(o, inside, first + i * step, j, lane);
+    V_(act_all)(v, n, o->act);
     FN(zip)(n, v);
 #pragma GCC unroll 4
     for (int i = 0; i < n; i++)
@@ -182,7 +183,7 @@ INLINE void FN(across_lanes)(int n, int first, int step, const convt_overlap *o,
         FN(across_zipped)(4, first, step, o, inside, j, lane, out, count);
     else {
         for (int i = 0; i < n; i++)
-            V_(store)(sums + i * VL, FN(across_sum)(o, inside, first + i * step, j, lane));
+            V_(store)(sums + i * VL, V_(act)(FN(across_sum)(o, inside, first + i * step, j, lane), o->act));
         for (int i = 0; i < n; i++)
             FN(store_first)(out, V_(gather)(sums, index + i * VL), i * VL, count);
     }
@@ -222,7 +223,7 @@ static void FN(overlap_across)(const convt_overlap *run)
             continue;
         for (int l = o->lane_lo, c = l % channels, x = l / channels; l < o->lane_hi; l++) {
             S some[VL];
-            S_STORE(some, FN(across_sum)(o, inside, l, j, lane));
+            S_STORE(some, V_(act)(FN(across_sum)(o, inside, l, j, lane), o->act));
             for (int i = 0; i < n; i++)
                 out[i * o->out_j + x * o->out_x + c * o->out_c] = some[i];
             if (++c == channels)

@@ -24,7 +24,8 @@ INLINE void FN(interleave_vectors)(const int phases, const convt_interleave *w, 
     V v[8];
 #pragma GCC unroll 8
     for (int p = 0; p < phases; p++)
-        v[p] = V_(act)(V_(load)(row + p * w->ld) + bias, w->act);
+        v[p] = V_(load)(row + p * w->ld) + bias;
+    V_(act_all)(v, phases, w->act);
     FN(zip)(phases, v);
     if (n < phases * VL) {
 #pragma GCC unroll 8

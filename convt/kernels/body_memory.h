@@ -26,18 +26,24 @@ static void FN(store)(void *const *rows, ptrdiff_t cs, const void *src, ptrdiff_
         S *to = rows[m];
         if (!to)
             continue;
-        for (int c = 0; c < cols; c += VL) {
-            const int n = cols - c < VL ? cols - c : VL;
-            const V y = V_(act)(V_(loadn)(from + c, n), act);
-            if (cs == 1 && n == VL) {
-                S_STORE(to + c, y);
-            } else if (cs == 1) {
-                S_STOREN(to + c, y, n);
-            } else {
-                S some[VL];
-                S_STORE(some, y);
-                for (int i = 0; i < n; i++)
-                    to[(c + i) * cs] = some[i];
+        for (int c = 0, n; c < cols; c += n) {
+            V y[8];
+            n = cols - c < 8 * VL ? cols - c : 8 * VL;
+            for (int i = 0; i * VL < n; i++)
+                y[i] = n - i * VL >= VL ? V_(load)(from + c + i * VL) : V_(loadn)(from + c + i * VL, n - i * VL);
+            V_(act_all)(y, (n + VL - 1) / VL, act);
+            for (int i = 0; i * VL < n; i++) {
+                const int some = n - i * VL < VL ? n - i * VL : VL;
+                if (cs == 1 && some == VL) {
+                    S_STORE(to + c + i * VL, y[i]);
+                } else if (cs == 1) {
+                    S_STOREN(to + c + i * VL, y[i], some);
+                } else {
+                    S each[VL];
+                    S_STORE(each, y[i]);
+                    for (int j = 0; j < some; j++)
+                        to[(c + i * VL + j) * cs] = each[j];
+                }
             }
         }
     }
