@@ -90,7 +90,7 @@ cdef class Plan:
     cdef bint even, single_thread, pinned, alternate, brief
     cdef readonly list works
     cdef Deal deal
-    cdef bint back
+    cdef Py_ssize_t turns  # runs so far, of a plan that alternates
 
     cdef open_plan(self, str algorithm, problem, const convt_kernels *k, in_strides, out_strides, execution)
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil

@@ -483,7 +483,7 @@ cdef class Plan:
             self.give_shares(&call)
         # Weights that a core's cache does not hold are read forwards and backwards in turns: those that the call before read last
         # are still there.
-        call.back = self.back = self.alternate and not self.back
+        call.back = self.alternate and convt_take(&self.turns, 1) % 2
         cdef Job job
         job.plan, job.call = <void *>self, &call
         each_thread(run_part, threads, &job)
