@@ -66,7 +66,7 @@ def _process_threads():
 
 
 def threads_reason():
-    """What sets `get_num_threads`."""
+    """Say what sets `get_num_threads`."""
     if not _PARALLEL:
         return "convt was built without OpenMP"
     if _core.forked():

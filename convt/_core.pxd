@@ -53,7 +53,7 @@ cdef struct Call:
     Py_ssize_t grab  # tasks that a thread takes at a time
     bint back  # tasks run from the last to the first
     bint shared  # each thread begins with a share of its own, which lies before its workspace; else all take the next tasks
-    char *ws  # of all threads, each of so many bytes
+    char *ws  # the workspaces of all threads, one after the other
     size_t per_thread
     int64_t *deal_first  # of a Deal; deal_tasks is NULL without one
     int64_t *deal_tasks

@@ -218,11 +218,11 @@ cdef void use_pool(const Pool *pool) noexcept nogil:
     convt_pool = pool
 
 
-cdef convt_team _team  # of this process
+cdef convt_team _team  # how long regions of this process waited, and what threads saved
 
 
 def team_sizes(int threads, regions):
-    """What brief calls that may use so many threads would use after each of some regions, listed as (threads, nanoseconds when it
+    """How many threads brief calls would use after each of some regions, if they may use so many. Regions are listed as (threads, nanoseconds when it
     began, when its first thread was done, when all were)."""
     cdef convt_team team
     memset(&team, 0, sizeof(team))
