@@ -222,8 +222,8 @@ cdef convt_team _team  # how long regions of this process waited, and what threa
 
 
 def team_sizes(int threads, regions):
-    """How many threads brief calls would use after each of some regions, if they may use so many. Regions are listed as (threads, nanoseconds when it
-    began, when its first thread was done, when all were)."""
+    """How many threads brief calls would use after each of some regions, if they may use so many. Regions are listed as
+    (threads, nanoseconds when it began, when its first thread was done, when all were)."""
     cdef convt_team team
     memset(&team, 0, sizeof(team))
     found = []
