@@ -30,14 +30,14 @@ cdef enum:
     BRIEF = 500000000  # operations of a call which a time slice of another process may delay by more than it takes
 
 cdef struct Run:
-    # What a plan computes: addresses, and how many threads do it.
+    # The addresses that a plan reads and writes, and the number of its threads.
     char *src
     char *dst
     char *weights
     char *bias
     char *source  # the filter itself, where tasks pack weights on the fly
     int threads
-    int64_t *deal_first  # of a Deal; deal_tasks is NULL without one
+    int64_t *deal_first  # the tables of a `Deal`; deal_tasks is NULL where tasks are not dealt out
     int64_t *deal_tasks
 
 cdef struct Call:

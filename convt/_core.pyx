@@ -25,8 +25,8 @@ from convt._kernels cimport (
     convt_isa, convt_isa_at, convt_isa_available, convt_isa_count, convt_kernels, convt_quotient,
 )
 from convt._memory cimport Buffer, Table, round64, take_buffer, workspaces
-from convt._team cimport convt_now, convt_team, convt_team_note, convt_team_of
 from convt._shares cimport convt_give, convt_take_first, convt_take_last
+from convt._team cimport convt_now, convt_team, convt_team_note, convt_team_of
 
 cnp.import_array()
 
@@ -355,7 +355,7 @@ cdef class Plan:
         pass
 
     cdef void run_tasks(self, Py_ssize_t thread, Call *call, char *ws) noexcept nogil:
-        """What a thread does, ``ws`` being its workspace: its share and then what is left of others, or the next tasks of all."""
+        """Run a thread's share and then what is left of other shares, or the next tasks of all. ``ws`` is its workspace."""
         cdef Py_ssize_t first, n
         if self.k.enter != NULL:
             self.k.enter()
@@ -442,7 +442,7 @@ cdef class Plan:
         cdef Run run
         run.src, run.dst, run.weights, run.bias, run.source = src, dst, packed.weights, packed.bias, packed.source
         run.threads = self.threads(self.brief_threads(available))
-        cdef Deal deal = self.deal_for(run.threads)  # which lives until the call is over
+        cdef Deal deal = self.deal_for(run.threads)  # this reference keeps its tables until the call is over
         run.deal_tasks = NULL
         if deal is not None:
             run.deal_first, run.deal_tasks = deal.first.p, deal.tasks.p

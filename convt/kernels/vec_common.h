@@ -216,7 +216,7 @@ INLINE vf vf_erf(vf x)
 INLINE vf vf_sigmoid(vf x) { return vf_set1(1.f) / (vf_set1(1.f) + vf_exp(-x)); }
 INLINE vf vf_gelu(vf x) { return vf_set1(0.5f) * x * (vf_set1(1.f) + vf_erf(x * vf_set1(0.70710678f))); }
 INLINE vf vf_swish(vf x) { return x / (vf_set1(1.f) + vf_exp(-x)); }
-/* `count` vectors, which wait for none of each other: one alone takes its latency, about twice the time. */
+/* Several vectors at once, because they do not depend on each other and so hide the latency of each. */
 static __attribute__((noinline)) void vf_act_curved(vf *x, int count, int code)
 {
 #define EACH(function)                  \
