@@ -6,21 +6,21 @@ from libc.stdint cimport int64_t
 from convt._core cimport Run
 
 cdef enum:
-    KNOWN = 16      # shapes of a node
-    KNOWN_RANK = 8  # axes of them
+    KNOWN = 16      # shapes that a node keeps
+    KNOWN_RANK = 8  # the most axes of a shape that is kept
 
 cdef struct Entry:
     # A shape of X, the output's, and what computes it.
     int64_t users   # threads that read the entry or run it; WRITING while it is filled in
-    int64_t until   # as `known_until` had it
+    int64_t until   # `known_until()` when the entry was made: it is valid while that is the same
     size_t rank
     int64_t sizes[KNOWN_RANK]
     int64_t out_sizes[KNOWN_RANK]
-    bint own_threads  # the number of threads is the session's; else convt's own, which a `num_threads` changes
-    void *bound       # a Bound of _repeat, and its plan, which the table's list holds
+    bint own_threads  # the session sets the number of threads; else convt does, whose number `num_threads` changes
+    void *bound       # a `_repeat.Bound`; `Known.held` keeps it and its plan alive
     void *plan
-    Run run           # all but data and output
-    size_t room
+    Run run           # complete but for the addresses of data and output
+    size_t room       # bytes of workspace
 
 
 cdef class Known:

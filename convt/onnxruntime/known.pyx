@@ -6,8 +6,8 @@ same shape finds it with a few comparisons. An entry is used only while nothing 
 changed since (`convt._core.forget_known`); else Python computes, and makes a new one. An entry holds what it refers to: weights
 that were dropped are freed when the node makes its next entry.
 
-Threads may read an entry while another one replaces it: readers count themselves, and who writes waits for none but takes
-another entry.
+Threads may read an entry while another one wants to replace it. Readers count themselves; a writer that finds readers leaves the
+entry as it is.
 """
 
 from libc.stdint cimport int64_t

@@ -13,8 +13,8 @@ from .blocks import Schedule, blocks
 WIDE = "float32"  # in a form: weights are those of a filter widened to it
 _SHARED_WORK = 0.8, 0.64  # of the time of threads that share a block is work: up to so many threads, and of more
 _SHARERS = 8
-_LARGE = 8  # Larger blocks have so many times the bytes, if they are less than this share of the last-level cache.
-_LARGE_SHARE = 1 / 4
+_LARGE = 8  # Larger blocks have so many times the bytes of others,
+_LARGE_SHARE = 1 / 4  # but at most this share of the last-level cache.
 _GAIN = 0.12  # Larger blocks of planes are worth while from this gain on, because the estimate knows little of caches.
 
 
