@@ -1,6 +1,12 @@
-"""convt, the library under test: a prepacked operator, or the function; either writes into an array made once."""
+"""convt, the library under test: a prepacked operator, or the function; either writes into an array made once.
+
+The filter has the format that belongs to the data's layout: XIO beside NXC, as in oneDNN Graph, and IOX beside NCX, as in ONNX,
+OpenVINO and PyTorch.
+"""
 
 from __future__ import annotations
+
+import numpy as np
 
 import convt
 
@@ -34,6 +40,8 @@ def prepare(problem: Problem, threads: int) -> Ready:
     convt.set_num_threads(threads)
     data, filter, bias = in_layout(problem.data(), problem.layout), problem.filter(), problem.bias()
     attributes = keywords(problem)
+    if problem.layout == "NCX":
+        filter, attributes["filter_format"] = np.ascontiguousarray(np.moveaxis(filter, (-2, -1), (0, 1))), "IOX"
     try:
         operator = convt.ConvTranspose(filter, bias, **attributes)
         plan = operator.plan(data.shape)
