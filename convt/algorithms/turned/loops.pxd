@@ -60,7 +60,7 @@ cdef class TurnedPlan(Plan):
     cdef int64_t phases      # of the last axis
     cdef int64_t ci_p, out_size
     cdef int64_t panels_at, lines_at, made_at, rows_at, planes_at, outs_at, units_at, biases_at, pieces_at, first_piece_at  # in the workspace of a thread
-    cdef bint stream, far
+    cdef bint stream, fetch, far
     cdef const convt_kernels *wide  # of the numbers that E is on vectors
     cdef bint plain          # tiles are stored as they are: one phase, contiguous pixels
 
@@ -73,4 +73,5 @@ cdef class TurnedPlan(Plan):
     cdef void find_units(self, TurnedTask *w, int64_t first, int64_t last) noexcept nogil
     cdef int64_t place_pixel(self, TurnedTask *w, int64_t *piece, int64_t x0) noexcept nogil
     cdef bint stores_plainly(self, TurnedTask *w, int64_t panel, ptrdiff_t *at) noexcept nogil
+    cdef void prefetch_units(self, TurnedTask *w, int64_t first, int64_t units, int64_t panel) noexcept nogil
     cdef void store_units(self, TurnedTask *w, int64_t first, int64_t units, int64_t panel) noexcept nogil

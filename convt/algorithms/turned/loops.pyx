@@ -13,7 +13,10 @@ cimport numpy as cnp
 
 from convt._core cimport Call, Plan, kernels_of
 from convt._flags cimport convt_is_set, convt_set
-from convt._kernels cimport CONVT_INTERLEAVED, CONVT_LEAKY, MOST_ROWS, convt_interleave, convt_kernels, convt_prefetch_ahead, convt_quotient, convt_tile
+from convt._kernels cimport (
+    CONVT_INTERLEAVED, CONVT_LEAKY, MOST_ROWS, convt_interleave, convt_kernels, convt_prefetch_ahead, convt_prefetch_row,
+    convt_quotient, convt_tile,
+)
 from convt._memory cimport keep_table, structures
 from convt.algorithms.turned.weights cimport TurnedRecipe
 from convt.algorithms.indexing cimport take_index, within
@@ -36,6 +39,7 @@ cdef class TurnedPlan(Plan):
         cdef TurnedClass *c
         cdef int64_t task = 0
         self.recipe, self.keep, self.works, self.stream, self.far = recipe, [], [], schedule.stream, schedule.far
+        self.fetch = schedule.fetch and not schedule.stream
         self.phases, self.ci_p = self.stride.p[self.nd - 1], recipe.ci_p
         self.out_size = problem.out_sizes[problem.rank - 1]
         self.nclasses = len(classes)
@@ -126,6 +130,8 @@ cdef class TurnedPlan(Plan):
                 columns = min(<int64_t>k.nr, w.pixels - panel * k.nr)
                 t.nv = <int>convt_quotient(columns + k.vl - 1, k.vl)
                 plain = self.plain and self.stores_plainly(&w, panel, &at)
+                if self.fetch and not plain and panel + 1 < panels:
+                    self.prefetch_units(&w, unit, units, panel + 1)
                 for chunk in range(c.nchunks):
                     t.kc, t.more = <int>c.chunks[3 * chunk + 1], <int>(some - 1)
                     t.a = w.weights + (unit * self.phases * c.pack.lda + c.chunks[3 * chunk + 2]) * k.e_size
@@ -304,6 +310,21 @@ cdef class TurnedPlan(Plan):
             return False
         at[0] = self.place_pixel(w, piece, x0)
         return True
+
+    cdef void prefetch_units(self, TurnedTask *w, int64_t first, int64_t units, int64_t panel) noexcept nogil:
+        """Prefetches the outputs of some units that are stored after a panel's tiles."""
+        cdef TurnedClass *c = w.c
+        cdef int64_t n, u, x = self.nd - 1, at, x0
+        cdef int64_t *piece
+        for n in range(w.first_piece[panel], w.first_piece[panel + 1]):
+            piece = w.pieces + n * (3 + self.nd)
+            x0 = self.phases * piece[3 + x] + c.x_first
+            if x0 < 0:
+                continue
+            at = self.place_pixel(w, piece, x0)
+            for u in range(units):
+                convt_prefetch_row(w.dst + (at + w.unit_at[first - w.first_unit + u]) * self.k.s_size,
+                                   self.phases * piece[1] * self.k.s_size)
 
     cdef void store_units(self, TurnedTask *w, int64_t first, int64_t units, int64_t panel) noexcept nogil:
         """Interleaves the phases of some units, which a call multiplied, into the output."""

@@ -55,6 +55,7 @@ class Schedule(NamedTuple):
     classes: tuple  # of Class, those with the largest tasks first
     how: execution.Execution
     stream: bool  # outputs take non-temporal stores
+    fetch: bool  # else lines of outputs that L2 does not hold are prefetched before they are stored
     far: bool  # weights do not stay in L2
     workspace: Workspace
 
@@ -109,6 +110,7 @@ def schedule(problem, here, unit, threads, finite=True):
         classes=tuple(classes),
         how=execution.decide(problem, here, info, hole, cycles, weights, False),
         stream=execution.outgrows(problem, here.limits.direct_non_temporal) and problem.out_sizes[-1] * info.s_size % 64 == 0,
+        fetch=execution.outgrows(problem, here.l2),
         far=weights > here.limits.far,
         workspace=_workspace(problem, classes, info),
     )
