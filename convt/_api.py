@@ -339,7 +339,8 @@ def conv_transpose(
         "direct" does every problem. "winograd" multiplies less where the kernel is longer than the stride, with errors up to
         about twice those of "direct"; "winograd6" multiplies less again, with errors of 5 to 30 times, some hundreds on three
         axes. "scatter" is for few out channels, "depthwise" for many small groups, or few out channels. Of NCX alone: "rows" is
-        for few channels or small groups, "turned" is "direct" with pixels as columns. "matrix", "matrix_winograd",
+        for few channels or small groups, "turned" is "direct" with pixels as columns. "unpacked" multiplies a filter of IOX
+        order where it lies, for weights that come with a call, and few pixels. "matrix", "matrix_winograd",
         "matrix_scatter" and "matrix_turned" are these on AMX tiles, which multiply a float32 as three bfloat16 parts, and no
         less exact; "matrix_high" (with "_winograd", "_scatter" and "_turned") as two, "matrix_medium" ("_scatter", "_turned")
         as one.

@@ -18,6 +18,7 @@ _DOES = {
     "matrix_scatter": "products of all taps on AMX tiles, then their sums: for few out channels",
     "depthwise": "a vector of channels, or of pixels, at a time: for small groups and few channels",
     "rows": "pixels of a row in vectors, weights broadcast: for planes (NCX) of few channels",
+    "unpacked": "a GEMM of all taps on the filter as it lies, for weights that come with a call",
     "turned": "direct with pixels as columns: for planes (NCX)",
     "matrix_turned": "matrix with pixels as columns: for planes (NCX)",
 }

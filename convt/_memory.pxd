@@ -37,6 +37,7 @@ cdef Buffer take_buffer(size_t size, Pool *home)
 cdef int64_t *keep_table(list keep, values)
 cdef object structures(list keep, Py_ssize_t count, Py_ssize_t size)
 cpdef empty(tuple shape, cnp.dtype dtype)
+cdef empty_for_weights(tuple shape, cnp.dtype dtype)
 
 cdef inline size_t round64(size_t n) noexcept nogil:
     return (n + 63) & ~<size_t>63

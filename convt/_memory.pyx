@@ -199,6 +199,15 @@ cpdef empty(tuple shape, cnp.dtype dtype):
     """np.empty that starts on a cache line: NumPy promises less, but stores of whole lines need it, and threads that write
     neighbouring channels gain by it. A large one is in memory of outputs that were dropped, where there is some of its size: new
     pages take longer than many a call."""
+    return _empty(shape, dtype, &_outputs)
+
+
+cdef empty_for_weights(tuple shape, cnp.dtype dtype):
+    """The same, for weights on the way to their packed form, in memory of earlier ones."""
+    return _empty(shape, dtype, &_weights)
+
+
+cdef _empty(tuple shape, cnp.dtype dtype, Pool *pool):
     cdef cnp.npy_intp sizes[64]
     cdef cnp.npy_intp bytes = dtype.itemsize
     cdef int ax
@@ -207,7 +216,7 @@ cpdef empty(tuple shape, cnp.dtype dtype):
         sizes[ax] = shape[ax]
         bytes *= sizes[ax]
     if bytes >= OUTPUT_BYTES:
-        memory = take_buffer(bytes, &_outputs)
+        memory = take_buffer(bytes, pool)
         data = (<Buffer>memory).data
     else:
         bytes += 64

@@ -15,7 +15,7 @@ import numpy as np
 from . import _activation, _config, _keep, _measure, _reference, _repeat, tuning
 from ._errors import BackendUnavailableError
 from ._problem import ITEMSIZE, NUMPY_DTYPE, Problem
-from .algorithms import ALGORITHMS, BACKENDS, candidates, fastest, forget, machine, onednn
+from .algorithms import ALGORITHMS, BACKENDS, candidates, fastest, forget, machine, onednn, reorder
 
 _MAKERS = {**ALGORITHMS, **BACKENDS}
 
@@ -90,6 +90,7 @@ class Operator:
             onednn.library.opened()  # its own error says what is missing
         self._attributes = attributes
         self._lasting = lasting
+        self._brought = None if lasting else reorder.lies(filter)  # how the filter lies that each call brings
         self._filter = filter
         self._bias = bias
         self._forms = {}  # (key, machine) -> Form
@@ -103,7 +104,11 @@ class Operator:
         found = self._forms.get(place)
         if found is None:
             attributes = self._attributes._replace(strides=key[-1])
-            recipe = _MAKERS[key[0]].recipe(attributes, self._filter, self._bias, key[:-1])
+            ordered = self._brought and key[0] in ALGORITHMS and not ALGORITHMS[key[0]].unpacked and reorder.pays(self._filter)
+            filter = reorder.empty_reordered(self._filter) if ordered else self._filter
+            recipe = _MAKERS[key[0]].recipe(attributes, filter, self._bias, key[:-1])
+            if ordered:
+                recipe = reorder.ReorderRecipe(recipe, attributes.dtype, self._filter)
             if len(self._forms) >= _FORMS:
                 self._forms = {at: form for at, form in self._forms.copy().items() if form.weights() is not None}
             found = self._forms.setdefault(place, _repeat.Form(key, recipe))
@@ -132,7 +137,7 @@ class Operator:
     def _bind(self, problem, in_strides, out_strides, name):
         """The Bound of an algorithm."""
         full = lambda key: (*key, problem.strides)  # noqa: E731
-        recipe, finite = lambda key: self.form(full(key)).recipe, lambda key: self.form(full(key)).finite is not False
+        recipe, finite = lambda key: _plain(self.form(full(key)).recipe), lambda key: self.form(full(key)).finite is not False
         plan, key = _MAKERS[name].make(problem, recipe, finite, in_strides, out_strides, _config.get_num_threads())
         shape, dtype = self._attributes.user_shape(problem.out_shape), NUMPY_DTYPE[problem.dtype]
         fill = self._filler(problem) if plan.hole else None
@@ -161,7 +166,7 @@ class Operator:
     def _expected(self, problem):
         """The name of the algorithm that the cost model expects to be the fastest."""
         a = self._attributes
-        name = _native(problem, a.algorithm, self._lasting)
+        name = _native(problem, a.algorithm, self._brought)
         return "onednn" if a.backend != "native" and self._lasting and onednn.preferred(problem, a, name) else name
 
     def _winner(self, problem, data):
@@ -275,10 +280,15 @@ class Operator:
         )
 
 
-def _native(problem, algorithm, lasting):
+def _plain(recipe):
+    """The recipe that a plan knows: of a filter that is in order."""
+    return recipe.inner if isinstance(recipe, reorder.ReorderRecipe) else recipe
+
+
+def _native(problem, algorithm, brought=None):
     """The algorithm asked for, or for "auto" the one that is expected to be the fastest."""
     if algorithm == "auto":
-        return fastest(problem, machine.current(), lasting)
+        return fastest(problem, machine.current(), brought)
     if math.isinf(ALGORITHMS[algorithm].cost(problem)):
         raise ValueError(
             f"algorithm: got {algorithm!r}, which does not do this problem ({ALGORITHMS[algorithm].limit}); "
@@ -292,7 +302,7 @@ def _candidates(problem, algorithm, within=math.inf):
     ``within`` times the least; else the one asked for."""
     if algorithm == "auto":
         return candidates(problem, within)
-    return {algorithm: ALGORITHMS[_native(problem, algorithm, True)].cost(problem)}
+    return {algorithm: ALGORITHMS[_native(problem, algorithm)].cost(problem)}
 
 
 _REFERENCE = Plan("reference", "scatter", "numpy", "", 1, 1, 0, 0, 0)

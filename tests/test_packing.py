@@ -84,9 +84,10 @@ def shots(name, dtype, algorithm, filter_format="XIO"):
     shape, kernel, keywords = PASSING[name]
     rng = np.random.default_rng(len(name))
     data, filter = (rng.standard_normal(s).astype(DTYPES[dtype][0]) for s in (shape, kernel))
-    if filter_format == "OIX":
+    if filter_format != "XIO":
         rank = filter.ndim - 2
-        filter = np.ascontiguousarray(filter.transpose(rank + 1, rank, *range(rank)))
+        first = (rank + 1, rank) if filter_format == "OIX" else (rank, rank + 1)
+        filter = np.ascontiguousarray(filter.transpose(*first, *range(rank)))
     keywords = {**keywords, "algorithm": algorithm, "filter_format": filter_format}
     attributes, view, _ = _api.parse(filter, None, **keywords)
     operator = _plan.Operator(attributes, view, None, lasting=False)
@@ -103,7 +104,7 @@ def test_weights_packed_in_passing_give_the_same_bits(name, dtype, algorithm, is
             pytest.skip("no matrix unit for it")
         if "winograd" in algorithm and (dtype not in ("float32", "float64") or name in ("one tap", "one row")):
             pytest.skip("nothing to transform")
-        for filter_format in ("XIO", "OIX"):
+        for filter_format in ("XIO", "OIX", "IOX"):
             data, filter, keywords, plan = shots(name, dtype, algorithm, filter_format)
             if name in ("one tap", "taps left out", "one row") and "winograd" not in algorithm:
                 assert plan.packing_workspace
@@ -115,7 +116,7 @@ def test_weights_packed_in_passing_give_the_same_bits(name, dtype, algorithm, is
 
 
 def out_channels(filter, keywords):
-    return (filter.shape[-1] if keywords["filter_format"] == "XIO" else filter.shape[0]) * keywords.get("groups", 1)
+    return filter.shape[{"XIO": -1, "OIX": 0, "IOX": 1}[keywords["filter_format"]]] * keywords.get("groups", 1)
 
 
 @pytest.mark.parametrize("name", ["cubes", "several windows", "edges", "uneven"])

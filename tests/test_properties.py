@@ -367,6 +367,12 @@ for isa in ISAS:
     for dtype in "float32", "float64":
         one(Case(dtype=dtype, batch=2, ci=64, co=1, in_sizes=(1, 6), kernel=(4, 4), strides=(4, 3), dilations=(1, 2),
                  pads_begin=(0, 0), pads_end=(0, 0), output_padding=(0, 0)), True, isa, algorithm="depthwise")
+    # A filter that calls read where it lies.
+    case = Case(ci=37, co=11, batch=2, in_sizes=(3, 2), kernel=(3, 3), strides=(2, 2), dilations=(1, 1), pads_begin=(1, 0),
+                pads_end=(0, 1), output_padding=(0, 0), data_format="NCX", filter_format="IOX")
+    for end in False, True:
+        for _ in range(3):
+            one(case, end, isa, algorithm="unpacked")
 print("done")
 """
 

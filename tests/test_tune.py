@@ -22,8 +22,9 @@ import convt
 from convt import _config, _measure, _plan, algorithms, tuning
 from convt.algorithms import onednn
 
+NOT_HERE = (*OF_PLANES, "unpacked")  # which is for weights that come with a call
 WAYS = [
-    *(name for name in ALGORITHMS if name not in OF_PLANES and (not name.startswith("matrix") or matrix_unit())),
+    *(name for name in ALGORITHMS if name not in NOT_HERE and (not name.startswith("matrix") or matrix_unit())),
     *(["onednn"] if onednn.library.available() else []),
 ]
 FILTER = np.ones((4, 4, 8, 8), np.float32)
@@ -128,7 +129,7 @@ def test_algorithms_that_are_expected_to_be_slow_are_not_measured(measured, monk
     """What is within a third of the least expected cost is, and oneDNN."""
     monkeypatch.setattr(_plan, "NEAR", 4 / 3)
     costs = {"direct": 3.0, "winograd": 4.0, "depthwise": 4.1, "scatter": 1.0 if least == "scatter" else 8.0}
-    known = {"permitted": lambda _: True, "least": lambda _: 0.0}
+    known = {"permitted": lambda _: True, "least": lambda _: 0.0, "unpacked": False}
     there = {name: SimpleNamespace(cost=lambda _, cost=cost: cost, **known) for name, cost in costs.items()}
     monkeypatch.setattr(algorithms, "ALGORITHMS", there)
     tuned()(data(5))

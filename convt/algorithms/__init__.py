@@ -31,7 +31,23 @@ from functools import partial
 from typing import NamedTuple
 
 from .._problem import PRECISIONS
-from . import common, depthwise, direct, machine, onednn, order, phases, planes, rows, scatter, stages, turned, winograd
+from . import (
+    common,
+    depthwise,
+    direct,
+    machine,
+    onednn,
+    order,
+    phases,
+    planes,
+    reorder,
+    rows,
+    scatter,
+    stages,
+    turned,
+    unpacked,
+    winograd,
+)  # fmt: skip
 from .planes import blocks
 from .planes.schedule import always, never
 
@@ -45,6 +61,7 @@ class Algorithm(NamedTuple):
     limit: str | None = None  # what it wants, in words for an error; None if it does every problem
     precision: str = "highest"  # of float32: the least exact that a caller of "auto" must have permitted
     exact: str = ""  # another dtype that it computes as exactly as can be, whatever its precision of float32
+    unpacked: bool = False  # whether it reads the filter of a call where it lies, if it lies in rows: "auto" takes it for these
 
     def permitted(self, problem):
         """Whether "auto" may take it for a problem: other types than float32 are computed as exactly as they can hold."""
@@ -127,6 +144,7 @@ ALGORITHMS = {
     "depthwise": _any_channels(depthwise.LIMIT, depthwise.STAGES, "depthwise", widens=depthwise.widens),
     "rows": _of_planes(rows.LIMIT, rows.STAGES, "rows"),
     "turned": _of_planes(turned.LIMIT, turned.STAGES, "turned"),
+    "unpacked": _of_planes(unpacked.LIMIT, unpacked.STAGES, "unpacked")._replace(unpacked=True),
     **_of_unit("amx", "matrix", f"{_AMX} and a dtype other than float64", "highest"),
     **_of_unit("amx_two", "matrix_high", f"{_AMX} and float32", "high"),
     **_of_unit("amx_one", "matrix_medium", f"{_AMX} and float32", "medium"),
@@ -138,7 +156,7 @@ def candidates(problem, within=math.inf):
     """``{name: expected cycles}`` of the algorithms that "auto" may take for a problem: of those that take at most ``within``
     times the least."""
     found, least = {}, math.inf
-    for bound, name in sorted((each.least(problem), name) for name, each in ALGORITHMS.items() if each.permitted(problem)):
+    for bound, name in _by_least(problem, False):
         if bound > within * least or math.isinf(bound):
             break
         found[name] = ALGORITHMS[name].cost(problem)
@@ -147,26 +165,35 @@ def candidates(problem, within=math.inf):
     return {name: found[name] for name in ALGORITHMS if name in near}
 
 
-def fastest(problem, here, lasting):
+def fastest(problem, here, brought=None):
     """The name of the algorithm that "auto" takes on the machine ``here``, which is the one in use: the fastest one for
-    problems of its class, or for itself if it is so unlike the others that this one does not do it."""
-    name = _fastest(stages.alike(problem), here, lasting)
-    return name if math.isfinite(ALGORITHMS[name].least(problem)) else _fastest(problem, here, lasting)
+    problems of its class, or for itself if it is so unlike the others that this one does not do it. ``brought`` says how the
+    filter lies that a call brings (`reorder.lies`), and is None where weights were packed beforehand."""
+    name = _fastest(stages.alike(problem), here, brought)
+    return name if math.isfinite(ALGORITHMS[name].least(problem)) else _fastest(problem, here, brought)
 
 
 @functools.lru_cache(maxsize=1024)
-def _fastest(problem, here, lasting):
-    """The name of the algorithm of the least cost. Packing the weights counts where they do not last."""
+def _fastest(problem, here, brought):
+    """The name of the algorithm of the least cost. Packing the weights counts where a call brings them."""
     best, chosen = math.inf, None
-    for bound, name in sorted((each.least(problem), name) for name, each in ALGORITHMS.items() if each.permitted(problem)):
+    for bound, name in _by_least(problem, brought == reorder.IN_ROWS):
         if bound >= best:
             break
         cycles = ALGORITHMS[name].cost(problem)
-        if not lasting and cycles < best:
+        if brought is not None and cycles < best:
             cycles += ALGORITHMS[name].preparing(problem)
+            if brought == reorder.IN_ROWS and not ALGORITHMS[name].unpacked:
+                cycles += common.reordering_cycles(problem, here)
         if cycles < best:
             best, chosen = cycles, name
     return chosen
+
+
+def _by_least(problem, unpacked):
+    """Pairs of the cycles that an algorithm is not below and its name, in order: of those that "auto" may take."""
+    may = lambda each: each.permitted(problem) and (unpacked or not each.unpacked)  # noqa: E731
+    return sorted((each.least(problem), name) for name, each in ALGORITHMS.items() if may(each))
 
 
 def forget():

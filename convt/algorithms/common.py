@@ -172,6 +172,13 @@ def packing_cycles(bytes, info, on_the_fly=math.inf, here=None):
     return prices["packed_byte_new" if bytes > _memory.CACHED_WEIGHT_BYTES else "packed_byte"] * bytes
 
 
+def reordering_cycles(problem, here):
+    """Cycles to put a filter whose taps are side by side in the order in which it is packed (reorder.pyx)."""
+    if math.prod(problem.kernel) == 1:
+        return 0.0
+    return packing_cycles(filter_bytes(problem, here.info(problem.dtype)), None, here=here)
+
+
 def shared(tasks, here=None):
     """Cycles of tasks, (cycles in all, how many), and of a thread that has none left. Of two threads: which algorithm is
     chosen must not depend on how many there are."""

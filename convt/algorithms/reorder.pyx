@@ -1,0 +1,87 @@
+# cython: language_level=3
+"""Filters put in the order (tap, group, in-channel, out-channel) before they are packed.
+
+Packing reads the out-channels of one tap after the other. In a filter in IOX order, which ONNX, OpenVINO and PyTorch have, these lie
+as many elements apart as there are taps: each cache line is read once for each of its taps, and few elements of it are used. One
+pass that transposes the taps and out-channels of each in-channel reads and writes whole lines, and what it writes is packed as a
+filter in XIO order.
+"""
+
+from libc.stdint cimport int64_t
+
+cimport numpy as cnp
+
+import numpy as np
+
+from convt._core cimport PackedFilter, each_thread, kernels_of
+from convt._kernels cimport convt_kernels
+from convt._memory cimport empty_for_weights
+from convt.algorithms.packing cimport PackRecipe
+
+cnp.import_array()
+
+cdef enum:
+    LEAST_BYTES = 1 << 15  # of a filter that is put in order: a smaller one stays in L1 while it is packed
+    LEAST_CHANNELS = 8  # out-channels
+    PART_BYTES = 1 << 17  # of a filter that a thread puts in order at least
+
+
+IN_ROWS, OTHERWISE = "rows", "otherwise"  # how a filter lies: for each in-channel the taps of all out-channels are contiguous, or not
+
+
+def lies(filter):
+    """How a filter (groups, ci, co, *kernel) lies: IN_ROWS or OTHERWISE."""
+    return IN_ROWS if filter[:1, :1].flags.c_contiguous else OTHERWISE
+
+
+def pays(filter):
+    """Whether a filter (groups, ci, co, *kernel) is packed faster once it is in order: taps are side by side, out-channels are not."""
+    item, taps = filter.itemsize, int(np.prod(filter.shape[3:]))
+    return (
+        filter.nbytes >= LEAST_BYTES and filter.shape[2] >= LEAST_CHANNELS and taps > 1
+        and filter[:1, :1, :1].flags.c_contiguous and abs(filter.strides[2]) > item
+    )
+
+
+def empty_reordered(filter):
+    """An empty array of a filter's shape and dtype in the order that it is put in."""
+    return in_order(np.empty((*filter.shape[3:], *filter.shape[:3]), filter.dtype))
+
+
+cdef in_order(array):
+    """An array (*kernel, groups, ci, co) seen as a filter (groups, ci, co, *kernel)."""
+    return array.transpose(*range(array.ndim - 3, array.ndim), *range(array.ndim - 3))
+
+
+cdef void reorder_part(void *given, size_t part) noexcept nogil:
+    """The in-channels of all groups that are a thread's."""
+    cdef Reorder *r = <Reorder *>given
+    cdef int64_t rows = r.groups * r.ci, row
+    for row in range(rows * part // r.parts, rows * (part + 1) // r.parts):
+        r.k.transpose(r.dst + row * r.co * r.k.s_size, rows * r.co, 1, r.src + row // r.ci * r.sg + row % r.ci * r.si, 1, r.so,
+                      <int>r.taps, <int>r.co, False)
+
+
+cdef class ReorderRecipe(PackRecipe):
+    """How filters of the shape and strides of ``filter`` are packed by the ``inner`` recipe, once they are in order."""
+
+    def __init__(self, PackRecipe inner, str dtype, filter):
+        self.inner, self.weight_bytes, self.bias_bytes = inner, inner.weight_bytes, inner.bias_bytes
+        self.dtype, self.filter_shape = filter.dtype, (*filter.shape[3:], *filter.shape[:3])
+        self.work.k, self.work.taps = kernels_of(dtype), int(np.prod(filter.shape[3:]))
+        self.work.groups, self.work.ci, self.work.co = filter.shape[:3]
+        self.work.sg, self.work.si, self.work.so = filter.strides[0], filter.strides[1], filter.strides[2] // filter.itemsize
+        self.work.parts = max(1, min(self.work.groups * self.work.ci, filter.nbytes // PART_BYTES))
+
+    cpdef PackedFilter pack(self, filter, bias, int threads, bint lasting=True, bint on_the_fly=False):
+        """As `PackRecipe.pack`. Of ``filter`` only the address is read."""
+        cdef Reorder work = self.work
+        ordered = empty_for_weights(self.filter_shape, self.dtype)
+        work.src, work.dst = <char *>cnp.PyArray_DATA(filter), <char *>cnp.PyArray_DATA(ordered)
+        work.parts = min(work.parts, <int64_t>threads)
+        with nogil:
+            each_thread(reorder_part, <int>work.parts, &work)
+        cdef PackedFilter packed = self.inner.pack(in_order(ordered), bias, threads, lasting, on_the_fly)
+        if not lasting and packed.filter is None:
+            packed.filter = ordered  # which the call's tasks may read, on the fly or because it lies as if packed
+        return packed

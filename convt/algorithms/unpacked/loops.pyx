@@ -1,0 +1,164 @@
+# cython: language_level=3
+"""unpacked's loops: the products of all pixels with all taps of some out-channels, which outputs sum.
+
+A task is a block of out-channels. The weights of a block are, for each in-channel, one stretch of the filter, which is copied into
+panels just before tiles multiply them by the pixels of all images. Every output then gathers its products by a table of places.
+"""
+
+from libc.stdint cimport int32_t, int64_t
+from libc.string cimport memcpy, memset
+
+cimport numpy as cnp
+
+import numpy as np
+
+from convt._core cimport Call, Plan
+from convt._kernels cimport MOST_ROWS, convt_kernels, convt_picked, convt_quotient, convt_tile
+from convt._memory cimport keep_table
+from convt.algorithms.indexing cimport Cut, cut_at, cut_evenly
+from convt.algorithms.unpacked.weights cimport UnpackedRecipe
+
+cnp.import_array()
+
+cdef enum:
+    ROWS = 8  # of the filter that are copied side by side: so many streams the hardware can prefetch
+
+
+cdef class UnpackedPlan(Plan):
+    """Runs a Schedule of unpacked/schedule.py."""
+
+    def __init__(self, str name, schedule, UnpackedRecipe recipe, in_strides, out_strides, places, runs, out_rows, bint dense):
+        """``places`` are [output of an image][term] of products of an out-channel, ``runs`` and ``out_rows`` what loops.pxd says of
+        them."""
+        problem, space = schedule.problem, schedule.workspace
+        self.open_plan(name, problem, recipe.k, in_strides, out_strides, schedule.execution)
+        self.recipe, self.keep, self.dense = recipe, [], dense
+        self.channels, self.blocks, self.depth, self.ld = schedule.channels, schedule.blocks, schedule.depth, schedule.ld
+        self.taps, self.image_pixels = int(np.prod(problem.kernel)), int(np.prod(problem.in_sizes))
+        self.pixels = self.batch * self.image_pixels
+        *_, self.row = problem.out_sizes
+        self.runs, self.nruns, self.out_rows = keep_table(self.keep, runs), len(runs), keep_table(self.keep, out_rows)
+        self.rows_of_image = len(out_rows) // max(<int64_t>1, self.batch)
+        self.outputs, self.terms = places.shape[0], <int>places.shape[1]
+        vl = self.k.vl
+        index = np.zeros((-(-self.outputs // vl) * vl, 1 + self.terms), np.int32)
+        index[:self.outputs, 1:] = places
+        self.places = np.ascontiguousarray(index.reshape(-1, vl, 1 + self.terms).transpose(0, 2, 1))
+        self.index = <int32_t *>cnp.PyArray_DATA(self.places)
+        self.at_pixels, self.at_rows, self.at_weights = space["pixels"], space["rows"], space["weights"]
+        self.at_products, self.at_sums = space["products"], space["sums"]
+        self.workspace, self.tasks = space.bytes, self.groups * self.blocks
+        self.even = True
+
+    cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
+        cdef const convt_kernels *k = self.k
+        cdef int64_t group = convt_quotient(task, self.blocks), first = (task - group * self.blocks) * self.channels
+        cdef int64_t count = min(self.channels, self.co - first), columns = count * self.taps, row, n, start, depth
+        cdef int64_t step = self.recipe.step_i
+        cdef void **rows = <void **>(ws + self.at_rows)
+        cdef char *products = ws + self.at_products
+        cdef char *to = products
+        cdef const char *weights = call.weights
+        if call.source != NULL:
+            weights, step = call.source, self.recipe.si * k.s_size
+            weights += group * self.recipe.sg
+        else:
+            weights += group * self.recipe.step_g
+        weights += first * self.taps * k.s_size
+        for n in range(k.nr):  # -0, the sum of nothing that keeps the sign of zero
+            if k.t_size == 8:
+                (<double *>ws)[n] = -0.0
+            else:
+                (<float *>ws)[n] = -0.0
+        for n in range(self.batch):  # the products of no pixel follow those of an image
+            for row in range(self.image_pixels):
+                rows[n * self.image_pixels + row] = to
+                to += self.ld * k.t_size
+            for row in range(count):
+                memcpy(to + row * self.taps * k.t_size, ws, k.t_size)
+            to += self.ld * k.t_size
+        start = 0
+        while start < self.ci:
+            depth = min(self.depth, self.ci - start)
+            self.copy_weights(weights + start * step, depth, columns, step, ws + self.at_weights)
+            to = ws + self.at_pixels
+            for n in range(self.nruns):
+                k.pack(to, k.lda, call.src + (self.runs[2 * n] + (group * self.ci + start) * self.in_c) * k.s_size,
+                       self.in_stride.p[self.nd - 1], self.in_c, <int>self.runs[2 * n + 1], <int>depth, <int>depth)
+                to += self.runs[2 * n + 1] * k.lda * k.e_size
+            self.multiply(start, depth, columns, weights + (start + depth) * step, step, ws)
+            start += depth
+        self.add_up(group, first, count, call, ws)
+
+    cdef void copy_weights(self, const char *src, int64_t depth, int64_t columns, int64_t step, char *to) noexcept nogil:
+        """Some rows of the filter, as panels one behind the other."""
+        cdef const convt_kernels *k = self.k
+        cdef int64_t column, row, some, width, elements = convt_quotient(step, k.s_size)
+        cdef char *panel
+        column = columns - (columns - 1) % k.nr - 1  # the last panel, whose lanes behind the last column are multiplied, too
+        width = k.vl if columns - column <= k.vl else k.nr
+        if columns - column < width:
+            memset(to + column * depth * k.e_size, 0, width * depth * k.e_size)
+        row = 0
+        while row < depth:
+            some = min(<int64_t>ROWS, depth - row)
+            column, panel = 0, to
+            while column < columns:
+                width = k.vl if columns - column <= k.vl else k.nr
+                k.pack_b(panel, <int>row, 0, src + row * step + column * k.s_size, elements, 1, <int>some,
+                         <int>min(width, columns - column), <int>width)
+                panel += depth * k.nr * k.e_size
+                column += k.nr
+            row += some
+
+    cdef void multiply(self, int64_t first, int64_t depth, int64_t columns, const char *ahead, int64_t step, char *ws) noexcept nogil:
+        """All pixels by the panels of some depth; ``ahead`` are the rows of the filter that come next."""
+        cdef const convt_kernels *k = self.k
+        cdef convt_tile t
+        cdef Cut by_tile
+        cdef int64_t column = 0, tiles, i, r0, r1, height, cut_height = 0
+        memset(&t, 0, sizeof(t))
+        t.kc, t.lda, t.act = <int>depth, k.lda, &self.none
+        t.init = ws if first == 0 else NULL
+        t.b = ws + self.at_weights
+        while column < columns:
+            t.nv = <int>convt_quotient(k.vl if columns - column <= k.vl else k.nr, k.vl)
+            t.cols, t.at = <int>min(<int64_t>k.nr, t.nv * k.vl), column
+            height = k.mr[t.nv]
+            if height != cut_height:
+                cut_height, tiles = height, convt_quotient(self.pixels + height - 1, height)
+                by_tile = cut_evenly(self.pixels, tiles, 1)
+            i = 0
+            while i < tiles:
+                r0, r1 = cut_at(&by_tile, i), cut_at(&by_tile, i + 1)
+                t.more = <int>((by_tile.taller if i < by_tile.taller else tiles) - i - 1)
+                t.a, t.rows = ws + self.at_pixels + r0 * k.lda * k.e_size, <void **>(ws + self.at_rows) + r0
+                t.ahead, t.ahead_step = ahead, 0
+                k.tile(<int>(r1 - r0), &t)
+                i += 1 + t.more
+            t.b = <const char *>t.b + depth * k.nr * k.e_size
+            column += k.nr
+
+    cdef void add_up(self, int64_t group, int64_t first, int64_t count, const Call *call, char *ws) noexcept nogil:
+        """Each output gathers its products; where a channel's are not one stretch, in the workspace first."""
+        cdef const convt_kernels *k = self.k
+        cdef int64_t image, c, r, channel = group * self.co + first
+        cdef char *sums = ws + self.at_sums
+        cdef char *products = ws + self.at_products
+        cdef convt_picked o
+        o.index, o.terms, o.count, o.act = self.index, self.terms, self.outputs, &self.act
+        for image in range(self.batch):
+            for c in range(count):
+                o.col = products + c * self.taps * k.t_size
+                o.init = call.bias + (channel + c) * k.t_size
+                o.out = sums + c * self.outputs * k.s_size
+                if self.dense:
+                    o.out = call.dst + (image * self.out_n + (channel + c) * self.out_c) * k.s_size
+                k.overlap_picked(&o)
+            products += (self.image_pixels + 1) * self.ld * k.t_size
+            if self.dense:
+                continue
+            for r in range(self.rows_of_image):
+                k.transpose(call.dst + (self.out_rows[image * self.rows_of_image + r] + channel * self.out_c) * k.s_size,
+                            self.out_stride.p[self.nd - 1], self.out_c, sums + r * self.row * k.s_size, 1, self.outputs,
+                            <int>self.row, <int>count, False)

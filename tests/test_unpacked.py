@@ -1,0 +1,152 @@
+"""Weights that come with a call: put in order before they are packed, or multiplied where they lie."""
+
+import itertools
+
+import numpy as np
+import pytest
+from cases import ALGORITHMS, DATA_FORMATS, DTYPES, Case, each_dtype, each_isa, operator, pretend, run, using_isa
+
+import convt
+from convt import _api, _memory, _plan
+from convt.algorithms import machine, reorder, unpacked
+
+f32 = np.float32
+
+CASES = {
+    "one pixel": Case(ci=70, co=19, in_sizes=(1, 1), kernel=(4, 4), strides=(2, 2), dilations=(1, 1), pads_begin=(1, 1),
+                      pads_end=(1, 1), output_padding=(0, 0)),
+    "several chunks": Case(ci=601, co=33, in_sizes=(3, 5), kernel=(3, 3), strides=(2, 2), dilations=(1, 1), pads_begin=(1, 0),
+                           pads_end=(0, 1), output_padding=(0, 1)),
+    "images and groups": Case(batch=3, groups=2, ci=40, co=70, in_sizes=(2, 4), kernel=(2, 5), strides=(1, 3), dilations=(2, 1),
+                              pads_begin=(0, 2), pads_end=(1, 0), output_padding=(0, 0)),
+    "outputs without a product": Case(batch=2, ci=65, co=9, in_sizes=(9,), kernel=(2,), strides=(4,), output_padding=(3,)),
+    "long kernel": Case(ci=33, co=5, in_sizes=(21,), kernel=(300,), strides=(7,)),
+    "cubes": Case(ci=90, co=40, in_sizes=(2, 3, 4), kernel=(1, 2, 2), strides=(1, 2, 2), dilations=(1, 1, 1),
+                  pads_begin=(0, 0, 0), pads_end=(0, 0, 0), output_padding=(0, 0, 0)),
+}  # fmt: skip
+each_case = pytest.mark.parametrize("name", CASES)
+
+
+def case_of(name, **changes):
+    case = CASES[name]
+    return Case(**(case.__dict__ | changes))
+
+
+@each_isa
+@each_dtype
+@each_case
+def test_filters_are_multiplied_where_they_lie(name, dtype, isa):
+    """In each layout and each order of filters, in calls that are checked and in repeated ones, and by operators."""
+    with using_isa(isa):
+        for data_format, filter_format in itertools.product(DATA_FORMATS, ("IOX", "XIO", "GIOX", "OIX")):
+            case = case_of(name, dtype=dtype, data_format=data_format, filter_format=filter_format, activation="relu")
+            arrays = case.arrays()
+            for threads in (1, 2, 2):
+                with convt.num_threads(threads):
+                    case.check(run(case, *arrays, algorithm="unpacked"), *arrays)
+            case.check(operator(case, *arrays[1:], algorithm="unpacked")(arrays[0]), *arrays)
+
+
+@each_dtype
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_filters_in_rows_give_the_bits_of_packed_ones(algorithm, dtype):
+    """IOX order is put in XIO order before it is packed."""
+    rng = np.random.default_rng(0)
+    done = 0
+    for ci, co, kernel, groups in (64, 48, (4, 4), 1), (48, 130, (5,), 2), (40, 3, (4, 4), 1), (80, 64, (2, 2), 1):
+        data = rng.standard_normal((2, groups * ci, *(6,) * len(kernel))).astype(DTYPES[dtype][0])
+        filter = rng.standard_normal((groups * ci, co, *kernel)).astype(data.dtype)
+        bias = rng.standard_normal(groups * co).astype(data.dtype)
+        words = {"strides": 2, "groups": groups, "data_format": "NCX", "filter_format": "IOX", "algorithm": algorithm}
+        try:
+            want = convt.ConvTranspose(filter, bias, **words)(data)
+        except ValueError as error:
+            assert str(error).startswith("algorithm: got")
+            continue
+        for _ in range(3):
+            assert convt.conv_transpose(data, filter, bias, **words).tobytes() == want.tobytes()
+        done += 1
+    if algorithm in ("direct", "winograd") and dtype in ("float32", "float64"):
+        assert done == 4 if algorithm == "direct" else done >= 2
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_values_that_are_not_finite_reach_what_they_are_multiplied_with_alone(bad):
+    case = case_of("several chunks", data_format="NCX", filter_format="IOX", bias=False)
+    data, filter, _ = case.arrays()
+    filter[5, 7, 0, 2] = bad
+    case.check(run(case, data, filter, None, algorithm="unpacked"), data, filter, None)
+    data[0, 3, 1, 1] = -bad
+    for _ in range(3):
+        case.check(run(case, data, filter, None, algorithm="unpacked"), data, filter, None)
+
+
+def test_views_are_read_and_written():
+    case = case_of("several chunks", data_format="NCX", filter_format="IOX")
+    data, filter, bias = case.arrays()
+    wide = np.zeros((*data.shape[:3], 2 * data.shape[3]), f32)[..., ::2]
+    wide[...] = data
+    wide_filter = np.zeros((2 * filter.shape[0], *filter.shape[1:]), f32)[::2]
+    wide_filter[...] = filter
+    out = np.empty((*case.out_shape[:2], case.out_shape[2], 2 * case.out_shape[3]), f32)[..., ::2]
+    for view, weights, to in itertools.product((data, wide, data[:, :, ::-1][:, :, ::-1]), (filter, wide_filter), (None, out)):
+        for _ in range(3):
+            case.check(run(case, view, weights, bias, out=to, algorithm="unpacked"), data, filter, bias)
+
+
+def chosen(data_shape, filter, lasting=False, **words):
+    attributes, view, _ = _api.parse(filter, None, **words)
+    return _plan.Operator(attributes, view, None, lasting)._expected(attributes.problem(data_shape))
+
+
+def test_auto_takes_it_where_packing_takes_longer_than_multiplying():
+    filter = np.zeros((1024, 512, 4, 4), f32)
+    words = {"strides": 2, "pads_begin": 1, "pads_end": 1, "data_format": "NCX"}
+    ordered = np.ascontiguousarray(filter.transpose(2, 3, 0, 1))
+    assert chosen((1, 1024, 4, 4), filter, filter_format="IOX", **words) == "unpacked"
+    assert chosen((1, 1024, 4, 4), filter, lasting=True, filter_format="IOX", **words) != "unpacked"
+    assert chosen((1, 1024, 4, 4), ordered, filter_format="XIO", **words) != "unpacked"
+    assert chosen((8, 1024, 16, 16), filter, filter_format="IOX", **words) != "unpacked"
+
+
+def test_how_filters_lie():
+    rows = np.zeros((2, 32, 64, 4, 4), f32)
+    assert reorder.lies(rows) == reorder.IN_ROWS and reorder.pays(rows)
+    assert reorder.lies(rows[:, ::2]) == reorder.IN_ROWS and reorder.pays(rows[:, ::2])
+    ordered = np.zeros((4, 4, 2, 32, 64), f32).transpose(2, 3, 4, 0, 1)
+    assert reorder.lies(ordered) == reorder.OTHERWISE and not reorder.pays(ordered)
+    assert reorder.lies(rows[:, :, ::2]) == reorder.OTHERWISE and reorder.pays(rows[:, :, ::2])
+    assert not reorder.pays(rows[..., ::2]) and not reorder.pays(rows[:, :, :1])
+    assert reorder.empty_reordered(rows).strides == ordered.strides
+
+
+def test_a_schedule_is_the_same_for_the_same_problem():
+    here = machine.current()
+    op = convt.ConvTranspose(np.zeros((4, 4, 300, 70), f32), strides=2)
+    problem = op._attributes.problem((1, 4, 4, 300))
+    found = [unpacked.STAGES.schedule(problem, here, "vectors", threads, True) for threads in (2, 2, 16)]
+    assert found[0] == found[1] and found[0]._replace(threads=16) == found[2]
+    assert found[0].blocks * found[0].channels >= 70
+    assert unpacked.STAGES.least(problem, here) <= unpacked.STAGES.cost(found[0], here)
+    large = op._attributes.problem((1, 40, 40, 300))
+    assert unpacked.STAGES.schedule(large, here, "vectors", 2, True) is None
+    assert unpacked.STAGES.least(large, here) == np.inf
+
+
+def test_without_caches():
+    """A machine whose L2 holds next to nothing copies few rows at a time."""
+    case = case_of("several chunks", data_format="NCX", filter_format="IOX")
+    arrays = case.arrays()
+    with pretend(l2=1 << 12):
+        case.check(operator(case, *arrays[1:], algorithm="unpacked")(arrays[0]), *arrays)
+
+
+def test_memory_of_filters_in_order_is_kept_for_the_next_call():
+    filter, data = np.ones((256, 128, 4, 4), f32), np.ones((1, 256, 40, 40), f32)
+    words = {"strides": 2, "data_format": "NCX", "filter_format": "IOX", "algorithm": "direct"}
+    convt.clear_caches()
+    convt.conv_transpose(data, filter, **words), convt.conv_transpose(data, filter, **words)
+    kept = _memory.kept_bytes()
+    for _ in range(3):
+        convt.conv_transpose(data, filter, **words)
+    assert _memory.kept_bytes() == kept
