@@ -170,6 +170,24 @@ INLINE void FN(across_zipped)(const int n, int first, int step, const convt_over
         FN(store_first)(out, v[i], i * VL, count);
 }
 
+#define ACROSS_CURVED 8 /* vectors whose curved activations are computed at once */
+
+/* As many j's as make ACROSS_CURVED vectors of `across_zipped`, none of whose pixels is outside. */
+INLINE void FN(across_curved)(const int n, int first, int step, const convt_overlap *o, int64_t j, V lane, S *out)
+{
+    V v[ACROSS_CURVED];
+#pragma GCC unroll 8
+    for (int i = 0; i < ACROSS_CURVED; i++)
+        v[i] = FN(across_sum)(o, 1, first + i % n * step, j + i / n * VL, lane);
+    V_(act_all)(v, ACROSS_CURVED, o->act);
+#pragma GCC unroll 8
+    for (int i = 0; i < ACROSS_CURVED; i += n)
+        FN(zip)(n, v + i);
+#pragma GCC unroll 8
+    for (int i = 0; i < ACROSS_CURVED; i++)
+        S_STORE(out + i * VL, v[i]);
+}
+
 /* The same for any n, by `index` where they are not 1, 2 or 4. */
 INLINE void FN(across_lanes)(int n, int first, int step, const convt_overlap *o, const int inside, int64_t j, V lane,
                              const int32_t *index, S *out, int count)
@@ -182,8 +200,20 @@ INLINE void FN(across_lanes)(int n, int first, int step, const convt_overlap *o,
     else if (n == 4)
         FN(across_zipped)(4, first, step, o, inside, j, lane, out, count);
     else {
-        for (int i = 0; i < n; i++)
-            V_(store)(sums + i * VL, V_(act)(FN(across_sum)(o, inside, first + i * step, j, lane), o->act));
+        const int curved = o->act->code > CONVT_LEAKY;
+        for (int i = 0; i < n; i++) {
+            const V sum = FN(across_sum)(o, inside, first + i * step, j, lane);
+            V_(store)(sums + i * VL, curved ? sum : V_(act_simple)(sum, o->act));
+        }
+        for (int i = 0, some; curved && i < n; i += some) {
+            V v[ACROSS_CURVED];
+            some = n - i < ACROSS_CURVED ? n - i : ACROSS_CURVED;
+            for (int e = 0; e < some; e++)
+                v[e] = V_(load)(sums + (i + e) * VL);
+            V_(act_all)(v, some, o->act);
+            for (int e = 0; e < some; e++)
+                V_(store)(sums + (i + e) * VL, v[e]);
+        }
         for (int i = 0; i < n; i++)
             FN(store_first)(out, V_(gather)(sums, index + i * VL), i * VL, count);
     }
@@ -209,8 +239,20 @@ static void FN(overlap_across)(const convt_overlap *run)
                 l = 0, j++;
         }
     const V lane = FN(lanes)();
+    const int curved = whole && o->act->code > CONVT_LEAKY && (set == 1 || set == 2 || set == 4) ? ACROSS_CURVED / set * VL : 0;
     for (int64_t j = o->j0; j < o->j1; j += VL) {
         S *out = (S *)o->out + (j - o->j0) * o->out_j;
+        if (curved && o->i0 < o->i1 && j - (o->terms - 1) >= o->i0 && j + curved <= o->i1 && j + curved <= o->j1) {
+            for (int c = 0; c < runs; c++)
+                if (set == 1)
+                    FN(across_curved)(1, c, runs, o, j, lane, out + c * o->out_c);
+                else if (set == 2)
+                    FN(across_curved)(2, c, runs, o, j, lane, out + c * o->out_c);
+                else
+                    FN(across_curved)(4, c, runs, o, j, lane, out + c * o->out_c);
+            j += curved - VL;
+            continue;
+        }
         const int n = o->j1 - j < VL ? (int)(o->j1 - j) : VL;
         const int inside = o->i0 < o->i1 && j - (o->terms - 1) >= o->i0 && j + n <= o->i1;
         for (int c = 0; whole && c < runs; c++) {
@@ -231,3 +273,4 @@ static void FN(overlap_across)(const convt_overlap *run)
         }
     }
 }
+#undef ACROSS_CURVED
