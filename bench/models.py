@@ -9,7 +9,6 @@ the model's speed-up could be.
 import argparse
 import itertools
 import json
-import os
 import statistics
 import sys
 import tempfile
@@ -18,6 +17,8 @@ import time
 import torch
 
 import convt.torch
+
+from . import published
 
 nn = torch.nn
 _TRANSPOSED = nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
@@ -166,9 +167,9 @@ def encodec():
     return _Encodec(), torch.randn(1, 128, 75)
 
 
-ONNX_MODELS = ("text_detector",)  # of bench.models_onnx, for ONNX Runtime alone
 MODELS = {f.__name__: f for f in (dcgan, pix2pix, hifigan, mask_head, monai_unet, encodec)}
-_NAMES = (*MODELS, *ONNX_MODELS)
+ONNX_MODELS = ("text_detector", *published.PUBLISHED)  # for ONNX Runtime alone
+_NAMES = (*MODELS, "text_detector")  # without a download
 
 
 # ---------------------------------------------------------------- times
@@ -235,21 +236,19 @@ def _made(name, channels_last):
 
 
 def measure(name, way="eager", channels_last=False, budget=1.0, rounds=3):
-    """One model's figures, as a dict of seconds and ratios."""
+    """One model's figures for each of its sizes, as dicts of seconds and ratios."""
     figures = _measure_onnx if way == "onnxruntime" else _measure_torch
     row = {"model": name, "way": way, "format": "channels_last" if channels_last else "contiguous"}
-    return row | figures(name, way, channels_last, budget, rounds)
+    for each in figures(name, way, channels_last, budget, rounds):
+        yield row | each
 
 
 def _measure_onnx(name, _, channels_last, budget, rounds):
     from . import models_onnx
 
     with tempfile.TemporaryDirectory() as folder:
-        if name in MODELS:
-            path, feed = models_onnx.exported(*_made(name, channels_last), os.path.join(folder, "model.onnx"))
-        else:
-            path, feed = models_onnx.text_detector()
-        return models_onnx.measure(path, feed, torch.get_num_threads(), budget)
+        path, feeds = models_onnx.feeds_of(name, lambda: _made(name, channels_last), folder)
+        yield from models_onnx.measure(path, feeds, torch.get_num_threads(), budget)
 
 
 def _measure_torch(name, way, channels_last, budget, rounds):
@@ -263,45 +262,69 @@ def _measure_torch(name, way, channels_last, budget, rounds):
         before, after = _in_turns([lambda m=m: m(x) for m in calls], budget, rounds)
         share = _inside(model, x, budget / rounds) / before
         difference = _difference(calls[0](x), calls[1](x))
-    return {
+    yield {
+        "size": "x".join(map(str, x.shape)),
         "before": before, "share": share, "after": after, "speed_up": before / after, "layers": torchs / ours,
         "of_amdahl": before * (1 - share + share * ours / torchs) / after, "difference": difference,
     }  # fmt: skip
 
 
+_HEADS = ("model", 14), ("way", 12), ("format", 14), ("size", 16), ("before ms", 10), ("share", 7), ("convt ms", 10)
+_HEADS += ("times", 7), ("layers", 8), ("of Amdahl", 11), ("difference", 12)
+
+
+def _line(row):
+    """A row of the table."""
+    return (
+        f"{row['model']:14}{row['way']:12}{row['format']:14}{row['size']:16}{row['before'] * 1e3:10.2f}{row['share']:7.0%}"
+        f"{row['after'] * 1e3:10.2f}{row['speed_up']:7.2f}{row['layers']:8.2f}{row['of_amdahl']:11.2f}{row['difference']:12.1e}"
+    )
+
+
+def _details(row):
+    """What is known of a model in ONNX Runtime beside its row: lines, each of them indented."""
+    (seconds, size), (our_seconds, our_size) = row["loading"]
+    first, our_first = (each * 1e3 for each in row["first_runs"])
+    lines = [
+        f"loading {seconds * 1e3:.0f} -> {our_seconds * 1e3:.0f} ms, {size / 2**20:.1f} -> {our_size / 2**20:.1f} MiB; "
+        f"first run {first:.1f} -> {our_first:.1f} ms; ONNX Runtime's difference from itself {row['own_difference']:.1e}"
+    ]
+    for name, layer in row["each"].items():
+        before, after, shape = layer["before"], layer["after"], "x".join(map(str, layer["in"]))
+        lines.append(f"{name} on {shape}: {before * 1e6:.1f} -> {after * 1e6:.1f} us, {before / after:.2f} times as fast")
+    return ["    " + line for line in lines]
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog=f"python -m {__package__}.models", description=__doc__.splitlines()[0])
-    parser.add_argument("--models", default=",".join(_NAMES), help=f"of {', '.join(_NAMES)} (default: all)")
+    names = ", ".join([*MODELS, *ONNX_MODELS])
+    parser.add_argument("--models", default=",".join(_NAMES), help=f"of {names}; "
+                        f"{', '.join(published.PUBLISHED)} are downloaded (default: all but these)")  # fmt: skip
     parser.add_argument("--ways", default="eager", help="of eager, compile, onnxruntime (default: eager)")
     parser.add_argument("--channels-last", action="store_true", help="models of images in channels last, too")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="torch's threads")
     parser.add_argument("--budget", type=float, default=2.0, help="seconds of each measurement (default: 2)")
+    parser.add_argument("--each", action="store_true", help="also loading, first runs and each layer, in ONNX Runtime")
     parser.add_argument("--json", help="a file for the figures")
     asked = parser.parse_args(arguments)
-    names, ways = asked.models.split(","), asked.ways.split(",")
-    if unknown := [*set(names).difference(_NAMES), *set(ways).difference(("eager", "compile", "onnxruntime"))]:
-        parser.error(f"got {unknown[0]!r}, wanted models of {', '.join(_NAMES)} and ways of eager, compile, onnxruntime")
+    wanted, ways = asked.models.split(","), asked.ways.split(",")
+    if unknown := [*set(wanted).difference(MODELS, ONNX_MODELS), *set(ways).difference(("eager", "compile", "onnxruntime"))]:
+        parser.error(f"got {unknown[0]!r}, wanted models of {names} and ways of eager, compile, onnxruntime")
     torch.set_num_threads(asked.threads)
-    heads = ("model", 14), ("way", 12), ("format", 14), ("before ms", 10), ("share", 7), ("convt ms", 10), ("times", 7)
-    heads += ("layers", 8), ("of Amdahl", 11), ("difference", 12)
-    print("".join(f"{head:{width}}" if n < 3 else f"{head:>{width}}" for n, (head, width) in enumerate(heads)))
+    print("".join(f"{head:{width}}" if n < 4 else f"{head:>{width}}" for n, (head, width) in enumerate(_HEADS)))
     found = []
-    for name in names:
+    for name in wanted:
         for way in ways:
             if name in ONNX_MODELS and way != "onnxruntime":
                 continue
             for channels_last in (False, True) if asked.channels_last and way != "onnxruntime" else (False,):
                 try:
-                    row = measure(name, way, channels_last, asked.budget)
+                    for row in measure(name, way, channels_last, asked.budget):
+                        found.append(row)
+                        print(_line(row), *(_details(row) if asked.each and "each" in row else ()), sep="\n", flush=True)
                 except ImportError as error:
                     print(f"{name:14}left out: {error}", file=sys.stderr)
                     break
-                found.append(row)
-                milliseconds = row["before"] * 1e3, row["after"] * 1e3
-                print(
-                    f"{name:14}{way:12}{row['format']:14}{milliseconds[0]:10.2f}{row['share']:7.0%}{milliseconds[1]:10.2f}"
-                    f"{row['speed_up']:7.2f}{row['layers']:8.2f}{row['of_amdahl']:11.2f}{row['difference']:12.1e}", flush=True,
-                )  # fmt: skip
     if asked.json:
         with open(asked.json, "w", encoding="utf-8") as file:
             json.dump({"torch": torch.__version__, "threads": asked.threads, "rows": found}, file, indent=1)

@@ -1,12 +1,17 @@
 """Whole models in ONNX Runtime, before and after `convt.onnxruntime`: what `bench.models` measures by ``--ways onnxruntime``.
 
-Models of PyTorch are exported; a text detector comes as ONNX in an OCR package (rapidocr-onnxruntime).
+Models of PyTorch are exported; a text detector comes as ONNX in an OCR package (rapidocr-onnxruntime), and the models of
+`published` from packages that are downloaded.
 """
 
 import importlib.util
 import json
+import math
 import os
+import subprocess
+import sys
 import tempfile
+import time
 import warnings
 from pathlib import Path
 
@@ -15,8 +20,27 @@ import onnx
 import onnxruntime
 
 import convt.onnxruntime
-from convt.onnxruntime import _scopes
-from convt.onnxruntime.__main__ import difference, in_turns
+from convt.onnxruntime import _loading
+from convt.onnxruntime.__main__ import SPINNING, difference, in_turns
+
+from . import published
+
+_ROUNDS = 12  # in which whole models take turns
+_CLASSES = onnxruntime.InferenceSession, convt.onnxruntime.InferenceSession
+
+# What a process of its own does to load a model; it prints seconds and bytes.
+_LOAD = """
+import resource, sys, time
+import onnxruntime
+import {module}
+options = onnxruntime.SessionOptions()
+options.intra_op_num_threads = {threads}
+options.log_severity_level = 3
+memory = lambda: int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+before, start = memory(), time.perf_counter()
+session = {module}.InferenceSession(sys.argv[1], options, ["CPUExecutionProvider"])
+print(time.perf_counter() - start, memory() - before)
+"""
 
 
 def text_detector():
@@ -41,55 +65,157 @@ def exported(model, x, path):
 def _session(cls, model, threads, **more):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
+    options.log_severity_level = 3  # errors: published models give cause for many warnings
     for name, value in more.items():
         setattr(options, name, value)
     return cls(model, options, ["CPUExecutionProvider"])
 
 
-def _share(path, feed, threads, calls):
-    """The part of ONNX Runtime's own time that its ConvTranspose nodes take, as its profiler counts it."""
+# ---------------------------------------------------------------- layers: ConvTranspose nodes with what convt computes behind
+
+
+def _named(path):
+    """A model whose nodes all have names, by which a profile is read."""
+    model = onnx.load(path)
+    taken = {node.name for node in model.graph.node}
+    for n, node in enumerate(model.graph.node):
+        if not node.name:
+            node.name = next(name for name in (f"node{n}", f"node{n}'") if name not in taken)
+    return model
+
+
+def _layers(model):
+    """{name: its nodes} of the layers that convt computes: each a ConvTranspose and the nodes behind it that are fused."""
+    key = "bench"  # no session has this name, so that nodes are not made
+    rewritten = _loading.prepared(None, model.SerializeToString(), None, None, key, None).model
+    source = {name: node for node in model.graph.node for name in node.output}
+    return {node.name: _chain(source, node.output[0], node.input[0]) for node in rewritten.graph.node if node.domain == "convt"}
+
+
+def _chain(source, name, data):
+    """The nodes between the values ``data`` and ``name``, and constants that they read, in order."""
+    if name == data or name not in source:
+        return []
+    found = []
+    for each in source[name].input:
+        found += [node for node in _chain(source, each, data) if node not in found]
+    return [*found, source[name]]
+
+
+def _shares(model, layers, feed, threads, calls):
+    """{name: its part of ONNX Runtime's own time} of each layer, as ONNX Runtime's profiler counts it."""
     with tempfile.TemporaryDirectory() as folder:
         prefix = os.path.join(folder, "profile")
-        session = _session(onnxruntime.InferenceSession, path, threads, enable_profiling=True, profile_file_prefix=prefix)
+        data = model.SerializeToString()
+        session = _session(onnxruntime.InferenceSession, data, threads, enable_profiling=True, profile_file_prefix=prefix)
         for _ in range(calls):
             session.run(None, feed)
         events = json.loads(Path(session.end_profiling()).read_text())
     nodes = [e for e in events if e.get("cat") == "Node" and e["name"].endswith("_kernel_time")]
-    ours = sum(e["dur"] for e in nodes if e["args"].get("op_name") == "ConvTranspose")
-    return ours / sum(e["dur"] for e in nodes)
+    total, of_layer = sum(e["dur"] for e in nodes), {node.name: name for name, chain in layers.items() for node in chain}
+    found = dict.fromkeys(layers, 0.0)
+    for event in nodes:
+        name = of_layer.get(event["name"].removesuffix("_kernel_time"))
+        if name is not None:
+            found[name] += event["dur"] / total
+    return found
 
 
-def _alone(path, nodes, threads, budget):
-    """Seconds of the transposed convolutions by themselves: ``(ONNX Runtime's, convt's)``."""
-    model, totals = onnx.load(path), [0.0, 0.0]
-    scope, rng = _scopes.Scope(model.graph, model.ir_version), np.random.default_rng(0)
-    transposed = {node.name or node.output[0]: node for node in scope.nodes if node.op_type == "ConvTranspose"}
-    for name, node in nodes.items():
-        single, shape = transposed[name], node.described()["in"]
-        sizes = [(each, scope.value(each).dims) for each in single.input[1:]]
-        weights = [onnx.numpy_helper.from_array(rng.standard_normal(dims, np.float32), each) for each, dims in sizes]
-        graph = onnx.helper.make_graph(
-            [single], name, [onnx.helper.make_tensor_value_info(single.input[0], 1, shape)],
-            [onnx.helper.make_tensor_value_info(single.output[0], 1, None)], weights,
-        )  # fmt: skip
-        alone = onnx.helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version).SerializeToString()
-        feed = {single.input[0]: rng.standard_normal(shape, np.float32)}
-        classes = onnxruntime.InferenceSession, convt.onnxruntime.InferenceSession
-        sessions = [_session(cls, alone, threads) for cls in classes]
-        times = in_turns([lambda s=s, f=feed: s.run(None, f) for s in sessions], budget / len(nodes))
-        totals = [total + time for total, time in zip(totals, times, strict=True)]
-    return totals
+def _alone(model, chain, shape, threads, budget):
+    """Seconds of a layer by itself: ``[ONNX Runtime's, convt's]``."""
+    wanted = {name for node in chain for name in node.input}
+    data = next(node for node in chain if node.op_type == "ConvTranspose").input[0]
+    weights = [each for each in model.graph.initializer if each.name in wanted]
+    graph = onnx.helper.make_graph(
+        chain, "layer", [onnx.helper.make_tensor_value_info(data, 1, shape)],
+        [onnx.helper.make_tensor_value_info(chain[-1].output[0], 1, None)], weights,
+    )  # fmt: skip
+    alone = onnx.helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version).SerializeToString()
+    feed = {data: np.random.default_rng(0).standard_normal(shape, np.float32)}
+    sessions = [_session(cls, alone, threads) for cls in _CLASSES]
+    return in_turns([lambda s=s: s.run(None, feed) for s in sessions], budget)
 
 
-def measure(path, feed, threads, budget):
-    """One model's figures, as `bench.models.measure` has them."""
-    plain = _session(onnxruntime.InferenceSession, path, threads)
-    ours = _session(convt.onnxruntime.InferenceSession, path, threads)
-    worst = difference(plain.run(None, feed), ours.run(None, feed))
-    before, after = in_turns([lambda: plain.run(None, feed), lambda: ours.run(None, feed)], budget)
-    share = _share(path, feed, threads, calls=10)
-    theirs, convts = _alone(path, ours.nodes, threads, budget)
-    return {
-        "before": before, "share": share, "after": after, "speed_up": before / after, "layers": theirs / convts,
-        "of_amdahl": before * (1 - share + share * convts / theirs) / after, "difference": worst,
-    }  # fmt: skip
+# ---------------------------------------------------------------- models
+
+
+def _loading_costs(path, threads):
+    """Seconds and bytes of loading a model, each the least of three processes': ``((ONNX Runtime's), (convt's))``."""
+    found = []
+    for module in ("onnxruntime", "convt.onnxruntime"):
+        command = [sys.executable, "-c", _LOAD.format(module=module, threads=threads), path]
+        said = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(3)]
+        found.append(tuple(min(column) for column in zip(*(map(float, each.split()) for each in said), strict=True)))
+    return found
+
+
+def _runs(data, feeds, threads, budget, order):
+    """What sessions of the classes, made in this ``order``, take for each of the feeds, one after the other: a list of
+    {class: (outputs, seconds of its first run, and of others)}."""
+    sessions = {cls: _session(cls, data, threads) for cls in order}
+    found = []
+    for _, feed in feeds:
+        first = {}
+        for cls, session in sessions.items():
+            time.sleep(SPINNING)
+            start = time.perf_counter()
+            first[cls] = session.run(None, feed), time.perf_counter() - start
+        least = _least([lambda s=s, f=feed: s.run(None, f) for s in sessions.values()], budget)
+        found.append({cls: (*first[cls], each) for cls, each in zip(order, least, strict=True)})
+    return found
+
+
+def _least(calls, budget):
+    """The least seconds of each call, in turns. On a host that others use, too, medians of whole models vary by more than
+    convt's layers change them."""
+    found = [math.inf for _ in calls]
+    for _ in range(_ROUNDS):
+        for n, call in enumerate(calls):
+            time.sleep(SPINNING)
+            end = time.perf_counter() + budget / _ROUNDS
+            while (start := time.perf_counter()) < end:
+                call()
+                found[n] = min(found[n], time.perf_counter() - start)
+    return found
+
+
+def measure(path, feeds, threads, budget):
+    """One model's figures for each of ``feeds``, pairs of a size and inputs.
+
+    Of two sessions of the same class the second one is up to 6% slower, because memory that was free beforehand is where the
+    first one's weights are. So both are made first and second, and the least times count.
+    """
+    model, feeds = _named(path), list(feeds)
+    layers, data = _layers(model), model.SerializeToString()
+    costs = _loading_costs(path, threads)
+    orders = [_runs(data, feeds, threads, budget / 2, order) for order in (_CLASSES, _CLASSES[::-1])]
+    plain, ours = (_session(cls, data, threads) for cls in _CLASSES)
+    other = _session(
+        onnxruntime.InferenceSession, data, threads,
+        graph_optimization_level=onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    )  # fmt: skip
+    for runs, (size, feed) in zip(zip(*orders, strict=True), feeds, strict=True):
+        before, after = (min(run[cls][2] for run in runs) for cls in _CLASSES)
+        want, got = plain.run(None, feed), ours.run(None, feed)
+        shares = _shares(model, layers, feed, threads, calls=10)
+        shapes = {name: ours.nodes[name].described()["in"] for name in layers}
+        alone = {name: _alone(model, layers[name], shapes[name], threads, budget / len(layers)) for name in layers}
+        gain = sum(a for a, _ in alone.values()) / sum(b for _, b in alone.values())
+        share = sum(shares.values())
+        yield {
+            "size": size, "before": before, "share": share, "after": after, "speed_up": before / after,
+            "layers": gain, "of_amdahl": before * (1 - share + share / gain) / after,
+            "difference": difference(want, got), "own_difference": difference(want, other.run(None, feed)),
+            "first_runs": tuple(runs[0][cls][1] for cls in _CLASSES), "loading": costs,
+            "each": {
+                name: {"in": shapes[name], "share": shares[name], "before": a, "after": b} for name, (a, b) in alone.items()
+            },
+        }  # fmt: skip
+
+
+def feeds_of(name, made, folder):
+    """The path of a model, and pairs of a size and inputs. ``made`` makes a model of PyTorch, for ``folder``."""
+    if name in published.PUBLISHED:
+        return published.fetched(name), published.PUBLISHED[name].feeds()
+    path, feed = text_detector() if name == "text_detector" else exported(*made(), os.path.join(folder, "model.onnx"))
+    return path, [("x".join(map(str, feed["x"].shape)), feed)]

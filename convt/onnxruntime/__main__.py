@@ -13,6 +13,8 @@ import onnxruntime
 from .._problem import PRECISIONS
 from . import InferenceSession
 
+SPINNING = 0.13  # seconds after a run for which threads of ONNX Runtime's go on spinning, to the cost of who runs then
+
 _DTYPES = {
     "tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16, "tensor(int64)": np.int64,
     "tensor(int32)": np.int32, "tensor(int8)": np.int8, "tensor(uint8)": np.uint8, "tensor(bool)": np.bool_,
@@ -67,12 +69,13 @@ def difference(before, after):
 
 
 def in_turns(calls, budget, rounds=4):
-    """Seconds of each call: the least of the medians of some rounds, in which they take turns."""
+    """Seconds of each call: the least of the medians of some rounds, in which they take turns, apart by a pause."""
     found = [[] for _ in calls]
     for call in calls:
         call()
     for _ in range(rounds):
         for call, medians in zip(calls, found, strict=True):
+            time.sleep(SPINNING)
             times, end = [], time.perf_counter() + budget / rounds
             while time.perf_counter() < end or len(times) < 3:
                 start = time.perf_counter()
