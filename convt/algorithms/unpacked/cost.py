@@ -13,7 +13,8 @@ def cost(schedule, here):
     pixels, taps = problem.batch * math.prod(problem.in_sizes), math.prod(problem.kernel)
     columns = schedule.channels * taps
     counts = common.tile_counts(pixels, columns, problem.ci, info, schedule.depth)
-    counts["on_the_fly_byte"] = columns * problem.ci * info.e_size
+    if not schedule.in_place:
+        counts["on_the_fly_byte"] = columns * problem.ci * info.e_size
     counts["turn" if problem.planar else "move"] = pixels * problem.ci / vl
     outputs = schedule.channels * problem.batch * math.prod(problem.out_sizes) / vl
     counts["gather"] = outputs * (1 + schedule.terms)

@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 from ..._core import Plan
 from .weights import UnpackedRecipe
 
+FEW_PIXELS: int
+
 class UnpackedPlan(Plan):
     def __init__(
         self,

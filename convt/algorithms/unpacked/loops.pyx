@@ -13,15 +13,18 @@ cimport numpy as cnp
 import numpy as np
 
 from convt._core cimport Call, Plan
-from convt._kernels cimport MOST_ROWS, convt_kernels, convt_picked, convt_quotient, convt_tile
+from convt._kernels cimport CONVT_ACROSS_MR, convt_across, convt_kernels, convt_picked, convt_quotient, convt_tile
 from convt._memory cimport keep_table
 from convt.algorithms.indexing cimport Cut, cut_at, cut_evenly
 from convt.algorithms.unpacked.weights cimport UnpackedRecipe
 
 cnp.import_array()
 
+FEW_PIXELS = CONVT_ACROSS_MR  # of an image, which rows of the filter meet where they lie: see `multiply_rows`
+
 cdef enum:
     ROWS = 8  # of the filter that are copied side by side: so many streams the hardware can prefetch
+    ROWS_MET = 16  # that are multiplied side by side: of fewer, products are loaded and stored too often
 
 
 cdef class UnpackedPlan(Plan):
@@ -34,6 +37,7 @@ cdef class UnpackedPlan(Plan):
         self.open_plan(name, problem, recipe.k, in_strides, out_strides, schedule.execution)
         self.recipe, self.keep, self.dense = recipe, [], dense
         self.channels, self.blocks, self.depth, self.ld = schedule.channels, schedule.blocks, schedule.depth, schedule.ld
+        self.in_place = schedule.in_place
         self.taps, self.image_pixels = int(np.prod(problem.kernel)), int(np.prod(problem.in_sizes))
         self.pixels = self.batch * self.image_pixels
         *_, self.row = problem.out_sizes
@@ -80,13 +84,16 @@ cdef class UnpackedPlan(Plan):
         start = 0
         while start < self.ci:
             depth = min(self.depth, self.ci - start)
-            self.copy_weights(weights + start * step, depth, columns, step, ws + self.at_weights)
             to = ws + self.at_pixels
             for n in range(self.nruns):
                 k.pack(to, k.lda, call.src + (self.runs[2 * n] + (group * self.ci + start) * self.in_c) * k.s_size,
                        self.in_stride.p[self.nd - 1], self.in_c, <int>self.runs[2 * n + 1], <int>depth, <int>depth)
                 to += self.runs[2 * n + 1] * k.lda * k.e_size
-            self.multiply(start, depth, columns, weights + (start + depth) * step, step, ws)
+            if self.in_place:
+                self.multiply_rows(start, depth, columns, weights + start * step, step, ws)
+            else:
+                self.copy_weights(weights + start * step, depth, columns, step, ws + self.at_weights)
+                self.multiply(start, depth, columns, ws)
             start += depth
         self.add_up(group, first, count, call, ws)
 
@@ -111,8 +118,23 @@ cdef class UnpackedPlan(Plan):
                 column += k.nr
             row += some
 
-    cdef void multiply(self, int64_t first, int64_t depth, int64_t columns, const char *ahead, int64_t step, char *ws) noexcept nogil:
-        """All pixels by the panels of some depth; ``ahead`` are the rows of the filter that come next."""
+    cdef void multiply_rows(self, int64_t first, int64_t depth, int64_t columns, const char *src, int64_t step,
+                            char *ws) noexcept nogil:
+        """The few pixels of each image by some rows of the filter, which lie ``step`` bytes apart."""
+        cdef const convt_kernels *k = self.k
+        cdef int64_t row = 0, image
+        cdef convt_across t
+        t.pixels, t.cs, t.rs, t.ld = <int>columns, 1, convt_quotient(step, k.s_size), self.ld
+        while row < depth:
+            t.kc, t.add, t.src = <int>min(<int64_t>ROWS_MET, depth - row), first + row > 0, src + row * step
+            for image in range(self.batch):
+                t.a = ws + self.at_pixels + (image * self.image_pixels * k.lda + row) * k.e_size
+                t.out = ws + self.at_products + image * (self.image_pixels + 1) * self.ld * k.t_size
+                k.across(<int>self.image_pixels, &t)
+            row += t.kc
+
+    cdef void multiply(self, int64_t first, int64_t depth, int64_t columns, char *ws) noexcept nogil:
+        """All pixels by the panels of some depth."""
         cdef const convt_kernels *k = self.k
         cdef convt_tile t
         cdef Cut by_tile
@@ -133,7 +155,7 @@ cdef class UnpackedPlan(Plan):
                 r0, r1 = cut_at(&by_tile, i), cut_at(&by_tile, i + 1)
                 t.more = <int>((by_tile.taller if i < by_tile.taller else tiles) - i - 1)
                 t.a, t.rows = ws + self.at_pixels + r0 * k.lda * k.e_size, <void **>(ws + self.at_rows) + r0
-                t.ahead, t.ahead_step = ahead, 0
+                t.ahead, t.ahead_step = ws, 0
                 k.tile(<int>(r1 - r0), &t)
                 i += 1 + t.more
             t.b = <const char *>t.b + depth * k.nr * k.e_size

@@ -8,6 +8,7 @@ from ..._problem import Problem
 from .. import common, execution
 from ..workspace import Workspace, book
 from . import cost
+from .loops import FEW_PIXELS
 
 LIMIT = "it wants few pixels, of all images together, and kernels of few taps"
 NAME = "unpacked"
@@ -29,6 +30,7 @@ class Schedule(NamedTuple):
     unit: str
     threads: int
     form: tuple  # empty: weights are as they lie
+    in_place: bool  # an image has so few pixels that weights are multiplied where they lie, not copied
     channels: int  # out-channels of a task
     blocks: int  # tasks of a group
     depth: int  # in-channels whose weights are copied at a time
@@ -62,6 +64,7 @@ def schedule(problem, here, unit, threads, finite):
     if not takes(problem, info):
         return None
     taps, pixels = math.prod(problem.kernel), problem.batch * math.prod(problem.in_sizes)
+    in_place = math.prod(problem.in_sizes) <= FEW_PIXELS
     rows = pixels + problem.batch  # of products: of each image also those of no pixel
     most = max(1, min(-(-problem.co // _TASKS), _COLUMNS // taps, _PRODUCTS // (rows * taps * info.t_size)))
     blocks = -(-problem.co // most)
@@ -73,10 +76,11 @@ def schedule(problem, here, unit, threads, finite):
     outputs = math.prod(problem.out_sizes)
     space = book(
         zeros=info.nr * info.t_size, pixels=pixels * info.lda * info.e_size, rows=8 * pixels,
-        weights=columns * depth * info.e_size, products=rows * ld * info.t_size, sums=outputs * channels * info.s_size,
+        weights=0 if in_place else columns * depth * info.e_size, products=rows * ld * info.t_size,
+        sums=outputs * channels * info.s_size,
     )  # fmt: skip
     found = Schedule(
-        problem, unit, threads, (), channels, -(-problem.co // channels), depth, ld, most_terms(problem), None, space
+        problem, unit, threads, (), in_place, channels, -(-problem.co // channels), depth, ld, most_terms(problem), None, space
     )
     cycles = cost.cost(found, here)
     how = execution.decide(problem, here, info, False, cycles, 0, False)
