@@ -282,7 +282,7 @@ def _line(row):
 
 
 def _details(row):
-    """What is known of a model in ONNX Runtime beside its row: lines, each of them indented."""
+    """Indented lines with the loading costs, first runs and layers of a model in ONNX Runtime."""
     (seconds, size), (our_seconds, our_size) = row["loading"]
     first, our_first = (each * 1e3 for each in row["first_runs"])
     lines = [

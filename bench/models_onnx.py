@@ -28,7 +28,7 @@ from . import published
 _ROUNDS = 12  # in which whole models take turns
 _CLASSES = onnxruntime.InferenceSession, convt.onnxruntime.InferenceSession
 
-# What a process of its own does to load a model; it prints seconds and bytes.
+# A program that loads a model and prints seconds and bytes. Each run is a process of its own.
 _LOAD = """
 import resource, sys, time
 import onnxruntime
@@ -150,8 +150,8 @@ def _loading_costs(path, threads):
 
 
 def _runs(data, feeds, threads, budget, order):
-    """What sessions of the classes, made in this ``order``, take for each of the feeds, one after the other: a list of
-    {class: (outputs, seconds of its first run, and of others)}."""
+    """Make a session of each class, in this ``order``, and time them on each of the feeds: a list of
+    {class: (outputs, seconds of its first run, least seconds of later runs)}."""
     sessions = {cls: _session(cls, data, threads) for cls in order}
     found = []
     for _, feed in feeds:

@@ -203,7 +203,7 @@ cpdef empty(tuple shape, cnp.dtype dtype):
 
 
 cdef empty_for_weights(tuple shape, cnp.dtype dtype):
-    """The same, for weights on the way to their packed form, in memory of earlier ones."""
+    """An array as `empty` makes it, for weights that will be packed from it. Large ones use memory of earlier one-shot weights."""
     return _empty(shape, dtype, &_weights)
 
 
