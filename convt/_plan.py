@@ -90,7 +90,7 @@ class Operator:
             onednn.library.opened()  # its own error says what is missing
         self._attributes = attributes
         self._lasting = lasting
-        self._brought = None if lasting else reorder.lies(filter)  # how the filter lies that each call brings
+        self._brought = None if lasting else reorder.lies(filter)  # order of the filter that each call brings
         self._filter = filter
         self._bias = bias
         self._forms = {}  # (key, machine) -> Form

@@ -21,16 +21,17 @@ from convt.algorithms.packing cimport PackRecipe
 cnp.import_array()
 
 cdef enum:
-    LEAST_BYTES = 1 << 15  # of a filter that is put in order: a smaller one stays in L1 while it is packed
-    LEAST_CHANNELS = 8  # out-channels
-    PART_BYTES = 1 << 17  # of a filter that a thread puts in order at least
+    LEAST_BYTES = 1 << 15  # A smaller filter is not put in order, because it stays in L1 while it is packed.
+    LEAST_CHANNELS = 8  # A filter with fewer out-channels is not put in order.
+    PART_BYTES = 1 << 17  # Each thread puts at least so many bytes in order.
 
 
-IN_ROWS, OTHERWISE = "rows", "otherwise"  # how a filter lies: for each in-channel the taps of all out-channels are contiguous, or not
+# A filter lies in rows if the taps of all out-channels are contiguous for each in-channel.
+IN_ROWS, OTHERWISE = "rows", "otherwise"
 
 
 def lies(filter):
-    """How a filter (groups, ci, co, *kernel) lies: IN_ROWS or OTHERWISE."""
+    """Says whether a filter (groups, ci, co, *kernel) lies IN_ROWS or OTHERWISE."""
     return IN_ROWS if filter[:1, :1].flags.c_contiguous else OTHERWISE
 
 
@@ -63,7 +64,7 @@ cdef void reorder_part(void *given, size_t part) noexcept nogil:
 
 
 cdef class ReorderRecipe(PackRecipe):
-    """How filters of the shape and strides of ``filter`` are packed by the ``inner`` recipe, once they are in order."""
+    """Puts filters of the shape and strides of ``filter`` in order, and packs them by the ``inner`` recipe."""
 
     def __init__(self, PackRecipe inner, str dtype, filter):
         self.inner, self.weight_bytes, self.bias_bytes = inner, inner.weight_bytes, inner.bias_bytes

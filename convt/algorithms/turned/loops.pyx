@@ -39,7 +39,7 @@ cdef class TurnedPlan(Plan):
         cdef TurnedClass *c
         cdef int64_t task = 0
         self.recipe, self.keep, self.works, self.stream, self.far = recipe, [], [], schedule.stream, schedule.far
-        self.fetch = schedule.fetch and not schedule.stream
+        self.fetch = schedule.fetch
         self.phases, self.ci_p = self.stride.p[self.nd - 1], recipe.ci_p
         self.out_size = problem.out_sizes[problem.rank - 1]
         self.nclasses = len(classes)

@@ -55,7 +55,7 @@ class Schedule(NamedTuple):
     classes: tuple  # of Class, those with the largest tasks first
     how: execution.Execution
     stream: bool  # outputs take non-temporal stores
-    fetch: bool  # else lines of outputs that L2 does not hold are prefetched before they are stored
+    fetch: bool  # outputs take ordinary stores and are larger than L2: their lines are prefetched before they are stored
     far: bool  # weights do not stay in L2
     workspace: Workspace
 
@@ -101,6 +101,7 @@ def schedule(problem, here, unit, threads, finite=True):
     if len(classes) > 1:
         classes.sort(key=lambda c: -min(c.block, c.pixels) * c.depth * c.units / c.tile_blocks)
     weights = sum(c.units * c.depth for c in classes) * flat.strides[-1] * problem.groups * info.e_size
+    stream = execution.outgrows(problem, here.limits.direct_non_temporal) and problem.out_sizes[-1] * info.s_size % 64 == 0
     return Schedule(
         problem=problem,
         unit=unit,
@@ -109,8 +110,8 @@ def schedule(problem, here, unit, threads, finite=True):
         flat=flat is not problem,
         classes=tuple(classes),
         how=execution.decide(problem, here, info, hole, cycles, weights, False),
-        stream=execution.outgrows(problem, here.limits.direct_non_temporal) and problem.out_sizes[-1] * info.s_size % 64 == 0,
-        fetch=execution.outgrows(problem, here.l2),
+        stream=stream,
+        fetch=not stream and execution.outgrows(problem, here.l2),
         far=weights > here.limits.far,
         workspace=_workspace(problem, classes, info),
     )

@@ -3,7 +3,6 @@
 from libc.stdint cimport int32_t, int64_t
 
 from convt._core cimport Call, Plan
-from convt._kernels cimport convt_tile
 from convt.algorithms.unpacked.weights cimport UnpackedRecipe
 
 

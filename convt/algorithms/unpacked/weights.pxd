@@ -7,6 +7,6 @@ from convt.algorithms.packing cimport PackRecipe
 
 cdef class UnpackedRecipe(PackRecipe):
     cdef readonly bint in_place
-    cdef object dtype, order
+    cdef object order          # shape and strides of the filter
     cdef int64_t columns
     cdef int64_t step_g, step_i   # bytes from group to group and from in-channel to in-channel

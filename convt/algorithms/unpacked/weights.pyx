@@ -28,7 +28,7 @@ cdef class UnpackedRecipe(PackRecipe):
         self.in_place, self.columns = reorder.lies(filter) == reorder.IN_ROWS, self.co * self.ntaps
         self.weight_bytes = self.groups * self.ci * self.columns * self.k.s_size
         self.bias_bytes = self.groups * self.co * self.k.t_size
-        self.dtype, self.order = filter.dtype, (filter.shape, filter.strides)
+        self.order = filter.shape, filter.strides
         self.step_g, self.step_i = self.ci * self.columns * self.k.s_size, self.columns * self.k.s_size
 
     cpdef PackedFilter pack(self, filter, bias, int threads, bint lasting=True, bint on_the_fly=False):
