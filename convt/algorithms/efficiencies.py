@@ -20,7 +20,7 @@ EFFICIENCIES = {
     "start": 3.43,  # run of neighbours: finding it and starting its loop
     "piece": 0.465,  # piece of a row, or of a vector, that is stored alone
     "source": 0.17,  # row that a tile reads or writes: its address
-    "turn": 7.8,  # vector that is transposed between NCX and NXC
+    "turn": 3.9,  # vector that is transposed between NCX and NXC
     "across_turn": 6,  # vector of one channel's pixels that is transposed for scatter
     "plane_in": 1.44,  # byte of input that L2 does not hold, in lines of many planes
     "out_l3": 2,  # byte of output that L2 does not hold, by ordinary stores

@@ -6,6 +6,8 @@ from ..._problem import ITEMSIZE
 from .. import common
 from .blocks import Schedule
 
+_SHORT_RUNS = 2  # a byte by non-temporal stores costs a block this many times what it costs long rows of one plane
+
 
 def cost(stages, schedule, here):
     """Cycles of all blocks, as an algorithm of these ``stages`` computes them, and of moving them; or of it alone."""
@@ -40,7 +42,10 @@ def counts(problem, cut, wide, stream, here):
     if wide:
         bytes = ITEMSIZE[block.dtype] * (math.prod(block.in_shape) + math.prod(block.out_shape))
         found["out_byte_l3"] = blocks * max(0, bytes - near)
-    return found, common.plane_counts(problem, stream, here)
+    memory = common.plane_counts(problem, stream, here)
+    if problem.planar and stream:
+        memory["out_byte_non_temporal"] *= _SHORT_RUNS
+    return found, memory
 
 
 def least(stages, problem, here, unit="vectors"):

@@ -5,6 +5,8 @@ import math
 from .. import common, costs
 from . import schedule as schedules
 
+_SHORT_ROWS = 2  # a vector of a few pixels takes this many times as long to transpose as one of whole cache lines
+
 
 def cost(schedule, here):
     """Cycles of all threads together, and of threads that have nothing left to do."""
@@ -15,10 +17,10 @@ def cost(schedule, here):
     counts = common.tile_counts(pixels, columns, problem.ci, info, schedule.depth)
     if not schedule.in_place:
         counts["on_the_fly_byte"] = columns * problem.ci * info.e_size
-    counts["turn" if problem.planar else "move"] = pixels * problem.ci / vl
-    outputs = schedule.channels * problem.batch * math.prod(problem.out_sizes) / vl
+    inputs, outputs = pixels * problem.ci / vl, schedule.channels * problem.batch * math.prod(problem.out_sizes) / vl
     counts["gather"] = outputs * (1 + schedule.terms)
-    counts["turn"] = counts.get("turn", 0) + (0 if problem.planar else outputs)
+    counts["turn"] = _SHORT_ROWS * (inputs if problem.planar else outputs)
+    counts["move"] = 0 if problem.planar else inputs
     counts["task"] = 1
     tasks = problem.groups * schedule.blocks
     cycles = prices.cycles(counts) * tasks
