@@ -1,13 +1,14 @@
-"""The documentation's site: python -m sphinx -W --keep-going -b html docs build/site
+"""Sphinx configuration of the documentation site: python -m sphinx -W --keep-going -b html docs build/site
 
-Pages that stand elsewhere in the repository (README, the algorithms' pages, the changelog) are included where a page of docs
-names them. In all pages links are relative to the file that has them, so that they work without Sphinx, too; here they become
-links between the site's pages.
+Pages outside docs (README, the algorithms' pages, the changelog) join the site through pages in docs that include them. In all
+Markdown files, links are relative to the file that contains them, so that they also work without Sphinx. This module turns
+them into links between the pages of the site.
 """
 
 import functools
 import os
 import re
+from importlib.metadata import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,9 +22,9 @@ release = version = convt.__version__
 copyright = "the authors of convt, Apache-2.0"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "sphinx_copybutton"]
 
-default_role = "py:obj"  # `name` in a docstring
+default_role = "py:obj"  # role of `name` in a docstring
 add_function_parentheses = False
-autodoc_typehints = "none"  # docstrings say more than a signature has room for
+autodoc_typehints = "none"  # docstrings describe types in more detail than signatures
 autodoc_member_order = "bysource"
 autodoc_mock_imports = [name for name in ("dask", "google", "onnx", "onnxruntime", "torch") if find_spec(name) is None]
 numpydoc_show_class_members = False
@@ -32,20 +33,26 @@ copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
 html_theme = "pydata_sphinx_theme"
-html_title = "convt"
+html_title = f"convt {release}"
 html_static_path = ["_static"]
 html_css_files = ["convt.css"]
 html_copy_source = html_show_sourcelink = False
-html_sidebars = {"quick-start": []}  # a page without others below it
-html_theme_options = {"navigation_with_keys": False, "navbar_persistent": ["search-button"], "footer_end": []}
+html_sidebars = {"quick-start": []}  # this page has no subpages
+_URLS = dict(each.split(", ") for each in metadata("convt").get_all("Project-URL") or [])
+html_theme_options = {
+    "navigation_with_keys": False,
+    "navbar_persistent": ["search-button"],
+    "footer_end": [],
+    "github_url": _URLS.get("Repository", ""),
+}
 
-# Pages with pages below them, which they name in their text.
+# Page -> toctree entries of its subpages. The text of the page links to them, so the toctree is hidden.
 _BELOW = {"how-it-works": "algorithms/*", "measurements/README": "/figures\n*"}
 
 
 @functools.cache
 def _pages():
-    """{file: page} of every Markdown file that is a page of the site, or that one includes whole."""
+    """Return ``{file: page}`` of every Markdown file that is a page of the site or that a page includes as a whole."""
     found = {}
     for file in DOCS.rglob("*.md"):
         page = file.relative_to(DOCS).as_posix()
@@ -56,7 +63,7 @@ def _pages():
 
 
 def _with_links(text, folder):
-    """The text of a file in ``folder`` with its links made links of the site; a folder's become plain text."""
+    """Return ``text``, of a file in ``folder``, with links to pages of the site. Links to folders become plain text."""
     pages = _pages()
 
     def link(match):
@@ -70,9 +77,9 @@ def _with_links(text, folder):
             return f"{shown}(/{pages[file]}{mark}{anchor})"
         if file.is_file():
             return f"{shown}(/{os.path.relpath(file, DOCS)})"
-        return shown.strip("![]") if place.is_dir() else match[0]  # which Sphinx warns of
+        return shown.strip("![]") if place.is_dir() else match[0]  # Sphinx warns of other links
 
-    parts = re.split(r"(^```.*?^```)", text, flags=re.DOTALL | re.MULTILINE)  # every other one is a block of code
+    parts = re.split(r"(^```.*?^```)", text, flags=re.DOTALL | re.MULTILINE)  # odd entries are code blocks
     parts[::2] = [re.sub(r"(!?\[[^\]]*\])\(([^)\s]+)\)", link, part) for part in parts[::2]]
     return "".join(parts)
 
@@ -88,7 +95,7 @@ def _include(app, path, page, content):
 
 
 def _stars(app, what, name, thing, options, lines):
-    """In docstrings ``(N, *spatial, C)`` is a shape; reStructuredText would take the star for the start of emphasis."""
+    """Escape the star in shapes such as ``(N, *spatial, C)``, because reStructuredText treats it as the start of emphasis."""
     code = (">>>", "...")
     lines[:] = [line if line.lstrip().startswith(code) else re.sub(r"(?<![\w`*\\])\*(?=\w)", r"\*", line) for line in lines]
 

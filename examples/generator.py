@@ -1,10 +1,11 @@
-"""A picture from a latent, by a generator of the shape of DCGAN's: ``python examples/generator.py [FOLDER]``.
+"""Image generator with the structure of DCGAN's: ``python examples/generator.py [FOLDER]``.
 
-Four transposed convolutions, kernel 4 and stride 2, with ReLU between them, make 512 x 512 pixels of a grid of 32 x 32 vectors.
-It is not a network that learned from many pictures: its weights are fitted by least squares, a layer after the other, to one
-photograph, the one that matplotlib ships. A layer's targets are the strongest principal components of the photograph's patches,
-which are half as large at each layer. Photograph and picture are written side by side to generator.png. Needs
-``pip install "convt[bench]"``.
+Four transposed convolutions with kernel 4 and stride 2, with ReLU between them, compute an image of 512 x 512 pixels from a
+latent of 32 x 32 vectors. The network is not trained on many images. Its weights are fitted by least squares, layer by layer,
+to one photograph from matplotlib's sample data. The targets of each layer but the last are the strongest principal components
+of the photograph's patches, whose sides are halved from layer to layer. The target of the last layer is the photograph. The
+program writes the photograph and the generated image side by side to FOLDER/generator.png. It needs
+``pip install -e ".[bench]"``.
 """
 
 import sys
@@ -16,7 +17,7 @@ import numpy as np
 
 import convt
 
-CHANNELS = 32  # of the latent, and of patches between layers, at most
+CHANNELS = 32  # maximum number of principal components of a patch, at each layer
 
 
 def photograph():
@@ -25,7 +26,7 @@ def photograph():
 
 
 def components(image, side):
-    """The strongest principal components of an image's patches, (height / side, width / side, components)."""
+    """Return the strongest principal components of an image's patches, (height / side, width / side, components)."""
     height, width, colours = image.shape
     patches = (
         image.reshape(height // side, side, width // side, side, colours).swapaxes(1, 2).reshape(-1, side * side * colours)
@@ -36,16 +37,16 @@ def components(image, side):
 
 
 def two_sided(values):
-    """Values and their opposites: a ReLU then loses nothing."""
+    """Return the values and their negatives as channels, because a ReLU then keeps both signs."""
     return np.concatenate([values, -values], axis=-1)
 
 
 def fitted(inputs, targets):
-    """Filter (4, 4, in, out) and bias of a layer that makes the targets of inputs half as large on each side."""
+    """Return filter (4, 4, in, out) and bias of a layer, fitted by least squares. Targets are twice the size of inputs."""
     height, width, channels = inputs.shape
     padded = np.pad(inputs, ((1, 1), (1, 1), (0, 0)))
     filter, biases = np.empty((4, 4, channels, targets.shape[-1]), np.float32), []
-    for y, x in np.ndindex(2, 2):  # each phase of the outputs meets two taps an axis, of neighbouring inputs
+    for y, x in np.ndindex(2, 2):  # each phase of the outputs has two taps on each axis
         columns = [padded[y + i : y + i + height, x + j : x + j + width] for i, j in np.ndindex(2, 2)]
         matrix = np.concatenate([*columns, np.ones((height, width, 1))], axis=-1).reshape(height * width, -1)
         ridge = 1e-4 * np.eye(matrix.shape[1]) * height * width
@@ -57,7 +58,7 @@ def fitted(inputs, targets):
 
 
 def generator(image, backend="auto"):
-    """Operators, and the latent that they make the image of."""
+    """Return the layers of a generator fitted to an image, and the latent from which they generate it."""
     values = latent = np.maximum(two_sided(components(image, 16)), 0).astype(np.float32)
     layers = []
     for side in (8, 4, 2, 1):

@@ -1,8 +1,9 @@
-"""A sound from its short-time Fourier transform, by a transposed convolution: ``python examples/istft.py [FOLDER]``.
+"""Inverse short-time Fourier transform as a transposed convolution: ``python examples/istft.py [FOLDER]``.
 
-Each frame of the spectrum is a pixel, its real and imaginary parts are channels, and the windowed waves of all frequencies are
-the filter; the stride is the hop. Frames that overlap are summed, as a transposed convolution does. The sound that comes out is
-written to istft.wav. Needs ``pip install "convt[bench]"``.
+Each frame of the spectrum is a pixel, and its real and imaginary parts are the channels. The filter has the windowed wave of
+each frequency, and the stride is the hop. A transposed convolution sums the overlapping frames. The program synthesises a
+sound, transforms it, restores it, prints the largest error and writes the restored sound to FOLDER/istft.wav. It needs
+``pip install -e ".[bench]"``.
 """
 
 import sys
@@ -17,7 +18,7 @@ RATE, SIZE, HOP = 16_000, 512, 128
 
 
 def speech_like(seconds=2.0):
-    """Harmonics of a gliding voice with formants, in syllables."""
+    """Return a synthetic sound like speech: harmonics of a gliding pitch, with a formant, in syllables."""
     t = np.arange(int(seconds * RATE)) / RATE
     phase = 2 * np.pi * np.cumsum(120 + 25 * np.sin(2 * np.pi * 0.7 * t) + 3 * np.sin(2 * np.pi * 5.5 * t)) / RATE
     voice = sum(np.exp(-(((120 * n - 700) / 900) ** 2)) / n**0.5 * np.sin(n * phase) for n in range(1, 40))
@@ -29,14 +30,14 @@ def window():
 
 
 def spectrum(sound):
-    """The transform of a sound: (1, frames, 2 * frequencies), real parts before imaginary ones."""
+    """Return the transform of a sound, (1, frames, 2 * frequencies), with the real parts before the imaginary parts."""
     frames = np.lib.stride_tricks.sliding_window_view(sound, SIZE)[::HOP] * window()
     found = np.fft.rfft(frames)
     return np.concatenate([found.real, found.imag], axis=1).astype(np.float32)[None]
 
 
 def inverse():
-    """The operator from a spectrum (1, frames, 2 * frequencies) to windowed frames that are summed: (1, samples, 1)."""
+    """Return the operator that maps a spectrum (1, frames, 2 * frequencies) to the sum of windowed frames (1, samples, 1)."""
     waves = np.fft.irfft(np.eye(SIZE // 2 + 1), axis=1), np.fft.irfft(1j * np.eye(SIZE // 2 + 1), axis=1)
     filter = np.concatenate(waves) * window()  # (2 * frequencies, samples)
     return convt.ConvTranspose(filter.astype(np.float32)[:, None], strides=HOP, filter_format="IOX")

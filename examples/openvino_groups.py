@@ -1,9 +1,10 @@
-"""The example of OpenVINO's GroupConvolutionBackpropData, on a photograph: ``python examples/openvino_groups.py [FOLDER]``.
+"""OpenVINO's GroupConvolutionBackpropData on a photograph: ``python examples/openvino_groups.py [FOLDER]``.
 
-The specification's example has data (1, 20, 224, 224), a filter (4, 5, 2, 3, 3) of four groups, strides 2 and pads 1. Here the
-data are 20 channels of the photograph that matplotlib ships, ever more blurred, and each out channel is the difference of two
-of its group, made larger. SciPy computes the same, and so does OpenVINO where it is installed. The eight channels are written
-to openvino_groups.png. Needs ``pip install "convt[bench]"``.
+Shapes and attributes are those of the example in OpenVINO's specification: data (1, 20, 224, 224), a filter (4, 5, 2, 3, 3) of
+four groups, strides 2 and pads 1. The data are 20 copies of a photograph from matplotlib's sample data, each more blurred than
+the one before. Each out-channel is the difference of two in-channels of its group, enlarged. The program compares the result
+with SciPy's, and with OpenVINO's if OpenVINO is installed, and writes the eight out-channels to FOLDER/openvino_groups.png. It
+needs ``pip install -e ".[bench]"``.
 """
 
 import sys
@@ -21,14 +22,14 @@ ATTRIBUTES = dict(strides=[2, 2], pads_begin=[1, 1], pads_end=[1, 1], dilations=
 
 
 def channels():
-    """The photograph's brightness, blurred 20 times: (1, 20, 224, 224)."""
+    """Return the photograph's brightness, (1, 20, 224, 224), with one strength of blur for each channel."""
     with matplotlib.cbook.get_sample_data("grace_hopper.jpg") as file:
         image = matplotlib.image.imread(file).astype(np.float32)[20:244, 120:344].mean(-1) / 255
     return np.stack([scipy.ndimage.gaussian_filter(image, 0.5 * 1.15**n) for n in range(20)])[None]
 
 
 def differences():
-    """A filter (groups, in, out, kernel, kernel): tents, for the difference of a channel and one or four further on."""
+    """Return a filter (groups, in, out, kernel, kernel): tents for channel 0 of each group minus channel 1 or 4."""
     filter = np.zeros((4, 5, 2, 3, 3), np.float32)
     filter[:, 0, :] = TENTS
     filter[:, 1, 0] = filter[:, 4, 1] = -TENTS
@@ -36,7 +37,7 @@ def differences():
 
 
 def by_scipy(data):
-    """The same: differences with zeros between them, convolved with tents."""
+    """Return the expected result by SciPy: differences with zeros inserted between pixels, convolved with tents."""
     found = []
     for first, second in ((5 * group, 5 * group + n) for group in range(4) for n in (1, 4)):
         apart = np.zeros((447, 447))
@@ -46,7 +47,7 @@ def by_scipy(data):
 
 
 def by_openvino(data, filter):
-    """The same by OpenVINO, or None where it is not installed."""
+    """Return the result of OpenVINO, or None if it is not installed."""
     try:
         import openvino
         from openvino import opset1

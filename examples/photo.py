@@ -1,8 +1,8 @@
-"""A photograph, four times as large, by a transposed convolution: ``python examples/photo.py [FOLDER]``.
+"""Bilinear enlargement of a photograph by a factor of 4: ``python examples/photo.py [FOLDER]``.
 
-Bilinear interpolation by a factor s is a transposed convolution of stride s with a kernel of tents, one group a colour. The
-result is compared with scipy's and written to photo.png. Needs ``pip install "convt[bench]"``; the photograph is one that
-matplotlib ships.
+Bilinear interpolation by a factor s is a transposed convolution with stride s, a triangular (tent) kernel, and one group for
+each colour. The program enlarges a photograph from matplotlib's sample data, compares the result with SciPy's and writes it to
+FOLDER/photo.png. It needs ``pip install -e ".[bench]"``.
 """
 
 import sys
@@ -19,17 +19,17 @@ FACTOR = 4
 
 
 def bilinear(factor, colours):
-    """The filter (kernel, kernel, 1, colours): in format XIO, of a group for each colour."""
+    """Return the tent filter in XOI order, (kernel, kernel, out-channels of a group: 1, in-channels: colours)."""
     size = 2 * factor - factor % 2
     tent = 1 - abs((np.arange(size) - (size - 1) / 2) / factor)
     return np.broadcast_to(np.outer(tent, tent)[:, :, None, None], (size, size, 1, colours)).astype(np.float32)
 
 
 def enlarged(image, factor):
-    """An image (height, width, colours), each side times a factor. Beyond its borders an image goes on as it ends."""
+    """Return an image (height, width, colours) with both sides enlarged by ``factor``. Border pixels are repeated outwards."""
     padded = np.pad(image, ((1, 1), (1, 1), (0, 0)), mode="edge")[None]
     filter = bilinear(factor, image.shape[-1])
-    crop = (filter.shape[0] - factor) // 2 + factor  # a pixel of the border, enlarged, and what hangs over
+    crop = (filter.shape[0] - factor) // 2 + factor  # the enlarged padding pixel, and the overhang of the kernel
     rest = filter.shape[0] - factor - (crop - factor) + factor
     return convt.conv_transpose(
         padded, filter, strides=factor, pads_begin=crop, pads_end=rest, groups=image.shape[-1], filter_format="XOI"

@@ -1,10 +1,11 @@
-"""A volume larger than memory, twice as large on every axis, from zarr to zarr: ``python examples/volume.py FOLDER``.
+"""Trilinear enlargement of a volume larger than memory, from zarr to zarr: ``python examples/volume.py FOLDER``.
 
-A made-up tomogram, a sponge in a ball, is written to FOLDER/volume.zarr (``--gigabytes``), and enlarged chunk by chunk by
-``convt.dask`` to FOLDER/enlarged.zarr, eight times as large: trilinear interpolation is a transposed convolution of stride 2
-with a kernel of tents. Chunks are so small that the peak of memory stays below ``--limit`` gigabytes; it is printed, and beyond
-the limit the program fails. With ``--workers N`` worker processes of dask.distributed compute. A part of a slice of both
-volumes is drawn in FOLDER/volume.png. Needs ``pip install "convt[dask,bench]" zarr distributed``.
+Trilinear interpolation by a factor of 2 is a transposed convolution with stride 2 and a tent kernel. The program writes a
+synthetic tomogram (a sponge in a ball) of ``--gigabytes`` to FOLDER/volume.zarr, and ``convt.dask`` enlarges it chunk by chunk
+to FOLDER/enlarged.zarr, which has eight times as many voxels. The size of chunks is chosen so that peak memory stays below
+``--limit`` gigabytes. The program prints peak memory, and fails if peak memory is above the limit or the result is wrong. With
+``--workers N``, N worker processes of dask.distributed compute the chunks. FOLDER/volume.png shows part of a slice of both
+volumes. The program needs ``pip install -e ".[dask,bench]" zarr distributed``.
 """
 
 import argparse
@@ -25,13 +26,13 @@ import convt.dask
 CORES = len(os.sched_getaffinity(0))
 TENT = np.array([0.25, 0.75, 0.75, 0.25], np.float32)
 FILTER = np.einsum("i,j,k->ijk", TENT, TENT, TENT)[..., None, None]
-WAVE = 24  # voxels from hole to hole
-AT_REST = 0.6e9  # bytes of a process with its libraries, and of outputs that convt keeps for the next ones
-COPIES = 4  # of a chunk's inputs and outputs: computed, compressed, waiting
+WAVE = 24  # period of the sponge, in voxels
+AT_REST = 0.6e9  # bytes of an idle process: its libraries, and the output memory that convt keeps for later calls
+COPIES = 4  # estimated copies of a chunk's input and output in memory: computed, compressed, queued
 
 
 def sponge(size, block_info=None):
-    """A chunk of a sponge in a ball, amid air, in a cube of so many voxels a side."""
+    """Return a chunk of a cube of ``size`` voxels a side: a sponge in a ball, surrounded by zeros."""
     z, y, x = (np.arange(a, b, dtype=np.float32) * (2 / size) - 1 for a, b in block_info[None]["array-location"])
     z, y, x = z[:, None, None], y[:, None], x
     wave = np.float32(size * np.pi / WAVE)
@@ -42,19 +43,19 @@ def sponge(size, block_info=None):
 
 
 def chunk_side(limit, tasks, processes):
-    """Voxels a side of chunks of which so many at once stay within a limit in bytes."""
+    """Return the side of chunks, in voxels, so that ``tasks`` chunks at once stay within ``limit`` bytes of memory."""
     voxels = (limit - AT_REST * processes) / (tasks * COPIES * (1 + 8) * 4)
     return int(np.clip(max(voxels, 1) ** (1 / 3) // 16 * 16, 16, 128))
 
 
 def enlarged(volume, threads):
-    """A dask array (depth, height, width), twice as large. Beyond its borders it is taken as zero."""
+    """Return a dask array (depth, height, width) enlarged by 2 on each axis. Voxels outside the volume count as 0."""
     y = convt.dask.conv_transpose(volume[None, ..., None], FILTER, strides=2, pads_begin=1, pads_end=1, threads=threads)
     return y[0, ..., 0]
 
 
 def interpolated(block):
-    """The same of a small array by NumPy, without the voxels at its ends."""
+    """Return the enlargement of a small array by NumPy, without the enlarged voxels of its borders."""
     for ax in range(block.ndim):
         a, b, c = (np.take(block, range(n, block.shape[ax] - 2 + n), ax) for n in range(3))
         block = np.stack([0.25 * a + 0.75 * b, 0.75 * b + 0.25 * c], ax + 1).reshape(
@@ -64,7 +65,7 @@ def interpolated(block):
 
 
 def largest_error(small, large, side):
-    """Of NumPy's interpolation, around the corners of chunks along the diagonal."""
+    """Return the largest difference from NumPy's interpolation, at the corners of chunks along the diagonal."""
     found = []
     for c in range(side, small.shape[0], side):
         low, high = c - 4, min(c + 4, small.shape[0])
@@ -74,13 +75,13 @@ def largest_error(small, large, side):
 
 
 def peak():
-    """The most bytes of memory that this process ever had."""
+    """Return the peak memory of this process, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 @contextlib.contextmanager
 def computing(workers, limit):
-    """``(compute, peak)``: computes with a bar of progress, and the most bytes of memory that all processes had."""
+    """Yield ``(compute, peak)``: functions that compute with a progress bar, and return all processes' peak memory."""
     if not workers:
         with dask.config.set(scheduler="threads", num_workers=CORES), ProgressBar():
             yield dask.compute, peak
@@ -110,7 +111,7 @@ def main(*arguments):
     size = max(2 * side, round((options.gigabytes * 1e9 / 4) ** (1 / 3)))
     threads = (
         max(1, CORES // options.workers) if options.workers else 1
-    )  # of convt in a task: all of dask's together fill the cores
+    )  # convt threads of a task; tasks run in parallel and use all cores
     source, target = options.folder / "volume.zarr", options.folder / "enlarged.zarr"
     with computing(options.workers, limit) as (compute, peak_of_all):
         shape = dict(shape=(size,) * 3, chunks=(side,) * 3)
@@ -122,7 +123,7 @@ def main(*arguments):
         most = peak_of_all()
     small, large = zarr.open_array(source, mode="r"), zarr.open_array(target, mode="r")
     error = largest_error(small, large, side)
-    n, seen = size // 2, 128  # voxels of the picture, whose upper left corner is the ball's border
+    n, seen = size // 2, 128  # centre of the volume; side of the drawn part, which begins at the ball's border
     low = int(n * (1 - 0.9 / 2**0.5)) - 8
     parts = small[n, low : low + seen, low : low + seen], large[2 * n, 2 * low : 2 * (low + seen), 2 * low : 2 * (low + seen)]
     pictures = [part.repeat(scale, 0).repeat(scale, 1) for part, scale in zip(parts, (4, 2), strict=True)]

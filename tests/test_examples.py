@@ -1,4 +1,4 @@
-"""The examples run, and what they make is right."""
+"""Tests of the examples: each runs, and its results are right."""
 
 import re
 import runpy
@@ -18,7 +18,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
         ("photo", "photo.png", 1e-5, []),
         ("istft", "istft.wav", 1e-6, []),
         ("generator", "generator.png", 0.05, []),
-        ("onnx_doors", "onnx_doors.png", 1e-6, ["onnx", "onnxruntime"]),
+        ("onnx_interfaces", "onnx_interfaces.png", 1e-6, ["onnx", "onnxruntime"]),
         ("openvino_groups", "openvino_groups.png", 1e-6, []),
     ],
 )
@@ -39,7 +39,8 @@ def test_the_generator_is_the_definition():
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_volume_from_zarr_to_zarr_within_its_memory(workers, tmp_path):
-    """In a process of its own, whose peak of memory is its own; it fails beyond its limit, and where the result is wrong."""
+    """Check memory in a process of its own, because the peak is counted per process. The example fails beyond its limit, and on
+    wrong results."""
     for module in ("zarr", "dask.array", "matplotlib", *(["distributed"] if workers else [])):
         pytest.importorskip(module, reason=f"{module} is not installed")
     command = [
@@ -55,6 +56,6 @@ def test_volume_from_zarr_to_zarr_within_its_memory(workers, tmp_path):
     ]
     run = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stdout + run.stderr
-    assert "100% Completed" in run.stdout  # the bar of progress
+    assert "100% Completed" in run.stdout  # the progress bar
     assert re.search(r"peak of memory [01]\.\d\d GB of 2 GB\n", run.stdout), run.stdout
     assert (tmp_path / "volume.png").stat().st_size > 5_000

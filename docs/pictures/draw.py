@@ -1,4 +1,4 @@
-"""Draws the pictures of the documentation: ``python docs/pictures/draw.py`` writes the SVG files beside this one."""
+"""The pictures of the documentation. ``python docs/pictures/draw.py`` writes the SVG files into the folder of this file."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ BLUE, GREEN, ORANGE, GREY, INK = "#9ec5fe", "#a3cfbb", "#fecba1", "#e9ecef", "#2
 
 
 class Picture:
-    """Boxes, words and arrows on white, so that it reads on a light page and on a dark one."""
+    """An SVG picture of boxes, texts and arrows. Its background is white, so that it is legible on light and dark pages."""
 
     def __init__(self, width, height):
         self._size = width, height
@@ -40,7 +40,7 @@ class Picture:
 
 
 def phases():
-    """One axis, kernel 4, stride 2: two phases of two taps each."""
+    """Draw the two phases of an axis with kernel 4 and stride 2; each phase has two taps."""
     p = Picture(760, 300)
     p.words(20, 40, "input")
     for i in range(5):
@@ -58,19 +58,19 @@ def phases():
     p.words(20, 256, "phase 1 (odd q)")
     p.words(180, 256, "y[2j+1] = w1 x[j] + w3 x[j-1]")
     p.box(400, 243, 24, 24, "", ORANGE)
-    p.words(440, 238, "both read x[j-1] and x[j]: they may be merged", 12)
+    p.words(440, 238, "both read x[j-1] and x[j], so they can be merged", 12)
     p.save("phases.svg")
 
 
 def flow():
-    """A call from top to bottom."""
+    """Draw the flow of a call from top to bottom."""
     p = Picture(760, 330)
     rows = [
-        ("convt.onnx, convt.openvino, conv_transpose, ConvTranspose", "check, coerce; pads and auto_pad become a window", BLUE),
+        ("convt.onnx, convt.openvino, conv_transpose, ConvTranspose", "validation; pads and auto_pad become a window", BLUE),
         ("Problem", "sizes, kernel, strides, dilations, window: plain integers", BLUE),
-        ("Operator: algorithm of least expected cost", "counts of work times costs of this CPU", GREEN),
-        ("plan.py: how the problem is cut", "tables: classes, depth chunks, panels, tasks", GREEN),
-        ("Plan: run(data, out)", "tasks on threads; workspace from the call before", ORANGE),
+        ("schedule.py, cost.py: schedule of least expected cost", "counts of work times costs of this CPU", GREEN),
+        ("bind.py: tables for the loops", "classes, depth chunks, panels, tasks", GREEN),
+        ("Plan: run(data, out)", "tasks on threads; workspace of earlier calls", ORANGE),
         ("loops.pyx: pack rows, call micro-kernels", "kernels/: register tiles of one instruction set", ORANGE),
     ]
     for n, (what, how, fill) in enumerate(rows):
@@ -82,7 +82,7 @@ def flow():
 
 
 def direct():
-    """The implicit GEMM and its register tile."""
+    """Draw the implicit GEMM of ``direct`` and its register tile."""
     p = Picture(760, 330)
     p.words(20, 20, "A: rows are pixels of a phase, depth is taps x in-channels", 12)
     p.box(20, 36, 200, 200, "", BLUE)
@@ -97,15 +97,15 @@ def direct():
     p.box(620, 86, 40, 42, "m_r x n_r", GREEN, 9)
     p.arrow(224, 107, 296, 107)
     p.arrow(552, 107, 616, 107)
-    p.words(20, 282, "A task is a block of rows by a block of panels. Rows are packed a chunk at a time, or read in place,", 12)
-    p.words(20, 302, "then meet every panel. The last chunk's tile adds bias, activates, stores; others leave sums.", 12)
+    p.words(20, 282, "A task is a block of rows by a block of panels. Rows are packed per depth chunk or read in place and", 12)
+    p.words(20, 302, "multiplied by each panel. Tiles of the last chunk add the bias, activate, store; others store sums.", 12)
     p.save("direct.svg")
 
 
 def winograd():
-    """F(3, 2) on one axis."""
+    """Draw Winograd's F(3, 2) on one axis."""
     p = Picture(760, 300)
-    p.words(20, 24, "F(3, 2): three outputs of a phase of two taps by four multiplications instead of six", 13)
+    p.words(20, 24, "F(3, 2): three outputs of a phase of two taps with four multiplications instead of six", 13)
     for n, name in enumerate(("d0", "d1", "d2", "d3")):
         p.box(20, 50 + 46 * n, 60, 34, name, BLUE)
     for n, name in enumerate(("d0 - d2", "d1 + d2", "d2 - d1", "d3 - d1")):
@@ -119,19 +119,19 @@ def winograd():
     for n, name in enumerate(("m0 + m1 + m2", "m1 - m2", "m1 + m2 + m3")):
         p.box(570, 73 + 46 * n, 140, 34, name, GREEN)
         p.arrow(504, 90 + 46 * n, 566, 90 + 46 * n)
-    for x, what in ((50, "window"), (220, "points"), (350, "weights"), (470, "GEMM"), (640, "outputs")):
+    for x, what in ((50, "input tile"), (220, "points"), (350, "weights"), (470, "GEMM"), (640, "outputs")):
         p.words(x, 248, what, 12, "middle")
-    p.words(20, 280, "Each point is a GEMM of its own: rows are tiles, depth in-channels, columns (phase, out-channel).", 12)
+    p.words(20, 280, "One GEMM per point: rows are tiles, depth is in-channels, columns are (phase, out-channel).", 12)
     p.save("winograd.svg")
 
 
 def scatter():
-    """Products of all taps, overlap-added."""
+    """Draw the overlap-add of the products of all taps."""
     p = Picture(760, 290)
     p.words(20, 24, "one row of pixels", 12)
     for i in range(5):
         p.box(20, 40 + 38 * i, 60, 32, f"x{i}", BLUE)
-    p.words(150, 24, "products: a column for each tap and out-channel (kernel 4, stride 2)", 12)
+    p.words(150, 24, "products: one column per tap and out-channel (kernel 4, stride 2)", 12)
     for i in range(5):
         for t in range(4):
             p.box(150 + 74 * t, 40 + 38 * i, 68, 32, f"x{i} w{t}", (ORANGE, ORANGE, GREEN, GREEN)[t], 12)
@@ -142,36 +142,36 @@ def scatter():
         p.box(640, 40 + 38 * j, 96, 32, f"y{2 * j + 1}", GREY, 12)
     p.arrow(450, 132, 536, 132)
     p.words(20, 252, "Outputs 2j and 2j+1 sum the first two columns of pixel j and the last two of pixel j - 1:", 12)
-    p.words(20, 270, "no pixel is gathered, whatever the kernel; the products of a row stay in the cache.", 12)
+    p.words(20, 270, "inputs are not gathered per tap, and the products of a row stay in the cache.", 12)
     p.save("scatter.svg")
 
 
 def depthwise():
-    """Rows of outputs, vectors of channels."""
+    """Draw an output row of ``depthwise`` with its vectors of channels."""
     p = Picture(760, 290)
     p.words(20, 24, "input row: pixels, channels contiguous", 12)
     for i in range(6):
         p.box(20 + 80 * i, 40, 74, 40, f"x[{i}]\nchannels", BLUE, 11)
-    p.words(20, 116, "weights of a tap: a vector of channels each, kept in registers", 12)
+    p.words(20, 116, "weights: one vector of channels per tap, kept in registers", 12)
     for t in range(3):
         p.box(20 + 80 * t, 132, 74, 32, f"w{t}", ORANGE)
-    p.words(20, 200, "output row: a vector of accumulators for each j", 12)
+    p.words(20, 200, "output row: one vector of accumulators per j", 12)
     for j in range(6):
         p.box(20 + 80 * j, 216, 74, 40, f"y[{j}]", GREEN)
     p.arrow(217, 82, 217, 128)
     p.arrow(217, 166, 217, 212)
-    p.words(520, 60, "a pixel serves all the", 12)
+    p.words(520, 60, "a pixel is loaded once for all", 12)
     p.words(520, 78, "taps and phases that read it", 12)
-    p.words(520, 148, "no lane is idle where channels", 12)
-    p.words(520, 166, "fill vectors; else cells of", 12)
-    p.words(520, 184, "several j fill them", 12)
+    p.words(520, 148, "channels fill the lanes;", 12)
+    p.words(520, 166, "if channels are few,", 12)
+    p.words(520, 184, "cells of several j do", 12)
     p.save("depthwise.svg")
 
 
 def planes():
-    """A block of planes, and the GEMM turned round."""
+    """Draw a block of planes, and the GEMM with pixels as columns."""
     p = Picture(760, 300)
-    p.words(20, 22, "by blocks: transposed in the caches, on the way in and out", 13)
+    p.words(20, 22, "by blocks: a block is transposed in cache, computed, and transposed back", 13)
     for n in range(3):
         p.box(20 + 12 * n, 44 + 12 * n, 120, 80, "", BLUE)
         p.box(20 + 12 * n, 64 + 12 * n, 120, 26, "block" if n == 2 else "", GREEN, 11)
@@ -183,7 +183,7 @@ def planes():
     p.arrow(344, 98, 416, 98)
     p.arrow(534, 98, 596, 98)
     p.words(380, 62, "any algorithm", 12, "middle")
-    p.words(20, 182, "turned: the GEMM on planes as they are", 13)
+    p.words(20, 182, "turned: a GEMM that reads and writes planes", 13)
     p.box(20, 200, 130, 74, "A: weights\n(channel, phase)\nx depth", ORANGE, 12)
     p.words(168, 237, "x", 15, "middle")
     p.box(186, 200, 200, 74, "B: inputs, depth x pixels\ncopied along rows", BLUE, 12)
@@ -195,15 +195,15 @@ def planes():
 
 
 def rows():
-    """Vectors of pixels."""
+    """Draw the vectors of pixels of ``rows``."""
     p = Picture(760, 270)
-    p.words(20, 22, "an input row of a plane, zeros where it ends", 13)
+    p.words(20, 22, "an input row of a plane, with zeros at its ends", 13)
     for i in range(9):
         p.box(20 + 56 * i, 38, 50, 32, "0" if i in (0, 8) else f"x{i - 1}", GREY if i in (0, 8) else BLUE)
     p.box(76, 34, 222, 40, "", "none")
     p.box(20, 34, 222, 40, "", "none")
-    p.words(560, 54, "two neighbouring vectors of it", 12)
-    p.words(20, 104, "a weight, broadcast, times a vector: phases that read the same inputs share each load", 13)
+    p.words(560, 54, "two vectors, one pixel apart", 12)
+    p.words(20, 104, "a broadcast weight times a vector; phases that read the same inputs share each load", 13)
     for n, (name, fill) in enumerate((("phase 0 += w2 x[j-1] + w0 x[j]", ORANGE), ("phase 1 += w3 x[j-1] + w1 x[j]", GREEN))):
         p.box(20, 120 + 40 * n, 330, 32, name, fill)
         for j in range(5):

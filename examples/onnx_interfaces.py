@@ -1,9 +1,11 @@
-"""An ONNX model through each of convt's doors: ``python examples/onnx_doors.py [FOLDER]``.
+"""An ONNX model run through each ONNX integration of convt: ``python examples/onnx_interfaces.py [FOLDER]``.
 
-The model is a ConvTranspose that makes a map of heights (of mountains; matplotlib ships it) four times as large on each side,
-by bilinear interpolation, and a Clip. Its node is computed by `convt.onnx.conv_transpose`, the model by convt's backend of the
-onnx package, by the reference evaluator with convt's operator, and by ONNX Runtime with convt in it; ONNX Runtime alone is the
-check. The map, lit from one side, is written to onnx_doors.png. Needs ``pip install "convt[onnxruntime,bench]"``.
+The model has two nodes: a ConvTranspose that enlarges an elevation map by a factor of 4 on each side by bilinear interpolation,
+and a Clip. The map is from matplotlib's sample data. The program computes the model in four ways: with
+`convt.onnx.conv_transpose` and NumPy's clip, with the backend `convt.onnx.Backend`, with the reference evaluator of the onnx
+package and `convt.onnx.ConvTranspose`, and with `convt.onnxruntime.InferenceSession`. It compares each result with that of ONNX
+Runtime alone and writes a shaded relief of part of the enlarged map to FOLDER/onnx_interfaces.png. It needs
+``pip install -e ".[onnxruntime,bench]"``.
 """
 
 import sys
@@ -25,19 +27,19 @@ FACTOR = 4
 
 
 def heights():
-    """Metres, (1, 1, height, width)."""
+    """Return the elevation map in metres, (1, 1, height, width)."""
     with matplotlib.cbook.get_sample_data("jacksboro_fault_dem.npz") as file:
         return file["elevation"].astype(np.float32)[None, None]
 
 
 def tents():
-    """A filter in ONNX's order, (1, 1, kernel, kernel)."""
+    """Return the tent filter of bilinear interpolation in ONNX's order, (1, 1, kernel, kernel)."""
     tent = 1 - abs((np.arange(2 * FACTOR) - FACTOR + 0.5) / FACTOR)
     return np.outer(tent, tent).astype(np.float32)[None, None]
 
 
 def model(filter, most):
-    """The ModelProto."""
+    """Return the ModelProto: ConvTranspose with ``filter``, then Clip between 0 and ``most``."""
     nodes = [
         helper.make_node("ConvTranspose", ["heights", "filter"], ["large"], strides=[FACTOR] * 2, auto_pad="SAME_UPPER"),
         helper.make_node("Clip", ["large", "least", "most"], ["enlarged"]),
@@ -50,7 +52,7 @@ def model(filter, most):
 
 
 def results(filter, data):
-    """What each door gives."""
+    """Return the result of each integration, and of ONNX Runtime alone, by name."""
     made, most = model(filter, data.max()), data.max()
     one_node = convt.onnx.conv_transpose(data, filter, strides=[FACTOR] * 2, auto_pad="SAME_UPPER", opset=22)
     session = convt.onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
@@ -73,7 +75,7 @@ def main(folder="."):
     errors = {name: float(abs(result - want).max() / want.max()) for name, result in found.items()}
     for name, error in errors.items():
         print(f"{name}: {found[name].shape}, {error:.1e} of the highest point from ONNX Runtime")
-    path = Path(folder) / "onnx_doors.png"
+    path = Path(folder) / "onnx_interfaces.png"
     lit = matplotlib.colors.LightSource(azdeg=315, altdeg=45).hillshade(want[0, 0], vert_exag=0.2)
     matplotlib.image.imsave(path, lit[: FACTOR * 200, : FACTOR * 300], cmap="gray")
     return max(errors.values())
