@@ -1,9 +1,10 @@
-"""Builds convt: the Cython modules, and the micro-kernels of each instruction set.
+"""Build of convt: the Cython modules, and the micro-kernels of each instruction set.
 
-ISAS is the one table of instruction sets. A row names the row it builds on, whose kernels it has where it brings none of its
-own, and adds the compiler flags of ``convt/kernels/isa_<name>.c`` and the CPU features that must be present before its kernels
-are called; names, bases and features go into a generated header that the dispatcher (convt/kernels/dispatch.c) and
-``convt.show_config()`` read. Rows go from least to most.
+ISAS is the only table of instruction sets. A row names its base row and adds compiler flags for ``convt/kernels/isa_<name>.c``
+and CPU features. An instruction set uses the kernels of its base unless its own file replaces them, and requires all CPU
+features of its row and of its bases. Names, bases and features go into a generated header for the dispatcher
+(convt/kernels/dispatch.c), from which ``convt.show_config()`` gets them. Rows are ordered from the smallest to the largest
+instruction set.
 """
 
 import hashlib
@@ -22,57 +23,61 @@ from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
 ISAS = [
-    # name, base, flags and CPU features (names of kernels/cpu_features.h) beyond those of the base
+    # name, base, compiler flags and CPU features (names in kernels/cpu_features.h) in addition to those of the base
     ("baseline", None, [], []),
     ("avx2", "baseline", ["-mavx2", "-mfma", "-mf16c"], ["AVX2", "FMA", "F16C"]),
     ("avx512", "avx2", ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"],
      ["AVX512F", "AVX512BW", "AVX512DQ", "AVX512VL"]),
     ("avx512_bf16", "avx512", ["-mavx512bf16"], ["AVX512_BF16"]),
-    # (-O2 makes its Winograd and its loops over tiles 2 to 3% slower.)
+    # With -O2, Winograd and the loops over tiles are 2 to 3% slower.
     ("avx512_amx", "avx512", ["-mamx-tile", "-mamx-bf16", "-O3"], ["AMX_BF16"]),
 ]  # fmt: skip
 
-# For tools/emulate.py: what AVX2 lacks is compiled for AVX2, with functions in place of instructions.
+# tools/emulate.py: compile the instruction sets beyond AVX2 for AVX2, with functions instead of their instructions.
 EMULATED = Path("tools/emulated.h")
 if os.environ.get("CONVT_EMULATED_BUILD"):
     ISAS[2:] = [(name, base, ["-include", str(EMULATED), "-Wno-psabi"], []) for name, base, *_ in ISAS[2:]]
 
-# Fewer of them are built sooner, for tools/sanitize.py: CONVT_BUILD_ISAS=baseline,avx2
+# Instruction sets to build (CONVT_BUILD_ISAS=baseline,avx2), or None for all. Fewer of them take less time to build.
 WANTED = os.environ["CONVT_BUILD_ISAS"].split(",") if "CONVT_BUILD_ISAS" in os.environ else None
 
-CORE = "convt._core"  # the module that links the kernels; all others reach them through it
+CORE = "convt._core"  # the module that links the kernels; other modules call them through it
 KERNELS = Path("convt/kernels")
-# The Cython files that run the kernels.
+# The Cython files that call the kernels.
 LOOPS = sorted([Path("convt/_core.pyx"), *Path("convt/algorithms").rglob("*.pyx"), *Path("convt/algorithms").rglob("*.pxd")])
-FOREIGN = Path("third_party/onednn"), Path("third_party/onnxruntime")  # declarations of libraries opened at run time
+FOREIGN = Path("third_party/onednn"), Path("third_party/onnxruntime")  # declarations for libraries opened at run time
 OBJECTS = Path("build/kernels")
-# Results must not depend on the compiler's mood: no contraction behind our back, and nothing of the -ffast-math family,
-# which would also switch the whole process of the user to flush-to-zero.
-# Without the debug information that most Pythons ask for: it is nine tenths of the library.
-# C throws nothing: tables to unwind its frames are for debuggers alone.
+# * no contraction, so that results do not depend on the compiler's choices;
+# * no -ffast-math, because it also switches the user's whole process to flush-to-zero;
+# * -g0, because the debug information that most Pythons request is nine tenths of the library;
+# * no unwind tables, because C throws no exceptions and only debuggers use the tables.
 CFLAGS = ["-std=gnu11", "-g0", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden",
           "-fno-asynchronous-unwind-tables"]  # fmt: skip
-# Plain loops are vectorized as by -O3; what else -O3 does to micro-kernels makes them a tenth larger, and those of depthwise
-# slower. (GCC does not see that the first turn of a loop sets what the next ones read, and says so at length.)
+# -O2 with the vectorization of -O3, because the other optimisations of -O3 make micro-kernels a tenth larger, and those of
+# depthwise slower.
+# -Wno-maybe-uninitialized, because GCC does not see that the first iteration of a loop sets the variables that later ones read.
 KERNEL_CFLAGS = [*CFLAGS, "-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic", "-Wno-maybe-uninitialized"]
-# Modules decide what to compute, and what takes time are kernels. These do so once for an operator, or call another library.
 MODULE_CFLAGS = [*CFLAGS, "-O2"]
+# Modules that are compiled for size (-Os), because they run once per operator or call another library.
 BRIEF = re.compile(r"convt\.(_dlpack|_memory|onnxruntime\.library|algorithms\.(packing|onednn\..*|.*weights))")
 DEBUG = ["-O1", "-g"]
 KERNEL_DEBUG = [*DEBUG, "-UNDEBUG", "-DCONVT_DEBUG"]
-# For tools/coverage.py, which adds the flags that count: nothing is optimised away, each function is by itself.
+# tools/coverage.py, which adds the flags for the counters: nothing is optimised away, and no function is inlined.
 COVERAGE = ["-O0", "-Dalways_inline="] if os.environ.get("CONVT_COVERAGE_BUILD") else []
-# Where the linker knows it: segments of a module that are pages apart take ten kilobytes each time.
+# If the linker supports it: separate pages for the segments of a module add ten kilobytes to each module.
 COMPACT = "-Wl,-z,noseparate-code"
-# Names of functions are for debuggers and profilers: in a checkout kernels keep theirs, at which our tests look, too.
+# Function names serve debuggers and profilers. In a checkout, the kernels keep theirs, because tests also read them.
 STRIP = "-Wl,-s"
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-X86 = sysconfig.get_platform().endswith(("x86_64", "amd64"))  # of the target, when it is another machine's
+X86 = sysconfig.get_platform().endswith(("x86_64", "amd64"))  # the target machine, which may differ from this one
 
 
 def isa_rows(known, wanted=None):
-    """The rows of ISAS, or of those wanted, whose flags the compiler knows: (name, base, flags, features), all of these."""
+    """Return the rows ``(name, base, flags, features)`` that the compiler supports, among ``wanted`` (None: all rows of ISAS).
+
+    A row includes the flags and features of its bases.
+    """
     rows = {None: (None, None, [], [])}
     for name, base, flags, features in ISAS if X86 else ISAS[:1]:
         if (wanted is None or name in wanted) and base in rows and known(rows[base][2] + flags):
@@ -81,16 +86,16 @@ def isa_rows(known, wanted=None):
 
 
 def isa_header(rows):
-    """The table as C: one ISA(name, base, features) line per row."""
+    """Return the table as C: one line ``ISA(name, base, features)`` per row."""
     bits = lambda features: " | ".join("CPU_" + feature for feature in features) or "0"  # noqa: E731
     lines = [f"ISA({name}, {base or 'none'}, {bits(features)})" for name, base, _, features in rows]
     return "/* Generated by setup.py from its ISAS table. */\n" + "\n".join(lines) + "\n"
 
 
 def identity(objects):
-    """The name of the compiled code in tuning files: another name for each change that may make it faster or slower.
+    """Return the name of the compiled code in tuning files, which changes with every change that may affect its speed.
 
-    The names of the kernels' object files are hashes of all that made them. Of the loops their text counts.
+    It is a hash of the names of the kernels' object files, which are hashes of their inputs, and of the text of the loops.
     """
     found = hashlib.sha256(repr(sorted(Path(each).name for each in objects)).encode())
     for source in LOOPS:
@@ -99,7 +104,7 @@ def identity(objects):
 
 
 class BuildKernels(build_ext):
-    """build_ext that first compiles the kernels, each row of ISAS with its own flags, and links them into _core."""
+    """A build_ext that first compiles the kernels of each row of ISAS with its own flags, and links them into _core."""
 
     user_options = [*build_ext.user_options, ("kernel-debug", None, "assertions on, light optimisation")]
     boolean_options = [*build_ext.boolean_options, "kernel-debug"]
@@ -107,10 +112,10 @@ class BuildKernels(build_ext):
     def initialize_options(self):
         super().initialize_options()
         self.kernel_debug = bool(os.environ.get("CONVT_DEBUG_BUILD"))
-        self.parallel = CORES  # modules side by side, too
+        self.parallel = CORES  # compile the modules in parallel
 
     def run(self):
-        self.in_checkout = self.inplace or self.editable_mode  # setuptools' own `run` forgets the first
+        self.in_checkout = self.inplace or self.editable_mode  # setuptools' `run` resets `inplace`
         super().run()
 
     def build_extensions(self):
@@ -156,22 +161,22 @@ class BuildKernels(build_ext):
             return written
 
         def kernels(name, _, isa_flags, __):
-            """Their object file. It takes minutes: one that an earlier build made of the same is taken instead."""
+            """Return the object file of a row's kernels, which an earlier build may have left. Compiling one takes minutes."""
             source = f"isa_{name}.c"
-            # The same: flags, and the text with what it includes and every macro, the compiler's version and target among them.
+            # The input is the flags and the preprocessed text with all macros, among them the compiler's version and target.
             text = Path(compiled(source, isa_flags, "-E", "-dD", folder="preprocessed")).read_bytes()
             options = repr([self.compiler.compiler_so, KERNEL_CFLAGS, isa_flags, debug])
             kept = OBJECTS / f"{name}-{hashlib.sha256(options.encode() + text).hexdigest()}.o"
             if self.force or not kept.exists():
-                with tempfile.TemporaryDirectory(dir=OBJECTS) as folder:  # there at once and whole, whoever else builds here
+                with tempfile.TemporaryDirectory(dir=OBJECTS) as folder:  # atomic, for parallel builds
                     os.replace(shutil.copy(compiled(source, isa_flags), folder), kept)
             return str(kept)
 
-        with ThreadPoolExecutor(CORES) as pool:  # those that take longest first
+        with ThreadPoolExecutor(CORES) as pool:  # slowest first
             return [*pool.map(kernels, *zip(*reversed(rows), strict=True)), compiled("dispatch.c", [])]
 
     def _builds(self, program, flags, link=False):
-        """Whether the compiler knows some flags, and makes a program with them where they are those of the linker too."""
+        """Check whether the compiler accepts ``flags``, and whether the linker does if ``link``."""
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder) / "probe.c"
             source.write_text(program)
@@ -185,10 +190,10 @@ class BuildKernels(build_ext):
 
 
 def extension(source):
-    """The module of a .pyx, named after its path; a ``# distutils:`` comment in it says what it needs beyond the others."""
+    """Return the module of a .pyx file, named after its path."""
     name = ".".join(source.with_suffix("").parts)
     others = [KERNELS / "convt_kernels.h", *(header for folder in FOREIGN for header in folder.glob("*.h"))]
-    headers = [*KERNELS.glob("*.[ch]"), EMULATED, *LOOPS] if name == CORE else others  # the loops: see identity()
+    headers = [*KERNELS.glob("*.[ch]"), EMULATED, *LOOPS] if name == CORE else others  # LOOPS, because identity() reads them
     return Extension(
         name,
         [str(source)],
@@ -198,14 +203,26 @@ def extension(source):
     )
 
 
+REPOSITORY = re.search(r'^Repository = "(.*)"', Path("pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)[1]
+
+
+def description():
+    """Return the README for the package index: without pictures, and with links to the repository instead of relative links."""
+    text = Path("README.md").read_text(encoding="utf-8")
+    text = re.sub(r"!\[[^]]*\]\([^)]*\)\n+", "", text).replace(" (the picture)", "")
+    return re.sub(r"\]\((?!\w+:|#)([^)]+)\)", rf"]({REPOSITORY}/blob/main/\1)", text)
+
+
 setup(
-    # What is bench/ in a checkout must not be called so where others' packages are: see bench/__init__.py.
+    long_description=description(),
+    long_description_content_type="text/markdown",
+    # bench/ is installed as convt_bench, because `bench` is too general a name beside other packages: see bench/__init__.py.
     packages=[*find_packages(include=["convt", "convt.*"]), "convt_bench", "convt_bench.peers"],
     package_dir={"convt_bench": "bench"},
     package_data={"convt_bench": ["layers.batch", "session_layers.json"]},
     ext_modules=cythonize(
         [extension(path) for path in sorted(Path("convt").rglob("*.pyx"))],
-        # The C that Cython writes depends on NumPy's declarations too: a folder for each pair, so that none goes stale.
+        # Cython's output also depends on NumPy's declarations, so each pair of versions has its own folder.
         build_dir=f"build/cython-{cython_version}-numpy-{numpy.__version__}",
         compiler_directives={
             "language_level": 3,
@@ -213,9 +230,9 @@ setup(
             "wraparound": False,
             "cdivision": True,
             "initializedcheck": False,
-            # What threads share is guarded where there is no GIL: see _memory.pyx, and Plan.deal_for in _core.pyx.
+            # State that threads share is protected without the GIL: see _memory.pyx, and Plan.deal_for in _core.pyx.
             "freethreading_compatible": True,
-            # Functions of these modules are called, not looked into, and no object of theirs is pickled: less code.
+            # Less code: functions of these modules are not introspected, and their objects are not pickled.
             "binding": False,
             "auto_pickle": False,
         },

@@ -1,3 +1,3 @@
-"""The version, said in this one place; pyproject.toml reads it from here."""
+"""The version of convt, defined only here; pyproject.toml reads it from this module."""
 
-__version__ = "0.1.0"
+__version__ = "0.3.0.dev0"
