@@ -1,8 +1,15 @@
-/* Every kernel of a table, from one vocabulary: included by isa_<name>.c after its vec_*.h. */
+/* All kernels of an instruction set, for all dtypes, and its table. isa_<name>.c includes this file after its vector operations
+ * (vec_<name>.h), and defines ISA_NAME. Each body_*.h is included once per type of accumulators or of user memory; the macros
+ * defined before it are its parameters.
+ *
+ * T is the type of accumulators, V a vector of VL lanes of T, V_(op) a vector operation of vec_*.h, FN(name) the name of a
+ * function of this instance. S is the type of user memory, and E, KSTEP, BV, B_LOAD, A_SET, MUL_ADD describe the panels of
+ * body_tile.h.
+ */
 #include "vec_common.h"
 #include "body_peak.h"
 
-/* -- accumulators in float -- */
+/* -- float accumulators: float32, float16, bfloat16 -- */
 #define T float
 #define V vf
 #define VL VF
@@ -19,7 +26,8 @@
 #include "body_rows.h"
 #include "body_tile.h"
 #undef FN
-/* Tiles of 16-bit types are apart: those of float32 have no registers to spare. */
+/* A second instance stores tiles as 16-bit types. The tiles of float32 are separate, because they have no registers to
+ * spare. */
 #define FN(name) narrow_##name
 #define NARROWS
 #include "body_tile.h"
@@ -92,7 +100,7 @@
 #undef VL
 #undef V_
 
-/* -- accumulators in double -- */
+/* -- double accumulators: float64 -- */
 #define T double
 #define V vd
 #define VL VD
@@ -150,7 +158,7 @@ static double peak(int dtype, double seconds)
 #else
 #define REACH(lanes) 1
 #endif
-/* (Where S is T, `transpose` does it.) */
+/* If S is T, `transpose` replaces `narrow`. */
 #define f32_narrow NULL
 #define TILE_f32 f32_tile
 #define TILE_f64 f64_tile
@@ -161,7 +169,8 @@ static double peak(int dtype, double seconds)
 #define NARROWS_f16 CONVT_F16
 #define NARROWS_bf16 CONVT_BF16
 #define f64_narrow NULL
-/* The kernels of a dtype whose accumulators are of type T, prefix t, and whose elements in user memory are of S, prefix s. */
+/* The kernel set of a dtype. t, T: prefix of functions, and type, of accumulators. s, S: prefix and type of user memory. lanes:
+ * lanes of a vector of T. */
 #define SET(t, T, lanes, s, S)                                                                                              \
     {                                                                                                                       \
         .mr = TILE_MR, .wide = TILE_WIDE, .nr = TILE_NV * lanes, .vl = lanes, .kstep = 1, .grain = 1, .pace = 2,            \

@@ -1,7 +1,17 @@
-/* GEMM of few columns with pixels as lanes, and the overlap-add of what it makes. The includer defines what body_memory.h
- * says. */
+/* `across` and `overlap_across` of the contract: a GEMM of few columns with pixels in lanes, and the overlap-add of its
+ * products. The includer defines the macros listed in body_memory.h.
+ *
+ * `across`. Register tile: mr <= 8 rows by 1, 2 or 4 vectors of pixels (ACROSS_NV, PLANES_NV; more with the 32 registers of
+ * AVX-512). Loop order: tiles of pixels, then depth, then rows; an element of A is broadcast and multiplied by vectors of
+ * pixels. If channels are contiguous (rs = 1), VL pixels by PART channels at a time are transposed in registers. If pixels
+ * are contiguous (cs = 1, planes), they are loaded directly.
+ *
+ * `overlap_across`. Loop order: vectors of j, then lanes, then terms. Lanes whose outputs are contiguous are interleaved before
+ * the store.
+ */
 
-/* Stores the vector at `at` of `count` contiguous elements, or what there is of it. */
+/* Store vector v as elements [at, at + VL) of an array of `count` contiguous elements. Elements from `count` on are left
+ * out. */
 INLINE void FN(store_first)(S *out, V v, int at, int count)
 {
     if (at + VL <= count)
@@ -10,7 +20,7 @@ INLINE void FN(store_first)(S *out, V v, int at, int count)
         S_STOREN(out + at, v, count - at);
 }
 
-/* The sums of nv vectors of pixels from the first-th on, beside those that are there already or not. */
+/* Store the sums of nv vectors of pixels from pixel `first` on, or add them to `out` (add). */
 INLINE void FN(across_store)(const int mr, const int nv, const convt_across *t, int first, V acc[][4])
 {
 #pragma GCC unroll 8
@@ -24,9 +34,10 @@ INLINE void FN(across_store)(const int mr, const int nv, const convt_across *t, 
         }
 }
 
-#define PLANES_AHEAD 32 /* elements of a plane that are prefetched beyond the next ones */
+#define PLANES_AHEAD 32 /* elements of a plane between the last read and the prefetch */
 
-/* `across` for nv vectors of pixels from the first-th on, or, not `full`, for one of n. */
+/* `across` with contiguous channels (rs = 1), for nv vectors of pixels from pixel `first` on; if not `full`, for one vector of
+ * n pixels. */
 INLINE void FN(across_mn)(const int mr, const int nv, const int full, const convt_across *t, int first, int n)
 {
     const ptrdiff_t cs = t->cs;
@@ -40,7 +51,7 @@ INLINE void FN(across_mn)(const int mr, const int nv, const int full, const conv
         for (int v = 0; v < nv; v++)
             acc[m][v] = V_(set1)((T)-0.0);
     for (int r = 0; r < t->kc; r += PART) {
-        /* The last ones end with the depth; what they repeat is left out. */
+        /* The last PART rows end at the depth, so they may overlap the rows before: the first `again` of them are skipped. */
         const int again = r + PART <= t->kc ? 0 : r + PART - t->kc;
         const T *a = (const T *)t->a + r - again;
         V x[2][PART];
@@ -69,7 +80,7 @@ INLINE void FN(across_mn)(const int mr, const int nv, const int full, const conv
     FN(across_store)(mr, nv, t, first, acc);
 }
 
-/* The same of planes, channel by channel: no pixel changes its lane. */
+/* `across` with contiguous pixels (cs = 1), channel by channel: no transposition. Arguments as for across_mn. */
 INLINE void FN(planes_mn)(const int mr, const int nv, const int full, const convt_across *t, int first, int n)
 {
     const S *from = (const S *)t->src + first;
@@ -99,8 +110,8 @@ INLINE void FN(planes_mn)(const int mr, const int nv, const int full, const conv
     FN(across_store)(mr, nv, t, first, acc);
 }
 
-/* Vectors of 64 bytes go two at a time, as AVX-512 has registers for twice as many accumulators. Vectors of planes need none to be
- * transposed, and few rows of them have as many accumulators as multiply-adds are under way. */
+/* Vectors of pixels per register tile: twice as many with 64 bytes, because AVX-512 has twice as many registers. Planes need no
+ * registers for transpositions. Few rows take 4 vectors, to have as many accumulators as multiply-adds in flight. */
 #define ACROSS_NV (sizeof(V) == 64 ? 2 : 1)
 #define PLANES_NV(mr) ((mr) <= 3 ? 4 : (mr) <= 6 || sizeof(V) == 64 ? 2 : 1)
 #define EACH(function, nv)                                 \
@@ -138,7 +149,7 @@ static void FN(across)(int mr, const convt_across *t)
 #undef PLANES_NV
 #undef PLANES_AHEAD
 
-/* Lane `l` of `overlap_across` for VL values of j, before the activation; `inside`: none of the pixels they sum is outside. */
+/* Return lane `l` of `overlap_across` for VL values of j, before the activation. `inside`: all pixels that are summed exist. */
 INLINE V FN(across_sum)(const convt_overlap *o, const int inside, int l, int64_t j, V lane)
 {
     const ptrdiff_t next = o->lanes * o->ld - 1;
@@ -148,14 +159,14 @@ INLINE V FN(across_sum)(const convt_overlap *o, const int inside, int l, int64_t
         const int64_t i = j - u;
         if (inside)
             sum += V_(load)(from);
-        else if (i > o->i0 - VL && i < o->i1) /* of other pixels -0, which adds nothing */
+        else if (i > o->i0 - VL && i < o->i1) /* lanes of other pixels are -0, the neutral element of addition */
             sum += V_(select)((lane >= V_(set1)((T)(o->i0 - i))) & (lane < V_(set1)((T)(o->i1 - i))), V_(load)(from),
                               V_(set1)((T)-0.0));
     }
     return sum;
 }
 
-/* Every `step`-th lane from the `first` on, n of them, 1, 2 or 4, stored interleaved: `count` contiguous elements. */
+/* Store lanes first, first + step, ..., n (1, 2 or 4) of them, interleaved: `count` contiguous elements. */
 INLINE void FN(across_zipped)(const int n, int first, int step, const convt_overlap *o, const int inside, int64_t j, V lane,
                               S *out, int count)
 {
@@ -170,9 +181,9 @@ INLINE void FN(across_zipped)(const int n, int first, int step, const convt_over
         FN(store_first)(out, v[i], i * VL, count);
 }
 
-#define ACROSS_CURVED 8 /* vectors whose curved activations are computed at once */
+#define ACROSS_CURVED 8 /* vectors whose curved activations are computed together */
 
-/* As many j's as make ACROSS_CURVED vectors of `across_zipped`, none of whose pixels is outside. */
+/* across_zipped for so many j that their outputs are ACROSS_CURVED vectors. All pixels must exist. */
 INLINE void FN(across_curved)(const int n, int first, int step, const convt_overlap *o, int64_t j, V lane, S *out)
 {
     V v[ACROSS_CURVED];
@@ -188,7 +199,7 @@ INLINE void FN(across_curved)(const int n, int first, int step, const convt_over
         S_STORE(out + i * VL, v[i]);
 }
 
-/* The same for any n, by `index` where they are not 1, 2 or 4. */
+/* across_zipped for any n. If n is not 1, 2 or 4, the outputs are gathered by `index`. */
 INLINE void FN(across_lanes)(int n, int first, int step, const convt_overlap *o, const int inside, int64_t j, V lane,
                              const int32_t *index, S *out, int count)
 {
@@ -222,13 +233,14 @@ INLINE void FN(across_lanes)(int n, int first, int step, const convt_overlap *o,
 static void FN(overlap_across)(const convt_overlap *run)
 {
     convt_overlap mine = *run;
-    if (mine.i0 >= mine.i1) /* no pixels, of which `col` need not even have room for the vectors around them */
+    if (mine.i0 >= mine.i1) /* without pixels, `col` need not have room for the vectors that would be read */
         mine.terms = 0;
-    const convt_overlap *const o = &mine; /* no store can alias it */
+    const convt_overlap *const o = &mine; /* a local copy, which no store can alias */
     int32_t index[CONVT_ACROSS * VL];
     CONVT_ASSERT(o->lanes <= CONVT_ACROSS);
     const int channels = o->channels, all = o->lane_lo == 0 && o->lane_hi == o->lanes;
-    /* Runs of contiguous outputs: of all channels where those are side by side, else one for each channel. */
+    /* Sets of lanes with contiguous outputs: one set of all channels if channels are adjacent, else one set for each
+     * channel. */
     const int together = all && (channels == 1 || o->out_c == 1) && o->out_x == channels && o->out_j == o->lanes;
     const int runs = together ? 1 : channels, set = o->lanes / runs;
     const int whole = together || (all && o->out_x == 1 && o->out_j == set);

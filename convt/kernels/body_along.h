@@ -1,8 +1,14 @@
-/* Runs of a depthwise convolution of few terms, all j of a phase or two before the next channels. Included by body_depthwise.h
- * after body_blocks.h, whose parts it uses. */
+/* Depthwise runs of few terms (up to CONVT_DW_TERMS terms and CONVT_DW_SOURCES sources): all j of one or two phases before the
+ * next channels. Included by body_depthwise.h after body_blocks.h, whose functions it uses.
+ *
+ * Registers hold the weights of a vector of channels, and the last `terms` pixels of each source. Loop order: phases (one, or
+ * two that read the same pixels), then vectors of channels, then j, then sources and terms. A pixel is loaded once for all its
+ * terms. Only the vector width matters: 64-byte vectors may take non-temporal stores.
+ */
 #define DW_NEAR (1 << 14) /* bytes of outputs that stay in L1 */
 
-/* Adds terms first to last - 1 of all sources; the pixel of term 0 is in place `at`, of later ones in those before. */
+/* Add terms first to last - 1 of all sources. The pixel of term 0 is in place `at`; those of later terms are in the places
+ * before, modulo `terms`. */
 INLINE V FN(dw_sum)(const int sources, const int terms, const int at, const int first, const int last, V sum,
                     V weights[CONVT_DW_TERMS][CONVT_DW_SOURCES], V pixel[CONVT_DW_TERMS][CONVT_DW_SOURCES])
 {
@@ -14,7 +20,7 @@ INLINE V FN(dw_sum)(const int sources, const int terms, const int at, const int 
     return sum;
 }
 
-/* Stores one output of dw_along. */
+/* Store one vector of outputs of dw_along, with the activation. */
 INLINE void FN(dw_put)(const int how, const convt_act act, const int stream, ptrdiff_t ahead, int lanes, T *to, V sum)
 {
     if (act.code != CONVT_NONE)
@@ -30,9 +36,9 @@ INLINE void FN(dw_put)(const int how, const convt_act act, const int stream, ptr
         V_(storen)(to, sum, lanes);
 }
 
-/* All j of one phase, or of two that read the same pixels, one vector of channels after the other: weights stay in registers,
- * and a pixel is loaded once for all its terms, those of the outputs before and after the run included. A last vector that is
- * not whole overlaps the one before. */
+/* Compute all j of one phase, or of two that read the same pixels (`second` terms in the second one), one vector of channels
+ * after the other. Outputs before and after the run are included. The last vector overlaps the one before if it is not
+ * whole. */
 INLINE void FN(dw_along)(const int how, const int sources, const int phases, const int terms, const int second,
                          const convt_dw *d, const convt_dw_phase *phase)
 {
@@ -44,7 +50,7 @@ INLINE void FN(dw_along)(const int how, const int sources, const int phases, con
     for (int c = 0; c < cols; c += VL) {
         c = how == DW_PARTIAL || c + VL <= cols ? c : cols - VL;
         V weights[2][CONVT_DW_TERMS][CONVT_DW_SOURCES];
-        V pixel[CONVT_DW_TERMS][CONVT_DW_SOURCES]; /* that of j is in place j % terms */
+        V pixel[CONVT_DW_TERMS][CONVT_DW_SOURCES]; /* the pixel of j is in place j % terms */
         const T *x[CONVT_DW_SOURCES];
         T *out = (T *)d->out + phase->out + c;
         const V start = V_(load)((const T *)d->init + c);
@@ -121,7 +127,8 @@ DW_KINDS(DW_ALONG, DW_WHOLE, 1) DW_KINDS(DW_ALONG, DW_WHOLE, 2) DW_KINDS(DW_ALON
 DW_KINDS(DW_ALONG, DW_PARTIAL, 1) DW_KINDS(DW_ALONG, DW_PARTIAL, 2) DW_KINDS(DW_ALONG, DW_PARTIAL, 3)
 #undef DW_ALONG
 
-/* Some j's at a time, where phases read the same inputs one after the other or outputs share lines: so these stay in L1. */
+/* Compute a run by dw_along. If more than two phases read the inputs one after the other, or phases share cache lines of the
+ * output, a limited number of j is computed at a time, so that these lines stay in L1. */
 static void FN(dw_all_along)(const convt_dw *d)
 {
 #define DW_NAME(how, sources, phases, terms, second) FN(dw_along_##how##_##sources##_##phases##_##terms##_##second),

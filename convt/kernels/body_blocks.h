@@ -1,12 +1,26 @@
-/* Runs of a depthwise convolution in blocks of a few values of j: what every run can be computed by. The includer defines T, V,
- * VL, V_(op), FN(name). */
-#define DW_MOST 8     /* values of j at once: accumulators that hide the latency of multiply-adds and share a load of weights */
-#define DW_SHARED 5   /* terms that share a loaded or permuted pixel; of two phases four each */
-#define DW_AHEAD 2048 /* bytes ahead of a pixel that are prefetched: the hardware does not foresee descending reads */
+/* Depthwise runs (convt_dw) in blocks of a few j. Every run can be computed by these kernels. The includer defines T, V, VL,
+ * V_(op), FN(name).
+ *
+ * A register tile has one vector of channels and up to 8 (DW_MOST) j, for one phase or for two phases that read the same
+ * inputs; or one j and up to 8 vectors of channels. Loop order: blocks of j, then vectors of channels, then phases, then blocks
+ * of terms, sources, terms. HAVE_PERMUTE (AVX-512) adds kernels that permute inputs in registers. FEW_SHAPES (baseline) leaves
+ * only the sizes 1 and 8.
+ */
+#define DW_MOST 8     /* most j of a register tile: enough accumulators to hide the latency of multiply-adds */
+#define DW_SHARED 5   /* terms that share a loaded or permuted pixel; with two phases, one less for each */
+#define DW_AHEAD 2048 /* prefetch distance in bytes, because the hardware does not foresee descending reads */
 
-/* How a vector of inputs is loaded: contiguous, whole or its first lanes; one element broadcast; or permuted from the elements
- * of one vector, of two, or of what can be read of two, which takes masks. Half vectors of two j's share one: each half is
- * contiguous, or permuted. */
+/* How a vector of inputs is loaded:
+ *
+ *   DW_WHOLE             VL contiguous elements
+ *   DW_PARTIAL           the first lanes of contiguous elements
+ *   DW_HALVES            half vectors of two j
+ *   DW_BROADCAST         one element in all lanes
+ *   DW_PERMUTE           permuted from one vector
+ *   DW_PERMUTE_2         permuted from two vectors
+ *   DW_PERMUTE_LAST      permuted from two vectors, of which only some elements may be read (masked loads)
+ *   DW_PERMUTE_HALVES    half vectors of two j, each permuted
+ */
 #ifndef DW_ENUM
 #define DW_ENUM
 enum { DW_WHOLE, DW_PARTIAL, DW_HALVES, DW_BROADCAST, DW_PERMUTE, DW_PERMUTE_2, DW_PERMUTE_LAST, DW_PERMUTE_HALVES };
@@ -37,24 +51,24 @@ INLINE V FN(dw_load)(const int how, const T *p, int lanes, const int32_t *index,
     return V_(loadn)(p, lanes);
 }
 
-/* Weights or the like, of which every j has the same. */
+/* Load weights, mask or bias, which are equal for all j; half vectors are duplicated. */
 INLINE V FN(dw_same)(const int how, const T *p)
 {
     return how == DW_HALVES || how == DW_PERMUTE_HALVES ? V_(load_half)(p) : V_(load)(p);
 }
 
-/* Below, accumulators are of `count` values of j, which share a load of weights; or, `across`, of one j and `count` whole
- * vectors of channels. Pointers move from one to the next: a register for each would be more than there are. Elements from one
- * to the next: */
+/* Below, a register tile has `count` values of j, which share a load of weights; with `across`, it has one j and `count` whole
+ * vectors of channels. Pointers advance from one accumulator to the next, because there are not enough registers for one
+ * pointer each. STEP is the distance of two accumulators in elements: */
 #define STEP(ld) (across ? VL : (ld))
 
-/* The i-th vector of weights or the like, of which every j has the same: `first`. */
+/* The vector of weights of accumulator i; `first` holds it if all j have the same. */
 #define EACH(p, i, first) (across ? V_(load)((p) + (i) * VL) : (first))
 
-/* Whether outputs take non-temporal stores: only whole vectors that are cache lines do. */
+/* 1 if outputs take non-temporal stores, which requires whole vectors that are cache lines. */
 #define DW_NON_TEMPORAL(d, whole) (sizeof(V) == 64 && (whole) && (d)->stream)
 
-/* Stores acc[i] to out + i steps. */
+/* Store acc[i] at out + i * STEP(out_ld), with the activation. */
 INLINE void FN(dw_finish)(const int count, const int across, const int how, const convt_dw *d, V *acc, T *out, int lanes)
 {
     const convt_act act = *d->act;
@@ -90,11 +104,12 @@ INLINE void FN(dw_finish)(const int count, const int across, const int how, cons
     }
 }
 
-/* The order of additions is the same in every kernel, so that results do not depend on which one computes: blocks of DW_SHARED
- * terms, within these the sources, of each the block's terms. The term that not all lanes have comes last. */
+/* The order of additions is the same in every kernel but those of body_groups.h and body_dots.h, so that results do not
+ * depend on the kernel: blocks of DW_SHARED terms (one less with two phases); within a block, sources; within a source, the
+ * terms of the block. The term that only some lanes have (`cut`) comes last. */
 
-/* A block of terms of one source, `terms` of a phase and `second` of another, where each term reads the pixel before that of
- * the term before. A loaded or permuted pixel serves all j's that read it. Pixels without a bit in `there` add nothing. */
+/* Add a block of terms of one source: `terms` of a phase, and `second` of another, where each term reads the pixel before that
+ * of the previous term. A loaded or permuted pixel serves all j that read it. Pixels without a bit in `there` are skipped. */
 INLINE void FN(dw_slide)(const int count, const int terms, const int second, const int how, const convt_dw *d, const T *x,
                          const T *w, const convt_dw_term *term, const convt_dw_term *other, int lanes, const int32_t *index,
                          unsigned there, V acc[2][DW_MOST])
@@ -112,9 +127,9 @@ INLINE void FN(dw_slide)(const int count, const int terms, const int second, con
         if (!(there >> (i + terms - 1) & 1))
             continue;
         V some = FN(dw_load)(how, x, lanes, index, d->beside * d->in_ld);
-        if (second > 0 && how != DW_PERMUTE_HALVES && d->far) /* (of one phase the test takes more than it gives) */
+        if (second > 0 && how != DW_PERMUTE_HALVES && d->far) /* with one phase the test costs more than the prefetch gains */
             __builtin_prefetch((const char *)x + DW_AHEAD);
-        IN_REGISTER(some); /* else GCC loads it for each multiply-add: two loads, where it crosses lines */
+        IN_REGISTER(some); /* else GCC repeats the load for each multiply-add: two loads if it crosses cache lines */
 #pragma GCC unroll 5
         for (int u = 0; u < terms; u++) {
             if (i + u < 0 || i + u >= count)
@@ -126,7 +141,7 @@ INLINE void FN(dw_slide)(const int count, const int terms, const int second, con
     }
 }
 
-/* One phase, or two that read the same inputs: `from` and `out` are at channel c of the first j. */
+/* Compute one phase, or two that read the same inputs. `from` and `out` are those of channel c of the first j. */
 INLINE void FN(dw_some)(const int phases, const int count, const int across, const int how, const convt_dw *d,
                         const convt_dw_phase *phase, ptrdiff_t from, T *out, int j, int c, int lanes)
 {
@@ -138,7 +153,8 @@ INLINE void FN(dw_some)(const int phases, const int count, const int across, con
     const T *init = (const T *)d->init + c;
     const V start = FN(dw_same)(how, init);
     const int shared = phases == 2 ? DW_SHARED - 1 : DW_SHARED;
-    int64_t begin = d->low_pixel - j, end = d->high_pixel - j; /* where the block's first term is inside the row */
+    /* the j for which the first term of the block is inside the row */
+    int64_t begin = d->low_pixel - j, end = d->high_pixel - j;
     int rest = phase->terms - phase->cut, both = phases == 2 ? phase[1].terms : 0;
 #pragma GCC unroll 8
     for (int i = 0; i < count; i++)
@@ -188,7 +204,7 @@ INLINE void FN(dw_some)(const int phases, const int count, const int across, con
                 }
             }
     }
-    /* Under a mask, as a weight of 0 times an input that is not finite is not 0. */
+    /* Lanes outside the mask are not multiplied, because 0 times an input that is not finite is not 0. */
     if (phases == 1 && phase->cut && c < d->none) {
         const T *masks = (const T *)d->mask + c;
         const V mask = V_(load)(masks);
@@ -208,11 +224,12 @@ INLINE void FN(dw_some)(const int phases, const int count, const int across, con
         FN(dw_finish)(count, across, how, d, acc[1], out + phase[1].out, lanes);
 }
 
-/* All phases of `count` accumulators from j and c on. */
+/* Compute all phases for `count` accumulators, from j and c on. */
 INLINE void FN(dw_vector)(const int count, const int across, const int how, const convt_dw *d, int j, int c, int lanes)
 {
     const ptrdiff_t from = d->from + j * d->in_ld + (how < DW_BROADCAST ? c : d->at[c]);
-    const int most = sizeof(V) < 64 && count == DW_MOST ? count / 2 : count; /* of two phases: registers are half as many */
+    /* Accumulators per phase if two phases share the registers: half of 8 where there are fewer registers than in AVX-512. */
+    const int most = sizeof(V) < 64 && count == DW_MOST ? count / 2 : count;
     T *out = (T *)d->out + j * d->out_ld + c;
     const convt_dw_phase *phase = d->phase, *end = phase + d->phases;
     if (how == DW_WHOLE && !across && d->coming) {
@@ -231,7 +248,7 @@ INLINE void FN(dw_vector)(const int count, const int across, const int how, cons
     }
 }
 
-/* n accumulators of a vector that is not whole, or whose inputs are broadcast or permuted. */
+/* Compute n values of j for a vector that is not whole, or whose inputs are broadcast or permuted. */
 #ifdef HAVE_PERMUTE
 #define DW_PERMUTED(n)                                             \
     else if (n == 1 && !d->room)                                 \
@@ -267,7 +284,7 @@ static void FN(dw_other_2)(const convt_dw *d, int j, int c)
 #undef DW_OTHER
 #undef DW_PERMUTED
 
-/* The sizes of blocks. */
+/* The sizes of blocks of j. */
 #ifdef FEW_SHAPES
 #define DW_SIZES(of) of(1) of(8)
 #else
@@ -277,12 +294,12 @@ static void FN(dw_other_2)(const convt_dw *d, int j, int c)
     static void FN(dw_columns_##n)(const convt_dw *d, int j)                 \
     {                                                                        \
         int c = 0;                                                           \
-        /* Of a single j, adjacent vectors of channels hide the latency. */  \
+        /* With a single j, adjacent vectors hide the latency. */            \
         for (; n == 1 && !d->at && c + 8 * VL <= d->cols; c += 8 * VL)       \
             FN(dw_vector)(8, 1, DW_WHOLE, d, j, c, VL);                      \
         for (; n == 1 && !d->at && c + 4 * VL <= d->cols; c += 4 * VL)       \
             FN(dw_vector)(4, 1, DW_WHOLE, d, j, c, VL);                      \
-        /* A last vector that is not whole overlaps the one before. */       \
+        /* The last vector overlaps the one before. */                       \
         for (; !d->at && VL <= d->cols && c < d->cols; c += VL)              \
             FN(dw_vector)(n, 0, DW_WHOLE, d, j, c + VL <= d->cols ? c : d->cols - VL, VL); \
         for (; c < d->cols; c += VL)                                         \
@@ -293,7 +310,7 @@ DW_SIZES(DW_COLUMNS)
 #undef STEP
 #undef EACH
 
-/* All j's, in blocks. */
+/* Compute all j, in blocks. */
 static void FN(dw_blocks)(const convt_dw *d)
 {
 #define DW_NAME(n) FN(dw_columns_##n),
@@ -304,13 +321,13 @@ static void FN(dw_blocks)(const convt_dw *d)
 #undef DW_NAME
     const int most = sizeof counts / sizeof *counts - 1;
     for (int j = 0; j < d->n;) {
-        /* The smallest size that covers the rest, some j's twice; the largest one, if none does. */
+        /* Take the smallest size that covers the rest (some j are computed twice), or the largest size if none does. */
         int size = 0;
         while (size < most && counts[size] < d->n - j)
             size++;
         while (counts[size] > d->n)
             size--;
-        /* Their channels are enough accumulators. */
+        /* With four vectors of channels or more, a single j has enough accumulators. */
         if (!d->at && size < most && d->cols >= 4 * VL)
             size = d->phase->sliding && d->n >= DW_MOST && d->n - j > 2 ? most : 0;
         columns[size](d, j + counts[size] <= d->n ? j : d->n - counts[size]);
@@ -319,7 +336,7 @@ static void FN(dw_blocks)(const convt_dw *d)
 }
 #undef DW_SIZES
 
-/* One output of a phase before or after the run: that of j, from terms first to last - 1. */
+/* Compute one output of a phase before or after the run: that of j, from terms first to last - 1. */
 static void FN(dw_end)(const convt_dw *d, const convt_dw_phase *phase, int j, int first, int last)
 {
     convt_dw one = *d;

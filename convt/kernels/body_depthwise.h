@@ -1,4 +1,15 @@
-/* One run of a depthwise convolution: chooses the kernels. The includer defines T, V, VL, V_(op), FN(name). */
+/* `depthwise` of the contract: the choice of the kernel for a run (convt_dw). The includer defines T, V, VL, V_(op), FN(name).
+ *
+ *   body_dots.h        groups with few out-channels: vectors of in-channels
+ *   body_groups.h      groups of several channels
+ *   body_ordered.h     few terms, outputs stored in memory order
+ *   body_along.h       few terms, weights in registers
+ *   body_permuted.h    few terms, permuted inputs (HAVE_PERMUTE: AVX-512)
+ *   body_halves.h      blocks whose last channels fill at most half a vector
+ *   body_blocks.h      every other run
+ *
+ * FEW_SHAPES (baseline) leaves dots, groups and blocks.
+ */
 #include "body_blocks.h"
 #include "body_groups.h"
 #include "body_dots.h"
@@ -6,13 +17,15 @@
 #ifndef FEW_SHAPES
 #include "body_ordered.h"
 #include "body_halves.h"
-#define DW_FEW 3 /* so few outputs of a phase are not worth loading weights for; of a single one out_ld may be 0, too */
+#define DW_FEW 3 /* up to this many outputs of a phase do not repay loading weights into registers; with a single output, out_ld
+                  * may be 0, too */
 
 #define DW_KINDS(of, how, sources)                                                                                       \
     of(how, sources, 1, 1, 0) of(how, sources, 1, 2, 0) of(how, sources, 1, 3, 0) of(how, sources, 2, 1, 1)              \
     of(how, sources, 2, 2, 1) of(how, sources, 2, 2, 2) of(how, sources, 2, 3, 2) of(how, sources, 2, 3, 3)
 
-/* Which of these kinds the next phase is, or the next two, if they read the same inputs and terms differ by one at most. */
+/* Return the index in DW_KINDS of the next phase; or of the next two phases, if they read the same inputs and their numbers of
+ * terms differ by at most one. *phases is the number of phases taken. */
 INLINE int FN(dw_kind)(const convt_dw_phase *phase, int rest, int *phases)
 {
     const int terms = phase->terms, fewer = rest > 1 ? terms - phase[1].terms : 2;
@@ -20,7 +33,7 @@ INLINE int FN(dw_kind)(const convt_dw_phase *phase, int rest, int *phases)
     return *phases == 2 ? 2 * terms + 1 - fewer : terms - 1;
 }
 
-/* Whether there are such kernels for all phases. */
+/* Check whether kernels for few terms exist for all phases. */
 static int FN(dw_fits)(const convt_dw *d)
 {
     const int all = d->n + d->phase->before + d->phase->after;

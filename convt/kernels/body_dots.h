@@ -1,26 +1,29 @@
-/* A run of a depthwise convolution whose groups have few out channels: vectors run over in-channels, and an output is the
- * horizontal sum of one. No lane is idle however few the outputs are, and pixels are not transposed. The includer defines T, V,
- * VL, V_(op), FN(name).
+/* Depthwise runs whose groups have few out-channels (convt_dw_groups.dots): vectors run over in-channels, and each output is
+ * the horizontal sum of one accumulator. All lanes are used, however few out-channels there are, and pixels are not transposed.
+ * The includer defines T, V, VL, V_(op), FN(name).
  *
- * A register tile has as many accumulators, one for each (j, channel), as a vector has lanes: reduced, they are one vector. */
+ * A register tile has VL accumulators, one for each (j, out-channel): VL / channels values of j. Reduced, they are one vector.
+ * Loop order: phases (as many as have room for their blocks of terms), channel groups, tiles of j, phases, blocks of terms,
+ * in-channels. The number of registers (TILE_MOST) decides how many terms share a loaded pixel.
+ */
 #define DOT_PART ((int)(16 / sizeof(T)))
 #define DOT_PHASES 16
 
-/* Terms of a block: as many as have registers for the weights of their channels, besides accumulators and a pixel. */
+/* Terms of a block: as many as have registers for the weights of their channels, besides the accumulators and a pixel. */
 #define DOT_REGISTERS (TILE_NV * TILE_MOST + 4)
 #define DOT_FIT(channels) ((DOT_REGISTERS - VL - 1) / (channels))
 #define DOT_TERMS(channels) (DOT_FIT(channels) < 1 ? 1 : DOT_FIT(channels) > 3 ? 3 : DOT_FIT(channels))
 
-/* A block of terms of one source: up to three of a phase, where each reads the pixel before that of the term before. */
+/* A block of terms of one source: up to three terms of a phase, where each reads the pixel before that of the previous term. */
 typedef struct {
-    const char *x;  /* what the first term reads at the first j */
+    const char *x;  /* the input of the first term at the first j */
     const T *w[3];
     int terms;
-    int64_t low, high; /* the j's whose first term is inside the row */
+    int64_t low, high; /* the j for which the first term is inside the row */
 } FN(dot_terms);
 
-/* All in-channels of a block of terms: each pixel is loaded once for all terms and channels. `there` has a bit for each pixel
- * inside the row, from the one that the last term of the first j reads on. */
+/* Add all in-channels of a block of terms. Each pixel is loaded once for all terms and channels. `there` has a bit for each
+ * pixel that is inside the row; bit 0 is the pixel that the last term reads at the first j. */
 INLINE void FN(dot_slide)(const int channels, const int terms, const char *x, ptrdiff_t ld, const FN(dot_terms) *block,
                           ptrdiff_t weights, int ci, unsigned there, V *acc)
 {
@@ -41,7 +44,7 @@ INLINE void FN(dot_slide)(const int channels, const int terms, const char *x, pt
             }
             w[u] += channels * VL;
         }
-        FORGET(there); /* (else each bit takes a register) */
+        FORGET(there); /* else each bit takes a register */
 #pragma GCC unroll 18
         for (int i = 0; i < count + terms - 1; i++, at += ld) {
             if (!(there >> i & 1))
@@ -62,14 +65,14 @@ INLINE void FN(dot_slide)(const int channels, const int terms, const char *x, pt
     }
 }
 
-/* The horizontal sums of VL vectors, each in the same order. */
+/* Return the horizontal sums of VL vectors, each added in the same order. */
 INLINE V FN(dot_lanes)(const V *v)
 {
     T parts[VL / DOT_PART][VL];
     ptrdiff_t at[VL / DOT_PART];
     V u[DOT_PART];
 #pragma GCC unroll 4
-    for (int q = 0; q < VL / DOT_PART; q++) { /* of each 16 bytes, for as many vectors as these have elements */
+    for (int q = 0; q < VL / DOT_PART; q++) { /* sums within 16 bytes, of as many vectors as 16 bytes have elements */
 #pragma GCC unroll 4
         for (int p = 0; p < DOT_PART; p++)
             u[p] = v[q * DOT_PART + p];
@@ -97,7 +100,7 @@ INLINE void FN(dot_tile)(const int channels, const convt_dw *d, const convt_dw_p
     V acc[VL];
 #pragma GCC unroll 16
     for (int i = 0; i < VL; i++)
-        acc[i] = V_(set1)(-0.0f); /* keeps the sign of what is added */
+        acc[i] = V_(set1)(-0.0f); /* -0, the neutral element of addition */
     for (; block < end; block++) {
         const int before = block->terms - 1, first = j - before;
         const unsigned there = there_bits(block->low - first, block->high - first, count + before);
@@ -112,12 +115,12 @@ INLINE void FN(dot_tile)(const int channels, const convt_dw *d, const convt_dw_p
             FN(dot_slide)(channels, 1, x, ld, block, v * g->w_ld, g->ci, there, acc);
     }
     const V sum = V_(act_simple)(FN(dot_lanes)(acc) + init, d->act);
-    const int64_t first = phase->first - d->start - j, last = phase->last - d->start - j; /* that the phase has */
+    const int64_t first = phase->first - d->start - j, last = phase->last - d->start - j; /* the j that the phase stores */
     const int from = first < 0 ? 0 : first < count ? (int)first : count;
     int to = d->n - j < count ? d->n - j : count;
     to = last < to ? (int)last : to;
     T *out = (T *)d->out + j * d->out_ld + phase->out + (g->first[v] - g->first[d->v0]), some[VL];
-    if (from == 0 && d->out_ld == channels) { /* contiguous */
+    if (from == 0 && d->out_ld == channels) { /* contiguous outputs */
         if (to > 0)
             V_(storen)(out, sum, to * channels);
         return;
@@ -138,7 +141,7 @@ INLINE void FN(dot_tile)(const int channels, const convt_dw *d, const convt_dw_p
     }
 DOT_TILE(1) DOT_TILE(2) DOT_TILE(3) DOT_TILE(4)
 
-/* The blocks of a phase's terms; returns their end. */
+/* Write the blocks of a phase's terms to q; return their end. */
 static FN(dot_terms) *FN(dot_blocks)(const convt_dw *d, const convt_dw_phase *phase, int most, FN(dot_terms) *q)
 {
     for (int u = 0, terms; u < phase->terms; u += terms) {
@@ -147,8 +150,8 @@ static FN(dot_terms) *FN(dot_blocks)(const convt_dw *d, const convt_dw_phase *ph
         for (int s = 0; s < d->sources; s++, q++) {
             q->x = (const char *)((const T *)d->in[s] + d->from + phase->term[u].in);
             q->terms = terms;
-            /* (Unless the run skips, all terms of its own j's are inside the row; a tile may have further j's. Where phases
-             * begin with different pixels, d->high_pixel is not that of each.) */
+            /* Unless the run skips terms, all terms of its own j are inside the row, but a tile may have further j.
+             * d->high_pixel is not that of each phase if phases begin with different pixels. */
             q->low = d->skips ? d->low_pixel + u : 1 - terms;
             q->high = d->skips ? d->high_pixel + u : d->n;
             for (int n = 0; n < terms; n++)
@@ -158,7 +161,8 @@ static FN(dot_terms) *FN(dot_blocks)(const convt_dw *d, const convt_dw_phase *ph
     return q;
 }
 
-/* Prefetches a group's channels of pixels of the first source, the row that is read for the first time. */
+/* Prefetch the channels of a group for `count` pixels from j on, of the first source, which is the row that is read for the
+ * first time. */
 INLINE void FN(dot_prefetch)(const convt_dw *d, int64_t at, int j, int count)
 {
     const T *from = (const T *)d->in[0] + d->from + at + j * d->in_ld;
@@ -167,7 +171,8 @@ INLINE void FN(dot_prefetch)(const convt_dw *d, int64_t at, int j, int count)
             __builtin_prefetch(from + c, 0, 2);
 }
 
-/* Tile by tile, each for as many phases as have room: its pixels are in L1 for all of them. */
+/* Compute all tiles of a run, each for as many phases as have room in `blocks`, so that the pixels of a tile are in L1 for all
+ * of them. */
 static void FN(dot_run)(const convt_dw *d)
 {
     static void (*const tiles[])(const convt_dw *, const convt_dw_phase *, const FN(dot_terms) *, const FN(dot_terms) *, V, int,

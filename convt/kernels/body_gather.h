@@ -1,4 +1,11 @@
-/* Rows of user memory (S) as T, by a map of columns. The includer defines what body_memory.h says. */
+/* `gather` of the contract: rows of user memory (S) as T, by a map of columns. The includer defines the macros listed in
+ * body_memory.h.
+ *
+ * Loop order: vectors of columns, then rows, because the indices of a vector serve all rows. Contiguous columns are copied
+ * (`widen`). If S is T, columns within one or two vectors are permuted in registers (HAVE_PERMUTE_2: AVX2, AVX-512), those
+ * within eight vectors too (HAVE_PERMUTE: AVX-512), and others take a gather instruction. If S is not T, elements are copied
+ * one by one.
+ */
 
 #ifdef S_IS_T
 #define EACH_ROW(value)                              \
@@ -14,10 +21,11 @@
 #ifdef HAVE_PERMUTE
 INLINE int FN(clamped)(int n) { return n < 0 ? 0 : n < VL ? n : VL; }
 
-/* Lanes of a row's first `span` elements by index, permuted from pairs of vectors: `has` says which lanes each pair has. */
+/* Return lanes of a row's first `span` elements by index, permuted from pairs of vectors. `has[p]` marks the lanes of pair
+ * p. */
 INLINE V FN(permute_pairs)(const int pairs, const T *row, int span, const int32_t *index, const V *has)
 {
-    V v = V_(permute_2)(V_(load)(row), V_(load)(row + VL), index); /* (indices count modulo two vectors) */
+    V v = V_(permute_2)(V_(load)(row), V_(load)(row + VL), index); /* indices count modulo two vectors */
 #pragma GCC unroll 4
     for (int p = 1; p < pairs; p++) {
         const int at = 2 * p * VL, left = span - at;
@@ -27,7 +35,7 @@ INLINE V FN(permute_pairs)(const int pairs, const T *row, int span, const int32_
     return v;
 }
 
-/* A vector whose elements are within eight vectors: faster than a gather. */
+/* Gather a vector of columns within eight vectors of a row: faster than a gather instruction. */
 static __attribute__((noinline)) void FN(gather_pairs)(T *to, ptrdiff_t ld, const S *from, ptrdiff_t rs, int span,
                                                        const int32_t *index, int rows, int n, int whole)
 {
@@ -46,11 +54,11 @@ static __attribute__((noinline)) void FN(gather_pairs)(T *to, ptrdiff_t ld, cons
 #endif
 #endif
 
-/* One vector of `gather`, or its first n lanes; with `whole` the other lanes may be overwritten. */
+/* Gather one vector of columns, or its first n lanes; with `whole` the other lanes may be overwritten. */
 INLINE void FN(gather_vector)(T *to, ptrdiff_t ld, const S *from, ptrdiff_t rs, const int64_t *map, int rows, int n, int whole)
 {
 #ifdef S_IS_T
-    /* By index where the indices fit; a vector that is not full repeats a lane that exists. */
+    /* 32-bit indices relative to the lowest column; a vector that is not full repeats its last lane. */
     int32_t index[VL];
     int64_t low = map[0], high = map[0];
     for (int i = 1; i < n; i++) {
@@ -95,7 +103,7 @@ INLINE void FN(gather_vector)(T *to, ptrdiff_t ld, const S *from, ptrdiff_t rs, 
 
 #undef EACH_ROW
 
-/* Contiguous elements that are copied rather than gathered: at least so many. */
+/* The least number of contiguous elements that are copied, not gathered. */
 #if defined(S_IS_T) && defined(HAVE_PERMUTE)
 #define COPIED VL
 #else

@@ -1,40 +1,46 @@
-/* A run of a depthwise convolution whose groups have several channels: a small GEMM for each vector of out channels. The
+/* Depthwise runs whose groups have several channels (convt_dw_groups): a small GEMM for each vector of out-channels. The
  * includer defines T, V, VL, V_(op), FN(name).
  *
- * A vector of accumulators is of one group, or of part of one. If `each` is 2, it is of a group with half as many out channels:
- * each has two lanes, one for even and one for odd in-channels. In that half of the vector where the vector of outputs has the
- * group, its channels are in order; in the other half adjacent channels are swapped, so that a broadcast pair of inputs meets
- * either lane of a channel with the other of the pair. The halves in order of two groups make one vector, the swapped ones
- * another, and the sum of both is the outputs of both groups. Either way an input is broadcast by its load, where a permutation
- * would take the port that multiplies. */
+ * A register tile has one vector of out-channels and up to 14 j, for one phase or for two that read the same inputs. Loop
+ * order: phases, vectors of out-channels (whose weights stay in L1), tiles of j, blocks of terms, in-channels. Each input is
+ * broadcast by its load, because a permutation would occupy a port that multiplies. The number of registers (TILE_MOST) bounds
+ * the tiles.
+ *
+ * With each = 1, a vector of accumulators belongs to one channel group, or to a part of one. With each = 2, a vector of outputs
+ * has two groups of half as many out-channels each, and a tile has one accumulator per group. In the accumulator of a group,
+ * each out-channel has two lanes: one sums even in-channels, the other odd ones. In the half of the vector in which the outputs
+ * of the group are, channels are in order; in the other half, adjacent channels are swapped. A broadcast pair of inputs
+ * therefore meets one lane of a channel with its even element and the other lane with its odd element. The outputs are the sum
+ * of two vectors: the halves in order of both groups, and the swapped halves of both.
+ */
 #define DWG_REGISTERS (TILE_NV * TILE_MOST + 4)
 #define DWG_MOST 14
 
-/* `each` contiguous elements, broadcast. */
+/* Broadcast `each` contiguous elements. */
 INLINE V FN(dwg_broadcast)(const int each, const void *p)
 {
     return each == 2 ? V_(set2)(p) : V_(set1)(*(const T *)p);
 }
 
 /* A block of terms of one source: up to three of a phase, or up to two of each of two phases, where each term reads the pixel
- * before that of the term before. */
+ * before that of the previous term. */
 typedef struct {
-    const char *x; /* what the first term reads at the first j */
-    const T *w[2][3]; /* weights for the first vector */
+    const char *x; /* the input of the first term at the first j */
+    const T *w[2][3]; /* weights of each phase for the first vector of out-channels */
     int terms, second;
-    int64_t low, high; /* the j's whose first term is inside the row */
+    int64_t low, high; /* the j for which the first term is inside the row */
 } FN(dwg_terms);
 
-/* The pixels of each group: two addresses, nine pixels apart. An address is a register and another times 1, 2, 4 or 8: few
- * registers reach all pixels. */
+/* The addresses of the pixels of each group: two pointers, nine pixels apart. An x86 address is a register plus another one
+ * times 1, 2, 4 or 8, so few registers reach all pixels. */
 typedef struct {
     const char *x[2][2];
-    ptrdiff_t ld, ld3, ld5, ld7; /* bytes between pixels, and those of three, five and seven */
+    ptrdiff_t ld, ld3, ld5, ld7; /* bytes between pixels, and 3, 5 and 7 times as many */
 } FN(dwg_place);
 
-/* All in-channels of a block of terms. `there` has a bit for each pixel, from the one that the last term of the first j reads
- * on: a pixel outside the row adds nothing, so that a run includes the ends of a row. A broadcast serves all terms that read
- * it. */
+/* Add all in-channels of a block of terms. `there` has a bit for each pixel; bit 0 is the pixel that the last term reads at the
+ * first j. A pixel outside the row is skipped, so that a run can include the ends of a row. A broadcast serves all terms that
+ * read it. */
 INLINE void FN(dwg_slide)(const int each, const int terms, const int second, const int count, FN(dwg_place) p,
                           const FN(dwg_terms) *block, ptrdiff_t weights, int ci, unsigned there, V acc[2][2][DWG_MOST])
 {
@@ -65,7 +71,7 @@ INLINE void FN(dwg_slide)(const int each, const int terms, const int second, con
             FORGET(p.x[r][0]);
             if (count + terms > 10)
                 FORGET(p.x[r][1]);
-            FORGET(there); /* (else each bit takes a register) */
+            FORGET(there); /* else each bit takes a register */
 #pragma GCC unroll 16
             for (int i = 0; i < count + terms - 1; i++) {
                 const int m = i % 9;
@@ -92,7 +98,7 @@ INLINE void FN(dwg_slide)(const int each, const int terms, const int second, con
     }
 }
 
-/* Stores outputs with an activation, of part of a vector, or by non-temporal stores. */
+/* Store outputs with an activation, of part of a vector, or by non-temporal stores. */
 static __attribute__((noinline)) void FN(dwg_finish)(const convt_dw *d, const T *sums, int count, T *out, int lanes)
 {
     for (; count > 0; count--, sums += VL, out += d->out_ld) {
@@ -104,7 +110,7 @@ static __attribute__((noinline)) void FN(dwg_finish)(const convt_dw *d, const T 
     }
 }
 
-/* `tiles` register tiles along the row, of `count` j's each. */
+/* Compute `tiles` register tiles of `count` j each along the row. */
 INLINE void FN(dwg_tiles)(const int each, const int phases, const int count, const convt_dw *d, const convt_dw_phase *phase,
                           const FN(dwg_terms) *blocks, const FN(dwg_terms) *end, int j, int tiles, int v)
 {
@@ -114,7 +120,7 @@ INLINE void FN(dwg_tiles)(const int each, const int phases, const int count, con
     FN(dwg_place) p = {.ld = ld, .ld3 = 3 * ld, .ld5 = 5 * ld, .ld7 = 7 * ld};
     const int c = (int)(g->first[v] - g->first[d->v0]), lanes = (int)g->lanes[v];
     const int plain = d->act->code == CONVT_NONE && !DW_NON_TEMPORAL(d, 1) && lanes == VL;
-    const V init = V_(load)((const T *)d->init + c), none = V_(set1)(-0.0f); /* keeps the sign of what is added */
+    const V init = V_(load)((const T *)d->init + c), none = V_(set1)(-0.0f); /* -0, the neutral element of addition */
     const V start[2] = {each == 2 ? V_(halves)(init, none) : init, V_(halves)(none, init)};
     const T *coming = d->coming ? (const T *)d->coming + d->from + j * d->in_ld + g->at[v * each] : NULL;
     for (; tiles > 0; tiles--, j += count) {
@@ -149,7 +155,8 @@ INLINE void FN(dwg_tiles)(const int each, const int phases, const int count, con
         }
 #pragma GCC unroll 2
         for (int q = 0; q < phases; q++) {
-            const int64_t first = phase[q].first - d->start - j, last = phase[q].last - d->start - j; /* that the phase has */
+            /* the j that the phase stores */
+            const int64_t first = phase[q].first - d->start - j, last = phase[q].last - d->start - j;
             T *out = (T *)d->out + j * out_ld + phase[q].out + c, *to = out;
             T sums[DWG_MOST * VL];
             unsigned stored = there_bits(first, last, count);
@@ -178,7 +185,7 @@ INLINE void FN(dwg_tiles)(const int each, const int phases, const int count, con
     }
 }
 
-/* A function for each count of j's: as many accumulators as there are registers for, besides weights and a pixel. */
+/* One function for each count of j: as many accumulators as fit the registers, besides the weights and a pixel. */
 #define DWG_FITS(each, phases, count) ((each) * (phases) * (count) + (phases) + 3 <= DWG_REGISTERS)
 #define DWG_TILE(each, phases, count)                                                                                       \
     static void FN(dwg_##each##_##phases##_##count)(const convt_dw *d, const convt_dw_phase *phase,                         \
@@ -204,7 +211,7 @@ DWG_KINDS(DWG_TILE)
 static const int FN(dwg_counts)[] = DWG_NUMBERS;
 #define DWG_LAST ((int)(sizeof FN(dwg_counts) / sizeof(int)) - 1)
 
-/* The smallest of the counts that covers n j's; the largest, if none does. */
+/* Return the index of the smallest count that covers n values of j, or of the largest count if none does. */
 INLINE int FN(dwg_cover)(int n)
 {
     int size = 0;
@@ -213,13 +220,14 @@ INLINE int FN(dwg_cover)(int n)
     return size;
 }
 
-/* The approximate time of a tile of n j's with `sums` accumulators each: no less than the latency of a chain. */
+/* Return the approximate time of a tile of n values of j with `sums` accumulators each: at least the latency of a chain of
+ * multiply-adds. */
 INLINE int FN(dwg_takes)(int n, int sums)
 {
     return (n * sums < 4 ? 4 / sums : n) + 2;
 }
 
-/* Which of the counts up to `most` computes n j's fastest, the last ones by another count. */
+/* Return the index of the count, at most `most`, that computes n values of j fastest; another count may compute the rest. */
 static int FN(dwg_size)(int n, int most, int sums)
 {
     int best = 0, least = n * FN(dwg_takes)(1, sums);
@@ -233,7 +241,8 @@ static int FN(dwg_size)(int n, int most, int sums)
     return best;
 }
 
-/* All j's of a phase, or of two that read the same inputs, one vector of channels after the other: its weights stay in L1. */
+/* Compute all j of a phase, or of two that read the same inputs, one vector of out-channels after the other; its weights stay
+ * in L1. */
 static void FN(dwg_run)(const convt_dw *d)
 {
     static void (*const tiles[][2][DWG_LAST + 1])(const convt_dw *, const convt_dw_phase *, const FN(dwg_terms) *,
@@ -256,7 +265,7 @@ static void FN(dwg_run)(const convt_dw *d)
                     q->x = (const char *)((const T *)d->in[s] + d->from + phase->term[u].in);
                     q->terms = terms;
                     q->second = both < 0 ? 0 : both < terms ? both : terms;
-                    /* (If they don't slide, all terms of a run are inside the row.) */
+                    /* if terms do not slide, all of them are inside the row */
                     q->low = phase->sliding ? d->low_pixel + u : INT32_MIN;
                     q->high = phase->sliding ? d->high_pixel + u : INT32_MAX;
                     for (int n = 0; n < terms; n++) {
@@ -269,7 +278,7 @@ static void FN(dwg_run)(const convt_dw *d)
             const int count = FN(dwg_counts)[size], full = d->n / count, rest = d->n % count, last = FN(dwg_cover)(rest);
             for (int v = d->v0; v < d->v1; v++) {
                 tiles[each - 1][phases - 1][size](d, phase, blocks, q, 0, full, v);
-                if (rest) /* some j's twice, where no count is the rest */
+                if (rest) /* some j are computed twice if no count equals the rest */
                     tiles[each - 1][phases - 1][last](d, phase, blocks, q, d->n - FN(dwg_counts)[last], 1, v);
             }
         }

@@ -1,8 +1,13 @@
-/* Depthwise runs in blocks whose last channels fill at most half a vector: two j's share one. Included by body_depthwise.h
- * after body_blocks.h, whose functions it uses. */
+/* Depthwise runs in blocks (body_blocks.h) whose last channels fill at most half a vector: two j share a vector. Included by
+ * body_depthwise.h after body_blocks.h, whose functions it uses.
+ *
+ * A register tile has up to 8 vectors, each with half a vector of channels of two j that are `beside` apart. Loop order: blocks
+ * of j; in each, first the whole vectors of channels, then the last channels.
+ */
 
-/* From `j` on, how many j's share vectors with as many others, 1, 2, 4 or 8 (returns the logarithm), and the distance of these:
- * shorter at the end, where some j's are computed twice. n is 2 at least. */
+/* Choose how many j, from *j on, share vectors with as many others: 1, 2, 4 or 8. Return the base-2 logarithm of that number;
+ * *beside is the distance between the j of a vector. At the end, *j and *beside are smaller, and some j are computed twice. n
+ * is at least 2. */
 INLINE int FN(dw_beside)(int n, int *j, ptrdiff_t *beside)
 {
     *j = *j < n - 2 ? *j : n - 2;
@@ -11,8 +16,8 @@ INLINE int FN(dw_beside)(int n, int *j, ptrdiff_t *beside)
     return size;
 }
 
-/* Whether the last channels fill at most half a vector and there are j's enough to share vectors. (Where inputs are not in
- * cache, loading these takes the time.) */
+/* Check whether the last channels fill at most half a vector and there are enough j to share vectors. Inputs that are not in
+ * cache are excluded, because loading them takes most of the time. */
 static int FN(dw_rest_is_half)(const convt_dw *d)
 {
     const int rest = d->cols % VL, fits = rest && 2 * rest <= VL && 2 * d->cols >= VL && d->n >= DW_MOST;
@@ -27,7 +32,7 @@ static int FN(dw_rest_is_half)(const convt_dw *d)
 DW_HALVED(1) DW_HALVED(2) DW_HALVED(4) DW_HALVED(8)
 #undef DW_HALVED
 
-/* Blocks of twice as many j's: of their whole vectors first, then of their last channels, two j's in a vector. */
+/* Compute blocks of twice as many j: the whole vectors first, then the last channels with two j in a vector. */
 static void FN(dw_blocks_halved)(const convt_dw *d)
 {
     static void (*const halved[])(const convt_dw *, int, int) = {

@@ -1,6 +1,11 @@
-/* Rows of phases (T), which alternate in rows of outputs (S). The includer defines what body_memory.h says. */
+/* `interleave` of the contract: rows of phases (T), which alternate in rows of outputs (S). The includer defines the macros
+ * listed in body_memory.h.
+ *
+ * Loop order: rows, then VL outputs of each phase. 1, 2, 4 or 8 phases are interleaved in registers (zip); other numbers are
+ * gathered by index. Every ISA has these operations; only float32 and float64 take non-temporal stores.
+ */
 
-/* n vectors, 1, 2, 4 or 8, interleaved lane by lane. */
+/* Interleave n vectors (1, 2, 4 or 8) lane by lane. */
 INLINE void FN(zip)(const int n, V *v)
 {
     V u[8];
@@ -17,8 +22,8 @@ INLINE void FN(zip)(const int n, V *v)
     }
 }
 
-/* VL outputs of each phase, which alternate: the first n of `phases` vectors, to `to`; by non-temporal stores where it is to
- * `stream`, which wants aligned vectors. */
+/* Store VL outputs of each phase, interleaved: the first n of phases * VL elements, to `to`. With `stream`, non-temporal stores
+ * to aligned vectors. */
 INLINE void FN(interleave_vectors)(const int phases, const convt_interleave *w, const T *row, V bias, S *to, int n, int stream)
 {
     V v[8];
@@ -50,7 +55,7 @@ INLINE void FN(interleave_vectors)(const int phases, const convt_interleave *w, 
         S_STORE(to + p * VL, v[p]);
 }
 
-/* The same for any number of phases: vector by vector of outputs, each gathered from the rows by index. */
+/* interleave_vectors for any number of phases: each vector of outputs is gathered from the rows by index. */
 static void FN(interleave_gathered)(const convt_interleave *w, const T *row, V bias, S *to, const int32_t *index)
 {
     for (int p = 0; p < w->phases; p++) {
@@ -66,8 +71,8 @@ static void FN(interleave_gathered)(const convt_interleave *w, const T *row, V b
     }
 }
 
-/* Whether non-temporal stores may write `count` outputs: where vectors are aligned, and the cache lines that they lie in are
- * all written by this run. A line of which some is left takes memory as long as two. */
+/* Check whether non-temporal stores may write `count` outputs: vectors are aligned, and this run writes all of the cache lines.
+ * A line that is written in part takes memory as long as two. */
 INLINE int FN(interleave_streams)(const convt_interleave *w, const S *out, const S *to, int64_t count)
 {
     const uintptr_t low = (uintptr_t)to & ~(uintptr_t)63, high = ((uintptr_t)(to + count) + 63) & ~(uintptr_t)63;
@@ -75,7 +80,8 @@ INLINE int FN(interleave_streams)(const convt_interleave *w, const S *out, const
            high <= (uintptr_t)(out + w->last);
 }
 
-/* Outputs `first` to `last` of a row, VL of each phase at a time; what can't be stored in order goes by way of the stack. */
+/* Store outputs first to last - 1 of a row, VL of each phase at a time. Outputs that cannot be stored in order go through the
+ * stack. */
 INLINE void FN(interleave_row)(const int phases, const convt_interleave *w, const T *row, V bias, S *out, const int32_t *index)
 {
     S some[CONVT_INTERLEAVED * VL];
@@ -107,7 +113,7 @@ INLINE void FN(interleave_row)(const int phases, const convt_interleave *w, cons
                                V_(set1)(w->bias ? ((const T *)w->bias)[r] : (T)-0.0), w->out[r], index);
 static void FN(interleave)(const convt_interleave *all)
 {
-    /* Copies, which no store can change. */
+    /* local copies, which no store can alias */
     const convt_act act = *all->act;
     convt_interleave own = *all;
     own.act = &act;

@@ -1,29 +1,41 @@
-/* The GEMM on AMX tiles, which multiply bfloat16 and accumulate in float, for elements of type S. The includer defines
- *   S, S_LOAD, S_LOADN, FN(name) as for body_widen.h, whose `widen` it uses; T is float
- *   S_STORE, S_STOREN, S_STORE_2, S_STREAM_2 as for body_memory.h, and S_STREAM of one vector, where S is not T
- *   PARTS   bfloat16 that an element is split into: 3 hold a float (bf16x3, 8 bits each), 2 a float16, 1 a bfloat16; fewer hold a
- *           float less exactly
+/* The GEMM on AMX tiles, which multiply bfloat16 and accumulate in float, for user memory of type S. Included by
+ * isa_avx512_amx.c (flags -mamx-tile -mamx-bf16). The includer defines
  *
- * The product of two elements is the sum of the products of their parts, of which those that matter are computed. Where a float
- * has three parts these are the six with i + j < 3; the others are below 2^-24 of the product, as the first part is rounded and
- * the remainder has either sign. Where it has two they are the three with i + j < 2, and the error of a product is below 2^-16.
- * Of the two parts of a float16 they are all four, as its products are to be exact. vec_parts.h says which elements are in range.
- * The bias has to be zero or no smaller than a product may be.
+ *   S, S_LOAD, S_LOADN, FN(name)
+ *            as for body_widen.h, whose `widen` it uses; T is float
+ *   S_STORE, S_STOREN, S_STORE_2, S_STREAM_2, S_STREAM
+ *            if S is not T, as for body_memory.h; S_STREAM is the non-temporal store of one vector
+ *   PARTS    the number of bfloat16 parts of an element: 3 hold a float32 (8 bits each), 2 a float16, 1 a bfloat16; fewer
+ *            parts hold a float32 less exactly
  *
- * Panels. Depth goes in steps of MATRIX_DEPTH; A and B have its elements in the same order, in pairs k and k + 16. A row of A
- * has, step after step, its parts one after the other, 64 bytes each. A step of B has part after part, and of each its
- * vectors of columns, one AMX tile each.
+ * `tile`. Register tile: up to 32 rows by 32 columns, in 2 x 2 AMX tiles of accumulators (tiles 0 to 3); tiles 4 and 5 hold
+ * A, 6 and 7 hold B. Loop order: steps of depth (32), then pairs of parts. The file also has `pack`, `pack_far`, `pack_b`,
+ * and, for float32 in two or three parts, `wino_rows` and `wino_filter`.
+ *
+ * Products. The product of two elements is the sum of products of their parts; parts i and j are multiplied if they matter:
+ *
+ *   float32, 3 parts    six products, i + j < 3; the others are below 2^-24 of the product, because the first part is rounded
+ *                       and the remainder has either sign
+ *   float32, 2 parts    three products, i + j < 2; the error of a product is below 2^-16
+ *   float16, 2 parts    all four, because its products must be exact
+ *   1 part              one product
+ *
+ * vec_parts.h defines the range of elements. The bias must be zero, or its magnitude not below that of the smallest product.
+ *
+ * Panels. Depth is divided into steps of MATRIX_DEPTH (32). Within a step, elements are stored as pairs of depth k and k + 16.
+ * A row of A has, for each step, its parts one after the other, 64 bytes each. A step of B has its parts one after the other;
+ * each part has its vectors of columns, one AMX tile (1024 bytes) each.
  */
 #define E_SIZE (2 * PARTS)
-/* Whether the first part is rounded: it always is but where it holds the element. */
+/* 1 if the first part is rounded: always, except if it holds the whole element. */
 #ifdef S_IS_T
 #define ROUNDS 1
 #else
 #define ROUNDS (PARTS > 1)
 #endif
-#define AHEAD 32768 /* bytes */
+#define AHEAD 32768 /* bytes between a row that is packed and the prefetch */
 
-/* Splits two vectors of elements and stores their parts in pairs, `apart` bytes from each other. */
+/* Split two vectors of elements and store their parts in pairs, `apart` bytes from each other. Adds the elements to `range`. */
 INLINE void FN(split)(char *to, ptrdiff_t apart, vf a, vf b, v_range *range)
 {
     v_range_add(range, a);
@@ -89,10 +101,10 @@ static int FN(matrix_pack_far)(void *dst, ptrdiff_t ld, const void *src, ptrdiff
 }
 
 #if defined S_IS_T && PARTS > 1
-/* That of the table which this one builds on: isa_avx512_amx.c sets it. */
+/* `wino_in` of the base table; isa_avx512_amx.c sets it. */
 static int (*FN(wino_in))(int ny, int nx, const convt_wino_in *w);
 
-/* Winograd's input transform, split, one step of depth after the other. */
+/* `wino_rows` of the contract: Winograd's input transform, split into parts, one step of depth after the other. */
 static int FN(matrix_wino_rows)(int ny, int nx, const convt_wino_in *w)
 {
     float points[36 * MATRIX_DEPTH] __attribute__((aligned(64)));
@@ -115,7 +127,8 @@ static int FN(matrix_wino_rows)(int ny, int nx, const convt_wino_in *w)
     return v_range_within(&range, LOW_DATA, HIGH);
 }
 
-/* A row of a point of Winograd's filter transform. */
+/* Return one vector of columns of one row of a point of Winograd's filter transform: sum over e < terms of scale[e] *
+ * in[at[e]]. */
 INLINE vf FN(matrix_wino_row)(const int64_t terms, const int64_t *at, const float *scale, const float *in)
 {
     vf sum = vf_set1(0);
@@ -124,7 +137,7 @@ INLINE vf FN(matrix_wino_row)(const int64_t terms, const int64_t *at, const floa
     return sum;
 }
 
-/* One vector of columns of a point, of `terms` taps: a step of depth, zeros beyond row n. */
+/* Compute one vector of columns of point p, from `terms` taps: a whole step of depth, with zeros from row n on. */
 INLINE void FN(matrix_wino_point)(const int64_t terms, const convt_wino_filter *w, int p, int c, v_range *range)
 {
     const int64_t *at = w->at + w->start[p];
@@ -140,7 +153,7 @@ INLINE void FN(matrix_wino_point)(const int64_t terms, const convt_wino_filter *
     }
 }
 
-/* Winograd's filter transform of a step of depth, split: point by point, so that stores are contiguous. */
+/* `wino_filter` of the contract for a step of depth, split into parts: point by point, so that stores are contiguous. */
 static int FN(matrix_wino_filter)(const convt_wino_filter *w)
 {
     v_range range = v_range_none();
@@ -148,7 +161,7 @@ static int FN(matrix_wino_filter)(const convt_wino_filter *w)
     for (int p = 0; p < w->rows; p++) {
         const int64_t terms = w->start[p + 1] - w->start[p];
         for (int c = 0; c < w->cols; c += VF) {
-            /* Unrolled for the usual numbers of terms, those of phases of two taps an axis. */
+            /* Unrolled for the usual numbers of terms, those of phases of two taps per axis. */
             if (terms == 1)
                 FN(matrix_wino_point)(1, w, p, c, &range);
             else if (terms == 2)
@@ -163,7 +176,7 @@ static int FN(matrix_wino_filter)(const convt_wino_filter *w)
 }
 #endif
 
-/* One element of a panel. */
+/* Pack one element (k, n) of a panel; return the value that `pack` returns. */
 static int FN(matrix_pack_one)(char *dst, int k, int n, float x, int nb)
 {
     char parts[PARTS * 64];
@@ -190,7 +203,7 @@ static int FN(matrix_pack_b)(void *dst, int k0, int n0, const void *src, ptrdiff
             width = width < cols - n ? width : cols - n;
             const S *from = (const S *)src + k * rs + n * cs;
             FN(widen)(block, VF, from, rs, cs, some, width, VF);
-            if ((k0 + k) % MATRIX_DEPTH || width < VF) { /* the rest of the vector may belong to another call */
+            if ((k0 + k) % MATRIX_DEPTH || width < VF) { /* other calls may pack the rest of the vector */
                 for (int r = 0; r < some; r++)
                     for (int c = 0; c < width; c++) {
                         one = FN(matrix_pack_one)(dst, k0 + k + r, n0 + n + c, block[r * VF + c], nb);
@@ -208,7 +221,8 @@ static int FN(matrix_pack_b)(void *dst, int k0, int n0, const void *src, ptrdiff
     return one < fits ? one : fits;
 }
 
-/* AMX tiles 0 to 3 are accumulators, [rows][columns]; 4 and 5 are of A, 6 and 7 of B. `high` and nv > 1 use two of a kind. */
+/* AMX tiles 0 to 3 are accumulators, [row tile][column tile]; 4 and 5 hold A, 6 and 7 hold B. The second tile of A is used if
+ * `high`, the second one of B if nv > 1. */
 INLINE void FN(matrix_a)(const int high, const char *a, ptrdiff_t ld)
 {
     MATRIX_LOAD(4, a, ld);
@@ -232,7 +246,7 @@ INLINE void FN(matrix_multiply)(const int high, const int nv)
         MATRIX_MUL_ADD(3, 5, 7);
 }
 
-/* Prefetches some lines of what comes next. */
+/* Prefetch `lines` cache lines, `step` bytes apart; return the next address. */
 INLINE const char *FN(matrix_prefetch)(const char *ahead, ptrdiff_t step, const int lines)
 {
 #pragma GCC unroll 8
@@ -241,7 +255,7 @@ INLINE const char *FN(matrix_prefetch)(const char *ahead, ptrdiff_t step, const 
     return ahead;
 }
 
-/* Stores some rows that the tile before left, by non-temporal stores. */
+/* Store up to `rows` of the rows that the tile before left, by non-temporal stores. `late` may be NULL. */
 INLINE void FN(matrix_store_late)(convt_late *late, int rows)
 {
     if (!late)
@@ -257,7 +271,7 @@ INLINE void FN(matrix_store_late)(convt_late *late, int rows)
     }
 }
 
-/* Prefetches some rows that a tile will store, from the m-th on; returns the next one. */
+/* Prefetch `some` of the rows that a tile will store, from row m on; return the next row. */
 INLINE int FN(matrix_prefetch_rows)(const int nv, int m, int some, int mr, const convt_tile *t)
 {
     for (const int last = m + some < mr ? m + some : mr; m < last; m++)
@@ -300,7 +314,7 @@ INLINE void FN(matrix_end)(const int high, const int nv, float *to, ptrdiff_t st
         MATRIX_STORE(3, (char *)to + MATRIX * step + VF * sizeof(float), step);
 }
 
-/* The stride of rows in bytes, if AMX tiles can be stored there directly: it is constant and rows are whole. Else 0. */
+/* Return the stride of rows in bytes, if AMX tiles can be stored there directly (constant stride, whole tiles); else 0. */
 static ptrdiff_t FN(matrix_apart)(int mr, const convt_tile *t)
 {
     char *const *rows = (char *const *)t->rows;
@@ -313,15 +327,16 @@ static ptrdiff_t FN(matrix_apart)(int mr, const convt_tile *t)
     return step;
 }
 
-/* With `sends`, the stores that the tile before left are done meanwhile. */
+/* Compute a register tile. With `sends`, it meanwhile makes the stores that the tile before left. */
 INLINE void FN(matrix_mn)(const int high, const int nv, const int sends, int mr, const convt_tile *t)
 {
     float sums[2 * MATRIX * TILE_NV * VF] __attribute__((aligned(64)));
     float *const *rows = (float *const *)t->rows;
     const float *init = t->init;
     const ptrdiff_t apart = mr > 1 && !t->narrow ? FN(matrix_apart)(mr, t) : 0;
-    /* The bias comes first: a stride of 0 bytes fills a tile with it. Partial sums of earlier chunks come last, as adding up
-     * chunks loses less than one long chain, and for all rows alike, or results would depend on how rows are cut. */
+    /* The bias is the initial value: a stride of 0 bytes fills a tile with it. Partial sums of earlier depth chunks are added
+     * last, because adding up chunks loses less than one long chain; this holds for all rows alike, because results must not
+     * depend on how rows are cut. */
     const int biased = init && !t->init_ld;
     if (biased)
         FN(matrix_begin)(high, nv, init);
@@ -332,13 +347,13 @@ INLINE void FN(matrix_mn)(const int high, const int nv, const int sends, int mr,
     const char *a = t->a, *b = t->b, *ahead = t->ahead;
     convt_late *const late = sends ? t->late : NULL;
     const int share = late && t->kc ? (late->left * MATRIX_DEPTH / 2 + t->kc - 1) / t->kc : 0;
-    /* Shallow tiles prefetch the rows that they store; deep ones take longer than their stores anyway. */
+    /* Shallow tiles prefetch the rows that they store. Deep tiles take longer than their stores anyway. */
     int prefetched = biased && t->kc && t->kc <= CONVT_KC / 2 && !t->stream && !late ? 0 : mr;
     const int some = prefetched ? 0 : (mr * MATRIX_DEPTH / 2 + t->kc - 1) / t->kc;
     for (int k = 0; k < t->kc; k += MATRIX_DEPTH, a += 64 * PARTS, b += part * PARTS) {
         FN(matrix_a)(high, a, ld);
 #if PARTS == 3
-        /* Small products first; each step loads one operand anew. */
+        /* Small products first. Each step loads only one operand. */
         FN(matrix_b)(nv, b + 2 * part);
         FN(matrix_multiply)(high, nv);
         FN(matrix_b)(nv, b + part);

@@ -1,8 +1,13 @@
-/* Between user memory (S) and accumulators (T): widening loads, rounding stores. The includer defines
- *   S, T, V, VL, V_(op), FN(name)
- *   S_LOAD, S_LOADN, S_STORE, S_STOREN   vectors of T from and to S
- *   S_STORE_2, S_STREAM_2   two vectors at once, by ordinary and by non-temporal stores, where S is not T
- * Elements that are not contiguous go through a vector on the stack.
+/* Kernels between user memory (S) and accumulators (T): widening loads, rounding stores, transposition, packing of B
+ * (`pack_b`), and `store`. The includer defines
+ *
+ *   S, T, V, VL, V_(op), FN(name)    element types, a vector of T, its lanes, its operations, the name of an instance
+ *   S_LOAD, S_LOADN, S_STORE, S_STOREN    whole and partial vectors of T from and to S
+ *   S_STORE_2, S_STREAM_2    stores of two vectors, ordinary and non-temporal, if S is not T
+ *   S_IS_T    defined if S is T
+ *
+ * Elements that are not contiguous go through a vector on the stack. `store` computes up to eight vectors together, row by row,
+ * so that the curved activations hide their latency.
  */
 #include "body_widen.h"
 #include "body_transpose.h"

@@ -1,7 +1,13 @@
-/* Accumulators (T) rounded to user memory (S), which is what `widen` undoes. The includer defines what body_memory.h wants, and
- *   T_TRANSPOSE   the `transpose` of T */
+/* `narrow` of the contract: accumulators (T) rounded to user memory (S), the inverse of `widen`. The includer defines the
+ * macros listed in body_memory.h, and
+ *
+ *   T_TRANSPOSE    `transpose` of T
+ *
+ * Contiguous rows are converted two vectors at a time. Other layouts go through squares of SQUARE x SQUARE elements on the
+ * stack, which are transposed as T. AVX-512 converts and stores two vectors as one cache line.
+ */
 
-#define SQUARE 64 /* rows and columns that are transposed at a time, in L1 */
+#define SQUARE 64 /* rows and columns that are transposed at a time; they stay in L1 */
 
 INLINE void FN(narrow_row)(S *to, const T *from, int cols, int stream)
 {

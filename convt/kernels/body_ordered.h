@@ -1,14 +1,18 @@
-/* A run of a depthwise convolution of few terms, whose outputs are stored in memory order. The includer defines T, V, VL,
+/* Depthwise runs of few terms whose outputs are stored in memory order (convt_dw.ordered). The includer defines T, V, VL,
  * V_(op), FN(name).
  *
- * Memory takes them twice as fast so as in blocks of j's, phase by phase. */
-#define DW_PAIR 2    /* j's at once */
-#define DW_VECTORS (sizeof(V) < 64 ? 2 : 4) /* of channels, which fit the registers with their pixels */
-#define DW_TURN 8    /* j's at a time, of more vectors than that */
-#define DW_FAR 4096  /* bytes ahead of an output, prefetched into L2: in L1 they would displace pixels */
+ * A register tile has 2 j (DW_PAIR) by one vector of channels; registers also hold the pixels of up to 4 vectors (2 with
+ * vectors of less than 64 bytes). Loop order: blocks of j, then sets of phases, then pieces of up to DW_VECTORS vectors; in
+ * a piece, pairs of j, then phases, vectors, sources and terms. Memory takes outputs in this order twice as fast as in
+ * blocks of j, phase by phase. Only the vector width matters.
+ */
+#define DW_PAIR 2    /* j of a register tile */
+#define DW_VECTORS (sizeof(V) < 64 ? 2 : 4) /* vectors of channels that fit the registers with their pixels */
+#define DW_TURN 8    /* j at a time, if there are more vectors than DW_VECTORS */
+#define DW_FAR 4096  /* prefetch distance in bytes, into L2: in L1 these lines would displace pixels */
 
-/* `count` j's at a time: all phases of a set, of `vectors` adjacent vectors of channels from c on. Their pixels stay in
- * registers, and each weight, from L1, is loaded once for all of them. */
+/* Compute all phases of a set for `vectors` adjacent vectors of channels from c on, `count` j at a time. Their pixels stay in
+ * registers; each weight is loaded from L1 once for all of them. */
 INLINE void FN(dw_order)(const int count, const int sources, const int terms, const int vectors, const convt_dw *d,
                          const convt_dw_phase *phase, int c, int j, int n, int skipped)
 {
@@ -17,16 +21,16 @@ INLINE void FN(dw_order)(const int count, const int sources, const int terms, co
     int some = count > 1;
     for (const convt_dw_phase *p = first; p < end; p++)
         some |= skipped ? p->after : p->before;
-    if (!some) /* no phase has these outputs: their pixel may be outside the input */
+    if (!some) /* no phase has these outputs, so their pixel may be outside the input */
         return;
-    /* A last vector that is not whole overlaps the one before. */
+    /* The last vector overlaps the one before if it is not whole. */
     const int rest = d->cols - c, whole = vectors * VL;
     const ptrdiff_t in_ld = d->in_ld, out_ld = d->out_ld, last = (rest < whole ? rest : whole) - VL;
-    const ptrdiff_t prefetched = c ? 0 : count * out_ld * (ptrdiff_t)sizeof(T); /* bytes a turn */
+    const ptrdiff_t prefetched = c ? 0 : count * out_ld * (ptrdiff_t)sizeof(T); /* bytes prefetched per iteration */
     T *const outs = (T *)d->out + c + j * out_ld;
     const T *inputs[CONVT_DW_ORDERED], *weights[CONVT_DW_ORDERED];
     V start[4];
-    V pixel[CONVT_DW_ORDERED][DW_PAIR + CONVT_DW_ORDERED - 1][4]; /* that of j and term u is in place j - u + terms - 1 */
+    V pixel[CONVT_DW_ORDERED][DW_PAIR + CONVT_DW_ORDERED - 1][4]; /* the pixel of j and term u is in place j - u + terms - 1 */
 #pragma GCC unroll 4
     for (int v = 0; v < vectors; v++)
         start[v] = V_(load)((const T *)d->init + c + (v < vectors - 1 ? v * VL : last));
@@ -36,7 +40,7 @@ INLINE void FN(dw_order)(const int count, const int sources, const int terms, co
         weights[s] = (const T *)d->w[s] + c;
     }
     for (int i = 0; i < n; i += count) {
-        const int again = i > n - count; /* the last j's, if fewer are left: some of them are computed twice */
+        const int again = i > n - count; /* 1 if fewer than `count` j are left: some of the last ones are computed twice */
         i = again ? n - count : i;
         T *const out = outs + i * out_ld;
         for (ptrdiff_t at = 0; at < prefetched; at += 64)
@@ -76,7 +80,7 @@ INLINE void FN(dw_order)(const int count, const int sources, const int terms, co
             _Pragma("GCC unroll 2") for (int u = 0; u < (sums); u++)                                                     \
             {                                                                                                            \
                 V wt = V_(load)(w[s][u] + at);                                                                           \
-                IN_REGISTER(wt); /* else GCC loads it for each */                                                        \
+                IN_REGISTER(wt); /* else GCC repeats the load for each use */                                            \
                 _Pragma("GCC unroll 2") for (int k = 0; k < count; k++)                                                  \
                     acc[k] = V_(fma)(pixel[s][k - u + terms - 1][v], wt, acc[k]);                                        \
             }                                                                                                            \
@@ -102,8 +106,8 @@ INLINE void FN(dw_order)(const int count, const int sources, const int terms, co
     }
 }
 
-/* (There is none of more vectors than DW_VECTORS.) n outputs from j on; or a single one before or after the run, of a single
- * term, the first or that after those skipped. */
+/* Functions by sources and vectors; none has more vectors than DW_VECTORS. They compute n outputs from j on; or, with n = 1,
+ * one output before or after the run from a single term: the first one, or the one after `skipped` terms. */
 #define DW_ORDER(sources, vectors)                                                                                        \
     static void FN(dw_order_##sources##_##vectors)(const convt_dw *d, const convt_dw_phase *phase, int c, int j, int n,   \
                                                    int skipped)                                                           \
@@ -120,7 +124,7 @@ INLINE void FN(dw_order)(const int count, const int sources, const int terms, co
 DW_ORDER(1, 1) DW_ORDER(1, 2) DW_ORDER(1, 3) DW_ORDER(1, 4) DW_ORDER(2, 1) DW_ORDER(2, 2) DW_ORDER(2, 3) DW_ORDER(2, 4)
 #undef DW_ORDER
 
-/* All j's and those before and after the run; of more vectors than DW_VECTORS a few j's at a time. */
+/* Compute all j, and the outputs before and after the run. With more vectors than DW_VECTORS, a few j at a time. */
 static void FN(dw_all_in_order)(const convt_dw *d)
 {
     static void (*const order[][4])(const convt_dw *, const convt_dw_phase *, int, int, int, int) = {

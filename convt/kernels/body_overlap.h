@@ -1,7 +1,12 @@
-/* Overlap-add into user memory (S), and the same by indices. The includer defines what body_memory.h says. */
+/* `overlap` and `overlap_picked` of the contract: overlap-add into user memory (S), directly or by indices. The includer
+ * defines the macros listed in body_memory.h.
+ *
+ * `overlap`: loop order j, then vectors of lanes, then terms; or blocks of VL values of j if lanes are few and contiguous.
+ * `overlap_picked`: loop order vectors of outputs, then terms; each operand is a gather.
+ */
 
-/* VL values of j at once where lanes are few and contiguous: the outputs of consecutive j are then contiguous, too. Each j is
- * summed as a whole vector, and its idle lanes are overwritten by the next one. Returns the first j it left. */
+/* Compute VL values of j at a time, if lanes are few and contiguous; the outputs of consecutive j are then contiguous, too.
+ * Each j is summed as a whole vector, whose unused lanes the next j overwrites. Return the first j that is not computed. */
 static int64_t FN(overlap_block)(const convt_overlap *o)
 {
     T sums[VL * VL + VL];
@@ -17,7 +22,7 @@ static int64_t FN(overlap_block)(const convt_overlap *o)
             const T *from = row;
             for (int u = 0; u < before; u++, from += count - o->ld)
                 sum += V_(load)(from);
-            /* Columns beyond the last tap are not of this j, whatever they hold. */
+            /* columns beyond the last tap may hold anything */
             sum += last < count ? V_(loadn)(from, last) : V_(load)(from);
             V_(store)(sums + i * count, sum);
         }
@@ -43,7 +48,7 @@ static void FN(overlap)(const convt_overlap *o)
                 sum += V_(loadn)((const T *)o->col + (i - o->i0) * o->ld + c, o->cols - c < n ? o->cols - c : n);
             }
             const V y = V_(act)(sum, o->act);
-            if (o->out_c == 1 && o->out_x == o->channels) { /* lanes are contiguous */
+            if (o->out_c == 1 && o->out_x == o->channels) { /* contiguous lanes */
                 if (n == VL)
                     S_STORE(out + l, y);
                 else

@@ -1,6 +1,10 @@
-/* Packing for dot products of pairs of bfloat16: B interleaves two rows of depth. The includer defines
- *   S, S_LOAD, S_LOADN, FN(name) as for body_widen.h; T is float
- * A float is rounded. vec_parts.h says which ones are in range; bfloat16 are taken as they are.
+/* `pack` and `pack_b` of the contract for dot products of bfloat16 pairs (AVX512_BF16): B has pairs of rows interleaved, as
+ * convt_kernels.h defines. Included by isa_avx512_bf16.c. The includer defines
+ *
+ *   S, S_LOAD, S_LOADN, FN(name)    as for body_widen.h; T is float
+ *
+ * A float32 is rounded to bfloat16, if it is in the range that vec_parts.h defines. A bfloat16 is copied, and all values are
+ * accepted.
  */
 static int FN(pairs_fit)(const v_range *range)
 {
@@ -12,7 +16,7 @@ static int FN(pairs_fit)(const v_range *range)
 #endif
 }
 
-/* n elements, cs apart, as floats whose lower halves are zero. */
+/* Load n elements, cs apart, as floats whose lower halves are zero. Adds float32 elements to `range`. */
 INLINE vf FN(pairs_load)(const S *from, ptrdiff_t cs, int n, v_range *range)
 {
     vf x;

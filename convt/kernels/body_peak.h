@@ -1,4 +1,5 @@
-/* The machine's own limit: FLOP/s of independent chains of multiply-adds, as many as hide the latency. */
+/* PEAK(name, V, set1, step, flops_per_step) defines a function that measures the FLOP/s of one thread: CHAINS independent
+ * chains of multiply-adds, which hide the latency, for at least `seconds`. */
 #include <time.h>
 
 #define CHAINS 12
@@ -20,7 +21,7 @@
         } while (elapsed < seconds);                                                         \
         volatile V sink;                                                                     \
         for (int i = 0; i < CHAINS; i++)                                                     \
-            sink = acc[i]; /* keeps the accumulators alive */                                \
+            sink = acc[i]; /* keeps the compiler from removing the loop */                   \
         (void)sink;                                                                          \
         return flops / elapsed;                                                              \
     }

@@ -1,8 +1,12 @@
-/* A depthwise run of few terms whose inputs are permuted from vectors of memory. Included by body_depthwise.h after
- * body_blocks.h and body_halves.h, whose functions it uses. */
+/* Depthwise runs of few terms whose inputs are permuted from vectors of memory (HAVE_PERMUTE: AVX-512). Included by
+ * body_depthwise.h after body_blocks.h and body_halves.h, whose functions it uses.
+ *
+ * A register tile has up to 8 j by one vector of channels, of one phase or of two that read the same inputs; with a single j, 2
+ * or 4 vectors of channels. Loop order: vectors of channels (whose weights stay in L1), tiles of j, phases, sources, terms.
+ */
 
-/* Groups of several channels: accumulators of `shape` j's or, from DW_ACROSS on, of a single j and shape - DW_ACROSS vectors of
- * channels, whole and with the same indices. */
+/* Compute a register tile of groups of several channels: `shape` values of j, or, from DW_ACROSS on, one j and shape -
+ * DW_ACROSS vectors of channels, which are whole and have the same indices. */
 #define DW_ACROSS 16
 INLINE void FN(dw_group)(const int shape, const int how, const int phases, const int terms, const int second,
                          const convt_dw *d, const convt_dw_phase *phase, int j, int c)
@@ -37,7 +41,7 @@ INLINE void FN(dw_group)(const int shape, const int how, const int phases, const
         FN(dw_finish)(count, across, how, d, acc[p], (T *)d->out + j * d->out_ld + phase[p].out + c, lanes);
 }
 
-/* A function each: inlined together, GCC finds no registers for addresses. */
+/* One function for each shape; if GCC inlines them together, it finds no registers for addresses. */
 #define DW_NAME(how, shape, phases, terms, second) FN(dw_##how##_##shape##_##phases##_##terms##_##second),
 #define DW_GROUP(how, shape, phases, terms, second)                                                                           \
     static void FN(dw_##how##_##shape##_##phases##_##terms##_##second)(const convt_dw *d, const convt_dw_phase *phase, int j, \
@@ -52,7 +56,8 @@ INLINE void FN(dw_group)(const int shape, const int how, const int phases, const
 DW_SHAPES(DW_GROUPS, DW_BROADCAST) DW_SHAPES(DW_GROUPS, DW_PERMUTE) DW_SHAPES(DW_GROUPS, DW_PERMUTE_2)
 DW_HALVED(DW_GROUPS, DW_PERMUTE_HALVES)
 
-/* How many of the last j's would read outside the row, if each reads `span` elements from the start of a vector's inputs on. */
+/* Return how many of the last j would read outside the row, if each reads `span` elements from the start of its vector's
+ * inputs. */
 INLINE int FN(dw_beyond)(const convt_dw *d, int c, int span)
 {
     const int end = (d->cols - 1) / VL * VL;
@@ -60,7 +65,7 @@ INLINE int FN(dw_beyond)(const convt_dw *d, int c, int span)
     return most <= 0 ? 0 : d->in_ld > 0 && most <= d->in_ld * d->n ? (int)((most - 1) / d->in_ld) + 1 : d->n;
 }
 
-/* The j's of half a vector of channels, two j's in a vector. */
+/* Compute all j of half a vector of channels, two j in a vector. */
 static void FN(dw_grouped_halves)(const convt_dw *d, int n, int c)
 {
     static void (*const kernels[][8])(const convt_dw *, const convt_dw_phase *, int, int) = {
@@ -71,10 +76,11 @@ static void FN(dw_grouped_halves)(const convt_dw *d, int n, int c)
     for (int i = 0; i < VL; i++)
         index[i] = i < VL / 2 ? d->index[c + i] : VL + d->index[c + i - VL / 2];
     two.index = index - c;
-    two.ahead = 2 * d->ahead; /* (past the j's of this call) */
+    two.ahead = 2 * d->ahead; /* beyond the j of this call */
     for (int j = 0, size; j < n; j += (1 << size) + (int)two.beside) {
         size = FN(dw_beside)(n, &j, &two.beside);
-        if (d->far && d->sources) { /* the next block's pixels of the row that is read for the first time */
+        /* Prefetch the next block's pixels of the first source, which is the row that is read for the first time. */
+        if (d->far && d->sources) {
             const T *next = (const T *)d->in[0] + d->from + (j + 2 * DW_MOST) * d->in_ld;
             convt_prefetch_ahead((const char *)next, 2 * DW_MOST * d->in_ld * (ptrdiff_t)sizeof(T));
         }
@@ -87,7 +93,7 @@ static void FN(dw_grouped_halves)(const convt_dw *d, int n, int c)
     }
 }
 
-/* All j's of a vector of channels, or of `across` of them, before the next: their weights stay in L1. */
+/* Compute all j of a vector of channels, or of `across` vectors, before the next ones; their weights stay in L1. */
 static void FN(dw_grouped)(const convt_dw *d)
 {
     static void (*const kernels[][7][8])(const convt_dw *, const convt_dw_phase *, int, int) = {
@@ -107,7 +113,7 @@ static void FN(dw_grouped)(const convt_dw *d)
             continue;
         }
         for (int j = 0, size; j < n; j += counts[size]) {
-            /* The smallest size that covers the rest, some j's twice; the largest one, if none does. */
+            /* the smallest size that covers the rest (some j are computed twice), or the largest size if none does */
             for (size = 0; size < 4 && counts[size] < n - j; size++)
                 ;
             while (counts[size] > n)

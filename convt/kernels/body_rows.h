@@ -1,11 +1,16 @@
-/* Rows of outputs whose vectors are pixels (NCX): a multiply-add has a weight, broadcast, and neighbouring inputs, loaded where they
- * lie. The includer defines T, V, VL, V_(op), FN(name), ROWS_ACCUMULATORS. */
+/* `rows` of the contract: rows of outputs (NCX planes) whose vectors are pixels. Each multiply-add has a broadcast weight and
+ * adjacent inputs, loaded from the plane without a copy. The includer defines T, V, VL, V_(op), FN(name), ROWS_ACCUMULATORS,
+ * TILE_MOST, TILE_ROWS.
+ *
+ * Register tile: mr rows by 2, 4 or 8 vectors of pixels (ROWS_NV). Loop order: tiles of pixels, then sources, then shifts, then
+ * rows.
+ */
 
-/* Vectors of pixels that a block of mr outputs has: as many accumulators as hide the latency of a multiply-add, if registers
- * are that many. */
+/* Vectors of pixels of a tile of mr rows: as many accumulators as hide the latency of a multiply-add, if there are enough
+ * registers. */
 #define ROWS_NV(mr) ((mr) * 8 <= ROWS_ACCUMULATORS ? 8 : (mr) * 4 <= ROWS_ACCUMULATORS ? 4 : 2)
 
-/* nv vectors of mr outputs, from pixel i on. */
+/* Compute nv vectors of mr rows, from pixel i on. */
 INLINE void FN(rows_block)(const int mr, const int nv, const convt_rows *r, int i)
 {
     V acc[TILE_MOST][8];

@@ -1,21 +1,28 @@
-/* The GEMM register tile, for one type of panel. The includer defines
- *   T, V, VL, V_(op)   type of accumulators, its vector, lanes, the vocabulary's functions
- *   E, KSTEP           panel element, products per multiply-add
- *   BV, B_LOAD, A_SET, MUL_ADD   a vector of B, its load, the broadcast of A, the multiply-add
- *   FN(name)           the name with a suffix of its own
- *   NARROWS            where T is float: rows may be of 16-bit types
+/* `tile` of the contract on vectors, for one type of panel: C = act(A B + init). The includer defines
+ *
+ *   T, V, VL, V_(op)    type of accumulators, its vector, lanes, vector operations
+ *   E, KSTEP            element of panels, products per multiply-add (1; 2 for dot products)
+ *   BV, B_LOAD, A_SET, MUL_ADD    a vector of B, its load, the broadcast of an element (pair) of A, the multiply-add
+ *   FN(name)            the name of an instance
+ *   NARROWS             if defined (T is float), rows may be of 16-bit types
+ *   TILE_NV, TILE_MR, TILE_ROWS, TILE_WIDE, WIDE_ROWS    the register blocks of the ISA, see vec_*.h
+ *
+ * Register tile: mr rows by nv vectors of columns, with mr <= 14 (AVX-512) or 6 (others); or few rows by two panels
+ * (TILE_WIDE). Loop order: tiles (`more`), then depth, then rows, then vectors: each step of depth loads nv vectors of B and
+ * broadcasts mr elements of A. HAVE_ROW (AVX2) multiplies a row of two vectors in one assembly statement.
  */
-/* The position in depth: A at two rows, seven apart, B, and what is prefetched. */
+/* The position in depth: pointers to A at row 0 and row 7, to B, and to the data that is prefetched. */
 typedef struct {
     const char *a[2];
-    ptrdiff_t ld, ld3, ld5; /* bytes between rows, and those of three and five */
+    ptrdiff_t ld, ld3, ld5; /* bytes between rows of A, and 3 and 5 times as many */
     const E *b;
-    ptrdiff_t apart; /* bytes from a panel to the second one */
+    ptrdiff_t apart; /* bytes from the panel to the second one */
     const char *ahead;
     ptrdiff_t ahead_step;
 } FN(tile_place);
 
-/* The element of row m, k steps on. An address is a register and another times 1, 2 or 4: few registers reach all rows. */
+/* Return the address of A's element in row m, k steps of depth on. An x86 address is a register plus another one times 1, 2, 4
+ * or 8, so few registers reach all rows. */
 INLINE const E *FN(tile_a)(const int m, const FN(tile_place) *p, const int k)
 {
     const int r = m % 7;
@@ -24,7 +31,7 @@ INLINE const E *FN(tile_a)(const int m, const FN(tile_place) *p, const int k)
 
 #define TILE_SHALLOW 32 /* steps of depth */
 
-/* Vectors of the first panel, where there are two. */
+/* Vectors of the first panel. */
 #define FIRST(nv) ((nv) < TILE_NV ? (nv) : TILE_NV)
 
 INLINE void FN(tile_step)(const int mr, const int nv, V acc[][2 * TILE_NV], const FN(tile_place) *p, const int k)
@@ -52,7 +59,7 @@ INLINE void FN(tile_step)(const int mr, const int nv, V acc[][2 * TILE_NV], cons
     }
 }
 
-/* Where vector v of a row goes. */
+/* Return the offset of vector v in a row of the output. */
 INLINE ptrdiff_t FN(tile_at)(const convt_tile *t, const int v)
 {
     return (v < TILE_NV ? t->at : t->at2) + v % TILE_NV * VL;
@@ -60,8 +67,8 @@ INLINE ptrdiff_t FN(tile_at)(const convt_tile *t, const int v)
 
 #ifdef NARROWS
 #define TILE_NARROWS(t) ((t)->narrow)
-/* The stores of a tile whose rows are of a 16-bit type: mr rows of nv vectors, one after the other at `sums`. They are apart from
- * the tile, which has no registers to spare. */
+/* Define the store of a tile whose rows are of a 16-bit type, from mr rows of nv vectors in `sums`, one after the other. It is
+ * a function of its own, because the tile has no registers to spare. */
 #define TILE_NARROW(name)                                                                                        \
     static __attribute__((noinline)) void FN(tile_##name)(int mr, int nv, const convt_tile *t, const T *sums, T *const *rows) \
     {                                                                                                            \
@@ -70,7 +77,7 @@ INLINE ptrdiff_t FN(tile_at)(const convt_tile *t, const int v)
             for (int v = 0; v < nv; v += 2, sums += 2 * VL) {                                                    \
                 uint16_t *to = (uint16_t *)rows[m] + FN(tile_at)(t, v);                                          \
                 const V a = V_(load)(sums);                                                                      \
-                if (v + 1 == nv) { /* the only one */                                                            \
+                if (v + 1 == nv) { /* the only vector */                                                         \
                     if (rest == VL)                                                                              \
                         vf_store_##name(to, a);                                                                  \
                     else                                                                                         \
@@ -97,8 +104,8 @@ TILE_NARROW(bf16)
 #define TILE_NARROWS(t) 0
 #endif
 
-/* `count` times `steps` of depth. Every second step prefetches as many lines of what is ahead as two steps read of A, and, with
- * `t`, one of the rows that it will store, `rows`. */
+/* Compute count * steps steps of depth. Every second step prefetches as many lines of `ahead` as two steps read of A, and, if
+ * `t` is not NULL, one of the rows that the tile will store. */
 INLINE void FN(tile_steps)(const int mr, const int nv, const int steps, V acc[][2 * TILE_NV], FN(tile_place) *p,
                            const convt_tile *t, T *const *rows, int count)
 {
@@ -134,7 +141,7 @@ INLINE void FN(tile_one)(const int mr, const int nv, const convt_tile *t, FN(til
 {
     V acc[14][2 * TILE_NV];
     const T *const inits[2] = {init, nv > TILE_NV ? t->init2 : NULL};
-    /* Accumulators start from the bias, or from -0, which keeps the sign of what is added. */
+    /* Accumulators start from the bias, or from -0, the neutral element of addition. */
     const int biased = init && !t->init_ld;
     if (biased)
 #pragma GCC unroll 14
@@ -149,17 +156,17 @@ INLINE void FN(tile_one)(const int mr, const int nv, const convt_tile *t, FN(til
             for (int v = 0; v < nv; v++)
                 acc[m][v] = V_(set1)(-0.0f);
 
-    /* The rows to store are prefetched, too, one at a time, and so are in L1 at the end. A shallow tile of one vector does
-     * not: it loads as often as it multiplies, and the prefetches would take longer than they save. */
+    /* The rows to store are also prefetched, one at a time, so that they are in L1 at the end. A shallow tile of one vector
+     * does not: it loads as often as it multiplies, so the prefetches would cost more than they save. */
     const int kc = t->kc / KSTEP, pairs = kc / 2, none = t->stream || (nv == 1 && kc <= TILE_SHALLOW);
     const int prefetched = none ? 0 : pairs < mr ? pairs : mr, left = kc - 2 * prefetched;
     FN(tile_steps)(mr, nv, 2, acc, &p, t, rows, prefetched);
-    /* Few accumulators take four steps at once, which is faster with B from L2. More gain nothing. */
+    /* Few accumulators take four steps per iteration, which is faster if B comes from L2. More steps gain nothing. */
     const int steps = mr * nv <= 20 ? 4 : 2;
     FN(tile_steps)(mr, nv, steps, acc, &p, NULL, NULL, left / steps);
     FN(tile_steps)(mr, nv, 1, acc, &p, NULL, NULL, left % steps);
 
-    /* Partial sums of earlier chunks are added last: adding up chunks loses less than one long chain. */
+    /* Partial sums of earlier depth chunks are added last, because adding up chunks loses less than one long chain. */
     if (init && !biased)
 #pragma GCC unroll 14
         for (int m = 0; m < mr; m++)

@@ -1,7 +1,12 @@
-/* Rows of user memory (S) whose elements are columns in memory, transposed as S. The includer has included body_widen.h, and
- * defines what that wants and S_STORE, S_STOREN. */
+/* `transpose` of the contract: a matrix of user memory (S) copied with other strides. The includer has included body_widen.h,
+ * and defines its macros and S_STORE, S_STOREN.
+ *
+ * Columns that are contiguous in memory become contiguous rows in registers: tiles of PART rows by VL columns (if S is T, by a
+ * cache line of columns). Loop order: blocks of rows, then vectors of columns, then rows. The vector width decides how many
+ * columns a tile has. Other layouts are copied row by row.
+ */
 
-/* Up to VL columns, `full` for all: as many rows at a time as a part has elements. The last rows may be done twice. */
+/* Transpose up to VL columns (`full`: VL), PART rows at a time. The last rows may be copied twice. */
 INLINE void FN(transpose_columns)(const int full, S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, int rows, int cols)
 {
     ptrdiff_t at[PART][VL / PART];
@@ -23,8 +28,8 @@ INLINE void FN(transpose_columns)(const int full, S *to, ptrdiff_t ld, const S *
 }
 
 #ifdef S_IS_T
-/* As many columns as a cache line has elements, because rows may be so far apart that their lines fall into few sets of L1, which
- * lose a line that waits for its other part. To `stream` takes non-temporal stores where rows are aligned to lines. */
+/* Transpose as many columns as a cache line has elements. Rows may be so far apart that their lines fall into few sets of L1,
+ * which would evict a line that is half written. With `stream`, rows that are aligned to lines take non-temporal stores. */
 INLINE void FN(transpose_lines)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, int rows, int stream)
 {
     enum { VECTORS = 64 / sizeof(V) };
@@ -55,12 +60,13 @@ INLINE void FN(transpose_lines)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs
 }
 #endif
 
-#define BLOCK_ROWS 64 /* of rows that are read and written at a time: columns of whole lines */
+#define BLOCK_ROWS 64 /* rows per block, a multiple of a cache line of elements */
 
-/* Columns that are a multiple of so many bytes apart fall into few sets of L1, which do not hold a block of them. */
+/* Columns at a distance of a multiple of this many bytes fall into few sets of L1, which do not hold a block of them; a block
+ * is copied first. */
 #define SAME_SETS 1024
 
-/* A block of at least PART rows. */
+/* Transpose a block of at least PART rows. */
 static void FN(transpose_block)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, int rows, int cols, int stream)
 {
     enum { LINE = 64 / sizeof(S) > VL ? 64 / sizeof(S) : VL };
@@ -91,7 +97,7 @@ static void FN(transpose_block)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs
     }
 }
 
-/* A row of columns that are contiguous on both sides, by 64 bytes; the last ones may be copied twice. */
+/* Copy a row of columns that are contiguous on both sides, 64 bytes at a time. The last columns may be copied twice. */
 INLINE void FN(copy_row)(S *to, const S *from, int cols)
 {
     const int line = 64 / sizeof(S);
@@ -114,7 +120,7 @@ static void FN(transpose)(void *dst, ptrdiff_t ld, ptrdiff_t dc, const void *src
     const S *from = src;
     if (dc == 1 && rs == 1 && cs != 1 && rows >= PART) {
         for (int r = 0; r < rows; r += BLOCK_ROWS) {
-            const int first = rows - r < PART ? rows - PART : r; /* no block has fewer rows than a part */
+            const int first = rows - r < PART ? rows - PART : r; /* no block has fewer than PART rows */
             const int some = rows - first < BLOCK_ROWS ? rows - first : BLOCK_ROWS;
             FN(transpose_block)(to + first * ld, ld, from + first, cs, some, cols, stream);
         }

@@ -1,10 +1,14 @@
-/* Rows of user memory (S) as T, which is what packing is to vectors. The includer defines T, V, VL, V_(op), FN(name), S,
- * S_LOAD, S_LOADN. */
+/* `widen` of the contract: rows of user memory (S) as T. On vectors it is also `pack`. The includer defines T, V, VL, V_(op),
+ * FN(name), S, S_LOAD, S_LOADN, and S_IS_T if S is T.
+ *
+ * If rows are contiguous (cs = 1), vectors are converted in place. If columns are contiguous (rs = 1), PART rows by VL columns
+ * at a time are transposed in registers; loop order: vectors of columns, then rows. Other strides go through the stack.
+ */
 
-/* Elements of T in 16 bytes, the part of a vector within which shuffles are cheapest. */
+/* Elements of T in 16 bytes: the part of a vector within which shuffles are cheapest. */
 #define PART ((int)(16 / sizeof(T)))
 
-/* The parts of a vector, each from an address of its own. */
+/* Load a vector whose parts of PART elements start at from + at[i]. */
 INLINE V FN(load_parts)(const S *from, const ptrdiff_t *at)
 {
 #ifdef S_IS_T
@@ -18,7 +22,7 @@ INLINE V FN(load_parts)(const S *from, const ptrdiff_t *at)
 #endif
 }
 
-/* Numbers of lanes. */
+/* Return the vector of lane numbers 0, 1, ..., VL - 1. */
 INLINE V FN(lanes)(void)
 {
     T number[VL];
@@ -27,7 +31,7 @@ INLINE V FN(lanes)(void)
     return V_(load)(number);
 }
 
-/* Each part of PART vectors transposed by itself. */
+/* Transpose the PART x PART elements of each part of PART vectors. */
 INLINE void FN(transpose_parts)(V *v)
 {
     V u[PART];
@@ -44,8 +48,8 @@ INLINE void FN(transpose_parts)(V *v)
     }
 }
 
-/* Where the parts of PART vectors start whose transpose has rows of these columns, `cs` apart; those of no column are of the last
- * one. */
+/* Compute `at`, the start of each part of PART vectors whose transpose has rows of `cols` columns, `cs` apart. Columns beyond
+ * `cols` read the last one. */
 INLINE void FN(place_parts)(const int full, ptrdiff_t at[PART][VL / PART], ptrdiff_t cs, int cols)
 {
 #pragma GCC unroll 4
@@ -55,8 +59,7 @@ INLINE void FN(place_parts)(const int full, ptrdiff_t at[PART][VL / PART], ptrdi
             at[p][i] = (full || i * PART + p < cols ? i * PART : cols - 1 - p) * cs;
 }
 
-/* `widen` where columns are contiguous, for up to VL of them, `full` for all: as many rows at a time as a part has elements,
- * each part transposed by itself. The last rows may be done twice. */
+/* Widen up to VL contiguous columns (`full`: VL), PART rows at a time. The last rows may be written twice. */
 INLINE void FN(widen_columns)(const int full, T *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, int rows, int cols, int padded)
 {
     const V lane = FN(lanes)();
@@ -65,7 +68,7 @@ INLINE void FN(widen_columns)(const int full, T *to, ptrdiff_t ld, const S *from
     for (int r = 0; r < rows; r += PART) {
         V v[PART];
         r = r + PART <= rows ? r : rows - PART;
-        if (full) /* the columns after these */
+        if (full) /* the next columns */
 #pragma GCC unroll 4
             for (int p = 0; p < PART; p++)
                 __builtin_prefetch(from + 2 * VL * cs + (r + p) * VL);
@@ -84,10 +87,10 @@ INLINE void FN(widen_columns)(const int full, T *to, ptrdiff_t ld, const S *from
     }
 }
 
-/* Columns that are a multiple of SAME_SETS bytes apart fall into few sets of L1, which do not hold a block of them: their lines
- * are copied beside each other first. */
+/* Columns at a distance of a multiple of SAME_SETS bytes fall into few sets of L1, which do not hold a block of them. Their
+ * lines are first copied next to each other. */
 #define SAME_SETS 1024
-#define LINES 64 /* rows */
+#define LINES 64 /* rows that are copied at a time */
 
 static void FN(widen_lines)(T *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, int rows, int cols, int padded)
 {
@@ -103,7 +106,7 @@ static void FN(widen_lines)(T *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, in
 static int FN(widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols,
                       int cols_padded)
 {
-    int whole = 0; /* columns done by vectors of rows */
+    int whole = 0; /* columns that are already written */
     if (rs == 1 && cs != 1 && rows >= PART) {
         if (cs * (ptrdiff_t)sizeof(S) % SAME_SETS == 0 && rows > LINES) {
             for (int r = 0; r < rows; r += LINES) {
@@ -126,7 +129,7 @@ static int FN(widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptr
         const S *from = (const S *)src + r * rs;
         int c = whole;
         if (cs == 1) {
-            __builtin_prefetch(from + cols - 1 + 6 * rs); /* rows that start within a line are on one more */
+            __builtin_prefetch(from + cols - 1 + 6 * rs); /* a row that does not start at a cache line is on one more line */
             for (; c + VL <= cols; c += VL) {
                 __builtin_prefetch(from + c + 6 * rs);
                 V_(store)(to + c, S_LOAD(from + c));

@@ -1,9 +1,14 @@
-/* Winograd's transforms of one or two axes. The includer defines T, V, VL, V_(op), FN(name).
+/* `wino_in`, `wino_out` and `wino_filter` of the contract: Winograd's transforms of one or two axes. The includer defines T, V,
+ * VL, V_(op), FN(name).
  *
- * F(m, r) on n = m + r - 1 points gives m outputs of a filter of r taps. The points are 0, 1, infinity for n = 3, -1 too for
- * n = 4, 2 and -2 too for n = 6. The input transform of an axis depends on n alone, the output transform on n and m. n = m = 1
- * leaves an axis as it is, but never the last one. Filters are transformed to match when they are packed: the coefficients are
- * those of algorithms/winograd/plan.py.
+ * F(m, r) on n = m + r - 1 points computes m outputs of a filter of r taps. The points are 0, 1, infinity for n = 3; in
+ * addition -1 for n = 4; in addition 2 and -2 for n = 6. The input transform of an axis depends on n only, the output transform
+ * on n and m. n = m = 1 leaves an axis unchanged; the last axis is never of this kind. Filters are transformed when they are
+ * packed; algorithms/winograd/transforms.py has the coefficients.
+ *
+ * A register tile is one vector of channels of all points (at most 6 x 6). Loop order: vectors of channels, then the last axis,
+ * then the other one; in `wino_filter` points, then columns, then in-channels. Every ISA has these operations; `wino_out` and
+ * `wino_filter` may take non-temporal stores.
  */
 INLINE void FN(wino_read)(const int n, V *d)
 {
@@ -29,7 +34,7 @@ INLINE void FN(wino_read)(const int n, V *d)
     }
 }
 
-/* The output transform. m is a constant for n < 6; at n = 6 it is 4 or 5. */
+/* Output transform of an axis. m is a compile-time constant for n < 6; for n = 6 it is 4 or 5. */
 INLINE void FN(wino_write)(const int n, int m, V *p)
 {
     if (n == 3) {
@@ -50,7 +55,7 @@ INLINE void FN(wino_write)(const int n, int m, V *p)
         p[2] = one + V_(set1)(4) * two;
         p[3] = minus + V_(set1)(8) * four;
         p[4] = one + V_(set1)(16) * two;
-        FORGET(m); /* else GCC makes a copy of all that follows for each m */
+        FORGET(m); /* else GCC duplicates all that follows for each m */
         if (m == 4)
             p[3] += last;
         else
@@ -60,7 +65,7 @@ INLINE void FN(wino_write)(const int n, int m, V *p)
 
 INLINE void FN(wino_in_yx)(const int ny, const int nx, const convt_wino_in *w)
 {
-    const ptrdiff_t out_y = w->out_y, out_x = w->out_x; /* stores can't alias copies */
+    const ptrdiff_t out_y = w->out_y, out_x = w->out_x; /* local copies, which no store can alias */
     char *out = w->out;
     for (int c = w->first; c < w->last; c += VL, out += sizeof(V)) {
         const int lanes = w->last - c;
@@ -126,7 +131,7 @@ INLINE void FN(wino_out_yx)(const int ny, int my, const int nx, int mx, const co
                         continue;
                 }
                 T *to = w->rows[y * mx + x];
-                check = V_(fma)(column[y], V_(set1)(0), check); /* NaN from here on where it is not finite */
+                check = V_(fma)(column[y], V_(set1)(0), check); /* becomes NaN if a value is not finite */
                 if (!to)
                     continue;
                 const V out = V_(act_simple)(column[y] + init, &act);
@@ -142,7 +147,7 @@ INLINE void FN(wino_out_yx)(const int ny, int my, const int nx, int mx, const co
     }
 }
 
-/* Of three and four points a function for each pair of kinds: X(kind, n, m of an axis). */
+/* Three and four points: one function for each pair of kinds. X(kind, n, m of an axis). */
 #define LAST(X, ...) X(1, 3, 2, __VA_ARGS__) X(2, 4, 2, __VA_ARGS__) X(3, 4, 3, __VA_ARGS__)
 #define FIRST(X) X(0, 1, 1) X(1, 3, 2) X(2, 4, 2) X(3, 4, 3)
 #define OUT(kx, nx, mx, ky, ny, my) \
@@ -159,14 +164,14 @@ static void (*const FN(wino_outs)[4][4])(const convt_wino_out *) = {FIRST(ENTRIE
 #undef ENTRY
 #undef ENTRIES
 
-/* Of six points one function, however many outputs an axis has: the largest, and less often asked for. A plan has axes of six
- * points or of fewer, never both. */
+/* Six points: one function for both numbers of outputs, because it is the largest and is called less often. A plan has axes of
+ * six points, or of fewer, never both. */
 #define SIX static __attribute__((noinline)) void
 SIX FN(wino_out_6_6)(int my, int mx, const convt_wino_out *w) { FN(wino_out_yx)(6, my, 6, mx, w); }
 SIX FN(wino_out_1_6)(int mx, const convt_wino_out *w) { FN(wino_out_yx)(1, 1, 6, mx, w); }
 #undef SIX
 
-/* The pairs of points that there are, then: */
+/* The pairs of points that exist: */
 #define PAIRS(X) X(1, 3) X(1, 4) X(3, 3) X(3, 4) X(4, 3) X(4, 4) X(1, 6) X(6, 6)
 #define IN(y, x) \
     static void FN(wino_in_##y##_##x)(const convt_wino_in *w) { FN(wino_in_yx)(y, x, w); }
@@ -188,7 +193,7 @@ static void FN(wino_out)(int kind_y, int kind_x, const convt_wino_out *w)
 {
     CONVT_ASSERT(kind_y >= 0 && kind_y < CONVT_WINO_KINDS && kind_x > 0 && kind_x < CONVT_WINO_KINDS);
     CONVT_ASSERT(!kind_y || (kind_y < 4) == (kind_x < 4));
-    const int my = kind_y, mx = kind_x; /* F(4, 3) and F(5, 2) are kinds 4 and 5 */
+    const int my = kind_y, mx = kind_x; /* m of F(4, 3) and F(5, 2), which are kinds 4 and 5 */
     if (kind_x < 4)
         FN(wino_outs)[kind_y][kind_x](w);
     else if (kind_y)
@@ -197,7 +202,8 @@ static void FN(wino_out)(int kind_y, int kind_x, const convt_wino_out *w)
         FN(wino_out_1_6)(mx, w);
 }
 
-/* `count` vectors of a point, from column c on; adds 0 times each to check, which becomes NaN where one is not finite. */
+/* Compute `count` vectors of point r from column c on. Adds 0 times each to `check`, which becomes NaN if a value is not
+ * finite. */
 INLINE V FN(wino_point)(const int count, const convt_wino_filter *w, int r, int c, V check)
 {
     const int64_t terms = w->start[r + 1] - w->start[r], *at = w->at + w->start[r];
@@ -229,7 +235,7 @@ INLINE V FN(wino_point)(const int count, const convt_wino_filter *w, int r, int 
     return check;
 }
 
-/* Point by point, so that stores are contiguous for long. */
+/* Compute point by point, so that stores are contiguous over long stretches. */
 static int FN(wino_filter)(const convt_wino_filter *w)
 {
     V check = V_(set1)(0);

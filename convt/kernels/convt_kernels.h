@@ -1,19 +1,27 @@
-/* The contract between the algorithms' loops and the micro-kernels. Written once, here.
+/* The contract between the loops of the algorithms and the micro-kernels.
  *
- * A kernel set serves one storage dtype at one instruction set. It has three element types: S of user memory, E of packed
- * panels, T of accumulators:
- *     float32: S = E = T = float     float64: S = E = T = double
- *     float16: S = f16, E = T = float    bfloat16: S = bf16, E = T = float
- * and where bfloat16 are multiplied: T = float, E = one or several bfloat16, as CONVT_ON_DOTS and CONVT_ON_AMX say.
+ * A kernel set (convt_kernels) serves one storage dtype on one unit of one instruction set. It has three element types: S in
+ * user memory, E in packed panels, T in accumulators.
  *
- * Panels. The GEMM's A is `mr` rows of at most CONVT_KC elements E, `lda` apart where they were packed; B is kc rows of one
- * or two vectors (nb elements). Where kstep is 2 (dot product), B holds pairs of rows interleaved: element (k, n) at
- * ((k / 2) * nb + n) * 2 + k % 2, and kc is even. With AMX tiles kstep is the depth of one multiplication; body_matrix.h
- * gives the layout of panels.
+ *   dtype      S        E                               T
+ *   float32    float    float                           float
+ *   float64    double   double                          double
+ *   float16    f16      float                           float
+ *   bfloat16   bf16     float                           float
+ *   units that multiply bfloat16:  E = one to three bfloat16 per element (CONVT_ON_DOTS, CONVT_ON_AMX), T = float
  *
- * Strides are in elements and may be any sign. User memory needs only its elements' own alignment; panels and
- * accumulators are ours and 64-byte aligned. Kernels never read or write outside the m, n, counts they are given:
- * they own their edges. CONVT_DEBUG builds assert the preconditions given here.
+ * GEMM operands. A is `mr` rows of at most CONVT_KC elements E, `lda` elements apart. B is a panel of kc rows of nb elements E,
+ * where nb is one or two vectors. Element (k, n) of B is at
+ *
+ *   k * nb + n                                  if kstep is 1
+ *   ((k / 2) * nb + n) * 2 + k % 2              if kstep is 2 (dot products): rows interleaved in pairs, kc is even
+ *   see body_matrix.h                           with AMX tiles: kstep is the depth of one AMX product
+ *
+ * Strides count elements, unless a comment says bytes, and may be negative. User memory needs only the alignment of its
+ * elements. Panels and accumulators belong to convt and are aligned to 64 bytes. Kernels handle edges: they accept any m, n and
+ * count, and read or write nothing beyond, except where a comment says that whole vectors are read or written. A pointer may be
+ * NULL only where a comment says so. A comment "T", "S" or "E" beside a pointer is the type of its elements. CONVT_DEBUG builds
+ * assert the preconditions given here.
  */
 #ifndef CONVT_KERNELS_H
 #define CONVT_KERNELS_H
@@ -21,206 +29,271 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Depth of a panel, and elements between packed rows of A for vector kernels: a cache line more than the depth, so that rows at
- * the same depth fall into different L1 sets. */
+/* CONVT_KC is the largest depth of a panel. CONVT_LDA is the distance in elements between packed rows of A for vector kernels:
+ * the depth plus a cache line, so that rows at one depth fall into different sets of L1. */
 #define CONVT_KC 256
 #define CONVT_LDA (CONVT_KC + 16)
 
 enum { CONVT_NONE, CONVT_CLIP, CONVT_LEAKY, CONVT_TANH, CONVT_SIGMOID, CONVT_GELU, CONVT_SWISH };
 
-/* An activation: a and b are clip's bounds (relu is a clip from 0) or leaky's slope. */
+/* An activation act(x), with one of the codes above. The other codes do not use a and b.
+ *
+ *   CLIP     min(max(x, a), b); relu is CLIP with a = 0
+ *   LEAKY    x < 0 ? a * x : x
+ */
 typedef struct {
     int code;
     double a, b;
 } convt_act;
 
-/* Deferred non-temporal stores: an AMX tile kernel leaves its results in `sums`, of a register tile's size and aligned, and the
- * next one stores them row by row while it multiplies. */
+/* Deferred non-temporal stores of AMX tiles. An AMX tile kernel leaves its results in `sums`, a buffer of T that holds a
+ * register tile and is aligned to 64 bytes. The next tile kernel stores them row by row while it multiplies. While left > 0:
+ *
+ *   rows[0][at + c] = act(from[c]) for c < cols;  rows += 1;  from += cols;  left -= 1
+ */
 typedef struct {
     void *sums;            /* T */
-    void *from;            /* T, the next row, of `cols` columns */
-    void *const *rows;     /* where it goes, at `at` */
+    void *from;            /* T: the next row to store, `cols` columns */
+    void *const *rows;     /* T: its destination is rows[0] + at, aligned to vectors */
     ptrdiff_t at;
-    int cols, left;        /* whole vectors; rows not stored yet */
+    int cols, left;        /* cols: a multiple of vl; left: the number of rows not stored yet */
     const convt_act *act;
 } convt_late;
 
 enum { CONVT_F32, CONVT_F64, CONVT_F16, CONVT_BF16, CONVT_DTYPES };
 
-/* One register tile: rows[m][at..at + cols) = act(A B + init), m < mr; without init, A B is added to what is there. Then
- * `more` tiles, whose rows of A, of `rows` and of init follow: at little depth a call would take longer than the tile. */
+/* One register tile: for m < mr and c < cols,
+ *
+ *   rows[m][at + c] = act(init(m, c) + sum over k < kc of A(m, k) * B(k, c))     with init
+ *   rows[m][at + c] = act(rows[m][at + c] + sum over k < kc of A(m, k) * B(k, c))    without init
+ *
+ * where init(m, c) = init[m * init_ld + c]. `init`, and `rows` without init, are read in whole vectors.
+ *
+ * If `more` > 0, the call computes `more` further tiles of mr rows each, because at little depth a call takes longer than a
+ * tile. Their rows of A, their `rows` and their rows of `init` follow those of the tile before; panels and init2 stay the same.
+ * With AMX tiles `more` must be 0.
+ */
 typedef struct {
-    int kc;                /* depth, <= CONVT_KC */
-    int nv;                /* vectors in a row of B; of two panels, twice as many as one can have */
-    const void *a, *b;     /* rows, and a panel */
-    ptrdiff_t lda;         /* elements between the rows of A, of any sign */
-    const void *init;      /* T: added to the products, row m at init + m * init_ld (0: the same row, the bias); or NULL */
+    int kc;                /* depth: at most CONVT_KC, a multiple of kstep, may be 0 */
+    int nv;                /* vectors in a row of B: 1 to nr / vl; with a second panel (b2), 2 * nr / vl */
+    const void *a, *b;     /* E: rows of A, and a panel of B */
+    ptrdiff_t lda;         /* elements E between rows of A */
+    const void *init;      /* T, or NULL: row m is at init + m * init_ld. init_ld = 0: every row adds the same one, the bias */
     ptrdiff_t init_ld;
-    void *const *rows;     /* T: row m goes to rows[m] + at */
+    void *const *rows;     /* T, or the dtype of `narrow`: row m goes to rows[m] + at */
     ptrdiff_t at;
-    int cols;              /* columns stored: more than nv - 1 vectors, at most nv */
-    const convt_act *act;  /* NONE, CLIP or LEAKY; others are applied by `store` */
-    int stream;            /* whole vectors may take non-temporal stores: every row is vector-aligned */
-    int narrow;            /* rows are not of T but of CONVT_F16 or CONVT_BF16, which accumulators are rounded to; 0: of T */
-    const void *b2, *init2; /* of a second panel for the same rows: as b, init and at; then `cols` is all of both */
+    int cols;              /* columns stored: more than (nv - 1) * vl, at most nv * vl */
+    const convt_act *act;  /* NONE, CLIP or LEAKY; `store` applies the others */
+    int stream;            /* whole vectors may take non-temporal stores: every rows[m] + at is aligned to a vector */
+    int narrow;            /* CONVT_F16 or CONVT_BF16: accumulators are rounded to this dtype, which is that of `rows` (then
+                            * init is not NULL); 0: rows are of T */
+    /* A second panel for the same rows, if nv is 2 * nr / vl (mr is then at most `wide`, and cols = nv * vl): it has its own b,
+     * init and at. Not used otherwise. */
+    const void *b2, *init2;
     ptrdiff_t at2;
-    const char *ahead;     /* what is read after this tile: every `pace` of depth it prefetches a line of that, or as many as it
-                            * reads of A meanwhile, */
-    ptrdiff_t ahead_step;  /* and `ahead` moves on by this many bytes */
+    /* Data that is read after this tile, for prefetching. After every `pace` of depth a kernel prefetches the cache line at
+     * `ahead` (vector kernels: as many lines as they read of A meanwhile), and `ahead` moves on by `ahead_step` bytes. Any
+     * address is allowed. */
+    const char *ahead;
+    ptrdiff_t ahead_step;
     int more;
-    convt_late *late;      /* stores that the tile before left to this one; NULL but with AMX tiles */
+    convt_late *late;      /* AMX tiles: stores that the tile before left to this one, or NULL; vector kernels do not use it */
 } convt_tile;
 
-/* The operands of a term of a depthwise phase: elements from the start of each source, and of its weights. */
+/* The operands of one term of a depthwise phase: offsets in elements from the start of each source and of its weights. */
 typedef struct {
     ptrdiff_t in, w;
 } convt_dw_term;
 
-/* A phase of a depthwise run: its terms, and where its outputs start. With `cut` only the lanes of `mask` have the last term.
- * Adjacent phases whose terms read the same pixels make a set: `sharing` of its first phase is the number of them. */
+/* A phase of a depthwise run. It sums `terms` terms and writes output j to out + j * out_ld. With `cut`, the last term counts
+ * only in the lanes of `mask`. Adjacent phases whose terms read the same pixels form a set: `sharing` of the first phase is
+ * their number, that of the others is 0. */
 typedef struct {
     const convt_dw_term *term;
     int terms, cut, sharing;
-    int sliding;           /* each term reads the pixel before that of the term before */
-    int before, after;     /* outputs beyond the run: the i-th before it lacks the last i terms of the set's first phase, which
-                            * may have one more than this one has; the i-th after it lacks the first i terms */
-    int64_t first, last;   /* of groups: the j's of the whole run that it has; others are computed, but not stored */
+    int sliding;           /* 1 if term u reads the pixel before that of term u - 1 */
+    /* The number of further outputs before the run (j = -1, -2, ...) and after it (j = n, n + 1, ...). The output at j = -i
+     * sums all but the last i terms of the set's first phase (which may have one term more than this phase). The output at j =
+     * n - 1 + i sums all but the first i terms of this phase. */
+    int before, after;
+    int64_t first, last;   /* with groups: the j of the whole run that this phase stores; other j are computed, but not
+                            * stored */
     ptrdiff_t out;
 } convt_dw_phase;
 
-/* Kernels that keep weights in registers are for phases of at most so many terms and sources. */
+/* The most terms of a phase, and the most sources, of kernels that keep weights in registers. */
 #define CONVT_DW_TERMS 3
 #define CONVT_DW_SOURCES 3
-#define CONVT_DW_ORDERED 2 /* terms and sources of kernels that store in memory order */
-#define CONVT_DOTS 4
-#define CONVT_DW_PRODUCTS 64 /* of a phase's terms and input rows, where groups of several channels lie in vectors */
+#define CONVT_DW_ORDERED 2 /* the most terms, and sources, of kernels that store in memory order */
+#define CONVT_DOTS 4 /* the most out-channels of a group of body_dots.h */
+#define CONVT_DW_PRODUCTS 64 /* the most terms times input rows of a phase of `groups` */
 
-/* The layout of groups of several channels in vectors (body_groups.h): a vector of outputs is of `each` groups, or of a part of
- * one. */
+/* The layout of channel groups of several channels in vectors, for body_groups.h and body_dots.h. In body_groups.h a vector of
+ * outputs holds `each` groups, or a part of one group. */
 typedef struct {
-    int ci, each;          /* in-channels of a group, a multiple of `each`, which is 1 or 2 */
-    const int64_t *at;     /* for each vector, `each` elements from a pixel's first channel to a group's */
-    const int64_t *first, *lanes; /* of each vector: its first out channel, and the number of them */
-    ptrdiff_t w_ld;        /* elements between the weights of vectors of outputs. A term has ci vectors of weights: of each
-                            * group in turn those of `each` in-channels, lanes as body_groups.h says */
-    int dots;              /* whether vectors run over in-channels instead (body_dots.h), which fill whole vectors of a group:
-                            * `lanes` are then its out channels, at most CONVT_DOTS; a term has, for each vector of in-channels,
-                            * one vector of weights for each out channel */
+    int ci, each;          /* ci: in-channels of a group, a multiple of `each`; each: 1 or 2 */
+    const int64_t *at;     /* for each vector, `each` offsets in elements from a pixel's first channel to a group's first
+                            * channel */
+    const int64_t *first, *lanes; /* for each vector: its first out-channel, and the number of its out-channels */
+    /* Elements between the weights of two vectors of outputs. A term has ci vectors of weights: for each group in turn, the
+     * vectors of `each` in-channels after each other, with lanes as body_groups.h describes. */
+    ptrdiff_t w_ld;
+    /* 1: vectors run over in-channels instead (body_dots.h), and the in-channels of a group fill whole vectors. `lanes` is then
+     * the number of out-channels of a group, at most CONVT_DOTS. A term has, for each vector of in-channels, one vector of
+     * weights per out-channel. */
+    int dots;
 } convt_dw_groups;
 
-/* One run of a depthwise convolution: for j < n, every phase p and c < cols:
- * out[j * out_ld + phase[p].out + c] = act(init[c] + sum over the phase's terms u and all sources s, which are input rows and
- * the channels of a group, of in[s][from + term[u].in + j * in_ld + c] * w[s][term[u].w + c]).
- * Phases are written side by side, so that every cache line of the output is filled while it is in L1. An output may be
- * written twice, with the same value. With `at`, inputs are permuted: that of column c of a vector that starts at column v is
- * at at[v] + index[c], with index[c] < `reach`; with `room` all `reach` elements from at[v] on can be read. */
+/* One run of a depthwise convolution. For j < n, every phase p and c < cols:
+ *
+ *   out[j * out_ld + phase[p].out + c] = act(init[c] + sum over terms u of the phase and sources s of
+ *                                            in[s][from + term[u].in + j * in_ld + c] * w[s][term[u].w + c])
+ *
+ * Sources are input rows, and the channels of a channel group. Kernels write the phases side by side, so that every cache line
+ * of the output is filled while it is in L1. They may write an output twice, with the same value.
+ *
+ * With `at`, inputs are permuted: column c of the vector that starts at column v reads element at[v] + index[c] instead of c,
+ * and index[c] < `reach`.
+ *
+ * With `groups`, vectors v0 to v1 - 1 of the layout are computed, `cols` columns in all. Sources are input rows, starting at a
+ * pixel's first channel; at, index, mask, cut, before and after are not used.
+ */
 typedef struct {
     int n, cols, phases, sources;
-    int low, high;         /* whether the phases' outputs before and after are computed, too */
-    int skips;             /* whether terms may be outside the row, where they add nothing (one phase, or groups) */
-    int64_t low_pixel, high_pixel; /* the j's whose first term is inside the row */
-    const int64_t *at;     /* or NULL */
-    const int32_t *index;  /* ascending in a vector; whole vectors, of which the last repeats its last column */
-    int room;
-    ptrdiff_t apart;       /* from each at[v] to the next one's, VL columns on, if all vectors are alike; else 0 */
+    int low, high;         /* 1: outputs `before` the run, and outputs `after` it, are computed too */
+    int skips;             /* 1: terms outside the input row are skipped (one phase, or groups) */
+    int64_t low_pixel, high_pixel; /* term u of output j is inside the row if low_pixel <= j - u < high_pixel */
+    const int64_t *at;     /* or NULL: inputs are not permuted */
+    const int32_t *index;  /* whole vectors, ascending in each; the last one repeats its last column */
+    int room;              /* 1: all `reach` elements from at[v] on can be read */
+    ptrdiff_t apart;       /* at[v + vl] - at[v], if all vectors have the same distance and indices; else 0 */
     const convt_dw_phase *phase;
     const void *const *in; /* T, one pointer per source */
     ptrdiff_t from, in_ld;
     const void *const *w;  /* T, one pointer per source; rows are padded to whole vectors */
-    const void *mask;      /* T, padded likewise: bits all set or none */
-    int none;              /* the mask is set in no lane from here on */
-    const void *init;      /* T, padded likewise */
+    const void *mask;      /* T, padded to whole vectors: the bits of a lane are all set or all clear */
+    int none;              /* the mask is clear from this column on */
+    const void *init;      /* T, padded to whole vectors */
     void *out;             /* T */
     ptrdiff_t out_ld;
-    int ordered;           /* outputs of a row are contiguous and not in cache: stored in memory order by kernels that can */
-    ptrdiff_t ahead;       /* elements from an output to the one whose line is prefetched as it is stored */
+    int ordered;           /* 1: outputs of a row are contiguous and not in cache; kernels that can store them in memory
+                            * order */
+    ptrdiff_t ahead;       /* each store prefetches the line this many elements further; 0: no prefetch */
     const convt_act *act;  /* NONE, CLIP or LEAKY */
-    int stream;            /* outputs take non-temporal stores: whole vectors, all aligned, each a cache line */
-    const convt_dw_groups *groups; /* or NULL: vectors v0 to v1 of these, `cols` columns in all; sources are input rows, from a
-                            * pixel's first channel on; at, index, mask, cut, before and after are not used */
+    int stream;            /* 1: non-temporal stores; vectors are cache lines, and outputs are whole and aligned vectors */
+    const convt_dw_groups *groups; /* or NULL */
     int v0, v1;
-    int64_t start;         /* j's of the run before these */
-    int far;               /* whether inputs exceed L2: kernels prefetch those ahead where the hardware does not */
-    const void *coming;    /* T, or NULL: the input row that outputs of the next row read first. Kernels by blocks of j's
-                            * prefetch it into L2, as the hardware does not foresee their reads */
-    ptrdiff_t beside;      /* set by kernels whose vectors hold accumulators of two j's: the distance of these */
+    int64_t start;         /* the number of j of the run before j = 0 of this call */
+    int far;               /* 1: inputs exceed L2, so kernels prefetch them where the hardware does not */
+    /* T, or NULL: the input row that outputs of the next row read first. Kernels that compute blocks of j prefetch it into L2,
+     * because the hardware does not foresee their reads. */
+    const void *coming;
+    ptrdiff_t beside;      /* for kernels only: the distance of the two j whose accumulators share a vector */
 } convt_dw;
 
-/* Overlap-add along an axis of dilation 1: for j0 <= j < j1 and lane_lo <= l < lane_hi,
- * out(j, l) = act(init[l] + sum over u < terms of col[j - u][u * lanes + l]), rows outside [i0, i1) and columns beyond
- * `cols` left out. Lanes are (phase, channel): `lanes` = stride * channels. */
+/* Overlap-add along an axis of dilation 1. For j0 <= j < j1 and lane_lo <= l < lane_hi:
+ *
+ *   out(j, l) = act(init[l] + sum over u < terms of col[j - u][u * lanes + l])
+ *
+ * Rows of col outside [i0, i1) and columns from `cols` on add nothing. Lane l is phase l / channels and channel l % channels,
+ * so lanes = stride * channels. out(j, l) is at out + (j - j0) * out_j + l / channels * out_x + l % channels * out_c.
+ */
 typedef struct {
-    void *col;             /* T, row i at col + (i - i0) * ld */
+    void *col;             /* T: row i is at col + (i - i0) * ld */
     ptrdiff_t ld;
     int64_t i0, i1, j0, j1;
     int terms, lanes, cols, channels, lane_lo, lane_hi;
     const void *init;      /* T */
-    void *out;             /* S, where lane 0 of j0 goes (even if lane_lo > 0) */
-    ptrdiff_t out_j, out_x, out_c; /* elements between j, phases, channels */
+    void *out;             /* S: lane 0 of j0, even if lane_lo > 0 */
+    ptrdiff_t out_j, out_x, out_c; /* elements between values of j, phases and channels */
     const convt_act *act;
 } convt_overlap;
 
-/* The GEMM before `overlap_across`, of few columns and with pixels in lanes. For p < pixels and m < mr: out[m * ld + p] = sum over
- * k < kc of a[m * CONVT_LDA + k] * src[p * cs + k * rs], added to what is there with `add`. Whole vectors of `out` are written.
- * Where cs is not 1, rs is: such pixels are transposed in registers. */
+/* The GEMM before `overlap_across`, of few columns, with pixels in lanes. For m < mr and p < pixels:
+ *
+ *   out[m * ld + p] = (add ? out[m * ld + p] : 0) + sum over k < kc of a[m * CONVT_LDA + k] * src[p * cs + k * rs]
+ *
+ * Whole vectors of `out` are written, and read with `add`. Either cs or rs is 1. With rs = 1, pixels are transposed in
+ * registers.
+ */
 typedef struct {
-    int kc, pixels, add;   /* kc: at most CONVT_KC; where rs is 1 at least 16 bytes of T */
+    int kc, pixels, add;   /* kc: at most CONVT_KC; with cs other than 1, at least 16 bytes of T */
     const void *src;       /* S */
     ptrdiff_t cs, rs, ld;
     const void *a;         /* T */
     void *out;             /* T */
 } convt_across;
 
-/* Overlap-add by gathers, in the order of outputs: one vector after the other, out = act(init[index] + sum over `terms` of
- * col[index]), with a vector of indices for each of these in turn. */
+/* Overlap-add by gathers, in the order of outputs. For each vector of outputs, index holds 1 + terms vectors of indices i, one
+ * after the other:
+ *
+ *   out = act(init[i of the first vector] + sum over t < terms of col[i of vector 1 + t])
+ */
 typedef struct {
     const void *col, *init; /* T */
-    const int32_t *index;  /* whole vectors, whatever `count` is */
+    const int32_t *index;  /* whole vectors of indices, whatever `count` is */
     int64_t count;
     int terms;
     void *out;             /* S */
     const convt_act *act;
 } convt_picked;
 
-/* Winograd's input transform of a tile along two axes: columns first to last of the rows in[y * nx + x] go to
- * out + y * out_y + x * out_x; whole vectors are written, or whole steps of depth of E. */
+/* Winograd's input transform of a tile along two axes, for columns first <= c < last:
+ *
+ *   point (y, x) of the transform of in[y' * nx + x'][c], y' < ny, x' < nx
+ *
+ * is element c - first of the row at out + y * out_y + x * out_x. Whole vectors are written (wino_in), or whole steps of
+ * depth of E (wino_rows).
+ */
 typedef struct {
     const void *const *in; /* T */
-    void *out;             /* T or E */
-    ptrdiff_t out_y, out_x; /* bytes */
+    void *out;             /* T for wino_in, E for wino_rows */
+    ptrdiff_t out_y, out_x; /* in bytes */
     int first, last;
 } convt_wino_in;
 
-/* Winograd's output transform along two axes: rows[y * mx + x] = act(outputs(in) + init), where point (y, x) of the products
- * is at in + y * in_y + x * in_x. Adds 0 times every output to `check`, a vector, which so becomes NaN if one is not finite. */
+/* Winograd's output transform of a tile along two axes. For y < my, x < mx and c < cols:
+ *
+ *   rows[y * mx + x][c] = act(output (y, x) of the transform of in[y' * in_y + x' * in_x + c] + init[c])
+ *
+ * `in` and `init` are read in whole vectors. Adds 0 times every output before init to `check`, which so becomes NaN if an
+ * output is not finite.
+ */
 typedef struct {
     const void *in;        /* T */
     ptrdiff_t in_y, in_x;
     const void *init;      /* T, whole vectors */
-    void *const *rows;     /* T; NULL is left out */
+    void *const *rows;     /* T; the output of a NULL row is left out */
     int cols;
-    int stream;            /* whole vectors take non-temporal stores: every row is vector-aligned */
+    int stream;            /* whole vectors take non-temporal stores: every row is aligned to a vector */
     const convt_act *act;  /* NONE, CLIP or LEAKY */
     void *check;           /* T, one vector */
 } convt_wino_out;
 
-/* Winograd's filter transform: for r < rows, i < n and c < cols, out[r * out_row + i * out_step + c] = the sum over
- * start[r] <= e < start[r + 1] of scale[e] * in[at[e] + i * in_step + c]. For AMX tiles these are the elements of a panel of
- * out_step columns, and all of a step of depth is written, zeros from row n on. */
+/* Winograd's filter transform. For r < rows (points), i < n (in-channels) and c < cols (out-channels):
+ *
+ *   out[r * out_row + i * out_step + c] = sum over start[r] <= e < start[r + 1] of scale[e] * in[at[e] + i * in_step + c]
+ *
+ * For AMX tiles these are the elements of a panel of out_step columns, in the layout of body_matrix.h, and a whole step of
+ * depth is written: zeros from row n on.
+ */
 typedef struct {
     const void *in;        /* T */
     ptrdiff_t in_step;
     void *out;             /* E */
     ptrdiff_t out_row, out_step;
-    int n, cols, rows;     /* cols: whole vectors; for AMX tiles n is no more than a step of depth */
-    int stream;            /* out, vector-aligned, takes non-temporal stores; not for AMX tiles */
+    int n, cols, rows;     /* cols: a multiple of vl; n: for AMX tiles, at most a step of depth */
+    int stream;            /* non-temporal stores, `out` is aligned to vectors; not for AMX tiles */
     const int64_t *start, *at;
     const void *scale;     /* T */
 } convt_wino_filter;
 
-/* Rows of outputs from rows of inputs, with pixels in vectors: for m < mr and i < n,
- * rows[m][i] = init[m] + the sum over s < sources and t < shifts of in[s][i + shift[t]] * w[s][t * mr + m].
- * Whole vectors are read and written. */
+/* Rows of outputs from rows of inputs, with pixels in vectors. For m < mr and i < n:
+ *
+ *   rows[m][i] = init[m] + sum over s < sources and t < shifts of in[s][i + shift[t]] * w[s][t * mr + m]
+ *
+ * Whole vectors of `in` are read, and whole vectors of `rows` are written.
+ */
 typedef struct {
     int n, sources, shifts;
     const void *const *in; /* T */
@@ -230,8 +303,10 @@ typedef struct {
     void *const *rows;     /* T */
 } convt_rows;
 
-/* Rows of outputs whose phases alternate: for r < rows and first <= e < last,
- * out[r][e * step] = act(bias[r] + row[(r * phases + e % phases) * ld + e / phases]). */
+/* Rows of outputs whose phases alternate. For r < rows and first <= e < last:
+ *
+ *   out[r][e * step] = act(bias[r] + row[(r * phases + e % phases) * ld + e / phases])
+ */
 typedef struct {
     int64_t phases;        /* at most CONVT_INTERLEAVED */
     int64_t first, last;
@@ -239,100 +314,114 @@ typedef struct {
     const void *row;       /* T; whole vectors are read */
     ptrdiff_t ld;
     const void *bias;      /* T, or NULL */
-    void *const *out;      /* S; NULL is left out */
+    void *const *out;      /* S; a NULL row is left out */
     ptrdiff_t step;
     const convt_act *act;
-    int stream;            /* aligned vectors take non-temporal stores */
+    int stream;            /* 1: aligned vectors take non-temporal stores */
 } convt_interleave;
 
+/* The most phases of `interleave`. */
 #define CONVT_INTERLEAVED 64
 
+/* What `pack` returns for values that may be weights. */
 #define CONVT_FITS_WEIGHTS 2
 
-/* Kinds of an axis in `wino_out`: F(1, 1), F(2, 2), F(2, 3), F(3, 2), F(4, 3), F(5, 2), of 1, 3, 4, 4, 6, 6 points. */
+/* The number of kinds of an axis in `wino_out`: F(1, 1), F(2, 2), F(2, 3), F(3, 2), F(4, 3), F(5, 2), with 1, 3, 4, 4, 6, 6
+ * points. */
 #define CONVT_WINO_KINDS 6
 
-/* Lanes that `overlap_across` can take, and columns that `across` can. */
+/* The most lanes of `overlap_across`, and the most columns of `across`. */
 #define CONVT_ACROSS 64
 #define CONVT_ACROSS_MR 8
 
+/* A kernel set: register block sizes and functions for one dtype on one unit. */
 typedef struct {
-    int mr[3];             /* most rows m_r of a register tile, by vectors in a row of B */
-    int wide;              /* the same of a tile of two panels, which hides the latency of few rows; 0 where there is none */
-    int nr, vl;            /* columns of a panel, and lanes of a vector of T */
-    int kstep;             /* what depths are a multiple of: 1, 2 where B holds pairs, the depth of an AMX multiplication */
-    int grain;             /* rows that a tile reads at a time, even if it has fewer */
-    int pace;              /* depth after which a tile prefetches once from `ahead` */
-    int lda;               /* elements between packed rows */
-    int parts;             /* bfloat16 that an element is split into for AMX tiles; 0 for vectors */
+    int mr[3];             /* mr[nv]: most rows m_r of a register tile with nv vectors in a row of B */
+    int wide;              /* most rows of a tile of two panels, which hides the latency of few rows; 0: no such tile */
+    int nr, vl;            /* nr: columns of a panel; vl: lanes of a vector of T */
+    int kstep;             /* depths are multiples of this: 1; 2 for dot products; the depth of an AMX product */
+    int grain;             /* rows of A that a tile reads at a time, even if it has fewer */
+    int pace;              /* depth after which a tile prefetches from `ahead` again */
+    int lda;               /* elements between packed rows of A */
+    int parts;             /* bfloat16 values into which an element is split for AMX tiles; 0 on vectors and dot products */
     int s_size, e_size, t_size;
-    int direct_store;      /* S = T: tiles may be stored straight into user memory */
-    int narrows;           /* the same by a tile's `narrow`; 0 where it can't */
-    int reach;             /* how many adjacent elements `depthwise` permutes the lanes of a vector from */
+    int direct_store;      /* 1 if S is T: tiles may be stored directly into user memory */
+    int narrows;           /* CONVT_F16 or CONVT_BF16 if tiles may be stored into user memory with this value of `narrow`; else
+                            * 0 */
+    int reach;             /* number of adjacent elements from which `depthwise` permutes the lanes of a vector */
 
     void (*tile)(int mr, const convt_tile *tile);
-    void (*flush)(convt_late *late); /* stores what the last tile left; NULL but with AMX tiles */
-    void (*stream)(void *dst, const void *src, size_t bytes); /* a copy of whole cache lines by non-temporal stores */
+    void (*flush)(convt_late *late); /* stores what the last tile left; NULL without AMX tiles */
+    /* Copies bytes, a multiple of 64, by non-temporal stores. dst is aligned to a cache line, src need not be. */
+    void (*stream)(void *dst, const void *src, size_t bytes);
     void (*fence)(void);   /* makes non-temporal stores visible to other threads */
-    void (*enter)(void);   /* before a thread's first tile of a call, and after its last; or NULL */
+    /* To call before a thread's first tile of a call, and after its last tile; or NULL. */
+    void (*enter)(void);
     void (*leave)(void);
     void (*depthwise)(const convt_dw *run);
     void (*rows)(int mr, const convt_rows *run); /* mr: at most mr[2] */
     void (*interleave)(const convt_interleave *run);
-    int (*wino_in)(int ny, int nx, const convt_wino_in *tile); /* points per axis: 1, 3, 4 or 6 */
-    int (*wino_rows)(int ny, int nx, const convt_wino_in *tile); /* the same into E; returns whether E can hold them all */
+    int (*wino_in)(int ny, int nx, const convt_wino_in *tile); /* ny, nx: points per axis, 1, 3, 4 or 6; returns 1 */
+    int (*wino_rows)(int ny, int nx, const convt_wino_in *tile); /* into E; returns 0 if E cannot hold a value, else not 0 */
     void (*wino_out)(int kind_y, int kind_x, const convt_wino_out *tile);
-    int (*wino_filter)(const convt_wino_filter *panel); /* returns whether E can hold all that it wrote */
-    /* dst[r][c] = src[r * rs + c * cs] converted to E, c < cols; zero for cols <= c < cols_padded. Returns 0 where E can't hold
-     * them all, else CONVT_FITS_WEIGHTS, or less where they may only be data: products of small weights by small data must be
-     * no smaller than AMX multiplies. So does `pack_b`. */
+    int (*wino_filter)(const convt_wino_filter *panel); /* returns 0 if E cannot hold a value, else not 0 */
+    /* dst[r * ld + c] = src[r * rs + c * cs] converted from S to E for r < rows and c < cols; 0 for cols <= c < cols_padded.
+     * Returns 0 if E cannot hold a value; CONVT_FITS_WEIGHTS if the values may be weights or data; otherwise 1: they may only
+     * be data. The least magnitude of weights is larger than that of data, because the product of a small weight and a small
+     * datum must stay in the range of an AMX product. `pack_b` returns the same values. */
     int (*pack)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int cols_padded);
-    /* The same of data that is not in cache: for AMX tiles it prefetches rows that are packed later, as tiles of few columns
-     * prefetch less than they use. */
+    /* `pack` for data that is not in cache. For AMX tiles it also prefetches rows that are packed later, because tiles of few
+     * columns prefetch less than they use. */
     int (*pack_far)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int cols_padded);
-    /* dst[r][c] = src[r * rs + map[c]] as T, c < cols; cols <= c < room may be overwritten. */
+    /* dst[r * ld + c] = src[r * rs + map[c]] converted from S to T, for r < rows and c < cols. Columns cols <= c < room may be
+     * overwritten. */
     void (*gather)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, const int64_t *map, int rows, int cols, int room);
-    /* dst[r * ld + c * dc] = src[r * rs + c * cs], all of S: contiguous columns (rs = 1) become contiguous rows (dc = 1) in
-     * registers. With `stream` those of them that are whole aligned vectors take non-temporal stores. */
+    /* dst[r * ld + c * dc] = src[r * rs + c * cs] for r < rows and c < cols, all of S. With rs = 1 and dc = 1, contiguous
+     * columns become contiguous rows in registers. With `stream`, whole aligned vectors of them take non-temporal stores. */
     void (*transpose)(void *dst, ptrdiff_t ld, ptrdiff_t dc, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols,
                       int stream);
-    /* What blocks whose elements are T are made of, and back: dst[r * ld + c] = src[r * rs + c * cs], from S to T by `widen`, which
-     * pads as `pack` does, and rounded from T to S by `narrow`, where dst[r * ld + c * dc]. With `stream` whole aligned vectors
-     * take non-temporal stores. */
+    /* widen: dst[r * ld + c] = src[r * rs + c * cs] converted from S to T, padded and with the return value of `pack`. narrow:
+     * dst[r * ld + c * dc] = src[r * rs + c * cs] rounded from T to S. With `stream`, whole aligned vectors take non-temporal
+     * stores. NULL if S is T: use `transpose`. */
     int (*widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int cols_padded);
     void (*narrow)(void *dst, ptrdiff_t ld, ptrdiff_t dc, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols,
                    int stream);
-    /* B: element (k0 + r, n0 + c) of a panel of nb columns = src[r * rs + c * cs], r < rows, c < cols. From a k0 on that
-     * starts a step of depth, the rest of the last step may become zero in the vectors that are whole. */
+    /* B: element (k0 + r, n0 + c) of a panel of nb columns = src[r * rs + c * cs] converted from S to E, for r < rows and c <
+     * cols. If k0 starts a step of depth, the call may write zeros to the rest of the last step, in vectors of columns that it
+     * fills. */
     int (*pack_b)(void *dst, int k0, int n0, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int nb);
-    int (*finite)(const void *p, size_t bytes); /* no NaN, no Inf among S */
+    int (*finite)(const void *p, size_t bytes); /* returns 1 if no element of S is NaN or infinite, else 0 */
     void (*across)(int mr, const convt_across *run);
     void (*overlap)(const convt_overlap *o);
-    /* `overlap` with col transposed: pixel i of column c at col + c * ld + (i - i0); at most CONVT_ACROSS lanes. It may read
-     * the vector before pixel i0 of a column and the one from i1 on, where there are pixels. */
+    /* `overlap` with col transposed: pixel i of column c is at col + c * ld + (i - i0). At most CONVT_ACROSS lanes. If there
+     * are pixels, it may read the vector before pixel i0 of a column and the vector from pixel i1 on. */
     void (*overlap_across)(const convt_overlap *o);
     void (*overlap_picked)(const convt_picked *o);
-    /* rows[m][c * cs] = act(src[m * ld + c]) rounded to S, m < mr, c < cols; a NULL row is left out. */
+    /* rows[m][c * cs] = act(src[m * ld + c]) rounded from T to S, for m < mr and c < cols. A NULL row is left out. Any
+     * activation. */
     void (*store)(void *const *rows, ptrdiff_t cs, const void *src, ptrdiff_t ld, int mr, int cols, const convt_act *act);
 } convt_kernels;
 
-/* What multiplies. Of the units but the first, which have kernels for some dtypes, `tile` is NULL where there are none. */
+/* The units. Every unit but the first has kernels for some dtypes only; `tile` is NULL for the other dtypes. */
 enum {
-    CONVT_ON_VECTORS,  /* multiply-adds of T */
-    CONVT_ON_DOTS,     /* dot products of pairs of bfloat16: a bfloat16, or a float32 rounded to one */
+    CONVT_ON_VECTORS,  /* multiply-adds of T in vectors */
+    CONVT_ON_DOTS,     /* dot products of pairs of bfloat16: an element is a bfloat16, or a float32 rounded to one */
     CONVT_ON_AMX,      /* AMX tiles, as exact as float32: a float32 is split into three bfloat16, a float16 into two */
-    CONVT_ON_AMX_TWO,  /* AMX tiles of a float32 as two bfloat16, */
-    CONVT_ON_AMX_ONE,  /* or as one */
+    CONVT_ON_AMX_TWO,  /* AMX tiles: a float32 is split into two bfloat16 */
+    CONVT_ON_AMX_ONE,  /* AMX tiles: a float32 is rounded to one bfloat16 */
     CONVT_UNITS
 };
 
+/* The table of an instruction set. */
 typedef struct {
     const char *name;
     convt_kernels set[CONVT_UNITS][CONVT_DTYPES];
-    double (*peak)(int dtype, double seconds); /* measured FLOP/s of one thread's multiply-add units */
+    double (*peak)(int dtype, double seconds); /* measures the FLOP/s of the multiply-add units of one thread, for about
+                                                * `seconds` */
 } convt_isa;
 
-/* A function that a file compiled for one instruction set has for CPUs that lack it: it uses no vector registers. */
+/* The attribute of a function that runs on every CPU, although its file is compiled for one instruction set: it uses no vector
+ * registers. CONVT_TABLES_ANYWHERE is 1 if the compiler has such an attribute. */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define CONVT_ANY_CPU __attribute__((target("general-regs-only")))
 #define CONVT_TABLES_ANYWHERE 1
@@ -341,34 +430,38 @@ typedef struct {
 #define CONVT_TABLES_ANYWHERE 0
 #endif
 
-/* isa_<name>.c: convt_improve_<name>(isa) gets the table of the row that this one builds on (of baseline: an empty one) and
- * overwrites what it does better. Nothing else of these files is seen outside.
+/* isa_<name>.c defines convt_improve_<name>(isa). It gets a copy of the table of the base row of this instruction set (an empty
+ * table for baseline) and overwrites the entries that it improves. These files export nothing else.
  *
- * dispatch.c: the rows of setup.py's table, from least to most. */
+ * dispatch.c: the rows of the table in setup.py, from the smallest to the largest instruction set. convt_isa_count returns
+ * their number, convt_isa_at the table of a row, convt_isa_available 1 if this CPU and operating system can run it.
+ */
 int convt_isa_count(void);
 const convt_isa *convt_isa_at(int index);
 int convt_isa_available(int index);
 
-/* Bytes of the first-level data cache, or of a higher level; 0 where the CPU does not say. */
+/* Return the bytes of the data cache of a level (1 is the first); 0 if the CPU does not report it. */
 long convt_cache_bytes(int level);
 
-/* a / b, neither negative. They mostly fit 32 bits, in which older CPUs divide in a third of the time that 64 take. */
+/* Return a / b, neither of them negative. Most operands fit 32 bits. Older CPUs divide 32 bits in a third of the time of 64
+ * bits. */
 static inline int64_t convt_quotient(int64_t a, int64_t b)
 {
     return (uint64_t)(a | b) >> 32 ? a / b : (int64_t)((uint32_t)a / (uint32_t)b);
 }
 
+/* The head of a `for` loop over the cache lines that hold the bytes row[0] to row[bytes - 1]. */
 #define CONVT_EACH_LINE(row, bytes) (const char *line = row - ((uintptr_t)row & 63); line < row + bytes; line += 64)
 
-/* Prefetches the lines of a row that is written at once, wherever it starts. */
+/* Prefetch into L1 the cache lines of a row that is written immediately, at any alignment. */
 static inline void convt_prefetch_row(const char *row, ptrdiff_t bytes)
 {
     for CONVT_EACH_LINE(row, bytes)
         __builtin_prefetch(line, 1);
 }
 
-/* Prefetches the lines of a row that is read or written later into L2: L1 would lose most of them again, and its few fill
- * buffers are for what is read right now. */
+/* Prefetch into L2 the cache lines of a row that is read or written later. L1 would evict most of them before, and its few fill
+ * buffers are needed for current reads. */
 static inline void convt_prefetch_ahead(const char *row, ptrdiff_t bytes)
 {
     for CONVT_EACH_LINE(row, bytes)
@@ -377,7 +470,7 @@ static inline void convt_prefetch_ahead(const char *row, ptrdiff_t bytes)
 
 #ifdef CONVT_DEBUG
 #include <assert.h>
-#define CONVT_ASSERT(x) assert((x)) /* x may hold commas once its macros are expanded */
+#define CONVT_ASSERT(x) assert((x)) /* x may contain commas after macro expansion */
 #else
 #define CONVT_ASSERT(x) ((void)0)
 #endif

@@ -1,4 +1,4 @@
-/* The CPU features that setup.py's table of instruction sets names. */
+/* The CPU features that the table of instruction sets in setup.py names. */
 #ifndef CONVT_CPU_FEATURES_H
 #define CONVT_CPU_FEATURES_H
 
@@ -11,7 +11,8 @@ enum {
     CPU_AVX512DQ = 1 << 5,
     CPU_AVX512VL = 1 << 6,
     CPU_AVX512_BF16 = 1 << 7,
-    CPU_AMX_BF16 = 1 << 8, /* and the operating system lets this process use its registers */
+    /* AMX-TILE and AMX-BF16, and the operating system lets this process use the tile registers. */
+    CPU_AMX_BF16 = 1 << 8,
 };
 
 #endif

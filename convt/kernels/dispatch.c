@@ -1,4 +1,5 @@
-/* Which instruction sets were built and which this CPU and operating system can run. Compiled without any ISA flag. */
+/* The table of instruction sets that were built, and the detection of those that this CPU and operating system can run.
+ * Compiled without ISA flags. */
 #include "convt_kernels.h"
 #include "cpu_features.h"
 
@@ -16,7 +17,7 @@ static uint64_t xcr0(void)
     return ((uint64_t)high << 32) | low;
 }
 
-/* Whether this process may use the registers of AMX, for which Linux wants a request. */
+/* Check whether this process may use the AMX registers, which Linux requires a process to request. */
 static int may_use_tiles(void)
 {
 #if defined(__linux__) && defined(SYS_arch_prctl)
@@ -27,13 +28,14 @@ static int may_use_tiles(void)
 #endif
 }
 
-/* Features that this CPU has and this operating system saves the registers of. */
+/* Return the features (cpu_features.h) that this CPU has and whose registers this operating system saves. */
 static unsigned found_features(void)
 {
     unsigned a, b, c, d, found = 0;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE))
         return 0;
-    /* State the operating system saves: SSE and AVX; opmask and both ZMM halves; AMX's configuration and tiles. */
+    /* Bits of XCR0, the state that the operating system saves: SSE and AVX; opmask and both halves of ZMM; AMX configuration
+     * and tiles. */
     const uint64_t ymm = 0x6, zmm = 0xe6, tiles = 0x60000;
     const uint64_t saved = xcr0();
     if ((saved & ymm) != ymm)
@@ -68,10 +70,11 @@ long convt_cache_bytes(int level)
 {
     unsigned a, b, c, d, type;
     const int amd = __get_cpuid(0, &a, &b, &c, &d) && b == signature_AMD_ebx;
-    const unsigned leaf = amd ? 0x8000001d : 4; /* AMD's list of caches, and Intel's */
+    const unsigned leaf = amd ? 0x8000001d : 4; /* the lists of caches of AMD and Intel */
     for (unsigned n = 0; n < 16 && __get_cpuid_count(leaf, n, &a, &b, &c, &d) && (type = a & 31) != 0; n++)
-        if (type != 2 && (int)(a >> 5 & 7) == level) /* for data, or for all */
-            return ((b >> 22) + 1L) * ((b >> 12 & 0x3ff) + 1L) * ((b & 0xfff) + 1L) * (c + 1L); /* ways, parts, lines, sets */
+        if (type != 2 && (int)(a >> 5 & 7) == level) /* a data cache or a unified cache */
+            /* ways * partitions * line size * sets */
+            return ((b >> 22) + 1L) * ((b >> 12 & 0x3ff) + 1L) * ((b & 0xfff) + 1L) * (c + 1L);
     return 0;
 }
 #else
@@ -110,10 +113,11 @@ static const struct {
 };
 
 static convt_isa tables[ROWS];
-static unsigned features_here; /* found once: in a virtual machine the host answers, which takes tens of microseconds */
+static unsigned features_here; /* detected once, because CPUID takes tens of microseconds in a virtual machine */
 
-/* When the library is loaded. Rows that this CPU lacks have their tables too, so that plans of other CPUs can be looked at,
- * where the compiler makes their `improve` run anywhere; elsewhere they have nothing but a name. */
+/* Fill the tables when the library is loaded. Rows that this CPU lacks also get tables, so that plans of other CPUs can be
+ * inspected, if the compiler can make their `improve` run on every CPU (CONVT_TABLES_ANYWHERE). Otherwise they have only a
+ * name. */
 static __attribute__((constructor)) void fill_tables(void)
 {
     features_here = found_features();

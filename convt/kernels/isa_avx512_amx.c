@@ -1,4 +1,4 @@
-/* avx512_amx: avx512, and a second set of kernels whose GEMM multiplies AMX tiles. */
+/* avx512_amx: the kernels of avx512, and second kernel sets whose GEMM multiplies AMX tiles. */
 #include "vec_amx.h"
 #include "vec_common.h"
 
@@ -72,7 +72,8 @@
 #include "body_widen.h"
 #include "body_matrix.h"
 
-/* The depth of a multiplication more than CONVT_KC between rows: an odd number of cache lines at one or three parts. */
+/* Set the kernel set of a unit and a dtype, from functions with prefix `mem` and n parts. Packed rows of A are CONVT_KC plus
+ * the depth of an AMX product apart, which is an odd number of cache lines for one or three parts. */
 #define IMPROVE_MATRIX(unit, mem, dtype, n)                                                                  \
     do {                                                                                                     \
         convt_kernels *k = &isa->set[unit][dtype];                                                           \

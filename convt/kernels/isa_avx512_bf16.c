@@ -1,4 +1,4 @@
-/* avx512_bf16: avx512, and kernels whose GEMM multiplies pairs of bfloat16 by dot products. */
+/* avx512_bf16: the kernels of avx512, and second kernel sets whose GEMM multiplies pairs of bfloat16 by dot products. */
 #include "vec_bf16.h"
 #include "vec_common.h"
 #include "body_peak.h"

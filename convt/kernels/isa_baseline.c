@@ -1,4 +1,5 @@
-/* baseline: all kernels, from its vocabulary, under its own compiler flags. */
+/* baseline: all kernels (body.h) with the vector operations of vec_baseline.h, compiled with the flags of baseline in
+ * setup.py. */
 #define ISA_NAME baseline
 #include "vec_baseline.h"
 #include "body.h"

@@ -1,14 +1,15 @@
-/* The vector vocabulary of AVX-512, and AMX's tiles: eight of 16 rows of 64 bytes. */
+/* The vector operations of AVX-512, and those of AMX: eight tile registers of 16 rows of 64 bytes. */
 #ifndef CONVT_VEC_AMX_H
 #define CONVT_VEC_AMX_H
 #include "vec_avx512.h"
 #include "vec_parts.h"
 
-/* Rows and columns of a tile of accumulators, and the depth of one multiplication. */
+/* Rows and columns of an AMX tile of accumulators, and the depth of one AMX product. */
 #define MATRIX 16
 #define MATRIX_DEPTH 32
 
-/* The configuration: eight whole tiles. A thread loads it before it multiplies, and releases the tiles when it has. */
+/* The configuration: eight whole tiles. A thread calls matrix_enter before it multiplies, and matrix_leave, which releases the
+ * tiles, afterwards. */
 static void matrix_enter(void)
 {
     static const struct {
@@ -23,6 +24,7 @@ static void matrix_leave(void) { _tile_release(); }
 #define MATRIX_ZERO(c) _tile_zero(c)
 #define MATRIX_LOAD(c, from, step) _tile_loadd(c, from, step)
 #define MATRIX_STORE(c, to, step) _tile_stored(c, to, step)
-/* c += a b on bfloat16: a's row m holds the depth in pairs, b's row k the pairs 2k and 2k + 1 of each column. */
+/* c += a b on bfloat16, accumulated in float: row m of a holds the depth in pairs; row k of b holds depth 2k and 2k + 1 of each
+ * column. */
 #define MATRIX_MUL_ADD(c, a, b) _tile_dpbf16ps(c, a, b)
 #endif

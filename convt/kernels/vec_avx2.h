@@ -1,4 +1,5 @@
-/* The vector vocabulary in AVX2, FMA and F16C. */
+/* The vector operations in AVX2, FMA and F16C: vf is a vector of VF floats, vd one of VD doubles. loadn and storen access the
+ * first n lanes. */
 #ifndef CONVT_VEC_H
 #define CONVT_VEC_H
 #include <immintrin.h>
@@ -7,17 +8,17 @@
 
 #define VF 8
 #define VD 4
-/* Rows of a tile of 1 and 2 vectors, for 16 registers. */
+/* Most rows of a register tile with 1 and 2 vectors, for 16 registers. */
 #define TILE_NV 2
 #define TILE_MR {0, 6, 6}
 #define TILE_MOST 6
 #define TILE_ROWS ROWS_6
-/* Accumulators that leave registers for what is multiplied. */
+/* Accumulators of a tile of `rows` that leave registers for the operands. */
 #define ROWS_ACCUMULATORS 12
 #define TILE_WIDE 2
 #define WIDE_ROWS ROWS_2
 
-/* Keeps a loaded vector in a register: a compiler would else repeat the load as an operand of each use. */
+/* Keep a loaded vector in a register; otherwise the compiler may repeat the load as an operand of each use. */
 #define IN_REGISTER(v) __asm__("" : "+x"(v))
 
 typedef __m256 vf;
@@ -25,7 +26,7 @@ typedef __m256d vd;
 
 static inline vf vf_set1(float x) { return _mm256_set1_ps(x); }
 static inline vd vd_set1(double x) { return _mm256_set1_pd(x); }
-/* Two adjacent elements, repeated. */
+/* set2: two adjacent elements, repeated. */
 static inline vf vf_set2(const void *p)
 {
     double pair;
@@ -50,8 +51,8 @@ static inline vd vd_leaky(vd x, vd slope)
     return _mm256_blendv_pd(x, _mm256_mul_pd(x, slope), _mm256_cmp_pd(x, _mm256_setzero_pd(), _CMP_LT_OQ));
 }
 
-/* c[v] += *p * b[v] of two vectors, a row of a tile: in one statement, as GCC else keeps some of twelve accumulators on the
- * stack, and an accumulator that goes through there takes longer than its multiply-adds. */
+/* row: c[v] += *p * b[v] for two vectors, a row of a register tile. It is one assembly statement, because GCC otherwise keeps
+ * some of the twelve accumulators on the stack, and going through the stack takes longer than the multiply-adds. */
 #define HAVE_ROW
 static inline void vf_row(vf *c, const float *p, const vf *b)
 {
@@ -79,8 +80,8 @@ static inline vd vd_gather(const double *p, const int32_t *index)
 {
     return _mm256_i32gather_pd(p, _mm_loadu_si128((const __m128i *)index), 8);
 }
-/* Lanes of low and high permuted by index, those of high from VF (VD) on: where two vectors hold all elements, cheaper than a
- * gather. */
+/* permute_2: lanes of low and high permuted by index; indices from VF (VD) on mean high. If two vectors hold all elements, this
+ * is cheaper than a gather. */
 #define HAVE_PERMUTE_2
 static inline vf vf_permute_2(vf low, vf high, const int32_t *index)
 {
@@ -96,7 +97,7 @@ static inline vd vd_permute_2(vd low, vd high, const int32_t *index)
     const __m256 b = _mm256_permutevar8x32_ps(_mm256_castpd_ps(high), halves);
     return _mm256_blendv_pd(_mm256_castps_pd(a), _mm256_castps_pd(b), _mm256_castsi256_pd(_mm256_slli_epi64(at, 61)));
 }
-/* The lanes of a and b interleaved: the first half, and the second. */
+/* zip_low, zip_high: the lanes of a and b interleaved; the first and the second half of the result. */
 static inline vf vf_zip_low(vf a, vf b)
 {
     return _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x20);
@@ -113,12 +114,12 @@ static inline vd vd_zip_high(vd a, vd b)
 {
     return _mm256_permute2f128_pd(_mm256_unpacklo_pd(a, b), _mm256_unpackhi_pd(a, b), 0x31);
 }
-/* The same within each 16 bytes. */
+/* zip_low_parts, zip_high_parts: zip_low and zip_high within each 16 bytes. */
 static inline vf vf_zip_low_parts(vf a, vf b) { return _mm256_unpacklo_ps(a, b); }
 static inline vf vf_zip_high_parts(vf a, vf b) { return _mm256_unpackhi_ps(a, b); }
 static inline vd vd_zip_low_parts(vd a, vd b) { return _mm256_unpacklo_pd(a, b); }
 static inline vd vd_zip_high_parts(vd a, vd b) { return _mm256_unpackhi_pd(a, b); }
-/* Each 16 bytes from p + at[i]. */
+/* load_parts: 16 bytes from each p + at[i]. */
 static inline vf vf_load_parts(const float *p, const ptrdiff_t *at)
 {
     return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p + at[0])), _mm_loadu_ps(p + at[1]), 1);
@@ -127,7 +128,8 @@ static inline vd vd_load_parts(const double *p, const ptrdiff_t *at)
 {
     return _mm256_insertf128_pd(_mm256_castpd128_pd256(_mm_loadu_pd(p + at[0])), _mm_loadu_pd(p + at[1]), 1);
 }
-/* Half a vector, repeated; half a vector from p and half from q, and back. */
+/* load_half: half a vector, repeated. load_halves: half a vector from p and half from q. store_halves: the inverse of
+ * load_halves. */
 static inline vf vf_load_half(const float *p) { return _mm256_broadcast_ps((const __m128 *)p); }
 static inline vd vd_load_half(const double *p) { return _mm256_broadcast_pd((const __m128d *)p); }
 static inline vf vf_load_halves(const float *p, const float *q)
@@ -148,7 +150,8 @@ static inline void vd_store_halves(double *p, double *q, vd v)
     _mm_storeu_pd(p, _mm256_castpd256_pd128(v));
     _mm_storeu_pd(q, _mm256_extractf128_pd(v, 1));
 }
-/* The first half of a and the second of b; the second of a and the first of b, adjacent lanes swapped. */
+/* halves: the first half of a and the second half of b. crossed: the second half of a and the first half of b, adjacent lanes
+ * swapped. */
 static inline vf vf_halves(vf a, vf b) { return _mm256_blend_ps(a, b, 0xf0); }
 static inline vd vd_halves(vd a, vd b) { return _mm256_blend_pd(a, b, 0xc); }
 static inline vf vf_crossed(vf a, vf b) { return _mm256_permute_ps(_mm256_permute2f128_ps(a, b, 0x21), 0xb1); }
@@ -167,7 +170,7 @@ static inline __m256i vd_mask(int n)
 }
 static inline vf vf_loadn(const float *p, int n) { return _mm256_maskload_ps(p, vf_mask(n)); }
 static inline vd vd_loadn(const double *p, int n) { return _mm256_maskload_pd(p, vd_mask(n)); }
-/* By parts: a masked store takes Zen twelve cycles. */
+/* storen stores in parts, because a masked store takes twelve cycles on AMD Zen. */
 static inline void vf_storen(float *p, vf v, int n)
 {
     if (n >= 8) {
@@ -209,7 +212,7 @@ static inline void vf_store_f16(uint16_t *p, vf v)
 {
     _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
-/* The upper halves of two vectors that are not NaN, rounded to nearest even. */
+/* vf_upper_half: the upper half of each float, rounded to nearest even, in a vector without NaN. */
 #define HAVE_STORE2_BF16
 static inline __m256i vf_upper_half(vf v)
 {
@@ -218,7 +221,7 @@ static inline __m256i vf_upper_half(vf v)
 }
 static inline void vf_store2_bf16_numbers(uint16_t *p, vf a, vf b)
 {
-    const __m256i both = _mm256_packus_epi32(vf_upper_half(a), vf_upper_half(b)); /* each 16 bytes of a, then those of b */
+    const __m256i both = _mm256_packus_epi32(vf_upper_half(a), vf_upper_half(b)); /* 16-byte parts of a and b alternate */
     _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(both, 0xd8));
 }
 static inline int vf_some_nan(vf a, vf b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_UNORD_Q)); }

@@ -1,4 +1,5 @@
-/* The vector vocabulary in AVX-512 (F, BW, DQ, VL). */
+/* The vector operations in AVX-512 (F, BW, DQ, VL): vf is a vector of VF floats, vd one of VD doubles. loadn and storen access
+ * the first n lanes. */
 #ifndef CONVT_VEC_H
 #define CONVT_VEC_H
 #include <immintrin.h>
@@ -7,18 +8,18 @@
 
 #define VF 16
 #define VD 8
-/* Rows of a tile of 1 and 2 vectors: accumulators, a row of B and a broadcast fit 32 registers. (9 rows of 3 vectors multiply a
- * little faster, but 48 columns straddle the phases of the usual 64 or 128 channels.) */
+/* Most rows of a register tile with 1 and 2 vectors: accumulators, a row of B and a broadcast fit 32 registers. 9 rows of 3
+ * vectors multiply slightly faster, but 48 columns straddle the phases of the usual 64 or 128 channels. */
 #define TILE_NV 2
 #define TILE_MR {0, 14, 14}
 #define TILE_MOST 14
 #define TILE_ROWS ROWS_14
-/* Accumulators that leave registers for what is multiplied. */
+/* Accumulators of a tile of `rows` that leave registers for the operands. */
 #define ROWS_ACCUMULATORS 28
 #define TILE_WIDE 6
 #define WIDE_ROWS ROWS_6
 
-/* Keeps a loaded vector in a register: a compiler would else repeat the load as an operand of each use. */
+/* Keep a loaded vector in a register; otherwise the compiler may repeat the load as an operand of each use. */
 #ifdef __AVX512F__
 #define IN_REGISTER(v) __asm__("" : "+v"(v))
 #else /* emulated (tools/emulate.py) */
@@ -30,7 +31,7 @@ typedef __m512d vd;
 
 static inline vf vf_set1(float x) { return _mm512_set1_ps(x); }
 static inline vd vd_set1(double x) { return _mm512_set1_pd(x); }
-/* Two adjacent elements, repeated: a load, and nothing else. */
+/* set2: two adjacent elements, repeated. It is a single load. */
 static inline vf vf_set2(const void *p)
 {
     double pair;
@@ -78,8 +79,8 @@ static inline vd vd_gather(const double *p, const int32_t *index)
 {
     return _mm512_i32gather_pd(_mm256_loadu_si256((const __m256i *)index), p, 8);
 }
-/* Lanes of low and high permuted by index, those of high from VF (VD) on: where two vectors hold all elements, cheaper than a
- * gather. */
+/* permute_2: lanes of low and high permuted by index; indices from VF (VD) on mean high. If two vectors hold all elements, this
+ * is cheaper than a gather. */
 #define HAVE_PERMUTE_2
 static inline vf vf_permute_2(vf low, vf high, const int32_t *index)
 {
@@ -89,14 +90,14 @@ static inline vd vd_permute_2(vd low, vd high, const int32_t *index)
 {
     return _mm512_permutex2var_pd(low, _mm512_cvtepi32_epi64(_mm256_loadu_si256((const __m256i *)index)), high);
 }
-/* Lanes of one vector permuted by index, as cheap as a load: kernels permute what they multiply. */
+/* permute: lanes of one vector permuted by index. This is as cheap as a load, so kernels permute their operands. */
 #define HAVE_PERMUTE
 static inline vf vf_permute(vf v, const int32_t *index) { return _mm512_permutexvar_ps(_mm512_loadu_si512(index), v); }
 static inline vd vd_permute(vd v, const int32_t *index)
 {
     return _mm512_permutexvar_pd(_mm512_cvtepi32_epi64(_mm256_loadu_si256((const __m256i *)index)), v);
 }
-/* The lanes of a and b interleaved: the first half, and the second. */
+/* zip_low, zip_high: the lanes of a and b interleaved; the first and the second half of the result. */
 static inline vf vf_zip_low(vf a, vf b)
 {
     return _mm512_permutex2var_ps(a, _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23), b);
@@ -113,12 +114,12 @@ static inline vd vd_zip_high(vd a, vd b)
 {
     return _mm512_permutex2var_pd(a, _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15), b);
 }
-/* The same within each 16 bytes. */
+/* zip_low_parts, zip_high_parts: zip_low and zip_high within each 16 bytes. */
 static inline vf vf_zip_low_parts(vf a, vf b) { return _mm512_unpacklo_ps(a, b); }
 static inline vf vf_zip_high_parts(vf a, vf b) { return _mm512_unpackhi_ps(a, b); }
 static inline vd vd_zip_low_parts(vd a, vd b) { return _mm512_unpacklo_pd(a, b); }
 static inline vd vd_zip_high_parts(vd a, vd b) { return _mm512_unpackhi_pd(a, b); }
-/* Each 16 bytes from p + at[i]. Broadcasts under a mask take no shuffle. */
+/* load_parts: 16 bytes from each p + at[i]. Broadcasts under a mask need no shuffle. */
 static inline vf vf_load_parts(const float *p, const ptrdiff_t *at)
 {
     vf v = _mm512_castps128_ps512(_mm_loadu_ps(p + at[0]));
@@ -133,7 +134,8 @@ static inline vd vd_load_parts(const double *p, const ptrdiff_t *at)
     v = _mm512_mask_broadcast_f64x2(v, 0x30, _mm_loadu_pd(p + at[2]));
     return _mm512_mask_broadcast_f64x2(v, 0xc0, _mm_loadu_pd(p + at[3]));
 }
-/* Half a vector, repeated; half a vector from p and half from q, and back. */
+/* load_half: half a vector, repeated. load_halves: half a vector from p and half from q. store_halves: the inverse of
+ * load_halves. */
 static inline vf vf_load_half(const float *p) { return _mm512_broadcast_f32x8(_mm256_loadu_ps(p)); }
 static inline vd vd_load_half(const double *p) { return _mm512_broadcast_f64x4(_mm256_loadu_pd(p)); }
 static inline vf vf_load_halves(const float *p, const float *q)
@@ -154,7 +156,8 @@ static inline void vd_store_halves(double *p, double *q, vd v)
     _mm256_storeu_pd(p, _mm512_castpd512_pd256(v));
     _mm256_storeu_pd(q, _mm512_extractf64x4_pd(v, 1));
 }
-/* The first half of a and the second of b; the second of a and the first of b, adjacent lanes swapped. */
+/* halves: the first half of a and the second half of b. crossed: the second half of a and the first half of b, adjacent lanes
+ * swapped. */
 static inline vf vf_halves(vf a, vf b) { return _mm512_mask_blend_ps(0xff00, a, b); }
 static inline vd vd_halves(vd a, vd b) { return _mm512_mask_blend_pd(0xf0, a, b); }
 static inline vf vf_crossed(vf a, vf b)
@@ -184,7 +187,7 @@ static inline __m512i vf_to_f16_2(vf a, vf b)
 {
     return _mm512_inserti64x4(_mm512_castsi256_si512(vf_to_f16(a)), vf_to_f16(b), 1);
 }
-/* bfloat16 in the upper halves, rounded to nearest even; NaN becomes quiet. */
+/* vf_bf16_bits: bfloat16 in the upper halves, rounded to nearest even; NaN becomes quiet. */
 #define HAVE_BF16
 static inline __m512i vf_bf16_bits(vf v)
 {
@@ -198,7 +201,7 @@ static inline __m512i vf_to_bf16_2(vf a, vf b)
                                        33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
     return _mm512_permutex2var_epi16(vf_bf16_bits(a), _mm512_loadu_si512(upper), vf_bf16_bits(b));
 }
-/* Partial vectors of 16-bit types. */
+/* Loads and stores of the first n lanes of 16-bit elements. */
 #define HAVE_PARTIAL_16
 static inline __m256i vh_loadn(const uint16_t *p, int n) { return _mm256_maskz_loadu_epi16(vf_mask(n), p); }
 static inline void vh_storen(uint16_t *p, __m256i h, int n) { _mm256_mask_storeu_epi16(p, vf_mask(n), h); }

@@ -1,4 +1,5 @@
-/* What every vocabulary shares, in vector extensions: bfloat16, partial vectors of 16-bit types, activations. */
+/* Operations that all instruction sets share, written with vector extensions: bfloat16, partial vectors of 16-bit types,
+ * activations. Included after vec_<name>.h, which may define HAVE_... to replace some of them. */
 #ifndef CONVT_VEC_COMMON_H
 #define CONVT_VEC_COMMON_H
 #include "convt_kernels.h"
@@ -6,11 +7,10 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Hides from the compiler what it knows of a value. It would else keep what it derives from it in more registers than there
- * are. */
+/* Hide the value of x from the compiler, which would otherwise keep values derived from x in more registers than there are. */
 #define FORGET(x) __asm__("" : "+r"(x))
 
-/* Of n bits those from `low` to `high` - 1. */
+/* Return the bits low to high - 1, of n bits. */
 INLINE unsigned there_bits(int64_t low, int64_t high, int n)
 {
     if (low >= n || high <= 0)
@@ -30,7 +30,7 @@ INLINE vf vf_load_bf16(const uint16_t *p)
     memcpy(&h, p, sizeof h);
     return vf_from_bf16(h);
 }
-/* To nearest even, in the upper halves; NaN becomes quiet. */
+/* Return the bfloat16 in the upper halves, rounded to nearest even; NaN becomes quiet. */
 #ifndef HAVE_BF16
 INLINE vu vf_bf16_bits(vf v)
 {
@@ -46,7 +46,7 @@ INLINE void vf_store_bf16(uint16_t *p, vf v)
     memcpy(p, &h, sizeof h);
 }
 
-/* A copy of whole cache lines, from the start of one on, by non-temporal stores. */
+/* Copy whole cache lines by non-temporal stores. dst is aligned to a cache line, and bytes is a multiple of 64. */
 static __attribute__((unused)) void stream_f32(void *dst, const void *src, size_t bytes)
 {
     float *to = dst;
@@ -55,7 +55,7 @@ static __attribute__((unused)) void stream_f32(void *dst, const void *src, size_
         vf_stream(to, vf_load(from));
 }
 
-/* Whether an exponent is all ones somewhere: Inf or NaN. Loops that the compiler vectorises. */
+/* Return 1 if no exponent is all ones, that is, no element is infinite or NaN. The compiler vectorises these loops. */
 #define FINITE(name, word, exponent)                              \
     static __attribute__((unused)) int name(const void *p, size_t bytes) \
     {                                                             \
@@ -70,7 +70,7 @@ FINITE(finite_f64, uint64_t, 0x7ff0000000000000u)
 FINITE(finite_f16, uint16_t, 0x7c00u)
 FINITE(finite_bf16, uint16_t, 0x7f80u)
 
-/* Loads and stores of n < VF 16-bit elements go through a whole vector on the stack. */
+/* Loads and stores of n < VF 16-bit elements. Without HAVE_PARTIAL_16 they go through a whole vector on the stack. */
 #define PARTIAL_16(name)                                                    \
     INLINE vf vf_loadn_##name(const uint16_t *p, int n)                     \
     {                                                                       \
@@ -99,7 +99,7 @@ PARTIAL_16(bf16)
 #define vf_stream_f16 vf_store_f16
 #define vf_stream_bf16 vf_store_bf16
 #endif
-/* Two vectors at once, and by non-temporal stores of whole lines. */
+/* Stores of two vectors as 16-bit elements, and the same by non-temporal stores of whole cache lines. */
 #ifdef HAVE_BF16
 INLINE void vf_store2_f16(uint16_t *p, vf a, vf b) { _mm512_storeu_si512(p, vf_to_f16_2(a, b)); }
 INLINE void vf_store2_bf16(uint16_t *p, vf a, vf b) { _mm512_storeu_si512(p, vf_to_bf16_2(a, b)); }
@@ -130,12 +130,12 @@ INLINE void vf_stream2_f16(uint16_t *p, vf a, vf b) { vf_store2_f16(p, a, b); }
 INLINE void vf_stream2_bf16(uint16_t *p, vf a, vf b) { vf_store2_bf16(p, a, b); }
 #endif
 
-/* select: a where the mask's lanes are all ones, else b. */
+/* select: a in lanes whose mask is all ones, else b. */
 #define SELECT(v_, V, I) \
     INLINE V v_##_select(I mask, V a, V b) { return (V)((mask & (I)a) | (~mask & (I)b)); }
 SELECT(vf, vf, vi)
 SELECT(vd, vd, vl)
-/* a < b ? a : b and a > b ? a : b: b where either is NaN. And x < 0 ? x * slope : x. */
+/* min: a < b ? a : b. max: a > b ? a : b. Both return b if a or b is NaN. leaky: x < 0 ? x * slope : x. */
 #ifndef HAVE_MIN
 #define MIN(v_, V)                                                                                        \
     INLINE V v_##_min(V a, V b) { return v_##_select(a < b, a, b); }                                      \
@@ -144,7 +144,7 @@ SELECT(vd, vd, vl)
 MIN(vf, vf)
 MIN(vd, vd)
 #endif
-/* The activations that cost an instruction or two: applied on registers. NaN stays NaN. */
+/* The activations that cost an instruction or two (none, clip, leaky), applied to registers. NaN stays NaN. */
 #define ACT_SIMPLE(v_, V, T)                                                              \
     INLINE V v_##_act_simple(V x, const convt_act *act)                                   \
     {                                                                                     \
@@ -154,24 +154,24 @@ MIN(vd, vd)
     }
 ACT_SIMPLE(vf, vf, float)
 ACT_SIMPLE(vd, vd, double)
-/* x where the mask is not 0, else 0. */
+/* select_ne: x in lanes whose mask is not 0, else 0. */
 #define SELECT_NE(v_, V, I) \
     INLINE V v_##_select_ne(V mask, V x) { return (V)((mask != v_##_set1(0)) & (I)x); }
 SELECT_NE(vf, vf, vi)
 SELECT_NE(vd, vd, vl)
-/* c + a * b where the mask's bits are set, else c. */
+/* fma_where: c + a * b in lanes whose mask bits are set, else c. */
 #ifndef HAVE_FMA_WHERE
 INLINE vf vf_fma_where(vf mask, vf a, vf b, vf c) { return vf_select((vi)mask, vf_fma(a, b, c), c); }
 INLINE vd vd_fma_where(vd mask, vd a, vd b, vd c) { return vd_select((vl)mask, vd_fma(a, b, c), c); }
 #endif
 
-/* exp to about 1 ulp: 2^n * p(r), x = n ln 2 + r. The scale is applied in halves so that the ends over- and underflow
- * as they should. */
+/* exp to about 1 ulp: 2^n * p(r), where x = n ln 2 + r. The scale 2^n is applied in two factors, so that the ends of the range
+ * over- and underflow correctly. */
 INLINE vf vf_exp(vf x)
 {
     x = vf_select(x < vf_set1(-104.f), vf_set1(-104.f), x);
     x = vf_select(x > vf_set1(89.f), vf_set1(89.f), x);
-    const vf magic = vf_set1(12582912.f); /* 1.5 * 2^23: adding it rounds to an integer */
+    const vf magic = vf_set1(12582912.f); /* 1.5 * 2^23: adding this rounds to an integer */
     const vf n = vf_fma(x, vf_set1(1.44269504f), magic) - magic;
     const vf r = vf_fma(n, vf_set1(2.12194440e-4f), vf_fma(n, vf_set1(-0.693359375f), x));
     vf p = vf_set1(1.f / 5040);
@@ -187,7 +187,7 @@ INLINE vf vf_exp(vf x)
 }
 INLINE vf vf_tanh(vf x)
 {
-    /* Near 0 the quotient would cancel; there an odd polynomial (Taylor to x^13, |x| < 0.5) is exact to rounding. */
+    /* Near 0 the quotient would cancel. For |x| < 0.5 an odd polynomial (Taylor to x^13) is exact up to rounding. */
     const vf z = x * x;
     vf p = vf_set1(21844.f / 6081075);
     p = vf_fma(p, z, vf_set1(-1382.f / 155925));
@@ -212,11 +212,11 @@ INLINE vf vf_erf(vf x)
     const vf y = vf_fma(-p * t, vf_exp(-a * a), vf_set1(1.f));
     return vf_select(x < vf_set1(0), -y, y);
 }
-/* GELU and swish of -Inf are -Inf * 0, NaN: as in PyTorch, ONNX Runtime and oneDNN. */
+/* GELU and swish of -Inf are -Inf * 0 = NaN, as in PyTorch, ONNX Runtime and oneDNN. */
 INLINE vf vf_sigmoid(vf x) { return vf_set1(1.f) / (vf_set1(1.f) + vf_exp(-x)); }
 INLINE vf vf_gelu(vf x) { return vf_set1(0.5f) * x * (vf_set1(1.f) + vf_erf(x * vf_set1(0.70710678f))); }
 INLINE vf vf_swish(vf x) { return x / (vf_set1(1.f) + vf_exp(-x)); }
-/* Several vectors at once, because they do not depend on each other and so hide the latency of each. */
+/* Apply a curved activation to several vectors, which are independent and therefore hide each other's latency. */
 static __attribute__((noinline)) void vf_act_curved(vf *x, int count, int code)
 {
 #define EACH(function)                  \
@@ -256,7 +256,7 @@ static __attribute__((noinline)) void vd_act_curved(vd *x, int count, int code)
         x[i / VD][i % VD] = y;
     }
 }
-/* The activation of up to eight vectors. */
+/* act_all: the activation of up to eight vectors. act: the activation of one. */
 #define ACT_ALL(v_, V)                                                   \
     INLINE void v_##_act_all(V *x, const int count, const convt_act *act) \
     {                                                                    \
