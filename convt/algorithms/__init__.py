@@ -1,27 +1,198 @@
-"""The algorithms: their registry, the choice among them, and the few words of their own.
+"""Algorithms: the registry, the choice of an algorithm for a problem, and the glossary.
 
-Each algorithm is a folder: ``schedule.py`` (decides everything about a problem on a machine, as a record), ``cost.py``
-(expected cycles, read off the schedule), ``bind.py`` (tables for the loops, from the schedule, strides and packed weights),
-``loops.pyx`` (the plan that runs), ``README.md`` (its page). stages.py is their interface. `ALGORITHMS` has an `Algorithm` for
-each combination of an algorithm and a unit (unit.py), under the name that users know it by.
+Each algorithm is a folder:
 
-Most know channels that are contiguous alone. `planes.by_blocks` makes of them what takes channels of any stride, such as NCX's
-planes.
+* ``schedule.py`` takes every decision for a problem on a machine and returns a record, the schedule;
+* ``cost.py`` computes the expected cycles of a schedule;
+* ``bind.py`` makes tables for the loops from a schedule, byte strides and packed weights;
+* ``loops.pyx`` holds the plan that runs;
+* ``README.md`` describes the algorithm.
+
+stages.py defines the interface of these functions. `ALGORITHMS` has one `Algorithm` for each pair of an algorithm and a unit
+(unit.py), under the name that users see. Most algorithms need contiguous channels. `planes.by_blocks` extends such an algorithm
+to channels of any stride, for example NCX data. docs/how-it-works.md explains the flow of a call.
 
 Glossary
 --------
-phase
-    The output positions of one residue modulo the stride: a small stride-1 convolution of the input (phases.py).
+Terms of BLIS, oneDNN and the Winograd papers (GEMM, micro-kernel, non-temporal store, F(m, r)) are not repeated here.
+
+**The operator**
+
+axis
+    A spatial dimension of the data. Channels and batch are not axes.
+tap
+    One position of the kernel, on one axis or on all axes.
+full scatter
+    The output of a transposed convolution before pads are cut off: tap t of input i adds to position stride * i + dilation * t.
 window
-    The part of the full scatter that the output shows: one begin and one size per axis.
+    The part of the full scatter that the output shows: one begin and one size per axis. The begin may be negative.
+phase, residue
+    The output positions with one residue modulo the stride. Each phase is a stride-1 convolution of the input (phases.py).
+j
+    The index of a position within its phase: position = stride * j + residue.
+offset
+    The distance from j to the input that a tap reads: input = j - offset.
+hole
+    A phase that no tap reaches. Its outputs are bias and activation only.
+phase group
+    Phases that are computed together because they read the same inputs. Phases of a group are *merged*.
+nested
+    A merge of all phases of an axis, also of those with fewer taps than others. Taps that a phase lacks are zero weights.
 run
-    Consecutive positions j of one phase, or of phases that share their taps, on one axis.
+    A range of consecutive j of one phase group on one axis.
+kind
+    The properties of a run that its cost depends on. Runs that are mirror images have one kind (phases.Kind).
 class
-    A run on every axis: what one set of tables describes.
-piece
-    Adjacent columns of a panel that are adjacent in the output.
+    A choice of one run per axis. One set of tables describes a class.
+problem class
+    Problems whose sizes are rounded to the same value (stages.alike). They share the choice of the algorithm.
+split
+    Whether runs end where a tap leaves the input or a phase leaves the window.
+channel group
+    A group of a grouped convolution. Code calls it group; phase groups are always called phase groups in prose.
+order
+    The taps and depth chunks in which `direct` sums an output, as a value (order.py).
+finite
+    Said of weights without NaN and infinity. Weights that are not finite must not be multiplied by zeros outside the input.
+
+**GEMM and memory**
+
+row, column, depth
+    The M, N and K dimensions of a GEMM. In NXC algorithms rows are pixels, columns are out-channels of merged phases, and depth
+    is taps times in-channels. In `turned`, rows are outputs and columns are pixels.
 panel
-    Packed weights of as many columns as a register tile has.
+    Packed weights of as many columns as a register tile has (n_r).
+register tile, tile
+    The m_r x n_r accumulators of one micro-kernel call. In Winograd, a tile is the m outputs of F(m, r) on each axis.
+AMX tile, AMX product
+    A 16-row matrix register, and the multiplication of two of them.
+lane
+    One element of a vector register.
+step of depth
+    The in-channels that a micro-kernel consumes at a time: 1 on vectors, 2 for dot products, 32 on AMX.
+grain
+    The number of rows that a unit multiplies at least: 16 on AMX, whose tiles are multiplied whole.
+depth chunk
+    At most 256 of depth, the part of a panel that one kernel call multiplies (KC).
+span
+    The number of depth chunks that a task packs or transforms at once.
+partial sums
+    Accumulators that a task stores between depth chunks.
+piece
+    Adjacent columns of a panel that are adjacent in the output; also a part of a row that is stored or copied separately.
+row block, panel block, block
+    The rows, and the panels, of a task. Without a qualifier, block means a block of `planes`.
+block (of `planes`)
+    A box of outputs of some images with all channels, computed as a problem of its own. It is *framed* if it reads zeros
+    outside the input. The schedule and plan of a block are called *inner*.
+strip
+    Rows of a task that meet all panels before the next rows.
+set
+    The cache lines of L1 or L2 that compete for the same ways. Rows at a distance of a multiple of 4 KiB share a set.
+near, far
+    Said of data that stays in L2, or does not.
+planes, planar
+    Data whose channels are not contiguous, such as NCX.
+interleave
+    To store the phases of an axis alternately into an output row.
+workspace, region
+    The scratch memory of a thread, and a named part of it (workspace.py).
+
+**Weights**
+
+filter, weights
+    The array that the user passes; the values after packing.
+pack, form
+    To copy a filter to the layout that loops read; the value that names this layout. One packed filter serves every schedule
+    of the same form.
+recipe
+    The object that packs a filter in one form (packing.pyx).
+packing on the fly
+    Tasks of a one-shot call pack the weights that they multiply, just before they multiply them.
+in rows
+    Said of a filter whose taps and out-channels are contiguous for each in-channel (IOX order).
+prepacked, one-shot
+    Weights packed once by `ConvTranspose`; weights that come with a call.
+part (of an element)
+    One of the one to three bfloat16 values into which an element is split for AMX or dot products.
+
+**Planning**
+
+problem
+    Sizes, strides, dilations, window and dtype of one call, as integers (`_problem.Problem`).
+machine
+    Instruction set, cache sizes, constants and limits that schedules depend on (machine.py).
+unit
+    The hardware that multiplies: vectors, AMX with three, two or one parts, or dot products (unit.py). In `turned`, a unit is
+    also the phases of one channel.
+stage
+    One of the functions of an algorithm: schedule, cost, packing, recipe, bind, least (stages.py).
+schedule
+    A frozen record of every decision about a problem on a machine.
+bind, plan
+    To make tables from a schedule, strides and packed weights; the object with these tables that runs a call.
+execution
+    The decisions that are common to all plans: threads, stores, order of tasks (execution.py).
+task
+    The smallest amount of work that a thread takes. Tasks of a plan write disjoint outputs.
+pinned, alternate
+    Said of plans whose threads run the same tasks at every call; said of plans whose calls run tasks alternately forwards and
+    backwards.
+way, cut, scheme
+    An alternative that a schedule compares; a division of axes or classes into blocks or tasks; the transforms of each axis.
+widen, round
+    To convert 16-bit elements to float32; to convert back.
+
+**Cost model**
+
+count
+    The number of times that loops do something, by name: kernel calls, bytes from L2, packed vectors (costs.NAMES).
+cost, price
+    The cycles of one of a count: an efficiency times a unit of cost.
+unit of cost
+    Cycles that follow from the constants of a machine: of a vector operation, a kernel call, a byte from a cache (costs.units).
+constant
+    A measured property of a CPU, such as bytes per cycle from L2 (constants.py).
+machine file
+    A JSON file with the constants of a CPU family.
+efficiency
+    The cost of one of a count in units of cost; equal on all machines (efficiencies.py).
+side
+    Whether a count is serial, computing or fetching. Fetching overlaps with computing (costs.py).
+profile, part (of a profile)
+    The costs of a machine; their name for the counts of one algorithm, for example "direct" (costs.Profile).
+limit
+    A size from which on schedules decide otherwise (costs.Limits).
+lower bound, `least`
+    Cycles that no schedule of an algorithm can undercut. It is quick to compute and prunes the search.
+makespan
+    The time at which the last thread is done.
+
+**Single algorithms**
+
+input tile, point, tap window (`winograd`)
+    The inputs of one tile; an evaluation point of the transform; consecutive taps that one transform takes. In code both
+    the input tile and the tap window are called window.
+chain (`winograd`)
+    A part of a depth chunk that is summed alone, to bound rounding errors.
+sparse (`direct`)
+    Said of a class in which each tap multiplies only the rows that it reaches.
+overlap-add (`scatter`)
+    To sum the products of neighbouring pixels into outputs.
+columns, across, gathered (`scatter`)
+    The three layouts of products: vectors over columns, vectors over pixels, and pixels with all taps as columns.
+slab (`scatter`)
+    The depth of the rows of weights of the layouts across and gathered.
+joined (`scatter`)
+    Said of consecutive input rows that are multiplied as one.
+term
+    One product in the sum of an output.
+cell (`depthwise`)
+    Channels of several j in one vector.
+lane block (`depthwise`)
+    The out-channels of a task.
+output block (`rows`)
+    Outputs (channel, phase) that a micro-kernel computes at a time.
 """
 
 import functools
@@ -53,56 +224,58 @@ from .planes.schedule import always, never
 
 
 class Algorithm(NamedTuple):
-    """An algorithm on a unit."""
+    """An algorithm on one unit."""
 
     stages: stages.Stages
     make: Callable  # (problem, recipe, finite, in_strides, out_strides, threads) -> (plan, key of its weights)
     unit: str = "vectors"
-    limit: str | None = None  # what it wants, in words for an error; None if it does every problem
-    precision: str = "highest"  # of float32: the least exact that a caller of "auto" must have permitted
-    exact: str = ""  # another dtype that it computes as exactly as can be, whatever its precision of float32
-    unpacked: bool = False  # whether it reads the filter of a call where it lies, if it lies in rows: "auto" takes it for these
+    limit: str | None = None  # requirements on a problem, for error messages; None if the algorithm accepts every problem
+    precision: str = "highest"  # the precision of float32 that a caller of "auto" must permit
+    exact: str = ""  # a dtype that the algorithm computes at its full precision, whatever ``precision`` says of float32
+    unpacked: bool = False  # the algorithm reads one-shot filters in rows without packing; "auto" takes it only for these
 
     def permitted(self, problem):
-        """Whether "auto" may take it for a problem: other types than float32 are computed as exactly as they can hold."""
+        """Check whether "auto" may take the algorithm. Dtypes other than float32 always require full precision."""
         allowed = problem.precision if problem.dtype == "float32" else "highest"
         return problem.dtype == self.exact or PRECISIONS.index(self.precision) <= PRECISIONS.index(allowed)
 
     def schedule(self, problem, threads=stages.SHARED):
-        """Everything that is decided about a problem on the machine in use; None where the algorithm does not do it."""
+        """Return the schedule of a problem on the current machine, or None if the algorithm does not accept the problem."""
         return stages.scheduled(self.stages, problem, machine.current(), self.unit, threads)
 
     def cost(self, problem):
-        """Expected cycles of all threads together; infinite where the algorithm does not do the problem."""
+        """Return the expected cycles of all threads together, infinite if the algorithm does not accept the problem."""
         return stages.cost(self.stages, problem, self.unit)
 
     def preparing(self, problem):
-        """Cycles to pack the weights of a call that brings its own."""
+        """Return the cycles to pack the weights of a one-shot call."""
         return stages.preparing(self.stages, problem, self.unit)
 
     def least(self, problem):
-        """Cycles that `cost` is not below: quick to find."""
+        """Return a lower bound of `cost` that is quick to compute."""
         return self.stages.least(problem, machine.current(), self.unit)
 
     def recipe(self, attributes, filter, bias, key):
-        """How weights are packed for a key: the algorithm's name, and the form that a schedule says."""
+        """Return the recipe for a key, which is the algorithm's name followed by the form of a schedule."""
         return self.stages.recipe(attributes, filter, bias, key[1:], self.unit)
 
 
 def _any_channels(limit, these, name, unit="vectors", precision="highest", widens=always, exact="", permits=None):
-    """An algorithm of ``these`` stages, which knows contiguous channels, for all strides, and 16-bit types where it ``widens``
-    them (`planes.by_blocks`)."""
+    """Return an algorithm for all strides, from ``these`` stages for contiguous channels (`planes.by_blocks`).
+
+    ``widens(problem, here)`` says whether blocks of a 16-bit problem are widened to float32.
+    """
     return _of_blocks(limit, planes.by_blocks(these, widens), name, unit, precision, exact, permits)
 
 
 def _of_blocks(limit, these, name, unit="vectors", precision="highest", exact="", permits=None):
-    """An algorithm for all strides. `direct` computes what it does not take."""
+    """Return an algorithm from stages for all strides. `direct` computes the calls that it does not accept."""
     make = partial(planes.bind.make, these, name=name, unit=unit, otherwise=_direct, permits=permits)
     return Algorithm(these, make, unit, limit, precision, exact)
 
 
 def _of_planes(limit, these, name, unit="vectors", precision="highest"):
-    """An algorithm that computes on planes as they are. `direct` computes by blocks what it does not take."""
+    """Return an algorithm that computes on planes directly. `direct` computes the calls that it does not accept."""
     return Algorithm(these, partial(stages.make, these, name=name, unit=unit, otherwise=_direct), unit, limit, precision)
 
 
@@ -111,30 +284,33 @@ def _direct(*call):
 
 
 def _of_unit(unit, name, wants, precision, exact=""):
-    """Algorithms on a unit that multiplies bfloat16, by their names: direct, scatter and turned, and winograd where its
-    transforms lose less than the products do."""
+    """Return ``{name: Algorithm}`` for a unit that multiplies bfloat16.
+
+    Every such unit has direct and scatter. AMX also has turned. Three and two parts also have winograd, because the transforms
+    lose less precision than their products.
+    """
     prefix = f"{name}_"
     there = {
         name: _any_channels(wants, direct.STAGES, name, unit, precision, never, exact),
         prefix + "scatter": _any_channels(
-            f"{wants}, and what scatter wants: {scatter.LIMIT}", scatter.STAGES, prefix + "scatter", unit, precision, never,
+            f"{wants}; also {scatter.LIMIT}", scatter.STAGES, prefix + "scatter", unit, precision, never,
             exact, scatter.permits,
         ),
     }  # fmt: skip
     if unit in ("amx", "amx_two"):
         there[prefix + "winograd"] = _any_channels(
-            f"{wants}, and what winograd wants: {winograd.LIMIT}", winograd.STAGES, prefix + "winograd", unit, precision,
+            f"{wants}; also {winograd.LIMIT}", winograd.STAGES, prefix + "winograd", unit, precision,
             always if unit == "amx" else never,
         )  # fmt: skip
     if unit != "dots":
         there[prefix + "turned"] = _of_planes(
-            f"{wants}, and what turned wants: {turned.LIMIT}", turned.STAGES, prefix + "turned", unit, precision
+            f"{wants}; also {turned.LIMIT}", turned.STAGES, prefix + "turned", unit, precision
         )
     return there
 
 
-_AMX = "a CPU with a matrix unit (AMX)"
-_DOTS = "a CPU with dot products of bfloat16 (AVX512_BF16) and float32 or bfloat16"
+_AMX = "AMX"
+_DOTS = "AVX512_BF16, and float32 or bfloat16 data"
 
 ALGORITHMS = {
     "direct": _of_blocks(None, order.DIRECT, "direct"),
@@ -152,9 +328,25 @@ ALGORITHMS = {
 }  # fmt: skip
 
 
+UNITS = ("matrix_high", "matrix_medium", "matrix", "dots")  # prefixes of the names above; names without one are on vectors
+
+
+def on_unit(name):
+    """Split a name of `ALGORITHMS` into the algorithm and its unit: "matrix_turned" -> ("turned", "matrix")."""
+    for unit in UNITS:
+        if name == unit:
+            return "direct", unit
+        if name.startswith(unit + "_"):
+            return name.removeprefix(unit + "_"), unit
+    return name, "vectors"
+
+
+# The names that messages and help list. The others are "winograd6", and the names of an algorithm on another unit than vectors.
+BASIC = tuple(name for name in ALGORITHMS if on_unit(name) == (name, "vectors") and name != "winograd6")
+
+
 def candidates(problem, within=math.inf):
-    """``{name: expected cycles}`` of the algorithms that "auto" may take for a problem: of those that take at most ``within``
-    times the least."""
+    """Return ``{name: expected cycles}`` of the algorithms that "auto" may take, at most ``within`` times the least cycles."""
     found, least = {}, math.inf
     for bound, name in _by_least(problem, False):
         if bound > within * least or math.isinf(bound):
@@ -166,16 +358,18 @@ def candidates(problem, within=math.inf):
 
 
 def fastest(problem, here, brought=None):
-    """The name of the algorithm that "auto" takes on the machine ``here``, which is the one in use: the fastest one for
-    problems of its class, or for itself if it is so unlike the others that this one does not do it. ``brought`` says how the
-    filter lies that a call brings (`reorder.lies`), and is None where weights were packed beforehand."""
+    """Return the name of the algorithm that "auto" takes on ``here``, which must be the current machine.
+
+    It is the fastest algorithm for the problem class. If that one does not accept this problem, it is the fastest for the
+    problem itself. ``brought`` is the memory order of a one-shot call's filter (`reorder.lies`), None for prepacked weights.
+    """
     name = _fastest(stages.alike(problem), here, brought)
     return name if math.isfinite(ALGORITHMS[name].least(problem)) else _fastest(problem, here, brought)
 
 
 @functools.lru_cache(maxsize=1024)
 def _fastest(problem, here, brought):
-    """The name of the algorithm of the least cost. Packing the weights counts where a call brings them."""
+    """Return the name of the cheapest algorithm. The cost of a one-shot call includes packing its weights."""
     best, chosen = math.inf, None
     for bound, name in _by_least(problem, brought == reorder.IN_ROWS):
         if bound >= best:
@@ -191,13 +385,13 @@ def _fastest(problem, here, brought):
 
 
 def _by_least(problem, unpacked):
-    """Pairs of the cycles that an algorithm is not below and its name, in order: of those that "auto" may take."""
+    """Return sorted pairs (lower bound of the cycles, name) of the algorithms that "auto" may take."""
     may = lambda each: each.permitted(problem) and (unpacked or not each.unpacked)  # noqa: E731
     return sorted((each.least(problem), name) for name, each in ALGORITHMS.items() if may(each))
 
 
 def forget():
-    """Empty the caches of what was decided for problems."""
+    """Clear the caches of schedules and choices."""
     for decided in (
         _fastest, direct.schedule.choose, direct.cost.memory_cycles, winograd.schedule.choose, blocks.blocks,
         planes.schedule.chosen_blocks, planes.schedule.cheaper_on_planes, order.order_of, phases.axis, phases.kinds,
@@ -206,5 +400,5 @@ def forget():
         decided.cache_clear()
 
 
-# oneDNN computes by the same interface, but is a backend, with no cost to compare: see onednn/schedule.py.
+# oneDNN has the same interface, but is a backend without comparable costs: see onednn/schedule.py.
 BACKENDS = {"onednn": Algorithm(onednn.STAGES, partial(stages.make, onednn.STAGES, name="onednn", unit="onednn"), "onednn")}

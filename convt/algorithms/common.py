@@ -1,4 +1,4 @@
-"""What algorithms share: axes cut into phases and runs, the cost of tiles, tables of taps and of outputs."""
+"""Functions that algorithms share: axes as phases and runs, counts of the cost model, tables of taps."""
 
 import functools
 import heapq
@@ -15,16 +15,16 @@ from .tiles import tile_counts  # noqa: F401
 
 MAX_PARTIAL = 1 << 20  # bytes of partial sums that a task may keep between depth chunks
 
-_KEPT_OUTPUT = 28 << 20  # bytes of an output that the last level still has when its lines are written again
+_KEPT_OUTPUT = 28 << 20  # bytes of output that the last-level cache still holds when their cache lines are written again
 
-EVEN = 64  # so many tasks of a thread even out anyhow
+EVEN = 64  # with more tasks than this the threads are assumed to be balanced
 
-# Above this many classes the tables outweigh what choosing well could save.
+# Above this many classes the tables cost more than a good choice could save.
 MANY_CLASSES = 4096
 
 
 def axes(problem, merge, split):
-    """The phase groups and the runs of the first axes, as many as ``merge`` speaks of."""
+    """Return the phase groups and the runs of the first axes, one axis for each item of ``merge``."""
     groups, classes = [], []
     for ax, (m, cut) in enumerate(zip(merge, split, strict=True)):
         found = _phases.axis(
@@ -37,7 +37,7 @@ def axes(problem, merge, split):
 
 
 def reaching(problem, ax):
-    """For each output of an axis, the (tap, input index) pairs that reach it."""
+    """Return for each output of an axis the (tap, input index) pairs that reach it."""
     s, d, size, out = problem.strides[ax], problem.dilations[ax], problem.in_sizes[ax], problem.out_sizes[ax]
     axis = [[] for _ in range(out)]
     for t in range(problem.kernel[ax]):
@@ -49,11 +49,11 @@ def reaching(problem, ax):
 
 @functools.lru_cache(maxsize=1024)
 def pairs_met(k, s, d, size, begin, out):
-    """How many pairs of an input and a tap meet in the window along an axis."""
+    """Return the number of pairs of an input and a tap whose position is in the window, along an axis."""
     if k > MANY_CLASSES:  # too many to count one by one
         return k * size
     if k <= 16:
-        firsts = [t * d - begin for t in range(k)]  # where each tap's first input goes
+        firsts = [t * d - begin for t in range(k)]  # output of each tap's first input
         return sum([max(0, min(size, (out - 1 - first) // s + 1) - max(0, -(first // s))) for first in firsts])
     firsts = np.arange(k) * float(d) - begin
     met = np.minimum(size, (out - 1 - firsts) // s + 1) - np.maximum(0, -(firsts // s))
@@ -61,14 +61,14 @@ def pairs_met(k, s, d, size, begin, out):
 
 
 def taps_met(problem, ax):
-    """Inputs that meet in an output along an axis, at most."""
+    """Return an upper bound of the inputs that an output sums along an axis."""
     s, d = problem.strides[ax], problem.dilations[ax]
     return max(1, min(-(-problem.kernel[ax] * math.gcd(s, d) // s), problem.in_sizes[ax]))
 
 
 def rows_met(problem):
-    """Output rows of the batch; the average number of input rows that reach one, and of those that did not reach the one
-    before, along the last axis but one."""
+    """Return (output rows of the batch, mean number of input rows that reach an output row, mean number of those that did not
+    reach the output row before it along the second-last axis)."""
     p, rows, meet, new = problem, problem.batch, 1.0, 1.0
     for ax in range(len(p.kernel) - 1):
         size, out = p.in_sizes[ax], max(p.out_sizes[ax], 1)
@@ -79,21 +79,23 @@ def rows_met(problem):
 
 
 def weight_counts(bytes, total, again=0, here=None):
-    """What reading so many ``bytes`` of panels takes, of ``total`` bytes in all; ``again`` bytes of other data are fetched with
-    them, as L2 has lost them."""
+    """Return the counts of reading ``bytes`` of panels, of ``total`` bytes of weights.
+
+    ``again`` bytes of other data are fetched with them, because L2 does not hold them any more.
+    """
     here = here or machine.current()
     fetched = far(total, here.l2) * bytes + again
     return {"weight_byte": bytes, "weight_byte_l3": fetched, "in_byte_l3": fetched}
 
 
 def far(bytes, near=None):
-    """The share of some data that a cache does not hold: one of ``near`` bytes, or L2."""
+    """Return the fraction of ``bytes`` that a cache of ``near`` bytes (by default L2) does not hold."""
     near = machine.current().l2 if near is None else near
     return 1 - near / bytes if bytes > near else 0.0
 
 
 def memory_counts(problem, non_temporal=False, here=None):
-    """What inputs and outputs take that L2 does not hold: their bytes, and lines that a group comes back to after others."""
+    """Return the counts of inputs and outputs outside L2: bytes, and cache lines that several channel groups touch in turn."""
     here = here or machine.current()
     item, found = ITEMSIZE[problem.dtype], {"line": 0.0}
     written = "out_byte_non_temporal" if non_temporal else "out_byte_l3"
@@ -113,7 +115,7 @@ def memory_counts(problem, non_temporal=False, here=None):
 
 
 def plane_counts(problem, non_temporal, here):
-    """Bytes of inputs and outputs in planes (NCX) that L2 does not hold. Inputs come in lines of many planes at once."""
+    """Return the bytes of NCX inputs and outputs outside L2. Inputs come in cache lines of many planes at once."""
     inputs, outputs = execution.data_bytes(problem), execution.output_bytes(problem)
     return {
         "plane_in_byte": max(0, inputs - here.l2),
@@ -122,19 +124,18 @@ def plane_counts(problem, non_temporal, here):
 
 
 def split_bytes(problem):
-    """Bytes of an output whose cache lines are shared by panels that are stored one long after the other, of which the caches
-    have lost some meanwhile."""
+    """Return the bytes of output in cache lines that several panels write, and that caches evict between two panels."""
     bytes = math.prod(problem.out_shape) * ITEMSIZE[problem.dtype]
     return far(bytes, _KEPT_OUTPUT) * bytes if splits_lines(problem) else 0.0
 
 
 def threads(cycles, available, here=None):
-    """How many threads a call of so many cycles has, where so many are available."""
+    """Return the number of threads for a call of so many cycles: 1, or all that are ``available``."""
     return 1 if cycles < (here or machine.current()).limits.single_thread_cycles else available
 
 
 def fill_counts(problem, here=None):
-    """What filling the output beforehand takes, where there are phases that no tap reaches."""
+    """Return the counts of filling the output beforehand, if there are phases that no tap reaches."""
     axes = zip(problem.kernel, problem.strides, problem.dilations, strict=True)
     if all(min(k, s // math.gcd(s, d)) == s for k, s, d in axes):
         return {}
@@ -143,12 +144,12 @@ def fill_counts(problem, here=None):
 
 
 def splits_lines(problem):
-    """Whether pixels of an output in NXC start anywhere in a cache line."""
+    """Check whether pixels of an NXC output may start inside a cache line."""
     return problem.groups * problem.co * ITEMSIZE[problem.dtype] % 64 > 0
 
 
 def streams(problem, limit, here=None):
-    """Whether a contiguous output is written by non-temporal stores, where outputs of more bytes than a limit are."""
+    """Check whether a contiguous output is written with non-temporal stores: larger than ``limit``, and aligned to vectors."""
     if not execution.outgrows(problem, limit):
         return False
     unit = (here or machine.current()).info(problem.dtype)
@@ -156,15 +157,18 @@ def streams(problem, limit, here=None):
 
 
 def filter_bytes(problem, info, columns=0):
-    """Bytes of the weights that the window shows, in panels of so many columns in all."""
+    """Return the bytes of the weights that the window shows, in panels padded from ``columns`` columns (0: not padded)."""
     taps = math.prod(map(min, problem.kernel, problem.out_sizes))
     total = taps * problem.groups * problem.ci * problem.co * info.e_size
     return total * info.padded(columns) / columns if columns else total
 
 
 def packing_cycles(bytes, info, on_the_fly=math.inf, here=None):
-    """Cycles to pack so many bytes of weights beforehand and to multiply what was only just packed: the caches write it back
-    meanwhile. More than is kept from call to call is new memory. Or to pack so many ``on_the_fly``, where tasks do so."""
+    """Return the cycles to pack ``bytes`` of weights beforehand, including the write-back of fresh panels while they are used.
+
+    Weights larger than the memory that is kept between calls go to new memory, which costs more. If tasks pack on the fly,
+    return the cycles to pack ``on_the_fly`` bytes, the repeated packing of all row blocks.
+    """
     here = here or machine.current()
     prices = here.profile["packing"]
     if execution.packs_on_the_fly(here, bytes, on_the_fly):
@@ -173,41 +177,43 @@ def packing_cycles(bytes, info, on_the_fly=math.inf, here=None):
 
 
 def reordering_cycles(problem, here):
-    """Cycles to put a filter whose taps are side by side in the order in which it is packed (reorder.pyx)."""
+    """Return the cycles to reorder a filter whose taps are contiguous, before it is packed (reorder.pyx)."""
     if math.prod(problem.kernel) == 1:
         return 0.0
     return packing_cycles(filter_bytes(problem, here.info(problem.dtype)), None, here=here)
 
 
 def shared(tasks, here=None):
-    """Cycles of tasks, (cycles in all, how many), and of a thread that has none left. Of two threads: which algorithm is
-    chosen must not depend on how many there are."""
+    """Return the cycles of tasks, pairs (total cycles, number), including an idle thread at the end.
+
+    The result is for two threads, because the choice of an algorithm must not depend on the number of threads.
+    """
     if not few(tasks, here):
         return sum(work for work, _ in tasks)
     return 2 * makespan(sorted(((work / count, count) for work, count in tasks if count), reverse=True), 2)
 
 
 def shared_alike(cycles, tasks, threads):
-    """`shared` of so many tasks that are all alike, of a schedule for so many threads."""
+    """Return `shared` of ``tasks`` equal tasks that take ``cycles`` together; ``threads`` are those of the schedule."""
     if threads == 1 or tasks == 0 or tasks > EVEN:
         return cycles
     return cycles * (2 * -(-tasks // 2) / tasks)
 
 
 def few(tasks, here=None):
-    """Whether tasks, (cycles in all, how many), are so few that threads wait for the last one."""
+    """Check whether tasks, pairs (total cycles, number), are so few that threads wait for the last one."""
     cycles, count = (sum(column) for column in zip(*tasks, strict=True)) if tasks else (0, 0)
     return count <= EVEN and cycles >= (here or machine.current()).limits.single_thread_cycles
 
 
 def makespan(tasks, threads):
-    """When the last thread is done with tasks, (cycles, how many) each, taken in turn by the first that is free."""
+    """Return when the last thread is done with tasks, (cycles, number) each. The first free thread takes the next task."""
     if threads == 1:
         return sum([work * count for work, count in tasks])
     busy = [0.0] * threads  # a heap
     for work, count in tasks:
         while count:
-            if count >= threads and max(busy) - busy[0] <= work:  # then each thread takes one before any takes a second
+            if count >= threads and max(busy) - busy[0] <= work:  # each thread takes one before any thread takes a second one
                 rounds, count = divmod(count, threads)
                 busy = [each + rounds * work for each in busy]
             else:
@@ -217,7 +223,7 @@ def makespan(tasks, threads):
 
 
 def pack_classes(attributes, merge):
-    """For each choice of one phase group per axis that ``merge`` speaks of: its taps, [phase][tap] flat kernel indices."""
+    """Return for each choice of one phase group per axis of ``merge`` its taps, [phase][tap] flat kernel indices."""
     groups = [
         _phases.phase_groups(k, s, d, m)
         for k, s, d, m in zip(attributes.kernel, attributes.strides, attributes.dilations, merge, strict=False)
@@ -226,21 +232,21 @@ def pack_classes(attributes, merge):
 
 
 def nested(groups):
-    """Whether there is a phase that has not all the taps of its group."""
+    """Check whether some phase lacks taps of its group."""
     return any(-1 in taps for group in groups for taps in group.taps)
 
 
 def pack_index(groups):
-    """The place in `pack_classes` of each choice of groups, as a tuple of their numbers."""
+    """Return the index in `pack_classes` of each choice of phase groups, a dict from tuples of group numbers."""
     return {combo: n for n, combo in enumerate(itertools.product(*(range(len(g)) for g in groups)))}
 
 
 def taps_table(combo, kernel):
-    """[phase][tap] flat kernel indices of a choice of phase groups, -1 for none."""
+    """Return the [phase][tap] flat kernel indices of a choice of phase groups, -1 for a missing tap."""
     table = np.zeros((1, 1), np.int64)
     for group, k in zip(combo, kernel, strict=False):
         taps = np.asarray(group.taps, np.int64)  # [phase][tap] of this axis
         before, taps = table[:, None, :, None], taps[None, :, None, :]
-        table = np.where((before < 0) | (taps < 0), -1, before * k + taps)  # the last axis fastest
+        table = np.where((before < 0) | (taps < 0), -1, before * k + taps)  # the last axis varies fastest
         table = table.reshape(table.shape[0] * table.shape[1], -1)
     return table

@@ -1,13 +1,12 @@
-"""What work costs, and from which sizes on plans decide otherwise: all that decisions depend on beside the problem.
+"""Costs and limits: everything that schedules depend on beside the problem.
 
-An algorithm says what its loops would do as counts: a dict of name -> how many, for each part that runs on its own (a class, a
-task). `Costs.cycles` turns counts into cycles, by one rule that all share: what is fetched meanwhile overlaps with what is
-computed,
+An algorithm describes the work of its loops as counts, a dict name -> count for each class or task. `Costs.cycles` turns counts
+into cycles. All algorithms use one rule, because fetching overlaps with computing:
 
-    cycles = serial + max(compute, fetch) + HIDDEN * min(compute, fetch),
+    cycles = serial + max(compute, fetch) + HIDDEN * min(compute, fetch)
 
-where each of the three is a sum of counts times costs. NAMES says what a name counts and on which side of the rule it stands.
-What one costs is an efficiency (efficiencies.py), the same on all machines, times what the machine's constants make of a unit.
+Each of the three sides is a sum of counts times costs. NAMES defines each count and its side. The cost of one count is an
+efficiency (efficiencies.py), equal on all machines, times a unit of cost that follows from the machine's constants (`units`).
 """
 
 import functools
@@ -17,62 +16,63 @@ from .efficiencies import EFFICIENCIES
 
 KIB, MIB = 1 << 10, 1 << 20
 
-HIDDEN = 0.02  # the share of the shorter side that does not overlap
-STREAMED = 0.2  # the same of data that memory gives and takes beside all other work
-FMA_PORTS = 2  # vector multiply-adds that a core starts in a cycle,
-LOAD_PORTS = 2  # its vector loads,
-FMA_LATENCY = 4  # and cycles until a multiply-add's result can be added to
+HIDDEN = 0.02  # the fraction of the shorter side that does not overlap with the longer one
+STREAMED = 0.2  # the fraction that does not overlap when memory streams data beside all other work
+FMA_PORTS = 2  # vector multiply-adds that a core starts per cycle
+LOAD_PORTS = 2  # vector loads that a core starts per cycle
+FMA_LATENCY = 4  # cycles until the next multiply-add can use the result of one as its addend
 
 
 # ---------------------------------------------------------------- sizes
 
 
 class Limits(NamedTuple):
-    """Sizes from which on plans decide otherwise, in bytes unless a comment says more."""
+    """Sizes from which on schedules decide otherwise, in bytes unless a comment gives another unit."""
 
-    # Outputs beyond this are written by non-temporal stores, where rows are aligned to vectors.
+    # Larger outputs are written with non-temporal stores if rows are aligned to vectors.
     non_temporal: int
-    # The same for depthwise, of data and output together: it does little but wait for memory.
+    # depthwise uses non-temporal stores if data and output together exceed this, because it mostly waits for memory.
     depthwise_non_temporal: int
-    # The same for depthwise, where outputs can be written in the order in which they lie in memory.
+    # depthwise writes outputs in memory order if data and output together do not exceed this.
     depthwise_ordered: int
-    # The same for direct on vectors, in either layout: its weights and rows leave a large last-level cache room for outputs.
+    # direct on vectors (NXC and NCX) writes larger outputs with non-temporal stores. The limit is at least `non_temporal`,
+    # because its weights and rows leave room for outputs in a large last-level cache.
     direct_non_temporal: int
-    # The same for direct on AMX, of data and output together.
+    # direct on AMX uses non-temporal stores if data and output together exceed this.
     amx_non_temporal: int
-    # GEMM tiles use ordinary stores: cores with 32 KiB of L1 (Intel's before Ice Lake) have few fill buffers, and non-temporal
-    # stores hold those that fetch panels meanwhile.
+    # Register tiles use ordinary stores. Cores with 32 KiB of L1 (Intel before Ice Lake) have few fill buffers, and
+    # non-temporal stores would occupy the buffers that fetch panels.
     ordinary_stores: bool
-    # Expected cycles of a call, below which a second thread costs more than it gains.
+    # Calls of fewer expected cycles use one thread, because a second one costs more than it gains.
     single_thread_cycles: float
-    # Floating-point operations of a call, below which a thread runs the same tasks at every call: it does them in less time
-    # than it may have to wait for weights that another core's cache holds.
+    # In calls of fewer floating-point operations each thread runs the same tasks at every call, because fetching weights from
+    # another core's cache can take longer than the tasks.
     pinned_flops: float
-    # Packed weights of a one-shot call, from which on tasks pack what they multiply (on the fly)...
+    # One-shot calls with at least this many bytes of packed weights pack them on the fly ...
     pack_on_the_fly: int
-    # ... if that packs no more than so many times as much.
+    # ... if row blocks then pack at most this many times as many bytes.
     pack_on_the_fly_again: float
-    # Weights of a task up to this stay in L2 beside its rows.
+    # Weights of a task up to this size stay in L2 beside its rows.
     near_weights: int
-    # Packed weights up to this are taken to be in a core's cache when a call begins. More come from memory, because other
-    # layers of a model ran since the last call.
+    # This many bytes of packed weights are assumed to be in a core's cache when a call begins. The rest comes from memory,
+    # because other layers of a model ran since the last call.
     kept_weights: int
-    # Weights, or inputs of scatter and depthwise, beyond this do not stay in L2.
+    # Larger weights, and larger inputs of scatter and depthwise, do not stay in L2.
     far: int
-    # Depth up to which a tile is done so soon that the work between tiles counts.
+    # Up to this depth the work between register tiles matters, because a tile takes few cycles.
     shallow_depth: int
-    # Data and output of a block of planes (NCX), which is computed in NXC order.
+    # Data and output of a block of `planes` (NCX data, computed in NXC order).
     planes_block: int
-    # The same of a block of float16 or bfloat16, which is computed in float32.
+    # Data and output of a block of float16 or bfloat16 elements, computed in float32.
     wide_block: int
-    # Lines so far apart fall into the same set of L1, which holds 8 or 12 of them.
+    # Cache lines at this distance share a set of L1, which holds 8 or 12 lines.
     same_set: int
-    # What a strip of rows and the panels that it meets may take of L1.
+    # The bytes of L1 for a strip of rows and its panels.
     strip: int
 
 
 def limits(l1, l2, l3):
-    """The limits of a CPU with caches of these sizes."""
+    """Return the Limits of a CPU with caches of these sizes in bytes."""
     return Limits(
         non_temporal=min(16 * MIB, l3 // 4),
         depthwise_non_temporal=min(80 * MIB, l3),
@@ -101,108 +101,116 @@ SERIAL, COMPUTE, FETCH = range(3)
 
 
 class Name(NamedTuple):
-    efficiency: str  # one of EFFICIENCIES: what one of it costs, in units of...
-    constant: str  # ...what a constant of the machine makes of it (see `units`)
-    unit: str  # what one of it is
-    meaning: str  # what a CPU does for it
+    efficiency: str  # key of EFFICIENCIES: the cost of one in units of cost
+    constant: str  # the unit of cost, a key of `units`
+    unit: str  # the thing that is counted, in the singular
+    meaning: str  # the work that the cost stands for, as `Plan.explain` prints it
     side: int = SERIAL
 
 
 NAMES = {
-    # multiplying
+    # multiplications
     "tile_cycle": Name(
-        "tile", "vector", "cycle of ports", "multiply-adds, loads or latency of a register tile, whichever limits it", COMPUTE,
+        "tile", "vector", "cycle of ports", "multiply-adds, loads or latency of register tiles, whichever limits them", COMPUTE,
     ),
     "dot_cycle": Name(
-        "tile", "dots", "cycle of ports", "the same where a multiply-add is a dot product of two bfloat16", COMPUTE,
+        "tile", "dots", "cycle of ports", "bfloat16 dot products, loads or latency of register tiles, whichever limits them",
+        COMPUTE,
     ),
-    "tile_call": Name("call", "call", "call of a tile", "call, addresses, prefetches", COMPUTE),
+    "tile_call": Name("call", "call", "call of a register tile", "calls, addresses and prefetches of register tiles", COMPUTE),
     "tile_accumulator": Name(
-        "accumulator", "vector", "vector of accumulators", "its start and its store, once a call", COMPUTE,
+        "accumulator", "vector", "vector of accumulators of a call", "initialising and storing accumulators", COMPUTE,
     ),
     "amx_product": Name(
-        "amx_tile", "product", "AMX product", "one multiplication of two AMX tiles, of one pair of bfloat16 parts", COMPUTE,
+        "amx_tile", "product", "AMX product of a pair of bfloat16 parts", "AMX products", COMPUTE,
     ),
-    "amx_call": Name("amx_tile", "product", "AMX accumulator", "its load and its store, once a call", COMPUTE),
+    "amx_call": Name("amx_tile", "product", "AMX accumulator of a call", "loading and storing AMX accumulators", COMPUTE),
     "rows_cycle": Name(
-        "rows", "vector", "cycle of ports", "multiply-adds, loads or latency of a block of outputs in planes", COMPUTE,
+        "rows", "vector", "cycle of ports", "multiply-adds, loads or latency of output blocks of planes, whichever limits them",
+        COMPUTE,
     ),
-    "call": Name("call", "call", "call of a micro-kernel", "what is no tile: a block of outputs, a transform of a chunk"),
+    "call": Name("call", "call", "kernel call", "calls of kernels other than register tiles: output blocks, transforms"),
     # weights
-    "weight_byte": Name("weights_l2", "l2_byte", "byte of weights", "reading panels from L2"),
+    "weight_byte": Name("weights_l2", "l2_byte", "byte of weights", "reading packed weights from L2"),
     "weight_byte_l3": Name(
-        "weights_l3", "l3_byte", "byte of weights", "fetching panels that L2 does not hold, while tiles multiply", FETCH,
+        "weights_l3", "l3_byte", "byte of weights", "fetching packed weights outside L2, while tiles multiply", FETCH,
     ),
     "weight_byte_memory": Name(
-        "memory", "memory_byte", "byte of weights", "fetching panels that L2 has not kept since the last call, once a call",
+        "memory", "memory_byte", "byte of weights", "fetching packed weights that L2 lost since the last call, once per call",
     ),
     "weight_byte_amx": Name(
-        "memory", "l3_byte", "byte of weights", "panels of bfloat16 parts, which come slower than AMX tiles multiply them",
+        "memory", "l3_byte", "byte of weights", "waiting for weights in bfloat16 parts, because AMX is faster than fetching",
     ),
     "packed_byte": Name(
-        "pack_weights", "vector_byte", "byte of packed weights", "packing beforehand, into memory of an earlier call",
+        "pack_weights", "vector_byte", "byte of packed weights", "packing weights before the tasks, into reused memory",
     ),
     "packed_byte_new": Name(
-        "pack_weights_new", "written_byte", "byte of packed weights", "packing beforehand, into new memory",
+        "pack_weights_new", "written_byte", "byte of packed weights", "packing weights before the tasks, into new memory",
     ),
-    "on_the_fly_byte": Name("pack_on_the_fly", "vector_byte", "byte of packed weights", "packing on the fly"),
+    "on_the_fly_byte": Name("pack_on_the_fly", "vector_byte", "byte of packed weights", "packing weights on the fly"),
     "transform_weights": Name("setup", "region", "one-shot call", "setting up the transform of the weights"),
-    # work around the multiplications
-    "move": Name("move", "vector", "vector", "loading it, changing it a little or not, and storing it"),
-    "rest": Name("rest", "vector", "pixel of a packed row", "copying what is left of its channels beside whole vectors"),
-    "collect": Name("collect", "vector", "vector of a channel's pixels", "copying it beside those of other channels"),
-    "turn": Name("turn", "vector", "vector of a block", "transposing it between NCX and NXC"),
-    "store": Name("store", "vector", "vector", "storing it from AMX accumulators or from a transform: with its address"),
-    "zip": Name("zip", "vector", "vector of outputs", "putting it in order by shuffles"),
-    "gather": Name("gather", "vector", "vector of outputs", "the same by a gather"),
-    "single": Name("piece", "lanes", "vector of outputs", "the same one by one"),
-    "amx_pack": Name("amx_pack", "vector", "step of depth of a row", "making its bfloat16 parts, or adding to them"),
+    # work beside the multiplications
+    "move": Name("move", "vector", "vector", "copying vectors, with a conversion or without"),
+    "rest": Name("rest", "vector", "pixel of a packed row", "copying the channels of pixels that fill no whole vector"),
+    "collect": Name("collect", "vector", "vector of pixels of a channel", "copying pixels of a channel beside those of others"),
+    "turn": Name("turn", "vector", "vector of a block", "transposing between NCX and NXC"),
+    "store": Name("store", "vector", "vector", "storing vectors of AMX accumulators or of a transform"),
+    "zip": Name("zip", "vector", "vector of outputs", "interleaving outputs by shuffles"),
+    "gather": Name("gather", "vector", "vector of outputs", "interleaving or collecting outputs by gathers"),
+    "single": Name("piece", "lanes", "vector of outputs", "interleaving outputs one by one"),
+    "amx_pack": Name("amx_pack", "vector", "step of depth of a row", "splitting rows into bfloat16 parts"),
     "amx_pack_panel": Name(
-        "amx_panel", "vector", "vector of a step of depth", "making the bfloat16 parts of a panel of inputs",
+        "amx_panel", "vector", "vector of a step of depth", "splitting panels of inputs into bfloat16 parts",
     ),
-    "start": Name("start", "call", "run of neighbours, or part of a row", "finding it and starting its loop"),
-    "piece": Name("piece", "call", "piece of a row, of a tile or of a channel", "storing it alone, or adding it up"),
-    "row": Name("source", "call", "row of a tile", "finding where it is read or stored"),
-    "task": Name("task", "task", "task", "starting it"),
+    "start": Name("start", "call", "run of contiguous elements", "finding contiguous elements and starting loops over them"),
+    "piece": Name("piece", "call", "piece of a row, a tile or a channel", "storing or adding up pieces separately"),
+    "row": Name("source", "call", "row of a tile", "finding the addresses of rows to read or store"),
+    "task": Name("task", "task", "task", "starting tasks"),
     # memory
-    "in_byte_l3": Name("stall", "l3_byte", "byte that is read", "fetching what L2 does not hold"),
-    "in_byte_memory": Name("stall", "memory_byte", "byte of input", "fetching input that the last-level cache does not hold"),
-    "line": Name("stall", "l3_line", "line of a group's data", "coming back to it after the other groups"),
-    "out_byte_l2": Name("out_l3", "l2_byte", "byte of output", "filling it beforehand where phases have no tap"),
-    "out_byte_l3": Name("out_l3", "l3_byte", "byte of output", "ordinary stores of an output that L2 does not hold"),
+    "in_byte_l3": Name("stall", "l3_byte", "byte that is read", "fetching data outside L2"),
+    "in_byte_memory": Name("stall", "memory_byte", "byte of input", "fetching input outside the last-level cache"),
+    "line": Name("stall", "l3_line", "cache line of a channel group", "fetching cache lines again after other channel groups"),
+    "out_byte_l2": Name("out_l3", "l2_byte", "byte of output", "filling outputs that no tap reaches"),
+    "out_byte_l3": Name("out_l3", "l3_byte", "byte of output", "ordinary stores of output outside L2"),
     "out_byte_memory": Name(
-        "stall", "written_byte", "byte of output", "writing output that the last-level cache does not hold",
+        "stall", "written_byte", "byte of output", "writing output outside the last-level cache",
     ),
-    "out_byte_non_temporal": Name("out_non_temporal", "non_temporal_byte", "byte of output", "non-temporal stores"),
+    "out_byte_non_temporal": Name(
+        "out_non_temporal", "non_temporal_byte", "byte of output", "non-temporal stores of output",
+    ),
     "out_byte_split": Name(
-        "out_split", "written_byte", "byte of output", "storing cache lines in parts, which caches have lost meanwhile",
+        "out_split", "written_byte", "byte of output", "storing cache lines in parts, with evictions in between",
     ),
-    "plane_in_byte": Name("plane_in", "l3_byte", "byte of input planes", "fetching lines of many planes that L2 lacks"),
+    "plane_in_byte": Name("plane_in", "l3_byte", "byte of input planes", "fetching cache lines of many planes from outside L2"),
     # Winograd's transforms
     "wino_in_vector": Name(
-        "transform_in", "vector", "vector of a transformed window", "loading, transforming and storing it, at each point",
+        "transform_in", "vector", "vector of a transformed input tile", "Winograd input transform",
     ),
-    "wino_product_vector": Name("transform_out", "vector", "vector of products", "loading it and transforming it back"),
-    "wino_output": Name("wino_output", "call", "output of a panel", "addresses, bias, activation, store"),
+    "wino_product_vector": Name("transform_out", "vector", "vector of products", "Winograd output transform of products"),
+    "wino_output": Name(
+        "wino_output", "call", "output of a panel", "addresses, bias, activation and store of Winograd outputs",
+    ),
     # scatter's overlap-add
-    "overlap_term": Name("overlap_term", "vector", "term of an output", "adding it, of less than a vector"),
-    "overlap_vector_term": Name("overlap_vector", "vector", "term of a vector of outputs", "adding it"),
-    "overlap_vector": Name("overlap_out", "vector", "vector of outputs, or less", "bias, activation, store"),
-    "across_transpose": Name("across_turn", "vector", "channel of a vector of pixels", "transposing it"),
-    # depthwise's rows
-    "dw_fma": Name("dw", "vector", "operation on a vector", "multiplying and adding, or spreading an input over the lanes"),
-    "dw_gathered_fma": Name(
-        "dw_gathered", "vector", "multiply-add of a phase", "what is read of gathered inputs, once for all phases",
+    "overlap_term": Name("overlap_term", "vector", "term of an output", "overlap-add of terms that fill less than a vector"),
+    "overlap_vector_term": Name("overlap_vector", "vector", "term of a vector of outputs", "overlap-add of vectors of terms"),
+    "overlap_vector": Name(
+        "overlap_out", "vector", "vector of outputs, or less", "bias, activation and store after overlap-add",
     ),
-    "dw_weight": Name("weights_l2", "l2_vector", "vector of weights", "loading it"),
-    "dw_store": Name("dw_store", "vector", "vector of outputs", "storing it"),
+    "across_transpose": Name("across_turn", "vector", "channel of a vector of pixels", "transposing pixels into lanes"),
+    # depthwise's rows
+    "dw_fma": Name("dw", "vector", "vector operation", "multiply-adds, and spreading inputs over the lanes"),
+    "dw_gathered_fma": Name(
+        "dw_gathered", "vector", "multiply-add of a phase", "reading gathered inputs, once for all phases",
+    ),
+    "dw_weight": Name("weights_l2", "l2_vector", "vector of weights", "loading weights"),
+    "dw_store": Name("dw_store", "vector", "vector of outputs", "storing outputs"),
 }
 
 
 class Cycles(float):
-    """Cycles that know where they come from: ``counts`` says how many of each (part, name) they hold.
+    """Cycles with the ``counts``, a dict (part, name) -> count, that they were computed from.
 
-    Sums, differences, multiples and the larger of two keep that: the model is linear in its values but for `max`.
+    Sums, differences, multiples and `max` keep the counts, because the model is linear in its costs except for `max`.
     """
 
     __slots__ = ("counts",)
@@ -236,7 +244,7 @@ class Cycles(float):
 
 
 class Costs:
-    """The costs of a part of an algorithm. They are the same for all parts; `TracedCosts` tell them apart."""
+    """The costs of one part of a profile. Values are equal for all parts; only `TracedCosts` use the part."""
 
     def __init__(self, part, values):
         self.part, self.values = part, values
@@ -246,7 +254,7 @@ class Costs:
         return self.values[name]
 
     def cycles(self, counts):
-        """Cycles of what one part does: ``counts`` says how many of each name."""
+        """Return the cycles of ``counts``, a dict name -> count."""
         rows, totals = self._rows, [0.0, 0.0, 0.0]
         for name, count in counts.items():
             side, value = rows[name]
@@ -256,7 +264,7 @@ class Costs:
 
 
 class TracedCosts(Costs):
-    """Costs whose cycles know where they come from."""
+    """Costs that return `Cycles`, which keep their counts."""
 
     def cycles(self, counts):
         totals = [0.0, 0.0, 0.0]
@@ -269,7 +277,7 @@ class TracedCosts(Costs):
 
 
 class Profile:
-    """What work costs on one machine: ``values`` has the cycles of each name, ``profile["direct"]`` adds up those of a part."""
+    """The costs of one machine: ``values`` has the cycles of each name, ``profile["direct"]`` the `Costs` of a part."""
 
     def __init__(self, name, values, traces=False):
         self.name, self.values, self._traces = name, values, traces
@@ -277,7 +285,7 @@ class Profile:
 
     @functools.cached_property
     def traced(self):
-        """The same, whose cycles know where they come from."""
+        """Return an equal profile whose cycles keep their counts."""
         return Profile(self.name, self.values, traces=True)
 
     def __getitem__(self, part):
@@ -285,18 +293,18 @@ class Profile:
 
 
 def beside(cycles, memory):
-    """Cycles of work and of the memory that it streams through the caches meanwhile."""
+    """Return the cycles of work with ``memory`` cycles of streaming that overlap with it."""
     longer, shorter = (cycles, memory) if cycles >= memory else (memory, cycles)
     return longer + shorter * STREAMED
 
 
 def units(here, vector_bits):
-    """What the constants of a machine make of one unit of work, in cycles."""
-    vector = 2 / here.multiply_adds  # two operations on vectors start in a cycle, or one does where registers are halves
+    """Return the units of cost of a machine as a dict, name -> cycles."""
+    vector = 2 / here.multiply_adds  # cycles to start two vector operations
     return {
         "vector": vector,
         "vector_byte": vector / (vector_bits / 8),
-        "lanes": here.call * vector_bits / 32,  # a call for each lane of a vector
+        "lanes": here.call * vector_bits / 32,  # one call per lane of a vector
         "dots": 2 / here.dots if here.dots else vector,
         "product": 1 / here.products if here.products else vector,
         "call": here.call,
@@ -313,6 +321,6 @@ def units(here, vector_bits):
 
 
 def profile_of(name, here, vector_bits, efficiencies=None):
-    """The Profile of a machine, by its constants; with other efficiencies than EFFICIENCIES where they are given."""
+    """Return the Profile of a machine from its constants, with EFFICIENCIES unless others are given."""
     one, found = units(here, vector_bits), EFFICIENCIES if efficiencies is None else efficiencies
     return Profile(name, {key: found[about.efficiency] * one[about.constant] for key, about in NAMES.items()})

@@ -1,4 +1,4 @@
-"""The machine that plans are made for: instruction set, cache sizes, limits. Tests and calibration may pretend another one."""
+"""The machine that schedules depend on: instruction set, cache sizes, costs, limits. Tests and calibration can replace it."""
 
 import contextlib
 import functools
@@ -13,26 +13,26 @@ from .unit import unit_of
 
 @dataclass(frozen=True, eq=False)
 class Machine:
-    """What plans depend on beside the problem. There is one object of each: caches of plans compare machines by identity."""
+    """Everything that schedules depend on beside the problem. Caches compare machines by identity."""
 
-    name: str  # of the machine file that the constants are from
+    name: str  # name of the machine file with the constants
     isa: str
-    constants: constants.Constants  # what it can do
+    constants: constants.Constants  # measured rates and latencies
     l1: int  # bytes of a core's first-level data cache
     l2: int  # bytes of a core's second-level cache
     l3: int  # bytes of the last-level cache
     limits: costs.Limits
-    profile: costs.Profile  # what its work costs
-    packed_limit: float  # times a filter's bytes, that users permit packed weights to have; 0 if they set none
-    isa_in_use: str  # the one whose kernels run; `isa` differs from it only where another CPU's plans are looked at
+    profile: costs.Profile  # the costs of all counts
+    packed_limit: float  # the user's limit of packed weights, in multiples of the filter's bytes; 0 if none is set
+    isa_in_use: str  # the instruction set whose kernels run; differs from `isa` only inside `pretend(isa=...)`
 
     @property
     def last_bytes(self):
-        """Bytes of the last-level cache that one process may count on: other processes share it."""
+        """Return the bytes of the last-level cache that one process can expect, because other processes share it."""
         return min(32 << 20, self.l3)
 
     def info(self, dtype, unit="vectors"):
-        """The `Unit` of a name for a dtype; None where the instruction set or the dtype has none."""
+        """Return the `Unit` of a name for a dtype, or None if the instruction set or the dtype has none."""
         return _unit(self.isa, dtype, unit)
 
 
@@ -43,7 +43,7 @@ def _unit(isa, dtype, name):
 
 @functools.cache
 def _machine(isa, caches, packed_limit, family=None):
-    """The Machine of an instruction set and cache sizes: as the machine file of a name describes it, or that of this CPU."""
+    """Return the Machine of an instruction set and cache sizes, with the machine file ``family`` or that of this CPU."""
     info = _core.kernel_info("float32", isa=isa)
     bits, amx = 8 * info["vl"] * info["t_size"], _core.kernel_info("float32", "amx", isa) is not None
     found = constants.known()[family] if family is not None else _DESCRIPTION or constants.of_cpu(cpu(), bits, amx)
@@ -52,7 +52,7 @@ def _machine(isa, caches, packed_limit, family=None):
 
 
 def cpu():
-    """(vendor, family, model) of this CPU, as CPUID gives them; ("", 0, 0) where the system does not say."""
+    """Return (vendor, family, model) of this CPU as CPUID reports them, ("", 0, 0) if the system does not tell."""
     fields = {}
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         for line in itertools.takewhile(str.strip, file):
@@ -62,11 +62,11 @@ def cpu():
     return fields.get("vendor_id", ""), *(int(text) if text.isdecimal() else 0 for text in (family, model))
 
 
-_pretended = None  # a function of the machine there is
+_pretended = None  # None, or a function: the real machine -> its replacement
 
 
 def current():
-    """The machine in use; or the one that is pretended."""
+    """Return the current machine, or its replacement inside `pretend`."""
     here = _machine(_core.isa(), _CACHES, _config.get_packed_weights_limit() or 0)
     return here if _pretended is None else _pretended(here)
 
@@ -77,8 +77,11 @@ _DESCRIPTION = constants.read(path, "CONVT_COSTS") if (path := os.environ.get("C
 
 @contextlib.contextmanager
 def pretend(isa=None, l1=None, l2=None, l3=None, profile=None, family=None, **limits):
-    """Plans made inside are those of a machine with these caches, costs and limits, in the whole process; ``family`` names a
-    file of ``machines/`` for its constants. With the ``isa`` of another CPU they can be looked at, but not run."""
+    """Replace the machine in the whole process, inside a ``with`` block.
+
+    Cache sizes are in bytes. ``family`` names a file of ``machines/`` for the constants. Plans for the ``isa`` of another CPU
+    can be inspected, but not run.
+    """
     global _pretended
 
     @functools.cache

@@ -1,8 +1,8 @@
-"""The order in which `direct` sums, as a value: what the plan of a part needs to give the same bits as the plan of the whole.
+"""The order in which `direct` sums, as a value. With it, the plan of a part gives the same bits as the plan of the whole.
 
-An output's products are summed tap by tap, and in chunks of depth. Which taps and chunks these are depends on the run that the
-output is in, and runs are cut by what is cheapest for a problem's sizes. `order_of` says how `direct` cuts a problem,
-`part_of` what this means for a part of it; a Problem that has an Order is computed so.
+`direct` sums an output's products tap by tap within depth chunks. The taps and chunks depend on the run of the output, and the
+cost model ends runs according to the sizes of the problem. `order_of` returns the Order of a whole problem, `part_of` the Order
+of a part of it. A Problem with an Order is computed in that order.
 """
 
 import functools
@@ -21,24 +21,24 @@ DIRECT = by_blocks(direct.STAGES, cheaper_widened(direct.STAGES), strided=True)
 
 
 class Run(NamedTuple):
-    """Consecutive j of a phase group on an axis (see phases.py) whose outputs have their sums in one order."""
+    """A range of consecutive j of a phase group on an axis (see phases.py) whose outputs are summed in one order."""
 
     group: int
-    low: float  # the first j, -inf for all that the window shows
-    high: float
-    taps: tuple  # (first, end) of the group's taps that are summed, also where they read zeros outside the input
-    first: float = -math.inf  # outputs of the window to which this applies
-    end: float = math.inf
+    low: float  # the first j; -inf for every j in the window
+    high: float  # one past the last j
+    taps: tuple  # (first, end) of the group's taps that are summed, including those that read zeros outside the input
+    first: float = -math.inf  # the first output of the window that the run applies to
+    end: float = math.inf  # one past the last one
 
 
 class Order(NamedTuple):
-    merge: tuple  # on which axes phases are merged
+    merge: tuple  # for each axis, whether phases are merged
     axes: tuple  # the Runs of each axis
-    free: tuple  # on which axes a part may be cut into blocks: where all outputs are summed alike
-    depths: tuple  # of each choice of a run per axis: (depth chunks, whether `sparse`)
+    free: tuple  # for each axis, whether a part may be cut into blocks, because all outputs are summed alike
+    depths: tuple  # for each choice of a run per axis: (depth chunks, whether the class is sparse)
 
     def of(self, combo):
-        """(depth chunks, whether `sparse`) of a class."""
+        """Return (depth chunks, whether it is sparse) of a class."""
         at = 0
         for c, runs in zip(combo, self.axes, strict=True):
             at = at * len(runs) + c.run
@@ -47,7 +47,7 @@ class Order(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def order_of(problem, finite, here):
-    """The Order in which `direct` computes a whole problem on contiguous data; ``finite``: the filter is."""
+    """Return the Order of a whole problem on contiguous data. ``finite`` says whether the filter is finite."""
     found = scheduled(DIRECT, problem._replace(planar=_apart(problem)), here, "vectors", SHARED, finite)
     cut = found.cut if isinstance(found, Schedule) else None
     found = found if cut is None else found.inner
@@ -72,7 +72,7 @@ def order_of(problem, finite, here):
 
 
 def _apart(problem):
-    """Whether channels are apart in contiguous data or output, so that `direct` transposes block by block."""
+    """Check whether channels of contiguous data or output are not adjacent, so that `direct` transposes block by block."""
     return problem.planar and (
         (problem.groups * problem.ci > 1 and math.prod(problem.in_sizes) > 1)
         or (problem.groups * problem.co > 1 and math.prod(problem.out_sizes) > 1)
@@ -80,8 +80,8 @@ def _apart(problem):
 
 
 def _over_blocks(runs, depths, ax, axis):
-    """The runs of a block on all blocks of an axis: (whether all outputs of a group are summed alike, [(run, its number in the
-    block)])."""
+    """Return the runs of all blocks of an axis: (whether all outputs of a phase group are summed alike, [(run, its number in
+    the block)])."""
     firsts = {run.group: n for n, run in reversed(list(enumerate(runs)))}
     alike = lambda at: (runs[at[ax]].taps, depths[at])  # noqa: E731
     if all(alike(at) == alike((*at[:ax], firsts[runs[at[ax]].group], *at[ax + 1 :])) for at in depths):
@@ -95,8 +95,10 @@ def _over_blocks(runs, depths, ax, axis):
 
 
 def part_of(order, problem, in_starts, out_starts):
-    """The Order of a part, ``problem``, that begins at these inputs and outputs of the whole. Parts far from the ends of the
-    whole have the same one."""
+    """Return the Order of ``problem``, a part that begins at these inputs and outputs of the whole.
+
+    Parts far from the ends of the whole have equal Orders.
+    """
     axes, depths = order.axes, dict(zip(_choices(order.axes), order.depths, strict=True))
     for ax, (start, first) in enumerate(zip(in_starts, out_starts, strict=True)):
         s, begin, out, kept = problem.strides[ax], problem.begin[ax], problem.out_sizes[ax], []
@@ -115,6 +117,6 @@ def _choices(axes):
 
 
 def _chosen(axes, depths, ax, runs):
-    """Axes and depths with other runs on an axis, [(run, the number of the one before)]."""
+    """Return axes and depths with other runs on axis ``ax``; ``runs`` are pairs (run, number of the run that it replaces)."""
     axes = [*axes[:ax], [run for run, _ in runs], *axes[ax + 1 :]]
     return axes, {at: depths[(*at[:ax], runs[at[ax]][1], *at[ax + 1 :])] for at in _choices(axes)}

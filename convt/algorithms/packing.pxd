@@ -1,4 +1,4 @@
-# How weights become panels: see packing.pyx. Winograd, scatter and depthwise extend these recipes in rooms of their own.
+# Recipes of packed weights (packing.pyx).
 
 from libc.stdint cimport int64_t
 
@@ -8,24 +8,25 @@ from convt._memory cimport Buffer
 
 
 cdef struct PackClass:
-    # Weights that one class of phases reads: panels of columns (phase, out-channel) and rows (tap, in-channel).
+    # A pack class: the weights of one choice of a phase group per axis. Columns are (phase, out-channel), rows (tap,
+    # in-channel).
     int64_t nphases, ntaps, ncols, npanels, depth
-    int64_t *taps            # [nphases][ntaps] byte offset of each tap in the filter, NO_TAP where a phase has none
-    int64_t together, step   # columns at a constant stride `step`, in elements: `together` of them, the out-channels of a phase, or
-                             # all phases where there is one channel and they lie at a constant stride
-    # Winograd's: rows are the points of each window, instead of taps.
-    int64_t npoints, nwindows # 0 where rows are taps
-    int64_t *window_start    # [nwindows + 1] in `window_taps`
-    int64_t *window_taps     # which taps each window has
-    int64_t *start           # [nwindows][npoints], and the end: the terms of each row
-    int64_t *at              # where the tap of each term is staged
-    char *scale              # T: its coefficient
-    int64_t *widths          # [npanels][npoints]: beyond so many vectors of columns a point has no weights
-    bint nested              # some phase has not all taps
-    size_t weights, bias     # where the class starts in the buffers
-    size_t group_weights, group_bias
-    int64_t first_job, njobs # a job packs some in-channels of one panel of one group
-    int64_t share, shares    # how many of them, and the jobs of a panel
+    int64_t *taps            # [nphases][ntaps] byte offset of each tap in the filter, NO_TAP for a tap that a phase lacks
+    int64_t together, step   # `together` columns have a constant stride of `step` elements in the filter: the out-channels of a
+                             # phase, or all phases if there is one out-channel and phases have a constant stride
+    # The following fields are for winograd, whose rows are (point, tap window, in-channel).
+    int64_t npoints, nwindows # 0 if the class is not transformed
+    int64_t *window_start    # [nwindows + 1] index in `window_taps` of the first tap of each window
+    int64_t *window_taps     # taps of all windows
+    int64_t *start           # [nwindows * npoints + 1] index in `at` and `scale` of the first term of each (window, point)
+    int64_t *at              # for each term, the offset of its tap in the stage
+    char *scale              # for each term, its coefficient (T)
+    int64_t *widths          # [npanels][npoints] number of vectors of columns up to the last one with weights at a point
+    bint nested              # some phase lacks taps
+    size_t weights, bias     # offsets of the class in the packed weights and bias
+    size_t group_weights, group_bias  # bytes per channel group
+    int64_t first_job, njobs # jobs of the class; a job packs some in-channels of one panel of one channel group
+    int64_t share, shares    # in-channels of a job, and jobs of a panel
 
 
 cdef int64_t NO_TAP

@@ -1,9 +1,9 @@
 # cython: language_level=3
-"""Packed weights: the panels that GEMM tiles read.
+"""Recipes: objects that pack filters into the panels that GEMM tiles read.
 
-A recipe says how filters of one shape and one memory layout are packed for the instruction set in use; `pack` does it. It makes
-no copy of the filter beside the packed one. `PanelRecipe` serves direct; winograd (points instead of taps), scatter (rows instead
-of panels) and depthwise (lanes) extend these classes in rooms of their own.
+A recipe packs filters of one shape, one memory layout and one form, for a unit of the instruction set in use. It makes no copy
+of the filter besides the packed one. `PanelRecipe` serves `direct`. The recipes of winograd (points instead of taps), scatter
+(rows instead of panels) and depthwise (lanes) extend the classes of this module.
 """
 
 from cython.parallel cimport prange, threadid
@@ -20,22 +20,24 @@ from convt._memory cimport Buffer, keep_table, one_shot_weights, round64, struct
 
 cnp.import_array()
 
-NO_TAP = -2**63  # where a phase has no such tap: no byte offset, which may be negative
+NO_TAP = -2**63  # marks a tap that a phase lacks; not a valid byte offset, which may be negative
 
 cdef enum:
-    STAGED = 16  # in-channels of a panel that are laid out for the transform at a time, or a step of depth if that is more
-    PACK_JOB_BYTES = 1 << 17  # of packed weights that a thread makes at a time
-    PARALLEL_PACK_BYTES = 1 << 18  # below this much, one thread packs
+    STAGED = 16  # in-channels that a transform stages at a time, or a step of depth if that is more
+    PACK_JOB_BYTES = 1 << 17  # bytes of packed weights of a job
+    PARALLEL_PACK_BYTES = 1 << 18  # up to this many bytes, one thread packs
 
 
 cdef class PackRecipe:
-    """What all recipes share: sizes and strides of the filter, bytes of the packed weights and bias.
+    """The base of all recipes: sizes and strides of the filter, bytes of the packed weights and bias.
 
-    Strides ``sg`` (group, bytes), ``si`` and ``so`` (in- and out-channel, elements) are the filter's; ``ci_p`` is the in-channels
-    in whole steps of depth; ``staged`` is the bytes that a thread needs to lay out weights while it packs.
+    ``sg`` (bytes per channel group), ``si`` and ``so`` (elements per in-channel and out-channel) are strides of the filter.
+    ``ci_p`` is the number of in-channels, rounded up to whole steps of depth. ``staged`` is the bytes of scratch memory that a
+    thread needs while it packs.
     """
 
     cdef open_recipe(self, str dtype, filter, bias, str unit):
+        """Set sizes and strides from an example filter (groups, ci, co, *kernel) and bias."""
         cdef const convt_kernels *k = kernels_of(dtype, unit)
         self.k = k
         self.groups, self.ci, self.co = filter.shape[0], filter.shape[1], filter.shape[2]
@@ -47,15 +49,15 @@ cdef class PackRecipe:
         self.ntaps = int(np.prod(self.shape))
 
     cpdef PackedFilter pack(self, filter, bias, int threads, bint lasting=True, bint on_the_fly=False):
-        """Pack a filter of the recipe's shape and strides; into memory of earlier calls, unless it is ``lasting``.
+        """Return a filter of the recipe's shape and strides as packed weights.
 
-        With ``on_the_fly`` only the bias is packed: the tasks of the call pack the weights that they multiply, so the filter must
-        stay as it is until the call is over.
+        Unless ``lasting``, they are in memory that is reused between calls. With ``on_the_fly`` only the bias is packed: tasks
+        pack weights from the filter, which must therefore not change until the call ends.
         """
         raise NotImplementedError
 
     cdef PackedFilter room(self, size_t weight_bytes, bint lasting):
-        """A PackedFilter with room for so many bytes of weights and the bias, which is zero."""
+        """Return a PackedFilter with memory for ``weight_bytes`` of weights and for the bias. The bias is set to zero."""
         cdef PackedFilter packed = PackedFilter()
         packed.nbytes = round64(self.weight_bytes) + round64(self.bias_bytes)
         packed.memory = take_buffer(round64(weight_bytes) + round64(self.bias_bytes), NULL if lasting else one_shot_weights())
@@ -65,14 +67,17 @@ cdef class PackRecipe:
 
 
 cdef class PanelRecipe(PackRecipe):
-    """Panels for a GEMM. ``classes`` lists, per pack class, the flat kernel taps as [phase][tap], -1 for none. A row of the class's
-    panels is one (tap, in-channel), a column one (phase, out-channel)."""
+    """The recipe of panels for a GEMM.
+
+    ``classes`` has for each pack class the flat kernel taps [phase][tap], -1 for a tap that a phase lacks. A row of a panel is
+    one (tap, in-channel), a column one (phase, out-channel).
+    """
 
     def __init__(self, str dtype, filter, bias, classes, str unit="vectors"):
         self.open_recipe(dtype, filter, bias, unit)
         cdef const convt_kernels *k = self.k
         cdef PackClass *c
-        # Packed weights are of the accumulators' type, or bfloat16 in pairs.
+        # The check for NaN and infinity reads packed weights, which have the type of the accumulators or are bfloat16.
         self.packed_finite = k.finite if k.e_size == k.s_size else kernels_of("bfloat16" if k.e_size == 2 else "float32").finite
         self.some = max(<int64_t>STAGED, <int64_t>k.kstep)
         self.nclasses, self.keep = len(classes), []
@@ -98,7 +103,7 @@ cdef class PanelRecipe(PackRecipe):
             self.jobs += c.njobs
 
     cdef size_class(self, PackClass *c, Py_ssize_t index):
-        """Sets what the class's packed weights take, and its jobs."""
+        """Set the bytes of a pack class, and its jobs."""
         cdef const convt_kernels *k = self.k
         c.group_weights = c.npanels * k.nr * c.depth * k.e_size
         c.share = self.some * max(1, PACK_JOB_BYTES * self.ci_p // max(1, self.some * c.depth * k.nr * k.e_size))
@@ -109,7 +114,7 @@ cdef class PanelRecipe(PackRecipe):
         cdef PackedFilter packed = self.room(0 if on_the_fly else self.weight_bytes, lasting)
         cdef char *src = <char *>cnp.PyArray_DATA(filter)
         cdef char *dst = packed.weights
-        cdef int64_t job, wrong = 0  # the last job first: a run begins with what the first jobs make, which then is in the cache
+        cdef int64_t job, wrong = 0  # last job first: a call begins with the first panels, which are then in the cache
         cdef int count = threads if self.weight_bytes > PARALLEL_PACK_BYTES else 1
         cdef size_t staged = self.staged
         cdef Buffer stage
@@ -127,24 +132,25 @@ cdef class PanelRecipe(PackRecipe):
             with nogil:
                 for job in range(self.jobs):
                     wrong += self.run_job(self.jobs - 1 - job, src, dst, stage.data)
-        # AMX knows no subnormal numbers, and would lose such a bias.
+        # AMX treats subnormal numbers as zero and would lose the bias.
         wrong += self.k.parts and bias is not None and _subnormal(bias)
-        # NaN or Inf times the zeros outside the input must not reach the output: plans then avoid such zeros.
+        # Plans for weights that are not finite never multiply them by zeros outside the input.
         packed.finite = not wrong and self.finite_source(filter, threads)
         return packed
 
     cdef bint finite_source(self, filter, int threads):
-        """Whether the filter has no NaN and no Inf, where jobs do not tell."""
+        """Check whether the filter is finite, in a recipe whose jobs do not check it."""
         return True
 
     cdef bint run_job(self, int64_t job, char *src, char *dst, char *stage) noexcept nogil:
+        """Run a job, numbered across all pack classes. ``stage`` is the thread's scratch memory. Return as `pack_job`."""
         cdef PackClass *c = self.classes
         while job >= c.first_job + c.njobs:
             c += 1
         return self.pack_job(c, job - c.first_job, src, dst, stage)
 
     cdef bint pack_job(self, PackClass *c, int64_t job, char *src, char *dst, char *stage) noexcept nogil:
-        """Some in-channels of a panel. Returns whether some weights are not finite, as they were or as they have become."""
+        """Pack some in-channels of one panel. Return whether some weights are not finite, before or after conversion."""
         cdef const convt_kernels *k = self.k
         cdef int64_t g = job // c.shares // c.npanels, n = job // c.shares % c.npanels, low = job % c.shares * c.share
         cdef int64_t column = n * k.nr, end = min(c.ncols, column + k.nr), high = min(self.ci, low + c.share), t
@@ -158,7 +164,7 @@ cdef class PanelRecipe(PackRecipe):
         return wrong
 
     cdef void pack_bias(self, char *src, char *dst) noexcept nogil:
-        """The bias of every panel; panels lie one behind the other."""
+        """Pack the bias of all panels, one panel after the other: one value per column."""
         cdef const convt_kernels *k = self.k
         cdef Py_ssize_t i
         cdef int64_t group, column, count, step = self.bias_stride if self.co > 1 else 0
@@ -175,8 +181,10 @@ cdef class PanelRecipe(PackRecipe):
 
     cdef bint pack_depth(self, PackClass *c, int64_t n, int64_t first, int64_t depth, char *src,
                          char *dst) noexcept nogil:
-        """Some depth of a panel of a group whose filter is at ``src``, from ``first`` on and in whole steps; returns what
-        `pack_job` does."""
+        """Pack ``depth`` of the n-th panel from depth ``first`` on, in whole steps of depth. Return as `pack_job`.
+
+        ``src`` is the filter of the channel group.
+        """
         cdef int64_t t = convt_quotient(first, self.ci_p), low = first - t * self.ci_p, last
         cdef int64_t width = min(self.k.nr, (c.ncols - n * self.k.nr + self.k.vl - 1) // self.k.vl * self.k.vl)
         cdef bint wrong = False
@@ -189,7 +197,10 @@ cdef class PanelRecipe(PackRecipe):
         return wrong
 
     cdef const char *source_at(self, PackClass *c, int64_t n, int64_t point, int64_t first, char *src) noexcept nogil:
-        """Where some depth of a panel starts in a group's filter; of a point, the last of its taps."""
+        """Return the address of depth ``first`` of the n-th panel in the filter ``src`` of a channel group, for prefetching.
+
+        In a transformed class it is the address of the last tap of ``point``.
+        """
         cdef int64_t t = convt_quotient(first, self.ci_p), low = first - t * self.ci_p
         cdef int64_t *taps
         cdef char *from_
@@ -202,15 +213,17 @@ cdef class PanelRecipe(PackRecipe):
         return from_ + offset_of(taps[t]) + low * self.si * self.k.s_size
 
     cdef bint pack_tap(self, PackClass *c, int64_t n, int64_t t, int64_t low, int64_t last, char *src, char *dst) noexcept nogil:
-        """In-channels ``low`` to ``last``, which start at ``dst``, of a tap in the n-th panel of a group whose filter is at
-        ``src``."""
+        """Pack in-channels [low, last) of tap ``t`` of the n-th panel to ``dst``. Return as `pack_job`.
+
+        ``src`` is the filter of the channel group.
+        """
         cdef const convt_kernels *k = self.k
         cdef int64_t column = n * k.nr, end = min(c.ncols, column + k.nr), high = min(self.ci, last), count, whole
         cdef int64_t width = (end - column + k.vl - 1) // k.vl * k.vl, row = width * k.e_size
         cdef char *from_
         cdef int64_t *taps
         cdef bint wrong = False
-        # What nothing is written to: columns on the right, channels of the last step.
+        # Set the padding to zero: columns on the right, in-channels of the last step of depth.
         whole = 0 if end - column < width else convt_quotient(high - low, k.kstep) * k.kstep
         if whole < last - low:
             memset(dst + whole * row, 0, (last - low - whole) * row)
@@ -223,23 +236,26 @@ cdef class PanelRecipe(PackRecipe):
         return wrong or (not k.parts and not self.packed_finite(dst, (last - low) * row))
 
     cdef int64_t piece(self, PackClass *c, int64_t column, int64_t end, char *src, char **from_, int64_t **taps) noexcept nogil:
-        """How many columns from this one on are at even distances; where the first is, and its taps from there."""
+        """Return the number of columns from ``column`` on, below ``end``, that have a constant stride in the filter.
+
+        ``from_`` receives the address of the first one without the tap's offset, ``taps`` the tap offsets of its phase.
+        """
         cdef int64_t first = column % c.together
         from_[0] = src + first * c.step * self.k.s_size
         taps[0] = c.taps + column // c.together * c.together // self.co * c.ntaps
         return min(c.together - first, end - column)
 
 def _subnormal(bias):
-    """Whether some of a bias is so small that a sum in float32 could be less exact than it."""
+    """Check whether some value of a bias is so small that AMX, which has no subnormal numbers, could lose precision."""
     size = np.abs(bias.astype(np.float32))
     return bool(((size > 0) & (size < 2.0**-102)).any())
 
 
 cdef int64_t offset_of(int64_t tap) noexcept nogil:
-    """Bytes from tap 0 to a tap, which may lie before it; 0 for none."""
+    """Return the byte offset of a tap in the filter, which may be negative; 0 for NO_TAP."""
     return 0 if tap == NO_TAP else tap
 
 
 def tap_bytes(taps, shape, strides):
-    """Byte offsets of flat kernel taps."""
+    """Return the byte offsets of flat kernel taps in a filter with these strides in bytes."""
     return np.dot(np.stack(np.unravel_index(taps, shape), -1), strides)

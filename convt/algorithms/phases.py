@@ -1,13 +1,13 @@
-"""One spatial axis as phases and taps: where a transposed convolution becomes small stride-1 convolutions.
+"""The analysis of one axis: a transposed convolution as a set of stride-1 convolutions, one per phase.
 
 Position ``q = o + begin`` of the full scatter receives tap ``t`` of input ``i`` when ``q = s * i + d * t``. Positions with
 the same residue ``q mod s`` form a phase: writing ``q = s * j + r``, tap t of phase r reads input ``j - off`` with
-``off = (d * t - r) / s``, for exactly the taps with ``d * t mod s = r``. No zero is ever multiplied inside the input.
+``off = (d * t - r) / s``, and phase r has exactly the taps with ``d * t mod s = r``. No zero between inputs is multiplied.
 
-Two steps, because weights are packed once and data comes in any size:
+There are two steps, because weights are packed before sizes are known:
 
-* ``phase_groups``: from kernel, stride and dilation alone. Phases whose taps read the same inputs may share a group.
-* ``axis_classes``: for given sizes, runs of j (relative to the run's start) with the taps that reach the input there.
+* ``phase_groups`` needs only kernel, stride and dilation. Phases whose taps read the same inputs may share a group.
+* ``axis_classes`` returns the runs of j for given sizes, with the taps that reach the input in each run.
 """
 
 import bisect
@@ -16,38 +16,38 @@ import itertools
 import operator
 from typing import NamedTuple
 
-NESTED = 2  # how phases are merged, beside False and True: also with phases that read more than they do
-FAR = 2**31  # a stride with which a window shows a phase once or twice, and offsets to its other places overflow
+NESTED = 2  # a way to merge beside False and True: all phases, also those that read only some of the others' inputs
+FAR = 2**31  # from this stride on a window shows a phase once or twice, and offsets to its next position overflow 32 bits
 
 
 class PhaseGroup(NamedTuple):
-    """Phases that read the same inputs: ``taps[p][n]`` is the kernel tap of phase ``residues[p]`` at ``offsets[n]``, or -1."""
+    """Phases that read the same inputs. ``taps[p][n]`` is the kernel tap of phase ``residues[p]`` at ``offsets[n]``, or -1."""
 
     residues: tuple
-    offsets: tuple  # descending, so that the inputs ascend
+    offsets: tuple  # in descending order, so that inputs ascend
     taps: tuple
 
 
 class AxisClass(NamedTuple):
-    """A run of ``count`` consecutive j of one group; everything is relative to the first of them.
+    """A run of ``count`` consecutive j of one phase group. ``jj`` is j relative to the first one.
 
     Phase p of the group writes output ``first_out[p] + s * jj`` for ``valid[p][0] <= jj < valid[p][1]``; tap n of
     ``range(*tap_range)`` reads input ``first_in[n - tap_range[0]] + jj``, which may fall outside the input.
     """
 
-    group: int  # index into the groups; -1 for phases that no tap reaches
+    group: int  # number of the phase group; -1 for phases that no tap reaches
     count: int  # type: ignore[assignment]
     tap_range: tuple
     first_in: tuple
     first_out: tuple
     valid: tuple
-    start: int  # the absolute j of jj = 0
-    shown: tuple  # the `valid` of phases that have outputs in the window,
-    inner: tuple  # and where they all have: (low, high)
-    run: int = -1  # its number among runs that were given
+    start: int  # the j at jj = 0
+    shown: tuple  # the `valid` of the phases that have outputs in the window
+    inner: tuple  # (low, high) of the jj at which all shown phases have outputs in the window
+    run: int = -1  # number of the order.Run that it is from, if runs were given
 
     def earlier(self, s):
-        """The same run, begun a j earlier, where no phase is shown."""
+        """Return the run extended by one j at its start, which shows no phase."""
         reached = [lo < hi for lo, hi in self.valid]
         valid = tuple((lo + there, hi + there) for (lo, hi), there in zip(self.valid, reached, strict=True))
         shown = tuple(span for span in valid if span[0] < span[1])
@@ -64,29 +64,29 @@ class AxisClass(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def axis(k, s, d, merge, size, begin, out, split):
-    """``(phase groups, runs)`` of an axis, which are kept: axes are often alike, and every algorithm asks for the same."""
+    """Return ``(phase groups, runs)`` of an axis. Results are cached, because axes are often alike."""
     groups = phase_groups(k, s, d, merge)
     return groups, axis_classes(groups, size, s, begin, out, split)
 
 
 class Kind(NamedTuple):
-    """What the cost of a run depends on. The runs at the two ends of an axis are mirror images, and of one kind."""
+    """The properties of a run that its cost depends on. Mirror-image runs at the two ends of an axis have one kind."""
 
     count: int  # type: ignore[assignment]
     taps: int
-    of: int  # taps of its group
+    of: int  # taps of its phase group
     phases: int
     shown: int  # phases that have outputs in the window
-    outside: int  # how many j some of these have outside the window
-    ends: int  # how many ends of the run some tap reads outside the input
-    follow: bool  # its taps read inputs that follow each other
-    reached: tuple  # for how many j each tap reads an input that is there, the least first; () if all do for all j
-    group: int  # of the first run of this kind
+    outside: int  # number of j at which some of these phases are outside the window
+    ends: int  # number of ends of the run (0 to 2) at which some tap reads outside the input
+    follow: bool  # its taps read consecutive inputs
+    reached: tuple  # for each tap the number of j at which it is inside the input, ascending; () if all taps always are
+    group: int  # phase group of the first run of this kind
 
 
 @functools.lru_cache(maxsize=512)
 def kinds(k, s, d, merge, size, begin, out, split):
-    """The kinds of the runs of `axis` that have taps: a tuple of (Kind, the numbers of its runs)."""
+    """Return the kinds of the runs of `axis` that have taps, a tuple of (Kind, numbers of its runs)."""
     if isinstance(split, tuple):
         groups, classes = axis(k, s, d, merge, size, begin, out, split)
         return tuple((_kind(groups, c, size), (n,)) for n, c in enumerate(classes) if c.group >= 0)
@@ -125,13 +125,13 @@ def kinds(k, s, d, merge, size, begin, out, split):
 
 @functools.lru_cache(maxsize=256)
 def has_hole(k, s, d, begin, out):
-    """Whether the window shows a phase of an axis that no tap reaches."""
+    """Check whether the window shows a phase that no tap reaches."""
     with_taps = {d * t % s for t in range(min(k, s))}
     return len(with_taps) < s and any((begin + o) % s not in with_taps for o in range(min(s, out)))
 
 
 def _kind(groups, c, size):
-    """The kind of a run."""
+    """Return the kind of a run."""
     ends = (c.first_in[0] < 0) + (c.first_in[-1] + c.count > size) if c.first_in else 0
     reached = sorted(max(0, min(c.count, size - i) - max(0, -i)) for i in c.first_in) if ends else ()
     follow = all(b - a == 1 for a, b in itertools.pairwise(c.first_in))
@@ -142,8 +142,10 @@ def _kind(groups, c, size):
 
 @functools.lru_cache(maxsize=256)
 def phase_groups(k, s, d, merge):
-    """The phases that have taps, as a tuple of PhaseGroup; with ``merge``, phases that read the same inputs share one, if it is
-    ``NESTED`` all phases."""
+    """Return the phases that have taps, as a tuple of PhaseGroup.
+
+    With ``merge`` True, phases that read the same inputs share a group. With ``NESTED``, all phases share one group.
+    """
     merge = s < FAR and merge
     by_residue = {}
     for t in range(k):
@@ -156,7 +158,7 @@ def phase_groups(k, s, d, merge):
         return (PhaseGroup(tuple(residue for residue, _ in found), offsets, taps),)
     by_offsets = {}
     for residue, pairs in sorted(by_residue.items()):
-        offsets = tuple(offset for offset, _ in reversed(pairs))  # t ascends, and the offsets with it
+        offsets = tuple(offset for offset, _ in reversed(pairs))  # offsets ascend with t
         taps = tuple(t for _, t in reversed(pairs))
         by_offsets.setdefault(offsets if merge else residue, []).append((residue, offsets, taps))
     return tuple(
@@ -165,24 +167,23 @@ def phase_groups(k, s, d, merge):
 
 
 def _inside(offsets, size, a, b):
-    """Of taps at descending offsets, which read an input that is there for some j in [a, b): (first, one past the last)."""
+    """Return (first, end) of the taps, at descending offsets, that are inside the input for some j in [a, b)."""
     first = bisect.bisect_right(offsets, -b, key=operator.neg)
     end = bisect.bisect_left(offsets, size - a, first, key=operator.neg)
     return (first, end) if first < end else (0, 0)
 
 
 def _span(residue, s, begin, out):
-    """The j whose position s * j + residue lies in the window."""
+    """Return (first, end) of the j whose position s * j + residue is in the window."""
     return -((residue - begin) // s), -((residue - begin - out) // s)
 
 
 def axis_classes(groups, size, s, begin, out, split):
-    """The runs of one axis for an input of ``size`` and the window [begin, begin + out).
+    """Return the runs of one axis for an input of ``size`` and the window [begin, begin + out).
 
-    With ``split`` a run ends wherever the set of taps inside the input changes, so that every tap of a run is inside for
-    all of it, and where a phase enters the window or leaves it. Without, taps may be outside for some j of the run (they read
-    as zero) and runs are as long as can be. Or ``split`` are the runs themselves, a tuple of order.Run, of which those are
-    taken that the window shows.
+    If ``split`` is True, a run ends where the set of taps inside the input changes, so that each tap of a run is inside for the
+    whole run, and where a phase enters or leaves the window. If it is False, runs are as long as possible, and taps outside the
+    input read zeros. If it is a tuple of order.Run, the runs are these, limited to the window.
     """
     if isinstance(split, tuple):
         classes = list(_given(groups, size, s, begin, out, split))
@@ -204,7 +205,7 @@ def axis_classes(groups, size, s, begin, out, split):
 
 
 def _found(groups, size, s, begin, out, split):
-    """The runs of phases that have taps."""
+    """Return the runs of the phases that have taps."""
     classes = []
     for index, group in enumerate(groups):
         spans = [_span(r, s, begin, out) for r in group.residues]
@@ -223,7 +224,7 @@ def _found(groups, size, s, begin, out, split):
 
 
 def _given(groups, size, s, begin, out, runs):
-    """Runs that are given, as far as the window shows them."""
+    """Yield the classes of given runs, limited to the window."""
     for number, run in enumerate(runs):
         group, first, end = groups[run.group], max(run.first, 0), min(run.end, out)
         spans = [_span(r, s, begin + first, end - first) for r in group.residues]
@@ -236,8 +237,10 @@ def _given(groups, size, s, begin, out, runs):
 
 
 def _run(index, residues, spans, offsets, size, s, begin, a, b, taps=None):
-    """The class of j in [a, b), with the taps given or those that reach the input somewhere in it (they are adjacent, as
-    offsets descend)."""
+    """Return the AxisClass of j in [a, b), with ``taps`` (first, end) or the taps that are inside the input somewhere in it.
+
+    These taps are adjacent, because offsets descend.
+    """
     if taps is None:
         taps = _inside(offsets, size, a, b)
     count, base = b - a, s * a - begin

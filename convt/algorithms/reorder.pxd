@@ -1,4 +1,4 @@
-# Filters put in the order in which they are packed fastest: see reorder.pyx.
+# Reordering of filters before they are packed (reorder.pyx).
 
 from libc.stdint cimport int64_t
 
@@ -7,12 +7,12 @@ from convt.algorithms.packing cimport PackRecipe
 
 
 cdef struct Reorder:
-    # A filter that is put in order, as the threads need it.
+    # The arguments of `reorder_part`, one filter for all threads.
     const convt_kernels *k
     char *src
     char *dst
     int64_t groups, ci, co, taps
-    int64_t sg, si, so  # bytes, bytes and elements
+    int64_t sg, si, so  # strides of group (bytes), in-channel (bytes) and out-channel (elements)
     int64_t parts
 
 

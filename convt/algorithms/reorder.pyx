@@ -1,10 +1,10 @@
 # cython: language_level=3
-"""Filters put in the order (tap, group, in-channel, out-channel) before they are packed.
+"""Reordering of filters to (tap, group, in-channel, out-channel) before they are packed.
 
-Packing reads the out-channels of one tap after the other. In a filter in IOX order, which ONNX, OpenVINO and PyTorch have, these lie
-as many elements apart as there are taps: each cache line is read once for each of its taps, and few elements of it are used. One
-pass that transposes the taps and out-channels of each in-channel reads and writes whole lines, and what it writes is packed as a
-filter in XIO order.
+Packing reads all out-channels of one tap, then those of the next tap. In IOX order (ONNX, OpenVINO, PyTorch) the out-channels
+of a tap are as many elements apart as there are taps. Packing would read each cache line once per tap and use few of its
+elements. `ReorderRecipe` first transposes taps and out-channels of each in-channel, which reads and writes whole cache lines,
+and packs the result as a filter in XIO order. `pays` decides for which filters that is faster.
 """
 
 from libc.stdint cimport int64_t
@@ -21,22 +21,23 @@ from convt.algorithms.packing cimport PackRecipe
 cnp.import_array()
 
 cdef enum:
-    LEAST_BYTES = 1 << 15  # A smaller filter is not put in order, because it stays in L1 while it is packed.
-    LEAST_CHANNELS = 8  # A filter with fewer out-channels is not put in order.
-    PART_BYTES = 1 << 17  # Each thread puts at least so many bytes in order.
+    LEAST_BYTES = 1 << 15  # A smaller filter is not reordered, because it stays in L1 while it is packed.
+    LEAST_CHANNELS = 8  # A filter with fewer out-channels is not reordered.
+    PART_BYTES = 1 << 17  # Each thread reorders at least this many bytes.
 
 
-# A filter lies in rows if the taps of all out-channels are contiguous for each in-channel.
+# A filter is in rows if the taps of all out-channels are contiguous for each in-channel.
 IN_ROWS, OTHERWISE = "rows", "otherwise"
 
 
 def lies(filter):
-    """Says whether a filter (groups, ci, co, *kernel) lies IN_ROWS or OTHERWISE."""
+    """Return the layout of a filter (groups, ci, co, *kernel): IN_ROWS or OTHERWISE."""
     return IN_ROWS if filter[:1, :1].flags.c_contiguous else OTHERWISE
 
 
 def pays(filter):
-    """Whether a filter (groups, ci, co, *kernel) is packed faster once it is in order: taps are side by side, out-channels are not."""
+    """Check whether reordering makes packing of a filter (groups, ci, co, *kernel) faster: its taps are contiguous, its
+    out-channels are not."""
     item, taps = filter.itemsize, int(np.prod(filter.shape[3:]))
     return (
         filter.nbytes >= LEAST_BYTES and filter.shape[2] >= LEAST_CHANNELS and taps > 1
@@ -45,17 +46,17 @@ def pays(filter):
 
 
 def empty_reordered(filter):
-    """An empty array of a filter's shape and dtype in the order that it is put in."""
+    """Return an empty array of a filter's shape and dtype in the memory order of a reordered filter."""
     return in_order(np.empty((*filter.shape[3:], *filter.shape[:3]), filter.dtype))
 
 
 cdef in_order(array):
-    """An array (*kernel, groups, ci, co) seen as a filter (groups, ci, co, *kernel)."""
+    """Return an array (*kernel, groups, ci, co) viewed as a filter (groups, ci, co, *kernel)."""
     return array.transpose(*range(array.ndim - 3, array.ndim), *range(array.ndim - 3))
 
 
 cdef void reorder_part(void *given, size_t part) noexcept nogil:
-    """The in-channels of all groups that are a thread's."""
+    """Reorder the in-channels of one thread, the ``part``-th part of the in-channels of all groups."""
     cdef Reorder *r = <Reorder *>given
     cdef int64_t rows = r.groups * r.ci, row
     for row in range(rows * part // r.parts, rows * (part + 1) // r.parts):
@@ -64,7 +65,7 @@ cdef void reorder_part(void *given, size_t part) noexcept nogil:
 
 
 cdef class ReorderRecipe(PackRecipe):
-    """Puts filters of the shape and strides of ``filter`` in order, and packs them by the ``inner`` recipe."""
+    """A recipe that reorders filters of the shape and strides of ``filter`` and packs them with the ``inner`` recipe."""
 
     def __init__(self, PackRecipe inner, str dtype, filter):
         self.inner, self.weight_bytes, self.bias_bytes = inner, inner.weight_bytes, inner.bias_bytes
@@ -75,7 +76,7 @@ cdef class ReorderRecipe(PackRecipe):
         self.work.parts = max(1, min(self.work.groups * self.work.ci, filter.nbytes // PART_BYTES))
 
     cpdef PackedFilter pack(self, filter, bias, int threads, bint lasting=True, bint on_the_fly=False):
-        """As `PackRecipe.pack`. Of ``filter`` only the address is read."""
+        """Reorder and pack a filter; see `PackRecipe.pack`. Shape and strides are the recipe's, not those of ``filter``."""
         cdef Reorder work = self.work
         ordered = empty_for_weights(self.filter_shape, self.dtype)
         work.src, work.dst = <char *>cnp.PyArray_DATA(filter), <char *>cnp.PyArray_DATA(ordered)
@@ -84,5 +85,5 @@ cdef class ReorderRecipe(PackRecipe):
             each_thread(reorder_part, <int>work.parts, &work)
         cdef PackedFilter packed = self.inner.pack(in_order(ordered), bias, threads, lasting, on_the_fly)
         if not lasting and packed.filter is None:
-            packed.filter = ordered  # which the call's tasks may read, on the fly or because it lies as if packed
+            packed.filter = ordered  # tasks of the call may read it: they pack on the fly, or it serves as packed weights
         return packed

@@ -1,4 +1,4 @@
-# Plans that compute output row by output row: see row_plan.pyx.
+# The base class of plans that compute one output row after the other (row_plan.pyx).
 
 from libc.stdint cimport int64_t
 
@@ -7,14 +7,14 @@ from convt._memory cimport Table
 
 
 cdef struct KeptRow:
-    # A place where a task keeps what it made of an input row, for its next output rows.
-    int64_t row   # the row's offset in the input
-    int64_t used  # the output row that read it last; -1 if there is none
+    # A place in which a task keeps a packed input row for its next output rows.
+    int64_t row   # offset of the row in the input
+    int64_t used  # the output row that read it last; -1 if the place is empty
 
 
 cdef class RowPlan(Plan):
-    cdef int64_t out_rows, row_taps  # output rows of the batch; the most input rows that reach one (of the schedule)
-    # For each output of each axis but the last, the (tap, input index) pairs that reach it.
+    cdef int64_t out_rows, row_taps  # output rows of the batch; the most input rows that reach one, from the schedule
+    # For each output position of each axis except the last, the (tap, input index) pairs that reach it.
     cdef Table outer_out, outer_start, outer_taps
 
     cdef open_rows(self, problem)

@@ -1,5 +1,9 @@
 # cython: language_level=3
-"""Plans that compute output row by output row, along the last axis: which input rows reach one, and which were read before."""
+"""The base class of plans that compute one output row after the other, a row being all positions along the last axis.
+
+`RowPlan` finds the input rows that reach an output row, from tables of the other axes. `keep_no_rows` and `place_of_row` manage
+the places in which a task keeps packed input rows for its next output rows.
+"""
 
 from libc.stdint cimport int64_t
 
@@ -11,14 +15,14 @@ from convt.algorithms.indexing cimport take_index
 
 
 cdef class RowPlan(Plan):
-    """A plan whose rows are those of the last axis."""
+    """A plan that computes output rows along the last axis."""
 
     cdef open_rows(self, problem):
-        """Tables of the axes but the last: for each output the (tap, input index) pairs that reach it."""
+        """Make the tables of all axes except the last: for each output position the (tap, input index) pairs that reach it."""
         cdef int64_t at = 0, o, i, low, high, tap, step, out
         cdef int64_t *starts
         cdef int64_t *pairs
-        spans = []  # (place of output 0, tap, first output, first input, inputs, outputs from one to the next)
+        spans = []  # (index of output 0 in the table, tap, first output, first input, number of inputs, distance of outputs)
         self.out_rows = self.batch
         for ax in range(problem.rank - 1):
             s, d, begin, size, out = problem.strides[ax], problem.dilations[ax], problem.begin[ax], problem.in_sizes[ax], problem.out_sizes[ax]
@@ -39,7 +43,7 @@ cdef class RowPlan(Plan):
                 starts[o + 1 + i * step] += 1
         for o in range(at):
             starts[o + 1] += starts[o]
-        # What was written of each output moves its start to the next one's.
+        # starts[o] counts up while pairs are written, so that it ends as the start of output o + 1.
         for place, t, first, begins, count, apart in spans:
             o, tap, low, high, step = place + first, t, begins, count, apart
             for i in range(high):
@@ -48,9 +52,10 @@ cdef class RowPlan(Plan):
                 starts[o + i * step] = at + 1
 
     cdef int64_t row_inputs(self, int64_t row, int64_t *taps, int64_t *src, int64_t *dst) noexcept nogil:
-        """Which input rows reach an output row: fills ``taps`` with (input offset, tap of the outer axes), returns how many.
+        """Fill ``taps`` with (input offset, tap of the outer axes) of each input row that reaches an output row.
 
-        ``src`` and ``dst`` get the offsets of the row's image and of the row in the output.
+        Return the number of these rows.
+        ``src`` receives the input offset of the row's image, ``dst`` the output offset of the row.
         """
         cdef int64_t count = 1, kernel = 1, axis_start = 0, ax, o, first, last, n, more
         cdef int64_t *pair
@@ -64,7 +69,7 @@ cdef class RowPlan(Plan):
             o = take_index(&row, self.outer_out.p[ax])
             dst[0] += o * self.out_stride.p[ax]
             first, last = self.outer_start.p[axis_start + o], self.outer_start.p[axis_start + o + 1]
-            # Expand from the back, so that the entries still to be read are not overwritten.
+            # Expand from the back, so that no entry is overwritten before it is read.
             for more in range(last - first - 1, -1, -1):
                 pair = self.outer_taps.p + 2 * (first + more)
                 for n in range(count):
@@ -78,15 +83,17 @@ cdef class RowPlan(Plan):
 
 
 cdef void keep_no_rows(KeptRow *kept, int64_t places) noexcept nogil:
-    """Empties so many places."""
+    """Mark ``places`` places as empty."""
     cdef int64_t n
     for n in range(places):
         kept[n].used = -1
 
 
 cdef int64_t place_of_row(KeptRow *kept, int64_t places, int64_t row, int64_t out_row, bint *there) noexcept nogil:
-    """The place of an input row that an output row reads, and whether it is ``there`` already; else the place that was not used for
-    longest, which is now its own."""
+    """Return the place for an input row that an output row reads. ``there`` says whether the place already holds it.
+
+    If it does not, the row takes the least recently used place.
+    """
     cdef int64_t n, place = 0
     there[0] = True
     for n in range(places):

@@ -1,16 +1,16 @@
-# What it takes to multiply by tiles: see tiles.pyx.
+# Counts of a GEMM in tiles (tiles.pyx).
 
 from libc.stdint cimport int64_t
 
 
 cdef struct TileCounts:
-    double cycles        # of the ports (AMX: products of tiles)
-    double calls         # of a micro-kernel (AMX: of accumulators)
-    double accumulators  # vectors that are started and stored
+    double cycles        # cycles of the ports (on AMX: AMX products)
+    double calls         # calls of a micro-kernel (on AMX: AMX tiles of accumulators)
+    double accumulators  # vectors of accumulators that are loaded and stored
 
 
 cdef struct TileSizes:
-    # Those of a unit (unit.py).
+    # Fields of a Unit (unit.py). `most_one` and `most` are the most rows of a tile with one and two vectors of columns.
     int64_t vl, nr, kstep, grain, parts, products, most_one, most
 
 

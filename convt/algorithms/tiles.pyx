@@ -1,5 +1,8 @@
 # cython: language_level=3, cdivision=True
-"""What it takes to multiply by register tiles or AMX tiles, in numbers: for the cost models of all that are a GEMM."""
+"""Counts of a GEMM in register tiles or AMX tiles, for the cost models of all algorithms that multiply with tiles.
+
+The counts follow from rows, columns, depth and the tile sizes of a unit (unit.py). costs.py defines them.
+"""
 
 from libc.math cimport ceil
 from libc.stdint cimport int64_t
@@ -11,6 +14,7 @@ cdef double FMA_PORTS = costs.FMA_PORTS, LOAD_PORTS = costs.LOAD_PORTS, FMA_LATE
 
 
 cdef TileSizes tile_sizes(unit):
+    """Return the sizes of a Unit as a C structure."""
     cdef TileSizes s
     s.vl, s.nr, s.kstep, s.grain, s.parts = unit.vl, unit.nr, unit.kstep, unit.grain, unit.parts
     s.products = unit.products if s.parts else 0
@@ -20,8 +24,11 @@ cdef TileSizes tile_sizes(unit):
 
 cdef TileCounts count_tiles(TileSizes *unit, double rows, int64_t columns, double depth, int64_t chain,
                             int64_t wide) noexcept nogil:
-    """``rows`` x ``depth`` by ``depth`` x ``columns``: every ``chain`` of depth is a call, which loads and stores the accumulators.
-    Up to ``wide`` rows meet two panels at once."""
+    """Return the counts of a GEMM of ``rows`` x ``columns`` x ``depth``.
+
+    A kernel call multiplies ``chain`` of depth, and loads and stores its accumulators. At most ``wide`` rows are multiplied by
+    two panels at once.
+    """
     cdef TileCounts found
     cdef double calls = max(1.0, ceil(depth / chain)), tiles, height
     cdef int64_t nr = unit.nr, pairs = 0, n, count, vectors, most
@@ -51,7 +58,7 @@ cdef TileCounts count_tiles(TileSizes *unit, double rows, int64_t columns, doubl
 
 
 def tile_counts(rows, columns, depth, unit, chain=CONVT_KC, wide=0):
-    """The same as counts by name."""
+    """Return the counts of a GEMM by name (costs.NAMES)."""
     cdef TileSizes sizes = tile_sizes(unit)
     cdef TileCounts found = count_tiles(&sizes, rows, <int64_t>ceil(columns), depth, chain, wide)
     if sizes.parts:

@@ -1,4 +1,4 @@
-"""Workspace of a thread: regions booked by name, each sized once."""
+"""The workspace of a thread, as named regions of known size."""
 
 from typing import NamedTuple
 
@@ -6,18 +6,18 @@ _LINE = 64
 
 
 class Workspace(NamedTuple):
-    """Named regions, each in cache lines of its own."""
+    """Named regions that share no cache lines."""
 
-    regions: tuple  # of (name, offset, bytes)
+    regions: tuple  # (name, offset, bytes) of each region
     bytes: int
 
     def __getitem__(self, name):
-        """The offset of a region."""
+        """Return the offset of a region in bytes."""
         return next(offset for each, offset, _ in self.regions if each == name)
 
 
 def book(**sizes):
-    """The `Workspace` of regions of these bytes, in this order.
+    """Return the `Workspace` of regions with these sizes in bytes, in this order.
 
     >>> book(rows=100, sums=64).regions
     (('rows', 0, 100), ('sums', 128, 64))

@@ -1,3 +1,5 @@
+"""depthwise: vectors over channels, for many small channel groups and few channels. See README.md."""
+
 from ..stages import Stages
 from . import bind, cost, kinds, schedule
 

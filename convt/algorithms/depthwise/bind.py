@@ -1,4 +1,4 @@
-"""The plan of a schedule of depthwise, for arrays of some strides."""
+"""The packing and bind stages of depthwise: the recipe of a form, and the plan of a schedule for arrays with given strides."""
 
 from .. import execution, machine
 from .loops import DepthwisePlan
@@ -7,13 +7,13 @@ from .weights import LaneRecipe
 
 
 def recipe(attributes, filter, bias, form, unit):
-    """How weights are packed in a form."""
+    """Return the recipe that packs weights in a form, ``(width, each, dots)`` of a `kinds.Kind`."""
     width, each, dots = form
     return LaneRecipe(attributes.dtype, filter, bias, (attributes.strides[-1], width) if width else (1, 1), each, dots)
 
 
 def bind(schedule, in_strides, out_strides, recipe):
-    """The plan of a schedule."""
+    """Return the plan of a schedule. Strides are in bytes. Decisions that they do not permit are replaced (`permitted`)."""
     info = machine.current().info(schedule.problem.dtype)
     schedule = permitted(schedule, in_strides, out_strides, info)
     how = execution.Execution(schedule.hole, schedule.threads == 1, schedule.pinned, schedule.alternate, 0)

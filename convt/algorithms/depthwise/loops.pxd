@@ -1,4 +1,4 @@
-# depthwise's loops: see loops.pyx.
+# The loops of depthwise: see loops.pyx.
 
 from libc.stdint cimport int32_t, int64_t
 
@@ -9,46 +9,46 @@ from convt.algorithms.depthwise.weights cimport LaneRecipe
 from convt.algorithms.row_plan cimport KeptRow, RowPlan
 
 cdef struct DepthwiseRun:
-    # One phase, or all of them as one cell; or phases of the same j, which are computed together.
-    int64_t start, stop      # absolute j
+    # A run of j of one phase, of a cell, or of several phases that are computed together because they have the same j.
+    int64_t start, stop      # range of j, counted from the start of the full scatter
     int64_t first_out        # output index at j = start
-    int64_t first_in         # input index that the first term reads there
-    int64_t low, high        # lanes of a j
-    int phase, phases        # which of all
-    int64_t step             # from each of its j's to the next one
-    int before, after        # the most outputs of a phase that belong to it before its first and after its last j
+    int64_t first_in         # input index that the first term reads at j = start
+    int64_t low, high        # range of lanes of a j
+    int phase, phases        # first entry in DepthwisePlan.phases, and number of entries
+    int64_t step             # distance of consecutive j of the run
+    int before, after        # the most outputs of a phase before the first j and after the last j that belong to the run
 
 
 cdef struct PhaseOf:
-    # A phase that the window shows, or all of them as one cell.
-    int64_t low, high   # its j's
-    int64_t offset      # j less the input that its first term reads
-    int64_t terms       # taps
-    int64_t first_out   # the output at j = low
-    int64_t tap         # the first one along the last axis
-    int64_t at          # terms of the phases before
+    # A phase that the window shows, or the cell of all phases.
+    int64_t low, high   # range of j
+    int64_t offset      # j minus the input index that the first term reads
+    int64_t terms       # number of taps
+    int64_t first_out   # output index at j = low
+    int64_t tap         # first tap on the last axis
+    int64_t at          # number of terms of the preceding phases
 
 
 cdef struct DepthwisePiece:
-    # Outputs of a phase that the same of its terms reach.
-    int64_t start, stop   # absolute j
+    # A range of outputs of a phase that the same terms reach.
+    int64_t start, stop   # range of j, counted from the start of the full scatter
     int64_t phase
-    int64_t t0, t1        # of its terms
-    int64_t step          # from each of its j's to the next one; 0 where it belongs to another piece
-    int before, after     # outputs that belong to it before its first and after its last, each of which has a tap less
+    int64_t t0, t1        # range of terms of the phase
+    int64_t step          # distance of consecutive j; 0: the piece was joined to another piece
+    int before, after     # outputs joined before the first j and after the last j; each has one term less than the one inside
 
 
 cdef struct DepthwiseRow:
-    # A task's part of an output row.
-    int64_t l0, cols     # lanes
-    int64_t i_lo, i_hi   # the input pixels that there are for it
-    int64_t in_ld        # elements from one to the next
-    char *outs           # room for rows of outputs on their way to the store
+    # The part of an output row that a task computes.
+    int64_t l0, cols     # first lane and number of lanes
+    int64_t i_lo, i_hi   # range of input pixels that it reads
+    int64_t in_ld        # elements between input pixels
+    char *outs           # room for SCRATCH rows of outputs before they are stored
 
 
 cdef enum:
-    SCRATCH = 32  # rows of outputs on their way to the store (of schedule.py, too)
-    MANY_RUNS = 4096  # above this many, runs are not cut so that phases are computed together
+    SCRATCH = 32  # rows of outputs that a task holds before it stores them with strides (equal to SCRATCH of schedule.py)
+    MANY_RUNS = 4096  # the most runs for which phases are cut at the same j, so that they are computed together
 
 
 cdef class DepthwisePlan(RowPlan):
@@ -57,40 +57,43 @@ cdef class DepthwisePlan(RowPlan):
     cdef DepthwiseRun *runs
     cdef Py_ssize_t nruns
     cdef convt_dw_phase *phases
-    cdef PhaseOf *of
-    cdef object piece_memory
+    cdef PhaseOf *of  # [phase that the window shows]
+    cdef object piece_memory  # owner of `pieces`
     cdef DepthwisePiece *pieces
     cdef int64_t npieces, piece_room
-    cdef int64_t tap_step, read_step  # taps from term to term of a phase, and input pixels between them
-    cdef int64_t at_taps, at_sources, at_weights, at_outs, at_stage, at_inputs  # regions of the workspace
-    cdef bint cells, apart_pixels  # outputs are of cells, of which pixels are stored one by one
-    cdef int64_t rows, row_blocks  # output rows of a task, and how many such
-    cdef int64_t blocks, block, j0, lane_block, lane_blocks
-    cdef int64_t lanes, width, lane_step, whole  # lanes of a j, the distance of their outputs; those of the last row of taps
-    cdef int64_t pitch  # from j to j of gathered inputs
-    cdef int64_t weights_ld, outs_ld  # lanes of a row of weights, and of a row of outputs on their way to the store
+    cdef int64_t tap_step, read_step  # distance of consecutive terms of a phase, in taps and in input pixels
+    cdef int64_t at_taps, at_sources, at_weights, at_outs, at_stage, at_inputs  # byte offsets of regions of the workspace
+    cdef bint cells, apart_pixels  # lanes are cells; the pixels of a cell are stored one by one
+    cdef int64_t rows, row_blocks  # output rows of a task; number of such parts
+    cdef int64_t blocks, block, j0, lane_block, lane_blocks  # see schedule.py
+    # lanes of a j; j of a cell; elements between the outputs of adjacent lanes; lanes of the last row of taps that have a tap
+    cdef int64_t lanes, width, lane_step, whole
+    cdef int64_t pitch  # elements between consecutive j of gathered inputs
+    cdef int64_t weights_ld, outs_ld  # lanes of a row of weights, and of a row of outputs in the region "outs"
+    # rows of lanes per tap of the other axes; the most input pixels of a task; the largest j minus input index of a tap
     cdef int64_t taps_x, max_inputs, max_off
-    cdef Table maps  # [ci][lanes]: offset of each lane's in-channel
-    cdef int32_t *permutation  # [lanes]: its distance from that of the first lane of its vector
-    cdef bint permuted   # inputs are permuted where they lie
-    cdef int64_t each  # of `grouped`; 0 where lanes are channels
+    cdef Table maps  # [ci][lanes] offset of each lane's in-channel in a pixel, in elements
+    cdef int32_t *permutation  # [lanes] difference of this offset from that of the first lane of the vector
+    cdef bint permuted   # inputs are permuted while they are loaded
+    cdef int64_t each  # channel groups that share a vector in `grouped`; 0: lanes are channels
     cdef convt_dw_groups grouped
-    cdef Table places  # for these
-    cdef int64_t bundle, bundles  # the lanes of `each` groups, and their vectors
-    cdef int64_t apart  # elements between the inputs of vectors that are alike; 0 where they are not
-    cdef int64_t safe  # pixel 0 of an input row no further than this: beyond the row there is as much again as a pick reads
-    cdef bint contiguous_in, contiguous_out
+    cdef Table places  # the tables of `grouped`
+    cdef int64_t bundle, bundles  # lanes of `each` groups, and vectors of these lanes
+    cdef int64_t apart  # elements between the inputs of consecutive vectors if all distances are equal; else 0
+    # the last offset of an input row, in elements, from which permuted loads of the row stay within the array
+    cdef int64_t safe
+    cdef bint contiguous_in, contiguous_out  # inputs are read in place; kernels write to the output or to the stage
     cdef bint skips  # runs may read outside the input
-    cdef int64_t ahead
-    cdef bint ordered  # outputs are written in order
+    cdef int64_t ahead  # outputs are prefetched this many j before they are stored
+    cdef bint ordered  # outputs are written in memory order
     cdef bint far  # inputs do not stay in L2
-    cdef size_t store_alignment  # that the output must have for non-temporal stores; 0 for ordinary stores
-    cdef int64_t part  # j's that are computed at a time
-    cdef int64_t staged  # outputs that are gathered before they are rounded, or non-temporal stores write them; 0 where none are
-    cdef bint converts  # elements are of 16 bits: rows are widened as they are first read, outputs rounded from the stage
-    cdef bint stream  # by non-temporal stores
-    cdef int64_t out_pixel  # elements from output to output of a row, as kernels write it
-    cdef int64_t begin, out_size  # of the last axis
+    cdef size_t store_alignment  # bytes to which outputs must be aligned for non-temporal stores; 0: ordinary stores
+    cdef int64_t part  # number of j that are computed at a time
+    cdef int64_t staged  # outputs that are gathered before rounding or non-temporal copies; 0: stored directly
+    cdef bint converts  # 16-bit elements: rows are widened when they are first read, outputs are rounded from the stage
+    cdef bint stream  # non-temporal stores write the rounded outputs
+    cdef int64_t out_pixel  # elements between adjacent outputs of a row, as kernels write it
+    cdef int64_t begin, out_size  # window of the last axis
 
     cdef _lanes(self)
     cdef _grouped(self)

@@ -1,8 +1,12 @@
 # cython: language_level=3
-"""depthwise's loops: rows of outputs, vectors of channels.
+"""The plan of depthwise and its loops: output rows, with vectors over channels.
 
-Lanes are channels; in cells, (phase, channel), as they lie in the output, and those of `width` j's together. A task is a stretch of
-some output rows.
+Lanes are channels. For cells, lanes are (j, phase, channel) in the order of the output, for ``width`` values of j.
+
+A task is a block of j, a lane block and some output rows; only this task writes their outputs. It loops over output rows,
+parts of the block of j, and runs. For each run one kernel call sums all input rows and taps. Regions of the workspace: "kept",
+"inputs" (gathered input rows, kept for later output rows), "taps", "sources", "weights" (the input rows of an output row),
+"stage" (outputs before rounding or a non-temporal copy) and "outs" (outputs before a store with strides).
 """
 
 import math
@@ -26,17 +30,18 @@ cnp.import_array()
 
 
 cdef int by_value(const void *a, const void *b) noexcept nogil:
+    """Compare two int64_t for qsort, in ascending order."""
     cdef int64_t x = (<const int64_t *>a)[0], y = (<const int64_t *>b)[0]
     return (x > y) - (x < y)
 
 
 cdef inline int64_t floor_of(int64_t n, int64_t divisor) noexcept nogil:
-    """A quotient, rounded down; the divisor is positive."""
+    """Return a quotient rounded down. The divisor is positive."""
     return convt_quotient(n, divisor) if n >= 0 else -convt_quotient(divisor - 1 - n, divisor)
 
 
 cdef class DepthwisePlan(RowPlan):
-    """Computes row by row what a `Schedule` (depthwise/schedule.py) says."""
+    """The plan of a `Schedule` of depthwise/schedule.py."""
 
     def __init__(self, schedule, LaneRecipe recipe, in_strides, out_strides, execution):
         problem = schedule.problem
@@ -57,7 +62,7 @@ cdef class DepthwisePlan(RowPlan):
         self.whole = (recipe.kernel_x - (recipe.terms - 1) * recipe.stride_x) * channels
         self.skips, self.contiguous_out = schedule.skips, schedule.in_registers
         self.contiguous_in, self.permuted = schedule.reads == "as they are", schedule.reads == "permuted"
-        # Pixels of a cell that are not beside each other in the output are stored one by one.
+        # The pixels of a cell are stored one by one if they are not contiguous in the output.
         self.apart_pixels = self.cells and not (self.out_stride.p[x] == channels and (channels == 1 or self.out_c == 1))
         self.pitch = self.lanes if self.width > 1 else self._vectors(self.lane_block)
         if self.each:
@@ -66,7 +71,7 @@ cdef class DepthwisePlan(RowPlan):
         self.max_off = problem.dilations[x] * (problem.kernel[x] - 1) // problem.strides[x]
         self.max_inputs = min(self.block + self.max_off + 1, max(1, self.in_size.p[x]))
         self._lanes()
-        # The last element of the input, less what lies between pixel 0 of a row and the end of a pick from its last one.
+        # From pixel 0 of a row, a permuted load may read `reach` - 1 elements more than the row has.
         self.safe = (self.batch - 1) * max(0, self.in_n) - (k.reach - 1)
         for n in range(x):
             self.safe += (self.in_size.p[n] - 1) * max(0, self.in_stride.p[n])
@@ -85,7 +90,7 @@ cdef class DepthwisePlan(RowPlan):
         self.workspace = schedule.workspace.bytes
 
     cdef _lanes(self):
-        """Where each lane's in-channels are, and how far from that of the first lane of its vector."""
+        """Fill the tables `maps` and `permutation`."""
         cdef int64_t channels = self.groups * self.co, lane, c, vl = self.k.vl
         self.maps = Table(np.empty(self.ci * self.lanes, np.int64))
         for lane in range(self.lanes):
@@ -96,13 +101,13 @@ cdef class DepthwisePlan(RowPlan):
             self.permutation[lane] = <int32_t>(self.maps.p[min(lane, self.lanes - 1)] - self.maps.p[lane - lane % vl])
 
     cdef _grouped(self):
-        """Where the groups of each vector read, and what it writes."""
+        """Fill `grouped`: the groups that each vector reads, and the lanes that it writes."""
         cdef int64_t vectors = self.recipe.vectors(), vl = self.k.vl, v, r, first
         self.bundle, self.bundles = self.each * self.co, (self.each * self.co + vl - 1) // vl
         self.places = Table(np.empty(vectors * (self.each + 2), np.int64))
         cdef int64_t *at = self.places.p
         for v in range(vectors):
-            for r in range(self.each):  # (What a vector has no group for is not stored: any input does.)
+            for r in range(self.each):  # lanes beyond the last group read the last group, and are not stored
                 at[v * self.each + r] = min(v // self.bundles * self.each + r, self.groups - 1) * self.ci
             first = v // self.bundles * self.bundle + v % self.bundles * vl
             at[vectors * self.each + v] = first
@@ -114,8 +119,11 @@ cdef class DepthwisePlan(RowPlan):
         self.grouped.w_ld, self.grouped.dots = self.recipe.ntaps * self.recipe.tap(), self.recipe.dots
 
     cdef _runs(self, problem, bint ends, int64_t step):
-        """The runs: outputs of a phase, or of a cell, that the same taps reach, at every ``step``-th j. Those of the same j's are
-        computed together. With ``ends``, outputs at the ends of the longest run that lack a few of its taps belong to it."""
+        """Divide the outputs of a row into runs: outputs of a phase or a cell that the same taps reach, at every ``step``-th j.
+
+        Runs of the same j are computed together. With ``ends``, outputs at the ends of the longest run that lack some of its
+        taps belong to that run.
+        """
         cdef int64_t nphases = self._phases(problem), i, start, stop, most = 0, terms = 0, count
         cdef bint abreast = ends, together
         cdef PhaseOf *phase
@@ -124,7 +132,7 @@ cdef class DepthwisePlan(RowPlan):
             phase = &self.of[i]
             most, terms = max(most, phase.terms), terms + phase.terms
             start, stop = (phase.low, phase.high) if i == 0 else (min(start, phase.low), max(stop, phase.high))
-        if self.skips:  # all of a phase is a run; of all phases it is one, if each has nearly all its outputs
+        if self.skips:  # a phase is one run; all phases are one run if each has all j but the first and the last
             for i in range(nphases):
                 abreast = abreast and self.of[i].low <= start + 1 and self.of[i].high >= stop - 1
             for i in range(nphases):
@@ -136,7 +144,7 @@ cdef class DepthwisePlan(RowPlan):
         else:
             cuts = Table(np.empty(2 * (terms + nphases) + 2, np.int64))
             count = self._cut(0, nphases, cuts.p)
-            # All phases are cut where one of them is, unless that makes far more runs.
+            # All phases are cut at the cuts of each phase, unless that makes far more runs.
             together = count * nphases <= max(<int64_t>MANY_RUNS, 4 * terms)
             for i in range(0, nphases, max(1, nphases) if together else 1):
                 if not together:
@@ -147,10 +155,11 @@ cdef class DepthwisePlan(RowPlan):
         self._fill(nphases)
 
     cdef int64_t _phases(self, problem):
-        """Lists the phases that the window shows and that have taps, or all of them as one cell, in the order of their outputs.
+        """List the phases that have taps and outputs in the window, or the cell of all phases, in the order of their outputs.
 
-        Tap t of the filter is term t // n of phase t % n, where n phases have taps; it reads the input ``read_step`` pixels before
-        that of the phase's term before."""
+        If n phases have taps, tap t of the filter is term t // n of phase t % n. A term reads ``read_step`` pixels before the
+        input of the previous term of the phase. Return the number of phases.
+        """
         x = problem.rank - 1
         k, s, d, begin, out = problem.kernel[x], problem.strides[x], problem.dilations[x], problem.begin[x], problem.out_sizes[x]
         if self.cells:
@@ -159,7 +168,7 @@ cdef class DepthwisePlan(RowPlan):
         else:
             common = math.gcd(s, d)
             self.tap_step, self.read_step = min(k, s // common), min(d // common, 2**62)
-            exact = object if max(s, d * k, abs(begin) + out) >= 2**62 else np.int64  # integers that hold what follows
+            exact = object if max(s, d * k, abs(begin) + out) >= 2**62 else np.int64  # Python integers if int64 is too small
             tap = np.arange(self.tap_step).astype(exact)
             offset, residue = tap * d // s, tap * d % s
             low, high = -((residue - begin) // s), -((residue - begin - out) // s)
@@ -174,7 +183,8 @@ cdef class DepthwisePlan(RowPlan):
         return len((<Table>table).array)
 
     cdef int64_t _cut(self, int64_t first, int64_t last, int64_t *cuts) noexcept nogil:
-        """The j's where the taps change that reach outputs of these phases, ascending; returns how many."""
+        """Write to ``cuts``, in ascending order, each j at which the taps that reach these phases change. Return their
+        number."""
         cdef int64_t i, m, j, count = 0, found = 0, size = self.in_size.p[self.nd - 1], s = self.stride.p[self.nd - 1]
         cdef PhaseOf *phase
         for i in range(first, last):
@@ -186,7 +196,7 @@ cdef class DepthwisePlan(RowPlan):
                 if phase.low < j < phase.high:
                     cuts[count] = j
                     count += 1
-        if self.cells:  # and where the window cuts one
+        if self.cells:  # the window may also cut the first and the last cell
             if self.begin % s:
                 cuts[count] = min(self.of.low + 1, self.of.high)
                 count += 1
@@ -201,7 +211,7 @@ cdef class DepthwisePlan(RowPlan):
         return found
 
     cdef _pieces(self, int64_t first, int64_t last, const int64_t *cuts, int64_t count, int64_t step):
-        """The pieces of these phases between cuts."""
+        """Add the pieces of these phases between adjacent cuts."""
         cdef int64_t n, i, t0, t1, size = self.in_size.p[self.nd - 1]
         cdef PhaseOf *phase
         for n in range(count - 1):
@@ -213,7 +223,8 @@ cdef class DepthwisePlan(RowPlan):
                     self._add(cuts[n], cuts[n + 1], i, t0, max(t0, t1), step)
 
     cdef _add(self, int64_t start, int64_t stop, int64_t phase, int64_t t0, int64_t t1, int64_t step):
-        """Add outputs of a phase that these of its terms reach: of every ``step``-th j from the first ``step`` ones on."""
+        """Add ``step`` pieces (fewer if j are fewer) of the outputs of a phase that terms t0 to t1 - 1 reach. Piece r has every
+        ``step``-th j from start + r on."""
         cdef int64_t r
         if self.npieces + step > self.piece_room:
             self.piece_room = 2 * self.piece_room + step + 16
@@ -226,15 +237,15 @@ cdef class DepthwisePlan(RowPlan):
             self.npieces += 1
 
     cdef _join_ends(self, int64_t nphases, const int64_t *cuts, int64_t count):
-        """Outputs at the ends of the longest runs, which some of their taps reach, belong to these, if all of them lie between the
-        same two cuts and read the same inputs."""
+        """Join the outputs at the ends of a row to the longest pieces, if the longest pieces of all phases lie between the
+        same two cuts and read the same inputs. The joined outputs lack some taps of the longest pieces."""
         cdef int64_t n, i, m = 0, r, back, size = 1, longest = -1, terms = -1, here = 0
         cdef bint fewer = False
         cdef DepthwisePiece *piece
         cdef DepthwisePiece *main
         cdef DepthwisePiece *lead
         table = Table(np.full(max(1, count - 1) * nphases, -1, np.int64))
-        cdef int64_t *at = (<Table>table).p  # of each interval between cuts, the piece of each phase
+        cdef int64_t *at = (<Table>table).p  # [interval between cuts][phase] index of the piece
         for n in range(self.npieces):
             piece = &self.pieces[n]
             while cuts[m] < piece.start:
@@ -243,7 +254,7 @@ cdef class DepthwisePlan(RowPlan):
             if piece.stop - piece.start > size:
                 size, longest = piece.stop - piece.start, m
             elif size > 1 and piece.stop - piece.start == size and m != longest:
-                longest = -1  # there are two; unless a longer one follows
+                longest = -1  # two intervals have the same length
         if longest < 0:
             return
         for i in range(nphases):
@@ -253,7 +264,7 @@ cdef class DepthwisePlan(RowPlan):
                 m = main.t1 - main.t0
                 if here == 0:
                     lead, terms = main, m
-                # Of two phases the second one may have a term less.
+                # If there are two phases, the second may have one term less.
                 if fewer or m > terms or m < terms - (here == 1) or self._reads(main) != self._reads(lead):
                     return
                 fewer, here = m < terms, here + 1
@@ -274,28 +285,28 @@ cdef class DepthwisePlan(RowPlan):
                         break
                     if not back and (piece.t0 != main.t0 + r or piece.t1 != main.t1):
                         break
-                    piece.step = 0  # it is another's
+                    piece.step = 0  # the piece belongs to `main` now
                     if back:
                         main.before = <int>r
                     else:
                         main.after = <int>r
 
     cdef int64_t _reads(self, const DepthwisePiece *piece) noexcept nogil:
-        """The input, less j, that the first term of a piece reads."""
+        """Return the input index minus j that the first term of a piece reads."""
         return -self.of[piece.phase].offset - piece.t0 * self.read_step
 
     cdef _fill(self, int64_t nphases):
-        """The structures that kernels read, of all pieces."""
+        """Fill the structures that kernels read (`runs`, `phases` and their terms) from all pieces."""
         cdef int64_t pixel = self._pixel(), x = self.nd - 1, s = self.stride.p[x], channels = self.groups * self.co, n, m, low, high
         cdef int64_t out = 0, at, near = 0, terms = 0, tap = self.recipe.tap() if self.each else self.ci * self.weights_ld
         cdef convt_dw_term *term
         cdef convt_dw_phase *phase
-        cdef convt_dw_phase *first = NULL  # of those that read the same inputs
+        cdef convt_dw_phase *first = NULL  # the first of the phases that read the same inputs
         cdef DepthwiseRun *run = NULL
         cdef DepthwisePiece *piece
         cdef DepthwisePiece *before = NULL
         cdef PhaseOf *of
-        # Terms are the same in all runs of a phase, where no product of an offset is too large for that.
+        # All runs of a phase share its terms, unless offsets in elements may overflow.
         cdef bint shared = not (self.cells or self.each or self.skips) and self.max_off < 2**31 and -2**31 < pixel < 2**31
         cdef bint together, known = False, cut = self.cells and self.recipe.kernel_x % s
         for n in range(nphases if shared else self.npieces):
@@ -318,7 +329,7 @@ cdef class DepthwisePlan(RowPlan):
             if self.cells:
                 low = max(0, self.begin - s * piece.start) * channels
                 high = min(s, self.begin + self.out_size - s * piece.start) * channels
-            at = of.first_out + (piece.start - of.low) * s  # its first output
+            at = of.first_out + (piece.start - of.low) * s  # the first output of the piece
             together = self.contiguous_out and before != NULL and before.start == piece.start and before.stop == piece.stop
             if not together:
                 run = &self.runs[self.nruns]
@@ -326,7 +337,7 @@ cdef class DepthwisePlan(RowPlan):
                 self.nruns += 1
                 out, known = at, False
             m = piece.t1 - piece.t0
-            if m and not known:  # all others are less than an axis away: no stride and no offset is too large for that
+            if m and not known:  # offsets relative to the first piece are less than an axis, so that they do not overflow
                 near, known = 0 if shared else self._reads(piece), True
                 run.first_in = piece.start + near
             run.phases += 1
@@ -345,7 +356,7 @@ cdef class DepthwisePlan(RowPlan):
                     term += 1
             phase.before, phase.after = piece.before, piece.after
             run.before, run.after = max(run.before, piece.before), max(run.after, piece.after)
-            # Of phases side by side, some have not all the outputs.
+            # Phases that are computed together may lack the first or the last output.
             phase.first = max(0, of.low - piece.start) if self.skips and piece.step == 1 else 0
             phase.last = steps_to(piece.stop - piece.start, piece.step)
             if self.skips and piece.step == 1:
@@ -354,18 +365,21 @@ cdef class DepthwisePlan(RowPlan):
             phase += 1
 
     cdef int64_t _pixel(self) noexcept nogil:
-        """Elements from pixel to pixel of an input row as it is read. Runs that skip step over pixels that there are not: of an axis
-        of one pixel the stride may be anything."""
+        """Return the elements between pixels of an input row as it is read.
+
+        The stride of an axis of one pixel is arbitrary, so it is replaced by 0 if kernels step over pixels outside the input.
+        """
         cdef int64_t x = self.nd - 1
         if not (self.contiguous_in or self.permuted):
             return self.pitch
         return 0 if self.skips and self.in_size.p[x] == 1 else self.in_stride.p[x]
 
     cdef int64_t _vectors(self, int64_t lanes) noexcept nogil:
+        """Return ``lanes`` rounded up to whole vectors."""
         return (lanes + self.k.vl - 1) & ~<int64_t>(self.k.vl - 1)
 
     cdef size_t _slot(self) noexcept nogil:
-        """Bytes of the gathered inputs of a row."""
+        """Return the bytes of the gathered inputs of a row."""
         return (1 if self.each else self.ci) * self.max_inputs * self.pitch * self.k.t_size
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
@@ -381,7 +395,8 @@ cdef class DepthwisePlan(RowPlan):
 
     cdef char *gathered(self, int64_t row, int64_t out_row, char *src, const int64_t *map, int64_t cols, int64_t pixels,
                         KeptRow *kept, char *inputs) noexcept nogil:
-        """The inputs of the row that starts at ``src``: kept from a row before, or put in the place not used for longest."""
+        """Return the gathered or widened inputs of the row at ``src``. If no earlier output row gathered them, they replace the
+        least recently used row of the region "inputs"."""
         cdef const convt_kernels *k = self.k
         cdef int64_t c
         cdef bint there
@@ -389,9 +404,9 @@ cdef class DepthwisePlan(RowPlan):
         inputs += place * self._slot()
         if there:
             return inputs
-        if self.converts:  # the channels as they are
+        if self.converts:  # widen the channels in their order
             cols = cols // self.co * self.ci
-            if cols == self.pitch == self.in_stride.p[self.nd - 1]:  # of all pixels in a row
+            if cols == self.pitch == self.in_stride.p[self.nd - 1]:  # all pixels are contiguous
                 pixels, cols = 1, pixels * cols
             k.widen(inputs, self.pitch, src, self.in_stride.p[self.nd - 1], self.in_c, <int>pixels, <int>cols, <int>cols)
             return inputs
@@ -402,14 +417,15 @@ cdef class DepthwisePlan(RowPlan):
 
     cdef void run_row(self, int64_t row, int64_t block, int64_t l0, int64_t cols, const Call *call, KeptRow *kept,
                       char *ws) noexcept nogil:
+        """Compute lanes l0 to l0 + cols - 1 of a block of j of an output row, part by part."""
         cdef const convt_kernels *k = self.k
         cdef int64_t x = self.nd - 1
         cdef int64_t t_size = k.t_size
         cdef int64_t weights_ld = self.weights_ld * t_size  # bytes of a row of weights
-        cdef int64_t tap_bytes = self.recipe.tap() * t_size if self.each else self.ci * weights_ld  # of all in-channels
+        cdef int64_t tap_bytes = self.recipe.tap() * t_size if self.each else self.ci * weights_ld  # bytes of all in-channels
         cdef int64_t *row_tap = <int64_t *>(ws + self.at_taps)
         cdef const void **sources = <const void **>(ws + self.at_sources)  # pixel 0 of each input row and in-channel of a group
-        cdef const void **weights = <const void **>(ws + self.at_weights)  # and what it is multiplied with
+        cdef const void **weights = <const void **>(ws + self.at_weights)  # weights of each source
         cdef char *outs = ws + self.at_outs
         cdef char *stage = ws + self.at_stage
         cdef char *inputs = ws + self.at_inputs
@@ -423,8 +439,8 @@ cdef class DepthwisePlan(RowPlan):
         cdef int64_t i_lo = min(max(0, j_lo - self.max_off), self.in_size.p[x])
         cdef int64_t i_hi = max(i_lo, min(self.in_size.p[x], j_hi))
         cdef int64_t in_ld = self._pixel(), in_c = 0  # elements from pixel to pixel; bytes from in-channel to in-channel
-        cdef int64_t channel = l0 // self.co * self.ci if self.each or self.converts else 0  # of the first lane
-        cdef int per = 1 if self.each else <int>self.ci  # sources of an input row
+        cdef int64_t channel = l0 // self.co * self.ci if self.each or self.converts else 0  # in-channel of the first lane
+        cdef int per = 1 if self.each else <int>self.ci  # sources per input row
         if self.permuted:
             in_c = self.in_c * t_size
         elif not self.contiguous_in:
@@ -455,7 +471,7 @@ cdef class DepthwisePlan(RowPlan):
             at = row_tap[0]
             for n in range(1, count):
                 at = max(at, row_tap[2 * n])
-            # (A prefetched address need not be there: it may be beyond the image.)
+            # The prefetched address may be beyond the image; prefetching an invalid address is harmless.
             d.coming = <char *>(<size_t>call.src + <size_t>((image + at + self.in_stride.p[x - 1] + (0 if self.each else l0)) * k.s_size))
         if self.each:
             d.groups = &self.grouped
@@ -467,7 +483,7 @@ cdef class DepthwisePlan(RowPlan):
             stop = min(j_hi, self.part_end(j_lo + self.part))
             if self.staged:
                 low, high = max(0, j_lo * self.stride.p[x] - self.begin), min(self.out_size, stop * self.stride.p[x] - self.begin)
-                if low < high:  # the last block may reach beyond the row
+                if low < high:  # false for parts of the last block beyond the end of the row
                     self.run_part(&d, &part, stage - (low * self.out_pixel + (l0 if self.converts else 0)) * t_size, j_lo, stop, call)
                     self.unstage(dst, stage, low, high - low, &part)
             else:
@@ -477,8 +493,8 @@ cdef class DepthwisePlan(RowPlan):
             k.fence()
 
     cdef int64_t part_end(self, int64_t stop) noexcept nogil:
-        """Where a part ends that could end before j ``stop``: outputs before a run's first j and after its last are those of the
-        part that has this j."""
+        """Return the end of a part that should end at j ``stop``. If outputs are staged, the end is moved so that the part
+        with the first j of a run has the outputs before it, and the part with the last j has those after it."""
         cdef DepthwiseRun *run
         cdef int64_t n
         for n in range(self.nruns if self.staged else 0):
@@ -490,30 +506,31 @@ cdef class DepthwisePlan(RowPlan):
         return stop
 
     cdef void unstage(self, char *dst, char *stage, int64_t low, int64_t count, const DepthwiseRow *part) noexcept nogil:
-        """So many outputs of a row, from ``low`` on, from the stage to where they belong."""
+        """Copy ``count`` outputs of a row, from output ``low`` on, from the stage to the output; round them if they are
+        widened."""
         cdef const convt_kernels *k = self.k
         cdef int64_t pixel = self.out_stride.p[self.nd - 1], cols = part.cols
         dst += low * pixel * k.s_size
         if not self.converts:
             copy_non_temporal(k, dst, stage, count * pixel * k.t_size)
             return
-        if cols == self.out_pixel == pixel:  # all in a row
+        if cols == self.out_pixel == pixel:  # all outputs are contiguous
             count, cols = 1, count * cols
         k.narrow(dst + part.l0 * k.s_size, pixel, 1, stage, self.out_pixel, 1, <int>count, <int>cols, self.stream)
 
     cdef void run_part(self, convt_dw *d, const DepthwiseRow *part, char *dst, int64_t j_lo, int64_t j_hi,
                        const Call *call) noexcept nogil:
-        """The j's of a row's part from ``j_lo`` on; output 0 of the row is at ``dst``."""
+        """Compute j_lo <= j < j_hi of a part of a row, run by run; output 0 of the row is at ``dst``."""
         cdef const convt_kernels *k = self.k
         cdef int64_t x = self.nd - 1
         cdef int64_t t_size = k.t_size
         cdef DepthwiseRun *run
         cdef int64_t n, m, at, start, before, left, pixel, r, low, high, step, at_lane, some, channels = self.groups * self.co
-        cdef int64_t wide  # how many j's make a row of lanes
+        cdef int64_t wide  # number of j in a row of lanes
         cdef void *rows[SCRATCH]
         for n in range(self.nruns):
             run = &self.runs[n]
-            before = steps_to(max(0, j_lo - run.start), run.step)  # its j's before these
+            before = steps_to(max(0, j_lo - run.start), run.step)  # number of j of the run before this part
             start = run.start + before * run.step
             left = steps_to(min(run.stop, j_hi) - start, run.step)
             low, high = max(run.low, part.l0), min(run.high, part.l0 + part.cols)
@@ -521,13 +538,13 @@ cdef class DepthwisePlan(RowPlan):
                 continue
             at = run.first_out * self.out_pixel + (low // channels * self.out_pixel if self.apart_pixels else low * self.lane_step)
             step = 0
-            if left > 1 or before > 0:  # else the stride may be anything, and a product with it too
+            if left > 1 or before > 0:  # otherwise the stride is arbitrary, and a product with it could overflow
                 step = run.step * self.stride.p[x] * self.out_pixel
                 at += before * step
             d.phase, d.phases = &self.phases[run.phase], run.phases
             pixel = run.first_in + start - run.start
             d.from_ = pixel * part.in_ld
-            at_lane = 0 if self.groups == 1 else low  # (all are alike; and a cell's first one need not be a vector's)
+            at_lane = 0 if self.groups == 1 else low  # with one group, all vectors have the same table
             d.at = self.maps.p + at_lane if self.permuted else NULL
             d.index = self.permutation + at_lane if self.permuted else NULL
             d.init = call.bias + low * t_size
@@ -551,7 +568,7 @@ cdef class DepthwisePlan(RowPlan):
                     d.out, d.out_ld = part.outs, self.outs_ld
                     d.n = min(d.n, SCRATCH)
                     k.depthwise(d)
-                    some = channels if self.apart_pixels else d.cols  # lanes that are stored at a time
+                    some = channels if self.apart_pixels else d.cols  # lanes that one call stores
                     for m in range(d.cols // some):
                         for r in range(d.n):
                             rows[r] = dst + (at + r * wide * step + m * self.out_pixel) * k.s_size

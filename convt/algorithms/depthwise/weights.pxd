@@ -1,4 +1,4 @@
-# Depthwise's weights: see weights.pyx.
+# Packed weights of depthwise: see weights.pyx.
 
 from libc.stdint cimport int64_t
 
@@ -8,13 +8,15 @@ from convt.algorithms.packing cimport PackRecipe
 
 cdef class LaneRecipe(PackRecipe):
     cdef Table taps    # [tap] byte offset in the filter
-    cdef int64_t each  # groups that share a vector; 0 where lanes are channels
-    cdef Table halves  # [each][lane]: where each of two groups has a lane's weight
+    cdef int64_t each  # channel groups that share a vector (1 or 2); 0: lanes are channels
+    cdef Table halves  # [each][lane] filter element of a lane's weight, if two groups share a vector
     cdef bint dots     # vectors run over in-channels
-    cdef bint ready    # the filter lies in memory as its lanes would be packed
-    cdef int64_t kernel_x, stride_x, terms  # of the last axis; rows of lanes
-    cdef int64_t repeats  # how often a row of lanes holds the channels
-    cdef size_t mask   # where the mask of the last row is; 0 where that row is whole
+    cdef bint ready    # the filter has the packed layout already
+    # kernel of the last axis; its taps in a row of lanes (cells: the stride, else 1); rows of lanes per other tap and
+    # in-channel
+    cdef int64_t kernel_x, stride_x, terms
+    cdef int64_t repeats  # number of times that a row of lanes holds all channels
+    cdef size_t mask   # byte offset of the mask of the last row; 0 if that row has all its taps
 
     cdef bint lies_packed(self)
     cdef int64_t padded(self) noexcept nogil

@@ -1,5 +1,9 @@
 # cython: language_level=3
-"""Depthwise's weights: rows of lanes (group, out-channel) for each tap and in-channel, of the accumulators' type."""
+"""The packed weights of depthwise: one row of lanes (group, out-channel) per tap and in-channel, in the accumulators' type.
+
+`LaneRecipe` packs a filter for the kernel that kinds.py chooses. The groups and dot-product kernels have other layouts:
+`pack_groups` and `pack_dots`.
+"""
 
 from libc.stdint cimport int64_t
 from libc.string cimport memset
@@ -19,11 +23,11 @@ cnp.import_array()
 
 
 cdef class LaneRecipe(PackRecipe):
-    """Lanes for DepthwisePlan.
+    """The recipe of weights for DepthwisePlan.
 
-    With ``cell``, (stride, width), a row of lanes holds ``width`` times the phases of the last axis, for each stride of taps; it is
-    zero where there is no tap. If the last row is cut short, one more row follows as a mask, its bits set where there is a tap.
-    With ``each``, lanes are those of `convt_dw_groups` in kernels/convt_kernels.h; with ``dots`` too, of its dot products.
+    For cells, ``cell`` is (stride, width): a row of lanes holds a tap of each phase of the last axis, ``width`` times. Lanes
+    without a tap are zero. If the last row lacks taps, a mask row follows, whose bits are set in the lanes that have a tap.
+    If ``each`` is not 0, lanes are those of `convt_dw_groups` in kernels/convt_kernels.h; with ``dots``, those of dot products.
     """
 
     def __init__(self, str dtype, filter, bias, cell=(1, 1), int64_t each=0, bint dots=False):
@@ -42,18 +46,19 @@ cdef class LaneRecipe(PackRecipe):
             self.weight_bytes = self.vectors() * self.ntaps * self.tap() * k.t_size
             self.mask = 0
         if each == 2:
-            # In the other group's half of the outputs two neighbours change places. (A half may be a single lane.)
+            # In the half of the vector that belongs to the other group, adjacent lanes are swapped, unless a half is one lane.
             half, lane = np.divmod(np.arange(k.vl), self.co)
             self.halves = Table([
                 np.where((half == r) | (self.co == 1), lane, lane ^ 1) * self.so + np.arange(k.vl) % 2 * self.si
                 for r in range(2)
             ])
-        # A vector may be read from any lane on, as groups and the phases of a cell begin anywhere; of weights into the bias.
+        # Vectors may be read from any lane on, because groups and phases of cells begin anywhere. So the bias has one vector
+        # more, and a vector of weights may extend into the bias.
         self.bias_bytes = (self.padded() + k.vl) * k.t_size
         self.ready = self.lies_packed()
 
     cpdef PackedFilter pack(self, filter, bias, int threads, bint lasting=True, bint on_the_fly=False):
-        """As `PackRecipe.pack`. A filter that need not last and lies in memory as its lanes would be packed is used where it is."""
+        """Pack as `PackRecipe.pack` does. A one-shot filter that has the packed layout already is used in place."""
         cdef bint ready = self.ready and not lasting
         cdef PackedFilter packed = self.room(0 if ready else self.weight_bytes, lasting)
         cdef char *src = <char *>cnp.PyArray_DATA(filter)
@@ -61,12 +66,12 @@ cdef class LaneRecipe(PackRecipe):
                             packed.bias)
         if ready:
             packed.weights = src
-        # Depthwise itself multiplies no zeros outside the input, but blocks of planes have them (planes/blocks.py).
+        # depthwise multiplies no zeros outside the input, but the blocks of planes/blocks.py contain such zeros.
         packed.finite = all_finite(self.k, filter, threads)
         return packed
 
     cdef bint lies_packed(self):
-        """Whether the lanes of depthwise are what a filter holds, row after row, so that nothing has to be packed."""
+        """Check whether the filter has the packed layout already, so that nothing must be packed."""
         cdef int64_t row = self.groups * self.co, size = self.k.s_size, n
         even = self.so == 1 if self.co > 1 else True
         if self.each or not (even and self.repeats == 1 and self.padded() == row and self.k.t_size == size):
@@ -77,19 +82,19 @@ cdef class LaneRecipe(PackRecipe):
         return (self.groups == 1 or self.sg == self.co * size) and (self.ci == 1 or self.si == row)
 
     cdef int64_t padded(self) noexcept nogil:
-        """Lanes in a row of depthwise, in whole vectors."""
+        """Return the lanes of a row, rounded up to whole vectors."""
         return (self.repeats * self.groups * self.co + self.k.vl - 1) // self.k.vl * self.k.vl
 
     cdef int64_t tap(self) noexcept nogil:
-        """Elements that a tap has in one of the `vectors`."""
+        """Return the elements of a tap in one of the `vectors`."""
         return self.ci * (self.co if self.dots else self.k.vl)
 
     cdef int64_t vectors(self) noexcept nogil:
-        """Of out channels, of several groups or parts of one."""
+        """Return the number of vectors of out-channels in the groups layout. A vector holds ``each`` groups or part of one."""
         return (self.groups + self.each - 1) // self.each * ((self.co * self.each + self.k.vl - 1) // self.k.vl)
 
     cdef void pack_depthwise(self, char *src, char *bsrc, char *dst, char *bdst) noexcept nogil:
-        """Lanes and bias; only the bias where ``dst`` is NULL."""
+        """Pack weights to ``dst`` and the bias to ``bdst``. If ``dst`` is NULL, pack only the bias."""
         cdef const convt_kernels *k = self.k
         cdef int64_t n, lanes = self.groups * self.co
         if dst != NULL:
@@ -107,10 +112,10 @@ cdef class LaneRecipe(PackRecipe):
                 k.widen(bdst + n * lanes * k.t_size, 0, bsrc, 0, self.bias_stride, 1, <int>lanes, <int>lanes)
 
     cdef void pack_lanes(self, char *src, char *dst) noexcept nogil:
-        """Row after row of all lanes: for each tap, or each stride of taps, and each in-channel."""
+        """Pack [tap][in-channel][lane]. For cells, a row of lanes has the taps of one stride."""
         cdef const convt_kernels *k = self.k
         cdef int64_t row, first, tap, c, n, lanes = self.groups * self.co
-        # Lanes at even distances are one row, else each group has its own.
+        # One call widens all lanes if they are at a constant stride in the filter; otherwise it widens one row per group.
         cdef int64_t group = self.sg // k.s_size, step = self.so, rows = self.groups
         if self.co == 1:
             step, rows = group, 1
@@ -129,7 +134,7 @@ cdef class LaneRecipe(PackRecipe):
                 dst += self.padded() * k.t_size
 
     cdef void pack_groups(self, char *src, char *dst) noexcept nogil:
-        """Vectors as `convt_dw_groups` wants them: of each its taps, of these the in-channels."""
+        """Pack [vector][tap][in-channel][lane], the layout of `convt_dw_groups`."""
         cdef const convt_kernels *k = self.k
         cdef int64_t v, tap, r, group, part, each = self.each, parts = (self.co * each + k.vl - 1) // k.vl
         cdef char *some
@@ -148,7 +153,7 @@ cdef class LaneRecipe(PackRecipe):
                 dst += self.ci * k.vl * k.t_size
 
     cdef void pack_dots(self, char *src, char *dst) noexcept nogil:
-        """Of each group its taps, of these vectors of in-channels, of each vector the out-channels."""
+        """Pack [group][tap][vector of in-channels][out-channel][lane]."""
         cdef const convt_kernels *k = self.k
         cdef int64_t group, tap, c
         for group in range(self.groups):

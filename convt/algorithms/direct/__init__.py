@@ -1,4 +1,5 @@
-"""direct: every phase is an implicit GEMM over its own taps; ``matrix`` and ``dots`` are the same on other units."""
+"""The `direct` algorithm: one implicit GEMM per phase, over the taps of the phase. ``matrix`` and ``dots`` are direct on AMX
+tiles and on dot products."""
 
 from ..stages import Stages
 from . import bind, cost, schedule

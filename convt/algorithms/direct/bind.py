@@ -1,4 +1,7 @@
-"""The tables of direct's loops: what a schedule says, for data and output of given strides."""
+"""Tables for the loops of `direct`, from a schedule, the strides of data and output, and a recipe of packed weights.
+
+All decisions are in the schedule (schedule.py). `class_tables` also makes the tables of the untransformed classes of winograd.
+"""
 
 import itertools
 import math
@@ -13,28 +16,28 @@ from . import tables
 from .loops import DirectPlan
 from .tables import columns
 
-# What users call direct on each unit.
+# The name of the algorithm on each unit.
 NAMES = {"vectors": "direct", "amx": "matrix", "amx_two": "matrix_high", "amx_one": "matrix_medium", "dots": "dots"}
 
 
 class Tiles(NamedTuple):
-    """How the tiles of all classes run."""
+    """The loop order and the stores of register tiles, and the workspace of a thread; the same for all classes."""
 
-    panel_major: bool  # as of a Schedule, and so are these:
-    near_bytes: int
-    far_bytes: int
-    non_temporal: int  # as of Execution, for the stores of tiles
-    packing_workspace: int
+    panel_major: bool  # Schedule.panel_major
+    near_bytes: int  # Schedule.near_bytes
+    far_bytes: int  # Schedule.far_bytes
+    non_temporal: int  # Execution.non_temporal, for stores of register tiles
+    packing_workspace: int  # Schedule.packing_bytes
     workspace: workspace.Workspace
 
 
 def recipe(attributes, filter, bias, form, unit):
-    """How weights are packed: `form` is (on which axes phases are merged,)."""
+    """Return the recipe that packs a filter in a form, ``(for each axis, whether phases are merged,)``."""
     return PanelRecipe(attributes.dtype, filter, bias, common.pack_classes(attributes, form[0]), unit)
 
 
 def bind(schedule, in_strides, out_strides, recipe):
-    """The plan of a schedule."""
+    """Return the plan of a schedule for data and output of these strides in bytes."""
     s, problem = schedule, schedule.problem
     info = machine.current().info(problem.dtype, s.unit)
     groups, runs = common.axes(problem, s.merge, s.split)
@@ -47,8 +50,11 @@ def bind(schedule, in_strides, out_strides, recipe):
 
 
 def packed_at(problem, merge, groups, unit):
-    """Where the weights of each choice of groups are, if they are packed with phases merged as ``merge`` says: (the number of
-    their pack class, their first panel there)."""
+    """Return where weights are packed: a dict from phase group numbers (one per axis) to (number of pack class, first panel).
+
+    ``groups`` are the phase groups of each axis in the schedule. ``merge`` says on which axes packed weights merge phases;
+    these may be more axes than in the schedule.
+    """
     p = problem
     packed = [phases.phase_groups(*axis) for axis in zip(p.kernel, p.strides, p.dilations, merge, strict=True)]
     index, panels, places = common.pack_index(packed), problem.co // unit.nr, []
@@ -65,8 +71,11 @@ def packed_at(problem, merge, groups, unit):
 
 
 def class_tables(problem, classes, groups, runs, packs, same_set, in_strides, out_strides, unit):
-    """The tables of classes (schedule.Class), in their order. ``groups`` and ``runs`` are those of each axis; ``packs`` says
-    where the weights of each choice of groups are packed, as `packed_at`."""
+    """Return the tables of each class of ``classes`` (schedule.Class), in order.
+
+    ``groups`` and ``runs`` are the phase groups and the runs of each axis. ``packs`` is the result of `packed_at`. Strides are
+    in bytes.
+    """
     found, out_elements = [], [s // ITEMSIZE[problem.dtype] for s in out_strides]
     for c in classes:
         for numbers in itertools.product(*c.runs):
@@ -76,7 +85,7 @@ def class_tables(problem, classes, groups, runs, packs, same_set, in_strides, ou
 
 
 def _class(problem, c, runs, groups, packs, same_set, in_strides, out_elements, unit):
-    """The tables of one class, of a run per axis."""
+    """Return the tables of one class, which has one run per axis."""
     numbers = tuple([run.group for run in runs])
     counts = [run.count for run in runs]
     panels, pieces, boxes = columns(problem, runs, out_elements, unit)
@@ -104,8 +113,11 @@ def _class(problem, c, runs, groups, packs, same_set, in_strides, out_elements, 
 
 
 def depth_chunks(problem, c, runs, groups, unit):
-    """The depth chunks of a class: (first depth of the class, depth, first depth of the panel). Tap by tap if the class is
-    sparse, those that reach most rows at either end, where every row takes part."""
+    """Return the depth chunks of a class: rows of (first depth in the class, depth, first depth in the panel).
+
+    Each chunk of a sparse class has one tap. The two chunks whose taps reach most rows are the first and the last, because
+    these two multiply all rows.
+    """
     if problem.order is not None:
         return np.array(problem.order.of(runs)[0], np.int64)
     filled, totals = unit.filled(problem.ci), [len(group.offsets) for group in groups]
@@ -123,12 +135,16 @@ def depth_chunks(problem, c, runs, groups, unit):
 
 
 def row_stride(problem, c, counts, same_set, in_strides, unit):
-    """Which rows of a class the GEMM may read unpacked: (how many are at a constant stride, from each multiple of that on,
-    or 0; the stride in elements; whether the GEMM reads them in place)."""
+    """Return (count, stride, in place): which rows of a class have a constant stride in the input.
+
+    From each multiple of ``count`` on, ``count`` rows are ``stride`` elements apart; 0 if there are none. The last item says
+    whether the GEMM reads these rows in place.
+    """
     *spatial, channel = (s // ITEMSIZE[problem.dtype] for s in in_strides)
     if c.taps * problem.ci == 0 or c.sparse or channel != 1:
         return 0, 0, False
-    # In place: whole steps of depth, of the panels' type, and rows that don't fall into the same set of L1.
+    # The GEMM reads rows in place if elements have the type of the panels, each tap has whole steps of depth, and rows do not
+    # share sets of L1.
     in_place = not unit.matrix and unit.s_size == unit.e_size and problem.ci % unit.kstep == 0
     run, stride = 1, 0
     for count, step in zip(reversed([problem.batch, *counts]), reversed(spatial), strict=True):

@@ -1,4 +1,8 @@
-"""What direct's schedules cost: cycles are read off the classes of a schedule (see shapes.pyx, and convt.algorithms.costs)."""
+"""The expected cycles of a schedule of `direct`, and of packing its weights.
+
+shapes.pyx computes the cycles of each class while it is scheduled. This module adds memory traffic and threads that idle at the
+end. convt/algorithms/costs.py defines the counts and costs.
+"""
 
 import functools
 import math
@@ -10,13 +14,13 @@ from .shapes import part
 
 
 def non_temporal_from(problem, unit, here):
-    """Bytes of output beyond which non-temporal stores write it."""
+    """Return the bytes of output above which non-temporal stores write it."""
     return here.limits.amx_non_temporal - execution.data_bytes(problem) if unit.matrix else here.limits.direct_non_temporal
 
 
 @functools.lru_cache(maxsize=256)
 def memory_cycles(problem, unit, here):
-    """``(cycles to stream data that L2 does not hold, cycles to fill outputs beforehand or to round them afterwards)``."""
+    """Return (cycles to stream data that L2 does not hold, cycles to fill outputs beforehand or to round them afterwards)."""
     non_temporal = common.streams(problem, non_temporal_from(problem, unit, here), here) and not here.limits.ordinary_stores
     counts, serial = common.memory_counts(problem, non_temporal, here), common.fill_counts(problem, here)
     if unit.s_size < unit.t_size and not unit.matrix:
@@ -26,7 +30,7 @@ def memory_cycles(problem, unit, here):
 
 
 def cost(schedule, here):
-    """Cycles of a schedule: of its tasks, and of threads that have none left where there are few."""
+    """Return the cycles of all threads together: of the tasks and, if tasks are few, of threads that idle at the end."""
     problem, unit = schedule.problem, here.info(schedule.problem.dtype, schedule.unit)
     memory, serial = memory_cycles(problem, unit, here)
     cycles, most = serial, 0
@@ -39,25 +43,25 @@ def cost(schedule, here):
 
 
 def tasks(classes, groups):
-    """The tasks of classes, (cycles, how many), the largest first."""
+    """Return the tasks of classes as pairs (cycles of a task, number of tasks), the largest first."""
     return sorted([(c.work, groups * c.count * c.blocks * c.panel_blocks) for c in classes], reverse=True)
 
 
 def packing(schedule, here):
-    """Cycles to pack the weights of a call that brings its own, beforehand or on the fly."""
+    """Return the cycles to pack the weights of a one-shot call, beforehand or on the fly."""
     unit = here.info(schedule.problem.dtype, schedule.unit)
     bytes = common.filter_bytes(schedule.problem, unit)
     return common.packing_cycles(bytes, unit, packed_again(schedule.problem, schedule.classes, unit), here)
 
 
 def packed_again(problem, classes, unit):
-    """Bytes that tasks pack if they pack what they multiply: of a block of rows those that the blocks before it packed, too."""
+    """Return the bytes that tasks pack if they pack on the fly: each row block packs all weights of its class again."""
     size = problem.groups * problem.ci * unit.e_size
     return sum([c.count * c.blocks * c.taps * c.columns for c in classes]) * size
 
 
 def least(problem, here, unit):
-    """Cycles that no schedule is below: its products at the peak, its weights read once, a row for each pixel of a phase."""
+    """Return a lower bound of the cycles: products at the peak rate, weights read once, one row per pixel of a phase."""
     info = here.info(problem.dtype, unit)
     if info is None:
         return math.inf
@@ -66,7 +70,7 @@ def least(problem, here, unit):
                     strict=True):  # fmt: skip
         met = common.pairs_met(*axis)
         pairs *= met
-        bytes *= met / max(axis[3], 1)  # of at least so many taps
+        bytes *= met / max(axis[3], 1)  # a lower bound of the taps that are read
         rows *= axis[5] / axis[1]
     channels = problem.groups * problem.ci * problem.co
     bytes *= channels

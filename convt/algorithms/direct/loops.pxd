@@ -1,4 +1,4 @@
-# The direct algorithm's loops: see loops.pyx. Winograd builds on them.
+# Tables and tasks of the loops of `direct` (loops.pyx). WinogradPlan extends DirectPlan.
 
 from libc.stdint cimport int64_t
 
@@ -7,69 +7,72 @@ from convt._kernels cimport MOST_ROWS, convt_act, convt_late, convt_tile
 from convt.algorithms.packing cimport PackClass, PanelRecipe
 
 cdef struct DirectClass:
-    # rows: pixels of the class's box, batch outermost
+    # One class: a run per axis, in all channel groups.
+    # Rows of the GEMM: all positions of the runs, the batch as the outermost index.
     int64_t *count        # [nd]
     int64_t rows
-    int64_t block, blocks
-    # depth
+    int64_t block, blocks # rows of a task, and number of row blocks
+    # Depth of the GEMM.
     int64_t ntaps
-    int64_t *tap_in       # [ntaps][nd] input index at the box's first pixel
-    int64_t *follows      # [ntaps] whether it reads what lies behind the input of the tap before
+    int64_t *tap_in       # [ntaps][nd] input index that a tap reads at the first row
+    int64_t *follows      # [ntaps] whether the tap reads the memory right after the input of the previous tap
     int64_t nchunks
-    int64_t *chunks       # [nchunks][4]: first depth of the class, depth, first depth of the panel, lines that a tile prefetches
-    int64_t span          # how many of them are packed at once
-    bint sparse           # a chunk has a single tap, and all but the first and the last leave out rows it does not reach
-    int64_t run           # rows at a constant stride in the input, from each multiple of it on; 0: none
-    int64_t lda           # that stride
-    bint in_place         # the GEMM reads such rows unpacked
-    int64_t strip         # rows that meet all panels before the next rows, where the panels stay in L2
-    int64_t wide          # up to so many rows of a task meet two panels at once
-    # columns
+    int64_t *chunks       # [nchunks][4]: first depth in the class, depth, first depth in the panel, lines a tile prefetches
+    int64_t span          # depth chunks that are packed at once
+    bint sparse           # each chunk has one tap; all but the first and the last chunk skip rows that the tap does not reach
+    int64_t run           # this many rows have a constant stride in the input, from each multiple of `run` on; 0: none
+    int64_t lda           # stride of these rows in elements
+    bint in_place         # the GEMM reads these rows without packing
+    int64_t strip         # rows of a strip, which meets all panels before the next strip; used if the panels stay in L2
+    int64_t wide          # tasks of at most this many rows multiply two panels at once
+    # Columns of the GEMM.
     int64_t npanels, panel_block, panel_blocks
-    int64_t *panels       # [npanels][5]: columns, adjacent in the output?, its offset, first piece, one past the last; no piece
-                          # if the window shows none
-    int64_t *pieces       # [..][3 + 2 nd]: first column, columns, output offset, then (low, high) of valid per axis
-    int64_t *boxes        # [npanels][nd][2]: where all pieces of a panel are valid
-    int64_t *inner        # [nd][2]: where every phase is valid
-    bint whole            # which is everywhere
+    int64_t *panels       # [npanels][5]: columns, whether they are adjacent in the output, output offset, first piece, end of
+                          # pieces; there are no pieces if the window shows none of the columns
+    int64_t *pieces       # [..][3 + 2 nd]: first column in the panel, columns, output offset, then per axis the positions
+                          # [low, high) at which the piece is inside the window
+    int64_t *boxes        # [npanels][nd][2]: positions [low, high) at which all pieces of a panel are inside the window
+    int64_t *inner        # [nd][2]: positions [low, high) at which every phase is inside the window
+    bint whole            # every phase is inside the window at all positions
     PackClass *pack
-    int64_t first_panel   # of the class, among those of `pack`
+    int64_t first_panel   # first panel of the class among the panels of `pack`
     int64_t first_task, ntasks
 
 cdef struct DirectTask:
-    # A task's descriptor: its rows m0 to m0 + m and panels p0 to p1, operands, workspace, the tile to be.
+    # A task: rows [m0, m0 + m) and panels [p0, p1) of one class and channel group, with its operands, the regions of the
+    # workspace, and the arguments of the next register tile.
     DirectClass *c
     int64_t m0, m, p0, p1
     char *src
     char *dst
     char *weights
     char *bias
-    char *source          # the filter, where this task packs what it multiplies,
-    char *panel           # to here
-    char *refused
-    char *a               # packed rows, stride_a bytes from a depth chunk to the next
-    char **found          # of each chunk, where its rows start in the input if they are at a constant stride; else NULL
-    void **to             # where each row goes in the output,
-    void **lines          # and in the partial sums between depth chunks
-    void **reached        # those of the rows that a sparse chunk reaches,
-    int64_t *heights      # and how many
-    int64_t *coords       # of each row
-    int64_t *edge         # the next row where some phase is outside the window
-    char *scratch         # a tile on its way to the store
-    char *partial         # partial sums between depth chunks, stride_partial elements from a panel to the next
+    char *source          # the filter of the channel group, if the task packs weights on the fly; else NULL
+    char *panel           # weights packed on the fly
+    char *refused         # flag: `direct` on vectors must repeat the call
+    char *a               # packed rows; depth chunks are stride_a bytes apart
+    char **found          # [nchunks] input address of a chunk's rows if they have a constant stride and no zeros, else NULL
+    void **to             # [m] address of each row in the output
+    void **lines          # [m] address of each row in the partial sums
+    void **reached        # addresses in the partial sums of the rows that a sparse chunk reaches, c.block for each chunk
+    int64_t *heights      # number of rows that each sparse chunk reaches
+    int64_t *coords       # [m][nd] position of each row
+    int64_t *edge         # [m + 1] the next row where some phase is outside the window
+    char *scratch         # accumulators of a tile that does not store into the output itself
+    char *partial         # partial sums between depth chunks; panels are stride_partial elements apart
     int64_t stride_a, stride_partial
-    int64_t most          # rows of a tile
+    int64_t most          # the most rows of a tile
     void *window[MOST_ROWS]  # the rows of `scratch`
-    bint in_place         # the GEMM reads all its rows unpacked
+    bint in_place         # the GEMM reads all rows of the task without packing
     bint fast, far        # tiles may store into the output; weights do not stay in L2
-    const char *next_input
-    int64_t input_step
+    const char *next_input  # what the next tile prefetches of the next task's input
+    int64_t input_step      # bytes of it per step of prefetching
     convt_tile t
     convt_late late
 
 
 cdef struct DirectRegions:
-    # Where the regions of a thread's workspace start (schedule.book).
+    # Offsets of the regions of a thread's workspace (schedule.book).
     size_t rows, found, to, lines, reached, heights, coords, edge, tile, sums
 
 
@@ -77,13 +80,13 @@ cdef class DirectPlan(Plan):
     cdef PanelRecipe recipe
     cdef DirectClass *classes
     cdef Py_ssize_t nclasses
-    cdef int64_t direct_tasks  # those of these classes: plans that build on this one may have more
+    cdef int64_t direct_tasks  # number of tasks of `classes`; a subclass may have more tasks
     cdef bint panel_major  # all rows of a task meet a panel before the next panel
-    cdef int64_t near_bytes  # weights of a task up to this stay in L2 beside its rows
-    cdef int64_t far_bytes  # weights of a group beyond this do not stay in L2
-    cdef size_t tile_non_temporal  # `non_temporal`, where tiles use such stores
-    cdef list keep  # the tables that the structures point into
-    cdef int64_t lda  # from row to row that is packed
+    cdef int64_t near_bytes  # weights of a task up to this size stay in L2 beside its rows
+    cdef int64_t far_bytes  # larger weights of a channel group do not stay in L2
+    cdef size_t tile_non_temporal  # `non_temporal` if register tiles use non-temporal stores, else 0
+    cdef list keep  # references to the tables that the structures point into
+    cdef int64_t lda  # elements between packed rows
     cdef int64_t max_block
     cdef DirectRegions at
 

@@ -1,9 +1,19 @@
 # cython: language_level=3
-"""direct's loops: every phase is an implicit GEMM over blocks of pixels.
+"""The loops of `direct`: an implicit GEMM for each class, a run per axis.
 
-Rows are pixels of a phase, across rows and images; columns are out channels, of several phases where those read the same inputs;
-depth is taps times in-channels. A task is a block of rows by a block of panels: the rows' input is packed once per depth chunk
-(the taps gathered, zeros outside the input), unless it lies in memory as the GEMM reads it, then meets every panel of the task.
+`DirectPlan` runs the tables that bind.py makes. Rows of the GEMM are positions of the runs across image rows and images,
+columns are out-channels times merged phases, and depth is taps times in-channels. A task multiplies a row block by a panel
+block:
+
+    for each strip of rows (often all rows of the task):
+        for each span of depth chunks:
+            pack the rows that the GEMM cannot read in place, with zeros outside the input   -> `rows`
+            for each panel, or pair of panels:
+                for each depth chunk of the span, for each register tile of the strip:
+                    accumulators += A x B
+                    the last chunk adds the bias, applies the activation and stores; earlier chunks store partial sums -> `sums`
+
+Tasks write disjoint outputs. Each thread has its own workspace with the regions of schedule.book.
 """
 
 from libc.stdint cimport int64_t
@@ -28,13 +38,13 @@ TILE_ROWS = MOST_ROWS
 
 
 cdef class DirectPlan(Plan):
-    """Runs the classes (a run per axis each) that direct/bind.py lists."""
+    """A plan of `direct`, which runs the classes that direct/bind.py lists."""
 
     def __init__(self, str name, problem, PanelRecipe recipe, in_strides, out_strides, execution, classes, tiles):
         self.open_direct(name, problem, recipe, in_strides, out_strides, execution, classes, tiles)
 
     cdef open_direct(self, str name, problem, PanelRecipe recipe, in_strides, out_strides, execution, classes, tiles):
-        """``classes`` are the tables of direct/bind.py, ``tiles`` its `Tiles`: in which order tiles run, how they store."""
+        """Fill in the structures from ``classes`` and ``tiles``, the tables and the `Tiles` of direct/bind.py."""
         self.open_plan(name, problem, recipe.k, in_strides, out_strides, execution)
         self.recipe, self.packing_workspace = recipe, tiles.packing_workspace
         self.panel_major, self.near_bytes, self.far_bytes = tiles.panel_major, tiles.near_bytes, tiles.far_bytes
@@ -84,12 +94,14 @@ cdef class DirectPlan(Plan):
         for n, name in enumerate(names):
             (&self.at.rows)[n] = room[name]
         cdef size_t rows = round64((packed + self.k.grain) * self.lda * self.k.e_size)
-        if self.at.found - self.at.rows < rows:  # strides do not permit to read in place what contiguous data does
+        if self.at.found - self.at.rows < rows:  # some rows that are read in place in contiguous data are packed
             self.at.rows, self.workspace = self.workspace, self.workspace + rows
 
     cdef bint taps_contiguous(self, DirectClass *c, int64_t *chunk, int64_t *low, int64_t *high, int64_t *at) noexcept nogil:
-        """Whether the taps of a depth chunk are inside the input at every pixel of a box, and contiguous in memory as they are in
-        depth; ``at`` gets where the chunk starts, for the class's first pixel."""
+        """Check whether a depth chunk is contiguous memory inside the input at every position in the box [low, high].
+
+        ``at`` receives the input offset of the chunk at the first row of the class.
+        """
         cdef int64_t ci = convt_quotient(self.ci + self.k.kstep - 1, self.k.kstep) * self.k.kstep
         cdef int64_t tap, ax, i, place, first = convt_quotient(chunk[0], ci)
         for tap in range(first, convt_quotient(chunk[0] + chunk[1] - 1, ci) + 1):
@@ -106,8 +118,10 @@ cdef class DirectPlan(Plan):
         return True
 
     cdef bint find_rows(self, DirectClass *c, int64_t m0, int64_t m, char *src, char **found) noexcept nogil:
-        """Where the rows of a block start in the input, for each depth chunk whose rows are at a constant stride; NULL for the
-        others. Returns whether there are no others, which is all that is found without a ``found``."""
+        """Check whether the rows of a block have a constant stride in the input in all depth chunks.
+
+        ``found``, unless NULL, receives for each chunk with such rows the address of the first row, and NULL for other chunks.
+        """
         cdef int64_t ax, chunk, at, row = 0, batch = m0, last = m0 + m - 1
         cdef int64_t low[64]
         cdef int64_t high[64]
@@ -117,7 +131,7 @@ cdef class DirectPlan(Plan):
             row += low[ax] * self.in_stride.p[ax]
         row += batch * self.in_n
         same = batch == last
-        for ax in range(self.nd if even else 0):  # the box around the rows
+        for ax in range(self.nd if even else 0):  # the bounding box of the rows
             if not same:
                 low[ax], high[ax] = 0, c.count[ax] - 1
             same = same and low[ax] == high[ax]
@@ -129,16 +143,17 @@ cdef class DirectPlan(Plan):
         return unpacked
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
-        if convt_is_set(call.refused):  # what another task found makes this one's work useless
+        """Compute a task in the loop order of the module docstring: a row block x a panel block of one class and group."""
+        if convt_is_set(call.refused):  # the call is repeated, because another task found values that need a direct sum
             return
         cdef const convt_kernels *k = self.k
         cdef DirectTask w
         self.open(&w, task, call, ws)
         cdef DirectClass *c = w.c
         cdef int64_t start, end, strip, s0, s1, panels = w.p1 - w.p0
-        # Vectors meet a panel with all rows before the next one, so that it is read once. So do AMX tiles with many weights; few
-        # are multiplied with one strip of rows after the other, packed just before, so that an output row is written in one
-        # go. What is neither packed nor met twice gains nothing by strips.
+        # With one strip, all rows meet a panel before the next panel, so that the task reads each panel once. Vectors always
+        # use one strip; AMX does if weights are large. With several strips, a strip is packed just before it meets all panels,
+        # so that whole output rows are written in one go. Strips gain nothing if rows are read in place and met once.
         cdef int64_t strips = convt_quotient(w.m + c.strip - 1, c.strip)
         if c.sparse or self.panel_major or w.source != NULL or (w.in_place and panels <= (2 if w.m <= c.wide else 1)) or (
                 panels * k.nr * c.pack.depth * k.e_size > self.near_bytes):
@@ -157,7 +172,7 @@ cdef class DirectPlan(Plan):
             k.fence()
 
     cdef void open(self, DirectTask *w, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
-        """Finds a task's rows, panels and operands, and the regions of its workspace."""
+        """Set the rows, panels, operands and workspace regions of a task."""
         cdef const convt_kernels *k = self.k
         cdef DirectClass *c
         cdef int64_t group, r
@@ -189,21 +204,23 @@ cdef class DirectPlan(Plan):
             w.lines[r] = w.partial + r * k.nr * k.t_size
         w.late.sums, w.late.left = w.scratch + MOST_ROWS * k.nr * k.t_size, 0
         w.t.late = &w.late if self.tile_non_temporal and k.flush != NULL and k.direct_store else NULL
-        # While this task multiplies, what comes next is prefetched into L2: the next task's input, a little with
-        # every tile, and weights, where they are too many to stay there.
+        # Tiles prefetch into L2: the input of the thread's next task, a part with each tile, and the next weights if L2 does
+        # not keep them.
         w.far = c.pack.group_weights > self.far_bytes
         w.next_input = self.next_input(task, call, &w.input_step)
 
     cdef void pack_chunks(self, DirectTask *w, int64_t start, int64_t end, int64_t s0, int64_t s1, char *refused) noexcept nogil:
-        """Packs rows s0 to s1 of the depth chunks that the GEMM can't read unpacked; of sparse ones all rows that they
-        reach."""
+        """Pack rows [s0, s1) of depth chunks [start, end) into the region `rows`, except chunks that are read in place.
+
+        A sparse chunk packs all rows of the task that its tap reaches, whatever s0 and s1.
+        """
         cdef DirectClass *c = w.c
         cdef int64_t chunk, i, cols, ci = convt_quotient(self.ci + self.k.kstep - 1, self.k.kstep) * self.k.kstep
         cdef int64_t *ch
         for chunk in range(start, end):
             ch, i = c.chunks + 4 * chunk, chunk - start
             if w.found[chunk] != NULL:
-                cols = ch[1] if self.ci == ci else min(ch[1], self.ci - ch[0] % ci)  # of several taps, or of one
+                cols = ch[1] if self.ci == ci else min(ch[1], self.ci - ch[0] % ci)  # several unpadded taps, or a single tap
                 if not (c.in_place or self.k.pack_far(
                         w.a + i * w.stride_a, self.lda, w.found[chunk] + s0 * c.lda * self.k.s_size, c.lda, 1,
                         <int>(s1 - s0), <int>cols, <int>ch[1])):
@@ -216,7 +233,12 @@ cdef class DirectPlan(Plan):
                                NULL, refused)
 
     cdef void multiply_panels(self, DirectTask *w, int64_t start, int64_t end, int64_t s0, int64_t s1, bint back) noexcept nogil:
-        """A task's panels with rows s0 to s1, through some depth chunks that are packed from row s0 on."""
+        """Multiply rows [s0, s1) by all panels of the task, for depth chunks [start, end).
+
+        Loop order: panels (or pairs), depth chunks, register tiles. Packed rows begin with row s0. ``back`` reverses the order
+        of the panels. Chunks except the last one of the class write partial sums to the region `sums`; the last one writes
+        outputs.
+        """
         cdef const convt_kernels *k = self.k
         cdef DirectClass *c = w.c
         cdef convt_tile *t = &w.t
@@ -226,11 +248,12 @@ cdef class DirectPlan(Plan):
         cdef int64_t *ch
         cdef int64_t *panel
         cdef char *rows
-        cdef void **partial_rows  # the rows of a chunk
+        cdef void **partial_rows  # addresses of the chunk's rows in the partial sums
         cdef Cut by_tile
-        cdef bint simple  # all rows are stored alike: one call does the tiles of a height
+        cdef bint simple  # tiles store all rows into the output, so that one kernel call can compute all tiles of a height
         while n < w.p1:
-            # Few rows meet two panels at once, so that accumulators hide the latency of a multiply-add; of little depth all do.
+            # Few rows are multiplied by two panels at once, because more accumulators hide the latency of multiply-adds. At
+            # little depth all rows are (Shape.order).
             p, both = w.p0 + w.p1 - 1 - n if back else n, 1
             if w.m <= c.wide and n + 1 < w.p1 and c.panels[5 * (p + (not back))] == k.nr:
                 p, both = p - back, 2
@@ -263,7 +286,7 @@ cdef class DirectPlan(Plan):
                     prefetching = convt_quotient(t.kc * width * k.e_size + 64 * ch[3] - 1, 64 * ch[3])
                 elif w.source != NULL:
                     prefetching = 2 * k.pace
-                # What is multiplied next: the panel's next chunk, or the next panel's first one.
+                # The first tiles prefetch the next weights: the panel's next chunk, or the first chunk of the next panel.
                 next_panel, i = p, chunk + 1
                 if i == end:
                     next_panel, i = p - both if back else p + both, start
@@ -274,7 +297,7 @@ cdef class DirectPlan(Plan):
                 s2, partial_rows = s1, w.lines
                 if c.sparse and 0 < chunk < c.nchunks - 1:
                     s2, partial_rows = w.heights[chunk - start], w.reached + (chunk - start) * c.block
-                if s2 - s0 != cut_rows or height != cut_height:  # divisions take long
+                if s2 - s0 != cut_rows or height != cut_height:  # rarely, because divisions are slow
                     cut_rows, cut_height = s2 - s0, height
                     tiles = convt_quotient(cut_rows + height - 1, height)
                     by_tile = cut_evenly(cut_rows, tiles, k.grain)
@@ -285,7 +308,7 @@ cdef class DirectPlan(Plan):
                         t.more = <int>((by_tile.taller if i < by_tile.taller else tiles) - i - 1)
                         t.more -= s0 + cut_at(&by_tile, i + 1 + t.more) - r1 < t.more * (r1 - r0)
                     t.a = rows + (r0 - top) * t.lda * k.e_size
-                    if i < prefetching and w.source != NULL:  # of each in-channel a line, then the next one
+                    if i < prefetching and w.source != NULL:  # one line of each in-channel, then their next lines
                         t.ahead_step = self.recipe.si * k.s_size
                         t.ahead = next_b + i % k.pace * ch[3] * t.ahead_step + i // k.pace * 64
                     elif i < prefetching:
@@ -310,18 +333,22 @@ cdef class DirectPlan(Plan):
                     r1 = s0 + cut_at(&by_tile, i)
 
     cdef void last_tile(self, DirectTask *w, int64_t p, int64_t both, int64_t r0, int64_t r1) noexcept nogil:
-        """A tile of the last depth chunk: its accumulators are what the output gets."""
+        """Compute the tile of rows [r0, r1) for the last depth chunk, and write its outputs.
+
+        The tile stores rows into the output itself if it can. Rows of which some piece is outside the window go to `scratch`
+        first; `store_pieces` then stores their pieces that are inside.
+        """
         cdef const convt_kernels *k = self.k
         cdef DirectClass *c = w.c
         cdef convt_tile *t = &w.t
         cdef int64_t *panel = c.panels + 5 * p
         cdef int64_t r = r1 if c.whole else w.edge[r0], outside = 0
         cdef bint inside = r >= r1
-        cdef size_t first, second  # where the panels go
-        cdef void *aside[MOST_ROWS]  # where rows go that the tile does not store there, and which
-        cdef int64_t away[MOST_ROWS]
+        cdef size_t first, second  # output addresses of the panels
+        cdef void *aside[MOST_ROWS]  # output addresses of the rows that the tile stores to `scratch`
+        cdef int64_t away[MOST_ROWS]  # numbers of these rows
         t.act, t.stream, t.narrow = &self.none, 0, 0
-        if k.narrows and both == 1:  # its rows are of another type than those set aside
+        if k.narrows and both == 1:  # the tile rounds its rows, so that none of them may go to `scratch`
             while r < r1 and within(c.boxes + 2 * self.nd * p, w.coords + r * self.nd, self.nd):
                 r = w.edge[r + 1]
             inside = r >= r1
@@ -336,9 +363,9 @@ cdef class DirectPlan(Plan):
             return
         t.act, t.narrow = &self.act, k.narrows
         t.rows, t.at, t.at2 = w.to + r0, panel[2], panel[5 * both - 3]
-        while r < r1:  # rows that do not show all pieces are set aside
+        while r < r1:  # rows of which some piece is outside the window go to `scratch`
             if not within(c.boxes + 2 * self.nd * p, w.coords + r * self.nd, self.nd):
-                if outside == 0 and t.late != NULL:  # it goes where the rows are now
+                if outside == 0 and t.late != NULL:  # deferred stores of the previous tile use w.to, which now changes
                     k.flush(t.late)
                 aside[outside], away[outside] = w.to[r], r
                 w.to[r] = <char *>w.window[r - r0] - panel[2] * k.s_size
@@ -354,7 +381,7 @@ cdef class DirectPlan(Plan):
             self.store_pieces(c, panel, r, r + 1, w.to, w.coords, False, <char *>w.window[r - r0], &self.none)
 
     cdef void prefetch_pieces(self, DirectClass *c, int64_t first, int64_t last, void **to, int64_t r0, int64_t r1) noexcept nogil:
-        """Prefetches the lines of some pieces of some rows: a tile that leaves them to `store_pieces` does not."""
+        """Prefetch output lines of pieces [first, last) of rows [r0, r1), because a tile that stores to `scratch` does not."""
         cdef int64_t width = 3 + 2 * self.nd, r, n
         for r in range(r0, r1):
             for n in range(first, last):
@@ -362,7 +389,7 @@ cdef class DirectPlan(Plan):
 
     cdef void place(self, Py_ssize_t task, DirectClass **which, int64_t *group, int64_t *m0, int64_t *m, int64_t *p0,
                     int64_t *p1) noexcept nogil:
-        """A task's class, group, first row, rows, first panel and the one past its last."""
+        """Return the class, channel group, first row, number of rows, first panel and end of the panels of a task."""
         cdef DirectClass *c = self.classes
         while task >= c.first_task + c.ntasks:
             c += 1
@@ -374,10 +401,10 @@ cdef class DirectPlan(Plan):
         p1[0] = min(c.npanels, p0[0] + c.panel_block)
 
     cdef const char *next_input(self, Py_ssize_t task, const Call *call, int64_t *step) noexcept nogil:
-        """Where the input of this thread's next task starts, and in what steps this task's tiles reach its end.
+        """Return the address of the input of the thread's next task, and the bytes that each prefetch of this task advances.
 
-        The step is 0 where that is not one stretch of memory. Of several taps the last is taken: what the others read
-        has been there before.
+        ``step`` is 0 if this input is not contiguous. The address is that of the last tap, because earlier rows have read the
+        inputs of the other taps.
         """
         cdef DirectClass *c
         cdef int64_t group, m0, m, p0, p1, ax, x = self.nd - 1, j, steps, tile
@@ -390,7 +417,7 @@ cdef class DirectPlan(Plan):
             task -= 1 if self.even else call.threads
         else:
             task += 1
-            if task == convt_quotient(task, call.grab) * call.grab:  # the other threads take their share before
+            if task == convt_quotient(task, call.grab) * call.grab:  # the other threads take tasks in between
                 task += (call.threads - 1) * call.grab
         step[0] = 0
         if task < 0 or task >= self.direct_tasks or self.in_c != 1 or self.in_stride.p[x] != self.ci:
@@ -398,7 +425,7 @@ cdef class DirectPlan(Plan):
         self.place(task, &c, &group, &m0, &m, &p0, &p1)
         if c.ntaps == 0:
             return call.src
-        # (A tile of AMX prefetches a line at a time, others as many as they read meanwhile.)
+        # An AMX tile prefetches one cache line at a time, other tiles as many as they read of A in the meantime.
         cdef int64_t most = 64 if self.k.parts else round64(tile * self.k.pace * self.k.e_size)
         step[0] = min(most, convt_quotient(m * self.ci * self.k.s_size + steps - 1, steps))
         cdef int64_t at = 0
@@ -409,18 +436,22 @@ cdef class DirectPlan(Plan):
 
     cdef void locate(self, DirectClass *c, int64_t m0, int64_t m, char *dst, void **to, int64_t *coords,
                      int64_t *edge, bint unpacked) noexcept nogil:
-        """For each row of the block: its place in the output, its coordinates and the first row from there on where some phase
-        is outside, ``m`` or more if there is none. What no one reads is left out."""
+        """Fill ``to``, ``coords`` and ``edge`` for the rows of a block.
+
+        ``to`` receives output addresses, ``coords`` positions on each axis, and ``edge[r]`` the first row from r on at which
+        some phase is outside the window (m or more if there is none). ``coords`` and ``edge`` are left out if nothing reads
+        them.
+        """
         cdef int nd = self.nd, ax
         cdef int64_t x = nd - 1, row = 0, n, i, at, batch = m0
-        # With one pixel along an axis the stride may be anything, and a product with it too.
+        # An axis with one position may have any stride, so that a product with it could overflow.
         cdef int64_t step = self.stride.p[x] * self.out_stride.p[x] if c.count[x] > 1 else 0, bytes = step * self.k.s_size
         cdef int64_t j[64]
         cdef bint outside
         cdef char *first
         for ax in range(nd - 1, -1, -1):
             j[ax] = take_index(&batch, c.count[ax])
-        while row < m:  # a run along x at a time
+        while row < m:  # consecutive rows along the last axis
             n = min(c.count[x] - j[x], m - row)
             at = batch * self.out_n + step * j[x]
             for ax in range(x):
@@ -456,10 +487,11 @@ cdef class DirectPlan(Plan):
 
     cdef int64_t pack_rows(self, DirectClass *c, int64_t k0, int64_t kc, int64_t m0, int64_t m, int64_t *coords,
                            char *src, char *a, void **lines, void **reached, char *refused) noexcept nogil:
-        """Gather a depth chunk of the block's rows: run by run along x, tap by tap, or several at once that lie side by side.
+        """Pack depth [k0, k0 + kc) of rows [m0, m0 + m) into ``a``, with zeros outside the input.
 
-        With ``reached`` the chunk has a single tap: rows that it does not reach are left out, and ``reached`` gets the
-        ``lines`` of the others. Returns how many.
+        Return the number of packed rows of a sparse chunk, else 0. Loop order: consecutive rows along the last axis, then taps.
+        Taps that are adjacent in memory are packed together. If ``reached`` is not NULL, the chunk is sparse and has one tap:
+        rows that the tap does not reach are skipped, and ``reached`` receives the ``lines`` of the other rows.
         """
         cdef const convt_kernels *k = self.k
         cdef int nd = self.nd, ax
@@ -520,7 +552,10 @@ cdef class DirectPlan(Plan):
 
     cdef void store_pieces(self, DirectClass *c, int64_t *panel, int64_t r0, int64_t r1, void **to, int64_t *coords,
                            bint inside, char *scratch, const convt_act *act) noexcept nogil:
-        """Round rows of a finished tile into the output, phase by phase, where the phase is inside the window."""
+        """Store rows [r0, r1) of a tile in ``scratch`` into the output, each piece where it is inside the window.
+
+        ``inside`` says that all pieces of all these rows are. ``act`` is applied. 16-bit outputs are rounded.
+        """
         cdef const convt_kernels *k = self.k
         cdef int64_t width = 3 + 2 * self.nd, r, n
         cdef int64_t *piece

@@ -1,5 +1,8 @@
-"""What direct decides for a problem, once: how phases are merged and runs end, what is read in place, which rows and panels
-are a task."""
+"""All decisions of `direct` about a problem on a machine, as a `Schedule`.
+
+`choose` merges phases and ends runs in the cheapest of a few ways. For each class, shapes.pyx decides which rows are packed.
+`cut` divides classes into tasks. bind.py makes tables from the schedule, and cost.py computes its expected cycles.
+"""
 
 import functools
 import itertools
@@ -14,70 +17,73 @@ from . import cost
 from .loops import TILE_ROWS
 from .shapes import LEAST_ROWS, Shape, Terms
 
-_SHOWS = 0.98  # fewer tasks are taken where that is so much cheaper
-_EVEN = 1.01  # tasks that take no longer than this beyond an even share of the whole are cut no other way
-_MOST_KINDS = 64  # classes of more kinds are not worth a look: tables and tasks outweigh what they could save
-_MOST_INSIDE = 0.85  # of rows of merged phases that are outputs of each: of less, phases are looked at one by one
-_MOST_PHASES = 256  # a class for each phase is too many where strides are large
+_SHOWS = 0.98  # a division into fewer tasks is taken only if it ends at least 2% earlier
+_EVEN = 1.01  # no further division is tried if one ends within 1% of an even share of the work
+_MOST_KINDS = 64  # a way with more kinds of classes is skipped, because tables and tasks outweigh what it could save
+_MOST_INSIDE = 0.85  # if fewer of the merged rows have outputs of every phase, unmerged phases are tried
+_MOST_PHASES = 256  # with more phases, unmerged phases are not tried, because each of them is a class
 
 
 class Class(NamedTuple):
-    """Classes that are alike (a run per axis each), how their GEMM comes by its rows, and how each is cut into tasks."""
+    """Classes whose runs have the same kinds: how their GEMM reads its rows, and how each class is divided into tasks."""
 
-    runs: tuple  # for each axis, the numbers of runs that are alike: each choice of one per axis is a class
-    count: int  # type: ignore[assignment]  # so many classes
+    runs: tuple  # for each axis, the numbers of its runs of one kind; each choice of one run per axis is a class
+    count: int  # type: ignore[assignment]  # number of classes
     rows: int
     taps: int
     columns: int
-    sparse: bool  # as of shapes.Shape
-    window: int
-    chunks: int  # depth chunks,
-    deepest: int  # the depth of the deepest,
-    span: int  # and how many are packed at once
-    packed: bool  # some rows are packed, for contiguous data
+    sparse: bool  # each tap multiplies only the rows that it reaches
+    window: int  # a depth chunk stays within this many taps; 0 for any number
+    chunks: int  # number of depth chunks
+    deepest: int  # depth of the deepest chunk
+    span: int  # depth chunks that are packed at once
+    packed: bool  # some rows are packed, even if data is contiguous
     block: int  # rows of a task
     blocks: int
     panel_block: int  # panels of a task
     panel_blocks: int
-    wide: int  # tasks of up to so many rows meet two panels at once
-    strip: int  # rows that meet all panels of a task before the next rows, where the panels stay in L2
-    cycles: float  # of the class, in all groups
-    most_tasks: int  # that it could be cut into, in all groups
+    wide: int  # tasks of at most this many rows multiply two panels at once
+    strip: int  # rows of a strip, which meets all panels of a task before the next strip; used if the panels stay in L2
+    cycles: float  # cycles of one class in all channel groups
+    most_tasks: int  # the most tasks of one class in all channel groups
     work: float  # cycles of a task
 
 
 class Schedule(NamedTuple):
-    """How a problem is computed."""
+    """Every decision about a problem on a machine."""
 
     problem: object
     unit: str
     threads: int
-    form: tuple  # (on which axes phases are merged as weights are packed,)
-    merge: tuple  # on which axes phases are merged
-    split: tuple  # for each axis, where runs end (see phases.py)
+    form: tuple  # (for each axis, whether packed weights merge phases,)
+    merge: tuple  # for each axis, whether classes merge phases
+    split: tuple  # for each axis, where runs end (`split` of phases.axis_classes)
     classes: tuple
     execution: execution.Execution
     panel_major: bool  # all rows of a task meet a panel before the next panel
-    near_bytes: int  # weights of a task up to this stay in L2 beside its rows
-    far_bytes: int  # weights of a group beyond this do not stay in L2: tiles prefetch them
+    near_bytes: int  # weights of a task up to this size stay in L2 beside its rows
+    far_bytes: int  # larger weights of a channel group do not stay in L2, so that tiles prefetch them
     tile_stores: bool  # tiles may use non-temporal stores
-    same_set: int  # rows that are a multiple of so many bytes apart are packed: they would share sets of L1
-    weight_bytes: int  # packed
-    packing_bytes: int  # that a thread needs to pack weights on the fly; 0 where it does not
-    workspace: workspace.Workspace  # for contiguous data
+    same_set: int  # rows at a distance of a multiple of this many bytes are packed, because they would share sets of L1
+    weight_bytes: int  # bytes of all packed weights
+    packing_bytes: int  # bytes that a thread needs to pack weights on the fly; 0 if they are packed beforehand
+    workspace: workspace.Workspace  # regions of a thread, for contiguous data
 
 
 class Way(NamedTuple):
-    """A way to cut the axes."""
+    """A way to merge phases and to end runs."""
 
     merge: tuple
     split: tuple
-    shapes: tuple  # (runs, how many classes, Shape) of each kind
+    shapes: tuple  # (runs, number of classes, Shape) for each combination of kinds
     cycles: float
 
 
 def schedule(problem, here, unit, threads, finite=True):
-    """The Schedule of a problem; None where there is no such unit."""
+    """Return the Schedule of a problem, or None if the unit is unavailable for its dtype.
+
+    ``finite`` says whether the filter is finite. If it is not, no weight multiplies a zero outside the input.
+    """
     info = here.info(problem.dtype, unit)
     if info is None:
         return None
@@ -100,13 +106,16 @@ def schedule(problem, here, unit, threads, finite=True):
 
 
 def packed_merge(problem, unit, merge):
-    """On which axes phases are merged as weights are packed: on all where each panel is of one phase, because the panels of
-    phases that are not merged then lie among those of all, and one form serves all ways to merge."""
+    """Return for each axis whether packed weights merge phases.
+
+    If each panel has columns of one phase only, weights are packed with all phases merged: the panels of an unmerged phase are
+    then some of these panels, and one form serves all ways to merge.
+    """
     return merge if problem.co % unit.nr else (True,) * problem.rank
 
 
 def packing_bytes(unit):
-    """Bytes that a thread needs to pack weights on the fly: a depth chunk of two panels."""
+    """Return the bytes that a thread needs to pack weights on the fly: a depth chunk of two panels."""
     return 2 * _core.KC * unit.nr * unit.e_size
 
 
@@ -116,7 +125,7 @@ def _axes(problem):
 
 
 def _weight_bytes(problem, unit, groups):
-    """Bytes of all packed weights."""
+    """Return the bytes of all packed weights."""
     bytes, depth = 0, unit.filled(problem.ci) * unit.e_size
     for chosen in itertools.product(*groups):
         panels = -(-problem.co * math.prod([len(g.residues) for g in chosen]) // unit.nr)
@@ -126,7 +135,11 @@ def _weight_bytes(problem, unit, groups):
 
 @functools.lru_cache(maxsize=512)
 def choose(problem, here, unit, finite):
-    """The cheapest Way to cut the axes: of all for a problem that stands for its class, which has this way, too."""
+    """Return the cheapest Way.
+
+    All ways are compared for the problem that represents a problem class (stages.alike). The other problems of the class merge
+    phases and end runs in the same way.
+    """
     info = here.info(problem.dtype, unit)
     terms, (memory, serial) = Terms(problem, info, here), cost.memory_cycles(problem, info, here)
     k, s, d, *sizes = _axes(problem)
@@ -150,7 +163,7 @@ def choose(problem, here, unit, finite):
                 break
         else:
             if common.few(tasks, here):
-                cycles = common.shared(tasks, here) + serial  # at least
+                cycles = common.shared(tasks, here) + serial  # a lower bound, which avoids most calls of `cut`
                 if best is None or cycles < best.cycles:
                     cycles = SHARED * cut(problem, info, here, shapes, cycles, SHARED)[0] + serial
             cycles = beside(cycles, memory)
@@ -160,15 +173,18 @@ def choose(problem, here, unit, finite):
 
 
 def ordered(problem, runs):
-    """(depth chunks, whether `sparse`) that a problem's order says of a class."""
+    """Return (depth chunks, whether it is sparse) of a class according to the order of the problem (order.py)."""
     order, (k, s, d, *sizes) = problem.order, _axes(problem)
     axes = zip(k, s, d, order.merge, *sizes, order.axes, strict=True)
     return order.of([phases.axis(*axis)[1][numbers[0]] for axis, numbers in zip(axes, runs, strict=True)])
 
 
 def _ways(problem, unit, finite):
-    """The ways to cut the axes that are worth a look: phases merged on all axes, the last, or none; runs whole, or split at the
-    borders of the input, as they must be where weights are not finite. Or the one way that the problem's order says."""
+    """Yield the pairs (merge, split) to compare.
+
+    Phases are merged on all axes, on the last axis, or on none. Runs are whole, or split at the borders of the input; they are
+    always split if weights are not finite. If the problem has an order (order.py), yield only the pair of this order.
+    """
     if problem.order is not None:
         yield problem.order.merge, problem.order.axes
         return
@@ -183,15 +199,17 @@ def _ways(problem, unit, finite):
     inside = 1.0
     for out, s in zip(problem.out_sizes, problem.strides, strict=True):
         inside *= out / (out + s) if s > 1 else 1.0
-    if inside < _MOST_INSIDE or problem.groups > 1:  # phases that are merged have more rows together than each alone
+    if inside < _MOST_INSIDE or problem.groups > 1:  # merged phases compute every row that one of them needs
         for split in splits if problem.groups > 1 else splits[:1]:
             yield (False,) * rank, (split,) * rank
 
 
 def cut(problem, unit, here, shapes, total, threads):
-    """When the last thread is done, and the Classes of `Way.shapes`: of a few ways to cut them all into tasks, the one that
-    ends first. Tasks are of a share of a thread's ``total``, but blocks have some rows at least: few tasks are cheaper, many
-    even out."""
+    """Return (time at which the last thread is done, Classes) of ``shapes`` (`Way.shapes`), which take ``total`` cycles.
+
+    A few divisions into tasks are compared, and the one that ends first is taken. A task takes a fraction of a thread's part of
+    ``total``, but has a least number of rows. Few tasks cost less in total; many tasks balance the threads.
+    """
     best, low, high = None, LEAST_ROWS, unit.task_rows
     ways = ((1, high),) if threads == 1 else ((4, low), (1, low), (1, high))
     if threads > SHARED:
@@ -211,14 +229,14 @@ def cut(problem, unit, here, shapes, total, threads):
         if many or end <= enough:
             break
     classes = [_class(runs, count, shape, each) for (runs, count, shape), each in zip(shapes, best[1], strict=True)]
-    classes.sort(key=lambda c: -c.work)  # large tasks first, so that the last ones even out
+    classes.sort(key=lambda c: -c.work)  # large tasks first, so that the last ones balance the threads
     return best[0], tuple(classes)
 
 
 def _class(runs, count, shape, each):
     block, blocks, panel_block, panel_blocks, span, work = each
     wide, strip = shape.order(block)
-    packed = shape.packed > 0 or shape.terms.problem.order is not None  # whose depth chunks may begin anywhere
+    packed = shape.packed > 0 or shape.terms.problem.order is not None  # depth chunks of an order may begin anywhere
     total = shape.total
     if shape.terms.traced:
         total = shape.cycles(shape.rows, shape.columns) * shape.terms.groups
@@ -230,7 +248,7 @@ def _class(runs, count, shape, each):
 
 
 def book(problem, classes, unit):
-    """The workspace of a thread for classes, for contiguous data."""
+    """Return the workspace of a thread for these classes, for contiguous data."""
     height = deepest = chunks = packed = reached = sparse = partial = 0
     for c in classes:
         span = min(c.span, c.chunks)
@@ -243,20 +261,22 @@ def book(problem, classes, unit):
             partial = max(partial, min(2, c.panel_block) if c.span >= c.chunks else c.panel_block)
     return workspace.book(
         rows=(packed + unit.grain) * odd_line_stride(deepest, unit) * unit.e_size,
-        found=chunks * 8,  # where rows lie that are not packed
-        to=height * 8,  # where each row goes in the output,
-        lines=height * 8,  # and in the partial sums
-        reached=reached * 8,  # those in the partial sums that a chunk reaches,
-        heights=sparse * 8,  # and how many
-        coords=height * problem.rank * 8,  # of each row
-        edge=(height + 1) * 8,  # the next row where some phase is outside the window
-        tile=2 * TILE_ROWS * unit.nr * unit.t_size,  # on its way to the store, and one late
-        sums=partial * height * unit.nr * unit.t_size,  # partial ones, between depth chunks
+        found=chunks * 8,  # for each depth chunk, the address of its rows in the input, or NULL
+        to=height * 8,  # address of each row in the output
+        lines=height * 8,  # address of each row in the partial sums
+        reached=reached * 8,  # addresses in the partial sums of the rows that a sparse chunk reaches
+        heights=sparse * 8,  # number of rows that each sparse chunk reaches
+        coords=height * problem.rank * 8,  # position of each row on each axis
+        edge=(height + 1) * 8,  # for each row, the next row where some phase is outside the window
+        tile=2 * TILE_ROWS * unit.nr * unit.t_size,  # a tile to be stored row by row, and one whose stores are deferred
+        sums=partial * height * unit.nr * unit.t_size,  # partial sums between depth chunks
     )
 
 
 def odd_line_stride(depth, unit):
-    """Elements from row to row of packed rows: an odd number of cache lines, or of AMX steps of depth, so that rows fall into
-    different sets of the caches."""
+    """Return the elements between packed rows: an odd number of cache lines or, on AMX, of steps of depth.
+
+    An odd number puts rows into different sets of the caches.
+    """
     line = max(unit.kstep, 64 // unit.e_size)
     return (-(-depth // line) | 1) * line

@@ -1,4 +1,4 @@
-# Classes of direct in numbers: see shapes.pyx.
+# Per-class decisions and cycles of `direct` (shapes.pyx).
 
 from libc.stdint cimport int64_t
 
@@ -6,26 +6,27 @@ from convt.algorithms.tiles cimport TileSizes
 
 cdef enum:
     COUNTS = 14
-    LEVELS = 16  # of a sparse class: taps that reach about as many rows count as alike
+    LEVELS = 16  # levels of a sparse class: taps that reach about as many rows are one level
 
 
 cdef class Terms:
     cdef readonly object problem, unit, here
     cdef TileSizes tile
     cdef double prices[COUNTS]
-    cdef readonly bint traced  # cycles know where they come from
+    cdef readonly bint traced  # cycles carry their counts (costs.TracedCosts)
     cdef readonly int64_t groups
-    cdef int64_t rank, batch, ci, co, filled  # in-channels in whole steps of depth
+    cdef int64_t rank, batch, ci, co, filled  # `filled` is `ci` rounded up to whole steps of depth
     cdef int64_t e_size, t_size, s_size, item, lda, wide, highest, task_rows, input_bytes, shallow_depth, same_set, strip_bytes
-    cdef int64_t common  # columns after which phases and panels begin together again
+    cdef int64_t common  # lcm of out-channels and n_r: at its multiples, a phase and a panel begin together
     cdef int64_t in_sizes[64]
-    cdef double weights  # bytes of those that the window shows
-    cdef double l2  # bytes of the cache
-    cdef double whole, rest  # vectors of a packed row (steps of depth on AMX), and whether some channels are left
-    cdef double call, pack  # cycles of a row for calling a tile, per panel, and of a row and tap for packing it
+    cdef double weights  # bytes of the weights that the window shows
+    cdef double l2  # bytes of L2
+    cdef double whole, rest  # whole vectors of in-channels (steps of depth on AMX), and 1 if in-channels remain
+    cdef double call, pack  # cycles of kernel calls per row and panel, and of packing per row and tap
 
 
 cdef struct Cut:
+    # A division of a class into tasks: see schedule.Class.
     int64_t block, blocks, panel_block, panel_blocks, span
     double work
 
@@ -33,20 +34,20 @@ cdef struct Cut:
 cdef class Shape:
     cdef readonly Terms terms
     cdef readonly int64_t rows, columns, taps, chunks, deepest
-    cdef readonly int64_t window  # depth chunks keep to so many taps, which follow each other in memory; 0 where they need not
-    cdef readonly bint sparse  # each depth chunk is of one tap, and leaves out the rows that the tap does not reach
-    cdef readonly double packed  # the share of rows times taps that is packed; the others are read where they lie, if data is contiguous
-    cdef readonly double total  # cycles of the class, in all groups
-    cdef readonly int64_t most_tasks  # in all groups
-    cdef int64_t of  # taps of its phase groups, which its panels hold
-    cdef int64_t along  # rows of a run along the last axis
+    cdef readonly int64_t window  # depth chunks stay within this many taps, which are adjacent in memory; 0: any number of taps
+    cdef readonly bint sparse  # each depth chunk has one tap, and skips the rows that the tap does not reach
+    cdef readonly double packed  # fraction of rows times taps that is packed; the rest is read in place if data is contiguous
+    cdef readonly double total  # cycles of the class in all channel groups
+    cdef readonly int64_t most_tasks  # the most tasks of the class in all channel groups
+    cdef int64_t of  # taps of its phase groups, all of which its panels have
+    cdef int64_t along  # positions of the run on the last axis
     cdef int64_t together  # columns that are adjacent in the output
-    cdef int64_t levels
-    cdef double share[LEVELS]  # of the rows that are multiplied,
-    cdef double depth[LEVELS]  # and through how much depth
-    cdef double reached  # of what is packed, the share that is no zeros
-    cdef double shown  # the share of panels that the window shows
-    cdef double outside, edge  # the share of rows with a phase outside the window, and of tiles with such a row
+    cdef int64_t levels  # used items of `share` and `depth`
+    cdef double share[LEVELS]  # fraction of the rows that is multiplied ...
+    cdef double depth[LEVELS]  # ... at this much depth
+    cdef double reached  # fraction of packed elements that are inside the input
+    cdef double shown  # fraction of panels that the window shows
+    cdef double outside, edge  # fraction of rows with a phase outside the window, and of tiles with such a row
 
     cdef void read(self, kinds, given) except *
     cdef void find_depths(self, kinds) except *

@@ -1,9 +1,9 @@
 # cython: language_level=3, cdivision=True
-"""Classes of direct in numbers: how the GEMM of a class comes by its rows, what it takes, how it is cut into tasks.
+"""Per-class decisions and cycles of `direct`: which rows are packed, depth chunks, cycles, division into tasks.
 
-schedule.py asks this of every class of every way that it looks at, so it is compiled. A `Shape` is a class: a run on each axis
-(phases.Kind); classes that are mirror images are one. What it takes is a row of counts, whose names and prices are those of
-convt.algorithms.costs.
+schedule.py makes a `Shape` for each kind of classes in every way that it compares, so this module is compiled. A Shape is made
+from one phases.Kind per axis; classes that are mirror images share a Shape. Its cycles follow the rule of costs.py. The counts
+are an array, in the order of `names_of`.
 """
 
 import collections
@@ -20,22 +20,22 @@ from convt.algorithms.tiles cimport TileCounts, count_tiles, tile_sizes
 
 cdef enum:
     _KC = 256
-    LEAST_DEPTH = 96  # in-channels that a chunk of a single tap should have
-    L1_BYTES = 40 << 10  # beside a panel
-    LEAST = 28  # rows of a task: low blocks spread the packing of inputs over threads, high ones share weights
+    LEAST_DEPTH = 96  # the fewest in-channels of a sparse class, whose depth chunks have one tap each
+    L1_BYTES = 40 << 10  # bytes of L1 for the rows of a task, beside a panel
+    LEAST = 28  # the fewest rows of a task: low blocks spread the packing of inputs over threads, high blocks share weights
 
 LEAST_ROWS = LEAST
 assert KC == _KC
 
-cdef double MOST_SHARE = 0.92  # of rows times taps that are not zeros: up to here leaving the zeros out pays
+cdef double MOST_SHARE = 0.92  # a class is sparse only if at most this fraction of rows times taps is inside the input
 cdef double HIDDEN = costs.HIDDEN
 
-cdef enum:  # counts
+cdef enum:  # indices of the counts, in the order of `names_of`; counts before WEIGHT are computing, WEIGHT_L3 is fetching
     TILE, CALL, ACCUMULATOR, WEIGHT, WEIGHT_L3, STALL, WEIGHT_AMX, PACK, REST, START, ROW, TASK, PIECE, STORE
 
 
 cdef list names_of(unit):
-    """The names of all counts, in their order; "" for those that a unit does not have."""
+    """Return the names (costs.NAMES) of all counts in their order; "" for a count that the unit does not have."""
     amx = unit.matrix
     return [
         "amx_product" if amx else "tile_cycle" if unit.kstep == 1 else "dot_cycle", "amx_call" if amx else "tile_call",
@@ -45,12 +45,12 @@ cdef list names_of(unit):
 
 
 def part(unit):
-    """The name of direct's costs on a unit."""
+    """Return the name of the costs of `direct` on a unit (costs.Profile)."""
     return "matrix" if unit.matrix else "direct"
 
 
 cdef class Terms:
-    """What the classes of a problem have in common, found once."""
+    """The values that all classes of a problem share: sizes, costs and limits."""
 
     def __init__(self, problem, unit, here):
         cdef int64_t ax, n
@@ -81,7 +81,11 @@ cdef class Terms:
 
 
 cdef class Shape:
-    """A class. ``kinds`` are those of its runs; ``given`` is (depth chunks, whether it is sparse), where an order says it."""
+    """The decisions and cycles of a class.
+
+    ``kinds`` has the phases.Kind of its run on each axis. ``given`` is (depth chunks, whether it is sparse) if the problem has
+    an order, else None.
+    """
 
     def __init__(self, Terms terms, kinds, given=None):
         self.terms = terms
@@ -90,6 +94,7 @@ cdef class Shape:
         self.most_tasks = max(1, self.rows // LEAST) * max(1, (self.columns + terms.tile.nr - 1) // terms.tile.nr) * terms.groups
 
     cdef void read(self, kinds, given) except *:
+        """Set all fields from the kinds of the runs: sizes, sparsity, share of packed rows, depth chunks."""
         cdef Terms t = self.terms
         cdef int64_t n, m, count, ktaps, kof, kphases, kshown, koutside, pixels = 1, phases = 1, run = 1, apart = 1, step = 1
         cdef int64_t stretch = 1, follow, windows, chunks, block, inner, last_phases = 1, last_taps = 1, spread = t.tile.most - 1, size
@@ -99,7 +104,7 @@ cdef class Shape:
         for n in range(t.rank - 1, -1, -1):
             kind = kinds[n]
             count, ktaps, kof, kphases, kshown, koutside = kind[0], kind[1], kind[2], kind[3], kind[4], kind[5]
-            if even:  # rows of this axis follow those of the next one at one stride
+            if even:  # rows of this axis continue those of the inner axes at one stride
                 if run == 1:
                     apart = step
                 elif count > 1 and step != apart * run:
@@ -114,7 +119,7 @@ cdef class Shape:
             if koutside:
                 inside *= 1 - <double>koutside / count
                 calm *= max(0.0, 1 - <double>(koutside + spread) / count)
-            spread = 0  # along the last axis the end of a run and the start of the next one are neighbours
+            spread = 0  # a tile spans several rows only along the last axis, the first one of this loop
             if kind[8]:
                 reached *= <double>sum(kind[8]) / (count * ktaps)
             if n == t.rank - 1:
@@ -130,7 +135,7 @@ cdef class Shape:
             if run == 1 or t.batch == 1 or step == apart * run:
                 run *= t.batch
         self.rows, self.columns = pixels * t.batch, t.co * phases
-        if last_shown < 1:  # they may start and end within a panel
+        if last_shown < 1:  # the shown phases may start and end within a panel
             last_shown = min(1.0, last_shown + <double>t.tile.nr / (t.co * last_phases))
         self.shown, self.outside, self.edge = shown * last_shown, 1 - min(inside, 1.0), 1 - calm
         self.together = t.co * (last_phases if t.groups == 1 else 1)
@@ -153,7 +158,8 @@ cdef class Shape:
             follow = last_taps if t.groups == 1 and kinds[t.rank - 1][7] else 1
             windows, self.packed = self.taps // follow, min(1.0, share)
             if self.packed < 1 and windows > 1:
-                # A chunk beyond the end of a window has to be packed, more and shorter chunks take more calls.
+                # A chunk that crosses the end of a window is packed. Ending chunks at windows avoids that, but makes more and
+                # shorter chunks, which take more kernel calls.
                 chunks = (self.taps * t.ci + _KC - 1) // _KC
                 crossing = min(1.0, <double>(windows - 1) / chunks)
                 share = <double>self.columns / t.tile.nr * t.call * (windows * ((follow * t.ci + _KC - 1) // _KC) - chunks)
@@ -177,7 +183,11 @@ cdef class Shape:
             self.find_depths(kinds)
 
     cdef void find_depths(self, kinds) except *:
-        """What a sparse class multiplies: all rows at either end of the depth, between them those that a tap reaches."""
+        """Fill ``share`` and ``depth`` of a sparse class.
+
+        The first and the last depth chunk multiply all rows; other chunks multiply the rows that their tap reaches. Taps that
+        reach about as many rows are merged into one of LEVELS levels.
+        """
         cdef double pixels = self.rows // max(1, self.terms.batch), ci = self.terms.filled, end = min(ci, <double>_KC), depth
         reached = {1: 1}
         for kind in kinds:
@@ -199,8 +209,7 @@ cdef class Shape:
                 self.levels += 1
 
     cdef void count(self, int64_t rows, int64_t columns, double *found) noexcept:
-        """What some rows and columns take: tiles, weights read, rows packed, outputs stored piece by piece. Panels that the
-        window does not show are left out."""
+        """Fill ``found`` with the counts of some rows and columns, without panels that the window does not show."""
         cdef Terms t = self.terms
         cdef TileCounts tiles
         cdef int64_t n, padded, panels, nr = t.tile.nr, chain = min(<int64_t>_KC, self.window * t.ci) if self.window else _KC
@@ -230,12 +239,12 @@ cdef class Shape:
             found[PIECE] += rows * self.outside * (panels + columns // t.co - (columns + t.common - 1) // t.common)
         found[ROW] += rows * self.edge * panels
         if t.tile.parts:
-            if total > 2 * t.l2:  # of both cores
+            if total > 2 * t.l2:  # more than the L2 of two cores
                 found[WEIGHT_AMX] = (1 - 2 * t.l2 / total) * bytes
             found[STORE] = <double>rows * columns / t.tile.vl
 
     cdef double value(self, int64_t rows, int64_t columns) noexcept:
-        """Cycles of some rows and columns, by the rule of costs.py."""
+        """Return the cycles of some rows and columns by the rule of costs.py."""
         cdef double found[COUNTS]
         cdef double serial = 0, compute = 0, fetch
         cdef double *prices = self.terms.prices
@@ -250,7 +259,7 @@ cdef class Shape:
         return serial + max(compute, fetch) + HIDDEN * min(compute, fetch)
 
     def counts(self, rows, columns):
-        """(the name of the costs, the counts by name) of some rows and columns."""
+        """Return (name of the costs, counts by name) of some rows and columns."""
         cdef double found[COUNTS]
         cdef int64_t n
         self.count(rows, columns, found)
@@ -259,15 +268,19 @@ cdef class Shape:
         return part(self.terms.unit), named
 
     def cycles(self, rows, columns):
-        """Cycles of some rows and columns, that know where they come from if the profile's do."""
+        """Return the cycles of some rows and columns, with a record of their counts if the profile traces costs."""
         if not self.terms.traced:
             return self.value(rows, columns)
         name, counts = self.counts(rows, columns)
         return self.terms.here.profile[name].cycles(counts)
 
     cdef int64_t most_rows(self) noexcept:
-        """The most rows of a task: as many as stay in L1 with the lines of the output that they write, if those are enough; of
-        little depth more, as they are soon done, and of a tap for few panels, as they are read once."""
+        """Return the most rows of a task.
+
+        It is the number of rows that stay in L1 together with the output lines that they write, unless that is less than half
+        of Unit.task_rows. At little depth it is 4 times Unit.task_rows, because such rows take little time. With one tap and at
+        most two panels it is up to 8 times as many, because rows are read once.
+        """
         cdef Terms t = self.terms
         cdef int64_t depth = t.ci * self.taps, more = 4 if depth <= t.shallow_depth else 1, near, highest = t.task_rows
         if self.taps == 1 and self.columns <= 2 * t.tile.nr:
@@ -278,40 +291,45 @@ cdef class Shape:
         return near if highest > near > highest // 2 else highest
 
     cdef Cut cut(self, double target, int64_t least_rows, int64_t threads) noexcept:
-        """The class in tasks of about ``target`` cycles: blocks of rows, but of some rows at least, and of panels where that
-        gives too few."""
+        """Return the division of the class into tasks of about ``target`` cycles.
+
+        The class is divided into row blocks of at least ``least_rows``, and also into panel blocks if these are too few.
+        """
         cdef Terms t = self.terms
         cdef Cut c
         cdef int64_t nr = t.tile.nr, panels = (self.columns + nr - 1) // nr, most = self.most_rows(), tile, pieces
-        pieces = <int64_t>max(1.0, ceil(self.total / t.groups / target - 0.01))  # not one more for a rounding error
+        pieces = <int64_t>max(1.0, ceil(self.total / t.groups / target - 0.01))  # the 0.01 absorbs rounding errors
         c.block = max(min(most, (self.rows + pieces - 1) // pieces), min(self.rows, min(least_rows, most)))
         c.blocks = (self.rows + c.block - 1) // c.block
-        if c.blocks > threads:  # as many for each thread
+        if c.blocks > threads:  # give each thread as many
             c.blocks = (c.blocks + threads - 1) // threads * threads
-        tile = t.tile.most if t.tile.parts else 1  # AMX multiplies all rows of a tile, there or not
+        tile = t.tile.most if t.tile.parts else 1  # AMX multiplies whole tiles
         c.block = (self.rows + c.blocks * tile - 1) // (c.blocks * tile) * tile
         c.blocks = (self.rows + c.block - 1) // c.block
         pieces = max(<int64_t>1, min(panels, pieces // c.blocks))
         c.panel_block = (panels + pieces - 1) // pieces
         c.span = max(<int64_t>1, t.input_bytes // (c.block * t.lda * t.e_size))
-        if self.chunks > c.span:  # partial sums of all panels wait between depth chunks
+        if self.chunks > c.span:  # partial sums of all panels of a task are kept between spans
             c.panel_block = min(c.panel_block, max(<int64_t>1, <int64_t>(1 << 20) // (c.block * nr * t.t_size)))
         c.panel_blocks = (panels + c.panel_block - 1) // c.panel_block
         c.work = self.value(min(c.block, self.rows), min(self.columns, c.panel_block * nr))
         return c
 
     def tasks(self, double target, int64_t least_rows, int64_t threads):
-        """How the class is cut: (rows of a task, blocks of rows, panels of a task, blocks of panels, depth chunks that are
-        packed at once, cycles of a task)."""
+        """Return `cut` as (rows of a task, row blocks, panels of a task, panel blocks, depth chunks packed at once, cycles of a
+        task)."""
         cdef Cut c = self.cut(target, least_rows, threads)
         return c.block, c.blocks, c.panel_block, c.panel_blocks, c.span, c.work
 
     def order(self, int64_t block):
-        """In which order the tiles of a task run: (up to how many rows a task meets two panels at once, how many rows meet all
-        panels before the next rows, where the panels stay in L2)."""
+        """Return (`wide`, `strip`) of schedule.Class for tasks of ``block`` rows.
+
+        Tasks of at most `wide` rows multiply two panels at once. `strip` is the number of rows that meet all panels before the
+        next rows, if the panels stay in L2.
+        """
         cdef Terms t = self.terms
         cdef int64_t panels = (self.columns + t.tile.nr - 1) // t.tile.nr
-        # Lower, wider tiles have as many accumulators where registers are many, and write two panels' stretch of a row at once.
+        # With enough registers, low tiles of two panels have as many accumulators, and write two panels of a row at once.
         cdef bint low = self.chunks == 1 and self.deepest <= t.shallow_depth and 5 * t.wide >= 2 * t.highest
         cdef int64_t strip = t.highest * (self.of * t.filled * t.e_size + panels * t.tile.nr * t.s_size)
         return block if low else t.wide, t.highest * max(<int64_t>1, t.strip_bytes // max(strip, <int64_t>1))

@@ -1,5 +1,9 @@
 # cython: language_level=3, cdivision=True
-"""Tables of a class of direct (a run per axis), for its loops and for Winograd's: those that may be long."""
+"""The long tables of a class: taps, depth chunks and columns.
+
+direct/bind.py makes them from the runs of a class for the loops of `direct`; winograd/bind.py uses `columns`. The module is
+compiled because the tables may be long.
+"""
 
 from libc.stdint cimport int64_t
 
@@ -9,7 +13,7 @@ from convt._kernels cimport CONVT_KC
 
 
 def taps(axes):
-    """[tap][axis]: the input that each tap reads at the first pixel; ``axes`` are those of each axis."""
+    """Return [tap][axis], the input index that each tap reads at the first row. ``axes`` has the `first_in` of each run."""
     cdef int64_t rank = len(axes), count = 1, n, ax, i
     cdef int64_t sizes[64]
     for ax in range(rank):
@@ -29,10 +33,11 @@ def taps(axes):
 
 
 def depth_chunks(ranges, totals, int64_t filled, int64_t step, int64_t slab):
-    """Depth in pieces of at most CONVT_KC, of whole ``step``s: (first depth of the class, depth, first depth of the panel).
+    """Return depth chunks: (first depth in the class, depth, first depth in the panel).
 
-    A class uses the taps in ``ranges``, of so many in the panel, with ``filled`` in-channels each; taps that are adjacent in the
-    panel make one stretch, within a ``slab`` (0: of any depth).
+    Chunks have at most CONVT_KC of depth, in whole steps. On each axis, the class uses the taps in ``ranges`` of the ``totals``
+    taps in the panel. Each tap has ``filled`` in-channels. A chunk covers depth that is contiguous in the panel and does not
+    cross a multiple of ``slab`` (0: no such bound).
     """
     cdef int64_t rank = len(ranges), count = 1, ax, n, flat, rest, depth = 0, start = 0, panel = 0, at, each, pieces, size
     cdef int64_t low[64]
@@ -65,8 +70,11 @@ def depth_chunks(ranges, totals, int64_t filled, int64_t step, int64_t slab):
 
 
 def columns(problem, runs, out_elements, unit):
-    """The tables of columns: panels, the pieces of them that are adjacent in the output and inside the window together, and
-    where all pieces of a panel are inside it: (low, high) per axis. Phases that the window does not show have no pieces."""
+    """Return the tables `panels`, `pieces` and `boxes` of DirectClass (loops.pxd).
+
+    A piece is a range of columns of a panel that are adjacent in the output and inside the window at the same positions. Phases
+    that the window does not show have no pieces. ``out_elements`` are the strides of the output in elements.
+    """
     cdef int64_t co = problem.co, nr = unit.nr, rank = problem.rank, step = out_elements[rank + 1], phases = 1, ax, n, p, i
     cdef int64_t column, end, count, channel, offset, width, used, last, start
     cdef int64_t sizes[64]
@@ -75,7 +83,7 @@ def columns(problem, runs, out_elements, unit):
         sizes[ax] = len(runs[ax].first_out)
         phases *= sizes[ax]
     cdef int64_t many = (co * phases + nr - 1) // nr
-    table = np.zeros((max(phases, 1), 1 + 2 * rank), np.int64)  # of each phase: its place, and (low, high) of each axis
+    table = np.zeros((max(phases, 1), 1 + 2 * rank), np.int64)  # per phase: output offset, [low, high) on each axis
     cdef int64_t[:, :] at = table
     for ax in range(rank):
         i = 1
@@ -89,7 +97,7 @@ def columns(problem, runs, out_elements, unit):
     shown = (table[:, 1::2] < table[:, 2::2]).all(1).astype(np.int64)
     cdef int64_t[:] there = shown
     panel_table, box_table = np.zeros((many, 5), np.int64), np.zeros((many, 2 * rank), np.int64)
-    piece_table = np.empty((many + phases, 3 + 2 * rank), np.int64)  # a panel or a phase begins with each
+    piece_table = np.empty((many + phases, 3 + 2 * rank), np.int64)  # each piece begins with a panel or a phase
     cdef int64_t[:, :] panels = panel_table
     cdef int64_t[:, :] boxes = box_table
     cdef int64_t[:, :] pieces = piece_table
@@ -112,7 +120,7 @@ def columns(problem, runs, out_elements, unit):
                     for ax in range(2 * rank):
                         pieces[used, 3 + ax] = at[p, 1 + ax]
                     used += 1
-                offset -= (column - n * nr) * step  # of the panel's first column, if its pieces are adjacent
+                offset -= (column - n * nr) * step  # offset of the panel's first column, if pieces are adjacent
                 adjacent = adjacent and (width == 0 or start == offset)
                 start = offset if width == 0 else min(start, offset)
                 width += count

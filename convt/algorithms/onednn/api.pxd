@@ -1,4 +1,4 @@
-"""The part of oneDNN's C API that convt uses (third_party/onednn). Only declarations."""
+"""Declarations of the part of oneDNN's C API that convt uses (third_party/onednn)."""
 
 from libc.stdint cimport int64_t, uintptr_t
 

@@ -5,7 +5,7 @@ cdef class Call:
     cdef onednn_stream stream
     cdef onednn_exec_arg args[5]
     cdef int count
-    cdef Call after  # of the second primitive, where bias and activation are not fused
+    cdef Call after  # the call of the second primitive, if bias and activation are not fused
 
     cdef unsigned bind(self, int arg, onednn_const_desc desc, void *data) noexcept nogil
     cdef unsigned place(self, int n, void *data) noexcept nogil

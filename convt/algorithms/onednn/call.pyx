@@ -1,5 +1,5 @@
 # cython: boundscheck=True, wraparound=True
-"""One execution of a primitive: its stream, its arguments, its scratch memory."""
+"""Executions of primitives: a stream with the arguments of a call, and scratch memory. Used by primitive, weights and run."""
 
 cimport numpy as cnp
 from libc.stdint cimport uintptr_t
@@ -13,10 +13,10 @@ cnp.import_array()
 
 
 cdef class Call:
-    """What one execution uses, by one thread at a time: a stream, and the memory objects of its arguments."""
+    """A stream, and the memory objects of the arguments of an execution. One thread uses it at a time."""
 
     cdef unsigned bind(self, int arg, onednn_const_desc desc, void *data) noexcept nogil:
-        """Add an argument; its data may be set later, by `place`."""
+        """Add an argument. `place` can set its data later. Return oneDNN's status."""
         cdef onednn_memory memory = NULL
         cdef unsigned status = api().dnnl_memory_create(&memory, desc, engine(), data)
         if not status:
@@ -25,9 +25,11 @@ cdef class Call:
         return status
 
     cdef unsigned place(self, int n, void *data) noexcept nogil:
+        """Set the data of the n-th argument. Return oneDNN's status."""
         return api().dnnl_memory_set_data_handle(self.args[n].memory, data)
 
     cdef unsigned execute(self, onednn_primitive primitive) noexcept nogil:
+        """Execute a primitive and wait for its end. Return oneDNN's status."""
         cdef unsigned status = 0
         if self.stream == NULL:
             status = api().dnnl_stream_create(&self.stream, engine(), ONEDNN_dnnl_stream_in_order)
@@ -42,11 +44,11 @@ cdef class Call:
             api().dnnl_stream_destroy(self.stream)
 
 
-_spare = []  # scratch memory of finished calls, for later ones; a list's append and pop are atomic
+_spare = []  # scratch memory of finished calls, for later calls; append and pop of a list are atomic
 
 
 cdef take_scratch(size_t size):
-    """An array of bytes that holds ``size`` of them from its first cache line boundary on; see `aligned`."""
+    """Return an array that has ``size`` bytes after its first cache line boundary (`aligned`)."""
     try:
         memory = _spare.pop()
         if memory.nbytes >= size + 64:
@@ -57,10 +59,11 @@ cdef take_scratch(size_t size):
 
 
 cdef give_scratch(memory):
+    """Keep scratch memory for later calls, at most 8 arrays."""
     if len(_spare) < 8:
         _spare.append(memory)
 
 
 cdef void *aligned(memory) noexcept:
-    """The first cache line boundary in an array of bytes."""
+    """Return the address of the first cache line boundary in an array of bytes."""
     return <void *>((<uintptr_t>cnp.PyArray_DATA(memory) + 63) & ~<uintptr_t>63)

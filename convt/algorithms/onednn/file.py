@@ -1,4 +1,4 @@
-"""Where the oneDNN library is, and whether a process outlives opening it."""
+"""The path of the oneDNN library, and a check whether loading it crashes the process. Used by library.pyx."""
 
 import contextlib
 import os
@@ -7,11 +7,11 @@ from pathlib import Path
 
 
 def where():
-    """The path to open: CONVT_ONEDNN_LIB, else the wheel's, else a name for the loader to look up."""
+    """Return the path to load: CONVT_ONEDNN_LIB, else the file of the wheel, else a name for the dynamic loader to look up."""
     asked = os.environ.get("CONVT_ONEDNN_LIB")
     if asked:
         return asked
-    import importlib.metadata  # here, as it is slow to load, and as most processes never ask
+    import importlib.metadata  # imported here, because it is slow to load and most processes do not need it
 
     places = [Path(sys.prefix, "lib", "libdnnl.so.3")]
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -27,14 +27,15 @@ library.dnnl_engine_create(ctypes.byref(engine), 1, ctypes.c_size_t(0))
 
 
 def harm(path):
-    """How opening a file ends a process, in words; None if it does not.
+    """Return a description of the crash that loading a library causes, or None if loading it does not crash.
 
-    A damaged library does not fail to open: the loader, or what it starts, crashes. So a child process opens it first. A
-    library that the loader finds by name is the system's own and trusted, and so is every one where no Python can be started.
+    A damaged library can crash the process in the dynamic loader or in an initialiser, so a child process loads it first.
+    There is no check for a library that the loader finds by name, because it belongs to the system, or if no Python can be
+    started.
     """
     if os.sep not in path or "python" not in os.path.basename(sys.executable or ""):
         return None
-    import signal  # here, as those of `where`
+    import signal  # imported here, because most processes do not need it
     import subprocess
 
     try:
@@ -44,4 +45,4 @@ def harm(path):
         return None
     if code < 0:
         return signal.Signals(-code).name
-    return None if code in (0, 1) else f"exit code {code}"  # 1: an error that opening it here will put in words
+    return None if code in (0, 1) else f"exit code {code}"  # 1: a Python error, which loading it here reports

@@ -1,6 +1,6 @@
 from .api cimport onednn_api, onednn_engine
 
-# Valid once `opened` has returned: before, no entry point is there and the engine is NULL.
+# `api` and `engine` are valid after `opened` has returned. Before, all entry points and the engine are NULL.
 cdef onednn_api *api() noexcept nogil
 cdef onednn_engine engine() noexcept nogil
 

@@ -1,5 +1,5 @@
 # cython: boundscheck=True, wraparound=True
-"""The library: opening it, its thread count, and its errors."""
+"""The oneDNN library: loading it, its number of threads, and its errors. All other modules call oneDNN through `api`."""
 
 import os
 import threading
@@ -37,11 +37,11 @@ cdef void (*_omp_set_num_threads)(int) noexcept nogil
 _omp_get_max_threads = NULL
 _omp_set_num_threads = NULL
 _lock = threading.Lock()
-_library = None  # what `opened` returns, or the BackendUnavailableError it raises
+_library = None  # the result of `opened`, or the BackendUnavailableError that it raises; None before the first call
 
 
 def _unlock():
-    """A child forked while another thread held the lock would wait for it for ever."""
+    """Replace the lock in a forked child, which would wait forever for a lock that another thread of the parent held."""
     global _lock
     _lock = threading.Lock()
 
@@ -51,9 +51,9 @@ if hasattr(os, "register_at_fork"):
 
 
 def opened():
-    """The library, opened by the first call: a dict of version, path, threading and isa.
+    """Return a dict with version, path, threading and isa of the library. The first call loads it.
 
-    Raises BackendUnavailableError, in the loader's own words where it has some.
+    Raise BackendUnavailableError if there is no usable library, with the message of the dynamic loader if it has one.
     """
     global _library
     if _library is None:
@@ -69,7 +69,7 @@ def opened():
 
 
 def available():
-    """Whether there is a library to use; opens it."""
+    """Load the library and check whether it can be used."""
     try:
         return bool(opened())
     except BackendUnavailableError:
@@ -77,7 +77,7 @@ def available():
 
 
 def describe():
-    """The library, or why there is none, in a line."""
+    """Return one line about the library, or the reason why there is none."""
     try:
         return "oneDNN {version}, {isa}, threads by {threading}, {path}".format(**opened())
     except BackendUnavailableError as error:
@@ -85,21 +85,22 @@ def describe():
 
 
 cdef _open(str path):
+    """Load the library at ``path`` and return the result of `opened`, or raise BackendUnavailableError."""
     global _engine, _omp_get_max_threads, _omp_set_num_threads
     source = "CONVT_ONEDNN_LIB:" if os.environ.get("CONVT_ONEDNN_LIB") else "backend: got 'onednn', but"
     wanted = f"wanted oneDNN 3.x: {INSTALL}, or set CONVT_ONEDNN_LIB to the path of libdnnl.so.3"
     harm = file.harm(path)
     if harm:
         raise BackendUnavailableError(f"{source} {path} is damaged: a process that opened it ended with {harm}; {wanted}")
-    import ctypes  # here, as most processes never open the library
+    import ctypes  # imported here, because most processes never load the library
 
-    # ctypes rather than dlopen, which C libraries keep in different places, some under a version of its own.
+    # ctypes finds dlopen, which C libraries keep in different places, some under a symbol version of its own.
     address = lambda entry: ctypes.cast(entry, ctypes.c_void_p).value or 0  # noqa: E731
     cdef const onednn_version *(*get_version)() noexcept nogil
     cdef int n
     try:
         dll = ctypes.CDLL(path)
-        # The version is checked first, as it explains more than a missing symbol would.
+        # The version is checked first, because it explains more than a missing symbol.
         get_version = <const onednn_version *(*)() noexcept nogil><uintptr_t>address(dll.dnnl_version)
     except (OSError, AttributeError) as error:
         raise BackendUnavailableError(f"{source} {error}; {wanted}") from None
@@ -128,11 +129,12 @@ cdef _open(str path):
 
 
 def _status(unsigned status):
+    """Return the quoted name of a status."""
     return f"'{_STATUSES.get(status, status)}'"
 
 
 cdef int check(unsigned status, str asked, problem) except -1:
-    """Raise the error that a status stands for: MemoryError or BackendUnavailableError, if it is not success."""
+    """Raise MemoryError or BackendUnavailableError unless ``status`` is success. ``asked`` describes the request."""
     if status == ONEDNN_dnnl_success:
         return 0
     kind = MemoryError if status == ONEDNN_dnnl_out_of_memory else BackendUnavailableError
@@ -143,20 +145,22 @@ cdef int check(unsigned status, str asked, problem) except -1:
 
 
 cdef onednn_api *api() noexcept nogil:
+    """Return the entry points of the library."""
     return &_api
 
 
 cdef onednn_engine engine() noexcept nogil:
+    """Return the CPU engine."""
     return _engine
 
 
 cdef bint has_threads() noexcept nogil:
-    """Whether the library has threads, whose number `use_threads` sets."""
+    """Check whether the library has threads whose number `use_threads` can set."""
     return _omp_set_num_threads != NULL
 
 
 cdef int use_threads(int count) noexcept nogil:
-    """Set how many threads oneDNN uses when called from this thread; returns the number before, to be restored."""
+    """Set the number of threads that oneDNN uses in calls from this thread. Return the previous number, to be restored."""
     if _omp_set_num_threads == NULL:
         return 1
     cdef int before = _omp_get_max_threads()

@@ -1,5 +1,8 @@
 # cython: boundscheck=True, wraparound=True
-"""Problems in oneDNN's terms, and the primitives made of them."""
+"""Deconvolution primitives of problems, their cache, and the check whether oneDNN can compute a problem.
+
+run.pyx gets primitives from `cached`; schedule.py asks `can`.
+"""
 
 import collections
 import os
@@ -19,7 +22,7 @@ from .library cimport api, check, engine, use_threads
 cnp.import_array()
 
 _DTYPES = {"float16": ONEDNN_dnnl_f16, "bfloat16": ONEDNN_dnnl_bf16, "float32": ONEDNN_dnnl_f32}
-# Activation -> eltwise kind; the parameters are the same as convt's, except that swish has one, which is 1.
+# Activation -> eltwise kind. The parameters are those of convt, except for the additional parameter of swish, which is 1.
 _ELTWISE = {
     "relu": ONEDNN_dnnl_eltwise_relu, "leaky_relu": ONEDNN_dnnl_eltwise_relu, "clip": ONEDNN_dnnl_eltwise_clip,
     "tanh": ONEDNN_dnnl_eltwise_tanh, "sigmoid": ONEDNN_dnnl_eltwise_logistic, "gelu": ONEDNN_dnnl_eltwise_gelu_erf,
@@ -28,12 +31,12 @@ _ELTWISE = {
 
 
 def can(problem):
-    """Whether there is a library, and it can express the problem."""
+    """Check whether there is a library and oneDNN can express the problem."""
     return available() and reason(problem) is None
 
 
 def reason(problem):
-    """Why oneDNN cannot express the problem; None if it can."""
+    """Return the reason why oneDNN cannot express the problem, or None if it can."""
     if problem.dtype not in _DTYPES:
         return f"it has no {problem.dtype} on CPUs"
     elif problem.rank > 3:
@@ -50,13 +53,15 @@ def reason(problem):
 
 
 def pads_end(problem):
-    """The pads that make oneDNN's size formula give the window; below 0 where that reaches past the full scatter."""
+    """Return the end pads with which oneDNN's size formula gives the window. They are negative if the window extends beyond the
+    full scatter."""
     axes = zip(problem.in_sizes, problem.kernel, problem.strides, problem.dilations, problem.begin, problem.out_sizes)
     return tuple(s * (n - 1) + d * (k - 1) + 1 - b - o for n, k, s, d, b, o in axes)
 
 
 cdef onednn_desc memory_desc(problem, shape, strides) except? NULL:
-    """A descriptor of ``shape`` (axes in oneDNN's order), with strides in elements or, for None, as oneDNN prefers."""
+    """Return a descriptor of ``shape`` (axes in oneDNN's order). Strides are in elements; None lets oneDNN choose the
+    layout."""
     cdef onednn_dims c_shape
     cdef onednn_dims c_strides
     cdef int n, count = len(shape)
@@ -75,7 +80,7 @@ cdef onednn_desc memory_desc(problem, shape, strides) except? NULL:
 
 
 def _dense(shape, str layout):
-    """Strides in elements of a contiguous array: axes in the order (N, C, *spatial), memory order as ``layout`` says."""
+    """Return the strides, in elements, of a contiguous array with axes (N, C, *spatial) and memory order ``layout``."""
     order = (0, *range(2, len(shape)), 1) if layout == "NXC" else range(len(shape))
     strides, step = [0] * len(shape), 1
     for ax in reversed(order):
@@ -84,7 +89,7 @@ def _dense(shape, str layout):
 
 
 def layout(shape, strides, item):
-    """The memory order, "NXC" or "NCX", in which an array of these strides (NXC axis order) is contiguous; else None."""
+    """Return the memory order, "NXC" or "NCX", in which an array with these strides (NXC axis order) is contiguous, or None."""
     shape, strides = ((a[0], a[-1], *a[1:-1]) for a in (shape, strides))
     for order in ("NXC", "NCX"):
         if all(n == 1 or s == item * d for n, s, d in zip(shape, strides, _dense(shape, order))):
@@ -93,7 +98,7 @@ def layout(shape, strides, item):
 
 
 cdef class Primitive:
-    """A deconvolution made for one problem, layout of data and of output, and number of threads; weights are arguments.
+    """A deconvolution for one problem, layout of data, layout of output and number of threads. Weights are arguments of a call.
 
     If it is not ``fused``, a second primitive, ``after``, adds the bias and applies the activation to the output in place.
     """
@@ -157,6 +162,7 @@ cdef class Primitive:
         self.info = words.decode() if fused else f"{words.decode()}+{words_after.decode()}"
 
     cdef onednn_const_desc wants(self, unsigned what) noexcept nogil:
+        """Return a memory descriptor that the primitive requires: of the weights or of the scratch memory."""
         return api().dnnl_primitive_desc_query_md(self.desc, what, 0)
 
     def __dealloc__(self):
@@ -176,7 +182,7 @@ _lock = threading.Lock()
 
 
 def _unlock():
-    """A child forked while another thread held the lock would wait for it for ever."""
+    """Replace the lock in a forked child, which would wait forever for a lock that another thread of the parent held."""
     global _lock
     _lock = threading.Lock()
 
@@ -186,7 +192,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def set_capacity(n):
-    """Keep at most ``n`` primitives for later plans (plans keep their own). Raises ValueError below 0."""
+    """Keep at most ``n`` primitives for later plans; plans keep their own. Raise ValueError if ``n`` is negative."""
     global _capacity
     _capacity = _check.integer("n", n, 0)
     with _lock:
@@ -194,18 +200,19 @@ def set_capacity(n):
 
 
 def _trim():
+    """Drop the least recently used primitives beyond the capacity."""
     while len(_primitives) > _capacity:
         _primitives.popitem(last=False)
 
 
 def cached(*key):
-    """The `Primitive` of ``(problem, src_layout, dst_layout, bias, threads)``."""
+    """Return the `Primitive` of ``(problem, src_layout, dst_layout, bias, threads)``, from the cache or a new one."""
     with _lock:
         found = _primitives.get(key)
         if found is not None:
             _primitives.move_to_end(key)
             return found
-    made = _make(*key)  # without the lock: it can take seconds
+    made = _make(*key)  # without the lock, because it can take seconds
     with _lock:
         made = _primitives.setdefault(key, made)
         _trim()
@@ -213,6 +220,7 @@ def cached(*key):
 
 
 def _make(problem, src_layout, dst_layout, bint bias, threads):
+    """Create a primitive, fused if that gives right results."""
     made = Primitive(problem, src_layout, dst_layout, bias, threads)
     plain = problem.activation[0] == "none"
     if (bias or not plain) and not _fuses_right(made, problem, src_layout, dst_layout):
@@ -221,14 +229,14 @@ def _make(problem, src_layout, dst_layout, bint bias, threads):
 
 
 cdef bint _fuses_right(Primitive made, problem, src_layout, dst_layout):
-    """Whether a primitive applies its bias and its activation exactly once.
+    """Check whether a primitive applies its bias and its activation exactly once.
 
-    oneDNN 3.2's strided brgemm kernels may process the taps of the axes before the last one by one. With a stride, some taps
-    meet no input, and after each such empty block the kernels apply everything that is fused: the bias argument and the
-    binary and eltwise post-ops. In bfloat16 and float16 this is harmless, as partial sums are not kept in the output; in
-    float32 the next block adds to what was written. Whether they divide the work this way depends on oneDNN's model of the
-    caches and cannot be queried, so one run on zeros with a bias of ones finds out. (Neither bias nor activation changes how
-    they divide it.)
+    The strided brgemm kernels of oneDNN 3.2 may process the taps of the axes before the last axis one by one. With a stride,
+    some taps reach no input, and after each such empty block the kernels apply everything that is fused: the bias argument and
+    the binary and eltwise post-ops. In bfloat16 and float16 this is harmless, because the output holds no partial sums. In
+    float32 the next block adds to the written values. Whether the kernels divide the work this way depends on oneDNN's model
+    of the caches and cannot be queried. It does not depend on bias or activation. So one run on zeros with a bias of ones
+    finds out.
     """
     risky = any(s > 1 and k > 1 for s, k in zip(problem.strides[:-1], problem.kernel[:-1]))
     if problem.dtype != "float32" or "brgconv_strided" not in made.info or not risky:

@@ -1,5 +1,5 @@
 # cython: boundscheck=True, wraparound=True
-"""The plan of one problem: which primitive runs, and on which memory."""
+"""The plan of onednn: it runs the primitive of a problem on arrays, or on contiguous copies of them."""
 
 cimport numpy as cnp
 
@@ -21,15 +21,16 @@ cnp.import_array()
 
 
 cdef class Plan:
-    """One problem, and strides of data and output (NXC axis order): the interface of _core's plans."""
+    """The plan of a problem for data and output with given strides (NXC axis order, bytes), with the interface of _core's
+    plans."""
     cdef readonly str backend, algorithm, isa
     cdef readonly Py_ssize_t tasks
     cdef readonly size_t workspace  # bytes per thread
     cdef readonly size_t packed_bytes
     cdef readonly bint hole
-    cdef bint wary  # results are right only for finite data and filters
+    cdef bint wary  # results are correct only for finite data and filters
     cdef object problem
-    cdef str src_layout, dst_layout  # None: neither order, so a contiguous copy is made
+    cdef str src_layout, dst_layout  # "NXC", "NCX", or None: a contiguous copy is made
     cdef bint bias
     cdef dict primitives  # threads -> Primitive
 
@@ -53,6 +54,7 @@ cdef class Plan:
         self.workspace = (primitive.scratch + primitive.threads - 1) // primitive.threads
 
     cdef Primitive primitive(self, int threads):
+        """Return the primitive for a number of threads."""
         found = self.primitives.get(threads)
         if found is None:
             if threads > 1:
@@ -62,13 +64,13 @@ cdef class Plan:
         return found
 
     def threads(self, int available):
-        """How many threads a run uses when ``available`` are allowed."""
+        """Return the number of threads of a run that may use ``available`` threads."""
         return available if has_threads() else 1
 
     def run(self, data, out, filter, int available):
-        """Compute; ``data`` and ``out`` have the strides the plan was made for.
+        """Compute the output. ``data`` and ``out`` have the strides that the plan was made for.
 
-        Returns False, having done nothing, if the input is not finite and oneDNN would not compute convt's result.
+        Return True. Return False, without computing, if the input is not finite and oneDNN's result would differ from convt's.
         """
         cdef Primitive primitive = self.primitive(self.threads(available))
         cdef Bound bound = filter.bind(primitive, self.problem)

@@ -1,4 +1,8 @@
-"""oneDNN as one more algorithm, in stages: when "auto" chooses it, and its plans. Its weights have one key, ``("onednn",)``."""
+"""The stages of onednn, and `preferred`, which decides when "auto" takes it.
+
+The schedule holds no decisions, because oneDNN takes them when it creates a primitive. All weights have the key
+``("onednn",)``.
+"""
 
 import math
 from typing import NamedTuple
@@ -12,14 +16,13 @@ from .weights import Recipe
 
 
 def preferred(problem, attributes, native):
-    """Whether "auto" chooses oneDNN instead of the ``native`` algorithm of least cost, for weights that are packed once; never
-    for one-shot calls.
+    """Check whether "auto" takes oneDNN instead of ``native``, the native algorithm of least cost. Only for prepacked weights.
 
-    One class of problems gains: bfloat16 on AMX where the native choice is "matrix_scatter"; see `_suits_amx`. In float32 the
-    native algorithms are faster; in NCX oneDNN has only GEMM and col2im.
+    oneDNN is taken only for bfloat16 on AMX if the native choice is "matrix_scatter" and `_suits_amx` holds. In float32 the
+    native algorithms are faster, and for NCX oneDNN has only GEMM and col2im. oneDNN is not taken if CONVT_ISA names another
+    instruction set, because oneDNN chooses its own.
 
-    Decided without making a primitive, and the library is opened only for that class. Where CONVT_ISA chose the instruction
-    set, oneDNN's own choice would not be the one requested.
+    The check creates no primitive, and opens the library only if all other conditions hold.
     """
     return (
         problem.dtype == "bfloat16"
@@ -32,14 +35,14 @@ def preferred(problem, attributes, native):
     )
 
 
-_FEW_CHANNELS = 16  # below, most of an AMX tile is empty
+_FEW_CHANNELS = 16  # with fewer channels, most of an AMX tile is empty
 
 
 def _suits_amx(problem):
-    """Whether oneDNN's bfloat16 kernels for AMX are expected to be faster than "matrix_scatter".
+    """Check whether oneDNN's bfloat16 kernels for AMX are expected to be faster than "matrix_scatter".
 
-    They are for dense problems on one or two axes with 16 channels or more on both sides, and enough work to share. Pads as
-    long as the kernel and long kernels leave oneDNN only its slow paths.
+    They are faster for problems without groups or dilation, on one or two axes, with at least 16 channels on both sides and
+    enough work to share. oneDNN uses slow kernels if a pad is as long as the kernel, or if the kernel is long.
     """
     ends = primitive.pads_end(problem)
     return (
@@ -55,32 +58,36 @@ def _suits_amx(problem):
 
 
 class Schedule(NamedTuple):
-    """What is decided: see stages.py. All else is oneDNN's own decision, when it makes a primitive for so many threads."""
+    """The fields of all schedules (see stages.py)."""
 
     problem: Problem
     unit: str
     threads: int
-    form: tuple = ()  # weights are one filter, which has a layout for each primitive
+    form: tuple = ()  # one form: a `weights.Filter`, which keeps the layouts of all primitives
 
 
 def schedule(problem, here, unit, threads, finite):
+    """Return the `Schedule` of any problem. `primitive.reason` tells whether oneDNN can compute it."""
     return Schedule(problem, unit, threads)
 
 
 def cost(schedule, here):
-    """It has none that could be compared: `preferred` says where it is chosen."""
+    """Return infinity, because oneDNN has no cost model here. `preferred` decides instead."""
     return math.inf
 
 
 def packing(schedule, here):
+    """Return 0, because oneDNN has no cost model here."""
     return 0.0
 
 
 def recipe(attributes, filter, bias, form, unit):
+    """Return the recipe that makes a `weights.Filter`."""
     return Recipe(attributes.dtype, filter, bias)
 
 
 def bind(schedule, in_strides, out_strides, recipe):
+    """Return the plan of a schedule. Strides are in bytes."""
     return Plan(schedule.problem, recipe.biased, in_strides, out_strides, schedule.threads)
 
 

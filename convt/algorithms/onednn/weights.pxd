@@ -5,7 +5,7 @@ from .primitive cimport Primitive
 cdef class Weights:
     cdef Primitive primitive
     cdef object memory
-    cdef long long used  # the number of its last use
+    cdef long long used  # sequence number of the last use
 
     cdef bint fits(self, Primitive other) noexcept
 
@@ -14,6 +14,6 @@ cdef class Bound:
     cdef Primitive primitive
     cdef Weights weights
     cdef object bias
-    cdef list calls  # those not in use
+    cdef list calls  # `Call`s that are not in use
 
     cdef Call call(self, problem)

@@ -1,5 +1,5 @@
 # cython: boundscheck=True, wraparound=True
-"""Filters in the layouts that primitives require, and the arguments of calls."""
+"""Filters in the layouts that primitives require, and the arguments of calls. `Recipe` is the recipe of the stages."""
 
 import os
 import threading
@@ -22,7 +22,7 @@ _reordering = threading.Lock()
 
 
 def _unlock():
-    """A child forked while another thread held the lock would wait for it for ever."""
+    """Replace the lock in a forked child, which would wait forever for a lock that another thread of the parent held."""
     global _reordering
     _reordering = threading.Lock()
 
@@ -42,7 +42,7 @@ cdef class Weights:
         cdef Call call = Call()
         cdef unsigned status
         cdef int before
-        self.primitive = primitive  # which keeps the descriptor
+        self.primitive = primitive  # keeps the descriptor alive
         self.memory = np.empty(api().dnnl_memory_desc_get_size(wanted) + 64, np.uint8)
         cdef void *src = cnp.PyArray_DATA(view)
         cdef void *dst = aligned(self.memory)
@@ -60,25 +60,26 @@ cdef class Weights:
         check(status, "reordering the filter", problem)
 
     cdef bint fits(self, Primitive other) noexcept:
+        """Check whether another primitive requires the same layout."""
         cdef unsigned what = ONEDNN_dnnl_query_weights_md
         return api().dnnl_memory_desc_equal(self.primitive.wants(what), other.wants(what))
 
 
 class Recipe:
-    """How filters of one shape and strides (groups, ci, co, *kernel) become `Filter`s."""
+    """A recipe that makes a `Filter` from filters of one shape and strides (groups, ci, co, *kernel)."""
 
     def __init__(self, dtype, filter, bias):
         self._dtype, self._shape, self._strides, self.biased = dtype, filter.shape, filter.strides, bias is not None
 
     def pack(self, filter, bias, threads):
-        """``filter`` begins where the view of that shape and strides does, whatever its own axes are."""
+        """Return the `Filter`. Only the address of ``filter`` is used, with the shape and the strides of the recipe."""
         return Filter(self._dtype, np.lib.stride_tricks.as_strided(filter, self._shape, self._strides, writeable=False), bias)
 
 
 class Filter:
     """A filter and its bias, reordered once to each layout that a primitive requires."""
 
-    finite = True  # no plan differs for a filter that is not, unlike those of _core; plans that refuse it call `all_finite`
+    finite = True  # plans are the same for all filters, unlike those of _core; plans that reject a filter call `all_finite`
 
     def __init__(self, dtype, filter, bias):
         view = filter.swapaxes(1, 2)  # oneDNN: (groups, co, ci, *kernel), without groups if there is one
@@ -91,7 +92,7 @@ class Filter:
         self._finite = None
 
     def all_finite(self, threads):
-        """Whether neither filter nor bias has a NaN or an infinity."""
+        """Check whether filter and bias are free of NaN and infinity."""
         if self._finite is None:
             arrays = [a for a in (self._view, self._bias) if a is not None]
             self._finite = all(_core.finite(self._dtype, a, threads) for a in arrays)
@@ -99,18 +100,21 @@ class Filter:
 
     @property
     def nbytes(self):
-        """Bytes of all reordered weights."""
+        """The bytes of all reordered weights."""
         cdef Weights each
         return sum([each.memory.nbytes for each in self._weights.copy()])
 
     def bound_to(self, most):
-        """Keep at most so many bytes of reordered weights: layouts that were not used for longest go. One stays, whatever its size;
-        calls that run on another one keep it alive."""
+        """Keep at most ``most`` bytes of reordered weights and drop the least recently used layouts first.
+
+        At least one layout is kept. Running calls keep the layouts that they use alive.
+        """
         self._most = most
         with _reordering:
             self._let_go()
 
     def _let_go(self):
+        """Drop the least recently used layouts beyond the bound."""
         cdef Weights oldest
         while len(self._weights) > 1 and self.nbytes > self._most:
             oldest = min(self._weights, key=_last_use)
@@ -118,6 +122,7 @@ class Filter:
             self._bound = {primitive: bound for primitive, bound in self._bound.items() if (<Bound>bound).weights is not oldest}
 
     def bind(self, Primitive primitive, problem):
+        """Return the `Bound` of a primitive; reorder the filter if its layout is not kept."""
         found = self._bound.get(primitive)
         if found is None:
             with _reordering:
@@ -129,10 +134,12 @@ class Filter:
         return found
 
     def _note_use(self, Weights weights):
+        """Record that a layout is used now."""
         self._uses += 1
         weights.used = self._uses
 
     def _reordered(self, Primitive primitive, problem):
+        """Return the weights in the layout of a primitive, kept or reordered now."""
         cdef Weights found
         for found in self._weights:
             if found.fits(primitive):
@@ -145,15 +152,16 @@ class Filter:
 
 
 def _last_use(Weights weights):
+    """Return the sequence number of the last use."""
     return weights.used
 
 
 
-_BOUND = 64  # primitives for which a filter keeps its weights and calls
+_BOUND = 64  # the most primitives for which a filter keeps a `Bound`
 
 
 def _reorderable(view):
-    """Whether oneDNN can describe the view: strides above 0, no element reached twice."""
+    """Check whether oneDNN can describe a view: positive strides, and no element with two indices."""
     end = 1
     for stride, size in sorted(zip(view.strides, view.shape)):
         if size > 1:
@@ -164,7 +172,7 @@ def _reorderable(view):
 
 
 cdef class Bound:
-    """A primitive with its weights and bias, and the calls not in use."""
+    """A primitive with its weights and bias, and the `Call`s that are not in use."""
 
     def __init__(self, Primitive primitive, weights, bias, problem):
         if bias is None and primitive.after != NULL:
@@ -172,6 +180,7 @@ cdef class Bound:
         self.primitive, self.weights, self.bias, self.calls = primitive, weights, bias, []
 
     cdef Call call(self, problem):
+        """Return a `Call` that is not in use, or a new one."""
         try:
             return self.calls.pop()
         except IndexError:

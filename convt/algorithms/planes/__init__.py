@@ -1,3 +1,5 @@
+"""planes: algorithms for contiguous channels, extended block by block to NCX data and 16-bit dtypes. See README.md."""
+
 from functools import partial
 
 from ..stages import Stages
@@ -5,8 +7,10 @@ from . import bind, cost, schedule
 
 
 def by_blocks(stages, widens=schedule.always, strided=False):
-    """The `Stages` of an algorithm for channels of any stride and 16-bit types, of one that knows contiguous channels of the
-    accumulators' type: see `schedule.schedule`."""
+    """Return `Stages` for channels of any stride and for 16-bit dtypes, from ``stages`` for contiguous channels.
+
+    `schedule.schedule` explains the other arguments.
+    """
     return Stages(
         partial(schedule.schedule, stages, widens, strided), partial(cost.cost, stages), partial(cost.packing, stages),
         partial(bind.recipe, stages), partial(bind.bind, stages), partial(cost.least, stages),

@@ -1,4 +1,8 @@
-"""Plans by blocks, from their schedules."""
+"""The packing and bind stages of planes, and `make`, which makes the plan of a call.
+
+A schedule of blocks becomes a `PlanesPlan` with the inner plan of a block. A schedule of the algorithm alone becomes the plan
+of the algorithm.
+"""
 
 from ..._problem import ITEMSIZE
 from .. import execution, machine
@@ -9,8 +13,10 @@ from .schedule import WIDE
 
 
 def laid_out(problem, in_strides, out_strides):
-    """The problem as data and output of these strides have it: ``planar`` where channels are not side by side. (The stride of a
-    single channel says nothing.)"""
+    """Return the problem with ``planar`` set if the channels of data or output are not contiguous at these byte strides.
+
+    The stride of a single channel is ignored.
+    """
     item = ITEMSIZE[problem.dtype]
     ins = problem.groups * problem.ci == 1 or in_strides[-1] == item
     outs = problem.groups * problem.co == 1 or out_strides[-1] == item
@@ -18,7 +24,7 @@ def laid_out(problem, in_strides, out_strides):
 
 
 def recipe(stages, attributes, filter, bias, form, unit="vectors"):
-    """How weights are packed, of a filter that is widened before where the form says so."""
+    """Return the recipe that packs weights in a form. It widens the filter first if the form begins with WIDE."""
     if form[:1] != (WIDE,):
         return stages.recipe(attributes, filter, bias, form, unit)
     inner = stages.recipe(attributes._replace(dtype=WIDE), empty_wide(filter), empty_wide(bias), form[1:], unit)
@@ -26,7 +32,7 @@ def recipe(stages, attributes, filter, bias, form, unit="vectors"):
 
 
 def bind(stages, schedule, in_strides, out_strides, recipe):
-    """The plan that runs: of all blocks, or of the algorithm alone."""
+    """Return the plan of a schedule: of all blocks, or of the algorithm alone. Strides are in bytes."""
     in_strides, out_strides = _of_single_channels(schedule.problem, in_strides, out_strides)
     if type(schedule) is not Schedule:
         return stages.bind(schedule, in_strides, out_strides, recipe)
@@ -37,6 +43,7 @@ def bind(stages, schedule, in_strides, out_strides, recipe):
 
 
 def _of_single_channels(problem, in_strides, out_strides):
+    """Return the strides, with the element size as the channel stride of arrays of a single channel."""
     item = ITEMSIZE[problem.dtype]
     ins = (*in_strides[:-1], item) if problem.groups * problem.ci == 1 else in_strides
     outs = (*out_strides[:-1], item) if problem.groups * problem.co == 1 else out_strides
@@ -46,9 +53,12 @@ def _of_single_channels(problem, in_strides, out_strides):
 def make(
     stages, problem, recipe, finite, in_strides, out_strides, threads, name, unit="vectors", otherwise=None, permits=None
 ):
-    """``(plan, key of its weights)``, as `stages.make`, for data and output as they lie. ``otherwise`` makes the plan of
-    weights that are not finite where the algorithm has no schedule for them, and of those that a unit can't hold. Where strides
-    are none that an algorithm ``permits`` for its schedule, blocks are moved, which are contiguous."""
+    """Return ``(plan, key of its weights)``, as `stages.make`, for data and output with any strides.
+
+    ``otherwise`` makes the plan if the algorithm has no schedule: for problems that it does not accept, for weights that are
+    not finite, and for weights that the unit cannot represent. If ``permits`` rejects the strides for a schedule of the
+    algorithm alone, the problem is computed in blocks, which are contiguous.
+    """
     here, laid = machine.current(), laid_out(problem, in_strides, out_strides)
     found = scheduled(stages, laid, here, unit, threads)
     alone = found is not None and type(found) is not Schedule

@@ -1,7 +1,8 @@
-"""Blocks: boxes of outputs with all their channels, each a problem of its own in NXC order, and how a problem is cut into them.
+"""The division of a problem into blocks of `planes`.
 
-All blocks of a problem are alike. What a block would read outside the input is zeros; what it computes outside the window
-is not stored.
+A block is a box of outputs with all channels, and a problem of its own in NXC order. `blocks` divides a problem for
+schedule.py, given the bytes that a block should have. All blocks of a problem have the same sizes. A block reads zeros outside
+the input, and its outputs outside the window are not stored.
 """
 
 import functools
@@ -11,68 +12,75 @@ from typing import Any, NamedTuple
 from ..._problem import ITEMSIZE, Problem
 from ..workspace import Workspace
 
-_LEAST_PIXELS = 256  # of a block's input: so many may take _MOST_BYTES times the bytes that a block should have
+_LEAST_PIXELS = 256  # blocks of up to this many input pixels may have _MOST_BYTES times the bytes that a block should have
 _MOST_BYTES = 4
-_EVEN = 4  # few blocks are a multiple of so many, for any number of threads
+_EVEN = 4  # fewer than _FEW blocks are a multiple of _EVEN, because this suits most numbers of threads
 _FEW = 32
-# What makes a way to cut worse than another, as shares of the time that all outputs take:
-_READ = 0.15  # inputs that blocks share, transposed again
-_PIXELS = 20  # reading the weights for a block, over the pixels of its input
-_SHORT = 0.1  # vectors of the last axis that are not full, where it is cut,
-_CUT = 0.02  # and that its rows are not beside each other;
-_CUT_WIDE = 0.3  # the same of blocks that are widened, which else take little more than the algorithm itself
-_GOOD = 0, 1.4  # (bytes that do not fit, how bad it is) of a way to cut that is hardly worth improving
+# The score of a division adds these penalties, as fractions of the time of all outputs:
+_READ = 0.15  # transposing the inputs; blocks that share inputs transpose them again
+_PIXELS = 20  # reading the weights once per block, divided by the input pixels of a block
+_SHORT = 0.1  # partly filled vectors of the last axis, if it is cut
+_CUT = 0.02  # rows that are not contiguous, if the last axis is cut
+_CUT_WIDE = 0.3  # _CUT of widened blocks, because moving contiguous widened blocks costs very little
+_GOOD = 0, 1.4  # (excess bytes, score) of a division that is hardly worth improving
 
 
 class AxisCut(NamedTuple):
-    """An axis in blocks of ``out`` outputs, which read ``size`` inputs: those of block n start at ``first + n * step``."""
+    """An axis in blocks of ``out`` outputs and ``size`` inputs. The inputs of block n start at ``first + n * step``."""
 
     count: int  # type: ignore[assignment]
     out: int
     size: int
     first: int
     step: int
-    begin: int  # the window's begin in each block
+    begin: int  # the begin of the window in each block
 
 
 class Blocks(NamedTuple):
-    images: int  # of a block
-    image_blocks: int
-    axes: tuple  # an AxisCut each
-    problem: Problem  # what a block computes, in NXC order
+    """The division of a problem into blocks of equal sizes."""
+
+    images: int  # the images of a block
+    image_blocks: int  # the number of blocks of images
+    axes: tuple  # the AxisCut of each axis
+    problem: Problem  # the problem of a block, in NXC order
 
     @property
     def total(self):
+        """The number of blocks."""
         return self.image_blocks * math.prod(axis.count for axis in self.axes)
 
     @property
     def framed(self):
-        """Whether blocks read zeros outside the input."""
+        """True if blocks read zeros outside the input."""
         return any(axis.count > 1 for axis in self.axes)
 
 
 class Schedule(NamedTuple):
-    """See stages.py. Where nothing is to be moved there is none: then the schedule is the algorithm's own."""
+    """The decisions about a problem that is computed in blocks. See stages.py for the fields of all schedules.
+
+    A problem that needs no blocks has a schedule of the algorithm instead.
+    """
 
     problem: Problem
     unit: str
     threads: int
-    form: tuple  # of the weights of a block, after WIDE where they are widened
+    form: tuple  # the form of the weights of a block, preceded by WIDE if the filter is widened
     cut: Blocks
     inner: Any  # the schedule of a block
-    apart: bool  # each thread has blocks of its own; else all threads share each step of one block after the other
-    stream: bool  # outputs take non-temporal stores
-    wide: bool  # blocks are of float32, and the problem of a type of 16 bits
-    workspace: Workspace  # a block's data and outputs, before the workspace of its plan
+    apart: bool  # each thread computes blocks of its own; otherwise all threads share each step of one block after the other
+    stream: bool  # non-temporal stores write the outputs
+    wide: bool  # a 16-bit problem in float32 blocks
+    workspace: Workspace  # data and outputs of a block; the workspace of the inner plan follows
 
 
 def cut_axis(size, kernel, stride, dilation, begin, out, count):
-    """An axis in at most ``count`` blocks; in one where blocks would read as much as the whole."""
+    """Return the `AxisCut` of an axis into at most ``count`` blocks; into one if the blocks would read as much as the whole
+    axis."""
     whole = AxisCut(1, out, size, 0, 0, begin)
     each = -(-out // (count * stride)) * stride
     if each >= out:
         return whole
-    first = -((dilation * (kernel - 1) - begin) // stride)  # the first input that output 0 reads
+    first = -((dilation * (kernel - 1) - begin) // stride)  # the first input that the first block reads
     reads = max(1, (begin + each - 1) // stride - first + 1)
     if reads >= size:
         return whole
@@ -81,33 +89,39 @@ def cut_axis(size, kernel, stride, dilation, begin, out, count):
 
 @functools.lru_cache(maxsize=256)
 def blocks(problem, here, most, wide=False):
-    """The `Blocks` of a problem whose channels are planes, or whose elements were widened: of ``most`` bytes, if that is pixels
-    enough."""
+    """Return the `Blocks` of a problem, of about ``most`` bytes of data and output each.
+
+    Blocks may be larger if they would have too few pixels otherwise. ``wide`` says that blocks are widened to float32.
+    """
     p, item = problem, ITEMSIZE[problem.dtype] * problem.groups
     vl, in_bytes, out_bytes, cut_rows = here.info(p.dtype).vl, item * p.ci, item * p.co, _CUT_WIDE if wide else _CUT
     batch, rank, last, outs, sizes, strides = p.batch, p.rank, p.rank - 1, p.out_sizes, p.in_sizes, p.strides
     out_share, in_share = 1 / (math.prod(outs) or 1), _READ / (math.prod(sizes) or 1)
-    units = [-(-out // s) for out, s in zip(outs, strides, strict=True)]  # an axis is cut between units of a stride
-    # Inputs of a block beyond one for each unit.
+    units = [-(-out // s) for out, s in zip(outs, strides, strict=True)]  # a unit has `stride` outputs; cuts are between units
+    # The inputs that a block reads in addition to one per unit, on each axis.
     more = [
         -(-begin // s) + (d * (k - 1) - begin) // s
         for k, s, d, begin in zip(p.kernel, strides, p.dilations, p.begin, strict=True)
     ]
 
     def along(ax, count):
-        """``(blocks, outputs, inputs)`` of an axis in at most ``count`` blocks, as `cut_axis`."""
+        """Return (blocks, outputs of a block, inputs of a block) of an axis in at most ``count`` blocks, as `cut_axis` divides
+        it."""
         each = -(-units[ax] // count)
         reads, out = max(1, each + more[ax]), each * strides[ax]
         return (1, outs[ax], sizes[ax]) if out >= outs[ax] or reads >= sizes[ax] else (-(-outs[ax] // out), out, reads)
 
     def judged(count, makes, reads, row):
-        """``(bytes that are too many, how bad it is)`` of so many blocks, whose last axis is cut so."""
+        """Return (excess bytes, score) of ``count`` blocks of ``makes`` outputs and ``reads`` inputs; the lowest is the best.
+
+        ``row`` is the division of the last axis. Excess bytes are 0 if a block is small enough, else the bytes of a block.
+        """
         bytes = in_bytes * reads + out_bytes * makes
         large = bytes > most and (reads > _LEAST_PIXELS or bytes > _MOST_BYTES * most)
         images, even, total = 1, 1.0, count * batch
         if count == 1:
             images = max(1, min(most // max(bytes, 1), batch))
-        elif _EVEN <= total < _FEW:  # (Where blocks are images, they are evened below.)
+        elif _EVEN <= total < _FEW:  # blocks of whole images are made even at the end of `blocks`
             even = -(-total // _EVEN) * _EVEN / total
         score = even * count * makes * out_share + count * reads * in_share + _PIXELS / max(1, reads * images)
         n, out, size = row
@@ -116,13 +130,15 @@ def blocks(problem, here, most, wide=False):
         return (bytes if large else 0), score
 
     def solved(axes, ax):
-        """The best of the ways to cut an axis beside others that are cut: into as few blocks as make one fit, or a few more
-        that are even. ``(how bad, axes)``"""
+        """Return ((excess bytes, score), axes) of the best division of axis ``ax``, with the other axes as in ``axes``.
+
+        It has the fewest blocks that are small enough, or a few more for an even number.
+        """
         inputs = outputs = others = 1
         for at, (n, out, size) in enumerate(axes):
             if at != ax:
                 inputs, outputs, others = inputs * size, outputs * out, others * n
-        fixed, each = in_bytes * inputs, in_bytes * inputs + out_bytes * outputs * strides[ax]  # bytes of an input, of a unit
+        fixed, each = in_bytes * inputs, in_bytes * inputs + out_bytes * outputs * strides[ax]  # bytes of an input; of a unit
         size = (most - fixed * more[ax]) // max(each, 1)
         some = (_MOST_BYTES * most - fixed * more[ax]) // max(each, 1)
         size = max(size, min(some, _LEAST_PIXELS // max(inputs, 1) - more[ax]), 1)
@@ -130,7 +146,7 @@ def blocks(problem, here, most, wide=False):
         counts, step = [count], _EVEN // math.gcd(_EVEN, others * batch)
         if count % step and others * batch * count < _FEW:
             counts.append(-(-count // step) * step)
-        if units[ax] % size and size > 1:  # the last block has the less to do
+        if units[ax] % size and size > 1:  # the last block is not full: try smaller blocks
             counts.append(-(-units[ax] // (size - 1)))
         found = []
         for count in counts:
@@ -149,7 +165,7 @@ def blocks(problem, here, most, wide=False):
         best, main = min([(solved(axes, ax), ax) for ax in cuts])
         for ax in cuts:
             count, step = 2, 1
-            tries = 3 if best[0] > _GOOD else 1  # that may be in vain
+            tries = 3 if best[0] > _GOOD else 1  # the number of trials that may bring no improvement
             while ax != main and count <= units[ax] and tries:
                 axes = best[1]
                 found = solved([*axes[:ax], along(ax, count), *axes[ax + 1 :]], main)

@@ -1,4 +1,4 @@
-"""What moving the blocks of a problem takes, as counts: see convt.algorithms.costs."""
+"""The cost stage of planes: the cycles of all blocks, with the counts of moving them (see convt.algorithms.costs)."""
 
 import math
 
@@ -6,34 +6,35 @@ from ..._problem import ITEMSIZE
 from .. import common
 from .blocks import Schedule
 
-_SHORT_RUNS = 2  # a byte by non-temporal stores costs a block this many times what it costs long rows of one plane
+_SHORT_RUNS = 2  # the cost of a byte that non-temporal stores write from a block, relative to long rows of one plane
 
 
 def cost(stages, schedule, here):
-    """Cycles of all blocks, as an algorithm of these ``stages`` computes them, and of moving them; or of it alone."""
+    """Return the cycles to compute all blocks with ``stages`` and to move them, or those of a schedule of the algorithm
+    alone."""
     if type(schedule) is not Schedule:
         return stages.cost(schedule, here)
     total = schedule.cut.total
     cycles = stages.cost(schedule.inner, here)
-    if schedule.apart and total < 32:  # of two threads the one with fewer blocks waits for the other
+    if schedule.apart and total < 32:  # with two threads, one waits if the number is odd
         total = 2 * -(-total // 2)
     prices = here.profile["planes"]
     moving, memory = counts(schedule.problem, schedule.cut, schedule.wide, schedule.stream, here)
-    return cycles * total + prices.cycles(moving) + prices.cycles(memory)  # a block waits for what it moves
+    return cycles * total + prices.cycles(moving) + prices.cycles(memory)  # moving a block overlaps with no other work
 
 
 def packing(stages, schedule, here):
-    """Cycles to pack the weights of a call that brings its own."""
+    """Return the cycles to pack the weights of a one-shot call."""
     return stages.packing(schedule.inner if type(schedule) is Schedule else schedule, here)
 
 
 def counts(problem, cut, wide, stream, here):
-    """What moving the blocks of a problem takes; the memory that is read and written meanwhile."""
+    """Return two dicts of counts: moving the blocks of a problem, and the memory traffic of the moves."""
     block, blocks, near = cut.problem, cut.total, here.l2
     vl = here.info(block.dtype).vl
     *ins, last_in = block.in_shape
     *outs, last_out = block.out_shape
-    # (Pixels of NXC are moved as one row.)
+    # NXC pixels are moved as one row, so that no vector is partly filled.
     vectors_in, vectors_out = (-(-last_in // vl), -(-last_out // vl)) if problem.planar else (last_in / vl, last_out / vl)
     found = {
         "turn" if problem.planar else "move": blocks * (math.prod(ins) * vectors_in + math.prod(outs) * vectors_out),
@@ -49,8 +50,8 @@ def counts(problem, cut, wide, stream, here):
 
 
 def least(stages, problem, here, unit="vectors"):
-    """Cycles that no schedule by blocks is below: of the algorithm alone, and of moving each element once."""
-    if ITEMSIZE[problem.dtype] == 2:  # some are widened
+    """Return a lower bound of the cycles: those of the algorithm alone, and for NCX of moving each element once."""
+    if ITEMSIZE[problem.dtype] == 2:  # the problem may be computed in float32 blocks
         wide = stages.least(problem._replace(dtype="float32", planar=False), here, unit)
         return min(wide, stages.least(problem._replace(planar=False), here, unit))
     if not problem.planar or stages.planar:

@@ -1,4 +1,4 @@
-# By blocks: see loops.pyx.
+# The loops of planes: see loops.pyx.
 
 from libc.stdint cimport int64_t
 
@@ -8,15 +8,15 @@ from convt.algorithms.packing cimport PackRecipe
 
 
 cdef struct Side:
-    # How blocks lie in data or output, whose axes are images and the spatial axes.
-    int64_t *size             # of the array,
-    int64_t *block            # of a block, which starts at `first` + n * `step`,
+    # The blocks in data or in the output. Its axes are images and the spatial axes; each table has an entry per axis.
+    int64_t *size             # indices of the array
+    int64_t *block            # indices of a block; block n starts at index first + n * step
     int64_t *first
     int64_t *step
-    int64_t *stride           # and elements from index to index of the array
-    int64_t channel, channels # elements between channels
-    int64_t run_axis          # axes after this one are whole, and pixels at a constant stride from this one on:
-    int64_t pixels, pixel     # pixels of an index of it, and elements between them
+    int64_t *stride           # elements between indices of the array
+    int64_t channel, channels # elements between channels; number of channels
+    int64_t run_axis          # from this axis on, pixels are at a constant stride; blocks contain the later axes whole
+    int64_t pixels, pixel     # pixels of one index of `run_axis`; elements between pixels
 
 
 cdef class WideRecipe(PackRecipe):
@@ -26,15 +26,16 @@ cdef class WideRecipe(PackRecipe):
 
 cdef class PlanesPlan(Plan):
     cdef Plan inner
-    cdef const convt_kernels *mover  # of the array's type
-    cdef bint widens          # blocks are of the accumulators' type, which is another
-    cdef Py_ssize_t total     # blocks
-    cdef bint apart           # blocks are tasks of threads of their own
-    cdef bint stream          # outputs take non-temporal stores
+    cdef const convt_kernels *mover  # kernels of the dtype of the arrays
+    cdef bint widens          # blocks are float32, arrays have a 16-bit dtype
+    cdef Py_ssize_t total     # number of blocks
+    cdef bint apart           # each block is a task; otherwise all threads share each step of one block after the other
+    cdef bint stream          # non-temporal stores write the outputs
     cdef list keep
-    cdef int64_t *count       # blocks of images and of each axis
+    cdef int64_t *count       # number of blocks of images and of each spatial axis
     cdef Side ins, outs
-    cdef size_t data_at, outputs_at, block_bytes  # of a block, in the workspace; the inner plan's follows
+    # byte offsets of a block's data and outputs in the workspace; their bytes. The workspace of the inner plan follows.
+    cdef size_t data_at, outputs_at, block_bytes
 
     cdef void move(self, Side *side, int64_t block, char *array, char *own, bint inward, int64_t part, int64_t parts) noexcept nogil
     cdef void move_run(self, Side *side, char *array, char *own, int64_t n, bint inward) noexcept nogil

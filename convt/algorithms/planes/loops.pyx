@@ -1,10 +1,10 @@
 # cython: language_level=3
-"""By blocks: each block's input is moved to NXC order and the accumulators' type, computed by the plan of another algorithm, and
-moved back.
+"""The plan of planes and its loops, and the recipe of widened weights.
 
-A block is a box of outputs of some images with all channels, in the workspace. Where blocks are many, each is a task: a thread
-moves it, runs all tasks of the inner plan and moves what came out. Where they are few, all threads share each step of
-one block after the other.
+For each block, `PlanesPlan` moves the input to the workspace (region "data"), in NXC order and the inner plan's dtype, runs the
+inner plan into the region "outputs", and moves the result to the output array. A block is a box of outputs of some images with
+all channels; blocks write disjoint outputs. If blocks are many, each is a task, and a thread runs all tasks of the inner plan.
+If blocks are few, all threads share each step of one block after the other.
 """
 
 from libc.limits cimport INT_MAX
@@ -25,24 +25,26 @@ from convt.algorithms.packing cimport PackRecipe
 cnp.import_array()
 
 cdef enum:
-    PART_PIXELS = 64  # of a run that threads share: each has whole parts of so many
-    PART_ELEMENTS = 1 << 14  # of a filter that threads widen
+    PART_PIXELS = 64  # threads divide the pixels of a run in multiples of this number
+    PART_ELEMENTS = 1 << 14  # the fewest elements of a filter that a thread widens, and the most that one call widens
 
 
 def empty_wide(array):
-    """An array of float32 for the widened elements of another one, in the same order in memory; None for None."""
+    """Return an uninitialised float32 array of the shape and memory order of ``array``; None for None."""
     return None if array is None else np.empty_like(array, np.float32, subok=False)
 
 
 cdef struct Widening:
+    # The arguments of `widen_part`.
     const convt_kernels *k
     char *src
     char *dst
-    int64_t count
+    int64_t count  # elements
     int64_t parts
 
 
 cdef void widen_part(void *given, size_t part) noexcept nogil:
+    """Widen one of the parts of an array."""
     cdef Widening *w = <Widening *>given
     cdef int64_t first = w.count * part // w.parts, some = w.count * (part + 1) // w.parts - first, n
     while some > 0:
@@ -52,7 +54,7 @@ cdef void widen_part(void *given, size_t part) noexcept nogil:
 
 
 cdef widened(array, str dtype, int threads):
-    """An array of a 16-bit type as float32."""
+    """Return an array of a 16-bit dtype as float32, in the same memory order; None for None."""
     if array is None:
         return None
     cdef Widening w
@@ -71,7 +73,7 @@ cdef widened(array, str dtype, int threads):
 
 
 cdef class WideRecipe(PackRecipe):
-    """How a filter of a 16-bit type is packed for a plan that computes in float32: by the ``inner`` recipe, once it is widened."""
+    """A recipe that widens a 16-bit filter to float32 and packs it with the ``inner`` recipe."""
 
     def __init__(self, PackRecipe inner, str dtype):
         self.inner, self.dtype = inner, dtype
@@ -81,12 +83,12 @@ cdef class WideRecipe(PackRecipe):
         wide = widened(filter, self.dtype, threads)
         cdef PackedFilter packed = self.inner.pack(wide, widened(bias, self.dtype, threads), threads, lasting, on_the_fly)
         if not lasting:
-            packed.filter = wide  # which the call's tasks may read, on the fly or because it lies as if packed
+            packed.filter = wide  # keeps the array alive, because tasks may read it (packing on the fly, or in place)
         return packed
 
 
 cdef struct Move:
-    # A block that is moved, as the threads need it.
+    # The arguments of `move_part`: see `PlanesPlan.move`.
     void *plan
     Side *side
     int64_t block
@@ -97,6 +99,7 @@ cdef struct Move:
 
 
 cdef void move_part(void *given, size_t part) noexcept nogil:
+    """Move one of the parts of a block."""
     cdef Move *move = <Move *>given
     (<PlanesPlan>move.plan).move(move.side, move.block, move.array, move.own, move.inward, part, move.parts)
     if (<PlanesPlan>move.plan).stream:
@@ -104,7 +107,7 @@ cdef void move_part(void *given, size_t part) noexcept nogil:
 
 
 cdef class PlanesPlan(Plan):
-    """Runs ``inner``, the plan of a block, for each block of a schedule (blocks.py)."""
+    """The plan of a `Schedule` of blocks.py. It runs ``inner``, the plan of a block, for each block."""
 
     def __init__(self, schedule, Plan inner, in_strides, out_strides):
         problem, cut, space = schedule.problem, schedule.cut, schedule.workspace
@@ -123,9 +126,11 @@ cdef class PlanesPlan(Plan):
         self.total = cut.total
         self.tasks = self.total if self.apart else self.total * inner.tasks
         self.workspace = self.block_bytes + inner.workspace
-        self.packing_workspace = inner.packing_workspace if self.total == 1 else 0  # blocks would pack the same weights again
+        self.packing_workspace = inner.packing_workspace if self.total == 1 else 0  # else blocks would repeat the packing
 
     def set_side(self, bint inward, axes, shape, strides):
+        """Fill the `Side` of the data (``inward``) or of the output. ``axes`` are (size, first, step) of a block on each axis,
+        images included; ``strides`` are in bytes."""
         cdef Side *side = &self.ins if inward else &self.outs
         cdef int64_t ax
         *steps, channel = [stride // self.mover.s_size for stride in strides]
@@ -144,7 +149,10 @@ cdef class PlanesPlan(Plan):
 
     cdef void move(self, Side *side, int64_t block, char *array, char *own, bint inward, int64_t part,
                    int64_t parts) noexcept nogil:
-        """A block from the array to ``own``, NXC order, zeros where it is outside, or, not ``inward``, back. Of several parts, one."""
+        """Move part ``part`` of ``parts`` of a block from ``array`` to ``own`` (inward), or from ``own`` to ``array``.
+
+        ``own`` is in NXC order. An inward move writes zeros for pixels outside the array; an outward move leaves them out.
+        """
         cdef int64_t place[64]
         cdef int64_t ax, n, row, rows = 1, begin, end, at, index, low, high, pieces, first, last, item = self.mover.s_size
         cdef int64_t run = side.run_axis, pixel = side.channels * self.k.s_size
@@ -156,7 +164,7 @@ cdef class PlanesPlan(Plan):
         low, high = max(<int64_t>0, -place[run]), min(side.block[run], side.size[run] - place[run])
         high = max(low, high)
         low, high = low * side.pixels, high * side.pixels
-        # Parts of whole blocks of pixels; or of runs, where a run has too few of those.
+        # A part is some pieces of PART_PIXELS pixels of every run, or some whole runs if a run has too few pieces.
         pieces, begin, end = (high - low + PART_PIXELS - 1) // PART_PIXELS, 0, rows
         if pieces < min(rows, parts):
             begin, end, part, parts = rows * part // parts, rows * (part + 1) // parts, 0, 1
@@ -180,10 +188,10 @@ cdef class PlanesPlan(Plan):
             own += side.block[run] * side.pixels * pixel
 
     cdef void move_run(self, Side *side, char *array, char *own, int64_t n, bint inward) noexcept nogil:
-        """So many pixels at a constant stride."""
+        """Move ``n`` pixels at a constant stride."""
         cdef const convt_kernels *k = self.mover
         cdef int channels = <int>side.channels, pixels = <int>n
-        if self.widens and side.channel == 1 and side.pixel == channels and n * side.channels <= INT_MAX:  # all in a row
+        if self.widens and side.channel == 1 and side.pixel == channels and n * side.channels <= INT_MAX:  # contiguous elements
             if inward:
                 k.widen(own, 0, array, 0, 1, 1, pixels * channels, pixels * channels)
             else:
@@ -202,15 +210,15 @@ cdef class PlanesPlan(Plan):
             k.transpose(array, side.pixel, side.channel, own, side.channels, 1, pixels, channels, False)
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
-        if convt_is_set(call.refused):  # what another task found makes this one's work useless
+        if convt_is_set(call.refused):  # another task found that the call must be repeated with another plan
             return
         cdef char *own_in = ws + self.data_at
         cdef char *own_out = ws + self.outputs_at
-        cdef Call own  # (not a copy: other threads change what they share)
+        cdef Call own  # not a copy of `call`, whose shared fields other threads change
         own.weights, own.bias, own.source, own.refused = call.weights, call.bias, call.source, call.refused
         own.src, own.dst, own.threads, own.grab, own.back = own_in, own_out, 1, self.inner.tasks, False
         self.move(&self.ins, task, call.src, own_in, True, 0, 1)
-        if self.hole:  # the array has been filled
+        if self.hole:  # the outputs of holes are filled already: copy them into the block
             self.move(&self.outs, task, call.dst, own_out, True, 0, 1)
         self.inner.run_all(&own, ws + self.block_bytes)
         self.move(&self.outs, task, call.dst, own_out, False, 0, 1)
@@ -236,7 +244,7 @@ cdef class PlanesPlan(Plan):
         return True
 
     cdef void move_together(self, Side *side, int64_t block, char *array, char *own, bint inward, int threads) noexcept nogil:
-        """A block, of which each thread moves a part."""
+        """Move a block; each thread moves a part."""
         cdef Move move
         move.plan, move.side, move.block, move.array, move.own = <void *>self, side, block, array, own
         move.inward, move.parts = inward, threads
@@ -248,5 +256,5 @@ cdef class PlanesPlan(Plan):
     cpdef int threads(self, int available):
         return Plan.threads(self, available) if self.apart else self.inner.threads(available)
 
-    cpdef tuple dealt(self, int available):  # of a block, where threads share each
+    cpdef tuple dealt(self, int available):  # tasks of one block if threads share the blocks
         return Plan.dealt(self, available) if self.apart else self.inner.dealt(available)

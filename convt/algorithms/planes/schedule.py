@@ -1,4 +1,8 @@
-"""What `by_blocks` decides of a problem whose channels are apart in memory or whose elements have 16 bits."""
+"""The schedule stage of planes: the decision for or against blocks, the blocks, and their threads.
+
+`schedule` decides for problems whose channels are not contiguous (NCX) or whose elements have 16 bits. Blocks are computed
+with the stages of another algorithm. bind.py makes the plan.
+"""
 
 import functools
 import math
@@ -10,33 +14,39 @@ from ..workspace import book
 from . import cost
 from .blocks import Schedule, blocks
 
-WIDE = "float32"  # in a form: weights are those of a filter widened to it
-_SHARED_WORK = 0.8, 0.64  # of the time of threads that share a block is work: up to so many threads, and of more
+WIDE = "float32"  # the first entry of a form: weights are packed from a filter that was widened to this dtype
+_SHARED_WORK = 0.8, 0.64  # the fraction of time that threads sharing a block compute: up to _SHARERS threads, and more threads
 _SHARERS = 8
-_LARGE = 8  # Larger blocks have so many times the bytes of others,
-_LARGE_SHARE = 1 / 4  # but at most this share of the last-level cache.
-_GAIN = 0.12  # Larger blocks of planes are worth while from this gain on, because the estimate knows little of caches.
+_LARGE = 8  # large blocks have this many times the bytes of ordinary blocks, ...
+_LARGE_SHARE = 1 / 4  # ... but at most this share of the last-level cache
+_GAIN = 0.12  # large NCX blocks are taken if they gain at least this much, because the estimate of cache effects is rough
 
 
 def always(problem, here):
+    """Return True: every 16-bit problem is widened."""
     return True
 
 
 def never(problem, here):
+    """Return False: no problem is widened."""
     return False
 
 
 def schedule(stages, widens, strided, problem, here, unit, threads, finite=True):
-    """The `Schedule` of a problem by blocks, which an algorithm of these ``stages`` computes, or the algorithm's own where
-    channels lie side by side; None where it does not do it. ``widens`` says of a problem of a 16-bit type whether it is widened
-    to float32; if not, the algorithm knows the type itself. One that is ``strided`` computes on any strides if weights are not
-    finite, which must not meet the zeros that blocks have around the input."""
+    """Return the schedule of a problem that an algorithm with ``stages`` computes, or None if it does not accept the problem.
+
+    It is a `Schedule` of blocks, or the schedule of the algorithm alone if channels are contiguous. ``widens(problem, here)``
+    says whether a 16-bit problem is computed in float32 blocks; otherwise the algorithm accepts the 16-bit dtype itself.
+    ``strided`` says that the algorithm alone accepts any strides. It then computes problems whose weights are not finite,
+    because these weights must not be multiplied by the zeros of framed blocks.
+    """
     there = math.prod(problem.in_shape) * math.prod(problem.out_shape) > 0
     wide = there and ITEMSIZE[problem.dtype] == 2 and widens(problem, here)
     return _schedule(stages, wide, strided, problem, here, unit, threads, finite, problem.planar and there)
 
 
 def _schedule(stages, wide, strided, problem, here, unit, threads, finite, planar):
+    """Return the schedule, given whether the problem is ``wide`` (widened) and ``planar`` (channels are not contiguous)."""
     alone = problem._replace(planar=False)
     if not planar and not wide:
         return stages.schedule(alone, here, unit, threads, finite)
@@ -47,7 +57,7 @@ def _schedule(stages, wide, strided, problem, here, unit, threads, finite, plana
 
 @functools.lru_cache(maxsize=256)
 def cheaper_on_planes(stages, problem, here, unit, finite):
-    """Whether an algorithm that computes on planes does this problem in less time so than by blocks."""
+    """Check whether computing on planes directly is expected to be faster than computing in blocks."""
     own, blocks = (
         stages.schedule(problem, here, unit, SHARED, finite),
         _in_blocks(stages, False, False, problem, here, unit, SHARED, finite),
@@ -56,7 +66,7 @@ def cheaper_on_planes(stages, problem, here, unit, finite):
 
 
 def _in_blocks(stages, wide, strided, problem, here, unit, threads, finite):
-    """The `Schedule` of a problem by blocks, or the algorithm's own for any strides, as of `schedule`."""
+    """Return the `Schedule` of a problem in blocks, or that of a ``strided`` algorithm alone if weights are not finite."""
     alone = problem._replace(planar=False)
     block = alone._replace(dtype=WIDE) if wide else alone
     if math.isinf(stages.least(block, here, unit)):
@@ -69,7 +79,7 @@ def _in_blocks(stages, wide, strided, problem, here, unit, threads, finite):
 
 @functools.lru_cache(maxsize=256)
 def chosen_blocks(stages, wide, problem, block, here, unit):
-    """The `Blocks` of a problem: they fit in the cache, or are larger and read the weights less often, whichever costs less."""
+    """Return the `Blocks` of a problem: ordinary ones, or large ones, which read the weights less often, if they cost less."""
     small = blocks(block, here, here.limits.wide_block if wide else here.limits.planes_block, wide)
     if small.total == 1 or not (wide or common.filter_bytes(block, here.info(block.dtype, unit)) > here.limits.far):
         return small
@@ -83,14 +93,14 @@ def chosen_blocks(stages, wide, problem, block, here, unit):
 
 
 def _of_blocks(stages, wide, problem, cut, here, unit, threads, finite):
-    """The `Schedule` of these blocks."""
-    # Each thread its own blocks, where that keeps more threads busy than all threads at one block after the other do.
+    """Return the `Schedule` of the blocks ``cut``, or None if the algorithm does not accept a block."""
+    # Each thread computes blocks of its own if that keeps threads busier than sharing one block after the other.
     rounds = -(-cut.total // threads)
     apart = threads > 1 and cut.total >= _SHARED_WORK[threads > _SHARERS] * rounds * threads
     inner = stages.schedule(cut.problem, here, unit, 1 if apart else threads, finite)
     if inner is None:
         return None
-    if not apart and threads > 1 and cut.total > 1 and inner.threads == 1:  # there is too little work in a block to share it
+    if not apart and threads > 1 and cut.total > 1 and inner.threads == 1:  # a block is too little work to share
         apart, inner = True, stages.schedule(cut.problem, here, unit, 1, finite)
     return Schedule(
         problem=problem,
@@ -107,17 +117,21 @@ def _of_blocks(stages, wide, problem, cut, here, unit, threads, finite):
 
 
 def space(cut):
-    """The `Workspace` of a block, with room for lines that start elsewhere."""
+    """Return the `Workspace` of a block: its data and outputs, each with room for another 64 bytes."""
     p = cut.problem
     return book(data=execution.data_bytes(p) + 64, outputs=execution.output_bytes(p) + 64)
 
 
 def cheaper_widened(stages):
-    """Whether an algorithm takes less time for a problem of a 16-bit type if its blocks are widened: of few channels `direct`
-    reads float32 where it lies, but has to copy other types one by one. A part of a problem is computed as its order says."""
+    """Return ``widens`` of `schedule` that widens a 16-bit problem if that is expected to be faster.
+
+    `direct` reads few channels in place in float32, but copies 16-bit elements one by one. A problem that is part of another
+    one (it has an ``order``) is not widened.
+    """
 
     @functools.lru_cache(maxsize=256)
     def widens(problem, here):
+        """Check whether float32 blocks are expected to be faster than 16-bit loops."""
         if problem.order is not None:
             return False
         found = [_schedule(stages, wide, False, problem, here, "vectors", 2, True, problem.planar) for wide in (True, False)]

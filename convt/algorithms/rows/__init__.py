@@ -1,3 +1,5 @@
+"""rows: vectors over the pixels of NCX rows, for few channels. See README.md."""
+
 from ..stages import Stages
 from . import bind, cost, schedule
 

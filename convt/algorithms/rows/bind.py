@@ -1,4 +1,4 @@
-"""The plan of a schedule of rows, for arrays of some strides."""
+"""The packing and bind stages of rows: the recipe of the weights, and the plan of a schedule for arrays with given strides."""
 
 from .. import execution, machine
 from .loops import RowsPlan
@@ -7,7 +7,7 @@ from .weights import RowsRecipe
 
 
 def recipe(attributes, filter, bias, form, unit):
-    """How weights are packed: in one form."""
+    """Return the recipe that packs weights. There is one form."""
     most = machine.current().info(attributes.dtype).mr[2]
     k, s = attributes.kernel[-1], attributes.strides[-1]
     phases = phase_blocks(k, s, attributes.dilations[-1], most)
@@ -15,6 +15,6 @@ def recipe(attributes, filter, bias, form, unit):
 
 
 def bind(schedule, in_strides, out_strides, recipe):
-    """The plan of a schedule."""
+    """Return the plan of a schedule. Strides are in bytes."""
     how = execution.Execution(False, schedule.threads == 1, schedule.pinned, schedule.alternate, 0)
     return RowsPlan(schedule, recipe, in_strides, out_strides, how)

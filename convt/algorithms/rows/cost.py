@@ -1,10 +1,10 @@
-"""What a schedule of rows costs: what its loops do, as counts (see convt.algorithms.costs)."""
+"""The cost stage of rows: the counts of the loops of a schedule, and their cycles (see convt.algorithms.costs)."""
 
 from .. import common, costs
 
 
 def cost(schedule, here):
-    """Cycles of all threads together."""
+    """Return the cycles of all threads together."""
     p = schedule.problem
     info = here.info(p.dtype)
     rows, meet, new = common.rows_met(p)
@@ -23,7 +23,7 @@ def cost(schedule, here):
     shared = 1 + (schedule.rows - 1) * min(1.0, new / max(meet, 1e-9)) if len(p.kernel) > 1 else schedule.rows
     each = rows * p.groups
     part = here.profile["rows"]
-    weights = each * blocks * sources * p.kernel[-1] * p.co * info.e_size  # each block of a row reads those that it meets
+    weights = each * blocks * sources * p.kernel[-1] * p.co * info.e_size  # each block of a row reads the weights of its taps
     total = part.cycles(common.weight_counts(weights, common.filter_bytes(p, info), here=here) | {
         "rows_cycle": each * cycles * sources * vectors,
         "call": each * calls,
@@ -39,13 +39,13 @@ def cost(schedule, here):
 
 
 def packing(schedule, here):
-    """Cycles to pack the weights of a call that brings its own."""
+    """Return the cycles to pack the weights of a one-shot call."""
     info = here.info(schedule.problem.dtype)
     return common.packing_cycles(common.filter_bytes(schedule.problem, info), info, here=here)
 
 
 def interleaving(problem, info):
-    """The name of what it costs to interleave a vector of outputs."""
+    """Return the name of the count of interleaving a vector of outputs."""
     s = problem.strides[-1]
     if s in (1, 2, 4, 8):
         return "zip"

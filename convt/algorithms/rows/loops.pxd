@@ -8,24 +8,24 @@ from convt.algorithms.rows.weights cimport RowsRecipe
 
 
 cdef struct RowOutputs:
-    # The phases of a `RowBlock` of the weights, as the loops see them.
-    int64_t *place           # [output]: its row among those of its channel block, (channel, phase)
-    Py_ssize_t *shift        # [shift]: from the first input of a task's rows to the one that j = 0 of the task reads
-    int64_t shifts
+    # The outputs of a `RowBlock`: where they are made and what they read.
+    int64_t *place           # [output] row of the region "made", which has a row per (channel, phase) of a channel block
+    Py_ssize_t *shift        # [shift] elements from the start of a packed input row to the input that the first j reads
+    int64_t shifts           # number of taps of each output on the last axis
 
 
 cdef class RowsPlan(RowPlan):
     cdef RowsRecipe recipe
     cdef list keep
-    cdef RowOutputs *outputs
-    cdef int64_t channel_blocks, per_block, most_channels
-    cdef int64_t rows, row_blocks, block, blocks, j0, js
-    cdef int64_t low, high   # how far the inputs of a j lie before it, and after
-    cdef int64_t begin, out_size
-    cdef int64_t pitch, pixels  # elements from row to row of packed inputs, and of outputs
-    cdef int64_t at_taps, at_sources, at_weights, at_made, at_inputs  # regions of the workspace
-    cdef bint stream
-    cdef bint in_place       # rows of a single channel are read where they lie
+    cdef RowOutputs *outputs  # [per_block], equal for all channel blocks
+    cdef int64_t channel_blocks, per_block, most_channels  # blocks of phases in a channel block; the most channels of one
+    cdef int64_t rows, row_blocks, block, blocks, j0, js  # see schedule.py
+    cdef int64_t low, high   # j reads the inputs j - high to j - low
+    cdef int64_t begin, out_size  # window of the last axis
+    cdef int64_t pitch, pixels  # elements between packed input rows; outputs of a row of "made"
+    cdef int64_t at_taps, at_sources, at_weights, at_made, at_inputs  # byte offsets of regions of the workspace
+    cdef bint stream         # non-temporal stores
+    cdef bint in_place       # rows of a single in-channel are read in place if they contain all pixels of the task
 
     cdef size_t slot(self) noexcept nogil
     cdef char *packed_row(self, int64_t row, int64_t out_row, char *src, int64_t first, int64_t last, KeptRow *kept,

@@ -1,8 +1,13 @@
 # cython: language_level=3
-"""The loops of rows: output rows of planes, vectors of pixels.
+"""The plan of rows and its loops: output rows of NCX planes, with vectors over pixels.
 
-A task is a part of some output rows of a group. Input rows are copied beside each other, with zeros where the last axis ends, and
-kept for the next output rows. A micro-kernel then makes the rows of phases of some channels, which are interleaved into the output.
+A task is a block of j of some output rows of a channel group; only this task writes their outputs. It loops over output rows:
+
+1. The input rows that reach the output row are copied to the region "inputs", with zeros at their ends, and kept for the next
+   output rows. "kept" names the input rows there.
+2. For each channel block and each block of phases, a micro-kernel sums all input rows, in-channels and taps into rows of the
+   region "made". "taps", "sources" and "weights" are its tables.
+3. The phases of a channel block are interleaved into the output row, with activation and rounding.
 """
 
 from libc.stdint cimport int64_t
@@ -21,14 +26,14 @@ from convt.algorithms.rows.weights cimport RowBlock, RowsRecipe
 
 cnp.import_array()
 
-MOST_PHASES = CONVT_INTERLEAVED  # of the last axis
+MOST_PHASES = CONVT_INTERLEAVED  # the most phases of the last axis
 
 cdef enum:
-    AHEAD = 1 << 11  # bytes of a row that are prefetched at a time: the hardware goes on from there
+    AHEAD = 1 << 11  # the most bytes of a row that are prefetched; the hardware prefetches the rest
 
 
 cdef class RowsPlan(RowPlan):
-    """Computes row by row what a `Schedule` (rows/schedule.py) says."""
+    """The plan of a `Schedule` of rows/schedule.py."""
 
     def __init__(self, schedule, RowsRecipe recipe, in_strides, out_strides, execution):
         problem, phases = schedule.problem, schedule.phases
@@ -45,7 +50,7 @@ cdef class RowsPlan(RowPlan):
         self.low, self.high = 0, problem.dilations[x] * (problem.kernel[x] - 1) // problem.strides[x]
         self.channel_blocks, self.per_block = schedule.channel_blocks, len(phases)
         self.most_channels = (self.co + self.channel_blocks - 1) // self.channel_blocks
-        # All channel blocks are alike, but for their heights.
+        # Channel blocks differ only in their number of channels, so they share the tables.
         self.outputs = <RowOutputs *>cnp.PyArray_DATA(structures(self.keep, self.per_block, sizeof(RowOutputs)))
         channels = np.arange(self.most_channels)[:, None] * problem.strides[x]
         for n, block in enumerate(phases):
@@ -63,7 +68,7 @@ cdef class RowsPlan(RowPlan):
         self.workspace = schedule.workspace.bytes
 
     cdef size_t slot(self) noexcept nogil:
-        """Bytes of a packed input row, of all in-channels of a group."""
+        """Return the bytes of a packed input row of all in-channels of a group."""
         return round64(self.ci * self.pitch * self.k.t_size)
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
@@ -72,7 +77,7 @@ cdef class RowsPlan(RowPlan):
         cdef int64_t first = take_index(&rest, self.row_blocks) * self.rows
         cdef KeptRow *kept = <KeptRow *>ws
         keep_no_rows(kept, self.row_taps)
-        # Zeros where rows end: at the same places in all rows of a task, which write only what is between them.
+        # The zeros at the ends of rows. They are at the same places in all rows of a task, and packing does not overwrite them.
         memset(ws + self.at_inputs, 0, self.row_taps * self.slot())
         for n in range(first, min(self.out_rows, first + self.rows)):
             self.run_row(n, rest, ja, min(self.js, ja + self.block), call, kept, ws)
@@ -81,8 +86,9 @@ cdef class RowsPlan(RowPlan):
 
     cdef char *packed_row(self, int64_t row, int64_t out_row, char *src, int64_t first, int64_t last, KeptRow *kept,
                           char *inputs) noexcept nogil:
-        """Inputs ``first`` to ``last`` of the row at ``src``, kept from a row before, or packed between zeros; of a single channel,
-        where they lie if whole vectors are there."""
+        """Return the packed inputs ``first`` to ``last`` - 1 of the row at ``src``, with zeros outside the input. A row that
+        an earlier output row packed is reused. Return NULL if the row can be read in place: one in-channel, and whole vectors
+        inside."""
         cdef const convt_kernels *k = self.k
         cdef bint there
         if self.in_place and first >= 0 and first + self.pitch <= self.in_size.p[self.nd - 1]:
@@ -99,6 +105,7 @@ cdef class RowsPlan(RowPlan):
 
     cdef void run_row(self, int64_t row, int64_t group, int64_t ja, int64_t jb, const Call *call, KeptRow *kept,
                       char *ws) noexcept nogil:
+        """Compute ja <= j < jb (counted from j0) of an output row of a channel group."""
         cdef const convt_kernels *k = self.k
         cdef int64_t x = self.nd - 1, s = self.stride.p[x], t_size = k.t_size
         cdef int64_t *row_tap = <int64_t *>(ws + self.at_taps)
@@ -125,7 +132,7 @@ cdef class RowsPlan(RowPlan):
                 source, step = call.src + (at + first) * k.s_size, self.in_c
             for c in range(self.ci):
                 sources[u * self.ci + c] = source + c * step * t_size
-        # The next block of the row, or the start of the next row, is fetched while this one is computed.
+        # Prefetch the next block of the first input row while this block is computed.
         if self.in_stride.p[x] == 1 and count > 0:
             convt_prefetch_ahead(call.src + (at + first + self.pitch) * k.s_size, min(self.pitch * k.s_size, <int64_t>AHEAD))
         r.n, r.sources = <int>(jb - ja), <int>(count * self.ci)
@@ -137,7 +144,7 @@ cdef class RowsPlan(RowPlan):
         for n in range(self.recipe.nblocks):
             b, o = &self.recipe.blocks[n], &self.outputs[n % self.per_block]
             weight = call.weights + group * self.recipe.group_weights + b.weights
-            m = o.shifts * b.outputs * t_size  # bytes of a tap's in-channel
+            m = o.shifts * b.outputs * t_size  # bytes of the weights of an outer tap and in-channel
             for u in range(count):
                 for c in range(self.ci):
                     weights[u * self.ci + c] = weight + (row_tap[2 * u + 1] * self.ci + c) * m
@@ -148,7 +155,7 @@ cdef class RowsPlan(RowPlan):
             k.rows(<int>b.outputs, &r)
             if (n + 1) % self.per_block:
                 continue
-            # All phases of a channel block are made.
+            # All phases of a channel block are made: interleave them.
             c = n // self.per_block
             first_c = self.co * c // self.channel_blocks
             w.rows = <int>(self.co * (c + 1) // self.channel_blocks - first_c)

@@ -1,6 +1,8 @@
-"""How rows computes a problem: which outputs a micro-kernel computes at a time, what a task is. All is decided here.
+"""The schedule stage of rows: output blocks, tasks and the workspace.
 
-An operator has one form of packed weights, ``()``.
+`schedule` decides from a problem and a machine. cost.py, bind.py and the loops read its decisions. `phase_blocks` and
+`channel_blocks` depend on the operator alone, because weights are packed before sizes are known. There is one form of packed
+weights, ``()``.
 """
 
 import functools
@@ -12,49 +14,52 @@ from .. import common, execution, workspace
 from .cost import cost, interleaving
 from .loops import MOST_PHASES
 
-LIMIT = "it wants channels as planes (NCX), and a tap in each phase of the last axis"
-_MOST_TABLE = 1 << 22  # entries of the tables of weights
-_PIXELS = 2048  # values of j of a task, at most
-_INPUTS = 1 << 19  # bytes of packed input rows: they stay in L2
-_NEAR = 24 << 10  # bytes of a channel block's outputs on their way to the store: they stay in L1
-_TASK_BYTES = 1 << 16  # of outputs, about
-_TASKS = 8  # of a thread, at least
-_SHOWS = 0.9  # of the time of tasks as they come: others have to take less
+LIMIT = "NCX data with a tap in each phase of the last axis"
+_MOST_TABLE = 1 << 22  # the most entries of the tables of weights
+_PIXELS = 2048  # the most j of a task
+_INPUTS = 1 << 19  # the most bytes of packed input rows, so that they stay in L2
+_NEAR = 24 << 10  # the most bytes of the outputs of a channel block before they are interleaved, so that they stay in L1
+_TASK_BYTES = 1 << 16  # bytes of the outputs of a task, about
+_TASKS = 8  # the fewest tasks of a thread, if rows are enough
+_SHOWS = 0.9  # another number of rows is taken only if the slowest thread then takes less than this fraction of its time
 
 
 class Block(NamedTuple):
-    """Phases of the last axis that a micro-kernel computes at a time, of some out-channels: they read the same inputs."""
+    """Phases of the last axis that a micro-kernel computes together for some out-channels, because they read the same
+    inputs."""
 
-    residues: tuple
-    taps: tuple  # the first one of each phase; the others follow at distances of the stride
-    terms: int  # taps of a phase
-    offset: int  # j less the input that its first tap reads
+    residues: tuple  # the residue of each phase
+    taps: tuple  # the first tap of each phase; its other taps follow at distances of the stride
+    terms: int  # the number of taps of a phase
+    offset: int  # j minus the input index that the first tap reads
 
 
 class Schedule(NamedTuple):
+    """The decisions about a problem. See stages.py for the fields of all schedules."""
+
     problem: Problem
     unit: str
     threads: int
     form: tuple  # ()
-    phases: tuple  # a `Block` each
-    channel_blocks: int  # parts of the out-channels, which are even
+    phases: tuple  # the `Block`s
+    channel_blocks: int  # number of equal parts of the out-channels of a channel group
     # a task
-    js: int  # values of j along an output row
-    j0: int
-    block: int  # those of a task
-    blocks: int
-    rows: int
-    row_taps: int  # input rows that meet in one of outputs, at most
-    #
-    pitch: int  # elements from one packed input row to the next
-    stream: bool  # outputs are written by non-temporal stores
-    pinned: bool  # a thread runs the same tasks at every call
-    alternate: bool  # calls run their tasks forwards and backwards in turns
+    js: int  # the number of j of an output row
+    j0: int  # the first j
+    block: int  # the number of j of a task
+    blocks: int  # the number of blocks of j in a row
+    rows: int  # the output rows of a task
+    row_taps: int  # the most input rows that reach an output row
+    # memory
+    pitch: int  # elements between packed input rows
+    stream: bool  # non-temporal stores write the outputs
+    pinned: bool  # threads run the same tasks at every call
+    alternate: bool  # calls run the tasks alternately forwards and backwards
     workspace: workspace.Workspace
 
 
 def takes(problem):
-    """Whether rows does a problem."""
+    """Check whether rows accepts a problem."""
     s, d, k = problem.strides[-1], problem.dilations[-1], problem.kernel[-1]
     if not problem.planar or s > min(k, MOST_PHASES) or math.gcd(s, d) > 1 or not problem.ci * math.prod(problem.out_shape):
         return False
@@ -63,7 +68,7 @@ def takes(problem):
 
 @functools.lru_cache(maxsize=256)
 def phase_blocks(k, s, d, most):
-    """The `Block`s of an out-channel, of at most so many phases."""
+    """Return the `Block`s of an out-channel. A block has at most ``most`` phases."""
     groups = {}
     for tap in range(s):
         offset, residue = divmod(d * tap, s)
@@ -71,7 +76,7 @@ def phase_blocks(k, s, d, most):
     found = []
     for (offset, terms), phases in groups.items():
         phases.sort()
-        parts = -(-len(phases) // most)  # more than one only where a channel block is a channel
+        parts = -(-len(phases) // most)  # more than one only if a channel block is one channel
         for part in range(parts):
             some = phases[len(phases) * part // parts : len(phases) * (part + 1) // parts]
             found.append(Block(*zip(*some, strict=True), terms, offset))
@@ -79,18 +84,21 @@ def phase_blocks(k, s, d, most):
 
 
 def channel_blocks(co, phases, most):
-    """How many parts the out-channels fall into: a micro-kernel takes ``most`` outputs of a channel block and its phases."""
+    """Return the number of channel blocks. A micro-kernel computes at most ``most`` outputs: channels times phases of a
+    block."""
     return -(-co // max(1, most // max([len(block.residues) for block in phases])))
 
 
 def bounds(co, count):
-    """Where channel blocks start and end."""
+    """Return the first channel of each channel block, and the end of the last."""
     return [co * n // count for n in range(count + 1)]
 
 
 def schedule(problem, here, unit, threads, finite):
-    """The `Schedule` of a problem; None where rows does not do it, and for weights that are not finite, which must not meet the
-    zeros beside a row."""
+    """Return the `Schedule` of a problem, or None if rows does not accept it.
+
+    Weights that are not finite are not accepted, because the zeros at the ends of rows would be multiplied by them.
+    """
     if not finite or not takes(problem):
         return None
     found, limit = _schedule(problem, here, unit, threads), here.limits.single_thread_cycles
@@ -108,7 +116,8 @@ def _schedule(problem, here, unit, threads):
     parts = channel_blocks(co, phases, most)
     j0 = begin[-1] // s
     js = max(1, -(-(begin[-1] + out) // s) - j0)
-    # Outputs of a channel block with all phases stay in L1, but each block of pixels reads its edges again.
+    # Blocks of j are so small that the outputs of a channel block stay in L1, but not smaller, because each reads its edges
+    # again.
     channels = -(-co // parts)
     near = max(4 * vl, _NEAR // (channels * s * t_size))
     met = math.prod([-(-n // step) for n, step in zip(kernel[:-1], strides, strict=False)])  # input rows of an output row
@@ -119,12 +128,13 @@ def _schedule(problem, here, unit, threads):
     blocks = -(-js // block)
     tasks = blocks * groups
     each = max(1, min(_TASK_BYTES // max(block * s * co * item, 1), rows * tasks // (_TASKS * threads)))
-    if rank > 1:  # rows of a task read each input row once: at least as many as share one
+    if rank > 1:  # a task reads each input row once, so it has at least the output rows that share an input row
         each = max(each, min(max(1, strides[-2] * 4), rows * tasks // (2 * threads)))
     each = _evened(max(1, min(each, rows)), rows, tasks, threads)
 
     row_taps = math.prod([common.taps_met(problem, ax) for ax in range(rank - 1)])
-    # Vectors are read and written as a whole; rows that are packed start in different sets of L1.
+    # Rows have room for whole vectors. The pitch is an odd number of vectors, so that packed rows start in different sets of
+    # L1.
     pixels = info.padded(block)
     pitch = info.padded(pixels + d * (k - 1) // s)
     pitch += vl if pitch // vl % 2 == 0 else 0
@@ -134,23 +144,26 @@ def _schedule(problem, here, unit, threads):
         execution.outgrows(problem, limits.non_temporal), pinned,
         pinned and math.prod(kernel) * groups * ci * co * t_size > limits.far,
         workspace.book(
-            kept=16 * (row_taps + 1),  # which input rows are packed
-            taps=16 * (row_taps + 1),  # offset and tap of each input row
-            sources=8 * (row_taps + 1) * ci,
-            weights=8 * (row_taps + 1) * ci,
-            made=channels * s * (pixels + vl) * t_size,  # phases of a channel block, before they are interleaved
-            inputs=row_taps * -(-ci * pitch * t_size // 64) * 64,
+            kept=16 * (row_taps + 1),  # the input rows in "inputs"
+            taps=16 * (row_taps + 1),  # the offset and the tap of each input row
+            sources=8 * (row_taps + 1) * ci,  # pointers to input rows
+            weights=8 * (row_taps + 1) * ci,  # pointers to their weights
+            made=channels * s * (pixels + vl) * t_size,  # the phases of a channel block before they are interleaved
+            inputs=row_taps * -(-ci * pitch * t_size // 64) * 64,  # packed input rows
         ),
     )  # fmt: skip
 
 
 def _evened(each, rows, tasks, threads):
-    """About ``each`` rows of a task, but so that threads have as many tasks each, where more than two would wait for those with
-    one more; there are ``tasks`` of the same rows."""
+    """Return the rows of a task, about ``each``, with which more than two threads have equal numbers of tasks.
+
+    ``tasks`` is the number of tasks of the same rows.
+    """
     if threads <= 2:
         return each
 
     def slowest(each):
+        """Return the rows, of all tasks, of the thread with the most tasks."""
         return -(-(-(-rows // each) * tasks) // threads) * each
 
     low, high = max(1, each * 3 // 4), each * 5 // 4 + 1
@@ -159,11 +172,11 @@ def _evened(each, rows, tasks, threads):
 
 
 def least(problem, here, unit):
-    """Cycles that no schedule is below: those of its multiply-adds and of interleaving."""
+    """Return a lower bound of the cycles: those of the multiply-adds and of interleaving."""
     if not takes(problem):
         return math.inf
     info, part, s = here.info(problem.dtype), here.profile["rows"], problem.strides[-1]
     rows, meet, _ = common.rows_met(problem)
-    vectors = rows * problem.groups * problem.co * problem.out_sizes[-1] / s / info.vl  # of a phase
+    vectors = rows * problem.groups * problem.co * problem.out_sizes[-1] / s / info.vl  # vectors of a phase
     fmas = vectors * meet * problem.ci * problem.kernel[-1]
     return fmas / 2 * part["rows_cycle"] + vectors * s * part[interleaving(problem, info)]

@@ -1,4 +1,4 @@
-# Weights of rows: see weights.pyx.
+# Packed weights of rows: see weights.pyx.
 
 from libc.stdint cimport int64_t
 
@@ -6,20 +6,21 @@ from convt.algorithms.packing cimport PackRecipe
 
 
 cdef struct RowBlock:
-    # Outputs that a micro-kernel computes at a time: (channel, phase), phases fastest, of phases that read the same inputs.
-    int64_t outputs          # m_r
-    int64_t shifts           # taps of each
-    int64_t first, first_bias  # where the filter and the bias have its first out-channel, in elements
-    int64_t *map             # [outer tap][shift][output]: where the filter has its weight for in-channel 0, from there on
-    int64_t *channel         # [output]: where the bias has its value, likewise
-    size_t weights, bias     # where those of the first group start: [outer tap][in-channel][shift][output], T
+    # An output block: the outputs (channel, phase), phases fastest, that a micro-kernel computes together. The phases read the
+    # same inputs.
+    int64_t outputs          # number of outputs, m_r of the micro-kernel
+    int64_t shifts           # taps of each output on the last axis
+    int64_t first, first_bias  # offsets of its first out-channel in the filter and in the bias, in elements
+    int64_t *map             # [outer tap][shift][output] offset of the weight of in-channel 0 from `first`, in elements
+    int64_t *channel         # [output] offset of the bias from `first_bias`, in elements
+    size_t weights, bias     # byte offsets in a group's packed weights, T [outer tap][in-channel][shift][output], and bias
 
 
 cdef class RowsRecipe(PackRecipe):
     cdef list keep
-    cdef int64_t outer_taps
+    cdef int64_t outer_taps  # taps of the axes before the last
     cdef int64_t nblocks
-    cdef RowBlock *blocks
-    cdef size_t group_weights, group_bias
+    cdef RowBlock *blocks    # [channel block][block of phases]
+    cdef size_t group_weights, group_bias  # bytes of a channel group
 
     cdef void pack_group(self, char *src, char *bias, char *dst, char *to) noexcept nogil

@@ -1,5 +1,9 @@
 # cython: language_level=3
-"""Weights of rows: for each block of outputs, and each tap and in-channel that it reads, one after the other."""
+"""The packed weights of rows.
+
+For each channel group and each output block, the layout is [tap of the other axes][in-channel][tap of the last axis][output],
+so that a micro-kernel reads its weights in order.
+"""
 
 from cython.parallel cimport prange
 from libc.stdint cimport int64_t
@@ -18,11 +22,12 @@ from .. import packing
 cnp.import_array()
 
 cdef enum:
-    PARALLEL_BYTES = 1 << 18  # of packed weights: fewer are packed by one thread
+    PARALLEL_BYTES = 1 << 18  # bytes of packed weights up to which one thread packs
 
 
 cdef class RowsRecipe(PackRecipe):
-    """Weights of the blocks of ``phases`` (rows/schedule.py), of each of so many parts of the out-channels."""
+    """The recipe of weights for ``phases``, the `Block`s of rows/schedule.py, and for ``channel_blocks`` parts of the
+    out-channels."""
 
     def __init__(self, str dtype, filter, bias, stride, phases, int64_t channel_blocks):
         self.open_recipe(dtype, filter, bias, "vectors")
@@ -33,7 +38,7 @@ cdef class RowsRecipe(PackRecipe):
         self.outer_taps, self.keep, self.nblocks = self.ntaps // last, [], channel_blocks * each
         self.blocks = <RowBlock *>cnp.PyArray_DATA(structures(self.keep, self.nblocks, sizeof(RowBlock)))
         outer = np.arange(self.outer_taps)[:, None, None] * last
-        of_height = {}  # the first channel block of so many channels
+        of_height = {}  # number of channels -> first channel block with this number; blocks of equal height share tables
         for c in range(channel_blocks):
             first = self.co * c // channel_blocks
             height = self.co * (c + 1) // channel_blocks - first
@@ -75,11 +80,12 @@ cdef class RowsRecipe(PackRecipe):
                 for group in range(self.groups):
                     self.pack_group(src + group * self.sg, values + group * self.co * self.bias_stride * self.k.s_size
                                     if values != NULL else NULL, dst + group * self.group_weights, to + group * self.group_bias)
-        # Zeros beside an input row meet every weight of a tap.
+        # Plans check `finite`, because the zeros at the ends of input rows are multiplied by every weight.
         packed.finite = all_finite(k, filter, threads)
         return packed
 
     cdef void pack_group(self, char *src, char *bias, char *dst, char *to) noexcept nogil:
+        """Pack the weights of a channel group to ``dst`` and its bias to ``to``."""
         cdef const convt_kernels *k = self.k
         cdef RowBlock *b
         cdef int64_t n, u, t, shifts

@@ -1,4 +1,4 @@
-"""scatter: a GEMM of each row of pixels with every tap of the last axis, overlap-added; for few out channels."""
+"""The `scatter` algorithm, for few out-channels: a GEMM of input rows with all taps of the last axis, then an overlap-add."""
 
 from ..stages import Stages
 from . import bind, cost, schedule

@@ -1,4 +1,7 @@
-"""How a schedule becomes a plan: packed weights for its form, tables for the loops from its axes."""
+"""The plan of a schedule of `scatter` for data and output of given strides, and the recipe of its packed weights.
+
+All decisions are in the schedule (schedule.py). `permits` says whether the strides of a call suit it.
+"""
 
 import math
 
@@ -13,7 +16,10 @@ from .weights import ScatterRecipe
 
 
 def recipe(attributes, filter, bias, form, unit="vectors"):
-    """How weights are packed. The taps of the last axis are columns, after the phases of the others; or all taps are."""
+    """Return the recipe that packs a filter in a form, ``(layout of products, slab)`` (Schedule.form).
+
+    Columns are (phase of the other axes, tap of the last axis, out-channel) or, for GATHERED, (tap of all axes, out-channel).
+    """
     way, slab = form
     if way == GATHERED:
         classes = [np.arange(math.prod(attributes.kernel))[:, None]]
@@ -27,6 +33,7 @@ def recipe(attributes, filter, bias, form, unit="vectors"):
 
 
 def bind(schedule, in_strides, out_strides, recipe):
+    """Return the plan of a schedule for data and output of these strides in bytes."""
     problem, name = schedule.problem, NAMES[schedule.unit]
     dense = _dense(problem, in_strides)
     if schedule.form[0] == GATHERED:
@@ -42,14 +49,14 @@ def bind(schedule, in_strides, out_strides, recipe):
 
 
 def permits(schedule, in_strides, out_strides):
-    """Whether memory of these strides is what a schedule wants: outputs that are gathered are those of dense images."""
+    """Check whether a schedule can run with these strides in bytes. GATHERED needs dense images and outputs."""
     return schedule.form[0] != GATHERED or (
         _dense(schedule.problem, in_strides) and _one_stretch(schedule.problem, out_strides)
     )
 
 
 def _dense(problem, in_strides):
-    """Whether pixels are at even distances, through all rows and images."""
+    """Check whether pixels have one constant stride across all rows and images."""
     pixel = step = in_strides[-2]
     for size, stride, inner in zip(
         (problem.batch, *problem.in_sizes[:-1])[::-1], in_strides[-3::-1], problem.in_sizes[::-1], strict=True
@@ -61,7 +68,7 @@ def _dense(problem, in_strides):
 
 
 def _one_stretch(problem, out_strides):
-    """Whether an image's outputs are one stretch of memory, in order."""
+    """Check whether the outputs of an image are contiguous, in NXC order."""
     step = ITEMSIZE[problem.dtype]
     sizes = *problem.out_sizes, problem.co
     for size, stride in zip(sizes[::-1], out_strides[:0:-1], strict=True):

@@ -1,4 +1,7 @@
-"""What scatter's loops do, as counts: see convt.algorithms.costs. All is read off the schedule."""
+"""The expected cycles of a schedule of `scatter`, from counts of what its loops do.
+
+schedule.py compares the layouts of products with `cost`. convt/algorithms/costs.py defines the counts and costs.
+"""
 
 import math
 
@@ -6,11 +9,12 @@ from ... import _core
 from .. import common, costs
 from . import reach
 
-_SAME_SETS, _LINES = 1024, 64  # body_widen.h copies lines first for pixels so many bytes apart, of more channels than this
+# body_widen.h first copies cache lines if pixels are a multiple of _SAME_SETS bytes apart and have more than _LINES channels.
+_SAME_SETS, _LINES = 1024, 64
 
 
 def cost(schedule, here):
-    """Cycles of all threads together, and of threads that have nothing left to do."""
+    """Return the cycles of all threads together, including threads that idle at the end."""
     problem, unit = schedule.problem, here.info(schedule.problem.dtype, schedule.unit)
     way = schedule.form[0]
     if way == "gathered":
@@ -24,13 +28,13 @@ def cost(schedule, here):
             cycles = cycles + images * kind[1] * prices.cycles(count(schedule, kind, rows, unit, here))
         tasks = math.inf if schedule.joined else images * schedule.tasks
     if schedule.threads > 1 and 0 < tasks <= common.EVEN and cycles >= here.limits.single_thread_cycles:
-        cycles = cycles * (-(-tasks // 2) * 2 / tasks)  # of two threads: the choice must not depend on how many there are
+        cycles = cycles * (-(-tasks // 2) * 2 / tasks)  # for two threads, because the choice must not depend on threads
     memory = common.plane_counts(problem, False, here) if problem.planar else common.memory_counts(problem, here=here)
     return costs.beside(cycles, prices.cycles(memory))
 
 
 def least(problem, here, unit="vectors"):
-    """Cycles that no schedule is below: multiply-adds by whole vectors, and the sums of outputs."""
+    """Return a lower bound of the cycles: multiply-adds in whole vectors, and the overlap-add."""
     info = here.info(problem.dtype, unit)
     kernel, strides = problem.kernel, problem.strides
     if info is None or problem.dilations[-1] > 1 or strides[-1] > 2 * kernel[-1]:
@@ -49,7 +53,7 @@ def least(problem, here, unit="vectors"):
         parts = "scatter", "scatter_across", "scatter_gathered"
         price = min([profile[part]["tile_cycle"] for part in parts]) / (info.vl * costs.FMA_PORTS)
     prices, outputs = profile["scatter"], math.prod(problem.out_shape)
-    if problem.groups > 1:  # are stored one by one
+    if problem.groups > 1:  # outputs are stored one by one
         return products * price + outputs * prices["overlap_term"]
     term = prices["overlap_vector"] + prices["overlap_vector_term"]
     if strides[-1] * problem.co <= _core.ACROSS:
@@ -58,13 +62,13 @@ def least(problem, here, unit="vectors"):
 
 
 def packing(schedule, here):
-    """Cycles to pack the weights of a call that brings its own."""
+    """Return the cycles to pack the weights of a one-shot call."""
     unit = here.info(schedule.problem.dtype, schedule.unit)
     return common.packing_cycles(common.filter_bytes(schedule.problem, unit), unit)
 
 
 def _gathered(schedule, unit, prices):
-    """Cycles of images whose outputs are gathered."""
+    """Return the cycles of a schedule with the layout GATHERED."""
     problem, pixels = schedule.problem, schedule.pixels
     task = common.tile_counts(math.prod(problem.kernel) * problem.co, pixels, problem.ci, unit)
     task["across_transpose"], task["start"] = problem.ci * -(-pixels // unit.vl), 1
@@ -74,13 +78,16 @@ def _gathered(schedule, unit, prices):
 
 
 def _row(schedule, kind, rows):
-    """Of a stretch of a row: ``(phases, taps, columns, input pixels, j, input rows that are packed)``."""
+    """Return the sizes of one row's part in a task: (phases, taps, columns, input pixels, number of j, packed input rows).
+
+    ``kind`` is an item of Reach.kinds.
+    """
     problem, blocks = schedule.problem, schedule.blocks
     k, s, begin = problem.kernel[-1], problem.strides[-1], problem.begin[-1]
     phases, count, taps = kind
     taps = packs = taps / max(count, 1)
     if schedule.chunks_of_tap and rows.taps > 1 and taps:
-        # A task packs an input row once for all its rows, and at its start what rows before its own have read.
+        # A task packs an input row once for all its rows. At its start it packs input rows that the previous task packed too.
         of_task = max(1.0, rows.rows / schedule.tasks)
         last = taps if len(problem.kernel) == 2 else max(1.0, taps ** (1 / (len(problem.kernel) - 1)))
         packs = min(taps, taps / last * (of_task / rows.groups + last - 1) / of_task)
@@ -90,12 +97,12 @@ def _row(schedule, kind, rows):
 
 
 def _across(schedule, kind, rows, unit, here):
-    """What a stretch takes across: pixels transposed by vectors of channels, the GEMM, products put in the outputs' order."""
+    """Return the counts of one row's part in a task with the layout ACROSS: transposing pixels, the GEMM, ordering outputs."""
     problem, vl = schedule.problem, unit.vl
     phases, taps, columns, pixels, js, packs = _row(schedule, kind, rows)
     s, ci, several = problem.strides[-1], problem.ci, problem.groups > 1
-    more = -(-problem.kernel[-1] // s) - 1  # terms of an output, beside one
-    together = 1  # rows that are multiplied as one
+    more = -(-problem.kernel[-1] // s) - 1  # terms of an output after the first
+    together = 1  # rows that one GEMM multiplies
     if schedule.joined:
         together = max(1, -(-problem.batch * math.prod(problem.in_sizes[:-1]) // schedule.tasks))
     vectors = -(-together * pixels // vl) / together
@@ -104,16 +111,16 @@ def _across(schedule, kind, rows, unit, here):
     counts = {name: count * chunks / together for name, count in tiles.items()}
     counts["collect" if problem.planar else "across_transpose"] = packs * ci * vectors
     if not problem.planar and problem.groups * ci * unit.s_size % _SAME_SETS == 0 and ci > _LINES:
-        counts["move"] = packs * ci * vectors  # lines that share sets of L1 are copied beside each other first
+        counts["move"] = packs * ci * vectors  # cache lines that share sets of L1 are copied first
     counts["start"] = packs / together + phases
     lanes = s * problem.co
-    run = s if problem.planar else lanes  # outputs of a block of stride outputs that lie side by side
+    run = s if problem.planar else lanes  # adjacent outputs of one j
     ordered = phases * lanes * -(-js // vl)  # vectors of outputs
     order = "zip" if run in (1, 2, 4) else "gather"
-    if several:  # products stay near
+    if several:  # outputs of one channel group are not contiguous
         counts["overlap_vector_term"], counts["overlap_term"] = ordered * (more + 1), phases * js * lanes
     counts[order] = ordered
-    if problem.planar and problem.co > 1:  # the sums of each plane are collected from columns that are far apart
+    if problem.planar and problem.co > 1:  # the sums of a plane are in columns that are far apart
         counts["move"] = ordered
     if more:
         counts["piece"] = columns
@@ -121,7 +128,7 @@ def _across(schedule, kind, rows, unit, here):
 
 
 def _columns(schedule, kind, rows, unit, here):
-    """What a stretch takes with vectors over columns."""
+    """Return the counts of one row's part in a task with the layout COLUMNS."""
     problem, vl = schedule.problem, unit.vl
     phases, taps, columns, pixels, js, packs = _row(schedule, kind, rows)
     s, ci = problem.strides[-1], problem.ci
@@ -142,7 +149,7 @@ def _columns(schedule, kind, rows, unit, here):
     counts["row"], counts["start"] = 1, taps + phases
     if unit.matrix:
         steps, rest = divmod(ci, unit.kstep)
-        partial = chunks * -(-ci // _core.KC) - 1  # depth chunks that add to what is there
+        partial = chunks * -(-ci // _core.KC) - 1  # depth chunks after the first, which add to products
         counts["amx_pack"] = packs * pixels * (steps + (rest > 0))
         counts["amx_pack"] += 4 * -(-pixels // unit.grain) * (padded // vl) * max(partial, 0)
         counts["store"] = pixels * (padded // vl)

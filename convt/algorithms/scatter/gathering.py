@@ -1,4 +1,4 @@
-"""Images so small that every output gathers what it sums from the products."""
+"""The table for the layout GATHERED: the products that each output of an image sums. bind.py passes it to the plan."""
 
 import functools
 import math
@@ -10,8 +10,11 @@ from .. import common
 
 @functools.lru_cache(maxsize=16)
 def gathered_products(problem):
-    """``(columns, pixels)``, [output][term]: the products that outputs of an image sum. Where there are fewer than terms, the
-    others are of the column that is nothing."""
+    """Return ``(columns, pixels)``, [output][term]: the product of each term of each output of an image.
+
+    Outputs with fewer terms are filled up with the dummy column, one past the last. Its products are -0.0, the neutral element
+    of addition.
+    """
     nothing = math.prod(problem.kernel) * problem.co
     taps, pixels, valid = (np.full((1, 1), n, np.int64) for n in (0, 0, 1))
     for ax, (kernel, size) in enumerate(zip(problem.kernel, problem.in_sizes, strict=True)):

@@ -1,4 +1,4 @@
-# scatter's loops: see loops.pyx.
+# Tables and tasks of the loops of `scatter` (loops.pyx).
 
 from libc.stdint cimport int32_t, int64_t
 
@@ -9,66 +9,67 @@ from convt.algorithms.packing cimport PackClass
 from convt.algorithms.scatter.weights cimport ScatterRecipe
 
 cdef enum:
-    PREFETCHED = 128  # bytes of input that a step of a tile prefetches at most: the first of two lines, as the second comes with it
-    MOST_AXES = 64    # as NumPy's arrays
-    PLANE_PANELS = 8  # panels of pixels that are packed at a time, a plane after the other: few streams, whose stores stay in L1
+    PREFETCHED = 128  # the most bytes by which a prefetch advances: two cache lines, because fetching one also fetches the next
+    MOST_AXES = 64    # the most axes, as in NumPy
+    PLANE_PANELS = 8  # panels of pixels that are packed at a time, plane by plane: few streams of loads, and stores stay in L1
 
 cdef struct PackedRow:
-    # A stretch of an input row as packed, kept for the output rows of the task that read it too.
-    int64_t at            # its offset in the input
-    int64_t used          # the last row that read it, -1 if nothing is packed here
+    # What a slot holds: a part of an input row, packed and kept for output rows of the task that read it later.
+    int64_t at            # offset of the part in the input
+    int64_t used          # the last output row that read it, -1 if the slot is empty
 
 cdef struct ScatterRun:
-    # A run of an axis but the last: see phases.AxisClass.
+    # A run of an axis other than the last (phases.AxisClass).
     int64_t start, count
-    int64_t taps, first_in, gap  # tap n reads input first_in + n * gap at the run's start
-    int64_t group, first_tap, of_group  # of the group's taps, so many, they are those from the first on
+    int64_t taps, first_in, gap  # tap n reads input first_in + n * gap at the first j of the run
+    int64_t group, first_tap, of_group  # phase group, number of the run's first tap in the group, taps of the group
     int64_t phases
-    int64_t *shown        # [phases][3]: first output, then (low, high) of valid
+    int64_t *shown        # [phases][3]: first output, then the j [low, high) inside the window
 
 cdef struct ScatterPlace:
-    # A row of an axis. Rows lie in order of j; those of the same j, of different groups, are together.
-    int64_t j, run        # j from the start of the run
-    int64_t first, together  # the first of the rows of this j, and how many they are
+    # A row of an axis. Rows are in order of j; rows of equal j and different phase groups are adjacent.
+    int64_t j, run        # j relative to the start of the run
+    int64_t first, together  # the first of the rows with this j, and their number
 
 cdef struct ScatterAxis:
-    int64_t nruns, ngroups, low, span  # j of all runs are in [low, low + span)
+    # An axis other than the last.
+    int64_t nruns, ngroups, low, span  # the j of all runs are in [low, low + span)
     ScatterRun *runs
-    int64_t taps, phases  # of all runs
-    int64_t nplaces, after  # rows of this axis, and of all axes after it
+    int64_t taps, phases  # sums over all runs
+    int64_t nplaces, after  # rows of this axis, and rows of all axes after it
     ScatterPlace *places
 
 cdef struct ScatterChunk:
-    # Depth that is multiplied at a time.
+    # A depth chunk.
     int64_t depth
-    int64_t tap, channel  # where it starts
-    int64_t panel         # first depth of the panel
-    int64_t at            # across: bytes to where it starts in the weights
+    int64_t tap, channel  # its first tap and in-channel
+    int64_t panel         # its first depth in the panel
+    int64_t at            # across: its offset in the weights in bytes
     int64_t prefetches    # lines that a tile prefetches
 
 cdef struct ScatterClass:
-    # Rows with a run of each axis but the last, whose taps are all inside the input.
+    # Rows of one choice of a run per axis other than the last. All taps of a row are inside the input.
     ScatterRun **runs     # [nd - 1]
-    int64_t rows          # of an image
+    int64_t rows          # rows of an image
     int64_t ntaps
     int64_t nchunks
     ScatterChunk *chunks
     int64_t nphases
-    int64_t *phases       # [nphases][1 + 2 (nd - 1)]: output offset at the first row, then (low, high) of valid per axis
-    int64_t npanels, ld
-    Cut by_tile[3]        # across: columns, by the vectors of a tile
-    int64_t tiles[3]
+    int64_t *phases       # [nphases][1 + 2 (nd - 1)]: output offset at the first row, then per axis the j [low, high) inside
+    int64_t npanels, ld   # ld: elements between pixels of products or, across, between columns
+    Cut by_tile[3]        # across: division of the columns into tiles, for each number of vectors of pixels
+    int64_t tiles[3]      # across: number of tiles, for each number of vectors of pixels
     PackClass *pack
 
 cdef struct Coming:
-    # The planes that tiles prefetch, a line of each at a time.
-    int64_t lines    # that are left of each plane; 0 if nothing is prefetched
-    int64_t planes   # bytes from the first plane to behind the last one
-    const char *end  # the line behind those of the last plane
+    # The planes that tiles prefetch, one cache line of each plane at a time.
+    int64_t lines    # lines left of each plane; 0 if nothing is prefetched
+    int64_t planes   # bytes from the first plane to the end of the last one
+    const char *end  # address at which the lines of all planes are prefetched
 
 cdef struct Row:
     int64_t image
-    int64_t j[MOST_AXES]  # of every axis but the last, from the start of its run
+    int64_t j[MOST_AXES]  # j on each axis other than the last, relative to the start of its run
 
 
 cdef class ScatterPlan(Plan):
@@ -77,22 +78,22 @@ cdef class ScatterPlan(Plan):
     cdef ScatterClass *classes
     cdef ScatterAxis *axes
     cdef list keep
-    cdef int64_t j_whole  # of blocks of stride outputs: the first one behind which the window does not show whole
+    cdef int64_t j_whole  # from this j on, the window does not show all outputs of a j
     cdef int64_t j0, j1, block, blocks, begin, window, taps_x, terms, lanes, max_rows, slab, panels
     cdef bint prefetch    # the input does not stay in L2
-    cdef bint fused  # across: where columns are few, pixels are read as they are multiplied, and not packed
-    cdef bint across, in_place  # whether the GEMM takes pixels from where they lie, where chunks have a single tap
+    cdef bint fused  # across: if columns are few, pixels are multiplied in place, without packing
+    cdef bint across, in_place  # vectors run over pixels; the GEMM reads pixels in place, in depth chunks of one tap
     cdef object gathers
-    cdef int32_t *gather_index  # what outputs of an image sum, by vectors: indices of bias and of products; NULL: overlap-add by rows
+    cdef int32_t *gather_index  # for each vector of outputs, indices of its bias and products; NULL: overlap-add by rows
     cdef int64_t outputs
     cdef int gather_terms
-    cdef bint joined  # a task does all rows in a range of j, of all images, class by class
-    cdef bint dense   # rows of joined tasks that follow each other in the input are multiplied as one
-    cdef int64_t rows, places, row_tasks  # of an image, or for joined rows of all; its j; tasks that they are
-    cdef int64_t chunks_of_tap  # or 0 where a chunk has several taps
-    cdef int64_t slots, lda  # input rows kept packed, elements between their pixels
-    cdef size_t chunk_size, slot_size  # bytes
-    cdef size_t at_kept, at_packed, at_products  # in the workspace
+    cdef bint joined  # a task computes all rows in a range of j, of all images, class by class
+    cdef bint dense   # pixels have one constant stride, so that joined rows that are consecutive in the input are one GEMM
+    cdef int64_t rows, places, row_tasks  # rows, j and tasks of an image; of all images if joined
+    cdef int64_t chunks_of_tap  # depth chunks per tap; 0 if a chunk may have several taps
+    cdef int64_t slots, lda  # number of packed input rows that are kept, elements between packed pixels
+    cdef size_t chunk_size, slot_size  # bytes of a packed depth chunk, and of a slot
+    cdef size_t at_kept, at_packed, at_products  # offsets of workspace regions
 
     cdef open_axis(self, ScatterAxis *axis, groups, runs)
     cdef place_rows(self, ScatterAxis *axis)

@@ -1,9 +1,20 @@
 # cython: language_level=3
-"""scatter's loops: all taps of a row at once, overlap-added in the cache; for few out channels.
+"""The loops of `scatter`: products of all taps of the last axis in one GEMM, then an overlap-add in the cache.
 
-Along the last axis the GEMM makes every tap's products at once (columns are taps times out channels), which are overlap-added in
-the cache; across the other axes it gathers. A task is a stretch of some output rows, which keeps the input rows that it has packed.
-Products lie as [pixel][column], vectors running over columns; or, `across`, as [column][pixel].
+`ScatterPlan` runs a schedule of schedule.py. Along the other axes, an output row gathers the input rows that reach it. A task
+is a part (a range of j along the last axis) of some output rows of one image and channel group:
+
+    for each output row (or, if joined, consecutive rows of a class):
+        for each depth chunk:
+            read the pixels in place, or pack them unless an earlier row of the task did    -> `packed`, `kept`
+            for each panel, for each register tile: products += pixels x weights            -> `products`
+        for each phase of the row: overlap-add the products, add the bias, apply the activation, store
+
+With `joined`, a task has a range of j of all images instead, and rows that are consecutive in the input are multiplied as one.
+With `gathered`, a task has whole images, and each output gathers its products through a table. Products are [pixel][column]
+with vectors over columns or, if `across`, [column][pixel] with vectors over pixels.
+
+Tasks write disjoint outputs. Each thread has its own workspace with the regions of Schedule.workspace; `zeros` holds -0.0.
 """
 
 from libc.stdint cimport int32_t, int64_t
@@ -28,18 +39,21 @@ from convt.algorithms.phases import AxisClass, PhaseGroup
 cnp.import_array()
 
 PANELS = PLANE_PANELS
-FEW_COLUMNS = CONVT_ACROSS_MR  # are multiplied by pixels where they lie: see `multiply_pixels`
+FEW_COLUMNS = CONVT_ACROSS_MR  # up to this many columns, pixels are multiplied in place: see `multiply_pixels`
 
-# An axis of images that are gathered: `products` finds the first pixel there.
+# The axis tables for `gathered`: one run, from which `products` finds the first pixel.
 _ONE_RUN = [PhaseGroup((), (0,), ())], [AxisClass(0, 1, (0, 1), (0,), (), (), 0, (), (0, 1))]
 
 
 cdef class ScatterPlan(Plan):
-    """Runs a Schedule of scatter/schedule.py."""
+    """A plan of `scatter`, which runs a Schedule of scatter/schedule.py."""
 
     def __init__(self, str name, schedule, axes, gathers, ScatterRecipe recipe, in_strides, out_strides, bint dense):
-        """``axes`` are `phases.axis` of every axis but the last; ``gathers``, instead of them, what outputs of an image gather
-        (gathering.py). ``dense`` says whether pixels are at even distances, through all rows and images."""
+        """Make the tables of a schedule.
+
+        ``axes`` has the result of phases.axis for each axis except the last. With `gathered`, ``gathers`` is the table of
+        gathering.py instead, else None. ``dense`` says whether pixels have one constant stride across all rows and images.
+        """
         problem = schedule.problem
         self.open_plan(name, problem, recipe.k, in_strides, out_strides, schedule.execution)
         self.recipe, self.even, self.keep = recipe, True, []
@@ -47,7 +61,7 @@ cdef class ScatterPlan(Plan):
         cdef int64_t x = self.nd - 1, s = self.stride.p[x], ax
         self.taps_x, self.begin, self.window = self.kernel.p[x], problem.begin[x], problem.out_sizes[x]
         self.lanes, self.terms = s * self.co, (self.taps_x + s - 1) // s
-        begin, end = problem.begin[x], problem.begin[x] + problem.out_sizes[x]  # below 0, too, where C's integers round to 0
+        begin, end = problem.begin[x], problem.begin[x] + problem.out_sizes[x]  # Python integers: C rounds to 0
         self.j0, self.j1, self.j_whole = begin // problem.strides[x], -(-end // problem.strides[x]), end // problem.strides[x]
         self.block, self.blocks, self.max_rows = schedule.block, schedule.blocks, schedule.pixels
         self.chunks_of_tap, self.slots, self.slot_size = schedule.chunks_of_tap, schedule.slots, schedule.slot_bytes
@@ -56,7 +70,7 @@ cdef class ScatterPlan(Plan):
         self.slab = recipe.slab
         self.across, self.panels = self.slab > 0, schedule.panels
         self.fused = self.across and self.ci <= CONVT_KC and (self.in_stride.p[x] == 1 or (self.in_c == 1 and self.ci * k.t_size >= 16))
-        # Pixels side by side, for vectors; or one after the other, for matrices as close as an odd number of steps allows.
+        # Elements between packed pixels: schedule.row_elements.
         self.lda = (schedule.depth // k.kstep | 1) * k.kstep if k.parts else k.lda
         space = schedule.workspace
         self.workspace = space.bytes
@@ -83,6 +97,7 @@ cdef class ScatterPlan(Plan):
         self.tasks = (1 if self.joined else self.batch) * self.row_tasks * self.groups * self.blocks
 
     cdef open_axis(self, ScatterAxis *axis, groups, runs):
+        """Fill in an axis from its phase groups and runs."""
         cdef ScatterRun *r
         cdef int64_t high = 0, p
         cdef tuple firsts, shown
@@ -110,7 +125,7 @@ cdef class ScatterPlan(Plan):
         axis.span = high - axis.low
 
     cdef place_rows(self, ScatterAxis *axis):
-        """Lists the rows of an axis, in order of j."""
+        """List the rows of an axis in order of j."""
         cdef int64_t *at = <int64_t *>cnp.PyArray_DATA(structures(self.keep, axis.span + 1, sizeof(int64_t)))
         cdef ScatterRun *r
         cdef ScatterPlace *p
@@ -128,17 +143,17 @@ cdef class ScatterPlan(Plan):
                 p = &axis.places[at[r.start - axis.low + j]]
                 p.j, p.run = j, n
                 at[r.start - axis.low + j] += 1
-        for j in range(axis.span):  # now where the rows of the next j begin
+        for j in range(axis.span):  # at[j] is now the end of the rows of j
             for n in range(first, at[j]):
                 axis.places[n].first, axis.places[n].together = first, at[j] - first
             first = at[j]
 
     cdef open_classes(self):
-        """Fills in the classes: a run of each axis, the last axis fastest."""
+        """Fill in the classes, one for each choice of a run per axis; the last of these axes varies fastest."""
         cdef int64_t x = self.nd - 1, ax, n, nphases = 1, ntaps = 1
         cdef Py_ssize_t i
         self.nclasses = 1
-        for ax in range(x):  # what all classes have together is a product, too
+        for ax in range(x):  # totals over all classes are products, too
             self.nclasses, nphases = self.nclasses * self.axes[ax].nruns, nphases * self.axes[ax].phases
             ntaps *= self.axes[ax].taps
         cdef int64_t of_tap = max(<int64_t>1, (self.recipe.ci_p + CONVT_KC - 1) // CONVT_KC)
@@ -158,6 +173,7 @@ cdef class ScatterPlan(Plan):
             self.open_class(c)
 
     cdef void open_class(self, ScatterClass *c) noexcept nogil:
+        """Fill in the phases, panels and depth chunks of a class."""
         cdef const convt_kernels *k = self.k
         cdef int64_t x = self.nd - 1, ax, n, p, pack = 0
         cdef int64_t *phase
@@ -166,7 +182,7 @@ cdef class ScatterPlan(Plan):
             phase, n = c.phases + p * (1 + 2 * x), p
             for ax in range(x - 1, -1, -1):
                 shown = c.runs[ax].shown + 3 * take_index(&n, c.runs[ax].phases)
-                if shown[0]:  # with one row the stride may be anything
+                if shown[0]:  # an axis with one output may have any stride
                     phase[0] += shown[0] * self.out_stride.p[ax]
                 phase[1 + 2 * ax], phase[2 + 2 * ax] = shown[1], shown[2]
         if c.ntaps == 0:
@@ -180,12 +196,12 @@ cdef class ScatterPlan(Plan):
             for n in range(1, convt_quotient(k.nr, k.vl) + 1):
                 c.tiles[n] = convt_quotient(c.pack.ncols + k.mr[n] - 1, k.mr[n])
                 c.by_tile[n] = cut_evenly(c.pack.ncols, c.tiles[n], 1)
-            # A vector before, one behind, and a cache line, so that columns fall into different sets.
+            # The stride of schedule.column_elements.
             c.ld = convt_quotient(self.max_rows + k.nr - 1, k.nr) * k.nr + 2 * k.vl + 16
         self.cut_depth(c)
 
     cdef void cut_depth(self, ScatterClass *c) noexcept nogil:
-        """The depth of a class in chunks: of a tap each, or of taps that are adjacent in the panel and in a slab."""
+        """Divide the depth of a class into chunks of one tap, or of taps that are adjacent in the panel and in one slab."""
         cdef int64_t ci_p = self.recipe.ci_p, whole = ci_p if self.chunks_of_tap else self.slab
         cdef int64_t tap, ax, n, flat, step, first = 0, panel = 0, end = 0
         if not ci_p:
@@ -205,7 +221,7 @@ cdef class ScatterPlan(Plan):
         self.add_chunks(c, first, panel, end - panel)
 
     cdef void add_chunks(self, ScatterClass *c, int64_t first, int64_t panel, int64_t depth) noexcept nogil:
-        """So much depth that is together in the panel, in even chunks."""
+        """Add even chunks for contiguous depth, which starts at ``first`` in the class and at ``panel`` in the panel."""
         cdef const convt_kernels *k = self.k
         cdef int64_t n = 0, count = convt_quotient(depth + CONVT_KC - 1, CONVT_KC) * k.kstep, slab = max(<int64_t>1, self.slab), above
         cdef int64_t step = convt_quotient(depth + count - 1, count) * k.kstep, ci_p = self.recipe.ci_p
@@ -222,7 +238,7 @@ cdef class ScatterPlan(Plan):
             n += step
 
     def taps_of_tasks(self):
-        """For each task, how many input rows each of its rows of outputs reads."""
+        """Return for each task a list of the number of input rows that each of its output rows reads."""
         cdef int64_t group, image, first, last, j_lo, n, low
         cdef Py_ssize_t task, i
         cdef Row row
@@ -241,7 +257,7 @@ cdef class ScatterPlan(Plan):
         return found
 
     cdef _gather(self, columns, pixels):
-        """Takes what outputs of an image sum, [output][term]; the column beyond the last is nothing."""
+        """Make the index table of the terms of each output from ``columns`` and ``pixels``, [output][term] (gathering.py)."""
         cdef ScatterClass *c = self.classes
         count, terms = columns.shape
         index = np.zeros((-(-count // self.k.vl) * self.k.vl, 1 + terms), np.int32)
@@ -252,7 +268,8 @@ cdef class ScatterPlan(Plan):
         self.outputs, self.gather_terms = count, terms
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
-        if convt_is_set(call.refused):  # what another task found makes this one's work useless
+        """Compute a task in the loop order of the module docstring."""
+        if convt_is_set(call.refused):  # the call is repeated, because another task found values that need a direct sum
             return
         cdef PackedRow *kept = <PackedRow *>(ws + self.at_kept)
         cdef int64_t n, group, image, first, last, j_lo, end
@@ -261,7 +278,7 @@ cdef class ScatterPlan(Plan):
         cdef Row row
         for n in range(self.slots):
             kept[n].used = -1
-        for n in range(self.k.nr):  # -0, the sum of nothing that keeps the sign of zero
+        for n in range(self.k.nr):  # -0.0, the neutral element of addition, which keeps the sign of zero
             if self.k.t_size == 8:
                 (<double *>ws)[n] = -0.0
             else:
@@ -284,10 +301,12 @@ cdef class ScatterPlan(Plan):
 
     cdef void place(self, Py_ssize_t task, int64_t *group, int64_t *image, int64_t *first, int64_t *last,
                     int64_t *j_lo) noexcept nogil:
-        """A task's group, image, rows and where its stretch of them starts: or of all images which j (`rows_before`), or of
-        images that are gathered which ones."""
+        """Return the channel group, image, rows [first, last) and first j along the last axis of a task.
+
+        For joined rows, [first, last) is a range of j of all images (see `rows_before`); with `gathered`, a range of images.
+        """
         cdef int64_t rest = convt_quotient(task, self.groups), above = convt_quotient(rest, self.blocks), all = self.rows
-        group[0] = task - rest * self.groups  # of the same pixels follow each other: they share the lines of these
+        group[0] = task - rest * self.groups  # tasks of the same pixels are adjacent, because groups share cache lines
         j_lo[0] = self.j0 + (rest - above * self.blocks) * self.block
         image[0] = convt_quotient(above, self.row_tasks)
         task = above - image[0] * self.row_tasks
@@ -296,8 +315,11 @@ cdef class ScatterPlan(Plan):
         first[0], last[0] = convt_quotient(all * task, self.row_tasks), convt_quotient(all * (task + 1), self.row_tasks)
 
     cdef ScatterClass *find_row(self, int64_t n, Row *row) noexcept nogil:
-        """The class of the n-th row of an image, in order of j along the first axis, then the next one; of the same j, of
-        different groups, class by class. Rows that read the same inputs so follow each other."""
+        """Return the class of the n-th row of an image, and fill ``row``.
+
+        Rows are in order of j, the first axis outermost. Rows with equal j and different phase groups are adjacent, because
+        they read the same inputs.
+        """
         cdef int64_t x = self.nd - 1, ax, many = 1, index = 0, step = 1
         cdef int64_t firsts[MOST_AXES]
         cdef ScatterAxis *axis
@@ -309,7 +331,7 @@ cdef class ScatterPlan(Plan):
             firsts[ax] = p.first
             n -= p.first * many * axis.after
             many *= p.together
-        for ax in range(x - 1, -1, -1):  # n now counts the rows of these j
+        for ax in range(x - 1, -1, -1):  # n is now the index among the rows of these j
             axis = self.axes + ax
             p = axis.places + firsts[ax]
             if p.together > 1:
@@ -320,14 +342,14 @@ cdef class ScatterPlan(Plan):
         return self.classes + index
 
     cdef void row_of_class(self, const ScatterClass *c, int64_t n, Row *row) noexcept nogil:
-        """The n-th row of a class, of all images."""
+        """Fill ``row`` with the n-th row of a class, counted across images."""
         cdef int64_t ax
         for ax in range(self.nd - 2, -1, -1):
             row.j[ax] = take_index(&n, c.runs[ax].count)
         row.image = n
 
     cdef int64_t rows_before(self, const ScatterClass *c, int64_t place) noexcept nogil:
-        """How many rows of a class, of all images, are before the place-th j, counting across images and axes."""
+        """Return the number of rows of a class, of all images, before the place-th j. Places count j across images and axes."""
         cdef int64_t ax, at, span = 1, rows = c.rows, found
         for ax in range(self.nd - 1):
             span *= self.axes[ax].span
@@ -347,7 +369,7 @@ cdef class ScatterPlan(Plan):
         return found
 
     cdef int64_t pixels_between(self, const ScatterClass *c, const Row *row, const Row *other) noexcept nogil:
-        """How many pixels further another row of the same class starts, where the input is one stretch."""
+        """Return the distance in pixels between the inputs of two rows of a class, if pixels have one constant stride."""
         cdef int64_t ax, n = other.image - row.image
         for ax in range(self.nd - 1):
             n = n * self.in_size.p[ax] + other.j[ax] - row.j[ax]
@@ -355,8 +377,10 @@ cdef class ScatterPlan(Plan):
 
     cdef int64_t run_rows(self, Py_ssize_t task, ScatterClass *c, Row *row, int64_t group, int64_t first, int64_t last, int64_t j_lo,
                           const Call *call, char *ws) noexcept nogil:
-        """The task's stretch of one row; or, where they are joined, of as many of a class as are one stretch of the input.
-        Returns which row is next."""
+        """Compute the task's part of row ``first`` or, if joined, of as many rows of the class as are contiguous in the input.
+
+        Multiply the pixels of all taps, then overlap-add each phase of each row. Return the number of the next row.
+        """
         cdef const convt_kernels *k = self.k
         cdef Row other
         cdef int64_t x = self.nd - 1, j_hi = min(self.j1, j_lo + self.block), ax, at, n, ahead, pixels, end = first + 1
@@ -397,7 +421,7 @@ cdef class ScatterPlan(Plan):
             pixels = self.pixels_between(c, row, &other)
             at = other.image * self.out_n + group * self.co * self.out_c
             for ax in range(x):
-                if other.j[ax]:  # with one row the stride may be anything, and a product with it too
+                if other.j[ax]:  # an axis with one output may have any stride, so that a product could overflow
                     at += self.stride.p[ax] * other.j[ax] * self.out_stride.p[ax]
             for p in range(c.nphases):
                 phase = c.phases + p * (1 + 2 * x)
@@ -407,11 +431,11 @@ cdef class ScatterPlan(Plan):
         return end
 
     cdef void run_images(self, int64_t first, int64_t last, const Call *call, char *ws) noexcept nogil:
-        """Images whose pixels are multiplied as one, once with all taps; each output gathers its sums."""
+        """Compute images [first, last) with `gathered`: multiply all pixels by all taps, then each output gathers its terms."""
         cdef const convt_kernels *k = self.k
         cdef ScatterClass *c = self.classes
         cdef char *col = ws + self.at_products + k.vl * k.t_size
-        cdef char *nothing = col + c.pack.ncols * c.ld * k.t_size  # of each image where its indices find it
+        cdef char *nothing = col + c.pack.ncols * c.ld * k.t_size  # the dummy column, which each image reads at its first pixel
         cdef int64_t pixels = 1, n
         cdef int64_t j[MOST_AXES]
         cdef convt_picked o
@@ -425,11 +449,14 @@ cdef class ScatterPlan(Plan):
         for n in range(last - first):
             o.col = col + n * pixels * k.t_size
             o.out = call.dst + (first + n) * self.out_n * k.s_size
-            memcpy(nothing + n * pixels * k.t_size, ws, k.t_size)  # -0, as products begin with
+            memcpy(nothing + n * pixels * k.t_size, ws, k.t_size)  # -0.0
             k.overlap_picked(&o)
 
     cdef void overlap_row(self, convt_overlap *o, int64_t j, int64_t j_hi, char *dst) noexcept nogil:
-        """Finish outputs [s * j, s * j_hi) of a row: whole j in one call; where the window cuts one, that one alone."""
+        """Overlap-add outputs [s * j, s * j_hi) of a row and store them.
+
+        One kernel call does all j whose outputs are all inside the window; a j that the window cuts takes a call of its own.
+        """
         cdef int64_t s = self.stride.p[self.nd - 1], lo, hi
         o.out_j = s * o.out_x
         while j < j_hi:
@@ -447,7 +474,12 @@ cdef class ScatterPlan(Plan):
 
     cdef void products(self, ScatterClass *c, char *weights, char *src, const int64_t *j, int64_t now, int64_t i_lo, int64_t m,
                        char *ws, char *col, const char *next, int64_t ahead, char *refused) noexcept nogil:
-        """The products of m pixels from i_lo on with each column (phase, tap, channel), summed over the row's taps."""
+        """Multiply m pixels from i_lo on by all columns, and sum over the taps of the row and in-channels, into ``col``.
+
+        Loop order: depth chunks, panels of columns, register tiles of pixels. If `across` and pixels are not kept: some panels
+        of pixels, depth chunks, panels of pixels, register tiles of columns. ``next`` is the address that tiles prefetch,
+        ``ahead`` the bytes there.
+        """
         cdef const convt_kernels *k = self.k
         cdef int64_t tiles, chunk, p, i, some, r0, r1, r, ncols = c.pack.ncols, most = k.mr[k.nr // k.vl]
         cdef ScatterChunk *ch
@@ -463,7 +495,7 @@ cdef class ScatterPlan(Plan):
         t.act = &self.none
         t.stream, t.narrow, t.more, t.late = 0, 0, 0, NULL
         t.ahead, t.ahead_step = next, 0
-        if ahead:  # each tile prefetches some of what the next row reads
+        if ahead:  # each tile prefetches a part of the next row's input
             if self.across:
                 tiles = c.tiles[k.nr // k.vl] * convt_quotient(m + k.nr - 1, k.nr)
             else:
@@ -473,7 +505,7 @@ cdef class ScatterPlan(Plan):
         if self.fused and c.pack.ncols <= CONVT_ACROSS_MR and not self.chunks_of_tap:
             self.multiply_pixels(c, weights, src, j, i_lo, m, col)
             return
-        if self.across and not self.chunks_of_tap:  # some panels of pixels at a time, which stay in the cache
+        if self.across and not self.chunks_of_tap:  # a few panels of pixels at a time, which stay in the cache
             a = self.slot(ws, 0)
             p = 0
             while p < m:
@@ -522,7 +554,7 @@ cdef class ScatterPlan(Plan):
 
     cdef void multiply_pixels(self, ScatterClass *c, char *weights, char *src, const int64_t *j, int64_t i_lo, int64_t m,
                               char *col) noexcept nogil:
-        """`products` of few columns, across: pixels need not be packed for others."""
+        """Compute `products` for few columns if `across`: pixels are multiplied in place, because packing would not pay."""
         cdef int64_t in_x = self.in_stride.p[self.nd - 1], tap = 0, chunk, depth
         cdef convt_across t
         t.kc, t.pixels, t.cs, t.rs, t.ld, t.out = <int>self.ci, <int>m, in_x, self.in_c, c.ld, col
@@ -537,7 +569,7 @@ cdef class ScatterPlan(Plan):
 
     cdef void multiply_across(self, ScatterClass *c, int64_t chunk, convt_tile *t, char *panel, char *weights, int64_t first,
                               int64_t m, char *col, char *zeros, Coming *coming) noexcept nogil:
-        """The products of a panel of pixels, from the first-th of a stretch of so many on."""
+        """Multiply the panel of pixels that begins at pixel ``first`` of m by all columns, for one depth chunk."""
         cdef const convt_kernels *k = self.k
         cdef ScatterChunk *ch = c.chunks + chunk
         cdef int64_t i, r, r0, r1 = 0
@@ -555,7 +587,7 @@ cdef class ScatterPlan(Plan):
             t.init_ld = c.ld if chunk else 0
             k.tile(<int>(r1 - r0), t)
             t.ahead += ch.prefetches * t.ahead_step
-            if coming.lines and t.ahead >= coming.end:  # the next line of each plane
+            if coming.lines and t.ahead >= coming.end:  # go on with the next line of each plane
                 t.ahead = coming.end - coming.planes + 64
                 coming.end += 64
                 coming.lines -= 1
@@ -564,8 +596,11 @@ cdef class ScatterPlan(Plan):
 
     cdef void look_ahead(self, ScatterClass *c, int64_t chunk, convt_tile *t, Coming *coming, char *src, const int64_t *j, int64_t i,
                          int64_t some) noexcept nogil:
-        """Lets the tiles of a depth chunk of some pixels, from i on, prefetch the planes that are packed next: one line of each
-        plane, then the next line. (None need be there.)"""
+        """Make the tiles of a depth chunk prefetch the planes that are packed next.
+
+        They prefetch one cache line of each plane, then the next line of each plane. Pixels [i, i + some) are those multiplied
+        now. The prefetched addresses need not be valid.
+        """
         cdef ScatterChunk *ch = c.chunks + (0 if chunk + 1 == c.nchunks else chunk + 1)
         if chunk + 1 == c.nchunks:
             i += some
@@ -577,9 +612,11 @@ cdef class ScatterPlan(Plan):
 
     cdef const char *next_pixels(self, Py_ssize_t task, ScatterClass *c, int64_t n, int64_t last, int64_t image, int64_t j_lo,
                                  const Call *call, int64_t *bytes) noexcept nogil:
-        """Where the pixels start that the n-th row of a task reads, of joined ones of a class, or the next task where it has none:
-        and how many bytes they are: of several taps those of the last, as what the others read has been there before; 0 if they
-        are not one stretch of memory, or if other classes have read them."""
+        """Return the address of the pixels to prefetch: those of row n or, if the task has no such row, of the next task.
+
+        ``bytes`` receives their size; 0 if they are not contiguous, or if other classes have read them. The pixels are those of
+        the last tap, because earlier rows have read the inputs of the other taps.
+        """
         cdef int64_t group, i_lo, i_hi, pixels, x = self.nd - 1
         cdef Row row
         bytes[0] = 0
@@ -609,7 +646,7 @@ cdef class ScatterPlan(Plan):
         return call.src + (row.image * self.in_n + self.tap_at(c, c.ntaps - 1, row.j) + i_lo * self.in_stride.p[x]) * self.k.s_size
 
     cdef int64_t tap_at(self, const ScatterClass *c, int64_t tap, const int64_t *j) noexcept nogil:
-        """Where the input row is that a tap reads."""
+        """Return the input offset of the row that a tap reads, for the output row at ``j``."""
         cdef int64_t ax, at = 0
         cdef ScatterRun *r
         for ax in range(self.nd - 2, -1, -1):
@@ -619,7 +656,11 @@ cdef class ScatterPlan(Plan):
 
     cdef char *packed(self, ScatterClass *c, int64_t chunk, char *src, const int64_t *j, int64_t now, int64_t i_lo, int64_t m,
                       char *ws, char *refused) noexcept nogil:
-        """The pixels of a depth chunk as packed, now or for an earlier row of the task."""
+        """Return the packed pixels of a depth chunk.
+
+        They are packed now, unless a slot holds them from an earlier row of the task. ``now`` is the number of the output row.
+        A new input row replaces the least recently used slot.
+        """
         cdef PackedRow *kept = <PackedRow *>(ws + self.at_kept)
         cdef char *to
         cdef int64_t n, at, part, oldest = 0
@@ -640,12 +681,12 @@ cdef class ScatterPlan(Plan):
         return to + part * self.chunk_size
 
     cdef char *slot(self, char *ws, int64_t n) noexcept nogil:
-        """Where an input row's packed pixels go."""
+        """Return the address of the n-th slot."""
         return ws + self.at_packed + n * self.slot_size
 
     cdef void pack_pixels(self, ScatterClass *c, const ScatterChunk *chunk, char *src, const int64_t *j, int64_t i_lo,
                           int64_t m, char *to, char *refused) noexcept nogil:
-        """Pixels [i_lo, i_lo + m) of a depth chunk: as the GEMM's A, or across as panels of its B."""
+        """Pack pixels [i_lo, i_lo + m) of a depth chunk: as rows of the GEMM's A or, if `across`, as panels of its B."""
         cdef const convt_kernels *k = self.k
         cdef int64_t ci_p = self.recipe.ci_p, in_x = self.in_stride.p[self.nd - 1]
         cdef int64_t depth = 0, tap = chunk.tap, first = chunk.channel, last, p, cols, at, n, r
@@ -654,7 +695,7 @@ cdef class ScatterPlan(Plan):
             at = self.tap_at(c, tap, j) + i_lo * in_x + first * self.in_c
             if self.across:
                 p = 0
-                while in_x == 1 and p + k.nr <= m:  # the pixels of a plane, which are side by side, for some panels at a time
+                while in_x == 1 and p + k.nr <= m:  # contiguous pixels of a plane, for some panels at a time
                     n = min(<int64_t>PLANE_PANELS, convt_quotient(m - p, k.nr))
                     for r in range(min(self.ci, last) - first):
                         k.widen(to + (p * chunk.depth + (depth + r) * k.nr) * k.e_size, k.nr * chunk.depth,

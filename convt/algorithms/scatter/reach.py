@@ -1,4 +1,7 @@
-"""What rows of outputs read along the axes but the last, in numbers alone: the tables are made only for a plan that runs."""
+"""Counts of the input rows that output rows read, along all axes except the last.
+
+schedule.py and cost.py need only these counts. bind.py makes the tables, for a plan that runs.
+"""
 
 import functools
 import math
@@ -8,28 +11,30 @@ from .. import phases
 
 
 class Reach(NamedTuple):
-    """Of an axis, or of all axes but the last together. Phases that read the same inputs are one row, of several outputs."""
+    """The rows of one axis, or of all axes except the last together. Phases that read the same inputs are one row of several
+    outputs."""
 
-    kinds: tuple  # (phases, rows, taps): there are so many rows of so many phases, which read so many input rows in all
-    rows: int  # of all kinds
-    taps: int  # input rows that a row reads at most
-    phases: int  # of a row at most
-    groups: int  # of phases
-    places: int  # positions j that have a row: fewer than rows where there are several groups
-    entries: int  # that the tables of a plan would have at most
+    kinds: tuple  # (phases, rows, taps): number of rows with this many phases, and input rows that they read together
+    rows: int  # rows of all kinds
+    taps: int  # the most input rows that a row reads
+    phases: int  # the most phases of a row
+    groups: int  # number of phase groups
+    places: int  # number of j that have a row; fewer than rows if there are several phase groups
+    entries: int  # the most entries of the tables of a plan
 
 
-ONE_ROW = Reach(((1, 1, 1),), 1, 1, 1, 1, 1, 1)  # of a problem that has one axis only
+ONE_ROW = Reach(((1, 1, 1),), 1, 1, 1, 1, 1, 1)  # the Reach of a problem with one axis
 
 
 @functools.lru_cache(maxsize=512)
 def of_axis(k, s, d, size, begin, out):
-    groups, gap = phases.phase_groups(k, s, d, True), d // math.gcd(s, d)  # how far apart the inputs of a phase's taps are
+    """Return the Reach of one axis."""
+    groups, gap = phases.phase_groups(k, s, d, True), d // math.gcd(s, d)  # distance of the inputs of a phase's taps
     below, above = begin // s, (begin + out) // s
-    rest, cut = begin - below * s, begin + out - above * s  # where the window starts and ends, among the phases
+    rest, cut = begin - below * s, begin + out - above * s  # the residues at which the window starts and ends
     kinds, rows, taps, most, lows, highs, entries, shown = {}, 0, 0, 1, [], [], 0, 0
     for residues, offsets, _ in groups:
-        count = len(residues)  # the products of all are made, also of those that the window hides
+        count = len(residues)  # products are computed for all phases, even for those outside the window
         if out < s:
             residues = [r for r in residues if (r - begin) % s < out]
             if not residues:
@@ -60,7 +65,7 @@ def of_axis(k, s, d, size, begin, out):
 
 
 def of_problem(problem):
-    """Of all axes but the last."""
+    """Return the Reach of all axes except the last."""
     found = ONE_ROW
     for ax in range(len(problem.kernel) - 1):
         axis = of_axis(
@@ -81,7 +86,7 @@ def of_problem(problem):
 
 
 def most_terms(problem):
-    """How many products an output sums at most."""
+    """Return the most terms of an output."""
     terms = 1
     for k, s, d, size in zip(problem.kernel, problem.strides, problem.dilations, problem.in_sizes, strict=True):
         common = math.gcd(s, d)

@@ -1,4 +1,8 @@
-"""What scatter decides for a problem: how products are held, and which rows, stretches of a row and images are a task."""
+"""All decisions of `scatter` about a problem on a machine, as a `Schedule`.
+
+`schedule` makes a candidate for each layout of products (COLUMNS, ACROSS, GATHERED) and takes the cheapest by cost.py. A
+candidate divides output rows, parts of a row along the last axis, and images into tasks. bind.py makes the plan.
+"""
 
 import math
 from typing import NamedTuple
@@ -10,56 +14,56 @@ from ..workspace import Workspace, book
 from . import cost, reach
 from .loops import PANELS
 
-LIMIT = "it wants dilation 1 on the last axis, with a stride of at most twice the kernel"
+LIMIT = "dilation 1 on the last axis, with a stride of at most twice the kernel"
 
 NAMES = {
     "vectors": "scatter", "amx": "matrix_scatter", "amx_two": "matrix_high_scatter", "amx_one": "matrix_medium_scatter",
     "dots": "dots_scatter",
 }  # fmt: skip
 
-COLUMNS, ACROSS, GATHERED = "columns", "across", "gathered"  # how products are held: see `Schedule.form`
+COLUMNS, ACROSS, GATHERED = "columns", "across", "gathered"  # layouts of products: see `Schedule.form`
 
-_ROWS = 126, 160  # input pixels of a task, for vectors (9 tiles of 14) and matrices
-_PIXELS = 1024  # the same across
-_FEW_PIXELS = 256  # of a task, where there are several
-_SUMS = 1 << 18  # bytes of their products
-_KEPT = 1 << 20  # of input rows that are kept packed
-_ROWS_SHARE = 16  # output rows of a task
-_LEAST_DEPTH = 32  # in-channels that a chunk should have
-_PICKS = 1 << 14  # sums of an image that may be listed
-_ENTRIES = 1 << 16  # of the tables of a plan
-_PACKED_ROW = 16  # bytes that say which input row is packed: of `PackedRow` in loops.pxd
+_ROWS = 126, 160  # the most input pixels of a task with COLUMNS, on vectors (9 register tiles of 14) and on AMX
+_PIXELS = 1024  # the most input pixels of a task with ACROSS
+_FEW_PIXELS = 256  # the fewest pixels of a task of joined rows, unless that gives fewer tasks than threads
+_SUMS = 1 << 18  # the most bytes of products of a task with ACROSS or GATHERED
+_KEPT = 1 << 20  # the most bytes of input rows that a task keeps packed
+_ROWS_SHARE = 16  # the most output rows of a task
+_LEAST_DEPTH = 32  # the fewest in-channels for depth chunks of one tap, if several input rows reach an output row
+_PICKS = 1 << 14  # the most terms of all outputs of an image with GATHERED
+_ENTRIES = 1 << 16  # the most entries of the tables of a plan
+_PACKED_ROW = 16  # bytes of `PackedRow` in loops.pxd
 
 
 class Schedule(NamedTuple):
-    """Everything that is decided: see stages.py."""
+    """Every decision about a problem on a machine."""
 
     problem: Problem
     unit: str
     threads: int
-    # How products are held and weights are packed: ``(way, slab)``.
+    # ``(layout of products, slab)``, which also names the layout of packed weights:
     # ("columns", 0): vectors run over the columns (phase, tap of the last axis, out-channel), in panels.
-    # ("across", slab): vectors run over pixels. The rows of weights are ``slab`` deep: see `slab_of`.
-    # ("gathered", slab): the same, whose columns are the taps of all axes: outputs gather what they sum.
+    # ("across", slab): vectors run over pixels. Rows of weights have a depth of ``slab`` (see `slab_of`).
+    # ("gathered", slab): vectors run over pixels, columns are (tap of all axes, out-channel), and outputs gather their terms.
     form: tuple
-    block: int  # blocks of stride outputs along the last axis that a task does of a row,
-    blocks: int  # which is cut into so many of them
-    tasks: int  # that the rows of an image are, or those of all images if they are joined, or all images if gathered
-    joined: bool  # rows that follow each other in the input, of images too, are multiplied as one
-    chunks_of_tap: int  # chunks of depth that a tap is, whose pixels are packed once for all rows; 0 if chunks span taps
-    in_place: bool  # such pixels are not packed, but read where they lie
-    depth: int  # of a chunk at most
-    pixels: int  # that are multiplied as one at most
-    panels: int  # of pixels that are met once, which are packed and multiplied at a time
-    slots: int  # input rows that a task keeps packed
-    slot_bytes: int
-    prefetch: bool  # input comes from far: tiles prefetch what the next row reads
-    workspace: Workspace  # "zeros", "kept" (what the slots hold), "packed" (the slots), "products"
+    block: int  # number of j along the last axis that a task computes of a row
+    blocks: int  # number of parts with this many j in a row
+    tasks: int  # tasks of the rows of an image; of all images if rows are joined or images are gathered
+    joined: bool  # rows that are consecutive in the input, across images too, are multiplied as one
+    chunks_of_tap: int  # depth chunks per tap, if each chunk has one tap and pixels are packed once for all rows; else 0
+    in_place: bool  # with chunks of one tap: the GEMM reads pixels in place, without packing
+    depth: int  # the most depth of a chunk
+    pixels: int  # the most pixels of one GEMM
+    panels: int  # panels of pixels that are packed and multiplied at a time, if packed pixels are not kept
+    slots: int  # number of input rows that a task keeps packed
+    slot_bytes: int  # bytes of a slot, which holds one packed input row
+    prefetch: bool  # L2 does not hold the input, so that tiles prefetch the input of the next row
+    workspace: Workspace  # "zeros" (a row of -0.0), "kept" (which row each slot holds), "packed" (the slots), "products"
     execution: execution.Execution
 
 
 def schedule(problem, here, unit, threads, finite):
-    """The cheapest `Schedule`; None if there is none."""
+    """Return the cheapest Schedule, or None if `scatter` does not accept the problem."""
     info = here.info(problem.dtype, unit)
     if info is None or (unit != "vectors" and not finite):
         return None
@@ -72,7 +76,7 @@ def schedule(problem, here, unit, threads, finite):
         return None
     best, found = math.inf, None
     for way in _ways(problem, info):
-        if problem.planar and way != ACROSS:  # the pixels of a plane are side by side, as they are across
+        if problem.planar and way != ACROSS:  # only ACROSS reads the contiguous pixels of planes
             continue
         candidate = _of_way(way, problem, here, info, rows, stages.SHARED)
         if candidate is not None and (cycles := cost.cost(candidate, here)) < best:
@@ -87,28 +91,30 @@ def schedule(problem, here, unit, threads, finite):
 
 
 def _ways(problem, info):
-    """How products may be held."""
+    """Return the layouts of products that the problem permits."""
     if info.kstep > 1 or not slab_of(problem.ci) or problem.strides[-1] * problem.co > _core.ACROSS:
         return (COLUMNS,)
     return (COLUMNS, ACROSS, GATHERED) if _may_gather(problem, info) else (COLUMNS, ACROSS)
 
 
 def slab_of(ci):
-    """The depth of rows of weights, across: as many whole taps as a chunk has room for, or an even part of one; 0 if there is
-    none."""
+    """Return the depth of rows of weights for vectors over pixels, 0 if there is none.
+
+    It is as many whole taps as fit in a depth chunk, or an even part of a tap that does not fit.
+    """
     parts = -(-ci // _core.KC)
     return 0 if ci == 0 or ci % parts else _core.KC // ci * ci if parts == 1 else ci // parts
 
 
 def _of_way(way, problem, here, info, rows, threads):
-    """The schedule of a way to hold products; None if they do not fit."""
+    """Return the Schedule for a layout of products, or None if its products or input rows exceed the workspace bounds."""
     if way == GATHERED:
         return _gathered(problem, here, info, threads)
     ci, width, kernel = problem.ci, problem.in_sizes[-1], problem.kernel[-1]
     j0, j1 = blocks_shown(problem)
     js, before = j1 - j0, terms(problem) - 1
     slab = slab_of(ci) if way == ACROSS else 0
-    # Depth chunks of a tap each: pixels are packed once for all rows that read them, or read where they lie.
+    # With depth chunks of one tap, pixels are packed once for all rows that read them, or read in place.
     keeps = rows.taps == 1 or (ci >= _LEAST_DEPTH and rows.taps * ci * info.e_size <= _KEPT // 16)
     columns = rows.phases * kernel * problem.co
     sums, kept = max(1, columns * info.t_size), max(1, rows.taps * ci * info.e_size) if keeps else 1
@@ -132,7 +138,7 @@ def _of_way(way, problem, here, info, rows, threads):
         tasks = max(1, rows.rows)
     deep = info.filled(ci)
     chunks_of_tap, depth = 0, min(rows.taps * deep, slab or _core.KC)
-    # Across, pixels that are met once are packed by the panel, which stays in L1, or by some panels (see `_found`).
+    # With ACROSS, pixels that only one output row reads are packed one panel (or a few, see `_found`) at a time, to stay in L1.
     once = slab and rows.taps == 1
     if keeps and not joined and ci and not once:
         chunks_of_tap = -(-deep // _core.KC)
@@ -145,7 +151,7 @@ def _of_way(way, problem, here, info, rows, threads):
 
 
 def _gathered(problem, here, info, threads):
-    """All taps as columns of the products of whole images, as many for each task."""
+    """Return the Schedule for GATHERED: columns are all taps of all axes, and a task has whole images."""
     pixels = math.prod(problem.in_sizes)
     tasks = min(problem.batch, _joined_tasks(problem.batch * pixels, threads))
     while tasks < problem.batch and _gathered_bytes(problem, -(-problem.batch // tasks), info) > _SUMS:
@@ -154,15 +160,15 @@ def _gathered(problem, here, info, threads):
     return _found(
         problem, here, info, threads, (GATHERED, slab_of(problem.ci)), block=1, blocks=1, tasks=tasks,
         joined=True, chunks_of_tap=0, in_place=False, depth=problem.ci, pixels=-(-problem.batch // tasks) * pixels, slots=1,
-        columns=math.prod(problem.kernel) * problem.co + 1,  # one more is -0, the sum of nothing
+        columns=math.prod(problem.kernel) * problem.co + 1,  # plus a dummy column of -0.0
     )  # fmt: skip
 
 
 def _found(
     problem, here, info, threads, form, block, blocks, tasks, joined, chunks_of_tap, in_place, depth, pixels, slots, columns
 ):
-    """The `Schedule` of these decisions, and its workspace."""
-    # A panel has only a line of each plane, so that planes are packed a stretch at a time.
+    """Return the Schedule of these decisions, with its workspace."""
+    # A panel has few cache lines of each plane, so that PANELS panels of planes are packed at a time.
     nr, wide, panels = info.nr, -(-pixels // info.nr) * info.nr, PANELS if problem.planar else 1
     if form[0] == COLUMNS:
         packed = (pixels + info.grain) * row_elements(depth, info)
@@ -185,61 +191,67 @@ _UNDECIDED = execution.Execution(False, False, False, False, 0)
 
 
 def row_elements(depth, info):
-    """Elements from one packed pixel to the next: for AMX they are as close as an odd number of steps allows."""
+    """Return the elements between packed pixels; on AMX an odd number of steps of depth, just enough for ``depth``."""
     return (depth // info.kstep | 1) * info.kstep if info.matrix else info.lda
 
 
 def column_elements(pixels, info):
-    """Across, the elements of a column's products: a vector before, one behind, and a cache line, so that columns fall into
-    different sets of L1."""
+    """Return the elements between columns of products for vectors over pixels.
+
+    A column has a vector of padding on both sides, and a cache line that puts columns into different sets of L1.
+    """
     return -(-pixels // info.nr) * info.nr + 2 * info.vl + 16
 
 
 def terms(problem):
-    """How many products along the last axis an output sums."""
+    """Return the most products along the last axis that an output sums."""
     return -(-problem.kernel[-1] // problem.strides[-1])
 
 
 def blocks_shown(problem):
-    """The blocks of stride outputs along the last axis that the window shows."""
+    """Return the range (first, end) of j along the last axis that the window shows, in part or whole."""
     s, begin, out = problem.strides[-1], problem.begin[-1], problem.out_sizes[-1]
     return begin // s, -(-(begin + out) // s)
 
 
 def _cut_row(js, rows, most, before, threads, info):
-    """``(block, blocks)``: the stretches of so many, at most ``most``, blocks of stride outputs that a row is cut into; rows
-    are so many in all."""
+    """Return ``(block, blocks)``: the ``js`` j of a row are divided into ``blocks`` parts of ``block`` j, at most ``most``.
+
+    ``rows`` is the number of rows of the problem, ``before`` the number of pixels that a part reads before its own j.
+    """
     block = min(most, max(16, -(-js * rows // (4 * threads))))
     block = max(1, -(-js // max(1, -(-js // max(block, 1)))))
-    if info.matrix and block < js:  # in whole tiles but for the last one
+    if info.matrix and block < js:  # whole register tiles, except for the last part
         tile = info.mr[-1]
         block = max(1, min(-(-(block + before) // tile), max(1, (most + before) // tile)) * tile - before)
     return block, max(1, -(-js // block))
 
 
 def _row_tasks(rows, others, threads):
-    """How many tasks the rows of an image are, each of which packs its pixels once for all of them; ``others`` are stretches of
-    a row, images and groups."""
+    """Return the number of tasks for the ``rows`` rows of an image. Each task packs its pixels once for all its rows.
+
+    ``others`` is the number of images times channel groups times parts of a row.
+    """
     count = max(-(-rows // _ROWS_SHARE), min(rows, -(-8 * threads // max(others, 1))) if threads > 1 else 1)
     while count < rows and count * others < 32 * threads and count * others % threads:
-        count += 1  # so that threads have as many each
+        count += 1  # until all threads have as many tasks
     return max(1, count)
 
 
 def _joined_tasks(pixels, threads):
-    """How many tasks the pixels of joined rows are."""
+    """Return the number of tasks for joined rows with this many pixels in all, a multiple of the threads."""
     most = max(pixels // _PIXELS, min(4 * threads, pixels // _FEW_PIXELS))
     return max(1, -(-most // threads)) * threads
 
 
 def _gathered_bytes(problem, images, info):
-    """Of the products of so many images, and of the column that is nothing."""
+    """Return the bytes of the products of some images, including the dummy column."""
     pixels = images * math.prod(problem.in_sizes) + info.nr + 2 * info.vl + 16
     return (math.prod(problem.kernel) * problem.co + 1) * pixels * info.t_size
 
 
 def _may_gather(problem, info):
-    """Whether images are so small that what each output sums can be listed."""
+    """Check whether images are small enough for a table of the terms of each output."""
     if problem.groups > 1 or problem.ci > _core.KC or not problem.batch * math.prod(problem.in_sizes):
         return False
     outputs = math.prod(problem.out_sizes) * problem.co

@@ -1,4 +1,4 @@
-# Scatter's weights: see weights.pyx.
+# Packed weights of `scatter` (weights.pyx).
 
 from libc.stdint cimport int64_t
 

@@ -1,5 +1,8 @@
 # cython: language_level=3
-"""Scatter's weights: panels whose columns are taps of the last axis; or, where vectors run over pixels, rows of the GEMM's A."""
+"""Packed weights of `scatter`: panels whose columns are (phase, tap of the last axis, out-channel), the B of the GEMM.
+
+If vectors run over pixels, the weights are the A of the GEMM: columns become rows, in slabs of depth.
+"""
 
 from libc.stdint cimport int64_t
 from libc.string cimport memset
@@ -11,8 +14,12 @@ from convt.algorithms.packing cimport PackClass, PanelRecipe
 
 
 cdef class ScatterRecipe(PanelRecipe):
-    """The bias is packed as ``bias_phases`` repetitions of each group's, which the overlap-add adds. With ``slab`` columns become
-    rows of the GEMM's A, ``slab`` deep (a multiple of the in-channels, or an even part of them), slab after slab."""
+    """The recipe of a form of scatter.
+
+    The bias of each channel group is repeated ``bias_phases`` times for the overlap-add. If ``slab`` is not 0, columns are
+    packed as rows of the GEMM's A with a depth of ``slab`` (a multiple of the in-channels, or an even part of them), one slab
+    after the other.
+    """
 
     def __init__(self, str dtype, filter, bias, classes, int64_t bias_phases, int64_t slab, str unit="vectors"):
         self.slab, self.bias_phases = slab, bias_phases
@@ -36,8 +43,9 @@ cdef class ScatterRecipe(PanelRecipe):
         return not self.slab or all_finite(self.k, filter, threads)
 
     cdef bint pack_job(self, PackClass *c, int64_t job, char *src, char *dst, char *stage) noexcept nogil:
-        """A panel; or the rows of one phase of one group, those of its out-channels, of which the caller sees whether they are
-        finite."""
+        """Pack some in-channels of a panel or, with a slab, the rows of one phase of one channel group. Return as
+        `PanelRecipe.pack_job`; with a slab, `finite_source` checks the filter instead.
+        """
         if not self.slab:
             return PanelRecipe.pack_job(self, c, job, src, dst, stage)
         cdef const convt_kernels *k = self.k
@@ -45,7 +53,7 @@ cdef class ScatterRecipe(PanelRecipe):
         cdef int64_t some = max(<int64_t>1, min(self.slab, self.ci_p))
         src += g * self.sg
         dst += c.weights + g * c.group_weights
-        for t in range((c.depth + self.slab - 1) // self.slab):  # rows are longer than a slab
+        for t in range((c.depth + self.slab - 1) // self.slab):  # set the padding of rows to zero
             memset(dst + (t * c.ncols + phase * self.co) * rows, 0, self.co * rows)
         for t in range(c.ntaps):
             for n in range(self.ci_p // some):

@@ -1,3 +1,5 @@
+"""turned: the GEMM of direct with pixels as columns, for NCX data. See README.md."""
+
 from ..stages import Stages
 from . import bind, cost, schedule
 

@@ -1,4 +1,4 @@
-"""The tables of turned's loops, from a schedule, strides and how weights are packed."""
+"""The packing and bind stages of turned: the recipe of the weights, and the plan with the tables that its loops read."""
 
 import itertools
 
@@ -11,17 +11,21 @@ from .weights import TurnedRecipe
 
 
 def recipe(attributes, filter, bias, form, unit="vectors"):
+    """Return the recipe that packs weights. There is one form."""
     return TurnedRecipe(attributes.dtype, filter, bias, common.pack_classes(attributes, merges(len(attributes.kernel))), unit)
 
 
 def bind(schedule, in_strides, out_strides, recipe):
-    """The plan that runs. Axes that may be one are one where their pixels are at a constant stride in data and output."""
+    """Return the plan of a schedule. Strides are in bytes.
+
+    The axes of a ``flat`` schedule become one axis if the pixels of an image are at a constant stride in data and output.
+    """
     problem, classes = schedule.problem, schedule.classes
     if schedule.flat:
         ins, outs = _flat_strides(problem, in_strides), _flat_strides(problem, out_strides)
         if ins and outs:
             problem, in_strides, out_strides = flattened(problem), ins, outs
-        else:  # there is one run on each axis
+        else:  # keep the axes; each has one run
             last = problem.in_sizes[-1]
             classes = tuple([c._replace(runs=c.runs * problem.rank, row=last) for c in classes])
     info = machine.current().info(problem.dtype, schedule.unit)
@@ -35,7 +39,7 @@ def bind(schedule, in_strides, out_strides, recipe):
 
 
 def _flat_strides(problem, strides):
-    """Strides of the array of a `flattened` problem; None where its pixels are not at a constant stride."""
+    """Return the strides of an array of a `flattened` problem, or None if its pixels are not at a constant stride."""
     for size, outer, inner in zip(problem.in_sizes[1:], strides[1:-2], strides[2:-1], strict=True):
         if outer != size * inner:
             return None
@@ -43,7 +47,7 @@ def _flat_strides(problem, strides):
 
 
 def _tables(problem, runs, groups, c, pack, out_strides, info):
-    """The tables of a class."""
+    """Return the tables of a class as a dict, which `TurnedPlan` copies to a `TurnedClass`."""
     chosen = [of_axis[run.group] for of_axis, run in zip(groups, runs, strict=True)]
     totals = [len(group.offsets) for group in chosen]
     *outer, last = runs
@@ -56,7 +60,7 @@ def _tables(problem, runs, groups, c, pack, out_strides, info):
         "blocks": c.blocks,
         "tap_in": tables.taps([run.first_in for run in runs]),
         "chunks": tables.depth_chunks([run.tap_range for run in runs], totals, info.filled(problem.ci), info.kstep, 0),
-        # Tiles of more units come first, so that those of a height are beside each other.
+        # Tiles with more units come first, so that tiles of equal height are adjacent.
         "units": [c.units // c.tiles * n + min(n, c.units % c.tiles) for n in range(c.tiles + 1)],
         "tile_block": c.tile_block,
         "tile_blocks": c.tile_blocks,

@@ -1,4 +1,4 @@
-"""What the loops of turned do, as counts: see convt.algorithms.costs."""
+"""The cost stage of turned: the counts of the loops of a schedule, and their cycles (see convt.algorithms.costs)."""
 
 import math
 
@@ -8,7 +8,7 @@ from .schedule import takes
 
 
 def cost(schedule, here):
-    """Cycles of all threads together."""
+    """Return the cycles of all threads together."""
     p = schedule.problem
     info, part = here.info(p.dtype, schedule.unit), here.profile["turned" if schedule.unit == "vectors" else "matrix_turned"]
     weights = common.filter_bytes(p, info)
@@ -18,24 +18,24 @@ def cost(schedule, here):
         count = p.groups * c.blocks * c.tile_blocks
         tasks.append((part.cycles(_counts(p, c, info, far)), count))
     total, count = sum([each * n for each, n in tasks]), sum([n for _, n in tasks])
-    if schedule.threads > 1 and count <= common.EVEN:  # so few that threads wait for the last one
+    if schedule.threads > 1 and count <= common.EVEN:  # so few tasks that threads wait for the last one
         total = 2 * common.makespan(sorted(tasks, reverse=True), 2)
     memory, fill = _memory_counts(schedule, here)
     return costs.beside(total + part.cycles(fill), part.cycles(memory))
 
 
 def _counts(problem, c, info, far):
-    """What a task of a class takes. Of all weights L2 lacks the share ``far``."""
+    """Return the counts of a task of a class. L2 does not hold the fraction ``far`` of the weights."""
     vl, nr, s = info.vl, info.nr, problem.strides[-1]
     pixels, units, depth = min(c.block, c.pixels), c.units / c.tile_blocks, c.depth
     rows = units * s
     chains = max(1, -(-depth // _core.KC))
-    # Runs of pixels that are beside each other in memory are cut where panels end.
+    # Runs of contiguous pixels are cut into pieces at the ends of panels.
     ends = pixels / c.row if c.row % nr else 0.0
     pieces = pixels / nr + ends
-    partial = min(2 * ends, pieces) if c.row % vl else 0.0  # pieces that are no whole vectors
+    partial = min(2 * ends, pieces) if c.row % vl else 0.0  # pieces that do not fill their vectors
     vectors = pixels / vl + partial * (vl - 1) / (2 * vl)
-    inside = min(1.0, problem.batch * math.prod(problem.in_sizes) / c.pixels)  # the share that is not zeros, about
+    inside = min(1.0, problem.batch * math.prod(problem.in_sizes) / c.pixels)  # the fraction of inputs inside the data
     bytes = rows * depth * info.e_size
     found = {
         "weight_byte": bytes, "weight_byte_l3": far * bytes, "in_byte_l3": far * bytes,
@@ -44,7 +44,7 @@ def _counts(problem, c, info, far):
         "piece": -(-c.tiles // (c.tile_blocks * c.together)) * pieces,
         "task": 1,
     }  # fmt: skip
-    stored = vectors if s > 1 else 2 * ends  # a tile of one phase is stored as it is, but where a row ends within a panel
+    stored = vectors if s > 1 else 2 * ends  # tiles of one phase store directly, except where a row ends in a panel
     found["zip" if s in (1, 2, 4, 8) else "gather"] = rows * stored
     if info.matrix:
         blocks = -(-rows // info.grain) * -(-pixels // vl)
@@ -52,7 +52,7 @@ def _counts(problem, c, info, far):
         found["amx_call"] = blocks * chains
         found["amx_pack_panel"] = depth / info.kstep * pixels / vl
         return found
-    # Whole panels, and one that is not.
+    # Register tiles of full panels, and of the last panel if it is narrower.
     full, rest = divmod(pixels, nr)
     cycles = calls = accumulators = 0.0
     tiles = c.tiles / c.tile_blocks
@@ -68,7 +68,7 @@ def _counts(problem, c, info, far):
 
 
 def _memory_counts(schedule, here):
-    """Inputs and outputs that L2 does not hold; what fills the output before."""
+    """Return two dicts of counts: the inputs and outputs outside L2, and the filling of holes before the tasks."""
     p = schedule.problem
     outputs = execution.output_bytes(p)
     fill = {"task": 1, "out_byte_l2": outputs, "out_byte_l3": max(0, outputs - here.l2)} if schedule.how.hole else {}
@@ -76,13 +76,13 @@ def _memory_counts(schedule, here):
 
 
 def packing(schedule, here):
-    """Cycles to pack the weights of a call that brings its own."""
+    """Return the cycles to pack the weights of a one-shot call."""
     info = here.info(schedule.problem.dtype, schedule.unit)
     return common.packing_cycles(common.filter_bytes(schedule.problem, info), info)
 
 
 def least(problem, here, unit="vectors"):
-    """Cycles that no schedule is below: multiply-adds by whole tiles, without anything else."""
+    """Return a lower bound of the cycles: those of the multiply-adds in whole tiles."""
     info = here.info(problem.dtype, unit)
     if not takes(problem, info):
         return math.inf

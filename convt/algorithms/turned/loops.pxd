@@ -1,4 +1,4 @@
-# The loops of the GEMM turned round: see loops.pyx.
+# The loops of turned: see loops.pyx.
 
 from libc.stdint cimport int64_t
 
@@ -8,48 +8,50 @@ from convt.algorithms.turned.weights cimport TurnedPack, TurnedRecipe
 
 
 cdef struct TurnedClass:
-    # A run on every axis.
-    int64_t *count           # pixels along each axis
-    int64_t pixels           # of all images
-    int64_t block, blocks    # pixels of a task
-    int64_t *tap_in          # [tap][axis]: the input that it reads at the first pixel
+    # A run on each axis, and its division into tasks: see schedule.py.
+    int64_t *count           # [axis] pixels
+    int64_t pixels           # pixels of all images
+    int64_t block, blocks    # pixels of a task; number of blocks
+    int64_t *tap_in          # [tap][axis] input index that the first pixel reads
     int64_t ntaps, depth     # depth: taps times in-channels, as packed
-    int64_t *chunks          # (first depth in a panel, depth, first depth of the weights) of what a tile multiplies at a time
+    int64_t *chunks          # [chunk] (first depth in a panel, depth, first depth in the weights) of a depth chunk
     int64_t nchunks
-    int64_t *unit            # [tile + 1]: its first unit. A unit is the x-phases of a channel and outer phase: rows of a tile
+    int64_t *unit            # [tile + 1] first unit of rows. A unit is the last axis's phases of a channel and outer phase
     int64_t tiles, tile_block, tile_blocks, together
-    int64_t outer            # phases of the axes but the last
-    int64_t *outer_at        # [outer phase]: its output at the first pixel, in elements
-    int64_t *outer_valid     # [outer phase][axis but the last] (low, high): pixels that the window shows
+    int64_t outer            # number of outer phases: phases of the axes before the last
+    int64_t *outer_at        # [outer phase] offset of its output at the first pixel, in elements
+    int64_t *outer_valid     # [outer phase][axis before the last] (low, high) range of pixels that the window shows
     bint whole               # the window shows all pixels of all outer phases
     int64_t x_first          # output index of phase 0 at the first pixel of the last axis
     TurnedPack *pack
-    bint nested              # some phase has not all taps: its weights there are zeros
+    bint nested              # some phases lack taps, and their weights there are zeros
     int64_t first_task, ntasks
 
 
 cdef struct TurnedTask:
+    # The state of a task. S is the dtype of the arrays, T that of accumulators.
     TurnedClass *c
-    int64_t m0, pixels       # of all images
-    char *src
-    char *dst
+    int64_t m0, pixels       # first pixel, and number of pixels, counted across all images
+    char *src                # data of the channel group
+    char *dst                # output of the channel group
     const char *weights
     const char *bias
-    char *panels
-    char *lines              # S: what is packed next
+    char *panels             # packed inputs
+    char *lines              # S: inputs before they are converted to the elements of a unit
     char *made               # T: the tiles of a call
-    void **rows              # where the rows of these tiles begin,
-    void **planes            # and those of the output that they are stored into as they are, or
-    void **outs              # runs of outputs that they are interleaved into
-    char *nothing            # T: what accumulators start from where interleaving adds the bias
-    char *biases             # T: of each unit: a row of accumulators where tiles are stored as they are, else a number
-    int64_t *unit_at         # how far each unit of the task is from a pixel's first output, in elements;
-    int64_t first_unit       # the first of them
-    char *coming             # the inputs of the thread's next task, prefetched plane by plane: the next line, and how many of
-    int64_t coming_lines, coming_planes, lines_at_once  # its plane and planes there are from it on; before each tile so many
-    int64_t *pieces          # runs along the last axis within a panel: column, pixels, image, position on each axis
-    int64_t *first_piece     # [panel + 1]
-    char *refused
+    void **rows              # [row of the tiles] address in `made`
+    void **planes            # [row of the tiles] address in the output, for tiles that store directly
+    void **outs              # [unit] address in the output, for interleaving
+    char *nothing            # T: a row of -0.0, from which accumulators start if interleaving adds the bias
+    char *biases             # T: [unit] a row of equal values for tiles that store directly, else a number
+    int64_t *unit_at         # [unit of the task] offset from a pixel's first output, in elements
+    int64_t first_unit       # first unit of the task
+    # The inputs of the thread's next task are prefetched plane by plane, some before each tile:
+    char *coming             # next line to prefetch
+    int64_t coming_lines, coming_planes, lines_at_once  # lines left of its plane; planes left; lines before each tile
+    int64_t *pieces          # [piece] (column, pixels, image, position on each axis) of a contiguous run within a panel
+    int64_t *first_piece     # [panel + 1] index of its first piece
+    char *refused            # set if the call must be repeated with another plan
 
 
 cdef class TurnedPlan(Plan):
@@ -57,12 +59,13 @@ cdef class TurnedPlan(Plan):
     cdef list keep
     cdef TurnedClass *classes
     cdef Py_ssize_t nclasses
-    cdef int64_t phases      # of the last axis
-    cdef int64_t ci_p, out_size
-    cdef int64_t panels_at, lines_at, made_at, rows_at, planes_at, outs_at, units_at, biases_at, pieces_at, first_piece_at  # in the workspace of a thread
-    cdef bint stream, fetch, far
-    cdef const convt_kernels *wide  # of the numbers that E is on vectors
-    cdef bint plain          # tiles are stored as they are: one phase, contiguous pixels
+    cdef int64_t phases      # phases of the last axis
+    cdef int64_t ci_p, out_size  # in-channels as packed; outputs on the last axis
+    # byte offsets of regions of the workspace
+    cdef int64_t panels_at, lines_at, made_at, rows_at, planes_at, outs_at, units_at, biases_at, pieces_at, first_piece_at
+    cdef bint stream, fetch, far  # see schedule.py
+    cdef const convt_kernels *wide  # kernels of the dtype of packed inputs on vectors (float32 or float64)
+    cdef bint plain          # tiles store directly if a panel is one piece: one phase, contiguous pixels
 
     cdef char *next_input(self, TurnedTask *w, Py_ssize_t task, const Call *call) noexcept nogil
     cdef void prefetch_input(self, TurnedTask *w) noexcept nogil

@@ -1,9 +1,11 @@
 # cython: language_level=3
-"""The loops of the GEMM turned round, for planes (NCX): rows are outputs, columns are pixels.
+"""The plan of turned and its loops: a GEMM on NCX planes whose rows are outputs and whose columns are pixels.
 
-A task is a block of pixels of a class by some tiles of rows. Its inputs are packed into panels, run by run along the last axis, for
-all taps and in-channels. Tiles of rows, phases of some channels, then meet every panel, some of a height in one call; from them
-phases are interleaved into the planes of the output.
+A task is a block of pixels times a block of tiles, of one class and channel group; only this task writes their outputs. It
+packs its inputs into panels (region "panels") for all taps and in-channels, run by run along the last axis. The loops are
+then: groups of tiles of equal height, panels, depth chunks. One kernel call multiplies a group of tiles by a panel into the
+region "made", and the phases are interleaved from there into the planes of the output. Tiles of one phase store directly into
+the planes. schedule.py lists the other regions.
 """
 
 from libc.stdint cimport int64_t
@@ -24,16 +26,18 @@ from convt.algorithms.indexing cimport take_index, within
 cnp.import_array()
 
 cdef enum:
-    LINES = 64  # in-channels that are laid out for packing at a time, where E is not S
+    LINES = 64  # in-channels copied at a time before their conversion to the elements of a unit
 
-# What schedules are to know.
-MOST_PHASES = CONVT_INTERLEAVED  # of the last axis
+# For schedule.py:
+MOST_PHASES = CONVT_INTERLEAVED  # the most phases of the last axis
 PACKED_LINES = LINES
 
 
 cdef class TurnedPlan(Plan):
+    """The plan of a `Schedule` of turned/schedule.py."""
+
     def __init__(self, str name, problem, TurnedRecipe recipe, in_strides, out_strides, classes, schedule):
-        """``classes`` are the tables of bind.py."""
+        """``classes`` are the tables that bind.py makes."""
         self.open_plan(name, problem, recipe.k, in_strides, out_strides, schedule.how)
         cdef const convt_kernels *k = self.k
         cdef TurnedClass *c
@@ -73,7 +77,7 @@ cdef class TurnedPlan(Plan):
         self.pieces_at, self.first_piece_at = space["pieces"], space["first_piece"]
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
-        if convt_is_set(call.refused):  # what another task found makes this one's work useless
+        if convt_is_set(call.refused):  # another task found that the call must be repeated with another plan
             return
         cdef const convt_kernels *k = self.k
         cdef TurnedTask w
@@ -142,7 +146,7 @@ cdef class TurnedPlan(Plan):
                     elif self.plain:
                         t.init, t.init_ld = w.biases + (unit - w.first_unit) * k.nr * k.t_size, k.nr
                     t.ahead, t.ahead_step = <const char *>t.a, 0
-                    if next_tile < end:  # weights that are not in L2
+                    if next_tile < end:  # weights of the next tiles that are not in L2
                         t.ahead, t.ahead_step = next_tile, step
                         next_tile += t.kc // k.pace * step * some
                     if w.coming_planes:
@@ -159,7 +163,11 @@ cdef class TurnedPlan(Plan):
             k.fence()
 
     cdef char *next_input(self, TurnedTask *w, Py_ssize_t task, const Call *call) noexcept nogil:
-        """Where the inputs of this thread's next task start; NULL where it has none of its own."""
+        """Return the address of the inputs of the next pixel block, which the thread's next task is expected to read.
+
+        Return NULL if there is no such block, if another tile block of the same pixels may come next, or if pixels are not
+        contiguous.
+        """
         cdef TurnedClass *c = w.c
         cdef int64_t ax, j, at = 0, x = self.nd - 1, n = w.m0 + w.pixels
         if c.tile_blocks > 1 or n >= c.pixels or c.ntaps == 0 or self.in_stride.p[x] != 1:
@@ -170,7 +178,7 @@ cdef class TurnedPlan(Plan):
         return w.src + (at + n * self.in_n) * self.k.s_size
 
     cdef void prefetch_input(self, TurnedTask *w) noexcept nogil:
-        """Prefetches some lines of the next task's inputs. (None need be there.)"""
+        """Prefetch some lines of the next task's inputs. Addresses may be invalid."""
         cdef int64_t lines = min(w.lines_at_once, w.coming_lines)
         convt_prefetch_ahead(w.coming, 64 * lines)
         w.coming += 64 * lines
@@ -181,7 +189,7 @@ cdef class TurnedPlan(Plan):
             w.coming += self.in_c * self.k.s_size - 64 * w.coming_lines
 
     cdef void find_pieces(self, TurnedTask *w) noexcept nogil:
-        """The runs along the last axis that a task's pixels are, cut where panels end."""
+        """Fill `pieces`: the contiguous runs of the task's pixels along the last axis, cut at the ends of panels."""
         cdef TurnedClass *c = w.c
         cdef int64_t x = self.nd - 1, n = 0, ax, image = w.m0, panel = 0, some
         cdef int64_t *piece = w.pieces
@@ -209,7 +217,7 @@ cdef class TurnedPlan(Plan):
                 image += 1
 
     cdef void pack_panel(self, TurnedTask *w, int64_t panel) noexcept nogil:
-        """The inputs of a panel's pixels: rows are (tap, in-channel)."""
+        """Pack the inputs of a panel of pixels; rows are (tap, in-channel)."""
         cdef const convt_kernels *k = self.k
         cdef TurnedClass *c = w.c
         cdef int64_t tap, c0, rows, n, most
@@ -217,18 +225,18 @@ cdef class TurnedPlan(Plan):
         cdef int64_t nb = (columns + k.vl - 1) // k.vl * k.vl
         cdef char *panel_at = w.panels + panel * k.nr * c.depth * k.e_size
         cdef char *to
-        cdef bint straight = k.kstep == 1  # rows of a panel are then those of the input
+        cdef bint straight = k.kstep == 1  # packed rows are rows of the input, so that no second copy is needed
         most = self.ci if straight else LINES
         for tap in range(c.ntaps):
             c0 = 0
             while c0 < self.ci:
                 rows = min(most, self.ci - c0)
                 to = panel_at + tap * self.ci * nb * k.e_size
-                if straight and columns < nb:  # columns that no piece covers: denormal numbers there would be slow
+                if straight and columns < nb:  # zeros in columns without pixels, because denormal numbers are slow
                     memset(to, 0, rows * nb * k.e_size)
                 if not straight:
                     to = w.lines
-                    if columns < nb or rows % k.kstep:  # what no piece covers must be numbers that E can hold
+                    if columns < nb or rows % k.kstep:  # other elements must be values that E can hold
                         memset(to, 0, LINES * nb * k.s_size)
                 for n in range(w.first_piece[panel], w.first_piece[panel + 1]):
                     self.copy_piece(w, w.pieces + n * (3 + self.nd), c.tap_in + tap * self.nd, c0, rows, to, nb, straight)
@@ -237,13 +245,16 @@ cdef class TurnedPlan(Plan):
                     if not k.pack_b(panel_at, <int>(tap * self.ci_p + c0), 0, w.lines, nb, 1, <int>rows, <int>nb, <int>nb):
                         convt_set(w.refused)
                 c0 += most
-        # NaN or Inf times the zeros of phases that lack a tap must not reach their outputs.
+        # NaN or infinity times the zero weights of phases that lack a tap must not reach the outputs of these phases.
         if c.nested and straight and not self.wide.finite(panel_at, c.ntaps * self.ci * nb * k.e_size):
             convt_set(w.refused)
 
     cdef void copy_piece(self, TurnedTask *w, int64_t *piece, int64_t *tap, int64_t c0, int64_t rows, char *to, int64_t ld,
                          bint packs) noexcept nogil:
-        """A tap's inputs of a piece, some in-channels, zeros where it is outside: to rows of E if it ``packs``, else of S."""
+        """Copy ``rows`` in-channels of the inputs that a tap reads for a piece, with zeros outside the input.
+
+        Convert them to E if ``packs``; otherwise keep S.
+        """
         cdef const convt_kernels *k = self.k
         cdef int64_t x = self.nd - 1, ax, i, at = piece[2] * self.in_n + c0 * self.in_c, low, high, r
         cdef size_t size = k.e_size if packs else k.s_size
@@ -274,12 +285,12 @@ cdef class TurnedPlan(Plan):
                 memset(to + (r * ld + high) * size, 0, (piece[1] - high) * size)
 
     cdef void find_units(self, TurnedTask *w, int64_t first, int64_t last) noexcept nogil:
-        """Finds where the units of a task go in the output, and fills in their bias."""
+        """Fill the output offset and the bias of each unit of a task."""
         cdef const convt_kernels *k = self.k
         cdef TurnedClass *c = w.c
         cdef int64_t u, n, channel, lanes = k.nr if self.plain else 1
         w.first_unit, w.biases = first, w.nothing + k.nr * k.t_size
-        for n in range(k.nr):  # sums that start from -0 keep the sign of what is added
+        for n in range(k.nr):  # -0.0 is the neutral element of addition: it keeps the sign of a zero sum
             if k.t_size == 8:
                 (<double *>w.nothing)[n] = -0.0
             else:
@@ -294,7 +305,7 @@ cdef class TurnedPlan(Plan):
                     (<float *>w.biases)[n] = (<float *>w.bias)[channel]
 
     cdef int64_t place_pixel(self, TurnedTask *w, int64_t *piece, int64_t x0) noexcept nogil:
-        """Where the outputs of a piece's first pixel start, ``x0`` of them along the last axis; in elements."""
+        """Return the offset of the first output of a piece, in elements; ``x0`` is its index on the last axis."""
         cdef int64_t ax, x = self.nd - 1, at = piece[2] * self.out_n + x0 * self.out_stride.p[x]
         for ax in range(x):
             if piece[3 + ax]:
@@ -302,7 +313,8 @@ cdef class TurnedPlan(Plan):
         return at
 
     cdef bint stores_plainly(self, TurnedTask *w, int64_t panel, ptrdiff_t *at) noexcept nogil:
-        """Whether the rows of tiles go to the output as they are; then ``at`` gets where a unit's first pixel goes."""
+        """Check whether tiles of a panel store directly: one piece, inside the window. If so, set ``at`` to the offset of its
+        first pixel."""
         cdef TurnedClass *c = w.c
         cdef int64_t *piece = w.pieces + w.first_piece[panel] * (3 + self.nd)
         cdef int64_t x = self.nd - 1, x0 = piece[3 + x] + c.x_first
@@ -312,7 +324,7 @@ cdef class TurnedPlan(Plan):
         return True
 
     cdef void prefetch_units(self, TurnedTask *w, int64_t first, int64_t units, int64_t panel) noexcept nogil:
-        """Prefetches the outputs of some units that are stored after a panel's tiles."""
+        """Prefetch the output rows into which a panel of some units will be stored."""
         cdef TurnedClass *c = w.c
         cdef int64_t n, u, x = self.nd - 1, at, x0
         cdef int64_t *piece
@@ -327,7 +339,7 @@ cdef class TurnedPlan(Plan):
                                    self.phases * piece[1] * self.k.s_size)
 
     cdef void store_units(self, TurnedTask *w, int64_t first, int64_t units, int64_t panel) noexcept nogil:
-        """Interleaves the phases of some units, which a call multiplied, into the output."""
+        """Interleave the phases of some units of a panel, which `made` holds, into the output."""
         cdef const convt_kernels *k = self.k
         cdef TurnedClass *c = w.c
         cdef convt_interleave v

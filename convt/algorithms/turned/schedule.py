@@ -1,7 +1,8 @@
-"""What turned decides: how the pixels and the rows of a class are cut into tasks. It computes on planes (NCX) alone.
+"""The schedule stage of turned: the division of each class into tasks, the stores and the workspace. Only for NCX data.
 
-Rows are outputs: the phases of the last axis of a channel and of a phase of the other axes make a unit, and a tile has whole
-units. Columns are pixels.
+`schedule` decides from a problem, a machine and a unit. cost.py, bind.py and the loops read its decisions. Rows of the GEMM are
+outputs, columns are pixels. A *unit* of rows is all phases of the last axis, for one channel and one phase of the other axes. A
+tile has whole units.
 """
 
 import itertools
@@ -17,56 +18,58 @@ from .loops import MOST_PHASES, PACKED_LINES
 NAMES = {
     "vectors": "turned", "amx": "matrix_turned", "amx_two": "matrix_high_turned", "amx_one": "matrix_medium_turned",
 }  # fmt: skip
-LIMIT = "it wants channels as planes (NCX), and in each phase of the last axis a tap"
-_PANELS = 400 << 10, 1000 << 10  # bytes of L2 for the inputs of a task, for vectors and AMX
-_MOST_PIXELS = 1024  # of a task
-_TASKS = 8  # of a thread, at least, if each still has so many pixels:
+LIMIT = "NCX data with a tap in each phase of the last axis"
+_PANELS = 400 << 10, 1000 << 10  # the most bytes of packed inputs of a task, on vectors and on AMX
+_MOST_PIXELS = 1024  # the most pixels of a task
+_TASKS = 8  # the fewest tasks of a thread, if each still has _LEAST_PIXELS pixels
 _LEAST_PIXELS = 96
-_LEAST_ROWS = 64  # of a task, whose inputs are packed for each
-_CALL_ROWS = 48  # A call multiplies tiles of at most so many rows, because they wait in L1 until they are interleaved,
-_CALL_BYTES = 1 / 4  # and whose weights take at most this share of L2.
+_LEAST_ROWS = 64  # the fewest rows of a task if rows are divided among tasks, because each task packs its inputs
+_CALL_ROWS = 48  # the most rows of the tiles of one call, because they stay in L1 until they are interleaved
+_CALL_BYTES = 1 / 4  # the largest share of L2 for the weights of one call
 
 
 class Class(NamedTuple):
-    """A run on every axis, and how it is cut into tasks."""
+    """A class (a run on each axis), divided into tasks."""
 
-    runs: tuple  # the number of the run on each axis
-    pixels: int  # of all images,
-    row: int  # and those that are beside each other along the last axis
+    runs: tuple  # the index of the run on each axis
+    pixels: int  # pixels of all images
+    row: int  # contiguous pixels along the last axis
     taps: int
     depth: int  # taps times in-channels, as packed
-    units: int
-    block: int  # pixels of a task
-    blocks: int
+    units: int  # units of rows, see the head of the module
+    block: int  # the pixels of a task
+    blocks: int  # the number of blocks of pixels
     tiles: int
-    tile_block: int  # tiles of a task
-    tile_blocks: int
-    together: int  # tiles that a call multiplies by a panel, at most
+    tile_block: int  # the tiles of a task
+    tile_blocks: int  # the number of blocks of tiles
+    together: int  # the most tiles that one call multiplies by a panel
 
 
 class Schedule(NamedTuple):
-    """See stages.py."""
+    """The decisions about a problem. See stages.py for the fields of all schedules."""
 
     problem: Problem
     unit: str
     threads: int
-    form: tuple  # empty: there is one way to pack the weights
-    flat: bool  # all axes are one, where strides permit it: every output reads but the input at its place
-    classes: tuple  # of Class, those with the largest tasks first
+    form: tuple  # (), because there is one form
+    flat: bool  # the axes become one axis if strides permit it (1x1 kernel, stride 1)
+    classes: tuple  # the `Class`es, those with the largest tasks first
     how: execution.Execution
-    stream: bool  # outputs take non-temporal stores
-    fetch: bool  # outputs take ordinary stores and are larger than L2: their lines are prefetched before they are stored
+    stream: bool  # non-temporal stores write the outputs
+    fetch: bool  # output lines are prefetched, because ordinary stores write an output larger than L2
     far: bool  # weights do not stay in L2
     workspace: Workspace
 
 
 def merges(rank):
-    """On which axes phases are merged: on the last all, as they alternate in the output; on others those that read the same."""
+    """Return how phases are merged on each axis: on the last axis all phases, because they alternate in the output row; on the
+    other axes the phases that read the same inputs."""
     return (True,) * (rank - 1) + (NESTED,)
 
 
 def takes(problem, unit):
-    """Whether channels are planes, each phase of the last axis has a tap, and a tile has room for all phases of a channel."""
+    """Check whether turned accepts a problem: NCX data, a tap in each phase of the last axis, and a register tile with room for
+    all phases of a channel."""
     s, k = problem.strides[-1], problem.kernel[-1]
     if unit is None or not problem.planar or s > k or s > unit.mr[2] or s > MOST_PHASES:
         return False
@@ -74,7 +77,8 @@ def takes(problem, unit):
 
 
 def flattened(problem):
-    """The problem with its axes as one, where that is the same; else the problem."""
+    """Return the problem with all axes as one if each output reads only the input at its place; otherwise return the
+    problem."""
     axes = zip(problem.kernel, problem.strides, problem.begin, problem.in_sizes, problem.out_sizes, strict=True)
     if problem.rank == 1 or any((k, s, begin, size) != (1, 1, 0, out) for k, s, begin, size, out in axes):
         return problem
@@ -83,7 +87,8 @@ def flattened(problem):
 
 
 def schedule(problem, here, unit, threads, finite=True):
-    """The `Schedule`; None for a problem that it does not do, and for weights that are not finite."""
+    """Return the `Schedule` of a problem, or None if turned does not accept it. Weights must be finite, because inputs are
+    packed with zeros."""
     info = here.info(problem.dtype, unit)
     if not finite or not takes(problem, info):
         return None
@@ -118,13 +123,13 @@ def schedule(problem, here, unit, threads, finite=True):
 
 
 def _work(problem, combos):
-    """Multiply-adds, about."""
+    """Return the number of multiply-adds, about."""
     per_pixel = sum(math.prod([run.count * len(run.first_in) * len(run.first_out) for _, run in combo]) for combo in combos)
     return problem.batch * problem.groups * problem.ci * problem.co * per_pixel
 
 
 def _class(problem, combo, info, here, few):
-    """A class in tasks: ``few`` are too few, if they can be more."""
+    """Return the `Class` of the runs ``combo``, with at least ``few`` tasks if the limits above permit it."""
     s, taps, phases, pixels = problem.strides[-1], 1, 1, problem.batch
     for _, run in combo:
         taps, phases, pixels = taps * len(run.first_in), phases * len(run.first_out), pixels * run.count
@@ -133,7 +138,7 @@ def _class(problem, combo, info, here, few):
     tiles = -(-units // each)
     room = _PANELS[info.matrix] // (max(depth, 1) * info.e_size)
     block = max(nr, min(_MOST_PIXELS, room) // nr * nr)
-    if block > _LEAST_PIXELS and -(-pixels // block) < few:  # smaller ones, but no smaller than need be
+    if block > _LEAST_PIXELS and -(-pixels // block) < few:  # the largest blocks that are enough
         block = max(min(block, (pixels - 1) // (math.ceil(few) - 1) // nr * nr), _LEAST_PIXELS // nr * nr)
     blocks = -(-pixels // block)
     block = -(-pixels // (blocks * nr)) * nr
@@ -149,21 +154,20 @@ def _class(problem, combo, info, here, few):
 
 
 def _workspace(problem, classes, info):
-    """Panels of inputs; lines that are laid out to be packed; tiles of a call, and where their rows, planes and outputs begin;
-    where the units of a task go, and their bias; runs of pixels, and where each panel's begin."""
+    """Return the workspace of a thread."""
     block, depth = max((c.block for c in classes), default=0), max((c.depth for c in classes), default=0)
     rows = max((c.together for c in classes), default=1) * info.mr[2]
     units = max((-(-c.units // c.tiles) * c.tile_block for c in classes), default=0)
     return book(
-        panels=block * depth * info.e_size,
-        lines=PACKED_LINES * info.nr * info.s_size,
-        made=(rows * info.nr + info.vl) * info.t_size,
-        rows=rows * 8,
-        planes=rows * 8,
-        outs=rows * 8,
-        units=units * 8,
-        # A row of accumulators; then one for each unit, where tiles are stored as they are, else a number.
+        panels=block * depth * info.e_size,  # packed inputs of a task
+        lines=PACKED_LINES * info.nr * info.s_size,  # inputs before they are converted to the elements of a unit
+        made=(rows * info.nr + info.vl) * info.t_size,  # the tiles of a call
+        rows=rows * 8,  # pointers to the rows of "made"
+        planes=rows * 8,  # pointers to the output rows into which tiles store directly
+        outs=rows * 8,  # pointers to the output rows into which phases are interleaved
+        units=units * 8,  # the output offset of each unit of rows
+        # A row of zeros (-0.0), then the bias of each unit: a row of equal values for tiles that store directly, else a number.
         bias=(info.nr + units * (info.nr if problem.strides[-1] == 1 else 1)) * info.t_size,
-        pieces=block * (3 + problem.rank) * 8,
-        first_piece=(block // info.nr + 1) * 8,
+        pieces=block * (3 + problem.rank) * 8,  # contiguous runs of pixels, cut at the ends of panels
+        first_piece=(block // info.nr + 1) * 8,  # the index of the first piece of each panel
     )

@@ -1,4 +1,4 @@
-# Weights of the GEMM turned round: see weights.pyx.
+# Packed weights of turned: see weights.pyx.
 
 from libc.stdint cimport int64_t
 
@@ -6,11 +6,11 @@ from convt.algorithms.packing cimport PackRecipe
 
 
 cdef struct TurnedPack:
-    # A class's operand A: rows (channel, phase), depth (tap, in-channel).
+    # Operand A of a class: rows are (channel, phase), depth is (tap, in-channel).
     int64_t phases, taps
-    int64_t *offsets         # [phase][tap] byte offset in the filter, NO_TAP where a phase has none
-    int64_t lda
-    size_t weights, group_weights
+    int64_t *offsets         # [phase][tap] byte offset in the filter; NO_TAP if the phase lacks the tap
+    int64_t lda              # elements between rows
+    size_t weights, group_weights  # byte offset in the packed weights; bytes of a channel group
 
 
 cdef class TurnedRecipe(PackRecipe):

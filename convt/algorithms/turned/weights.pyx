@@ -1,5 +1,8 @@
 # cython: language_level=3
-"""Weights of the GEMM turned round: they are its operand A, outputs are rows."""
+"""The packed weights of turned: operand A of the GEMM, with rows (channel, phase) and depth (tap, in-channel).
+
+There is one packed matrix per class of phases and channel group. Rows are contiguous, at a distance of `lda` elements.
+"""
 
 from cython.parallel cimport prange
 from libc.stdint cimport int64_t
@@ -19,11 +22,12 @@ from .. import packing
 cnp.import_array()
 
 cdef enum:
-    PARALLEL_BYTES = 1 << 18  # of packed weights: fewer are packed by one thread
+    PARALLEL_BYTES = 1 << 18  # bytes of packed weights up to which one thread packs
 
 
 cdef class TurnedRecipe(PackRecipe):
-    """``tables`` lists, per class of phases, the flat kernel taps as [phase][tap], -1 for none."""
+    """The recipe of weights. ``tables`` has an array [phase][tap] of flat kernel taps per class of phases; -1 for a missing
+    tap."""
 
     def __init__(self, str dtype, filter, bias, tables, str unit="vectors"):
         self.open_recipe(dtype, filter, bias, unit)
@@ -39,7 +43,8 @@ cdef class TurnedRecipe(PackRecipe):
             c.lda = odd_line_stride(k, c.taps * self.ci_p)
             c.weights = self.weight_bytes
             c.group_weights = round64(self.co * c.phases * c.lda * k.e_size)
-            # (A tile may start at any row, and reads whole grains of them: those of the last group, behind it.)
+            # A tile may start at any row and reads whole grains of rows, so there is room for grain - 1 rows after the last
+            # group.
             self.weight_bytes += self.groups * c.group_weights + round64((k.grain - 1) * c.lda * k.e_size)
         self.group_bias = self.co * k.t_size
         self.bias_bytes = self.groups * self.group_bias
@@ -62,12 +67,12 @@ cdef class TurnedRecipe(PackRecipe):
         if bias is not None:
             k.widen(packed.bias, 0, <char *>cnp.PyArray_DATA(bias), 0, self.bias_stride, 1, <int>(self.groups * self.co),
                     <int>(self.groups * self.co))
-        # NaN or Inf times the zeros outside the input must not reach the output: plans then avoid such zeros.
+        # NaN or infinity times the zeros outside the input must not reach the output: other plans compute filters with these.
         packed.finite = not wrong and all_finite(k, filter, threads)
         return packed
 
     cdef bint pack_phase(self, TurnedPack *c, int64_t phase, char *src, char *dst) noexcept nogil:
-        """The rows of a phase; returns whether E can't hold some weights."""
+        """Pack the rows of a phase. Return True if E cannot hold all weights."""
         cdef const convt_kernels *k = self.k
         cdef int64_t tap, row
         cdef bint wrong = False

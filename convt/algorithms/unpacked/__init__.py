@@ -1,4 +1,4 @@
-"""unpacked: a GEMM on the filter as it lies, for weights that come with a call. See README.md."""
+"""unpacked: one GEMM of all taps that reads a one-shot filter in IOX order without packing it first. See README.md."""
 
 from ..stages import Stages
 from . import bind, cost, schedule

@@ -1,4 +1,7 @@
-"""unpacked's tables: where pixels lie, where outputs go and what they sum."""
+"""The packing and bind stages of unpacked: the recipe of the weights, and the plan with its tables.
+
+The tables have the offsets of pixels and of output rows, and the products that each output sums.
+"""
 
 import itertools
 import math
@@ -13,12 +16,15 @@ from .weights import UnpackedRecipe
 
 
 def recipe(attributes, filter, bias, form, unit="vectors"):
+    """Return the recipe, which reads or copies a filter in IOX order. There is one form."""
     return UnpackedRecipe(attributes.dtype, filter, bias)
 
 
 def bind(schedule, in_strides, out_strides, recipe):
+    """Return the plan of a schedule. Strides are in bytes."""
     problem, item = schedule.problem, ITEMSIZE[schedule.problem.dtype]
-    taps, pixels = gathered_products(problem._replace(co=1, groups=1))  # of an out-channel; the tap behind the last is nothing
+    # The products of an out-channel. The index after the last tap stands for a missing product.
+    taps, pixels = gathered_products(problem._replace(co=1, groups=1))
     nothing = math.prod(problem.kernel)
     places = np.where(taps < nothing, pixels * schedule.ld + taps, math.prod(problem.in_sizes) * schedule.ld)
     ins, outs = ([stride // item for stride in strides[:-1]] for strides in (in_strides, out_strides))
@@ -30,12 +36,12 @@ def bind(schedule, in_strides, out_strides, recipe):
 
 
 def _offsets(sizes, strides):
-    """Elements from the first index of some axes to each."""
+    """Return the offset in elements of each index of some axes."""
     return [sum(map(int.__mul__, at, strides)) for at in itertools.product(*map(range, sizes))]
 
 
 def _runs(sizes, strides):
-    """Pixels in runs at the stride of the last axis: (elements to the first one, number)."""
+    """Return the pixels as runs at the stride of the last axis: (offset of the first pixel in elements, number of pixels)."""
     found = []
     for at in _offsets(sizes, strides):
         if found and at == found[-1][0] + found[-1][1] * strides[-1]:
@@ -46,7 +52,7 @@ def _runs(sizes, strides):
 
 
 def _dense(sizes, strides):
-    """Whether pixels are one stretch of memory, in order."""
+    """Check whether pixels are contiguous and in order; strides are in elements."""
     step = 1
     for size, stride in zip(sizes[::-1], strides[::-1], strict=True):
         if size > 1 and stride != step:

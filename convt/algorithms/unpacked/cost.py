@@ -1,15 +1,15 @@
-"""What unpacked's loops do, as counts: see convt.algorithms.costs. All is read off the schedule."""
+"""The cost stage of unpacked: the counts of the loops of a schedule, and their cycles (see convt.algorithms.costs)."""
 
 import math
 
 from .. import common, costs
 from . import schedule as schedules
 
-_SHORT_ROWS = 2  # a vector of a few pixels takes this many times as long to transpose as one of whole cache lines
+_SHORT_ROWS = 2  # the cost of transposing a vector of few pixels, relative to whole cache lines
 
 
 def cost(schedule, here):
-    """Cycles of all threads together, and of threads that have nothing left to do."""
+    """Return the cycles of all threads together, including idle threads at the end."""
     problem, info = schedule.problem, here.info(schedule.problem.dtype, schedule.unit)
     prices, vl = here.profile[schedules.NAME], info.vl
     pixels, taps = problem.batch * math.prod(problem.in_sizes), math.prod(problem.kernel)
@@ -25,13 +25,13 @@ def cost(schedule, here):
     tasks = problem.groups * schedule.blocks
     cycles = prices.cycles(counts) * tasks
     if schedule.threads > 1 and tasks <= common.EVEN and cycles >= here.limits.single_thread_cycles:
-        cycles = cycles * (-(-tasks // 2) * 2 / tasks)  # of two threads: the choice must not depend on how many there are
+        cycles = cycles * (-(-tasks // 2) * 2 / tasks)  # for two threads, whatever the number in use
     memory = common.plane_counts(problem, False, here) if problem.planar else common.memory_counts(problem, here=here)
     return costs.beside(cycles, prices.cycles(memory))
 
 
 def least(problem, here, unit="vectors"):
-    """Cycles that no schedule is below: multiply-adds by whole vectors."""
+    """Return a lower bound of the cycles: those of the multiply-adds in whole vectors."""
     info = here.info(problem.dtype, unit)
     if not schedules.takes(problem, info):
         return math.inf
@@ -40,5 +40,5 @@ def least(problem, here, unit="vectors"):
 
 
 def packing(schedule, here):
-    """Cycles to pack the weights of a call that brings its own: none, because tasks copy them in each call."""
+    """Return the cycles to pack the weights of a one-shot call: 0, because tasks copy weights in each call."""
     return 0.0

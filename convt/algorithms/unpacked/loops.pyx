@@ -1,8 +1,11 @@
 # cython: language_level=3
-"""unpacked's loops: the products of all pixels with all taps of some out-channels, which outputs sum.
+"""The plan of unpacked and its loops: products of all pixels with all taps, which outputs then sum.
 
-A task is a block of out-channels. The weights of a block are, for each in-channel, one stretch of the filter, which is copied into
-panels just before tiles multiply them by the pixels of all images. Every output then gathers its products by a table of places.
+A task is a block of out-channels of a channel group; only this task writes their outputs. For each in-channel, the weights of
+the block are contiguous in the filter. The task loops over depth chunks: it packs the pixels of all images (region "pixels"),
+copies the weights to panels (region "weights"), and multiplies them into the region "products". Then each output sums its
+products through a table of indices. Outputs that are not contiguous go through the region "sums". Images of few pixels
+multiply the filter in place.
 """
 
 from libc.stdint cimport int32_t, int64_t
@@ -20,19 +23,22 @@ from convt.algorithms.unpacked.weights cimport UnpackedRecipe
 
 cnp.import_array()
 
-FEW_PIXELS = CONVT_ACROSS_MR  # of an image, which rows of the filter meet where they lie: see `multiply_rows`
+FEW_PIXELS = CONVT_ACROSS_MR  # the most pixels of an image for which weights are multiplied in place (`multiply_rows`)
 
 cdef enum:
-    ROWS = 8  # of the filter that are copied side by side: so many streams the hardware can prefetch
-    ROWS_MET = 16  # that are multiplied side by side: of fewer, products are loaded and stored too often
+    ROWS = 8  # filter rows that are copied side by side; the hardware can prefetch as many streams
+    ROWS_MET = 16  # filter rows that one call multiplies in place; with fewer, products are loaded and stored too often
 
 
 cdef class UnpackedPlan(Plan):
-    """Runs a Schedule of unpacked/schedule.py."""
+    """The plan of a `Schedule` of unpacked/schedule.py."""
 
     def __init__(self, str name, schedule, UnpackedRecipe recipe, in_strides, out_strides, places, runs, out_rows, bint dense):
-        """``places`` are [output of an image][term] of products of an out-channel, ``runs`` and ``out_rows`` what loops.pxd says of
-        them."""
+        """Create the plan.
+
+        ``places`` is [output of an image][term], the index of a product of an out-channel. loops.pxd explains ``runs``,
+        ``out_rows`` and ``dense``.
+        """
         problem, space = schedule.problem, schedule.workspace
         self.open_plan(name, problem, recipe.k, in_strides, out_strides, schedule.execution)
         self.recipe, self.keep, self.dense = recipe, [], dense
@@ -69,12 +75,12 @@ cdef class UnpackedPlan(Plan):
         else:
             weights += group * self.recipe.step_g
         weights += first * self.taps * k.s_size
-        for n in range(k.nr):  # -0, the sum of nothing that keeps the sign of zero
+        for n in range(k.nr):  # -0.0 is the neutral element of addition: it keeps the sign of zero
             if k.t_size == 8:
                 (<double *>ws)[n] = -0.0
             else:
                 (<float *>ws)[n] = -0.0
-        for n in range(self.batch):  # the products of no pixel follow those of an image
+        for n in range(self.batch):  # after the products of an image, a row of -0.0 stands for missing products
             for row in range(self.image_pixels):
                 rows[n * self.image_pixels + row] = to
                 to += self.ld * k.t_size
@@ -98,11 +104,11 @@ cdef class UnpackedPlan(Plan):
         self.add_up(group, first, count, call, ws)
 
     cdef void copy_weights(self, const char *src, int64_t depth, int64_t columns, int64_t step, char *to) noexcept nogil:
-        """Some rows of the filter, as panels one behind the other."""
+        """Copy ``depth`` rows of the filter, ``step`` bytes apart, to consecutive panels."""
         cdef const convt_kernels *k = self.k
         cdef int64_t column, row, some, width, elements = convt_quotient(step, k.s_size)
         cdef char *panel
-        column = columns - (columns - 1) % k.nr - 1  # the last panel, whose lanes behind the last column are multiplied, too
+        column = columns - (columns - 1) % k.nr - 1  # start of the last panel, of which all lanes are multiplied
         width = k.vl if columns - column <= k.vl else k.nr
         if columns - column < width:
             memset(to + column * depth * k.e_size, 0, width * depth * k.e_size)
@@ -120,7 +126,7 @@ cdef class UnpackedPlan(Plan):
 
     cdef void multiply_rows(self, int64_t first, int64_t depth, int64_t columns, const char *src, int64_t step,
                             char *ws) noexcept nogil:
-        """The few pixels of each image by some rows of the filter, which lie ``step`` bytes apart."""
+        """Multiply the few pixels of each image by ``depth`` rows of the filter in place. Rows are ``step`` bytes apart."""
         cdef const convt_kernels *k = self.k
         cdef int64_t row = 0, image
         cdef convt_across t
@@ -134,7 +140,7 @@ cdef class UnpackedPlan(Plan):
             row += t.kc
 
     cdef void multiply(self, int64_t first, int64_t depth, int64_t columns, char *ws) noexcept nogil:
-        """All pixels by the panels of some depth."""
+        """Multiply all pixels by the copied panels of a depth chunk."""
         cdef const convt_kernels *k = self.k
         cdef convt_tile t
         cdef Cut by_tile
@@ -162,7 +168,8 @@ cdef class UnpackedPlan(Plan):
             column += k.nr
 
     cdef void add_up(self, int64_t group, int64_t first, int64_t count, const Call *call, char *ws) noexcept nogil:
-        """Each output gathers its products; where a channel's are not one stretch, in the workspace first."""
+        """Sum the products of each output. If the outputs of a channel are not contiguous, sum to the workspace and
+        transpose."""
         cdef const convt_kernels *k = self.k
         cdef int64_t image, c, r, channel = group * self.co + first
         cdef char *sums = ws + self.at_sums

@@ -1,4 +1,7 @@
-"""What unpacked decides: how many out-channels are a task, and how much depth of their weights is copied at a time."""
+"""The schedule stage of unpacked: the out-channels of a task, the depth of weights copied at a time, and the workspace.
+
+`schedule` decides from a problem and a machine. cost.py, bind.py and the loops read its decisions.
+"""
 
 import math
 from typing import NamedTuple
@@ -10,62 +13,62 @@ from ..workspace import Workspace, book
 from . import cost
 from .loops import FEW_PIXELS
 
-LIMIT = "it wants few pixels, of all images together, and kernels of few taps"
+LIMIT = "at most 256 input pixels of all images together, and a kernel of few taps"
 NAME = "unpacked"
 
-_PIXELS = 256  # at most, of all images
-_COLUMNS = 256  # of a task, about: a row of weights is then long enough to be read at the speed of memory
-_PRODUCTS = 1 << 18  # bytes of the products of a task
-_ENTRIES = 1 << 16  # of the table of what outputs sum
-_BLOCK_SHARE = 1 / 4  # of L2 for the weights that are copied at a time,
-_LEAST_DEPTH = 32  # of at least so many in-channels
-_TASKS = 8  # of a group at least, if it has so many out-channels, whatever the threads, so that sums keep their order
-_LINE = 64  # bytes
+_PIXELS = 256  # the most pixels of all images
+_COLUMNS = 256  # columns of a task, about, so that rows of weights are long enough to be read at memory bandwidth
+_PRODUCTS = 1 << 18  # the most bytes of the products of a task
+_ENTRIES = 1 << 16  # the most entries of the table of products that outputs sum
+_BLOCK_SHARE = 1 / 4  # the share of L2 for the weights that are copied at a time, unless this is less than _LEAST_DEPTH
+_LEAST_DEPTH = 32  # the fewest in-channels that are copied at a time
+_TASKS = 8  # the fewest tasks of a channel group with as many out-channels, for any number of threads (sums keep their order)
+_LINE = 64  # the bytes of a cache line
 
 
 class Schedule(NamedTuple):
-    """See stages.py."""
+    """The decisions about a problem. See stages.py for the fields of all schedules."""
 
     problem: Problem
     unit: str
     threads: int
-    form: tuple  # empty: weights are as they lie
-    in_place: bool  # an image has so few pixels that weights are multiplied where they lie, not copied
-    channels: int  # out-channels of a task
-    blocks: int  # tasks of a group
-    depth: int  # in-channels whose weights are copied at a time
-    ld: int  # columns between the products of pixels, so many that these fall into different sets of L1
-    terms: int  # products of an output, at most
+    form: tuple  # (), because there is one form
+    in_place: bool  # weights are multiplied in place, without a copy, because images have at most FEW_PIXELS pixels
+    channels: int  # the out-channels of a task
+    blocks: int  # the number of tasks of a channel group
+    depth: int  # the in-channels whose weights are copied at a time
+    ld: int  # columns between the products of two pixels: an odd number of cache lines, for different sets of L1
+    terms: int  # the most products of an output
     execution: execution.Execution
-    # "zeros" (-0, with which products begin), "pixels" (packed rows of the GEMM), "rows" (where their products go), "weights",
-    # "products", "sums" (outputs of a task, where they are not stored at once)
+    # Regions: "zeros" (-0.0, with which products begin), "pixels" (packed rows of the GEMM), "rows" (pointers to their
+    # products), "weights" (copied panels), "products", "sums" (outputs of a task before they are transposed).
     workspace: Workspace
 
 
 def takes(problem, unit):
-    """Whether there are few pixels and products."""
+    """Check whether unpacked accepts a problem: a vector unit, few pixels and few products."""
     pixels, taps = problem.batch * math.prod(problem.in_sizes), math.prod(problem.kernel)
     if unit is None or unit.matrix or unit.kstep > 1 or not 0 < pixels <= _PIXELS or 0 in (problem.ci, problem.co):
         return False
     outputs = math.prod(problem.out_sizes)
-    one = (pixels + problem.batch) * taps * unit.t_size  # of an out-channel
+    one = (pixels + problem.batch) * taps * unit.t_size  # bytes of an out-channel
     return one <= _PRODUCTS and 0 < outputs * (1 + most_terms(problem)) <= _ENTRIES
 
 
 def most_terms(problem):
-    """The most products that an output sums, or more."""
+    """Return an upper bound of the products that an output sums."""
     axes = zip(problem.kernel, problem.strides, problem.dilations, problem.in_sizes, strict=True)
     return math.prod([min(size, -(-k // (s // math.gcd(s, d)))) for k, s, d, size in axes])
 
 
 def schedule(problem, here, unit, threads, finite):
-    """The `Schedule`; None if there is none."""
+    """Return the `Schedule` of a problem, or None if unpacked does not accept it."""
     info = here.info(problem.dtype, unit)
     if not takes(problem, info):
         return None
     taps, pixels = math.prod(problem.kernel), problem.batch * math.prod(problem.in_sizes)
     in_place = math.prod(problem.in_sizes) <= FEW_PIXELS
-    rows = pixels + problem.batch  # of products: of each image also those of no pixel
+    rows = pixels + problem.batch  # rows of products: each image has one more, for missing products
     most = max(1, min(-(-problem.co // _TASKS), _COLUMNS // taps, _PRODUCTS // (rows * taps * info.t_size)))
     blocks = -(-problem.co // most)
     channels = -(-problem.co // blocks)

@@ -1,4 +1,4 @@
-# unpacked's weights: see weights.pyx.
+# The weights of unpacked: see weights.pyx.
 
 from libc.stdint cimport int64_t
 
@@ -6,7 +6,7 @@ from convt.algorithms.packing cimport PackRecipe
 
 
 cdef class UnpackedRecipe(PackRecipe):
-    cdef readonly bint in_place
+    cdef readonly bint in_place  # one-shot filters of this layout are read in place
     cdef object order          # shape and strides of the filter
-    cdef int64_t columns
-    cdef int64_t step_g, step_i   # bytes from group to group and from in-channel to in-channel
+    cdef int64_t columns       # out-channels of a channel group times taps
+    cdef int64_t step_g, step_i   # bytes between channel groups and between in-channels of a copied filter

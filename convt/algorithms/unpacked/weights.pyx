@@ -1,7 +1,7 @@
 # cython: language_level=3
-"""unpacked's weights: for each in-channel a row, of the taps of each out-channel.
+"""The weights of unpacked: one row of (out-channel, tap) per channel group and in-channel, which is IOX order.
 
-A filter whose rows are contiguous is read where it lies, if it comes with a call. Others are copied.
+A one-shot filter in IOX order is read in place. All other filters are copied to this order.
 """
 
 from libc.stdint cimport int64_t
@@ -21,7 +21,7 @@ cnp.import_array()
 
 
 cdef class UnpackedRecipe(PackRecipe):
-    """``in_place`` says whether a call's filter is read where it lies."""
+    """The recipe of weights in IOX order."""
 
     def __init__(self, str dtype, filter, bias):
         self.open_recipe(dtype, filter, bias, "vectors")
@@ -38,7 +38,7 @@ cdef class UnpackedRecipe(PackRecipe):
         if bias is not None:
             k.widen(packed.bias, 0, cnp.PyArray_DATA(bias), 0, self.bias_stride, 1, <int>(self.groups * self.co),
                     <int>(self.groups * self.co))
-        packed.finite = True  # no product is of a zero beside the input
+        packed.finite = True  # the value does not matter, because no zeros outside the input are multiplied
         if reads:
             packed.source = <char *>cnp.PyArray_DATA(filter)
             return packed

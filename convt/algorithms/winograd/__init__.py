@@ -1,4 +1,5 @@
-"""winograd: phases of two or three taps an axis, with fewer multiplications than taps."""
+"""The `winograd` algorithm: Winograd's F(m, r) for phases of two or more adjacent taps per axis. ``matrix_winograd`` and
+``matrix_high_winograd`` multiply on AMX; ``winograd6`` uses the transforms of six points."""
 
 from functools import partial
 
@@ -6,7 +7,7 @@ from ..stages import Stages
 from . import bind, cost, schedule
 from .transforms import LARGE
 
-LIMIT = "it wants a phase of two or more taps one input apart, on an axis with two outputs or more"
+LIMIT = "a phase of two or more taps that read adjacent inputs, on an axis with at least two outputs"
 STAGES = Stages(schedule.schedule, cost.cost, cost.packing, bind.recipe, bind.bind, schedule.least)
 LARGE_STAGES = STAGES._replace(
     schedule=partial(schedule.schedule, kinds=LARGE), least=partial(schedule.least, kinds=LARGE)

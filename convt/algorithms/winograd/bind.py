@@ -1,4 +1,7 @@
-"""The plan of a schedule of winograd, for arrays of some strides: tables for its loops, and how weights are packed."""
+"""Tables for the loops of `winograd`, from a schedule and the strides of data and output; and its recipe of packed weights.
+
+All decisions are in the schedule (schedule.py). Classes that are not transformed get the tables of direct/bind.py.
+"""
 
 import itertools
 import math
@@ -17,7 +20,10 @@ from .weights import WinogradRecipe
 
 
 def recipe(attributes, filter, bias, form, unit="vectors"):
-    """How weights are packed in a form: (on which axes phases are merged, for each choice of phase groups the transforms)."""
+    """Return the recipe that packs a filter in a form: (for each axis, whether phases are merged; schemes).
+
+    ``schemes`` are pairs (one phase group number per axis, the kind of transform of each axis).
+    """
     merge, schemes = form
     info = machine.current().info(attributes.dtype, unit)
     groups = [
@@ -36,7 +42,7 @@ def recipe(attributes, filter, bias, form, unit="vectors"):
 
 
 def bind(schedule, in_strides, out_strides, recipe):
-    """The plan of a schedule."""
+    """Return the plan of a schedule for data and output of these strides in bytes."""
     problem, (merge, schemes) = schedule.problem, schedule.form
     unit = machine.current().info(problem.dtype, schedule.unit)
     groups, runs = common.axes(problem, merge, (False,) * problem.rank)
@@ -49,7 +55,7 @@ def bind(schedule, in_strides, out_strides, recipe):
         for numbers in itertools.product(*c.runs)
     ]
     how = schedule.execution.on(out_strides)
-    # AMX tiles find weights that they make only where out-channels lie side by side.
+    # On AMX, packing on the fly needs out-channels that are contiguous in the filter.
     on_the_fly = schedule.on_the_fly and (not unit.matrix or recipe.out_channel_stride == 1)
     tiles = schedule.tiles._replace(
         non_temporal=min(schedule.tiles.non_temporal, how.non_temporal),
@@ -59,7 +65,10 @@ def bind(schedule, in_strides, out_strides, recipe):
 
 
 def _class(problem, c, numbers, groups, runs, packs, ins, outs, unit):
-    """The tables of a transformed class: of the runs of these numbers."""
+    """Return the tables of one transformed class; ``numbers`` are the numbers of its runs, one per axis.
+
+    ``ins`` and ``outs`` are strides in elements.
+    """
     runs = [r[n] for r, n in zip(runs, numbers, strict=True)]
     groups = [g[run.group] for g, run in zip(groups, runs, strict=True)]
     pack, _ = packs[tuple([run.group for run in runs])]
@@ -71,12 +80,12 @@ def _class(problem, c, numbers, groups, runs, packs, ins, outs, unit):
     axes = [(-1, 1, 0)] * (3 - len(axes)) + axes
     places = list(itertools.product(*[range(t.outputs) for t in scheme]))
     tiles = [-(-run.count // t.outputs) for run, t in zip(runs, scheme, strict=True)]
-    # An axis of one input or of one output may have any stride, and a window beyond the input start anywhere: products with
-    # these would overflow.
+    # Products of positions and strides must not overflow: an axis of one input or output may have any stride, and an input tile
+    # outside the input may start anywhere.
     windows = []
     for run, group, t, n, size in zip(runs, groups, scheme, tiles, problem.in_sizes, strict=True):
         offs = group.offsets
-        starts = [run.start - off for off in offs[:: t.taps]]  # (Offsets that are transformed follow each other.)
+        starts = [run.start - off for off in offs[:: t.taps]]  # offsets of a transformed axis are consecutive
         windows.append([max(-t.outputs * n - t.points, min(start, size)) for start in starts])
     in_step = [step if size > 1 else 0 for step, size in zip(ins[1:-1], problem.in_sizes, strict=True)]
     out_step = [s * step if run.count > 1 else 0 for s, step, run in zip(problem.strides, outs[1:-1], runs, strict=True)]
@@ -123,7 +132,7 @@ def _class(problem, c, numbers, groups, runs, packs, ins, outs, unit):
 
 
 def _shown(panels, pieces, rank):
-    """For each panel: where some phase of it is inside the window, (low, high) per axis."""
+    """Return for each panel the positions [low, high) per axis at which some phase of it is inside the window."""
     boxes, there = np.zeros((len(panels), rank, 2), np.int64), panels[:, 3] < panels[:, 4]
     if there.any():
         starts = panels[there, 3]
@@ -133,8 +142,11 @@ def _shown(panels, pieces, rank):
 
 
 def _stretches(panels, pieces, block, staged):
-    """For each part of so many panels of each block of panels: its first stretch and one past the last; and the
-    stretches, (first column of the part, columns that are adjacent in the output, its offset)."""
+    """Return the tables `parts` and `runs` of WinogradClass (loops.pxd), both empty if ``staged`` is 0.
+
+    A part is ``staged`` panels of a panel block of ``block`` panels. For each part, the first table has (first run, end of
+    runs). A run is (first column in the part, number of columns that are adjacent in the output, output offset).
+    """
     parts, found = [], []
     for start in range(0, len(panels), block) if staged else ():
         for first in range(start, min(start + block, len(panels)), staged):

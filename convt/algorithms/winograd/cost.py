@@ -1,4 +1,8 @@
-"""What winograd's loops do, as counts: see convt.algorithms.costs."""
+"""The counts of the tasks of `winograd`, and the cycles of packing and of memory traffic.
+
+schedule.py calls these functions while it compares divisions into tasks. convt/algorithms/costs.py defines the counts and
+costs.
+"""
 
 from typing import NamedTuple
 
@@ -6,31 +10,31 @@ from ... import _core
 from .. import common, execution
 from .loops import BRIDGE, CHAIN
 
-ONE_AXIS = 6  # points: tiles of more are transformed on two axes, and summed in shorter chains
+ONE_AXIS = 6  # the most points of a tile that is transformed on one axis; tiles with more points are summed in chains
 
 
 class Work(NamedTuple):
-    """What the cost of a class depends on."""
+    """The properties of a class that its cost depends on."""
 
-    rows: int  # tiles
-    points: int  # of a tile
-    outputs: int  # of a tile
-    windows: int  # that are summed
+    rows: int  # tiles of all images
+    points: int  # points of a tile
+    outputs: int  # outputs of a tile
+    windows: int  # tap windows
     columns: int
     ci: int
     co: int
-    pieces: float  # of an output of all columns
-    edges: float  # such pieces at the window's edge
-    share: float  # of points times columns that is multiplied
-    ends: tuple  # for each transformed axis: (share of its points that is multiplied, tiles along it)
-    weight_bytes: float  # of all classes
-    depth: int  # of the windows that are summed,
-    chunks: int  # which are so many depth chunks
-    step: int  # of such a depth
+    pieces: float  # extra pieces in which the columns of an output are stored
+    edges: float  # extra pieces of an output due to phases outside the window
+    share: float  # fraction of points times columns that is multiplied
+    ends: tuple  # for each transformed axis: (fraction of its points that is multiplied, tiles along it)
+    weight_bytes: float  # bytes of the transformed weights of all classes
+    depth: int  # tap windows times in-channels, in whole steps of depth
+    chunks: int  # number of depth chunks
+    step: int  # depth of a chunk
 
 
 def depth_chunks(ci, windows, unit):
-    """(depth of the windows that are summed, number of its chunks, depth of one)."""
+    """Return (depth of all tap windows, number of depth chunks, depth of a chunk)."""
     kstep = unit.kstep
     depth = windows * unit.filled(ci)
     step = -(-depth // (-(-depth // _core.KC) * kstep)) * kstep
@@ -38,48 +42,52 @@ def depth_chunks(ci, windows, unit):
 
 
 def cost(schedule, here):
-    """Cycles of all threads together, and of threads that have nothing left to do."""
+    """Return the cycles of all threads together, including threads that idle at the end."""
     return schedule.cycles
 
 
 def packing(schedule, here):
-    """Cycles to pack the weights of a call that brings its own, of every point, which takes no longer to make than to write."""
+    """Return the cycles to pack the weights of a one-shot call. Transforming them takes no longer than writing them."""
     unit = here.info(schedule.problem.dtype, schedule.unit)
     cycles = common.packing_cycles(schedule.weight_bytes, unit, schedule.again_bytes, here)
     return table(unit, here)["transform_weights"] + cycles
 
 
 def table(unit, here):
-    """The prices of winograd on a unit."""
+    """Return the costs of winograd on a unit."""
     return here.profile["matrix_winograd" if unit.matrix else "winograd"]
 
 
 def near_bytes(here):
-    """Bytes of L2 that a task may count on."""
+    """Return the bytes of L2 that a task may use."""
     return here.l2 // 8 * 7
 
 
 def waiting_bytes(work, block, panel_block, unit):
-    """Bytes of the points of a block and of all its sums."""
+    """Return the bytes of a task's transformed rows and sums, with all points and panels."""
     return work.points * block * (work.depth * unit.e_size + panel_block * unit.nr * unit.t_size)
 
 
 def task_counts(work, block, panel_block, span, across, unit, here):
-    """What a task takes: its GEMMs, the weights that they wait for, the transforms of inputs and of products."""
+    """Return the counts of a task: its GEMMs, reading weights, the transforms of inputs and of products.
+
+    ``block`` and ``panel_block`` are its tiles and panels, ``span`` the depth chunks that are transformed at once. ``across``
+    says whether all panels meet a point before the next point.
+    """
     _, points, outputs, windows, width, ci, co, pieces, edges, share, ends, weight_bytes, depth, chunks, step = work
     nr, vl, size, t_size, kstep, matrix = unit.nr, unit.vl, unit.e_size, unit.t_size, unit.kstep, unit.matrix
     columns, near = min(width, panel_block * nr), here.l2 // 8 * 7
     multiplied = share * points
-    for n, (part, tiles) in enumerate(ends):  # gaps between stretches of tiles are multiplied too, but on the first axis
+    for n, (part, tiles) in enumerate(ends):  # small gaps between tiles are multiplied too, except on the first axis
         multiplied *= part if n == 0 or 2 * block >= 3 * BRIDGE * tiles else (2 + part) / 3
     bytes = points * depth * columns * -(-width // vl) * vl / width * share * size
     again = 0.0
-    if not matrix:  # lines that are used in turn are lost as soon as there are a few more of them than L2 holds
+    if not matrix:  # a cyclic access loses its lines as soon as it slightly exceeds L2
         rows, sums = points * block * span * step * size, points * block * nr * t_size
         weights = points * span * step * nr * size
         if rows + sums + weights > near:
             again = panel_block * (rows + sums) * min(1.0, 4 * (1 - near / (rows + sums + weights)))
-        if span < chunks:  # the sums of all panels wait for the next depth
+        if span < chunks:  # the partial sums of all panels are kept between spans
             waiting = rows + panel_block * (sums + weights)
             if waiting > near:
                 again += 4 * panel_block * sums * min(1.0, 4 * (1 - near / waiting))
@@ -95,7 +103,7 @@ def task_counts(work, block, panel_block, span, across, unit, here):
     products, stored = block * points * -(-columns // vl), block * outputs * columns / width
     counts["wino_product_vector"], counts["wino_output"] = products, block * outputs * panel_block
     counts["piece"], counts["task"] = stored * (pieces + edges), 1
-    if share < 1 and co % nr:  # points multiply a part of a panel, and what is left becomes zeros
+    if share < 1 and co % nr:  # the columns of a panel that a point does not multiply are set to zero
         counts["move"] = products
     if matrix:
         counts["weight_byte_amx"] = max(0.0, 1 - here.l2 / weight_bytes) * bytes
@@ -109,8 +117,11 @@ def task_counts(work, block, panel_block, span, across, unit, here):
 
 
 def memory_cycles(problem, non_temporal, gathered, unit, here):
-    """``(cycles to stream data that L2 does not hold, cycles to fill outputs beforehand)``. Outputs are written by non-temporal
-    stores or not, or gathered for them."""
+    """Return (cycles to stream data that L2 does not hold, cycles to fill outputs beforehand).
+
+    ``non_temporal`` says whether outputs are written with non-temporal stores, ``gathered`` whether they are first gathered in
+    the workspace.
+    """
     counts, prices = common.memory_counts(problem, non_temporal, here), table(unit, here)
     if not non_temporal and not gathered:
         counts["out_byte_split"] = common.far(execution.output_bytes(problem), here.l2) * common.split_bytes(problem)

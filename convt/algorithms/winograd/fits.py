@@ -1,4 +1,8 @@
-"""How runs of an axis can be transformed, and what classes of such runs take, about."""
+"""The transforms that fit a run of an axis, and estimates of the cycles of classes.
+
+`axis_fits` finds the transforms of each run from sizes alone. schedule.py combines them for each class and compares them with
+the `estimator`, a simpler model than cost.py that does not divide classes into tasks.
+"""
 
 import functools
 import itertools
@@ -11,42 +15,45 @@ from . import cost
 from .loops import CHAIN
 from .transforms import KINDS, LARGE, PLAIN, SMALL, filter_windows, panel_vectors
 
-MOST_AXES = 3  # that are transformed
-MOST_TILES = 6  # register tiles of a block of tiles
-MOST_WAITING = 13 << 18  # bytes of a task between its transforms
+MOST_AXES = 3  # the most transformed axes
+MOST_TILES = 6  # the most register tiles of rows of a task
+MOST_WAITING = 13 << 18  # the most bytes of transformed rows and sums of a task
 
 
 class Fit(NamedTuple):
-    """A transform of a run of an axis."""
+    """A transform applied to a run of an axis."""
 
-    kind: int  # of the transform
-    early: bool  # tiles begin an output before the run, as that leaves out more points
+    kind: int  # Transform.kind; 0 if the run is not transformed
+    early: bool  # tiles begin one output before the run, because that leaves out more points
     tiles: int
-    points: int  # of a tile
-    outputs: int  # of a tile
-    windows: int  # that are summed
-    kept: float  # the share of points that is multiplied
-    inside: float  # the share of tiles that all phases have inside the window
+    points: int  # points of a tile
+    outputs: int  # outputs of a tile
+    windows: int  # tap windows
+    kept: float  # fraction of points that is multiplied
+    inside: float  # fraction of tiles of which all phases are inside the window
     phases: int
-    products: float  # of an in-channel and a column, along the axis
-    panels: int  # points of all windows, for each phase
+    products: float  # multiplications along the axis for an in-channel and a column
+    panels: int  # transformed weights per in-channel and out-channel: points times windows times phases
 
 
 class Alike(NamedTuple):
-    """Runs of an axis whose tiles are alike."""
+    """Runs of an axis with equal Fits."""
 
-    runs: tuple  # their numbers
-    groups: tuple  # the numbers of their phase groups
-    fits: tuple  # first the one that transforms nothing, then the one of fewest products, then those of fewer weights
+    runs: tuple  # numbers of the runs
+    groups: tuple  # numbers of their phase groups
+    fits: tuple  # first the Fit without a transform, then the one with the fewest products, then those with fewer weights
 
 
 @functools.lru_cache(maxsize=1024)
 def axis_fits(k, s, d, merge, begin, out, kinds, whole, every=False):
-    """The `Alike` of an axis. ``whole`` tiles leave no points out. Fits are of ``every`` transform, or of those that may be the
-    best."""
+    """Return the list of `Alike` of an axis.
+
+    ``whole`` says that no points are left out. With ``every``, Fits include every transform, else only those that may be the
+    best.
+    """
     found, number = {}, 0
     for index, (residues, offs, _) in enumerate(phase_groups(k, s, d, merge)):
-        spans = {}  # the j that the window shows: of how many phases
+        spans = {}  # range of j in the window -> number of phases with this range
         for r in residues:
             span = -((r - begin) // s), -((r - begin - out) // s)
             if span[0] < span[1]:
@@ -73,7 +80,7 @@ def axis_fits(k, s, d, merge, begin, out, kinds, whole, every=False):
 
 
 def _fit(t, taps, count, spans, inside, phases, whole):
-    """The Fit of a transform to a run, whose tiles begin an output earlier where that leaves out more points."""
+    """Return the Fit of a transform to a run. Its tiles begin one output earlier if that leaves out more points."""
     n, early, windows = t.outputs, 0, -(-taps // t.taps)
     points, tiles = n + t.taps - 1, -(-count // n)
     multiplied = tiles * points
@@ -88,9 +95,12 @@ def _fit(t, taps, count, spans, inside, phases, whole):
 
 
 def _multiplied(outputs, points, count, spans, early):
-    """Points of all tiles of a run that are multiplied, for all its phases together: the first output of a tile alone needs the
-    first point, the last alone the last, and those are left out where such an output is outside. ``spans`` are (first, one past
-    the last output inside, of how many phases), from the run's begin; tiles begin ``early`` outputs before it."""
+    """Return how many points of all tiles of a run are multiplied, summed over its phases.
+
+    Only the first output of a tile needs the first point, and only the last output needs the last point. A point is left out if
+    its output is outside the window. ``spans`` are (first output inside, end, number of phases), relative to the run's start.
+    Tiles begin ``early`` outputs before the run.
+    """
     tiles, found = -(-count // outputs), 0
     last, inner = (tiles - 1) * outputs, points * max(0, tiles - 2)
     for low, high, phases in spans:
@@ -105,13 +115,15 @@ def _multiplied(outputs, points, count, spans, early):
 
 @functools.lru_cache(maxsize=256)
 def lasting_scheme(taps, kinds, most):
-    """The kinds of transform for phases of so many taps on each axis whose tiles take the fewest multiplications, wherever the
-    borders are, with at most ``most`` times as many weights as taps."""
+    """Return the kinds of transform of each axis that need the fewest multiplications, whatever the sizes of the data.
+
+    ``taps`` has the taps of a phase on each axis. Transformed weights are at most ``most`` times as many as taps.
+    """
     best, kinds = (math.inf, most, (0,) * len(taps)), (PLAIN, *kinds, *(SMALL if kinds is not SMALL else ()))
     for scheme in itertools.product(*[[t for t in kinds if t.taps <= n] for n in taps]):
         products = panels = 1.0
         for n, t in zip(taps, scheme, strict=True):
-            points = t.points * -(-n // t.taps) / n  # a tap
+            points = t.points * -(-n // t.taps) / n  # per tap
             products, panels = products * points / t.outputs, panels * points
         numbers = tuple([t.kind for t in scheme])
         if transforms_together(numbers) and panels <= most:
@@ -120,13 +132,13 @@ def lasting_scheme(taps, kinds, most):
 
 
 def transforms_together(scheme):
-    """Whether there are kernels for these transforms of the axes: of one to MOST_AXES axes, all small or all large."""
+    """Check whether kernels exist for these kinds: one to MOST_AXES transformed axes, all SMALL or all LARGE."""
     transformed = [kind for kind in scheme if kind]
     return 0 < len(transformed) <= MOST_AXES and len({kind >= LARGE[0].kind for kind in transformed}) == 1
 
 
 def nested_share(problem, merge, alikes, way, unit):
-    """The share of points times columns that is multiplied, of phases merged with others that have more taps."""
+    """Return the fraction of points times columns that is multiplied in a nested merge, where some phases lack taps."""
     axes = zip(problem.kernel, problem.strides, problem.dilations, merge, alikes, strict=True)
     chosen = tuple([phase_groups(k, s, d, m)[a.groups[0]] for k, s, d, m, a in axes])
     return _nested_share(problem.kernel, chosen, tuple([fit.kind for fit in way]), problem.co, unit)
@@ -142,7 +154,7 @@ def _nested_share(kernel, chosen, scheme, co, unit):
 
 @functools.lru_cache(maxsize=32)
 def prices(unit, here):
-    """The prices that `estimator` reads: of multiplying, and of transforms; and of packing a vector of a row."""
+    """Return the costs for `estimator`: (of multiplying, of transforms, of packing a vector of a row)."""
     prices = cost.table(unit, here)
     read, names = prices["wino_in_vector"], ("weight_byte_l3", "piece", "task")
     if unit.matrix:
@@ -151,15 +163,18 @@ def prices(unit, here):
         stall, pack = prices["in_byte_l3"] + prices["weight_byte_amx"], prices["amx_pack"] * unit.vl / unit.kstep
     else:
         first, stall = (prices["tile_cycle"], prices["tile_call"]), prices["in_byte_l3"]
-        pack = prices["move"] / 2  # of two rows one is packed, about
+        pack = prices["move"] / 2  # about half of the rows are packed
     multiplying = *first, prices["weight_byte"], stall, *[prices[name] for name in names]
     points = read, prices["store"], prices["wino_product_vector"], prices["wino_output"]
     return multiplying, (*points, prices["move"], prices["in_byte_l3"]), pack
 
 
 def estimator(problem, unit, here):
-    """A function (Fits of a class, share of its points times columns that is multiplied) -> (cycles that it takes in a group of
-    channels, about; those of its multiplications)."""
+    """Return a function that estimates a class.
+
+    It maps (Fits of the axes, fraction of points times columns that is multiplied) to (cycles in one channel group, cycles of
+    its multiplications).
+    """
     multiplying, (read, point, product, output, zero, waits), pack = prices(unit, here)
     cycle, call, byte, stall, far, piece, task = multiplying
     batch, ci, co, groups, matrix = problem.batch, problem.ci, problem.co, problem.groups, unit.matrix
@@ -185,7 +200,7 @@ def estimator(problem, unit, here):
         columns, depth, chain = co * phases, windows * ci, CHAIN if points > cost.ONE_AXIS else 256
         panels, height = -(-columns // nr), rows if plain else high * MOST_TILES
         blocks = -(-tiles // height)
-        if matrix and not plain:  # as many tiles as L2 holds with their sums; or more, which wait elsewhere
+        if matrix and not plain:  # as many tiles as fit in L2 with their sums, or more tiles that exceed L2
             row = points * (depth * size + columns * item)
             low, high_block = (max(grain, min(height, bytes // row // grain * grain)) for bytes in (near, MOST_WAITING))
             waiting = max(0, row * min(tiles, high_block) - near) * waits / (points * depth * columns * size * (byte + stall))
@@ -204,7 +219,7 @@ def estimator(problem, unit, here):
         bytes, total = weights * columns * size * blocks * share, weights * every
         fetched = (1 - l2 / total) * bytes if total > l2 else 0.0
         cycles = blocks * task + bytes * byte
-        if not plain and not matrix:  # rows and sums that L2 loses before the next panel reads them
+        if not plain and not matrix:  # rows and sums that L2 evicts before the next panel reads them
             row = points * (depth * size + nr * item)
             held = row * min(tiles, high) + weights * nr * size
             if held > near:

@@ -1,4 +1,4 @@
-# Winograd's loops: see loops.pyx.
+# Tables and tasks of the loops of `winograd` (loops.pyx).
 
 from libc.stdint cimport int64_t
 
@@ -8,95 +8,96 @@ from convt.algorithms.packing cimport PackClass
 from convt.algorithms.winograd.weights cimport WinogradRecipe
 
 cdef enum:
-    WINOGRAD_MOST = 216  # points of a tile, of three axes of six
-    WINOGRAD_CHAIN = 128  # depth of a chain of sums where two axes or more are transformed, whose errors add up to larger ones
-    WINOGRAD_PLACE = 4  # numbers of where a tile is, before its place on each axis: see `locate_tiles`
-    WINOGRAD_AHEAD = 2  # tiles from the one that is transformed to the one whose window is prefetched
-    WINOGRAD_KINDS = 27  # of tiles: the first, the last, or between on each of three axes
-    ALL_POINTS = 64  # a bit that all of them have, beside those of three axes
-    WINOGRAD_BRIDGE = 4  # fewer tiles than these between two stretches are multiplied in vain, which costs no more than a cut there
+    WINOGRAD_MOST = 216  # the most points of a tile: six on each of three axes
+    WINOGRAD_CHAIN = 128  # the most depth of a chain if two or more axes are transformed, which amplifies rounding errors
+    WINOGRAD_PLACE = 4  # numbers of a tile in `where` before its position on each axis (see `locate_tiles`)
+    WINOGRAD_AHEAD = 2  # while tile r is transformed, the input tile r + WINOGRAD_AHEAD is prefetched
+    WINOGRAD_KINDS = 27  # kinds of tiles: first, last or between on each of three axes
+    ALL_POINTS = 64  # a bit of `ends` that every point has; bits 0 to 5 are those of three axes
+    WINOGRAD_BRIDGE = 4  # a gap of fewer tiles is multiplied and its products ignored: cheaper than another kernel call
 
 cdef enum:  # regions of a thread's workspace
     ROWS, SUMS, LINES, STAGE, WHERE, UNSORTED, ZEROS, NOTHING, CHECK, WINDOW, BETWEEN, PANEL, REGION_COUNT
 
 cdef struct WinogradClass:
+    # One transformed class: a run per axis, in all channel groups.
     int64_t *tiles        # [nd] tiles along each axis
     int64_t *outputs      # [nd] outputs of a tile along each axis
-    int64_t noutputs      # of a tile
-    int64_t depth_outputs # of them along the first of three axes
-    int64_t plane         # and along the others
-    int64_t *out_j        # [noutputs][nd] where each is, from the first
-    int64_t *out_at       # [noutputs] offset in the output from the first
-    int64_t axes[3]       # the transformed axes, -1 before them where there are fewer than three
-    int64_t points[3]     # points of a tile along each of them, 1 where -1
-    int64_t kind[3]
+    int64_t noutputs      # outputs of a tile
+    int64_t depth_outputs # outputs of a tile along the first of three transformed axes; 1 if fewer axes are transformed
+    int64_t plane         # outputs of a tile along the other axes
+    int64_t *out_j        # [noutputs][nd] position of each output, relative to the first
+    int64_t *out_at       # [noutputs] offset of each output in the output array, relative to the first
+    int64_t axes[3]       # the transformed axes; the first items are -1 if there are fewer than three
+    int64_t points[3]     # points of a tile along each of these axes, 1 for axis -1
+    int64_t kind[3]       # Transform.kind of each of these axes
     int64_t rows          # tiles of the batch
-    int64_t block, blocks
-    int64_t *split_in     # [..][nd] first input index of each split's window at the first tile
-    int64_t *reads        # [..][npoints] offset in the input of what each split reads, from the tile's own
-    int64_t *whole        # [nd][2] first and one past the last output at which a tile reads inside the input only
-    int64_t *in_step      # [nd] elements of the input from an output's to the next one's
-    int64_t *out_step     # [nd] and of the output
-    int64_t depth         # of a point
-    int64_t nchunks, span # depth chunks, and how many of them are transformed at once
+    int64_t block, blocks # tiles of a task, and number of tile blocks
+    int64_t *split_in     # [splits][nd] first input index that a split reads for the first tile
+    int64_t *reads        # [splits][npoints] input offsets that a split reads, relative to the offset of the tile
+    int64_t *whole        # [nd][2] positions [low, high) of a tile's first output at which all reads are inside the input
+    int64_t *in_step      # [nd] input elements between consecutive positions
+    int64_t *out_step     # [nd] output elements between consecutive positions
+    int64_t depth         # depth of a point
+    int64_t nchunks, span # depth chunks, and depth chunks that are transformed at once
     int64_t *chunks       # [nchunks][2]: first depth, depth
-    int64_t chains        # sums of a chunk, added up
-    int64_t *links        # [nchunks][chains][4]: chunk, first depth in it, depth, first depth of all
+    int64_t chains        # chains of a depth chunk
+    int64_t *links        # [nchunks][chains][4], the chains: chunk, first depth in the chunk, depth, first depth in the point
     int64_t npanels, panel_block, panel_blocks
-    int64_t *panels       # as of DirectClass
-    int64_t *pieces
-    int64_t *boxes
-    int64_t *inner
-    int64_t npoints
-    int64_t *ends         # [npoints] on which axes it is the first, and the last: a bit each, and ALL_POINTS
-    bint sorted           # whether tiles at the ends of an axis lie side by side, and some points of them are left out
-    int64_t *shown        # [npanels][nd][2] as boxes, but where some piece is shown
-    int64_t *prefetch_from        # [npoints + 1] so many outputs are prefetched before each point
-    int64_t staged        # panels whose outputs are gathered before non-temporal stores write them, 0: each is stored where it belongs
-    int64_t *parts        # [panel_blocks][..][2] of so many panels each: first run, one past the last
-    int64_t *runs         # [..][3]: first column of the part, columns that are adjacent in the output, its offset
-    bint across           # a point of all panels after the other, instead of a panel of all points
-    bint apart            # panels have sums of their own
-    int64_t lda           # elements between the transformed rows of tiles
-    size_t point_rows, point_sums  # bytes between the points of the transformed rows, elements between those of the sums
-    PackClass *pack       # its taps are (point, window)
+    int64_t *panels       # DirectClass.panels
+    int64_t *pieces       # DirectClass.pieces
+    int64_t *boxes        # DirectClass.boxes
+    int64_t *inner        # DirectClass.inner
+    int64_t npoints       # points of a tile
+    int64_t *ends         # [npoints] bit 2n: the first point on axes[n]; bit 2n + 1: the last one; ALL_POINTS: always set
+    bint sorted           # tiles of a kind are adjacent, and points that a kind does not need are left out
+    int64_t *shown        # [npanels][nd][2] positions [low, high) at which some piece of a panel is inside the window
+    int64_t *prefetch_from        # [npoints + 1] number of outputs of a tile that are prefetched before each point
+    int64_t staged        # panels whose outputs are gathered for non-temporal stores; 0: outputs are stored at once
+    int64_t *parts        # [panel_blocks][..][2], for each `staged` panels: first run, end of runs
+    int64_t *runs         # [..][3]: first column in the part, number of columns that are adjacent in the output, output offset
+    bint across           # all panels meet a point before the next point; else all points meet a panel before the next panel
+    bint apart            # each panel of a task has separate sums
+    int64_t lda           # elements between transformed rows
+    size_t point_rows, point_sums  # bytes between the transformed rows of points, elements between the sums of points
+    PackClass *pack       # packed weights, whose rows are (point, tap window, in-channel)
     int64_t first_task, ntasks
 
-
 cdef struct WinogradTask:
+    # A task: m tiles and panels [p0, p1) of one class and channel group, with its operands and the regions of the workspace.
     WinogradClass *c
     char *src
     char *dst
     char *weights
     char *bias
-    char *source          # as of DirectTask
-    char *panel           # of all points, or of one on AMX
-    char *filter          # taps on their way to the transform,
-    int64_t next_panel, next_depth  # those that come next
-    char *refused
-    int64_t m, p0, p1     # tiles, and panels
-    int64_t start, end    # depth chunks that are transformed
-    int64_t *where        # [m][WINOGRAD_PLACE + nd]
-    int64_t nkinds
-    int64_t first[WINOGRAD_KINDS + 1]   # tile of a kind, and the end
-    int64_t left_out[WINOGRAD_KINDS]    # which of the panel's points, as bits of `ends`
+    char *source          # the filter of the channel group, if the task packs weights on the fly; else NULL
+    char *panel           # weights packed on the fly: all points of a panel, on AMX one point
+    char *filter          # taps before their transform
+    int64_t next_panel, next_depth  # panel and first depth that are packed next
+    char *refused         # flag: `direct` must repeat the call
+    int64_t m, p0, p1     # number of tiles; panels [p0, p1)
+    int64_t start, end    # depth chunks [start, end) that are transformed
+    int64_t *where        # [m][WINOGRAD_PLACE + nd] places of the tiles (see `locate_tiles`)
+    int64_t nkinds        # kinds of tiles that the task has
+    int64_t first[WINOGRAD_KINDS + 1]   # first tile of each kind, and the end
+    int64_t left_out[WINOGRAD_KINDS]    # points of the panel that a kind leaves out, as bits of `ends`
     char *a               # transformed rows
-    char *sums
-    void **lines          # for each tile, where its sums of the first panel's first point begin
-    char *stage           # outputs that non-temporal stores will write, or NULL
-    char *zeros           # a row of them
-    char *nothing         # zeros with a sign
-    char *check
-    char *window          # a window on its way to the transform, outputs to the store
-    char *between         # the transforms of three axes
+    char *sums            # products
+    void **lines          # for each tile, the address of its sums of the first point of the first panel
+    char *stage           # outputs gathered for non-temporal stores, or NULL
+    char *zeros           # a row of zeros
+    char *nothing         # a row of -0.0
+    char *check           # not zero if some output is not finite
+    char *window          # an input tile before its transform, or outputs before they are stored in pieces
+    char *between         # intermediate results of transforms of three axes
 
 
 cdef class WinogradPlan(DirectPlan):
     cdef WinogradRecipe winograd_recipe
     cdef WinogradClass *winograd
     cdef Py_ssize_t nwinograd
-    cdef bint prefetches  # windows ahead, of an input that L2 does not hold
-    cdef size_t[REGION_COUNT] regions  # where they begin
+    cdef bint prefetches  # tasks prefetch input tiles, because L2 does not hold the input
+    cdef size_t[REGION_COUNT] regions  # offsets of the workspace regions
 
     cdef void locate_tiles(self, WinogradClass *c, int64_t t0, int64_t m, int64_t *where) noexcept nogil
     cdef void sort_tiles(self, WinogradTask *t, int64_t *unsorted) noexcept nogil

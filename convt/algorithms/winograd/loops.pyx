@@ -1,14 +1,26 @@
 # cython: language_level=3
-"""winograd's loops: phases of two or three taps per axis with fewer multiplications, as GEMMs over transformed tiles.
+"""The loops of `winograd`: Winograd transforms around one GEMM per point.
 
-A class is cut into tiles of m outputs per axis. Per task: a block of tiles is transformed from its input windows, every
-point of all of them becoming the rows of one GEMM; products are transformed back and stored, panel by panel.
-Phases with more taps than the transform takes are several windows (splits), which the GEMM sums as depth. Axes that
-are not transformed have tiles of one output, and each of their taps is a split. At most three axes are transformed.
+`WinogradPlan` runs the tables that bind.py makes; untransformed classes run in DirectPlan. A class is divided into tiles of m
+outputs per transformed axis. An axis that is not transformed has tiles of one output. Phases with more taps than the transform
+takes have several tap windows (called splits here), which the GEMM sums as depth. A task is a block of tiles x a panel block:
 
-The first output of a tile alone needs point 0 of an axis, the last alone needs infinity. Where such an output is outside
-the window, as at an end that tiles do not divide, the GEMM leaves the point out: tiles at the ends of an axis lie side by
-side for that, and the GEMM's rows are a few stretches of them.
+    for each span of depth chunks:
+        for each chunk, for each tile: transform its input tile; row t of GEMM q is point q of tile t    -> `rows`
+        unless `across`: for each panel: for each point: products = rows x weights                       -> `sums`
+        if `across`:     for each point: for each panel: products = rows x weights                       -> `sums`
+        after the last span, for each panel, for each tile: transform the products back, add the bias, apply the activation,
+            and store, or gather outputs for non-temporal stores                                         -> `stage`
+
+Tasks write disjoint outputs. Each thread has its own workspace with the regions of schedule.book. Only AMX uses `across`, which
+keeps the rows of a point in L2 for all panels.
+
+Only the first output of a tile needs point 0 of an axis, and only the last output needs infinity. If such an output is outside
+the window, the GEMM leaves out the point. Tiles at the ends of an axis are therefore sorted to be adjacent, so that the rows of
+a GEMM are a few ranges of tiles.
+
+The output transform adds every output times 0 to `check`. If `check` is not zero, some output is not finite, and the task sets
+`refused`: `direct` then repeats the call.
 """
 
 import itertools
@@ -34,15 +46,18 @@ cnp.import_array()
 
 CHAIN, BRIDGE, PLACE = WINOGRAD_CHAIN, WINOGRAD_BRIDGE, WINOGRAD_PLACE
 
-# The regions of a thread's workspace, in the order of the enum in loops.pxd: see schedule.book.
+# The regions of a thread's workspace (schedule.book), in the order of the enum in loops.pxd.
 REGIONS = ("rows", "sums", "lines", "stage", "where", "unsorted", "zeros", "nothing", "check", "window", "between", "panel")
 
 
 cdef class WinogradPlan(DirectPlan):
-    """Classes with and without transform: those without are DirectPlan's, and their tasks come first."""
+    """A plan of `winograd`. The tasks of untransformed classes come first and run in DirectPlan."""
 
     def __init__(self, schedule, WinogradRecipe recipe, in_strides, out_strides, execution, direct, classes, tiles):
-        """``direct`` and ``classes`` are the tables of classes without and with a transform, ``tiles`` is direct's `Tiles`."""
+        """Fill in the structures from ``direct`` and ``classes``, the tables of classes without and with a transform.
+
+        ``tiles`` is the `Tiles` of direct/bind.py.
+        """
         self.open_direct(schedule.algorithm, schedule.problem, recipe, in_strides, out_strides, execution, direct, tiles)
         self.winograd_recipe = recipe
         cdef const convt_kernels *k = self.k
@@ -101,10 +116,11 @@ cdef class WinogradPlan(DirectPlan):
             self.packing_workspace += round64(recipe.staged)
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
+        """Compute a task in the loop order of the module docstring: a block of tiles x a panel block of a class and group."""
         if task < self.direct_tasks:
             DirectPlan.run_task(self, task, call, ws)
             return
-        if convt_is_set(call.refused):  # what another task found makes this one's work useless
+        if convt_is_set(call.refused):  # the call is repeated, because another task found values that need a direct sum
             return
         cdef const convt_kernels *k = self.k
         cdef WinogradClass *c = self.winograd
@@ -174,8 +190,11 @@ cdef class WinogradPlan(DirectPlan):
             k.fence()
 
     cdef void locate_tiles(self, WinogradClass *c, int64_t t0, int64_t m, int64_t *where) noexcept nogil:
-        """For each tile: the offsets of its first input and output, whether some output is outside, whether all it reads is
-        inside the input, and its place on each axis."""
+        """Fill ``where`` for tiles [t0, t0 + m) of a class, WINOGRAD_PLACE + nd numbers for each.
+
+        The numbers are the offsets of its first input and of its first output, 1 if some output is outside the window, 1 if all
+        its inputs are inside the input, and its first output on each axis.
+        """
         cdef int64_t r, ax, j, n, image = t0
         cdef int64_t *place = where + WINOGRAD_PLACE
         for ax in range(self.nd - 1, -1, -1):
@@ -205,7 +224,11 @@ cdef class WinogradPlan(DirectPlan):
                 image += 1
 
     cdef void sort_tiles(self, WinogradTask *t, int64_t *unsorted) noexcept nogil:
-        """Tiles of a kind side by side, kinds that differ on one axis beside each other: there and back along each axis."""
+        """Copy ``unsorted`` to t.where so that tiles of a kind are adjacent, and set t.first to where each kind begins.
+
+        A kind says on each transformed axis whether a tile is the first, the last, or between. Consecutive kinds differ on one
+        axis. If the class is not sorted, all tiles are one kind.
+        """
         cdef WinogradClass *c = t.c
         cdef int64_t step = WINOGRAD_PLACE + self.nd, n, r, kind, at, place, total = 0
         cdef int64_t count[WINOGRAD_KINDS]
@@ -223,7 +246,7 @@ cdef class WinogradPlan(DirectPlan):
                     place = where[WINOGRAD_PLACE + c.axes[n]]
                     at = 0 if place == 0 else 2 if place == (c.tiles[c.axes[n]] - 1) * c.outputs[c.axes[n]] else 1
                 kind = 3 * kind + (2 - at if kind & 1 else at)
-            where[2] |= kind << 1  # beside what is there already
+            where[2] |= kind << 1  # bit 0 keeps whether some output is outside the window
             count[kind] += 1
             where += step
         t.nkinds = 0
@@ -243,7 +266,7 @@ cdef class WinogradPlan(DirectPlan):
             where += step
 
     cdef void leave_points(self, WinogradTask *t, int64_t p) noexcept nogil:
-        """For each kind of tiles, the points that no output of a panel needs."""
+        """Set t.left_out: for each kind of tiles, the points that no output of panel ``p`` needs, as bits of `ends`."""
         cdef WinogradClass *c = t.c
         cdef int64_t kind, n, ax, place
         cdef int64_t *shown
@@ -264,7 +287,11 @@ cdef class WinogradPlan(DirectPlan):
                     t.left_out[kind] |= ALL_POINTS
 
     cdef void transform_tile(self, const WinogradTask *t, int64_t chunk, int64_t r) noexcept nogil:
-        """A depth chunk of one tile: split by split, the window's rows by address (or widened, or zeros), transformed."""
+        """Transform the depth chunk of tile ``r`` to its row of each point's GEMM, in the region `rows`.
+
+        Each split of the chunk is transformed separately. The transform reads inputs by address: in place if channels are
+        contiguous, else widened to `window`; inputs outside the image are `zeros`.
+        """
         cdef const convt_kernels *k = self.k
         cdef WinogradClass *c = t.c
         cdef int64_t *where = t.where + r * (WINOGRAD_PLACE + self.nd)
@@ -325,7 +352,7 @@ cdef class WinogradPlan(DirectPlan):
             convt_set(t.refused)
 
     cdef void leave_out(self, const WinogradTask *t, int64_t *where, int64_t *first_in, const void **rows) noexcept nogil:
-        """Zeros for those rows of a window that are outside the input."""
+        """Replace the addresses in ``rows`` of inputs outside the image by the address of zeros."""
         cdef WinogradClass *c = t.c
         cdef int64_t ax, i, n, x, y, z
         cdef bint there[3][6]
@@ -350,7 +377,10 @@ cdef class WinogradPlan(DirectPlan):
                     n += 1
 
     cdef int64_t stretches(self, const WinogradTask *t, int64_t q, int64_t *stretch) noexcept nogil:
-        """The tiles that a point is multiplied for: how many stretches of them, (first, one past the last) each."""
+        """Fill ``stretch`` with the ranges [first, end) of tiles that point ``q`` is multiplied for. Return their number.
+
+        Ranges with a gap of fewer than WINOGRAD_BRIDGE tiles are joined.
+        """
         cdef int64_t kind, n = 0
         for kind in range(t.nkinds):
             if t.left_out[kind] & t.c.ends[q]:
@@ -362,9 +392,11 @@ cdef class WinogradPlan(DirectPlan):
         return n
 
     cdef void multiply_panel(self, WinogradTask *t, int64_t p, int64_t *link, int64_t *end) noexcept nogil:
-        """All points of a panel, some links of their depth. On the fly they are packed a link at a time, all of them together, so
-        that each tap is read once and what is made of it stays in L2 until it is multiplied; but not those
-        of matrices, whose rows fill that."""
+        """Multiply all points of panel ``p``, for links [link, end) of their depth.
+
+        On vectors, weights are packed on the fly one link at a time for all points together: each tap is read once, and the
+        points stay in L2 until they are multiplied. On AMX, `multiply_point` packs each point, because the rows fill L2.
+        """
         cdef WinogradClass *c = t.c
         cdef int64_t *start = link
         cdef int64_t *last = end
@@ -382,7 +414,11 @@ cdef class WinogradPlan(DirectPlan):
             link = last
 
     cdef void multiply_point(self, const WinogradTask *task, int64_t p, int64_t q, int64_t *link, int64_t *last) noexcept nogil:
-        """A point of a panel: some links of its depth, for all tiles whose outputs need it."""
+        """Multiply point ``q`` of panel ``p``, for links [link, last) of its depth, with all tiles that need the point.
+
+        Loop order: links, ranges of tiles, register tiles. Products go to the region `sums`. At the first link, the products of
+        other tiles and of columns without weights are set to zero.
+        """
         cdef const convt_kernels *k = self.k
         cdef WinogradClass *c = task.c
         cdef int64_t *panel = c.panels + 5 * p
@@ -408,7 +444,7 @@ cdef class WinogradPlan(DirectPlan):
             return
         stretches = self.stretches(task, q, stretch)
         if link == c.links:
-            for i in range(stretches + 1):  # sums that stay zero
+            for i in range(stretches + 1):  # tiles between the ranges: their products stay zero
                 r0 = stretch[2 * i - 1] if i else 0
                 r1 = stretch[2 * i] if i < stretches else task.m
                 if r0 < r1:
@@ -422,7 +458,7 @@ cdef class WinogradPlan(DirectPlan):
         while link != last:
             t.kc = <int>link[2]
             t.b = weights + link[3] * row
-            t.ahead = weights + link[7] * row if link + 4 != last else next  # what is multiplied next
+            t.ahead = weights + link[7] * row if link + 4 != last else next  # the weights that are multiplied next
             if task.source != NULL and not k.parts:
                 t.b = task.panel + q * t.kc * width * k.e_size
             elif task.source != NULL:
@@ -443,11 +479,11 @@ cdef class WinogradPlan(DirectPlan):
                 i = 0
                 while i < tiles:
                     r0, r1, t.more = first + cut_at(&by_tile, i), first + cut_at(&by_tile, i + 1), 0
-                    if not prefetching and task.source == NULL and not k.parts:  # one call does the tiles of a height
+                    if not prefetching and task.source == NULL and not k.parts:  # one call computes all tiles of a height
                         t.more = <int>((by_tile.taller if i < by_tile.taller else tiles) - i - 1)
                     t.a, t.rows = a + r0 * c.lda * k.e_size, task.lines + r0
                     if task.source != NULL and not k.parts:
-                        r = q * tiles + i  # of each tap a line of all in-channels, then the next one
+                        r = q * tiles + i  # one line of a tap for all in-channels, then the next line
                         t.ahead = self.winograd_recipe.line_at(c.pack, task.next_panel, task.next_depth, convt_quotient(r, k.pace),
                                                       task.source)
                         t.ahead_step = self.recipe.si * k.s_size
@@ -469,7 +505,7 @@ cdef class WinogradPlan(DirectPlan):
             link += 4
 
     cdef void prefetch(self, const WinogradTask *t, int64_t *panel, int64_t first, int64_t last, int64_t q) noexcept nogil:
-        """Prefetches a share of the outputs of some tiles, so that they are in the cache when all points are multiplied."""
+        """Prefetch a part of the outputs of tiles [first, last) for point ``q``; all points together prefetch all outputs."""
         cdef int64_t n, r, step = WINOGRAD_PLACE + self.nd
         for n in range(t.c.prefetch_from[q], t.c.prefetch_from[q + 1]):
             for r in range(first, last):
@@ -477,7 +513,10 @@ cdef class WinogradPlan(DirectPlan):
                                      panel[0] * self.k.s_size)
 
     cdef void finish_panel(self, const WinogradTask *t, int64_t p) noexcept nogil:
-        """Products of all tiles to outputs. (A panel that the window does not show has none, but may be a stage's last.)"""
+        """Transform the products of panel ``p`` to outputs, tile by tile, and write the stage after its last panel.
+
+        A panel that the window does not show has no outputs, but may be the last one of the stage.
+        """
         cdef WinogradClass *c = t.c
         cdef int64_t n = p - t.p0, r
         cdef char *to = NULL
@@ -491,7 +530,10 @@ cdef class WinogradPlan(DirectPlan):
             self.empty_stage(t, p - n, p + 1)
 
     cdef void finish_tile(self, const WinogradTask *t, int64_t p, int64_t r, char *stage) noexcept nogil:
-        """One tile of one panel: products to outputs, to where they go or, if there is one, to the stage."""
+        """Transform the products of tile ``r`` and panel ``p`` to outputs: to ``stage`` unless it is NULL, else to the output.
+
+        Outputs that vectors cannot store go to `window` first and are stored piece by piece.
+        """
         cdef const convt_kernels *k = self.k
         cdef WinogradClass *c = t.c
         cdef int64_t width = 3 + 2 * self.nd, z, n
@@ -521,7 +563,7 @@ cdef class WinogradPlan(DirectPlan):
                 rows[n] = to + c.out_at[n] * k.s_size
         w.check = t.check
         w.in_y, w.in_x = c.points[2] * c.point_sums, c.point_sums
-        if c.points[0] > 1:  # first each plane of points, into `between`; what is left is a line of planes
+        if c.points[0] > 1:  # three axes: transform the last two axes into `between`, then the first one
             for n in range(c.points[0] * c.plane):
                 planes[n] = t.between + n * k.nr * k.t_size
             w.act, w.stream, w.init = &self.none, 0, t.nothing
@@ -556,12 +598,15 @@ cdef class WinogradPlan(DirectPlan):
                     &self.none if by_vectors else &self.act)
 
     cdef void empty_stage(self, const WinogradTask *t, int64_t first, int64_t last) noexcept nogil:
-        """The outputs of some panels to where they go: each pixel of a tile in a few stretches, at the window's edge phase by
-        phase."""
+        """Write the gathered outputs of panels [first, last), pixel by pixel of each tile.
+
+        A pixel of a tile inside the window is written in a few runs with non-temporal stores. Other pixels are copied piece by
+        piece.
+        """
         cdef const convt_kernels *k = self.k
         cdef WinogradClass *c = t.c
         cdef int64_t width = 3 + 2 * self.nd, r, n, p, q
-        cdef int64_t parts = (c.panel_block + c.staged - 1) // c.staged  # of a block of panels
+        cdef int64_t parts = (c.panel_block + c.staged - 1) // c.staged  # parts of a panel block
         cdef int64_t *part = c.parts + 2 * (t.p0 // c.panel_block * parts + (first - t.p0) // c.staged)
         cdef int64_t *run
         cdef int64_t *where = t.where
@@ -585,11 +630,11 @@ cdef class WinogradPlan(DirectPlan):
             where += WINOGRAD_PLACE + self.nd
 
     cdef bint stores_vectors(self, int64_t *panel) noexcept nogil:
-        """Whether a panel's vectors go into the output as they are."""
+        """Check whether the output transform can store the vectors of a panel into the output."""
         return self.k.direct_store and self.out_c == 1 and self.act.code <= CONVT_LEAKY and panel[1]
 
     cdef bint shows(self, WinogradClass *c, int64_t *box, int64_t *where, int64_t n) noexcept nogil:
-        """Whether an output of a tile is inside a box, (low, high) per axis."""
+        """Check whether the n-th output of a tile is inside a box, [low, high) per axis."""
         cdef int64_t ax, j
         for ax in range(self.nd):
             j = where[WINOGRAD_PLACE + ax] + c.out_j[n * self.nd + ax]

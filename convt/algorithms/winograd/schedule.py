@@ -1,7 +1,11 @@
-"""How winograd computes a problem: which phases are merged, how classes are transformed, which tiles and panels are a task.
+"""All decisions of `winograd` about a problem on a machine, as a `Schedule`.
 
-The transforms, and the way to merge phases, are those that are estimated to take least (fits.py). A few cuts of each class into
-tasks are then counted as cost.py does.
+1. `choose` selects the transforms of each class and the way to merge phases by the estimates of fits.py. If the filter exceeds
+   LARGE_FILTER, the transforms depend on the taps alone, so that one form of packed weights serves all sizes.
+2. `_compare` compares each transformed class with `direct`'s computation of it.
+3. `_cuts` lists a few divisions of a class into tasks, and `_cut_all` selects one of them by the counts of cost.py.
+
+bind.py makes tables from the schedule.
 """
 
 import functools
@@ -25,76 +29,78 @@ from .transforms import SMALL
 
 _NAMES = {"vectors": "winograd", "amx": "matrix_winograd", "amx_two": "matrix_high_winograd"}
 _MOST_CLASSES = 256
-_TYPICAL = 1024  # pixels of an image, about
-_SURELY = 0.6  # a transform that is estimated to take less than this share of what direct does is not compared further
-_EVEN = 8  # so many tasks of a thread even out anyhow
-_STAGE_BYTES = 3 << 17  # of outputs that are gathered for non-temporal stores
-_ALL = 0.98  # of points multiplied: more are not worth leaving any out
+_TYPICAL = 1024  # about the number of pixels of the image that decides the form of a large filter
+_SURELY = 0.6  # a transform with estimated cycles below this fraction of direct's is taken without further comparison
+_EVEN = 8  # threads with at least this many tasks each are balanced
+_STAGE_BYTES = 3 << 17  # bytes of outputs that are gathered for non-temporal stores
+_ALL = 0.98  # no points are left out if at least this fraction would be multiplied
 
 
 class Cut(NamedTuple):
-    """How a class is cut into tasks."""
+    """A division of a class into tasks."""
 
     block: int  # tiles of a task
     blocks: int
     panel_block: int  # panels of a task
     panel_blocks: int
     span: int  # depth chunks transformed at once
-    across: bool  # a point of all panels after the other, instead of a panel of all points
-    cycles: float  # of a task
+    across: bool  # all panels meet a point before the next point; otherwise, all points meet a panel before the next panel
+    cycles: float  # cycles of a task
 
     @property
     def tasks(self):
-        """Tasks of a class and a group of channels."""
+        """Return the number of tasks of a class in one channel group."""
         return self.blocks * self.panel_blocks
 
 
 class Class(NamedTuple):
-    """Classes that are transformed alike: each choice of one run per axis is one."""
+    """Classes that are transformed alike. Each choice of one run per axis is a class."""
 
-    runs: tuple  # of each axis, the numbers of runs
-    scheme: tuple  # of each axis, the kind of its transform
-    early: tuple  # of each axis, whether tiles begin an output before the run
+    runs: tuple  # for each axis, the numbers of its runs
+    scheme: tuple  # for each axis, the kind of its transform
+    early: tuple  # for each axis, whether tiles begin one output before the run
     work: cost.Work
-    count: int  # type: ignore[assignment]  # so many classes times groups of channels
+    count: int  # type: ignore[assignment]  # number of classes times channel groups
     cut: Cut
-    sorted: bool  # tiles at the ends of an axis lie side by side, and points that they do not need are left out
-    staged: int  # panels whose outputs are gathered before non-temporal stores write them; 0 where they are stored at once
+    sorted: bool  # tiles at the ends of an axis are adjacent, and points that they do not need are left out
+    staged: int  # panels whose outputs are gathered before non-temporal stores write them; 0 if outputs are stored at once
 
 
 class Schedule(NamedTuple):
-    """How a problem is computed."""
+    """Every decision about a problem on a machine."""
 
     algorithm: str
     problem: object
     unit: str
     threads: int
-    form: tuple  # on which axes phases are merged; for each choice of a phase group per axis, the kinds of transform
-    cycles: float  # of all threads together, and of threads that have nothing left to do
-    classes: tuple  # those that are transformed,
-    plain: tuple  # and those that are direct's, as of its schedule
-    tiles: Tiles  # how tiles of these run
-    same_set: int  # as of direct's schedule
+    form: tuple  # (for each axis, whether phases are merged; pairs (phase groups of the axes, kinds of transform))
+    cycles: float  # cycles of all threads together, including threads that idle at the end
+    classes: tuple  # transformed classes
+    plain: tuple  # untransformed classes, as direct.schedule.Class
+    tiles: Tiles  # the register tiles of untransformed classes
+    same_set: int  # direct.schedule.Schedule.same_set
     execution: execution.Execution
-    weight_bytes: int
-    again_bytes: float  # of the weights that tasks pack if they pack what they multiply
-    on_the_fly: bool  # which they do in a call that brings its own
-    prefetches: bool  # windows ahead, of an input that L2 does not hold
+    weight_bytes: int  # bytes of all packed weights
+    again_bytes: float  # bytes of weights that tasks pack if they pack on the fly
+    on_the_fly: bool  # tasks of a one-shot call pack weights on the fly
+    prefetches: bool  # tasks prefetch input tiles, because L2 does not hold the input
     workspace: workspace.Workspace
 
 
 class Choice(NamedTuple):
-    """What does not depend on the number of threads."""
+    """The decisions that do not depend on the number of threads."""
 
     merge: tuple
-    classes: tuple  # (Alikes of each axis, Fits of each axis, Work, classes times groups, Cuts for SHARED threads)
-    plain: tuple  # (Alikes of each axis, their shapes as of direct)
+    classes: tuple  # (Alikes of each axis, Fits of each axis, Work, classes times channel groups, Cuts for SHARED threads)
+    plain: tuple  # (Alikes of each axis, result of _plain_shapes)
     cycles: float
 
 
 def schedule(problem, here, unit, threads, finite=True, kinds=SMALL):
-    """The Schedule of a problem; None where no axis can be transformed, and of weights that are not finite, whose transform
-    would be NaN."""
+    """Return the Schedule of a problem, or None if no axis can be transformed or the filter is not finite.
+
+    The transform of infinite weights would be NaN.
+    """
     choice = choose(problem, here, unit, kinds) if finite else None
     if choice is None:
         return None
@@ -122,7 +128,7 @@ def schedule(problem, here, unit, threads, finite=True, kinds=SMALL):
         weight_bytes += len(numbers) * _panel_bytes(problem, math.prod([fit.windows for fit in fits]), columns, info)
     hole = any(map(phases.has_hole, problem.kernel, problem.strides, problem.dilations, problem.begin, problem.out_sizes))
     outgrows, limits = execution.outgrows(problem, here.limits.non_temporal), here.limits
-    classes.sort(key=lambda c: -c.cut.cycles)  # large tasks first, so that the last ones even out
+    classes.sort(key=lambda c: -c.cut.cycles)  # large tasks first, so that the last ones balance the threads
     on_the_fly = execution.packs_on_the_fly(here, weight_bytes, again)
     how = execution.decide(problem, here, info, hole, choice.cycles, weight_bytes, outgrows)
     tiles = Tiles(
@@ -141,16 +147,20 @@ def schedule(problem, here, unit, threads, finite=True, kinds=SMALL):
 
 @functools.lru_cache(maxsize=256)
 def choose(problem, here, unit, kinds):
-    """The Choice for a problem; None where no axis can be transformed."""
+    """Return the Choice for a problem, or None if no axis can be transformed.
+
+    Phases are merged as in the problem that represents the problem class (stages.alike) or, for a large filter, as in
+    `typical`.
+    """
     info = here.info(problem.dtype, unit)
     if info is None or not _does(problem):
         return None
-    most = math.prod(problem.kernel) * info.s_size / info.e_size  # panels, for an in-channel and an output channel
+    most = math.prod(problem.kernel) * info.s_size / info.e_size  # bound of packed weights per in-channel and out-channel
     large = most * problem.groups * problem.ci * problem.co * info.e_size > LARGE_FILTER
     most *= max(MOST_FORM if large else MOST_SMALL_FORM, here.packed_limit)
     merges = _merges(problem.kernel, problem.strides, problem.dilations, info)
     usual = typical(problem) if large else alike(problem)
-    if problem != usual:  # then phases are merged as in the one that stands for its class
+    if problem != usual:
         chosen = choose(usual, here, unit, kinds)
         if chosen is None:
             return None
@@ -178,20 +188,25 @@ def choose(problem, here, unit, kinds):
 
 
 def typical(problem):
-    """The same operator on data of a typical size, which decides in what form a large filter is packed. One form serves all
-    sizes, because a second one would not fit within the bound of packed weights, and packing takes longer than a call."""
+    """Return the operator on data of a typical size, which decides the form of a large filter.
+
+    One form serves all sizes, because two forms would exceed the bound of packed weights, and packing takes longer than a call.
+    """
     return resized(problem, 1, [round(_TYPICAL ** (1 / problem.rank))] * problem.rank)
 
 
 def _does(problem):
-    """Whether there is something to transform, of a type that transforms are made for."""
+    """Check whether the problem has work, and a dtype with transforms."""
     return problem.dtype in ("float32", "float64") and problem.ci * math.prod(problem.out_shape) > 0
 
 
 @functools.lru_cache(maxsize=256)
 def _merges(kernel, strides, dilations, unit):
-    """The ways to merge phases that differ: all, those of the last axis, none; nested where registers are many, else nothing is
-    gained by it. An axis where nothing can be merged counts as merged: its weights are packed the same."""
+    """Return the distinct ways to merge phases: on all axes, on the last axis, on none, and nested.
+
+    Nested merges gain only on vectors with many registers. An axis without phases to merge counts as merged, because its
+    weights are packed in the same way.
+    """
     axes = [(k, s, d) for k, s, d in zip(kernel, strides, dilations, strict=True)]
     merged = [len(phase_groups(*axis, True)) for axis in axes]
     alone = [len(phase_groups(*axis, False)) == count for axis, count in zip(axes, merged, strict=True)]
@@ -202,9 +217,13 @@ def _merges(kernel, strides, dilations, unit):
 
 
 def _transforms(problem, merge, axes, unit, estimate, most):
-    """For each class of a merge: [its Alikes, how many classes it is, estimated cycles without a transform, those of the best
-    way to transform it, (its panels, the Fits): None if there is none]. Where all together have more than ``most`` panels, the
-    classes whose panels grow most are transformed in another way."""
+    """Return a list with one item for each kind of classes of a merge.
+
+    An item is [Alikes of the axes, number of classes, estimated cycles without a transform, estimated cycles of the best
+    transform, (its weights, its Fits)]; the last one is None if there is no transform. Weights are counted per in-channel and
+    out-channel (Fit.panels). If all classes together exceed ``most``, classes whose weights grow most get another transform or
+    none.
+    """
     nested, found, total = NESTED in merge, [], 0
 
     def best(alikes, most, count):
@@ -216,7 +235,7 @@ def _transforms(problem, merge, axes, unit, estimate, most):
         ways.sort()
         least, chosen, rate = math.inf, None, 0.0
         for products, panels, way in ways:
-            if rate * products >= least:  # by its multiplications alone
+            if rate * products >= least:  # its multiplications alone take longer than the best way
                 break
             cycles, compute = estimate(way, nested_share(problem, merge, alikes, way, unit) if nested else 1.0)
             rate = rate or 0.98 * compute / products
@@ -241,8 +260,8 @@ def _transforms(problem, merge, axes, unit, estimate, most):
 
 
 def _lasting_transforms(problem, merge, axes, kinds, unit, estimate, most):
-    """What `_transforms` gives, for a large filter: its transforms depend on the taps alone."""
-    nested, found, whole = NESTED in merge, [], 1  # panels without a transform
+    """Return the result of `_transforms` for a large filter, whose transforms depend on the taps alone."""
+    nested, found, whole = NESTED in merge, [], 1  # weights without a transform
     for axis in zip(problem.kernel, problem.strides, problem.dilations, merge, strict=True):
         whole *= sum([len(group.residues) * len(group.offsets) for group in phase_groups(*axis)])
     for alikes in itertools.product(*axes):
@@ -260,14 +279,16 @@ def _lasting_transforms(problem, merge, axes, kinds, unit, estimate, most):
 
 
 def _plain_panels(alikes):
-    """The panels of a class without a transform."""
+    """Return the weights of a class without a transform, per in-channel and out-channel."""
     return math.prod([a.fits[0].panels for a in alikes])
 
 
 def _compare(problem, merge, found, lasting, unit, here):
-    """The Choice of a merge: classes are transformed where that takes less than to multiply them as direct does, and one class
-    in any case: the one that a transform helps most. ``lasting``: every class that has a transform is transformed, because the
-    form of a large filter must not depend on sizes."""
+    """Return the Choice for a merge. A class is transformed if that takes fewer cycles than `direct`.
+
+    The class that gains most from its transform is transformed in any case. If ``lasting``, so is every class that has a
+    transform, because the form of a large filter must not depend on sizes.
+    """
     nested, classes, plain, tasks, terms = NESTED in merge, [], [], [], None
     surest = min([each for each in found if each[4]], key=lambda each: each[3] / each[2])
     for each in found:
@@ -298,7 +319,7 @@ def _compare(problem, merge, found, lasting, unit, here):
 
 
 def _work(problem, way, share, unit, here):
-    """What the cost of a class depends on."""
+    """Return the `cost.Work` of a class. ``way`` has the Fit of each axis, ``share`` is Work.share."""
     ci, co = problem.ci, problem.co
     rows, points, windows, outputs, phases, inside, ends = problem.batch, 1, 1, 1, 1, 1.0, []
     for kind, _, tiles, p, o, w, kept, inner, n, _, _ in way:
@@ -322,18 +343,18 @@ def _work(problem, way, share, unit, here):
 
 
 def _memory_cycles(problem, merge, unit, here):
-    """``(cycles to stream data that L2 does not hold, cycles to fill outputs beforehand)``."""
+    """Return (cycles to stream data that L2 does not hold, cycles to fill outputs beforehand)."""
     last = problem.kernel[-1], problem.strides[-1], problem.dilations[-1]
     most = max([len(group.residues) for group in phase_groups(*last, merge[-1])])
     non_temporal = common.streams(problem, here.limits.non_temporal, here)
     return cost.memory_cycles(problem, non_temporal, _gathers(problem, most, unit), unit, here)
 
 
-# ---------------------------------------------------------------- classes that are direct's
+# ---------------------------------------------------------------- untransformed classes
 
 
 def _plain_shapes(problem, merge, alikes, terms):
-    """Classes in numbers: [(of each axis, the numbers of runs; how many classes; their Shape)]."""
+    """Return the untransformed classes of ``alikes``: [(numbers of the runs of each axis, number of classes, their Shape)]."""
     p, found = problem, []
     axes = zip(p.kernel, p.strides, p.dilations, merge, p.in_sizes, p.begin, p.out_sizes, alikes, strict=True)
     kinds = [
@@ -347,7 +368,7 @@ def _plain_shapes(problem, merge, alikes, terms):
 
 
 def _plain_classes(problem, plain, cycles, threads, unit, here):
-    """The classes of Choice.plain in tasks, as of direct's schedule."""
+    """Return the classes of Choice.plain as direct.schedule.Class, divided into tasks."""
     shapes = [shape for _, shapes in plain for shape in shapes]
     return direct_schedule.cut(problem, unit, here, shapes, cycles, threads)[1] if shapes else ()
 
@@ -356,7 +377,7 @@ def _plain_classes(problem, plain, cycles, threads, unit, here):
 
 
 def _cuts(work, count, threads, unit, here):
-    """Ways to cut a class into tasks that are worth a look, for so many classes times groups."""
+    """Return the Cuts of a class to compare. ``count`` is the number of classes times channel groups."""
     rows, points, depth, chunks, step = work.rows, work.points, work.depth, work.chunks, work.step
     nr, size, high, grain = unit.nr, unit.e_size, unit.mr[-1], unit.grain
     panels, most_blocks, prices, found = -(-work.columns // nr), -(-rows // grain), cost.table(unit, here), {}
@@ -370,7 +391,7 @@ def _cuts(work, count, threads, unit, here):
             )  # fmt: skip
 
     def spread(blocks, n, span, across=False):
-        """Cuts with at least so many blocks and blocks of panels; beside them some that give all threads as many tasks."""
+        """Add the Cut with ``blocks`` tile blocks and ``n`` panel blocks, and some with more blocks that balance threads."""
         look(blocks, n, span, across)
         tasks = count * blocks * n
         if threads == 1 or tasks % threads == 0 or tasks >= _EVEN * threads:
@@ -402,17 +423,20 @@ def _cuts(work, count, threads, unit, here):
         for each in (height, close) if high <= close < height else (height,):
             blocks = -(-rows // each)
             block = -(-rows // (blocks * grain)) * grain
-            # The sums of all panels wait while the next depth is transformed.
+            # With several spans, partial sums of all panels are kept while the next span is transformed.
             n = -(-panels * nr * block // max(space - block * step, nr * block)) if span < chunks else 1
             spread(-(-rows // block), n, span)
-        if close >= min(height, rows):  # L2 holds what is read again
+        if close >= min(height, rows):  # L2 holds all data that is read again
             break
     return tuple(found.values())
 
 
 def _cut_all(problem, classes, first, threads, unit, here):
-    """When the last thread is done, and the `Cut` of each class: those of the least work, or those that keep all threads busy.
-    ``first`` are the tasks that come before, (cycles, how many)."""
+    """Return (time at which the last thread is done, Cut of each class).
+
+    Two choices are compared: Cuts with the least work, and Cuts that keep all threads busy. ``first`` are the tasks that run
+    before, pairs (cycles, number).
+    """
     ways = [
         (count, cuts if threads == SHARED else _cuts(work, count, threads, unit, here)) for *_, work, count, cuts in classes
     ]
@@ -432,19 +456,19 @@ def _cut_all(problem, classes, first, threads, unit, here):
 
 
 def _panel_bytes(problem, points, columns, unit):
-    """Bytes of the panels of a class, of so many points of windows."""
+    """Return the bytes of the panels of a class; ``points`` counts the points of all tap windows."""
     size = problem.groups * -(-columns // unit.nr) * unit.nr * points * unit.filled(problem.ci) * unit.e_size
     return -(-size // 64) * 64
 
 
 def _packed_again(problem, merge, alikes, work, cut, unit, here):
-    """Bytes that the tasks of a class pack if they pack what they multiply; infinite where they can't."""
+    """Return the bytes that the tasks of a class pack if they pack on the fly, infinite if they cannot."""
     phases, taps = work.columns // work.co, 1
     for k, s, d, m, a in zip(problem.kernel, problem.strides, problem.dilations, merge, alikes, strict=True):
         taps *= len(phase_groups(k, s, d, m)[a.groups[0]].offsets)
-    if unit.matrix:  # taps are read for each point: beside the rows of one point, or of all
+    if unit.matrix:  # each point reads the taps again, which must stay in L2 beside the rows of a point
         once = (cut.panel_block if cut.across else 2) * unit.nr * taps * problem.ci * unit.s_size
-        whole = unit.nr if phases > 1 else unit.vl  # columns that must be contiguous in the filter
+        whole = unit.nr if phases > 1 else unit.vl  # out-channels that a panel needs contiguous in the filter
         if NESTED in merge or problem.co % whole or unit.s_size != unit.t_size:
             return math.inf
     else:
@@ -455,46 +479,53 @@ def _packed_again(problem, merge, alikes, work, cut, unit, here):
 
 
 def link_depth(points, step):
-    """The depth of a chain of sums, of a chunk of ``step``."""
+    """Return the depth of a chain, the part of a depth chunk of ``step`` that is summed alone."""
     return -(-step // -(-step // CHAIN)) if points > cost.ONE_AXIS else step
 
 
 def _gathers(problem, phases, unit):
-    """Whether outputs are gathered, so many phases of the last axis side by side, before non-temporal stores write them: those
-    of a large output whose vectors are not aligned there."""
+    """Check whether outputs are gathered in the workspace before non-temporal stores write them.
+
+    They are if the output is large, its pixels are not aligned to cache lines, and a pixel with ``phases`` adjacent phases of
+    the last axis has at least two panels of columns.
+    """
     return problem.co * phases >= 2 * unit.nr and common.split_bytes(problem) > 0
 
 
 def _staged(problem, phases, cut, outputs, unit):
-    """How many panels' outputs a task gathers at a time, 0 where it does not."""
+    """Return the number of panels whose outputs a task gathers at a time, 0 if it does not gather."""
     if not _gathers(problem, phases, unit):
         return 0
     return min(cut.panel_block, max(2, _STAGE_BYTES // (cut.block * outputs * unit.nr * unit.t_size)))
 
 
 def row_bytes(work, block, unit):
-    """(elements from one transformed row of a block to the next, bytes from one point's rows to the next one's, elements from
-    one point's sums to the next one's)."""
+    """Return the strides of the regions `rows` and `sums`.
+
+    They are (elements between transformed rows, bytes between the rows of points, elements between the sums of points).
+    """
     lda = direct_schedule.odd_line_stride(work.step, unit)
     rows = -(-block // unit.grain) * unit.grain * lda * unit.e_size + unit.vl * unit.t_size
     return lda, spread_over_sets(rows), spread_over_sets(block * unit.nr * unit.t_size) // unit.t_size
 
 
 def spread_over_sets(bytes):
-    """A stride of at least ``bytes`` whose multiples fall into different sets of the caches: five lines more than a multiple of
-    4 KiB, or an odd number of lines where it is short."""
+    """Return a stride of at least ``bytes`` whose multiples are in different sets of the caches.
+
+    It is five cache lines more than a multiple of 4 KiB or, if it is short, an odd number of lines.
+    """
     lines = -(-bytes // 64)
     return (lines + (69 - lines % 64) % 64 if lines > 32 else lines | 1) * 64
 
 
 def book(problem, classes, unit, on_the_fly):
-    """The workspace of a thread for the classes that are transformed."""
+    """Return the workspace of a thread for the transformed classes."""
     rows = sums = stage = block = points = made = 0
     for c in classes:
         work, cut = c.work, c.cut
         lda, point_rows, point_sums = row_bytes(work, cut.block, unit)
-        apart = cut.panel_block if cut.across or cut.span < work.chunks else 1  # panels that have sums of their own
-        # (A tile may start at any row, and reads whole grains of them: those of the last point, behind it.)
+        apart = cut.panel_block if cut.across or cut.span < work.chunks else 1  # number of panels with separate sums
+        # A register tile may start at any row and reads whole grains of rows, for the last point beyond its rows.
         rows = max(rows, cut.span * work.points * point_rows + (unit.grain - 1) * lda * unit.e_size)
         sums = max(sums, apart * work.points * point_sums * unit.t_size)
         stage = max(stage, cut.block * work.outputs * c.staged * unit.nr * unit.t_size)
@@ -502,26 +533,26 @@ def book(problem, classes, unit, on_the_fly):
         made = max(made, work.points * unit.nr * link_depth(work.points, work.step) * unit.e_size)
     places, line = block * (PLACE + problem.rank) * 8, unit.lda * unit.t_size
     return workspace.book(
-        rows=rows,  # of the transformed tiles
-        sums=sums,
-        lines=block * 8,  # where each row of a panel's sums begins
-        stage=stage,  # outputs that non-temporal stores will write
-        where=places,  # the tiles are,
-        unsorted=places,  # and where they were before they were sorted
-        zeros=unit.lda * unit.t_size,  # a row of them
-        nothing=unit.nr * unit.t_size,  # zeros with a sign
-        check=unit.nr * unit.t_size,  # of sums that are not finite
-        window=points * line,  # on its way to the transform, outputs to the store
-        between=points * line,  # the transforms of three axes
-        panel=made if on_the_fly else 0,  # weights that were only just made
+        rows=rows,  # transformed input tiles: the A of the GEMMs
+        sums=sums,  # products of each point
+        lines=block * 8,  # addresses of the rows of a panel's sums
+        stage=stage,  # outputs gathered for non-temporal stores
+        where=places,  # places of the tiles, sorted
+        unsorted=places,  # places of the tiles before they are sorted
+        zeros=unit.lda * unit.t_size,  # a row of zeros, the input outside the image
+        nothing=unit.nr * unit.t_size,  # a row of -0.0, the neutral element of addition
+        check=unit.nr * unit.t_size,  # not zero if some output is not finite
+        window=points * line,  # an input tile before its transform; outputs before they are stored in pieces
+        between=points * line,  # intermediate results of transforms of three axes
+        panel=made if on_the_fly else 0,  # weights packed on the fly
     )
 
 
-# ---------------------------------------------------------------- at least
+# ---------------------------------------------------------------- lower bound
 
 
 def least(problem, here, unit, kinds=SMALL):
-    """Cycles that no schedule is below: its multiplications at the peak, its transforms, and its weights read once."""
+    """Return a lower bound of the cycles: multiplications at the peak rate, transforms, and weights read once."""
     info = here.info(problem.dtype, unit)
     if info is None or not _does(problem):
         return math.inf
@@ -539,7 +570,7 @@ def least(problem, here, unit, kinds=SMALL):
     if not transformed:
         return math.inf
     (cycle, _, byte, *_), (read, point, product, output, *_), _ = prices(info, here)
-    share = (2 / 3 if kinds is SMALL else 1 / 2) ** min(transformed, MOST_AXES)  # of F(2, 3) and F(3, 2), or F(4, 3)
+    share = (2 / 3 if kinds is SMALL else 1 / 2) ** min(transformed, MOST_AXES)  # F(2, 3) and F(3, 2), or F(4, 3)
     return (
         products * ci * problem.co * share * cycle / (info.vl * (info.grain if info.matrix else 2)) + weights * byte
         + tiles * (-(-ci // info.vl) * read + point + -(-columns // info.vl) * product + -(-columns // info.nr) * output)

@@ -1,4 +1,7 @@
-"""The transforms F(m, r) of an axis, and those of the filter for all axes of a class."""
+"""The transforms F(m, r) of one axis, and the filter transforms of the axes of a class together.
+
+KINDS lists the transforms. `filter_windows` and `panel_vectors` make the tables for WinogradRecipe (weights.pyx).
+"""
 
 from typing import NamedTuple
 
@@ -6,20 +9,20 @@ import numpy as np
 
 
 class Transform(NamedTuple):
-    """F(outputs, taps): how one axis is transformed."""
+    """F(outputs, taps), the transform of one axis."""
 
-    kind: int  # of the kernels
+    kind: int  # number of the kernels, and index in KINDS
     outputs: int
     taps: int
-    finite_points: tuple  # and infinity, but for the plain one
-    norms: tuple  # what the weights are scaled with at each of them
+    finite_points: tuple  # evaluation points; infinity is one more, except for PLAIN
+    norms: tuple  # factor of the weights at each finite point
 
     @property
     def points(self):
         return max(1, self.outputs + self.taps - 1)
 
     def weights(self):
-        """[point][tap] of the transform of the filter."""
+        """Return the matrix [point][tap] of the filter transform."""
         if self.taps == 1:
             return np.ones((1, 1))
         rows = [[norm * a**tap for tap in range(self.taps)] for a, norm in zip(self.finite_points, self.norms, strict=True)]
@@ -37,12 +40,12 @@ KINDS = (
     Transform(4, 4, 3, *_SIX),
     Transform(5, 5, 2, *_SIX),
 )
-SMALL = KINDS[1:4]  # what "auto" may use: as exact as the direct sum
-LARGE = KINDS[4:]
+SMALL = KINDS[1:4]  # allowed for "auto": errors up to about twice those of the direct sum
+LARGE = KINDS[4:]  # `winograd6` only
 
 
 def filter_windows(chosen, scheme):
-    """For each window of some phases: the taps it has, and [point][tap] of its transform."""
+    """Return for each tap window of a phase group per axis: (its taps, matrix [point][tap] of its transform)."""
     windows = [(np.zeros(1, np.int64), np.ones((1, 1)))]
     for group, transform in zip(chosen, scheme, strict=True):
         windows = _both(windows, _axis_windows(transform, len(group.offsets)), len(group.offsets))
@@ -50,7 +53,10 @@ def filter_windows(chosen, scheme):
 
 
 def panel_vectors(taps, windows, co, info):
-    """[panel][point]: up to which vector of columns, those of phases with these taps, [phase][tap], there are weights."""
+    """Return [panel][point], the number of vectors of columns up to the last one that has weights at the point.
+
+    ``taps`` is [phase][tap], -1 for a tap that a phase lacks.
+    """
     there = sum((points != 0).astype(int) @ (taps[:, some] >= 0).T.astype(int) for some, points in windows)
     columns = np.repeat(there > 0, co, axis=1)
     columns = np.pad(columns, ((0, 0), (0, -columns.shape[1] % info.nr)))
@@ -59,7 +65,7 @@ def panel_vectors(taps, windows, co, info):
 
 
 def _axis_windows(transform, count):
-    """The windows of one axis of phases of ``count`` taps."""
+    """Return the tap windows of one axis, for phases of ``count`` taps."""
     weights = transform.weights()
     windows = []
     for first in range(0, count, transform.taps):
@@ -69,7 +75,7 @@ def _axis_windows(transform, count):
 
 
 def _both(first, second, count):
-    """The windows of two axes from those of each, the second of so many taps."""
+    """Return the tap windows of two axes together; phases have ``count`` taps on the second axis."""
     return [
         ((taps[:, None] * count + more).reshape(-1), np.kron(weights, others))
         for taps, weights in first

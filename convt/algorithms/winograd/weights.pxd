@@ -1,4 +1,4 @@
-# Winograd's weights: see weights.pyx.
+# Packed weights of `winograd` (weights.pyx).
 
 from libc.stdint cimport int64_t
 

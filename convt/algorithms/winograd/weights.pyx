@@ -1,5 +1,9 @@
 # cython: language_level=3
-"""Winograd's weights: rows of a panel are (point, window, in-channel), each point a sum of taps times coefficients."""
+"""Packed weights of `winograd`: panels whose rows are (point, tap window, in-channel).
+
+A point is a sum of taps times coefficients. `WinogradRecipe` packs whole filters in parallel jobs, and packs on the fly for
+tasks: all points of a panel at once on vectors (`make_points`), one point at a time on AMX (`transform_depth`).
+"""
 
 from libc.stdint cimport int64_t
 
@@ -14,13 +18,16 @@ from convt.algorithms.packing cimport NO_TAP, PackClass, PanelRecipe, offset_of
 cnp.import_array()
 
 cdef enum:
-    NON_TEMPORAL_BYTES = 1 << 22  # transformed weights beyond this are written by non-temporal stores
-    MOST_TERMS = 27  # of a point, of three axes of three taps
+    NON_TEMPORAL_BYTES = 1 << 22  # larger transformed weights are written with non-temporal stores
+    MOST_TERMS = 27  # the most terms of a point: three taps on each of three axes
 
 
 cdef class WinogradRecipe(PanelRecipe):
-    """``transforms`` has, for each class, None where it is as direct's, or ``(windows, widths)``: for each window its taps and
-    [point][tap] of their transform; and [panel][point] how many vectors of columns have weights there."""
+    """The recipe of a form of winograd.
+
+    ``transforms`` has one item for each class: None if the class is packed as in direct, or ``(windows, widths)``. ``windows``
+    has for each tap window its taps and the matrix [point][tap] of their transform. ``widths`` is transforms.panel_vectors.
+    """
 
     def __init__(self, str dtype, filter, bias, classes, transforms, str unit="vectors"):
         self.transforms = transforms
@@ -33,7 +40,7 @@ cdef class WinogradRecipe(PanelRecipe):
         PanelRecipe.size_class(self, c, index)
 
     cdef transformed(self, PackClass *c, windows, widths):
-        """The tables of a class with a transform."""
+        """Set the tables of a transformed class."""
         cdef int64_t slot = self.some * self.k.nr
         c.npoints, c.nwindows = len(windows[0][1]), len(windows)
         c.depth = c.npoints * c.nwindows * self.ci_p
@@ -54,6 +61,7 @@ cdef class WinogradRecipe(PanelRecipe):
         c.scale = <char *>cnp.PyArray_DATA(scale)
 
     cdef bint pack_job(self, PackClass *c, int64_t job, char *src, char *dst, char *stage) noexcept nogil:
+        """Pack some in-channels of all points of one panel. Return whether some weights are not finite or exceed their type."""
         if not c.npoints:
             return PanelRecipe.pack_job(self, c, job, src, dst, stage)
         cdef const convt_kernels *k = self.k
@@ -71,8 +79,11 @@ cdef class WinogradRecipe(PanelRecipe):
         return wrong
 
     cdef const char *line_at(self, PackClass *c, int64_t n, int64_t first, int64_t line, char *src) noexcept nogil:
-        """The line-th of the lines where some depth of all points of a panel starts in a group's filter, those of a tap after
-        the other; NULL beyond them."""
+        """Return the address of a cache line of the filter to prefetch before `make_points`, NULL beyond the last one.
+
+        Lines are those of the first in-channel, counted tap by tap. ``first`` is the first depth, ``src`` the filter of the
+        group.
+        """
         cdef int64_t w = convt_quotient(first, self.ci_p), low = first - w * self.ci_p, bytes = self.k.nr * self.k.s_size
         cdef int64_t split = (<size_t>src | self.si * self.k.s_size) & 63, lines = (bytes + 63) // 64 + (split > 0)
         cdef int64_t t = c.window_start[w] + convt_quotient(line, lines)
@@ -86,9 +97,12 @@ cdef class WinogradRecipe(PanelRecipe):
 
     cdef bint transform(self, PackClass *c, int64_t n, int64_t w, int64_t low, int64_t high, char *src, char *dst,
                         int64_t out_row, int64_t at_row, bint non_temporal, char *stage) noexcept nogil:
-        """Some in-channels of a window, all points of the n-th panel of a group whose filter is at ``src``: a few of them at a
-        time, whose taps are laid out side by side. Points are ``out_row`` elements apart, these channels their rows from
-        ``at_row`` on. Returns whether some points overflowed, or are not what their type can hold."""
+        """Transform in-channels [low, high) of tap window ``w`` to all points of the n-th panel.
+
+        Loop order: a few in-channels at a time, whose taps are first widened to ``stage``, then points of equal width. ``src``
+        is the filter of the channel group. In ``dst``, points are ``out_row`` elements apart, and the first in-channel is row
+        ``at_row``. Return whether some points are not finite or exceed the range of their type.
+        """
         cdef const convt_kernels *k = self.k
         cdef int64_t column = n * k.nr, end = min(c.ncols, column + k.nr), at, count, tap, point
         cdef int64_t width = (end - column + k.vl - 1) // k.vl * k.vl
@@ -113,7 +127,7 @@ cdef class WinogradRecipe(PanelRecipe):
                     slot += self.some * k.nr * k.t_size
                 at += count
             point = 0
-            while point < c.npoints:  # those of a width
+            while point < c.npoints:  # points of equal width together
                 f.start, f.rows = c.start + w * c.npoints + point, 1
                 while point + f.rows < c.npoints and widths[point + f.rows] == widths[point]:
                     f.rows += 1
@@ -129,7 +143,7 @@ cdef class WinogradRecipe(PanelRecipe):
 
     cdef bint make_points(self, PackClass *c, int64_t n, int64_t first, int64_t depth, char *src, char *dst,
                           char *stage) noexcept nogil:
-        """`pack_depth` of all points of a panel."""
+        """Pack ``depth`` of all points of the n-th panel from depth ``first`` on, on vectors. Return as `transform`."""
         cdef int64_t w = convt_quotient(first, self.ci_p), low = first - w * self.ci_p, last, done = 0
         cdef int64_t width = min(self.k.nr, (c.ncols - n * self.k.nr + self.k.vl - 1) // self.k.vl * self.k.vl)
         cdef bint wrong = False
@@ -142,7 +156,10 @@ cdef class WinogradRecipe(PanelRecipe):
 
     cdef bint transform_depth(self, PackClass *c, int64_t n, int64_t point, int64_t first, int64_t depth, char *src,
                               char *dst) noexcept nogil:
-        """`pack_depth` of a point, of weights that lie ready."""
+        """Pack ``depth`` of one point of the n-th panel from depth ``first`` on, straight from the filter, on AMX.
+
+        The columns of the panel must be contiguous in the filter. Return what `transform` returns.
+        """
         cdef const convt_kernels *k = self.k
         cdef int64_t w = convt_quotient(first, self.ci_p), low = first - w * self.ci_p, last, high, i, e
         cdef int64_t column = n * k.nr, end = min(c.ncols, column + k.nr)
