@@ -1,23 +1,23 @@
 """convt: transposed convolution (ConvTranspose, deconvolution) on CPUs.
 
-The way of a call, one direction:
+Modules in the order in which a call passes them:
 
-    convt.torch                     PyTorch's functions and modules: tensors as arrays, weights packed while they stay
-    convt.onnxruntime               ONNX Runtime's session: the nodes of a model, tensors as arrays
-    convt.dask                      dask arrays: a call for each chunk and its halo
-    convt.onnx, convt.openvino      dialects: attributes renamed, nothing computed
-    _api                            check, coerce, allocate            (_check, _activation)
-    _padding                        auto_pad, output_shape -> one signed window per axis
-    _problem                        Problem: canonical, plain ints
-    _plan                           backend and algorithm; what is kept per shape   (_repeat: calls like one before)
-    algorithms/                     a folder each: cost, packing, blocks (plan.py), loops (loops.pyx), a page (README.md)
-    _core                           a plan's life: tasks, threads, workspace, the instruction set in use
+    convt.torch                     integration with PyTorch: functions and modules on tensors
+    convt.onnxruntime               integration with ONNX Runtime: an InferenceSession
+    convt.dask                      integration with dask: one call for each chunk and its halo
+    convt.onnx, convt.openvino      dialects: translate the attributes of ONNX and OpenVINO
+    _api                            argument checks, output allocation              (_check, _activation)
+    _padding                        auto_pad and output_shape -> one signed window per axis
+    _problem                        Problem: the call in canonical form, plain ints
+    _plan                           choice of backend and algorithm, plans per shape   (_repeat: fast path of repeated calls)
+    algorithms/                     one folder per algorithm: schedule, cost, tables (bind.py), loops (loops.pyx), README.md
+    _core                           execution of a plan: tasks, threads, workspace, instruction set
     kernels/                        SIMD micro-kernels, one table per instruction set
 """
 
 from typing import TYPE_CHECKING
 
-import numpy  # noqa: F401 - first: its hundred modules, imported from deep within ours, take a tenth longer
+import numpy  # noqa: F401 - imported first, because importing NumPy from a nested module takes about 10% longer
 
 from . import tuning
 from ._api import ConvTranspose, clear_caches, conv_transpose, resolve
@@ -48,7 +48,7 @@ __all__ = [
     "tuning",
 ]
 
-_LAZY = ("dask", "onnx", "onnxruntime", "openvino", "torch")  # imported when first asked for
+_LAZY = ("dask", "onnx", "onnxruntime", "openvino", "torch")  # submodules imported at their first use
 
 
 if TYPE_CHECKING:

@@ -1,21 +1,22 @@
-"""The command line: what convt finds on a machine, what it would do with a layer, and tuning.
+"""The command line of convt.
 
-    python -m convt                     what was found on this machine
-    python -m convt plan LAYER          algorithm, why, and what the others would cost; --time measures them
-    python -m convt tune LAYER...       measures, and writes a file for CONVT_TUNING
-    python -m convt calibrate           measures this machine, and writes a file for CONVT_COSTS
-    python -m convt bench               where the benchmark is
+    python -m convt                     print the configuration: instruction sets, caches, threads, backends
+    python -m convt plan LAYER          print the algorithm of a layer, the reason, and the cost of the others
+    python -m convt tune LAYER...       measure layers and write a tuning file for CONVT_TUNING
+    python -m convt calibrate           measure this machine and write a machine file for CONVT_COSTS
+    python -m convt bench               print the command of the benchmark
 
-A layer is JSON, or a file of JSON (one layer, or a list, or {"layers": list}): Cin and Cout, in (spatial sizes), k (kernel);
-and, where they differ from the defaults, N (batch), g (groups), s (strides), d (dilations), pb and pe (pads), op
-(output_padding); name, family and source are text. Or it is an ONNX file, whose ConvTranspose nodes are meant. --json prints
-everything as JSON.
+LAYER is JSON, a file with JSON, or an ONNX file. JSON is one layer, a list of layers, or {"layers": list}. A layer is an
+object with the keys Cin and Cout (channels), in (spatial sizes) and k (kernel), and the optional keys N (batch), g (groups),
+s (strides), d (dilations), pb and pe (pads), op (output_padding), name, family and source (text). An ONNX file stands for
+all ConvTranspose nodes of its main graph. --json prints JSON.
 
-The exit code is 0 if all that was asked for was done, 1 if not, 2 if the arguments are wrong, and 130 after Ctrl-C. Each thing
-that could not be done is a line on standard error, and layers beside it are done.
+The exit code is 0 if everything was done, 1 after an error, 2 if the arguments are wrong, and 130 after Ctrl-C. Each error is
+a line on standard error. The other layers are still processed.
 """
 
 import argparse
+import contextlib
 import functools
 import json
 import os
@@ -28,14 +29,14 @@ from ._config import get_num_threads, num_threads
 from ._problem import ITEMSIZE, PRECISIONS
 from ._show import show_config
 from ._version import __version__
-from .algorithms import ALGORITHMS, machine
+from .algorithms import ALGORITHMS, BASIC, machine
 
 _BENCH = "convt-bench --quick"
 _PROGRAM = "python -m convt"
 
 
 def _read(asked, text, complaints):
-    """The layers of an argument, in the precision, dtype and layout asked for, else in their own."""
+    """Return the layers of an argument, with the precision, dtype and layout of the options where these are given."""
     asked_for = {"dtype": asked.dtype, "layout": asked.layout}
     changes = {name: value for name, value in asked_for.items() if value}
     found = []
@@ -49,11 +50,11 @@ def _read(asked, text, complaints):
 
 
 def described(layer, algorithm, timed):
-    """What ``plan`` prints of a layer, as a dict."""
+    """Return what ``plan`` prints about a layer, as a dict for JSON."""
     op, shape = layer.operator(backend="native", algorithm=algorithm)
     plan = op.plan(shape)
     costs = {name: cost for name, cost in _explain.alternatives(plan.problem).items() if cost is not None}
-    costs.setdefault(plan.algorithm, sum(plan.cycles.values()))  # one that "auto" does not take
+    costs.setdefault(plan.algorithm, sum(plan.cycles.values()))  # an algorithm that "auto" does not permit
     found = {
         "name": layer.name, "data": shape, "output": op.output_shape(shape), "dtype": layer.dtype, "layout": layer.layout,
         "algorithm": plan.algorithm, "isa": plan.isa, "threads": plan.threads, "tasks": plan.tasks,
@@ -64,7 +65,7 @@ def described(layer, algorithm, timed):
 
 
 def _timed(layer, op, shape, plan, costs):
-    """Measures a layer: milliseconds of the algorithms near the best, and the limit of the machine."""
+    """Measure the algorithms with at most four times the lowest expected cost, and the hardware limit. Return a dict."""
     data, runs, near = layer.numbers(shape), {}, 4 * min(costs.values())
     for name in [name for name, cost in costs.items() if cost <= near or name == plan.algorithm]:
         each = op if name == plan.algorithm else layer.operator(backend="native", algorithm=name)[0]
@@ -82,12 +83,12 @@ def _timed(layer, op, shape, plan, costs):
 
 
 def _printable(name):
-    """A name as it is, or escaped where it would move a terminal's cursor: names of a model's nodes may hold anything."""
+    """Return a name, escaped if it has control characters, because names of a model's nodes may contain any characters."""
     return name if name.isprintable() else ascii(name)
 
 
 def _expected(costs):
-    """Milliseconds by algorithm: the cost model's cycles, of as many threads as would share them, at the system's clock."""
+    """Return the expected milliseconds of each algorithm from cycles, threads and clock; {} if the clock is unknown."""
     clock, few = _limits.clock(), machine.current().limits.single_thread_cycles
     if clock is None:
         return {}
@@ -98,10 +99,8 @@ def _print_plan(found):
     print(f"{_printable(found['name'])}: {found['data']} -> {found['output']}")
     print(found["explained"])
     least, rows = min(found["cycles"].values()), []
-    columns = ["algorithm", "cycles", "of the least", "expected ms"]
-    timed = (
-        [("measured ms", "milliseconds", "{:.3g}"), ("of the limit", "of_limit", "{:.0%}")] if "milliseconds" in found else []
-    )
+    columns = ["algorithm", "cycles", "relative", "expected ms"]
+    timed = [("measured ms", "milliseconds", "{:.3g}"), ("of limit", "of_limit", "{:.0%}")] if "milliseconds" in found else []
     for name, cost in sorted(found["cycles"].items(), key=lambda item: item[1]):
         cells = [name, f"{cost:.3g}", f"{cost / least:.2f}", _cell(found["expected_milliseconds"], name, "{:.3g}")]
         rows.append(cells + [_cell(found[key], name, form) for _, key, form in timed])
@@ -109,11 +108,11 @@ def _print_plan(found):
     if timed:
         limit = found["limit"]
         print(
-            f"the limit: {limit['milliseconds']:.3g} ms, by a peak of {limit['gflops']:.0f} GFLOP/s and a copy of "
-            f"{limit['copy_gbs']:.1f} GB/s; arrays that stay in the caches can pass it, and AMX and Winograd the peak"
+            f"hardware limit: {limit['milliseconds']:.3g} ms, from a peak of {limit['gflops']:.0f} GFLOP/s and a copy at "
+            f"{limit['copy_gbs']:.1f} GB/s; arrays in the caches, AMX and Winograd can exceed it"
         )
         if found["undecided"]:
-            print(f"the times are not to be trusted, because {found['undecided']}")
+            print(f"the measured times are unreliable, because {found['undecided']}")
 
 
 def _cell(values, name, form):
@@ -121,7 +120,7 @@ def _cell(values, name, form):
 
 
 def _table(columns, rows):
-    """Print a table: by rich on a terminal, where it is installed, else as plain text."""
+    """Print a table: with rich on a terminal if it is installed, else as plain text."""
     if sys.stdout is not None and sys.stdout.isatty():
         try:
             from rich import console, table, text
@@ -130,7 +129,7 @@ def _table(columns, rows):
         else:
             drawn = table.Table(columns[0], *(table.Column(title, justify="right") for title in columns[1:]))
             for row in rows:
-                drawn.add_row(*map(text.Text, row))  # as they are: a name may hold what rich takes for markup
+                drawn.add_row(*map(text.Text, row))  # as Text, because rich reads brackets in a plain string as markup
             console.Console().print(drawn)
             return
     widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
@@ -156,7 +155,7 @@ def _tune(asked, complaints):
         with complaints.about(_layer_format.called(layer.name)):
             op, shape = layer.operator(backend="tune")
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)  # that of an undecided measurement, which the note repeats
+                warnings.simplefilter("ignore", RuntimeWarning)  # an undecided measurement; the note has the same text
                 op(layer.numbers(shape))
             plan = op.plan(shape)
             times = tuning.find(plan.problem, "auto", get_num_threads())
@@ -165,7 +164,7 @@ def _tune(asked, complaints):
                 continue
             best = min(times, key=times.get)
             found.append({"name": layer.name, "data": shape, "algorithm": best, "note": plan.note, "milliseconds": times})
-            count = tuning.save(asked.out)  # now, as whoever interrupts the rest keeps it
+            count = tuning.save(asked.out)  # after each layer, so that Ctrl-C does not lose results
     if found and not asked.json:
         _print_tuned(found, asked.out, count)
     return {"file": asked.out, "entries": count, "layers": found}
@@ -177,7 +176,7 @@ def _print_tuned(found, path, count):
         times = sorted(each["milliseconds"].items(), key=lambda item: item[1])
         rows.append([_printable(each["name"]), each["algorithm"], ", ".join(f"{name} {time:.3g}" for name, time in times)])
     _table(["layer", "fastest", "milliseconds"], rows)
-    print(f"{_words.count(count, 'entry', 'entries')} in {path}: programs use what it says by CONVT_TUNING={path}")
+    print(f"{_words.count(count, 'entry', 'entries')} in {path}; set CONVT_TUNING={path} to use them")
 
 
 def _calibrate(asked, complaints):
@@ -191,13 +190,13 @@ def _calibrate(asked, complaints):
         planned = machine.current()
         rows = [[name, f"{value:.4g}", f"{getattr(planned.constants, name):.4g}"] for name, value in found["constants"].items()]
         _table(["constant", "measured", planned.name], rows)
-        print(f"{asked.out}: programs use it by CONVT_COSTS={asked.out}")
+        print(f"wrote {asked.out}; set CONVT_COSTS={asked.out} to use it")
     return found
 
 
 def _bench(asked, _):
     if not asked.json:
-        print(f'{_BENCH} (pip install "convt[bench]" brings what it compares with); convt-bench --help says what else')
+        print(f'{_BENCH} (install with: pip install "convt[bench]"); convt-bench --help lists the options')
     return {"command": _BENCH}
 
 
@@ -216,49 +215,50 @@ def _parser():
     parser.set_defaults(run=_info, threads=None)
     parser.add_argument("--version", action="version", version=f"convt {__version__}")
     commands = parser.add_subparsers(metavar="info, plan, tune, calibrate or bench")
-    info = commands.add_parser("info", help="what was found on this machine (the default)")
+    info = commands.add_parser("info", help="print the configuration (default)")
     info.set_defaults(run=_info)
-    plan = commands.add_parser("plan", help="what a layer is computed by, and why")
+    plan = commands.add_parser("plan", help="print the algorithm of a layer and the reason")
     plan.set_defaults(run=_plan)
-    plan.add_argument("layer", help="an ONNX file, JSON, or a file of JSON: see python -m convt --help")
+    plan.add_argument("layer", help="JSON, a file with JSON, or an ONNX file; see python -m convt --help")
     plan.add_argument(
         "--algorithm", default="auto", choices=("auto", *ALGORITHMS), metavar="NAME",
-        help=f"auto (the default), {', '.join(ALGORITHMS)}",
+        help=f"algorithm: auto (default), {', '.join(BASIC)}; on another unit: matrix, matrix_turned, dots, ...",
     )  # fmt: skip
-    plan.add_argument("--time", action="store_true", help="measure what comes into question, and the machine's limits")
-    tune = commands.add_parser("tune", help="measure layers and keep what was found")
+    plan.add_argument("--time", action="store_true", help="also measure the layer and the hardware limit")
+    tune = commands.add_parser("tune", help="measure layers and write a tuning file")
     tune.set_defaults(run=_tune)
-    tune.add_argument("layers", nargs="+", metavar="layer", help="an ONNX file, JSON, or a file of JSON")
+    tune.add_argument("layers", nargs="+", metavar="layer", help="JSON, a file with JSON, or an ONNX file")
     tune.add_argument(
-        "--out", type=_file, default="convt-tuning.json", help="the file (default: convt-tuning.json); what it has is kept"
+        "--out",
+        type=_file,
+        default="convt-tuning.json",
+        help="tuning file (default: convt-tuning.json); existing entries are kept",
     )
-    calibrate = commands.add_parser("calibrate", help="measure this machine, which should be idle, for the cost model")
+    calibrate = commands.add_parser("calibrate", help="measure this machine for the cost model; it should be idle")
     calibrate.set_defaults(run=_calibrate)
-    calibrate.add_argument("--out", type=_file, default="convt-machine.json", help="the file (default: convt-machine.json)")
-    bench = commands.add_parser("bench", help="where the benchmark is")
+    calibrate.add_argument("--out", type=_file, default="convt-machine.json", help="machine file (default: convt-machine.json)")
+    bench = commands.add_parser("bench", help="print the command of the benchmark")
     bench.set_defaults(run=_bench)
     parser.add_argument("--json", action="store_true", help="print JSON")
     for command in (info, plan, tune, calibrate, bench):
         command.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
-    calibrate.add_argument("--threads", type=_command.threads, metavar="N", help="default: as many as any program's")
+    calibrate.add_argument("--threads", type=_command.threads, metavar="N", help="threads (default: as in any program)")
     for command in (plan, tune):
-        command.add_argument("--layout", choices=("NXC", "NCX"), help="default: NXC; an ONNX model's is NCX")
-        command.add_argument("--dtype", choices=tuple(ITEMSIZE), help="default: float32; an ONNX model has its own")
-        command.add_argument(
-            "--precision", choices=PRECISIONS, help="what float32 may be computed by (default: CONVT_PRECISION)"
-        )
-        command.add_argument("--threads", type=_command.threads, metavar="N", help="default: as many as any program's")
+        command.add_argument("--layout", choices=("NXC", "NCX"), help="layout of data (default: NXC; NCX for an ONNX model)")
+        command.add_argument("--dtype", choices=tuple(ITEMSIZE), help="dtype (default: float32; the model's for an ONNX model)")
+        command.add_argument("--precision", choices=PRECISIONS, help="lowest accuracy of float32 (default: CONVT_PRECISION)")
+        command.add_argument("--threads", type=_command.threads, metavar="N", help="threads (default: as in any program)")
         command.add_argument("--shape", action=_command.Shapes, type=_command.shape, default={}, metavar="NAME=N,N,...",
-                             help="shape of an ONNX model's input; a batch that it leaves open is 1 else")  # fmt: skip
+                             help="shape of an ONNX model's input (default: the model's; 1 for an unknown batch)")  # fmt: skip
     return parser
 
 
 def main(arguments=None):
-    """Do what the arguments ask for; ends by SystemExit where that could not be done as a whole."""
+    """Run the command line. Raise SystemExit with a code other than 0 after an error."""
     asked = _parser().parse_args(arguments)
 
     def work(complaints):
-        with num_threads(asked.threads or get_num_threads()):
+        with num_threads(asked.threads) if asked.threads else contextlib.nullcontext():
             found = asked.run(asked, complaints)
         if asked.json:
             print(json.dumps(found, indent=1))

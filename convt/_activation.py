@@ -1,4 +1,4 @@
-"""The activations that convt fuses: their names, parameters, and plain NumPy meaning."""
+"""Fused activations: names, parameters, and reference implementations in NumPy."""
 
 import math
 import numbers
@@ -7,7 +7,7 @@ import numpy as np
 
 from . import _words
 
-# name -> names of its parameters; the codes of the kernels are kept beside their contract (kernels/convt_kernels.h).
+# Activation -> names of its parameters. kernels/convt_kernels.h defines the codes that the kernels use.
 ACTIVATIONS = {
     "none": (),
     "relu": (),
@@ -21,7 +21,11 @@ ACTIVATIONS = {
 
 
 def parse(activation):
-    """``(name, a, b)`` from None, a name, or ``(name, parameter...)``; parameters are floats, unused ones 0."""
+    """Parse an activation: None, a name, or ``(name, parameter...)``.
+
+    Return ``(name, a, b)``; a and b are the parameters as floats, 0.0 where the activation has fewer. Raise TypeError or
+    ValueError for an unknown name, a wrong number of parameters, or a parameter that is no number.
+    """
     if activation is None:
         return ("none", 0.0, 0.0)
     name, params = activation, ()
@@ -54,11 +58,11 @@ def parse(activation):
 
 
 def reference(name, a, b, x):
-    """The activation of a float64 array: what the fused kernels approximate. NaN stays NaN.
+    """Apply an activation to the float64 array ``x``. The fused kernels approximate this result. NaN stays NaN.
 
-    GELU and swish of -inf are -inf * 0, which is NaN: as in PyTorch, ONNX Runtime and oneDNN.
+    GELU and swish of -inf are NaN (-inf * 0), as in PyTorch, ONNX Runtime and oneDNN.
     """
-    with np.errstate(all="ignore"):  # Inf and NaN are values here, not accidents
+    with np.errstate(all="ignore"):  # Inf and NaN are valid inputs and outputs
         return _FUNCTIONS[name](x, a, b)
 
 

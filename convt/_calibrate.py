@@ -1,4 +1,7 @@
-"""Measuring the constants of the machine at hand: ``python -m convt calibrate``. See convt/algorithms/constants.py."""
+"""Measurement of this machine's constants for the cost model: ``python -m convt calibrate``.
+
+convt/algorithms/constants.py defines the constants.
+"""
 
 import math
 import os
@@ -10,22 +13,23 @@ from . import _core, _rates
 from ._version import __version__
 from .algorithms import constants, machine
 
-# Measurements take turns for so long, in seconds. Turns are brief, because the best of them counts: on a machine that is not
-# quite idle some turns are left alone.
-WHOLE = 15
-LEAST = 3  # rounds at least
+# All measurements run in turns, one short turn each in a round. Only the best turns count, because short turns often run
+# undisturbed even on a machine that is not quite idle.
+WHOLE = 15  # seconds of all rounds
+LEAST = 3  # minimum number of rounds
 TURN = 0.002  # seconds of a turn
-KEPT = 5  # the best turns of each that are shown
-STEADY = 1.1  # a clock whose best turns differ by more was disturbed
-MEMORY = 1 << 29  # bytes beyond which even a large last-level cache is taken to be too small
+KEPT = 5  # best turns of each measurement that the machine file lists
+STEADY = 1.1  # largest ratio of the fastest to the slowest of the best clock turns in an undisturbed measurement
+MEMORY = 1 << 29  # bytes of an array that is assumed to exceed any last-level cache
 
-_SECONDS = "region", "task", "call"  # what is measured in seconds; all else is so many a second
+_SECONDS = "region", "task", "call"  # measurements in seconds; all others are rates per second
 
 
 def measure(threads):
-    """``(Constants, raw)`` of this machine with so many threads; ``raw`` is the best that turns measured, a dict of lists.
+    """Return ``(Constants, raw)`` of this machine, measured with ``threads`` threads.
 
-    RuntimeError where other work disturbed it."""
+    ``raw`` maps each measurement to a list of its best turns. Raise RuntimeError if other processes disturbed the measurement.
+    """
     l2, l3 = _core.cache_bytes()[1:]
     inside, between = l2 // 2, math.isqrt(l2 * max(l3 // threads, 4 * l2))
     beyond = min(MEMORY, max(4 * l3, 1 << 26)) // threads
@@ -56,7 +60,7 @@ def measure(threads):
         keep("call", _seconds(_rates.call_tiles, 20_000) / 20_000)
     best = {name: sorted(values, reverse=name not in _SECONDS)[:KEPT] for name, values in found.items()}
     if best["clock"][0] > STEADY * best["clock"][-1]:
-        raise RuntimeError("other work disturbed the measurement, so that nothing is written: let the machine be idle")
+        raise RuntimeError("other processes disturbed the measurement, so no file was written; run it on an idle machine")
     return _constants(best), {name: [float(f"{value:.6g}") for value in values] for name, values in best.items()}
 
 
@@ -67,7 +71,7 @@ def _seconds(work, *arguments):
 
 
 def _constants(best):
-    """The Constants of what was measured a second, or of seconds: the best turn of each."""
+    """Return the Constants that the best turns give. ``best`` maps a measurement to its turns, best first."""
     clock, first = best["clock"][0], {name: values[0] for name, values in best.items()}
     values = {name: value * clock if name in _SECONDS else value / clock for name, value in first.items()}
     values |= {"clock": clock / 1e9, "latency": clock / first["chain"]}
@@ -75,7 +79,7 @@ def _constants(best):
 
 
 def described(threads):
-    """What a machine file says of this machine: a dict, as JSON has it."""
+    """Measure this machine with ``threads`` threads and return the contents of its machine file, a dict for JSON."""
     started = time.strftime("%Y-%m-%d", time.gmtime())
     found, raw = measure(threads)
     vendor, family, model = machine.cpu()
@@ -95,7 +99,7 @@ def described(threads):
 
 
 def write(path, found):
-    """Write a machine file, whole or not at all."""
+    """Write the machine file ``found`` to ``path``, atomically."""
     import json
 
     lines = []

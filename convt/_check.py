@@ -1,4 +1,4 @@
-"""Checks of what users pass: integers, sequences of them, words, arrays. Every message says argument, got, wanted."""
+"""Checks of arguments. Every error message has the form "argument: got X, wanted Y"."""
 
 import contextlib
 import numbers
@@ -21,7 +21,11 @@ DTYPES = {
 
 
 def integer(name, value, minimum):
-    """A Python int from an int or NumPy integer; bools, floats and strings are refused."""
+    """Return an integer argument as a Python int.
+
+    Raise TypeError for bools, floats, strings and other values without ``__index__``, and ValueError for integers outside
+    ``minimum`` to 2**63 - 1.
+    """
     if isinstance(value, (bool, np.bool_, float, str)):
         raise TypeError(f"{name}: got {value!r} ({type(value).__name__}), wanted an integer")
     try:
@@ -35,7 +39,7 @@ def integer(name, value, minimum):
 
 
 def number(name, value, minimum):
-    """A Python float from a number; bools and strings are refused."""
+    """Return a number as a Python float. Raise TypeError for bools and non-numbers, ValueError for NaN or below ``minimum``."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (numbers.Real, np.floating, np.integer)):
         raise TypeError(f"{name}: got {value!r} ({type(value).__name__}), wanted a number")
     if not value >= minimum:
@@ -44,9 +48,10 @@ def number(name, value, minimum):
 
 
 def integers(name, value, length, minimum, scalar=True, each="one per spatial axis"):
-    """A tuple of ``length`` Python ints; one integer stands for all of them where ``scalar`` allows it.
+    """Return ``length`` integers as a tuple of Python ints. If ``scalar``, one integer is repeated ``length`` times.
 
-    ``each`` says in the message of a wrong length where the length comes from.
+    ``each`` explains the length in the error message for a wrong one. Raise TypeError and ValueError as `integer` does, and
+    for sequences of a wrong type or length.
     """
     if isinstance(value, (str, bytes, bytearray, Mapping, Set)):
         raise TypeError(f"{name}: got {value!r} ({type(value).__name__}), wanted {_words.count(length, 'integer')}")
@@ -66,17 +71,23 @@ def integers(name, value, length, minimum, scalar=True, each="one per spatial ax
     return tuple(integer(name, item, minimum) for item in value)
 
 
-def word(name, value, allowed):
-    """One of the allowed strings, as given."""
+def word(name, value, allowed, shown=None):
+    """Return ``value`` if it is one of the strings ``allowed``. Raise TypeError or ValueError otherwise.
+
+    The error lists ``shown``, by default all that are allowed.
+    """
     if not isinstance(value, str):
-        raise TypeError(f"{name}: got {type(value).__name__}, wanted a string, one of {', '.join(allowed)}")
+        raise TypeError(f"{name}: got {type(value).__name__}, wanted a string, one of {', '.join(shown or allowed)}")
     if value not in allowed:
-        raise ValueError(f"{name}: got {value!r}, wanted one of {', '.join(allowed)}")
+        raise ValueError(f"{name}: got {value!r}, wanted one of {', '.join(shown or allowed)}")
     return value
 
 
 def array(name, value):
-    """A NumPy view of anything with ``__dlpack__`` or ``__array__`` in CPU memory; never a copy of an array."""
+    """Return a NumPy view of a NumPy array, or of an object with ``__dlpack__`` or ``__array__``, in CPU memory.
+
+    convt makes no copy; an object's ``__array__`` may. Raise TypeError if there is no such view.
+    """
     if isinstance(value, np.ndarray):
         return np.asarray(value)
     if hasattr(value, "__dlpack__"):
@@ -85,7 +96,7 @@ def array(name, value):
         try:
             return np.asarray(value)
         except (RuntimeError, TypeError, ValueError) as error:
-            raise TypeError(f"{name}: got {type(value).__name__}, which gives no array: {error}") from error
+            raise TypeError(f"{name}: got {type(value).__name__}, which can't be converted to an array: {error}") from error
     raise TypeError(f"{name}: got {type(value).__name__}, wanted an array (NumPy, or with __dlpack__ or __array__)")
 
 
@@ -94,16 +105,16 @@ def _from_dlpack(name, value):
         device = value.__dlpack_device__()[0] if hasattr(value, "__dlpack_device__") else _dlpack.CPU
         if device == _dlpack.CPU:
             if callable(getattr(value, "is_neg", None)) and value.is_neg():
-                raise BufferError("its negative bit is set, use tensor.resolve_neg()")  # torch itself forgets to check
+                raise BufferError("its negative bit is set, use tensor.resolve_neg()")  # torch exports such tensors unchecked
             return _dlpack.from_capsule(value.__dlpack__())
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        # torch refuses tensors that require grad this way; its own words are the best hint.
+        # For example, torch refuses tensors that require gradients. Its message says how to export them.
         raise TypeError(f"{name}: got {type(value).__name__}, which can't be shared: {error}") from error
     raise TypeError(f"{name}: got an array on device type {int(device)}, wanted one in CPU memory")
 
 
 def floating(name, value):
-    """A NumPy view as ``array`` gives, of one of the four dtypes."""
+    """Return a NumPy view as `array` does. Raise TypeError if its dtype is not one of DTYPES in native byte order."""
     result = array(name, value)
     if result.dtype not in DTYPES:
         raise TypeError(
@@ -115,7 +126,7 @@ def floating(name, value):
 
 @contextlib.contextmanager
 def renamed(names):
-    """Let the errors raised inside call arguments what the user typed: ``names`` maps the names used here to those."""
+    """Rename arguments in the messages of errors raised inside the block; ``names`` maps convt's names to the user's."""
     try:
         yield
     except (TypeError, ValueError) as error:

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""A checksum of an array's values, at the speed of memory: it tells whether weights are still the ones that were packed."""
+"""A fast checksum of an array's values, which detects that weights changed after they were packed."""
 
 from cython.parallel cimport prange
 from libc.stdint cimport uint64_t
@@ -13,16 +13,16 @@ from convt._core import forked, note_pool
 cnp.import_array()
 
 cdef enum:
-    BLOCK_BYTES = 1 << 16  # summed by one thread at a time
-    PARALLEL_BYTES = 1 << 18  # below this size, waking other threads takes longer than they save
+    BLOCK_BYTES = 1 << 16  # bytes that one thread sums at a time
+    PARALLEL_BYTES = 1 << 18  # smaller arrays use one thread, because waking others takes longer than they save
 
 cdef extern from *:
     """
     #include <stdint.h>
     #include <string.h>
 
-    /* Six chains of products, which hide the latency of a multiplication. A product depends on all bits of both factors, so that
-     * a change of any value, of several, or of their order changes the sum, but for a chance of 2^-64. */
+    /* Six independent chains of products hide the latency of a multiplication. A product depends on all bits of both factors,
+     * so a change of one or more values, or of their order, leaves the sum unchanged only with a probability of 2^-64. */
     enum { CONVT_CHAINS = 6, CONVT_STEP = 16 * CONVT_CHAINS };
 
     static const uint64_t convt_keys[CONVT_CHAINS + 1] = {  /* random numbers */
@@ -36,7 +36,8 @@ cdef extern from *:
         return (uint64_t)product ^ (uint64_t)(product >> 64);
     }
 
-    #define CONVT_EACH_CHAIN _Pragma("GCC unroll 6") for (int n = 0; n < CONVT_CHAINS; n++)  /* unrolled: chains in registers */
+    /* Unrolled to keep the chains in registers. */
+    #define CONVT_EACH_CHAIN _Pragma("GCC unroll 6") for (int n = 0; n < CONVT_CHAINS; n++)
 
     static inline __attribute__((always_inline)) void convt_sum_step(uint64_t *chains, const char *p)
     {
@@ -47,7 +48,7 @@ cdef extern from *:
         }
     }
 
-    /* The checksum of a block of `bytes` bytes, the one numbered `index` of an array. */
+    /* Returns the checksum of block number `index` of an array; the block has `bytes` bytes. */
     static uint64_t convt_sum_block(const char *p, Py_ssize_t bytes, Py_ssize_t index)
     {
         uint64_t chains[CONVT_CHAINS], sum = convt_keys[CONVT_CHAINS] ^ (uint64_t)index;
@@ -68,10 +69,10 @@ cdef extern from *:
 
 
 def checksum(array, int threads):
-    """The checksum of the elements of an array, an int of 64 bits.
+    """Return the checksum of an array's elements, an unsigned 64-bit integer.
 
-    Shape and dtype are not part of it. Elements are read in the order in which they lie in memory, so that a transposed view of
-    contiguous memory needs no copy; an axis along which all elements are one is read once.
+    It does not depend on shape and dtype. Elements are read in memory order, so a transposed view of contiguous memory needs no
+    copy. An axis of stride 0 is read once.
     """
     if not cnp.PyArray_IS_C_CONTIGUOUS(array):
         array = in_memory_order(array)
@@ -90,7 +91,7 @@ def checksum(array, int threads):
 
 
 cdef in_memory_order(array):
-    """A C-contiguous array of the elements of one that is not: a view of the same memory where there is one, else a copy."""
+    """Return the elements of an array in memory order as a C-contiguous array: a view if possible, else a copy."""
     array = array[tuple(0 if step == 0 and size else slice(None) for size, step in zip(array.shape, array.strides))]
     axes = sorted(range(array.ndim), key=lambda ax: -abs(array.strides[ax]))
     return np.ascontiguousarray(array.transpose(axes))

@@ -1,4 +1,4 @@
-"""Helpers of convt's command lines: errors as lines, exit codes, and types of arguments."""
+"""Helpers of convt's command lines: error lines, exit codes, and argument types."""
 
 import argparse
 import contextlib
@@ -7,12 +7,12 @@ import sys
 
 from ._errors import BackendUnavailableError
 
-# Errors that arguments, files or the machine can cause.
+# Exceptions that wrong arguments, files or the machine can cause; others are bugs and keep their traceback.
 _REFUSALS = BackendUnavailableError, ImportError, MemoryError, OSError, OverflowError, TypeError, ValueError
 
 
 class Complaints:
-    """The one place where errors become lines on standard error."""
+    """A printer that writes errors as lines to standard error and counts them."""
 
     def __init__(self, program):
         self._program = program
@@ -20,7 +20,7 @@ class Complaints:
 
     @contextlib.contextmanager
     def about(self, what=""):
-        """Say the error that ends the block; the program goes on behind it."""
+        """Print an error raised inside the block, after ``what`` and a colon, and continue after the block."""
         try:
             yield
         except BrokenPipeError:
@@ -29,7 +29,7 @@ class Complaints:
             self.say(f"{what}{': ' if what else ''}{_text(error)}")
 
     def say(self, text):
-        """One line, whatever the text."""
+        """Print ``text`` as one line, after the name of the program."""
         self.count += 1
         print(f"{self._program}: {' '.join(text.split())}", file=sys.stderr)
 
@@ -41,7 +41,7 @@ def _text(error):
 
 
 def carry_out(program, work):
-    """Call ``work`` with `Complaints`. SystemExit with code 1 if there were any, with 130 after Ctrl-C."""
+    """Call ``work(complaints)``. Raise SystemExit with code 1 if there were errors, with code 130 after Ctrl-C."""
     complaints, code = Complaints(program), 0
     try:
         with complaints.about():
@@ -51,7 +51,7 @@ def carry_out(program, work):
     except KeyboardInterrupt:
         complaints.say("interrupted")
         code = 130
-    except BrokenPipeError:  # whoever read the output has seen enough; else Python would complain when it flushes at its end
+    except BrokenPipeError:  # the reader closed the pipe; /dev/null keeps Python from failing to flush at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     if code or complaints.count:
@@ -59,21 +59,21 @@ def carry_out(program, work):
 
 
 def _sizes(text):
-    """Integers of at least 1 with commas between, or None."""
+    """Parse comma-separated integers from 1 to 2**63 - 1 and return them as a list, or None for other text."""
     words = text.split(",")
     fits = all(word.isdecimal() and len(word) < 20 and 0 < int(word) < 2**63 for word in words)
     return list(map(int, words)) if fits else None
 
 
 def threads(text):
-    """The type of --threads."""
+    """Parse the value of --threads, for argparse."""
     if len(found := _sizes(text) or ()) != 1:
         raise argparse.ArgumentTypeError(f"got {text!r}, wanted an integer of at least 1")
     return found[0]
 
 
 def shape(text):
-    """The type of --shape, for the action `Shapes`."""
+    """Parse a value of --shape into ``(name, sizes)``, for argparse and `Shapes`."""
     name, _, sizes = text.rpartition("=")
     if not name or not _sizes(sizes):
         raise argparse.ArgumentTypeError(f"got {text!r}, wanted NAME=N,N,... of integers of at least 1")
@@ -81,10 +81,10 @@ def shape(text):
 
 
 class Shapes(argparse.Action):
-    """Collects --shape in a dict, once for each input."""
+    """An argparse action that collects --shape options in a dict, name -> sizes."""
 
     def __call__(self, parser, namespace, value, option=None):
-        """Called by argparse, as `argparse.Action` describes."""
+        """Add one option to the dict; argparse calls this method."""
         name, sizes = value
         found = getattr(namespace, self.dest)
         if name in found:

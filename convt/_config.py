@@ -1,4 +1,4 @@
-"""What a process is set to: instruction set, threads, environment, and the sizes it can hold."""
+"""Settings of the process: instruction set, threads, environment variables, and memory limits."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def preferred_isa():
-    """The instruction set used unless CONVT_ISA says otherwise."""
+    """Return the name of the best instruction set that this CPU and build support."""
     return [row["name"] for row in _core.isa_rows() if row["available"]][-1]
 
 
 def _choose_isa():
-    """The best instruction set this CPU has, or the one CONVT_ISA names: at most, and exactly, that one."""
+    """Select the instruction set that CONVT_ISA names, else the best one that this CPU and build support."""
     rows = {row["name"]: row["available"] for row in _core.isa_rows()}
     name = os.environ.get("CONVT_ISA", "")
     if not name:
@@ -41,12 +41,12 @@ _choose_isa()
 
 _MOST_THREADS = 1024
 _PARALLEL = bool(_core.openmp())
-_threads = None  # the process-wide setting
-_scoped = contextvars.ContextVar("convt_num_threads", default=None)  # num_threads(n): this context only
+_threads = None  # `Cores` of the process-wide setting
+_scoped = contextvars.ContextVar("convt_num_threads", default=None)  # set by num_threads, for one context
 
 
 def _from_environment():
-    """The `Cores` that variables of the environment name, else those that this process may use."""
+    """Return the `Cores` of CONVT_NUM_THREADS or OMP_NUM_THREADS, else those that this process may use."""
     for name in ("CONVT_NUM_THREADS", "OMP_NUM_THREADS"):
         text = os.environ.get(name, "").split(",")[0].strip()
         if text.isdecimal() and int(text) >= 1:
@@ -57,7 +57,7 @@ def _from_environment():
 
 
 def _process_threads():
-    """The `Cores` of the process-wide setting."""
+    """Return the `Cores` of the process-wide setting, read from the environment at the first call."""
     global _threads
     if _threads is None:
         found = _from_environment()
@@ -66,7 +66,7 @@ def _process_threads():
 
 
 def threads_reason():
-    """Say what sets `get_num_threads`."""
+    """Return the reason for the result of `get_num_threads`, for `show_config`."""
     if not _PARALLEL:
         return "convt was built without OpenMP"
     if _core.forked():
@@ -75,11 +75,35 @@ def threads_reason():
 
 
 def get_num_threads() -> int:
-    """The number of threads a call may use: `num_threads`, else `set_num_threads`, else the environment.
+    """Return the maximum number of threads of a call.
 
-    CONVT_NUM_THREADS comes first, then OMP_NUM_THREADS, then the cores this process may use: the fewest of the machine's, of
-    its affinity, and of the quotas of its control groups (containers), rounded down. `show_config` says which it is. 1 without
-    OpenMP, and in a process forked after convt used threads (OpenMP's pool does not survive a fork).
+    The first of these that is set determines it, up to 1024 threads:
+
+    1. `num_threads`, inside its block;
+    2. `set_num_threads`;
+    3. the environment variable CONVT_NUM_THREADS;
+    4. the environment variable OMP_NUM_THREADS;
+    5. the cores that this process may use: the minimum of the machine's cores, the process's affinity, and the CPU quotas of
+       its control groups (containers), rounded down.
+
+    `show_config` prints which one it is. The result is 1 if convt was built without OpenMP, and in a process that was forked
+    after convt used threads, because OpenMP's thread pool does not survive a fork.
+
+    Returns
+    -------
+    int
+        The number of threads, at least 1.
+
+    Raises
+    ------
+    ValueError
+        CONVT_NUM_THREADS is not an integer of at least 1.
+
+    Examples
+    --------
+    >>> import convt
+    >>> convt.get_num_threads() >= 1
+    True
     """
     if not _PARALLEL or _core.forked():
         return 1
@@ -87,7 +111,25 @@ def get_num_threads() -> int:
 
 
 def set_num_threads(n: SupportsIndex) -> None:
-    """Let every later call use up to ``n`` threads. Raises ValueError below 1, TypeError for what is no integer."""
+    """Set the maximum number of threads of all later calls of this process.
+
+    Parameters
+    ----------
+    n : int
+        The number of threads, at least 1. Numbers above 1024 count as 1024.
+
+    Raises
+    ------
+    ValueError
+        ``n`` is less than 1.
+    TypeError
+        ``n`` is not an integer.
+
+    Examples
+    --------
+    >>> import convt
+    >>> convt.set_num_threads(convt.get_num_threads())
+    """
     global _threads
     _threads = _cores.Cores(min(_check.integer("n", n, 1), _MOST_THREADS), "set_num_threads")
     _core.forget_known()
@@ -95,7 +137,27 @@ def set_num_threads(n: SupportsIndex) -> None:
 
 @contextlib.contextmanager
 def num_threads(n: SupportsIndex) -> Iterator[None]:
-    """``with convt.num_threads(n): ...`` uses up to ``n`` threads inside the block, in this thread or task only."""
+    """Limit calls inside a ``with`` block to ``n`` threads, for the current Python thread or asyncio task only.
+
+    Parameters
+    ----------
+    n : int
+        The number of threads, at least 1. Numbers above 1024 count as 1024.
+
+    Raises
+    ------
+    ValueError
+        ``n`` is less than 1.
+    TypeError
+        ``n`` is not an integer.
+
+    Examples
+    --------
+    >>> import convt
+    >>> with convt.num_threads(1):
+    ...     convt.get_num_threads()
+    1
+    """
     token = _scoped.set(min(_check.integer("n", n, 1), _MOST_THREADS))
     _core.count_scopes(1)
     try:
@@ -105,19 +167,19 @@ def num_threads(n: SupportsIndex) -> Iterator[None]:
         _scoped.reset(token)
 
 
-# Read once: a look at the environment costs more than a short call.
+# Read once at import, because reading the environment takes longer than a short call.
 _BACKEND = _check.word("CONVT_BACKEND", os.environ.get("CONVT_BACKEND") or "auto", ("auto", "native", "onednn", "reference"))
 _PRECISION = _check.word("CONVT_PRECISION", os.environ.get("CONVT_PRECISION") or PRECISIONS[0], PRECISIONS)
 _VERBOSE = os.environ.get("CONVT_VERBOSE", "0") not in ("", "0")
 
 
 def default_backend():
-    """What "auto" means: CONVT_BACKEND as it was when convt was imported, else "auto"."""
+    """Return the backend that "auto" stands for: CONVT_BACKEND at import, else "auto"."""
     return _BACKEND
 
 
 def default_precision() -> str:
-    """What ``precision=None`` means: CONVT_PRECISION as it was when convt was imported, else "highest"."""
+    """Return the precision that ``precision=None`` stands for: CONVT_PRECISION at import, else "highest"."""
     return _PRECISION
 
 
@@ -131,22 +193,56 @@ def _limit_of(text):
     return times
 
 
-_packed_limit = _limit_of(os.environ.get("CONVT_PACKED_LIMIT"))  # times a filter's bytes; None: nobody has set it
+_packed_limit = _limit_of(os.environ.get("CONVT_PACKED_LIMIT"))  # in multiples of the filter's bytes; None: the default limits
 
 
 def get_packed_weights_limit() -> float | None:
-    """The limit of `set_packed_weights_limit`; None where nobody has set one."""
+    """Return the limit of `set_packed_weights_limit`.
+
+    Returns
+    -------
+    float or None
+        The limit in multiples of the filter's bytes; None if the default limits apply.
+
+    Examples
+    --------
+    >>> import convt
+    >>> convt.set_packed_weights_limit(4)
+    >>> convt.get_packed_weights_limit()
+    4.0
+    >>> convt.set_packed_weights_limit(None)
+    """
     return _packed_limit
 
 
 def set_packed_weights_limit(times: float | None) -> None:
-    """Let each operator keep packed weights of at most ``times`` the bytes of its filter, in all forms together.
+    """Limit the memory of each operator's packed weights.
 
-    None: 2.5 times the bytes of a filter over 1 MiB, 6 times those of a smaller one, 64 KiB in any case. CONVT_PACKED_LIMIT
-    sets it when convt is imported. The form that was not used for longest is dropped, and packed again when a call wants it; a
-    single form may be larger than the limit. Operators that exist follow when they pack next. A limit of 4.5 or more permits
-    larger Winograd transforms of large filters, which are up to 1.2 times as fast. Raises ValueError below 0, TypeError for
-    what is no number.
+    An operator packs its weights once for each form that the algorithms of its shapes need. The limit applies to all forms of
+    an operator together. When it is exceeded, the operator drops the least recently used form and packs it again when a call
+    needs it. A single form may exceed the limit. Existing operators apply a new limit when they next pack weights. The
+    environment variable CONVT_PACKED_LIMIT sets the limit at import.
+
+    A limit of 4.5 or more permits larger Winograd transforms of large filters, which are up to 1.2 times as fast.
+
+    Parameters
+    ----------
+    times : float or None
+        The limit in multiples of the filter's bytes, at least 0. None restores the default limits: 2.5 for a filter of more
+        than 1 MiB, 6 for a smaller one, and at least 64 KiB.
+
+    Raises
+    ------
+    ValueError
+        ``times`` is negative or NaN.
+    TypeError
+        ``times`` is not a number.
+
+    Examples
+    --------
+    >>> import convt
+    >>> convt.set_packed_weights_limit(4.5)
+    >>> convt.set_packed_weights_limit(None)
     """
     global _packed_limit
     if times is not None:
@@ -155,12 +251,12 @@ def set_packed_weights_limit(times: float | None) -> None:
 
 
 def verbose():
-    """Whether CONVT_VERBOSE asked for a line per call when convt was imported."""
+    """Check whether CONVT_VERBOSE was set to a value other than 0 at import."""
     return _VERBOSE
 
 
 def report(problem, plan, seconds):
-    """The line CONVT_VERBOSE asks for, on standard error."""
+    """Print the line of one call on standard error, for CONVT_VERBOSE. ``seconds`` is its duration."""
     print(
         f"convt,exec,{plan.backend},{plan.algorithm},{plan.isa},{problem.descriptor()},{seconds * 1e3:.3f} ms",
         file=sys.stderr,
@@ -168,7 +264,7 @@ def report(problem, plan, seconds):
 
 
 def note(what, text):
-    """A line about something other than a call, if CONVT_VERBOSE is set."""
+    """Print a line about an event other than a call on standard error, if CONVT_VERBOSE is set."""
     if verbose():
         print(f"convt,{what},{text}", file=sys.stderr)
 
@@ -184,7 +280,7 @@ _MEMORY = _physical_memory()
 
 
 def check_memory(name, shape, itemsize):
-    """MemoryError for an array that has to be copied and cannot exist in this machine's memory."""
+    """Raise MemoryError if an array of this shape and item size, in bytes, exceeds the machine's memory."""
     size = math.prod(shape) * itemsize
     if size > _MEMORY:
         raise MemoryError(
@@ -193,10 +289,10 @@ def check_memory(name, shape, itemsize):
 
 
 def check_size(problem):
-    """MemoryError if the output cannot exist in this machine's memory; before anything is allocated."""
+    """Raise MemoryError if the output exceeds the machine's memory, ValueError if it has 2**63 bytes or more."""
     count = 1
     for size in problem.out_shape:
-        count *= max(size, 1)  # an empty axis does not excuse an absurd one: NumPy counts the others too
+        count *= max(size, 1)  # NumPy refuses huge axes beside an empty one, too
     if count * ITEMSIZE[problem.dtype] > _MEMORY and 0 not in problem.out_shape:
         raise MemoryError(
             f"output: got shape {problem.out_shape} (NXC order), {count * ITEMSIZE[problem.dtype]} bytes, "

@@ -1,4 +1,4 @@
-# The heart's door: kernels of the instruction set in use, threads, and the Plan that every native algorithm extends.
+# C interface of _core: kernels of the instruction set in use, threads, and the base class Plan of all native algorithms.
 
 from libc.stdint cimport int64_t
 
@@ -15,7 +15,7 @@ cpdef void note_pool()
 ctypedef void (*Work)(void *job, size_t part) noexcept nogil
 
 cdef struct Pool:
-    # Threads that are not OpenMP's: `run` calls work(job, n) for every n below count, side by side where it can.
+    # A thread pool other than OpenMP's. `run` calls work(job, n) for every n below count, in parallel if possible.
     void (*run)(void *context, Work work, size_t count, void *job) noexcept nogil
     void *context
 
@@ -27,35 +27,35 @@ cdef void each_thread(Work work, int count, void *job) noexcept nogil
 
 
 cdef enum:
-    BRIEF = 500000000  # operations of a call which a time slice of another process may delay by more than it takes
+    BRIEF = 500000000  # operations below which a time slice of another process may take longer than the whole call
 
 cdef struct Run:
-    # The addresses that a plan reads and writes, and the number of its threads.
+    # Addresses and the number of threads of one run of a plan.
     char *src
     char *dst
     char *weights
     char *bias
-    char *source  # the filter itself, where tasks pack weights on the fly
+    char *source  # the filter if tasks pack weights on the fly, else NULL
     int threads
-    int64_t *deal_first  # the tables of a `Deal`; deal_tasks is NULL where tasks are not dealt out
+    int64_t *deal_first  # tables of a `Deal`; deal_tasks is NULL without one
     int64_t *deal_tasks
 
 cdef struct Call:
-    # What the tasks of one call share.
+    # Data that all tasks of one call share.
     char *src
     char *dst
     char *weights
     char *bias
-    char *source  # the filter itself, where tasks pack weights on the fly
-    char *refused  # set by a task that finds values which its algorithm can't compute as exactly as a direct sum
-    Py_ssize_t next  # task that nobody has begun
+    char *source  # the filter if tasks pack weights on the fly, else NULL
+    char *refused  # set by a task that finds values for which its algorithm is less accurate than a direct sum
+    Py_ssize_t next  # first task that no thread has begun
     Py_ssize_t threads
-    Py_ssize_t grab  # tasks that a thread takes at a time
+    Py_ssize_t grab  # number of tasks that a thread takes at a time
     bint back  # tasks run from the last to the first
-    bint shared  # each thread begins with a share of its own, which lies before its workspace; else all take the next tasks
+    bint shared  # each thread has a share of the tasks, stored before its workspace; otherwise threads take the next tasks
     char *ws  # the workspaces of all threads, one after the other
     size_t per_thread
-    int64_t *deal_first  # of a Deal; deal_tasks is NULL without one
+    int64_t *deal_first  # tables of a `Deal`; deal_tasks is NULL without one
     int64_t *deal_tasks
 
 
@@ -69,7 +69,7 @@ cdef class PackedFilter:
     cdef char *weights
     cdef char *bias
     cdef char *source
-    cdef object filter  # what owns the memory at `source`, where that is not the caller's
+    cdef object filter  # owner of the memory at `source`, if it is not the caller's
     cdef public bint finite
     cdef readonly size_t nbytes
 
@@ -90,7 +90,7 @@ cdef class Plan:
     cdef bint even, single_thread, pinned, alternate, brief
     cdef readonly list works
     cdef Deal deal
-    cdef Py_ssize_t turns  # runs so far, of a plan that alternates
+    cdef Py_ssize_t turns  # number of runs so far, of a plan that alternates
 
     cdef open_plan(self, str algorithm, problem, const convt_kernels *k, in_strides, out_strides, execution)
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil

@@ -1,10 +1,10 @@
 # cython: language_level=3
-"""The heart: the instruction set in use, threads, and a Plan's life.
+"""Execution of plans: the instruction set in use, threads, tasks, and workspace.
 
-A Plan is made by an algorithm (see convt.algorithms) for one problem and the strides of its data and output. It holds flat
-tables and runs on views in NXC axis order: `run` cuts the work into tasks, which threads compute by `run_task`, the loops of
-the algorithm over the micro-kernels. Everything that can fail has been checked above; memory is taken before the parallel
-region; a run only computes. Threads are OpenMP's, or a Pool of somebody else's that a caller named for its own thread.
+An algorithm (see convt.algorithms) makes a Plan for one problem and the strides of its data and output. A Plan has flat tables
+and runs on views in NXC axis order. `run` distributes its tasks to threads, which call `run_task`, the algorithm's loops over
+the micro-kernels. Nothing can fail inside the parallel region, because arguments are checked and memory is allocated before it.
+Threads are OpenMP's, or those of a Pool that the calling thread has set.
 """
 
 import heapq
@@ -42,7 +42,7 @@ cdef extern from *:
     #endif
     #define convt_take(next, count) __atomic_fetch_add(next, count, __ATOMIC_RELAXED)
     #define convt_peek(next) __atomic_load_n(next, __ATOMIC_RELAXED)
-    static __thread const void *convt_pool;  /* a Pool, or NULL */
+    static __thread const void *convt_pool;  /* a Pool, or NULL for OpenMP */
     #ifdef __VERSION__
     #define CONVT_COMPILER __VERSION__
     #else
@@ -55,47 +55,48 @@ cdef extern from *:
     const void *convt_pool
     int convt_team_size() nogil
     const char *CONVT_COMPILER
-    const char *CONVT_IDENTITY  # given by setup.py
+    const char *CONVT_IDENTITY  # defined by setup.py
 
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
-UNITS = ("vectors", "dots", "amx", "amx_two", "amx_one")  # what multiplies: see kernels/convt_kernels.h
+UNITS = ("vectors", "dots", "amx", "amx_two", "amx_one")  # hardware units that multiply: see kernels/convt_kernels.h
 assert len(UNITS) == CONVT_UNITS
 _ACTIVATIONS = {"none": 0, "clip": 1, "relu": 1, "leaky_relu": 2, "tanh": 3, "sigmoid": 4, "gelu": 5, "swish": 6}
 
-# What the contract of the kernels (kernels/convt_kernels.h) limits plans to.
+# Limits of plans, from the interface of the kernels (kernels/convt_kernels.h).
 KC, ACROSS, DOTS = CONVT_KC, CONVT_ACROSS, CONVT_DOTS
 DW_TERMS, DW_SOURCES, DW_ORDERED, DW_PRODUCTS = CONVT_DW_TERMS, CONVT_DW_SOURCES, CONVT_DW_ORDERED, CONVT_DW_PRODUCTS
 
 cdef enum:
-    GRABS = 32  # shares of a thread's tasks: several neighbouring tasks read much the same, but the last ones must even out
-    FINITE_BYTES = 1 << 16  # that a thread looks at in one go
-    SHARE_BYTES = 64  # before each thread's workspace: its share of the tasks, in a cache line of its own
-    MOST_SHARED = 0x7fffffff  # tasks: a share holds two numbers of 32 bits
+    GRABS = 32  # times that a thread takes tasks: few, as neighbouring tasks read the same data, but enough to balance threads
+    FINITE_BYTES = 1 << 16  # bytes that a thread checks at a time
+    SHARE_BYTES = 64  # bytes before each thread's workspace, a cache line for its share of the tasks
+    MOST_SHARED = 0x7fffffff  # maximum number of tasks of a share, which holds two 32-bit numbers
 
 
-# ---------------------------------------------------------------- what this build and this CPU offer
+# ---------------------------------------------------------------- build and CPU
 
 def openmp():
-    """The OpenMP version this build uses, as a string, or an empty one."""
+    """Return the version of OpenMP in this build, or "" without OpenMP."""
     return str(CONVT_OPENMP) if CONVT_OPENMP else ""
 
 
 def compiler():
+    """Return the version of the C compiler."""
     return CONVT_COMPILER.decode()
 
 
 def identity():
-    """The name of the compiled code: a hash of the kernels, their compiler and flags, and the text of the loops (setup.py)."""
+    """Return a hash of the compiled code: kernels, compiler, flags, and the source text of the loops (setup.py)."""
     return CONVT_IDENTITY.decode()
 
 
 def cache_bytes():
-    """Bytes of this CPU's data caches, (L1 and L2 of a core, last level); those of a small CPU where it does not say."""
+    """Return the bytes of the data caches, (L1 of a core, L2 of a core, last level); 32 KiB, 1 MiB, 16 MiB where unknown."""
     return convt_cache_bytes(1) or 1 << 15, convt_cache_bytes(2) or 1 << 20, convt_cache_bytes(3) or 1 << 24
 
 
 def isa_rows():
-    """The instruction sets built, from least to most; whether this CPU can run them."""
+    """Return the instruction sets of this build in ascending order, and whether this CPU supports each."""
     return [
         {"name": convt_isa_at(i).name.decode(), "available": bool(convt_isa_available(i))} for i in range(convt_isa_count())
     ]
@@ -105,7 +106,7 @@ cdef const convt_isa *_isa = NULL
 
 
 def use_isa(str name):
-    """Make later plans and packings use this instruction set; raises LookupError if it is not built or not there."""
+    """Set the instruction set of later plans and packings. Raise LookupError if the build or the CPU lacks it."""
     global _isa
     for i in range(convt_isa_count()):
         if convt_isa_at(i).name.decode() == name and convt_isa_available(i):
@@ -115,7 +116,7 @@ def use_isa(str name):
 
 
 def isa():
-    """The instruction set in use."""
+    """Return the name of the instruction set in use."""
     return _isa.name.decode()
 
 
@@ -129,13 +130,15 @@ cdef const convt_kernels *_set_of(const convt_isa *isa, str dtype, str unit):
 
 
 cdef const convt_kernels *kernels_of(str dtype, str unit="vectors"):
-    """The kernels in use for a dtype, whose GEMM multiplies by a unit of UNITS."""
+    """Return the kernels of the instruction set in use for a dtype and a unit of UNITS."""
     return _set_of(_isa, dtype, unit)
 
 
 def kernel_info(str dtype, str unit="vectors", str isa=None):
-    """Tile and vector sizes of the kernels for a dtype, None where the CPU or the dtype has no such unit; of the instruction set in
-    use, or of another one that was built, which this CPU need not have."""
+    """Return tile and vector sizes of the kernels for a dtype and a unit, or None if there are no such kernels.
+
+    ``isa`` names an instruction set of this build, which this CPU need not support; None means the one in use.
+    """
     cdef const convt_isa *table = _isa
     for i in range(convt_isa_count() if isa is not None else 0):
         if convt_isa_at(i).name.decode() == isa:
@@ -151,7 +154,7 @@ def kernel_info(str dtype, str unit="vectors", str isa=None):
 
 
 def fma_peak(str dtype, int threads, double seconds):
-    """Measured peak of the multiply-add units used for a dtype: GFLOP/s of ``threads`` threads together."""
+    """Measure the peak of the multiply-adds that the kernels of a dtype use: GFLOP/s of ``threads`` threads together."""
     cdef const convt_isa *table = _isa
     cdef int index = _DTYPES.index(dtype), t
     cdef double total = 0
@@ -165,13 +168,13 @@ def fma_peak(str dtype, int threads, double seconds):
 
 # ---------------------------------------------------------------- threads
 
-# libgomp's pool does not survive a fork: a child of a process that has used it computes on one thread.
-cdef char _pool_used = False  # threads that call at once all set it, without the GIL
+# libgomp's thread pool does not survive a fork, so the child of a process that has used it computes on one thread.
+cdef char _pool_used = False  # concurrent calls set it without the GIL
 _forked = False
 
 
 cpdef void note_pool():
-    """To be called before a parallel region: remembers that this process has an OpenMP pool."""
+    """Record that this process uses an OpenMP pool. Call it before each parallel region."""
     convt_set(&_pool_used)
 
 
@@ -185,7 +188,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def forked():
-    """Whether this process was forked from one whose thread pool was already running."""
+    """Check whether this process was forked from one that had used its OpenMP pool."""
     return _forked
 
 
@@ -193,37 +196,39 @@ cdef Py_ssize_t _forgotten = 0, _scopes = 0
 
 
 cpdef void forget_known():
-    """Calls without the GIL (convt.onnxruntime.known) must look anew: something that is kept was dropped, or threads are others."""
+    """Invalidate what calls without the GIL (convt.onnxruntime.known) hold, after a cache or the number of threads changed."""
     convt_take(&_forgotten, 1)
 
 
 def count_scopes(Py_ssize_t more):
-    """Count a `num_threads` that begins (1) or ends (-1)."""
+    """Count a `num_threads` block that begins (``more`` is 1) or ends (-1)."""
     convt_take(&_scopes, more)
 
 
 cdef int64_t known_until() noexcept nogil:
-    """A number that is another one after each `forget_known`."""
+    """Return a number that changes with each `forget_known`."""
     return convt_peek(&_forgotten)
 
 
 cdef bint scoped() noexcept nogil:
-    """Whether some thread is inside a `num_threads`."""
+    """Check whether any thread is inside a `num_threads` block."""
     return convt_peek(&_scopes) != 0
 
 
 cdef void use_pool(const Pool *pool) noexcept nogil:
-    """Calls of this thread compute on a pool of somebody else's from now on; NULL: on OpenMP's."""
+    """Set the thread pool of all later calls by this thread; NULL means OpenMP's."""
     global convt_pool
     convt_pool = pool
 
 
-cdef convt_team _team  # how long regions of this process waited, and what threads saved
+cdef convt_team _team  # waits and savings of the parallel regions of this process
 
 
 def team_sizes(int threads, regions):
-    """How many threads brief calls would use after each of some regions, if they may use so many. Regions are listed as
-    (threads, nanoseconds when it began, when its first thread was done, when all were)."""
+    """Return the number of threads that a brief call would use after each of ``regions``, if up to ``threads`` are allowed.
+
+    A region is (threads, begin, end of its first thread, end of all threads), with times in nanoseconds.
+    """
     cdef convt_team team
     memset(&team, 0, sizeof(team))
     found = []
@@ -234,10 +239,10 @@ def team_sizes(int threads, regions):
 
 
 cdef void each_thread(Work work, int count, void *job) noexcept nogil:
-    """Call work(job, n) for every n below ``count``, on a thread each where there are so many."""
+    """Call work(job, n) for every n below ``count``, each on its own thread if there are enough."""
     cdef const Pool *pool = <const Pool *>convt_pool
     cdef int n
-    cdef int64_t times[2]  # when the region began, and when its first thread was done
+    cdef int64_t times[2]  # begin of the region, end of its first thread
     if count == 1:
         work(job, 0)
     elif pool != NULL:
@@ -247,7 +252,7 @@ cdef void each_thread(Work work, int count, void *job) noexcept nogil:
         times[0] = convt_now()
         with parallel(num_threads=count):
             n = threadid()
-            while n < count:  # a team may be smaller than asked for
+            while n < count:  # a team may be smaller than requested
                 work(job, n)
                 n = n + convt_team_size()
             if threadid() == 0:
@@ -256,10 +261,10 @@ cdef void each_thread(Work work, int count, void *job) noexcept nogil:
 
 
 cdef class Deal:
-    """Which tasks each of a number of threads runs: the next task goes to the thread that is done first with those before."""
+    """A distribution of tasks to threads. Each task goes to the thread that is expected to finish its earlier tasks first."""
 
     def __init__(self, works, Py_ssize_t tasks, int threads):
-        """``works`` lists (cycles of a task, how many), in the order of all the tasks."""
+        """``works`` lists (cycles of a task, number of such tasks), in the order of the tasks."""
         assert sum(count for _, count in works) == tasks
         done = [(0.0, thread) for thread in range(threads)]
         dealt = [[] for _ in done]
@@ -277,13 +282,13 @@ cdef class Deal:
 # ---------------------------------------------------------------- NaN and infinity
 
 def finite(str dtype, array, int threads):
-    """Whether no element of an array is NaN or infinite; any strides."""
+    """Check that no element of an array is NaN or infinite. The array may have any strides."""
     return all_finite(kernels_of(dtype), array, threads)
 
 
 cdef bint all_finite(const convt_kernels *k, array, int threads):
     if not cnp.PyArray_IS_C_CONTIGUOUS(array):
-        # Most views are permutations of contiguous memory, which need no copy.
+        # Most views are transposed contiguous arrays, which need no copy.
         axes = sorted(range(array.ndim), key=lambda ax: -abs(array.strides[ax]))
         array = np.ascontiguousarray(array.transpose(axes))
     cdef const char *p = <const char *>cnp.PyArray_DATA(array)
@@ -301,39 +306,40 @@ cdef bint all_finite(const convt_kernels *k, array, int threads):
 # ---------------------------------------------------------------- plans
 
 cdef class PackedFilter:
-    """Weights and bias as the kernels of one instruction set read them; made by a recipe (convt.algorithms.packing).
+    """Packed weights and bias for the kernels of one instruction set, made by a recipe (convt.algorithms.packing).
 
-    ``source`` is the filter itself where tasks pack weights on the fly: there are no packed weights then.
+    If tasks pack weights on the fly, ``source`` is the filter, and there are no packed weights.
     """
 
 
 cdef struct Job:
-    # A call, as its threads need it.
+    # A plan and its call, for `run_part`.
     void *plan
     Call *call
 
 
 cdef void run_part(void *given, size_t thread) noexcept nogil:
-    """The part of a call that one thread does."""
+    """Run one thread's part of a call."""
     cdef Job *job = <Job *>given
     (<Plan>job.plan).run_tasks(thread, job.call, job.call.ws + thread * job.call.per_thread + SHARE_BYTES)
 
 
 cdef class Plan:
-    """What all native algorithms share: kernels, sizes, strides, activation, and the way tasks run.
+    """Base class of all native plans: kernels, sizes, strides, activation, and the execution of tasks.
 
-    Strides are in elements. `workspace` is in bytes per thread; `packing_workspace` is what a thread needs beside it where tasks
-    pack the weights of a one-shot call on the fly, 0 where they don't. Tasks that are ``even`` take the same time. Each thread
-    begins with the same share of them at every call, because its cache may hold what they read, and takes tasks of the other
-    threads' shares when its own are done, because another process may have delayed those threads. `works` lists (cycles of a
-    task, tasks) where tasks differ.
+    Strides are in elements. `workspace` is in bytes per thread. `packing_workspace` is the additional number of bytes per
+    thread if tasks pack the weights of a one-shot call on the fly, else 0. ``even`` means that all tasks take the same time;
+    otherwise `works` lists (cycles of a task, number of such tasks).
+
+    With shares, each thread begins with the same tasks at every call, because its cache may still hold their data. When its
+    share is done, it takes tasks from other shares, because another process may have delayed their threads.
     """
 
     def __cinit__(self, *args, **kwargs):
         self.backend = "native"
 
     cdef open_plan(self, str algorithm, problem, const convt_kernels *k, in_strides, out_strides, execution):
-        """``execution`` is a convt.algorithms.execution.Execution: what was decided about threads, stores and holes."""
+        """Initialise the plan. ``execution`` is an `algorithms.execution.Execution`: decisions on threads, stores and holes."""
         self.algorithm, self.k, self.isa = algorithm, k, isa()
         self.tile = f"{k.mr[k.nr // k.vl]}x{k.nr}"
         name, a, b = problem.activation
@@ -352,10 +358,11 @@ cdef class Plan:
         self.brief = problem.flops < BRIEF
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
+        """Compute one task. Algorithms override this method."""
         pass
 
     cdef void run_tasks(self, Py_ssize_t thread, Call *call, char *ws) noexcept nogil:
-        """Run a thread's share and then what is left of other shares, or the next tasks of all. ``ws`` is its workspace."""
+        """Run a thread's share, then the rest of other shares; without shares, the next tasks. ``ws`` is its workspace."""
         cdef Py_ssize_t first, n
         if self.k.enter != NULL:
             self.k.enter()
@@ -380,7 +387,7 @@ cdef class Plan:
             self.run_task(self.tasks - 1 - n if call.back else n, call, ws)
 
     cdef void run_share(self, Py_ssize_t owner, bint own, const Call *call, char *ws) noexcept nogil:
-        """Run what is left of a thread's share: the thread itself from one end, others from the other end."""
+        """Run the rest of the share of thread ``owner``: from one end for the owner, from the other end for other threads."""
         cdef int64_t *share = <int64_t *>(call.ws + owner * call.per_thread)
         cdef int64_t at = convt_take_first(share) if own != call.back else convt_take_last(share)
         while at >= 0:
@@ -388,7 +395,7 @@ cdef class Plan:
             at = convt_take_first(share) if own != call.back else convt_take_last(share)
 
     cdef void give_shares(self, Call *call) noexcept nogil:
-        """Give each thread its share: the tasks that were dealt to it, or a contiguous part of all."""
+        """Set each thread's share: its tasks of the `Deal`, or an equal contiguous part of all tasks."""
         cdef int64_t first, last = 0, thread
         for thread in range(call.threads):
             first = last
@@ -398,27 +405,29 @@ cdef class Plan:
             convt_give(<int64_t *>(call.ws + thread * call.per_thread), first, last)
 
     cpdef int threads(self, int available):
-        """How many threads a run uses when ``available`` are allowed."""
+        """Return the number of threads of a run if up to ``available`` are allowed."""
         return 1 if self.single_thread else max(1, min(available, self.tasks))
 
     cdef Py_ssize_t grab(self, int threads) noexcept nogil:
-        """How many tasks a thread takes at a time."""
+        """Return the number of tasks that a thread takes at a time."""
         return self.tasks if self.even else max(1, convt_quotient(self.tasks, GRABS * threads))
 
     cdef Deal deal_for(self, int threads):
-        """The `Deal` of a call, or None where threads take the next tasks, or have a contiguous share each."""
+        """Return the `Deal` of a call, or None if threads take the next tasks or have contiguous shares."""
         cdef Deal deal
         if not self.pinned or self.even or threads == 1:
             return None
-        with cython.critical_section(self):  # calls of several threads make one, where there is no GIL
+        with cython.critical_section(self):  # without a GIL, concurrent calls must make only one
             deal = self.deal
             if deal is None or deal.threads != threads:
                 self.deal = deal = Deal(self.works, self.tasks, threads)
         return deal
 
     cpdef tuple dealt(self, int available):
-        """How tasks come to threads: ``(tasks that each thread begins with, 0)``, or ``(None, n)`` where each takes the next n again
-        and again."""
+        """Return how tasks are distributed: ``(list of each thread's first tasks, 0)``, or ``(None, n)``.
+
+        n is the number of tasks that a thread takes at a time if there are no shares.
+        """
         cdef int threads = self.threads(available), t
         cdef Deal deal = self.deal_for(threads)
         if deal is not None:
@@ -430,23 +439,23 @@ cdef class Plan:
         return [tasks[bounds[t]:bounds[t + 1]] for t in range(threads)], 0
 
     def run(self, data, out, PackedFilter packed, int available, fill=None):
-        """Compute; ``data`` and ``out`` are views in NXC order with the strides the plan was made for.
+        """Compute ``out`` from ``data``, views in NXC order with the strides of the plan.
 
-        ``fill`` is what outputs hold that no product reaches, for a plan with a ``hole``. False where the result
-        is worthless, as the data made values that the algorithm can't be trusted with.
+        ``fill`` is the value of outputs without products, for a plan with a ``hole``. Return False, with an invalid output, if
+        the data has values for which the algorithm is not accurate.
         """
         return self.compute(<char *>cnp.PyArray_DATA(data), <char *>cnp.PyArray_DATA(out), packed, available, out, fill)
 
     cdef compute(self, char *src, char *dst, PackedFilter packed, int available, out, fill):
-        """`run` on addresses."""
+        """Do what `run` does, on addresses of data and output."""
         cdef Run run
         run.src, run.dst, run.weights, run.bias, run.source = src, dst, packed.weights, packed.bias, packed.source
         run.threads = self.threads(self.brief_threads(available))
-        cdef Deal deal = self.deal_for(run.threads)  # this reference keeps its tables until the call is over
+        cdef Deal deal = self.deal_for(run.threads)  # this reference keeps its tables alive during the call
         run.deal_tasks = NULL
         if deal is not None:
             run.deal_first, run.deal_tasks = deal.first.p, deal.tasks.p
-        cdef Buffer ws = take_buffer(self.room(&run), workspaces())  # all that can fail of a call
+        cdef Buffer ws = take_buffer(self.room(&run), workspaces())  # the only step of a call that can fail
         if fill is not None:
             out[...] = fill
         cdef bint done
@@ -455,21 +464,21 @@ cdef class Plan:
         return done
 
     cdef int brief_threads(self, int available) noexcept nogil:
-        """How many of the threads that are available a call uses: fewer for a brief call while other processes delay some."""
+        """Return the number of available threads for a call: fewer for a brief call while other processes delay threads."""
         if self.brief and available > 1 and convt_pool == NULL:
             return convt_team_of(&_team, available, convt_now())
         return available
 
     cdef size_t per_thread(self, const Run *run) noexcept nogil:
-        """Bytes of a thread's workspace, and of its share."""
+        """Return the bytes of a thread's share and workspace."""
         return SHARE_BYTES + round64(self.workspace) + (round64(self.packing_workspace) if run.source != NULL else 0)
 
     cdef size_t room(self, const Run *run) noexcept nogil:
-        """Bytes of the workspace of a run."""
+        """Return the bytes of the workspaces of all threads of a run."""
         return self.per_thread(run) * run.threads
 
     cdef bint run_in(self, char *ws, const Run *run) noexcept nogil:
-        """Compute in a workspace; False where the result is worthless."""
+        """Compute with a given workspace. Return False if the output is invalid."""
         cdef Call call
         cdef char refused = 0
         cdef int threads = run.threads
@@ -481,8 +490,8 @@ cdef class Plan:
         call.shared = threads > 1 and (self.even or self.pinned) and self.tasks <= MOST_SHARED
         if call.shared:
             self.give_shares(&call)
-        # Weights that a core's cache does not hold are read forwards and backwards in turns: those that the call before read last
-        # are still there.
+        # Calls alternately read weights forwards and backwards if these exceed a core's cache, which then still holds the
+        # weights that the previous call read last.
         call.back = self.alternate and convt_take(&self.turns, 1) % 2
         cdef Job job
         job.plan, job.call = <void *>self, &call

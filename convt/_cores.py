@@ -1,4 +1,7 @@
-"""How many cores this process may use: the fewest of the machine's, of its affinity, and of its control groups' quotas."""
+"""The number of cores that this process may use.
+
+It is the minimum of the machine's cores, the process's affinity, and the CPU quotas of its control groups.
+"""
 
 import math
 import os
@@ -8,12 +11,14 @@ from typing import NamedTuple
 
 
 class Cores(NamedTuple):
+    """A number of cores, and the limit that sets it."""
+
     number: int
-    reason: str  # what sets the limit
+    reason: str  # for `show_config`
 
 
 def allowed():
-    """The `Cores` of this process."""
+    """Return the `Cores` that this process may use."""
     found = [Cores(os.cpu_count() or 1, "the machine's cores")]
     if hasattr(os, "sched_getaffinity"):
         found.append(Cores(len(os.sched_getaffinity(0)), "affinity"))
@@ -22,15 +27,17 @@ def allowed():
 
 
 def quotas(root="/"):
-    """The `Cores` that Linux' control groups allow: the quotas of the group the process is in and of those above it, rounded
-    down, to one core at least. ``root`` is where the system's files are."""
+    """Return a `Cores` for each CPU quota of the process's Linux control group and the groups above it.
+
+    A quota is rounded down, but not below one core. ``root`` is the root of the file system.
+    """
     root = Path(root)
     try:
         groups = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
         mounts = (root / "proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return []
-    paths = {}  # of the group, by kind: that of version 2, or of version 1's controller
+    paths = {}  # "cgroup2" (version 2) or the name of a controller (version 1) -> path of the process's group
     for line in groups:
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -50,7 +57,7 @@ def quotas(root="/"):
 
 
 def _of_hierarchy(mount, below):
-    """The `Cores` of the group ``below`` a mount point, and of the groups above it up to the mount point."""
+    """Return the `Cores` of a group and of its ancestors up to ``mount``; ``below`` is the group's path below ``mount``."""
     found = []
     for folder in [mount.joinpath(*below[:n]) for n in range(len(below), -1, -1)]:
         for name, read in (("cpu.max", _version_2), ("cpu.cfs_quota_us", _version_1)):
@@ -61,13 +68,13 @@ def _of_hierarchy(mount, below):
 
 
 def _version_2(folder):
-    """The cores of ``cpu.max``, "quota period" in microseconds; None without a limit."""
+    """Return the cores of ``cpu.max``, which holds "quota period" in microseconds; None without a limit."""
     quota, _, period = _read(folder / "cpu.max").partition(" ")
     return _quotient(quota, period or "100000")
 
 
 def _version_1(folder):
-    """The cores of ``cpu.cfs_quota_us``, -1 without a limit."""
+    """Return the cores of ``cpu.cfs_quota_us``; None without a limit, where the file holds -1."""
     return _quotient(_read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us"))
 
 
@@ -83,11 +90,14 @@ def _read(path):
 
 
 def _below(path, mount_root):
-    """The parts of a group's path below the root of a mount; none where a namespace shows the group outside of it."""
+    """Return the parts of a group's path below ``mount_root``, the root of a mount.
+
+    Return () if the group is outside the mount, as a control group namespace can show it.
+    """
     parts, above = Path(path).parts, Path(mount_root).parts
     return () if parts[: len(above)] != above or ".." in parts else parts[len(above) :]
 
 
 def _unescaped(field):
-    """A field of mountinfo, where spaces and the like are octal."""
+    """Decode a field of mountinfo, in which spaces, tabs, newlines and backslashes are octal escapes."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)

@@ -1,8 +1,8 @@
 # cython: language_level=3
-"""DLPack import for every dtype convt computes with.
+"""DLPack import of all dtypes that convt supports.
 
-NumPy's own ``from_dlpack`` refuses bfloat16, which torch and JAX arrays carry; this reads the capsule itself. The array
-returned shares the producer's memory and keeps it alive.
+This module reads DLPack capsules itself, because NumPy's ``from_dlpack`` rejects the bfloat16 arrays of PyTorch and JAX. The
+resulting array shares the producer's memory and keeps it alive.
 """
 
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New, PyCapsule_SetName
@@ -17,7 +17,7 @@ cnp.import_array()
 
 CPU = 1  # kDLCPU
 
-# The structures of DLPack's stable C interface, version 0 (the unversioned capsule every producer still offers).
+# Structures of DLPack's C interface, version 0: the unversioned capsule, which every producer supports.
 cdef struct DLDevice:
     int32_t device_type
     int32_t device_id
@@ -57,7 +57,7 @@ cdef void _release(object capsule) noexcept:
 
 
 def from_capsule(capsule):
-    """The NumPy array that shares a ``dltensor`` capsule's memory. Raises TypeError for what NumPy can't describe."""
+    """Return a NumPy array that shares a ``dltensor`` capsule's memory. Raise TypeError for types without a NumPy dtype."""
     if not PyCapsule_IsValid(capsule, b"dltensor"):
         raise TypeError("not a fresh DLPack capsule")
     cdef DLManagedTensor *managed = <DLManagedTensor *>PyCapsule_GetPointer(capsule, b"dltensor")
@@ -73,7 +73,7 @@ def from_capsule(capsule):
     strides = None
     if tensor.strides != NULL:
         strides = tuple([tensor.strides[i] * dtype.itemsize for i in range(tensor.ndim)])
-    # From here the tensor is ours: the producer's capsule is marked used, and a capsule of our own frees it.
+    # The renamed capsule no longer owns the tensor. A new capsule owns it and releases it with the array.
     PyCapsule_SetName(capsule, b"used_dltensor")
     owner = PyCapsule_New(managed, b"convt_dltensor", _release)
     if 0 in shape:
@@ -84,7 +84,7 @@ def from_capsule(capsule):
 
 
 class _Memory:
-    """Carries an address through NumPy's array interface, as same-sized unsigned integers or the dtype itself."""
+    """An object with ``__array_interface__`` for an address; the interface describes bfloat16 as uint16."""
 
     def __init__(self, address, shape, strides, dtype, owner):
         typestr = "<u2" if dtype == ml_dtypes.bfloat16 else dtype.str

@@ -1,5 +1,5 @@
-"""The one error class convt adds to Python's own."""
+"""convt's own exception class."""
 
 
 class BackendUnavailableError(RuntimeError):
-    """A backend or instruction set was asked for by name and is not there; the message says how to get it."""
+    """Raised when a backend or instruction set requested by name is missing or does not support the problem or its data."""

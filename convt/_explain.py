@@ -1,54 +1,57 @@
-"""A plan in words: why this algorithm, what the others would cost, what limits it."""
+"""Text of `Plan.explain`: the algorithm, the reason for it, its expected cost, and the cost of the others."""
 
 import math
 
 from . import _words
-from .algorithms import ALGORITHMS, costs
+from .algorithms import ALGORITHMS, costs, machine, on_unit
 
-# What an algorithm does, in a line; its page in convt/algorithms says how.
+# Algorithm -> summary, unit -> how it multiplies. convt/algorithms/*/README.md has the details.
 _DOES = {
-    "direct": "a GEMM a phase, on register tiles",
-    "dots": "a GEMM a phase, by dot products of bfloat16",
-    "matrix": "a GEMM a phase, on AMX tiles",
-    "winograd": "Winograd's minimal filtering, on register tiles",
-    "matrix_winograd": "Winograd's minimal filtering, on AMX tiles",
-    "winograd6": "Winograd's minimal filtering with large tiles, less exact",
-    "scatter": "products of all taps first, then their sums: for few out channels",
-    "dots_scatter": "products of all taps by dot products of bfloat16, then their sums: for few out channels",
-    "matrix_scatter": "products of all taps on AMX tiles, then their sums: for few out channels",
-    "depthwise": "a vector of channels, or of pixels, at a time: for small groups and few channels",
-    "rows": "pixels of a row in vectors, weights broadcast: for planes (NCX) of few channels",
-    "unpacked": "a GEMM of all taps on the filter as it lies, for weights that come with a call",
-    "turned": "direct with pixels as columns: for planes (NCX)",
-    "matrix_turned": "matrix with pixels as columns: for planes (NCX)",
+    "direct": "one GEMM per phase",
+    "winograd": "Winograd's minimal filtering",
+    "winograd6": "Winograd's minimal filtering with larger, less accurate tiles",
+    "scatter": "products of all taps, then overlap-add; for few out channels",
+    "depthwise": "one vector of channels or pixels at a time; for small groups and few channels",
+    "rows": "vectors of pixels of a row with broadcast weights; for planes (NCX) of few channels",
+    "turned": "one GEMM per phase with pixels as columns; for planes (NCX)",
+    "unpacked": "one GEMM for all taps on the filter without packing; for weights passed with each call",
+}
+_MULTIPLIES = {
+    "vectors": "on vectors",
+    "matrix": "on AMX tiles",
+    "matrix_high": "on AMX tiles, each float32 as two bfloat16 values",
+    "matrix_medium": "on AMX tiles, each float32 as one bfloat16 value",
+    "dots": "with dot products of bfloat16",
 }
 _SIDES = {costs.COMPUTE: "computing", costs.FETCH: "fetching weights", costs.SERIAL: "moving data and all else"}
-_SHOWN = 5  # parts of the expected cycles
-
-
-_PARTS = {"matrix_high": "two bfloat16", "matrix_medium": "one bfloat16"}  # what a float32 is multiplied as
+_SHOWN = 5  # number of the largest parts of the expected cycles to print
 
 
 def _does(name):
-    """What an algorithm does, in a line."""
-    if name in _DOES:
-        return _DOES[name]
-    unit = next(unit for unit in _PARTS if name.startswith(unit))
-    return f"{_DOES[name.replace(unit, 'matrix')]}, a float32 as {_PARTS[unit]}"
+    """Return a one-line summary of an algorithm on its unit."""
+    algorithm, unit = on_unit(name)
+    return f"{_DOES[algorithm]} ({_MULTIPLIES[unit]})"
 
 
 def alternatives(problem):
-    """{algorithm: expected cycles of all threads together, or None where it does not do the problem}, the least first, of those
-    that "auto" may take."""
-    found = {name: float(each.cost(problem)) for name, each in ALGORITHMS.items() if each.permitted(problem)}
+    """Return ``{algorithm: expected cycles}`` of the algorithms that "auto" permits, in ascending order of cycles.
+
+    Cycles are summed over all threads. They are None for an algorithm that does not support the problem. Algorithms on a unit
+    that the instruction set in use lacks are left out.
+    """
+    here = machine.current()
+    has = {each.unit: any(here.info(dtype, each.unit) for dtype in ("float32", "bfloat16")) for each in ALGORITHMS.values()}
+    found = {
+        name: float(each.cost(problem)) for name, each in ALGORITHMS.items() if each.permitted(problem) and has[each.unit]
+    }
     ordered = sorted(found, key=found.get)
     return {name: None if math.isinf(found[name]) else found[name] for name in ordered}
 
 
 def explain(plan):
-    """Several lines about a Plan."""
+    """Return the text of `Plan.explain`, several lines."""
     if plan.backend != "native":
-        return f"{plan.backend}: computes the problem as a whole; convt's cost model knows native algorithms alone"
+        return f"{plan.backend}: computes the whole problem; convt's cost model covers native algorithms only"
     others = alternatives(plan.problem)
     least, own = min(cost for cost in others.values() if cost is not None), others.get(plan.algorithm)
     own = ALGORITHMS[plan.algorithm].cost(plan.problem) if own is None else own
@@ -66,17 +69,22 @@ def explain(plan):
         lines.append(f"what limits it: {', '.join(shares)}")
         for name, cycles in list(plan.cycles.items())[:_SHOWN]:
             lines.append(f"  {cycles / total:4.0%} {costs.NAMES[name.rpartition('.')[2]].meaning}")
-    lines.append("the others, in expected cycles beside this one's:")
+    lines.append("expected cycles of the other algorithms, relative to this one:")
     for name, cost in others.items():
         if name != plan.algorithm and cost is not None:
             lines.append(f"  {name} {cost / own:.2f}")
-    lines += [f"  {name} does not do this problem ({ALGORITHMS[name].limit})" for name, cost in others.items() if cost is None]
-    return "\n".join(lines + ([f"note: {plan.note}"] if plan.note else []))
+    unavailable = [name for name, cost in others.items() if cost is None]
+    lines += [f"  {name}: unavailable (needs {ALGORITHMS[name].limit})" for name in unavailable]
+    return "\n".join(lines)
 
 
 def _why(plan, own, least):
+    """Return the reason for a plan's algorithm; ``own`` is its expected cycles, ``least`` the lowest of all algorithms."""
     if plan.note:
         return plan.note
     if own <= least:
-        return f"it has the least expected cost, {own / 1e6:.3g} million cycles of all threads together"
-    return f"it was asked for by name; of its {own / 1e6:.3g} million expected cycles the cheapest one takes {least / own:.2f}"
+        return f"it has the lowest expected cost, {own / 1e6:.3g} million cycles of all threads together"
+    return (
+        f"requested by name, with {own / 1e6:.3g} million expected cycles; the cheapest algorithm has {least / own:.2f} times "
+        f"as many"
+    )

@@ -1,4 +1,4 @@
-# Flags that threads set and read without a lock: in a single instruction, as far as C is concerned.
+# Flags that threads set and read without a lock, by relaxed atomic operations.
 
 cdef extern from *:
     """

@@ -1,5 +1,7 @@
-"""What is kept for later calls: plans and one-shot calls, the packed weights of operators. Each has a bound in bytes, and what
-was not used for longest goes first."""
+"""Caches of plans, one-shot calls, and operators' packed weights.
+
+Each cache has a limit in bytes and drops the least recently used entries first.
+"""
 
 import contextlib
 import math
@@ -11,29 +13,30 @@ from . import _config, _core
 from .algorithms import stages
 from .algorithms.onednn.weights import Filter
 
-OPERATOR_PLANS = 16 << 20  # the most bytes of the plans of an operator,
-ONE_SHOT_PLANS = 16 << 20  # of those of one-shot calls,
-ALL_PLANS = 64 << 20  # and of all plans of the process
-WINNERS = 1 << 20  # of what "tune" found for an operator
+# Limits in bytes.
+OPERATOR_PLANS = 16 << 20  # plans of one operator
+ONE_SHOT_PLANS = 16 << 20  # plans of one-shot calls
+ALL_PLANS = 64 << 20  # all plans of the process
+WINNERS = 1 << 20  # results of "tune" for one operator
 
-# Bytes of packed weights that an operator may keep however small its filter is, unless a limit was set: few shapes may want
-# many times the bytes of such a filter.
+# Bytes of packed weights that every operator may keep if no limit was set, because the forms that a few shapes need can be
+# many times larger than a small filter.
 LEAST_PACKED = 1 << 16
 
-_KEY = 1 << 10  # bytes of a key by which something is found, about
-_CHECKS = 8  # all plans are counted whenever this share of their bound has come
+_KEY = 1 << 10  # approximate bytes of a cache key
+_CHECKS = 8  # the total of all plans is computed after every ALL_PLANS // _CHECKS bytes of new plans
 
-_changing = threading.Lock()  # what is kept is changed by one thread at a time
-_packing = threading.Lock()  # and packed by one, as packing twice would cost the others more
-_caches: weakref.WeakSet["Recent"] = weakref.WeakSet()  # those that `clear` empties
-_unchecked = 0  # bytes of plans that came since all were counted
+_changing = threading.Lock()  # held while a cache of plans changes
+_packing = threading.Lock()  # held while weights are packed, because packing twice takes longer than waiting
+_caches: weakref.WeakSet["Recent"] = weakref.WeakSet()  # caches that `clear` empties
+_unchecked = 0  # bytes of plans added since the total of all plans was computed
 
 
 class Recent:
-    """What was kept, by its keys. Everything is a `_repeat.Kept`, which may have several keys.
+    """A cache with a limit in bytes, which maps keys to `_repeat.Kept` objects. An object may have several keys.
 
-    ``entries`` is for looking things up: it stays the same dict. ``plans`` says whether plans are kept, which `clear` forgets,
-    and which count for the bound of all plans.
+    ``entries`` is the dict of the cache. It may be held for lookups, because it is never replaced. ``plans`` marks a cache of
+    plans: `clear` empties it, and it counts towards ALL_PLANS.
     """
 
     def __init__(self, limit, plans=True):
@@ -47,14 +50,17 @@ class Recent:
         return len(self.entries)
 
     def get(self, key):
-        """What is kept under a key, or None."""
+        """Return the object of a key and note its use, or return None."""
         found = self.entries.get(key)
         if found is not None:
             found.touch()
         return found
 
     def get_or_make(self, key, make, alone=contextlib.nullcontext()):  # noqa: B008
-        """What is kept under a key, made if there is nothing. Threads may make it twice, unless ``alone`` is a lock."""
+        """Return the object of a key; call ``make()`` if there is none.
+
+        ``alone`` may be a lock. Without one, two threads may both make the object.
+        """
         found = self.get(key)
         if found is None:
             with alone:
@@ -63,7 +69,7 @@ class Recent:
         return found
 
     def keep(self, key, kept):
-        """Keep something under a key, or under one more key."""
+        """Add an object, or another key of an object. Drop older objects to stay within the limits."""
         global _unchecked
         with _changing:
             old = self.entries.get(key)
@@ -85,7 +91,7 @@ class Recent:
                     _let_go(list(_caches), excess, kept)
 
     def clear(self):
-        """Forget everything."""
+        """Remove all entries."""
         with _changing:
             self._clear()
 
@@ -102,14 +108,14 @@ class Recent:
         self.bytes -= _KEY + (0 if kept.keys else kept.bytes)
 
     def drop(self, kept):
-        """Forget one thing, by all of its keys."""
+        """Remove an object with all its keys."""
         _core.forget_known()
         for key in kept.keys.copy():
             self._forget_key(key, kept)
 
 
 def _let_go(caches, bytes, newest):
-    """Drop what was not used for longest, until so many bytes are free or but the newest is left."""
+    """Drop the least recently used objects, except ``newest``, until ``bytes`` bytes are free."""
     found = {id(kept): (kept, cache) for cache in caches for kept in cache.entries.values() if kept is not newest}
     for kept, cache in sorted(found.values(), key=lambda pair: pair[0].used):
         if bytes <= 0:
@@ -120,34 +126,37 @@ def _let_go(caches, bytes, newest):
 
 
 def clear():
-    """Forget all plans and one-shot calls. Weights stay packed."""
+    """Empty all caches of plans and one-shot calls. Packed weights stay."""
     with _changing:
         for cache in _caches:
             cache._clear()
 
 
 def most_times():
-    """How many times the bytes of a filter its packed weights have at most: a list of one number, or of two, for filters of
-    more than `stages.LARGE_FILTER` bytes and for smaller ones."""
+    """Return the limit of packed weights in multiples of the filter's bytes.
+
+    The result is a list of one number if a limit was set. Otherwise it has two, for filters of more than
+    `stages.LARGE_FILTER` bytes and for smaller ones.
+    """
     times = _config.get_packed_weights_limit()
     return [stages.MOST_FORM, stages.MOST_SMALL_FORM] if times is None else [times]
 
 
 class PackedWeights:
-    """The packed weights of one filter, in all forms together within a bound (`_config.set_packed_weights_limit`).
+    """The packed weights of one filter in all forms, limited in total by `_config.set_packed_weights_limit`.
 
-    When a form is packed, those that were not used for longest are dropped until it fits; a form that is too large for the
-    bound is kept alone. Calls that run on a form keep it alive until they are over.
+    Before a form is packed, the least recently used forms are dropped until the new one fits. A form larger than the limit is
+    kept alone. A running call holds a reference to its packed weights.
     """
 
     def __init__(self, filter_bytes, copied=0, limited=True):
-        """``copied`` bytes of copies of the filter count as packed ones."""
+        """``copied`` is the number of bytes of copies of the filter, which count as packed weights."""
         self._filter_bytes, self._copied, self._limited = filter_bytes, copied, limited
-        self._forms = []  # those whose packed weights are kept
+        self._forms = []  # forms whose packed weights are kept
 
     @property
     def limit(self):
-        """The most bytes of packed weights, unless one form alone has more."""
+        """Maximum bytes of packed weights; a single form may exceed it."""
         times = math.inf
         if self._limited:
             times = most_times()[0 if self._filter_bytes > stages.LARGE_FILTER else -1]
@@ -156,32 +165,32 @@ class PackedWeights:
 
     @property
     def bytes(self):
-        """Bytes of all packed weights that are kept."""
+        """Bytes of the packed weights of all kept forms."""
         return sum(form.nbytes for form in self._forms)
 
     def of(self, form, pack):
-        """The packed weights of a `_repeat.Form`, packed by ``pack()`` where they are not kept."""
+        """Return the packed weights of a `_repeat.Form`. Call ``pack()`` if they are not kept."""
         packed = form.take()
         if packed is None:
             with _packing:
                 packed = form.take()
                 if packed is None:
-                    self._let_go(getattr(form.recipe, "weight_bytes", 0))  # before: both need not be there at once
+                    self._let_go(getattr(form.recipe, "weight_bytes", 0))  # before packing, to limit the peak of memory
                     packed = pack()
                     self._forms.append(form)
                     form.keep(packed)
                     self._let_go(0, form)
-                    if isinstance(packed, Filter):  # which grows with layouts that primitives want
+                    if isinstance(packed, Filter):  # its size grows with each layout that a oneDNN primitive needs
                         packed.bound_to(self.limit)
         return packed
 
     def clear(self):
-        """Drop all."""
+        """Drop all packed weights."""
         with _packing:
             self._let_go(math.inf)
 
     def _let_go(self, more, newest=None):
-        """Drop forms until there is room for ``more`` bytes."""
+        """Drop the least recently used forms, except ``newest``, until ``more`` bytes fit."""
         limit = self.limit
         for form in sorted(self._forms, key=lambda form: form.used):
             if self.bytes + more <= limit:
@@ -192,7 +201,7 @@ class PackedWeights:
 
 
 def _unlock():
-    """A child forked while another thread held a lock would wait for it for ever."""
+    """Replace the locks in a forked child, because a lock held by another thread at the fork is never released."""
     global _changing, _packing
     _changing, _packing = threading.Lock(), threading.Lock()
 

@@ -1,6 +1,5 @@
-# What Cython sees of kernels/convt_kernels.h, the contract between the loops and the micro-kernels: that header says what each
-# field means. The functions of dispatch.c are linked into convt._core alone; every other module reaches kernels through a
-# `const convt_kernels *` that it is given.
+# Cython declarations of kernels/convt_kernels.h, the interface between the loops and the micro-kernels. The header documents
+# each field. Only convt._core links the functions of dispatch.c; other modules call kernels through a `const convt_kernels *`.
 
 from libc.stdint cimport int32_t, int64_t
 
@@ -211,4 +210,4 @@ cdef extern from "convt_kernels.h" nogil:
     int convt_isa_available(int index)
 
 cdef enum:
-    MOST_ROWS = 32  # no instruction set has a taller register tile
+    MOST_ROWS = 32  # maximum rows of a register tile over all instruction sets

@@ -1,12 +1,12 @@
-"""The format of layers in JSON: one object for each, read by ``python -m convt`` and by the benchmark.
+"""The JSON format of layers, which ``python -m convt`` and the benchmark read: one object per layer.
 
-This module imports nothing of convt, because the benchmark loads it into processes that must not have convt in them.
+This module imports no other module of convt, because the benchmark loads it into processes that must not import convt.
 """
 
 import difflib
 import json
 
-# Key: what it means, the least value of its integers (None: text), and its default (none: it must be given).
+# Key -> meaning, minimum of its integers (None: the value is text), and default (absent: the key is required).
 _KEYS = {
     "name": ("name", None, "layer"),
     "family": ("group of layers", None, "other"),
@@ -29,28 +29,28 @@ _MOST = 2**63 - 1
 
 
 def text_of(path):
-    """Returns the text of a file; raises ValueError if it is no text."""
+    """Return the text of a UTF-8 file, with or without a byte order mark. Raise ValueError for other files."""
     with open(path, "rb") as file:
         try:
             return file.read().decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            raise ValueError(f"no UTF-8 text: {error.reason} at byte {error.start}") from None
+            raise ValueError(f"not UTF-8 text: {error.reason} at byte {error.start}") from None
 
 
 def rows(text):
-    """``(name, row)`` of each layer in a text: an object, a list of objects, or {"layers": list}.
+    """Return ``(name, row)`` of each layer in a JSON text: an object, a list of objects, or {"layers": list}.
 
-    A row without a name is called by its place. ValueError where the text is none of these.
+    The name of a row without one is "layer", or "layer" and its number in a list. Raise ValueError for any other text.
     """
     try:
         found = json.loads(text, object_pairs_hook=_once, parse_constant=_refuse, parse_int=_short)
     except json.JSONDecodeError as error:
-        raise ValueError(f"no JSON: {error}") from None
+        raise ValueError(f"not JSON: {error}") from None
     except RecursionError:
-        raise ValueError("no JSON of layers: it is nested too deeply") from None
+        raise ValueError("not JSON of layers: it is nested too deeply") from None
     if isinstance(found, dict) and "layers" in found:
         if others := sorted(found.keys() - {"layers"}):
-            raise ValueError(f'got {_listed(others)} beside "layers", wanted nothing else there')
+            raise ValueError(f'got {_listed(others)} beside "layers", wanted "layers" alone')
         found = found["layers"]
         if not isinstance(found, list):
             raise ValueError(f"layers: got {shown(found)}, wanted a list")
@@ -76,7 +76,7 @@ def _once(pairs):
 
 
 def _refuse(word):
-    raise ValueError(f"got {word}, wanted numbers of JSON")
+    raise ValueError(f"got {word}, wanted a JSON number")
 
 
 def _short(digits):
@@ -86,14 +86,17 @@ def _short(digits):
 
 
 def checked(row, name="layer"):
-    """A row with every key, whose values per axis are tuples. ValueError names the key, what it has and what was wanted."""
+    """Validate a row and add the defaults of missing keys. Return a dict with every key; values per axis are tuples of int.
+
+    Raise ValueError, which names the key, its value, and the allowed values.
+    """
     if not isinstance(row, dict):
         raise ValueError(f"got {shown(row)}, wanted an object with {_listed(_WANTED)}")
     if unknown := [key for key in row if key not in _KEYS]:
-        hints = [f"; {shown(key)} may be meant as {near!r}" for key in unknown if (near := _nearest(key))]
+        hints = [f"; {shown(key)} probably means {near!r}" for key in unknown if (near := _nearest(key))]
         known = ", ".join(f"{key} ({meaning})" if key != meaning else key for key, (meaning, *_) in _KEYS.items())
         keys = f"key{'s' * (len(unknown) > 1)} {_listed(map(shown, unknown))}"
-        raise ValueError(f"got the unknown {keys}{''.join(hints)}; wanted no others than {known}")
+        raise ValueError(f"got the unknown {keys}{''.join(hints)}; wanted only {known}")
     if missing := [key for key in _WANTED if key not in row]:
         raise ValueError(f"got no {_listed(missing)}, wanted {_listed(_WANTED)}")
     rank = len(row["in"]) if isinstance(row["in"], list) else 1
@@ -110,7 +113,7 @@ def checked(row, name="layer"):
 
 
 def _nearest(key):
-    """The key that was probably meant: by its meaning or its spelling; None where nothing is near."""
+    """Return the key whose spelling or meaning is most similar to ``key``, or None if none is similar."""
     meanings = {meaning: known for known, (meaning, *_) in _KEYS.items()}
     meanings |= {known.lower(): known for known in _KEYS} | {"stride": "s", "dilation": "d", "kernel_size": "k"}
     near = difflib.get_close_matches(key.lower(), meanings, 1, 0.7)
@@ -118,6 +121,7 @@ def _nearest(key):
 
 
 def _value(key, value, rank):
+    """Validate the value of a key and return it; a value per axis becomes a tuple of ``rank`` ints."""
     least = _KEYS[key][1]
     if least is None:
         if not isinstance(value, str) or not value.isprintable():
@@ -129,7 +133,7 @@ def _value(key, value, rank):
     if not values:
         raise ValueError(f"{key}: got an empty list, wanted an integer for each spatial axis")
     if len(values) != rank:
-        raise ValueError(f"{key}: got a list of length {len(values)}, wanted {rank}, as in has spatial axes")
+        raise ValueError(f"{key}: got a list of length {len(values)}, wanted {rank}, the number of spatial axes of in")
     return tuple(_integer(key, each, least) for each in values)
 
 
@@ -140,12 +144,12 @@ def _integer(key, value, least):
 
 
 def called(name):
-    """A layer in a message; rows without a name are called "layer" and a number already."""
+    """Return the name of a layer for a message. Default names begin with "layer" already."""
     return name if name.startswith("layer") else f"layer {name!r}"
 
 
 def shown(value):
-    """A value as Python writes it, cut where it is long."""
+    """Return ``repr(value)``, cut to 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 

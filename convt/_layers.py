@@ -1,4 +1,4 @@
-"""The layers that the command line is asked about: JSON, or the ConvTranspose nodes of an ONNX model."""
+"""Layers given on the command line: JSON, or the ConvTranspose nodes of an ONNX model."""
 
 import inspect
 import os
@@ -9,15 +9,15 @@ import numpy as np
 from . import _api, _check, _config, _layer_format, _onnx, _padding
 from ._problem import ITEMSIZE, NUMPY_DTYPE
 
-# Keyword of convt.ConvTranspose: key of a layer in JSON.
+# Keyword of convt.ConvTranspose -> key of a layer in JSON.
 _KEYWORDS = {"strides": "s", "dilations": "d", "pads_begin": "pb", "pads_end": "pe", "output_padding": "op", "groups": "g"}
 _WANTED = "JSON, a file of JSON, or an ONNX file"
-_STANDARD = ("", "ai.onnx")  # domains
+_STANDARD = ("", "ai.onnx")  # names of the standard ONNX domain
 _ATTRIBUTES = inspect.signature(_onnx.attributes).parameters.keys() - {"W", "opset", "precision"}
 
 
 class Layer(NamedTuple):
-    """A transposed convolution without its numbers."""
+    """A transposed convolution without data and weights."""
 
     name: str
     data: tuple  # shape, NCX
@@ -28,8 +28,8 @@ class Layer(NamedTuple):
     layout: str = "NXC"
 
     def operator(self, **more):
-        """``(ConvTranspose, shape of its data)`` with random weights; ``more`` are further keywords."""
-        # Twice: as they come and as they are packed.
+        """Return ``(ConvTranspose with random weights, shape of its data)``; ``more`` are further keywords."""
+        # Two copies: the numbers, and the packed weights.
         filter = self._random(0, "filter (numbers and packed weights)", self.filter, 2)
         keywords = {**self.attributes, "data_format": self.layout, "filter_format": "IOX", **more}
         op = _api.ConvTranspose.borrowing(filter, None, self.dialect, **keywords)
@@ -37,45 +37,46 @@ class Layer(NamedTuple):
         return op, self.data if self.layout == "NCX" else (batch, *sizes, channels)
 
     def numbers(self, shape):
-        """Random data of a shape."""
+        """Return random data of a shape, in the layer's dtype."""
         return self._random(1, "data", shape, 1)
 
     def _random(self, seed, what, shape, copies):
-        """Random numbers; MemoryError, before any is made, where the machine has no room for so many copies of them."""
+        """Return random numbers. Raise MemoryError first if ``copies`` arrays of this shape exceed the machine's memory."""
         _config.check_memory(what, shape, copies * ITEMSIZE[self.dtype])
         return np.random.default_rng(seed).standard_normal(shape, np.float32).astype(NUMPY_DTYPE[self.dtype], copy=False)
 
 
 class Refused(NamedTuple):
-    """A layer that can't be asked about, and the error that says why."""
+    """An invalid layer and its error."""
 
     name: str
     error: Exception
 
 
 def read(text, shapes=None):
-    """The layers that an argument speaks of, each a `Layer` or `Refused`: JSON, a file of JSON, or an ONNX file.
+    """Return the layers of a command-line argument: JSON, a file with JSON, or an ONNX file. Each is a `Layer` or `Refused`.
 
-    ``shapes`` gives sizes to the inputs of an ONNX model. ValueError where the argument as a whole is none of these.
+    ``shapes`` maps inputs of an ONNX model to their sizes. Raise ValueError if the whole argument is invalid, ImportError if an
+    ONNX file needs the onnx package.
     """
     there = os.path.exists(text)
     if there and text.endswith(".onnx"):
         return _of_model(text, shapes or {})
     if shapes and not text.endswith(".onnx"):
-        raise ValueError(f"--shape: got one beside {_layer_format.shown(text)}, wanted it with an ONNX file alone")
+        raise ValueError(f"--shape: got a shape with {_layer_format.shown(text)}, wanted it with an ONNX file only")
     try:
         rows = _layer_format.rows(_layer_format.text_of(text) if there else text)
     except OSError as error:
         raise ValueError(f"layer: got {text!r}, which can't be read ({error.strerror}); wanted {_WANTED}") from error
     except ValueError as error:
         if not there and not text.lstrip().startswith(("{", "[")):
-            raise ValueError(f"layer: got {_layer_format.shown(text)}, no file and no JSON; wanted {_WANTED}") from None
+            raise ValueError(f"layer: got {_layer_format.shown(text)}, neither a file nor JSON; wanted {_WANTED}") from None
         raise ValueError(f"layer: {text if there else _layer_format.shown(text)}: {error}") from error
     return [_attempt(name, _of_row, row, name) for name, row in rows]
 
 
 def _attempt(name, make, *arguments):
-    """Returns what ``make`` gives, or why it fails: one bad layer must not hide the others."""
+    """Return ``make(*arguments)``, or `Refused` if it fails, so that one invalid layer does not hide the others."""
     try:
         return make(*arguments)
     except (TypeError, ValueError) as error:
@@ -90,24 +91,24 @@ def _of_row(row, name):
 
 
 def _of_model(path, shapes):
-    """The ConvTranspose nodes of a model's main graph. A batch that the model leaves open is 1."""
+    """Return the ConvTranspose nodes of a model's main graph as layers. A batch of unknown size is 1."""
     try:
         import onnx
     except ImportError as error:
         raise ImportError('an ONNX model needs the onnx package: pip install "convt[onnx]"') from error
     try:
         model = onnx.load(path, load_external_data=False)
-    except Exception as error:  # protobuf has errors of its own
-        raise ValueError(f"layer: got {path!r}, which is no ONNX model ({error})") from error
+    except Exception as error:  # protobuf has its own exception classes
+        raise ValueError(f"layer: got {path!r}, which is not an ONNX model ({error})") from error
     weights = {each.name: each for each in model.graph.initializer}
     inputs = {each.name: each.type for each in model.graph.input if each.name not in weights}
     if unknown := sorted(shapes.keys() - inputs.keys()):
-        raise ValueError(f"--shape: got {unknown}, wanted inputs of the model, {list(inputs)}")
+        raise ValueError(f"--shape: got {unknown}, wanted inputs of the model: {list(inputs)}")
     if any([_fill_in(name, kind, shapes.get(name)) for name, kind in inputs.items()]):
         _forget_sizes(model.graph)
     try:
         model = onnx.shape_inference.infer_shapes(model)
-    except Exception as error:  # protobuf has error classes of its own
+    except Exception as error:  # protobuf has its own exception classes
         raise ValueError(f"layer: got {path!r}, whose shapes ONNX can't infer ({error})") from error
     known = {name: (each.data_type, tuple(each.dims)) for name, each in weights.items()}
     for each in (*model.graph.input, *model.graph.value_info, *model.graph.output):
@@ -116,13 +117,16 @@ def _of_model(path, shapes):
     opset = next((each.version for each in model.opset_import if each.domain in _STANDARD), 1)
     nodes = [node for node in model.graph.node if node.op_type == "ConvTranspose" and node.domain in _STANDARD]
     if not nodes:
-        raise ValueError(f"layer: got {path!r}, a model without a ConvTranspose node in its main graph")
+        raise ValueError(f"layer: got {path!r}, wanted a model with a ConvTranspose node in its main graph")
     names = [node.name or next(iter(node.output), f"node {n}") for n, node in enumerate(nodes, 1)]
     return [_attempt(name, _of_node, onnx, node, name, known, opset) for name, node in zip(names, nodes, strict=True)]
 
 
 def _fill_in(name, kind, sizes):
-    """Give an input the sizes asked for, else its batch, where that is left open, 1. Returns whether a size was another one."""
+    """Set the sizes of a model's input to ``sizes``; if these are None, set an unknown batch to 1.
+
+    Return whether a known size changed.
+    """
     tensor = kind.tensor_type if kind.HasField("tensor_type") else None
     dims = tensor.shape.dim if tensor is not None and tensor.HasField("shape") else None
     if sizes is None:
@@ -130,13 +134,13 @@ def _fill_in(name, kind, sizes):
             dims[0].dim_value = 1
         return False
     if tensor is None:
-        raise ValueError(f"--shape: got {name!r}, which is no tensor, wanted an input that is one")
+        raise ValueError(f"--shape: got {name!r}, which is not a tensor; wanted an input that is a tensor")
     if dims is None:
         dims = tensor.shape.dim
         for _ in sizes:
             dims.add()
     if len(dims) != len(sizes):
-        raise ValueError(f"--shape: got {len(sizes)} for {name!r}, wanted as many as the model has there, {len(dims)}")
+        raise ValueError(f"--shape: got rank {len(sizes)} for {name!r}, wanted the model's rank, {len(dims)}")
     changed = any(dim.dim_value not in (0, size) for dim, size in zip(dims, sizes, strict=True))
     for dim, size in zip(dims, sizes, strict=True):
         dim.dim_value = size
@@ -144,7 +148,7 @@ def _fill_in(name, kind, sizes):
 
 
 def _forget_sizes(graph):
-    """Leave to inference what follows from sizes of inputs that have changed."""
+    """Remove the shapes of intermediate results and outputs, so that shape inference recomputes them."""
     del graph.value_info[:]
     for each in graph.output:
         each.type.tensor_type.ClearField("shape")
@@ -152,20 +156,20 @@ def _forget_sizes(graph):
 
 def _of_node(onnx, node, name, known, opset):
     if len(node.input) < 2:
-        raise ValueError(f"got a node with {len(node.input)} of its inputs, wanted data and weights")
+        raise ValueError(f"inputs: got {len(node.input)}, wanted at least 2, data and weights")
     (_, data), (kind, filter) = (known.get(each, (0, ())) for each in node.input[:2])
     if len(filter) < 3 or len(data) != len(filter) or 0 in (*data, *filter):
         raise ValueError(
-            f"got a node whose input {node.input[0]!r} has a shape that the model leaves open, {data}; "
-            f"wanted shapes of the model's inputs, by --shape NAME=N,C,..."
+            f"input {node.input[0]!r}: got shape {data} with unknown sizes (0); "
+            f"wanted known sizes: set those of the model's inputs with --shape NAME=N,C,..."
         )
     dtypes = {onnx.helper.np_dtype_to_tensor_dtype(dtype): dtype for dtype in NUMPY_DTYPE.values()}
     if kind not in dtypes:
         got = onnx.TensorProto.DataType.Name(kind) if kind in onnx.TensorProto.DataType.values() else kind
-        raise TypeError(f"got weights of dtype {got}, wanted one of {', '.join(NUMPY_DTYPE)}")
+        raise TypeError(f"weights: got dtype {got}, wanted one of {', '.join(NUMPY_DTYPE)}")
     given = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
     given = {key: value.decode() if isinstance(value, bytes) else value for key, value in given.items()}
     if unknown := sorted(given.keys() - _ATTRIBUTES):
-        raise ValueError(f"got the attributes {unknown}, wanted no others than {', '.join(sorted(_ATTRIBUTES))}")
+        raise ValueError(f"attributes: got {unknown}, wanted only {', '.join(sorted(_ATTRIBUTES))}")
     attributes = _onnx.attributes(np.broadcast_to(np.zeros((), dtypes[kind]), filter), **given, opset=opset)
     return Layer(name, data, filter, attributes, _padding.ONNX, _check.DTYPES[dtypes[kind]], "NCX")

@@ -1,6 +1,6 @@
-"""The least time of a problem on this machine, which `python -m convt plan --time` holds times against.
+"""The hardware limit of a problem: its minimum time on this machine, for ``python -m convt plan --time``.
 
-`bench` has the same definition in files of its own, as the process that leads a benchmark must not import convt.
+The benchmark (`bench`) has its own code for the same limit, because its main process must not import convt.
 """
 
 import math
@@ -15,40 +15,40 @@ import numpy as np
 from . import _core
 from ._problem import ITEMSIZE
 
-COPY_BYTES = 1 << 28  # beyond most last-level caches
+COPY_BYTES = 1 << 28  # size of the copied array: larger than most last-level caches
 
 
 class Limit(NamedTuple):
-    """The least seconds: operations at the peak, or bytes at the bandwidth, whichever takes longer."""
+    """The hardware limit: the longer of the operations at the peak and the bytes at the memory bandwidth."""
 
     seconds: float
-    gflops: float  # peak of multiply-adds in registers
-    copy_gbs: float  # bandwidth of a copy beyond the caches
+    gflops: float  # peak of multiply-adds in registers, GFLOP/s
+    copy_gbs: float  # bandwidth of a copy that exceeds the caches, GB/s read and written
 
 
 def operations(problem):
-    """Two for each input, tap and pair of channels that meet inside the output."""
+    """Return the floating-point operations of a problem: two for each product that falls inside the output."""
     p, meetings = problem, 1
     for n, k, s, d, begin, out in zip(p.in_sizes, p.kernel, p.strides, p.dilations, p.begin, p.out_sizes, strict=True):
-        first = begin - d * np.arange(k)  # of each tap: the place of the input whose product lands on output 0
+        first = begin - d * np.arange(k)  # for each tap, stride times the input that contributes to output 0
         meetings *= int((np.clip(-((-first - out) // s), 0, n) - np.clip(-(-first // s), 0, n)).sum())
     return 2 * problem.batch * problem.groups * problem.ci * problem.co * meetings
 
 
 def bytes_of(problem):
-    """Of data, filter and output, once each."""
+    """Return the bytes of data, filter and output together."""
     filter = problem.groups * problem.ci * problem.co * math.prod(problem.kernel)
     return ITEMSIZE[problem.dtype] * (math.prod(problem.in_shape) + filter + math.prod(problem.out_shape))
 
 
 def limit(problem, threads):
-    """The `Limit` of a problem, measured now."""
+    """Measure the machine and return the `Limit` of a problem."""
     gflops, copy_gbs = _core.fma_peak(problem.dtype, threads, 0.05), bandwidth(threads)
     return Limit(max(operations(problem) / gflops, bytes_of(problem) / copy_gbs) / 1e9, gflops, copy_gbs)
 
 
 def bandwidth(threads):
-    """GB/s read and written by copying an array too large for the caches, the better of two passes."""
+    """Measure the memory bandwidth of a copy: GB/s read and written together, the better of two passes."""
     source = np.ones(COPY_BYTES // 8)
     target, best = np.zeros_like(source), math.inf
     parts = [np.array_split(each, threads) for each in (target, source)]
@@ -61,7 +61,7 @@ def bandwidth(threads):
 
 
 def clock():
-    """Cycles a second, as the system says; None where it does not."""
+    """Return the clock in cycles per second from /proc/cpuinfo, or None where it has no clock."""
     try:
         found = re.findall(r"^cpu MHz\s*:\s*([\d.]+)", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
     except OSError:

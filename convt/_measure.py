@@ -1,9 +1,11 @@
-"""Measuring ways to do the same, for ``backend="tune"`` and ``python -m convt plan --time``.
+"""Measurement of alternative algorithms, for ``backend="tune"`` and ``python -m convt plan --time``.
 
-The ways take turns, in rounds, and two rounds in a row decide if they agree. If none do so in time, the answer is `Undecided`,
-because a wrong choice would be kept for a long time. Agreement alone is not enough: beside other programs a way that waits for
-its threads often is slow in every round. So a turn counts only if in most of its calls, or in ten, the system took the
-processor away from no thread (involuntary context switches, which `_preempted` counts).
+The algorithms take turns, in rounds. Two consecutive rounds that agree decide. If no two rounds agree in time, `measure` raises
+`Undecided`, because a wrong choice would be kept for a long time.
+
+Agreement is not enough, because beside other programs an algorithm that synchronises its threads often is slow in every round.
+A turn therefore counts only if most of its calls, or at least ten, were undisturbed. The number of involuntary context switches
+(`_preempted`) during a call tells whether it was disturbed.
 """
 
 import math
@@ -11,19 +13,22 @@ import time
 
 from . import _config
 
-_SECONDS = 2.0  # no round begins later, except for the first two
-_TURNS = 2  # turns of each way in a round
-_BURST = 0.03  # seconds of calls in a turn: they find in the caches what they would in use only after some calls
-_FAR = 5  # times the best: ways as slow as that take no further turns
-_FAR_AT_FIRST = 20  # times the best first call: first calls pack weights and touch memory
-_EQUAL = 0.03  # ways whose times differ by no more than this share are equally fast
-_STEADY = 0.25  # the share by which the fastest time may differ between two rounds
-_ENOUGH = 10  # undisturbed calls, however many disturbed ones there are
-_PREEMPTIONS = 10  # a second for each thread: an idle machine has fewer, a busy one a hundred
+_SECONDS = 2.0  # no round begins later than this, except for the first two
+_TURNS = 2  # turns of each algorithm in a round
+_BURST = 0.03  # seconds of calls in a turn: several calls, because the caches reach their usual state only after some
+_FAR = 5  # algorithms slower than this multiple of the best time take no further turns
+_FAR_AT_FIRST = 20  # algorithms whose first call exceeds this multiple of the best first call are not measured further
+_EQUAL = 0.03  # relative difference of two times up to which they count as equal
+_STEADY = 0.25  # largest relative difference of the fastest time between two rounds that agree
+_ENOUGH = 10  # undisturbed calls that make a turn count, whatever the number of disturbed ones
+_PREEMPTIONS = 10  # per second and thread, in an undisturbed call: an idle machine has fewer, a busy one a hundred
 
 
 class Undecided(Exception):
-    """No two rounds in a row agreed. ``seconds`` are the least times of all calls, disturbed ones too; the text says why."""
+    """Raised when no two consecutive rounds agree; the message is the reason.
+
+    ``seconds`` maps each algorithm to the minimum time of its calls, including disturbed ones.
+    """
 
     def __init__(self, why, seconds):
         super().__init__(why)
@@ -31,11 +36,13 @@ class Undecided(Exception):
 
 
 def measure(runs):
-    """Seconds by name for ``runs``, a dict of callables; infinite where a run returns False, which means that it can't do it.
+    """Measure callables and return ``{name: seconds}``.
 
-    They are the least of the two rounds that agree, or of the last turn of a way that is far from the best. Raises `Undecided`.
+    ``runs`` maps names to callables; one that returns False does not support the data, and its time is infinite. A time is the
+    minimum of the two rounds that agree, or of the last turn of a callable that is far slower than the best. Raise `Undecided`
+    if no two rounds agree.
     """
-    seconds = {name: _turn(run, 0)[1] for name, run in runs.items()}  # the first time packs weights and touches memory
+    seconds = {name: _turn(run, 0)[1] for name, run in runs.items()}  # first calls pack weights and touch new memory
     limit = max(_FAR_AT_FIRST * min(seconds.values()), 0.1)
     near = [name for name, each in seconds.items() if each <= limit and each < math.inf]
     least, before, end = dict.fromkeys(near, math.inf), None, time.perf_counter() + _SECONDS
@@ -53,7 +60,7 @@ def measure(runs):
             if not why:
                 return seconds | {name: min(before[name], now[name]) for name in near}
             if time.perf_counter() >= end:
-                if len(near) == 1:  # nothing to decide
+                if len(near) == 1:  # a single candidate needs no decision
                     return seconds | least
                 raise Undecided(why, seconds | least)
         before = now
@@ -61,7 +68,7 @@ def measure(runs):
 
 
 def _disagreement(before, now):
-    """Why two rounds do not decide; empty where they do."""
+    """Return the reason why two rounds disagree, or "" if they agree. Each maps names to seconds."""
     disturbed = [name for name in now if math.inf in (before[name], now[name])]
     if disturbed:
         return f"other programs disturbed most calls of {', '.join(disturbed)}"
@@ -74,8 +81,10 @@ def _disagreement(before, now):
 
 
 def _turn(run, seconds):
-    """Calls in a row, for so many seconds and at least one. Returns the least time of those that were not disturbed, infinite
-    where they are too few to say anything, and the least time of all."""
+    """Call ``run`` repeatedly for ``seconds`` seconds, at least once.
+
+    Return the minimum time of the undisturbed calls, infinite if these are too few, and the minimum time of all calls.
+    """
     times, undisturbed, end = [], [], time.perf_counter() + seconds
     allowed = _PREEMPTIONS * _config.get_num_threads()
     while True:
@@ -92,7 +101,7 @@ def _turn(run, seconds):
 
 
 def _preempted():
-    """Counts how often the system took the processor away from a thread of this process."""
-    import resource  # who never measures needs no more modules
+    """Return the number of involuntary context switches of this process so far."""
+    import resource  # imported here because few processes measure
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw

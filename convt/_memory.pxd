@@ -1,4 +1,4 @@
-# Memory of calls that come and go, aligned outputs, tables for the loops: see _memory.pyx.
+# Memory pools, aligned outputs, and tables for the loops: see _memory.pyx.
 
 cimport numpy as cnp
 from libc.stdint cimport int64_t
@@ -10,12 +10,12 @@ cdef enum:
 
 
 cdef struct Pool:
-    # Blocks of calls that are over, oldest first; a lock guards them.
+    # Unused blocks, oldest first. A lock guards them.
     char *data[CACHED_BLOCKS]
     size_t size[CACHED_BLOCKS]
     Py_ssize_t count
-    size_t bytes, most  # of all blocks together, and how many there may be
-    bint close_fit  # a block serves no call that wants much less: outputs live long, and there may be many
+    size_t bytes, most  # total bytes of the blocks, and their limit
+    bint close_fit  # reuse a block only for requests of nearly its size, because outputs live long and may be many
 
 
 cdef class Buffer:

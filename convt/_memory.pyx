@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Memory: blocks that calls leave for the next ones, outputs that start on a cache line, tables of integers for the loops."""
+"""Memory pools of workspaces, weights and outputs; outputs aligned to cache lines; integer tables for the loops."""
 
 import os
 
@@ -30,7 +30,7 @@ cdef extern from *:
     #else
     #define convt_huge(p, size) ((void)(p), (void)(size))
     #endif
-    /* One lock for all pools: it is held for less time than an allocation takes, by threads with and without the GIL. */
+    /* One lock for all pools, taken by threads with and without the GIL; it is held for less time than an allocation takes. */
     #ifdef _WIN32
     #include <windows.h>
     static SRWLOCK convt_pools = SRWLOCK_INIT;
@@ -54,7 +54,7 @@ cdef extern from *:
     void convt_huge(void *p, size_t size) nogil
     void convt_lock_pools() noexcept nogil
     void convt_unlock_pools() noexcept nogil
-    # For AddressSanitizer: blocks that are kept, and what a block has beyond what was asked for, must not be touched.
+    # For AddressSanitizer: marks unused blocks of a pool, and the rest of a block beyond the requested size, as inaccessible.
     void convt_forbid(void *p, size_t size) nogil
     void convt_allow(void *p, size_t size) nogil
 
@@ -63,12 +63,12 @@ cdef extern from "numpy/arrayobject.h":
                                 int flags, object like)
 
 cdef enum:
-    HUGE_BYTES = 1 << 21  # of a huge page
+    HUGE_BYTES = 1 << 21  # size of a huge page
 
-    OUTPUT_BYTES = 1 << 18  # smaller outputs are NumPy's: the C library keeps memory of that size itself
+    OUTPUT_BYTES = 1 << 18  # NumPy allocates smaller outputs, because the C library reuses memory of that size
 
-CACHED_WEIGHT_BYTES = 1 << 26  # most bytes kept of those that held the weights of one-shot calls
-CACHED_OUTPUT_BYTES = 1 << 30  # and of outputs that were dropped
+CACHED_WEIGHT_BYTES = 1 << 26  # limit of the pool for packed weights of one-shot calls, bytes
+CACHED_OUTPUT_BYTES = 1 << 30  # limit of the pool for dropped outputs, bytes
 
 cdef Pool _workspaces, _weights, _outputs
 _workspaces.most, _weights.most, _outputs.most = <size_t>-1, CACHED_WEIGHT_BYTES, CACHED_OUTPUT_BYTES
@@ -76,11 +76,12 @@ _outputs.close_fit = True
 
 
 def kept_bytes():
-    """Bytes of the memory that is kept for later calls."""
+    """Return the bytes of all unused blocks in the pools."""
     return _workspaces.bytes + _weights.bytes + _outputs.bytes
 
 
 cdef _give_back(Pool *pool):
+    """Free all blocks of a pool."""
     convt_lock_pools()
     while pool.count:
         free(_remove(pool, 0))
@@ -95,13 +96,13 @@ def _unlock():
     convt_unlock_pools()
 
 
-# A child forked while another thread held the lock would wait for it for ever, or find a pool half changed.
+# A fork holds the lock, so that the child finds it free and the pools consistent.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_lock, after_in_parent=_unlock, after_in_child=_unlock)
 
 
 def clear():
-    """Give back the memory that is kept for later calls."""
+    """Free all unused blocks of the pools."""
     _give_back(&_workspaces)
     _give_back(&_weights)
     _give_back(&_outputs)
@@ -116,7 +117,7 @@ cdef Pool *one_shot_weights():
 
 
 cdef char *_remove(Pool *pool, Py_ssize_t n) noexcept nogil:
-    """Take a block out of a pool."""
+    """Remove block ``n`` from a pool and return its address."""
     cdef char *data = pool.data[n]
     pool.count -= 1
     pool.bytes -= pool.size[n]
@@ -126,14 +127,14 @@ cdef char *_remove(Pool *pool, Py_ssize_t n) noexcept nogil:
 
 
 cdef class Buffer:
-    """64-byte aligned memory of our own. One with a ``home`` serves one call and goes to that pool afterwards."""
+    """A block of memory aligned to 64 bytes, which returns to the pool ``home`` when the object is deleted; NULL frees it."""
 
     def __dealloc__(self):
         give_block(self.data, self.size, self.home)
 
 
 cdef char *_reuse(size_t size, Pool *home, size_t *got) noexcept nogil:
-    """The smallest block of a pool that holds ``size`` bytes, and how many it has; NULL where there is none."""
+    """Take the smallest block of at least ``size`` bytes from a pool, or return NULL; ``got`` receives the block's size."""
     cdef Py_ssize_t n, best = -1, largest = 0
     for n in range(home.count):
         if home.size[n] >= size and (best < 0 or home.size[n] < home.size[best]) and not (
@@ -144,14 +145,16 @@ cdef char *_reuse(size_t size, Pool *home, size_t *got) noexcept nogil:
     if best >= 0:
         got[0] = home.size[best]
         return _remove(home, best)
-    if home.count and size <= home.most and not home.close_fit:  # the new block replaces one that was too small
+    if home.count and size <= home.most and not home.close_fit:  # the new block replaces the largest one, which is too small
         free(_remove(home, largest))
     return NULL
 
 
 cdef char *take_block(size_t size, Pool *home, size_t *got) noexcept nogil:
-    """Memory of ``size`` bytes or more, and how many: the smallest block of the pool that is large enough, else new memory. NULL
-    where there is none."""
+    """Return at least ``size`` bytes of memory from the pool ``home`` or from the system; ``got`` receives the size.
+
+    ``home`` may be NULL. Return NULL if the system has no memory.
+    """
     cdef void *p = NULL
     size = max(size, <size_t>64)
     cdef bint huge = size >= 2 * HUGE_BYTES
@@ -164,14 +167,14 @@ cdef char *take_block(size_t size, Pool *home, size_t *got) noexcept nogil:
             return <char *>p
     if posix_memalign(&p, HUGE_BYTES if huge else 64, size) != 0:
         return NULL
-    if huge:  # the first touch of new memory then takes a third of the time
+    if huge:  # with huge pages, the first touch of new memory takes a third of the time
         convt_huge(p, size)
     got[0] = size
     return <char *>p
 
 
 cdef void give_block(char *data, size_t size, Pool *home) noexcept nogil:
-    """Give memory back to a pool; to the system where there is none."""
+    """Return a block to its pool, which frees its oldest blocks to make room; without a pool, free the block."""
     if data == NULL or home == NULL or size > home.most:
         free(data)
         return
@@ -186,7 +189,7 @@ cdef void give_block(char *data, size_t size, Pool *home) noexcept nogil:
 
 
 cdef Buffer take_buffer(size_t size, Pool *home):
-    """A Buffer of ``size`` bytes or more, of a pool's memory where it has some."""
+    """Return a `Buffer` of at least ``size`` bytes, preferably from the pool ``home``; raise MemoryError if there is none."""
     cdef Buffer buffer = Buffer.__new__(Buffer)
     buffer.data = take_block(size, home, &buffer.size)
     if buffer.data == NULL:
@@ -196,14 +199,17 @@ cdef Buffer take_buffer(size_t size, Pool *home):
 
 
 cpdef empty(tuple shape, cnp.dtype dtype):
-    """np.empty that starts on a cache line: NumPy promises less, but stores of whole lines need it, and threads that write
-    neighbouring channels gain by it. A large one is in memory of outputs that were dropped, where there is some of its size: new
-    pages take longer than many a call."""
+    """Return an uninitialised C-contiguous array that starts on a cache line.
+
+    NumPy guarantees less alignment. Non-temporal stores of whole lines need it, and it keeps threads that write neighbouring
+    channels from sharing lines. Arrays of OUTPUT_BYTES or more reuse the memory of dropped outputs of about the same size,
+    because touching new pages takes longer than many calls.
+    """
     return _empty(shape, dtype, &_outputs)
 
 
 cdef empty_for_weights(tuple shape, cnp.dtype dtype):
-    """An array as `empty` makes it, for weights that will be packed from it. Large ones use memory of earlier one-shot weights."""
+    """Return an array as `empty` does, for a reordered filter. Large ones reuse the memory of earlier one-shot weights."""
     return _empty(shape, dtype, &_weights)
 
 
@@ -229,7 +235,7 @@ cdef _empty(tuple shape, cnp.dtype dtype, Pool *pool):
 
 
 cdef class Table:
-    """A contiguous int64 table, from nested Python ints."""
+    """A C-contiguous int64 array made from nested Python ints, with a C pointer ``p``."""
 
     def __cinit__(self, values):
         self.array = np.ascontiguousarray(values, np.int64)
@@ -238,21 +244,21 @@ cdef class Table:
 
 
 cdef int64_t *keep_table(list keep, values):
-    """A table that lives as long as the list it is put into."""
+    """Append a `Table` to the list ``keep``, which keeps it alive, and return its pointer."""
     cdef Table table = Table(values)
     keep.append(table)
     return table.p
 
 
 cdef object structures(list keep, Py_ssize_t count, Py_ssize_t size):
-    """Zeroed memory for ``count`` C structures, at least one, that lives as long as the list it is put into."""
+    """Append zeroed memory for ``count`` C structures, at least one, to the list ``keep``, which keeps it alive; return it."""
     memory = np.zeros(max(1, count) * size, np.uint8)
     keep.append(memory)
     return memory
 
 
 cdef void copy_non_temporal(const convt_kernels *k, char *to, const char *from_, size_t bytes) noexcept nogil:
-    """A copy whose whole cache lines are written by non-temporal stores."""
+    """Copy memory; write whole cache lines of the target with non-temporal stores."""
     cdef size_t head = -<size_t>to & 63, lines
     if bytes < 128:
         memcpy(to, from_, bytes)
@@ -264,14 +270,18 @@ cdef void copy_non_temporal(const convt_kernels *k, char *to, const char *from_,
 
 
 cdef int64_t odd_line_stride(const convt_kernels *k, int64_t depth) noexcept:
-    """Elements from row to row of a packed GEMM operand A: an odd number of cache lines, or of AMX steps of depth, so that
-    rows fall into different sets of the caches."""
+    """Return the row stride, in elements, of a packed GEMM operand A with ``depth`` columns.
+
+    It is an odd number of cache lines, or of AMX steps of depth, so that rows map to different cache sets.
+    """
     cdef int64_t line = max(k.kstep, 64 // k.e_size)
     return ((depth + line - 1) // line | 1) * line
 
 
 cdef size_t spread_over_sets(size_t bytes) noexcept:
-    """A stride of at least ``bytes`` whose multiples fall into different sets of the caches: five lines more than a multiple
-    of 4 KiB, or an odd number of lines where it is short."""
+    """Return a stride of at least ``bytes`` bytes whose multiples map to different cache sets.
+
+    It is five lines more than a multiple of 4 KiB, or an odd number of lines if ``bytes`` is at most 2 KiB.
+    """
     cdef size_t lines = round64(bytes) // 64
     return (lines + (69 - lines % 64) % 64 if lines > 32 else lines | 1) * 64

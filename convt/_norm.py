@@ -1,12 +1,13 @@
-"""A batch norm behind a transposed convolution, in inference: folded into its weights and bias."""
+"""Folding of an inference batch norm into the weights and bias of the transposed convolution before it."""
 
 import numpy as np
 
 
 def fold(filter, bias, scale, shift, mean, variance, epsilon, groups):
-    """Filter and bias, of the filter's dtype, that do a batch norm as well.
+    """Return ``(filter, bias)`` of the filter's dtype that also apply the batch norm.
 
-    ``filter`` is (C, M / groups, *kernel), the others are (M,); ``bias``, ``scale`` and ``shift`` may be None.
+    ``filter`` has shape (C, M / groups, *kernel), all other arrays have shape (M,). ``bias``, ``scale`` and ``shift`` may be
+    None. The factors are computed in float64.
     """
     factor = 1 / np.sqrt(variance.astype(np.float64) + epsilon)
     if scale is not None:

@@ -1,4 +1,4 @@
-"""The ONNX dialect: attributes renamed and nothing computed."""
+"""Translation of ONNX ConvTranspose to convt's operator: attributes are renamed, nothing is computed here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ._typing import Array, DType, OnnxKeywords
 
-# What errors call the facade's arguments here.
+# Argument names of `convt.conv_transpose` -> names in error messages of this module.
 _NAMES = {"data": "X", "filter": "W", "bias": "B", "groups": "group"}
 
 
@@ -30,44 +30,48 @@ def conv_transpose(
     X, W, B=None, *, auto_pad="NOTSET", dilations=None, group=1, kernel_shape=None, output_padding=None,
     output_shape=None, pads=None, strides=None, opset=22, precision=None,
 ):  # fmt: skip
-    """Transposed convolution of ``X`` with ``W``: ONNX's ConvTranspose.
+    """Compute the transposed convolution of ``X`` with ``W``: ONNX's ConvTranspose-1, -11 or -22.
 
     Parameters
     ----------
     X : array (N, C, *spatial), rank 3 or more
-        float32, float64 or float16, and bfloat16 (ml_dtypes) from opset 22 on.
+        float32, float64 or float16; from opset 22 on also bfloat16 (ml_dtypes).
     W : array (C, M / group, *kernel) of the same dtype
     B : array (M,) of the same dtype, optional
     auto_pad : "NOTSET", "SAME_UPPER", "SAME_LOWER" or "VALID"
-        SAME gives ``in * stride`` on every axis; output_padding then moves the alignment and not the size. An odd pixel
-        is lost at the end for SAME_UPPER, at the beginning for SAME_LOWER. Excludes non-zero pads.
-    strides, dilations, output_padding : one int per spatial axis (or one for all), optional
-        output_padding must be less than max(stride, dilation) of its axis.
-    pads : all the beginnings, then all the ends (or one int for all), optional
-        Output size of an axis:
+        SAME gives an output size of ``in * stride`` on every axis; output_padding then changes the alignment, not the size. An
+        odd pixel is cut off at the end for SAME_UPPER, and at the beginning for SAME_LOWER. Values other than "NOTSET" exclude
+        non-zero pads.
+    strides, dilations, output_padding : int or one int per spatial axis, optional
+        In output pixels; the defaults are 1, 1 and 0. output_padding must be less than ``max(stride, dilation)`` of its axis.
+    pads : int or two ints per spatial axis, optional
+        In output pixels: first the beginnings of all axes, then their ends. The default is 0. Output size of an axis:
         ``stride * (in - 1) + output_padding + (k - 1) * dilation + 1 - pads[begin] - pads[end]``.
-    output_shape : spatial sizes only, one per axis, optional
-        The pads are then computed, whatever ``pads`` says. An odd pixel is lost at the end for SAME_UPPER, else at the
-        beginning. May exceed the full size by less than the stride: zero plus bias there.
-    kernel_shape : the kernel's sizes, optional; must be W's
+    output_shape : one int per spatial axis, optional
+        The output size, from which the pads are computed; ``pads`` is then ignored. An odd pixel is cut off at the end for
+        SAME_UPPER, else at the beginning. The size may exceed the full size by less than the stride; the excess is zero plus
+        bias.
+    kernel_shape : one int per spatial axis, optional
+        Must equal the kernel sizes of W.
     group : int
+        Number of blocks of channels. C is a multiple of it.
     opset : int
-        The definition in force: 1 for opsets 1 to 10, 11 for 11 to 21, 22 from there on. They differ in dtypes. The
-        text of 1 also has the odd pixel of output_shape the other way round, against its own auto_pad; convt follows
-        the later texts at every opset, as ONNX Runtime does.
+        Selects the definition: 1 for opsets 1 to 10, 11 for opsets 11 to 21, and 22 for later opsets. They differ in dtypes.
+        The text of opset 1 also cuts off the odd pixel of output_shape on the other side, which contradicts its own auto_pad.
+        convt follows the later texts at every opset, as ONNX Runtime does.
     precision : None, "highest", "high" or "medium"
-        How exact float32 has to be: see `convt.conv_transpose`.
+        The lowest precision that convt may use for float32: see `convt.conv_transpose`.
 
     Returns
     -------
-    NumPy array (N, M, *output) of X's dtype.
+    NumPy array (N, M, *output) of X's dtype
 
     Raises
     ------
     ValueError, TypeError
-        Naming the argument, what it got and what was wanted.
+        An argument is invalid. The message names the argument, its value and the accepted values.
     MemoryError
-        The output cannot exist in this machine's memory.
+        The output does not fit into the machine's memory.
 
     Examples
     --------
@@ -89,7 +93,7 @@ def attributes(
     W, *, auto_pad="NOTSET", dilations=None, group=1, kernel_shape=None, output_padding=None, output_shape=None, pads=None,
     strides=None, opset=22, precision=None,
 ):  # fmt: skip
-    """The node's attributes, for a filter of W's shape and dtype, as the facade has them."""
+    """Validate the attributes of a node for a filter of W's shape and dtype, and return them as keywords of convt."""
     opset = _check.integer("opset", opset, 1)
     if opset < 22 and W.dtype == ml_dtypes.bfloat16:
         raise TypeError(f"W: got dtype bfloat16 at opset {opset}, wanted float32, float64 or float16 below opset 22")
@@ -107,20 +111,22 @@ def attributes(
 
 
 def compute(X, W, B, values, out=None):
-    """The node's output, for `attributes`."""
+    """Compute the output of a node. ``values`` is the result of `attributes`."""
     with _check.renamed(_NAMES):
         return _api.one_shot(_padding.ONNX, X, W, B, values, tuple(values.values()), out)
 
 
 def check(W, B, values):
-    """Raise what making the node's operator would raise: of W and B only shapes and dtypes are looked at."""
+    """Raise the exception that `operator` would raise. Only the shapes and dtypes of W and B are read."""
     with _check.renamed(_NAMES):
         _api.parse(W, B, _padding.ONNX, **values)
 
 
 def operator(W, B, values, copied=False):
-    """The node with its weights packed, which it reads in the caller's memory: `convt.ConvTranspose` by ONNX's rules. If W was
-    ``copied`` for it, its bytes count as those of packed weights."""
+    """Return a `convt.ConvTranspose` with ONNX's padding rules, which reads W and B in the caller's memory.
+
+    If W was ``copied`` for the operator, its bytes count as packed weights.
+    """
     with _check.renamed(_NAMES):
         weights = _keep.PackedWeights(W.nbytes, W.nbytes if copied else 0)
         return _api.ConvTranspose.borrowing(W, B, _padding.ONNX, weights, **values)

@@ -1,4 +1,4 @@
-"""What convt.onnx offers to the onnx package itself: an operator for its reference evaluator, and a backend of both."""
+"""Integrations with the onnx package: an operator for its reference evaluator, and a backend."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 
 class ConvTranspose(OpRun):
-    """ONNX's ConvTranspose by convt: ``onnx.reference.ReferenceEvaluator(model, new_ops=[convt.onnx.ConvTranspose])``.
+    """ONNX's ConvTranspose for the reference evaluator, computed by convt.
 
-    Computes what `convt.onnx.conv_transpose` does, at the opset the model imports. Errors are that function's too; the
-    evaluator wraps a TypeError in one of its own.
+    Pass it to ``onnx.reference.ReferenceEvaluator(model, new_ops=[convt.onnx.ConvTranspose])``. It computes
+    `convt.onnx.conv_transpose` at the opset that the model imports, and raises the errors of that function. The evaluator wraps
+    a TypeError in another TypeError.
 
     Examples
     --------
@@ -43,19 +44,22 @@ class ConvTranspose(OpRun):
 
 
 class _Evaluator(ReferenceEvaluator):
-    """The reference evaluator with convt's operator, also inside functions, to which new_ops are not handed down."""
+    """The reference evaluator with convt's operator, also inside functions, to which onnx does not pass ``new_ops``."""
 
     def __init__(self, *args, new_ops=None, **kwargs):
         super().__init__(*args, new_ops=[ConvTranspose, *(new_ops or ())], **kwargs)
 
 
 class Backend(base.Backend):
-    """An ONNX backend on CPUs: ConvTranspose by convt, every other operator by onnx.reference.
+    """An ONNX backend (onnx.backend.base.Backend) on CPUs. convt computes ConvTranspose, and onnx.reference everything else.
 
-    ``prepare(model)`` checks a ModelProto and returns an object whose ``run(inputs)`` computes it; ``run_model`` does
-    both at once, and ``run_node`` computes a single NodeProto, at ``opset_version=`` if given. Inputs are an array, a
-    sequence in the graph's order, or a dict by name; the result is a tuple that can also be asked by output name. The
-    only device is "CPU": ValueError for others, and for too few or too many inputs. See onnx.backend.base.Backend.
+    ``prepare(model)`` checks a ModelProto and returns an object whose ``run(inputs)`` computes it. ``run_model(model, inputs)``
+    does both. ``run_node(node, inputs)`` computes a single NodeProto, at ``opset_version=`` if given, else at the latest opset
+    of the onnx package.
+
+    Inputs are one array, a sequence in the order of the graph's inputs, or a dict by name. The result is a named tuple that
+    also accepts output names as keys. The only device is "CPU". Another device, missing inputs, or a sequence of too many
+    inputs raise ValueError.
 
     Examples
     --------
@@ -82,24 +86,26 @@ class Backend(base.Backend):
         super().run_node(node, inputs, device, outputs_info, **kwargs)  # checks the node
         opset = kwargs.get("opset_version", defs.onnx_opset_version())
         graph = helper.make_graph([node], "run_node", _named(node.input), _named(node.output))
-        # As the evaluator does for a bare node, which can't be told its opset: other domains are at version 1.
+        # Other domains are at version 1, as in an evaluator of a bare node, which does not accept an opset.
         return _Prepared(_Evaluator(graph, opsets={node.domain: 1, "": opset})).run(inputs)
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Whether ``device`` names the CPU: "CPU" or "CPU:0"."""
+        """Check whether ``device`` names the CPU: "CPU" or "CPU:0"."""
         return device in ("CPU", "CPU:0")
 
 
 class _Prepared(base.BackendRep):
+    """A model that is ready to run: the result of `Backend.prepare`."""
+
     def __init__(self, evaluator):
         self._evaluator = evaluator
-        # Before IR version 4, initializers are listed among the inputs too; a dict may still replace them.
+        # Before IR version 4, the inputs of a graph include its initializers. A dict of inputs may override these.
         self._inputs = [name for name in evaluator.input_names if name not in evaluator.rt_inits_]
         self._output = base.namedtupledict("Outputs", evaluator.output_names)
 
     def run(self, inputs: Any, **kwargs: Any) -> Any:
-        """Compute the model: an array, a sequence or a dict of inputs in, a tuple of outputs back."""
+        """Compute the model for an array, a sequence or a dict of inputs, and return a named tuple of outputs."""
         if isinstance(inputs, np.ndarray):
             inputs = [inputs]
         if not isinstance(inputs, dict):
@@ -113,7 +119,7 @@ class _Prepared(base.BackendRep):
 
 
 def _named(names):
-    return [helper.make_empty_tensor_value_info(name) for name in names if name]  # "" is an optional one left out
+    return [helper.make_empty_tensor_value_info(name) for name in names if name]  # "" stands for an omitted optional input
 
 
 def _check_device(device):

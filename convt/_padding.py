@@ -1,14 +1,14 @@
-"""The three dialects' padding rules: attributes in, one signed window per spatial axis out.
+"""Padding rules of the three dialects: they turn attributes into one signed window per spatial axis.
 
-A window ``(begin, out)`` selects positions ``[begin, begin + out)`` of the full scatter of an axis; what lies outside the
-scatter is zero. All arithmetic is on Python ints, so nothing overflows. Per axis: ``eff = (k - 1) * d + 1`` and
-``nat = s * (in - 1) + eff``, the length of the full scatter.
+A window ``(begin, out)`` selects positions ``[begin, begin + out)`` of the full scatter of an axis. Positions outside the full
+scatter are zero. Python ints do not overflow. For each axis, ``eff = (k - 1) * d + 1`` is the extent of the dilated kernel and
+``nat = s * (in - 1) + eff`` is the length of the full scatter.
 
-Where the dialects differ:
+The dialects differ in three rules:
 
-* which side loses the extra pixel when an explicit ``output_shape`` leaves an odd total (``_begin``);
-* what ``auto_pad`` means without ``output_shape`` (one ``_auto_*`` function each);
-* how far ``output_padding`` and ``output_shape`` may reach past the scatter.
+* the side that loses the extra pixel if ``output_shape`` leaves an odd total of pads (``_split``);
+* the meaning of ``auto_pad`` without ``output_shape`` (``_core``, ``_onnx``, ``_openvino``);
+* how far ``output_padding`` and ``output_shape`` may extend past the full scatter.
 """
 
 CORE, ONNX, OPENVINO = "oneDNN Graph", "ONNX", "OpenVINO"
@@ -17,13 +17,13 @@ _WORDS = {"none": None, "notset": None, "same_upper": "upper", "same_lower": "lo
 
 
 def parse_auto_pad(auto_pad, dialect=CORE):
-    """Return None, "upper", "lower" or "valid" for the word given, in any case."""
+    """Return None, "upper", "lower" or "valid" for an ``auto_pad`` value in upper or lower case."""
     if auto_pad is None:
         return None
     if not isinstance(auto_pad, str):
         raise TypeError(f"auto_pad: got {type(auto_pad).__name__}, wanted a string or None")
     word = auto_pad.lower()
-    if dialect == OPENVINO and word == "explicit":  # the name OpenVINO's own enum gives to "none"
+    if dialect == OPENVINO and word == "explicit":  # OpenVINO's enum calls "none" EXPLICIT
         return None
     if word not in _WORDS:
         raise ValueError(f"auto_pad: got {auto_pad!r}, wanted one of none, notset, same_upper, same_lower, valid")
@@ -31,10 +31,11 @@ def parse_auto_pad(auto_pad, dialect=CORE):
 
 
 def windows(dialect, in_sizes, kernel, strides, dilations, pads_begin, pads_end, auto_pad, output_padding, output_shape):
-    """Resolve every axis: ``(pads_begin, pads_end, output_sizes)``, three tuples of Python ints.
+    """Return ``(pads_begin, pads_end, output_sizes)``, three tuples with one Python int per spatial axis.
 
-    ``auto_pad`` is what parse_auto_pad returned, ``output_shape`` a tuple or None. ``pads_end`` is negative where the
-    output reaches past the full scatter (zeros there). Raises ValueError where the dialect forbids the combination.
+    ``auto_pad`` is a result of `parse_auto_pad`, ``output_shape`` is a tuple or None. ``pads_end`` is negative on an axis whose
+    output extends past the full scatter; the outputs there are zero plus bias. Raise ValueError if the dialect forbids the
+    combination of arguments.
     """
     if dialect == ONNX and auto_pad is not None and (any(pads_begin) or any(pads_end)):
         got = tuple(pads_begin) + tuple(pads_end)
@@ -67,15 +68,16 @@ def windows(dialect, in_sizes, kernel, strides, dilations, pads_begin, pads_end,
 
 
 def _split(total, extra_at_begin):
-    """Half of total for the beginning, the odd one where the dialect wants it."""
+    """Return the pad at the beginning: half of ``total``, rounded up if ``extra_at_begin``, else down."""
     return total - total // 2 if extra_at_begin else total // 2
 
 
 def _core(ax, size, s, eff, nat, op, begin, end, auto_pad, want):
+    """Return ``(begin, out)`` of an axis by oneDNN Graph's rules; ``want`` is its output_shape or None."""
     if auto_pad is None:
         if want is None:
             return begin, nat + op - begin - end
-        # The pads are ignored; past the end of the scatter there is nothing to sum, as with output_padding.
+        # Pads are ignored. Outputs past the full scatter have no products, as with output_padding.
         return _split(max(nat + op - want, 0), extra_at_begin=True), want
     total = 0 if auto_pad == "valid" else max(eff - s, 0)
     out = nat + op - total
@@ -85,6 +87,7 @@ def _core(ax, size, s, eff, nat, op, begin, end, auto_pad, want):
 
 
 def _onnx(ax, size, s, nat, op, begin, end, auto_pad, want):
+    """Return ``(begin, out)`` of an axis by ONNX's rules; ``want`` is its output_shape or None."""
     if want is None:
         if auto_pad is None:
             return begin, nat + op - begin - end
@@ -102,6 +105,7 @@ def _onnx(ax, size, s, nat, op, begin, end, auto_pad, want):
 
 
 def _openvino(nat, op, begin, end, auto_pad, want):
+    """Return ``(begin, out)`` of an axis by OpenVINO's rules; ``want`` is its output_shape or None."""
     if want is not None:
         return _split(max(nat + op - want, 0), extra_at_begin=auto_pad == "upper"), want
     if auto_pad is not None:

@@ -1,6 +1,6 @@
-"""Which backend and algorithm a problem gets, in what blocks; plans are kept per shape.
+"""The choice of backend and algorithm for a problem, and the operator that keeps plans per shape.
 
-The plans themselves (tables for the loops) are made by the algorithm and run by its loops: see convt.algorithms.
+The algorithms make the plans (tables for their loops) and run them: see convt.algorithms.
 """
 
 import functools
@@ -15,34 +15,45 @@ import numpy as np
 from . import _activation, _config, _keep, _measure, _reference, _repeat, tuning
 from ._errors import BackendUnavailableError
 from ._problem import ITEMSIZE, NUMPY_DTYPE, Problem
-from .algorithms import ALGORITHMS, BACKENDS, candidates, fastest, forget, machine, onednn, reorder
+from .algorithms import ALGORITHMS, BACKENDS, candidates, fastest, forget, machine, on_unit, onednn, reorder
 
 _MAKERS = {**ALGORITHMS, **BACKENDS}
 
-NEAR = 4 / 3  # "tune" measures algorithms of at most so many times the least expected cost
-_FORMS = 64  # so many forms of weights are known at least; those whose packed weights are kept always
+NEAR = 4 / 3  # "tune" measures algorithms up to this multiple of the lowest expected cost
+_FORMS = 64  # number of an operator's forms above which forms without packed weights are dropped
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What will run for a data shape."""
+    """The plan of a data shape: algorithm, instruction set, threads and memory, as `ConvTranspose.plan` returns them."""
 
     backend: str  # "native", "onednn" or "reference"
     algorithm: str
     isa: str
-    tile: str  # rows x columns of the register tile
+    tile: str  # rows x columns of the register tile; empty for other backends than "native"
     threads: int
     tasks: int
-    workspace_bytes: int  # of all threads together, beyond input and output
-    packed_bytes: int  # weights as packed for this plan
-    packed_limit: float  # the most bytes of the operator's packed weights in all forms together, unless one alone has more
-    note: str = ""
-    problem: Problem | None = field(default=None, repr=False, compare=False)  # what is computed, in canonical form
+    workspace_bytes: int  # bytes of all threads together, in addition to data and output
+    packed_bytes: int  # bytes of the weights packed for this plan
+    packed_limit: float  # maximum bytes of the operator's packed weights in all forms; a single form may exceed it
+    note: str = ""  # result of "tune", or the reason for another algorithm than the chosen one
+    problem: Problem | None = field(default=None, repr=False, compare=False)  # canonical form of the problem
+
+    @property
+    def unit(self) -> str:
+        """The hardware that multiplies: "vectors", "matrix" (AMX tiles), "dots" (AVX512_BF16), or "" for other backends.
+
+        "matrix_high" and "matrix_medium" are AMX tiles with a float32 as two bfloat16 values and as one.
+        """
+        return on_unit(self.algorithm)[1] if self.backend == "native" else ""
 
     @property
     def cycles(self) -> dict[str, float]:
-        """Where the cycles go that the cost model expects of a native algorithm: a dict, name -> cycles of all threads
-        together, the largest first. `convt.algorithms.costs` says what the names mean. Empty for other backends."""
+        """Expected cycles of each kind of work, summed over all threads, the largest first.
+
+        The keys are names "part.kind"; `convt.algorithms.costs` explains the kinds. The dict is empty for other backends
+        than "native".
+        """
         if self.backend != "native":
             return {}
         values = machine.current().profile.values
@@ -52,28 +63,36 @@ class Plan:
         return dict(sorted(((name, n) for name, n in cycles.items() if n), key=lambda item: -item[1]))
 
     def explain(self) -> str:
-        """Why this algorithm, what the others would cost, and what limits it: several lines of text.
+        """Return a text of several lines that explains the plan.
+
+        It has the algorithm and the reason for it, tasks and threads, the largest parts of the expected cycles, and the
+        expected cycles of the other algorithms.
+
+        Returns
+        -------
+        str
+            Lines separated by newlines.
 
         Examples
         --------
         >>> import numpy as np, convt
         >>> op = convt.ConvTranspose(np.ones((2, 2, 64, 32), np.float32), strides=2, backend="native", algorithm="direct")
         >>> print(op.plan((1, 8, 8, 64)).explain().splitlines()[0])
-        direct: a GEMM a phase, on register tiles
+        direct: one GEMM per phase (on vectors)
         """
-        from . import _explain  # only who asks needs it
+        from . import _explain  # imported here, because few processes need it
 
         return _explain.explain(self)
 
 
 def clear():
-    """Forget all plans, and how they were found. Weights stay packed."""
+    """Remove all plans and cached choices of algorithms. Packed weights stay."""
     _keep.clear()
     forget()
 
 
 class _Winner(_repeat.Kept):
-    """What "tune" found for a problem: an algorithm, and a note that says how."""
+    """A result of "tune" for a problem: the name of an algorithm, and a note with the times or the reason."""
 
     def __init__(self, name, note):
         super().__init__(256 + len(note))
@@ -81,25 +100,29 @@ class _Winner(_repeat.Kept):
 
 
 class Operator:
-    """Packed weights and plans of one ConvTranspose: attributes fixed, any data shape."""
+    """Packed weights and plans of one set of attributes and weights, for any data shape."""
 
     def __init__(self, attributes, filter, bias, lasting=True, weights=None):
-        """``lasting``: weights will be used again, so that preparing them can pay. ``weights`` is a `_keep.PackedWeights` where
-        several operators of one filter share the bound of what they pack."""
+        """Create an operator.
+
+        ``filter`` is a view (groups, ci, co, *kernel), ``bias`` has shape (groups * co,) or is None. ``lasting`` is False for a
+        one-shot call, whose weights are used once. ``weights`` is a `_keep.PackedWeights` that several operators of one filter
+        share, or None.
+        """
         if attributes.backend == "onednn":
-            onednn.library.opened()  # its own error says what is missing
+            onednn.library.opened()  # raises BackendUnavailableError if oneDNN is missing
         self._attributes = attributes
         self._lasting = lasting
-        self._brought = None if lasting else reorder.lies(filter)  # order of the filter that each call brings
+        self._brought = None if lasting else reorder.lies(filter)  # memory order of a one-shot call's filter
         self._filter = filter
         self._bias = bias
         self._forms = {}  # (key, machine) -> Form
         self.weights = weights or _keep.PackedWeights(filter.nbytes)
-        self.plans = _keep.Recent(_keep.OPERATOR_PLANS)  # of Bounds
-        self._winners = _keep.Recent(_keep.WINNERS, plans=False)  # by problem, machine and threads
+        self.plans = _keep.Recent(_keep.OPERATOR_PLANS)  # values are `_repeat.Bound` objects
+        self._winners = _keep.Recent(_keep.WINNERS, plans=False)  # (problem, machine, threads) -> _Winner
 
     def form(self, key):
-        """The form of the weights for ``key``: the name of its algorithm first, the problem's strides last."""
+        """Return the `_repeat.Form` of a key: the name of the algorithm, its own parameters, and the problem's strides."""
         place = key, machine.current()
         found = self._forms.get(place)
         if found is None:
@@ -115,13 +138,14 @@ class Operator:
         return found
 
     def packed(self, form):
-        """The packed weights of a form."""
+        """Return the packed weights of a form; pack them if they are not kept."""
         return self.weights.of(form, lambda: form.recipe.pack(self._filter, self._bias, _config.get_num_threads()))
 
     def plan_for(self, problem, in_strides, out_strides, algorithm=None, data=None):
-        """The `_repeat.Bound` of a problem: a plan, with tasks for as many threads as a call may use now, and the form of the
-        weights that it reads. ``algorithm`` names one, else backend and algorithm of the operator choose it; "tune" measures on
-        ``data``, or on zeros.
+        """Return the `_repeat.Bound` of a problem: a plan for the current number of threads, and the form of its weights.
+
+        Strides are in bytes, in NXC order. ``algorithm`` names the algorithm; None means the choice of the operator's backend
+        and algorithm. "tune" measures with ``data``, or with zeros if it is None.
         """
         item, data_format = ITEMSIZE[problem.dtype], self._attributes.data_format
         in_strides = _usual(in_strides, problem.in_shape, item, data_format)
@@ -131,11 +155,11 @@ class Operator:
         while found is None or not found.suits():
             found = self._bind(problem, in_strides, out_strides, algorithm or self.choose_algorithm(problem, data)[0])
             self.plans.keep(place, found)
-            self.packed(found.form)  # packing may find that weights are not finite, which need another plan
+            self.packed(found.form)  # packing may find weights that are not finite, which need another plan
         return found
 
     def _bind(self, problem, in_strides, out_strides, name):
-        """The Bound of an algorithm."""
+        """Make the `_repeat.Bound` of a problem for the algorithm ``name``."""
         full = lambda key: (*key, problem.strides)  # noqa: E731
         recipe, finite = lambda key: _plain(self.form(full(key)).recipe), lambda key: self.form(full(key)).finite is not False
         plan, key = _MAKERS[name].make(problem, recipe, finite, in_strides, out_strides, _config.get_num_threads())
@@ -145,7 +169,7 @@ class Operator:
         return _repeat.Bound(plan, self.form(full(key)), dtype, shape, strides, fill, key[0] == name)
 
     def _filler(self, problem):
-        """A function of a call's bias: what its output holds that no product reaches, as the user's layout has it."""
+        """Return a function of the bias: the values of outputs without products, shaped to broadcast in the user's layout."""
         ones = () if self._attributes.data_format == "NXC" else (1,) * problem.rank
         values = lambda bias: _fill(problem, bias).reshape(-1, *ones)  # noqa: E731
         if not self._lasting:
@@ -154,8 +178,11 @@ class Operator:
         return lambda bias: own
 
     def choose_algorithm(self, problem, data=None):
-        """``(name, note)`` of the algorithm, oneDNN among them, that backend and algorithm of the operator ask for. What was
-        measured comes before what is expected, but for weights that come with a call: only packed ones were measured."""
+        """Return ``(name, note)`` of the algorithm that the operator's backend and algorithm select; it may be "onednn".
+
+        A measured result of `tuning` has priority over the cost model, except for one-shot calls, because the measured times do
+        not include packing.
+        """
         a = self._attributes
         if a.backend == "onednn":
             return "onednn", ""
@@ -164,21 +191,23 @@ class Operator:
         return (self._lasting and self._known(problem)) or (self._expected(problem), "")
 
     def _expected(self, problem):
-        """The name of the algorithm that the cost model expects to be the fastest."""
+        """Return the name of the algorithm with the lowest expected cost, or "onednn" where it is known to be faster."""
         a = self._attributes
         name = _native(problem, a.algorithm, self._brought)
         return "onednn" if a.backend != "native" and self._lasting and onednn.preferred(problem, a, name) else name
 
     def _winner(self, problem, data):
-        """``(algorithm, note)``: the fastest of all for a problem, known from before (`tuning`) or measured at its first call,
-        by one thread at a time; what "auto" takes where measuring could not decide."""
+        """Return ``(name, note)`` of the fastest algorithm for a problem, from `tuning` or measured now.
+
+        One thread measures at a time. If the measurement does not decide, the result is the choice of "auto".
+        """
         make = lambda: _Winner(*(self._known(problem) or self._measure(problem, data)))  # noqa: E731
         place = problem, machine.current(), _config.get_num_threads()
         found = self._winners.get_or_make(place, make, _measuring)
         return found.name, found.note
 
     def _known(self, problem):
-        """What `tuning` knows, or None where nothing is known or the fastest can't be had here."""
+        """Return ``(name, note)`` of the fastest algorithm in `tuning`, or None without an entry or if it is not available."""
         a = self._attributes
         times = tuning.find(problem, a.algorithm, _config.get_num_threads())
         if not times:
@@ -186,21 +215,24 @@ class Operator:
         possible = set(_candidates(problem, a.algorithm))
         if a.backend == "tune" or (a.backend == "auto" and onednn.library.available()):
             possible.add("onednn")
-        times = {name: time for name, time in times.items() if name in possible}  # a file may say anything
+        # A file may name algorithms that do not support the problem.
+        times = {name: time for name, time in times.items() if name in possible}
         if not times:
             return None
         best = min(times, key=times.get)
         if best == "onednn" and not onednn.library.available():
-            _config.note("tune", f"{problem.descriptor()},oneDNN was the fastest and is not there")
+            _config.note("tune", f"{problem.descriptor()},oneDNN was the fastest but is not available")
             return None
         return best, "measured earlier: " + ", ".join(f"{name} {time:.3f} ms" for name, time in times.items())
 
     def _measure(self, problem, data):
+        """Measure the candidates on ``data``, or on zeros, and return ``(name, note)`` of the fastest."""
         a, threads = self._attributes, _config.get_num_threads()
         source = _laid_out((problem.batch, *problem.in_sizes, problem.groups * problem.ci), problem.dtype, a.data_format)
         source[...] = 0 if data is None else data
         out = _laid_out(problem.out_shape, problem.dtype, a.data_format)
-        every = _keep.PackedWeights(self._filter.nbytes, limited=False)  # what the losers pack goes with the trial
+        # The packed weights of all candidates are kept during the trial and released after it.
+        every = _keep.PackedWeights(self._filter.nbytes, limited=False)
         trial = Operator(a._replace(backend="native"), self._filter, self._bias, weights=every)
         runs = {}
         for name in (*_candidates(problem, a.algorithm, NEAR), "onednn"):
@@ -213,24 +245,27 @@ class Operator:
         try:
             best = _measure.measure(runs)
         except _measure.Undecided as undecided:
-            note = f"could not decide what is the fastest, because {undecided}; {name}, as 'auto' takes it, and nothing is kept"
+            note = f"could not decide what is the fastest, because {undecided}; using {name} as 'auto' does; no result is kept"
             _config.note("tune", f"{problem.descriptor()},{note}")
             warnings.warn(f"convt: {problem.descriptor()}: {note}", RuntimeWarning, stacklevel=2)
             return name, note
         if math.isinf(min(best.values())):
-            return name, "nothing was measured, because none of what is expected to be fast takes the values of the data"
+            return name, "nothing was measured, because no candidate supports the values of the data"
         tuning.keep(problem, a.algorithm, threads, best)
         times = ", ".join(f"{name} {seconds * 1e3:.3f} ms" for name, seconds in best.items())
         _config.note("tune", f"{problem.descriptor()},{times}")
         return min(best, key=best.get), f"measured: {times}"
 
     def run(self, problem, bound, data, out):
-        """Compute by a Bound; False, and nothing done, where its plan can't take what data holds."""
+        """Compute with a Bound. Return False, without a valid output, if its plan does not support the values of the data."""
         extra = (_fill(problem, self._bias),) if bound.plan.hole else ()
         return bound.plan.run(data, out, self.packed(bound.form), _config.get_num_threads(), *extra)
 
     def compute(self, problem, data, out):
-        """Compute on views in NXC order: ``(plan, Bound)``. The Bound is None where it is no rule for calls that are alike."""
+        """Compute on views in NXC order and return ``(plan, Bound)``.
+
+        The Bound is None if similar calls must not reuse it.
+        """
         if self._attributes.backend == "reference":
             _reference.run(problem, data, self._filter, self._bias, out)
             return _REFERENCE, None
@@ -239,21 +274,21 @@ class Operator:
             return bound.plan, bound
         if self._attributes.backend == "onednn":
             raise BackendUnavailableError(
-                "data: got NaN or infinity, in data, filter or bias, which oneDNN's kernel for this problem "
-                "does not keep in place; wanted finite values, or the backend 'auto' or 'native'"
+                "data: got NaN or infinity in data, filter or bias, which oneDNN's kernel for this problem "
+                "spreads to other outputs; wanted finite values, or the backend 'auto' or 'native'"
             )
-        bound = self.plan_for(problem, data.strides, out.strides, "direct")  # which takes whatever data holds
+        bound = self.plan_for(problem, data.strides, out.strides, "direct")  # direct supports all values of data
         self.run(problem, bound, data, out)
         return bound.plan, None
 
     def contiguous(self, problem):
-        """`plan_for` contiguous data and output."""
+        """Return `plan_for` with the strides of contiguous data and output."""
         item, data_format = ITEMSIZE[problem.dtype], self._attributes.data_format
         in_strides, out_strides = (_contiguous(shape, item, data_format) for shape in (problem.in_shape, problem.out_shape))
         return self.plan_for(problem, in_strides, out_strides)
 
     def plan(self, problem):
-        """The `Plan` for contiguous data."""
+        """Return the `Plan` for contiguous data."""
         if self._attributes.backend == "reference":
             return _REFERENCE
         bound = self.contiguous(problem)
@@ -261,10 +296,10 @@ class Operator:
         threads = plan.threads(_config.get_num_threads())
         native = plan.backend == "native"
         chosen, note = self.choose_algorithm(problem)
-        if not packed.finite and name != "depthwise":  # which has no borders
-            note = "NaN or Inf in the filter: borders computed apart"
+        if not packed.finite and name != "depthwise":  # depthwise does not treat borders separately
+            note = "NaN or Inf in the filter: borders are computed separately"
         elif name != chosen:
-            note = f"{chosen} can't take some values of the filter"
+            note = f"{chosen} does not support some values of the filter"
         return Plan(
             backend=plan.backend,
             algorithm=plan.algorithm,
@@ -281,25 +316,28 @@ class Operator:
 
 
 def _plain(recipe):
-    """The recipe that a plan knows: of a filter that is in order."""
+    """Return the packing recipe without the reordering of the filter around it."""
     return recipe.inner if isinstance(recipe, reorder.ReorderRecipe) else recipe
 
 
 def _native(problem, algorithm, brought=None):
-    """The algorithm asked for, or for "auto" the one that is expected to be the fastest."""
+    """Return ``algorithm``, or for "auto" the one with the lowest expected cost. Raise ValueError if it is unavailable."""
     if algorithm == "auto":
         return fastest(problem, machine.current(), brought)
     if math.isinf(ALGORITHMS[algorithm].cost(problem)):
         raise ValueError(
-            f"algorithm: got {algorithm!r}, which does not do this problem ({ALGORITHMS[algorithm].limit}); "
+            f"algorithm: got {algorithm!r}, which is unavailable (needs {ALGORITHMS[algorithm].limit}); "
             f"wanted 'auto' or 'direct'"
         )
     return algorithm
 
 
 def _candidates(problem, algorithm, within=math.inf):
-    """``{name: expected cycles}`` of the algorithms that are possible: for "auto" those that it may take and that take at most
-    ``within`` times the least; else the one asked for."""
+    """Return ``{name: expected cycles}`` of the candidates.
+
+    For "auto" these are the algorithms that it permits with at most ``within`` times the lowest cost, otherwise ``algorithm``
+    alone.
+    """
     if algorithm == "auto":
         return candidates(problem, within)
     return {algorithm: ALGORITHMS[_native(problem, algorithm)].cost(problem)}
@@ -308,11 +346,11 @@ def _candidates(problem, algorithm, within=math.inf):
 _REFERENCE = Plan("reference", "scatter", "numpy", "", 1, 1, 0, 0, 0)
 
 
-_measuring = threading.Lock()  # of the process: measurements at once would disturb each other
+_measuring = threading.Lock()  # one measurement at a time in the process, because two would disturb each other
 
 
 def _unlock():
-    """A child forked while another thread held a lock would wait for it for ever."""
+    """Replace the lock in a forked child, because a lock held by another thread at the fork is never released."""
     global _measuring
     _measuring = threading.Lock()
 
@@ -322,7 +360,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def contiguous_strides(shape, item):
-    """Byte strides of a contiguous array."""
+    """Return the byte strides of a C-contiguous array; ``item`` is the item size in bytes."""
     strides, step = [0] * len(shape), item
     for ax in reversed(range(len(shape))):
         strides[ax] = step
@@ -331,7 +369,10 @@ def contiguous_strides(shape, item):
 
 
 def _usual(strides, shape, item, data_format):
-    """Byte strides in NXC order where an axis of one element, which may have any, has a contiguous array's."""
+    """Normalise byte strides in NXC order, so that equal layouts have equal strides.
+
+    An axis of at most one element may have any stride; it gets the stride of a contiguous array.
+    """
     if min(shape, default=2) > 1:
         return strides
     return tuple(
@@ -340,14 +381,14 @@ def _usual(strides, shape, item, data_format):
 
 
 def _laid_out(shape, dtype, data_format):
-    """An empty contiguous array, for a shape and seen in an order of NXC."""
+    """Return an uninitialised array for a shape in NXC order, contiguous in ``data_format``, as a view in NXC order."""
     if data_format == "NXC":
         return np.empty(shape, NUMPY_DTYPE[dtype])
     return np.moveaxis(np.empty((shape[0], shape[-1], *shape[1:-1]), NUMPY_DTYPE[dtype]), 1, -1)
 
 
 def _contiguous(shape, item, data_format):
-    """Strides of a contiguous user array, for a shape and in an order of NXC."""
+    """Return the byte strides, in NXC order, of an array that is contiguous in ``data_format``. ``shape`` is in NXC order."""
     if data_format == "NXC":
         return contiguous_strides(shape, item)
     batch, channels, *spatial = contiguous_strides((shape[0], shape[-1], *shape[1:-1]), item)
@@ -355,7 +396,7 @@ def _contiguous(shape, item, data_format):
 
 
 def _fill(problem, bias):
-    """What an output holds that no product reaches: a value for each channel, or one for all, which takes less to write."""
+    """Return the value of outputs without products: one per channel, or a single one without bias, which is faster to write."""
     values = np.zeros(1) if bias is None else bias.astype(np.float64)
-    with np.errstate(over="ignore"):  # infinity, as of outputs that products reach
+    with np.errstate(over="ignore"):  # overflow to infinity, as in other outputs
         return _activation.reference(*problem.activation, values).astype(NUMPY_DTYPE[problem.dtype])

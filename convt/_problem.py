@@ -1,4 +1,4 @@
-"""What the engines need to know about a call, and nothing more."""
+"""The canonical form of a call that all backends compute from."""
 
 import math
 from typing import NamedTuple
@@ -6,7 +6,7 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 
-PRECISIONS = ("highest", "high", "medium")  # of float32: as exact as sums of its products, of TF32's, of bfloat16's
+PRECISIONS = ("highest", "high", "medium")  # for float32: as accurate as float32, TF32 or bfloat16 products
 ITEMSIZE = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 NUMPY_DTYPE = {
     "float32": np.dtype(np.float32),
@@ -17,10 +17,10 @@ NUMPY_DTYPE = {
 
 
 class Problem(NamedTuple):
-    """One transposed convolution in canonical form: NXC axes order, one window per axis, plain ints.
+    """A transposed convolution in canonical form: NXC axis order, one window per axis, plain ints.
 
-    Output position ``o`` of an axis is position ``o + begin`` of the full scatter, where input ``i`` meets tap ``t`` at
-    ``i * stride + t * dilation``. What the window shows outside the scatter is zero plus bias.
+    Output position ``o`` of an axis is position ``o + begin`` of the full scatter. Input ``i`` and tap ``t`` add their product
+    to position ``i * stride + t * dilation`` of the full scatter. Outputs outside the full scatter are zero plus bias.
     """
 
     dtype: str
@@ -35,9 +35,9 @@ class Problem(NamedTuple):
     begin: tuple[int, ...]
     out_sizes: tuple[int, ...]
     activation: tuple[str, float, float] = ("none", 0.0, 0.0)
-    planar: bool = False  # each channel is a plane in memory (NCX), which is slower for some algorithms than for others
-    precision: str = "highest"  # what "auto" may take for float32: of PRECISIONS
-    # How `direct` is to sum, of a part of a larger problem (algorithms/order.py); else it chooses.
+    planar: bool = False  # channels are planes in memory (NCX): some algorithms need this layout, others transpose
+    precision: str = "highest"  # one of PRECISIONS: lowest accuracy of float32 that algorithm "auto" may choose
+    # Order of summation that `direct` must use for a part of a larger problem (algorithms/order.py); None: its own choice.
     order: tuple[object, ...] | None = None
 
     @property
@@ -57,11 +57,11 @@ class Problem(NamedTuple):
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of the plain scatter, every tap of every input."""
+        """Floating-point operations of the full scatter: two for each input, tap and out channel, inside the output or not."""
         return 2 * self.batch * math.prod(self.in_sizes) * self.groups * self.ci * self.co * math.prod(self.kernel)
 
     def descriptor(self) -> str:
-        """One line that names the problem, for CONVT_VERBOSE."""
+        """Return one line that identifies the problem, for CONVT_VERBOSE and tuning files."""
         axes = lambda values: "x".join(map(str, values))  # noqa: E731
         return (
             f"{self.dtype} mb{self.batch} g{self.groups} ic{self.groups * self.ci} oc{self.groups * self.co} "

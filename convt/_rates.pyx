@@ -1,8 +1,8 @@
 # cython: language_level=3
-"""What the CPU at hand can do, measured: what `python -m convt calibrate` makes a machine file of.
+"""Measurements of this CPU's rates, for the machine file of ``python -m convt calibrate``.
 
-The loops are functions of their own for each vector width, which say by an attribute what instructions they need: the module
-itself is compiled for any CPU.
+The module is compiled for any CPU. The loops for each vector width are separate functions, with a target attribute for the
+instructions that they need.
 """
 
 from cython.parallel cimport prange
@@ -23,7 +23,7 @@ cdef extern from *:
 
     enum { RATE_READ, RATE_WRITE, RATE_STREAM, RATE_CLOCK, RATE_CHAIN, RATE_PRODUCTS };
 
-    /* Additions of integers, each of which waits for the one before: one a cycle. */
+    /* Computes 20,000 dependent integer additions, one per cycle. */
     static void rate_clock(void)
     {
         size_t x = 1;
@@ -34,8 +34,8 @@ cdef extern from *:
             }
     }
 
-    /* Loops over `count` floats, a multiple of eight vectors: all are read and added up, or written; and 20,000 multiply-adds,
-     * each of which waits for the one before. */
+    /* Defines a function that reads and sums, or writes, `count` floats, a multiple of eight vectors, or that computes 20,000
+     * dependent multiply-adds. */
     #define RATE_LOOPS(name, target, V, VL, load, store, stream, add, fma, set1, fence)            \\
         target static void name(int what, float *data, size_t count)                               \\
         {                                                                                          \\
@@ -70,7 +70,7 @@ cdef extern from *:
     RATE_LOOPS(rate_512, __attribute__((target("avx512f"))), __m512, 16, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_stream_ps,
                _mm512_add_ps, _mm512_fmadd_ps, _mm512_set1_ps, _mm_sfence)
 
-    /* 20,000 products of AMX tiles, of four accumulators in turns, as the kernels have them. */
+    /* Computes 20,000 products of AMX tiles with four accumulators in turn, as the kernels do. */
     #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 11
     __attribute__((target("amx-tile,amx-bf16"))) static int rate_products(void)
     {
@@ -140,9 +140,12 @@ _RATES = ("read", "write", "stream", "clock", "chain", "products")  # in the ord
 
 
 def rate(str what, data, int threads, double seconds):
-    """How much ``threads`` threads together do a second: bytes that they "read", "write", or "stream" by non-temporal stores,
-    each of them again and again in its own part of ``data``, an array of bytes; cycles of the "clock"; a "chain" of
-    multiply-adds, each of which waits for the one before; or "products" of AMX tiles, which there must be."""
+    """Measure a rate for about ``seconds`` seconds and return it, per second and for all threads together.
+
+    ``what`` is "read", "write" or "stream" for bytes read, written, or written by non-temporal stores, where each thread sweeps
+    its own part of ``data``, an array of uint8; "clock" for cycles; "chain" for dependent multiply-adds; or "products" for
+    products of AMX tiles, which the CPU must support.
+    """
     cdef unsigned char[::1] memory = data
     cdef size_t first = round64(<size_t>&memory[0]), bytes = ((<size_t>&memory[0] + data.nbytes - first) // threads) & ~<size_t>63
     cdef const convt_kernels *k = kernels_of("float32")
@@ -160,13 +163,14 @@ cdef struct Takers:
 
 
 cdef void take_all(void *given, size_t thread) noexcept nogil:
+    """Take tasks until none is left."""
     cdef Takers *job = <Takers *>given
     while convt_take_one(&job.next) < job.end:
         pass
 
 
 def take_tasks(int regions, Py_ssize_t tasks, int threads):
-    """So many parallel regions, each of which takes so many tasks that do nothing; to be timed."""
+    """Run ``regions`` parallel regions that each take ``tasks`` empty tasks, so that the caller can time them."""
     cdef Takers job
     cdef int n
     job.end = tasks
@@ -177,7 +181,7 @@ def take_tasks(int regions, Py_ssize_t tasks, int threads):
 
 
 def call_tiles(int calls):
-    """So many calls of a float32 tile of all its rows and a depth of one; to be timed."""
+    """Call the float32 register tile ``calls`` times, with all rows and a depth of 1, so that the caller can time it."""
     cdef const convt_kernels *k = kernels_of("float32")
     cdef int rows = k.mr[k.nr // k.vl], n
     cdef float[::1] a = np.zeros(rows * k.lda, np.float32), b = np.zeros(k.nr, np.float32), c = np.zeros(rows * k.nr, np.float32)

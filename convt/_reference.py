@@ -1,6 +1,6 @@
-"""The slow backend that is obviously right: NumPy, float64, one strided add per tap.
+"""The "reference" backend: slow and simple, in NumPy and float64, one strided addition per tap.
 
-It shares nothing with the fast engine but the Problem, so the tests can hold one against the other.
+It shares only `Problem` and the activations with the native backend, so tests can compare the two.
 """
 
 import itertools
@@ -11,9 +11,10 @@ from . import _activation
 
 
 def run(problem, data, filter, bias, out):
-    """Compute into ``out``.
+    """Compute ``problem`` into ``out``.
 
-    data (N, *in, C) and out (N, *out, C) are views in NXC axis order; filter is a view (groups, ci, co, *kernel).
+    ``data`` (N, *in, C) and ``out`` (N, *out, C) are views in NXC axis order. ``filter`` is a view (groups, ci, co, *kernel),
+    ``bias`` has shape (groups * co,) or is None.
     """
     p = problem
     x = data.astype(np.float64).reshape(p.batch, *p.in_sizes, p.groups, p.ci)
@@ -23,9 +24,9 @@ def run(problem, data, filter, bias, out):
         source, target = [slice(None)], [slice(None)]
         for ax, t in enumerate(tap):
             s = p.strides[ax]
-            first = t * p.dilations[ax] - p.begin[ax]  # the output that input 0 of this axis adds to
-            lo = max(0, -(first // s))  # smallest input with first + i * s >= 0
-            hi = min(p.in_sizes[ax], (p.out_sizes[ax] - 1 - first) // s + 1)  # one past the last that fits
+            first = t * p.dilations[ax] - p.begin[ax]  # output position that input 0 of this axis adds to
+            lo = max(0, -(first // s))  # smallest input i with first + i * s >= 0
+            hi = min(p.in_sizes[ax], (p.out_sizes[ax] - 1 - first) // s + 1)  # one past the last input inside the output
             if lo >= hi:
                 break
             source.append(slice(lo, hi))

@@ -1,4 +1,4 @@
-# What is kept for repeated calls: see _repeat.pyx.
+# Objects that convt keeps for repeated calls: see _repeat.pyx.
 
 cimport numpy as cnp
 from libc.stdint cimport int64_t
@@ -25,10 +25,10 @@ cdef class Form:
 cdef class Bound(Kept):
     cdef readonly object plan
     cdef readonly Form form
-    cdef readonly bint as_chosen  # not another algorithm's, which weights need that are not finite
-    cdef bint takes_all  # weights that are not finite, too
+    cdef readonly bint as_chosen  # false if weights that are not finite forced another algorithm
+    cdef bint takes_all  # the plan also supports weights that are not finite
     cdef object fill
-    cdef Plan native  # the plan, where it is not oneDNN's
+    cdef Plan native  # the plan if it is native, None for oneDNN
     cdef cnp.dtype dtype
     cdef tuple shape, strides
 

@@ -1,7 +1,7 @@
 # cython: language_level=3
-"""Repeated calls: how a call is recognised as one that was checked before, and what it needs then.
+"""The fast path of repeated calls: it recognises a call like an earlier one and skips its checks.
 
-What is needed again is kept (see convt._keep): each thing knows its bytes, and when it was used last.
+The objects that repeated calls need are kept in caches (see convt._keep). Each object has its bytes and its last use.
 """
 
 import gc
@@ -26,7 +26,7 @@ cdef extern from "Python.h":
 
 cdef extern from *:
     """
-    /* The value of a key, or None: with a reference of its own, as where there is no GIL another thread may remove it meanwhile. */
+    /* Returns a new reference to the value of a key, or to None, because without a GIL another thread may remove the entry. */
     static PyObject *convt_find(PyObject *dict, PyObject *key)
     {
         PyObject *found = NULL;
@@ -42,7 +42,7 @@ cdef extern from *:
         }
         return found;
     }
-    /* Threads may use the same thing at once: whose number it then has does not matter. */
+    /* Threads may note a use of one object at the same time; either number is correct. */
     #define convt_load(p) __atomic_load_n(p, __ATOMIC_RELAXED)
     #define convt_store(p, value) __atomic_store_n(p, value, __ATOMIC_RELAXED)
     """
@@ -59,18 +59,18 @@ cdef struct Signature:
 
 
 cdef inline bint _add(Signature *s, char kind, const void *bytes, Py_ssize_t count) noexcept:
-    """Append what something is and its bytes; False where there is no room left."""
+    """Append a kind and its bytes to a signature. Return False if there is no room."""
     if s.length + 1 + count > SIGNATURE_BYTES:
         return False
     s.bytes[s.length] = kind
-    if count:  # what has no bytes has no address either
+    if count:  # `bytes` may be NULL if count is 0
         memcpy(s.bytes + s.length + 1, bytes, count)
     s.length += 1 + count
     return True
 
 
 cdef bint _add_array(Signature *s, array) noexcept:
-    """Type, shape and strides of an array; ``False`` for what is not just that."""
+    """Append type, shape and strides of an array, or None. Return False for other objects and subclasses, or without room."""
     if array is None:
         return _add(s, b"n", NULL, 0)
     if type(array) is not cnp.ndarray:
@@ -83,8 +83,10 @@ cdef bint _add_array(Signature *s, array) noexcept:
 
 
 cdef bint _add_value(Signature *s, value):
-    """An attribute: None, an int, a float, a string, or a tuple or list of such. False for all else, subclasses too, as what
-    compares equal need not be the same: of 1, True and 1.0 one is an integer."""
+    """Append an attribute: None, an int, a float, a string, or a tuple or list of these.
+
+    Return False for other types and for subclasses, because values of different types may compare equal (1, True and 1.0).
+    """
     cdef int overflow = 0
     cdef int64_t i
     cdef double f
@@ -111,7 +113,7 @@ cdef bint _add_value(Signature *s, value):
 
 
 cpdef bytes layout(data, int threads):
-    """Type, shape and strides of a plain NumPy array and how many threads may work on it, as bytes."""
+    """Return type, shape and strides of a NumPy array, and the number of threads, as bytes."""
     cdef Signature s
     s.length = 0
     _add(&s, b"p", &threads, sizeof(threads))
@@ -120,7 +122,7 @@ cpdef bytes layout(data, int threads):
 
 
 cpdef bytes signature(str dialect, data, filter, bias, tuple attributes, int threads):
-    """Everything that a call is but its numbers, as bytes; None for a call that is not recognised again."""
+    """Return all properties of a call except the values of its arrays, as bytes, or None for a call without a signature."""
     cdef Signature s
     cdef const convt_isa *isa = isa_in_use()
     s.length = 0
@@ -137,7 +139,7 @@ cpdef bytes signature(str dialect, data, filter, bias, tuple attributes, int thr
 
 
 cdef void _reach(array, char **low, char **high) noexcept:
-    """The memory that an array lies in: its first byte, and the one past its last."""
+    """Compute the address range of an array: its first byte, and one past its last byte."""
     cdef int ax
     cdef Py_ssize_t step
     low[0] = high[0] = <char *>cnp.PyArray_DATA(array)
@@ -149,7 +151,7 @@ cdef void _reach(array, char **low, char **high) noexcept:
 
 
 cdef bint _disjoint(a, b) noexcept:
-    """Whether two arrays that are not empty lie in different memory."""
+    """Check that the address ranges of two non-empty arrays do not overlap."""
     cdef char *low
     cdef char *high
     cdef char *other_low
@@ -163,14 +165,14 @@ cdef int64_t _uses = 0
 
 
 cdef int64_t next_use() noexcept nogil:
-    """The number of a use: later ones have higher numbers."""
+    """Return a new number of a use; later uses have higher numbers."""
     cdef int64_t now = convt_load(&_uses) + 1
     convt_store(&_uses, now)
     return now
 
 
 cdef class Kept:
-    """Something that is kept for later calls: its bytes, the keys by which it is found, and the number of its last use."""
+    """An object in a cache: its bytes, its keys, and the number of its last use."""
     def __cinit__(self, *args, **kwargs):
         self.keys, self.last_use = [], next_use()
 
@@ -187,9 +189,9 @@ cdef class Kept:
 
 
 cdef class Form:
-    """A way to pack an operator's weights: its key, its recipe, and the packed weights while they are kept.
+    """A form of an operator's packed weights: its key, its recipe, and the packed weights while they are kept.
 
-    ``finite`` says of the weights, once they were packed, whether all of them are; None before.
+    ``finite`` tells whether all weights are finite; it is None until they are packed.
     """
     def __init__(self, tuple key, recipe):
         self.key, self.recipe = key, recipe
@@ -200,26 +202,27 @@ cdef class Form:
 
     @property
     def nbytes(self):
-        """Bytes of the packed weights that are kept."""
+        """Bytes of the packed weights, 0 if they are not kept."""
         packed = self.weights()
         return 0 if packed is None else packed.nbytes
 
     cpdef weights(self):
-        """The packed weights, or None where they are not kept. Who calls on them has a reference of its own."""
+        """Return a new reference to the packed weights, or None if they are not kept."""
         with cython.critical_section(self):
             packed = self.packed
         return packed
 
     cdef use(self):
+        """Return the packed weights or None, and note a use."""
         convt_store(&self.last_use, next_use())
         return self.weights()
 
     def take(self):
-        """The packed weights for a call, or None."""
+        """Return the packed weights or None, and note a use."""
         return self.use()
 
     def keep(self, packed):
-        """Keep packed weights; None lets those go that were kept."""
+        """Keep packed weights; None drops them."""
         if packed is None:
             forget_known()
         else:
@@ -230,11 +233,11 @@ cdef class Form:
 
 
 cdef enum:
-    OBJECT_BYTES = 64  # of a small object, about
-    FOREIGN_BYTES = 1 << 14  # of a plan of oneDNN's, about
+    OBJECT_BYTES = 64  # approximate bytes of a small object
+    FOREIGN_BYTES = 1 << 14  # approximate bytes of a oneDNN plan
 
 cdef Py_ssize_t bytes_of(held) except -1:
-    """Bytes of a plan, of its tables and of the plans in it, about: those of small objects are counted alike."""
+    """Return the approximate bytes of a plan with its tables and inner plans. Each small object counts OBJECT_BYTES."""
     cdef Py_ssize_t total = OBJECT_BYTES
     if type(held) is cnp.ndarray:
         total += cnp.PyArray_NBYTES(held)
@@ -252,10 +255,10 @@ cdef Py_ssize_t bytes_of(held) except -1:
 
 
 cdef class Bound(Kept):
-    """A plan and the form of the weights that it reads: what a repeated call needs, checked with a few comparisons.
+    """A plan and the form of its weights, for repeated calls, whose arrays are checked with a few comparisons.
 
-    dtype, shape and strides are those of a contiguous output; ``fill`` gives, for a bias, what it holds where no product reaches,
-    and is None where all is reached.
+    dtype, shape and strides (bytes) are those of a contiguous output. ``fill`` is a function of the bias that returns the
+    values of outputs without products; it is None if there are no such outputs.
     """
     def __init__(self, plan, Form form, dtype, tuple shape, tuple strides, fill, bint as_chosen=True):
         self.plan, self.form, self.dtype, self.shape, self.strides, self.fill = plan, form, dtype, shape, strides, fill
@@ -264,20 +267,20 @@ cdef class Bound(Kept):
         self.bytes = FOREIGN_BYTES if self.native is None else bytes_of(plan)
 
     cdef void touch_all(self) noexcept nogil:
-        """Note a use of the plan and of its weights."""
+        """Note a use of the plan and of its form."""
         convt_store(&self.last_use, next_use())
         convt_store(&self.form.last_use, next_use())
 
     cpdef bint suits(self):
-        """Whether the plan is for weights as they are, as far as is known: they are packed later."""
+        """Check that the plan supports the weights. True if it is not yet known whether they are finite."""
         return self.takes_all or self.form.finite is not False
 
     cdef bint reads(self, array):
-        """Whether the kernels can read an array of the right shape and strides."""
+        """Check dtype and alignment of an input array, whose shape and strides are known to match."""
         return <object>cnp.PyArray_DESCR(array) is self.dtype and cnp.PyArray_ISALIGNED(array)
 
     cdef bint writes(self, array):
-        """Whether they can write to an array, which is as the output is to be."""
+        """Check that an array has the output's dtype, shape and strides and is aligned and writeable."""
         cdef int ax, nd = <int>len(self.shape)
         if type(array) is not cnp.ndarray or cnp.PyArray_NDIM(array) != nd:
             return False
@@ -288,10 +291,11 @@ cdef class Bound(Kept):
         return <object>cnp.PyArray_DESCR(array) is self.dtype and cnp.PyArray_ISBEHAVED(array)
 
     cdef bint fits(self, data, out):
-        """Whether a call is as it was when it was bound; of ``data`` shape and strides are known to be."""
+        """Check that data and out match the plan. The shape and strides of ``data`` are known to match."""
         return self.reads(data) and (out is None or (self.writes(out) and _disjoint(out, data)))
 
     cdef compute(self, data, out, packed, bias, int threads):
+        """Run the plan and return the output, or None if its algorithm does not support the values of the data."""
         result = empty(self.shape, self.dtype) if out is None else out
         fill = None if self.fill is None else self.fill(bias)
         if self.native is not None:
@@ -303,9 +307,9 @@ cdef class Bound(Kept):
 
 
 cdef class Shot(Kept):
-    """A one-shot call: its plan, and how its weights are packed, which each call does again, beforehand or on the fly."""
+    """A one-shot call: its plan and packing recipe. Each call packs its weights again, beforehand or on the fly."""
     cdef readonly Bound bound
-    cdef PackRecipe native  # the recipe, where it is not oneDNN's
+    cdef PackRecipe native  # the recipe if it is native, None for oneDNN
 
     def __init__(self, Bound bound):
         self.bound, self.bytes = bound, bound.bytes
@@ -313,7 +317,7 @@ cdef class Shot(Kept):
         bound.form.keep(None)
 
     cdef run(self, data, filter, bias, out, int threads):
-        """The output of a call that has the signature of the first; None, and nothing done, where it needs every check."""
+        """Return the output of a call with the same signature, or None if the call needs all checks."""
         cdef Bound bound = self.bound
         if not (bound.fits(data, out) and bound.reads(filter) and (bias is None or bound.reads(bias))):
             return None
@@ -328,8 +332,10 @@ cdef class Shot(Kept):
 
 
 def repeat(dict kept, data, out, int threads):
-    """The output of a call whose data and threads are as some were before, by what was ``kept`` then, layout -> Bound; the layout,
-    and nothing done, for every other call, and where the weights have to be packed again."""
+    """Return the output of a call with the layout and threads of an earlier one, or the layout if the call needs all checks.
+
+    ``kept`` maps layouts to `Bound` objects. A call also needs all checks if its weights have to be packed again.
+    """
     cdef bytes key = layout(data, threads)
     found = convt_find(kept, key)
     if found is None:
@@ -346,8 +352,10 @@ def repeat(dict kept, data, out, int threads):
 
 
 def repeat_shot(dict kept, str dialect, data, filter, bias, tuple attributes, out, int threads):
-    """As `repeat`, of a call that brings its weights: by what was ``kept``, signature -> Shot. The signature is None for a call that
-    is not recognised again."""
+    """Return the output of a one-shot call with the signature of an earlier one, or the signature if it needs all checks.
+
+    ``kept`` maps signatures to `Shot` objects. The result is None for a call without a signature.
+    """
     cdef bytes key = signature(dialect, data, filter, bias, attributes, threads)
     found = convt_find(kept, key)
     if found is None:

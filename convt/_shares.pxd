@@ -1,5 +1,5 @@
-# A thread's share of the tasks: the numbers from `first` up to `last`, both of 32 bits in one integer of 64, which threads change
-# without a lock. The owner takes from one end, threads that have nothing left to do from the other.
+# A thread's share of the tasks: numbers from `first` to `last` - 1, two 32-bit integers in one 64-bit integer, which threads
+# change without a lock. The owner takes tasks from one end; threads whose own share is done take tasks from the other end.
 
 from libc.stdint cimport int64_t
 
@@ -7,10 +7,11 @@ cdef extern from *:
     """
     static inline int64_t convt_share(int64_t first, int64_t last) { return (int64_t)((uint64_t)last << 32 | (uint64_t)first); }
 
-    /* Sets a share, before any other thread knows it. */
+    /* Sets a share, before other threads can access it. */
     static inline void convt_give(int64_t *share, int64_t first, int64_t last) { *share = convt_share(first, last); }
 
-    /* Takes `low` numbers from the beginning of a share and `high` from its end, one in all: what was taken, -1 if nothing was left. */
+    /* Takes one number from the beginning (low 1, high 0) or the end (low 0, high 1) of a share. Returns it, or -1 if the share
+     * is empty. */
     static inline int64_t convt_take_of(int64_t *share, int low, int high)
     {
         int64_t old = __atomic_load_n(share, __ATOMIC_RELAXED), first, last;

@@ -1,4 +1,4 @@
-"""`show_config`: what a process has and is set to."""
+"""`show_config`: the build, the machine, and the settings of the process."""
 
 from __future__ import annotations
 
@@ -23,11 +23,26 @@ def show_config(mode: Literal["dicts"]) -> dict[str, Any]: ...
 
 
 def show_config(mode="print"):
-    """Print version, instruction sets, caches, backends, OpenMP runtime and threads; ``mode="dicts"`` returns them instead.
+    """Print or return versions, instruction sets, caches, backends, OpenMP, threads, and the limits of convt's caches.
 
-    Caches are in bytes: the data caches of a core and the last level, as blocks are cut for them. So are the bounds of what is
-    kept; the bound of packed weights is a number times the bytes of their filter, or one for filters over 1 MiB and one for
-    smaller ones (`set_packed_weights_limit`).
+    CPU caches are in bytes: L1 and L2 of a core, and the last level. They determine the sizes of blocks. The limits of plans
+    are in bytes. The limit of packed weights is in multiples of the filter's bytes; it is one number if a limit was set, and
+    otherwise two, for filters over 1 MiB and for smaller ones (`set_packed_weights_limit`).
+
+    Parameters
+    ----------
+    mode : "print" or "dicts", default "print"
+        "print" prints text on standard output, "dicts" returns a dict.
+
+    Returns
+    -------
+    dict or None
+        A dict of strings, numbers, lists and dicts if ``mode`` is "dicts", else None.
+
+    Raises
+    ------
+    ValueError, TypeError
+        ``mode`` is another value.
 
     Examples
     --------
@@ -54,10 +69,10 @@ def show_config(mode="print"):
         "threads": _config.get_num_threads(),
         "threads set by": _config.threads_reason(),
         "kept": {
-            "packed weights, times the filter": _keep.most_times(),
-            "plans of an operator": _keep.OPERATOR_PLANS,
-            "plans of one-shot calls": _keep.ONE_SHOT_PLANS,
-            "plans in all": _keep.ALL_PLANS,
+            "packed weights of an operator, times its filter": _keep.most_times(),
+            "plans of an operator, bytes": _keep.OPERATOR_PLANS,
+            "plans of one-shot calls, bytes": _keep.ONE_SHOT_PLANS,
+            "plans in total, bytes": _keep.ALL_PLANS,
         },
         "versions": {
             "python": sys.version.split()[0],

@@ -1,11 +1,11 @@
-# How many of OpenMP's threads brief calls use while other processes take cores.
+# The number of OpenMP threads of brief calls while other processes use cores.
 #
-# A parallel region ends when all of its threads are done. A thread that another process keeps from running lets the others wait for
-# a time slice, some milliseconds, which is long beside a call of a tenth of one. So regions note how long their first thread waited
-# for the others, and how long it would have computed beyond that alone. If the waits are a quarter of what was saved, brief calls
-# use one thread fewer for a pause: with two threads they then run alone, with more the system has a core for each. Each time that
-# a full team has to wait again, the pause is four times as long; a pause without waits halves it. Numbers are changed by several
-# threads without a lock, because an estimate may miss a few calls.
+# A parallel region ends when all its threads are done. If another process delays one thread, the others wait for a time slice
+# of some milliseconds, which is long for a call of a tenth of a millisecond. Each region therefore records how long its first
+# thread waited for the others, and how much time the other threads saved. If the waits exceed a quarter of the savings, brief
+# calls use one thread fewer for a pause: with two threads they then run on one, with more the system has a core for each
+# remaining thread. If a full team has to wait again after the pause, the next pause is four times as long; a pause without
+# waits halves it. Threads change the numbers without a lock, because an estimate may miss a few calls.
 
 from libc.stdint cimport int64_t
 
@@ -17,28 +17,28 @@ cdef extern from *:
     #else
     static inline int64_t convt_now(void) { return 0; }
     #endif
-    #define CONVT_LEAST_WAIT INT64_C(1000000)     /* nanoseconds, before which nothing is concluded */
-    #define CONVT_KNOWN INT64_C(200000000)        /* what was saved counts half as much after so many */
+    #define CONVT_LEAST_WAIT INT64_C(1000000)     /* nanoseconds of waits below which nothing is decided */
+    #define CONVT_KNOWN INT64_C(200000000)        /* nanoseconds of savings above which waits and savings are halved */
     #define CONVT_LEAST_PAUSE INT64_C(20000000)
     #define CONVT_MOST_PAUSE INT64_C(500000000)
 
     typedef struct {
-        int64_t waited, saved;  /* nanoseconds, lately */
-        int64_t until, pause;   /* when a full team is tried again, and how long it is not */
-        int64_t fewer;          /* threads that brief calls do without until then */
+        int64_t waited, saved;  /* nanoseconds, of recent regions */
+        int64_t until, pause;   /* end of the current pause, and its length, nanoseconds */
+        int64_t fewer;          /* number of threads that brief calls leave out until then */
     } convt_team;
 
     #define CONVT_GET(field) __atomic_load_n(&team->field, __ATOMIC_RELAXED)
     #define CONVT_SET(field, value) __atomic_store_n(&team->field, value, __ATOMIC_RELAXED)
 
-    /* The threads of a brief call that may use so many. */
+    /* Returns the number of threads of a brief call that may use up to `threads`. */
     static inline int convt_team_of(convt_team *team, int threads, int64_t now)
     {
         const int64_t fewer = CONVT_GET(fewer);
         return fewer == 0 || now >= CONVT_GET(until) ? threads : threads > fewer ? (int)(threads - fewer) : 1;
     }
 
-    /* Notes a region of so many threads, when it began, when its first thread was done, and when all were. */
+    /* Records a region of `threads` threads: when it began, when its first thread was done, and when all were done. */
     static inline void convt_team_note(convt_team *team, int threads, int64_t began, int64_t done, int64_t ended)
     {
         const int64_t until = CONVT_GET(until), fewer = CONVT_GET(fewer), paused = ended < until;

@@ -1,6 +1,6 @@
-"""What users pass and get, for type checkers alone: nothing here is imported at run time.
+"""Types of arguments and results, for type checkers only: this module is never imported at run time.
 
-The keywords of functions with overloads are written once, as a TypedDict; tests/test_types.py holds them against the functions.
+A TypedDict lists the keywords of each function with overloads; tests/test_types.py compares it with the function.
 """
 
 from collections.abc import Sequence
@@ -11,24 +11,28 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Required, TypedDict, TypeVar
 
-# The dtype of an array or operator. bfloat16 is Any: ml_dtypes has no types.
+# The dtype of an array or operator. bfloat16 is Any, because ml_dtypes has no type annotations.
 DType = TypeVar("DType", bound=np.generic, default=Any)
 
 
 class SupportsArray(Protocol):
+    """An object with ``__array__``."""
+
     def __array__(self) -> NDArray[Any]: ...
 
 
 class SupportsDLPack(Protocol):
+    """An object with ``__dlpack__``."""
+
     def __dlpack__(self) -> object: ...
 
 
 Array: TypeAlias = SupportsArray | SupportsDLPack
 Out = TypeVar("Out", bound=NDArray[Any] | SupportsDLPack)
-Integers: TypeAlias = SupportsIndex | Sequence[SupportsIndex] | NDArray[np.integer[Any]]  # one for every axis, or one for each
+Integers: TypeAlias = SupportsIndex | Sequence[SupportsIndex] | NDArray[np.integer[Any]]  # one for all axes, or one per axis
 Number: TypeAlias = float | Real | np.floating[Any] | np.integer[Any]
 
-# Any case is taken; these are the two that people write.
+# Values in mixed case are also accepted at run time.
 _AutoPad: TypeAlias = Literal[
     "none", "notset", "same_upper", "same_lower", "valid", "NONE", "NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"
 ]
@@ -44,7 +48,7 @@ Activation: TypeAlias = (
     | tuple[_Plain]
     | tuple[Literal["leaky_relu"], Number]
     | tuple[Literal["clip"], Number, Number]
-    | list[Any]  # the same, of which a type can't say more
+    | list[Any]  # a list with the same elements, which a type cannot express
     | None
 )
 Backend: TypeAlias = Literal["auto", "native", "onednn", "reference"]
@@ -60,6 +64,8 @@ TorchPrecision: TypeAlias = Precision | Literal["torch"]
 
 
 class _Keywords(TypedDict, total=False):
+    """Keywords that several functions share."""
+
     strides: Integers
     pads_begin: Integers
     pads_end: Integers
@@ -75,26 +81,26 @@ class _Keywords(TypedDict, total=False):
 
 
 class ChunkKeywords(_Keywords, total=False):
-    """Of `convt.dask.conv_transpose`."""
+    """Keywords of `convt.dask.conv_transpose`."""
 
     backend: Backend
 
 
 class CallKeywords(ChunkKeywords, total=False):
-    """Of `convt.conv_transpose`, but ``out``."""
+    """Keywords of `convt.conv_transpose` except ``out``."""
 
     data_format: DataFormat
 
 
 class OperatorKeywords(_Keywords, total=False):
-    """Of `convt.ConvTranspose`."""
+    """Keywords of `convt.ConvTranspose`."""
 
     data_format: DataFormat
     backend: Backend | Literal["tune"]
 
 
 class OnnxKeywords(TypedDict, total=False):
-    """Of `convt.onnx.conv_transpose`."""
+    """Keywords of `convt.onnx.conv_transpose`."""
 
     auto_pad: AutoPad
     dilations: Integers | None
@@ -109,7 +115,7 @@ class OnnxKeywords(TypedDict, total=False):
 
 
 class OpenvinoKeywords(TypedDict, total=False):
-    """Of `convt.openvino.convolution_backprop_data` and `convt.openvino.group_convolution_backprop_data`."""
+    """Keywords of `convt.openvino.convolution_backprop_data` and `convt.openvino.group_convolution_backprop_data`."""
 
     strides: Required[Integers]
     pads_begin: Required[Integers]

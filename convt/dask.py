@@ -1,7 +1,7 @@
-"""Transposed convolution of dask arrays: chunk by chunk, for data that outgrow a machine's memory, or for many machines.
+"""Transposed convolution of dask arrays, chunk by chunk: for data larger than memory, and for several machines.
 
-Chunks may cut the batch and every spatial axis. A chunk of outputs is ``stride`` times as long as that of the inputs in its
-place, and needs a few inputs before and behind these: a halo, of dask's own overlap machinery. Every output is computed once.
+The batch and every spatial axis may be chunked. An output chunk is ``stride`` times as long as its input chunk. It also needs a
+halo: some elements before and after that input chunk, which `dask.array.overlap` provides. Every output is computed once.
 """
 
 from __future__ import annotations
@@ -39,31 +39,36 @@ def conv_transpose(
     data: da.Array, filter: Array, bias: Array | None = None, *, threads: SupportsIndex = 1, data_format: DataFormat = "NXC",
     **keywords: Unpack[ChunkKeywords],
 ) -> da.Array:  # fmt: skip
-    """`convt.conv_transpose` of a dask array, lazily.
+    """Compute `convt.conv_transpose` of a dask array lazily.
+
+    The operator is oneDNN Graph's ConvTranspose-1.
 
     Parameters
     ----------
     data : dask array (N, *spatial, C), or (N, C, *spatial) for data_format "NCX"
-        Of known sizes. Chunks of the channels are merged, and chunks of a spatial axis that are smaller than its halo are made
-        larger, by dask.
-    filter, bias : as `convt.conv_transpose` has them
-        They go to every worker, once, which packs the filter once.
+        float32, float64, float16 or bfloat16 (ml_dtypes), in NumPy chunks of known sizes. dask merges chunks of the channels,
+        and enlarges chunks of a spatial axis that are smaller than the halo of that axis.
+    filter : array of the same dtype
+        As for `convt.conv_transpose`. Each worker receives the filter once and packs it once.
+    bias : array (out_channels,) of the same dtype, optional
     threads : int
-        Threads of convt in each task. dask runs a task on each of its own threads: more than 1 pays where these are fewer than
-        cores.
+        Number of threads that convt uses in each task, at least 1. dask runs one task on each of its own threads, so more than
+        1 pays only if dask has fewer threads than there are cores.
     data_format, **keywords
-        As `convt.conv_transpose` has them, but ``out`` and ``backend="tune"``. With ``algorithm="direct"`` the result has the
-        bits of a single call on the whole array, contiguous, on a CPU of the same instruction set. Else it is as exact, but
-        its last bits can be others: a plan for a chunk may sum in another order.
+        As for `convt.conv_transpose`, without ``out`` and ``backend="tune"``. With ``algorithm="direct"`` the result is bitwise
+        equal to a single call on the whole contiguous array on a CPU with the same instruction set. With other algorithms the
+        result is as exact, but its last bits may differ, because the plan for a chunk may sum in another order.
 
     Returns
     -------
-    dask array of data's dtype and layout, whose chunks are data's, each in the place of its inputs.
+    dask array (N, *output, out_channels), or (N, out_channels, *output) for "NCX"
+        Of data's dtype. Each output chunk has the position of its input chunk.
 
     Raises
     ------
     ValueError, TypeError
-        Naming the argument, what it got and what was wanted; before anything is computed.
+        An argument is invalid. The message names the argument, its value and the accepted values. Raised before anything is
+        computed.
 
     Examples
     --------
@@ -81,9 +86,9 @@ def conv_transpose(
         raise TypeError(f"data: got chunks of {type(data._meta).__name__}, wanted chunks that are NumPy arrays")
     given: dict[str, Any] = dict(keywords)
     if "out" in given or given.get("backend") == "tune":
-        raise ValueError("out, backend: wanted neither an out nor 'tune' for a dask array, whose tasks may run anywhere")
+        raise ValueError("out, backend: got out or backend='tune', wanted neither, because dask tasks may run anywhere")
     if any(math.isnan(size) for size in data.shape):
-        raise ValueError(f"data: got a shape that dask does not know, {data.shape}, wanted known sizes")
+        raise ValueError(f"data: got unknown sizes in shape {data.shape}, wanted known sizes")
     count = _check.integer("threads", threads, 1)
     weights = _check.floating("filter", filter)
     values = None if bias is None else _check.array("bias", bias)
@@ -97,7 +102,7 @@ def conv_transpose(
     halos = [_halo(*axis) for axis in zip(attributes.kernel, attributes.strides, attributes.dilations, begins, strict=True)]
     wanted = {channels: -1}
     for ax, (halo, size) in enumerate(zip(halos, in_sizes, strict=True), first):
-        whole = size == 0 or min(data.chunks[ax]) == 0  # an axis with empty chunks is not worth cutting
+        whole = size == 0 or min(data.chunks[ax]) == 0  # an axis with empty chunks becomes one chunk
         wanted[ax] = -1 if whole else overlap.ensure_minimum_chunksize(max(1, min(max(halo), size)), data.chunks[ax])
     data = data.rechunk(wanted)
     cuts = [
@@ -118,12 +123,15 @@ def conv_transpose(
 
 
 def _halo(kernel: int, stride: int, dilation: int, begin: int) -> tuple[int, int]:
-    """How many inputs before and behind those in its place a chunk of outputs needs on an axis."""
+    """Return how many input elements before and after its input chunk an output chunk needs on an axis."""
     return max(0, (kernel - 1) * dilation - begin) // stride, -(-begin // stride)
 
 
 def _cuts(chunks: Sequence[int], before: int, stride: int, out: int) -> list[tuple[int, int, int]]:
-    """Of each chunk of an axis: ``(first input, first output, end of the outputs)``."""
+    """Return ``(first input, first output, end of outputs)`` for each chunk of an axis.
+
+    ``before`` is the halo before a chunk, and ``out`` the output size of the axis.
+    """
     ends = [min(end * stride, out) for end in itertools.accumulate(chunks)]
     ends[-1] = out
     starts = [0, *itertools.accumulate(chunks)]
@@ -131,7 +139,7 @@ def _cuts(chunks: Sequence[int], before: int, stride: int, out: int) -> list[tup
 
 
 class _Block:
-    """Computes chunks: what goes to every worker, once."""
+    """The computation of a chunk. Each worker receives this object once."""
 
     def __init__(
         self,
@@ -145,7 +153,7 @@ class _Block:
         self.op, self.threads, self.first, self.cuts, self.whole, self.finite = op, threads, first, cuts, whole, finite
 
     def part(self, data: NDArray[Any], block_id: tuple[int, ...]) -> Problem:
-        """The problem of a chunk, as a part of the whole."""
+        """Return the problem of a chunk."""
         sizes = data.shape[self.first : self.first + self.whole.rank]
         starts, firsts, stops = zip(*(cuts[block_id[self.first + n]] for n, cuts in enumerate(self.cuts)), strict=True)
         axes = zip(firsts, self.whole.begin, starts, self.whole.strides, strict=True)

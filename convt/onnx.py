@@ -1,7 +1,7 @@
-"""The ONNX dialect: ConvTranspose as opsets 1, 11 and 22 define it.
+"""ONNX ConvTranspose as opsets 1, 11 and 22 define it.
 
-`conv_transpose` needs NumPy only. `ConvTranspose` (an operator for onnx.reference) and `Backend` (onnx.backend.base)
-live in _onnx_backend, and the onnx package is imported when one of them is first asked for.
+`conv_transpose` does not need the onnx package. `ConvTranspose` (an operator for onnx.reference) and `Backend` (an
+onnx.backend.base.Backend) do: their first use imports it.
 """
 
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Backend", "ConvTranspose", "conv_transpose"]
 
-_LAZY = ("Backend", "ConvTranspose")  # they import onnx
+_LAZY = ("Backend", "ConvTranspose")  # these need the onnx package
 
 conv_transpose.__module__ = __name__
 

@@ -1,6 +1,6 @@
-"""The OpenVINO dialect: ConvolutionBackpropData-1 and GroupConvolutionBackpropData-1, NCX data, nothing computed here.
+"""OpenVINO's ConvolutionBackpropData-1 and GroupConvolutionBackpropData-1 on NCX data.
 
-Needs NumPy only; the openvino package is not imported.
+This module translates their attributes to convt's. It does not need the openvino package.
 """
 
 from __future__ import annotations
@@ -35,41 +35,42 @@ def convolution_backprop_data(
     pads_end: Integers, dilations: Integers, auto_pad: OpenvinoAutoPad = None, output_padding: Integers | None = None,
     precision: Precision = None,
 ) -> NDArray[Any]:  # fmt: skip
-    """Transposed convolution of ``data`` with ``filter``: OpenVINO's ConvolutionBackpropData-1.
+    """Compute the transposed convolution of ``data`` with ``filter``: OpenVINO's ConvolutionBackpropData-1.
 
     Parameters
     ----------
     data : array (N, C_in, *spatial), rank 3 or more
         float32, float64, float16 or bfloat16 (ml_dtypes).
     filter : array (C_in, C_out, *kernel) of the same dtype
-    output_shape : 1-D integer array or list, optional
-        Spatial sizes only. The padding is then computed, whatever pads_begin and pads_end say, with ``total // 2`` at
-        the beginning and the odd pixel lost at the end; under "same_upper" at the beginning. What lies past the full
-        scatter is zero.
+    output_shape : 1-D integer array or list, one int per spatial axis, optional
+        The spatial output sizes, from which the pads are computed; pads_begin and pads_end are then ignored. If ``total``
+        pixels have to be cut off, the beginning loses ``total // 2``, so an odd pixel is cut off at the end. With "same_upper"
+        it is cut off at the beginning. Outputs past the full scatter are zero.
     strides, dilations, pads_begin, pads_end : int or one int per spatial axis
-        Output size of an axis without output_shape:
+        In output pixels. Output size of an axis without output_shape:
         ``stride * (in - 1) + (k - 1) * dilation + 1 - pads_begin - pads_end + output_padding``.
     auto_pad : None, "none", "explicit", "same_upper", "same_lower" or "valid", any case
-        When set, pads_begin and pads_end are ignored; without output_shape all three mean pads of 0.
+        With "same_upper", "same_lower" or "valid", pads_begin and pads_end are ignored; without output_shape all pads are 0.
     output_padding : int or one int per spatial axis, optional
+        In output pixels; the default is 0.
     precision : None, "highest", "high" or "medium"
-        How exact float32 has to be: see `convt.conv_transpose`.
+        The lowest precision that convt may use for float32: see `convt.conv_transpose`.
 
     Returns
     -------
-    NumPy array (N, C_out, *output) of data's dtype.
+    NumPy array (N, C_out, *output) of data's dtype
 
     Raises
     ------
     ValueError, TypeError
-        Naming the argument, what it got and what was wanted.
+        An argument is invalid. The message names the argument, its value and the accepted values.
     MemoryError
-        The output cannot exist in this machine's memory.
+        The output does not fit into the machine's memory.
 
     Notes
     -----
-    This is the specification. OpenVINO's own runtime differs where output_shape is set and auto_pad is none or "valid":
-    it starts at pads_begin as given, or at 0, instead of at ``total // 2``.
+    convt follows the specification. OpenVINO's own runtime differs from it if output_shape is set and auto_pad is none or
+    "valid": the runtime starts its output at pads_begin (none) or at 0 ("valid"), instead of at ``total // 2``.
 
     Examples
     --------
@@ -102,11 +103,10 @@ def group_convolution_backprop_data(
     pads_end: Integers, dilations: Integers, auto_pad: OpenvinoAutoPad = None, output_padding: Integers | None = None,
     precision: Precision = None,
 ) -> NDArray[Any]:  # fmt: skip
-    """Grouped transposed convolution: OpenVINO's GroupConvolutionBackpropData-1.
+    """Compute a grouped transposed convolution: OpenVINO's GroupConvolutionBackpropData-1.
 
-    As `convolution_backprop_data`, but for the filter (groups, C_in / groups, C_out / groups, *kernel), whose first
-    size says how many groups the channels of ``data`` (N, C_in, *spatial) are divided into. The result is
-    (N, C_out, *output).
+    The filter has the shape (groups, C_in / groups, C_out / groups, *kernel); its first size is the number of groups. All other
+    parameters, the errors and the result (N, C_out, *output) are those of `convolution_backprop_data`.
 
     Examples
     --------
@@ -128,6 +128,7 @@ def _call(
     pads_end: Integers, dilations: Integers, auto_pad: OpenvinoAutoPad, output_padding: Integers | None,
     precision: Precision,
 ) -> Any:  # fmt: skip
+    """Compute either operator; their filter formats differ."""
     attributes = dict(
         strides=strides, pads_begin=pads_begin, pads_end=pads_end, dilations=dilations, auto_pad=auto_pad,
         output_padding=0 if output_padding is None else output_padding, output_shape=output_shape, data_format="NCX",

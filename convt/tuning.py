@@ -1,12 +1,12 @@
-"""What ``backend="tune"`` found, kept for later processes: FFTW's wisdom is the model.
+"""Results of ``backend="tune"``, saved for later processes like FFTW's wisdom.
 
-`save` writes everything that this process knows as JSON, one entry a line; `load` reads such a file, as does importing convt
-with ``CONVT_TUNING=FILE``. An operator with ``backend="tune"`` then measures only problems that no entry speaks of, and "auto"
-takes what an entry says in place of what it expects, in every door.
+`save` writes all results of this process to a JSON file, one entry per line. `load` reads such a file; the environment variable
+CONVT_TUNING names a file that convt loads at import. With a matching entry, ``backend="tune"`` does not measure, and "auto"
+uses the fastest algorithm of the entry, in all integrations.
 
-An entry is of one problem (dtype, sizes, layout), algorithms to choose from, threads, instruction set, CPU and kernels (a hash
-of the code that computes). Entries of another CPU or other kernels are skipped with a note (``CONVT_VERBOSE=1`` shows it);
-`save` writes them back, so that one file can serve several machines.
+An entry belongs to one problem (dtype, sizes, layout), the algorithms that were allowed, the number of threads, the instruction
+set, the CPU, and the kernels (a hash of the code that computes). Entries of another CPU or other kernels are skipped with a
+note, which ``CONVT_VERBOSE=1`` prints. `save` writes them back, so that one file can serve several machines.
 
 Examples
 --------
@@ -43,12 +43,12 @@ FORMAT = "convt tuning 2"
 _NAMES = {**ALGORITHMS, **BACKENDS}
 _KEY = {"problem": str, "layout": str, "algorithm": str, "threads": int, "isa": str, "cpu": str, "kernels": str}
 
-# Values of _KEY, in order -> {algorithm: milliseconds}; the GIL guards it, as it is only ever set and copied.
+# Values of _KEY, in order -> {algorithm: milliseconds}. It needs no lock, because setting and copying a dict is atomic.
 _known: dict[tuple[Any, ...], dict[str, float]] = {}
 
 
 class Loaded(NamedTuple):
-    """Counts of the entries of a file that were taken, and that were skipped because their CPU or kernels are others."""
+    """The result of `load`: the number of entries for this CPU and these kernels, and the number of skipped ones."""
 
     taken: int
     skipped: int
@@ -56,7 +56,7 @@ class Loaded(NamedTuple):
 
 @functools.cache
 def cpu() -> str:
-    """What names this CPU in a file: vendor, family, model, name and caches."""
+    """Return the identity of this CPU in tuning files: vendor, family, model, name and caches."""
     fields: dict[str, str] = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
@@ -70,7 +70,7 @@ def cpu() -> str:
 
 @functools.cache
 def kernels() -> str:
-    """The name of the code in a file: a hash of the compiled code, and of the Python beside it, which cuts the blocks."""
+    """Return the identity of the kernels in tuning files: a hash of the compiled code and the algorithms' Python code."""
     import hashlib
 
     found = hashlib.sha256(_core.identity().encode())
@@ -80,32 +80,61 @@ def kernels() -> str:
 
 
 def _key(problem: Problem, algorithm: str, threads: int) -> tuple[Any, ...]:
+    """Return the key of an entry, the values of _KEY in order."""
     layout = "NCX" if problem.planar else "NXC"
     return problem.descriptor(), layout, algorithm, threads, _core.isa(), cpu(), kernels()
 
 
 def find(problem: Problem, algorithm: str, threads: int) -> dict[str, float] | None:
-    """What is known of a problem: {algorithm: milliseconds}, or None."""
-    return _known.get(_key(problem, algorithm, threads)) if _known else None  # a key takes a while to make
+    """Return the results for a problem, {algorithm: milliseconds}, or None."""
+    return _known.get(_key(problem, algorithm, threads)) if _known else None  # making a key takes time
 
 
 def keep(problem: Problem, algorithm: str, threads: int, seconds: dict[str, float]) -> None:
-    """Remember what was measured: ``seconds`` by algorithm; those that can't do it are infinite, and left out."""
+    """Keep the results for a problem, {algorithm: seconds}, except infinite times of algorithms that do not support it."""
     milliseconds = {name: round(s * 1e3, 6) for name, s in seconds.items() if math.isfinite(s)}
     _known[_key(problem, algorithm, threads)] = milliseconds
 
 
 def clear() -> None:
-    """Forget everything that was measured or loaded. Operators that exist keep what they chose."""
+    """Remove all results that were measured or loaded. Existing operators keep their choice.
+
+    Examples
+    --------
+    >>> import convt
+    >>> convt.tuning.clear()
+    """
     _known.clear()
 
 
 def save(path: str | os.PathLike[str]) -> int:
-    """Write everything that is known to a JSON file, whole or not at all; returns how many entries it has.
+    """Write all results of this process to a JSON file, atomically.
 
-    Raises OSError where the file can't be written.
+    The results are those that were measured or loaded, including entries of other CPUs and kernels.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file. An existing file is replaced.
+
+    Returns
+    -------
+    int
+        The number of entries.
+
+    Raises
+    ------
+    OSError
+        The file cannot be written.
+
+    Examples
+    --------
+    >>> import convt, os, tempfile
+    >>> convt.tuning.clear()
+    >>> convt.tuning.save(os.path.join(tempfile.mkdtemp(), "tuning.json"))
+    0
     """
-    import json  # here, as they are slow to load, and as most processes never save
+    import json  # imported here, because json and tempfile load slowly and most processes never save
     import tempfile
 
     entries = [dict(zip(_KEY, key, strict=True)) | {"milliseconds": times} for key, times in _known.copy().items()]
@@ -128,39 +157,67 @@ def save(path: str | os.PathLike[str]) -> int:
 
 
 def load(path: str | os.PathLike[str]) -> Loaded:
-    """Read a file that `save` wrote, beside what is known already; newer entries replace older ones.
+    """Add the entries of a file that `save` wrote to the results of this process.
 
-    Returns `Loaded`. Raises OSError where the file can't be read, and ValueError, which names the line, where it is damaged:
-    then nothing of it is taken.
+    Entries of the file replace existing results for the same key.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file.
+
+    Returns
+    -------
+    Loaded
+        The numbers of entries ``taken`` for this CPU and these kernels, and ``skipped``.
+
+    Raises
+    ------
+    OSError
+        The file cannot be read.
+    ValueError
+        The file is damaged. The message names the line. No entry is loaded.
+
+    Examples
+    --------
+    >>> import convt, os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "tuning.json")
+    >>> convt.tuning.clear()
+    >>> convt.tuning.save(path)
+    0
+    >>> convt.tuning.load(path)
+    Loaded(taken=0, skipped=0)
     """
     return read(path, "path")
 
 
 def read(path: str | os.PathLike[str], what: str) -> Loaded:
-    """`load` whose errors call the path ``what``."""
+    """Do what `load` does; error messages call the path ``what``."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{what}: got {str(path)!r}, which is no text ({error.reason}); wanted one of save") from error
+        raise ValueError(
+            f"{what}: got {str(path)!r}, which is not UTF-8 text ({error.reason}); wanted a file of convt.tuning.save"
+        ) from error
     found = dict(_checked(path, line, entry, what) for line, entry in _entries(path, text, what))
     of_here = {key: times for key, times in found.items() if key[-2:] == (cpu(), kernels())}
     _known.update(found)
     skipped = len(found) - len(of_here)
     if skipped:
         of = _words.count(len(found), "entry", "entries")
-        _config.note("tuning", f"{path}: {skipped} of {of} skipped, as of another CPU or other kernels")
+        _config.note("tuning", f"{path}: {skipped} of {of} skipped, because it is for another CPU or other kernels")
     return Loaded(len(of_here), skipped)
 
 
 def _entries(path: str | os.PathLike[str], text: str, what: str) -> Iterator[tuple[int, Any]]:
-    """(line, entry) of a file's text."""
+    """Yield ``(line, entry)`` of each entry in a file's text."""
     import json
 
     refuse = lambda line, why: ValueError(f"{what}: got {str(path)!r}, line {line}: {why}")  # noqa: E731
     try:
         whole = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise refuse(getattr(error, "lineno", 1), f"no JSON ({getattr(error, 'msg', error)})") from error
+        raise refuse(getattr(error, "lineno", 1), f"not JSON ({getattr(error, 'msg', error)})") from error
     if not isinstance(whole, dict) or whole.get("format") != FORMAT or not isinstance(whole.get("entries"), list):
         raise refuse(1, f'wanted {{"format": "{FORMAT}", "entries": [...]}}')
     at, decoder = re.search(r'"entries"\s*:\s*\[', text).end(), json.JSONDecoder()  # type: ignore[union-attr]
@@ -172,12 +229,12 @@ def _entries(path: str | os.PathLike[str], text: str, what: str) -> Iterator[tup
 
 
 def _checked(path: str | os.PathLike[str], line: int, entry: Any, what: str) -> tuple[tuple[Any, ...], dict[str, float]]:
-    """(key, times) of an entry."""
+    """Validate an entry and return ``(key, {algorithm: milliseconds})``."""
     refuse = lambda why: ValueError(f"{what}: got {str(path)!r}, line {line}: {why}")  # noqa: E731
     wanted = {*_KEY, "milliseconds"}
     if not isinstance(entry, dict) or set(entry) != wanted:
         differs = sorted(set(entry) ^ wanted) if isinstance(entry, dict) else type(entry).__name__
-        raise refuse(f"wanted an object with {', '.join(sorted(wanted))}; differing: {differs}")
+        raise refuse(f"wanted an object with the keys {', '.join(sorted(wanted))}; difference: {differs}")
     for name, kind in _KEY.items():
         if type(entry[name]) is not kind:
             raise refuse(f"{name}: got {entry[name]!r}, wanted {kind.__name__}")
@@ -187,7 +244,7 @@ def _checked(path: str | os.PathLike[str], line: int, entry: Any, what: str) -> 
         raise refuse(f"algorithm: got {entry['algorithm']!r}, wanted 'auto' or one of {', '.join(ALGORITHMS)}")
     times = entry["milliseconds"]
     if not isinstance(times, dict) or not times:
-        raise refuse(f"milliseconds: got {times!r}, wanted an object, algorithm: milliseconds")
+        raise refuse(f"milliseconds: got {times!r}, wanted an object {{algorithm: milliseconds}}")
     for name, time in times.items():
         if name not in _NAMES:
             raise refuse(f"milliseconds: got the algorithm {name!r}, wanted one of {', '.join(_NAMES)}")
@@ -199,6 +256,6 @@ def _checked(path: str | os.PathLike[str], line: int, entry: Any, what: str) -> 
 if _path := os.environ.get("CONVT_TUNING"):
     try:
         read(_path, "CONVT_TUNING")
-    except (OSError, ValueError) as error:  # a cache that is gone or damaged is no reason not to start
+    except (OSError, ValueError) as error:  # convt works without the file, so a missing or damaged one is only a warning
         _why = f"CONVT_TUNING: got {_path!r}, which can't be read ({error.strerror})" if isinstance(error, OSError) else error
         warnings.warn(f"{_why}; the file is ignored", RuntimeWarning, stacklevel=3)

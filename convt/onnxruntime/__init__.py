@@ -1,20 +1,22 @@
-"""convt in ONNX Runtime: its session, whose ConvTranspose nodes are computed by convt on CPUs.
+"""An ONNX Runtime session that runs ConvTranspose nodes with convt on CPUs.
 
-`InferenceSession` stands for ``onnxruntime.InferenceSession``; ``python -m convt.onnxruntime model.onnx`` shows what it gains.
+`InferenceSession` is a drop-in replacement for ``onnxruntime.InferenceSession``. ``python -m convt.onnxruntime model.onnx``
+compares the two on a model.
 
-    _session        the session, and the report
-    _loading        what is handed to ONNX Runtime: a model with convt's nodes, or the reason why there is none
+    _session        the session and its report
+    _loading        the model and options given to ONNX Runtime, or the reason to leave the model unchanged
     _options        a copy of session options
     _file           models read without their large tensors, and written with them
-    _rewrite        the model: its ConvTranspose nodes made convt's
-    _scopes         the model's graphs: what names stand for, and who reads them
-    _fuse           what is computed together with a node
-    _differences    nodes that ONNX Runtime computes otherwise than convt.onnx, which are left to it
-    _functions      the model's functions, inlined
-    library         the library of operators that ONNX Runtime opens: kernels that call a node on tensors in place
-    _node           a node: its weights packed once, its output computed
-    _host           exceptions in a node: what convt refuses, and what signals raise
-    __main__        a model in both, side by side
+    _rewrite        replacement of ConvTranspose nodes by convt's operator
+    _scopes         graphs of a model: values by name, and their readers
+    _fuse           fusion of a node with the bias, batch norm and activation that follow it
+    _differences    nodes for which ONNX Runtime's results differ from those of convt.onnx
+    _functions      inlining of model functions
+    library         the custom-operator library that ONNX Runtime loads; its kernels call a node on tensors in place
+    known.pyx       input shapes seen before, computed without Python and the GIL
+    _node           one node: its packed weights and its computation
+    _host           exceptions in a node: calls that convt refuses, and exceptions of signal handlers
+    __main__        the command that compares a model with and without convt
 """
 
 try:

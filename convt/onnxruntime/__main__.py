@@ -1,4 +1,4 @@
-"""``python -m convt.onnxruntime model.onnx``: a model in ONNX Runtime as it is and with convt in it, side by side."""
+"""``python -m convt.onnxruntime model.onnx``: Compare run time and outputs of an ONNX model with and without convt."""
 
 import argparse
 import json
@@ -13,7 +13,7 @@ import onnxruntime
 from .._problem import PRECISIONS
 from . import InferenceSession
 
-SPINNING = 0.13  # seconds after a run for which threads of ONNX Runtime's go on spinning, to the cost of who runs then
+SPINNING = 0.13  # seconds; ONNX Runtime's threads spin this long after a run and slow down whatever runs next
 
 _DTYPES = {
     "tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16, "tensor(int64)": np.int64,
@@ -22,25 +22,28 @@ _DTYPES = {
 
 
 def inputs(session, shapes, given=()):
-    """The arrays for the inputs of a session: those ``given`` by name, random ones of ``shapes`` or the model's for others."""
+    """Return ``{input name: array}`` for a session: the arrays in ``given``, and random arrays for the other inputs.
+
+    ``shapes`` maps input names to shapes. Inputs without an entry take the shape that the model declares.
+    """
     wanted = {each.name: each for each in session.get_inputs()}
     given = dict(given)
     for name in (*shapes, *given):
         if name not in wanted:
-            raise ValueError(f"input {name}: got no such input of the model, wanted one of {', '.join(wanted) or 'none'}")
+            raise ValueError(f"input {name}: got an unknown name, wanted an input of the model: {', '.join(wanted) or 'none'}")
     rng = np.random.default_rng(0)
     return {name: given[name] if name in given else _random(each, shapes.get(name), rng) for name, each in wanted.items()}
 
 
 def _random(each, shape, rng):
-    """A random array for an input: a model says the shape, but for sizes that it leaves open."""
+    """Return a random array for an input. ``shape`` is None for the shape that the model declares."""
     if each.type not in _DTYPES:
-        raise ValueError(f"input {each.name}: got {each.type}, wanted --input with it, or one of {', '.join(_DTYPES)}")
+        raise ValueError(f"input {each.name}: got {each.type}, wanted an array by --input, or one of {', '.join(_DTYPES)}")
     if shape is None:
         if any(not isinstance(size, int) for size in each.shape):
             sizes = ",".join(str(size) if isinstance(size, int) else "N" for size in each.shape)
             raise ValueError(
-                f"input {each.name}: got no size where the model has {each.shape}, wanted --shape {each.name}={sizes}"
+                f"input {each.name}: got no sizes for the open axes of {each.shape}, wanted --shape {each.name}={sizes}"
             )
         shape = each.shape
     dtype = np.dtype(_DTYPES[each.type])
@@ -49,9 +52,10 @@ def _random(each, shape, rng):
 
 
 def difference(before, after):
-    """The largest difference of the outputs of two runs, of the largest magnitude of the output that has it.
+    """Return the largest difference between the outputs of two runs, relative to the largest magnitude of that output.
 
-    Places where both have the same infinity or no number do not differ; where one has it alone, the difference is infinite.
+    Elements that are NaN in both runs, or the same infinity in both, do not differ. If only one run has NaN or an infinity at
+    an element, or if the shapes differ, the result is infinite.
     """
     worst = 0.0
     for a, b in zip(before, after, strict=True):
@@ -69,7 +73,10 @@ def difference(before, after):
 
 
 def in_turns(calls, budget, rounds=4):
-    """Seconds of each call: the least of the medians of some rounds, in which they take turns, apart by a pause."""
+    """Return the seconds of each call: the minimum over ``rounds`` rounds of its median time in a round.
+
+    In each round the calls take turns, with a pause of `SPINNING` before each. ``budget`` is in seconds per call.
+    """
     found = [[] for _ in calls]
     for call in calls:
         call()
@@ -86,9 +93,10 @@ def in_turns(calls, budget, rounds=4):
 
 
 def compare(model, shapes, threads, budget, precision=None, given=()):
-    """The figures of a model, as a dict: its nodes, seconds and ratios.
+    """Run a model with and without convt, and return the results as a dict: nodes, seconds, speedup and differences.
 
-    ``own_difference`` is that of ONNX Runtime from itself without its optimisations: what a model makes of rounding.
+    ``own_difference`` compares ONNX Runtime with and without its graph optimisations. It shows how strongly the model amplifies
+    rounding errors, and is None if ONNX Runtime cannot run the model without optimisations.
     """
 
     def session(kind, optimised=True, **words):
@@ -105,7 +113,7 @@ def compare(model, shapes, threads, budget, precision=None, given=()):
     worst = difference(want, ours.run(None, feed))
     try:
         own = difference(want, session(onnxruntime.InferenceSession, optimised=False).run(None, feed))
-    except Exception:  # there are operators that ONNX Runtime computes only when others are put in their place
+    except Exception:  # ONNX Runtime can run some operators only after its optimisations replace them
         own = None
     before, after = in_turns([lambda: plain.run(None, feed), lambda: ours.run(None, feed)], budget)
     report = ours.report
@@ -117,28 +125,26 @@ def compare(model, shapes, threads, budget, precision=None, given=()):
 
 
 def _shape(text):
-    """An input's name and shape, of NAME=N,N,..."""
+    """Parse ``NAME=N,N,...`` into an input name and a shape."""
     name, equals, sizes = text.rpartition("=")
     if not (name and equals):
         raise argparse.ArgumentTypeError(f"got {text!r}, wanted NAME=N,N,..., as in X=1,3,64,64")
     try:
         shape = [int(size) for size in sizes.split(",")] if sizes else []
     except ValueError:
-        raise argparse.ArgumentTypeError(f"got sizes {sizes!r} of {name}, wanted integers, as in X=1,3,64,64") from None
+        raise argparse.ArgumentTypeError(f"got sizes {sizes!r} for {name}, wanted integers, as in X=1,3,64,64") from None
     if min(shape, default=0) < 0:
-        raise argparse.ArgumentTypeError(f"got sizes {sizes!r} of {name}, wanted none below 0")
+        raise argparse.ArgumentTypeError(f"got sizes {sizes!r} for {name}, wanted integers >= 0")
     return name, shape
 
 
 def _arrays(path):
-    """The arrays of an .npz file, by name."""
+    """Load the arrays of an .npz file as ``{name: array}``."""
     try:
         with np.load(path) as file:
             return dict(file)
-    except Exception as error:  # the file system, zip and NumPy raise many
-        raise argparse.ArgumentTypeError(
-            f"got {path!r}, wanted an .npz file of arrays by their inputs' names: {error}"
-        ) from None
+    except Exception as error:  # the file system, zipfile and NumPy raise many classes
+        raise argparse.ArgumentTypeError(f"got {path!r}, wanted an .npz file of arrays named after inputs: {error}") from None
 
 
 def _number(kind, minimum):
@@ -157,20 +163,22 @@ def _number(kind, minimum):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m convt.onnxruntime", description=__doc__.split(": ", 1)[1])
-    parser.add_argument("model", help="an ONNX file")
+    parser.add_argument("model", help="ONNX file")
     parser.add_argument("--shape", action="append", type=_shape, default=[], metavar="NAME=N,N,...",
-                        help="shape of an input, which is random; needed where the model leaves sizes open")  # fmt: skip
-    parser.add_argument("--input", type=_arrays, default={}, metavar="FEED.npz", help="arrays for inputs, by their names")
-    parser.add_argument("--precision", choices=PRECISIONS, help="what convt may take for float32 (default: CONVT_PRECISION)")
-    parser.add_argument("--threads", type=_number(int, 0), default=0, help="of both (default: 0, each its own number)")
-    parser.add_argument("--budget", type=_number(float, 0), default=2.0, help="seconds to time each for (default: 2)")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+                        help="shape of a random input; required if the model leaves sizes of that input open")  # fmt: skip
+    parser.add_argument("--input", type=_arrays, default={}, metavar="FEED.npz", help="arrays for inputs, named after them")
+    parser.add_argument("--precision", choices=PRECISIONS,
+                        help="lowest precision that convt may use for float32 (default: CONVT_PRECISION)")  # fmt: skip
+    parser.add_argument("--threads", type=_number(int, 0), default=0,
+                        help="threads of each session (default: 0, the number that each library uses)")  # fmt: skip
+    parser.add_argument("--budget", type=_number(float, 0), default=2.0, help="seconds to time each session (default: 2)")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
     asked = parser.parse_args(arguments)
     try:
         found = compare(asked.model, dict(asked.shape), asked.threads, asked.budget, asked.precision, asked.input)
     except KeyboardInterrupt:
         parser.exit(130, f"{parser.prog}: stopped\n")
-    except Exception as error:  # ONNX Runtime's errors have no common class of their own
+    except Exception as error:  # ONNX Runtime's errors have no common base class
         parser.exit(1, f"{parser.prog}: {error}\n")
     known = {name: "inf" if value == math.inf else value for name, value in found.items()}  # JSON has no infinity
     print(json.dumps(known, indent=1) if asked.json else _text(found))
@@ -178,20 +186,20 @@ def main(arguments=None):
 
 
 def _text(found):
-    """The figures of a model for a reader."""
+    """Format the results of `compare` as text."""
     lines = []
     for node in found["nodes"]:
         behind = "".join(f" + {each}" for each in node["with"])
         lines.append(f"{node['name']}: {node['in']} -> {node['out']} by {node['algorithm']}{behind}")
-    lines += [f"{name}: left to ONNX Runtime, as {why}" for name, why in found["kept"].items()]
+    lines += [f"{name}: left to ONNX Runtime because {why}" for name, why in found["kept"].items()]
     if not found["nodes"] and not found["kept"]:
-        lines.append(f"convt computes no ConvTranspose nodes, as {found['reason']}")
-    lines.append(f"ONNX Runtime {found['onnxruntime_s'] * 1e3:.3f} ms, with convt {found['convt_s'] * 1e3:.3f} ms: "
-                 f"{found['speed_up']:.2f} times as fast")  # fmt: skip
+        lines.append(f"convt computes no node of the model because {found['reason']}")
+    lines.append(f"ONNX Runtime: {found['onnxruntime_s'] * 1e3:.3f} ms; with convt: {found['convt_s'] * 1e3:.3f} ms; "
+                 f"speedup: {found['speed_up']:.2f}")  # fmt: skip
     own = found["own_difference"]
-    itself = "not known" if own is None else f"{own:.1e}"
-    lines.append(f"largest difference {found['difference']:.1e} of the largest output; "
-                 f"of ONNX Runtime from itself without its optimisations: {itself}")  # fmt: skip
+    itself = "unknown" if own is None else f"{own:.1e}"
+    lines.append(f"largest relative difference of outputs: convt against ONNX Runtime {found['difference']:.1e}; "
+                 f"ONNX Runtime against itself without graph optimisations {itself}")  # fmt: skip
     return "\n".join(lines)
 
 

@@ -1,7 +1,8 @@
-"""Differences between ONNX Runtime's ConvTranspose and convt.onnx: nodes that show one are left to ONNX Runtime.
+"""Differences between ONNX Runtime's ConvTranspose and convt.onnx.
 
-`convt.onnx` follows ONNX's text. In a session ONNX Runtime's shapes, numbers and errors count. A node's attributes and
-the sizes of its kernel decide; tests/test_onnxruntime_differences.py holds both against each other on random nodes.
+`convt.onnx` follows the ONNX specification, but a session must return ONNX Runtime's shapes, numbers and errors. So nodes for
+which the two may differ are left to ONNX Runtime. The decision depends on a node's attributes and on what is known of its
+inputs' shapes and dtypes. tests/test_onnxruntime_differences.py compares the two on random nodes.
 """
 
 import ml_dtypes
@@ -26,15 +27,18 @@ _SAME = ("SAME_UPPER", "SAME_LOWER")
 
 
 def difference(node, data, weights, bias, opset):
-    """Why a node is left to ONNX Runtime, or None. ``data``, ``weights`` and ``bias`` are what is known of its inputs."""
+    """Return the reason to leave a node to ONNX Runtime, or None if convt computes it.
+
+    ``data``, ``weights`` and ``bias`` are `_scopes.Value`: what is known about the inputs X, W and B.
+    """
     if not (2 <= len(node.input) <= 3 and all(node.input[:2]) and len(node.output) == 1 and node.output[0]):
-        return "its inputs or outputs are not those of a ConvTranspose"
+        return "it does not have the inputs and the output of a ConvTranspose"
     for each in node.attribute:
         if each.ref_attr_name or _TYPES.get(each.name) != each.type:
-            return f"its attribute {each.name} is none of a ConvTranspose, or of another type"
+            return f"its attribute {each.name} is unknown to ConvTranspose or has the wrong type"
     values = _scopes.attributes(node)
     if [] in values.values():
-        return "an attribute of it is an empty list"
+        return "one of its attributes is an empty list"
     kernel = values.get("kernel_shape") if weights.dims is None else list(weights.dims[2:])
     why = _other_rules(values, data.dims, kernel, any(each.name == "pads" for each in node.attribute))
     if why is None and weights.dims is not None and weights.kind in _DTYPES:
@@ -43,12 +47,16 @@ def difference(node, data, weights, bias, opset):
 
 
 def _other_rules(values, data, kernel, has_pads):
-    """Why ONNX Runtime reads a node otherwise, or None; the shapes ``data`` and ``kernel`` are None if they are not known."""
+    """Return how ONNX Runtime's rules for a node may differ from the specification, or None.
+
+    ``data`` is the shape of X and ``kernel`` the kernel sizes; each is None if it is unknown. ``has_pads`` is whether the node
+    has the attribute pads, even one of zeros.
+    """
     auto_pad, sizes = values.get("auto_pad", "NOTSET"), values.get("output_shape", [])
     if auto_pad not in ("NOTSET", "VALID", *_SAME):
-        return f"its auto_pad is {auto_pad!r}, which is no word of ONNX's text"
+        return f"its auto_pad is {auto_pad!r}, which the ONNX specification does not define"
     if auto_pad != "NOTSET" and has_pads:
-        return "it has auto_pad and pads, which ONNX Runtime refuses together, zeros too"
+        return "it has both auto_pad and pads, which ONNX Runtime refuses even if the pads are 0"
     if min(values.get("pads", [0])) < 0:
         return "it has a negative pad"
     rank = max(len(values.get(name, [])) for name in ("strides", "dilations", "output_padding")) or len(kernel or [0])
@@ -56,25 +64,25 @@ def _other_rules(values, data, kernel, has_pads):
         values.get(name, [default] * rank) for name, default in (("strides", 1), ("dilations", 1), ("output_padding", 0))
     )
     if not rank == len(strides) == len(dilations) == len(paddings) == len(kernel or strides):
-        return "its attributes have different numbers of axes"
+        return "its attributes differ in their number of axes"
     if any(padding >= stride for padding, stride in zip(paddings, strides, strict=True)):
         return "its output_padding is not less than its stride, which ONNX Runtime refuses"
     if sizes and (len(sizes) != rank or min(sizes) < 1):
-        return f"its output_shape is {sizes}, which ONNX's text does not know"
+        return f"its output_shape is {sizes}, which the ONNX specification does not define"
     reaches = [(size - 1) * dilation + 1 for size, dilation in zip(kernel or [1] * rank, dilations, strict=True)]
     axes = range(rank)
     if sizes and any(paddings):
         known = data is not None and kernel and len(data) == rank + 2
         if not known or any(sizes[n] - strides[n] * (data[n + 2] - 1) - reaches[n] >= strides[n] for n in axes):
-            return "it has output_padding and an output_shape that ONNX Runtime may refuse with it"
+            return "it has output_padding and output_shape, which ONNX Runtime may refuse together"
     if auto_pad in _SAME and not sizes and any(reaches[n] + paddings[n] < strides[n] for n in axes):
         known = "is" if kernel else "may be"
-        return f"its kernel {known} smaller than its stride, where ONNX Runtime gives {auto_pad} another size than ONNX's text"
+        return f"its kernel {known} smaller than its stride, where ONNX Runtime's {auto_pad} differs from the specification"
     return None
 
 
 def _refusal(values, weights, bias, opset):
-    """Why convt refuses a node with weights of these sizes; None if it takes it."""
+    """Return why convt refuses a node with weights of known shape and dtype, or None if convt accepts it."""
     dtype = _DTYPES[weights.kind]
     filter = np.broadcast_to(np.zeros((), dtype), weights.dims)
     term = None

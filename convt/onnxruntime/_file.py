@@ -1,8 +1,9 @@
-"""Models without their large tensors: read from a file or bytes, and written again with the tensors copied from there.
+"""ONNX models without their large tensors: read from a file or bytes, and written again with the tensors copied from there.
 
-Python's messages copy all that they are made of, several times on the way from one file to the next. So a tensor's data is left
-where it lies, and an entry of the tensor's external data says where. A message in ONNX's format is a sequence of fields,
-each behind a key with its number and kind; a field that occurs twice goes on with the first one.
+Protobuf messages in Python copy their content several times between reading one file and writing the next. To avoid these
+copies, the data of a large tensor stays in the source, and an external_data entry of the tensor records its position there.
+A protobuf message is a sequence of fields. Each field begins with a key: field number << 3 | wire type. If a message field
+occurs twice, protobuf merges the second occurrence into the first.
 """
 
 import contextlib
@@ -12,42 +13,45 @@ import os
 import onnx
 from google.protobuf.message import Message
 
-LARGE = 1 << 10  # bytes: smaller tensors stay in the message, where shape inference and the rewriting may read them
+LARGE = 1 << 10  # bytes; smaller tensors stay in the message, because shape inference and rewriting may read them
 _CHUNK = 1 << 20
-_LEFT = "left"  # the entry of a tensor whose data was left: where the whole tensor lies
+_LEFT = "left"  # key of the external_data entry that records the position of a tensor left in the source: "start end"
 
-# Keys of fields, by the numbers and kinds that ONNX gives them. In a model the graph; in a graph initializers and nodes:
+# Field keys of ModelProto.graph, GraphProto.initializer and GraphProto.node.
 _GRAPH, _INITIALIZER, _NODE = 7 << 3 | 2, 5 << 3 | 2, 1 << 3 | 2
-# In a tensor its name; its data as raw_data, float_data and double_data; dims (as numbers or in one), data_type, name and
-# doc_string; external_data; data_location, with the value that says: elsewhere.
+# Field keys of TensorProto: name; raw_data, float_data and double_data; dims (unpacked and packed), data_type, name and
+# doc_string; external_data; and the encoded field data_location = EXTERNAL.
 _NAME = 8 << 3 | 2
 _DATA = (9 << 3 | 2, 4 << 3 | 2, 10 << 3 | 2)
 _PLAIN = (1 << 3, 1 << 3 | 2, 2 << 3, _NAME, 12 << 3 | 2)
 _EXTERNAL = 13 << 3 | 2
 _ELSEWHERE = (bytes([14 << 3]), bytes([onnx.TensorProto.EXTERNAL]))
-# In a Constant node its output; its attribute, with a tensor, and the name, type and doc_string of that; op_type and domain,
-# with their words; its name and doc_string.
+# Field keys of a Constant node: output and attribute; in the attribute the tensor, and its name, type and doc_string; op_type
+# and domain with their permitted values; name and doc_string, which are ignored.
 _OUTPUT, _ATTRIBUTE, _TENSOR = 2 << 3 | 2, 5 << 3 | 2, 5 << 3 | 2
 _OF_ATTRIBUTE = (1 << 3 | 2, 20 << 3, 13 << 3 | 2)
 _SAYS = {4 << 3 | 2: (b"Constant",), 7 << 3 | 2: (b"", b"ai.onnx")}
 _SAYS_NOTHING = (3 << 3 | 2, 6 << 3 | 2)
-_SIZES = {1: 8, 5: 4}  # kinds of fields of one size
-_HEAD = 20  # bytes in which a key and a number behind it end
+_SIZES = {1: 8, 5: 4}  # wire types of fixed size -> bytes
+_HEAD = 20  # bytes; the longest key and the varint after it fit
 
 
 class Source:
-    """A model as it was given, a path or bytes: `model`, the message without its large tensors."""
+    """A model given as a path or as bytes (the other argument is None).
+
+    ``model`` is its ModelProto without the data of large tensors. ``external`` is whether it has data in other files.
+    """
 
     def __init__(self, path, data):
         self.path, self.data, self.state = path, data, None
         with self._opened() as file:
             text = b"".join(_lean(file))
         self.model = onnx.ModelProto.FromString(text)
-        self.external = b"location" in text and bool(locations(self.model))  # whether it has data in other files
+        self.external = b"location" in text and bool(locations(self.model))
 
     @contextlib.contextmanager
     def _opened(self):
-        """The model as a file, which is the same one, unchanged, before and after."""
+        """Open the model as a binary file. Raise ValueError if the file on disk changed since it was first opened."""
         with io.BytesIO(self.data) if self.path is None else open(self.path, "rb") as file:
             self._compare(file)
             yield file
@@ -57,11 +61,14 @@ class Source:
         found = None if self.path is None else os.fstat(file.fileno())
         state = found and (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
         if self.state not in (None, state):
-            raise ValueError("the model's file changed while it was read")
+            raise ValueError("the model file changed while convt read it")
         self.state = state
 
     def pieces(self, model):
-        """The bytes of a model that was made of `model`, in pieces, its large tensors in it; they leave the message."""
+        """Yield the serialized bytes of a rewritten copy of ``self.model``, including its large tensors.
+
+        The large initializers are removed from ``model``, and their data is copied from the source.
+        """
         tensors = list(model.graph.initializer)
         del model.graph.initializer[:]
         model.graph.initializer.extend(each for each in tensors if not _is_left(each))
@@ -69,7 +76,7 @@ class Source:
         with self._opened() as file:
             for tensor in filter(_is_left, tensors):
                 start, end = _place(tensor)
-                name = tensor.name  # protobuf gives bytes where they are no text
+                name = tensor.name  # protobuf returns bytes if they are not valid UTF-8
                 name = _field(_NAME, name if isinstance(name, bytes) else name.encode())
                 head = _number(_INITIALIZER) + _number(end - start + len(name))
                 yield _number(_GRAPH) + _number(len(head) + end - start + len(name)) + head
@@ -79,21 +86,22 @@ class Source:
 
 
 def left(model):
-    """Counts the bytes of a model's tensors that were left where they lie."""
+    """Return the total bytes of the tensors of a model that were left in its source."""
     return sum(end - start for start, end in (_place(each) for each in model.graph.initializer if _is_left(each)))
 
 
 def locations(model):
-    """The entries of a model's tensors that say in which other file their data lies."""
+    """Return the external_data entries of a model's tensors that name another file."""
     return [entry for tensor in _tensors(model) for entry in tensor.external_data if entry.key == "location"]
 
 
 def folder(model, path):
-    """The folder in which a model at a path finds its external data.
+    """Return the folder to give ONNX Runtime for the external data of the model at ``path``.
 
-    Files may be links. ONNX Runtime takes those that end in the folder of the model, or of the file that the model is a link
-    to; told a folder, it takes those that end in there. So where files end elsewhere, the model's entries become relative to a
-    folder that has both. ValueError where ONNX Runtime would not take a file.
+    Data files may be symbolic links. Given a path, ONNX Runtime accepts files whose real path is inside the folder of the
+    model, or inside the folder of the file that the model links to. Given a folder, it accepts only files whose real path is
+    inside that folder. If some files are outside the model's own folder, this function returns a common parent of both
+    folders, and makes the entries of the model relative to it. Raise ValueError for a file that ONNX Runtime would not accept.
     """
     entries = locations(model)
     named = os.path.dirname(os.path.abspath(path))
@@ -101,7 +109,7 @@ def folder(model, path):
     files = [os.path.realpath(os.path.join(named, entry.value)) for entry in entries]
     for entry, file in zip(entries, files, strict=True):
         if os.path.isabs(entry.value) or not any(_within(file, each) for each in folders):
-            raise ValueError(f"its external data {entry.value!r} lies outside its folder")
+            raise ValueError(f"its external data {entry.value!r} is outside the model's folder")
     if all(_within(file, folders[0]) for file in files):
         return named
     common = os.path.commonpath(folders)
@@ -115,7 +123,7 @@ def _within(file, folder):
 
 
 def _tensors(message):
-    """All tensors of a message, those of subgraphs and attributes among them."""
+    """Yield all tensors of a message, including those of subgraphs and attributes."""
     if isinstance(message, onnx.TensorProto):
         yield message
         return
@@ -135,13 +143,13 @@ def _is_left(tensor):
 
 
 def _place(tensor):
-    """The start and the end of the message of a tensor whose data was left."""
+    """Return the start and end offsets, in the source, of the message of a tensor that was left there."""
     start, end = tensor.external_data[0].value.split()
     return int(start), int(end)
 
 
 def _lean(file):
-    """A model's bytes in pieces, without the data of large tensors."""
+    """Yield the bytes of a model without the data of large tensors."""
     return _with(file, 0, file.seek(0, os.SEEK_END), {_GRAPH: lambda *place: _field(_GRAPH, b"".join(_lean_graph(*place)))})
 
 
@@ -150,9 +158,10 @@ def _lean_graph(file, start, end):
 
 
 def _with(file, start, end, changes):
-    """The bytes of a message in pieces, large fields of some keys changed.
+    """Yield the bytes of the message between two offsets of a file, with some of its large fields replaced.
 
-    ``changes`` has functions by key, which make a field of the place of another's value; None leaves it as it is.
+    ``changes`` maps a field key to a function ``(file, start, end)`` of the field's value, which returns the replacement field
+    as bytes, or None to keep the field.
     """
     done = start
     for key, at, value, stop in _fields(file, end, start):
@@ -165,7 +174,10 @@ def _with(file, start, end, changes):
 
 
 def _lean_tensor(file, start, end, name=b""):
-    """An initializer without its data; None for a tensor that is not as usual."""
+    """Return the field of an initializer without its data, or None for a tensor with unexpected fields.
+
+    ``name`` is an encoded name field for a tensor that has none.
+    """
     kept, data = [], 0
     for key, at, _, stop in _fields(file, end, start):
         if key in _DATA:
@@ -180,7 +192,10 @@ def _lean_tensor(file, start, end, name=b""):
 
 
 def _lean_constant(file, start, end):
-    """An initializer in the place of a Constant node, as ONNX Runtime makes it, too; None for other nodes."""
+    """Return an initializer field that replaces a Constant node, or None for other nodes.
+
+    ONNX Runtime also replaces Constant nodes by initializers.
+    """
     output = tensor = None
     for key, _, value, stop in _fields(file, end, start):
         if key == _ATTRIBUTE and tensor is None:
@@ -198,7 +213,7 @@ def _lean_constant(file, start, end):
 
 
 def _fields(file, end, at):
-    """The fields of a message from one place of a file to another: their keys, starts, their values' starts, and ends."""
+    """Yield ``(key, start, start of the value, end)``, in file offsets, of each field of a message."""
     while at < end:
         file.seek(at)
         head = file.read(_HEAD)
@@ -212,15 +227,15 @@ def _fields(file, end, at):
         elif key & 7 in _SIZES:
             size = _SIZES[key & 7]
         else:
-            raise ValueError(f"not a model: a field of kind {key & 7}")
+            raise ValueError(f"not an ONNX model: a field of wire type {key & 7}")
         if value + size > end:
-            raise ValueError("not a model: a field goes on behind its end")
+            raise ValueError("not an ONNX model: a field extends past its message")
         yield key, at, value, value + size
         at = value + size
 
 
 def _next_number(head, at):
-    """A number of a few bytes, the last of which is below 128, and where it ends."""
+    """Decode the varint at offset ``at`` of ``head``, and return its value and the offset of its end."""
     result = shift = 0
     for place in range(at, len(head)):
         byte = head[place]
@@ -228,10 +243,11 @@ def _next_number(head, at):
         if byte < 128:
             return result, place + 1
         shift += 7
-    raise ValueError("not a model: a number has no end")
+    raise ValueError("not an ONNX model: a varint does not end")
 
 
 def _number(value):
+    """Encode an integer as a varint."""
     written = bytearray()
     while value > 127:
         written.append(value & 127 | 128)
@@ -241,12 +257,14 @@ def _number(value):
 
 
 def _field(key, value):
+    """Encode a length-delimited field."""
     return _number(key) + _number(len(value)) + value
 
 
 def _read(file, start, end):
+    """Return the bytes between two offsets of a file. Raise ValueError if the file is shorter."""
     file.seek(start)
     data = file.read(end - start)
     if len(data) != end - start:
-        raise ValueError("not a model: the file ends too early")
+        raise ValueError("not an ONNX model: the file is truncated")
     return data

@@ -1,11 +1,11 @@
-"""Functions of a model that compute a ConvTranspose: they are inlined, because their nodes may have attributes of the call."""
+"""Inlining of model functions that contain a ConvTranspose: attributes of their nodes may come from the calling node."""
 
 import onnx
 from onnx import inliner
 
 from . import _scopes
 
-# Operators that later opsets only gave more dtypes, from these versions on.
+# Operator -> version since which later opsets only add dtypes.
 _SAME_SINCE = {
     "Add": 7, "BatchNormalization": 14, "Cast": 9, "Constant": 1, "Conv": 11, "ConvTranspose": 1, "Gelu": 20, "Identity": 1,
     "LeakyRelu": 6, "Mul": 7, "Relu": 6, "Sigmoid": 6, "Sub": 7, "Tanh": 6,
@@ -17,7 +17,7 @@ def is_transposed(node):
 
 
 def opset_of(model):
-    """The version of ONNX's own operators in a model or function."""
+    """Return the opset version of ONNX's own domain in a model or function."""
     return next((each.version for each in model.opset_import if each.domain in _scopes.STANDARD), 1)
 
 
@@ -26,7 +26,7 @@ def key_of(function):
 
 
 def transposed(model):
-    """``[(function or None, node)]``: the ConvTranspose nodes of a model, then those of the functions that it calls."""
+    """Return ``[(function or None, node)]``: the ConvTranspose nodes of a model, then those of the functions that it calls."""
     functions = {key_of(each): each for each in model.functions}
     found, seen, waiting = [], set(), [None]
     while waiting:
@@ -42,7 +42,11 @@ def transposed(model):
 
 
 def inlined(model):
-    """``(model with its functions inlined, {key of a function with a ConvTranspose that is not: why})``."""
+    """Return ``(model with its functions inlined, {key of a function that cannot be inlined: reason})``.
+
+    The dict has only functions that contain a ConvTranspose or call a function that does. A function of another opset is
+    inlined if its operators have the same meaning at the model's opset.
+    """
     functions = {key_of(each): each for each in model.functions}
     wanted = _users(functions)
     if not wanted:
@@ -51,16 +55,16 @@ def inlined(model):
     for key in wanted:
         changed = _changed(functions[key], opset)
         if changed:
-            why[key] = f"its opset is {opset_of(functions[key])} and the model's is {opset}, in which {changed}"
+            why[key] = f"its opset is {opset_of(functions[key])} and the model's is {opset}, where {changed}"
         else:
             for each in functions[key].opset_import:
                 if each.domain in _scopes.STANDARD:
                     each.version = opset
     try:
         model = inliner.inline_local_functions(model)
-    except Exception as error:  # the inliner's are of many classes
-        return model, dict.fromkeys(wanted, f"onnx can't inline it: {error}")
-    waiting = list(model.functions)  # the inliner drops functions that those which it leaves still call
+    except Exception as error:  # the inliner raises many classes
+        return model, dict.fromkeys(wanted, f"onnx cannot inline it: {error}")
+    waiting = list(model.functions)  # functions that the inliner kept may call functions that it dropped: restore these
     present = {key_of(each) for each in waiting}
     while waiting:
         for node in _scopes.all_nodes(waiting.pop()):
@@ -73,7 +77,7 @@ def inlined(model):
 
 
 def _users(functions):
-    """Keys of the functions that have a ConvTranspose, or call one that has."""
+    """Return the keys of the functions that contain a ConvTranspose, or call a function that does."""
     found, before = [], None
     while len(found) != before:
         before = len(found)
@@ -85,15 +89,16 @@ def _users(functions):
 
 
 def _changed(function, opset):
-    """Names an operator of a function that has another meaning at another opset; None if there is none."""
+    """Return a clause that names an operator of a function with another meaning at ``opset``, or None if there is none."""
     own = opset_of(function)
     for node in _scopes.all_nodes(function) if own != opset else ():
         if node.domain in _scopes.STANDARD and not _same(node.op_type, own, opset):
-            return f"{node.op_type} is another operator"
+            return f"{node.op_type} is defined differently"
     return None
 
 
 def _same(operator, own, opset):
+    """Check whether an operator means the same at two opsets, for the dtypes of the first."""
     try:
         before, after = (onnx.defs.get_schema(operator, version).since_version for version in (own, opset))
     except onnx.defs.SchemaError:

@@ -1,4 +1,4 @@
-"""Fuses a ConvTranspose node with the bias, the batch norm and the activation behind it."""
+"""Fusion of a ConvTranspose node with the bias, batch norm and activation that follow it."""
 
 import math
 
@@ -6,8 +6,8 @@ import onnx
 
 from . import _scopes
 
-_FOLDED = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)  # dtypes in which weights take a batch norm without a loss
-_NORM = {"epsilon", "momentum", "spatial", "training_mode"}  # attributes of a batch norm, at the opsets of an inference
+_FOLDED = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)  # dtypes of weights exact enough to absorb a batch norm
+_NORM = {"epsilon", "momentum", "spatial", "training_mode"}  # attributes of a batch norm since opset 7
 _ACTIVATIONS = {
     "Relu": lambda: "relu",
     "Tanh": lambda: "tanh",
@@ -18,10 +18,16 @@ _ACTIVATIONS = {
 
 
 def fuse(scope, position, told):
-    """Join a node of a scope with what is behind it: ``(node, positions of the nodes it stands for, their operators)``.
+    """Fuse a node of a scope with the nodes that follow it.
 
-    Nodes are joined if nothing else reads what lies between; Identity nodes between them are left out. The joined node belongs
-    in the last of the positions, where all that it reads is known. ``told``, its arguments, get what it must know.
+    A following node is fused if it is the only reader of the value before it. Identity nodes between fused nodes are dropped.
+    ``told``, the arguments of the fused node, gets "epsilon" and "activation" as needed.
+
+    Returns
+    -------
+    (node, positions, operators)
+        The fused node, the positions of the nodes that it replaces, and the types of the fused operators. The fused node
+        belongs at the last of the positions, where all its inputs are defined.
     """
     node, places, joined = onnx.NodeProto(), [position], []
     node.CopyFrom(scope.nodes[position])
@@ -39,7 +45,7 @@ def fuse(scope, position, told):
 
 
 def _bias(scope, node, add, source, told):
-    """Take over an Add of one number to each channel, if the node has no bias."""
+    """Fuse an Add of a constant per channel as the bias of a node without one. Return whether it was fused."""
     weights = scope.value(node.input[1])
     if not _scopes.is_standard(add, "Add") or add.attribute or any(node.input[2:]) or weights.dims is None:
         return False
@@ -56,7 +62,7 @@ def _bias(scope, node, add, source, told):
 
 
 def _norm(scope, node, norm, source, told):
-    """Take over a batch norm of an inference whose tensors the model holds, in the dtype of the weights."""
+    """Fuse an inference-mode batch norm whose tensors are in the model, in the weights' dtype. Return whether it was fused."""
     attributes = _scopes.attributes(norm)
     if not _scopes.is_standard(norm, "BatchNormalization") or not attributes.keys() <= _NORM or norm.input[0] != source:
         return False
@@ -75,16 +81,17 @@ def _norm(scope, node, norm, source, told):
 
 
 def _activation(scope, node, behind, source, told):
-    """Take over an activation that convt has."""
+    """Fuse an activation that convt supports. Return whether it was fused."""
     attributes = _scopes.attributes(behind)
     if not _scopes.is_standard(behind, *_ACTIVATIONS):
         return False
     try:
         told["activation"] = _ACTIVATIONS[behind.op_type](**attributes)
-    except TypeError:  # an attribute that the operator does not have, of which ONNX Runtime speaks
+    except TypeError:  # an unknown attribute, which ONNX Runtime reports
         return False
     return told["activation"] is not None
 
 
 def _channels(weights, told):
+    """Return the number of output channels of weights (C, M / group, ...)."""
     return weights.dims[1] * told["attributes"].get("group", 1)

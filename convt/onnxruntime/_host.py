@@ -1,4 +1,4 @@
-"""Exceptions in a node: ONNX Runtime computes what convt refuses, and what a signal's handler raises goes to the caller."""
+"""Exceptions in a node: ONNX Runtime computes calls that convt refuses; exceptions of signal handlers reach the caller."""
 
 import re
 import sys
@@ -7,40 +7,46 @@ import threading
 import onnx
 import onnxruntime
 
-# A thread's number -> what came up in its last node and is no error of convt or ONNX Runtime: the session raises it as it is.
+# Thread identifier -> an exception from outside convt and ONNX Runtime that was raised in the thread's last node. The session
+# raises it unchanged.
 raised = {}
 
-# Errors that pass through the code of others than these come from elsewhere: from a signal's handler.
+# An exception whose traceback has a frame of any other top-level module comes from a signal handler.
 _LIBRARIES = {"convt", "numpy", "ml_dtypes", "onnx", "onnxruntime", "google", *sys.stdlib_module_names}
-_FAIL = 1  # ONNX Runtime's code for errors that are not of another kind
+_FAIL = 1  # ONNX Runtime's code for unspecific errors
 _SAID = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (?:Non-zero status code .*? Status Message: )?(.*)", re.DOTALL)
 _INPUTS = ("X", "W", "B", "scale", "shift", "mean", "variance")
 _ACTIVATIONS = {"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid", "gelu": "Gelu", "leaky_relu": "LeakyRelu"}
 
 
 class Host:
-    """The part of a node that has ONNX Runtime's operators compute what convt refuses.
+    """The base class of a node. For calls that convt refuses, it runs ONNX Runtime's operators instead.
 
-    `refused` has the shapes of data and weights that were refused last, and why; None for the shapes where all are. A node has
+    ``refused`` is None or ``(shapes, reason)``: the shapes of X and W that convt refused last; ``shapes`` is None if convt
+    refuses all shapes. ``host`` is ONNX Runtime's session for such calls, or None before the first one. A subclass sets
     ``attributes``, ``activation``, ``epsilon``, ``element_type`` and ``threads``.
     """
 
     refused = host = None
 
     def refuse(self, error, shapes, given):
-        """Note that convt refuses inputs of these shapes, and have ONNX Runtime's operators ready; raise what it can't help."""
+        """Record that convt refuses inputs of these shapes with ``error``, and create the ONNX Runtime session for them.
+
+        ``shapes`` is None if convt refuses all shapes; ``given`` tells for each input whether the node has it. Raise ``error``
+        if it comes from a signal handler, or if ONNX Runtime refuses such a node too.
+        """
         if comes_between(error):
             raise error
         if self.host is None:
             try:
                 self.host = self._host(given)
-            except Exception as theirs:  # ONNX Runtime has no operator for such a node either
+            except Exception as theirs:  # ONNX Runtime has no operator for such a node
                 raise (theirs if comes_between(theirs) else error) from None
         if self.refused is None or self.refused[0] is not None:
             self.refused = shapes, f"{type(error).__name__}: {error}"
 
     def left(self, error, inputs):
-        """The output of a run's arrays, by ONNX Runtime, for the error by which convt refuses them."""
+        """Compute the output with ONNX Runtime for input arrays that convt refused with ``error``."""
         self.refuse(error, tuple(each.shape for each in inputs[:2]), [each is not None for each in inputs])
         feed = {name: value for name, value in zip(_INPUTS, inputs, strict=False) if value is not None}
         if "B" in feed:
@@ -48,7 +54,7 @@ class Host:
         return self.host.run(None, feed)[0]
 
     def _host(self, given):
-        """ONNX Runtime's session of this node and of those that it computes behind itself."""
+        """Return an ONNX Runtime session of this node and of the nodes that are fused with it."""
         names = [name if there else "" for name, there in zip(_INPUTS, given, strict=False)]
         attributes = {name: value for name, value in self.attributes.items() if name not in ("opset", "precision")}
         nodes = [onnx.helper.make_node("ConvTranspose", names[:3], ["Y"], **attributes)]
@@ -63,13 +69,13 @@ class Host:
         opset = onnx.helper.make_opsetid("", self.attributes["opset"])
         model = onnx.helper.make_model(graph, ir_version=8, opset_imports=[opset])
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.log_severity_level = self.threads, 4  # the outer session speaks of its errors
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # it would wait on the outer session's cores
+        options.intra_op_num_threads, options.log_severity_level = self.threads, 4  # the outer session logs errors
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # it would take the outer session's cores
         return onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
 
 
 def comes_between(error):
-    """Whether an exception is no error of convt or ONNX Runtime, but comes from a signal's handler or asks Python to stop."""
+    """Check whether an exception comes from a signal handler or asks Python to stop, instead of from convt or ONNX Runtime."""
     if not isinstance(error, Exception):
         return True
     trace = error.__traceback__
@@ -81,7 +87,10 @@ def comes_between(error):
 
 
 def status(error):
-    """The code and the text of an error of a node, for ONNX Runtime: its own ones where it raised the error."""
+    """Return ONNX Runtime's status code and message for an exception in a node.
+
+    An error that ONNX Runtime raised keeps its code and message. An exception that `comes_between` is stored in `raised`.
+    """
     if comes_between(error):
         raised[threading.get_ident()] = error
         return _FAIL, type(error).__name__.encode()
@@ -91,5 +100,5 @@ def status(error):
 
 
 def take_raised():
-    """Takes the exception of this thread's last node that is to be raised as it is; None if there is none."""
+    """Remove and return the exception in `raised` of this thread, or None."""
     return raised.pop(threading.get_ident(), None)

@@ -1,4 +1,4 @@
-"""Prepares what ONNX Runtime is given in place of a model: the model with convt's nodes, and options of its own."""
+"""Preparation of a model for ONNX Runtime: the model with convt's nodes, and a copy of the session options."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from google.protobuf.message import DecodeError
 
 from . import _file, _options, _rewrite, _scopes, library
 
-_CPU = ("CPUExecutionProvider", "AzureExecutionProvider")  # the second one has nothing but operators of its own
-_DOMAINS = {  # ONNX Runtime itself has operators of these
+_CPU = ("CPUExecutionProvider", "AzureExecutionProvider")  # the Azure provider runs only operators of its own domain
+_DOMAINS = {  # operator domains built into ONNX Runtime
     "", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training", "com.microsoft", "com.microsoft.nchwc",
     "com.microsoft.experimental", "com.ms.internal.nhwc", "org.pytorch.aten",
 }  # fmt: skip
 _FOLDER = "session.model_external_initializers_file_folder_path"
 _FORMAT = "session.load_model_format"
-_SMALL = 1 << 24  # bytes: models with larger tensors go by a file, as ONNX Runtime keeps three copies of what comes as bytes
+_SMALL = 1 << 24  # bytes; larger tensors go through a file, because ONNX Runtime keeps three copies of a model given as bytes
 
 
 class Left(Exception):
-    """Why a model is left to ONNX Runtime, and its ConvTranspose nodes, each with a reason."""
+    """The reason why a model is left to ONNX Runtime unchanged; ``kept`` is {name of a ConvTranspose node: reason}."""
 
     def __init__(self, reason, names=(), kept=None):
         super().__init__(reason)
@@ -33,43 +33,46 @@ class Left(Exception):
 
 
 class Prepared(NamedTuple):
-    """A model with convt's nodes."""
+    """A model with convt's nodes, and the session options for it."""
 
     model: onnx.ModelProto
     source: _file.Source
     options: onnxruntime.SessionOptions
-    fused: dict[str, tuple[str, ...]]  # convt's nodes, in the order of their numbers -> operators behind them
-    kept: dict[str, str]  # the others, and why
+    fused: dict[str, tuple[str, ...]]  # convt's nodes, in the order of their numbers -> operators fused with them
+    kept: dict[str, str]  # ConvTranspose nodes left to ONNX Runtime -> reason
 
     @contextlib.contextmanager
     def given(self):
-        """The model as a path or bytes, which exist inside the block: ``(path, bytes)``, one of which is None."""
+        """Write the model, and yield ``(path, bytes)``, one of which is None. They are valid inside the ``with`` block."""
         size, pieces = _file.left(self.model), self.source.pieces(self.model)
         with contextlib.ExitStack() as stack:
             try:
                 if size <= _SMALL or self.source.external or not os.path.isdir("/dev/fd"):
                     given = None, b"".join(pieces)
                 else:
-                    file = stack.enter_context(tempfile.TemporaryFile())  # it has no name that could be left behind
+                    file = stack.enter_context(tempfile.TemporaryFile())  # a file without a name, so none can remain
                     file.writelines(pieces)
                     file.flush()
                     given = f"/dev/fd/{file.fileno()}", None
             except (OSError, ValueError) as error:
-                raise Left(f"its copy for ONNX Runtime can't be made: {error}", self.fused) from None
+                raise Left(f"the copy of the model for ONNX Runtime cannot be made: {error}", self.fused) from None
             yield given
 
 
 def prepared(path, data, options, providers, key, precision, tune=False):
-    """The `Prepared` model of a path or bytes, whose nodes report to the session ``key``; `Left` where convt does nothing."""
+    """Return the `Prepared` model of a path or bytes; raise `Left` if convt computes none of its nodes.
+
+    Kernels created for the model register with `_node.sessions` under ``key``.
+    """
     path = None if path is None else os.fsdecode(path)
     source = _read(path, data, options)
     names = _rewrite.names(source.model)
     if not names:
-        raise Left("the model has none")
+        raise Left("the model has no ConvTranspose nodes")
     if others := other_providers(providers, options):
-        raise Left(f"the session has {others[0]}", names)
+        raise Left(f"the session uses {others[0]}", names)
     if domains := _other_domains(source.model):
-        raise Left(f"the model has operators of {domains[0]!r}, whose library can't be told from its session options", names)
+        raise Left(f"the model has operators of {domains[0]!r}, whose library cannot be read from session options", names)
     copy = _options.copied(options)
     if path is not None and source.external and _config(copy, _FOLDER) is None:
         try:
@@ -80,35 +83,35 @@ def prepared(path, data, options, providers, key, precision, tune=False):
     copy.optimized_model_filepath = ""
     model, fused, kept = _rewrite.rewrite(_inferred(source.model), key, copy.intra_op_num_threads, precision, tune)
     if not fused:
-        raise Left("ONNX Runtime computes all of them", kept=kept)
+        raise Left("all of them are left to ONNX Runtime", kept=kept)
     return Prepared(_cleared(model, source.model), source, copy, fused, kept)
 
 
 def other_providers(providers, options=None):
-    """The providers of a session that are not the CPU's."""
+    """Return the execution providers of a session that do not run on CPUs."""
     if providers is not None and not isinstance(providers, Sequence):
-        return [repr(providers)]  # ONNX Runtime says what is wrong
+        return [repr(providers)]  # ONNX Runtime reports the error
     wanted = providers or onnxruntime.get_available_providers()
     names = [each[0] if isinstance(each, tuple) and each else each for each in wanted]
     if not providers and _options.has_providers(options):
-        names.append("providers in its options")
+        names.append("providers set in its options")
     return [name for name in names if name not in _CPU]
 
 
 def _read(path, data, options):
-    """The model, as a `_file.Source`."""
+    """Read the model as a `_file.Source`; raise `Left` if it is in the ORT format or cannot be read."""
     told = _config(options, _FORMAT)
     looks_so = path.endswith(".ort") if path is not None else data[4:8] == b"ORTM"
     if told == "ORT" or (not told and looks_so):
-        raise Left("the model is in ONNX Runtime's own format")
+        raise Left("the model is in ONNX Runtime's own format (ORT)")
     try:
         return _file.Source(path, data)
     except (OSError, DecodeError, ValueError) as error:
-        raise Left(f"it can't be read: {error}") from None
+        raise Left(f"the model cannot be read: {error}") from None
 
 
 def _other_domains(model):
-    """Domains of operators that neither ONNX Runtime has nor the model's functions."""
+    """Return the sorted domains of operators that are neither built into ONNX Runtime nor functions of the model."""
     own = {function.domain for function in model.functions}
     others = {each.domain for part in (model, *model.functions) for each in part.opset_import} - own - _DOMAINS
     used = {node.domain for graph in (model.graph, *model.functions) for node in _scopes.all_nodes(graph)} if others else ()
@@ -116,25 +119,28 @@ def _other_domains(model):
 
 
 def _config(options, key):
-    """An entry of options; None where there is none."""
+    """Return a configuration entry of session options, or None."""
     try:
         return None if options is None else options.get_session_config_entry(key)
-    except Exception:  # ONNX Runtime's own, for a key that has no entry
+    except Exception:  # ONNX Runtime raises for a key without an entry
         return None
 
 
 def _inferred(model):
-    """A copy of the model with the shapes that can be known."""
+    """Return a copy of the model with inferred shapes."""
     try:
         return onnx.shape_inference.infer_shapes(model)
-    except Exception:  # mistakes in the model, of which ONNX Runtime speaks
+    except Exception:  # the model is invalid, and ONNX Runtime reports the error
         copy = onnx.ModelProto()
         copy.CopyFrom(model)
         return copy
 
 
 def _cleared(model, given):
-    """Leave out of a model what was inferred, but the shapes behind convt's nodes, which ONNX Runtime can't infer."""
+    """Remove inferred shapes from a model, except those of convt's outputs, which ONNX Runtime cannot infer.
+
+    ``given`` is the model before the inference.
+    """
     graph, known = model.graph, {size.dim_param for size in _sizes(given.graph)}
     kept = {each.name for each in given.graph.value_info}
     kept.update(name for node in graph.node if node.domain == "convt" for name in node.output)
@@ -142,11 +148,12 @@ def _cleared(model, given):
     del graph.value_info[:]
     graph.value_info.extend(infos)
     for size in _sizes(graph):
-        if size.dim_param not in known:  # a name that the inference made up
+        if size.dim_param not in known:  # a symbol that the inference created
             size.ClearField("dim_param")
     return model
 
 
 def _sizes(graph):
+    """Yield the dimensions of all values that a graph declares."""
     for each in (*graph.input, *graph.output, *graph.value_info):
         yield from each.type.tensor_type.shape.dim

@@ -1,4 +1,4 @@
-"""A ConvTranspose node of a session: its weights packed once where they are constant, its output computed in place."""
+"""A ConvTranspose node of a session. Constant weights are packed once; outputs are written in place."""
 
 import contextvars
 import json
@@ -8,21 +8,30 @@ import numpy as np
 from .. import _config, _norm, _onnx
 from . import _host
 
-SHAPES = 64  # of inputs, whose output shapes a node keeps
-_BITS = {2: np.uint16, 4: np.uint32, 8: np.uint64}  # by the size of an element
+SHAPES = 64  # input shapes for which a node keeps the output shape
+_BITS = {2: np.uint16, 4: np.uint32, 8: np.uint64}  # bytes of an element -> unsigned type of the same size
 
-# The key of a session that is being made -> {number of a node: Node, or the error by which convt refused it}.
+# Key of a session that is being created -> {number of a node: Node, or the exception with which convt refused it}.
 sessions = {}
 
 
 class Node(_host.Host):
-    """What one node of a session computes, with the bias, the batch norm and the activation behind it.
+    """A ConvTranspose node of a session, together with the bias, batch norm and activation fused with it.
 
-    ``text`` is JSON: ``session`` and ``node``, who it is; ``threads``, 0 for convt's own number; ``attributes``, those of
-    ONNX's ConvTranspose, its ``opset`` and convt's ``precision``; ``activation``; ``epsilon`` of a batch norm; ``tune``,
-    whether to measure; ``settled``, whether the model holds all inputs behind X, so that a run seldom brings others.
-    ``constants`` are the inputs behind X, W, B and the norm's scale, shift, mean and variance, or fewer: arrays, or None for
-    what a run brings or what there is not. ``given`` tells which inputs there are.
+    Parameters
+    ----------
+    text : str
+        JSON object with these entries. ``session`` and ``node``: key of the session and number of the node. ``threads``: 0 for
+        convt's own number. ``attributes``: those of ONNX's ConvTranspose, plus ``opset`` and convt's ``precision``.
+        ``activation`` and ``epsilon`` (of the batch norm), both optional. ``tune``: whether to measure algorithms.
+        ``settled``: whether the model contains all inputs after X, so that runs rarely bring others.
+    element_type : int
+        The element type of all inputs, from onnx.TensorProto.
+    constants : list
+        The inputs after X: W, B, and the batch norm's scale, shift, mean and variance, or fewer. Each is an array, or None for
+        an input that is not constant or does not exist.
+    given : list of bool
+        Whether each input after X exists.
     """
 
     def __init__(self, text, element_type, constants, given):
@@ -31,8 +40,8 @@ class Node(_host.Host):
         self.epsilon, self.activation = told.get("epsilon"), told.get("activation")
         self.backend = {"backend": "tune"} if told.get("tune") else {}
         self.operator, self.shapes = None, {}
-        self.settled, self.kept = told["settled"], (None, None)  # (copies of the arrays behind X of a run, their operator)
-        self.brought = [n for n, value in enumerate(constants) if given[n] and value is None]  # numbers behind X
+        self.settled, self.kept = told["settled"], (None, None)  # (copies of a run's arrays after X, their operator)
+        self.brought = [n for n, value in enumerate(constants) if given[n] and value is None]  # indices after X
         made = sessions.get(told["session"], {})
         if not self.brought:
             try:
@@ -43,28 +52,29 @@ class Node(_host.Host):
         made[told["node"]] = self
 
     def weights(self, inputs):
-        """W and B of the inputs behind X, with the norm in them."""
+        """Return W and B, with the batch norm folded in, for the inputs after X."""
         weights, bias = (*inputs, None)[:2]
-        bias = None if bias is None else bias.reshape(-1)  # of an Add, (M, 1, ...) or (1, M, 1, ...)
+        bias = None if bias is None else bias.reshape(-1)  # the bias of an Add has shape (M, 1, ...) or (1, M, 1, ...)
         if self.epsilon is None:
             return weights, bias
-        with np.errstate(all="ignore"):  # a negative variance gives NaN without a word, as in ONNX Runtime
+        with np.errstate(all="ignore"):  # a negative variance gives NaN without a warning, as in ONNX Runtime
             return _norm.fold(weights, bias, *inputs[2:], self.epsilon, self.attributes.get("group", 1))
 
     def values(self, weights):
+        """Return the keywords of the node's operator for weights of this shape and dtype."""
         return {**_onnx.attributes(weights, **self.attributes), "activation": self.activation}
 
     def operator_of(self, inputs, copied=False):
-        """The operator with the weights of the inputs behind X packed, which may be ``copied`` for it."""
+        """Return an operator with packed weights for the inputs after X. ``copied`` is whether convt copied W for it."""
         weights, bias = self.weights(inputs)
         copied = copied or self.epsilon is not None
         return _onnx.operator(weights, bias, self.values(weights) | self.backend, copied)
 
     def current(self, inputs):
-        """The operator of the arrays behind X that a run has, made anew if they are not those of the run before.
+        """Return the operator for a run's arrays after X. It is new if their elements changed since the previous run.
 
-        Every element is compared, because ONNX Runtime does not say whether memory has changed. Runs of several threads may
-        meet here; each leaves its copies and their operator in one piece.
+        Every element is compared, because ONNX Runtime does not tell whether memory has changed. Several threads may run this
+        at once, so the copies and their operator are stored in one assignment.
         """
         copies, operator = self.kept
         if operator is None or not all(_same_bits(copies[n], inputs[n]) for n in self.brought):
@@ -74,7 +84,7 @@ class Node(_host.Host):
         return operator
 
     def output_shape(self, inputs):
-        """The shape of the output for the arrays of a run."""
+        """Return the shape of the output for the input arrays of a run."""
         key = inputs[0].shape, inputs[1].shape
         shape = self.shapes.get(key)
         if shape is None:
@@ -82,24 +92,24 @@ class Node(_host.Host):
                 self.shapes.clear()
             operator = self.operator or _onnx.operator(inputs[1], None, self.values(inputs[1]))
             shape = operator.output_shape(inputs[0].shape)
-            if 0 in shape[2:]:  # ONNX Runtime refuses it
-                raise ValueError(f"X: got shape {key[0]}, whose output {shape} has no pixels, wanted a larger one")
+            if 0 in shape[2:]:  # ONNX Runtime refuses empty outputs
+                raise ValueError(f"X: got shape {key[0]}, wanted a larger one: the output {shape} has no elements")
             self.shapes[key] = shape
         return shape
 
     def described(self):
-        """The shapes of the last run that had new ones, and the algorithm for them."""
+        """Return the input and output shapes that the node computed last for the first time, and the algorithm for them."""
         if not self.shapes:
             return {"in": None, "out": None, "algorithm": None}
         (data, _), out = list(self.shapes.items())[-1]
         operator = self.operator or self.kept[1]
-        algorithm = "weights packed at each run" if operator is None else operator.plan(data).algorithm
+        algorithm = "one-shot calls" if operator is None else operator.plan(data).algorithm
         return {"in": data, "out": out, "algorithm": algorithm}
 
     def compute(self, inputs, out):
-        """Write the output of a run's arrays to ``out``."""
+        """Compute the output of a run's input arrays into ``out``."""
         if self.threads and self.threads != _config.get_num_threads():
-            # In a context of its own, because a signal may come before the number is set back.
+            # In a context of its own, because a signal handler may raise before the number of threads is restored.
             contextvars.copy_context().run(self._compute_on_threads, inputs, out)
         else:
             self._compute(inputs, out)
@@ -119,5 +129,6 @@ class Node(_host.Host):
 
 
 def _same_bits(a, b):
+    """Check whether two arrays have the same shape and bits, so that NaN equals itself and 0.0 differs from -0.0."""
     bits = _BITS[a.itemsize]
     return a.shape == b.shape and np.array_equal(a.reshape(-1).view(bits), b.reshape(-1).view(bits))

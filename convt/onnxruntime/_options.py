@@ -1,4 +1,4 @@
-"""A copy of session options, for a session that needs others than its caller gave."""
+"""Copies of session options, because a session must not change the options of its caller."""
 
 import os
 
@@ -11,24 +11,25 @@ _EMPTY = onnx.helper.make_model(_GRAPH, ir_version=8, opset_imports=[onnx.helper
 
 
 def copied(options):
-    """A copy of session options, or of ONNX Runtime's default ones for None.
+    """Return a copy of session options, or of ONNX Runtime's defaults for None.
 
-    It has everything but the libraries of operators and the providers that were added to them. ONNX Runtime copies the options
-    of each session, and shows that copy; so a session is made here, of a model without nodes, and never made ready.
+    The copy lacks the operator libraries and providers that were added to the options. ONNX Runtime has no function that copies
+    options, but each session exposes its own copy. So this function creates a session of an empty model, but does not
+    initialise it.
     """
     session = _host.InferenceSession(options or _host.get_default_session_options(), _EMPTY, False, False)
     if options and options.enable_profiling:
-        os.remove(session.end_profiling())  # the file was begun with the session
+        os.remove(session.end_profiling())  # creating the session started the profile
     return session.session_options
 
 
 def has_providers(options):
-    """Whether providers were added to options: older versions of ONNX Runtime add none."""
+    """Check whether providers were added to session options. Older versions of ONNX Runtime cannot add any."""
     return options is not None and hasattr(options, "has_providers") and options.has_providers()
 
 
 def saved(options, model, providers, provider_options, disabled_optimizers):
-    """Let ONNX Runtime save its optimised model where ``options`` say, by a session of its own."""
+    """Save ONNX Runtime's optimised version of the original model to ``options.optimized_model_filepath``."""
     options = copied(options)
     options.enable_profiling = False
     words = {"enable_fallback": 0, "disabled_optimizers": disabled_optimizers}

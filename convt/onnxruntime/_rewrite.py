@@ -1,4 +1,4 @@
-"""ONNX models whose ConvTranspose nodes are made convt's: what each is told, and what it computes together."""
+"""Replacement of the ConvTranspose nodes of an ONNX model by convt's operator."""
 
 import json
 from typing import NamedTuple
@@ -7,17 +7,22 @@ import onnx
 
 from . import _differences, _functions, _fuse, _scopes
 
-_OURS = "convt"  # the domain of the operator in library.pyx
+_OURS = "convt"  # domain of the operator in library.pyx
 
 
 class Rewritten(NamedTuple):
+    """A model with convt's nodes, and the fate of each ConvTranspose node."""
+
     model: onnx.ModelProto
-    fused: dict[str, tuple[str, ...]]  # name of a node of convt's -> operators behind it that it computes, in the nodes' order
-    kept: dict[str, str]  # name of a node that is left to ONNX Runtime -> why
+    fused: dict[str, tuple[str, ...]]  # name of a node of convt -> types of the operators fused with it, in node order
+    kept: dict[str, str]  # name of a node left to ONNX Runtime -> reason
 
 
 def names(model):
-    """The names of a model's ConvTranspose nodes, those in functions too; their outputs' where they have none."""
+    """Return unique names of a model's ConvTranspose nodes, including those in functions.
+
+    A node without a name takes the name of its output.
+    """
     found = []
     for function, node in _functions.transposed(model):
         found.append(_new(node, function, found))
@@ -25,18 +30,19 @@ def names(model):
 
 
 def rewrite(model, session, threads, precision=None, tune=False):
-    """Make the ConvTranspose nodes of a model convt's, in place, but those for which ONNX Runtime and convt differ.
+    """Replace the ConvTranspose nodes of a model by convt's operator, in place, and return `Rewritten`.
 
-    Functions that have some are inlined. A bias, a batch norm and an activation behind a node, if nothing else reads what lies
-    between, are computed with it. ``session``, ``threads``, ``precision`` and ``tune`` are handed on to the nodes, which learn
-    their numbers, too. Of weights and constants only sizes and dtypes are looked at.
+    Nodes for which ONNX Runtime and convt differ are kept (see `_differences`). Functions that contain a ConvTranspose are
+    inlined. A bias, batch norm and activation that follow a node are fused with it if nothing else reads the values between
+    them. ``session``, ``threads``, ``precision`` and ``tune`` become arguments of each node, together with the node's number.
+    Only shapes and dtypes of weights and constants are read, not their values.
     """
     model, closed = _functions.inlined(model)
     opset, fused, kept = _functions.opset_of(model), {}, {}
     for function, node in _functions.transposed(model):
         if function is not None:
-            why = closed.get(_functions.key_of(function), "onnx's inliner leaves it or what calls it")
-            kept[_new(node, function, kept)] = f"it is in function {function.name}, which is not inlined, as {why}"
+            why = closed.get(_functions.key_of(function), "the onnx inliner leaves it, or a function that calls it, in place")
+            kept[_new(node, function, kept)] = f"it is in function {function.name}, which is not inlined because {why}"
     if not any(_functions.is_transposed(node) for node in _scopes.all_nodes(model.graph)):
         return Rewritten(model, fused, kept)
     for scope in _scopes.Scope(model.graph, model.ir_version):
@@ -49,13 +55,13 @@ def rewrite(model, session, threads, precision=None, tune=False):
             why = _differences.difference(node, data, weights, bias, opset)
             hidden = scope.hidden.intersection((*node.input, *node.output))
             if hidden:
-                why = f"two values that are seen at once have the name {min(hidden)!r}, which ONNX forbids"
+                why = f"nested graphs define two values with the name {min(hidden)!r}, which ONNX forbids"
             if why is not None:
                 kept[name] = why
                 continue
             attributes = _scopes.attributes(node) | {"opset": opset, "precision": precision}
             if weights.dims is not None:
-                attributes["kernel_shape"] = weights.dims[2:]  # because the decision holds for this kernel alone
+                attributes["kernel_shape"] = weights.dims[2:]  # because the decision is valid for this kernel only
             told = {"session": session, "node": len(fused), "threads": threads, "attributes": attributes, "tune": tune}
             made, places, fused[name] = _fuse.fuse(scope, position, told)
             told["settled"] = all(scope.value(each).default for each in made.input[1:] if each)
@@ -72,7 +78,7 @@ def rewrite(model, session, threads, precision=None, tune=False):
 
 
 def _new(node, function, taken):
-    """A node's name that no other has: in a function behind the function's."""
+    """Return a name for a node that is not in ``taken``. Nodes of a function get the prefix "function/"."""
     name = node.name or next(iter(node.output), "")
     if function is not None:
         name = f"{function.name}/{name}"

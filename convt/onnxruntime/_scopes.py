@@ -1,7 +1,7 @@
-"""The graphs of an ONNX model as scopes: what their names stand for, and who reads them.
+"""Scopes of an ONNX model: the values that names denote in each graph, and the nodes that read them.
 
-A graph inside a node (a branch of an If, the body of a Loop or Scan) sees the names of the graphs around it. A name means what
-the innermost of them defines, so that two branches may use one name for different things.
+A graph inside a node (a branch of an If, the body of a Loop or Scan) sees the names of the graphs around it. The innermost
+definition of a name applies, so two branches may use the same name for different values.
 """
 
 from typing import NamedTuple
@@ -10,15 +10,15 @@ import onnx
 
 STANDARD = ("", "ai.onnx")
 _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
-_FIXED_IR = 3  # up to this version a run can't replace an initializer that is also an input
+_FIXED_IR = 3  # up to this IR version, runs cannot override an initializer that is also an input
 
 
 class Value(NamedTuple):
-    """A value as far as it is known before a run."""
+    """What is known about a value before a run."""
 
-    dims: tuple[int, ...] | None  # None if they are not known
-    kind: int  # element type of onnx.TensorProto; 0 if it is not known
-    default: bool  # whether the model holds it: a constant, or an initializer until a run feeds another tensor in its place
+    dims: tuple[int, ...] | None  # shape; None if unknown
+    kind: int  # element type of onnx.TensorProto; 0 if unknown
+    default: bool  # whether the model contains it: a constant, or an initializer that a run may override
 
 
 UNKNOWN = Value(None, 0, default=False)
@@ -29,14 +29,14 @@ def is_standard(node, *operators):
 
 
 def inner_graphs(node):
-    """The graphs among the attributes of a node."""
+    """Yield the graphs among the attributes of a node."""
     for attribute in node.attribute:
         if attribute.type in _GRAPHS:
             yield from (attribute.g,) if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs
 
 
 def all_nodes(graph):
-    """The nodes of a graph or function, and of the graphs inside them."""
+    """Yield the nodes of a graph or function, including those of nested graphs."""
     for node in graph.node:
         yield node
         for inner in inner_graphs(node):
@@ -44,7 +44,7 @@ def all_nodes(graph):
 
 
 def attributes(node):
-    """{name: value} of a node's attributes, text as str and integers as a list."""
+    """Return a node's attributes as ``{name: value}``, with strings as str and integers as a list."""
     plain = {}
     for each in node.attribute:
         value = onnx.helper.get_attribute_value(each)
@@ -55,11 +55,11 @@ def attributes(node):
 
 
 class Scope:
-    """One graph with the names that it defines.
+    """A graph and the names that it defines. Iterating yields the scope and all nested scopes.
 
-    ``nodes`` are the graph's nodes by position; ``scopes`` those of the graphs inside them; ``readers`` is {name: positions of
-    the nodes that read it}, with None for a reader outside the graph's nodes: the graph's outputs, and graphs inside.
-    ``hidden`` are the names that a graph inside gives another value: ONNX forbids it, and ONNX Runtime takes either of the two.
+    ``nodes`` is the list of the graph's nodes, and ``scopes`` the list of scopes of the graphs inside them. ``readers`` maps a
+    name to the positions of the nodes that read it, with None for other readers: the graph's outputs and nested graphs.
+    ``hidden`` is the set of names that a nested graph redefines. ONNX forbids that, and ONNX Runtime may use either value.
     """
 
     def __init__(self, graph, ir_version, outer=None):
@@ -74,7 +74,7 @@ class Scope:
         for each in graph.input:
             if outer is not None or each.name not in self._values:
                 others.add(each.name)
-                self._values.pop(each.name, None)  # the inputs of a Loop's or Scan's body always come from outside it
+                self._values.pop(each.name, None)  # inputs of a Loop or Scan body always come from outside
             elif ir_version > _FIXED_IR:
                 self._values[each.name] = self._declared(each.name)._replace(default=True)
         self._defined = {*self._values, *self._producers, *others}
@@ -91,36 +91,37 @@ class Scope:
             self._read(each.name, None)
 
     def __iter__(self):
-        """This scope, and those inside it."""
+        """Yield this scope and all nested scopes."""
         yield self
         for scope in self.scopes:
             yield from scope
 
     def _read(self, name, position):
+        """Record that the node at ``position`` reads a name; None for another reader."""
         home = self._home(name)
         if home is not None:
             home.readers.setdefault(name, []).append(position if home is self else None)
 
     def _home(self, name):
-        """The scope that defines a name as it is seen here."""
+        """Return the scope whose definition of a name applies here, or None."""
         scope = self
         while scope is not None and name not in scope._defined:
             scope = scope.outer
         return scope
 
     def value(self, name):
-        """The value that a name stands for here, as far as it is known."""
+        """Return what is known about the value that a name denotes here."""
         home = self._home(name)
         return UNKNOWN if home is None or name in self.hidden else home._value(name)
 
     def _value(self, name):
         if name not in self._values:
-            self._values[name] = UNKNOWN  # if a chain of nodes should lead back here
+            self._values[name] = UNKNOWN  # ends the recursion if nodes form a cycle
             self._values[name] = self._produced(name) or self._declared(name)
         return self._values[name]
 
     def _produced(self, name):
-        """The value of a Constant node, or of an Identity or a Cast of what the model holds; None for others."""
+        """Return the value of a Constant node, or of an Identity or Cast of a value in the model; None for other nodes."""
         node = self._producers.get(name)
         if node is None:
             return None
@@ -134,7 +135,7 @@ class Scope:
         return None
 
     def _declared(self, name):
-        """The type of a value as the model declares it."""
+        """Return the value's shape and dtype that the model declares."""
         if self._types is None:
             self._types = {each.name: each.type for each in (*self.graph.output, *self.graph.value_info, *self.graph.input)}
         declared = self._types.get(name)
@@ -145,7 +146,10 @@ class Scope:
         return Value(tuple(size.dim_value for size in tensor.shape.dim) if fixed else None, tensor.elem_type, default=False)
 
     def behind(self, name):
-        """Positions of the nodes behind a value, each the only reader of the one before: Identity nodes, then another node."""
+        """Return the positions of the nodes that follow a value: Identity nodes, then one other node.
+
+        Each is the only reader of the value before it. The list is empty if there is no such chain.
+        """
         path = []
         for _ in self.nodes:
             readers = self.readers.get(name, ())

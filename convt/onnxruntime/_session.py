@@ -1,4 +1,4 @@
-"""ONNX Runtime's session with convt in it."""
+"""The ONNX Runtime session that runs ConvTranspose nodes with convt, and its report."""
 
 from __future__ import annotations
 
@@ -20,57 +20,89 @@ if TYPE_CHECKING:
 
 
 class Report(NamedTuple):
-    """What computes the ConvTranspose nodes of a session, by their names, or their outputs' where they have none."""
+    """The ConvTranspose nodes that convt computes in a session, and those left to ONNX Runtime.
 
-    packed: tuple[str, ...]  # by convt, with weights packed once
-    unpacked: tuple[str, ...]  # by convt, with weights that a run brings
-    fused: dict[str, tuple[str, ...]]  # name -> what convt computes with it: operators behind it
-    kept: dict[str, str]  # by ONNX Runtime, and why
-    reason: str = ""  # why the whole model is ONNX Runtime's, or has nothing for convt
+    Nodes are identified by name, or by the name of their output if they have none. ``print(report)`` shows a summary.
+
+    Attributes
+    ----------
+    packed : tuple of str
+        Nodes that convt computes with weights packed once.
+    unpacked : tuple of str
+        Nodes that convt computes with weights that are not constant.
+    fused : dict of str to tuple of str
+        Node -> types of the operators that convt computes together with the node, such as ``("Add", "Relu")``.
+    kept : dict of str to str
+        Node left to ONNX Runtime -> reason.
+    reason : str
+        The reason why convt computes no node of the model, or "".
+
+    Examples
+    --------
+    >>> import convt.onnxruntime
+    >>> report = convt.onnxruntime.Report(("up",), (), {"up": ("Relu",)}, {"other": "it has a negative pad"})
+    >>> print(report)
+    convt computes 1 ConvTranspose node: up
+    up: fused with Relu
+    other: left to ONNX Runtime because it has a negative pad
+    """
+
+    packed: tuple[str, ...]
+    unpacked: tuple[str, ...]
+    fused: dict[str, tuple[str, ...]]
+    kept: dict[str, str]
+    reason: str = ""
 
     def __str__(self) -> str:
         names = self.packed + self.unpacked
-        what = ", ".join(names) or ("none, as " + self.reason if self.reason else "none")
+        what = ", ".join(names) or ("none, because " + self.reason if self.reason else "none")
         lines = [f"convt computes {len(names)} ConvTranspose node{'s' * (len(names) != 1)}: {what}"]
-        lines += [f"{name}: with the {' and the '.join(behind)} behind it" for name, behind in self.fused.items()]
-        lines += [f"{name}: its weights are not constant, and packed in the runs that bring new ones" for name in self.unpacked]
-        return "\n".join(lines + [f"{name}: left to ONNX Runtime, as {why}" for name, why in self.kept.items()])
+        lines += [f"{name}: fused with {' and '.join(behind)}" for name, behind in self.fused.items()]
+        lines += [f"{name}: weights are not constant; each run that brings new ones packs them" for name in self.unpacked]
+        return "\n".join(lines + [f"{name}: left to ONNX Runtime because {why}" for name, why in self.kept.items()])
 
 
 class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
-    """ONNX Runtime's session, whose ConvTranspose nodes are computed by convt.
+    """A drop-in ``onnxruntime.InferenceSession`` that runs ConvTranspose nodes with convt on CPUs.
 
-    The model is rewritten: these nodes become convt's operator, also in subgraphs and functions, and do what an Add
-    of a bias, a BatchNormalization and an activation (Relu, LeakyRelu, Tanh, Sigmoid, Gelu) behind them do. Everything else,
-    optimisation and memory included, is ONNX Runtime's. Weights that are constants of the optimised model are packed once.
-    Tasks run on the session's threads: ``sess_options.intra_op_num_threads`` of them, or convt's own number
-    (`convt.set_num_threads`) where that is 0.
+    convt's operator replaces ConvTranspose nodes, including those in subgraphs and functions. An Add of a constant bias, a
+    BatchNormalization and an activation (Relu, LeakyRelu, Tanh, Sigmoid, Gelu) that follow a node are fused with it. ONNX
+    Runtime does everything else, including graph optimisation and memory management. It also keeps the nodes for which its
+    results differ from the ONNX specification. Weights that are constants in the optimised model are packed once.
+
+    convt runs on the session's threads, ``sess_options.intra_op_num_threads`` of them. If that is 0, convt uses its own number
+    (`convt.set_num_threads`).
 
     Parameters
     ----------
     path_or_bytes : str, path, bytes or onnx.ModelProto
-        The model, at opsets 1 to 22 or later; external data is found beside a path.
+        The model, at any opset from 1 that ONNX Runtime accepts. Nodes may be float32, float64, float16 or bfloat16. External
+        data is searched next to the path.
     sess_options : onnxruntime.SessionOptions, optional
-        They stay as they are: the session has a copy.
+        The session uses a copy, so these options do not change.
     providers, provider_options, **kwargs
-        As ``onnxruntime.InferenceSession`` has them. With another provider than the CPU's nothing is rewritten.
+        The same as for ``onnxruntime.InferenceSession``. With a provider other than the CPU's, the model stays unchanged.
     precision : None, "highest", "high" or "medium"
-        What convt may take for the nodes in float32: see `convt.conv_transpose`. ONNX Runtime's own operators don't know of it.
+        The lowest precision that convt may use for float32 nodes: see `convt.conv_transpose`. It does not affect ONNX Runtime's
+        own operators. None means CONVT_PRECISION, or "highest".
     tune : bool
-        True measures which algorithm is the fastest for each shape, in the run that has it first, which then takes about a
-        second a node. All later sessions use what was measured; `convt.tuning.save` keeps it for other processes.
+        If True, the first run of each shape measures which algorithm is the fastest. That run takes about a second per node.
+        Later sessions reuse the result, and `convt.tuning.save` stores it for other processes.
 
     Attributes
     ----------
     report : Report
-        Which nodes convt computes, and which not and why.
+        The nodes that convt computes, and the reasons for leaving others to ONNX Runtime.
     nodes : dict
         The nodes that convt computes, by name.
 
     Raises
     ------
-    What ``onnxruntime.InferenceSession`` raises, and ValueError for a ``precision`` that is none of these. What convt refuses
-    in a run, ONNX Runtime computes; where that has no operator for it, its ``Fail`` has convt's message.
+    ValueError
+        ``precision`` is not one of the values above.
+    Exception
+        Everything that ``onnxruntime.InferenceSession`` raises. If convt refuses the inputs of a run, ONNX Runtime computes the
+        node. If ONNX Runtime has no operator for the node, it raises ``Fail`` with convt's message.
 
     Examples
     --------
@@ -90,7 +122,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     nodes: Mapping[str, _node.Node] = MappingProxyType({})
     _fused: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     _kept: Mapping[str, str] = MappingProxyType({})
-    _reason = "ONNX Runtime made the session in a way that convt does not know"
+    _reason = "ONNX Runtime created the session in a way that convt does not support"
     _precision: Precision = None
     _tune = False
 
@@ -110,12 +142,12 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
     @property
     def report(self) -> Report:
-        """A `Report`: the nodes that convt computes, and the others with the reason."""
+        """Return a `Report` of the nodes that convt computes and of those left to ONNX Runtime."""
         packed, unpacked, kept = [], [], dict(self._kept)
         for name in self._fused:
             node = self.nodes.get(name)
             if node is None:
-                kept[name] = "it has no use for it: its output is constant, or not wanted"
+                kept[name] = "its output is constant or unused, so ONNX Runtime removed it"
                 continue
             shapes, why = node.refused or ((), "")
             if shapes is not None:
@@ -138,7 +170,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         return _raising(super().run_with_ortvaluevector, arguments, keywords)
 
     def _create_inference_session(self, providers, provider_options, disabled_optimizers=None):
-        """Make the session; ONNX Runtime calls this again for other providers."""
+        """Create the session. ONNX Runtime calls this method, and calls it again when providers change."""
         arguments = providers, provider_options, disabled_optimizers
         options = self._sess_options
         try:
@@ -149,7 +181,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             super()._create_inference_session(*arguments)
 
     def _create_with_nodes(self, path, data, options, arguments):
-        """Make the session of the model with convt's nodes; `_loading.Left` where ONNX Runtime gets the model as it is."""
+        """Create the session with convt's nodes. Raise `_loading.Left` if ONNX Runtime has to load the model unchanged."""
         key, names = f"{id(self):x}", []
         made = _node.sessions[key] = {}
         try:
@@ -161,7 +193,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
                 self._sess_options = model.options
                 super()._create_inference_session(*arguments)
             if others := _loading.other_providers(self.get_providers()):
-                raise _loading.Left(f"the session has {others[0]}", names)
+                raise _loading.Left(f"the session uses {others[0]}", names)
         except _loading.Left:
             raise
         except Exception as error:
@@ -176,11 +208,15 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
 
 def _whose(error, names, made):
-    """The exception to raise for an error on the way to a session with convt's nodes; `_loading.Left` says who refused."""
+    """Return the exception to raise for an error while the session with convt's nodes was created.
+
+    It is the exception of a signal handler if there is one, else a `_loading.Left` with the reason. ``names`` are the names of
+    convt's nodes, and ``made`` the entry of `_node.sessions`.
+    """
     other = _host.take_raised() or error
     if _host.comes_between(other):
         return other
-    what = "ONNX Runtime refuses the model with convt's nodes in it" if names else "convt can't make nodes of it"
+    what = "ONNX Runtime refuses the model with convt's nodes" if names else "convt cannot rewrite the model"
     reason = f"{what}: {error}"
     for number, node in made.items():
         if isinstance(node, Exception):
@@ -189,9 +225,9 @@ def _whose(error, names, made):
 
 
 def _raising(run, arguments, keywords):
-    """Call a session's ``run``, and raise what came up in a node of this thread as it is."""
+    """Call a session's ``run``. If a signal handler raised in a node, raise that exception instead of ONNX Runtime's."""
     if _host.raised:
-        _host.take_raised()  # an earlier run left it
+        _host.take_raised()  # drop an exception of an earlier run
     try:
         return run(*arguments, **keywords)
     except Exception:

@@ -1,4 +1,4 @@
-# Shapes of a node that were met: see known.pyx.
+# Input shapes of a node seen before: see known.pyx.
 
 cimport numpy as cnp
 from libc.stdint cimport int64_t
@@ -6,21 +6,21 @@ from libc.stdint cimport int64_t
 from convt._core cimport Run
 
 cdef enum:
-    KNOWN = 16      # shapes that a node keeps
-    KNOWN_RANK = 8  # the most axes of a shape that is kept
+    KNOWN = 16      # entries of a node
+    KNOWN_RANK = 8  # maximum rank of a shape in an entry
 
 cdef struct Entry:
-    # A shape of X, the output's, and what computes it.
-    int64_t users   # threads that read the entry or run it; WRITING while it is filled in
-    int64_t until   # `known_until()` when the entry was made: it is valid while that is the same
+    # Shapes of X and the output, and what is needed to compute the output.
+    int64_t users   # number of threads that read or run the entry; plus CONVT_WRITING while a thread writes it
+    int64_t until   # `known_until()` at the time of writing; the entry is valid while that value is unchanged
     size_t rank
     int64_t sizes[KNOWN_RANK]
     int64_t out_sizes[KNOWN_RANK]
-    bint own_threads  # the session sets the number of threads; else convt does, whose number `num_threads` changes
-    void *bound       # a `_repeat.Bound`; `Known.held` keeps it and its plan alive
+    bint own_threads  # the session sets the number of threads; otherwise `convt.num_threads` may change it
+    void *bound       # a `_repeat.Bound`; `Known.held` keeps the Bound and its plan alive
     void *plan
-    Run run           # complete but for the addresses of data and output
-    size_t room       # bytes of workspace
+    Run run           # arguments of the plan, except the addresses of data and output
+    size_t room       # workspace, in bytes
 
 
 cdef class Known:

@@ -1,13 +1,12 @@
 # cython: language_level=3
-"""A node's shapes that were met, computed without Python and its lock.
+"""Runs of a node on input shapes seen before, computed without Python and the GIL.
 
-A run that a node computed by Python leaves an entry: shapes, the plan and its packed weights, how many threads. The next run of the
-same shape finds it with a few comparisons. An entry is used only while nothing has been dropped and no number of threads has
-changed since (`convt._core.forget_known`); else Python computes, and makes a new one. An entry holds what it refers to: weights
-that were dropped are freed when the node makes its next entry.
+After Python computes a run of a node, it writes an entry: the shapes, the plan, its packed weights and the number of threads.
+The next run of that shape finds the entry with a few comparisons. `convt._core.forget_known` invalidates all entries when convt
+drops plans or packed weights, or when its number of threads changes. Python computes a run without a valid entry, and writes a
+new one. Entries keep what they refer to alive: dropped weights are freed when the node writes its next entry.
 
-Threads may read an entry while another one wants to replace it. Readers count themselves; a writer that finds readers leaves the
-entry as it is.
+Several threads may read an entry, so readers increment a counter. A writer that finds readers leaves the entry unchanged.
 """
 
 from libc.stdint cimport int64_t
@@ -42,7 +41,7 @@ cdef extern from *:
 
 
 cdef class Known:
-    """The entries of a node. ``held`` has what each of them refers to."""
+    """The entries of a node. ``held`` keeps the objects that each entry refers to alive."""
 
     def __cinit__(self):
         cdef int n
@@ -51,8 +50,11 @@ cdef class Known:
             self.entries[n].users, self.entries[n].until = 0, -1
 
     cdef learn(self, operator, data, out, int threads):
-        """Leave an entry for a call of an operator that just computed ``out`` from ``data``; ``threads`` is the session's number,
-        0 for convt's own."""
+        """Write an entry for an operator that just computed ``out`` from ``data``.
+
+        ``threads`` is the session's number of threads, or 0 for convt's own number. No entry is written if the call cannot be
+        repeated without Python.
+        """
         cdef Entry *entry
         cdef int ax, rank = cnp.PyArray_NDIM(data)
         cdef int64_t until = known_until()
@@ -73,7 +75,7 @@ cdef class Known:
         cdef int n = self.place(rank, cnp.PyArray_DIMS(data), until)
         entry = &self.entries[n]
         if not convt_begin_writing(&entry.users):
-            return  # another thread reads it
+            return  # another thread uses the entry
         entry.run.threads = bound.native.threads(available)
         deal = bound.native.deal_for(entry.run.threads)
         self.held[n] = bound, packed, deal
@@ -89,7 +91,7 @@ cdef class Known:
         convt_end_writing(&entry.users)
 
     cdef int place(self, int rank, const cnp.npy_intp *sizes, int64_t until):
-        """Where the entry of a shape goes: to where it was, or to the next place. Entries that are not valid any more go."""
+        """Return the index for the entry of a shape: that of its present entry, or the next in turn. Clear invalid entries."""
         cdef Entry *entry
         cdef int n, ax, found = -1
         cdef bint same
@@ -108,7 +110,7 @@ cdef class Known:
         return found
 
     cdef Entry *find(self, size_t rank, const int64_t *sizes) noexcept nogil:
-        """The entry of a shape, which stays as it is until `leave`; NULL where there is none to be used."""
+        """Return the entry of a shape, or NULL if there is no valid one. The entry does not change until `leave`."""
         cdef Entry *entry
         cdef size_t ax
         cdef int n
@@ -131,7 +133,7 @@ cdef void leave(Entry *entry) noexcept nogil:
 
 
 cdef bint compute(Entry *entry, char *data, char *out) noexcept nogil:
-    """Compute an entry's output; False where it is worthless, or where there is no memory for it."""
+    """Compute an entry's output. Return False if the output is invalid, or if memory for the workspace is lacking."""
     cdef size_t got
     cdef Run run = entry.run
     cdef char *ws = take_block(entry.room, workspaces(), &got)

@@ -1,1 +1,1 @@
-# A library of operators, which ONNX Runtime opens by its path: there is nothing in it for Python.
+# The library of operators that ONNX Runtime loads by its path; it has no Python interface.

@@ -1,11 +1,12 @@
-"""The library of operators that ONNX Runtime opens: the operator ``convt.ConvTranspose``, which calls a Python object in place.
+"""The custom-operator library that ONNX Runtime loads. It defines the operator ``convt.ConvTranspose``.
 
-This module is that library: ONNX Runtime looks up ``RegisterCustomOps`` in its file. For each node of a session it makes a
-kernel, here a `_node.Node`, and calls it on the tensors of a run. These are handed on as NumPy arrays that share their memory,
-the output's as well, which ONNX Runtime allocates for the shape that the node says. Tasks run on the session's threads. Python's
-lock is held but while convt computes; a node with constant weights computes shapes that it has met (known.pyx) without Python and its
-lock. No exception passes ONNX Runtime: it becomes a status, whose message ONNX Runtime raises.
-What a signal's handler raises meanwhile is kept, for the session to raise as it is.
+ONNX Runtime looks up ``RegisterCustomOps`` in this module's shared library. For each node of a session it creates a kernel,
+which holds a `_node.Node`, and calls the kernel on the tensors of a run. The node gets NumPy arrays that share the tensors'
+memory. ONNX Runtime allocates the output for the shape that the node returns. Tasks run on the session's threads.
+
+The GIL is held, except while convt computes. A node with constant weights computes shapes seen before (known.pyx) without
+Python and the GIL. Exceptions do not propagate through ONNX Runtime: each becomes a status, whose message ONNX Runtime raises.
+An exception of a signal handler is stored, and the session raises it unchanged.
 """
 
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -81,7 +82,7 @@ cdef extern from "onnxruntime_api.h" nogil:
         const char *(*GetErrorMessage)(const OrtStatus *) noexcept nogil
     int ort_calls(const OrtApiBase *base, OrtCalls *calls)
 
-# Only what is public here is seen outside this module.
+# Only RegisterCustomOps is visible outside this shared library.
 cdef extern from * nogil:
     """
     static OrtStatus *convt_register(OrtSessionOptions *options, const OrtApiBase *base);
@@ -92,7 +93,7 @@ cdef extern from * nogil:
     }
     """
 
-# ONNX Runtime's element type -> NumPy's type of the same size, and the dtype if that is another one
+# ONNX Runtime's element type -> NumPy type number of the same size, and the dtype to view the array as, or None.
 _TYPES = {
     ORT_FLOAT: (cnp.NPY_FLOAT32, None),
     ORT_DOUBLE: (cnp.NPY_FLOAT64, None),
@@ -125,7 +126,7 @@ cdef const char *name_of(const OrtCustomOp *op) noexcept nogil:
 
 
 cdef const char *provider_of(const OrtCustomOp *op) noexcept nogil:
-    return NULL  # CPUs
+    return NULL  # NULL means the CPU
 
 
 cdef int type_of(const OrtCustomOp *op, size_t index) noexcept nogil:
@@ -149,16 +150,16 @@ cdef int output_need_of(const OrtCustomOp *op, size_t index) noexcept nogil:
 
 
 cdef int memory_of(const OrtCustomOp *op, size_t index) noexcept nogil:
-    return 0  # the default one of the provider, a CPU's
+    return 0  # the provider's default memory, which is CPU memory
 
 
 cdef OrtStatus *convt_register "convt_register"(OrtSessionOptions *options, const OrtApiBase *base) noexcept nogil:
-    """Adds the operators to a session's options; they are made at the first one, and stay."""
+    """Add the operators to the options of a session. They are created at the first call and never freed."""
     cdef OrtStatus *status = NULL
     global domain
     if domain == NULL:
         if not ort_calls(base, &ort):
-            return NULL  # older than ORT_VERSION: it gets no operator, and its sessions keep their nodes
+            return NULL  # older than ORT_VERSION: without the operator, sessions keep ONNX Runtime's nodes
         status = ort.CreateCustomOpDomain("convt", &domain)
         for n in range(4):
             if status == NULL:
@@ -179,7 +180,7 @@ cdef OrtStatus *create(
 
 
 cdef class _Kernel:
-    """A node, and the shapes that it has met."""
+    """A node and its entries of input shapes seen before."""
     cdef object node
     cdef Known known
 
@@ -206,7 +207,7 @@ cdef OrtStatus *compute_by_python(void *kernel, OrtKernelContext *context) noexc
 
 
 cdef bint run_known(void *kernel, OrtKernelContext *context, OrtStatus **status) noexcept nogil:
-    """Compute a shape that the node has met; False where it has not, or where something goes wrong: Python then says what."""
+    """Compute an input shape seen before. Return False for a new shape or an error; Python then computes and reports it."""
     cdef const OrtValue *value = NULL
     cdef OrtValue *result = NULL
     cdef void *data = NULL
@@ -239,14 +240,14 @@ cdef bint run_known(void *kernel, OrtKernelContext *context, OrtStatus **status)
 
 
 cdef bint wrong(OrtStatus *status) noexcept nogil:
-    """Whether ONNX Runtime says that something went wrong, which is not said on."""
+    """Check whether a status is an error, and release it."""
     if status != NULL:
         ort.ReleaseStatus(status)
     return status != NULL
 
 
 cdef bint shape_of(const OrtValue *value, size_t *rank, int64_t *sizes, size_t most) noexcept nogil:
-    """A tensor's shape, of at most so many axes; False where it has more, or cannot be told."""
+    """Read the shape of a tensor. Return False if it has more than ``most`` axes or cannot be read."""
     cdef OrtShapeInfo *info = NULL
     cdef bint told
     if value == NULL or wrong(ort.GetTensorTypeAndShape(value, &info)):
@@ -257,18 +258,18 @@ cdef bint shape_of(const OrtValue *value, size_t *rank, int64_t *sizes, size_t m
 
 
 cdef OrtStatus *failed(error) noexcept:
-    """The status of an exception. It must not fail: where there is none, ONNX Runtime goes on with what was not computed."""
+    """Return the status of an exception. Must not raise: without a status, ONNX Runtime would use an uncomputed output."""
     cdef bytes text = b"an exception was raised on the way"
     cdef int code = ORT_FAIL
     try:
         code, text = _host.status(error)
-    except BaseException as another:  # another signal's
+    except BaseException as another:  # from another signal handler
         _host.raised[get_ident()] = another
     return ort.CreateStatus(code, text)
 
 
 cdef int check(OrtStatus *status) except -1:
-    """Raises what ONNX Runtime says went wrong."""
+    """Raise RuntimeError with the message of a status, and release the status."""
     if status != NULL:
         text = (<bytes>ort.GetErrorMessage(status)).decode(errors="replace")
         ort.ReleaseStatus(status)
@@ -293,7 +294,7 @@ cdef new_node(const OrtKernelInfo *info, int element_type):
 
 
 cdef bint named(const OrtKernelInfo *info, size_t n) except -1:
-    """Whether a node has its n-th input: those left out between others have no name."""
+    """Check whether a node has its n-th input. An omitted input before a given one has an empty name."""
     cdef size_t size = 0
     check(ort.KernelInfo_GetInputName(info, n, NULL, &size))
     return size > 1
@@ -321,7 +322,7 @@ cdef run(_Kernel kernel, OrtKernelContext *context):
 
 
 cdef output(OrtKernelContext *context, shape, int element_type):
-    """The output of a node, of this shape."""
+    """Return the output tensor of a node as an array of this shape."""
     cdef OrtValue *result = NULL
     cdef int64_t sizes[MAX_RANK]
     for n, size in enumerate(shape):
@@ -331,7 +332,7 @@ cdef output(OrtKernelContext *context, shape, int element_type):
 
 
 cdef on_pool(node, OrtKernelContext *context, inputs, out):
-    """Compute a node's output on the session's threads."""
+    """Compute the output of a node on the session's threads."""
     cdef Threads threads
     cdef Pool pool
     threads.context, threads.status = context, NULL
@@ -349,14 +350,14 @@ cdef on_pool(node, OrtKernelContext *context, inputs, out):
 
 
 cdef struct Threads:
-    # The threads of a session.
+    # The threads of a session, for a run of a kernel.
     OrtKernelContext *context
-    OrtStatus *status  # the first thing that went wrong
+    OrtStatus *status  # the first error, or NULL
 
 
 cdef void on_threads(
         void *given, void (*work)(void *, size_t) noexcept nogil, size_t count, void *job) noexcept nogil:
-    """The `run` of a Pool: on the session's threads, whose own waiting would cost those of another pool their cores."""
+    """Run tasks on the session's threads (the ``run`` of a Pool), because their spinning would slow down a second pool."""
     cdef Threads *threads = <Threads *>given
     cdef OrtStatus *status = ort.KernelContext_ParallelFor(threads.context, work, count, count, job)
     if threads.status == NULL:
@@ -366,7 +367,7 @@ cdef void on_threads(
 
 
 cdef tensor(const OrtValue *value, int element_type):
-    """A NumPy array that shares a tensor's memory."""
+    """Return a NumPy array that shares the memory of a tensor."""
     cdef OrtShapeInfo *info = NULL
     cdef size_t rank = 0
     cdef int64_t sizes[MAX_RANK]

@@ -1,19 +1,20 @@
-"""convt in PyTorch: torch's transposed convolutions, computed by convt on CPUs.
+"""PyTorch's transposed convolutions, computed by convt on CPUs.
 
-`conv_transpose1d`, `conv_transpose2d` and `conv_transpose3d` stand for the functions of `torch.nn.functional`, and
-`ConvTranspose1d`, `ConvTranspose2d` and `ConvTranspose3d` for the modules of `torch.nn`; `accelerate` lets convt compute the
-modules of a whole model, in place, `refresh` takes frozen weights anew, and `restore` gives everything back. What convt does
-not serve (other devices, dtypes and layouts, subclasses of tensors, mistakes) goes to torch with its results and errors.
+`conv_transpose1d`, `conv_transpose2d` and `conv_transpose3d` replace the functions of `torch.nn.functional`.
+`ConvTranspose1d`, `ConvTranspose2d` and `ConvTranspose3d` replace the modules of `torch.nn`. `accelerate` lets convt compute
+the modules of a whole model, in place. `refresh` updates frozen weights after a change, and `restore` undoes `accelerate`.
+torch computes every call that convt does not support (other devices, dtypes and layouts, subclasses of tensors, invalid
+arguments), with torch's results and errors.
 
-    _accelerate     models: what convt computes, and giving it back
-    _forward        objects that stand in for a module's forward
-    _fuse           torch.nn.Sequential, whose batch norms and activations are computed with the convolution before them
-    _modules        torch.nn's modules, whose forward is a function below
-    _functional     torch.nn.functional's functions: what convt computes, and what is left to torch
+    _accelerate     whole models: accelerate, refresh, restore
+    _forward        objects that replace the forward of a module
+    _fuse           fusion of batch norms and activations with the transposed convolution before them in a Sequential
+    _modules        modules of torch.nn with convt's forward
+    _functional     functions of torch.nn.functional: calls computed by convt, and calls left to torch
     _operator       torch.ops.convt.conv_transpose: shapes, gradients, vmap, autocast
     _compute        the call of convt
-    _weights        packed weights, used while the filter's values are the same
-    _arrays         tensors as arrays, and back
+    _weights        packed weights, reused while the values of the filter are unchanged
+    _arrays         conversion between tensors and NumPy arrays
 """
 
 try:

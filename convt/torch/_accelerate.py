@@ -1,4 +1,4 @@
-"""Whole models: convt computes their transposed convolutions, and gives them back."""
+"""Whole models: accelerate, refresh and restore."""
 
 from __future__ import annotations
 
@@ -19,31 +19,52 @@ ModelOrTensor = TypeVar("ModelOrTensor", bound=torch.nn.Module | torch.Tensor)
 
 
 class Report(NamedTuple):
-    """What `accelerate` did, by the modules' names in the model."""
+    """The result of `accelerate`. Modules are identified by their names in the model; ``print(report)`` shows a summary.
 
-    swapped: tuple[str, ...]  # names of the modules that convt computes
-    kept: dict[str, str]  # name -> why torch still computes it
-    fused: dict[str, tuple[str, ...]]  # name -> classes of the modules behind it that are computed with it in inference
-    frozen: tuple[str, ...] = ()  # names of the modules whose weights are not compared with those that were packed
+    Attributes
+    ----------
+    swapped : tuple of str
+        Modules that convt computes.
+    kept : dict of str to str
+        Module left to torch -> reason.
+    fused : dict of str to tuple of str
+        Module -> classes of the modules after it that convt computes together with it in inference.
+    frozen : tuple of str
+        Modules whose weights are not checked for changes.
+
+    Examples
+    --------
+    >>> import convt.torch
+    >>> print(convt.torch.Report(("up",), {"last": "its forward was replaced"}, {"up": ("BatchNorm2d", "ReLU")}, ("up",)))
+    convt computes 1 transposed convolution: up
+    up: fused with BatchNorm2d and ReLU in inference
+    weights frozen until convt.torch.refresh(model): up
+    last: left to torch because its forward was replaced
+    """
+
+    swapped: tuple[str, ...]
+    kept: dict[str, str]
+    fused: dict[str, tuple[str, ...]]
+    frozen: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         names = ", ".join(self.swapped) or "none"
         lines = [f"convt computes {_words.count(len(self.swapped), 'transposed convolution')}: {names}"]
-        lines += [f"{name}: in inference with the {' and the '.join(behind)} behind it" for name, behind in self.fused.items()]
+        lines += [f"{name}: fused with {' and '.join(behind)} in inference" for name, behind in self.fused.items()]
         if self.frozen:
-            lines.append(f"weights taken as constant until convt.torch.refresh(model): {', '.join(self.frozen)}")
-        return "\n".join(lines + [f"{name}: left to torch, because {why}" for name, why in self.kept.items()])
+            lines.append(f"weights frozen until convt.torch.refresh(model): {', '.join(self.frozen)}")
+        return "\n".join(lines + [f"{name}: left to torch because {why}" for name, why in self.kept.items()])
 
 
 def _why_not(module):
-    """Why convt does not compute a transposed convolution; None if it does."""
+    """Return the reason to leave a transposed convolution to torch, or None if convt computes it."""
     cls, base = type(module), base_of(type(module))
     if isinstance(module, torch.nn.modules.lazy.LazyModuleMixin):
-        return "its sizes are not known before its first call: accelerate the model after it"
+        return "its sizes are unknown before its first call; call accelerate again after that"
     if cls.forward is not base.forward:
-        return f"{cls.__name__} has a forward of its own"
+        return f"{cls.__name__} defines its own forward"
     if cls._output_padding is not base._output_padding:
-        return f"{cls.__name__} has an _output_padding of its own"
+        return f"{cls.__name__} defines its own _output_padding"
     if "forward" in vars(module) and _forward.installed(module, TransposedForward) is None:
         return "its forward was replaced"
     return None
@@ -52,42 +73,44 @@ def _why_not(module):
 def accelerate(
     model: Model, *, precision: TorchPrecision = None, freeze: bool = False, tune: bool = False
 ) -> tuple[Model, Report]:
-    """Let convt compute every transposed convolution of a model.
+    """Let convt compute every ``ConvTranspose1d``, ``2d`` and ``3d`` module of a model, in place.
 
-    Modules stay the objects that they are, of their class: parameters, names in ``state_dict``, hooks, parametrizations, weight
-    norm, sharing, training and device are as before; only their ``forward`` is convt's. Those of a class with a forward of its
-    own stay torch's. In inference (``no_grad``, norms in ``eval``) those in a `torch.nn.Sequential` also do the work of a batch
-    norm and an activation (ReLU, ReLU6, LeakyReLU, Tanh, Sigmoid, GELU, SiLU) behind them. While torch exports, traces or
-    quantizes a model, the modules are torch's own. Calling it again is harmless.
+    Modules remain the same objects, of the same class. Parameters, names in ``state_dict``, hooks, parametrizations, weight
+    norm, sharing, training mode and device do not change: only ``forward`` is replaced. Modules whose class defines its own
+    ``forward`` are left to torch.
+
+    In inference (``no_grad``, norms in ``eval`` mode), a batch norm and an activation (ReLU, ReLU6, LeakyReLU, Tanh, Sigmoid,
+    GELU, SiLU) that follow a transposed convolution in a `torch.nn.Sequential` are fused with it. When torch exports, traces or
+    quantizes a model, it sees its own modules. Repeated calls are safe.
 
     Parameters
     ----------
     model : torch.nn.Module
-        A transposed convolution itself, or anything that has some.
+        A transposed convolution, or a module that contains some.
     precision : None, "highest", "high", "medium" or "torch"
-        What convt may take for float32: see `convt.conv_transpose`. "torch": what ``torch.get_float32_matmul_precision()`` says
-        now. None leaves modules that have one with it; the others follow CONVT_PRECISION, or "highest". Gradients are computed
-        by torch, which has settings of its own.
+        The lowest precision that convt may use for float32: see `convt.conv_transpose`. "torch" means the present value of
+        ``torch.get_float32_matmul_precision()``. None keeps the precision of modules that have one; the others use
+        CONVT_PRECISION, or "highest". torch computes gradients at its own precision.
     freeze : bool
-        True promises that the weights do not change: packed weights are used without a look at the filters, and weights that a
-        parametrization or weight norm computes in ``eval`` are computed once. After a change, of the model's dtype too, call
-        `refresh`. Compiled graphs compare all the same.
-        False: each call compares a checksum of all weights with that of the packed ones.
+        If False, each call compares a checksum of all weights with the checksum of the packed weights. If True, you promise
+        that the weights do not change: calls use packed weights without a check, and weights that a parametrization or weight
+        norm computes in ``eval`` mode are computed once. Call `refresh` after a change of weights or of the model's dtype.
+        Graphs of ``torch.compile`` always compare.
     tune : bool
-        True measures which algorithm is the fastest for each shape, at its second call in inference, which then takes about a
-        second. All later calls use what was measured, in other models too; `convt.tuning.save` keeps it for other processes.
+        If True, the second call of each shape in inference measures which algorithm is the fastest. That call takes about a
+        second. Later calls reuse the result, also in other models, and `convt.tuning.save` stores it for other processes.
 
     Returns
     -------
     (model, Report)
-        The same model; what convt computes, what not and why, what is computed together, what is frozen.
+        The same model, and a report of the modules that convt computes, fuses, freezes, or leaves to torch.
 
     Raises
     ------
     TypeError
-        ``model`` is no torch.nn.Module.
+        ``model`` is not a torch.nn.Module.
     ValueError
-        ``precision`` is none of these.
+        ``precision`` is not one of the values above.
 
     Examples
     --------
@@ -96,7 +119,7 @@ def accelerate(
     >>> model, report = convt.torch.accelerate(model)
     >>> print(report)
     convt computes 1 transposed convolution: 0
-    0: in inference with the ReLU behind it
+    0: fused with ReLU in inference
     """
     swapped, kept, precision = [], {}, precision_of(precision)
     for name, module in _transposed(model):
@@ -116,35 +139,38 @@ def accelerate(
 
 
 def _join(model):
-    """Gives a forward of convt's to the Sequentials in which something is computed together: {name of the transposed
-    convolution: classes of the modules behind it}."""
+    """Replace the forward of each Sequential in which modules are fused.
+
+    Return ``{name of a transposed convolution: classes of the modules fused with it}``.
+    """
     found = {}
     for name, module in model.named_modules():
         joined = _fuse.joined(module) if _fuse.is_sequential(module) else {}
         for child, behind in joined.items():
             place = f"{name}.{child}" if name else child
-            found[place] = max(behind, found.get(place, ()), key=len)  # a Sequential around this one may know more
+            found[place] = max(behind, found.get(place, ()), key=len)  # an outer Sequential may fuse more modules
         if joined and _forward.installed(module) is None:
             _forward.install(module, _fuse.SequentialForward(module))
     return found
 
 
 def refresh(model: ModelOrTensor) -> ModelOrTensor:
-    """Take the weights of a model as they are now, after ``accelerate(model, freeze=True)`` and a change of weights.
+    """Make convt use the present weights of a model. Call this after you change weights that are frozen.
 
     Parameters
     ----------
     model : torch.nn.Module or torch.Tensor
-        A tensor is the ``weight`` of functions that were called with ``freeze=True``.
+        A model that was accelerated with ``freeze=True``, or the ``weight`` of functions that were called with ``freeze=True``.
 
     Returns
     -------
-    The same model or tensor.
+    torch.nn.Module or torch.Tensor
+        The same object.
 
     Raises
     ------
     TypeError
-        ``model`` is neither.
+        ``model`` is neither a module nor a tensor.
 
     Examples
     --------
@@ -167,7 +193,7 @@ def refresh(model: ModelOrTensor) -> ModelOrTensor:
 
 
 def _forget(module):
-    """Drop what was packed and folded of a transposed convolution's weights."""
+    """Drop the packed weights of a transposed convolution, and the copies of its weights with a batch norm folded in."""
     own = _forward.installed(module, TransposedForward)
     weight = module._parameters.get("weight")
     weights = [weight] if weight is not None else []
@@ -180,9 +206,24 @@ def _forget(module):
 
 
 def restore(model: Model) -> Model:
-    """Give a model's transposed convolutions back to torch: undoes `accelerate`, and leaves nothing of convt's in the model.
+    """Undo `accelerate`: let torch compute the transposed convolutions of a model again.
 
-    Modules of convt's own classes become those of torch's. Returns the model.
+    Nothing of convt remains in the model. Modules of the classes of `convt.torch` become modules of torch.nn's classes.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Any model, accelerated or not.
+
+    Returns
+    -------
+    torch.nn.Module
+        The same model.
+
+    Raises
+    ------
+    TypeError
+        ``model`` is not a torch.nn.Module.
 
     Examples
     --------
@@ -202,10 +243,12 @@ def restore(model: Model) -> Model:
 
 
 def _check(model):
+    """Raise TypeError unless ``model`` is a module."""
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model: got {type(model).__name__}, wanted a torch.nn.Module")
 
 
 def _transposed(model):
+    """Return ``[(name, module)]`` of the transposed convolutions of a model."""
     _check(model)
     return [(name, module) for name, module in model.named_modules() if base_of(type(module))]

@@ -1,4 +1,4 @@
-"""Tensors as NumPy arrays that share their memory, and back."""
+"""Conversion between tensors and NumPy arrays that share memory."""
 
 import ml_dtypes
 import numpy as np
@@ -10,7 +10,7 @@ _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def memory_format(input, weight):
-    """The memory format of the output: channels last if the input or the weight has it and is not contiguous as well."""
+    """Return the memory format of the output: channels last if the input or the weight is channels last and not contiguous."""
     for tensor in (input, weight):
         if not tensor.is_contiguous():
             channels_last = _MEMORY_FORMATS.get(tensor.dim())
@@ -20,8 +20,10 @@ def memory_format(input, weight):
 
 
 def array(tensor):
-    """A NumPy array of a tensor's memory; of a copy, where the tensor stands for the negative of its memory. Raises ValueError
-    for a tensor that has no memory."""
+    """Return a NumPy array that shares a tensor's memory, or a copy if the tensor is a negative view (``is_neg``).
+
+    Raise ValueError for a tensor without memory.
+    """
     if tensor.requires_grad:
         tensor = tensor.detach()
     if tensor.is_neg():
@@ -30,17 +32,17 @@ def array(tensor):
         return array(tensor.view(torch.int16)).view(_BFLOAT16)
     try:
         return tensor.numpy()
-    except RuntimeError as error:  # as for the zeros that derivatives are made of
+    except RuntimeError as error:  # such as torch's ZeroTensors in forward-mode differentiation
         raise ValueError(str(error)) from error
 
 
 def tensor_of(array):
-    """A tensor of an array's memory."""
+    """Return a tensor that shares the memory of an array."""
     if array.dtype == _BFLOAT16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 
 
 def place(tensor):
-    """The address and layout of a tensor: they change with its memory, its shape and its dtype."""
+    """Return the address, shape, strides and dtype of a tensor."""
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype

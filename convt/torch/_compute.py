@@ -1,4 +1,4 @@
-"""The transposed convolution of tensors, computed by convt."""
+"""The call of convt for tensors."""
 
 import torch
 
@@ -7,22 +7,22 @@ from .._problem import PRECISIONS
 from . import _weights
 from ._arrays import array, memory_format, tensor_of
 
-# When weights that an earlier call packed are used again: if all values of the filter are still the same; without a look at
-# them, because somebody promised that; not at all.
+# When a call reuses packed weights. COMPARED: if a checksum shows that the filter's values are unchanged. TRUSTED: without a
+# check, because the user promised not to change the filter. NEVER: not at all.
 COMPARED, TRUSTED, NEVER = "compared", "trusted", "never"
 
-# Exceptions by which convt refuses a call: the caller leaves it to torch, which computes it or raises an error of its own.
+# Exceptions with which convt refuses a call. The caller then calls torch, which computes the result or raises its own error.
 REFUSED = (MemoryError, OverflowError, ValueError)
 
 
 def check_precision(word):
-    """Raises ValueError for a word that is no precision. Graphs can hold this check, but not torch's setting."""
+    """Raise ValueError for an invalid precision. Unlike `precision_of`, compiled graphs can contain this check."""
     if word is not None:
         _check.word("precision", word, (*PRECISIONS, "torch"))
 
 
 def precision_of(word):
-    """A precision as convt knows it: for "torch" the one that torch is set to, which has the same words."""
+    """Return a precision of convt. "torch" stands for torch's float32 matmul precision, which has the same names."""
     check_precision(word)
     return torch.get_float32_matmul_precision() if word == "torch" else word
 
@@ -37,9 +37,12 @@ def compute(
     input, weight, bias, stride, padding, output_padding, groups, dilation, precision=None, reuse=COMPARED, activation=None,
     tune=False,
 ):  # fmt: skip
-    """The transposed convolution of tensors that fit each other, in the memory format of the input or the weight, on as many
-    threads as torch uses. ``tune`` measures which algorithm is the fastest for packed weights, once for each shape."""
-    precision = precision_of(precision)  # here, because a graph calls this at another setting of torch than it was made at
+    """Compute the transposed convolution of valid tensors on as many threads as torch uses.
+
+    ``stride``, ``padding``, ``output_padding`` and ``dilation`` have one integer per spatial axis. `memory_format` determines
+    the layout of the result. ``tune`` measures once per shape which algorithm is the fastest for packed weights.
+    """
+    precision = precision_of(precision)  # here, because torch's setting may differ from when a graph was compiled
     attributes = tuple(stride), tuple(padding), tuple(output_padding), groups, tuple(dilation), precision, activation
     threads = torch.get_num_threads()
     if threads != _config.get_num_threads():
@@ -67,13 +70,13 @@ def _compute(input, weight, bias, attributes, reuse, tune):
 
 
 def _keywords(attributes, channels_last, tune):
-    """The keywords of `convt.ConvTranspose`."""
+    """Return the keywords of `convt.ConvTranspose`."""
     keywords = dict(zip(_NAMES, _values(attributes, channels_last), strict=True))
     return keywords | {"backend": "tune"} if tune else keywords
 
 
 def _values(attributes, channels_last):
-    """The values of _NAMES."""
+    """Return the values of the keywords in _NAMES, in that order."""
     stride, padding, output_padding, groups, dilation, precision, activation = attributes
     layout = "NXC" if channels_last else "NCX"
     return stride, padding, padding, output_padding, groups, dilation, layout, "IOX", activation, precision

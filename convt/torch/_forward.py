@@ -1,7 +1,7 @@
-"""Objects that stand in for the ``forward`` of one module each.
+"""Objects that replace the ``forward`` of a single module.
 
-They lie in the module's own ``__dict__``. So the module stays an object of its class, which tools ask for (``type(m) is
-torch.nn.ConvTranspose2d``), which parametrizations change, and which is all that is left when the object is taken away.
+They are stored in the module's own ``__dict__``. So the module keeps its class, which tools check (``type(m) is
+torch.nn.ConvTranspose2d``) and parametrizations change. Removing the object restores the module completely.
 """
 
 import sys
@@ -13,35 +13,38 @@ _MODULE_FILE = torch.nn.Module._call_impl.__code__.co_filename
 
 
 class Forward:
-    """Computes what ``module(...)`` returns. Subclasses say how, in ``__call__``."""
+    """The base class of replacements for a module's forward. Subclasses define ``__call__``."""
 
     def __init__(self, module, *settings):
-        self._module = weakref.ref(module)  # a strong reference would keep the module's memory until a garbage collection
+        self._module = weakref.ref(module)  # a strong reference would be a cycle and delay freeing the module's memory
         self.settings = settings
 
     def module(self):
-        """The module whose forward was called: the one that this object was made for, or a shallow copy of it, which has the
-        same ``__dict__`` entries and may have other attributes by now. To be called by ``__call__`` itself."""
+        """Return the module whose forward was called. Only ``__call__`` may call this, because it inspects the stack.
+
+        It is the module that this object was created for, or a shallow copy of that module. A shallow copy shares this object
+        but may have other attributes.
+        """
         if not torch.compiler.is_compiling():
             frame = sys._getframe(2)
-            # Only frames of torch.nn.Module, because a look at the variables of a frame keeps them alive until it ends.
+            # Only frames of torch.nn.Module, because reading the variables of a frame keeps them alive until it ends.
             if frame.f_code.co_filename == _MODULE_FILE:
                 caller = frame.f_locals.get("self")
                 if caller is not None and vars(caller).get("forward") is self:
                     return caller
         module = self._module()
         if module is None:
-            raise RuntimeError("forward: got a call after the module that it belongs to was deleted, wanted a call of a module")
+            raise RuntimeError("forward: got a call after its module was deleted, wanted a call while the module exists")
         return module
 
     @property
     def __wrapped__(self):
-        """The forward that this one stands in for; `inspect.signature` asks for it."""
+        """Return the forward that this object replaces. `inspect.signature` uses it."""
         module = self._module()
         return type(module).forward.__get__(module)
 
     def __getattr__(self, name):
-        """All else that a forward has, such as ``__code__``: tools look at it to learn the names of arguments."""
+        """Return an attribute of the replaced forward, such as ``__code__``, from which tools read argument names."""
         return getattr(self.__wrapped__, name)
 
     def __deepcopy__(self, memo):
@@ -53,24 +56,24 @@ class Forward:
 
 
 def install(module, forward):
-    """Let a Forward compute what a module returns."""
+    """Replace the forward of a module."""
     module.forward = forward
 
 
 def installed(module, kind=Forward):
-    """The Forward of a module, if it has one of this kind, else None."""
+    """Return the Forward of a module if it is an instance of ``kind``, else None."""
     forward = vars(module).get("forward")
     return forward if isinstance(forward, kind) else None
 
 
 def remove(module):
-    """Give a module its class's forward again."""
+    """Restore the forward of a module's class."""
     if installed(module) is not None:
         del module.forward
 
 
 def unhooked(module, kind=()):
-    """Whether to call a module is to call its class's forward, or a Forward of this kind, and nothing else."""
+    """Check whether calling a module only calls its class's forward or a Forward of this kind, without hooks or compilation."""
     hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
     own = vars(module).get("forward")
     return not any(hooks) and module._compiled_call_impl is None and (own is None or isinstance(own, kind))

@@ -1,4 +1,4 @@
-"""`torch.nn.functional`'s transposed convolutions: what convt computes, and what is left to torch."""
+"""The transposed convolutions of `torch.nn.functional`, computed by convt or left to torch."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
     from .._typing import TorchPrecision
 
-    _Axes: TypeAlias = int | torch.SymInt | Sequence[int | torch.SymInt]  # one for every axis, or one for each
+    _Axes: TypeAlias = int | torch.SymInt | Sequence[int | torch.SymInt]  # one value for all spatial axes, or one per axis
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_SERVED = (*_PLAIN, FakeTensor)  # a compiler calls with FakeTensors in place of plain ones
+_SERVED = (*_PLAIN, FakeTensor)  # compilers pass FakeTensors instead of plain tensors
 _INTEGERS = (int, torch.SymInt)
-# As they were when convt was imported: profilers put functions of theirs in the place of these, for modules to call.
+# torch's functions at the time convt was imported. Profilers replace the functions of torch.nn.functional that modules call.
 TORCHS_FUNCTIONS = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
 NAMES = {rank: f"conv_transpose{rank}d" for rank in TORCHS_FUNCTIONS}
 
 
 def _each(value, rank):
-    """One integer per axis, from an integer or one per axis; None for anything else."""
+    """Return a tuple of one integer per spatial axis, from one integer or one per axis; None for anything else."""
     if type(value) is tuple and len(value) == rank:
         return value
     if isinstance(value, _INTEGERS) and not isinstance(value, bool):
@@ -44,8 +44,10 @@ def _each(value, rank):
 
 
 def _served(rank, input, weight, bias, attributes, groups, plain):
-    """Whether convt computes this: tensors of the CPU that fit each other, and attributes that are right. ``plain``: nothing
-    stands for a size but an integer."""
+    """Check whether convt computes a call: CPU tensors of supported dtypes and matching shapes, with valid attributes.
+
+    ``plain`` is the result of `untransformed`; if True, all sizes are plain integers.
+    """
     for tensor in (input, weight) if bias is None else (input, weight, bias):
         if type(tensor) not in _SERVED:
             return False
@@ -61,15 +63,17 @@ def _served(rank, input, weight, bias, attributes, groups, plain):
 
 
 def _fits(rank, data, filter, bias, attributes, groups):
-    """Whether shapes fit each other and the attributes, and leave an output. Raises ValueError for attributes that are no
-    integers, because False would be remembered for the integers that they are equal to."""
+    """Check whether shapes and attributes are valid together and the output is not empty.
+
+    Raise ValueError for attributes that are not integers. Returning False would be cached for the integers equal to them.
+    """
     if any(type(each) in (bool, float) for values in attributes for each in values):
         raise ValueError(f"attributes: got {attributes}, wanted integers")
     if len(filter) != rank + 2 or len(data) != rank + 2:
         return False
     stride, padding, output_padding, dilation = attributes
     if any(type(each) is int and each >= 2**63 for each in (groups, *stride, *padding, *output_padding, *dilation)):
-        return False  # no graph can hold it
+        return False  # torch's graphs store 64-bit integers
     ci, co = filter[0], filter[1] * groups
     if groups < 1 or ci < 1 or co < 1 or ci % groups or data[1] != ci:
         return False
@@ -82,11 +86,11 @@ def _fits(rank, data, filter, bias, attributes, groups):
     return all(size > 0 for size in (*data[2:], *filter[2:], *sizes))
 
 
-_fits_again = functools.lru_cache(256)(_fits)  # the shapes of a model come again at each call
+_fits_again = functools.lru_cache(256)(_fits)  # a model repeats its shapes at each call
 
 
 def untransformed(input, weight, bias):
-    """Whether nothing looks at operators as they are called: no compiler, tracer, profiler, mode, derivative forward, vmap or
+    """Check whether nothing intercepts operators: no compiler, tracer, profiler, mode, forward-mode differentiation, vmap or
     autocast."""
     c = torch._C
     return not (
@@ -103,8 +107,11 @@ def untransformed(input, weight, bias):
 
 
 def _wants_torchs_own():
-    """Whether torch's own operator is wanted: an exported or traced model must load where there is no convt, torch.func can
-    transform torch's operators, and a mode may ask for torch's functions and operators by name."""
+    """Check whether the call must use torch's own operator.
+
+    Exported and traced models must load without convt, torch.func transforms only torch's operators, and a mode may look for
+    torch's functions and operators by name.
+    """
     if torch.compiler.is_exporting():
         return True
     if torch.compiler.is_compiling():
@@ -114,12 +121,12 @@ def _wants_torchs_own():
         torch._C._get_tracing_state() is not None
         or is_transformed()
         or torch._C._len_torch_dispatch_stack() > 0
-        or not all(isinstance(mode, DeviceContext) for mode in modes)  # a default device is for new tensors alone
+        or not all(isinstance(mode, DeviceContext) for mode in modes)  # a default device affects only new tensors
     )
 
 
 def call(rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze, tune=False):
-    """A function of torch.nn.functional for ``rank`` spatial axes, computed by convt or by torch."""
+    """Compute a function of torch.nn.functional for ``rank`` spatial axes with convt, or with torch for unsupported calls."""
     check_precision(precision)
     attributes = _each(stride, rank), _each(padding, rank), _each(output_padding, rank), _each(dilation, rank)
     plain = untransformed(input, weight, bias)
@@ -130,7 +137,7 @@ def call(rank, input, weight, bias, stride, padding, output_padding, groups, dil
         try:
             if _served(rank, batched, weight, bias, attributes, groups, plain):
                 each_stride, each_padding, extra, each_dilation = attributes
-                # A compiled graph may have computed the weight, in memory and a tensor that served for another one before.
+                # A compiled graph may compute the weight into a tensor and memory that held another weight before.
                 reuse = TRUSTED if freeze and (plain or not torch.compiler.is_compiling()) else COMPARED
                 arguments = batched, weight, bias, each_stride, each_padding, extra, groups, each_dilation, precision, reuse
                 gradients = torch.is_grad_enabled() and (
@@ -148,8 +155,10 @@ def call(rank, input, weight, bias, stride, padding, output_padding, groups, dil
 
 
 def fused(rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, reuse, activation, tune):
-    """A transposed convolution and an activation in one, for inference alone and where nothing has to see each operator (see
-    `untransformed`); None if convt does not serve the tensors."""
+    """Compute a transposed convolution and an activation in one call, or return None if convt does not support the tensors.
+
+    The caller checks that the call is in inference, and `untransformed`.
+    """
     attributes = stride, padding, output_padding, dilation
     try:
         if not _served(rank, input, weight, bias, attributes, groups, True):
@@ -167,36 +176,44 @@ def conv_transpose1d(
     padding: _Axes = 0, output_padding: _Axes = 0, groups: int | torch.SymInt = 1, dilation: _Axes = 1,
     *, precision: TorchPrecision = None, freeze: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    """`torch.nn.functional.conv_transpose1d`, computed by convt.
+    """Compute `torch.nn.functional.conv_transpose1d` with convt.
+
+    torch computes what convt does not support: other devices, dtypes and layouts, and subclasses of tensors. Gradients are
+    torch's own.
 
     Parameters
     ----------
     input : tensor (N, C, L) or (C, L)
-        float32, float64, float16 or bfloat16.
+        float32, float64, float16 or bfloat16. Any strides.
     weight : tensor (C, out_channels / groups, kernel) of the same dtype
-        The second call with the same tensor packs it, and later calls use the packed weights while a checksum of all its values
-        is the same. A call that records gradients uses no weights that were packed before.
+        The second call with the same tensor packs the weights. Later calls reuse them while a checksum of all values is
+        unchanged. A call that records gradients does not reuse packed weights.
     bias : tensor (out_channels,), optional
+        The same dtype.
     stride, padding, output_padding, dilation : int or tuple
+        In output elements; one value, or one per spatial axis. ``padding`` is removed from both ends of the output, and
+        ``output_padding`` is added at its end. ``output_padding`` must be less than ``max(stride, dilation)``.
     groups : int
+        Number of blocks of channels. C and out_channels are multiples of it.
     precision : None, "highest", "high", "medium" or "torch"
-        What convt may take for float32: see `convt.conv_transpose`. "torch": what ``torch.get_float32_matmul_precision()`` says
-        at the call. Gradients are computed by torch, which has settings of its own.
+        The lowest precision that convt may use for float32: see `convt.conv_transpose`. "torch" means the value of
+        ``torch.get_float32_matmul_precision()`` at the call. None means CONVT_PRECISION, or "highest". torch computes gradients
+        at its own precision.
     freeze : bool
-        True promises that the values of ``weight`` do not change: the first call packs them, and later calls compare nothing.
-        After a change call ``convt.torch.refresh(weight)``.
+        If True, you promise that the values of ``weight`` do not change: the first call packs them, and later calls do not
+        check them. Call ``convt.torch.refresh(weight)`` after a change.
 
     Returns
     -------
-    tensor (N, out_channels, L_out) or (out_channels, L_out), where
-    ``L_out = (L - 1) * stride - 2 * padding + dilation * (kernel - 1) + output_padding + 1``.
+    tensor (N, out_channels, L_out) or (out_channels, L_out)
+        ``L_out = (L - 1) * stride - 2 * padding + dilation * (kernel - 1) + output_padding + 1``.
 
     Raises
     ------
     RuntimeError, TypeError
-        Torch's own.
+        Raised by torch for invalid arguments.
     ValueError
-        ``precision`` is none of these.
+        ``precision`` is not one of the values above.
 
     Examples
     --------
@@ -212,9 +229,10 @@ def conv_transpose2d(
     padding: _Axes = 0, output_padding: _Axes = 0, groups: int | torch.SymInt = 1, dilation: _Axes = 1,
     *, precision: TorchPrecision = None, freeze: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    """`torch.nn.functional.conv_transpose2d`, computed by convt: see `conv_transpose1d`, with two spatial axes.
+    """Compute `torch.nn.functional.conv_transpose2d` with convt.
 
-    An input or a weight in ``torch.channels_last`` gives an output in it.
+    Parameters, errors and output sizes are those of `conv_transpose1d`, with two spatial axes. The output is in
+    ``torch.channels_last`` if the input or the weight is.
 
     Examples
     --------
@@ -230,9 +248,10 @@ def conv_transpose3d(
     padding: _Axes = 0, output_padding: _Axes = 0, groups: int | torch.SymInt = 1, dilation: _Axes = 1,
     *, precision: TorchPrecision = None, freeze: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    """`torch.nn.functional.conv_transpose3d`, computed by convt: see `conv_transpose1d`, with three spatial axes.
+    """Compute `torch.nn.functional.conv_transpose3d` with convt.
 
-    An input or a weight in ``torch.channels_last_3d`` gives an output in it.
+    Parameters, errors and output sizes are those of `conv_transpose1d`, with three spatial axes. The output is in
+    ``torch.channels_last_3d`` if the input or the weight is.
 
     Examples
     --------

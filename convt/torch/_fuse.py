@@ -1,4 +1,4 @@
-"""A transposed convolution of a Sequential, computed together with the batch norm and the activation behind it."""
+"""Fusion of a transposed convolution in a Sequential with the batch norm and activation that follow it."""
 
 import math
 import weakref
@@ -27,7 +27,7 @@ _ACTIVATIONS = {
 }
 _DROPOUTS = (torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.Dropout3d)
 
-# Torch's forwards when convt was imported: a program may put something else into the classes.
+# torch's methods at the time convt was imported, because a program may replace them in the classes.
 _CLASSES: tuple[type[torch.nn.Module], ...] = (*_NORMS.values(), *_ACTIVATIONS, *_DROPOUTS, torch.nn.Identity)
 _FORWARDS = {cls: cls.forward for cls in _CLASSES}
 _FORWARD, _ITER, _CALL = torch.nn.Sequential.forward, torch.nn.Sequential.__iter__, torch.nn.Module.__call__
@@ -37,17 +37,17 @@ _FORWARD, _ITER, _CALL = torch.nn.Sequential.forward, torch.nn.Sequential.__iter
 
 
 def _calls_in_order(cls):
-    """Whether modules of a class are called as a `torch.nn.Sequential` is: each child after the other."""
+    """Check whether modules of a class call their children in order, as `torch.nn.Sequential` does."""
     return cls.forward is _FORWARD and getattr(cls, "__iter__", None) is _ITER and cls.__call__ is _CALL
 
 
 def is_sequential(module):
-    """Whether to call a module is to call its children one after the other, and nothing else."""
+    """Check whether calling a module only calls its children in order, without hooks."""
     return isinstance(module, torch.nn.Module) and _calls_in_order(type(module)) and unhooked(module, SequentialForward)
 
 
 def leaves(sequential):
-    """``(names, modules)`` that a Sequential calls one after the other, those of Sequentials inside it among them."""
+    """Return ``(names, modules)`` that a Sequential calls in order. Nested Sequentials are flattened."""
     names, modules = [], []
     for name, module in sequential._modules.items():
         if is_sequential(module):
@@ -61,36 +61,39 @@ def leaves(sequential):
 
 
 def _transposed(module):
-    """Whether a module is a transposed convolution of convt's whose call does nothing else."""
+    """Check whether a module is a transposed convolution that convt computes, without hooks."""
     if module is None or settings_of(module) is None or not unhooked(module, TransposedForward):
         return False
     return type(module) in TORCHS or has_torchs_forward(module, RANKS[type(module)])
 
 
 def _is(module, classes):
-    """Whether a module is of one of torch's classes, exactly, and a call of it does what torch's does and nothing else."""
+    """Check whether a module is exactly of one of these torch classes, with torch's forward and without hooks."""
     cls = type(module)
     return cls in classes and cls.forward is _FORWARDS[cls] and unhooked(module)
 
 
 def _changes_nothing(module):
-    """Whether a module returns its input in inference."""
+    """Check whether a module returns its input unchanged in inference."""
     return _is(module, (torch.nn.Identity, *_DROPOUTS))
 
 
 def _normalizes(module, rank):
-    """Whether a module is a batch norm that in inference is a factor and a term for each channel."""
+    """Check whether a module is a batch norm with running statistics: in inference, a scale and shift per channel."""
     return _is(module, (_NORMS[rank],)) and module.running_mean is not None and module.running_var is not None
 
 
 def _activation_of(module):
-    """The name that convt has for the activation that a module is; None for others."""
+    """Return convt's activation for a module, or None if the module is not a supported activation."""
     return _ACTIVATIONS[type(module)](module) if _is(module, _ACTIVATIONS) else None
 
 
 def follows(modules, n, inference=False):
-    """``(norm or None, activation or None, count)``: the work of the ``count`` modules behind transposed convolution ``n`` that
-    convt can do with it. ``inference`` takes the modules to be in inference, though they may be in training now."""
+    """Return ``(norm or None, activation or None, count)``: the modules after transposed convolution ``n`` to fuse with it.
+
+    The fusion replaces the next ``count`` modules. If ``inference`` is True, modules in training mode are treated as if in
+    ``eval`` mode.
+    """
     rank, norm, end = RANKS[base_of(type(modules[n]))], None, n + 1
     for at in range(n + 1, len(modules)):
         module = modules[at]
@@ -107,7 +110,7 @@ def follows(modules, n, inference=False):
 
 
 def joined(sequential):
-    """{name of a transposed convolution: classes of the modules behind it that are computed with it}, in inference."""
+    """Return ``{name of a transposed convolution: classes of the modules fused with it in inference}`` of a Sequential."""
     names, modules = leaves(sequential)
     found = {}
     for n, module in enumerate(modules):
@@ -118,14 +121,14 @@ def joined(sequential):
     return found
 
 
-# ---------------------------------------------------------------- computing together
+# ---------------------------------------------------------------- fused computation
 
 
 class SequentialForward(Forward):
-    """The forward of a Sequential, whose transposed convolutions do in inference what stands behind them.
+    """The forward of a Sequential that fuses modules with the transposed convolutions before them in inference.
 
-    Each call looks at the modules anew. While gradients are recorded, and where modules have hooks or are in training, they are
-    called one after the other, as torch does.
+    Each call inspects the modules again, because they may have changed. While gradients are recorded, and for modules with
+    hooks or in training mode, modules are called one by one, as in torch.
     """
 
     def __call__(self, input):
@@ -147,7 +150,7 @@ class SequentialForward(Forward):
 
 
 def _together(conv, norm, activation, input):
-    """The result of all three; None where convt does not do that."""
+    """Compute a transposed convolution, norm and activation in one call, or return None if convt cannot fuse them."""
     rank, settings = RANKS[base_of(type(conv))], settings_of(conv)
     if not isinstance(input, torch.Tensor) or input.is_nested or input.dim() != rank + 2 or conv.padding_mode != "zeros":
         return None
@@ -167,19 +170,21 @@ def _together(conv, norm, activation, input):
         weight, bias = _fold(conv, norm, settings.freeze)
         if weight is None:
             return None
-        reuse = TRUSTED  # nobody else has these tensors
+        reuse = TRUSTED  # only this module has references to the folded tensors
     return fused(
         rank, input, weight, bias, conv.stride, conv.padding, conv.output_padding, conv.groups, conv.dilation,
         settings.precision, reuse, activation, settings.tune,
     )  # fmt: skip
 
 
-_folded = weakref.WeakKeyDictionary()  # convolution -> (state of the tensors that were folded, weight, bias)
+_folded = weakref.WeakKeyDictionary()  # convolution -> (state of the source tensors, folded weight, folded bias)
 
 
 def _fold(conv, norm, freeze):
-    """The weight and bias of a convolution with a batch norm behind it: computed anew when one of their tensors has changed.
-    None and None where they are not finite, because the order of operations then matters."""
+    """Return the weight and bias of a convolution with a batch norm folded in. They are recomputed when a tensor changes.
+
+    Return (None, None) if they are not all finite, because the order of operations then changes the result.
+    """
     tensors = conv.weight, conv.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var
     now = (norm.eps, *[state(tensor, freeze) for tensor in tensors])
     known = _folded.get(conv)
@@ -195,5 +200,5 @@ def _fold(conv, norm, freeze):
 
 
 def forget(module):
-    """Drop the weights into which a batch norm behind a module was folded."""
+    """Drop the weights of a module with a batch norm folded in."""
     _folded.pop(module, None)

@@ -1,4 +1,4 @@
-"""`torch.nn`'s transposed convolutions with convt's forward: classes of convt's own, and forwards for modules of torch's."""
+"""Transposed convolution modules computed by convt: subclasses of torch's modules, and a forward for existing modules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Settings(NamedTuple):
-    """The permissions that a module gives convt."""
+    """The settings of a module: see `accelerate`."""
 
     precision: str | None = None
     freeze: bool = False
@@ -29,30 +29,35 @@ _FUNCTIONAL = vars(torch.nn.functional)
 
 
 def base_of(cls):
-    """The class of torch.nn.ConvTranspose1d, 2d and 3d that a class is or extends; None for other classes."""
+    """Return which of torch.nn.ConvTranspose1d, 2d and 3d a class is or extends; None for other classes."""
     return next((base for base in RANKS if issubclass(cls, base)), None)
 
 
 def has_torchs_forward(module, rank):
-    """Whether a module still has the forward that torch had when convt was imported: a program may change the module's class,
-    the class's forward, or the function that torch's forward calls."""
+    """Check whether a module still has torch's forward, as it was when convt was imported.
+
+    A program may change the module's class, the forward of the class, or the function that torch's forward calls.
+    """
     return type(module).forward is _FORWARDS[rank] and _FUNCTIONAL[NAMES[rank]] is TORCHS_FUNCTIONS[rank]
 
 
 def _originals(module):
-    """The tensors of which a module computes its weights."""
+    """Return the tensors from which a module computes its weights."""
     parametrized = module._modules.get("parametrizations")
     places = [module, *(parametrized._modules.values() if parametrized is not None else ())]
     return [tensor for place in places for tensor in place._parameters.values()]
 
 
 def _computed(module, rank, input, output_size, settings, tensors=None):
-    """The result of torch's forward, by convt; ``tensors`` are weight and bias where they are not those of the module now."""
+    """Compute the result of torch's forward with convt.
+
+    ``output_size`` is that of torch's forward. ``tensors``, if given, is (weight, bias) to use instead of the module's.
+    """
     parameters = module._parameters
     if tensors is not None:
         weight, bias = tensors
     elif "weight" in parameters and "bias" in parameters:
-        weight, bias = parameters["weight"], parameters["bias"]  # twice as fast as attributes of the module
+        weight, bias = parameters["weight"], parameters["bias"]  # twice as fast as attribute access
     else:
         weight, bias = module.weight, module.bias
     if module.padding_mode != "zeros":
@@ -67,18 +72,18 @@ def _computed(module, rank, input, output_size, settings, tensors=None):
 
 
 class TransposedForward(_forward.Forward):
-    """The forward of a module of torch's classes, or of a subclass with torch's forward. Its setting is a `Settings`."""
+    """The forward of a module of torch's classes, or of a subclass with torch's forward, with its `Settings`."""
 
     def __init__(self, module, settings):
         super().__init__(module, settings)
         self.allowed = settings
         self.rank = rank = RANKS[base_of(type(module))]
         self.torchs, self.name, self.function = _FORWARDS[rank], NAMES[rank], TORCHS_FUNCTIONS[rank]
-        self.frozen = None  # weight, bias and their originals, where they are computed and the user promised no change
+        self.frozen = None  # (weight, bias, their source tensors) if the weights are computed and frozen
 
     def __call__(self, input, output_size=None):
         module, settings = self.module(), self.allowed
-        if (  # as `has_torchs_forward` asks, in line because each call does
+        if (  # the checks of `has_torchs_forward`, inlined for speed
             type(module).forward is not self.torchs
             or _FUNCTIONAL[self.name] is not self.function
             or type(module.padding) is not tuple
@@ -90,7 +95,7 @@ class TransposedForward(_forward.Forward):
         return _computed(module, self.rank, input, output_size, settings, tensors)
 
     def _frozen(self, module, input):
-        """Weight and bias, computed once of the same tensors."""
+        """Return (weight, bias) of a module that computes its weights, again only if a source tensor was replaced."""
         originals, frozen = _originals(module), self.frozen
         if frozen is not None:
             weight, bias, known = frozen
@@ -102,7 +107,7 @@ class TransposedForward(_forward.Forward):
 
 
 def settings_of(module):
-    """The Settings of a module of exactly torch's or convt's classes that convt computes; None for others."""
+    """Return the Settings of a module that convt computes and that is exactly of torch's or convt's classes, else None."""
     own = _forward.installed(module, TransposedForward)
     if own is not None:
         return own.settings[0] if type(module) in RANKS else None
@@ -110,15 +115,17 @@ def settings_of(module):
 
 
 def _forward_of(rank: int) -> Any:
+    """Return the forward method of `_Ours` for ``rank`` spatial axes."""
+
     def forward(self: Any, input: torch.Tensor, output_size: list[int] | None = None) -> torch.Tensor:
-        """The transposed convolution of ``input``, of spatial sizes ``output_size`` where these are given."""
+        """Compute the transposed convolution of ``input``, with the spatial sizes ``output_size`` if given."""
         return _computed(self, rank, input, output_size, self._convt_settings)
 
     return forward
 
 
 class _Ours:
-    """A module with convt's settings, which are no part of its ``state_dict``."""
+    """A module with convt's settings, which are not part of its ``state_dict``."""
 
     _convt_settings = Settings()
 
@@ -128,9 +135,11 @@ class _Ours:
 
 
 class ConvTranspose1d(_Ours, torch.nn.ConvTranspose1d):
-    """`torch.nn.ConvTranspose1d`, computed by convt: same arguments, parameters, ``state_dict`` and results.
+    """A drop-in `torch.nn.ConvTranspose1d` that convt computes.
 
-    ``precision`` and ``freeze`` are those of `convt.torch.conv_transpose1d`.
+    Arguments, shapes, parameters, ``state_dict``, results and errors are those of torch's class. The keywords ``precision``
+    and ``freeze`` are those of `convt.torch.conv_transpose1d`, but ``precision="torch"`` reads torch's setting when the
+    module is created.
 
     Examples
     --------
@@ -143,9 +152,11 @@ class ConvTranspose1d(_Ours, torch.nn.ConvTranspose1d):
 
 
 class ConvTranspose2d(_Ours, torch.nn.ConvTranspose2d):
-    """`torch.nn.ConvTranspose2d`, computed by convt: same arguments, parameters, ``state_dict`` and results.
+    """A drop-in `torch.nn.ConvTranspose2d` that convt computes.
 
-    ``precision`` and ``freeze`` are those of `convt.torch.conv_transpose2d`.
+    Arguments, shapes, parameters, ``state_dict``, results and errors are those of torch's class. The keywords ``precision``
+    and ``freeze`` are those of `convt.torch.conv_transpose2d`, but ``precision="torch"`` reads torch's setting when the
+    module is created.
 
     Examples
     --------
@@ -158,9 +169,11 @@ class ConvTranspose2d(_Ours, torch.nn.ConvTranspose2d):
 
 
 class ConvTranspose3d(_Ours, torch.nn.ConvTranspose3d):
-    """`torch.nn.ConvTranspose3d`, computed by convt: same arguments, parameters, ``state_dict`` and results.
+    """A drop-in `torch.nn.ConvTranspose3d` that convt computes.
 
-    ``precision`` and ``freeze`` are those of `convt.torch.conv_transpose3d`.
+    Arguments, shapes, parameters, ``state_dict``, results and errors are those of torch's class. The keywords ``precision``
+    and ``freeze`` are those of `convt.torch.conv_transpose3d`, but ``precision="torch"`` reads torch's setting when the
+    module is created.
 
     Examples
     --------

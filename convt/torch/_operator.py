@@ -1,4 +1,4 @@
-"""torch.ops.convt.conv_transpose: the operator as torch knows it, for compiled graphs, gradients, vmap, autocast and tools."""
+"""torch.ops.convt.conv_transpose: the operator registered with torch, for compiled graphs, gradients, vmap and autocast."""
 
 import torch
 from torch.autograd import forward_ad
@@ -17,7 +17,7 @@ conv_transpose = torch.ops.convt.conv_transpose.default
 
 
 def _torchs(input, weight, bias, stride, padding, output_padding, groups, dilation):
-    """The transposed convolution by torch's own operator."""
+    """Compute the transposed convolution with torch's own operator."""
     return torch.ops.aten.convolution(input, weight, bias, stride, padding, dilation, True, output_padding, groups)
 
 
@@ -37,7 +37,7 @@ _LIBRARY.impl("conv_transpose", _cpu, "CPU")
 
 
 def output_sizes(sizes, kernel, stride, padding, output_padding, dilation):
-    """The spatial sizes of the output."""
+    """Return the spatial sizes of the output."""
     axes = zip(sizes, kernel, stride, padding, output_padding, dilation, strict=True)
     return [(n - 1) * s - 2 * p + d * (k - 1) + extra + 1 for n, k, s, p, extra, d in axes]
 
@@ -58,21 +58,21 @@ def _flops(input, weight, bias, *attributes, out_shape=None, **keywords):
 
 
 def is_transformed():
-    """Whether torch.func or forward-mode differentiation transforms calls: all but vmap, for which the operator has a rule."""
+    """Check whether torch.func (except vmap, for which the operator has a rule) or forward-mode differentiation is active."""
     levels = torch._C._functorch.get_interpreter_stack() or ()
     vmap = torch._C._functorch.TransformType.Vmap
     return forward_ad._current_level >= 0 or any(level.key() != vmap for level in levels)
 
 
 class _Recorded(torch.autograd.Function):
-    """convt's forward, and torch's derivative, which is as exact as torch is set to: the precision is for the forward alone."""
+    """convt's forward with torch's backward. ``precision`` applies to the forward; torch's own settings to the backward."""
 
     @staticmethod
     def forward(ctx, input, weight, bias, *attributes):
         ctx.save_for_backward(input, weight)
         ctx.biases, ctx.attributes = None if bias is None else list(bias.shape), attributes[:5]
         with torch._C._AutoDispatchBelowAutograd():
-            # Weights change between the steps of a training, and a check of gradients changes them one by one.
+            # NEVER, because weights change between training steps, and gradient checks change them element by element.
             return conv_transpose(input, weight, bias, *attributes, NEVER)
 
     @staticmethod
@@ -103,7 +103,7 @@ _LIBRARY.impl("conv_transpose", _autograd, "Autograd")
 def _vmap(
     info, in_dims, input, weight, bias, stride, padding, output_padding, groups, dilation, precision=None, reuse=COMPARED
 ):  # fmt: skip
-    """Many inputs of one filter are one batch; many filters are groups."""
+    """Merge the mapped axis into the batch if only the input is mapped, else into the groups."""
     count = info.batch_size
     first = lambda tensor, dim: tensor if dim is None else tensor.movedim(dim, 0)  # noqa: E731
     input, weight, bias = (None if t is None else first(t, dim) for t, dim in zip((input, weight, bias), in_dims, strict=False))
@@ -124,12 +124,12 @@ def _vmap(
 
 
 def _autocast(input, weight, bias, stride, padding, output_padding, groups, dilation, precision=None, reuse=COMPARED):
-    """As torch's convolutions do: in the dtype of autocast, but for what is float64."""
+    """Cast tensors to autocast's dtype, except float64, as torch's convolutions do."""
     dtype = torch.get_autocast_dtype("cpu")
     cast = lambda t: t if t is None or t.dtype == torch.float64 or not t.is_floating_point() else t.to(dtype)  # noqa: E731
     with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)):
         tensors = cast(input), cast(weight), cast(bias)
-        reuse = reuse if tensors[1] is weight else COMPARED  # a weight made for this call has no other call to be packed for
+        reuse = reuse if tensors[1] is weight else COMPARED  # a weight cast for this call is not reused
         return conv_transpose(*tensors, stride, padding, output_padding, groups, dilation, precision, reuse)
 
 

@@ -1,8 +1,8 @@
-"""Packed weights, which are used only while the filter that they were packed from is the same.
+"""Packed weights, reused while the values of their filter are unchanged.
 
-PyTorch does not tell every change of a tensor: one by ``.data`` or NumPy, or by an optimizer with ``fused=True``, leaves its
-version counter as it was. So each call compares a checksum of all values of the filter with the one of the values that were
-packed. Calls with ``freeze`` leave that out, because the user promised not to change the weights (see `refresh`).
+A tensor's version counter in PyTorch misses some changes: those through ``.data`` or NumPy, or by an optimizer with
+``fused=True``. So each call compares a checksum of all values of the filter with the checksum of the packed values. Calls with
+``freeze`` skip the comparison, because the user promises not to change the weights (see `refresh`).
 """
 
 import weakref
@@ -13,12 +13,15 @@ from .. import _api, _config, _keep
 from .._checksum import checksum
 from ._arrays import array, place
 
-_OPERATORS = 8  # the most operators kept of one filter, whose packed weights have one bound together
+_OPERATORS = 8  # maximum number of operators of a filter; their packed weights share one memory bound
 
 
 class _Values:
-    """The values that a filter had at a call, and the operators made of them. The sum, once taken, is not changed: other values
-    get an object of their own, so that threads never see the sum of one and the operators of others."""
+    """The values of a filter at a call, and the operators created from them.
+
+    The checksum ``sum`` is never changed once it is set. New values get a new object, so no thread combines the checksum of one
+    set of values with the operators of another.
+    """
 
     def __init__(self, at, array, copied, sum=None):
         self.place, self.array, self.copied, self.sum = at, array, copied, sum
@@ -27,25 +30,25 @@ class _Values:
 
 
 class _Filter:
-    """A filter that was met, and the values that it had last. ``copied`` is its bytes if it is a copy that convt has made."""
+    """A filter seen before, and its last values. ``copied`` is its size in bytes if convt made it as a copy, else 0."""
 
     def __init__(self, weight, copied=0):
         key = id(weight)
         self.weight = weakref.ref(weight, lambda _: _known.pop(key, None))
         self.values = _Values(place(weight), array(weight), copied)
-        self.bias_known = None, None  # its place, and an array of it
+        self.bias_known = None, None  # (place of the last bias, its array)
 
     def met(self, weight, freeze):
-        """The values that the filter has now, if it was met with them before; else None."""
+        """Return the filter's present values if an earlier call had the same values, or ``freeze`` is True; else None."""
         values = self.values
         if (at := place(weight)) != values.place:
             if weight.is_neg():
                 return None
-            values = self.values = _Values(at, array(weight), values.copied)  # their sum is taken when they are met again
+            values = self.values = _Values(at, array(weight), values.copied)  # the next call computes their checksum
             return values if freeze else None
         if freeze:
             return values
-        # The sum is taken before anything is packed: a change in between is then found by the next call.
+        # The checksum is computed before packing, so the next call detects a change in between.
         sum = checksum(values.array, _config.get_num_threads())
         if sum == values.sum:
             return values
@@ -53,7 +56,7 @@ class _Filter:
         return now if values.sum is None else None
 
     def bias(self, bias):
-        """The array of a bias: the one of the call before, if its memory is the same."""
+        """Return the array of a bias. It is the array of the previous call if the memory is the same."""
         at, known = place(bias), self.bias_known
         if at != known[0]:
             if bias.is_neg():
@@ -62,7 +65,7 @@ class _Filter:
         return known[1]
 
     def operator(self, values, bias, key, keywords):
-        """The operator of the filter's values with a bias. A bias is small: all of its elements are part of the key."""
+        """Return the operator of the filter's values and a bias. All elements of a bias, which is small, are in the key."""
         elements = None if bias is None else self.bias(bias)
         key = key, None if elements is None else elements.tobytes()
         found = values.operators.get(key)
@@ -70,7 +73,7 @@ class _Filter:
             if len(values.operators) == _OPERATORS:
                 values.operators.clear()
                 values.weights.clear()
-            # The bias is copied, because another tensor with the same elements may come with a later call.
+            # The bias is copied, because the operator also serves later calls whose bias is another tensor with equal elements.
             own = None if elements is None else elements.copy()
             found = _api.ConvTranspose.borrowing(values.array, own, weights=values.weights, **keywords(*key[0]))
             values.operators[key] = found
@@ -81,17 +84,17 @@ _known = {}  # id of a filter -> its _Filter
 
 
 def operator(weight, bias, key, keywords, freeze):
-    """The `convt.ConvTranspose` of a filter that was met before with the same values, or that is frozen; else None, because a
-    filter that is met once or that changes is packed for nothing.
+    """Return a `convt.ConvTranspose` with packed weights for a filter seen before with the same values, or frozen; else None.
 
-    ``key`` is what tells the operators of one filter apart; ``keywords(*key)`` gives the keywords to make one.
+    Packing would not pay for a filter that is used once or that changes. ``key`` identifies an operator of the filter, and
+    ``keywords(*key)`` returns the keywords to create it.
     """
     known = _known.get(id(weight))
     if known is None or known.weight() is not weight:
         if weight.is_neg():
-            return None  # its array is a copy, which says nothing of later changes; so it is for every negative view here
+            return None  # the array of a negative view is a copy, so later changes would be missed
         if torch.__future__.get_swap_module_params_on_conversion():
-            return None  # torch refuses to swap a tensor that somebody has a weak reference to
+            return None  # torch cannot swap a tensor that has weak references
         known = _known[id(weight)] = _Filter(weight)
         if not freeze:
             return None
@@ -100,19 +103,19 @@ def operator(weight, bias, key, keywords, freeze):
 
 
 def own(weight):
-    """Note that a filter is a copy that convt has made: its bytes count as those of packed weights."""
+    """Register a filter that convt made as a copy: its bytes count as packed weights."""
     _known[id(weight)] = _Filter(weight, weight.nbytes)
 
 
 def state(tensor, freeze):
-    """A value that changes whenever the elements of a tensor change: its place, and a checksum unless it is frozen."""
+    """Return a value that changes when the tensor's memory, shape, dtype or, unless ``freeze``, elements change."""
     if tensor is None:
         return None
     return id(tensor), place(tensor), None if freeze else checksum(array(tensor), _config.get_num_threads())
 
 
 def forget(*tensors):
-    """Drop the packed weights of these filters; without any, of all."""
+    """Drop the packed weights of these filters, or of all filters if none are given."""
     if not tensors:
         _known.clear()
     for tensor in tensors:
