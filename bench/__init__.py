@@ -1,30 +1,43 @@
-"""The micro-benchmark: real layers, convt and its peers side by side. From a checkout: `python -m bench --quick`.
+"""The micro-benchmark of convt and other libraries on layers of public networks. In a checkout: `python -m bench --quick`.
 
-A wheel has this folder as the package convt_bench, beside convt and not inside: importing it must not load convt, which would
-then be in the processes of its peers, too. There the command is `convt-bench --quick`, and the modules are
-`python -m convt_bench.calibrate` and so on.
+A wheel installs this folder as the package convt_bench next to convt, not inside it. Importing a package imports its parents,
+and convt must not be loaded in the processes of the other libraries. In an installed package, the command is
+`convt-bench --quick`, and modules are run as `python -m convt_bench.calibrate`.
 
-__main__    the command line and the order of things
-layers      the table of real layers, and the reader of layer files
-shared      what the benchmark shares with convt, without importing it
-descriptor  a layer in benchdnn's words
-batch       benchdnn's batch files; layers.batch is the table as one
-problem     a layer with a dtype, a layout, a mode and its numbers
-check       is a result right? asked before anything is timed, and again afterwards
-peers/      the libraries, one file each
-worker      a library in a process of its own
-timing      what such a process does in its turn
-rounds      whose turn it is, and what came of it
+The benchmark:
+
+__main__    the command line
+layers      the table of built-in layers, and the reader of layer files
+samples     random layers
+shared      modules of convt that the benchmark loads without importing convt
+descriptor  one layer in benchdnn's notation
+batch       benchdnn's batch files; layers.batch holds the built-in layers
+problem     a layer with dtype, layout, mode and input values
+check       the comparison of a result with the definition of the operator, before and after timing
+peers/      the libraries, one module for each way to run one
+worker      the process that runs one library
+timing      repeated calls within that process
+rounds      the turns of the libraries on one problem, and their results
 machine     the CPU, its measured peaks and bandwidth
-record      all that a run found out, and its JSON file
-compare     two such files against each other
-live        what is seen while it runs
-tables      what is printed at the end
+record      all results of a run, and its JSON file
+compare     the comparison of two JSON files
+live        progress output during a run
+tables      tables and summaries at the end of a run
 page, plots the HTML report and its pictures
-beside      how long brief calls take beside a busy process
-cores       how plans share their work among many threads, on paper
-errors      how far convt's results lie from the exact sums, at every precision
-crosscheck  the same layers by the peers' own tools
+picture     the picture of the README
+
+Other measurements, each with a command line of its own:
+
+beside      time of brief calls next to a busy process
+calibrate   the fit of the cost model's efficiencies to measured times (with fit)
+checkouts   another checkout of convt against this one
+comparing   cost of the check for changed weights in PyTorch
+cores       distribution of work over many threads, computed from plans
+crosscheck  the same layers measured with tools of the other libraries
+errors      rounding errors of each dtype and precision
+models      whole PyTorch and ONNX models (with models_onnx, published)
+planning    cost of new shapes, kept memory, and quality of the automatic choice (with planning_worker)
+scaling     dask workers
 """
 
-COMMAND = "python -m bench" if __name__ == "bench" else "convt-bench"  # what starts it
+COMMAND = "python -m bench" if __name__ == "bench" else "convt-bench"  # the command as users type it

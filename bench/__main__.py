@@ -1,7 +1,7 @@
-"""The command line of the micro-benchmark: choose, measure, report.
+"""The command line of the micro-benchmark.
 
-Layers come from the built-in table, a file or the command line; each is checked, then timed, on convt and its peers in
-turns. `compare` holds two runs against each other.
+Layers come from the built-in table, from files or from the command line. Each layer is checked and then timed with convt and
+the other libraries, which take turns. The command `compare` compares two runs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _words(text: str) -> list[str]:
 
 
 def _one_of(what: str, known: tuple[str, ...]) -> Callable[[str], list[str]]:
-    """An argument type: comma-separated words, each of them known."""
+    """Return an argument type for comma-separated words, all in ``known``. ``what`` names them in messages."""
 
     def parse(text: str) -> list[str]:
         words = _words(text)
@@ -66,7 +66,7 @@ def _seconds(text: str) -> float:
 
 def _writable(text: str) -> str:
     if not Path(text).absolute().parent.is_dir() or Path(text).is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a file that can be made here")
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be created")
     return text
 
 
@@ -76,74 +76,89 @@ def _folder(text: str) -> str:
     try:
         import matplotlib  # noqa: F401
     except ImportError as exc:
-        raise argparse.ArgumentTypeError(f"{exc}; a report needs it: pip install matplotlib") from exc
+        raise argparse.ArgumentTypeError(f"{exc}; --report needs it: pip install matplotlib") from exc
     return text
 
 
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=COMMAND,
-        description="Time convt and its peers on the transposed convolutions of real networks.",
-        epilog=f"`{COMMAND} compare A.json B.json` says whether B is slower than A beyond the noise.",
+        description="Time convt and other libraries on transposed convolutions of public networks.",
+        epilog=f"`{COMMAND} compare A.json B.json` compares convt in two runs. Exit status 1: slower by more than the noise.",
     )
     add = parser.add_argument
-    add("--quick", action="store_true", help="about ten layers and oneDNN alone, about a minute")
+    add("--quick", action="store_true", help="ten layers and only oneDNN; takes about a minute")
 
     which = parser.add_argument_group("layers (default: the built-in table)")
     add = which.add_argument
-    add("--layers", metavar="FILE", help="from a JSON file")
-    add("--deconv", action="append", metavar="DESCRIPTOR", help='in benchdnn\'s words: mb1_ic8oc4_ih9kh4sh2ph1_n"name"')
-    add("--batch", action="append", metavar="FILE", help="from a batch file of benchdnn's")
-    add("--neighbours", type=_count, metavar="N", help="also N random layers of the same classes, which no one tuned to")
-    add("--seed", type=int, default=0, help="of the neighbours (default: 0)")
-    add("--suite", type=_words, metavar="FAMILY,...", help="only those of these families")
-    add("--names", type=_words, metavar="NAME,...", help="only these")
+    add("--layers", metavar="FILE", help="layers of a JSON file")
+    add(
+        "--deconv",
+        action="append",
+        metavar="DESCRIPTOR",
+        help='one layer in benchdnn notation: mb1_ic8oc4_ih9kh4sh2ph1_n"name"',
+    )
+    add("--batch", action="append", metavar="FILE", help="layers of a benchdnn batch file")
+    add(
+        "--neighbours", type=_count, metavar="N", help="add N random layers of the same classes, which were not used for tuning"
+    )
+    add("--seed", type=int, default=0, help="seed of the random layers (default: 0)")
+    add("--suite", type=_words, metavar="FAMILY,...", help="only layers of these families")
+    add("--names", type=_words, metavar="NAME,...", help="only layers with these names")
 
-    add = parser.add_argument_group("what is measured").add_argument
+    add = parser.add_argument_group("measurement").add_argument
     known = (*peers.LIBRARIES, *(peer.name for peer in peers.RIVALS if peer.name not in peers.LIBRARIES))
     add(
         "--peers",
-        type=_one_of("peer", (*known, "none")),
-        metavar="PEER,...",
-        help=f"compare with {', '.join(known)}, or none (default: all; with --quick, onednn)",
+        type=_one_of("library", (*known, "none")),
+        metavar="LIBRARY,...",
+        help=f"libraries to compare with: {', '.join(known)}, or none (default: all; with --quick, onednn)",
     )
-    add("--dtype", type=_one_of("dtype", tuple(DTYPES)), default=["f32"], metavar="DTYPE,...", help=", ".join(DTYPES))
-    add("--layout", type=_one_of("layout", LAYOUTS), default=["NXC"], metavar="LAYOUT,...", help=", ".join(LAYOUTS))
+    add("--dtype", type=_one_of("dtype", tuple(DTYPES)), default=["f32"], metavar="DTYPE,...",
+        help=f"{', '.join(DTYPES)} (default: f32)")  # fmt: skip
+    add("--layout", type=_one_of("layout", LAYOUTS), default=["NXC"], metavar="LAYOUT,...",
+        help=f"{', '.join(LAYOUTS)} (default: NXC)")  # fmt: skip
     add(
         "--precision",
         type=_one_of("precision", PRECISIONS),
         default=["highest"],
         metavar="PRECISION,...",
-        help=f"what f32 may be computed by: {', '.join(PRECISIONS)} (default: highest); peers are set alike where they can be",
+        help=f"precision of f32: {', '.join(PRECISIONS)} (default: highest); set in other libraries too if they offer it",
     )
     add(
         "--mode",
         type=_one_of("mode", MODES),
         default=["prepacked"],
         metavar="MODE,...",
-        help="prepacked: the weights are known beforehand; one-shot: they come with each call (default: prepacked)",
+        help="prepacked: libraries get the weights before timing; one-shot: with each call (default: prepacked)",
     )
-    add("--threads", type=_counts, default=[machine.cores()], metavar="N,...", help="default: every core")
+    add("--threads", type=_counts, default=[machine.cores()], metavar="N,...",
+        help="numbers of threads (default: the number of cores)")  # fmt: skip
     add(
         "--isa",
         type=_one_of("instruction set", tuple(peers.CAPS)),
         default=[None],
         metavar="ISA,...",
-        help=f"at most these instructions: {', '.join(peers.CAPS)} (default: no cap)",
+        help=f"limit of the instruction set: {', '.join(peers.CAPS)} (default: no limit)",
     )
     add("--bias", action="store_true", help="add a bias")
-    add("--rounds", type=_count, default=5, metavar="N", help="turns of each library for each layer (default: 5)")
-    add("--cold", action="store_true", help="also with caches emptied before each call: weights then come from memory")
-    add("--budget", type=_seconds, metavar="SECONDS", help="for all turns of a layer (default: 4; with --quick, 1.5)")
+    add("--rounds", type=_count, default=5, metavar="N", help="turns of each library on each layer (default: 5)")
+    add("--cold", action="store_true", help="also time calls with emptied caches, whose weights come from memory")
+    add(
+        "--budget",
+        type=_seconds,
+        metavar="SECONDS",
+        help="time of one layer, all turns together (default: 4; with --quick, 1.5)",
+    )
 
-    add = parser.add_argument_group("what is kept").add_argument
-    add("--json", type=_writable, metavar="OUT", help="write every figure and what it was measured with")
-    add("--report", type=_folder, metavar="DIR", help="write DIR/index.html: tables, roofline and speed ratios")
+    add = parser.add_argument_group("output").add_argument
+    add("--json", type=_writable, metavar="OUT", help="write all results, options and versions as JSON")
+    add("--report", type=_folder, metavar="DIR", help="write DIR/index.html with tables, roofline and speedups")
     return parser
 
 
 def chosen_entries(options: argparse.Namespace, note: Callable[[str], None]) -> list[Entry]:
-    """The layers that the options ask for; ValueError or OSError where there are none."""
+    """Return the layers that the options select. Raise ValueError if there are none, or OSError if a file cannot be read."""
     found = [Entry(descriptor.read(text)) for text in options.deconv or ()]
     for path in options.batch or ():
         found += Batch(note).read(Path(path))
@@ -164,12 +179,12 @@ def chosen_entries(options: argparse.Namespace, note: Callable[[str], None]) -> 
             raise ValueError(f"unknown {what} {unknown[0]!r}; {hint}")
         found = [entry for entry in found if getattr(entry.layer, attribute) in wanted]
     if not found:
-        raise ValueError("no layer is left to measure")
+        raise ValueError("the options select no layer")
     return found
 
 
 def chosen_problems(options: argparse.Namespace, entries: list[Entry]) -> list[Problem]:
-    """Every entry in every way asked for, those of one table together; a batch file's own word comes first."""
+    """Return each entry in every combination of the options, sorted by output table. A batch file overrides options."""
     problems = [
         Problem(entry.layer, dtype, layout, mode, options.bias if entry.bias is None else entry.bias, precision)
         for entry in entries
@@ -187,37 +202,38 @@ def chosen_problems(options: argparse.Namespace, entries: list[Entry]) -> list[P
 
 
 def chosen_peers(options: argparse.Namespace) -> list[peers.Peer]:
-    """convt, then the libraries to compare it with."""
+    """Return convt, followed by the libraries to compare with."""
     default = ["onednn"] if options.quick else list(peers.LIBRARIES)
     return [peers.PEERS[0], *peers.named(default if options.peers is None else options.peers)]
 
 
 def present(chosen: list[peers.Peer], setting: Setting, record: Record) -> list[Worker]:
-    """A worker for each library that is installed, its version noted; for the others a note."""
+    """Return a worker for each installed library and record its version. Add a note for each missing library."""
     workers = []
     for peer in chosen:
         if setting.isa and not peer.caps:
-            record.note(f"{peer.name} is left out with --isa: it has no such cap")
+            record.note(f"{peer.name} is skipped: --isa cannot limit its instruction set")
             continue
         worker = Worker(peer, setting)
         try:
             record.versions[peer.name] = worker.ask("version")
         except (peers.Absent, peers.Failed, Died) as exc:
             worker.close()
-            record.note(f"{peer.name} is left out: {exc}")
+            record.note(f"{peer.name} is skipped: {exc}")
         else:
             workers.append(worker)
     return workers
 
 
 def limits_now(workers: list[Worker], setting: Setting, dtypes: Iterable[str]) -> machine.Limits:
+    """Measure the peaks of ``dtypes`` and the copy bandwidth. Without convt's worker there are no peaks."""
     convt = next((worker for worker in workers if worker.peer.name == "convt"), None)
     peaks = {dtype: convt.ask("fma_peak", dtype) for dtype in dtypes} if convt else {}
     return machine.Limits(peaks, machine.copy_bandwidth(setting.threads))
 
 
 def run(options: argparse.Namespace, problems: list[Problem], budget: float, record: Record) -> None:
-    """Measure every problem in every setting; `record` grows as it goes, and so does its file."""
+    """Measure every problem in every setting. Results are added to `record`, and written to its file, after each problem."""
     settings = [Setting(threads, isa) for threads, isa in product(options.threads, options.isa)]
     with live.progress(len(problems) * len(settings)) as progress:
         for setting in settings:
@@ -257,7 +273,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         run(options, problems, budget, record)
     except KeyboardInterrupt:
-        record.note("interrupted: this is what was measured until then")
+        record.note("interrupted: the results are partial")
 
     if options.json:
         record.save(options.json)

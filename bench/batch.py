@@ -1,8 +1,9 @@
-"""benchdnn's batch files: descriptors with knobs between them.
+"""Reader and writer of benchdnn's batch files, which consist of options and layer descriptors.
 
-Knobs that say what is computed hold for the descriptors after them, until `--reset`; those of benchdnn's own running
-are passed over with a note; the rest is an error. `python -m bench.batch` prints the built-in table as such a file,
-which is what `layers.batch` holds.
+An option that changes the computation applies to all descriptors after it, until `--reset`. An option that only controls how
+benchdnn runs is ignored with a note. Any other option is an error.
+
+`python -m bench.batch` prints the built-in layers as a batch file. `layers.batch` holds its output.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .problem import DTYPES
 
 
 class Entry(NamedTuple):
-    """A layer to measure, and what its line in a batch file says of it; None leaves that to the command line."""
+    """A layer and its settings from a batch file. The command line decides settings that are None."""
 
     layer: Layer
     dtype: str | None = None
@@ -30,9 +31,11 @@ class Entry(NamedTuple):
 
 
 def _looked_up(what: str, known: dict) -> Callable:
+    """Return a function that looks a word up in ``known``. ``what`` names the word in the error message."""
+
     def read(word: str):
         if word not in known:
-            raise ValueError(f"unknown {what} {word!r}; known here: {', '.join(known)}")
+            raise ValueError(f"unknown {what} {word!r}; known: {', '.join(known)}")
         return known[word]
 
     return read
@@ -42,15 +45,15 @@ _one_dtype = _looked_up("dtype", {name: name for name in DTYPES})
 
 
 def _dtype(word: str) -> str:
-    """From `bf16`, or from `bf16:bf16:bf16` as source, weights and destination."""
+    """Parse `bf16`, or `bf16:bf16:bf16` for source, weights and destination, which must have the same dtype."""
     words = set(word.split(":"))
     if len(words) > 1:
-        raise ValueError(f"{word} mixes dtypes; one for data, filter and result is measured here")
+        raise ValueError(f"{word} mixes dtypes; data, filter and result must have the same")
     return _one_dtype(words.pop())
 
 
 def _minibatch(word: str) -> int | None:
-    """0 keeps the mb of each descriptor."""
+    """Parse a batch size. 0 returns None, which keeps the batch size of each descriptor."""
     if not word.isdecimal():
         raise ValueError(f"wanted a whole number, got {word!r}")
     return int(word) or None
@@ -61,7 +64,7 @@ CONFIGURATIONS = {"f32": "f32", "f64": "f64", "f16": "f16", "f16f16f16": "f16", 
 TAGS = {"any": None, "axb": "NXC", "nwc": "NXC", "nhwc": "NXC", "ndhwc": "NXC"}
 TAGS |= {"abx": "NCX", "ncw": "NCX", "nchw": "NCX", "ncdhw": "NCX"}
 
-# The knobs that say what is computed: what of it, and how a value is read.
+# Options that change the computation: the setting that each changes, and the parser of its value.
 KNOBS = {
     "--dir": ("bias", _looked_up("direction", DIRECTIONS)),
     "--dt": ("dtype", _dtype),
@@ -70,8 +73,8 @@ KNOBS = {
     "--dtag": ("target", _looked_up("tag", TAGS)),
     "--mb": ("batch", _minibatch),
 }
-FIXED = {"--wtag": "any", "--alg": "direct", "--engine": "cpu"}  # only this value has a meaning here
-# Of benchdnn's own running and printing.
+FIXED = {"--wtag": "any", "--alg": "direct", "--engine": "cpu"}  # options with one supported value
+# Options that only control how benchdnn runs and prints.
 PASSED_OVER = frozenset(
     """
     --mode --mode-modifier --skip-impl --impl --global-impl --global-skip-impl --perf-template --verbose --max-ms-per-prb
@@ -82,7 +85,7 @@ PASSED_OVER = frozenset(
 
 
 class Batch:
-    """The knobs in force while files are read. Each may have several values, and all combinations are measured."""
+    """The options in effect while files are read. An option can have several values; all combinations are measured."""
 
     def __init__(self, note: Callable[[str], None]):
         self._note = note
@@ -93,7 +96,7 @@ class Batch:
         self._in_force = {what: [None] for what, _ in KNOBS.values()}
 
     def read(self, path: Path) -> Iterator[Entry]:
-        """The entries of a file and of those it names; the ValueError for a bad word has the line."""
+        """Yield the entries of a file and of the files that it includes. A ValueError names the file and line of a bad word."""
         if path.resolve() in self._open:
             raise ValueError(f"{path} includes itself")
         self._open.append(path.resolve())
@@ -116,28 +119,28 @@ class Batch:
         elif name == "--reset":
             self._reset()
         elif name in PASSED_OVER or re.fullmatch(r"-v\d+", name):
-            self._note(f"{name} has no meaning here and is passed over")
+            self._note(f"{name} is ignored: it only controls how benchdnn runs")
         elif name.startswith("--attr-"):
             if value:
-                raise ValueError(f"{word} changes what is computed; the plain operator is measured here")
+                raise ValueError(f"{word} changes the computation; only the plain operator is supported")
         elif name in FIXED:
             if value.lower() != FIXED[name]:
-                raise ValueError(f"{word} is not measured here, only {name}={FIXED[name]}")
+                raise ValueError(f"{word} is not supported, only {name}={FIXED[name]}")
         elif name != "--deconv":
-            raise ValueError(f"unknown knob {word}; known here: {', '.join((*KNOBS, *FIXED, '--batch', '--reset'))}")
+            raise ValueError(f"unknown option {word}; known: {', '.join((*KNOBS, *FIXED, '--batch', '--reset'))}")
 
     def _combined(self, layer: Layer) -> Iterator[Entry]:
         knobs = self._in_force
         source, target = knobs["source"], knobs["target"]
         if [None] not in (source, target) and source != target:
-            raise ValueError("--stag and --dtag differ; one layout for data and result is measured here")
+            raise ValueError("--stag and --dtag differ; data and result must have the same layout")
         layouts = target if source == [None] else source
         for bias, dtype, layout, batch in product(knobs["bias"], knobs["dtype"], layouts, knobs["batch"]):
             yield Entry(replace(layer, batch=batch or layer.batch), dtype, layout, bias)
 
 
 def _words(text: str) -> Iterator[tuple[int, str]]:
-    """The words of a file with their line numbers; `#` starts a comment, a backslash at a word's end joins the next."""
+    """Yield (line number, word) for each word. `#` starts a comment; a final backslash joins the next word."""
     held = ""
     for number, line in enumerate(text.splitlines(), 1):
         for word in line.split():
@@ -153,7 +156,7 @@ def _words(text: str) -> Iterator[tuple[int, str]]:
 
 
 def written(layers: list[Layer]) -> str:
-    """The layers as a batch file, for benchdnn and for `--batch`."""
+    """Return the layers as the text of a batch file, which benchdnn and `--batch` read."""
     lines = ["# Real layers, f32, channels last, no bias; made by `python -m bench.batch`."]
     lines += ["--reset", "--dt=f32", "--dir=FWD_I", "--stag=axb --dtag=axb"]
     for above, layer in zip([None, *layers], layers, strict=False):

@@ -1,7 +1,7 @@
-"""How long brief calls take on a quiet machine, and beside a process that takes one of the cores: median and 99th percentile.
+"""Time of brief calls on an idle machine and next to a process that keeps one core busy: median and 99th percentile.
 
-`python -m bench.beside` prints a table in Markdown. Each library has a process of its own. The busy process is pinned to the
-last core that this one may use, the libraries' threads to none.
+`python -m bench.beside` prints a Markdown table. Each library runs in its own process. The busy process is pinned to the last
+core that this process may use. The threads of the libraries are not pinned.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROUNDS = 3
 
 
 class Times(NamedTuple):
-    """Milliseconds."""
+    """Statistics of the durations of calls, in milliseconds."""
 
     median: float
     late: float  # the 99th percentile
@@ -42,15 +42,17 @@ class Times(NamedTuple):
 
 
 class Row(NamedTuple):
+    """The times of one library on one layer."""
+
     layer: str
     library: str
     quiet: Times
-    beside: Times
+    beside: Times  # next to the busy process
 
 
 @contextlib.contextmanager
 def busy_core() -> Iterator[subprocess.Popen]:
-    """A process that keeps one core busy."""
+    """Run a process that keeps one core busy, until the context ends."""
     process = subprocess.Popen([sys.executable, "-c", BUSY])
     try:
         if hasattr(os, "sched_setaffinity"):
@@ -62,7 +64,7 @@ def busy_core() -> Iterator[subprocess.Popen]:
 
 
 def measured(problem: Problem, worker: Worker, seconds: float) -> tuple[Times, Times]:
-    """Quiet and beside a busy process, in turns."""
+    """Time calls on the idle machine and next to a busy process, in turns. ``seconds`` is the length of a turn."""
     worker.ask("set_up", problem)
     durations: tuple[list[float], list[float]] = ([], [])
     for _ in range(ROUNDS):
@@ -74,8 +76,8 @@ def measured(problem: Problem, worker: Worker, seconds: float) -> tuple[Times, T
 
 
 def table(rows: list[Row]) -> list[str]:
-    """Cells are "median, 99th percentile" in milliseconds."""
-    head = ("layer", "library", "quiet: median, 99% (ms)", "beside: median, 99% (ms)", "beside / quiet", "99% / median, beside")
+    """Return the lines of a Markdown table. Times are "median, 99th percentile" in milliseconds."""
+    head = ("layer", "library", "idle: median, 99% (ms)", "busy: median, 99% (ms)", "busy / idle", "busy: 99% / median")
     cells = [
         (row.layer, row.library, row.quiet, row.beside, f"{row.beside.median / row.quiet.median:.2f}",
          f"{row.beside.late / row.beside.median:.1f}")
@@ -88,11 +90,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog=f"{COMMAND}.beside", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--layers", metavar="FILE", help="layers of a JSON file instead of the four built in")
-    parser.add_argument("--peers", metavar="NAME,...", default="onnxruntime", help="other libraries (default: onnxruntime)")
-    parser.add_argument("--layout", choices=LAYOUTS, default="NCX")
-    parser.add_argument("--seconds", type=float, default=1.0, help=f"of each of {ROUNDS} rounds, quiet and beside (default: 1)")
-    parser.add_argument("--json", metavar="FILE", help="writes the rows as JSON, too")
+    parser.add_argument("--layers", metavar="FILE", help="layers of a JSON file (default: four built-in layers)")
+    parser.add_argument(
+        "--peers", metavar="NAME,...", default="onnxruntime", help="libraries to compare with (default: onnxruntime)"
+    )
+    parser.add_argument("--layout", choices=LAYOUTS, default="NCX", help="layout of the data (default: NCX)")
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, help=f"length of each turn, of {ROUNDS} idle and {ROUNDS} busy ones (default: 1)"
+    )
+    parser.add_argument("--json", metavar="FILE", help="also write the rows as JSON")
     options = parser.parse_args(arguments)
     try:
         chosen = layers.read(options.layers) if options.layers else [layers.from_row(row) for row in LAYERS]

@@ -1,13 +1,18 @@
-"""Fits the efficiencies of the cost model to this machine: ``python -m bench.calibrate --out efficiencies.json``.
+"""Fit of the cost model's efficiencies to times measured on this machine.
 
-Problems are sampled (`samples`), every algorithm that may be the best is timed on each, in turns, and the efficiencies, which
-are the same on all machines, are fitted to the times so that the planner loses least (`fit`), with the constants of the
-machine's file as they are. Every fourth problem is held out from a first fit: on those the planner's loss is printed, before
-and after. The file is of a second fit, to all problems.
+Run ``python -m bench.calibrate --out efficiencies.json``.
 
-Machines have slow seconds: each problem is measured at several visits, minutes apart, and an algorithm's least time counts.
+1. Problems are sampled (`samples`). All algorithms that may be the fastest on a problem are timed in turns.
+2. The efficiencies are fitted to the times, so that the automatic choice loses the least time (`fit`). The constants of the
+   machine stay fixed. Every fourth problem is held out from this fit. The loss on the held-out problems is printed for the
+   efficiencies before and after the fit.
+3. A second fit uses all problems. The output file holds its efficiencies.
 
-What was measured is kept beside the file (``.measured``, a line of JSON each): the same command goes on where it stopped.
+Each problem is measured at several visits, minutes apart, and the least time of an algorithm counts, because other processes
+can slow a machine down for seconds.
+
+Measurements are kept next to the output file (suffix ``.measured``, one JSON object per line). The same command continues
+where an earlier run stopped.
 """
 
 from __future__ import annotations
@@ -36,14 +41,15 @@ from .planning import SESSION_LAYERS
 from .problem import DTYPES, LAYOUTS, Problem, in_layout
 from .tables import rich_if_terminal
 
-HOPELESS = 3.0  # an algorithm that takes so many times the least is not measured
-VISITS = 2
-ROUNDS = 3  # of a visit
-TURN = 0.02  # seconds of calls in a row
-HOLD_OUT = 4  # one problem in so many
+HOPELESS = 3.0  # algorithms that take more than this multiple of the least time are not measured
+VISITS = 2  # visits per problem
+ROUNDS = 3  # turns of each algorithm at a visit
+TURN = 0.02  # seconds of a turn
+HOLD_OUT = 4  # one problem in 4 is held out
 
 
 def attributes(layer: Layer, layout: str = "NXC") -> dict:
+    """Return the keyword arguments of `convt.ConvTranspose` for a layer."""
     return {
         "data_format": layout,
         "strides": layer.strides, "pads_begin": layer.pads_begin, "pads_end": layer.pads_end, "dilations": layer.dilations,
@@ -52,21 +58,21 @@ def attributes(layer: Layer, layout: str = "NXC") -> dict:
 
 
 def canonical(layer: Layer, dtype: str, layout: str):
-    """The problem as the planner sees it."""
+    """Return the `Problem` of convt that the cost model takes."""
     filter = np.broadcast_to(np.zeros((), DTYPES[dtype]), layer.filter_shape)
     parsed = convt._api.parse(filter, None, **attributes(layer, layout))[0]
     return parsed.problem(parsed.user_shape(layer.data_shape))
 
 
 def expected(problem, profile: costs.Profile) -> dict[str, costs.Cycles]:
-    """Each automatic algorithm that does the problem -> its traced cycles under a profile."""
+    """Return {algorithm: traced cycles under ``profile``} for the algorithms that "auto" may take."""
     with planned.pretend(profile=profile.traced):
         found = {name: each.cost(problem) for name, each in ALGORITHMS.items() if each.permitted(problem)}
     return {name: cycles for name, cycles in found.items() if cycles < float("inf")}
 
 
 def measure(layer: Layer, dtype: str, layout: str, names: list[str], profile: costs.Profile) -> dict[str, float]:
-    """Seconds of each algorithm on the plans that a profile makes, taking turns: the least of the turns' medians."""
+    """Time algorithms in turns, on plans made under ``profile``. Return the least of the medians of the turns, in seconds."""
     problem = Problem(layer, dtype, layout)
     data, filter = in_layout(problem.data(), layout), problem.filter()
     best: dict[str, float] = {}
@@ -83,18 +89,19 @@ def measure(layer: Layer, dtype: str, layout: str, names: list[str], profile: co
 
 
 def held_out(name: str) -> bool:
+    """Check whether a problem is held out from the first fit. The answer depends only on its name."""
     return zlib.crc32(name.encode()) % HOLD_OUT == 0
 
 
 class Measurements:
-    """What was measured, by problem: kept in a file, a line each."""
+    """The measurements of all problems, kept in a file with one line per visit."""
 
     def __init__(self, path: Path, machine: dict):
         self._path, self.found = path, {}
         header = {"machine": machine}
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         if lines and json.loads(lines[0]) != header:
-            raise ValueError(f"{path} was measured on another machine or version; remove it to begin anew")
+            raise ValueError(f"{path} was measured on another machine or version; remove it to start again")
         if not lines:
             path.write_text(json.dumps(header) + "\n", encoding="utf-8")
         for line in lines[1:]:
@@ -105,7 +112,7 @@ class Measurements:
         return self.found.get(name, {}).get("visits", 0)
 
     def add(self, entry: dict) -> None:
-        """Add a visit to a problem."""
+        """Add a visit of a problem and append it to the file. The least times of all visits are kept."""
         before = self.found.get(entry["name"], {"seconds": {}})["seconds"]
         seconds = entry["seconds"] | {a: min(s, entry["seconds"].get(a, s)) for a, s in before.items()}
         entry = entry | {"visits": self.visits(entry["name"]) + 1, "seconds": seconds}
@@ -117,26 +124,26 @@ class Measurements:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"python -m {__package__}.calibrate", description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--out", type=Path, required=True, metavar="FILE", help="the file to write")
+    add("--out", type=Path, required=True, metavar="FILE", help="output file")
     add("--layers", metavar="FILE",
-        help=f"layers to sample around, as of {COMMAND} (default: the table's and those of ONNX models)")  # fmt: skip
+        help=f"layers to sample around, as for {COMMAND} (default: the built-in layers and layers of ONNX models)")  # fmt: skip
     add("--dtype", type=_one_of("dtype", tuple(DTYPES)), default=list(DTYPES), metavar="DTYPE,...",
-        help=f"of {', '.join(DTYPES)} (default: all; the first one is most of the problems)")  # fmt: skip
+        help=f"{', '.join(DTYPES)} (default: all; most problems get the first one)")  # fmt: skip
     add(
         "--layout",
         type=_one_of("layout", LAYOUTS),
         default=list(LAYOUTS),
         metavar="LAYOUT,...",
-        help=f"of {', '.join(LAYOUTS)} (default: both)",
+        help=f"{', '.join(LAYOUTS)} (default: both)",
     )
-    add("--minutes", type=lambda text: _seconds(text), default=15.0, help="how long to measure (default: 15)")
-    add("--problems", type=int, default=2000, metavar="N", help="the most problems to measure (default: 2000)")
-    add("--seed", type=int, default=0, help="of the sample (default: 0)")
+    add("--minutes", type=lambda text: _seconds(text), default=15.0, help="time of the measurements (default: 15)")
+    add("--problems", type=int, default=2000, metavar="N", help="largest number of problems (default: 2000)")
+    add("--seed", type=int, default=0, help="seed of the sample (default: 0)")
     return parser
 
 
 def progress_bar(total: int):
-    """``(advance, close)`` of a progress bar on a terminal, else of a line now and then."""
+    """Return ``(advance, close)`` of a progress bar. If stdout is no terminal, every 50th call of ``advance`` prints a line."""
     rich = rich_if_terminal()
     if rich is None:
         done = [0]
@@ -154,13 +161,13 @@ def progress_bar(total: int):
 
 
 def _promising(layer: Layer, dtype: str, layout: str, entry: dict | None, profile: costs.Profile) -> list[str]:
-    """The algorithms that may be the best one, by what was measured at an earlier visit or by what a profile expects."""
+    """Return the algorithms that may be the fastest, from the times of earlier visits or, without any, from expected cycles."""
     found = entry["seconds"] if entry else expected(canonical(layer, dtype, layout), profile)
     return [each for each, amount in found.items() if amount <= HOPELESS * min(found.values())]
 
 
 def collect(options: argparse.Namespace, known: list[Layer], kept: Measurements, profile: costs.Profile) -> None:
-    """Measure problems like the layers known until the time or their number is used up."""
+    """Measure problems sampled around the ``known`` layers, up to the limits of time and number in the options."""
     begin = time.monotonic()
     advance, close = progress_bar(VISITS * options.problems)
     try:
@@ -182,11 +189,12 @@ def collect(options: argparse.Namespace, known: list[Layer], kept: Measurements,
 
 
 def cycles_a_second() -> float:
+    """Return the clock of the machine's profile in Hz."""
     return planned.current().constants.clock * 1e9
 
 
 def rows_of(kept: Measurements, profile: costs.Profile) -> dict:
-    """problem -> algorithm -> (Cycles expected, cycles measured of all threads together)."""
+    """Return problem -> algorithm -> (expected `Cycles`, measured cycles of all threads together)."""
     found = {}
     for name, entry in kept.found.items():
         guesses = expected(canonical(layers.from_row(entry["layer"]), entry["dtype"], entry["layout"]), profile)
@@ -199,7 +207,7 @@ def rows_of(kept: Measurements, profile: costs.Profile) -> dict:
 
 
 def of_efficiencies(cycles: costs.Cycles, one: dict[str, float]) -> dict[str, float]:
-    """What an efficiency of one would take of each, in cycles; ``one`` is `costs.units`."""
+    """Return {efficiency: cycles that it contributes if its value is one}. ``one`` is the result of `costs.units`."""
     found: dict[str, float] = {}
     for (_, name), count in cycles.counts.items():
         about = costs.NAMES[name]
@@ -208,10 +216,10 @@ def of_efficiencies(cycles: costs.Cycles, one: dict[str, float]) -> dict[str, fl
 
 
 def fitted(found: dict, kept: Measurements, used: Callable[[str], bool]) -> tuple[dict[str, float], dict]:
-    """The efficiencies that fit the problems whose names are ``used``; all problems as expected by them."""
+    """Fit the efficiencies to the problems whose names are ``used``. Also return `rows_of` all problems under the result."""
     description = constants.known()[planned.current().profile.name]
     one, values = costs.units(description.constants, description.vector_bits), EFFICIENCIES
-    for _ in range(3):  # other values make other choices within an algorithm, and other sides of the overlap longer
+    for _ in range(3):  # repeated: efficiencies change choices within an algorithm and which side of an overlap is longer
         rows = [
             fit.Row(of_efficiencies(cycles, one), measured, name)
             for name, each in found.items()
@@ -224,12 +232,12 @@ def fitted(found: dict, kept: Measurements, used: Callable[[str], bool]) -> tupl
 
 
 def planner_loss(found: dict, kind: str = "") -> fit.Loss:
-    """The loss on problems held out from the fit, those of a kind ("NXC f32") or all."""
+    """Return the loss on held-out problems: on all, or on one layout and dtype if ``kind`` names them ("NXC f32")."""
     return fit.loss({name: each for name, each in found.items() if held_out(name) and name.endswith(kind)})
 
 
 def error(found: dict) -> dict[str, float]:
-    """The median relative error of each algorithm's expected time, on problems held out."""
+    """Return the median relative error of the expected time of each algorithm on held-out problems."""
     errors: dict[str, list[float]] = {}
     for name, each in found.items():
         for algorithm, (cycles, measured) in each.items():
@@ -239,6 +247,7 @@ def error(found: dict) -> dict[str, float]:
 
 
 def report(title: str, found: dict, kinds: list[str]) -> None:
+    """Print the loss on held-out problems, in total and for each of several kinds, and the errors of expected times."""
     print(f"{title}: {planner_loss(found)}")
     for kind in kinds if len(kinds) > 1 else ():
         print(f"  {kind}: {planner_loss(found, kind)}")
@@ -259,13 +268,13 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         collect(options, known, kept, before)
     except KeyboardInterrupt:
-        print("interrupted: fitting what was measured until then", file=sys.stderr)
+        print("interrupted: fitting the measurements made so far", file=sys.stderr)
     found = rows_of(kept, before)
     kinds = [f"{layout} {dtype}" for dtype in options.dtype for layout in options.layout]
     report("before", found, kinds)
     report("after", fitted(found, kept, lambda name: not held_out(name))[1], kinds)
     values, found = fitted(found, kept, lambda name: True)
-    report("after, and none held out", found, kinds)
+    report("after a fit to all problems", found, kinds)
     about = {**here, "problems": len(kept.found)}
     options.out.write_text(json.dumps({"about": about, "efficiencies": values}, indent=1) + "\n", encoding="utf-8")
     return 0

@@ -1,8 +1,8 @@
-"""Is a result right? Every number of the output is checked, in float64, against the definition of the operator.
+"""Comparison of a result with the definition of the operator, in float64. Every element of the output is checked.
 
-Comparing each output with its own sum would take minutes on the larger layers. Instead the out channels of each group
-are added up with random weights, on both sides (Freivalds' check of a matrix product): the expected side then is a
-transposed convolution with one out channel per group, and a wrong number anywhere in the result still shows.
+Computing the exact sum of each output would take minutes on large layers. Instead, the out channels of each group are added up
+with random weights, in the result and in the filter (Freivalds' check of a matrix product). The expected sums are then a
+transposed convolution with one out channel per group, and a wrong element anywhere in the result changes a sum.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ import numpy as np
 
 from .problem import Problem
 
-# The largest error allowed, in units of the output's root mean square: room for the rounding of inputs' products, sums
-# and of the result, and far below what one misplaced tap does.
+# The largest accepted error, in units of the root mean square of the output. It leaves room for rounded products, sums and
+# results, and is far below the error of one misplaced tap.
 TOLERANCE = {"f64": 1e-12, "f32": 5e-5, "f16": 1e-2, "bf16": 8e-2}
-OF_PRECISION = {"high": 5e-3, "medium": 8e-2}  # of f32
+OF_PRECISION = {"high": 5e-3, "medium": 8e-2}  # for f32 at a lower precision
 
 PIXELS_AT_A_TIME = 1 << 14
 
 
 def weights(problem: Problem) -> np.ndarray:
-    """A random factor for each out channel, none near zero and no two alike, shaped (groups, out channels / groups)."""
+    """Return a distinct random factor, not near zero, for each out channel, shaped (groups, out channels / groups)."""
     layer, random = problem.layer, np.random.default_rng(0)
     shape = (layer.groups, layer.cout // layer.groups)
     return random.choice((-1.0, 1.0), shape) * random.uniform(0.5, 1.5, shape)
 
 
 def expected(problem: Problem) -> np.ndarray:
-    """The true result's weighted channel sums, shaped (pixels, groups), from the scatter that defines the operator."""
+    """Compute the weighted channel sums of the exact result, shaped (pixels, groups), by the scatter of the definition."""
     layer, weight = problem.layer, weights(problem)
     grouped = (layer.groups, layer.cin // layer.groups)
     data = problem.data().astype(np.float64).reshape(layer.batch, *layer.size, *grouped)
@@ -48,7 +48,7 @@ def expected(problem: Problem) -> np.ndarray:
 
 
 def error(problem: Problem, result: np.ndarray, truth: np.ndarray) -> float:
-    """The largest error of an NXC result in units of the output's root mean square; inf if its shape is wrong."""
+    """Return the largest error of an NXC result in units of the root mean square of the output; inf if the shape is wrong."""
     layer, weight = problem.layer, weights(problem)
     if result.shape != layer.result_shape:
         return np.inf
@@ -63,4 +63,5 @@ def error(problem: Problem, result: np.ndarray, truth: np.ndarray) -> float:
 
 
 def is_right(problem: Problem, size: float) -> bool:
+    """Check whether an error returned by `error` is within the tolerance of the problem's dtype and precision."""
     return size <= OF_PRECISION.get(problem.precision, TOLERANCE[problem.dtype])

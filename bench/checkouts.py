@@ -1,7 +1,10 @@
-"""Times another checkout's convt and this one's in turns, in one run: ``python -m bench.checkouts FOLDER``
+"""Comparison of another checkout of convt with this one, timed in turns.
 
-FOLDER is the other checkout, whose kernels are built. Each layer's ratio is the other's time over this one's. Layers below the
-ratio that ``--least`` says are measured once more, for twice as long, and the second figure counts.
+Run ``python -m bench.checkouts FOLDER``.
+
+FOLDER is the other checkout, with built kernels. The ratio of a layer is the other checkout's time divided by this one's, so a
+ratio above 1 means that this checkout is faster. Layers whose ratio is below ``--least`` are measured again for twice as long,
+and the second ratio counts.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from .worker import Setting, Worker
 
 
 def _line(problem: Problem, other: Result, own: Result) -> str:
+    """Return a row of the table. `*` marks times that other processes may have disturbed."""
     if not other.seconds or not own.seconds:
         return f"{problem.layer.name:18}{problem.layout:5}{other.status}: {other.how}; {own.status}: {own.how}"
     marks = "*" * (other.disturbed or own.disturbed)
@@ -32,17 +36,23 @@ def _line(problem: Problem, other: Result, own: Result) -> str:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=f"python -m {__package__}.checkouts", description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("checkout", metavar="FOLDER", help="the other checkout")
-    add("--names", metavar="NAME,...", help="only these layers")
+    add("checkout", metavar="FOLDER", help="other checkout, with built kernels")
+    add("--names", metavar="NAME,...", help="only layers with these names")
     add("--layers", metavar="FILE", help="layers from a JSON file")
-    add("--dtype", type=_one_of("dtype", tuple(DTYPES)), default=["f32"], metavar="DTYPE,...")
+    add("--dtype", type=_one_of("dtype", tuple(DTYPES)), default=["f32"], metavar="DTYPE,...", help="default: f32")
     add("--layout", type=_one_of("layout", LAYOUTS), default=list(LAYOUTS), metavar="LAYOUT,...", help="default: both")
     add("--mode", type=_one_of("mode", MODES), default=MODES[:1], metavar="MODE,...", help="default: prepacked")
-    add("--threads", type=_count, default=machine.cores(), metavar="N", help="default: every core")
-    add("--isa", choices=list(peers.CAPS), help="at most these instructions")
-    add("--rounds", type=_count, default=5, metavar="N", help="turns of each (default: 5)")
-    add("--budget", type=_seconds, default=2.0, metavar="SECONDS", help="for all turns of a layer (default: 2)")
-    add("--least", type=float, default=0.95, metavar="RATIO", help="list layers below this (default: 0.95)")
+    add("--threads", type=_count, default=machine.cores(), metavar="N", help="default: the number of cores")
+    add("--isa", choices=list(peers.CAPS), help="limit of the instruction set (default: no limit)")
+    add("--rounds", type=_count, default=5, metavar="N", help="turns of each checkout on each layer (default: 5)")
+    add("--budget", type=_seconds, default=2.0, metavar="SECONDS", help="time of one layer, all turns together (default: 2)")
+    add(
+        "--least",
+        type=float,
+        default=0.95,
+        metavar="RATIO",
+        help="measure layers below this ratio again and list them (default: 0.95)",
+    )
     options = parser.parse_args(arguments)
     if not Path(options.checkout, "convt").is_dir():
         parser.error(f"{options.checkout} has no folder convt")
@@ -54,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
         for layer in known if layer.name in wanted
     ]  # fmt: skip
     if not problems:
-        parser.error("no layer is left to measure")
+        parser.error("the options select no layer")
     setting, record, found = Setting(options.threads, options.isa), Record({}), {}
     with ExitStack() as stack:
         theirs = peers.convt_in(str(Path(options.checkout).resolve()), "other")
@@ -63,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
             stack.callback(worker.close)
 
         def run(problem: Problem, budget: float) -> float | None:
-            """The ratio."""
+            """Measure a problem, print its row and return its ratio, or None if a time is missing."""
             other, own = measure(problem, pair, options.rounds, budget, record.note)
             print(_line(problem, other, own), flush=True)
             found[problem] = other.seconds / own.seconds if other.seconds and own.seconds else None
@@ -72,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{'layer':23}{'other ms':>10}{'own ms':>10}{'ratio':>8}")
         slow = [problem for problem in problems if (run(problem, options.budget) or 0.0) < options.least]
         if slow:
-            print("once more:")
+            print("measured again:")
         for problem in slow:
             run(problem, 2 * options.budget)
     for dtype in options.dtype:

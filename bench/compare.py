@@ -1,10 +1,11 @@
-"""Two runs held against each other: is convt slower in the second, beyond what chance explains?
+"""Comparison of convt's times in two runs.
 
-Chance is estimated from the rounds: a figure is its smallest round, and the gap from there to the median round says how
-far chance moves a round. A change counts where it passes the gaps of both runs together. It must pass 10% in any case:
-where a process's arrays happen to lie in memory moves all of its rounds together, by so much on a layer in ten.
-The machine itself may have changed pace between the runs. Where both have timed the same peers, of the same versions,
-their median change is taken for the machine's and divided out.
+The noise of a time is estimated from its rounds. A time is the smallest of its rounds, and the distance to the median of the
+rounds is the noise. A change counts if it exceeds the noise of both runs together and also 10%. The second bound is needed
+because the addresses of a process's arrays can change all rounds together, by that much on one layer in ten.
+
+The speed of the machine may change between the runs. If both runs have times of other libraries of the same versions, the
+median of their changes is the machine's change of speed, and the ratios of convt are divided by it.
 """
 
 from __future__ import annotations
@@ -12,14 +13,19 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from itertools import groupby
 from statistics import median
+from typing import NamedTuple
 
-from . import COMMAND
-from .record import FORMAT
+from . import COMMAND, tables
+from .record import FORMAT, Group
 from .shared import words
+from .worker import Setting
 
 LEAST = 10.0  # percent
 KEY = ("dtype", "precision", "layout", "mode", "bias", "threads", "isa", "peer")
+COLUMNS = ("layer", "before ms", "after ms", "ratio", "verdict")
+STYLES = {"faster": "green", "slower": "bold red", "WRONG": "bold red", "failed": "bold red"}
 
 
 def _read(path: str) -> dict:
@@ -31,7 +37,7 @@ def _read(path: str) -> dict:
     except (OSError, ValueError) as exc:
         raise argparse.ArgumentTypeError(f"{path}: {exc}") from exc
     for each in content["results"]:
-        each.setdefault("precision", "highest")  # of a file that was written before there were others
+        each.setdefault("precision", "highest")  # older files have no precision
     return content
 
 
@@ -39,15 +45,51 @@ def _by_key(content: dict) -> dict[tuple, dict]:
     return {(json.dumps(each["layer"]), *(each[word] for word in KEY)): each for each in content["results"]}
 
 
-def _name(result: dict) -> str:
-    cap = f", at most {result['isa']}" if result["isa"] else ""
-    dtype = result["dtype"] if result["precision"] == "highest" else f"{result['dtype']} of {result['precision']} precision"
-    threads = words.count(result["threads"], "thread")
-    return f"{result['layer']['name']} ({dtype}, {result['layout']}, {result['mode']}, {threads}{cap})"
+def _group(result: dict) -> str:
+    """Return the settings of a result as text."""
+    setting = Setting(result["threads"], result["isa"])
+    group = Group(result["dtype"], result["precision"], result["layout"], result["mode"], setting)
+    return f"{group}, bias" if result["bias"] else str(group)
+
+
+class Change(NamedTuple):
+    """One problem of convt in two runs."""
+
+    old: dict
+    new: dict
+    ratio: float | None  # time after / time before, divided by the machine's change of speed; None if a time is missing
+    noise: float  # smallest change of the ratio that counts
+
+    @property
+    def verdict(self) -> str:
+        """Return "faster", "slower" or "within noise". Without a ratio, return the status after or "not compared"."""
+        if self.new["status"] != "ok":
+            return self.new["status"]
+        if self.ratio is None:
+            return "not compared"
+        change = self.ratio - 1
+        return "slower" if change > self.noise else "faster" if change < -self.noise else "within noise"
+
+    @property
+    def is_worse(self) -> bool:
+        """Check whether convt is slower or no longer correct."""
+        return self.verdict == "slower" or self.old["status"] == "ok" != self.new["status"]
+
+    def row(self) -> list[str]:
+        """Return the cells of `COLUMNS`."""
+        times = [f"{each['seconds'] * 1e3:.3f}" if each["seconds"] else "-" for each in (self.old, self.new)]
+        return [self.new["layer"]["name"], *times, f"{self.ratio:.3f}" if self.ratio else "-", self.verdict]
+
+    def __str__(self) -> str:
+        name = f"{self.new['layer']['name']} ({_group(self.new)})"
+        if self.new["status"] != "ok":
+            return f"{name}: {self.new['status']}, was timed before: {self.new['how']}"
+        times = f"{self.old['seconds'] * 1e3:.3f} ms before, {self.new['seconds'] * 1e3:.3f} ms after"
+        return f"{name}: {times}, {self.ratio - 1:+.1%} (noise {self.noise:.1%})"
 
 
 def drift(before: dict, after: dict, pairs: list[tuple[dict, dict]]) -> float:
-    """How many times as long the machine takes in the second run, by the peers that both have."""
+    """Return the median ratio, time after / time before, of the other libraries that have the same version in both runs."""
     same = {peer for peer, version in before["versions"].items() if after["versions"].get(peer) == version} - {"convt"}
     changes = [
         new["seconds"] / old["seconds"] for old, new in pairs if old["peer"] in same and old["seconds"] and new["seconds"]
@@ -55,54 +97,57 @@ def drift(before: dict, after: dict, pairs: list[tuple[dict, dict]]) -> float:
     return median(changes) if changes else 1.0
 
 
-def regressions(before: dict, after: dict, least: float) -> tuple[list[str], list[str]]:
-    """The lines about layers that got worse, and those about everything else worth saying."""
+def changes(before: dict, after: dict, least: float) -> tuple[list[Change], list[str]]:
+    """Return the changes of convt's problems, and notes about the comparison. Changes below ``least`` count as noise."""
     old_results, new_results = _by_key(before), _by_key(after)
     pairs = [(old, new_results[key]) for key, old in old_results.items() if key in new_results]
     pace = drift(before, after, pairs)
-    worse, other = [], [f"the peers took {pace:.3f} times as long: taken for the machine's pace, and divided out"] * (pace != 1)
+    found, notes = [], []
+    if pace != 1:
+        notes.append(f"the other libraries took {pace:.3f} times as long after as before; ratios are divided by this factor")
     for field in ("cpu", "cores"):
         if before["machine"][field] != after["machine"][field]:
-            other.append(f"the machines differ: {before['machine'][field]}, then {after['machine'][field]}")
-    ours = [(old, new) for old, new in pairs if old["peer"] == "convt"]
-    for old, new in ours:
-        if old["status"] == "ok" != new["status"]:
-            worse.append(f"{_name(new)}: was timed, now {new['status']}: {new['how']}")
-        if not old["seconds"] or not new["seconds"]:
-            continue
-        change, allowed = new["seconds"] / old["seconds"] / pace - 1, max(least, old["noise"] + new["noise"])
-        times = f"{old['seconds'] * 1e3:.3f} ms, then {new['seconds'] * 1e3:.3f} ms"
-        line = f"{_name(new)}: {times}, {change:+.1%} (noise {allowed:.1%})"
-        if change > allowed:
-            worse.append(line)
-        elif change < -allowed:
-            other.append(f"faster: {line}")
+            notes.append(f"the machines differ: {before['machine'][field]} before, {after['machine'][field]} after")
+    for old, new in pairs:
+        if old["peer"] == "convt":
+            ratio = new["seconds"] / old["seconds"] / pace if old["seconds"] and new["seconds"] else None
+            found.append(Change(old, new, ratio, max(least, old["noise"] + new["noise"])))
     missing = sum(key not in new_results and old["peer"] == "convt" for key, old in old_results.items())
     if missing:
-        other.append(
-            f"{missing} of the first run's problems are not in the second" + (", which is partial" * (not after["complete"]))
-        )
-    other.append(f"compared {words.count(len(ours), 'problem')}")
-    return worse, other
+        partial = "" if after["complete"] else ", which is partial"
+        notes.append(f"{words.count(missing, 'problem')} of the first run missing in the second{partial}")
+    notes.append(f"compared {words.count(len(found), 'problem')}")
+    return found, notes
+
+
+def _style(cells: dict[str, str]) -> str | None:
+    """Return the style of a row of the table."""
+    return STYLES.get(cells["verdict"])
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog=f"{COMMAND} compare",
-        description="Is convt slower in the second run than in the first? Exits with 1 if so, beyond the noise of the rounds.",
+        description="Compare the times of convt in two runs. The exit status is 1 if a layer is slower by more than the noise, "
+        "or no longer correct.",
     )
     parser.add_argument(
-        "--least", type=float, default=LEAST, metavar="PERCENT", help=f"the smallest change that counts (default: {LEAST:.0f})"
+        "--least", type=float, default=LEAST, metavar="PERCENT", help=f"smallest change that counts (default: {LEAST:.0f})"
     )
-    parser.add_argument("before", type=_read, metavar="A.json")
-    parser.add_argument("after", type=_read, metavar="B.json")
+    parser.add_argument("before", type=_read, metavar="A.json", help="first run, written by --json")
+    parser.add_argument("after", type=_read, metavar="B.json", help="second run, written by --json")
     options = parser.parse_args(arguments)
-    worse, other = regressions(options.before, options.after, options.least / 100)
-    for line in other:
+    found, notes = changes(options.before, options.after, options.least / 100)
+    for group, members in groupby(found, lambda change: _group(change.new)):
+        tables.draw(group, COLUMNS, [change.row() for change in members], _style)
+    if found:
+        print("\nratio: time after / time before")
+    for line in notes:
         print(line)
-    for line in worse:
-        print(f"slower: {line}")
+    worse = [change for change in found if change.is_worse]
+    for change in worse:
+        print(f"slower: {change}")
     if not any(result["peer"] == "convt" for result in options.after["results"]):
-        print("nothing of convt's to compare", file=sys.stderr)
+        print("the second run has no results of convt", file=sys.stderr)
         return 2
     return int(bool(worse))

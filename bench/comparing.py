@@ -1,7 +1,10 @@
-"""Measures what the comparison of all weights at each call costs in PyTorch: ``python -m bench.comparing``.
+"""Cost of the check for changed weights that accelerated PyTorch modules make at each call.
 
-Layers of the benchmark, as torch's modules in NCX, and whole models run in turns, accelerated with and without ``freeze=True``.
-The checksums that make the difference are also timed by themselves, because other programs disturb them less.
+Run ``python -m bench.comparing``.
+
+The built-in layers, as PyTorch modules in NCX, and whole models are accelerated with and without ``freeze=True`` and timed in
+turns. The checksums of the weights, which make the difference, are also timed alone, because other processes disturb this
+shorter measurement less.
 """
 
 import argparse
@@ -23,7 +26,7 @@ _CLASSES = torch.nn.ConvTranspose1d, torch.nn.ConvTranspose2d, torch.nn.ConvTran
 
 
 def module_of(layer):
-    """A layer as ``(torch's module, input)``; None where the module has no such pads or output padding."""
+    """Return a layer as ``(PyTorch module, input)``, or None if PyTorch does not support its pads or output padding."""
     more = [max(s, d) for s, d in zip(layer.strides, layer.dilations, strict=True)]
     if layer.pads_begin != layer.pads_end or any(op >= most for op, most in zip(layer.output_padding, more, strict=True)):
         return None
@@ -35,7 +38,7 @@ def module_of(layer):
 
 
 def measure(module, x, budget, rounds=4):
-    """``(seconds as usual, seconds with freeze=True)`` of a module or model."""
+    """Return ``(seconds without freeze, seconds with freeze=True)`` of a module or model."""
     usual, frozen = copy.deepcopy(module), module
     convt.torch.accelerate(usual)
     convt.torch.accelerate(frozen, freeze=True)
@@ -44,7 +47,7 @@ def measure(module, x, budget, rounds=4):
 
 
 def summing(module, threads):
-    """The seconds that the checksums of a module's or model's transposed convolutions take: a median."""
+    """Return ``(median seconds of the checksums, bytes of the weights)`` of a module's or model's transposed convolutions."""
     filters = [each.weight.detach().numpy() for each in module.modules() if isinstance(each, _CLASSES)]
     times = []
     for _ in range(50):
@@ -57,10 +60,10 @@ def summing(module, threads):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog=f"python -m {__package__}.comparing", description=__doc__.splitlines()[0])
-    parser.add_argument("--names", help="layers and models, separated by commas (default: all)")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="torch's threads")
+    parser.add_argument("--names", help="comma-separated layers and models (default: all)")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of PyTorch")
     parser.add_argument("--budget", type=float, default=1.0, help="seconds of each measurement (default: 1)")
-    parser.add_argument("--json", help="a file for the figures")
+    parser.add_argument("--json", help="write the figures to this file")
     asked = parser.parse_args(arguments)
     torch.set_num_threads(asked.threads)
     torch.manual_seed(0)
@@ -70,7 +73,7 @@ def main(arguments=None):
     if unknown := set(names).difference(cases):
         parser.error(f"--names: got {sorted(unknown)[0]!r}, wanted some of {', '.join(cases)}")
     found = []
-    print(f"{'layer or model':20}{'weights, KiB':>13}{'usual ms':>11}{'frozen ms':>11}{'cost':>8}", end="")
+    print(f"{'layer or model':20}{'weights, KiB':>13}{'default ms':>11}{'frozen ms':>11}{'cost':>8}", end="")
     print(f"{'checksums us':>14}{'share':>8}")
     for name in names:
         made = cases[name]()
@@ -86,7 +89,7 @@ def main(arguments=None):
     if small:
         mean, worst = statistics.mean(row["share"] for row in small), max(small, key=lambda row: row["share"])
         print("layers with less than 1 MiB of weights: checksums take", end=" ")
-        print(f"{mean:.2%} in the mean, at most {worst['share']:.2%} ({worst['name']})")
+        print(f"{mean:.2%} of the frozen time on average, at most {worst['share']:.2%} ({worst['name']})")
     if asked.json:
         with open(asked.json, "w", encoding="utf-8") as file:
             json.dump({"torch": torch.__version__, "threads": asked.threads, "rows": found}, file, indent=1)

@@ -1,13 +1,17 @@
-"""How evenly the plans of layers share their work among many threads: on paper. `python -m bench.cores --threads 4,16,64`
+"""Distribution of the work of plans over many threads, computed and not measured: `python -m bench.cores --threads 4,16,64`.
 
-For each layer and number of threads a plan is made, as on a machine of so many cores, and not run. What its tables say of its
-tasks gives each one's work; the plan itself says which thread runs which task. The efficiency is the speed-up over the plan of
-one thread, by the number of threads: 100% where all are busy to the end with what a single thread would do. "balance" in the
-JSON file leaves out what smaller tasks do again. Work is in cycles of the cost model where the plan has them (direct,
-winograd, turned), else in multiply-adds and outputs; all of it is scaled to the cycles that the cost model expects of a layer.
+For each layer and number of threads, convt makes a plan as on a machine with that number of cores, and the plan is not run. The
+tables of the plan give the work of each task, and the plan says which thread runs which task. Plans are made for the
+instruction set in use.
 
-What it leaves out: the start and end of a parallel region, caches that are shared, cores of other speed, and memory, which with
-`--bandwidth` bounds a layer from below (data, filter and result once each). Plans are those of the instruction set in use.
+The efficiency is the speedup over the plan of one thread, divided by the number of threads. It is 100% if all threads are busy
+to the end and do no more work than one thread would. "balance" in the JSON file does not count work that smaller tasks repeat.
+
+Work is in cycles of the cost model if the plan has them (direct, winograd, turned), and in multiply-adds and outputs otherwise.
+It is scaled to the cycles that the cost model expects for the layer.
+
+Not modelled: the start and end of a parallel region, shared caches, cores of different speed, and memory. With `--bandwidth`,
+the time to move data, filter and result once each is a lower bound of a layer's time.
 """
 
 from __future__ import annotations
@@ -42,19 +46,19 @@ from .problem import DTYPES, LAYOUTS, PRECISIONS, Problem
 from .shared import words
 
 COUNTS = [4, 8, 16, 32, 64, 128]
-_MOVED_TOGETHER = 64  # pixels of a run that a thread moves at least (planes/loops.pyx)
+_MOVED_TOGETHER = 64  # the fewest pixels of a run that a thread moves (planes/loops.pyx)
 
 
 # ---------------------------------------------------------------- the work of each task, in the order of tasks
 
 
 def _spans(total: int, block: int) -> np.ndarray:
-    """The sizes of blocks of so many things."""
+    """Return the sizes of the blocks that ``total`` is divided into."""
     return np.diff([*range(0, total, block), total])
 
 
 def _product(*axes) -> np.ndarray:
-    """Products of one number of each axis, the last axis fastest."""
+    """Return all products of one number per axis, the last axis fastest."""
     found = np.ones(1)
     for axis in axes:
         found = np.multiply.outer(found, np.asarray(axis, float)).ravel()
@@ -62,12 +66,12 @@ def _product(*axes) -> np.ndarray:
 
 
 def _shares(sizes) -> np.ndarray:
-    """Sizes as shares of the largest one, which a plan's work of a task is that of."""
+    """Return sizes divided by the largest one. A plan's ``work`` is that of its largest task."""
     return np.asarray(sizes, float) / max(1, np.max(sizes))
 
 
 def _direct_classes(specs: list[dict], groups: int) -> list[np.ndarray]:
-    """Rows are fastest, then panels, then groups."""
+    """Return the work of the tasks of each class: rows fastest, then panels, then groups."""
     found = []
     for spec in specs:
         widths = np.array([panel[0] for panel in spec["panels"]])
@@ -95,20 +99,20 @@ def _turned(name, problem, packing, ins, outs, specs, schedule) -> np.ndarray:
 
 
 def _met(problem, ax: int) -> np.ndarray:
-    """How many taps meet an input in each output of an axis."""
+    """Return the number of taps that read an input, for each output of an axis."""
     s, d, begin, out = (axis[ax] for axis in (problem.strides, problem.dilations, problem.begin, problem.out_sizes))
     places = np.add.outer(np.arange(problem.in_sizes[ax]) * s, np.arange(problem.kernel[ax]) * d).ravel() - begin
     return np.bincount(places[(places >= 0) & (places < out)], minlength=out)
 
 
 def _of_rows(problem, block: int) -> np.ndarray:
-    """How many input rows meet in each block of output rows."""
+    """Return the number of input rows that are added to each block of output rows, counted once per tap."""
     met = _product(np.ones(problem.batch), *(_met(problem, ax) for ax in range(problem.rank - 1)))
     return np.add.reduceat(met, range(0, len(met), block))
 
 
 def _depthwise(schedule, packing, ins, outs, how) -> np.ndarray:
-    """Blocks of the last axis are fastest, then lanes, then rows. Of each output its products, and itself."""
+    """Return the work of tasks: blocks of the last axis fastest, then lanes, then rows. Counts products and outputs."""
     problem = schedule.problem
     js = (np.arange(problem.out_sizes[-1]) + problem.begin[-1]) // problem.strides[-1] - schedule.j0
     along = np.stack([
@@ -122,7 +126,7 @@ def _depthwise(schedule, packing, ins, outs, how) -> np.ndarray:
 
 
 def _rows(schedule, packing, ins, outs, how) -> np.ndarray:
-    """Blocks of the last axis are fastest, then rows, then groups. Along the axis each value takes all taps."""
+    """Return the work of tasks: blocks of the last axis fastest, then rows, groups. All taps of the last axis count."""
     problem = schedule.problem
     per = problem.ci * -(-problem.kernel[-1] // problem.strides[-1])
     made = _spans(problem.batch * math.prod(problem.out_sizes[:-1]), schedule.rows)
@@ -131,7 +135,7 @@ def _rows(schedule, packing, ins, outs, how) -> np.ndarray:
 
 
 def _scatter(plan, name, schedule, *_) -> np.ndarray:
-    """Groups are fastest, then stretches of a row, then rows, then images. A task's rows are told by its plan."""
+    """Return the work of tasks: groups fastest, then parts of a row, rows, images. The plan has the taps of each task."""
     problem = schedule.problem
     if schedule.form[0] == "gathered":
         return np.diff(problem.batch * np.arange(schedule.tasks + 1) // schedule.tasks).astype(float)
@@ -141,7 +145,7 @@ def _scatter(plan, name, schedule, *_) -> np.ndarray:
     return rows * np.resize(np.repeat(_spans(j1 - j0, schedule.block), problem.groups), len(rows))
 
 
-# Where plans are made, by which class, and what tells the work of their tasks.
+# The module that makes plans, the name of their class, and the function that returns the work of their tasks.
 _TOLD = [
     (direct, "DirectPlan", _direct),
     (winograd, "WinogradPlan", _winograd),
@@ -149,13 +153,13 @@ _TOLD = [
     (depthwise, "DepthwisePlan", _depthwise),
     (rows, "RowsPlan", _rows),
     (scatter, "ScatterPlan", _scatter),
-    (planes, "PlanesPlan", None),  # whose tasks are plans
+    (planes, "PlanesPlan", None),  # its tasks run other plans
 ]
 
 
 @contextlib.contextmanager
 def taken_down() -> Iterator[dict]:
-    """Plans that are made inside, by their identity: (what tells the work of their tasks, what they were made of)."""
+    """Record the plans made within the context: id(plan) -> (function for the work of its tasks, arguments of the plan)."""
     made: dict = {}
 
     def noting(plan_class, told):
@@ -180,7 +184,7 @@ def taken_down() -> Iterator[dict]:
 
 
 def slowest(plan, works: np.ndarray, threads: int) -> float:
-    """When the last thread is done with tasks of such work."""
+    """Return the work after which the last thread is done. ``works`` has the work of each task."""
     shares, grab = plan.dealt(threads)
     if shares is not None:
         return max(float(works[share].sum()) for share in shares)
@@ -191,15 +195,15 @@ def slowest(plan, works: np.ndarray, threads: int) -> float:
 
 
 class Expected(NamedTuple):
-    """Of a layer and a number of threads."""
+    """The expected run of a layer's plan on a number of threads."""
 
     algorithm: str
     tasks: int
-    threads: int  # that the call uses
-    total: float  # cycles of all tasks, and of what else threads do
+    threads: int  # used by the call, at most those available
+    total: float  # cycles of all threads together
     cycles: float  # until the last thread is done
     workspace: int  # bytes of all threads
-    scale: float  # cycles of the unit that works of tasks are in
+    scale: float  # cycles per unit of work
 
     @property
     def balance(self) -> float:
@@ -207,7 +211,7 @@ class Expected(NamedTuple):
 
 
 def _moving(made: tuple, threads: int) -> tuple[float, float]:
-    """Cycles that a block of planes takes to be moved there and back, of one thread, and of several together."""
+    """Return the cycles to transpose a block of planes and its result: on one thread, and on several threads together."""
     schedule = made[0]
     problem, cut, here = schedule.problem, schedule.cut, machine.current()
     moving, memory = planes_cost.counts(problem._replace(planar=True), cut, schedule.wide, schedule.stream, here)
@@ -225,8 +229,7 @@ def _moving(made: tuple, threads: int) -> tuple[float, float]:
 
 
 def expected(problem: Problem, threads: int, scale: float | None = None) -> Expected:
-    """What the plan of a problem says of so many threads. ``scale`` is that of another plan of the same problem, whose cycles
-    are to be compared."""
+    """Make the plan of a problem and compute its run. To compare two plans, pass the ``scale`` of the first to the second."""
     layer = problem.layer
     data = layer.data_shape if problem.layout == "NXC" else (layer.batch, layer.cin, *layer.size)
     with convt.num_threads(threads), taken_down() as made:
@@ -240,7 +243,7 @@ def expected(problem: Problem, threads: int, scale: float | None = None) -> Expe
     inner, (told, inner_tables) = (tables[1], made[id(tables[1])]) if in_blocks else (plan, (told, tables))
     works = told(*inner_tables)
     if len(works) != inner.tasks:
-        raise AssertionError(f"{layer.name}: tasks told are {len(works)}, in the plan of {plan.algorithm} {inner.tasks}")
+        raise AssertionError(f"{layer.name}: computed {len(works)} tasks, but the plan of {plan.algorithm} has {inner.tasks}")
     scale = scale or ALGORITHMS[bound.form.key[0]].cost(tables[0].cut.problem if in_blocks else what) / max(works.sum(), 1)
     total, cycles = works.sum() * scale, slowest(inner, works, threads) * scale
     used, space = plan.threads(threads), plan.threads(threads) * plan.workspace
@@ -248,11 +251,11 @@ def expected(problem: Problem, threads: int, scale: float | None = None) -> Expe
         cut, apart = tables[0].cut, tables[0].apart
         alone, together = _moving(tables, used)
         total, cycles = cut.total * (total + alone), cut.total * (cycles + together)
-        if apart:  # blocks are all alike
+        if apart:  # each thread takes whole blocks, which all cost the same
             cycles = slowest(plan, np.full(cut.total, total / cut.total), threads)
-        else:  # a block is in memory once
+        else:  # all threads share one block's workspace
             space = used * inner.workspace + plan.workspace - inner.workspace
-    # One thread fills the output beforehand, where there are phases that no tap reaches.
+    # One thread fills the output in advance if there are holes (phases that no tap reaches).
     serial = machine.current().profile["direct"].cycles(common.fill_counts(what)) if plan.hole else 0.0
     return Expected(plan.algorithm, plan.tasks, used, total + serial, cycles + serial, space, scale)
 
@@ -289,7 +292,7 @@ def _size(bytes: float) -> str:
 
 
 def show(table: list[dict], counts: list[int]) -> None:
-    """A line a layer: for each number of threads efficiency, tasks, and workspace of all threads together."""
+    """Print a line per layer: efficiency, tasks and workspace of all threads together, for each number of threads."""
     print(f"{'layer':18} {'algorithm':12}" + "".join(f"{words.count(n, 'thread'):>20}" for n in counts))
     print(f"{'':31}" + f"{'eff. tasks  space':>20}" * len(counts))
     for row in table:
@@ -301,7 +304,7 @@ def show(table: list[dict], counts: list[int]) -> None:
         low = sum(e < 0.8 for e in found)
         mean = math.exp(sum(map(math.log, found)) / len(found))
         heading = f"{words.count(threads, 'thread'):>12}"
-        print(f"{heading}: efficiency {mean:.0%} in the geometric mean, below 80% in {low} of {len(found)}")
+        print(f"{heading}: efficiency {mean:.0%} (geometric mean), below 80% on {low} of {len(found)} layers")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -309,17 +312,17 @@ def main(arguments: list[str] | None = None) -> int:
         prog=f"python -m {__package__}.cores", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--layers", metavar="FILE", help="from a JSON file (default: the built-in table)")
-    add("--suite", type=_words, metavar="FAMILY,...", help="only those of these families")
-    add("--names", type=_words, metavar="NAME,...", help="only these")
+    add("--layers", metavar="FILE", help="layers of a JSON file (default: the built-in layers)")
+    add("--suite", type=_words, metavar="FAMILY,...", help="only layers of these families")
+    add("--names", type=_words, metavar="NAME,...", help="only layers with these names")
     add("--threads", type=_counts, default=COUNTS, metavar="N,...", help=f"default: {','.join(map(str, COUNTS))}")
     add("--dtype", type=_one_of("dtype", tuple(DTYPES)), default=["f32"], metavar="DTYPE,...", help=", ".join(DTYPES))
     add("--layout", type=_one_of("layout", LAYOUTS), default=["NXC"], metavar="LAYOUT,...", help=", ".join(LAYOUTS))
     add("--precision", type=_one_of("precision", PRECISIONS), default=["highest"], metavar="PRECISION,...",
         help=", ".join(PRECISIONS))  # fmt: skip
-    add("--bandwidth", type=_seconds, metavar="GB/S", help="of memory, all threads together (default: not looked at)")
-    add("--clock", type=_seconds, default=3.0, metavar="GHZ", help="with --bandwidth (default: 3)")
-    add("--json", type=_writable, metavar="OUT", help="write every figure")
+    add("--bandwidth", type=_seconds, metavar="GB/S", help="memory bandwidth of all threads together (default: no limit)")
+    add("--clock", type=_seconds, default=3.0, metavar="GHZ", help="clock of the cores, used with --bandwidth (default: 3)")
+    add("--json", type=_writable, metavar="OUT", help="write all figures as JSON")
     options = parser.parse_args(arguments)
     options.deconv = options.batch = options.quick = options.neighbours = None
     try:

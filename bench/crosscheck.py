@@ -1,7 +1,7 @@
-"""Are the figures those that the peers' own tools give? `python -m bench.crosscheck [LAYER ...]`
+"""Comparison of the benchmark's times with those of other tools: `python -m bench.crosscheck [LAYER ...]`.
 
-Each layer is timed in turns by this benchmark and, in another process, by torch.utils.benchmark (PyTorch) or by the
-execution times that oneDNN prints of itself (ONEDNN_VERBOSE=profile_exec).
+Each layer is timed in turns by this benchmark and, in another process, by torch.utils.benchmark (PyTorch) or by the execution
+times that oneDNN prints (ONEDNN_VERBOSE=profile_exec). The exit status is 1 if two times differ by more than 10%.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NAMES = ("dcgan_mid", "pose_deconv3", "compressai_last", "hifigan_ups1", "monai_
 
 
 class TorchTimer(Stand):
-    """A stand whose turn is taken by PyTorch's timer."""
+    """A `Stand` that times a turn with torch.utils.benchmark."""
 
     def time(self, seconds: float) -> float:
         from torch.utils.benchmark import Timer
@@ -32,7 +32,7 @@ class TorchTimer(Stand):
 
 
 class OnednnVerbose(Stand):
-    """A stand whose turn is timed by the library, which prints a line with the milliseconds of each execution."""
+    """A `Stand` that reads the times of a turn from oneDNN's output, which has a line with milliseconds for each execution."""
 
     def set_up(self, problem: Problem) -> None:
         with _printed():
@@ -46,7 +46,7 @@ class OnednnVerbose(Stand):
 
 @contextlib.contextmanager
 def _printed() -> Iterator[list[str]]:
-    """The lines that C code of this process prints meanwhile."""
+    """Capture the lines that C code of this process prints to stdout within the context."""
     lines, stdout = [], os.dup(1)
     with tempfile.TemporaryFile("w+") as file:
         os.dup2(file.fileno(), 1)
@@ -89,7 +89,7 @@ def main(names: list[str]) -> int:
         try:
             bench.ask("version")
         except peers.Absent as exc:
-            print(f"{peer.name} is left out: {exc}")
+            print(f"{peer.name} is skipped: {exc}")
             continue
         for name in names or NAMES:
             problem, times = Problem(table[name], "f32", "NXC"), {bench: [], tool: []}
@@ -101,12 +101,12 @@ def main(names: list[str]) -> int:
             ours, theirs = (min(medians) * 1e3 for medians in times.values())
             worst = max(worst, abs(ours / theirs - 1))
             print(
-                f"{name:18} {peer.name:20} here {ours:9.3f} ms, its own tool {theirs:9.3f} ms, {ours / theirs - 1:+6.1%}",
+                f"{name:18} {peer.name:20} bench {ours:9.3f} ms, own tool {theirs:9.3f} ms, {ours / theirs - 1:+6.1%}",
                 flush=True,
             )
         bench.close()
         tool.close()
-    print(f"furthest apart: {worst:.1%}")
+    print(f"largest difference: {worst:.1%}")
     return int(worst > 0.1)
 
 

@@ -1,7 +1,8 @@
-"""benchdnn's words for a deconvolution: `mb1_ic256oc128_ih16oh32kh4sh2dh0ph1_n"name"`.
+"""Reader and writer of benchdnn's deconvolution descriptors, such as `mb1_ic256oc128_ih16oh32kh4sh2dh0ph1_n"name"`.
 
-There dh is the dilation less one, the end pads follow from the output's size, and what is left out is deduced: fewer
-axes mean a square or a cube, no output or no pads mean those that fit, no mb means 2.
+In a descriptor, dh is the dilation minus one, and the end pads follow from the output size. Missing values have defaults: one
+axis h or d alone stands for a square or a cube, a missing output size or missing pads are computed from the other values, and
+a missing mb is 2.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from .layers import Layer
 
 FIELD = re.compile(r"_*(g|mb|[io][cdhw]|[kspd][dhw])(-?\d*)")
 AXES = "dhw"
-WORDS = "ioksdp"  # of an axis: input, output, kernel, stride, dilation, pad
+WORDS = "ioksdp"  # letters of input, output, kernel, stride, dilation and pad
 
 
 def read(text: str) -> Layer:
-    """The layer that a descriptor describes; ValueError says what is wrong with it."""
+    """Parse a descriptor into a layer. Raise ValueError if it is malformed."""
     given, name = _fields(text)
     for word in ("ic", "oc"):
         if not given.get(word):
@@ -39,12 +40,12 @@ def read(text: str) -> Layer:
 
 
 def _fields(text: str) -> tuple[dict[str, int], str]:
-    """The numbers of a descriptor by their words, and its name without quotes."""
+    """Return the numbers of a descriptor by their names, and the name of the layer without quotes."""
     given, at = {}, 0
     while (rest := text[at:].lstrip("_")) and not rest.startswith("n"):
         field = FIELD.match(text, at)
         if field is None:
-            raise ValueError(f"{text}: {rest!r} does not start with a word of a descriptor and a number")
+            raise ValueError(f"{text}: {rest!r} does not start with a field of a descriptor and a number")
         word, number = field.groups()
         if not number.isdecimal():
             raise ValueError(f"{text}: wanted a whole number of at least 0 after {word}, got {number or rest!r}")
@@ -54,7 +55,7 @@ def _fields(text: str) -> tuple[dict[str, int], str]:
 
 
 def _axis(text: str, given: dict[str, int], letter: str) -> dict | None:
-    """What a layer needs to know of the axis, None where the descriptor does not have it."""
+    """Return the fields of a `Layer` for one axis, or None if the descriptor does not have the axis."""
     defaults = {"s": 1, "p": None, "d": 0}
     size, output, kernel, stride, dilation, begin = (given.get(word + letter, defaults.get(word, 0)) for word in WORDS)
     if not (size or output or kernel or dilation or begin) and stride == 1:
@@ -64,12 +65,12 @@ def _axis(text: str, given: dict[str, int], letter: str) -> dict | None:
             raise ValueError(f"{text}: {word}{letter} is missing or 0")
     natural = stride * (size - 1) + (dilation + 1) * (kernel - 1) + 1
     if begin is None:
-        begin = int((natural - output) / 2) if output else 0  # to zero, as in C
+        begin = int((natural - output) / 2) if output else 0  # rounds towards zero, as C does
         if begin < 0:
-            raise ValueError(f"{text}: without p{letter}, an o{letter} of {output} would take negative pads")
+            raise ValueError(f"{text}: without p{letter}, an o{letter} of {output} needs negative pads")
     end = natural - begin - output if output else begin
     if natural - begin - end < 1:
-        raise ValueError(f"{text}: nothing is left of the output's axis {letter}")
+        raise ValueError(f"{text}: axis {letter} of the output is empty")
     return {
         "letter": letter,
         "size": size,
@@ -83,6 +84,7 @@ def _axis(text: str, given: dict[str, int], letter: str) -> dict | None:
 
 
 def write(layer: Layer) -> str:
+    """Return the descriptor of a layer."""
     groups = f"g{layer.groups}" if layer.groups > 1 else ""
     columns = (layer.size, layer.output, layer.kernel, layer.strides, (d - 1 for d in layer.dilations), layer.pads_begin)
     axes = zip(AXES[-len(layer.size) :], *columns, strict=True)

@@ -1,7 +1,11 @@
-"""How far convt's results lie from the exact sums, layer by layer: for float32 at each precision, and for the 16-bit types.
+"""Errors of convt's results on each layer, for float32 at each precision and for the 16-bit types.
 
-`python -m bench.errors` prints two tables in Markdown. The exact sums are those of float64, of the same inputs: uniform
-between -1 and 1, rounded to the dtype. One image of each layer is computed, with its weights packed once.
+`python -m bench.errors` prints two Markdown tables. Results are compared with float64 sums of the same inputs, which are
+uniform between -1 and 1 and rounded to the dtype. Each layer is computed with batch size 1 and prepacked weights.
+
+Columns: "largest" and "typical" are the largest and the root-mean-square error, in units of the root mean square of the exact
+outputs. "nearest" is the share of outputs that equal the exact sum rounded once. "nearest two" is the share of outputs that are
+one of the two representable numbers around the exact sum.
 """
 
 from __future__ import annotations
@@ -22,27 +26,28 @@ from .peers.convt import keywords
 from .problem import LAYOUTS, PRECISIONS, Problem, in_layout
 
 HALVES = ("f16", "bf16")
-AT_A_TIME = 1 << 22  # outputs
+AT_A_TIME = 1 << 22  # outputs compared at a time, to bound memory
 
 
 class Errors(NamedTuple):
-    """Of one layer's outputs."""
+    """The errors of one layer's outputs."""
 
     algorithm: str
-    largest: float  # in units of the exact outputs' root mean square
-    typical: float  # the errors' own root mean square, in the same units
-    nearest: float  # share of outputs that are the number next to the exact sum: what one rounding gives
-    neighbour: float  # share of outputs that are one of the two numbers around the exact sum
+    largest: float  # in units of the root mean square of the exact outputs
+    typical: float  # root mean square of the errors, in units of that of the exact outputs
+    nearest: float  # share of outputs that equal the exact sum rounded once
+    neighbour: float  # share of outputs that are one of the two representable numbers around the exact sum
 
 
 def units(exact: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The distance of a dtype's numbers around exact values."""
+    """Return the spacing of a dtype's numbers around exact values."""
     info = ml_dtypes.finfo(dtype)
     exponents = np.maximum(np.frexp(exact)[1] - 1, int(info.minexp))
     return np.ldexp(1.0, exponents - int(info.nmant))
 
 
 def compared(algorithm: str, result: np.ndarray, exact: np.ndarray) -> Errors:
+    """Compute the errors of a result."""
     result, exact = result.reshape(-1), exact.reshape(-1)
     largest = squares = scale = 0.0
     nearest = neighbour = 0
@@ -62,7 +67,7 @@ def compared(algorithm: str, result: np.ndarray, exact: np.ndarray) -> Errors:
 
 
 def measured(layer: layers.Layer, layout: str) -> Iterator[tuple[str, str, Errors]]:
-    """(dtype, precision, errors) of a layer."""
+    """Yield (dtype, precision, errors) of a layer."""
     for dtype in ("f32", *HALVES):
         problem = Problem(replace(layer, batch=1), dtype, layout)
         data, filter = in_layout(problem.data(), layout), problem.filter()
@@ -75,15 +80,17 @@ def measured(layer: layers.Layer, layout: str) -> Iterator[tuple[str, str, Error
 
 
 def table(head: list[str], rows: Iterable[list[str]]) -> list[str]:
+    """Return the lines of a Markdown table."""
     return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
 
 
 def percent(share: float) -> str:
+    """Format a share as a percentage, which is 100 only if the share is exactly 1."""
     return "100" if share == 1 else f"{min(100 * share, 99.999):.3f}"
 
 
 def report(found: dict[str, dict[tuple[str, str], Errors]]) -> list[str]:
-    """Both tables, each with its worst in the last row."""
+    """Return the lines of both tables. The last row of each has the worst value of each column."""
 
     def columns(keys: list[tuple[str, str]], show: Callable[[Errors], list[str]]) -> list[list[str]]:
         worst = {
@@ -96,7 +103,7 @@ def report(found: dict[str, dict[tuple[str, str], Errors]]) -> list[str]:
             )
             for key in keys
         }
-        rows = {**found, "the worst": worst}
+        rows = {**found, "worst": worst}
         return [[name, *(cell for key in keys for cell in show(each[key]))] for name, each in rows.items()]
 
     singles, halves = [("f32", precision) for precision in PRECISIONS], [(dtype, PRECISIONS[0]) for dtype in HALVES]
@@ -105,7 +112,7 @@ def report(found: dict[str, dict[tuple[str, str], Errors]]) -> list[str]:
     return [
         *table(["layer", *(cell for _, word in singles for cell in (word, "largest", "typical"))], errors),
         "",
-        *table(["layer", *(cell for word, _ in halves for cell in (word, "the nearest, %", "of the nearest two, %"))], shares),
+        *table(["layer", *(cell for word, _ in halves for cell in (word, "nearest, %", "nearest two, %"))], shares),
     ]
 
 
@@ -113,9 +120,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog=f"{COMMAND}.errors", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--names", metavar="NAME,...", help="only these layers of the built-in table")
-    parser.add_argument("--layers", metavar="FILE", help="layers of a JSON file instead")
-    parser.add_argument("--layout", choices=LAYOUTS, default=LAYOUTS[0])
+    parser.add_argument("--names", metavar="NAME,...", help="only layers with these names")
+    parser.add_argument("--layers", metavar="FILE", help="layers of a JSON file (default: the built-in layers)")
+    parser.add_argument("--layout", choices=LAYOUTS, default=LAYOUTS[0], help=f"layout of the data (default: {LAYOUTS[0]})")
     options = parser.parse_args(arguments)
     try:
         chosen = layers.read(options.layers) if options.layers else layers.parse(layers.TABLE)

@@ -1,9 +1,9 @@
-"""Fitting the efficiencies of the cost model to measured times, and what the planner loses by them.
+"""Fit of the cost model's efficiencies to measured times, and the loss of the automatic choice.
 
-The fit looks for the efficiencies by which the planner loses least. The choice of the cheapest algorithm is no smooth function
-of them, so each algorithm is taken with a likelihood that falls with its expected time (`SHARPNESS`). To that come the errors
-of the expected times, and how far efficiencies are from what they were, both with little weight: they decide where choices do
-not.
+The loss is the time of the chosen algorithm divided by that of the fastest, minus one. The fit minimises the mean loss. The
+choice of the cheapest algorithm is not a smooth function of the efficiencies. Therefore each algorithm gets a probability that
+falls with its expected time (`SHARPNESS`), and the expected loss is minimised. Two terms of little weight are added, which
+decide if the choices do not: the errors of the expected times, and the changes of the efficiencies.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import minimize
 
-SHARPNESS = 12.0  # an algorithm that is expected to take 1% longer than another one is 12% less likely
-MOST_LOSS = 2.0  # the largest loss of a choice that counts: 2 is three times the least time
-ERRORS, TRUSTED = 0.03, 0.25  # the weight of errors; the share of a time beyond which an error counts less, as disturbed
-CHANGES, MOST_CHANGE = 3e-4, 1.6  # the weight of the squared logarithms of changes, and the largest logarithm
-LEAST = 0.01  # an efficiency of zero is taken for this one
+SHARPNESS = 12.0  # an algorithm with a 1% longer expected time is 12% less likely
+MOST_LOSS = 2.0  # larger losses count as this one; 2 is three times the least time
+ERRORS, TRUSTED = 0.03, 0.25  # weight of the errors; relative error above which errors count less, as disturbances
+CHANGES, MOST_CHANGE = 3e-4, 1.6  # weight of the squared logarithms of changes; the largest logarithm
+LEAST = 0.01  # smallest start value of an efficiency
 
 
 class Row(NamedTuple):
-    """One measurement: what an efficiency of one would take of each, in cycles; the cycles that it took; the problem's name."""
+    """The measurement of one algorithm on one problem."""
 
-    counts: dict[str, float]
-    cycles: float
-    problem: str
+    counts: dict[str, float]  # cycles that each efficiency contributes if its value is one
+    cycles: float  # measured
+    problem: str  # name
 
 
 def fit(rows: list[Row], values: dict[str, float]) -> dict[str, float]:
-    """The efficiencies of the least loss on the problems of some measurements, near other ``values``."""
+    """Return the efficiencies of the least loss on the measured problems. The search starts at ``values``."""
     names = sorted({name for row in rows for name in row.counts})
     if not names:
         return dict(values)
@@ -45,7 +45,7 @@ def fit(rows: list[Row], values: dict[str, float]) -> dict[str, float]:
     before = np.maximum([values[name] for name in names], LEAST)
 
     def judged(change: np.ndarray) -> tuple[float, np.ndarray]:
-        """The function that is minimised, of the logarithms of the changes, and its gradient."""
+        """Return the minimised function of the logarithms of the changes, and its gradient."""
         now = before * np.exp(change)
         expected = np.maximum(counts @ now, 1e-9)
         size = np.log(expected)
@@ -65,23 +65,23 @@ def fit(rows: list[Row], values: dict[str, float]) -> dict[str, float]:
 
 
 class Loss(NamedTuple):
-    """What the planner's choices cost on some problems, against the fastest algorithm of each."""
+    """The loss of the automatic choice on some problems, relative to the fastest algorithm of each."""
 
-    problems: int
-    within: float  # share of the problems on which the choice is at most 5% slower than the best
-    mean: float  # mean loss
+    problems: int  # number
+    within: float  # share of the problems on which the choice is at most 5% slower than the fastest
+    mean: float
     worst: float
-    worst_name: str
+    worst_name: str  # "problem: chosen algorithm"
 
     def __str__(self) -> str:
         return (
-            f"{self.within:.1%} of {self.problems} problems within 5% of the best algorithm, mean loss {self.mean:.2%}, "
-            f"worst {self.worst:.0%} ({self.worst_name})"
+            f"choice within 5% of the fastest algorithm on {self.within:.1%} of {self.problems} problems, "
+            f"mean loss {self.mean:.2%}, worst {self.worst:.0%} ({self.worst_name})"
         )
 
 
 def loss(problems: dict[str, dict[str, tuple[float, float]]]) -> Loss:
-    """The loss on ``problems``: name -> algorithm -> (expected cycles, measured seconds)."""
+    """Return the loss on ``problems``: name -> algorithm -> (expected cycles, measured time)."""
     losses = []
     for name, found in problems.items():
         chosen = min(found, key=lambda algorithm: found[algorithm][0])

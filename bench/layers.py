@@ -1,9 +1,7 @@
-"""The layers: a table of real ones, and the reader of `--layers FILE`.
+"""The table of built-in layers, and the reader of `--layers FILE`.
 
-`layers.batch` beside this file holds the same layers in benchdnn's words; `descriptor` writes and reads it.
-
-A row is one transposed convolution of a public network. A single number stands for every spatial axis, `8x1` gives one
-per axis, and pads read `begin` or `begin:end`.
+A row of the table is one transposed convolution of a public network. A single number applies to every spatial axis, `8x1` gives
+one number per axis, and pads are `begin` or `begin:end`. `layers.batch` holds the same layers in benchdnn's notation.
 """
 
 from __future__ import annotations
@@ -63,7 +61,7 @@ monai_top          3d      1   32   2    1   48x48x48 3x3x3 2     1     1  1    
 gan3d_conv3        3d      1   128  64   1   16x16x16 4x4x4 2     1     0  1    3D-GAN conv3
 """
 
-# One or two layers of each family, of different shape classes, that take seconds together.
+# One or two layers of each family, of different shape classes, for --quick.
 QUICK = (
     "dcgan_mid",
     "cyclegan_up2",
@@ -80,7 +78,7 @@ QUICK = (
 
 @dataclass(frozen=True)
 class Layer:
-    """One transposed convolution; per-axis values are tuples, one entry for each spatial axis."""
+    """One transposed convolution. Values per axis are tuples with one entry for each spatial axis."""
 
     name: str
     family: str
@@ -102,33 +100,37 @@ class Layer:
 
     @property
     def natural(self) -> tuple[int, ...]:
-        """Spatial size of the full scatter, before output_padding and pads."""
+        """Return the spatial size of the full scatter, before output_padding is added and pads are cut off."""
         axes = zip(self.size, self.kernel, self.strides, self.dilations, strict=True)
         return tuple(s * (i - 1) + d * (k - 1) + 1 for i, k, s, d in axes)
 
     @property
     def output(self) -> tuple[int, ...]:
+        """Return the spatial size of the result."""
         axes = zip(self.natural, self.output_padding, self.pads_begin, self.pads_end, strict=True)
         return tuple(n + op - a - b for n, op, a, b in axes)
 
     @property
     def data_shape(self) -> tuple[int, ...]:
+        """Return the shape of the data in NXC."""
         return (self.batch, *self.size, self.cin)
 
     @property
     def filter_shape(self) -> tuple[int, ...]:
+        """Return the shape of the filter in XIO."""
         return (*self.kernel, self.cin, self.cout // self.groups)
 
     @property
     def result_shape(self) -> tuple[int, ...]:
+        """Return the shape of the result in NXC."""
         return (self.batch, *self.output, self.cout)
 
     @cached_property
     def flops(self) -> int:
-        """Operations that the sum needs: two for each input, tap and pair of channels that meet inside the output.
+        """Return the operations that the result needs: two for each product of an input and a weight that is part of an output.
 
-        No zero between inputs or around them counts, and no product that the pads cut off. It is what every library's
-        figure is divided by; an algorithm that gets by with fewer, such as Winograd's, can pass the machine's peak.
+        Products with zeros between or around inputs do not count, nor products that the pads cut off. The GFLOP/s of every
+        library are based on this number. An algorithm with fewer multiplications, such as Winograd, can exceed the peak.
         """
         axes = zip(self.size, self.kernel, self.strides, self.dilations, self.pads_begin, self.output, strict=True)
         meetings = prod(_meetings(*axis) for axis in axes)
@@ -136,22 +138,22 @@ class Layer:
 
     @property
     def elements(self) -> int:
-        """Numbers that have to be read or written once: data, filter and result."""
+        """Return the number of elements of data, filter and result together."""
         return prod(self.data_shape) + prod(self.filter_shape) + prod(self.result_shape)
 
     def to_row(self) -> dict:
-        """The layer as `--layers` reads it."""
+        """Return the layer as an object of a `--layers` file."""
         return {key: list(value) if isinstance(value := getattr(self, field), tuple) else value for key, field in KEYS.items()}
 
 
 def _meetings(size: int, kernel: int, stride: int, dilation: int, begin: int, output: int) -> int:
-    """The pairs (input i, tap t) of an axis whose product lands in the output: 0 <= i s + t d - begin < output."""
+    """Count the pairs (input i, tap t) of an axis whose product is inside the output: 0 <= i s + t d - begin < output."""
     first = ((-((t * dilation - begin) // stride)) for t in range(kernel))
     last = ((-((t * dilation - begin - output) // stride)) for t in range(kernel))
     return sum(max(0, min(size, b) - max(0, a)) for a, b in zip(first, last, strict=True))
 
 
-# The keys of a `--layers` file and the fields they fill.
+# The keys of a `--layers` file and the corresponding fields of a `Layer`.
 KEYS = {
     "name": "name",
     "family": "family",
@@ -178,13 +180,13 @@ def _checked(row: dict, name: str) -> dict:
 
 
 def from_row(row: dict, name: str = "layer") -> Layer:
-    """A layer from one object of a `--layers` file; an int stands for every spatial axis."""
+    """Make a layer from one object of a `--layers` file. An int applies to every spatial axis."""
     found = _checked(row, name)
     return Layer(**{field: found[key] for key, field in KEYS.items()})
 
 
 def parse(table: str) -> list[Layer]:
-    """The layers of a text table whose first line names the columns."""
+    """Parse a text table of layers, whose first line names the columns."""
     header, *lines = (line for line in table.splitlines() if line.strip())
     columns = header.split()
     layers = []
@@ -200,7 +202,7 @@ def parse(table: str) -> list[Layer]:
 
 
 def read(path: str) -> list[Layer]:
-    """The layers of a JSON file, in the format of `python -m convt plan`."""
+    """Read the layers of a JSON file in the format of `python -m convt plan`."""
     try:
         return [from_row(row, name) for name, row in layer_format.rows(layer_format.text_of(path))]
     except ValueError as exc:

@@ -1,6 +1,6 @@
-"""What is seen while it runs: on a terminal a table that grows above a progress bar, anywhere else a line a problem.
+"""Progress output: a growing table above a progress bar on a terminal, and one line per problem elsewhere.
 
-Drawn between problems only: anything that moved by itself would take time from the cores.
+Output is drawn only between problems, because a display that refreshes itself would use a core during timing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .tables import rich_if_terminal
 
 
 class _Lines:
-    """For logs."""
+    """Progress as lines on stderr, for logs."""
 
     def __init__(self, total: int):
         self._total, self._done = total, 0
@@ -26,7 +26,7 @@ class _Lines:
 
 
 class _Table:
-    """The latest problems, as many as fit, a column for each library."""
+    """Progress as a table of the latest problems that fit on the terminal, with a column for each library."""
 
     def __init__(self, rich, live, total: int):
         self._rich, self._live = rich, live
@@ -42,7 +42,7 @@ class _Table:
 
     def _table(self):
         names = list(dict.fromkeys(result.peer for results in self._problems for result in results))
-        table = self._rich.table.Table("layer", *(f"{name}, ms" for name in names), "convt vs best")
+        table = self._rich.table.Table("layer", *(f"{name}, ms" for name in names), "speedup over best")
         for results in self._problems[-max(3, self._live.console.height - 9) :]:
             cells = {result.peer: _milliseconds(result) for result in results}
             best = best_rival(results)
@@ -58,13 +58,13 @@ def _milliseconds(result: Result) -> str:
 
 
 def brief(results: list[Result]) -> str:
-    """The results of one problem in a line."""
+    """Return a line with the times of one problem."""
     return f"{results[0].problem.layer.name}: {', '.join(f'{r.peer} {_milliseconds(r)}' for r in results)} (ms)"
 
 
 @contextlib.contextmanager
 def progress(total: int) -> Iterator[_Lines | _Table]:
-    """A thing whose `step(results)` says that one of `total` problems is done."""
+    """Yield an object whose `step(results)` shows that one of `total` problems is done."""
     rich = rich_if_terminal()
     if rich is None:
         yield _Lines(total)

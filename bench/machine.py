@@ -1,4 +1,4 @@
-"""The machine at hand: what it is, and the two limits that a figure is held against."""
+"""Description of this machine, and its measured limits: multiply-add peaks and copy bandwidth."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import numpy as np
 
 from .problem import Problem
 
-# What in the environment changes how the libraries run.
+# Prefixes of environment variables that change how the libraries run.
 SETTINGS = ("ATEN_", "CONVT_", "DNNL_", "GOMP_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "OPENBLAS_")
 
-COPY_BYTES = 1 << 28  # beyond most last-level caches
+COPY_BYTES = 1 << 28  # exceeds most last-level caches
 
 
 def cores() -> int:
-    """The cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_model() -> str:
-    """The processor's own name, or the best that Python knows."""
+    """Return the model name of the CPU, or what `platform` knows if /proc/cpuinfo has none."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -41,22 +41,24 @@ def _read(path: str) -> str | None:
 
 
 def _caches() -> list[str]:
-    """Of the first core, such as `L1 Data 48K`."""
+    """Return the caches of the first core, each like `L1 Data 48K`."""
     levels = sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"))
     return [f"L{_read(f'{level}/level')} {_read(f'{level}/type')} {_read(f'{level}/size')}" for level in levels]
 
 
 def cache_bytes() -> int:
-    """Twice the bytes of all caches of the first core together, some of which it shares with others; a guess where the system
-    does not say. At most 256 MiB: machines that say more are shared by many."""
+    """Return twice the size of all caches of the first core, shared ones included, in bytes, but at most 256 MiB.
+
+    The limit is for machines with larger caches, which many users share. If the system reports no sizes, the result is 64 MiB.
+    """
     units = {"K": 1 << 10, "M": 1 << 20}
     sizes = [words[-1] for each in _caches() if (words := each.split())[-1][:-1].isdecimal() and words[-1][-1] in units]
     return min(2 * sum(int(size[:-1]) * units[size[-1]] for size in sizes) or 64 << 20, 256 << 20)
 
 
 def _commit() -> str | None:
-    """Of this checkout, with a mark if files were changed since; None where git or the checkout is missing."""
-    if not Path(__file__).parents[1].joinpath(".git").exists():  # an installed wheel may lie inside somebody else's checkout
+    """Return the commit of this checkout, marked if files were changed, or None without git or without a checkout."""
+    if not Path(__file__).parents[1].joinpath(".git").exists():  # an installed package may be inside another project's checkout
         return None
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
     try:
@@ -67,6 +69,7 @@ def _commit() -> str | None:
 
 
 def describe() -> dict:
+    """Return the properties of the machine and its software that can influence times."""
     cpufreq = "/sys/devices/system/cpu/cpu0/cpufreq"
     return {
         "cpu": cpu_model(),
@@ -84,7 +87,7 @@ def describe() -> dict:
 
 
 class Neighbours:
-    """Watches, from its making on, how many of this process's cores others keep busy."""
+    """A measurement, since its creation, of how many of this process's cores other processes keep busy."""
 
     STAT = Path("/proc/stat")
 
@@ -92,7 +95,7 @@ class Neighbours:
         self._start = self._now()
 
     def _now(self) -> np.ndarray | None:
-        """Seconds so far: of those cores idle, of this process on any core, by the clock."""
+        """Return three counters in seconds: idle time of the cores, CPU time of this process, and wall-clock time."""
         if not self.STAT.exists():
             return None
         ours = {f"cpu{number}" for number in os.sched_getaffinity(0)}
@@ -101,7 +104,7 @@ class Neighbours:
         return np.array([idle / os.sysconf("SC_CLK_TCK"), time.process_time(), time.perf_counter()])
 
     def busy(self) -> float | None:
-        """The cores' number, None where the system does not say."""
+        """Return the average number of busy cores, or None if the system does not report it."""
         if self._start is None:
             return None
         idle, own, wall = self._now() - self._start
@@ -109,34 +112,34 @@ class Neighbours:
 
 
 class Limits(NamedTuple):
-    """What the machine can do at most, measured; no peaks without convt, whose core has the instructions for them."""
+    """The measured limits of the machine. There are no peaks without convt, whose core measures them."""
 
-    peaks: dict[str, float]  # GFLOP/s by dtype; bf16's is that of dot products where the instruction set has them
-    copy_gbs: float
+    peaks: dict[str, float]  # GFLOP/s by dtype; for bf16, that of dot products if the instruction set has them
+    copy_gbs: float  # GB/s of a copy, read and written bytes together
 
     def or_better(self, other: Limits) -> Limits:
-        """Of two measurements the higher figures: something else may have run during the other."""
+        """Return the higher value of each limit, because other processes may have disturbed the lower measurement."""
         best = {dtype: max(peak, self.peaks.get(dtype, 0)) for dtype, peak in other.peaks.items()}
         return Limits(self.peaks | best, max(self.copy_gbs, other.copy_gbs))
 
     def seconds(self, problem: Problem) -> float | None:
-        """The least time for a problem: its bytes over the bandwidth or its operations over the peak, the larger.
+        """Return the hardware limit of a problem in seconds: the larger of bytes / bandwidth and operations / peak.
 
-        Arrays that stay in the caches from call to call are not bound by the bandwidth of the memory.
+        Return None if the peak is unknown. A call can be faster if its arrays stay in the caches between calls.
         """
         peak = self.peaks.get(problem.dtype)
         return max(problem.bytes / self.copy_gbs, problem.layer.flops / peak) / 1e9 if peak else None
 
 
 def fma_peak(dtype: np.dtype, threads: int) -> float:
-    """GFLOP/s of multiply-adds in registers, for a moment; called in a process that has convt anyway."""
+    """Measure GFLOP/s of multiply-adds in registers for 0.05 seconds. Loads convt, so call it in convt's process only."""
     from convt import _core
 
     return _core.fma_peak(dtype.name, threads, 0.05)
 
 
 def copy_bandwidth(threads: int) -> float:
-    """GB/s read and written by copying an array too large for the caches, the better of two passes."""
+    """Measure GB/s, read and written together, of a copy that exceeds the caches. Return the better of two passes."""
     source = np.ones(COPY_BYTES // 8)
     target = np.zeros_like(source)
     parts = list(zip(np.array_split(target, threads), np.array_split(source, threads), strict=True))

@@ -1,9 +1,15 @@
-"""Whole models before and after convt, in PyTorch and ONNX Runtime: ``python -m bench.models``.
+"""Times of whole models before and after convt, in PyTorch and ONNX Runtime.
 
-Weights are random. Architectures that are not built here come from packages; a model whose package is missing is left out, and
-says so. A model's time is measured in turns, torch's and convt's; the share of its transposed convolutions comes from hooks,
-and their speed-up from the times of these layers alone, on the inputs that they have in the model: Amdahl's law then says what
-the model's speed-up could be.
+Run ``python -m bench.models``.
+
+PyTorch models have random weights. A model whose package is missing is skipped with a message. Each model is timed with and
+without convt in turns. Its transposed convolutions are also timed alone, on the inputs that they have in the model.
+
+Columns: "before" and "convt" are the times of the model without and with convt. "share" is the part of "before" that transposed
+convolutions take. Hooks measure it in PyTorch. In ONNX Runtime the profiler does, and nodes that convt fuses count too.
+"speedup" is before / convt. "layers" is the speedup of the layers timed alone. "of Amdahl" is the speedup divided by the
+speedup that Amdahl's law predicts from "share" and "layers". "difference" is the largest difference of the two outputs,
+relative to the largest output.
 """
 
 import argparse
@@ -118,7 +124,7 @@ def monai_unet():
 
 
 class _Causal(nn.Module):
-    """A convolution of EnCodec, with weight norm, which sees nothing of what comes later."""
+    """A causal convolution of EnCodec, with weight norm."""
 
     def __init__(self, ci, co, kernel):
         super().__init__()
@@ -129,7 +135,7 @@ class _Causal(nn.Module):
 
 
 class _CausalUp(nn.Module):
-    """A transposed convolution of EnCodec, with weight norm: what reaches past the end is cut off."""
+    """A causal transposed convolution of EnCodec, with weight norm: outputs past the end are cut off."""
 
     def __init__(self, ci, co, stride):
         super().__init__()
@@ -168,15 +174,15 @@ def encodec():
 
 
 MODELS = {f.__name__: f for f in (dcgan, pix2pix, hifigan, mask_head, monai_unet, encodec)}
-ONNX_MODELS = ("text_detector", *published.PUBLISHED)  # for ONNX Runtime alone
-_NAMES = (*MODELS, "text_detector")  # without a download
+ONNX_MODELS = ("text_detector", *published.PUBLISHED)  # only for ONNX Runtime
+_NAMES = (*MODELS, "text_detector")  # the default: models that need no download
 
 
 # ---------------------------------------------------------------- times
 
 
 def _seconds(call, budget):
-    """The median time of a call, for so many seconds."""
+    """Call repeatedly for ``budget`` seconds, at least three times, and return the median time."""
     times, end = [], time.perf_counter() + budget
     while time.perf_counter() < end or len(times) < 3:
         start = time.perf_counter()
@@ -186,7 +192,7 @@ def _seconds(call, budget):
 
 
 def _in_turns(calls, budget, rounds):
-    """The least of the medians of each call, in turns."""
+    """Time calls in turns. Return the least of the medians of each call, in seconds."""
     for call in calls:
         call(), call(), call()  # weights are packed at the second call
     times = [[_seconds(call, budget / rounds) for call in calls] for _ in range(rounds)]
@@ -194,7 +200,7 @@ def _in_turns(calls, budget, rounds):
 
 
 def _layers(model, x):
-    """{module: its input} of the transposed convolutions that a call meets."""
+    """Return [(module, input)] of the transposed convolutions that a call of the model runs."""
     found, hooks = {}, []
     for module in model.modules():
         if isinstance(module, _TRANSPOSED):
@@ -206,12 +212,13 @@ def _layers(model, x):
 
 
 def _difference(a, b):
+    """Return the largest difference of two outputs, relative to the largest element of ``a``."""
     a, b = (t if isinstance(t, torch.Tensor) else t[0] for t in (a, b))
     return float((a - b).abs().max() / a.abs().max().clamp_min(1e-30))
 
 
 def _inside(model, x, budget):
-    """The median time that the transposed convolutions of a call take in the model."""
+    """Return the median time of all transposed convolutions in a call of the model, in seconds."""
     started, each, hooks = [], [], []
     for module in model.modules():
         if isinstance(module, _TRANSPOSED):
@@ -228,6 +235,7 @@ def _inside(model, x, budget):
 
 
 def _made(name, channels_last):
+    """Return a PyTorch model and its input."""
     torch.manual_seed(0)
     model, x = MODELS[name]()
     if channels_last and x.dim() == 4:
@@ -236,7 +244,7 @@ def _made(name, channels_last):
 
 
 def measure(name, way="eager", channels_last=False, budget=1.0, rounds=3):
-    """One model's figures for each of its sizes, as dicts of seconds and ratios."""
+    """Yield a dict of seconds and ratios for each input size of a model."""
     figures = _measure_onnx if way == "onnxruntime" else _measure_torch
     row = {"model": name, "way": way, "format": "channels_last" if channels_last else "contiguous"}
     for each in figures(name, way, channels_last, budget, rounds):
@@ -270,42 +278,44 @@ def _measure_torch(name, way, channels_last, budget, rounds):
 
 
 _HEADS = ("model", 14), ("way", 12), ("format", 14), ("size", 16), ("before ms", 10), ("share", 7), ("convt ms", 10)
-_HEADS += ("times", 7), ("layers", 8), ("of Amdahl", 11), ("difference", 12)
+_HEADS += ("speedup", 8), ("layers", 8), ("of Amdahl", 11), ("difference", 12)
 
 
 def _line(row):
-    """A row of the table."""
+    """Format a row of the table."""
     return (
         f"{row['model']:14}{row['way']:12}{row['format']:14}{row['size']:16}{row['before'] * 1e3:10.2f}{row['share']:7.0%}"
-        f"{row['after'] * 1e3:10.2f}{row['speed_up']:7.2f}{row['layers']:8.2f}{row['of_amdahl']:11.2f}{row['difference']:12.1e}"
+        f"{row['after'] * 1e3:10.2f}{row['speed_up']:8.2f}{row['layers']:8.2f}{row['of_amdahl']:11.2f}{row['difference']:12.1e}"
     )
 
 
 def _details(row):
-    """Indented lines with the loading costs, first runs and layers of a model in ONNX Runtime."""
+    """Return indented lines with loading costs, first runs and layers of a model in ONNX Runtime."""
     (seconds, size), (our_seconds, our_size) = row["loading"]
     first, our_first = (each * 1e3 for each in row["first_runs"])
     lines = [
         f"loading {seconds * 1e3:.0f} -> {our_seconds * 1e3:.0f} ms, {size / 2**20:.1f} -> {our_size / 2**20:.1f} MiB; "
-        f"first run {first:.1f} -> {our_first:.1f} ms; ONNX Runtime's difference from itself {row['own_difference']:.1e}"
+        f"first run {first:.1f} -> {our_first:.1f} ms; ONNX Runtime unoptimised differs by {row['own_difference']:.1e}"
     ]
     for name, layer in row["each"].items():
         before, after, shape = layer["before"], layer["after"], "x".join(map(str, layer["in"]))
-        lines.append(f"{name} on {shape}: {before * 1e6:.1f} -> {after * 1e6:.1f} us, {before / after:.2f} times as fast")
+        lines.append(f"{name} on {shape}: {before * 1e6:.1f} -> {after * 1e6:.1f} us, speedup {before / after:.2f}")
     return ["    " + line for line in lines]
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog=f"python -m {__package__}.models", description=__doc__.splitlines()[0])
     names = ", ".join([*MODELS, *ONNX_MODELS])
-    parser.add_argument("--models", default=",".join(_NAMES), help=f"of {names}; "
-                        f"{', '.join(published.PUBLISHED)} are downloaded (default: all but these)")  # fmt: skip
-    parser.add_argument("--ways", default="eager", help="of eager, compile, onnxruntime (default: eager)")
-    parser.add_argument("--channels-last", action="store_true", help="models of images in channels last, too")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="torch's threads")
+    parser.add_argument("--models", default=",".join(_NAMES), help=f"{names}; "
+                        f"{', '.join(published.PUBLISHED)} are downloaded (default: all others)")  # fmt: skip
+    parser.add_argument("--ways", default="eager", help="eager, compile, onnxruntime (default: eager)")
+    parser.add_argument(
+        "--channels-last", action="store_true", help="also time image models in the channels_last memory format"
+    )
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="number of threads")
     parser.add_argument("--budget", type=float, default=2.0, help="seconds of each measurement (default: 2)")
-    parser.add_argument("--each", action="store_true", help="also loading, first runs and each layer, in ONNX Runtime")
-    parser.add_argument("--json", help="a file for the figures")
+    parser.add_argument("--each", action="store_true", help="also print loading, first runs and each layer, in ONNX Runtime")
+    parser.add_argument("--json", help="write the figures to this file")
     asked = parser.parse_args(arguments)
     wanted, ways = asked.models.split(","), asked.ways.split(",")
     if unknown := [*set(wanted).difference(MODELS, ONNX_MODELS), *set(ways).difference(("eager", "compile", "onnxruntime"))]:
@@ -323,7 +333,7 @@ def main(arguments=None):
                         found.append(row)
                         print(_line(row), *(_details(row) if asked.each and "each" in row else ()), sep="\n", flush=True)
                 except ImportError as error:
-                    print(f"{name:14}left out: {error}", file=sys.stderr)
+                    print(f"{name:14}skipped: {error}", file=sys.stderr)
                     break
     if asked.json:
         with open(asked.json, "w", encoding="utf-8") as file:

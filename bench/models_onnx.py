@@ -1,7 +1,7 @@
-"""Whole models in ONNX Runtime, before and after `convt.onnxruntime`: what `bench.models` measures by ``--ways onnxruntime``.
+"""Times of whole models in ONNX Runtime, before and after `convt.onnxruntime`, for `bench.models` ``--ways onnxruntime``.
 
-Models of PyTorch are exported; a text detector comes as ONNX in an OCR package (rapidocr-onnxruntime), and the models of
-`published` from packages that are downloaded.
+PyTorch models are exported. The text detector is an ONNX file of an OCR package (rapidocr-onnxruntime). The models of
+`published` come from packages that are downloaded.
 """
 
 import importlib.util
@@ -25,10 +25,10 @@ from convt.onnxruntime.__main__ import SPINNING, difference, in_turns
 
 from . import published
 
-_ROUNDS = 12  # in which whole models take turns
+_ROUNDS = 12  # turns of each session
 _CLASSES = onnxruntime.InferenceSession, convt.onnxruntime.InferenceSession
 
-# A program that loads a model and prints seconds and bytes. Each run is a process of its own.
+# A program that loads a model and prints seconds and bytes. It runs in a process of its own.
 _LOAD = """
 import resource, sys, time
 import onnxruntime
@@ -44,7 +44,7 @@ print(time.perf_counter() - start, memory() - before)
 
 
 def text_detector():
-    """PP-OCRv4's text detector, a page of 640x640 pixels: ``(path, inputs)``."""
+    """Return ``(path, inputs)`` of PP-OCRv4's text detector, for a page of 640x640 pixels."""
     found = importlib.util.find_spec("rapidocr_onnxruntime")
     if found is None:
         raise ImportError("No module named 'rapidocr_onnxruntime'")
@@ -53,7 +53,7 @@ def text_detector():
 
 
 def exported(model, x, path):
-    """A model of PyTorch as an ONNX file: ``(path, inputs)``."""
+    """Export a PyTorch model to an ONNX file and return ``(path, inputs)``."""
     import torch
 
     with warnings.catch_warnings():
@@ -63,19 +63,20 @@ def exported(model, x, path):
 
 
 def _session(cls, model, threads, **more):
+    """Make a session of class ``cls`` on the CPU. ``more`` sets further session options."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    options.log_severity_level = 3  # errors: published models give cause for many warnings
+    options.log_severity_level = 3  # errors only, because published models cause many warnings
     for name, value in more.items():
         setattr(options, name, value)
     return cls(model, options, ["CPUExecutionProvider"])
 
 
-# ---------------------------------------------------------------- layers: ConvTranspose nodes with what convt computes behind
+# ---------------------------------------------------------------- layers: ConvTranspose nodes and the nodes fused into them
 
 
 def _named(path):
-    """A model whose nodes all have names, by which a profile is read."""
+    """Load a model and name its unnamed nodes, because profiles refer to nodes by name."""
     model = onnx.load(path)
     taken = {node.name for node in model.graph.node}
     for n, node in enumerate(model.graph.node):
@@ -85,15 +86,15 @@ def _named(path):
 
 
 def _layers(model):
-    """{name: its nodes} of the layers that convt computes: each a ConvTranspose and the nodes behind it that are fused."""
-    key = "bench"  # no session has this name, so that nodes are not made
+    """Return {name: nodes} of the layers that convt computes: a ConvTranspose and the nodes fused into it."""
+    key = "bench"  # no session has this key, so no operators are made
     rewritten = _loading.prepared(None, model.SerializeToString(), None, None, key, None).model
     source = {name: node for node in model.graph.node for name in node.output}
     return {node.name: _chain(source, node.output[0], node.input[0]) for node in rewritten.graph.node if node.domain == "convt"}
 
 
 def _chain(source, name, data):
-    """The nodes between the values ``data`` and ``name``, and constants that they read, in order."""
+    """Return the nodes that compute ``name`` from ``data``, with the constants that they read, in order."""
     if name == data or name not in source:
         return []
     found = []
@@ -103,7 +104,7 @@ def _chain(source, name, data):
 
 
 def _shares(model, layers, feed, threads, calls):
-    """{name: its part of ONNX Runtime's own time} of each layer, as ONNX Runtime's profiler counts it."""
+    """Return {name: share of ONNX Runtime's time} of the layers, from ONNX Runtime's profiler."""
     with tempfile.TemporaryDirectory() as folder:
         prefix = os.path.join(folder, "profile")
         data = model.SerializeToString()
@@ -122,7 +123,7 @@ def _shares(model, layers, feed, threads, calls):
 
 
 def _alone(model, chain, shape, threads, budget):
-    """Seconds of a layer by itself: ``[ONNX Runtime's, convt's]``."""
+    """Time a layer alone. Return ``[ONNX Runtime's seconds, convt's seconds]``."""
     wanted = {name for node in chain for name in node.input}
     data = next(node for node in chain if node.op_type == "ConvTranspose").input[0]
     weights = [each for each in model.graph.initializer if each.name in wanted]
@@ -140,7 +141,7 @@ def _alone(model, chain, shape, threads, budget):
 
 
 def _loading_costs(path, threads):
-    """Seconds and bytes of loading a model, each the least of three processes': ``((ONNX Runtime's), (convt's))``."""
+    """Measure loading a model, with ONNX Runtime and with convt: [(seconds, bytes)] of each, the least of three processes."""
     found = []
     for module in ("onnxruntime", "convt.onnxruntime"):
         command = [sys.executable, "-c", _LOAD.format(module=module, threads=threads), path]
@@ -150,8 +151,10 @@ def _loading_costs(path, threads):
 
 
 def _runs(data, feeds, threads, budget, order):
-    """Make a session of each class, in this ``order``, and time them on each of the feeds: a list of
-    {class: (outputs, seconds of its first run, least seconds of later runs)}."""
+    """Make a session of each class, in this ``order``, and time the sessions on each feed.
+
+    Return a list of {class: (outputs, seconds of the first run, least seconds of later runs)}.
+    """
     sessions = {cls: _session(cls, data, threads) for cls in order}
     found = []
     for _, feed in feeds:
@@ -166,8 +169,10 @@ def _runs(data, feeds, threads, budget, order):
 
 
 def _least(calls, budget):
-    """The least seconds of each call, in turns. On a host that others use, too, medians of whole models vary by more than
-    convt's layers change them."""
+    """Time calls in turns. Return the least seconds of each.
+
+    The median is not used, because on a shared host the medians of whole models vary by more than convt changes them.
+    """
     found = [math.inf for _ in calls]
     for _ in range(_ROUNDS):
         for n, call in enumerate(calls):
@@ -180,10 +185,10 @@ def _least(calls, budget):
 
 
 def measure(path, feeds, threads, budget):
-    """One model's figures for each of ``feeds``, pairs of a size and inputs.
+    """Yield the figures of a model for each of ``feeds``, which are pairs of a size and inputs.
 
-    Of two sessions of the same class the second one is up to 6% slower, because memory that was free beforehand is where the
-    first one's weights are. So both are made first and second, and the least times count.
+    The second session of a process is up to 6% slower than the first, even of the same class, because the weights of the first
+    session occupy the memory that was free before. Therefore the sessions are made in both orders, and the least times count.
     """
     model, feeds = _named(path), list(feeds)
     layers, data = _layers(model), model.SerializeToString()
@@ -214,7 +219,7 @@ def measure(path, feeds, threads, budget):
 
 
 def feeds_of(name, made, folder):
-    """The path of a model, and pairs of a size and inputs. ``made`` makes a model of PyTorch, for ``folder``."""
+    """Return the path of a model, and pairs of a size and inputs. ``made()`` makes the PyTorch model to export."""
     if name in published.PUBLISHED:
         return published.fetched(name), published.PUBLISHED[name].feeds()
     path, feed = text_detector() if name == "text_detector" else exported(*made(), os.path.join(folder, "model.onnx"))

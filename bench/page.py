@@ -1,4 +1,4 @@
-"""The report: one HTML page with its pictures inside, readable on a screen of any width."""
+"""The HTML report: one page with embedded pictures, for screens of any width."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ dt { color: #666; } dd { margin: 0; overflow-wrap: anywhere; }
 
 
 def write(record: Record, folder: Path) -> Path:
-    """Make `folder/index.html`."""
+    """Write `folder/index.html` and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "index.html"
     path.write_text(html(record), encoding="utf-8")
@@ -41,8 +41,9 @@ def write(record: Record, folder: Path) -> Path:
 
 
 def html(record: Record) -> str:
+    """Return the page."""
     groups = "".join(_group(group, problems, record.limits[group.setting]) for group, problems in record.groups())
-    partial = "" if record.complete else "<p><strong>Interrupted: this is what was measured until then.</strong></p>"
+    partial = "" if record.complete else "<p><strong>Interrupted: the results are partial.</strong></p>"
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -52,15 +53,15 @@ def html(record: Record) -> str:
 <style>{STYLE}</style>
 </head>
 <body>
-<h1>Transposed convolution: convt and its peers</h1>
+<h1>Transposed convolution: convt and other libraries</h1>
 <p>{escape(_machine_line(record))}</p>
 {partial}
 {groups or "<p>Nothing was measured.</p>"}
-<h2>How to read this</h2>
+<h2>Method and columns</h2>
 <p>{escape(tables.legend(record))}</p>
-<p>Every result is checked against the definition of the operator before it is timed and again afterwards; a wrong one has no
-figure. Each library runs in a process of its own, they take turns, and a figure is the smallest of the rounds' medians.
-A star marks a figure beside which other processes kept over {DISTURBED} cores busy.</p>
+<p>Every result is compared with the definition of the operator before and after timing. A wrong result gets no time. Each
+library runs in its own process, and the libraries take turns. A time is the smallest of the medians of the rounds. A star marks
+a time during which other processes used more than {DISTURBED} cores.</p>
 {_list("Notes", record.notes)}
 <h2>Machine and versions</h2>
 {_definitions(record)}
@@ -77,19 +78,19 @@ def _machine_line(record: Record) -> str:
 def _group(group: Group, problems: list[list[Result]], limits: Limits) -> str:
     summary = "".join(f"<li>{escape(line)}</li>" for line in tables.summary(problems))
     roofline = _picture(
-        "Roofline: the number beside a point is the layer's in the table", plots.roofline, problems, limits, group.dtype
+        "Roofline (numbers are those of the layers in the table)", plots.roofline, problems, limits, group.dtype
     )
     return f"""<h2>{escape(str(group))}</h2>
 <p>Measured limits: {escape(tables.limits_line(limits))}.</p>
 <ul>{summary}</ul>
-{_picture("How fast convt is against the best other library on each layer", plots.ratios, problems)}
+{_picture("Speedup of convt over the fastest other library on each layer", plots.ratios, problems)}
 {roofline}
 {_table(problems, limits)}
 """
 
 
 def _picture(caption: str, draw, *arguments) -> str:
-    """Drawn twice, for wide screens and narrow ones; nothing where there is nothing to draw."""
+    """Return a picture in two versions, for wide and for narrow screens, or an empty string if there is nothing to draw."""
     wide, narrow = draw(*arguments, wide=True), draw(*arguments, wide=False)
     if not wide:
         return ""
@@ -112,8 +113,8 @@ def _table(problems: list[list[Result]], limits: Limits) -> str:
             texts = dict(zip(heads, tables.row(result, rivals, limits, cold), strict=True))
             if index:
                 texts["layer"] = ""
-            faster = texts["convt is"]
-            colour = {"convt is": ("faster" if float(faster[:-1]) >= 1 else "slower",)} if faster else {}
+            faster = texts["speedup"]
+            colour = {"speedup": ("faster" if float(faster[:-1]) >= 1 else "slower",)} if faster else {}
             cells = "".join(cell("td", name, text, *colour.get(name, ())) for name, text in texts.items())
             classes = ["first"] * (not index) + ["convt"] * (result.peer == "convt") + ["bad"] * (result.status == "WRONG")
             lines.append(f'<tr class="{" ".join(classes)}">{cell("td", "#", "" if index else str(number))}{cells}</tr>')

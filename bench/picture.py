@@ -1,7 +1,7 @@
-"""Draws the README's picture of the speed: ``python -m bench.picture figures.json speed.svg``.
+"""The README's picture of the speedup: ``python -m bench.picture figures.json speed.svg``.
 
-The JSON is what ``python -m bench --json`` writes. A bar for each layer of its first table: how many times as fast convt is as
-the fastest of the other libraries, whose colour it has.
+The JSON file is one written by ``python -m bench --json``. The picture has a bar for each layer of its first table: the speedup
+of convt over the fastest other library. The colour of a bar names that library.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import sys
 from pathlib import Path
 from statistics import geometric_mean
 
-COLOURS = ("#3465a4", "#1b7f5c", "#c0492f", "#d9a514", "#8b6bb1", "#6b6b6b", "#7ba7d9")
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#6b6b6b")  # Okabe and Ito, colour-blind safe
 INK, GRID = "#333333", "#dddddd"
-WIDTH, TOP, BARS, BELOW = 860, 46, 190, 96  # of the whole picture; the heading, the bars, the names
+WIDTH, TOP, BARS, BELOW = 860, 46, 190, 96  # pixels: whole picture; heading, bars, names
 
 
 def ratios(found: dict) -> list[tuple[float, str, str]]:
-    """(times as fast, layer, the fastest of the others), the fastest first."""
+    """Return (speedup, layer, fastest other library), the largest speedup first."""
     first = found["results"][0]
     keys = ("dtype", "precision", "layout", "mode", "threads", "isa")
     same = lambda result: all(result.get(key) == first.get(key) for key in keys)  # noqa: E731
@@ -36,7 +36,7 @@ def ratios(found: dict) -> list[tuple[float, str, str]]:
 
 
 def draw(found: dict) -> str:
-    """The picture as SVG."""
+    """Return the picture as SVG."""
     rows = ratios(found)
     if not rows:
         raise ValueError("there is no layer on which convt and another library were timed")
@@ -46,10 +46,11 @@ def draw(found: dict) -> str:
     at = lambda value: TOP + BARS * (1 - math.log(value / low) / math.log(high / low))  # noqa: E731
     step = (WIDTH - 50) / len(rows)
     parts = [f'<rect width="{WIDTH}" height="{TOP + BARS + BELOW}" fill="white"/>']
-    heading = f"times as fast as the fastest of {len(found['versions']) - 1} others; geometric mean {_mean(rows):.2f}"
+    heading = f"Speedup of convt over the fastest other library on each layer (geometric mean {_mean(rows):.2f})"
     parts.append(f'<text x="40" y="16" font-size="13" font-weight="bold" fill="{INK}">{heading}</text>')
+    parts.append(f'<text x="40" y="34" font-size="11" fill="{INK}">fastest other library:</text>')
     for n, peer in enumerate(peers):
-        x = 40 + 160 * n
+        x = 170 + 150 * n
         parts.append(f'<rect x="{x}" y="25" width="10" height="10" fill="{colours[peer]}"/>')
         parts.append(f'<text x="{x + 15}" y="34" font-size="11" fill="{INK}">{peer}</text>')
     for tick in (0.5, 1, 1.5, 2, 3, 5, 10, 20):

@@ -1,13 +1,15 @@
-"""What planning costs and how well it chooses: ``python -m bench.planning``
+"""Cost of planning, and quality of the automatic choice of the algorithm.
 
-The parts (`--part`); each gives tables in Markdown:
+Run ``python -m bench.planning``.
 
-shapes   what a shape never met before costs over a warm call, a new batch size, and a one-shot call with a large filter
-memory   what is kept of the plans of a thousand lengths, and of packed weights that were met with six image sizes
-choice   how often "auto" takes the fastest algorithm: the 45 layers, those of ONNX models, and random neighbours of both
+Each part (`--part`) prints Markdown tables:
 
-``--choices FILE`` writes which algorithms are chosen on CPUs that are not at hand, ``--against FILE`` lists what differs from
-such a file. ``--checkout FOLDER`` measures the convt of another checkout, whose kernels are built.
+shapes   extra time, relative to a warm call, of a new shape, of a new batch size, and of a one-shot call with a large filter
+memory   memory kept for the plans of a thousand lengths, and for weights packed for six image sizes
+choice   how often "auto" takes the fastest algorithm: on the 45 layers, on layers of ONNX models, and on random layers
+
+``--choices FILE`` writes the algorithms chosen on other CPUs, which are simulated. ``--against FILE`` lists choices that differ
+from such a file. ``--checkout FOLDER`` measures the convt of another checkout with built kernels.
 """
 
 from __future__ import annotations
@@ -32,10 +34,10 @@ from .worker import Setting, Worker
 SESSION_LAYERS = Path(__file__).with_name("session_layers.json")
 PARTS = ("shapes", "memory", "choice")
 TORCH = peers.Peer("torch", f"{peers.__name__}.torch", "torch")
-TARGETS = {"shape": 1.0, "worst shape": 3.0, "batch": 0.3, "one-shot": 5.0}  # milliseconds over the warm call
-WITHIN = 1.05  # times the best: a choice that is so close counts as right
+TARGETS = {"shape": 1.0, "worst shape": 3.0, "batch": 0.3, "one-shot": 5.0}  # milliseconds in addition to a warm call
+WITHIN = 1.05  # a choice counts as right if it takes at most this multiple of the best time
 
-# The seven layers whose shapes change, and by how much the new sizes are less: in 1-D, and on the first and the last axis.
+# Seven layers whose shapes change. LESS and LESS_2D say by how much: in 1-D, and on the first and the last axis.
 CHANGING = layers.parse(
     """
     name           family  N  Cin  Cout  g   in        k      s  pads  op  d  source
@@ -64,20 +66,20 @@ IMAGES = ((8, 8), (16, 16), (4, 4), (32, 32), (2, 2), (12, 20))
 
 
 def new_sizes(layer: Layer) -> list[Layer]:
-    """A layer with other sizes, each a little smaller than its own."""
+    """Return a layer with seven other sizes, each slightly smaller than its own."""
     if len(layer.size) == 1:
         return [replace(layer, size=(layer.size[0] - less,)) for less in LESS]
     return [replace(layer, size=(layer.size[0] - first, *layer.size[1:-1], layer.size[-1] - last)) for first, last in LESS_2D]
 
 
 def new_batches(layer: Layer) -> tuple[Layer, list[Layer]]:
-    """A layer on half of its image in the largest batch, and in smaller ones."""
+    """Return a layer with half of its image and the largest batch, and the same layer with smaller batches."""
     half = replace(layer, size=tuple(-(-n // 2) for n in layer.size), batch=5)
     return half, [replace(half, batch=n) for n in (4, 2, 3, 1)]
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    """In Markdown."""
+    """Return a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
 
@@ -87,7 +89,7 @@ def _ms(value: float) -> str:
 
 
 def shapes(ask, ask_torch, options) -> str:
-    """The tables of the part."""
+    """Return the tables of the part `shapes`."""
 
     def rows_of(what: str, cases) -> list[list[str]]:
         rows, medians, worst = [], [], []
@@ -103,33 +105,35 @@ def shapes(ask, ask_torch, options) -> str:
                          f"{found['calls']:,.0f}", _ms(median(theirs["least"])) if theirs else "-"])  # fmt: skip
         most = f"{TARGETS['worst shape']:g}" if what == "shape" else ""
         rows.append(["median", "", "", _ms(median(medians)), _ms(max(worst)), "", "", ""])
-        rows.append(["wanted", "", "", f"{TARGETS[what]:g}", most, "", "", ""])
+        rows.append(["target", "", "", f"{TARGETS[what]:g}", most, "", "", ""])
         return rows
 
-    head = ["layer", "layout", "warm ms", "extra ms, median", "worst", "first met", "Python calls", "PyTorch's extra"]
+    head = ["layer", "layout", "warm ms", "extra ms", "worst extra", "first round", "Python calls", "PyTorch's extra"]
     sizes = [(layer, layout, new_sizes(layer)) for layout in options.layout for layer in CHANGING]
     batches = [(*new_batches(layer), layout) for layout in options.layout for layer in CHANGING if layer.name != "unet_3d"]
     large = [(layer, layout, None) for layout in options.layout for layer in LARGE_FILTERS]
     return (
-        "### A shape never met before\n\nMilliseconds of the first call over the least warm one, for seven new sizes a layer.\n"
-        "*first met* is of the first time, when weights may be packed in another form too; *Python calls* are functions.\n\n"
+        "### New shape\n\n*Extra* is the time of the first call minus the least time of a warm call, in milliseconds: the\n"
+        "median and the worst of seven new sizes, each the least of several rounds. *First round* is the median of the\n"
+        "first round, whose calls may also pack weights in another form. *Python calls* counts additional calls of Python\n"
+        "functions.\n\n"
         + table(head, rows_of("shape", sizes))
-        + "\n### A new batch size\n\n"
+        + "\n### New batch size\n\n"
         + table(head, rows_of("batch", [(layer, layout, others) for layer, others, layout in batches]))
-        + "\n### A one-shot call with a filter of 31x31\n\n"
+        + "\n### One-shot call with a 31x31 filter\n\n"
         + table(head, rows_of("one-shot", large))
     )
 
 
 def memory(ask, ask_torch, options) -> str:
-    """The tables of the part."""
+    """Return the tables of the part `memory`."""
     found = ask("lengths", LENGTHS, 1000)
     kept = ", ".join(f"{count:,}: {_mib(size)}" for count, size in found["kept"].items())
     text = (
-        f"### Plans of many lengths\n\nMiB that are kept for so many lengths of a 1-D layer met in turns: {kept}. "
-        f"A length that comes again after all others takes {_ms(found['again'])} ms over the warm call.\n\n"
-        "### Packed weights\n\nA decoder of six layers, met with images of six sizes one after another: MiB that it keeps "
-        "beside its filters, and over their bytes.\n\n"
+        f"### Plans of many lengths\n\nMiB kept after calls with many lengths of a 1-D layer (number of lengths: MiB): {kept}. "
+        f"A repeated length takes {_ms(found['again'])} ms more than a warm call if all others are called in between.\n\n"
+        "### Packed weights\n\nA decoder of six layers runs on images of six sizes, one after another. Cells are the "
+        "memory that it keeps in addition to its filters, in MiB and (in parentheses) as a multiple of the filters.\n\n"
     )
     rows = []
     for layout in options.layout:
@@ -144,8 +148,8 @@ def _mib(size: float) -> str:
 
 
 def choice(ask, ask_torch, options) -> str:
-    """The tables of the part."""
-    known = {"the 45 layers": layers.parse(layers.TABLE), "of ONNX models": layers.read(options.layers)}
+    """Return the tables of the part `choice`."""
+    known = {"the 45 layers": layers.parse(layers.TABLE), "layers of ONNX models": layers.read(options.layers)}
     known["random neighbours"] = samples.neighbours(list(itertools.chain(*known.values())), options.neighbours, options.seed)
     rows, worst = [], []
     for layout in options.layout:
@@ -164,11 +168,11 @@ def choice(ask, ask_torch, options) -> str:
             together += losses
         rows.append(_loss_row(layout, "all", together))
     head = ["layout", "layers", "number", "within 5%", "mean loss", "worst"]
-    text = f'### How often "auto" takes the fastest\n\n{table(head, rows)}'
+    text = f'### Choice of "auto"\n\n{table(head, rows)}'
     worst = [each for each in sorted(worst, reverse=True) if each[0] > WITHIN][:30]
     lines = [[name, layout, chosen, f"{own * 1e3:.3f}", best, f"{least * 1e3:.3f}", f"{loss:.2f}"]
              for loss, name, layout, chosen, own, best, least in worst]  # fmt: skip
-    return text + "\nThe worst:\n\n" + table(["layer", "layout", "chosen", "ms", "best", "ms", "ratio"], lines)
+    return text + "\nThe largest losses:\n\n" + table(["layer", "layout", "chosen", "ms", "best", "ms", "ratio"], lines)
 
 
 def _loss_row(layout: str, what: str, losses: list[tuple[float, str]]) -> list[str]:
@@ -179,12 +183,12 @@ def _loss_row(layout: str, what: str, losses: list[tuple[float, str]]) -> list[s
 
 
 def choices(ask, layouts: list[str]) -> dict[str, Any]:
-    """Of all `CPUS`: CPU -> layout -> layer -> (algorithm, expected cycles of all)."""
+    """Return CPU -> layout -> layer -> (chosen algorithm, expected cycles of all algorithms), for all `CPUS`."""
     return {cpu: ask("chosen", layers.parse(layers.TABLE), layouts, cpu) for cpu in CPUS}
 
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> str:
-    """What is chosen otherwise: a table."""
+    """Return a table of the choices that differ."""
     rows, total = [], 0
     for cpu, layouts in now.items():
         for layout, found in layouts.items():
@@ -195,8 +199,8 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> str:
                     ratio = [f"{each[old[0]] / each[chosen]:.2f}" if {old[0], chosen} <= each.keys() else "-"
                              for each in (old[1], costs)]  # fmt: skip
                     rows.append([cpu, layout, name, old[0], chosen, *ratio])
-    head = ["CPU", "layout", "layer", "before", "now", "before / now, as expected then", "as expected now"]
-    return f"### Algorithms that are chosen otherwise: {len(rows)} of {total}\n\n{table(head, rows)}"
+    head = ["CPU", "layout", "layer", "before", "now", "before / now, cycles expected before", "cycles expected now"]
+    return f"### Changed choices: {len(rows)} of {total}\n\n{table(head, rows)}"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -204,17 +208,23 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--part", type=_one_of("part", PARTS), default=list(PARTS), metavar="PART,...", help="default: all")
     add("--layout", type=_one_of("layout", LAYOUTS), default=list(LAYOUTS), metavar="LAYOUT,...", help="default: both")
-    add("--threads", type=_count, default=machine.cores(), metavar="N", help="default: every core")
-    add("--isa", choices=list(peers.CAPS), help="at most these instructions")
-    add("--rounds", type=_count, default=3, metavar="N", help="of new shapes (default: 3)")
-    add("--budget", type=_seconds, default=0.3, metavar="SECONDS", help="of a layer, for all of its algorithms (default: 0.3)")
-    add("--layers", default=str(SESSION_LAYERS), metavar="FILE", help="others than those of ONNX models: a JSON file")
-    add("--neighbours", type=int, default=60, metavar="N", help="random ones (default: 60)")
-    add("--seed", type=int, default=0, help="of the neighbours (default: 0)")
-    add("--checkout", default="", metavar="FOLDER", help="measure the convt of this one")
-    add("--save", type=_writable, metavar="FILE", help="write the tables, too")
-    add("--choices", type=_writable, metavar="FILE", help="write the algorithms chosen on other CPUs, and measure nothing")
-    add("--against", metavar="FILE", help="list what is chosen otherwise than in this file, and measure nothing")
+    add("--threads", type=_count, default=machine.cores(), metavar="N", help="default: the number of cores")
+    add("--isa", choices=list(peers.CAPS), help="limit of the instruction set (default: no limit)")
+    add("--rounds", type=_count, default=3, metavar="N", help="rounds of the part shapes (default: 3)")
+    add(
+        "--budget",
+        type=_seconds,
+        default=0.3,
+        metavar="SECONDS",
+        help="time of one layer, all algorithms together (default: 0.3)",
+    )
+    add("--layers", default=str(SESSION_LAYERS), metavar="FILE", help="JSON file that replaces the layers of ONNX models")
+    add("--neighbours", type=int, default=60, metavar="N", help="number of random layers (default: 60)")
+    add("--seed", type=int, default=0, help="seed of the random layers (default: 0)")
+    add("--checkout", default="", metavar="FOLDER", help="measure the convt of this checkout")
+    add("--save", type=_writable, metavar="FILE", help="also write the tables to this file")
+    add("--choices", type=_writable, metavar="FILE", help="only write the algorithms chosen on other CPUs")
+    add("--against", metavar="FILE", help="only list choices that differ from this file")
     return parser
 
 

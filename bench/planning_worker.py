@@ -1,4 +1,4 @@
-"""What the processes do whose convt, or whose PyTorch, `planning` looks at."""
+"""The processes that run convt and PyTorch for `planning`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .layers import Layer
 from .problem import DTYPES, Problem, empty, in_layout
 from .worker import Stand
 
-FACTOR = 2.0  # algorithms that the model expects to take more than so many times the least are not timed
+FACTOR = 2.0  # algorithms with more than this multiple of the least expected cycles are not timed
 TURNS, WARM = 3, 0.02  # turns of each algorithm; seconds of warm calls
 
-# CPUs by name: instruction set, machine file, bytes of L1 and L2 of a core and of L3 (of the share that a process has).
+# CPUs by name: instruction set, machine file, bytes of L1 and L2 of a core, bytes of L3 available to a process.
 CPUS = {
     "SSE4.1": ("baseline", "generic_128", 32 << 10, 256 << 10, 8 << 20),
     "Haswell": ("avx2", "generic_256", 32 << 10, 256 << 10, 8 << 20),
@@ -37,10 +37,10 @@ CPUS = {
 
 
 class Timing(Stand):
-    """Times first calls. One thread is timed by the processor's clock, which other programs disturb less."""
+    """A `Stand` that times first calls. One thread is timed by its CPU time, which other processes disturb less."""
 
     def _times(self, run, seconds: float = 0.0) -> list[float]:
-        """Seconds of each call, for so many seconds in all, at least of one call."""
+        """Call repeatedly for ``seconds``, at least once, and return the duration of each call."""
         now = time.thread_time if self._threads == 1 else time.perf_counter
         times, end = [], time.perf_counter() + seconds
         while not times or time.perf_counter() < end:
@@ -50,13 +50,13 @@ class Timing(Stand):
         return times
 
     def _first_and_warm(self, run, seconds: float = WARM) -> tuple[float, float]:
-        """Milliseconds of the first call, and the least of those after it."""
+        """Return the milliseconds of the first call, and the least of the calls after it."""
         (first,) = self._times(run)
         return first * 1e3, min(self._times(run) + self._times(run, seconds)) * 1e3
 
 
 class Planning(Timing):
-    """What the process with convt does on request."""
+    """The requests that convt's process answers."""
 
     def about(self) -> str:
         import convt
@@ -65,7 +65,7 @@ class Planning(Timing):
         return f"convt {convt.__version__}, {config['isa']['in use']}, {self._threads} threads"
 
     def _arrays(self, layout: str, all_layers: list[Layer]):
-        """``arrays(layer)``: data and output of a layer, each in memory that all of them share and that is in use."""
+        """Return ``arrays(layer)``, which returns data and output of a layer in initialised memory shared by all layers."""
         shapes = zip(*((each.data_shape, each.result_shape) for each in all_layers), strict=True)
         buffers = [empty((max(int(np.prod(shape)) for shape in some),), DTYPES["f32"]) for some in shapes]
         for buffer in buffers:
@@ -81,7 +81,7 @@ class Planning(Timing):
         return arrays
 
     def _operator(self, layer: Layer, layout: str, all_layers: list[Layer]):
-        """``call(layer)()`` calls the operator of a layer on the data of any of them."""
+        """Return ``call``: ``call(other)()`` calls the operator of ``layer`` on the data of another layer."""
         import convt
 
         problem = Problem(layer, "f32", layout)
@@ -95,8 +95,11 @@ class Planning(Timing):
         return call
 
     def new_shapes(self, layer: Layer, layout: str, others: list[Layer], rounds: int) -> dict[str, Any]:
-        """Milliseconds that the first call of each of the others takes over a warm one: the least of some rounds, each with all
-        plans forgotten but the layer's own, and of the first round, which packs weights where another form is wanted."""
+        """Measure the extra milliseconds of the first call of each other layer, relative to a warm call.
+
+        Caches are cleared before each round, and the layer itself runs first. "least" has the least of all rounds, "first" the
+        first round, whose calls may pack weights in another form.
+        """
         import convt
 
         call = self._operator(layer, layout, [layer, *others])
@@ -117,7 +120,7 @@ class Planning(Timing):
         return {"least": least, "first": first, "warm": median(warm), "calls": median(calls) - warm_calls}
 
     def one_shot(self, layer: Layer, layout: str, rounds: int) -> dict[str, Any]:
-        """The same for a call that brings its weights."""
+        """Measure the extra milliseconds of the first one-shot call of a layer, relative to a warm call."""
         import convt
 
         problem = Problem(layer, "f32", layout)
@@ -137,8 +140,11 @@ class Planning(Timing):
         return {"least": [new - warm], "first": [found[0][0] - warm], "warm": warm, "calls": calls - _python_calls(run)}
 
     def lengths(self, layer: Layer, count: int) -> dict[str, Any]:
-        """Lengths, each of them twice, in turns: bytes that are kept for all of them, and milliseconds over the warm call of a
-        call that comes again after all others."""
+        """Call an operator with ``count`` lengths, and then with each length again.
+
+        "kept" has the bytes kept after 64 and after all lengths. "again" is the median of the extra milliseconds of the second
+        call with a length, relative to a warm call.
+        """
         others = [replace(layer, size=(layer.size[0] - n,)) for n in range(count)]
         call = self._operator(layer, "NCX", others)
         call(layer)()
@@ -153,8 +159,11 @@ class Planning(Timing):
         return {"kept": kept, "again": median(again)}
 
     def packed(self, channels: list[tuple[int, int]], images: list[tuple[int, int]], layout: str) -> dict[str, Any]:
-        """Bytes that layers keep beside their filters after each image size. It is the size of the first layer's images; those
-        of the second one are twice as large, and those of all others four times."""
+        """Measure the bytes that layers keep in addition to their filters, after each image size.
+
+        The size is that of the first layer's images. The images of the second layer are twice as large on each axis, those of
+        all other layers four times.
+        """
         chain = [layers.from_row({"Cin": ci, "Cout": co, "in": [1, 1], "k": [4, 4], "s": [2, 2], "pb": [1, 1], "pe": [1, 1]})
                  for ci, co in channels]  # fmt: skip
         met = [[replace(each, size=tuple(n << min(depth, 2) for n in image)) for depth, each in enumerate(chain)]
@@ -168,8 +177,10 @@ class Planning(Timing):
         return {"filters": sum(4 * int(np.prod(each.filter_shape)) for each in chain), "kept": found}
 
     def choice(self, layer: Layer, layout: str, seconds: float) -> dict[str, Any]:
-        """What "auto" takes, and the seconds of all algorithms that the model expects to be near the best: the least of turns'
-        medians."""
+        """Return the choice of "auto" and the seconds of all algorithms whose expected cycles are near the least.
+
+        The seconds are the least of the medians of the turns.
+        """
         import convt
 
         chosen, costs = _costs(layer, layout, self._library)
@@ -190,18 +201,18 @@ class Planning(Timing):
         return {"chosen": chosen, "seconds": found}
 
     def chosen(self, some: list[Layer], layouts: list[str], cpu: str) -> dict[str, dict[str, Any]]:
-        """The algorithms that "auto" takes on a pretended CPU, and what the cost model expects of all: by layout and layer."""
+        """Return layout -> layer -> (choice of "auto", expected cycles of all algorithms) on a simulated CPU."""
         from convt.algorithms import machine as planned
 
         isa, name, l1, l2, l3 = CPUS[cpu]
-        known = "family" in inspect.signature(planned.pretend).parameters  # not in older checkouts
+        known = "family" in inspect.signature(planned.pretend).parameters  # older checkouts lack the parameter
         family = {"family": name} if known else {}
         with planned.pretend(isa=isa, l1=l1, l2=l2, l3=l3, **family):
             return {layout: {each.name: _costs(each, layout, self._library) for each in some} for layout in layouts}
 
 
 def _python_calls(run) -> int:
-    """Counts the calls of Python functions."""
+    """Count the calls of Python functions in a call of ``run``."""
     calls = 0
 
     def count(frame, event, argument):
@@ -217,7 +228,7 @@ def _python_calls(run) -> int:
 
 
 def _bytes() -> int:
-    """Memory of this process, after all that is free went back to the system."""
+    """Return the resident memory of this process, after free memory has been returned to the system."""
     import ctypes
 
     gc.collect()
@@ -227,7 +238,7 @@ def _bytes() -> int:
 
 
 def _costs(layer: Layer, layout: str, library) -> tuple[str, dict[str, float]]:
-    """The algorithm that "auto" takes, native ones alone, and the expected cycles of all that it may take. Packs nothing."""
+    """Return the native algorithm that "auto" takes, and the expected cycles of all candidates. No weights are packed."""
     from convt import _api, _explain
 
     keywords = library.keywords(Problem(layer, "f32", layout)) | {"backend": "native"}
@@ -238,7 +249,7 @@ def _costs(layer: Layer, layout: str, library) -> tuple[str, dict[str, float]]:
 
 
 class NewShapesOfTorch(Timing):
-    """PyTorch's side of `Planning.new_shapes`: each shape is new but once in a process, as oneDNN keeps what it made."""
+    """`Planning.new_shapes` for PyTorch. A shape is new only once in a process, because oneDNN caches its primitives."""
 
     def new_shapes(self, layer: Layer, layout: str, others: list[Layer], rounds: int) -> dict[str, Any]:
         extras = []

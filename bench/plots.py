@@ -1,6 +1,6 @@
-"""The report's pictures: the roofline with every layer and library on it, and the speed ratios.
+"""The pictures of the report: a roofline with all layers and libraries, and a bar chart of speedups.
 
-Each is drawn for the shape it is asked for, wide or narrow, so that its letters are readable on either.
+Each picture has a wide and a narrow version, so that its text is readable on any screen.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MARKERS = "osDv^PX<>"
 
 
 def _png(figure: Figure) -> str:
-    """The picture as a data address."""
+    """Return the picture as a data URL."""
     raw = io.BytesIO()
     figure.savefig(raw, format="png", dpi=150)
     return "data:image/png;base64," + base64.b64encode(raw.getvalue()).decode()
@@ -45,7 +45,7 @@ def _axes(width: float, height: float):
 
 
 def roofline(problems: list[list[Result]], limits: Limits, dtype: str, wide: bool) -> str:
-    """Speed over arithmetic intensity, under the roof of bandwidth and peak. A number says which layer stands there."""
+    """Draw GFLOP/s over arithmetic intensity, with the limits of bandwidth and peak. Points are numbered by layer."""
     figure, axes = _axes(10.4, 6.2) if wide else _axes(3.8, 4.8)
     names = list(dict.fromkeys(result.peer for rivals in problems for result in rivals))
     points = {name: ([], []) for name in names}
@@ -83,7 +83,7 @@ def roofline(problems: list[list[Result]], limits: Limits, dtype: str, wide: boo
 
 
 def _number(axes, tops: list[tuple[float, float, str]], wide: bool) -> None:
-    """Numbers above the points, those of close neighbours one above the other."""
+    """Write numbers above the points. Numbers of points close to each other are stacked."""
     size, close = (7, 1.06) if wide else (5, 1.22)
     level, left = 0, 0.0
     for x, y, text in sorted(tops):
@@ -104,7 +104,7 @@ def _roof(axes, limits: Limits, dtype: str, left: float, right: float) -> None:
 
 
 def ratios(problems: list[list[Result]], wide: bool) -> str:
-    """A bar for each layer: how many times as fast convt is as the best of the others there; empty without any."""
+    """Draw the speedup of convt over the fastest other library on each layer. Return an empty string if there is none."""
     pairs = [(best, rivals) for rivals in problems if (best := best_rival(rivals)) and ratio(best, rivals)]
     if not pairs:
         return ""
@@ -133,6 +133,6 @@ def ratios(problems: list[list[Result]], wide: bool) -> str:
     axes.set_ylim(len(pairs) - 0.4, -0.6)
     axes.grid(axis="x", color=GRID, linewidth=0.4)
     mean = geometric_mean(values)
-    text = "times the speed of the best other library; geometric mean" if wide else "times as fast; geometric mean"
-    axes.set_xlabel(f"{text} {mean:.2f}", fontsize=9 if wide else 7)
+    text = "speedup over the fastest other library" if wide else "speedup"
+    axes.set_xlabel(f"{text} (geometric mean {mean:.2f})", fontsize=9 if wide else 7)
     return _png(figure)

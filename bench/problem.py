@@ -1,4 +1,4 @@
-"""A problem: one layer with a dtype, a layout and numbers, the same numbers in every process that asks."""
+"""Problems: a layer with dtype, layout, mode and input values, which are the same in every process."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ DTYPES = {
     "f64": np.dtype(np.float64),
 }
 LAYOUTS = ("NXC", "NCX")
-# How exact f32 has to be: as f32's own products, as TensorFloat-32's, as bfloat16's. Other dtypes know the first alone.
+# Products of f32 are at least as exact as those of float32, TensorFloat-32 or bfloat16. Other dtypes only have "highest".
 PRECISIONS = ("highest", "high", "medium")
-# What is known before the clock starts: the weights, which a library may then arrange once, or nothing but their shape.
+# prepacked: libraries get the weights before timing and may pack them once. one-shot: they only get the shape of the weights.
 MODES = ("prepacked", "one-shot")
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An array that starts on a cache line, which is the best case for every library and the same for all."""
+    """Return an array aligned to a cache line, which is the best case for every library."""
     size = prod(shape) * dtype.itemsize
     raw = np.empty(size + 64, np.uint8)
     start = -raw.ctypes.data % 64
@@ -33,7 +33,7 @@ def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def in_layout(array: np.ndarray, layout: str) -> np.ndarray:
-    """A contiguous copy of an NXC array in the layout named."""
+    """Return a contiguous copy of an NXC array in a layout."""
     array = np.moveaxis(array, -1, 1) if layout == "NCX" else array
     copy = empty(array.shape, array.dtype)
     copy[...] = array
@@ -41,13 +41,13 @@ def in_layout(array: np.ndarray, layout: str) -> np.ndarray:
 
 
 def as_nxc(array: np.ndarray, layout: str) -> np.ndarray:
-    """A view of an array of the layout named, channels last."""
+    """Return an NXC view of an array in a layout."""
     return np.moveaxis(array, 1, -1) if layout == "NCX" else array
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Its arrays are made anew at each call: a problem itself is small, to be sent and kept."""
+    """A layer and its settings. Arrays are generated at each call, so that a problem is small to send and to store."""
 
     layer: Layer
     dtype: str
@@ -62,7 +62,7 @@ class Problem:
 
     @property
     def bytes(self) -> int:
-        """Read or written at least: data, filter and result once each."""
+        """Return the bytes of data, filter and result, which are read or written at least once."""
         return self.layer.elements * DTYPES[self.dtype].itemsize
 
     def _numbers(self, what: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -73,16 +73,16 @@ class Problem:
         return numbers.astype(DTYPES[self.dtype], copy=False)
 
     def data(self) -> np.ndarray:
-        """NXC whatever the layout: peers call in_layout with the one they take."""
+        """Return the data in NXC, independent of the layout. Libraries convert it with `in_layout`."""
         return self._numbers("data", self.layer.data_shape)
 
     def filter(self) -> np.ndarray:
-        """XIO."""
+        """Return the filter in XIO."""
         return self._numbers("filter", self.layer.filter_shape)
 
     def bias(self) -> np.ndarray | None:
         return self._numbers("bias", (self.layer.cout,)) if self.with_bias else None
 
     def filter_iox(self) -> np.ndarray:
-        """The filter as ONNX and PyTorch have it."""
+        """Return the filter in IOX, the order of ONNX and PyTorch."""
         return np.ascontiguousarray(np.moveaxis(self.filter(), (-2, -1), (0, 1)))

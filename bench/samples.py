@@ -1,7 +1,7 @@
-"""Random problems: neighbours of known layers, to measure beside them, and random shapes of each class, to calibrate on.
+"""Random problems: neighbours of known layers for the benchmark, and random shapes of each class for calibration.
 
-Whoever tunes a library on some layers makes those fast. Layers of the same classes that nobody has looked at say whether the
-classes are.
+A library that is tuned on some layers is fast on these layers. Its speed on other layers of the same classes shows whether the
+tuning generalises.
 """
 
 from __future__ import annotations
@@ -12,20 +12,23 @@ from itertools import count, islice
 
 from .layers import Layer
 
-NEAR = "near_"  # names of neighbours begin so
-MOST_ELEMENTS = 24_000_000  # of data, filter and result together: more takes too long to measure
+NEAR = "near_"  # prefix of the names of neighbours
+MOST_ELEMENTS = 24_000_000  # data, filter and result together; larger layers take too long to measure
 MOST_OPERATIONS = 12e9
-LEAST_OPERATIONS = 4e5  # less is over before the cost of a call is
+LEAST_OPERATIONS = 4e5  # below, the overhead of a call dominates
 
-_ROUNDS = 50  # in which each layer gets a neighbour, beside one for each that is wanted: some are too small or too large
+_ROUNDS = 50  # extra rounds of one neighbour per layer, because some neighbours are too small or too large
 
-# Of ten problems; the others are of half or double precision.
+# Problems of ten that have the first dtype; the others have one of the other dtypes.
 SINGLE = 7
 
 
 def neighbours(layers: list[Layer], number: int, seed: int) -> list[Layer]:
-    """``number`` layers of the same classes as ``layers``, the same for the same seed. The layers take turns in random order,
-    so that each class has its share. ValueError where what is near them is too small or too large to be measured."""
+    """Return ``number`` random layers of the same classes as ``layers``, which depend only on the seed.
+
+    The layers get neighbours in turns, in random order, so that all classes are represented. Raise ValueError if too many
+    neighbours are too small or too large to be measured.
+    """
     chance = random.Random(seed)
     found = list(islice(_neighbours(layers, chance, _ROUNDS + number), number))
     if len(found) < number:
@@ -42,8 +45,11 @@ def _neighbours(layers: list[Layer], chance: random.Random, rounds: int) -> Iter
 
 
 def sample(layers: list[Layer], dtypes: list[str], layouts: list[str], seed: int) -> Iterator[tuple[Layer, str, str]]:
-    """Layers, dtypes and layouts without end, the same for the same seed: the layers first in turns with others, then others
-    alone. Where there are several layouts a layer has each of them."""
+    """Yield (layer, dtype, layout) without end, depending only on the seed.
+
+    Known layers, their neighbours and random layers take turns until each known layer has been drawn. Known layers come in all
+    layouts, other layers in one random layout.
+    """
     chance = random.Random(seed)
     left = list(layers)
     chance.shuffle(left)
@@ -61,11 +67,12 @@ def sample(layers: list[Layer], dtypes: list[str], layouts: list[str], seed: int
 
 
 def _is_measurable(layer: Layer) -> bool:
+    """Check whether a layer is neither too small nor too large to be measured."""
     return LEAST_OPERATIONS <= layer.flops <= MOST_OPERATIONS and layer.elements <= MOST_ELEMENTS
 
 
 def _around(number: int, chance: random.Random, least: int = 1) -> int:
-    """A number like another one: half to double, mostly as even."""
+    """Return a random number between half and double of another, mostly divisible by the same power of two (up to 64)."""
     near = max(least, round(number * 2 ** chance.uniform(-1, 1)))
     for step in (64, 16, 8, 4):
         if number % step == 0 and near >= step and chance.random() < 0.7:
@@ -74,7 +81,7 @@ def _around(number: int, chance: random.Random, least: int = 1) -> int:
 
 
 def _neighbour(layer: Layer, chance: random.Random, n: int) -> Layer:
-    """A layer of the same class: other sizes and channels, sometimes another kernel or batch."""
+    """Return a layer of the same class with other sizes and channels, and sometimes another kernel or batch."""
     kernel, strides = layer.kernel, layer.strides
     if chance.random() < 0.25:
         more = chance.choice([-1, 1])
@@ -93,7 +100,7 @@ def _neighbour(layer: Layer, chance: random.Random, n: int) -> Layer:
 
 
 def _random(chance: random.Random, n: int) -> Layer:
-    """Any layer of one of the classes that algorithms are for."""
+    """Return a random layer of a random class. The classes are those that algorithms are made for."""
     kind = chance.choice(["dense", "dense", "dense", "one tap", "few out", "depthwise", "groups", "audio", "volume", "brief"])
     rank = {"audio": 1, "volume": 3}.get(kind, chance.choice([1, 2, 2, 2]))
     strides = (chance.choice([1, 2, 2, 2, 3, 4]),) * rank

@@ -1,9 +1,12 @@
-"""How convt.dask scales with workers: measured on this machine, and expected on more. `python -m bench.scaling`
+"""Scaling of convt.dask with the number of workers, measured on this machine and predicted for more: `python -m bench.scaling`.
 
-A volume is enlarged by worker processes of dask.distributed, of one thread each: 1, 2, ... of them (`--workers`). Inputs are in
-their memory beforehand, and of the outputs only sums are sent. The table of what to expect takes bytes and operations of a
-chunk, this machine's multiply-add peak and copy bandwidth, and what `--overhead`, `--network` and `--storage` say; workers
-beyond the cores of a machine are on further ones alike. Needs `pip install "convt[dask,bench]" distributed`.
+Worker processes of dask.distributed, with one thread each, upsample a volume. `--workers` lists the numbers of workers to
+measure. The inputs are in the workers' memory in advance, and only sums of the outputs are sent.
+
+The prediction uses the bytes and operations of a chunk, this machine's multiply-add peak and copy bandwidth, and the values of
+`--overhead`, `--network` and `--storage`. It assumes that workers beyond the cores of this machine run on equal machines.
+
+Needs `pip install "convt[dask,bench]" distributed`.
 """
 
 from __future__ import annotations
@@ -16,21 +19,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bench import machine
-from bench.shared import words
+from . import machine
+from .shared import words
 
 KERNEL, STRIDE, HALO = 4, 2, 2
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Chunks(NamedTuple):
-    """A cube of float32 in cubic chunks."""
+    """The chunks of a float32 volume; each is a cube."""
 
     number: int
-    side: int
+    side: int  # voxels
     ci: int
     co: int
-    tasks: int  # of dask, for all chunks
+    tasks: int  # dask tasks of all chunks together
 
     @property
     def flops(self) -> int:
@@ -46,23 +49,28 @@ class Chunks(NamedTuple):
 
     @property
     def memory_bytes(self) -> int:
-        """The inputs are copied to stand beside their halo, then read, and the outputs written."""
+        """Return the memory traffic: inputs with halo are copied (read and written) and read again, outputs are written."""
         return 3 * 4 * self.ci * (self.side + HALO) ** 3 + self.out_bytes
 
 
 class Machine(NamedTuple):
+    """The speeds that the prediction uses."""
+
     cores: int
-    peak: float  # multiply-adds of a core, operations per second
-    copy_one: float  # bytes per second that a core copies alone,
-    copy_all: float  # and all cores together
+    peak: float  # operations per second of one core
+    copy_one: float  # bytes per second that one core copies alone
+    copy_all: float  # bytes per second that all cores copy together
     network: float  # bytes per second to a worker
-    storage: float  # bytes per second from all workers together; infinite where outputs stay
-    overhead: float  # seconds of the scheduler per task
+    storage: float  # bytes per second of all workers together; infinite if outputs are not stored
+    overhead: float  # scheduler seconds per task
 
 
 def expected(chunks: Chunks, there: Machine, workers: int) -> tuple[float, str]:
-    """Seconds, and what they are spent on: each worker computes its chunks, reads and writes them and receives their halos; the
-    scheduler and the storage are all workers' together."""
+    """Return (seconds, name of the limit) for a number of workers.
+
+    Each worker computes its chunks, reads and writes their memory, and receives their halos. All workers share the scheduler
+    and the storage.
+    """
     busy = min(workers, there.cores)
     copy = min(there.copy_one, there.copy_all / busy)
     halo = chunks.halo_bytes / there.network if workers > 1 else 0.0
@@ -78,7 +86,7 @@ def expected(chunks: Chunks, there: Machine, workers: int) -> tuple[float, str]:
 
 
 def layer(size: int, side: int, ci: int, co: int):
-    """``(data, sum)``, lazily: a volume, and the sum of what convt.dask makes of it."""
+    """Return ``(data, enlarged)``: a lazy volume, and a function that returns the lazy sum of the upsampled volume."""
     import dask.array as da
 
     import convt.dask
@@ -91,7 +99,7 @@ def layer(size: int, side: int, ci: int, co: int):
 
 
 def measured(workers: int, size: int, side: int, ci: int, co: int) -> float:
-    """Seconds of so many worker processes, the least of three runs after one that packs the filter."""
+    """Measure the seconds with ``workers`` processes: the least of three runs after a run that packs the filter."""
     from dask.distributed import Client, LocalCluster, wait
 
     settings = dict(n_workers=workers, threads_per_worker=1, dashboard_address=None)
@@ -108,7 +116,7 @@ def measured(workers: int, size: int, side: int, ci: int, co: int) -> float:
 
 
 def counted(size: int, side: int, ci: int, co: int) -> Chunks:
-    """The chunks, and the tasks that dask makes of them."""
+    """Return the chunks with the number of tasks that dask makes of them."""
     import dask
 
     data, enlarged = layer(size, side, ci, co)
@@ -117,6 +125,7 @@ def counted(size: int, side: int, ci: int, co: int) -> Chunks:
 
 
 def this_machine(network: float, storage: float, overhead: float) -> Machine:
+    """Measure the speeds of this machine."""
     cores = len(os.sched_getaffinity(0))
     peak = machine.fma_peak(np.dtype(np.float32), 1) * 1e9
     return Machine(
@@ -125,32 +134,34 @@ def this_machine(network: float, storage: float, overhead: float) -> Machine:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", default="1,2", help="how many to measure; '' for none")
-    parser.add_argument("--size", type=int, default=256, help="voxels a side of the volume")
-    parser.add_argument("--side", type=int, default=64, help="of a chunk")
-    parser.add_argument("--channels", default="8,8", help="in, out")
-    parser.add_argument("--network", type=float, default=1.0, help="GB/s to a worker")
-    parser.add_argument(
-        "--storage", type=float, default=math.inf, help="GB/s of all workers together, where outputs are stored"
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {__package__}.scaling", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--overhead", type=float, default=0.5, help="milliseconds of the scheduler per task")
+    parser.add_argument("--workers", default="1,2", help="numbers of workers to measure; '' for none (default: 1,2)")
+    parser.add_argument("--size", type=int, default=256, help="side of the volume in voxels (default: 256)")
+    parser.add_argument("--side", type=int, default=64, help="side of a chunk in voxels (default: 64)")
+    parser.add_argument("--channels", default="8,8", help="in-channels, out-channels (default: 8,8)")
+    parser.add_argument("--network", type=float, default=1.0, help="GB/s to each worker (default: 1)")
+    parser.add_argument(
+        "--storage", type=float, default=math.inf, help="GB/s of all workers together (default: outputs are not stored)"
+    )
+    parser.add_argument("--overhead", type=float, default=0.5, help="scheduler milliseconds per task (default: 0.5)")
     options = parser.parse_args()
     ci, co = map(int, options.channels.split(","))
     sizes = options.size, options.side, ci, co
     chunks = counted(*sizes)
     there = this_machine(options.network * 1e9, options.storage * 1e9, options.overhead / 1e3)
     print(
-        f"{words.count(chunks.number, 'chunk')} of {chunks.side} voxels a side, {ci} channels to {co}, "
+        f"{words.count(chunks.number, 'chunk')} of {chunks.side}x{chunks.side}x{chunks.side} voxels, {ci} to {co} channels, "
         f"{words.count(chunks.tasks, 'task')}\n"
-        f"a chunk: {chunks.flops / 1e9:.2f} GFLOP, {chunks.memory_bytes / 1e6:.1f} MB of memory traffic, "
-        f"{chunks.halo_bytes / 1e6:.1f} MB of halo\n"
-        f"a core: {there.peak / 1e9:.0f} GFLOP/s, copies {there.copy_one / 1e9:.1f} GB/s; "
-        f"{there.cores} cores together copy {there.copy_all / 1e9:.1f} GB/s"
+        f"per chunk: {chunks.flops / 1e9:.2f} GFLOP, {chunks.memory_bytes / 1e6:.1f} MB memory traffic, "
+        f"{chunks.halo_bytes / 1e6:.1f} MB halo\n"
+        f"one core: {there.peak / 1e9:.0f} GFLOP/s, copy {there.copy_one / 1e9:.1f} GB/s; "
+        f"{there.cores} cores: copy {there.copy_all / 1e9:.1f} GB/s"
     )
     times = {n: measured(n, *sizes) for n in map(int, filter(None, options.workers.split(",")))}
     one, _ = expected(chunks, there, 1)
-    print("workers  measured  times as fast  expected  times as fast  efficiency  limit")
+    print("workers  measured        speedup  expected        speedup  efficiency  limit")
     for n in sorted({*COUNTS, *times}):
         seconds, limit = expected(chunks, there, n)
         real = f"{times[n]:7.2f} s" if n in times else "        -"

@@ -1,6 +1,6 @@
-"""Loads files of convt that the benchmark shares, by their paths: they import nothing of convt.
+"""Modules of convt that the benchmark uses, loaded by their paths. They import no other module of convt.
 
-An ordinary import would load the whole of convt, which must not be in the processes of its peers.
+An ordinary import would load all of convt, which must not be in the processes of the other libraries.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The results as text: a table for each group with its summary, drawn by rich on a terminal, plain anywhere else."""
+"""Tables and summaries of results as text: drawn by rich on a terminal, plain text elsewhere."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from statistics import geometric_mean
 
 from . import peers
@@ -11,21 +12,24 @@ from .record import Record, best_rival, ratio
 from .rounds import DISTURBED, Result
 from .samples import NEAR
 
-COLUMNS = ("layer", "library", "ms", "GFLOP/s", "of peak", "GB/s", "of limit", "convt is", "error", "how")
-COLD = ("cold ms", "convt is, cold")  # columns after COLUMNS' "convt is", where caches were emptied
+COLUMNS = ("layer", "library", "ms", "GFLOP/s", "of peak", "GB/s", "of limit", "speedup", "error", "how")
+COLD = ("cold ms", "cold speedup")  # columns after "speedup" if calls with emptied caches were timed
 HELPED = {peer.name for peer in peers.PEERS if peer.helped}
-LEFT = ("layer", "library", "how")
+LEFT = ("layer", "library", "how", "verdict")  # columns aligned to the left
 LEGEND = """\
-GFLOP/s: operations that the result needs per second, none of them on a zero, so that an algorithm which gets by with
-fewer can pass the peak. GB/s: data, weights and result once each. Of limit: the least time over the time taken; the least
-is the operations at the peak or the bytes at the memory's bandwidth, whichever takes longer; small arrays, which stay in
-the caches between calls, can pass it. "convt is" so many times as fast as the row's library. Error: the largest, over the
-result's root mean square."""
-COLD_LEGEND = "Cold: the caches are emptied before each call, so that data and weights come from memory."
+GFLOP/s: operations that the result needs, per second. Products with inserted zeros do not count.
+of peak: GFLOP/s as a share of the measured multiply-add peak. An algorithm with fewer multiplications can exceed 100%.
+GB/s: bytes of data, weights and result, once each, per second.
+of limit: the hardware limit as a share of the measured time. The limit is the larger of two times: operations / peak, and
+bytes / memory bandwidth. A call whose arrays stay in the caches can exceed 100%.
+speedup: time of the row's library divided by convt's time.
+error: largest error divided by the root mean square of the result.
+how: the algorithm or implementation that ran, or the reason why none did."""
+COLD_LEGEND = "cold: the caches are emptied before each call, so that data and weights come from memory."
 
 
 def rich_if_terminal():
-    """The rich package where stdout is a terminal and it is installed, else None."""
+    """Return the package rich if it is installed and stdout is a terminal, and None otherwise."""
     if not sys.stdout.isatty():
         return None
     try:
@@ -43,7 +47,7 @@ def _share(part: float, whole: float | None) -> str:
 
 
 def row(result: Result, rivals: list[Result], limits: Limits, cold: bool = False) -> list[str]:
-    """The cells of `columns`; `rivals` are the results of the same problem, this one among them."""
+    """Return the cells of `columns` for a result. ``rivals`` has all results of the same problem, including this one."""
     problem = result.problem
     error = "-" if result.error is None else f"{result.error:.0e}"
     start, end = [problem.layer.name, result.peer], [error, result.how]
@@ -67,17 +71,18 @@ def row(result: Result, rivals: list[Result], limits: Limits, cold: bool = False
 
 
 def was_cold(problems: list[list[Result]]) -> bool:
-    """Whether some were timed with cold caches."""
+    """Check whether any result has times with cold caches."""
     return any(result.cold for rivals in problems for result in rivals)
 
 
 def columns(cold: bool) -> tuple[str, ...]:
-    """The heads of a table's columns."""
-    at = COLUMNS.index("convt is") + 1
+    """Return the column heads of a table."""
+    at = COLUMNS.index("speedup") + 1
     return (*COLUMNS[:at], *COLD, *COLUMNS[at:]) if cold else COLUMNS
 
 
 def limits_line(limits: Limits) -> str:
+    """Return the measured limits as text."""
     peaks = [f"{dtype} {peak:.0f}" for dtype, peak in limits.peaks.items()]
     return f"peaks in GFLOP/s: {', '.join(peaks) or 'not measured'}; memory copy {limits.copy_gbs:.0f} GB/s"
 
@@ -94,59 +99,73 @@ def _plain_table(title: str, heads: tuple[str, ...], rows: list[list[str]]) -> N
         print("  ".join(aligned).rstrip())
 
 
-def _rich_table(rich, title: str, heads: tuple[str, ...], rows: list[list[str]]) -> None:
+def _rich_table(
+    rich, title: str, heads: tuple[str, ...], rows: list[list[str]], style: Callable[[dict[str, str]], str | None]
+) -> None:
     table = rich.table.Table(title=title, title_justify="left")
     for name in heads:
         left = name in LEFT
         table.add_column(name, justify="left" if left else "right", no_wrap=name != "how")
+    several = len({cells[0] for cells in rows}) < len(rows)  # rows per layer, which a line then separates
     for above, cells in zip([None, *rows], rows, strict=False):
-        if above and above[0] != cells[0]:
+        if several and above and above[0] != cells[0]:
             table.add_section()
-        faster = cells[heads.index("convt is")]
-        style = "bold red" if "WRONG" in cells else "green" if faster and float(faster[:-1]) >= 1 else None
-        table.add_row(*cells, style=style)
+        table.add_row(*cells, style=style(dict(zip(heads, cells, strict=True))))
     rich.console.Console(markup=False).print(table)  # brackets in a message are text
 
 
-def show(record: Record) -> None:
-    print(", ".join(f"{name} {version}" for name, version in record.versions.items()) or "no library is here")
+def draw(title: str, heads: tuple[str, ...], rows: list[list[str]], style: Callable[[dict[str, str]], str | None]) -> None:
+    """Print a table. ``style`` maps a row, as {head: cell}, to a style of rich, or to None."""
     rich = rich_if_terminal()
+    _rich_table(rich, title, heads, rows, style) if rich else _plain_table(title, heads, rows)
+
+
+def _style(cells: dict[str, str]) -> str | None:
+    """Return red for wrong results and green for rows of slower libraries."""
+    if cells["ms"] == "WRONG":
+        return "bold red"
+    return "green" if cells["speedup"] and float(cells["speedup"][:-1]) >= 1 else None
+
+
+def show(record: Record) -> None:
+    """Print the tables, summaries, legend and notes of a run."""
+    print(", ".join(f"{name} {version}" for name, version in record.versions.items()) or "no library is installed")
     for group, problems in record.groups():
         limits, cold = record.limits[group.setting], was_cold(problems)
         rows = [row(result, rivals, limits, cold) for rivals in problems for result in rivals]
-        title = f"{group}; {limits_line(limits)}"
-        _rich_table(rich, title, columns(cold), rows) if rich else _plain_table(title, columns(cold), rows)
+        draw(f"{group}; {limits_line(limits)}", columns(cold), rows, _style)
         for line in summary(problems):
             print(line)
     if record.results:
         print(f"\n{legend(record)}")
     if any(result.disturbed for result in record.results):
-        print(f"* other processes kept over {DISTURBED} cores busy meanwhile: the figure may have suffered")
+        print(f"* other processes used more than {DISTURBED} cores during the measurement, which may have slowed it down")
     for note in record.notes:
         print(f"note: {note}")
 
 
 def legend(record: Record) -> str:
-    return f"{LEGEND} {COLD_LEGEND}" if was_cold([record.results]) else LEGEND
+    """Return the meaning of the columns."""
+    return f"{LEGEND}\n{COLD_LEGEND}" if was_cold([record.results]) else LEGEND
 
 
 def summary(problems: list[list[Result]]) -> list[str]:
-    """For each peer, and for the best on each layer, the geometric mean of the ratios and how often convt was faster."""
+    """Return a line for each library and for the fastest: geometric mean of the speedup, and how often convt is faster."""
     pairs: dict[str, list[tuple[Result, list[Result]]]] = {}
     for rivals in problems:
         for result in rivals:
             pairs.setdefault(result.peer, []).append((result, rivals))
     timed = [(best, rivals) for rivals in problems if (best := best_rival(rivals))]
     if len({best.peer for best, _ in timed}) > 1:
-        pairs["the best of them on each layer"] = timed
+        pairs["the fastest other library on each layer"] = timed
         near = [pair for pair in timed if pair[0].problem.layer.name.startswith(NEAR)]
         if 0 < len(near) < len(timed):
-            pairs["the best of them on each layer that is known"] = [pair for pair in timed if pair not in near]
-            pairs["the best of them on each neighbour"] = near
+            pairs["the fastest other library on each known layer"] = [pair for pair in timed if pair not in near]
+            pairs["the fastest other library on each random neighbour"] = near
     taking = [[result for result in rivals if result.peer not in HELPED] for rivals in problems]
     if timed and timed[0][0].problem.layout == "NCX" and taking != problems:
         found = [(best, rivals) for rivals in taking if (best := best_rival(rivals))]
-        pairs["the best of those that take NCX on each layer"] = found
+        pairs["the fastest other library without untimed reordering on each layer"] = found
     return [line for cold in (False, True) for name, members in pairs.items() if (line := _versus(name, members, cold))]
 
 
@@ -158,8 +177,7 @@ def _versus(name: str, members: list[tuple[Result, list[Result]]], cold: bool) -
             disturbed += any(rival.disturbed for rival in rivals if rival.peer in ("convt", result.peer))
     if not values:
         return None
-    return (
-        f"convt is {geometric_mean(values):.2f} times as fast as {name} in the geometric mean, "
-        f"faster on {sum(value > 1 for value in values)} of {len(values)}" + (f" ({disturbed} of them *)" if disturbed else "")
-        + ", with cold caches" * cold
-    )
+    faster, caches = sum(value > 1 for value in values), " with cold caches" if cold else ""
+    marked = f" ({disturbed} marked *)" if disturbed else ""
+    mean = f"{geometric_mean(values):.2f} (geometric mean)"
+    return f"speedup over {name}{caches}: {mean}, convt is faster on {faster} of {len(values)}{marked}"

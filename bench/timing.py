@@ -1,7 +1,4 @@
-"""Timing, inside the process that is timed: calls for a while, then quiet.
-
-`rounds` has the other half of it, whose turn it is when.
-"""
+"""Timing of calls, inside the process of a library. `rounds` decides which process takes its turn."""
 
 from __future__ import annotations
 
@@ -14,10 +11,10 @@ import numpy as np
 
 
 def sample(run: Callable[[], Any], seconds: float, before: Callable[[], Any] = lambda: None) -> tuple[list[float], Any]:
-    """The durations of as many calls as fit in the time, at least one, after one that warms the caches up.
+    """Time calls for ``seconds``, at least one. Return their durations in seconds, and the result of one more call to check.
 
-    And the result of one more call, for another check. Without any time it is a single call. ``before`` is called before each
-    call that is timed, and is not timed itself.
+    An untimed call first warms the caches. If ``seconds`` is 0, there is only a single call. ``before`` is called before each
+    timed call and is not timed.
     """
     if not seconds:
         before()
@@ -36,10 +33,10 @@ def sample(run: Callable[[], Any], seconds: float, before: Callable[[], Any] = l
 
 
 class EmptyCaches:
-    """Called, it leaves nothing in the caches of any core but memory of its own."""
+    """A callable that replaces the content of all caches of all cores with its own memory."""
 
     def __init__(self, threads: int, size: int):
-        """``size``: bytes, more than the caches hold."""
+        """Allocate ``size`` bytes, which must exceed the caches."""
         self._parts = np.array_split(np.zeros(size // 8), threads)
         self._pool = ThreadPoolExecutor(threads)
 
@@ -49,9 +46,9 @@ class EmptyCaches:
 
 
 def settle(limit: float = 1.0) -> bool:
-    """Wait until this process uses no processor time; False if it still does after `limit` seconds.
+    """Wait until this process uses no CPU time. Return False if it still uses some after `limit` seconds.
 
-    Thread pools spin for some milliseconds after their last work, which would slow down whoever is timed next.
+    Thread pools spin for some milliseconds after their last work, which would slow down the library that is timed next.
     """
     end = time.perf_counter() + limit
     while time.perf_counter() < end:

@@ -1,7 +1,7 @@
-"""A library in a process of its own, so that no two share a thread pool, an allocator or a clashing runtime.
+"""The process of one library. Separate processes avoid shared thread pools and allocators, and conflicts of runtimes.
 
-`Worker` is the parent's end of a pipe. At the other end `serve` imports the library and answers calls to the methods of
-a `Stand`, one at a time; in between it is blocked on the pipe.
+`Worker` is the parent's end of a pipe. At the other end, `serve` imports the library and calls the methods of a `Stand` on
+request, one at a time. Between requests it waits for the pipe.
 """
 
 from __future__ import annotations
@@ -25,41 +25,45 @@ from .layers import from_row
 from .problem import DTYPES, PRECISIONS, Problem
 from .timing import EmptyCaches, sample, settle
 
-# How long a waiting thread spins is left to each runtime's own default, as its users have it.
+# Removed from the environment, so that threads of each runtime spin for the default time, as they do for its users.
 SPIN_SETTINGS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
-# Memory once freed stays with the process: else the C library's guess, which follows from all that was allocated before,
-# decides whether a library that allocates its results pays for page faults at each call. So none does.
+# Freed memory stays with the process. Otherwise, heuristics of the C library that depend on earlier allocations decide whether
+# a library that allocates its results has page faults at each call. With these settings, no library has them.
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_TOP_PAD_": str(1 << 26)}
 
-# Enough work for several threads, on little memory.
+# A problem with enough work for several threads and little memory.
 WAKING = Problem(from_row({"Cin": 32, "Cout": 32, "in": [32, 32], "k": [2, 2], "s": [2, 2]}), "f32", "NXC")
 
 
 class Setting(NamedTuple):
-    """What a worker is started with."""
+    """The settings that a worker is started with."""
 
     threads: int
-    isa: str | None = None  # the cap on the instruction set, a word of `peers.CAPS`
+    isa: str | None = None  # limit of the instruction set, a key of `peers.CAPS`
 
 
 class Died(Exception):
-    """The process ended, or took longer than allowed and was ended."""
+    """The process ended, or was ended because it exceeded a time limit."""
 
 
 class Checked(NamedTuple):
-    error: float
-    how: str
-    seconds: float  # of the first call
+    """The check of a first call."""
+
+    error: float  # as `check.error` returns it
+    how: str  # algorithm or implementation that ran
+    seconds: float  # duration of the call
 
 
 class Turn(NamedTuple):
-    durations: list[float]
+    """The calls of one turn."""
+
+    durations: list[float]  # seconds
     neighbours: float | None  # cores that other processes kept busy
-    settled: bool
+    settled: bool  # whether the process used no CPU time soon after the turn
 
 
 class Stand:
-    """What a worker does on request: one problem at a time is set up, checked and timed."""
+    """The requests that a worker answers. It sets up, checks and times one problem at a time."""
 
     def __init__(self, library: ModuleType, threads: int, options: dict):
         self._library = library
@@ -67,20 +71,21 @@ class Stand:
         self._options = options
         self._ready: peers.Ready | None = None
         self._last: Any = None  # result of the last call
-        self._cold: Callable[[], Any] | None = None  # what is done before a call that must find nothing in the caches
+        self._cold: Callable[[], Any] | None = None  # empties the caches before a call
 
     def version(self) -> str:
         return self._library.version()
 
     def set_up(self, problem: Problem) -> None:
+        """Prepare a problem, which replaces the last one."""
         self._ready = self._last = None
-        gc.collect()  # the last problem's memory, some of which a library frees only with its objects
+        gc.collect()  # some libraries free memory only with their objects
         if problem.dtype not in self._library.DTYPES:
             raise peers.Unsupported(f"no {problem.dtype}")
         self._ready = self._library.prepare(problem, self._threads, **self._options)
 
     def prepare(self, problem: Problem, truth: str) -> Checked:
-        """Set a problem up and compare the first result with `check.expected`, saved in the file `truth`."""
+        """Set a problem up and compare its first result with the output of `check.expected` in the file `truth`."""
         self.set_up(problem)
         start = time.perf_counter()
         self._last = self._ready.run()
@@ -88,22 +93,25 @@ class Stand:
         return Checked(self.error(problem, truth), self._how(problem), seconds)
 
     def _how(self, problem: Problem) -> str:
-        """What runs, and whether it could be told the precision."""
+        """Return the algorithm or implementation that runs, with a remark if the library does not offer the precision."""
         known = problem.precision in getattr(self._library, "PRECISIONS", PRECISIONS[:1])
         return ", ".join([self._ready.how] * bool(self._ready.how) + [f"has no precision {problem.precision}"] * (not known))
 
     def error(self, problem: Problem, truth: str) -> float:
-        """Of the last call's result."""
+        """Return the error of the result of the last call."""
         return check.error(problem, self._ready.nxc(self._last), np.load(truth))
 
     def time(self, seconds: float) -> Turn:
+        """Time calls for ``seconds``."""
         neighbours = machine.Neighbours()
         durations, self._last = sample(self._ready.run, seconds)
         return Turn(durations, neighbours.busy(), settle())
 
     def time_cold(self, seconds: float) -> Turn:
-        """The same with the caches emptied before each call. A small problem is computed in between, which wakes up the threads
-        that the library has put to sleep meanwhile."""
+        """Time calls for ``seconds``, with caches emptied before each call.
+
+        A small problem is computed after emptying the caches, because it wakes up the library's threads.
+        """
         if self._cold is None:
             empty = EmptyCaches(self._threads, machine.cache_bytes())
             small = self._library.prepare(WAKING, self._threads, **self._options).run
@@ -113,11 +121,12 @@ class Stand:
         return Turn(durations, neighbours.busy(), settle())
 
     def fma_peak(self, dtype: str) -> float:
+        """Measure the multiply-add peak in GFLOP/s."""
         return machine.fma_peak(DTYPES[dtype], self._threads)
 
 
 def serve(connection: Connection, kind: type[Stand], peer: peers.Peer, threads: int) -> None:
-    """Answer until the parent hangs up. A reply is a value, or the exception to raise in the parent."""
+    """Answer requests until the parent closes the pipe. A reply is a value, or an exception to raise in the parent."""
     stand = None
     with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
@@ -134,7 +143,7 @@ def serve(connection: Connection, kind: type[Stand], peer: peers.Peer, threads: 
 
 @contextlib.contextmanager
 def _start_conditions(setting: Setting, environment: dict[str, str]):
-    """The environment a worker starts with, deaf to Ctrl-C: the parent hears it, and ends its workers."""
+    """Set the environment of a worker for its start. Workers ignore Ctrl-C, because the parent ends them."""
     before = dict(os.environ)
     for word in SPIN_SETTINGS:
         os.environ.pop(word, None)
@@ -150,6 +159,8 @@ def _start_conditions(setting: Setting, environment: dict[str, str]):
 
 
 class Worker:
+    """The parent's end of a library's process, which starts at the first request."""
+
     def __init__(
         self, peer: peers.Peer, setting: Setting, stand: type[Stand] = Stand, environment: dict[str, str] | None = None
     ):
@@ -168,7 +179,7 @@ class Worker:
         theirs.close()
 
     def ask(self, method: str, *arguments, patience: float = 120.0) -> Any:
-        """Call a method of the worker's `Stand`, starting the process if there is none."""
+        """Call a method of the worker's `Stand`. Start the process if needed; raise `Died` after ``patience`` seconds."""
         if self._process is None:
             self._start()
         try:
@@ -187,6 +198,7 @@ class Worker:
         return reply
 
     def close(self) -> None:
+        """End the process."""
         if self._process is not None:
             self._process.kill()
             self._process.join()

@@ -1,8 +1,8 @@
-"""The libraries measured, one file each; a library has several rows here where it can be used in several ways.
+"""The measured libraries. A library has several entries if it can be run in several ways.
 
-A peer's module has `DTYPES` (the words it takes), `PRECISIONS` if it can be told how exact f32 has to be, `version()`,
-and `prepare(problem, threads)`, which does everything that needs doing once and returns a `Ready`. Importing the module
-imports the library, so only its own process does.
+The module of a library has `DTYPES` (the supported dtypes), `PRECISIONS` if the library offers precisions of f32, `version()`,
+and `prepare(problem, threads)`, which does all work that is needed once and returns a `Ready`. Importing the module imports the
+library, so only the library's own process imports it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ import numpy as np
 
 
 class Peer(NamedTuple):
+    """One way to run a library."""
+
     name: str
     module: str
-    package: str  # what to install
-    options: dict = {}  # further arguments of the module's `prepare`
-    caps: bool = True  # does it obey an instruction set cap?
-    helped: bool = False  # in NCX: is its data reordered outside the clock?
-    checkout: str = ""  # of convt: a folder with another version of it, which is imported in place of the installed one
+    package: str  # package to install, for messages
+    options: dict = {}  # more arguments of the module's `prepare`
+    caps: bool = True  # whether --isa can limit its instruction set
+    helped: bool = False  # whether its NCX data is reordered before timing
+    checkout: str = ""  # folder of another version of convt, which is imported instead of the installed one
 
 
-# The one under test first. The first word of a name is the library's, and stands for all of its rows.
+# convt comes first. The part of a name before "-" is the library, and selects all of its entries.
 PEERS = (
     Peer("convt", f"{__name__}.convt", "convt"),
     Peer("onednn-plain", f"{__name__}.onednn", "onednn-cpu-gomp", {"tags": "plain"}),
@@ -45,8 +47,8 @@ PEERS = (
 RIVALS = PEERS[1:]
 LIBRARIES = tuple(dict.fromkeys(peer.name.partition("-")[0] for peer in RIVALS))
 
-# What a cap on the instruction set is called by each library that has one: convt, oneDNN (inside others too), PyTorch
-# and the MKL in it. A library gets what its own words offer nearest to the cap.
+# Environment variables that limit the instruction set of convt, oneDNN (also inside other libraries), PyTorch and its MKL. Each
+# gets the nearest limit that it offers.
 CAPS = {
     isa: {
         "CONVT_ISA": isa,
@@ -65,30 +67,30 @@ CAPS = {
 
 
 def named(words: list[str]) -> list[Peer]:
-    """The rivals with these names, a library's name standing for all of its rows."""
+    """Return the entries of other libraries that have these names. A library's name selects all of its entries."""
     return [peer for peer in RIVALS if peer.name in words or peer.name.partition("-")[0] in words]
 
 
 def convt_in(checkout: str, name: str = "convt") -> Peer:
-    """convt of another checkout, whose kernels are built."""
+    """Return an entry for the convt of another checkout, which must have built kernels."""
     return Peer(name, f"{__name__}.convt", "convt", checkout=checkout)
 
 
 class Ready(NamedTuple):
-    """A problem set up in a library: `nxc(run())` is the result, channels last; only `run` is timed."""
+    """A problem that is ready to run. `nxc(run())` is the result in NXC. Only `run` is timed."""
 
     run: Callable[[], Any]
     nxc: Callable[[Any], np.ndarray]
-    how: str  # the algorithm or implementation that runs, and the layout where it is not the one asked for
-    keep: Any = None  # what the library reads or writes by address, and so does not keep alive itself
+    how: str  # algorithm or implementation that runs, and its layout if it differs from the problem's
+    keep: Any = None  # objects that the library uses by address and does not keep alive
 
 
 class Unsupported(Exception):
-    """The library does not take this problem."""
+    """The library does not support the problem."""
 
 
 class Failed(Exception):
-    """The library raised something of its own."""
+    """The library raised an exception."""
 
 
 class Absent(Exception):
@@ -96,9 +98,10 @@ class Absent(Exception):
 
 
 def load(peer: Peer) -> ModuleType:
+    """Import the module of a library. Raise `Absent` if the library is not installed."""
     if peer.checkout:
         sys.path.insert(0, peer.checkout)
     try:
         return importlib.import_module(peer.module)
     except (ImportError, OSError) as exc:
-        raise Absent(f"{exc}; to have it: pip install {peer.package}") from exc
+        raise Absent(f"{exc}; install it with: pip install {peer.package}") from exc

@@ -1,7 +1,7 @@
-"""convt, the library under test: a prepacked operator, or the function; either writes into an array made once.
+"""convt: the prepacked operator, or the one-shot function. Both write into an array that is allocated once.
 
-The filter has the format that belongs to the data's layout: XIO beside NXC, as in oneDNN Graph, and IOX beside NCX, as in ONNX,
-OpenVINO and PyTorch.
+The filter order depends on the data layout: XIO with NXC data, as in oneDNN Graph, and IOX with NCX data, as in ONNX, OpenVINO
+and PyTorch.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 
 import convt
 
-from ..problem import PRECISIONS as PRECISIONS  # all of them
+from ..problem import PRECISIONS as PRECISIONS  # convt offers all precisions
 from ..problem import Problem, as_nxc, empty, in_layout
 from . import Ready, Unsupported
 
@@ -22,7 +22,7 @@ def version() -> str:
 
 
 def keywords(problem: Problem) -> dict:
-    """Of `convt.ConvTranspose`."""
+    """Return the keyword arguments of `convt.ConvTranspose` for a problem."""
     layer = problem.layer
     return {
         "strides": layer.strides,

@@ -1,6 +1,6 @@
-"""JAX: a convolution of the dilated input with the flipped filter, compiled by XLA, which is how JAX transposes one.
+"""JAX: a convolution of the dilated input with the flipped filter, compiled by XLA. JAX implements conv_transpose this way.
 
-Prepacked, the filter is a constant of the compiled function; one-shot, it is an argument.
+In mode prepacked, the filter is a constant of the compiled function. In mode one-shot, it is an argument.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DTYPES = ("f32", "f16", "bf16", "f64")
 
 
 def _import():
-    """XLA makes a thread for each core that the process may use when it is imported, and has no other setting."""
+    """Import JAX with as many cores as threads, because XLA starts one thread per allowed core and has no other setting."""
     threads = int(os.environ["OMP_NUM_THREADS"])
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     import jax
@@ -56,7 +56,7 @@ def prepare(problem: Problem, threads: int) -> Ready:
         )
         return result if bias is None else result + bias
 
-    # JAX's groups want the filter's in channels divided, not its out channels.
+    # With groups, JAX wants a filter whose in-channels are divided by the groups, and not its out-channels.
     groups = layer.groups
     if groups > 1:
         split = filter.reshape(*layer.kernel, groups, layer.cin // groups, layer.cout // groups)

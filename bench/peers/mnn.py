@@ -1,10 +1,10 @@
-"""MNN's CPU backend: an ONNX model of one ConvTranspose, turned into one of its own by the converter that it comes with.
+"""MNN's CPU backend: an ONNX model of one ConvTranspose, converted by MNN's converter.
 
-Prepacked, the weights are constants of the model; one-shot, they are inputs, which it rearranges at each call. A call of
-the module computes at once, whether or not its input has changed, and its result can then be read without a copy.
+In mode prepacked, the weights are constants of the model. In mode one-shot, they are inputs, which MNN packs at each call. A
+call of the module computes immediately, even if its input has not changed, and its result can be read without a copy.
 
-Its layout is always NCX, which `how` says where the problem's is not. One axis is computed as the second of two, which is
-faster than as the first.
+The layout is always NCX; `how` names it if the problem has another one. A 1-D problem runs as a 2-D problem of height 1, which
+is faster than width 1.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DTYPES = ("f32",)
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Keeps what C++ prints, about the CPU and the steps of a conversion, from the terminal."""
+    """Suppress what C++ code prints about the CPU and the conversion."""
     kept = {number: os.dup(number) for number in (1, 2)}
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for number in kept:
@@ -41,7 +41,7 @@ def _silent() -> Iterator[None]:
         os.close(nowhere)
 
 
-# The converter itself is in `_tools`: importing `MNN.tools`, which wraps it, installs a package that sends statistics.
+# The converter is in `_tools`. Its wrapper `MNN.tools` is not imported, because that installs a package that sends statistics.
 with _silent():
     import _tools
     import MNN
@@ -58,15 +58,15 @@ def _as_2d(layer: Layer) -> Layer:
 
 
 def _refuse(problem: Problem) -> None:
-    """Raises Unsupported for problems that release 3.6.1 gets wrong, or that end its process."""
+    """Raise Unsupported for problems on which release 3.6.1 is wrong or crashes."""
     layer = problem.layer
     if not problem.prepacked and 1 < layer.groups != max(layer.cin, layer.cout):
-        raise Unsupported("weights that are an input have no groups, unless of one channel each")
+        raise Unsupported("no groups with one-shot weights, unless depthwise")
     if len(layer.size) == 3:
         if not problem.prepacked:
-            raise Unsupported("3-D weights have to be constants")
+            raise Unsupported("no 3-D with one-shot weights")
         if layer.groups > 1 or layer.dilations[0] > 1 or problem.with_bias:
-            raise Unsupported("groups, bias or a dilated first axis are wrong in 3-D")
+            raise Unsupported("wrong results in 3-D with groups, bias or a dilated first axis")
 
 
 def _module(problem: Problem, weights: dict[str, np.ndarray], threads: int):
@@ -82,7 +82,7 @@ def _module(problem: Problem, weights: dict[str, np.ndarray], threads: int):
             ["Y"],
             backend=expr.Backend.CPU,
             precision_mode=expr.PrecisionMode.High,
-            memory_mode=expr.MemoryMode.High,  # with less it takes four threads at most
+            memory_mode=expr.MemoryMode.High,  # lower modes use at most four threads
             shape_mutable=False,
             thread_num=threads,
         )

@@ -1,9 +1,9 @@
-"""oneDNN through its C API: a deconvolution primitive whose weights have the layout it asks for.
+"""oneDNN through its C API: a deconvolution primitive whose weights have the layout that it asks for.
 
-With plain tags, data and result have the layout of the problem, since that is what a caller holds; with `any`, the
-layouts that the primitive asks for too, reordered outside the clock, as inside a network that oneDNN runs whole. One-shot,
-the weights are reordered at each call; the primitive is kept, as oneDNN's own cache does. The enumerators below are those
-of oneDNN 3.x, whose ABI is stable.
+With tags "plain", data and result have the layout of the problem, as a caller's arrays do. With tags "any", they have the
+layouts that the primitive asks for, as inside a network that oneDNN runs as a whole; reordering them is not timed. In mode
+one-shot, the weights are reordered at each call, and the primitive is kept, as in oneDNN's own cache. The enumerators below are
+those of oneDNN 3.x, whose ABI is stable.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..problem import Problem, as_nxc, empty, in_layout
 from . import Ready, Unsupported
 
 DTYPES = {"f16": 1, "bf16": 2, "f32": 3, "f64": 7}
-PRECISIONS = {"highest": 0, "high": 4, "medium": 1}  # as modes of floating-point math: strict, tf32, bf16
+PRECISIONS = {"highest": 0, "high": 4, "medium": 1}  # floating-point math modes strict, tf32, bf16
 
 CPU = 1
 IN_ORDER = 1
@@ -66,7 +66,7 @@ def _check(name: str, status: int) -> None:
 
 
 class Handle:
-    """An object of oneDNN's: made by `dnnl_<kind>_create<how>`, destroyed with its Python shadow."""
+    """A oneDNN object, created by `dnnl_<kind>_create<how>` and destroyed with its Python object."""
 
     def __init__(self, kind: str, *arguments, how: str = "", maker: str = ""):
         self._as_parameter_ = ctypes.c_void_p()
@@ -94,7 +94,7 @@ def _dims(values) -> Dims:
 
 
 def _desc(shape: tuple[int, ...], dtype: int, strides: tuple[int, ...] | None) -> Handle:
-    """A memory descriptor; without strides, one whose layout the primitive chooses."""
+    """Return a memory descriptor. If ``strides`` is None, the primitive chooses the layout."""
     if strides is None:
         return Handle("memory_desc", len(shape), _dims(shape), dtype, TAG_ANY, how="_with_tag")
     return Handle("memory_desc", len(shape), _dims(shape), dtype, _dims(strides), how="_with_strides")
@@ -113,7 +113,7 @@ def _memory(desc, array: np.ndarray) -> Handle:
 
 
 class Bound:
-    """A primitive and the memories it works on, called without arguments."""
+    """A primitive with its memory objects, callable without arguments."""
 
     def __init__(self, primitive: Handle, memories: dict[int, Handle]):
         self._keep = memories
@@ -127,7 +127,7 @@ class Bound:
 
 
 class Held:
-    """A copy of an array in the layout of a memory descriptor, and the ways there and back."""
+    """A copy of an array in the layout of a memory descriptor. `fill` copies from the array, `read` copies back."""
 
     def __init__(self, array: np.ndarray, dtype: int, wanted: ctypes.c_void_p):
         plain = _describe(array, dtype)
@@ -145,12 +145,12 @@ def _reorder(from_desc, to_desc, source: Handle, target: Handle) -> Bound:
 
 
 def prepare(problem: Problem, threads: int, tags: str) -> Ready:
-    """OMP_NUM_THREADS, set before this library was loaded, has the threads."""
+    """Prepare a problem. The number of threads is OMP_NUM_THREADS, which was set before the library was loaded."""
     layer, dtype = problem.layer, DTYPES[problem.dtype]
     data = in_layout(problem.data(), problem.layout)
     result = in_layout(np.zeros(layer.result_shape, data.dtype), problem.layout)
 
-    # oneDNN names the axes (N, C, *spatial) and (groups, O, I, *spatial) wherever they lie in memory.
+    # The axes of oneDNN are (N, C, *spatial) and (groups, O, I, *spatial), in any memory order.
     groups, spatial = layer.groups, range(len(layer.kernel))
     split = problem.filter().reshape(*layer.kernel, groups, layer.cin // groups, layer.cout // groups)
     filter = split.transpose(-3, -1, -2, *spatial)

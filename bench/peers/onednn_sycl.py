@@ -1,11 +1,11 @@
-"""oneDNN of the wheel `onednn`, which is newer than `onednn-cpu-gomp` and made for SYCL, with threads of TBB; plain tags.
+"""oneDNN of the wheel `onednn`, which is newer than `onednn-cpu-gomp` and built for SYCL with TBB threads. Tags are "plain".
 
-The wheel's library has the place of the other wheel's, which convt needs, so it is installed in a virtual environment of
-its own: CONVT_BENCH_ONEDNN_SYCL is that folder. Nothing else needs to be set: the libraries that it wants, none of which is
-in the loader's path, are opened before it, and SYCL is told here which driver the CPU has.
+The wheel installs its library in the same place as `onednn-cpu-gomp`, which convt needs. Therefore it has its own virtual
+environment, whose folder CONVT_BENCH_ONEDNN_SYCL names. No other setting is needed, because this module opens the required
+libraries, which are not in the loader's path, and tells SYCL the driver of the CPU.
 
-Primitives run behind the caller's back, so a call waits for them, which costs it some 30 microseconds. They take arrays of
-this process by address.
+Primitives run asynchronously. A call waits for them, which costs about 30 microseconds. They use arrays of this process by
+address.
 """
 
 from __future__ import annotations
@@ -19,11 +19,18 @@ from ..problem import Problem
 from . import Ready, Unsupported
 
 VARIABLE = "CONVT_BENCH_ONEDNN_SYCL"
-NEEDED = ("libintlc.so.5", "libirng.so", "libimf.so", "libsvml.so", "libtbb.so.12", "libsycl.so.9")  # each after what it needs
+NEEDED = (
+    "libintlc.so.5",
+    "libirng.so",
+    "libimf.so",
+    "libsvml.so",
+    "libtbb.so.12",
+    "libsycl.so.9",
+)  # each after its dependencies
 
 
 def _open() -> None:
-    """For `onednn`, which is imported thereafter."""
+    """Open the required libraries and set the environment for `onednn`, which is imported afterwards."""
     if VARIABLE not in os.environ:
         raise ImportError(f"{VARIABLE} is not set")
     folder = Path(os.environ[VARIABLE], "lib")
@@ -41,8 +48,10 @@ from .onednn import DTYPES, LIB, PRECISIONS, version  # noqa: E402, F401
 
 @cache
 def _start(threads: int) -> None:
-    """TBB has as many threads as there are CPUs that it may use when it is first needed: oneDNN heeds no other setting.
-    Thereafter all threads may run anywhere, as those of other libraries do; the driver has tied some to a CPU each."""
+    """Start TBB's threads on ``threads`` CPUs, because TBB starts one thread per allowed CPU and oneDNN has no other setting.
+
+    Afterwards all threads may run on all CPUs again, as threads of other libraries do. The driver pins some to one CPU each.
+    """
     allowed = os.sched_getaffinity(0)
     if threads > len(allowed):
         raise Unsupported("no more threads than CPUs")

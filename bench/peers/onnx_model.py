@@ -1,4 +1,4 @@
-"""A model of one ConvTranspose, for the peers that read ONNX."""
+"""An ONNX model of one ConvTranspose, for the libraries that read ONNX."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from ..problem import Problem
 
 
 def weights(problem: Problem) -> dict[str, np.ndarray]:
+    """Return the weights by input name: W, and B if there is a bias."""
     return {"W": problem.filter_iox()} | ({"B": problem.bias()} if problem.with_bias else {})
 
 
 def model(problem: Problem, weights: dict[str, np.ndarray]) -> bytes:
-    """A model that computes Y from X. Prepacked, the weights are constants; one-shot, they are inputs behind X."""
+    """Return a model that computes Y from X. The weights are constants in mode prepacked, and inputs after X in one-shot."""
     layer = problem.layer
     shapes = {"X": (layer.batch, layer.cin, *layer.size), "Y": (layer.batch, layer.cout, *layer.output)}
     shapes |= {name: array.shape for name, array in weights.items()}
@@ -32,5 +33,5 @@ def model(problem: Problem, weights: dict[str, np.ndarray]) -> bytes:
     inputs = ["X"] if problem.prepacked else ["X", *weights]
     constants = [numpy_helper.from_array(array, name) for name, array in weights.items() if name not in inputs]
     graph = helper.make_graph([node], "layer", [info[name] for name in inputs], [info["Y"]], constants)
-    # The oldest version that has this operator keeps the model readable for every release of a runtime.
+    # The oldest opset with this version of the operator, so that all releases of a runtime can read the model.
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)], ir_version=7).SerializeToString()

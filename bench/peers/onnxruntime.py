@@ -1,8 +1,7 @@
-"""ONNX Runtime's CPU provider: a model of one ConvTranspose, its input and output bound once.
+"""ONNX Runtime's CPU provider: a model of one ConvTranspose whose input and output are bound once.
 
-Prepacked, the weights are constants of the model; one-shot, they are an input.
-
-Its layout is always NCX, which `how` says where the problem's is not.
+In mode prepacked, the weights are constants of the model. In mode one-shot, they are an input. The layout is always NCX; `how`
+names it if the problem has another one.
 """
 
 from __future__ import annotations

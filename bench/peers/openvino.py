@@ -1,8 +1,7 @@
-"""OpenVINO's CPU plugin: a model of one (Group)ConvolutionBackpropData, its tensors set once.
+"""OpenVINO's CPU plugin: a model of one (Group)ConvolutionBackpropData whose tensors are set once.
 
-Prepacked, the weights are a constant of the model; one-shot, they are an input.
-
-Its layout is always NCX, which `how` says where the problem's is not.
+In mode prepacked, the weights are a constant of the model. In mode one-shot, they are an input. The layout is always NCX; `how`
+names it if the problem has another one.
 """
 
 from __future__ import annotations
@@ -46,7 +45,9 @@ def prepare(problem: Problem, threads: int) -> Ready:
     options = {
         "INFERENCE_NUM_THREADS": threads,
         "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": PRECISIONS.get(problem.precision, "f32"),  # without a word: bfloat16 where the CPU can
+        "INFERENCE_PRECISION_HINT": PRECISIONS.get(
+            problem.precision, "f32"
+        ),  # OpenVINO's default is bfloat16 on CPUs that support it
     }
     weights = problem.filter_iox()
     if layer.groups > 1:

@@ -1,7 +1,8 @@
-"""TensorFlow: its transposed convolutions, channels last, since its CPU kernels have no other layout.
+"""TensorFlow's transposed convolutions, always in NXC, because its CPU kernels have no other layout.
 
-Prepacked, the filter is a constant of the traced function; one-shot, it is an argument. A 1-D problem runs as a 2-D one of
-height 1, as in TensorFlow itself; three axes take no pads there, so the window is cut out of the full result.
+In mode prepacked, the filter is a constant of the traced function. In mode one-shot, it is an argument. A 1-D problem runs as a
+2-D problem of height 1, as TensorFlow's own 1-D function does. TensorFlow supports no pads in 3-D, so the window is cut out of
+the full result.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def version() -> str:
 
 
 def prepare(problem: Problem, threads: int) -> Ready:
-    """The thread counts are fixed with the first operation; a process has one for its life."""
+    """Prepare a problem. TensorFlow fixes the number of threads at its first operation, so it cannot change in a process."""
     layer = problem.layer
     if layer.groups > 1 or max(layer.dilations) > 1:
         raise Unsupported("no groups or dilation")

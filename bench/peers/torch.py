@@ -1,9 +1,8 @@
-"""PyTorch: its functional transposed convolution, on channels-last (NXC) or contiguous (NCX) tensors; or what a frozen
-graph of torch.compile calls, whose weights were reordered once.
+"""PyTorch's functional transposed convolution on channels-last (NXC) or contiguous (NCX) tensors, or, with ``reordered``, the
+operator that a frozen graph of torch.compile calls, whose weights are reordered once.
 
-Eager mode has no place to keep prepared weights: what it does with them at every call is part of its time in either
-mode. Channels-last tensors exist from two spatial axes on, so there a 1-D problem runs as a 2-D one of height 1; operators
-that take reordered weights exist from two axes on in either layout.
+Eager mode cannot keep prepared weights, so it reorders them at each call, and both modes include this time. Channels-last
+tensors and operators with reordered weights need at least two spatial axes, so there a 1-D problem runs as a 2-D problem.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from ..problem import Problem, in_layout
 from . import Ready, Unsupported
 
 DTYPES = ("f32", "f16", "bf16", "f64")
-PRECISIONS = {"highest": "ieee", "high": "tf32", "medium": "bf16"}  # what its convolutions, by oneDNN, call them
+PRECISIONS = {"highest": "ieee", "high": "tf32", "medium": "bf16"}  # the names in PyTorch's oneDNN settings
 CALLS = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 CHANNELS_LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
 
@@ -27,7 +26,7 @@ def version() -> str:
 
 
 def _tensor(array: np.ndarray | None) -> torch.Tensor | None:
-    """A tensor on the array's memory; NumPy's bfloat16 passes as int16."""
+    """Return a tensor that shares the array's memory. NumPy's bfloat16 is passed as int16."""
     if array is not None and array.dtype.name == "bfloat16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return None if array is None else torch.from_numpy(array)
@@ -38,7 +37,7 @@ def _array(tensor: torch.Tensor, dtype: np.dtype) -> np.ndarray:
 
 
 def setup(problem: Problem, threads: int) -> None:
-    """Tell PyTorch about threads, gradients and precision."""
+    """Set threads, gradients and precision of PyTorch."""
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
     torch.set_float32_matmul_precision(problem.precision)
@@ -46,15 +45,15 @@ def setup(problem: Problem, threads: int) -> None:
 
 
 def prepare(problem: Problem, threads: int, layout: str = "", reordered: bool = False) -> Ready:
-    """``layout``: that of the tensors, the problem's if it is empty. ``reordered``: weights are reordered once."""
+    """Prepare a problem with tensors in ``layout`` (default: the problem's). With ``reordered``, weights are reordered once."""
     setup(problem, threads)
     layout = layout or problem.layout
     if reordered and (not problem.prepacked or problem.dtype == "f64"):
-        raise Unsupported("weights are reordered once, which one-shot calls can't, and not of float64")
+        raise Unsupported("reordered weights need mode prepacked and a dtype other than float64")
     layer, dtype = problem.layer, NUMPY_DTYPES[problem.dtype]
     data = _tensor(in_layout(problem.data(), layout))
     weight, bias = _tensor(problem.filter_iox()), _tensor(problem.bias())
-    # PyTorch pads both ends alike: what the end keeps beyond that is output_padding, what it loses is sliced off.
+    # PyTorch pads both ends equally. A smaller end pad becomes output_padding; for a larger one, the result is sliced.
     extra = np.subtract(layer.pads_begin, layer.pads_end) + layer.output_padding
     attributes = {
         "stride": layer.strides,

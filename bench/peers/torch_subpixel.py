@@ -1,9 +1,9 @@
-"""PyTorch by a trick that practitioners use: one forward convolution computes all phases as channels, and a copy for each phase
-puts its outputs in their places.
+"""PyTorch by the subpixel method: one forward convolution computes all phases as channels, and one copy per phase writes its
+outputs to their positions.
 
-Position ``o + p`` of the full scatter, with ``o = s * j + r``, receives tap t of input ``j + (r + p - t) / s``. So phase r is a
-forward convolution of stride 1, whose taps are those t for which that is an integer; phases with fewer taps have zeros.
-Weights are rearranged and reordered once, so one-shot calls are not supported.
+Position ``o + p`` of the full scatter, with ``o = s * j + r``, receives tap t of input ``j + (r + p - t) / s``. Phase r is
+therefore a forward convolution of stride 1, with the taps t for which this index is an integer. Phases with fewer taps are
+filled with zeros. Weights are rearranged and reordered once, so mode one-shot is not supported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REORDER = {2: torch._C._nn.mkldnn_reorder_conv2d_weight, 3: torch._C._nn.mkldnn_
 
 
 def _axis(k: int, s: int, p: int, size: int, out: int) -> tuple[list[list[tuple[int, int]]], int, int, int]:
-    """``(for each phase its (tap, place in the forward kernel), length of that kernel, zeros before the input, after it)``."""
+    """Return ``([(tap, position in the forward kernel)] of each phase, kernel length, pad before, pad after)`` of an axis."""
     taps = [[(t, (r + p - t) // s) for t in range(k) if (r + p - t) % s == 0] for r in range(s)]
     steps = [step for phase in taps for _, step in phase]
     first, last = min(steps), max(steps)
@@ -38,7 +38,7 @@ def prepare(problem: Problem, threads: int) -> Ready:
     if layer.groups > 1 or max(layer.dilations) > 1:
         raise Unsupported("no groups or dilation")
     if not problem.prepacked:
-        raise Unsupported("weights are rearranged once")
+        raise Unsupported("needs mode prepacked")
     data, filter, bias = _tensor(in_layout(problem.data(), layout)), _tensor(problem.filter()), _tensor(problem.bias())
     data = data.movedim(-1, 1) if layout == "NXC" else data
     flat = len(layer.size) == 1
@@ -57,7 +57,7 @@ def prepare(problem: Problem, threads: int) -> Ready:
             weight[(n, slice(None), slice(None), *places)] = filter[taps].T
     weight = weight.flatten(0, 1)
     before, after = [axis[2] for axis in axes], [axis[3] for axis in axes]
-    alike = before == after and min(before) >= 0  # else zeros are added, or inputs cut off, beforehand
+    alike = before == after and min(before) >= 0  # otherwise the input is padded or cropped first
     margins = [margin for pair in zip(reversed(before), reversed(after), strict=True) for margin in pair]
     padding, ones = before if alike else [0] * rank, [1] * rank
     if layout == "NXC":
