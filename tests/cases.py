@@ -1,8 +1,8 @@
-"""The one table of what is tested: dtypes, layouts, formats, activations, instruction sets, memory layouts, problems.
+"""The inputs of the test suite: dtypes, layouts, filter formats, activations, instruction sets, memory layouts and problems.
 
-`Case` is a problem with its options; `cases` draws one. `Case.expected` computes it in float64 straight from the
-definition: the full scatter of every input through every tap, then the window of it that the padding rules select. It
-shares no code with convt.
+`Case` is a problem with its options, and `cases` draws one. `Case.expected` computes the result in float64 from the definition:
+it adds each input through each tap to the full scatter and takes the window that the padding rules select. It shares no code
+with convt.
 """
 
 import contextlib
@@ -35,12 +35,12 @@ DATA_FORMATS = ("NXC", "NCX")
 FILTER_FORMATS = ("XIO", "OIX", "IOX", "XOI", "GIOX")
 BACKENDS = ("native", "reference")
 ALGORITHMS = [name for name, each in _plan.ALGORITHMS.items() if each.precision == "highest"]  # as exact as the sum of products
-OF_PLANES = ("rows", "turned", "matrix_turned")  # of NCX alone
-# Those that are exact on the small integers that most cases hold, and those that are not.
+OF_PLANES = ("rows", "turned", "matrix_turned")  # algorithms for NCX only
+# Activations that are exact on the small integers of most cases, and those that are not.
 EXACT_ACTIVATIONS = (None, "relu", ("leaky_relu", 0.25), ("clip", -3, 5.5))
 CURVED_ACTIVATIONS = ("tanh", "sigmoid", "gelu", "swish")
 ISA_ROWS = {row["name"]: row["available"] for row in _core.isa_rows()}
-ISAS = [name for name, available in ISA_ROWS.items() if available]  # from least to most
+ISAS = [name for name, available in ISA_ROWS.items() if available]  # in ascending order
 
 each_dtype = pytest.mark.parametrize("dtype", DTYPES)
 each_isa = pytest.mark.parametrize(
@@ -54,7 +54,7 @@ each_isa = pytest.mark.parametrize(
 
 @contextlib.contextmanager
 def using_isa(name):
-    """Plans and packings made inside use this instruction set."""
+    """Use an instruction set for the plans and packings made inside."""
     before = _core.isa()
     _core.use_isa(name)
     try:
@@ -63,9 +63,9 @@ def using_isa(name):
         _core.use_isa(before)
 
 
-pretend = machine.pretend  # plans made inside are those of a machine with other caches and limits
+pretend = machine.pretend  # plans made inside are for a machine with other caches and limits
 
-# Machines none of whose caches hold anything: outputs are written in order, or by non-temporal stores.
+# Machines whose caches hold nothing: outputs are written in order, or by non-temporal stores.
 NO_CACHES = (
     {"l2": 0, "l3": 0, "depthwise_non_temporal": 80 << 20},
     {"l2": 0, "l3": 0, "depthwise_non_temporal": 0, "depthwise_ordered": 0},
@@ -73,13 +73,13 @@ NO_CACHES = (
 
 
 def matrix_unit(dtype="float32"):
-    """Whether the instruction set in use multiplies a dtype on a matrix unit."""
+    """Check whether the instruction set in use multiplies a dtype on a matrix unit."""
     return _core.kernel_info(dtype, "amx") is not None
 
 
 @contextlib.contextmanager
 def vectors_alone():
-    """The instruction set in use, or that of the same vectors where it has a matrix unit: for what "auto" chooses without."""
+    """Use the vectors of the current instruction set without its matrix unit, to test what "auto" chooses then."""
     with using_isa("avx512" if matrix_unit() else _core.isa()):
         yield
 
@@ -88,11 +88,11 @@ def vectors_alone():
 
 
 def scatter(x, w, strides, dilations):
-    """The full scatter: x (N, *in, G, ci), w (G, ci, co, *kernel) -> (N, *natural, G, co), all float64, not to be written."""
+    """Return the full scatter of x (N, *in, G, ci) and w (G, ci, co, *kernel): (N, *natural, G, co), float64, read-only."""
     return _scatter(x.shape, x.tobytes(), w.shape, w.tobytes(), strides, dilations)
 
 
-@functools.lru_cache(64)  # what is checked is mostly checked again: for other threads, layouts, algorithms, instruction sets
+@functools.lru_cache(64)  # most cases are checked again: for other threads, layouts, algorithms, instruction sets
 def _scatter(x_shape, x_bytes, w_shape, w_bytes, strides, dilations):
     x, w = np.ndarray(x_shape, np.float64, x_bytes), np.ndarray(w_shape, np.float64, w_bytes)
     in_sizes, kernel = x.shape[1:-2], w.shape[3:]
@@ -109,7 +109,7 @@ def _scatter(x_shape, x_bytes, w_shape, w_bytes, strides, dilations):
 
 
 def window(full, begin, out):
-    """Positions [begin, begin + out) of each spatial axis of the scatter, zeros where there is none."""
+    """Return positions [begin, begin + out) of each spatial axis of the scatter, and zeros at positions outside the scatter."""
     y = np.zeros((full.shape[0], *out, *full.shape[-2:]))
     take, put = [slice(None)], [slice(None)]
     for have, first, want in zip(full.shape[1:-2], begin, out, strict=True):
@@ -121,7 +121,7 @@ def window(full, begin, out):
 
 
 def window_of(size, k, s, d, begin, end, auto_pad, output_padding, output_shape):
-    """(begin, out) of one axis by the rules of oneDNN Graph's ConvTranspose."""
+    """Return (begin, out) of one axis by the rules of oneDNN Graph's ConvTranspose."""
     reach = s * (size - 1) + (k - 1) * d + 1 + output_padding
     if auto_pad in ("same_upper", "same_lower"):
         total = max((k - 1) * d + 1 - s, 0)
@@ -160,12 +160,12 @@ def activate(activation, y):
 
 @dataclass(frozen=True)
 class Case:
-    """A problem, its layouts and its options; arrays are drawn from ``seed``."""
+    """A problem with its layouts and options. The arrays are drawn from ``seed``."""
 
     dtype: str = "float32"
     batch: int = 1
     groups: int = 1
-    ci: int = 1  # of one group
+    ci: int = 1  # in-channels of one group
     co: int = 1
     in_sizes: tuple = (1,)
     kernel: tuple = (1,)
@@ -194,7 +194,7 @@ class Case:
 
     @property
     def windows(self):
-        """(begin, out), two tuples."""
+        """Return two tuples: begin and out of each axis."""
         axes = zip(
             self.in_sizes, self.kernel, self.strides, self.dilations, self.pads_begin, self.pads_end,
             (self.auto_pad,) * len(self.kernel), self.output_padding, self.output_shape or (None,) * len(self.kernel),
@@ -211,12 +211,12 @@ class Case:
         return self.data_layout((self.batch, *self.windows[1], self.groups * self.co))
 
     def data_layout(self, nxc_shape):
-        """A shape in NXC order, in this case's format."""
+        """Return a shape that is given in NXC order in this case's format."""
         return tuple(nxc_shape) if self.data_format == "NXC" else (nxc_shape[0], nxc_shape[-1], *nxc_shape[1:-1])
 
     def arrays(self, exact=True):
-        """(data, filter, bias or None) in the case's layouts; ``exact``: small integers, whose sums no dtype but the
-        last rounding can tell from the definition's."""
+        """Return (data, filter, bias or None) in the case's layouts. With ``exact`` the values are small integers: their sums
+        are exact in float32, so only the last rounding to the dtype can differ from the definition."""
         rng = np.random.default_rng(self.seed)
 
         def draw(shape, top):
@@ -228,7 +228,8 @@ class Case:
         return data, filter_in(self.filter_format, filter), bias
 
     def expected(self, data, filter, bias, magnitude=False):
-        """The result in float64, in the case's layout; with ``magnitude`` the sum of the products' sizes instead."""
+        """Return the float64 result in the case's layout. With ``magnitude`` return the sum of the products' magnitudes
+        instead."""
         x = np.asarray(data).astype(np.float64)
         x = x if self.data_format == "NXC" else np.moveaxis(x, 1, -1)
         x = x.reshape(self.batch, *self.in_sizes, self.groups, self.ci)
@@ -243,13 +244,13 @@ class Case:
         return y if self.data_format == "NXC" else np.moveaxis(y, -1, 1)
 
     def check(self, got, data, filter, bias, exact=True):
-        """Assert that ``got`` is the result: to the last bit where nothing but one rounding may happen."""
+        """Assert that ``got`` is the result, bit for bit where the only permitted error is one rounding."""
         want = self.expected(data, filter, bias)
         assert got.dtype == self.numpy_dtype and got.shape == want.shape == self.out_shape
         if exact and self.activation in EXACT_ACTIVATIONS:
             assert_same(got, want.astype(self.numpy_dtype))
         elif got.size:
-            scale = max(np.abs(want).max(), 1.0)  # the sums are exact, what is left is the activation's own error
+            scale = max(np.abs(want).max(), 1.0)  # the sums are exact: only the activation has an error
             if not exact:
                 scale = max(np.abs(want).max(), self.expected(data, filter, bias, magnitude=True).max(), 1e-30)
             error = np.abs(got.astype(np.float64) - want).max()
@@ -257,13 +258,13 @@ class Case:
 
 
 def assert_same(got, want):
-    """The same shape, dtype and numbers, NaN where NaN is wanted (NumPy's own assertion knows no NaN in bfloat16)."""
+    """Assert equal shape, dtype and values. NaN equals NaN, which NumPy's own assertion does not support for bfloat16."""
     assert got.dtype == want.dtype and got.shape == want.shape
     np.testing.assert_array_equal(got.astype(np.float64), want.astype(np.float64))
 
 
 def filter_in(filter_format, w):
-    """(groups, ci, co, *kernel) -> a contiguous array of the format."""
+    """Convert (groups, ci, co, *kernel) to a contiguous array of the format."""
     if filter_format == "GIOX":
         return w
     w = w.reshape(w.shape[0] * w.shape[1], *w.shape[2:])  # (channels, co, *kernel)
@@ -277,7 +278,7 @@ def filter_in(filter_format, w):
 
 
 def filter_out(filter_format, f, groups):
-    """The inverse of `filter_in`."""
+    """Invert `filter_in`."""
     if filter_format == "GIOX":
         return f
     f = {
@@ -289,13 +290,13 @@ def filter_out(filter_format, f, groups):
     return f.reshape(groups, f.shape[0] // groups, *f.shape[1:])
 
 
-# ---------------------------------------------------------------- how arrays may lie in memory
+# ---------------------------------------------------------------- memory layouts of arrays
 
-_EDGE = 64  # elements around every array; their bytes are 0xff, NaN in every dtype: what reads them shows it
+_EDGE = 64  # elements around every array; their bytes are 0xff, NaN in every dtype, so a read outside the array shows
 
 
 def _memory(elements, itemsize):
-    """0xff bytes for that many elements and the edges, on a cache line's boundary."""
+    """Return 0xff bytes for the elements and the edges around them, aligned to a cache line."""
     size = (elements + 2 * _EDGE) * itemsize
     raw = np.full(size + 64, 0xFF, np.uint8)
     start = -raw.ctypes.data % 64
@@ -303,7 +304,8 @@ def _memory(elements, itemsize):
 
 
 def _within(a, shape, index, shift=0):
-    """A view equal in shape to ``a``: ``index`` applied to ``shape`` elements that lie inside a larger buffer."""
+    """Return a view with the shape of ``a`` and its buffer. The view is ``index`` applied to ``shape`` elements in the
+    buffer."""
     raw, item = _memory(math.prod(shape), a.dtype.itemsize), a.dtype.itemsize
     return raw[(_EDGE + shift) * item :][: math.prod(shape) * item].view(a.dtype).reshape(shape)[index], raw
 
@@ -319,9 +321,9 @@ def _field(a):
     return raw["x"], raw
 
 
-# name -> (view of a's shape, the whole memory it lies in)
+# name -> (view with a's shape, the whole buffer)
 MEMORY = {
-    "contiguous": lambda a: _within(a, a.shape, ...),  # on a cache line's boundary
+    "contiguous": lambda a: _within(a, a.shape, ...),  # aligned to a cache line
     "an element off": lambda a: _within(a, a.shape, ..., shift=1),
     "fortran": lambda a: (lambda v: (v[0].transpose(), v[1]))(_within(a, a.shape[::-1], ...)),
     "reversed": lambda a: _within(a, a.shape, (slice(None, None, -1),) * a.ndim),
@@ -335,7 +337,7 @@ INPUT_MEMORY = (*MEMORY, "read-only", "broadcast", "sliding")
 
 
 def laid(memory, a):
-    """``a`` in the given kind of memory. "broadcast" and "sliding" repeat elements, so they change the values."""
+    """Copy ``a`` to the given kind of memory. "broadcast" and "sliding" repeat elements, so they change the values."""
     if a is None:
         return None
     if memory == "broadcast":
@@ -354,7 +356,7 @@ def laid(memory, a):
 
 
 class Out:
-    """An ``out`` in the given kind of memory, that can tell whether anything but its elements was written."""
+    """An ``out`` in the given kind of memory. It can check that only its elements were written."""
 
     def __init__(self, memory, like):
         self.memory, self.like = memory, like
@@ -373,13 +375,13 @@ class Out:
 
 # rank -> largest input, kernel, stride, dilation
 _SIZES = {1: (40, 9, 7, 4), 2: (9, 5, 4, 3), 3: (5, 4, 3, 2), 4: (3, 3, 3, 2)}
-_WORK = 1_500_000  # multiply-adds of a case
+_WORK = 1_500_000  # most multiply-adds of a case
 _RARELY = st.sampled_from([False] * 9 + [True])
 
 
 @st.composite
 def geometries(draw, rank=None, auto_pad=True):
-    """The spatial part of a Case, as keywords."""
+    """Draw the spatial part of a Case, as keywords."""
     rank = rank or draw(st.sampled_from([1, 1, 2, 2, 2, 3, 3, 4]))
     top_in, top_k, top_s, top_d = _SIZES[rank]
     axes = []
@@ -390,7 +392,7 @@ def geometries(draw, rank=None, auto_pad=True):
         k, s, d = draw(st.integers(1, top_k)), draw(st.integers(1, top_s)), draw(st.integers(1, top_d))
         op = draw(st.integers(0, s + 3)) if draw(st.booleans()) else 0
         reach = s * (size - 1) + (k - 1) * d + 1 + op
-        if reach < 0:  # an empty input, a stride beyond the kernel: only output_padding makes a size
+        if reach < 0:  # an empty input or a stride larger than the kernel: the output has a size only because of output_padding
             op, reach = op - reach, 0
         begin = draw(st.integers(0, min(reach, (k - 1) * d + 3)))
         end = draw(st.integers(0, min(reach - begin, (k - 1) * d + 3)))
@@ -412,7 +414,7 @@ def geometries(draw, rank=None, auto_pad=True):
 
 @st.composite
 def cases(draw, rank=None, dtypes=tuple(DTYPES), activations=EXACT_ACTIVATIONS, auto_pad=True, layouts=True):
-    """A Case: one to four axes; dense, grouped, depthwise, deep (several depth chunks) or channel-free."""
+    """Draw a Case: one to four axes; dense, grouped, depthwise, deep (several depth chunks) or without channels."""
     geometry = draw(geometries(rank, auto_pad))
     batch = 0 if draw(_RARELY) and draw(_RARELY) else draw(st.integers(1, 3))
     budget = _WORK // max(1, batch * math.prod(geometry["in_sizes"]) * math.prod(geometry["kernel"]))
@@ -443,7 +445,7 @@ def cases(draw, rank=None, dtypes=tuple(DTYPES), activations=EXACT_ACTIVATIONS, 
     )
 
 
-# A few that stand for the rest, for tests about something other than geometry. Large enough for several threads.
+# Samples for tests about something other than geometry. They are large enough for several threads.
 SAMPLES = {
     "dense": Case(
         batch=2, ci=40, co=24, in_sizes=(9, 11), kernel=(4, 3), strides=(2, 2), dilations=(1, 2), pads_begin=(1, 0),
@@ -466,7 +468,7 @@ each_sample = pytest.mark.parametrize("case", SAMPLES.values(), ids=SAMPLES)
 
 
 def child(script, *arguments, timeout=60, **environment):
-    """Run a script in a process of its own, with these tests and this convt to import: (exit code, stdout, stderr)."""
+    """Run a script in a process of its own that can import these tests and this convt. Return (exit code, stdout, stderr)."""
     here, package = Path(__file__).parent, Path(convt.__file__).parent.parent
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("CONVT_", "OMP_"))}
     path = os.pathsep.join([str(here), str(package), os.environ.get("PYTHONPATH", "")])
@@ -478,15 +480,15 @@ def child(script, *arguments, timeout=60, **environment):
 
 
 def run(case, data, filter, bias=None, **more):
-    """convt.conv_transpose of a case."""
+    """Call convt.conv_transpose for a case."""
     return convt.conv_transpose(data, filter, bias, **{**case.keywords, **more})
 
 
 def operator(case, filter, bias=None, **more):
-    """The convt.ConvTranspose of a case, on the native backend unless told otherwise."""
+    """Return the convt.ConvTranspose of a case, on the native backend unless told otherwise."""
     return convt.ConvTranspose(filter, bias, **{**case.keywords, "backend": "native", **more})
 
 
 def kept_forms(op):
-    """The forms of an operator's weights whose packed weights it keeps."""
+    """Return the forms whose packed weights an operator keeps."""
     return [form for form in op._operator._forms.values() if form.weights() is not None]

@@ -1,4 +1,5 @@
-"""Settings of the whole suite: the same examples on every machine, and a process left as it was found."""
+"""Settings of the whole suite: Hypothesis profiles with the same examples on every machine, a fixture that restores the process
+settings after each test, and the selection of tests under CONVT_ISA."""
 
 import inspect
 import math
@@ -15,8 +16,8 @@ settings.register_profile("convt", derandomize=True, deadline=None, suppress_hea
 settings.register_profile("more", deadline=None, max_examples=5000, suppress_health_check=list(HealthCheck))
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "convt"))
 
-# Tests whose answers no instruction set changes: of the benchmark, pages, types, torch's tools, examples, memory that can't be
-# had, mistakes on the command line, and of models on their way into ONNX Runtime.
+# Test modules whose results do not depend on the instruction set: the benchmark, documentation, types, torch's tools, examples,
+# failing allocations, errors on the command line, and the loading and rewriting of ONNX models.
 ONCE = (
     "test_bench", "test_docs", "test_types", "test_torch_tools", "test_examples", "test_growth", "test_site",
     "test_licence", "test_main_errors", "test_onnxruntime_loading", "test_onnxruntime_main", "test_onnxruntime_rewrite",
@@ -25,7 +26,7 @@ ONCE = (
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leaves out, if CONVT_ISA chooses an instruction set for the process, tests that choose one themselves, and `ONCE`."""
+    """Deselect tests that choose an instruction set themselves, and `ONCE`, if CONVT_ISA chooses one for the process."""
     if os.environ.get("CONVT_ISA"):
         left_out = lambda item: chooses_isa(item) or item.path.name.startswith(ONCE)  # noqa: E731
         config.hook.pytest_deselected(items=list(filter(left_out, items)))
@@ -37,7 +38,7 @@ def pytest_configure(config):
 
 
 def chooses_isa(item):
-    """Whether a test is given an ``isa``, by pytest or by Hypothesis, or says that it goes through them."""
+    """Check whether a test gets an ``isa`` from pytest or Hypothesis, or has the marker ``every_isa``."""
     drawn = getattr(item.obj, "hypothesis", None)
     return (
         item.get_closest_marker("every_isa") is not None
@@ -48,8 +49,8 @@ def chooses_isa(item):
 
 @pytest.fixture(autouse=True)
 def process_settings():
-    """Instruction set, threads, the limit of packed weights and what was tuned are the process's: give them back after every
-    test."""
+    """Restore the settings of the process after each test: instruction set, threads, limit of packed weights, and tuned
+    entries."""
     isa, threads, limit = _core.isa(), _config._threads, convt.get_packed_weights_limit()
     tuning.clear()
     yield
@@ -61,21 +62,21 @@ def process_settings():
 
 @pytest.fixture
 def non_temporal_stores():
-    """Depthwise writes outputs of any size by non-temporal stores, where it can."""
+    """Make depthwise write outputs of any size by non-temporal stores, where it can."""
     with machine.pretend(depthwise_non_temporal=0, depthwise_ordered=0):
         yield
 
 
 @pytest.fixture
 def no_caches():
-    """Plans are those of a machine without L2 and last-level cache."""
+    """Make plans for a machine without L2 and last-level cache."""
     with machine.pretend(l2=0, l3=0):
         yield
 
 
 @pytest.fixture
 def direct_wins(monkeypatch):
-    """Measuring takes no time, and direct is the fastest."""
+    """Make measurements take no time, and direct the fastest."""
 
     def measure(runs):
         for run in runs.values():

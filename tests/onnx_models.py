@@ -1,4 +1,4 @@
-"""Small ONNX models for the tests of convt.onnxruntime, and ONNX Runtime's own session to compare with."""
+"""Helpers of the tests of convt.onnxruntime: small ONNX models, and the comparison with ONNX Runtime's own session."""
 
 import numpy as np
 import onnxruntime
@@ -15,7 +15,7 @@ def info(name, dtype=TensorProto.FLOAT, shape=None):
 
 
 def model_of(nodes, inputs, outputs=("Y",), constants=(), opset=OPSET, dtype=TensorProto.FLOAT, functions=(), imports=()):
-    """A model of nodes; ``inputs`` is {name: shape}, ``constants`` {name: array}."""
+    """Make a model of nodes. ``inputs`` is {name: shape}, ``constants`` is {name: array}."""
     graph = helper.make_graph(
         nodes, "test", [info(name, dtype, shape) for name, shape in inputs.items()], [info(name, dtype) for name in outputs],
         tensors(constants),
@@ -33,7 +33,7 @@ def conv(inputs=("X", "W"), output="Y", **attributes):
 
 
 def norm(source, output, channels, **attributes):
-    """A batch norm, and its tensors by name."""
+    """Make a batch norm and its tensors by name."""
     names = [f"{output}_{part}" for part in ("scale", "shift", "mean", "var")]
     arrays = [*(weights(channels) for _ in range(3)), RNG.uniform(0.5, 2, channels).astype(np.float32)]
     node = helper.make_node("BatchNormalization", [source, *names], [output], **attributes)
@@ -50,7 +50,7 @@ def plain(model):
 
 
 def same(model, feed, served=1, tolerance=1e-5):
-    """The session, after a run whose outputs are ONNX Runtime's own."""
+    """Run a model, check that the outputs equal ONNX Runtime's own, and return the session."""
     session = convt.onnxruntime.InferenceSession(model)
     assert len(session.report.packed) + len(session.report.unpacked) == served, session.report
     theirs = plain(model)

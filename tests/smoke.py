@@ -1,4 +1,4 @@
-"""Import and compute: what an installed wheel must do, run as a script with nothing but the wheel's own dependencies."""
+"""A script that imports and computes, to check an installed wheel with no other packages than its own dependencies."""
 
 import os
 

@@ -1,4 +1,5 @@
-"""The promises around the numbers: out, operators, threads, forks, DLPack, environment, imports, examples."""
+"""Tests of the public API apart from the numbers: ``out``, operators, threads, forks, DLPack and other arrays, environment
+variables, configuration, memory, and imports. Results are compared with the float64 definition in cases.py."""
 
 import asyncio
 import contextvars
@@ -39,7 +40,7 @@ def test_out_is_written_in_place_and_returned(case, dtype):
     op = operator(case, *arrays[1:])
     for call in (lambda out: run(case, *arrays, out=out), lambda out: op(arrays[0], out=out), lambda out: op(arrays[0], out)):
         out = np.full_like(want, np.nan)
-        for _ in range(3):  # the first call checks everything, later ones take a shorter way
+        for _ in range(3):  # later calls take the fast path, the first one checks everything
             address = out.ctypes.data
             assert call(out) is out and out.ctypes.data == address
             assert out.tobytes() == want.tobytes()
@@ -53,14 +54,14 @@ def test_a_result_is_new_memory_every_time():
     for n, result in enumerate(results):
         assert not any(np.shares_memory(result, other) for other in results[:n])
         assert result.flags.c_contiguous and result.flags.writeable and result.flags.aligned
-        assert result.ctypes.data % 64 == 0  # of any size: threads would share lines, vectors cross them
+        assert result.ctypes.data % 64 == 0  # aligned for any size; otherwise threads would share cache lines
 
 
 @pytest.mark.parametrize("other", [
     lambda a: a.astype(np.int32), lambda a: a.view(">f4"), lambda a: a.view(np.uint32), lambda a: a.astype(np.float64),
 ])  # fmt: skip
 def test_a_good_call_makes_no_bad_one_pass(other):
-    """Same shape, same strides, another dtype: the short way for repeated calls must not take it."""
+    """Check that the fast path of repeated calls does not accept equal shape and strides with another dtype."""
     arrays = dict(zip(("data", "filter", "bias"), DENSE.arrays(), strict=True))
     op = operator(DENSE, arrays["filter"], arrays["bias"])
     out = run(DENSE, *arrays.values())
@@ -69,7 +70,7 @@ def test_a_good_call_makes_no_bad_one_pass(other):
         op(arrays["data"], out)
         for name in arrays:
             wrong = other(arrays[name])
-            named = "bias" if name == "filter" and wrong.dtype == np.float64 else name  # a good filter, another bias
+            named = "bias" if name == "filter" and wrong.dtype == np.float64 else name  # bias is checked first
             with pytest.raises(TypeError, match=f"^{named}: got"):
                 run(DENSE, *{**arrays, name: wrong}.values())
         with pytest.raises(TypeError, match=r"^data: got"):
@@ -96,7 +97,7 @@ def test_halves_are_told_apart_after_a_good_call():
 
 
 def test_attributes_that_compare_equal_are_told_apart_after_a_good_call():
-    """1 == True == 1.0, and one of them is an integer."""
+    """Check that 1, True and 1.0, which compare equal, are distinguished: only 1 is an integer."""
     data, filter, _ = DENSE.arrays()
     for _ in range(2):
         convt.conv_transpose(data, filter, strides=1)
@@ -119,7 +120,7 @@ def test_filter_and_bias_are_copied_by_an_operator_and_read_afresh_by_the_functi
     bias -= 2
     assert op(data).tobytes() == before.tobytes()
     assert op(data[:1]).tobytes() == before[:1].tobytes()
-    for _ in range(3):  # the same arrays, other values
+    for _ in range(3):  # the same arrays with other values
         filter += 1
         DENSE.check(run(DENSE, data, filter, bias), data, filter, bias)
     filter[0, 0, 0, 0] = np.nan
@@ -171,7 +172,7 @@ print(plan.algorithm, status("VmHWM") - before - code, plan.packed_bytes + plan.
 """
 
 
-@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the peak of memory is Linux's to tell")
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="only Linux reports the peak of memory")
 @pytest.mark.parametrize(
     "problem, algorithm",
     [
@@ -182,7 +183,8 @@ print(plan.algorithm, status("VmHWM") - before - code, plan.packed_bytes + plan.
     ],
 )
 def test_a_plan_tells_the_memory_a_call_takes(problem, algorithm):
-    """Beyond input, output and the operator itself, within a megabyte of tables."""
+    """Check that packed weights and workspace are all that a call takes beyond input, output and operator, up to 1 MiB of
+    tables."""
     if algorithm == "matrix" and not matrix_unit():
         pytest.skip("no matrix unit")
     problem[-1]["algorithm"] = algorithm
@@ -191,7 +193,7 @@ def test_a_plan_tells_the_memory_a_call_takes(problem, algorithm):
     name, grew, said = told.split()
     assert name in (algorithm, f"matrix_{algorithm}", "matrix" if algorithm == "direct" else algorithm)
     assert int(grew) <= int(said) + (1 << 20)
-    assert int(said) <= int(grew) + (4 << 20)  # nothing is made up
+    assert int(said) <= int(grew) + (4 << 20)  # the plan does not report much more than the call takes
 
 
 @each_sample
@@ -251,7 +253,7 @@ def test_what_calls_keep_is_bounded():
 
 @pytest.mark.parametrize("plans", [1, 2, 64])
 def test_one_operator_serves_many_python_threads_at_once(plans, monkeypatch):
-    """Different shapes and few plans kept, so that plans are made and dropped while others run."""
+    """Check different shapes with few kept plans, so that plans are made and dropped while other threads run."""
     monkeypatch.setattr(_keep, "OPERATOR_PLANS", plans << 13)
     case = replace(DENSE, ci=16, co=8)
     _, filter, bias = case.arrays()
@@ -273,7 +275,7 @@ def test_one_operator_serves_many_python_threads_at_once(plans, monkeypatch):
         return None
 
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # so that threads meet in every place they can
+    sys.setswitchinterval(1e-6)  # so that threads switch in as many places as possible
     try:
         with ThreadPoolExecutor(8) as pool:
             assert list(pool.map(worker, range(8))) == [None] * 8
@@ -282,7 +284,7 @@ def test_one_operator_serves_many_python_threads_at_once(plans, monkeypatch):
 
 
 def test_a_bounded_cache_is_filled_from_many_threads_at_once():
-    """Two threads must not drop the same oldest entry."""
+    """Check that two threads do not both drop the same oldest entry."""
     cache, interval = _keep.Recent(5000), sys.getswitchinterval()
     make = lambda n: _plan._Winner(str(n), "")  # noqa: E731
     fill = lambda first: [int(cache.get_or_make((first, n), lambda: make(n)).name) for n in range(10000)]  # noqa: B023, E731
@@ -314,7 +316,7 @@ def test_threads_are_set_got_and_scoped():
     assert convt.get_num_threads() == 4
     convt.set_num_threads(np.int64(2))
     assert convt.get_num_threads() == 2
-    convt.set_num_threads(10**6)  # more than anyone has: bounded, and it computes
+    convt.set_num_threads(10**6)  # more than any machine has: the number is bounded and convt computes
     assert 2 <= convt.get_num_threads() <= 10**6
     arrays = DENSE.arrays()
     DENSE.check(run(DENSE, *arrays), *arrays)
@@ -333,7 +335,7 @@ def test_scoped_threads_are_of_one_thread_and_one_task():
 
     assert asyncio.run(tasks()) == list(range(1, 9))
     with convt.num_threads(2), ThreadPoolExecutor(1) as pool:
-        assert pool.submit(convt.get_num_threads).result() in (2, 3)  # a new thread: its own context
+        assert pool.submit(convt.get_num_threads).result() in (2, 3)  # a new thread has its own context
         assert pool.submit(contextvars.copy_context().run, convt.get_num_threads).result() == 2
         assert convt.get_num_threads() == 2
 
@@ -378,14 +380,14 @@ print("done")
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.parametrize("how", ["once", "twice", "thread", "pool", "unused"])
 def test_a_forked_child_computes(how):
     code, out, errors = child(_FORK, how, timeout=60)
     assert (code, out) == (0, "done\n"), errors[-2000:]
 
 
-# ---------------------------------------------------------------- arrays of others
+# ---------------------------------------------------------------- arrays of other libraries
 
 
 class Duck:
@@ -506,7 +508,7 @@ def test_wrong_thread_counts_are_an_error(value):
 def test_the_default_is_the_cores_this_process_may_use():
     script = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); import convt; print(convt.get_num_threads())"
     if not hasattr(os, "sched_setaffinity"):
-        pytest.skip("no affinity here")
+        pytest.skip("needs CPU affinity")
     assert child(script)[:2] == (0, "1\n")
 
 
@@ -622,7 +624,7 @@ def test_the_examples_of_the_documentation_run(name):
 
 
 def test_repeated_calls_keep_no_memory():
-    """Thousands of calls of every kind, and the process is not larger for it."""
+    """Check that thousands of calls of every kind do not increase the memory of the process."""
     script = """
 import resource
 import numpy as np, convt
@@ -678,15 +680,16 @@ def test_layouts_have_the_names_that_people_type(name, same):
 
 
 def test_a_layouts_name_has_the_filters_rank():
-    with pytest.raises(ValueError, match=r"data_format: got 'NHWC' with a filter of 3 spatial axes, wanted 'NXC' or its name"):
+    wanted = r"data_format: got 'NHWC' with a filter of 3 spatial axes, wanted 'NXC' or a name for this rank"
+    with pytest.raises(ValueError, match=wanted):
         convt.ConvTranspose(np.ones((2, 2, 2, 3, 5), np.float32), data_format="NHWC")
 
 
 def test_data_of_the_other_layout_is_told_so():
     filter = np.ones((2, 2, 3, 5), np.float32)
-    with pytest.raises(ValueError, match="wanted 3 as the filter says; it would fit data_format='NCX'"):
+    with pytest.raises(ValueError, match="wanted 3, the filter's; the shape fits data_format='NCX'"):
         convt.conv_transpose(np.ones((1, 3, 8, 8), np.float32), filter)
-    with pytest.raises(ValueError, match="wanted 3 as the filter says; it would fit data_format='NXC'"):
+    with pytest.raises(ValueError, match="wanted 3, the filter's; the shape fits data_format='NXC'"):
         convt.conv_transpose(np.ones((1, 8, 8, 3), np.float32), filter, data_format="NCHW")
-    with pytest.raises(ValueError, match="wanted 3 as the filter says$"):
+    with pytest.raises(ValueError, match="wanted 3, the filter's$"):
         convt.conv_transpose(np.ones((1, 8, 8, 4), np.float32), filter)

@@ -1,4 +1,6 @@
-"""What is refused: the class of the error, a message that starts with the argument, and an ``out`` that stays as it was."""
+"""Tests of arguments that must be refused. Each must raise an error of the right class whose message starts with the name of
+the argument, and must leave ``out`` unchanged. The table ROWS has one row per mistake: (argument, error, changed arguments of a
+good call)."""
 
 import collections
 import decimal
@@ -23,7 +25,7 @@ f32 = np.float32
 
 
 def broken(name, result):
-    """Claims to be an array and is none."""
+    """Return an object that claims to be an array by the method ``name`` and is none."""
     return type("Broken", (), {name: lambda self, *a, **k: result()})()
 
 
@@ -56,10 +58,10 @@ for name in ("strides", "dilations", "pads_begin", "pads_end", "output_padding",
     ROWS += [(name, ValueError, {name: v}) for v in OUT_OF_RANGE if name != "output_shape" or np.ndim(v)]
 for name in ("strides", "dilations"):
     ROWS += [(name, ValueError, {name: v}) for v in (0, [1, 0], np.int8(0))]
-ROWS += [("output_shape", TypeError, {"output_shape": v}) for v in (7, np.int64(7))]  # a size for every axis is asked for
+ROWS += [("output_shape", TypeError, {"output_shape": v}) for v in (7, np.int64(7))]  # one size for every axis is not accepted
 ROWS += [("output_shape", ValueError, {"output_shape": (1, 7, 7, 8)})]  # spatial sizes only
 ROWS += [("groups", TypeError, {"groups": v}) for v in (1.0, True, "1", None, [1], (2,), np.float64(2))]
-ROWS += [("groups", ValueError, {"groups": v}) for v in (0, -1, 3, 8, 2**63, 10**30)]  # 4 in-channels
+ROWS += [("groups", ValueError, {"groups": v}) for v in (0, -1, 3, 8, 2**63, 10**30)]  # there are 4 in-channels
 
 EMPTY = {"data": zeros(1, 5, 6, 0), "filter": zeros(3, 3, 0, 2)}
 ROWS += [("groups", ValueError, {"groups": v, **EMPTY}) for v in (2**62, 2**63 - 1)]
@@ -79,9 +81,9 @@ UNSHARED[-1].__class__.__dlpack__ = lambda self, **_: None
 for name, rank in (("data", 4), ("filter", 4), ("bias", 1)):
     ROWS += [(name, TypeError, {name: v}) for v in NO_ARRAY + UNSHARED if not (name == "bias" and v is None)]
     ROWS += [(name, TypeError, {name: v if rank == 4 else v.reshape(-1)[:8]}) for v in NO_FLOAT]
-for name in GOOD:  # dtypes that differ; the odd one is named against the filter's, as the filter makes the operator
+for name in GOOD:  # dtypes that differ: the message names the array whose dtype differs from the filter's
     for dtype in (np.float64, np.float16, ml_dtypes.bfloat16):
-        odd = "bias" if name == "filter" else name  # bias is looked at before data
+        odd = "bias" if name == "filter" else name  # bias is checked before data
         ROWS.append((odd, TypeError, {name: GOOD[name].astype(dtype)}))
 ROWS.append(("data", TypeError, {"filter": GOOD["filter"].astype(np.float64), "bias": None}))
 ROWS += [("data", ValueError, {"data": zeros(*shape)}) for shape in (
@@ -90,7 +92,7 @@ ROWS += [("data", ValueError, {"data": zeros(*shape)}) for shape in (
 ROWS += [("filter", ValueError, {"filter": zeros(*shape)}) for shape in ((), (8,), (4, 8), (0, 2, 4, 8), (3, 0, 4, 8))]
 ROWS += [("data", ValueError, {"filter": zeros(*shape)}) for shape in ((3, 4, 8), (3, 2, 5, 8), (3, 2, 0, 8), (3, 2, 2, 4, 8))]
 ROWS += [("bias", ValueError, {"bias": zeros(*shape)}) for shape in ((), (1,), (4,), (7,), (9,), (1, 8), (8, 1), (0,))]
-ROWS += [("bias", ValueError, {"groups": 2})]  # now there are 16 out-channels
+ROWS += [("bias", ValueError, {"groups": 2})]  # with 2 groups there are 16 out-channels
 ROWS += [("groups", ValueError, {"groups": 3, "filter": zeros(2, 2, 2, 4, 3), "filter_format": "GIOX"})]
 ROWS += [("filter", ValueError, {"filter": zeros(2, 4, 3), "filter_format": "GIOX"})]
 ROWS += [("filter", ValueError, {"filter": zeros(0, 2, 4, 3, 2), "filter_format": "GIOX"})]
@@ -135,7 +137,7 @@ ROWS += [("out", ValueError, {"out": v}) for v in (
 
 
 def labelled(rows):
-    """Rows as parameters, with readable names."""
+    """Yield the rows as parameters with readable names."""
     for n, (name, error, change) in enumerate(rows):
         text = " ".join(f"{k}={v.shape if isinstance(v, np.ndarray) else type(v).__name__}" for k, v in change.items())
         yield pytest.param(name, error, change, id=f"{n}-{name}-{error.__name__}-{text}")
@@ -144,7 +146,7 @@ def labelled(rows):
 @pytest.mark.parametrize("name, error, change", [*labelled(ROWS)])
 def test_the_message_names_the_argument_and_out_is_untouched(name, error, change):
     message = f"^{re.escape(name)}: got "
-    convt.conv_transpose(**GOOD)  # a good call before must not make a bad one pass
+    convt.conv_transpose(**GOOD)  # a good call first, because its cached plan must not accept the bad call
     call = {**GOOD, **change}
     given_out = "out" in call
     guard = Out("cropped", np.full(OUT_SHAPE, 7, f32))
@@ -176,7 +178,7 @@ def test_the_table_is_long_enough():
 @pytest.mark.parametrize("offset", [0, 1, 16, -64])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_out_that_overlaps_an_input_is_refused(change, offset, backend):
-    """By one byte, by some elements, exactly; also where the input had to be copied because it is unaligned."""
+    """Check overlaps by one byte, by some elements and exactly, also where an unaligned input is copied."""
     which = change["out"]
     raw = np.zeros(4096, np.uint8)
     shared = raw[1024 : 1024 + GOOD[which].nbytes].view(f32).reshape(GOOD[which].shape)
@@ -200,7 +202,7 @@ def test_out_between_the_elements_of_an_input_is_no_overlap():
     assert got is out and (out == 4).all() and (data == 1).all()
 
 
-# ---------------------------------------------------------------- the other dialects, and what is no convolution
+# ---------------------------------------------------------------- other dialects, and objects that are no convolution
 
 NCX = (zeros(1, 4, 5, 6), zeros(4, 8, 3, 2))
 onnx, openvino = convt.onnx.conv_transpose, convt.openvino.convolution_backprop_data
@@ -208,14 +210,14 @@ VINO = {"strides": 1, "pads_begin": 0, "pads_end": 0, "dilations": 1}
 operator = convt.ConvTranspose(GOOD["filter"])
 
 CALLS = [
-    ("output_padding", ValueError, lambda: onnx(*NCX, output_padding=[1, 0])),  # not below max(stride, dilation)
+    ("output_padding", ValueError, lambda: onnx(*NCX, output_padding=[1, 0])),  # must be below max(stride, dilation)
     ("output_padding", ValueError, lambda: onnx(*NCX, strides=[2, 2], dilations=[1, 3], output_padding=[2, 2])),
     ("kernel_shape", ValueError, lambda: onnx(*NCX, kernel_shape=[3, 3])),
     ("kernel_shape", ValueError, lambda: onnx(*NCX, kernel_shape=[3])),
     ("pads", ValueError, lambda: onnx(*NCX, pads=[1, 1])),
     ("pads", ValueError, lambda: onnx(*NCX, pads=[0, 0, 0, -1])),
     ("pads", ValueError, lambda: onnx(*NCX, pads=[1, 1, 1, 1], auto_pad="SAME_UPPER")),
-    ("output_shape", ValueError, lambda: onnx(*NCX, output_shape=[8, 7])),  # one more than the scatter, the stride's worth
+    ("output_shape", ValueError, lambda: onnx(*NCX, output_shape=[8, 7])),  # the excess must be below the stride
     ("output_shape", ValueError, lambda: onnx(*NCX, output_shape=[1, 8, 7, 7])),
     ("group", ValueError, lambda: onnx(*NCX, group=3)),
     ("W", TypeError, lambda: onnx(*(a.astype(ml_dtypes.bfloat16) for a in NCX), opset=21)),
@@ -260,7 +262,8 @@ def test_the_message_names_the_argument_elsewhere(name, error, call):
 
 
 def test_what_looks_bad_and_is_not():
-    """NumPy integers, their arrays, tuples, words in any case, float64 everywhere, values past what other dialects allow."""
+    """Check unusual arguments that are accepted: NumPy integers and arrays of them, tuples, words in any case, float64
+    everywhere, and values that only other dialects refuse."""
     data, filter, bias = (a + 1 for a in GOOD.values())
     want = convt.conv_transpose(data, filter, bias, strides=2, pads_begin=(1, 0))
     for strides, pads in (
@@ -284,7 +287,7 @@ HUGE = [2**31 - 1, 2**31, 2**32, 2**40, 2**61, 2**62 - 1, 2**62, 2**63 - 1, 2**6
 
 
 class Watch:
-    """A block that takes less than a second and less than 64 MB."""
+    """A context that asserts that its block takes less than a second and less than 64 MB."""
 
     def __enter__(self):
         tracemalloc.start()
@@ -300,7 +303,7 @@ class Watch:
 @pytest.mark.parametrize("value", HUGE)
 @pytest.mark.parametrize("name", ["strides", "dilations", "pads_begin", "pads_end", "output_padding", "output_shape", "groups"])
 def test_huge_attributes_fail_at_once(name, value, backend):
-    """No output of that size exists, no crop of it is asked for: an error at once, before any large allocation."""
+    """Check that an output too large to exist, without pads that crop it, is an error before any large allocation."""
     wide = (value, 1) if name == "output_shape" else value
     for more in ({}, {"data_format": "NCX"}, {"strides": 3}, {"dilations": 2, "activation": "tanh"}):
         with Watch(), pytest.raises((ValueError, MemoryError), match=r"^[a-z_ ]+: got ") as caught:
@@ -311,7 +314,7 @@ def test_huge_attributes_fail_at_once(name, value, backend):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("value", HUGE[:8])
 def test_huge_dilation_under_same_keeps_its_small_output(value, backend):
-    """SAME makes the output no larger than the stride asks for: most taps then fall outside it."""
+    """Check that auto_pad "same" bounds the output by the stride for any dilation. Most taps then fall outside the output."""
     for word in ("same_upper", "same_lower"):
         case = Case(ci=2, co=3, in_sizes=(5,), kernel=(3,), strides=(2,), dilations=(value,), auto_pad=word)
         data, filter, bias = case.arrays()
@@ -340,7 +343,7 @@ def test_arrays_of_huge_shape_by_repetition_fail_at_once(n):
 
 
 def by_the_definition(case, data, filter, bias):
-    """Every input through every tap, in Python's own integers: for strides that no array could hold."""
+    """Compute every input through every tap in Python integers, for strides that no array could hold."""
     begin, out = case.windows
     y = np.zeros((case.batch, *out, case.co)) + bias
     for i in np.ndindex(case.in_sizes):
@@ -353,7 +356,7 @@ def by_the_definition(case, data, filter, bias):
 
 @st.composite
 def far_windows(draw):
-    """A case whose strides and dilations are huge, and whose small window lies where some product falls."""
+    """Draw a case with huge strides and dilations, and a small window where some product falls."""
     rank = draw(st.sampled_from([1, 1, 2, 3]))
     sizes = st.sampled_from([1, 1, 2, 3, 5, *(n for e in (31, 40, 61, 62) for n in (2**e - 1, 2**e, 2**e + 1)), 2**63 - 1])
     axes = []
@@ -411,7 +414,7 @@ def test_holes_on_both_sides_of_a_far_row_are_filled(algorithm):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_messages_say_got_and_wanted(dtype):
-    """For each kind of mistake, once per dtype: the sentence has all its parts."""
+    """Check for each kind of mistake, once per dtype, that the message has all its parts."""
     data, filter, bias = (a.astype(DTYPES[dtype][0]) for a in GOOD.values())
     for change in (
         {"strides": 0}, {"strides": 1.5}, {"strides": (1, 2, 3)}, {"data": data[0]}, {"data": data.astype(int)},

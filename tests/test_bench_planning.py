@@ -68,7 +68,7 @@ def test_the_tables_and_the_choices_on_other_cpus(tmp_path, capsys, monkeypatch)
     saved = tmp_path / "tables.md"
     assert planning.main([*common, *more, "--part", "shapes,choice", "--save", str(saved)]) == 0
     text = saved.read_text()
-    assert text.strip() in capsys.readouterr().out and "| wide | NXC |" in text and "| wanted |" in text
+    assert text.strip() in capsys.readouterr().out and "| wide | NXC |" in text and "| target |" in text
     assert "| NXC | all | 4 |" in text and "| NXC | random neighbours | 1 |" in text
 
     kept = tmp_path / "choices.json"
@@ -80,7 +80,7 @@ def test_the_tables_and_the_choices_on_other_cpus(tmp_path, capsys, monkeypatch)
     kept.write_text(json.dumps(content))
     assert planning.main([*common, "--against", str(kept)]) == 0
     out = capsys.readouterr().out
-    assert "chosen otherwise: 1 of 4" in out and f"| Zen 5 | NXC | wide | rows | {name} | 2.00 |" in out
+    assert "Changed choices: 1 of 4" in out and f"| Zen 5 | NXC | wide | rows | {name} | 2.00 |" in out
 
 
 def test_another_checkout_is_measured_beside_this_one(tmp_path, capsys, monkeypatch):

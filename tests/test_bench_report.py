@@ -64,9 +64,9 @@ def test_a_row_holds_the_figures_against_the_limits():
     ours, theirs = result_of("convt", 1e-3), result_of("torch", 2e-3)
     limits = machine.Limits({"f32": 2 * WIDE.flops / 1e6}, 1e6)
     cells = dict(zip(tables.COLUMNS, tables.row(ours, [ours, theirs], limits), strict=True))
-    assert (cells["ms"], cells["of peak"], cells["of limit"], cells["convt is"]) == ("1.000", "50%", "50%", "")
+    assert (cells["ms"], cells["of peak"], cells["of limit"], cells["speedup"]) == ("1.000", "50%", "50%", "")
     cells = dict(zip(tables.COLUMNS, tables.row(theirs, [ours, theirs], machine.Limits({}, 1.0)), strict=True))
-    assert (cells["of peak"], cells["of limit"], cells["convt is"]) == ("-", "-", "2.00x")
+    assert (cells["of peak"], cells["of limit"], cells["speedup"]) == ("-", "-", "2.00x")
 
 
 def test_a_figure_taken_beside_other_work_is_marked():
@@ -83,10 +83,10 @@ def test_cold_figures_stand_beside_the_warm_ones(tmp_path, capsys):
     out = capsys.readouterr().out
     (head,) = [line for line in out.splitlines() if line.startswith("layer")]
     (row,) = [line for line in out.splitlines() if " torch " in line and line.startswith("wide")]
-    assert head.index("cold ms") > head.index("convt is") > 0
+    assert head.index("cold ms") > head.index("speedup") > 0
     assert row.split()[-4:-1] == ["2.00x", "4.500", "1.50x"]
-    assert "convt is 2.00 times as fast as torch in the geometric mean, faster on 1 of 1\n" in out
-    assert "convt is 1.50 times as fast as torch in the geometric mean, faster on 1 of 1, with cold caches\n" in out
+    assert "speedup over torch: 2.00 (geometric mean), convt is faster on 1 of 1\n" in out
+    assert "speedup over torch with cold caches: 1.50 (geometric mean), convt is faster on 1 of 1\n" in out
     assert tables.COLD_LEGEND in out
 
 
@@ -96,12 +96,12 @@ def test_the_summary_is_a_geometric_mean_for_each_peer_and_for_the_best():
         for layer, a, b in zip(LAYERS, (8.0, 0.5), (2.0, 2.0), strict=True)
     ]
     assert tables.summary(problems) == [
-        "convt is 2.00 times as fast as torch in the geometric mean, faster on 1 of 2",
-        "convt is 2.00 times as fast as openvino in the geometric mean, faster on 2 of 2",
-        "convt is 1.00 times as fast as the best of them on each layer in the geometric mean, faster on 1 of 2",
+        "speedup over torch: 2.00 (geometric mean), convt is faster on 1 of 2",
+        "speedup over openvino: 2.00 (geometric mean), convt is faster on 2 of 2",
+        "speedup over the fastest other library on each layer: 1.00 (geometric mean), convt is faster on 1 of 2",
     ]
     problems[0][1].rounds[0]["neighbours"] = 1.0
-    assert tables.summary(problems)[0].endswith("faster on 1 of 2 (1 of them *)")
+    assert tables.summary(problems)[0].endswith("faster on 1 of 2 (1 marked *)")
 
 
 def test_the_summary_tells_layers_that_are_known_from_their_neighbours():
@@ -110,8 +110,8 @@ def test_the_summary_tells_layers_that_are_known_from_their_neighbours():
         for layer, a, b in zip((LAYERS[0], replace(LAYERS[1], name="near_it_0")), (8.0, 0.5), (4.0, 2.0), strict=True)
     ]
     assert tables.summary(problems)[-2:] == [
-        "convt is 4.00 times as fast as the best of them on each layer that is known in the geometric mean, faster on 1 of 1",
-        "convt is 0.50 times as fast as the best of them on each neighbour in the geometric mean, faster on 0 of 1",
+        "speedup over the fastest other library on each known layer: 4.00 (geometric mean), convt is faster on 1 of 1",
+        "speedup over the fastest other library on each random neighbour: 0.50 (geometric mean), convt is faster on 0 of 1",
     ]
 
 
@@ -122,10 +122,9 @@ def test_the_summary_of_ncx_tells_peers_whose_data_is_reordered_outside_the_cloc
             result.problem = replace(result.problem, layout=layout)
         return [found]
 
-    best = "in the geometric mean, faster on 1 of 1"
-    summary = tables.summary(problems("NCX"))
-    assert f"convt is 3.00 times as fast as the best of those that take NCX on each layer {best}" in summary
-    assert not any("take NCX" in line for line in tables.summary(problems("NXC")))
+    best, mean = "the fastest other library without untimed reordering on each layer", "3.00 (geometric mean)"
+    assert f"speedup over {best}: {mean}, convt is faster on 1 of 1" in tables.summary(problems("NCX"))
+    assert not any("reordering" in line for line in tables.summary(problems("NXC")))
 
 
 # ---------------------------------------------------------------- compare
@@ -154,6 +153,40 @@ def test_a_slower_layer_is_named(tmp_path, capsys):
     assert "+15.0%" in slower[0]
 
 
+def test_a_table_has_a_row_for_each_layer_and_one_table_for_each_setting(tmp_path, capsys):
+    """Ratios are divided by the machine's change of speed, here two. The last layer has no time before."""
+    other = [replace(LAYERS[1], name=name) for name in ("broken", "fixed")]
+    ncx = [result_of("convt", each) for each in (1.0, 1.0)]
+    for each in ncx:
+        each.problem = replace(each.problem, layout="NCX")
+    before = [result_of("convt", 1.0), result_of("torch", 1.0), result_of("convt", 1.0, layer=LAYERS[1])]
+    before += [result_of("convt", 1.0, layer=other[0]), result_of("convt", layer=other[1], status="failed"), ncx[0]]
+    after = [result_of("convt", 2.1), result_of("torch", 2.0), result_of("convt", 3.0, layer=LAYERS[1])]
+    after += [result_of("convt", layer=other[0], status="WRONG"), result_of("convt", 1.0, layer=other[1]), ncx[1]]
+    assert compared(tmp_path, record_of(*before), record_of(*after)) == 1
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    start = lines.index("f32, NXC, prepacked, 1 thread") + 1
+    assert lines[start : start + 5] == [
+        "layer before ms after ms ratio verdict",
+        "wide 1000.000 2100.000 1.050 within noise",
+        "thin 1000.000 3000.000 1.500 slower",
+        "broken 1000.000 - - WRONG",
+        "fixed - 1000.000 - not compared",
+    ]
+    assert lines[lines.index("f32, NCX, prepacked, 1 thread") + 2] == "wide 1000.000 1000.000 0.500 faster"
+
+
+def test_rich_draws_the_table_on_a_terminal(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("rich")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    before, after = record_of(result_of("convt", 1.0)), record_of(result_of("convt", 1.5))
+    assert compared(tmp_path, before, after) == 1
+    out = capsys.readouterr().out
+    assert "f32, NXC, prepacked, 1 thread" in out and "\u2501" in out
+    (row,) = [line for line in out.splitlines() if "1500.000" in line and "slower:" not in line]
+    assert "1.500" in row and "slower" in row
+
+
 def test_the_smallest_change_that_counts_can_be_set(tmp_path):
     before, after = record_of(result_of("convt", 1.0)), record_of(result_of("convt", 1.07))
     assert compared(tmp_path, before, after) == 0
@@ -168,7 +201,7 @@ def test_what_the_peers_share_is_the_machine(tmp_path, capsys):
     before = record_of(result_of("convt", 1.0), result_of("torch", 2.0))
     after = record_of(result_of("convt", 1.3), result_of("torch", 2.6))
     assert compared(tmp_path, before, after) == 0
-    assert "the peers took 1.300 times as long" in capsys.readouterr().out
+    assert "the other libraries took 1.300 times as long" in capsys.readouterr().out
     after.versions["torch"] = "2.0"
     assert compared(tmp_path, before, after) == 1
 
@@ -178,11 +211,11 @@ def test_precisions_are_not_compared_with_each_other(tmp_path, capsys):
     less.problem = replace(less.problem, precision="medium")
     assert compared(tmp_path, record_of(less), record_of(exact)) == 0
     out = capsys.readouterr().out
-    assert "compared 0 problems" in out and "1 of the first run's problems are not in the second" in out
+    assert "compared 0 problems" in out and "1 problem of the first run missing in the second" in out
     slower = result_of("convt", 2.0)
     slower.problem = less.problem
     assert compared(tmp_path, record_of(exact, less), record_of(exact, slower)) == 1
-    assert "slower: wide (f32 of medium precision, NXC, prepacked, 1 thread)" in capsys.readouterr().out
+    assert "slower: wide (f32, precision medium, NXC, prepacked, 1 thread)" in capsys.readouterr().out
     path = tmp_path / "b.json"
     before = json.loads(path.read_text())
     for each in before["results"]:  # a file from before there were precisions
@@ -193,13 +226,13 @@ def test_precisions_are_not_compared_with_each_other(tmp_path, capsys):
 
 def test_a_layer_that_went_wrong_is_a_regression(tmp_path, capsys):
     assert compared(tmp_path, record_of(result_of("convt", 1.0)), record_of(result_of("convt", status="WRONG"))) == 1
-    assert "was timed, now WRONG" in capsys.readouterr().out
+    assert "WRONG, was timed before" in capsys.readouterr().out
 
 
 def test_a_partial_second_run_says_what_is_missing(tmp_path, capsys):
     before = record_of(*(result_of("convt", 1.0, layer=layer) for layer in LAYERS))
     assert compared(tmp_path, before, record_of(result_of("convt", 1.0), complete=False)) == 0
-    assert "1 of the first run's problems are not in the second, which is partial" in capsys.readouterr().out
+    assert "1 problem of the first run missing in the second, which is partial" in capsys.readouterr().out
 
 
 def test_nothing_to_compare_is_no_success(tmp_path):

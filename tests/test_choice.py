@@ -1,4 +1,5 @@
-"""What "auto" chooses by the model of the costs."""
+"""Tests of the choice of "auto" by the cost model: the algorithm or schedule that must win for problems where the cost has one
+main cause."""
 
 import numpy as np
 import pytest
@@ -6,10 +7,10 @@ from cases import each_isa, matrix_unit, pretend, using_isa
 
 import convt
 from convt import _plan
-from convt.algorithms import depthwise, forget, machine
+from convt.algorithms import ALGORITHMS, BASIC, UNITS, depthwise, forget, machine, on_unit
 from convt.algorithms.direct import schedule as direct
 
-PROBLEMS = {  # shape of the data, kernel, out channels, groups, stride: of few tasks and many, of every algorithm
+PROBLEMS = {  # shape of the data, kernel, out-channels, groups, stride: problems of few tasks and many, one of each algorithm
     "few pixels": ((1, 4, 4, 512), (5, 5), 32, 1, 1),
     "winograd": ((1, 32, 24, 256), (4, 4), 256, 1, 2),
     "scatter": ((1, 60, 60, 48), (4, 4), 3, 1, 2),
@@ -41,8 +42,8 @@ def test_the_choice_does_not_depend_on_the_number_of_threads(name, isa):
 
 
 def test_weights_that_no_cache_holds_are_not_made_larger():
-    """32 MiB of weights, each used for few pixels: transformed they would be 64. (By the costs of CPUs whose last level cannot
-    hold them.)"""
+    """Check 32 MiB of weights that are used for few pixels each. Transformed they would be 64 MiB. The constants are those of
+    CPUs whose last-level cache cannot hold them."""
     ratios = []
     for channels in (256, 2048):
         op, shape = operator(((1, 8, 6, channels), (4, 4), 256, 1, 2), pads_begin=1, pads_end=1)
@@ -53,7 +54,7 @@ def test_weights_that_no_cache_holds_are_not_made_larger():
 
 
 def test_threads_do_not_share_the_pixels_of_a_row():
-    """Out channels are cut where their weights would not stay near, and only there."""
+    """Check that out-channels are divided among tasks only if their weights would not stay in the cache."""
     for kernel, lane_blocks in ((4, 1), (16, 1), (1024, 2)):
         op, shape = operator(((1, 1300, 128), (kernel,), 1, 128, 2))
         found = depthwise.STAGES.schedule(op._attributes.problem(shape), machine.current(), "vectors", 2, True)
@@ -61,7 +62,8 @@ def test_threads_do_not_share_the_pixels_of_a_row():
 
 
 def test_many_small_groups_merge_their_phases():
-    """A phase of one channel is a store for every output, and as many gathers of its inputs as there are phases."""
+    """Check that phases are merged for groups of one channel. Otherwise each output is a store of its own, and each input is
+    gathered once per phase."""
     op, shape = operator(((1, 112, 256, 49), (4, 4), 1, 49, 2), pads_begin=1, pads_end=1)
     assert direct.schedule(op._attributes.problem(shape), machine.current(), "vectors", 2).form == ((True, True),)
 
@@ -74,7 +76,7 @@ def test_channels_first_are_not_gathered_where_pixels_lie_side_by_side(data_form
 
 
 def test_a_task_of_fewer_rows_than_a_tile_is_no_whole_tile():
-    """Four pixels are one matrix of sums, of 16 rows; a tile has 32."""
+    """Check that four pixels cost less than a tile of 32 rows, because they need one AMX tile of 16 rows."""
     if not matrix_unit():
         pytest.skip("no matrix unit")
     costs = []
@@ -88,7 +90,31 @@ def test_what_the_last_level_cache_does_not_hold_is_dear_to_the_matrix_unit():
     if not matrix_unit():
         pytest.skip("no matrix unit")
     op = convt.ConvTranspose(np.ones((1, 96, 64), np.float32), backend="native")
-    with pretend(family="skylake_server"):  # of CPUs whose last level is not shared by dozens of cores
+    with pretend(family="skylake_server"):  # a CPU whose last-level cache is not shared by dozens of cores
         found = [_plan._candidates(op._attributes.problem((1, pixels, 96)), "auto") for pixels in (50_000, 200_000)]
     near, far = (cost["matrix"] / cost["direct"] for cost in found)
     assert near < 0.9 < far
+
+
+def test_names_are_an_algorithm_on_a_unit():
+    assert BASIC == ("direct", "winograd", "scatter", "depthwise", "rows", "turned", "unpacked")
+    for name, each in ALGORITHMS.items():
+        algorithm, unit = on_unit(name)
+        assert algorithm in (*BASIC, "winograd6") and unit in ("vectors", *UNITS)
+        assert {"vectors": "vectors", "matrix": "amx", "matrix_high": "amx_two", "matrix_medium": "amx_one", "dots": "dots"}[
+            unit
+        ] == each.unit
+
+
+def test_a_plan_names_its_unit():
+    op = convt.ConvTranspose(np.ones((2, 2, 8, 8), np.float32), strides=2, backend="native", algorithm="direct")
+    assert op.plan((1, 4, 4, 8)).unit == "vectors"
+    op = convt.ConvTranspose(np.ones((2, 2, 8, 8), np.float32), strides=2, backend="reference")
+    assert op.plan((1, 4, 4, 8)).unit == ""
+
+
+@pytest.mark.skipif(matrix_unit(), reason="this CPU has AMX")
+def test_explain_leaves_out_units_that_the_cpu_lacks():
+    op = convt.ConvTranspose(np.ones((2, 2, 8, 8), np.float32), strides=2, backend="native")
+    text = op.plan((1, 4, 4, 8)).explain()
+    assert "rows: unavailable (needs NCX data" in text and "matrix" not in text

@@ -1,4 +1,5 @@
-"""What `python -m bench.cores` says of plans for many threads: their own tasks, the work that layers have, who runs what."""
+"""Tests of `python -m bench.cores`, which analyses plans for many threads: the tasks of a plan, the work of a layer, and the
+thread that runs each task."""
 
 import json
 import sys
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.skipif("avx2" not in ISAS, reason="this CPU lacks avx2"
 
 @pytest.fixture(autouse=True)
 def plans_are_those_of_one_machine():
-    """So that what the layers below are chosen for holds anywhere."""
+    """Use the constants of one machine, so that the choices for the layers below are the same everywhere."""
     with using_isa("avx2"), pretend(l1=32 << 10, l2=512 << 10, l3=32 << 20):
         yield
 
@@ -29,7 +30,7 @@ COUNTS = (1, 2, 5, 16, 64)
 
 
 def made(name, dtype="f32", layout="NXC", algorithm="auto"):
-    """Of each number of threads: the plan of a layer, what tells its work, and its tables."""
+    """Yield for each number of threads: the number, the plan of a layer, the function that returns its work, and its tables."""
     layer = LAYERS[name]
     data = layer.data_shape if layout == "NXC" else (layer.batch, layer.cin, *layer.size)
     filter = np.zeros(layer.filter_shape, cores.DTYPES[dtype])
@@ -47,7 +48,7 @@ def made(name, dtype="f32", layout="NXC", algorithm="auto"):
 )
 def test_every_task_is_run_once_and_by_a_thread_that_there_is(name, layout):
     for threads, plan, told, tables in made(name, layout=layout):
-        if told is None and not tables[0].apart:  # blocks one after the other: what is dealt is a block's
+        if told is None and not tables[0].apart:  # blocks run one after the other, and the tasks of the inner plan are divided
             plan = tables[1]
         shares, grab = plan.dealt(threads)
         if shares is None:
@@ -59,7 +60,7 @@ def test_every_task_is_run_once_and_by_a_thread_that_there_is(name, layout):
 
 @pytest.mark.parametrize("name", ["dcgan_first", "unet_up1", "pointpillars_4", "maskrcnn"])
 def test_tasks_of_direct_multiply_what_the_layer_does(name):
-    """Layers without borders: their tasks are shares of one class, or of classes as large."""
+    """Check layers without borders, whose tasks are shares of one class or of equally large ones."""
     for _, plan, told, tables in made(name):
         works, specs = told(*tables), tables[6]
         rows = sum(spec["rows"] * sum(panel[0] for panel in spec["panels"]) * len(spec["tap_in"]) for spec in specs)
@@ -75,14 +76,14 @@ def test_tasks_of_depthwise_multiply_what_the_layer_does(name):
     for _, plan, told, tables in made(name, algorithm="depthwise"):
         works = told(*tables)
         assert len(works) == plan.tasks
-        # A product each, and each output once. (Runs are as long as the axis, or one tap too many at its ends.)
+        # One product per output and tap, and one store per output. Runs are as long as the axis, or one tap longer at its ends.
         assert works.sum() == pytest.approx(layer.flops / 2 + outputs, rel=0.15)
 
 
 @pytest.mark.parametrize("layout", ["NXC", "NCX"])
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_every_layer_is_told(dtype, layout):
-    """Each algorithm's tables are read as it reads them: as many tasks, and no thread is busier than all of the work."""
+    """Check that each algorithm's tables give as many works as tasks, and that no thread has more than all of the work."""
     for layer in LAYERS.values():
         problem = Problem(layer, dtype, layout)
         one = cores.expected(problem, 1)
@@ -117,7 +118,8 @@ def test_tasks_are_taken_by_whoever_is_free():
 
 
 def test_blocks_are_shared_out_where_they_end_first():
-    """resunet3d in NCX on 64 threads: 84 blocks, a few to each thread, beat all threads at one block after the other."""
+    """Check resunet3d in NCX on 64 threads. Giving each thread a few of the 84 blocks is faster than all threads on one
+    block."""
     for threads, plan, told, tables in made("resunet3d", layout="NCX"):
         if threads == 64:
             assert told is None and tables[0].apart and plan.tasks == tables[0].cut.total
@@ -132,14 +134,14 @@ def test_the_command_prints_a_table_and_writes_it(tmp_path, capsys):
     assert "mine" in capsys.readouterr().out
     (row,) = json.loads(out.read_text())["layers"]
     assert set(row["threads"]) == {"2", "16"} and 0.8 < row["threads"]["2"]["efficiency"] < 1.1
-    # Memory that is slow enough is all that counts.
+    # At this bandwidth, memory is the only limit.
     assert cores.main([*arguments, "--bandwidth", "1e-6"]) == 0
     (row,) = json.loads(out.read_text())["layers"]
     assert row["threads"]["16"]["efficiency"] == pytest.approx(row["threads"]["2"]["efficiency"] / 8)
 
 
 def test_threads_have_as_many_tasks_of_rows():
-    """fcn8s in NCX: 568 rows as 34 tasks left thirteen of 16 threads waiting for three."""
+    """Check fcn8s in NCX: 568 rows in 34 tasks would leave thirteen of 16 threads waiting for three."""
     for threads, plan, told, tables in made("fcn8s", layout="NCX", algorithm="rows"):
         if threads >= 16:
             works = told(*tables)

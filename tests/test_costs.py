@@ -1,4 +1,4 @@
-"""The cost model: every value has a name, cycles say where they come from, profiles in files are checked."""
+"""Tests of the cost model: every value has a name, the counts of a cost add up to it, and profile files are checked."""
 
 import math
 
@@ -44,7 +44,7 @@ def test_the_longer_side_hides_the_shorter():
 
 @pytest.mark.parametrize("isa", ["avx2", "avx512", "avx512_amx"])
 def test_cycles_say_where_they_come_from(isa):
-    """The counts that a cost is traced to make up all of it, for CPUs that are not at hand, too."""
+    """Check that the counts add up to the whole cost, also with the constants of other CPUs."""
     for problem in problems():
         with pretend(isa=isa):
             profile = machine.current().profile

@@ -1,4 +1,4 @@
-"""convt.dask against single calls: random problems and chunks, schedulers, worker processes, mistakes."""
+"""Tests of convt.dask against single calls of convt: random problems and chunks, schedulers, worker processes, and errors."""
 
 import doctest
 import os
@@ -22,12 +22,12 @@ from convt.algorithms import machine, order  # noqa: E402
 from convt.algorithms.planes import blocks  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
-EXAMPLES = 40 if os.environ.get("CONVT_ISA") else 100  # of random problems: fewer where they were tried at another level, too
+EXAMPLES = 40 if os.environ.get("CONVT_ISA") else 100  # fewer if CONVT_ISA splits the run
 
 
 @st.composite
 def problems(draw, most_channels=(3, 3), dtypes=(np.float32, np.float64)):
-    """(data, filter, bias, keywords, chunks) of one to three spatial axes."""
+    """Draw (data, filter, bias, keywords, chunks) of one to three spatial axes."""
     rank = draw(st.integers(1, 3))
     each = lambda low, high: [draw(st.integers(low, high)) for _ in range(rank)]  # noqa: E731
     groups, ci, co = (
@@ -79,7 +79,7 @@ def test_chunks_are_one(problem):
 
 
 def assert_same_bits(got, want):
-    """Equal to the bit, the signs of zeros too; of NaN any bits."""
+    """Assert equal bits, the signs of zeros included. All NaNs count as equal."""
     integer = f"u{want.itemsize}"
     same = (got.view(integer) == want.view(integer)) | (np.isnan(got) & np.isnan(want))
     assert got.dtype == want.dtype and got.shape == want.shape and same.all()
@@ -90,7 +90,7 @@ def assert_same_bits(got, want):
     problems((300, 40), (np.float32, np.float32, np.float64, np.float16, ml_dtypes.bfloat16)),
     st.sampled_from([None, np.nan, np.inf, -0.0]),
     st.sampled_from([None, np.nan, -np.inf]),
-    st.sampled_from([None, 4096, 32768]),  # bytes: NCX in blocks of this size, which these problems have too few bytes for
+    st.sampled_from([None, 4096, 32768]),  # bytes of a block in NCX: otherwise these problems are too small for blocks
     st.sampled_from([None, "tanh", ("clip", -1, 1)]),
 )
 def test_direct_sums_chunks_in_the_order_of_the_whole(problem, in_data, in_filter, planes_block, activation):
@@ -101,11 +101,11 @@ def test_direct_sums_chunks_in_the_order_of_the_whole(problem, in_data, in_filte
             array.flat[:: max(1, array.size // 3)] = value
     limits = {} if planes_block is None else {"planes_block": planes_block}
     with machine.pretend(**limits), np.errstate(all="ignore"):
-        convt.clear_caches()  # which do not know of machines that are pretended
+        convt.clear_caches()  # because the caches ignore the pretended machine
         try:
             want = convt.conv_transpose(data, filter, bias, **keywords)
         except ValueError:
-            return  # test_chunks_are_one looks at mistakes
+            return  # test_chunks_are_one checks errors
         lazy = convt.dask.conv_transpose(da.from_array(data, chunks=chunks), filter, bias, **keywords)
         assert_same_bits(lazy.compute(scheduler="sync"), want)
 
@@ -121,8 +121,8 @@ def test_direct_sums_chunks_in_the_order_of_the_whole(problem, in_data, in_filte
     ],
 )
 def test_blocks_of_planes_with_several_orders(kernel, strides, size, ci, co, begins, planes_block, chunks):
-    """Problems in NCX whose blocks have runs that start or end inside them, of other depth chunks than the others (where
-    vectors have 512 bits)."""
+    """Check NCX blocks that contain ends of runs, whose depth chunks differ from those of other runs if vectors have 512
+    bits."""
     rng = np.random.default_rng(0)
     data = rng.standard_normal((1, ci, *size)).astype(np.float32)
     filter = rng.standard_normal((*kernel, ci, co)).astype(np.float32)
@@ -133,7 +133,8 @@ def test_blocks_of_planes_with_several_orders(kernel, strides, size, ci, co, beg
 
 
 def test_unaligned_data_are_summed_as_aligned_ones_are():
-    """The copy that is made of them has its axes in the same order: a plan for channels side by side sums in another one."""
+    """Check that the copy of unaligned data keeps the order of its axes, because a plan for contiguous channels sums in another
+    order."""
     rng = np.random.default_rng(0)
     data = rng.standard_normal((2, 76, 5)).astype(np.float32)
     filter = rng.standard_normal((4, 76, 1)).astype(np.float32)
@@ -166,7 +167,7 @@ def test_chunks_stay_where_they_were(monkeypatch):
     monkeypatch.setattr(convt.dask._Block, "__call__", lambda self, data, block_id: (
         computed.append(block_id), original(self, data, block_id))[1])  # fmt: skip
     assert lazy[:1, :20, 30:].compute(scheduler="sync").shape == (1, 20, 30, 3)
-    assert computed == [(0, 0, 1, 0)]  # a part of the output takes its own chunks alone
+    assert computed == [(0, 0, 1, 0)]  # only the needed chunks are computed
 
 
 def test_every_output_is_computed_once(monkeypatch):
@@ -186,8 +187,8 @@ def test_blocks_travel_without_what_they_packed(monkeypatch):
         blocks.append(self), original(self, data, block_id))[1])  # fmt: skip
     keywords = dict(strides=2, pads_begin=1, algorithm="direct")
     convt.dask.conv_transpose(da.ones((1, 29, 2), chunks=(1, 3, 2)), np.ones((3, 2, 2)), **keywords).compute(scheduler="sync")
-    assert len({id(block) for block in blocks}) == 1 and len(kept_forms(blocks[0].op)) == 1  # once for all chunks,
-    assert len(blocks[0].op._operator.plans) == 3  # at either end and inside
+    assert len({id(block) for block in blocks}) == 1 and len(kept_forms(blocks[0].op)) == 1  # packed once for all chunks
+    assert len(blocks[0].op._operator.plans) == 3  # one plan for each end and one for the inside
     assert not kept_forms(pickle.loads(pickle.dumps(blocks[0])).op)
 
 
@@ -220,8 +221,8 @@ def test_worker_processes(tmp_path):
         (dict(data=da.ones((1, 8, 2))), "data: got dtype float64, wanted float32, the filter's"),
         (dict(data=da.ones((1, 8, 3), dtype=np.float32)), "data: got 3 channels"),
         (dict(data=da.ones((1, 8, 8, 2), dtype=np.float32)), "data: got rank 4"),
-        (dict(out=np.ones(1)), "out, backend: wanted neither"),
-        (dict(backend="tune"), "out, backend: wanted neither"),
+        (dict(out=np.ones(1)), "out, backend: got out or backend='tune', wanted neither"),
+        (dict(backend="tune"), "out, backend: got out or backend='tune', wanted neither"),
         (dict(strides=0), "strides: got 0"),
         (dict(threads=0), "threads: got 0"),
         (dict(pads_begin=99), "output size: got"),
@@ -254,9 +255,9 @@ def test_type_and_shape_are_known_before_anything_is_computed():
 @pytest.mark.parametrize(
     ("chunks", "cut"),
     [
-        ((1, 1, 1, 1), ((1, 1), (10, 10, 21), (20,), (2,))),  # of one pixel: halos are 5 and 7 inputs long
+        ((1, 1, 1, 1), ((1, 1), (10, 10, 21), (20,), (2,))),  # chunks of one pixel: halos are 5 and 7 inputs long
         ((2, 2, 9, 4), ((2,), (12, 29), (20,), (2,))),
-        (((1, 0, 1), (16, 0), (12, 1), (2, 2)), ((1, 0, 1), (41,), (20,), (2,))),  # an axis with empty chunks is made whole
+        (((1, 0, 1), (16, 0), (12, 1), (2, 2)), ((1, 0, 1), (41,), (20,), (2,))),  # an axis with empty chunks becomes one chunk
     ],
 )
 def test_chunks_too_small_for_their_halo_are_merged(chunks, cut):
@@ -278,8 +279,8 @@ def test_what_to_expect_of_more_workers():
     one, limit = scaling.expected(chunks, there, 1)
     assert limit == "computing" and one == pytest.approx(64 * 2 * 16**3 * 64 * 2 * 3 / 1e9)
     assert scaling.expected(chunks, there, 64)[0] == pytest.approx(one / 64, rel=0.01)
-    assert scaling.expected(chunks, there, 48)[0] == pytest.approx(one / 32, rel=0.01)  # two chunks each for some
-    slow = there._replace(peak=1e15, copy_all=1e9)  # two workers copy as fast as one, which has half of it each
+    assert scaling.expected(chunks, there, 48)[0] == pytest.approx(one / 32, rel=0.01)  # some workers have two chunks
+    slow = there._replace(peak=1e15, copy_all=1e9)  # memory copies as fast for one worker as for two
     assert scaling.expected(chunks, slow, 4) == (pytest.approx(scaling.expected(chunks, slow, 1)[0], rel=0.01), "memory")
     assert scaling.expected(chunks, there._replace(overhead=1), 64) == (chunks.tasks, "scheduler")
     assert scaling.expected(chunks, there._replace(storage=1e3), 2) == (64 * 4 * 3 * 32**3 / 1e3, "storage")
@@ -288,7 +289,7 @@ def test_what_to_expect_of_more_workers():
 def test_unknown_sizes_are_refused():
     data = da.ones((8, 8, 2), dtype=np.float32)
     data = data[data[:, 0, 0] > 0]
-    with pytest.raises(ValueError, match="data: got a shape that dask does not know"):
+    with pytest.raises(ValueError, match="data: got unknown sizes in shape"):
         convt.dask.conv_transpose(data, np.ones((3, 2, 2), np.float32))
 
 
@@ -307,7 +308,7 @@ def test_without_dask_the_error_says_how_to_install_it():
 
 @pytest.mark.parametrize("precision", [None, "highest", "high", "medium"])
 def test_precision_reaches_every_chunk(precision):
-    """One chunk of all has the bits of a call; many have the errors of one."""
+    """Check that one chunk has the bits of a single call, and that several chunks have its precision."""
     rng = np.random.default_rng(0)
     data, filter = (rng.standard_normal(shape).astype(np.float32) for shape in ((1, 24, 24, 64), (4, 4, 64, 32)))
     keywords = dict(strides=2, pads_begin=1, pads_end=1, precision=precision)
@@ -329,7 +330,7 @@ def test_what_is_no_precision():
 @pytest.mark.parametrize("wide_block", [None, 8192])
 @pytest.mark.parametrize("data_format", ["NXC", "NCX"])
 def test_sums_of_widened_blocks_are_those_of_their_chunks(data_format, wide_block, dtype):
-    """Few channels of a 16-bit type: `direct` widens blocks of the whole, but computes a chunk as it is."""
+    """Check few channels of a 16-bit type. `direct` widens blocks of the whole but computes a chunk without widening."""
     rng = np.random.default_rng(3)
     for kernel, strides, co in (((3, 32), (1, 16), 1), ((5, 6), (2, 2), 3), ((2, 9), (1, 4), 2)):
         data = rng.standard_normal((1, 40, 70, 1)).astype(dtype)
@@ -338,6 +339,6 @@ def test_sums_of_widened_blocks_are_those_of_their_chunks(data_format, wide_bloc
         keywords = dict(strides=strides, pads_begin=1, data_format=data_format, algorithm="direct")
         chunks = (1, 13, 30, 1) if data_format == "NXC" else (1, 1, 13, 30)
         with machine.pretend(**({} if wide_block is None else {"wide_block": wide_block})):
-            convt.clear_caches()  # which do not know of machines that are pretended
+            convt.clear_caches()  # because the caches ignore the pretended machine
             lazy = convt.dask.conv_transpose(da.from_array(data, chunks=chunks), filter, **keywords)
             assert_same_bits(lazy.compute(scheduler="sync"), convt.conv_transpose(data, filter, **keywords))

@@ -1,4 +1,6 @@
-"""The depthwise algorithm: cells of phases, rows of inputs kept from one output row to the next, and their edges."""
+"""Tests of the depthwise algorithm against the float64 definition in cases.py. They cover cells, which hold several j of a
+phase in one vector, input rows that are kept from one output row to the next, and the edges of both. Most cases use small
+integers, whose sums are exact. NaN around the arrays reveals reads outside them."""
 
 import itertools
 from dataclasses import replace
@@ -16,7 +18,8 @@ each_isa = pytest.mark.parametrize("isa", ISAS)
 
 
 def _random(rng, **fixed):
-    """A case of small groups: few channels, strides up to the kernel and beyond, windows that cut the first and last cell."""
+    """Return a random case of small groups: few channels, strides up to the kernel and beyond, windows that cut the first and
+    last cell."""
     rank = int(rng.integers(1, 4))
     pick = lambda *values: tuple(int(v) for v in rng.choice(values, rank))  # noqa: E731
     case = Case(
@@ -33,7 +36,7 @@ def _random(rng, **fixed):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("non_temporal", [False, True])
 def test_small_groups(dtype, isa, non_temporal):
-    """Small integers, so exact; nothing written but the output; the same bits for any number of threads."""
+    """Check random cases for exact results, for the same bits with any number of threads, and for writes outside the output."""
     rng = np.random.default_rng(list(DTYPES).index(dtype))
     with pretend(**(dict(depthwise_non_temporal=0) if non_temporal else {})):
         for _ in range(60):
@@ -56,8 +59,8 @@ def test_small_groups(dtype, isa, non_temporal):
 @pytest.mark.parametrize("stride", [1, 2, 3, 5])
 @pytest.mark.parametrize("channels", [1, 2, 3, 5, 6, 7, 9, 12, 20, 21, 24, 33, 40, 49, 100])
 def test_channels_that_fill_no_vector(channels, stride, past, isa, request):
-    """Cells of several j, the rest of a row that makes no whole cell, and rows of a single pixel; some j's at a time, where
-    non-temporal stores write their outputs."""
+    """Check cells of several j, rows whose length is not a multiple of a cell, and rows of one pixel. With non-temporal stores,
+    a task stores the outputs of several j at a time."""
     if past:
         request.getfixturevalue("non_temporal_stores")
     for sizes in ((2, 1), (2, 2), (2, 19), (1, 385)):
@@ -74,7 +77,8 @@ def test_channels_that_fill_no_vector(channels, stride, past, isa, request):
 @pytest.mark.parametrize("past", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rows_apart_by_the_dilation(dtype, past, isa, request):
-    """Of stride 1, outputs as far apart as taps are computed together: those at either end, and of a window that cuts them."""
+    """Check stride 1 with dilation. Outputs whose distance is the dilation are computed together, at both ends of a row and
+    where the window cuts them."""
     if past:
         request.getfixturevalue("non_temporal_stores")
     channels = [(16, 1, 1), (13, 1, 1), (20, 1, 1), (64, 1, 1), (1, 16, 16), (2, 4, 16), (4, 8, 8), (5, 2, 8), (3, 5, 4)]
@@ -102,7 +106,8 @@ def test_rows_apart_by_the_dilation(dtype, past, isa, request):
 
 @pytest.mark.parametrize("size", [97, 200, 385])
 def test_blocks_that_reach_beyond_the_row(size, non_temporal_stores):
-    """Threads have blocks of as many outputs each, some of them past the end, of which non-temporal stores write nothing."""
+    """Check blocks of equal size whose last one reaches past the end of the row. Non-temporal stores must write nothing
+    there."""
     case = Case(
         groups=24, in_sizes=(size,), kernel=(5,), strides=(2,), dilations=(1,), pads_begin=(1,), pads_end=(2,),
         output_padding=(0,), bias=True, seed=size,
@@ -116,12 +121,13 @@ def test_blocks_that_reach_beyond_the_row(size, non_temporal_stores):
 @each_isa
 @pytest.mark.parametrize("kernel, stride", [(3, 2), (4, 2), (2, 1), (3, 1), (4, 3), (5, 3), (5, 2)])
 def test_terms_that_share_what_is_picked(kernel, stride, isa):
-    """Phases of one to three terms: outputs like the definition's, and the same bits however rows are cut for the threads."""
+    """Check phases of one to three terms against the definition, and that the division of rows among threads does not change
+    the bits."""
     rng = np.random.default_rng(kernel * stride)
     sizes = {(2, 2, 4): 45, (3, 4, 4): 18, (8, 3, 3): 7, (8, 8, 4): 4, (10, 8, 8): 5, (36, 2, 2): 3, (3, 2, 32): 12}
     for (groups, ci, co), width in sizes.items():
         data = rng.standard_normal((1, 3, width, groups * ci), np.float32)
-        data[0, 1, width // 2, ci] = np.inf  # of the second group
+        data[0, 1, width // 2, ci] = np.inf  # the first in-channel of the second group
         filter = rng.standard_normal((3, kernel, groups * ci, co), np.float32)
         keywords = {"strides": (2, stride), "pads_begin": (1, 1), "pads_end": (0, 1), "groups": groups}
         want = convt.conv_transpose(data, filter, backend="reference", **keywords)
@@ -136,7 +142,7 @@ def test_terms_that_share_what_is_picked(kernel, stride, isa):
 
 
 def _check_threads(case, arrays, data):
-    """That results of one and of three threads are right, and the same bits."""
+    """Check that results of one and of three threads are right and have the same bits."""
     op, results = operator(case, *arrays[1:], algorithm="depthwise"), set()
     for threads in (1, 3):
         with convt.num_threads(threads):
@@ -150,7 +156,7 @@ def _check_threads(case, arrays, data):
 @pytest.mark.parametrize("groups, ci, co", [(20, 1, 1), (70, 1, 1), (2, 8, 8), (3, 4, 8), (3, 20, 16), (2, 32, 16)])
 @pytest.mark.parametrize("kernel, stride", [(3, 2), (4, 2), (5, 1), (7, 1), (12, 1), (5, 2), (6, 3)])
 def test_ends_that_skip_pixels(kernel, stride, groups, ci, co, isa):
-    """Outputs at the ends of a row take nothing from where no pixel is, be it not a number: rows lie in the middle of NaN."""
+    """Check that outputs at the ends of a row read no pixel outside the row. NaN surrounds the rows."""
     for width in (1, 2, 4, 9, 29, 60):
         case = Case(
             groups=groups, ci=ci, co=co, in_sizes=(4, width), kernel=(5, kernel), strides=(1, stride), dilations=(1, 1),
@@ -165,7 +171,7 @@ def test_ends_that_skip_pixels(kernel, stride, groups, ci, co, isa):
 
 
 def _bytes(op, case, arrays, data, limits, threads):
-    """The bytes of a checked result, on a machine of such limits."""
+    """Return the bytes of a checked result on a machine with the given limits."""
     out = Out("contiguous", np.empty(case.out_shape, case.numpy_dtype))
     with convt.num_threads(threads), pretend(**limits):
         case.check(op(data, out.view), *arrays)
@@ -177,8 +183,8 @@ def _bytes(op, case, arrays, data, limits, threads):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("groups, ci, co", [(4, 8, 8), (5, 4, 8), (3, 2, 4), (33, 6, 4), (5, 16, 16), (3, 5, 12), (7, 4, 2)])
 def test_groups_that_fill_vectors(groups, ci, co, dtype, isa):
-    """Phases of one to many terms, alike or not; counts of groups and of j's that don't come out even; outputs that bypass the
-    caches; the same bits however rows are cut for the threads."""
+    """Check phases with one to many terms, equal or not, numbers of groups and of j that are not multiples of a vector, and
+    outputs by non-temporal stores. The division of rows among threads must not change the bits."""
     rng = np.random.default_rng(groups)
     axes = ((4, 2, 1), (3, 2, 1), (3, 1, 2), (5, 1, 1), (2, 2, 1), (2, 3, 1), (5, 2, 2), (30, 1, 1), (2, 2, 3))
     for kernel, stride, dilation in axes:
@@ -200,9 +206,9 @@ def test_groups_that_fill_vectors(groups, ci, co, dtype, isa):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("rows", [1, 2, 3, 4])
 def test_rows_whose_weights_stay_in_registers(rows, dtype, isa):
-    """One to three terms of one to three input rows, and more of either; lengths that fill no turn of a loop; channels that end
-    within a vector; outputs that outgrow caches or bypass them; activations; the same bits however rows are cut for the
-    threads."""
+    """Check one to three terms of one to three input rows, and more of both. The cases include lengths shorter than one
+    iteration of a loop, channels that end within a vector, outputs larger than the caches, and activations. The division of
+    rows among threads must not change the bits."""
     rng = np.random.default_rng(rows)
     shapes = [(kernel, stride) for stride in (1, 2, 3) for kernel in range(stride, 4 * stride + 1)] + [(13, 1), (12, 2)]
     for kernel, stride in shapes:
@@ -231,8 +237,8 @@ def test_rows_whose_weights_stay_in_registers(rows, dtype, isa):
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 5, 9])
 @pytest.mark.parametrize("far", [False, True])
 def test_ends_of_rows_take_nothing_from_outside(far, width, isa, request):
-    """Weights that are not finite meet no pixel beside the image; ends that windows cut off; columns that no tap reaches; of
-    outputs that come from afar, too."""
+    """Check that weights that are not finite are not multiplied by zeros beside the image. The cases include ends that the
+    window cuts off, columns that no tap reaches, and outputs larger than the caches."""
     if far:
         request.getfixturevalue("no_caches")
     shapes = [(kernel, stride) for stride in (1, 2, 3) for kernel in range(1, 7)]
@@ -256,7 +262,8 @@ def test_ends_of_rows_take_nothing_from_outside(far, width, isa, request):
 @pytest.mark.parametrize("channels", [1, 2, 4, 8, 12])
 @pytest.mark.parametrize("kernel, stride", [(3, 2), (5, 2), (5, 4), (6, 4), (7, 4), (5, 1)])
 def test_lanes_without_a_tap_take_nothing_from_its_input(kernel, stride, channels, isa):
-    """Cells of one `j` and of several: what is not finite reaches the outputs that it reaches by the definition, no other."""
+    """Check cells of one and of several j: NaN and infinity reach the outputs that they reach by the definition and no
+    other."""
     data = np.ones((1, 2, 11, channels), np.float32)
     data[0, :, 4, 0], data[0, 1, 9, -1] = np.inf, np.nan
     filter = np.ones((2, kernel, channels, 1), np.float32)
@@ -270,7 +277,8 @@ def test_lanes_without_a_tap_take_nothing_from_its_input(kernel, stride, channel
 @each_isa
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_phase_without_a_tap_takes_nothing_from_its_input(value, isa):
-    """In a cell of kernel 3, stride 2 the odd phase has one tap less: its weight of 0 must not meet an infinite input."""
+    """Check that an infinite input is not multiplied by a zero weight that fills a cell. With kernel 3 and stride 2 the odd
+    phase has one tap less than the even phase."""
     for groups, ci, co in ((3, 1, 1), (1, 1, 1), (4, 5, 2), (2, 2, 3)):
         data = np.ones((1, 9, groups * ci), np.float32)
         data[0, 4] = value
@@ -278,7 +286,7 @@ def test_a_phase_without_a_tap_takes_nothing_from_its_input(value, isa):
         with using_isa(isa):
             got = convt.conv_transpose(data, filter, strides=2, groups=groups, algorithm="depthwise")
         want = np.ones((1, 19, groups * co), np.float32) * ci
-        want[0, 2:-2:2] *= 2  # of two taps
+        want[0, 2:-2:2] *= 2  # two taps reach these outputs
         want[0, 8:11] = value
         np.testing.assert_array_equal(got, want)
 
@@ -288,8 +296,8 @@ def test_a_phase_without_a_tap_takes_nothing_from_its_input(value, isa):
 @pytest.mark.parametrize("groups, ci, co", [(4, 1, 1), (12, 1, 1), (20, 1, 1), (25, 1, 1), (2, 3, 2), (4, 5, 2), (6, 4, 4)])
 @pytest.mark.parametrize("kernel, stride, dilation", [(3, 2, 1), (12, 2, 1), (9, 2, 1), (5, 2, 3), (7, 1, 3), (8, 3, 1)])
 def test_two_pixels_share_a_vector(kernel, stride, dilation, groups, ci, co, dtype, isa):
-    """Where channels fill half a vector, or some and a half: rows that make whole blocks and that don't, in the middle of
-    NaN; the same bits for any number of threads."""
+    """Check channels that fill half a vector or one and a half vectors, in rows with and without a partial block. NaN surrounds
+    the rows. The number of threads must not change the bits."""
     for width in (1, 2, 3, 7, 8, 9, 16, 31, 33, 48, 700):
         case = Case(
             groups=groups, ci=ci, co=co, in_sizes=(3, width), kernel=(5, kernel), strides=(1, stride), dilations=(1, dilation),
@@ -309,8 +317,8 @@ def test_two_pixels_share_a_vector(kernel, stride, dilation, groups, ci, co, dty
     "ci, co, kernel, stride", [(1, 1, 32, 16), (1, 1, 37, 16), (1, 1, 40, 20), (3, 1, 16, 8), (2, 3, 12, 5)]
 )
 def test_cells_of_one_group(ci, co, kernel, stride, isa):
-    """All lanes of a cell multiply the same input, which is read where it lies: cells that the window cuts anywhere, in the
-    middle of NaN, channels that are apart."""
+    """Check cells whose lanes all multiply the same input, which is read in place. The window cuts the cells anywhere, NaN
+    surrounds the data, and some channels are not contiguous."""
     for width, begin in itertools.product((1, 2, 9, 40), (0, 3, stride)):
         case = Case(
             groups=1, ci=ci, co=co, in_sizes=(4, width), kernel=(3, kernel), strides=(1, stride), dilations=(1, 1),
@@ -329,7 +337,8 @@ def test_cells_of_one_group(ci, co, kernel, stride, isa):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("groups, ci, co", [(2, 9, 1), (8, 4, 1), (8, 8, 1), (8, 9, 1), (15, 8, 1), (18, 9, 1), (7, 15, 2)])
 def test_inputs_that_are_far_apart(groups, ci, co, dtype, isa):
-    """The inputs of a vector of lanes in one vector of the data, or in two to eight and beyond: in the middle of NaN."""
+    """Check a vector of lanes whose inputs lie in one vector of the data, in two to eight vectors, or in more. NaN surrounds
+    the data."""
     for width, stride in ((1, 2), (5, 2), (9, 1)):
         case = Case(
             groups=groups, ci=ci, co=co, in_sizes=(2, width), kernel=(2, 3), strides=(1, stride), dilations=(1, 1),
@@ -347,10 +356,11 @@ def test_inputs_that_are_far_apart(groups, ci, co, dtype, isa):
 @each_isa
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_rows_read_backwards_are_told_apart(dtype, isa):
-    """Rows of inputs are kept by their offset, which is negative where an axis runs backwards: -1 among them."""
+    """Check rows on an axis that runs backwards. Kept rows are identified by their offset, which is then negative, and -1 is
+    one of the offsets."""
     for shift in range(3):
         whole = np.arange(8 * (1 + shift), dtype=dtype).reshape(8, 1 + shift) % 5
-        data = whole[::-1, :1][None, :, :, None]  # a single pixel per row
+        data = whole[::-1, :1][None, :, :, None]  # one pixel per row
         filter = np.arange(1, 13, dtype=dtype).reshape(3, 4, 1, 1)
         with using_isa(isa):
             got = convt.conv_transpose(data, filter, algorithm="depthwise")
@@ -361,7 +371,8 @@ def test_rows_read_backwards_are_told_apart(dtype, isa):
 @pytest.mark.parametrize("step", [1 << 58, -(1 << 58), 1 << 61])
 @pytest.mark.parametrize("channels", [3, 32])
 def test_a_single_pixel_whose_axis_has_any_stride(channels, step):
-    """Far outputs read it too: the distance to its neighbours, which it does not have, is never multiplied out."""
+    """Check an axis of one pixel with any stride. Distant outputs read this pixel too, and the product of stride and distance
+    must not be computed because it may overflow."""
     data = np.lib.stride_tricks.as_strided(np.ones((1, 1, channels), np.float32), strides=(128, step, 4))
     filter = np.arange(3, dtype=np.float32)[:, None, None] + np.ones((3, channels, 1), np.float32)
     for more in ({}, {"dilations": 1 << 11}, {"strides": 1 << 10}):
@@ -377,16 +388,16 @@ def test_a_single_pixel_whose_axis_has_any_stride(channels, step):
 @pytest.mark.parametrize(
     ("groups", "ci", "co", "kernel", "strides", "sizes"),
     [
-        (5, 1, 1, (3, 4), (2, 2), (5, 300)),  # outputs of a row in several parts
+        (5, 1, 1, (3, 4), (2, 2), (5, 300)),  # rows of outputs in several parts
         (600, 1, 1, (4,), (2,), (23,)),  # lanes in several tasks
         (9, 1, 1, (1, 6), (1, 1), (2, 90)),  # many terms
         (3, 1, 1, (2, 2), (3, 3), (4, 7)),  # phases that no tap reaches
         (33, 4, 16, (3, 3), (2, 2), (6, 40)),  # groups that fill vectors
-        (1, 64, 3, (5, 5), (3, 3), (6, 70)),  # few out channels: dot products
+        (1, 64, 3, (5, 5), (3, 3), (6, 70)),  # few out-channels: dot products
     ],
 )
 def test_16_bits_are_those_of_float32_rounded(groups, ci, co, kernel, strides, sizes, non_temporal, dtype, isa):
-    """Sums are float32's, rounded once; what lies between the outputs stays as it was."""
+    """Check that 16-bit results are float32 sums rounded once, and that the memory between the outputs is unchanged."""
     dtype, rng = DTYPES[dtype][0], np.random.default_rng(groups)
     data = rng.standard_normal((2, *sizes, groups * ci)).astype(dtype)
     filter = rng.standard_normal((*kernel, groups * ci, co)).astype(dtype)
@@ -404,7 +415,7 @@ def test_16_bits_are_those_of_float32_rounded(groups, ci, co, kernel, strides, s
 
 def test_a_window_that_begins_beyond_64_bits_is_left_to_direct():
     data, filter = np.arange(1.0, 29).reshape(1, 7, 4), np.ones((1, 4, 1))
-    far = {"strides": 2**62, "groups": 4, "output_shape": (3,)}  # the middle: the fourth pixel is at 3 * 2**62
+    far = {"strides": 2**62, "groups": 4, "output_shape": (3,)}  # the outputs in the middle: the fourth pixel is at 3 * 2**62
     got = convt.conv_transpose(data, filter, **far)
     assert got.tolist() == [[[0] * 4, [13, 14, 15, 16], [0] * 4]]
     with pytest.raises(ValueError, match="depthwise"):
@@ -414,12 +425,12 @@ def test_a_window_that_begins_beyond_64_bits_is_left_to_direct():
 @each_isa
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_parts_of_a_row_that_end_beside_a_run(dtype, isa):
-    """Outputs that few taps reach belong to the run beside them, wherever a part of a row that is stored at once ends; beyond
-    them the window shows outputs that none reaches."""
-    channels = 65  # pixels share cache lines
+    """Check parts of a row that are stored at once and end beside a run of few outputs. Outputs that few taps reach belong to
+    the neighbouring run. The window also shows outputs beyond them that no tap reaches."""
+    channels = 65  # a number for which pixels share cache lines
     rng = np.random.default_rng(0)
     filter = rng.integers(1, 4, (3, channels, 1)).astype(DTYPES[dtype][0])
-    for size in (*range(2, 40), *range(110, 124)):  # parts are of 8 j, or of 16-bit types of 120
+    for size in (*range(2, 40), *range(110, 124)):  # a part is 8 j, or 120 j for 16-bit types
         data = rng.integers(1, 5, (1, size, channels)).astype(filter.dtype)
         for more in ({"output_padding": 9}, {"output_shape": (size + 15,)}, {"pads_begin": 3, "output_padding": 4}):
             keywords = {"groups": channels, **more}
@@ -440,15 +451,16 @@ def test_no_images_and_no_outputs():
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("co", [1, 2, 3, 4])
 def test_few_out_channels(co, dtype, isa):
-    """Vectors over in-channels: whole tiles and parts of one, phases that slide and dilated ones, pixels that are apart or are
-    not there, windows that cut anything; the same bits for any number of threads, and with non-temporal stores."""
+    """Check vectors over in-channels: whole and partial tiles, sliding and dilated phases, pixels that are not adjacent or
+    lie outside the input, and arbitrary windows. The bits must be the same for any number of threads and with non-temporal
+    stores."""
     rng = np.random.default_rng(co)
     with using_isa(isa):
-        fits = co <= _core.kernel_info(dtype)["vl"]  # a tile has all channels of a j
+        fits = co <= _core.kernel_info(dtype)["vl"]  # a tile has all channels of one j
     for _ in range(30):
         case = _random(rng, dtype=dtype, activation=rng.choice([None, "relu", "tanh"]))
         in_sizes = (*case.in_sizes[:-1], case.in_sizes[-1] + int(rng.choice([0, 15, 30])))
-        several = any(k > s and n > 1 for k, s, n in zip(case.kernel, case.strides, in_sizes, strict=True))  # taps of a phase
+        several = any(k > s and n > 1 for k, s, n in zip(case.kernel, case.strides, in_sizes, strict=True))  # several taps
         groups = int(rng.choice([1, 1, 3]))
         ci = int(rng.choice([16, 48])) if fits and several and groups == 1 else 16
         case = replace(case, groups=groups, ci=ci, co=co, in_sizes=in_sizes)
@@ -468,7 +480,7 @@ def test_few_out_channels(co, dtype, isa):
 @each_isa
 @pytest.mark.parametrize("co", [1, 3])
 def test_few_out_channels_take_nothing_from_outside(co, isa):
-    """What is not finite in data and weights reaches the outputs that it reaches by the definition, no other."""
+    """Check that NaN and infinity in data and weights reach the outputs that they reach by the definition and no other."""
     for kernel, stride, dilation, width in ((3, 1, 1, 20), (5, 1, 1, 3), (5, 2, 1, 17), (4, 3, 1, 9), (3, 1, 2, 18)):
         data, filter = np.ones((1, 3, width, 16), np.float32), np.ones((3, kernel, 16, co), np.float32)
         data[0, 1, 2, 3], data[0, 2, -1, -1], filter[0, -1, 5, 0], filter[2, 0, 0, -1] = np.inf, np.nan, np.nan, -np.inf
@@ -490,7 +502,7 @@ def _problem(planar=False, groups=24, ci=1, co=1, in_sizes=(20, 30), kernel=(4, 
 @pytest.mark.parametrize("algorithm", [depthwise, rows])
 @pytest.mark.parametrize("threads", [1, 2, 16])
 def test_schedules_are_values(algorithm, threads):
-    """A schedule prints, compares, and names its workspace; nothing is packed for it; the same problem has the same one."""
+    """Check that a schedule prints, compares equal for equal problems, names its workspace, and packs nothing."""
     here, stages = machine.current(), algorithm.STAGES
     for fixed in ({}, {"groups": 3, "ci": 4, "co": 2}, {"groups": 1, "ci": 8, "co": 8, "stride": 1}, {"groups": 300}):
         problem = _problem(planar=algorithm is rows, **fixed)
@@ -517,7 +529,7 @@ def test_what_an_algorithm_does_not_do_has_no_schedule(algorithm):
     "kernel, stride, dilation, co", [(300, 7, 1, 1), (300, 6, 4, 2), (90, 1, 1, 2), (211, 1, 3, 1), (40, 20, 3, 3)]
 )
 def test_long_filters(kernel, stride, dilation, co, isa):
-    """Runs of long filters share their terms; phases are cut together only where that does not make too many runs."""
+    """Check long filters. Their runs share terms, and phases are cut together only if this does not make too many runs."""
     case = Case(
         groups=5, co=co, in_sizes=(37,), kernel=(kernel,), strides=(stride,), dilations=(dilation,), pads_begin=(3,),
         pads_end=(2,), output_padding=(0,), bias=True,
@@ -530,7 +542,7 @@ def test_long_filters(kernel, stride, dilation, co, isa):
 @each_isa
 @pytest.mark.parametrize("channels", [3, 6, 12])
 def test_cells_of_pixels_that_are_apart(channels, isa):
-    """Outputs and inputs whose pixels are apart in memory: the same bits as where they are side by side."""
+    """Check that outputs and inputs whose pixels are not adjacent in memory give the same bits as adjacent ones."""
     case = Case(
         groups=channels, in_sizes=(3, 21), kernel=(3, 4), strides=(2, 2), dilations=(1, 1), pads_begin=(1, 1), pads_end=(0, 1),
         output_padding=(0, 0), bias=True,
@@ -548,7 +560,7 @@ def test_cells_of_pixels_that_are_apart(channels, isa):
 @each_isa
 @pytest.mark.parametrize("outputs", [9, 10, 11, 12])
 def test_cells_behind_the_last_tap(isa, outputs):
-    """A cell that no tap reaches has no last tap that the window cuts."""
+    """Check that a cell without taps has no last tap that the window cuts."""
     rng = np.random.default_rng(0)
     data, filter = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((1, 3, 4), (5, 4, 1)))
     keywords = {"strides": 2, "groups": 2, "output_shape": (outputs,)}

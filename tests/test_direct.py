@@ -1,4 +1,6 @@
-"""The direct algorithm: input rows that are multiplied where they lie, those that are packed, and those left out."""
+"""Tests of the direct algorithm: input rows that are read in place, rows that are packed, and rows that are left out because a
+tap does not reach the input. Whole numbers make the sums exact, so results equal the float64 definition or the reference
+backend."""
 
 import itertools
 import math
@@ -32,7 +34,7 @@ VIEWS = {
 @each_dtype
 @pytest.mark.parametrize("view", VIEWS)
 def test_one_tap_on_views(view, dtype, isa):
-    """Whole numbers, so that every sum is exact but for the rounding of the result."""
+    """Check one tap on views. Whole numbers make every sum exact before the result is rounded."""
     rng = np.random.default_rng(0)
     kind = DTYPES[dtype][0]
     data = rng.integers(-2, 3, (3, 7, 9, 22)).astype(kind)[VIEWS[view]]
@@ -53,7 +55,8 @@ def test_one_tap_on_views(view, dtype, isa):
 @pytest.mark.parametrize("ci", [16, 20, 32, 33])
 @pytest.mark.parametrize("co", [64, 80, 96])
 def test_rows_of_little_depth(ci, co, isa):
-    """Tiles that one call does after each other, on two panels at once; non-temporal stores and ordinary ones."""
+    """Check small depths, for which one kernel call computes several tiles and two panels at once, with non-temporal and
+    ordinary stores."""
     rng = np.random.default_rng(ci)
     filter = rng.integers(-2, 3, (1, 1, ci, co)).astype(np.float32)
     bias = rng.integers(-2, 3, co).astype(np.float32)
@@ -70,7 +73,8 @@ def test_rows_of_little_depth(ci, co, isa):
 @each_isa
 @pytest.mark.parametrize("ci", [256, 257, 600, 1024])
 def test_one_tap_in_several_chunks(ci, isa):
-    """Depth beyond a chunk; columns with and without a rest; few weights and many; any number of threads, the same bits."""
+    """Check depths larger than a chunk, columns with and without a partial panel, few weights and many. The number of threads
+    must not change the bits."""
     rng = np.random.default_rng(ci)
     for co in (8, 40, 300):
         data = rng.integers(-2, 3, (1, 15, 21, ci)).astype(np.float32)
@@ -89,10 +93,11 @@ def test_one_tap_in_several_chunks(ci, isa):
 
 @each_isa
 def test_weights_read_to_and_fro(isa):
-    """Weights beyond a core's cache: call after call gives the same bits, by any number of threads, whichever way it goes."""
+    """Check weights larger than L2, whose calls run tasks alternately forwards and backwards. Neither direction nor number of
+    threads may change the bits."""
     rng = np.random.default_rng(0)
     data = rng.standard_normal((2, 2, 2, 130), dtype=np.float32)
-    for kernel, co in ((3, 240), (2, 520)):  # classes of different work, which are dealt out; a single one
+    for kernel, co in ((3, 240), (2, 520)):  # several classes of different work that are divided among threads, and one class
         filter = rng.standard_normal((kernel, kernel, 130, co), dtype=np.float32)
         with using_isa(isa):
             op = convt.ConvTranspose(filter, strides=2, backend="native", algorithm="direct")
@@ -108,7 +113,8 @@ def test_weights_read_to_and_fro(isa):
 @each_isa
 @pytest.mark.parametrize("ci, co, kernel", [(48, 40, 2), (300, 70, 2), (20, 33, 3), (16, 33, (4, 64))])
 def test_the_order_of_tiles_follows_the_cache(ci, co, kernel, isa):
-    """AMX tiles: all panels for a few rows, or a panel for all rows if the weights are many: the same bits."""
+    """Check both orders of AMX tiles: all panels for a few rows, or, if there are many weights, one panel for all rows. The
+    bits must be the same."""
     rng = np.random.default_rng(0)
     data = rng.standard_normal((2, 9, 21, ci), dtype=np.float32)
     filter = rng.standard_normal((*np.broadcast_to(kernel, 2), ci, co), dtype=np.float32)
@@ -125,7 +131,8 @@ def test_the_order_of_tiles_follows_the_cache(ci, co, kernel, isa):
 
 @pytest.mark.parametrize("ci", [1024, 1040])
 def test_rows_that_share_a_set_of_the_cache_are_packed(ci):
-    """Pixels 4 KiB apart: a tile's rows would throw each other out of the first-level cache, so they need workspace."""
+    """Check pixels that are 4 KiB apart. The rows of a tile would evict each other from L1, so they are packed and need
+    workspace."""
     filter = np.ones((1, 1, ci, 128), np.float32)
     plan = convt.ConvTranspose(filter, algorithm="direct").plan((1, 100, 100, ci))
     assert (plan.workspace_bytes > plan.threads * 128 << 10) == (ci == 1024)
@@ -133,7 +140,8 @@ def test_rows_that_share_a_set_of_the_cache_are_packed(ci):
 
 @each_isa
 def test_pixels_far_apart_in_the_output(isa):
-    """Many phases of channels that fill no vector, a few panels at a time; windows that cut phases off, of some panels all."""
+    """Check many phases whose channels are not a multiple of a vector, a few panels at a time. Windows cut phases, and all
+    phases of some panels."""
     rng = np.random.default_rng(0)
     data = rng.standard_normal((2, 5, 9, 16), dtype=np.float32)
     filter, bias = rng.standard_normal((4, 64, 16, 33), dtype=np.float32), rng.standard_normal(33, dtype=np.float32)
@@ -152,7 +160,8 @@ def test_pixels_far_apart_in_the_output(isa):
 @each_dtype
 @pytest.mark.parametrize("algorithm", ["auto", "direct", "scatter"])
 def test_an_axis_of_one_pixel(algorithm, dtype, isa):
-    """Its stride says nothing; the same operator takes data with more pixels, whose stride does."""
+    """Check an axis of one pixel, whose stride has no effect. The same operator then takes data with more pixels, whose stride
+    has one."""
     rng = np.random.default_rng(0)
     kind = DTYPES[dtype][0]
     filter = rng.integers(-2, 3, (4, 3, 20, 18)).astype(kind)
@@ -166,21 +175,23 @@ def test_an_axis_of_one_pixel(algorithm, dtype, isa):
 
 
 def test_one_pixel_is_planned_alike_for_every_stride():
-    """Every tap of 4x4 reaches one output: with a stride of 1, too, they are columns of a row, not gathered with zeros."""
+    """Check that the plan for one pixel does not depend on the stride. Each tap of 4x4 reaches one output, so with stride 1 too
+    the taps are columns of a row and no zeros are gathered."""
     filter = np.ones((4, 4, 64, 64), np.float32)
     plans = {convt.ConvTranspose(filter, strides=s, backend="native").plan((1, 1, 1, 64)) for s in (1, 2, 3, 4)}
     assert len(plans) == 1
 
 
 def test_rows_that_lie_in_the_input_take_no_workspace():
-    """A packed block of 140 rows alone would be 149 KiB a thread."""
+    """Check that rows that are read in place take no workspace. A packed block of 140 rows alone would be 149 KiB a thread."""
     filter = np.ones((1, 1, 64, 128), np.float32)
     plan = convt.ConvTranspose(filter, algorithm="direct").plan((1, 100, 100, 64))
     assert plan.workspace_bytes < plan.threads * 32 << 10
 
 
-# (batch, input, in-channels, out-channels, kernel, stride, pads, groups): small images under large kernels, where many taps
-# fall outside; a block of rows and several, depth chunks packed at once and not, one chunk a tap and several, edges cut.
+# (batch, input, in-channels, out-channels, kernel, stride, pads, groups): small images with large kernels, where many taps fall
+# outside the input. The cases have one row block and several, depth chunks packed at once and separately, one chunk and several
+# per tap, and cut edges.
 SMALL_IMAGES = {
     "pose": (1, (8, 6), 300, 40, 4, 2, (1, 1), 1),
     "odd kernel": (3, (4, 4), 128, 64, 5, 2, (2, 2), 1),
@@ -200,7 +211,8 @@ SMALL_IMAGES = {
 @each_dtype
 @pytest.mark.parametrize("name", SMALL_IMAGES)
 def test_rows_that_a_tap_does_not_reach(name, dtype, isa):
-    """They are left out of the tap's product: whole numbers, so that every sum is exact but for the rounding of the result."""
+    """Check that rows that a tap does not reach are left out of its product. Whole numbers make every sum exact before the
+    result is rounded."""
     batch, sizes, ci, co, kernel, stride, (begin, end), groups = SMALL_IMAGES[name]
     rng = np.random.default_rng(1)
     kind = DTYPES[dtype][0]
@@ -226,7 +238,7 @@ def assert_on_any_threads(op, data, wanted):
 
 @pytest.mark.parametrize("place", ["data", "filter"])
 def test_nan_reaches_what_its_tap_reaches(place):
-    """And nothing else: rows that are left out stay clean, and so do those beside zeros."""
+    """Check that NaN reaches the outputs of its tap and no other: rows that are left out and rows beside zeros stay finite."""
     rng = np.random.default_rng(2)
     data = rng.integers(-2, 3, (2, 4, 4, 128)).astype(np.float32)
     filter = rng.integers(-2, 3, (4, 4, 128, 32)).astype(np.float32)
@@ -244,7 +256,7 @@ def test_nan_reaches_what_its_tap_reaches(place):
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("co", [1, 3, 21, 40])
 def test_windows_that_cut_phases(co, split, merge, dtype, isa, monkeypatch):
-    """However the axes are cut: panels that are not shown, that stretches of the output share, at borders and inside."""
+    """Check windows that hide some or all columns of panels, at borders and inside, for every division of the axes."""
     monkeypatch.setattr(schedule, "_ways", lambda problem, unit, finite: [((merge, merge), (split, split))])
     rng = np.random.default_rng(co)
     kind = DTYPES[dtype][0]
@@ -261,9 +273,9 @@ def test_windows_that_cut_phases(co, split, merge, dtype, isa, monkeypatch):
         np.testing.assert_array_equal(got.astype(np.float64), wanted.astype(np.float64))
 
 
-# (batch, input, in-channels of a group, out-channels, kernel, stride, dilation, pads, groups): rows of several taps that
-# follow each other in memory; that do not, as they are dilated, of one group of several, or on the first axis; depth in
-# one chunk, in chunks of several taps and of parts of one; blocks inside an image, at its ends, and of several images.
+# (batch, input, in-channels of a group, out-channels, kernel, stride, dilation, pads, groups): rows of several taps that are
+# adjacent in memory, or that are not because of dilation, of several groups or of the first axis. The depth is one chunk,
+# chunks of several taps, or parts of a tap. Blocks lie inside an image, at its ends, and across images.
 WINDOWS = {
     "one chunk": (1, (500,), 16, 24, 4, 2, 1, (1, 1), 1),
     "several chunks": (1, (400,), 96, 40, 8, 2, 1, (3, 3), 1),
@@ -299,7 +311,7 @@ def window_case(name, dtype, view="whole", seed=3):
         data = data[ROWS[view]]
     filter = rng.integers(-2, 3, (*kernel, data.shape[-1], co // groups)).astype(kind)
     keywords = {"strides": strides, "dilations": dilations, "groups": groups}
-    # Pads of axes with a single tap would cut rows off.
+    # Pads on axes with one tap would cut off rows.
     keywords["pads_begin"] = [begin if k > 1 else 0 for k in kernel]
     keywords["pads_end"] = [end if k > 1 else 0 for k in kernel]
     return data, filter, keywords
@@ -309,7 +321,8 @@ def window_case(name, dtype, view="whole", seed=3):
 @pytest.mark.parametrize(("view", "dtype"), [*(("whole", dtype) for dtype in DTYPES), *((view, "float32") for view in ROWS)])
 @pytest.mark.parametrize("name", WINDOWS)
 def test_several_taps_where_they_lie(name, view, dtype, isa):
-    """Whole numbers, so that every sum is exact but for the rounding of the result; on any threads, the same bits."""
+    """Check several taps that are read in place. Whole numbers make every sum exact before the result is rounded. The number of
+    threads must not change the bits."""
     data, filter, keywords = window_case(name, dtype, view)
     wanted = convt.conv_transpose(data, filter, backend="reference", **keywords)
     with using_isa(isa):
@@ -336,8 +349,8 @@ def test_windows_are_summed_alike_on_any_threads(name):
 @each_isa
 @pytest.mark.parametrize("name", WINDOWS)
 def test_nan_beside_the_rows_that_are_read(name, isa):
-    """NaN around a view, where a row too far would read it, reaches nothing; NaN in the first and the last input what their
-    taps reach."""
+    """Check that NaN around a view reaches nothing, so no row outside it is read, and that NaN in the first and the last input
+    reaches the outputs of their taps."""
     data, filter, keywords = window_case(name, "float32")
     around = np.full(tuple(n + 8 for n in data.shape), np.nan, np.float32)
     inner = around[tuple(slice(4, -4) for _ in data.shape)]
@@ -368,8 +381,8 @@ SCHEDULED = {
 @pytest.mark.parametrize("isa", [None, "avx512", "avx512_amx"])
 @pytest.mark.parametrize("name", SCHEDULED)
 def test_schedules_are_values(name, isa):
-    """They compare, print, know all outputs, and cost no less than the bound by which callers leave direct out; how the axes
-    are cut does not depend on threads."""
+    """Check that schedules compare, print, cover all outputs, cost no less than the lower bound that prunes the search, and
+    divide the axes independently of the number of threads."""
     problem = Problem("float32", *SCHEDULED[name])
     with machine.pretend(isa=isa):
         here, ways = machine.current(), set()
@@ -391,7 +404,7 @@ def test_schedules_are_values(name, isa):
 
 @pytest.mark.parametrize("name", SCHEDULED)
 def test_classes_that_are_alike_are_all_there(name):
-    """A schedule speaks of kinds of classes; their runs are those of the axes, each once."""
+    """Check that the classes of a schedule, which it stores by kind, cover all runs of the axes once."""
     problem = Problem("float32", *SCHEDULED[name])
     found = schedule.schedule(problem, machine.current(), "vectors", 2)
     _, runs = common.axes(problem, found.merge, found.split)

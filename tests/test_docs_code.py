@@ -1,9 +1,11 @@
-"""The pages' code: every Python block runs and gives what its page says, every command is one that there is.
+"""Tests of the code in the documentation: every Python block runs and gives what the page says, and every command and option
+exists.
 
-* Blocks of a page run one after the other, in one namespace. A block of ``>>>`` prompts is a doctest, errors included. In other
-  blocks what a statement gives or prints is compared with the comment behind it, if that is a value or stands behind ``print``.
-* A block of language ``console`` is run by the shell, and ends in what stands below its commands.
-* Options of ``python -m convt`` and ``python -m bench``, wherever a page names them, are among those that their help has.
+* The blocks of a page run in order, in one namespace. A block of ``>>>`` prompts is a doctest, errors included. In other
+  blocks, the result or the output of a statement is compared with the comment behind it, if that is a value or follows
+  ``print``.
+* A block of language ``console`` runs in the shell. Its output must equal the lines below its commands.
+* Options of ``python -m convt`` and ``python -m bench`` on any page must be listed by their help.
 """
 
 import ast
@@ -25,7 +27,7 @@ PAGES = [
     if "measurements" not in page.parts
 ]  # fmt: skip
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-EXTRAS = ("dask", "onnxruntime", "torch")  # modules of convt that import the package of their name
+EXTRAS = ("dask", "onnxruntime", "torch")  # modules of convt that import the package of the same name
 
 
 def blocks(page, language):
@@ -39,14 +41,14 @@ def having(language):
 
 
 def source(code):
-    """A block's statements, without prompts and results."""
+    """Return a block's statements without prompts and results."""
     if not code.startswith(">>>"):
         return code
     return "".join(example.source for example in doctest.DocTestParser().get_examples(code))
 
 
 def packages(code):
-    """What a block imports beside convt itself."""
+    """Return the packages that a block imports in addition to convt."""
     for node in ast.walk(ast.parse(source(code))):
         for name in [each.name for each in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", "")]:
             first, _, rest = (name or "").partition(".")
@@ -57,7 +59,7 @@ def packages(code):
 
 
 def run(code, namespace):
-    """Run a block without prompts, a statement at a time; compare with the comments behind them."""
+    """Run a block without prompts, one statement at a time, and compare results with the comments behind them."""
     lines = code.splitlines()
     for node in ast.parse(code).body:
         _, _, comment = lines[node.end_lineno - 1][node.end_col_offset :].partition("# ")
@@ -76,7 +78,7 @@ def check(text, value, printed, comment):
     try:
         wanted = ast.literal_eval(comment)
     except (SyntaxError, ValueError):
-        return  # words
+        return  # the comment is text, not a value
     assert getattr(value, "shape", value) == wanted, text
 
 
@@ -96,7 +98,7 @@ def test_python_runs_and_gives_what_the_page_says(page, tmp_path, monkeypatch):
         assert not failed, "".join(said)
         namespace.update(test.globs)
     if missing:
-        pytest.skip(f"all but the blocks that need {', '.join(sorted(missing))}, not installed")
+        pytest.skip(f"blocks that need {', '.join(sorted(missing))} did not run: not installed")
 
 
 @having("console")
@@ -112,7 +114,7 @@ def test_commands_end_in_what_the_page_says(page, tmp_path):
 
 
 def named():
-    """{(module, command): options} of every call of convt's programs that the pages name."""
+    """Return {(module, command): options} of every call of convt's programs on the pages."""
     found = {}
     for page in PAGES:
         for module, rest in re.findall(r"python -m ((?:convt|bench)\b(?:\.\w+)*)([^\n`]*)", page.read_text(encoding="utf-8")):

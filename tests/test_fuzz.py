@@ -1,4 +1,5 @@
-"""Half a minute of fuzzing (tests/fuzz), and that the fuzzer sees what it looks for."""
+"""Tests of the fuzzer in tests/fuzz: half a minute of fuzzing without findings, replay of cases, shrinking, and proof that it
+finds planted errors."""
 
 import copy
 import json
@@ -14,8 +15,8 @@ from fuzz.__main__ import main
 
 from convt import _core
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs mprotect")
-SECONDS = 25, 5  # at all instruction sets the CPU has; at one that CONVT_ISA names
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs mprotect (Linux)")
+SECONDS = 25, 5  # with all instruction sets of the CPU; with the one that CONVT_ISA names
 
 
 def test_a_while_of_fuzzing_finds_nothing(capsys):
@@ -28,7 +29,7 @@ def test_a_while_of_fuzzing_finds_nothing(capsys):
 
 
 def plain(**problem):
-    """A small case, with changes of its problem."""
+    """Return a small case with changes of its problem."""
     found = draw.case(0, ISAS[0])
     none = {"threads": 1, "data": {}, "filter": {}, "bias": {}, "out": {}, "as": "numpy", "values": 0, "clear": False}
     found |= shrink._PLAIN | {"form": "operator", "dialect": "core", "calls": [copy.deepcopy(none)], "machine": {}}
@@ -55,9 +56,9 @@ def test_replaying_prints_the_plans(capsys):
 @pytest.mark.parametrize("data_format", ["NXC", "NCX"])
 @pytest.mark.parametrize("algorithm", ["direct", "winograd", "scatter", "depthwise", "rows", "turned"])
 def test_a_schedule_is_read_as_it_was_written_and_replayed(algorithm, data_format):
-    """By a case that names it, even where another one would be decided now."""
+    """Check that a case that names a schedule uses it even if another one would be decided now."""
     if data_format == "NXC" and algorithm in ("rows", "turned"):
-        pytest.skip("of planes alone")
+        pytest.skip("the algorithm needs NCX")
     case = plain(data_format=data_format, in_sizes=[40], dtype="float32") | {"algorithm": algorithm}
     outcome, ((name, _, text), *_) = perform.perform(case)
     assert outcome == "right" and name == algorithm
@@ -74,7 +75,7 @@ def test_a_schedule_is_read_as_it_was_written_and_replayed(algorithm, data_forma
 
 @pytest.mark.parametrize("which", ["an output", "a sign", "NaN"])
 def test_a_wrong_result_is_seen(which, monkeypatch):
-    """One output of a result that is not what it has to be."""
+    """Check that one wrong output is found."""
     check = oracle.assert_right
 
     def spoilt(call, algorithms, got, *sums):
@@ -92,7 +93,8 @@ def test_a_wrong_result_is_seen(which, monkeypatch):
 
 
 def test_what_winograd_rounds_among_denormal_numbers_is_expected():
-    """Three axes of F(5, 2), each of which adds up to 34 times what was rounded before."""
+    """Check the bound on rounding of denormals for three axes of F(5, 2), each of which multiplies earlier rounding errors by
+    up to 34."""
     sizes = {"in_sizes": [20] * 3, "kernel": [4] * 3, "strides": [1] * 3, "dilations": [1] * 3, "ci": 11, "co": 1}
     sizes |= {each: [0] * 3 for each in ("pads_begin", "pads_end", "output_padding")}
     case = plain(**sizes) | {"values": "denormal", "algorithm": "winograd6"}
@@ -142,14 +144,14 @@ def test_arrays_border_on_walls(where, step, how, dies):
 
 
 class Deadly(dict):
-    """A case whose reader dies."""
+    """A case that ends the process that reads it."""
 
     def __reduce__(self):
         return os.abort, ()
 
 
 def test_a_child_that_dies_is_a_finding_with_its_case():
-    """And another child takes the next case."""
+    """Check that a child that crashes is a finding with its case, and that another child takes the next case."""
     asked = [Deadly(plain()), plain()]
     (_, first, (kind, _, text)), (_, second, (right, plans, _)) = pool.answers(asked, 1)
     assert (first, kind, text) == (asked[0], "crash", "SIGABRT")
@@ -157,7 +159,7 @@ def test_a_child_that_dies_is_a_finding_with_its_case():
 
 
 def test_what_fails_is_made_smaller():
-    """Down to what the failure needs: here two in-channels and a stride."""
+    """Check that shrinking keeps only what the failure needs: here two in-channels and a stride."""
     fails = lambda case: case["problem"]["ci"] > 1 and max(case["problem"]["strides"]) > 1  # noqa: E731
     case = next(case for case in map(draw.case, range(99)) if fails(case) and len(case["problem"]["kernel"]) == 3)
     small = shrink.shrink(case, fails)
@@ -167,7 +169,7 @@ def test_what_fails_is_made_smaller():
 
 
 def test_repeated_calls_are_made_smaller_axis_by_axis():
-    """Each call's layouts lose one entry with an axis, as those of other calls do."""
+    """Check that the layouts of repeated calls lose one entry with each axis, as those of other calls do."""
     rank = lambda case: len(case["problem"]["kernel"])  # noqa: E731
     layouts = lambda case: [call["data"].get("steps") for call in case["calls"]]  # noqa: E731
     fails = lambda case: len(layouts(case)) > 2 and all(layouts(case))  # noqa: E731

@@ -1,4 +1,5 @@
-"""Memory: it does not grow with calls, operators or shapes; where it can't be had, a call fails whole."""
+"""Tests of memory: it does not grow with calls, operators or shapes, and if an allocation fails, a call raises MemoryError and
+changes nothing."""
 
 import shutil
 import subprocess
@@ -12,14 +13,14 @@ ROOT = Path(__file__).parents[1]
 GROWTH = ROOT / "tools" / "growth.py"
 
 
-@pytest.mark.skipif(not (GROWTH.exists() and Path("/proc/self/statm").exists()), reason="no checkout, or not Linux")
+@pytest.mark.skipif(not (GROWTH.exists() and Path("/proc/self/statm").exists()), reason="needs a checkout and Linux")
 def test_memory_does_not_grow():
     done = subprocess.run([sys.executable, GROWTH, "0.02"], capture_output=True, text=True, timeout=300, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-# Fails the n-th request for memory that comes from one of convt's modules, on the thread that asked for it; knows how many
-# blocks these modules hold.
+# A library that fails the n-th allocation by one of convt's modules on the calling thread, and counts the blocks that these
+# modules hold.
 _FAILING = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -27,7 +28,7 @@ _FAILING = r"""
 #include <stddef.h>
 #include <string.h>
 
-#define NEXT(result, name, ...) /* that of the C library */ \
+#define NEXT(result, name, ...) /* the function of the C library */ \
     static result (*next)(__VA_ARGS__); \
     if (!next) \
         next = (result (*)(__VA_ARGS__))dlsym(RTLD_NEXT, name)
@@ -49,7 +50,7 @@ static int ours(void *caller)
 
 static int fails(void *caller)
 {
-    if (left <= 0 || !ours(caller)) /* (NumPy's own handling of failures is not ours to test) */
+    if (left <= 0 || !ours(caller)) /* allocations by NumPy do not fail */
         return 0;
     failures += --left == 0;
     return left == 0;
@@ -176,11 +177,11 @@ print(*dict.fromkeys(found))
     ("depthwise", "float64", "NCX"), ("deep", "float32", "NCX"),
 ])  # fmt: skip
 def test_a_call_without_memory_fails_whole(name, dtype, data_format, tmp_path):
-    """Wherever a call or its packing asks for memory, by every algorithm: MemoryError, `out` as it was, no block that is lost,
-    and the next call is right."""
+    """Check every allocation of a call and of its packing, for every algorithm. If it fails, the call raises MemoryError, `out`
+    is unchanged, no block leaks, and the next call is right."""
     gcc = shutil.which("gcc")
     if gcc is None or sys.platform != "linux":
-        pytest.skip("no GCC, or not Linux")
+        pytest.skip("needs GCC and Linux")
     library = tmp_path / "failing.so"
     subprocess.run([gcc, "-xc", "-", "-O1", "-fPIC", "-shared", "-o", library, "-ldl"], input=_FAILING, text=True, check=True)
     code, out, errors = child(_CALLS, name, dtype, data_format, timeout=600, LD_PRELOAD=str(library))
@@ -227,7 +228,7 @@ print("done")
 
 @pytest.mark.parametrize("data_format", ["NXC", "NCX"])
 def test_a_call_without_memory_for_an_object_fails_whole(data_format):
-    """The n-th that Python asks for, in calls that need but a few."""
+    """Check failures of the n-th allocation by Python, in calls that need only a few."""
     pytest.importorskip("_testcapi")
     code, out, errors = child(_OBJECTS, data_format, timeout=200)
     assert (code, out, errors) == (0, "done\n", ""), errors[-3000:]

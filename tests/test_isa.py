@@ -1,4 +1,5 @@
-"""The instruction set asked for is the one that runs: what plans report, what the tiles are, what rounds how, and the code."""
+"""Tests of the instruction set: the one that is asked for runs. They check what plans report, the sizes of register tiles,
+rounding, the environment variable, and the machine code."""
 
 import ast
 import shutil
@@ -12,10 +13,10 @@ from cases import DTYPES, ISA_ROWS, ISAS, SAMPLES, child, each_dtype, each_isa, 
 import convt
 from convt import _core
 
-# Lanes of a float32 vector, and how many vector registers there are to hold a register tile's sums.
+# Lanes of a float32 vector, and number of vector registers. A register tile uses more than half of these.
 LANES = {"baseline": 4, "avx2": 8, "avx512": 16, "avx512_bf16": 16, "avx512_amx": 16}
 REGISTERS = {"baseline": 16, "avx2": 16, "avx512": 32, "avx512_bf16": 32, "avx512_amx": 32}
-PARTS = {"float32": 3, "float16": 2, "bfloat16": 1}  # of an element, on a matrix unit
+PARTS = {"float32": 3, "float16": 2, "bfloat16": 1}  # parts of an element on a matrix unit
 
 
 @each_isa
@@ -39,7 +40,7 @@ def test_the_plan_is_of_the_isa_in_use(case, dtype, isa):
 
 @each_isa
 def test_dot_products_are_those_of_the_isa_in_use(isa):
-    """Of bfloat16, and of float32 that is rounded to it."""
+    """Check the kernels for dot products: only avx512_bf16 has them, for bfloat16 and for float32 rounded to it."""
     with using_isa(isa):
         for dtype in DTYPES:
             info = _core.kernel_info(dtype, "dots")
@@ -51,12 +52,12 @@ def test_dot_products_are_those_of_the_isa_in_use(isa):
 
 @each_isa
 def test_the_matrix_unit_is_that_of_the_isa_in_use(isa):
-    """Rows and columns of four matrices, whatever the type; float64 has none."""
+    """Check the register tile on AMX: four AMX tiles for every dtype but float64, which has none."""
     with using_isa(isa):
         found = {dtype: _core.kernel_info(dtype, "amx") for dtype in DTYPES}
         if isa != "avx512_amx":
             assert set(found.values()) == {None}
-            with pytest.raises(ValueError, match="algorithm: got 'matrix', which does not do this problem"):
+            with pytest.raises(ValueError, match="algorithm: got 'matrix', which is unavailable"):
                 convt.conv_transpose(np.ones((1, 3, 2), "f4"), np.ones((1, 2, 1), "f4"), algorithm="matrix")
             return
         assert found.pop("float64") is None
@@ -76,7 +77,7 @@ def test_an_isa_the_cpu_lacks_can_not_be_used(isa):
         with pytest.raises(LookupError):
             _core.use_isa(isa)
         assert _core.isa() == before
-        pytest.skip(f"this CPU lacks {isa}, and convt says so")
+        pytest.skip(f"this CPU lacks {isa}, as convt reports")
     _core.use_isa(isa)
     assert _core.isa() == isa
     with pytest.raises(LookupError):
@@ -95,7 +96,7 @@ def test_the_best_isa_worth_using_is_the_default():
 @each_isa
 @pytest.mark.parametrize("algorithm", ["direct", "depthwise"])
 def test_multiply_add_rounds_once_where_the_isa_has_it(isa, algorithm):
-    """(1 + e)**2 - 1 keeps its last bit in a fused multiply-add, where -1 comes first, and loses it in two roundings."""
+    """Check (1 + e)**2 - 1. A fused multiply-add, with -1 as the addend, keeps the last bit, and two roundings lose it."""
     e = np.float32(2.0**-12)
     data, filter = np.full((1, 3, 2), 1 + e), np.full((1, 2, 1), 1 + e)
     found = set()
@@ -115,7 +116,7 @@ def test_the_rate_of_multiply_adds_is_measured(dtype, isa):
 
 @each_isa
 def test_the_environment_names_the_isa(isa):
-    """CONVT_ISA is what show_config says, what plans say, and what computes."""
+    """Check that CONVT_ISA is what show_config and plans report and what computes."""
     script = """
 import numpy as np, convt
 from convt import _core
@@ -175,7 +176,7 @@ def test_weights_packed_for_one_isa_never_meet_kernels_of_another(first, isa):
 
 
 def _code():
-    """{isa: disassembly of its kernels}, from the extension's symbols; None where the tools or the symbols are missing."""
+    """Return {isa: disassembly of its kernels} from the symbols of the extension, or None if tools or symbols are missing."""
     if not (shutil.which("objdump") and shutil.which("readelf")):
         return None
     listing = subprocess.run(["readelf", "-sW", _core.__file__], capture_output=True, text=True).stdout
@@ -200,7 +201,8 @@ def _code():
 
 
 def test_each_kernel_table_holds_its_own_instructions_and_none_above():
-    """The trap of code shared between instruction sets: the linker keeps one copy, and the baseline runs AVX."""
+    """Check that each kernel table holds only its own instructions. If instruction sets shared a function, the linker could
+    keep the AVX copy for the baseline."""
     code = _code()
     if not code:
         pytest.skip("no objdump, no readelf or no symbols")

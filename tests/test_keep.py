@@ -1,4 +1,5 @@
-"""What operators keep: plans and packed weights have bounds in bytes, and what was not used for longest goes first."""
+"""Tests of what operators keep: plans and packed weights have bounds in bytes, and the least recently used ones are dropped
+first. Tests count plans, forms and bytes."""
 
 import itertools
 import threading
@@ -18,7 +19,7 @@ SIZES = [(8, 8), (16, 16), (4, 4), (32, 32), (2, 2), (12, 20)]
 
 @pytest.fixture
 def planned(monkeypatch):
-    """The names of the algorithms that are planned, one for each plan."""
+    """Record the algorithm of each plan that is made."""
     names, bind = [], _plan.Operator._bind
     monkeypatch.setattr(_plan.Operator, "_bind", lambda self, *rest: names.append(rest[-1]) or bind(self, *rest))
     return names
@@ -43,7 +44,7 @@ def test_a_thousand_lengths_in_turns_are_planned_once_each(planned):
             assert op(line(n)).shape == (1, 2 * n + 2, 8)
     assert len(planned) == 1000
     plans = op._operator.plans
-    assert 1000 << 10 < plans.bytes <= _keep.OPERATOR_PLANS and len(plans) == 2000  # by problem, and by layout
+    assert 1000 << 10 < plans.bytes <= _keep.OPERATOR_PLANS and len(plans) == 2000  # two keys: problem and layout
 
 
 def test_a_thousand_lengths_of_one_shot_calls_stay_within_their_bound(planned):
@@ -64,7 +65,7 @@ def test_the_plan_that_was_not_used_for_longest_goes_first(planned, monkeypatch)
         op(line(1))
         op(line(n))
         assert 0 < op._operator.plans.bytes <= 100_000
-    assert len(planned) == 199  # the first one was used all the time
+    assert len(planned) == 199  # the first plan was used all the time, so it was kept
     op(line(2))
     assert len(planned) == 200
 
@@ -141,7 +142,7 @@ def test_the_form_that_was_not_used_for_longest_is_dropped(default_limit):
     sizes = {op: op.plan(data.shape).packed_bytes for op in (direct, scatter, rows)}
     assert weights.bytes == sum(sizes.values())
     weights.clear()
-    convt.set_packed_weights_limit(max(sum(sizes.values()) - each for each in sizes.values()) / w.nbytes)  # for two of them
+    convt.set_packed_weights_limit(max(sum(sizes.values()) - each for each in sizes.values()) / w.nbytes)  # room for two
     direct(data)
     scatter(data)
     direct(data)
@@ -168,7 +169,7 @@ def test_results_do_not_depend_on_what_was_dropped(default_limit):
 
 @pytest.mark.parametrize("data_format", ["NXC", "NCX"])
 def test_threads_call_while_forms_are_dropped(data_format, default_limit):
-    """One form is kept, and eight threads want several."""
+    """Check threads of which several want forms at once while only one form is kept."""
     rng = np.random.default_rng(2)
     filter = rng.standard_normal((4, 4, 16, 12), f32)
     op = convt.ConvTranspose(filter, strides=2, data_format=data_format)
@@ -211,7 +212,7 @@ def test_one_shot_calls_keep_no_weights():
     assert shot.bytes > 0 and shot.bound.form.nbytes == 0
 
 
-@pytest.mark.skipif(not onednn.library.available(), reason="no oneDNN")
+@pytest.mark.skipif(not onednn.library.available(), reason="oneDNN is not installed")
 def test_layouts_that_onednn_wants_are_bounded(default_limit):
     rng = np.random.default_rng(0)
     filter = rng.standard_normal((4, 4, 32, 32), f32)
@@ -225,7 +226,7 @@ def test_layouts_that_onednn_wants_are_bounded(default_limit):
     most = form.nbytes
     for each, wanted in zip(data * 2, want * 2, strict=True):
         assert op(each).tobytes() == wanted
-        assert form.nbytes <= most * 2  # one layout
+        assert form.nbytes <= most * 2  # one layout only
 
 
 # ---------------------------------------------------------------- the setting
@@ -233,11 +234,12 @@ def test_layouts_that_onednn_wants_are_bounded(default_limit):
 
 def test_the_limit_is_set_and_got(default_limit):
     assert convt.get_packed_weights_limit() is None
-    assert convt.show_config("dicts")["kept"]["packed weights, times the filter"] == [stages.MOST_FORM, stages.MOST_SMALL_FORM]
+    name = "packed weights of an operator, times its filter"
+    assert convt.show_config("dicts")["kept"][name] == [stages.MOST_FORM, stages.MOST_SMALL_FORM]
     for given, want in ((3, 3.0), (np.float32(1.5), 1.5), (0, 0.0), (float("inf"), float("inf")), (np.int64(2), 2.0)):
         convt.set_packed_weights_limit(given)
         assert convt.get_packed_weights_limit() == want
-        assert convt.show_config("dicts")["kept"]["packed weights, times the filter"] == [want]
+        assert convt.show_config("dicts")["kept"][name] == [want]
         filter = np.ones((2, 2, 4, 4), f32)
         assert convt.ConvTranspose(filter).plan((1, 3, 3, 4)).packed_limit == want * filter.nbytes
     for wrong in (-1, float("nan"), -np.inf):
@@ -282,7 +284,9 @@ with torch.no_grad():
     want = [model(image).numpy() for image in images]
 """
 
-_IN_TORCH = _DECODER + """
+_IN_TORCH = (
+    _DECODER
+    + """
 import convt.torch
 from convt.torch import _weights
 with torch.no_grad():
@@ -294,8 +298,11 @@ with torch.no_grad():
     more = resident() - before
     kept = {layer: _weights._known[id(layer.weight)].values.weights for layer in layers}
 """
+)
 
-_IN_ONNX = _DECODER + """
+_IN_ONNX = (
+    _DECODER
+    + """
 import onnxruntime, convt.onnxruntime
 file = io.BytesIO()
 torch.onnx.export(model, (images[0],), file, dynamo=False, input_names=["x"], output_names=["y"],
@@ -314,6 +321,7 @@ ours, more = more_of(lambda: convt.onnxruntime.InferenceSession(file.getvalue())
 more -= own
 kept = dict(zip(layers, [node.operator._operator.weights for node in ours.nodes.values()], strict=True))
 """
+)
 
 _REPORT = """
 for layer, each in kept.items():
@@ -324,7 +332,7 @@ print(sum(each.bytes for each in kept.values()) / weights, (more - (6 << 20)) / 
 
 @pytest.mark.parametrize("script", [_IN_TORCH, _IN_ONNX], ids=["PyTorch", "ONNX Runtime"])
 def test_a_decoder_that_meets_images_of_many_sizes(script):
-    """Six layers with 41 MB of weights: packed weights stay below the bound in all forms together."""
+    """Check a decoder of six layers with 41 MB of weights and images of many sizes: all forms together stay below the bound."""
     pytest.importorskip("torch")
     if script is _IN_ONNX:
         pytest.importorskip("onnxruntime")
@@ -335,7 +343,8 @@ def test_a_decoder_that_meets_images_of_many_sizes(script):
 
 
 def test_small_filters_keep_the_forms_of_several_shapes():
-    """Their forms take more than six times the filter: they are not packed again whenever another shape comes."""
+    """Check that small filters keep the forms of several shapes, although they take more than six times the filter. Otherwise
+    each new shape would pack them again."""
     op = operator_of_small_filter()
     shapes = [(1, 6, 5, 7), (2, 6, 9, 4), (1, 6, 16, 16), (3, 6, 1, 1)]
     for shape in shapes:

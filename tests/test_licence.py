@@ -1,4 +1,4 @@
-"""Licences: convt's own, of what others wrote, of what a wheel holds, and of what convt needs to run."""
+"""Tests of licences: convt's own, those of third-party files, those in a wheel, and those of the required packages."""
 
 import re
 import runpy
@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PERMISSIVE = {"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "MIT", "0BSD", "Zlib", "CC0-1.0", "PSF-2.0", "ISC", "Unlicense"}
 
-pytestmark = pytest.mark.skipif(not (ROOT / "pyproject.toml").exists(), reason="no checkout")
+pytestmark = pytest.mark.skipif(not (ROOT / "pyproject.toml").exists(), reason="needs a checkout")
 
 
 def text_of(name):
@@ -31,7 +31,7 @@ def test_the_licence_that_is_declared_is_the_one_that_is_there():
 
 @pytest.mark.parametrize("folder", sorted(ROOT.glob("third_party/*")), ids=lambda folder: folder.name)
 def test_folders_of_third_parties_say_whose_they_are(folder):
-    """Either the licence's text is there, or nothing in the folder is anybody else's."""
+    """Check that a folder has the text of its licence or no third-party files."""
     words = " ".join((folder / "README.md").read_text(encoding="utf-8").split())
     texts = [path.name for path in folder.iterdir() if re.match("COPYING|LICEN[CS]E|NOTICE", path.name)]
     assert texts or "contains no code of" in words
@@ -59,7 +59,7 @@ def test_what_convt_needs_to_run_may_be_used_by_anyone():
     for name in names:
         found = metadata(name)
         licences = found["License-Expression"]
-        if licences is None:  # of releases before there were expressions
+        if licences is None:  # releases before licence expressions
             licences = " ".join([found["License"] or "", *(found.get_all("Classifier") or [])])
             assert re.search("Apache|BSD|MIT", licences) and not re.search(r"\bA?GPL|GNU", licences), (name, licences[:200])
         else:

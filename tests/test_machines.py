@@ -1,4 +1,4 @@
-"""The machine files: what they hold, which of them a CPU gets, how one is measured, and what is no such file."""
+"""Tests of the machine files: their values, the file that a CPU gets, the measurement of a machine, and errors in a file."""
 
 import json
 import math
@@ -30,7 +30,7 @@ def test_a_cpu_gets_the_file_of_its_family_or_of_its_vectors():
     assert name(("GenuineIntel", 6, 106), 512, False) == "ice_lake"
     assert name(("GenuineIntel", 6, 143), 512, True) == "sapphire_rapids_amx"
     assert name(("GenuineIntel", 6, 143), 512, False) == "sapphire_rapids"
-    assert name(("GenuineIntel", 6, 143), 256, False) == "generic_256"  # kernels of a lesser instruction set
+    assert name(("GenuineIntel", 6, 143), 256, False) == "generic_256"  # the kernels of a lower instruction set
     for bits in (128, 256, 512):
         assert name(("", 0, 0), bits, False) == f"generic_{bits}"
 
@@ -52,7 +52,7 @@ def test_the_cpu_says_who_it_is():
 
 
 def brief(monkeypatch, steady=math.inf):
-    """Let a measurement take no time, whatever disturbs it."""
+    """Make a measurement take no time, and ignore disturbances unless ``steady`` is finite."""
     for name, value in (("WHOLE", 0), ("LEAST", 2), ("TURN", 1e-3), ("MEMORY", 1 << 22), ("STEADY", steady)):
         monkeypatch.setattr(_calibrate, name, value)
 
@@ -63,7 +63,7 @@ def test_a_disturbed_measurement_is_said_and_not_written(monkeypatch, tmp_path, 
         cli.main(["calibrate", "--out", str(tmp_path / "mine.json")])
     printed = capsys.readouterr()
     assert stopped.value.code == 1 and not printed.out and not list(tmp_path.iterdir())
-    assert printed.err.startswith("python -m convt: other work disturbed") and printed.err.count("\n") == 1
+    assert printed.err.startswith("python -m convt: other processes disturbed") and printed.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("isa", [name for name, available in ISA_ROWS.items() if available])

@@ -1,4 +1,4 @@
-"""python -m convt when something is wrong: one line each, the other layers done all the same, and exit codes."""
+"""Tests of errors in python -m convt: one line for each, other layers are still processed, and exit codes."""
 
 import json
 import os
@@ -19,7 +19,7 @@ TEXT = json.dumps(LAYER)
 
 
 def ends(arguments, capsys):
-    """(exit code, standard output, lines of standard error) of a call that raises SystemExit."""
+    """Return (exit code, standard output, lines of standard error) of a call that raises SystemExit."""
     with pytest.raises(SystemExit) as stopped:
         cli.main(arguments)
     printed = capsys.readouterr()
@@ -102,7 +102,7 @@ def test_a_bad_layer_does_not_discard_the_good_ones(tmp_path, capsys, monkeypatc
     monkeypatch.setattr(_measure, "measure", lambda runs: dict.fromkeys(runs, 1e-3))
     code, printed, lines = ends(["tune", "[", str(path), "nowhere", "--out", str(out), "--json"], capsys)
     assert code == 1 and [each["name"] for each in json.loads(printed)["layers"]] == ["first", "last"] and len(lines) == 5
-    assert convt.tuning.load(out).taken == 1  # both are of one problem
+    assert convt.tuning.load(out).taken == 1  # both layers are one problem
 
 
 @pytest.mark.parametrize(
@@ -131,11 +131,11 @@ def test_wrong_arguments_end_with_code_2(arguments, says, capsys):
 
 def test_other_mistakes_end_with_code_1(tmp_path, capsys, monkeypatch):
     code, _, (line,) = ends(["plan", json.dumps(LAYER | {"Cin": 64, "Cout": 32}), "--algorithm", "depthwise"], capsys)
-    assert code == 1 and "layer: algorithm: got 'depthwise', which does not do this problem" in line
+    assert code == 1 and "layer: algorithm: got 'depthwise', which is unavailable (needs " in line
     path = tmp_path / "tuning.json"
     path.write_text("no JSON")
     code, _, (line,) = ends(["tune", TEXT, "--out", str(path)], capsys)
-    assert code == 1 and line.startswith(f"python -m convt: --out: got '{path}', line 1: no JSON")
+    assert code == 1 and line.startswith(f"python -m convt: --out: got '{path}', line 1: not JSON")
     assert path.read_text() == "no JSON"
     monkeypatch.setattr(_config, "_threads", None)
     monkeypatch.setenv("CONVT_NUM_THREADS", "many")
@@ -164,7 +164,7 @@ def test_ctrl_c_is_one_line_and_code_130(monkeypatch, capsys):
 
 
 def test_ctrl_c_from_outside():
-    """In a process: while it measures for as long as it is let."""
+    """Check Ctrl-C in a process that measures without a time limit."""
     layer = json.dumps(LAYER | {"Cin": 32, "Cout": 32})
     code = f"""if True:
         import runpy, signal, sys
@@ -208,7 +208,7 @@ def test_a_reader_that_has_seen_enough_is_no_error():
     assert process.wait() == 1
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device without space here")
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_output_that_can_not_be_written_is_one_line():
     with open("/dev/full", "w") as full:
         process = started("plan", TEXT, stdout=full)
@@ -217,7 +217,7 @@ def test_output_that_can_not_be_written_is_one_line():
 
 
 def test_random_numbers_are_made_only_where_they_fit(monkeypatch):
-    """Sizes that the machine can't hold are refused before memory is asked for."""
+    """Check that sizes that do not fit in the machine's memory are refused before memory is requested."""
     monkeypatch.setattr(np.random, "default_rng", None)
     with pytest.raises(MemoryError):
         cli._layers.Layer("a", (1, 2**40, 5), (2**40, 1, 3), {}).operator()

@@ -1,4 +1,6 @@
-"""The matrix unit: as exact as vectors, whatever the shapes and sizes of numbers; what it leaves to direct; who shares it."""
+"""Tests of the matrix unit (AMX): results as exact as those of vectors for any shape and magnitude, inputs out of its range,
+which direct computes instead, and its use by several threads, processes and libraries. Results are compared with the float64
+definition and with direct."""
 
 import itertools
 import os
@@ -33,13 +35,13 @@ from convt.algorithms import machine, onednn
 MATRIX_DTYPES = [dtype for dtype in DTYPES if dtype != "float64"]
 each_dtype = pytest.mark.parametrize("dtype", MATRIX_DTYPES)
 each_sample = pytest.mark.parametrize("case", SAMPLES.values(), ids=SAMPLES)
-BELOW, ABOVE = 2.0**-64, 2.0**48  # what data may hold between, and nought
+BELOW, ABOVE = 2.0**-64, 2.0**48  # limits of the magnitude of data; zero is also accepted
 WEIGHTS_BELOW = 2.0**-39
-# What a component may be off more than direct's, in units of the sum of its products' sizes: as the products of a float's
-# three parts are rounded one by one, and of a float16's two parts that of the lesser ones is left out.
+# Error that a component may have in addition to direct's, in units of the sum of its products' magnitudes. The products of the
+# three parts of a float32 are rounded one by one. For the two parts of a float16, the product of the smaller parts is left out.
 MORE = {"float32": 2.0**-23, "float16": 2.0**-23, "bfloat16": 2.0**-23}
-HALF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}  # of the last place: one rounding
-LEAST = {"float32": 2.0**-126, "float16": 2.0**-25, "bfloat16": 2.0**-126}  # half a denormal, or what the unit takes for 0
+HALF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}  # error of one rounding, relative
+LEAST = {"float32": 2.0**-126, "float16": 2.0**-25, "bfloat16": 2.0**-126}  # absolute: half a denormal, or a flushed one
 
 
 @pytest.fixture(
@@ -50,13 +52,14 @@ LEAST = {"float32": 2.0**-126, "float16": 2.0**-25, "bfloat16": 2.0**-126}  # ha
     ],
 )
 def isa(request):
-    """Every level with a matrix unit; named as elsewhere, so that tests at a level of CONVT_ISA leave these out."""
+    """Use each instruction set with a matrix unit. The fixture has the usual name, so CONVT_ISA leaves out these tests as it
+    does others."""
     with using_isa(request.param):
         yield request.param
 
 
 def both(case, data, filter, bias=None, **more):
-    """(what the matrix unit computes, what direct does): from packed weights."""
+    """Return the results of matrix and of direct, both from packed weights."""
     found = []
     for algorithm in ("matrix", "direct"):
         op = operator(case, filter, bias, algorithm=algorithm, **more)
@@ -66,22 +69,23 @@ def both(case, data, filter, bias=None, **more):
 
 
 def taken(op, data):
-    """Whether a call is done by the plan of its shape: not, if it was repeated by direct."""
+    """Check whether the plan of its shape completes a call. If the data is out of range, direct repeats the call and the result
+    is False."""
     problem, view = op._attributes.problem(data.shape), op._attributes.nxc(data)
     out = np.empty(problem.out_shape, data.dtype)
     return op._operator.run(problem, op._operator.plan_for(problem, view.strides, out.strides), view, out)
 
 
 def line(ci=32, co=32, n=40, **more):
-    """One tap: each output is a dot product over the channels."""
+    """Return a problem of one tap: each output is a dot product over the channels."""
     return Case(ci=ci, co=co, in_sizes=(n,), bias=False, **more)
 
 
-# ---------------------------------------------------------------- how exact
+# ---------------------------------------------------------------- exactness
 
 
 def drawn(rng, dtype, rank, ci, co):
-    """A problem of these channels, everything else drawn; small enough for the definition in float64."""
+    """Draw a problem with these channels. It is small enough for the definition in float64."""
     top = {1: 40, 2: 8, 3: 4}[rank]
     pick = lambda *values: tuple(int(v) for v in rng.choice(values, rank))  # noqa: E731
     while True:
@@ -100,7 +104,7 @@ def drawn(rng, dtype, rank, ci, co):
 @each_dtype
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_as_exact_as_direct(rank, dtype):
-    """Channels on both sides of every limit, one draw for each pair; data in memory of every kind."""
+    """Check channels on both sides of every limit, one random problem for each pair, with data in every kind of memory."""
     rng = np.random.default_rng(rank)
     ratios = []
     for ci, co in itertools.product((1, 16, 31, 32, 33, 48, 96, 300), (1, 8, 17, 32, 33, 100)):
@@ -123,7 +127,7 @@ def test_as_exact_as_direct(rank, dtype):
 @each_dtype
 @pytest.mark.parametrize("sigma", [1, 8])
 def test_each_component_is_exact_whatever_the_sizes(sigma, dtype):
-    """Numbers of very different sizes: where large ones take no part, small ones count."""
+    """Check numbers of very different magnitudes. Small numbers count in outputs without large ones."""
     rng = np.random.default_rng(sigma)
     limits = (2.0**-24, 2.0**15) if dtype == "float16" else (BELOW, ABOVE)
     for seed, ci in enumerate((16, 40, 96, 300)):
@@ -137,7 +141,7 @@ def test_each_component_is_exact_whatever_the_sizes(sigma, dtype):
         data, filter, bias = case.arrays()
         data, bias = wide(data, *limits), wide(bias, *limits)
         filter = wide(filter, max(limits[0], WEIGHTS_BELOW), limits[1])
-        if dtype == "float16":  # whose results end at 65504
+        if dtype == "float16":  # results of float16 end at 65504
             data, filter = (data / 256).astype(data.dtype), np.clip(filter, -8, 8)
         op = operator(case, filter, bias, algorithm="matrix")
         assert op.plan(data.shape).algorithm == "matrix" and taken(op, data)
@@ -152,7 +156,7 @@ def test_each_component_is_exact_whatever_the_sizes(sigma, dtype):
 
 
 def test_parts_hold_every_bit():
-    """One product: 24 bits times a power of two come out as they went in, at every scale."""
+    """Check that one product of a 24-bit number and a power of two is exact at every scale."""
     rng = np.random.default_rng(0)
     for e in (-64, -30, 0, 24, 47):
         x = (rng.integers(1 << 23, 1 << 24, (1, 64, 1)) * 2.0 ** (e - 23)).astype(np.float32)
@@ -180,7 +184,8 @@ def test_batch_of_nothing(dtype):
 @pytest.mark.parametrize("activation", EXACT_ACTIVATIONS)
 @pytest.mark.parametrize("memory", ["contiguous", "an element off", "strided", "reversed", "cropped", "byte off", "field"])
 def test_nothing_but_the_result_is_read_or_written(memory, activation, dtype):
-    """Around data and out lies NaN: read, it would make direct compute, and spoil; written over, it would be seen."""
+    """Check for reads and writes outside the arrays. NaN surrounds data and out: a read would make direct compute and spoil the
+    result, a write would show."""
     for co, data_format in ((40, "NXC"), (33, "NXC"), (8, "NXC"), (33, "NCX")):
         case = replace(SAMPLES["dense"], dtype=dtype, co=co, activation=activation, data_format=data_format)
         data, filter, bias = case.arrays()
@@ -191,18 +196,18 @@ def test_nothing_but_the_result_is_read_or_written(memory, activation, dtype):
         out.assert_only_elements_written()
 
 
-# ---------------------------------------------------------------- what is left to direct
+# ---------------------------------------------------------------- inputs that direct computes
 
 F32 = np.float32
-OUTSIDE = {  # value of data: whether the matrix unit takes it
+OUTSIDE = {  # value of data: whether the matrix unit accepts it
     "least": (BELOW, True),
     "below it": (float(np.nextafter(F32(BELOW), F32(0))), False),
     "minus least": (-BELOW, True),
     "minus below it": (-float(np.nextafter(F32(BELOW), F32(0))), False),
     "denormal": (1e-40, False),
     "least denormal": (-1.4e-45, False),
-    "nought": (0.0, True),
-    "minus nought": (-0.0, True),
+    "zero": (0.0, True),
+    "minus zero": (-0.0, True),
     "most": (ABOVE, True),
     "above it": (float(np.nextafter(F32(ABOVE), F32(np.inf))), False),
     "2^62": (-(2.0**62), False),
@@ -218,7 +223,8 @@ each_value = pytest.mark.parametrize("value", OUTSIDE)
 @pytest.mark.parametrize("data_format", DATA_FORMATS)
 @pytest.mark.parametrize("place", [0, -1, 1234])
 def test_data_at_its_bounds(place, data_format, value):
-    """Wherever the number is: in range it is taken, and out of range the result is direct's, bit for bit, at every call."""
+    """Check a number at a limit at any place. In range the matrix unit computes it. Out of range each call has the bits of
+    direct."""
     case = Case(batch=2, ci=40, co=33, in_sizes=(6, 9), kernel=(3, 3), strides=(2, 1), dilations=(1, 1), pads_begin=(1, 0),
                 pads_end=(0, 0), output_padding=(0, 0), data_format=data_format)  # fmt: skip
     data, filter, bias = case.arrays(exact=False)
@@ -228,7 +234,7 @@ def test_data_at_its_bounds(place, data_format, value):
     assert taken(op, data) is fits
     for threads in (1, 3):
         with convt.num_threads(threads):
-            for _ in range(2):  # the second call takes the short way
+            for _ in range(2):  # the second call takes the fast path of repeated calls
                 got, want = op(data), direct(data)
                 assert (got.tobytes() == want.tobytes()) is (not fits)
                 np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
@@ -244,7 +250,8 @@ def test_data_at_its_bounds(place, data_format, value):
 @pytest.mark.parametrize("place", [0, -1, 1234])
 @each_value
 def test_weights_at_their_bounds(value, place):
-    """A filter out of range makes the plan direct's, which says so; one-shot calls go by their own filter alone."""
+    """Check that a filter out of range makes the plan use direct, with a note. One-shot calls depend on their own filter
+    only."""
     case = Case(ci=40, co=33, in_sizes=(20,), kernel=(4,), strides=(2,))
     data, filter, bias = case.arrays(exact=False)
     good = run(case, data, filter, bias, algorithm="matrix").tobytes()
@@ -264,7 +271,7 @@ def test_weights_at_their_bounds(value, place):
 
 
 def test_a_one_shot_call_does_not_depend_on_the_filter_of_the_first():
-    """The first call of its kind: what it meets must not decide how the next ones are done."""
+    """Check that a filter out of range in the first one-shot call does not change how later calls are computed."""
     case = Case(ci=41, co=31, in_sizes=(21,), kernel=(4,), strides=(3,))
     data, filter, bias = case.arrays(exact=False)
     want = operator(case, filter, bias, algorithm="matrix")(data)
@@ -286,7 +293,8 @@ def test_the_least_weight_that_is_taken(e):
 
 
 def test_sums_in_range_do_not_overflow_on_the_way():
-    """The unit sums odd and even depths apart: what only overflows so is not given to it."""
+    """Check sums whose odd and even depths overflow only if they are summed apart, as the unit does. Such data must not be
+    given to the unit."""
     signs = np.repeat([-1.0, 0.0, 1.0], [8, 8, 16])
     for e in (48, 62):
         data, filter = np.full((1, 40, 32), 2.0**e, F32), (np.ones((1, 32, 40)) * signs[:, None] * 2.0**e).astype(F32)
@@ -295,7 +303,7 @@ def test_sums_in_range_do_not_overflow_on_the_way():
 
 @each_dtype
 def test_bias_of_every_kind(dtype):
-    """It is added whatever it is, and only to its own channel."""
+    """Check that any bias is added, and only to its own channel."""
     case = replace(SAMPLES["dense"], dtype=dtype, co=37)
     data, filter, _ = case.arrays()
     largest = 6e4 if dtype == "float16" else 3e38
@@ -305,7 +313,7 @@ def test_bias_of_every_kind(dtype):
 
 
 def test_a_denormal_bias_is_kept():
-    """The unit would take it for nought."""
+    """Check a denormal bias, which the unit would flush to zero."""
     data, filter = np.zeros((1, 40, 64), F32), np.ones((1, 64, 40), F32)
     bias = np.linspace(-1e-38, 1e-38, 40).astype(F32)
     got = convt.conv_transpose(data, filter, bias, algorithm="matrix")
@@ -328,7 +336,7 @@ def test_nan_and_inf_as_direct_has_them(case, bad, dtype):
 
 # ---------------------------------------------------------------- packing
 
-PHASES = {  # out channels, kernel, stride: columns of several phases in a vector, of one channel at a distance, cut short
+PHASES = {  # out-channels, kernel, stride: vectors with columns of several phases, columns that are not adjacent, cut ones
     "eight channels": (8, (4, 4), (2, 2)),
     "five channels": (5, (4, 6), (2, 3)),
     "one channel": (1, (4, 4), (2, 2)),
@@ -343,7 +351,7 @@ PHASES = {  # out channels, kernel, stride: columns of several phases in a vecto
 @pytest.mark.parametrize("ci", [5, 32, 40, 300])
 @pytest.mark.parametrize("phases", PHASES)
 def test_weights_in_every_order(phases, ci, dtype):
-    """The same weights, however they lie in memory, and exact sums of small integers."""
+    """Check that equal weights in any memory order give equal exact sums of small integers."""
     co, kernel, strides = PHASES[phases]
     case = Case(
         dtype=dtype, batch=2, ci=ci, co=co, in_sizes=(5, 4), kernel=kernel, strides=strides, dilations=(1, 1),
@@ -415,7 +423,8 @@ def test_a_forked_child_computes(threads, used, isa):
 
 
 def test_calls_from_many_threads():
-    """Each takes the unit's shapes for itself, and gives them back; samples of every type in turn."""
+    """Check calls from many threads. Each thread loads the unit's tile configuration and releases it. Samples of all dtypes
+    alternate."""
     work = []
     for dtype, case in itertools.product(MATRIX_DTYPES, SAMPLES.values()):
         case = replace(case, dtype=dtype)
@@ -434,10 +443,11 @@ def test_calls_from_many_threads():
             assert all(pool.map(same, range(20 * len(work))))
 
 
-@pytest.mark.skipif(not onednn.library.available(), reason="oneDNN is not there")
+@pytest.mark.skipif(not onednn.library.available(), reason="oneDNN is not installed")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_in_turn_with_onednn(threads):
-    """oneDNN loads shapes of its own, for bfloat16: neither may find the other's, in the caller's thread or in a pool's."""
+    """Check alternating calls of convt and oneDNN, in the caller's thread and in a pool. oneDNN loads a tile configuration of
+    its own for bfloat16, and neither library may use the other's."""
     rng = np.random.default_rng(0)
     draw = lambda *shape: rng.integers(-2, 3, shape).astype(DTYPES["bfloat16"][0])  # noqa: E731
     work = []
@@ -465,7 +475,7 @@ def test_in_turn_with_onednn(threads):
 
 
 def test_the_process_asks_for_the_unit_once_and_works_without_it(isa):
-    """A level below, in a process that never multiplies matrices: nothing but the question is left of the unit."""
+    """Check that a process without matrix products, at the level below, only asks whether the unit exists."""
     script = "import convt; print(convt.show_config(mode='dicts')['isa']['in use'])"
     for level in (isa, "avx512"):
         assert child(script, CONVT_ISA=level)[:2] == (0, level + "\n")
@@ -474,7 +484,8 @@ def test_the_process_asks_for_the_unit_once_and_works_without_it(isa):
 
 @pytest.mark.parametrize(("batch", "ci", "co", "activation"), [(3, 64, 48, "relu"), (1, 288, 64, "none")])
 def test_results_too_large_for_the_caches_are_sent_off_late(batch, ci, co, activation):
-    """Each tile sends off the sums of the one before it: none is lost, nor those of the last one."""
+    """Check results too large for the caches. Each tile stores the sums of the tile before it, and none may be lost, those of
+    the last tile included."""
     rng = np.random.default_rng(0)
     pixels = machine.current().limits.amx_non_temporal // (4 * (ci + co) * batch) + 37
     x = rng.standard_normal((batch, pixels, ci), dtype=np.float32)

@@ -1,4 +1,5 @@
-"""Measuring: turns in rounds, two rounds that agree, calls that other programs disturb. Clocks and neighbours are simulated."""
+"""Tests of measuring: candidates take turns in rounds, two consecutive rounds must agree, and calls that other programs disturb
+do not count. A simulated clock and simulated preemptions make the tests deterministic."""
 
 import itertools
 import math
@@ -13,7 +14,7 @@ from convt._config import get_num_threads
 
 
 class Machine:
-    """A clock that runs move, and the preemptions that they suffer."""
+    """A simulated clock. Runs advance it and may be preempted."""
 
     def __init__(self, monkeypatch):
         self.now, self.preempted, self.calls = 0.0, 0, []
@@ -21,7 +22,7 @@ class Machine:
         monkeypatch.setattr(_measure, "_preempted", lambda: self.preempted)
 
     def run(self, name, times):
-        """A run of these times, one after the other; one of (seconds, preemptions) is disturbed."""
+        """Run with these times, one after the other. A time of (seconds, preemptions) is disturbed."""
         times = itertools.cycle([times]) if isinstance(times, float) else iter(times)
 
         def run():
@@ -43,19 +44,19 @@ def machine(monkeypatch):
 
 
 def disturbed(seconds):
-    """Many more preemptions than an idle machine has."""
+    """Return a time with many more preemptions than on an idle machine."""
     return seconds, 10 + int(1000 * seconds * get_num_threads())
 
 
 def test_the_least_of_many_times_is_what_counts(machine):
-    noisy = itertools.chain([0.09], itertools.cycle([0.015, 0.011, 0.010]))  # the first packs
+    noisy = itertools.chain([0.09], itertools.cycle([0.015, 0.011, 0.010]))  # the first call also packs
     assert machine.measure(a=noisy, b=0.0104) == pytest.approx({"a": 0.010, "b": 0.0104})
 
 
 def test_ways_take_turns(machine):
     machine.measure(a=0.02, b=0.021)
     turns = [name for name, _ in itertools.groupby(machine.calls)]
-    assert turns == ["a", "b"] * 5  # the first time, then two rounds of two turns
+    assert turns == ["a", "b"] * 5  # first calls, then two rounds of two turns
     assert machine.calls.count("a") == 9
 
 
@@ -77,13 +78,14 @@ def test_what_refuses_the_data_never_wins(machine):
 
 
 def test_load_that_ends_does_not_decide(machine):
-    """The way that waits for its threads more often is slow as long as another program runs: here during the first round."""
+    """Check another program that runs during the first round. It slows down the candidate that waits for its threads more
+    often."""
     winograd = itertools.chain([0.008] * 9, itertools.cycle([0.0012]))
     assert machine.measure(direct=0.002, winograd=winograd) == pytest.approx({"direct": 0.002, "winograd": 0.0012})
 
 
 def test_load_that_stays_is_undecided(machine):
-    """Round after round winograd is slow and direct is not: the rounds agree, but on what a neighbour does."""
+    """Check another program that slows down winograd in every round. The rounds agree, but on the effect of that program."""
     winograd = itertools.cycle([disturbed(0.008), disturbed(0.0079), 0.0078, disturbed(0.009)])
     with pytest.raises(_measure.Undecided, match="^other programs disturbed most calls of winograd$") as undecided:
         machine.measure(direct=0.002, winograd=winograd)
@@ -92,8 +94,9 @@ def test_load_that_stays_is_undecided(machine):
 
 
 def test_a_round_is_held_against_the_one_before_it(machine, monkeypatch):
-    """The machine is fast and slow in turns: every second round names the same way, and no two in a row do."""
-    turns = dict.fromkeys("ab", -2)  # the first call is of no round
+    """Check a machine that alternates between fast and slow. Every second round has the same winner, no two consecutive rounds
+    have."""
+    turns = dict.fromkeys("ab", -2)  # the first call belongs to no round
 
     def turn(name, _):
         turns[name] += 1
@@ -109,7 +112,7 @@ def test_a_round_is_held_against_the_one_before_it(machine, monkeypatch):
 
 
 def test_preempted_calls_do_not_count(machine):
-    """Times of disturbed calls are left out, even where they are the least, and undisturbed ones beside them count."""
+    """Check that times of disturbed calls are left out even if they are the least, and that other calls count."""
     noisy = itertools.cycle([0.004, disturbed(0.009), 0.004, disturbed(0.001), 0.004])
     assert machine.measure(a=noisy, b=0.005) == pytest.approx({"a": 0.004, "b": 0.005})
 
@@ -120,13 +123,13 @@ def test_ten_quiet_calls_are_enough(machine):
 
 
 def test_an_idle_machine_preempts_too(machine):
-    """Calls of seconds are interrupted by the system's own tasks, a few times a second."""
+    """Check calls of seconds, which tasks of the system interrupt a few times a second on an idle machine."""
     slow = (1.0, 5 * get_num_threads())
     assert machine.measure(a=itertools.cycle([slow]), b=itertools.cycle([(1.2, 1)])) == pytest.approx({"a": 1.0, "b": 1.2})
 
 
 def test_equal_ways_agree_whichever_is_first(machine):
-    """Two rounds that name different ways agree where these differ by less than the noise."""
+    """Check two rounds with different winners, which agree if the candidates differ by less than the noise."""
     calls = itertools.count()
     runs = {}
     for name in "ab":
@@ -140,14 +143,14 @@ def test_equal_ways_agree_whichever_is_first(machine):
 
 
 def test_rounds_that_disagree_go_on_until_two_agree(machine):
-    """a wins the first round, b the second, third and fourth."""
+    """Check rounds that go on until two agree: a wins the first round, b the second, third and fourth."""
     a = itertools.chain([0.01] * 7, itertools.cycle([0.02]))
     found = machine.measure(a=a, b=0.015)
     assert found == pytest.approx({"a": 0.02, "b": 0.015})
 
 
 def test_a_winner_whose_time_moves_is_no_winner_yet(machine):
-    """The machine becomes faster: both rounds name a, but their times have nothing in common."""
+    """Check a machine that becomes faster: a wins both rounds, but its two times differ too much."""
     a = itertools.chain([0.08] * 3, itertools.cycle([0.02]))
     b = itertools.chain([0.09] * 3, itertools.cycle([0.03]))
     assert machine.measure(a=a, b=b) == pytest.approx({"a": 0.02, "b": 0.03})
@@ -160,7 +163,7 @@ def test_a_lone_way_needs_no_decision(machine):
 
 
 def test_real_preemptions_are_counted():
-    """A process that others share a processor with is preempted."""
+    """Check that the preemptions of a process are counted if others share its processor."""
     spin = "import time; end = time.monotonic() + 3\nwhile time.monotonic() < end: pass"
     code = f"""if True:
         import os, subprocess, sys, time
@@ -173,6 +176,6 @@ def test_real_preemptions_are_counted():
         other.kill()
     """
     if sys.platform != "linux":
-        pytest.skip("affinity is Linux's")
+        pytest.skip("CPU affinity needs Linux")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert re.fullmatch(r"\d+\n", done.stdout) and int(done.stdout) > 20, done.stdout

@@ -1,4 +1,4 @@
-"""Memory of outputs that were dropped, kept for the next ones; what clear_caches gives back."""
+"""Tests of the memory of outputs: that of a dropped output is kept for the next ones, and clear_caches frees it."""
 
 import ctypes
 import gc
@@ -11,7 +11,7 @@ from cases import child
 import convt
 from convt import _memory
 
-# AddressSanitizer's, where tools/sanitize.py has it: the first of so many bytes that must not be touched, or 0.
+# A function of AddressSanitizer, which tools/sanitize.py loads: the address of the first poisoned byte of a region, or 0.
 FORBIDDEN = getattr(ctypes.CDLL(None), "__asan_region_is_poisoned", None)
 SHAPE = (1, 256, 256, 8)  # outputs of 2 MiB
 
@@ -35,7 +35,7 @@ def test_an_output_takes_the_memory_of_one_that_was_dropped(op):
     del first
     again = op(data)
     assert address(again) == where
-    assert address(op(data)) != where  # `again` lives
+    assert address(op(data)) != where  # `again` is still alive
     np.testing.assert_array_equal(again, np.full(SHAPE, 8, np.float32))
 
 
@@ -57,9 +57,9 @@ def test_memory_that_is_much_too_large_is_not_taken(op):
     assert address(op(np.ones((4, 128, 128, 8), np.float32))) == where
 
 
-@pytest.mark.skipif(FORBIDDEN is None, reason="not under AddressSanitizer")
+@pytest.mark.skipif(FORBIDDEN is None, reason="needs AddressSanitizer")
 def test_memory_that_is_kept_must_not_be_touched(op):
-    """What is in use is what was asked for, and not what the block has beyond it."""
+    """Check that AddressSanitizer poisons kept memory, and in used memory the bytes beyond the requested size."""
 
     def forbidden(where, size):
         return FORBIDDEN(ctypes.c_void_p(where), ctypes.c_size_t(size))

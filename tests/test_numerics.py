@@ -1,4 +1,6 @@
-"""What the numbers do: width of the sums, one rounding, NaN and Inf, signed zeros, denormals, activations, determinism."""
+"""Tests of numerical behaviour: the width of sums, the single rounding of 16-bit types, NaN and infinity, signed zeros,
+denormals, activations, determinism and the less exact precisions. Results are compared with the float64 definition in cases.py,
+or with exact values."""
 
 import contextlib
 import warnings
@@ -43,11 +45,12 @@ each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 
 
 def line(ci=1, co=1, n=1, **more):
-    """A 1-D problem with a kernel of one tap: ``n`` dot products of length ci."""
+    """Return a 1-D problem with a kernel of one tap: ``n`` dot products of length ci."""
     return Case(ci=ci, co=co, in_sizes=(n,), bias=False, **more)
 
 
-# Where a sum of 4096 products may come from: channels, taps, both; channels of one group and taps for depthwise.
+# Problems whose outputs sum 4096 products: over channels, over taps, over both, and over the channels of one group and its taps
+# for depthwise.
 SUMS = {
     "channels": (line(ci=4096, co=3, n=2), "auto"),
     "taps": (
@@ -70,7 +73,7 @@ each_sum = pytest.mark.parametrize("case, algorithm", SUMS.values(), ids=SUMS)
 @each_half
 @each_sum
 def test_halves_sum_in_float32(case, algorithm, dtype, isa):
-    """4096 ones: a float16 sum would stop at 2048, a bfloat16 one at 256."""
+    """Check that a sum of 4096 ones is exact. A float16 sum would stop at 2048, a bfloat16 sum at 256."""
     case = replace(case, dtype=dtype)
     data, filter, _ = (a if a is None else np.ones_like(a) for a in case.arrays())
     with using_isa(isa):
@@ -81,7 +84,8 @@ def test_halves_sum_in_float32(case, algorithm, dtype, isa):
 @each_isa
 @pytest.mark.parametrize("ci, places", [(3, (0, 1, 2)), (700, (0, 350, 699))])
 def test_halves_may_pass_their_own_range_on_the_way(ci, places, isa):
-    """40000 + 40000 - 40000 in float16, next to each other and in three depth chunks."""
+    """Check that partial sums may exceed the range of float16: 40000 + 40000 - 40000, with the terms adjacent and in three
+    depth chunks."""
     case = line(ci=ci, co=5, n=3, dtype="float16")
     data, filter, _ = (a if a is None else np.zeros_like(a) for a in case.arrays())
     data[...] = 1
@@ -96,7 +100,8 @@ def test_halves_may_pass_their_own_range_on_the_way(ci, places, isa):
 @pytest.mark.parametrize("algorithm", ["direct", "scatter", "depthwise"])
 @pytest.mark.parametrize("activation", EXACT_ACTIVATIONS)
 def test_halves_round_once(dtype, isa, algorithm, activation):
-    """Integer sums that float32 holds and the dtype does not, ties among them: one rounding to even gives the result."""
+    """Check integer sums that float32 holds and the dtype does not, ties among them: the result is the sum rounded once, to
+    even."""
     top = 255 if dtype == "bfloat16" else 100
     for shape in ({"groups": 5, "ci": 12, "co": 1}, {"ci": 16, "co": 21}):
         case = Case(
@@ -139,7 +144,7 @@ def test_float64_sums_in_float64(isa):
 
 
 def spoil(array, places, values):
-    """Put NaN or Inf at some elements of an array, if it has any."""
+    """Put NaN or infinity at some elements of an array, if it has any."""
     if array is not None and array.size:
         for place, value in zip(places, values, strict=False):
             array.reshape(-1)[place % array.size] = value
@@ -195,7 +200,7 @@ def test_nan_and_inf_reach_exactly_the_outputs_whose_sums_contain_them(which, ca
 @each_dtype
 @each_sample
 def test_nan_in_a_corner_tap_stays_inside_what_it_reaches(case, dtype, isa):
-    """The border outputs that this tap does not reach would be 0 * NaN if the border were padded with zeros."""
+    """Check border outputs that a NaN tap does not reach. If the border were padded with zeros, they would be 0 * NaN."""
     case = replace(case, dtype=dtype)
     data, filter, bias = case.arrays()
     data[data == 0] = 1
@@ -214,7 +219,7 @@ def test_nan_in_a_corner_tap_stays_inside_what_it_reaches(case, dtype, isa):
 def test_nan_in_one_image_and_one_group_stays_there(dtype):
     case = replace(SAMPLES["grouped"], dtype=dtype)
     data, filter, bias = case.arrays()
-    data[1, ..., case.ci : 2 * case.ci] = np.nan  # the second image, the second group
+    data[1, ..., case.ci : 2 * case.ci] = np.nan  # second image, second group
     got = run(case, data, filter, bias)
     bad = np.isnan(got)
     assert bad[1, ..., case.co : 2 * case.co].any()
@@ -241,7 +246,7 @@ def test_denormals_survive(dtype, algorithm, isa):
         got = run(case, data, filter, algorithm=algorithm)
         assert_same(got, case.expected(data, filter, None).astype(data.dtype))
         assert (got > 0).any() and (got < info.tiny).all()
-        # Products of normal numbers, too small to be normal.
+        # Products of normal numbers that are too small to be normal.
         root = data.dtype.type(2.0) ** (info.minexp // 2 - 4)
         got = run(case, np.full_like(data, root), filter * root, algorithm=algorithm)
     assert (got > 0).all() and (got < info.tiny).all()
@@ -251,7 +256,7 @@ def test_denormals_survive(dtype, algorithm, isa):
 @each_wide
 @pytest.mark.parametrize("activation", [None, "relu", ("leaky_relu", 0.25), ("clip", -1, 1), "tanh"])
 def test_the_sign_of_zero_survives(dtype, activation, isa):
-    """-0 * 1 + -0 is -0, which no activation that maps 0 to 0 may lose."""
+    """Check that -0 * 1 + -0 is -0, which activations that map 0 to 0 must keep."""
     for algorithm in ("auto", "rows", "turned"):
         layout = "NCX" if algorithm in OF_PLANES else "NXC"
         case = replace(line(co=19, n=5, dtype=dtype, activation=activation), data_format=layout)
@@ -263,7 +268,8 @@ def test_the_sign_of_zero_survives(dtype, activation, isa):
 
 
 def test_the_process_keeps_its_denormals_and_rounding():
-    """Nothing that is imported or run sets flush-to-zero, in the caller's thread or in ours."""
+    """Check that neither import nor computation sets flush-to-zero or a rounding mode, in the caller's thread or in convt's
+    threads."""
     script = """
 import numpy as np
 def state():
@@ -286,14 +292,14 @@ assert state() == before and np.frombuffer(before[0], np.float32).min() > 0
 
 
 def pointwise(x, activation, co=1):
-    """The activation of each element of x: one tap, weight 1, and ``co`` copies that must agree."""
+    """Return the activation of each element of x, computed with one tap of weight 1 and ``co`` copies that must agree."""
     got = convt.conv_transpose(x.reshape(1, -1, 1), np.ones((1, 1, co), x.dtype), activation=activation)
     assert all(got[0, :, 0].tobytes() == got[0, :, c].tobytes() for c in range(1, co))
     return got[0, :, 0]
 
 
 def every_number(dtype):
-    """All numbers of a 16-bit dtype; of the others many, of every size."""
+    """Return all numbers of a 16-bit dtype, or many numbers of all magnitudes of another dtype."""
     if dtype in HALVES:
         return np.arange(2**16, dtype=np.uint16).view(DTYPES[dtype][0])
     info = np.finfo(DTYPES[dtype][0])
@@ -304,7 +310,7 @@ def every_number(dtype):
         return np.concatenate([sizes, -sizes, dense, special]).astype(DTYPES[dtype][0])
 
 
-# Largest error in units of max(1, |result|) before the rounding to the dtype.
+# Largest error before rounding to the dtype, in units of max(1, |result|).
 _ERROR = {"float32": 5e-7, "float64": 1e-15, "float16": 5e-7, "bfloat16": 5e-7}
 
 
@@ -313,14 +319,14 @@ _ERROR = {"float32": 5e-7, "float64": 1e-15, "float16": 5e-7, "bfloat16": 5e-7}
 @pytest.mark.parametrize("activation", EXACT_ACTIVATIONS[1:] + CURVED_ACTIVATIONS)
 def test_activations_over_the_whole_range(activation, dtype, isa):
     x = every_number(dtype)
-    if isa == "avx512_bf16" and dtype == "bfloat16":  # its dot product takes denormals for zeros
+    if isa == "avx512_bf16" and dtype == "bfloat16":  # the dot product of this instruction set flushes denormals to zero
         x = x[(x.view(np.uint16) & 0x7F80 != 0) | (x.view(np.uint16) & 0x7F == 0)]
     with using_isa(isa):
         got = pointwise(x, activation, co=3)
-    with np.errstate(over="ignore", invalid="ignore"):  # signalling NaNs among the 16-bit patterns
+    with np.errstate(over="ignore", invalid="ignore"):  # 16-bit patterns include signalling NaNs
         exact = activate(activation, x.astype(np.float64))
         want = exact.astype(x.dtype)
-        np.testing.assert_array_equal(np.isnan(got), np.isnan(want))  # GELU and swish of -inf, too
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(want))  # includes GELU and swish of -inf
     if activation in EXACT_ACTIVATIONS:
         assert_same(got, want)
         return
@@ -330,7 +336,7 @@ def test_activations_over_the_whole_range(activation, dtype, isa):
     rounding = np.abs(want[some].astype(np.float64) - exact[some])
     error = np.abs(got[some].astype(np.float64) - exact[some])
     assert ((error - rounding) / unit).max() <= _ERROR[dtype] + (ml_dtypes.finfo(x.dtype).eps if dtype in HALVES else 0)
-    # Where the error before rounding can't matter, the result is the rounded one.
+    # Where the error before rounding cannot change the rounded value, the result is that value.
     assert (got[some] == want[some]).mean() > (0.98 if dtype in HALVES else 0.5)
 
 
@@ -349,7 +355,7 @@ def test_activation_parameters_reach_the_kernel(dtype, isa):
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("activation", EXACT_ACTIVATIONS + CURVED_ACTIVATIONS)
 def test_activation_and_bias_where_no_product_reaches(activation, dtype):
-    """Pixels between the strides and past the end hold act(bias), whatever the bias, and nobody is warned of anything."""
+    """Check that pixels between the strides and past the end are act(bias) for any bias, without a warning."""
     bias = np.array([1.5, -2, 0, np.inf, -np.inf, np.nan, 1e4], DTYPES[dtype][0])
     case = Case(dtype=dtype, ci=2, co=7, in_sizes=(3,), kernel=(2,), strides=(4,), output_padding=(9,), activation=activation)
     data, filter, _ = case.arrays()
@@ -370,8 +376,8 @@ def test_activation_and_bias_where_no_product_reaches(activation, dtype):
 def test_results_are_the_same_bits_for_any_number_of_threads(case, dtype, algorithm):
     case = replace(case, dtype=dtype, activation="gelu")
     data, filter, bias = case.arrays(exact=False)
-    results, shots = set(), set()  # one-shot calls may do with another algorithm, as they prepare the weights each time
-    kept = operator(case, filter, bias, algorithm=algorithm)  # whose calls have the tasks of as many threads as each may use
+    results, shots = set(), set()  # one-shot calls may choose another algorithm, because they pack the weights each time
+    kept = operator(case, filter, bias, algorithm=algorithm)  # its plans serve any number of threads
     for n in (1, 2, 3, 1, 7):
         with convt.num_threads(n):
             op = operator(case, filter, bias, algorithm=algorithm)
@@ -390,7 +396,7 @@ def test_results_are_the_same_bits_for_any_number_of_threads(case, dtype, algori
 @each_isa
 @each_wide
 def test_huge_and_tiny_values_keep_their_scale(dtype, isa):
-    """The largest number times 1, and the product of a huge and a tiny one."""
+    """Check the largest number times 1, and the product of a huge and a tiny number."""
     info = np.finfo(DTYPES[dtype][0])
     case = line(ci=1, co=9, n=4, dtype=dtype)
     data, filter, _ = case.arrays()
@@ -404,7 +410,7 @@ def test_huge_and_tiny_values_keep_their_scale(dtype, isa):
 # ---------------------------------------------------------------- less exact precisions, and 16-bit types
 
 LESS = [name for name, each in _plan.ALGORITHMS.items() if each.precision != "highest"]
-# (algorithm, precision): what a caller may ask for to have less exact results
+# (algorithm, precision) pairs with which a caller accepts less exact results
 CHOICES = [("auto", "high"), ("auto", "medium"), *((name, None) for name in LESS)]
 each_choice = pytest.mark.parametrize(
     "algorithm, precision", CHOICES, ids=[f"{name} {word or ''}".strip() for name, word in CHOICES]
@@ -412,7 +418,7 @@ each_choice = pytest.mark.parametrize(
 
 
 def every_way(case, data, filter, bias=None, **more):
-    """The results of a one-shot call, of the same call again, of a packed operator and again, and of both in an ``out``."""
+    """Return the results of a one-shot call twice, of an operator twice, and of both with ``out``."""
     out = lambda: np.full(case.out_shape, 7, case.numpy_dtype)  # noqa: E731
     more.setdefault("backend", "native")
     op = operator(case, filter, bias, **more)
@@ -423,7 +429,8 @@ def every_way(case, data, filter, bias=None, **more):
 
 
 def assert_like_the_sum(case, results, data, filter, bias, tolerance):
-    """NaN, Inf and -Inf where the direct sum has them; else near it, in units of the largest sum of the products' sizes."""
+    """Assert NaN, Inf and -Inf where the direct sum has them. The other errors are bounded in units of the largest sum of the
+    products' magnitudes."""
     exact = case.expected(data, filter, bias)
     with np.errstate(over="ignore"):
         want = exact.astype(case.numpy_dtype).astype(np.float64)
@@ -437,7 +444,7 @@ def assert_like_the_sum(case, results, data, filter, bias, tolerance):
 
 
 def one_that_does(case, algorithm):
-    """The case in the layout that an algorithm is for."""
+    """Return the case in the layout that the algorithm needs."""
     return replace(case, data_format="NCX") if algorithm.endswith(("turned", "rows")) else case
 
 
@@ -466,7 +473,7 @@ def test_nan_and_inf_reach_exactly_the_same_outputs_at_less_precision(which, cas
     assert_like_the_sum(case, results, *arrays.values(), tolerance=2e-2)
 
 
-# Long kernels, for winograd, and such as long as the stride; enough channels for every unit.
+# Long kernels for winograd, and kernels as long as the stride, with enough channels for every unit.
 WIDE = {
     "overlapping": Case(
         ci=70, co=40, in_sizes=(6, 7), kernel=(4, 3), strides=(2, 2), dilations=(1, 1), pads_begin=(1, 0), pads_end=(0, 1),
@@ -486,7 +493,7 @@ each_wide_case = pytest.mark.parametrize("case", WIDE.values(), ids=WIDE)
 
 @contextlib.contextmanager
 def doing(case, algorithm, isa):
-    """Uses an instruction set, on which the case is done by the algorithm; else the test is skipped."""
+    """Use an instruction set and skip the test if the algorithm does not accept the case on it."""
     with using_isa(isa):
         try:
             operator(case, case.arrays()[1], algorithm=algorithm).plan(case.data_shape)
@@ -499,7 +506,7 @@ def doing(case, algorithm, isa):
 @each_choice
 @each_wide_case
 def test_bad_values_stay_where_they_are_at_less_precision(case, algorithm, precision, isa):
-    """In data, weights and bias, before activations, and in every way to call."""
+    """Check NaN and infinity in data, weights and bias, before activations, and in every way to call."""
     case = one_that_does(case, algorithm)
     with doing(case, algorithm, isa):
         spoilt = (("data", (700, 3001), None), ("filter", (70, 77), ("leaky_relu", 0.25)), ("bias", (1,), ("clip", -300, 300)))
@@ -507,7 +514,7 @@ def test_bad_values_stay_where_they_are_at_less_precision(case, algorithm, preci
             case = replace(case, activation=activation)
             arrays = dict(zip(("data", "filter", "bias"), case.arrays(), strict=True))
             for array in arrays.values():
-                array[array == 0] = 1  # 0 * Inf would be NaN
+                array[array == 0] = 1  # because 0 * Inf is NaN
             spoil(arrays[which], places, (np.nan, -np.inf))
             results = every_way(case, *arrays.values(), algorithm=algorithm, precision=precision)
             assert_like_the_sum(case, results, *arrays.values(), tolerance=2e-2)
@@ -524,7 +531,8 @@ _RANGES = ((1e-40, 1), (1, 1e-40), (2.0**-70, 2.0**-70), (2.0**-30, 2.0**-100), 
 @each_choice
 @each_wide_case
 def test_float32_keeps_its_range_at_less_precision(case, algorithm, precision, isa):
-    """Denormals, as they come and as products, and the largest numbers, which bfloat16 would round to Inf."""
+    """Check denormals, as inputs and as products, and the largest numbers, which rounding to bfloat16 would turn into
+    infinity."""
     case = one_that_does(replace(case, bias=False), algorithm)
     signs = [None if a is None else np.sign(a + 0.5) for a in case.arrays()]
     with doing(case, algorithm, isa):
@@ -542,7 +550,8 @@ def test_float32_keeps_its_range_at_less_precision(case, algorithm, precision, i
 @each_algorithm
 @pytest.mark.parametrize("layout", DATA_FORMATS)
 def test_halves_overflow_in_the_last_rounding_alone(layout, dtype, algorithm, isa):
-    """Sums beyond the type's range are Inf, whose parts were in it; sums in it are finite, whose partial sums were not."""
+    """Check that sums beyond the range of the type are infinite even if their parts were in range, and that sums in range are
+    finite even if a partial sum was not."""
     top = float(ml_dtypes.finfo(DTYPES[dtype][0]).max)
     weights = np.array([[1, 1], [1, -0.5], [-1, -1], [0.5, 0.25], [-0.75, -0.5], [1, -1], [0.5, 0.4375]]) * top * 0.75
     case = one_that_does(
@@ -562,7 +571,7 @@ def test_halves_overflow_in_the_last_rounding_alone(layout, dtype, algorithm, is
 
 
 def test_what_no_tap_reaches_overflows_without_a_warning():
-    """As outputs do that taps reach: to infinity."""
+    """Check that outputs that no tap reaches overflow to infinity without a warning, as other outputs do."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         x, w, bias = np.ones((1, 2, 1), np.float16), np.ones((1, 1, 1), np.float16), np.full(1, 6e4, np.float16)

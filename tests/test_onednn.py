@@ -1,4 +1,6 @@
-"""The optional oneDNN backend: what it computes, what it refuses, how it is found, and that it keeps out of the way."""
+"""Tests of the optional oneDNN backend: its results, the problems it refuses, the search for the library, threads, and the
+effect on other code in the process. Results are compared with the float64 definition in cases.py and with the native
+backend."""
 
 import importlib.metadata
 import os
@@ -29,7 +31,7 @@ needs_onednn = pytest.mark.skipif(not HERE, reason=f"oneDNN {library.describe()}
 
 
 def onednn(case, data, filter, bias, **more):
-    """A one-shot call on oneDNN; an example that it refuses, saying why, is no example."""
+    """Run a one-shot call on oneDNN. Reject the example if oneDNN refuses it with a reason."""
     try:
         return run(case, data, filter, bias, backend="onednn", **more)
     except convt.BackendUnavailableError as error:
@@ -38,7 +40,8 @@ def onednn(case, data, filter, bias, **more):
 
 
 def python(code, **environment):
-    """Run code in a process of its own, with oneDNN looked for as usual unless told otherwise; its standard output."""
+    """Run code in a process of its own and return its standard output. oneDNN is searched as usual unless ``environment`` says
+    otherwise."""
     env = {k: v for k, v in os.environ.items() if k not in ("CONVT_ONEDNN_LIB", "CONVT_BACKEND")}
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)], env={**env, **environment}, capture_output=True, text=True, cwd=ROOT
@@ -65,7 +68,7 @@ def test_agrees_with_the_definition_on_curved_activations(case):
 
 
 def needs_dtype(dtype):
-    """Skips where oneDNN has no deconvolution of a dtype for the instruction set that it found."""
+    """Skip the test if oneDNN has no deconvolution of a dtype for the instruction set that it found."""
     wanted, isa = {"float16": "fp16|amx", "bfloat16": "avx512_core"}.get(str(dtype), ""), library.opened()["isa"]
     if not re.search(wanted, isa):
         pytest.skip(f"oneDNN has no {dtype} for {isa}")
@@ -77,7 +80,7 @@ def needs_dtype(dtype):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("sizes", "ci"), [((9,), 2048), ((4, 3), 1024), ((3, 3, 2), 512)], ids=["1d", "2d", "3d"])
 def test_bias_and_activation_are_applied_once_where_the_depth_is_large(sizes, ci, dtype, bias, activation):
-    """Deep enough for oneDNN to divide the taps into blocks; whole numbers, so that any sum is exact."""
+    """Check depths for which oneDNN divides the taps into blocks. Whole numbers make any sum exact."""
     rng = np.random.default_rng(0)
     dtype, rank, co = DTYPES[dtype][0], len(sizes), 64
     needs_dtype(dtype)
@@ -132,7 +135,7 @@ def test_what_oneDNN_can_not_do_in_place_is_refused_before_anything_is_written()
     data, filter = np.full((1, 4, 4, 8), np.nan, np.float32), np.ones((2, 2, 8, 8), np.float32)
     op = convt.ConvTranspose(filter, strides=2, activation="relu", backend="onednn")
     out = np.full((1, 8, 8, 8), 5, np.float32)
-    for _ in range(2):  # the second call takes the short way
+    for _ in range(2):  # the second call takes the fast path of repeated calls
         with pytest.raises(convt.BackendUnavailableError, match="NaN or infinity"):
             op(data, out=out)
         assert (out == 5).all()
@@ -247,7 +250,7 @@ def test_overhead_of_a_planned_call():
         op = convt.ConvTranspose(filter, backend="onednn")
         out = op(data)
         best = min(_seconds(lambda: op(data, out=out), 500) for _ in range(20))
-    assert best < 50e-6  # a few microseconds; this guards against tens
+    assert best < 50e-6  # the target is a few microseconds; this catches tens
 
 
 def _seconds(call, count):
@@ -340,7 +343,7 @@ MISSING = """
 
 
 def test_without_the_wheel():
-    """The wheel hidden from the search; a libdnnl of the system's own would still be found, and is fine."""
+    """Check a process that does not find the wheel. It may still find a system's libdnnl."""
     said = python(
         """
     import importlib.metadata, sys
@@ -397,11 +400,11 @@ def test_a_damaged_file(tmp_path, how):
 
 
 COMPILER = shutil.which(os.environ.get("CC", "cc"))
-needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C compiler here")
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C compiler")
 
 
 def compiled(folder, source, *flags):
-    """A shared library made from C."""
+    """Compile C source to a shared library."""
     (folder / "source.c").write_text(textwrap.dedent(source))
     path = folder / "libdnnl.so.3"
     command = [COMPILER, "-shared", "-fPIC", "-o", str(path), str(folder / "source.c"), *flags]
@@ -454,10 +457,10 @@ def test_auto_takes_it_for_bfloat16_on_amx(monkeypatch):
     monkeypatch.setattr(_plan, "_native", lambda *_: "matrix_scatter" if matrix_unit("bfloat16") else "scatter")
     op = convt.ConvTranspose(filter, strides=2)
     amx = "amx" in library.opened()["isa"]
-    unasked = _core.isa() == _config.preferred_isa()  # where CONVT_ISA chose, oneDNN's would not be the one asked for
+    unasked = _core.isa() == _config.preferred_isa()  # if CONVT_ISA names another one, oneDNN would ignore it
     assert op.plan(data.shape).backend == ("onednn" if amx and unasked else "native")
     native = convt.ConvTranspose(filter, strides=2, backend="native")
-    for value in (1, np.nan, np.nan):  # what is not finite is computed natively
+    for value in (1, np.nan, np.nan):  # NaN and infinity are computed natively
         data[0, 5, 5, 5] = value
         np.testing.assert_array_equal(op(data).astype(np.float32), native(data).astype(np.float32))
     assert convt.ConvTranspose(filter.astype(np.float32), strides=2).plan(data.shape).backend == "native"
@@ -488,7 +491,7 @@ LAYER_OF_THE_CLASS = dict(sizes=(16, 16), ci=32, co=16, kernel=4, groups=1, stri
     ],
 )
 def test_the_class_that_auto_gives_it(change, taken, monkeypatch):
-    """On any machine: as if the library were there, on a CPU with AMX."""
+    """Check the choice as on a CPU with AMX and with the library, whatever this machine has."""
     monkeypatch.setattr(library, "opened", lambda: {"isa": "avx512_core_amx"})
     monkeypatch.setattr(primitive, "can", lambda problem: True)
     monkeypatch.setattr(_config, "preferred_isa", _core.isa)
@@ -535,7 +538,7 @@ CHECK = """
 
 
 def headers():
-    """The folder of the real headers, or None."""
+    """Return the folder of the real headers, or None."""
     try:
         files = importlib.metadata.files("onednn-devel-cpu-gomp") or ()
     except importlib.metadata.PackageNotFoundError:
@@ -557,7 +560,7 @@ def test_declarations_agree_with_the_real_headers(tmp_path):
     text = (ROOT / "third_party/onednn/onednn_api.h").read_text()
     done = agreement(tmp_path, text)
     assert done.returncode == 0, done.stderr
-    # The check itself: a wrong value, a wrong parameter and a wrong structure are each seen.
+    # Check the check itself: a wrong value, parameter and structure are each found.
     for right, wrong in [
         ("F(dnnl_bf16, 2)", "F(dnnl_bf16, 4)"),
         ("(onednn_stream stream))", "(onednn_engine stream))"),

@@ -1,6 +1,7 @@
-"""convt.onnx: ONNX's own test cases by every road, its opsets and errors, and onnxruntime as the peer.
+"""Tests of convt.onnx: ONNX's own test cases through each interface, opsets, errors, and random problems compared with
+onnxruntime.
 
-The padding rules are tested in test_padding.py. Without onnx or onnxruntime the tests that need them are skipped.
+The padding rules are tested in test_padding.py. Tests that need onnx or onnxruntime are skipped if it is not installed.
 """
 
 import subprocess
@@ -45,7 +46,7 @@ def _collect():
     from onnx.backend.test.case import node
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # collecting imports every operator's cases, which overflow on purpose
+        warnings.simplefilter("ignore")  # collecting imports the cases of every operator, some of which overflow on purpose
         cases = node.collect_testcases("ConvTranspose")
     return [case for case in cases if case.model.graph.node[0].op_type == "ConvTranspose"]
 
@@ -94,19 +95,19 @@ def test_case(case, road, calls):
         y = ROADS[road](case, inputs)
         assert y.dtype == outputs[0].dtype
         assert np.array_equal(y, outputs[0])  # small integers: exact
-    assert len(calls) == len(case.data_sets)  # it was convt that ran, not onnx's reference
+    assert len(calls) == len(case.data_sets)  # convt computed it, not onnx's reference
 
 
 @pytest.fixture
 def calls(monkeypatch):
-    """The keywords of every call of convt.onnx.conv_transpose, as they come."""
+    """Record the keywords of every call of convt.onnx.conv_transpose."""
     seen, original = [], convt.onnx.conv_transpose
 
     def spy(*inputs, **attributes):
         seen.append(attributes)
         return original(*inputs, **attributes)
 
-    for module in (convt.onnx, convt._onnx):  # what users call, and what the backend calls
+    for module in (convt.onnx, convt._onnx):  # the function of users and the one of the backend
         monkeypatch.setattr(module, "conv_transpose", spy)
     return seen
 
@@ -220,7 +221,7 @@ def test_the_models_opset_counts(calls):
     y = evaluator.run(None, bfloat16)[0]
     assert y.dtype == ml_dtypes.bfloat16
     assert y.astype(np.float32).tolist() == [[[1, 2, 5, 4, 9, 6, 9]]]
-    # Unchecked, as the evaluator does: opset 13 has no such model.
+    # Not validated, as in the evaluator: opset 13 does not allow this model.
     old = ReferenceEvaluator(_model([_conv()], "XW", opset=13), new_ops=[convt.onnx.ConvTranspose])
     with pytest.raises(TypeError) as caught:
         old.run(None, bfloat16)
@@ -259,7 +260,7 @@ def test_backend_takes_inputs_in_every_way():
 
 @needs_onnx
 def test_backend_knows_initializers():
-    # W is listed as an input too, as was the rule before IR version 4.
+    # W is also listed as an input, as IR versions before 4 required.
     weights = onnx.numpy_helper.from_array(W, "W")
     model = _model([_conv(strides=[2])], "XW", initializers=[weights])
     prepared = convt.onnx.Backend.prepare(model)
@@ -269,7 +270,7 @@ def test_backend_knows_initializers():
 
 @needs_onnx
 def test_backend_runs_whole_models(calls):
-    # A local function with an attribute of its own, then an operator that convt lacks, then a branch.
+    # A local function with its own attribute, an operator that convt lacks, and a branch.
     upscale = helper.make_function(
         "local",
         "Upscale",
@@ -335,7 +336,7 @@ def test_backend_has_one_device():
             call()
 
 
-# ---------------------------------------------------------------------------------------------- onnx is asked for late
+# ---------------------------------------------------------------------------------------------- import of onnx on demand
 
 
 def _python(code):
@@ -356,7 +357,7 @@ def test_onnx_is_imported_only_for_the_operator_and_the_backend():
 
 def test_every_public_name_is_in_all():
     assert convt.onnx.__all__ == ["Backend", "ConvTranspose", "conv_transpose"] == dir(convt.onnx)
-    pytest.importorskip("onnx", reason="two of the names are made of its classes")
+    pytest.importorskip("onnx", reason="two of the names derive from onnx's classes")
     names = {}
     exec("from convt.onnx import *", names)
     assert set(convt.onnx.__all__) <= names.keys()
@@ -380,14 +381,14 @@ def test_unknown_name():
 
 @st.composite
 def problems(draw):
-    """(X, W, B, attributes, opset) of small integers, such as onnxruntime takes, and computes as specified."""
+    """Draw (X, W, B, attributes, opset) of small integers that onnxruntime accepts and computes as specified."""
     rank = draw(st.sampled_from([1, 2, 2, 3]))
 
     def each(low, high):
         return [draw(st.integers(low, high)) for _ in range(rank)]
 
     sizes, kernel, strides, dilations = each(1, 5), each(1, 4), each(1, 4), each(1, 3)
-    # ONNX allows output_padding below max(stride, dilation); onnxruntime refuses most of what is not below the stride.
+    # ONNX allows output_padding below max(stride, dilation), onnxruntime in most cases only below the stride.
     output_padding = [draw(st.integers(0, s - 1)) if draw(st.booleans()) else 0 for s in strides]
     eff = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     full = [s * (n - 1) + e + op for s, n, e, op in zip(strides, sizes, eff, output_padding, strict=True)]
@@ -397,15 +398,15 @@ def problems(draw):
         group=draw(st.sampled_from([1, 1, 2, 3])),
     )  # fmt: skip
     if draw(st.booleans()):
-        # ONNX allows an excess below the stride; onnxruntime counts output_padding as a part of it.
+        # ONNX allows an excess below the stride. onnxruntime counts output_padding as a part of the excess.
         limits = [f + s - 1 - op for f, s, op in zip(full, strides, output_padding, strict=True)]
         attributes["output_shape"] = [draw(st.integers(max(1, limit - 8), limit)) for limit in limits]
     elif attributes["auto_pad"].startswith("SAME") and any(f < n * s for f, n, s in zip(full, sizes, strides, strict=True)):
-        # The full output is smaller than in * stride: ONNX's formula wants the latter, onnxruntime gives the former.
+        # The full output is smaller than in * stride. ONNX's formula gives in * stride, onnxruntime the full output.
         attributes["auto_pad"] = "VALID"
     if attributes["auto_pad"] == "NOTSET":
         begin = [draw(st.integers(0, min(3, f - 1))) for f in full]
-        # At least one output: onnxruntime refuses empty ones.
+        # At least one output, because onnxruntime refuses empty outputs.
         end = [draw(st.integers(0, min(3, f - 1 - b))) for f, b in zip(full, begin, strict=True)]
         attributes["pads"] = begin + end
     ci, co, batch = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 2))
@@ -427,10 +428,10 @@ def test_against_onnxruntime(problem):
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
-    # 22 adds bfloat16 to 11 and nothing else; older runtimes refuse a model that says 22.
+    # Opset 22 only adds bfloat16 to opset 11, and older runtimes refuse models of opset 22.
     model = _model([node], feeds, shape=None, opset=min(opset, 21)).SerializeToString()
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     expected = session.run(None, feeds)[0]
     y = convt.onnx.conv_transpose(x, w, bias, opset=opset, **attributes)
     assert y.shape == expected.shape
-    assert np.array_equal(y, expected)  # sums of small integers: exact in any order
+    assert np.array_equal(y, expected)  # sums of small integers are exact in any order

@@ -1,4 +1,5 @@
-"""convt.onnxruntime: ONNX Runtime's session with convt in it, against ONNX Runtime's own, ONNX's test cases and convt.onnx."""
+"""Tests of convt.onnxruntime: the session that runs ConvTranspose nodes with convt, compared with ONNX Runtime's own session,
+ONNX's test cases and convt.onnx."""
 
 import doctest
 import gc
@@ -79,7 +80,7 @@ def test_opsets(opset):
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, ml_dtypes.bfloat16], ids=["float64", "float16", "bfloat16"])
 def test_dtypes(dtype):
-    """ONNX Runtime computes none of these itself on CPUs (some versions do the first two)."""
+    """Check dtypes that ONNX Runtime does not compute on CPUs. Some versions compute the first two."""
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     x, w = X2.astype(dtype), _weights(6, 4, 3, 3).astype(dtype)
     cast = [helper.make_node("Cast", ["X32"], ["X"], to=kind), _conv(output="Z", strides=[2, 2]),
@@ -111,7 +112,7 @@ def test_onnx_cases():
         model.CopyFrom(case.model)
         try:
             _plain(model)
-        except Exception:  # an opset too new for this ONNX Runtime
+        except Exception:  # an opset that is too new for this ONNX Runtime
             continue
         session = convt.onnxruntime.InferenceSession(model)
         assert session.report.unpacked, (case.name, session.report)
@@ -157,12 +158,12 @@ def test_subgraphs():
     model.graph.input.append(_info("C", TensorProto.BOOL, ()))
     for value in (True, False):
         session = _same(model, {"X": X2, "C": np.array(value)}, served=2)
-    # (Some versions do not tell a subgraph's nodes that what they read from outside is constant.)
+    # Some versions do not report to the nodes of a subgraph that an outer value is constant.
     assert {*session.report.packed, *session.report.unpacked} == {"then", "else"}
 
 
 def test_functions():
-    """Attributes of a function's node may be those of the call."""
+    """Check a function whose node has attributes that refer to those of the call."""
     node = _conv(("a", "b"), "c")
     node.attribute.append(onnx.AttributeProto(name="strides", type=onnx.AttributeProto.INTS, ref_attr_name="s"))
     function = helper.make_function("mine", "Up", ["a", "b"], ["c"], [node], [helper.make_opsetid("", OPSET)], ["s"])
@@ -181,7 +182,7 @@ def test_external_data(tmp_path):
         session = convt.onnxruntime.InferenceSession(path)
         np.testing.assert_allclose(session.run(None, {"X": X2})[0], want, rtol=1e-4, atol=1e-5)
     if tuple(map(int, onnxruntime.__version__.split(".")[:2])) >= (1, 22):
-        assert session.report.packed  # older ones look for the file elsewhere, and keep the node
+        assert session.report.packed  # older versions search the file elsewhere, and keep the node
 
 
 def test_path_bytes_and_model_are_one(tmp_path):
@@ -191,17 +192,17 @@ def test_path_bytes_and_model_are_one(tmp_path):
     sessions = [convt.onnxruntime.InferenceSession(each) for each in (tmp_path / "m.onnx", before, model)]
     first, *others = (session.run(None, {"X": X2})[0] for session in sessions)
     assert all((first == other).all() for other in others) and all(session.report.packed for session in sessions)
-    assert model.SerializeToString() == before  # the caller's own stays as it is
+    assert model.SerializeToString() == before  # the caller's model does not change
 
 
 def test_models_without_the_operator():
     model = _model([helper.make_node("Relu", ["X"], ["Y"])], {"X": X2.shape})
     session = convt.onnxruntime.InferenceSession(model)
-    assert str(session.report) == "convt computes 0 ConvTranspose nodes: none, as the model has none"
+    assert str(session.report) == "convt computes 0 ConvTranspose nodes: none, because the model has no ConvTranspose nodes"
     assert (session.run(None, {"X": X2})[0] == np.maximum(X2, 0)).all()
 
 
-# ------------------------------------------------------------------------------------------------ together
+# ------------------------------------------------------------------------------------------------ fused nodes
 
 
 ACTIVATIONS = {"Relu": {}, "LeakyRelu": {"alpha": 0.2}, "Tanh": {}, "Sigmoid": {}, "Gelu": {}}
@@ -220,7 +221,7 @@ def test_norm_bias_and_activation_are_computed_together(bias, groups):
     session = _same(_model(nodes, {"X": X2.shape}, constants=constants | more), {"X": X2}, tolerance=3e-5)
     joined = (*(["Add"] if "Add" in bias else []), "BatchNormalization", "Relu")
     assert session.report.fused == {"c": joined}
-    assert f"c: with the {' and the '.join(joined)} behind it" in str(session.report)
+    assert f"c: fused with {' and '.join(joined)}" in str(session.report)
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -243,7 +244,7 @@ def test_norms_of_weights_that_a_run_brings():
 
 
 def test_statistics_that_come_later_than_the_convolution():
-    """The node moves to where all that it reads is known."""
+    """Check a batch norm whose statistics are computed after the convolution: the fused node moves behind them."""
     norm, constants = _norm("c", "Y", 4)
     norm.input[3] = "late"
     nodes = [_conv(output="c"), helper.make_node("Identity", ["Y_mean"], ["late"]), norm]
@@ -294,7 +295,7 @@ def test_it_is_onnx_runtimes_session():
 
 
 def test_nothing_is_copied(monkeypatch):
-    """The node reads and writes the memory that the caller bound."""
+    """Check that the node reads and writes the memory that the caller bound, without a copy."""
     seen = []
     compute = _node.Node.compute
     monkeypatch.setattr(_node.Node, "compute", lambda self, inputs, out: (
@@ -332,7 +333,7 @@ def test_threads(name, threads):
 
 
 def test_nodes_side_by_side():
-    """ONNX Runtime's parallel mode computes them on threads of its own."""
+    """Check nodes that ONNX Runtime's parallel mode runs on several threads."""
     nodes = [_conv(("X", f"W{n}"), f"c{n}", strides=[2, 2]) for n in range(4)] + [
         helper.make_node("Sum", [f"c{n}" for n in range(4)], ["Y"])
     ]
@@ -378,13 +379,13 @@ def test_a_session_gives_back_its_nodes():
     assert node() is None and not _node.sessions
 
 
-# ------------------------------------------------------------------------------------------------ what is refused
+# ------------------------------------------------------------------------------------------------ refused arguments
 
 
 def test_other_providers_keep_their_nodes():
     with pytest.warns(UserWarning):
         session = convt.onnxruntime.InferenceSession(_simple(), providers=["CUDAExecutionProvider", "CPUExecutionProvider"])
-    assert session.report.kept == {"Y": "the session has CUDAExecutionProvider"} and not session.nodes
+    assert session.report.kept == {"Y": "the session uses CUDAExecutionProvider"} and not session.nodes
     assert session.run(None, {"X": X2})[0].shape == (2, 6, 11, 15)
 
 
@@ -400,7 +401,8 @@ def test_errors_are_onnx_runtimes(given):
 @pytest.mark.parametrize("constant", [True, False], ids=["packed", "weights of the run"])
 @pytest.mark.parametrize("precision", [None, "highest", "high", "medium"])
 def test_precision_reaches_the_nodes(precision, constant):
-    """In a subgraph, too, and with an activation behind: the bits are those of convt at this precision."""
+    """Check that the precision reaches all nodes, those of subgraphs and those with a fused activation included: results have
+    the bits of convt at this precision."""
     x, weights = _weights(1, 64, 9, 9), _weights(64, 32, 4, 4)
     want = np.maximum(convt.onnx.conv_transpose(x, weights, strides=[2, 2], precision=precision), 0)
     nodes = [_conv(output="Z", strides=[2, 2]), helper.make_node("Relu", ["Z"], ["Y"])]

@@ -1,4 +1,5 @@
-"""Shapes that a node of a session has met: computed without Python and its lock, by the weights and threads that hold now."""
+"""Tests of shapes that a node of a session has computed before: they are computed without Python and the GIL, with the weights
+and the number of threads that are current."""
 
 import threading
 import time
@@ -22,7 +23,7 @@ SIZES = [(1, 6, 5, 7), (2, 6, 9, 4), (1, 6, 16, 16), (3, 6, 1, 1)]
 
 @pytest.fixture
 def computed(monkeypatch):
-    """The shapes of X that nodes compute by Python."""
+    """Record the shapes of X that nodes compute in Python."""
     found = []
     inner = _node.Node.compute
 
@@ -91,7 +92,7 @@ def test_other_types(computed, dtype):
 
 
 def test_nan_and_infinity(computed):
-    """Values that an algorithm refuses are computed by another one."""
+    """Check values that an algorithm refuses, which another algorithm computes."""
     session, other = session_of({"W": weights(6, 4, 4, 4)})
     data = weights(1, 6, 16, 16)
     close(session, other, {"X": data})
@@ -126,7 +127,7 @@ def test_threads_that_change_are_used(computed):
         convt.set_num_threads(before)
     with convt.num_threads(1):
         close(session, other, feed)
-        assert len(computed) == 3  # inside a scope Python always looks
+        assert len(computed) == 3  # Python computes every call inside a num_threads block
     close(session, other, feed)
     close(session, other, feed)
     assert len(computed) == 4
@@ -148,7 +149,7 @@ def test_what_is_dropped_is_made_anew(computed):
 
 
 def test_a_known_shape_needs_no_gil(computed):
-    """Another thread holds Python's lock for a second at a time; nodes of known shapes do not wait for it."""
+    """Check that nodes of known shapes do not wait for the GIL, which another thread holds for a second at a time."""
     import sys
 
     chain, names = [], ["X", *[f"T{n}" for n in range(29)], "Y"]
@@ -179,7 +180,7 @@ def test_a_known_shape_needs_no_gil(computed):
         thread.join()
         sys.setswitchinterval(before)
     assert len(computed) == 30
-    assert min(taken) < 0.75, taken  # 30 nodes that wait 0.05 s each would take 1.5 s
+    assert min(taken) < 0.75, taken  # if 30 nodes waited 0.05 s each, this would take 1.5 s
 
 
 def test_many_threads_at_once(computed):
@@ -202,7 +203,7 @@ def test_many_threads_at_once(computed):
 
 
 def test_sessions_come_and_go():
-    """Entries hold plans and weights, which go with the session."""
+    """Check that the entries of known shapes, which hold plans and weights, are freed with the session."""
     import gc
 
     from convt import _memory

@@ -1,4 +1,5 @@
-"""convt.onnxruntime: models on their way into a session, their size, and the reasons for what is left to ONNX Runtime."""
+"""Tests of how convt.onnxruntime loads models: models with large tensors and files, the memory that loading takes, and the
+reasons for nodes that are left to ONNX Runtime."""
 
 import io
 import subprocess
@@ -23,7 +24,7 @@ from convt.onnxruntime import InferenceSession, _file, _host, _loading, _node, _
 VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 X = weights(1, 6, 5, 7)
 W = weights(6, 4, 3, 3)
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="memory is measured by Linux's figures")
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="memory is read from Linux's /proc")
 
 
 def simple(**attributes):
@@ -40,7 +41,7 @@ def close(session, other, feed):
 
 
 def large(count=3):
-    """A model whose first tensors are large, in each of the fields that may hold them."""
+    """Return a model whose first tensors are large, in each of the fields that may hold them."""
     nodes = [conv(("X", "W0"), "c0")]
     nodes += [conv((f"c{n}", f"W{n + 1}"), f"c{n + 1}") for n in range(count)]
     nodes[-1].output[0] = "Y"
@@ -81,7 +82,8 @@ def test_sessions_of_large_models(tmp_path, monkeypatch, way, small):
 
 
 def test_tensors_that_are_not_the_usual_ones_stay_as_they_are():
-    """One has its data twice, one says that it lies elsewhere and has it too; messages of two parts are one."""
+    """Check unusual tensors: one with its data twice, one with its data although it names an external file, and messages in two
+    parts. They must not change."""
     model = large(1)
     twice = model.SerializeToString() + onnx.ModelProto(graph=onnx.GraphProto(initializer=[
         numpy_helper.from_array(weights(200, 200), "more")])).SerializeToString()  # fmt: skip
@@ -96,7 +98,8 @@ def test_tensors_that_are_not_the_usual_ones_stay_as_they_are():
 
 @pytest.mark.parametrize("named", [False, True])
 def test_large_constant_nodes_are_initializers(named):
-    """As ONNX Runtime makes them, too; in subgraphs, and with other attributes, they stay nodes."""
+    """Check that large Constant nodes become initializers, as in ONNX Runtime. In subgraphs, and with other attributes, they
+    stay nodes."""
     array = numpy_helper.from_array(weights(40, 40, 3, 3), "other name")
     words = {"name": "held", "doc_string": "text"} if named else {}
     constant = helper.make_node("Constant", [], ["W"], value=array, **words)
@@ -136,7 +139,7 @@ def test_what_is_no_model_is_none():
 
 
 def contents(model):
-    """A model's tensors, with those of its Constant nodes among them, and its other nodes."""
+    """Return a model's tensors, those of its Constant nodes included, and its other nodes."""
     tensors, nodes = [], []
     for node in model.graph.node:
         if node.op_type == "Constant" and len(node.attribute) == len(node.output) == 1 and node.attribute[0].HasField("t"):
@@ -154,7 +157,8 @@ def contents(model):
 
 
 def test_models_with_mistakes_are_read_as_by_protobuf(monkeypatch):
-    """Bytes change at random: what protobuf reads has the same contents here, and what it refuses is refused here."""
+    """Check models in which random bytes change: convt reads the contents that protobuf reads, and refuses what protobuf
+    refuses."""
     monkeypatch.setattr(_file, "LARGE", 16)
     nodes = [helper.make_node("Constant", [], ["C"], value=numpy_helper.from_array(weights(3, 4), "q")), conv(("X", "C"))]
     model = model_of(nodes, {"X": (1, 3, 4)}, constants={"W": weights(3, 3, 2), "V": weights(5)})
@@ -205,12 +209,12 @@ print(mebibytes("VmHWM") - before, mebibytes("VmRSS") - before)
 @LINUX
 @pytest.mark.parametrize("way", ["path", "bytes"])
 def test_memory_of_loading(tmp_path, way):
-    """A model of 160 MiB takes at most 1.25 times the memory that ONNX Runtime takes, and no second copy of it is kept.
+    """Check that loading 160 MiB takes at most 1.25 times the memory of ONNX Runtime, without a second copy that stays.
 
-    ONNX Runtime packs each of the ten matrices and frees the original. Whether the allocator gives a freed block back to the
-    system depends on all blocks before it: memory differs by up to 64 MiB from one process to another until `malloc_trim` gives
-    all of them back, and now and then by more, for ONNX Runtime alone, too. What the allocator keeps only adds, so the least of
-    convt's is compared with the median of ONNX Runtime's. Memory is counted from the imports on.
+    ONNX Runtime packs each of the ten matrices and frees the original. Whether the allocator returns a freed block to the
+    system depends on all earlier blocks. Memory therefore differs by up to 64 MiB between processes until `malloc_trim` returns
+    all blocks, and sometimes by more, for ONNX Runtime alone too. The allocator only adds memory, so the least of convt's
+    values is compared with the median of ONNX Runtime's. Memory is counted from after the imports.
     """
     arrays = {f"M{n}": np.full((2048, 2048), n + 1, np.float32) for n in range(10)} | {"W": weights(8, 8, 1, 1)}
     size = sum(each.nbytes for each in arrays.values()) >> 20
@@ -233,7 +237,7 @@ def test_memory_of_loading(tmp_path, way):
     assert ours <= 1.25 * peak and ours_kept <= kept + size / 2, figures
 
 
-# ------------------------------------------------------------------------------------------------ models that are saved
+# ------------------------------------------------------------------------------------------------ saved models
 
 
 @pytest.mark.parametrize("level", ["ORT_ENABLE_BASIC", "ORT_ENABLE_ALL"])
@@ -264,7 +268,8 @@ def test_onnx_runtimes_own_format_has_a_reason(tmp_path):
     data = (tmp_path / "m.ort").read_bytes()
     for given in ((tmp_path / "m.ort",), (data,), (data, told)):
         session = InferenceSession(*given)
-        assert str(session.report) == "convt computes 0 ConvTranspose nodes: none, as the model is in ONNX Runtime's own format"
+        said = "convt computes 0 ConvTranspose nodes: none, because the model is in ONNX Runtime's own format (ORT)"
+        assert str(session.report) == said
         assert session.run(None, {"X": X})[0].shape == (1, 4, 7, 9)
 
 
@@ -281,7 +286,7 @@ def test_a_fallback_says_whose_refusal_it_was(monkeypatch):
     monkeypatch.setattr(onnxruntime.InferenceSession, "_create_inference_session", refuse)
     monkeypatch.setattr(_host, "_LIBRARIES", _host._LIBRARIES | {__name__.partition(".")[0]})
     session = InferenceSession(simple())
-    assert session.report.reason.startswith("ONNX Runtime refuses the model with convt's nodes in it: ")
+    assert session.report.reason.startswith("ONNX Runtime refuses the model with convt's nodes: ")
     assert list(session.report.kept) == ["Y"] and not session.nodes
     left = _session._whose(RuntimeError("made"), ["up"], {0: ValueError("strides: got 3")})
     assert str(left) == "convt refuses up: ValueError: strides: got 3"
@@ -295,13 +300,14 @@ def test_a_full_disk_leaves_the_model(monkeypatch):
     monkeypatch.setattr(_loading, "_SMALL", 0)
     monkeypatch.setattr(_loading.tempfile, "TemporaryFile", Full)
     session = InferenceSession(large())
-    assert "copy for ONNX Runtime can't be made: [Errno 28] No space left on device" in session.report.kept["Y"]
+    assert "copy of the model for ONNX Runtime cannot be made: [Errno 28] No space left on device" in session.report.kept["Y"]
     assert session.run(None, {"X": weights(1, 64, 4, 4)})[0].shape == (1, 64, 12, 12)
 
 
 @pytest.mark.parametrize("way", ["replaced", "overwritten"])
 def test_a_file_that_changes_meanwhile(tmp_path, monkeypatch, way):
-    """The weights are never those of one file in the graph of another: ONNX Runtime reads the new file."""
+    """Check a file that changes while it is loaded: ONNX Runtime reads the new file, and weights of one file are never used
+    with the graph of the other."""
     models = [large(), large()]
     paths = [tmp_path / "m.onnx", tmp_path / "other.onnx"]
     for model, path in zip(models, paths, strict=True):
@@ -317,12 +323,12 @@ def test_a_file_that_changes_meanwhile(tmp_path, monkeypatch, way):
 
     monkeypatch.setattr(_loading, "_inferred", change)
     session = InferenceSession(paths[0])
-    assert "the model's file changed while it was read" in session.report.kept["Y"]
+    assert "the model file changed while convt read it" in session.report.kept["Y"]
     close(session, plain(models[1]), {"X": weights(1, 64, 4, 4) / 100})
 
 
 def test_no_report_without_a_reason():
-    """A session that ONNX Runtime makes in another way than by its constructor."""
+    """Check a session that ONNX Runtime makes without calling its constructor."""
     assert InferenceSession.__new__(InferenceSession).report.reason
 
 
@@ -353,11 +359,11 @@ def test_nodes_after_set_providers(tmp_path):
     assert session.nodes["Y"].shapes and session._model_path == str(tmp_path / "m.onnx") and not _node.sessions
     with pytest.warns(UserWarning):
         session.set_providers(["CUDAExecutionProvider", "CPUExecutionProvider"])
-    assert session.report.kept == {"Y": "the session has CUDAExecutionProvider"} and not session.nodes
+    assert session.report.kept == {"Y": "the session uses CUDAExecutionProvider"} and not session.nodes
     assert session.run(None, {"X": X})[0].shape == (1, 4, 7, 9)
 
 
-# ------------------------------------------------------------------------------------------------ what convt refuses in a run
+# ------------------------------------------------------------------------------------------------ runs that convt refuses
 
 REFUSED = {
     "auto_pad": ({"auto_pad": ""}, X),
@@ -373,9 +379,9 @@ REFUSED = {
 @pytest.mark.parametrize("constant", [False, True], ids=["weights of the run", "packed"])
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_convt_refuses_onnx_runtime_computes(name, constant, behind, capfd):
-    """Values, or the very error."""
+    """Check that ONNX Runtime computes what convt refuses, and gives its own results or errors."""
     if name == "output_shape" and VERSION < (1, 25):
-        pytest.skip("older versions read beyond the input for such an output_shape")
+        pytest.skip("older versions read outside the input for such an output_shape")
     attributes, x = REFUSED[name]
     nodes, constants = [conv(("X", "W", "B"), "c", **attributes)], {"B": weights(4)}
     if behind:
@@ -408,13 +414,13 @@ def test_what_convt_refuses_onnx_runtime_computes(name, constant, behind, capfd)
 
 
 @pytest.mark.parametrize("kind", [TensorProto.DOUBLE, TensorProto.FLOAT16])
-@pytest.mark.skipif(VERSION < (1, 25), reason="older versions read beyond the input for such an output_shape")
+@pytest.mark.skipif(VERSION < (1, 25), reason="older versions read outside the input for such an output_shape")
 def test_what_neither_computes_is_convts_error(kind):
     dtype = helper.tensor_dtype_to_np_dtype(kind)
     model = model_of([conv(output_shape=[99, 99])], {"X": None}, constants={"W": W.astype(dtype)}, dtype=kind)
     session = InferenceSession(model)
     if not session.report.packed:
-        pytest.skip("ONNX Runtime computes it")
+        pytest.skip("ONNX Runtime computes this node")
     with pytest.raises(Exception, match="99"):
         session.run(None, {"X": X.astype(dtype)})
     assert session.run(None, {"X": weights(1, 6, 97, 97).astype(dtype)})[0].shape == (1, 4, 99, 99)
@@ -434,7 +440,7 @@ def test_refusals_when_nodes_are_made_print_nothing(capfd, monkeypatch):
 
 
 def test_saving_ends_no_profile_of_the_caller(tmp_path):
-    """The session that saves an optimised model keeps no profile."""
+    """Check that the session that saves an optimised model writes no profile."""
     options = onnxruntime.SessionOptions()
     options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "profile")
     options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
@@ -445,7 +451,7 @@ def test_saving_ends_no_profile_of_the_caller(tmp_path):
 
 
 def test_subgraph_inputs_are_typed(capfd):
-    """A branch that convt serves loads without a word of ONNX Runtime's logger."""
+    """Check that a model with a branch that convt serves loads without a message of ONNX Runtime's logger."""
     branch = helper.make_graph([conv(output="Z")], "branch", [], [info("Z")])
     choice = helper.make_node("If", ["which"], ["Y"], then_branch=branch, else_branch=branch)
     model = model_of([choice], {"X": X.shape}, constants={"W": W})

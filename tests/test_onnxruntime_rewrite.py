@@ -1,4 +1,5 @@
-"""convt.onnxruntime rewrites a model's graphs: names in scopes, nodes computed together, weights and functions."""
+"""Tests of how convt.onnxruntime rewrites a model's graphs: names in scopes, nodes that are fused, constant weights and
+functions. Each model runs in convt's session and in ONNX Runtime's own, and the results are compared."""
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from onnx_models import RNG, conv, info, model_of, norm, plain, same, tensors, w
 import convt.onnxruntime
 from convt.onnxruntime import _node
 
-X, W = weights(1, 6, 4, 4), weights(6, 6, 3, 3)  # the output is 6 wide, too: a row of it may be taken for its channels
+X, W = weights(1, 6, 4, 4), weights(6, 6, 3, 3)  # the output is 6 wide and has 6 channels, so a row could pass for a bias
 BIAS, ROW = weights(6, 1, 1), weights(1, 1, 1, 6)
 
 
@@ -22,7 +23,7 @@ def _op(kind, inputs, output, **attributes):
 
 
 def _graph(nodes, output, inputs=(), constants=(), outputs=()):
-    """A graph for an If, a Loop or a Scan."""
+    """Return a graph for an If, a Loop or a Scan."""
     return helper.make_graph(nodes, "inner", list(inputs), [info(name) for name in (output, *outputs)], tensors(constants))
 
 
@@ -46,13 +47,13 @@ def _both_ways(model, served, feed=None, **more):
 
 @pytest.mark.parametrize("way", ["initializers", "computed", "other way round", "around it"])
 def test_branches_use_one_name_for_different_things(way):
-    """In one branch c is a bias, in the other one a row of the output's width."""
+    """Check two branches that use one name: c is a bias in one and a row of the output's width in the other."""
     add = [conv(("X", "W"), "z"), _op("Add", ["z", "c"], "out")]
     bias, around = _graph(add, "out", constants={"c": BIAS}), {"W": W}
     row = _graph(add, "out", constants={"c": ROW})
     if way == "computed":
         row = _graph([_op("Neg", ["r"], "c"), *add], "out", constants={"r": ROW})
-    if way == "around it":  # a branch without a c of its own sees the one of the graph around it
+    if way == "around it":  # a branch without its own c reads the c of the outer graph
         row, around = _graph(add, "out"), {"W": W, "c": ROW}
         bias.initializer[0].name = "d"
         bias.node[1].input[1] = "d"
@@ -63,7 +64,8 @@ def test_branches_use_one_name_for_different_things(way):
 
 
 def test_a_branch_hides_a_name_of_the_graph_around_it():
-    """ONNX forbids it, and ONNX Runtime takes it for either of the two: what reads such a name stays ONNX Runtime's."""
+    """Check a branch that redefines a name of the outer graph. ONNX forbids this and ONNX Runtime reads either of the two, so
+    it keeps the nodes that read the name."""
     add = [conv(("X", "W"), "z"), _op("Add", ["z", "c"], "out")]
     hidden = _graph(add, "out", constants={"c": weights(6, 1, 1)})
     model = _with_condition(model_of([_choice(hidden, _graph(add, "out"))], {"X": X.shape}, constants={"W": W, "c": BIAS}))
@@ -75,12 +77,12 @@ def test_a_branch_hides_a_name_of_the_graph_around_it():
     hidden.initializer[0].CopyFrom(tensors({"W": weights(6, 6, 3, 3)})[0])
     model.graph.node[0].attribute[0].g.CopyFrom(hidden)
     kept = convt.onnxruntime.InferenceSession(model).report.kept
-    assert list(kept.values()) == ["two values that are seen at once have the name 'W', which ONNX forbids"] * 2
+    assert list(kept.values()) == ["nested graphs define two values with the name 'W', which ONNX forbids"] * 2
 
 
 @pytest.mark.parametrize("named", ["W", "c"])
 def test_what_a_loop_carries_is_no_constant(named):
-    """A state variable of a Loop's body has the name of a constant in a branch beside it."""
+    """Check a state variable of a Loop's body that has the name of a constant in a branch beside it. It is not a constant."""
     carried = {"W": W, "c": ROW}[named]
     constants = {"W": weights(6, 6, 3, 3), "c": BIAS}
     body_nodes = [_op("Identity", ["go"], "on"), conv(("X", "W"), "z"), _op("Add", ["z", "c"], "t"),
@@ -100,7 +102,7 @@ def test_what_a_loop_carries_is_no_constant(named):
 
 
 def test_a_scan_has_its_own_names():
-    """The body of a Scan: its weights are slices, and its bias comes from around it."""
+    """Check the body of a Scan whose weights are slices and whose bias comes from the outer graph."""
     body = helper.make_graph(
         [conv(("X", "W"), "z"), _op("Add", ["z", "c"], "t")], "body", [info("W", shape=W.shape)], [info("t")]
     )
@@ -112,7 +114,7 @@ def test_a_scan_has_its_own_names():
 
 @pytest.mark.parametrize("reader", ["branch", "branch of a branch", "branch's output"])
 def test_what_a_graph_inside_reads_stays(reader):
-    """A branch reads the output of a ConvTranspose beside the Relu behind it."""
+    """Check a branch that reads the output of a ConvTranspose with a Relu behind it: the output must stay."""
     inner = _graph([_op("Neg", ["z"], "out")], "out")
     if reader == "branch of a branch":
         inner = _graph([_choice(inner, _graph([_op("Abs", ["z"], "out2")], "out2"), "out3")], "out3")
@@ -131,7 +133,7 @@ def test_a_name_of_a_branch_is_no_reader_of_the_same_name_around_it():
 
 
 def test_nodes_of_one_name():
-    """Nodes of different graphs may have one name; the report tells them apart."""
+    """Check that the report distinguishes nodes of different graphs with one name."""
     then = _graph([conv(("X", "W"), "out", name="up")], "out")
     other = _graph([conv(("X", "W"), "out", name="up", auto_pad="")], "out")
     nodes = [conv(("X", "W"), "V", name="up"), _choice(then, other)]
@@ -141,7 +143,7 @@ def test_nodes_of_one_name():
 
 
 def test_nodes_in_any_order():
-    """ONNX Runtime sorts the nodes of a graph itself."""
+    """Check nodes that are not in topological order, which ONNX Runtime sorts itself."""
     nodes = [_op("Relu", ["n"], "Y"), _op("Identity", ["a"], "n"), _op("Add", ["c", "B"], "a"), conv(output="c")]
     model = model_of(nodes, {"X": X.shape}, constants={"W": W, "B": BIAS})
     try:
@@ -153,11 +155,11 @@ def test_nodes_in_any_order():
     np.testing.assert_allclose(session.run(None, {"X": X})[0], want, rtol=1e-4, atol=1e-5)
 
 
-# ------------------------------------------------------------------------------------------------ together
+# ------------------------------------------------------------------------------------------------ fused nodes
 
 
 def test_identity_nodes_between():
-    """A text detector's head: ConvTranspose, Identity, Add, Identity, Relu."""
+    """Check the head of a text detector: ConvTranspose, Identity, Add, Identity, Relu."""
     nodes = [conv(output="c"), _op("Identity", ["c"], "i"), _op("Identity", ["i"], "j"), _op("Add", ["B", "j"], "a"),
              _op("Identity", ["a"], "k")]  # fmt: skip
     more, constants = norm("k", "n", 6)
@@ -175,7 +177,7 @@ def test_an_identity_that_something_else_reads():
 
 @pytest.mark.parametrize("level", ["ORT_ENABLE_ALL", "ORT_DISABLE_ALL"])
 def test_weights_from_a_cast(level):
-    """Weights, bias and norm are held in float16, or go through several nodes; they are packed once."""
+    """Check weights, bias and norm in float16 or behind several nodes. They are packed once."""
     more, constants = norm("a", "n", 6)
     halves = {f"{name}16": value.astype(np.float16) for name, value in (constants | {"W": W, "B": BIAS}).items()}
     nodes = [_op("Cast", [name], name[:-2], to=TensorProto.FLOAT) for name in halves]
@@ -200,7 +202,7 @@ def test_a_cast_to_another_dtype_is_not_the_weights():
 
 
 def _halves(statistics):
-    """A float16 node with a batch norm in these dtypes behind it, and a node in float32 before it."""
+    """Return a model of a float32 node and a float16 node followed by a batch norm with these dtypes."""
     more, constants = norm("h", "n", 6)
     kinds = dict(zip(constants, statistics, strict=True))
     nodes = [conv(("X", "W"), "z", name="single"), _op("Cast", ["z"], "z16", to=TensorProto.FLOAT16),
@@ -215,7 +217,7 @@ def test_a_norm_in_another_dtype_is_not_computed_with_a_node(statistics):
     try:
         want = plain(model).run(None, {"X": X})[0]
     except Exception:
-        session = convt.onnxruntime.InferenceSession  # neither takes the model
+        session = convt.onnxruntime.InferenceSession  # neither session accepts the model
         with pytest.raises(Exception, match="BatchNormalization"):
             session(model)
         return
@@ -226,7 +228,8 @@ def test_a_norm_in_another_dtype_is_not_computed_with_a_node(statistics):
 
 @pytest.mark.parametrize("kind", ["bias", "Add", "scale", "group", "attribute", "epsilon", "slope"])
 def test_what_does_not_fit_is_left_and_the_rest_served(kind):
-    """ONNX Runtime speaks of mistakes when it loads or runs the model; here they are in a branch that is not taken."""
+    """Check that a node with mistakes is left to ONNX Runtime and the others are served. ONNX Runtime reports mistakes when it
+    loads or runs a model, so they are in a branch that is not taken."""
     more, constants = norm("c", "n", 5 if kind == "scale" else 6)
     constants |= {"B": weights(5), "A": weights(5, 1, 1)}
     inputs = ("X", "W", "B") if kind == "bias" else ("X", "W")
@@ -240,7 +243,7 @@ def test_what_does_not_fit_is_left_and_the_rest_served(kind):
     wrong = _graph([*nodes, _op("Identity", ["n"], "out")], "out")
     right = _graph([conv(("X", "W"), "z", name="right"), _op("Relu", ["z"], "out2")], "out2")
     model = _with_condition(model_of([_choice(wrong, right)], {"X": X.shape}, constants=constants | {"W": W}))
-    model.graph.input[0].type.tensor_type.ClearField("shape")  # else shape inference may speak of it
+    model.graph.input[0].type.tensor_type.ClearField("shape")  # otherwise shape inference may report the mistake
     feed = {"X": X, "which": np.array(False)}
     try:
         want = plain(model).run(None, feed)[0]
@@ -273,11 +276,11 @@ def test_sparse_weights():
     np.testing.assert_allclose(session.run(None, {"X": X})[0], want, rtol=1e-4, atol=1e-5)
 
 
-# ------------------------------------------------------------------------------------------------ weights of a run
+# ------------------------------------------------------------------------------------------------ weights passed to a run
 
 
 def _replaceable(ir_version, declared=True):
-    """A model whose initializers are also inputs."""
+    """Return a model whose initializers are also inputs."""
     more, constants = norm("a", "n", 6)
     constants |= {"W": W, "B": BIAS}
     nodes = [conv(output="c", strides=[2, 2]), _op("Add", ["c", "B"], "a"), more, _op("Relu", ["n"], "Y")]
@@ -299,12 +302,12 @@ def test_initializers_that_are_inputs_are_constants(ir_version, monkeypatch):
     monkeypatch.setattr(_node.Node, "operator_of", lambda *arguments: calls.append(1) or made(*arguments))
     session.run(None, {"X": X})
     session.run(None, {"X": weights(2, 6, 5, 3)})
-    assert not calls  # nothing was packed again
+    assert not calls  # no repeated packing
 
 
 @pytest.mark.parametrize("given", ["W", "B", "n_scale", "n_var", "all"])
 def test_a_run_replaces_initializers(given):
-    """A run uses the values that it is fed, by every way to run, and the next one uses the defaults again."""
+    """Check that a run uses the values that it receives, in every way to run, and that the next run uses the defaults again."""
     model = _replaceable(8)
     sizes = {each.name: each.dims for each in model.graph.initializer}
     feed = {name: RNG.uniform(1, 2, dims).astype(np.float32) for name, dims in sizes.items() if given in (name, "all")}
@@ -323,14 +326,14 @@ def test_a_run_replaces_initializers(given):
     binding.bind_output("Y")
     session.run_with_iobinding(binding)
     compare(binding.copy_outputs_to_cpu()[0], want)
-    for name, value in feed.items():  # new numbers in unchanged memory: ONNX Runtime does not tell
+    for name, value in feed.items():  # ONNX Runtime does not report new numbers in unchanged memory
         value[...] = np.ones(sizes[name], np.float32) / 2
     compare(session.run(None, {"X": X} | feed)[0], theirs.run(None, {"X": X} | feed)[0])
     compare(session.run(None, {"X": X})[0], default)
 
 
 def test_sizes_that_a_run_may_change_are_not_relied_on():
-    """Without a declared size a run may feed a kernel or a bias of another one."""
+    """Check sizes that are not declared. A run may then pass a kernel or a bias of another size."""
     model = _replaceable(8, declared=False)
     session, theirs = convt.onnxruntime.InferenceSession(model), plain(model)
     assert session.report.fused == {}
@@ -352,7 +355,7 @@ def test_weights_of_the_graph_around_a_branch_are_packed_once(monkeypatch):
 
 
 def test_weights_that_every_run_brings_give_the_same_bits_in_any_run():
-    """A result depends on what a run brings, and not on the runs before."""
+    """Check that a result depends on the weights of its run and not on earlier runs."""
     model = model_of([conv()], {"X": X.shape, "W": W.shape})
     session, other = convt.onnxruntime.InferenceSession(model), weights(*W.shape)
     first, _, *more = (session.run(None, {"X": X, "W": w})[0].tobytes() for w in (W, other, W, W, W))
@@ -386,13 +389,14 @@ def test_functions_of_another_opset_are_inlined_where_it_means_the_same(versions
 
 
 def test_functions_whose_operators_another_opset_reads_otherwise_are_left():
-    """A Softmax took all axes behind one up to opset 12, and takes one from 13 on."""
+    """Check a function whose operators mean something else in another opset: Softmax covers all following axes up to opset 12
+    and one axis from 13 on."""
     up = _function("Up", 11, [conv(("a", "b"), "t"), _op("Softmax", ["t"], "c", axis=1)])
     beside = [_call("Up", ["X", "W"], "Z"), conv(("X", "W"), "Y", name="beside")]
     session = same(_calling([up], 17, beside, ("Y", "Z")), {"X": X})
     assert session.report.packed == ("beside",)
-    why = "its opset is 11 and the model's is 17, in which Softmax is another operator"
-    assert session.report.kept == {"Up/t": f"it is in function Up, which is not inlined, as {why}"}
+    why = "its opset is 11 and the model's is 17, where Softmax is defined differently"
+    assert session.report.kept == {"Up/t": f"it is in function Up, which is not inlined because {why}"}
     alone = same(_calling([up], 17), {"X": X}, served=0)
     assert list(alone.report.kept) == ["Up/t"]
 
@@ -403,7 +407,7 @@ def test_functions_that_such_a_function_calls():
     calls = [_call("Outer", ["X", "W"], "Z"), _call("Up", ["Z", "W"], "Y")]
     session = same(_calling([up, outer], 17, calls), {"X": X}, tolerance=3e-5)
     assert list(session.report.fused.values()) == [("Relu",)]
-    assert "onnx's inliner leaves it or what calls it" in session.report.kept["Up/t"]
+    assert "the onnx inliner leaves it, or a function that calls it, in place" in session.report.kept["Up/t"]
 
 
 def test_functions_with_branches_and_functions_inside():
@@ -426,4 +430,4 @@ def test_nodes_in_functions_are_named_where_another_provider_keeps_them():
         session = convt.onnxruntime.InferenceSession(
             _calling([up], 17).SerializeToString(), providers=["CUDAExecutionProvider", "CPUExecutionProvider"]
         )
-    assert session.report.kept == {"Up/t": "the session has CUDAExecutionProvider"}
+    assert session.report.kept == {"Up/t": "the session uses CUDAExecutionProvider"}

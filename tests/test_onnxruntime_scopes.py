@@ -1,4 +1,5 @@
-"""Random models with branches inside branches, whose names mean other things elsewhere: both sessions give the same."""
+"""Tests of random ONNX models with nested branches, in which a name may mean another thing elsewhere. Results of convt's
+session are compared with those of ONNX Runtime's."""
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from onnx_models import info, plain, tensors
 
 import convt.onnxruntime
 
-CHANNELS, SIZE = 4, 4  # a row of the output has as many elements as it has channels
+CHANNELS, SIZE = 4, 4  # a row of the output has as many elements as there are channels, so it could pass for a bias
 SHAPES = {
     "W1": (CHANNELS, CHANNELS, 1, 1), "W3": (CHANNELS, CHANNELS, 3, 3), "bias": (CHANNELS, 1, 1), "row": (1, 1, 1, SIZE),
     "vector": (CHANNELS,),
@@ -20,10 +21,11 @@ OPERATORS = ["conv", "conv", "conv", "Identity", "Relu", "LeakyRelu", "sum", "no
 
 
 class Maker:
-    """Makes one graph of a random model; all its values but constants have the shape of X.
+    """A maker of one graph of a random model. All values but constants have the shape of X.
 
-    ``values`` and ``constants``, by kind, are the names that the graphs around it have so far, ``taken`` all those that must
-    not occur again. A new name is one of the first ``many`` that are free: of few, graphs side by side use the same ones.
+    ``values``, and ``constants`` by kind, are the names that the outer graphs have defined so far. ``taken`` are the names that
+    must not be used again. A new name is one of the first ``many`` free names: if ``many`` is small, graphs side by side use
+    the same names.
     """
 
     def __init__(self, rng, values, constants, taken, depth, many):
@@ -40,7 +42,8 @@ class Maker:
         return name
 
     def constant(self, kind):
-        """The name of a constant of a kind: one that is seen here, or a new one, held or computed in one of several ways."""
+        """Return the name of a constant of a kind: a visible one, or a new one that is stored or computed in one of several
+        ways."""
         if self.constants[kind] and self.rng.random() < 0.3:
             return self.pick(self.constants[kind])
         name, way = self.new("c"), self.rng.random()
@@ -93,7 +96,7 @@ class Maker:
 
 
 def _names(graph):
-    """All names that a graph and those inside it define."""
+    """Return all names that a graph and its inner graphs define."""
     inner = [attribute.g for node in graph.node for attribute in node.attribute if attribute.type == AttributeProto.GRAPH]
     own = [each.name for each in graph.initializer] + [name for node in graph.node for name in node.output]
     return {*own, *(name for each in inner for name in _names(each))}
@@ -108,7 +111,7 @@ def test_random_scopes(seed):
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     session, theirs = convt.onnxruntime.InferenceSession(model), plain(model)
     for why in session.report.kept.values():
-        assert "no use" in why, session.report
+        assert "constant or unused" in why, session.report
     x = rng.standard_normal((1, CHANNELS, SIZE, SIZE)).astype(np.float32)
     for which in (True, False):
         for other in (True, False):

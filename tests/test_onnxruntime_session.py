@@ -1,4 +1,5 @@
-"""convt.onnxruntime's session as a guest: nothing that it is given changes, and a run raises what ONNX Runtime's own raises."""
+"""Tests of convt.onnxruntime's session as a replacement of ONNX Runtime's: it changes none of its arguments, a run raises the
+errors of ONNX Runtime, and signals reach the caller."""
 
 import copy
 import gc
@@ -37,7 +38,7 @@ def simple(value=W, **attributes):
 
 
 def saved(folder, value=W, name="model.onnx"):
-    """The path of a model whose weights lie in a file beside it."""
+    """Save a model whose weights are in a file beside it, and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     onnx.save(simple(value), folder / name, save_as_external_data=True, location=f"{name}.data", size_threshold=0)
     return folder / name
@@ -57,12 +58,13 @@ def properties(options):
     return {name: getattr(options, name) for name in names}
 
 
-# ------------------------------------------------------------------------------------------------ what it is given
+# ------------------------------------------------------------------------------------------------ arguments
 
 
-@pytest.mark.skipif(VERSION < (1, 22), reason="older versions can't be told where external data lies")
+@pytest.mark.skipif(VERSION < (1, 22), reason="older versions have no option for the folder of external data")
 def test_options_keep_nothing_of_a_model(tmp_path):
-    """Two models have their weights in files of one name: each computes with its own, and so does ONNX Runtime afterwards."""
+    """Check two models whose weights are in files of one name: each session uses its own file, and so does ONNX Runtime
+    afterwards."""
     paths = [saved(tmp_path / f"part{n}", W * (n + 1)) for n in range(3)]
     options = onnxruntime.SessionOptions()
     ours = [InferenceSession(path, options) for path in paths[:2]]
@@ -75,7 +77,8 @@ def test_options_keep_nothing_of_a_model(tmp_path):
 
 
 def test_options_are_not_changed():
-    """They get no entry, no other value, and no library: ONNX Runtime still knows no operator of convt by them."""
+    """Check that options get no entry, no other value and no library, so ONNX Runtime finds no operator of convt through
+    them."""
     options = onnxruntime.SessionOptions()
     before = properties(options)
     session = InferenceSession(simple(), options)
@@ -113,7 +116,7 @@ def test_a_copy_of_options_has_all_that_they_have(tmp_path):
     for each in (session, theirs):
         each.run(None, {"X": X})
         assert os.path.getsize(each.end_profiling()) > 100
-    assert len(list(tmp_path.glob("profile*"))) == 2  # the copy leaves no file behind
+    assert len(list(tmp_path.glob("profile*"))) == 2  # the copy leaves no file
 
 
 def test_a_shared_initializer_of_the_options_is_used():
@@ -126,7 +129,8 @@ def test_a_shared_initializer_of_the_options_is_used():
 
 
 def test_operators_of_other_libraries_leave_the_model():
-    """The libraries that were registered in options can't be read from them."""
+    """Check that a model with operators of other libraries is left to ONNX Runtime, because the libraries in options cannot be
+    read."""
     node = helper.make_node("Mine", ["X"], ["Z"], domain="mine")
     model = model_of([node, conv(("Z", "W"))], {"X": X.shape}, constants={"W": W}, imports=[helper.make_opsetid("mine", 1)])
     with pytest.raises(_loading.Left, match="operators of 'mine', whose library") as left:
@@ -137,7 +141,7 @@ def test_operators_of_other_libraries_leave_the_model():
 
 
 def test_a_registered_library_still_serves():
-    """The model is ONNX Runtime's then, with the caller's options."""
+    """Check options with a registered library: ONNX Runtime gets the model and these options."""
     options = onnxruntime.SessionOptions()
     options.register_custom_ops_library(library.__file__)
     told = {
@@ -195,7 +199,7 @@ def test_what_is_no_model(kind):
 
 @pytest.mark.parametrize("copier", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_copies_of_sessions(copier):
-    """ONNX Runtime's session can't be copied in depth nor pickled; the error is the same."""
+    """Check that a deep copy or pickle fails with ONNX Runtime's own error."""
     found = []
     for session in (plain(simple().SerializeToString()), InferenceSession(simple())):
         try:
@@ -205,9 +209,9 @@ def test_copies_of_sessions(copier):
     assert found[0] == found[1]
 
 
-@pytest.mark.skipif(not hasattr(onnxruntime.SessionOptions, "use_per_session_threads"), reason="options do not say so yet")
+@pytest.mark.skipif(not hasattr(onnxruntime.SessionOptions, "use_per_session_threads"), reason="options lack this property")
 def test_options_that_onnx_runtime_refuses():
-    """There is no pool of threads for all sessions."""
+    """Check options that ONNX Runtime refuses because the process has no global thread pool."""
     options = onnxruntime.SessionOptions()
     options.use_per_session_threads = False
     found = []
@@ -218,19 +222,19 @@ def test_options_that_onnx_runtime_refuses():
     assert found[0] == found[1]
 
 
-@pytest.mark.skipif(not hasattr(onnxruntime.SessionOptions, "has_providers"), reason="options have no providers yet")
+@pytest.mark.skipif(not hasattr(onnxruntime.SessionOptions, "has_providers"), reason="options lack providers")
 def test_options_with_providers_leave_the_model():
-    """A copy would not have them."""
+    """Check that options with providers leave the model to ONNX Runtime, because a copy of the options would lack them."""
     options = onnxruntime.SessionOptions()
     devices = [each for each in onnxruntime.get_ep_devices() if each.ep_name == "CPUExecutionProvider"]
     options.add_provider_for_devices(devices, {})
     session = InferenceSession(simple(), options)
-    assert session.report.kept == {"Y": "the session has providers in its options"}
+    assert session.report.kept == {"Y": "the session uses providers set in its options"}
     close(session, plain(simple().SerializeToString()))
 
 
 def test_sessions_made_at_the_same_time():
-    """Two sessions share one object of options; each has weights of its own."""
+    """Check two sessions that are made at once with one options object: each has its own weights."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     (want,) = InferenceSession(simple()).run(None, {"X": X})
@@ -246,7 +250,7 @@ def test_sessions_made_at_the_same_time():
 
 @pytest.mark.skipif(VERSION < (1, 25), reason="older versions read beyond the input for such an output_shape")
 def test_errors_of_nodes_side_by_side():
-    """They are ONNX Runtime's, by class and words, on whatever thread a node is computed."""
+    """Check that errors of nodes have the class and message of ONNX Runtime's, on any thread that computes a node."""
     options = onnxruntime.SessionOptions()
     options.execution_mode, options.inter_op_num_threads = onnxruntime.ExecutionMode.ORT_PARALLEL, 3
     nodes = [conv(output=f"c{n}", output_shape=[99, 99]) for n in range(4)]
@@ -261,7 +265,7 @@ def test_errors_of_nodes_side_by_side():
 
 
 def test_runs_on_a_thread_of_onnx_runtime():
-    """Their results and errors go to the callback."""
+    """Check that asynchronous runs pass their results and errors to the callback."""
     model = model_of([conv(strides=[2, 2])], {"X": None}, constants={"W": W})
     session, found, ready = InferenceSession(model), [], threading.Event()
 
@@ -277,11 +281,11 @@ def test_runs_on_a_thread_of_onnx_runtime():
     session.run(None, {"X": X})
 
 
-# ------------------------------------------------------------------------------------------------ files that are links
+# ------------------------------------------------------------------------------------------------ files that are symbolic links
 
 
 def hub(tmp_path, where="blobs"):
-    """A model as in a hub's cache: its files are links to files with other names, in another folder."""
+    """Save a model as in a hub's cache: its files are links to files with other names in another folder."""
     saved(tmp_path / where, name="model.onnx")
     snapshot = tmp_path / "snapshots" / "main"
     snapshot.mkdir(parents=True)
@@ -291,7 +295,7 @@ def hub(tmp_path, where="blobs"):
     return snapshot / "model.onnx"
 
 
-@pytest.mark.skipif(VERSION < (1, 25), reason="older versions refuse links, or take all")
+@pytest.mark.skipif(VERSION < (1, 25), reason="older versions refuse all links, or none")
 @pytest.mark.parametrize("options", [None, "given"])
 def test_links_of_a_hubs_cache(tmp_path, options):
     path = hub(tmp_path)
@@ -300,7 +304,7 @@ def test_links_of_a_hubs_cache(tmp_path, options):
     close(session, plain(path))
 
 
-@pytest.mark.skipif(VERSION < (1, 25), reason="older versions refuse links, or take all")
+@pytest.mark.skipif(VERSION < (1, 25), reason="older versions refuse all links, or none")
 @pytest.mark.parametrize("linked", ["model.onnx", "model.onnx.data"])
 def test_one_of_the_files_is_a_link(tmp_path, linked):
     path = hub(tmp_path)
@@ -318,9 +322,9 @@ def test_one_of_the_files_is_a_link(tmp_path, linked):
     close(session, theirs)
 
 
-@pytest.mark.skipif(VERSION < (1, 25), reason="older versions refuse links, or take all")
+@pytest.mark.skipif(VERSION < (1, 25), reason="older versions refuse all links, or none")
 def test_links_that_onnx_runtime_refuses_are_refused(tmp_path):
-    """The data lies neither in the folder of the model nor in that of the file that it is a link to."""
+    """Check data that is neither in the folder of the model nor in that of the file that the model links to."""
     path = saved(tmp_path / "here")
     (tmp_path / "there").mkdir()
     os.rename(tmp_path / "here" / "model.onnx.data", tmp_path / "there" / "data")
@@ -330,13 +334,13 @@ def test_links_that_onnx_runtime_refuses_are_refused(tmp_path):
     with pytest.raises(type(theirs.value)) as ours:
         InferenceSession(path)
     assert str(ours.value) == str(theirs.value)
-    with pytest.raises(_loading.Left, match=r"its external data 'model.onnx.data' lies outside its folder"):
+    with pytest.raises(_loading.Left, match=r"its external data 'model.onnx.data' is outside the model's folder"):
         _loading.prepared(str(path), None, None, None, "", None)
 
 
-@pytest.mark.skipif(VERSION < (1, 22), reason="older versions can't be told where external data lies")
+@pytest.mark.skipif(VERSION < (1, 22), reason="older versions have no option for the folder of external data")
 def test_a_folder_that_options_name_is_that_of_the_data(tmp_path):
-    """ONNX Runtime looks there, for a path, too."""
+    """Check that ONNX Runtime uses the folder that options name, even if the model is a path."""
     here, other = saved(tmp_path / "here"), saved(tmp_path / "other", W * 2)
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry(FOLDER, str(tmp_path / "other"))
@@ -347,7 +351,7 @@ def test_a_folder_that_options_name_is_that_of_the_data(tmp_path):
         close(session, plain(other))
 
 
-# ------------------------------------------------------------------------------------------------ exceptions on their way
+# ------------------------------------------------------------------------------------------------ exceptions of signal handlers
 
 
 class Mine(Exception):
@@ -356,14 +360,15 @@ class Mine(Exception):
 
 @pytest.fixture
 def no_collector():
-    """Python drops what a handler raises in a callback of its garbage collector, and tools for tests have such."""
+    """Disable the garbage collector. Test tools add callbacks to it, and Python drops an exception that a handler raises in
+    these."""
     gc.disable()
     yield
     gc.enable()
 
 
 def ways(session):
-    """Every call that runs a session here."""
+    """Return every call that runs a session."""
     x, names = onnxruntime.OrtValue.ortvalue_from_numpy(X), ["Y"]
     binding = session.io_binding()
     binding.bind_cpu_input("X", X)
@@ -375,7 +380,7 @@ def ways(session):
     }
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs signal.setitimer")
 @pytest.mark.parametrize("way", ["run", "run_with_ort_values", "run_with_iobinding"])
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, Mine, ValueError, RuntimeError, MemoryError])
 @pytest.mark.usefixtures("no_collector")
@@ -402,9 +407,9 @@ def test_exceptions_of_signals_reach_the_caller(kind, way):
     assert (session.run(None, {"X": X})[0] == want).all() and not _host.raised
 
 
-@pytest.mark.skipif(not hasattr(signal, "raise_signal"), reason="no signals here")
+@pytest.mark.skipif(not hasattr(signal, "raise_signal"), reason="needs signal.raise_signal")
 def test_a_signal_within_a_node(monkeypatch):
-    """It comes in each place of a node's computing, once more while the first one is dealt with, and when nodes are made."""
+    """Check signals in each step of computing a node, a second one while the first is handled, and one while nodes are made."""
     calls = []
 
     def handler(*_):
@@ -430,7 +435,7 @@ def test_a_signal_within_a_node(monkeypatch):
     assert session.run(None, {"X": X})[0].shape == (1, 4, 11, 15)
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs signal.setitimer")
 @pytest.mark.usefixtures("no_collector")
 def test_other_threads_go_on():
     session, wrong, stop = InferenceSession(simple()), [], threading.Event()

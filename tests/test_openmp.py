@@ -1,4 +1,5 @@
-"""One pool of threads for convt, oneDNN and torch, whichever comes first; an installed wheel brings its own OpenMP library."""
+"""Tests of OpenMP: convt, oneDNN and torch share one pool of threads in any order of import, and an installed wheel brings its
+own OpenMP library."""
 
 import importlib.util
 import itertools
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.skipif(not _core.openmp(), reason="built without OpenMP
 
 BROUGHT = Path(convt.__file__).parents[1] / "convt.libs/libgomp.so.1"
 START = "import numpy as np; x, w = np.ones((4, 64, 64, 64), 'f'), np.ones((4, 4, 64, 64), 'f')"
-# A call of each that threads compute, if there is more than one.
+# One call for each library, with enough work for several threads.
 CALLS = {
     "convt": "import convt; convt.conv_transpose(x, w, backend='native')",
     "onednn": "import convt; convt.conv_transpose(x, w, backend='onednn')",
@@ -34,7 +35,7 @@ HERE = [name for name, there in THERE.items() if there()]
 
 
 def openmp_libraries(order):
-    """The files of the OpenMP libraries in a process that makes these calls, in turn."""
+    """Return the files of the OpenMP libraries in a process that makes these calls in order."""
     code = "\n".join([START, *(CALLS[name] for name in order), END])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -46,6 +47,6 @@ def test_one_pool_in_any_order(order):
     assert len(openmp_libraries(order)) == 1
 
 
-@pytest.mark.skipif(not BROUGHT.parent.exists(), reason="not installed from a repaired wheel")
+@pytest.mark.skipif(not BROUGHT.parent.exists(), reason="needs an installed, repaired wheel")
 def test_a_wheel_needs_no_openmp_library_of_the_system():
     assert [Path(path).resolve() for path in openmp_libraries(["convt"])] == [BROUGHT.resolve()]

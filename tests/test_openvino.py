@@ -1,6 +1,7 @@
-"""convt.openvino: the specification's example, argument forms and errors, and OpenVINO's own runtime as the peer.
+"""Tests of convt.openvino: the example of the specification, forms of arguments, errors, and random problems compared with
+OpenVINO's own runtime.
 
-The padding rules are tested in test_padding.py. Without the openvino package the comparison is skipped.
+The padding rules are tested in test_padding.py. The comparison is skipped if the openvino package is not installed.
 """
 
 import ml_dtypes
@@ -32,7 +33,7 @@ def test_example_of_the_specification():
     data, filter = np.ones((1, 20, 224, 224), np.float32), np.ones((4, 5, 2, 3, 3), np.float32)
     y = GROUPED(data, filter, dilations=[1, 1], pads_begin=[1, 1], pads_end=[1, 1], strides=[2, 2])
     assert y.shape == (1, 8, 447, 447)
-    # One, two or four taps meet, each of five channels.
+    # One, two or four taps overlap, with five channels each.
     line = np.ones(447)
     line[1::2] = 2
     assert np.array_equal(y, np.broadcast_to(5 * np.outer(line, line), y.shape))
@@ -50,7 +51,7 @@ def test_groups_are_the_filters_first_axis():
     x = np.arange(1, 5, dtype=np.float32).reshape(1, 4, 1)
     w = np.array([1, 10, 100, 1000, 2, 20, 200, 2000], np.float32).reshape(2, 2, 2, 1)
     assert GROUPED(x, w, **REQUIRED).ravel().tolist() == [201, 2010, 806, 8060]
-    # Without groups the same numbers are (C_in, C_out) = (4, 2).
+    # Without groups, the same numbers have (C_in, C_out) = (4, 2).
     assert PLAIN(x, w.reshape(4, 2, 1), **REQUIRED).ravel().tolist() == [1007, 10070]
 
 
@@ -98,7 +99,7 @@ def test_required_keywords(function, lead, name):
         (PLAIN, {"data": np.repeat(X, 2, 1)}, ValueError, "data: got 2 channels"),
         (PLAIN, {"data": X.astype(np.int32)}, TypeError, "data: got dtype int32"),
         (PLAIN, {"filter": W[0]}, ValueError, "filter: got rank 2"),
-        (PLAIN, {"data": X[None]}, ValueError, r"data: got rank 4 .* wanted rank 3 as the filter has 1 spatial axis"),
+        (PLAIN, {"data": X[None]}, ValueError, r"data: got rank 4 .* wanted rank 3 because the filter has 1 spatial axis"),
         (PLAIN, {"filter": W.astype(np.float64)}, TypeError, "data: got dtype float32, wanted float64, the filter's"),
         (PLAIN, {"strides": None}, TypeError, "strides: got NoneType"),
         (PLAIN, {"strides": [0]}, ValueError, "strides: got 0"),
@@ -124,7 +125,7 @@ def test_errors(function, arguments, error, match):
 
 @st.composite
 def problems(draw):
-    """(data, filter, attributes, output_shape) of small integers; the filter has one axis more if there are groups."""
+    """Draw (data, filter, attributes, output_shape) of small integers. With groups, the filter has one axis more."""
     rank = draw(st.sampled_from([1, 2, 2, 3]))
 
     def each(low, high):
@@ -134,18 +135,18 @@ def problems(draw):
     eff = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     full = [s * (n - 1) + e + op for s, n, e, op in zip(strides, sizes, eff, output_padding, strict=True)]
     begin = [draw(st.integers(0, min(3, f - 1))) for f in full]
-    end = [draw(st.integers(0, min(3, f - 1 - b))) for f, b in zip(full, begin, strict=True)]  # one output at least
+    end = [draw(st.integers(0, min(3, f - 1 - b))) for f, b in zip(full, begin, strict=True)]  # at least one output
     attributes = dict(
         strides=strides, dilations=dilations, pads_begin=begin, pads_end=end, output_padding=output_padding,
         auto_pad=draw(st.sampled_from(["explicit", "explicit", "same_upper", "same_lower", "valid"])),
     )  # fmt: skip
-    groups = draw(st.sampled_from([(), (2,), (3,)]))  # the runtime refuses most grouped filters of one group
-    assume(max(kernel) > 1)  # the runtime takes a kernel of 1 as a product of matrices, and forgets the pads
+    groups = draw(st.sampled_from([(), (2,), (3,)]))  # the runtime refuses most grouped filters with one group
+    assume(max(kernel) > 1)  # for a kernel of 1, the runtime multiplies matrices and ignores the pads
     output_shape = None
     if draw(st.booleans()):
         output_shape = [draw(st.integers(max(1, f - 5), f + 2)) for f in full]
-        # The specification has total // 2 at the beginning, but the runtime starts "valid" at 0, "explicit" at
-        # pads_begin, and at 0 where there are groups. That leaves one way to have them agree.
+        # The specification cuts off total // 2 at the beginning. The runtime starts "valid" at 0, and "explicit" at pads_begin,
+        # or at 0 if there are groups. They agree only if both starts are equal.
         if attributes["auto_pad"] == "valid" or groups:
             attributes["auto_pad"] = draw(st.sampled_from(["same_upper", "same_lower"]))
         if attributes["auto_pad"] == "explicit":
@@ -171,4 +172,4 @@ def test_against_openvino(problem):
     expected = openvino.Core().compile_model(openvino.Model([node], [parameter]), "CPU", single)([data])[0]
     y = (GROUPED if grouped else PLAIN)(data, filter, output_shape, **attributes)
     assert y.shape == expected.shape
-    assert np.array_equal(y, expected)  # sums of small integers: exact in any order
+    assert np.array_equal(y, expected)  # sums of small integers are exact in any order

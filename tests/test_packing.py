@@ -1,4 +1,5 @@
-"""Weights in panels: filters of so many in-channels that several jobs pack each panel, in every type and instruction set."""
+"""Tests of packing: filters that are large enough for several threads to pack each panel, in every dtype and instruction set,
+and weights that tasks of a one-shot call pack on the fly. Packed weights must give exact sums or the bits of prepacked ones."""
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ FILTERS = {
     "panels cut short": (1, 333, 131, (2, 3), 1),
     "groups": (3, 517, 17, (4,), 1),
     "phases of one channel": (1, 640, 1, (4, 4), 2),
-    "transformed": (1, 501, 40, (4, 4), 2),  # by non-temporal stores
+    "transformed": (1, 501, 40, (4, 4), 2),  # transformed weights, written by non-temporal stores
     "transformed, phases of a few channels": (1, 301, 3, (4, 4), 2),
     "transformed, several windows": (1, 170, 24, (5, 7), 1),
 }
@@ -24,7 +25,7 @@ each_filter = pytest.mark.parametrize(("name", "dtype"), CASES)
 
 
 def operands(name, dtype, seed=3):
-    """Small integers, whose sums are exact in every type."""
+    """Return arrays of small integers, whose sums are exact in every dtype."""
     groups, ci, co, kernel, stride = FILTERS[name]
     rng = np.random.default_rng(seed)
     draw = lambda shape: (rng.integers(-1, 2, shape) * (rng.random(shape) < 0.1)).astype(DTYPES[dtype][0])  # noqa: E731
@@ -65,8 +66,9 @@ def test_no_weight_that_is_not_finite_is_overlooked(name, dtype, isa):
 
 # ---------------------------------------------------------------- weights that tasks pack on the fly
 
-# data, filter, keywords: channels that fill no step of depth and no panel; several classes, some at the window's edge; taps
-# that are left out where they reach nothing; few rows, which meet two panels at once; groups; windows of several taps
+# data, filter, keywords: channels that are not a multiple of a step of depth or of a panel; several classes, some at the
+# window's edge; taps that are left out where they reach no input; few rows, multiplied with two panels at once; groups; several
+# tap windows
 PASSING = {
     "one tap": ((3, 5, 4, 300), (2, 2, 300, 141), {"strides": 2}),
     "edges": ((1, 9, 9, 96), (4, 4, 96, 64), {"strides": 2, "pads_begin": 1, "pads_end": 1}),
@@ -80,7 +82,7 @@ PASSING = {
 
 
 def shots(name, dtype, algorithm, filter_format="XIO"):
-    """(data, filter, keywords, the plan of a one-shot call)."""
+    """Return (data, filter, keywords, plan of a one-shot call)."""
     shape, kernel, keywords = PASSING[name]
     rng = np.random.default_rng(len(name))
     data, filter = (rng.standard_normal(s).astype(DTYPES[dtype][0]) for s in (shape, kernel))
@@ -101,9 +103,9 @@ def shots(name, dtype, algorithm, filter_format="XIO"):
 def test_weights_packed_in_passing_give_the_same_bits(name, dtype, algorithm, isa):
     with using_isa(isa):
         if algorithm.startswith("matrix") and not matrix_unit(dtype):
-            pytest.skip("no matrix unit for it")
+            pytest.skip("no matrix unit for this dtype")
         if "winograd" in algorithm and (dtype not in ("float32", "float64") or name in ("one tap", "one row")):
-            pytest.skip("nothing to transform")
+            pytest.skip("winograd does not accept the problem")
         for filter_format in ("XIO", "OIX", "IOX"):
             data, filter, keywords, plan = shots(name, dtype, algorithm, filter_format)
             if name in ("one tap", "taps left out", "one row") and "winograd" not in algorithm:
@@ -124,8 +126,8 @@ def out_channels(filter, keywords):
 @pytest.mark.parametrize("filter_format", ["XIO", "OIX"])
 def test_points_are_made_in_passing(name, algorithm, filter_format):
     if algorithm.startswith("matrix") and (not matrix_unit() or filter_format == "OIX" or name == "uneven"):
-        pytest.skip("no matrix unit, or weights that it would lay out before")
-    with pretend(l2=2 << 20, family="skylake_server"):  # by which these problems are cut into few blocks of rows
+        pytest.skip("no matrix unit, or weights that are packed before the tasks run")
+    with pretend(l2=2 << 20, family="skylake_server"):  # costs for which these problems have few row blocks
         assert shots(name, "float32", algorithm, filter_format)[3].packing_workspace
 
 
@@ -139,5 +141,5 @@ def test_weights_met_in_passing_that_are_not_finite(name, algorithm, value):
     wanted = [convt.ConvTranspose(f, **keywords)(data).tobytes() for f in (good, spoilt)]
     out = convt.conv_transpose(data, good, **keywords)
     for n in (0, 1, 1, 0, 1, 0):
-        filter[...] = (good, spoilt)[n]  # the same array, whose values change
+        filter[...] = (good, spoilt)[n]  # the same array with other values
         assert convt.conv_transpose(data, filter, out=out, **keywords).tobytes() == wanted[n]

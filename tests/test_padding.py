@@ -1,7 +1,8 @@
-"""The padding rules of the three dialects, line by line, and what each dialect refuses.
+"""Tests of the padding rules of the three dialects (core, ONNX and OpenVINO), line by line, and of the arguments that each
+dialect refuses.
 
-Worked in one dimension: x = [1, 2, 3] and w = [1, 10, 100] make every output a readable sum. All numbers are small
-integers, so results are exact and compared exactly.
+The examples have one dimension: x = [1, 2, 3] and w = [1, 10, 100], so each digit of an output shows which products it sums.
+All numbers are small integers, so results are exact and compared exactly.
 """
 
 import ml_dtypes
@@ -18,7 +19,7 @@ X, W = [1, 2, 3], [1, 10, 100]
 FULL = [1, 12, 123, 230, 300]  # stride 1
 FULL2 = [1, 10, 102, 20, 203, 30, 300]  # stride 2
 
-# ----------------------------------------------------- one way to call all three: NCX data, IOX filter, core's keywords
+# ----------------------------------------------------- one helper for all dialects: NCX data, IOX filter, core's keywords
 
 
 def core(data, filter, bias=None, **attributes):
@@ -50,7 +51,7 @@ every_dialect = pytest.mark.parametrize("dialect", DIALECTS)
 
 
 def line(dialect, x=X, w=W, **attributes):
-    """One batch, one channel, one axis: lists in, a list out."""
+    """Call a dialect for one batch, one channel and one axis. The arguments and the result are lists."""
     x, w = np.array(x, np.float64).reshape(1, 1, -1), np.array(w, np.float64).reshape(1, 1, -1)
     return DIALECTS[dialect](x, w, **attributes)[0, 0].tolist()
 
@@ -69,11 +70,11 @@ def test_full_outputs(dialect):
     assert line(dialect, strides=[2], dilations=[2]) == [1, 0, 12, 0, 123, 0, 230, 0, 300]
     assert line(dialect, strides=2, pads_begin=2, pads_end=1) == FULL2[2:-1]
     assert line(dialect, strides=2, output_padding=1) == [*FULL2, 0]
-    # Nothing is lost to pads that output_padding gives back.
+    # pads_end and output_padding cancel out: no computed output is lost.
     assert line(dialect, strides=2, pads_end=2, output_padding=1) == FULL2[:-1]
 
 
-BEGIN, END = FULL[1:], FULL[:-1]  # where the odd pixel of five is lost
+BEGIN, END = FULL[1:], FULL[:-1]  # outputs from which the odd pixel of five is cut off
 
 
 @pytest.mark.parametrize(
@@ -97,19 +98,19 @@ def test_odd_pixel_of_output_shape(dialect, auto_pad, expected):
     attributes = {} if auto_pad is None else {"auto_pad": auto_pad}
     assert line(dialect, output_shape=[4], **attributes) == expected
     assert line(dialect, output_shape=[3], **attributes) == FULL[1:-1]
-    # The same odd pixel when three are to go.
+    # The odd pixel if three pixels are cut off.
     assert line(dialect, output_shape=[2], **attributes) == (FULL[2:-1] if expected is BEGIN else FULL[1:-2])
 
 
 @pytest.mark.parametrize("opset", [1, 10, 11, 13, 21, 22, 23])
 def test_onnx_odd_pixel_at_every_opset(opset):
-    # Opset 1's text has it the other way round; see the docstring.
+    # The text of opset 1 says the opposite; see the docstring of convt.onnx.conv_transpose.
     assert line("onnx", output_shape=[4], opset=opset) == BEGIN
     assert line("onnx", output_shape=[4], auto_pad="SAME_UPPER", opset=opset) == END
 
 
 def test_core_auto_pad_loses_the_odd_pixel_at_the_end_or_the_beginning():
-    # k = 4 at stride 1: three pixels to go.
+    # With k = 4 and stride 1, three pixels are cut off.
     w, full = [1, 10, 100, 1000], [1, 12, 123, 1230, 2300, 3000]
     assert line("core", w=w) == full
     assert line("core", w=w, auto_pad="same_upper") == full[1:-2]
@@ -128,14 +129,14 @@ def test_core_output_shape_must_agree_with_auto_pad(auto_pad, size):
 
 
 def test_output_shape_beyond_the_scatter():
-    # ONNX: zeros at the end while the excess is below the stride.
+    # ONNX: zeros at the end if the excess is below the stride.
     assert line("onnx", strides=3, output_shape=[11]) == [1, 10, 100, 2, 20, 200, 3, 30, 300, 0, 0]
     assert line("onnx", strides=3, output_shape=[11], auto_pad="SAME_UPPER")[-3:] == [300, 0, 0]
     with pytest.raises(ValueError, match=r"^output_shape: got 12 on axis 0, wanted less than 12"):
         line("onnx", strides=3, output_shape=[12])
     with pytest.raises(ValueError, match=r"^output_shape: got 6"):
         line("onnx", output_shape=[6])
-    # OpenVINO and core: always.
+    # OpenVINO and core: zeros at the end for any excess.
     for auto_pad in (None, "same_upper", "same_lower", "valid"):
         assert line("openvino", output_shape=[9], auto_pad=auto_pad) == [*FULL, 0, 0, 0, 0]
     assert line("core", output_shape=[9]) == [*FULL, 0, 0, 0, 0]
@@ -151,17 +152,18 @@ def test_output_shape_ignores_pads_and_is_never_adjusted(dialect):
 
 @every_dialect
 def test_output_padding_enters_the_total_of_output_shape(dialect):
-    # Full size 7 + 1, wanted 6: one goes at either side, the end being output_padding's zero.
+    # The full size is 7 + 1 and the wanted size 6, so one output is cut off on either side. The last one is the zero of
+    # output_padding.
     assert line(dialect, strides=2, output_padding=1, output_shape=[6]) == FULL2[1:]
 
 
 @pytest.mark.parametrize(
     "dialect, auto_pad, expected",
     [
-        ("onnx", "SAME_UPPER", FULL2[1:]),  # in * s: total is 2
+        ("onnx", "SAME_UPPER", FULL2[1:]),  # in * s: two are cut off
         ("onnx", "SAME_LOWER", FULL2[1:]),
         ("onnx", "VALID", [*FULL2, 0]),
-        ("core", "same_upper", FULL2),  # in * s + op: total is 1, lost at the end
+        ("core", "same_upper", FULL2),  # in * s + op: one is cut off at the end
         ("core", "same_lower", [*FULL2[1:], 0]),
         ("core", "valid", [*FULL2, 0]),
         ("openvino", "same_upper", [*FULL2, 0]),  # pads are 0
@@ -176,7 +178,7 @@ def test_auto_pad_without_output_shape(dialect, auto_pad, expected):
 @pytest.mark.parametrize(
     "dialect, expected",
     [
-        ("onnx", [1, 0, 0, 2, 0, 0, 3, 0, 0]),  # in * s all the same: zeros at the end
+        ("onnx", [1, 0, 0, 2, 0, 0, 3, 0, 0]),  # the size is in * s, with zeros at the end
         ("core", [1, 0, 0, 2, 0, 0, 3]),
         ("openvino", [1, 0, 0, 2, 0, 0, 3]),
     ],
@@ -207,7 +209,7 @@ def test_auto_pad_in_any_case(dialect, auto_pad):
     assert line(dialect, strides=2, auto_pad=auto_pad) == line(dialect, strides=2, auto_pad=auto_pad.lower())
 
 
-# ------------------------------------------------------------------------ the specifications' formulas, written out
+# ------------------------------------------------------------------------ formulas of the specifications
 
 
 def onednn_graph_pads(size, k, s, d, op, begin, end, auto_pad, output_shape):
@@ -285,7 +287,7 @@ AXIS = {
 def test_against_the_formulas(dialect, axis):
     expected = FORMULAS[dialect](**axis)
     if dialect == "onnx" and axis["auto_pad"]:
-        assume(axis["begin"] == axis["end"] == 0 or axis["size"] == 1)  # refused: a few are enough
+        assume(axis["begin"] == axis["end"] == 0 or axis["size"] == 1)  # other cases are refused; a few of these are enough
     x, w = list(range(1, axis["size"] + 1)), [3, 1, 4, 1, 5][: axis["k"]]
     attributes = dict(
         strides=axis["s"], dilations=axis["d"], output_padding=axis["op"], pads_begin=axis["begin"],
@@ -380,7 +382,7 @@ def test_bias_where_nothing_reaches():
 
 @every_dialect
 def test_sizes_at_the_edge(dialect):
-    assert line(dialect, pads_begin=2, pads_end=3) == []  # exactly 0
+    assert line(dialect, pads_begin=2, pads_end=3) == []  # size 0 exactly
     assert line(dialect, pads_begin=4) == [300]  # pads larger than the kernel
     assert line(dialect, x=[1], pads_begin=1, pads_end=1) == [10]  # a kernel larger than the output
     with pytest.raises(ValueError, match=r"^output size: got -1 on axis 0"):
@@ -392,7 +394,7 @@ def test_empty_arrays(dialect):
     call, bias = DIALECTS[dialect], np.array([5, -7], np.float32)
     assert call(ones(0, 3, 4, 5), ones(3, 2, 3, 3), bias, strides=2).shape == (0, 2, 9, 11)
     for y in (
-        call(ones(2, 3, 0), ones(3, 2, 4), bias, strides=2),  # spatial 0: (0 - 1) * 2 + 4 = 2
+        call(ones(2, 3, 0), ones(3, 2, 4), bias, strides=2),  # input size 0: (0 - 1) * 2 + 4 = 2
         call(ones(2, 0, 2), ones(0, 2, 1), bias),  # no channels
     ):
         assert y.dtype == np.float32
@@ -418,7 +420,7 @@ def test_lists_are_checked(dialect, name):
     for wrong in ([1, 1.0], [1, True], [1, "1"], [1, None], [1, np.float32(1)], [1, np.bool_(True)]):
         with pytest.raises(TypeError, match=rf"^{named}: got .*wanted .*integer"):
             call(wrong)
-    if dialect != "onnx" or name not in PADS:  # the helper above makes lists of ONNX's pads
+    if dialect != "onnx" or name not in PADS:  # the helper above converts ONNX's pads to lists
         for wrong in (1.0, True, "11", np.ones(2), np.ones(2, bool)):
             with pytest.raises(TypeError, match=rf"^{named}: got .*wanted .*integer"):
                 call(wrong)
@@ -445,7 +447,7 @@ def test_output_shape_is_spatial(dialect):
 @every_dialect
 def test_bad_arrays(dialect):
     call = DIALECTS[dialect]
-    # ONNX calls them otherwise.
+    # ONNX has other names for these arguments.
     data, filter, bias = ("X", "W", "B") if dialect == "onnx" else ("data", "filter", "bias")
     x, w = ones(1, 4, 5, 5), ones(4, 2, 3, 3)
     cases = [
@@ -459,7 +461,7 @@ def test_bad_arrays(dialect):
         (lambda: call(x, w.astype(w.dtype.newbyteorder())), TypeError, rf"^{filter}: got dtype .*foreign byte order"),
         (lambda: call(x.tolist(), w), TypeError, rf"^{data}: got list"),
     ]
-    if dialect != "openvino":  # which has no bias; its groups are the filter's
+    if dialect != "openvino":  # OpenVINO has no bias, and its groups are part of the filter
         cases += [
             (lambda: call(x, w, ones(3)), ValueError, rf"^{bias}: got shape \(3,\), wanted \(2,\)"),
             (lambda: call(x, w, ones(2, 1)), ValueError, rf"^{bias}: got shape"),
@@ -516,6 +518,6 @@ def test_dtype_of_the_result(dialect, dtype):
 @every_dialect
 def test_groups_are_contiguous_blocks(dialect):
     x = np.arange(1, 5, dtype=np.float32).reshape(1, 4, 1)
-    w = np.array([1, 10, 100, 1000, 2, 20, 200, 2000], np.float32).reshape(4, 2, 1)  # (in, out of its group, kernel)
+    w = np.array([1, 10, 100, 1000, 2, 20, 200, 2000], np.float32).reshape(4, 2, 1)  # (in, out per group, kernel)
     y = DIALECTS[dialect](x, w, groups=2)
     assert y.ravel().tolist() == [1 + 2 * 100, 10 + 2 * 1000, 3 * 2 + 4 * 200, 3 * 20 + 4 * 2000]

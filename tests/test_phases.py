@@ -1,4 +1,4 @@
-"""Phases and runs against the definition: every (output, input, tap) triple of the scatter, once, and no other."""
+"""Tests of phases and runs: they must contain every (output, input, tap) triple of the full scatter once, and no other."""
 
 import random
 
@@ -51,7 +51,7 @@ def test_classes_cover_the_scatter(merge, split):
 def test_equal_taps_share_a_group():
     assert len(_phases.phase_groups(4, 2, 1, merge=True)) == 1
     assert len(_phases.phase_groups(4, 2, 1, merge=False)) == 2
-    assert len(_phases.phase_groups(3, 2, 1, merge=True)) == 2  # 2 taps and 1 tap
+    assert len(_phases.phase_groups(3, 2, 1, merge=True)) == 2  # one with 2 taps, one with 1 tap
     assert _phases.phase_groups(4, 4, 2, merge=True)[0].residues == (0, 2)
     (group,) = _phases.phase_groups(3, 2, 1, merge=_phases.NESTED)
     assert (group.offsets, group.taps) == ((1, 0), ((2, 0), (-1, 1)))

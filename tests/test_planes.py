@@ -1,4 +1,5 @@
-"""Planes (NCX): blocks that are transposed in the caches, vectors of pixels, the GEMM turned round."""
+"""Tests of NCX data: blocks that are transposed within the caches, vectors of pixels, and `turned`, the GEMM whose rows are
+outputs. Results are compared with the float64 definition in cases.py."""
 
 import itertools
 import math
@@ -56,7 +57,8 @@ IMAGES = {
 @pytest.mark.parametrize("case", IMAGES.values(), ids=IMAGES)
 @each_dtype
 def test_blocks_of_any_size_are_the_definition(case, algorithm, dtype):
-    """Blocks of a stride of outputs to one of everything, by ordinary and non-temporal stores, by any number of threads."""
+    """Check blocks from one stride of outputs to all outputs, with ordinary and non-temporal stores and any number of
+    threads."""
     case, ran = replace(case, dtype=dtype), 0
     arrays = case.arrays()
     for isa, size, limit in itertools.product(ISAS, (1, 1 << 12, 1 << 15, 1 << 40), (0, 1 << 40)):
@@ -80,12 +82,13 @@ def test_blocks_of_any_size_are_the_definition(case, algorithm, dtype):
 @pytest.mark.parametrize("case", IMAGES.values(), ids=IMAGES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_more_threads_than_a_run_has_pixels_for(case, dtype):
-    """Which then move a few runs of a block each, or none; blocks are one after the other."""
+    """Check more threads than a run has pixels for: some threads move a few runs of each block or none. Blocks are computed one
+    after the other."""
     case = replace(case, dtype=dtype)
     arrays, results = case.arrays(exact=False), set()
     for threads in (1, 7, 40):
         with convt.num_threads(threads), pretend(planes_block=1 << 15, wide_block=1 << 15):
-            convt.clear_caches()  # which know one-shot calls by threads, but not by the machine that is pretended
+            convt.clear_caches()  # the cache of one-shot calls ignores the pretended machine
             results.add(run(case, *arrays, algorithm="direct").tobytes())
     assert len(results) == 1
 
@@ -125,7 +128,7 @@ def test_blocks_stay_near_and_few_are_even():
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("where", ["data", "filter"])
 def test_what_is_not_finite_reaches_only_the_outputs_that_it_is_summed_in(where, value, isa):
-    """The zeros that blocks and rows have around the input are not multiplied by it."""
+    """Check that NaN and infinity are not multiplied by the zeros that blocks and rows have around the input."""
     case = IMAGES["image"]
     data, filter, bias = case.arrays()
     (data if where == "data" else filter)[0, 1, 0, 2] = value
@@ -141,7 +144,7 @@ def test_what_is_not_finite_reaches_only_the_outputs_that_it_is_summed_in(where,
 @pytest.mark.skipif(not matrix_unit(), reason="this CPU has no matrix unit")
 @pytest.mark.parametrize("size", [2.0**-45, 2.0**-55])
 def test_data_may_be_smaller_than_weights_on_a_matrix_unit(size):
-    """Small data is multiplied on AMX tiles, as in NXC; weights so small are not."""
+    """Check small data, which is multiplied on AMX tiles as in NXC. Weights that small are computed by direct."""
     case = replace(IMAGES["one tap"], activation=None)
     data, filter, _ = case.arrays(exact=False)
     op = operator(replace(case, bias=False), filter, None, algorithm="matrix_turned")
@@ -179,7 +182,7 @@ def test_a_single_channel_is_the_same_in_either_layout():
 
 @each_dtype
 def test_channels_of_any_stride_on_either_side(dtype):
-    """NXC in and NCX out, and every other view: what is not contiguous goes by blocks."""
+    """Check NXC input with NCX output and all other views. Channels that are not contiguous are computed by blocks."""
     for name in ("image", "one pixel each"):
         check_views(replace(IMAGES[name], dtype=dtype))
 
@@ -221,7 +224,8 @@ print(least["turned"] / least["direct"])
 
 
 def test_columns_without_a_pixel_are_not_computed_with_denormal_numbers():
-    """What workspaces hold from before are addresses and counts: as float32 these are denormal, and a hundred times as slow."""
+    """Check columns without a pixel. Old addresses and counts in the workspace are denormal as float32 and multiplied a hundred
+    times as slowly, so they must not be multiplied."""
     code, out, errors = child(DENORMAL)
     assert code == 0 and float(out) < 10, (out, errors)
 
@@ -231,7 +235,7 @@ def test_columns_without_a_pixel_are_not_computed_with_denormal_numbers():
 @pytest.mark.parametrize("kernel, stride, dilation", [(5, 2, 1), (3, 3, 2)])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_turned_keeps_nan_and_inf_from_phases_without_the_tap(kernel, stride, dilation, bad, dtype, isa):
-    """Phases that share their inputs have zeros for the taps that they lack, which must not meet NaN or infinity."""
+    """Check phases that share their inputs: the zeros for taps that a phase lacks must not be multiplied by NaN or infinity."""
     case = Case(dtype=dtype, ci=3, co=21, in_sizes=(16,), kernel=(kernel,), strides=(stride,), dilations=(dilation,),
                 data_format="NCX")  # fmt: skip
     data, filter, bias = case.arrays()
@@ -246,7 +250,7 @@ def test_turned_keeps_nan_and_inf_from_phases_without_the_tap(kernel, stride, di
 @pytest.mark.parametrize("algorithm", ["winograd", "depthwise", "matrix_winograd"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_blocks_that_would_be_widened_of_no_input(dtype, algorithm):
-    """Outputs are the bias alone, where output_padding makes some of an empty axis."""
+    """Check blocks of an empty axis, whose outputs exist because of output_padding and are the bias."""
     case = Case(dtype=dtype, in_sizes=(0,), kernel=(2,), output_padding=(3,))
     arrays = case.arrays()
     try:
@@ -262,7 +266,8 @@ def test_blocks_that_would_be_widened_of_no_input(dtype, algorithm):
 @pytest.mark.parametrize("data_format", ["NXC", "NCX"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_depthwise_in_blocks_keeps_nan_and_inf_of_the_filter(bad, data_format, dtype, isa):
-    """What a block reads outside the input is zeros, which must not meet them; at each of several calls."""
+    """Check NaN and infinity in the filter, which must not be multiplied by the zeros outside the input, at each of several
+    calls."""
     case = Case(dtype=dtype, ci=2, co=2, in_sizes=(17,), kernel=(3,), data_format=data_format)
     data, filter, bias = case.arrays()
     spoilt = filter.copy()
@@ -274,7 +279,8 @@ def test_depthwise_in_blocks_keeps_nan_and_inf_of_the_filter(bad, data_format, d
 
 
 def test_schedules_print_compare_and_pack_nothing():
-    """Of turned, and by blocks: what is decided depends on problem, machine, unit and threads alone."""
+    """Check that schedules of turned and of blocks print, compare and pack nothing, and depend only on problem, machine, unit
+    and number of threads."""
     here = machine.current()
     for case in IMAGES.values():
         problem = operator(case, *case.arrays()[1:])._attributes.problem(case.data_shape)

@@ -1,4 +1,5 @@
-"""The user's process: what calls leave as it was, interrupts, forked and spawned workers, other OpenMP code beside convt."""
+"""Tests of the effects on the user's process: state that calls must not change, interrupts, forked and spawned workers, and
+other OpenMP code in the process."""
 
 import ctypes
 import ctypes.util
@@ -31,11 +32,11 @@ needs_openmp = pytest.mark.skipif(not _core.openmp(), reason="built without Open
 if X86:
     _libm = ctypes.CDLL(ctypes.util.find_library("m"))
 
-STATUS = 0x3F  # of MXCSR: exceptions that have occurred; every division sets some
+STATUS = 0x3F  # bits of MXCSR for exceptions that occurred; every division sets some
 
 
 class Float:
-    """Floating-point control state of this thread: MXCSR and the x87 control word."""
+    """The floating-point control state of this thread: MXCSR and the x87 control word."""
 
     def __init__(self):
         self.saved = ctypes.create_string_buffer(32)
@@ -46,7 +47,7 @@ class Float:
         return mxcsr & ~STATUS, int.from_bytes(self.saved.raw[:2], "little")
 
     def with_control(self, bits):
-        """Set other control bits of MXCSR."""
+        """Set additional control bits of MXCSR."""
         now = ctypes.create_string_buffer(self.saved.raw, 32)
         mxcsr = int.from_bytes(now.raw[28:32], "little") | bits
         now[28:32] = mxcsr.to_bytes(4, "little")
@@ -57,7 +58,7 @@ class Float:
 
 
 def calls(dtype):
-    """Something of everything: operators and the function, one thread and two, NCX, a curved activation."""
+    """Call operators and the function, on one thread and two, in both layouts, with an activation that is not linear."""
     for name in ("dense", "depthwise", "deep"):
         for data_format in ("NXC", "NCX"):
             case = replace(SAMPLES[name], dtype=dtype, data_format=data_format, activation="swish")
@@ -68,7 +69,7 @@ def calls(dtype):
                     run(case, data, filter, bias)
 
 
-@pytest.mark.skipif(not X86, reason="MXCSR is x86's")
+@pytest.mark.skipif(not X86, reason="MXCSR exists on x86 only")
 @pytest.mark.parametrize("bits", [0, 0x2000, 0x6000, 0x8040], ids=["default", "down", "to zero", "denormals flushed"])
 @each_dtype
 def test_floating_point_control_is_left_alone(dtype, bits):
@@ -84,7 +85,7 @@ def test_floating_point_control_is_left_alone(dtype, bits):
 
 
 def state():
-    """What belongs to the user of this process."""
+    """Return the state that belongs to the user of this process."""
     status = Path("/proc/self/status").read_text().splitlines() if LINUX else []
     return {
         "signals": {each: signal.getsignal(each) for each in signal.valid_signals()},
@@ -156,7 +157,7 @@ print(opened, left)
 
 
 def test_nothing_is_written_and_nobody_called(tmp_path):
-    """Neither by Python's functions nor, in the folders that are usual for it, by anything else."""
+    """Check that no file is opened by Python's functions, and that nothing writes to the usual folders of a user."""
     package = Path(convt.__file__).parent
     before = {path: path.stat().st_mtime_ns for path in package.rglob("*")}
     places = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"), str(tmp_path))
@@ -192,7 +193,7 @@ print(came)
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "kill"), reason="no signals here")
+@pytest.mark.skipif(not hasattr(os, "kill"), reason="needs os.kill")
 def test_an_interrupt_comes_when_a_call_returns_and_harms_nothing():
     code, out, errors = child(_INTERRUPTED, timeout=120)
     assert (code, out) == (0, "6\n"), errors[-2000:]
@@ -243,13 +244,13 @@ print(step)
 """
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no torch")
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_workers_of_torchs_data_loader_compute():
     code, out, errors = child(_LOADER, timeout=120)
     assert (code, out) == (0, "3\n"), errors[-2000:]
 
 
-# ---------------------------------------------------------------- others' threads
+# ---------------------------------------------------------------- threads of other libraries
 
 _NESTED = """
 void each(int n, void (*work)(int))
@@ -263,7 +264,7 @@ void each(int n, void (*work)(int))
 
 @needs_openmp
 def test_calls_within_anothers_parallel_region(tmp_path):
-    """Where OpenMP gives a nested region one thread, that one does all the tasks."""
+    """Check calls from a nested parallel region, to which OpenMP gives one thread that runs all tasks."""
     gcc = shutil.which("gcc")
     if gcc is None:
         pytest.skip("no GCC")
@@ -289,12 +290,12 @@ def test_calls_within_anothers_parallel_region(tmp_path):
 
 
 @needs_openmp
-@pytest.mark.skipif(not LINUX, reason="LD_PRELOAD is Linux's")
+@pytest.mark.skipif(not LINUX, reason="LD_PRELOAD needs Linux")
 def test_a_preloaded_openmp_library():
     gcc = shutil.which("gcc")
     path = gcc and subprocess.run([gcc, "-print-file-name=libgomp.so.1"], capture_output=True, text=True).stdout.strip()
     if not path or not os.path.isabs(path):
-        pytest.skip("no libgomp of GCC's")
+        pytest.skip("no libgomp of GCC")
     script = """
 import convt
 from cases import SAMPLES, operator
@@ -328,7 +329,7 @@ print(right)
 """
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no torch")
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_torch_computes_at_the_same_time():
     code, out, errors = child(_BESIDE, timeout=120)
     assert (code, out) == (0, "[True, True, True, True]\n"), errors[-2000:]

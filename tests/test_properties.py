@@ -1,4 +1,4 @@
-"""Every combination that the table in cases.py can draw, against the definition in float64."""
+"""Property tests: random cases from cases.py, in every combination of its options, compared with its float64 definition."""
 
 import itertools
 import sys
@@ -47,10 +47,10 @@ outs = st.sampled_from([None, None, *MEMORY])
 @settings(max_examples=500)
 @given(data=st.data())
 def test_native_is_the_definition_to_the_last_bit(dtype, data):
-    """Small integers: no sum rounds, so one rounding at the end and the exact activations leave nothing to tolerate."""
+    """Check small integers. No sum rounds, so results are exact after one rounding at the end and an exact activation."""
     case = data.draw(cases(dtypes=(dtype,)))
     with using_isa(data.draw(isas)), convt.num_threads(data.draw(threads)):
-        for again in range(2):  # what a first call may have kept for the second must not show
+        for again in range(2):  # the second call uses what the first one cached
             arrays = replace(case, seed=case.seed + again).arrays()
             case.check(run(case, *arrays, backend="native"), *arrays)
 
@@ -98,7 +98,7 @@ def test_any_memory_layout_of_inputs_and_out(case, memory, backend, isa):
     arrays = [laid(m, a) for m, a in zip(memory, case.arrays(), strict=False)]
     before = [None if a is None else a.tobytes() for a in arrays]
     with using_isa(isa):
-        run(case, *case.arrays())  # plain arrays first: what that call keeps must not be taken for these
+        run(case, *case.arrays())  # plain arrays first, whose cached plan must not be used for the others
         out = None if memory[3] is None else Out(memory[3], np.empty(case.out_shape, case.numpy_dtype))
         got = run(case, *arrays, backend=backend, out=out and out.view)
     case.check(got, *arrays)
@@ -124,13 +124,13 @@ def test_each_input_memory_layout(dtype, which, memory):
 @pytest.mark.parametrize("algorithm", ["direct", "scatter", "depthwise", "winograd"])
 @each_dtype
 def test_each_algorithm_packs_filters_as_they_lie(dtype, algorithm, memory):
-    """One-shot calls, whose taps may lie before the first one."""
+    """Check one-shot calls with filters in every kind of memory, also at negative offsets."""
     ran = 0
     for case in SAMPLES.values():
         data, filter, bias = replace(case, dtype=dtype).arrays()
         try:
             want = run(replace(case, dtype=dtype), data, filter, bias, algorithm=algorithm)
-        except ValueError:  # not an algorithm for this
+        except ValueError:  # the algorithm does not accept the problem
             continue
         got = run(replace(case, dtype=dtype), data, laid(memory, filter), bias, algorithm=algorithm)
         replace(case, dtype=dtype).check(got, data, filter, bias, exact=False)
@@ -171,7 +171,7 @@ def test_one_operator_on_several_shapes_is_the_function_bit_for_bit(case, isa, m
             data = now.arrays(exact=False)[0]
             got = op(data)
             assert got.shape == op.output_shape(data.shape) == now.out_shape
-            # (Alone the function may choose otherwise: it counts the time to pack the weights.)
+            # A one-shot call may choose another algorithm, because it counts the time to pack the weights.
             same = run(now, data, filter, bias, algorithm=op.plan(data.shape).algorithm)
             assert got.tobytes() == same.tobytes()
             now.check(got, data, filter, bias, exact=False)
@@ -180,7 +180,8 @@ def test_one_operator_on_several_shapes_is_the_function_bit_for_bit(case, isa, m
 @settings(max_examples=250)
 @given(case=cases(), memory=outs, isa=isas, n=threads, vectors=st.integers(1, 4))
 def test_outputs_written_by_non_temporal_stores(case, memory, isa, n, vectors):
-    """What only outputs of many megabytes get, here for small ones: whole vectors where rows are aligned, and only there."""
+    """Check non-temporal stores, otherwise used for outputs of many megabytes, with small outputs. They store whole aligned
+    vectors only."""
     depthwise = case.groups > 1 and case.ci == case.co == 1
     case = replace(case, **{"groups" if depthwise else "co": 16 * vectors})
     arrays = case.arrays()
@@ -208,7 +209,7 @@ def test_each_isa_computes_each_sample(case, dtype, isa):
 @pytest.mark.every_isa
 @pytest.mark.parametrize("channels", range(1, 71))
 def test_every_channel_count_around_the_vectors(channels):
-    """Dense with that many out channels, then in channels; depthwise with that many."""
+    """Check dense problems with this many out-channels and then in-channels, and depthwise ones with this many channels."""
     for dtype in DTYPES:
         for ci, co, groups in ((5, channels, 1), (channels, 3, 1), (1, 1, channels)):
             case = Case(
@@ -246,7 +247,8 @@ LARGE = {
 @pytest.mark.parametrize("data_format", DATA_FORMATS)
 @pytest.mark.parametrize("case", LARGE.values(), ids=LARGE)
 def test_large_problems_of_many_blocks(case, data_format):
-    """As large as real layers: many blocks, panels and depth chunks, for every algorithm that does the problem."""
+    """Check problems as large as real layers, with many blocks, panels and depth chunks, for every algorithm that accepts
+    them."""
     case = replace(case, data_format=data_format)
     arrays = case.arrays()
     want = case.expected(*arrays)
@@ -288,7 +290,7 @@ def test_nothing_to_sum_is_zero_plus_bias(backend, groups, ci, co, in_sizes):
 
 @pytest.mark.parametrize("rank", [5, 8, 20, 40])
 def test_many_axes(rank):
-    """Two axes that matter, among many of size 1."""
+    """Check many axes of size 1 around two axes of other sizes."""
     case = Case(
         ci=3, co=5, in_sizes=(1,) * (rank - 2) + (3, 4), kernel=(1,) * (rank - 2) + (3, 2), strides=(3,) * (rank - 2) + (2, 1),
         dilations=(1,) * rank, pads_begin=(0,) * rank, pads_end=(0,) * (rank - 1) + (1,), output_padding=(0,) * rank,
@@ -298,7 +300,7 @@ def test_many_axes(rank):
 
 
 def test_inputs_larger_than_memory_by_repetition():
-    """A view of 2**40 equal elements, of which the window shows five outputs."""
+    """Check a view of 2**40 equal elements, of which the window shows five outputs."""
     n = 2**40
     for groups in (1, 3):
         data = np.broadcast_to(np.float32(2), (1, n, groups))
@@ -378,9 +380,9 @@ print("done")
 
 
 @pytest.mark.every_isa
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs mprotect")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs mprotect (Linux)")
 def test_no_byte_outside_the_arrays_is_touched():
-    """Arrays that lie against pages which nobody may read: one step outside ends the child process."""
+    """Check arrays that border on pages without access rights: an access outside them ends the child process."""
     code, out, errors = child(_GUARDED, 300, timeout=300)
     assert (code, out) == (0, "done\n"), errors[-3000:]
 
@@ -389,7 +391,7 @@ def test_no_byte_outside_the_arrays_is_touched():
 
 
 def _like_frameworks(case):
-    """A case as PyTorch and onnxruntime have the operator: NCX, IOX, output_padding below the stride, nothing empty."""
+    """Convert a case to the limits of PyTorch and onnxruntime: NCX, IOX, output_padding below the stride, no empty array."""
     limits = zip(case.output_padding, case.strides, strict=True)
     case = replace(case, output_padding=tuple(min(op, s - 1) for op, s in limits), batch=max(case.batch, 1))
     in_sizes = tuple(max(n, 1) for n in case.in_sizes)
@@ -405,7 +407,7 @@ framework_cases = cases(dtypes=("float32", "float64"), activations=(None,), auto
 @given(case=framework_cases.filter(lambda case: len(case.kernel) <= 3), isa=isas)
 def test_pytorch_agrees(case, isa):
     torch = pytest.importorskip("torch")
-    torch.set_num_threads(1)  # with more, PyTorch's own results are not the same every time on every machine
+    torch.set_num_threads(1)  # with more threads, PyTorch's own results vary on some machines
     case = replace(case, pads_end=case.pads_begin)
     if min(case.windows[1]) <= 0:
         case = replace(case, pads_begin=(0,) * len(case.kernel), pads_end=(0,) * len(case.kernel))

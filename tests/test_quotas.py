@@ -1,4 +1,5 @@
-"""How many threads a control group's quota allows: files of both versions, and a quota of this machine if one can be made."""
+"""Tests of the number of threads that a control group's quota allows: made-up files of both versions of control groups, and a
+real quota if this machine permits one."""
 
 import contextlib
 import os
@@ -15,7 +16,7 @@ VERSION_1 = "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup
 
 
 def system(tmp_path, groups, mounts, **files):
-    """A root with these lines of /proc/self and these files under /sys/fs/cgroup."""
+    """Make a root folder with these lines in /proc/self and these files in /sys/fs/cgroup."""
     for name, lines in (("cgroup", groups), ("mountinfo", mounts)):
         path = tmp_path / "proc/self" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -32,16 +33,16 @@ def system(tmp_path, groups, mounts, **files):
     [
         ("/", {"cpu.max": "200000 100000\n"}, [2]),
         ("/", {"cpu.max": "max 100000\n"}, []),
-        ("/", {"cpu.max": "250000 100000"}, [2]),  # rounded down,
-        ("/", {"cpu.max": "50000 100000"}, [1]),  # to one at least
-        ("/", {"cpu.max": "300000"}, [3]),  # the period is 100 ms where none is given
+        ("/", {"cpu.max": "250000 100000"}, [2]),  # rounded down
+        ("/", {"cpu.max": "50000 100000"}, [1]),  # at least one
+        ("/", {"cpu.max": "300000"}, [3]),  # a default period of 100 ms
         ("/", {"cpu.max": ""}, []),
         ("/", {"cpu.max": "much 100000"}, []),
         ("/", {"cpu.max": "100000 0"}, []),
         ("/", {}, []),
-        ("/pod/one", {"pod/one/cpu.max": "max 100000", "pod/cpu.max": "400000 100000"}, [4]),  # of the group above
+        ("/pod/one", {"pod/one/cpu.max": "max 100000", "pod/cpu.max": "400000 100000"}, [4]),  # from the parent group
         ("/pod/one", {"pod/one/cpu.max": "600000 100000", "pod/cpu.max": "400000 100000", "cpu.max": "900000"}, [6, 4, 9]),
-        ("/../other", {"cpu.max": "700000 100000"}, [7]),  # a group outside the namespace: what the mount shows
+        ("/../other", {"cpu.max": "700000 100000"}, [7]),  # a group outside the namespace: the mount shows its limits
         ("/pod", {"other/cpu.max": "100000 100000"}, []),
     ],
 )
@@ -105,14 +106,15 @@ def test_show_config_says_what_set_the_threads(monkeypatch):
 
 @contextlib.contextmanager
 def quota_of(cores):
-    """A group of this machine with a quota; yields the file that moves a process into it. Skips where none can be made."""
+    """Make a control group with a quota and yield the file that moves a process into it. Skip the test if the machine does not
+    permit it."""
     version_1, version_2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
     one = (version_1 / "cpu.cfs_period_us").exists()
     folder = (version_1 if one else version_2) / f"convt-test-{os.getpid()}"
     try:
         folder.mkdir()
     except OSError as error:
-        pytest.skip(f"no control group can be made here: {error}")
+        pytest.skip(f"cannot make a control group: {error}")
     try:
         try:
             if one:
@@ -120,13 +122,13 @@ def quota_of(cores):
             else:
                 (folder / "cpu.max").write_text(f"{int(cores * 100_000)} 100000")
         except OSError as error:
-            pytest.skip(f"no quota can be set here: {error}")
+            pytest.skip(f"cannot set a quota: {error}")
         yield folder / "cgroup.procs"
     finally:
         folder.rmdir()
 
 
-@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="a single core")
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
 @pytest.mark.skipif(not convt.show_config(mode="dicts")["openmp"], reason="built without OpenMP")
 def test_a_process_with_a_quota_uses_as_many_threads():
     with quota_of(1.5) as procs:
@@ -138,6 +140,6 @@ print(convt.get_num_threads(), convt.show_config(mode="dicts")["threads set by"]
 """
         code, out, errors = child(script)
         if code and "PermissionError" in errors:
-            pytest.skip("this process may not be moved into a group")
+            pytest.skip("cannot move this process into a group")
         assert code == 0, errors
         assert out.startswith("1 a quota of 1.5 cores ("), out

@@ -1,4 +1,5 @@
-"""One-shot calls that are repeated: which are recognised, and that they share neither weights nor mistakes."""
+"""Tests of repeated one-shot calls: which calls are recognised, that each uses its own weights and values, and that errors are
+still found."""
 
 import itertools
 import os
@@ -16,7 +17,7 @@ from convt import _api, _repeat
 f32 = np.float32
 DENSE = SAMPLES["dense"]
 
-# (data, filter, keywords): each algorithm, weights from a few bytes to megabytes, packed by one thread and by several
+# (data, filter, keywords) for each algorithm: weights from a few bytes to megabytes, packed by one thread and by several
 CALLS = {
     "direct": ((1, 5, 4, 96), (2, 2, 96, 640), {"strides": 2}),
     "winograd": ((1, 9, 9, 128), (4, 4, 128, 192), {"strides": 2, "algorithm": "winograd"}),
@@ -37,7 +38,8 @@ def made(name, seed=0):
 
 
 def test_weights_are_those_of_the_call_when_shapes_alternate():
-    """Packed weights take the memory that earlier calls have left, of the right size or larger, with what is in it."""
+    """Check packed weights of alternating shapes. They reuse memory of earlier calls, of the same size or larger, with old
+    contents."""
     calls = [made(name, seed) for name, seed in itertools.product(CALLS, range(3))]
     wanted = [convt.conv_transpose(x, w, **keywords) for x, w, keywords in calls]
     order = np.random.default_rng(5).permutation(np.repeat(np.arange(len(calls)), 6))
@@ -50,7 +52,8 @@ def test_weights_are_those_of_the_call_when_shapes_alternate():
 @pytest.mark.parametrize("groups, ci, co", [(32, 1, 1), (8, 1, 4), (1, 4, 32), (16, 2, 2), (24, 1, 1), (8, 2, 4)])
 @pytest.mark.parametrize("lies", ["in order", "out first", "backwards", "every other", "off a line"])
 def test_lanes_that_lie_ready_are_read_where_they_are(dtype, groups, ci, co, lies):
-    """A filter of depthwise in XIO may need no packing; each call has the numbers of its own."""
+    """Check that a depthwise filter in XIO, which may need no packing, is read in place and that each call has its own
+    values."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((2, 5, 4, groups * ci)).astype(dtype)
     w = rng.standard_normal((3, 2, groups * ci, 2 * co if lies == "every other" else co)).astype(dtype)
@@ -84,7 +87,7 @@ def test_a_16_bit_filter_whose_elements_share_memory():
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_widened_lanes_that_lie_ready_stay_until_the_call_is_over(dtype):
-    """They are read in the float32 copy of the filter, whose memory nobody may take meanwhile."""
+    """Check that the float32 copy of a 16-bit filter, which may be read without packing, is not reused before the call ends."""
     rng = np.random.default_rng(0)
     for _ in range(4):
         x, w = rng.integers(-4, 5, (1, 8, 48)).astype(f32), rng.integers(-3, 4, (5, 48, 2)).astype(f32)
@@ -111,7 +114,7 @@ def test_calls_of_many_threads_share_no_weights(names):
         sys.setswitchinterval(before)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_parent_and_child_have_weights_of_their_own_after_a_fork():
     script = """
 import os, numpy as np, convt
@@ -132,8 +135,8 @@ print(right, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert (code, out.split()) == (0, ["True", "0"]), errors
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="no /proc here")
-@pytest.mark.skipif("san.so" in os.environ.get("LD_PRELOAD", ""), reason="a sanitizer's own memory counts, too")
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs /proc")
+@pytest.mark.skipif("san.so" in os.environ.get("LD_PRELOAD", ""), reason="the memory of a sanitizer would also count")
 def test_memory_of_very_large_weights_is_not_kept():
     script = """
 import numpy as np, convt
@@ -158,7 +161,7 @@ print((large - before) >> 20, (resident() - before) >> 20)
     assert code == 0 and large < 24 and 24 < some < 48, (out, errors)
 
 
-# ---------------------------------------------------------------- which calls are alike
+# ---------------------------------------------------------------- signatures of calls
 
 
 @pytest.mark.parametrize("strides", [
@@ -238,7 +241,7 @@ def test_repeated_calls_are_recognised():
 
 
 def layouts(x):
-    """The numbers of ``x`` as arrays and views of every kind; what a call has seen once it need not plan again."""
+    """Return the values of ``x`` as arrays and views of every kind, by name."""
     doubled = np.repeat(x, 2, axis=-1)
     kinds = {
         "contiguous": x,
@@ -269,11 +272,11 @@ def test_data_of_any_layout_is_recognised(name, data_format, backend, monkeypatc
         results = []
         for values in (x, other, x):
             results.append((convt.conv_transpose(layouts(values)[kind], w, **keywords), op(layouts(values)[kind])))
-            if backend == "native":  # from the second on neither checks nor plans are made anew
+            if backend == "native":  # later calls need no new checks or plans
                 monkeypatch.setattr(_api, "_execute", None)
         monkeypatch.undo()
         for n, pair in enumerate(results):
-            for result in pair:  # the order of a sum may depend on how data lie in memory
+            for result in pair:  # the order of a sum may depend on the memory layout
                 np.testing.assert_allclose(result, wanted[n % 2], rtol=1e-5, atol=1e-5, err_msg=kind)
         np.testing.assert_array_equal(results[2], results[0], err_msg=kind)
 
@@ -290,7 +293,7 @@ def test_tensors_are_recognised(monkeypatch):
         convt.conv_transpose(torch.from_numpy(x).requires_grad_(), w, **keywords)
 
 
-# ---------------------------------------------------------------- what every call looks at
+# ---------------------------------------------------------------- checks of every call
 
 
 def test_out_over_an_input_is_refused_after_a_good_call():
@@ -307,7 +310,7 @@ def test_out_over_an_input_is_refused_after_a_good_call():
             inputs[name] = memory[: array.size].reshape(array.shape)
             with pytest.raises(ValueError, match=f"^out: got an array that overlaps {name} in memory"):
                 convt.conv_transpose(**inputs, out=out, **keywords)
-            inputs[name] = far[: array.size].reshape(array.shape)  # right behind it
+            inputs[name] = far[: array.size].reshape(array.shape)  # directly behind out
             assert convt.conv_transpose(**inputs, out=out, **keywords) is out
         with pytest.raises(ValueError, match=r"^out: got an array that overlaps bias in memory"):
             convt.conv_transpose(x, w, memory[np.prod(shape) - 1 :][:640], out=out, **keywords)
@@ -319,7 +322,8 @@ def test_out_over_an_input_is_refused_after_a_good_call():
 @pytest.mark.parametrize("algorithm", ["auto", "direct", "scatter", "depthwise"])
 @pytest.mark.parametrize("kernel, keywords", [((1, 1), {"strides": 2}), ((2, 3), {"strides": (3, 2), "groups": 2})])
 def test_what_no_product_reaches_is_filled_each_time(kernel, keywords, algorithm, data_format, monkeypatch):
-    """A stride beyond the kernel: repeated calls need no more checks or plans than others, and each has its own bias."""
+    """Check a stride larger than the kernel: repeated calls make no new checks or plans, and each fills the holes with its own
+    bias."""
     rng = np.random.default_rng(3)
     groups = keywords.get("groups", 1)
     x, w = rng.standard_normal((2, 4, 5, 4 * groups), f32), rng.standard_normal((*kernel, 4 * groups, 6), f32)
@@ -335,7 +339,7 @@ def test_what_no_product_reaches_is_filled_each_time(kernel, keywords, algorithm
                 np.testing.assert_allclose(call(x, out=out), wanted, rtol=1e-5, atol=1e-5)
             monkeypatch.setattr(_api, "_execute", None)
             if bias is not None:
-                bias += 1  # of calls that bring it; the operator has its own
+                bias += 1  # for one-shot calls; the operator has its own bias
                 out[...] = np.nan
                 got = convt.conv_transpose(x, w, bias, algorithm=algorithm, out=out, **keywords)
                 other = convt.ConvTranspose(w, bias, backend="reference", **keywords)
@@ -347,7 +351,7 @@ def test_what_no_product_reaches_is_filled_each_time(kernel, keywords, algorithm
 
 @pytest.mark.parametrize("name", ["data", "filter", "bias"])
 def test_numbers_of_every_call_count(name):
-    """NaN, alignment, and values that change in place: none of it is in the signature."""
+    """Check NaN, alignment and values that change in place, which are not part of the signature of a call."""
     case = replace(DENSE, bias=True)
     inputs = dict(zip(("data", "filter", "bias"), case.arrays(), strict=True))
     for _ in range(2):

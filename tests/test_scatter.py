@@ -1,5 +1,6 @@
-"""scatter and matrix_scatter: input rows that are packed once for several output rows or read in place, outputs of few lanes,
-and what matrix_scatter leaves to others."""
+"""Tests of scatter and matrix_scatter: input rows that are packed once for several output rows or read in place, products in
+each of the three layouts (columns, across, gathered), and the problems that matrix_scatter leaves to other algorithms. Results
+are compared with the float64 definition in cases.py."""
 
 import itertools
 from dataclasses import replace
@@ -72,7 +73,7 @@ PROBLEMS = {
         batch=7, ci=40, co=2, in_sizes=(4, 5), kernel=(3, 4), strides=(2, 2), dilations=(1, 1), pads_begin=(1, 1),
         pads_end=(1, 1), output_padding=(1, 0),
     ),
-    # The window shows none of the outputs that the input's only row reaches, so that the workspace has no room for products.
+    # The window shows no output that the input's only row reaches, so the workspace has no room for products.
     "rows of no taps": Case(
         ci=3, co=2, in_sizes=(1, 6), kernel=(1, 2), strides=(2, 1), dilations=(1, 1), pads_begin=(1, 0), pads_end=(0, 0),
         output_padding=(1, 0),
@@ -85,7 +86,7 @@ each_name = pytest.mark.parametrize("name", ["scatter", pytest.param("matrix_sca
 
 @pytest.fixture(autouse=True)
 def ways():
-    """Every way to hold products, where a test asks for it; no schedule made so outlives the test."""
+    """Restore the choice of layouts after a test that sets it with `take`, and forget the schedules made with it."""
     before = schedule._ways
     yield
     schedule._ways = before
@@ -115,7 +116,7 @@ def skip_without(name, dtype):
 @each_problem
 @each_name
 def test_every_way_is_the_definition_for_any_number_of_threads(name, case, data_format, dtype):
-    """Vectors over columns and over pixels, outputs gathered: exact sums, and of any data the same bits."""
+    """Check each layout of products: exact sums, and for any data the same bits for any number of threads."""
     skip_without(name, dtype)
     case = replace(case, dtype=dtype, data_format=data_format)
     whole, any_data = case.arrays(), case.arrays(exact=False)
@@ -149,7 +150,8 @@ def test_every_way_at_every_instruction_set(case, isa):
 @each_problem
 @pytest.mark.parametrize("memory", ["contiguous", "strided", "reversed", "cropped"])
 def test_planes_as_they_are(memory, case, isa, monkeypatch):
-    """Also where an algorithm would rather do them by blocks; in memory that is followed by NaN."""
+    """Check planes that are multiplied in place, also where the algorithm would choose blocks, in memory that is followed by
+    NaN."""
     monkeypatch.setattr(planes.schedule, "cheaper_on_planes", lambda those, *problem: those.schedule(*at_all(*problem)))
     at_all = lambda problem, here, unit, finite: (problem, here, unit, 2, finite)  # noqa: E731
     with using_isa(isa):
@@ -167,7 +169,7 @@ def test_planes_as_they_are(memory, case, isa, monkeypatch):
 
 
 def test_planes_of_few_columns_are_read_as_they_are_multiplied():
-    """Up to eight columns, of any number of channels; rows of all lengths, whose last vector ends with the plane."""
+    """Check up to eight columns with any number of channels, and rows of all lengths, whose last vector ends with the plane."""
     rng = np.random.default_rng(0)
     for co, ci, width in itertools.product(range(1, 5), (1, 2, 3, 5, 24), (1, 7, 8, 31, 64, 100)):
         case = Case(
@@ -184,7 +186,8 @@ def test_planes_of_few_columns_are_read_as_they_are_multiplied():
 @each_problem
 @pytest.mark.parametrize("memory", INPUT_MEMORY)
 def test_nothing_but_the_result_is_read_or_written(memory, case, name):
-    """Around data and out lies NaN: read, it would spoil the result; written over, it would be seen."""
+    """Check for reads and writes outside the arrays. NaN surrounds data and out: a read would spoil the result, a write would
+    show."""
     for data_format, dtype in (("NXC", "float32"), ("NCX", "float32"), ("NXC", "bfloat16")):
         now = replace(case, data_format=data_format, dtype=dtype, activation="relu")
         data, filter, bias = now.arrays()
@@ -237,7 +240,8 @@ JOINED = {
 @each_isa
 @pytest.mark.parametrize("case", JOINED.values(), ids=JOINED)
 def test_rows_multiplied_as_one(case, isa):
-    """By images too, in any memory, for any number of threads; nothing else is read or written."""
+    """Check consecutive rows that are multiplied as one, across images too, in any memory and for any number of threads,
+    without reads or writes outside the arrays."""
     with using_isa(isa):
         for dtype, memory, activation in zip(DTYPES, ("contiguous", "cropped", "reversed", "strided"),
                                              ("relu", None, "tanh", None), strict=True):  # fmt: skip
@@ -246,7 +250,7 @@ def test_rows_multiplied_as_one(case, isa):
             for way in every_way(now, "vectors"):
                 take(way)
                 op = operator(now, filter, bias, algorithm="scatter")
-                if way != COLUMNS:  # fewer tasks than rows
+                if way != COLUMNS:  # there are fewer tasks than rows
                     assert op.plan(now.data_shape).tasks < now.batch * now.groups * int(np.prod(now.out_shape[1:-2]))
                 for where in {"contiguous", memory}:
                     view, results = laid(where, data), set()
@@ -271,7 +275,7 @@ def test_of_nothing(case, name):
 
 @each_name
 def test_workspace_is_bounded(name):
-    """However many channels, taps and columns: 4 MiB a thread."""
+    """Check that the workspace is at most 4 MiB a thread for any number of channels, taps and columns."""
     for ci, kernel, co in itertools.product((32, 300, 1100, 5000), ((3, 3), (9, 64), (5, 5, 5)), (1, 5)):
         op = convt.ConvTranspose(np.zeros((*kernel, ci, co), np.float32), strides=2, algorithm=name)
         for size in (3, 200):
@@ -307,7 +311,8 @@ def test_as_exact_as_direct(case, dtype):
 
 
 def taken(op, data):
-    """Whether a call is done by the plan of its shape: not, if it was repeated by direct."""
+    """Check whether the plan of its shape completes a call. If the data is out of range, direct repeats the call and the result
+    is False."""
     problem, view = op._attributes.problem(data.shape), op._attributes.nxc(data)
     out = np.empty(problem.out_shape, data.dtype)
     return op._operator.run(problem, op._operator.plan_for(problem, view.strides, out.strides), view, out)
@@ -394,7 +399,8 @@ def test_auto_takes_it_where_it_fills_the_unit_and_only_there():
 
 @each_isa
 def test_small_images_are_picked_where_memory_allows(isa):
-    """By choice where vectors are long; in other memory by rows; the same bits for any number of threads."""
+    """Check that small images are gathered if vectors are long and the memory is contiguous, and otherwise computed by rows,
+    with the same bits for any number of threads."""
     case = replace(PROBLEMS["small images"], batch=16)
     with using_isa(isa):
         for dtype in DTYPES:
@@ -433,7 +439,7 @@ def test_nan_and_infinity_stay_with_the_outputs_that_sum_them():
 
 @pytest.mark.parametrize("seed", [18043, *range(8)])
 def test_an_empty_input_whatever_joining_rows_costs(seed):
-    """Outputs that no tap reaches, and costs by which rows without a pixel would be joined."""
+    """Check an empty input whose outputs no tap reaches, for random costs, by which rows without pixels might be joined."""
     data, filter = np.ones((1, 4, 1, 1), np.float32)[:, :0], np.ones((2, 3, 1, 3), np.float32)
     for threads in (1, 2):
         with machines.using({"efficiencies": [seed, 6]}), convt.num_threads(threads):
@@ -444,7 +450,7 @@ def test_an_empty_input_whatever_joining_rows_costs(seed):
 @each_name
 @each_problem
 def test_a_schedule_is_decided_without_weights_prints_and_compares(case, name):
-    """And depends on nothing else: made again, it is the same."""
+    """Check that a schedule needs no weights, prints, and equals a second one for the same problem."""
     unit = "vectors" if name == "scatter" else "amx"
     skip_without(name, case.dtype)
     op = operator(case, *case.arrays()[1:], algorithm=name)
@@ -458,7 +464,8 @@ def test_a_schedule_is_decided_without_weights_prints_and_compares(case, name):
 
 
 def test_a_long_filter_is_scheduled_by_formulas():
-    """Tables are made of the axes, not of their product, and of no problem that would need large ones."""
+    """Check that a long filter is scheduled quickly: tables are made for each axis, not for the product of the axes, and for no
+    problem that would need large tables."""
     for kernel, there in (((31, 31), True), ((9, 9, 9), True), ((31, 31, 31), False)):
         op = convt.ConvTranspose(np.zeros((*kernel, 4, 1), np.float32), algorithm="scatter" if there else "direct")
         shape = (1, *[20] * len(kernel), 4)
@@ -481,7 +488,7 @@ def test_no_schedule_costs_less_than_the_bound(case, isa):
 
 @pytest.mark.parametrize("out", [1, 2, 3])
 def test_products_have_room_for_phases_that_the_window_hides(out):
-    """A window of fewer outputs than the stride: all phases of a group are columns, shown or not."""
+    """Check a window of fewer outputs than the stride. All phases of a group are columns of the products, visible or not."""
     problem = Problem("float64", 2, 1, 100, 5, (2, 1, 3), (3, 3, 4), (1, 3, 3), (1, 1, 1), (2, 0, 3), (2, out, 3))
     found = scatter.STAGES.schedule(problem, machine.current(), "vectors", 2, True)
     unit, columns = machine.current().info(problem.dtype), 3 * 4 * problem.co
@@ -496,7 +503,7 @@ def test_products_have_room_for_phases_that_the_window_hides(out):
 
 @each_isa
 def test_blocks_of_planes_that_begin_between_the_taps(isa, monkeypatch):
-    """Of more outputs than taps: a block's window begins before its first input, where no tap reaches."""
+    """Check blocks with more outputs than taps, whose window begins before the first input, where no tap reaches."""
     monkeypatch.setattr(planes.schedule, "cheaper_on_planes", lambda *_: False)
     rng = np.random.default_rng(0)
     keywords = {"strides": 7, "pads_begin": 6, "pads_end": 5, "output_padding": 7, "groups": 2, "data_format": "NCX"}

@@ -1,4 +1,5 @@
-"""The documentation's site: it builds without a warning, has the whole interface, and takes nothing from the network."""
+"""Tests of the documentation site: it builds without a warning, covers the whole interface, and loads nothing from the
+network."""
 
 import re
 import subprocess
@@ -58,6 +59,6 @@ def test_nothing_is_taken_from_the_network(site):
 
 
 def test_search_needs_no_server(site):
-    """A page opened from a disk may load scripts and fetch nothing: the index is a script."""
+    """Check that the search index is a script, because a page opened from disk can load scripts but cannot fetch files."""
     assert (site / "searchindex.js").read_text(encoding="utf-8").startswith("Search.setIndex(")
     assert 'src="searchindex.js"' in (site / "search.html").read_text(encoding="utf-8")

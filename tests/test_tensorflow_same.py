@@ -1,7 +1,9 @@
-"""The pages' statement on TensorFlow's "SAME": when it is "same_upper", and what to write where it is not.
+"""Tests of what the pages say about TensorFlow's "SAME": when it equals "same_upper", and the arguments to use when it does
+not.
 
-TensorFlow's transposed convolution is by definition the gradient of its convolution. Here that is a matrix, made by convolving
-one unit vector after the other, and transposed. It shares no code with convt, and TensorFlow is not needed.
+TensorFlow defines its transposed convolution as the gradient of its convolution. Here the convolution is a matrix, made from
+the convolutions of unit vectors, and its gradient is the transposed matrix. This shares no code with convt and does not need
+TensorFlow.
 """
 
 import itertools
@@ -17,16 +19,16 @@ ALL = list(itertools.product(STRIDES, KERNELS, SIZES))
 
 
 def convolution(x, w, stride, dilation):
-    """TensorFlow's tf.nn.convolution of a line with padding="SAME"."""
+    """Compute TensorFlow's tf.nn.convolution with padding="SAME" in one dimension."""
     size, reach = len(x), (len(w) - 1) * dilation + 1
     outputs = -(-size // stride)
     pads = max((outputs - 1) * stride + reach - size, 0)
-    padded = np.concatenate([np.zeros(pads // 2), x, np.zeros(reach)])  # more zeros at the end than are ever read
+    padded = np.concatenate([np.zeros(pads // 2), x, np.zeros(reach)])  # more zeros at the end than are read
     return np.array([sum(w[t] * padded[o * stride + t * dilation] for t in range(len(w))) for o in range(outputs)])
 
 
 def gradient(y, w, stride, dilation, size):
-    """tf.nn.conv_transpose of a line with padding="SAME" and an output of ``size``."""
+    """Compute tf.nn.conv_transpose with padding="SAME" and an output of ``size`` in one dimension."""
     matrix = np.array([convolution(unit, w, stride, dilation) for unit in np.eye(size)])
     assert matrix.shape[1] == len(y), "TensorFlow refuses such a size"
     return matrix @ y
@@ -44,7 +46,7 @@ def ours(y, w, **attributes):
 @pytest.mark.parametrize(("stride", "kernel", "size"), ALL)
 def test_it_is_same_upper_where_the_kernel_reaches_as_far_as_the_stride(stride, kernel, size, dilation):
     y, w = numbers(size, kernel)
-    want = gradient(y, w, stride, dilation, size * stride)  # the size that Keras gives to padding="same"
+    want = gradient(y, w, stride, dilation, size * stride)  # the size of Keras for padding="same"
     got = ours(y, w, strides=stride, dilations=dilation, auto_pad="same_upper")
     reach = (kernel - 1) * dilation + 1
     assert (got.shape == want.shape and (got == want).all()) == (reach >= stride)

@@ -1,4 +1,5 @@
-"""Python threads: the bits of a single thread, whatever other threads do meanwhile; the GIL is free while kernels compute."""
+"""Tests of calls from Python threads: results have the bits of a single thread while other threads call, change settings and
+clear caches, and the GIL is free while kernels compute."""
 
 import contextlib
 import itertools
@@ -17,7 +18,7 @@ import convt
 from convt import _core, _keep, _repeat
 
 THREADS = 16
-# What each operator is asked for beyond its case: every dtype, the permissions of float32, an algorithm by name, NCX.
+# Each operator's arguments beyond its case: every dtype, the precisions of float32, an algorithm by name, NCX.
 KINDS = {
     **{dtype: ({"dtype": dtype}, {}) for dtype in DTYPES},
     **{f"{dtype} NCX": ({"dtype": dtype, "data_format": "NCX"}, {}) for dtype in ("float32", "float16", "bfloat16")},
@@ -30,7 +31,7 @@ KINDS = {
 
 @contextlib.contextmanager
 def switching_often():
-    """Threads take turns as often as they can, so that they meet in every place."""
+    """Make threads switch as often as possible, so that they meet in as many places as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -40,7 +41,7 @@ def switching_often():
 
 
 def at_once(works):
-    """Run callables side by side, which begin together; what they return, in their order."""
+    """Run callables in threads that start together, and return their results in order."""
     works = list(works)
     start = threading.Barrier(len(works))
 
@@ -53,7 +54,7 @@ def at_once(works):
 
 
 def prepared(kind, sizes):
-    """(operator, case, [(data, the bytes that one thread computes)]) of one of KINDS, for inputs of these sizes."""
+    """Return (operator, case, [(data, bytes that one thread computes)]) of one of KINDS, for inputs of these sizes."""
     fields, keywords = KINDS[kind]
     case = replace(SAMPLES["dense"], dilations=(1, 1), **fields)
     _, filter, bias = case.arrays(exact=False)
@@ -68,7 +69,8 @@ def prepared(kind, sizes):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_operator_gives_sixteen_threads_the_bits_of_one(kind):
-    """Two threads a call, shapes in another order in each thread, which take turns as often as they can."""
+    """Check two threads a call and another order of shapes in each Python thread, with threads that switch as often as
+    possible."""
     op, _, pairs = prepared(kind, [(3 + n, 9 - n) for n in range(6)])
     convt.set_num_threads(2)
 
@@ -80,7 +82,7 @@ def test_one_operator_gives_sixteen_threads_the_bits_of_one(kind):
 
 
 def test_operators_at_once_while_plans_threads_and_caches_change(monkeypatch):
-    """Every kind at once; meanwhile the number of threads changes, plans are evicted, and caches are cleared."""
+    """Check all operators at once while the number of threads changes, plans are evicted and caches are cleared."""
     monkeypatch.setattr(_keep, "OPERATOR_PLANS", 20_000)
     made = [prepared(kind, [(2 + n, 8 - n) for n in range(4)]) for kind in KINDS]
     over = threading.Event()
@@ -90,7 +92,7 @@ def test_operators_at_once_while_plans_threads_and_caches_change(monkeypatch):
         for n in range(6):
             data, want = pairs[n % len(pairs)]
             right &= op(data).tobytes() == want
-            if n % 3 == 0:  # operators come and go as well, as does what is known of one-shot calls
+            if n % 3 == 0:  # operators and the plans of one-shot calls are also dropped
                 _, filter, bias = case.arrays()
                 small = case.arrays()[0]
                 right &= run(case, small, filter, bias).tobytes() == operator(case, filter, bias)(small).tobytes()
@@ -114,9 +116,9 @@ def test_operators_at_once_while_plans_threads_and_caches_change(monkeypatch):
 
 
 def test_caches_are_cleared_while_operators_are_made():
-    """What clear_caches goes through must not grow meanwhile."""
+    """Check that the collection that clear_caches iterates over does not grow meanwhile."""
     filter, over, failed = np.ones((2, 2, 1), np.float32), threading.Event(), []
-    operators = [convt.ConvTranspose(filter) for _ in range(2000)]  # to go through them takes many a turn
+    operators = [convt.ConvTranspose(filter) for _ in range(2000)]  # enough that threads switch meanwhile
 
     def clearing():
         try:
@@ -142,7 +144,7 @@ def test_caches_are_cleared_while_operators_are_made():
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("data_format", ["NXC", "NCX"])
 def test_a_long_call_does_not_hold_the_gil(data_format, dtype):
-    """The GIL changes hands where a thread gives it up and nowhere else: another thread gets on only if the call does."""
+    """Check that another thread advances during a call, which is possible only if the call releases the GIL."""
     ticks, over = [0], threading.Event()
 
     def ticking():
@@ -171,7 +173,7 @@ def test_a_long_call_does_not_hold_the_gil(data_format, dtype):
 
 @pytest.mark.skipif(not _core.openmp(), reason="built without OpenMP")
 def test_plans_deal_for_as_many_threads_as_a_call_has():
-    """A plan is made once; calls with other numbers of threads run on it at once."""
+    """Check that a plan, which is made once, serves calls with other numbers of threads."""
     op, _, pairs = prepared("float32", [(17, 19)])
     (data, want), counts = pairs[0], (1, 2, 3, 5, 8)
 
@@ -186,7 +188,8 @@ def test_plans_deal_for_as_many_threads_as_a_call_has():
 @pytest.mark.parametrize("limit", [1, 2])
 @pytest.mark.parametrize("data_format", ["NXC", "NCX"])
 def test_a_thread_takes_what_others_have_not_begun(data_format, limit):
-    """OpenMP starts fewer threads than there are shares, and one thread may do them all: each task is run, whoever has it."""
+    """Check that each task runs once although OpenMP starts fewer threads than there are shares, so that one thread may run
+    all."""
     script = f"""
 import numpy as np, convt
 rng = np.random.default_rng(1)
@@ -217,7 +220,7 @@ def test_a_cache_is_not_cleared_while_it_drops_its_oldest():
 
     class Entries(dict):
         def values(self):
-            if not clearing:  # the thread looks at the values, too
+            if not clearing:  # this thread also calls values()
                 clearing.append(threading.Thread(target=_keep.clear))
                 clearing[-1].start()
                 clearing[-1].join(0.1)
@@ -241,8 +244,8 @@ MS = 1_000_000  # nanoseconds
 
 
 def calls(threads, brief, *, wait_each=0, wait=0, now=0, until=10_000 * MS):
-    """Regions of so many ``threads`` that take ``brief`` nanoseconds, one after the other. Every ``wait_each`` nanoseconds, if
-    it is not 0, one takes ``wait`` longer."""
+    """Yield parallel regions of ``threads`` threads that take ``brief`` nanoseconds each, one after the other. If ``wait_each``
+    is not 0, one region each ``wait_each`` nanoseconds takes ``wait`` longer."""
     last = now
     while now < until:
         late = wait if wait_each and now - last >= wait_each else 0
@@ -253,17 +256,17 @@ def calls(threads, brief, *, wait_each=0, wait=0, now=0, until=10_000 * MS):
 
 def test_a_quiet_machine_has_all_threads():
     assert set(_core.team_sizes(8, calls(8, MS // 10, until=1000 * MS))) == {8}
-    # Barriers cost some microseconds, and now and then something comes between.
+    # Barriers cost some microseconds, and sometimes another program interrupts.
     assert set(_core.team_sizes(2, calls(2, MS // 10, wait_each=50 * MS, wait=2 * MS, until=1000 * MS))) == {2}
 
 
 def test_a_thread_that_another_process_delays_is_done_without():
-    """Each tenth of a millisecond a call; every 8 ms one waits for a slice of 4 ms."""
+    """Check calls of a tenth of a millisecond, of which one each 8 ms waits for a time slice of 4 ms: a thread is left out."""
     found = _core.team_sizes(2, calls(2, MS // 10, wait_each=8 * MS, wait=4 * MS, until=60 * MS))
     assert found[0] == 2 and found[-1] == 1
-    # What eight threads save in 8 ms is worth a wait of 4.
+    # With eight threads, the time saved in 8 ms exceeds a wait of 4 ms.
     assert set(_core.team_sizes(8, calls(8, MS // 10, wait_each=8 * MS, wait=4 * MS, until=60 * MS))) == {8}
-    # Where it is not, one of them is done without, and more where that does not help.
+    # If it does not, one thread is left out, and more threads if that does not help.
     found = _core.team_sizes(8, calls(8, MS // 10, wait_each=MS, wait=8 * MS, until=30 * MS))
     assert 7 in found and found[-1] < 7 and found == sorted(found, reverse=True)
 
@@ -273,6 +276,6 @@ def test_the_pause_grows_and_ends():
     found = _core.team_sizes(2, slow)
     assert found[-1] == 1
     end = slow[-1][-1]
-    # Once nothing waits any more, all threads come back for good.
+    # When the waits end, all threads return for good.
     later = _core.team_sizes(2, slow + list(calls(2, MS // 10, now=end + 1000 * MS, until=end + 6000 * MS)))
     assert later[-1] == 2

@@ -1,4 +1,5 @@
-"""convt.torch's functions and modules: the same results, errors, gradients and compiled graphs as torch's own."""
+"""Tests of convt.torch's functions and modules: results, errors, gradients and compiled graphs are compared with torch's
+own."""
 
 import copy
 import io
@@ -76,13 +77,13 @@ def test_input_and_output_are_not_copied():
     half = torch.zeros(3, dtype=torch.bfloat16)
     assert _arrays.array(half).ctypes.data == half.data_ptr()
     y = ct.conv_transpose2d(x, w, stride=2)
-    y.add_(1)  # the caller's own
+    y.add_(1)  # the result belongs to the caller
     close(ct.conv_transpose2d(x, w, stride=2), F.conv_transpose2d(x, w, stride=2))
 
 
 def test_torchs_own_samples_and_errors():
-    """OpInfo: what torch tests its own functions with."""
-    pytest.importorskip("expecttest", reason="torch's own samples want it")
+    """Check the samples of OpInfo, with which torch tests its own functions."""
+    pytest.importorskip("expecttest", reason="torch's own samples need it")
     from torch.testing._internal.common_methods_invocations import op_db
 
     found = [info for info in op_db if info.name in {f"nn.functional.conv_transpose{n}d" for n in FUNCTIONS}]
@@ -162,7 +163,7 @@ def test_gradients(rank):
 
 
 def test_training_is_torchs():
-    """A few steps of a toy GAN's generator: the same losses."""
+    """Check some training steps of a small GAN's generator: the losses are torch's."""
     losses = []
     for accelerated in (False, True):
         torch.manual_seed(0)

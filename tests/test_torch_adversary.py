@@ -1,4 +1,5 @@
-"""convt.torch in programs that change classes, functions, modes and tensors under it: torch's numbers, errors and effects."""
+"""Tests of convt.torch in programs that change classes, functions, modes and tensors while it is in use. Each program runs with
+an accelerated model and with torch's own, and results, errors and effects are compared."""
 
 import contextlib
 import copy
@@ -32,7 +33,7 @@ def chain():
 
 
 class Plain(nn.ConvTranspose2d):
-    """A class with torch's forward."""
+    """A subclass with torch's forward."""
 
 
 def subclassed():
@@ -41,7 +42,7 @@ def subclassed():
 
 
 class Steps(nn.Sequential):
-    """A class with torch's forward."""
+    """A subclass with torch's forward."""
 
 
 def stepped():
@@ -49,7 +50,7 @@ def stepped():
 
 
 def outcome(program, model):
-    """Returns a program's result on a model, or the class and the message of its error."""
+    """Return a program's result on a model, or the class and the message of its error."""
     try:
         return program(model)
     except Exception as error:
@@ -57,12 +58,13 @@ def outcome(program, model):
 
 
 def same(program, make, freeze=False):
-    """A program does with an accelerated model what it does with torch's, without a warning more."""
+    """Check that a program does the same with an accelerated model as with torch's, without an additional warning. Return
+    torch's result."""
     want = outcome(program, make())
     model, _ = ct.accelerate(make(), freeze=freeze)
     with torch.no_grad():
         for _ in range(3):
-            model(X)  # packed
+            model(X)  # packs the weights
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         got = outcome(program, model)
@@ -78,7 +80,7 @@ def same(program, make, freeze=False):
 
 @contextlib.contextmanager
 def doubled(place, name):
-    """A function or method whose result is twice the one before."""
+    """Replace a function or method by one that doubles its result."""
     before, own = getattr(place, name), name in vars(place)
     setattr(place, name, lambda *args, **keywords: before(*args, **keywords) * 2)
     try:
@@ -137,7 +139,7 @@ class Odd(nn.ConvTranspose2d):
 
 def test_an_output_padding_of_its_own():
     model, report = ct.accelerate(Odd(3, 4, 3, 2, 1, 1))
-    assert report.kept == {"": "Odd has an _output_padding of its own"}
+    assert report.kept == {"": "Odd defines its own _output_padding"}
     assert model(X).shape == F.conv_transpose2d(X, model.weight, model.bias, 2, 1).shape
 
 
@@ -183,7 +185,7 @@ def test_modes_see_what_they_see_without_convt(mode, gradients):
             model(X)
             if isinstance(model, nn.ConvTranspose2d):
                 model(x)
-        return [each for each in found.seen if each != "dim"]  # a batch norm calls it, too
+        return [each for each in found.seen if each != "dim"]  # batch norm calls "dim" too
 
     want = same(program, layer)
     same(program, chain)
@@ -261,7 +263,7 @@ def test_slopes(slope):
     with torch.no_grad():
         got, want = model(X * 0 - 0.0), ct.restore(copy.deepcopy(model))(X * 0 - 0.0)
         assert torch.equal(got.isnan(), want.isnan())
-        model[0].weight.zero_(), model[0].bias.zero_()  # zero times infinity
+        model[0].weight.zero_(), model[0].bias.zero_()  # because zero times infinity is NaN
         assert torch.equal(model(X).isnan(), ct.restore(copy.deepcopy(model))(X).isnan())
 
 
@@ -282,7 +284,8 @@ def test_a_child_that_is_none():
 
 
 def _negative(*shape):
-    """A tensor that stands for the negative of its memory, and the tensor that has the memory."""
+    """Return a tensor with the negative bit set, whose values are the negatives of its memory, and the tensor that owns the
+    memory."""
     base = torch.randn(*shape, dtype=torch.complex64, generator=torch.Generator().manual_seed(3))
     return base.conj().imag, base
 
@@ -297,7 +300,7 @@ def test_negative_views_are_never_old():
                 ct.conv_transpose2d(X, weight, bias, freeze=freeze)
             base.mul_(3)
             close(ct.conv_transpose2d(X, weight, bias, freeze=freeze), F.conv_transpose2d(X, weight, bias))
-    # A tensor becomes a negative view, and a plain one again.
+    # The tensor becomes a negative view and then a plain one again.
     weight = torch.randn(3, 4, 3, 3)
     for value in (weight.clone(), weights.conj().imag, weights.clone().imag):
         weight.data = value
@@ -337,7 +340,7 @@ def test_what_is_no_integer(keywords, gradients):
 
 
 def test_tensors_are_swapped():
-    """torch refuses that for tensors to which somebody has a weak reference."""
+    """Check torch.utils.swap_tensors, which refuses tensors that have weak references."""
 
     def program(model):
         torch.__future__.set_swap_module_params_on_conversion(True)
@@ -409,7 +412,7 @@ def test_frozen_parametrizations_follow_functional_calls(name):
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("name", ["spectral", "old spectral"])
 def test_frozen_parametrizations_in_training_are_computed_by_each_call(name):
-    """They change their weights at each call."""
+    """Check frozen parametrizations that change their weights at each call in training: each call computes them anew."""
 
     def program(make, accelerated):
         model = ct.accelerate(make(), freeze=True)[0] if accelerated else make()
@@ -431,7 +434,8 @@ def test_frozen_parametrizations_on_another_device():
 
 
 def test_graphs_do_not_trust_weights_that_they_compute():
-    """A compiler gives one tensor's object and memory to several values in turn."""
+    """Check that graphs repack weights that they compute. A compiler uses one tensor object and its memory for several values
+    in turn."""
     reuses, inner = [], _weights.operator
     w = torch.randn(3, 4, 3, 3)
 
@@ -449,7 +453,7 @@ def test_graphs_do_not_trust_weights_that_they_compute():
             for _ in range(2):
                 close(compiled(X, w), F.conv_transpose2d(X, w * 2))
             assert reuses == [False, False]
-            with torch.autocast("cpu", torch.bfloat16):  # nor are weights trusted that were cast for one call
+            with torch.autocast("cpu", torch.bfloat16):  # weights that autocast converts for one call are not reused either
                 ct.conv_transpose2d(X, w, freeze=True)
             assert reuses.pop() is False
             ct.conv_transpose2d(X, w, freeze=True)
@@ -460,7 +464,8 @@ def test_graphs_do_not_trust_weights_that_they_compute():
 
 
 def test_threads_see_one_state_or_the_other():
-    """While weights change in place between two states, nothing that was packed of one is used for the other afterwards."""
+    """Check weights that change in place between two states: packed weights of one state are not used for the other
+    afterwards."""
     w, x = torch.randn(16, 8, 3, 3), torch.randn(1, 16, 6, 6)
     states = w.clone(), torch.randn(16, 8, 3, 3)
     wanted = [F.conv_transpose2d(x, each) for each in states]
@@ -489,14 +494,15 @@ def test_threads_see_one_state_or_the_other():
 
 
 def test_a_sum_and_its_operators_belong_together(monkeypatch):
-    """A thread that makes an operator of one state, while another thread meets the other state, keeps it for its own state."""
+    """Check a thread that packs the weights of one state while another thread sees the other state: it keeps them for its own
+    state."""
     w, x = torch.full((4, 4, 3, 3), 2.0), torch.randn(1, 4, 5, 5)
     inner, inside = _weights._api.ConvTranspose.borrowing, []
 
     def interrupted(*args, **keywords):
         if not inside:
             inside.append(True)
-            w.fill_(1)  # "another thread" changes the weights, calls, and changes them again
+            w.fill_(1)  # simulates another thread that changes the weights, calls, and changes them back
             ct.conv_transpose2d(x, w)
             w.fill_(2)
         return inner(*args, **keywords)

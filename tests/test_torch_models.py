@@ -1,4 +1,5 @@
-"""convt.torch.accelerate: whole models keep their results, classes and parameters, and get everything back."""
+"""Tests of convt.torch.accelerate on whole models: results, classes and parameters stay as they are, and `restore` undoes it.
+Results are compared with those of the original model."""
 
 import copy
 import doctest
@@ -40,7 +41,7 @@ class Own(torch.nn.ConvTranspose2d):
 
 
 class Named(torch.nn.ConvTranspose2d):
-    """Has torch's forward."""
+    """A subclass with torch's forward."""
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -81,7 +82,7 @@ def test_what_accelerate_keeps():
     })  # fmt: skip
     _, report = ct.accelerate(model)
     assert set(report.swapped) == {"named", "ours"} and set(report.kept) == {"own", "lazy"}
-    assert "forward of its own" in str(report) and "first call" in str(report)
+    assert "defines its own forward" in str(report) and "first call" in str(report)
     x = torch.randn(1, 2, 3, 3)
     close(model["named"](x), F.conv_transpose2d(x, model["named"].weight, model["named"].bias))
     close(pickle.loads(pickle.dumps(model["named"]))(x), model["named"](x))
@@ -124,7 +125,7 @@ def test_what_comparing_costs_is_measured(capsys, tmp_path):
 
     path = tmp_path / "f.json"
     assert comparing.main(["--names", "selfie_seg,fcn32s", "--budget", "0.05", "--json", str(path)]) == 0
-    (row,) = json.loads(path.read_text())["rows"]  # fcn32s has unequal pads, which torch's module has not
+    (row,) = json.loads(path.read_text())["rows"]  # fcn32s has unequal pads, which torch's module does not support
     assert row["weight_bytes"] == 16 * 4 * 4 and row["usual"] > row["checksums"] > 0 and row["share"] > 0
     assert "layers with less than 1 MiB of weights: checksums take" in capsys.readouterr().out
     with pytest.raises(SystemExit):
@@ -197,7 +198,7 @@ def test_sequentials_compute_together(rank, activation):
         assert model(x).requires_grad
         close(model(x), wanted)
         assert type(ct.restore(model)) is torch.nn.Sequential
-        close(model(x), plain)  # (torch rounds after each module, and so may be far from the sum)
+        close(model(x), plain)  # torch rounds after each module, so its result may be far from the exact sum
 
 
 def test_what_is_computed_together_follows_every_change():
@@ -261,7 +262,7 @@ def test_sequentials_elsewhere():
 
 
 class _Convolution(torch.nn.Sequential):
-    """As MONAI has it: a convolution, and behind it a Sequential of norm, dropout and activation."""
+    """A block as in MONAI: a convolution followed by a Sequential of norm, dropout and activation."""
 
     def __init__(self, ci, co):
         super().__init__()
@@ -289,7 +290,7 @@ def test_nested_sequentials_compute_together(computed):
             close(model(x), plain(x))
             close(model[0](x), plain[0](x))
             assert len(computed) == 3
-        # Changes inside are seen: a hook of a Sequential, dropout in training, other modules.
+        # Later changes take effect: a hook of a Sequential, dropout in training, other modules.
         hook = model[0][0].adn.register_forward_hook(lambda *a: seen.append(a[1][0].shape))
         close(model(x), plain(x))
         assert seen == [(2, 6, 6, 8, 10)]
@@ -318,7 +319,8 @@ class _Called(torch.nn.ReLU):
 
 
 def test_sequentials_that_are_none():
-    """Subclasses that call their children in another way, and modules whose class has more than torch's forward."""
+    """Check subclasses of Sequential with another forward, and modules whose class changes torch's forward. They must not be
+    fused."""
     torch.manual_seed(0)
     for model in (
         _Reversed(torch.nn.ReLU(), torch.nn.ConvTranspose2d(2, 2, 2)),
@@ -333,7 +335,7 @@ def test_sequentials_that_are_none():
 
 
 def test_forwards_of_models_are_never_run_or_replaced():
-    """accelerate does not call the user's code, and what the user's forward does stays what it does."""
+    """Check that accelerate neither calls nor replaces the forward of the user's classes."""
 
     class Block(torch.nn.Module):
         calls = 0
@@ -364,7 +366,7 @@ def test_forwards_of_models_are_never_run_or_replaced():
 
 @pytest.fixture
 def computed(monkeypatch):
-    """The precisions that convt is called with."""
+    """Record the precisions that convt is called with."""
     seen, inner = [], _compute._compute
 
     def spy(input, weight, bias, attributes, reuse, tune):
@@ -383,7 +385,8 @@ WORDS = (None, "highest", "high", "medium")
 @each_rank
 @pytest.mark.parametrize("precision", WORDS)
 def test_functions_pass_a_precision_on(precision, rank, computed):
-    """One-shot, packed, with gradients: the bits are convt's own at this precision, and the gradients are torch's."""
+    """Check one-shot calls, packed weights and gradients: the bits are convt's at this precision, and the gradients are
+    torch's."""
     input, weight = torch.randn(2, 64, *[6] * rank), torch.randn(64, 32, *[3] * rank, requires_grad=True)
     want = convt.conv_transpose(
         input.numpy(), weight.detach().numpy(), strides=2, data_format="NCX", filter_format="IOX", precision=precision
@@ -401,7 +404,8 @@ def test_functions_pass_a_precision_on(precision, rank, computed):
 
 
 def test_the_precision_torch_is_set_to(computed):
-    """Followed at each call of a function, and at the moment in which a module is made or a model accelerated."""
+    """Check that functions follow torch's precision at each call, and modules the precision at the time they are made or
+    accelerated."""
     input, weight = torch.randn(1, 2, 4), torch.randn(2, 2, 2)
     torch.set_float32_matmul_precision("high")
     module = ct.ConvTranspose1d(2, 2, 2, precision="torch")
@@ -432,7 +436,8 @@ def test_what_is_no_precision(precision):
 
 
 def test_models_keep_their_precision(computed):
-    """Copies, pickles and a second `accelerate` do; `restore` takes it away. It is no part of a state_dict."""
+    """Check that copies, pickles and a second `accelerate` keep the precision, that `restore` removes it, and that no
+    state_dict holds it."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(
         torch.nn.ConvTranspose2d(8, 8, 4, 2), Named(8, 8, 4, 2), torch.nn.utils.parametrizations.weight_norm(Named(8, 4, 2))

@@ -1,4 +1,5 @@
-"""convt.torch under torch's other tools: derivatives of every kind, exporters, quantization, surgery, counters, errors."""
+"""Tests of convt.torch with torch's other tools: derivatives of every kind, exporters, quantization, changes of models,
+operator counters, profilers and errors. Results are compared with torch's own modules and functions."""
 
 import copy
 import io
@@ -33,7 +34,7 @@ def accelerated(model):
 
 
 def pairs():
-    """(convt's, torch's): a function, a module, a Sequential that is computed together in inference."""
+    """Return (convt's, torch's) pairs: a function, a module, and a Sequential that is fused in inference."""
     w, b = layer().weight.detach(), layer().bias.detach()
     yield lambda x: ct.conv_transpose2d(x, w, b, 2, 1, 1), lambda x: F.conv_transpose2d(x, w, b, 2, 1, 1)
     yield accelerated(layer()), layer()
@@ -86,7 +87,7 @@ def test_all_of_torch_func_is_torchs(transform, gradients):
 
 @pytest.mark.parametrize("transform", ["jvp", "grad", "vmap", "vmap of jvp", "vmap of grad"])
 def test_the_operator_itself_is_differentiated(transform):
-    """As a graph has it that was made earlier."""
+    """Check the registered operator itself, which graphs made earlier contain."""
     w, b = layer().weight.detach(), layer().bias.detach()
     got = TRANSFORMS[transform](lambda x: OP(x, w, b, [2, 2], [1, 1], [1, 1], 1, [1, 1]))
     wanted = TRANSFORMS[transform](lambda x: F.conv_transpose2d(x, w, b, 2, 1, 1))
@@ -126,11 +127,11 @@ def test_functional_calls_and_ensembles():
 
 @pytest.mark.parametrize("model", [layer, chain], ids=["module", "sequential"])
 def test_gradcheck_of_accelerated_modules(model):
-    """A check changes inputs and weights one by one, in place, by steps of 1e-6."""
+    """Check derivatives numerically. gradcheck changes inputs and weights one by one, in place, by steps of 1e-6."""
     module, x = accelerated(model()).double(), X.double().requires_grad_()
     with torch.no_grad():
         for _ in range(3):
-            module(x)  # packed
+            module(x)  # packs the weights
     options = {"check_forward_ad": True, "check_batched_grad": True, "check_batched_forward_grad": True}
     assert torch.autograd.gradcheck(module, (x,), **options)
     assert torch.autograd.gradgradcheck(module, (x,))
@@ -174,7 +175,7 @@ def test_traces_load_without_convt(model):
 def test_onnx_files_are_torchs(model, dynamo, tmp_path):
     onnx, onnxruntime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
     if dynamo:
-        pytest.importorskip("onnxscript", reason="torch's newer exporter wants it")
+        pytest.importorskip("onnxscript", reason="torch's newer exporter needs onnxscript")
     module, path = accelerated(model()).eval(), str(tmp_path / "model.onnx")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -187,7 +188,7 @@ def test_onnx_files_are_torchs(model, dynamo, tmp_path):
 
 @pytest.mark.filterwarnings("ignore")
 def test_eager_quantization_finds_the_layer():
-    """It asks for modules of exactly torch's class."""
+    """Check that eager quantization, which looks for modules of exactly torch's class, finds the layer."""
     quantization = torch.ao.quantization
 
     class Net(torch.nn.Module):
@@ -212,11 +213,11 @@ def test_eager_quantization_finds_the_layer():
     assert float((converted(X) - want).abs().max()) < 0.1 * float(want.abs().max())
 
 
-# ---------------------------------------------------------------- surgery
+# ---------------------------------------------------------------- changes of models
 
 
 def _everything(model):
-    """Everything that a user can see of a model's modules: classes, entries of their ``__dict__``, hooks."""
+    """Return what a user can see of a model's modules: classes, entries of their ``__dict__``, hooks."""
     found = {}
     for name, module in model.named_modules():
         entries = {key: None if isinstance(value, dict) else value for key, value in vars(module).items()}
@@ -242,7 +243,7 @@ def test_nothing_of_convt_is_left_behind():
         assert [(cls, mro) for cls, mro, *_ in _everything(model).values()] == [(cls, mro) for cls, mro, *_ in before.values()]
     ct.restore(model)
     after = _everything(model)
-    old = after["old"][2].pop("weight"), before["old"][2].pop("weight")  # computed anew by each call
+    old = after["old"][2].pop("weight"), before["old"][2].pop("weight")  # each call computes this weight anew
     assert torch.allclose(*old) and after == before
     # Modules of convt's own classes become torch's.
     own = ct.restore(torch.nn.Sequential(ct.ConvTranspose2d(2, 2, 2, precision="high", freeze=True)))[0]
@@ -272,15 +273,15 @@ def test_shallow_copies_have_attributes_of_their_own():
     other.padding, other.output_padding = (0, 0), (0, 0)
     close(other(X), F.conv_transpose2d(X, module.weight, module.bias, 2))
     close(module(X), layer()(X))
-    del module  # the copy outlives it
+    del module  # the shallow copy outlives the module
     close(other(X), F.conv_transpose2d(X, other.weight, other.bias, 2))
-    replica = other._replicate_for_data_parallel()  # has its tensors as plain attributes
+    replica = other._replicate_for_data_parallel()  # the tensors of a replica are plain attributes
     replica.weight, replica.bias = other.weight * 2, other.bias
     close(replica(X), F.conv_transpose2d(X, other.weight * 2, other.bias, 2))
 
 
 def test_a_models_memory_is_given_back_at_once():
-    """Nothing of convt's keeps a model alive, not even until the next garbage collection."""
+    """Check that convt does not keep a model alive, not even until the next garbage collection."""
     import gc
     import weakref
 
@@ -324,7 +325,8 @@ def test_profiles_have_a_row():
 
 
 def test_modes_see_torchs_functions():
-    """A TorchFunctionMode is called for functions of torch's; a default device is such a mode and changes nothing."""
+    """Check that a TorchFunctionMode is called for torch's functions, and that a default device, which is such a mode, changes
+    nothing."""
     from torch.overrides import TorchFunctionMode
 
     class Mode(TorchFunctionMode):
@@ -355,7 +357,7 @@ WRONG = [
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize("keywords", WRONG, ids=str)
 def test_errors_are_torchs(keywords, gradients):
-    """An output that is larger than memory is torch's RuntimeError, and too large a number torch's, too."""
+    """Check that an output larger than memory, or a number out of range, is torch's RuntimeError."""
     w, b, x = torch.ones(3, 4, 3, 3), torch.ones(4), torch.ones(2, 3, 5, 5, requires_grad=gradients)
     results = []
     for function in (F.conv_transpose2d, ct.conv_transpose2d):

@@ -1,4 +1,5 @@
-"""convt.torch's packed weights: never older than the filter, and given back with it."""
+"""Tests of the packed weights that convt.torch keeps: they are never older than the filter, and their memory is freed with it.
+Results are compared with torch's after every kind of change."""
 
 import copy
 
@@ -29,7 +30,7 @@ def test_changes_of_weights_are_noticed():
         yield
         module.bias.add_(1)
         yield
-        module.weight.data.mul_(2)  # torch does not count it
+        module.weight.data.mul_(2)  # torch does not count this change
         yield
         module.bias.data.mul_(2)
         yield
@@ -37,7 +38,7 @@ def test_changes_of_weights_are_noticed():
         yield
         module.weight.data.mul_(2)
         yield
-        module.weight.numpy()[...] *= 2  # nor this
+        module.weight.numpy()[...] *= 2  # nor this change
         yield
         module.load_state_dict({name: torch.randn_like(value) for name, value in module.state_dict().items()})
         yield
@@ -62,7 +63,7 @@ def test_weights_are_packed_once_and_let_go():
     assert not _weights._known
     ct.conv_transpose2d(x, w)
     (known,) = _weights._known.values()
-    assert not known.values.operators  # may be the only call
+    assert not known.values.operators  # this may be the only call, so no operator is made
     ct.conv_transpose2d(x, w)
     (op,) = known.values.operators.values()
     ct.conv_transpose2d(x, w)
@@ -111,7 +112,8 @@ def test_threads_are_torchs(monkeypatch):
 
 
 def test_equal_biases_of_two_tensors_are_told_apart():
-    """The weights of a shape that comes later are packed with the bias of the call, not with one that was equal once."""
+    """Check equal biases of two tensors. The weights for a later shape are packed with the bias of the call, not with one that
+    was equal earlier."""
     w, first, second = torch.randn(4, 4, 3, 3), torch.zeros(4), torch.zeros(4)
     for _ in range(3):
         ct.conv_transpose2d(torch.randn(1, 4, 5, 5), w, first)
@@ -134,7 +136,7 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("mode", ["no_grad", "inference_mode", "gradients"])
 def test_no_change_goes_unnoticed(change, mode):
-    """Bits of repeated calls are those of a call that never saw the old weights."""
+    """Check that every change is noticed: repeated calls have the bits of a call that never saw the old weights."""
     module, x = ct.ConvTranspose2d(64, 64, 4), torch.randn(1, 64, 6, 6)
     with {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode, "gradients": torch.enable_grad}[mode]():
         for _ in range(3):
@@ -151,7 +153,7 @@ def test_no_change_goes_unnoticed(change, mode):
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_training_by_fused_optimizers_is_torchs(fused):
-    """``fused=True`` leaves the version counters of the weights as they were."""
+    """Check optimizers with ``fused=True``, which do not change the version counters of the weights."""
     losses = []
     for accelerated in (False, True):
         torch.manual_seed(0)
@@ -167,7 +169,7 @@ def test_training_by_fused_optimizers_is_torchs(fused):
             loss = F.mse_loss(module(x), target)
             loss.backward()
             step.step()
-            with torch.no_grad():  # a look at the model between steps packs its weights
+            with torch.no_grad():  # evaluation between training steps packs the weights
                 some.append(F.mse_loss(module(x), target).item())
         losses.append(some)
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
@@ -200,7 +202,7 @@ def test_checksums_see_every_byte(size):
     rng = np.random.default_rng(size)
     values = rng.integers(0, 256, size, np.uint8)
     want = checksum(values, 1)
-    assert want == checksum(values.copy(), 1) == checksum(values, 2)  # whatever the number of threads
+    assert want == checksum(values.copy(), 1) == checksum(values, 2)  # for any number of threads
     places = {0, size // 2, size - 1, *rng.integers(0, size, 50).tolist()}
     for place in places:
         for bit in (1, 128):
@@ -214,18 +216,18 @@ def test_checksums_see_every_byte(size):
 def test_checksums_see_order_and_signs():
     values = np.random.default_rng(0).standard_normal((64, 48, 16)).astype(np.float32)
     sums = [checksum(each, 2) for each in (values, values[::-1].copy(), values[:, ::-1].copy(), -values, values.T.copy())]
-    block = np.concatenate([values.ravel()] * 4).reshape(-1, 1 << 14)  # whole blocks of the sum change places
+    block = np.concatenate([values.ravel()] * 4).reshape(-1, 1 << 14)  # whole blocks of the checksum exchanged
     sums += [checksum(block, 1), checksum(block[::-1].copy(), 1), checksum(np.roll(block, 1, 0), 1)]
     assert len(set(sums)) == len(sums)
 
 
 def test_checksums_of_views():
-    """A transposed view is summed where it lies, and elements that repeat are read once."""
+    """Check that a transposed view is summed in place, and that elements that repeat are read once."""
     values = np.random.default_rng(0).standard_normal((8, 6, 5)).astype(np.float32)
     assert checksum(values.transpose(2, 0, 1), 1) == checksum(values, 1)
     some = values[::2, 1:, ::3]
     before = checksum(some, 1)
-    values[1] += 1  # between the rows of the view
+    values[1] += 1  # these elements lie between the rows of the view
     assert checksum(some, 1) == before
     values[2, 3, 3] += 1
     assert checksum(some, 1) != before
@@ -238,7 +240,7 @@ def test_checksums_of_views():
 
 
 def test_frozen_weights_are_not_compared():
-    """A promise of the user: results stay those of the weights that were packed until `refresh`."""
+    """Check that results of frozen weights stay those of the packed weights until `refresh`, as documented."""
     module, x = torch.nn.ConvTranspose2d(8, 8, 4, 2, 1), torch.randn(1, 8, 6, 6)
     module, report = ct.accelerate(module, freeze=True)
     assert report.frozen == ("",) and "convt.torch.refresh(model)" in str(report)
@@ -250,7 +252,7 @@ def test_frozen_weights_are_not_compared():
         for _ in range(2):
             close(module(x), F.conv_transpose2d(x, module.weight, module.bias, 2, 1))
         module.weight.data.mul_(2)
-        assert ct.accelerate(module)[1].frozen == ()  # the promise is taken back
+        assert ct.accelerate(module)[1].frozen == ()  # the weights are no longer frozen
         for _ in range(3):
             close(module(x), F.conv_transpose2d(x, module.weight, module.bias, 2, 1))
     with pytest.raises(TypeError, match="model: got list, wanted"):
@@ -271,10 +273,10 @@ def test_frozen_filters_of_functions():
     old = ct.conv_transpose1d(x, w, freeze=True)
     w.mul_(2)
     assert torch.equal(ct.conv_transpose1d(x, w, freeze=True), old)
-    close(ct.conv_transpose1d(x, w), F.conv_transpose1d(x, w))  # without the promise
+    close(ct.conv_transpose1d(x, w), F.conv_transpose1d(x, w))  # no freeze: changes are noticed
     assert ct.refresh(w) is w
     close(ct.conv_transpose1d(x, w, freeze=True), F.conv_transpose1d(x, w))
-    other = w.clone()  # the promise is one tensor's
+    other = w.clone()  # freeze applies to one tensor
     other.add_(1)
     close(ct.conv_transpose1d(x, other, freeze=True), F.conv_transpose1d(x, other))
 
@@ -289,7 +291,7 @@ def test_frozen_parametrizations_are_computed_once(norm):
         for _ in range(3):
             close(module(x), want)
         for name, each in module.named_parameters():
-            each.data.mul_(1 if name == "bias" else 3)  # a longer direction alone changes nothing
+            each.data.mul_(1 if name == "bias" else 3)  # scaling the direction alone does not change the weights
         close(module(x), want)
         ct.refresh(module)
         ct.accelerate(module)
@@ -313,11 +315,12 @@ def test_frozen_sequentials_follow_refresh_and_dtype():
         close(model.double()(x.double()), plain.double()(x.double()))
 
 
-# ---------------------------------------------------------------- filters whose elements share memory
+# ---------------------------------------------------------------- filters with shared memory
 
 
 def test_an_expanded_filter_is_planned_once(monkeypatch):
-    """Vocoders without aliasing call with ``filter.expand(C, -1, -1)``, a new tensor each time."""
+    """Check that ``filter.expand(C, -1, -1)`` is planned once although it is a new tensor at each call, as in vocoders without
+    aliasing."""
     makes, make = [], _plan.Operator._bind
     monkeypatch.setattr(_plan.Operator, "_bind", lambda self, *a: (makes.append(a), make(self, *a))[1])
     filter, x = torch.randn(1, 1, 12), torch.randn(2, 16, 31)
@@ -327,7 +330,7 @@ def test_an_expanded_filter_is_planned_once(monkeypatch):
             got = ct.conv_transpose1d(x.to(dtype), filter.to(dtype).expand(16, -1, -1), stride=2, groups=16)
             close(got, F.conv_transpose1d(x.to(dtype), filter.to(dtype).expand(16, -1, -1), stride=2, groups=16))
         assert len(makes) == 1
-    # NumPy's views the same way, and one whose elements cannot be walked.
+    # NumPy's views, and one whose elements cannot be walked.
     broadcast = np.broadcast_to(np.random.rand(1, 1, 12).astype(np.float32), (16, 1, 12))
     packed = np.zeros(16 * 12, [("a", "u1"), ("w", "<f4")])["w"].reshape(16, 1, 12)
     packed[...] = broadcast
@@ -371,8 +374,8 @@ def test_tune_measures_once_for_each_shape(monkeypatch):
                 close(model(x), plain(x))
         assert len(measured) == size - 4
     assert algorithms(model) == {"depthwise"}
-    model(x).sum().backward()  # while gradients are recorded nothing is measured
-    # Another model, which is not told to tune, takes what was measured.
+    model(x).sum().backward()  # no measurement while gradients are recorded
+    # Another model without `tune` uses the measured choice.
     other, _ = ct.accelerate(copy.deepcopy(plain))
     with torch.no_grad():
         for _ in range(3):

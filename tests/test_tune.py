@@ -1,4 +1,5 @@
-"""backend="tune": what is measured, what is kept of it, and that whatever wins computes the same."""
+"""Tests of backend="tune": which candidates are measured, which results are kept, and that each candidate gives the right
+results."""
 
 import gc
 import itertools
@@ -22,7 +23,7 @@ import convt
 from convt import _config, _measure, _plan, algorithms, tuning
 from convt.algorithms import onednn
 
-NOT_HERE = (*OF_PLANES, "unpacked")  # which is for weights that come with a call
+NOT_HERE = (*OF_PLANES, "unpacked")  # unpacked is for weights that come with a call
 WAYS = [
     *(name for name in ALGORITHMS if name not in NOT_HERE and (not name.startswith("matrix") or matrix_unit())),
     *(["onednn"] if onednn.library.available() else []),
@@ -40,7 +41,7 @@ def data(size, dtype=np.float32):
 
 @pytest.fixture
 def quick(monkeypatch):
-    """A call in each turn, and the first two rounds decide, as what is fastest does not matter."""
+    """Measure one call per turn and two rounds, because the winner does not matter here."""
     monkeypatch.setattr(_measure, "_BURST", 0)
     monkeypatch.setattr(_measure, "_preempted", lambda: 0)
     monkeypatch.setattr(_measure, "_disagreement", lambda before, now: "")
@@ -49,7 +50,7 @@ def quick(monkeypatch):
 
 @pytest.fixture
 def measured(monkeypatch):
-    """What was measured: a list of lists of names. The ways win in turns."""
+    """Record the candidates of each measurement as a list of lists of names. The candidates win in turns."""
     seen, turn = [], itertools.count()
 
     def measure(runs):
@@ -70,7 +71,7 @@ def measured(monkeypatch):
 @settings(max_examples=60)
 @given(case=cases(activations=(*EXACT_ACTIVATIONS, *CURVED_ACTIVATIONS)), winner=st.integers(0, 5))
 def test_whatever_wins_computes_the_definition(case, winner):
-    """Each example has another winner, chosen among those that measured."""
+    """Check another winner in each example, chosen among the candidates that were measured."""
     arrays = case.arrays()
     op = operator_of(case, *arrays[1:], backend="tune")
 
@@ -98,7 +99,8 @@ def test_measuring_leaves_data_and_out_alone(quick, data_format):
 
 
 def test_nan_and_infinity(quick):
-    """Ways that do not keep them in place do not win where they are seen first, and step aside where they come later."""
+    """Check candidates that do not keep NaN and infinity in place: they do not win with such data, and later data with NaN is
+    computed by another algorithm."""
     bad = data(5)
     bad[0, 2, 2, 0] = np.nan
     want = convt.conv_transpose(bad, FILTER, strides=2, activation="relu", backend="reference")
@@ -117,7 +119,7 @@ def test_every_way_that_does_the_problem_is_measured_once_per_shape(measured):
         op(data(n))
         op.plan(data(n).shape)
     assert measured == [WAYS, WAYS]
-    convt.ConvTranspose(FILTER, dilations=2, backend="tune")(data(3))  # which these do not do
+    convt.ConvTranspose(FILTER, dilations=2, backend="tune")(data(3))  # not accepted by the algorithms below
     not_dilated = ("scatter", "matrix_scatter", "winograd", "matrix_winograd")
     assert measured[-1] == [name for name in WAYS if name not in not_dilated]
     tuned(algorithm="direct")(data(3))
@@ -126,7 +128,7 @@ def test_every_way_that_does_the_problem_is_measured_once_per_shape(measured):
 
 @pytest.mark.parametrize("least, near", [("direct", ["direct", "winograd"]), ("scatter", ["scatter"])])
 def test_algorithms_that_are_expected_to_be_slow_are_not_measured(measured, monkeypatch, least, near):
-    """What is within a third of the least expected cost is, and oneDNN."""
+    """Check that candidates within a third of the least expected cost are measured, and oneDNN."""
     monkeypatch.setattr(_plan, "NEAR", 4 / 3)
     costs = {"direct": 3.0, "winograd": 4.0, "depthwise": 4.1, "scatter": 1.0 if least == "scatter" else 8.0}
     known = {"permitted": lambda _: True, "least": lambda _: 0.0, "unpacked": False}
@@ -145,7 +147,7 @@ def test_what_no_near_algorithm_can_take_is_as_auto_takes_it(monkeypatch, tmp_pa
 
 def test_an_algorithm_that_does_not_do_the_problem_is_an_error():
     op = convt.ConvTranspose(FILTER, dilations=2, algorithm="scatter", backend="tune")
-    with pytest.raises(ValueError, match="algorithm: got 'scatter', which does not do this problem"):
+    with pytest.raises(ValueError, match="algorithm: got 'scatter', which is unavailable"):
         op(data(3))
 
 
@@ -193,7 +195,7 @@ def test_it_is_for_operators():
 
 @pytest.fixture
 def undecided(monkeypatch):
-    """Measuring decides nothing; counts how often it was asked."""
+    """Let measuring decide nothing, and count how often it is asked."""
     asked = []
 
     def measure(runs):
@@ -214,7 +216,7 @@ def test_what_could_not_be_decided_is_as_auto_takes_it_and_is_not_kept(undecided
     np.testing.assert_array_equal(got, automatic(data(9)))
     plan = op.plan(data(9).shape)
     assert (plan.backend, plan.algorithm) == (automatic.plan(data(9).shape).backend, automatic.plan(data(9).shape).algorithm)
-    assert plan.note.startswith(f"could not decide what is the fastest, because the machine was busy; {plan.algorithm}, as")
+    assert plan.note.startswith(f"could not decide what is the fastest, because the machine was busy; using {plan.algorithm}")
     assert len(warned) == 1 and "float32 mb1 g1 ic8 oc8 i9x9" in str(warned[0].message)
     op(data(9))
     assert len(undecided) == 1, "this operator keeps to its choice"
@@ -226,7 +228,7 @@ def test_what_could_not_be_decided_is_as_auto_takes_it_and_is_not_kept(undecided
 
 def test_an_algorithm_asked_for_by_name_runs_though_nothing_was_decided(undecided):
     op = tuned(algorithm="scatter")
-    with pytest.warns(RuntimeWarning, match="; scatter, as 'auto' takes it"):
+    with pytest.warns(RuntimeWarning, match="; using scatter as 'auto' does"):
         op(data(9))
     assert op.plan(data(9).shape).algorithm == "scatter"
 
@@ -267,7 +269,7 @@ def test_python_threads_measure_one_at_a_time_and_once(measured, monkeypatch):
             list(pool.map(work, range(8)))
     finally:
         sys.setswitchinterval(interval)
-    assert len(measured) == 3 and max(most) == 1  # what one operator measured, the other knows
+    assert len(measured) == 3 and max(most) == 1  # what one operator measured serves the other
 
 
 _FORK = """
@@ -292,6 +294,6 @@ print(os.waitpid(child, 0)[1])
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_a_child_forked_while_another_thread_holds_every_lock():
     assert child(_FORK)[:2] == (0, "0\n")

@@ -1,4 +1,5 @@
-"""convt.tuning: what backend="tune" found is saved, loaded and used; what is damaged is refused, and says where."""
+"""Tests of convt.tuning: results of backend="tune" are saved, loaded and used, and a damaged file is refused with a message
+that says where."""
 
 import ast
 import json
@@ -24,7 +25,7 @@ DATA = np.ones((1, 6, 5, 8), np.float32)
 
 @pytest.fixture
 def measured(monkeypatch):
-    """Counts measurements, which take no time; the algorithm last in the alphabet is the fastest."""
+    """Count measurements, which take no time. The last algorithm in alphabetical order is the fastest."""
     calls = []
 
     def measure(runs):
@@ -103,7 +104,7 @@ def test_entries_of_another_cpu_or_other_kernels_are_skipped_and_kept(change, me
     assert len(measured) == 2
     assert tuning.save(back) == 2 and found["entries"][0] in json.loads(back.read_text())["entries"]
     code, _, errors = child("import convt", CONVT_TUNING=str(path), CONVT_VERBOSE="1")
-    assert code == 0 and "1 of 1 entry skipped, as of another CPU or other kernels" in errors
+    assert code == 0 and "1 of 1 entry skipped, because it is for another CPU or other kernels" in errors
 
 
 def edited(path, change):
@@ -156,13 +157,13 @@ def test_a_damaged_entry_is_an_error_that_names_the_line(change, says, measured,
 def test_a_file_that_is_none_is_refused(text, line, tmp_path):
     path = tmp_path / "tuning.json"
     path.write_bytes(text.encode("latin-1"))
-    with pytest.raises(ValueError, match=f"line {line}" if line else "no text"):
+    with pytest.raises(ValueError, match=f"line {line}" if line else "not UTF-8 text"):
         tuning.load(path)
     imported_with_a_warning(path, "")
 
 
 def imported_with_a_warning(path, why):
-    """Whoever set the variable may have moved the file since: that is no reason for a server not to start."""
+    """Check that a bad file in the environment variable is only a warning at import, so that a server still starts."""
     script = """
 import warnings
 with warnings.catch_warnings(record=True) as caught:
@@ -195,7 +196,7 @@ def test_an_import_that_treats_warnings_as_errors_may_fail(tmp_path):
     assert code == 1 and errors.splitlines()[-1].startswith("RuntimeWarning: CONVT_TUNING: got ")
 
 
-# ------------------------------------------------------------------------------------------------ what the kernels are
+# ------------------------------------------------------------------------------------------------ the identity of the kernels
 
 
 def test_files_are_keyed_by_the_code_that_computes(measured, tmp_path):
@@ -205,12 +206,13 @@ def test_files_are_keyed_by_the_code_that_computes(measured, tmp_path):
     (entry,) = json.loads(path.read_text())["entries"]
     assert entry["kernels"] == tuning.kernels() == convt.show_config(mode="dicts")["versions"]["kernels"]
     assert re.fullmatch("[0-9a-f]{16}", entry["kernels"]) and "version" not in entry
-    assert child("from convt import tuning; print(tuning.kernels())")[1] == f"{tuning.kernels()}\n"  # in any process
+    assert child("from convt import tuning; print(tuning.kernels())")[1] == f"{tuning.kernels()}\n"  # equal in each process
 
 
 @pytest.mark.parametrize("part", ["compiled", "python"])
 def test_other_code_has_another_name(part, monkeypatch, tmp_path):
-    """The name of the compiled code is made when it is built; the Python that cuts blocks is read where it lies."""
+    """Check that other code has another identity. The build computes that of the compiled code; the source of the Python code
+    that divides blocks is read."""
     before = tuning.kernels()
     if part == "compiled":
         monkeypatch.setattr(_core, "identity", lambda: "other kernels")
@@ -223,9 +225,10 @@ def test_other_code_has_another_name(part, monkeypatch, tmp_path):
     assert tuning.kernels.__wrapped__() == before
 
 
-@pytest.mark.skipif(not SETUP.exists(), reason="no checkout")
+@pytest.mark.skipif(not SETUP.exists(), reason="needs a checkout")
 def test_the_compiled_code_is_named_by_kernels_and_loops(monkeypatch, tmp_path):
-    """By what setup.py makes the name of: object files, whose names are hashes of all that made them, and the loops' text."""
+    """Check the inputs of the identity in setup.py: object files, whose names are hashes of all that they are made from, and
+    the text of the loops."""
     monkeypatch.chdir(SETUP.parent)
     names = {}
     tree = ast.parse(SETUP.read_text())
@@ -274,7 +277,8 @@ def test_what_can_not_be_had_here_is_measured_anew(measured, monkeypatch):
 @pytest.mark.parametrize("name", [*ALGORITHMS, "nothing that is known"])
 @pytest.mark.parametrize("keywords", [{}, {"dilations": 2}, {"strides": 9}], ids=str)
 def test_an_entry_can_not_name_what_does_not_do_the_problem(name, keywords, measured):
-    """Such a plan could not be made, or would read beside its tables; nor may an entry lower the precision."""
+    """Check entries that name an algorithm that does not accept the problem, or one of lower precision. They must be refused
+    because such a plan could not be made or would read outside its tables."""
     op = convt.ConvTranspose(FILTER, **KEYWORDS | keywords)
     problem = op._operator._attributes.problem(DATA.shape)
     does = name in _plan._candidates(problem, "auto")
@@ -294,7 +298,7 @@ def _entry(problem, times, algorithm="auto"):
 
 @pytest.mark.parametrize("backend", ["auto", "native"])
 def test_auto_takes_what_was_measured(backend):
-    """Measurements come before expectations, without measuring anything: FFTW's wisdom."""
+    """Check that "auto" prefers measured times to expected costs, without measuring itself, as FFTW does with its wisdom."""
     shape = (1, 24, 24, 8)
     make = lambda **more: convt.ConvTranspose(FILTER, strides=2, backend=backend, **more)  # noqa: E731
     problem, x = make()._attributes.problem(shape), np.random.default_rng(0).standard_normal(shape, np.float32)
@@ -302,15 +306,15 @@ def test_auto_takes_what_was_measured(backend):
     others = [name for name in _plan._candidates(problem, "auto") if name != expected.algorithm]
     assert others and not expected.note
     for name in others:
-        _entry(problem, {name: 1.0, expected.algorithm: 2.0, "winograd6": 0.1})  # it is less exact than "auto" may be
+        _entry(problem, {name: 1.0, expected.algorithm: 2.0, "winograd6": 0.1})  # winograd6 is less exact than "auto" permits
         op = make()
         np.testing.assert_allclose(op(x), make(algorithm="direct")(x), rtol=1e-4, atol=1e-4)
         assert op.plan(shape).algorithm == name and op.plan(shape).note.startswith("measured earlier: ")
         assert "measured earlier" in op.plan(shape).explain()
-    assert make(algorithm="direct").plan(shape).algorithm == "direct"  # an algorithm asked for by name stays
+    assert make(algorithm="direct").plan(shape).algorithm == "direct"  # a named algorithm is not replaced
     assert make().plan((1, 23, 24, 8)).algorithm == expected.algorithm or not make().plan((1, 23, 24, 8)).note
     with convt.num_threads(convt.get_num_threads() + 1):
-        assert not make().plan(shape).note  # an entry is of one number of threads
+        assert not make().plan(shape).note  # an entry is valid for one number of threads
     tuning.clear()
     assert make().plan(shape) == expected
 
@@ -326,7 +330,7 @@ def test_auto_takes_onednn_where_it_was_the_fastest_and_is_there(monkeypatch):
 
 
 def test_calls_that_bring_their_weights_choose_by_cost():
-    """Packed weights were measured: their packing is no part of the times."""
+    """Check that calls that bring their weights choose by cost, because measured times do not include packing."""
     problem = convt.ConvTranspose(FILTER, strides=2)._attributes.problem(DATA.shape)
     want = convt.conv_transpose(DATA, FILTER, strides=2)
     convt.clear_caches()
@@ -384,7 +388,7 @@ def test_a_session_of_onnx_runtime_tunes(measured):
     graph = onnx.helper.make_graph([node], "g", [X], [Y], [onnx.numpy_helper.from_array(weights, "W")])
     model = onnx.helper.make_model(graph, ir_version=10, opset_imports=[onnx.helper.make_opsetid("", 17)])
     found = []
-    for tune in (True, False):  # the second one takes what the first one measured
+    for tune in (True, False):  # the second session uses the entries that the first one measured
         session = convt.onnxruntime.InferenceSession(model, tune=tune)
         for size in (5, 6, 5):
             x = np.random.default_rng(1).standard_normal((1, 8, size, size), np.float32)

@@ -1,4 +1,5 @@
-"""Types: what mypy says of the package, of calls that are right and of calls that are wrong."""
+"""Tests of the type annotations: mypy accepts the package and types_right.py, and finds every error of types_wrong.py. The
+stubs match the compiled modules."""
 
 import importlib.util
 import inspect
@@ -21,7 +22,7 @@ SETTINGS = HERE.with_name("pyproject.toml")
 OPTIONAL = ("dask", "onnx", "onnxruntime", "torch")
 
 everything = pytest.mark.skipif(
-    any(importlib.util.find_spec(name) is None for name in ("mypy", *OPTIONAL)), reason=f"wants mypy, {', '.join(OPTIONAL)}"
+    any(importlib.util.find_spec(name) is None for name in ("mypy", *OPTIONAL)), reason=f"needs mypy, {', '.join(OPTIONAL)}"
 )
 
 
@@ -31,7 +32,7 @@ def cache(tmp_path_factory):
 
 
 def mypy(cache, *arguments, module="mypy"):
-    """``(exit code, what it printed)`` of mypy or one of its modules, on the convt that is tested."""
+    """Run mypy or one of its modules on the convt that is tested and return ``(exit code, output)``."""
     path = os.pathsep.join([str(Path(convt.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-m", module, *map(str, arguments)], capture_output=True, text=True, timeout=300, cwd=SETTINGS.parent,
@@ -41,7 +42,7 @@ def mypy(cache, *arguments, module="mypy"):
 
 
 def errors(printed, path):
-    """The lines of a file that mypy complains of."""
+    """Return the line numbers of a file for which mypy reports an error."""
     return {int(line) for line in re.findall(rf"^{re.escape(str(path))}:(\d+): error", printed, re.M)}
 
 
@@ -70,7 +71,7 @@ def test_calls_that_are_wrong_are_found(cache):
 
 @everything
 def test_stubs_are_those_of_the_compiled_modules(cache, tmp_path):
-    """Other modules are not followed: their types take a minute to read, and no stub needs them to be compared."""
+    """Check the stubs. Other modules are not followed, because reading their types takes a minute and no stub needs them."""
     package = Path(convt.__file__).parent
     stubs = sorted(package.rglob("*.pyi"))
     names = [".".join(("convt", *stub.relative_to(package).with_suffix("").parts)) for stub in stubs]
@@ -120,7 +121,7 @@ def test_words_of_the_types_are_those_that_are_taken():
 
 
 def test_types_are_not_loaded():
-    """They are for type checkers: importing convt must not take longer for them."""
+    """Check that importing convt does not import the types, which only type checkers need, because that takes time."""
     script = "import sys, convt, convt.openvino, convt.onnx; print(*sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert "convt.openvino" in loaded and "convt._typing" not in loaded

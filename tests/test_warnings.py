@@ -1,4 +1,5 @@
-"""The kernels compile without a warning, at each instruction set, with and without their assertions. Nothing is generated."""
+"""Tests that the kernels compile without a warning, for each instruction set, with and without assertions. No object code is
+generated."""
 
 import ast
 import functools
@@ -13,11 +14,11 @@ ROOT = Path(__file__).parents[1]
 GCC = shutil.which("gcc")
 WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror"]
 
-pytestmark = pytest.mark.skipif(not (GCC and (ROOT / "setup.py").exists()), reason="no GCC, or no checkout")
+pytestmark = pytest.mark.skipif(not (GCC and (ROOT / "setup.py").exists()), reason="needs GCC and a checkout")
 
 
 def from_setup(*names):
-    """What setup.py calls so, without its other statements, which need what builds need."""
+    """Return the definitions of these names in setup.py without running its other statements, which need the build tools."""
     tree = ast.parse((ROOT / "setup.py").read_text())
     of = lambda node: node.name if isinstance(node, ast.FunctionDef) else getattr(node, "targets", [node])[0]  # noqa: E731
     chosen = [node for node in tree.body if (getattr(of(node), "id", None) or of(node)) in names]
@@ -28,7 +29,7 @@ def from_setup(*names):
 
 
 def compile_only(source, *flags, **more):
-    """GCC's verdict on a source: nothing where there is nothing to say. Without -O intrinsics are macros."""
+    """Return GCC's messages about a source, or an empty string. Without -O, intrinsics are macros."""
     done = subprocess.run([GCC, "-fsyntax-only", *flags, source], capture_output=True, text=True, **more)
     return done.stderr + ("" if done.returncode == 0 else f"\nexit status {done.returncode}")
 

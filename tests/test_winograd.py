@@ -1,4 +1,6 @@
-"""The Winograd algorithms: every transform on every count of axes, edges, what falls back, and how exact they are."""
+"""Tests of the Winograd algorithms: each transform on each number of axes, edges of the window, inputs that are summed directly
+instead, and errors. Results are compared with the float64 definition or with the direct algorithm, whose error is the unit of
+several bounds."""
 
 import functools
 import itertools
@@ -28,7 +30,7 @@ def arrays(shape, kernel, co, dtype=np.float32, seed=0):
 
 
 def errors(data, filter, bias, algorithms, **keywords):
-    """The largest error of each algorithm, and of the direct one, in units of the output's scale."""
+    """Return the largest error of each algorithm and of direct, in units of the output's scale."""
     exact = convt.conv_transpose(*(a.astype(np.float64) for a in (data, filter, bias)), backend="reference", **keywords)
     scale = np.abs(exact).max()
     for name in ("direct", *algorithms):
@@ -39,7 +41,7 @@ def errors(data, filter, bias, algorithms, **keywords):
 
 
 def outside(combo, outputs):
-    """The share of a class's rows, of so many outputs on each axis, that some phase has outside the window."""
+    """Return the share of a class's rows that some phase has outside the window, for this many outputs per axis."""
     inside = 1.0
     for c, n in zip(combo, outputs, strict=True):
         low, high = c.inner
@@ -49,7 +51,8 @@ def outside(combo, outputs):
 
 @pytest.mark.parametrize("kind", transforms.KINDS[1:], ids=lambda t: f"F({t.outputs},{t.taps})")
 def test_a_transform_is_a_correlation(kind):
-    """The kernels' input and output transforms, by way of a problem that uses no other, against the definition."""
+    """Check the input and output transforms of the kernels against the definition, with a problem that uses no other
+    transform."""
     n = kind.outputs * 4
     problem = Problem("float64", 1, 1, 1, 1, (n,), (kind.taps,), (1,), (1,), (0,), (n + kind.taps - 1,))
     found = schedule.schedule(problem, machine.current(), "vectors", 2, kinds=(kind,))
@@ -62,7 +65,7 @@ def test_a_transform_is_a_correlation(kind):
 
 @pytest.mark.parametrize("sizes, output_shape", [((1,), (0,)), ((5, 5), (8, 0))])
 def test_a_window_that_shows_nothing_has_no_transform(sizes, output_shape):
-    """Of no outputs there are no tiles: other algorithms plan for such a shape, and winograd refuses it."""
+    """Check that winograd refuses a shape without outputs, because it has no tiles, and that other algorithms plan for it."""
     filter = np.ones((*(4 for _ in sizes), 8, 8), np.float32)
     op = convt.ConvTranspose(filter, strides=2, output_shape=output_shape)
     assert op.plan((1, *sizes, 8)).backend == "native"
@@ -74,7 +77,8 @@ def test_a_window_that_shows_nothing_has_no_transform(sizes, output_shape):
 @each_isa
 @pytest.mark.parametrize("rank", [1, 2, 3, 4])
 def test_kernels_strides_and_edges(rank, isa):
-    """Kernels and strides of any ratio, windows cut anywhere, channels that fill no vector; small integers, so exact."""
+    """Check kernels and strides of any ratio, windows cut anywhere, and channels that are not a multiple of a vector. Small
+    integers make the sums exact."""
     rng = np.random.default_rng(rank)
     done = 0
     for _ in range(60):
@@ -115,7 +119,7 @@ def test_kernels_strides_and_edges(rank, isa):
     ids=str,
 )
 def test_as_exact_as_the_direct_sum(shape, kernel, co, stride, pad):
-    """At most twice its error; six points stay below 1e-4 of the output's scale."""
+    """Check that the error is at most twice the error of direct, and below 1e-4 of the output's scale for six points."""
     found = errors(*arrays(shape, kernel, co), ("winograd6", *NAMES), strides=stride, pads_begin=pad, pads_end=pad)
     direct, six, *four = found
     assert max(four) <= 2 * max(direct, 2e-7)
@@ -126,7 +130,8 @@ def test_as_exact_as_the_direct_sum(shape, kernel, co, stride, pad):
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3.4e38])
 @pytest.mark.parametrize("where", ["data", "filter"])
 def test_what_the_transforms_would_spoil_is_summed_directly(where, value, name):
-    """NaN and Inf reach the outputs of the sum of products alone; values that overflow only in a transform, none."""
+    """Check that NaN and infinity reach only the outputs that the direct sum reaches. Values that overflow only in a transform
+    reach none."""
     data, filter, bias = arrays((1, 14, 15, 32), (4, 4), 32)
     {"data": data, "filter": filter}[where][(0, 7, 7, 3) if where == "data" else (1, 2, 3, 4)] = value
     if value == 3.4e38:
@@ -135,7 +140,7 @@ def test_what_the_transforms_would_spoil_is_summed_directly(where, value, name):
         filter *= 1e-3 if where == "data" else 1
     op = convt.ConvTranspose(filter, bias, algorithm=name, strides=2)
     direct = convt.ConvTranspose(filter, bias, algorithm="direct", strides=2)
-    for _ in range(2):  # the second call takes the short way
+    for _ in range(2):  # the second call takes the fast path of repeated calls
         got, want = op(data), direct(data)
         np.testing.assert_array_equal(np.isfinite(got), np.isfinite(want))
         assert np.isfinite(want).sum() > want.size / 2
@@ -161,13 +166,14 @@ def test_auto_takes_it_where_it_pays_and_nowhere_else():
     )
     assert chosen((1, 64, 64, 256), (4, 4), 64, strides=2, pads_begin=1, pads_end=1) in NAMES
     assert chosen((1, 6880, 256), (16,), 128, strides=8) in NAMES
-    assert chosen((1, 64, 64, 256), (2, 2), 64, strides=2) in ("direct", "matrix")  # one tap a phase
+    assert chosen((1, 64, 64, 256), (2, 2), 64, strides=2) in ("direct", "matrix")  # each phase has one tap
     assert chosen((1, 64, 64, 256), (4, 4), 64, strides=2, dilations=2) != "winograd6"
 
 
 @vectors_alone()
 def test_one_shot_calls_count_the_transform_of_the_weights():
-    """Few pixels and many weights: worth it for weights that stay, not for those that come with every call."""
+    """Check few pixels with many weights: the transform pays off for packed weights, not for weights that come with each
+    call."""
     from convt import _plan
     from convt.algorithms import reorder
 
@@ -187,7 +193,7 @@ def test_one_shot_calls_count_the_transform_of_the_weights():
 
 @each_name
 def test_views_of_every_kind(name):
-    """Steps, reversals, NCX, a filter in every format: the windows are then widened first."""
+    """Check steps, reversed axes, NCX and every filter format. The windows are copied to contiguous memory first."""
     data, filter, bias = arrays((2, 20, 18, 24), (4, 4), 20)
     want = convt.conv_transpose(data, filter, bias, algorithm="direct", strides=2)
     for view in (data[:, ::-1, ::-1][:, ::-1, ::-1].copy()[:, :, :], np.asfortranarray(data), data.repeat(2, -1)[..., ::2]):
@@ -201,7 +207,8 @@ def test_views_of_every_kind(name):
 
 @pytest.mark.parametrize("matrix", [False, pytest.param(True, marks=with_matrix)])
 def test_every_cut_covers_every_tile_once(matrix):
-    """Shapes of many sizes: blocks of tiles and of panels that cover all, at least one to choose from, within bounds."""
+    """Check for shapes of many sizes that there is a cut to choose from, that blocks of tiles and of panels cover all tiles and
+    panels once, and that they are within bounds."""
     here = machine.current()
     unit = here.info("float32", "amx" if matrix else "vectors")
     for rows, (points, outputs), windows, columns, threads, channels in itertools.product(
@@ -237,7 +244,7 @@ def test_every_cut_covers_every_tile_once(matrix):
     ],
 )
 def test_phases_that_have_not_all_taps(isa, dtype, sizes, kernel, strides, ci, co, monkeypatch):
-    """Phases merged with those that read more: points where they have no weights are left out."""
+    """Check phases that are merged with phases of more taps: points without weights are left out."""
     data, filter, bias = arrays((2, *sizes, ci), kernel, co, dtype)
     keywords = {"strides": strides, "pads_begin": 1, "pads_end": 2}
     monkeypatch.setattr(schedule, "_merges", lambda kernel, *_: [(_phases.NESTED,) * len(kernel)])
@@ -255,7 +262,8 @@ def test_phases_that_have_not_all_taps(isa, dtype, sizes, kernel, strides, ci, c
 
 
 def needed(c, transform):
-    """Points of a run's tiles that some output inside wants, in the mean of its phases, as inverse transforms are defined."""
+    """Return the points of a run's tiles that outputs inside the window need, averaged over its phases, from the definition of
+    the inverse transform."""
     n = transform.outputs
     rows = [[out == 0, *[True] * (transform.points - 2), out == n - 1] for out in range(n)]
     count = 0
@@ -268,7 +276,8 @@ def needed(c, transform):
 @pytest.mark.parametrize("kind", transforms.KINDS[1:], ids=lambda t: f"F({t.outputs},{t.taps})")
 @pytest.mark.parametrize("merge", [False, True, _phases.NESTED])
 def test_points_of_outputs_outside_are_left_out(kind, merge):
-    """What a run's cost counts is what its outputs inside want; begun an output earlier, it is never more."""
+    """Check that the cost of a run counts the points that its outputs inside the window need. A run that begins one output
+    earlier never counts more."""
     for size, kernel, pad in itertools.product(range(2, 20), (3, 4, 6), (0, 1)):
         out = 2 * (size - 1) + kernel - 2 * pad
         groups, runs = _phases.axis(kernel, 2, 1, merge, size, pad, out, False)
@@ -303,7 +312,8 @@ def test_points_of_outputs_outside_are_left_out(kind, merge):
     ],
 )
 def test_tiles_that_windows_cut_agree_with_direct(isa, batch, sizes, kernel, strides, ci, merge, monkeypatch):
-    """Tiles at the ends of an axis of which some outputs, and so some points, are not wanted."""
+    """Check tiles at the ends of an axis whose outputs are partly outside the window, so that some of their points are not
+    needed."""
     data, filter, bias = arrays((batch, *sizes, ci), kernel, 24)
     monkeypatch.setattr(schedule, "_merges", lambda kernel, *_: [(merge,) * len(kernel)])
     specs = []
@@ -321,7 +331,7 @@ def test_tiles_that_windows_cut_agree_with_direct(isa, batch, sizes, kernel, str
 
 
 @vectors_alone()
-@pytest.mark.skipif(not _core.isa().startswith("avx512"), reason="it wants registers")
+@pytest.mark.skipif(not _core.isa().startswith("avx512"), reason="needs the 32 registers of AVX-512")
 def test_phases_of_few_channels_are_nested():
     problem = Problem("float32", 1, 1, 64, 16, (96, 96), (3, 3), (2, 2), (1, 1), (1, 1), (192, 192))
     assert schedule.schedule(problem, machine.current(), "vectors", 2).form[0] == (_phases.NESTED,) * 2
@@ -329,7 +339,8 @@ def test_phases_of_few_channels_are_nested():
 
 @each_name
 def test_depth_in_chunks_and_blocks_of_panels_agrees_with_direct(name):
-    """So deep that not all chunks' points fit at once: sums of several panels wait between them."""
+    """Check depths whose points do not fit in the workspace at once, so that partial sums of several panels are stored between
+    chunks."""
     rng = np.random.default_rng(0)
     data = rng.standard_normal((1, 9, 9, 9, 600), dtype=np.float32)
     filter = rng.standard_normal((4, 4, 4, 600, 40), dtype=np.float32)
@@ -341,8 +352,8 @@ def test_depth_in_chunks_and_blocks_of_panels_agrees_with_direct(name):
 @each_isa
 @pytest.mark.parametrize("dtype, ci", [("float64", 4), ("float64", 9), ("float32", 4), ("float32", 17)])
 def test_rows_of_any_number_keep_apart(dtype, ci, isa):
-    """Few channels are stored as a whole vector, whose rest is the next row's; behind the last row of a point lies the next
-    point, for blocks of some heights at once."""
+    """Check few channels. They are stored as whole vectors that overlap the next row, and behind the last row of a point the
+    next point, for blocks of several heights at once."""
     for size in range(3, 150, 2):
         case = Case(groups=2, ci=ci, co=8, in_sizes=(size,), kernel=(4,), strides=(1,), dtype=dtype, seed=size)
         arrays = case.arrays()
@@ -351,7 +362,8 @@ def test_rows_of_any_number_keep_apart(dtype, ci, isa):
 
 
 def test_workspace_is_bounded():
-    """Of shallow inputs, whose tiles wait in large blocks, and of deep ones: 4 MiB a thread."""
+    """Check that the workspace is at most 4 MiB a thread, for shallow inputs, whose tiles wait in large blocks, and for deep
+    ones."""
     for rank, kernel, ci, co in itertools.product((2, 3), (3, 4), (16, 64, 128, 500), (32, 64, 300)):
         op = convt.ConvTranspose(np.zeros((*(kernel,) * rank, ci, co), np.float32), strides=2, algorithm="winograd")
         plan = op.plan((1, *(24,) * rank, ci))
@@ -360,7 +372,8 @@ def test_workspace_is_bounded():
 
 @each_isa
 def test_deep_sums_are_about_as_exact_as_direct(isa):
-    """256 channels, whose points are summed in one chunk: in one chain the ratio would be about 2."""
+    """Check 256 channels, whose points are summed in one chunk. If they were summed in one chain, the ratio of the errors would
+    be about 2."""
     with using_isa(isa):
         found = [list(errors(*arrays((1, 16, 12, 256), (4, 4), 64, seed=seed), ["winograd"], strides=2)) for seed in range(3)]
     direct, transformed = np.mean(found, 0)
@@ -370,7 +383,7 @@ def test_deep_sums_are_about_as_exact_as_direct(isa):
 @each_name
 @pytest.mark.parametrize("channels", [1, 2, 20])
 def test_inputs_with_strides_of_any_sign(channels, name):
-    """Reversed and broadcast axes, and a depth of one."""
+    """Check reversed and broadcast axes, and a depth of one."""
     data, filter, _ = arrays((2, 40, 40, channels), (4, 4), 24)
     for view in (data, data[:, ::-1], data[:, :, ::-1], np.broadcast_to(data[:, :, :1], data.shape), data[:, :, ::3]):
         got = convt.conv_transpose(view, filter, algorithm=name, strides=2)
@@ -381,7 +394,8 @@ def test_inputs_with_strides_of_any_sign(channels, name):
 @each_isa
 @pytest.mark.parametrize("co, kernel, stride", [(1, (16,), 8), (1, (4, 6), 2), (20, (5, 4), 2), (67, (7,), 3)])
 def test_filters_of_every_format_make_the_same_weights(co, kernel, stride, isa):
-    """Taps next to each other in memory or apart, out channels of one phase or, where there is one, of all phases."""
+    """Check that all filter formats give the same weights: taps adjacent in memory or apart, and columns of one phase or of all
+    phases."""
     data, filter, bias = arrays((2, *(9 for _ in kernel), 37), kernel, co)
     k = tuple(range(len(kernel)))
     i, o = len(kernel), len(kernel) + 1
@@ -409,16 +423,18 @@ def test_filters_of_every_format_make_the_same_weights(co, kernel, stride, isa):
     "kernel, stride", [((9,), 3), ((16,), 8), ((4, 4), 2), ((3, 3), 2), ((3, 3), 1), ((4, 3, 4), 2), ((6, 1), 2)]
 )
 def test_the_matrix_unit_at_any_depth(kernel, stride, ci):
-    """Channels that fill steps of depth or not, phases of one to three taps, merged or not, some of several windows."""
+    """Check channels that fill steps of depth or not, phases of one to three taps, merged or not, and some with several tap
+    windows."""
     direct, found = errors(
         *arrays((2, *(7 for _ in kernel), ci), kernel, 40), ("matrix_winograd",), strides=stride, pads_begin=1
     )
-    # (Of one channel a direct sum has few products, each exact: bfloat16 parts and three transforms round some times more.)
+    # With one channel, a direct sum has few products and each is exact. Splitting into bfloat16 parts and three transforms
+    # round more often.
     assert found <= 2 * max(direct, 1.5e-7)
 
 
 def in_panel_blocks(count, across, work, _, threads, unit, here):
-    """The cut of a class into blocks of a tile's rows, and so many of panels."""
+    """Cut a class into row blocks of one tile and into ``count`` panel blocks."""
     block, panels = unit.mr[-1], -(-work.columns // unit.nr)
     panel_block = -(-panels // count)
     blocks, panel_blocks = -(-work.rows // block), -(-panels // panel_block)
@@ -428,7 +444,8 @@ def in_panel_blocks(count, across, work, _, threads, unit, here):
 @each_isa
 @pytest.mark.parametrize("act", ["relu", "tanh"])
 def test_outputs_gathered_on_their_way(act, isa, monkeypatch):
-    """Channels that fill no vector: parts of some panels, blocks of panels, windows cut within them, any number of threads."""
+    """Check channels that are not a multiple of a vector: parts of panels, blocks of panels, windows that cut them, and any
+    number of threads."""
     rng = np.random.default_rng(0)
     monkeypatch.setattr(common, "_KEPT_OUTPUT", 1 << 10)
     monkeypatch.setattr(schedule, "_STAGE_BYTES", 1 << 15)
@@ -456,7 +473,8 @@ def test_outputs_gathered_on_their_way(act, isa, monkeypatch):
 @with_matrix
 @pytest.mark.parametrize("panels", [1, 3])
 def test_points_of_all_panels_in_turn(panels, monkeypatch):
-    """What high blocks of many panels do: each point meets all of a task's panels, whose sums wait."""
+    """Check the order for high blocks of many panels: each point is multiplied with all of a task's panels, and partial sums
+    are stored."""
     data, filter, bias = arrays((1, 30, 21, 96), (4, 4), 70)
     monkeypatch.setattr(schedule, "_cuts", functools.partial(in_panel_blocks, panels, True))
     forget()
@@ -498,7 +516,8 @@ def test_the_matrix_unit_is_for_float32():
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_a_stage_whose_last_panel_the_window_does_not_show(isa, monkeypatch):
-    """Of six phases of an axis with one input the window shows four: the panel of the others has nothing to gather."""
+    """Check six phases of an axis with one input, of which the window shows four: the panel of the other two stores no
+    output."""
     monkeypatch.setattr(common, "_KEPT_OUTPUT", 0)
     rng = np.random.default_rng(0)
     for co in (4, 8, 16):
@@ -523,8 +542,8 @@ MACHINES = [{}, {"isa": "avx512", "l1": 48 << 10, "l2": 2 << 20, "l3": 64 << 20}
 @pytest.mark.parametrize("there", MACHINES, ids=["here", "avx512"])
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: f"{p.ci}-{p.co} {p.in_sizes}")
 def test_schedules_are_values(problem, there):
-    """They print, compare, and are decided without packing; their form does not depend on the number of threads, their cost is
-    no less than the bound."""
+    """Check that schedules print, compare equal for equal problems and pack nothing, that their form does not depend on the
+    number of threads, and that their cost is not below the bound."""
     with pretend(**there):
         here, found = machine.current(), []
         for threads in (1, 2, 2, 16):
@@ -540,7 +559,8 @@ def test_schedules_are_values(problem, there):
 @pytest.mark.parametrize("there", MACHINES, ids=["here", "avx512"])
 @pytest.mark.parametrize("kinds", [transforms.SMALL, transforms.LARGE], ids=["winograd", "winograd6"])
 def test_packed_weights_are_bounded(kinds, there):
-    """At most 2.5 times the bytes of a filter over 1 MiB, 6 times those of others."""
+    """Check that packed weights take at most 2.5 times the bytes of a filter over 1 MiB, and 6 times those of smaller
+    filters."""
     done = 0
     for rank, kernel, stride, channels in itertools.product((1, 2, 3), (2, 3, 4, 5, 8), (1, 2, 3), (64, 256)):
         sizes = (17,) * rank

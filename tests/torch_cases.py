@@ -1,4 +1,4 @@
-"""Helpers of the tests of convt.torch: torch's functions and modules beside convt's, random calls, comparing."""
+"""Helpers of the tests of convt.torch: torch's functions and modules with their counterparts, random calls, and comparisons."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def close(got, wanted, dtype=None):
 
 
 def random_case(rng, rank):
-    """(shapes of input, weight and bias, keyword arguments) that torch takes."""
+    """Return (shapes of input, weight and bias, keyword arguments) of a call that torch accepts."""
     groups = int(rng.choice([1, 1, 2, 3]))
     ci, co = int(rng.integers(1, 5)) * groups, int(rng.integers(1, 5))
     stride, dilation = (tuple(map(int, rng.integers(1, 4, rank))) for _ in range(2))
@@ -55,6 +55,6 @@ def random_case(rng, rank):
 
 @pytest.fixture(autouse=True)
 def afresh():
-    """Nothing compiled or packed by an earlier test."""
+    """Drop what earlier tests compiled or packed."""
     torch._dynamo.reset()
     _weights.forget()

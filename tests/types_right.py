@@ -1,4 +1,4 @@
-"""All that is public, used as its types want it: checked by mypy and pyright, and run (test_types.py)."""
+"""Correct uses of everything public: mypy and pyright must accept this file, and it runs (test_types.py)."""
 
 import os
 import tempfile
@@ -31,7 +31,7 @@ w32: NDArray[np.float32] = np.ones((2, 2, 4, 3), np.float32)
 w64: NDArray[np.float64] = np.ones((2, 2, 4, 3), np.float64)
 tensor = torch.ones(1, 5, 5, 4)
 
-# The dtype that comes in goes out, and `out` is what is returned; of arrays that are not NumPy's no dtype is known.
+# The dtype of the data is the dtype of the result, and `out` is returned. The dtype of arrays other than NumPy's is unknown.
 assert_type(convt.conv_transpose(f16, w16), NDArray[np.float16])
 assert_type(convt.conv_transpose(f32, w32), NDArray[np.float32])
 assert_type(convt.conv_transpose(f64, w64, np.ones(3)), NDArray[np.float64])
@@ -42,7 +42,7 @@ out = convt.conv_transpose(f32, w32)
 assert_type(convt.conv_transpose(f32, w32, out=out), NDArray[np.float32])
 assert_type(convt.conv_transpose(tensor, torch.ones(2, 2, 4, 3), out=torch.empty(1, 6, 6, 3)), torch.Tensor)
 
-# Every keyword, in every way to say it.
+# Every keyword, with every type of value.
 twos: Sequence[int] = [2, 2]
 for strides in (2, (2, 2), twos, np.int64(2), np.array([2, 2]), range(2, 4), torch.Size((2, 2))):
     convt.conv_transpose(f32, w32, strides=strides)
@@ -63,7 +63,7 @@ convt.conv_transpose(f32, w32, activation=("leaky_relu", Fraction(1, 8)))
 convt.conv_transpose(f32, w32, activation=("clip", 0, np.float32(6)))
 convt.conv_transpose(f32, w32, activation=["clip", 0, 6])
 
-# Operators have the dtype of their filter, whatever the data are.
+# Operators have the dtype of their filter, whatever the data is.
 op = convt.ConvTranspose(w32, np.zeros(3, np.float32), strides=2, backend="tune", algorithm="auto", precision="medium")
 assert_type(op, convt.ConvTranspose[np.float32])
 assert_type(op(f32), NDArray[np.float32])
@@ -91,7 +91,7 @@ def anything(operator: convt.ConvTranspose, data: NDArray[Any]) -> NDArray[Any]:
 halves(convt.ConvTranspose(w16))
 anything(op, f32)
 
-# The process.
+# Settings of the process.
 assert_type(
     convt.resolve((4, 4), (3, 3), strides=2, auto_pad="same_lower"), tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 )
@@ -146,7 +146,7 @@ assert_type(
 )
 
 # dask.
-# dask has no types of its own for these.
+# dask has no type annotations for these.
 chunked: da.Array = da.from_array(f32)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 lazy = convt.dask.conv_transpose(chunked, w32, strides=2, threads=1, precision="high")  # pyright: ignore[reportUnknownArgumentType]
 assert_type(lazy, da.Array)

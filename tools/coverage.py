@@ -1,17 +1,19 @@
-"""Says which lines and branches of the C kernels, and which lines of the Cython modules, the fuzzer and the tests reach:
+"""Coverage of the C kernels (lines and branches) and of the Cython modules (lines) by the fuzzer and the tests.
 
-    python tools/coverage.py                          # builds, runs all at each instruction set of this CPU, and prints tables
-    python tools/coverage.py --isa avx2 --seconds 900 --keep tests/test_depthwise.py      # adds to what was counted before
-    python tools/coverage.py --report --missing depthwise         # what was counted, and what never ran in files named so
+    python tools/coverage.py                          # build, run everything at each instruction set of this CPU, print tables
+    python tools/coverage.py --isa avx2 --seconds 900 --keep tests/test_depthwise.py      # add to the counts of earlier runs
+    python tools/coverage.py --report --missing depthwise         # print the counts, and what never ran in files of this name
 
-The folder is build/coverage: a copy of what a build and the tests need, compiled without optimisation and with GCC's counters.
-Needs GCC with gcov, and in this Python what a build and the tests need. A run ends with an error if anything failed in it.
+The build is in build/coverage: a copy of the files for a build and the tests, compiled without optimisation and with GCC's
+counters. It needs GCC with gcov, and this Python needs the packages for a build and the tests. The exit code is not 0 if a
+test or the fuzzer failed.
 
-A line has run if any of the functions that its file makes of it ran it: kernels are compiled once for each instruction set, and
-there once for each dtype. The same goes for a branch, which is one way out of a condition. At an instruction set those of other
-ones, and kernels that it replaced by its own, do not count. Of the C that Cython writes a line of Cython has run if any of what
-is made of it did; its branches are not counted, as most of them are Python's errors. What cannot be reached, and why, is listed
-in tools/unreached.txt: a reason, and below it, indented, "file: text" for each line that starts so and what belongs to it.
+A kernel file is compiled once for each instruction set, and contains a function for each dtype. A line counts as covered if
+any of these functions ran it. A branch, which is one way out of a condition, counts likewise. The report of an instruction set
+leaves out kernels of other instruction sets, and kernels that it replaces by its own. A line of Cython counts as covered if
+any of the C made from it ran. Branches of Cython are not counted, because most of them handle Python's errors.
+tools/unreached.txt lists what cannot be reached: a reason, and below it, indented, "file: text" for each line that starts with
+the text, and its block.
 """
 
 import argparse
@@ -25,18 +27,18 @@ from collections import defaultdict
 
 from instrumented import NO_LONG_CALLS, ROOT, build, copy
 
-# (With a seed an object file that was made again fits the counts of the one before.)
+# With a fixed seed, the counts of an earlier object file also fit a rebuilt one.
 FLAGS = "-w --coverage -fprofile-update=atomic -frandom-seed=0"
-# Those that reach what the fuzzer does not: mistakes, threads of others, memory that is not there, oneDNN, kinds of arrays.
+# Tests that reach what the fuzzer does not: wrong arguments, the caller's threads, failed allocations, oneDNN, kinds of arrays.
 TESTS = "isa packing memory threads repeat onednn api bad_input process"
 KERNELS = "convt/kernels/"
 ROW = re.compile(r"ISA\((\w+), (\w+),")
-# What Cython writes before the C of a line, and what it writes before the C that ends a function, which is no line's.
+# Comments that Cython writes before the C of a source line, and before the end of a function, which has no source line.
 MARK = re.compile(r'\s*/\* (?:"(convt/[^"]+)":(\d+)|function exit code \*/)')
 
 
 def levels(folder):
-    """The instruction sets: of each, whether this CPU has it."""
+    """Return ``{instruction set: whether this CPU has it}``."""
     code = "import json; from convt import _core; print(json.dumps(_core.isa_rows()))"
     done = subprocess.run([sys.executable, "-c", code], check=True, cwd=folder, capture_output=True, text=True)
     return {row["name"]: row["available"] for row in json.loads(done.stdout)}
@@ -47,13 +49,13 @@ def counts_of(folder, isa):
 
 
 def run(folder, isa, options):
-    """Whether the fuzzer and the tests found nothing at an instruction set; what ran is counted in a folder of its own."""
+    """Run the fuzzer and the tests at an instruction set, counting in a separate folder. Return whether all passed."""
     counts = counts_of(folder, isa)
     if not options.keep:
         shutil.rmtree(counts, ignore_errors=True)
     settings = {
         "PYTHONPATH": str(folder),
-        # Of the path that an object file has for its counts, the part in the folder is put behind that of the counts.
+        # gcov writes counts to GCOV_PREFIX plus the path of the object file inside ``folder``.
         "GCOV_PREFIX": str(counts),
         "GCOV_PREFIX_STRIP": str(len(folder.parts) - 1),
     }
@@ -61,7 +63,7 @@ def run(folder, isa, options):
     fuzz = ["tests.fuzz", "--isa", isa, "--seconds", str(options.seconds), "--workers", str(options.workers), "--shrink", "0"]
     files = options.tests or [*NO_LONG_CALLS, *(f"tests/test_{name}.py" for name in TESTS.split())]
     tests = ["pytest", "-q", "-p", "no:cacheprovider", *files]
-    # Those that choose an instruction set have its name in theirs, and are left out where CONVT_ISA has.
+    # Tests that select an instruction set have its name in their own, and are skipped if CONVT_ISA is set.
     commands = [(fuzz, alone)] * (options.seconds > 0) + [(tests, alone), ([*tests, "-k", isa], settings)]
     good = True
     for command, environment in commands:
@@ -71,7 +73,7 @@ def run(folder, isa, options):
 
 
 def own_kernels(folder, isa):
-    """The sources of the kernels that an instruction set uses: its own, and those of its bases that it did not replace."""
+    """Return the kernel sources that an instruction set uses: its own, and those of bases that it does not replace."""
     bases = dict(ROW.findall(next((folder / "build").glob("temp.*/generated/isa_rows.h")).read_text()))
     found = []
     while isa != "none":
@@ -81,7 +83,7 @@ def own_kernels(folder, isa):
 
 
 class Counts:
-    """What ran of a file: lines, {line: whether}; branches, {(line, how many): which}; functions, {name: whether}."""
+    """The counts of a file: lines, {line: ran}; branches, {(line, number of branches): [ran, ...]}; functions, {name: ran}."""
 
     def __init__(self):
         self.lines, self.branches, self.functions = {}, {}, {}
@@ -99,7 +101,7 @@ class Counts:
 
 
 def counted(folder, isa):
-    """The `Counts` of each file at an instruction set."""
+    """Return ``{file: Counts}`` at an instruction set."""
     counts, used = counts_of(folder, isa), own_kernels(folder, isa)
     found = defaultdict(Counts)
     for data in sorted(counts.rglob("*.gcda")):
@@ -117,7 +119,7 @@ def counted(folder, isa):
                     if line["line_number"] in places:
                         of, at = places[line["line_number"]]
                         found[of].add_line(line, at, branches=False)
-            elif name.startswith("convt/"):  # and not a header of Python, NumPy or the compiler
+            elif name.startswith("convt/"):  # skips headers of Python, NumPy and the compiler
                 for line in file["lines"]:
                     found[name].add_line(line, line["line_number"], branches=name.startswith(KERNELS))
                 for function in file["functions"]:
@@ -126,7 +128,7 @@ def counted(folder, isa):
 
 
 def unreached(folder, name):
-    """The lines of a file that tools/unreached.txt says cannot be reached: those it names, and what is indented below them."""
+    """Return the lines of a file that tools/unreached.txt lists as unreachable, and the lines indented below them."""
     text = (folder / name).read_text().splitlines()
     indent = lambda line: len(line) - len(line.lstrip())  # noqa: E731
     found = set()
@@ -149,7 +151,7 @@ def unreached(folder, name):
 
 
 def cython_lines(path):
-    """Which line of which Cython file each line of a C file is from: {line: (file, line)}."""
+    """Return ``{line of a C file: (Cython file, line)}``."""
     found, place = {}, None
     for number, text in enumerate(path.read_text().splitlines(), 1):
         if mark := MARK.match(text):
@@ -174,7 +176,7 @@ def kind_of(name):
 def report(folder, isa, missing):
     found = counted(folder, isa)
     known = {name: unreached(folder, name) for name in found}
-    # What did not run and is known not to is left out.
+    # Unreachable lines that did not run are left out.
     lines = {name: [ran for at, ran in each.lines.items() if ran or at not in known[name]] for name, each in found.items()}
     flags = {
         name: [flag for (at, _), taken in each.branches.items() for flag in taken if flag or at not in known[name]]
@@ -195,7 +197,7 @@ def report(folder, isa, missing):
 
 
 def list_missing(folder, name, counts, known):
-    """Lines that never ran; those that ran, but not to each branch: which, of how many; and functions that macros make."""
+    """Print lines that never ran, branches that were never taken (number of total), and functions that were never called."""
     text = (folder / name).read_text().splitlines()
     for at in sorted(set(counts.lines) - known):
         never = [

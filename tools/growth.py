@@ -1,10 +1,10 @@
-"""Whether this process's memory grows with calls, operators and shapes:
+"""A check that the memory of a process does not grow with calls, operators and shapes.
 
     python tools/growth.py          # 100,000 calls, 10,000 operators, 10,000 shapes; a few minutes
     python tools/growth.py 0.1      # a tenth of that
 
-Each kind runs a fifth of its turns first, which fills what convt keeps, and then the others; the memory that the process holds
-may be larger by as much as ALLOWED afterwards. Exit status 1 where it is. Linux.
+For each kind, a fifth of the turns runs first, which fills convt's caches. The memory of the process may grow by at most
+ALLOWED in the remaining turns. The exit status is 1 if it grows by more. It needs Linux.
 """
 
 import gc
@@ -15,12 +15,12 @@ import numpy as np
 
 import convt
 
-ALLOWED = 4 << 20  # bytes: the C library's own blocks come and go
+ALLOWED = 4 << 20  # bytes, for blocks that the C library takes and frees
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 
 def resident():
-    """Bytes of memory that this process holds."""
+    """Return the bytes of memory that this process holds."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
@@ -33,7 +33,7 @@ def array(shape, n):
 
 
 def calls():
-    """The same calls again and again: operators, the function, new outputs and given ones, NXC and NCX."""
+    """Repeat the same calls of operators and of the function: with new outputs and with ``out``, in NXC and NCX."""
     made = []
     for n in range(len(DTYPES)):
         for data_format, shape in (("NXC", (1, 5, 6, 16)), ("NCX", (1, 16, 5, 6))):
@@ -48,7 +48,7 @@ def calls():
 
 
 def operators():
-    """Operators that are made, called and dropped."""
+    """Make, call and drop operators."""
     n = 0
     while True:
         filter = array((2, 2, 8 + n % 7, 8), n)
@@ -57,18 +57,18 @@ def operators():
 
 
 def shapes():
-    """Ever other shapes, for one operator and for the function."""
+    """Call one operator and the function with ever new shapes."""
     filter, n = array((2, 2, 8, 8), 0), 0
     op = convt.ConvTranspose(filter, strides=2)
     while True:
-        place = n * 2741 % 10_000  # all shapes in an order that has large ones early, which fill what convt keeps
+        place = n * 2741 % 10_000  # large shapes come early in this order and fill convt's caches
         data = array((1, 1 + place % 100, 1 + place // 100, 8), 0)
         yield op(data) if n % 2 else convt.conv_transpose(data, filter, strides=2)
         n += 1
 
 
 def grown(kind, turns):
-    """By how many bytes the process grows in the later four fifths of some turns."""
+    """Return the growth of the process in bytes over the last four fifths of ``turns`` turns."""
     steps = kind()
     for _ in range(max(turns // 5, 200)):  # more than convt's caches hold
         next(steps)

@@ -1,4 +1,4 @@
-"""A build of convt with flags and settings, in a folder of its own: what sanitize.py, emulate.py and coverage.py share."""
+"""Builds of convt in a separate folder, with extra compiler flags: shared by sanitize.py, emulate.py and coverage.py."""
 
 import os
 import shutil
@@ -8,12 +8,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 COPIED = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "convt", "tests", "third_party", "bench", "tools")
-# Arguments of pytest that leave out tests of calls that take seconds, and many minutes in such builds.
+# Arguments of pytest that leave out a test whose calls take seconds, and many minutes in these builds.
 NO_LONG_CALLS = ("--deselect", "tests/test_threads.py::test_a_long_call_does_not_hold_the_gil")
 
 
 def copy(name):
-    """Bring the folder build/<name> up to date: files that are newer here are copied, compiled modules and caches are not."""
+    """Copy files that are newer here to build/<name>, except compiled modules and caches. Return that folder."""
     folder = ROOT / "build" / name
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -31,6 +31,6 @@ def copy(name):
 
 
 def build(folder, flags, **settings):
-    # As part of the compiler's name the flags are the linker's, too, and those of the program by which setup.py finds OpenMP.
+    # Flags in CC also reach the linker and the program with which setup.py detects OpenMP.
     command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
     subprocess.run(command, check=True, cwd=folder, env=os.environ | {"CC": f"gcc {flags}", **settings})

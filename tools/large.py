@@ -1,10 +1,10 @@
-"""Whether results beyond 2^31 elements and 4 GiB are right, for each algorithm that takes them:
+"""A check of results beyond 2^31 elements and 4 GiB, for each algorithm that supports them.
 
-    python tools/large.py                  # all; some minutes, and 10 GiB of memory
-    python tools/large.py direct winograd  # these
+    python tools/large.py                  # all algorithms; some minutes, and 10 GiB of memory
+    python tools/large.py direct winograd  # only these algorithms
 
-All rows of the data are alike, so that all rows of the result repeat those of a small one, but for its first and last rows.
-Exit status 1 where one is wrong.
+All rows of the data are equal, so all rows of the result except the first and last ones repeat the rows of a small result. The
+exit status is 1 if a result is wrong.
 """
 
 import sys
@@ -14,7 +14,7 @@ import numpy as np
 
 import convt
 
-ROWS = 24  # of the small problem
+ROWS = 24  # rows of the small problem
 WIDTH = 64
 # name -> (groups, in-channels, out-channels, kernel, stride)
 LAYERS = {
@@ -29,24 +29,24 @@ ALGORITHMS = {
     "matrix": ("dense",), "matrix_scatter": ("few out-channels",), "matrix_winograd": ("dense",), "matrix_turned": ("dense",),
     "dots": ("dense",), "dots_scatter": ("few out-channels",),
 }  # fmt: skip
-# (dtype, elements of the result, whether the data are as many in memory, or one row that is read again and again)
+# (dtype, elements of the result, whether all rows of the data are in memory; else one row is broadcast)
 SIZES = (
     ("float16", (1 << 31) + (1 << 20), False),
     ("float32", (1 << 30) + (1 << 20), False),
     ("float16", (1 << 31) + (1 << 20), True),
 )
-OF_DOTS = (("bfloat16", (1 << 31) + (1 << 20), False),)  # the only dtype that they take at precision "highest"
+OF_DOTS = (("bfloat16", (1 << 31) + (1 << 20), False),)  # the only dtype of `dots` at precision "highest"
 
 
 def rows_of(array, planar, rows):
-    """So many rows of one row of data, the same memory for all."""
+    """Return one row of data repeated ``rows`` times by broadcasting, with a batch axis."""
     row = array[:, None] if planar else array[None]  # [channel][row][x], or [row][x][channel]
     shape = (row.shape[0], rows, row.shape[2]) if planar else (rows, *row.shape[1:])
     return np.broadcast_to(row, shape)[None]
 
 
 def check(algorithm, layer, dtype, elements, real, planar):
-    """None if the result is right or the algorithm does not do it, else what is wrong."""
+    """Return None if the result is right, else the wrong rows. Raise ValueError if the algorithm does not support the layer."""
     groups, ci, co, kernel, stride = LAYERS[layer]
     rng, axis = np.random.default_rng(0), 2 if planar else 1
     row = rng.integers(-2, 3, (groups * ci, WIDTH) if planar else (WIDTH, groups * ci)).astype(dtype)
@@ -63,7 +63,7 @@ def check(algorithm, layer, dtype, elements, real, planar):
     got = operator(data)
     assert got.size >= elements * 0.99 and got.flags.c_contiguous
     part = lambda array, low, high: array[:, :, low:high] if planar else array[:, low:high]  # noqa: E731
-    # Whole steps of the stride, so that phases match; what is neither first nor last repeats.
+    # Multiples of the stride, so that phases match. The rows between the edges repeat with this step.
     edge, end, step = 4 * stride, got.shape[axis], 4 * stride
     middle = part(small, edge, edge + step)
     near = lambda a, b: np.allclose(a.astype(np.float32), b, rtol=0, atol=0.05)  # noqa: E731

@@ -1,6 +1,6 @@
-/* Stands in for GCC's OpenMP library (libgomp) under ThreadSanitizer, which can't see how that one waits: teams of threads that are
- * created and joined by pthread's functions. It has what GCC calls for parallel regions, barriers and dynamic loops, and the three
- * omp_ functions that convt uses; loops end with a barrier, so that a team has one at a time. */
+/* A replacement of GCC's OpenMP library (libgomp) under ThreadSanitizer, which cannot see how libgomp waits. Teams are threads
+ * that pthread's functions create and join. This file has the functions that GCC calls for parallel regions, barriers and dynamic
+ * loops, and the three omp_ functions that convt uses. Loops end with a barrier, so a team runs one loop at a time. */
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -12,8 +12,8 @@ typedef struct {
     void (*work)(void *);
     void *data;
     pthread_barrier_t barrier;
-    pthread_mutex_t lock; /* of the loop */
-    unsigned loops;       /* begun so far */
+    pthread_mutex_t lock; /* guards the loop: loops, next, end, step */
+    unsigned loops;       /* loops begun so far */
     long next, end, step;
 } team;
 
@@ -38,7 +38,7 @@ static void *run(void *given)
 void GOMP_parallel(void (*work)(void *), void *data, unsigned threads, unsigned flags)
 {
     (void)flags;
-    /* Within another region a team has one thread, as libgomp's by default. */
+    /* A nested team has one thread, as in libgomp by default. */
     team all = {.size = self.team ? 1 : threads ? threads : (unsigned)omp_get_max_threads(), .work = work, .data = data};
     const member outer = self;
     member *members = calloc(all.size, sizeof *members);
@@ -78,7 +78,7 @@ bool GOMP_loop_nonmonotonic_dynamic_next(long *first, long *last)
     return more;
 }
 
-/* (Cython's loops count upwards by one.) */
+/* `by` is positive, because Cython's loops count upwards by one. */
 bool GOMP_loop_nonmonotonic_dynamic_start(long start, long end, long by, long chunk, long *first, long *last)
 {
     team *all = self.team;

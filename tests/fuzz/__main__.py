@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz``: see docs/reliability.md."""
+"""The command ``python -m tests.fuzz``, described in docs/reliability.md."""
 
 import argparse
 import faulthandler
@@ -39,14 +39,14 @@ def main(arguments=None):
         pass
     print(f"seeds {first}-{highest + 1} done, {len(findings)} findings; go on with --seeds {highest + 1}-")
     print(*tally.lines(), sep="\n", flush=True)
-    for case, outcome in findings if options.shrink else ():  # only now, as the other children would wait
+    for case, outcome in findings if options.shrink else ():  # after the loop, because the children would wait for it
         smaller = shrink.shrink(case, pool.fails_as(outcome), options.shrink)
         print(f"smaller: python -m tests.fuzz --replay '{json.dumps(smaller)}'", flush=True)
     return 1 if findings else 0
 
 
 def _replay(case):
-    """In this process, for a debugger to look at."""
+    """Run a case in this process, for use in a debugger."""
     outcome, plans, error = pool.outcome_of(case)
     for _, text, schedule in plans:
         print("plan:", text)
@@ -78,5 +78,5 @@ def _seeds(text):
 
 if __name__ == "__main__":
     faulthandler.enable()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was done is said then, too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the summary is also printed then
     sys.exit(main())

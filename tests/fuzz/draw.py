@@ -1,4 +1,4 @@
-"""A case of a seed: `case`. What is rare in users' calls is common here."""
+"""The case of a seed: `case`. Rare arguments are drawn much more often than users pass them."""
 
 import copy
 import math
@@ -12,19 +12,19 @@ from . import machines, odd, oracle
 
 # rank -> largest input, kernel, stride, dilation
 _SIZES = {1: (70, 12, 9, 5), 2: (14, 6, 5, 3), 3: (6, 4, 3, 2), 4: (3, 3, 3, 2), 5: (2, 2, 2, 2)}
-_WORK = [30_000, 200_000, 200_000, 1_500_000]  # multiply-adds of a case
+_WORK = [30_000, 200_000, 200_000, 1_500_000]  # most multiply-adds of a case
 _WIDTHS = (1, 2, 3, 4, 5, 7, 8, 12, 15, 16, 17, 24, 31, 32, 33, 48, 64, 65, 96, 128, 200)
 _MULTIPLES = [(1, 1), (1, 1), (1, 2), (2, 1), (3, 2)]  # in- and out-channels of a group of depthwise
 _DTYPES = ["float32", "float32", "float16", "bfloat16", "bfloat16", "float64"]
 
 
 def case(seed, isa=None):
-    """The case of a seed, at an instruction set or at any the CPU has; the same one wherever these are the same."""
+    """Return the case of a seed, at the given instruction set or at one that the CPU has. It depends only on these."""
     rng = random.Random(seed)
     isa = isa or rng.choice(ISAS)
     dialect = rng.choice(["core"] * 8 + ["onnx", "openvino"])
     problem = _problem(rng, dialect)
-    form = rng.choice(["operator", "shot"] * 8 + ["borrowing", "pickled"] * 4 + ["dask"])  # whose calls take ten times as long
+    form = rng.choice(["operator", "shot"] * 8 + ["borrowing", "pickled"] * 4 + ["dask"])  # dask is slow, so rare
     form = "shot" if dialect != "core" else form
     found = {
         "isa": isa,
@@ -44,7 +44,7 @@ def case(seed, isa=None):
     if found["backend"] == "reference" or form == "dask":
         found["algorithm"] = "direct" if form == "dask" and rng.random() < 0.7 else "auto"
     if found["values"] == "denormal" and problem["dtype"] in ("float16", "bfloat16"):
-        found["values"] = "integers"  # dot products of bfloat16 take denormals for zeros
+        found["values"] = "integers"  # the dot product of bfloat16 flushes denormals to zero
     if form == "dask":
         found["backend"] = "native"
         found["chunks"] = [rng.randint(1, max(1, n)) for n in (problem["batch"], *problem["in_sizes"])]
@@ -143,7 +143,7 @@ def _axis(rng, top, dialect, mode, word):
     n = 0 if rng.random() < 0.01 else rng.randint(1, top[0])
     k, s = rng.randint(1, top[1]), rng.choice([1, 1, 2, 2, rng.randint(1, top[2])])
     d = rng.choice([1, 1, rng.randint(1, top[3])])
-    if rng.random() < 0.03:  # integers that a machine's just hold, and results that are small nevertheless
+    if rng.random() < 0.03:  # integers near the 64-bit limit, with small results
         n, k = rng.choice([(min(n, 2), 1), (1, min(k, 2)), (2, 2)])
         s, d = (2 ** rng.randint(20, 62) + rng.randint(-2, 2) for _ in range(2))
     op = rng.randint(0, max(s, d) - 1 if dialect == "onnx" else s + 3) if rng.random() < 0.3 and s < 100 else 0
@@ -163,7 +163,7 @@ def _axis(rng, top, dialect, mode, word):
 
 
 def cases_size(n, k, s, d, word, op):
-    """The output's size by auto_pad, which output_shape has to agree with in the core dialect."""
+    """Return the output size by auto_pad, with which output_shape must agree in the core dialect."""
     return max(0, oracle._core(n, k, s, d, 0, 0, op, word, None)[1])
 
 
@@ -182,9 +182,9 @@ def _call(rng, problem):
 
 
 def _repeats(rng, call):
-    """The same call again, of other numbers: calls that convt has seen take a way of their own, see convt/_repeat.pyx."""
+    """Return the call several times with other values. Repeated calls take the fast path of convt/_repeat.pyx."""
     out = rng.choice([None, {"end": True}])
-    # (Copies, as one may be made smaller without the others.)
+    # Copies, because shrinking may change one without the others.
     same = call | {"out": out, "as": "numpy", "clear": False}
     return [copy.deepcopy(same | {"values": rng.randrange(2)}) for _ in range(3)]
 

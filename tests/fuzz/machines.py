@@ -1,4 +1,4 @@
-"""Machines that plans are made for: caches, limits, constants and efficiencies, drawn and put in force."""
+"""Machines that plans are made for: random caches, limits, constants and efficiencies, and a context that uses them."""
 
 import contextlib
 import math
@@ -15,23 +15,23 @@ CACHES = {
     "l2": [0, 4 * KIB, 64 * KIB, 256 * KIB, 512 * KIB, 1 << 20, 2 << 20, 16 << 20],
     "l3": [0, 64 * KIB, 1 << 20, 8 << 20, 32 << 20, 512 << 20],
 }
-# How limits in bytes, cycles or operations are drawn: none, little, more than cases have.
+# Limits in bytes, cycles or operations: zero, small, or more than any case has.
 SIZES = [0, 0, 1, 64, 500, 2 * KIB, 16 * KIB, 256 * KIB, 1 << 40]
-# What chance would bring together too seldom: outputs that no cache holds, and one-shot calls that pack as they compute.
+# Combinations that are too rare by chance: outputs that no cache holds, and one-shot calls that pack on the fly.
 NO_CACHES = {"l2": 0, "l3": 0}
 ON_THE_FLY = {"pack_on_the_fly": 0, "pack_on_the_fly_again": 1000}
 
 
 def draw(rng):
-    """A machine, as JSON has it: caches, limits, by how much its constants are those of the machine there is, and the seed and
-    spread of its efficiencies."""
+    """Return a machine for JSON: caches, limits, factors of the current machine's constants, and seed and spread of the
+    efficiencies."""
     found = {}
     if rng.random() < 0.5:
         found |= {name: rng.choice(sizes) for name, sizes in CACHES.items() if rng.random() < 0.5}
     if rng.random() < 0.7:
         share = rng.choice([0.15, 0.5])
         found["limits"] = {name: _limit(rng, name) for name in costs.Limits._fields if rng.random() < share}
-        found["limits"].setdefault("single_thread_cycles", 0)  # or no small problem has two threads
+        found["limits"].setdefault("single_thread_cycles", 0)  # otherwise small problems have one thread only
     if rng.random() < 0.6:
         spread = rng.choice([0.3, 2, 6])
         found["constants"] = {name: math.exp(rng.uniform(-spread, spread)) for name in Constants._fields if rng.random() < 0.5}
@@ -49,12 +49,12 @@ def _limit(rng, name):
         return rng.random() < 0.5
     if name == "pack_on_the_fly_again":
         return rng.choice([0, 1, 2, 1000])
-    return rng.choice(SIZES) or (name == "same_set")  # a modulus
+    return rng.choice(SIZES) or (name == "same_set")  # a modulus, so not 0
 
 
 @contextlib.contextmanager
 def using(found):
-    """Plans made inside are those of a machine."""
+    """Use a machine for the plans made inside."""
     here = machine.current()
     unit, by = here.info("float32"), found.get("constants", {})
     constants = here.constants._replace(**{name: getattr(here.constants, name) * factor for name, factor in by.items()})

@@ -1,4 +1,4 @@
-"""Arrays of any strides that lie against pages which nobody may touch."""
+"""Arrays of any strides that border on pages without access rights, so that an access outside them ends the process."""
 
 import ctypes
 import math
@@ -18,9 +18,9 @@ def _protect(memory, first, length, how):
 
 
 def strides_of(shape, item, layout):
-    """Byte strides. A layout's ``order`` has the axes from the outermost to the innermost; ``steps`` says for each axis by how
-    many elements it steps (below 0 backwards, 0: all its elements are one); ``gap`` elements lie between rows, ``bytes``
-    between elements; with ``sliding`` each axis steps by elements, so that rows overlap."""
+    """Return byte strides. A layout's ``order`` lists the axes from the outermost to the innermost. ``steps`` has one step per
+    axis, in elements (negative: backwards; 0: all elements are one). ``gap`` elements lie between rows, and ``bytes`` bytes
+    between elements. With ``sliding`` each axis steps by elements, so that rows overlap."""
     steps = layout.get("steps", [1] * len(shape))
     if layout.get("sliding"):
         return [item * step for step in steps]
@@ -33,8 +33,8 @@ def strides_of(shape, item, layout):
 
 
 class Guarded:
-    """An array, ``view``, of a shape and layout. Its first or, with the layout's ``end``, its last byte borders on a page that
-    may not be touched (``off``: so many bytes from it); what lies between its elements holds 0xff."""
+    """An array, ``view``, of a shape and layout. Its first byte or, with the layout's ``end``, its last byte borders on a page
+    without access rights, at a distance of ``off`` bytes. The bytes between its elements are 0xff."""
 
     def __init__(self, shape, dtype, layout):
         strides = strides_of(shape, dtype.itemsize, layout)
@@ -52,22 +52,22 @@ class Guarded:
         self.view = np.ndarray(shape, dtype, self._memory, first - low, strides)
 
     def freeze(self):
-        """Let nobody write to it."""
+        """Make the memory read-only."""
         _protect(self._memory, PAGE, self._length, _READ)
         self.view.flags.writeable = False
 
     def untouched(self):
-        """Whether it holds nothing but 0xff."""
+        """Check whether all bytes are 0xff."""
         return bool((self._bytes == 0xFF).all())
 
     def only_elements_written(self):
-        """Whether what lies between its elements holds 0xff; the elements do so afterwards."""
+        """Check whether the bytes between the elements are 0xff. Elements are set to 0xff by this."""
         self.view[...] = np.frombuffer(b"\xff" * self.view.itemsize, self.view.dtype)[0]
         return self.untouched()
 
 
 def laid(values, layout):
-    """A `Guarded` with these values, as far as its elements do not share memory, frozen."""
+    """Return a read-only `Guarded` with these values. Elements that share memory hold one of their values."""
     held = Guarded(values.shape, values.dtype, layout)
     if math.prod(values.shape):
         held.view[...] = values

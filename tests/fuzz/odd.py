@@ -1,15 +1,15 @@
-"""Arguments of every type: values that are no plain integers or words, with what they plainly mean."""
+"""Arguments of every type that are no plain integers or words, each with its meaning."""
 
 import decimal
 import fractions
 
 import numpy as np
 
-NOTHING = object()  # what means no integer at all: it has to be refused
+NOTHING = object()  # the value means no integer, so it must be refused
 
 
 class Indexed:
-    """What has ``__index__`` is an integer."""
+    """An object with ``__index__``, which makes it an integer."""
 
     def __index__(self):
         return 2
@@ -19,7 +19,7 @@ def _generator():
     yield 2
 
 
-# name -> (the value for a rank, what it means: an integer for every axis, a list, or NOTHING)
+# name -> (the value for a rank, its meaning: an integer for every axis, a list, or NOTHING)
 VALUES = {
     "None": (lambda rank: None, NOTHING),
     "True": (lambda rank: True, NOTHING),
@@ -69,12 +69,12 @@ NAMES = (*AXES, "groups")
 
 
 def draw(rng, dialect):
-    """[the argument, the name of its value]."""
+    """Return [argument, name of its value]."""
     return [rng.choice(NAMES if dialect == "core" else AXES[:2] + AXES[4:]), rng.choice(list(VALUES))]
 
 
 def value(argument, name, rank):
-    """The value to pass, and what it means as `oracle` has it: a list, an integer for groups, None, or NOTHING."""
+    """Return the value to pass and its meaning for `oracle`: a list, an integer for groups, None, or NOTHING."""
     make, meaning = VALUES[name]
     given = make(rank)
     if meaning is NOTHING:

@@ -1,4 +1,4 @@
-"""What a case's result has to be: the definition in float64, by the rules of each dialect. It shares no code with convt."""
+"""The expected result of a case: the definition in float64, by the rules of each dialect. It shares no code with convt."""
 
 import itertools
 import math
@@ -9,11 +9,11 @@ import numpy as np
 
 
 class Refused(Exception):
-    """The dialect's rules forbid the call."""
+    """The rules of the dialect forbid the call."""
 
 
 def windows(problem, dialect):
-    """(begin, out) of each axis in the full scatter; `Refused` where there is none."""
+    """Return (begin, out) of each axis in the full scatter, or raise `Refused`."""
     p, found = problem, []
     want = p.get("output_shape") or [None] * len(p["kernel"])
     if dialect == "onnx" and p["auto_pad"] and any(p["pads_begin"] + p["pads_end"]):
@@ -66,7 +66,7 @@ def nxc(a, data_format):
 
 
 def sums(problem, found, data, filter, bias):
-    """The window of the scatter plus bias in float64, NXC: sums of products, and of their sizes."""
+    """Return the window of the scatter plus bias, and the same sums of magnitudes, in float64 and NXC."""
     p, groups = problem, problem["groups"]
     x = nxc(data, p["data_format"]).astype(np.float64)
     x = x.reshape(*x.shape[:-1], groups, p["ci"])
@@ -89,20 +89,21 @@ def sums(problem, found, data, filter, bias):
 
 
 def _meetings(n, tap, s, d, begin, out):
-    """The inputs that land in the window by a tap, and where: Python's integers, as sizes may be near 2**63."""
+    """Return the inputs whose product with a tap lands in the window, and the outputs. Python integers, because sizes may be
+    near 2**63."""
     pairs = [(i, i * s + tap * d - begin) for i in range(n)]
     pairs = [(i, o) for i, o in pairs if 0 <= o < out]
     return [i for i, _ in pairs], [o for _, o in pairs]
 
 
-# Errors of a product, in units of it, by what multiplies; and of a sum, in units of the accumulators' rounding.
+# Relative error of a product, by the unit that multiplies. The error of sums is counted in units of the accumulators' rounding.
 _PRODUCT = {"matrix_high": 2.0**-10, "matrix_medium": 2.0**-7, "dots": 2.0**-7}
-# Small integers stay exact in all algorithms but these.
+# Algorithms that are not exact on small integers.
 ROUNDING = ("winograd6", "matrix_high_winograd")
 
 
 def assert_right(call, algorithms, got, y, sizes):
-    """Assert that ``got``, in NXC, is the result for these sums, by algorithms of these names."""
+    """Assert that ``got``, in NXC, is the result for these sums, computed by algorithms with these names."""
     p = call["problem"]
     dtype, activation = got.dtype, p["activation"]
     activation = tuple(activation) if isinstance(activation, list) else activation
@@ -133,7 +134,7 @@ def assert_right(call, algorithms, got, y, sizes):
             accumulator = np.finfo(np.float64 if wide else np.float32)
             error = error + _winograd_steps(p, "winograd6" in algorithms) * float(accumulator.smallest_subnormal)
         sure = ~np.isfinite(want) | (np.abs(want) + error < float(info.max))
-        if call["values"] == "huge":  # partial sums may overflow where sums do not
+        if call["values"] == "huge":  # partial sums may overflow although the sums do not
             sure = np.isfinite(sizes) & (size < float(info.max if not wide and info.bits < 32 else np.finfo(dtype).max) / 8)
         finite = sure & np.isfinite(want)
         np.testing.assert_array_equal(np.where(sure & ~finite, got, 0), np.where(sure & ~finite, rounded, 0))
@@ -146,7 +147,7 @@ def assert_right(call, algorithms, got, y, sizes):
 
 
 def same_bits(a, b):
-    """Whether two arrays have the same bits, but for those that say which NaN it is."""
+    """Check whether two arrays have the same bits. Different NaNs count as equal."""
     bits = [np.ascontiguousarray(each).view(f"u{each.itemsize}") for each in (a, b)]
     return bool(((bits[0] == bits[1]) | (np.isnan(a) & np.isnan(b))).all())
 
@@ -156,15 +157,15 @@ def _prefix(algorithm):
 
 
 def _winograd_steps(problem, large):
-    """The largest error of Winograd among denormal numbers, in units of the accumulator's smallest.
+    """Return the largest error of Winograd on denormal numbers, in units of the accumulator's smallest number.
 
-    Each in-channel of each window of taps adds a product to each point, rounded by half a unit. The output's transform
-    then adds up points, exactly, with factors whose sizes sum to 3 in an axis of F(2, 3) and F(3, 2), and to 34 in
-    one of F(5, 2), the most of the large ones.
+    Each in-channel of each tap window adds a product to each point, rounded by half a unit. The output transform then adds
+    points exactly, with factors whose magnitudes sum to 3 per axis for F(2, 3) and F(3, 2), and to 34 for F(5, 2), the largest
+    sum of all transforms.
     """
     p = problem
     phases = [s // math.gcd(s, d) for s, d in zip(p["strides"], p["dilations"], strict=True)]
-    windows = math.prod(-(-k // (2 * n)) for k, n in zip(p["kernel"], phases, strict=True))  # of two taps or more each
+    windows = math.prod(-(-k // (2 * n)) for k, n in zip(p["kernel"], phases, strict=True))  # tap windows of at least two taps
     return 0.5 * p["ci"] * windows * (34 if large else 3) ** len(phases)
 
 

@@ -1,4 +1,4 @@
-"""One case, run and checked: `perform`."""
+"""Run and check one case: `perform`."""
 
 import contextlib
 import math
@@ -16,12 +16,12 @@ from . import machines, memory, odd, oracle, schedules
 
 
 class Array:
-    """An array behind ``__dlpack__``, or ``__array__``, alone."""
+    """An array that only ``__dlpack__`` or only ``__array__`` gives access to."""
 
-    def __new__(cls, a, door):
-        if door == "numpy" or a is None:
+    def __new__(cls, a, integration):
+        if integration == "numpy" or a is None:
             return a
-        return _Dlpack(a) if door == "dlpack" and a.dtype.kind == "f" and a.flags.writeable else _Array(a)
+        return _Dlpack(a) if integration == "dlpack" and a.dtype.kind == "f" and a.flags.writeable else _Array(a)
 
 
 class _Dlpack:
@@ -45,7 +45,7 @@ class _Array:
 
 @contextlib.contextmanager
 def recording(forced=()):
-    """The plans that are made inside, one (algorithm, text, schedule) each; ``forced`` as in `schedules.watching`."""
+    """Record the plans made inside, as (algorithm, text, schedule). ``forced`` is as in `schedules.watching`."""
     found, bind = [], _plan.Operator._bind
 
     def recorded(self, *arguments):
@@ -65,15 +65,15 @@ def recording(forced=()):
 
 
 def perform(call):
-    """Run a case; AssertionError where a result, or what is refused, is wrong. Returns (what became of it, plans made).
-    Where it has "schedules", plans are of these."""
-    _api._SHOTS.clear()  # their plans are those of the machine of the case before
+    """Run a case and return (outcome, plans made). Raise AssertionError if a result, or a refusal, is wrong. If the case has
+    "schedules", its plans use them."""
+    _api._SHOTS.clear()  # these hold plans for the machine of the previous case
     with using_isa(call["isa"]), machines.using(call["machine"]), recording(call.get("schedules", ())) as plans:
         assert _core.isa() == call["isa"]
         try:
             return _Run(call, plans).all_calls(), plans
         except Exception as error:
-            error.plans = plans  # that a finding is to tell
+            error.plans = plans  # for the report of the finding
             raise
 
 
@@ -84,7 +84,7 @@ class _Run:
         self.meant, self.keywords = self._arguments()
 
     def _arguments(self):
-        """The problem that the arguments mean, or None where they mean none; and the keywords to pass."""
+        """Return the problem that the arguments mean, or None if they mean none, and the keywords to pass."""
         p = self.problem
         given = {name: p[name] for name in (*odd.NAMES, "auto_pad")}
         meant = p
@@ -111,7 +111,7 @@ class _Run:
         held = [
             v if v is None else memory.laid(v, each[name]) for name, v in zip(("data", "filter", "bias"), values, strict=True)
         ]
-        if self.operator is not None:  # it has those of the first call
+        if self.operator is not None:  # an operator keeps filter and bias of the first call
             held[1:] = self.first[1:]
         else:
             self.first = held
@@ -119,11 +119,11 @@ class _Run:
         try:
             windows = None if self.meant is None else oracle.windows(self.meant, call["dialect"])
             if self.meant is not None and self.meant["groups"] != p["groups"]:
-                windows = None  # the filter's shape is another's
+                windows = None  # the filter does not have the shape for these groups
         except oracle.Refused:
             windows = None
         shape = None if windows is None else (p["batch"], *(out for _, out in windows), p["groups"] * p["co"])
-        # (An output without elements may have sizes that no array's shape has.)
+        # An output without elements may have sizes that no array can have.
         far = ("odd" in call) if shape is None else math.prod(max(n, 1) for n in shape) > 10_000_000
         user = None if shape is None or p["data_format"] == "NXC" else (shape[0], shape[-1], *shape[1:-1])
         out = None
@@ -136,7 +136,7 @@ class _Run:
             assert out is None or out.untouched(), "an error, and out was written to"
             return self._refused(error, windows, far)
         if windows is None and self.meant is not None and self.meant["groups"] != p["groups"]:
-            return "another problem"  # by chance the filter's shape is one of these groups, too
+            return "another problem"  # by chance the filter's shape also fits these groups
         assert windows is not None, f"wanted an error, got a result of shape {got.shape}"
         if not far:
             self._check(got, out, user or shape, windows, arrays, each)
@@ -192,9 +192,9 @@ class _Run:
         activation = tuple(p["activation"]) if isinstance(p["activation"], list) else p["activation"]
         more = {name: call[name] for name in ("backend", "algorithm", "precision")}
         k = dict(k, **more, activation=activation, data_format=p["data_format"], filter_format=p["filter_format"])
-        door = each["as"]
+        integration = each["as"]
         if call["form"] == "shot":
-            return convt.conv_transpose(*(Array(a, door) for a in arrays), **k, out=out)
+            return convt.conv_transpose(*(Array(a, integration) for a in arrays), **k, out=out)
         if call["form"] == "dask":
             return self._dask(arrays, k, each)
         if self.operator is None:
@@ -202,7 +202,7 @@ class _Run:
             self.operator = make(arrays[1], arrays[2], **k)
             if call["form"] == "pickled":
                 self.operator = pickle.loads(pickle.dumps(self.operator))
-        got = self.operator(Array(arrays[0], door), out)
+        got = self.operator(Array(arrays[0], integration), out)
         assert got.shape == self.operator.output_shape(arrays[0].shape)
         return got
 
@@ -237,10 +237,10 @@ class _Run:
         if out is not None:
             assert out.only_elements_written(), "memory between the elements of out was written to"
         layouts = tuple(str(each[name]) for name in ("data", "filter", "bias", "out"))
-        if self.call["form"] != "dask":  # the same arrays, laid in the same way, are summed in the same order by any threads
+        if self.call["form"] != "dask":  # equal arrays in equal layouts are summed in the same order for any number of threads
             before = self.same.setdefault((*layouts, each["values"], each["as"]), kept)
             assert oracle.same_bits(before, kept), "the same call gave other bits"
-        if not got.size:  # its other sizes may be beyond what an array of sums could have
+        if not got.size:  # the other sizes may be larger than an array of sums can have
             return
         inputs = (*layouts[:3], each["values"])
         if inputs not in self.sums:

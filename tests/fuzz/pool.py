@@ -1,4 +1,4 @@
-"""Child processes that run cases: one that dies, or does not answer, is a finding with its case."""
+"""Child processes that run cases. A child that crashes or does not answer in time is a finding, with its case."""
 
 import contextlib
 import json
@@ -14,12 +14,12 @@ from pathlib import Path
 
 _CONTEXT = multiprocessing.get_context("spawn")
 PATIENCE = 120  # seconds for one case
-_MEMORY = 6 << 30  # bytes of address space: larger outputs are a MemoryError
-_LIFE = 5000  # cases of a child
+_MEMORY = 6 << 30  # bytes of address space: a larger output is a MemoryError
+_LIFE = 5000  # cases per child
 
 
 def outcome_of(case):
-    """(what became of a case, plans made, the error's text)."""
+    """Return (outcome of a case, plans made, text of the error)."""
     from .perform import perform
 
     try:
@@ -30,7 +30,7 @@ def outcome_of(case):
 
 
 def _serve(pipe):
-    # (A sanitizer's shadow memory is larger by itself; tools/sanitize.py limits allocations by options.)
+    # A sanitizer's shadow memory is larger than this; tools/sanitize.py limits allocations by options.
     if int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() < _MEMORY:
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -38,8 +38,8 @@ def _serve(pipe):
 
     from . import draw
 
-    faulthandler.enable()  # where a child crashed is on standard error
-    with contextlib.suppress(EOFError):  # whoever asked has ended
+    faulthandler.enable()  # prints the place of a crash to standard error
+    with contextlib.suppress(EOFError):  # the parent has ended
         while (asked := pipe.recv()) is not None:
             case = draw.case(*asked) if isinstance(asked, tuple) else asked
             pipe.send((case, outcome_of(case)))
@@ -48,7 +48,7 @@ def _serve(pipe):
 class Child:
     def __init__(self):
         self.pipe, theirs = _CONTEXT.Pipe()
-        os.environ.update(OMP_WAIT_POLICY="passive", MALLOC_ARENA_MAX="2")  # what is imported first reads them
+        os.environ.update(OMP_WAIT_POLICY="passive", MALLOC_ARENA_MAX="2")  # read by libraries when they are imported
         self.process = _CONTEXT.Process(target=_serve, args=(theirs,), daemon=True)
         self.process.start()
         theirs.close()
@@ -59,7 +59,7 @@ class Child:
         self.pipe.send(asked)
 
     def answer(self):
-        """The answer to what was asked, or how the child ended."""
+        """Return the child's answer, or the way it crashed."""
         try:
             case, outcome = self.pipe.recv()
             self.done += 1
@@ -72,14 +72,14 @@ class Child:
         return case, outcome
 
     def late(self):
-        """What to say of a child that did not answer in time; it is ended."""
+        """End a child that did not answer in time, and return this outcome."""
         self.process.kill()
         self.process.join()
         case, self.asked = self._case(), None
         return case, ("hang", [], f"no answer in {PATIENCE} s")
 
     def outcome(self, asked):
-        """What becomes of one case, waited for."""
+        """Run one case, wait for it, and return the outcome."""
         self.ask(asked)
         return (self.answer() if self.pipe.poll(PATIENCE) else self.late())[1]
 
@@ -92,9 +92,9 @@ class Child:
         return self.process.exitcode is None
 
     def end(self):
-        """Ended as processes end, so that what counts covered lines writes its counts; by force where a case is being run."""
+        """End the child normally, so that coverage tools write their counts, or kill it if it runs a case."""
         if self.asked is None and self.alive():
-            with contextlib.suppress(OSError):  # it has just died
+            with contextlib.suppress(OSError):  # it may have ended meanwhile
                 self.pipe.send(None)
             self.process.join(PATIENCE)
         if self.alive():
@@ -103,7 +103,7 @@ class Child:
 
 
 def answers(asked, workers):
-    """``(what was asked, case, outcome)`` of each thing asked, by so many children; in the order in which they are done."""
+    """Yield ``(request, case, outcome)`` for each request, in the order of completion, run by ``workers`` children."""
     asked, children = iter(asked), []
     more = True
     try:
@@ -131,7 +131,7 @@ def answers(asked, workers):
 
 
 def fails_as(kind):
-    """A function that says whether a case fails in this way; in a child that lives as long as cases let it."""
+    """Return a function that checks whether a case fails in this way. It reuses one child as long as that lives."""
     children = []
 
     def fails(case):
@@ -150,7 +150,7 @@ def _fit(child):
 
 
 class Tally:
-    """What was tried at each instruction set: cases by outcome, calls, plans that differ, algorithms."""
+    """Statistics by instruction set: cases by outcome, calls, different plans, algorithms."""
 
     def __init__(self):
         self.cases, self.calls, self.plans, self.algorithms = Counter(), Counter(), {}, {}

@@ -1,4 +1,4 @@
-"""Schedules as text that Python reads: a finding prints those it was met with, and is run again with them."""
+"""Schedules as Python expressions: a finding prints the schedules of its plans and can be replayed with them."""
 
 import contextlib
 import functools
@@ -11,7 +11,7 @@ from convt.algorithms import planes, stages
 
 
 def written(value):
-    """A schedule, as an expression that `read` evaluates: classes of the same name are told apart by their modules."""
+    """Return a schedule as an expression that `read` evaluates. Classes with equal names are distinguished by their modules."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         fields = ", ".join(f"{name}={written(each)}" for name, each in zip(value._fields, value, strict=True))
         return f"{type(value).__module__.replace('.', '__')}__{type(value).__name__}({fields})"
@@ -21,7 +21,7 @@ def written(value):
 
 
 def read(text):
-    """The schedule that `written` gave."""
+    """Return the schedule that `written` wrote."""
     names = {"inf": math.inf, "nan": math.nan}
     for name in re.findall(r"\bconvt__\w+(?=\()", text):
         module, _, kind = name.rpartition("__")
@@ -30,14 +30,14 @@ def read(text):
 
 
 def _types(schedule):
-    """Of which algorithm a schedule is: those by blocks have the one of a block inside."""
+    """Return the types that identify the algorithm: that of the schedule and that of a block inside."""
     return type(schedule), type(getattr(schedule, "inner", None))
 
 
 @contextlib.contextmanager
 def watching(forced=()):
-    """A function that tells the schedule that was asked for last: inside, the one of the plan that was just made. Those that
-    are ``forced``, as text, are taken where the same problem, unit and threads are met, whatever would be decided now."""
+    """Yield a function that returns the last requested schedule. Inside, that is the schedule of the plan just made. ``forced``
+    are schedules as text. They replace those for the same problem, unit and threads."""
     forced = [read(text) for text in forced]
     asked, last, place = stages.scheduled, [], operator.attrgetter("problem", "unit", "threads")
 
@@ -51,7 +51,7 @@ def watching(forced=()):
         return found
 
     scheduled.cache_clear = asked.cache_clear
-    modules = stages, planes.bind  # which make plans of schedules
+    modules = stages, planes.bind  # the modules that request schedules for plans
     for module in modules:
         module.scheduled = scheduled
     try:

@@ -1,4 +1,4 @@
-"""The smallest case that still fails."""
+"""Reduction of a failing case."""
 
 import copy
 
@@ -25,7 +25,8 @@ _LEAST = {"in_sizes": 1, "kernel": 1, "strides": 1, "dilations": 1, "pads_begin"
 
 
 def shrink(case, fails, tries=400):
-    """A case that fails as ``case`` does and of which no step makes a smaller one; after so many tries, the smallest found."""
+    """Return a smaller case that fails as ``case`` does, of which no step makes a smaller one, or the smallest found in
+    ``tries``."""
     smaller = True
     while smaller and tries > 0:
         smaller = False
@@ -40,7 +41,7 @@ def shrink(case, fails, tries=400):
 
 
 def _smaller(case):
-    """Cases with a step less than a case, the large steps first."""
+    """Yield cases that are one step smaller, large steps first."""
     for n in range(len(case["calls"])):
         if len(case["calls"]) > 1:
             yield _with(case, lambda c, n=n: c["calls"].pop(n))
@@ -70,7 +71,7 @@ def _smaller(case):
 
 
 def _parts(case):
-    """The machine, and what each call has, without one thing."""
+    """Yield the case without one property of the machine or of a call."""
     for name in case["machine"]:
         yield _with(case, lambda c, name=name: c["machine"].pop(name))
     for part in ("limits", "constants"):
