@@ -8,7 +8,6 @@ them into links between the pages of the site.
 import functools
 import os
 import re
-from importlib.metadata import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,7 +18,7 @@ ROOT = DOCS.parent
 
 project = "convt"
 release = version = convt.__version__
-copyright = "the authors of convt, Apache-2.0"
+copyright = "convt developers, Apache-2.0"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "sphinx_copybutton"]
 
 default_role = "py:obj"  # role of `name` in a docstring
@@ -38,16 +37,21 @@ html_static_path = ["_static"]
 html_css_files = ["convt.css"]
 html_copy_source = html_show_sourcelink = False
 html_sidebars = {"quick-start": []}  # this page has no subpages
-_URLS = dict(each.split(", ") for each in metadata("convt").get_all("Project-URL") or [])
+# Records of measurements stay in the repository. The site has their index and summary, and links to the others there.
+_PAGES_OF_MEASUREMENTS = ("README.md", "overview.md")
+exclude_patterns = [
+    f"measurements/{file.name}" for file in (DOCS / "measurements").glob("*.md") if file.name not in _PAGES_OF_MEASUREMENTS
+]
+_REPOSITORY = re.search(r'^Repository = "(.*)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)[1]
 html_theme_options = {
     "navigation_with_keys": False,
     "navbar_persistent": ["search-button"],
     "footer_end": [],
-    "github_url": _URLS.get("Repository", ""),
+    "github_url": _REPOSITORY,
 }
 
 # Page -> toctree entries of its subpages. The text of the page links to them, so the toctree is hidden.
-_BELOW = {"how-it-works": "algorithms/*", "measurements/README": "/figures\n*"}
+_BELOW = {"how-it-works": "algorithms/*", "measurements/README": "/figures\noverview"}
 
 
 @functools.cache
@@ -56,6 +60,8 @@ def _pages():
     found = {}
     for file in DOCS.rglob("*.md"):
         page = file.relative_to(DOCS).as_posix()
+        if page in exclude_patterns:
+            continue
         found[file] = page
         text = file.read_text(encoding="utf-8")
         found.update({(file.parent / name).resolve(): page for name in re.findall(r"```\{include\} (\S+)\n```", text)})
@@ -75,6 +81,8 @@ def _with_links(text, folder):
         file = place / "README.md" if place.is_dir() else place
         if file in pages:
             return f"{shown}(/{pages[file]}{mark}{anchor})"
+        if file.suffix == ".md" and file.is_file():
+            return f"{shown}({_REPOSITORY}/blob/main/{file.relative_to(ROOT).as_posix()}{mark}{anchor})"
         if file.is_file():
             return f"{shown}(/{os.path.relpath(file, DOCS)})"
         return shown.strip("![]") if place.is_dir() else match[0]  # Sphinx warns of other links
