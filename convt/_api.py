@@ -541,7 +541,7 @@ class ConvTranspose(Generic[DType]):
         self._set(attributes, view.copy(order="K"), None if bias is None else bias.copy())
 
     @classmethod
-    def borrowing(
+    def _borrowing(
         cls, filter: NDArray[DType], bias: NDArray[Any] | None, dialect: str = _padding.CORE,
         weights: _keep.PackedWeights | None = None, **attributes: Any,
     ) -> ConvTranspose[DType]:  # fmt: skip
@@ -600,7 +600,7 @@ class ConvTranspose(Generic[DType]):
             self._operator.plans.keep(found, bound)
         return result
 
-    def part(self, data: NDArray[DType], problem: Problem) -> NDArray[DType]:
+    def _part(self, data: NDArray[DType], problem: Problem) -> NDArray[DType]:
         """Compute the output of ``problem``, a part of a larger problem, from the part's ``data``."""
         _config.check_size(problem)
         return _execute(self._attributes, self._operator, data, (), None, problem)[0]

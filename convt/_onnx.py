@@ -129,7 +129,7 @@ def operator(W, B, values, copied=False):
     """
     with _check.renamed(_NAMES):
         weights = _keep.PackedWeights(W.nbytes, W.nbytes if copied else 0)
-        return _api.ConvTranspose.borrowing(W, B, _padding.ONNX, weights, **values)
+        return _api.ConvTranspose._borrowing(W, B, _padding.ONNX, weights, **values)
 
 
 def _or(value, default):

@@ -114,7 +114,7 @@ def conv_transpose(
     chunks = list(data.chunks)
     chunks[channels] = (attributes.groups * attributes.co,)
     chunks[first : first + attributes.rank] = [tuple(stop - start for _, start, stop in each) for each in cuts]
-    op = _api.ConvTranspose.borrowing(weights, values, data_format=data_format, **given)
+    op = _api.ConvTranspose._borrowing(weights, values, data_format=data_format, **given)
     whole = attributes.of_any_size(data.shape)
     block = delayed(_Block(op, count, first, cuts, whole, bool(np.isfinite(weights).all())), traverse=False)
     return laid.map_blocks(
@@ -170,7 +170,7 @@ class _Block:
 
     def __call__(self, data: NDArray[Any], block_id: tuple[int, ...]) -> NDArray[Any]:
         with _config.num_threads(self.threads):
-            return self.op.part(data, self.part(data, block_id))
+            return self.op._part(data, self.part(data, block_id))
 
 
 def _chunk(data: NDArray[Any], block: _Block, block_id: tuple[int, ...]) -> NDArray[Any]:

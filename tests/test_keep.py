@@ -130,7 +130,7 @@ def test_the_form_that_was_not_used_for_longest_is_dropped(default_limit):
     w, data = np.ones((2, 2, 8, 8), f32), np.ones((1, 3, 3, 8), f32)
     weights = _keep.PackedWeights(w.nbytes)
     direct, scatter, rows = (
-        convt.ConvTranspose.borrowing(w, None, weights=weights, strides=2, backend="native", algorithm=name, data_format="NCX")
+        convt.ConvTranspose._borrowing(w, None, weights=weights, strides=2, backend="native", algorithm=name, data_format="NCX")
         for name in ("direct", "scatter", "rows")
     )
     data = np.ones((1, 8, 3, 3), f32)

@@ -497,7 +497,7 @@ def test_a_sum_and_its_operators_belong_together(monkeypatch):
     """Check a thread that packs the weights of one state while another thread sees the other state: it keeps them for its own
     state."""
     w, x = torch.full((4, 4, 3, 3), 2.0), torch.randn(1, 4, 5, 5)
-    inner, inside = _weights._api.ConvTranspose.borrowing, []
+    inner, inside = _weights._api.ConvTranspose._borrowing, []
 
     def interrupted(*args, **keywords):
         if not inside:
@@ -507,7 +507,7 @@ def test_a_sum_and_its_operators_belong_together(monkeypatch):
             w.fill_(2)
         return inner(*args, **keywords)
 
-    monkeypatch.setattr(_weights._api.ConvTranspose, "borrowing", interrupted)
+    monkeypatch.setattr(_weights._api.ConvTranspose, "_borrowing", interrupted)
     for _ in range(2):
         close(ct.conv_transpose2d(x, w), F.conv_transpose2d(x, w))
     assert inside

@@ -75,7 +75,7 @@ class _Filter:
                 values.weights.clear()
             # The bias is copied, because the operator also serves later calls whose bias is another tensor with equal elements.
             own = None if elements is None else elements.copy()
-            found = _api.ConvTranspose.borrowing(values.array, own, weights=values.weights, **keywords(*key[0]))
+            found = _api.ConvTranspose._borrowing(values.array, own, weights=values.weights, **keywords(*key[0]))
             values.operators[key] = found
         return found
 

@@ -198,7 +198,7 @@ class _Run:
         if call["form"] == "dask":
             return self._dask(arrays, k, each)
         if self.operator is None:
-            make = convt.ConvTranspose.borrowing if call["form"] == "borrowing" else convt.ConvTranspose
+            make = convt.ConvTranspose._borrowing if call["form"] == "borrowing" else convt.ConvTranspose
             self.operator = make(arrays[1], arrays[2], **k)
             if call["form"] == "pickled":
                 self.operator = pickle.loads(pickle.dumps(self.operator))
