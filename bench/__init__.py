@@ -25,6 +25,7 @@ live        progress output during a run
 tables      tables and summaries at the end of a run
 page, plots the HTML report and its pictures
 picture     the picture of the README
+palette     the colours of the libraries in all pictures
 
 Other measurements, each with a command line of its own:
 

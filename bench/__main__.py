@@ -73,10 +73,6 @@ def _writable(text: str) -> str:
 def _folder(text: str) -> str:
     if Path(text).exists() and not Path(text).is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} is not a folder")
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as exc:
-        raise argparse.ArgumentTypeError(f"{exc}; --report needs it: pip install matplotlib") from exc
     return text
 
 

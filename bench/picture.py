@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 from statistics import geometric_mean
 
-COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#6b6b6b")  # Okabe and Ito, colour-blind safe
+from .palette import colour, library
+
 INK, GRID = "#333333", "#dddddd"
 WIDTH, TOP, BARS, BELOW = 860, 46, 190, 96  # pixels: whole picture; heading, bars, names
 
@@ -40,8 +41,8 @@ def draw(found: dict) -> str:
     rows = ratios(found)
     if not rows:
         raise ValueError("there is no layer on which convt and another library were timed")
-    peers = sorted({peer for *_, peer in rows}, key=[peer for *_, peer in rows].count, reverse=True)
-    colours = dict(zip(peers, COLOURS * len(peers), strict=False))
+    fastest = [library(peer) for *_, peer in rows]
+    libraries = sorted(dict.fromkeys(fastest), key=fastest.count, reverse=True)
     low, high = min(0.9, rows[-1][0]), max(2.0, rows[0][0]) * 1.05
     at = lambda value: TOP + BARS * (1 - math.log(value / low) / math.log(high / low))  # noqa: E731
     step = (WIDTH - 50) / len(rows)
@@ -49,10 +50,10 @@ def draw(found: dict) -> str:
     heading = f"Speedup of convt over the fastest other library on each layer (geometric mean {_mean(rows):.2f})"
     parts.append(f'<text x="40" y="16" font-size="13" font-weight="bold" fill="{INK}">{heading}</text>')
     parts.append(f'<text x="40" y="34" font-size="11" fill="{INK}">fastest other library:</text>')
-    for n, peer in enumerate(peers):
+    for n, name in enumerate(libraries):
         x = 170 + 150 * n
-        parts.append(f'<rect x="{x}" y="25" width="10" height="10" fill="{colours[peer]}"/>')
-        parts.append(f'<text x="{x + 15}" y="34" font-size="11" fill="{INK}">{peer}</text>')
+        parts.append(f'<rect x="{x}" y="25" width="10" height="10" fill="{colour(name)}"/>')
+        parts.append(f'<text x="{x + 15}" y="34" font-size="11" fill="{INK}">{name}</text>')
     for tick in (0.5, 1, 1.5, 2, 3, 5, 10, 20):
         if low <= tick <= high:
             line = INK if tick == 1 else GRID
@@ -62,7 +63,7 @@ def draw(found: dict) -> str:
         x, top, base = 42 + n * step, min(at(value), at(1)), max(at(value), at(1))
         title = f"<title>{name}: {value:.2f} times as fast as {peer}</title>"
         parts.append(f'<rect x="{x:.1f}" y="{top:.1f}" width="{step * 0.78:.1f}" height="{max(base - top, 1):.1f}" '
-                     f'fill="{colours[peer]}">{title}</rect>')  # fmt: skip
+                     f'fill="{colour(peer)}">{title}</rect>')  # fmt: skip
         middle, foot = x + step * 0.4, TOP + BARS + 8
         parts.append(f'<text transform="translate({middle:.1f},{foot}) rotate(-60)" font-size="9" text-anchor="end" '
                      f'fill="{INK}">{name}</text>')  # fmt: skip

@@ -16,16 +16,19 @@ COLUMNS = ("layer", "library", "ms", "GFLOP/s", "of peak", "GB/s", "of limit", "
 COLD = ("cold ms", "cold speedup")  # columns after "speedup" if calls with emptied caches were timed
 HELPED = {peer.name for peer in peers.PEERS if peer.helped}
 LEFT = ("layer", "library", "how", "verdict")  # columns aligned to the left
-LEGEND = """\
-GFLOP/s: operations that the result needs, per second. Products with inserted zeros do not count.
-of peak: GFLOP/s as a share of the measured multiply-add peak. An algorithm with fewer multiplications can exceed 100%.
-GB/s: bytes of data, weights and result, once each, per second.
-of limit: the hardware limit as a share of the measured time. The limit is the larger of two times: operations / peak, and
-bytes / memory bandwidth. A call whose arrays stay in the caches can exceed 100%.
-speedup: time of the row's library divided by convt's time.
-error: largest error divided by the root mean square of the result.
-how: the algorithm or implementation that ran, or the reason why none did."""
-COLD_LEGEND = "cold: the caches are emptied before each call, so that data and weights come from memory."
+LEGEND = {
+    "GFLOP/s": "operations that the result needs, per second. Products with inserted zeros do not count.",
+    "of peak": "GFLOP/s as a share of the measured multiply-add peak. An algorithm with fewer multiplications can exceed 100%.",
+    "GB/s": "bytes of data, weights and result, once each, per second.",
+    "of limit": """\
+the hardware limit as a share of the measured time. The limit is the larger of two times: operations / peak, and
+bytes / memory bandwidth. A call whose arrays stay in the caches can exceed 100%.""",
+    "speedup": "time of the row's library divided by convt's time.",
+    "error": "largest error divided by the root mean square of the result.",
+    "how": "the algorithm or implementation that ran, or the reason why none did.",
+}
+COLD_LEGEND = {"cold": "the caches are emptied before each call, so that data and weights come from memory."}
+STAR_LEGEND = f"other processes used more than {DISTURBED} cores during the measurement, which may have slowed it down."
 
 
 def rich_if_terminal():
@@ -137,16 +140,18 @@ def show(record: Record) -> None:
         for line in summary(problems):
             print(line)
     if record.results:
-        print(f"\n{legend(record)}")
+        print()
+        for name, meaning in legend(was_cold([record.results])).items():
+            print(f"{name}: {meaning}")
     if any(result.disturbed for result in record.results):
-        print(f"* other processes used more than {DISTURBED} cores during the measurement, which may have slowed it down")
+        print(f"* {STAR_LEGEND}")
     for note in record.notes:
         print(f"note: {note}")
 
 
-def legend(record: Record) -> str:
+def legend(cold: bool) -> dict[str, str]:
     """Return the meaning of the columns."""
-    return f"{LEGEND}\n{COLD_LEGEND}" if was_cold([record.results]) else LEGEND
+    return LEGEND | COLD_LEGEND if cold else LEGEND
 
 
 def summary(problems: list[list[Result]]) -> list[str]:

@@ -1,6 +1,5 @@
 """What the benchmark shows and keeps: rows, summaries, the comparison of two runs, the HTML page."""
 
-import base64
 import json
 import re
 import sys
@@ -14,7 +13,7 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1]))
 
 from bench import __main__ as cli
-from bench import compare, layers, machine, picture, tables
+from bench import compare, layers, machine, page, palette, peers, picture, plots, tables
 from bench.problem import Problem
 from bench.record import Record
 from bench.rounds import Result
@@ -87,7 +86,7 @@ def test_cold_figures_stand_beside_the_warm_ones(tmp_path, capsys):
     assert row.split()[-4:-1] == ["2.00x", "4.500", "1.50x"]
     assert "speedup over torch: 2.00 (geometric mean), convt is faster on 1 of 1\n" in out
     assert "speedup over torch with cold caches: 1.50 (geometric mean), convt is faster on 1 of 1\n" in out
-    assert tables.COLD_LEGEND in out
+    assert f"cold: {tables.COLD_LEGEND['cold']}\n" in out
 
 
 def test_the_summary_is_a_geometric_mean_for_each_peer_and_for_the_best():
@@ -260,59 +259,122 @@ def test_an_infinite_error_is_valid_json(tmp_path):
 
 
 class Page(HTMLParser):
-    """The pictures and texts of a page; unbalanced tags are an error."""
+    """The tags, texts and table cells of a page; unbalanced tags are an error."""
 
-    VOID = {"meta", "img", "source", "link"}
+    VOID = {"meta", "input"}
 
     def __init__(self, text):
         super().__init__()
-        self.open, self.pictures, self.texts = [], [], []
+        self.open, self.tags, self.texts, self.titles, self.rows = [], [], [], [], []
         self.feed(text)
         assert not self.open
 
+    def all(self, tag):
+        return [attributes for name, attributes in self.tags if name == tag]
+
     def handle_starttag(self, tag, attributes):
-        self.pictures += [value for name, value in attributes if name in ("src", "srcset", "href")]
+        self.tags.append((tag, dict(attributes)))
         if tag not in self.VOID:
             self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag == "td":
+            self.rows[-1].append(dict(attributes).get("data-value"))
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        self.texts.append(data)
+        (self.titles if self.open[-1:] == ["title"] else self.texts).append(data)
+
+
+RESULTS = (
+    result_of("convt", 1e-3),
+    result_of("torch-contiguous", 2e-3, neighbours=1.0),
+    result_of("jax", status="WRONG"),
+    result_of("convt", 2e-3, layer=LAYERS[1]),
+    result_of("onednn-any", 1e-3, layer=LAYERS[1]),
+)
 
 
 def test_the_page_holds_everything_itself(tmp_path):
-    pytest.importorskip("matplotlib")
-    from bench import page
-
-    record = record_of(
-        result_of("convt", 1e-3),
-        result_of("torch", 2e-3, neighbours=1.0),
-        result_of("jax", status="WRONG"),
-        result_of("convt", 2e-3, layer=LAYERS[1]),
-    )
+    record = record_of(*RESULTS)
     record.note("<b>brackets</b> are text")
     text = page.write(record, tmp_path / "new" / "folder").read_text()
     parsed = Page(text)
-    assert len(parsed.pictures) == 4  # roofline and ratios, each wide and narrow
-    for shown in parsed.pictures:
-        kind, _, data = shown.partition(",")
-        assert kind == "data:image/png;base64"
-        assert base64.b64decode(data).startswith(b"\x89PNG")
-    assert not re.search(r"https?://", text)
+    assert [each["class"] for each in parsed.all("svg") if "plot" in each.get("class", "")] == ["plot bars", "plot roofline"]
+    assert not re.search(r"https?:|src=|href=|url\(|@import", text)
     assert {"wide", "thin", "2.00x", "*2.000", "WRONG", "A <fast> CPU", "<b>brackets</b> are text"} <= set(parsed.texts)
     assert "f32, NXC, prepacked, 1 thread" in parsed.texts
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_marks_of_pictures_show_their_values_on_hover():
+    titles = Page(page.html(record_of(*RESULTS))).titles
+    assert "wide, torch-contiguous: *2.000 ms; convt: 1.000 ms; speedup 2.00*" in titles
+    assert f"2 thin, onednn-any: 1.000 ms, {RESULTS[4].gflops:.1f} GFLOP/s, 0.50x of convt's time" in titles
+    assert f"1 wide, convt: 1.000 ms, {RESULTS[0].gflops:.1f} GFLOP/s" in titles
+
+
+def test_table_cells_have_the_number_to_sort_by():
+    parsed = Page(page.html(record_of(*RESULTS)))
+    heads = ["#", *tables.COLUMNS]
+    _, ours, theirs, wrong, *_ = (dict(zip(heads, row)) for row in parsed.rows)  # noqa: B905
+    assert (ours["#"], ours["ms"], ours["speedup"], ours["layer"]) == ("1", "1", None, None)
+    assert (theirs["#"], theirs["ms"], theirs["speedup"], theirs["error"]) == ("1", "2", "2", "1e-07")
+    assert (wrong["#"], wrong["ms"], wrong["GFLOP/s"]) == ("1", None, None)
+    assert len(parsed.all("button")) == len(heads)
+
+
+def test_footnotes_follow_their_table():
+    ncx = result_of("convt", 1e-3)
+    ncx.problem = replace(ncx.problem, layout="NCX")
+    sections = page.html(record_of(*RESULTS, ncx)).split("<section>")[1:]
+    notes = [section.split("</table>")[1] for section in sections]
+    assert [tables.STAR_LEGEND in note for note in notes] == [True, False]
+    assert all(tables.LEGEND["of peak"] in note for note in notes)
 
 
 def test_a_page_without_anything_to_draw_is_still_a_page():
-    pytest.importorskip("matplotlib")
-    from bench import page
-
     parsed = Page(page.html(record_of(result_of("convt", status="failed"), complete=False)))
-    assert not parsed.pictures
+    assert not parsed.all("svg")
     assert any("Interrupted" in text for text in parsed.texts)
     assert "Nothing was measured." in Page(page.html(record_of())).texts
+
+
+def test_limits_that_were_not_measured_are_not_drawn():
+    problems = [[RESULTS[0]]]
+    assert "peak" not in plots.roofline(problems, machine.Limits({}, 10.0), "f32")
+    for gbs in (1e-6, 1e6):  # the layer far right and far left of the ridge
+        assert "peak 100 GFLOP/s" in plots.roofline(problems, machine.Limits({"f32": 100.0}, gbs), "f32")
+
+
+def test_labels_of_45_layers_do_not_collide():
+    labels = [(index * index / 20.25, str(index)) for index in range(45)]
+    for width in plots.WIDTHS.values():
+        rows = plots._rows(labels, width)
+        for n, (at, _) in enumerate(labels):
+            before = [labels[m] for m in range(n) if rows[m] == rows[n]]
+            assert all((at - other) / 100 * width >= 6.5 * len(text) for other, text in before)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.9, 2.1), (0.3, 30), (0.02, 3000), (1e-3, 1e6)])
+def test_an_axis_has_a_few_round_ticks(low, high):
+    ticks = plots.Axis(low, high).ticks()
+    assert 3 <= len(ticks) <= 10 and ticks == sorted(ticks)
+    assert low <= ticks[0] and ticks[-1] <= high
+
+
+def test_each_library_has_one_colour_in_all_pictures():
+    assert set(palette.COLOURS) == set(peers.LIBRARIES)
+    assert len(set(palette.COLOURS.values())) == len(peers.LIBRARIES)
+    assert palette.colour("torch-contiguous") == palette.colour("torch") == palette.COLOURS["torch"]
+    record = record_of(*RESULTS)
+    _, problems = next(record.groups())
+    roofline = plots.roofline(problems, record.limits[Setting(1)], "f32")
+    for drawn in (plots.ratios(problems), roofline, picture.draw(record.to_json())):
+        colours = set(re.findall(r'<(?:rect x|path)[^>]* fill="(.*?)"', drawn)) - {"currentColor"}
+        assert colours == {palette.COLOURS["torch"], palette.COLOURS["onednn"]}
 
 
 # ---------------------------------------------------------------- the README's picture
