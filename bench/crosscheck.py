@@ -15,14 +15,14 @@ from statistics import median
 
 from . import layers, machine, peers
 from .problem import Problem
-from .worker import Setting, Stand, Worker
+from .worker import Service, Setting, Worker
 
 SECONDS, ROUNDS = 0.3, 5
 NAMES = ("dcgan_mid", "pose_deconv3", "compressai_last", "hifigan_ups1", "monai_top")
 
 
-class TorchTimer(Stand):
-    """A `Stand` that times a turn with torch.utils.benchmark."""
+class TorchTimer(Service):
+    """A `Service` that times a turn with torch.utils.benchmark."""
 
     def time(self, seconds: float) -> float:
         from torch.utils.benchmark import Timer
@@ -31,8 +31,8 @@ class TorchTimer(Stand):
         return timer.blocked_autorange(min_run_time=seconds).median
 
 
-class OnednnVerbose(Stand):
-    """A `Stand` that reads the times of a turn from oneDNN's output, which has a line with milliseconds for each execution."""
+class OnednnVerbose(Service):
+    """A `Service` that reads the times of a turn from oneDNN's output, one line with milliseconds per execution."""
 
     def set_up(self, problem: Problem) -> None:
         with _printed():

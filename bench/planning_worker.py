@@ -16,7 +16,7 @@ import numpy as np
 from . import layers
 from .layers import Layer
 from .problem import DTYPES, Problem, empty, in_layout
-from .worker import Stand
+from .worker import Service
 
 FACTOR = 2.0  # algorithms with more than this multiple of the least expected cycles are not timed
 TURNS, WARM = 3, 0.02  # turns of each algorithm; seconds of warm calls
@@ -36,8 +36,8 @@ CPUS = {
 }
 
 
-class Timing(Stand):
-    """A `Stand` that times first calls. One thread is timed by its CPU time, which other processes disturb less."""
+class Timing(Service):
+    """A `Service` that times first calls. One thread is timed by its CPU time, which other processes disturb less."""
 
     def _times(self, run, seconds: float = 0.0) -> list[float]:
         """Call repeatedly for ``seconds``, at least once, and return the duration of each call."""

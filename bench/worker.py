@@ -1,6 +1,6 @@
 """The process of one library. Separate processes avoid shared thread pools and allocators, and conflicts of runtimes.
 
-`Worker` is the parent's end of a pipe. At the other end, `serve` imports the library and calls the methods of a `Stand` on
+`Worker` is the parent's end of a pipe. At the other end, `serve` imports the library and calls the methods of a `Service` on
 request, one at a time. Between requests it waits for the pipe.
 """
 
@@ -62,7 +62,7 @@ class Turn(NamedTuple):
     settled: bool  # whether the process used no CPU time soon after the turn
 
 
-class Stand:
+class Service:
     """The requests that a worker answers. It sets up, checks and times one problem at a time."""
 
     def __init__(self, library: ModuleType, threads: int, options: dict):
@@ -125,7 +125,7 @@ class Stand:
         return machine.fma_peak(DTYPES[dtype], self._threads)
 
 
-def serve(connection: Connection, kind: type[Stand], peer: peers.Peer, threads: int) -> None:
+def serve(connection: Connection, kind: type[Service], peer: peers.Peer, threads: int) -> None:
     """Answer requests until the parent closes the pipe. A reply is a value, or an exception to raise in the parent."""
     stand = None
     with contextlib.suppress(EOFError, BrokenPipeError):
@@ -162,7 +162,7 @@ class Worker:
     """The parent's end of a library's process, which starts at the first request."""
 
     def __init__(
-        self, peer: peers.Peer, setting: Setting, stand: type[Stand] = Stand, environment: dict[str, str] | None = None
+        self, peer: peers.Peer, setting: Setting, stand: type[Service] = Service, environment: dict[str, str] | None = None
     ):
         self.peer = peer
         self.setting = setting
@@ -179,7 +179,7 @@ class Worker:
         theirs.close()
 
     def ask(self, method: str, *arguments, patience: float = 120.0) -> Any:
-        """Call a method of the worker's `Stand`. Start the process if needed; raise `Died` after ``patience`` seconds."""
+        """Call a method of the worker's `Service`. Start the process if needed; raise `Died` after ``patience`` seconds."""
         if self._process is None:
             self._start()
         try:

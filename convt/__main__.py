@@ -43,7 +43,7 @@ def _read(asked, text, complaints):
     with complaints.about():
         for each in _layers.read(text, dict(asked.shape)):
             with complaints.about(_layer_format.called(each.name)):
-                if isinstance(each, _layers.Refused):
+                if isinstance(each, _layers.InvalidLayer):
                     raise each.error
                 found.append(each._replace(attributes={**each.attributes, "precision": asked.precision}, **changes))
     return found

@@ -259,7 +259,7 @@ def _addressable(view):
     return view.flags.aligned and all(s % view.itemsize == 0 for s in view.strides)
 
 
-def _walkable(view):
+def _readable_view(view):
     """Return the view if the kernels can read it, else a copy with the same order of axes in memory; None for None.
 
     The order is kept because plans depend on it.
@@ -280,7 +280,7 @@ def _execute(attributes, operator, data, inputs, out, problem=None):
     if not result.size:
         return (result if out is None else out), None
     view, target = attributes.nxc(data), attributes.nxc(result)
-    source, scratch = _walkable(view), target if _addressable(target) else np.empty(target.shape, target.dtype)
+    source, scratch = _readable_view(view), target if _addressable(target) else np.empty(target.shape, target.dtype)
     start = time.perf_counter() if _config.verbose() else 0.0
     plan, bound = operator.compute(problem, source, scratch)
     if start:
@@ -455,7 +455,7 @@ def one_shot(dialect, data, filter, bias, names, values, out=None):
     repeats = _addressable(filter) and _apart(filter)
     if not repeats and out is None:
         return one_shot(dialect, data, filter.copy(), bias, names, values)
-    operator = _plan.Operator(parsed, _walkable(view), _walkable(own_bias), lasting=False)
+    operator = _plan.Operator(parsed, _readable_view(view), _readable_view(own_bias), lasting=False)
     result, bound = _execute(parsed, operator, data, (("data", data), ("filter", view), ("bias", own_bias)), out)
     # A call that fell back to another algorithm because of its weights is not kept: the next weights may not need the fallback.
     rule = bound is not None and bound.as_chosen and bound.form.finite
@@ -552,7 +552,7 @@ class ConvTranspose(Generic[DType]):
         """
         op = cls.__new__(cls)
         parsed, view, bias = parse(filter, bias, dialect, **attributes)
-        op._set(parsed, _walkable(view), _walkable(bias), weights)
+        op._set(parsed, _readable_view(view), _readable_view(bias), weights)
         return op
 
     def _set(self, attributes, filter, bias, weights=None):

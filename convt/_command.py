@@ -11,7 +11,7 @@ from ._errors import BackendUnavailableError
 _REFUSALS = BackendUnavailableError, ImportError, MemoryError, OSError, OverflowError, TypeError, ValueError
 
 
-class Complaints:
+class ErrorPrinter:
     """A printer that writes errors as lines to standard error and counts them."""
 
     def __init__(self, program):
@@ -42,7 +42,7 @@ def _text(error):
 
 def carry_out(program, work):
     """Call ``work(complaints)``. Raise SystemExit with code 1 if there were errors, with code 130 after Ctrl-C."""
-    complaints, code = Complaints(program), 0
+    complaints, code = ErrorPrinter(program), 0
     try:
         with complaints.about():
             work(complaints)

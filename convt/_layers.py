@@ -46,7 +46,7 @@ class Layer(NamedTuple):
         return np.random.default_rng(seed).standard_normal(shape, np.float32).astype(NUMPY_DTYPE[self.dtype], copy=False)
 
 
-class Refused(NamedTuple):
+class InvalidLayer(NamedTuple):
     """An invalid layer and its error."""
 
     name: str
@@ -54,7 +54,7 @@ class Refused(NamedTuple):
 
 
 def read(text, shapes=None):
-    """Return the layers of a command-line argument: JSON, a file with JSON, or an ONNX file. Each is a `Layer` or `Refused`.
+    """Return the layers of an argument: JSON, a file with JSON, or an ONNX file. Each is a `Layer` or an `InvalidLayer`.
 
     ``shapes`` maps inputs of an ONNX model to their sizes. Raise ValueError if the whole argument is invalid, ImportError if an
     ONNX file needs the onnx package.
@@ -76,11 +76,11 @@ def read(text, shapes=None):
 
 
 def _attempt(name, make, *arguments):
-    """Return ``make(*arguments)``, or `Refused` if it fails, so that one invalid layer does not hide the others."""
+    """Return ``make(*arguments)``, or `InvalidLayer` if it fails, so that one invalid layer does not hide the others."""
     try:
         return make(*arguments)
     except (TypeError, ValueError) as error:
-        return Refused(name, error)
+        return InvalidLayer(name, error)
 
 
 def _of_row(row, name):

@@ -113,7 +113,7 @@ class Operator:
             onednn.library.opened()  # raises BackendUnavailableError if oneDNN is missing
         self._attributes = attributes
         self._lasting = lasting
-        self._brought = None if lasting else reorder.lies(filter)  # memory order of a one-shot call's filter
+        self._filter_order = None if lasting else reorder.lies(filter)  # memory order of a one-shot call's filter
         self._filter = filter
         self._bias = bias
         self._forms = {}  # (key, machine) -> Form
@@ -127,7 +127,8 @@ class Operator:
         found = self._forms.get(place)
         if found is None:
             attributes = self._attributes._replace(strides=key[-1])
-            ordered = self._brought and key[0] in ALGORITHMS and not ALGORITHMS[key[0]].unpacked and reorder.pays(self._filter)
+            packs = key[0] in ALGORITHMS and not ALGORITHMS[key[0]].unpacked
+            ordered = self._filter_order and packs and reorder.pays(self._filter)
             filter = reorder.empty_reordered(self._filter) if ordered else self._filter
             recipe = _MAKERS[key[0]].recipe(attributes, filter, self._bias, key[:-1])
             if ordered:
@@ -193,7 +194,7 @@ class Operator:
     def _expected(self, problem):
         """Return the name of the algorithm with the lowest expected cost, or "onednn" where it is known to be faster."""
         a = self._attributes
-        name = _native(problem, a.algorithm, self._brought)
+        name = _native(problem, a.algorithm, self._filter_order)
         return "onednn" if a.backend != "native" and self._lasting and onednn.preferred(problem, a, name) else name
 
     def _winner(self, problem, data):
@@ -320,10 +321,10 @@ def _plain(recipe):
     return recipe.inner if isinstance(recipe, reorder.ReorderRecipe) else recipe
 
 
-def _native(problem, algorithm, brought=None):
+def _native(problem, algorithm, filter_order=None):
     """Return ``algorithm``, or for "auto" the one with the lowest expected cost. Raise ValueError if it is unavailable."""
     if algorithm == "auto":
-        return fastest(problem, machine.current(), brought)
+        return fastest(problem, machine.current(), filter_order)
     if math.isinf(ALGORITHMS[algorithm].cost(problem)):
         raise ValueError(
             f"algorithm: got {algorithm!r}, which is unavailable (needs {ALGORITHMS[algorithm].limit}); "

@@ -24,7 +24,7 @@ from bench import beside, check, crosscheck, errors, layers, machine, peers, tab
 from bench.problem import DTYPES, PRECISIONS, Problem, as_nxc, in_layout
 from bench.record import Record
 from bench.rounds import Result, measure
-from bench.worker import Died, Setting, Stand, Worker
+from bench.worker import Died, Service, Setting, Worker
 
 TABLE = {layer.name: layer for layer in layers.parse(layers.TABLE)}
 
@@ -219,7 +219,7 @@ class Here:
 
     def __init__(self, name, prepare):
         self.peer, self.setting, self.asked = SimpleNamespace(name=name), Setting(1), []
-        self._stand = Stand(SimpleNamespace(DTYPES=("f32",), prepare=prepare), 1, {})
+        self._stand = Service(SimpleNamespace(DTYPES=("f32",), prepare=prepare), 1, {})
 
     def ask(self, method, *arguments):
         self.asked.append(method)

@@ -199,7 +199,7 @@ options.intra_op_num_threads = 1
 session = {module}.InferenceSession(given, options, ["CPUExecutionProvider"])
 session.run(None, {{"X": np.ones((1, 8, 4, 4), np.float32)}})
 if {module} is convt.onnxruntime:
-    assert len(session.report.packed) == 1
+    assert len(session.report.packed) == 1, session.report
 gc.collect()
 ctypes.CDLL(None).malloc_trim(0)
 print(mebibytes("VmHWM") - before, mebibytes("VmRSS") - before)
@@ -209,7 +209,7 @@ print(mebibytes("VmHWM") - before, mebibytes("VmRSS") - before)
 @LINUX
 @pytest.mark.parametrize("way", ["path", "bytes"])
 def test_memory_of_loading(tmp_path, way):
-    """Check that loading 160 MiB takes at most 1.25 times the memory of ONNX Runtime, without a second copy that stays.
+    """Check that loading 160 MiB makes no second copy of them, neither for a moment nor for as long as the session lives.
 
     ONNX Runtime packs each of the ten matrices and frees the original. Whether the allocator returns a freed block to the
     system depends on all earlier blocks. Memory therefore differs by up to 64 MiB between processes until `malloc_trim` returns
@@ -234,7 +234,7 @@ def test_memory_of_loading(tmp_path, way):
             found.append([int(each) for each in done.stdout.split()])
     theirs, convts = (list(zip(*found, strict=True)) for found in figures.values())
     (peak, kept), (ours, ours_kept) = map(median, theirs), map(min, convts)
-    assert ours <= 1.25 * peak and ours_kept <= kept + size / 2, figures
+    assert ours <= peak + size / 2 and ours_kept <= kept + size / 2, figures
 
 
 # ------------------------------------------------------------------------------------------------ saved models

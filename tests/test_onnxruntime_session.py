@@ -133,7 +133,7 @@ def test_operators_of_other_libraries_leave_the_model():
     read."""
     node = helper.make_node("Mine", ["X"], ["Z"], domain="mine")
     model = model_of([node, conv(("Z", "W"))], {"X": X.shape}, constants={"W": W}, imports=[helper.make_opsetid("mine", 1)])
-    with pytest.raises(_loading.Left, match="operators of 'mine', whose library") as left:
+    with pytest.raises(_loading.NotConverted, match="operators of 'mine', whose library") as left:
         _loading.prepared(None, model.SerializeToString(), None, None, "", None)
     assert list(left.value.kept) == ["Y"]
     with pytest.raises(Exception, match="mine"):
@@ -150,7 +150,7 @@ def test_a_registered_library_still_serves():
         "threads": 0,
         "attributes": {"opset": 17, "precision": None},
         "activation": None,
-        "settled": True,
+        "constants_in_model": True,
     }
     foreign = helper.make_node("ConvTranspose", ["X", "W"], ["Z"], domain="convt", arguments=json.dumps(told))
     imports = [helper.make_opsetid("convt", 1)]
@@ -334,7 +334,7 @@ def test_links_that_onnx_runtime_refuses_are_refused(tmp_path):
     with pytest.raises(type(theirs.value)) as ours:
         InferenceSession(path)
     assert str(ours.value) == str(theirs.value)
-    with pytest.raises(_loading.Left, match=r"its external data 'model.onnx.data' is outside the model's folder"):
+    with pytest.raises(_loading.NotConverted, match=r"its external data 'model.onnx.data' is outside the model's folder"):
         _loading.prepared(str(path), None, None, None, "", None)
 
 

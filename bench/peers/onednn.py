@@ -126,7 +126,7 @@ class Bound:
             _check("primitive_execute", status)
 
 
-class Held:
+class ReorderedCopy:
     """A copy of an array in the layout of a memory descriptor. `fill` copies from the array, `read` copies back."""
 
     def __init__(self, array: np.ndarray, dtype: int, wanted: ctypes.c_void_p):
@@ -182,8 +182,8 @@ def prepare(problem: Problem, threads: int, tags: str) -> Ready:
         maker="deconvolution_forward_primitive_desc",
     )
 
-    def held(array: np.ndarray, query: int) -> Held:
-        return Held(array, dtype, ctypes.c_void_p(LIB.dnnl_primitive_desc_query_md(plan, query, 0)))
+    def held(array: np.ndarray, query: int) -> ReorderedCopy:
+        return ReorderedCopy(array, dtype, ctypes.c_void_p(LIB.dnnl_primitive_desc_query_md(plan, query, 0)))
 
     weights = held(filter, QUERY_WEIGHTS)
     weights.fill()

@@ -357,27 +357,27 @@ def candidates(problem, within=math.inf):
     return {name: found[name] for name in ALGORITHMS if name in near}
 
 
-def fastest(problem, here, brought=None):
+def fastest(problem, here, filter_order=None):
     """Return the name of the algorithm that "auto" takes on ``here``, which must be the current machine.
 
     It is the fastest algorithm for the problem class. If that one does not accept this problem, it is the fastest for the
-    problem itself. ``brought`` is the memory order of a one-shot call's filter (`reorder.lies`), None for prepacked weights.
+    problem itself. ``filter_order`` is the memory order of a one-shot call's filter (`reorder.lies`), None for prepacked weights.
     """
-    name = _fastest(stages.alike(problem), here, brought)
-    return name if math.isfinite(ALGORITHMS[name].least(problem)) else _fastest(problem, here, brought)
+    name = _fastest(stages.alike(problem), here, filter_order)
+    return name if math.isfinite(ALGORITHMS[name].least(problem)) else _fastest(problem, here, filter_order)
 
 
 @functools.lru_cache(maxsize=1024)
-def _fastest(problem, here, brought):
+def _fastest(problem, here, filter_order):
     """Return the name of the cheapest algorithm. The cost of a one-shot call includes packing its weights."""
     best, chosen = math.inf, None
-    for bound, name in _by_least(problem, brought == reorder.IN_ROWS):
+    for bound, name in _by_least(problem, filter_order == reorder.IN_ROWS):
         if bound >= best:
             break
         cycles = ALGORITHMS[name].cost(problem)
-        if brought is not None and cycles < best:
+        if filter_order is not None and cycles < best:
             cycles += ALGORITHMS[name].preparing(problem)
-            if brought == reorder.IN_ROWS and not ALGORITHMS[name].unpacked:
+            if filter_order == reorder.IN_ROWS and not ALGORITHMS[name].unpacked:
                 cycles += common.reordering_cycles(problem, here)
         if cycles < best:
             best, chosen = cycles, name

@@ -30,8 +30,8 @@ _ELSEWHERE = (bytes([14 << 3]), bytes([onnx.TensorProto.EXTERNAL]))
 # and domain with their permitted values; name and doc_string, which are ignored.
 _OUTPUT, _ATTRIBUTE, _TENSOR = 2 << 3 | 2, 5 << 3 | 2, 5 << 3 | 2
 _OF_ATTRIBUTE = (1 << 3 | 2, 20 << 3, 13 << 3 | 2)
-_SAYS = {4 << 3 | 2: (b"Constant",), 7 << 3 | 2: (b"", b"ai.onnx")}
-_SAYS_NOTHING = (3 << 3 | 2, 6 << 3 | 2)
+_REQUIRED = {4 << 3 | 2: (b"Constant",), 7 << 3 | 2: (b"", b"ai.onnx")}
+_IGNORED = (3 << 3 | 2, 6 << 3 | 2)
 _SIZES = {1: 8, 5: 4}  # wire types of fixed size -> bytes
 _HEAD = 20  # bytes; the longest key and the varint after it fit
 
@@ -45,7 +45,7 @@ class Source:
     def __init__(self, path, data):
         self.path, self.data, self.state = path, data, None
         with self._opened() as file:
-            text = b"".join(_lean(file))
+            text = b"".join(_without_data(file))
         self.model = onnx.ModelProto.FromString(text)
         self.external = b"location" in text and bool(locations(self.model))
 
@@ -148,13 +148,14 @@ def _place(tensor):
     return int(start), int(end)
 
 
-def _lean(file):
+def _without_data(file):
     """Yield the bytes of a model without the data of large tensors."""
-    return _with(file, 0, file.seek(0, os.SEEK_END), {_GRAPH: lambda *place: _field(_GRAPH, b"".join(_lean_graph(*place)))})
+    graph = lambda *place: _field(_GRAPH, b"".join(_without_data_graph(*place)))  # noqa: E731
+    return _with(file, 0, file.seek(0, os.SEEK_END), {_GRAPH: graph})
 
 
-def _lean_graph(file, start, end):
-    return _with(file, start, end, {_INITIALIZER: _lean_tensor, _NODE: _lean_constant})
+def _without_data_graph(file, start, end):
+    return _with(file, start, end, {_INITIALIZER: _without_data_tensor, _NODE: _without_data_constant})
 
 
 def _with(file, start, end, changes):
@@ -173,7 +174,7 @@ def _with(file, start, end, changes):
     yield _read(file, done, end)
 
 
-def _lean_tensor(file, start, end, name=b""):
+def _without_data_tensor(file, start, end, name=b""):
     """Return the field of an initializer without its data, or None for a tensor with unexpected fields.
 
     ``name`` is an encoded name field for a tensor that has none.
@@ -191,7 +192,7 @@ def _lean_tensor(file, start, end, name=b""):
     return _field(_INITIALIZER, lean) if data == 1 else None
 
 
-def _lean_constant(file, start, end):
+def _without_data_constant(file, start, end):
     """Return an initializer field that replaces a Constant node, or None for other nodes.
 
     ONNX Runtime also replaces Constant nodes by initializers.
@@ -205,11 +206,11 @@ def _lean_constant(file, start, end):
                 return None
         elif key == _OUTPUT and output is None:
             output = _read(file, value, stop)
-        elif key in _SAYS_NOTHING:
+        elif key in _IGNORED:
             pass
-        elif key not in _SAYS or _read(file, value, stop) not in _SAYS[key]:
+        elif key not in _REQUIRED or _read(file, value, stop) not in _REQUIRED[key]:
             return None
-    return None if tensor is None or not output else _lean_tensor(file, *tensor, _field(_NAME, output))
+    return None if tensor is None or not output else _without_data_tensor(file, *tensor, _field(_NAME, output))
 
 
 def _fields(file, end, at):

@@ -35,13 +35,13 @@ class Host:
         ``shapes`` is None if convt refuses all shapes; ``given`` tells for each input whether the node has it. Raise ``error``
         if it comes from a signal handler, or if ONNX Runtime refuses such a node too.
         """
-        if comes_between(error):
+        if is_foreign(error):
             raise error
         if self.host is None:
             try:
                 self.host = self._host(given)
             except Exception as theirs:  # ONNX Runtime has no operator for such a node
-                raise (theirs if comes_between(theirs) else error) from None
+                raise (theirs if is_foreign(theirs) else error) from None
         if self.refused is None or self.refused[0] is not None:
             self.refused = shapes, f"{type(error).__name__}: {error}"
 
@@ -74,7 +74,7 @@ class Host:
         return onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
 
 
-def comes_between(error):
+def is_foreign(error):
     """Check whether an exception comes from a signal handler or asks Python to stop, instead of from convt or ONNX Runtime."""
     if not isinstance(error, Exception):
         return True
@@ -89,9 +89,9 @@ def comes_between(error):
 def status(error):
     """Return ONNX Runtime's status code and message for an exception in a node.
 
-    An error that ONNX Runtime raised keeps its code and message. An exception that `comes_between` is stored in `raised`.
+    An error that ONNX Runtime raised keeps its code and message. An exception that `is_foreign` is stored in `raised`.
     """
-    if comes_between(error):
+    if is_foreign(error):
         raised[threading.get_ident()] = error
         return _FAIL, type(error).__name__.encode()
     said = _SAID.match(str(error))

@@ -24,7 +24,7 @@ _FORMAT = "session.load_model_format"
 _SMALL = 1 << 24  # bytes; larger tensors go through a file, because ONNX Runtime keeps three copies of a model given as bytes
 
 
-class Left(Exception):
+class NotConverted(Exception):
     """The reason why a model is left to ONNX Runtime unchanged; ``kept`` is {name of a ConvTranspose node: reason}."""
 
     def __init__(self, reason, names=(), kept=None):
@@ -55,12 +55,12 @@ class Prepared(NamedTuple):
                     file.flush()
                     given = f"/dev/fd/{file.fileno()}", None
             except (OSError, ValueError) as error:
-                raise Left(f"the copy of the model for ONNX Runtime cannot be made: {error}", self.fused) from None
+                raise NotConverted(f"the copy of the model for ONNX Runtime cannot be made: {error}", self.fused) from None
             yield given
 
 
 def prepared(path, data, options, providers, key, precision, tune=False):
-    """Return the `Prepared` model of a path or bytes; raise `Left` if convt computes none of its nodes.
+    """Return the `Prepared` model of a path or bytes; raise `NotConverted` if convt computes none of its nodes.
 
     Kernels created for the model register with `_node.sessions` under ``key``.
     """
@@ -68,22 +68,24 @@ def prepared(path, data, options, providers, key, precision, tune=False):
     source = _read(path, data, options)
     names = _rewrite.names(source.model)
     if not names:
-        raise Left("the model has no ConvTranspose nodes")
+        raise NotConverted("the model has no ConvTranspose nodes")
     if others := other_providers(providers, options):
-        raise Left(f"the session uses {others[0]}", names)
+        raise NotConverted(f"the session uses {others[0]}", names)
     if domains := _other_domains(source.model):
-        raise Left(f"the model has operators of {domains[0]!r}, whose library cannot be read from session options", names)
+        raise NotConverted(
+            f"the model has operators of {domains[0]!r}, whose library cannot be read from session options", names
+        )
     copy = _options.copied(options)
     if path is not None and source.external and _config(copy, _FOLDER) is None:
         try:
             copy.add_session_config_entry(_FOLDER, _file.folder(source.model, path))
         except ValueError as error:
-            raise Left(str(error), names) from None
+            raise NotConverted(str(error), names) from None
     copy.register_custom_ops_library(library.__file__)
     copy.optimized_model_filepath = ""
     model, fused, kept = _rewrite.rewrite(_inferred(source.model), key, copy.intra_op_num_threads, precision, tune)
     if not fused:
-        raise Left("all of them are left to ONNX Runtime", kept=kept)
+        raise NotConverted("all of them are left to ONNX Runtime", kept=kept)
     return Prepared(_cleared(model, source.model), source, copy, fused, kept)
 
 
@@ -99,15 +101,15 @@ def other_providers(providers, options=None):
 
 
 def _read(path, data, options):
-    """Read the model as a `_file.Source`; raise `Left` if it is in the ORT format or cannot be read."""
+    """Read the model as a `_file.Source`; raise `NotConverted` if it is in the ORT format or cannot be read."""
     told = _config(options, _FORMAT)
     looks_so = path.endswith(".ort") if path is not None else data[4:8] == b"ORTM"
     if told == "ORT" or (not told and looks_so):
-        raise Left("the model is in ONNX Runtime's own format (ORT)")
+        raise NotConverted("the model is in ONNX Runtime's own format (ORT)")
     try:
         return _file.Source(path, data)
     except (OSError, DecodeError, ValueError) as error:
-        raise Left(f"the model cannot be read: {error}") from None
+        raise NotConverted(f"the model cannot be read: {error}") from None
 
 
 def _other_domains(model):

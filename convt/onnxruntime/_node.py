@@ -24,7 +24,7 @@ class Node(_host.Host):
         JSON object with these entries. ``session`` and ``node``: key of the session and number of the node. ``threads``: 0 for
         convt's own number. ``attributes``: those of ONNX's ConvTranspose, plus ``opset`` and convt's ``precision``.
         ``activation`` and ``epsilon`` (of the batch norm), both optional. ``tune``: whether to measure algorithms.
-        ``settled``: whether the model contains all inputs after X, so that runs rarely bring others.
+        ``constants_in_model``: whether the model contains all inputs after X, so that runs rarely bring others.
     element_type : int
         The element type of all inputs, from onnx.TensorProto.
     constants : list
@@ -40,10 +40,11 @@ class Node(_host.Host):
         self.epsilon, self.activation = told.get("epsilon"), told.get("activation")
         self.backend = {"backend": "tune"} if told.get("tune") else {}
         self.operator, self.shapes = None, {}
-        self.settled, self.kept = told["settled"], (None, None)  # (copies of a run's arrays after X, their operator)
-        self.brought = [n for n, value in enumerate(constants) if given[n] and value is None]  # indices after X
+        self.constants_in_model = told["constants_in_model"]
+        self.kept = None, None  # (copies of a run's arrays after X, their operator)
+        self.runtime_inputs = [n for n, value in enumerate(constants) if given[n] and value is None]  # indices after X
         made = sessions.get(told["session"], {})
-        if not self.brought:
+        if not self.runtime_inputs:
             try:
                 self.operator = self.operator_of(constants)
             except Exception as error:
@@ -77,9 +78,9 @@ class Node(_host.Host):
         at once, so the copies and their operator are stored in one assignment.
         """
         copies, operator = self.kept
-        if operator is None or not all(_same_bits(copies[n], inputs[n]) for n in self.brought):
-            copies = [inputs[n].copy() if n in self.brought else inputs[n] for n in range(len(inputs))]
-            operator = self.operator_of(copies, 0 in self.brought)
+        if operator is None or not all(_same_bits(copies[n], inputs[n]) for n in self.runtime_inputs):
+            copies = [inputs[n].copy() if n in self.runtime_inputs else inputs[n] for n in range(len(inputs))]
+            operator = self.operator_of(copies, 0 in self.runtime_inputs)
             self.kept = copies, operator
         return operator
 
@@ -121,7 +122,7 @@ class Node(_host.Host):
     def _compute(self, inputs, out):
         if self.operator is not None:
             self.operator(inputs[0], out)
-        elif self.settled:
+        elif self.constants_in_model:
             self.current(inputs[1:])(inputs[0], out)
         else:
             weights, bias = self.weights(inputs[1:])

@@ -64,7 +64,7 @@ def rewrite(model, session, threads, precision=None, tune=False):
                 attributes["kernel_shape"] = weights.dims[2:]  # because the decision is valid for this kernel only
             told = {"session": session, "node": len(fused), "threads": threads, "attributes": attributes, "tune": tune}
             made, places, fused[name] = _fuse.fuse(scope, position, told)
-            told["settled"] = all(scope.value(each).default for each in made.input[1:] if each)
+            told["constants_in_model"] = all(scope.value(each).default for each in made.input[1:] if each)
             made.domain = _OURS
             del made.attribute[:]
             made.attribute.append(onnx.helper.make_attribute("arguments", json.dumps(told)))

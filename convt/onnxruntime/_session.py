@@ -175,13 +175,13 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         options = self._sess_options
         try:
             self._create_with_nodes(self._model_path, self._model_bytes, options, arguments)
-        except _loading.Left as left:
+        except _loading.NotConverted as left:
             self.nodes, self._fused, self._kept, self._reason = {}, {}, left.kept, str(left)
             self._sess, self._sess_options = None, options
             super()._create_inference_session(*arguments)
 
     def _create_with_nodes(self, path, data, options, arguments):
-        """Create the session with convt's nodes. Raise `_loading.Left` if ONNX Runtime has to load the model unchanged."""
+        """Create the session with convt's nodes. Raise `_loading.NotConverted` if the model stays as it is."""
         key, names = f"{id(self):x}", []
         made = _node.sessions[key] = {}
         try:
@@ -193,11 +193,11 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
                 self._sess_options = model.options
                 super()._create_inference_session(*arguments)
             if others := _loading.other_providers(self.get_providers()):
-                raise _loading.Left(f"the session uses {others[0]}", names)
-        except _loading.Left:
+                raise _loading.NotConverted(f"the session uses {others[0]}", names)
+        except _loading.NotConverted:
             raise
         except Exception as error:
-            raise _whose(error, names, made) from None
+            raise _cause(error, names, made) from None
         finally:
             del _node.sessions[key]
             self._model_path, self._model_bytes = path, data
@@ -207,21 +207,21 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         self._fused, self._kept, self._reason = model.fused, model.kept, ""
 
 
-def _whose(error, names, made):
+def _cause(error, names, made):
     """Return the exception to raise for an error while the session with convt's nodes was created.
 
-    It is the exception of a signal handler if there is one, else a `_loading.Left` with the reason. ``names`` are the names of
-    convt's nodes, and ``made`` the entry of `_node.sessions`.
+    It is the exception of a signal handler if there is one, else a `_loading.NotConverted` with the reason. ``names`` are
+    the names of convt's nodes, and ``made`` the entry of `_node.sessions`.
     """
     other = _host.take_raised() or error
-    if _host.comes_between(other):
+    if _host.is_foreign(other):
         return other
     what = "ONNX Runtime refuses the model with convt's nodes" if names else "convt cannot rewrite the model"
     reason = f"{what}: {error}"
     for number, node in made.items():
         if isinstance(node, Exception):
             reason = f"convt refuses {names[number]}: {type(node).__name__}: {node}"
-    return _loading.Left(reason, names)
+    return _loading.NotConverted(reason, names)
 
 
 def _raising(run, arguments, keywords):

@@ -115,7 +115,7 @@ def settings_of(module):
 
 
 def _forward_of(rank: int) -> Any:
-    """Return the forward method of `_Ours` for ``rank`` spatial axes."""
+    """Return the forward method of `_WithSettings` for ``rank`` spatial axes."""
 
     def forward(self: Any, input: torch.Tensor, output_size: list[int] | None = None) -> torch.Tensor:
         """Compute the transposed convolution of ``input``, with the spatial sizes ``output_size`` if given."""
@@ -124,7 +124,7 @@ def _forward_of(rank: int) -> Any:
     return forward
 
 
-class _Ours:
+class _WithSettings:
     """A module with convt's settings, which are not part of its ``state_dict``."""
 
     _convt_settings = Settings()
@@ -134,7 +134,7 @@ class _Ours:
         self._convt_settings = Settings(precision_of(precision), freeze)
 
 
-class ConvTranspose1d(_Ours, torch.nn.ConvTranspose1d):
+class ConvTranspose1d(_WithSettings, torch.nn.ConvTranspose1d):
     """A drop-in `torch.nn.ConvTranspose1d` that convt computes.
 
     Arguments, shapes, parameters, ``state_dict``, results and errors are those of torch's class. The keywords ``precision``
@@ -151,7 +151,7 @@ class ConvTranspose1d(_Ours, torch.nn.ConvTranspose1d):
     forward = _forward_of(1)
 
 
-class ConvTranspose2d(_Ours, torch.nn.ConvTranspose2d):
+class ConvTranspose2d(_WithSettings, torch.nn.ConvTranspose2d):
     """A drop-in `torch.nn.ConvTranspose2d` that convt computes.
 
     Arguments, shapes, parameters, ``state_dict``, results and errors are those of torch's class. The keywords ``precision``
@@ -168,7 +168,7 @@ class ConvTranspose2d(_Ours, torch.nn.ConvTranspose2d):
     forward = _forward_of(2)
 
 
-class ConvTranspose3d(_Ours, torch.nn.ConvTranspose3d):
+class ConvTranspose3d(_WithSettings, torch.nn.ConvTranspose3d):
     """A drop-in `torch.nn.ConvTranspose3d` that convt computes.
 
     Arguments, shapes, parameters, ``state_dict``, results and errors are those of torch's class. The keywords ``precision``
