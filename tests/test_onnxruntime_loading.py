@@ -288,7 +288,7 @@ def test_a_fallback_says_whose_refusal_it_was(monkeypatch):
     session = InferenceSession(simple())
     assert session.report.reason.startswith("ONNX Runtime refuses the model with convt's nodes: ")
     assert list(session.report.kept) == ["Y"] and not session.nodes
-    left = _session._whose(RuntimeError("made"), ["up"], {0: ValueError("strides: got 3")})
+    left = _session._cause(RuntimeError("made"), ["up"], {0: ValueError("strides: got 3")})
     assert str(left) == "convt refuses up: ValueError: strides: got 3"
 
 
