@@ -361,7 +361,8 @@ def fastest(problem, here, filter_order=None):
     """Return the name of the algorithm that "auto" takes on ``here``, which must be the current machine.
 
     It is the fastest algorithm for the problem class. If that one does not accept this problem, it is the fastest for the
-    problem itself. ``filter_order`` is the memory order of a one-shot call's filter (`reorder.lies`), None for prepacked weights.
+    problem itself. ``filter_order`` is the memory order of a one-shot call's filter (`reorder.lies`), or None if the
+    weights are packed already.
     """
     name = _fastest(stages.alike(problem), here, filter_order)
     return name if math.isfinite(ALGORITHMS[name].least(problem)) else _fastest(problem, here, filter_order)
