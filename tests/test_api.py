@@ -120,7 +120,7 @@ def test_filter_and_bias_are_copied_by_an_operator_and_read_afresh_by_the_functi
     bias -= 2
     assert op(data).tobytes() == before.tobytes()
     assert op(data[:1]).tobytes() == before[:1].tobytes()
-    for _ in range(3):  # the same arrays with other values
+    for _ in range(3):  # new values in the same arrays
         filter += 1
         DENSE.check(run(DENSE, data, filter, bias), data, filter, bias)
     filter[0, 0, 0, 0] = np.nan

@@ -10,7 +10,7 @@
 #define DW_SHARED 5   /* terms that share a loaded or permuted pixel; with two phases, one less for each */
 #define DW_AHEAD 2048 /* prefetch distance in bytes, because the hardware does not foresee descending reads */
 
-/* How a vector of inputs is loaded:
+/* Ways to load a vector of inputs:
  *
  *   DW_WHOLE             VL contiguous elements
  *   DW_PARTIAL           the first lanes of contiguous elements

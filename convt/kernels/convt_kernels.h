@@ -323,7 +323,7 @@ typedef struct {
 /* The most phases of `interleave`. */
 #define CONVT_INTERLEAVED 64
 
-/* What `pack` returns for values that may be weights. */
+/* Results of `pack` for values that may be weights. */
 #define CONVT_FITS_WEIGHTS 2
 
 /* The number of kinds of an axis in `wino_out`: F(1, 1), F(2, 2), F(2, 3), F(3, 2), F(4, 3), F(5, 2), with 1, 3, 4, 4, 6, 6

@@ -14,7 +14,7 @@ _FIXED_IR = 3  # up to this IR version, runs cannot override an initializer that
 
 
 class Value(NamedTuple):
-    """What is known about a value before a run."""
+    """A value of a graph, as far as it is known before a run."""
 
     dims: tuple[int, ...] | None  # shape; None if unknown
     kind: int  # element type of onnx.TensorProto; 0 if unknown

@@ -65,7 +65,7 @@ cdef struct DirectTask:
     void *window[MOST_ROWS]  # the rows of `scratch`
     bint in_place         # the GEMM reads all rows of the task without packing
     bint fast, far        # tiles may store into the output; weights do not stay in L2
-    const char *next_input  # what the next tile prefetches of the next task's input
+    const char *next_input  # address in the next task's input that the next tile prefetches
     int64_t input_step      # bytes of it per step of prefetching
     convt_tile t
     convt_late late

@@ -14,7 +14,7 @@ cdef enum:
     PLANE_PANELS = 8  # panels of pixels that are packed at a time, plane by plane: few streams of loads, and stores stay in L1
 
 cdef struct PackedRow:
-    # What a slot holds: a part of an input row, packed and kept for output rows of the task that read it later.
+    # Contents of a slot: a part of an input row, packed and kept for output rows of the task that read it later.
     int64_t at            # offset of the part in the input
     int64_t used          # the last output row that read it, -1 if the slot is empty
 
