@@ -22,9 +22,12 @@ from Cython.Build import cythonize
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
-ISAS = [
-    # name, base, compiler flags and CPU features (names in kernels/cpu_features.h) in addition to those of the base
-    ("baseline", None, [], []),
+X86 = sysconfig.get_platform().endswith(("x86_64", "amd64"))  # the target machine, which may differ from this one
+ARM = sysconfig.get_platform().endswith(("aarch64", "arm64"))
+
+BASELINE = ("baseline", None, [], [])  # for any CPU
+# Each row: name, base, compiler flags and CPU features (names in kernels/cpu_features.h) in addition to those of the base.
+X86_ISAS = [
     ("avx2", "baseline", ["-mavx2", "-mfma", "-mf16c"], ["AVX2", "FMA", "F16C"]),
     ("avx512", "avx2", ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"],
      ["AVX512F", "AVX512BW", "AVX512DQ", "AVX512VL"]),
@@ -32,6 +35,12 @@ ISAS = [
     # With -O2, Winograd and the loops over tiles are 2 to 3% slower.
     ("avx512_amx", "avx512", ["-mamx-tile", "-mamx-bf16", "-O3"], ["AMX_BF16"]),
 ]  # fmt: skip
+ARM_ISAS = [
+    # Every AArch64 CPU has NEON. Instructions moved apart before registers are assigned would need more than 32 registers.
+    ("neon", "baseline", ["-fno-schedule-insns"], []),
+    ("neon_bf16", "neon", ["-march=armv8.2-a+bf16"], ["ARM_BF16"]),
+]
+ISAS = [BASELINE, *(X86_ISAS if X86 else ARM_ISAS if ARM else [])]
 
 # tools/emulate.py: compile the instruction sets beyond AVX2 for AVX2, with functions instead of their instructions.
 EMULATED = Path("tools/emulated.h")
@@ -70,7 +79,6 @@ COMPACT = "-Wl,-z,noseparate-code"
 STRIP = "-Wl,-s"
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-X86 = sysconfig.get_platform().endswith(("x86_64", "amd64"))  # the target machine, which may differ from this one
 
 
 def isa_rows(known, wanted=None):
@@ -79,7 +87,7 @@ def isa_rows(known, wanted=None):
     A row includes the flags and features of its bases.
     """
     rows = {None: (None, None, [], [])}
-    for name, base, flags, features in ISAS if X86 else ISAS[:1]:
+    for name, base, flags, features in ISAS:
         if (wanted is None or name in wanted) and base in rows and known(rows[base][2] + flags):
             rows[name] = name, base, rows[base][2] + flags, rows[base][3] + features
     return list(rows.values())[1:]
@@ -143,7 +151,7 @@ class BuildKernels(build_ext):
         for folder in (generated, OBJECTS):
             folder.mkdir(parents=True, exist_ok=True)
         rows = isa_rows(lambda flags: self._builds("int main(void) { return 0; }\n", flags), WANTED)
-        for name in {name for name, *_ in ISAS} - {name for name, *_ in rows} if X86 else ():
+        for name in {name for name, *_ in ISAS} - {name for name, *_ in rows}:
             why = "CONVT_BUILD_ISAS lacks it" if WANTED and name not in WANTED else "this compiler does not know it"
             self.announce(f"{name}: left out, as {why}", level=3)
         header = generated / "isa_rows.h"

@@ -32,7 +32,7 @@ Other measurements, each with a command line of its own:
 beside      time of brief calls next to a busy process
 calibrate   the fit of the cost model's efficiencies to measured times (with fit)
 checkouts   another checkout of convt against this one
-comparing   cost of the check for changed weights in PyTorch
+checksums   cost of the check for changed weights in PyTorch
 cores       distribution of work over many threads, computed from plans
 crosscheck  the same layers measured with tools of the other libraries
 errors      rounding errors of each dtype and precision

@@ -65,7 +65,7 @@ TAGS = {"any": None, "axb": "NXC", "nwc": "NXC", "nhwc": "NXC", "ndhwc": "NXC"}
 TAGS |= {"abx": "NCX", "ncw": "NCX", "nchw": "NCX", "ncdhw": "NCX"}
 
 # Options that change the computation: the setting that each changes, and the parser of its value.
-KNOBS = {
+OPTIONS = {
     "--dir": ("bias", _looked_up("direction", DIRECTIONS)),
     "--dt": ("dtype", _dtype),
     "--cfg": ("dtype", _looked_up("configuration", CONFIGURATIONS)),
@@ -75,7 +75,7 @@ KNOBS = {
 }
 FIXED = {"--wtag": "any", "--alg": "direct", "--engine": "cpu"}  # options with one supported value
 # Options that only control how benchdnn runs and prints.
-PASSED_OVER = frozenset(
+IGNORED = frozenset(
     """
     --mode --mode-modifier --skip-impl --impl --global-impl --global-skip-impl --perf-template --verbose --max-ms-per-prb
     --fix-times-per-prb --repeats-per-prb --mem-check --canonical --allow-enum-tags-only --fast-ref --fast-ref-gpu
@@ -89,23 +89,23 @@ class Batch:
 
     def __init__(self, note: Callable[[str], None]):
         self._note = note
-        self._open: list[Path] = []
+        self._open_files: list[Path] = []
         self._reset()
 
     def _reset(self) -> None:
-        self._in_force = {what: [None] for what, _ in KNOBS.values()}
+        self._values = {what: [None] for what, _ in OPTIONS.values()}
 
     def read(self, path: Path) -> Iterator[Entry]:
         """Yield the entries of a file and of the files that it includes. A ValueError names the file and line of a bad word."""
-        if path.resolve() in self._open:
+        if path.resolve() in self._open_files:
             raise ValueError(f"{path} includes itself")
-        self._open.append(path.resolve())
+        self._open_files.append(path.resolve())
         for number, word in _words(path.read_text(encoding="utf-8")):
             try:
                 yield from self._word(word, path.parent)
             except (ValueError, OSError) as exc:
                 raise ValueError(f"{path}:{number}: {exc}") from exc
-        self._open.pop()
+        self._open_files.pop()
 
     def _word(self, word: str, folder: Path) -> Iterator[Entry]:
         name, _, value = word.partition("=")
@@ -113,12 +113,12 @@ class Batch:
             yield from self._combined(descriptor.read(word))
         elif name == "--batch":
             yield from self.read(folder / value)
-        elif name in KNOBS:
-            what, reader = KNOBS[name]
-            self._in_force[what] = [reader(each) for each in value.split(",")]
+        elif name in OPTIONS:
+            what, reader = OPTIONS[name]
+            self._values[what] = [reader(each) for each in value.split(",")]
         elif name == "--reset":
             self._reset()
-        elif name in PASSED_OVER or re.fullmatch(r"-v\d+", name):
+        elif name in IGNORED or re.fullmatch(r"-v\d+", name):
             self._note(f"{name} is ignored: it only controls how benchdnn runs")
         elif name.startswith("--attr-"):
             if value:
@@ -127,15 +127,15 @@ class Batch:
             if value.lower() != FIXED[name]:
                 raise ValueError(f"{word} is not supported, only {name}={FIXED[name]}")
         elif name != "--deconv":
-            raise ValueError(f"unknown option {word}; known: {', '.join((*KNOBS, *FIXED, '--batch', '--reset'))}")
+            raise ValueError(f"unknown option {word}; known: {', '.join((*OPTIONS, *FIXED, '--batch', '--reset'))}")
 
     def _combined(self, layer: Layer) -> Iterator[Entry]:
-        knobs = self._in_force
-        source, target = knobs["source"], knobs["target"]
+        values = self._values
+        source, target = values["source"], values["target"]
         if [None] not in (source, target) and source != target:
             raise ValueError("--stag and --dtag differ; data and result must have the same layout")
         layouts = target if source == [None] else source
-        for bias, dtype, layout, batch in product(knobs["bias"], knobs["dtype"], layouts, knobs["batch"]):
+        for bias, dtype, layout, batch in product(values["bias"], values["dtype"], layouts, values["batch"]):
             yield Entry(replace(layer, batch=batch or layer.batch), dtype, layout, bias)
 
 
@@ -155,16 +155,16 @@ def _words(text: str) -> Iterator[tuple[int, str]]:
         yield number, held
 
 
-def written(layers: list[Layer]) -> str:
+def batch_text(layers: list[Layer]) -> str:
     """Return the layers as the text of a batch file, which benchdnn and `--batch` read."""
     lines = ["# Real layers, f32, channels last, no bias; made by `python -m bench.batch`."]
     lines += ["--reset", "--dt=f32", "--dir=FWD_I", "--stag=axb --dtag=axb"]
-    for above, layer in zip([None, *layers], layers, strict=False):
-        if above is None or layer.family != above.family:
+    for previous, layer in zip([None, *layers], layers, strict=False):
+        if previous is None or layer.family != previous.family:
             lines += ["", f"# {layer.family}"]
         lines += [f"# {layer.source}", descriptor.write(layer)]
     return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
-    sys.stdout.write(written(parse(TABLE)))
+    sys.stdout.write(batch_text(parse(TABLE)))

@@ -35,10 +35,10 @@ class Times(NamedTuple):
     """Statistics of the durations of calls, in milliseconds."""
 
     median: float
-    late: float  # the 99th percentile
+    p99: float  # 99th percentile
 
     def __str__(self) -> str:
-        return f"{self.median:.3f}, {self.late:.3f}"
+        return f"{self.median:.3f}, {self.p99:.3f}"
 
 
 class Row(NamedTuple):
@@ -80,7 +80,7 @@ def table(rows: list[Row]) -> list[str]:
     head = ("layer", "library", "idle: median, 99% (ms)", "busy: median, 99% (ms)", "busy / idle", "busy: 99% / median")
     cells = [
         (row.layer, row.library, row.quiet, row.beside, f"{row.beside.median / row.quiet.median:.2f}",
-         f"{row.beside.late / row.beside.median:.1f}")
+         f"{row.beside.p99 / row.beside.median:.1f}")
         for row in rows
     ]  # fmt: skip
     return [f"| {' | '.join(map(str, each))} |" for each in (head, ["---"] * len(head), *cells)]

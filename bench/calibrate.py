@@ -31,7 +31,7 @@ import numpy as np
 import convt
 from convt import _config, _core
 from convt.algorithms import ALGORITHMS, constants, costs
-from convt.algorithms import machine as planned
+from convt.algorithms import machine as plan_machine
 from convt.algorithms.efficiencies import EFFICIENCIES
 
 from . import COMMAND, fit, layers, machine, samples, timing
@@ -41,7 +41,7 @@ from .planning import SESSION_LAYERS
 from .problem import DTYPES, LAYOUTS, Problem, in_layout
 from .tables import rich_if_terminal
 
-HOPELESS = 3.0  # algorithms that take more than this multiple of the least time are not measured
+MAX_RATIO = 3.0  # algorithms that take more than this multiple of the least time are not measured
 VISITS = 2  # visits per problem
 ROUNDS = 3  # turns of each algorithm at a visit
 TURN = 0.02  # seconds of a turn
@@ -66,7 +66,7 @@ def canonical(layer: Layer, dtype: str, layout: str):
 
 def expected(problem, profile: costs.Profile) -> dict[str, costs.Cycles]:
     """Return {algorithm: traced cycles under ``profile``} for the algorithms that "auto" may take."""
-    with planned.pretend(profile=profile.traced):
+    with plan_machine.pretend(profile=profile.traced):
         found = {name: each.cost(problem) for name, each in ALGORITHMS.items() if each.permitted(problem)}
     return {name: cycles for name, cycles in found.items() if cycles < float("inf")}
 
@@ -76,7 +76,7 @@ def measure(layer: Layer, dtype: str, layout: str, names: list[str], profile: co
     problem = Problem(layer, dtype, layout)
     data, filter = in_layout(problem.data(), layout), problem.filter()
     best: dict[str, float] = {}
-    with planned.pretend(profile=profile):
+    with plan_machine.pretend(profile=profile):
         operators = {name: convt.ConvTranspose(filter, algorithm=name, **attributes(layer, layout)) for name in names}
         out = in_layout(np.zeros(layer.result_shape, data.dtype), layout)
         for operator in operators.values():
@@ -97,7 +97,7 @@ class Measurements:
     """The measurements of all problems, kept in a file with one line per visit."""
 
     def __init__(self, path: Path, machine: dict):
-        self._path, self.found = path, {}
+        self._path, self.entries = path, {}
         header = {"machine": machine}
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         if lines and json.loads(lines[0]) != header:
@@ -106,17 +106,17 @@ class Measurements:
             path.write_text(json.dumps(header) + "\n", encoding="utf-8")
         for line in lines[1:]:
             entry = json.loads(line)
-            self.found[entry["name"]] = entry
+            self.entries[entry["name"]] = entry
 
     def visits(self, name: str) -> int:
-        return self.found.get(name, {}).get("visits", 0)
+        return self.entries.get(name, {}).get("visits", 0)
 
     def add(self, entry: dict) -> None:
         """Add a visit of a problem and append it to the file. The least times of all visits are kept."""
-        before = self.found.get(entry["name"], {"seconds": {}})["seconds"]
+        before = self.entries.get(entry["name"], {"seconds": {}})["seconds"]
         seconds = entry["seconds"] | {a: min(s, entry["seconds"].get(a, s)) for a, s in before.items()}
         entry = entry | {"visits": self.visits(entry["name"]) + 1, "seconds": seconds}
-        self.found[entry["name"]] = entry
+        self.entries[entry["name"]] = entry
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
 
@@ -160,13 +160,13 @@ def progress_bar(total: int):
     return lambda text: bar.update(task, advance=1, description=text[:30].ljust(30)), bar.stop
 
 
-def _promising(layer: Layer, dtype: str, layout: str, entry: dict | None, profile: costs.Profile) -> list[str]:
+def _candidates(layer: Layer, dtype: str, layout: str, entry: dict | None, profile: costs.Profile) -> list[str]:
     """Return the algorithms that may be the fastest, from the times of earlier visits or, without any, from expected cycles."""
     found = entry["seconds"] if entry else expected(canonical(layer, dtype, layout), profile)
-    return [each for each, amount in found.items() if amount <= HOPELESS * min(found.values())]
+    return [each for each, amount in found.items() if amount <= MAX_RATIO * min(found.values())]
 
 
-def collect(options: argparse.Namespace, known: list[Layer], kept: Measurements, profile: costs.Profile) -> None:
+def collect(options: argparse.Namespace, known: list[Layer], measurements: Measurements, profile: costs.Profile) -> None:
     """Measure problems sampled around the ``known`` layers, up to the limits of time and number in the options."""
     begin = time.monotonic()
     advance, close = progress_bar(VISITS * options.problems)
@@ -179,34 +179,35 @@ def collect(options: argparse.Namespace, known: list[Layer], kept: Measurements,
                 if time.monotonic() > end:
                     break
                 advance(name)
-                if kept.visits(name) == visit:
-                    names = _promising(layer, dtype, layout, kept.found.get(name), profile)
+                if measurements.visits(name) == visit:
+                    names = _candidates(layer, dtype, layout, measurements.entries.get(name), profile)
                     seconds = measure(layer, dtype, layout, names, profile)
-                    kept.add({"name": name, "layer": layer.to_row(), "dtype": dtype, "layout": layout, "seconds": seconds,
-                              "threads": _config.get_num_threads()})  # fmt: skip
+                    threads = _config.get_num_threads()
+                    entry = {"name": name, "layer": layer.to_row(), "dtype": dtype, "layout": layout}
+                    measurements.add(entry | {"seconds": seconds, "threads": threads})
     finally:
         close()
 
 
 def cycles_a_second() -> float:
     """Return the clock of the machine's profile in Hz."""
-    return planned.current().constants.clock * 1e9
+    return plan_machine.current().constants.clock * 1e9
 
 
-def rows_of(kept: Measurements, profile: costs.Profile) -> dict:
+def rows_of(measurements: Measurements, profile: costs.Profile) -> dict:
     """Return problem -> algorithm -> (expected `Cycles`, measured cycles of all threads together)."""
     found = {}
-    for name, entry in kept.found.items():
+    for name, entry in measurements.entries.items():
         guesses = expected(canonical(layers.from_row(entry["layer"]), entry["dtype"], entry["layout"]), profile)
         found[name] = {}
         for algorithm, seconds in entry["seconds"].items():
             cycles = guesses[algorithm]
-            several = 1 if cycles < planned.current().limits.single_thread_cycles else entry["threads"]
+            several = 1 if cycles < plan_machine.current().limits.single_thread_cycles else entry["threads"]
             found[name][algorithm] = cycles, seconds * several * cycles_a_second()
     return found
 
 
-def of_efficiencies(cycles: costs.Cycles, one: dict[str, float]) -> dict[str, float]:
+def cycles_by_efficiency(cycles: costs.Cycles, one: dict[str, float]) -> dict[str, float]:
     """Return {efficiency: cycles that it contributes if its value is one}. ``one`` is the result of `costs.units`."""
     found: dict[str, float] = {}
     for (_, name), count in cycles.counts.items():
@@ -215,19 +216,20 @@ def of_efficiencies(cycles: costs.Cycles, one: dict[str, float]) -> dict[str, fl
     return found
 
 
-def fitted(found: dict, kept: Measurements, used: Callable[[str], bool]) -> tuple[dict[str, float], dict]:
+def fitted(found: dict, measurements: Measurements, used: Callable[[str], bool]) -> tuple[dict[str, float], dict]:
     """Fit the efficiencies to the problems whose names are ``used``. Also return `rows_of` all problems under the result."""
-    description = constants.known()[planned.current().profile.name]
+    description = constants.known()[plan_machine.current().profile.name]
     one, values = costs.units(description.constants, description.vector_bits), EFFICIENCIES
     for _ in range(3):  # repeated: efficiencies change choices within an algorithm and which side of an overlap is longer
         rows = [
-            fit.Row(of_efficiencies(cycles, one), measured, name)
+            fit.Row(cycles_by_efficiency(cycles, one), measured, name)
             for name, each in found.items()
             if used(name)
             for cycles, measured in each.values()
         ]
         values = fit.fit(rows, values)
-        found = rows_of(kept, costs.profile_of(description.name, description.constants, description.vector_bits, values))
+        profile = costs.profile_of(description.name, description.constants, description.vector_bits, values)
+        found = rows_of(measurements, profile)
     return values, found
 
 
@@ -257,25 +259,25 @@ def report(title: str, found: dict, kinds: list[str]) -> None:
 def main(arguments: list[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
-    before = planned.current().profile
+    before = plan_machine.current().profile
     here = {"cpu": machine.cpu_model(), "caches": _core.cache_bytes(), "isa": _core.isa(), "threads": _config.get_num_threads(),
             "version": convt.__version__, "profile": before.name}  # fmt: skip
     try:
         known = layers.read(options.layers) if options.layers else [*layers.parse(layers.TABLE), *layers.read(SESSION_LAYERS)]
     except (OSError, ValueError) as exc:
         parser.error(str(exc))
-    kept = Measurements(options.out.with_name(options.out.name + ".measured"), json.loads(json.dumps(here)))
+    measurements = Measurements(options.out.with_name(options.out.name + ".measured"), json.loads(json.dumps(here)))
     try:
-        collect(options, known, kept, before)
+        collect(options, known, measurements, before)
     except KeyboardInterrupt:
         print("interrupted: fitting the measurements made so far", file=sys.stderr)
-    found = rows_of(kept, before)
+    found = rows_of(measurements, before)
     kinds = [f"{layout} {dtype}" for dtype in options.dtype for layout in options.layout]
     report("before", found, kinds)
-    report("after", fitted(found, kept, lambda name: not held_out(name))[1], kinds)
-    values, found = fitted(found, kept, lambda name: True)
+    report("after", fitted(found, measurements, lambda name: not held_out(name))[1], kinds)
+    values, found = fitted(found, measurements, lambda name: True)
     report("after a fit to all problems", found, kinds)
-    about = {**here, "problems": len(kept.found)}
+    about = {**here, "problems": len(measurements.entries)}
     options.out.write_text(json.dumps({"about": about, "efficiencies": values}, indent=1) + "\n", encoding="utf-8")
     return 0
 

@@ -16,9 +16,9 @@ from .problem import Problem
 # The largest accepted error, in units of the root mean square of the output. It leaves room for rounded products, sums and
 # results, and is far below the error of one misplaced tap.
 TOLERANCE = {"f64": 1e-12, "f32": 5e-5, "f16": 1e-2, "bf16": 8e-2}
-OF_PRECISION = {"high": 5e-3, "medium": 8e-2}  # for f32 at a lower precision
+F32_TOLERANCE = {"high": 5e-3, "medium": 8e-2}  # for f32 at a lower precision
 
-PIXELS_AT_A_TIME = 1 << 14
+BLOCK_PIXELS = 1 << 14
 
 
 def weights(problem: Problem) -> np.ndarray:
@@ -54,8 +54,8 @@ def error(problem: Problem, result: np.ndarray, truth: np.ndarray) -> float:
         return np.inf
     pixels = result.reshape(-1, *weight.shape)
     worst = 0.0
-    for start in range(0, len(pixels), PIXELS_AT_A_TIME):
-        block = slice(start, start + PIXELS_AT_A_TIME)
+    for start in range(0, len(pixels), BLOCK_PIXELS):
+        block = slice(start, start + BLOCK_PIXELS)
         sums = np.einsum("pgo,go->pg", pixels[block].astype(np.float64), weight)
         gap = np.abs(sums - truth[block]).max()
         worst = max(worst, np.inf if np.isnan(gap) else gap)
@@ -64,4 +64,4 @@ def error(problem: Problem, result: np.ndarray, truth: np.ndarray) -> float:
 
 def is_right(problem: Problem, size: float) -> bool:
     """Check whether an error returned by `error` is within the tolerance of the problem's dtype and precision."""
-    return size <= OF_PRECISION.get(problem.precision, TOLERANCE[problem.dtype])
+    return size <= F32_TOLERANCE.get(problem.precision, TOLERANCE[problem.dtype])

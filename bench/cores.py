@@ -46,13 +46,13 @@ from .problem import DTYPES, LAYOUTS, PRECISIONS, Problem
 from .shared import words
 
 COUNTS = [4, 8, 16, 32, 64, 128]
-_MOVED_TOGETHER = 64  # the fewest pixels of a run that a thread moves (planes/loops.pyx)
+_PART_PIXELS = 64  # threads divide the pixels of a run in multiples of this number (planes/loops.pyx)
 
 
 # ---------------------------------------------------------------- the work of each task, in the order of tasks
 
 
-def _spans(total: int, block: int) -> np.ndarray:
+def _block_sizes(total: int, block: int) -> np.ndarray:
     """Return the sizes of the blocks that ``total`` is divided into."""
     return np.diff([*range(0, total, block), total])
 
@@ -76,7 +76,8 @@ def _direct_classes(specs: list[dict], groups: int) -> list[np.ndarray]:
     for spec in specs:
         widths = np.array([panel[0] for panel in spec["panels"]])
         columns = np.add.reduceat(widths, range(0, len(widths), spec["panel_block"]))
-        found.append(spec["work"] * _product(np.ones(groups), _shares(columns), _shares(_spans(spec["rows"], spec["block"]))))
+        rows = _block_sizes(spec["rows"], spec["block"])
+        found.append(spec["work"] * _product(np.ones(groups), _shares(columns), _shares(rows)))
     return found
 
 
@@ -93,45 +94,45 @@ def _turned(name, problem, packing, ins, outs, specs, schedule) -> np.ndarray:
     for spec in specs:
         tiles = range(0, len(spec["units"]) - 1, spec["tile_block"])
         units = np.diff([*(spec["units"][n] for n in tiles), spec["units"][-1]])
-        pixels = _spans(spec["pixels"], spec["block"])
+        pixels = _block_sizes(spec["pixels"], spec["block"])
         found.append(spec["work"] * _product(np.ones(problem.groups), _shares(pixels), _shares(units)))
     return np.concatenate(found)
 
 
-def _met(problem, ax: int) -> np.ndarray:
+def _taps_per_output(problem, ax: int) -> np.ndarray:
     """Return the number of taps that read an input, for each output of an axis."""
     s, d, begin, out = (axis[ax] for axis in (problem.strides, problem.dilations, problem.begin, problem.out_sizes))
     places = np.add.outer(np.arange(problem.in_sizes[ax]) * s, np.arange(problem.kernel[ax]) * d).ravel() - begin
     return np.bincount(places[(places >= 0) & (places < out)], minlength=out)
 
 
-def _of_rows(problem, block: int) -> np.ndarray:
+def _row_work(problem, block: int) -> np.ndarray:
     """Return the number of input rows that are added to each block of output rows, counted once per tap."""
-    met = _product(np.ones(problem.batch), *(_met(problem, ax) for ax in range(problem.rank - 1)))
-    return np.add.reduceat(met, range(0, len(met), block))
+    row_work = _product(np.ones(problem.batch), *(_taps_per_output(problem, ax) for ax in range(problem.rank - 1)))
+    return np.add.reduceat(row_work, range(0, len(row_work), block))
 
 
 def _depthwise(schedule, packing, ins, outs, how) -> np.ndarray:
     """Return the work of tasks: blocks of the last axis fastest, then lanes, then rows. Counts products and outputs."""
     problem = schedule.problem
     js = (np.arange(problem.out_sizes[-1]) + problem.begin[-1]) // problem.strides[-1] - schedule.j0
-    along = np.stack([
+    block_work = np.stack([
         np.bincount(js // schedule.block, each, minlength=schedule.blocks)
-        for each in (_met(problem, -1) * problem.ci, np.ones(len(js)))
+        for each in (_taps_per_output(problem, -1) * problem.ci, np.ones(len(js)))
     ])  # fmt: skip
-    lanes = _spans(schedule.lanes, schedule.lane_block)
+    lanes = _block_sizes(schedule.lanes, schedule.lane_block)
     count = problem.batch * math.prod(problem.out_sizes[:-1])
-    met = _of_rows(problem, schedule.rows)
-    return _product(met, lanes, along[0]) + _product(_spans(count, schedule.rows), lanes, along[1])
+    row_work = _row_work(problem, schedule.rows)
+    return _product(row_work, lanes, block_work[0]) + _product(_block_sizes(count, schedule.rows), lanes, block_work[1])
 
 
 def _rows(schedule, packing, ins, outs, how) -> np.ndarray:
     """Return the work of tasks: blocks of the last axis fastest, then rows, groups. All taps of the last axis count."""
     problem = schedule.problem
     per = problem.ci * -(-problem.kernel[-1] // problem.strides[-1])
-    made = _spans(problem.batch * math.prod(problem.out_sizes[:-1]), schedule.rows)
-    each = per * _of_rows(problem, schedule.rows) + made
-    return _product(np.ones(problem.groups), each, _spans(schedule.js, schedule.block))
+    made = _block_sizes(problem.batch * math.prod(problem.out_sizes[:-1]), schedule.rows)
+    each = per * _row_work(problem, schedule.rows) + made
+    return _product(np.ones(problem.groups), each, _block_sizes(schedule.js, schedule.block))
 
 
 def _scatter(plan, name, schedule, *_) -> np.ndarray:
@@ -141,12 +142,12 @@ def _scatter(plan, name, schedule, *_) -> np.ndarray:
         return np.diff(problem.batch * np.arange(schedule.tasks + 1) // schedule.tasks).astype(float)
     per = problem.ci * problem.kernel[-1]
     rows = np.array([len(taps) + per * sum(taps) for taps in plan.taps_of_tasks()], float)
-    j0, j1 = scatter_schedule.blocks_shown(problem)
-    return rows * np.resize(np.repeat(_spans(j1 - j0, schedule.block), problem.groups), len(rows))
+    j0, j1 = scatter_schedule.shown_js(problem)
+    return rows * np.resize(np.repeat(_block_sizes(j1 - j0, schedule.block), problem.groups), len(rows))
 
 
 # The module that makes plans, the name of their class, and the function that returns the work of their tasks.
-_TOLD = [
+_PLAN_CLASSES = [
     (direct, "DirectPlan", _direct),
     (winograd, "WinogradPlan", _winograd),
     (turned, "TurnedPlan", _turned),
@@ -158,25 +159,25 @@ _TOLD = [
 
 
 @contextlib.contextmanager
-def taken_down() -> Iterator[dict]:
+def recorded_plans() -> Iterator[dict]:
     """Record the plans made within the context: id(plan) -> (function for the work of its tasks, arguments of the plan)."""
     made: dict = {}
 
-    def noting(plan_class, told):
+    def recording(plan_class, task_work):
         def make(*tables):
             plan = plan_class(*tables)
-            made[id(plan)] = partial(told, plan) if told is _scatter else told, tables
+            made[id(plan)] = partial(task_work, plan) if task_work is _scatter else task_work, tables
             return plan
 
         return make
 
-    before = [getattr(module, name) for module, name, _ in _TOLD]
+    before = [getattr(module, name) for module, name, _ in _PLAN_CLASSES]
     try:
-        for (module, name, told), plan_class in zip(_TOLD, before, strict=True):
-            setattr(module, name, noting(plan_class, told))
+        for (module, name, task_work), plan_class in zip(_PLAN_CLASSES, before, strict=True):
+            setattr(module, name, recording(plan_class, task_work))
         yield made
     finally:
-        for (module, name, _), plan_class in zip(_TOLD, before, strict=True):
+        for (module, name, _), plan_class in zip(_PLAN_CLASSES, before, strict=True):
             setattr(module, name, plan_class)
 
 
@@ -185,12 +186,12 @@ def taken_down() -> Iterator[dict]:
 
 def slowest(plan, works: np.ndarray, threads: int) -> float:
     """Return the work after which the last thread is done. ``works`` has the work of each task."""
-    shares, grab = plan.dealt(threads)
+    shares, task_chunk = plan.dealt(threads)
     if shares is not None:
         return max(float(works[share].sum()) for share in shares)
     busy = [0.0] * plan.threads(threads)
-    for first in range(0, len(works), grab):
-        heapq.heapreplace(busy, busy[0] + float(works[first : first + grab].sum()))
+    for first in range(0, len(works), task_chunk):
+        heapq.heapreplace(busy, busy[0] + float(works[first : first + task_chunk].sum()))
     return max(busy)
 
 
@@ -210,20 +211,20 @@ class Expected(NamedTuple):
         return self.total / (self.threads * self.cycles) if self.cycles else 1.0
 
 
-def _moving(made: tuple, threads: int) -> tuple[float, float]:
+def _transpose_cycles(made: tuple, threads: int) -> tuple[float, float]:
     """Return the cycles to transpose a block of planes and its result: on one thread, and on several threads together."""
     schedule = made[0]
     problem, cut, here = schedule.problem, schedule.cut, machine.current()
     moving, memory = planes_cost.counts(problem._replace(planar=True), cut, schedule.wide, schedule.stream, here)
     prices = here.profile["planes"]
-    cycles = costs.beside(prices.cycles(moving), prices.cycles(memory)) / max(cut.total, 1)
+    cycles = costs.overlapped(prices.cycles(moving), prices.cycles(memory)) / max(cut.total, 1)
     runs, run = [cut.images, *(axis.out for axis in cut.axes)], 1
     whole = [problem.batch, *problem.out_sizes]
     while runs:
         run *= runs[-1]
         if runs.pop() < whole.pop():
             break
-    pieces, runs = -(-run // _MOVED_TOGETHER), math.prod(runs)
+    pieces, runs = -(-run // _PART_PIXELS), math.prod(runs)
     shared = runs if pieces < min(runs, threads) else pieces
     return cycles, cycles * -(-shared // threads) / shared
 
@@ -232,31 +233,31 @@ def expected(problem: Problem, threads: int, scale: float | None = None) -> Expe
     """Make the plan of a problem and compute its run. To compare two plans, pass the ``scale`` of the first to the second."""
     layer = problem.layer
     data = layer.data_shape if problem.layout == "NXC" else (layer.batch, layer.cin, *layer.size)
-    with convt.num_threads(threads), taken_down() as made:
+    with convt.num_threads(threads), recorded_plans() as made:
         attributes = keywords(problem) | {"backend": "native"}
         operator = convt.ConvTranspose(np.zeros(layer.filter_shape, DTYPES[problem.dtype]), **attributes)._operator
-        what = operator._attributes.problem(data)
-        bound = operator.contiguous(what)
+        canonical = operator._attributes.problem(data)
+        bound = operator.contiguous(canonical)
     plan = bound.plan
-    told, tables = made[id(plan)]
-    in_blocks = told is None
-    inner, (told, inner_tables) = (tables[1], made[id(tables[1])]) if in_blocks else (plan, (told, tables))
-    works = told(*inner_tables)
+    task_work, tables = made[id(plan)]
+    in_blocks = task_work is None
+    inner, (task_work, inner_tables) = (tables[1], made[id(tables[1])]) if in_blocks else (plan, (task_work, tables))
+    works = task_work(*inner_tables)
     if len(works) != inner.tasks:
         raise AssertionError(f"{layer.name}: computed {len(works)} tasks, but the plan of {plan.algorithm} has {inner.tasks}")
-    scale = scale or ALGORITHMS[bound.form.key[0]].cost(tables[0].cut.problem if in_blocks else what) / max(works.sum(), 1)
+    scale = scale or ALGORITHMS[bound.form.key[0]].cost(tables[0].cut.problem if in_blocks else canonical) / max(works.sum(), 1)
     total, cycles = works.sum() * scale, slowest(inner, works, threads) * scale
     used, space = plan.threads(threads), plan.threads(threads) * plan.workspace
     if in_blocks:
-        cut, apart = tables[0].cut, tables[0].apart
-        alone, together = _moving(tables, used)
-        total, cycles = cut.total * (total + alone), cut.total * (cycles + together)
-        if apart:  # each thread takes whole blocks, which all cost the same
+        cut, parallel_blocks = tables[0].cut, tables[0].parallel_blocks
+        one_thread, all_threads = _transpose_cycles(tables, used)
+        total, cycles = cut.total * (total + one_thread), cut.total * (cycles + all_threads)
+        if parallel_blocks:  # each thread takes whole blocks, which all cost the same
             cycles = slowest(plan, np.full(cut.total, total / cut.total), threads)
         else:  # all threads share one block's workspace
             space = used * inner.workspace + plan.workspace - inner.workspace
     # One thread fills the output in advance if there are holes (phases that no tap reaches).
-    serial = machine.current().profile["direct"].cycles(common.fill_counts(what)) if plan.hole else 0.0
+    serial = machine.current().profile["direct"].cycles(common.fill_counts(canonical)) if plan.has_holes else 0.0
     return Expected(plan.algorithm, plan.tasks, used, total + serial, cycles + serial, space, scale)
 
 

@@ -83,8 +83,8 @@ def main(names: list[str]) -> int:
     for peer in peers.RIVALS:
         if peer.name not in TOOLS:
             continue
-        stand, environment = TOOLS[peer.name]
-        tool = Worker(peer, setting, stand, environment)
+        service, environment = TOOLS[peer.name]
+        tool = Worker(peer, setting, service, environment)
         bench = Worker(peer, setting)
         try:
             bench.ask("version")

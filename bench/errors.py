@@ -26,7 +26,7 @@ from .peers.convt import keywords
 from .problem import LAYOUTS, PRECISIONS, Problem, in_layout
 
 HALVES = ("f16", "bf16")
-AT_A_TIME = 1 << 22  # outputs compared at a time, to bound memory
+BLOCK_OUTPUTS = 1 << 22  # outputs compared at a time, to bound memory
 
 
 class Errors(NamedTuple):
@@ -51,9 +51,9 @@ def compared(algorithm: str, result: np.ndarray, exact: np.ndarray) -> Errors:
     result, exact = result.reshape(-1), exact.reshape(-1)
     largest = squares = scale = 0.0
     nearest = neighbour = 0
-    for start in range(0, exact.size, AT_A_TIME):
-        true = exact[start : start + AT_A_TIME]
-        error = np.abs(result[start : start + AT_A_TIME].astype(np.float64) - true)
+    for start in range(0, exact.size, BLOCK_OUTPUTS):
+        true = exact[start : start + BLOCK_OUTPUTS]
+        error = np.abs(result[start : start + BLOCK_OUTPUTS].astype(np.float64) - true)
         unit = units(true, result.dtype)
         largest = max(largest, float(error.max()))
         squares += float(error @ error)

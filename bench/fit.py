@@ -14,9 +14,9 @@ import numpy as np
 from scipy.optimize import minimize
 
 SHARPNESS = 12.0  # an algorithm with a 1% longer expected time is 12% less likely
-MOST_LOSS = 2.0  # larger losses count as this one; 2 is three times the least time
-ERRORS, TRUSTED = 0.03, 0.25  # weight of the errors; relative error above which errors count less, as disturbances
-CHANGES, MOST_CHANGE = 3e-4, 1.6  # weight of the squared logarithms of changes; the largest logarithm
+MAX_LOSS = 2.0  # larger losses count as this one; 2 is three times the least time
+ERROR_WEIGHT, OUTLIER = 0.03, 0.25  # weight of the errors; relative error above which errors count less, as disturbances
+CHANGE_WEIGHT, MAX_CHANGE = 3e-4, 1.6  # weight of the squared logarithms of changes; the largest logarithm
 LEAST = 0.01  # smallest start value of an efficiency
 
 
@@ -37,29 +37,30 @@ def fit(rows: list[Row], values: dict[str, float]) -> dict[str, float]:
     for row in rows:
         problems.setdefault(row.problem, []).append(row)
     sizes = [len(some) for some in problems.values()]
-    starts, which = np.cumsum([0, *sizes[:-1]]), np.repeat(np.arange(len(sizes)), sizes)
+    starts, row_problem = np.cumsum([0, *sizes[:-1]]), np.repeat(np.arange(len(sizes)), sizes)
     counts = np.array([[row.counts.get(name, 0.0) for name in names] for some in problems.values() for row in some])
     cycles = np.array([row.cycles for some in problems.values() for row in some])
-    ratio = cycles / np.minimum.reduceat(cycles, starts)[which]
-    loss, trust = np.minimum(ratio - 1, MOST_LOSS), ERRORS / np.minimum(ratio, 1 + MOST_LOSS)
+    ratio = cycles / np.minimum.reduceat(cycles, starts)[row_problem]
+    loss, error_weight = np.minimum(ratio - 1, MAX_LOSS), ERROR_WEIGHT / np.minimum(ratio, 1 + MAX_LOSS)
     before = np.maximum([values[name] for name in names], LEAST)
 
-    def judged(change: np.ndarray) -> tuple[float, np.ndarray]:
+    def objective(change: np.ndarray) -> tuple[float, np.ndarray]:
         """Return the minimised function of the logarithms of the changes, and its gradient."""
         now = before * np.exp(change)
         expected = np.maximum(counts @ now, 1e-9)
         size = np.log(expected)
-        likely = np.exp(-SHARPNESS * (size - np.minimum.reduceat(size, starts)[which]))
-        likely /= np.add.reduceat(likely, starts)[which]
-        mean = np.add.reduceat(likely * loss, starts)
-        wrong = (size - np.log(cycles)) / TRUSTED
-        error = np.sqrt(1 + wrong**2)
-        slope = (trust * wrong / error / TRUSTED - SHARPNESS * likely * (loss - mean[which])) / len(sizes)
-        value = mean.mean() + (trust * (error - 1)).sum() / len(sizes) + CHANGES * (change**2).sum()
-        return value, (counts * (slope / expected)[:, None]).sum(0) * now + 2 * CHANGES * change
+        probability = np.exp(-SHARPNESS * (size - np.minimum.reduceat(size, starts)[row_problem]))
+        probability /= np.add.reduceat(probability, starts)[row_problem]
+        mean = np.add.reduceat(probability * loss, starts)
+        scaled_error = (size - np.log(cycles)) / OUTLIER
+        error = np.sqrt(1 + scaled_error**2)
+        slope = error_weight * scaled_error / error / OUTLIER - SHARPNESS * probability * (loss - mean[row_problem])
+        slope /= len(sizes)
+        value = mean.mean() + (error_weight * (error - 1)).sum() / len(sizes) + CHANGE_WEIGHT * (change**2).sum()
+        return value, (counts * (slope / expected)[:, None]).sum(0) * now + 2 * CHANGE_WEIGHT * change
 
-    bounds = [(-MOST_CHANGE, MOST_CHANGE)] * len(names)
-    found = minimize(judged, np.zeros(len(names)), jac=True, method="L-BFGS-B", bounds=bounds)
+    bounds = [(-MAX_CHANGE, MAX_CHANGE)] * len(names)
+    found = minimize(objective, np.zeros(len(names)), jac=True, method="L-BFGS-B", bounds=bounds)
     fitted = (float(f"{value:.3g}") for value in before * np.exp(found.x))
     return {**values, **dict(zip(names, fitted, strict=True))}
 

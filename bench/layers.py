@@ -133,8 +133,8 @@ class Layer:
         library are based on this number. An algorithm with fewer multiplications, such as Winograd, can exceed the peak.
         """
         axes = zip(self.size, self.kernel, self.strides, self.dilations, self.pads_begin, self.output, strict=True)
-        meetings = prod(_meetings(*axis) for axis in axes)
-        return 2 * self.batch * meetings * self.cin * self.cout // self.groups
+        products = prod(_useful_products(*axis) for axis in axes)
+        return 2 * self.batch * products * self.cin * self.cout // self.groups
 
     @property
     def elements(self) -> int:
@@ -146,7 +146,7 @@ class Layer:
         return {key: list(value) if isinstance(value := getattr(self, field), tuple) else value for key, field in KEYS.items()}
 
 
-def _meetings(size: int, kernel: int, stride: int, dilation: int, begin: int, output: int) -> int:
+def _useful_products(size: int, kernel: int, stride: int, dilation: int, begin: int, output: int) -> int:
     """Count the pairs (input i, tap t) of an axis whose product is inside the output: 0 <= i s + t d - begin < output."""
     first = ((-((t * dilation - begin) // stride)) for t in range(kernel))
     last = ((-((t * dilation - begin - output) // stride)) for t in range(kernel))
@@ -176,7 +176,7 @@ def _checked(row: dict, name: str) -> dict:
     try:
         return layer_format.checked(row, name)
     except ValueError as exc:
-        raise ValueError(f"{layer_format.called(name)}: {exc}") from exc
+        raise ValueError(f"{layer_format.message_name(name)}: {exc}") from exc
 
 
 def from_row(row: dict, name: str = "layer") -> Layer:

@@ -86,7 +86,7 @@ def describe() -> dict:
     }
 
 
-class Neighbours:
+class OtherProcesses:
     """A measurement, since its creation, of how many of this process's cores other processes keep busy."""
 
     STAT = Path("/proc/stat")
@@ -103,7 +103,7 @@ class Neighbours:
         idle = sum(int(words[4]) + int(words[5]) for words in lines if words[0] in ours)
         return np.array([idle / os.sysconf("SC_CLK_TCK"), time.process_time(), time.perf_counter()])
 
-    def busy(self) -> float | None:
+    def busy_cores(self) -> float | None:
         """Return the average number of busy cores, or None if the system does not report it."""
         if self._start is None:
             return None

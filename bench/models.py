@@ -217,7 +217,7 @@ def _difference(a, b):
     return float((a - b).abs().max() / a.abs().max().clamp_min(1e-30))
 
 
-def _inside(model, x, budget):
+def _transposed_time(model, x, budget):
     """Return the median time of all transposed convolutions in a call of the model, in seconds."""
     started, each, hooks = [], [], []
     for module in model.modules():
@@ -234,7 +234,7 @@ def _inside(model, x, budget):
     return statistics.median(totals)
 
 
-def _made(name, channels_last):
+def _model_and_input(name, channels_last):
     """Return a PyTorch model and its input."""
     torch.manual_seed(0)
     model, x = MODELS[name]()
@@ -255,12 +255,12 @@ def _measure_onnx(name, _, channels_last, budget, rounds):
     from . import models_onnx
 
     with tempfile.TemporaryDirectory() as folder:
-        path, feeds = models_onnx.feeds_of(name, lambda: _made(name, channels_last), folder)
+        path, feeds = models_onnx.feeds_of(name, lambda: _model_and_input(name, channels_last), folder)
         yield from models_onnx.measure(path, feeds, torch.get_num_threads(), budget)
 
 
 def _measure_torch(name, way, channels_last, budget, rounds):
-    (model, x), (other, _) = _made(name, channels_last), _made(name, channels_last)
+    (model, x), (other, _) = _model_and_input(name, channels_last), _model_and_input(name, channels_last)
     convt.torch.accelerate(other)
     with torch.no_grad():
         layers = list(zip(_layers(model, x), _layers(other, x), strict=True))
@@ -268,7 +268,7 @@ def _measure_torch(name, way, channels_last, budget, rounds):
         torchs, ours = (sum(column) for column in zip(*alone, strict=True))
         calls = [torch.compile(m) if way == "compile" else m for m in (model, other)]
         before, after = _in_turns([lambda m=m: m(x) for m in calls], budget, rounds)
-        share = _inside(model, x, budget / rounds) / before
+        share = _transposed_time(model, x, budget / rounds) / before
         difference = _difference(calls[0](x), calls[1](x))
     yield {
         "size": "x".join(map(str, x.shape)),

@@ -75,7 +75,7 @@ def _session(cls, model, threads, **more):
 # ---------------------------------------------------------------- layers: ConvTranspose nodes and the nodes fused into them
 
 
-def _named(path):
+def _load_named(path):
     """Load a model and name its unnamed nodes, because profiles refer to nodes by name."""
     model = onnx.load(path)
     taken = {node.name for node in model.graph.node}
@@ -122,7 +122,7 @@ def _shares(model, layers, feed, threads, calls):
     return found
 
 
-def _alone(model, chain, shape, threads, budget):
+def _layer_times(model, chain, shape, threads, budget):
     """Time a layer alone. Return ``[ONNX Runtime's seconds, convt's seconds]``."""
     wanted = {name for node in chain for name in node.input}
     data = next(node for node in chain if node.op_type == "ConvTranspose").input[0]
@@ -145,12 +145,12 @@ def _loading_costs(path, threads):
     found = []
     for module in ("onnxruntime", "convt.onnxruntime"):
         command = [sys.executable, "-c", _LOAD.format(module=module, threads=threads), path]
-        said = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(3)]
-        found.append(tuple(min(column) for column in zip(*(map(float, each.split()) for each in said), strict=True)))
+        outputs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(3)]
+        found.append(tuple(min(column) for column in zip(*(map(float, each.split()) for each in outputs), strict=True)))
     return found
 
 
-def _runs(data, feeds, threads, budget, order):
+def _timed_runs(data, feeds, threads, budget, order):
     """Make a session of each class, in this ``order``, and time the sessions on each feed.
 
     Return a list of {class: (outputs, seconds of the first run, least seconds of later runs)}.
@@ -163,12 +163,12 @@ def _runs(data, feeds, threads, budget, order):
             time.sleep(SPINNING)
             start = time.perf_counter()
             first[cls] = session.run(None, feed), time.perf_counter() - start
-        least = _least([lambda s=s, f=feed: s.run(None, f) for s in sessions.values()], budget)
+        least = _least_times([lambda s=s, f=feed: s.run(None, f) for s in sessions.values()], budget)
         found.append({cls: (*first[cls], each) for cls, each in zip(order, least, strict=True)})
     return found
 
 
-def _least(calls, budget):
+def _least_times(calls, budget):
     """Time calls in turns. Return the least seconds of each.
 
     The median is not used, because on a shared host the medians of whole models vary by more than convt changes them.
@@ -190,10 +190,10 @@ def measure(path, feeds, threads, budget):
     The second session of a process is up to 6% slower than the first, even of the same class, because the weights of the first
     session occupy the memory that was free before. Therefore the sessions are made in both orders, and the least times count.
     """
-    model, feeds = _named(path), list(feeds)
+    model, feeds = _load_named(path), list(feeds)
     layers, data = _layers(model), model.SerializeToString()
     costs = _loading_costs(path, threads)
-    orders = [_runs(data, feeds, threads, budget / 2, order) for order in (_CLASSES, _CLASSES[::-1])]
+    orders = [_timed_runs(data, feeds, threads, budget / 2, order) for order in (_CLASSES, _CLASSES[::-1])]
     plain, ours = (_session(cls, data, threads) for cls in _CLASSES)
     other = _session(
         onnxruntime.InferenceSession, data, threads,
@@ -203,8 +203,8 @@ def measure(path, feeds, threads, budget):
         before, after = (min(run[cls][2] for run in runs) for cls in _CLASSES)
         want, got = plain.run(None, feed), ours.run(None, feed)
         shares = _shares(model, layers, feed, threads, calls=10)
-        shapes = {name: ours.nodes[name].described()["in"] for name in layers}
-        alone = {name: _alone(model, layers[name], shapes[name], threads, budget / len(layers)) for name in layers}
+        shapes = {name: ours.nodes[name].description()["in"] for name in layers}
+        alone = {name: _layer_times(model, layers[name], shapes[name], threads, budget / len(layers)) for name in layers}
         gain = sum(a for a, _ in alone.values()) / sum(b for _, b in alone.values())
         share = sum(shares.values())
         yield {
@@ -221,6 +221,6 @@ def measure(path, feeds, threads, budget):
 def feeds_of(name, made, folder):
     """Return the path of a model, and pairs of a size and inputs. ``made()`` makes the PyTorch model to export."""
     if name in published.PUBLISHED:
-        return published.fetched(name), published.PUBLISHED[name].feeds()
+        return published.model_path(name), published.PUBLISHED[name].feeds()
     path, feed = text_detector() if name == "text_detector" else exported(*made(), os.path.join(folder, "model.onnx"))
     return path, [("x".join(map(str, feed["x"].shape)), feed)]

@@ -35,10 +35,10 @@ SESSION_LAYERS = Path(__file__).with_name("session_layers.json")
 PARTS = ("shapes", "memory", "choice")
 TORCH = peers.Peer("torch", f"{peers.__name__}.torch", "torch")
 TARGETS = {"shape": 1.0, "worst shape": 3.0, "batch": 0.3, "one-shot": 5.0}  # milliseconds in addition to a warm call
-WITHIN = 1.05  # a choice counts as right if it takes at most this multiple of the best time
+RIGHT_RATIO = 1.05  # a choice counts as right if it takes at most this multiple of the best time
 
-# Seven layers whose shapes change. LESS and LESS_2D say by how much: in 1-D, and on the first and the last axis.
-CHANGING = layers.parse(
+# Seven layers whose shapes change. SIZE_STEPS and SIZE_STEPS_2D say by how much: in 1-D, and on the first and the last axis.
+CHANGING_LAYERS = layers.parse(
     """
     name           family  N  Cin  Cout  g   in        k      s  pads  op  d  source
     hifigan_first  audio   1  512  256   1   860       16     8  4     0   1  HiFi-GAN v1, 10 s
@@ -50,8 +50,8 @@ CHANGING = layers.parse(
     depthwise      flow    1  64   64    64  28x28     4x4    2  1     0   1  bilinear upsampling
     """
 )
-LESS = (1, 2, 3, 5, 8, 13, 21)
-LESS_2D = ((1, 0), (0, 1), (2, 1), (1, 3), (3, 3), (2, 0), (0, 2))
+SIZE_STEPS = (1, 2, 3, 5, 8, 13, 21)
+SIZE_STEPS_2D = ((1, 0), (0, 1), (2, 1), (1, 3), (3, 3), (2, 0), (0, 2))
 LARGE_FILTERS = layers.parse(
     """
     name      family  N  Cin  Cout  g   in     k      s  pads  op  d  source
@@ -68,8 +68,10 @@ IMAGES = ((8, 8), (16, 16), (4, 4), (32, 32), (2, 2), (12, 20))
 def new_sizes(layer: Layer) -> list[Layer]:
     """Return a layer with seven other sizes, each slightly smaller than its own."""
     if len(layer.size) == 1:
-        return [replace(layer, size=(layer.size[0] - less,)) for less in LESS]
-    return [replace(layer, size=(layer.size[0] - first, *layer.size[1:-1], layer.size[-1] - last)) for first, last in LESS_2D]
+        return [replace(layer, size=(layer.size[0] - less,)) for less in SIZE_STEPS]
+    return [
+        replace(layer, size=(layer.size[0] - first, *layer.size[1:-1], layer.size[-1] - last)) for first, last in SIZE_STEPS_2D
+    ]
 
 
 def new_batches(layer: Layer) -> tuple[Layer, list[Layer]]:
@@ -109,8 +111,10 @@ def shapes(ask, ask_torch, options) -> str:
         return rows
 
     head = ["layer", "layout", "warm ms", "extra ms", "worst extra", "first round", "Python calls", "PyTorch's extra"]
-    sizes = [(layer, layout, new_sizes(layer)) for layout in options.layout for layer in CHANGING]
-    batches = [(*new_batches(layer), layout) for layout in options.layout for layer in CHANGING if layer.name != "unet_3d"]
+    sizes = [(layer, layout, new_sizes(layer)) for layout in options.layout for layer in CHANGING_LAYERS]
+    batches = [
+        (*new_batches(layer), layout) for layout in options.layout for layer in CHANGING_LAYERS if layer.name != "unet_3d"
+    ]
     large = [(layer, layout, None) for layout in options.layout for layer in LARGE_FILTERS]
     return (
         "### New shape\n\n*Extra* is the time of the first call minus the least time of a warm call, in milliseconds: the\n"
@@ -153,7 +157,7 @@ def choice(ask, ask_torch, options) -> str:
     known["random neighbours"] = samples.neighbours(list(itertools.chain(*known.values())), options.neighbours, options.seed)
     rows, worst = [], []
     for layout in options.layout:
-        together = []
+        all_losses = []
         for what, some in known.items():
             losses = []
             for layer in some:
@@ -165,11 +169,11 @@ def choice(ask, ask_torch, options) -> str:
                     worst.append((loss, layer.name, layout, found["chosen"], seconds[found["chosen"]], best, seconds[best]))
                 losses.append((loss if len(seconds) > 1 else 1.0, layer.name))
             rows.append(_loss_row(layout, what, losses))
-            together += losses
-        rows.append(_loss_row(layout, "all", together))
+            all_losses += losses
+        rows.append(_loss_row(layout, "all", all_losses))
     head = ["layout", "layers", "number", "within 5%", "mean loss", "worst"]
     text = f'### Choice of "auto"\n\n{table(head, rows)}'
-    worst = [each for each in sorted(worst, reverse=True) if each[0] > WITHIN][:30]
+    worst = [each for each in sorted(worst, reverse=True) if each[0] > RIGHT_RATIO][:30]
     lines = [[name, layout, chosen, f"{own * 1e3:.3f}", best, f"{least * 1e3:.3f}", f"{loss:.2f}"]
              for loss, name, layout, chosen, own, best, least in worst]  # fmt: skip
     return text + "\nThe largest losses:\n\n" + table(["layer", "layout", "chosen", "ms", "best", "ms", "ratio"], lines)
@@ -177,7 +181,7 @@ def choice(ask, ask_torch, options) -> str:
 
 def _loss_row(layout: str, what: str, losses: list[tuple[float, str]]) -> list[str]:
     ratios = [ratio for ratio, _ in losses]
-    within = sum(ratio <= WITHIN for ratio in ratios) / len(ratios)
+    within = sum(ratio <= RIGHT_RATIO for ratio in ratios) / len(ratios)
     worst, name = max(losses)
     return [layout, what, str(len(ratios)), f"{within:.0%}", f"{mean(ratios) - 1:.1%}", f"{worst:.2f} ({name})"]
 
@@ -235,7 +239,7 @@ def main(arguments: list[str] | None = None) -> int:
     torch = Worker(TORCH, setting, NewShapesOfTorch)
 
     def asking(worker):
-        return lambda *words: worker.ask(*words, patience=600.0)
+        return lambda *words: worker.ask(*words, timeout=600.0)
 
     try:
         about = f"{machine.cpu_model()}, {convt.ask('about')}"
@@ -249,7 +253,7 @@ def main(arguments: list[str] | None = None) -> int:
         ask_torch = None
         if "shapes" in options.part:
             with contextlib.suppress(peers.Absent):
-                torch.ask("version", patience=600.0)
+                torch.ask("version", timeout=600.0)
                 ask_torch = asking(torch)
         texts = [f"{about}.\n"]
         print(texts[0], flush=True)

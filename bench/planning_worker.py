@@ -18,7 +18,7 @@ from .layers import Layer
 from .problem import DTYPES, Problem, empty, in_layout
 from .worker import Service
 
-FACTOR = 2.0  # algorithms with more than this multiple of the least expected cycles are not timed
+MAX_RATIO = 2.0  # algorithms with more than this multiple of the least expected cycles are not timed
 TURNS, WARM = 3, 0.02  # turns of each algorithm; seconds of warm calls
 
 # CPUs by name: instruction set, machine file, bytes of L1 and L2 of a core, bytes of L3 available to a process.
@@ -189,7 +189,7 @@ class Planning(Timing):
         data, filter = in_layout(problem.data(), layout), problem.filter()
         keywords = self._library.keywords(problem) | {"backend": "native"}
         runs = {}
-        for name in [name for name, cost in costs.items() if cost <= FACTOR * least or name == chosen]:
+        for name in [name for name, cost in costs.items() if cost <= MAX_RATIO * least or name == chosen]:
             operator = convt.ConvTranspose(filter, algorithm=name, **keywords)
             out = empty(operator.output_shape(data.shape), data.dtype)
             runs[name] = lambda operator=operator, out=out: operator(data, out=out)
@@ -202,12 +202,12 @@ class Planning(Timing):
 
     def chosen(self, some: list[Layer], layouts: list[str], cpu: str) -> dict[str, dict[str, Any]]:
         """Return layout -> layer -> (choice of "auto", expected cycles of all algorithms) on a simulated CPU."""
-        from convt.algorithms import machine as planned
+        from convt.algorithms import machine as plan_machine
 
         isa, name, l1, l2, l3 = CPUS[cpu]
-        known = "family" in inspect.signature(planned.pretend).parameters  # older checkouts lack the parameter
+        known = "family" in inspect.signature(plan_machine.pretend).parameters  # older checkouts lack the parameter
         family = {"family": name} if known else {}
-        with planned.pretend(isa=isa, l1=l1, l2=l2, l3=l3, **family):
+        with plan_machine.pretend(isa=isa, l1=l1, l2=l2, l3=l3, **family):
             return {layout: {each.name: _costs(each, layout, self._library) for each in some} for layout in layouts}
 
 

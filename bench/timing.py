@@ -45,7 +45,7 @@ class EmptyCaches:
             done.result()
 
 
-def settle(limit: float = 1.0) -> bool:
+def wait_until_idle(limit: float = 1.0) -> bool:
     """Wait until this process uses no CPU time. Return False if it still uses some after `limit` seconds.
 
     Thread pools spin for some milliseconds after their last work, which would slow down the library that is timed next.

@@ -23,7 +23,7 @@ import numpy as np
 from . import check, machine, peers
 from .layers import from_row
 from .problem import DTYPES, PRECISIONS, Problem
-from .timing import EmptyCaches, sample, settle
+from .timing import EmptyCaches, sample, wait_until_idle
 
 # Removed from the environment, so that threads of each runtime spin for the default time, as they do for its users.
 SPIN_SETTINGS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
@@ -32,7 +32,7 @@ SPIN_SETTINGS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_TOP_PAD_": str(1 << 26)}
 
 # A problem with enough work for several threads and little memory.
-WAKING = Problem(from_row({"Cin": 32, "Cout": 32, "in": [32, 32], "k": [2, 2], "s": [2, 2]}), "f32", "NXC")
+WAKE_UP = Problem(from_row({"Cin": 32, "Cout": 32, "in": [32, 32], "k": [2, 2], "s": [2, 2]}), "f32", "NXC")
 
 
 class Setting(NamedTuple):
@@ -58,8 +58,8 @@ class Turn(NamedTuple):
     """The calls of one turn."""
 
     durations: list[float]  # seconds
-    neighbours: float | None  # cores that other processes kept busy
-    settled: bool  # whether the process used no CPU time soon after the turn
+    busy_cores: float | None  # cores that other processes kept busy
+    became_idle: bool  # whether the process used no CPU time soon after the turn
 
 
 class Service:
@@ -70,15 +70,15 @@ class Service:
         self._threads = threads
         self._options = options
         self._ready: peers.Ready | None = None
-        self._last: Any = None  # result of the last call
-        self._cold: Callable[[], Any] | None = None  # empties the caches before a call
+        self._last_result: Any = None  # result of the last call
+        self._empty_caches: Callable[[], Any] | None = None  # empties the caches before a call
 
     def version(self) -> str:
         return self._library.version()
 
     def set_up(self, problem: Problem) -> None:
         """Prepare a problem, which replaces the last one."""
-        self._ready = self._last = None
+        self._ready = self._last_result = None
         gc.collect()  # some libraries free memory only with their objects
         if problem.dtype not in self._library.DTYPES:
             raise peers.Unsupported(f"no {problem.dtype}")
@@ -88,7 +88,7 @@ class Service:
         """Set a problem up and compare its first result with the output of `check.expected` in the file `truth`."""
         self.set_up(problem)
         start = time.perf_counter()
-        self._last = self._ready.run()
+        self._last_result = self._ready.run()
         seconds = time.perf_counter() - start
         return Checked(self.error(problem, truth), self._how(problem), seconds)
 
@@ -99,26 +99,26 @@ class Service:
 
     def error(self, problem: Problem, truth: str) -> float:
         """Return the error of the result of the last call."""
-        return check.error(problem, self._ready.nxc(self._last), np.load(truth))
+        return check.error(problem, self._ready.nxc(self._last_result), np.load(truth))
 
     def time(self, seconds: float) -> Turn:
         """Time calls for ``seconds``."""
-        neighbours = machine.Neighbours()
-        durations, self._last = sample(self._ready.run, seconds)
-        return Turn(durations, neighbours.busy(), settle())
+        others = machine.OtherProcesses()
+        durations, self._last_result = sample(self._ready.run, seconds)
+        return Turn(durations, others.busy_cores(), wait_until_idle())
 
     def time_cold(self, seconds: float) -> Turn:
         """Time calls for ``seconds``, with caches emptied before each call.
 
         A small problem is computed after emptying the caches, because it wakes up the library's threads.
         """
-        if self._cold is None:
+        if self._empty_caches is None:
             empty = EmptyCaches(self._threads, machine.cache_bytes())
-            small = self._library.prepare(WAKING, self._threads, **self._options).run
-            self._cold = lambda: (empty(), small())
-        neighbours = machine.Neighbours()
-        durations, self._last = sample(self._ready.run, seconds, self._cold)
-        return Turn(durations, neighbours.busy(), settle())
+            small = self._library.prepare(WAKE_UP, self._threads, **self._options).run
+            self._empty_caches = lambda: (empty(), small())
+        others = machine.OtherProcesses()
+        durations, self._last_result = sample(self._ready.run, seconds, self._empty_caches)
+        return Turn(durations, others.busy_cores(), wait_until_idle())
 
     def fma_peak(self, dtype: str) -> float:
         """Measure the multiply-add peak in GFLOP/s."""
@@ -127,13 +127,13 @@ class Service:
 
 def serve(connection: Connection, kind: type[Service], peer: peers.Peer, threads: int) -> None:
     """Answer requests until the parent closes the pipe. A reply is a value, or an exception to raise in the parent."""
-    stand = None
+    service = None
     with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
             method, arguments = connection.recv()
             try:
-                stand = stand or kind(peers.load(peer), threads, peer.options)
-                reply = getattr(stand, method)(*arguments)
+                service = service or kind(peers.load(peer), threads, peer.options)
+                reply = getattr(service, method)(*arguments)
             except (peers.Absent, peers.Unsupported) as exc:
                 reply = exc
             except Exception:
@@ -149,11 +149,11 @@ def _start_conditions(setting: Setting, environment: dict[str, str]):
         os.environ.pop(word, None)
     os.environ["OMP_NUM_THREADS"] = str(setting.threads)
     os.environ |= KEEP_MEMORY | peers.CAPS.get(setting.isa, {}) | environment
-    heard = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    old_handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, heard)
+        signal.signal(signal.SIGINT, old_handler)
         os.environ.clear()
         os.environ.update(before)
 
@@ -162,31 +162,31 @@ class Worker:
     """The parent's end of a library's process, which starts at the first request."""
 
     def __init__(
-        self, peer: peers.Peer, setting: Setting, stand: type[Service] = Service, environment: dict[str, str] | None = None
+        self, peer: peers.Peer, setting: Setting, service: type[Service] = Service, environment: dict[str, str] | None = None
     ):
         self.peer = peer
         self.setting = setting
-        self._stand = stand
+        self._service = service
         self._environment = environment or {}
         self._process = None
 
     def _start(self) -> None:
         spawn = multiprocessing.get_context("spawn")
         self._pipe, theirs = spawn.Pipe()
-        self._process = spawn.Process(target=serve, args=(theirs, self._stand, self.peer, self.setting.threads), daemon=True)
+        self._process = spawn.Process(target=serve, args=(theirs, self._service, self.peer, self.setting.threads), daemon=True)
         with _start_conditions(self.setting, self._environment):
             self._process.start()
         theirs.close()
 
-    def ask(self, method: str, *arguments, patience: float = 120.0) -> Any:
-        """Call a method of the worker's `Service`. Start the process if needed; raise `Died` after ``patience`` seconds."""
+    def ask(self, method: str, *arguments, timeout: float = 120.0) -> Any:
+        """Call a method of the worker's `Service`. Start the process if needed; raise `Died` after ``timeout`` seconds."""
         if self._process is None:
             self._start()
         try:
             self._pipe.send((method, arguments))
-            if not self._pipe.poll(patience):
+            if not self._pipe.poll(timeout):
                 self.close()
-                raise Died(f"no answer in {patience:.0f} s")
+                raise Died(f"no answer in {timeout:.0f} s")
             reply = self._pipe.recv()
         except (EOFError, ConnectionError) as exc:
             self._process.join()

@@ -6,6 +6,7 @@ Modules in the order in which a call passes them:
     convt.onnxruntime               integration with ONNX Runtime: an InferenceSession
     convt.dask                      integration with dask: one call for each chunk and its halo
     convt.onnx, convt.openvino      dialects: translate the attributes of ONNX and OpenVINO
+    _operator                       ConvTranspose: weights packed once
     _api                            argument checks, output allocation              (_check, _activation)
     _padding                        auto_pad and output_shape -> one signed window per axis
     _problem                        Problem: the call in canonical form, plain ints
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy  # noqa: F401 - imported first, because importing NumPy from a nested module takes about 10% longer
 
 from . import tuning
-from ._api import ConvTranspose, clear_caches, conv_transpose, resolve
+from ._api import clear_caches, conv_transpose, resolve
 from ._config import (
     get_num_threads,
     get_packed_weights_limit,
@@ -29,6 +30,7 @@ from ._config import (
     set_packed_weights_limit,
 )
 from ._errors import BackendUnavailableError
+from ._operator import ConvTranspose
 from ._show import show_config
 from ._version import __version__
 

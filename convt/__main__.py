@@ -35,17 +35,17 @@ _BENCH = "convt-bench --quick"
 _PROGRAM = "python -m convt"
 
 
-def _read(asked, text, complaints):
+def _read(options, text, errors):
     """Return the layers of an argument, with the precision, dtype and layout of the options where these are given."""
-    asked_for = {"dtype": asked.dtype, "layout": asked.layout}
-    changes = {name: value for name, value in asked_for.items() if value}
+    overrides = {"dtype": options.dtype, "layout": options.layout}
+    changes = {name: value for name, value in overrides.items() if value}
     found = []
-    with complaints.about():
-        for each in _layers.read(text, dict(asked.shape)):
-            with complaints.about(_layer_format.called(each.name)):
+    with errors.reporting():
+        for each in _layers.read(text, dict(options.shape)):
+            with errors.reporting(_layer_format.message_name(each.name)):
                 if isinstance(each, _layers.InvalidLayer):
                     raise each.error
-                found.append(each._replace(attributes={**each.attributes, "precision": asked.precision}, **changes))
+                found.append(each._replace(attributes={**each.attributes, "precision": options.precision}, **changes))
     return found
 
 
@@ -138,21 +138,21 @@ def _table(columns, rows):
         print("  ".join([f"{row[0]:{widths[0]}}", *others]))
 
 
-def _plan(asked, complaints):
+def _plan(options, errors):
     found = []
-    for layer in _read(asked, asked.layer, complaints):
+    for layer in _read(options, options.layer, errors):
         done = len(found)
-        with complaints.about(_layer_format.called(layer.name)):
-            found.append(described(layer, asked.algorithm, asked.time))
-        if len(found) > done and not asked.json:
+        with errors.reporting(_layer_format.message_name(layer.name)):
+            found.append(described(layer, options.algorithm, options.time))
+        if len(found) > done and not options.json:
             _print_plan(found[-1])
     return found
 
 
-def _tune(asked, complaints):
-    found, count = [], sum(tuning.read(asked.out, "--out")) if os.path.exists(asked.out) else 0
-    for layer in [layer for text in asked.layers for layer in _read(asked, text, complaints)]:
-        with complaints.about(_layer_format.called(layer.name)):
+def _tune(options, errors):
+    found, count = [], sum(tuning.read(options.out, "--out")) if os.path.exists(options.out) else 0
+    for layer in [layer for text in options.layers for layer in _read(options, text, errors)]:
+        with errors.reporting(_layer_format.message_name(layer.name)):
             op, shape = layer.operator(backend="tune")
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)  # an undecided measurement; the note has the same text
@@ -160,14 +160,14 @@ def _tune(asked, complaints):
             plan = op.plan(shape)
             times = tuning.find(plan.problem, "auto", get_num_threads())
             if times is None:
-                complaints.say(f"{_layer_format.called(layer.name)}: {plan.note}")
+                errors.print_error(f"{_layer_format.message_name(layer.name)}: {plan.note}")
                 continue
             best = min(times, key=times.get)
             found.append({"name": layer.name, "data": shape, "algorithm": best, "note": plan.note, "milliseconds": times})
-            count = tuning.save(asked.out)  # after each layer, so that Ctrl-C does not lose results
-    if found and not asked.json:
-        _print_tuned(found, asked.out, count)
-    return {"file": asked.out, "entries": count, "layers": found}
+            count = tuning.save(options.out)  # after each layer, so that Ctrl-C does not lose results
+    if found and not options.json:
+        _print_tuned(found, options.out, count)
+    return {"file": options.out, "entries": count, "layers": found}
 
 
 def _print_tuned(found, path, count):
@@ -179,29 +179,29 @@ def _print_tuned(found, path, count):
     print(f"{_words.count(count, 'entry', 'entries')} in {path}; set CONVT_TUNING={path} to use them")
 
 
-def _calibrate(asked, complaints):
+def _calibrate(options, errors):
     try:
         found = _calibration.described(get_num_threads())
     except RuntimeError as disturbed:
-        complaints.say(str(disturbed))
+        errors.print_error(str(disturbed))
         return {}
-    _calibration.write(asked.out, found)
-    if not asked.json:
+    _calibration.write(options.out, found)
+    if not options.json:
         planned = machine.current()
         rows = [[name, f"{value:.4g}", f"{getattr(planned.constants, name):.4g}"] for name, value in found["constants"].items()]
         _table(["constant", "measured", planned.name], rows)
-        print(f"wrote {asked.out}; set CONVT_COSTS={asked.out} to use it")
+        print(f"wrote {options.out}; set CONVT_COSTS={options.out} to use it")
     return found
 
 
-def _bench(asked, _):
-    if not asked.json:
+def _bench(options, _):
+    if not options.json:
         print(f'{_BENCH} (install with: pip install "convt[bench]"); convt-bench --help lists the options')
     return {"command": _BENCH}
 
 
-def _info(asked, _):
-    return show_config(mode="dicts") if asked.json else show_config()
+def _info(options, _):
+    return show_config(mode="dicts") if options.json else show_config()
 
 
 def _file(text):
@@ -255,15 +255,15 @@ def _parser():
 
 def main(arguments=None):
     """Run the command line. Raise SystemExit with a code other than 0 after an error."""
-    asked = _parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
 
-    def work(complaints):
-        with num_threads(asked.threads) if asked.threads else contextlib.nullcontext():
-            found = asked.run(asked, complaints)
-        if asked.json:
+    def work(errors):
+        with num_threads(options.threads) if options.threads else contextlib.nullcontext():
+            found = options.run(options, errors)
+        if options.json:
             print(json.dumps(found, indent=1))
 
-    _command.carry_out(_PROGRAM, work)
+    _command.run_command(_PROGRAM, work)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The public API: it validates arguments, resolves windows, allocates outputs, and executes calls.
+"""The public functions: validation of arguments, windows, allocation of outputs, and execution of calls.
 
 Layouts and filter formats become strides here. All modules below this one work on views of data and output in NXC axis order
 (batch, *spatial, channels) and on a filter view (groups, ci, co, *kernel).
@@ -7,7 +7,7 @@ Layouts and filter formats become strides here. All modules below this one work 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
@@ -16,15 +16,13 @@ from ._problem import PRECISIONS, Problem
 from .algorithms import ALGORITHMS, BASIC
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from typing import SupportsIndex
 
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
-    from ._typing import Array, AutoPad, CallKeywords, DType, Integers, OperatorKeywords, Out
-else:
-    DType = TypeVar("DType")
+    from ._typing import Array, AutoPad, CallKeywords, DType, Integers, Out
 
 BACKENDS = ("auto", "native", "onednn", "reference", "tune")
 # Name of a data layout -> the layout, and the number of spatial axes that the name implies (None: any)
@@ -57,11 +55,20 @@ class Attributes(NamedTuple):
     backend: str
     algorithm: str
     precision: str
+    filter_format: str = "XIO"  # order of axes of the caller's filter; `parse` returns a view in another order
 
     @property
     def rank(self):
         """Number of spatial axes."""
         return len(self.kernel)
+
+    @property
+    def filter_shape(self):
+        """Shape of the caller's filter."""
+        if self.filter_format == "GIOX":
+            return (self.groups, self.ci, self.co, *self.kernel)
+        sizes = {"X": self.kernel, "I": (self.groups * self.ci,), "O": (self.co,)}
+        return sum((sizes[axis] for axis in self.filter_format), ())
 
     def windows(self, in_sizes):
         """Return ``(pads_begin, pads_end, output_sizes)`` for spatial input sizes, as `_padding.windows` does."""
@@ -89,11 +96,11 @@ class Attributes(NamedTuple):
 
     def problem(self, shape):
         """Return the `Problem` of a data shape. Raise MemoryError if its output exceeds the machine's memory."""
-        problem = self.of_any_size(shape)
+        problem = self.unchecked_problem(shape)
         _config.check_size(problem)
         return problem
 
-    def of_any_size(self, shape):
+    def unchecked_problem(self, shape):
         """Return the `Problem` of a data shape without checking its size against the machine's memory."""
         batch, in_sizes, _ = self.shape_of(shape)
         begin, _, out_sizes = self.windows(in_sizes)
@@ -195,17 +202,25 @@ def parse(
         backend=_config.default_backend() if backend == "auto" else backend,
         algorithm=algorithm,
         precision=precision if filter.dtype == np.float32 else PRECISIONS[0],  # only float32 has a choice
+        filter_format=filter_format,
     )
-    if bias is not None:
-        bias = _check.floating("bias", bias)
-        if bias.dtype != filter.dtype:
-            raise TypeError(f"bias: got dtype {bias.dtype}, wanted {filter.dtype}, the filter's")
-        if bias.shape != (groups * co,):
-            raise ValueError(f"bias: got shape {bias.shape}, wanted ({groups * co},), one value per out channel")
-    return attributes, view, bias
+    return attributes, view, check_bias(attributes, bias)
 
 
-def _check_data(attributes, data):
+def check_bias(attributes, bias):
+    """Return a NumPy view of the bias, or None. Raise if dtype or shape do not fit the filter."""
+    if bias is None:
+        return None
+    bias = _check.floating("bias", bias)
+    if _check.DTYPES[bias.dtype] != attributes.dtype:
+        raise TypeError(f"bias: got dtype {bias.dtype}, wanted {attributes.dtype}, the filter's")
+    wanted = attributes.groups * attributes.co
+    if bias.shape != (wanted,):
+        raise ValueError(f"bias: got shape {bias.shape}, wanted ({wanted},), one value per out channel")
+    return bias
+
+
+def check_data(attributes, data):
     data = _check.floating("data", data)
     if _check.DTYPES[data.dtype] != attributes.dtype:
         raise TypeError(f"data: got dtype {data.dtype}, wanted {attributes.dtype}, the filter's")
@@ -223,7 +238,7 @@ def _check_out(out, shape, dtype, inputs):
         raise ValueError(f"out: got shape {view.shape}, wanted {shape}")
     if not view.flags.writeable:
         raise ValueError("out: got a read-only array, wanted a writeable one")
-    if not _apart(view):
+    if not _elements_disjoint(view):
         raise ValueError("out: got an array whose elements share memory, wanted separate memory for each element")
     for name, other in inputs:
         if other is not None and _overlap(view, other):
@@ -231,7 +246,7 @@ def _check_out(out, shape, dtype, inputs):
     return view
 
 
-def _apart(view):
+def _elements_disjoint(view):
     """Check that no two elements of a view share memory.
 
     The check is sufficient, not necessary: each stride must exceed the extent that all smaller strides span.
@@ -259,7 +274,7 @@ def _addressable(view):
     return view.flags.aligned and all(s % view.itemsize == 0 for s in view.strides)
 
 
-def _readable_view(view):
+def readable_view(view):
     """Return the view if the kernels can read it, else a copy with the same order of axes in memory; None for None.
 
     The order is kept because plans depend on it.
@@ -267,7 +282,7 @@ def _readable_view(view):
     return view if view is None or _addressable(view) else view.copy("K")
 
 
-def _execute(attributes, operator, data, inputs, out, problem=None):
+def execute(attributes, operator, data, inputs, out, problem=None):
     """Execute a validated call and return ``(output, Bound)``.
 
     ``data`` and ``out`` are in the user's layout. ``inputs`` lists (name, array) pairs that ``out`` must not overlap. The
@@ -280,15 +295,16 @@ def _execute(attributes, operator, data, inputs, out, problem=None):
     if not result.size:
         return (result if out is None else out), None
     view, target = attributes.nxc(data), attributes.nxc(result)
-    source, scratch = _readable_view(view), target if _addressable(target) else np.empty(target.shape, target.dtype)
+    source, scratch = readable_view(view), target if _addressable(target) else np.empty(target.shape, target.dtype)
     start = time.perf_counter() if _config.verbose() else 0.0
     plan, bound = operator.compute(problem, source, scratch)
     if start:
         _config.report(problem, plan, time.perf_counter() - start)
     if scratch is not target:
         target[...] = scratch
-    alike = source is view and scratch is target and data.size and result.flags.c_contiguous
-    if start or not alike or (plan.backend != "native" and not data.flags.c_contiguous):  # oneDNN may need a copy in NXC order
+    repeatable = source is view and scratch is target and data.size and result.flags.c_contiguous
+    # oneDNN may need a copy in NXC order.
+    if start or not repeatable or (plan.backend != "native" and not data.flags.c_contiguous):
         bound = None
     return (result if out is None else out), bound
 
@@ -429,7 +445,7 @@ _NAMES = (
     "strides", "pads_begin", "pads_end", "dilations", "auto_pad", "output_padding", "output_shape", "groups", "data_format",
     "filter_format", "activation", "backend", "algorithm", "precision",
 )  # fmt: skip
-_SHOTS = _keep.Recent(_keep.ONE_SHOT_PLANS)  # signature of a one-shot call -> `_repeat.Shot`
+_ONE_SHOT_CALLS = _keep.Recent(_keep.ONE_SHOT_PLANS)  # signature of a one-shot call -> `_repeat.Shot`
 
 
 def one_shot(dialect, data, filter, bias, names, values, out=None):
@@ -442,25 +458,25 @@ def one_shot(dialect, data, filter, bias, names, values, out=None):
         data, filter = _check.array("data", data), _check.array("filter", filter)
         bias = None if bias is None else _check.array("bias", bias)
     threads = _config.get_num_threads()
-    found = _repeat.repeat_shot(_SHOTS.entries, dialect, data, filter, bias, values, out, threads)
+    found = _repeat.repeat_shot(_ONE_SHOT_CALLS.entries, dialect, data, filter, bias, values, out, threads)
     if type(found) is np.ndarray:  # otherwise the signature, or None
         return found
     parsed, view, own_bias = parse(filter, bias, dialect, **dict(zip(names, values, strict=True)))
-    data = _check_data(parsed, data)
+    data = check_data(parsed, data)
     if parsed.backend == "tune":
         raise ValueError("backend: got 'tune' for a single call, wanted it in ConvTranspose, which measures once per shape")
     # Plans are kept only for arrays without repeated elements, because strides of 0 do not define the order of axes in which
     # 16-bit types are widened. A filter with repeated elements, such as a result of ``expand``, is copied, which costs less
     # than a new plan.
-    repeats = _addressable(filter) and _apart(filter)
-    if not repeats and out is None:
+    can_repeat = _addressable(filter) and _elements_disjoint(filter)
+    if not can_repeat and out is None:
         return one_shot(dialect, data, filter.copy(), bias, names, values)
-    operator = _plan.Operator(parsed, _readable_view(view), _readable_view(own_bias), lasting=False)
-    result, bound = _execute(parsed, operator, data, (("data", data), ("filter", view), ("bias", own_bias)), out)
+    operator = _plan.Operator(parsed, readable_view(view), readable_view(own_bias), persistent=False)
+    result, bound = execute(parsed, operator, data, (("data", data), ("filter", view), ("bias", own_bias)), out)
     # A call that fell back to another algorithm because of its weights is not kept: the next weights may not need the fallback.
-    rule = bound is not None and bound.as_chosen and bound.form.finite
-    if rule and found is not None and repeats and (bias is None or _addressable(bias)):
-        _SHOTS.keep(found, _repeat.Shot(bound))
+    may_keep = bound is not None and bound.as_chosen and bound.form.finite
+    if may_keep and found is not None and can_repeat and (bias is None or _addressable(bias)):
+        _ONE_SHOT_CALLS.keep(found, _repeat.Shot(bound))
     return result
 
 
@@ -486,195 +502,6 @@ def clear_caches() -> None:
     """
     _plan.clear()
     _memory.clear()
-
-
-class ConvTranspose(Generic[DType]):
-    """A transposed convolution with fixed weights, which are packed once, for data of any batch and spatial size.
-
-    Implements oneDNN Graph's ConvTranspose-1. Filter and bias are copied, so later changes of the caller's arrays have no
-    effect. The first call with a data shape and a number of threads makes a plan. The operator keeps up to 16 MiB of plans and
-    drops the least recently used ones first. `set_packed_weights_limit` limits the memory of packed weights. An operator is
-    thread-safe and can be pickled.
-
-    Parameters
-    ----------
-    filter : array
-        Filter of `conv_transpose`: float32, float64, float16 or bfloat16.
-    bias : array of the filter's dtype, shape (out_channels,), optional
-        Bias of `conv_transpose`.
-    **keywords
-        All other keywords of `conv_transpose` except ``out``, with the same meanings and errors. ``backend`` may also be
-        "tune".
-
-    Raises
-    ------
-    ValueError, TypeError, BackendUnavailableError, MemoryError
-        As in `conv_transpose`.
-
-    Examples
-    --------
-    >>> import numpy as np, convt
-    >>> op = convt.ConvTranspose(np.ones((4, 4, 8, 16), np.float32), strides=2, pads_begin=1, pads_end=1)
-    >>> op(np.ones((1, 5, 5, 8), np.float32)).shape
-    (1, 10, 10, 16)
-    >>> op.output_shape((2, 32, 24, 8))
-    (2, 64, 48, 16)
-    """
-
-    @overload
-    def __init__(self, filter: NDArray[DType], bias: Array | None = None, **keywords: Unpack[OperatorKeywords]) -> None: ...
-
-    @overload
-    def __init__(self, filter: Array, bias: Array | None = None, **keywords: Unpack[OperatorKeywords]) -> None: ...
-
-    def __init__(
-        self, filter, bias=None, *, strides=1, pads_begin=0, pads_end=0, dilations=1, auto_pad=None, output_padding=0,
-        output_shape=None, groups=1, data_format="NXC", filter_format="XIO", activation=None, backend="auto",
-        algorithm="auto", precision=None,
-    ):  # fmt: skip
-        attributes, view, bias = parse(
-            filter, bias, _padding.CORE, strides=strides, pads_begin=pads_begin, pads_end=pads_end, dilations=dilations,
-            auto_pad=auto_pad, output_padding=output_padding, output_shape=output_shape, groups=groups,
-            data_format=data_format, filter_format=filter_format, activation=activation, backend=backend,
-            algorithm=algorithm, precision=precision,
-        )  # fmt: skip
-        self._set(attributes, view.copy(order="K"), None if bias is None else bias.copy())
-
-    @classmethod
-    def _borrowing(
-        cls, filter: NDArray[DType], bias: NDArray[Any] | None, dialect: str = _padding.CORE,
-        weights: _keep.PackedWeights | None = None, **attributes: Any,
-    ) -> ConvTranspose[DType]:  # fmt: skip
-        """Create an operator that reads filter and bias in the caller's memory, which the caller must not change.
-
-        ``dialect`` selects the padding rules, ``attributes`` are keyword arguments of `parse`. ``weights`` limits the packed
-        weights of several operators of one filter together. Arrays that the kernels cannot read are copied.
-        """
-        op = cls.__new__(cls)
-        parsed, view, bias = parse(filter, bias, dialect, **attributes)
-        op._set(parsed, _readable_view(view), _readable_view(bias), weights)
-        return op
-
-    def _set(self, attributes, filter, bias, weights=None):
-        self._attributes = attributes
-        self._filter = filter
-        self._bias = bias
-        self._operator = _plan.Operator(attributes, filter, bias, weights=weights)
-        self._kept = self._operator.plans.entries  # the layout of data and threads is a second key of a Bound
-
-    @overload
-    def __call__(self, data: Array, out: None = None) -> NDArray[DType]: ...
-
-    @overload
-    def __call__(self, data: Array, out: Out) -> Out: ...
-
-    def __call__(self, data, out=None):
-        """Compute the transposed convolution of ``data``.
-
-        Parameters
-        ----------
-        data : array of the filter's dtype
-            Data of `conv_transpose`.
-        out : array, optional
-            Array for the result, as in `conv_transpose`.
-
-        Returns
-        -------
-        array
-            ``out`` if it is given, else a new C-contiguous NumPy array.
-
-        Raises
-        ------
-        ValueError, TypeError, BackendUnavailableError, MemoryError
-            As in `conv_transpose`.
-        """
-        if type(data) is not np.ndarray:
-            data = _check.array("data", data)
-        threads = _config.get_num_threads()
-        found = _repeat.repeat(self._kept, data, out, threads)
-        if type(found) is np.ndarray:  # otherwise the layout of data and threads
-            return found
-        data = _check_data(self._attributes, data)
-        result, bound = _execute(self._attributes, self._operator, data, (("data", data),), out)
-        if bound is not None:
-            self._operator.plans.keep(found, bound)
-        return result
-
-    def _part(self, data: NDArray[DType], problem: Problem) -> NDArray[DType]:
-        """Compute the output of ``problem``, a part of a larger problem, from the part's ``data``."""
-        _config.check_size(problem)
-        return _execute(self._attributes, self._operator, data, (), None, problem)[0]
-
-    def output_shape(self, shape: Iterable[SupportsIndex]) -> tuple[int, ...]:
-        """Return the output shape for a data shape.
-
-        Parameters
-        ----------
-        shape : ints
-            Shape of the data, with batch and channels in the order of data_format.
-
-        Returns
-        -------
-        tuple of int
-            Shape of the output, with batch and channels in the order of data_format.
-
-        Raises
-        ------
-        ValueError, TypeError, MemoryError
-            The shape does not fit the filter, is not a sequence of integers, or its output exceeds the machine's memory.
-        """
-        return self._attributes.user_shape(self._attributes.problem(_shape(shape)).out_shape)
-
-    def plan(self, shape: Iterable[SupportsIndex]) -> _plan.Plan:
-        """Return the plan for C-contiguous data of a shape. Weights are packed if the plan needs it.
-
-        Parameters
-        ----------
-        shape : ints
-            Shape of the data, with batch and channels in the order of data_format.
-
-        Returns
-        -------
-        Plan
-            Backend, algorithm, instruction set, register tile, threads, tasks, and bytes of memory.
-
-        Raises
-        ------
-        ValueError, TypeError, BackendUnavailableError, MemoryError
-            As in `conv_transpose`.
-
-        Examples
-        --------
-        >>> import numpy as np, convt
-        >>> op = convt.ConvTranspose(np.ones((2, 2, 64, 32), np.float32), strides=2, backend="native", algorithm="direct")
-        >>> op.plan((1, 8, 8, 64)).algorithm
-        'direct'
-        """
-        return self._operator.plan(self._attributes.problem(_shape(shape)))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self._attributes._asdict(), self._filter, self._bias)
-
-    def __repr__(self) -> str:
-        a = self._attributes
-        return (
-            f"ConvTranspose({a.groups * a.ci} -> {a.groups * a.co}, kernel={a.kernel}, strides={a.strides}, "
-            f"groups={a.groups}, dtype={a.dtype}, data_format={a.data_format!r})"
-        )
-
-
-def _rebuild(attributes, filter, bias):
-    op = ConvTranspose.__new__(ConvTranspose)
-    op._set(Attributes(**attributes), filter, bias)
-    return op
-
-
-def _shape(shape):
-    try:
-        items = tuple(shape)
-    except TypeError:
-        raise TypeError(f"shape: got {type(shape).__name__}, wanted a sequence of integers") from None
-    return tuple(_check.integer("shape", item, 0) for item in items)
 
 
 def resolve(

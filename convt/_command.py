@@ -19,16 +19,16 @@ class ErrorPrinter:
         self.count = 0
 
     @contextlib.contextmanager
-    def about(self, what=""):
+    def reporting(self, what=""):
         """Print an error raised inside the block, after ``what`` and a colon, and continue after the block."""
         try:
             yield
         except BrokenPipeError:
             raise
         except _REFUSALS as error:
-            self.say(f"{what}{': ' if what else ''}{_text(error)}")
+            self.print_error(f"{what}{': ' if what else ''}{_text(error)}")
 
-    def say(self, text):
+    def print_error(self, text):
         """Print ``text`` as one line, after the name of the program."""
         self.count += 1
         print(f"{self._program}: {' '.join(text.split())}", file=sys.stderr)
@@ -40,21 +40,21 @@ def _text(error):
     return str(error) or {MemoryError: "not enough memory"}.get(type(error), type(error).__name__)
 
 
-def carry_out(program, work):
-    """Call ``work(complaints)``. Raise SystemExit with code 1 if there were errors, with code 130 after Ctrl-C."""
-    complaints, code = ErrorPrinter(program), 0
+def run_command(program, work):
+    """Call ``work(errors)``. Raise SystemExit with code 1 if there were errors, with code 130 after Ctrl-C."""
+    errors, code = ErrorPrinter(program), 0
     try:
-        with complaints.about():
-            work(complaints)
+        with errors.reporting():
+            work(errors)
             if sys.stdout is not None:
                 sys.stdout.flush()
     except KeyboardInterrupt:
-        complaints.say("interrupted")
+        errors.print_error("interrupted")
         code = 130
     except BrokenPipeError:  # the reader closed the pipe; /dev/null keeps Python from failing to flush at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
-    if code or complaints.count:
+    if code or errors.count:
         sys.exit(code or 1)
 
 

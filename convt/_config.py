@@ -132,7 +132,7 @@ def set_num_threads(n: SupportsIndex) -> None:
     """
     global _threads
     _threads = _cores.Cores(min(_check.integer("n", n, 1), _MOST_THREADS), "set_num_threads")
-    _core.forget_known()
+    _core.invalidate_known_calls()
 
 
 @contextlib.contextmanager

@@ -14,22 +14,22 @@ cpdef void note_pool()
 
 ctypedef void (*Work)(void *job, size_t part) noexcept nogil
 
-cdef struct Pool:
+cdef struct ThreadPool:
     # A thread pool other than OpenMP's. `run` calls work(job, n) for every n below count, in parallel if possible.
     void (*run)(void *context, Work work, size_t count, void *job) noexcept nogil
     void *context
 
-cdef void use_pool(const Pool *pool) noexcept nogil
-cpdef void forget_known()
-cdef int64_t known_until() noexcept nogil
-cdef bint scoped() noexcept nogil
-cdef void each_thread(Work work, int count, void *job) noexcept nogil
+cdef void use_thread_pool(const ThreadPool *pool) noexcept nogil
+cpdef void invalidate_known_calls()
+cdef int64_t known_calls_version() noexcept nogil
+cdef bint has_thread_scope() noexcept nogil
+cdef void run_in_parallel(Work work, int count, void *job) noexcept nogil
 
 
 cdef enum:
     BRIEF = 500000000  # operations below which a time slice of another process may take longer than the whole call
 
-cdef struct Run:
+cdef struct RunArguments:
     # Addresses and the number of threads of one run of a plan.
     char *src
     char *dst
@@ -48,13 +48,13 @@ cdef struct Call:
     char *bias
     char *source  # the filter if tasks pack weights on the fly, else NULL
     char *refused  # set by a task that finds values for which its algorithm is less accurate than a direct sum
-    Py_ssize_t next  # first task that no thread has begun
+    Py_ssize_t next_task  # first task that no thread has begun
     Py_ssize_t threads
-    Py_ssize_t grab  # number of tasks that a thread takes at a time
-    bint back  # tasks run from the last to the first
-    bint shared  # each thread has a share of the tasks, stored before its workspace; otherwise threads take the next tasks
+    Py_ssize_t task_chunk  # number of tasks that a thread takes at a time
+    bint backwards  # tasks run from the last to the first
+    bint has_shares  # each thread has a share of the tasks, stored before its workspace; otherwise threads take the next tasks
     char *ws  # the workspaces of all threads, one after the other
-    size_t per_thread
+    size_t bytes_per_thread
     int64_t *deal_first  # tables of a `Deal`; deal_tasks is NULL without one
     int64_t *deal_tasks
 
@@ -81,29 +81,29 @@ cdef class Plan:
     cdef readonly Py_ssize_t tasks
     cdef readonly size_t workspace
     cdef readonly size_t packing_workspace
-    cdef readonly bint hole
+    cdef readonly bint has_holes
     cdef int nd
     cdef int64_t batch, groups, ci, co
     cdef Table in_size, in_stride, out_stride, stride, kernel
     cdef int64_t in_n, in_c, out_n, out_c
     cdef size_t non_temporal
-    cdef bint even, single_thread, pinned, alternate, brief
+    cdef bint equal_tasks, single_thread, pinned, alternate, brief
     cdef readonly list works
     cdef Deal deal
-    cdef Py_ssize_t turns  # number of runs so far, of a plan that alternates
+    cdef Py_ssize_t run_count  # number of runs so far, of a plan that alternates
 
     cdef open_plan(self, str algorithm, problem, const convt_kernels *k, in_strides, out_strides, execution)
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil
     cdef void run_tasks(self, Py_ssize_t thread, Call *call, char *ws) noexcept nogil
     cdef void run_all(self, const Call *call, char *ws) noexcept nogil
     cdef void run_share(self, Py_ssize_t owner, bint own, const Call *call, char *ws) noexcept nogil
-    cdef void give_shares(self, Call *call) noexcept nogil
+    cdef void set_shares(self, Call *call) noexcept nogil
     cpdef int threads(self, int available)
-    cdef Py_ssize_t grab(self, int threads) noexcept nogil
+    cdef Py_ssize_t task_chunk(self, int threads) noexcept nogil
     cdef Deal deal_for(self, int threads)
     cpdef tuple dealt(self, int available)
     cdef compute(self, char *src, char *dst, PackedFilter packed, int available, out, fill)
     cdef int brief_threads(self, int available) noexcept nogil
-    cdef size_t per_thread(self, const Run *run) noexcept nogil
-    cdef size_t room(self, const Run *run) noexcept nogil
-    cdef bint run_in(self, char *ws, const Run *run) noexcept nogil
+    cdef size_t bytes_per_thread(self, const RunArguments *run) noexcept nogil
+    cdef size_t workspace_bytes(self, const RunArguments *run) noexcept nogil
+    cdef bint run_with_workspace(self, char *ws, const RunArguments *run) noexcept nogil

@@ -4,7 +4,7 @@
 An algorithm (see convt.algorithms) makes a Plan for one problem and the strides of its data and output. A Plan has flat tables
 and runs on views in NXC axis order. `run` distributes its tasks to threads, which call `run_task`, the algorithm's loops over
 the micro-kernels. Nothing can fail inside the parallel region, because arguments are checked and memory is allocated before it.
-Threads are OpenMP's, or those of a Pool that the calling thread has set.
+Threads are OpenMP's, or those of a ThreadPool that the calling thread has set.
 """
 
 import heapq
@@ -21,12 +21,12 @@ import numpy as np
 
 from convt._flags cimport convt_is_set, convt_set
 from convt._kernels cimport (
-    CONVT_ACROSS, CONVT_DOTS, CONVT_DW_ORDERED, CONVT_DW_PRODUCTS, CONVT_DW_SOURCES, CONVT_DW_TERMS, CONVT_KC, CONVT_UNITS, convt_cache_bytes,
-    convt_isa, convt_isa_at, convt_isa_available, convt_isa_count, convt_kernels, convt_quotient,
+    CONVT_DOTS, CONVT_DW_ORDERED, CONVT_DW_PRODUCTS, CONVT_DW_SOURCES, CONVT_DW_TERMS, CONVT_KC, CONVT_PIXEL_LANES, CONVT_UNITS,
+    convt_cache_bytes, convt_isa, convt_isa_at, convt_isa_available, convt_isa_count, convt_kernels, convt_quotient,
 )
 from convt._memory cimport Buffer, Table, round64, take_buffer, workspaces
-from convt._shares cimport convt_give, convt_take_first, convt_take_last
-from convt._team cimport convt_now, convt_team, convt_team_note, convt_team_of
+from convt._shares cimport convt_set_share, convt_take_first, convt_take_last
+from convt._team cimport convt_now, convt_team, convt_team_record, convt_team_threads
 
 cnp.import_array()
 
@@ -42,7 +42,7 @@ cdef extern from *:
     #endif
     #define convt_take(next, count) __atomic_fetch_add(next, count, __ATOMIC_RELAXED)
     #define convt_peek(next) __atomic_load_n(next, __ATOMIC_RELAXED)
-    static __thread const void *convt_pool;  /* a Pool, or NULL for OpenMP */
+    static __thread const void *convt_pool;  /* a ThreadPool, or NULL for OpenMP */
     #ifdef __VERSION__
     #define CONVT_COMPILER __VERSION__
     #else
@@ -63,11 +63,12 @@ assert len(UNITS) == CONVT_UNITS
 _ACTIVATIONS = {"none": 0, "clip": 1, "relu": 1, "leaky_relu": 2, "tanh": 3, "sigmoid": 4, "gelu": 5, "swish": 6}
 
 # Limits of plans, from the interface of the kernels (kernels/convt_kernels.h).
-KC, ACROSS, DOTS = CONVT_KC, CONVT_ACROSS, CONVT_DOTS
+KC, ACROSS, DOTS = CONVT_KC, CONVT_PIXEL_LANES, CONVT_DOTS
 DW_TERMS, DW_SOURCES, DW_ORDERED, DW_PRODUCTS = CONVT_DW_TERMS, CONVT_DW_SOURCES, CONVT_DW_ORDERED, CONVT_DW_PRODUCTS
 
 cdef enum:
-    GRABS = 32  # times that a thread takes tasks: few, as neighbouring tasks read the same data, but enough to balance threads
+    # Times that a thread takes tasks: few, because neighbouring tasks read the same data, but enough to balance threads.
+    CHUNKS_PER_THREAD = 32
     FINITE_BYTES = 1 << 16  # bytes that a thread checks at a time
     SHARE_BYTES = 64  # bytes before each thread's workspace, a cache line for its share of the tasks
     MOST_SHARED = 0x7fffffff  # maximum number of tasks of a share, which holds two 32-bit numbers
@@ -192,12 +193,12 @@ def forked():
     return _forked
 
 
-cdef Py_ssize_t _forgotten = 0, _scopes = 0
+cdef Py_ssize_t _known_calls_version = 0, _scopes = 0
 
 
-cpdef void forget_known():
+cpdef void invalidate_known_calls():
     """Invalidate what calls without the GIL (convt.onnxruntime.known) hold, after a cache or the number of threads changed."""
-    convt_take(&_forgotten, 1)
+    convt_take(&_known_calls_version, 1)
 
 
 def count_scopes(Py_ssize_t more):
@@ -205,17 +206,17 @@ def count_scopes(Py_ssize_t more):
     convt_take(&_scopes, more)
 
 
-cdef int64_t known_until() noexcept nogil:
-    """Return a number that changes with each `forget_known`."""
-    return convt_peek(&_forgotten)
+cdef int64_t known_calls_version() noexcept nogil:
+    """Return a number that changes with each `invalidate_known_calls`."""
+    return convt_peek(&_known_calls_version)
 
 
-cdef bint scoped() noexcept nogil:
+cdef bint has_thread_scope() noexcept nogil:
     """Check whether any thread is inside a `num_threads` block."""
     return convt_peek(&_scopes) != 0
 
 
-cdef void use_pool(const Pool *pool) noexcept nogil:
+cdef void use_thread_pool(const ThreadPool *pool) noexcept nogil:
     """Set the thread pool of all later calls by this thread; NULL means OpenMP's."""
     global convt_pool
     convt_pool = pool
@@ -233,14 +234,14 @@ def team_sizes(int threads, regions):
     memset(&team, 0, sizeof(team))
     found = []
     for used, began, done, ended in regions:
-        convt_team_note(&team, used, began, done, ended)
-        found.append(convt_team_of(&team, threads, ended))
+        convt_team_record(&team, used, began, done, ended)
+        found.append(convt_team_threads(&team, threads, ended))
     return found
 
 
-cdef void each_thread(Work work, int count, void *job) noexcept nogil:
+cdef void run_in_parallel(Work work, int count, void *job) noexcept nogil:
     """Call work(job, n) for every n below ``count``, each on its own thread if there are enough."""
-    cdef const Pool *pool = <const Pool *>convt_pool
+    cdef const ThreadPool *pool = <const ThreadPool *>convt_pool
     cdef int n
     cdef int64_t times[2]  # begin of the region, end of its first thread
     if count == 1:
@@ -257,7 +258,7 @@ cdef void each_thread(Work work, int count, void *job) noexcept nogil:
                 n = n + convt_team_size()
             if threadid() == 0:
                 times[1] = convt_now()
-        convt_team_note(&_team, count, times[0], times[1], convt_now())
+        convt_team_record(&_team, count, times[0], times[1], convt_now())
 
 
 cdef class Deal:
@@ -321,15 +322,15 @@ cdef struct Job:
 cdef void run_part(void *given, size_t thread) noexcept nogil:
     """Run one thread's part of a call."""
     cdef Job *job = <Job *>given
-    (<Plan>job.plan).run_tasks(thread, job.call, job.call.ws + thread * job.call.per_thread + SHARE_BYTES)
+    (<Plan>job.plan).run_tasks(thread, job.call, job.call.ws + thread * job.call.bytes_per_thread + SHARE_BYTES)
 
 
 cdef class Plan:
     """Base class of all native plans: kernels, sizes, strides, activation, and the execution of tasks.
 
     Strides are in elements. `workspace` is in bytes per thread. `packing_workspace` is the additional number of bytes per
-    thread if tasks pack the weights of a one-shot call on the fly, else 0. ``even`` means that all tasks take the same time;
-    otherwise `works` lists (cycles of a task, number of such tasks).
+    thread if tasks pack the weights of a one-shot call on the fly, else 0. ``equal_tasks`` means that all tasks take the same
+    time; otherwise `works` lists (cycles of a task, number of such tasks).
 
     With shares, each thread begins with the same tasks at every call, because its cache may still hold their data. When its
     share is done, it takes tasks from other shares, because another process may have delayed their threads.
@@ -353,7 +354,7 @@ cdef class Plan:
         self.kernel = Table(problem.kernel)
         self.in_n, self.in_stride, self.in_c = ins[0], Table(ins[1:self.nd + 1]), ins[self.nd + 1]
         self.out_n, self.out_stride, self.out_c = outs[0], Table(outs[1:self.nd + 1]), outs[self.nd + 1]
-        self.hole, self.single_thread, self.pinned = execution.hole, execution.single_thread, execution.pinned
+        self.has_holes, self.single_thread, self.pinned = execution.has_holes, execution.single_thread, execution.pinned
         self.alternate, self.non_temporal = execution.alternate, execution.non_temporal
         self.brief = problem.flops < BRIEF
 
@@ -364,37 +365,37 @@ cdef class Plan:
     cdef void run_tasks(self, Py_ssize_t thread, Call *call, char *ws) noexcept nogil:
         """Run a thread's share, then the rest of other shares; without shares, the next tasks. ``ws`` is its workspace."""
         cdef Py_ssize_t first, n
-        if self.k.enter != NULL:
-            self.k.enter()
+        if self.k.begin_tiles != NULL:
+            self.k.begin_tiles()
         if call.threads == 1:
             self.run_all(call, ws)
-        elif call.shared:
+        elif call.has_shares:
             for n in range(call.threads):
                 self.run_share((thread + n) % call.threads, n == 0, call, ws)
         else:
-            first = convt_take(&call.next, call.grab)
+            first = convt_take(&call.next_task, call.task_chunk)
             while first < self.tasks:
-                for n in range(first, min(first + call.grab, self.tasks)):
+                for n in range(first, min(first + call.task_chunk, self.tasks)):
                     self.run_task(n, call, ws)
-                first = convt_take(&call.next, call.grab)
-        if self.k.leave != NULL:
-            self.k.leave()
+                first = convt_take(&call.next_task, call.task_chunk)
+        if self.k.end_tiles != NULL:
+            self.k.end_tiles()
 
     cdef void run_all(self, const Call *call, char *ws) noexcept nogil:
         """Run all tasks on one thread."""
         cdef Py_ssize_t n
         for n in range(self.tasks):
-            self.run_task(self.tasks - 1 - n if call.back else n, call, ws)
+            self.run_task(self.tasks - 1 - n if call.backwards else n, call, ws)
 
     cdef void run_share(self, Py_ssize_t owner, bint own, const Call *call, char *ws) noexcept nogil:
         """Run the rest of the share of thread ``owner``: from one end for the owner, from the other end for other threads."""
-        cdef int64_t *share = <int64_t *>(call.ws + owner * call.per_thread)
-        cdef int64_t at = convt_take_first(share) if own != call.back else convt_take_last(share)
+        cdef int64_t *share = <int64_t *>(call.ws + owner * call.bytes_per_thread)
+        cdef int64_t at = convt_take_first(share) if own != call.backwards else convt_take_last(share)
         while at >= 0:
             self.run_task(at if call.deal_tasks == NULL else call.deal_tasks[at], call, ws)
-            at = convt_take_first(share) if own != call.back else convt_take_last(share)
+            at = convt_take_first(share) if own != call.backwards else convt_take_last(share)
 
-    cdef void give_shares(self, Call *call) noexcept nogil:
+    cdef void set_shares(self, Call *call) noexcept nogil:
         """Set each thread's share: its tasks of the `Deal`, or an equal contiguous part of all tasks."""
         cdef int64_t first, last = 0, thread
         for thread in range(call.threads):
@@ -402,20 +403,20 @@ cdef class Plan:
             last = convt_quotient((thread + 1) * self.tasks, call.threads)
             if call.deal_tasks != NULL:
                 last = call.deal_first[thread + 1]
-            convt_give(<int64_t *>(call.ws + thread * call.per_thread), first, last)
+            convt_set_share(<int64_t *>(call.ws + thread * call.bytes_per_thread), first, last)
 
     cpdef int threads(self, int available):
         """Return the number of threads of a run if up to ``available`` are allowed."""
         return 1 if self.single_thread else max(1, min(available, self.tasks))
 
-    cdef Py_ssize_t grab(self, int threads) noexcept nogil:
+    cdef Py_ssize_t task_chunk(self, int threads) noexcept nogil:
         """Return the number of tasks that a thread takes at a time."""
-        return self.tasks if self.even else max(1, convt_quotient(self.tasks, GRABS * threads))
+        return self.tasks if self.equal_tasks else max(1, convt_quotient(self.tasks, CHUNKS_PER_THREAD * threads))
 
     cdef Deal deal_for(self, int threads):
         """Return the `Deal` of a call, or None if threads take the next tasks or have contiguous shares."""
         cdef Deal deal
-        if not self.pinned or self.even or threads == 1:
+        if not self.pinned or self.equal_tasks or threads == 1:
             return None
         with cython.critical_section(self):  # without a GIL, concurrent calls must make only one
             deal = self.deal
@@ -432,68 +433,68 @@ cdef class Plan:
         cdef Deal deal = self.deal_for(threads)
         if deal is not None:
             bounds, tasks = deal.first.array.tolist(), deal.tasks.array.tolist()
-        elif self.even or threads == 1:
+        elif self.equal_tasks or threads == 1:
             bounds, tasks = [t * self.tasks // threads for t in range(threads + 1)], list(range(self.tasks))
         else:
-            return None, self.grab(threads)
+            return None, self.task_chunk(threads)
         return [tasks[bounds[t]:bounds[t + 1]] for t in range(threads)], 0
 
     def run(self, data, out, PackedFilter packed, int available, fill=None):
         """Compute ``out`` from ``data``, views in NXC order with the strides of the plan.
 
-        ``fill`` is the value of outputs without products, for a plan with a ``hole``. Return False, with an invalid output, if
+        ``fill`` is the value of outputs without products, for a plan that has holes. Return False, with an invalid output, if
         the data has values for which the algorithm is not accurate.
         """
         return self.compute(<char *>cnp.PyArray_DATA(data), <char *>cnp.PyArray_DATA(out), packed, available, out, fill)
 
     cdef compute(self, char *src, char *dst, PackedFilter packed, int available, out, fill):
         """Do what `run` does, on addresses of data and output."""
-        cdef Run run
+        cdef RunArguments run
         run.src, run.dst, run.weights, run.bias, run.source = src, dst, packed.weights, packed.bias, packed.source
         run.threads = self.threads(self.brief_threads(available))
         cdef Deal deal = self.deal_for(run.threads)  # this reference keeps its tables alive during the call
         run.deal_tasks = NULL
         if deal is not None:
             run.deal_first, run.deal_tasks = deal.first.p, deal.tasks.p
-        cdef Buffer ws = take_buffer(self.room(&run), workspaces())  # the only step of a call that can fail
+        cdef Buffer ws = take_buffer(self.workspace_bytes(&run), workspaces())  # the only step of a call that can fail
         if fill is not None:
             out[...] = fill
         cdef bint done
         with nogil:
-            done = self.run_in(ws.data, &run)
+            done = self.run_with_workspace(ws.data, &run)
         return done
 
     cdef int brief_threads(self, int available) noexcept nogil:
         """Return the number of available threads for a call: fewer for a brief call while other processes delay threads."""
         if self.brief and available > 1 and convt_pool == NULL:
-            return convt_team_of(&_team, available, convt_now())
+            return convt_team_threads(&_team, available, convt_now())
         return available
 
-    cdef size_t per_thread(self, const Run *run) noexcept nogil:
+    cdef size_t bytes_per_thread(self, const RunArguments *run) noexcept nogil:
         """Return the bytes of a thread's share and workspace."""
         return SHARE_BYTES + round64(self.workspace) + (round64(self.packing_workspace) if run.source != NULL else 0)
 
-    cdef size_t room(self, const Run *run) noexcept nogil:
+    cdef size_t workspace_bytes(self, const RunArguments *run) noexcept nogil:
         """Return the bytes of the workspaces of all threads of a run."""
-        return self.per_thread(run) * run.threads
+        return self.bytes_per_thread(run) * run.threads
 
-    cdef bint run_in(self, char *ws, const Run *run) noexcept nogil:
+    cdef bint run_with_workspace(self, char *ws, const RunArguments *run) noexcept nogil:
         """Compute with a given workspace. Return False if the output is invalid."""
         cdef Call call
         cdef char refused = 0
         cdef int threads = run.threads
         call.refused = &refused
         call.src, call.dst, call.weights, call.bias, call.source = run.src, run.dst, run.weights, run.bias, run.source
-        call.next, call.threads, call.grab = 0, threads, self.grab(threads)
+        call.next_task, call.threads, call.task_chunk = 0, threads, self.task_chunk(threads)
         call.deal_first, call.deal_tasks = run.deal_first, run.deal_tasks
-        call.ws, call.per_thread = ws, self.per_thread(run)
-        call.shared = threads > 1 and (self.even or self.pinned) and self.tasks <= MOST_SHARED
-        if call.shared:
-            self.give_shares(&call)
+        call.ws, call.bytes_per_thread = ws, self.bytes_per_thread(run)
+        call.has_shares = threads > 1 and (self.equal_tasks or self.pinned) and self.tasks <= MOST_SHARED
+        if call.has_shares:
+            self.set_shares(&call)
         # Calls alternately read weights forwards and backwards if these exceed a core's cache, which then still holds the
         # weights that the previous call read last.
-        call.back = self.alternate and convt_take(&self.turns, 1) % 2
+        call.backwards = self.alternate and convt_take(&self.run_count, 1) % 2
         cdef Job job
         job.plan, job.call = <void *>self, &call
-        each_thread(run_part, threads, &job)
+        run_in_parallel(run_part, threads, &job)
         return not refused

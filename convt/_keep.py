@@ -17,7 +17,7 @@ from .algorithms.onednn.weights import Filter
 OPERATOR_PLANS = 16 << 20  # plans of one operator
 ONE_SHOT_PLANS = 16 << 20  # plans of one-shot calls
 ALL_PLANS = 64 << 20  # all plans of the process
-WINNERS = 1 << 20  # results of "tune" for one operator
+TUNED_RESULTS = 1 << 20  # results of "tune" for one operator
 
 # Bytes of packed weights that every operator may keep if no limit was set, because the forms that a few shapes need can be
 # many times larger than a small filter.
@@ -56,14 +56,14 @@ class Recent:
             found.touch()
         return found
 
-    def get_or_make(self, key, make, alone=contextlib.nullcontext()):  # noqa: B008
+    def get_or_make(self, key, make, lock=contextlib.nullcontext()):  # noqa: B008
         """Return the object of a key; call ``make()`` if there is none.
 
-        ``alone`` may be a lock. Without one, two threads may both make the object.
+        ``lock`` is held while the object is made. Without a lock, two threads may both make it.
         """
         found = self.get(key)
         if found is None:
-            with alone:
+            with lock:
                 found = self.get(key) or make()
                 self.keep(key, found)
         return found
@@ -82,13 +82,13 @@ class Recent:
             self.entries[key] = kept
             self.bytes += more
             if self.bytes > self.limit:
-                _let_go([self], self.bytes - self.limit * 3 // 4, kept)
+                _evict([self], self.bytes - self.limit * 3 // 4, kept)
             _unchecked += more if self.plans else 0
             if _unchecked > ALL_PLANS // _CHECKS:
                 _unchecked = 0
                 excess = sum(each.bytes for each in _caches) - ALL_PLANS + ALL_PLANS // _CHECKS
                 if excess > 0:
-                    _let_go(list(_caches), excess, kept)
+                    _evict(list(_caches), excess, kept)
 
     def clear(self):
         """Remove all entries."""
@@ -96,7 +96,7 @@ class Recent:
             self._clear()
 
     def _clear(self):
-        _core.forget_known()
+        _core.invalidate_known_calls()
         for each in self.entries.values():
             each.keys.clear()
         self.entries.clear()
@@ -109,12 +109,12 @@ class Recent:
 
     def drop(self, kept):
         """Remove an object with all its keys."""
-        _core.forget_known()
+        _core.invalidate_known_calls()
         for key in kept.keys.copy():
             self._forget_key(key, kept)
 
 
-def _let_go(caches, bytes, newest):
+def _evict(caches, bytes, newest):
     """Drop the least recently used objects, except ``newest``, until ``bytes`` bytes are free."""
     found = {id(kept): (kept, cache) for cache in caches for kept in cache.entries.values() if kept is not newest}
     for kept, cache in sorted(found.values(), key=lambda pair: pair[0].used):
@@ -132,7 +132,7 @@ def clear():
             cache._clear()
 
 
-def most_times():
+def packed_limits():
     """Return the limit of packed weights in multiples of the filter's bytes.
 
     The result is a list of one number if a limit was set. Otherwise it has two, for filters of more than
@@ -159,7 +159,7 @@ class PackedWeights:
         """Maximum bytes of packed weights; a single form may exceed it."""
         times = math.inf
         if self._limited:
-            times = most_times()[0 if self._filter_bytes > stages.LARGE_FILTER else -1]
+            times = packed_limits()[0 if self._filter_bytes > stages.LARGE_FILTER else -1]
         least = LEAST_PACKED if _config.get_packed_weights_limit() is None else 0
         return math.inf if math.isinf(times) else max(least, int(times * self._filter_bytes) - self._copied)
 
@@ -168,18 +168,18 @@ class PackedWeights:
         """Bytes of the packed weights of all kept forms."""
         return sum(form.nbytes for form in self._forms)
 
-    def of(self, form, pack):
+    def get_or_pack(self, form, pack):
         """Return the packed weights of a `_repeat.Form`. Call ``pack()`` if they are not kept."""
         packed = form.take()
         if packed is None:
             with _packing:
                 packed = form.take()
                 if packed is None:
-                    self._let_go(getattr(form.recipe, "weight_bytes", 0))  # before packing, to limit the peak of memory
+                    self._evict(getattr(form.recipe, "weight_bytes", 0))  # before packing, to limit the peak of memory
                     packed = pack()
                     self._forms.append(form)
                     form.keep(packed)
-                    self._let_go(0, form)
+                    self._evict(0, form)
                     if isinstance(packed, Filter):  # its size grows with each layout that a oneDNN primitive needs
                         packed.bound_to(self.limit)
         return packed
@@ -187,9 +187,9 @@ class PackedWeights:
     def clear(self):
         """Drop all packed weights."""
         with _packing:
-            self._let_go(math.inf)
+            self._evict(math.inf)
 
-    def _let_go(self, more, newest=None):
+    def _evict(self, more, newest=None):
         """Drop the least recently used forms, except ``newest``, until ``more`` bytes fit."""
         limit = self.limit
         for form in sorted(self._forms, key=lambda form: form.used):

@@ -10,10 +10,10 @@ cdef extern from "convt_kernels.h" nogil:
         CONVT_DTYPES
         CONVT_LDA
         CONVT_LEAKY
-        CONVT_ACROSS
+        CONVT_PIXEL_LANES
         CONVT_INTERLEAVED
         CONVT_FITS_WEIGHTS
-        CONVT_ACROSS_MR
+        CONVT_PIXEL_MR
         CONVT_DW_TERMS
         CONVT_DW_SOURCES
         CONVT_DW_PRODUCTS
@@ -23,7 +23,7 @@ cdef extern from "convt_kernels.h" nogil:
         int code
         double a
         double b
-    ctypedef struct convt_late:
+    ctypedef struct convt_pending_stores:
         void *sums
         int left
     ctypedef struct convt_tile:
@@ -35,34 +35,34 @@ cdef extern from "convt_kernels.h" nogil:
         const void *init
         Py_ssize_t init_ld
         void **rows
-        Py_ssize_t at
+        Py_ssize_t row_offset
         int cols
         const convt_act *act
         int stream
-        int narrow
+        int narrow_dtype
         const void *b2
         const void *init2
-        Py_ssize_t at2
-        const char *ahead
-        Py_ssize_t ahead_step
-        int more
-        convt_late *late
+        Py_ssize_t row_offset2
+        const char *prefetch
+        Py_ssize_t prefetch_step
+        int more_tiles
+        convt_pending_stores *pending
     ctypedef struct convt_dw_term:
         Py_ssize_t in_ "in"
         Py_ssize_t w
     ctypedef struct convt_dw_phase:
         const convt_dw_term *term
         int terms
-        int cut
-        int sharing
+        int masked
+        int set_size
         int sliding
-        int before
-        int after
+        int outputs_before
+        int outputs_after
         Py_ssize_t out
         int64_t first, last
     ctypedef struct convt_dw_groups:
-        int ci, each
-        const int64_t *at
+        int ci, groups_per_vector
+        const int64_t *group_offset
         const int64_t *first
         const int64_t *lanes
         Py_ssize_t w_ld
@@ -72,31 +72,31 @@ cdef extern from "convt_kernels.h" nogil:
         int cols
         int phases
         int sources
-        int low
-        int high
-        const int64_t *at
+        int has_before
+        int has_after
+        const int64_t *vector_offset
         const int32_t *index
-        int room
-        ptrdiff_t apart
+        int can_overread
+        ptrdiff_t vector_step
         const convt_dw_phase *phase
         const void **in_ "in"
-        Py_ssize_t from_ "from"
+        Py_ssize_t in_offset
         Py_ssize_t in_ld
         const void **w
         const void *mask
-        int none
+        int mask_end
         const void *init
         void *out
         Py_ssize_t out_ld
-        Py_ssize_t ahead
+        Py_ssize_t out_prefetch
         const convt_act *act
         int stream
         const convt_dw_groups *groups
         int v0, v1
-        int64_t start, low_pixel, high_pixel
-        int skips, far, ordered
-        const void *coming
-        Py_ssize_t beside
+        int64_t first_j, low_pixel, high_pixel
+        int skip_outside, inputs_uncached, ordered
+        const void *next_input_row
+        Py_ssize_t pair_distance
     ctypedef struct convt_overlap:
         void *col
         Py_ssize_t ld
@@ -106,13 +106,13 @@ cdef extern from "convt_kernels.h" nogil:
         void *out
         Py_ssize_t out_j, out_x, out_c
         const convt_act *act
-    ctypedef struct convt_across:
+    ctypedef struct convt_pixel_gemm:
         int kc, pixels, add
         const void *src
         Py_ssize_t cs, rs, ld
         const void *a
         void *out
-    ctypedef struct convt_picked:
+    ctypedef struct convt_overlap_gather:
         const void *col
         const void *init
         const int32_t *index
@@ -158,17 +158,18 @@ cdef extern from "convt_kernels.h" nogil:
         Py_ssize_t out_row, out_step
         int n, cols, rows, stream
         const int64_t *start
-        const int64_t *at
+        const int64_t *offset
         const void *scale
     ctypedef struct convt_kernels:
         int mr[3]
-        int wide, nr, vl, kstep, grain, pace, lda, parts, s_size, e_size, t_size, direct_store, narrows, reach
+        int wide, nr, vl, kstep, grain, prefetch_interval, lda, parts, s_size, e_size, t_size
+        int direct_store, narrow_dtype, reach
         void (*tile)(int mr, const convt_tile *tile) noexcept nogil
-        void (*flush)(convt_late *late) noexcept nogil
-        void (*stream)(void *dst, const void *src, size_t bytes) noexcept nogil
+        void (*flush_stores)(convt_pending_stores *pending) noexcept nogil
+        void (*copy_non_temporal)(void *dst, const void *src, size_t bytes) noexcept nogil
         void (*fence)() noexcept nogil
-        void (*enter)() noexcept nogil
-        void (*leave)() noexcept nogil
+        void (*begin_tiles)() noexcept nogil
+        void (*end_tiles)() noexcept nogil
         void (*depthwise)(const convt_dw *run) noexcept nogil
         void (*rows)(int mr, const convt_rows *run) noexcept nogil
         void (*interleave)(const convt_interleave *run) noexcept nogil
@@ -178,7 +179,7 @@ cdef extern from "convt_kernels.h" nogil:
         int (*wino_filter)(const convt_wino_filter *panel) noexcept nogil
         int (*pack)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
                     int padded) noexcept nogil
-        int (*pack_far)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
+        int (*pack_uncached)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
                     int padded) noexcept nogil
         void (*transpose)(void *dst, Py_ssize_t ld, Py_ssize_t dc, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows,
                           int cols, int stream) noexcept nogil
@@ -187,11 +188,11 @@ cdef extern from "convt_kernels.h" nogil:
         void (*narrow)(void *dst, Py_ssize_t ld, Py_ssize_t dc, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows,
                        int cols, int stream) noexcept nogil
         void (*gather)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, const int64_t *map, int rows, int cols,
-                       int room) noexcept nogil
-        void (*across)(int mr, const convt_across *run) noexcept nogil
+                       int cols_writable) noexcept nogil
+        void (*pixel_gemm)(int mr, const convt_pixel_gemm *run) noexcept nogil
         void (*overlap)(const convt_overlap *o) noexcept nogil
-        void (*overlap_across)(const convt_overlap *o) noexcept nogil
-        void (*overlap_picked)(const convt_picked *o) noexcept nogil
+        void (*overlap_pixels)(const convt_overlap *o) noexcept nogil
+        void (*overlap_gather)(const convt_overlap_gather *o) noexcept nogil
         int (*finite)(const void *p, size_t bytes) noexcept nogil
         int (*pack_b)(void *dst, int k0, int n0, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
                       int nb) noexcept nogil
@@ -201,8 +202,8 @@ cdef extern from "convt_kernels.h" nogil:
         const char *name
         convt_kernels set[CONVT_UNITS][CONVT_DTYPES]
         double (*peak)(int dtype, double seconds) noexcept nogil
-    void convt_prefetch_row(const char *row, Py_ssize_t bytes)
-    void convt_prefetch_ahead(const char *row, Py_ssize_t bytes)
+    void convt_prefetch_row_l1(const char *row, Py_ssize_t bytes)
+    void convt_prefetch_row_l2(const char *row, Py_ssize_t bytes)
     int64_t convt_quotient(int64_t a, int64_t b)
     long convt_cache_bytes(int level)
     int convt_isa_count()

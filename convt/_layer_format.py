@@ -43,7 +43,7 @@ def rows(text):
     The name of a row without one is "layer", or "layer" and its number in a list. Raise ValueError for any other text.
     """
     try:
-        found = json.loads(text, object_pairs_hook=_once, parse_constant=_refuse, parse_int=_short)
+        found = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_reject_constant, parse_int=_parse_integer)
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error}") from None
     except RecursionError:
@@ -66,7 +66,7 @@ def _name(row, otherwise):
     return name if isinstance(name, str) and name.isprintable() and name else otherwise
 
 
-def _once(pairs):
+def _unique_keys(pairs):
     found = {}
     for key, value in pairs:
         if key in found:
@@ -75,11 +75,11 @@ def _once(pairs):
     return found
 
 
-def _refuse(word):
+def _reject_constant(word):
     raise ValueError(f"got {word}, wanted a JSON number")
 
 
-def _short(digits):
+def _parse_integer(digits):
     if len(digits) > 100:
         raise ValueError(f"got an integer of {len(digits)} digits, wanted one below 2**63")
     return int(digits)
@@ -143,7 +143,7 @@ def _integer(key, value, least):
     return value
 
 
-def called(name):
+def message_name(name):
     """Return the name of a layer for a message. Default names begin with "layer" already."""
     return name if name.startswith("layer") else f"layer {name!r}"
 

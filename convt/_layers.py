@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import _api, _check, _config, _layer_format, _onnx, _padding
+from . import _check, _config, _layer_format, _onnx, _operator, _padding
 from ._problem import ITEMSIZE, NUMPY_DTYPE
 
 # Keyword of convt.ConvTranspose -> key of a layer in JSON.
@@ -32,7 +32,7 @@ class Layer(NamedTuple):
         # Two copies: the numbers, and the packed weights.
         filter = self._random(0, "filter (numbers and packed weights)", self.filter, 2)
         keywords = {**self.attributes, "data_format": self.layout, "filter_format": "IOX", **more}
-        op = _api.ConvTranspose._borrowing(filter, None, self.dialect, **keywords)
+        op = _operator.ConvTranspose._borrowing(filter, None, self.dialect, **keywords)
         batch, channels, *sizes = self.data
         return op, self.data if self.layout == "NCX" else (batch, *sizes, channels)
 

@@ -28,11 +28,11 @@ class Limit(NamedTuple):
 
 def operations(problem):
     """Return the floating-point operations of a problem: two for each product that falls inside the output."""
-    p, meetings = problem, 1
+    p, products = problem, 1
     for n, k, s, d, begin, out in zip(p.in_sizes, p.kernel, p.strides, p.dilations, p.begin, p.out_sizes, strict=True):
         first = begin - d * np.arange(k)  # for each tap, stride times the input that contributes to output 0
-        meetings *= int((np.clip(-((-first - out) // s), 0, n) - np.clip(-(-first // s), 0, n)).sum())
-    return 2 * problem.batch * problem.groups * problem.ci * problem.co * meetings
+        products *= int((np.clip(-((-first - out) // s), 0, n) - np.clip(-(-first // s), 0, n)).sum())
+    return 2 * problem.batch * problem.groups * problem.ci * problem.co * products
 
 
 def bytes_of(problem):

@@ -9,19 +9,19 @@ cdef enum:
     CACHED_BLOCKS = 8
 
 
-cdef struct Pool:
+cdef struct MemoryPool:
     # Unused blocks, oldest first. A lock guards them.
     char *data[CACHED_BLOCKS]
     size_t size[CACHED_BLOCKS]
     Py_ssize_t count
-    size_t bytes, most  # total bytes of the blocks, and their limit
+    size_t bytes, limit  # total bytes of the blocks, and their limit
     bint close_fit  # reuse a block only for requests of nearly its size, because outputs live long and may be many
 
 
 cdef class Buffer:
     cdef char *data
     cdef size_t size
-    cdef Pool *home
+    cdef MemoryPool *pool
 
 
 cdef class Table:
@@ -29,11 +29,11 @@ cdef class Table:
     cdef int64_t *p
 
 
-cdef Pool *workspaces() noexcept nogil
-cdef Pool *one_shot_weights()
-cdef char *take_block(size_t size, Pool *home, size_t *got) noexcept nogil
-cdef void give_block(char *data, size_t size, Pool *home) noexcept nogil
-cdef Buffer take_buffer(size_t size, Pool *home)
+cdef MemoryPool *workspaces() noexcept nogil
+cdef MemoryPool *one_shot_weights()
+cdef char *take_block(size_t size, MemoryPool *pool, size_t *actual_size) noexcept nogil
+cdef void return_block(char *data, size_t size, MemoryPool *pool) noexcept nogil
+cdef Buffer take_buffer(size_t size, MemoryPool *pool)
 cdef int64_t *keep_table(list keep, values)
 cdef object structures(list keep, Py_ssize_t count, Py_ssize_t size)
 cpdef empty(tuple shape, cnp.dtype dtype)

@@ -44,19 +44,19 @@ cdef extern from *:
     #endif
     #ifdef __SANITIZE_ADDRESS__
     #include <sanitizer/asan_interface.h>
-    #define convt_forbid __asan_poison_memory_region
-    #define convt_allow __asan_unpoison_memory_region
+    #define convt_poison __asan_poison_memory_region
+    #define convt_unpoison __asan_unpoison_memory_region
     #else
-    #define convt_forbid(p, size) ((void)(p), (void)(size))
-    #define convt_allow convt_forbid
+    #define convt_poison(p, size) ((void)(p), (void)(size))
+    #define convt_unpoison convt_poison
     #endif
     """
     void convt_huge(void *p, size_t size) nogil
     void convt_lock_pools() noexcept nogil
     void convt_unlock_pools() noexcept nogil
     # For AddressSanitizer: marks unused blocks of a pool, and the rest of a block beyond the requested size, as inaccessible.
-    void convt_forbid(void *p, size_t size) nogil
-    void convt_allow(void *p, size_t size) nogil
+    void convt_poison(void *p, size_t size) nogil
+    void convt_unpoison(void *p, size_t size) nogil
 
 cdef extern from "numpy/arrayobject.h":
     object PyArray_NewFromDescr(type subtype, cnp.dtype dtype, int nd, cnp.npy_intp *sizes, cnp.npy_intp *strides, void *data,
@@ -70,8 +70,8 @@ cdef enum:
 CACHED_WEIGHT_BYTES = 1 << 26  # limit of the pool for packed weights of one-shot calls, bytes
 CACHED_OUTPUT_BYTES = 1 << 30  # limit of the pool for dropped outputs, bytes
 
-cdef Pool _workspaces, _weights, _outputs
-_workspaces.most, _weights.most, _outputs.most = <size_t>-1, CACHED_WEIGHT_BYTES, CACHED_OUTPUT_BYTES
+cdef MemoryPool _workspaces, _weights, _outputs
+_workspaces.limit, _weights.limit, _outputs.limit = <size_t>-1, CACHED_WEIGHT_BYTES, CACHED_OUTPUT_BYTES
 _outputs.close_fit = True
 
 
@@ -80,7 +80,7 @@ def kept_bytes():
     return _workspaces.bytes + _weights.bytes + _outputs.bytes
 
 
-cdef _give_back(Pool *pool):
+cdef _free_blocks(MemoryPool *pool):
     """Free all blocks of a pool."""
     convt_lock_pools()
     while pool.count:
@@ -103,20 +103,20 @@ if hasattr(os, "register_at_fork"):
 
 def clear():
     """Free all unused blocks of the pools."""
-    _give_back(&_workspaces)
-    _give_back(&_weights)
-    _give_back(&_outputs)
+    _free_blocks(&_workspaces)
+    _free_blocks(&_weights)
+    _free_blocks(&_outputs)
 
 
-cdef Pool *workspaces() noexcept nogil:
+cdef MemoryPool *workspaces() noexcept nogil:
     return &_workspaces
 
 
-cdef Pool *one_shot_weights():
+cdef MemoryPool *one_shot_weights():
     return &_weights
 
 
-cdef char *_remove(Pool *pool, Py_ssize_t n) noexcept nogil:
+cdef char *_remove(MemoryPool *pool, Py_ssize_t n) noexcept nogil:
     """Remove block ``n`` from a pool and return its address."""
     cdef char *data = pool.data[n]
     pool.count -= 1
@@ -127,74 +127,74 @@ cdef char *_remove(Pool *pool, Py_ssize_t n) noexcept nogil:
 
 
 cdef class Buffer:
-    """A block of memory aligned to 64 bytes, which returns to the pool ``home`` when the object is deleted; NULL frees it."""
+    """A block of memory aligned to 64 bytes. It returns to ``pool`` with the object's deletion; without a pool, it is freed."""
 
     def __dealloc__(self):
-        give_block(self.data, self.size, self.home)
+        return_block(self.data, self.size, self.pool)
 
 
-cdef char *_reuse(size_t size, Pool *home, size_t *got) noexcept nogil:
-    """Take the smallest block of at least ``size`` bytes from a pool, or return NULL; ``got`` receives the block's size."""
+cdef char *_reuse(size_t size, MemoryPool *pool, size_t *actual_size) noexcept nogil:
+    """Take the smallest block of at least ``size`` bytes from a pool, or return NULL; ``actual_size`` receives its size."""
     cdef Py_ssize_t n, best = -1, largest = 0
-    for n in range(home.count):
-        if home.size[n] >= size and (best < 0 or home.size[n] < home.size[best]) and not (
-                home.close_fit and home.size[n] > size + size // 4):
+    for n in range(pool.count):
+        if pool.size[n] >= size and (best < 0 or pool.size[n] < pool.size[best]) and not (
+                pool.close_fit and pool.size[n] > size + size // 4):
             best = n
-        if home.size[n] > home.size[largest]:
+        if pool.size[n] > pool.size[largest]:
             largest = n
     if best >= 0:
-        got[0] = home.size[best]
-        return _remove(home, best)
-    if home.count and size <= home.most and not home.close_fit:  # the new block replaces the largest one, which is too small
-        free(_remove(home, largest))
+        actual_size[0] = pool.size[best]
+        return _remove(pool, best)
+    if pool.count and size <= pool.limit and not pool.close_fit:  # the new block replaces the largest one, which is too small
+        free(_remove(pool, largest))
     return NULL
 
 
-cdef char *take_block(size_t size, Pool *home, size_t *got) noexcept nogil:
-    """Return at least ``size`` bytes of memory from the pool ``home`` or from the system; ``got`` receives the size.
+cdef char *take_block(size_t size, MemoryPool *pool, size_t *actual_size) noexcept nogil:
+    """Return at least ``size`` bytes of memory from ``pool`` or from the system; ``actual_size`` receives the size.
 
-    ``home`` may be NULL. Return NULL if the system has no memory.
+    ``pool`` may be NULL. Return NULL if the system has no memory.
     """
     cdef void *p = NULL
     size = max(size, <size_t>64)
     cdef bint huge = size >= 2 * HUGE_BYTES
-    if home != NULL:
+    if pool != NULL:
         convt_lock_pools()
-        p = _reuse(size, home, got)
+        p = _reuse(size, pool, actual_size)
         convt_unlock_pools()
         if p != NULL:
-            convt_allow(p, size)
+            convt_unpoison(p, size)
             return <char *>p
     if posix_memalign(&p, HUGE_BYTES if huge else 64, size) != 0:
         return NULL
     if huge:  # with huge pages, the first touch of new memory takes a third of the time
         convt_huge(p, size)
-    got[0] = size
+    actual_size[0] = size
     return <char *>p
 
 
-cdef void give_block(char *data, size_t size, Pool *home) noexcept nogil:
+cdef void return_block(char *data, size_t size, MemoryPool *pool) noexcept nogil:
     """Return a block to its pool, which frees its oldest blocks to make room; without a pool, free the block."""
-    if data == NULL or home == NULL or size > home.most:
+    if data == NULL or pool == NULL or size > pool.limit:
         free(data)
         return
     convt_lock_pools()
-    while home.count == CACHED_BLOCKS or home.bytes + size > home.most:
-        free(_remove(home, 0))
-    convt_forbid(data, size)
-    home.data[home.count], home.size[home.count] = data, size
-    home.count += 1
-    home.bytes += size
+    while pool.count == CACHED_BLOCKS or pool.bytes + size > pool.limit:
+        free(_remove(pool, 0))
+    convt_poison(data, size)
+    pool.data[pool.count], pool.size[pool.count] = data, size
+    pool.count += 1
+    pool.bytes += size
     convt_unlock_pools()
 
 
-cdef Buffer take_buffer(size_t size, Pool *home):
-    """Return a `Buffer` of at least ``size`` bytes, preferably from the pool ``home``; raise MemoryError if there is none."""
+cdef Buffer take_buffer(size_t size, MemoryPool *pool):
+    """Return a `Buffer` of at least ``size`` bytes, preferably from ``pool``; raise MemoryError if there is none."""
     cdef Buffer buffer = Buffer.__new__(Buffer)
-    buffer.data = take_block(size, home, &buffer.size)
+    buffer.data = take_block(size, pool, &buffer.size)
     if buffer.data == NULL:
-        raise MemoryError(f"{size} bytes of memory are not to be had")
-    buffer.home = home
+        raise MemoryError(f"workspace, weights or output: cannot allocate {size} bytes of memory")
+    buffer.pool = pool
     return buffer
 
 
@@ -213,7 +213,7 @@ cdef empty_for_weights(tuple shape, cnp.dtype dtype):
     return _empty(shape, dtype, &_weights)
 
 
-cdef _empty(tuple shape, cnp.dtype dtype, Pool *pool):
+cdef _empty(tuple shape, cnp.dtype dtype, MemoryPool *pool):
     cdef cnp.npy_intp sizes[64]
     cdef cnp.npy_intp bytes = dtype.itemsize
     cdef int ax
@@ -265,7 +265,7 @@ cdef void copy_non_temporal(const convt_kernels *k, char *to, const char *from_,
         return
     lines = (bytes - head) & ~<size_t>63
     memcpy(to, from_, head)
-    k.stream(to + head, from_ + head, lines)
+    k.copy_non_temporal(to + head, from_ + head, lines)
     memcpy(to + head + lines, from_ + head + lines, bytes - head - lines)
 
 

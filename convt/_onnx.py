@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, overload
 
 import ml_dtypes
 
-from . import _api, _check, _keep, _padding
+from . import _api, _check, _keep, _operator, _padding
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
     from ._typing import Array, DType, OnnxKeywords
+else:
+    from ._operator import DType
 
 # Argument names of `convt.conv_transpose` -> names in error messages of this module.
 _NAMES = {"data": "X", "filter": "W", "bias": "B", "groups": "group"}
@@ -129,7 +132,58 @@ def operator(W, B, values, copied=False):
     """
     with _check.renamed(_NAMES):
         weights = _keep.PackedWeights(W.nbytes, W.nbytes if copied else 0)
-        return _api.ConvTranspose._borrowing(W, B, _padding.ONNX, weights, **values)
+        return _operator.ConvTranspose._borrowing(W, B, _padding.ONNX, weights, **values)
+
+
+class ConvTransposeOperator(_operator.ConvTranspose[DType]):
+    """ONNX's ConvTranspose with fixed weights, which are packed once, for X of any batch and spatial size.
+
+    Pads follow from auto_pad and output_shape at each call, by ONNX's rules. Filter and bias are copied. An operator is
+    thread-safe and can be pickled; ``update(W, B)`` replaces the weights. `output_shape`, `plan` and `update` are those of
+    `convt.ConvTranspose`.
+
+    Parameters
+    ----------
+    W : array (C, M / group, *kernel)
+        Filter of `conv_transpose`.
+    B : array (M,) of the same dtype, optional
+        Bias of `conv_transpose`.
+    **keywords
+        All keywords of `conv_transpose`, with the same meanings, defaults and errors.
+
+    Raises
+    ------
+    ValueError, TypeError, MemoryError
+        As in `conv_transpose`.
+
+    Examples
+    --------
+    >>> import numpy as np, convt.onnx
+    >>> op = convt.onnx.ConvTransposeOperator(np.ones((3, 8, 3, 3), np.float32), strides=[2, 2], auto_pad="SAME_UPPER")
+    >>> op(np.ones((1, 3, 5, 7), np.float32)).shape
+    (1, 8, 10, 14)
+    """
+
+    _ARGUMENTS = MappingProxyType(_NAMES)
+
+    @overload
+    def __init__(self, W: NDArray[DType], B: Array | None = None, **keywords: Unpack[OnnxKeywords]) -> None: ...
+
+    @overload
+    def __init__(self, W: Array, B: Array | None = None, **keywords: Unpack[OnnxKeywords]) -> None: ...
+
+    def __init__(
+        self, W, B=None, *, auto_pad="NOTSET", dilations=None, group=1, kernel_shape=None, output_padding=None,
+        output_shape=None, pads=None, strides=None, opset=22, precision=None,
+    ):  # fmt: skip
+        W = _check.floating("W", W)
+        values = attributes(
+            W, auto_pad=auto_pad, dilations=dilations, group=group, kernel_shape=kernel_shape, output_padding=output_padding,
+            output_shape=output_shape, pads=pads, strides=strides, opset=opset, precision=precision,
+        )  # fmt: skip
+        with _check.renamed(_NAMES):
+            parsed, view, B = _api.parse(W, B, _padding.ONNX, **values)
+        self._set(parsed, view.copy(order="K"), None if B is None else B.copy())
 
 
 def _or(value, default):

@@ -15,7 +15,7 @@ import numpy as np
 from . import _activation, _config, _keep, _measure, _reference, _repeat, tuning
 from ._errors import BackendUnavailableError
 from ._problem import ITEMSIZE, NUMPY_DTYPE, Problem
-from .algorithms import ALGORITHMS, BACKENDS, candidates, fastest, forget, machine, on_unit, onednn, reorder
+from .algorithms import ALGORITHMS, BACKENDS, candidates, clear_schedules, fastest, machine, on_unit, onednn, reorder
 
 _MAKERS = {**ALGORITHMS, **BACKENDS}
 
@@ -88,10 +88,10 @@ class Plan:
 def clear():
     """Remove all plans and cached choices of algorithms. Packed weights stay."""
     _keep.clear()
-    forget()
+    clear_schedules()
 
 
-class _Winner(_repeat.Kept):
+class _TunedAlgorithm(_repeat.Kept):
     """A result of "tune" for a problem: the name of an algorithm, and a note with the times or the reason."""
 
     def __init__(self, name, note):
@@ -102,24 +102,43 @@ class _Winner(_repeat.Kept):
 class Operator:
     """Packed weights and plans of one set of attributes and weights, for any data shape."""
 
-    def __init__(self, attributes, filter, bias, lasting=True, weights=None):
+    def __init__(self, attributes, filter, bias, persistent=True, weights=None):
         """Create an operator.
 
-        ``filter`` is a view (groups, ci, co, *kernel), ``bias`` has shape (groups * co,) or is None. ``lasting`` is False for a
-        one-shot call, whose weights are used once. ``weights`` is a `_keep.PackedWeights` that several operators of one filter
-        share, or None.
+        ``filter`` is a view (groups, ci, co, *kernel), ``bias`` has shape (groups * co,) or is None. ``persistent`` is False
+        for a one-shot call, whose weights are used once. ``weights`` is a `_keep.PackedWeights` that several operators of one
+        filter share, or None.
         """
         if attributes.backend == "onednn":
             onednn.library.opened()  # raises BackendUnavailableError if oneDNN is missing
         self._attributes = attributes
-        self._lasting = lasting
-        self._filter_order = None if lasting else reorder.lies(filter)  # memory order of a one-shot call's filter
-        self._filter = filter
-        self._bias = bias
+        self._persistent = persistent
+        self._filter_order = None if persistent else reorder.memory_order(filter)  # memory order of a one-shot call's filter
+        self.filter = filter
+        self.bias = bias
         self._forms = {}  # (key, machine) -> Form
         self.weights = weights or _keep.PackedWeights(filter.nbytes)
         self.plans = _keep.Recent(_keep.OPERATOR_PLANS)  # values are `_repeat.Bound` objects
-        self._winners = _keep.Recent(_keep.WINNERS, plans=False)  # (problem, machine, threads) -> _Winner
+        self._tuned = _keep.Recent(_keep.TUNED_RESULTS, plans=False)  # (problem, machine, threads) -> _TunedAlgorithm
+
+    def with_weights(self, filter, bias, weights=None):
+        """Return an operator with other weights of the same shapes and memory order, with the plans of this one.
+
+        The new weights are packed for all plans whose packed weights this operator keeps; other plans are dropped.
+        """
+        new, bounds = Operator(self._attributes, filter, bias, weights=weights), {}
+        new._tuned = self._tuned
+        entries = self.plans.entries.copy()
+        for key, old in entries.items():
+            if not isinstance(key, tuple) or old.plan.backend != "native" or old.form.weights() is None:
+                continue  # a key of `_repeat.repeat`, a plan of oneDNN, or weights that are not kept
+            form = new.form(old.form.key)
+            if new.packed(form).finite or old.supports_nonfinite:
+                bounds[old] = old.with_form(form, new._fill_function(key[0]) if old.plan.has_holes else None)
+        for key, old in entries.items():
+            if old in bounds:
+                new.plans.keep(key, bounds[old])
+        return new
 
     def form(self, key):
         """Return the `_repeat.Form` of a key: the name of the algorithm, its own parameters, and the problem's strides."""
@@ -128,11 +147,11 @@ class Operator:
         if found is None:
             attributes = self._attributes._replace(strides=key[-1])
             packs = key[0] in ALGORITHMS and not ALGORITHMS[key[0]].unpacked
-            ordered = self._filter_order and packs and reorder.pays(self._filter)
-            filter = reorder.empty_reordered(self._filter) if ordered else self._filter
-            recipe = _MAKERS[key[0]].recipe(attributes, filter, self._bias, key[:-1])
+            ordered = self._filter_order and packs and reorder.pays(self.filter)
+            filter = reorder.empty_reordered(self.filter) if ordered else self.filter
+            recipe = _MAKERS[key[0]].recipe(attributes, filter, self.bias, key[:-1])
             if ordered:
-                recipe = reorder.ReorderRecipe(recipe, attributes.dtype, self._filter)
+                recipe = reorder.ReorderRecipe(recipe, attributes.dtype, self.filter)
             if len(self._forms) >= _FORMS:
                 self._forms = {at: form for at, form in self._forms.copy().items() if form.weights() is not None}
             found = self._forms.setdefault(place, _repeat.Form(key, recipe))
@@ -140,7 +159,7 @@ class Operator:
 
     def packed(self, form):
         """Return the packed weights of a form; pack them if they are not kept."""
-        return self.weights.of(form, lambda: form.recipe.pack(self._filter, self._bias, _config.get_num_threads()))
+        return self.weights.get_or_pack(form, lambda: form.recipe.pack(self.filter, self.bias, _config.get_num_threads()))
 
     def plan_for(self, problem, in_strides, out_strides, algorithm=None, data=None):
         """Return the `_repeat.Bound` of a problem: a plan for the current number of threads, and the form of its weights.
@@ -149,8 +168,8 @@ class Operator:
         and algorithm. "tune" measures with ``data``, or with zeros if it is None.
         """
         item, data_format = ITEMSIZE[problem.dtype], self._attributes.data_format
-        in_strides = _usual(in_strides, problem.in_shape, item, data_format)
-        out_strides = _usual(out_strides, problem.out_shape, item, data_format)
+        in_strides = _normalised_strides(in_strides, problem.in_shape, item, data_format)
+        out_strides = _normalised_strides(out_strides, problem.out_shape, item, data_format)
         place = problem, in_strides, out_strides, algorithm, machine.current(), _config.get_num_threads()
         found = self.plans.get(place)
         while found is None or not found.suits():
@@ -162,20 +181,21 @@ class Operator:
     def _bind(self, problem, in_strides, out_strides, name):
         """Make the `_repeat.Bound` of a problem for the algorithm ``name``."""
         full = lambda key: (*key, problem.strides)  # noqa: E731
-        recipe, finite = lambda key: _plain(self.form(full(key)).recipe), lambda key: self.form(full(key)).finite is not False
+        recipe = lambda key: _packing_recipe(self.form(full(key)).recipe)  # noqa: E731
+        finite = lambda key: self.form(full(key)).finite is not False  # noqa: E731
         plan, key = _MAKERS[name].make(problem, recipe, finite, in_strides, out_strides, _config.get_num_threads())
         shape, dtype = self._attributes.user_shape(problem.out_shape), NUMPY_DTYPE[problem.dtype]
-        fill = self._filler(problem) if plan.hole else None
+        fill = self._fill_function(problem) if plan.has_holes else None
         strides = contiguous_strides(shape, dtype.itemsize)
         return _repeat.Bound(plan, self.form(full(key)), dtype, shape, strides, fill, key[0] == name)
 
-    def _filler(self, problem):
+    def _fill_function(self, problem):
         """Return a function of the bias: the values of outputs without products, shaped to broadcast in the user's layout."""
         ones = () if self._attributes.data_format == "NXC" else (1,) * problem.rank
-        values = lambda bias: _fill(problem, bias).reshape(-1, *ones)  # noqa: E731
-        if not self._lasting:
+        values = lambda bias: _fill_values(problem, bias).reshape(-1, *ones)  # noqa: E731
+        if not self._persistent:
             return values
-        own = values(self._bias)
+        own = values(self.bias)
         return lambda bias: own
 
     def choose_algorithm(self, problem, data=None):
@@ -188,26 +208,26 @@ class Operator:
         if a.backend == "onednn":
             return "onednn", ""
         if a.backend == "tune":
-            return self._winner(problem, data)
-        return (self._lasting and self._known(problem)) or (self._expected(problem), "")
+            return self._tuned_algorithm(problem, data)
+        return (self._persistent and self._saved_algorithm(problem)) or (self._cheapest_algorithm(problem), "")
 
-    def _expected(self, problem):
+    def _cheapest_algorithm(self, problem):
         """Return the name of the algorithm with the lowest expected cost, or "onednn" where it is known to be faster."""
         a = self._attributes
         name = _native(problem, a.algorithm, self._filter_order)
-        return "onednn" if a.backend != "native" and self._lasting and onednn.preferred(problem, a, name) else name
+        return "onednn" if a.backend != "native" and self._persistent and onednn.preferred(problem, a, name) else name
 
-    def _winner(self, problem, data):
+    def _tuned_algorithm(self, problem, data):
         """Return ``(name, note)`` of the fastest algorithm for a problem, from `tuning` or measured now.
 
         One thread measures at a time. If the measurement does not decide, the result is the choice of "auto".
         """
-        make = lambda: _Winner(*(self._known(problem) or self._measure(problem, data)))  # noqa: E731
+        make = lambda: _TunedAlgorithm(*(self._saved_algorithm(problem) or self._measure(problem, data)))  # noqa: E731
         place = problem, machine.current(), _config.get_num_threads()
-        found = self._winners.get_or_make(place, make, _measuring)
+        found = self._tuned.get_or_make(place, make, _measuring)
         return found.name, found.note
 
-    def _known(self, problem):
+    def _saved_algorithm(self, problem):
         """Return ``(name, note)`` of the fastest algorithm in `tuning`, or None without an entry or if it is not available."""
         a = self._attributes
         times = tuning.find(problem, a.algorithm, _config.get_num_threads())
@@ -229,12 +249,12 @@ class Operator:
     def _measure(self, problem, data):
         """Measure the candidates on ``data``, or on zeros, and return ``(name, note)`` of the fastest."""
         a, threads = self._attributes, _config.get_num_threads()
-        source = _laid_out((problem.batch, *problem.in_sizes, problem.groups * problem.ci), problem.dtype, a.data_format)
+        source = _empty_in_layout((problem.batch, *problem.in_sizes, problem.groups * problem.ci), problem.dtype, a.data_format)
         source[...] = 0 if data is None else data
-        out = _laid_out(problem.out_shape, problem.dtype, a.data_format)
+        out = _empty_in_layout(problem.out_shape, problem.dtype, a.data_format)
         # The packed weights of all candidates are kept during the trial and released after it.
-        every = _keep.PackedWeights(self._filter.nbytes, limited=False)
-        trial = Operator(a._replace(backend="native"), self._filter, self._bias, weights=every)
+        every = _keep.PackedWeights(self.filter.nbytes, limited=False)
+        trial = Operator(a._replace(backend="native"), self.filter, self.bias, weights=every)
         runs = {}
         for name in (*_candidates(problem, a.algorithm, NEAR), "onednn"):
             try:
@@ -242,7 +262,7 @@ class Operator:
             except BackendUnavailableError:
                 continue
             runs[name] = functools.partial(trial.run, problem, found, source, out)
-        name = self._expected(problem)
+        name = self._cheapest_algorithm(problem)
         try:
             best = _measure.measure(runs)
         except _measure.Undecided as undecided:
@@ -259,7 +279,7 @@ class Operator:
 
     def run(self, problem, bound, data, out):
         """Compute with a Bound. Return False, without a valid output, if its plan does not support the values of the data."""
-        extra = (_fill(problem, self._bias),) if bound.plan.hole else ()
+        extra = (_fill_values(problem, self.bias),) if bound.plan.has_holes else ()
         return bound.plan.run(data, out, self.packed(bound.form), _config.get_num_threads(), *extra)
 
     def compute(self, problem, data, out):
@@ -268,7 +288,7 @@ class Operator:
         The Bound is None if similar calls must not reuse it.
         """
         if self._attributes.backend == "reference":
-            _reference.run(problem, data, self._filter, self._bias, out)
+            _reference.run(problem, data, self.filter, self.bias, out)
             return _REFERENCE, None
         bound = self.plan_for(problem, data.strides, out.strides, data=data)
         if self.run(problem, bound, data, out) is not False:
@@ -285,7 +305,8 @@ class Operator:
     def contiguous(self, problem):
         """Return `plan_for` with the strides of contiguous data and output."""
         item, data_format = ITEMSIZE[problem.dtype], self._attributes.data_format
-        in_strides, out_strides = (_contiguous(shape, item, data_format) for shape in (problem.in_shape, problem.out_shape))
+        shapes = problem.in_shape, problem.out_shape
+        in_strides, out_strides = (_contiguous_nxc_strides(shape, item, data_format) for shape in shapes)
         return self.plan_for(problem, in_strides, out_strides)
 
     def plan(self, problem):
@@ -316,7 +337,7 @@ class Operator:
         )
 
 
-def _plain(recipe):
+def _packing_recipe(recipe):
     """Return the packing recipe without the reordering of the filter around it."""
     return recipe.inner if isinstance(recipe, reorder.ReorderRecipe) else recipe
 
@@ -369,26 +390,25 @@ def contiguous_strides(shape, item):
     return tuple(strides)
 
 
-def _usual(strides, shape, item, data_format):
+def _normalised_strides(strides, shape, item, data_format):
     """Normalise byte strides in NXC order, so that equal layouts have equal strides.
 
     An axis of at most one element may have any stride; it gets the stride of a contiguous array.
     """
     if min(shape, default=2) > 1:
         return strides
-    return tuple(
-        own if n > 1 else usual for own, usual, n in zip(strides, _contiguous(shape, item, data_format), shape, strict=True)
-    )
+    axes = zip(strides, _contiguous_nxc_strides(shape, item, data_format), shape, strict=True)
+    return tuple(own if n > 1 else contiguous for own, contiguous, n in axes)
 
 
-def _laid_out(shape, dtype, data_format):
+def _empty_in_layout(shape, dtype, data_format):
     """Return an uninitialised array for a shape in NXC order, contiguous in ``data_format``, as a view in NXC order."""
     if data_format == "NXC":
         return np.empty(shape, NUMPY_DTYPE[dtype])
     return np.moveaxis(np.empty((shape[0], shape[-1], *shape[1:-1]), NUMPY_DTYPE[dtype]), 1, -1)
 
 
-def _contiguous(shape, item, data_format):
+def _contiguous_nxc_strides(shape, item, data_format):
     """Return the byte strides, in NXC order, of an array that is contiguous in ``data_format``. ``shape`` is in NXC order."""
     if data_format == "NXC":
         return contiguous_strides(shape, item)
@@ -396,7 +416,7 @@ def _contiguous(shape, item, data_format):
     return (batch, *spatial, channels)
 
 
-def _fill(problem, bias):
+def _fill_values(problem, bias):
     """Return the value of outputs without products: one per channel, or a single one without bias, which is faster to write."""
     values = np.zeros(1) if bias is None else bias.astype(np.float64)
     with np.errstate(over="ignore"):  # overflow to infinity, as in other outputs

@@ -10,7 +10,7 @@ from libc.string cimport memset
 
 import numpy as np
 
-from convt._core cimport each_thread, kernels_of, note_pool
+from convt._core cimport kernels_of, note_pool, run_in_parallel
 from convt._kernels cimport MOST_ROWS, convt_act, convt_kernels, convt_tile
 from convt._memory cimport round64
 
@@ -177,7 +177,7 @@ def take_tasks(int regions, Py_ssize_t tasks, int threads):
     for n in range(regions):
         job.next = 0
         with nogil:
-            each_thread(take_all, threads, &job)
+            run_in_parallel(take_all, threads, &job)
 
 
 def call_tiles(int calls):
@@ -193,7 +193,7 @@ def call_tiles(int calls):
     memset(&act, 0, sizeof(act))
     memset(&tile, 0, sizeof(tile))
     tile.kc, tile.nv, tile.a, tile.b, tile.lda = 1, k.nr // k.vl, &a[0], &b[0], k.lda
-    tile.rows, tile.cols, tile.act, tile.ahead = to, k.nr, &act, <const char *>&a[0]
+    tile.rows, tile.cols, tile.act, tile.prefetch = to, k.nr, &act, <const char *>&a[0]
     with nogil:
         for n in range(calls):
             k.tile(rows, &tile)

@@ -26,16 +26,17 @@ cdef class Bound(Kept):
     cdef readonly object plan
     cdef readonly Form form
     cdef readonly bint as_chosen  # false if weights that are not finite forced another algorithm
-    cdef bint takes_all  # the plan also supports weights that are not finite
+    cdef readonly bint supports_nonfinite  # the plan also supports weights that are not finite
     cdef object fill
     cdef Plan native  # the plan if it is native, None for oneDNN
     cdef cnp.dtype dtype
     cdef tuple shape, strides
 
     cpdef bint suits(self)
-    cdef bint reads(self, array)
-    cdef bint writes(self, array)
-    cdef bint fits(self, data, out)
+    cpdef Bound with_form(self, Form form, fill)
+    cdef bint matches_input(self, array)
+    cdef bint matches_output(self, array)
+    cdef bint matches_call(self, data, out)
     cdef compute(self, data, out, packed, bias, int threads)
     cdef void touch_all(self) noexcept nogil
 

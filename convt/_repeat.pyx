@@ -12,7 +12,7 @@ from libc.string cimport memcpy
 
 cimport numpy as cnp
 
-from convt._core cimport PackedFilter, Plan, forget_known, isa_in_use
+from convt._core cimport PackedFilter, Plan, invalidate_known_calls, isa_in_use
 from convt._kernels cimport convt_isa
 from convt._memory cimport Table, empty
 from convt.algorithms.packing cimport PackRecipe
@@ -138,7 +138,7 @@ cpdef bytes signature(str dialect, data, filter, bias, tuple attributes, int thr
     return s.bytes[:s.length]
 
 
-cdef void _reach(array, char **low, char **high) noexcept:
+cdef void _address_range(array, char **low, char **high) noexcept:
     """Compute the address range of an array: its first byte, and one past its last byte."""
     cdef int ax
     cdef Py_ssize_t step
@@ -156,8 +156,8 @@ cdef bint _disjoint(a, b) noexcept:
     cdef char *high
     cdef char *other_low
     cdef char *other_high
-    _reach(a, &low, &high)
-    _reach(b, &other_low, &other_high)
+    _address_range(a, &low, &high)
+    _address_range(b, &other_low, &other_high)
     return high <= other_low or other_high <= low
 
 
@@ -224,7 +224,7 @@ cdef class Form:
     def keep(self, packed):
         """Keep packed weights; None drops them."""
         if packed is None:
-            forget_known()
+            invalidate_known_calls()
         else:
             self.finite = packed.finite
             convt_store(&self.last_use, next_use())
@@ -262,7 +262,7 @@ cdef class Bound(Kept):
     """
     def __init__(self, plan, Form form, dtype, tuple shape, tuple strides, fill, bint as_chosen=True):
         self.plan, self.form, self.dtype, self.shape, self.strides, self.fill = plan, form, dtype, shape, strides, fill
-        self.as_chosen, self.takes_all = as_chosen, form.finite is False
+        self.as_chosen, self.supports_nonfinite = as_chosen, form.finite is False
         self.native = plan if isinstance(plan, Plan) else None
         self.bytes = FOREIGN_BYTES if self.native is None else bytes_of(plan)
 
@@ -273,13 +273,17 @@ cdef class Bound(Kept):
 
     cpdef bint suits(self):
         """Check that the plan supports the weights. True if it is not yet known whether they are finite."""
-        return self.takes_all or self.form.finite is not False
+        return self.supports_nonfinite or self.form.finite is not False
 
-    cdef bint reads(self, array):
+    cpdef Bound with_form(self, Form form, fill):
+        """Return a Bound of the same plan with other weights."""
+        return Bound(self.plan, form, self.dtype, self.shape, self.strides, fill, self.as_chosen)
+
+    cdef bint matches_input(self, array):
         """Check dtype and alignment of an input array, whose shape and strides are known to match."""
         return <object>cnp.PyArray_DESCR(array) is self.dtype and cnp.PyArray_ISALIGNED(array)
 
-    cdef bint writes(self, array):
+    cdef bint matches_output(self, array):
         """Check that an array has the output's dtype, shape and strides and is aligned and writeable."""
         cdef int ax, nd = <int>len(self.shape)
         if type(array) is not cnp.ndarray or cnp.PyArray_NDIM(array) != nd:
@@ -290,9 +294,9 @@ cdef class Bound(Kept):
                 return False
         return <object>cnp.PyArray_DESCR(array) is self.dtype and cnp.PyArray_ISBEHAVED(array)
 
-    cdef bint fits(self, data, out):
+    cdef bint matches_call(self, data, out):
         """Check that data and out match the plan. The shape and strides of ``data`` are known to match."""
-        return self.reads(data) and (out is None or (self.writes(out) and _disjoint(out, data)))
+        return self.matches_input(data) and (out is None or (self.matches_output(out) and _disjoint(out, data)))
 
     cdef compute(self, data, out, packed, bias, int threads):
         """Run the plan and return the output, or None if its algorithm does not support the values of the data."""
@@ -319,7 +323,7 @@ cdef class Shot(Kept):
     cdef run(self, data, filter, bias, out, int threads):
         """Return the output of a call with the same signature, or None if the call needs all checks."""
         cdef Bound bound = self.bound
-        if not (bound.fits(data, out) and bound.reads(filter) and (bias is None or bound.reads(bias))):
+        if not (bound.matches_call(data, out) and bound.matches_input(filter) and (bias is None or bound.matches_input(bias))):
             return None
         if out is not None and not (_disjoint(out, filter) and (bias is None or _disjoint(out, bias))):
             return None
@@ -341,7 +345,7 @@ def repeat(dict kept, data, out, int threads):
     if found is None:
         return key
     cdef Bound bound = <Bound>found
-    if not bound.fits(data, out):
+    if not bound.matches_call(data, out):
         return key
     packed = bound.form.use()
     if packed is None:

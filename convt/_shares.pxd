@@ -8,11 +8,11 @@ cdef extern from *:
     static inline int64_t convt_share(int64_t first, int64_t last) { return (int64_t)((uint64_t)last << 32 | (uint64_t)first); }
 
     /* Sets a share, before other threads can access it. */
-    static inline void convt_give(int64_t *share, int64_t first, int64_t last) { *share = convt_share(first, last); }
+    static inline void convt_set_share(int64_t *share, int64_t first, int64_t last) { *share = convt_share(first, last); }
 
     /* Takes one number from the beginning (low 1, high 0) or the end (low 0, high 1) of a share. Returns it, or -1 if the share
      * is empty. */
-    static inline int64_t convt_take_of(int64_t *share, int low, int high)
+    static inline int64_t convt_take_from(int64_t *share, int low, int high)
     {
         int64_t old = __atomic_load_n(share, __ATOMIC_RELAXED), first, last;
         do {
@@ -23,9 +23,9 @@ cdef extern from *:
                                               __ATOMIC_RELAXED));
         return low ? first : last - 1;
     }
-    #define convt_take_first(share) convt_take_of(share, 1, 0)
-    #define convt_take_last(share) convt_take_of(share, 0, 1)
+    #define convt_take_first(share) convt_take_from(share, 1, 0)
+    #define convt_take_last(share) convt_take_from(share, 0, 1)
     """
-    void convt_give(int64_t *share, int64_t first, int64_t last) noexcept nogil
+    void convt_set_share(int64_t *share, int64_t first, int64_t last) noexcept nogil
     int64_t convt_take_first(int64_t *share) noexcept nogil
     int64_t convt_take_last(int64_t *share) noexcept nogil

@@ -69,7 +69,7 @@ def show_config(mode="print"):
         "threads": _config.get_num_threads(),
         "threads set by": _config.threads_reason(),
         "kept": {
-            "packed weights of an operator, times its filter": _keep.most_times(),
+            "packed weights of an operator, times its filter": _keep.packed_limits(),
             "plans of an operator, bytes": _keep.OPERATOR_PLANS,
             "plans of one-shot calls, bytes": _keep.ONE_SHOT_PLANS,
             "plans in total, bytes": _keep.ALL_PLANS,

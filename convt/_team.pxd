@@ -18,52 +18,52 @@ cdef extern from *:
     static inline int64_t convt_now(void) { return 0; }
     #endif
     #define CONVT_LEAST_WAIT INT64_C(1000000)     /* nanoseconds of waits below which nothing is decided */
-    #define CONVT_KNOWN INT64_C(200000000)        /* nanoseconds of savings above which waits and savings are halved */
+    #define CONVT_MOST_SAVED INT64_C(200000000)   /* nanoseconds of savings above which waits and savings are halved */
     #define CONVT_LEAST_PAUSE INT64_C(20000000)
     #define CONVT_MOST_PAUSE INT64_C(500000000)
 
     typedef struct {
         int64_t waited, saved;  /* nanoseconds, of recent regions */
-        int64_t until, pause;   /* end of the current pause, and its length, nanoseconds */
-        int64_t fewer;          /* number of threads that brief calls leave out until then */
+        int64_t pause_end, pause; /* end of the current pause, and its length, nanoseconds */
+        int64_t left_out;       /* number of threads that brief calls do not use during the pause */
     } convt_team;
 
     #define CONVT_GET(field) __atomic_load_n(&team->field, __ATOMIC_RELAXED)
     #define CONVT_SET(field, value) __atomic_store_n(&team->field, value, __ATOMIC_RELAXED)
 
     /* Returns the number of threads of a brief call that may use up to `threads`. */
-    static inline int convt_team_of(convt_team *team, int threads, int64_t now)
+    static inline int convt_team_threads(convt_team *team, int threads, int64_t now)
     {
-        const int64_t fewer = CONVT_GET(fewer);
-        return fewer == 0 || now >= CONVT_GET(until) ? threads : threads > fewer ? (int)(threads - fewer) : 1;
+        const int64_t left_out = CONVT_GET(left_out);
+        return left_out == 0 || now >= CONVT_GET(pause_end) ? threads : threads > left_out ? (int)(threads - left_out) : 1;
     }
 
     /* Records a region of `threads` threads: when it began, when its first thread was done, and when all were done. */
-    static inline void convt_team_note(convt_team *team, int threads, int64_t began, int64_t done, int64_t ended)
+    static inline void convt_team_record(convt_team *team, int threads, int64_t began, int64_t done, int64_t ended)
     {
-        const int64_t until = CONVT_GET(until), fewer = CONVT_GET(fewer), paused = ended < until;
+        const int64_t pause_end = CONVT_GET(pause_end), left_out = CONVT_GET(left_out), paused = ended < pause_end;
         int64_t waited = CONVT_GET(waited) + ended - done, saved = CONVT_GET(saved) + (threads - 1) * (done - began);
         int64_t pause = CONVT_GET(pause);
-        if (saved > CONVT_KNOWN)
+        if (saved > CONVT_MOST_SAVED)
             waited /= 2, saved /= 2;
         if (waited > CONVT_LEAST_WAIT && waited > saved / 4) {
             if (!paused)
                 pause = 4 * pause < CONVT_LEAST_PAUSE ? CONVT_LEAST_PAUSE : 4 * pause < CONVT_MOST_PAUSE ? 4 * pause : CONVT_MOST_PAUSE;
-            CONVT_SET(fewer, fewer == 0 ? 1 : paused && fewer < threads ? 2 * fewer : fewer);
+            CONVT_SET(left_out, left_out == 0 ? 1 : paused && left_out < threads ? 2 * left_out : left_out);
             CONVT_SET(pause, pause);
-            CONVT_SET(until, ended + pause);
+            CONVT_SET(pause_end, ended + pause);
             waited = saved = 0;
-        } else if (fewer && ended > until + pause) {
+        } else if (left_out && ended > pause_end + pause) {
             CONVT_SET(pause, pause / 2);
-            CONVT_SET(fewer, pause / 2 < CONVT_LEAST_PAUSE ? 0 : fewer);
-            CONVT_SET(until, ended);
+            CONVT_SET(left_out, pause / 2 < CONVT_LEAST_PAUSE ? 0 : left_out);
+            CONVT_SET(pause_end, ended);
         }
         CONVT_SET(waited, waited);
         CONVT_SET(saved, saved);
     }
     """
     ctypedef struct convt_team:
-        int64_t waited, saved, until, pause, fewer
+        int64_t waited, saved, pause_end, pause, left_out
     int64_t convt_now() noexcept nogil
-    int convt_team_of(convt_team *team, int threads, int64_t now) noexcept nogil
-    void convt_team_note(convt_team *team, int threads, int64_t began, int64_t done, int64_t ended) noexcept nogil
+    int convt_team_threads(convt_team *team, int threads, int64_t now) noexcept nogil
+    void convt_team_record(convt_team *team, int threads, int64_t began, int64_t done, int64_t ended) noexcept nogil

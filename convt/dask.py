@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import _api, _check, _config, _padding
+from . import _api, _check, _config, _operator, _padding
 from .algorithms import machine, order
 
 try:
@@ -100,24 +100,24 @@ def conv_transpose(
     first = 1 if attributes.data_format == "NXC" else 2  # the first spatial axis
     channels = data.ndim - 1 if attributes.data_format == "NXC" else 1
     halos = [_halo(*axis) for axis in zip(attributes.kernel, attributes.strides, attributes.dilations, begins, strict=True)]
-    wanted = {channels: -1}
+    new_chunks = {channels: -1}
     for ax, (halo, size) in enumerate(zip(halos, in_sizes, strict=True), first):
-        whole = size == 0 or min(data.chunks[ax]) == 0  # an axis with empty chunks becomes one chunk
-        wanted[ax] = -1 if whole else overlap.ensure_minimum_chunksize(max(1, min(max(halo), size)), data.chunks[ax])
-    data = data.rechunk(wanted)
+        merge = size == 0 or min(data.chunks[ax]) == 0  # an axis with empty chunks becomes one chunk
+        new_chunks[ax] = -1 if merge else overlap.ensure_minimum_chunksize(max(1, min(max(halo), size)), data.chunks[ax])
+    data = data.rechunk(new_chunks)
     cuts = [
         _cuts(chunks, before, s, out)
         for chunks, (before, _), s, out in zip(data.chunks[first:], halos, attributes.strides, outs, strict=False)
     ]
     depth = {ax: halo if len(data.chunks[ax]) > 1 else (0, 0) for ax, halo in enumerate(halos, first)}
-    laid = overlap.overlap(data, depth={ax: depth.get(ax, (0, 0)) for ax in range(data.ndim)}, boundary="none")
+    overlapped = overlap.overlap(data, depth={ax: depth.get(ax, (0, 0)) for ax in range(data.ndim)}, boundary="none")
     chunks = list(data.chunks)
     chunks[channels] = (attributes.groups * attributes.co,)
     chunks[first : first + attributes.rank] = [tuple(stop - start for _, start, stop in each) for each in cuts]
-    op = _api.ConvTranspose._borrowing(weights, values, data_format=data_format, **given)
-    whole = attributes.of_any_size(data.shape)
+    op = _operator.ConvTranspose._borrowing(weights, values, data_format=data_format, **given)
+    whole = attributes.unchecked_problem(data.shape)
     block = delayed(_Block(op, count, first, cuts, whole, bool(np.isfinite(weights).all())), traverse=False)
-    return laid.map_blocks(
+    return overlapped.map_blocks(
         _chunk, block=block, dtype=data.dtype, chunks=tuple(chunks), meta=np.empty((0,) * data.ndim, data.dtype)
     )
 
@@ -143,7 +143,7 @@ class _Block:
 
     def __init__(
         self,
-        op: _api.ConvTranspose,
+        op: _operator.ConvTranspose,
         threads: int,
         first: int,
         cuts: list[list[tuple[int, int, int]]],

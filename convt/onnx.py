@@ -1,22 +1,22 @@
 """ONNX ConvTranspose as opsets 1, 11 and 22 define it.
 
-`conv_transpose` does not need the onnx package. `ConvTranspose` (an operator for onnx.reference) and `Backend` (an
-onnx.backend.base.Backend) do: their first use imports it.
+`conv_transpose` and `ConvTransposeOperator`, which packs its weights once, do not need the onnx package. `ConvTranspose` (an
+operator for onnx.reference) and `Backend` (an onnx.backend.base.Backend) do: their first use imports it.
 """
 
 from typing import TYPE_CHECKING
 
-from ._onnx import conv_transpose
+from ._onnx import ConvTransposeOperator, conv_transpose
 
 if TYPE_CHECKING:
     from ._onnx_backend import Backend as Backend
     from ._onnx_backend import ConvTranspose as ConvTranspose
 
-__all__ = ["Backend", "ConvTranspose", "conv_transpose"]
+__all__ = ["Backend", "ConvTranspose", "ConvTransposeOperator", "conv_transpose"]
 
 _LAZY = ("Backend", "ConvTranspose")  # these need the onnx package
 
-conv_transpose.__module__ = __name__
+conv_transpose.__module__ = ConvTransposeOperator.__module__ = __name__
 
 
 if not TYPE_CHECKING:

@@ -7,15 +7,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, overload
 
-from . import _api, _padding
+from . import _api, _check, _operator, _padding
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import SupportsIndex
+
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
-    from ._typing import Array, DType, Integers, OpenvinoAutoPad, OpenvinoKeywords, Precision
+    from . import _plan
+    from ._typing import Array, DType, Integers, OpenvinoAutoPad, OpenvinoKeywords, Out, Precision
+else:
+    from ._operator import DType
 
-__all__ = ["convolution_backprop_data", "group_convolution_backprop_data"]
+__all__ = [
+    "ConvolutionBackpropData",
+    "GroupConvolutionBackpropData",
+    "convolution_backprop_data",
+    "group_convolution_backprop_data",
+]
 
 
 @overload
@@ -129,9 +140,138 @@ def _call(
     precision: Precision,
 ) -> Any:  # fmt: skip
     """Compute either operator; their filter formats differ."""
-    attributes = dict(
-        strides=strides, pads_begin=pads_begin, pads_end=pads_end, dilations=dilations, auto_pad=auto_pad,
-        output_padding=0 if output_padding is None else output_padding, output_shape=output_shape, data_format="NCX",
-        filter_format=filter_format, precision=precision,
-    )  # fmt: skip
+    attributes = _attributes(filter_format, strides, pads_begin, pads_end, dilations, auto_pad, output_padding, precision)
+    attributes["output_shape"] = output_shape
     return _api.one_shot(_padding.OPENVINO, data, filter, None, attributes, tuple(attributes.values()))
+
+
+def _attributes(
+    filter_format: str, strides: Integers, pads_begin: Integers, pads_end: Integers, dilations: Integers,
+    auto_pad: OpenvinoAutoPad, output_padding: Integers | None, precision: Precision,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the attributes as keywords of convt."""
+    return dict(
+        strides=strides, pads_begin=pads_begin, pads_end=pads_end, dilations=dilations, auto_pad=auto_pad,
+        output_padding=0 if output_padding is None else output_padding, data_format="NCX", filter_format=filter_format,
+        precision=precision,
+    )  # fmt: skip
+
+
+class ConvolutionBackpropData(_operator.ConvTranspose[DType]):
+    """OpenVINO's ConvolutionBackpropData-1 with a fixed filter, which is packed once, for data of any batch and spatial size.
+
+    Pads follow from auto_pad and output_shape at each call, by OpenVINO's rules. The filter is copied. An operator is
+    thread-safe and can be pickled; ``update(filter)`` replaces the filter.
+
+    Parameters
+    ----------
+    filter : array (C_in, C_out, *kernel)
+        Filter of `convolution_backprop_data`: float32, float64, float16 or bfloat16.
+    **keywords
+        All keywords of `convolution_backprop_data` except output_shape, with the same meanings, defaults and errors.
+
+    Raises
+    ------
+    ValueError, TypeError, MemoryError
+        As in `convolution_backprop_data`.
+
+    Examples
+    --------
+    >>> import numpy as np, convt.openvino
+    >>> attributes = dict(strides=[2, 2], pads_begin=[1, 1], pads_end=[1, 1], dilations=[1, 1])
+    >>> op = convt.openvino.ConvolutionBackpropData(np.ones((20, 10, 3, 3), np.float32), **attributes)
+    >>> op(np.ones((1, 20, 224, 224), np.float32)).shape
+    (1, 10, 447, 447)
+    >>> op(np.ones((1, 20, 224, 224), np.float32), output_shape=[448, 448]).shape
+    (1, 10, 448, 448)
+    """
+
+    _FILTER_FORMAT = "IOX"
+
+    @overload
+    def __init__(self, filter: NDArray[DType], **keywords: Unpack[OpenvinoKeywords]) -> None: ...
+
+    @overload
+    def __init__(self, filter: Array, **keywords: Unpack[OpenvinoKeywords]) -> None: ...
+
+    def __init__(
+        self, filter: Any, *, strides: Integers, pads_begin: Integers, pads_end: Integers, dilations: Integers,
+        auto_pad: OpenvinoAutoPad = None, output_padding: Integers | None = None, precision: Precision = None,
+    ) -> None:  # fmt: skip
+        keywords = _attributes(
+            self._FILTER_FORMAT, strides, pads_begin, pads_end, dilations, auto_pad, output_padding, precision
+        )  # fmt: skip
+        attributes, view, _ = _api.parse(filter, None, _padding.OPENVINO, **keywords)
+        self._set(attributes, view.copy(order="K"), None)
+
+    @overload
+    def __call__(self, data: Array, out: None = None, *, output_shape: Integers | None = None) -> NDArray[DType]: ...
+
+    @overload
+    def __call__(self, data: Array, out: Out, *, output_shape: Integers | None = None) -> Out: ...
+
+    def __call__(self, data: Any, out: Any = None, *, output_shape: Integers | None = None) -> Any:
+        """Compute the transposed convolution of ``data``.
+
+        Parameters
+        ----------
+        data : array (N, C_in, *spatial) of the filter's dtype
+            Data of `convolution_backprop_data`.
+        out : array, optional
+            Array for the result: writeable, with the shape and dtype of the output, and separate from data.
+        output_shape : int or one int per spatial axis, optional
+            The spatial output sizes of `convolution_backprop_data`, from which the pads are computed.
+
+        Returns
+        -------
+        array (N, C_out, *output)
+            ``out`` if it is given, else a new C-contiguous NumPy array.
+
+        Raises
+        ------
+        ValueError, TypeError, MemoryError
+            As in `convolution_backprop_data`.
+        """
+        if output_shape is None:
+            return super().__call__(data, out)
+        return self._compute(self._operator, self._with_output_shape(output_shape), _check.array("data", data), out)[0]
+
+    def output_shape(
+        self, shape: Iterable[SupportsIndex], output_shape: Integers | None = None
+    ) -> tuple[int, ...]:  # fmt: skip
+        """Return the output shape for a data shape, as `convt.ConvTranspose.output_shape`, and an optional output_shape."""
+        return super().output_shape(shape) if output_shape is None else self._shaped(output_shape).output_shape(shape)
+
+    def plan(self, shape: Iterable[SupportsIndex], output_shape: Integers | None = None) -> _plan.Plan:
+        """Return the plan for a data shape, as `convt.ConvTranspose.plan`, and an optional output_shape."""
+        return super().plan(shape) if output_shape is None else self._shaped(output_shape).plan(shape)
+
+    def _with_output_shape(self, output_shape: Any) -> Any:
+        """Return the attributes with spatial output sizes."""
+        rank = self._attributes.rank
+        sizes = _check.integers("output_shape", output_shape, rank, 0, scalar=rank == 1)
+        return self._attributes._replace(output_shape=sizes)
+
+    def _shaped(self, output_shape: Integers) -> ConvolutionBackpropData[DType]:
+        """Return an operator with fixed output sizes, which shares the packed weights."""
+        shaped = type(self).__new__(type(self))
+        shaped._attributes, shaped._operator = self._with_output_shape(output_shape), self._operator
+        return shaped
+
+
+class GroupConvolutionBackpropData(ConvolutionBackpropData[DType]):
+    """OpenVINO's GroupConvolutionBackpropData-1 with a fixed filter, which is packed once.
+
+    The filter has the shape (groups, C_in / groups, C_out / groups, *kernel). Everything else is as in
+    `ConvolutionBackpropData`.
+
+    Examples
+    --------
+    >>> import numpy as np, convt.openvino
+    >>> attributes = dict(strides=[2], pads_begin=[0], pads_end=[0], dilations=[1])
+    >>> op = convt.openvino.GroupConvolutionBackpropData(np.ones((4, 5, 2, 2), np.float32), **attributes)
+    >>> op(np.ones((1, 20, 8), np.float32)).shape
+    (1, 8, 16)
+    """
+
+    _FILTER_FORMAT = "GIOX"

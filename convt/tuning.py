@@ -44,7 +44,7 @@ _NAMES = {**ALGORITHMS, **BACKENDS}
 _KEY = {"problem": str, "layout": str, "algorithm": str, "threads": int, "isa": str, "cpu": str, "kernels": str}
 
 # Values of _KEY, in order -> {algorithm: milliseconds}. It needs no lock, because setting and copying a dict is atomic.
-_known: dict[tuple[Any, ...], dict[str, float]] = {}
+_results: dict[tuple[Any, ...], dict[str, float]] = {}
 
 
 class Loaded(NamedTuple):
@@ -87,13 +87,13 @@ def _key(problem: Problem, algorithm: str, threads: int) -> tuple[Any, ...]:
 
 def find(problem: Problem, algorithm: str, threads: int) -> dict[str, float] | None:
     """Return the results for a problem, {algorithm: milliseconds}, or None."""
-    return _known.get(_key(problem, algorithm, threads)) if _known else None  # making a key takes time
+    return _results.get(_key(problem, algorithm, threads)) if _results else None  # making a key takes time
 
 
 def keep(problem: Problem, algorithm: str, threads: int, seconds: dict[str, float]) -> None:
     """Keep the results for a problem, {algorithm: seconds}, except infinite times of algorithms that do not support it."""
     milliseconds = {name: round(s * 1e3, 6) for name, s in seconds.items() if math.isfinite(s)}
-    _known[_key(problem, algorithm, threads)] = milliseconds
+    _results[_key(problem, algorithm, threads)] = milliseconds
 
 
 def clear() -> None:
@@ -104,7 +104,7 @@ def clear() -> None:
     >>> import convt
     >>> convt.tuning.clear()
     """
-    _known.clear()
+    _results.clear()
 
 
 def save(path: str | os.PathLike[str]) -> int:
@@ -137,7 +137,7 @@ def save(path: str | os.PathLike[str]) -> int:
     import json  # imported here, because json and tempfile load slowly and most processes never save
     import tempfile
 
-    entries = [dict(zip(_KEY, key, strict=True)) | {"milliseconds": times} for key, times in _known.copy().items()]
+    entries = [dict(zip(_KEY, key, strict=True)) | {"milliseconds": times} for key, times in _results.copy().items()]
     lines = ",\n".join(json.dumps(entry) for entry in entries)
     text = f'{{"format": {json.dumps(FORMAT)}, "entries": [\n{lines}\n]}}\n'
     path = Path(path)
@@ -200,13 +200,13 @@ def read(path: str | os.PathLike[str], what: str) -> Loaded:
             f"{what}: got {str(path)!r}, which is not UTF-8 text ({error.reason}); wanted a file of convt.tuning.save"
         ) from error
     found = dict(_checked(path, line, entry, what) for line, entry in _entries(path, text, what))
-    of_here = {key: times for key, times in found.items() if key[-2:] == (cpu(), kernels())}
-    _known.update(found)
-    skipped = len(found) - len(of_here)
+    usable = {key: times for key, times in found.items() if key[-2:] == (cpu(), kernels())}
+    _results.update(found)
+    skipped = len(found) - len(usable)
     if skipped:
         of = _words.count(len(found), "entry", "entries")
         _config.note("tuning", f"{path}: {skipped} of {of} skipped, because it is for another CPU or other kernels")
-    return Loaded(len(of_here), skipped)
+    return Loaded(len(usable), skipped)
 
 
 def _entries(path: str | os.PathLike[str], text: str, what: str) -> Iterator[tuple[int, Any]]:

@@ -35,7 +35,7 @@ DATA_FORMATS = ("NXC", "NCX")
 FILTER_FORMATS = ("XIO", "OIX", "IOX", "XOI", "GIOX")
 BACKENDS = ("native", "reference")
 ALGORITHMS = [name for name, each in _plan.ALGORITHMS.items() if each.precision == "highest"]  # as exact as the sum of products
-OF_PLANES = ("rows", "turned", "matrix_turned")  # algorithms for NCX only
+NCX_ONLY = ("rows", "turned", "matrix_turned")  # algorithms for NCX only
 # Activations that are exact on the small integers of most cases, and those that are not.
 EXACT_ACTIVATIONS = (None, "relu", ("leaky_relu", 0.25), ("clip", -3, 5.5))
 CURVED_ACTIVATIONS = ("tanh", "sigmoid", "gelu", "swish")
@@ -78,7 +78,7 @@ def matrix_unit(dtype="float32"):
 
 
 @contextlib.contextmanager
-def vectors_alone():
+def without_matrix_unit():
     """Use the vectors of the current instruction set without its matrix unit, to test what "auto" chooses then."""
     with using_isa("avx512" if matrix_unit() else _core.isa()):
         yield
@@ -336,7 +336,7 @@ MEMORY = {
 INPUT_MEMORY = (*MEMORY, "read-only", "broadcast", "sliding")
 
 
-def laid(memory, a):
+def copy_in(memory, a):
     """Copy ``a`` to the given kind of memory. "broadcast" and "sliding" repeat elements, so they change the values."""
     if a is None:
         return None

@@ -18,7 +18,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "convt"))
 
 # Test modules whose results do not depend on the instruction set: the benchmark, documentation, types, torch's tools, examples,
 # failing allocations, errors on the command line, and the loading and rewriting of ONNX models.
-ONCE = (
+ISA_INDEPENDENT = (
     "test_bench", "test_docs", "test_types", "test_torch_tools", "test_examples", "test_growth", "test_site",
     "test_licence", "test_main_errors", "test_onnxruntime_loading", "test_onnxruntime_main", "test_onnxruntime_rewrite",
     "test_onnxruntime_scopes",
@@ -26,9 +26,9 @@ ONCE = (
 
 
 def pytest_collection_modifyitems(config, items):
-    """Deselect tests that choose an instruction set themselves, and `ONCE`, if CONVT_ISA chooses one for the process."""
+    """If CONVT_ISA is set, deselect `ISA_INDEPENDENT` and tests that choose an instruction set themselves."""
     if os.environ.get("CONVT_ISA"):
-        left_out = lambda item: chooses_isa(item) or item.path.name.startswith(ONCE)  # noqa: E731
+        left_out = lambda item: chooses_isa(item) or item.path.name.startswith(ISA_INDEPENDENT)  # noqa: E731
         config.hook.pytest_deselected(items=list(filter(left_out, items)))
         items[:] = [item for item in items if not left_out(item)]
 

@@ -244,7 +244,7 @@ def test_what_calls_keep_is_bounded():
     holders = [vars(op), vars(op._operator), vars(_api), vars(_plan)]
     sizes = {k: len(v) for members in holders for k, v in members.items() if isinstance(v, dict) and k != "__builtins__"}
     assert sizes and max(len_ for name, len_ in sizes.items() if name != "_kept") <= 64, sizes
-    for kept in (op._operator.plans, _api._SHOTS):
+    for kept in (op._operator.plans, _api._ONE_SHOT_CALLS):
         assert 0 < kept.bytes <= kept.limit and len(kept) > 1
 
 
@@ -286,7 +286,7 @@ def test_one_operator_serves_many_python_threads_at_once(plans, monkeypatch):
 def test_a_bounded_cache_is_filled_from_many_threads_at_once():
     """Check that two threads do not both drop the same oldest entry."""
     cache, interval = _keep.Recent(5000), sys.getswitchinterval()
-    make = lambda n: _plan._Winner(str(n), "")  # noqa: E731
+    make = lambda n: _plan._TunedAlgorithm(str(n), "")  # noqa: E731
     fill = lambda first: [int(cache.get_or_make((first, n), lambda: make(n)).name) for n in range(10000)]  # noqa: B023, E731
     sys.setswitchinterval(1e-6)
     try:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
-from cases import BACKENDS, DATA_FORMATS, DTYPES, FILTER_FORMATS, Case, Out, activate, laid
+from cases import BACKENDS, DATA_FORMATS, DTYPES, FILTER_FORMATS, Case, Out, activate, copy_in
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -130,7 +130,7 @@ ROWS += [("out", TypeError, {"out": v}) for v in (
 )]  # fmt: skip
 ROWS += [("out", ValueError, {"out": v}) for v in (
     zeros(*OUT_SHAPE[1:]), zeros(1, *OUT_SHAPE), zeros(1, 7, 7, 9), zeros(1, 8, 7, 7), zeros(2, 7, 7, 8), zeros(1, 7, 7, 0),
-    laid("read-only", zeros(*OUT_SHAPE)), np.broadcast_to(zeros(8), OUT_SHAPE), laid("sliding", zeros(*OUT_SHAPE)),
+    copy_in("read-only", zeros(*OUT_SHAPE)), np.broadcast_to(zeros(8), OUT_SHAPE), copy_in("sliding", zeros(*OUT_SHAPE)),
     np.lib.stride_tricks.as_strided(zeros(8), OUT_SHAPE, (0, 0, 0, 4)),
     np.lib.stride_tricks.as_strided(zeros(99), OUT_SHAPE, (4, 4, 4, 4)),
 )]  # fmt: skip

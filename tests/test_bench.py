@@ -303,7 +303,7 @@ def test_what_empties_the_caches_is_done_before_each_call_and_not_timed():
 
 
 def test_settle_tells_quiet_from_busy():
-    assert timing.settle()
+    assert timing.wait_until_idle()
     stop = threading.Event()
 
     def spin():
@@ -314,7 +314,7 @@ def test_settle_tells_quiet_from_busy():
     spinner.start()
     try:
         # Several looks, because other programs may keep the thread waiting during one.
-        assert not all(timing.settle(limit=0.1) for _ in range(10))
+        assert not all(timing.wait_until_idle(limit=0.1) for _ in range(10))
     finally:
         stop.set()
         spinner.join()
@@ -336,7 +336,7 @@ def test_a_worker_reports_errors_and_comes_back_from_the_dead(worker):
         worker.ask("no_such_thing")
     worker.ask("set_up", Problem(PLAIN, "f32", "NXC"))
     with pytest.raises(Died, match="no answer"):
-        worker.ask("time", 60.0, patience=0.0)  # busy for a minute, however long we take to look
+        worker.ask("time", 60.0, timeout=0.0)  # busy for a minute, however long we take to look
     assert worker.ask("version") == convt.__version__
 
 
@@ -379,8 +379,8 @@ def test_a_cap_reaches_the_library_and_leaves_out_those_without(worker):
 def test_onednns_own_clock_is_read():
     """What `python -m bench.crosscheck` holds the figures against."""
     (peer,) = peers.named(["onednn-plain"])
-    stand, environment = crosscheck.TOOLS[peer.name]
-    tool = Worker(peer, Setting(1), stand, environment)
+    service, environment = crosscheck.TOOLS[peer.name]
+    tool = Worker(peer, Setting(1), service, environment)
     try:
         try:
             tool.ask("version")
@@ -657,8 +657,8 @@ def test_calls_are_timed_beside_a_busy_process(tmp_path, capsys):
     assert beside.main(arguments) == 0
     (row,) = json.loads(out.read_text())
     assert row["layer"] == "mine" and row["library"] == "convt"
-    for median, late in (row["quiet"], row["beside"]):
-        assert 0 < median <= late
+    for median, p99 in (row["quiet"], row["beside"]):
+        assert 0 < median <= p99
     assert "| mine | convt |" in capsys.readouterr().out
 
 

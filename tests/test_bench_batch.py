@@ -83,7 +83,7 @@ def test_the_table_survives_its_descriptors():
 
 
 def test_the_shipped_file_is_the_table():
-    assert SHIPPED.read_text() == batch.written(layers.parse(layers.TABLE)), "python -m bench.batch > bench/layers.batch"
+    assert SHIPPED.read_text() == batch.batch_text(layers.parse(layers.TABLE)), "python -m bench.batch > bench/layers.batch"
     entries = list(batch.Batch(pytest.fail).read(SHIPPED))
     assert len(entries) == 45
     assert {entry[1:] for entry in entries} == {("f32", "NXC", False)}

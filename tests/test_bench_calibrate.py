@@ -84,7 +84,7 @@ def test_a_calibration_writes_a_profile_and_goes_on_where_it_stopped(tmp_path, c
 def test_measurements_of_another_machine_are_refused(tmp_path):
     path = tmp_path / "x.measured"
     calibrate.Measurements(path, {"cpu": "one"})
-    assert calibrate.Measurements(path, {"cpu": "one"}).found == {}
+    assert calibrate.Measurements(path, {"cpu": "one"}).entries == {}
     with pytest.raises(ValueError, match="another machine"):
         calibrate.Measurements(path, {"cpu": "two"})
 

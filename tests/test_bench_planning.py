@@ -26,7 +26,7 @@ def stand():
 
 
 def test_new_sizes_and_batches_are_new():
-    for layer in planning.CHANGING:
+    for layer in planning.CHANGING_LAYERS:
         sizes = [other.size for other in planning.new_sizes(layer)]
         assert len({layer.size, *sizes}) == 8 and all(max(size) <= max(layer.size) for size in sizes)
         largest, others = planning.new_batches(layer)
@@ -59,7 +59,7 @@ def test_choices_are_timed_among_those_that_may_be_the_best(stand):
 def test_the_tables_and_the_choices_on_other_cpus(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(layers, "TABLE", TABLE)
     monkeypatch.setattr(planning, "CPUS", {name: CPUS[name] for name in ("Haswell", "Zen 5")})
-    monkeypatch.setattr(planning, "CHANGING", [WIDE, LONG])
+    monkeypatch.setattr(planning, "CHANGING_LAYERS", [WIDE, LONG])
     monkeypatch.setattr(planning, "LARGE_FILTERS", [LONG])
     monkeypatch.setattr(planning, "TORCH", peers.Peer("torch", "nowhere", "torch"))
     (tmp_path / "more.json").write_text('[{"name": "more", "Cin": 4, "Cout": 2, "in": [8], "k": 2, "s": [2]}]')

@@ -352,7 +352,7 @@ def test_limits_that_were_not_measured_are_not_drawn():
 def test_labels_of_45_layers_do_not_collide():
     labels = [(index * index / 20.25, str(index)) for index in range(45)]
     for width in plots.WIDTHS.values():
-        rows = plots._rows(labels, width)
+        rows = plots._label_rows(labels, width)
         for n, (at, _) in enumerate(labels):
             before = [labels[m] for m in range(n) if rows[m] == rows[n]]
             assert all((at - other) / 100 * width >= 6.5 * len(text) for other, text in before)

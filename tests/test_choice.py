@@ -7,7 +7,7 @@ from cases import each_isa, matrix_unit, pretend, using_isa
 
 import convt
 from convt import _plan
-from convt.algorithms import ALGORITHMS, BASIC, UNITS, depthwise, forget, machine, on_unit
+from convt.algorithms import ALGORITHMS, BASIC, UNITS, clear_schedules, depthwise, machine, on_unit
 from convt.algorithms.direct import schedule as direct
 
 PROBLEMS = {  # shape of the data, kernel, out-channels, groups, stride: problems of few tasks and many, one of each algorithm
@@ -31,7 +31,7 @@ def test_the_choice_does_not_depend_on_the_number_of_threads(name, isa):
     problem = op._attributes.problem(shape)
     found = []
     for threads in (1, 2, 7):
-        forget()
+        clear_schedules()
         with convt.num_threads(threads), using_isa(isa):
             found.append(_plan._candidates(problem, "auto"))
     assert found[0] == found[1] == found[2]

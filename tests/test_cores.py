@@ -37,7 +37,7 @@ def made(name, dtype="f32", layout="NXC", algorithm="auto"):
     keywords = {**cores.keywords(Problem(layer, dtype, layout)), "algorithm": algorithm}
     operator = convt.ConvTranspose(filter, backend="native", **keywords)._operator
     for threads in COUNTS:
-        with convt.num_threads(threads), cores.taken_down() as found:
+        with convt.num_threads(threads), cores.recorded_plans() as found:
             plan = operator.contiguous(operator._attributes.problem(data)).plan
         yield threads, plan, *found[id(plan)]
 
@@ -47,12 +47,12 @@ def made(name, dtype="f32", layout="NXC", algorithm="auto"):
     "name", ["dcgan_first", "pix2pix_up7", "fcn8s_bilinear_dw", "selfie_seg", "flownets_deconv2", "gtcrn_dw"]
 )
 def test_every_task_is_run_once_and_by_a_thread_that_there_is(name, layout):
-    for threads, plan, told, tables in made(name, layout=layout):
-        if told is None and not tables[0].apart:  # blocks run one after the other, and the tasks of the inner plan are divided
+    for threads, plan, task_work, tables in made(name, layout=layout):
+        if task_work is None and not tables[0].parallel_blocks:  # blocks run in turn, and threads share each block
             plan = tables[1]
-        shares, grab = plan.dealt(threads)
+        shares, task_chunk = plan.dealt(threads)
         if shares is None:
-            assert 1 <= grab <= plan.tasks
+            assert 1 <= task_chunk <= plan.tasks
         else:
             assert len(shares) == plan.threads(threads)
             assert sorted(task for share in shares for task in share) == list(range(plan.tasks))
@@ -61,8 +61,8 @@ def test_every_task_is_run_once_and_by_a_thread_that_there_is(name, layout):
 @pytest.mark.parametrize("name", ["dcgan_first", "unet_up1", "pointpillars_4", "maskrcnn"])
 def test_tasks_of_direct_multiply_what_the_layer_does(name):
     """Check layers without borders, whose tasks are shares of one class or of equally large ones."""
-    for _, plan, told, tables in made(name):
-        works, specs = told(*tables), tables[6]
+    for _, plan, task_work, tables in made(name):
+        works, specs = task_work(*tables), tables[6]
         rows = sum(spec["rows"] * sum(panel[0] for panel in spec["panels"]) * len(spec["tap_in"]) for spec in specs)
         assert len(works) == plan.tasks
         assert 2 * rows * LAYERS[name].cin == LAYERS[name].flops
@@ -73,8 +73,8 @@ def test_tasks_of_direct_multiply_what_the_layer_does(name):
 def test_tasks_of_depthwise_multiply_what_the_layer_does(name):
     layer = LAYERS[name]
     outputs = np.prod(layer.output) * layer.cout * layer.batch
-    for _, plan, told, tables in made(name, algorithm="depthwise"):
-        works = told(*tables)
+    for _, plan, task_work, tables in made(name, algorithm="depthwise"):
+        works = task_work(*tables)
         assert len(works) == plan.tasks
         # One product per output and tap, and one store per output. Runs are as long as the axis, or one tap longer at its ends.
         assert works.sum() == pytest.approx(layer.flops / 2 + outputs, rel=0.15)
@@ -103,14 +103,14 @@ def test_two_threads_are_busy_to_the_end():
 
 def test_tasks_are_taken_by_whoever_is_free():
     class Grabbing:
-        def __init__(self, grab):
-            self.grab = grab
+        def __init__(self, task_chunk):
+            self.task_chunk = task_chunk
 
         def threads(self, available):
             return available
 
         def dealt(self, threads):
-            return None, self.grab
+            return None, self.task_chunk
 
     works = np.array([5.0, 1, 1, 1, 1, 1])
     assert cores.slowest(Grabbing(1), works, 2) == 5
@@ -120,9 +120,9 @@ def test_tasks_are_taken_by_whoever_is_free():
 def test_blocks_are_shared_out_where_they_end_first():
     """Check resunet3d in NCX on 64 threads. Giving each thread a few of the 84 blocks is faster than all threads on one
     block."""
-    for threads, plan, told, tables in made("resunet3d", layout="NCX"):
+    for threads, plan, task_work, tables in made("resunet3d", layout="NCX"):
         if threads == 64:
-            assert told is None and tables[0].apart and plan.tasks == tables[0].cut.total
+            assert task_work is None and tables[0].parallel_blocks and plan.tasks == tables[0].cut.total
 
 
 def test_the_command_prints_a_table_and_writes_it(tmp_path, capsys):
@@ -142,7 +142,7 @@ def test_the_command_prints_a_table_and_writes_it(tmp_path, capsys):
 
 def test_threads_have_as_many_tasks_of_rows():
     """Check fcn8s in NCX: 568 rows in 34 tasks would leave thirteen of 16 threads waiting for three."""
-    for threads, plan, told, tables in made("fcn8s", layout="NCX", algorithm="rows"):
+    for threads, plan, task_work, tables in made("fcn8s", layout="NCX", algorithm="rows"):
         if threads >= 16:
-            works = told(*tables)
+            works = task_work(*tables)
             assert works.sum() / threads > 0.93 * cores.slowest(plan, works, threads)

@@ -10,7 +10,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from cases import child, kept_forms, laid
+from cases import child, copy_in, kept_forms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -139,7 +139,7 @@ def test_unaligned_data_are_summed_as_aligned_ones_are():
     data = rng.standard_normal((2, 76, 5)).astype(np.float32)
     filter = rng.standard_normal((4, 76, 1)).astype(np.float32)
     keywords = dict(pads_begin=1, output_padding=4, data_format="NCX", algorithm="direct")
-    unaligned = laid("byte off", data)
+    unaligned = copy_in("byte off", data)
     with machine.pretend(planes_block=1):
         want = convt.conv_transpose(data, filter, **keywords)
         assert_same_bits(convt.conv_transpose(unaligned, filter, **keywords), want)
@@ -150,9 +150,9 @@ def test_unaligned_data_are_summed_as_aligned_ones_are():
 def test_runs_of_a_block_are_those_of_every_block():
     runs = [order.Run(0, -1, 0, (0, 2)), order.Run(0, 0, 4, (0, 2)), order.Run(1, -1, 4, (0, 2))]
     axis = blocks.AxisCut(count=3, out=8, size=6, first=-2, step=4, begin=5)
-    free, found = order._over_blocks(runs, {(0,): "one", (1,): "another", (2,): "one"}, 0, axis)
+    free, found = order._runs_of_blocks(runs, {(0,): "one", (1,): "another", (2,): "one"}, 0, axis)
     assert not free and len(found) == 9 and found[4] == (order.Run(0, 2, 6, (0, 2), 8, 16), 1)
-    free, found = order._over_blocks(runs, {(0,): "one", (1,): "one", (2,): "another"}, 0, axis)
+    free, found = order._runs_of_blocks(runs, {(0,): "one", (1,): "one", (2,): "another"}, 0, axis)
     assert free and found == [
         (order.Run(0, -np.inf, np.inf, (0, 2)), 0),
         (order.Run(1, -np.inf, np.inf, (0, 2)), 2),

@@ -13,7 +13,7 @@ import convt
 from convt import _config
 from convt._memory import kept_bytes
 from convt._problem import Problem
-from convt.algorithms import common, forget, machine
+from convt.algorithms import clear_schedules, common, machine
 from convt.algorithms.direct import cost, schedule
 
 VIEWS = {
@@ -265,10 +265,10 @@ def test_windows_that_cut_phases(co, split, merge, dtype, isa, monkeypatch):
     bias = rng.integers(-2, 3, co).astype(kind)
     for begin, end, activation in (((15, 3), (17, 6), "none"), ((2, 5), (1, 24), "relu"), ((31, 0), (5, 13), ("clip", -9, 9))):
         keywords = {"strides": 4, "pads_begin": begin, "pads_end": end, "activation": activation}
-        forget()
+        clear_schedules()
         with using_isa(isa):
             got = convt.conv_transpose(data, filter, bias, algorithm="direct", **keywords)
-        forget()
+        clear_schedules()
         wanted = convt.conv_transpose(data, filter, bias, backend="reference", **keywords)
         np.testing.assert_array_equal(got.astype(np.float64), wanted.astype(np.float64))
 
@@ -389,7 +389,7 @@ def test_schedules_are_values(name, isa):
         for unit in ("vectors", "amx") if isa == "avx512_amx" else ("vectors",):
             for threads in (1, 2, 16):
                 found = schedule.schedule(problem, here, unit, threads)
-                forget()
+                clear_schedules()
                 assert found == schedule.schedule(problem, here, unit, threads) and hash(found) == hash(found)
                 assert repr(found).startswith("Schedule(problem=Problem(")
                 rows = sum(c.count * c.rows * c.columns for c in found.classes)

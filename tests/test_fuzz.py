@@ -62,13 +62,13 @@ def test_a_schedule_is_read_as_it_was_written_and_replayed(algorithm, data_forma
     case = plain(data_format=data_format, in_sizes=[40], dtype="float32") | {"algorithm": algorithm}
     outcome, ((name, _, text), *_) = perform.perform(case)
     assert outcome == "right" and name == algorithm
-    schedule = schedules.read(text)
-    assert schedules.written(schedule) == text and schedule.problem.in_sizes == (40,)
+    schedule = schedules.from_text(text)
+    assert schedules.to_text(schedule) == text and schedule.problem.in_sizes == (40,)
     other = schedule._replace(problem=schedule.problem._replace(activation=("relu", 0.0, 0.0)))
-    assert schedules.read(schedules.written(other)) == other != schedule
+    assert schedules.from_text(schedules.to_text(other)) == other != schedule
     assert perform.perform(case | {"schedules": [text]})[1][0][2] == text
     if algorithm == "scatter" and data_format == "NXC":
-        altered = schedules.written(schedule._replace(prefetch=not schedule.prefetch))
+        altered = schedules.to_text(schedule._replace(prefetch=not schedule.prefetch))
         outcome, plans = perform.perform(case | {"schedules": [altered]})
         assert outcome == "right" and plans[0][2] == altered != text
 
@@ -123,7 +123,7 @@ _TOUCH = """
 import sys
 import fuzz.memory, numpy as np
 layout, step, write = sys.argv[1] == "end", int(sys.argv[2]), sys.argv[3] == "write"
-held = fuzz.memory.laid(np.ones((3, 5), np.float32), {"end": layout, "steps": [1, -1]})
+held = fuzz.memory.guarded_copy(np.ones((3, 5), np.float32), {"end": layout, "steps": [1, -1]})
 at = held.view.__array_interface__["data"][0] - 16 + (60 if layout else 0) + step
 view = fuzz.memory.ctypes.c_char.from_address(at)
 if write:
@@ -152,10 +152,10 @@ class Deadly(dict):
 
 def test_a_child_that_dies_is_a_finding_with_its_case():
     """Check that a child that crashes is a finding with its case, and that another child takes the next case."""
-    asked = [Deadly(plain()), plain()]
-    (_, first, (kind, _, text)), (_, second, (right, plans, _)) = pool.answers(asked, 1)
-    assert (first, kind, text) == (asked[0], "crash", "SIGABRT")
-    assert (second, right) == (asked[1], "right") and plans
+    requests = [Deadly(plain()), plain()]
+    (_, first, (kind, _, text)), (_, second, (right, plans, _)) = pool.run_cases(requests, 1)
+    assert (first, kind, text) == (requests[0], "crash", "SIGABRT")
+    assert (second, right) == (requests[1], "right") and plans
 
 
 def test_what_fails_is_made_smaller():

@@ -52,7 +52,7 @@ def test_a_thousand_lengths_of_one_shot_calls_stay_within_their_bound(planned):
     filter, keywords = np.ones((4, 8, 1), f32), dict(strides=2, groups=8, backend="native", algorithm="depthwise")
     for n in range(1, 1001):
         convt.conv_transpose(line(n), filter, **keywords)
-    assert len(_api._SHOTS) == 1000 and _api._SHOTS.bytes <= _keep.ONE_SHOT_PLANS
+    assert len(_api._ONE_SHOT_CALLS) == 1000 and _api._ONE_SHOT_CALLS.bytes <= _keep.ONE_SHOT_PLANS
     before = len(planned)
     convt.conv_transpose(line(1), filter, **keywords)
     assert len(planned) == before
@@ -86,7 +86,7 @@ def test_all_operators_together_have_a_bound(monkeypatch):
     operators = [convt.ConvTranspose(np.ones((4, 8, 8), f32), strides=2, algorithm="direct") for _ in range(10)]
     for n, op in itertools.product(range(1, 31), operators):
         op(line(n))
-        assert sum(each._operator.plans.bytes for each in operators) + _api._SHOTS.bytes <= 400_000
+        assert sum(each._operator.plans.bytes for each in operators) + _api._ONE_SHOT_CALLS.bytes <= 400_000
     assert all(len(each._operator.plans) for each in operators)
 
 
@@ -208,7 +208,7 @@ def test_calls_that_are_repeated_pack_again_what_was_dropped():
 def test_one_shot_calls_keep_no_weights():
     convt.clear_caches()
     convt.conv_transpose(np.ones((1, 5, 5, 8), f32), np.ones((2, 2, 8, 8), f32), strides=2)
-    (shot,) = _api._SHOTS.entries.values()
+    (shot,) = _api._ONE_SHOT_CALLS.entries.values()
     assert shot.bytes > 0 and shot.bound.form.nbytes == 0
 
 
@@ -296,7 +296,7 @@ with torch.no_grad():
         for image, wanted in zip(images, want):
             np.testing.assert_allclose(model(image).numpy(), wanted, atol=1e-3)
     more = resident() - before
-    kept = {layer: _weights._known[id(layer.weight)].values.weights for layer in layers}
+    kept = {layer: _weights._filters[id(layer.weight)].values.weights for layer in layers}
 """
 )
 

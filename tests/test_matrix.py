@@ -22,8 +22,8 @@ from cases import (
     Out,
     assert_same,
     child,
+    copy_in,
     filter_in,
-    laid,
     operator,
     run,
     using_isa,
@@ -110,7 +110,7 @@ def test_as_exact_as_direct(rank, dtype):
     for ci, co in itertools.product((1, 16, 31, 32, 33, 48, 96, 300), (1, 8, 17, 32, 33, 100)):
         case = drawn(rng, dtype, rank, ci, co)
         data, filter, bias = case.arrays(exact=False)
-        data = laid(str(rng.choice(INPUT_MEMORY)), data)
+        data = copy_in(str(rng.choice(INPUT_MEMORY)), data)
         with convt.num_threads(int(rng.integers(1, 4))):
             got, direct = both(case, data, filter, bias)
         assert got.dtype == case.numpy_dtype and got.shape == case.out_shape
@@ -191,7 +191,7 @@ def test_nothing_but_the_result_is_read_or_written(memory, activation, dtype):
         data, filter, bias = case.arrays()
         out = Out(memory, np.zeros(case.out_shape, case.numpy_dtype))
         op = operator(case, filter, bias, algorithm="matrix")
-        assert op(laid(memory, data), out=out.view) is out.view
+        assert op(copy_in(memory, data), out=out.view) is out.view
         case.check(np.array(out.view), data, filter, bias)
         out.assert_only_elements_written()
 
@@ -366,7 +366,7 @@ def test_weights_in_every_order(phases, ci, dtype):
         for memory in ("contiguous", "fortran", "reversed", "strided", "permuted"):
             for threads in (1, 3):
                 with convt.num_threads(threads):
-                    view = laid(memory, filter)
+                    view = copy_in(memory, filter)
                     got = run(now, data, view, bias, algorithm="matrix")
                     packed = operator(now, view, bias, algorithm="matrix")
                     assert packed.plan(data.shape).algorithm == "matrix"

@@ -95,9 +95,9 @@ def test_clear_caches_forgets_one_shot_calls():
 
     data, filter = np.ones((1, 5, 8), np.float32), np.ones((3, 8, 4), np.float32)
     want = convt.conv_transpose(data, filter)
-    assert _api._SHOTS
+    assert _api._ONE_SHOT_CALLS
     convt.clear_caches()
-    assert not _api._SHOTS
+    assert not _api._ONE_SHOT_CALLS
     np.testing.assert_array_equal(convt.conv_transpose(data, filter), want)
 
 

@@ -16,17 +16,17 @@ from cases import (
     DTYPES,
     EXACT_ACTIVATIONS,
     ISAS,
-    OF_PLANES,
+    NCX_ONLY,
     SAMPLES,
     Case,
     activate,
     assert_same,
     cases,
     child,
+    copy_in,
     each_dtype,
     each_isa,
     each_sample,
-    laid,
     matrix_unit,
     operator,
     run,
@@ -160,7 +160,7 @@ _BAD = st.sampled_from([np.nan, np.inf, -np.inf])
 def test_one_bad_element_is_seen_wherever_it_is(memory, dtype, isa):
     dtype_, shape = DTYPES[dtype][0], (3, 70, 601)
     largest = ml_dtypes.finfo(dtype_).max
-    a = laid(memory, np.full(shape, largest, dtype_))
+    a = copy_in(memory, np.full(shape, largest, dtype_))
     rng = np.random.default_rng(0)
     with using_isa(isa):
         for threads in (1, 3):
@@ -235,7 +235,7 @@ def test_nan_in_one_image_and_one_group_stays_there(dtype):
 @each_algorithm
 def test_denormals_survive(dtype, algorithm, isa):
     info = np.finfo(DTYPES[dtype][0])
-    layout = "NCX" if algorithm in OF_PLANES else "NXC"
+    layout = "NCX" if algorithm in NCX_ONLY else "NXC"
     case = Case(dtype=dtype, groups=3, ci=2, co=2, in_sizes=(21,), kernel=(2,), bias=False, data_format=layout)
     data, filter, _ = case.arrays()
     filter[...] = 1
@@ -258,7 +258,7 @@ def test_denormals_survive(dtype, algorithm, isa):
 def test_the_sign_of_zero_survives(dtype, activation, isa):
     """Check that -0 * 1 + -0 is -0, which activations that map 0 to 0 must keep."""
     for algorithm in ("auto", "rows", "turned"):
-        layout = "NCX" if algorithm in OF_PLANES else "NXC"
+        layout = "NCX" if algorithm in NCX_ONLY else "NXC"
         case = replace(line(co=19, n=5, dtype=dtype, activation=activation), data_format=layout)
         data, filter, _ = case.arrays()
         bias = np.full(19, -0.0, data.dtype)

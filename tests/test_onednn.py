@@ -17,7 +17,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from cases import CURVED_ACTIVATIONS, DTYPES, EXACT_ACTIVATIONS, INPUT_MEMORY, SAMPLES, Out, cases, laid, matrix_unit, run
+from cases import CURVED_ACTIVATIONS, DTYPES, EXACT_ACTIVATIONS, INPUT_MEMORY, SAMPLES, Out, cases, copy_in, matrix_unit, run
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -98,7 +98,7 @@ def test_bias_and_activation_are_applied_once_where_the_depth_is_large(sizes, ci
 @given(cases(), st.sampled_from(INPUT_MEMORY), st.sampled_from(INPUT_MEMORY))
 def test_inputs_in_any_memory(case, data_memory, filter_memory):
     data, filter, bias = case.arrays()
-    data, filter = laid(data_memory, data), laid(filter_memory, filter)
+    data, filter = copy_in(data_memory, data), copy_in(filter_memory, filter)
     case.check(onednn(case, data, filter, bias), data, filter, bias)
 
 

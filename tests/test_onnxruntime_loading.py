@@ -62,7 +62,7 @@ def test_large_tensors_stay_where_they_lie(tmp_path, way):
     onnx.save(model, tmp_path / "m.onnx")
     source = _file.Source(tmp_path / "m.onnx", None) if way == "path" else _file.Source(None, model.SerializeToString())
     size = 4 * 64 * 64 * 3 * 3
-    assert source.model.ByteSize() < 2000 and 0 <= _file.left(source.model) - 4 * size < 200 and not source.external
+    assert source.model.ByteSize() < 2000 and 0 <= _file.source_bytes(source.model) - 4 * size < 200 and not source.external
     assert [tuple(each.dims) for each in source.model.graph.initializer] == [(64, 64, 3, 3)] * 4
     read = onnx.load_from_string(b"".join(source.pieces(source.model)))
     assert sorted_tensors(read) == sorted_tensors(model)

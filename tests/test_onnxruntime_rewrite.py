@@ -190,7 +190,7 @@ def test_weights_from_a_cast(level):
     operators = set()
     for _ in range(3):
         np.testing.assert_allclose(session.run(None, {"X": X})[0], want, rtol=1e-4, atol=1e-4)
-        operators.add(session.nodes["c"].operator or session.nodes["c"].kept[1])
+        operators.add(session.nodes["c"].operator or session.nodes["c"].last_weights[1])
     assert len(operators) == 1
 
 

@@ -144,7 +144,7 @@ def test_a_registered_library_still_serves():
     """Check options with a registered library: ONNX Runtime gets the model and these options."""
     options = onnxruntime.SessionOptions()
     options.register_custom_ops_library(library.__file__)
-    told = {
+    arguments = {
         "session": "",
         "node": 0,
         "threads": 0,
@@ -152,7 +152,7 @@ def test_a_registered_library_still_serves():
         "activation": None,
         "constants_in_model": True,
     }
-    foreign = helper.make_node("ConvTranspose", ["X", "W"], ["Z"], domain="convt", arguments=json.dumps(told))
+    foreign = helper.make_node("ConvTranspose", ["X", "W"], ["Z"], domain="convt", arguments=json.dumps(arguments))
     imports = [helper.make_opsetid("convt", 1)]
     model = model_of([foreign, conv(("Z", "V"))], {"X": X.shape}, constants={"W": W, "V": weights(4, 2, 3, 3)}, imports=imports)
     session = InferenceSession(model, options)
@@ -261,7 +261,7 @@ def test_errors_of_nodes_side_by_side():
         plain(model.SerializeToString(), options).run(None, {"X": X})
     with pytest.raises(type(theirs.value), match="output_shape"):
         session.run(None, {"X": X})
-    assert not _host.raised and session.run(None, {"X": weights(1, 6, 97, 97)})[0].shape == (1, 4, 99, 99)
+    assert not _host.foreign_exceptions and session.run(None, {"X": weights(1, 6, 97, 97)})[0].shape == (1, 4, 99, 99)
 
 
 def test_runs_on_a_thread_of_onnx_runtime():
@@ -404,7 +404,7 @@ def test_exceptions_of_signals_reach_the_caller(kind, way):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert (session.run(None, {"X": X})[0] == want).all() and not _host.raised
+    assert (session.run(None, {"X": X})[0] == want).all() and not _host.foreign_exceptions
 
 
 @pytest.mark.skipif(not hasattr(signal, "raise_signal"), reason="needs signal.raise_signal")
@@ -431,7 +431,7 @@ def test_a_signal_within_a_node(monkeypatch):
             InferenceSession(simple())
     finally:
         signal.signal(signal.SIGALRM, before)
-    assert not _host.raised and not _node.sessions
+    assert not _host.foreign_exceptions and not _node.sessions
     assert session.run(None, {"X": X})[0].shape == (1, 4, 11, 15)
 
 

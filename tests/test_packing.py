@@ -92,7 +92,7 @@ def shots(name, dtype, algorithm, filter_format="XIO"):
         filter = np.ascontiguousarray(filter.transpose(*first, *range(rank)))
     keywords = {**keywords, "algorithm": algorithm, "filter_format": filter_format}
     attributes, view, _ = _api.parse(filter, None, **keywords)
-    operator = _plan.Operator(attributes, view, None, lasting=False)
+    operator = _plan.Operator(attributes, view, None, persistent=False)
     return data, filter, keywords, operator.contiguous(attributes.problem(data.shape)).plan
 
 

@@ -15,7 +15,7 @@ import convt
 from convt.algorithms import direct, machine, planes, turned
 from convt.algorithms.planes import blocks
 from convt.algorithms.rows.schedule import bounds, channel_blocks, phase_blocks
-from convt.algorithms.turned.schedule import takes as turned_takes
+from convt.algorithms.turned.schedule import accepts as turned_accepts
 
 IMAGES = {
     "image": Case(
@@ -286,7 +286,7 @@ def test_schedules_print_compare_and_pack_nothing():
         problem = operator(case, *case.arrays()[1:])._attributes.problem(case.data_shape)
         found = [turned.STAGES.schedule(problem, here, "vectors", threads, True) for threads in (2, 2, 16)]
         if found[0] is None:
-            assert not turned_takes(problem, here.info(problem.dtype)) and turned.STAGES.least(problem, here) == math.inf
+            assert not turned_accepts(problem, here.info(problem.dtype)) and turned.STAGES.least(problem, here) == math.inf
             continue
         assert found[0] == found[1] and hash(found[0]) == hash(found[1]) and len(repr(found[0])) < 20_000
         assert all(each.form == () for each in found)

@@ -22,10 +22,10 @@ from cases import (
     assert_same,
     cases,
     child,
+    copy_in,
     each_dtype,
     each_isa,
     each_sample,
-    laid,
     operator,
     pretend,
     run,
@@ -95,7 +95,7 @@ def test_real_numbers_stay_within_the_tolerance_of_their_dtype(case, isa):
 @settings(max_examples=400)
 @given(case=cases(), memory=st.tuples(inputs, inputs, inputs, outs), backend=backends, isa=isas)
 def test_any_memory_layout_of_inputs_and_out(case, memory, backend, isa):
-    arrays = [laid(m, a) for m, a in zip(memory, case.arrays(), strict=False)]
+    arrays = [copy_in(m, a) for m, a in zip(memory, case.arrays(), strict=False)]
     before = [None if a is None else a.tobytes() for a in arrays]
     with using_isa(isa):
         run(case, *case.arrays())  # plain arrays first, whose cached plan must not be used for the others
@@ -116,7 +116,7 @@ def test_each_input_memory_layout(dtype, which, memory):
         case = replace(case, dtype=dtype)
         arrays = dict(zip(("data", "filter", "bias"), case.arrays(), strict=True))
         run(case, *arrays.values())
-        arrays[which] = laid(memory, arrays[which])
+        arrays[which] = copy_in(memory, arrays[which])
         case.check(run(case, *arrays.values()), *arrays.values())
 
 
@@ -132,7 +132,7 @@ def test_each_algorithm_packs_filters_as_they_lie(dtype, algorithm, memory):
             want = run(replace(case, dtype=dtype), data, filter, bias, algorithm=algorithm)
         except ValueError:  # the algorithm does not accept the problem
             continue
-        got = run(replace(case, dtype=dtype), data, laid(memory, filter), bias, algorithm=algorithm)
+        got = run(replace(case, dtype=dtype), data, copy_in(memory, filter), bias, algorithm=algorithm)
         replace(case, dtype=dtype).check(got, data, filter, bias, exact=False)
         np.testing.assert_array_equal(got, want)
         ran += 1

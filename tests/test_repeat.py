@@ -232,12 +232,12 @@ def test_signatures_tell_calls_apart():
 
 
 def test_repeated_calls_are_recognised():
-    _api._SHOTS.clear()
+    _api._ONE_SHOT_CALLS.clear()
     for _ in range(3):
         for n, name in enumerate(CALLS):
             x, w, keywords = made(name, n)
             convt.conv_transpose(x, w, **keywords)
-    assert len(_api._SHOTS) == len(CALLS)
+    assert len(_api._ONE_SHOT_CALLS) == len(CALLS)
 
 
 def layouts(x):
@@ -273,7 +273,7 @@ def test_data_of_any_layout_is_recognised(name, data_format, backend, monkeypatc
         for values in (x, other, x):
             results.append((convt.conv_transpose(layouts(values)[kind], w, **keywords), op(layouts(values)[kind])))
             if backend == "native":  # later calls need no new checks or plans
-                monkeypatch.setattr(_api, "_execute", None)
+                monkeypatch.setattr(_api, "execute", None)
         monkeypatch.undo()
         for n, pair in enumerate(results):
             for result in pair:  # the order of a sum may depend on the memory layout
@@ -288,7 +288,7 @@ def test_tensors_are_recognised(monkeypatch):
     for _ in range(2):
         for data, filter in itertools.product((x, torch.from_numpy(x)), (w, torch.from_numpy(w))):
             np.testing.assert_array_equal(convt.conv_transpose(data, filter, **keywords), wanted)
-        monkeypatch.setattr(_api, "_execute", None)
+        monkeypatch.setattr(_api, "execute", None)
     with pytest.raises(TypeError, match=r"^data: got Tensor, which can't be shared"):
         convt.conv_transpose(torch.from_numpy(x).requires_grad_(), w, **keywords)
 
@@ -337,7 +337,7 @@ def test_what_no_product_reaches_is_filled_each_time(kernel, keywords, algorithm
             for call in (op, lambda x, out: convt.conv_transpose(x, w, bias, algorithm=algorithm, out=out, **keywords)):  # noqa: B023
                 out[...] = np.nan
                 np.testing.assert_allclose(call(x, out=out), wanted, rtol=1e-5, atol=1e-5)
-            monkeypatch.setattr(_api, "_execute", None)
+            monkeypatch.setattr(_api, "execute", None)
             if bias is not None:
                 bias += 1  # for one-shot calls; the operator has its own bias
                 out[...] = np.nan

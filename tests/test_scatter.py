@@ -16,9 +16,9 @@ from cases import (
     Case,
     Out,
     assert_same,
+    copy_in,
     each_isa,
     kept_forms,
-    laid,
     matrix_unit,
     operator,
     pretend,
@@ -87,10 +87,10 @@ each_name = pytest.mark.parametrize("name", ["scatter", pytest.param("matrix_sca
 @pytest.fixture(autouse=True)
 def ways():
     """Restore the choice of layouts after a test that sets it with `take`, and forget the schedules made with it."""
-    before = schedule._ways
+    before = schedule._layouts
     yield
-    schedule._ways = before
-    stages.scheduled.cache_clear()
+    schedule._layouts = before
+    stages.cached_schedule.cache_clear()
 
 
 def every_way(case, unit):
@@ -98,12 +98,12 @@ def every_way(case, unit):
     return WAYS(problem, machine.current().info(case.dtype, unit))
 
 
-WAYS = schedule._ways
+WAYS = schedule._layouts
 
 
 def take(way):
-    schedule._ways = lambda problem, info: (way,)
-    stages.scheduled.cache_clear()
+    schedule._layouts = lambda problem, info: (way,)
+    stages.cached_schedule.cache_clear()
 
 
 def skip_without(name, dtype):
@@ -158,7 +158,7 @@ def test_planes_as_they_are(memory, case, isa, monkeypatch):
         for dtype, activation in zip(DTYPES, ("tanh", None, "gelu", "relu"), strict=True):
             now = replace(case, dtype=dtype, activation=activation, data_format="NCX")
             data, filter, bias = now.arrays()
-            view, out = laid(memory, data), Out(memory, np.zeros(now.out_shape, now.numpy_dtype))
+            view, out = copy_in(memory, data), Out(memory, np.zeros(now.out_shape, now.numpy_dtype))
             op = operator(now, filter, bias, algorithm="scatter")
             op(view, out=out.view)
             now.check(np.array(out.view), data, filter, bias)
@@ -191,7 +191,7 @@ def test_nothing_but_the_result_is_read_or_written(memory, case, name):
     for data_format, dtype in (("NXC", "float32"), ("NCX", "float32"), ("NXC", "bfloat16")):
         now = replace(case, data_format=data_format, dtype=dtype, activation="relu")
         data, filter, bias = now.arrays()
-        data = laid(memory, data)
+        data = copy_in(memory, data)
         out = Out(memory if memory in ("contiguous", "strided", "reversed", "cropped") else "contiguous",
                   np.zeros(now.out_shape, now.numpy_dtype))  # fmt: skip
         op = operator(now, filter, bias, algorithm=name)
@@ -253,7 +253,7 @@ def test_rows_multiplied_as_one(case, isa):
                 if way != COLUMNS:  # there are fewer tasks than rows
                     assert op.plan(now.data_shape).tasks < now.batch * now.groups * int(np.prod(now.out_shape[1:-2]))
                 for where in {"contiguous", memory}:
-                    view, results = laid(where, data), set()
+                    view, results = copy_in(where, data), set()
                     for threads in (1, 3):
                         with convt.num_threads(threads):
                             out = Out(where, np.zeros(now.out_shape, now.numpy_dtype))
@@ -406,13 +406,13 @@ def test_small_images_are_picked_where_memory_allows(isa):
         for dtype in DTYPES:
             now = replace(case, dtype=dtype, activation="relu")
             data, filter, bias = now.arrays(exact=False)
-            schedule._ways = WAYS
+            schedule._layouts = WAYS
             problem = operator(now, filter, bias)._attributes.problem(now.data_shape)
             if GATHERED not in every_way(now, "vectors"):
                 continue
             if isa.startswith("avx512") and dtype == "float32":
-                stages.scheduled.cache_clear()
-                assert stages.scheduled(scatter.STAGES, problem, machine.current()).form[0] == GATHERED
+                stages.cached_schedule.cache_clear()
+                assert stages.cached_schedule(scatter.STAGES, problem, machine.current()).form[0] == GATHERED
             take(GATHERED)
             results = set()
             for threads in (1, 2, 3):

@@ -11,7 +11,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch_cases import DTYPES, FUNCTIONS, MODULES, OP, afresh, close, each_dtype, each_rank, random_case  # noqa: E402, F401
+from torch_cases import (  # noqa: E402
+    DTYPES,
+    FUNCTIONS,
+    MODULES,
+    OP,
+    close,
+    each_dtype,
+    each_rank,
+    random_case,
+    reset_torch,  # noqa: F401
+)
 
 import convt.torch as ct  # noqa: E402
 from convt.torch import _arrays  # noqa: E402

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from torch.nn.utils import parametrizations  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-from torch_cases import afresh, close  # noqa: E402, F401
+from torch_cases import close, reset_torch  # noqa: E402, F401
 
 import convt.torch as ct  # noqa: E402
 from convt.torch import _weights  # noqa: E402
@@ -333,7 +333,7 @@ def test_what_is_no_integer(keywords, gradients):
     if "groups" not in keywords:
         from convt.torch import _functional
 
-        _functional._fits_again.cache_clear()
+        _functional._is_valid_cached.cache_clear()
     want = outcome(lambda _: F.conv_transpose2d(X, w, *given), None)
     assert want[0] is TypeError and outcome(lambda _: ct.conv_transpose2d(X, w, *given), None) == want
     close(ct.conv_transpose2d(X, w, **whole), F.conv_transpose2d(X, w, **whole))
@@ -497,7 +497,7 @@ def test_a_sum_and_its_operators_belong_together(monkeypatch):
     """Check a thread that packs the weights of one state while another thread sees the other state: it keeps them for its own
     state."""
     w, x = torch.full((4, 4, 3, 3), 2.0), torch.randn(1, 4, 5, 5)
-    inner, inside = _weights._api.ConvTranspose._borrowing, []
+    inner, inside = _weights._operator.ConvTranspose._borrowing, []
 
     def interrupted(*args, **keywords):
         if not inside:
@@ -507,7 +507,7 @@ def test_a_sum_and_its_operators_belong_together(monkeypatch):
             w.fill_(2)
         return inner(*args, **keywords)
 
-    monkeypatch.setattr(_weights._api.ConvTranspose, "_borrowing", interrupted)
+    monkeypatch.setattr(_weights._operator.ConvTranspose, "_borrowing", interrupted)
     for _ in range(2):
         close(ct.conv_transpose2d(x, w), F.conv_transpose2d(x, w))
     assert inside

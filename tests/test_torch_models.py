@@ -12,7 +12,7 @@ from cases import child
 
 torch = pytest.importorskip("torch")
 
-from torch_cases import FUNCTIONS, MODULES, OP, afresh, close, each_rank  # noqa: E402, F401
+from torch_cases import FUNCTIONS, MODULES, OP, close, each_rank, reset_torch  # noqa: E402, F401
 
 import convt  # noqa: E402
 import convt.torch as ct  # noqa: E402
@@ -121,15 +121,15 @@ def test_whole_models_are_measured(capsys, tmp_path):
 
 
 def test_what_comparing_costs_is_measured(capsys, tmp_path):
-    from bench import comparing
+    from bench import checksums
 
     path = tmp_path / "f.json"
-    assert comparing.main(["--names", "selfie_seg,fcn32s", "--budget", "0.05", "--json", str(path)]) == 0
+    assert checksums.main(["--names", "selfie_seg,fcn32s", "--budget", "0.05", "--json", str(path)]) == 0
     (row,) = json.loads(path.read_text())["rows"]  # fcn32s has unequal pads, which torch's module does not support
     assert row["weight_bytes"] == 16 * 4 * 4 and row["usual"] > row["checksums"] > 0 and row["share"] > 0
     assert "layers with less than 1 MiB of weights: checksums take" in capsys.readouterr().out
     with pytest.raises(SystemExit):
-        comparing.main(["--names", "nothing"])
+        checksums.main(["--names", "nothing"])
 
 
 WORKER = """
@@ -370,7 +370,7 @@ def computed(monkeypatch):
     seen, inner = [], _compute._compute
 
     def spy(input, weight, bias, attributes, reuse, tune):
-        seen.append(dict(zip(_compute._NAMES, _compute._values(attributes, False), strict=True))["precision"])
+        seen.append(dict(zip(_compute._NAMES, _compute._keyword_values(attributes, False), strict=True))["precision"])
         return inner(input, weight, bias, attributes, reuse, tune)
 
     monkeypatch.setattr(_compute, "_compute", spy)

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 import torch.autograd.forward_ad as forward_ad  # noqa: E402
 from torch import func  # noqa: E402
 from torch.nn.utils import parametrizations, parametrize  # noqa: E402
-from torch_cases import OP, afresh, close  # noqa: E402, F401
+from torch_cases import OP, close, reset_torch  # noqa: E402, F401
 
 import convt.torch as ct  # noqa: E402
 

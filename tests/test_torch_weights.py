@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch_cases import afresh, close  # noqa: E402, F401
+from torch_cases import close, reset_torch  # noqa: E402, F401
 
 import convt  # noqa: E402
 import convt.torch as ct  # noqa: E402
@@ -60,17 +60,17 @@ def test_changes_of_weights_are_noticed():
 
 def test_weights_are_packed_once_and_let_go():
     x, w = torch.randn(1, 8, 6, 6), torch.randn(8, 8, 4, 4)
-    assert not _weights._known
+    assert not _weights._filters
     ct.conv_transpose2d(x, w)
-    (known,) = _weights._known.values()
+    (known,) = _weights._filters.values()
     assert not known.values.operators  # this may be the only call, so no operator is made
     ct.conv_transpose2d(x, w)
     (op,) = known.values.operators.values()
     ct.conv_transpose2d(x, w)
     assert list(known.values.operators.values()) == [op]
-    assert np.shares_memory(op._filter, w.numpy())
+    assert np.shares_memory(op._operator.filter, w.numpy())
     del w
-    assert not _weights._known
+    assert not _weights._filters
 
 
 def test_weights_made_at_each_call_are_never_mixed_up():
@@ -361,7 +361,7 @@ def test_tune_measures_once_for_each_shape(monkeypatch):
 
     monkeypatch.setattr(_measure, "measure", measure)
     def algorithms(model):
-        operators = _weights._known[id(model[0].weight)].values.operators.values()
+        operators = _weights._filters[id(model[0].weight)].values.operators.values()
         with convt.num_threads(torch.get_num_threads()):
             return {op.plan((1, 8, 6, 6)).algorithm for op in operators}
 

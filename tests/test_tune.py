@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from cases import ALGORITHMS, CURVED_ACTIVATIONS, EXACT_ACTIVATIONS, OF_PLANES, cases, child, kept_forms, matrix_unit
+from cases import ALGORITHMS, CURVED_ACTIVATIONS, EXACT_ACTIVATIONS, NCX_ONLY, cases, child, kept_forms, matrix_unit
 from cases import operator as operator_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +23,7 @@ import convt
 from convt import _config, _measure, _plan, algorithms, tuning
 from convt.algorithms import onednn
 
-NOT_HERE = (*OF_PLANES, "unpacked")  # unpacked is for weights that come with a call
+NOT_HERE = (*NCX_ONLY, "unpacked")  # unpacked is for weights that come with a call
 WAYS = [
     *(name for name in ALGORITHMS if name not in NOT_HERE and (not name.startswith("matrix") or matrix_unit())),
     *(["onednn"] if onednn.library.available() else []),
@@ -169,7 +169,7 @@ def test_the_losers_leave_no_weights(measured):
         names = [form.key[0] for form in kept_forms(op)]
         assert names == WAYS[: n - 2]
         held = [o for o in gc.get_objects() if type(o) is onednn.weights.Filter and o._view.base is not None]
-        assert len([o for o in held if np.shares_memory(o._view, op._filter)]) == names.count("onednn")
+        assert len([o for o in held if np.shares_memory(o._view, op._operator.filter)]) == names.count("onednn")
 
 
 def test_verbose_says_what_was_measured(capfd, monkeypatch, quick):
@@ -220,7 +220,7 @@ def test_what_could_not_be_decided_is_as_auto_takes_it_and_is_not_kept(undecided
     assert len(warned) == 1 and "float32 mb1 g1 ic8 oc8 i9x9" in str(warned[0].message)
     op(data(9))
     assert len(undecided) == 1, "this operator keeps to its choice"
-    assert not tuning._known and tuning.save(tmp_path / "tuning.json") == 0
+    assert not tuning._results and tuning.save(tmp_path / "tuning.json") == 0
     with pytest.warns(RuntimeWarning):
         tuned(activation="relu")(data(9))
     assert len(undecided) == 2, "another one tries again"

@@ -172,7 +172,7 @@ with warnings.catch_warnings(record=True) as caught:
 (each,) = caught
 assert each.category is RuntimeWarning and each.filename == "<string>", each
 print(each.message)
-print(convt.conv_transpose.__name__, len(convt.tuning._known))
+print(convt.conv_transpose.__name__, len(convt.tuning._results))
 """
     code, out, errors = child(script, CONVT_TUNING=str(path))
     assert code == 0, errors
@@ -267,8 +267,8 @@ def test_a_file_is_written_whole_or_not_at_all(measured, tmp_path, monkeypatch):
 
 def test_what_can_not_be_had_here_is_measured_anew(measured, monkeypatch):
     tuned()
-    (key,) = tuning._known
-    tuning._known[key] = {"onednn": 0.1, "direct": 1.0}
+    (key,) = tuning._results
+    tuning._results[key] = {"onednn": 0.1, "direct": 1.0}
     monkeypatch.setattr(onednn.library, "available", lambda: False)
     tuned()
     assert len(measured) == 2

@@ -95,9 +95,9 @@ def test_views_are_read_and_written():
             case.check(run(case, view, weights, bias, out=to, algorithm="unpacked"), data, filter, bias)
 
 
-def chosen(data_shape, filter, lasting=False, **words):
+def chosen(data_shape, filter, persistent=False, **words):
     attributes, view, _ = _api.parse(filter, None, **words)
-    return _plan.Operator(attributes, view, None, lasting)._expected(attributes.problem(data_shape))
+    return _plan.Operator(attributes, view, None, persistent)._cheapest_algorithm(attributes.problem(data_shape))
 
 
 def test_auto_takes_it_where_packing_takes_longer_than_multiplying():
@@ -105,18 +105,18 @@ def test_auto_takes_it_where_packing_takes_longer_than_multiplying():
     words = {"strides": 2, "pads_begin": 1, "pads_end": 1, "data_format": "NCX"}
     ordered = np.ascontiguousarray(filter.transpose(2, 3, 0, 1))
     assert chosen((1, 1024, 4, 4), filter, filter_format="IOX", **words) == "unpacked"
-    assert chosen((1, 1024, 4, 4), filter, lasting=True, filter_format="IOX", **words) != "unpacked"
+    assert chosen((1, 1024, 4, 4), filter, persistent=True, filter_format="IOX", **words) != "unpacked"
     assert chosen((1, 1024, 4, 4), ordered, filter_format="XIO", **words) != "unpacked"
     assert chosen((8, 1024, 16, 16), filter, filter_format="IOX", **words) != "unpacked"
 
 
 def test_how_filters_lie():
     rows = np.zeros((2, 32, 64, 4, 4), f32)
-    assert reorder.lies(rows) == reorder.IN_ROWS and reorder.pays(rows)
-    assert reorder.lies(rows[:, ::2]) == reorder.IN_ROWS and reorder.pays(rows[:, ::2])
+    assert reorder.memory_order(rows) == reorder.IN_ROWS and reorder.pays(rows)
+    assert reorder.memory_order(rows[:, ::2]) == reorder.IN_ROWS and reorder.pays(rows[:, ::2])
     ordered = np.zeros((4, 4, 2, 32, 64), f32).transpose(2, 3, 4, 0, 1)
-    assert reorder.lies(ordered) == reorder.OTHERWISE and not reorder.pays(ordered)
-    assert reorder.lies(rows[:, :, ::2]) == reorder.OTHERWISE and reorder.pays(rows[:, :, ::2])
+    assert reorder.memory_order(ordered) == reorder.NOT_IN_ROWS and not reorder.pays(ordered)
+    assert reorder.memory_order(rows[:, :, ::2]) == reorder.NOT_IN_ROWS and reorder.pays(rows[:, :, ::2])
     assert not reorder.pays(rows[..., ::2]) and not reorder.pays(rows[:, :, :1])
     assert reorder.empty_reordered(rows).strides == ordered.strides
 

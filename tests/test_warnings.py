@@ -17,6 +17,9 @@ WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror"]
 pytestmark = pytest.mark.skipif(not (GCC and (ROOT / "setup.py").exists()), reason="needs GCC and a checkout")
 
 
+TABLE = "X86", "ARM", "BASELINE", "X86_ISAS", "ARM_ISAS", "ISAS", "isa_rows"
+
+
 def from_setup(*names):
     """Return the definitions of these names in setup.py without running its other statements, which need the build tools."""
     tree = ast.parse((ROOT / "setup.py").read_text())
@@ -38,7 +41,7 @@ def compile_only(source, *flags, **more):
 def rows():
     if not GCC or not (ROOT / "setup.py").exists():
         return {}
-    setup = from_setup("ISAS", "X86", "isa_rows")
+    setup = from_setup(*TABLE)
     known = lambda flags: not compile_only("-", "-xc", *flags, input="int main(void) { return 0; }\n")  # noqa: E731
     return {name: flags for name, _, flags, _ in setup["isa_rows"](known)}
 
@@ -46,7 +49,7 @@ def rows():
 @pytest.mark.parametrize("debug", [[], ["-UNDEBUG", "-DCONVT_DEBUG"]], ids=["release", "debug"])
 @pytest.mark.parametrize("isa", [*rows(), "dispatch"])
 def test_kernels_compile_without_a_warning(isa, debug, tmp_path):
-    setup = from_setup("ISAS", "X86", "isa_rows", "isa_header", "CFLAGS", "KERNEL_CFLAGS")
+    setup = from_setup(*TABLE, "isa_header", "CFLAGS", "KERNEL_CFLAGS")
     (tmp_path / "isa_rows.h").write_text(setup["isa_header"](setup["isa_rows"](lambda flags: True)))
     kernels = ROOT / "convt" / "kernels"
     source = kernels / ("dispatch.c" if isa == "dispatch" else f"isa_{isa}.c")

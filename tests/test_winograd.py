@@ -8,12 +8,12 @@ import math
 
 import numpy as np
 import pytest
-from cases import ISAS, Case, pretend, run, using_isa, vectors_alone
+from cases import ISAS, Case, pretend, run, using_isa, without_matrix_unit
 
 import convt
 from convt import _core
 from convt._problem import Problem
-from convt.algorithms import common, forget, machine
+from convt.algorithms import clear_schedules, common, machine
 from convt.algorithms import phases as _phases
 from convt.algorithms.winograd import bind, cost, fits, schedule, transforms
 
@@ -159,7 +159,7 @@ def test_a_result_that_was_refused_leaves_nothing_in_out():
     np.testing.assert_array_equal(out, convt.conv_transpose(data, filter, bias, algorithm="direct", strides=2))
 
 
-@vectors_alone()
+@without_matrix_unit()
 def test_auto_takes_it_where_it_pays_and_nowhere_else():
     chosen = lambda shape, kernel, co, **keywords: (  # noqa: E731
         convt.ConvTranspose(np.ones((*kernel, shape[-1], co), np.float32), backend="native", **keywords).plan(shape).algorithm
@@ -170,7 +170,7 @@ def test_auto_takes_it_where_it_pays_and_nowhere_else():
     assert chosen((1, 64, 64, 256), (4, 4), 64, strides=2, dilations=2) != "winograd6"
 
 
-@vectors_alone()
+@without_matrix_unit()
 def test_one_shot_calls_count_the_transform_of_the_weights():
     """Check few pixels with many weights: the transform pays off for packed weights, not for weights that come with each
     call."""
@@ -182,13 +182,13 @@ def test_one_shot_calls_count_the_transform_of_the_weights():
         shape = (1, *sizes, 256)
         out = tuple(2 * size for size in sizes)
         problem = Problem("float32", 1, 1, 256, 256, sizes, kernel, (2, 2), (1, 1), (1, 1), out)
-        found.append([_plan._native(problem, "auto", brought) for brought in (None, reorder.OTHERWISE)])
+        found.append([_plan._native(problem, "auto", brought) for brought in (None, reorder.NOT_IN_ROWS)])
     found = [[name.replace("matrix_", "").replace("matrix", "direct") for name in pair] for pair in found]
     assert ["winograd", "direct"] in found and ["direct", "winograd"] not in found
     data, filter, bias = arrays(shape, kernel, co)
     keywords = {"strides": 2, "pads_begin": 1, "pads_end": 1}
-    lasting = convt.ConvTranspose(filter, bias, **keywords)(data)
-    np.testing.assert_allclose(convt.conv_transpose(data, filter, bias, **keywords), lasting, atol=1e-3)
+    prepacked = convt.ConvTranspose(filter, bias, **keywords)(data)
+    np.testing.assert_allclose(convt.conv_transpose(data, filter, bias, **keywords), prepacked, atol=1e-3)
 
 
 @each_name
@@ -251,14 +251,14 @@ def test_phases_that_have_not_all_taps(isa, dtype, sizes, kernel, strides, ci, c
     monkeypatch.setattr(schedule, "MOST_FORM", 27)
     monkeypatch.setattr(schedule, "MOST_SMALL_FORM", 27)
     with using_isa(isa):
-        forget()
+        clear_schedules()
         want = convt.conv_transpose(data, filter, bias, algorithm="direct", **keywords)
         for view in (filter, np.asfortranarray(filter)):
             op = convt.ConvTranspose(view, bias, algorithm="winograd", **keywords)
             got = op(data)
             assert op.plan(data.shape).algorithm == "winograd"
             np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
-        forget()
+        clear_schedules()
 
 
 def needed(c, transform):
@@ -281,19 +281,19 @@ def test_points_of_outputs_outside_are_left_out(kind, merge):
     for size, kernel, pad in itertools.product(range(2, 20), (3, 4, 6), (0, 1)):
         out = 2 * (size - 1) + kernel - 2 * pad
         groups, runs = _phases.axis(kernel, 2, 1, merge, size, pad, out, False)
-        alikes = fits.axis_fits(kernel, 2, 1, merge, pad, out, (kind,), False)
-        assert sorted(n for each in alikes for n in each.runs) == [n for n, c in enumerate(runs) if c.group >= 0]
-        for alike, fit in ((each, fit) for each in alikes for fit in each.fits[1:2]):
-            for c in (runs[n] for n in alike.runs):
-                assert alike.groups[alike.runs.index(runs.index(c))] == c.group
-                way = c.earlier(2) if fit.early else c
-                multiplied = fit.kept * fit.tiles * fit.points
+        equal_runs = fits.axis_transforms(kernel, 2, 1, merge, pad, out, (kind,), False)
+        assert sorted(n for each in equal_runs for n in each.runs) == [n for n, c in enumerate(runs) if c.group >= 0]
+        for equal, transform in ((each, transform) for each in equal_runs for transform in each.candidates[1:2]):
+            for c in (runs[n] for n in equal.runs):
+                assert equal.groups[equal.runs.index(runs.index(c))] == c.group
+                way = c.extended_back(2) if transform.starts_early else c
+                multiplied = transform.point_share * transform.tiles * transform.points
                 assert multiplied == pytest.approx(needed(way, kind), rel=1e-12)
-                assert fit.products == pytest.approx(-(-len(groups[c.group].offsets) // kind.taps) * multiplied)
+                assert transform.products == pytest.approx(-(-len(groups[c.group].offsets) // kind.taps) * multiplied)
                 assert multiplied <= min(needed(c, kind), -(-c.count // kind.outputs) * kind.points) + 1e-9
-                assert fit.tiles == -(-way.count // kind.outputs)
-                assert not fit.early or multiplied < needed(c, kind)
-                assert fit.inside == pytest.approx(1 - outside([way], [kind.outputs]))
+                assert transform.tiles == -(-way.count // kind.outputs)
+                assert not transform.starts_early or multiplied < needed(c, kind)
+                assert transform.inside == pytest.approx(1 - outside([way], [kind.outputs]))
 
 
 @each_isa
@@ -321,16 +321,16 @@ def test_tiles_that_windows_cut_agree_with_direct(isa, batch, sizes, kernel, str
     with using_isa(isa):
         for pads in ((0, 0), (1, 1), (2, 1)):
             keywords = {"strides": strides, "pads_begin": pads[0], "pads_end": pads[1]}
-            forget()
+            clear_schedules()
             op = convt.ConvTranspose(filter, bias, algorithm="winograd", **keywords)
             got, want = op(data), convt.conv_transpose(data, filter, bias, algorithm="direct", **keywords)
             assert op.plan(data.shape).algorithm == "winograd"
             np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
-        forget()
+        clear_schedules()
     assert any(spec["sorted"] for spec in specs)
 
 
-@vectors_alone()
+@without_matrix_unit()
 @pytest.mark.skipif(not _core.isa().startswith("avx512"), reason="needs the 32 registers of AVX-512")
 def test_phases_of_few_channels_are_nested():
     problem = Problem("float32", 1, 1, 64, 16, (96, 96), (3, 3), (2, 2), (1, 1), (1, 1), (192, 192))
@@ -433,12 +433,12 @@ def test_the_matrix_unit_at_any_depth(kernel, stride, ci):
     assert found <= 2 * max(direct, 1.5e-7)
 
 
-def in_panel_blocks(count, across, work, _, threads, unit, here):
+def in_panel_blocks(count, point_major, work, _, threads, unit, here):
     """Cut a class into row blocks of one tile and into ``count`` panel blocks."""
     block, panels = unit.mr[-1], -(-work.columns // unit.nr)
     panel_block = -(-panels // count)
     blocks, panel_blocks = -(-work.rows // block), -(-panels // panel_block)
-    return (schedule.Cut(block, blocks, panel_block, panel_blocks, work.chunks, across, 1e6),)
+    return (schedule.Cut(block, blocks, panel_block, panel_blocks, work.chunks, point_major, 1e6),)
 
 
 @each_isa
@@ -449,8 +449,8 @@ def test_outputs_gathered_on_their_way(act, isa, monkeypatch):
     rng = np.random.default_rng(0)
     monkeypatch.setattr(common, "_KEPT_OUTPUT", 1 << 10)
     monkeypatch.setattr(schedule, "_STAGE_BYTES", 1 << 15)
-    staged, found = schedule._staged, []
-    monkeypatch.setattr(schedule, "_staged", lambda *args: found.append(staged(*args)) or found[-1])
+    staged, found = schedule._staged_panels, []
+    monkeypatch.setattr(schedule, "_staged_panels", lambda *args: found.append(staged(*args)) or found[-1])
     kernels = ((4, 4), (2, 2), 37), ((16, 8), (8, 4), 31), ((9,), (3,), 33)
     for (kernel, stride, co), blocks in itertools.product(kernels, (1, 2)):
         monkeypatch.setattr(schedule, "_cuts", functools.partial(in_panel_blocks, blocks, False))
@@ -477,11 +477,11 @@ def test_points_of_all_panels_in_turn(panels, monkeypatch):
     are stored."""
     data, filter, bias = arrays((1, 30, 21, 96), (4, 4), 70)
     monkeypatch.setattr(schedule, "_cuts", functools.partial(in_panel_blocks, panels, True))
-    forget()
+    clear_schedules()
     try:
         direct, found = errors(data, filter, bias, ("matrix_winograd",), strides=2, pads_end=1)
     finally:
-        forget()
+        clear_schedules()
         assert found <= 2 * direct
 
 
@@ -547,7 +547,7 @@ def test_schedules_are_values(problem, there):
     with pretend(**there):
         here, found = machine.current(), []
         for threads in (1, 2, 2, 16):
-            forget()
+            clear_schedules()
             found.append(schedule.schedule(problem, here, "vectors", threads))
         assert found[1] == found[2] and hash(found[1]) == hash(found[2]) and repr(found[1]) == repr(found[2])
         assert len({(each.form, each.cycles, each.weight_bytes) for each in found}) == 1

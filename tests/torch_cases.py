@@ -54,7 +54,7 @@ def random_case(rng, rank):
 
 
 @pytest.fixture(autouse=True)
-def afresh():
+def reset_torch():
     """Drop what earlier tests compiled or packed."""
     torch._dynamo.reset()
     _weights.forget()

@@ -65,11 +65,11 @@ def run(folder, isa, options):
     tests = ["pytest", "-q", "-p", "no:cacheprovider", *files]
     # Tests that select an instruction set have its name in their own, and are skipped if CONVT_ISA is set.
     commands = [(fuzz, alone)] * (options.seconds > 0) + [(tests, alone), ([*tests, "-k", isa], settings)]
-    good = True
+    passed = True
     for command, environment in commands:
         print(f"== {isa}: python -m {' '.join(command)}", flush=True)
-        good &= not subprocess.run([sys.executable, "-m", *command], cwd=folder, env=os.environ | environment).returncode
-    return good
+        passed &= not subprocess.run([sys.executable, "-m", *command], cwd=folder, env=os.environ | environment).returncode
+    return passed
 
 
 def own_kernels(folder, isa):
@@ -110,8 +110,8 @@ def counted(folder, isa):
         notes = data.relative_to(counts).with_suffix(".gcno")
         shutil.copy2(folder / notes, data.parent)
         command = ["gcov", "--json-format", "--stdout", "--branch-probabilities", str(data)]
-        said = subprocess.run(command, check=True, cwd=folder, capture_output=True, text=True).stdout
-        for file in json.loads(said)["files"]:
+        output = subprocess.run(command, check=True, cwd=folder, capture_output=True, text=True).stdout
+        for file in json.loads(output)["files"]:
             name = file["file"]
             if name.startswith("build/"):
                 places = cython_lines(folder / name)
@@ -217,15 +217,18 @@ def list_missing(folder, name, counts, known):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tests", nargs="*", help="files of tests, and what else pytest takes; else those that reach the loops")
-    parser.add_argument("--isa", help="at this instruction set alone")
-    parser.add_argument("--seconds", type=float, default=120, help="of fuzzing at each instruction set")
-    parser.add_argument("--workers", type=int, default=2, help="processes that fuzz")
-    parser.add_argument("--keep", action="store_true", help="add to what earlier runs counted")
-    parser.add_argument("--report", action="store_true", help="only print what was counted")
-    parser.add_argument("--missing", nargs="?", const="", metavar="NAME", help="list what never ran, in files named so")
+    parser.add_argument("tests", nargs="*", help="arguments of pytest (default: the test files that reach the loops)")
+    parser.add_argument("--isa", help="only this instruction set (default: all that the CPU has)")
+    parser.add_argument("--seconds", type=float, default=120, help="seconds of fuzzing at each instruction set (default: 120)")
+    parser.add_argument("--workers", type=int, default=2, help="number of processes of the fuzzer (default: 2)")
+    parser.add_argument("--keep", action="store_true", help="add to the counts of earlier runs")
+    parser.add_argument("--report", action="store_true", help="only print the counts of earlier runs")
+    parser.add_argument(
+        "--missing", nargs="?", const="", metavar="NAME",
+        help="also list what never ran, in files whose names contain NAME (default: all files)",
+    )  # fmt: skip
     options = parser.parse_args()
-    folder, good = ROOT / "build" / "coverage", True
+    folder, passed = ROOT / "build" / "coverage", True
     if not options.report:
         build(copy("coverage"), FLAGS, CONVT_COVERAGE_BUILD="1")
     for isa, available in levels(folder).items():
@@ -234,9 +237,9 @@ def main():
         if not available:
             print(f"\n{isa}: not on this CPU")
             continue
-        good &= options.report or run(folder, isa, options)
+        passed &= options.report or run(folder, isa, options)
         report(folder, isa, options.missing)
-    sys.exit(not good)
+    sys.exit(not passed)
 
 
 if __name__ == "__main__":

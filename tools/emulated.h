@@ -1,6 +1,7 @@
-/* AVX-512 and AMX in software, for compilers' other instruction sets: what tools/emulate.py puts before the kernels.
+/* AVX-512 and AMX intrinsics in software. tools/emulate.py includes this file before the kernels.
  *
- * SIMDe brings most of it. What follows is what its release in Debian 12 lacks, and AMX: its tiles are a thread's own memory. */
+ * SIMDe implements most intrinsics. This file adds those that its release in Debian 12 lacks, and AMX, whose tiles are
+ * thread-local memory. */
 #ifndef CONVT_EMULATED_H
 #define CONVT_EMULATED_H
 #include <assert.h>
@@ -12,7 +13,7 @@
 
 #define LANES(i, n) for (int i = 0; i < (n); i++)
 
-/* Loads and stores under a mask touch no memory where it is 0. */
+/* Masked loads and stores access no memory of elements whose mask bit is 0. */
 #define MASKED(vector, element, lanes, mask_type, load, store)                                                     \
     static inline vector load(mask_type mask, const void *from)                                                          \
     {                                                                                                                    \
@@ -38,7 +39,7 @@ MASKED(__m256i, uint16_t, 16, uint16_t, emulated_maskz_loadu_epi16, emulated_mas
 #define _mm512_mask_storeu_pd emulated_mask_storeu_pd
 #define _mm256_mask_storeu_epi16 emulated_mask_storeu_epi16
 
-/* Non-temporal stores want their alignment. */
+/* Non-temporal stores need an address that is a multiple of 64. */
 static inline void emulated_stream(void *to, const void *from)
 {
     assert((uintptr_t)to % 64 == 0);
@@ -142,7 +143,7 @@ static inline uint32_t emulated_reduce_max_epu32(__m512i v)
 #define _mm512_reduce_min_epu32 emulated_reduce_min_epu32
 #define _mm512_reduce_max_epu32 emulated_reduce_max_epu32
 
-/* AMX: eight tiles of 16 rows of 64 bytes, all of which convt configures whole. */
+/* AMX: eight tiles of 16 rows of 64 bytes. convt always configures all eight at full size. */
 static _Thread_local struct {
     int configured;
     union {
@@ -177,8 +178,8 @@ static void emulated_tile_stored(int c, void *to, ptrdiff_t step)
     assert(amx.configured);
     LANES(row, 16) memcpy((char *)to + row * step, amx.tile[c].bytes[row], 64);
 }
-/* Pairs of products are added up apart, the even and the odd ones, and meet the accumulator at the end. (Not inlined, so that
- * nothing of it is moved out of where the control register is AMX's.) */
+/* Products of even and of odd elements have separate sums, which are added to the accumulator at the end. The function is not
+ * inlined, so that the compiler moves no operation to where the control register does not have the values of AMX. */
 __attribute__((noinline)) static void emulated_add_products(int c, int a, int b)
 {
     LANES(m, 16) LANES(half, 2)
@@ -198,7 +199,7 @@ __attribute__((noinline)) static void emulated_add_products(int c, int a, int b)
         _mm256_storeu_ps(sum, _mm256_add_ps(_mm256_loadu_ps(sum), _mm256_add_ps(sums[0], sums[1])));
     }
 }
-/* As AMX does it: rounded to the nearest, denormal numbers count as zero before and after, no trace in the control register. */
+/* The rules of AMX: round to nearest, treat denormal inputs and results as zero, leave the control register unchanged. */
 static void emulated_tile_dpbf16ps(int c, int a, int b)
 {
     assert(amx.configured);

@@ -4,7 +4,7 @@
     python tools/growth.py 0.1      # a tenth of that
 
 For each kind, a fifth of the turns runs first, which fills convt's caches. The memory of the process may grow by at most
-ALLOWED in the remaining turns. The exit status is 1 if it grows by more. It needs Linux.
+MAX_GROWTH in the remaining turns. The exit status is 1 if it grows by more. It needs Linux.
 """
 
 import gc
@@ -15,7 +15,7 @@ import numpy as np
 
 import convt
 
-ALLOWED = 4 << 20  # bytes, for blocks that the C library takes and frees
+MAX_GROWTH = 4 << 20  # bytes, for blocks that the C library takes and frees
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 
@@ -57,7 +57,7 @@ def operators():
 
 
 def shapes():
-    """Call one operator and the function with ever new shapes."""
+    """Call one operator and the function with a new shape each time."""
     filter, n = array((2, 2, 8, 8), 0), 0
     op = convt.ConvTranspose(filter, strides=2)
     while True:
@@ -67,7 +67,7 @@ def shapes():
         n += 1
 
 
-def grown(kind, turns):
+def memory_growth(kind, turns):
     """Return the growth of the process in bytes over the last four fifths of ``turns`` turns."""
     steps = kind()
     for _ in range(max(turns // 5, 200)):  # more than convt's caches hold
@@ -84,9 +84,9 @@ def main():
     scale = float(sys.argv[1]) if len(sys.argv) > 1 else 1
     failed = False
     for kind, turns in ((calls, 100_000), (operators, 10_000), (shapes, 10_000)):
-        more = grown(kind, int(turns * scale))
-        failed |= more > ALLOWED
-        print(f"{int(turns * scale)} {kind.__name__}: {more / 1024:+.0f} KiB")
+        growth = memory_growth(kind, int(turns * scale))
+        failed |= growth > MAX_GROWTH
+        print(f"{int(turns * scale)} {kind.__name__}: {growth / 1024:+.0f} KiB")
     sys.exit(failed)
 
 

@@ -45,7 +45,7 @@ def rows_of(array, planar, rows):
     return np.broadcast_to(row, shape)[None]
 
 
-def check(algorithm, layer, dtype, elements, real, planar):
+def check(algorithm, layer, dtype, elements, whole, planar):
     """Return None if the result is right, else the wrong rows. Raise ValueError if the algorithm does not support the layer."""
     groups, ci, co, kernel, stride = LAYERS[layer]
     rng, axis = np.random.default_rng(0), 2 if planar else 1
@@ -57,7 +57,7 @@ def check(algorithm, layer, dtype, elements, real, planar):
     )  # fmt: skip
     rows = elements // (WIDTH * stride * groups * co * stride)
     data = rows_of(row, planar, rows)
-    if real:
+    if whole:
         data = np.ascontiguousarray(data)
     small = operator(rows_of(row, planar, ROWS)).astype(np.float32)
     got = operator(data)
@@ -86,15 +86,15 @@ def main():
     for algorithm in sys.argv[1:] or ALGORITHMS:
         for layer in ALGORITHMS[algorithm]:
             for planar in (False, True):
-                for dtype, elements, real in OF_DOTS if algorithm.startswith("dots") else SIZES:
-                    if real and layer != "same size":
+                for dtype, elements, whole in OF_DOTS if algorithm.startswith("dots") else SIZES:
+                    if whole and layer != "same size":
                         continue
                     start = time.monotonic()
-                    name = f"{algorithm:16} {layer:16} {'NCX' if planar else 'NXC'} {dtype} {'data too' if real else ''}"
+                    name = f"{algorithm:16} {layer:16} {'NCX' if planar else 'NXC'} {dtype} {'whole data' if whole else ''}"
                     try:
-                        found = check(algorithm, layer, dtype, elements, real, planar)
+                        found = check(algorithm, layer, dtype, elements, whole, planar)
                     except ValueError as error:
-                        print(f"{name}: not by it ({str(error)[:60]}...)")
+                        print(f"{name}: unsupported ({str(error)[:60]}...)")
                         break
                     wrong += found is not None
                     print(

@@ -33,7 +33,7 @@ from instrumented import NO_LONG_CALLS, build, copy
 # Tests that need no package besides convt's own and reach every loop and kernel, in an order that shows errors early.
 ASAN_TESTS = "planes direct depthwise winograd scatter matrix packing numerics memory properties threads"
 TSAN_TESTS = "threads memory repeat planes"
-MOST = 6 << 10  # MiB, the largest allocation that succeeds, because shadow memory does not work under a limit of memory
+MAX_ALLOCATION_MIB = 6 << 10  # larger allocations fail; shadow memory does not work under a limit of memory
 FLAGS = {
     # Kernels compile in a third of the time without null and object-size, which AddressSanitizer also covers, and with calls
     # for its checks.
@@ -48,7 +48,7 @@ def library(name):
     return subprocess.run(["gcc", f"-print-file-name=lib{name}.so"], check=True, capture_output=True, text=True).stdout.strip()
 
 
-def stand_in(folder):
+def openmp_replacement(folder):
     """Compile the replacement of OpenMP's library and return its path."""
     target = folder / "libopenmp_pthreads.so"
     source = folder / "tools" / "openmp_pthreads.c"
@@ -67,11 +67,11 @@ def run(kind, folder, arguments):
     }
     if kind == "asan":
         settings["LD_PRELOAD"] = f"{library('asan')} {library('ubsan')}"
-        settings["ASAN_OPTIONS"] = f"detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb={MOST}"
+        settings["ASAN_OPTIONS"] = f"detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb={MAX_ALLOCATION_MIB}"
         settings["UBSAN_OPTIONS"] = "print_stacktrace=1"
         wrapper = []
     else:
-        settings["LD_PRELOAD"] = f"{library('tsan')} {stand_in(folder)}"
+        settings["LD_PRELOAD"] = f"{library('tsan')} {openmp_replacement(folder)}"
         settings["TSAN_OPTIONS"] = "halt_on_error=0:exitcode=66:history_size=4:die_after_fork=0"
         # No address randomization, which may map libraries where ThreadSanitizer needs its shadow memory.
         wrapper = ["setarch", platform.machine(), "-R"]

@@ -24,7 +24,7 @@ class Peer(NamedTuple):
     package: str  # package to install, for messages
     options: dict = {}  # more arguments of the module's `prepare`
     caps: bool = True  # whether --isa can limit its instruction set
-    helped: bool = False  # whether its NCX data is reordered before timing
+    reorders_untimed: bool = False  # whether its NCX data is reordered before timing
     checkout: str = ""  # folder of another version of convt, which is imported instead of the installed one
 
 
@@ -32,9 +32,9 @@ class Peer(NamedTuple):
 PEERS = (
     Peer("convt", f"{__name__}.convt", "convt"),
     Peer("onednn-plain", f"{__name__}.onednn", "onednn-cpu-gomp", {"tags": "plain"}),
-    Peer("onednn-any", f"{__name__}.onednn", "onednn-cpu-gomp", {"tags": "any"}, helped=True),
+    Peer("onednn-any", f"{__name__}.onednn", "onednn-cpu-gomp", {"tags": "any"}, reorders_untimed=True),
     Peer("onednn-3.13", f"{__name__}.onednn_sycl", "onednn in a virtual environment that CONVT_BENCH_ONEDNN_SYCL names"),
-    Peer("torch-channels_last", f"{__name__}.torch", "torch", {"layout": "NXC"}, helped=True),
+    Peer("torch-channels_last", f"{__name__}.torch", "torch", {"layout": "NXC"}, reorders_untimed=True),
     Peer("torch-contiguous", f"{__name__}.torch", "torch", {"layout": "NCX"}),
     Peer("torch-prepacked", f"{__name__}.torch", "torch", {"reordered": True}),
     Peer("torch-subpixel", f"{__name__}.torch_subpixel", "torch"),

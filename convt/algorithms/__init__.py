@@ -45,7 +45,7 @@ kind
 class
     A choice of one run per axis. One set of tables describes a class.
 problem class
-    Problems whose sizes are rounded to the same value (stages.alike). They share the choice of the algorithm.
+    Problems whose sizes are rounded to the same value (stages.class_representative). They share the choice of the algorithm.
 split
     Whether runs end where a tap leaves the input or a phase leaves the window.
 channel group
@@ -241,15 +241,15 @@ class Algorithm(NamedTuple):
 
     def schedule(self, problem, threads=stages.SHARED):
         """Return the schedule of a problem on the current machine, or None if the algorithm does not accept the problem."""
-        return stages.scheduled(self.stages, problem, machine.current(), self.unit, threads)
+        return stages.cached_schedule(self.stages, problem, machine.current(), self.unit, threads)
 
     def cost(self, problem):
         """Return the expected cycles of all threads together, infinite if the algorithm does not accept the problem."""
         return stages.cost(self.stages, problem, self.unit)
 
-    def preparing(self, problem):
+    def packing_cost(self, problem):
         """Return the cycles to pack the weights of a one-shot call."""
-        return stages.preparing(self.stages, problem, self.unit)
+        return stages.packing_cost(self.stages, problem, self.unit)
 
     def least(self, problem):
         """Return a lower bound of `cost` that is quick to compute."""
@@ -270,13 +270,13 @@ def _any_channels(limit, these, name, unit="vectors", precision="highest", widen
 
 def _of_blocks(limit, these, name, unit="vectors", precision="highest", exact="", permits=None):
     """Return an algorithm from stages for all strides. `direct` computes the calls that it does not accept."""
-    make = partial(planes.bind.make, these, name=name, unit=unit, otherwise=_direct, permits=permits)
+    make = partial(planes.bind.make, these, name=name, unit=unit, fallback=_direct, permits=permits)
     return Algorithm(these, make, unit, limit, precision, exact)
 
 
 def _of_planes(limit, these, name, unit="vectors", precision="highest"):
     """Return an algorithm that computes on planes directly. `direct` computes the calls that it does not accept."""
-    return Algorithm(these, partial(stages.make, these, name=name, unit=unit, otherwise=_direct), unit, limit, precision)
+    return Algorithm(these, partial(stages.make, these, name=name, unit=unit, fallback=_direct), unit, limit, precision)
 
 
 def _direct(*call):
@@ -348,7 +348,7 @@ BASIC = tuple(name for name in ALGORITHMS if on_unit(name) == (name, "vectors") 
 def candidates(problem, within=math.inf):
     """Return ``{name: expected cycles}`` of the algorithms that "auto" may take, at most ``within`` times the least cycles."""
     found, least = {}, math.inf
-    for bound, name in _by_least(problem, False):
+    for bound, name in _by_lower_bound(problem, False):
         if bound > within * least or math.isinf(bound):
             break
         found[name] = ALGORITHMS[name].cost(problem)
@@ -361,10 +361,10 @@ def fastest(problem, here, filter_order=None):
     """Return the name of the algorithm that "auto" takes on ``here``, which must be the current machine.
 
     It is the fastest algorithm for the problem class. If that one does not accept this problem, it is the fastest for the
-    problem itself. ``filter_order`` is the memory order of a one-shot call's filter (`reorder.lies`), or None if the
+    problem itself. ``filter_order`` is the memory order of a one-shot call's filter (`reorder.memory_order`), or None if the
     weights are packed already.
     """
-    name = _fastest(stages.alike(problem), here, filter_order)
+    name = _fastest(stages.class_representative(problem), here, filter_order)
     return name if math.isfinite(ALGORITHMS[name].least(problem)) else _fastest(problem, here, filter_order)
 
 
@@ -372,12 +372,12 @@ def fastest(problem, here, filter_order=None):
 def _fastest(problem, here, filter_order):
     """Return the name of the cheapest algorithm. The cost of a one-shot call includes packing its weights."""
     best, chosen = math.inf, None
-    for bound, name in _by_least(problem, filter_order == reorder.IN_ROWS):
+    for bound, name in _by_lower_bound(problem, filter_order == reorder.IN_ROWS):
         if bound >= best:
             break
         cycles = ALGORITHMS[name].cost(problem)
         if filter_order is not None and cycles < best:
-            cycles += ALGORITHMS[name].preparing(problem)
+            cycles += ALGORITHMS[name].packing_cost(problem)
             if filter_order == reorder.IN_ROWS and not ALGORITHMS[name].unpacked:
                 cycles += common.reordering_cycles(problem, here)
         if cycles < best:
@@ -385,18 +385,18 @@ def _fastest(problem, here, filter_order):
     return chosen
 
 
-def _by_least(problem, unpacked):
+def _by_lower_bound(problem, unpacked):
     """Return sorted pairs (lower bound of the cycles, name) of the algorithms that "auto" may take."""
     may = lambda each: each.permitted(problem) and (unpacked or not each.unpacked)  # noqa: E731
     return sorted((each.least(problem), name) for name, each in ALGORITHMS.items() if may(each))
 
 
-def forget():
+def clear_schedules():
     """Clear the caches of schedules and choices."""
     for decided in (
         _fastest, direct.schedule.choose, direct.cost.memory_cycles, winograd.schedule.choose, blocks.blocks,
         planes.schedule.chosen_blocks, planes.schedule.cheaper_on_planes, order.order_of, phases.axis, phases.kinds,
-        stages.scheduled, common.pairs_met, depthwise.kinds.kind_of_operator,
+        stages.cached_schedule, common.tap_pair_count, depthwise.kinds.kind_of_operator,
     ):  # fmt: skip
         decided.cache_clear()
 

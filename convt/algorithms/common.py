@@ -17,7 +17,7 @@ MAX_PARTIAL = 1 << 20  # bytes of partial sums that a task may keep between dept
 
 _KEPT_OUTPUT = 28 << 20  # bytes of output that the last-level cache still holds when their cache lines are written again
 
-EVEN = 64  # with more tasks than this the threads are assumed to be balanced
+BALANCED_TASKS = 64  # with more tasks than this the threads are assumed to be balanced
 
 # Above this many classes the tables cost more than a good choice could save.
 MANY_CLASSES = 4096
@@ -36,7 +36,7 @@ def axes(problem, merge, split):
     return groups, classes
 
 
-def reaching(problem, ax):
+def taps_of_outputs(problem, ax):
     """Return for each output of an axis the (tap, input index) pairs that reach it."""
     s, d, size, out = problem.strides[ax], problem.dilations[ax], problem.in_sizes[ax], problem.out_sizes[ax]
     axis = [[] for _ in range(out)]
@@ -48,7 +48,7 @@ def reaching(problem, ax):
 
 
 @functools.lru_cache(maxsize=1024)
-def pairs_met(k, s, d, size, begin, out):
+def tap_pair_count(k, s, d, size, begin, out):
     """Return the number of pairs of an input and a tap whose position is in the window, along an axis."""
     if k > MANY_CLASSES:  # too many to count one by one
         return k * size
@@ -60,38 +60,38 @@ def pairs_met(k, s, d, size, begin, out):
     return int(np.maximum(0, met).sum())
 
 
-def taps_met(problem, ax):
+def most_taps_of_output(problem, ax):
     """Return an upper bound of the inputs that an output sums along an axis."""
     s, d = problem.strides[ax], problem.dilations[ax]
     return max(1, min(-(-problem.kernel[ax] * math.gcd(s, d) // s), problem.in_sizes[ax]))
 
 
-def rows_met(problem):
+def input_row_counts(problem):
     """Return (output rows of the batch, mean number of input rows that reach an output row, mean number of those that did not
     reach the output row before it along the second-last axis)."""
-    p, rows, meet, new = problem, problem.batch, 1.0, 1.0
+    p, rows, reaching, new = problem, problem.batch, 1.0, 1.0
     for ax in range(len(p.kernel) - 1):
         size, out = p.in_sizes[ax], max(p.out_sizes[ax], 1)
-        new = meet * min(1.0, size / out)
-        meet *= pairs_met(p.kernel[ax], p.strides[ax], p.dilations[ax], size, p.begin[ax], p.out_sizes[ax]) / out
+        new = reaching * min(1.0, size / out)
+        reaching *= tap_pair_count(p.kernel[ax], p.strides[ax], p.dilations[ax], size, p.begin[ax], p.out_sizes[ax]) / out
         rows *= p.out_sizes[ax]
-    return rows, meet, new
+    return rows, reaching, new
 
 
-def weight_counts(bytes, total, again=0, here=None):
+def weight_counts(bytes, total, refetched=0, here=None):
     """Return the counts of reading ``bytes`` of panels, of ``total`` bytes of weights.
 
-    ``again`` bytes of other data are fetched with them, because L2 does not hold them any more.
+    ``refetched`` bytes of other data are fetched with them, because L2 does not hold them any more.
     """
     here = here or machine.current()
-    fetched = far(total, here.l2) * bytes + again
+    fetched = uncached_fraction(total, here.l2) * bytes + refetched
     return {"weight_byte": bytes, "weight_byte_l3": fetched, "in_byte_l3": fetched}
 
 
-def far(bytes, near=None):
-    """Return the fraction of ``bytes`` that a cache of ``near`` bytes (by default L2) does not hold."""
-    near = machine.current().l2 if near is None else near
-    return 1 - near / bytes if bytes > near else 0.0
+def uncached_fraction(bytes, cache_bytes=None):
+    """Return the fraction of ``bytes`` that a cache of ``cache_bytes`` bytes (by default L2) does not hold."""
+    cache_bytes = machine.current().l2 if cache_bytes is None else cache_bytes
+    return 1 - cache_bytes / bytes if bytes > cache_bytes else 0.0
 
 
 def memory_counts(problem, non_temporal=False, here=None):
@@ -99,14 +99,14 @@ def memory_counts(problem, non_temporal=False, here=None):
     here = here or machine.current()
     item, found = ITEMSIZE[problem.dtype], {"line": 0.0}
     written = "out_byte_non_temporal" if non_temporal else "out_byte_l3"
-    last = far(execution.data_bytes(problem) + execution.output_bytes(problem), here.last_bytes)
+    last = uncached_fraction(execution.data_bytes(problem) + execution.output_bytes(problem), here.last_bytes)
     for sizes, channels, byte, beyond in (
         (problem.in_sizes, problem.ci, "in_byte_l3", "in_byte_memory"),
         (problem.out_sizes, problem.co, written, "out_byte_memory"),
     ):
         places = problem.batch * math.prod(sizes) * problem.groups
         bytes = places * channels * item
-        share = far(bytes, here.l2)
+        share = uncached_fraction(bytes, here.l2)
         found[byte] = share * bytes
         found["line"] += share * places * (-(-channels * item // 64) if problem.groups > 1 else 0)
         if byte != "out_byte_non_temporal":
@@ -126,10 +126,10 @@ def plane_counts(problem, non_temporal, here):
 def split_bytes(problem):
     """Return the bytes of output in cache lines that several panels write, and that caches evict between two panels."""
     bytes = math.prod(problem.out_shape) * ITEMSIZE[problem.dtype]
-    return far(bytes, _KEPT_OUTPUT) * bytes if splits_lines(problem) else 0.0
+    return uncached_fraction(bytes, _KEPT_OUTPUT) * bytes if splits_lines(problem) else 0.0
 
 
-def threads(cycles, available, here=None):
+def thread_count(cycles, available, here=None):
     """Return the number of threads for a call of so many cycles: 1, or all that are ``available``."""
     return 1 if cycles < (here or machine.current()).limits.single_thread_cycles else available
 
@@ -140,7 +140,7 @@ def fill_counts(problem, here=None):
     if all(min(k, s // math.gcd(s, d)) == s for k, s, d in axes):
         return {}
     bytes = math.prod(problem.out_shape) * ITEMSIZE[problem.dtype]
-    return {"task": 1, "out_byte_l2": bytes, "out_byte_l3": far(bytes, (here or machine.current()).l2) * bytes}
+    return {"task": 1, "out_byte_l2": bytes, "out_byte_l3": uncached_fraction(bytes, (here or machine.current()).l2) * bytes}
 
 
 def splits_lines(problem):
@@ -148,7 +148,7 @@ def splits_lines(problem):
     return problem.groups * problem.co * ITEMSIZE[problem.dtype] % 64 > 0
 
 
-def streams(problem, limit, here=None):
+def stores_non_temporally(problem, limit, here=None):
     """Check whether a contiguous output is written with non-temporal stores: larger than ``limit``, and aligned to vectors."""
     if not execution.outgrows(problem, limit):
         return False
@@ -183,27 +183,27 @@ def reordering_cycles(problem, here):
     return packing_cycles(filter_bytes(problem, here.info(problem.dtype)), None, here=here)
 
 
-def shared(tasks, here=None):
+def cycles_with_idle_thread(tasks, here=None):
     """Return the cycles of tasks, pairs (total cycles, number), including an idle thread at the end.
 
     The result is for two threads, because the choice of an algorithm must not depend on the number of threads.
     """
-    if not few(tasks, here):
+    if not has_few_tasks(tasks, here):
         return sum(work for work, _ in tasks)
     return 2 * makespan(sorted(((work / count, count) for work, count in tasks if count), reverse=True), 2)
 
 
-def shared_alike(cycles, tasks, threads):
-    """Return `shared` of ``tasks`` equal tasks that take ``cycles`` together; ``threads`` are those of the schedule."""
-    if threads == 1 or tasks == 0 or tasks > EVEN:
+def cycles_of_equal_tasks(cycles, tasks, threads):
+    """Return `cycles_with_idle_thread` of ``tasks`` equal tasks, ``cycles`` in total; ``threads`` is that of the schedule."""
+    if threads == 1 or tasks == 0 or tasks > BALANCED_TASKS:
         return cycles
     return cycles * (2 * -(-tasks // 2) / tasks)
 
 
-def few(tasks, here=None):
+def has_few_tasks(tasks, here=None):
     """Check whether tasks, pairs (total cycles, number), are so few that threads wait for the last one."""
     cycles, count = (sum(column) for column in zip(*tasks, strict=True)) if tasks else (0, 0)
-    return count <= EVEN and cycles >= (here or machine.current()).limits.single_thread_cycles
+    return count <= BALANCED_TASKS and cycles >= (here or machine.current()).limits.single_thread_cycles
 
 
 def makespan(tasks, threads):

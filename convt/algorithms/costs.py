@@ -3,7 +3,7 @@
 An algorithm describes the work of its loops as counts, a dict name -> count for each class or task. `Costs.cycles` turns counts
 into cycles. All algorithms use one rule, because fetching overlaps with computing:
 
-    cycles = serial + max(compute, fetch) + HIDDEN * min(compute, fetch)
+    cycles = serial + max(compute, fetch) + EXPOSED * min(compute, fetch)
 
 Each of the three sides is a sum of counts times costs. NAMES defines each count and its side. The cost of one count is an
 efficiency (efficiencies.py), equal on all machines, times a unit of cost that follows from the machine's constants (`units`).
@@ -16,8 +16,8 @@ from .efficiencies import EFFICIENCIES
 
 KIB, MIB = 1 << 10, 1 << 20
 
-HIDDEN = 0.02  # the fraction of the shorter side that does not overlap with the longer one
-STREAMED = 0.2  # the fraction that does not overlap when memory streams data beside all other work
+EXPOSED = 0.02  # the fraction of the shorter side that does not overlap with the longer one
+EXPOSED_STREAM = 0.2  # the fraction that does not overlap when memory streams data beside all other work
 FMA_PORTS = 2  # vector multiply-adds that a core starts per cycle
 LOAD_PORTS = 2  # vector loads that a core starts per cycle
 FMA_LATENCY = 4  # cycles until the next multiply-add can use the result of one as its addend
@@ -260,7 +260,7 @@ class Costs:
             side, value = rows[name]
             totals[side] += value * count
         serial, compute, fetch = totals
-        return serial + max(compute, fetch) + HIDDEN * min(compute, fetch)
+        return serial + max(compute, fetch) + EXPOSED * min(compute, fetch)
 
 
 class TracedCosts(Costs):
@@ -272,7 +272,7 @@ class TracedCosts(Costs):
             side, value = self._rows[name]
             totals[side] += value * count
         shorter = FETCH if totals[FETCH] < totals[COMPUTE] else COMPUTE
-        share = lambda name: HIDDEN if self._rows[name][0] == shorter else 1.0  # noqa: E731
+        share = lambda name: EXPOSED if self._rows[name][0] == shorter else 1.0  # noqa: E731
         return Cycles(super().cycles(counts), {(self.part, name): share(name) * n for name, n in counts.items() if n})
 
 
@@ -292,10 +292,10 @@ class Profile:
         return TracedCosts(part, self.values) if self._traces else self._costs
 
 
-def beside(cycles, memory):
+def overlapped(cycles, memory):
     """Return the cycles of work with ``memory`` cycles of streaming that overlap with it."""
     longer, shorter = (cycles, memory) if cycles >= memory else (memory, cycles)
-    return longer + shorter * STREAMED
+    return longer + shorter * EXPOSED_STREAM
 
 
 def units(here, vector_bits):

@@ -9,28 +9,28 @@ from .._problem import ITEMSIZE
 class Execution(NamedTuple):
     """The decisions that every plan receives beside its tables."""
 
-    hole: bool  # some outputs are written by no task, because no tap reaches their phase
+    has_holes: bool  # some outputs are written by no task, because no tap reaches their phase
     single_thread: bool  # the work is too small for a second thread
     pinned: bool  # each thread runs the same tasks at every call, because its core's cache may still hold their weights
     alternate: bool  # calls run their tasks alternately forwards and backwards
     non_temporal: int  # bytes to which output rows must be aligned for non-temporal stores; 0 for ordinary stores
 
-    def on(self, out_strides):
+    def for_strides(self, out_strides):
         """Return the Execution for an output of these byte strides: with ordinary stores if some row is not aligned."""
         if self.non_temporal == 0 or all(s % self.non_temporal == 0 for s in out_strides[:-1]):
             return self
         return self._replace(non_temporal=0)
 
 
-def decide(problem, here, unit, hole, cycles, weight_bytes, outgrows):
-    """Return the Execution of a schedule, before strides are known (`Execution.on`).
+def decide(problem, here, unit, has_holes, cycles, weight_bytes, outgrows):
+    """Return the Execution of a schedule, before strides are known (`Execution.for_strides`).
 
     ``cycles`` and ``weight_bytes`` (packed) are those of the schedule. ``outgrows`` says whether the algorithm expects data and
     output to exceed the caches.
     """
     pinned = problem.flops < here.limits.pinned_flops
     return Execution(
-        hole=hole,
+        has_holes=has_holes,
         single_thread=cycles < here.limits.single_thread_cycles,
         pinned=pinned,
         alternate=pinned and weight_bytes > here.limits.far,

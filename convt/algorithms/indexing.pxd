@@ -35,7 +35,7 @@ cdef inline int64_t cut_at(const Cut *c, int64_t n) noexcept nogil:
     return min(c.rows, n * c.height + min(n, c.taller) * c.grain)
 
 
-cdef inline bint within(int64_t *box, int64_t *at, int64_t nd) noexcept nogil:
+cdef inline bint is_inside(int64_t *box, int64_t *at, int64_t nd) noexcept nogil:
     """Check whether a position is inside a box, [low, high) per axis."""
     cdef int64_t ax
     for ax in range(nd):
@@ -44,7 +44,7 @@ cdef inline bint within(int64_t *box, int64_t *at, int64_t nd) noexcept nogil:
     return True
 
 
-cdef inline int64_t steps_to(int64_t n, int64_t step) noexcept nogil:
+cdef inline int64_t ceil_quotient(int64_t n, int64_t step) noexcept nogil:
     """Return n divided by the step, rounded up."""
     if step == 1:
         return n

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import itertools
 import os
+import sys
 from dataclasses import dataclass, replace
 
 from .. import _config, _core
@@ -52,14 +53,36 @@ def _machine(isa, caches, packed_limit, family=None):
 
 
 def cpu():
-    """Return (vendor, family, model) of this CPU as CPUID reports them, ("", 0, 0) if the system does not tell."""
+    """Return (vendor, family, model) of this CPU, ("", 0, 0) if the system does not tell.
+
+    For x86, these are what CPUID reports. For AArch64, they are the implementer, the version of the architecture, and the part
+    number of the first core; on macOS ("Apple", 0, 0).
+    """
     fields = {}
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         for line in itertools.takewhile(str.strip, file):
             name, _, value = line.partition(":")
             fields[name.strip()] = value.strip()
-    family, model = (fields.get(name, "") for name in ("cpu family", "model"))
-    return fields.get("vendor_id", ""), *(int(text) if text.isdecimal() else 0 for text in (family, model))
+    if sys.platform == "darwin" and os.uname().machine == "arm64":
+        return "Apple", 0, 0
+    if "CPU implementer" in fields:
+        vendor = fields["CPU implementer"]
+        vendor = _IMPLEMENTERS.get(vendor, vendor)
+        family, model = (fields.get(name, "") for name in ("CPU architecture", "CPU part"))
+    else:
+        vendor, family, model = (fields.get(name, "") for name in ("vendor_id", "cpu family", "model"))
+    return vendor, _number(family), _number(model)
+
+
+_IMPLEMENTERS = {"0x41": "Arm", "0x61": "Apple"}  # implementer in an AArch64 CPU's main identification register -> name
+
+
+def _number(text):
+    """Return a decimal or hexadecimal (0x...) number, 0 if ``text`` is neither."""
+    try:
+        return int(text, 0)
+    except ValueError:
+        return 0
 
 
 _pretended = None  # None, or a function: the real machine -> its replacement

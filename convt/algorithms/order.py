@@ -15,7 +15,7 @@ from .direct.bind import depth_chunks
 from .planes import by_blocks
 from .planes.blocks import Schedule
 from .planes.schedule import cheaper_widened
-from .stages import SHARED, scheduled
+from .stages import SHARED, cached_schedule
 
 DIRECT = by_blocks(direct.STAGES, cheaper_widened(direct.STAGES), strided=True)
 
@@ -34,10 +34,10 @@ class Run(NamedTuple):
 class Order(NamedTuple):
     merge: tuple  # for each axis, whether phases are merged
     axes: tuple  # the Runs of each axis
-    free: tuple  # for each axis, whether a part may be cut into blocks, because all outputs are summed alike
+    divisible: tuple  # for each axis, whether a part may be cut into blocks, because all outputs are summed alike
     depths: tuple  # for each choice of a run per axis: (depth chunks, whether the class is sparse)
 
-    def of(self, combo):
+    def depths_of(self, combo):
         """Return (depth chunks, whether it is sparse) of a class."""
         at = 0
         for c, runs in zip(combo, self.axes, strict=True):
@@ -48,7 +48,7 @@ class Order(NamedTuple):
 @functools.lru_cache(maxsize=64)
 def order_of(problem, finite, here):
     """Return the Order of a whole problem on contiguous data. ``finite`` says whether the filter is finite."""
-    found = scheduled(DIRECT, problem._replace(planar=_apart(problem)), here, "vectors", SHARED, finite)
+    found = cached_schedule(DIRECT, problem._replace(planar=_has_separate_channels(problem)), here, "vectors", SHARED, finite)
     cut = found.cut if isinstance(found, Schedule) else None
     found = found if cut is None else found.inner
     sub, info = found.problem, here.info(problem.dtype)
@@ -56,22 +56,22 @@ def order_of(problem, finite, here):
     groups, runs = common.axes(sub, merge, found.split)
     reached = [[n for n, c in enumerate(axis) if c.group >= 0] for axis in runs]
     axes = [[Run(c.group, c.start, c.start + c.count, c.tap_range) for c in axis if c.group >= 0] for axis in runs]
-    alike = {at: c for c in found.classes for at in itertools.product(*c.runs)}
+    class_at = {at: c for c in found.classes for at in itertools.product(*c.runs)}
     depths = {}
     for numbers in itertools.product(*reached):
-        c, combo = alike[numbers], [axis[n] for axis, n in zip(runs, numbers, strict=True)]
+        c, combo = class_at[numbers], [axis[n] for axis, n in zip(runs, numbers, strict=True)]
         chosen = [g[run.group] for g, run in zip(groups, combo, strict=True)]
         at = tuple([axis.index(n) for axis, n in zip(reached, numbers, strict=True)])
         depths[at] = tuple(map(tuple, depth_chunks(sub, c, combo, chosen, info).tolist())), c.sparse
-    free = [False] * problem.rank
+    divisible = [False] * problem.rank
     for ax in range(problem.rank if cut is not None else 0):
         if cut.axes[ax].count > 1:
-            free[ax], runs = _over_blocks(axes[ax], depths, ax, cut.axes[ax])
-            axes, depths = _chosen(axes, depths, ax, runs)
-    return Order(merge, tuple(map(tuple, axes)), tuple(free), tuple(depths.values()))
+            divisible[ax], runs = _runs_of_blocks(axes[ax], depths, ax, cut.axes[ax])
+            axes, depths = _with_runs(axes, depths, ax, runs)
+    return Order(merge, tuple(map(tuple, axes)), tuple(divisible), tuple(depths.values()))
 
 
-def _apart(problem):
+def _has_separate_channels(problem):
     """Check whether channels of contiguous data or output are not adjacent, so that `direct` transposes block by block."""
     return problem.planar and (
         (problem.groups * problem.ci > 1 and math.prod(problem.in_sizes) > 1)
@@ -79,12 +79,12 @@ def _apart(problem):
     )
 
 
-def _over_blocks(runs, depths, ax, axis):
+def _runs_of_blocks(runs, depths, ax, axis):
     """Return the runs of all blocks of an axis: (whether all outputs of a phase group are summed alike, [(run, its number in
     the block)])."""
     firsts = {run.group: n for n, run in reversed(list(enumerate(runs)))}
-    alike = lambda at: (runs[at[ax]].taps, depths[at])  # noqa: E731
-    if all(alike(at) == alike((*at[:ax], firsts[runs[at[ax]].group], *at[ax + 1 :])) for at in depths):
+    summation = lambda at: (runs[at[ax]].taps, depths[at])  # noqa: E731
+    if all(summation(at) == summation((*at[:ax], firsts[runs[at[ax]].group], *at[ax + 1 :])) for at in depths):
         return True, [(Run(group, -math.inf, math.inf, runs[n].taps), n) for group, n in sorted(firsts.items())]
     found = []
     for block in range(axis.count):
@@ -107,8 +107,8 @@ def part_of(order, problem, in_starts, out_starts):
             low, high = max(r.low - start, j[0]), min(r.high - start, j[1])
             a, b = max(r.first - first, 0), min(r.end - first, out)
             if low < high and a < b:
-                kept.append((r if order.free[ax] else Run(r.group, low, high, r.taps, a, b), n))
-        axes, depths = _chosen(axes, depths, ax, kept)
+                kept.append((r if order.divisible[ax] else Run(r.group, low, high, r.taps, a, b), n))
+        axes, depths = _with_runs(axes, depths, ax, kept)
     return order._replace(axes=tuple(map(tuple, axes)), depths=tuple(depths.values()))
 
 
@@ -116,7 +116,7 @@ def _choices(axes):
     return itertools.product(*(range(len(runs)) for runs in axes))
 
 
-def _chosen(axes, depths, ax, runs):
+def _with_runs(axes, depths, ax, runs):
     """Return axes and depths with other runs on axis ``ax``; ``runs`` are pairs (run, number of the run that it replaces)."""
     axes = [*axes[:ax], [run for run, _ in runs], *axes[ax + 1 :]]
     return axes, {at: depths[(*at[:ax], runs[at[ax]][1], *at[ax + 1 :])] for at in _choices(axes)}

@@ -12,8 +12,9 @@ cdef struct PackClass:
     # in-channel).
     int64_t nphases, ntaps, ncols, npanels, depth
     int64_t *taps            # [nphases][ntaps] byte offset of each tap in the filter, NO_TAP for a tap that a phase lacks
-    int64_t together, step   # `together` columns have a constant stride of `step` elements in the filter: the out-channels of a
-                             # phase, or all phases if there is one out-channel and phases have a constant stride
+    int64_t strided_columns  # columns with a constant stride in the filter: the out-channels of a phase, or all phases if there
+                             # is one out-channel and phases have a constant stride
+    int64_t step             # that stride, in elements
     # The following fields are for winograd, whose rows are (point, tap window, in-channel).
     int64_t npoints, nwindows # 0 if the class is not transformed
     int64_t *window_start    # [nwindows + 1] index in `window_taps` of the first tap of each window
@@ -26,7 +27,7 @@ cdef struct PackClass:
     size_t weights, bias     # offsets of the class in the packed weights and bias
     size_t group_weights, group_bias  # bytes per channel group
     int64_t first_job, njobs # jobs of the class; a job packs some in-channels of one panel of one channel group
-    int64_t share, shares    # in-channels of a job, and jobs of a panel
+    int64_t job_channels, panel_jobs  # in-channels of a job, and jobs of a panel
 
 
 cdef int64_t NO_TAP
@@ -39,12 +40,12 @@ cdef class PackRecipe:
     cdef int64_t sg, si, so
     cdef readonly int64_t out_channel_stride  # `so`
     cdef int64_t bias_stride
-    cdef size_t staged
+    cdef size_t stage_bytes
     cdef object shape, tap_strides
 
     cdef open_recipe(self, str dtype, filter, bias, str unit)
-    cpdef PackedFilter pack(self, filter, bias, int threads, bint lasting=*, bint on_the_fly=*)
-    cdef PackedFilter room(self, size_t weight_bytes, bint lasting)
+    cpdef PackedFilter pack(self, filter, bias, int threads, bint persistent=*, bint on_the_fly=*)
+    cdef PackedFilter allocate(self, size_t weight_bytes, bint persistent)
 
 
 cdef class PanelRecipe(PackRecipe):
@@ -54,13 +55,13 @@ cdef class PanelRecipe(PackRecipe):
     cdef object structures
     cdef list keep
     cdef int64_t jobs
-    cdef int64_t some
+    cdef int64_t stage_channels
 
     cdef size_class(self, PackClass *c, Py_ssize_t index)
     cdef void pack_bias(self, char *src, char *dst) noexcept nogil
     cdef bint pack_job(self, PackClass *c, int64_t job, char *src, char *dst, char *stage) noexcept nogil
     cdef bint run_job(self, int64_t job, char *src, char *dst, char *stage) noexcept nogil
-    cdef bint finite_source(self, filter, int threads)
+    cdef bint is_source_finite(self, filter, int threads)
     cdef bint pack_tap(self, PackClass *c, int64_t n, int64_t t, int64_t low, int64_t last, char *src, char *dst) noexcept nogil
     cdef bint pack_depth(self, PackClass *c, int64_t n, int64_t first, int64_t depth, char *src, char *dst) noexcept nogil
     cdef const char *source_at(self, PackClass *c, int64_t n, int64_t point, int64_t first, char *src) noexcept nogil

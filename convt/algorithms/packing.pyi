@@ -16,7 +16,7 @@ class PackRecipe:
     @property
     def out_channel_stride(self) -> int: ...
     def pack(
-        self, filter: NDArray[Any], bias: NDArray[Any] | None, threads: int, lasting: bool = True, on_the_fly: bool = False
+        self, filter: NDArray[Any], bias: NDArray[Any] | None, threads: int, persistent: bool = True, on_the_fly: bool = False
     ) -> PackedFilter: ...
 
 class PanelRecipe(PackRecipe):

@@ -23,7 +23,7 @@ cnp.import_array()
 NO_TAP = -2**63  # marks a tap that a phase lacks; not a valid byte offset, which may be negative
 
 cdef enum:
-    STAGED = 16  # in-channels that a transform stages at a time, or a step of depth if that is more
+    STAGED_CHANNELS = 16  # in-channels that a transform stages at a time, or a step of depth if that is more
     PACK_JOB_BYTES = 1 << 17  # bytes of packed weights of a job
     PARALLEL_PACK_BYTES = 1 << 18  # up to this many bytes, one thread packs
 
@@ -32,8 +32,8 @@ cdef class PackRecipe:
     """The base of all recipes: sizes and strides of the filter, bytes of the packed weights and bias.
 
     ``sg`` (bytes per channel group), ``si`` and ``so`` (elements per in-channel and out-channel) are strides of the filter.
-    ``ci_p`` is the number of in-channels, rounded up to whole steps of depth. ``staged`` is the bytes of scratch memory that a
-    thread needs while it packs.
+    ``ci_p`` is the number of in-channels, rounded up to whole steps of depth. ``stage_bytes`` is the bytes of scratch memory
+    that a thread needs while it packs.
     """
 
     cdef open_recipe(self, str dtype, filter, bias, str unit):
@@ -48,19 +48,21 @@ cdef class PackRecipe:
         self.shape, self.tap_strides = filter.shape[3:], np.asarray(filter.strides[3:], np.int64)
         self.ntaps = int(np.prod(self.shape))
 
-    cpdef PackedFilter pack(self, filter, bias, int threads, bint lasting=True, bint on_the_fly=False):
+    cpdef PackedFilter pack(self, filter, bias, int threads, bint persistent=True, bint on_the_fly=False):
         """Return a filter of the recipe's shape and strides as packed weights.
 
-        Unless ``lasting``, they are in memory that is reused between calls. With ``on_the_fly`` only the bias is packed: tasks
-        pack weights from the filter, which must therefore not change until the call ends.
+        Unless ``persistent``, the packed weights serve one call, and later one-shot calls reuse their memory. With
+        ``on_the_fly`` only the bias is packed: tasks pack weights from the filter, which must therefore not change until the
+        call ends.
         """
         raise NotImplementedError
 
-    cdef PackedFilter room(self, size_t weight_bytes, bint lasting):
+    cdef PackedFilter allocate(self, size_t weight_bytes, bint persistent):
         """Return a PackedFilter with memory for ``weight_bytes`` of weights and for the bias. The bias is set to zero."""
         cdef PackedFilter packed = PackedFilter()
         packed.nbytes = round64(self.weight_bytes) + round64(self.bias_bytes)
-        packed.memory = take_buffer(round64(weight_bytes) + round64(self.bias_bytes), NULL if lasting else one_shot_weights())
+        packed.memory = take_buffer(
+            round64(weight_bytes) + round64(self.bias_bytes), NULL if persistent else one_shot_weights())
         packed.weights, packed.bias = packed.memory.data, packed.memory.data + round64(weight_bytes)
         memset(packed.bias, 0, self.bias_bytes)
         return packed
@@ -79,7 +81,7 @@ cdef class PanelRecipe(PackRecipe):
         cdef PackClass *c
         # The check for NaN and infinity reads packed weights, which have the type of the accumulators or are bfloat16.
         self.packed_finite = k.finite if k.e_size == k.s_size else kernels_of("bfloat16" if k.e_size == 2 else "float32").finite
-        self.some = max(<int64_t>STAGED, <int64_t>k.kstep)
+        self.stage_channels = max(<int64_t>STAGED_CHANNELS, <int64_t>k.kstep)
         self.nclasses, self.keep = len(classes), []
         self.structures = structures(self.keep, self.nclasses, sizeof(PackClass))
         self.classes = <PackClass *>cnp.PyArray_DATA(self.structures)
@@ -90,9 +92,9 @@ cdef class PanelRecipe(PackRecipe):
             c.taps = keep_table(self.keep, offsets)
             c.ncols, c.depth = c.nphases * self.co, c.ntaps * self.ci_p
             c.nested = (taps < 0).any()
-            c.together, c.step = self.co, self.so
-            if self.co == 1 and c.nphases > 1 and not c.nested and np.ptp(apart := np.diff(offsets, axis=0)) == 0:
-                c.together, c.step = c.nphases, apart[0, 0] // k.s_size
+            c.strided_columns, c.step = self.co, self.so
+            if self.co == 1 and c.nphases > 1 and not c.nested and np.ptp(phase_steps := np.diff(offsets, axis=0)) == 0:
+                c.strided_columns, c.step = c.nphases, phase_steps[0, 0] // k.s_size
             c.npanels = (c.ncols + k.nr - 1) // k.nr
             c.weights, c.bias = self.weight_bytes, self.bias_bytes
             self.size_class(c, i)
@@ -106,39 +108,40 @@ cdef class PanelRecipe(PackRecipe):
         """Set the bytes of a pack class, and its jobs."""
         cdef const convt_kernels *k = self.k
         c.group_weights = c.npanels * k.nr * c.depth * k.e_size
-        c.share = self.some * max(1, PACK_JOB_BYTES * self.ci_p // max(1, self.some * c.depth * k.nr * k.e_size))
-        c.shares = max(1, (self.ci + c.share - 1) // c.share)
-        c.njobs = self.groups * c.npanels * c.shares
+        cdef int64_t stage = self.stage_channels
+        c.job_channels = stage * max(1, PACK_JOB_BYTES * self.ci_p // max(1, stage * c.depth * k.nr * k.e_size))
+        c.panel_jobs = max(1, (self.ci + c.job_channels - 1) // c.job_channels)
+        c.njobs = self.groups * c.npanels * c.panel_jobs
 
-    cpdef PackedFilter pack(self, filter, bias, int threads, bint lasting=True, bint on_the_fly=False):
-        cdef PackedFilter packed = self.room(0 if on_the_fly else self.weight_bytes, lasting)
+    cpdef PackedFilter pack(self, filter, bias, int threads, bint persistent=True, bint on_the_fly=False):
+        cdef PackedFilter packed = self.allocate(0 if on_the_fly else self.weight_bytes, persistent)
         cdef char *src = <char *>cnp.PyArray_DATA(filter)
         cdef char *dst = packed.weights
         cdef int64_t job, wrong = 0  # last job first: a call begins with the first panels, which are then in the cache
         cdef int count = threads if self.weight_bytes > PARALLEL_PACK_BYTES else 1
-        cdef size_t staged = self.staged
+        cdef size_t stage_bytes = self.stage_bytes
         cdef Buffer stage
         if bias is not None:
             self.pack_bias(<char *>cnp.PyArray_DATA(bias), packed.bias)
         if on_the_fly:
             packed.source = src
         elif count > 1:
-            stage = take_buffer(count * staged, workspaces())
+            stage = take_buffer(count * stage_bytes, workspaces())
             note_pool()
             for job in prange(self.jobs, num_threads=count, nogil=True, schedule="dynamic"):
-                wrong += self.run_job(self.jobs - 1 - job, src, dst, stage.data + threadid() * staged)
+                wrong += self.run_job(self.jobs - 1 - job, src, dst, stage.data + threadid() * stage_bytes)
         else:
-            stage = take_buffer(staged, workspaces())
+            stage = take_buffer(stage_bytes, workspaces())
             with nogil:
                 for job in range(self.jobs):
                     wrong += self.run_job(self.jobs - 1 - job, src, dst, stage.data)
         # AMX treats subnormal numbers as zero and would lose the bias.
         wrong += self.k.parts and bias is not None and _subnormal(bias)
         # Plans for weights that are not finite never multiply them by zeros outside the input.
-        packed.finite = not wrong and self.finite_source(filter, threads)
+        packed.finite = not wrong and self.is_source_finite(filter, threads)
         return packed
 
-    cdef bint finite_source(self, filter, int threads):
+    cdef bint is_source_finite(self, filter, int threads):
         """Check whether the filter is finite, in a recipe whose jobs do not check it."""
         return True
 
@@ -152,8 +155,9 @@ cdef class PanelRecipe(PackRecipe):
     cdef bint pack_job(self, PackClass *c, int64_t job, char *src, char *dst, char *stage) noexcept nogil:
         """Pack some in-channels of one panel. Return whether some weights are not finite, before or after conversion."""
         cdef const convt_kernels *k = self.k
-        cdef int64_t g = job // c.shares // c.npanels, n = job // c.shares % c.npanels, low = job % c.shares * c.share
-        cdef int64_t column = n * k.nr, end = min(c.ncols, column + k.nr), high = min(self.ci, low + c.share), t
+        cdef int64_t g = job // c.panel_jobs // c.npanels, n = job // c.panel_jobs % c.npanels
+        cdef int64_t low = job % c.panel_jobs * c.job_channels
+        cdef int64_t column = n * k.nr, end = min(c.ncols, column + k.nr), high = min(self.ci, low + c.job_channels), t
         cdef int64_t width = (end - column + k.vl - 1) // k.vl * k.vl
         cdef int64_t last = self.ci_p if high == self.ci else high
         cdef bint wrong = False
@@ -209,7 +213,7 @@ cdef class PanelRecipe(PackRecipe):
         self.piece(c, n * self.k.nr, c.ncols, src, &from_, &taps)
         if c.npoints:
             n = c.start[t * c.npoints + point + 1] - 1
-            t = c.window_taps[c.window_start[t] + convt_quotient(c.at[n], self.some * self.k.nr)]
+            t = c.window_taps[c.window_start[t] + convt_quotient(c.at[n], self.stage_channels * self.k.nr)]
         return from_ + offset_of(taps[t]) + low * self.si * self.k.s_size
 
     cdef bint pack_tap(self, PackClass *c, int64_t n, int64_t t, int64_t low, int64_t last, char *src, char *dst) noexcept nogil:
@@ -240,10 +244,10 @@ cdef class PanelRecipe(PackRecipe):
 
         ``from_`` receives the address of the first one without the tap's offset, ``taps`` the tap offsets of its phase.
         """
-        cdef int64_t first = column % c.together
+        cdef int64_t first = column % c.strided_columns
         from_[0] = src + first * c.step * self.k.s_size
-        taps[0] = c.taps + column // c.together * c.together // self.co * c.ntaps
-        return min(c.together - first, end - column)
+        taps[0] = c.taps + column // c.strided_columns * c.strided_columns // self.co * c.ntaps
+        return min(c.strided_columns - first, end - column)
 
 def _subnormal(bias):
     """Check whether some value of a bias is so small that AMX, which has no subnormal numbers, could lose precision."""

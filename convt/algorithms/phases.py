@@ -17,7 +17,8 @@ import operator
 from typing import NamedTuple
 
 NESTED = 2  # a way to merge beside False and True: all phases, also those that read only some of the others' inputs
-FAR = 2**31  # from this stride on a window shows a phase once or twice, and offsets to its next position overflow 32 bits
+# From this stride on a window shows a phase once or twice, and offsets to its next position overflow 32 bits.
+WIDE_STRIDE = 2**31
 
 
 class PhaseGroup(NamedTuple):
@@ -46,7 +47,7 @@ class AxisClass(NamedTuple):
     inner: tuple  # (low, high) of the jj at which all shown phases have outputs in the window
     run: int = -1  # number of the order.Run that it is from, if runs were given
 
-    def earlier(self, s):
+    def extended_back(self, s):
         """Return the run extended by one j at its start, which shows no phase."""
         reached = [lo < hi for lo, hi in self.valid]
         valid = tuple((lo + there, hi + there) for (lo, hi), there in zip(self.valid, reached, strict=True))
@@ -74,12 +75,12 @@ class Kind(NamedTuple):
 
     count: int  # type: ignore[assignment]
     taps: int
-    of: int  # taps of its phase group
+    group_taps: int  # taps of its phase group
     phases: int
     shown: int  # phases that have outputs in the window
     outside: int  # number of j at which some of these phases are outside the window
     ends: int  # number of ends of the run (0 to 2) at which some tap reads outside the input
-    follow: bool  # its taps read consecutive inputs
+    consecutive: bool  # its taps read consecutive inputs
     reached: tuple  # for each tap the number of j at which it is inside the input, ascending; () if all taps always are
     group: int  # phase group of the first run of this kind
 
@@ -115,8 +116,8 @@ def kinds(k, s, d, merge, size, begin, out, split):
             taps = offsets[first:end]
             cut = (taps[0] > a) + (taps[-1] + size < b) if taps else 0
             reached = tuple(sorted([min(b, off + size) - max(a, off) for off in taps])) if cut else ()
-            follow = len(taps) <= 1 or taps[0] - taps[-1] == len(taps) - 1
-            key = count, len(taps), len(offsets), len(residues), shown, outside, cut, follow, reached
+            consecutive = len(taps) <= 1 or taps[0] - taps[-1] == len(taps) - 1
+            key = count, len(taps), len(offsets), len(residues), shown, outside, cut, consecutive, reached
             found.setdefault(key, [index]).append(number)
             number += 1
             a = b
@@ -134,10 +135,10 @@ def _kind(groups, c, size):
     """Return the kind of a run."""
     ends = (c.first_in[0] < 0) + (c.first_in[-1] + c.count > size) if c.first_in else 0
     reached = sorted(max(0, min(c.count, size - i) - max(0, -i)) for i in c.first_in) if ends else ()
-    follow = all(b - a == 1 for a, b in itertools.pairwise(c.first_in))
+    consecutive = all(b - a == 1 for a, b in itertools.pairwise(c.first_in))
     outside = c.count - max(0, c.inner[1] - c.inner[0])
-    of, phases = len(groups[c.group].offsets), len(c.first_out)
-    return Kind(c.count, len(c.first_in), of, phases, len(c.shown), outside, ends, follow, tuple(reached), c.group)
+    group_taps, phases = len(groups[c.group].offsets), len(c.first_out)
+    return Kind(c.count, len(c.first_in), group_taps, phases, len(c.shown), outside, ends, consecutive, tuple(reached), c.group)
 
 
 @functools.lru_cache(maxsize=256)
@@ -146,7 +147,7 @@ def phase_groups(k, s, d, merge):
 
     With ``merge`` True, phases that read the same inputs share a group. With ``NESTED``, all phases share one group.
     """
-    merge = s < FAR and merge
+    merge = s < WIDE_STRIDE and merge
     by_residue = {}
     for t in range(k):
         offset, residue = divmod(d * t, s)
@@ -196,7 +197,7 @@ def axis_classes(groups, size, s, begin, out, split):
         spans = [_span(r, s, begin, out) for r in residues]
         if residues:
             low, high = min(a for a, _ in spans), max(b for _, b in spans)
-            runs = [(low, high)] if s < FAR else [(j, j + 1) for j in range(low, high)]
+            runs = [(low, high)] if s < WIDE_STRIDE else [(j, j + 1) for j in range(low, high)]
             for a, b in runs:
                 shown = [(r, span) for r, span in zip(residues, spans, strict=True) if span[0] < b and a < span[1]]
                 if shown:

@@ -20,4 +20,4 @@ cdef class ReorderRecipe(PackRecipe):
     cdef readonly PackRecipe inner
     cdef object dtype
     cdef tuple filter_shape
-    cdef Reorder work
+    cdef Reorder arguments

@@ -13,7 +13,7 @@ cimport numpy as cnp
 
 import numpy as np
 
-from convt._core cimport PackedFilter, each_thread, kernels_of
+from convt._core cimport PackedFilter, kernels_of, run_in_parallel
 from convt._kernels cimport convt_kernels
 from convt._memory cimport empty_for_weights
 from convt.algorithms.packing cimport PackRecipe
@@ -27,12 +27,12 @@ cdef enum:
 
 
 # A filter is in rows if the taps of all out-channels are contiguous for each in-channel.
-IN_ROWS, OTHERWISE = "rows", "otherwise"
+IN_ROWS, NOT_IN_ROWS = "in rows", "not in rows"
 
 
-def lies(filter):
-    """Return the layout of a filter (groups, ci, co, *kernel): IN_ROWS or OTHERWISE."""
-    return IN_ROWS if filter[:1, :1].flags.c_contiguous else OTHERWISE
+def memory_order(filter):
+    """Return the memory order of a filter (groups, ci, co, *kernel): IN_ROWS or NOT_IN_ROWS."""
+    return IN_ROWS if filter[:1, :1].flags.c_contiguous else NOT_IN_ROWS
 
 
 def pays(filter):
@@ -47,17 +47,17 @@ def pays(filter):
 
 def empty_reordered(filter):
     """Return an empty array of a filter's shape and dtype in the memory order of a reordered filter."""
-    return in_order(np.empty((*filter.shape[3:], *filter.shape[:3]), filter.dtype))
+    return as_filter(np.empty((*filter.shape[3:], *filter.shape[:3]), filter.dtype))
 
 
-cdef in_order(array):
+cdef as_filter(array):
     """Return an array (*kernel, groups, ci, co) viewed as a filter (groups, ci, co, *kernel)."""
     return array.transpose(*range(array.ndim - 3, array.ndim), *range(array.ndim - 3))
 
 
-cdef void reorder_part(void *given, size_t part) noexcept nogil:
+cdef void reorder_part(void *job, size_t part) noexcept nogil:
     """Reorder the in-channels of one thread, the ``part``-th part of the in-channels of all groups."""
-    cdef Reorder *r = <Reorder *>given
+    cdef Reorder *r = <Reorder *>job
     cdef int64_t rows = r.groups * r.ci, row
     for row in range(rows * part // r.parts, rows * (part + 1) // r.parts):
         r.k.transpose(r.dst + row * r.co * r.k.s_size, rows * r.co, 1, r.src + row // r.ci * r.sg + row % r.ci * r.si, 1, r.so,
@@ -70,20 +70,21 @@ cdef class ReorderRecipe(PackRecipe):
     def __init__(self, PackRecipe inner, str dtype, filter):
         self.inner, self.weight_bytes, self.bias_bytes = inner, inner.weight_bytes, inner.bias_bytes
         self.dtype, self.filter_shape = filter.dtype, (*filter.shape[3:], *filter.shape[:3])
-        self.work.k, self.work.taps = kernels_of(dtype), int(np.prod(filter.shape[3:]))
-        self.work.groups, self.work.ci, self.work.co = filter.shape[:3]
-        self.work.sg, self.work.si, self.work.so = filter.strides[0], filter.strides[1], filter.strides[2] // filter.itemsize
-        self.work.parts = max(1, min(self.work.groups * self.work.ci, filter.nbytes // PART_BYTES))
+        self.arguments.k, self.arguments.taps = kernels_of(dtype), int(np.prod(filter.shape[3:]))
+        self.arguments.groups, self.arguments.ci, self.arguments.co = filter.shape[:3]
+        self.arguments.sg, self.arguments.si = filter.strides[0], filter.strides[1]
+        self.arguments.so = filter.strides[2] // filter.itemsize
+        self.arguments.parts = max(1, min(self.arguments.groups * self.arguments.ci, filter.nbytes // PART_BYTES))
 
-    cpdef PackedFilter pack(self, filter, bias, int threads, bint lasting=True, bint on_the_fly=False):
+    cpdef PackedFilter pack(self, filter, bias, int threads, bint persistent=True, bint on_the_fly=False):
         """Reorder and pack a filter; see `PackRecipe.pack`. Shape and strides are the recipe's, not those of ``filter``."""
-        cdef Reorder work = self.work
+        cdef Reorder arguments = self.arguments
         ordered = empty_for_weights(self.filter_shape, self.dtype)
-        work.src, work.dst = <char *>cnp.PyArray_DATA(filter), <char *>cnp.PyArray_DATA(ordered)
-        work.parts = min(work.parts, <int64_t>threads)
+        arguments.src, arguments.dst = <char *>cnp.PyArray_DATA(filter), <char *>cnp.PyArray_DATA(ordered)
+        arguments.parts = min(arguments.parts, <int64_t>threads)
         with nogil:
-            each_thread(reorder_part, <int>work.parts, &work)
-        cdef PackedFilter packed = self.inner.pack(in_order(ordered), bias, threads, lasting, on_the_fly)
-        if not lasting and packed.filter is None:
+            run_in_parallel(reorder_part, <int>arguments.parts, &arguments)
+        cdef PackedFilter packed = self.inner.pack(as_filter(ordered), bias, threads, persistent, on_the_fly)
+        if not persistent and packed.filter is None:
             packed.filter = ordered  # tasks of the call may read it: they pack on the fly, or it serves as packed weights
         return packed

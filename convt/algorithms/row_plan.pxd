@@ -21,5 +21,5 @@ cdef class RowPlan(Plan):
     cdef int64_t row_inputs(self, int64_t row, int64_t *taps, int64_t *src, int64_t *dst) noexcept nogil
 
 
-cdef void keep_no_rows(KeptRow *kept, int64_t places) noexcept nogil
-cdef int64_t place_of_row(KeptRow *kept, int64_t places, int64_t row, int64_t out_row, bint *there) noexcept nogil
+cdef void clear_kept_rows(KeptRow *kept, int64_t places) noexcept nogil
+cdef int64_t place_of_row(KeptRow *kept, int64_t places, int64_t row, int64_t out_row, bint *is_kept) noexcept nogil

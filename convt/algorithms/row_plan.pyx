@@ -1,8 +1,8 @@
 # cython: language_level=3
 """The base class of plans that compute one output row after the other, a row being all positions along the last axis.
 
-`RowPlan` finds the input rows that reach an output row, from tables of the other axes. `keep_no_rows` and `place_of_row` manage
-the places in which a task keeps packed input rows for its next output rows.
+`RowPlan` finds the input rows that reach an output row, from tables of the other axes. `clear_kept_rows` and `place_of_row`
+manage the places in which a task keeps packed input rows for its next output rows.
 """
 
 from libc.stdint cimport int64_t
@@ -37,15 +37,15 @@ cdef class RowPlan(Plan):
         self.outer_start = Table(np.zeros(at + 2, np.int64))
         self.outer_taps = Table(np.empty(2 * sum([span[4] for span in spans]), np.int64))
         starts, pairs = self.outer_start.p + 1, self.outer_taps.p
-        for place, _, first, _, count, apart in spans:
-            o, high, step = place + first, count, apart
+        for place, _, first, _, count, out_step in spans:
+            o, high, step = place + first, count, out_step
             for i in range(high):
                 starts[o + 1 + i * step] += 1
         for o in range(at):
             starts[o + 1] += starts[o]
         # starts[o] counts up while pairs are written, so that it ends as the start of output o + 1.
-        for place, t, first, begins, count, apart in spans:
-            o, tap, low, high, step = place + first, t, begins, count, apart
+        for place, t, first, begins, count, out_step in spans:
+            o, tap, low, high, step = place + first, t, begins, count, out_step
             for i in range(high):
                 at = starts[o + i * step]
                 pairs[2 * at], pairs[2 * at + 1] = tap, low + i
@@ -82,26 +82,26 @@ cdef class RowPlan(Plan):
         return count
 
 
-cdef void keep_no_rows(KeptRow *kept, int64_t places) noexcept nogil:
+cdef void clear_kept_rows(KeptRow *kept, int64_t places) noexcept nogil:
     """Mark ``places`` places as empty."""
     cdef int64_t n
     for n in range(places):
         kept[n].used = -1
 
 
-cdef int64_t place_of_row(KeptRow *kept, int64_t places, int64_t row, int64_t out_row, bint *there) noexcept nogil:
-    """Return the place for an input row that an output row reads. ``there`` says whether the place already holds it.
+cdef int64_t place_of_row(KeptRow *kept, int64_t places, int64_t row, int64_t out_row, bint *is_kept) noexcept nogil:
+    """Return the place for an input row that an output row reads. ``is_kept`` says whether the place already holds it.
 
     If it does not, the row takes the least recently used place.
     """
     cdef int64_t n, place = 0
-    there[0] = True
+    is_kept[0] = True
     for n in range(places):
         if kept[n].used >= 0 and kept[n].row == row:
             kept[n].used = out_row
             return n
         if kept[n].used < kept[place].used:
             place = n
-    there[0] = False
+    is_kept[0] = False
     kept[place].row, kept[place].used = row, out_row
     return place

@@ -26,7 +26,7 @@ from . import common, machine
 # bytes, MOST_SMALL_FORM for others.
 MOST_FORM, MOST_SMALL_FORM, LARGE_FILTER = 2.5, 6, 1 << 20
 
-EXACT = 16  # sizes up to this are not rounded, see `alike`
+EXACT = 16  # sizes up to this are not rounded, see `class_representative`
 
 SHARED = 2  # schedules are compared for two threads, so that the choice of an algorithm does not depend on the threads in use
 
@@ -52,7 +52,7 @@ class Stages(NamedTuple):
     planar: bool = False  # the algorithm computes on planes (NCX) as well as on contiguous channels
 
 
-def alike(problem):
+def class_representative(problem):
     """Return the problem that represents the problem class.
 
     Sizes are rounded up to one of eight steps between powers of two, the batch to a power of two. The whole class uses the best
@@ -73,7 +73,7 @@ def resized(problem, batch, sizes):
 
 
 @functools.lru_cache(maxsize=512)
-def scheduled(stages, problem, here, unit="vectors", threads=SHARED, finite=True):
+def cached_schedule(stages, problem, here, unit="vectors", threads=SHARED, finite=True):
     """Return the schedule of a problem from a cache."""
     return stages.schedule(problem, here, unit, threads, finite)
 
@@ -81,11 +81,11 @@ def scheduled(stages, problem, here, unit="vectors", threads=SHARED, finite=True
 def cost(stages, problem, unit="vectors"):
     """Return the expected cycles of a problem, infinite if the algorithm does not accept it."""
     here = machine.current()
-    found = scheduled(stages, problem, here, unit)
-    return math.inf if found is None else stages.cost(found, here) + fetching(found, here)
+    found = cached_schedule(stages, problem, here, unit)
+    return math.inf if found is None else stages.cost(found, here) + fetch_cost(found, here)
 
 
-def fetching(schedule, here):
+def fetch_cost(schedule, here):
     """Return the cycles to fetch packed weights from memory.
 
     A core's L2 is assumed to still hold as many bytes of them as it can, and no other cache to hold any, because other layers
@@ -98,21 +98,21 @@ def fetching(schedule, here):
     return here.profile["weights"].cycles({"weight_byte_memory": max(0, bytes - here.limits.kept_weights)})
 
 
-def preparing(stages, problem, unit="vectors"):
+def packing_cost(stages, problem, unit="vectors"):
     """Return the cycles to pack the weights of a one-shot call."""
     here = machine.current()
-    return stages.packing(scheduled(stages, problem, here, unit), here)
+    return stages.packing(cached_schedule(stages, problem, here, unit), here)
 
 
-def make(stages, problem, recipe, finite, in_strides, out_strides, threads, name, unit="vectors", otherwise=None):
+def make(stages, problem, recipe, finite, in_strides, out_strides, threads, name, unit="vectors", fallback=None):
     """Return ``(plan, key of its weights)``.
 
-    ``finite(key)`` is False if packing found NaN or infinity in the weights. ``otherwise`` makes the plan for these weights.
+    ``finite(key)`` is False if packing found NaN or infinity in the weights. ``fallback`` makes the plan for these weights.
     If it is None, the algorithm accepts all weights.
     """
     here = machine.current()
-    found = scheduled(stages, problem, here, unit, threads)
+    found = cached_schedule(stages, problem, here, unit, threads)
     key = (name, *found.form)
-    if otherwise is not None and not finite(key):
-        return otherwise(problem, recipe, finite, in_strides, out_strides, threads)
+    if fallback is not None and not finite(key):
+        return fallback(problem, recipe, finite, in_strides, out_strides, threads)
     return stages.bind(found, in_strides, out_strides, recipe(key)), key

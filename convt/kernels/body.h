@@ -21,6 +21,7 @@
 #define B_LOAD vf_load
 #define A_SET(p) vf_set1(*(p))
 #define MUL_ADD vf_fma
+#define MUL_ADD_LANE(a, i, b, c) vf_fma(vf_set1((a)[i]), b, c)
 #include "body_depthwise.h"
 #include "body_winograd.h"
 #include "body_rows.h"
@@ -29,9 +30,9 @@
 /* A second instance stores tiles as 16-bit types. The tiles of float32 are separate, because they have no registers to
  * spare. */
 #define FN(name) narrow_##name
-#define NARROWS
+#define HAS_NARROW
 #include "body_tile.h"
-#undef NARROWS
+#undef HAS_NARROW
 #undef FN
 #undef E
 #undef KSTEP
@@ -39,6 +40,7 @@
 #undef B_LOAD
 #undef A_SET
 #undef MUL_ADD
+#undef MUL_ADD_LANE
 
 #define FN(name) f32_##name
 #define S_IS_T
@@ -113,6 +115,7 @@
 #define B_LOAD vd_load
 #define A_SET(p) vd_set1(*(p))
 #define MUL_ADD vd_fma
+#define MUL_ADD_LANE(a, i, b, c) vd_fma(vd_set1((a)[i]), b, c)
 #define S double
 #define S_LOAD vd_load
 #define S_LOADN vd_loadn
@@ -130,6 +133,7 @@
 #undef B_LOAD
 #undef A_SET
 #undef MUL_ADD
+#undef MUL_ADD_LANE
 #undef S
 #undef S_LOAD
 #undef S_LOADN
@@ -164,37 +168,37 @@ static double peak(int dtype, double seconds)
 #define TILE_f64 f64_tile
 #define TILE_f16 narrow_tile
 #define TILE_bf16 narrow_tile
-#define NARROWS_f32 0
-#define NARROWS_f64 0
-#define NARROWS_f16 CONVT_F16
-#define NARROWS_bf16 CONVT_BF16
+#define NARROW_DTYPE_f32 0
+#define NARROW_DTYPE_f64 0
+#define NARROW_DTYPE_f16 CONVT_F16
+#define NARROW_DTYPE_bf16 CONVT_BF16
 #define f64_narrow NULL
 /* The kernel set of a dtype. t, T: prefix of functions, and type, of accumulators. s, S: prefix and type of user memory. lanes:
  * lanes of a vector of T. */
-#define SET(t, T, lanes, s, S)                                                                                              \
+#define KERNEL_SET(t, T, lanes, s, S) \
     {                                                                                                                       \
-        .mr = TILE_MR, .wide = TILE_WIDE, .nr = TILE_NV * lanes, .vl = lanes, .kstep = 1, .grain = 1, .pace = 2,            \
+        .mr = TILE_MR, .wide = TILE_WIDE, .nr = TILE_NV * lanes, .vl = lanes, .kstep = 1, .grain = 1, .prefetch_interval = 2, \
         .lda = CONVT_LDA, .s_size = sizeof(S), .e_size = sizeof(T), .t_size = sizeof(T),                                    \
-        .direct_store = sizeof(S) == sizeof(T), .narrows = NARROWS_##s, .reach = REACH(lanes), .tile = TILE_##s,             \
-        .stream = stream_f32, .fence = v_fence, .depthwise = t##_depthwise, .rows = t##_rows,                               \
+        .direct_store = sizeof(S) == sizeof(T), .narrow_dtype = NARROW_DTYPE_##s, .reach = REACH(lanes), .tile = TILE_##s, \
+        .copy_non_temporal = copy_non_temporal, .fence = v_fence, .depthwise = t##_depthwise, .rows = t##_rows, \
         .wino_in = t##_wino_in, .wino_rows = t##_wino_in,                                                                   \
-        .wino_out = t##_wino_out, .wino_filter = t##_wino_filter, .pack = s##_widen, .pack_far = s##_widen,                 \
+        .wino_out = t##_wino_out, .wino_filter = t##_wino_filter, .pack = s##_widen, .pack_uncached = s##_widen, \
         .gather = s##_gather, .transpose = s##_transpose, .widen = s##_widen, .narrow = s##_narrow, .pack_b = s##_pack_b,   \
         .finite = finite_##s,                                                                                               \
-        .interleave = s##_interleave, .across = s##_across,                                                                 \
-        .overlap = s##_overlap, .overlap_across = s##_overlap_across, .overlap_picked = s##_overlap_picked,                 \
+        .interleave = s##_interleave, .pixel_gemm = s##_pixel_gemm, \
+        .overlap = s##_overlap, .overlap_pixels = s##_overlap_pixels, .overlap_gather = s##_overlap_gather,                 \
         .store = s##_store                                                                                                  \
     }
-#define IMPROVE_(isa) convt_improve_##isa
-#define IMPROVE(isa) IMPROVE_(isa)
+#define SET_KERNELS_(isa) convt_set_kernels_##isa
+#define SET_KERNELS(isa) SET_KERNELS_(isa)
 
-CONVT_ANY_CPU void IMPROVE(ISA_NAME)(convt_isa *isa)
+CONVT_ANY_CPU void SET_KERNELS(ISA_NAME)(convt_isa *isa)
 {
     static const convt_kernels set[CONVT_DTYPES] = {
-        [CONVT_F32] = SET(f32, float, VF, f32, float),
-        [CONVT_F64] = SET(f64, double, VD, f64, double),
-        [CONVT_F16] = SET(f32, float, VF, f16, uint16_t),
-        [CONVT_BF16] = SET(f32, float, VF, bf16, uint16_t),
+        [CONVT_F32] = KERNEL_SET(f32, float, VF, f32, float),
+        [CONVT_F64] = KERNEL_SET(f64, double, VD, f64, double),
+        [CONVT_F16] = KERNEL_SET(f32, float, VF, f16, uint16_t),
+        [CONVT_BF16] = KERNEL_SET(f32, float, VF, bf16, uint16_t),
     };
     memcpy(isa->set[CONVT_ON_VECTORS], set, sizeof set);
     isa->peak = peak;

@@ -6,7 +6,7 @@
  * Loop order: phases (as many as have room for their blocks of terms), channel groups, tiles of j, phases, blocks of terms,
  * in-channels. The number of registers (TILE_MOST) decides how many terms share a loaded pixel.
  */
-#define DOT_PART ((int)(16 / sizeof(T)))
+#define DOT_SEGMENT ((int)(16 / sizeof(T)))
 #define DOT_PHASES 16
 
 /* Terms of a block: as many as have registers for the weights of their channels, besides the accumulators and a pixel. */
@@ -22,10 +22,10 @@ typedef struct {
     int64_t low, high; /* the j for which the first term is inside the row */
 } FN(dot_terms);
 
-/* Add all in-channels of a block of terms. Each pixel is loaded once for all terms and channels. `there` has a bit for each
+/* Add all in-channels of a block of terms. Each pixel is loaded once for all terms and channels. `inside` has a bit for each
  * pixel that is inside the row; bit 0 is the pixel that the last term reads at the first j. */
-INLINE void FN(dot_slide)(const int channels, const int terms, const char *x, ptrdiff_t ld, const FN(dot_terms) *block,
-                          ptrdiff_t weights, int ci, unsigned there, V *acc)
+INLINE void FN(dot_add_terms)(const int channels, const int terms, const char *x, ptrdiff_t ld, const FN(dot_terms) *block,
+                              ptrdiff_t weights, int ci, unsigned inside, V *acc)
 {
     const int count = VL / channels;
     const T *w[3];
@@ -44,10 +44,10 @@ INLINE void FN(dot_slide)(const int channels, const int terms, const char *x, pt
             }
             w[u] += channels * VL;
         }
-        FORGET(there); /* else each bit takes a register */
+        HIDE_VALUE(inside); /* else each bit takes a register */
 #pragma GCC unroll 18
         for (int i = 0; i < count + terms - 1; i++, at += ld) {
-            if (!(there >> i & 1))
+            if (!(inside >> i & 1))
                 continue;
             V pixel = V_(load)((const T *)at);
             if (channels * terms > 1)
@@ -66,28 +66,28 @@ INLINE void FN(dot_slide)(const int channels, const int terms, const char *x, pt
 }
 
 /* Return the horizontal sums of VL vectors, each added in the same order. */
-INLINE V FN(dot_lanes)(const V *v)
+INLINE V FN(dot_sum_lanes)(const V *v)
 {
-    T parts[VL / DOT_PART][VL];
-    ptrdiff_t at[VL / DOT_PART];
-    V u[DOT_PART];
+    T partial[VL / DOT_SEGMENT][VL];
+    ptrdiff_t at[VL / DOT_SEGMENT];
+    V u[DOT_SEGMENT];
 #pragma GCC unroll 4
-    for (int q = 0; q < VL / DOT_PART; q++) { /* sums within 16 bytes, of as many vectors as 16 bytes have elements */
+    for (int q = 0; q < VL / DOT_SEGMENT; q++) { /* sums within 16 bytes, of as many vectors as 16 bytes have elements */
 #pragma GCC unroll 4
-        for (int p = 0; p < DOT_PART; p++)
-            u[p] = v[q * DOT_PART + p];
+        for (int p = 0; p < DOT_SEGMENT; p++)
+            u[p] = v[q * DOT_SEGMENT + p];
 #pragma GCC unroll 2
-        for (int half = DOT_PART / 2; half > 0; half /= 2)
+        for (int half = DOT_SEGMENT / 2; half > 0; half /= 2)
 #pragma GCC unroll 2
             for (int p = 0; p < half; p++)
-                u[p] = V_(zip_low_parts)(u[p], u[p + half]) + V_(zip_high_parts)(u[p], u[p + half]);
-        V_(store)(parts[q], u[0]);
+                u[p] = V_(zip_low_segments)(u[p], u[p + half]) + V_(zip_high_segments)(u[p], u[p + half]);
+        V_(store)(partial[q], u[0]);
         at[q] = q * VL;
     }
-    V sum = V_(load_parts)(parts[0], at);
+    V sum = V_(load_segments)(partial[0], at);
 #pragma GCC unroll 4
-    for (int i = 1; i < VL / DOT_PART; i++)
-        sum += V_(load_parts)(parts[0] + i * DOT_PART, at);
+    for (int i = 1; i < VL / DOT_SEGMENT; i++)
+        sum += V_(load_segments)(partial[0] + i * DOT_SEGMENT, at);
     return sum;
 }
 
@@ -103,19 +103,19 @@ INLINE void FN(dot_tile)(const int channels, const convt_dw *d, const convt_dw_p
         acc[i] = V_(set1)(-0.0f); /* -0, the neutral element of addition */
     for (; block < end; block++) {
         const int before = block->terms - 1, first = j - before;
-        const unsigned there = there_bits(block->low - first, block->high - first, count + before);
-        const char *x = block->x + first * ld + g->at[v] * (ptrdiff_t)sizeof(T);
-        if (!there)
+        const unsigned inside = range_bits(block->low - first, block->high - first, count + before);
+        const char *x = block->x + first * ld + g->group_offset[v] * (ptrdiff_t)sizeof(T);
+        if (!inside)
             continue;
         if (block->terms == 3 && DOT_TERMS(channels) > 2)
-            FN(dot_slide)(channels, 3, x, ld, block, v * g->w_ld, g->ci, there, acc);
+            FN(dot_add_terms)(channels, 3, x, ld, block, v * g->w_ld, g->ci, inside, acc);
         else if (block->terms == 2 && DOT_TERMS(channels) > 1)
-            FN(dot_slide)(channels, 2, x, ld, block, v * g->w_ld, g->ci, there, acc);
+            FN(dot_add_terms)(channels, 2, x, ld, block, v * g->w_ld, g->ci, inside, acc);
         else
-            FN(dot_slide)(channels, 1, x, ld, block, v * g->w_ld, g->ci, there, acc);
+            FN(dot_add_terms)(channels, 1, x, ld, block, v * g->w_ld, g->ci, inside, acc);
     }
-    const V sum = V_(act_simple)(FN(dot_lanes)(acc) + init, d->act);
-    const int64_t first = phase->first - d->start - j, last = phase->last - d->start - j; /* the j that the phase stores */
+    const V sum = V_(act_simple)(FN(dot_sum_lanes)(acc) + init, d->act);
+    const int64_t first = phase->first - d->first_j - j, last = phase->last - d->first_j - j; /* the j that the phase stores */
     const int from = first < 0 ? 0 : first < count ? (int)first : count;
     int to = d->n - j < count ? d->n - j : count;
     to = last < to ? (int)last : to;
@@ -148,12 +148,12 @@ static FN(dot_terms) *FN(dot_blocks)(const convt_dw *d, const convt_dw_phase *ph
         const int left = phase->terms - u;
         terms = !phase->sliding ? 1 : left < most ? left : most;
         for (int s = 0; s < d->sources; s++, q++) {
-            q->x = (const char *)((const T *)d->in[s] + d->from + phase->term[u].in);
+            q->x = (const char *)((const T *)d->in[s] + d->in_offset + phase->term[u].in);
             q->terms = terms;
             /* Unless the run skips terms, all terms of its own j are inside the row, but a tile may have further j.
              * d->high_pixel is not that of each phase if phases begin with different pixels. */
-            q->low = d->skips ? d->low_pixel + u : 1 - terms;
-            q->high = d->skips ? d->high_pixel + u : d->n;
+            q->low = d->skip_outside ? d->low_pixel + u : 1 - terms;
+            q->high = d->skip_outside ? d->high_pixel + u : d->n;
             for (int n = 0; n < terms; n++)
                 q->w[n] = (const T *)d->w[s] + phase->term[u + n].w;
         }
@@ -165,7 +165,7 @@ static FN(dot_terms) *FN(dot_blocks)(const convt_dw *d, const convt_dw_phase *ph
  * first time. */
 INLINE void FN(dot_prefetch)(const convt_dw *d, int64_t at, int j, int count)
 {
-    const T *from = (const T *)d->in[0] + d->from + at + j * d->in_ld;
+    const T *from = (const T *)d->in[0] + d->in_offset + at + j * d->in_ld;
     for (int i = 0; i < count; i++, from += d->in_ld)
         for (int c = 0; c < d->groups->ci; c += 64 / (int)sizeof(T))
             __builtin_prefetch(from + c, 0, 2);
@@ -195,8 +195,8 @@ static void FN(dot_run)(const convt_dw *d)
                 init[i] = from[c];
             const V start = V_(load)(init);
             for (int j = 0; j < d->n; j += VL / channels) {
-                if (d->far && d->sources && phase == d->phase)
-                    FN(dot_prefetch)(d, g->at[v], j + VL / channels, VL / channels);
+                if (d->inputs_uncached && d->sources && phase == d->phase)
+                    FN(dot_prefetch)(d, g->group_offset[v], j + VL / channels, VL / channels);
                 for (int p = 0; p < some; p++)
                     tiles[channels - 1](d, phase + p, ends[p], ends[p + 1], start, j, v);
             }
@@ -205,7 +205,7 @@ static void FN(dot_run)(const convt_dw *d)
     }
 }
 #undef DOT_PHASES
-#undef DOT_PART
+#undef DOT_SEGMENT
 #undef DOT_REGISTERS
 #undef DOT_FIT
 #undef DOT_TERMS

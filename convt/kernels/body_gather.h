@@ -19,7 +19,7 @@
             V_(storen)(to + r * ld, v, n);           \
     }
 #ifdef HAVE_PERMUTE
-INLINE int FN(clamped)(int n) { return n < 0 ? 0 : n < VL ? n : VL; }
+INLINE int FN(clamp_lanes)(int n) { return n < 0 ? 0 : n < VL ? n : VL; }
 
 /* Return lanes of a row's first `span` elements by index, permuted from pairs of vectors. `has[p]` marks the lanes of pair
  * p. */
@@ -29,7 +29,7 @@ INLINE V FN(permute_pairs)(const int pairs, const T *row, int span, const int32_
 #pragma GCC unroll 4
     for (int p = 1; p < pairs; p++) {
         const int at = 2 * p * VL, left = span - at;
-        const V low = V_(loadn)(row + at, FN(clamped)(left)), high = V_(loadn)(row + at + VL, FN(clamped)(left - VL));
+        const V low = V_(loadn)(row + at, FN(clamp_lanes)(left)), high = V_(loadn)(row + at + VL, FN(clamp_lanes)(left - VL));
         v = V_(select)(has[p] > V_(set1)(0), V_(permute_2)(low, high, index), v);
     }
     return v;
@@ -105,23 +105,24 @@ INLINE void FN(gather_vector)(T *to, ptrdiff_t ld, const S *from, ptrdiff_t rs, 
 
 /* The least number of contiguous elements that are copied, not gathered. */
 #if defined(S_IS_T) && defined(HAVE_PERMUTE)
-#define COPIED VL
+#define MIN_COPIED VL
 #else
-#define COPIED (VL / 2)
+#define MIN_COPIED (VL / 2)
 #endif
-static void FN(gather)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, const int64_t *map, int rows, int cols, int room)
+static void FN(gather)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, const int64_t *map, int rows, int cols,
+                       int cols_writable)
 {
     for (int c = 0, n; c < cols; c += n) {
         T *to = (T *)dst + c;
         n = 1;
         while (c + n < cols && map[c + n] == map[c] + n)
             n++;
-        if (n >= COPIED) {
+        if (n >= MIN_COPIED) {
             FN(widen)(to, ld, (const S *)src + map[c], rs, 1, rows, n, n);
             continue;
         }
         n = cols - c < VL ? cols - c : VL;
-        FN(gather_vector)(to, ld, src, rs, map + c, rows, n, c + VL <= room);
+        FN(gather_vector)(to, ld, src, rs, map + c, rows, n, c + VL <= cols_writable);
     }
 }
-#undef COPIED
+#undef MIN_COPIED

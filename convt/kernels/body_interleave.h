@@ -88,15 +88,15 @@ INLINE void FN(interleave_row)(const int phases, const convt_interleave *w, cons
     const int64_t count = phases ? phases : w->phases, each = count * VL;
     for (int64_t at = w->first / count * count; at < w->last; at += each, row += VL) {
         const int64_t low = at < w->first ? w->first : at, high = at + each > w->last ? w->last : at + each;
-        const int whole = high - low == each, straight = w->step == 1 && low == at && (whole || phases);
-        S *to = straight ? out + at : some;
+        const int whole = high - low == each, direct = w->step == 1 && low == at && (whole || phases);
+        S *to = direct ? out + at : some;
         const T *from = row + w->first / count;
         if (phases)
-            FN(interleave_vectors)(phases, w, from, bias, to, straight ? (int)(high - at) : (int)each,
-                                   straight && FN(interleave_streams)(w, out, to, each));
+            FN(interleave_vectors)(phases, w, from, bias, to, direct ? (int)(high - at) : (int)each,
+                                   direct && FN(interleave_streams)(w, out, to, each));
         else
             FN(interleave_gathered)(w, from, bias, to, index);
-        if (straight)
+        if (direct)
             continue;
         if (w->step == 1)
             memcpy(out + low, some + (low - at), (size_t)(high - low) * sizeof(S));
@@ -111,13 +111,13 @@ INLINE void FN(interleave_row)(const int phases, const convt_interleave *w, cons
         if (w->out[r])                                                                                          \
             FN(interleave_row)(known, w, (const T *)w->row + r * w->phases * w->ld,                             \
                                V_(set1)(w->bias ? ((const T *)w->bias)[r] : (T)-0.0), w->out[r], index);
-static void FN(interleave)(const convt_interleave *all)
+static void FN(interleave)(const convt_interleave *run)
 {
     /* local copies, which no store can alias */
-    const convt_act act = *all->act;
-    convt_interleave own = *all;
-    own.act = &act;
-    const convt_interleave *const w = &own;
+    const convt_act act = *run->act;
+    convt_interleave local = *run;
+    local.act = &act;
+    const convt_interleave *const w = &local;
     int32_t index[CONVT_INTERLEAVED * VL];
     CONVT_ASSERT(w->phases <= CONVT_INTERLEAVED && w->phases * w->ld < INT32_MAX);
     if (w->phases == 1) {

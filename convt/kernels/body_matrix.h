@@ -5,11 +5,11 @@
  *            as for body_widen.h, whose `widen` it uses; T is float
  *   S_STORE, S_STOREN, S_STORE_2, S_STREAM_2, S_STREAM
  *            if S is not T, as for body_memory.h; S_STREAM is the non-temporal store of one vector
- *   PARTS    the number of bfloat16 parts of an element: 3 hold a float32 (8 bits each), 2 a float16, 1 a bfloat16; fewer
+ *   BF16_PARTS    the number of bfloat16 parts of an element: 3 hold a float32 (8 bits each), 2 a float16, 1 a bfloat16; fewer
  *            parts hold a float32 less exactly
  *
  * `tile`. Register tile: up to 32 rows by 32 columns, in 2 x 2 AMX tiles of accumulators (tiles 0 to 3); tiles 4 and 5 hold
- * A, 6 and 7 hold B. Loop order: steps of depth (32), then pairs of parts. The file also has `pack`, `pack_far`, `pack_b`,
+ * A, 6 and 7 hold B. Loop order: steps of depth (32), then pairs of parts. The file also has `pack`, `pack_uncached`, `pack_b`,
  * and, for float32 in two or three parts, `wino_rows` and `wino_filter`.
  *
  * Products. The product of two elements is the sum of products of their parts; parts i and j are multiplied if they matter:
@@ -26,25 +26,26 @@
  * A row of A has, for each step, its parts one after the other, 64 bytes each. A step of B has its parts one after the other;
  * each part has its vectors of columns, one AMX tile (1024 bytes) each.
  */
-#define E_SIZE (2 * PARTS)
+#define E_SIZE (2 * BF16_PARTS)
 /* 1 if the first part is rounded: always, except if it holds the whole element. */
 #ifdef S_IS_T
-#define ROUNDS 1
+#define ROUND_FIRST_PART 1
 #else
-#define ROUNDS (PARTS > 1)
+#define ROUND_FIRST_PART (BF16_PARTS > 1)
 #endif
-#define AHEAD 32768 /* bytes between a row that is packed and the prefetch */
+#define PACK_PREFETCH 32768 /* bytes between a row that is packed and the prefetch */
 
-/* Split two vectors of elements and store their parts in pairs, `apart` bytes from each other. Adds the elements to `range`. */
-INLINE void FN(split)(char *to, ptrdiff_t apart, vf a, vf b, v_range *range)
+/* Split two vectors of elements and store their parts in pairs, `part_stride` bytes from each other. Adds the elements to
+ * `range`. */
+INLINE void FN(split)(char *to, ptrdiff_t part_stride, vf a, vf b, v_range *range)
 {
     v_range_add(range, a);
     v_range_add(range, b);
 #pragma GCC unroll 3
-    for (int part = 0; part < PARTS; part++) {
-        const int round = part == 0 && ROUNDS;
-        const vf high_a = round ? vf_upper_rounded(a) : vf_upper(a), high_b = round ? vf_upper_rounded(b) : vf_upper(b);
-        vf_store((float *)(to + part * apart), vf_pairs(high_a, high_b));
+    for (int part = 0; part < BF16_PARTS; part++) {
+        const int rounded = part == 0 && ROUND_FIRST_PART;
+        const vf high_a = rounded ? vf_upper_rounded(a) : vf_upper(a), high_b = rounded ? vf_upper_rounded(b) : vf_upper(b);
+        vf_store((float *)(to + part * part_stride), vf_pairs(high_a, high_b));
         a -= high_a;
         b -= high_b;
     }
@@ -53,23 +54,23 @@ INLINE void FN(split)(char *to, ptrdiff_t apart, vf a, vf b, v_range *range)
 INLINE int FN(matrix_rows)(const int prefetches, void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows,
                            int cols, int cols_padded)
 {
-    float turned[MATRIX * MATRIX_DEPTH];
+    float transposed[MATRIX_ROWS * MATRIX_DEPTH];
     v_range range = v_range_none();
     if (cs == 1) {
-        const ptrdiff_t row = (rs < 0 ? -rs : rs) * (ptrdiff_t)sizeof(S), ahead = row ? AHEAD / row * rs : 0;
+        const ptrdiff_t row = (rs < 0 ? -rs : rs) * (ptrdiff_t)sizeof(S), prefetch = row ? PACK_PREFETCH / row * rs : 0;
         for (int r = 0; r < rows; r++) {
             char *to = (char *)dst + r * ld * E_SIZE;
             const S *from = (const S *)src + r * rs;
             int k = 0;
             for (; k + MATRIX_DEPTH <= cols; k += MATRIX_DEPTH) {
                 for (int i = 0; i < (prefetches ? MATRIX_DEPTH : 0); i += 64 / (int)sizeof(S))
-                    __builtin_prefetch(from + ahead + k + i, 0, 2);
+                    __builtin_prefetch(from + prefetch + k + i, 0, 2);
                 FN(split)(to + k * E_SIZE, 64, S_LOAD(from + k), S_LOAD(from + k + VF), &range);
             }
             for (; k < cols_padded; k += MATRIX_DEPTH) {
                 const int n = cols - k;
                 for (int i = 0; i < (prefetches ? n : 0); i += 64 / (int)sizeof(S))
-                    __builtin_prefetch(from + ahead + k + i, 0, 2);
+                    __builtin_prefetch(from + prefetch + k + i, 0, 2);
                 const vf a = n <= 0 ? vf_set1(0) : n < VF ? S_LOADN(from + k, n) : S_LOAD(from + k);
                 const vf b = n <= VF ? vf_set1(0) : S_LOADN(from + k + VF, n - VF);
                 FN(split)(to + k * E_SIZE, 64, a, b, &range);
@@ -77,13 +78,14 @@ INLINE int FN(matrix_rows)(const int prefetches, void *dst, ptrdiff_t ld, const 
         }
         return v_range_fits(&range);
     }
-    for (int r = 0; r < rows; r += MATRIX)
+    for (int r = 0; r < rows; r += MATRIX_ROWS)
         for (int k = 0; k < cols_padded; k += MATRIX_DEPTH) {
-            const int m = rows - r < MATRIX ? rows - r : MATRIX, n = cols - k < MATRIX_DEPTH ? cols - k : MATRIX_DEPTH;
-            FN(widen)(turned, MATRIX_DEPTH, (const S *)src + r * rs + k * cs, rs, cs, m, n > 0 ? n : 0, MATRIX_DEPTH);
+            const int m = rows - r < MATRIX_ROWS ? rows - r : MATRIX_ROWS;
+            const int n = cols - k < MATRIX_DEPTH ? cols - k : MATRIX_DEPTH;
+            FN(widen)(transposed, MATRIX_DEPTH, (const S *)src + r * rs + k * cs, rs, cs, m, n > 0 ? n : 0, MATRIX_DEPTH);
             for (int i = 0; i < m; i++)
-                FN(split)((char *)dst + (r + i) * ld * E_SIZE + k * E_SIZE, 64, vf_load(turned + i * MATRIX_DEPTH),
-                          vf_load(turned + i * MATRIX_DEPTH + VF), &range);
+                FN(split)((char *)dst + (r + i) * ld * E_SIZE + k * E_SIZE, 64, vf_load(transposed + i * MATRIX_DEPTH),
+                          vf_load(transposed + i * MATRIX_DEPTH + VF), &range);
         }
     return v_range_fits(&range);
 }
@@ -94,13 +96,13 @@ static int FN(matrix_pack)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t r
     return FN(matrix_rows)(0, dst, ld, src, rs, cs, rows, cols, cols_padded);
 }
 
-static int FN(matrix_pack_far)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols,
-                               int cols_padded)
+static int FN(matrix_pack_uncached)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols,
+                                    int cols_padded)
 {
     return FN(matrix_rows)(1, dst, ld, src, rs, cs, rows, cols, cols_padded);
 }
 
-#if defined S_IS_T && PARTS > 1
+#if defined S_IS_T && BF16_PARTS > 1
 /* `wino_in` of the base table; isa_avx512_amx.c sets it. */
 static int (*FN(wino_in))(int ny, int nx, const convt_wino_in *w);
 
@@ -140,7 +142,7 @@ INLINE vf FN(matrix_wino_row)(const int64_t terms, const int64_t *at, const floa
 /* Compute one vector of columns of point p, from `terms` taps: a whole step of depth, with zeros from row n on. */
 INLINE void FN(matrix_wino_point)(const int64_t terms, const convt_wino_filter *w, int p, int c, v_range *range)
 {
-    const int64_t *at = w->at + w->start[p];
+    const int64_t *at = w->offset + w->start[p];
     const float *scale = (const float *)w->scale + w->start[p], *in = (const float *)w->in + c;
     const ptrdiff_t in_step = w->in_step, part = w->out_step / VF * 1024;
     char *to = (char *)w->out + p * w->out_row * E_SIZE + c / VF * 1024;
@@ -179,13 +181,13 @@ static int FN(matrix_wino_filter)(const convt_wino_filter *w)
 /* Pack one element (k, n) of a panel; return the value that `pack` returns. */
 static int FN(matrix_pack_one)(char *dst, int k, int n, float x, int nb)
 {
-    char parts[PARTS * 64];
+    char parts[BF16_PARTS * 64];
     v_range range = v_range_none();
     FN(split)(parts, 64, vf_set1(x), vf_set1(x), &range);
     char *to = dst + (ptrdiff_t)k / MATRIX_DEPTH * MATRIX_DEPTH * nb * E_SIZE;
     k %= MATRIX_DEPTH;
     to += n / VF * 1024 + k % 16 * 64 + (n % VF * 2 + k / 16) * 2;
-    for (int part = 0; part < PARTS; part++)
+    for (int part = 0; part < BF16_PARTS; part++)
         memcpy(to + part * nb / VF * 1024, parts + part * 64, 2);
     return v_range_fits(&range);
 }
@@ -222,50 +224,51 @@ static int FN(matrix_pack_b)(void *dst, int k0, int n0, const void *src, ptrdiff
 }
 
 /* AMX tiles 0 to 3 are accumulators, [row tile][column tile]; 4 and 5 hold A, 6 and 7 hold B. The second tile of A is used if
- * `high`, the second one of B if nv > 1. */
-INLINE void FN(matrix_a)(const int high, const char *a, ptrdiff_t ld)
+ * `tall`, the second one of B if nv > 1. */
+INLINE void FN(matrix_load_a)(const int tall, const char *a, ptrdiff_t ld)
 {
     MATRIX_LOAD(4, a, ld);
-    if (high)
-        MATRIX_LOAD(5, a + MATRIX * ld, ld);
+    if (tall)
+        MATRIX_LOAD(5, a + MATRIX_ROWS * ld, ld);
 }
-INLINE void FN(matrix_b)(const int nv, const char *b)
+INLINE void FN(matrix_load_b)(const int nv, const char *b)
 {
     MATRIX_LOAD(6, b, 64);
     if (nv > 1)
         MATRIX_LOAD(7, b + 1024, 64);
 }
-INLINE void FN(matrix_multiply)(const int high, const int nv)
+INLINE void FN(matrix_multiply)(const int tall, const int nv)
 {
     MATRIX_MUL_ADD(0, 4, 6);
     if (nv > 1)
         MATRIX_MUL_ADD(1, 4, 7);
-    if (high)
+    if (tall)
         MATRIX_MUL_ADD(2, 5, 6);
-    if (high && nv > 1)
+    if (tall && nv > 1)
         MATRIX_MUL_ADD(3, 5, 7);
 }
 
 /* Prefetch `lines` cache lines, `step` bytes apart; return the next address. */
-INLINE const char *FN(matrix_prefetch)(const char *ahead, ptrdiff_t step, const int lines)
+INLINE const char *FN(matrix_prefetch)(const char *prefetch, ptrdiff_t step, const int lines)
 {
 #pragma GCC unroll 8
-    for (int i = 0; i < lines; i++, ahead += step)
-        __builtin_prefetch(ahead, 0, 2);
-    return ahead;
+    for (int i = 0; i < lines; i++, prefetch += step)
+        __builtin_prefetch(prefetch, 0, 2);
+    return prefetch;
 }
 
-/* Store up to `rows` of the rows that the tile before left, by non-temporal stores. `late` may be NULL. */
-INLINE void FN(matrix_store_late)(convt_late *late, int rows)
+/* Store up to `rows` of the rows that the tile before left, by non-temporal stores. `pending` may be NULL. */
+INLINE void FN(matrix_store_pending)(convt_pending_stores *pending, int rows)
 {
-    if (!late)
+    if (!pending)
         return;
-    for (; rows > 0 && late->left > 0; rows--, late->left--, late->rows++, late->from = (float *)late->from + late->cols) {
-        float *to = (float *)*late->rows + late->at;
-        for (int c = 0; c < late->cols; c += VF) {
-            vf x = vf_load((const float *)late->from + c);
-            if (late->act->code != CONVT_NONE)
-                x = vf_act_simple(x, late->act);
+    for (; rows > 0 && pending->left > 0; rows--, pending->left--, pending->rows++,
+         pending->next_row = (float *)pending->next_row + pending->cols) {
+        float *to = (float *)*pending->rows + pending->row_offset;
+        for (int c = 0; c < pending->cols; c += VF) {
+            vf x = vf_load((const float *)pending->next_row + c);
+            if (pending->act->code != CONVT_NONE)
+                x = vf_act_simple(x, pending->act);
             vf_stream(to + c, x);
         }
     }
@@ -277,49 +280,49 @@ INLINE int FN(matrix_prefetch_rows)(const int nv, int m, int some, int mr, const
     for (const int last = m + some < mr ? m + some : mr; m < last; m++)
 #pragma GCC unroll 2
         for (int v = 0; v < nv; v++)
-            __builtin_prefetch((const char *)t->rows[m] + (t->at + v * VF) * (t->narrow ? 2 : 4), 1);
+            __builtin_prefetch((const char *)t->rows[m] + (t->row_offset + v * VF) * (t->narrow_dtype ? 2 : 4), 1);
     return m;
 }
 
-INLINE void FN(matrix_begin)(const int high, const int nv, const float *row)
+INLINE void FN(matrix_load_bias)(const int tall, const int nv, const float *row)
 {
     MATRIX_LOAD(0, row, 0);
     if (nv > 1)
         MATRIX_LOAD(1, row + VF, 0);
-    if (high)
+    if (tall)
         MATRIX_LOAD(2, row, 0);
-    if (high && nv > 1)
+    if (tall && nv > 1)
         MATRIX_LOAD(3, row + VF, 0);
 }
 
-INLINE void FN(matrix_clear)(const int high, const int nv)
+INLINE void FN(matrix_zero)(const int tall, const int nv)
 {
     MATRIX_ZERO(0);
     if (nv > 1)
         MATRIX_ZERO(1);
-    if (high)
+    if (tall)
         MATRIX_ZERO(2);
-    if (high && nv > 1)
+    if (tall && nv > 1)
         MATRIX_ZERO(3);
 }
 
-INLINE void FN(matrix_end)(const int high, const int nv, float *to, ptrdiff_t step)
+INLINE void FN(matrix_store)(const int tall, const int nv, float *to, ptrdiff_t step)
 {
     MATRIX_STORE(0, to, step);
     if (nv > 1)
         MATRIX_STORE(1, to + VF, step);
-    if (high)
-        MATRIX_STORE(2, (char *)to + MATRIX * step, step);
-    if (high && nv > 1)
-        MATRIX_STORE(3, (char *)to + MATRIX * step + VF * sizeof(float), step);
+    if (tall)
+        MATRIX_STORE(2, (char *)to + MATRIX_ROWS * step, step);
+    if (tall && nv > 1)
+        MATRIX_STORE(3, (char *)to + MATRIX_ROWS * step + VF * sizeof(float), step);
 }
 
 /* Return the stride of rows in bytes, if AMX tiles can be stored there directly (constant stride, whole tiles); else 0. */
-static ptrdiff_t FN(matrix_apart)(int mr, const convt_tile *t)
+static ptrdiff_t FN(matrix_row_stride)(int mr, const convt_tile *t)
 {
     char *const *rows = (char *const *)t->rows;
     const ptrdiff_t step = rows[1] - rows[0];
-    if (mr % MATRIX || t->cols % VF)
+    if (mr % MATRIX_ROWS || t->cols % VF)
         return 0;
     for (int m = 2; m < mr; m++)
         if (rows[m] - rows[m - 1] != step)
@@ -327,99 +330,100 @@ static ptrdiff_t FN(matrix_apart)(int mr, const convt_tile *t)
     return step;
 }
 
-/* Compute a register tile. With `sends`, it meanwhile makes the stores that the tile before left. */
-INLINE void FN(matrix_mn)(const int high, const int nv, const int sends, int mr, const convt_tile *t)
+/* Compute a register tile. With `has_pending`, it meanwhile makes the stores that the tile before left. */
+INLINE void FN(matrix_mn)(const int tall, const int nv, const int has_pending, int mr, const convt_tile *t)
 {
-    float sums[2 * MATRIX * TILE_NV * VF] __attribute__((aligned(64)));
+    float sums[2 * MATRIX_ROWS * TILE_NV * VF] __attribute__((aligned(64)));
     float *const *rows = (float *const *)t->rows;
     const float *init = t->init;
-    const ptrdiff_t apart = mr > 1 && !t->narrow ? FN(matrix_apart)(mr, t) : 0;
+    const ptrdiff_t row_stride = mr > 1 && !t->narrow_dtype ? FN(matrix_row_stride)(mr, t) : 0;
     /* The bias is the initial value: a stride of 0 bytes fills a tile with it. Partial sums of earlier depth chunks are added
      * last, because adding up chunks loses less than one long chain; this holds for all rows alike, because results must not
      * depend on how rows are cut. */
-    const int biased = init && !t->init_ld;
-    if (biased)
-        FN(matrix_begin)(high, nv, init);
+    const int from_bias = init && !t->init_ld;
+    if (from_bias)
+        FN(matrix_load_bias)(tall, nv, init);
     else
-        FN(matrix_clear)(high, nv);
+        FN(matrix_zero)(tall, nv);
 
     const ptrdiff_t ld = t->lda * E_SIZE, part = nv * 1024;
-    const char *a = t->a, *b = t->b, *ahead = t->ahead;
-    convt_late *const late = sends ? t->late : NULL;
-    const int share = late && t->kc ? (late->left * MATRIX_DEPTH / 2 + t->kc - 1) / t->kc : 0;
+    const char *a = t->a, *b = t->b, *prefetch = t->prefetch;
+    convt_pending_stores *const pending = has_pending ? t->pending : NULL;
+    const int rows_at_once = pending && t->kc ? (pending->left * MATRIX_DEPTH / 2 + t->kc - 1) / t->kc : 0;
     /* Shallow tiles prefetch the rows that they store. Deep tiles take longer than their stores anyway. */
-    int prefetched = biased && t->kc && t->kc <= CONVT_KC / 2 && !t->stream && !late ? 0 : mr;
+    int prefetched = from_bias && t->kc && t->kc <= CONVT_KC / 2 && !t->stream && !pending ? 0 : mr;
     const int some = prefetched ? 0 : (mr * MATRIX_DEPTH / 2 + t->kc - 1) / t->kc;
-    for (int k = 0; k < t->kc; k += MATRIX_DEPTH, a += 64 * PARTS, b += part * PARTS) {
-        FN(matrix_a)(high, a, ld);
-#if PARTS == 3
+    for (int k = 0; k < t->kc; k += MATRIX_DEPTH, a += 64 * BF16_PARTS, b += part * BF16_PARTS) {
+        FN(matrix_load_a)(tall, a, ld);
+#if BF16_PARTS == 3
         /* Small products first. Each step loads only one operand. */
-        FN(matrix_b)(nv, b + 2 * part);
-        FN(matrix_multiply)(high, nv);
-        FN(matrix_b)(nv, b + part);
-        FN(matrix_multiply)(high, nv);
-        ahead = FN(matrix_prefetch)(ahead, t->ahead_step, 8);
-        FN(matrix_store_late)(late, share);
+        FN(matrix_load_b)(nv, b + 2 * part);
+        FN(matrix_multiply)(tall, nv);
+        FN(matrix_load_b)(nv, b + part);
+        FN(matrix_multiply)(tall, nv);
+        prefetch = FN(matrix_prefetch)(prefetch, t->prefetch_step, 8);
+        FN(matrix_store_pending)(pending, rows_at_once);
         prefetched = FN(matrix_prefetch_rows)(nv, prefetched, some, mr, t);
-        FN(matrix_a)(high, a + 64, ld);
-        FN(matrix_multiply)(high, nv);
-        FN(matrix_b)(nv, b);
-        FN(matrix_multiply)(high, nv);
-        ahead = FN(matrix_prefetch)(ahead, t->ahead_step, 8);
-        FN(matrix_store_late)(late, share);
+        FN(matrix_load_a)(tall, a + 64, ld);
+        FN(matrix_multiply)(tall, nv);
+        FN(matrix_load_b)(nv, b);
+        FN(matrix_multiply)(tall, nv);
+        prefetch = FN(matrix_prefetch)(prefetch, t->prefetch_step, 8);
+        FN(matrix_store_pending)(pending, rows_at_once);
         prefetched = FN(matrix_prefetch_rows)(nv, prefetched, some, mr, t);
-        FN(matrix_a)(high, a + 128, ld);
-        FN(matrix_multiply)(high, nv);
-        FN(matrix_a)(high, a, ld);
+        FN(matrix_load_a)(tall, a + 128, ld);
+        FN(matrix_multiply)(tall, nv);
+        FN(matrix_load_a)(tall, a, ld);
 #else
-        ahead = FN(matrix_prefetch)(ahead, t->ahead_step, 8);
-        FN(matrix_store_late)(late, share);
+        prefetch = FN(matrix_prefetch)(prefetch, t->prefetch_step, 8);
+        FN(matrix_store_pending)(pending, rows_at_once);
         prefetched = FN(matrix_prefetch_rows)(nv, prefetched, some, mr, t);
-        ahead = FN(matrix_prefetch)(ahead, t->ahead_step, 8);
-        FN(matrix_store_late)(late, share);
+        prefetch = FN(matrix_prefetch)(prefetch, t->prefetch_step, 8);
+        FN(matrix_store_pending)(pending, rows_at_once);
         prefetched = FN(matrix_prefetch_rows)(nv, prefetched, some, mr, t);
-#if PARTS == 2
-        FN(matrix_b)(nv, b);
-        FN(matrix_multiply)(high, nv);
-        FN(matrix_b)(nv, b + part);
-        FN(matrix_multiply)(high, nv);
-        FN(matrix_a)(high, a + 64, ld);
+#if BF16_PARTS == 2
+        FN(matrix_load_b)(nv, b);
+        FN(matrix_multiply)(tall, nv);
+        FN(matrix_load_b)(nv, b + part);
+        FN(matrix_multiply)(tall, nv);
+        FN(matrix_load_a)(tall, a + 64, ld);
 #ifndef S_IS_T
-        FN(matrix_multiply)(high, nv);
+        FN(matrix_multiply)(tall, nv);
 #endif
-        FN(matrix_b)(nv, b);
+        FN(matrix_load_b)(nv, b);
 #else
-        FN(matrix_b)(nv, b);
+        FN(matrix_load_b)(nv, b);
 #endif
 #endif
-        FN(matrix_multiply)(high, nv);
+        FN(matrix_multiply)(tall, nv);
     }
-    if (biased && apart && !t->stream && t->act->code == CONVT_NONE) {
-        FN(matrix_end)(high, nv, rows[0] + t->at, apart);
+    if (from_bias && row_stride && !t->stream && t->act->code == CONVT_NONE) {
+        FN(matrix_store)(tall, nv, rows[0] + t->row_offset, row_stride);
         return;
     }
-    if (late) {
-        FN(matrix_store_late)(late, late->left);
+    if (pending) {
+        FN(matrix_store_pending)(pending, pending->left);
         if (t->stream && t->cols == nv * VF) {
-            float *to = late->sums;
-            FN(matrix_end)(high, nv, to, nv * VF * (ptrdiff_t)sizeof(float));
-            for (int m = 0; m < (biased ? 0 : mr); m++)
+            float *to = pending->sums;
+            FN(matrix_store)(tall, nv, to, nv * VF * (ptrdiff_t)sizeof(float));
+            for (int m = 0; m < (from_bias ? 0 : mr); m++)
 #pragma GCC unroll 2
                 for (int v = 0; v < nv; v++) {
                     const vf x = vf_load(to + (m * nv + v) * VF);
-                    vf_store(to + (m * nv + v) * VF, x + vf_load((init ? init + m * t->init_ld : rows[m] + t->at) + v * VF));
+                    vf_store(to + (m * nv + v) * VF, x + vf_load((init ? init + m * t->init_ld : rows[m] + t->row_offset)
+                                                                 + v * VF));
                 }
-            *late = (convt_late){to, to, t->rows, t->at, nv * VF, mr, t->act};
+            *pending = (convt_pending_stores){to, to, t->rows, t->row_offset, nv * VF, mr, t->act};
             return;
         }
     }
-    FN(matrix_end)(high, nv, sums, nv * VF * (ptrdiff_t)sizeof(float));
+    FN(matrix_store)(tall, nv, sums, nv * VF * (ptrdiff_t)sizeof(float));
 
     const int rest = t->cols - (nv - 1) * VF;
 #ifndef S_IS_T
-    if (t->narrow && nv == 2 && rest == VF && biased && t->act->code == CONVT_NONE) {
+    if (t->narrow_dtype && nv == 2 && rest == VF && from_bias && t->act->code == CONVT_NONE) {
         for (int m = 0; m < mr; m++) {
-            S *to = (S *)rows[m] + t->at;
+            S *to = (S *)rows[m] + t->row_offset;
             const vf first = vf_load(sums + 2 * m * VF), second = vf_load(sums + (2 * m + 1) * VF);
             if (t->stream)
                 S_STREAM_2(to, first, second);
@@ -430,17 +434,17 @@ INLINE void FN(matrix_mn)(const int high, const int nv, const int sends, int mr,
     }
 #endif
     for (int m = 0; m < mr; m++) {
-        float *row = rows[m] + t->at;
+        float *row = rows[m] + t->row_offset;
 #pragma GCC unroll 2
         for (int v = 0; v < nv; v++) {
             vf x = vf_load(sums + (m * nv + v) * VF);
-            if (!biased)
+            if (!from_bias)
                 x += vf_load((init ? init + m * t->init_ld : row) + v * VF);
             if (t->act->code != CONVT_NONE)
                 x = vf_act_simple(x, t->act);
 #ifndef S_IS_T
-            if (t->narrow) {
-                S *to = (S *)rows[m] + t->at + v * VF;
+            if (t->narrow_dtype) {
+                S *to = (S *)rows[m] + t->row_offset + v * VF;
                 if (v == nv - 1 && rest < VF)
                     S_STOREN(to, x, rest);
                 else if (t->stream)
@@ -460,25 +464,25 @@ INLINE void FN(matrix_mn)(const int high, const int nv, const int sends, int mr,
     }
 }
 
-static void FN(matrix_flush)(convt_late *late)
+static void FN(matrix_flush)(convt_pending_stores *pending)
 {
-    FN(matrix_store_late)(late, late->left);
+    FN(matrix_store_pending)(pending, pending->left);
 }
 
 static void FN(matrix_tile)(int mr, const convt_tile *t)
 {
-    CONVT_ASSERT(t->nv >= 1 && t->nv <= TILE_NV && mr >= 1 && mr <= 2 * MATRIX);
+    CONVT_ASSERT(t->nv >= 1 && t->nv <= TILE_NV && mr >= 1 && mr <= 2 * MATRIX_ROWS);
     CONVT_ASSERT(t->kc >= 0 && t->kc <= CONVT_KC && t->kc % MATRIX_DEPTH == 0);
     CONVT_ASSERT(t->cols > (t->nv - 1) * VF && t->cols <= t->nv * VF && t->act->code <= CONVT_LEAKY);
-    const int high = mr > MATRIX, wide = t->nv > 1;
-    switch (high + 2 * wide + 4 * (t->late != NULL)) {
-#define MN(h, w, sends) \
-    case h + 2 * w + 4 * sends: FN(matrix_mn)(h, 1 + w, sends, mr, t); break
+    const int tall = mr > MATRIX_ROWS, wide = t->nv > 1;
+    switch (tall + 2 * wide + 4 * (t->pending != NULL)) {
+#define MN(h, w, has_pending) \
+    case h + 2 * w + 4 * has_pending: FN(matrix_mn)(h, 1 + w, has_pending, mr, t); break
         MN(0, 0, 0); MN(1, 0, 0); MN(0, 1, 0); MN(1, 1, 0);
         MN(0, 0, 1); MN(1, 0, 1); MN(0, 1, 1); MN(1, 1, 1);
 #undef MN
     }
 }
 #undef E_SIZE
-#undef ROUNDS
-#undef AHEAD
+#undef ROUND_FIRST_PART
+#undef PACK_PREFETCH

@@ -7,7 +7,7 @@
  *   S_IS_T    defined if S is T
  *
  * Elements that are not contiguous go through a vector on the stack. `store` computes up to eight vectors together, row by row,
- * so that the curved activations hide their latency.
+ * so that transcendental activations hide their latency.
  */
 #include "body_widen.h"
 #include "body_transpose.h"
@@ -17,7 +17,7 @@
 #include "body_gather.h"
 #include "body_interleave.h"
 #include "body_overlap.h"
-#include "body_across.h"
+#include "body_pixels.h"
 
 static int FN(pack_b)(void *dst, int k0, int n0, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int nb)
 {

@@ -1,8 +1,8 @@
-/* `overlap` and `overlap_picked` of the contract: overlap-add into user memory (S), directly or by indices. The includer
+/* `overlap` and `overlap_gather` of the contract: overlap-add into user memory (S), directly or by indices. The includer
  * defines the macros listed in body_memory.h.
  *
  * `overlap`: loop order j, then vectors of lanes, then terms; or blocks of VL values of j if lanes are few and contiguous.
- * `overlap_picked`: loop order vectors of outputs, then terms; each operand is a gather.
+ * `overlap_gather`: loop order vectors of outputs, then terms; each operand is a gather.
  */
 
 /* Compute VL values of j at a time, if lanes are few and contiguous; the outputs of consecutive j are then contiguous, too.
@@ -66,7 +66,7 @@ static void FN(overlap)(const convt_overlap *o)
     }
 }
 
-static void FN(overlap_picked)(const convt_picked *o)
+static void FN(overlap_gather)(const convt_overlap_gather *o)
 {
     const int32_t *index = o->index;
     for (int64_t i = 0; i < o->count; i += VL) {

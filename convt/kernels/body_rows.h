@@ -60,14 +60,10 @@ INLINE void FN(rows_m)(const int mr, const convt_rows *r)
 #define ROWS(m, n) \
     static void FN(rows_##m)(const convt_rows *r) { FN(rows_m)(m, r); }
 #define ENTRY(m, n) FN(rows_##m),
-#define ROWS_6(X, n) X(1, n) X(2, n) X(3, n) X(4, n) X(5, n) X(6, n)
-#define ROWS_14(X, n) ROWS_6(X, n) X(7, n) X(8, n) X(9, n) X(10, n) X(11, n) X(12, n) X(13, n) X(14, n)
 TILE_ROWS(ROWS, 0)
 static void (*const FN(rows_of)[TILE_MOST])(const convt_rows *) = {TILE_ROWS(ENTRY, 0)};
 #undef ROWS
 #undef ENTRY
-#undef ROWS_6
-#undef ROWS_14
 #undef ROWS_NV
 
 static void FN(rows)(int mr, const convt_rows *r)

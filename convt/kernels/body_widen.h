@@ -1,23 +1,23 @@
 /* `widen` of the contract: rows of user memory (S) as T. On vectors it is also `pack`. The includer defines T, V, VL, V_(op),
  * FN(name), S, S_LOAD, S_LOADN, and S_IS_T if S is T.
  *
- * If rows are contiguous (cs = 1), vectors are converted in place. If columns are contiguous (rs = 1), PART rows by VL columns
- * at a time are transposed in registers; loop order: vectors of columns, then rows. Other strides go through the stack.
+ * If rows are contiguous (cs = 1), vectors are converted in place. If columns are contiguous (rs = 1), SEGMENT rows by VL
+ * columns at a time are transposed in registers; loop order: vectors of columns, then rows. Other strides go through the stack.
  */
 
-/* Elements of T in 16 bytes: the part of a vector within which shuffles are cheapest. */
-#define PART ((int)(16 / sizeof(T)))
+/* Elements of T in a segment, 16 bytes of a vector. Shuffles within segments are the cheapest. */
+#define SEGMENT ((int)(16 / sizeof(T)))
 
-/* Load a vector whose parts of PART elements start at from + at[i]. */
-INLINE V FN(load_parts)(const S *from, const ptrdiff_t *at)
+/* Load a vector whose segments start at from + at[i]. */
+INLINE V FN(load_segments)(const S *from, const ptrdiff_t *at)
 {
 #ifdef S_IS_T
-    return V_(load_parts)(from, at);
+    return V_(load_segments)(from, at);
 #else
     S some[VL];
 #pragma GCC unroll 4
-    for (int i = 0; i < VL / PART; i++)
-        memcpy(some + i * PART, from + at[i], PART * sizeof(S));
+    for (int i = 0; i < VL / SEGMENT; i++)
+        memcpy(some + i * SEGMENT, from + at[i], SEGMENT * sizeof(S));
     return S_LOAD(some);
 #endif
 }
@@ -31,53 +31,53 @@ INLINE V FN(lanes)(void)
     return V_(load)(number);
 }
 
-/* Transpose the PART x PART elements of each part of PART vectors. */
-INLINE void FN(transpose_parts)(V *v)
+/* Transpose the SEGMENT x SEGMENT elements of each segment of SEGMENT vectors. */
+INLINE void FN(transpose_segments)(V *v)
 {
-    V u[PART];
+    V u[SEGMENT];
 #pragma GCC unroll 2
-    for (int step = 1; step < PART; step *= 2) {
+    for (int step = 1; step < SEGMENT; step *= 2) {
 #pragma GCC unroll 2
-        for (int p = 0; p < PART / 2; p++) {
-            u[2 * p] = V_(zip_low_parts)(v[p], v[p + PART / 2]);
-            u[2 * p + 1] = V_(zip_high_parts)(v[p], v[p + PART / 2]);
+        for (int p = 0; p < SEGMENT / 2; p++) {
+            u[2 * p] = V_(zip_low_segments)(v[p], v[p + SEGMENT / 2]);
+            u[2 * p + 1] = V_(zip_high_segments)(v[p], v[p + SEGMENT / 2]);
         }
 #pragma GCC unroll 4
-        for (int p = 0; p < PART; p++)
+        for (int p = 0; p < SEGMENT; p++)
             v[p] = u[p];
     }
 }
 
-/* Compute `at`, the start of each part of PART vectors whose transpose has rows of `cols` columns, `cs` apart. Columns beyond
- * `cols` read the last one. */
-INLINE void FN(place_parts)(const int full, ptrdiff_t at[PART][VL / PART], ptrdiff_t cs, int cols)
+/* Compute `at`, the start of each segment of SEGMENT vectors whose transpose has rows of `cols` columns, `cs` apart. Columns
+ * beyond `cols` read the last one. */
+INLINE void FN(segment_offsets)(const int full, ptrdiff_t at[SEGMENT][VL / SEGMENT], ptrdiff_t cs, int cols)
 {
 #pragma GCC unroll 4
-    for (int p = 0; p < PART; p++)
+    for (int p = 0; p < SEGMENT; p++)
 #pragma GCC unroll 4
-        for (int i = 0; i < VL / PART; i++)
-            at[p][i] = (full || i * PART + p < cols ? i * PART : cols - 1 - p) * cs;
+        for (int i = 0; i < VL / SEGMENT; i++)
+            at[p][i] = (full || i * SEGMENT + p < cols ? i * SEGMENT : cols - 1 - p) * cs;
 }
 
-/* Widen up to VL contiguous columns (`full`: VL), PART rows at a time. The last rows may be written twice. */
+/* Widen up to VL contiguous columns (`full`: VL), SEGMENT rows at a time. The last rows may be written twice. */
 INLINE void FN(widen_columns)(const int full, T *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, int rows, int cols, int padded)
 {
     const V lane = FN(lanes)();
-    ptrdiff_t at[PART][VL / PART];
-    FN(place_parts)(full, at, cs, cols);
-    for (int r = 0; r < rows; r += PART) {
-        V v[PART];
-        r = r + PART <= rows ? r : rows - PART;
+    ptrdiff_t at[SEGMENT][VL / SEGMENT];
+    FN(segment_offsets)(full, at, cs, cols);
+    for (int r = 0; r < rows; r += SEGMENT) {
+        V v[SEGMENT];
+        r = r + SEGMENT <= rows ? r : rows - SEGMENT;
         if (full) /* the next columns */
 #pragma GCC unroll 4
-            for (int p = 0; p < PART; p++)
+            for (int p = 0; p < SEGMENT; p++)
                 __builtin_prefetch(from + 2 * VL * cs + (r + p) * VL);
 #pragma GCC unroll 4
-        for (int p = 0; p < PART; p++)
-            v[p] = FN(load_parts)(from + p * cs + r, at[p]);
-        FN(transpose_parts)(v);
+        for (int p = 0; p < SEGMENT; p++)
+            v[p] = FN(load_segments)(from + p * cs + r, at[p]);
+        FN(transpose_segments)(v);
 #pragma GCC unroll 4
-        for (int p = 0; p < PART; p++)
+        for (int p = 0; p < SEGMENT; p++)
             if (full)
                 V_(store)(to + (r + p) * ld, v[p]);
             else if (padded >= VL)
@@ -107,10 +107,10 @@ static int FN(widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptr
                       int cols_padded)
 {
     int whole = 0; /* columns that are already written */
-    if (rs == 1 && cs != 1 && rows >= PART) {
+    if (rs == 1 && cs != 1 && rows >= SEGMENT) {
         if (cs * (ptrdiff_t)sizeof(S) % SAME_SETS == 0 && rows > LINES) {
             for (int r = 0; r < rows; r += LINES) {
-                const int first = rows - r < PART ? rows - PART : r, some = rows - first < LINES ? rows - first : LINES;
+                const int first = rows - r < SEGMENT ? rows - SEGMENT : r, some = rows - first < LINES ? rows - first : LINES;
                 FN(widen_lines)((T *)dst + first * ld, ld, (const S *)src + first, cs, some, cols, cols_padded);
             }
         } else {

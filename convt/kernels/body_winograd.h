@@ -10,7 +10,7 @@
  * then the other one; in `wino_filter` points, then columns, then in-channels. Every ISA has these operations; `wino_out` and
  * `wino_filter` may take non-temporal stores.
  */
-INLINE void FN(wino_read)(const int n, V *d)
+INLINE void FN(wino_transform_input)(const int n, V *d)
 {
     if (n == 3) {
         d[0] -= d[1];
@@ -35,7 +35,7 @@ INLINE void FN(wino_read)(const int n, V *d)
 }
 
 /* Output transform of an axis. m is a compile-time constant for n < 6; for n = 6 it is 4 or 5. */
-INLINE void FN(wino_write)(const int n, int m, V *p)
+INLINE void FN(wino_transform_output)(const int n, int m, V *p)
 {
     if (n == 3) {
         p[0] += p[1];
@@ -55,7 +55,7 @@ INLINE void FN(wino_write)(const int n, int m, V *p)
         p[2] = one + V_(set1)(4) * two;
         p[3] = minus + V_(set1)(8) * four;
         p[4] = one + V_(set1)(16) * two;
-        FORGET(m); /* else GCC duplicates all that follows for each m */
+        HIDE_VALUE(m); /* else GCC duplicates all that follows for each m */
         if (m == 4)
             p[3] += last;
         else
@@ -77,7 +77,7 @@ INLINE void FN(wino_in_yx)(const int ny, const int nx, const convt_wino_in *w)
                 const T *in = (const T *)w->in[y * nx + x] + c;
                 d[y][x] = lanes >= VL ? V_(load)(in) : V_(loadn)(in, lanes);
             }
-            FN(wino_read)(nx, d[y]);
+            FN(wino_transform_input)(nx, d[y]);
         }
 #pragma GCC unroll 6
         for (int x = 0; x < nx; x++) {
@@ -85,7 +85,7 @@ INLINE void FN(wino_in_yx)(const int ny, const int nx, const convt_wino_in *w)
 #pragma GCC unroll 6
             for (int y = 0; y < ny; y++)
                 column[y] = d[y][x];
-            FN(wino_read)(ny, column);
+            FN(wino_transform_input)(ny, column);
 #pragma GCC unroll 6
             for (int y = 0; y < ny; y++)
                 V_(store)((T *)(out + y * out_y + x * out_x), column[y]);
@@ -109,12 +109,12 @@ INLINE void FN(wino_out_yx)(const int ny, int my, const int nx, int mx, const co
 #pragma GCC unroll 6
             for (int x = 0; x < nx; x++)
                 p[y][x] = V_(load)(in + y * in_y + x * in_x);
-            FN(wino_write)(nx, mx, p[y]);
+            FN(wino_transform_output)(nx, mx, p[y]);
         }
 #pragma GCC unroll 6
         for (int x = 0; x < most_x; x++) {
             if (nx == 6 && x == 4) {
-                FORGET(mx);
+                HIDE_VALUE(mx);
                 if (mx == 4)
                     continue;
             }
@@ -122,11 +122,11 @@ INLINE void FN(wino_out_yx)(const int ny, int my, const int nx, int mx, const co
 #pragma GCC unroll 6
             for (int y = 0; y < ny; y++)
                 column[y] = p[y][x];
-            FN(wino_write)(ny, my, column);
+            FN(wino_transform_output)(ny, my, column);
 #pragma GCC unroll 6
             for (int y = 0; y < most_y; y++) {
                 if (ny == 6 && y == 4) {
-                    FORGET(my);
+                    HIDE_VALUE(my);
                     if (my == 4)
                         continue;
                 }
@@ -206,14 +206,14 @@ static void FN(wino_out)(int kind_y, int kind_x, const convt_wino_out *w)
  * finite. */
 INLINE V FN(wino_point)(const int count, const convt_wino_filter *w, int r, int c, V check)
 {
-    const int64_t terms = w->start[r + 1] - w->start[r], *at = w->at + w->start[r];
+    const int64_t terms = w->start[r + 1] - w->start[r], *at = w->offset + w->start[r];
     const T *in = (const T *)w->in + c, *scale = (const T *)w->scale + w->start[r];
     T *out = (T *)w->out + r * w->out_row + c;
     const ptrdiff_t in_step = w->in_step, out_step = w->out_step;
     const int stream = w->stream;
-    V sum[2], wrong[2];
+    V sum[2], nonfinite[2];
     for (int v = 0; v < count; v++)
-        wrong[v] = V_(set1)(0);
+        nonfinite[v] = V_(set1)(0);
     for (int left = w->n; left > 0; left--, in += in_step, out += out_step) {
         for (int v = 0; v < count; v++)
             sum[v] = V_(set1)(0);
@@ -227,11 +227,11 @@ INLINE V FN(wino_point)(const int count, const convt_wino_filter *w, int r, int 
                 V_(stream)(out + v * VL, sum[v]);
             else
                 V_(store)(out + v * VL, sum[v]);
-            wrong[v] = V_(fma)(sum[v], V_(set1)(0), wrong[v]);
+            nonfinite[v] = V_(fma)(sum[v], V_(set1)(0), nonfinite[v]);
         }
     }
     for (int v = 0; v < count; v++)
-        check += wrong[v];
+        check += nonfinite[v];
     return check;
 }
 

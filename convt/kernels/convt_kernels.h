@@ -49,29 +49,29 @@ typedef struct {
 /* Deferred non-temporal stores of AMX tiles. An AMX tile kernel leaves its results in `sums`, a buffer of T that holds a
  * register tile and is aligned to 64 bytes. The next tile kernel stores them row by row while it multiplies. While left > 0:
  *
- *   rows[0][at + c] = act(from[c]) for c < cols;  rows += 1;  from += cols;  left -= 1
+ *   rows[0][row_offset + c] = act(next_row[c]) for c < cols;  rows += 1;  next_row += cols;  left -= 1
  */
 typedef struct {
     void *sums;            /* T */
-    void *from;            /* T: the next row to store, `cols` columns */
-    void *const *rows;     /* T: its destination is rows[0] + at, aligned to vectors */
-    ptrdiff_t at;
+    void *next_row;        /* T: the next row to store, `cols` columns */
+    void *const *rows;     /* T: its destination is rows[0] + row_offset, aligned to vectors */
+    ptrdiff_t row_offset;
     int cols, left;        /* cols: a multiple of vl; left: the number of rows not stored yet */
     const convt_act *act;
-} convt_late;
+} convt_pending_stores;
 
 enum { CONVT_F32, CONVT_F64, CONVT_F16, CONVT_BF16, CONVT_DTYPES };
 
 /* One register tile: for m < mr and c < cols,
  *
- *   rows[m][at + c] = act(init(m, c) + sum over k < kc of A(m, k) * B(k, c))     with init
- *   rows[m][at + c] = act(rows[m][at + c] + sum over k < kc of A(m, k) * B(k, c))    without init
+ *   rows[m][row_offset + c] = act(init(m, c) + sum over k < kc of A(m, k) * B(k, c))     with init
+ *   rows[m][row_offset + c] = act(rows[m][row_offset + c] + sum over k < kc of A(m, k) * B(k, c))    without init
  *
  * where init(m, c) = init[m * init_ld + c]. `init`, and `rows` without init, are read in whole vectors.
  *
- * If `more` > 0, the call computes `more` further tiles of mr rows each, because at little depth a call takes longer than a
- * tile. Their rows of A, their `rows` and their rows of `init` follow those of the tile before; panels and init2 stay the same.
- * With AMX tiles `more` must be 0.
+ * If `more_tiles` > 0, the call computes that many further tiles of mr rows each, because at little depth a call takes longer
+ * than a tile. Their rows of A, their `rows` and their rows of `init` follow those of the tile before; panels and init2 stay
+ * the same. With AMX tiles `more_tiles` must be 0.
  */
 typedef struct {
     int kc;                /* depth: at most CONVT_KC, a multiple of kstep, may be 0 */
@@ -80,24 +80,24 @@ typedef struct {
     ptrdiff_t lda;         /* elements E between rows of A */
     const void *init;      /* T, or NULL: row m is at init + m * init_ld. init_ld = 0: every row adds the same one, the bias */
     ptrdiff_t init_ld;
-    void *const *rows;     /* T, or the dtype of `narrow`: row m goes to rows[m] + at */
-    ptrdiff_t at;
+    void *const *rows;     /* T, or narrow_dtype: row m goes to rows[m] + row_offset */
+    ptrdiff_t row_offset;
     int cols;              /* columns stored: more than (nv - 1) * vl, at most nv * vl */
     const convt_act *act;  /* NONE, CLIP or LEAKY; `store` applies the others */
-    int stream;            /* whole vectors may take non-temporal stores: every rows[m] + at is aligned to a vector */
-    int narrow;            /* CONVT_F16 or CONVT_BF16: accumulators are rounded to this dtype, which is that of `rows` (then
+    int stream;            /* whole vectors may take non-temporal stores: every rows[m] + row_offset is aligned to a vector */
+    int narrow_dtype;      /* CONVT_F16 or CONVT_BF16: accumulators are rounded to this dtype, which is that of `rows` (then
                             * init is not NULL); 0: rows are of T */
     /* A second panel for the same rows, if nv is 2 * nr / vl (mr is then at most `wide`, and cols = nv * vl): it has its own b,
-     * init and at. Not used otherwise. */
+     * init and row_offset. Not used otherwise. */
     const void *b2, *init2;
-    ptrdiff_t at2;
-    /* Data that is read after this tile, for prefetching. After every `pace` of depth a kernel prefetches the cache line at
-     * `ahead` (vector kernels: as many lines as they read of A meanwhile), and `ahead` moves on by `ahead_step` bytes. Any
+    ptrdiff_t row_offset2;
+    /* Data that is read after this tile. After every `prefetch_interval` of depth a kernel prefetches the cache line at
+     * `prefetch` (vector kernels: as many lines as they read of A meanwhile), and adds `prefetch_step` bytes to `prefetch`. Any
      * address is allowed. */
-    const char *ahead;
-    ptrdiff_t ahead_step;
-    int more;
-    convt_late *late;      /* AMX tiles: stores that the tile before left to this one, or NULL; vector kernels do not use it */
+    const char *prefetch;
+    ptrdiff_t prefetch_step;
+    int more_tiles;
+    convt_pending_stores *pending; /* AMX tiles: stores that the tile before left to this one, or NULL; else not used */
 } convt_tile;
 
 /* The operands of one term of a depthwise phase: offsets in elements from the start of each source and of its weights. */
@@ -105,17 +105,17 @@ typedef struct {
     ptrdiff_t in, w;
 } convt_dw_term;
 
-/* A phase of a depthwise run. It sums `terms` terms and writes output j to out + j * out_ld. With `cut`, the last term counts
- * only in the lanes of `mask`. Adjacent phases whose terms read the same pixels form a set: `sharing` of the first phase is
- * their number, that of the others is 0. */
+/* A phase of a depthwise run. It sums `terms` terms and writes output j to out + j * out_ld. If `masked`, the last term
+ * counts only in the lanes of `mask`. Adjacent phases whose terms read the same pixels form a set: `set_size` of the first
+ * phase is their number, that of the others is 0. */
 typedef struct {
     const convt_dw_term *term;
-    int terms, cut, sharing;
+    int terms, masked, set_size;
     int sliding;           /* 1 if term u reads the pixel before that of term u - 1 */
     /* The number of further outputs before the run (j = -1, -2, ...) and after it (j = n, n + 1, ...). The output at j = -i
      * sums all but the last i terms of the set's first phase (which may have one term more than this phase). The output at j =
      * n - 1 + i sums all but the first i terms of this phase. */
-    int before, after;
+    int outputs_before, outputs_after;
     int64_t first, last;   /* with groups: the j of the whole run that this phase stores; other j are computed, but not
                             * stored */
     ptrdiff_t out;
@@ -129,14 +129,15 @@ typedef struct {
 #define CONVT_DW_PRODUCTS 64 /* the most terms times input rows of a phase of `groups` */
 
 /* The layout of channel groups of several channels in vectors, for body_groups.h and body_dots.h. In body_groups.h a vector of
- * outputs holds `each` groups, or a part of one group. */
+ * outputs holds `groups_per_vector` groups, or a part of one group. */
 typedef struct {
-    int ci, each;          /* ci: in-channels of a group, a multiple of `each`; each: 1 or 2 */
-    const int64_t *at;     /* for each vector, `each` offsets in elements from a pixel's first channel to a group's first
-                            * channel */
+    int ci;                /* in-channels of a group, a multiple of groups_per_vector */
+    int groups_per_vector; /* 1 or 2 */
+    const int64_t *group_offset; /* for each vector, groups_per_vector offsets in elements from a pixel's first channel to a
+                                  * group's first channel */
     const int64_t *first, *lanes; /* for each vector: its first out-channel, and the number of its out-channels */
     /* Elements between the weights of two vectors of outputs. A term has ci vectors of weights: for each group in turn, the
-     * vectors of `each` in-channels after each other, with lanes as body_groups.h describes. */
+     * vectors of groups_per_vector in-channels after each other, with lanes as body_groups.h describes. */
     ptrdiff_t w_ld;
     /* 1: vectors run over in-channels instead (body_dots.h), and the in-channels of a group fill whole vectors. `lanes` is then
      * the number of out-channels of a group, at most CONVT_DOTS. A term has, for each vector of in-channels, one vector of
@@ -147,48 +148,49 @@ typedef struct {
 /* One run of a depthwise convolution. For j < n, every phase p and c < cols:
  *
  *   out[j * out_ld + phase[p].out + c] = act(init[c] + sum over terms u of the phase and sources s of
- *                                            in[s][from + term[u].in + j * in_ld + c] * w[s][term[u].w + c])
+ *                                            in[s][in_offset + term[u].in + j * in_ld + c] * w[s][term[u].w + c])
  *
  * Sources are input rows, and the channels of a channel group. Kernels write the phases side by side, so that every cache line
  * of the output is filled while it is in L1. They may write an output twice, with the same value.
  *
- * With `at`, inputs are permuted: column c of the vector that starts at column v reads element at[v] + index[c] instead of c,
- * and index[c] < `reach`.
+ * With `vector_offset`, inputs are permuted: column c of the vector that starts at column v reads element vector_offset[v] +
+ * index[c] instead of c, and index[c] < `reach`.
  *
  * With `groups`, vectors v0 to v1 - 1 of the layout are computed, `cols` columns in all. Sources are input rows, starting at a
- * pixel's first channel; at, index, mask, cut, before and after are not used.
+ * pixel's first channel; vector_offset, index, mask, masked, outputs_before and outputs_after are not used.
  */
 typedef struct {
     int n, cols, phases, sources;
-    int low, high;         /* 1: outputs `before` the run, and outputs `after` it, are computed too */
-    int skips;             /* 1: terms outside the input row are skipped (one phase, or groups) */
+    int has_before, has_after; /* 1: the outputs_before of the phases, and their outputs_after, are computed too */
+    int skip_outside;      /* 1: terms outside the input row are skipped (one phase, or groups) */
     int64_t low_pixel, high_pixel; /* term u of output j is inside the row if low_pixel <= j - u < high_pixel */
-    const int64_t *at;     /* or NULL: inputs are not permuted */
+    const int64_t *vector_offset; /* or NULL: inputs are not permuted */
     const int32_t *index;  /* whole vectors, ascending in each; the last one repeats its last column */
-    int room;              /* 1: all `reach` elements from at[v] on can be read */
-    ptrdiff_t apart;       /* at[v + vl] - at[v], if all vectors have the same distance and indices; else 0 */
+    int can_overread;      /* 1: all `reach` elements from vector_offset[v] on can be read */
+    ptrdiff_t vector_step; /* vector_offset[v + vl] - vector_offset[v], if all vectors have the same distance and indices;
+                            * else 0 */
     const convt_dw_phase *phase;
     const void *const *in; /* T, one pointer per source */
-    ptrdiff_t from, in_ld;
+    ptrdiff_t in_offset, in_ld;
     const void *const *w;  /* T, one pointer per source; rows are padded to whole vectors */
     const void *mask;      /* T, padded to whole vectors: the bits of a lane are all set or all clear */
-    int none;              /* the mask is clear from this column on */
+    int mask_end;          /* the mask is clear from this column on */
     const void *init;      /* T, padded to whole vectors */
     void *out;             /* T */
     ptrdiff_t out_ld;
     int ordered;           /* 1: outputs of a row are contiguous and not in cache; kernels that can store them in memory
                             * order */
-    ptrdiff_t ahead;       /* each store prefetches the line this many elements further; 0: no prefetch */
+    ptrdiff_t out_prefetch; /* each store prefetches the line this many elements further; 0: no prefetch */
     const convt_act *act;  /* NONE, CLIP or LEAKY */
     int stream;            /* 1: non-temporal stores; vectors are cache lines, and outputs are whole and aligned vectors */
     const convt_dw_groups *groups; /* or NULL */
     int v0, v1;
-    int64_t start;         /* the number of j of the run before j = 0 of this call */
-    int far;               /* 1: inputs exceed L2, so kernels prefetch them where the hardware does not */
+    int64_t first_j;       /* the number of j of the run before j = 0 of this call */
+    int inputs_uncached;   /* 1: inputs exceed L2, so kernels prefetch them where the hardware does not */
     /* T, or NULL: the input row that outputs of the next row read first. Kernels that compute blocks of j prefetch it into L2,
      * because the hardware does not foresee their reads. */
-    const void *coming;
-    ptrdiff_t beside;      /* for kernels only: the distance of the two j whose accumulators share a vector */
+    const void *next_input_row;
+    ptrdiff_t pair_distance; /* for kernels only: the distance of the two j whose accumulators share a vector */
 } convt_dw;
 
 /* Overlap-add along an axis of dilation 1. For j0 <= j < j1 and lane_lo <= l < lane_hi:
@@ -209,7 +211,7 @@ typedef struct {
     const convt_act *act;
 } convt_overlap;
 
-/* The GEMM before `overlap_across`, of few columns, with pixels in lanes. For m < mr and p < pixels:
+/* The GEMM before `overlap_pixels`, of few columns, with pixels in lanes. For m < mr and p < pixels:
  *
  *   out[m * ld + p] = (add ? out[m * ld + p] : 0) + sum over k < kc of a[m * CONVT_LDA + k] * src[p * cs + k * rs]
  *
@@ -222,7 +224,7 @@ typedef struct {
     ptrdiff_t cs, rs, ld;
     const void *a;         /* T */
     void *out;             /* T */
-} convt_across;
+} convt_pixel_gemm;
 
 /* Overlap-add by gathers, in the order of outputs. For each vector of outputs, index holds 1 + terms vectors of indices i, one
  * after the other:
@@ -236,7 +238,7 @@ typedef struct {
     int terms;
     void *out;             /* S */
     const convt_act *act;
-} convt_picked;
+} convt_overlap_gather;
 
 /* Winograd's input transform of a tile along two axes, for columns first <= c < last:
  *
@@ -272,7 +274,7 @@ typedef struct {
 
 /* Winograd's filter transform. For r < rows (points), i < n (in-channels) and c < cols (out-channels):
  *
- *   out[r * out_row + i * out_step + c] = sum over start[r] <= e < start[r + 1] of scale[e] * in[at[e] + i * in_step + c]
+ *   out[r * out_row + i * out_step + c] = sum over start[r] <= e < start[r + 1] of scale[e] * in[offset[e] + i * in_step + c]
  *
  * For AMX tiles these are the elements of a panel of out_step columns, in the layout of body_matrix.h, and a whole step of
  * depth is written: zeros from row n on.
@@ -284,7 +286,7 @@ typedef struct {
     ptrdiff_t out_row, out_step;
     int n, cols, rows;     /* cols: a multiple of vl; n: for AMX tiles, at most a step of depth */
     int stream;            /* non-temporal stores, `out` is aligned to vectors; not for AMX tiles */
-    const int64_t *start, *at;
+    const int64_t *start, *offset;
     const void *scale;     /* T */
 } convt_wino_filter;
 
@@ -330,9 +332,8 @@ typedef struct {
  * points. */
 #define CONVT_WINO_KINDS 6
 
-/* The most lanes of `overlap_across`, and the most columns of `across`. */
-#define CONVT_ACROSS 64
-#define CONVT_ACROSS_MR 8
+#define CONVT_PIXEL_LANES 64 /* the most lanes of `overlap_pixels` */
+#define CONVT_PIXEL_MR 8 /* the most columns of the GEMM of `pixel_gemm`, its `mr` */
 
 /* A kernel set: register block sizes and functions for one dtype on one unit. */
 typedef struct {
@@ -341,23 +342,22 @@ typedef struct {
     int nr, vl;            /* nr: columns of a panel; vl: lanes of a vector of T */
     int kstep;             /* depths are multiples of this: 1; 2 for dot products; the depth of an AMX product */
     int grain;             /* rows of A that a tile reads at a time, even if it has fewer */
-    int pace;              /* depth after which a tile prefetches from `ahead` again */
+    int prefetch_interval; /* depth after which a tile prefetches from `prefetch` again */
     int lda;               /* elements between packed rows of A */
     int parts;             /* bfloat16 values into which an element is split for AMX tiles; 0 on vectors and dot products */
     int s_size, e_size, t_size;
     int direct_store;      /* 1 if S is T: tiles may be stored directly into user memory */
-    int narrows;           /* CONVT_F16 or CONVT_BF16 if tiles may be stored into user memory with this value of `narrow`; else
-                            * 0 */
+    int narrow_dtype;      /* CONVT_F16 or CONVT_BF16 if tiles may be stored into user memory with this narrow_dtype; else 0 */
     int reach;             /* number of adjacent elements from which `depthwise` permutes the lanes of a vector */
 
     void (*tile)(int mr, const convt_tile *tile);
-    void (*flush)(convt_late *late); /* stores what the last tile left; NULL without AMX tiles */
+    void (*flush_stores)(convt_pending_stores *pending); /* stores what the last tile left; NULL without AMX tiles */
     /* Copies bytes, a multiple of 64, by non-temporal stores. dst is aligned to a cache line, src need not be. */
-    void (*stream)(void *dst, const void *src, size_t bytes);
+    void (*copy_non_temporal)(void *dst, const void *src, size_t bytes);
     void (*fence)(void);   /* makes non-temporal stores visible to other threads */
-    /* To call before a thread's first tile of a call, and after its last tile; or NULL. */
-    void (*enter)(void);
-    void (*leave)(void);
+    /* Functions to call before a thread's first tile of a call, and after its last tile; or NULL. */
+    void (*begin_tiles)(void);
+    void (*end_tiles)(void);
     void (*depthwise)(const convt_dw *run);
     void (*rows)(int mr, const convt_rows *run); /* mr: at most mr[2] */
     void (*interleave)(const convt_interleave *run);
@@ -372,10 +372,12 @@ typedef struct {
     int (*pack)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int cols_padded);
     /* `pack` for data that is not in cache. For AMX tiles it also prefetches rows that are packed later, because tiles of few
      * columns prefetch less than they use. */
-    int (*pack_far)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int cols_padded);
-    /* dst[r * ld + c] = src[r * rs + map[c]] converted from S to T, for r < rows and c < cols. Columns cols <= c < room may be
-     * overwritten. */
-    void (*gather)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, const int64_t *map, int rows, int cols, int room);
+    int (*pack_uncached)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols,
+                         int cols_padded);
+    /* dst[r * ld + c] = src[r * rs + map[c]] converted from S to T, for r < rows and c < cols. Columns cols <= c <
+     * cols_writable may be overwritten. */
+    void (*gather)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, const int64_t *map, int rows, int cols,
+                   int cols_writable);
     /* dst[r * ld + c * dc] = src[r * rs + c * cs] for r < rows and c < cols, all of S. With rs = 1 and dc = 1, contiguous
      * columns become contiguous rows in registers. With `stream`, whole aligned vectors of them take non-temporal stores. */
     void (*transpose)(void *dst, ptrdiff_t ld, ptrdiff_t dc, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols,
@@ -391,12 +393,12 @@ typedef struct {
      * fills. */
     int (*pack_b)(void *dst, int k0, int n0, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols, int nb);
     int (*finite)(const void *p, size_t bytes); /* returns 1 if no element of S is NaN or infinite, else 0 */
-    void (*across)(int mr, const convt_across *run);
+    void (*pixel_gemm)(int mr, const convt_pixel_gemm *run);
     void (*overlap)(const convt_overlap *o);
-    /* `overlap` with col transposed: pixel i of column c is at col + c * ld + (i - i0). At most CONVT_ACROSS lanes. If there
-     * are pixels, it may read the vector before pixel i0 of a column and the vector from pixel i1 on. */
-    void (*overlap_across)(const convt_overlap *o);
-    void (*overlap_picked)(const convt_picked *o);
+    /* `overlap` with col transposed: pixel i of column c is at col + c * ld + (i - i0). At most CONVT_PIXEL_LANES lanes. If
+     * there are pixels, it may read the vector before pixel i0 of a column and the vector from pixel i1 on. */
+    void (*overlap_pixels)(const convt_overlap *o);
+    void (*overlap_gather)(const convt_overlap_gather *o);
     /* rows[m][c * cs] = act(src[m * ld + c]) rounded from T to S, for m < mr and c < cols. A NULL row is left out. Any
      * activation. */
     void (*store)(void *const *rows, ptrdiff_t cs, const void *src, ptrdiff_t ld, int mr, int cols, const convt_act *act);
@@ -425,13 +427,16 @@ typedef struct {
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define CONVT_ANY_CPU __attribute__((target("general-regs-only")))
 #define CONVT_TABLES_ANYWHERE 1
+#elif defined(__aarch64__) /* compilers do not use the instructions of larger rows on their own */
+#define CONVT_ANY_CPU
+#define CONVT_TABLES_ANYWHERE 1
 #else
 #define CONVT_ANY_CPU
 #define CONVT_TABLES_ANYWHERE 0
 #endif
 
-/* isa_<name>.c defines convt_improve_<name>(isa). It gets a copy of the table of the base row of this instruction set (an empty
- * table for baseline) and overwrites the entries that it improves. These files export nothing else.
+/* isa_<name>.c defines convt_set_kernels_<name>(isa). It gets a copy of the table of the base row of this instruction set (an
+ * empty table for baseline) and replaces the entries for which it has kernels. These files export nothing else.
  *
  * dispatch.c: the rows of the table in setup.py, from the smallest to the largest instruction set. convt_isa_count returns
  * their number, convt_isa_at the table of a row, convt_isa_available 1 if this CPU and operating system can run it.
@@ -454,7 +459,7 @@ static inline int64_t convt_quotient(int64_t a, int64_t b)
 #define CONVT_EACH_LINE(row, bytes) (const char *line = row - ((uintptr_t)row & 63); line < row + bytes; line += 64)
 
 /* Prefetch into L1 the cache lines of a row that is written immediately, at any alignment. */
-static inline void convt_prefetch_row(const char *row, ptrdiff_t bytes)
+static inline void convt_prefetch_row_l1(const char *row, ptrdiff_t bytes)
 {
     for CONVT_EACH_LINE(row, bytes)
         __builtin_prefetch(line, 1);
@@ -462,7 +467,7 @@ static inline void convt_prefetch_row(const char *row, ptrdiff_t bytes)
 
 /* Prefetch into L2 the cache lines of a row that is read or written later. L1 would evict most of them before, and its few fill
  * buffers are needed for current reads. */
-static inline void convt_prefetch_ahead(const char *row, ptrdiff_t bytes)
+static inline void convt_prefetch_row_l2(const char *row, ptrdiff_t bytes)
 {
     for CONVT_EACH_LINE(row, bytes)
         __builtin_prefetch(line, 0, 2);

@@ -13,6 +13,7 @@ enum {
     CPU_AVX512_BF16 = 1 << 7,
     /* AMX-TILE and AMX-BF16, and the operating system lets this process use the tile registers. */
     CPU_AMX_BF16 = 1 << 8,
+    CPU_ARM_BF16 = 1 << 9, /* FEAT_BF16 of Armv8.6-A */
 };
 
 #endif

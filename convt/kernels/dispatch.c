@@ -3,7 +3,9 @@
 #include "convt_kernels.h"
 #include "cpu_features.h"
 
-#if defined(__x86_64__)
+#if defined(__aarch64__)
+#include "detect_arm.h"
+#elif defined(__x86_64__)
 #include <cpuid.h>
 #ifdef __linux__
 #include <sys/syscall.h>
@@ -97,7 +99,7 @@ enum {
 };
 #undef ISA
 
-#define ISA(name, base, features) CONVT_ANY_CPU void convt_improve_##name(convt_isa *isa);
+#define ISA(name, base, features) CONVT_ANY_CPU void convt_set_kernels_##name(convt_isa *isa);
 #include "isa_rows.h"
 #undef ISA
 
@@ -105,9 +107,9 @@ static const struct {
     const char *name;
     int base;
     unsigned features;
-    void (*improve)(convt_isa *isa);
+    void (*set_kernels)(convt_isa *isa);
 } rows[ROWS] = {
-#define ISA(name, base, features) {#name, ROW_##base, (features), convt_improve_##name},
+#define ISA(name, base, features) {#name, ROW_##base, (features), convt_set_kernels_##name},
 #include "isa_rows.h"
 #undef ISA
 };
@@ -116,7 +118,7 @@ static convt_isa tables[ROWS];
 static unsigned features_here; /* detected once, because CPUID takes tens of microseconds in a virtual machine */
 
 /* Fill the tables when the library is loaded. Rows that this CPU lacks also get tables, so that plans of other CPUs can be
- * inspected, if the compiler can make their `improve` run on every CPU (CONVT_TABLES_ANYWHERE). Otherwise they have only a
+ * inspected, if the compiler can make their `set_kernels` run on every CPU (CONVT_TABLES_ANYWHERE). Otherwise they have only a
  * name. */
 static __attribute__((constructor)) void fill_tables(void)
 {
@@ -125,7 +127,7 @@ static __attribute__((constructor)) void fill_tables(void)
         if (CONVT_TABLES_ANYWHERE || convt_isa_available(i)) {
             if (rows[i].base != ROW_none)
                 tables[i] = tables[rows[i].base];
-            rows[i].improve(&tables[i]);
+            rows[i].set_kernels(&tables[i]);
         }
         tables[i].name = rows[i].name;
     }

@@ -1,16 +1,15 @@
 /* The vector operations of AVX-512, and those of AMX: eight tile registers of 16 rows of 64 bytes. */
 #ifndef CONVT_VEC_AMX_H
 #define CONVT_VEC_AMX_H
-#include "vec_avx512.h"
 #include "vec_parts.h"
 
 /* Rows and columns of an AMX tile of accumulators, and the depth of one AMX product. */
-#define MATRIX 16
+#define MATRIX_ROWS 16
 #define MATRIX_DEPTH 32
 
-/* The configuration: eight whole tiles. A thread calls matrix_enter before it multiplies, and matrix_leave, which releases the
- * tiles, afterwards. */
-static void matrix_enter(void)
+/* The configuration: eight whole tiles. A thread calls matrix_configure before it multiplies, and matrix_release, which
+ * releases the tiles, afterwards. */
+static void matrix_configure(void)
 {
     static const struct {
         uint8_t palette, start, reserved[14];
@@ -19,7 +18,7 @@ static void matrix_enter(void)
     } shapes = {1, 0, {0}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
     _tile_loadconfig(&shapes);
 }
-static void matrix_leave(void) { _tile_release(); }
+static void matrix_release(void) { _tile_release(); }
 
 #define MATRIX_ZERO(c) _tile_zero(c)
 #define MATRIX_LOAD(c, from, step) _tile_loadd(c, from, step)

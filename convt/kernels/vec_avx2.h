@@ -114,17 +114,17 @@ static inline vd vd_zip_high(vd a, vd b)
 {
     return _mm256_permute2f128_pd(_mm256_unpacklo_pd(a, b), _mm256_unpackhi_pd(a, b), 0x31);
 }
-/* zip_low_parts, zip_high_parts: zip_low and zip_high within each 16 bytes. */
-static inline vf vf_zip_low_parts(vf a, vf b) { return _mm256_unpacklo_ps(a, b); }
-static inline vf vf_zip_high_parts(vf a, vf b) { return _mm256_unpackhi_ps(a, b); }
-static inline vd vd_zip_low_parts(vd a, vd b) { return _mm256_unpacklo_pd(a, b); }
-static inline vd vd_zip_high_parts(vd a, vd b) { return _mm256_unpackhi_pd(a, b); }
-/* load_parts: 16 bytes from each p + at[i]. */
-static inline vf vf_load_parts(const float *p, const ptrdiff_t *at)
+/* zip_low_segments, zip_high_segments: zip_low and zip_high within each 16 bytes. */
+static inline vf vf_zip_low_segments(vf a, vf b) { return _mm256_unpacklo_ps(a, b); }
+static inline vf vf_zip_high_segments(vf a, vf b) { return _mm256_unpackhi_ps(a, b); }
+static inline vd vd_zip_low_segments(vd a, vd b) { return _mm256_unpacklo_pd(a, b); }
+static inline vd vd_zip_high_segments(vd a, vd b) { return _mm256_unpackhi_pd(a, b); }
+/* load_segments: 16 bytes from each p + at[i]. */
+static inline vf vf_load_segments(const float *p, const ptrdiff_t *at)
 {
     return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p + at[0])), _mm_loadu_ps(p + at[1]), 1);
 }
-static inline vd vd_load_parts(const double *p, const ptrdiff_t *at)
+static inline vd vd_load_segments(const double *p, const ptrdiff_t *at)
 {
     return _mm256_insertf128_pd(_mm256_castpd128_pd256(_mm_loadu_pd(p + at[0])), _mm_loadu_pd(p + at[1]), 1);
 }

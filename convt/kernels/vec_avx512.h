@@ -114,20 +114,20 @@ static inline vd vd_zip_high(vd a, vd b)
 {
     return _mm512_permutex2var_pd(a, _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15), b);
 }
-/* zip_low_parts, zip_high_parts: zip_low and zip_high within each 16 bytes. */
-static inline vf vf_zip_low_parts(vf a, vf b) { return _mm512_unpacklo_ps(a, b); }
-static inline vf vf_zip_high_parts(vf a, vf b) { return _mm512_unpackhi_ps(a, b); }
-static inline vd vd_zip_low_parts(vd a, vd b) { return _mm512_unpacklo_pd(a, b); }
-static inline vd vd_zip_high_parts(vd a, vd b) { return _mm512_unpackhi_pd(a, b); }
-/* load_parts: 16 bytes from each p + at[i]. Broadcasts under a mask need no shuffle. */
-static inline vf vf_load_parts(const float *p, const ptrdiff_t *at)
+/* zip_low_segments, zip_high_segments: zip_low and zip_high within each 16 bytes. */
+static inline vf vf_zip_low_segments(vf a, vf b) { return _mm512_unpacklo_ps(a, b); }
+static inline vf vf_zip_high_segments(vf a, vf b) { return _mm512_unpackhi_ps(a, b); }
+static inline vd vd_zip_low_segments(vd a, vd b) { return _mm512_unpacklo_pd(a, b); }
+static inline vd vd_zip_high_segments(vd a, vd b) { return _mm512_unpackhi_pd(a, b); }
+/* load_segments: 16 bytes from each p + at[i]. Broadcasts under a mask need no shuffle. */
+static inline vf vf_load_segments(const float *p, const ptrdiff_t *at)
 {
     vf v = _mm512_castps128_ps512(_mm_loadu_ps(p + at[0]));
     v = _mm512_mask_broadcast_f32x4(v, 0x00f0, _mm_loadu_ps(p + at[1]));
     v = _mm512_mask_broadcast_f32x4(v, 0x0f00, _mm_loadu_ps(p + at[2]));
     return _mm512_mask_broadcast_f32x4(v, 0xf000, _mm_loadu_ps(p + at[3]));
 }
-static inline vd vd_load_parts(const double *p, const ptrdiff_t *at)
+static inline vd vd_load_segments(const double *p, const ptrdiff_t *at)
 {
     vd v = _mm512_castpd128_pd512(_mm_loadu_pd(p + at[0]));
     v = _mm512_mask_broadcast_f64x2(v, 0x0c, _mm_loadu_pd(p + at[1]));

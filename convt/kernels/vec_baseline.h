@@ -66,14 +66,14 @@ static inline vf vf_zip_low(vf a, vf b) { return (vf){a[0], b[0], a[1], b[1]}; }
 static inline vf vf_zip_high(vf a, vf b) { return (vf){a[2], b[2], a[3], b[3]}; }
 static inline vd vd_zip_low(vd a, vd b) { return (vd){a[0], b[0]}; }
 static inline vd vd_zip_high(vd a, vd b) { return (vd){a[1], b[1]}; }
-/* zip_low_parts, zip_high_parts: zip_low and zip_high within each 16 bytes, which is the whole vector here. load_parts: 16
- * bytes from each p + at[i]. */
-#define vf_zip_low_parts vf_zip_low
-#define vf_zip_high_parts vf_zip_high
-#define vd_zip_low_parts vd_zip_low
-#define vd_zip_high_parts vd_zip_high
-static inline vf vf_load_parts(const float *p, const ptrdiff_t *at) { return vf_load(p + at[0]); }
-static inline vd vd_load_parts(const double *p, const ptrdiff_t *at) { return vd_load(p + at[0]); }
+/* zip_low_segments, zip_high_segments: zip_low and zip_high within each 16 bytes, which is the whole vector here.
+ * load_segments: 16 bytes from each p + at[i]. */
+#define vf_zip_low_segments vf_zip_low
+#define vf_zip_high_segments vf_zip_high
+#define vd_zip_low_segments vd_zip_low
+#define vd_zip_high_segments vd_zip_high
+static inline vf vf_load_segments(const float *p, const ptrdiff_t *at) { return vf_load(p + at[0]); }
+static inline vd vd_load_segments(const double *p, const ptrdiff_t *at) { return vd_load(p + at[0]); }
 static inline void vf_stream(float *p, vf v) { vf_store(p, v); } /* there is no portable non-temporal store */
 static inline void vd_stream(double *p, vd v) { vd_store(p, v); }
 static inline void v_fence(void) {}

@@ -7,11 +7,17 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
+/* X(m, n) for m up to a number of rows: a function or a table entry for each register tile. */
+#define ROWS_2(X, n) X(1, n) X(2, n)
+#define ROWS_6(X, n) ROWS_2(X, n) X(3, n) X(4, n) X(5, n) X(6, n)
+#define ROWS_10(X, n) ROWS_6(X, n) X(7, n) X(8, n) X(9, n) X(10, n)
+#define ROWS_14(X, n) ROWS_10(X, n) X(11, n) X(12, n) X(13, n) X(14, n)
+
 /* Hide the value of x from the compiler, which would otherwise keep values derived from x in more registers than there are. */
-#define FORGET(x) __asm__("" : "+r"(x))
+#define HIDE_VALUE(x) __asm__("" : "+r"(x))
 
 /* Return the bits low to high - 1, of n bits. */
-INLINE unsigned there_bits(int64_t low, int64_t high, int n)
+INLINE unsigned range_bits(int64_t low, int64_t high, int n)
 {
     if (low >= n || high <= 0)
         return 0;
@@ -47,7 +53,7 @@ INLINE void vf_store_bf16(uint16_t *p, vf v)
 }
 
 /* Copy whole cache lines by non-temporal stores. dst is aligned to a cache line, and bytes is a multiple of 64. */
-static __attribute__((unused)) void stream_f32(void *dst, const void *src, size_t bytes)
+static __attribute__((unused)) void copy_non_temporal(void *dst, const void *src, size_t bytes)
 {
     float *to = dst;
     const float *from = src;
@@ -106,11 +112,11 @@ INLINE void vf_store2_bf16(uint16_t *p, vf a, vf b) { _mm512_storeu_si512(p, vf_
 INLINE void vf_stream2_f16(uint16_t *p, vf a, vf b) { _mm512_stream_si512((void *)p, vf_to_f16_2(a, b)); }
 INLINE void vf_stream2_bf16(uint16_t *p, vf a, vf b) { _mm512_stream_si512((void *)p, vf_to_bf16_2(a, b)); }
 #else
-#define STORE_2(how, name)                                             \
-    INLINE void vf_##how##2_##name(uint16_t *p, vf a, vf b)            \
+#define STORE_2(op, name)                                             \
+    INLINE void vf_##op##2_##name(uint16_t *p, vf a, vf b)            \
     {                                                                  \
-        vf_##how##_##name(p, a);                                       \
-        vf_##how##_##name(p + VF, b);                                  \
+        vf_##op##_##name(p, a);                                       \
+        vf_##op##_##name(p + VF, b);                                  \
     }
 STORE_2(store, f16)
 #ifdef HAVE_STORE2_BF16
@@ -216,26 +222,26 @@ INLINE vf vf_erf(vf x)
 INLINE vf vf_sigmoid(vf x) { return vf_set1(1.f) / (vf_set1(1.f) + vf_exp(-x)); }
 INLINE vf vf_gelu(vf x) { return vf_set1(0.5f) * x * (vf_set1(1.f) + vf_erf(x * vf_set1(0.70710678f))); }
 INLINE vf vf_swish(vf x) { return x / (vf_set1(1.f) + vf_exp(-x)); }
-/* Apply a curved activation to several vectors, which are independent and therefore hide each other's latency. */
-static __attribute__((noinline)) void vf_act_curved(vf *x, int count, int code)
+/* Apply a transcendental activation to several vectors, which are independent and therefore hide each other's latency. */
+static __attribute__((noinline)) void vf_act_transcendental(vf *x, int count, int code)
 {
-#define EACH(function)                  \
+#define APPLY(function)                  \
     for (int i = 0; i < count; i++) \
         x[i] = function(x[i]);          \
     break
     switch (code) {
     case CONVT_TANH:
-        EACH(vf_tanh);
+        APPLY(vf_tanh);
     case CONVT_SIGMOID:
-        EACH(vf_sigmoid);
+        APPLY(vf_sigmoid);
     case CONVT_GELU:
-        EACH(vf_gelu);
+        APPLY(vf_gelu);
     default:
-        EACH(vf_swish);
+        APPLY(vf_swish);
     }
-#undef EACH
+#undef APPLY
 }
-static __attribute__((noinline)) void vd_act_curved(vd *x, int count, int code)
+static __attribute__((noinline)) void vd_act_transcendental(vd *x, int count, int code)
 {
     for (int i = 0; i < count * VD; i++) {
         const double v = x[i / VD][i % VD];
@@ -261,7 +267,7 @@ static __attribute__((noinline)) void vd_act_curved(vd *x, int count, int code)
     INLINE void v_##_act_all(V *x, const int count, const convt_act *act) \
     {                                                                    \
         if (act->code > CONVT_LEAKY)                                     \
-            v_##_act_curved(x, count, act->code);                        \
+            v_##_act_transcendental(x, count, act->code);                        \
         else                                                             \
             _Pragma("GCC unroll 8") for (int i = 0; i < count; i++)      \
                 x[i] = v_##_act_simple(x[i], act);                       \

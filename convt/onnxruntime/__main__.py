@@ -117,7 +117,7 @@ def compare(model, shapes, threads, budget, precision=None, given=()):
         own = None
     before, after = in_turns([lambda: plain.run(None, feed), lambda: ours.run(None, feed)], budget)
     report = ours.report
-    nodes = [{"name": name, **node.described(), "with": report.fused.get(name, ())} for name, node in ours.nodes.items()]
+    nodes = [{"name": name, **node.description(), "with": report.fused.get(name, ())} for name, node in ours.nodes.items()]
     return {
         "nodes": nodes, "kept": report.kept, "reason": report.reason, "onnxruntime_s": before, "convt_s": after,
         "speed_up": before / after, "difference": worst, "own_difference": own, "precision": precision,

@@ -25,11 +25,11 @@ _NAME = 8 << 3 | 2
 _DATA = (9 << 3 | 2, 4 << 3 | 2, 10 << 3 | 2)
 _PLAIN = (1 << 3, 1 << 3 | 2, 2 << 3, _NAME, 12 << 3 | 2)
 _EXTERNAL = 13 << 3 | 2
-_ELSEWHERE = (bytes([14 << 3]), bytes([onnx.TensorProto.EXTERNAL]))
+_IS_EXTERNAL = (bytes([14 << 3]), bytes([onnx.TensorProto.EXTERNAL]))
 # Field keys of a Constant node: output and attribute; in the attribute the tensor, and its name, type and doc_string; op_type
 # and domain with their permitted values; name and doc_string, which are ignored.
 _OUTPUT, _ATTRIBUTE, _TENSOR = 2 << 3 | 2, 5 << 3 | 2, 5 << 3 | 2
-_OF_ATTRIBUTE = (1 << 3 | 2, 20 << 3, 13 << 3 | 2)
+_ATTRIBUTE_KEYS = (1 << 3 | 2, 20 << 3, 13 << 3 | 2)
 _REQUIRED = {4 << 3 | 2: (b"Constant",), 7 << 3 | 2: (b"", b"ai.onnx")}
 _IGNORED = (3 << 3 | 2, 6 << 3 | 2)
 _SIZES = {1: 8, 5: 4}  # wire types of fixed size -> bytes
@@ -53,11 +53,11 @@ class Source:
     def _opened(self):
         """Open the model as a binary file. Raise ValueError if the file on disk changed since it was first opened."""
         with io.BytesIO(self.data) if self.path is None else open(self.path, "rb") as file:
-            self._compare(file)
+            self._check_unchanged(file)
             yield file
-            self._compare(file)
+            self._check_unchanged(file)
 
-    def _compare(self, file):
+    def _check_unchanged(self, file):
         found = None if self.path is None else os.fstat(file.fileno())
         state = found and (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
         if self.state not in (None, state):
@@ -71,11 +71,11 @@ class Source:
         """
         tensors = list(model.graph.initializer)
         del model.graph.initializer[:]
-        model.graph.initializer.extend(each for each in tensors if not _is_left(each))
+        model.graph.initializer.extend(each for each in tensors if not _is_in_source(each))
         yield model.SerializeToString()
         with self._opened() as file:
-            for tensor in filter(_is_left, tensors):
-                start, end = _place(tensor)
+            for tensor in filter(_is_in_source, tensors):
+                start, end = _source_range(tensor)
                 name = tensor.name  # protobuf returns bytes if they are not valid UTF-8
                 name = _field(_NAME, name if isinstance(name, bytes) else name.encode())
                 head = _number(_INITIALIZER) + _number(end - start + len(name))
@@ -85,9 +85,9 @@ class Source:
                 yield name
 
 
-def left(model):
+def source_bytes(model):
     """Return the total bytes of the tensors of a model that were left in its source."""
-    return sum(end - start for start, end in (_place(each) for each in model.graph.initializer if _is_left(each)))
+    return sum(end - start for start, end in (_source_range(each) for each in model.graph.initializer if _is_in_source(each)))
 
 
 def locations(model):
@@ -95,7 +95,7 @@ def locations(model):
     return [entry for tensor in _tensors(model) for entry in tensor.external_data if entry.key == "location"]
 
 
-def folder(model, path):
+def data_folder(model, path):
     """Return the folder to give ONNX Runtime for the external data of the model at ``path``.
 
     Data files may be symbolic links. Given a path, ONNX Runtime accepts files whose real path is inside the folder of the
@@ -138,11 +138,11 @@ _MAY_HAVE_TENSORS = {
 }  # fmt: skip
 
 
-def _is_left(tensor):
+def _is_in_source(tensor):
     return bool(tensor.external_data) and tensor.external_data[0].key == _LEFT
 
 
-def _place(tensor):
+def _source_range(tensor):
     """Return the start and end offsets, in the source, of the message of a tensor that was left there."""
     start, end = tensor.external_data[0].value.split()
     return int(start), int(end)
@@ -151,14 +151,14 @@ def _place(tensor):
 def _without_data(file):
     """Yield the bytes of a model without the data of large tensors."""
     graph = lambda *place: _field(_GRAPH, b"".join(_without_data_graph(*place)))  # noqa: E731
-    return _with(file, 0, file.seek(0, os.SEEK_END), {_GRAPH: graph})
+    return _with_replacements(file, 0, file.seek(0, os.SEEK_END), {_GRAPH: graph})
 
 
 def _without_data_graph(file, start, end):
-    return _with(file, start, end, {_INITIALIZER: _without_data_tensor, _NODE: _without_data_constant})
+    return _with_replacements(file, start, end, {_INITIALIZER: _without_data_tensor, _NODE: _without_data_constant})
 
 
-def _with(file, start, end, changes):
+def _with_replacements(file, start, end, changes):
     """Yield the bytes of the message between two offsets of a file, with some of its large fields replaced.
 
     ``changes`` maps a field key to a function ``(file, start, end)`` of the field's value, which returns the replacement field
@@ -188,7 +188,7 @@ def _without_data_tensor(file, start, end, name=b""):
         else:
             return None
     place = _field(1 << 3 | 2, _LEFT.encode()) + _field(2 << 3 | 2, f"{start} {end}".encode())
-    lean = b"".join([*kept, name, _field(_EXTERNAL, place), *_ELSEWHERE])
+    lean = b"".join([*kept, name, _field(_EXTERNAL, place), *_IS_EXTERNAL])
     return _field(_INITIALIZER, lean) if data == 1 else None
 
 
@@ -202,7 +202,7 @@ def _without_data_constant(file, start, end):
         if key == _ATTRIBUTE and tensor is None:
             parts = {key: (at, end) for key, _, at, end in _fields(file, stop, value)}
             tensor = parts.pop(_TENSOR, None)
-            if tensor is None or not parts.keys() <= {*_OF_ATTRIBUTE}:
+            if tensor is None or not parts.keys() <= {*_ATTRIBUTE_KEYS}:
                 return None
         elif key == _OUTPUT and output is None:
             output = _read(file, value, stop)

@@ -48,12 +48,12 @@ def inlined(model):
     inlined if its operators have the same meaning at the model's opset.
     """
     functions = {key_of(each): each for each in model.functions}
-    wanted = _users(functions)
+    wanted = _functions_to_inline(functions)
     if not wanted:
         return model, {}
     opset, why = opset_of(model), {}
     for key in wanted:
-        changed = _changed(functions[key], opset)
+        changed = _redefined_operator(functions[key], opset)
         if changed:
             why[key] = f"its opset is {opset_of(functions[key])} and the model's is {opset}, where {changed}"
         else:
@@ -76,7 +76,7 @@ def inlined(model):
     return model, why
 
 
-def _users(functions):
+def _functions_to_inline(functions):
     """Return the keys of the functions that contain a ConvTranspose, or call a function that does."""
     found, before = [], None
     while len(found) != before:
@@ -88,16 +88,16 @@ def _users(functions):
     return found
 
 
-def _changed(function, opset):
+def _redefined_operator(function, opset):
     """Return a clause that names an operator of a function with another meaning at ``opset``, or None if there is none."""
     own = opset_of(function)
     for node in _scopes.all_nodes(function) if own != opset else ():
-        if node.domain in _scopes.STANDARD and not _same(node.op_type, own, opset):
+        if node.domain in _scopes.STANDARD and not _has_same_meaning(node.op_type, own, opset):
             return f"{node.op_type} is defined differently"
     return None
 
 
-def _same(operator, own, opset):
+def _has_same_meaning(operator, own, opset):
     """Check whether an operator means the same at two opsets, for the dtypes of the first."""
     try:
         before, after = (onnx.defs.get_schema(operator, version).since_version for version in (own, opset))

@@ -9,12 +9,12 @@ import onnxruntime
 
 # Thread identifier -> an exception from outside convt and ONNX Runtime that was raised in the thread's last node. The session
 # raises it unchanged.
-raised = {}
+foreign_exceptions = {}
 
 # An exception whose traceback has a frame of any other top-level module comes from a signal handler.
 _LIBRARIES = {"convt", "numpy", "ml_dtypes", "onnx", "onnxruntime", "google", *sys.stdlib_module_names}
 _FAIL = 1  # ONNX Runtime's code for unspecific errors
-_SAID = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (?:Non-zero status code .*? Status Message: )?(.*)", re.DOTALL)
+_MESSAGE = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (?:Non-zero status code .*? Status Message: )?(.*)", re.DOTALL)
 _INPUTS = ("X", "W", "B", "scale", "shift", "mean", "variance")
 _ACTIVATIONS = {"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid", "gelu": "Gelu", "leaky_relu": "LeakyRelu"}
 
@@ -23,11 +23,11 @@ class Host:
     """The base class of a node. For calls that convt refuses, it runs ONNX Runtime's operators instead.
 
     ``refused`` is None or ``(shapes, reason)``: the shapes of X and W that convt refused last; ``shapes`` is None if convt
-    refuses all shapes. ``host`` is ONNX Runtime's session for such calls, or None before the first one. A subclass sets
+    refuses all shapes. ``fallback`` is ONNX Runtime's session for such calls, or None before the first one. A subclass sets
     ``attributes``, ``activation``, ``epsilon``, ``element_type`` and ``threads``.
     """
 
-    refused = host = None
+    refused = fallback = None
 
     def refuse(self, error, shapes, given):
         """Record that convt refuses inputs of these shapes with ``error``, and create the ONNX Runtime session for them.
@@ -37,23 +37,23 @@ class Host:
         """
         if is_foreign(error):
             raise error
-        if self.host is None:
+        if self.fallback is None:
             try:
-                self.host = self._host(given)
+                self.fallback = self._new_fallback(given)
             except Exception as theirs:  # ONNX Runtime has no operator for such a node
                 raise (theirs if is_foreign(theirs) else error) from None
         if self.refused is None or self.refused[0] is not None:
             self.refused = shapes, f"{type(error).__name__}: {error}"
 
-    def left(self, error, inputs):
+    def compute_with_onnxruntime(self, error, inputs):
         """Compute the output with ONNX Runtime for input arrays that convt refused with ``error``."""
         self.refuse(error, tuple(each.shape for each in inputs[:2]), [each is not None for each in inputs])
         feed = {name: value for name, value in zip(_INPUTS, inputs, strict=False) if value is not None}
         if "B" in feed:
             feed["B"] = feed["B"].reshape(-1)
-        return self.host.run(None, feed)[0]
+        return self.fallback.run(None, feed)[0]
 
-    def _host(self, given):
+    def _new_fallback(self, given):
         """Return an ONNX Runtime session of this node and of the nodes that are fused with it."""
         names = [name if there else "" for name, there in zip(_INPUTS, given, strict=False)]
         attributes = {name: value for name, value in self.attributes.items() if name not in ("opset", "precision")}
@@ -89,16 +89,16 @@ def is_foreign(error):
 def status(error):
     """Return ONNX Runtime's status code and message for an exception in a node.
 
-    An error that ONNX Runtime raised keeps its code and message. An exception that `is_foreign` is stored in `raised`.
+    An error that ONNX Runtime raised keeps its code and message. `foreign_exceptions` stores an exception that `is_foreign`.
     """
     if is_foreign(error):
-        raised[threading.get_ident()] = error
+        foreign_exceptions[threading.get_ident()] = error
         return _FAIL, type(error).__name__.encode()
-    said = _SAID.match(str(error))
-    code, text = said.groups() if said else (_FAIL, f"{type(error).__name__}: {error}")
+    match = _MESSAGE.match(str(error))
+    code, text = match.groups() if match else (_FAIL, f"{type(error).__name__}: {error}")
     return int(code), text.encode(errors="replace")
 
 
-def take_raised():
-    """Remove and return the exception in `raised` of this thread, or None."""
-    return raised.pop(threading.get_ident(), None)
+def take_foreign_exception():
+    """Remove and return the exception in `foreign_exceptions` of this thread, or None."""
+    return foreign_exceptions.pop(threading.get_ident(), None)

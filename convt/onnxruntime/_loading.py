@@ -42,9 +42,9 @@ class Prepared(NamedTuple):
     kept: dict[str, str]  # ConvTranspose nodes left to ONNX Runtime -> reason
 
     @contextlib.contextmanager
-    def given(self):
+    def serialized(self):
         """Write the model, and yield ``(path, bytes)``, one of which is None. They are valid inside the ``with`` block."""
-        size, pieces = _file.left(self.model), self.source.pieces(self.model)
+        size, pieces = _file.source_bytes(self.model), self.source.pieces(self.model)
         with contextlib.ExitStack() as stack:
             try:
                 if size <= _SMALL or self.source.external or not os.path.isdir("/dev/fd"):
@@ -78,7 +78,7 @@ def prepared(path, data, options, providers, key, precision, tune=False):
     copy = _options.copied(options)
     if path is not None and source.external and _config(copy, _FOLDER) is None:
         try:
-            copy.add_session_config_entry(_FOLDER, _file.folder(source.model, path))
+            copy.add_session_config_entry(_FOLDER, _file.data_folder(source.model, path))
         except ValueError as error:
             raise NotConverted(str(error), names) from None
     copy.register_custom_ops_library(library.__file__)
@@ -86,7 +86,7 @@ def prepared(path, data, options, providers, key, precision, tune=False):
     model, fused, kept = _rewrite.rewrite(_inferred(source.model), key, copy.intra_op_num_threads, precision, tune)
     if not fused:
         raise NotConverted("all of them are left to ONNX Runtime", kept=kept)
-    return Prepared(_cleared(model, source.model), source, copy, fused, kept)
+    return Prepared(_without_inferred_shapes(model, source.model), source, copy, fused, kept)
 
 
 def other_providers(providers, options=None):
@@ -102,9 +102,9 @@ def other_providers(providers, options=None):
 
 def _read(path, data, options):
     """Read the model as a `_file.Source`; raise `NotConverted` if it is in the ORT format or cannot be read."""
-    told = _config(options, _FORMAT)
-    looks_so = path.endswith(".ort") if path is not None else data[4:8] == b"ORTM"
-    if told == "ORT" or (not told and looks_so):
+    declared = _config(options, _FORMAT)
+    has_ort_format = path.endswith(".ort") if path is not None else data[4:8] == b"ORTM"
+    if declared == "ORT" or (not declared and has_ort_format):
         raise NotConverted("the model is in ONNX Runtime's own format (ORT)")
     try:
         return _file.Source(path, data)
@@ -138,7 +138,7 @@ def _inferred(model):
         return copy
 
 
-def _cleared(model, given):
+def _without_inferred_shapes(model, given):
     """Remove inferred shapes from a model, except those of convt's outputs, which ONNX Runtime cannot infer.
 
     ``given`` is the model before the inference.

@@ -35,22 +35,22 @@ class Node(_host.Host):
     """
 
     def __init__(self, text, element_type, constants, given):
-        told = json.loads(text)
-        self.element_type, self.threads, self.attributes = element_type, told["threads"], told["attributes"]
-        self.epsilon, self.activation = told.get("epsilon"), told.get("activation")
-        self.backend = {"backend": "tune"} if told.get("tune") else {}
+        arguments = json.loads(text)
+        self.element_type, self.threads, self.attributes = element_type, arguments["threads"], arguments["attributes"]
+        self.epsilon, self.activation = arguments.get("epsilon"), arguments.get("activation")
+        self.backend = {"backend": "tune"} if arguments.get("tune") else {}
         self.operator, self.shapes = None, {}
-        self.constants_in_model = told["constants_in_model"]
-        self.kept = None, None  # (copies of a run's arrays after X, their operator)
+        self.constants_in_model = arguments["constants_in_model"]
+        self.last_weights = None, None  # (copies of a run's arrays after X, their operator)
         self.runtime_inputs = [n for n, value in enumerate(constants) if given[n] and value is None]  # indices after X
-        made = sessions.get(told["session"], {})
+        nodes = sessions.get(arguments["session"], {})
         if not self.runtime_inputs:
             try:
                 self.operator = self.operator_of(constants)
             except Exception as error:
-                made[told["node"]] = error
+                nodes[arguments["node"]] = error
                 self.refuse(error, None, [True, *given])
-        made[told["node"]] = self
+        nodes[arguments["node"]] = self
 
     def weights(self, inputs):
         """Return W and B, with the batch norm folded in, for the inputs after X."""
@@ -71,17 +71,17 @@ class Node(_host.Host):
         copied = copied or self.epsilon is not None
         return _onnx.operator(weights, bias, self.values(weights) | self.backend, copied)
 
-    def current(self, inputs):
+    def current_operator(self, inputs):
         """Return the operator for a run's arrays after X. It is new if their elements changed since the previous run.
 
         Every element is compared, because ONNX Runtime does not tell whether memory has changed. Several threads may run this
         at once, so the copies and their operator are stored in one assignment.
         """
-        copies, operator = self.kept
+        copies, operator = self.last_weights
         if operator is None or not all(_same_bits(copies[n], inputs[n]) for n in self.runtime_inputs):
             copies = [inputs[n].copy() if n in self.runtime_inputs else inputs[n] for n in range(len(inputs))]
             operator = self.operator_of(copies, 0 in self.runtime_inputs)
-            self.kept = copies, operator
+            self.last_weights = copies, operator
         return operator
 
     def output_shape(self, inputs):
@@ -98,12 +98,12 @@ class Node(_host.Host):
             self.shapes[key] = shape
         return shape
 
-    def described(self):
+    def description(self):
         """Return the input and output shapes that the node computed last for the first time, and the algorithm for them."""
         if not self.shapes:
             return {"in": None, "out": None, "algorithm": None}
         (data, _), out = list(self.shapes.items())[-1]
-        operator = self.operator or self.kept[1]
+        operator = self.operator or self.last_weights[1]
         algorithm = "one-shot calls" if operator is None else operator.plan(data).algorithm
         return {"in": data, "out": out, "algorithm": algorithm}
 
@@ -123,7 +123,7 @@ class Node(_host.Host):
         if self.operator is not None:
             self.operator(inputs[0], out)
         elif self.constants_in_model:
-            self.current(inputs[1:])(inputs[0], out)
+            self.current_operator(inputs[1:])(inputs[0], out)
         else:
             weights, bias = self.weights(inputs[1:])
             _onnx.compute(inputs[0], weights, bias, self.values(weights), out)

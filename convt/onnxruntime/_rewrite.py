@@ -7,7 +7,7 @@ import onnx
 
 from . import _differences, _functions, _fuse, _scopes
 
-_OURS = "convt"  # domain of the operator in library.pyx
+_DOMAIN = "convt"  # domain of the operator in library.pyx
 
 
 class Rewritten(NamedTuple):
@@ -25,7 +25,7 @@ def names(model):
     """
     found = []
     for function, node in _functions.transposed(model):
-        found.append(_new(node, function, found))
+        found.append(_unique_name(node, function, found))
     return found
 
 
@@ -42,7 +42,7 @@ def rewrite(model, session, threads, precision=None, tune=False):
     for function, node in _functions.transposed(model):
         if function is not None:
             why = closed.get(_functions.key_of(function), "the onnx inliner leaves it, or a function that calls it, in place")
-            kept[_new(node, function, kept)] = f"it is in function {function.name}, which is not inlined because {why}"
+            kept[_unique_name(node, function, kept)] = f"it is in function {function.name}, which is not inlined because {why}"
     if not any(_functions.is_transposed(node) for node in _scopes.all_nodes(model.graph)):
         return Rewritten(model, fused, kept)
     for scope in _scopes.Scope(model.graph, model.ir_version):
@@ -50,34 +50,34 @@ def rewrite(model, session, threads, precision=None, tune=False):
         for position, node in enumerate(scope.nodes):
             if not _functions.is_transposed(node):
                 continue
-            name = _new(node, None, {*fused, *kept})
+            name = _unique_name(node, None, {*fused, *kept})
             data, weights, bias = [scope.value(each) for each in (*node.input, "", "", "")[:3]]
             why = _differences.difference(node, data, weights, bias, opset)
-            hidden = scope.hidden.intersection((*node.input, *node.output))
-            if hidden:
-                why = f"nested graphs define two values with the name {min(hidden)!r}, which ONNX forbids"
+            redefined = scope.redefined.intersection((*node.input, *node.output))
+            if redefined:
+                why = f"nested graphs define two values with the name {min(redefined)!r}, which ONNX forbids"
             if why is not None:
                 kept[name] = why
                 continue
             attributes = _scopes.attributes(node) | {"opset": opset, "precision": precision}
             if weights.dims is not None:
                 attributes["kernel_shape"] = weights.dims[2:]  # because the decision is valid for this kernel only
-            told = {"session": session, "node": len(fused), "threads": threads, "attributes": attributes, "tune": tune}
-            made, places, fused[name] = _fuse.fuse(scope, position, told)
-            told["constants_in_model"] = all(scope.value(each).default for each in made.input[1:] if each)
-            made.domain = _OURS
+            arguments = {"session": session, "node": len(fused), "threads": threads, "attributes": attributes, "tune": tune}
+            made, places, fused[name] = _fuse.fuse(scope, position, arguments)
+            arguments["constants_in_model"] = all(scope.value(each).in_model for each in made.input[1:] if each)
+            made.domain = _DOMAIN
             del made.attribute[:]
-            made.attribute.append(onnx.helper.make_attribute("arguments", json.dumps(told)))
+            made.attribute.append(onnx.helper.make_attribute("arguments", json.dumps(arguments)))
             scope.nodes[places[-1]].CopyFrom(made)
             removed += places[:-1]
         for position in sorted(removed, reverse=True):
             del scope.graph.node[position]
-    if fused and not any(each.domain == _OURS for each in model.opset_import):
-        model.opset_import.append(onnx.helper.make_opsetid(_OURS, 1))
+    if fused and not any(each.domain == _DOMAIN for each in model.opset_import):
+        model.opset_import.append(onnx.helper.make_opsetid(_DOMAIN, 1))
     return Rewritten(model, fused, kept)
 
 
-def _new(node, function, taken):
+def _unique_name(node, function, taken):
     """Return a name for a node that is not in ``taken``. Nodes of a function get the prefix "function/"."""
     name = node.name or next(iter(node.output), "")
     if function is not None:

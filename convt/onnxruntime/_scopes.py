@@ -18,10 +18,10 @@ class Value(NamedTuple):
 
     dims: tuple[int, ...] | None  # shape; None if unknown
     kind: int  # element type of onnx.TensorProto; 0 if unknown
-    default: bool  # whether the model contains it: a constant, or an initializer that a run may override
+    in_model: bool  # whether the model contains it: a constant, or an initializer that a run may override
 
 
-UNKNOWN = Value(None, 0, default=False)
+UNKNOWN = Value(None, 0, in_model=False)
 
 
 def is_standard(node, *operators):
@@ -59,15 +59,15 @@ class Scope:
 
     ``nodes`` is the list of the graph's nodes, and ``scopes`` the list of scopes of the graphs inside them. ``readers`` maps a
     name to the positions of the nodes that read it, with None for other readers: the graph's outputs and nested graphs.
-    ``hidden`` is the set of names that a nested graph redefines. ONNX forbids that, and ONNX Runtime may use either value.
+    ``redefined`` is the set of names that a nested graph redefines. ONNX forbids that, and ONNX Runtime may use either value.
     """
 
     def __init__(self, graph, ir_version, outer=None):
         self.graph, self.outer = graph, outer
         self.nodes, self.scopes, self.readers = list(graph.node), [], {}
-        self._values = {each.name: Value(tuple(each.dims), each.data_type, default=True) for each in graph.initializer}
+        self._values = {each.name: Value(tuple(each.dims), each.data_type, in_model=True) for each in graph.initializer}
         for each in graph.sparse_initializer:
-            self._values[each.values.name] = Value(tuple(each.dims), each.values.data_type, default=True)
+            self._values[each.values.name] = Value(tuple(each.dims), each.values.data_type, in_model=True)
         self._producers = {name: node for node in self.nodes for name in node.output if name}
         self._types = None
         others = set()
@@ -76,11 +76,11 @@ class Scope:
                 others.add(each.name)
                 self._values.pop(each.name, None)  # inputs of a Loop or Scan body always come from outside
             elif ir_version > _FIXED_IR:
-                self._values[each.name] = self._declared(each.name)._replace(default=True)
+                self._values[each.name] = self._declared(each.name)._replace(in_model=True)
         self._defined = {*self._values, *self._producers, *others}
-        self.hidden = set() if outer is None else outer.hidden
+        self.redefined = set() if outer is None else outer.redefined
         while outer is not None:
-            self.hidden |= self._defined & outer._defined
+            self.redefined |= self._defined & outer._defined
             outer = outer.outer
         for position, node in enumerate(self.nodes):
             for name in node.input:
@@ -98,11 +98,11 @@ class Scope:
 
     def _read(self, name, position):
         """Record that the node at ``position`` reads a name; None for another reader."""
-        home = self._home(name)
-        if home is not None:
-            home.readers.setdefault(name, []).append(position if home is self else None)
+        scope_of_name = self._defining_scope(name)
+        if scope_of_name is not None:
+            scope_of_name.readers.setdefault(name, []).append(position if scope_of_name is self else None)
 
-    def _home(self, name):
+    def _defining_scope(self, name):
         """Return the scope whose definition of a name applies here, or None."""
         scope = self
         while scope is not None and name not in scope._defined:
@@ -111,8 +111,8 @@ class Scope:
 
     def value(self, name):
         """Return what is known about the value that a name denotes here."""
-        home = self._home(name)
-        return UNKNOWN if home is None or name in self.hidden else home._value(name)
+        scope_of_name = self._defining_scope(name)
+        return UNKNOWN if scope_of_name is None or name in self.redefined else scope_of_name._value(name)
 
     def _value(self, name):
         if name not in self._values:
@@ -127,10 +127,10 @@ class Scope:
             return None
         if is_standard(node, "Constant"):
             tensor = attributes(node).get("value")
-            return None if tensor is None else Value(tuple(tensor.dims), tensor.data_type, default=True)
+            return None if tensor is None else Value(tuple(tensor.dims), tensor.data_type, in_model=True)
         if is_standard(node, "Identity", "Cast") and len(node.input) == 1:
             source = self.value(node.input[0])
-            if source.default:
+            if source.in_model:
                 return source if node.op_type == "Identity" else source._replace(kind=attributes(node).get("to", 0))
         return None
 
@@ -143,9 +143,9 @@ class Scope:
             return UNKNOWN
         tensor = declared.tensor_type
         fixed = tensor.HasField("shape") and all(size.HasField("dim_value") for size in tensor.shape.dim)
-        return Value(tuple(size.dim_value for size in tensor.shape.dim) if fixed else None, tensor.elem_type, default=False)
+        return Value(tuple(size.dim_value for size in tensor.shape.dim) if fixed else None, tensor.elem_type, in_model=False)
 
-    def behind(self, name):
+    def following(self, name):
         """Return the positions of the nodes that follow a value: Identity nodes, then one other node.
 
         Each is the only reader of the value before it. The list is empty if there is no such chain.
@@ -153,7 +153,7 @@ class Scope:
         path = []
         for _ in self.nodes:
             readers = self.readers.get(name, ())
-            if len(readers) != 1 or readers[0] is None or name in self.hidden:
+            if len(readers) != 1 or readers[0] is None or name in self.redefined:
                 break
             path.append(readers[0])
             node = self.nodes[readers[0]]

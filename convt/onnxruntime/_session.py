@@ -189,7 +189,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             names = list(model.fused)
             if options is not None and options.optimized_model_filepath:
                 _options.saved(options, data if path is None else path, *arguments)
-            with model.given() as (self._model_path, self._model_bytes):
+            with model.serialized() as (self._model_path, self._model_bytes):
                 self._sess_options = model.options
                 super()._create_inference_session(*arguments)
             if others := _loading.other_providers(self.get_providers()):
@@ -213,7 +213,7 @@ def _cause(error, names, made):
     It is the exception of a signal handler if there is one, else a `_loading.NotConverted` with the reason. ``names`` are
     the names of convt's nodes, and ``made`` the entry of `_node.sessions`.
     """
-    other = _host.take_raised() or error
+    other = _host.take_foreign_exception() or error
     if _host.is_foreign(other):
         return other
     what = "ONNX Runtime refuses the model with convt's nodes" if names else "convt cannot rewrite the model"
@@ -226,12 +226,12 @@ def _cause(error, names, made):
 
 def _raising(run, arguments, keywords):
     """Call a session's ``run``. If a signal handler raised in a node, raise that exception instead of ONNX Runtime's."""
-    if _host.raised:
-        _host.take_raised()  # drop an exception of an earlier run
+    if _host.foreign_exceptions:
+        _host.take_foreign_exception()  # drop an exception of an earlier run
     try:
         return run(*arguments, **keywords)
     except Exception:
-        other = _host.take_raised()
+        other = _host.take_foreign_exception()
         if other is None:
             raise
     raise other

@@ -2,9 +2,9 @@
 """Runs of a node on input shapes seen before, computed without Python and the GIL.
 
 After Python computes a run of a node, it writes an entry: the shapes, the plan, its packed weights and the number of threads.
-The next run of that shape finds the entry with a few comparisons. `convt._core.forget_known` invalidates all entries when convt
-drops plans or packed weights, or when its number of threads changes. Python computes a run without a valid entry, and writes a
-new one. Entries keep what they refer to alive: dropped weights are freed when the node writes its next entry.
+The next run of that shape finds the entry with a few comparisons. `convt._core.invalidate_known_calls` invalidates all entries
+when convt drops plans or packed weights, or when its number of threads changes. Python computes a run without a valid entry,
+and writes a new one. Entries keep what they refer to alive: dropped weights are freed when the node writes its next entry.
 
 Several threads may read an entry, so readers increment a counter. A writer that finds readers leaves the entry unchanged.
 """
@@ -15,8 +15,8 @@ from .. import _config
 
 cimport numpy as cnp
 
-from convt._core cimport Deal, PackedFilter, Plan, Run, known_until, scoped
-from convt._memory cimport give_block, take_block, workspaces
+from convt._core cimport Deal, PackedFilter, Plan, RunArguments, has_thread_scope, known_calls_version
+from convt._memory cimport return_block, take_block, workspaces
 from convt._repeat cimport Bound, layout
 
 cnp.import_array()
@@ -41,15 +41,15 @@ cdef extern from *:
 
 
 cdef class Known:
-    """The entries of a node. ``held`` keeps the objects that each entry refers to alive."""
+    """The entries of a node. ``references`` keeps the objects that each entry refers to alive."""
 
     def __cinit__(self):
         cdef int n
-        self.held, self.next = [None] * KNOWN, 0
+        self.references, self.next = [None] * KNOWN, 0
         for n in range(KNOWN):
-            self.entries[n].users, self.entries[n].until = 0, -1
+            self.entries[n].users, self.entries[n].version = 0, -1
 
-    cdef learn(self, operator, data, out, int threads):
+    cdef remember(self, operator, data, out, int threads):
         """Write an entry for an operator that just computed ``out`` from ``data``.
 
         ``threads`` is the session's number of threads, or 0 for convt's own number. No entry is written if the call cannot be
@@ -57,12 +57,12 @@ cdef class Known:
         """
         cdef Entry *entry
         cdef int ax, rank = cnp.PyArray_NDIM(data)
-        cdef int64_t until = known_until()
+        cdef int64_t version = known_calls_version()
         cdef Bound bound
         cdef PackedFilter packed
         cdef Deal deal
         cdef int available = threads or _config.get_num_threads()
-        if rank > KNOWN_RANK or (threads == 0 and scoped()):
+        if rank > KNOWN_RANK or (threads == 0 and has_thread_scope()):
             return
         found = operator._kept.get(layout(data, available))
         if found is None:
@@ -72,14 +72,14 @@ cdef class Known:
         if bound.native is None or bound.fill is not None or type(weights) is not PackedFilter:
             return
         packed = weights
-        cdef int n = self.place(rank, cnp.PyArray_DIMS(data), until)
+        cdef int n = self.entry_index(rank, cnp.PyArray_DIMS(data), version)
         entry = &self.entries[n]
         if not convt_begin_writing(&entry.users):
             return  # another thread uses the entry
         entry.run.threads = bound.native.threads(available)
         deal = bound.native.deal_for(entry.run.threads)
-        self.held[n] = bound, packed, deal
-        entry.until, entry.rank, entry.own_threads = until, rank, threads != 0
+        self.references[n] = bound, packed, deal
+        entry.version, entry.rank, entry.fixed_threads = version, rank, threads != 0
         for ax in range(rank):
             entry.sizes[ax], entry.out_sizes[ax] = cnp.PyArray_DIMS(data)[ax], cnp.PyArray_DIMS(out)[ax]
         entry.bound, entry.plan = <void *>bound, <void *>bound.native
@@ -87,10 +87,10 @@ cdef class Known:
         entry.run.deal_tasks = NULL
         if deal is not None:
             entry.run.deal_first, entry.run.deal_tasks = deal.first.p, deal.tasks.p
-        entry.room = bound.native.room(&entry.run)
+        entry.workspace_bytes = bound.native.workspace_bytes(&entry.run)
         convt_end_writing(&entry.users)
 
-    cdef int place(self, int rank, const cnp.npy_intp *sizes, int64_t until):
+    cdef int entry_index(self, int rank, const cnp.npy_intp *sizes, int64_t version):
         """Return the index for the entry of a shape: that of its present entry, or the next in turn. Clear invalid entries."""
         cdef Entry *entry
         cdef int n, ax, found = -1
@@ -101,8 +101,8 @@ cdef class Known:
             for ax in range(rank if same else 0):
                 same = same and entry.sizes[ax] == sizes[ax]
             found = n if same else found
-            if entry.until != until and convt_begin_writing(&entry.users):
-                entry.until, self.held[n] = -1, None
+            if entry.version != version and convt_begin_writing(&entry.users):
+                entry.version, self.references[n] = -1, None
                 convt_end_writing(&entry.users)
         if found < 0:
             found = <int>self.next
@@ -110,15 +110,15 @@ cdef class Known:
         return found
 
     cdef Entry *find(self, size_t rank, const int64_t *sizes) noexcept nogil:
-        """Return the entry of a shape, or NULL if there is no valid one. The entry does not change until `leave`."""
+        """Return the entry of a shape, or NULL if there is no valid one. The entry does not change until `release`."""
         cdef Entry *entry
         cdef size_t ax
         cdef int n
         cdef bint same
         for n in range(KNOWN):
             entry = &self.entries[n]
-            if convt_enter(&entry.users) < CONVT_WRITING and entry.until == known_until() and entry.rank == rank and (
-                    entry.own_threads or not scoped()):
+            if convt_enter(&entry.users) < CONVT_WRITING and entry.version == known_calls_version() and entry.rank == rank and (
+                    entry.fixed_threads or not has_thread_scope()):
                 same = True
                 for ax in range(rank):
                     same = same and entry.sizes[ax] == sizes[ax]
@@ -128,20 +128,20 @@ cdef class Known:
         return NULL
 
 
-cdef void leave(Entry *entry) noexcept nogil:
+cdef void release(Entry *entry) noexcept nogil:
     convt_leave(&entry.users)
 
 
 cdef bint compute(Entry *entry, char *data, char *out) noexcept nogil:
     """Compute an entry's output. Return False if the output is invalid, or if memory for the workspace is lacking."""
     cdef size_t got
-    cdef Run run = entry.run
-    cdef char *ws = take_block(entry.room, workspaces(), &got)
+    cdef RunArguments run = entry.run
+    cdef char *ws = take_block(entry.workspace_bytes, workspaces(), &got)
     cdef bint done
     if ws == NULL:
         return False
     run.src, run.dst = data, out
-    done = (<Plan>entry.plan).run_in(ws, &run)
-    give_block(ws, got, workspaces())
+    done = (<Plan>entry.plan).run_with_workspace(ws, &run)
+    return_block(ws, got, workspaces())
     (<Bound>entry.bound).touch_all()
     return done

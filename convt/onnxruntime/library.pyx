@@ -21,7 +21,7 @@ from . import _host, _node
 
 cimport numpy as cnp
 
-from convt._core cimport Pool, use_pool
+from convt._core cimport ThreadPool, use_thread_pool
 from convt.onnxruntime cimport known
 from convt.onnxruntime.known cimport KNOWN_RANK, Entry, Known
 
@@ -172,7 +172,7 @@ cdef OrtStatus *create(
     try:
         node = new_node(info, op.element_type)
     except BaseException as error:
-        return failed(error)
+        return error_status(error)
     made = _Kernel(node)
     Py_INCREF(made)
     kernel[0] = <void *>made
@@ -202,7 +202,7 @@ cdef OrtStatus *compute_by_python(void *kernel, OrtKernelContext *context) noexc
     try:
         run(<_Kernel>kernel, context)
     except BaseException as error:
-        return failed(error)
+        return error_status(error)
     return NULL
 
 
@@ -217,29 +217,29 @@ cdef bint run_known(void *kernel, OrtKernelContext *context, OrtStatus **status)
     cdef bint done
     cdef Entry *entry
     cdef Threads threads
-    cdef Pool pool
-    if wrong(ort.KernelContext_GetInput(context, 0, &value)) or not shape_of(value, &rank, sizes, KNOWN_RANK):
+    cdef ThreadPool pool
+    if is_error(ort.KernelContext_GetInput(context, 0, &value)) or not shape_of(value, &rank, sizes, KNOWN_RANK):
         return False
     entry = (<_Kernel>kernel).known.find(rank, sizes)
     if entry == NULL:
         return False
     done = not (
-        wrong(ort.GetTensorMutableData(value, &data))
-        or wrong(ort.KernelContext_GetOutput(context, 0, entry.out_sizes, rank, &result))
-        or wrong(ort.GetTensorMutableData(result, &out))
+        is_error(ort.GetTensorMutableData(value, &data))
+        or is_error(ort.KernelContext_GetOutput(context, 0, entry.out_sizes, rank, &result))
+        or is_error(ort.GetTensorMutableData(result, &out))
     )
     if done:
         threads.context, threads.status = context, NULL
-        pool.run, pool.context = on_threads, &threads
-        use_pool(&pool)
+        pool.run, pool.context = run_on_session_threads, &threads
+        use_thread_pool(&pool)
         done = known.compute(entry, <char *>data, <char *>out)
-        use_pool(NULL)
-        done = not wrong(threads.status) and done
-    known.leave(entry)
+        use_thread_pool(NULL)
+        done = not is_error(threads.status) and done
+    known.release(entry)
     return done
 
 
-cdef bint wrong(OrtStatus *status) noexcept nogil:
+cdef bint is_error(OrtStatus *status) noexcept nogil:
     """Check whether a status is an error, and release it."""
     if status != NULL:
         ort.ReleaseStatus(status)
@@ -249,22 +249,23 @@ cdef bint wrong(OrtStatus *status) noexcept nogil:
 cdef bint shape_of(const OrtValue *value, size_t *rank, int64_t *sizes, size_t most) noexcept nogil:
     """Read the shape of a tensor. Return False if it has more than ``most`` axes or cannot be read."""
     cdef OrtShapeInfo *info = NULL
-    cdef bint told
-    if value == NULL or wrong(ort.GetTensorTypeAndShape(value, &info)):
+    cdef bint is_read
+    if value == NULL or is_error(ort.GetTensorTypeAndShape(value, &info)):
         return False
-    told = not wrong(ort.GetDimensionsCount(info, rank)) and rank[0] <= most and not wrong(ort.GetDimensions(info, sizes, rank[0]))
+    is_read = not is_error(ort.GetDimensionsCount(info, rank)) and rank[0] <= most
+    is_read = is_read and not is_error(ort.GetDimensions(info, sizes, rank[0]))
     ort.ReleaseTensorTypeAndShapeInfo(info)
-    return told
+    return is_read
 
 
-cdef OrtStatus *failed(error) noexcept:
+cdef OrtStatus *error_status(error) noexcept:
     """Return the status of an exception. Must not raise: without a status, ONNX Runtime would use an uncomputed output."""
-    cdef bytes text = b"an exception was raised on the way"
+    cdef bytes text = b"a node raised an exception, and a signal handler raised another while it was reported"
     cdef int code = ORT_FAIL
     try:
         code, text = _host.status(error)
     except BaseException as another:  # from another signal handler
-        _host.raised[get_ident()] = another
+        _host.foreign_exceptions[get_ident()] = another
     return ort.CreateStatus(code, text)
 
 
@@ -289,11 +290,11 @@ cdef new_node(const OrtKernelInfo *info, int element_type):
     for n in range(1, count):
         check(ort.KernelInfoGetConstantInput_tensor(info, n, &constant, &value))
         constants.append(tensor(value, element_type) if constant and value != NULL else None)
-        given.append(named(info, n))
+        given.append(has_input(info, n))
     return _node.Node(text[:size - 1].decode(), element_type, constants, given)
 
 
-cdef bint named(const OrtKernelInfo *info, size_t n) except -1:
+cdef bint has_input(const OrtKernelInfo *info, size_t n) except -1:
     """Check whether a node has its n-th input. An omitted input before a given one has an empty name."""
     cdef size_t size = 0
     check(ort.KernelInfo_GetInputName(info, n, NULL, &size))
@@ -312,13 +313,13 @@ cdef run(_Kernel kernel, OrtKernelContext *context):
         inputs.append(tensor(value, element_type) if value != NULL else None)
     try:
         out = output(context, node.output_shape(inputs), element_type)
-        on_pool(node, context, inputs, out)
+        compute_on_session_threads(node, context, inputs, out)
     except Exception as error:
-        found = node.left(error, inputs)
+        found = node.compute_with_onnxruntime(error, inputs)
         output(context, found.shape, element_type)[...] = found
         return
     if node.operator is not None:
-        kernel.known.learn(node.operator, inputs[0], out, node.threads)
+        kernel.known.remember(node.operator, inputs[0], out, node.threads)
 
 
 cdef output(OrtKernelContext *context, shape, int element_type):
@@ -331,13 +332,13 @@ cdef output(OrtKernelContext *context, shape, int element_type):
     return tensor(result, element_type)
 
 
-cdef on_pool(node, OrtKernelContext *context, inputs, out):
+cdef compute_on_session_threads(node, OrtKernelContext *context, inputs, out):
     """Compute the output of a node on the session's threads."""
     cdef Threads threads
-    cdef Pool pool
+    cdef ThreadPool pool
     threads.context, threads.status = context, NULL
-    pool.run, pool.context = on_threads, &threads
-    use_pool(&pool)
+    pool.run, pool.context = run_on_session_threads, &threads
+    use_thread_pool(&pool)
     try:
         node.compute(inputs, out)
     except BaseException:
@@ -345,7 +346,7 @@ cdef on_pool(node, OrtKernelContext *context, inputs, out):
             ort.ReleaseStatus(threads.status)
         raise
     finally:
-        use_pool(NULL)
+        use_thread_pool(NULL)
     check(threads.status)
 
 
@@ -355,9 +356,9 @@ cdef struct Threads:
     OrtStatus *status  # the first error, or NULL
 
 
-cdef void on_threads(
+cdef void run_on_session_threads(
         void *given, void (*work)(void *, size_t) noexcept nogil, size_t count, void *job) noexcept nogil:
-    """Run tasks on the session's threads (the ``run`` of a Pool), because their spinning would slow down a second pool."""
+    """Run tasks on the session's threads (``ThreadPool.run``), because their spinning would slow down a second pool."""
     cdef Threads *threads = <Threads *>given
     cdef OrtStatus *status = ort.KernelContext_ParallelFor(threads.context, work, count, count, job)
     if threads.status == NULL:

@@ -9,7 +9,7 @@ import torch
 from .. import _words
 from . import _forward, _fuse, _weights
 from ._compute import precision_of
-from ._modules import TORCHS, Settings, TransposedForward, base_of
+from ._modules import TORCH_CLASSES, Settings, TransposedForward, base_of
 
 if TYPE_CHECKING:
     from .._typing import TorchPrecision
@@ -76,7 +76,7 @@ def accelerate(
     """Let convt compute every ``ConvTranspose1d``, ``2d`` and ``3d`` module of a model, in place.
 
     Modules remain the same objects, of the same class. Parameters, names in ``state_dict``, hooks, parametrizations, weight
-    norm, sharing, training mode and device do not change: only ``forward`` is replaced. Modules whose class defines its own
+    norm, sharing, training mode and device do not change: only ``forward`` is replaced. Modules whose class defines its forward
     ``forward`` are left to torch.
 
     In inference (``no_grad``, norms in ``eval`` mode), a batch norm and an activation (ReLU, ReLU6, LeakyReLU, Tanh, Sigmoid,
@@ -90,7 +90,7 @@ def accelerate(
     precision : None, "highest", "high", "medium" or "torch"
         The lowest precision that convt may use for float32: see `convt.conv_transpose`. "torch" means the present value of
         ``torch.get_float32_matmul_precision()``. None keeps the precision of modules that have one; the others use
-        CONVT_PRECISION, or "highest". torch computes gradients at its own precision.
+        CONVT_PRECISION, or "highest". torch computes gradients at its forward precision.
     freeze : bool
         If False, each call compares a checksum of all weights with the checksum of the packed weights. If True, you promise
         that the weights do not change: calls use packed weights without a check, and weights that a parametrization or weight
@@ -123,33 +123,33 @@ def accelerate(
     """
     swapped, kept, precision = [], {}, precision_of(precision)
     for name, module in _transposed(model):
-        ours = type(module) in TORCHS
-        if not ours and (why := _why_not(module)):
+        is_convts = type(module) in TORCH_CLASSES
+        if not is_convts and (why := _why_not(module)):
             kept[name] = why
             continue
         swapped.append(name)
-        own = _forward.installed(module, TransposedForward)
-        before = module._convt_settings if ours else own.settings[0] if own else Settings()
-        settings = Settings(before.precision if precision is None else precision, freeze, tune)
-        if ours:
+        forward = _forward.installed(module, TransposedForward)
+        present = module._convt_settings if is_convts else forward.settings[0] if forward else Settings()
+        settings = Settings(present.precision if precision is None else precision, freeze, tune)
+        if is_convts:
             module._convt_settings = settings
-        elif own is None or settings != before:
+        elif forward is None or settings != present:
             _forward.install(module, TransposedForward(module, settings))
-    return model, Report(tuple(swapped), kept, _join(model), tuple(swapped) if freeze else ())
+    return model, Report(tuple(swapped), kept, _install_fusion(model), tuple(swapped) if freeze else ())
 
 
-def _join(model):
+def _install_fusion(model):
     """Replace the forward of each Sequential in which modules are fused.
 
     Return ``{name of a transposed convolution: classes of the modules fused with it}``.
     """
     found = {}
     for name, module in model.named_modules():
-        joined = _fuse.joined(module) if _fuse.is_sequential(module) else {}
-        for child, behind in joined.items():
+        fused = _fuse.fused_classes(module) if _fuse.is_sequential(module) else {}
+        for child, behind in fused.items():
             place = f"{name}.{child}" if name else child
             found[place] = max(behind, found.get(place, ()), key=len)  # an outer Sequential may fuse more modules
-        if joined and _forward.installed(module) is None:
+        if fused and _forward.installed(module) is None:
             _forward.install(module, _fuse.SequentialForward(module))
     return found
 
@@ -194,12 +194,12 @@ def refresh(model: ModelOrTensor) -> ModelOrTensor:
 
 def _forget(module):
     """Drop the packed weights of a transposed convolution, and the copies of its weights with a batch norm folded in."""
-    own = _forward.installed(module, TransposedForward)
+    forward = _forward.installed(module, TransposedForward)
     weight = module._parameters.get("weight")
     weights = [weight] if weight is not None else []
-    if own is not None and own.frozen is not None:
-        weights.append(own.frozen[0])
-        own.frozen = None
+    if forward is not None and forward.frozen is not None:
+        weights.append(forward.frozen[0])
+        forward.frozen = None
     if weights:
         _weights.forget(*weights)
     _fuse.forget(module)
@@ -234,8 +234,8 @@ def restore(model: Model) -> Model:
     """
     for _, module in _transposed(model):
         _forget(module)
-        if type(module) in TORCHS:
-            module.__class__ = TORCHS[type(module)]
+        if type(module) in TORCH_CLASSES:
+            module.__class__ = TORCH_CLASSES[type(module)]
             vars(module).pop("_convt_settings", None)
     for module in model.modules():
         _forward.remove(module)

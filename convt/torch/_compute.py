@@ -63,7 +63,7 @@ def _compute(input, weight, bias, attributes, reuse, tune):
         result = operator(data)
     else:
         bias = None if bias is None else array(bias)
-        result = _api.one_shot(_padding.CORE, data, array(weight), bias, _NAMES, _values(attributes, channels_last))
+        result = _api.one_shot(_padding.CORE, data, array(weight), bias, _NAMES, _keyword_values(attributes, channels_last))
     if channels_last:
         result = result.transpose(0, result.ndim - 1, *range(1, result.ndim - 1))
     return tensor_of(result)
@@ -71,11 +71,11 @@ def _compute(input, weight, bias, attributes, reuse, tune):
 
 def _keywords(attributes, channels_last, tune):
     """Return the keywords of `convt.ConvTranspose`."""
-    keywords = dict(zip(_NAMES, _values(attributes, channels_last), strict=True))
+    keywords = dict(zip(_NAMES, _keyword_values(attributes, channels_last), strict=True))
     return keywords | {"backend": "tune"} if tune else keywords
 
 
-def _values(attributes, channels_last):
+def _keyword_values(attributes, channels_last):
     """Return the values of the keywords in _NAMES, in that order."""
     stride, padding, output_padding, groups, dilation, precision, activation = attributes
     layout = "NXC" if channels_last else "NCX"

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     _Axes: TypeAlias = int | torch.SymInt | Sequence[int | torch.SymInt]  # one value for all spatial axes, or one per axis
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_SERVED = (*_PLAIN, FakeTensor)  # compilers pass FakeTensors instead of plain tensors
+_SUPPORTED_TYPES = (*_PLAIN, FakeTensor)  # compilers pass FakeTensors instead of plain tensors
 _INTEGERS = (int, torch.SymInt)
 # torch's functions at the time convt was imported. Profilers replace the functions of torch.nn.functional that modules call.
-TORCHS_FUNCTIONS = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
-NAMES = {rank: f"conv_transpose{rank}d" for rank in TORCHS_FUNCTIONS}
+TORCH_FUNCTIONS = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
+NAMES = {rank: f"conv_transpose{rank}d" for rank in TORCH_FUNCTIONS}
 
 
-def _each(value, rank):
+def _per_axis(value, rank):
     """Return a tuple of one integer per spatial axis, from one integer or one per axis; None for anything else."""
     if type(value) is tuple and len(value) == rank:
         return value
@@ -43,13 +43,13 @@ def _each(value, rank):
     return None
 
 
-def _served(rank, input, weight, bias, attributes, groups, plain):
+def _is_supported(rank, input, weight, bias, attributes, groups, plain):
     """Check whether convt computes a call: CPU tensors of supported dtypes and matching shapes, with valid attributes.
 
-    ``plain`` is the result of `untransformed`; if True, all sizes are plain integers.
+    ``plain`` is the result of `is_plain_call`; if True, all sizes are plain integers.
     """
     for tensor in (input, weight) if bias is None else (input, weight, bias):
-        if type(tensor) not in _SERVED:
+        if type(tensor) not in _SUPPORTED_TYPES:
             return False
         if not tensor.is_cpu or tensor.layout is not torch.strided or tensor.dtype not in DTYPES:
             return False
@@ -58,11 +58,11 @@ def _served(rank, input, weight, bias, attributes, groups, plain):
             return False
     if None in attributes or not isinstance(groups, _INTEGERS) or isinstance(groups, bool):
         return False
-    fits = _fits_again if plain else _fits
-    return fits(rank, input.shape, weight.shape, None if bias is None else bias.shape, attributes, groups)
+    is_valid = _is_valid_cached if plain else _is_valid
+    return is_valid(rank, input.shape, weight.shape, None if bias is None else bias.shape, attributes, groups)
 
 
-def _fits(rank, data, filter, bias, attributes, groups):
+def _is_valid(rank, data, filter, bias, attributes, groups):
     """Check whether shapes and attributes are valid together and the output is not empty.
 
     Raise ValueError for attributes that are not integers. Returning False would be cached for the integers equal to them.
@@ -86,10 +86,10 @@ def _fits(rank, data, filter, bias, attributes, groups):
     return all(size > 0 for size in (*data[2:], *filter[2:], *sizes))
 
 
-_fits_again = functools.lru_cache(256)(_fits)  # a model repeats its shapes at each call
+_is_valid_cached = functools.lru_cache(256)(_is_valid)  # a model repeats its shapes at each call
 
 
-def untransformed(input, weight, bias):
+def is_plain_call(input, weight, bias):
     """Check whether nothing intercepts operators: no compiler, tracer, profiler, mode, forward-mode differentiation, vmap or
     autocast."""
     c = torch._C
@@ -106,7 +106,7 @@ def untransformed(input, weight, bias):
     )
 
 
-def _wants_torchs_own():
+def _needs_torch_operator():
     """Check whether the call must use torch's own operator.
 
     Exported and traced models must load without convt, torch.func transforms only torch's operators, and a mode may look for
@@ -125,17 +125,19 @@ def _wants_torchs_own():
     )
 
 
-def call(rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze, tune=False):
+def conv_transpose_nd(
+    rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze, tune=False
+):
     """Compute a function of torch.nn.functional for ``rank`` spatial axes with convt, or with torch for unsupported calls."""
     check_precision(precision)
-    attributes = _each(stride, rank), _each(padding, rank), _each(output_padding, rank), _each(dilation, rank)
-    plain = untransformed(input, weight, bias)
-    if plain or not _wants_torchs_own():
+    attributes = _per_axis(stride, rank), _per_axis(padding, rank), _per_axis(output_padding, rank), _per_axis(dilation, rank)
+    plain = is_plain_call(input, weight, bias)
+    if plain or not _needs_torch_operator():
         batched = input
-        if type(input) in _SERVED and input.dim() == rank + 1:
+        if type(input) in _SUPPORTED_TYPES and input.dim() == rank + 1:
             batched = input.unsqueeze(0)
         try:
-            if _served(rank, batched, weight, bias, attributes, groups, plain):
+            if _is_supported(rank, batched, weight, bias, attributes, groups, plain):
                 each_stride, each_padding, extra, each_dilation = attributes
                 # A compiled graph may compute the weight into a tensor and memory that held another weight before.
                 reuse = TRUSTED if freeze and (plain or not torch.compiler.is_compiling()) else COMPARED
@@ -151,17 +153,19 @@ def call(rank, input, weight, bias, stride, padding, output_padding, groups, dil
         except RuntimeError:
             if not (input.is_nested or weight.is_nested):  # nested tensors have no shape
                 raise
-    return TORCHS_FUNCTIONS[rank](input, weight, bias, stride, padding, output_padding, groups, dilation)
+    return TORCH_FUNCTIONS[rank](input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
-def fused(rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, reuse, activation, tune):
+def compute_fused(
+    rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, reuse, activation, tune
+):
     """Compute a transposed convolution and an activation in one call, or return None if convt does not support the tensors.
 
-    The caller checks that the call is in inference, and `untransformed`.
+    The caller checks that the call is in inference, and `is_plain_call`.
     """
     attributes = stride, padding, output_padding, dilation
     try:
-        if not _served(rank, input, weight, bias, attributes, groups, True):
+        if not _is_supported(rank, input, weight, bias, attributes, groups, True):
             return None
         return compute(
             input, weight, bias, stride, padding, output_padding, groups, dilation, precision, reuse, activation, tune
@@ -221,7 +225,7 @@ def conv_transpose1d(
     >>> convt.torch.conv_transpose1d(torch.ones(1, 2, 3), torch.ones(2, 1, 2), stride=2).tolist()
     [[[2.0, 2.0, 2.0, 2.0, 2.0, 2.0]]]
     """
-    return call(1, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze)
+    return conv_transpose_nd(1, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze)
 
 
 def conv_transpose2d(
@@ -240,7 +244,7 @@ def conv_transpose2d(
     >>> convt.torch.conv_transpose2d(torch.ones(1, 8, 5, 5), torch.ones(8, 4, 2, 2), stride=2).shape
     torch.Size([1, 4, 10, 10])
     """
-    return call(2, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze)
+    return conv_transpose_nd(2, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze)
 
 
 def conv_transpose3d(
@@ -259,4 +263,4 @@ def conv_transpose3d(
     >>> convt.torch.conv_transpose3d(torch.ones(8, 3, 3, 3), torch.ones(8, 4, 2, 2, 2), stride=2).shape
     torch.Size([4, 6, 6, 6])
     """
-    return call(3, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze)
+    return conv_transpose_nd(3, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze)

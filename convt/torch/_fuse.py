@@ -11,9 +11,9 @@ from .. import _norm
 from ._arrays import array, tensor_of
 from ._compute import COMPARED, TRUSTED
 from ._forward import Forward, unhooked
-from ._functional import fused, untransformed
-from ._modules import RANKS, TORCHS, TransposedForward, base_of, has_torchs_forward, settings_of
-from ._weights import own, state
+from ._functional import compute_fused, is_plain_call
+from ._modules import RANKS, TORCH_CLASSES, TransposedForward, base_of, has_torchs_forward, settings_of
+from ._weights import fingerprint, register_copy
 
 _NORMS = {1: torch.nn.BatchNorm1d, 2: torch.nn.BatchNorm2d, 3: torch.nn.BatchNorm3d}
 _ACTIVATIONS = {
@@ -64,31 +64,31 @@ def _transposed(module):
     """Check whether a module is a transposed convolution that convt computes, without hooks."""
     if module is None or settings_of(module) is None or not unhooked(module, TransposedForward):
         return False
-    return type(module) in TORCHS or has_torchs_forward(module, RANKS[type(module)])
+    return type(module) in TORCH_CLASSES or has_torchs_forward(module, RANKS[type(module)])
 
 
-def _is(module, classes):
+def _is_exactly(module, classes):
     """Check whether a module is exactly of one of these torch classes, with torch's forward and without hooks."""
     cls = type(module)
     return cls in classes and cls.forward is _FORWARDS[cls] and unhooked(module)
 
 
-def _changes_nothing(module):
+def _is_identity(module):
     """Check whether a module returns its input unchanged in inference."""
-    return _is(module, (torch.nn.Identity, *_DROPOUTS))
+    return _is_exactly(module, (torch.nn.Identity, *_DROPOUTS))
 
 
-def _normalizes(module, rank):
+def _is_foldable_norm(module, rank):
     """Check whether a module is a batch norm with running statistics: in inference, a scale and shift per channel."""
-    return _is(module, (_NORMS[rank],)) and module.running_mean is not None and module.running_var is not None
+    return _is_exactly(module, (_NORMS[rank],)) and module.running_mean is not None and module.running_var is not None
 
 
 def _activation_of(module):
     """Return convt's activation for a module, or None if the module is not a supported activation."""
-    return _ACTIVATIONS[type(module)](module) if _is(module, _ACTIVATIONS) else None
+    return _ACTIVATIONS[type(module)](module) if _is_exactly(module, _ACTIVATIONS) else None
 
 
-def follows(modules, n, inference=False):
+def fusible_modules(modules, n, inference=False):
     """Return ``(norm or None, activation or None, count)``: the modules after transposed convolution ``n`` to fuse with it.
 
     The fusion replaces the next ``count`` modules. If ``inference`` is True, modules in training mode are treated as if in
@@ -99,22 +99,22 @@ def follows(modules, n, inference=False):
         module = modules[at]
         if module is None:
             break
-        idle = inference or not module.training
+        in_inference = inference or not module.training
         if (activation := _activation_of(module)) is not None:
             return norm, activation, at - n
-        if idle and norm is None and _normalizes(module, rank):
+        if in_inference and norm is None and _is_foldable_norm(module, rank):
             norm, end = module, at + 1
-        elif not (idle and _changes_nothing(module)):
+        elif not (in_inference and _is_identity(module)):
             break
     return norm, None, end - n - 1
 
 
-def joined(sequential):
+def fused_classes(sequential):
     """Return ``{name of a transposed convolution: classes of the modules fused with it in inference}`` of a Sequential."""
     names, modules = leaves(sequential)
     found = {}
     for n, module in enumerate(modules):
-        count = follows(modules, n, inference=True)[2] if _transposed(module) else 0
+        count = fusible_modules(modules, n, inference=True)[2] if _transposed(module) else 0
         if count:
             behind = [type(each) for each in modules[n + 1 : n + 1 + count]]
             found[names[n]] = tuple(cls.__name__ for cls in behind if cls not in (torch.nn.Identity, *_DROPOUTS))
@@ -134,14 +134,14 @@ class SequentialForward(Forward):
     def __call__(self, input):
         module = self.module()
         in_order = _calls_in_order(type(module)) and not _module._has_any_global_hook()
-        if torch.is_grad_enabled() or not untransformed(input, None, None) or not in_order:
+        if torch.is_grad_enabled() or not is_plain_call(input, None, None) or not in_order:
             return type(module).forward(module, input)
         (_, modules), n = leaves(module), 0
         while n < len(modules):
             each = modules[n]
             if _transposed(each):
-                norm, activation, count = follows(modules, n)
-                result = _together(each, norm, activation, input) if count else None
+                norm, activation, count = fusible_modules(modules, n)
+                result = _fold_and_compute(each, norm, activation, input) if count else None
                 if result is not None:
                     input, n = result, n + 1 + count
                     continue
@@ -149,7 +149,7 @@ class SequentialForward(Forward):
         return input
 
 
-def _together(conv, norm, activation, input):
+def _fold_and_compute(conv, norm, activation, input):
     """Compute a transposed convolution, norm and activation in one call, or return None if convt cannot fuse them."""
     rank, settings = RANKS[base_of(type(conv))], settings_of(conv)
     if not isinstance(input, torch.Tensor) or input.is_nested or input.dim() != rank + 2 or conv.padding_mode != "zeros":
@@ -171,7 +171,7 @@ def _together(conv, norm, activation, input):
         if weight is None:
             return None
         reuse = TRUSTED  # only this module has references to the folded tensors
-    return fused(
+    return compute_fused(
         rank, input, weight, bias, conv.stride, conv.padding, conv.output_padding, conv.groups, conv.dilation,
         settings.precision, reuse, activation, settings.tune,
     )  # fmt: skip
@@ -186,7 +186,7 @@ def _fold(conv, norm, freeze):
     Return (None, None) if they are not all finite, because the order of operations then changes the result.
     """
     tensors = conv.weight, conv.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var
-    now = (norm.eps, *[state(tensor, freeze) for tensor in tensors])
+    now = (norm.eps, *[fingerprint(tensor, freeze) for tensor in tensors])
     known = _folded.get(conv)
     if known is None or known[0] != now:
         arrays = [None if t is None else array(t) for t in tensors]
@@ -195,7 +195,7 @@ def _fold(conv, norm, freeze):
         finite = np.isfinite(weight).all() and np.isfinite(bias).all()
         known = _folded[conv] = (now, tensor_of(weight), tensor_of(bias)) if finite else (now, None, None)
         if finite and not torch.__future__.get_swap_module_params_on_conversion():
-            own(known[1])
+            register_copy(known[1])
     return known[1:]
 
 

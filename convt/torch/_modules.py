@@ -9,7 +9,7 @@ import torch
 
 from . import _forward
 from ._compute import precision_of
-from ._functional import NAMES, TORCHS_FUNCTIONS, call
+from ._functional import NAMES, TORCH_FUNCTIONS, conv_transpose_nd
 
 if TYPE_CHECKING:
     from .._typing import TorchPrecision
@@ -38,17 +38,17 @@ def has_torchs_forward(module, rank):
 
     A program may change the module's class, the forward of the class, or the function that torch's forward calls.
     """
-    return type(module).forward is _FORWARDS[rank] and _FUNCTIONAL[NAMES[rank]] is TORCHS_FUNCTIONS[rank]
+    return type(module).forward is _FORWARDS[rank] and _FUNCTIONAL[NAMES[rank]] is TORCH_FUNCTIONS[rank]
 
 
-def _originals(module):
+def _source_tensors(module):
     """Return the tensors from which a module computes its weights."""
     parametrized = module._modules.get("parametrizations")
     places = [module, *(parametrized._modules.values() if parametrized is not None else ())]
     return [tensor for place in places for tensor in place._parameters.values()]
 
 
-def _computed(module, rank, input, output_size, settings, tensors=None):
+def _compute_forward(module, rank, input, output_size, settings, tensors=None):
     """Compute the result of torch's forward with convt.
 
     ``output_size`` is that of torch's forward. ``tensors``, if given, is (weight, bias) to use instead of the module's.
@@ -66,7 +66,7 @@ def _computed(module, rank, input, output_size, settings, tensors=None):
     if output_size is not None:
         sizes = module.stride, module.padding, module.kernel_size
         output_padding = module._output_padding(input, output_size, *sizes, rank, module.dilation)
-    return call(
+    return conv_transpose_nd(
         rank, input, weight, bias, module.stride, module.padding, output_padding, module.groups, module.dilation, *settings
     )
 
@@ -76,33 +76,33 @@ class TransposedForward(_forward.Forward):
 
     def __init__(self, module, settings):
         super().__init__(module, settings)
-        self.allowed = settings
+        self.module_settings = settings
         self.rank = rank = RANKS[base_of(type(module))]
-        self.torchs, self.name, self.function = _FORWARDS[rank], NAMES[rank], TORCHS_FUNCTIONS[rank]
+        self.torch_forward, self.name, self.function = _FORWARDS[rank], NAMES[rank], TORCH_FUNCTIONS[rank]
         self.frozen = None  # (weight, bias, their source tensors) if the weights are computed and frozen
 
     def __call__(self, input, output_size=None):
-        module, settings = self.module(), self.allowed
+        module, settings = self.module(), self.module_settings
         if (  # the checks of `has_torchs_forward`, inlined for speed
-            type(module).forward is not self.torchs
+            type(module).forward is not self.torch_forward
             or _FUNCTIONAL[self.name] is not self.function
             or type(module.padding) is not tuple
         ):
             return type(module).forward(module, input, *(() if output_size is None else (output_size,)))
         tensors = None
         if settings.freeze and "weight" not in module._parameters and not module.training and not torch.is_grad_enabled():
-            tensors = self._frozen(module, input)
-        return _computed(module, self.rank, input, output_size, settings, tensors)
+            tensors = self._frozen_weights(module, input)
+        return _compute_forward(module, self.rank, input, output_size, settings, tensors)
 
-    def _frozen(self, module, input):
+    def _frozen_weights(self, module, input):
         """Return (weight, bias) of a module that computes its weights, again only if a source tensor was replaced."""
-        originals, frozen = _originals(module), self.frozen
+        sources, frozen = _source_tensors(module), self.frozen
         if frozen is not None:
             weight, bias, known = frozen
-            same = len(known) == len(originals) and all(map(operator.is_, known, originals))
+            same = len(known) == len(sources) and all(map(operator.is_, known, sources))
             if same and weight.dtype is input.dtype and weight.device == input.device:
                 return weight, bias
-        self.frozen = weight, bias, _ = module.weight, module.bias, originals
+        self.frozen = weight, bias, _ = module.weight, module.bias, sources
         return weight, bias
 
 
@@ -111,7 +111,7 @@ def settings_of(module):
     own = _forward.installed(module, TransposedForward)
     if own is not None:
         return own.settings[0] if type(module) in RANKS else None
-    return module._convt_settings if type(module) in TORCHS else None
+    return module._convt_settings if type(module) in TORCH_CLASSES else None
 
 
 def _forward_of(rank: int) -> Any:
@@ -119,7 +119,7 @@ def _forward_of(rank: int) -> Any:
 
     def forward(self: Any, input: torch.Tensor, output_size: list[int] | None = None) -> torch.Tensor:
         """Compute the transposed convolution of ``input``, with the spatial sizes ``output_size`` if given."""
-        return _computed(self, rank, input, output_size, self._convt_settings)
+        return _compute_forward(self, rank, input, output_size, self._convt_settings)
 
     return forward
 
@@ -185,7 +185,7 @@ class ConvTranspose3d(_WithSettings, torch.nn.ConvTranspose3d):
     forward = _forward_of(3)
 
 
-TORCHS = {
+TORCH_CLASSES = {
     ConvTranspose1d: torch.nn.ConvTranspose1d, ConvTranspose2d: torch.nn.ConvTranspose2d,
     ConvTranspose3d: torch.nn.ConvTranspose3d,
 }  # fmt: skip

@@ -16,7 +16,7 @@ _LIBRARY.define(
 conv_transpose = torch.ops.convt.conv_transpose.default
 
 
-def _torchs(input, weight, bias, stride, padding, output_padding, groups, dilation):
+def _compute_with_torch(input, weight, bias, stride, padding, output_padding, groups, dilation):
     """Compute the transposed convolution with torch's own operator."""
     return torch.ops.aten.convolution(input, weight, bias, stride, padding, dilation, True, output_padding, groups)
 
@@ -27,7 +27,7 @@ def _cpu(input, weight, bias, stride, padding, output_padding, groups, dilation,
         return compute(*arguments, precision, reuse)
     except REFUSED as error:
         _config.note("torch", f"left to torch: {error}")
-        return _torchs(*arguments)
+        return _compute_with_torch(*arguments)
 
 
 _LIBRARY.impl("conv_transpose", _cpu, "CPU")
@@ -64,7 +64,7 @@ def is_transformed():
     return forward_ad._current_level >= 0 or any(level.key() != vmap for level in levels)
 
 
-class _Recorded(torch.autograd.Function):
+class _WithGradients(torch.autograd.Function):
     """convt's forward with torch's backward. ``precision`` applies to the forward; torch's own settings to the backward."""
 
     @staticmethod
@@ -89,9 +89,9 @@ class _Recorded(torch.autograd.Function):
 def _autograd(input, weight, bias, stride, padding, output_padding, groups, dilation, precision=None, reuse=COMPARED):
     arguments = input, weight, bias, stride, padding, output_padding, groups, dilation
     if is_transformed():
-        return _torchs(*arguments)
+        return _compute_with_torch(*arguments)
     if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in arguments[:3]):
-        return _Recorded.apply(*arguments, precision)
+        return _WithGradients.apply(*arguments, precision)
     with torch._C._AutoDispatchBelowAutograd():
         return conv_transpose(*arguments, precision, reuse)
 

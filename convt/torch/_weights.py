@@ -9,7 +9,7 @@ import weakref
 
 import torch
 
-from .. import _api, _config, _keep
+from .. import _config, _keep, _operator
 from .._checksum import checksum
 from ._arrays import array, place
 
@@ -23,28 +23,28 @@ class _Values:
     set of values with the operators of another.
     """
 
-    def __init__(self, at, array, copied, sum=None):
-        self.place, self.array, self.copied, self.sum = at, array, copied, sum
+    def __init__(self, at, array, copied_bytes, sum=None):
+        self.place, self.array, self.copied_bytes, self.sum = at, array, copied_bytes, sum
         self.operators = {}  # (attributes, bytes of the bias) -> ConvTranspose
-        self.weights = _keep.PackedWeights(array.nbytes, copied)
+        self.weights = _keep.PackedWeights(array.nbytes, copied_bytes)
 
 
 class _Filter:
-    """A filter seen before, and its last values. ``copied`` is its size in bytes if convt made it as a copy, else 0."""
+    """A filter seen before, and its last values. ``copied_bytes`` is its size in bytes if convt made it as a copy, else 0."""
 
-    def __init__(self, weight, copied=0):
+    def __init__(self, weight, copied_bytes=0):
         key = id(weight)
-        self.weight = weakref.ref(weight, lambda _: _known.pop(key, None))
-        self.values = _Values(place(weight), array(weight), copied)
-        self.bias_known = None, None  # (place of the last bias, its array)
+        self.weight = weakref.ref(weight, lambda _: _filters.pop(key, None))
+        self.values = _Values(place(weight), array(weight), copied_bytes)
+        self.last_bias = None, None  # (place of the last bias, its array)
 
-    def met(self, weight, freeze):
+    def reusable_values(self, weight, freeze):
         """Return the filter's present values if an earlier call had the same values, or ``freeze`` is True; else None."""
         values = self.values
         if (at := place(weight)) != values.place:
             if weight.is_neg():
                 return None
-            values = self.values = _Values(at, array(weight), values.copied)  # the next call computes their checksum
+            values = self.values = _Values(at, array(weight), values.copied_bytes)  # the next call computes their checksum
             return values if freeze else None
         if freeze:
             return values
@@ -52,16 +52,16 @@ class _Filter:
         sum = checksum(values.array, _config.get_num_threads())
         if sum == values.sum:
             return values
-        self.values = now = _Values(at, values.array, values.copied, sum)
+        self.values = now = _Values(at, values.array, values.copied_bytes, sum)
         return now if values.sum is None else None
 
     def bias(self, bias):
         """Return the array of a bias. It is the array of the previous call if the memory is the same."""
-        at, known = place(bias), self.bias_known
+        at, known = place(bias), self.last_bias
         if at != known[0]:
             if bias.is_neg():
                 return array(bias)
-            known = self.bias_known = at, array(bias)
+            known = self.last_bias = at, array(bias)
         return known[1]
 
     def operator(self, values, bias, key, keywords):
@@ -75,12 +75,12 @@ class _Filter:
                 values.weights.clear()
             # The bias is copied, because the operator also serves later calls whose bias is another tensor with equal elements.
             own = None if elements is None else elements.copy()
-            found = _api.ConvTranspose._borrowing(values.array, own, weights=values.weights, **keywords(*key[0]))
+            found = _operator.ConvTranspose._borrowing(values.array, own, weights=values.weights, **keywords(*key[0]))
             values.operators[key] = found
         return found
 
 
-_known = {}  # id of a filter -> its _Filter
+_filters = {}  # id of a filter -> its _Filter
 
 
 def operator(weight, bias, key, keywords, freeze):
@@ -89,25 +89,25 @@ def operator(weight, bias, key, keywords, freeze):
     Packing would not pay for a filter that is used once or that changes. ``key`` identifies an operator of the filter, and
     ``keywords(*key)`` returns the keywords to create it.
     """
-    known = _known.get(id(weight))
+    known = _filters.get(id(weight))
     if known is None or known.weight() is not weight:
         if weight.is_neg():
             return None  # the array of a negative view is a copy, so later changes would be missed
         if torch.__future__.get_swap_module_params_on_conversion():
             return None  # torch cannot swap a tensor that has weak references
-        known = _known[id(weight)] = _Filter(weight)
+        known = _filters[id(weight)] = _Filter(weight)
         if not freeze:
             return None
-    values = known.met(weight, freeze)
+    values = known.reusable_values(weight, freeze)
     return None if values is None else known.operator(values, bias, key, keywords)
 
 
-def own(weight):
+def register_copy(weight):
     """Register a filter that convt made as a copy: its bytes count as packed weights."""
-    _known[id(weight)] = _Filter(weight, weight.nbytes)
+    _filters[id(weight)] = _Filter(weight, weight.nbytes)
 
 
-def state(tensor, freeze):
+def fingerprint(tensor, freeze):
     """Return a value that changes when the tensor's memory, shape, dtype or, unless ``freeze``, elements change."""
     if tensor is None:
         return None
@@ -117,6 +117,6 @@ def state(tensor, freeze):
 def forget(*tensors):
     """Drop the packed weights of these filters, or of all filters if none are given."""
     if not tensors:
-        _known.clear()
+        _filters.clear()
     for tensor in tensors:
-        _known.pop(id(tensor), None)
+        _filters.pop(id(tensor), None)

@@ -59,7 +59,7 @@ def _algorithm(rng, isa, problem, form):
     if problem["groups"] > 1 and max(problem["ci"], problem["co"]) <= 3 and rng.random() < 0.5:
         return "depthwise"
     with using_isa(isa):
-        names = [name for name in _plan.ALGORITHMS if _there(name)]
+        names = [name for name in _plan.ALGORITHMS if _is_available(name)]
     if problem["data_format"] != "NCX":
         names = [name for name in names if name != "rows" and "turned" not in name]
     if rng.random() < 0.8:
@@ -67,7 +67,7 @@ def _algorithm(rng, isa, problem, form):
     return rng.choice(names)
 
 
-def _there(name):
+def _is_available(name):
     unit = {"dots": "dots", "matrix": "amx"}.get(name.split("_")[0])
     return unit is None or any(_core.kernel_info(dtype, unit) is not None for dtype in ("float32", "bfloat16"))
 
@@ -77,14 +77,14 @@ def _problem(rng, dialect):
         found = _geometry(rng, dialect)
         try:
             out = [out for _, out in oracle.windows(found, dialect)]
-        except oracle.Refused:
+        except oracle.Invalid:
             continue
         if math.prod(out) <= 40_000:
             break
     batch = 0 if rng.random() < 0.01 else rng.choice([1, 1, 2, 3])
     work = batch * math.prod(found["in_sizes"]) * math.prod(found["kernel"])
-    room = max(1, 300_000 // max(1, math.prod(out) * batch, math.prod(found["in_sizes"]) * batch))
-    groups, ci, co = _channels(rng, rng.choice(_WORK) // max(1, work), room)
+    most_channels = max(1, 300_000 // max(1, math.prod(out) * batch, math.prod(found["in_sizes"]) * batch))
+    groups, ci, co = _channels(rng, rng.choice(_WORK) // max(1, work), most_channels)
     formats = {"core": FILTER_FORMATS, "onnx": ["IOX"], "openvino": ["IOX", "GIOX"]}[dialect]
     filter_format = rng.choice(formats)
     return {
@@ -108,7 +108,7 @@ def _activation(rng):
     return list(found) if isinstance(found, tuple) else found
 
 
-def _channels(rng, work, room):
+def _channels(rng, work, most_channels):
     kind = rng.choice(["dense", "dense", "grouped", "depthwise", "depthwise", "deep", "wide", "few", "none"])
     width = lambda: rng.choice(_WIDTHS)  # noqa: E731
     groups, ci, co = {
@@ -120,10 +120,10 @@ def _channels(rng, work, room):
         "few": lambda: (rng.choice([1, 1, 2, 4]), width(), rng.randint(1, 4)),
         "none": lambda: (1, 0 if rng.random() < 0.2 else 1, width()),
     }[kind]()
-    work, room = max(work, 4), max(room, 4)
-    groups = min(groups, work, room)
-    ci = min(ci, max(1, work // groups), max(1, room // groups))
-    return groups, ci, min(co, max(1, work // (groups * max(ci, 1))), max(1, room // groups))
+    work, most_channels = max(work, 4), max(most_channels, 4)
+    groups = min(groups, work, most_channels)
+    ci = min(ci, max(1, work // groups), max(1, most_channels // groups))
+    return groups, ci, min(co, max(1, work // (groups * max(ci, 1))), max(1, most_channels // groups))
 
 
 def _geometry(rng, dialect):
@@ -158,11 +158,11 @@ def _axis(rng, top, dialect, mode, word):
     if dialect == "onnx" and word:
         begin = end = 0
     if mode == "both" and dialect == "core":
-        return n, k, s, d, begin, end, op, cases_size(n, k, s, d, word, op)
+        return n, k, s, d, begin, end, op, _auto_pad_size(n, k, s, d, word, op)
     return n, k, s, d, begin, end, op, max(0, rng.randint(reach - (k - 1) * d - 3, reach + (s - 1 if dialect == "onnx" else 4)))
 
 
-def cases_size(n, k, s, d, word, op):
+def _auto_pad_size(n, k, s, d, word, op):
     """Return the output size by auto_pad, with which output_shape must agree in the core dialect."""
     return max(0, oracle._core(n, k, s, d, 0, 0, op, word, None)[1])
 
@@ -189,9 +189,9 @@ def _repeats(rng, call):
     return [copy.deepcopy(same | {"values": rng.randrange(2)}) for _ in range(3)]
 
 
-def _layout(rng, rank, reads):
+def _layout(rng, rank, is_input):
     found = {"end": rng.random() < 0.5}
-    kind = rng.choice(["contiguous"] * 5 + ["order", "steps", "gap", "all", "bytes"] + ["broadcast", "sliding"] * reads)
+    kind = rng.choice(["contiguous"] * 5 + ["order", "steps", "gap", "all", "bytes"] + ["broadcast", "sliding"] * is_input)
     if kind in ("order", "all"):
         found["order"] = rng.sample(range(rank), rank)
     if kind in ("steps", "all"):

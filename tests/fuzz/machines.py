@@ -56,8 +56,8 @@ def _limit(rng, name):
 def using(found):
     """Use a machine for the plans made inside."""
     here = machine.current()
-    unit, by = here.info("float32"), found.get("constants", {})
-    constants = here.constants._replace(**{name: getattr(here.constants, name) * factor for name, factor in by.items()})
+    unit, factors = here.info("float32"), found.get("constants", {})
+    constants = here.constants._replace(**{name: getattr(here.constants, name) * factor for name, factor in factors.items()})
     efficiencies = dict(costs.EFFICIENCIES)
     if "efficiencies" in found:
         seed, spread = found["efficiencies"]

@@ -44,8 +44,8 @@ class Guarded:
         off = layout.get("off", 0)
         self._length = max(1, -(-(size + off) // PAGE)) * PAGE
         self._memory = mmap.mmap(-1, self._length + 2 * PAGE)
-        for wall in (0, PAGE + self._length):
-            _protect(self._memory, wall, PAGE, _NONE)
+        for page in (0, PAGE + self._length):
+            _protect(self._memory, page, PAGE, _NONE)
         self._bytes = np.frombuffer(self._memory, np.uint8, self._length, PAGE)
         self._bytes[:] = 0xFF
         first = PAGE + (self._length - size - off if layout.get("end") else off)
@@ -66,10 +66,10 @@ class Guarded:
         return self.untouched()
 
 
-def laid(values, layout):
+def guarded_copy(values, layout):
     """Return a read-only `Guarded` with these values. Elements that share memory hold one of their values."""
-    held = Guarded(values.shape, values.dtype, layout)
+    guarded = Guarded(values.shape, values.dtype, layout)
     if math.prod(values.shape):
-        held.view[...] = values
-    held.freeze()
-    return held
+        guarded.view[...] = values
+    guarded.freeze()
+    return guarded

@@ -5,7 +5,7 @@ import fractions
 
 import numpy as np
 
-NOTHING = object()  # the value means no integer, so it must be refused
+INVALID = object()  # the value means no integer, so it must be refused
 
 
 class Indexed:
@@ -19,30 +19,30 @@ def _generator():
     yield 2
 
 
-# name -> (the value for a rank, its meaning: an integer for every axis, a list, or NOTHING)
+# name -> (the value for a rank, its meaning: an integer for every axis, a list, or INVALID)
 VALUES = {
-    "None": (lambda rank: None, NOTHING),
-    "True": (lambda rank: True, NOTHING),
-    "np.bool_": (lambda rank: np.bool_(True), NOTHING),
-    "2.0": (lambda rank: 2.0, NOTHING),
-    "nan": (lambda rank: float("nan"), NOTHING),
-    "1j": (lambda rank: 1j, NOTHING),
-    "'2'": (lambda rank: "2", NOTHING),
-    "b'2'": (lambda rank: b"\x02" * rank, NOTHING),
-    "bytearray": (lambda rank: bytearray(b"\x02" * rank), NOTHING),
-    "dict": (lambda rank: dict.fromkeys(range(1, rank + 1)), NOTHING),
-    "set": (lambda rank: set(range(1, rank + 1)), NOTHING),
-    "object": (lambda rank: object(), NOTHING),
-    "type": (lambda rank: int, NOTHING),
-    "Decimal": (lambda rank: decimal.Decimal(2), NOTHING),
-    "Fraction": (lambda rank: fractions.Fraction(2), NOTHING),
-    "generator": (lambda rank: _generator(), NOTHING),
-    "[]": (lambda rank: [], NOTHING),
-    "nested": (lambda rank: [[2]] * rank, NOTHING),
-    "too many": (lambda rank: [2] * (rank + 1), NOTHING),
-    "floats": (lambda rank: np.full(rank, 2.0), NOTHING),
-    "square": (lambda rank: np.full((rank, rank), 2), NOTHING),
-    "mixed": (lambda rank: [2] * (rank - 1) + [2.5], NOTHING),
+    "None": (lambda rank: None, INVALID),
+    "True": (lambda rank: True, INVALID),
+    "np.bool_": (lambda rank: np.bool_(True), INVALID),
+    "2.0": (lambda rank: 2.0, INVALID),
+    "nan": (lambda rank: float("nan"), INVALID),
+    "1j": (lambda rank: 1j, INVALID),
+    "'2'": (lambda rank: "2", INVALID),
+    "b'2'": (lambda rank: b"\x02" * rank, INVALID),
+    "bytearray": (lambda rank: bytearray(b"\x02" * rank), INVALID),
+    "dict": (lambda rank: dict.fromkeys(range(1, rank + 1)), INVALID),
+    "set": (lambda rank: set(range(1, rank + 1)), INVALID),
+    "object": (lambda rank: object(), INVALID),
+    "type": (lambda rank: int, INVALID),
+    "Decimal": (lambda rank: decimal.Decimal(2), INVALID),
+    "Fraction": (lambda rank: fractions.Fraction(2), INVALID),
+    "generator": (lambda rank: _generator(), INVALID),
+    "[]": (lambda rank: [], INVALID),
+    "nested": (lambda rank: [[2]] * rank, INVALID),
+    "too many": (lambda rank: [2] * (rank + 1), INVALID),
+    "floats": (lambda rank: np.full(rank, 2.0), INVALID),
+    "square": (lambda rank: np.full((rank, rank), 2), INVALID),
+    "mixed": (lambda rank: [2] * (rank - 1) + [2.5], INVALID),
     "-1": (lambda rank: -1, -1),
     "0": (lambda rank: 0, 0),
     "-2**63": (lambda rank: -(2**63), -(2**63)),
@@ -74,16 +74,16 @@ def draw(rng, dialect):
 
 
 def value(argument, name, rank):
-    """Return the value to pass and its meaning for `oracle`: a list, an integer for groups, None, or NOTHING."""
+    """Return the value to pass and its meaning for `oracle`: a list, an integer for groups, None, or INVALID."""
     make, meaning = VALUES[name]
     given = make(rank)
-    if meaning is NOTHING:
-        return given, NOTHING
+    if meaning is INVALID:
+        return given, INVALID
     scalar = not hasattr(given, "__len__") or np.ndim(given) == 0
     if argument == "groups":
-        return given, meaning if scalar else NOTHING
+        return given, meaning if scalar else INVALID
     if argument == "output_shape" and scalar and rank > 1:
-        return given, NOTHING
+        return given, INVALID
     if name == "range":
         return given, list(given)
     if name == "big list":

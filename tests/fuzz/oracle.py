@@ -8,24 +8,24 @@ import ml_dtypes
 import numpy as np
 
 
-class Refused(Exception):
+class Invalid(Exception):
     """The rules of the dialect forbid the call."""
 
 
 def windows(problem, dialect):
-    """Return (begin, out) of each axis in the full scatter, or raise `Refused`."""
+    """Return (begin, out) of each axis in the full scatter, or raise `Invalid`."""
     p, found = problem, []
     want = p.get("output_shape") or [None] * len(p["kernel"])
     if dialect == "onnx" and p["auto_pad"] and any(p["pads_begin"] + p["pads_end"]):
-        raise Refused("pads beside auto_pad")
+        raise Invalid("pads beside auto_pad")
     names = ("in_sizes", "kernel", "strides", "dilations", "pads_begin", "pads_end", "output_padding")
     for *axis, shape in zip(*(p[name] for name in names), want, strict=True):
         least = (0, 1, 1, 1, 0, 0, 0)
         if any(not low <= n < 2**63 for n, low in zip((*axis, shape or 0), (*least, 0), strict=True)):
-            raise Refused("out of range")
+            raise Invalid("out of range")
         begin, out = _RULES[dialect](*axis, p["auto_pad"], shape)
         if out < 0:
-            raise Refused("an output size below 0")
+            raise Invalid("an output size below 0")
         found.append((begin, out))
     return found
 
@@ -33,14 +33,14 @@ def windows(problem, dialect):
 def _core(n, k, s, d, begin, end, op, auto_pad, want):
     first, out = cases.window_of(n, k, s, d, begin, end, auto_pad, op, want)
     if auto_pad and want is not None and want != out:
-        raise Refused("output_shape beside auto_pad")
+        raise Invalid("output_shape beside auto_pad")
     return first, out
 
 
 def _onnx(n, k, s, d, begin, end, op, auto_pad, want):
     full = s * (n - 1) + (k - 1) * d + 1 + op
     if op >= max(s, d) or (want is not None and want >= full + s):
-        raise Refused("past the scatter")
+        raise Invalid("past the scatter")
     if want is not None:
         total = max(full - want, 0)
         return (total // 2 if auto_pad == "same_upper" else -(-total // 2)), want
@@ -75,11 +75,11 @@ def sums(problem, found, data, filter, bias):
     y = np.zeros((p["batch"], *(out for _, out in found), groups, p["co"]))
     sizes = np.zeros_like(y)
     axes = zip(p["in_sizes"], p["kernel"], p["strides"], p["dilations"], found, strict=True)
-    meetings = [[_meetings(n, t, s, d, *window) for t in range(k)] for n, k, s, d, window in axes]
+    products = [[_products(n, t, s, d, *window) for t in range(k)] for n, k, s, d, window in axes]
     batch = np.arange(p["batch"])
     with np.errstate(invalid="ignore", over="ignore"):
         for tap in itertools.product(*map(range, p["kernel"])):
-            pairs = [axis[t] for axis, t in zip(meetings, tap, strict=True)]
+            pairs = [axis[t] for axis, t in zip(products, tap, strict=True)]
             if all(len(inputs) for inputs, _ in pairs) and x.size and y.size:
                 read, written = (np.ix_(batch, *side) for side in zip(*pairs, strict=True))
                 y[written] += np.einsum("...gi,gio->...go", x[read], w[(..., *tap)])
@@ -88,7 +88,7 @@ def sums(problem, found, data, filter, bias):
         return y.reshape(shape) + b, sizes.reshape(shape) + np.abs(b)
 
 
-def _meetings(n, tap, s, d, begin, out):
+def _products(n, tap, s, d, begin, out):
     """Return the inputs whose product with a tap lands in the window, and the outputs. Python integers, because sizes may be
     near 2**63."""
     pairs = [(i, i * s + tap * d - begin) for i in range(n)]
@@ -99,7 +99,7 @@ def _meetings(n, tap, s, d, begin, out):
 # Relative error of a product, by the unit that multiplies. The error of sums is counted in units of the accumulators' rounding.
 _PRODUCT = {"matrix_high": 2.0**-10, "matrix_medium": 2.0**-7, "dots": 2.0**-7}
 # Algorithms that are not exact on small integers.
-ROUNDING = ("winograd6", "matrix_high_winograd")
+INEXACT = ("winograd6", "matrix_high_winograd")
 
 
 def assert_right(call, algorithms, got, y, sizes):
@@ -112,7 +112,7 @@ def assert_right(call, algorithms, got, y, sizes):
         rounded = want.astype(dtype).astype(np.float64)
     got = got.astype(np.float64)
     exact = call["values"] in ("integers", "special", "denormal") and activation in cases.EXACT_ACTIVATIONS
-    if exact and not set(algorithms) & set(ROUNDING) and not (call["values"] == "denormal" and _mixes(algorithms)):
+    if exact and not set(algorithms) & set(INEXACT) and not (call["values"] == "denormal" and _use_winograd(algorithms)):
         np.testing.assert_array_equal(got, rounded)
         return
     wide = dtype == np.float64
@@ -122,7 +122,7 @@ def assert_right(call, algorithms, got, y, sizes):
         size = np.where(np.isfinite(sizes), sizes, 0)
         factor = max([terms * unit * 4] + [_PRODUCT.get(prefix, 0) for prefix in map(_prefix, algorithms)])
         error = factor * size
-        if _mixes(algorithms) and size.size:
+        if _use_winograd(algorithms) and size.size:
             error = error + 64 * factor * size.max() * (200 if "winograd6" in algorithms else 1)
         slope = max([1.2, *map(abs, activation[1:])]) if activation and activation[0] == "leaky_relu" else 1.2
         error = error * slope + (
@@ -130,14 +130,15 @@ def assert_right(call, algorithms, got, y, sizes):
         )
         info = ml_dtypes.finfo(dtype)
         error = error + np.abs(want) * float(info.eps) * 0.51 + 4 * float(info.smallest_subnormal)
-        if _mixes(algorithms):
+        if _use_winograd(algorithms):
             accumulator = np.finfo(np.float64 if wide else np.float32)
-            error = error + _winograd_steps(p, "winograd6" in algorithms) * float(accumulator.smallest_subnormal)
-        sure = ~np.isfinite(want) | (np.abs(want) + error < float(info.max))
+            error = error + _winograd_denormal_error(p, "winograd6" in algorithms) * float(accumulator.smallest_subnormal)
+        comparable = ~np.isfinite(want) | (np.abs(want) + error < float(info.max))
         if call["values"] == "huge":  # partial sums may overflow although the sums do not
-            sure = np.isfinite(sizes) & (size < float(info.max if not wide and info.bits < 32 else np.finfo(dtype).max) / 8)
-        finite = sure & np.isfinite(want)
-        np.testing.assert_array_equal(np.where(sure & ~finite, got, 0), np.where(sure & ~finite, rounded, 0))
+            largest = float(info.max if not wide and info.bits < 32 else np.finfo(dtype).max)
+            comparable = np.isfinite(sizes) & (size < largest / 8)
+        finite = comparable & np.isfinite(want)
+        np.testing.assert_array_equal(np.where(comparable & ~finite, got, 0), np.where(comparable & ~finite, rounded, 0))
         bad = finite & ~(np.abs(got - want) <= error)
     if bad.any():
         at = tuple(int(n[0]) for n in np.nonzero(bad))
@@ -156,7 +157,7 @@ def _prefix(algorithm):
     return next((name for name in _PRODUCT if algorithm == name or algorithm.startswith(name + "_")), None)
 
 
-def _winograd_steps(problem, large):
+def _winograd_denormal_error(problem, large):
     """Return the largest error of Winograd on denormal numbers, in units of the accumulator's smallest number.
 
     Each in-channel of each tap window adds a product to each point, rounded by half a unit. The output transform then adds
@@ -169,5 +170,5 @@ def _winograd_steps(problem, large):
     return 0.5 * p["ci"] * windows * (34 if large else 3) ** len(phases)
 
 
-def _mixes(algorithms):
+def _use_winograd(algorithms):
     return any("winograd" in name for name in algorithms)

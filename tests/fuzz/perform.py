@@ -45,7 +45,7 @@ class _Array:
 
 @contextlib.contextmanager
 def recording(forced=()):
-    """Record the plans made inside, as (algorithm, text, schedule). ``forced`` is as in `schedules.watching`."""
+    """Record the plans made inside, as (algorithm, text, schedule). ``forced`` is as in `schedules.recording`."""
     found, bind = [], _plan.Operator._bind
 
     def recorded(self, *arguments):
@@ -53,12 +53,12 @@ def recording(forced=()):
         plan, threads = bound.plan, convt.get_num_threads()
         text = f"{plan.algorithm} {plan.isa} {getattr(plan, 'tile', '')} {plan.tasks} tasks, {plan.threads(threads)} threads, "
         text += f"{plan.workspace} bytes each, {bound.form.key[1:]}"
-        found.append((plan.algorithm, text, schedules.written(bound_last())))
+        found.append((plan.algorithm, text, schedules.to_text(last_schedule())))
         return bound
 
     _plan.Operator._bind = recorded
     try:
-        with schedules.watching(forced) as bound_last:
+        with schedules.recording(forced) as last_schedule:
             yield found
     finally:
         _plan.Operator._bind = bind
@@ -67,11 +67,11 @@ def recording(forced=()):
 def perform(call):
     """Run a case and return (outcome, plans made). Raise AssertionError if a result, or a refusal, is wrong. If the case has
     "schedules", its plans use them."""
-    _api._SHOTS.clear()  # these hold plans for the machine of the previous case
+    _api._ONE_SHOT_CALLS.clear()  # these hold plans for the machine of the previous case
     with using_isa(call["isa"]), machines.using(call["machine"]), recording(call.get("schedules", ())) as plans:
         assert _core.isa() == call["isa"]
         try:
-            return _Run(call, plans).all_calls(), plans
+            return _Run(call, plans).run_calls(), plans
         except Exception as error:
             error.plans = plans  # for the report of the finding
             raise
@@ -79,77 +79,79 @@ def perform(call):
 
 class _Run:
     def __init__(self, call, plans):
-        self.call, self.plans, self.operator, self.same, self.sums = call, plans, None, {}, {}
+        self.call, self.plans, self.operator, self.results, self.sums = call, plans, None, {}, {}
         self.problem = call["problem"]
-        self.meant, self.keywords = self._arguments()
+        self.intended, self.keywords = self._arguments()
 
     def _arguments(self):
-        """Return the problem that the arguments mean, or None if they mean none, and the keywords to pass."""
+        """Return the problem that the arguments describe, or None if they are invalid, and the keywords to pass."""
         p = self.problem
         given = {name: p[name] for name in (*odd.NAMES, "auto_pad")}
-        meant = p
+        intended = p
         if "odd" in self.call:
             name, kind = self.call["odd"]
             given[name], meaning = odd.value(name, kind, len(p["kernel"]))
-            meant = None if meaning is odd.NOTHING else {**p, name: meaning}
+            intended = None if meaning is odd.INVALID else {**p, name: meaning}
             if given[name] is None and (name == "output_shape" or self.call["dialect"] != "core"):
                 none = {"strides": 1, "dilations": 1, "output_padding": 0}.get(name)
-                meant = {**p, name: None if none is None else [none] * len(p["kernel"])}
+                intended = {**p, name: None if none is None else [none] * len(p["kernel"])}
                 if none is not None and self.call["dialect"] == "openvino" and name != "output_padding":
-                    meant = None
-        return meant, given
+                    intended = None
+        return intended, given
 
-    def all_calls(self):
-        outcomes = [self.one(number, each) for number, each in enumerate(self.call["calls"])]
+    def run_calls(self):
+        outcomes = [self.run_call(each) for each in self.call["calls"]]
         return outcomes[-1]
 
-    def one(self, number, each):
+    def run_call(self, each):
         call, p = self.call, self.problem
         if each["clear"]:
             convt.clear_caches()
         values = self._values(each["values"])
-        held = [
-            v if v is None else memory.laid(v, each[name]) for name, v in zip(("data", "filter", "bias"), values, strict=True)
+        guarded = [
+            v if v is None else memory.guarded_copy(v, each[name])
+            for name, v in zip(("data", "filter", "bias"), values, strict=True)
         ]
         if self.operator is not None:  # an operator keeps filter and bias of the first call
-            held[1:] = self.first[1:]
+            guarded[1:] = self.first_arrays[1:]
         else:
-            self.first = held
-        arrays = [h if h is None else h.view for h in held]
+            self.first_arrays = guarded
+        arrays = [h if h is None else h.view for h in guarded]
         try:
-            windows = None if self.meant is None else oracle.windows(self.meant, call["dialect"])
-            if self.meant is not None and self.meant["groups"] != p["groups"]:
+            windows = None if self.intended is None else oracle.windows(self.intended, call["dialect"])
+            if self.intended is not None and self.intended["groups"] != p["groups"]:
                 windows = None  # the filter does not have the shape for these groups
-        except oracle.Refused:
+        except oracle.Invalid:
             windows = None
         shape = None if windows is None else (p["batch"], *(out for _, out in windows), p["groups"] * p["co"])
         # An output without elements may have sizes that no array can have.
-        far = ("odd" in call) if shape is None else math.prod(max(n, 1) for n in shape) > 10_000_000
-        user = None if shape is None or p["data_format"] == "NXC" else (shape[0], shape[-1], *shape[1:-1])
+        too_large = ("odd" in call) if shape is None else math.prod(max(n, 1) for n in shape) > 10_000_000
+        user_shape = None if shape is None or p["data_format"] == "NXC" else (shape[0], shape[-1], *shape[1:-1])
         out = None
-        if each["out"] is not None and shape is not None and not far and call["dialect"] == "core" and call["form"] != "dask":
-            out = memory.Guarded(user or shape, DTYPES[p["dtype"]][0], each["out"])
+        accepts_out = call["dialect"] == "core" and call["form"] != "dask"
+        if each["out"] is not None and shape is not None and not too_large and accepts_out:
+            out = memory.Guarded(user_shape or shape, DTYPES[p["dtype"]][0], each["out"])
         try:
             with convt.num_threads(each["threads"]):
                 got = self._compute(arrays, out and out.view, each)
         except (ValueError, TypeError, MemoryError) as error:
-            assert out is None or out.untouched(), "an error, and out was written to"
-            return self._refused(error, windows, far)
-        if windows is None and self.meant is not None and self.meant["groups"] != p["groups"]:
+            assert out is None or out.untouched(), "an exception was raised, but out was written to"
+            return self._refused(error, windows, too_large)
+        if windows is None and self.intended is not None and self.intended["groups"] != p["groups"]:
             return "another problem"  # by chance the filter's shape also fits these groups
         assert windows is not None, f"wanted an error, got a result of shape {got.shape}"
-        if not far:
-            self._check(got, out, user or shape, windows, arrays, each)
+        if not too_large:
+            self._check(got, out, user_shape or shape, windows, arrays, each)
         return "right"
 
-    def _refused(self, error, windows, far):
+    def _refused(self, error, windows, too_large):
         text = str(error)
-        if windows is None or far:
-            assert ": got " in text or isinstance(error, MemoryError), f"an error without words: {error!r}"
+        if windows is None or too_large:
+            assert ": got " in text or isinstance(error, MemoryError), f"an error without a message: {error!r}"
             return "refused"
         if text.startswith("algorithm: got") and self.call["algorithm"] != "auto":
             return "not by this algorithm"
-        sizes = [n for name in odd.AXES for n in self.meant[name] or ()]
+        sizes = [n for name in odd.AXES for n in self.intended[name] or ()]
         assert max(sizes) > 2**31, f"refused: {error!r}"
         return "refused"
 
@@ -226,7 +228,7 @@ class _Run:
         got = np.asarray(lazy.compute(scheduler="synchronous"))
         if self.call["algorithm"] == "direct" and got.size:
             whole = convt.conv_transpose(np.ascontiguousarray(arrays[0]), *arrays[1:], **keywords)
-            assert oracle.same_bits(got, whole), "chunks have other bits than the whole"
+            assert oracle.same_bits(got, whole), "the result of chunks differs in bits from a single call"
         return got
 
     def _check(self, got, out, shape, windows, arrays, each):
@@ -238,12 +240,12 @@ class _Run:
             assert out.only_elements_written(), "memory between the elements of out was written to"
         layouts = tuple(str(each[name]) for name in ("data", "filter", "bias", "out"))
         if self.call["form"] != "dask":  # equal arrays in equal layouts are summed in the same order for any number of threads
-            before = self.same.setdefault((*layouts, each["values"], each["as"]), kept)
-            assert oracle.same_bits(before, kept), "the same call gave other bits"
+            before = self.results.setdefault((*layouts, each["values"], each["as"]), kept)
+            assert oracle.same_bits(before, kept), "a repeated call gave different bits"
         if not got.size:  # the other sizes may be larger than an array of sums can have
             return
         inputs = (*layouts[:3], each["values"])
         if inputs not in self.sums:
-            self.sums[inputs] = oracle.sums(self.meant, windows, *arrays)
+            self.sums[inputs] = oracle.sums(self.intended, windows, *arrays)
         names = {algorithm for algorithm, _, _ in self.plans}
         oracle.assert_right(self.call, names, oracle.nxc(kept, p["data_format"]), *self.sums[inputs])

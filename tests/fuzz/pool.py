@@ -13,9 +13,9 @@ from multiprocessing.connection import wait
 from pathlib import Path
 
 _CONTEXT = multiprocessing.get_context("spawn")
-PATIENCE = 120  # seconds for one case
+TIMEOUT = 120  # seconds for one case
 _MEMORY = 6 << 30  # bytes of address space: a larger output is a MemoryError
-_LIFE = 5000  # cases per child
+_CASES_PER_CHILD = 5000  # cases per child
 
 
 def outcome_of(case):
@@ -40,8 +40,8 @@ def _serve(pipe):
 
     faulthandler.enable()  # prints the place of a crash to standard error
     with contextlib.suppress(EOFError):  # the parent has ended
-        while (asked := pipe.recv()) is not None:
-            case = draw.case(*asked) if isinstance(asked, tuple) else asked
+        while (request := pipe.recv()) is not None:
+            case = draw.case(*request) if isinstance(request, tuple) else request
             pipe.send((case, outcome_of(case)))
 
 
@@ -52,79 +52,79 @@ class Child:
         self.process = _CONTEXT.Process(target=_serve, args=(theirs,), daemon=True)
         self.process.start()
         theirs.close()
-        self.asked, self.since, self.done = None, 0.0, 0
+        self.request, self.start, self.cases_run = None, 0.0, 0
 
-    def ask(self, asked):
-        self.asked, self.since = asked, time.monotonic()
-        self.pipe.send(asked)
+    def send(self, request):
+        self.request, self.start = request, time.monotonic()
+        self.pipe.send(request)
 
-    def answer(self):
+    def receive(self):
         """Return the child's answer, or the way it crashed."""
         try:
             case, outcome = self.pipe.recv()
-            self.done += 1
+            self.cases_run += 1
         except (EOFError, ConnectionResetError):
             self.process.join()
             code = self.process.exitcode
             name = signal.Signals(-code).name if code < 0 else f"exit status {code}"
             case, outcome = self._case(), ("crash", [], name)
-        self.asked = None
+        self.request = None
         return case, outcome
 
-    def late(self):
+    def end_hung(self):
         """End a child that did not answer in time, and return this outcome."""
         self.process.kill()
         self.process.join()
-        case, self.asked = self._case(), None
-        return case, ("hang", [], f"no answer in {PATIENCE} s")
+        case, self.request = self._case(), None
+        return case, ("hang", [], f"no answer in {TIMEOUT} s")
 
-    def outcome(self, asked):
+    def outcome(self, request):
         """Run one case, wait for it, and return the outcome."""
-        self.ask(asked)
-        return (self.answer() if self.pipe.poll(PATIENCE) else self.late())[1]
+        self.send(request)
+        return (self.receive() if self.pipe.poll(TIMEOUT) else self.end_hung())[1]
 
     def _case(self):
         from . import draw
 
-        return draw.case(*self.asked) if isinstance(self.asked, tuple) else self.asked
+        return draw.case(*self.request) if isinstance(self.request, tuple) else self.request
 
     def alive(self):
         return self.process.exitcode is None
 
     def end(self):
         """End the child normally, so that coverage tools write their counts, or kill it if it runs a case."""
-        if self.asked is None and self.alive():
+        if self.request is None and self.alive():
             with contextlib.suppress(OSError):  # it may have ended meanwhile
                 self.pipe.send(None)
-            self.process.join(PATIENCE)
+            self.process.join(TIMEOUT)
         if self.alive():
             self.process.kill()
         self.process.join()
 
 
-def answers(asked, workers):
+def run_cases(requests, workers):
     """Yield ``(request, case, outcome)`` for each request, in the order of completion, run by ``workers`` children."""
-    asked, children = iter(asked), []
+    requests, children = iter(requests), []
     more = True
     try:
-        while more or any(child.asked is not None for child in children):
-            children = [child for child in children if child.asked is not None or _fit(child)]
+        while more or any(child.request is not None for child in children):
+            children = [child for child in children if child.request is not None or _is_reusable(child)]
             while more and len(children) < workers:
                 children.append(Child())
             for child in children:
-                if more and child.asked is None:
-                    following = next(asked, None)
-                    more = following is not None
+                if more and child.request is None:
+                    request = next(requests, None)
+                    more = request is not None
                     if more:
-                        child.ask(following)
-            busy = {child.pipe: child for child in children if child.asked is not None}
+                        child.send(request)
+            busy = {child.pipe: child for child in children if child.request is not None}
             ready = {busy[pipe] for pipe in wait(list(busy), timeout=5)} if busy else set()
             for child in busy.values():
-                question = child.asked
+                request = child.request
                 if child in ready:
-                    yield (question, *child.answer())
-                elif time.monotonic() - child.since > PATIENCE:
-                    yield (question, *child.late())
+                    yield (request, *child.receive())
+                elif time.monotonic() - child.start > TIMEOUT:
+                    yield (request, *child.end_hung())
     finally:
         for child in children:
             child.end()
@@ -135,15 +135,15 @@ def fails_as(kind):
     children = []
 
     def fails(case):
-        if not children or not _fit(children[0]):
+        if not children or not _is_reusable(children[0]):
             children[:] = [Child()]
         return children[0].outcome(case)[0] == kind
 
     return fails
 
 
-def _fit(child):
-    if child.alive() and child.done < _LIFE:
+def _is_reusable(child):
+    if child.alive() and child.cases_run < _CASES_PER_CHILD:
         return True
     child.end()
     return False
@@ -166,8 +166,8 @@ class Tally:
     def lines(self):
         for isa in dict.fromkeys(isa for isa, _ in self.cases):
             outcomes = {outcome: n for (of, outcome), n in self.cases.items() if of == isa}
-            became = ", ".join(f"{n} {outcome}" for outcome, n in sorted(outcomes.items()))
-            yield f"{isa}: {self.calls[isa]} calls in {sum(outcomes.values())} cases ({became})"
+            outcome_counts = ", ".join(f"{n} {outcome}" for outcome, n in sorted(outcomes.items()))
+            yield f"{isa}: {self.calls[isa]} calls in {sum(outcomes.values())} cases ({outcome_counts})"
             algorithms = self.algorithms.get(isa, Counter())
-            counted = ", ".join(f"{n} {algorithm}" for algorithm, n in algorithms.most_common())
-            yield f"  {len(self.plans.get(isa, ()))} plans that differ: {counted}"
+            algorithm_counts = ", ".join(f"{n} {algorithm}" for algorithm, n in algorithms.most_common())
+            yield f"  {len(self.plans.get(isa, ()))} distinct plans: {algorithm_counts}"

@@ -10,18 +10,18 @@ import re
 from convt.algorithms import planes, stages
 
 
-def written(value):
-    """Return a schedule as an expression that `read` evaluates. Classes with equal names are distinguished by their modules."""
+def to_text(value):
+    """Return a schedule as an expression that `from_text` evaluates. Module names distinguish classes with equal names."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        fields = ", ".join(f"{name}={written(each)}" for name, each in zip(value._fields, value, strict=True))
+        fields = ", ".join(f"{name}={to_text(each)}" for name, each in zip(value._fields, value, strict=True))
         return f"{type(value).__module__.replace('.', '__')}__{type(value).__name__}({fields})"
     if isinstance(value, tuple):
-        return f"({''.join(written(each) + ', ' for each in value)})"
+        return f"({''.join(to_text(each) + ', ' for each in value)})"
     return repr(value)
 
 
-def read(text):
-    """Return the schedule that `written` wrote."""
+def from_text(text):
+    """Return the schedule that `to_text` wrote."""
     names = {"inf": math.inf, "nan": math.nan}
     for name in re.findall(r"\bconvt__\w+(?=\()", text):
         module, _, kind = name.rpartition("__")
@@ -35,27 +35,27 @@ def _types(schedule):
 
 
 @contextlib.contextmanager
-def watching(forced=()):
+def recording(forced=()):
     """Yield a function that returns the last requested schedule. Inside, that is the schedule of the plan just made. ``forced``
     are schedules as text. They replace those for the same problem, unit and threads."""
-    forced = [read(text) for text in forced]
-    asked, last, place = stages.scheduled, [], operator.attrgetter("problem", "unit", "threads")
+    forced = [from_text(text) for text in forced]
+    original, last, key = stages.cached_schedule, [], operator.attrgetter("problem", "unit", "threads")
 
-    @functools.wraps(asked)
+    @functools.wraps(original)
     def scheduled(*arguments, **keywords):
-        found = asked(*arguments, **keywords)
+        found = original(*arguments, **keywords)
         for each in forced if found is not None else ():
-            if _types(each) == _types(found) and place(each) == place(found):
+            if _types(each) == _types(found) and key(each) == key(found):
                 found = each
         last[:] = [found]
         return found
 
-    scheduled.cache_clear = asked.cache_clear
+    scheduled.cache_clear = original.cache_clear
     modules = stages, planes.bind  # the modules that request schedules for plans
     for module in modules:
-        module.scheduled = scheduled
+        module.cached_schedule = scheduled
     try:
         yield lambda: last[0] if last else None
     finally:
         for module in modules:
-            module.scheduled = asked
+            module.cached_schedule = original

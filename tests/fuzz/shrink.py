@@ -20,7 +20,7 @@ _PLAIN_PROBLEM = {
     "dtype": "float32",
     "auto_pad": None,
 }
-_LEAST = {"in_sizes": 1, "kernel": 1, "strides": 1, "dilations": 1, "pads_begin": 0, "pads_end": 0, "output_padding": 0,
+_MINIMUM = {"in_sizes": 1, "kernel": 1, "strides": 1, "dilations": 1, "pads_begin": 0, "pads_end": 0, "output_padding": 0,
           "output_shape": 0}  # fmt: skip
 
 
@@ -44,54 +44,54 @@ def _smaller(case):
     """Yield cases that are one step smaller, large steps first."""
     for n in range(len(case["calls"])):
         if len(case["calls"]) > 1:
-            yield _with(case, lambda c, n=n: c["calls"].pop(n))
+            yield _changed(case, lambda c, n=n: c["calls"].pop(n))
     if "odd" in case:
-        yield _with(case, lambda c: c.pop("odd"))
+        yield _changed(case, lambda c: c.pop("odd"))
     for name, plain in _PLAIN.items():
         if case[name] != plain and not (name == "form" and case["dialect"] != "core"):
-            yield _with(case, lambda c, name=name, plain=plain: c.__setitem__(name, copy.copy(plain)))
+            yield _changed(case, lambda c, name=name, plain=plain: c.__setitem__(name, copy.copy(plain)))
     problem = case["problem"]
     if case["dialect"] == "core":
         for name, plain in _PLAIN_PROBLEM.items():
             if problem[name] != plain:
-                yield _with(case, lambda c, name=name, plain=plain: c["problem"].__setitem__(name, plain))
+                yield _changed(case, lambda c, name=name, plain=plain: c["problem"].__setitem__(name, plain))
     if problem["output_shape"] is not None:
-        yield _with(case, lambda c: c["problem"].__setitem__("output_shape", None))
+        yield _changed(case, lambda c: c["problem"].__setitem__("output_shape", None))
     rank = len(problem["kernel"])
     for axis in range(rank if rank > 1 else 0):
-        yield _with(case, lambda c, axis=axis: _drop_axis(c, axis))
-    yield from _parts(case)
+        yield _changed(case, lambda c, axis=axis: _drop_axis(c, axis))
+    yield from _with_one_default(case)
     for name in ("batch", "groups", "ci", "co"):
-        for n in _less(problem[name], 1):
-            yield _with(case, lambda c, name=name, n=n: c["problem"].__setitem__(name, n))
+        for n in _smaller_numbers(problem[name], 1):
+            yield _changed(case, lambda c, name=name, n=n: c["problem"].__setitem__(name, n))
     for name in _PER_AXIS:
         for axis in range(rank if problem[name] is not None else 0):
-            for n in _less(problem[name][axis], _LEAST[name]):
-                yield _with(case, lambda c, name=name, axis=axis, n=n: c["problem"][name].__setitem__(axis, n))
+            for n in _smaller_numbers(problem[name][axis], _MINIMUM[name]):
+                yield _changed(case, lambda c, name=name, axis=axis, n=n: c["problem"][name].__setitem__(axis, n))
 
 
-def _parts(case):
+def _with_one_default(case):
     """Yield the case without one property of the machine or of a call."""
     for name in case["machine"]:
-        yield _with(case, lambda c, name=name: c["machine"].pop(name))
+        yield _changed(case, lambda c, name=name: c["machine"].pop(name))
     for part in ("limits", "constants"):
         for name in case["machine"].get(part, ()):
-            yield _with(case, lambda c, part=part, name=name: c["machine"][part].pop(name))
+            yield _changed(case, lambda c, part=part, name=name: c["machine"][part].pop(name))
     for n, call in enumerate(case["calls"]):
         plain = {"threads": 1, "out": None, "as": "numpy", "clear": False, "values": 0}
         for name, value in plain.items():
             if call[name] != value:
-                yield _with(case, lambda c, n=n, name=name, value=value: c["calls"][n].__setitem__(name, value))
+                yield _changed(case, lambda c, n=n, name=name, value=value: c["calls"][n].__setitem__(name, value))
         for array in ("data", "filter", "bias", "out"):
             for name in call[array] or ():
-                yield _with(case, lambda c, n=n, array=array, name=name: c["calls"][n][array].pop(name))
+                yield _changed(case, lambda c, n=n, array=array, name=name: c["calls"][n][array].pop(name))
 
 
-def _less(n, least):
+def _smaller_numbers(n, least):
     return sorted({least, n // 2, n - 1} - {n}) if n > least else ()
 
 
-def _with(case, change):
+def _changed(case, change):
     case = copy.deepcopy(case)
     change(case)
     return case

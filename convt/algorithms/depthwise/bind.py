@@ -2,19 +2,20 @@
 
 from .. import execution, machine
 from .loops import DepthwisePlan
-from .schedule import permitted
+from .schedule import adapted_to_strides
 from .weights import LaneRecipe
 
 
 def recipe(attributes, filter, bias, form, unit):
-    """Return the recipe that packs weights in a form, ``(width, each, dots)`` of a `kinds.Kind`."""
-    width, each, dots = form
-    return LaneRecipe(attributes.dtype, filter, bias, (attributes.strides[-1], width) if width else (1, 1), each, dots)
+    """Return the recipe that packs weights in a form, ``(width, groups_per_vector, dots)`` of a `kinds.Kind`."""
+    width, groups_per_vector, dots = form
+    cell = (attributes.strides[-1], width) if width else (1, 1)
+    return LaneRecipe(attributes.dtype, filter, bias, cell, groups_per_vector, dots)
 
 
 def bind(schedule, in_strides, out_strides, recipe):
-    """Return the plan of a schedule. Strides are in bytes. Decisions that they do not permit are replaced (`permitted`)."""
+    """Return the plan of a schedule, adapted to strides in bytes (`adapted_to_strides`)."""
     info = machine.current().info(schedule.problem.dtype)
-    schedule = permitted(schedule, in_strides, out_strides, info)
+    schedule = adapted_to_strides(schedule, in_strides, out_strides, info)
     how = execution.Execution(schedule.hole, schedule.threads == 1, schedule.pinned, schedule.alternate, 0)
     return DepthwisePlan(schedule, recipe, in_strides, out_strides, how)

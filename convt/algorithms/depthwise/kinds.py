@@ -11,9 +11,9 @@ from typing import NamedTuple
 from ... import _core
 
 LIMIT = "channel groups of at most 16 in-channels (64 if their out-channels fill vectors), or few out-channels"
-FULL = 0.6  # the least fraction of the lanes of a vector that out-channels fill
-KEPT = _core.DW_TERMS  # the most taps of a phase whose weights stay in registers
-_FAR = 2**62  # a window that begins here or later exceeds the integers of the loops
+LEAST_FILL = 0.6  # the least fraction of the lanes of a vector that out-channels fill
+REGISTER_TERMS = _core.DW_TERMS  # the most taps of a phase whose weights stay in registers
+_MOST_BEGIN = 2**62  # a window that begins here or later exceeds the integers of the loops
 _CHANNELS = 16  # the most in-channels of a channel group
 _WIDE = 64  # the most in-channels of a channel group whose out-channels fill vectors
 _TERMS = 64  # the most taps of a cell, because each tap adds a run at either end of a row
@@ -24,7 +24,7 @@ class Kind(NamedTuple):
     """The kernel of an operator, independent of data sizes."""
 
     width: int  # the number of j in a cell; 0 if each phase is computed separately, without cells
-    each: int  # the number of channel groups that share a vector (1 or 2) in the groups kernel; 0: lanes are channels
+    groups_per_vector: int  # channel groups that share a vector (1 or 2) in the groups kernel; 0: lanes are channels
     dots: bool  # vectors run over in-channels (dot-product kernel)
     reads: str  # the source of inputs: "as they are" (in place), "permuted" while loading, or "gathered" beforehand
     operations: int  # vector operations of a multiply-add: 2 if its input is first spread over the lanes, else 1
@@ -35,7 +35,7 @@ def kind_of(problem, here):
     ci, co, groups = problem.ci, problem.co, problem.groups
     if ci > _CHANNELS and co > _core.DOTS and (groups < 2 or ci > _WIDE):  # a quick test that rejects most problems
         return None
-    if not ci or not co or max(problem.begin) >= _FAR:
+    if not ci or not co or max(problem.begin) >= _MOST_BEGIN:
         return None
     return kind_of_operator(problem.dtype, groups, ci, co, problem.kernel, problem.strides, problem.dilations, here)
 
@@ -53,11 +53,11 @@ def kind_of_operator(dtype, groups, ci, co, kernel, strides, dilations, here):
     few = co <= min(_core.DOTS, vl) and (groups == 1 or 2 * co < vl)
     if few and ci % vl == 0 and 1 < products <= _PRODUCTS:
         return Kind(0, 1, True, "as they are", 1)
-    each = _each(info, groups, ci, co, products)
-    if ci > (_WIDE if each else _CHANNELS):
+    groups_per_vector = _groups_per_vector(info, groups, ci, co, products)
+    if ci > (_WIDE if groups_per_vector else _CHANNELS):
         return None
-    if each:
-        return Kind(0, each, False, "as they are", 1)
+    if groups_per_vector:
+        return Kind(0, groups_per_vector, False, "as they are", 1)
     # `span`: elements from the first to the last input of a vector, for contiguous channels. Inputs are permuted in place if
     # the span is within the reach of the kernels.
     last = min(vl, groups * co) - 1
@@ -76,18 +76,18 @@ def kind_of_operator(dtype, groups, ci, co, kernel, strides, dilations, here):
     return Kind(0, 0, False, reads, 2 if permuted and span == 1 and vl * info.t_size < 64 else 1)
 
 
-def _each(info, groups, ci, co, products):
+def _groups_per_vector(info, groups, ci, co, products):
     """Return the number of channel groups that share a vector of `convt_dw_groups`; 0 if another kernel is as fast or faster.
 
     A vector whose inputs belong to one group, or to a few nearby ones, is loaded or permuted as fast by the other kernels.
     """
     vl = info.vl
-    each = 2 if 2 * co == vl else 1
-    if ci * co == 1 or ci % each or products > _PRODUCTS or groups < (2 if ci > _CHANNELS else each):
+    groups_per_vector = 2 if 2 * co == vl else 1
+    if ci * co == 1 or ci % groups_per_vector or products > _PRODUCTS or groups < (2 if ci > _CHANNELS else groups_per_vector):
         return 0
-    if co * each < FULL * -(-co * each // vl) * vl:
+    if co * groups_per_vector < LEAST_FILL * -(-co * groups_per_vector // vl) * vl:
         return 0
-    return each if each == 2 or co % vl == 0 or info.reach <= 1 else 0
+    return groups_per_vector if groups_per_vector == 2 or co % vl == 0 or info.reach <= 1 else 0
 
 
 def _width(vl, channels, s, k, d, single, permuted):
@@ -96,10 +96,10 @@ def _width(vl, channels, s, k, d, single, permuted):
     Cells fill their vectors. Separate phases instead keep shared inputs in registers and read them in place.
     """
     vectors = channels / vl
-    full = 0.6 if s == 1 else 0.5 if permuted else 0.53  # vectors filled by at least this fraction need no cells
-    if single and k <= KEPT * s:  # storing the phases costs more than multiplying
-        full = min(full, 0.25 if s == 1 else (s - 2) / 6)
-    if d > 1 or s > k or k > _TERMS * s or vectors >= full * math.ceil(vectors):
+    least_fill = 0.6 if s == 1 else 0.5 if permuted else 0.53  # vectors filled by at least this fraction need no cells
+    if single and k <= REGISTER_TERMS * s:  # storing the phases costs more than multiplying
+        least_fill = min(least_fill, 0.25 if s == 1 else (s - 2) / 6)
+    if d > 1 or s > k or k > _TERMS * s or vectors >= least_fill * math.ceil(vectors):
         return 0
     waste = lambda m: max(math.ceil(m * s * vectors) / (m * s * vectors), 1.1)  # noqa: E731
     return min(range(1, vl + 1), key=waste)  # the least width of those with the least waste

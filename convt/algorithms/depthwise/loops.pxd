@@ -19,14 +19,14 @@ cdef struct DepthwiseRun:
     int before, after        # the most outputs of a phase before the first j and after the last j that belong to the run
 
 
-cdef struct PhaseOf:
+cdef struct ShownPhase:
     # A phase that the window shows, or the cell of all phases.
     int64_t low, high   # range of j
     int64_t offset      # j minus the input index that the first term reads
     int64_t terms       # number of taps
     int64_t first_out   # output index at j = low
     int64_t tap         # first tap on the last axis
-    int64_t at          # number of terms of the preceding phases
+    int64_t first_term  # number of terms of the preceding phases
 
 
 cdef struct DepthwisePiece:
@@ -57,17 +57,17 @@ cdef class DepthwisePlan(RowPlan):
     cdef DepthwiseRun *runs
     cdef Py_ssize_t nruns
     cdef convt_dw_phase *phases
-    cdef PhaseOf *of  # [phase that the window shows]
+    cdef ShownPhase *shown_phases  # [phase that the window shows]
     cdef object piece_memory  # owner of `pieces`
     cdef DepthwisePiece *pieces
     cdef int64_t npieces, piece_room
     cdef int64_t tap_step, read_step  # distance of consecutive terms of a phase, in taps and in input pixels
     cdef int64_t at_taps, at_sources, at_weights, at_outs, at_stage, at_inputs  # byte offsets of regions of the workspace
-    cdef bint cells, apart_pixels  # lanes are cells; the pixels of a cell are stored one by one
+    cdef bint cells, separate_pixels  # lanes are cells; the pixels of a cell are stored one by one
     cdef int64_t rows, row_blocks  # output rows of a task; number of such parts
     cdef int64_t blocks, block, j0, lane_block, lane_blocks  # see schedule.py
     # lanes of a j; j of a cell; elements between the outputs of adjacent lanes; lanes of the last row of taps that have a tap
-    cdef int64_t lanes, width, lane_step, whole
+    cdef int64_t lanes, width, lane_step, last_row_lanes
     cdef int64_t pitch  # elements between consecutive j of gathered inputs
     cdef int64_t weights_ld, outs_ld  # lanes of a row of weights, and of a row of outputs in the region "outs"
     # rows of lanes per tap of the other axes; the most input pixels of a task; the largest j minus input index of a tap
@@ -75,44 +75,44 @@ cdef class DepthwisePlan(RowPlan):
     cdef Table maps  # [ci][lanes] offset of each lane's in-channel in a pixel, in elements
     cdef int32_t *permutation  # [lanes] difference of this offset from that of the first lane of the vector
     cdef bint permuted   # inputs are permuted while they are loaded
-    cdef int64_t each  # channel groups that share a vector in `grouped`; 0: lanes are channels
-    cdef convt_dw_groups grouped
-    cdef Table places  # the tables of `grouped`
-    cdef int64_t bundle, bundles  # lanes of `each` groups, and vectors of these lanes
-    cdef int64_t apart  # elements between the inputs of consecutive vectors if all distances are equal; else 0
+    cdef int64_t groups_per_vector  # channel groups that share a vector in `group_layout`; 0: lanes are channels
+    cdef convt_dw_groups group_layout
+    cdef Table group_tables  # the tables of `group_layout`
+    cdef int64_t bundle_lanes, bundle_vectors  # lanes of `groups_per_vector` groups, and vectors of these lanes
+    cdef int64_t vector_step  # elements between the inputs of consecutive vectors if all distances are equal; else 0
     # the last offset of an input row, in elements, from which permuted loads of the row stay within the array
-    cdef int64_t safe
+    cdef int64_t last_safe_offset
     cdef bint contiguous_in, contiguous_out  # inputs are read in place; kernels write to the output or to the stage
-    cdef bint skips  # runs may read outside the input
-    cdef int64_t ahead  # outputs are prefetched this many j before they are stored
+    cdef bint skips_outside  # runs may read outside the input
+    cdef int64_t prefetch_j  # outputs are prefetched this many j before they are stored
     cdef bint ordered  # outputs are written in memory order
     cdef bint far  # inputs do not stay in L2
     cdef size_t store_alignment  # bytes to which outputs must be aligned for non-temporal stores; 0: ordinary stores
     cdef int64_t part  # number of j that are computed at a time
-    cdef int64_t staged  # outputs that are gathered before rounding or non-temporal copies; 0: stored directly
-    cdef bint converts  # 16-bit elements: rows are widened when they are first read, outputs are rounded from the stage
-    cdef bint stream  # non-temporal stores write the rounded outputs
+    cdef int64_t staged_outputs  # outputs that are gathered before rounding or non-temporal copies; 0: stored directly
+    cdef bint is_16_bit  # 16-bit elements: rows are widened when they are first read, outputs are rounded from the stage
+    cdef bint streams_rounded  # non-temporal stores write the rounded outputs
     cdef int64_t out_pixel  # elements between adjacent outputs of a row, as kernels write it
     cdef int64_t begin, out_size  # window of the last axis
 
-    cdef _lanes(self)
-    cdef _grouped(self)
-    cdef _runs(self, problem, bint ends, int64_t step)
-    cdef int64_t _phases(self, problem)
-    cdef int64_t _cut(self, int64_t first, int64_t last, int64_t *cuts) noexcept nogil
-    cdef _pieces(self, int64_t first, int64_t last, const int64_t *cuts, int64_t count, int64_t step)
-    cdef _add(self, int64_t start, int64_t stop, int64_t phase, int64_t t0, int64_t t1, int64_t step)
+    cdef _fill_lane_tables(self)
+    cdef _fill_group_layout(self)
+    cdef _make_runs(self, problem, bint ends, int64_t step)
+    cdef int64_t _list_phases(self, problem)
+    cdef int64_t _find_cuts(self, int64_t first, int64_t last, int64_t *cuts) noexcept nogil
+    cdef _cut_phases(self, int64_t first, int64_t last, const int64_t *cuts, int64_t count, int64_t step)
+    cdef _add_pieces(self, int64_t start, int64_t stop, int64_t phase, int64_t t0, int64_t t1, int64_t step)
     cdef _join_ends(self, int64_t nphases, const int64_t *cuts, int64_t count)
-    cdef int64_t _reads(self, const DepthwisePiece *piece) noexcept nogil
-    cdef _fill(self, int64_t nphases)
-    cdef int64_t _pixel(self) noexcept nogil
-    cdef int64_t _vectors(self, int64_t lanes) noexcept nogil
-    cdef size_t _slot(self) noexcept nogil
-    cdef char *gathered(self, int64_t row, int64_t out_row, char *src, const int64_t *map, int64_t cols, int64_t pixels,
+    cdef int64_t _first_read(self, const DepthwisePiece *piece) noexcept nogil
+    cdef _fill_tables(self, int64_t nphases)
+    cdef int64_t _pixel_step(self) noexcept nogil
+    cdef int64_t _padded_lanes(self, int64_t lanes) noexcept nogil
+    cdef size_t _gathered_row_bytes(self) noexcept nogil
+    cdef char *gathered_row(self, int64_t row, int64_t out_row, char *src, const int64_t *map, int64_t cols, int64_t pixels,
                         KeptRow *kept, char *inputs) noexcept nogil
     cdef void run_row(self, int64_t row, int64_t block, int64_t l0, int64_t cols, const Call *call, KeptRow *kept,
                       char *ws) noexcept nogil
     cdef void run_part(self, convt_dw *d, const DepthwiseRow *part, char *dst, int64_t j_lo, int64_t j_hi,
                        const Call *call) noexcept nogil
     cdef int64_t part_end(self, int64_t stop) noexcept nogil
-    cdef void unstage(self, char *dst, char *stage, int64_t low, int64_t count, const DepthwiseRow *part) noexcept nogil
+    cdef void write_stage(self, char *dst, char *stage, int64_t low, int64_t count, const DepthwiseRow *part) noexcept nogil

@@ -23,8 +23,8 @@ from convt._core cimport Call
 from convt._kernels cimport CONVT_DW_TERMS, convt_dw, convt_dw_phase, convt_dw_term, convt_kernels, convt_quotient
 from convt._memory cimport Table, copy_non_temporal, round64, structures
 from convt.algorithms.depthwise.weights cimport LaneRecipe
-from convt.algorithms.indexing cimport steps_to, take_index
-from convt.algorithms.row_plan cimport KeptRow, RowPlan, keep_no_rows, place_of_row
+from convt.algorithms.indexing cimport ceil_quotient, take_index
+from convt.algorithms.row_plan cimport KeptRow, RowPlan, clear_kept_rows, place_of_row
 
 cnp.import_array()
 
@@ -46,122 +46,128 @@ cdef class DepthwisePlan(RowPlan):
     def __init__(self, schedule, LaneRecipe recipe, in_strides, out_strides, execution):
         problem = schedule.problem
         self.open_plan("depthwise", problem, recipe.k, in_strides, out_strides, execution)
-        self.recipe, self.even, self.keep = recipe, True, []
+        self.recipe, self.equal_tasks, self.keep = recipe, True, []
         cdef const convt_kernels *k = self.k
         cdef int64_t x = self.nd - 1, channels = self.groups * self.co, n
         self.open_rows(problem)
         self.row_taps, self.rows = schedule.row_taps, schedule.rows
         self.row_blocks = (self.out_rows + self.rows - 1) // self.rows
         self.block, self.blocks, self.j0 = schedule.block, schedule.blocks, schedule.j0
-        self.each, self.width, self.cells = recipe.each, max(1, schedule.form[0]), schedule.form[0] > 0
+        self.groups_per_vector = recipe.groups_per_vector
+        self.width, self.cells = max(1, schedule.form[0]), schedule.form[0] > 0
         self.begin, self.out_size = problem.begin[x], problem.out_sizes[x]
         self.lanes, self.lane_block = schedule.lanes, schedule.lane_block
         self.lane_blocks = (self.lanes + self.lane_block - 1) // self.lane_block
         self.lane_step = 1 if self.cells else self.out_c
         self.taps_x = recipe.terms
-        self.whole = (recipe.kernel_x - (recipe.terms - 1) * recipe.stride_x) * channels
-        self.skips, self.contiguous_out = schedule.skips, schedule.in_registers
+        self.last_row_lanes = (recipe.kernel_x - (recipe.terms - 1) * recipe.stride_x) * channels
+        self.skips_outside, self.contiguous_out = schedule.skips_outside, schedule.in_registers
         self.contiguous_in, self.permuted = schedule.reads == "as they are", schedule.reads == "permuted"
         # The pixels of a cell are stored one by one if they are not contiguous in the output.
-        self.apart_pixels = self.cells and not (self.out_stride.p[x] == channels and (channels == 1 or self.out_c == 1))
-        self.pitch = self.lanes if self.width > 1 else self._vectors(self.lane_block)
-        if self.each:
+        self.separate_pixels = self.cells and not (self.out_stride.p[x] == channels and (channels == 1 or self.out_c == 1))
+        self.pitch = self.lanes if self.width > 1 else self._padded_lanes(self.lane_block)
+        if self.groups_per_vector:
             self.pitch = self.lane_block // self.co * self.ci
-        self.weights_ld, self.outs_ld = self._vectors(self.width * self.lanes), self._vectors(self.width * self.lane_block)
+        self.weights_ld = self._padded_lanes(self.width * self.lanes)
+        self.outs_ld = self._padded_lanes(self.width * self.lane_block)
         self.max_off = problem.dilations[x] * (problem.kernel[x] - 1) // problem.strides[x]
         self.max_inputs = min(self.block + self.max_off + 1, max(1, self.in_size.p[x]))
-        self._lanes()
+        self._fill_lane_tables()
         # From pixel 0 of a row, a permuted load may read `reach` - 1 elements more than the row has.
-        self.safe = (self.batch - 1) * max(0, self.in_n) - (k.reach - 1)
+        self.last_safe_offset = (self.batch - 1) * max(0, self.in_n) - (k.reach - 1)
         for n in range(x):
-            self.safe += (self.in_size.p[n] - 1) * max(0, self.in_stride.p[n])
-        self.apart = k.vl // self.co * self.ci * self.in_c if self.permuted and self.groups > 1 and k.vl % self.co == 0 else 0
-        self.store_alignment, self.ordered, self.ahead = schedule.non_temporal, schedule.ordered, schedule.ahead
-        self.part, self.staged, self.far = schedule.part, schedule.staged, schedule.far
-        self.converts, self.stream = schedule.converts, schedule.stream
-        self.out_pixel = self.lane_block if self.converts and self.staged else self.out_stride.p[x]
-        self._runs(problem, schedule.ends, schedule.step)
-        if self.each:
-            self._grouped()
+            self.last_safe_offset += (self.in_size.p[n] - 1) * max(0, self.in_stride.p[n])
+        self.vector_step = 0
+        if self.permuted and self.groups > 1 and k.vl % self.co == 0:
+            self.vector_step = k.vl // self.co * self.ci * self.in_c
+        self.store_alignment, self.ordered, self.prefetch_j = schedule.non_temporal, schedule.ordered, schedule.prefetch_j
+        self.part, self.staged_outputs, self.far = schedule.part, schedule.staged_outputs, schedule.far
+        self.is_16_bit, self.streams_rounded = schedule.is_16_bit, schedule.streams_rounded
+        self.out_pixel = self.lane_block if self.is_16_bit and self.staged_outputs else self.out_stride.p[x]
+        self._make_runs(problem, schedule.joins_ends, schedule.step)
+        if self.groups_per_vector:
+            self._fill_group_layout()
         self.tasks = self.row_blocks * self.blocks * self.lane_blocks
         regions = {name: at for name, at, _ in schedule.workspace.regions}
         self.at_taps, self.at_sources, self.at_weights = regions["taps"], regions["sources"], regions["weights"]
         self.at_outs, self.at_stage, self.at_inputs = regions["outs"], regions["stage"], regions.get("inputs", 0)
         self.workspace = schedule.workspace.bytes
 
-    cdef _lanes(self):
+    cdef _fill_lane_tables(self):
         """Fill the tables `maps` and `permutation`."""
         cdef int64_t channels = self.groups * self.co, lane, c, vl = self.k.vl
         self.maps = Table(np.empty(self.ci * self.lanes, np.int64))
         for lane in range(self.lanes):
             for c in range(self.ci):
                 self.maps.p[c * self.lanes + lane] = (lane % channels // self.co * self.ci + c) * self.in_c
-        self.permutation = <int32_t *>cnp.PyArray_DATA(structures(self.keep, self._vectors(self.lanes), sizeof(int32_t)))
-        for lane in range(self._vectors(self.lanes) if self.permuted else 0):
+        self.permutation = <int32_t *>cnp.PyArray_DATA(structures(self.keep, self._padded_lanes(self.lanes), sizeof(int32_t)))
+        for lane in range(self._padded_lanes(self.lanes) if self.permuted else 0):
             self.permutation[lane] = <int32_t>(self.maps.p[min(lane, self.lanes - 1)] - self.maps.p[lane - lane % vl])
 
-    cdef _grouped(self):
-        """Fill `grouped`: the groups that each vector reads, and the lanes that it writes."""
-        cdef int64_t vectors = self.recipe.vectors(), vl = self.k.vl, v, r, first
-        self.bundle, self.bundles = self.each * self.co, (self.each * self.co + vl - 1) // vl
-        self.places = Table(np.empty(vectors * (self.each + 2), np.int64))
-        cdef int64_t *at = self.places.p
+    cdef _fill_group_layout(self):
+        """Fill `group_layout`: the groups that each vector reads, and the lanes that it writes."""
+        cdef int64_t vectors = self.recipe.vector_count(), vl = self.k.vl, groups = self.groups_per_vector, v, r, first, stop
+        self.bundle_lanes, self.bundle_vectors = groups * self.co, (groups * self.co + vl - 1) // vl
+        self.group_tables = Table(np.empty(vectors * (groups + 2), np.int64))
+        cdef int64_t *at = self.group_tables.p
         for v in range(vectors):
-            for r in range(self.each):  # lanes beyond the last group read the last group, and are not stored
-                at[v * self.each + r] = min(v // self.bundles * self.each + r, self.groups - 1) * self.ci
-            first = v // self.bundles * self.bundle + v % self.bundles * vl
-            at[vectors * self.each + v] = first
-            at[vectors * (self.each + 1) + v] = min(min((v // self.bundles + 1) * self.bundle, self.lanes) - first, vl)
-        self.grouped.ci, self.grouped.each = self.ci, self.each
-        self.grouped.at = at
-        self.grouped.first = at + vectors * self.each
-        self.grouped.lanes = self.grouped.first + vectors
-        self.grouped.w_ld, self.grouped.dots = self.recipe.ntaps * self.recipe.tap(), self.recipe.dots
+            for r in range(groups):  # lanes beyond the last group read the last group, and are not stored
+                at[v * groups + r] = min(v // self.bundle_vectors * groups + r, self.groups - 1) * self.ci
+            first = v // self.bundle_vectors * self.bundle_lanes + v % self.bundle_vectors * vl
+            at[vectors * groups + v] = first
+            stop = min((v // self.bundle_vectors + 1) * self.bundle_lanes, self.lanes)
+            at[vectors * (groups + 1) + v] = min(stop - first, vl)
+        self.group_layout.ci, self.group_layout.groups_per_vector = self.ci, self.groups_per_vector
+        self.group_layout.group_offset = at
+        self.group_layout.first = at + vectors * self.groups_per_vector
+        self.group_layout.lanes = self.group_layout.first + vectors
+        self.group_layout.w_ld, self.group_layout.dots = self.recipe.ntaps * self.recipe.tap_elements(), self.recipe.dots
 
-    cdef _runs(self, problem, bint ends, int64_t step):
+    cdef _make_runs(self, problem, bint ends, int64_t step):
         """Divide the outputs of a row into runs: outputs of a phase or a cell that the same taps reach, at every ``step``-th j.
 
         Runs of the same j are computed together. With ``ends``, outputs at the ends of the longest run that lack some of its
         taps belong to that run.
         """
-        cdef int64_t nphases = self._phases(problem), i, start, stop, most = 0, terms = 0, count
-        cdef bint abreast = ends, together
-        cdef PhaseOf *phase
+        cdef int64_t nphases = self._list_phases(problem), i, start, stop, most = 0, terms = 0, count
+        cdef bint aligned = ends, together
+        cdef ShownPhase *phase
         self.npieces = self.piece_room = 0
         for i in range(nphases):
-            phase = &self.of[i]
+            phase = &self.shown_phases[i]
             most, terms = max(most, phase.terms), terms + phase.terms
             start, stop = (phase.low, phase.high) if i == 0 else (min(start, phase.low), max(stop, phase.high))
-        if self.skips:  # a phase is one run; all phases are one run if each has all j but the first and the last
+        if self.skips_outside:  # a phase is one run; all phases are one run if each has all j but the first and the last
             for i in range(nphases):
-                abreast = abreast and self.of[i].low <= start + 1 and self.of[i].high >= stop - 1
+                aligned = aligned and self.shown_phases[i].low <= start + 1 and self.shown_phases[i].high >= stop - 1
             for i in range(nphases):
-                phase = &self.of[i]
-                if abreast:
-                    self._add(start, stop, i, 0, phase.terms, step)
+                phase = &self.shown_phases[i]
+                if aligned:
+                    self._add_pieces(start, stop, i, 0, phase.terms, step)
                 else:
-                    self._add(phase.low, phase.high, i, 0, phase.terms, step)
+                    self._add_pieces(phase.low, phase.high, i, 0, phase.terms, step)
         else:
             cuts = Table(np.empty(2 * (terms + nphases) + 2, np.int64))
-            count = self._cut(0, nphases, cuts.p)
+            count = self._find_cuts(0, nphases, cuts.p)
             # All phases are cut at the cuts of each phase, unless that makes far more runs.
             together = count * nphases <= max(<int64_t>MANY_RUNS, 4 * terms)
             for i in range(0, nphases, max(1, nphases) if together else 1):
                 if not together:
-                    count = self._cut(i, i + 1, cuts.p)
-                self._pieces(i, nphases if together else i + 1, cuts.p, count, step)
+                    count = self._find_cuts(i, i + 1, cuts.p)
+                self._cut_phases(i, nphases if together else i + 1, cuts.p, count, step)
             if ends and together and 0 < most <= CONVT_DW_TERMS:
                 self._join_ends(nphases, cuts.p, count)
-        self._fill(nphases)
+        self._fill_tables(nphases)
 
-    cdef int64_t _phases(self, problem):
+    cdef int64_t _list_phases(self, problem):
         """List the phases that have taps and outputs in the window, or the cell of all phases, in the order of their outputs.
 
         If n phases have taps, tap t of the filter is term t // n of phase t % n. A term reads ``read_step`` pixels before the
         input of the previous term of the phase. Return the number of phases.
         """
         x = problem.rank - 1
-        k, s, d, begin, out = problem.kernel[x], problem.strides[x], problem.dilations[x], problem.begin[x], problem.out_sizes[x]
+        k, s, d, begin = problem.kernel[x], problem.strides[x], problem.dilations[x], problem.begin[x]
+        out = problem.out_sizes[x]
         if self.cells:
             self.tap_step = self.read_step = 1
             table = Table([[begin // s, -(-(begin + out) // s), 0, self.recipe.terms, begin // s * s - begin, 0, 0]])
@@ -179,16 +185,16 @@ cdef class DepthwisePlan(RowPlan):
             rows[:, 6] = np.cumsum(rows[:, 3]) - rows[:, 3]
             table = Table(rows)
         self.keep.append(table)
-        self.of = <PhaseOf *>(<Table>table).p
+        self.shown_phases = <ShownPhase *>(<Table>table).p
         return len((<Table>table).array)
 
-    cdef int64_t _cut(self, int64_t first, int64_t last, int64_t *cuts) noexcept nogil:
+    cdef int64_t _find_cuts(self, int64_t first, int64_t last, int64_t *cuts) noexcept nogil:
         """Write to ``cuts``, in ascending order, each j at which the taps that reach these phases change. Return their
         number."""
         cdef int64_t i, m, j, count = 0, found = 0, size = self.in_size.p[self.nd - 1], s = self.stride.p[self.nd - 1]
-        cdef PhaseOf *phase
+        cdef ShownPhase *phase
         for i in range(first, last):
-            phase = &self.of[i]
+            phase = &self.shown_phases[i]
             cuts[count], cuts[count + 1] = phase.low, phase.high
             count += 2
             for m in range(2 * phase.terms):
@@ -198,10 +204,10 @@ cdef class DepthwisePlan(RowPlan):
                     count += 1
         if self.cells:  # the window may also cut the first and the last cell
             if self.begin % s:
-                cuts[count] = min(self.of.low + 1, self.of.high)
+                cuts[count] = min(self.shown_phases.low + 1, self.shown_phases.high)
                 count += 1
             if (self.begin + self.out_size) % s:
-                cuts[count] = max(self.of.low, self.of.high - 1)
+                cuts[count] = max(self.shown_phases.low, self.shown_phases.high - 1)
                 count += 1
         qsort(cuts, count, sizeof(int64_t), by_value)
         for i in range(count):
@@ -210,19 +216,19 @@ cdef class DepthwisePlan(RowPlan):
                 found += 1
         return found
 
-    cdef _pieces(self, int64_t first, int64_t last, const int64_t *cuts, int64_t count, int64_t step):
+    cdef _cut_phases(self, int64_t first, int64_t last, const int64_t *cuts, int64_t count, int64_t step):
         """Add the pieces of these phases between adjacent cuts."""
         cdef int64_t n, i, t0, t1, size = self.in_size.p[self.nd - 1]
-        cdef PhaseOf *phase
+        cdef ShownPhase *phase
         for n in range(count - 1):
             for i in range(first, last):
-                phase = &self.of[i]
+                phase = &self.shown_phases[i]
                 if phase.low <= cuts[n] < phase.high:
                     t0 = max(0, floor_of(cuts[n] - phase.offset - size, self.read_step) + 1)
                     t1 = min(phase.terms, floor_of(cuts[n] - phase.offset, self.read_step) + 1)
-                    self._add(cuts[n], cuts[n + 1], i, t0, max(t0, t1), step)
+                    self._add_pieces(cuts[n], cuts[n + 1], i, t0, max(t0, t1), step)
 
-    cdef _add(self, int64_t start, int64_t stop, int64_t phase, int64_t t0, int64_t t1, int64_t step):
+    cdef _add_pieces(self, int64_t start, int64_t stop, int64_t phase, int64_t t0, int64_t t1, int64_t step):
         """Add ``step`` pieces (fewer if j are fewer) of the outputs of a phase that terms t0 to t1 - 1 reach. Piece r has every
         ``step``-th j from start + r on."""
         cdef int64_t r
@@ -239,7 +245,7 @@ cdef class DepthwisePlan(RowPlan):
     cdef _join_ends(self, int64_t nphases, const int64_t *cuts, int64_t count):
         """Join the outputs at the ends of a row to the longest pieces, if the longest pieces of all phases lie between the
         same two cuts and read the same inputs. The joined outputs lack some taps of the longest pieces."""
-        cdef int64_t n, i, m = 0, r, back, size = 1, longest = -1, terms = -1, here = 0
+        cdef int64_t n, i, m = 0, r, back, size = 1, longest = -1, terms = -1, phase_count = 0
         cdef bint fewer = False
         cdef DepthwisePiece *piece
         cdef DepthwisePiece *main
@@ -262,12 +268,12 @@ cdef class DepthwisePlan(RowPlan):
             if n >= 0:
                 main = &self.pieces[n]
                 m = main.t1 - main.t0
-                if here == 0:
+                if phase_count == 0:
                     lead, terms = main, m
                 # If there are two phases, the second may have one term less.
-                if fewer or m > terms or m < terms - (here == 1) or self._reads(main) != self._reads(lead):
+                if fewer or m > terms or m < terms - (phase_count == 1) or self._first_read(main) != self._first_read(lead):
                     return
-                fewer, here = m < terms, here + 1
+                fewer, phase_count = m < terms, phase_count + 1
         for i in range(nphases):
             n = at[longest * nphases + i]
             if n < 0:
@@ -291,80 +297,87 @@ cdef class DepthwisePlan(RowPlan):
                     else:
                         main.after = <int>r
 
-    cdef int64_t _reads(self, const DepthwisePiece *piece) noexcept nogil:
+    cdef int64_t _first_read(self, const DepthwisePiece *piece) noexcept nogil:
         """Return the input index minus j that the first term of a piece reads."""
-        return -self.of[piece.phase].offset - piece.t0 * self.read_step
+        return -self.shown_phases[piece.phase].offset - piece.t0 * self.read_step
 
-    cdef _fill(self, int64_t nphases):
+    cdef _fill_tables(self, int64_t nphases):
         """Fill the structures that kernels read (`runs`, `phases` and their terms) from all pieces."""
-        cdef int64_t pixel = self._pixel(), x = self.nd - 1, s = self.stride.p[x], channels = self.groups * self.co, n, m, low, high
-        cdef int64_t out = 0, at, near = 0, terms = 0, tap = self.recipe.tap() if self.each else self.ci * self.weights_ld
+        cdef int64_t pixel = self._pixel_step(), x = self.nd - 1, s = self.stride.p[x], channels = self.groups * self.co
+        cdef int64_t n, m, low, high, out = 0, at, first_read = 0, terms = 0
+        cdef int64_t tap = self.recipe.tap_elements() if self.groups_per_vector else self.ci * self.weights_ld
         cdef convt_dw_term *term
         cdef convt_dw_phase *phase
         cdef convt_dw_phase *first = NULL  # the first of the phases that read the same inputs
         cdef DepthwiseRun *run = NULL
         cdef DepthwisePiece *piece
-        cdef DepthwisePiece *before = NULL
-        cdef PhaseOf *of
+        cdef DepthwisePiece *previous = NULL
+        cdef ShownPhase *shown
         # All runs of a phase share its terms, unless offsets in elements may overflow.
-        cdef bint shared = not (self.cells or self.each or self.skips) and self.max_off < 2**31 and -2**31 < pixel < 2**31
+        cdef bint shared = (not (self.cells or self.groups_per_vector or self.skips_outside) and self.max_off < 2**31
+                            and -2**31 < pixel < 2**31)
         cdef bint together, known = False, cut = self.cells and self.recipe.kernel_x % s
         for n in range(nphases if shared else self.npieces):
-            terms += self.of[n].terms if shared else self.pieces[n].t1 - self.pieces[n].t0
+            terms += self.shown_phases[n].terms if shared else self.pieces[n].t1 - self.pieces[n].t0
         self.runs = <DepthwiseRun *>cnp.PyArray_DATA(structures(self.keep, self.npieces, sizeof(DepthwiseRun)))
         self.phases = phase = <convt_dw_phase *>cnp.PyArray_DATA(structures(self.keep, self.npieces, sizeof(convt_dw_phase)))
         term = <convt_dw_term *>cnp.PyArray_DATA(structures(self.keep, terms, sizeof(convt_dw_term)))
         for n in range(nphases if shared else 0):
-            of = &self.of[n]
-            for m in range(of.terms):
-                term[of.at + m].in_ = -(of.offset + m * self.read_step) * pixel
-                term[of.at + m].w = (of.tap + m * self.tap_step) * tap
+            shown = &self.shown_phases[n]
+            for m in range(shown.terms):
+                term[shown.first_term + m].in_ = -(shown.offset + m * self.read_step) * pixel
+                term[shown.first_term + m].w = (shown.tap + m * self.tap_step) * tap
         self.nruns = 0
         for n in range(self.npieces):
             piece = &self.pieces[n]
             if piece.step == 0:
                 continue
-            of = &self.of[piece.phase]
+            shown = &self.shown_phases[piece.phase]
             low, high = 0, self.lanes
             if self.cells:
                 low = max(0, self.begin - s * piece.start) * channels
                 high = min(s, self.begin + self.out_size - s * piece.start) * channels
-            at = of.first_out + (piece.start - of.low) * s  # the first output of the piece
-            together = self.contiguous_out and before != NULL and before.start == piece.start and before.stop == piece.stop
+            at = shown.first_out + (piece.start - shown.low) * s  # the first output of the piece
+            together = (self.contiguous_out and previous != NULL and previous.start == piece.start
+                        and previous.stop == piece.stop)
             if not together:
                 run = &self.runs[self.nruns]
-                run[0] = DepthwiseRun(piece.start, piece.stop, at, 0, low, high, <int>(phase - self.phases), 0, piece.step, 0, 0)
+                run[0] = DepthwiseRun(piece.start, piece.stop, at, 0, low, high, <int>(phase - self.phases), 0, piece.step, 0,
+                                      0)
                 self.nruns += 1
                 out, known = at, False
             m = piece.t1 - piece.t0
             if m and not known:  # offsets relative to the first piece are less than an axis, so that they do not overflow
-                near, known = 0 if shared else self._reads(piece), True
-                run.first_in = piece.start + near
+                first_read, known = 0 if shared else self._first_read(piece), True
+                run.first_in = piece.start + first_read
             run.phases += 1
-            if not (together and (m == 0 or (m <= before.t1 - before.t0 and self._reads(piece) == self._reads(before)))):
+            if not (together and (m == 0 or (m <= previous.t1 - previous.t0
+                                             and self._first_read(piece) == self._first_read(previous)))):
                 first = phase
-            first.sharing += 1
+            first.set_size += 1
             phase.out = (at - out) * self.out_pixel
-            phase.term, phase.terms, phase.cut = term, <int>m, cut and m > 0 and piece.t1 == of.terms
+            phase.term, phase.terms, phase.masked = term, <int>m, cut and m > 0 and piece.t1 == shown.terms
             phase.sliding = self.width == 1 and (m < 2 or self.read_step == piece.step)
             if shared:
-                phase.term += of.at + piece.t0
+                phase.term += shown.first_term + piece.t0
             else:
                 for m in range(piece.t0, piece.t1):
-                    term.in_ = (-of.offset - m * self.read_step - near) * pixel + (0 if self.permuted or self.each else low)
-                    term.w = (of.tap + m * self.tap_step) * tap + low
+                    term.in_ = (-shown.offset - m * self.read_step - first_read) * pixel
+                    if not (self.permuted or self.groups_per_vector):
+                        term.in_ += low
+                    term.w = (shown.tap + m * self.tap_step) * tap + low
                     term += 1
-            phase.before, phase.after = piece.before, piece.after
+            phase.outputs_before, phase.outputs_after = piece.before, piece.after
             run.before, run.after = max(run.before, piece.before), max(run.after, piece.after)
             # Phases that are computed together may lack the first or the last output.
-            phase.first = max(0, of.low - piece.start) if self.skips and piece.step == 1 else 0
-            phase.last = steps_to(piece.stop - piece.start, piece.step)
-            if self.skips and piece.step == 1:
-                phase.last -= max(0, piece.stop - of.high)
-            before = piece
+            phase.first = max(0, shown.low - piece.start) if self.skips_outside and piece.step == 1 else 0
+            phase.last = ceil_quotient(piece.stop - piece.start, piece.step)
+            if self.skips_outside and piece.step == 1:
+                phase.last -= max(0, piece.stop - shown.high)
+            previous = piece
             phase += 1
 
-    cdef int64_t _pixel(self) noexcept nogil:
+    cdef int64_t _pixel_step(self) noexcept nogil:
         """Return the elements between pixels of an input row as it is read.
 
         The stride of an axis of one pixel is arbitrary, so it is replaced by 0 if kernels step over pixels outside the input.
@@ -372,15 +385,15 @@ cdef class DepthwisePlan(RowPlan):
         cdef int64_t x = self.nd - 1
         if not (self.contiguous_in or self.permuted):
             return self.pitch
-        return 0 if self.skips and self.in_size.p[x] == 1 else self.in_stride.p[x]
+        return 0 if self.skips_outside and self.in_size.p[x] == 1 else self.in_stride.p[x]
 
-    cdef int64_t _vectors(self, int64_t lanes) noexcept nogil:
+    cdef int64_t _padded_lanes(self, int64_t lanes) noexcept nogil:
         """Return ``lanes`` rounded up to whole vectors."""
         return (lanes + self.k.vl - 1) & ~<int64_t>(self.k.vl - 1)
 
-    cdef size_t _slot(self) noexcept nogil:
+    cdef size_t _gathered_row_bytes(self) noexcept nogil:
         """Return the bytes of the gathered inputs of a row."""
-        return (1 if self.each else self.ci) * self.max_inputs * self.pitch * self.k.t_size
+        return (1 if self.groups_per_vector else self.ci) * self.max_inputs * self.pitch * self.k.t_size
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
         cdef int64_t rest = task
@@ -389,11 +402,11 @@ cdef class DepthwisePlan(RowPlan):
         cdef int64_t first = rest * self.rows
         cdef KeptRow *kept = <KeptRow *>ws
         cdef int64_t n
-        keep_no_rows(kept, self.row_taps)
+        clear_kept_rows(kept, self.row_taps)
         for n in range(first, min(self.out_rows, first + self.rows)):
             self.run_row(n, block, l0, min(self.lane_block, self.lanes - l0), call, kept, ws)
 
-    cdef char *gathered(self, int64_t row, int64_t out_row, char *src, const int64_t *map, int64_t cols, int64_t pixels,
+    cdef char *gathered_row(self, int64_t row, int64_t out_row, char *src, const int64_t *map, int64_t cols, int64_t pixels,
                         KeptRow *kept, char *inputs) noexcept nogil:
         """Return the gathered or widened inputs of the row at ``src``. If no earlier output row gathered them, they replace the
         least recently used row of the region "inputs"."""
@@ -401,10 +414,10 @@ cdef class DepthwisePlan(RowPlan):
         cdef int64_t c
         cdef bint there
         cdef int64_t place = place_of_row(kept, self.row_taps, row, out_row, &there)
-        inputs += place * self._slot()
+        inputs += place * self._gathered_row_bytes()
         if there:
             return inputs
-        if self.converts:  # widen the channels in their order
+        if self.is_16_bit:  # widen the channels in their order
             cols = cols // self.co * self.ci
             if cols == self.pitch == self.in_stride.p[self.nd - 1]:  # all pixels are contiguous
                 pixels, cols = 1, pixels * cols
@@ -422,7 +435,8 @@ cdef class DepthwisePlan(RowPlan):
         cdef int64_t x = self.nd - 1
         cdef int64_t t_size = k.t_size
         cdef int64_t weights_ld = self.weights_ld * t_size  # bytes of a row of weights
-        cdef int64_t tap_bytes = self.recipe.tap() * t_size if self.each else self.ci * weights_ld  # bytes of all in-channels
+        # bytes of a tap of all in-channels
+        cdef int64_t tap_bytes = self.recipe.tap_elements() * t_size if self.groups_per_vector else self.ci * weights_ld
         cdef int64_t *row_tap = <int64_t *>(ws + self.at_taps)
         cdef const void **sources = <const void **>(ws + self.at_sources)  # pixel 0 of each input row and in-channel of a group
         cdef const void **weights = <const void **>(ws + self.at_weights)  # weights of each source
@@ -432,15 +446,16 @@ cdef class DepthwisePlan(RowPlan):
 
         cdef int64_t image, at, n, c
         cdef int64_t count = self.row_inputs(row, row_tap, &image, &at)
-        cdef bint room = True
+        cdef bint can_overread = True
         cdef char *dst = call.dst + at * k.s_size
         cdef int64_t j_lo = self.j0 + block * self.block
         cdef int64_t j_hi = j_lo + self.block
         cdef int64_t i_lo = min(max(0, j_lo - self.max_off), self.in_size.p[x])
         cdef int64_t i_hi = max(i_lo, min(self.in_size.p[x], j_hi))
-        cdef int64_t in_ld = self._pixel(), in_c = 0  # elements from pixel to pixel; bytes from in-channel to in-channel
-        cdef int64_t channel = l0 // self.co * self.ci if self.each or self.converts else 0  # in-channel of the first lane
-        cdef int per = 1 if self.each else <int>self.ci  # sources per input row
+        cdef int64_t in_ld = self._pixel_step(), in_c = 0  # elements from pixel to pixel; bytes from in-channel to in-channel
+        # in-channel of the first lane
+        cdef int64_t channel = l0 // self.co * self.ci if self.groups_per_vector or self.is_16_bit else 0
+        cdef int sources_per_row = 1 if self.groups_per_vector else <int>self.ci  # sources per input row
         if self.permuted:
             in_c = self.in_c * t_size
         elif not self.contiguous_in:
@@ -449,47 +464,53 @@ cdef class DepthwisePlan(RowPlan):
         cdef char *weight
         for n in range(count):
             at = image + row_tap[2 * n]
-            room &= at <= self.safe
-            source = call.src + (at if self.permuted or self.each else at + l0) * k.s_size
+            can_overread &= at <= self.last_safe_offset
+            source = call.src + (at if self.permuted or self.groups_per_vector else at + l0) * k.s_size
             if not (self.contiguous_in or self.permuted):
-                source = self.gathered(at, row, call.src + (at + i_lo * self.in_stride.p[x] + channel * self.in_c) * k.s_size,
-                                       self.maps.p + l0, cols, i_hi - i_lo, kept, inputs)
-                source -= (i_lo * in_ld + (channel if self.each else 0)) * t_size
-            weight = call.weights + row_tap[2 * n + 1] * self.taps_x * tap_bytes + (0 if self.each else l0 * t_size)
-            for c in range(per):
-                sources[n * per + c] = source + c * in_c
-                weights[n * per + c] = weight + c * weights_ld
+                source = self.gathered_row(at, row,
+                                           call.src + (at + i_lo * self.in_stride.p[x] + channel * self.in_c) * k.s_size,
+                                           self.maps.p + l0, cols, i_hi - i_lo, kept, inputs)
+                source -= (i_lo * in_ld + (channel if self.groups_per_vector else 0)) * t_size
+            weight = call.weights + row_tap[2 * n + 1] * self.taps_x * tap_bytes
+            if not self.groups_per_vector:
+                weight += l0 * t_size
+            for c in range(sources_per_row):
+                sources[n * sources_per_row + c] = source + c * in_c
+                weights[n * sources_per_row + c] = weight + c * weights_ld
 
         cdef convt_dw d
-        d.sources = <int>(count * per)
+        d.sources = <int>(count * sources_per_row)
         d.in_, d.w = sources, weights
-        d.room, d.apart = room, self.apart
-        d.ahead, d.far, d.ordered, d.beside = 0, self.far, self.ordered, 0
+        d.can_overread, d.vector_step = can_overread, self.vector_step
+        d.out_prefetch, d.inputs_uncached, d.ordered, d.pair_distance = 0, self.far, self.ordered, 0
         d.stream = self.store_alignment and not <size_t>call.dst % self.store_alignment
-        d.groups, d.skips, d.coming = NULL, self.skips, NULL
+        d.groups, d.skip_outside, d.next_input_row = NULL, self.skips_outside, NULL
         if self.far and self.contiguous_in and x > 0 and count > 0:
             at = row_tap[0]
             for n in range(1, count):
                 at = max(at, row_tap[2 * n])
             # The prefetched address may be beyond the image; prefetching an invalid address is harmless.
-            d.coming = <char *>(<size_t>call.src + <size_t>((image + at + self.in_stride.p[x - 1] + (0 if self.each else l0)) * k.s_size))
-        if self.each:
-            d.groups = &self.grouped
-            d.v0 = <int>(l0 // self.bundle * self.bundles)
-            d.v1 = <int>((l0 + cols + self.bundle - 1) // self.bundle * self.bundles)
+            at += image + self.in_stride.p[x - 1] + (0 if self.groups_per_vector else l0)
+            d.next_input_row = <char *>(<size_t>call.src + <size_t>(at * k.s_size))
+        if self.groups_per_vector:
+            d.groups = &self.group_layout
+            d.v0 = <int>(l0 // self.bundle_lanes * self.bundle_vectors)
+            d.v1 = <int>((l0 + cols + self.bundle_lanes - 1) // self.bundle_lanes * self.bundle_vectors)
         cdef DepthwiseRow part = DepthwiseRow(l0, cols, i_lo, i_hi, in_ld, outs)
         cdef int64_t low, high, stop
         while j_lo < j_hi:
             stop = min(j_hi, self.part_end(j_lo + self.part))
-            if self.staged:
-                low, high = max(0, j_lo * self.stride.p[x] - self.begin), min(self.out_size, stop * self.stride.p[x] - self.begin)
+            if self.staged_outputs:
+                low = max(0, j_lo * self.stride.p[x] - self.begin)
+                high = min(self.out_size, stop * self.stride.p[x] - self.begin)
                 if low < high:  # false for parts of the last block beyond the end of the row
-                    self.run_part(&d, &part, stage - (low * self.out_pixel + (l0 if self.converts else 0)) * t_size, j_lo, stop, call)
-                    self.unstage(dst, stage, low, high - low, &part)
+                    self.run_part(&d, &part, stage - (low * self.out_pixel + (l0 if self.is_16_bit else 0)) * t_size,
+                                  j_lo, stop, call)
+                    self.write_stage(dst, stage, low, high - low, &part)
             else:
                 self.run_part(&d, &part, dst, j_lo, stop, call)
             j_lo = stop
-        if d.stream or self.stream or (self.staged and not self.converts):
+        if d.stream or self.streams_rounded or (self.staged_outputs and not self.is_16_bit):
             k.fence()
 
     cdef int64_t part_end(self, int64_t stop) noexcept nogil:
@@ -497,7 +518,7 @@ cdef class DepthwisePlan(RowPlan):
         with the first j of a run has the outputs before it, and the part with the last j has those after it."""
         cdef DepthwiseRun *run
         cdef int64_t n
-        for n in range(self.nruns if self.staged else 0):
+        for n in range(self.nruns if self.staged_outputs else 0):
             run = &self.runs[n]
             if run.start - run.before < stop <= run.start:
                 stop = run.start + 1
@@ -505,18 +526,18 @@ cdef class DepthwisePlan(RowPlan):
                 stop = run.stop + run.after
         return stop
 
-    cdef void unstage(self, char *dst, char *stage, int64_t low, int64_t count, const DepthwiseRow *part) noexcept nogil:
+    cdef void write_stage(self, char *dst, char *stage, int64_t low, int64_t count, const DepthwiseRow *part) noexcept nogil:
         """Copy ``count`` outputs of a row, from output ``low`` on, from the stage to the output; round them if they are
         widened."""
         cdef const convt_kernels *k = self.k
         cdef int64_t pixel = self.out_stride.p[self.nd - 1], cols = part.cols
         dst += low * pixel * k.s_size
-        if not self.converts:
+        if not self.is_16_bit:
             copy_non_temporal(k, dst, stage, count * pixel * k.t_size)
             return
         if cols == self.out_pixel == pixel:  # all outputs are contiguous
             count, cols = 1, count * cols
-        k.narrow(dst + part.l0 * k.s_size, pixel, 1, stage, self.out_pixel, 1, <int>count, <int>cols, self.stream)
+        k.narrow(dst + part.l0 * k.s_size, pixel, 1, stage, self.out_pixel, 1, <int>count, <int>cols, self.streams_rounded)
 
     cdef void run_part(self, convt_dw *d, const DepthwiseRow *part, char *dst, int64_t j_lo, int64_t j_hi,
                        const Call *call) noexcept nogil:
@@ -525,58 +546,60 @@ cdef class DepthwisePlan(RowPlan):
         cdef int64_t x = self.nd - 1
         cdef int64_t t_size = k.t_size
         cdef DepthwiseRun *run
-        cdef int64_t n, m, at, start, before, left, pixel, r, low, high, step, at_lane, some, channels = self.groups * self.co
+        cdef int64_t n, m, at, start, skipped_j, j_left, pixel, r, low, high, step, at_lane, stored_lanes
+        cdef int64_t channels = self.groups * self.co
         cdef int64_t wide  # number of j in a row of lanes
         cdef void *rows[SCRATCH]
         for n in range(self.nruns):
             run = &self.runs[n]
-            before = steps_to(max(0, j_lo - run.start), run.step)  # number of j of the run before this part
-            start = run.start + before * run.step
-            left = steps_to(min(run.stop, j_hi) - start, run.step)
+            skipped_j = ceil_quotient(max(0, j_lo - run.start), run.step)  # number of j of the run before this part
+            start = run.start + skipped_j * run.step
+            j_left = ceil_quotient(min(run.stop, j_hi) - start, run.step)
             low, high = max(run.low, part.l0), min(run.high, part.l0 + part.cols)
-            if left <= 0 or low >= high:
+            if j_left <= 0 or low >= high:
                 continue
-            at = run.first_out * self.out_pixel + (low // channels * self.out_pixel if self.apart_pixels else low * self.lane_step)
+            at = run.first_out * self.out_pixel
+            at += low // channels * self.out_pixel if self.separate_pixels else low * self.lane_step
             step = 0
-            if left > 1 or before > 0:  # otherwise the stride is arbitrary, and a product with it could overflow
+            if j_left > 1 or skipped_j > 0:  # otherwise the stride is arbitrary, and a product with it could overflow
                 step = run.step * self.stride.p[x] * self.out_pixel
-                at += before * step
+                at += skipped_j * step
             d.phase, d.phases = &self.phases[run.phase], run.phases
             pixel = run.first_in + start - run.start
-            d.from_ = pixel * part.in_ld
+            d.in_offset = pixel * part.in_ld
             at_lane = 0 if self.groups == 1 else low  # with one group, all vectors have the same table
-            d.at = self.maps.p + at_lane if self.permuted else NULL
+            d.vector_offset = self.maps.p + at_lane if self.permuted else NULL
             d.index = self.permutation + at_lane if self.permuted else NULL
             d.init = call.bias + low * t_size
             d.mask = call.weights + self.recipe.mask + low * t_size
-            d.low, d.high = before == 0, j_hi >= run.stop
-            d.start = before
-            d.low_pixel, d.high_pixel = steps_to(part.i_lo - pixel, run.step), steps_to(part.i_hi - pixel, run.step)
-            d.none = <int>(self.whole - low if self.width == 1 else self.width * self.lanes)
-            while left > 0:
-                wide = min(self.width, left)
-                d.n = <int>(left if wide == 1 else convt_quotient(left, wide))
+            d.has_before, d.has_after = skipped_j == 0, j_hi >= run.stop
+            d.first_j = skipped_j
+            d.low_pixel, d.high_pixel = ceil_quotient(part.i_lo - pixel, run.step), ceil_quotient(part.i_hi - pixel, run.step)
+            d.mask_end = <int>(self.last_row_lanes - low if self.width == 1 else self.width * self.lanes)
+            while j_left > 0:
+                wide = min(self.width, j_left)
+                d.n = <int>(j_left if wide == 1 else convt_quotient(j_left, wide))
                 d.cols = <int>(high - low if wide == 1 else wide * self.lanes)
                 d.in_ld = wide * run.step * part.in_ld
                 if self.contiguous_out:
                     d.act = &self.act
                     d.out, d.out_ld = dst + at * t_size, wide * step
-                    d.ahead = self.ahead * d.out_ld
+                    d.out_prefetch = self.prefetch_j * d.out_ld
                     k.depthwise(d)
                 else:
                     d.act = &self.none
                     d.out, d.out_ld = part.outs, self.outs_ld
                     d.n = min(d.n, SCRATCH)
                     k.depthwise(d)
-                    some = channels if self.apart_pixels else d.cols  # lanes that one call stores
-                    for m in range(d.cols // some):
+                    stored_lanes = channels if self.separate_pixels else d.cols  # lanes that one call stores
+                    for m in range(d.cols // stored_lanes):
                         for r in range(d.n):
                             rows[r] = dst + (at + r * wide * step + m * self.out_pixel) * k.s_size
-                        k.store(rows, self.out_c if self.apart_pixels else self.lane_step, part.outs + m * some * t_size, self.outs_ld,
-                                d.n, <int>some, &self.act)
-                left -= d.n * wide
+                        k.store(rows, self.out_c if self.separate_pixels else self.lane_step,
+                                part.outs + m * stored_lanes * t_size, self.outs_ld, d.n, <int>stored_lanes, &self.act)
+                j_left -= d.n * wide
                 at += d.n * wide * step
-                d.from_ += d.n * d.in_ld
-                d.start += d.n
+                d.in_offset += d.n * d.in_ld
+                d.first_j += d.n
                 d.low_pixel -= d.n
                 d.high_pixel -= d.n

@@ -41,15 +41,15 @@ def bind(schedule, in_strides, out_strides, recipe):
     s, problem = schedule, schedule.problem
     info = machine.current().info(problem.dtype, s.unit)
     groups, runs = common.axes(problem, s.merge, s.split)
-    packs = packed_at(problem, s.form[0], groups, info)
+    packs = pack_positions(problem, s.form[0], groups, info)
     specs = class_tables(problem, s.classes, groups, runs, packs, s.same_set, in_strides, out_strides, info)
-    how = s.execution.on(out_strides)
+    how = s.execution.for_strides(out_strides)
     stores = how.non_temporal if s.tile_stores else 0
     tiles = Tiles(s.panel_major, s.near_bytes, s.far_bytes, stores, s.packing_bytes, s.workspace)
     return DirectPlan(NAMES[s.unit], problem, recipe, in_strides, out_strides, how, specs, tiles)
 
 
-def packed_at(problem, merge, groups, unit):
+def pack_positions(problem, merge, groups, unit):
     """Return where weights are packed: a dict from phase group numbers (one per axis) to (number of pack class, first panel).
 
     ``groups`` are the phase groups of each axis in the schedule. ``merge`` says on which axes packed weights merge phases;
@@ -61,20 +61,20 @@ def packed_at(problem, merge, groups, unit):
     for axis, own in zip(packed, groups, strict=True):
         at = {r: (n, place, len(g.residues)) for n, g in enumerate(axis) for place, r in enumerate(g.residues)}
         places.append([at[group.residues[0]] for group in own])
-    found = {}
+    positions = {}
     for numbers in itertools.product(*[range(len(own)) for own in groups]):
         chosen, first = [axis[n] for axis, n in zip(places, numbers, strict=True)], 0
         for _, place, count in chosen:
             first = first * count + place
-        found[numbers] = index[tuple([n for n, _, _ in chosen])], first * panels
-    return found
+        positions[numbers] = index[tuple([n for n, _, _ in chosen])], first * panels
+    return positions
 
 
 def class_tables(problem, classes, groups, runs, packs, same_set, in_strides, out_strides, unit):
     """Return the tables of each class of ``classes`` (schedule.Class), in order.
 
-    ``groups`` and ``runs`` are the phase groups and the runs of each axis. ``packs`` is the result of `packed_at`. Strides are
-    in bytes.
+    ``groups`` and ``runs`` are the phase groups and the runs of each axis. ``packs`` is the result of `pack_positions`. Strides
+    are in bytes.
     """
     found, out_elements = [], [s // ITEMSIZE[problem.dtype] for s in out_strides]
     for c in classes:
@@ -106,8 +106,8 @@ def _class(problem, c, runs, groups, packs, same_set, in_strides, out_elements, 
         "inner": [run.inner for run in runs],
         "pack": packs[numbers],
         "work": c.work,
-        "run": row_stride(problem, c, counts, same_set, in_strides, unit),
-        "wide": c.wide,
+        "row_stride": row_stride(problem, c, counts, same_set, in_strides, unit),
+        "pair_rows": c.pair_rows,
         "strip": c.strip,
     }
 
@@ -119,7 +119,7 @@ def depth_chunks(problem, c, runs, groups, unit):
     these two multiply all rows.
     """
     if problem.order is not None:
-        return np.array(problem.order.of(runs)[0], np.int64)
+        return np.array(problem.order.depths_of(runs)[0], np.int64)
     filled, totals = unit.filled(problem.ci), [len(group.offsets) for group in groups]
     slab = 1 if c.sparse or c.window == 1 else c.window and totals[-1]
     chunks = tables.depth_chunks([run.tap_range for run in runs], totals, filled, unit.kstep, slab * filled)

@@ -8,12 +8,12 @@ import functools
 import math
 
 from .. import common, execution
-from ..costs import beside
+from ..costs import overlapped
 from ..stages import SHARED
 from .shapes import part
 
 
-def non_temporal_from(problem, unit, here):
+def non_temporal_threshold(problem, unit, here):
     """Return the bytes of output above which non-temporal stores write it."""
     return here.limits.amx_non_temporal - execution.data_bytes(problem) if unit.matrix else here.limits.direct_non_temporal
 
@@ -21,7 +21,8 @@ def non_temporal_from(problem, unit, here):
 @functools.lru_cache(maxsize=256)
 def memory_cycles(problem, unit, here):
     """Return (cycles to stream data that L2 does not hold, cycles to fill outputs beforehand or to round them afterwards)."""
-    non_temporal = common.streams(problem, non_temporal_from(problem, unit, here), here) and not here.limits.ordinary_stores
+    threshold = non_temporal_threshold(problem, unit, here)
+    non_temporal = common.stores_non_temporally(problem, threshold, here) and not here.limits.ordinary_stores
     counts, serial = common.memory_counts(problem, non_temporal, here), common.fill_counts(problem, here)
     if unit.s_size < unit.t_size and not unit.matrix:
         serial["move"] = math.prod(problem.out_shape) / unit.vl
@@ -37,9 +38,9 @@ def cost(schedule, here):
     for c in schedule.classes:
         cycles += c.cycles * c.count
         most += c.most_tasks * c.count
-    if most > common.EVEN or cycles < here.limits.single_thread_cycles:
-        return beside(cycles, memory)
-    return beside(serial + SHARED * common.makespan(tasks(schedule.classes, problem.groups), SHARED), memory)
+    if most > common.BALANCED_TASKS or cycles < here.limits.single_thread_cycles:
+        return overlapped(cycles, memory)
+    return overlapped(serial + SHARED * common.makespan(tasks(schedule.classes, problem.groups), SHARED), memory)
 
 
 def tasks(classes, groups):
@@ -51,10 +52,10 @@ def packing(schedule, here):
     """Return the cycles to pack the weights of a one-shot call, beforehand or on the fly."""
     unit = here.info(schedule.problem.dtype, schedule.unit)
     bytes = common.filter_bytes(schedule.problem, unit)
-    return common.packing_cycles(bytes, unit, packed_again(schedule.problem, schedule.classes, unit), here)
+    return common.packing_cycles(bytes, unit, repacked_bytes(schedule.problem, schedule.classes, unit), here)
 
 
-def packed_again(problem, classes, unit):
+def repacked_bytes(problem, classes, unit):
     """Return the bytes that tasks pack if they pack on the fly: each row block packs all weights of its class again."""
     size = problem.groups * problem.ci * unit.e_size
     return sum([c.count * c.blocks * c.taps * c.columns for c in classes]) * size
@@ -68,9 +69,9 @@ def least(problem, here, unit):
     name, pairs, bytes, rows = part(info), problem.batch, info.e_size, problem.batch * problem.groups
     for axis in zip(problem.kernel, problem.strides, problem.dilations, problem.in_sizes, problem.begin, problem.out_sizes,
                     strict=True):  # fmt: skip
-        met = common.pairs_met(*axis)
-        pairs *= met
-        bytes *= met / max(axis[3], 1)  # a lower bound of the taps that are read
+        axis_pairs = common.tap_pair_count(*axis)
+        pairs *= axis_pairs
+        bytes *= axis_pairs / max(axis[3], 1)  # a lower bound of the taps that are read
         rows *= axis[5] / axis[1]
     channels = problem.groups * problem.ci * problem.co
     bytes *= channels
@@ -79,5 +80,5 @@ def least(problem, here, unit):
         price, each = "amx_product", info.products / (16 * 16 * info.kstep)
     else:
         price, each = "tile_cycle" if info.kstep == 1 else "dot_cycle", 0.5 / (info.vl * info.kstep)
-    weights = prices["weight_byte"] + prices["in_byte_l3"] * common.far(bytes, here.l2)
+    weights = prices["weight_byte"] + prices["in_byte_l3"] * common.uncached_fraction(bytes, here.l2)
     return pairs * channels * each * prices[price] + weights * bytes + (rows * prices["row"] if channels else 0.0)

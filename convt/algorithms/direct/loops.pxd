@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t
 
 from convt._core cimport Call, Plan
-from convt._kernels cimport MOST_ROWS, convt_act, convt_late, convt_tile
+from convt._kernels cimport MOST_ROWS, convt_act, convt_pending_stores, convt_tile
 from convt.algorithms.packing cimport PackClass, PanelRecipe
 
 cdef struct DirectClass:
@@ -15,16 +15,17 @@ cdef struct DirectClass:
     # Depth of the GEMM.
     int64_t ntaps
     int64_t *tap_in       # [ntaps][nd] input index that a tap reads at the first row
-    int64_t *follows      # [ntaps] whether the tap reads the memory right after the input of the previous tap
+    int64_t *follows_previous  # [ntaps] whether the tap reads the memory right after the input of the previous tap
     int64_t nchunks
     int64_t *chunks       # [nchunks][4]: first depth in the class, depth, first depth in the panel, lines a tile prefetches
     int64_t span          # depth chunks that are packed at once
     bint sparse           # each chunk has one tap; all but the first and the last chunk skip rows that the tap does not reach
-    int64_t run           # this many rows have a constant stride in the input, from each multiple of `run` on; 0: none
+    int64_t strided_rows  # this many rows have a constant stride in the input, from each multiple of `strided_rows` on;
+                          # 0: none
     int64_t lda           # stride of these rows in elements
     bint in_place         # the GEMM reads these rows without packing
-    int64_t strip         # rows of a strip, which meets all panels before the next strip; used if the panels stay in L2
-    int64_t wide          # tasks of at most this many rows multiply two panels at once
+    int64_t strip         # rows of a strip, which all panels multiply before the next strip; used if the panels stay in L2
+    int64_t pair_rows     # tasks of at most this many rows multiply two panels at once
     # Columns of the GEMM.
     int64_t npanels, panel_block, panel_blocks
     int64_t *panels       # [npanels][5]: columns, whether they are adjacent in the output, output offset, first piece, end of
@@ -33,7 +34,7 @@ cdef struct DirectClass:
                           # [low, high) at which the piece is inside the window
     int64_t *boxes        # [npanels][nd][2]: positions [low, high) at which all pieces of a panel are inside the window
     int64_t *inner        # [nd][2]: positions [low, high) at which every phase is inside the window
-    bint whole            # every phase is inside the window at all positions
+    bint all_inside       # every phase is inside the window at all positions
     PackClass *pack
     int64_t first_panel   # first panel of the class among the panels of `pack`
     int64_t first_task, ntasks
@@ -51,29 +52,29 @@ cdef struct DirectTask:
     char *panel           # weights packed on the fly
     char *refused         # flag: `direct` on vectors must repeat the call
     char *a               # packed rows; depth chunks are stride_a bytes apart
-    char **found          # [nchunks] input address of a chunk's rows if they have a constant stride and no zeros, else NULL
-    void **to             # [m] address of each row in the output
-    void **lines          # [m] address of each row in the partial sums
-    void **reached        # addresses in the partial sums of the rows that a sparse chunk reaches, c.block for each chunk
-    int64_t *heights      # number of rows that each sparse chunk reaches
+    char **chunk_inputs   # [nchunks] input address of a chunk's rows if they have a constant stride and no zeros, else NULL
+    void **out_rows       # [m] address of each row in the output
+    void **sum_rows       # [m] address of each row in the partial sums
+    void **reached_rows   # addresses in the partial sums of the rows that a sparse chunk reaches, c.block for each chunk
+    int64_t *reached_counts  # number of rows that each sparse chunk reaches
     int64_t *coords       # [m][nd] position of each row
-    int64_t *edge         # [m + 1] the next row where some phase is outside the window
+    int64_t *next_outside # [m + 1] the next row where some phase is outside the window
     char *scratch         # accumulators of a tile that does not store into the output itself
-    char *partial         # partial sums between depth chunks; panels are stride_partial elements apart
-    int64_t stride_a, stride_partial
-    int64_t most          # the most rows of a tile
-    void *window[MOST_ROWS]  # the rows of `scratch`
+    char *sums            # partial sums between depth chunks; panels are stride_sums elements apart
+    int64_t stride_a, stride_sums
+    int64_t max_tile_rows # the most rows of a tile
+    void *scratch_rows[MOST_ROWS]  # the rows of `scratch`
     bint in_place         # the GEMM reads all rows of the task without packing
-    bint fast, far        # tiles may store into the output; weights do not stay in L2
+    bint can_store_direct, far_weights  # tiles may store into the output; weights do not stay in L2
     const char *next_input  # address in the next task's input that the next tile prefetches
     int64_t input_step      # bytes of it per step of prefetching
     convt_tile t
-    convt_late late
+    convt_pending_stores pending
 
 
 cdef struct DirectRegions:
     # Offsets of the regions of a thread's workspace (schedule.book).
-    size_t rows, found, to, lines, reached, heights, coords, edge, tile, sums
+    size_t rows, chunk_inputs, out_rows, sum_rows, reached_rows, reached_counts, coords, next_outside, scratch, sums
 
 
 cdef class DirectPlan(Plan):
@@ -81,30 +82,31 @@ cdef class DirectPlan(Plan):
     cdef DirectClass *classes
     cdef Py_ssize_t nclasses
     cdef int64_t direct_tasks  # number of tasks of `classes`; a subclass may have more tasks
-    cdef bint panel_major  # all rows of a task meet a panel before the next panel
+    cdef bint panel_major  # a panel multiplies all rows of a task before the next panel
     cdef int64_t near_bytes  # weights of a task up to this size stay in L2 beside its rows
     cdef int64_t far_bytes  # larger weights of a channel group do not stay in L2
     cdef size_t tile_non_temporal  # `non_temporal` if register tiles use non-temporal stores, else 0
     cdef list keep  # references to the tables that the structures point into
     cdef int64_t lda  # elements between packed rows
     cdef int64_t max_block
-    cdef DirectRegions at
+    cdef DirectRegions region_at
 
     cdef open_direct(self, str name, problem, PanelRecipe recipe, in_strides, out_strides, execution, classes, tiles)
     cdef bint taps_contiguous(self, DirectClass *c, int64_t *chunk, int64_t *low, int64_t *high, int64_t *at) noexcept nogil
-    cdef bint find_rows(self, DirectClass *c, int64_t m0, int64_t m, char *src, char **found) noexcept nogil
+    cdef bint find_strided_rows(self, DirectClass *c, int64_t m0, int64_t m, char *src, char **chunk_inputs) noexcept nogil
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil
-    cdef void open(self, DirectTask *w, Py_ssize_t task, const Call *call, char *ws) noexcept nogil
+    cdef void open_task(self, DirectTask *w, Py_ssize_t task, const Call *call, char *ws) noexcept nogil
     cdef void pack_chunks(self, DirectTask *w, int64_t start, int64_t end, int64_t s0, int64_t s1, char *refused) noexcept nogil
     cdef void multiply_panels(self, DirectTask *w, int64_t start, int64_t end, int64_t s0, int64_t s1, bint back) noexcept nogil
-    cdef void last_tile(self, DirectTask *w, int64_t p, int64_t both, int64_t r0, int64_t r1) noexcept nogil
-    cdef void prefetch_pieces(self, DirectClass *c, int64_t first, int64_t last, void **to, int64_t r0, int64_t r1) noexcept nogil
-    cdef void place(self, Py_ssize_t task, DirectClass **which, int64_t *group, int64_t *m0, int64_t *m, int64_t *p0,
+    cdef void compute_output_tile(self, DirectTask *w, int64_t p, int64_t panel_count, int64_t r0, int64_t r1) noexcept nogil
+    cdef void prefetch_pieces(self, DirectClass *c, int64_t first, int64_t last, void **out_rows, int64_t r0,
+                              int64_t r1) noexcept nogil
+    cdef void locate_task(self, Py_ssize_t task, DirectClass **class_out, int64_t *group, int64_t *m0, int64_t *m, int64_t *p0,
                     int64_t *p1) noexcept nogil
     cdef const char *next_input(self, Py_ssize_t task, const Call *call, int64_t *step) noexcept nogil
-    cdef void locate(self, DirectClass *c, int64_t m0, int64_t m, char *dst, void **to, int64_t *coords,
-                     int64_t *edge, bint unpacked) noexcept nogil
+    cdef void locate_rows(self, DirectClass *c, int64_t m0, int64_t m, char *dst, void **out_rows, int64_t *coords,
+                     int64_t *next_outside, bint all_strided) noexcept nogil
     cdef int64_t pack_rows(self, DirectClass *c, int64_t k0, int64_t kc, int64_t m0, int64_t m, int64_t *coords,
-                           char *src, char *a, void **lines, void **reached, char *refused) noexcept nogil
-    cdef void store_pieces(self, DirectClass *c, int64_t *panel, int64_t r0, int64_t r1, void **to, int64_t *coords,
+                           char *src, char *a, void **sum_rows, void **reached_rows, char *refused) noexcept nogil
+    cdef void store_pieces(self, DirectClass *c, int64_t *panel, int64_t r0, int64_t r1, void **out_rows, int64_t *coords,
                            bint inside, char *scratch, const convt_act *act) noexcept nogil

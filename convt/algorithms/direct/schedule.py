@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 from ... import _core
 from .. import common, execution, phases, workspace
-from ..costs import beside
-from ..stages import SHARED, alike
+from ..costs import overlapped
+from ..stages import SHARED, class_representative
 from . import cost
 from .loops import TILE_ROWS
 from .shapes import LEAST_ROWS, Shape, Terms
 
-_SHOWS = 0.98  # a division into fewer tasks is taken only if it ends at least 2% earlier
-_EVEN = 1.01  # no further division is tried if one ends within 1% of an even share of the work
+_GAIN_RATIO = 0.98  # a division into fewer tasks is taken only if it ends at least 2% earlier
+_EVEN_RATIO = 1.01  # no further division is tried if one ends within 1% of an even share of the work
 _MOST_KINDS = 64  # a way with more kinds of classes is skipped, because tables and tasks outweigh what it could save
 _MOST_INSIDE = 0.85  # if fewer of the merged rows have outputs of every phase, unmerged phases are tried
 _MOST_PHASES = 256  # with more phases, unmerged phases are not tried, because each of them is a class
@@ -42,8 +42,8 @@ class Class(NamedTuple):
     blocks: int
     panel_block: int  # panels of a task
     panel_blocks: int
-    wide: int  # tasks of at most this many rows multiply two panels at once
-    strip: int  # rows of a strip, which meets all panels of a task before the next strip; used if the panels stay in L2
+    pair_rows: int  # tasks of at most this many rows multiply two panels at once
+    strip: int  # rows of a strip, which all panels of a task multiply before the next strip; used if the panels stay in L2
     cycles: float  # cycles of one class in all channel groups
     most_tasks: int  # the most tasks of one class in all channel groups
     work: float  # cycles of a task
@@ -60,7 +60,7 @@ class Schedule(NamedTuple):
     split: tuple  # for each axis, where runs end (`split` of phases.axis_classes)
     classes: tuple
     execution: execution.Execution
-    panel_major: bool  # all rows of a task meet a panel before the next panel
+    panel_major: bool  # a panel multiplies all rows of a task before the next panel
     near_bytes: int  # weights of a task up to this size stay in L2 beside its rows
     far_bytes: int  # larger weights of a channel group do not stay in L2, so that tiles prefetch them
     tile_stores: bool  # tiles may use non-temporal stores
@@ -95,8 +95,8 @@ def schedule(problem, here, unit, threads, finite=True):
     for k, s, d, begin, out in zip(*axes[:3], *axes[4:], strict=True):
         hole = hole or phases.has_hole(k, s, d, begin, out)
     bytes = _weight_bytes(problem, info, [phases.phase_groups(*axis) for axis in zip(*axes[:3], way.merge, strict=True)])
-    outgrows = execution.outgrows(problem, cost.non_temporal_from(problem, info, here))
-    on_the_fly = execution.packs_on_the_fly(here, bytes, cost.packed_again(problem, classes, info))
+    outgrows = execution.outgrows(problem, cost.non_temporal_threshold(problem, info, here))
+    on_the_fly = execution.packs_on_the_fly(here, bytes, cost.repacked_bytes(problem, classes, info))
     return Schedule(
         problem, unit, threads, (packed_merge(problem, info, way.merge),), way.merge, way.split, classes,
         execution.decide(problem, here, info, hole, way.cycles, bytes, outgrows),
@@ -137,15 +137,15 @@ def _weight_bytes(problem, unit, groups):
 def choose(problem, here, unit, finite):
     """Return the cheapest Way.
 
-    All ways are compared for the problem that represents a problem class (stages.alike). The other problems of the class merge
+    All ways are compared for the problem that represents a problem class (stages.class_representative). Other problems merge
     phases and end runs in the same way.
     """
     info = here.info(problem.dtype, unit)
     terms, (memory, serial) = Terms(problem, info, here), cost.memory_cycles(problem, info, here)
     k, s, d, *sizes = _axes(problem)
     best, tried = None, []
-    usual = alike(problem)
-    ways = _ways(problem, info, finite) if problem == usual else [choose(usual, here, unit, finite)[:2]]
+    representative = class_representative(problem)
+    ways = _ways(problem, info, finite) if problem == representative else [choose(representative, here, unit, finite)[:2]]
     for merge, split in ways:
         kinds = [phases.kinds(*axis) for axis in zip(k, s, d, merge, *sizes, split, strict=True)]
         if kinds in tried or (best is not None and math.prod(map(len, kinds)) > _MOST_KINDS):
@@ -155,28 +155,29 @@ def choose(problem, here, unit, finite):
         for chosen in itertools.product(*kinds) if problem.batch * problem.co else ():
             runs = tuple([numbers for _, numbers in chosen])
             count = math.prod(map(len, runs))
-            shape = Shape(terms, [kind for kind, _ in chosen], None if problem.order is None else ordered(problem, runs))
+            given = None if problem.order is None else chunks_in_order(problem, runs)
+            shape = Shape(terms, [kind for kind, _ in chosen], given)
             shapes.append((runs, count, shape))
             tasks.append((shape.total * count, shape.most_tasks * count))
             cycles += shape.total * count
             if best is not None and cycles >= best.cycles:
                 break
         else:
-            if common.few(tasks, here):
-                cycles = common.shared(tasks, here) + serial  # a lower bound, which avoids most calls of `cut`
+            if common.has_few_tasks(tasks, here):
+                cycles = common.cycles_with_idle_thread(tasks, here) + serial  # a lower bound, which avoids most calls of `cut`
                 if best is None or cycles < best.cycles:
                     cycles = SHARED * cut(problem, info, here, shapes, cycles, SHARED)[0] + serial
-            cycles = beside(cycles, memory)
+            cycles = overlapped(cycles, memory)
             if best is None or cycles < best.cycles:
                 best = Way(merge, split, tuple(shapes), cycles)
     return best
 
 
-def ordered(problem, runs):
+def chunks_in_order(problem, runs):
     """Return (depth chunks, whether it is sparse) of a class according to the order of the problem (order.py)."""
     order, (k, s, d, *sizes) = problem.order, _axes(problem)
     axes = zip(k, s, d, order.merge, *sizes, order.axes, strict=True)
-    return order.of([phases.axis(*axis)[1][numbers[0]] for axis, numbers in zip(axes, runs, strict=True)])
+    return order.depths_of([phases.axis(*axis)[1][numbers[0]] for axis, numbers in zip(axes, runs, strict=True)])
 
 
 def _ways(problem, unit, finite):
@@ -214,7 +215,7 @@ def cut(problem, unit, here, shapes, total, threads):
     ways = ((1, high),) if threads == 1 else ((4, low), (1, low), (1, high))
     if threads > SHARED:
         ways = (4, low), (4, high), (8, low), (2, low), (2, high), (1, low), (1, high)
-    enough = _EVEN * sum([shape.total * count for _, count, shape in shapes]) / threads
+    even_end = _EVEN_RATIO * sum([shape.total * count for _, count, shape in shapes]) / threads
     for share, height in ways:
         target = max(total / (share * threads), 1.0)
         cuts = [shape.tasks(target, height, threads) for _, _, shape in shapes]
@@ -222,20 +223,20 @@ def cut(problem, unit, here, shapes, total, threads):
             (each[-1], problem.groups * count * each[1] * each[3]) for each, (_, count, _) in zip(cuts, shapes, strict=True)
         ]
         tasks.sort(reverse=True)
-        many = sum([count for _, count in tasks]) > common.EVEN * threads
+        many = sum([count for _, count in tasks]) > common.BALANCED_TASKS * threads
         end = sum([work * count for work, count in tasks]) / threads if many else common.makespan(tasks, threads)
-        if best is None or end < best[0] * (1 if share > 3 else _SHOWS):
+        if best is None or end < best[0] * (1 if share > 3 else _GAIN_RATIO):
             best = end, cuts
-        if many or end <= enough:
+        if many or end <= even_end:
             break
     classes = [_class(runs, count, shape, each) for (runs, count, shape), each in zip(shapes, best[1], strict=True)]
     classes.sort(key=lambda c: -c.work)  # large tasks first, so that the last ones balance the threads
     return best[0], tuple(classes)
 
 
-def _class(runs, count, shape, each):
-    block, blocks, panel_block, panel_blocks, span, work = each
-    wide, strip = shape.order(block)
+def _class(runs, count, shape, division):
+    block, blocks, panel_block, panel_blocks, span, work = division
+    pair_rows, strip = shape.order(block)
     packed = shape.packed > 0 or shape.terms.problem.order is not None  # depth chunks of an order may begin anywhere
     total = shape.total
     if shape.terms.traced:
@@ -243,7 +244,7 @@ def _class(runs, count, shape, each):
         work = shape.cycles(min(block, shape.rows), min(shape.columns, panel_block * shape.terms.unit.nr))
     return Class(
         runs, count, shape.rows, shape.taps, shape.columns, shape.sparse, shape.window, shape.chunks, shape.deepest, span,
-        packed, block, blocks, panel_block, panel_blocks, wide, strip, total, shape.most_tasks, work,
+        packed, block, blocks, panel_block, panel_blocks, pair_rows, strip, total, shape.most_tasks, work,
     )  # fmt: skip
 
 
@@ -261,14 +262,14 @@ def book(problem, classes, unit):
             partial = max(partial, min(2, c.panel_block) if c.span >= c.chunks else c.panel_block)
     return workspace.book(
         rows=(packed + unit.grain) * odd_line_stride(deepest, unit) * unit.e_size,
-        found=chunks * 8,  # for each depth chunk, the address of its rows in the input, or NULL
-        to=height * 8,  # address of each row in the output
-        lines=height * 8,  # address of each row in the partial sums
-        reached=reached * 8,  # addresses in the partial sums of the rows that a sparse chunk reaches
-        heights=sparse * 8,  # number of rows that each sparse chunk reaches
+        chunk_inputs=chunks * 8,  # for each depth chunk, the address of its rows in the input, or NULL
+        out_rows=height * 8,  # address of each row in the output
+        sum_rows=height * 8,  # address of each row in the partial sums
+        reached_rows=reached * 8,  # addresses in the partial sums of the rows that a sparse chunk reaches
+        reached_counts=sparse * 8,  # number of rows that each sparse chunk reaches
         coords=height * problem.rank * 8,  # position of each row on each axis
-        edge=(height + 1) * 8,  # for each row, the next row where some phase is outside the window
-        tile=2 * TILE_ROWS * unit.nr * unit.t_size,  # a tile to be stored row by row, and one whose stores are deferred
+        next_outside=(height + 1) * 8,  # for each row, the next row where some phase is outside the window
+        scratch=2 * TILE_ROWS * unit.nr * unit.t_size,  # a tile to be stored row by row, and one whose stores are deferred
         sums=partial * height * unit.nr * unit.t_size,  # partial sums between depth chunks
     )
 

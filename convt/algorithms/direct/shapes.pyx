@@ -3,7 +3,7 @@
 
 schedule.py makes a `Shape` for each kind of classes in every way that it compares, so this module is compiled. A Shape is made
 from one phases.Kind per axis; classes that are mirror images share a Shape. Its cycles follow the rule of costs.py. The counts
-are an array, in the order of `names_of`.
+are an array, in the order of `count_names`.
 """
 
 import collections
@@ -28,13 +28,13 @@ LEAST_ROWS = LEAST
 assert KC == _KC
 
 cdef double MOST_SHARE = 0.92  # a class is sparse only if at most this fraction of rows times taps is inside the input
-cdef double HIDDEN = costs.HIDDEN
+cdef double EXPOSED = costs.EXPOSED
 
-cdef enum:  # indices of the counts, in the order of `names_of`; counts before WEIGHT are computing, WEIGHT_L3 is fetching
+cdef enum:  # indices of the counts, in the order of `count_names`; counts before WEIGHT are computing, WEIGHT_L3 is fetching
     TILE, CALL, ACCUMULATOR, WEIGHT, WEIGHT_L3, STALL, WEIGHT_AMX, PACK, REST, START, ROW, TASK, PIECE, STORE
 
 
-cdef list names_of(unit):
+cdef list count_names(unit):
     """Return the names (costs.NAMES) of all counts in their order; "" for a count that the unit does not have."""
     amx = unit.matrix
     return [
@@ -56,7 +56,7 @@ cdef class Terms:
         cdef int64_t ax, n
         self.problem, self.unit, self.here = problem, unit, here
         self.tile = tile_sizes(unit)
-        names = names_of(unit)
+        names = count_names(unit)
         values = here.profile[part(unit)].values
         for n in range(COUNTS):
             self.prices[n] = values[names[n]] if names[n] else 0.0
@@ -65,19 +65,20 @@ cdef class Terms:
         self.rank, self.filled = len(problem.in_sizes), unit.filled(problem.ci)
         for ax in range(self.rank):
             self.in_sizes[ax] = problem.in_sizes[ax]
-        self.e_size, self.t_size, self.s_size, self.item = unit.e_size, unit.t_size, unit.s_size, ITEMSIZE[problem.dtype]
-        self.lda, self.wide, self.highest, self.task_rows = unit.lda, unit.wide, unit.mr[2 if unit.nr > unit.vl else 1], unit.task_rows
+        self.e_size, self.t_size, self.s_size, self.item_size = unit.e_size, unit.t_size, unit.s_size, ITEMSIZE[problem.dtype]
+        self.lda, self.wide, self.task_rows = unit.lda, unit.wide, unit.task_rows
+        self.max_tile_rows = unit.mr[2 if unit.nr > unit.vl else 1]
         self.input_bytes, self.shallow_depth = unit.input_bytes, here.limits.shallow_depth
         self.same_set, self.strip_bytes = here.limits.same_set, here.limits.strip
-        self.weights, self.l2 = common.filter_bytes(problem, unit), here.l2
-        self.common = max(1, math.lcm(self.co, unit.nr))
-        self.rest = self.call = self.pack = 0
+        self.weight_bytes, self.l2 = common.filter_bytes(problem, unit), here.l2
+        self.panel_period = max(1, math.lcm(self.co, unit.nr))
+        self.has_rest = self.call_cycles = self.pack_cycles = 0
         if unit.matrix:
-            self.whole = self.ci // unit.kstep + 0.7 * (self.ci % unit.kstep > 0)
+            self.whole_vectors = self.ci // unit.kstep + 0.7 * (self.ci % unit.kstep > 0)
         else:
-            self.whole, self.rest = self.ci // unit.vl, self.ci % unit.vl > 0
-            self.call = self.prices[CALL] / unit.mr[2] + self.prices[ACCUMULATOR] * unit.nr / unit.vl
-            self.pack = self.prices[PACK] * self.whole + self.prices[REST] * self.rest
+            self.whole_vectors, self.has_rest = self.ci // unit.vl, self.ci % unit.vl > 0
+            self.call_cycles = self.prices[CALL] / unit.mr[2] + self.prices[ACCUMULATOR] * unit.nr / unit.vl
+            self.pack_cycles = self.prices[PACK] * self.whole_vectors + self.prices[REST] * self.has_rest
 
 
 cdef class Shape:
@@ -89,64 +90,67 @@ cdef class Shape:
 
     def __init__(self, Terms terms, kinds, given=None):
         self.terms = terms
-        self.read(kinds, given)
-        self.total = self.value(self.rows, self.columns) * terms.groups
+        self.read_kinds(kinds, given)
+        self.total = self.untraced_cycles(self.rows, self.columns) * terms.groups
         self.most_tasks = max(1, self.rows // LEAST) * max(1, (self.columns + terms.tile.nr - 1) // terms.tile.nr) * terms.groups
 
-    cdef void read(self, kinds, given) except *:
+    cdef void read_kinds(self, kinds, given) except *:
         """Set all fields from the kinds of the runs: sizes, sparsity, share of packed rows, depth chunks."""
         cdef Terms t = self.terms
-        cdef int64_t n, m, count, ktaps, kof, kphases, kshown, koutside, pixels = 1, phases = 1, run = 1, apart = 1, step = 1
-        cdef int64_t stretch = 1, follow, windows, chunks, block, inner, last_phases = 1, last_taps = 1, spread = t.tile.most - 1, size
-        cdef bint even = True, whole = True, aliased
-        cdef double inside = 1, calm = 1, reached = 1, shown = 1, share, crossing, last_shown = 1
-        self.taps = self.of = 1
+        cdef int64_t n, m, count, ktaps, kof, kphases, kshown, koutside, pixels = 1, phases = 1, run = 1, row_stride = 1
+        cdef int64_t step = 1, contiguous_taps = 1, adjacent_taps, window_count, chunks, block, inner, last_phases = 1
+        cdef int64_t last_taps = 1, tile_spread = t.tile.most - 1, size
+        cdef bint constant_stride = True, all_taps = True, aliased
+        cdef double inside_rows = 1, inside_tiles = 1, reached = 1, shown = 1, share, crossing, last_shown = 1
+        self.taps = self.panel_taps = 1
         for n in range(t.rank - 1, -1, -1):
             kind = kinds[n]
             count, ktaps, kof, kphases, kshown, koutside = kind[0], kind[1], kind[2], kind[3], kind[4], kind[5]
-            if even:  # rows of this axis continue those of the inner axes at one stride
+            if constant_stride:  # rows of this axis continue those of the inner axes at one stride
                 if run == 1:
-                    apart = step
-                elif count > 1 and step != apart * run:
-                    even = False
-                if even:
+                    row_stride = step
+                elif count > 1 and step != row_stride * run:
+                    constant_stride = False
+                if constant_stride:
                     run *= count
             step *= t.in_sizes[n]
             pixels *= count
             self.taps *= ktaps
-            self.of *= kof
+            self.panel_taps *= kof
             phases *= kphases
             if koutside:
-                inside *= 1 - <double>koutside / count
-                calm *= max(0.0, 1 - <double>(koutside + spread) / count)
-            spread = 0  # a tile spans several rows only along the last axis, the first one of this loop
+                inside_rows *= 1 - <double>koutside / count
+                inside_tiles *= max(0.0, 1 - <double>(koutside + tile_spread) / count)
+            tile_spread = 0  # a tile spans several rows only along the last axis, the first one of this loop
             if kind[8]:
                 reached *= <double>sum(kind[8]) / (count * ktaps)
             if n == t.rank - 1:
-                self.along, last_phases, last_taps, last_shown = count, kphases, ktaps, <double>kshown / kphases
+                self.run_length, last_phases, last_taps, last_shown = count, kphases, ktaps, <double>kshown / kphases
             elif kshown < kphases:
                 shown *= <double>kshown / kphases
-            if whole:
-                stretch *= ktaps
-                whole = ktaps == kof
-        if even:
+            if all_taps:
+                contiguous_taps *= ktaps
+                all_taps = ktaps == kof
+        if constant_stride:
             if run == 1:
-                apart = step
-            if run == 1 or t.batch == 1 or step == apart * run:
+                row_stride = step
+            if run == 1 or t.batch == 1 or step == row_stride * run:
                 run *= t.batch
         self.rows, self.columns = pixels * t.batch, t.co * phases
         if last_shown < 1:  # the shown phases may start and end within a panel
             last_shown = min(1.0, last_shown + <double>t.tile.nr / (t.co * last_phases))
-        self.shown, self.outside, self.edge = shown * last_shown, 1 - min(inside, 1.0), 1 - calm
-        self.together = t.co * (last_phases if t.groups == 1 else 1)
+        self.shown_fraction = shown * last_shown
+        self.outside_fraction, self.edge_fraction = 1 - min(inside_rows, 1.0), 1 - inside_tiles
+        self.adjacent_columns = t.co * (last_phases if t.groups == 1 else 1)
         if given is None:
             self.sparse = reached <= MOST_SHARE and t.ci >= LEAST_DEPTH and self.taps * ((t.ci + _KC - 1) // _KC) > 3
         else:
             self.sparse = given[1]
-        self.reached = reached if self.sparse else 1.0
+        self.inside_fraction = reached if self.sparse else 1.0
         self.window, self.packed = 0, 1.0
-        aliased = apart * t.groups * t.ci * t.e_size % t.same_set == 0
-        if not (self.sparse or t.tile.parts or t.item != t.e_size or self.taps * t.ci == 0 or t.ci % t.tile.kstep or aliased):
+        aliased = row_stride * t.groups * t.ci * t.e_size % t.same_set == 0
+        if not (self.sparse or t.tile.parts or t.item_size != t.e_size or self.taps * t.ci == 0 or t.ci % t.tile.kstep
+                or aliased):
             block, share, inner = min(self.rows, t.task_rows), 0.0, 1
             for n in range(t.rank - 1, -1, -1):
                 count = kinds[n][0]
@@ -155,35 +159,36 @@ cdef class Shape:
                 inner *= count
             if run < self.rows:
                 share = max(share, <double>block / run)
-            follow = last_taps if t.groups == 1 and kinds[t.rank - 1][7] else 1
-            windows, self.packed = self.taps // follow, min(1.0, share)
-            if self.packed < 1 and windows > 1:
+            adjacent_taps = last_taps if t.groups == 1 and kinds[t.rank - 1][7] else 1
+            window_count, self.packed = self.taps // adjacent_taps, min(1.0, share)
+            if self.packed < 1 and window_count > 1:
                 # A chunk that crosses the end of a window is packed. Ending chunks at windows avoids that, but makes more and
                 # shorter chunks, which take more kernel calls.
                 chunks = (self.taps * t.ci + _KC - 1) // _KC
-                crossing = min(1.0, <double>(windows - 1) / chunks)
-                share = <double>self.columns / t.tile.nr * t.call * (windows * ((follow * t.ci + _KC - 1) // _KC) - chunks)
-                if share <= crossing * self.taps * t.pack:
-                    self.window = follow
+                crossing = min(1.0, <double>(window_count - 1) / chunks)
+                share = <double>self.columns / t.tile.nr * t.call_cycles * (
+                    window_count * ((adjacent_taps * t.ci + _KC - 1) // _KC) - chunks)
+                if share <= crossing * self.taps * t.pack_cycles:
+                    self.window = adjacent_taps
                 else:
                     self.packed += (1 - self.packed) * crossing
         if self.sparse or self.window:
-            stretch = last_taps if self.window > 1 else 1
+            contiguous_taps = last_taps if self.window > 1 else 1
         if given is not None:
             self.chunks, self.deepest = len(given[0]), max([depth for _, depth, _ in given[0]])
         elif self.taps * t.filled == 0:
             self.chunks, self.deepest = 1, 0
         else:
-            size = stretch * t.filled
+            size = contiguous_taps * t.filled
             count = (size + _KC - 1) // _KC
             self.deepest = ((size + count - 1) // count + t.tile.kstep - 1) // t.tile.kstep * t.tile.kstep
-            self.chunks = self.taps // stretch * ((size + self.deepest - 1) // self.deepest)
-        self.levels, self.share[0], self.depth[0] = 1, 1.0, self.taps * t.filled
+            self.chunks = self.taps // contiguous_taps * ((size + self.deepest - 1) // self.deepest)
+        self.levels, self.level_share[0], self.level_depth[0] = 1, 1.0, self.taps * t.filled
         if self.sparse:
             self.find_depths(kinds)
 
     cdef void find_depths(self, kinds) except *:
-        """Fill ``share`` and ``depth`` of a sparse class.
+        """Fill ``level_share`` and ``level_depth`` of a sparse class.
 
         The first and the last depth chunk multiply all rows; other chunks multiply the rows that their tap reaches. Taps that
         reach about as many rows are merged into one of LEVELS levels.
@@ -196,81 +201,84 @@ cdef class Shape:
                 before.items(), collections.Counter(kind.reached or (kind.count,) * kind.taps).items()
             ):
                 reached[a * b] += n * m
-        self.depth[0] = 2 * end
+        self.level_depth[0] = 2 * end
         left, most = 2, self.taps * ci / (LEVELS - 2) if len(reached) > LEVELS - 2 else 0.0
         for count, many in sorted(reached.items(), reverse=True):
             depth, left = many * ci - end * min(left, many), max(0, left - many)
             n = self.levels - 1
-            if n and (self.depth[n] + depth <= most or n == LEVELS - 1):
-                self.share[n] = (self.share[n] * self.depth[n] + count / pixels * depth) / max(self.depth[n] + depth, 1.0)
-                self.depth[n] += depth
+            if n and (self.level_depth[n] + depth <= most or n == LEVELS - 1):
+                self.level_share[n] = (self.level_share[n] * self.level_depth[n] + count / pixels * depth) / max(
+                    self.level_depth[n] + depth, 1.0)
+                self.level_depth[n] += depth
             elif depth > 0:
-                self.share[n + 1], self.depth[n + 1] = count / pixels, depth
+                self.level_share[n + 1], self.level_depth[n + 1] = count / pixels, depth
                 self.levels += 1
 
-    cdef void count(self, int64_t rows, int64_t columns, double *found) noexcept:
-        """Fill ``found`` with the counts of some rows and columns, without panels that the window does not show."""
+    cdef void count(self, int64_t rows, int64_t columns, double *values) noexcept:
+        """Fill ``values`` with the counts of some rows and columns, without panels that the window does not show."""
         cdef Terms t = self.terms
         cdef TileCounts tiles
         cdef int64_t n, padded, panels, nr = t.tile.nr, chain = min(<int64_t>_KC, self.window * t.ci) if self.window else _KC
         cdef double bytes, total, moved = self.packed * self.taps * rows, pieces
         for n in range(COUNTS):
-            found[n] = 0
-        if self.shown < 1:
-            columns = <int64_t>ceil(columns * self.shown)
+            values[n] = 0
+        if self.shown_fraction < 1:
+            columns = <int64_t>ceil(columns * self.shown_fraction)
         for n in range(self.levels):
-            tiles = count_tiles(&t.tile, rows * self.share[n], columns, self.depth[n], chain, t.wide)
-            found[TILE] += tiles.cycles
-            found[CALL] += tiles.calls
-            found[ACCUMULATOR] += tiles.accumulators
+            tiles = count_tiles(&t.tile, rows * self.level_share[n], columns, self.level_depth[n], chain, t.wide)
+            values[TILE] += tiles.cycles
+            values[CALL] += tiles.calls
+            values[ACCUMULATOR] += tiles.accumulators
         panels, padded = (columns + nr - 1) // nr, (columns + t.tile.vl - 1) // t.tile.vl * t.tile.vl
         bytes = <double>padded * self.taps * t.filled * t.e_size * ((rows + t.task_rows - 1) // t.task_rows)
-        total = t.weights * padded / max(columns, 1)
-        found[WEIGHT] = bytes
+        total = t.weight_bytes * padded / max(columns, 1)
+        values[WEIGHT] = bytes
         if total > t.l2:
-            found[WEIGHT_L3] = found[STALL] = (1 - t.l2 / total) * bytes
-        found[PACK], found[REST] = moved * self.reached * t.whole, moved * self.reached * t.rest
-        found[START] = moved / max(1, min(self.along, t.task_rows))
-        found[ROW], found[TASK] = rows, 1
-        if columns > self.together and self.together % nr:
-            pieces = min(<double>panels, <double>columns / self.together - 1) * (1 + <double>min(nr, columns) / self.together)
-            found[PIECE] = rows * (1 - self.outside) * pieces
-        if self.outside:
-            found[PIECE] += rows * self.outside * (panels + columns // t.co - (columns + t.common - 1) // t.common)
-        found[ROW] += rows * self.edge * panels
+            values[WEIGHT_L3] = values[STALL] = (1 - t.l2 / total) * bytes
+        values[PACK], values[REST] = moved * self.inside_fraction * t.whole_vectors, moved * self.inside_fraction * t.has_rest
+        values[START] = moved / max(1, min(self.run_length, t.task_rows))
+        values[ROW], values[TASK] = rows, 1
+        if columns > self.adjacent_columns and self.adjacent_columns % nr:
+            pieces = min(<double>panels, <double>columns / self.adjacent_columns - 1) * (
+                1 + <double>min(nr, columns) / self.adjacent_columns)
+            values[PIECE] = rows * (1 - self.outside_fraction) * pieces
+        if self.outside_fraction:
+            values[PIECE] += rows * self.outside_fraction * (
+                panels + columns // t.co - (columns + t.panel_period - 1) // t.panel_period)
+        values[ROW] += rows * self.edge_fraction * panels
         if t.tile.parts:
             if total > 2 * t.l2:  # more than the L2 of two cores
-                found[WEIGHT_AMX] = (1 - 2 * t.l2 / total) * bytes
-            found[STORE] = <double>rows * columns / t.tile.vl
+                values[WEIGHT_AMX] = (1 - 2 * t.l2 / total) * bytes
+            values[STORE] = <double>rows * columns / t.tile.vl
 
-    cdef double value(self, int64_t rows, int64_t columns) noexcept:
+    cdef double untraced_cycles(self, int64_t rows, int64_t columns) noexcept:
         """Return the cycles of some rows and columns by the rule of costs.py."""
-        cdef double found[COUNTS]
+        cdef double values[COUNTS]
         cdef double serial = 0, compute = 0, fetch
         cdef double *prices = self.terms.prices
         cdef int64_t n
-        self.count(rows, columns, found)
+        self.count(rows, columns, values)
         for n in range(WEIGHT):
-            compute += found[n] * prices[n]
-        fetch = found[WEIGHT_L3] * prices[WEIGHT_L3]
+            compute += values[n] * prices[n]
+        fetch = values[WEIGHT_L3] * prices[WEIGHT_L3]
         for n in range(WEIGHT, COUNTS):
-            serial += found[n] * prices[n]
+            serial += values[n] * prices[n]
         serial -= fetch
-        return serial + max(compute, fetch) + HIDDEN * min(compute, fetch)
+        return serial + max(compute, fetch) + EXPOSED * min(compute, fetch)
 
     def counts(self, rows, columns):
         """Return (name of the costs, counts by name) of some rows and columns."""
-        cdef double found[COUNTS]
+        cdef double values[COUNTS]
         cdef int64_t n
-        self.count(rows, columns, found)
-        names = names_of(self.terms.unit)
-        named = {names[n]: found[n] for n in range(COUNTS) if names[n] and found[n]}
+        self.count(rows, columns, values)
+        names = count_names(self.terms.unit)
+        named = {names[n]: values[n] for n in range(COUNTS) if names[n] and values[n]}
         return part(self.terms.unit), named
 
     def cycles(self, rows, columns):
         """Return the cycles of some rows and columns, with a record of their counts if the profile traces costs."""
         if not self.terms.traced:
-            return self.value(rows, columns)
+            return self.untraced_cycles(rows, columns)
         name, counts = self.counts(rows, columns)
         return self.terms.here.profile[name].cycles(counts)
 
@@ -282,21 +290,21 @@ cdef class Shape:
         most two panels it is up to 8 times as many, because rows are read once.
         """
         cdef Terms t = self.terms
-        cdef int64_t depth = t.ci * self.taps, more = 4 if depth <= t.shallow_depth else 1, near, highest = t.task_rows
+        cdef int64_t depth = t.ci * self.taps, more = 4 if depth <= t.shallow_depth else 1, near, limit = t.task_rows
         if self.taps == 1 and self.columns <= 2 * t.tile.nr:
             more = max(more, min(<int64_t>8, _KC // max(depth, <int64_t>1)))
         if more > 1 and not t.tile.parts:
-            return more * highest
+            return more * limit
         near = L1_BYTES // (depth * t.e_size + 192)
-        return near if highest > near > highest // 2 else highest
+        return near if limit > near > limit // 2 else limit
 
-    cdef Cut cut(self, double target, int64_t least_rows, int64_t threads) noexcept:
+    cdef ClassCut cut(self, double target, int64_t least_rows, int64_t threads) noexcept:
         """Return the division of the class into tasks of about ``target`` cycles.
 
         The class is divided into row blocks of at least ``least_rows``, and also into panel blocks if these are too few.
         """
         cdef Terms t = self.terms
-        cdef Cut c
+        cdef ClassCut c
         cdef int64_t nr = t.tile.nr, panels = (self.columns + nr - 1) // nr, most = self.most_rows(), tile, pieces
         pieces = <int64_t>max(1.0, ceil(self.total / t.groups / target - 0.01))  # the 0.01 absorbs rounding errors
         c.block = max(min(most, (self.rows + pieces - 1) // pieces), min(self.rows, min(least_rows, most)))
@@ -312,24 +320,24 @@ cdef class Shape:
         if self.chunks > c.span:  # partial sums of all panels of a task are kept between spans
             c.panel_block = min(c.panel_block, max(<int64_t>1, <int64_t>(1 << 20) // (c.block * nr * t.t_size)))
         c.panel_blocks = (panels + c.panel_block - 1) // c.panel_block
-        c.work = self.value(min(c.block, self.rows), min(self.columns, c.panel_block * nr))
+        c.work = self.untraced_cycles(min(c.block, self.rows), min(self.columns, c.panel_block * nr))
         return c
 
     def tasks(self, double target, int64_t least_rows, int64_t threads):
         """Return `cut` as (rows of a task, row blocks, panels of a task, panel blocks, depth chunks packed at once, cycles of a
         task)."""
-        cdef Cut c = self.cut(target, least_rows, threads)
+        cdef ClassCut c = self.cut(target, least_rows, threads)
         return c.block, c.blocks, c.panel_block, c.panel_blocks, c.span, c.work
 
     def order(self, int64_t block):
-        """Return (`wide`, `strip`) of schedule.Class for tasks of ``block`` rows.
+        """Return (`pair_rows`, `strip`) of schedule.Class for tasks of ``block`` rows.
 
-        Tasks of at most `wide` rows multiply two panels at once. `strip` is the number of rows that meet all panels before the
-        next rows, if the panels stay in L2.
+        Tasks of at most `pair_rows` rows multiply two panels at once. `strip` is the number of rows that are multiplied by all
+        panels before the next rows, if the panels stay in L2.
         """
         cdef Terms t = self.terms
         cdef int64_t panels = (self.columns + t.tile.nr - 1) // t.tile.nr
         # With enough registers, low tiles of two panels have as many accumulators, and write two panels of a row at once.
-        cdef bint low = self.chunks == 1 and self.deepest <= t.shallow_depth and 5 * t.wide >= 2 * t.highest
-        cdef int64_t strip = t.highest * (self.of * t.filled * t.e_size + panels * t.tile.nr * t.s_size)
-        return block if low else t.wide, t.highest * max(<int64_t>1, t.strip_bytes // max(strip, <int64_t>1))
+        cdef bint low = self.chunks == 1 and self.deepest <= t.shallow_depth and 5 * t.wide >= 2 * t.max_tile_rows
+        cdef int64_t strip = t.max_tile_rows * (self.panel_taps * t.filled * t.e_size + panels * t.tile.nr * t.s_size)
+        return block if low else t.wide, t.max_tile_rows * max(<int64_t>1, t.strip_bytes // max(strip, <int64_t>1))

@@ -15,8 +15,7 @@ number of threads, because oneDNN divides its work at creation.
 
 **NaN and infinity.** In float32 and float16 without an activation, NaN and infinity reach only the sums that contain them. Some
 bfloat16 kernels multiply them by the zeros of the padding, and most activations of oneDNN treat them differently (ReLU of NaN
-is
-0). Plans of such kernels check their input first and reject values that are not finite.
+is 0). Plans of such kernels check their input first and reject values that are not finite.
 
 **Bias and activation.** They are fused into the primitive, unless that gives wrong results (`_fuses_right` in `primitive`).
 Then a second primitive applies them.

@@ -5,10 +5,10 @@ cdef class Call:
     cdef onednn_stream stream
     cdef onednn_exec_arg args[5]
     cdef int count
-    cdef Call after  # the call of the second primitive, if bias and activation are not fused
+    cdef Call epilogue  # the call of the second primitive, if bias and activation are not fused
 
     cdef unsigned bind(self, int arg, onednn_const_desc desc, void *data) noexcept nogil
-    cdef unsigned place(self, int n, void *data) noexcept nogil
+    cdef unsigned set_data(self, int n, void *data) noexcept nogil
     cdef unsigned execute(self, onednn_primitive primitive) noexcept nogil
 
 

@@ -16,7 +16,7 @@ cdef class Call:
     """A stream, and the memory objects of the arguments of an execution. One thread uses it at a time."""
 
     cdef unsigned bind(self, int arg, onednn_const_desc desc, void *data) noexcept nogil:
-        """Add an argument. `place` can set its data later. Return oneDNN's status."""
+        """Add an argument. `set_data` can set its data later. Return oneDNN's status."""
         cdef onednn_memory memory = NULL
         cdef unsigned status = api().dnnl_memory_create(&memory, desc, engine(), data)
         if not status:
@@ -24,7 +24,7 @@ cdef class Call:
             self.count += 1
         return status
 
-    cdef unsigned place(self, int n, void *data) noexcept nogil:
+    cdef unsigned set_data(self, int n, void *data) noexcept nogil:
         """Set the data of the n-th argument. Return oneDNN's status."""
         return api().dnnl_memory_set_data_handle(self.args[n].memory, data)
 
@@ -44,13 +44,13 @@ cdef class Call:
             api().dnnl_stream_destroy(self.stream)
 
 
-_spare = []  # scratch memory of finished calls, for later calls; append and pop of a list are atomic
+_spare_scratch = []  # scratch memory of finished calls, for later calls; append and pop of a list are atomic
 
 
 cdef take_scratch(size_t size):
     """Return an array that has ``size`` bytes after its first cache line boundary (`aligned`)."""
     try:
-        memory = _spare.pop()
+        memory = _spare_scratch.pop()
         if memory.nbytes >= size + 64:
             return memory
     except IndexError:
@@ -60,8 +60,8 @@ cdef take_scratch(size_t size):
 
 cdef give_scratch(memory):
     """Keep scratch memory for later calls, at most 8 arrays."""
-    if len(_spare) < 8:
-        _spare.append(memory)
+    if len(_spare_scratch) < 8:
+        _spare_scratch.append(memory)
 
 
 cdef void *aligned(memory) noexcept:

@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 
-def where():
+def library_path():
     """Return the path to load: CONVT_ONEDNN_LIB, else the file of the wheel, else a name for the dynamic loader to look up."""
-    asked = os.environ.get("CONVT_ONEDNN_LIB")
-    if asked:
-        return asked
+    path = os.environ.get("CONVT_ONEDNN_LIB")
+    if path:
+        return path
     import importlib.metadata  # imported here, because it is slow to load and most processes do not need it
 
     places = [Path(sys.prefix, "lib", "libdnnl.so.3")]
@@ -26,7 +26,7 @@ library.dnnl_engine_create(ctypes.byref(engine), 1, ctypes.c_size_t(0))
 """
 
 
-def harm(path):
+def loading_crash(path):
     """Return a description of the crash that loading a library causes, or None if loading it does not crash.
 
     A damaged library can crash the process in the dynamic loader or in an initialiser, so a child process loads it first.

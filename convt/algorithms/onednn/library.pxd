@@ -6,4 +6,4 @@ cdef onednn_engine engine() noexcept nogil
 
 cdef bint has_threads() noexcept nogil
 cdef int use_threads(int count) noexcept nogil
-cdef int check(unsigned status, str asked, problem) except -1
+cdef int check(unsigned status, str request, problem) except -1

@@ -60,7 +60,7 @@ def opened():
         with _lock:
             if _library is None:
                 try:
-                    _library = _open(file.where())
+                    _library = _open(file.library_path())
                 except BackendUnavailableError as error:
                     _library = error
     if isinstance(_library, Exception):
@@ -88,10 +88,10 @@ cdef _open(str path):
     """Load the library at ``path`` and return the result of `opened`, or raise BackendUnavailableError."""
     global _engine, _omp_get_max_threads, _omp_set_num_threads
     source = "CONVT_ONEDNN_LIB:" if os.environ.get("CONVT_ONEDNN_LIB") else "backend: got 'onednn', but"
-    wanted = f"wanted oneDNN 3.x: {INSTALL}, or set CONVT_ONEDNN_LIB to the path of libdnnl.so.3"
-    harm = file.harm(path)
-    if harm:
-        raise BackendUnavailableError(f"{source} {path} is damaged: a process that opened it ended with {harm}; {wanted}")
+    advice = f"wanted oneDNN 3.x: {INSTALL}, or set CONVT_ONEDNN_LIB to the path of libdnnl.so.3"
+    crash = file.loading_crash(path)
+    if crash:
+        raise BackendUnavailableError(f"{source} {path} is damaged: a process that opened it ended with {crash}; {advice}")
     import ctypes  # imported here, because most processes never load the library
 
     # ctypes finds dlopen, which C libraries keep in different places, some under a symbol version of its own.
@@ -103,27 +103,27 @@ cdef _open(str path):
         # The version is checked first, because it explains more than a missing symbol.
         get_version = <const onednn_version *(*)() noexcept nogil><uintptr_t>address(dll.dnnl_version)
     except (OSError, AttributeError) as error:
-        raise BackendUnavailableError(f"{source} {error}; {wanted}") from None
+        raise BackendUnavailableError(f"{source} {error}; {advice}") from None
     cdef const onednn_version *found = get_version()
     version = f"{found.major}.{found.minor}.{found.patch}"
     if found.major != 3:
-        raise BackendUnavailableError(f"{source} {path} is oneDNN {version}; {wanted}")
+        raise BackendUnavailableError(f"{source} {path} is oneDNN {version}; {advice}")
     try:
         for n in range(ONEDNN_ENTRY_POINT_COUNT):
             onednn_set(&_api, n, address(dll[onednn_name(n).decode()]))
     except AttributeError as error:
-        raise BackendUnavailableError(f"{source} {error}; {wanted}") from None
+        raise BackendUnavailableError(f"{source} {error}; {advice}") from None
     runtime = _RUNTIMES.get(found.cpu_runtime, f"runtime {found.cpu_runtime}")
     if found.cpu_runtime == ONEDNN_DNNL_RUNTIME_OMP:
         _omp_get_max_threads = <int (*)() noexcept nogil><uintptr_t>address(getattr(dll, "omp_get_max_threads", None))
         _omp_set_num_threads = <void (*)(int) noexcept nogil><uintptr_t>address(getattr(dll, "omp_set_num_threads", None))
     if found.cpu_runtime != ONEDNN_DNNL_RUNTIME_SEQ and (_omp_get_max_threads == NULL or _omp_set_num_threads == NULL):
         raise BackendUnavailableError(
-            f"{source} {path} runs its threads by {runtime}, wanted OpenMP or none, whose number convt can set; {wanted}"
+            f"{source} {path} uses {runtime} threads, whose number convt cannot set; wanted OpenMP or sequential; {advice}"
         )
     cdef unsigned status = _api.dnnl_engine_create(&_engine, ONEDNN_dnnl_cpu, 0)
     if status != ONEDNN_dnnl_success:
-        raise BackendUnavailableError(f"{source} {path}: dnnl_engine_create says {_status(status)}; {wanted}")
+        raise BackendUnavailableError(f"{source} {path}: dnnl_engine_create says {_status(status)}; {advice}")
     isa = _api.dnnl_get_effective_cpu_isa()
     return {"version": version, "path": path, "threading": runtime, "isa": _ISAS.get(isa, hex(isa))}
 
@@ -133,13 +133,13 @@ def _status(unsigned status):
     return f"'{_STATUSES.get(status, status)}'"
 
 
-cdef int check(unsigned status, str asked, problem) except -1:
-    """Raise MemoryError or BackendUnavailableError unless ``status`` is success. ``asked`` describes the request."""
+cdef int check(unsigned status, str request, problem) except -1:
+    """Raise MemoryError or BackendUnavailableError unless ``status`` is success. ``request`` describes the request."""
     if status == ONEDNN_dnnl_success:
         return 0
     kind = MemoryError if status == ONEDNN_dnnl_out_of_memory else BackendUnavailableError
     raise kind(
-        f"backend: oneDNN {opened()['version']} says {_status(status)} to {asked} for {problem.descriptor()}; "
+        f"backend: oneDNN {opened()['version']} says {_status(status)} to {request} for {problem.descriptor()}; "
         f"wanted 'auto' or 'native'"
     )
 
@@ -163,7 +163,7 @@ cdef int use_threads(int count) noexcept nogil:
     """Set the number of threads that oneDNN uses in calls from this thread. Return the previous number, to be restored."""
     if _omp_set_num_threads == NULL:
         return 1
-    cdef int before = _omp_get_max_threads()
-    if before != count:
+    cdef int previous = _omp_get_max_threads()
+    if previous != count:
         _omp_set_num_threads(count)
-    return before
+    return previous

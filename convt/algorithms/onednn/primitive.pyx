@@ -42,11 +42,11 @@ def reason(problem):
     elif problem.rank > 3:
         return f"it has at most 3 spatial axes, not {problem.rank}"
     elif 0 in problem.in_sizes or problem.ci == 0:
-        return "it computes nothing from an empty input"
+        return "it does not accept an empty input"
     elif min(problem.begin) < 0:
-        return f"its begin pads are at least 0, not {problem.begin}"
+        return f"it requires begin pads of at least 0, not {problem.begin}"
     elif any(e <= -s for e, s in zip(pads_end(problem), problem.strides)):
-        return f"its end pads are greater than minus the strides {problem.strides}, not {pads_end(problem)}"
+        return f"it requires end pads greater than minus the strides {problem.strides}, not {pads_end(problem)}"
     elif max(problem.strides + problem.dilations + problem.kernel + problem.out_sizes) >= 2**31:
         return "a size, stride or dilation does not fit in 32 bits"
     return None
@@ -79,7 +79,7 @@ cdef onednn_desc memory_desc(problem, shape, strides) except? NULL:
     return desc
 
 
-def _dense(shape, str layout):
+def _contiguous_strides(shape, str layout):
     """Return the strides, in elements, of a contiguous array with axes (N, C, *spatial) and memory order ``layout``."""
     order = (0, *range(2, len(shape)), 1) if layout == "NXC" else range(len(shape))
     strides, step = [0] * len(shape), 1
@@ -92,7 +92,7 @@ def layout(shape, strides, item):
     """Return the memory order, "NXC" or "NCX", in which an array with these strides (NXC axis order) is contiguous, or None."""
     shape, strides = ((a[0], a[-1], *a[1:-1]) for a in (shape, strides))
     for order in ("NXC", "NCX"):
-        if all(n == 1 or s == item * d for n, s, d in zip(shape, strides, _dense(shape, order))):
+        if all(n == 1 or s == item * d for n, s, d in zip(shape, strides, _contiguous_strides(shape, order))):
             return order
     return None
 
@@ -100,7 +100,7 @@ def layout(shape, strides, item):
 cdef class Primitive:
     """A deconvolution for one problem, layout of data, layout of output and number of threads. Weights are arguments of a call.
 
-    If it is not ``fused``, a second primitive, ``after``, adds the bias and applies the activation to the output in place.
+    If it is not ``fused``, a second primitive, ``epilogue``, adds the bias and applies the activation to the output in place.
     """
 
     def __init__(self, problem, str src_layout, str dst_layout, bint bias, int threads, bint fused=True):
@@ -114,11 +114,11 @@ cdef class Primitive:
             strides[n], dilates[n], begin[n], end[n] = s, d - 1, b, e
         source = (problem.batch, problem.groups * problem.ci, *problem.in_sizes)
         target = (problem.batch, problem.groups * problem.co, *problem.out_sizes)
-        self.src = memory_desc(problem, source, _dense(source, src_layout))
-        self.dst = memory_desc(problem, target, _dense(target, dst_layout))
+        self.src = memory_desc(problem, source, _contiguous_strides(source, src_layout))
+        self.dst = memory_desc(problem, target, _contiguous_strides(target, dst_layout))
         if not fused:
             across = (1, target[1], *(1,) * problem.rank)
-            self.bias = memory_desc(problem, across, _dense(across, "NCX"))
+            self.bias = memory_desc(problem, across, _contiguous_strides(across, "NCX"))
         elif bias:
             self.bias = memory_desc(problem, target[1:2], (1,))
         weights = (problem.groups,) * (problem.groups > 1) + (problem.co, problem.ci, *problem.kernel)
@@ -127,50 +127,50 @@ cdef class Primitive:
         cdef unsigned kind = _ELTWISE.get(name, 0), status
         cdef float alpha = 1.0 if name == "swish" else a, beta = b
         cdef onednn_post_ops ops = NULL
-        cdef onednn_attr attr = NULL, attr_after = NULL
-        cdef const char *words = NULL
-        cdef const char *words_after = NULL
-        cdef int before
+        cdef onednn_attr attr = NULL, epilogue_attr = NULL
+        cdef const char *impl = NULL
+        cdef const char *epilogue_impl = NULL
+        cdef int old_threads
         with nogil:
-            before = use_threads(threads)
+            old_threads = use_threads(threads)
             status = api().dnnl_primitive_attr_create(&attr)
             status = status or api().dnnl_primitive_attr_set_scratchpad_mode(attr, ONEDNN_dnnl_scratchpad_mode_user)
-            status = status or api().dnnl_primitive_attr_create(&attr_after)
+            status = status or api().dnnl_primitive_attr_create(&epilogue_attr)
             if kind and not status:
                 status = api().dnnl_post_ops_create(&ops)
                 status = status or api().dnnl_post_ops_append_eltwise(ops, kind, alpha, beta)
-                status = status or api().dnnl_primitive_attr_set_post_ops(attr if fused else attr_after, ops)
+                status = status or api().dnnl_primitive_attr_set_post_ops(attr if fused else epilogue_attr, ops)
             status = status or api().dnnl_deconvolution_forward_primitive_desc_create(
                 &self.desc, engine(), ONEDNN_dnnl_forward_inference, ONEDNN_dnnl_deconvolution_direct,
                 self.src, any_layout, self.bias if fused else NULL, self.dst, strides, dilates, begin, end, attr)
             status = status or api().dnnl_primitive_create(&self.primitive, self.desc)
-            status = status or api().dnnl_primitive_desc_query(self.desc, ONEDNN_dnnl_query_impl_info_str, 0, &words)
+            status = status or api().dnnl_primitive_desc_query(self.desc, ONEDNN_dnnl_query_impl_info_str, 0, &impl)
             if not fused:
                 status = status or api().dnnl_binary_primitive_desc_create(
-                    &self.after_desc, engine(), ONEDNN_dnnl_binary_add, self.dst, self.bias, self.dst, attr_after)
-                status = status or api().dnnl_primitive_create(&self.after, self.after_desc)
+                    &self.epilogue_desc, engine(), ONEDNN_dnnl_binary_add, self.dst, self.bias, self.dst, epilogue_attr)
+                status = status or api().dnnl_primitive_create(&self.epilogue, self.epilogue_desc)
                 status = status or api().dnnl_primitive_desc_query(
-                    self.after_desc, ONEDNN_dnnl_query_impl_info_str, 0, &words_after)
+                    self.epilogue_desc, ONEDNN_dnnl_query_impl_info_str, 0, &epilogue_impl)
             if not status:
-                self.scratch = api().dnnl_memory_desc_get_size(self.wants(ONEDNN_dnnl_query_scratchpad_md))
-            use_threads(before)
+                self.scratch = api().dnnl_memory_desc_get_size(self.required_desc(ONEDNN_dnnl_query_scratchpad_md))
+            use_threads(old_threads)
             api().dnnl_memory_desc_destroy(any_layout)
             api().dnnl_post_ops_destroy(ops)
             api().dnnl_primitive_attr_destroy(attr)
-            api().dnnl_primitive_attr_destroy(attr_after)
+            api().dnnl_primitive_attr_destroy(epilogue_attr)
         check(status, "creating a deconvolution", problem)
-        self.info = words.decode() if fused else f"{words.decode()}+{words_after.decode()}"
+        self.info = impl.decode() if fused else f"{impl.decode()}+{epilogue_impl.decode()}"
 
-    cdef onednn_const_desc wants(self, unsigned what) noexcept nogil:
+    cdef onednn_const_desc required_desc(self, unsigned query) noexcept nogil:
         """Return a memory descriptor that the primitive requires: of the weights or of the scratch memory."""
-        return api().dnnl_primitive_desc_query_md(self.desc, what, 0)
+        return api().dnnl_primitive_desc_query_md(self.desc, query, 0)
 
     def __dealloc__(self):
         if engine() != NULL:
             api().dnnl_primitive_destroy(self.primitive)
-            api().dnnl_primitive_destroy(self.after)
+            api().dnnl_primitive_destroy(self.epilogue)
             api().dnnl_primitive_desc_destroy(self.desc)
-            api().dnnl_primitive_desc_destroy(self.after_desc)
+            api().dnnl_primitive_desc_destroy(self.epilogue_desc)
             api().dnnl_memory_desc_destroy(self.src)
             api().dnnl_memory_desc_destroy(self.dst)
             api().dnnl_memory_desc_destroy(self.bias)
@@ -222,8 +222,8 @@ def cached(*key):
 def _make(problem, src_layout, dst_layout, bint bias, threads):
     """Create a primitive, fused if that gives right results."""
     made = Primitive(problem, src_layout, dst_layout, bias, threads)
-    plain = problem.activation[0] == "none"
-    if (bias or not plain) and not _fuses_right(made, problem, src_layout, dst_layout):
+    has_activation = problem.activation[0] != "none"
+    if (bias or has_activation) and not _fuses_right(made, problem, src_layout, dst_layout):
         made = Primitive(problem, src_layout, dst_layout, bias, threads, fused=False)
     return made
 
@@ -244,21 +244,22 @@ cdef bint _fuses_right(Primitive made, problem, src_layout, dst_layout):
     cdef Primitive trial = Primitive(
         problem._replace(activation=("none", 0.0, 0.0)), src_layout, dst_layout, True, made.threads)
     cdef Call call = Call()
-    cdef onednn_const_desc weights = trial.wants(ONEDNN_dnnl_query_weights_md)
+    cdef onednn_const_desc weights = trial.required_desc(ONEDNN_dnnl_query_weights_md)
     cdef size_t size = max(api().dnnl_memory_desc_get_size(trial.src), api().dnnl_memory_desc_get_size(weights))
-    zeros, scratch = np.zeros(size + 64, np.uint8), take_scratch(trial.scratch)  # the zeros are never written, so they occupy no memory
+    # The zeros are never written, so they occupy no memory.
+    zeros, scratch = np.zeros(size + 64, np.uint8), take_scratch(trial.scratch)
     ones, out = np.ones(problem.groups * problem.co, np.float32), np.empty(problem.out_shape, np.float32)
     cdef unsigned status = call.bind(ONEDNN_DNNL_ARG_SRC, trial.src, aligned(zeros))
     status = status or call.bind(ONEDNN_DNNL_ARG_WEIGHTS, weights, aligned(zeros))
     status = status or call.bind(ONEDNN_DNNL_ARG_BIAS, trial.bias, cnp.PyArray_DATA(ones))
     status = status or call.bind(ONEDNN_DNNL_ARG_DST, trial.dst, cnp.PyArray_DATA(out))
     status = status or call.bind(
-        ONEDNN_DNNL_ARG_SCRATCHPAD, trial.wants(ONEDNN_dnnl_query_scratchpad_md), aligned(scratch))
-    cdef int before
+        ONEDNN_DNNL_ARG_SCRATCHPAD, trial.required_desc(ONEDNN_dnnl_query_scratchpad_md), aligned(scratch))
+    cdef int old_threads
     with nogil:
-        before = use_threads(trial.threads)
+        old_threads = use_threads(trial.threads)
         status = status or call.execute(trial.primitive)
-        use_threads(before)
+        use_threads(old_threads)
     give_scratch(scratch)
     check(status, "trying a deconvolution", problem)
     return bool((out == 1).all())

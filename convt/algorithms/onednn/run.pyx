@@ -27,8 +27,8 @@ cdef class Plan:
     cdef readonly Py_ssize_t tasks
     cdef readonly size_t workspace  # bytes per thread
     cdef readonly size_t packed_bytes
-    cdef readonly bint hole
-    cdef bint wary  # results are correct only for finite data and filters
+    cdef readonly bint has_holes
+    cdef bint finite_only  # results are correct only for finite data and filters
     cdef object problem
     cdef str src_layout, dst_layout  # "NXC", "NCX", or None: a contiguous copy is made
     cdef bint bias
@@ -47,10 +47,10 @@ cdef class Plan:
         self.primitives = {}
         cdef Primitive primitive = self.primitive(self.threads(available))
         name, slope, _ = problem.activation
-        self.wary = problem.dtype == "bfloat16" or not (
+        self.finite_only = problem.dtype == "bfloat16" or not (
             name in ("none", "tanh") or (name == "leaky_relu" and <float>slope != 0))
         self.algorithm, self.tasks = primitive.info, primitive.threads
-        self.packed_bytes = api().dnnl_memory_desc_get_size(primitive.wants(ONEDNN_dnnl_query_weights_md))
+        self.packed_bytes = api().dnnl_memory_desc_get_size(primitive.required_desc(ONEDNN_dnnl_query_weights_md))
         self.workspace = (primitive.scratch + primitive.threads - 1) // primitive.threads
 
     cdef Primitive primitive(self, int threads):
@@ -75,23 +75,25 @@ cdef class Plan:
         cdef Primitive primitive = self.primitive(self.threads(available))
         cdef Bound bound = filter.bind(primitive, self.problem)
         source = data if self.src_layout else np.ascontiguousarray(data)
-        if self.wary and not (filter.all_finite(available) and _core.finite(self.problem.dtype, source, available)):
+        if self.finite_only and not (filter.all_finite(available) and _core.finite(self.problem.dtype, source, available)):
             return False
         target = out if self.dst_layout else np.empty(out.shape, out.dtype)
         scratch = take_scratch(primitive.scratch)
         cdef Call call = bound.call(self.problem)
-        cdef Call after = call.after
+        cdef Call epilogue = call.epilogue
         cdef void *src = cnp.PyArray_DATA(source)
         cdef void *dst = cnp.PyArray_DATA(target)
         cdef void *work = aligned(scratch)
-        cdef int before
+        cdef int old_threads
         cdef unsigned status
         with nogil:
-            before = use_threads(primitive.threads)
-            status = call.place(0, src) or call.place(1, dst) or call.place(2, work) or call.execute(primitive.primitive)
-            if after is not None:
-                status = status or after.place(0, dst) or after.place(1, dst) or after.execute(primitive.after)
-            use_threads(before)
+            old_threads = use_threads(primitive.threads)
+            status = call.set_data(0, src) or call.set_data(1, dst) or call.set_data(2, work)
+            status = status or call.execute(primitive.primitive)
+            if epilogue is not None:
+                status = status or epilogue.set_data(0, dst) or epilogue.set_data(1, dst)
+                status = status or epilogue.execute(primitive.epilogue)
+            use_threads(old_threads)
         bound.calls.append(call)
         give_scratch(scratch)
         check(status, "executing", self.problem)

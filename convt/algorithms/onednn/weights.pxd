@@ -7,7 +7,7 @@ cdef class Weights:
     cdef object memory
     cdef long long used  # sequence number of the last use
 
-    cdef bint fits(self, Primitive other) noexcept
+    cdef bint same_layout(self, Primitive other) noexcept
 
 
 cdef class Bound:

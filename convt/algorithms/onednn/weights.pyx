@@ -35,34 +35,34 @@ cdef class Weights:
     """A filter in the layout that a primitive requires."""
 
     def __init__(self, Primitive primitive, view, problem):
-        cdef onednn_const_desc wanted = primitive.wants(ONEDNN_dnnl_query_weights_md)
-        cdef onednn_desc given = memory_desc(problem, view.shape, tuple(s // view.itemsize for s in view.strides))
+        cdef onednn_const_desc target_desc = primitive.required_desc(ONEDNN_dnnl_query_weights_md)
+        cdef onednn_desc source_desc = memory_desc(problem, view.shape, tuple(s // view.itemsize for s in view.strides))
         cdef onednn_primitive_desc desc = NULL
         cdef onednn_primitive reorder = NULL
         cdef Call call = Call()
         cdef unsigned status
-        cdef int before
+        cdef int old_threads
         self.primitive = primitive  # keeps the descriptor alive
-        self.memory = np.empty(api().dnnl_memory_desc_get_size(wanted) + 64, np.uint8)
+        self.memory = np.empty(api().dnnl_memory_desc_get_size(target_desc) + 64, np.uint8)
         cdef void *src = cnp.PyArray_DATA(view)
         cdef void *dst = aligned(self.memory)
         with nogil:
-            before = use_threads(primitive.threads)
-            status = api().dnnl_reorder_primitive_desc_create(&desc, given, engine(), wanted, engine(), NULL)
+            old_threads = use_threads(primitive.threads)
+            status = api().dnnl_reorder_primitive_desc_create(&desc, source_desc, engine(), target_desc, engine(), NULL)
             status = status or api().dnnl_primitive_create(&reorder, desc)
-            status = status or call.bind(ONEDNN_DNNL_ARG_SRC, given, src)
-            status = status or call.bind(ONEDNN_DNNL_ARG_DST, wanted, dst)
+            status = status or call.bind(ONEDNN_DNNL_ARG_SRC, source_desc, src)
+            status = status or call.bind(ONEDNN_DNNL_ARG_DST, target_desc, dst)
             status = status or call.execute(reorder)
-            use_threads(before)
+            use_threads(old_threads)
             api().dnnl_primitive_destroy(reorder)
             api().dnnl_primitive_desc_destroy(desc)
-            api().dnnl_memory_desc_destroy(given)
+            api().dnnl_memory_desc_destroy(source_desc)
         check(status, "reordering the filter", problem)
 
-    cdef bint fits(self, Primitive other) noexcept:
+    cdef bint same_layout(self, Primitive other) noexcept:
         """Check whether another primitive requires the same layout."""
-        cdef unsigned what = ONEDNN_dnnl_query_weights_md
-        return api().dnnl_memory_desc_equal(self.primitive.wants(what), other.wants(what))
+        cdef unsigned query = ONEDNN_dnnl_query_weights_md
+        return api().dnnl_memory_desc_equal(self.primitive.required_desc(query), other.required_desc(query))
 
 
 class Recipe:
@@ -86,7 +86,7 @@ class Filter:
         view = view if view.shape[0] > 1 else view[0]
         self._view = view if _reorderable(view) else view.copy()
         self._bias = None if bias is None else np.ascontiguousarray(bias)
-        self._weights, self._uses, self._most = [], 0, float("inf")
+        self._weights, self._use_count, self._most_bytes = [], 0, float("inf")
         self._bound = {}  # primitive -> Bound
         self._dtype = dtype
         self._finite = None
@@ -109,14 +109,14 @@ class Filter:
 
         At least one layout is kept. Running calls keep the layouts that they use alive.
         """
-        self._most = most
+        self._most_bytes = most
         with _reordering:
-            self._let_go()
+            self._drop_layouts()
 
-    def _let_go(self):
+    def _drop_layouts(self):
         """Drop the least recently used layouts beyond the bound."""
         cdef Weights oldest
-        while len(self._weights) > 1 and self.nbytes > self._most:
+        while len(self._weights) > 1 and self.nbytes > self._most_bytes:
             oldest = min(self._weights, key=_last_use)
             self._weights.remove(oldest)
             self._bound = {primitive: bound for primitive, bound in self._bound.items() if (<Bound>bound).weights is not oldest}
@@ -128,26 +128,26 @@ class Filter:
             with _reordering:
                 found = Bound(primitive, self._reordered(primitive, problem), self._bias, problem)
                 self._bound[primitive] = found
-                if len(self._bound) > _BOUND:
+                if len(self._bound) > _MOST_BOUND:
                     del self._bound[next(iter(self._bound))]
         self._note_use((<Bound>found).weights)
         return found
 
     def _note_use(self, Weights weights):
         """Record that a layout is used now."""
-        self._uses += 1
-        weights.used = self._uses
+        self._use_count += 1
+        weights.used = self._use_count
 
     def _reordered(self, Primitive primitive, problem):
         """Return the weights in the layout of a primitive, kept or reordered now."""
         cdef Weights found
         for found in self._weights:
-            if found.fits(primitive):
+            if found.same_layout(primitive):
                 return found
         found = Weights(primitive, self._view, problem)
         self._note_use(found)
         self._weights.append(found)
-        self._let_go()
+        self._drop_layouts()
         return found
 
 
@@ -157,7 +157,7 @@ def _last_use(Weights weights):
 
 
 
-_BOUND = 64  # the most primitives for which a filter keeps a `Bound`
+_MOST_BOUND = 64  # the most primitives for which a filter keeps a `Bound`
 
 
 def _reorderable(view):
@@ -175,7 +175,7 @@ cdef class Bound:
     """A primitive with its weights and bias, and the `Call`s that are not in use."""
 
     def __init__(self, Primitive primitive, weights, bias, problem):
-        if bias is None and primitive.after != NULL:
+        if bias is None and primitive.epilogue != NULL:
             bias = np.zeros(problem.groups * problem.co, NUMPY_DTYPE[problem.dtype])
         self.primitive, self.weights, self.bias, self.calls = primitive, weights, bias, []
 
@@ -189,14 +189,14 @@ cdef class Bound:
         cdef Primitive p = self.primitive
         cdef unsigned status = made.bind(ONEDNN_DNNL_ARG_SRC, p.src, NULL)
         status = status or made.bind(ONEDNN_DNNL_ARG_DST, p.dst, NULL)
-        status = status or made.bind(ONEDNN_DNNL_ARG_SCRATCHPAD, p.wants(ONEDNN_dnnl_query_scratchpad_md), NULL)
+        status = status or made.bind(ONEDNN_DNNL_ARG_SCRATCHPAD, p.required_desc(ONEDNN_dnnl_query_scratchpad_md), NULL)
         status = status or made.bind(
-            ONEDNN_DNNL_ARG_WEIGHTS, p.wants(ONEDNN_dnnl_query_weights_md), aligned(self.weights.memory))
-        if p.after != NULL:
-            made.after = Call()
-            status = status or made.after.bind(ONEDNN_DNNL_ARG_SRC, p.dst, NULL)
-            status = status or made.after.bind(ONEDNN_DNNL_ARG_DST, p.dst, NULL)
-            status = status or made.after.bind(ONEDNN_DNNL_ARG_SRC_1, p.bias, cnp.PyArray_DATA(self.bias))
+            ONEDNN_DNNL_ARG_WEIGHTS, p.required_desc(ONEDNN_dnnl_query_weights_md), aligned(self.weights.memory))
+        if p.epilogue != NULL:
+            made.epilogue = Call()
+            status = status or made.epilogue.bind(ONEDNN_DNNL_ARG_SRC, p.dst, NULL)
+            status = status or made.epilogue.bind(ONEDNN_DNNL_ARG_DST, p.dst, NULL)
+            status = status or made.epilogue.bind(ONEDNN_DNNL_ARG_SRC_1, p.bias, cnp.PyArray_DATA(self.bias))
         elif self.bias is not None:
             status = status or made.bind(ONEDNN_DNNL_ARG_BIAS, p.bias, cnp.PyArray_DATA(self.bias))
         check(status, "making memory objects", problem)

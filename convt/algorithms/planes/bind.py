@@ -6,13 +6,13 @@ of the algorithm.
 
 from ..._problem import ITEMSIZE
 from .. import execution, machine
-from ..stages import scheduled
+from ..stages import cached_schedule
 from .blocks import Schedule
 from .loops import PlanesPlan, WideRecipe, empty_wide
 from .schedule import WIDE
 
 
-def laid_out(problem, in_strides, out_strides):
+def with_layout(problem, in_strides, out_strides):
     """Return the problem with ``planar`` set if the channels of data or output are not contiguous at these byte strides.
 
     The stride of a single channel is ignored.
@@ -33,7 +33,7 @@ def recipe(stages, attributes, filter, bias, form, unit="vectors"):
 
 def bind(stages, schedule, in_strides, out_strides, recipe):
     """Return the plan of a schedule: of all blocks, or of the algorithm alone. Strides are in bytes."""
-    in_strides, out_strides = _of_single_channels(schedule.problem, in_strides, out_strides)
+    in_strides, out_strides = _single_channel_strides(schedule.problem, in_strides, out_strides)
     if type(schedule) is not Schedule:
         return stages.bind(schedule, in_strides, out_strides, recipe)
     block = schedule.cut.problem
@@ -42,7 +42,7 @@ def bind(stages, schedule, in_strides, out_strides, recipe):
     return PlanesPlan(schedule, inner, in_strides, out_strides)
 
 
-def _of_single_channels(problem, in_strides, out_strides):
+def _single_channel_strides(problem, in_strides, out_strides):
     """Return the strides, with the element size as the channel stride of arrays of a single channel."""
     item = ITEMSIZE[problem.dtype]
     ins = (*in_strides[:-1], item) if problem.groups * problem.ci == 1 else in_strides
@@ -51,26 +51,26 @@ def _of_single_channels(problem, in_strides, out_strides):
 
 
 def make(
-    stages, problem, recipe, finite, in_strides, out_strides, threads, name, unit="vectors", otherwise=None, permits=None
+    stages, problem, recipe, finite, in_strides, out_strides, threads, name, unit="vectors", fallback=None, permits=None
 ):
     """Return ``(plan, key of its weights)``, as `stages.make`, for data and output with any strides.
 
-    ``otherwise`` makes the plan if the algorithm has no schedule: for problems that it does not accept, for weights that are
+    ``fallback`` makes the plan if the algorithm has no schedule: for problems that it does not accept, for weights that are
     not finite, and for weights that the unit cannot represent. If ``permits`` rejects the strides for a schedule of the
     algorithm alone, the problem is computed in blocks, which are contiguous.
     """
-    here, laid = machine.current(), laid_out(problem, in_strides, out_strides)
-    found = scheduled(stages, laid, here, unit, threads)
-    alone = found is not None and type(found) is not Schedule
-    if alone and permits is not None and not permits(found, in_strides, out_strides):
-        laid = laid._replace(planar=True)
-        found = scheduled(stages, laid, here, unit, threads)
+    here, layout_problem = machine.current(), with_layout(problem, in_strides, out_strides)
+    found = cached_schedule(stages, layout_problem, here, unit, threads)
+    unblocked = found is not None and type(found) is not Schedule
+    if unblocked and permits is not None and not permits(found, in_strides, out_strides):
+        layout_problem = layout_problem._replace(planar=True)
+        found = cached_schedule(stages, layout_problem, here, unit, threads)
     if found is not None:
         key = (name, *found.form)
         if finite(key):
             return stages.bind(found, in_strides, out_strides, recipe(key)), key
-        found = scheduled(stages, laid, here, unit, threads, False) if unit == "vectors" else None
+        found = cached_schedule(stages, layout_problem, here, unit, threads, False) if unit == "vectors" else None
     if found is None:
-        return otherwise(problem, recipe, finite, in_strides, out_strides, threads)
+        return fallback(problem, recipe, finite, in_strides, out_strides, threads)
     key = (name, *found.form)
     return stages.bind(found, in_strides, out_strides, recipe(key)), key

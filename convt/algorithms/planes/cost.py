@@ -16,7 +16,7 @@ def cost(stages, schedule, here):
         return stages.cost(schedule, here)
     total = schedule.cut.total
     cycles = stages.cost(schedule.inner, here)
-    if schedule.apart and total < 32:  # with two threads, one waits if the number is odd
+    if schedule.parallel_blocks and total < 32:  # with two threads, one waits if the number is odd
         total = 2 * -(-total // 2)
     prices = here.profile["planes"]
     moving, memory = counts(schedule.problem, schedule.cut, schedule.wide, schedule.stream, here)

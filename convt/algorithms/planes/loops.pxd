@@ -26,10 +26,10 @@ cdef class WideRecipe(PackRecipe):
 
 cdef class PlanesPlan(Plan):
     cdef Plan inner
-    cdef const convt_kernels *mover  # kernels of the dtype of the arrays
+    cdef const convt_kernels *array_kernels  # kernels of the dtype of the arrays
     cdef bint widens          # blocks are float32, arrays have a 16-bit dtype
     cdef Py_ssize_t total     # number of blocks
-    cdef bint apart           # each block is a task; otherwise all threads share each step of one block after the other
+    cdef bint parallel_blocks # each block is a task; otherwise all threads share each step of one block after the other
     cdef bint stream          # non-temporal stores write the outputs
     cdef list keep
     cdef int64_t *count       # number of blocks of images and of each spatial axis
@@ -37,6 +37,8 @@ cdef class PlanesPlan(Plan):
     # byte offsets of a block's data and outputs in the workspace; their bytes. The workspace of the inner plan follows.
     cdef size_t data_at, outputs_at, block_bytes
 
-    cdef void move(self, Side *side, int64_t block, char *array, char *own, bint inward, int64_t part, int64_t parts) noexcept nogil
-    cdef void move_run(self, Side *side, char *array, char *own, int64_t n, bint inward) noexcept nogil
-    cdef void move_together(self, Side *side, int64_t block, char *array, char *own, bint inward, int threads) noexcept nogil
+    cdef void move(self, Side *side, int64_t block, char *array, char *buffer, bint inward, int64_t part,
+                   int64_t parts) noexcept nogil
+    cdef void move_run(self, Side *side, char *array, char *buffer, int64_t n, bint inward) noexcept nogil
+    cdef void move_in_parallel(self, Side *side, int64_t block, char *array, char *buffer, bint inward,
+                               int threads) noexcept nogil

@@ -15,7 +15,7 @@ cimport numpy as cnp
 
 import numpy as np
 
-from convt._core cimport BRIEF, Call, Deal, PackedFilter, Plan, Run, each_thread, kernels_of
+from convt._core cimport BRIEF, Call, Deal, PackedFilter, Plan, RunArguments, kernels_of, run_in_parallel
 from convt._flags cimport convt_is_set
 from convt._kernels cimport convt_kernels
 from convt._memory cimport keep_table, round64
@@ -43,9 +43,9 @@ cdef struct Widening:
     int64_t parts
 
 
-cdef void widen_part(void *given, size_t part) noexcept nogil:
+cdef void widen_part(void *args, size_t part) noexcept nogil:
     """Widen one of the parts of an array."""
-    cdef Widening *w = <Widening *>given
+    cdef Widening *w = <Widening *>args
     cdef int64_t first = w.count * part // w.parts, some = w.count * (part + 1) // w.parts - first, n
     while some > 0:
         n = min(some, <int64_t>PART_ELEMENTS)
@@ -68,7 +68,7 @@ cdef widened(array, str dtype, int threads):
     w.count = cnp.PyArray_SIZE(array)
     w.parts = max(1, min(<int64_t>threads, w.count // PART_ELEMENTS))
     with nogil:
-        each_thread(widen_part, <int>w.parts, &w)
+        run_in_parallel(widen_part, <int>w.parts, &w)
     return wide
 
 
@@ -79,10 +79,10 @@ cdef class WideRecipe(PackRecipe):
         self.inner, self.dtype = inner, dtype
         self.weight_bytes, self.bias_bytes = inner.weight_bytes, inner.bias_bytes
 
-    cpdef PackedFilter pack(self, filter, bias, int threads, bint lasting=True, bint on_the_fly=False):
+    cpdef PackedFilter pack(self, filter, bias, int threads, bint persistent=True, bint on_the_fly=False):
         wide = widened(filter, self.dtype, threads)
-        cdef PackedFilter packed = self.inner.pack(wide, widened(bias, self.dtype, threads), threads, lasting, on_the_fly)
-        if not lasting:
+        cdef PackedFilter packed = self.inner.pack(wide, widened(bias, self.dtype, threads), threads, persistent, on_the_fly)
+        if not persistent:
             packed.filter = wide  # keeps the array alive, because tasks may read it (packing on the fly, or in place)
         return packed
 
@@ -93,15 +93,15 @@ cdef struct Move:
     Side *side
     int64_t block
     char *array
-    char *own
+    char *buffer
     bint inward
     int parts
 
 
-cdef void move_part(void *given, size_t part) noexcept nogil:
+cdef void move_part(void *args, size_t part) noexcept nogil:
     """Move one of the parts of a block."""
-    cdef Move *move = <Move *>given
-    (<PlanesPlan>move.plan).move(move.side, move.block, move.array, move.own, move.inward, part, move.parts)
+    cdef Move *move = <Move *>args
+    (<PlanesPlan>move.plan).move(move.side, move.block, move.array, move.buffer, move.inward, part, move.parts)
     if (<PlanesPlan>move.plan).stream:
         (<PlanesPlan>move.plan).k.fence()
 
@@ -112,9 +112,9 @@ cdef class PlanesPlan(Plan):
     def __init__(self, schedule, Plan inner, in_strides, out_strides):
         problem, cut, space = schedule.problem, schedule.cut, schedule.workspace
         self.algorithm, self.k, self.isa, self.tile = inner.algorithm, inner.k, inner.isa, inner.tile
-        self.mover, self.widens = kernels_of(problem.dtype), schedule.wide
-        self.inner, self.apart, self.stream = inner, schedule.apart, schedule.stream
-        self.hole, self.keep, self.brief = inner.hole, [], problem.flops < BRIEF
+        self.array_kernels, self.widens = kernels_of(problem.dtype), schedule.wide
+        self.inner, self.parallel_blocks, self.stream = inner, schedule.parallel_blocks, schedule.stream
+        self.has_holes, self.keep, self.brief = inner.has_holes, [], problem.flops < BRIEF
         self.nd = problem.rank
         self.count = keep_table(self.keep, [cut.image_blocks, *(axis.count for axis in cut.axes)])
         images = (cut.images, 0, cut.images)
@@ -124,7 +124,7 @@ cdef class PlanesPlan(Plan):
         self.set_side(False, out_axes, problem.out_shape, out_strides)
         self.data_at, self.outputs_at, self.block_bytes = space["data"], space["outputs"], space.bytes
         self.total = cut.total
-        self.tasks = self.total if self.apart else self.total * inner.tasks
+        self.tasks = self.total if self.parallel_blocks else self.total * inner.tasks
         self.workspace = self.block_bytes + inner.workspace
         self.packing_workspace = inner.packing_workspace if self.total == 1 else 0  # else blocks would repeat the packing
 
@@ -133,7 +133,7 @@ cdef class PlanesPlan(Plan):
         images included; ``strides`` are in bytes."""
         cdef Side *side = &self.ins if inward else &self.outs
         cdef int64_t ax
-        *steps, channel = [stride // self.mover.s_size for stride in strides]
+        *steps, channel = [stride // self.array_kernels.s_size for stride in strides]
         *sizes, channels = shape
         side.size, side.stride = keep_table(self.keep, sizes), keep_table(self.keep, steps)
         side.block = keep_table(self.keep, [size for size, _, _ in axes])
@@ -147,114 +147,119 @@ cdef class PlanesPlan(Plan):
             ax -= 1
         side.run_axis = ax
 
-    cdef void move(self, Side *side, int64_t block, char *array, char *own, bint inward, int64_t part,
+    cdef void move(self, Side *side, int64_t block, char *array, char *buffer, bint inward, int64_t part,
                    int64_t parts) noexcept nogil:
-        """Move part ``part`` of ``parts`` of a block from ``array`` to ``own`` (inward), or from ``own`` to ``array``.
+        """Move part ``part`` of ``parts`` of a block from ``array`` to ``buffer`` (inward), or from ``buffer`` to ``array``.
 
-        ``own`` is in NXC order. An inward move writes zeros for pixels outside the array; an outward move leaves them out.
+        ``buffer`` is in NXC order. An inward move writes zeros for pixels outside the array; an outward move leaves them out.
         """
-        cdef int64_t place[64]
-        cdef int64_t ax, n, row, rows = 1, begin, end, at, index, low, high, pieces, first, last, item = self.mover.s_size
-        cdef int64_t run = side.run_axis, pixel = side.channels * self.k.s_size
+        cdef int64_t block_begin[64]
+        cdef int64_t ax, n, row, rows = 1, begin, end, at, index, low, high, pieces, first, last
+        cdef int64_t run = side.run_axis, pixel = side.channels * self.k.s_size, item = self.array_kernels.s_size
         cdef bint inside
         for ax in range(self.nd, -1, -1):
-            place[ax] = side.first[ax] + take_index(&block, self.count[ax]) * side.step[ax]
+            block_begin[ax] = side.first[ax] + take_index(&block, self.count[ax]) * side.step[ax]
         for ax in range(run):
             rows *= side.block[ax]
-        low, high = max(<int64_t>0, -place[run]), min(side.block[run], side.size[run] - place[run])
+        low, high = max(<int64_t>0, -block_begin[run]), min(side.block[run], side.size[run] - block_begin[run])
         high = max(low, high)
         low, high = low * side.pixels, high * side.pixels
         # A part is some pieces of PART_PIXELS pixels of every run, or some whole runs if a run has too few pieces.
         pieces, begin, end = (high - low + PART_PIXELS - 1) // PART_PIXELS, 0, rows
         if pieces < min(rows, parts):
             begin, end, part, parts = rows * part // parts, rows * (part + 1) // parts, 0, 1
-            own += begin * side.block[run] * side.pixels * pixel
+            buffer += begin * side.block[run] * side.pixels * pixel
         last = min(high, low + pieces * (part + 1) // parts * PART_PIXELS)
         first = low + pieces * part // parts * PART_PIXELS
         for row in range(begin, end):
-            n, at, inside = row, place[run] * side.stride[run], True
+            n, at, inside = row, block_begin[run] * side.stride[run], True
             for ax in range(run - 1, -1, -1):
-                index = place[ax] + take_index(&n, side.block[ax])
+                index = block_begin[ax] + take_index(&n, side.block[ax])
                 inside = inside and 0 <= index < side.size[ax]
                 at += index * side.stride[ax]
             if inside and first < last:
-                self.move_run(side, array + (at + first * side.pixel) * item, own + first * pixel, last - first, inward)
+                self.move_run(side, array + (at + first * side.pixel) * item, buffer + first * pixel, last - first, inward)
             if inward and part == 0:
                 if inside:
-                    memset(own, 0, low * pixel)
-                    memset(own + high * pixel, 0, (side.block[run] * side.pixels - high) * pixel)
+                    memset(buffer, 0, low * pixel)
+                    memset(buffer + high * pixel, 0, (side.block[run] * side.pixels - high) * pixel)
                 else:
-                    memset(own, 0, side.block[run] * side.pixels * pixel)
-            own += side.block[run] * side.pixels * pixel
+                    memset(buffer, 0, side.block[run] * side.pixels * pixel)
+            buffer += side.block[run] * side.pixels * pixel
 
-    cdef void move_run(self, Side *side, char *array, char *own, int64_t n, bint inward) noexcept nogil:
+    cdef void move_run(self, Side *side, char *array, char *buffer, int64_t n, bint inward) noexcept nogil:
         """Move ``n`` pixels at a constant stride."""
-        cdef const convt_kernels *k = self.mover
+        cdef const convt_kernels *k = self.array_kernels
         cdef int channels = <int>side.channels, pixels = <int>n
         if self.widens and side.channel == 1 and side.pixel == channels and n * side.channels <= INT_MAX:  # contiguous elements
             if inward:
-                k.widen(own, 0, array, 0, 1, 1, pixels * channels, pixels * channels)
+                k.widen(buffer, 0, array, 0, 1, 1, pixels * channels, pixels * channels)
             else:
-                k.narrow(array, 0, 1, own, 0, 1, 1, pixels * channels, self.stream)
+                k.narrow(array, 0, 1, buffer, 0, 1, 1, pixels * channels, self.stream)
         elif self.widens and inward:
-            k.widen(own, channels, array, side.pixel, side.channel, pixels, channels, channels)
+            k.widen(buffer, channels, array, side.pixel, side.channel, pixels, channels, channels)
         elif self.widens and side.pixel == 1:
-            k.narrow(array, side.channel, 1, own, 1, channels, channels, pixels, self.stream)
+            k.narrow(array, side.channel, 1, buffer, 1, channels, channels, pixels, self.stream)
         elif self.widens:
-            k.narrow(array, side.pixel, side.channel, own, channels, 1, pixels, channels, False)
+            k.narrow(array, side.pixel, side.channel, buffer, channels, 1, pixels, channels, False)
         elif inward:
-            k.transpose(own, side.channels, 1, array, side.pixel, side.channel, pixels, channels, False)
+            k.transpose(buffer, side.channels, 1, array, side.pixel, side.channel, pixels, channels, False)
         elif side.pixel == 1:
-            k.transpose(array, side.channel, 1, own, 1, side.channels, channels, pixels, self.stream)
+            k.transpose(array, side.channel, 1, buffer, 1, side.channels, channels, pixels, self.stream)
         else:
-            k.transpose(array, side.pixel, side.channel, own, side.channels, 1, pixels, channels, False)
+            k.transpose(array, side.pixel, side.channel, buffer, side.channels, 1, pixels, channels, False)
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
         if convt_is_set(call.refused):  # another task found that the call must be repeated with another plan
             return
-        cdef char *own_in = ws + self.data_at
-        cdef char *own_out = ws + self.outputs_at
-        cdef Call own  # not a copy of `call`, whose shared fields other threads change
-        own.weights, own.bias, own.source, own.refused = call.weights, call.bias, call.source, call.refused
-        own.src, own.dst, own.threads, own.grab, own.back = own_in, own_out, 1, self.inner.tasks, False
-        self.move(&self.ins, task, call.src, own_in, True, 0, 1)
-        if self.hole:  # the outputs of holes are filled already: copy them into the block
-            self.move(&self.outs, task, call.dst, own_out, True, 0, 1)
-        self.inner.run_all(&own, ws + self.block_bytes)
-        self.move(&self.outs, task, call.dst, own_out, False, 0, 1)
+        cdef char *block_in = ws + self.data_at
+        cdef char *block_out = ws + self.outputs_at
+        cdef Call inner_call  # not a copy of `call`, whose shared fields other threads change
+        inner_call.weights, inner_call.bias, inner_call.source = call.weights, call.bias, call.source
+        inner_call.refused = call.refused
+        inner_call.src, inner_call.dst, inner_call.threads = block_in, block_out, 1
+        inner_call.task_chunk, inner_call.backwards = self.inner.tasks, False
+        self.move(&self.ins, task, call.src, block_in, True, 0, 1)
+        if self.has_holes:  # the outputs of holes are filled already: copy them into the block
+            self.move(&self.outs, task, call.dst, block_out, True, 0, 1)
+        self.inner.run_all(&inner_call, ws + self.block_bytes)
+        self.move(&self.outs, task, call.dst, block_out, False, 0, 1)
         if self.stream:
             self.k.fence()
 
-    cdef size_t room(self, const Run *run) noexcept nogil:
-        return Plan.room(self, run) if self.apart else round64(self.block_bytes) + self.inner.room(run)
+    cdef size_t workspace_bytes(self, const RunArguments *run) noexcept nogil:
+        if self.parallel_blocks:
+            return Plan.workspace_bytes(self, run)
+        return round64(self.block_bytes) + self.inner.workspace_bytes(run)
 
-    cdef bint run_in(self, char *ws, const Run *run) noexcept nogil:
-        if self.apart:
-            return Plan.run_in(self, ws, run)
+    cdef bint run_with_workspace(self, char *ws, const RunArguments *run) noexcept nogil:
+        if self.parallel_blocks:
+            return Plan.run_with_workspace(self, ws, run)
         cdef Py_ssize_t block
-        cdef Run inner = run[0]
+        cdef RunArguments inner = run[0]
         inner.src, inner.dst = ws + self.data_at, ws + self.outputs_at
         for block in range(self.total):
-            self.move_together(&self.ins, block, run.src, inner.src, True, run.threads)
-            if self.hole:
-                self.move_together(&self.outs, block, run.dst, inner.dst, True, run.threads)
-            if not self.inner.run_in(ws + round64(self.block_bytes), &inner):
+            self.move_in_parallel(&self.ins, block, run.src, inner.src, True, run.threads)
+            if self.has_holes:
+                self.move_in_parallel(&self.outs, block, run.dst, inner.dst, True, run.threads)
+            if not self.inner.run_with_workspace(ws + round64(self.block_bytes), &inner):
                 return False
-            self.move_together(&self.outs, block, run.dst, inner.dst, False, run.threads)
+            self.move_in_parallel(&self.outs, block, run.dst, inner.dst, False, run.threads)
         return True
 
-    cdef void move_together(self, Side *side, int64_t block, char *array, char *own, bint inward, int threads) noexcept nogil:
+    cdef void move_in_parallel(self, Side *side, int64_t block, char *array, char *buffer, bint inward,
+                               int threads) noexcept nogil:
         """Move a block; each thread moves a part."""
         cdef Move move
-        move.plan, move.side, move.block, move.array, move.own = <void *>self, side, block, array, own
+        move.plan, move.side, move.block, move.array, move.buffer = <void *>self, side, block, array, buffer
         move.inward, move.parts = inward, threads
-        each_thread(move_part, threads, &move)
+        run_in_parallel(move_part, threads, &move)
 
     cdef Deal deal_for(self, int threads):
-        return Plan.deal_for(self, threads) if self.apart else self.inner.deal_for(threads)
+        return Plan.deal_for(self, threads) if self.parallel_blocks else self.inner.deal_for(threads)
 
     cpdef int threads(self, int available):
-        return Plan.threads(self, available) if self.apart else self.inner.threads(available)
+        return Plan.threads(self, available) if self.parallel_blocks else self.inner.threads(available)
 
     cpdef tuple dealt(self, int available):  # tasks of one block if threads share the blocks
-        return Plan.dealt(self, available) if self.apart else self.inner.dealt(available)
+        return Plan.dealt(self, available) if self.parallel_blocks else self.inner.dealt(available)

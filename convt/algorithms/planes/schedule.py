@@ -40,41 +40,41 @@ def schedule(stages, widens, strided, problem, here, unit, threads, finite=True)
     ``strided`` says that the algorithm alone accepts any strides. It then computes problems whose weights are not finite,
     because these weights must not be multiplied by the zeros of framed blocks.
     """
-    there = math.prod(problem.in_shape) * math.prod(problem.out_shape) > 0
-    wide = there and ITEMSIZE[problem.dtype] == 2 and widens(problem, here)
-    return _schedule(stages, wide, strided, problem, here, unit, threads, finite, problem.planar and there)
+    nonempty = math.prod(problem.in_shape) * math.prod(problem.out_shape) > 0
+    wide = nonempty and ITEMSIZE[problem.dtype] == 2 and widens(problem, here)
+    return _schedule(stages, wide, strided, problem, here, unit, threads, finite, problem.planar and nonempty)
 
 
 def _schedule(stages, wide, strided, problem, here, unit, threads, finite, planar):
     """Return the schedule, given whether the problem is ``wide`` (widened) and ``planar`` (channels are not contiguous)."""
-    alone = problem._replace(planar=False)
+    contiguous = problem._replace(planar=False)
     if not planar and not wide:
-        return stages.schedule(alone, here, unit, threads, finite)
+        return stages.schedule(contiguous, here, unit, threads, finite)
     if not wide and stages.planar and cheaper_on_planes(stages, problem, here, unit, finite):
         return stages.schedule(problem, here, unit, threads, finite)
-    return _in_blocks(stages, wide, strided, problem, here, unit, threads, finite)
+    return _schedule_in_blocks(stages, wide, strided, problem, here, unit, threads, finite)
 
 
 @functools.lru_cache(maxsize=256)
 def cheaper_on_planes(stages, problem, here, unit, finite):
     """Check whether computing on planes directly is expected to be faster than computing in blocks."""
-    own, blocks = (
+    on_planes, blocks = (
         stages.schedule(problem, here, unit, SHARED, finite),
-        _in_blocks(stages, False, False, problem, here, unit, SHARED, finite),
+        _schedule_in_blocks(stages, False, False, problem, here, unit, SHARED, finite),
     )
-    return own is not None and (blocks is None or stages.cost(own, here) < cost.cost(stages, blocks, here))
+    return on_planes is not None and (blocks is None or stages.cost(on_planes, here) < cost.cost(stages, blocks, here))
 
 
-def _in_blocks(stages, wide, strided, problem, here, unit, threads, finite):
+def _schedule_in_blocks(stages, wide, strided, problem, here, unit, threads, finite):
     """Return the `Schedule` of a problem in blocks, or that of a ``strided`` algorithm alone if weights are not finite."""
-    alone = problem._replace(planar=False)
-    block = alone._replace(dtype=WIDE) if wide else alone
+    contiguous = problem._replace(planar=False)
+    block = contiguous._replace(dtype=WIDE) if wide else contiguous
     if math.isinf(stages.least(block, here, unit)):
         return None
     cut = chosen_blocks(stages, wide, problem, block, here, unit)
     if cut.framed and not finite:
-        return stages.schedule(alone, here, unit, threads, finite) if strided else None
-    return _of_blocks(stages, wide, problem, cut, here, unit, threads, finite)
+        return stages.schedule(contiguous, here, unit, threads, finite) if strided else None
+    return _schedule_of_cut(stages, wide, problem, cut, here, unit, threads, finite)
 
 
 @functools.lru_cache(maxsize=256)
@@ -85,23 +85,23 @@ def chosen_blocks(stages, wide, problem, block, here, unit):
         return small
     most = here.limits.planes_block
     large = blocks(block, here, most if wide else max(most, min(_LARGE * most, int(_LARGE_SHARE * here.l3))), wide)
-    found = [_of_blocks(stages, wide, problem, cut, here, unit, SHARED, True) for cut in (small, large)]
+    found = [_schedule_of_cut(stages, wide, problem, cut, here, unit, SHARED, True) for cut in (small, large)]
     if large == small or None in found:
         return small
     cycles = [cost.cost(stages, each, here) for each in found]
     return large if (cycles[1], large.total) < ((1 if wide else 1 - _GAIN) * cycles[0], small.total) else small
 
 
-def _of_blocks(stages, wide, problem, cut, here, unit, threads, finite):
+def _schedule_of_cut(stages, wide, problem, cut, here, unit, threads, finite):
     """Return the `Schedule` of the blocks ``cut``, or None if the algorithm does not accept a block."""
     # Each thread computes blocks of its own if that keeps threads busier than sharing one block after the other.
     rounds = -(-cut.total // threads)
-    apart = threads > 1 and cut.total >= _SHARED_WORK[threads > _SHARERS] * rounds * threads
-    inner = stages.schedule(cut.problem, here, unit, 1 if apart else threads, finite)
+    parallel_blocks = threads > 1 and cut.total >= _SHARED_WORK[threads > _SHARERS] * rounds * threads
+    inner = stages.schedule(cut.problem, here, unit, 1 if parallel_blocks else threads, finite)
     if inner is None:
         return None
-    if not apart and threads > 1 and cut.total > 1 and inner.threads == 1:  # a block is too little work to share
-        apart, inner = True, stages.schedule(cut.problem, here, unit, 1, finite)
+    if not parallel_blocks and threads > 1 and cut.total > 1 and inner.threads == 1:  # a block is too little work to share
+        parallel_blocks, inner = True, stages.schedule(cut.problem, here, unit, 1, finite)
     return Schedule(
         problem=problem,
         unit=unit,
@@ -109,14 +109,14 @@ def _of_blocks(stages, wide, problem, cut, here, unit, threads, finite):
         form=(WIDE, *inner.form) if wide else inner.form,
         cut=cut,
         inner=inner,
-        apart=apart,
+        parallel_blocks=parallel_blocks,
         stream=execution.outgrows(problem, here.limits.non_temporal),
         wide=wide,
-        workspace=space(cut),
+        workspace=block_workspace(cut),
     )
 
 
-def space(cut):
+def block_workspace(cut):
     """Return the `Workspace` of a block: its data and outputs, each with room for another 64 bytes."""
     p = cut.problem
     return book(data=execution.data_bytes(p) + 64, outputs=execution.output_bytes(p) + 64)

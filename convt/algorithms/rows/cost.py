@@ -7,9 +7,9 @@ def cost(schedule, here):
     """Return the cycles of all threads together."""
     p = schedule.problem
     info = here.info(p.dtype)
-    rows, meet, new = common.rows_met(p)
+    rows, input_rows, new_rows = common.input_row_counts(p)
     vl, most, blocks, block = info.vl, info.mr[2], schedule.blocks, schedule.block
-    sources, accumulators = meet * p.ci, most * info.nr // vl
+    sources, accumulators = input_rows * p.ci, most * info.nr // vl
     vectors = blocks * -(-block // vl) if blocks > 1 else -(-schedule.js // vl)
     short, longer = divmod(p.co, schedule.channel_blocks)
     cycles = 0.0
@@ -20,22 +20,23 @@ def cost(schedule, here):
             step = max(height * wide / costs.FMA_PORTS, (height + 1.5 * wide) / costs.LOAD_PORTS, costs.FMA_LATENCY)
             cycles += count * phases.terms * step / wide
     calls = schedule.channel_blocks * len(schedule.phases) * blocks
-    shared = 1 + (schedule.rows - 1) * min(1.0, new / max(meet, 1e-9)) if len(p.kernel) > 1 else schedule.rows
-    each = rows * p.groups
+    shared = 1 + (schedule.rows - 1) * min(1.0, new_rows / max(input_rows, 1e-9)) if len(p.kernel) > 1 else schedule.rows
+    group_rows = rows * p.groups
     part = here.profile["rows"]
-    weights = each * blocks * sources * p.kernel[-1] * p.co * info.e_size  # each block of a row reads the weights of its taps
+    # Each block of a row reads the weights of its taps.
+    weights = group_rows * blocks * sources * p.kernel[-1] * p.co * info.e_size
     total = part.cycles(common.weight_counts(weights, common.filter_bytes(p, info), here=here) | {
-        "rows_cycle": each * cycles * sources * vectors,
-        "call": each * calls,
-        "row": each * calls * sources,
-        "collect": each * sources * shared / schedule.rows * blocks * -(-(block + schedule.phases[0].terms) // vl),
-        interleaving(p, info): each * p.co * p.strides[-1] * vectors,
-        "piece": each * p.co * blocks,
-        "start": each * blocks,
+        "rows_cycle": group_rows * cycles * sources * vectors,
+        "call": group_rows * calls,
+        "row": group_rows * calls * sources,
+        "collect": group_rows * sources * shared / schedule.rows * blocks * -(-(block + schedule.phases[0].terms) // vl),
+        interleaving(p, info): group_rows * p.co * p.strides[-1] * vectors,
+        "piece": group_rows * p.co * blocks,
+        "start": group_rows * blocks,
     })  # fmt: skip
     memory = common.plane_counts(p, schedule.stream, here)
     tasks = blocks * p.groups * -(-rows // schedule.rows)
-    return costs.beside(common.shared_alike(total, tasks, schedule.threads), part.cycles(memory))
+    return costs.overlapped(common.cycles_of_equal_tasks(total, tasks, schedule.threads), part.cycles(memory))
 
 
 def packing(schedule, here):

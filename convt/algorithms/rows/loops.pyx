@@ -6,7 +6,7 @@ A task is a block of j of some output rows of a channel group; only this task wr
 1. The input rows that reach the output row are copied to the region "inputs", with zeros at their ends, and kept for the next
    output rows. "kept" names the input rows there.
 2. For each channel block and each block of phases, a micro-kernel sums all input rows, in-channels and taps into rows of the
-   region "made". "taps", "sources" and "weights" are its tables.
+   region "phase_rows". "taps", "sources" and "weights" are its tables.
 3. The phases of a channel block are interleaved into the output row, with activation and rounding.
 """
 
@@ -18,10 +18,10 @@ cimport numpy as cnp
 import numpy as np
 
 from convt._core cimport Call
-from convt._kernels cimport CONVT_INTERLEAVED, MOST_ROWS, convt_interleave, convt_kernels, convt_prefetch_ahead, convt_rows
+from convt._kernels cimport CONVT_INTERLEAVED, MOST_ROWS, convt_interleave, convt_kernels, convt_prefetch_row_l2, convt_rows
 from convt._memory cimport keep_table, round64, structures
 from convt.algorithms.indexing cimport take_index
-from convt.algorithms.row_plan cimport KeptRow, RowPlan, keep_no_rows, place_of_row
+from convt.algorithms.row_plan cimport KeptRow, RowPlan, clear_kept_rows, place_of_row
 from convt.algorithms.rows.weights cimport RowBlock, RowsRecipe
 
 cnp.import_array()
@@ -29,7 +29,7 @@ cnp.import_array()
 MOST_PHASES = CONVT_INTERLEAVED  # the most phases of the last axis
 
 cdef enum:
-    AHEAD = 1 << 11  # the most bytes of a row that are prefetched; the hardware prefetches the rest
+    PREFETCH_BYTES = 1 << 11  # the most bytes of a row that are prefetched; the hardware prefetches the rest
 
 
 cdef class RowsPlan(RowPlan):
@@ -42,32 +42,32 @@ cdef class RowsPlan(RowPlan):
         cdef const convt_kernels *k = self.k
         cdef int64_t x = self.nd - 1, c, n, m
         cdef RowOutputs *out
-        self.recipe, self.keep, self.even = recipe, [], True
+        self.recipe, self.keep, self.equal_tasks = recipe, [], True
         self.row_taps, self.rows = schedule.row_taps, schedule.rows
         self.block, self.blocks, self.j0, self.js = schedule.block, schedule.blocks, schedule.j0, schedule.js
         self.row_blocks = (self.out_rows + self.rows - 1) // self.rows
         self.begin, self.out_size, self.stream = problem.begin[x], problem.out_sizes[x], schedule.stream
-        self.low, self.high = 0, problem.dilations[x] * (problem.kernel[x] - 1) // problem.strides[x]
-        self.channel_blocks, self.per_block = schedule.channel_blocks, len(phases)
+        self.low_offset, self.high_offset = 0, problem.dilations[x] * (problem.kernel[x] - 1) // problem.strides[x]
+        self.channel_blocks, self.phase_blocks = schedule.channel_blocks, len(phases)
         self.most_channels = (self.co + self.channel_blocks - 1) // self.channel_blocks
         # Channel blocks differ only in their number of channels, so they share the tables.
-        self.outputs = <RowOutputs *>cnp.PyArray_DATA(structures(self.keep, self.per_block, sizeof(RowOutputs)))
+        self.outputs = <RowOutputs *>cnp.PyArray_DATA(structures(self.keep, self.phase_blocks, sizeof(RowOutputs)))
         channels = np.arange(self.most_channels)[:, None] * problem.strides[x]
         for n, block in enumerate(phases):
             out = &self.outputs[n]
-            out.place = keep_table(self.keep, channels + block.residues)
+            out.phase_row = keep_table(self.keep, channels + block.residues)
             out.shift = <Py_ssize_t *>keep_table(
-                self.keep, self.high - block.offset - problem.dilations[x] * np.arange(block.terms - 1, -1, -1))
+                self.keep, self.high_offset - block.offset - problem.dilations[x] * np.arange(block.terms - 1, -1, -1))
             out.shifts = block.terms
         self.pixels, self.pitch = (self.block + k.vl - 1) // k.vl * k.vl, schedule.pitch
         self.in_place = k.direct_store and self.ci == 1 and self.in_stride.p[x] == 1
         self.tasks = self.row_blocks * self.groups * self.blocks
         at = {name: place for name, place, _ in schedule.workspace.regions}
         self.at_taps, self.at_sources, self.at_weights = at["taps"], at["sources"], at["weights"]
-        self.at_made, self.at_inputs = at["made"], at["inputs"]
+        self.at_phase_rows, self.at_inputs = at["phase_rows"], at["inputs"]
         self.workspace = schedule.workspace.bytes
 
-    cdef size_t slot(self) noexcept nogil:
+    cdef size_t input_row_bytes(self) noexcept nogil:
         """Return the bytes of a packed input row of all in-channels of a group."""
         return round64(self.ci * self.pitch * self.k.t_size)
 
@@ -76,9 +76,9 @@ cdef class RowsPlan(RowPlan):
         cdef int64_t ja = take_index(&rest, self.blocks) * self.block
         cdef int64_t first = take_index(&rest, self.row_blocks) * self.rows
         cdef KeptRow *kept = <KeptRow *>ws
-        keep_no_rows(kept, self.row_taps)
+        clear_kept_rows(kept, self.row_taps)
         # The zeros at the ends of rows. They are at the same places in all rows of a task, and packing does not overwrite them.
-        memset(ws + self.at_inputs, 0, self.row_taps * self.slot())
+        memset(ws + self.at_inputs, 0, self.row_taps * self.input_row_bytes())
         for n in range(first, min(self.out_rows, first + self.rows)):
             self.run_row(n, rest, ja, min(self.js, ja + self.block), call, kept, ws)
         if self.stream:
@@ -90,13 +90,13 @@ cdef class RowsPlan(RowPlan):
         an earlier output row packed is reused. Return NULL if the row can be read in place: one in-channel, and whole vectors
         inside."""
         cdef const convt_kernels *k = self.k
-        cdef bint there
+        cdef bint is_packed
         if self.in_place and first >= 0 and first + self.pitch <= self.in_size.p[self.nd - 1]:
             return NULL
-        cdef int64_t place = place_of_row(kept, self.row_taps, row, out_row, &there), x = self.nd - 1
+        cdef int64_t place = place_of_row(kept, self.row_taps, row, out_row, &is_packed), x = self.nd - 1
         cdef int64_t low = min(max(0, -first), last - first), high = max(low, min(last, self.in_size.p[x]) - first)
-        inputs += place * self.slot()
-        if there:
+        inputs += place * self.input_row_bytes()
+        if is_packed:
             return inputs
         if high > low:
             k.widen(inputs + low * k.t_size, self.pitch, src + (first + low) * self.in_stride.p[x] * k.s_size, self.in_c,
@@ -111,9 +111,9 @@ cdef class RowsPlan(RowPlan):
         cdef int64_t *row_tap = <int64_t *>(ws + self.at_taps)
         cdef const void **sources = <const void **>(ws + self.at_sources)
         cdef const void **weights = <const void **>(ws + self.at_weights)
-        cdef char *made = ws + self.at_made
+        cdef char *phase_rows = ws + self.at_phase_rows
         cdef char *inputs = ws + self.at_inputs
-        cdef int64_t image, at, n, u, c, m, count, step, first_c, made_ld = (self.pixels + k.vl) * t_size
+        cdef int64_t image, at, n, u, c, m, count, step, first_c, phase_row_bytes = (self.pixels + k.vl) * t_size
         cdef char *source
         cdef char *weight
         cdef RowBlock *b
@@ -124,25 +124,27 @@ cdef class RowsPlan(RowPlan):
         cdef convt_interleave w
         count = self.row_inputs(row, row_tap, &image, &at)
         cdef char *dst = call.dst + (at + group * self.co * self.out_c) * k.s_size
-        cdef int64_t first = self.j0 + ja - self.high
+        cdef int64_t first = self.j0 + ja - self.high_offset
         for u in range(count):
             at = image + row_tap[2 * u] + group * self.ci * self.in_c
-            source, step = self.packed_row(at, row, call.src + at * k.s_size, first, self.j0 + jb - self.low, kept, inputs), self.pitch
+            source = self.packed_row(at, row, call.src + at * k.s_size, first, self.j0 + jb - self.low_offset, kept, inputs)
+            step = self.pitch
             if source == NULL:
                 source, step = call.src + (at + first) * k.s_size, self.in_c
             for c in range(self.ci):
                 sources[u * self.ci + c] = source + c * step * t_size
         # Prefetch the next block of the first input row while this block is computed.
         if self.in_stride.p[x] == 1 and count > 0:
-            convt_prefetch_ahead(call.src + (at + first + self.pitch) * k.s_size, min(self.pitch * k.s_size, <int64_t>AHEAD))
+            convt_prefetch_row_l2(call.src + (at + first + self.pitch) * k.s_size,
+                                 min(self.pitch * k.s_size, <int64_t>PREFETCH_BYTES))
         r.n, r.sources = <int>(jb - ja), <int>(count * self.ci)
         r.in_, r.w, r.rows = sources, weights, rows
         w.phases, w.step, w.act, w.stream = s, self.out_stride.p[x], &self.act, self.stream
         w.first = max(0, self.begin - s * (self.j0 + ja))
         w.last = min(s * (jb - ja), self.begin + self.out_size - s * (self.j0 + ja))
-        w.ld, w.row, w.bias, w.out = made_ld // t_size, made, NULL, outs
+        w.ld, w.row, w.bias, w.out = phase_row_bytes // t_size, phase_rows, NULL, outs
         for n in range(self.recipe.nblocks):
-            b, o = &self.recipe.blocks[n], &self.outputs[n % self.per_block]
+            b, o = &self.recipe.blocks[n], &self.outputs[n % self.phase_blocks]
             weight = call.weights + group * self.recipe.group_weights + b.weights
             m = o.shifts * b.outputs * t_size  # bytes of the weights of an outer tap and in-channel
             for u in range(count):
@@ -151,12 +153,12 @@ cdef class RowsPlan(RowPlan):
             r.shifts, r.shift = <int>o.shifts, o.shift
             r.init = call.bias + group * self.recipe.group_bias + b.bias
             for m in range(b.outputs):
-                rows[m] = made + o.place[m] * made_ld
+                rows[m] = phase_rows + o.phase_row[m] * phase_row_bytes
             k.rows(<int>b.outputs, &r)
-            if (n + 1) % self.per_block:
+            if (n + 1) % self.phase_blocks:
                 continue
-            # All phases of a channel block are made: interleave them.
-            c = n // self.per_block
+            # All phases of a channel block are computed: interleave them.
+            c = n // self.phase_blocks
             first_c = self.co * c // self.channel_blocks
             w.rows = <int>(self.co * (c + 1) // self.channel_blocks - first_c)
             for m in range(w.rows):

@@ -18,10 +18,10 @@ LIMIT = "NCX data with a tap in each phase of the last axis"
 _MOST_TABLE = 1 << 22  # the most entries of the tables of weights
 _PIXELS = 2048  # the most j of a task
 _INPUTS = 1 << 19  # the most bytes of packed input rows, so that they stay in L2
-_NEAR = 24 << 10  # the most bytes of the outputs of a channel block before they are interleaved, so that they stay in L1
+_PHASE_BYTES = 24 << 10  # the most bytes of the outputs of a channel block before they are interleaved, so that they stay in L1
 _TASK_BYTES = 1 << 16  # bytes of the outputs of a task, about
 _TASKS = 8  # the fewest tasks of a thread, if rows are enough
-_SHOWS = 0.9  # another number of rows is taken only if the slowest thread then takes less than this fraction of its time
+_GAIN_RATIO = 0.9  # another number of rows is taken only if the slowest thread then takes less than this fraction of its time
 
 
 class Block(NamedTuple):
@@ -119,20 +119,21 @@ def _schedule(problem, here, unit, threads):
     # Blocks of j are so small that the outputs of a channel block stay in L1, but not smaller, because each reads its edges
     # again.
     channels = -(-co // parts)
-    near = max(4 * vl, _NEAR // (channels * s * t_size))
-    met = math.prod([-(-n // step) for n, step in zip(kernel[:-1], strides, strict=False)])  # input rows of an output row
-    count = -(-js // max(4 * vl, min(_PIXELS, near, _INPUTS // (ci * met * t_size))))
+    most_js = max(4 * vl, _PHASE_BYTES // (channels * s * t_size))
+    # input rows that reach an output row
+    input_rows = math.prod([-(-n // step) for n, step in zip(kernel[:-1], strides, strict=False)])
+    count = -(-js // max(4 * vl, min(_PIXELS, most_js, _INPUTS // (ci * input_rows * t_size))))
     rows = batch * math.prod(out_sizes[:-1])
     count = max(count, min(-(-_TASKS * threads // (rows * groups)), js // (8 * vl)))
     block = -(-js // (count * vl)) * vl
     blocks = -(-js // block)
     tasks = blocks * groups
-    each = max(1, min(_TASK_BYTES // max(block * s * co * item, 1), rows * tasks // (_TASKS * threads)))
+    task_rows = max(1, min(_TASK_BYTES // max(block * s * co * item, 1), rows * tasks // (_TASKS * threads)))
     if rank > 1:  # a task reads each input row once, so it has at least the output rows that share an input row
-        each = max(each, min(max(1, strides[-2] * 4), rows * tasks // (2 * threads)))
-    each = _evened(max(1, min(each, rows)), rows, tasks, threads)
+        task_rows = max(task_rows, min(max(1, strides[-2] * 4), rows * tasks // (2 * threads)))
+    task_rows = _balanced_rows(max(1, min(task_rows, rows)), rows, tasks, threads)
 
-    row_taps = math.prod([common.taps_met(problem, ax) for ax in range(rank - 1)])
+    row_taps = math.prod([common.most_taps_of_output(problem, ax) for ax in range(rank - 1)])
     # Rows have room for whole vectors. The pitch is an odd number of vectors, so that packed rows start in different sets of
     # L1.
     pixels = info.padded(block)
@@ -140,7 +141,7 @@ def _schedule(problem, here, unit, threads):
     pitch += vl if pitch // vl % 2 == 0 else 0
     pinned = problem.flops < limits.pinned_flops
     return Schedule(
-        problem, unit, threads, (), phases, parts, js, j0, block, blocks, each, row_taps, pitch,
+        problem, unit, threads, (), phases, parts, js, j0, block, blocks, task_rows, row_taps, pitch,
         execution.outgrows(problem, limits.non_temporal), pinned,
         pinned and math.prod(kernel) * groups * ci * co * t_size > limits.far,
         workspace.book(
@@ -148,27 +149,27 @@ def _schedule(problem, here, unit, threads):
             taps=16 * (row_taps + 1),  # the offset and the tap of each input row
             sources=8 * (row_taps + 1) * ci,  # pointers to input rows
             weights=8 * (row_taps + 1) * ci,  # pointers to their weights
-            made=channels * s * (pixels + vl) * t_size,  # the phases of a channel block before they are interleaved
+            phase_rows=channels * s * (pixels + vl) * t_size,  # the phases of a channel block before they are interleaved
             inputs=row_taps * -(-ci * pitch * t_size // 64) * 64,  # packed input rows
         ),
     )  # fmt: skip
 
 
-def _evened(each, rows, tasks, threads):
-    """Return the rows of a task, about ``each``, with which more than two threads have equal numbers of tasks.
+def _balanced_rows(task_rows, rows, tasks, threads):
+    """Return the rows of a task, about ``task_rows``, with which more than two threads have equal numbers of tasks.
 
     ``tasks`` is the number of tasks of the same rows.
     """
     if threads <= 2:
-        return each
+        return task_rows
 
-    def slowest(each):
+    def slowest(task_rows):
         """Return the rows, of all tasks, of the thread with the most tasks."""
-        return -(-(-(-rows // each) * tasks) // threads) * each
+        return -(-(-(-rows // task_rows) * tasks) // threads) * task_rows
 
-    low, high = max(1, each * 3 // 4), each * 5 // 4 + 1
+    low, high = max(1, task_rows * 3 // 4), task_rows * 5 // 4 + 1
     best = min(range(low, high, 1 + (high - low) // 32), key=slowest)
-    return best if slowest(best) < _SHOWS * slowest(each) else each
+    return best if slowest(best) < _GAIN_RATIO * slowest(task_rows) else task_rows
 
 
 def least(problem, here, unit):
@@ -176,7 +177,7 @@ def least(problem, here, unit):
     if not takes(problem):
         return math.inf
     info, part, s = here.info(problem.dtype), here.profile["rows"], problem.strides[-1]
-    rows, meet, _ = common.rows_met(problem)
+    rows, input_rows, _ = common.input_row_counts(problem)
     vectors = rows * problem.groups * problem.co * problem.out_sizes[-1] / s / info.vl  # vectors of a phase
-    fmas = vectors * meet * problem.ci * problem.kernel[-1]
+    fmas = vectors * input_rows * problem.ci * problem.kernel[-1]
     return fmas / 2 * part["rows_cycle"] + vectors * s * part[interleaving(problem, info)]

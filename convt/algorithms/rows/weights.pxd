@@ -10,9 +10,9 @@ cdef struct RowBlock:
     # same inputs.
     int64_t outputs          # number of outputs, m_r of the micro-kernel
     int64_t shifts           # taps of each output on the last axis
-    int64_t first, first_bias  # offsets of its first out-channel in the filter and in the bias, in elements
-    int64_t *map             # [outer tap][shift][output] offset of the weight of in-channel 0 from `first`, in elements
-    int64_t *channel         # [output] offset of the bias from `first_bias`, in elements
+    int64_t first_weight, first_bias  # offsets of its first out-channel in the filter and in the bias, in elements
+    int64_t *weight_offsets  # [outer tap][shift][output] offset of the weight of in-channel 0 from `first_weight`, in elements
+    int64_t *bias_offsets    # [output] offset of the bias from `first_bias`, in elements
     size_t weights, bias     # byte offsets in a group's packed weights, T [outer tap][in-channel][shift][output], and bias
 
 

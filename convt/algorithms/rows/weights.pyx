@@ -33,36 +33,36 @@ cdef class RowsRecipe(PackRecipe):
         self.open_recipe(dtype, filter, bias, "vectors")
         cdef const convt_kernels *k = self.k
         cdef RowBlock *b
-        cdef RowBlock *alike
+        cdef RowBlock *same_height
         cdef int64_t last = self.shape[len(self.shape) - 1], c, n = 0, each = len(phases), first, height, other
         self.outer_taps, self.keep, self.nblocks = self.ntaps // last, [], channel_blocks * each
         self.blocks = <RowBlock *>cnp.PyArray_DATA(structures(self.keep, self.nblocks, sizeof(RowBlock)))
         outer = np.arange(self.outer_taps)[:, None, None] * last
-        of_height = {}  # number of channels -> first channel block with this number; blocks of equal height share tables
+        first_of_height = {}  # number of channels -> first channel block with this number; blocks of equal height share tables
         for c in range(channel_blocks):
             first = self.co * c // channel_blocks
             height = self.co * (c + 1) // channel_blocks - first
-            other = of_height.setdefault(height, c)
+            other = first_of_height.setdefault(height, c)
             for m, block in enumerate(phases):
-                b, alike = &self.blocks[n], &self.blocks[other * each + <int64_t>m]
+                b, same_height = &self.blocks[n], &self.blocks[other * each + <int64_t>m]
                 b.outputs, b.shifts = height * <int64_t>len(block.residues), block.terms
                 if other == c:
                     taps = np.array(block.taps) + stride * np.arange(block.terms - 1, -1, -1)[:, None]  # [shift][phase]
                     places = packing.tap_bytes(outer + taps, self.shape, self.tap_strides) // k.s_size
                     channels = np.arange(height)
-                    b.map = keep_table(self.keep, places[:, :, None, :] + channels[:, None] * self.so)
-                    b.channel = keep_table(self.keep, np.repeat(channels * self.bias_stride, len(block.residues)))
+                    b.weight_offsets = keep_table(self.keep, places[:, :, None, :] + channels[:, None] * self.so)
+                    b.bias_offsets = keep_table(self.keep, np.repeat(channels * self.bias_stride, len(block.residues)))
                 else:
-                    b.map, b.channel = alike.map, alike.channel
-                b.first, b.first_bias = first * self.so, first * self.bias_stride
+                    b.weight_offsets, b.bias_offsets = same_height.weight_offsets, same_height.bias_offsets
+                b.first_weight, b.first_bias = first * self.so, first * self.bias_stride
                 b.weights, b.bias = self.group_weights, self.group_bias
                 self.group_weights += round64(self.outer_taps * self.ci * b.shifts * b.outputs * k.t_size)
                 self.group_bias += round64(b.outputs * k.t_size)
                 n += 1
         self.weight_bytes, self.bias_bytes = self.groups * self.group_weights, self.groups * self.group_bias
 
-    cpdef PackedFilter pack(self, filter, bias, int threads, bint lasting=True, bint on_the_fly=False):
-        cdef PackedFilter packed = self.room(self.weight_bytes, lasting)
+    cpdef PackedFilter pack(self, filter, bias, int threads, bint persistent=True, bint on_the_fly=False):
+        cdef PackedFilter packed = self.allocate(self.weight_bytes, persistent)
         cdef char *src = <char *>cnp.PyArray_DATA(filter)
         cdef char *values = <char *>cnp.PyArray_DATA(bias) if bias is not None else NULL
         cdef char *dst = packed.weights
@@ -96,7 +96,7 @@ cdef class RowsRecipe(PackRecipe):
             for u in range(self.outer_taps):
                 at = dst + b.weights + u * self.ci * shifts * b.outputs * k.t_size
                 for t in range(shifts):
-                    k.gather(at + t * b.outputs * k.t_size, shifts * b.outputs, src + b.first * k.s_size, self.si,
-                             b.map + (u * shifts + t) * b.outputs, <int>self.ci, <int>b.outputs, <int>b.outputs)
+                    k.gather(at + t * b.outputs * k.t_size, shifts * b.outputs, src + b.first_weight * k.s_size, self.si,
+                             b.weight_offsets + (u * shifts + t) * b.outputs, <int>self.ci, <int>b.outputs, <int>b.outputs)
             if bias != NULL:
-                k.gather(to + b.bias, 0, bias + b.first_bias * k.s_size, 0, b.channel, 1, <int>b.outputs, <int>b.outputs)
+                k.gather(to + b.bias, 0, bias + b.first_bias * k.s_size, 0, b.bias_offsets, 1, <int>b.outputs, <int>b.outputs)

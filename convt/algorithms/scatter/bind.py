@@ -20,8 +20,8 @@ def recipe(attributes, filter, bias, form, unit="vectors"):
 
     Columns are (phase of the other axes, tap of the last axis, out-channel) or, for GATHERED, (tap of all axes, out-channel).
     """
-    way, slab = form
-    if way == GATHERED:
+    layout, slab = form
+    if layout == GATHERED:
         classes = [np.arange(math.prod(attributes.kernel))[:, None]]
     else:
         last = attributes.kernel[-1]
@@ -51,7 +51,7 @@ def bind(schedule, in_strides, out_strides, recipe):
 def permits(schedule, in_strides, out_strides):
     """Check whether a schedule can run with these strides in bytes. GATHERED needs dense images and outputs."""
     return schedule.form[0] != GATHERED or (
-        _dense(schedule.problem, in_strides) and _one_stretch(schedule.problem, out_strides)
+        _dense(schedule.problem, in_strides) and _contiguous_outputs(schedule.problem, out_strides)
     )
 
 
@@ -67,7 +67,7 @@ def _dense(problem, in_strides):
     return pixel != 0
 
 
-def _one_stretch(problem, out_strides):
+def _contiguous_outputs(problem, out_strides):
     """Check whether the outputs of an image are contiguous, in NXC order."""
     step = ITEMSIZE[problem.dtype]
     sizes = *problem.out_sizes, problem.co

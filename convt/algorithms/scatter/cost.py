@@ -9,28 +9,29 @@ from ... import _core
 from .. import common, costs
 from . import reach
 
-# body_widen.h first copies cache lines if pixels are a multiple of _SAME_SETS bytes apart and have more than _LINES channels.
-_SAME_SETS, _LINES = 1024, 64
+# body_widen.h first copies cache lines if pixels are a multiple of _SAME_SET_BYTES bytes apart and have more than _FEW_CHANNELS
+# channels.
+_SAME_SET_BYTES, _FEW_CHANNELS = 1024, 64
 
 
 def cost(schedule, here):
     """Return the cycles of all threads together, including threads that idle at the end."""
     problem, unit = schedule.problem, here.info(schedule.problem.dtype, schedule.unit)
-    way = schedule.form[0]
-    if way == "gathered":
+    layout = schedule.form[0]
+    if layout == "gathered":
         prices = here.profile["scatter_gathered"]
-        cycles, tasks = _gathered(schedule, unit, prices), schedule.tasks
+        cycles, tasks = _gathered_cycles(schedule, unit, prices), schedule.tasks
     else:
-        prices = here.profile["scatter_across" if way == "across" else "matrix_scatter" if unit.matrix else "scatter"]
+        prices = here.profile["scatter_across" if layout == "across" else "matrix_scatter" if unit.matrix else "scatter"]
         rows, images, cycles = reach.of_problem(problem), problem.groups * problem.batch * schedule.blocks, 0.0
-        count = _across if way == "across" else _columns
+        count = _across_counts if layout == "across" else _columns_counts
         for kind in rows.kinds:
             cycles = cycles + images * kind[1] * prices.cycles(count(schedule, kind, rows, unit, here))
         tasks = math.inf if schedule.joined else images * schedule.tasks
-    if schedule.threads > 1 and 0 < tasks <= common.EVEN and cycles >= here.limits.single_thread_cycles:
+    if schedule.threads > 1 and 0 < tasks <= common.BALANCED_TASKS and cycles >= here.limits.single_thread_cycles:
         cycles = cycles * (-(-tasks // 2) * 2 / tasks)  # for two threads, because the choice must not depend on threads
     memory = common.plane_counts(problem, False, here) if problem.planar else common.memory_counts(problem, here=here)
-    return costs.beside(cycles, prices.cycles(memory))
+    return costs.overlapped(cycles, prices.cycles(memory))
 
 
 def least(problem, here, unit="vectors"):
@@ -41,7 +42,7 @@ def least(problem, here, unit="vectors"):
         return math.inf
     products = problem.batch * problem.groups * problem.ci * problem.co * problem.in_sizes[-1] * kernel[-1]
     for ax in range(len(kernel) - 1):
-        products *= common.pairs_met(
+        products *= common.tap_pair_count(
             kernel[ax], strides[ax], problem.dilations[ax], problem.in_sizes[ax], problem.begin[ax], problem.out_sizes[ax]
         )
     profile = here.profile
@@ -67,7 +68,7 @@ def packing(schedule, here):
     return common.packing_cycles(common.filter_bytes(schedule.problem, unit), unit)
 
 
-def _gathered(schedule, unit, prices):
+def _gathered_cycles(schedule, unit, prices):
     """Return the cycles of a schedule with the layout GATHERED."""
     problem, pixels = schedule.problem, schedule.pixels
     task = common.tile_counts(math.prod(problem.kernel) * problem.co, pixels, problem.ci, unit)
@@ -77,7 +78,7 @@ def _gathered(schedule, unit, prices):
     return schedule.tasks * prices.cycles(task) + problem.batch * prices.cycles(image)
 
 
-def _row(schedule, kind, rows):
+def _row_sizes(schedule, kind, rows):
     """Return the sizes of one row's part in a task: (phases, taps, columns, input pixels, number of j, packed input rows).
 
     ``kind`` is an item of Reach.kinds.
@@ -96,41 +97,41 @@ def _row(schedule, kind, rows):
     return phases, taps, phases * k * problem.co, pixels, js, packs
 
 
-def _across(schedule, kind, rows, unit, here):
+def _across_counts(schedule, kind, rows, unit, here):
     """Return the counts of one row's part in a task with the layout ACROSS: transposing pixels, the GEMM, ordering outputs."""
     problem, vl = schedule.problem, unit.vl
-    phases, taps, columns, pixels, js, packs = _row(schedule, kind, rows)
-    s, ci, several = problem.strides[-1], problem.ci, problem.groups > 1
-    more = -(-problem.kernel[-1] // s) - 1  # terms of an output after the first
-    together = 1  # rows that one GEMM multiplies
+    phases, taps, columns, pixels, js, packs = _row_sizes(schedule, kind, rows)
+    s, ci, grouped = problem.strides[-1], problem.ci, problem.groups > 1
+    extra_terms = -(-problem.kernel[-1] // s) - 1  # terms of an output after the first
+    gemm_rows = 1  # rows that one GEMM multiplies
     if schedule.joined:
-        together = max(1, -(-problem.batch * math.prod(problem.in_sizes[:-1]) // schedule.tasks))
-    vectors = -(-together * pixels // vl) / together
+        gemm_rows = max(1, -(-problem.batch * math.prod(problem.in_sizes[:-1]) // schedule.tasks))
+    vectors = -(-gemm_rows * pixels // vl) / gemm_rows
     chunks = taps if schedule.chunks_of_tap and packs < taps else 1
-    tiles = common.tile_counts(columns, together * pixels, taps * ci / max(chunks, 1), unit)
-    counts = {name: count * chunks / together for name, count in tiles.items()}
+    tiles = common.tile_counts(columns, gemm_rows * pixels, taps * ci / max(chunks, 1), unit)
+    counts = {name: count * chunks / gemm_rows for name, count in tiles.items()}
     counts["collect" if problem.planar else "across_transpose"] = packs * ci * vectors
-    if not problem.planar and problem.groups * ci * unit.s_size % _SAME_SETS == 0 and ci > _LINES:
+    if not problem.planar and problem.groups * ci * unit.s_size % _SAME_SET_BYTES == 0 and ci > _FEW_CHANNELS:
         counts["move"] = packs * ci * vectors  # cache lines that share sets of L1 are copied first
-    counts["start"] = packs / together + phases
+    counts["start"] = packs / gemm_rows + phases
     lanes = s * problem.co
-    run = s if problem.planar else lanes  # adjacent outputs of one j
+    contiguous = s if problem.planar else lanes  # adjacent outputs of one j
     ordered = phases * lanes * -(-js // vl)  # vectors of outputs
-    order = "zip" if run in (1, 2, 4) else "gather"
-    if several:  # outputs of one channel group are not contiguous
-        counts["overlap_vector_term"], counts["overlap_term"] = ordered * (more + 1), phases * js * lanes
+    order = "zip" if contiguous in (1, 2, 4) else "gather"
+    if grouped:  # outputs of one channel group are not contiguous
+        counts["overlap_vector_term"], counts["overlap_term"] = ordered * (extra_terms + 1), phases * js * lanes
     counts[order] = ordered
     if problem.planar and problem.co > 1:  # the sums of a plane are in columns that are far apart
         counts["move"] = ordered
-    if more:
+    if extra_terms:
         counts["piece"] = columns
     return counts
 
 
-def _columns(schedule, kind, rows, unit, here):
+def _columns_counts(schedule, kind, rows, unit, here):
     """Return the counts of one row's part in a task with the layout COLUMNS."""
     problem, vl = schedule.problem, unit.vl
-    phases, taps, columns, pixels, js, packs = _row(schedule, kind, rows)
+    phases, taps, columns, pixels, js, packs = _row_sizes(schedule, kind, rows)
     s, ci = problem.strides[-1], problem.ci
     chunks = taps if schedule.chunks_of_tap or rows.taps == 1 else 1
     padded = -(-columns // vl) * vl

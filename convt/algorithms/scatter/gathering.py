@@ -15,10 +15,10 @@ def gathered_products(problem):
     Outputs with fewer terms are filled up with the dummy column, one past the last. Its products are -0.0, the neutral element
     of addition.
     """
-    nothing = math.prod(problem.kernel) * problem.co
+    dummy = math.prod(problem.kernel) * problem.co
     taps, pixels, valid = (np.full((1, 1), n, np.int64) for n in (0, 0, 1))
     for ax, (kernel, size) in enumerate(zip(problem.kernel, problem.in_sizes, strict=True)):
-        pairs = common.reaching(problem, ax)
+        pairs = common.taps_of_outputs(problem, ax)
         table = np.full((len(pairs), max(map(len, pairs), default=0), 2), -1, np.int64)
         for row, some in zip(table, pairs, strict=True):
             row[: len(some)] = np.reshape(some, (-1, 2))
@@ -29,5 +29,5 @@ def gathered_products(problem):
         valid = (valid[:, None, :, None] * (tap >= 0)).reshape(shape)
     columns = taps[:, None] * problem.co + np.arange(problem.co)[:, None]
     valid = np.broadcast_to(valid[:, None], columns.shape)
-    columns, pixels = np.where(valid, columns, nothing), np.where(valid, pixels[:, None], 0)
+    columns, pixels = np.where(valid, columns, dummy), np.where(valid, pixels[:, None], 0)
     return tuple(a.reshape(len(taps) * problem.co, taps.shape[1]) for a in (columns, pixels))

@@ -22,22 +22,22 @@ cdef struct ScatterRun:
     # A run of an axis other than the last (phases.AxisClass).
     int64_t start, count
     int64_t taps, first_in, gap  # tap n reads input first_in + n * gap at the first j of the run
-    int64_t group, first_tap, of_group  # phase group, number of the run's first tap in the group, taps of the group
+    int64_t group, first_tap, group_taps  # phase group, number of the run's first tap in the group, taps of the group
     int64_t phases
-    int64_t *shown        # [phases][3]: first output, then the j [low, high) inside the window
+    int64_t *phase_windows  # [phases][3]: first output, then the j [low, high) inside the window
 
-cdef struct ScatterPlace:
+cdef struct ScatterAxisRow:
     # A row of an axis. Rows are in order of j; rows of equal j and different phase groups are adjacent.
     int64_t j, run        # j relative to the start of the run
-    int64_t first, together  # the first of the rows with this j, and their number
+    int64_t first, rows_of_j  # the first of the rows with this j, and their number
 
 cdef struct ScatterAxis:
     # An axis other than the last.
     int64_t nruns, ngroups, low, span  # the j of all runs are in [low, low + span)
     ScatterRun *runs
     int64_t taps, phases  # sums over all runs
-    int64_t nplaces, after  # rows of this axis, and rows of all axes after it
-    ScatterPlace *places
+    int64_t nrows, inner_rows  # rows of this axis, and rows of all later axes
+    ScatterAxisRow *rows
 
 cdef struct ScatterChunk:
     # A depth chunk.
@@ -61,10 +61,10 @@ cdef struct ScatterClass:
     int64_t tiles[3]      # across: number of tiles, for each number of vectors of pixels
     PackClass *pack
 
-cdef struct Coming:
+cdef struct PlanePrefetch:
     # The planes that tiles prefetch, one cache line of each plane at a time.
-    int64_t lines    # lines left of each plane; 0 if nothing is prefetched
-    int64_t planes   # bytes from the first plane to the end of the last one
+    int64_t lines_left  # lines left of each plane; 0 if nothing is prefetched
+    int64_t span_bytes  # bytes from the first plane to the end of the last one
     const char *end  # address at which the lines of all planes are prefetched
 
 cdef struct Row:
@@ -81,7 +81,7 @@ cdef class ScatterPlan(Plan):
     cdef int64_t j_whole  # from this j on, the window does not show all outputs of a j
     cdef int64_t j0, j1, block, blocks, begin, window, taps_x, terms, lanes, max_rows, slab, panels
     cdef bint prefetch    # the input does not stay in L2
-    cdef bint fused  # across: if columns are few, pixels are multiplied in place, without packing
+    cdef bint across_in_place  # across: if columns are few, pixels are multiplied in place, without packing
     cdef bint across, in_place  # vectors run over pixels; the GEMM reads pixels in place, in depth chunks of one tap
     cdef object gathers
     cdef int32_t *gather_index  # for each vector of outputs, indices of its bias and products; NULL: overlap-add by rows
@@ -89,42 +89,43 @@ cdef class ScatterPlan(Plan):
     cdef int gather_terms
     cdef bint joined  # a task computes all rows in a range of j, of all images, class by class
     cdef bint dense   # pixels have one constant stride, so that joined rows that are consecutive in the input are one GEMM
-    cdef int64_t rows, places, row_tasks  # rows, j and tasks of an image; of all images if joined
+    cdef int64_t rows, row_js, row_tasks  # rows, j and tasks of an image; of all images if joined
     cdef int64_t chunks_of_tap  # depth chunks per tap; 0 if a chunk may have several taps
     cdef int64_t slots, lda  # number of packed input rows that are kept, elements between packed pixels
     cdef size_t chunk_size, slot_size  # bytes of a packed depth chunk, and of a slot
     cdef size_t at_kept, at_packed, at_products  # offsets of workspace regions
 
     cdef open_axis(self, ScatterAxis *axis, groups, runs)
-    cdef place_rows(self, ScatterAxis *axis)
+    cdef list_axis_rows(self, ScatterAxis *axis)
     cdef open_classes(self)
     cdef void open_class(self, ScatterClass *c) noexcept nogil
     cdef void cut_depth(self, ScatterClass *c) noexcept nogil
     cdef void add_chunks(self, ScatterClass *c, int64_t first, int64_t panel, int64_t depth) noexcept nogil
-    cdef _gather(self, columns, pixels)
-    cdef void place(self, Py_ssize_t task, int64_t *group, int64_t *image, int64_t *first, int64_t *last,
-                    int64_t *j_lo) noexcept nogil
+    cdef make_gather_index(self, columns, pixels)
+    cdef void locate_task(self, Py_ssize_t task, int64_t *group, int64_t *image, int64_t *first, int64_t *last,
+                          int64_t *j_lo) noexcept nogil
     cdef ScatterClass *find_row(self, int64_t n, Row *row) noexcept nogil
     cdef void row_of_class(self, const ScatterClass *c, int64_t n, Row *row) noexcept nogil
-    cdef int64_t rows_before(self, const ScatterClass *c, int64_t place) noexcept nogil
+    cdef int64_t rows_before(self, const ScatterClass *c, int64_t row_j) noexcept nogil
     cdef int64_t pixels_between(self, const ScatterClass *c, const Row *row, const Row *other) noexcept nogil
-    cdef int64_t run_rows(self, Py_ssize_t task, ScatterClass *c, Row *row, int64_t group, int64_t first, int64_t last, int64_t j_lo,
-                          const Call *call, char *ws) noexcept nogil
+    cdef int64_t run_rows(self, Py_ssize_t task, ScatterClass *c, Row *row, int64_t group, int64_t first, int64_t last,
+                          int64_t j_lo, const Call *call, char *ws) noexcept nogil
     cdef void run_images(self, int64_t first, int64_t last, const Call *call, char *ws) noexcept nogil
     cdef void overlap_row(self, convt_overlap *o, int64_t j, int64_t j_hi, char *dst) noexcept nogil
-    cdef void products(self, ScatterClass *c, char *weights, char *src, const int64_t *j, int64_t now, int64_t i_lo, int64_t m,
-                       char *ws, char *col, const char *next, int64_t ahead, char *refused) noexcept nogil
+    cdef void compute_products(self, ScatterClass *c, char *weights, char *src, const int64_t *j, int64_t row_index,
+                               int64_t i_lo, int64_t m, char *ws, char *col, const char *next, int64_t next_bytes,
+                               char *refused) noexcept nogil
     cdef void multiply_pixels(self, ScatterClass *c, char *weights, char *src, const int64_t *j, int64_t i_lo, int64_t m,
                               char *col) noexcept nogil
     cdef void multiply_across(self, ScatterClass *c, int64_t chunk, convt_tile *t, char *panel, char *weights, int64_t first,
-                              int64_t m, char *col, char *zeros, Coming *coming) noexcept nogil
-    cdef void look_ahead(self, ScatterClass *c, int64_t chunk, convt_tile *t, Coming *coming, char *src, const int64_t *j, int64_t i,
-                         int64_t some) noexcept nogil
+                              int64_t m, char *col, char *zeros, PlanePrefetch *plane_prefetch) noexcept nogil
+    cdef void prefetch_planes(self, ScatterClass *c, int64_t chunk, convt_tile *t, PlanePrefetch *plane_prefetch, char *src,
+                              const int64_t *j, int64_t i, int64_t some) noexcept nogil
     cdef const char *next_pixels(self, Py_ssize_t task, ScatterClass *c, int64_t n, int64_t last, int64_t image, int64_t j_lo,
                                  const Call *call, int64_t *bytes) noexcept nogil
     cdef int64_t tap_at(self, const ScatterClass *c, int64_t tap, const int64_t *j) noexcept nogil
-    cdef char *packed(self, ScatterClass *c, int64_t chunk, char *src, const int64_t *j, int64_t now, int64_t i_lo, int64_t m,
-                      char *ws, char *refused) noexcept nogil
+    cdef char *packed_pixels(self, ScatterClass *c, int64_t chunk, char *src, const int64_t *j, int64_t row_index, int64_t i_lo,
+                             int64_t m, char *ws, char *refused) noexcept nogil
     cdef char *slot(self, char *ws, int64_t n) noexcept nogil
     cdef void pack_pixels(self, ScatterClass *c, const ScatterChunk *chunk, char *src, const int64_t *j, int64_t i_lo,
-                          int64_t m, char *to, char *refused) noexcept nogil
+                          int64_t m, char *dst, char *refused) noexcept nogil

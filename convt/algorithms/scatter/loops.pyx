@@ -27,10 +27,11 @@ import numpy as np
 from convt._core cimport Call, Plan
 from convt._flags cimport convt_is_set, convt_set
 from convt._kernels cimport (
-    CONVT_ACROSS_MR, CONVT_KC, CONVT_LDA, MOST_ROWS, convt_across, convt_kernels, convt_overlap, convt_picked, convt_quotient, convt_tile,
+    CONVT_KC, CONVT_LDA, CONVT_PIXEL_MR, MOST_ROWS, convt_kernels, convt_overlap, convt_overlap_gather, convt_pixel_gemm,
+    convt_quotient, convt_tile,
 )
 from convt._memory cimport structures
-from convt.algorithms.indexing cimport cut_at, cut_evenly, take_index, within
+from convt.algorithms.indexing cimport cut_at, cut_evenly, is_inside, take_index
 from convt.algorithms.packing cimport PackClass
 from convt.algorithms.scatter.weights cimport ScatterRecipe
 
@@ -39,9 +40,9 @@ from convt.algorithms.phases import AxisClass, PhaseGroup
 cnp.import_array()
 
 PANELS = PLANE_PANELS
-FEW_COLUMNS = CONVT_ACROSS_MR  # up to this many columns, pixels are multiplied in place: see `multiply_pixels`
+FEW_COLUMNS = CONVT_PIXEL_MR  # up to this many columns, pixels are multiplied in place: see `multiply_pixels`
 
-# The axis tables for `gathered`: one run, from which `products` finds the first pixel.
+# The axis tables for `gathered`: one run, from which `compute_products` finds the first pixel.
 _ONE_RUN = [PhaseGroup((), (0,), ())], [AxisClass(0, 1, (0, 1), (0,), (), (), 0, (), (0, 1))]
 
 
@@ -56,7 +57,7 @@ cdef class ScatterPlan(Plan):
         """
         problem = schedule.problem
         self.open_plan(name, problem, recipe.k, in_strides, out_strides, schedule.execution)
-        self.recipe, self.even, self.keep = recipe, True, []
+        self.recipe, self.equal_tasks, self.keep = recipe, True, []
         cdef const convt_kernels *k = self.k
         cdef int64_t x = self.nd - 1, s = self.stride.p[x], ax
         self.taps_x, self.begin, self.window = self.kernel.p[x], problem.begin[x], problem.out_sizes[x]
@@ -69,7 +70,8 @@ cdef class ScatterPlan(Plan):
         self.in_place, self.prefetch, self.joined, self.dense = schedule.in_place, schedule.prefetch, schedule.joined, dense
         self.slab = recipe.slab
         self.across, self.panels = self.slab > 0, schedule.panels
-        self.fused = self.across and self.ci <= CONVT_KC and (self.in_stride.p[x] == 1 or (self.in_c == 1 and self.ci * k.t_size >= 16))
+        self.across_in_place = self.across and self.ci <= CONVT_KC and (
+            self.in_stride.p[x] == 1 or (self.in_c == 1 and self.ci * k.t_size >= 16))
         # Elements between packed pixels: schedule.row_elements.
         self.lda = (schedule.depth // k.kstep | 1) * k.kstep if k.parts else k.lda
         space = schedule.workspace
@@ -77,22 +79,22 @@ cdef class ScatterPlan(Plan):
         self.at_kept, self.at_packed, self.at_products = space["kept"], space["packed"], space["products"]
 
         self.axes = <ScatterAxis *>cnp.PyArray_DATA(structures(self.keep, x, sizeof(ScatterAxis)))
-        self.rows = self.places = 1
+        self.rows = self.row_js = 1
         for ax in range(x):
             groups, runs = axes[ax] if gathers is None else _ONE_RUN
             self.open_axis(self.axes + ax, groups, runs)
-            self.places *= self.axes[ax].span
+            self.row_js *= self.axes[ax].span
         for ax in range(x - 1, -1, -1):
-            self.axes[ax].after, self.rows = self.rows, self.rows * self.axes[ax].nplaces
+            self.axes[ax].inner_rows, self.rows = self.rows, self.rows * self.axes[ax].nrows
             if not self.joined:
-                self.place_rows(&self.axes[ax])
+                self.list_axis_rows(&self.axes[ax])
         self.open_classes()
         if gathers is not None:
             columns, pixels = gathers
-            self._gather(columns, pixels)
-            self.rows = self.places = 1
+            self.make_gather_index(columns, pixels)
+            self.rows = self.row_js = 1
         if self.joined:
-            self.rows, self.places = self.rows * self.batch, self.places * self.batch
+            self.rows, self.row_js = self.rows * self.batch, self.row_js * self.batch
         self.row_tasks = schedule.tasks
         self.tasks = (1 if self.joined else self.batch) * self.row_tasks * self.groups * self.blocks
 
@@ -100,7 +102,7 @@ cdef class ScatterPlan(Plan):
         """Fill in an axis from its phase groups and runs."""
         cdef ScatterRun *r
         cdef int64_t high = 0, p
-        cdef tuple firsts, shown
+        cdef tuple firsts, valid
         axis.nruns, axis.ngroups = len(runs), len(groups)
         axis.runs = <ScatterRun *>cnp.PyArray_DATA(structures(self.keep, axis.nruns, sizeof(ScatterRun)))
         for run in runs:
@@ -109,28 +111,31 @@ cdef class ScatterPlan(Plan):
         r = axis.runs
         for run in runs:
             r.start, r.count, r.group, r.first_tap = run.start, run.count, run.group, run.tap_range[0]
-            r.of_group = len(groups[r.group].offsets) if r.group >= 0 else 0
-            firsts, shown = run.first_in, run.valid
+            r.group_taps = len(groups[r.group].offsets) if r.group >= 0 else 0
+            firsts, valid = run.first_in, run.valid
             r.taps = len(firsts)
             r.first_in = firsts[0] if r.taps else 0
             r.gap = firsts[1] - firsts[0] if r.taps > 1 else 0
-            r.shown, firsts = at, run.first_out
+            r.phase_windows, firsts = at, run.first_out
             r.phases = len(firsts)
             for p in range(r.phases):
-                at[0], at[1], at[2] = firsts[p], shown[p][0], shown[p][1]
+                at[0], at[1], at[2] = firsts[p], valid[p][0], valid[p][1]
                 at += 3
-            axis.low, high = (min(axis.low, r.start), max(high, r.start + r.count)) if axis.nplaces else (r.start, r.start + r.count)
-            axis.nplaces, axis.taps = axis.nplaces + r.count, axis.taps + r.taps
+            if axis.nrows:
+                axis.low, high = min(axis.low, r.start), max(high, r.start + r.count)
+            else:
+                axis.low, high = r.start, r.start + r.count
+            axis.nrows, axis.taps = axis.nrows + r.count, axis.taps + r.taps
             r += 1
         axis.span = high - axis.low
 
-    cdef place_rows(self, ScatterAxis *axis):
+    cdef list_axis_rows(self, ScatterAxis *axis):
         """List the rows of an axis in order of j."""
         cdef int64_t *at = <int64_t *>cnp.PyArray_DATA(structures(self.keep, axis.span + 1, sizeof(int64_t)))
         cdef ScatterRun *r
-        cdef ScatterPlace *p
+        cdef ScatterAxisRow *p
         cdef int64_t n, j, first = 0
-        axis.places = <ScatterPlace *>cnp.PyArray_DATA(structures(self.keep, axis.nplaces, sizeof(ScatterPlace)))
+        axis.rows = <ScatterAxisRow *>cnp.PyArray_DATA(structures(self.keep, axis.nrows, sizeof(ScatterAxisRow)))
         for n in range(axis.nruns):
             r = &axis.runs[n]
             for j in range(r.start - axis.low, r.start - axis.low + r.count):
@@ -140,12 +145,12 @@ cdef class ScatterPlan(Plan):
         for n in range(axis.nruns):
             r = &axis.runs[n]
             for j in range(r.count):
-                p = &axis.places[at[r.start - axis.low + j]]
+                p = &axis.rows[at[r.start - axis.low + j]]
                 p.j, p.run = j, n
                 at[r.start - axis.low + j] += 1
         for j in range(axis.span):  # at[j] is now the end of the rows of j
             for n in range(first, at[j]):
-                axis.places[n].first, axis.places[n].together = first, at[j] - first
+                axis.rows[n].first, axis.rows[n].rows_of_j = first, at[j] - first
             first = at[j]
 
     cdef open_classes(self):
@@ -156,11 +161,12 @@ cdef class ScatterPlan(Plan):
         for ax in range(x):  # totals over all classes are products, too
             self.nclasses, nphases = self.nclasses * self.axes[ax].nruns, nphases * self.axes[ax].phases
             ntaps *= self.axes[ax].taps
-        cdef int64_t of_tap = max(<int64_t>1, (self.recipe.ci_p + CONVT_KC - 1) // CONVT_KC)
+        cdef int64_t tap_chunks = max(<int64_t>1, (self.recipe.ci_p + CONVT_KC - 1) // CONVT_KC)
         self.classes = <ScatterClass *>cnp.PyArray_DATA(structures(self.keep, self.nclasses, sizeof(ScatterClass)))
         cdef ScatterRun **runs = <ScatterRun **>cnp.PyArray_DATA(structures(self.keep, self.nclasses * x, sizeof(ScatterRun *)))
         cdef int64_t *phases = <int64_t *>cnp.PyArray_DATA(structures(self.keep, nphases * (1 + 2 * x), sizeof(int64_t)))
-        cdef ScatterChunk *chunks = <ScatterChunk *>cnp.PyArray_DATA(structures(self.keep, ntaps * of_tap, sizeof(ScatterChunk)))
+        cdef ScatterChunk *chunks = <ScatterChunk *>cnp.PyArray_DATA(
+            structures(self.keep, ntaps * tap_chunks, sizeof(ScatterChunk)))
         cdef ScatterClass *c
         for i in range(self.nclasses):
             c, n = self.classes + i, i
@@ -169,7 +175,7 @@ cdef class ScatterPlan(Plan):
                 c.runs[ax] = self.axes[ax].runs + take_index(&n, self.axes[ax].nruns)
                 c.rows, c.ntaps = c.rows * c.runs[ax].count, c.ntaps * c.runs[ax].taps
                 c.nphases *= c.runs[ax].phases
-            phases, chunks = phases + c.nphases * (1 + 2 * x), chunks + c.ntaps * of_tap
+            phases, chunks = phases + c.nphases * (1 + 2 * x), chunks + c.ntaps * tap_chunks
             self.open_class(c)
 
     cdef void open_class(self, ScatterClass *c) noexcept nogil:
@@ -177,14 +183,14 @@ cdef class ScatterPlan(Plan):
         cdef const convt_kernels *k = self.k
         cdef int64_t x = self.nd - 1, ax, n, p, pack = 0
         cdef int64_t *phase
-        cdef int64_t *shown
+        cdef int64_t *phase_window
         for p in range(c.nphases):
             phase, n = c.phases + p * (1 + 2 * x), p
             for ax in range(x - 1, -1, -1):
-                shown = c.runs[ax].shown + 3 * take_index(&n, c.runs[ax].phases)
-                if shown[0]:  # an axis with one output may have any stride
-                    phase[0] += shown[0] * self.out_stride.p[ax]
-                phase[1 + 2 * ax], phase[2 + 2 * ax] = shown[1], shown[2]
+                phase_window = c.runs[ax].phase_windows + 3 * take_index(&n, c.runs[ax].phases)
+                if phase_window[0]:  # an axis with one output may have any stride
+                    phase[0] += phase_window[0] * self.out_stride.p[ax]
+                phase[1 + 2 * ax], phase[2 + 2 * ax] = phase_window[1], phase_window[2]
         if c.ntaps == 0:
             return
         for ax in range(x):
@@ -211,7 +217,7 @@ cdef class ScatterPlan(Plan):
             flat, n, step = 0, tap, 1
             for ax in range(self.nd - 2, -1, -1):
                 flat += (c.runs[ax].first_tap + take_index(&n, c.runs[ax].taps)) * step
-                step *= c.runs[ax].of_group
+                step *= c.runs[ax].group_taps
             if tap and (flat * ci_p != end or (whole and end == convt_quotient(end, whole) * whole)):
                 self.add_chunks(c, first, panel, end - panel)
                 first = tap * ci_p
@@ -223,7 +229,8 @@ cdef class ScatterPlan(Plan):
     cdef void add_chunks(self, ScatterClass *c, int64_t first, int64_t panel, int64_t depth) noexcept nogil:
         """Add even chunks for contiguous depth, which starts at ``first`` in the class and at ``panel`` in the panel."""
         cdef const convt_kernels *k = self.k
-        cdef int64_t n = 0, count = convt_quotient(depth + CONVT_KC - 1, CONVT_KC) * k.kstep, slab = max(<int64_t>1, self.slab), above
+        cdef int64_t n = 0, count = convt_quotient(depth + CONVT_KC - 1, CONVT_KC) * k.kstep
+        cdef int64_t slab = max(<int64_t>1, self.slab), slab_index
         cdef int64_t step = convt_quotient(depth + count - 1, count) * k.kstep, ci_p = self.recipe.ci_p
         cdef ScatterChunk *ch
         while n < depth:
@@ -231,9 +238,9 @@ cdef class ScatterPlan(Plan):
             ch.depth, ch.panel = min(step, depth - n), panel + n
             ch.tap = convt_quotient(first + n, ci_p)
             ch.channel = first + n - ch.tap * ci_p
-            above = convt_quotient(ch.panel, slab)
-            ch.at = (above * c.pack.ncols * CONVT_LDA + ch.panel - above * slab) * k.e_size
-            ch.prefetches = convt_quotient(ch.depth, k.pace)
+            slab_index = convt_quotient(ch.panel, slab)
+            ch.at = (slab_index * c.pack.ncols * CONVT_LDA + ch.panel - slab_index * slab) * k.e_size
+            ch.prefetches = convt_quotient(ch.depth, k.prefetch_interval)
             c.nchunks += 1
             n += step
 
@@ -244,7 +251,7 @@ cdef class ScatterPlan(Plan):
         cdef Row row
         found = []
         for task in range(self.tasks):
-            self.place(task, &group, &image, &first, &last, &j_lo)
+            self.locate_task(task, &group, &image, &first, &last, &j_lo)
             taps = []
             if not self.joined:
                 for n in range(first, last):
@@ -256,7 +263,7 @@ cdef class ScatterPlan(Plan):
             found.append(taps)
         return found
 
-    cdef _gather(self, columns, pixels):
+    cdef make_gather_index(self, columns, pixels):
         """Make the index table of the terms of each output from ``columns`` and ``pixels``, [output][term] (gathering.py)."""
         cdef ScatterClass *c = self.classes
         count, terms = columns.shape
@@ -283,7 +290,7 @@ cdef class ScatterPlan(Plan):
                 (<double *>ws)[n] = -0.0
             else:
                 (<float *>ws)[n] = -0.0
-        self.place(task, &group, &image, &first, &last, &j_lo)
+        self.locate_task(task, &group, &image, &first, &last, &j_lo)
         if self.gather_index:
             self.run_images(first, last, call, ws)
         elif self.joined:
@@ -299,19 +306,19 @@ cdef class ScatterPlan(Plan):
                 row.image = image
                 self.run_rows(task, c, &row, group, n, last, j_lo, call, ws)
 
-    cdef void place(self, Py_ssize_t task, int64_t *group, int64_t *image, int64_t *first, int64_t *last,
-                    int64_t *j_lo) noexcept nogil:
+    cdef void locate_task(self, Py_ssize_t task, int64_t *group, int64_t *image, int64_t *first, int64_t *last,
+                          int64_t *j_lo) noexcept nogil:
         """Return the channel group, image, rows [first, last) and first j along the last axis of a task.
 
         For joined rows, [first, last) is a range of j of all images (see `rows_before`); with `gathered`, a range of images.
         """
-        cdef int64_t rest = convt_quotient(task, self.groups), above = convt_quotient(rest, self.blocks), all = self.rows
+        cdef int64_t rest = convt_quotient(task, self.groups), image_task = convt_quotient(rest, self.blocks), all = self.rows
         group[0] = task - rest * self.groups  # tasks of the same pixels are adjacent, because groups share cache lines
-        j_lo[0] = self.j0 + (rest - above * self.blocks) * self.block
-        image[0] = convt_quotient(above, self.row_tasks)
-        task = above - image[0] * self.row_tasks
+        j_lo[0] = self.j0 + (rest - image_task * self.blocks) * self.block
+        image[0] = convt_quotient(image_task, self.row_tasks)
+        task = image_task - image[0] * self.row_tasks
         if self.joined:
-            all = self.places
+            all = self.row_js
         first[0], last[0] = convt_quotient(all * task, self.row_tasks), convt_quotient(all * (task + 1), self.row_tasks)
 
     cdef ScatterClass *find_row(self, int64_t n, Row *row) noexcept nogil:
@@ -320,22 +327,22 @@ cdef class ScatterPlan(Plan):
         Rows are in order of j, the first axis outermost. Rows with equal j and different phase groups are adjacent, because
         they read the same inputs.
         """
-        cdef int64_t x = self.nd - 1, ax, many = 1, index = 0, step = 1
+        cdef int64_t x = self.nd - 1, ax, same_j_rows = 1, index = 0, step = 1
         cdef int64_t firsts[MOST_AXES]
         cdef ScatterAxis *axis
-        cdef ScatterPlace *p
+        cdef ScatterAxisRow *p
         row.image = 0
         for ax in range(x):
             axis = self.axes + ax
-            p = axis.places + convt_quotient(n, many * axis.after)
+            p = axis.rows + convt_quotient(n, same_j_rows * axis.inner_rows)
             firsts[ax] = p.first
-            n -= p.first * many * axis.after
-            many *= p.together
+            n -= p.first * same_j_rows * axis.inner_rows
+            same_j_rows *= p.rows_of_j
         for ax in range(x - 1, -1, -1):  # n is now the index among the rows of these j
             axis = self.axes + ax
-            p = axis.places + firsts[ax]
-            if p.together > 1:
-                p += take_index(&n, p.together)
+            p = axis.rows + firsts[ax]
+            if p.rows_of_j > 1:
+                p += take_index(&n, p.rows_of_j)
             row.j[ax] = p.j
             index += p.run * step
             step *= axis.nruns
@@ -348,17 +355,17 @@ cdef class ScatterPlan(Plan):
             row.j[ax] = take_index(&n, c.runs[ax].count)
         row.image = n
 
-    cdef int64_t rows_before(self, const ScatterClass *c, int64_t place) noexcept nogil:
-        """Return the number of rows of a class, of all images, before the place-th j. Places count j across images and axes."""
+    cdef int64_t rows_before(self, const ScatterClass *c, int64_t row_j) noexcept nogil:
+        """Return the number of rows of a class, of all images, before a j. ``row_j`` counts j across images and axes."""
         cdef int64_t ax, at, span = 1, rows = c.rows, found
         for ax in range(self.nd - 1):
             span *= self.axes[ax].span
-        at = convt_quotient(place, span)
-        found, place = at * rows, place - at * span
+        at = convt_quotient(row_j, span)
+        found, row_j = at * rows, row_j - at * span
         for ax in range(self.nd - 1):
             span = convt_quotient(span, self.axes[ax].span)
-            at = convt_quotient(place, span)
-            place -= at * span
+            at = convt_quotient(row_j, span)
+            row_j -= at * span
             at += self.axes[ax].low - c.runs[ax].start
             if at < 0:
                 return found
@@ -375,15 +382,15 @@ cdef class ScatterPlan(Plan):
             n = n * self.in_size.p[ax] + other.j[ax] - row.j[ax]
         return n * self.in_size.p[self.nd - 1]
 
-    cdef int64_t run_rows(self, Py_ssize_t task, ScatterClass *c, Row *row, int64_t group, int64_t first, int64_t last, int64_t j_lo,
-                          const Call *call, char *ws) noexcept nogil:
+    cdef int64_t run_rows(self, Py_ssize_t task, ScatterClass *c, Row *row, int64_t group, int64_t first, int64_t last,
+                          int64_t j_lo, const Call *call, char *ws) noexcept nogil:
         """Compute the task's part of row ``first`` or, if joined, of as many rows of the class as are contiguous in the input.
 
         Multiply the pixels of all taps, then overlap-add each phase of each row. Return the number of the next row.
         """
         cdef const convt_kernels *k = self.k
         cdef Row other
-        cdef int64_t x = self.nd - 1, j_hi = min(self.j1, j_lo + self.block), ax, at, n, ahead, pixels, end = first + 1
+        cdef int64_t x = self.nd - 1, j_hi = min(self.j1, j_lo + self.block), ax, at, n, next_bytes, pixels, end = first + 1
         cdef int64_t i_lo = max(0, j_lo - self.terms + 1), i_hi = min(self.in_size.p[x], j_hi)
         cdef char *col = ws + self.at_products
         cdef const char *next
@@ -398,10 +405,10 @@ cdef class ScatterPlan(Plan):
                 if at > self.max_rows:
                     break
                 end, pixels = end + 1, at
-            next = self.next_pixels(task, c, end, last, row.image, j_lo, call, &ahead)
-            self.products(c, call.weights + c.pack.weights + group * c.pack.group_weights,
-                          call.src + (row.image * self.in_n + group * self.ci * self.in_c) * k.s_size, row.j,
-                          first, i_lo, pixels, ws, col, next, ahead, call.refused)
+            next = self.next_pixels(task, c, end, last, row.image, j_lo, call, &next_bytes)
+            self.compute_products(c, call.weights + c.pack.weights + group * c.pack.group_weights,
+                                  call.src + (row.image * self.in_n + group * self.ci * self.in_c) * k.s_size, row.j,
+                                  first, i_lo, pixels, ws, col, next, next_bytes, call.refused)
         else:
             i_hi = i_lo
 
@@ -425,7 +432,7 @@ cdef class ScatterPlan(Plan):
                     at += self.stride.p[ax] * other.j[ax] * self.out_stride.p[ax]
             for p in range(c.nphases):
                 phase = c.phases + p * (1 + 2 * x)
-                if within(phase + 1, other.j, x):
+                if is_inside(phase + 1, other.j, x):
                     o.col = col + (p * o.cols * (c.ld if self.across else 1) + pixels) * k.t_size
                     self.overlap_row(&o, j_lo, j_hi, call.dst + (at + phase[0]) * k.s_size)
         return end
@@ -435,22 +442,22 @@ cdef class ScatterPlan(Plan):
         cdef const convt_kernels *k = self.k
         cdef ScatterClass *c = self.classes
         cdef char *col = ws + self.at_products + k.vl * k.t_size
-        cdef char *nothing = col + c.pack.ncols * c.ld * k.t_size  # the dummy column, which each image reads at its first pixel
+        cdef char *dummy = col + c.pack.ncols * c.ld * k.t_size  # the dummy column, which each image reads at its first pixel
         cdef int64_t pixels = 1, n
         cdef int64_t j[MOST_AXES]
-        cdef convt_picked o
+        cdef convt_overlap_gather o
         for n in range(self.nd):
             pixels *= self.in_size.p[n]
             j[n] = 0
-        self.products(c, call.weights + c.pack.weights, call.src + first * self.in_n * k.s_size, j, first, 0,
-                      (last - first) * pixels, ws, col, call.src, 0, call.refused)
+        self.compute_products(c, call.weights + c.pack.weights, call.src + first * self.in_n * k.s_size, j, first, 0,
+                              (last - first) * pixels, ws, col, call.src, 0, call.refused)
         o.index, o.terms, o.count = self.gather_index, self.gather_terms, self.outputs
         o.init, o.act = call.bias, &self.act
         for n in range(last - first):
             o.col = col + n * pixels * k.t_size
             o.out = call.dst + (first + n) * self.out_n * k.s_size
-            memcpy(nothing + n * pixels * k.t_size, ws, k.t_size)  # -0.0
-            k.overlap_picked(&o)
+            memcpy(dummy + n * pixels * k.t_size, ws, k.t_size)  # -0.0
+            k.overlap_gather(&o)
 
     cdef void overlap_row(self, convt_overlap *o, int64_t j, int64_t j_hi, char *dst) noexcept nogil:
         """Overlap-add outputs [s * j, s * j_hi) of a row and store them.
@@ -467,18 +474,19 @@ cdef class ScatterPlan(Plan):
             o.lane_lo, o.lane_hi = <int>(lo * self.co), <int>(hi * self.co)
             o.out = dst + (s * j - self.begin) * o.out_x * self.k.s_size
             if self.across:
-                self.k.overlap_across(o)
+                self.k.overlap_pixels(o)
             else:
                 self.k.overlap(o)
             j = o.j1
 
-    cdef void products(self, ScatterClass *c, char *weights, char *src, const int64_t *j, int64_t now, int64_t i_lo, int64_t m,
-                       char *ws, char *col, const char *next, int64_t ahead, char *refused) noexcept nogil:
+    cdef void compute_products(self, ScatterClass *c, char *weights, char *src, const int64_t *j, int64_t row_index,
+                               int64_t i_lo, int64_t m, char *ws, char *col, const char *next, int64_t next_bytes,
+                               char *refused) noexcept nogil:
         """Multiply m pixels from i_lo on by all columns, and sum over the taps of the row and in-channels, into ``col``.
 
         Loop order: depth chunks, panels of columns, register tiles of pixels. If `across` and pixels are not kept: some panels
         of pixels, depth chunks, panels of pixels, register tiles of columns. ``next`` is the address that tiles prefetch,
-        ``ahead`` the bytes there.
+        ``next_bytes`` the bytes there.
         """
         cdef const convt_kernels *k = self.k
         cdef int64_t tiles, chunk, p, i, some, r0, r1, r, ncols = c.pack.ncols, most = k.mr[k.nr // k.vl]
@@ -488,21 +496,21 @@ cdef class ScatterPlan(Plan):
         cdef void *rows[MOST_ROWS]
         cdef Cut by_tile
         cdef convt_tile t
-        cdef Coming coming
-        coming.lines = 0
+        cdef PlanePrefetch plane_prefetch
+        plane_prefetch.lines_left = 0
         t.rows = rows
-        t.at = 0
+        t.row_offset = 0
         t.act = &self.none
-        t.stream, t.narrow, t.more, t.late = 0, 0, 0, NULL
-        t.ahead, t.ahead_step = next, 0
-        if ahead:  # each tile prefetches a part of the next row's input
+        t.stream, t.narrow_dtype, t.more_tiles, t.pending = 0, 0, 0, NULL
+        t.prefetch, t.prefetch_step = next, 0
+        if next_bytes:  # each tile prefetches a part of the next row's input
             if self.across:
                 tiles = c.tiles[k.nr // k.vl] * convt_quotient(m + k.nr - 1, k.nr)
             else:
                 tiles = c.npanels * convt_quotient(m + most - 1, most)
             i = max(<int64_t>1, tiles * c.chunks.prefetches * c.nchunks)
-            t.ahead_step = min(<int64_t>PREFETCHED, convt_quotient(ahead + i - 1, i))
-        if self.fused and c.pack.ncols <= CONVT_ACROSS_MR and not self.chunks_of_tap:
+            t.prefetch_step = min(<int64_t>PREFETCHED, convt_quotient(next_bytes + i - 1, i))
+        if self.across_in_place and c.pack.ncols <= CONVT_PIXEL_MR and not self.chunks_of_tap:
             self.multiply_pixels(c, weights, src, j, i_lo, m, col)
             return
         if self.across and not self.chunks_of_tap:  # a few panels of pixels at a time, which stay in the cache
@@ -514,10 +522,11 @@ cdef class ScatterPlan(Plan):
                     ch = c.chunks + chunk
                     self.pack_pixels(c, ch, src, j, i_lo + p, some, a, refused)
                     if self.prefetch and self.in_stride.p[self.nd - 1] == 1:
-                        self.look_ahead(c, chunk, &t, &coming, src, j, i_lo + p, some)
+                        self.prefetch_planes(c, chunk, &t, &plane_prefetch, src, j, i_lo + p, some)
                     i = 0
                     while i < some:
-                        self.multiply_across(c, chunk, &t, a + i * ch.depth * k.e_size, weights, p + i, m, col, zeros, &coming)
+                        self.multiply_across(c, chunk, &t, a + i * ch.depth * k.e_size, weights, p + i, m, col, zeros,
+                                             &plane_prefetch)
                         i += k.nr
                 p += some
             return
@@ -527,11 +536,11 @@ cdef class ScatterPlan(Plan):
                 a = src + (self.tap_at(c, ch.tap, j) + i_lo * self.in_stride.p[self.nd - 1] + ch.channel) * k.s_size
                 t.lda = self.in_stride.p[self.nd - 1]
             else:
-                a, t.lda = self.packed(c, chunk, src, j, now, i_lo, m, ws, refused), self.lda
+                a, t.lda = self.packed_pixels(c, chunk, src, j, row_index, i_lo, m, ws, refused), self.lda
             if self.across:
                 p = 0
                 while p < m:
-                    self.multiply_across(c, chunk, &t, a + p * ch.depth * k.e_size, weights, p, m, col, zeros, &coming)
+                    self.multiply_across(c, chunk, &t, a + p * ch.depth * k.e_size, weights, p, m, col, zeros, &plane_prefetch)
                     p += k.nr
                 continue
             t.kc = <int>ch.depth
@@ -550,13 +559,16 @@ cdef class ScatterPlan(Plan):
                     t.init = rows[0] if chunk else zeros
                     t.init_ld = c.ld if chunk else 0
                     k.tile(<int>(r1 - r0), &t)
-                    t.ahead += ch.prefetches * t.ahead_step
+                    t.prefetch += ch.prefetches * t.prefetch_step
 
     cdef void multiply_pixels(self, ScatterClass *c, char *weights, char *src, const int64_t *j, int64_t i_lo, int64_t m,
                               char *col) noexcept nogil:
-        """Compute `products` for few columns if `across`: pixels are multiplied in place, because packing would not pay."""
+        """Do the work of `compute_products` if `across` and columns are few.
+
+        Pixels are multiplied in place, because packing costs more than it gains.
+        """
         cdef int64_t in_x = self.in_stride.p[self.nd - 1], tap = 0, chunk, depth
-        cdef convt_across t
+        cdef convt_pixel_gemm t
         t.kc, t.pixels, t.cs, t.rs, t.ld, t.out = <int>self.ci, <int>m, in_x, self.in_c, c.ld, col
         for chunk in range(c.nchunks):
             depth = 0
@@ -564,11 +576,11 @@ cdef class ScatterPlan(Plan):
                 t.src = src + (self.tap_at(c, tap, j) + i_lo * in_x) * self.k.s_size
                 t.a = weights + c.chunks[chunk].at + depth * self.k.e_size
                 t.add = tap > 0
-                self.k.across(<int>c.pack.ncols, &t)
+                self.k.pixel_gemm(<int>c.pack.ncols, &t)
                 depth, tap = depth + self.ci, tap + 1
 
     cdef void multiply_across(self, ScatterClass *c, int64_t chunk, convt_tile *t, char *panel, char *weights, int64_t first,
-                              int64_t m, char *col, char *zeros, Coming *coming) noexcept nogil:
+                              int64_t m, char *col, char *zeros, PlanePrefetch *plane_prefetch) noexcept nogil:
         """Multiply the panel of pixels that begins at pixel ``first`` of m by all columns, for one depth chunk."""
         cdef const convt_kernels *k = self.k
         cdef ScatterChunk *ch = c.chunks + chunk
@@ -586,16 +598,16 @@ cdef class ScatterPlan(Plan):
             t.init = rows[0] if chunk else zeros
             t.init_ld = c.ld if chunk else 0
             k.tile(<int>(r1 - r0), t)
-            t.ahead += ch.prefetches * t.ahead_step
-            if coming.lines and t.ahead >= coming.end:  # go on with the next line of each plane
-                t.ahead = coming.end - coming.planes + 64
-                coming.end += 64
-                coming.lines -= 1
-                if coming.lines == 0:
-                    t.ahead_step = 0
+            t.prefetch += ch.prefetches * t.prefetch_step
+            if plane_prefetch.lines_left and t.prefetch >= plane_prefetch.end:  # go on with the next line of each plane
+                t.prefetch = plane_prefetch.end - plane_prefetch.span_bytes + 64
+                plane_prefetch.end += 64
+                plane_prefetch.lines_left -= 1
+                if plane_prefetch.lines_left == 0:
+                    t.prefetch_step = 0
 
-    cdef void look_ahead(self, ScatterClass *c, int64_t chunk, convt_tile *t, Coming *coming, char *src, const int64_t *j, int64_t i,
-                         int64_t some) noexcept nogil:
+    cdef void prefetch_planes(self, ScatterClass *c, int64_t chunk, convt_tile *t, PlanePrefetch *plane_prefetch, char *src,
+                              const int64_t *j, int64_t i, int64_t some) noexcept nogil:
         """Make the tiles of a depth chunk prefetch the planes that are packed next.
 
         They prefetch one cache line of each plane, then the next line of each plane. Pixels [i, i + some) are those multiplied
@@ -604,11 +616,11 @@ cdef class ScatterPlan(Plan):
         cdef ScatterChunk *ch = c.chunks + (0 if chunk + 1 == c.nchunks else chunk + 1)
         if chunk + 1 == c.nchunks:
             i += some
-        t.ahead_step = self.in_c * self.k.s_size
-        t.ahead = src + (self.tap_at(c, ch.tap, j) + i + ch.channel * self.in_c) * self.k.s_size
-        coming.planes = t.ahead_step * ch.depth
-        coming.end = t.ahead + coming.planes
-        coming.lines = self.panels * self.k.nr * self.k.s_size // 64
+        t.prefetch_step = self.in_c * self.k.s_size
+        t.prefetch = src + (self.tap_at(c, ch.tap, j) + i + ch.channel * self.in_c) * self.k.s_size
+        plane_prefetch.span_bytes = t.prefetch_step * ch.depth
+        plane_prefetch.end = t.prefetch + plane_prefetch.span_bytes
+        plane_prefetch.lines_left = self.panels * self.k.nr * self.k.s_size // 64
 
     cdef const char *next_pixels(self, Py_ssize_t task, ScatterClass *c, int64_t n, int64_t last, int64_t image, int64_t j_lo,
                                  const Call *call, int64_t *bytes) noexcept nogil:
@@ -625,7 +637,7 @@ cdef class ScatterPlan(Plan):
         if n == last:
             if task + 1 == self.tasks or (self.joined and c != self.classes + self.nclasses - 1):
                 return call.src
-            self.place(task + 1, &group, &image, &n, &last, &j_lo)
+            self.locate_task(task + 1, &group, &image, &n, &last, &j_lo)
             if self.joined:
                 c = self.classes
                 n, last = self.rows_before(c, n), self.rows_before(c, last)
@@ -643,7 +655,8 @@ cdef class ScatterPlan(Plan):
         if self.joined:
             pixels = min(self.max_rows, (last - n) * self.in_size.p[x])
         bytes[0] = pixels * self.ci * self.k.s_size
-        return call.src + (row.image * self.in_n + self.tap_at(c, c.ntaps - 1, row.j) + i_lo * self.in_stride.p[x]) * self.k.s_size
+        return call.src + self.k.s_size * (
+            row.image * self.in_n + self.tap_at(c, c.ntaps - 1, row.j) + i_lo * self.in_stride.p[x])
 
     cdef int64_t tap_at(self, const ScatterClass *c, int64_t tap, const int64_t *j) noexcept nogil:
         """Return the input offset of the row that a tap reads, for the output row at ``j``."""
@@ -654,15 +667,15 @@ cdef class ScatterPlan(Plan):
             at += (r.first_in + (take_index(&tap, r.taps) if ax else tap) * r.gap + j[ax]) * self.in_stride.p[ax]
         return at
 
-    cdef char *packed(self, ScatterClass *c, int64_t chunk, char *src, const int64_t *j, int64_t now, int64_t i_lo, int64_t m,
-                      char *ws, char *refused) noexcept nogil:
+    cdef char *packed_pixels(self, ScatterClass *c, int64_t chunk, char *src, const int64_t *j, int64_t row_index, int64_t i_lo,
+                             int64_t m, char *ws, char *refused) noexcept nogil:
         """Return the packed pixels of a depth chunk.
 
-        They are packed now, unless a slot holds them from an earlier row of the task. ``now`` is the number of the output row.
-        A new input row replaces the least recently used slot.
+        They are packed now, unless a slot holds them from an earlier row of the task. ``row_index`` is the number of the output
+        row. A new input row replaces the least recently used slot.
         """
         cdef PackedRow *kept = <PackedRow *>(ws + self.at_kept)
-        cdef char *to
+        cdef char *dst
         cdef int64_t n, at, part, oldest = 0
         if not self.chunks_of_tap:
             self.pack_pixels(c, c.chunks + chunk, src, j, i_lo, m, self.slot(ws, 0), refused)
@@ -670,22 +683,22 @@ cdef class ScatterPlan(Plan):
         at, part = self.tap_at(c, c.chunks[chunk].tap, j), chunk - c.chunks[chunk].tap * self.chunks_of_tap
         for n in range(self.slots):
             if kept[n].used >= 0 and kept[n].at == at:
-                kept[n].used = now
+                kept[n].used = row_index
                 return self.slot(ws, n) + part * self.chunk_size
             if kept[n].used < kept[oldest].used:
                 oldest = n
-        kept[oldest].at, kept[oldest].used = at, now
-        to = self.slot(ws, oldest)
+        kept[oldest].at, kept[oldest].used = at, row_index
+        dst = self.slot(ws, oldest)
         for n in range(self.chunks_of_tap):
-            self.pack_pixels(c, c.chunks + chunk - part + n, src, j, i_lo, m, to + n * self.chunk_size, refused)
-        return to + part * self.chunk_size
+            self.pack_pixels(c, c.chunks + chunk - part + n, src, j, i_lo, m, dst + n * self.chunk_size, refused)
+        return dst + part * self.chunk_size
 
     cdef char *slot(self, char *ws, int64_t n) noexcept nogil:
         """Return the address of the n-th slot."""
         return ws + self.at_packed + n * self.slot_size
 
     cdef void pack_pixels(self, ScatterClass *c, const ScatterChunk *chunk, char *src, const int64_t *j, int64_t i_lo,
-                          int64_t m, char *to, char *refused) noexcept nogil:
+                          int64_t m, char *dst, char *refused) noexcept nogil:
         """Pack pixels [i_lo, i_lo + m) of a depth chunk: as rows of the GEMM's A or, if `across`, as panels of its B."""
         cdef const convt_kernels *k = self.k
         cdef int64_t ci_p = self.recipe.ci_p, in_x = self.in_stride.p[self.nd - 1]
@@ -698,17 +711,17 @@ cdef class ScatterPlan(Plan):
                 while in_x == 1 and p + k.nr <= m:  # contiguous pixels of a plane, for some panels at a time
                     n = min(<int64_t>PLANE_PANELS, convt_quotient(m - p, k.nr))
                     for r in range(min(self.ci, last) - first):
-                        k.widen(to + (p * chunk.depth + (depth + r) * k.nr) * k.e_size, k.nr * chunk.depth,
+                        k.widen(dst + (p * chunk.depth + (depth + r) * k.nr) * k.e_size, k.nr * chunk.depth,
                                 src + (at + r * self.in_c + p) * k.s_size, k.nr, 1, <int>n, k.nr, k.nr)
                     p += n * k.nr
                 while p < m:
                     cols = k.nr
                     if m - p < k.nr:
                         cols = convt_quotient(m - p + k.vl - 1, k.vl) * k.vl
-                    k.widen(to + (p * chunk.depth + depth * cols) * k.e_size, cols, src + (at + p * in_x) * k.s_size,
+                    k.widen(dst + (p * chunk.depth + depth * cols) * k.e_size, cols, src + (at + p * in_x) * k.s_size,
                             self.in_c, in_x, <int>(min(self.ci, last) - first), <int>min(m - p, cols), <int>cols)
                     p += k.nr
-            elif not k.pack(to + depth * k.e_size, self.lda, src + at * k.s_size, in_x, self.in_c, <int>m,
+            elif not k.pack(dst + depth * k.e_size, self.lda, src + at * k.s_size, in_x, self.in_c, <int>m,
                             <int>(min(self.ci, last) - first), <int>(last - first)):
                 convt_set(refused)
             depth += last - first

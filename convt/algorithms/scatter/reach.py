@@ -19,7 +19,7 @@ class Reach(NamedTuple):
     taps: int  # the most input rows that a row reads
     phases: int  # the most phases of a row
     groups: int  # number of phase groups
-    places: int  # number of j that have a row; fewer than rows if there are several phase groups
+    row_js: int  # number of j that have a row; fewer than rows if there are several phase groups
     entries: int  # the most entries of the tables of a plan
 
 
@@ -31,7 +31,7 @@ def of_axis(k, s, d, size, begin, out):
     """Return the Reach of one axis."""
     groups, gap = phases.phase_groups(k, s, d, True), d // math.gcd(s, d)  # distance of the inputs of a phase's taps
     below, above = begin // s, (begin + out) // s
-    rest, cut = begin - below * s, begin + out - above * s  # the residues at which the window starts and ends
+    first_residue, end_residue = begin - below * s, begin + out - above * s  # the residues at which the window starts and ends
     kinds, rows, taps, most, lows, highs, entries, shown = {}, 0, 0, 1, [], [], 0, 0
     for residues, offsets, _ in groups:
         count = len(residues)  # products are computed for all phases, even for those outside the window
@@ -39,7 +39,7 @@ def of_axis(k, s, d, size, begin, out):
             residues = [r for r in residues if (r - begin) % s < out]
             if not residues:
                 continue
-        low, high = below + (residues[-1] < rest), above + (residues[0] < cut)
+        low, high = below + (residues[-1] < first_residue), above + (residues[0] < end_residue)
         read = 0
         for off in offsets:
             a, b = (low if low > off else off), (high if high < off + size else off + size)
@@ -53,15 +53,15 @@ def of_axis(k, s, d, size, begin, out):
         lows.append(low)
         highs.append(high)
     if shown < min(s, out):  # phases that no tap reaches
-        count, high = min(s, out) - shown, above + (cut > 0)
+        count, high = min(s, out) - shown, above + (end_residue > 0)
         before = kinds.get(count, (0, 0))
         kinds[count] = before[0] + high - below, before[1]
         rows, entries, most = rows + high - below, entries + count, max(most, count)
         lows.append(below)
         highs.append(high)
-    places = max(highs) - min(lows) if lows else 0
+    row_js = max(highs) - min(lows) if lows else 0
     found = tuple((count, n, read) for count, (n, read) in kinds.items())
-    return Reach(found, rows, taps, most, max(1, len(groups)), places, entries)
+    return Reach(found, rows, taps, most, max(1, len(groups)), row_js, entries)
 
 
 def of_problem(problem):

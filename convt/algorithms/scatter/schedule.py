@@ -23,15 +23,15 @@ NAMES = {
 
 COLUMNS, ACROSS, GATHERED = "columns", "across", "gathered"  # layouts of products: see `Schedule.form`
 
-_ROWS = 126, 160  # the most input pixels of a task with COLUMNS, on vectors (9 register tiles of 14) and on AMX
-_PIXELS = 1024  # the most input pixels of a task with ACROSS
-_FEW_PIXELS = 256  # the fewest pixels of a task of joined rows, unless that gives fewer tasks than threads
-_SUMS = 1 << 18  # the most bytes of products of a task with ACROSS or GATHERED
-_KEPT = 1 << 20  # the most bytes of input rows that a task keeps packed
-_ROWS_SHARE = 16  # the most output rows of a task
+_COLUMNS_PIXELS = 126, 160  # the most input pixels of a task with COLUMNS, on vectors (9 register tiles of 14) and on AMX
+_ACROSS_PIXELS = 1024  # the most input pixels of a task with ACROSS
+_LEAST_PIXELS = 256  # the fewest pixels of a task of joined rows, unless that gives fewer tasks than threads
+_PRODUCT_BYTES = 1 << 18  # the most bytes of products of a task with ACROSS or GATHERED
+_KEPT_BYTES = 1 << 20  # the most bytes of input rows that a task keeps packed
+_TASK_ROWS = 16  # the most output rows of a task
 _LEAST_DEPTH = 32  # the fewest in-channels for depth chunks of one tap, if several input rows reach an output row
-_PICKS = 1 << 14  # the most terms of all outputs of an image with GATHERED
-_ENTRIES = 1 << 16  # the most entries of the tables of a plan
+_GATHERED_TERMS = 1 << 14  # the most terms of all outputs of an image with GATHERED
+_TABLE_ENTRIES = 1 << 16  # the most entries of the tables of a plan
 _PACKED_ROW = 16  # bytes of `PackedRow` in loops.pxd
 
 
@@ -72,25 +72,25 @@ def schedule(problem, here, unit, threads, finite):
     if problem.co * math.prod(problem.out_sizes) == 0:
         return None
     rows = reach.of_problem(problem)
-    if rows.entries > _ENTRIES:
+    if rows.entries > _TABLE_ENTRIES:
         return None
     best, found = math.inf, None
-    for way in _ways(problem, info):
-        if problem.planar and way != ACROSS:  # only ACROSS reads the contiguous pixels of planes
+    for layout in _layouts(problem, info):
+        if problem.planar and layout != ACROSS:  # only ACROSS reads the contiguous pixels of planes
             continue
-        candidate = _of_way(way, problem, here, info, rows, stages.SHARED)
+        candidate = _schedule_layout(layout, problem, here, info, rows, stages.SHARED)
         if candidate is not None and (cycles := cost.cost(candidate, here)) < best:
             best, found = cycles, candidate
     if found is None:
         return None
-    threads = common.threads(best, threads, here)
+    threads = common.thread_count(best, threads, here)
     if threads != stages.SHARED:
-        found = _of_way(found.form[0], problem, here, info, rows, threads)
+        found = _schedule_layout(found.form[0], problem, here, info, rows, threads)
     weights = problem.groups * math.prod(problem.kernel) * info.filled(problem.ci) * problem.co * info.e_size
     return found._replace(execution=execution.decide(problem, here, info, False, best, weights, False))
 
 
-def _ways(problem, info):
+def _layouts(problem, info):
     """Return the layouts of products that the problem permits."""
     if info.kstep > 1 or not slab_of(problem.ci) or problem.strides[-1] * problem.co > _core.ACROSS:
         return (COLUMNS,)
@@ -106,65 +106,66 @@ def slab_of(ci):
     return 0 if ci == 0 or ci % parts else _core.KC // ci * ci if parts == 1 else ci // parts
 
 
-def _of_way(way, problem, here, info, rows, threads):
+def _schedule_layout(layout, problem, here, info, rows, threads):
     """Return the Schedule for a layout of products, or None if its products or input rows exceed the workspace bounds."""
-    if way == GATHERED:
-        return _gathered(problem, here, info, threads)
+    if layout == GATHERED:
+        return _schedule_gathered(problem, here, info, threads)
     ci, width, kernel = problem.ci, problem.in_sizes[-1], problem.kernel[-1]
-    j0, j1 = blocks_shown(problem)
-    js, before = j1 - j0, terms(problem) - 1
-    slab = slab_of(ci) if way == ACROSS else 0
+    j0, j1 = shown_js(problem)
+    js, halo = j1 - j0, terms(problem) - 1
+    slab = slab_of(ci) if layout == ACROSS else 0
     # With depth chunks of one tap, pixels are packed once for all rows that read them, or read in place.
-    keeps = rows.taps == 1 or (ci >= _LEAST_DEPTH and rows.taps * ci * info.e_size <= _KEPT // 16)
+    chunks_by_tap = rows.taps == 1 or (ci >= _LEAST_DEPTH and rows.taps * ci * info.e_size <= _KEPT_BYTES // 16)
     columns = rows.phases * kernel * problem.co
-    sums, kept = max(1, columns * info.t_size), max(1, rows.taps * ci * info.e_size) if keeps else 1
+    product_bytes, kept_bytes = max(1, columns * info.t_size), max(1, rows.taps * ci * info.e_size) if chunks_by_tap else 1
     if slab:
-        most = max(16, min(_PIXELS, js, _SUMS // sums, _KEPT // kept))
+        most = max(16, min(_ACROSS_PIXELS, js, _PRODUCT_BYTES // product_bytes, _KEPT_BYTES // kept_bytes))
     else:
-        most = min(_ROWS[info.matrix], js, _KEPT // kept, common.MAX_PARTIAL // sums - before - 1)
+        most = min(_COLUMNS_PIXELS[info.matrix], js, _KEPT_BYTES // kept_bytes, common.MAX_PARTIAL // product_bytes - halo - 1)
     if most < min(16, js):
         return None
     images = problem.groups * problem.batch
-    block, blocks = _cut_row(js, images * rows.rows, most, before, threads, info)
+    block, blocks = _cut_row(js, images * rows.rows, most, halo, threads, info)
     joined = slab > 0 and blocks == 1 and 0 not in problem.in_sizes and (rows.taps == 1 or width <= info.vl)
-    pixels = block + before
+    pixels = block + halo
     if joined:
         read = problem.batch * math.prod(problem.in_sizes[:-1])
-        tasks = min(_joined_tasks(read * width, threads), max(1, problem.batch * rows.places))
-        pixels = max(pixels, (-(-max(read, problem.batch * rows.places) // tasks) + 1) * width)
+        tasks = min(_joined_tasks(read * width, threads), max(1, problem.batch * rows.row_js))
+        pixels = max(pixels, (-(-max(read, problem.batch * rows.row_js) // tasks) + 1) * width)
     elif rows.taps > 1:
         tasks = _row_tasks(rows.rows, images * blocks, threads)
     else:
         tasks = max(1, rows.rows)
-    deep = info.filled(ci)
-    chunks_of_tap, depth = 0, min(rows.taps * deep, slab or _core.KC)
-    # With ACROSS, pixels that only one output row reads are packed one panel (or a few, see `_found`) at a time, to stay in L1.
-    once = slab and rows.taps == 1
-    if keeps and not joined and ci and not once:
-        chunks_of_tap = -(-deep // _core.KC)
-        depth = info.filled(-(-deep // chunks_of_tap))
+    tap_depth = info.filled(ci)
+    chunks_of_tap, depth = 0, min(rows.taps * tap_depth, slab or _core.KC)
+    # With ACROSS, pixels that only one output row reads are packed one panel (or a few, see `_make_schedule`) at a time, to
+    # stay in L1.
+    packs_by_panel = slab and rows.taps == 1
+    if chunks_by_tap and not joined and ci and not packs_by_panel:
+        chunks_of_tap = -(-tap_depth // _core.KC)
+        depth = info.filled(-(-tap_depth // chunks_of_tap))
     in_place = chunks_of_tap > 0 and not slab and not info.matrix and info.s_size == info.e_size and ci % info.kstep == 0
-    return _found(
-        problem, here, info, threads, (way, slab), block=block, blocks=blocks, tasks=tasks, joined=joined,
+    return _make_schedule(
+        problem, here, info, threads, (layout, slab), block=block, blocks=blocks, tasks=tasks, joined=joined,
         chunks_of_tap=chunks_of_tap, in_place=in_place, depth=depth, pixels=pixels, slots=rows.taps, columns=columns,
     )  # fmt: skip
 
 
-def _gathered(problem, here, info, threads):
+def _schedule_gathered(problem, here, info, threads):
     """Return the Schedule for GATHERED: columns are all taps of all axes, and a task has whole images."""
     pixels = math.prod(problem.in_sizes)
     tasks = min(problem.batch, _joined_tasks(problem.batch * pixels, threads))
-    while tasks < problem.batch and _gathered_bytes(problem, -(-problem.batch // tasks), info) > _SUMS:
+    while tasks < problem.batch and _gathered_bytes(problem, -(-problem.batch // tasks), info) > _PRODUCT_BYTES:
         tasks += threads
     tasks = min(tasks, problem.batch)
-    return _found(
+    return _make_schedule(
         problem, here, info, threads, (GATHERED, slab_of(problem.ci)), block=1, blocks=1, tasks=tasks,
         joined=True, chunks_of_tap=0, in_place=False, depth=problem.ci, pixels=-(-problem.batch // tasks) * pixels, slots=1,
         columns=math.prod(problem.kernel) * problem.co + 1,  # plus a dummy column of -0.0
     )  # fmt: skip
 
 
-def _found(
+def _make_schedule(
     problem, here, info, threads, form, block, blocks, tasks, joined, chunks_of_tap, in_place, depth, pixels, slots, columns
 ):
     """Return the Schedule of these decisions, with its workspace."""
@@ -208,22 +209,22 @@ def terms(problem):
     return -(-problem.kernel[-1] // problem.strides[-1])
 
 
-def blocks_shown(problem):
+def shown_js(problem):
     """Return the range (first, end) of j along the last axis that the window shows, in part or whole."""
     s, begin, out = problem.strides[-1], problem.begin[-1], problem.out_sizes[-1]
     return begin // s, -(-(begin + out) // s)
 
 
-def _cut_row(js, rows, most, before, threads, info):
+def _cut_row(js, rows, most, halo, threads, info):
     """Return ``(block, blocks)``: the ``js`` j of a row are divided into ``blocks`` parts of ``block`` j, at most ``most``.
 
-    ``rows`` is the number of rows of the problem, ``before`` the number of pixels that a part reads before its own j.
+    ``rows`` is the number of rows of the problem, ``halo`` the number of pixels that a part reads before its own j.
     """
     block = min(most, max(16, -(-js * rows // (4 * threads))))
     block = max(1, -(-js // max(1, -(-js // max(block, 1)))))
     if info.matrix and block < js:  # whole register tiles, except for the last part
         tile = info.mr[-1]
-        block = max(1, min(-(-(block + before) // tile), max(1, (most + before) // tile)) * tile - before)
+        block = max(1, min(-(-(block + halo) // tile), max(1, (most + halo) // tile)) * tile - halo)
     return block, max(1, -(-js // block))
 
 
@@ -232,7 +233,7 @@ def _row_tasks(rows, others, threads):
 
     ``others`` is the number of images times channel groups times parts of a row.
     """
-    count = max(-(-rows // _ROWS_SHARE), min(rows, -(-8 * threads // max(others, 1))) if threads > 1 else 1)
+    count = max(-(-rows // _TASK_ROWS), min(rows, -(-8 * threads // max(others, 1))) if threads > 1 else 1)
     while count < rows and count * others < 32 * threads and count * others % threads:
         count += 1  # until all threads have as many tasks
     return max(1, count)
@@ -240,7 +241,7 @@ def _row_tasks(rows, others, threads):
 
 def _joined_tasks(pixels, threads):
     """Return the number of tasks for joined rows with this many pixels in all, a multiple of the threads."""
-    most = max(pixels // _PIXELS, min(4 * threads, pixels // _FEW_PIXELS))
+    most = max(pixels // _ACROSS_PIXELS, min(4 * threads, pixels // _LEAST_PIXELS))
     return max(1, -(-most // threads)) * threads
 
 
@@ -255,4 +256,6 @@ def _may_gather(problem, info):
     if problem.groups > 1 or problem.ci > _core.KC or not problem.batch * math.prod(problem.in_sizes):
         return False
     outputs = math.prod(problem.out_sizes) * problem.co
-    return outputs * reach.most_terms(problem) <= _PICKS and outputs <= _PICKS and _gathered_bytes(problem, 1, info) <= _SUMS
+    if max(outputs, outputs * reach.most_terms(problem)) > _GATHERED_TERMS:
+        return False
+    return _gathered_bytes(problem, 1, info) <= _PRODUCT_BYTES

@@ -39,12 +39,12 @@ cdef class ScatterRecipe(PanelRecipe):
             k.widen(dst + n * self.co * k.t_size, 0, src + n // self.bias_phases * self.co * self.bias_stride * k.s_size, 0,
                     self.bias_stride, 1, <int>self.co, <int>self.co)
 
-    cdef bint finite_source(self, filter, int threads):
+    cdef bint is_source_finite(self, filter, int threads):
         return not self.slab or all_finite(self.k, filter, threads)
 
     cdef bint pack_job(self, PackClass *c, int64_t job, char *src, char *dst, char *stage) noexcept nogil:
         """Pack some in-channels of a panel or, with a slab, the rows of one phase of one channel group. Return as
-        `PanelRecipe.pack_job`; with a slab, `finite_source` checks the filter instead.
+        `PanelRecipe.pack_job`; with a slab, `is_source_finite` checks the filter instead.
         """
         if not self.slab:
             return PanelRecipe.pack_job(self, c, job, src, dst, stage)
@@ -59,6 +59,6 @@ cdef class ScatterRecipe(PanelRecipe):
             for n in range(self.ci_p // some):
                 depth = t * self.ci_p + n * some
                 k.pack(dst + ((depth // self.slab * c.ncols + phase * self.co) * CONVT_LDA + depth % self.slab) * k.e_size,
-                       CONVT_LDA, src + c.taps[phase * c.ntaps + t] + n * some * self.si * k.s_size, self.so, self.si, <int>self.co,
-                       <int>some, <int>some)
+                       CONVT_LDA, src + c.taps[phase * c.ntaps + t] + n * some * self.si * k.s_size, self.so, self.si,
+                       <int>self.co, <int>some, <int>some)
         return False

@@ -64,7 +64,7 @@ def _tables(problem, runs, groups, c, pack, out_strides, info):
         "units": [c.units // c.tiles * n + min(n, c.units % c.tiles) for n in range(c.tiles + 1)],
         "tile_block": c.tile_block,
         "tile_blocks": c.tile_blocks,
-        "together": c.together,
+        "call_tiles": c.call_tiles,
         "outer_at": [sum(run.first_out[p] * step for run, p, step in zip(outer, at, steps, strict=True)) for at in phases],
         "outer_valid": [[bound for run, p in zip(outer, at, strict=True) for bound in run.valid[p]] for at in phases],
         "whole": all((low, high) == (0, run.count) for run in outer for low, high in run.valid),

@@ -4,7 +4,7 @@ import math
 
 from ... import _core
 from .. import common, costs, execution
-from .schedule import takes
+from .schedule import accepts
 
 
 def cost(schedule, here):
@@ -18,10 +18,10 @@ def cost(schedule, here):
         count = p.groups * c.blocks * c.tile_blocks
         tasks.append((part.cycles(_counts(p, c, info, far)), count))
     total, count = sum([each * n for each, n in tasks]), sum([n for _, n in tasks])
-    if schedule.threads > 1 and count <= common.EVEN:  # so few tasks that threads wait for the last one
+    if schedule.threads > 1 and count <= common.BALANCED_TASKS:  # so few tasks that threads wait for the last one
         total = 2 * common.makespan(sorted(tasks, reverse=True), 2)
     memory, fill = _memory_counts(schedule, here)
-    return costs.beside(total + part.cycles(fill), part.cycles(memory))
+    return costs.overlapped(total + part.cycles(fill), part.cycles(memory))
 
 
 def _counts(problem, c, info, far):
@@ -29,7 +29,7 @@ def _counts(problem, c, info, far):
     vl, nr, s = info.vl, info.nr, problem.strides[-1]
     pixels, units, depth = min(c.block, c.pixels), c.units / c.tile_blocks, c.depth
     rows = units * s
-    chains = max(1, -(-depth // _core.KC))
+    chunks = max(1, -(-depth // _core.KC))
     # Runs of contiguous pixels are cut into pieces at the ends of panels.
     ends = pixels / c.row if c.row % nr else 0.0
     pieces = pixels / nr + ends
@@ -41,7 +41,7 @@ def _counts(problem, c, info, far):
         "weight_byte": bytes, "weight_byte_l3": far * bytes, "in_byte_l3": far * bytes,
         "collect": inside * depth * vectors,
         "start": inside * c.taps * pieces,
-        "piece": -(-c.tiles // (c.tile_blocks * c.together)) * pieces,
+        "piece": -(-c.tiles // (c.tile_blocks * c.call_tiles)) * pieces,
         "task": 1,
     }  # fmt: skip
     stored = vectors if s > 1 else 2 * ends  # tiles of one phase store directly, except where a row ends in a panel
@@ -49,7 +49,7 @@ def _counts(problem, c, info, far):
     if info.matrix:
         blocks = -(-rows // info.grain) * -(-pixels // vl)
         found["amx_product"] = blocks * -(-depth // info.kstep) * info.products
-        found["amx_call"] = blocks * chains
+        found["amx_call"] = blocks * chunks
         found["amx_pack_panel"] = depth / info.kstep * pixels / vl
         return found
     # Register tiles of full panels, and of the last panel if it is narrower.
@@ -61,8 +61,8 @@ def _counts(problem, c, info, far):
         if count:
             step = max(height * wide / costs.FMA_PORTS, (height + wide) / costs.LOAD_PORTS, costs.FMA_LATENCY)
             cycles += count * tiles * depth * step
-            calls += count * tiles * chains
-            accumulators += count * tiles * chains * height * wide
+            calls += count * tiles * chunks
+            accumulators += count * tiles * chunks * height * wide
     found["tile_cycle"], found["tile_call"], found["tile_accumulator"] = cycles, calls, accumulators
     return found
 
@@ -71,7 +71,7 @@ def _memory_counts(schedule, here):
     """Return two dicts of counts: the inputs and outputs outside L2, and the filling of holes before the tasks."""
     p = schedule.problem
     outputs = execution.output_bytes(p)
-    fill = {"task": 1, "out_byte_l2": outputs, "out_byte_l3": max(0, outputs - here.l2)} if schedule.how.hole else {}
+    fill = {"task": 1, "out_byte_l2": outputs, "out_byte_l3": max(0, outputs - here.l2)} if schedule.execution.has_holes else {}
     return common.plane_counts(p, schedule.stream, here), fill
 
 
@@ -84,7 +84,7 @@ def packing(schedule, here):
 def least(problem, here, unit="vectors"):
     """Return a lower bound of the cycles: those of the multiply-adds in whole tiles."""
     info = here.info(problem.dtype, unit)
-    if not takes(problem, info):
+    if not accepts(problem, info):
         return math.inf
     taps = 1
     for k, s in zip(problem.kernel, problem.strides, strict=True):

@@ -4,7 +4,7 @@
 A task is a block of pixels times a block of tiles, of one class and channel group; only this task writes their outputs. It
 packs its inputs into panels (region "panels") for all taps and in-channels, run by run along the last axis. The loops are
 then: groups of tiles of equal height, panels, depth chunks. One kernel call multiplies a group of tiles by a panel into the
-region "made", and the phases are interleaved from there into the planes of the output. Tiles of one phase store directly into
+region "sums", and the phases are interleaved from there into the planes of the output. Tiles of one phase store directly into
 the planes. schedule.py lists the other regions.
 """
 
@@ -16,12 +16,12 @@ cimport numpy as cnp
 from convt._core cimport Call, Plan, kernels_of
 from convt._flags cimport convt_is_set, convt_set
 from convt._kernels cimport (
-    CONVT_INTERLEAVED, CONVT_LEAKY, MOST_ROWS, convt_interleave, convt_kernels, convt_prefetch_ahead, convt_prefetch_row,
+    CONVT_INTERLEAVED, CONVT_LEAKY, MOST_ROWS, convt_interleave, convt_kernels, convt_prefetch_row_l2, convt_prefetch_row_l1,
     convt_quotient, convt_tile,
 )
 from convt._memory cimport keep_table, structures
 from convt.algorithms.turned.weights cimport TurnedRecipe
-from convt.algorithms.indexing cimport take_index, within
+from convt.algorithms.indexing cimport is_inside, take_index
 
 cnp.import_array()
 
@@ -38,16 +38,16 @@ cdef class TurnedPlan(Plan):
 
     def __init__(self, str name, problem, TurnedRecipe recipe, in_strides, out_strides, classes, schedule):
         """``classes`` are the tables that bind.py makes."""
-        self.open_plan(name, problem, recipe.k, in_strides, out_strides, schedule.how)
+        self.open_plan(name, problem, recipe.k, in_strides, out_strides, schedule.execution)
         cdef const convt_kernels *k = self.k
         cdef TurnedClass *c
         cdef int64_t task = 0
         self.recipe, self.keep, self.works, self.stream, self.far = recipe, [], [], schedule.stream, schedule.far
-        self.fetch = schedule.fetch
+        self.prefetch_outputs = schedule.prefetch_outputs
         self.phases, self.ci_p = self.stride.p[self.nd - 1], recipe.ci_p
         self.out_size = problem.out_sizes[problem.rank - 1]
         self.nclasses = len(classes)
-        self.wide = kernels_of("float64" if k.t_size == 8 else "float32")
+        self.packed_kernels = kernels_of("float64" if k.t_size == 8 else "float32")
         self.classes = <TurnedClass *>cnp.PyArray_DATA(structures(self.keep, self.nclasses, sizeof(TurnedClass)))
         for n, spec in enumerate(classes):
             c = &self.classes[<Py_ssize_t>n]
@@ -57,7 +57,7 @@ cdef class TurnedPlan(Plan):
             c.depth = c.ntaps * self.ci_p
             c.nchunks, c.chunks = len(spec["chunks"]), keep_table(self.keep, spec["chunks"])
             c.tiles, c.unit = len(spec["units"]) - 1, keep_table(self.keep, spec["units"])
-            c.tile_block, c.tile_blocks, c.together = spec["tile_block"], spec["tile_blocks"], spec["together"]
+            c.tile_block, c.tile_blocks, c.call_tiles = spec["tile_block"], spec["tile_blocks"], spec["call_tiles"]
             c.outer, c.outer_at = len(spec["outer_at"]), keep_table(self.keep, spec["outer_at"])
             c.whole = spec["whole"]
             c.outer_valid, c.x_first = keep_table(self.keep, spec["outer_valid"]), spec["x_first"]
@@ -66,14 +66,14 @@ cdef class TurnedPlan(Plan):
             task += c.ntasks
             self.works.append((spec["work"], c.ntasks))
         self.tasks = task
-        self.even = self.nclasses == 1
-        self.plain = (self.phases == 1 and k.direct_store and self.out_stride.p[self.nd - 1] == 1
-                      and self.act.code <= CONVT_LEAKY)
+        self.equal_tasks = self.nclasses == 1
+        self.direct_store = (self.phases == 1 and k.direct_store and self.out_stride.p[self.nd - 1] == 1
+                             and self.act.code <= CONVT_LEAKY)
         space = schedule.workspace
         self.workspace = space.bytes
-        self.panels_at, self.lines_at, self.made_at = space["panels"], space["lines"], space["made"]
-        self.rows_at, self.planes_at, self.outs_at = space["rows"], space["planes"], space["outs"]
-        self.units_at, self.biases_at = space["units"], space["bias"]
+        self.panels_at, self.staging_at, self.sums_at = space["panels"], space["staging"], space["sums"]
+        self.sum_rows_at, self.plane_rows_at, self.unit_rows_at = space["sum_rows"], space["plane_rows"], space["unit_rows"]
+        self.unit_offsets_at, self.biases_at = space["unit_offsets"], space["bias"]
         self.pieces_at, self.first_piece_at = space["pieces"], space["first_piece"]
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
@@ -88,7 +88,7 @@ cdef class TurnedPlan(Plan):
         cdef const char *end
         cdef ptrdiff_t at = 0
         cdef size_t bits
-        cdef bint plain
+        cdef bint direct
         while task >= c.first_task + c.ntasks:
             c += 1
         group = task - c.first_task
@@ -100,10 +100,11 @@ cdef class TurnedPlan(Plan):
         w.dst = call.dst + group * self.co * self.out_c * k.s_size
         w.weights = call.weights + c.pack.weights + group * c.pack.group_weights
         w.bias = call.bias + group * self.recipe.group_bias
-        w.panels, w.lines, w.made, w.nothing = ws + self.panels_at, ws + self.lines_at, ws + self.made_at, ws + self.biases_at
+        w.panels, w.staging, w.sums, w.zeros = ws + self.panels_at, ws + self.staging_at, ws + self.sums_at, ws + self.biases_at
         w.pieces, w.first_piece = <int64_t *>(ws + self.pieces_at), <int64_t *>(ws + self.first_piece_at)
-        w.rows, w.planes, w.outs = <void **>(ws + self.rows_at), <void **>(ws + self.planes_at), <void **>(ws + self.outs_at)
-        w.unit_at = <int64_t *>(ws + self.units_at)
+        w.sum_rows, w.plane_rows = <void **>(ws + self.sum_rows_at), <void **>(ws + self.plane_rows_at)
+        w.unit_rows = <void **>(ws + self.unit_rows_at)
+        w.unit_offsets = <int64_t *>(ws + self.unit_offsets_at)
         self.find_units(&w, c.unit[first], c.unit[last])
         self.find_pieces(&w)
         panels = convt_quotient(w.pixels + k.nr - 1, k.nr)
@@ -111,52 +112,53 @@ cdef class TurnedPlan(Plan):
             self.pack_panel(&w, panel)
         if convt_is_set(call.refused):
             return
-        w.coming = self.next_input(&w, task, call)
-        w.coming_planes = self.ci if w.coming != NULL else 0
-        w.coming_lines = (c.block * k.s_size + 63) // 64
-        w.lines_at_once = self.ci * w.coming_lines // (c.nchunks * panels * ((last - first + c.together - 1) // c.together)) + 1
-        for n in range(c.together * k.mr[2]):
-            w.rows[n] = w.made + n * k.nr * k.t_size
-        t.lda, t.narrow, t.late = c.pack.lda, 0, NULL
+        w.prefetch_line = self.next_input(&w, task, call)
+        w.planes_left = self.ci if w.prefetch_line != NULL else 0
+        w.lines_left = (c.block * k.s_size + 63) // 64
+        w.lines_per_call = self.ci * w.lines_left // (
+            c.nchunks * panels * ((last - first + c.call_tiles - 1) // c.call_tiles)) + 1
+        for n in range(c.call_tiles * k.mr[2]):
+            w.sum_rows[n] = w.sums + n * k.nr * k.t_size
+        t.lda, t.narrow_dtype, t.pending = c.pack.lda, 0, NULL
         step = 64 if k.parts else 128  # bytes that a tile prefetches at a time
         while first < last:
             unit, some = c.unit[first], 1
-            while first + some < last and some < c.together and (
+            while first + some < last and some < c.call_tiles and (
                     c.unit[first + some + 1] - c.unit[first + some] == c.unit[first + 1] - unit):
                 some += 1
             height, units, bits = (c.unit[first + 1] - unit) * self.phases, c.unit[first + some] - unit, 0
-            for n in range(units if self.plain else 0):
-                w.planes[n] = w.dst + w.unit_at[unit - w.first_unit + n] * k.s_size
-                bits |= <size_t>w.planes[n]
+            for n in range(units if self.direct_store else 0):
+                w.plane_rows[n] = w.dst + w.unit_offsets[unit - w.first_unit + n] * k.s_size
+                bits |= <size_t>w.plane_rows[n]
             next_tile = w.weights + c.unit[first + some] * self.phases * c.pack.lda * k.e_size
             end = next_tile + units * self.phases * c.pack.lda * k.e_size if self.far else next_tile
             for panel in range(panels):
                 columns = min(<int64_t>k.nr, w.pixels - panel * k.nr)
                 t.nv = <int>convt_quotient(columns + k.vl - 1, k.vl)
-                plain = self.plain and self.stores_plainly(&w, panel, &at)
-                if self.fetch and not plain and panel + 1 < panels:
+                direct = self.direct_store and self.can_store_directly(&w, panel, &at)
+                if self.prefetch_outputs and not direct and panel + 1 < panels:
                     self.prefetch_units(&w, unit, units, panel + 1)
                 for chunk in range(c.nchunks):
-                    t.kc, t.more = <int>c.chunks[3 * chunk + 1], <int>(some - 1)
+                    t.kc, t.more_tiles = <int>c.chunks[3 * chunk + 1], <int>(some - 1)
                     t.a = w.weights + (unit * self.phases * c.pack.lda + c.chunks[3 * chunk + 2]) * k.e_size
                     t.b = w.panels + (panel * k.nr * c.depth + c.chunks[3 * chunk] * t.nv * k.vl) * k.e_size
-                    t.init, t.init_ld = w.nothing, 0
+                    t.init, t.init_ld = w.zeros, 0
                     if chunk:
-                        t.init, t.init_ld = w.made, k.nr
-                    elif self.plain:
+                        t.init, t.init_ld = w.sums, k.nr
+                    elif self.direct_store:
                         t.init, t.init_ld = w.biases + (unit - w.first_unit) * k.nr * k.t_size, k.nr
-                    t.ahead, t.ahead_step = <const char *>t.a, 0
+                    t.prefetch, t.prefetch_step = <const char *>t.a, 0
                     if next_tile < end:  # weights of the next tiles that are not in L2
-                        t.ahead, t.ahead_step = next_tile, step
-                        next_tile += t.kc // k.pace * step * some
-                    if w.coming_planes:
+                        t.prefetch, t.prefetch_step = next_tile, step
+                        next_tile += t.kc // k.prefetch_interval * step * some
+                    if w.planes_left:
                         self.prefetch_input(&w)
-                    t.rows, t.at, t.cols, t.act, t.stream = w.rows, 0, t.nv * k.vl, &self.none, 0
-                    if plain and chunk == c.nchunks - 1:
-                        t.rows, t.at, t.cols, t.act = w.planes, at, <int>columns, &self.act
+                    t.rows, t.row_offset, t.cols, t.act, t.stream = w.sum_rows, 0, t.nv * k.vl, &self.none, 0
+                    if direct and chunk == c.nchunks - 1:
+                        t.rows, t.row_offset, t.cols, t.act = w.plane_rows, at, <int>columns, &self.act
                         t.stream = self.stream and not (bits | <size_t>(at * k.s_size)) & 63
                     k.tile(<int>height, &t)
-                if not plain:
+                if not direct:
                     self.store_units(&w, unit, units, panel)
             first += some
         if self.stream:
@@ -179,14 +181,14 @@ cdef class TurnedPlan(Plan):
 
     cdef void prefetch_input(self, TurnedTask *w) noexcept nogil:
         """Prefetch some lines of the next task's inputs. Addresses may be invalid."""
-        cdef int64_t lines = min(w.lines_at_once, w.coming_lines)
-        convt_prefetch_ahead(w.coming, 64 * lines)
-        w.coming += 64 * lines
-        w.coming_lines -= lines
-        if w.coming_lines == 0:
-            w.coming_planes -= 1
-            w.coming_lines = (w.c.block * self.k.s_size + 63) // 64
-            w.coming += self.in_c * self.k.s_size - 64 * w.coming_lines
+        cdef int64_t lines = min(w.lines_per_call, w.lines_left)
+        convt_prefetch_row_l2(w.prefetch_line, 64 * lines)
+        w.prefetch_line += 64 * lines
+        w.lines_left -= lines
+        if w.lines_left == 0:
+            w.planes_left -= 1
+            w.lines_left = (w.c.block * self.k.s_size + 63) // 64
+            w.prefetch_line += self.in_c * self.k.s_size - 64 * w.lines_left
 
     cdef void find_pieces(self, TurnedTask *w) noexcept nogil:
         """Fill `pieces`: the contiguous runs of the task's pixels along the last axis, cut at the ends of panels."""
@@ -224,40 +226,41 @@ cdef class TurnedPlan(Plan):
         cdef int64_t columns = min(<int64_t>k.nr, w.pixels - panel * k.nr)
         cdef int64_t nb = (columns + k.vl - 1) // k.vl * k.vl
         cdef char *panel_at = w.panels + panel * k.nr * c.depth * k.e_size
-        cdef char *to
-        cdef bint straight = k.kstep == 1  # packed rows are rows of the input, so that no second copy is needed
-        most = self.ci if straight else LINES
+        cdef char *dst
+        cdef bint packs_directly = k.kstep == 1  # packed rows are rows of the input, so that no second copy is needed
+        most = self.ci if packs_directly else LINES
         for tap in range(c.ntaps):
             c0 = 0
             while c0 < self.ci:
                 rows = min(most, self.ci - c0)
-                to = panel_at + tap * self.ci * nb * k.e_size
-                if straight and columns < nb:  # zeros in columns without pixels, because denormal numbers are slow
-                    memset(to, 0, rows * nb * k.e_size)
-                if not straight:
-                    to = w.lines
+                dst = panel_at + tap * self.ci * nb * k.e_size
+                if packs_directly and columns < nb:  # zeros in columns without pixels, because denormal numbers are slow
+                    memset(dst, 0, rows * nb * k.e_size)
+                if not packs_directly:
+                    dst = w.staging
                     if columns < nb or rows % k.kstep:  # other elements must be values that E can hold
-                        memset(to, 0, LINES * nb * k.s_size)
+                        memset(dst, 0, LINES * nb * k.s_size)
                 for n in range(w.first_piece[panel], w.first_piece[panel + 1]):
-                    self.copy_piece(w, w.pieces + n * (3 + self.nd), c.tap_in + tap * self.nd, c0, rows, to, nb, straight)
-                if not straight:
+                    self.copy_piece(w, w.pieces + n * (3 + self.nd), c.tap_in + tap * self.nd, c0, rows, dst, nb,
+                                    packs_directly)
+                if not packs_directly:
                     rows = convt_quotient(rows + k.kstep - 1, k.kstep) * k.kstep
-                    if not k.pack_b(panel_at, <int>(tap * self.ci_p + c0), 0, w.lines, nb, 1, <int>rows, <int>nb, <int>nb):
+                    if not k.pack_b(panel_at, <int>(tap * self.ci_p + c0), 0, w.staging, nb, 1, <int>rows, <int>nb, <int>nb):
                         convt_set(w.refused)
                 c0 += most
         # NaN or infinity times the zero weights of phases that lack a tap must not reach the outputs of these phases.
-        if c.nested and straight and not self.wide.finite(panel_at, c.ntaps * self.ci * nb * k.e_size):
+        if c.nested and packs_directly and not self.packed_kernels.finite(panel_at, c.ntaps * self.ci * nb * k.e_size):
             convt_set(w.refused)
 
-    cdef void copy_piece(self, TurnedTask *w, int64_t *piece, int64_t *tap, int64_t c0, int64_t rows, char *to, int64_t ld,
-                         bint packs) noexcept nogil:
+    cdef void copy_piece(self, TurnedTask *w, int64_t *piece, int64_t *tap, int64_t c0, int64_t rows, char *dst, int64_t ld,
+                         bint converts) noexcept nogil:
         """Copy ``rows`` in-channels of the inputs that a tap reads for a piece, with zeros outside the input.
 
-        Convert them to E if ``packs``; otherwise keep S.
+        Convert them to E if ``converts``; otherwise keep S.
         """
         cdef const convt_kernels *k = self.k
         cdef int64_t x = self.nd - 1, ax, i, at = piece[2] * self.in_n + c0 * self.in_c, low, high, r
-        cdef size_t size = k.e_size if packs else k.s_size
+        cdef size_t size = k.e_size if converts else k.s_size
         cdef bint inside = True
         for ax in range(x):
             i = tap[ax] + piece[3 + ax]
@@ -268,43 +271,43 @@ cdef class TurnedPlan(Plan):
         i = tap[x] + piece[3 + x]
         low = min(piece[1], max(0, -i)) if inside else piece[1]
         high = max(low, min(piece[1], self.in_size.p[x] - i))
-        to += piece[0] * size
+        dst += piece[0] * size
         if high > low:
             at += (i + low) * self.in_stride.p[x]
-            if packs:
-                k.widen(to + low * size, ld, w.src + at * k.s_size, self.in_c, self.in_stride.p[x], <int>rows, <int>(high - low),
-                        <int>(high - low))
+            if converts:
+                k.widen(dst + low * size, ld, w.src + at * k.s_size, self.in_c, self.in_stride.p[x], <int>rows,
+                        <int>(high - low), <int>(high - low))
             else:
-                k.transpose(to + low * size, ld, 1, w.src + at * k.s_size, self.in_c, self.in_stride.p[x], <int>rows,
+                k.transpose(dst + low * size, ld, 1, w.src + at * k.s_size, self.in_c, self.in_stride.p[x], <int>rows,
                             <int>(high - low), False)
         if low > 0:
             for r in range(rows):
-                memset(to + r * ld * size, 0, low * size)
+                memset(dst + r * ld * size, 0, low * size)
         if high < piece[1]:
             for r in range(rows):
-                memset(to + (r * ld + high) * size, 0, (piece[1] - high) * size)
+                memset(dst + (r * ld + high) * size, 0, (piece[1] - high) * size)
 
     cdef void find_units(self, TurnedTask *w, int64_t first, int64_t last) noexcept nogil:
         """Fill the output offset and the bias of each unit of a task."""
         cdef const convt_kernels *k = self.k
         cdef TurnedClass *c = w.c
-        cdef int64_t u, n, channel, lanes = k.nr if self.plain else 1
-        w.first_unit, w.biases = first, w.nothing + k.nr * k.t_size
+        cdef int64_t u, n, channel, lanes = k.nr if self.direct_store else 1
+        w.first_unit, w.biases = first, w.zeros + k.nr * k.t_size
         for n in range(k.nr):  # -0.0 is the neutral element of addition: it keeps the sign of a zero sum
             if k.t_size == 8:
-                (<double *>w.nothing)[n] = -0.0
+                (<double *>w.zeros)[n] = -0.0
             else:
-                (<float *>w.nothing)[n] = -0.0
+                (<float *>w.zeros)[n] = -0.0
         for u in range(last - first):
             channel = convt_quotient(first + u, c.outer)
-            w.unit_at[u] = channel * self.out_c + c.outer_at[first + u - channel * c.outer]
+            w.unit_offsets[u] = channel * self.out_c + c.outer_at[first + u - channel * c.outer]
             for n in range(u * lanes, (u + 1) * lanes):
                 if k.t_size == 8:
                     (<double *>w.biases)[n] = (<double *>w.bias)[channel]
                 else:
                     (<float *>w.biases)[n] = (<float *>w.bias)[channel]
 
-    cdef int64_t place_pixel(self, TurnedTask *w, int64_t *piece, int64_t x0) noexcept nogil:
+    cdef int64_t output_offset(self, TurnedTask *w, int64_t *piece, int64_t x0) noexcept nogil:
         """Return the offset of the first output of a piece, in elements; ``x0`` is its index on the last axis."""
         cdef int64_t ax, x = self.nd - 1, at = piece[2] * self.out_n + x0 * self.out_stride.p[x]
         for ax in range(x):
@@ -312,7 +315,7 @@ cdef class TurnedPlan(Plan):
                 at += self.stride.p[ax] * piece[3 + ax] * self.out_stride.p[ax]
         return at
 
-    cdef bint stores_plainly(self, TurnedTask *w, int64_t panel, ptrdiff_t *at) noexcept nogil:
+    cdef bint can_store_directly(self, TurnedTask *w, int64_t panel, ptrdiff_t *at) noexcept nogil:
         """Check whether tiles of a panel store directly: one piece, inside the window. If so, set ``at`` to the offset of its
         first pixel."""
         cdef TurnedClass *c = w.c
@@ -320,7 +323,7 @@ cdef class TurnedPlan(Plan):
         cdef int64_t x = self.nd - 1, x0 = piece[3 + x] + c.x_first
         if w.first_piece[panel + 1] - w.first_piece[panel] > 1 or not c.whole or x0 < 0 or x0 + piece[1] > self.out_size:
             return False
-        at[0] = self.place_pixel(w, piece, x0)
+        at[0] = self.output_offset(w, piece, x0)
         return True
 
     cdef void prefetch_units(self, TurnedTask *w, int64_t first, int64_t units, int64_t panel) noexcept nogil:
@@ -333,20 +336,20 @@ cdef class TurnedPlan(Plan):
             x0 = self.phases * piece[3 + x] + c.x_first
             if x0 < 0:
                 continue
-            at = self.place_pixel(w, piece, x0)
+            at = self.output_offset(w, piece, x0)
             for u in range(units):
-                convt_prefetch_row(w.dst + (at + w.unit_at[first - w.first_unit + u]) * self.k.s_size,
+                convt_prefetch_row_l1(w.dst + (at + w.unit_offsets[first - w.first_unit + u]) * self.k.s_size,
                                    self.phases * piece[1] * self.k.s_size)
 
     cdef void store_units(self, TurnedTask *w, int64_t first, int64_t units, int64_t panel) noexcept nogil:
-        """Interleave the phases of some units of a panel, which `made` holds, into the output."""
+        """Interleave the phases of some units of a panel, which `sums` holds, into the output."""
         cdef const convt_kernels *k = self.k
         cdef TurnedClass *c = w.c
         cdef convt_interleave v
         cdef int64_t n, u, x = self.nd - 1, at, x0, width = 3 + self.nd, nth = first - w.first_unit
         cdef int64_t *piece
-        v.phases, v.rows, v.ld, v.out = self.phases, <int>units, k.nr, w.outs
-        v.bias = NULL if self.plain else w.biases + nth * k.t_size
+        v.phases, v.rows, v.ld, v.out = self.phases, <int>units, k.nr, w.unit_rows
+        v.bias = NULL if self.direct_store else w.biases + nth * k.t_size
         v.step, v.act, v.stream = self.out_stride.p[x], &self.act, self.stream
         for n in range(w.first_piece[panel], w.first_piece[panel + 1]):
             piece = w.pieces + n * width
@@ -354,12 +357,12 @@ cdef class TurnedPlan(Plan):
             v.first, v.last = max(0, -x0), min(self.phases * piece[1], self.out_size - x0)
             if v.first >= v.last:
                 continue
-            v.row = w.made + piece[0] * k.t_size
-            at = self.place_pixel(w, piece, x0)
+            v.row = w.sums + piece[0] * k.t_size
+            at = self.output_offset(w, piece, x0)
             for u in range(units):
-                w.outs[u] = w.dst + (at + w.unit_at[nth + u]) * k.s_size
+                w.unit_rows[u] = w.dst + (at + w.unit_offsets[nth + u]) * k.s_size
             if not c.whole:
                 for u in range(units):
-                    if not within(c.outer_valid + (first + u) % c.outer * 2 * x, piece + 3, x):
-                        w.outs[u] = NULL
+                    if not is_inside(c.outer_valid + (first + u) % c.outer * 2 * x, piece + 3, x):
+                        w.unit_rows[u] = NULL
             k.interleave(&v)

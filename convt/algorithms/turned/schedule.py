@@ -19,9 +19,9 @@ NAMES = {
     "vectors": "turned", "amx": "matrix_turned", "amx_two": "matrix_high_turned", "amx_one": "matrix_medium_turned",
 }  # fmt: skip
 LIMIT = "NCX data with a tap in each phase of the last axis"
-_PANELS = 400 << 10, 1000 << 10  # the most bytes of packed inputs of a task, on vectors and on AMX
+_PANEL_BYTES = 400 << 10, 1000 << 10  # the most bytes of packed inputs of a task, on vectors and on AMX
 _MOST_PIXELS = 1024  # the most pixels of a task
-_TASKS = 8  # the fewest tasks of a thread, if each still has _LEAST_PIXELS pixels
+_THREAD_TASKS = 8  # the fewest tasks of a thread, if each still has _LEAST_PIXELS pixels
 _LEAST_PIXELS = 96
 _LEAST_ROWS = 64  # the fewest rows of a task if rows are divided among tasks, because each task packs its inputs
 _CALL_ROWS = 48  # the most rows of the tiles of one call, because they stay in L1 until they are interleaved
@@ -42,7 +42,7 @@ class Class(NamedTuple):
     tiles: int
     tile_block: int  # the tiles of a task
     tile_blocks: int  # the number of blocks of tiles
-    together: int  # the most tiles that one call multiplies by a panel
+    call_tiles: int  # the most tiles that one call multiplies by a panel
 
 
 class Schedule(NamedTuple):
@@ -54,9 +54,9 @@ class Schedule(NamedTuple):
     form: tuple  # (), because there is one form
     flat: bool  # the axes become one axis if strides permit it (1x1 kernel, stride 1)
     classes: tuple  # the `Class`es, those with the largest tasks first
-    how: execution.Execution
+    execution: execution.Execution
     stream: bool  # non-temporal stores write the outputs
-    fetch: bool  # output lines are prefetched, because ordinary stores write an output larger than L2
+    prefetch_outputs: bool  # output lines are prefetched, because ordinary stores write an output larger than L2
     far: bool  # weights do not stay in L2
     workspace: Workspace
 
@@ -67,7 +67,7 @@ def merges(rank):
     return (True,) * (rank - 1) + (NESTED,)
 
 
-def takes(problem, unit):
+def accepts(problem, unit):
     """Check whether turned accepts a problem: NCX data, a tap in each phase of the last axis, and a register tile with room for
     all phases of a channel."""
     s, k = problem.strides[-1], problem.kernel[-1]
@@ -90,7 +90,7 @@ def schedule(problem, here, unit, threads, finite=True):
     """Return the `Schedule` of a problem, or None if turned does not accept it. Weights must be finite, because inputs are
     packed with zeros."""
     info = here.info(problem.dtype, unit)
-    if not finite or not takes(problem, info):
+    if not finite or not accepts(problem, info):
         return None
     flat = flattened(problem)
     _, axes = common.axes(flat, merges(flat.rank), (False,) * flat.rank)
@@ -101,8 +101,8 @@ def schedule(problem, here, unit, threads, finite=True):
     cycles = _work(flat, combos) / (2 * info.vl)
     if cycles < here.limits.single_thread_cycles:
         threads = 1
-    few = _TASKS * threads / (problem.groups * max(1, len(combos)))
-    classes = [_class(flat, combo, info, here, few) for combo in combos]
+    least_tasks = _THREAD_TASKS * threads / (problem.groups * max(1, len(combos)))
+    classes = [_class(flat, combo, info, here, least_tasks) for combo in combos]
     if len(classes) > 1:
         classes.sort(key=lambda c: -min(c.block, c.pixels) * c.depth * c.units / c.tile_blocks)
     weights = sum(c.units * c.depth for c in classes) * flat.strides[-1] * problem.groups * info.e_size
@@ -114,9 +114,9 @@ def schedule(problem, here, unit, threads, finite=True):
         form=(),
         flat=flat is not problem,
         classes=tuple(classes),
-        how=execution.decide(problem, here, info, hole, cycles, weights, False),
+        execution=execution.decide(problem, here, info, hole, cycles, weights, False),
         stream=stream,
-        fetch=not stream and execution.outgrows(problem, here.l2),
+        prefetch_outputs=not stream and execution.outgrows(problem, here.l2),
         far=weights > here.limits.far,
         workspace=_workspace(problem, classes, info),
     )
@@ -128,44 +128,46 @@ def _work(problem, combos):
     return problem.batch * problem.groups * problem.ci * problem.co * per_pixel
 
 
-def _class(problem, combo, info, here, few):
-    """Return the `Class` of the runs ``combo``, with at least ``few`` tasks if the limits above permit it."""
+def _class(problem, combo, info, here, least_tasks):
+    """Return the `Class` of the runs ``combo``, with at least ``least_tasks`` tasks if the limits above permit it."""
     s, taps, phases, pixels = problem.strides[-1], 1, 1, problem.batch
     for _, run in combo:
         taps, phases, pixels = taps * len(run.first_in), phases * len(run.first_out), pixels * run.count
-    depth, nr, each = taps * info.filled(problem.ci), info.nr, info.mr[2] // s
+    depth, nr, tile_units = taps * info.filled(problem.ci), info.nr, info.mr[2] // s
     units = problem.co * phases // s
-    tiles = -(-units // each)
-    room = _PANELS[info.matrix] // (max(depth, 1) * info.e_size)
+    tiles = -(-units // tile_units)
+    room = _PANEL_BYTES[info.matrix] // (max(depth, 1) * info.e_size)
     block = max(nr, min(_MOST_PIXELS, room) // nr * nr)
-    if block > _LEAST_PIXELS and -(-pixels // block) < few:  # the largest blocks that are enough
-        block = max(min(block, (pixels - 1) // (math.ceil(few) - 1) // nr * nr), _LEAST_PIXELS // nr * nr)
+    if block > _LEAST_PIXELS and -(-pixels // block) < least_tasks:  # the largest blocks that are enough
+        block = max(min(block, (pixels - 1) // (math.ceil(least_tasks) - 1) // nr * nr), _LEAST_PIXELS // nr * nr)
     blocks = -(-pixels // block)
     block = -(-pixels // (blocks * nr)) * nr
     blocks = -(-pixels // block)
-    most = max(1, tiles * each * s // _LEAST_ROWS)
-    tile_block = -(-tiles // max(1, min(most, tiles, math.ceil(few / blocks))))
-    bytes = each * s * max(depth, 1) * info.e_size
-    together = 1 if info.matrix else max(1, min(_CALL_ROWS // (each * s), int(_CALL_BYTES * here.l2) // bytes, tile_block))
+    most = max(1, tiles * tile_units * s // _LEAST_ROWS)
+    tile_block = -(-tiles // max(1, min(most, tiles, math.ceil(least_tasks / blocks))))
+    bytes = tile_units * s * max(depth, 1) * info.e_size
+    most_tiles = min(_CALL_ROWS // (tile_units * s), int(_CALL_BYTES * here.l2) // bytes, tile_block)
+    call_tiles = 1 if info.matrix else max(1, most_tiles)
     return Class(
         runs=tuple([n for n, _ in combo]), pixels=pixels, row=combo[-1][1].count, taps=taps, depth=depth, units=units,
-        block=block, blocks=blocks, tiles=tiles, tile_block=tile_block, tile_blocks=-(-tiles // tile_block), together=together,
+        block=block, blocks=blocks, tiles=tiles, tile_block=tile_block, tile_blocks=-(-tiles // tile_block),
+        call_tiles=call_tiles,
     )  # fmt: skip
 
 
 def _workspace(problem, classes, info):
     """Return the workspace of a thread."""
     block, depth = max((c.block for c in classes), default=0), max((c.depth for c in classes), default=0)
-    rows = max((c.together for c in classes), default=1) * info.mr[2]
+    rows = max((c.call_tiles for c in classes), default=1) * info.mr[2]
     units = max((-(-c.units // c.tiles) * c.tile_block for c in classes), default=0)
     return book(
         panels=block * depth * info.e_size,  # packed inputs of a task
-        lines=PACKED_LINES * info.nr * info.s_size,  # inputs before they are converted to the elements of a unit
-        made=(rows * info.nr + info.vl) * info.t_size,  # the tiles of a call
-        rows=rows * 8,  # pointers to the rows of "made"
-        planes=rows * 8,  # pointers to the output rows into which tiles store directly
-        outs=rows * 8,  # pointers to the output rows into which phases are interleaved
-        units=units * 8,  # the output offset of each unit of rows
+        staging=PACKED_LINES * info.nr * info.s_size,  # inputs before they are converted to the elements of a unit
+        sums=(rows * info.nr + info.vl) * info.t_size,  # the tiles of a call
+        sum_rows=rows * 8,  # pointers to the rows of "sums"
+        plane_rows=rows * 8,  # pointers to the output rows into which tiles store directly
+        unit_rows=rows * 8,  # pointers to the output rows into which phases are interleaved
+        unit_offsets=units * 8,  # the output offset of each unit of rows
         # A row of zeros (-0.0), then the bias of each unit: a row of equal values for tiles that store directly, else a number.
         bias=(info.nr + units * (info.nr if problem.strides[-1] == 1 else 1)) * info.t_size,
         pieces=block * (3 + problem.rank) * 8,  # contiguous runs of pixels, cut at the ends of panels

@@ -49,8 +49,8 @@ cdef class TurnedRecipe(PackRecipe):
         self.group_bias = self.co * k.t_size
         self.bias_bytes = self.groups * self.group_bias
 
-    cpdef PackedFilter pack(self, filter, bias, int threads, bint lasting=True, bint on_the_fly=False):
-        cdef PackedFilter packed = self.room(self.weight_bytes, lasting)
+    cpdef PackedFilter pack(self, filter, bias, int threads, bint persistent=True, bint on_the_fly=False):
+        cdef PackedFilter packed = self.allocate(self.weight_bytes, persistent)
         cdef const convt_kernels *k = self.k
         cdef TurnedPack *c
         cdef char *src = <char *>cnp.PyArray_DATA(filter)

@@ -25,13 +25,13 @@ def bind(schedule, in_strides, out_strides, recipe):
     problem, item = schedule.problem, ITEMSIZE[schedule.problem.dtype]
     # The products of an out-channel. The index after the last tap stands for a missing product.
     taps, pixels = gathered_products(problem._replace(co=1, groups=1))
-    nothing = math.prod(problem.kernel)
-    places = np.where(taps < nothing, pixels * schedule.ld + taps, math.prod(problem.in_sizes) * schedule.ld)
+    missing = math.prod(problem.kernel)
+    indices = np.where(taps < missing, pixels * schedule.ld + taps, math.prod(problem.in_sizes) * schedule.ld)
     ins, outs = ([stride // item for stride in strides[:-1]] for strides in (in_strides, out_strides))
     dense = out_strides[-1] != item and _dense(problem.out_sizes, outs[1:])
     rows = _offsets((problem.batch, *problem.out_sizes[:-1]), outs[:-1])
     return UnpackedPlan(
-        NAME, schedule, recipe, in_strides, out_strides, places, _runs((problem.batch, *problem.in_sizes), ins), rows, dense
+        NAME, schedule, recipe, in_strides, out_strides, indices, _runs((problem.batch, *problem.in_sizes), ins), rows, dense
     )
 
 

@@ -24,10 +24,10 @@ def cost(schedule, here):
     counts["task"] = 1
     tasks = problem.groups * schedule.blocks
     cycles = prices.cycles(counts) * tasks
-    if schedule.threads > 1 and tasks <= common.EVEN and cycles >= here.limits.single_thread_cycles:
+    if schedule.threads > 1 and tasks <= common.BALANCED_TASKS and cycles >= here.limits.single_thread_cycles:
         cycles = cycles * (-(-tasks // 2) * 2 / tasks)  # for two threads, whatever the number in use
     memory = common.plane_counts(problem, False, here) if problem.planar else common.memory_counts(problem, here=here)
-    return costs.beside(cycles, prices.cycles(memory))
+    return costs.overlapped(cycles, prices.cycles(memory))
 
 
 def least(problem, here, unit="vectors"):

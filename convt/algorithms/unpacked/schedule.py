@@ -51,8 +51,8 @@ def takes(problem, unit):
     if unit is None or unit.matrix or unit.kstep > 1 or not 0 < pixels <= _PIXELS or 0 in (problem.ci, problem.co):
         return False
     outputs = math.prod(problem.out_sizes)
-    one = (pixels + problem.batch) * taps * unit.t_size  # bytes of an out-channel
-    return one <= _PRODUCTS and 0 < outputs * (1 + most_terms(problem)) <= _ENTRIES
+    channel_bytes = (pixels + problem.batch) * taps * unit.t_size  # bytes of an out-channel
+    return channel_bytes <= _PRODUCTS and 0 < outputs * (1 + most_terms(problem)) <= _ENTRIES
 
 
 def most_terms(problem):
@@ -87,4 +87,4 @@ def schedule(problem, here, unit, threads, finite):
     )
     cycles = cost.cost(found, here)
     how = execution.decide(problem, here, info, False, cycles, 0, False)
-    return found._replace(threads=common.threads(cycles, threads, here), execution=how)
+    return found._replace(threads=common.thread_count(cycles, threads, here), execution=how)

@@ -25,24 +25,24 @@ cdef class UnpackedRecipe(PackRecipe):
 
     def __init__(self, str dtype, filter, bias):
         self.open_recipe(dtype, filter, bias, "vectors")
-        self.in_place, self.columns = reorder.lies(filter) == reorder.IN_ROWS, self.co * self.ntaps
+        self.in_place, self.columns = reorder.memory_order(filter) == reorder.IN_ROWS, self.co * self.ntaps
         self.weight_bytes = self.groups * self.ci * self.columns * self.k.s_size
         self.bias_bytes = self.groups * self.co * self.k.t_size
-        self.order = filter.shape, filter.strides
+        self.filter_layout = filter.shape, filter.strides
         self.step_g, self.step_i = self.ci * self.columns * self.k.s_size, self.columns * self.k.s_size
 
-    cpdef PackedFilter pack(self, filter, bias, int threads, bint lasting=True, bint on_the_fly=False):
-        cdef bint reads = self.in_place and not lasting
-        cdef PackedFilter packed = self.room(0 if reads else self.weight_bytes, lasting)
+    cpdef PackedFilter pack(self, filter, bias, int threads, bint persistent=True, bint on_the_fly=False):
+        cdef bint reads_in_place = self.in_place and not persistent
+        cdef PackedFilter packed = self.allocate(0 if reads_in_place else self.weight_bytes, persistent)
         cdef const convt_kernels *k = self.k
         if bias is not None:
             k.widen(packed.bias, 0, cnp.PyArray_DATA(bias), 0, self.bias_stride, 1, <int>(self.groups * self.co),
                     <int>(self.groups * self.co))
         packed.finite = True  # the value does not matter, because no zeros outside the input are multiplied
-        if reads:
+        if reads_in_place:
             packed.source = <char *>cnp.PyArray_DATA(filter)
             return packed
-        shape, strides = self.order
+        shape, strides = self.filter_layout
         rows = np.ascontiguousarray(np.lib.stride_tricks.as_strided(filter, shape, strides))
         memcpy(packed.weights, cnp.PyArray_DATA(rows), self.weight_bytes)
         return packed

@@ -2,7 +2,7 @@
 """Packed weights of `winograd`: panels whose rows are (point, tap window, in-channel).
 
 A point is a sum of taps times coefficients. `WinogradRecipe` packs whole filters in parallel jobs, and packs on the fly for
-tasks: all points of a panel at once on vectors (`make_points`), one point at a time on AMX (`transform_depth`).
+tasks: all points of a panel at once on vectors (`pack_all_points`), one point at a time on AMX (`pack_one_point`).
 """
 
 from libc.stdint cimport int64_t
@@ -36,17 +36,17 @@ cdef class WinogradRecipe(PanelRecipe):
     cdef size_class(self, PackClass *c, Py_ssize_t index):
         if self.transforms[index] is not None:
             windows, widths = self.transforms[index]
-            self.transformed(c, windows, widths)
+            self.set_transform_tables(c, windows, widths)
         PanelRecipe.size_class(self, c, index)
 
-    cdef transformed(self, PackClass *c, windows, widths):
+    cdef set_transform_tables(self, PackClass *c, windows, widths):
         """Set the tables of a transformed class."""
-        cdef int64_t slot = self.some * self.k.nr
+        cdef int64_t slot = self.stage_channels * self.k.nr
         c.npoints, c.nwindows = len(windows[0][1]), len(windows)
         c.depth = c.npoints * c.nwindows * self.ci_p
         at, scale = [], []
         for taps, points in windows:
-            self.staged = max(self.staged, <size_t>(len(taps) * slot * self.k.t_size))
+            self.stage_bytes = max(self.stage_bytes, <size_t>(len(taps) * slot * self.k.t_size))
             for point in points:
                 terms = np.flatnonzero(point)
                 at.append(terms * slot)
@@ -65,8 +65,9 @@ cdef class WinogradRecipe(PanelRecipe):
         if not c.npoints:
             return PanelRecipe.pack_job(self, c, job, src, dst, stage)
         cdef const convt_kernels *k = self.k
-        cdef int64_t g = job // c.shares // c.npanels, n = job // c.shares % c.npanels, low = job % c.shares * c.share
-        cdef int64_t column = n * k.nr, high = min(self.ci, low + c.share), t
+        cdef int64_t g = job // c.panel_jobs // c.npanels, n = job // c.panel_jobs % c.npanels
+        cdef int64_t low = job % c.panel_jobs * c.job_channels
+        cdef int64_t column = n * k.nr, high = min(self.ci, low + c.job_channels), t
         cdef int64_t width = (min(c.ncols, column + k.nr) - column + k.vl - 1) // k.vl * k.vl
         cdef bint wrong = False, non_temporal = self.weight_bytes > NON_TEMPORAL_BYTES
         src += g * self.sg
@@ -78,22 +79,22 @@ cdef class WinogradRecipe(PanelRecipe):
             k.fence()
         return wrong
 
-    cdef const char *line_at(self, PackClass *c, int64_t n, int64_t first, int64_t line, char *src) noexcept nogil:
-        """Return the address of a cache line of the filter to prefetch before `make_points`, NULL beyond the last one.
+    cdef const char *line_to_prefetch(self, PackClass *c, int64_t n, int64_t first, int64_t line, char *src) noexcept nogil:
+        """Return the address of a cache line of the filter to prefetch before `pack_all_points`, NULL beyond the last one.
 
         Lines are those of the first in-channel, counted tap by tap. ``first`` is the first depth, ``src`` the filter of the
         group.
         """
         cdef int64_t w = convt_quotient(first, self.ci_p), low = first - w * self.ci_p, bytes = self.k.nr * self.k.s_size
-        cdef int64_t split = (<size_t>src | self.si * self.k.s_size) & 63, lines = (bytes + 63) // 64 + (split > 0)
+        cdef int64_t misaligned = (<size_t>src | self.si * self.k.s_size) & 63, lines = (bytes + 63) // 64 + (misaligned > 0)
         cdef int64_t t = c.window_start[w] + convt_quotient(line, lines)
         cdef int64_t *taps
-        cdef char *from_
+        cdef char *column_src
         if t >= c.window_start[w + 1] or n * self.k.nr >= c.ncols:
             return NULL
-        self.piece(c, n * self.k.nr, c.ncols, src, &from_, &taps)
-        from_ += offset_of(taps[c.window_taps[t]]) + low * self.si * self.k.s_size
-        return from_ + min(bytes - 1, line % lines * 64)
+        self.piece(c, n * self.k.nr, c.ncols, src, &column_src, &taps)
+        column_src += offset_of(taps[c.window_taps[t]]) + low * self.si * self.k.s_size
+        return column_src + min(bytes - 1, line % lines * 64)
 
     cdef bint transform(self, PackClass *c, int64_t n, int64_t w, int64_t low, int64_t high, char *src, char *dst,
                         int64_t out_row, int64_t at_row, bint non_temporal, char *stage) noexcept nogil:
@@ -108,23 +109,23 @@ cdef class WinogradRecipe(PanelRecipe):
         cdef int64_t width = (end - column + k.vl - 1) // k.vl * k.vl
         cdef int64_t *widths = c.widths + n * c.npoints
         cdef bint wrong = False
-        cdef char *from_
+        cdef char *column_src
         cdef char *slot
         cdef int64_t *taps
         cdef convt_wino_filter f
         f.in_, f.in_step, f.out_row, f.stream = stage, k.nr, out_row, non_temporal
-        f.at, f.scale = c.at, c.scale
+        f.offset, f.scale = c.at, c.scale
         while low < high:
-            f.n = <int>min(self.some, high - low)
+            f.n = <int>min(self.stage_channels, high - low)
             at = column
             while at < end:
-                count = self.piece(c, at, end, src, &from_, &taps)
+                count = self.piece(c, at, end, src, &column_src, &taps)
                 slot = stage + (at - column) * k.t_size
                 for n in range(c.window_start[w], c.window_start[w + 1]):
                     tap = taps[c.window_taps[n]]
-                    k.widen(slot, k.nr, from_ + offset_of(tap) + low * self.si * k.s_size, self.si, c.step, f.n,
+                    k.widen(slot, k.nr, column_src + offset_of(tap) + low * self.si * k.s_size, self.si, c.step, f.n,
                             <int>(count if tap != NO_TAP else 0), <int>(count if at + count < end else width - (at - column)))
-                    slot += self.some * k.nr * k.t_size
+                    slot += self.stage_channels * k.nr * k.t_size
                 at += count
             point = 0
             while point < c.npoints:  # points of equal width together
@@ -141,21 +142,21 @@ cdef class WinogradRecipe(PanelRecipe):
             at_row += f.n
         return wrong
 
-    cdef bint make_points(self, PackClass *c, int64_t n, int64_t first, int64_t depth, char *src, char *dst,
-                          char *stage) noexcept nogil:
-        """Pack ``depth`` of all points of the n-th panel from depth ``first`` on, on vectors. Return as `transform`."""
-        cdef int64_t w = convt_quotient(first, self.ci_p), low = first - w * self.ci_p, last, done = 0
+    cdef bint pack_all_points(self, PackClass *c, int64_t n, int64_t first, int64_t depth, char *src, char *dst,
+                              char *stage) noexcept nogil:
+        """Pack ``depth`` of all points of the n-th panel from depth ``first`` on, on vectors. Return as `transform` does."""
+        cdef int64_t w = convt_quotient(first, self.ci_p), low = first - w * self.ci_p, last, packed_depth = 0
         cdef int64_t width = min(self.k.nr, (c.ncols - n * self.k.nr + self.k.vl - 1) // self.k.vl * self.k.vl)
         cdef bint wrong = False
-        while done < depth:
-            last = min(self.ci_p, low + depth - done)
-            wrong |= self.transform(c, n, w, low, min(self.ci, last), src, dst, depth * width, done, False, stage)
-            done += last - low
+        while packed_depth < depth:
+            last = min(self.ci_p, low + depth - packed_depth)
+            wrong |= self.transform(c, n, w, low, min(self.ci, last), src, dst, depth * width, packed_depth, False, stage)
+            packed_depth += last - low
             w, low = w + 1, 0
         return wrong
 
-    cdef bint transform_depth(self, PackClass *c, int64_t n, int64_t point, int64_t first, int64_t depth, char *src,
-                              char *dst) noexcept nogil:
+    cdef bint pack_one_point(self, PackClass *c, int64_t n, int64_t point, int64_t first, int64_t depth, char *src,
+                             char *dst) noexcept nogil:
         """Pack ``depth`` of one point of the n-th panel from depth ``first`` on, straight from the filter, on AMX.
 
         The columns of the panel must be contiguous in the filter. Return what `transform` returns.
@@ -167,24 +168,24 @@ cdef class WinogradRecipe(PanelRecipe):
         cdef int64_t at[MOST_TERMS]
         cdef int64_t *terms
         cdef int64_t *taps
-        cdef char *from_
+        cdef char *column_src
         cdef bint wrong = False
         cdef convt_wino_filter f
-        self.piece(c, column, end, src, &from_, &taps)
+        self.piece(c, column, end, src, &column_src, &taps)
         f.in_step, f.out_row, f.out_step, f.cols, f.rows, f.stream = self.si, 0, end - column, <int>(end - column), 1, 0
-        f.start, f.at, start[0] = start, at, 0
+        f.start, f.offset, start[0] = start, at, 0
         while depth:
             last = min(self.ci_p, low + depth)
             high = min(self.ci, last)
             terms = c.start + w * c.npoints + point
             start[1] = terms[1] - terms[0]
             for e in range(start[1]):
-                i = c.window_start[w] + convt_quotient(c.at[terms[0] + e], self.some * k.nr)
+                i = c.window_start[w] + convt_quotient(c.at[terms[0] + e], self.stage_channels * k.nr)
                 at[e] = convt_quotient(taps[c.window_taps[i]], k.s_size)
             f.scale = c.scale + terms[0] * k.t_size
             depth -= last - low
             while low < high:
-                f.in_, f.out, f.n = from_ + low * self.si * k.s_size, dst, <int>min(self.some, high - low)
+                f.in_, f.out, f.n = column_src + low * self.si * k.s_size, dst, <int>min(self.stage_channels, high - low)
                 wrong |= not k.wino_filter(&f)
                 dst += f.n * f.out_step * k.e_size
                 low += f.n

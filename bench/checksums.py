@@ -1,6 +1,6 @@
 """Cost of the check for changed weights that accelerated PyTorch modules make at each call.
 
-Run ``python -m bench.comparing``.
+Run ``python -m bench.checksums``.
 
 The built-in layers, as PyTorch modules in NCX, and whole models are accelerated with and without ``freeze=True`` and timed in
 turns. The checksums of the weights, which make the difference, are also timed alone, because other processes disturb this
@@ -46,7 +46,7 @@ def measure(module, x, budget, rounds=4):
         return models._in_turns([lambda: usual(x), lambda: frozen(x)], budget, rounds)
 
 
-def summing(module, threads):
+def checksum_time(module, threads):
     """Return ``(median seconds of the checksums, bytes of the weights)`` of a module's or model's transposed convolutions."""
     filters = [each.weight.detach().numpy() for each in module.modules() if isinstance(each, _CLASSES)]
     times = []
@@ -59,7 +59,7 @@ def summing(module, threads):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(prog=f"python -m {__package__}.comparing", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog=f"python -m {__package__}.checksums", description=__doc__.splitlines()[0])
     parser.add_argument("--names", help="comma-separated layers and models (default: all)")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of PyTorch")
     parser.add_argument("--budget", type=float, default=1.0, help="seconds of each measurement (default: 1)")
@@ -68,7 +68,7 @@ def main(arguments=None):
     torch.set_num_threads(asked.threads)
     torch.manual_seed(0)
     cases = {layer.name: lambda layer=layer: module_of(layer) for layer in layers.parse(layers.TABLE)}
-    cases |= {name: lambda name=name: models._made(name, False) for name in _MODELS}
+    cases |= {name: lambda name=name: models._model_and_input(name, False) for name in _MODELS}
     names = asked.names.split(",") if asked.names else list(cases)
     if unknown := set(names).difference(cases):
         parser.error(f"--names: got {sorted(unknown)[0]!r}, wanted some of {', '.join(cases)}")
@@ -76,11 +76,11 @@ def main(arguments=None):
     print(f"{'layer or model':20}{'weights, KiB':>13}{'default ms':>11}{'frozen ms':>11}{'cost':>8}", end="")
     print(f"{'checksums us':>14}{'share':>8}")
     for name in names:
-        made = cases[name]()
-        if made is None:
+        case = cases[name]()
+        if case is None:
             continue
-        sums, size = summing(made[0], asked.threads)
-        usual, frozen = measure(*made, asked.budget)
+        sums, size = checksum_time(case[0], asked.threads)
+        usual, frozen = measure(*case, asked.budget)
         row = {"name": name, "weight_bytes": size, "usual": usual, "frozen": frozen, "checksums": sums, "share": sums / frozen}
         found.append(row)
         print(f"{name:20}{size / 1024:13.1f}{usual * 1e3:11.4f}{frozen * 1e3:11.4f}{usual / frozen - 1:8.1%}", end="")

@@ -1,7 +1,6 @@
 /* The vector operations of AVX-512, and the dot product of AVX512_BF16 on pairs of bfloat16. */
-#ifndef CONVT_VEC_BF16_H
-#define CONVT_VEC_BF16_H
-#include "vec_avx512.h"
+#ifndef CONVT_VEC_AVX512_BF16_H
+#define CONVT_VEC_AVX512_BF16_H
 #include "vec_parts.h"
 
 /* A vector of pairs of bfloat16. vdot_fma returns c + a0 * b0 + a1 * b1 in each lane; vdot_set1 broadcasts a pair. */

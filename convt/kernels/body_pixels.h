@@ -1,0 +1,291 @@
+/* `pixel_gemm` and `overlap_pixels` of the contract: a GEMM of few columns with pixels in lanes, and the overlap-add of its
+ * products. The includer defines the macros listed in body_memory.h.
+ *
+ * `pixel_gemm`. Register tile: mr <= 8 rows by 1, 2 or 4 vectors of pixels (CHANNELS_NV, PLANES_NV; more with the 32 registers
+ * of AVX-512). Loop order: tiles of pixels, then depth, then rows; an element of A is broadcast and multiplied by vectors of
+ * pixels. If channels are contiguous (rs = 1), VL pixels by SEGMENT channels at a time are transposed in registers. If pixels
+ * are contiguous (cs = 1, planes), they are loaded directly.
+ *
+ * `overlap_pixels`. Loop order: vectors of j, then lanes, then terms. Lanes whose outputs are contiguous are interleaved before
+ * the store.
+ */
+
+/* Store vector v as elements [at, at + VL) of an array of `count` contiguous elements. Elements from `count` on are left
+ * out. */
+INLINE void FN(store_first)(S *out, V v, int at, int count)
+{
+    if (at + VL <= count)
+        S_STORE(out + at, v);
+    else if (at < count)
+        S_STOREN(out + at, v, count - at);
+}
+
+/* Store the sums of nv vectors of pixels from pixel `first` on, or add them to `out` (add). */
+INLINE void FN(pixel_gemm_store)(const int mr, const int nv, const convt_pixel_gemm *t, int first, V acc[][4])
+{
+#pragma GCC unroll 8
+    for (int m = 0; m < mr; m++)
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) {
+            T *to = (T *)t->out + m * t->ld + first + v * VL;
+            if (t->add)
+                acc[m][v] += V_(load)(to);
+            V_(store)(to, acc[m][v]);
+        }
+}
+
+#define PLANES_PREFETCH 32 /* elements of a plane between the last read and the prefetch */
+
+/* `pixel_gemm` with contiguous channels (rs = 1), for nv vectors of pixels from pixel `first` on; if not `full`, for one vector
+ * of n pixels. */
+INLINE void FN(channels_mn)(const int mr, const int nv, const int full, const convt_pixel_gemm *t, int first, int n)
+{
+    const ptrdiff_t cs = t->cs;
+    const S *from = (const S *)t->src + first * cs;
+    ptrdiff_t at[SEGMENT][VL / SEGMENT];
+    V acc[CONVT_PIXEL_MR][4];
+    FN(segment_offsets)(full, at, cs, n);
+#pragma GCC unroll 8
+    for (int m = 0; m < mr; m++)
+#pragma GCC unroll 2
+        for (int v = 0; v < nv; v++)
+            acc[m][v] = V_(set1)((T)-0.0);
+    for (int r = 0; r < t->kc; r += SEGMENT) {
+        /* The last SEGMENT rows end at the depth, so they may overlap the rows before: the first `repeated` of them are
+         * skipped. */
+        const int repeated = r + SEGMENT <= t->kc ? 0 : r + SEGMENT - t->kc;
+        const T *a = (const T *)t->a + r - repeated;
+        V x[2][SEGMENT];
+#pragma GCC unroll 2
+        for (int v = 0; v < nv; v++) {
+            const S *pixels = from + v * VL * cs + r - repeated;
+#pragma GCC unroll 4
+            for (int p = 0; p < SEGMENT; p++) {
+                if (full)
+                    __builtin_prefetch(from + (4 * VL) * cs + (v * t->kc + r + p) * VL);
+                x[v][p] = FN(load_segments)(pixels + p * cs, at[p]);
+            }
+            FN(transpose_segments)(x[v]);
+        }
+#pragma GCC unroll 4
+        for (int p = 0; p < SEGMENT; p++)
+            if (p >= repeated)
+#pragma GCC unroll 8
+                for (int m = 0; m < mr; m++) {
+                    const V weight = V_(set1)(a[m * CONVT_LDA + p]);
+#pragma GCC unroll 2
+                    for (int v = 0; v < nv; v++)
+                        acc[m][v] = V_(fma)(weight, x[v][p], acc[m][v]);
+                }
+    }
+    FN(pixel_gemm_store)(mr, nv, t, first, acc);
+}
+
+/* `pixel_gemm` with contiguous pixels (cs = 1), channel by channel: no transposition. Arguments as for channels_mn. */
+INLINE void FN(planes_mn)(const int mr, const int nv, const int full, const convt_pixel_gemm *t, int first, int n)
+{
+    const S *from = (const S *)t->src + first;
+    const T *a = t->a;
+    V acc[CONVT_PIXEL_MR][4];
+#pragma GCC unroll 8
+    for (int m = 0; m < mr; m++)
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++)
+            acc[m][v] = V_(set1)((T)-0.0);
+    for (int k = 0; k < t->kc; k++, from += t->rs, a++) {
+        V x[4];
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) {
+            if (full)
+                __builtin_prefetch(from + (nv + v) * VL + PLANES_PREFETCH);
+            x[v] = full ? S_LOAD(from + v * VL) : S_LOADN(from, n);
+        }
+#pragma GCC unroll 8
+        for (int m = 0; m < mr; m++) {
+            const V weight = V_(set1)(a[m * CONVT_LDA]);
+#pragma GCC unroll 4
+            for (int v = 0; v < nv; v++)
+                acc[m][v] = V_(fma)(weight, x[v], acc[m][v]);
+        }
+    }
+    FN(pixel_gemm_store)(mr, nv, t, first, acc);
+}
+
+/* Vectors of pixels per register tile: twice as many with 64 bytes, because AVX-512 has twice as many registers. Planes need no
+ * registers for transpositions. Few rows take 4 vectors, to have as many accumulators as multiply-adds in flight. */
+#define CHANNELS_NV (sizeof(V) == 64 ? 2 : 1)
+#define PLANES_NV(mr) ((mr) <= 3 ? 4 : (mr) <= 6 || sizeof(V) == 64 ? 2 : 1)
+#define TILE_LOOPS(function, nv)                                 \
+    for (; p + (nv) * VL <= t->pixels; p += (nv) * VL)     \
+        function(mr, nv, 1, t, p, VL);                     \
+    for (; p < t->pixels; p += VL)                         \
+        function(mr, 1, 0, t, p, t->pixels - p < VL ? t->pixels - p : VL);
+#define PIXEL_GEMM(n)                                          \
+    static void FN(channels_##n)(const convt_pixel_gemm *t)      \
+    {                                                      \
+        const int mr = n;                                  \
+        int p = 0;                                         \
+        TILE_LOOPS(FN(channels_mn), CHANNELS_NV)                     \
+    }                                                      \
+    static void FN(planes_##n)(const convt_pixel_gemm *t)      \
+    {                                                      \
+        const int mr = n;                                  \
+        int p = 0;                                         \
+        TILE_LOOPS(FN(planes_mn), PLANES_NV(n))                  \
+    }
+PIXEL_GEMM(1) PIXEL_GEMM(2) PIXEL_GEMM(3) PIXEL_GEMM(4) PIXEL_GEMM(5) PIXEL_GEMM(6) PIXEL_GEMM(7) PIXEL_GEMM(8)
+static void FN(pixel_gemm)(int mr, const convt_pixel_gemm *t)
+{
+    static void (*const kernels[2][CONVT_PIXEL_MR])(const convt_pixel_gemm *) = {
+        {FN(channels_1), FN(channels_2), FN(channels_3), FN(channels_4), FN(channels_5), FN(channels_6), FN(channels_7),
+         FN(channels_8)},
+        {FN(planes_1), FN(planes_2), FN(planes_3), FN(planes_4), FN(planes_5), FN(planes_6), FN(planes_7), FN(planes_8)},
+    };
+    const int planes = t->cs == 1;
+    CONVT_ASSERT(mr >= 1 && mr <= CONVT_PIXEL_MR && t->kc <= CONVT_KC && (planes || (t->kc >= SEGMENT && t->rs == 1)));
+    kernels[planes][mr - 1](t);
+}
+#undef PIXEL_GEMM
+#undef TILE_LOOPS
+#undef CHANNELS_NV
+#undef PLANES_NV
+#undef PLANES_PREFETCH
+
+/* Return lane `l` of `overlap_pixels` for VL values of j, before the activation. `inside`: all pixels that are summed exist. */
+INLINE V FN(overlap_pixels_sum)(const convt_overlap *o, const int inside, int l, int64_t j, V lane)
+{
+    const ptrdiff_t next = o->lanes * o->ld - 1;
+    const T *from = (const T *)o->col + l * o->ld + (j - o->i0);
+    V sum = V_(set1)(((const T *)o->init)[l]);
+    for (int u = 0, c = l; u < o->terms && c < o->cols; u++, c += o->lanes, from += next) {
+        const int64_t i = j - u;
+        if (inside)
+            sum += V_(load)(from);
+        else if (i > o->i0 - VL && i < o->i1) /* lanes of other pixels are -0, the neutral element of addition */
+            sum += V_(select)((lane >= V_(set1)((T)(o->i0 - i))) & (lane < V_(set1)((T)(o->i1 - i))), V_(load)(from),
+                              V_(set1)((T)-0.0));
+    }
+    return sum;
+}
+
+/* Store lanes first, first + step, ..., n (1, 2 or 4) of them, interleaved: `count` contiguous elements. */
+INLINE void FN(overlap_pixels_zip)(const int n, int first, int step, const convt_overlap *o, const int inside, int64_t j,
+                                   V lane, S *out, int count)
+{
+    V v[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < n; i++)
+        v[i] = FN(overlap_pixels_sum)(o, inside, first + i * step, j, lane);
+    V_(act_all)(v, n, o->act);
+    FN(zip)(n, v);
+#pragma GCC unroll 4
+    for (int i = 0; i < n; i++)
+        FN(store_first)(out, v[i], i * VL, count);
+}
+
+#define ACT_VECTORS 8 /* vectors whose transcendental activations are computed together */
+
+/* overlap_pixels_zip for so many j that their outputs are ACT_VECTORS vectors. All pixels must exist. */
+INLINE void FN(overlap_pixels_act)(const int n, int first, int step, const convt_overlap *o, int64_t j, V lane, S *out)
+{
+    V v[ACT_VECTORS];
+#pragma GCC unroll 8
+    for (int i = 0; i < ACT_VECTORS; i++)
+        v[i] = FN(overlap_pixels_sum)(o, 1, first + i % n * step, j + i / n * VL, lane);
+    V_(act_all)(v, ACT_VECTORS, o->act);
+#pragma GCC unroll 8
+    for (int i = 0; i < ACT_VECTORS; i += n)
+        FN(zip)(n, v + i);
+#pragma GCC unroll 8
+    for (int i = 0; i < ACT_VECTORS; i++)
+        S_STORE(out + i * VL, v[i]);
+}
+
+/* overlap_pixels_zip for any n. If n is not 1, 2 or 4, the outputs are gathered by `index`. */
+INLINE void FN(overlap_pixels_set)(int n, int first, int step, const convt_overlap *o, const int inside, int64_t j, V lane,
+                                   const int32_t *index, S *out, int count)
+{
+    T sums[CONVT_PIXEL_LANES * VL];
+    if (n == 1)
+        FN(overlap_pixels_zip)(1, first, step, o, inside, j, lane, out, count);
+    else if (n == 2)
+        FN(overlap_pixels_zip)(2, first, step, o, inside, j, lane, out, count);
+    else if (n == 4)
+        FN(overlap_pixels_zip)(4, first, step, o, inside, j, lane, out, count);
+    else {
+        const int transcendental = o->act->code > CONVT_LEAKY;
+        for (int i = 0; i < n; i++) {
+            const V sum = FN(overlap_pixels_sum)(o, inside, first + i * step, j, lane);
+            V_(store)(sums + i * VL, transcendental ? sum : V_(act_simple)(sum, o->act));
+        }
+        for (int i = 0, some; transcendental && i < n; i += some) {
+            V v[ACT_VECTORS];
+            some = n - i < ACT_VECTORS ? n - i : ACT_VECTORS;
+            for (int e = 0; e < some; e++)
+                v[e] = V_(load)(sums + (i + e) * VL);
+            V_(act_all)(v, some, o->act);
+            for (int e = 0; e < some; e++)
+                V_(store)(sums + (i + e) * VL, v[e]);
+        }
+        for (int i = 0; i < n; i++)
+            FN(store_first)(out, V_(gather)(sums, index + i * VL), i * VL, count);
+    }
+}
+
+static void FN(overlap_pixels)(const convt_overlap *run)
+{
+    convt_overlap local = *run;
+    if (local.i0 >= local.i1) /* without pixels, `col` need not have room for the vectors that would be read */
+        local.terms = 0;
+    const convt_overlap *const o = &local; /* a local copy, which no store can alias */
+    int32_t index[CONVT_PIXEL_LANES * VL];
+    CONVT_ASSERT(o->lanes <= CONVT_PIXEL_LANES);
+    const int channels = o->channels, all = o->lane_lo == 0 && o->lane_hi == o->lanes;
+    /* Sets of lanes with contiguous outputs: one set of all channels if channels are adjacent, else one set for each
+     * channel. */
+    const int one_set = all && (channels == 1 || o->out_c == 1) && o->out_x == channels && o->out_j == o->lanes;
+    const int sets = one_set ? 1 : channels, set_lanes = o->lanes / sets;
+    const int whole = one_set || (all && o->out_x == 1 && o->out_j == set_lanes);
+    if (set_lanes != 1 && set_lanes != 2 && set_lanes != 4)
+        for (int e = 0, j = 0, l = 0; whole && e < set_lanes * VL; e++) {
+            index[e] = l * VL + j;
+            if (++l == set_lanes)
+                l = 0, j++;
+        }
+    const V lane = FN(lanes)();
+    const int act_j = whole && o->act->code > CONVT_LEAKY && (set_lanes == 1 || set_lanes == 2 ||
+                                                              set_lanes == 4) ? ACT_VECTORS / set_lanes * VL : 0;
+    for (int64_t j = o->j0; j < o->j1; j += VL) {
+        S *out = (S *)o->out + (j - o->j0) * o->out_j;
+        if (act_j && o->i0 < o->i1 && j - (o->terms - 1) >= o->i0 && j + act_j <= o->i1 && j + act_j <= o->j1) {
+            for (int c = 0; c < sets; c++)
+                if (set_lanes == 1)
+                    FN(overlap_pixels_act)(1, c, sets, o, j, lane, out + c * o->out_c);
+                else if (set_lanes == 2)
+                    FN(overlap_pixels_act)(2, c, sets, o, j, lane, out + c * o->out_c);
+                else
+                    FN(overlap_pixels_act)(4, c, sets, o, j, lane, out + c * o->out_c);
+            j += act_j - VL;
+            continue;
+        }
+        const int n = o->j1 - j < VL ? (int)(o->j1 - j) : VL;
+        const int inside = o->i0 < o->i1 && j - (o->terms - 1) >= o->i0 && j + n <= o->i1;
+        for (int c = 0; whole && c < sets; c++) {
+            if (inside)
+                FN(overlap_pixels_set)(set_lanes, c, sets, o, 1, j, lane, index, out + c * o->out_c, n * set_lanes);
+            else
+                FN(overlap_pixels_set)(set_lanes, c, sets, o, 0, j, lane, index, out + c * o->out_c, n * set_lanes);
+        }
+        if (whole)
+            continue;
+        for (int l = o->lane_lo, c = l % channels, x = l / channels; l < o->lane_hi; l++) {
+            S some[VL];
+            S_STORE(some, V_(act)(FN(overlap_pixels_sum)(o, inside, l, j, lane), o->act));
+            for (int i = 0; i < n; i++)
+                out[i * o->out_j + x * o->out_x + c * o->out_c] = some[i];
+            if (++c == channels)
+                c = 0, x++;
+        }
+    }
+}
+#undef ACT_VECTORS
