@@ -91,6 +91,19 @@ class ConvTranspose(Generic[DType]):
 
     _ARGUMENTS: Mapping[str, str] = MappingProxyType({})  # names of arguments in errors, where they differ
 
+    def _with_arrays(self, filter, bias, weights):
+        """Return an operator like this one that reads other arrays in the caller's memory, as `_borrowing`, with its plans.
+
+        Return None if the filter has other strides, because plans depend on them.
+        """
+        view = _api.readable_view(_api.filter_view(filter, self._attributes.filter_format, self._attributes.groups))
+        if view.strides != self._operator.filter.strides:
+            return None
+        op = type(self).__new__(type(self))
+        op._attributes, op._operator = self._attributes, self._operator.with_weights(view, _api.readable_view(bias), weights)
+        op._kept = op._operator.plans.entries
+        return op
+
     def _set(self, attributes, filter, bias, weights=None):
         self._attributes = attributes
         self._operator = _plan.Operator(attributes, filter, bias, weights=weights)

@@ -122,18 +122,22 @@ class Operator:
         self._tuned = _keep.Recent(_keep.TUNED_RESULTS, plans=False)  # (problem, machine, threads) -> _TunedAlgorithm
 
     def with_weights(self, filter, bias, weights=None):
-        """Return an operator with other weights of the same shapes and memory order, with the plans of this one.
+        """Return an operator with other weights of the same shapes and strides, with the plans and packing recipes of this one.
 
-        The new weights are packed for all plans whose packed weights this operator keeps; other plans are dropped.
+        The new weights are packed in all forms that this operator keeps packed; other forms are packed when they are needed.
         """
-        new, bounds = Operator(self._attributes, filter, bias, weights=weights), {}
+        new = Operator(self._attributes, filter, bias, weights=weights)
         new._tuned = self._tuned
+        forms, bounds = {}, {}  # those of this operator -> those of the new one
+        for place, old in self._forms.copy().items():
+            if old.key[0] in ALGORITHMS:  # the recipes of oneDNN hold weights
+                form = forms[old] = new._forms[place] = _repeat.Form(old.key, old.recipe)
+                if old.weights() is not None:
+                    new.packed(form)
         entries = self.plans.entries.copy()
         for key, old in entries.items():
-            if not isinstance(key, tuple) or old.plan.backend != "native" or old.form.weights() is None:
-                continue  # a key of `_repeat.repeat`, a plan of oneDNN, or weights that are not kept
-            form = new.form(old.form.key)
-            if new.packed(form).finite or old.supports_nonfinite:
+            form = forms.get(old.form)
+            if isinstance(key, tuple) and form and (form.finite is not False or old.supports_nonfinite):
                 bounds[old] = old.with_form(form, new._fill_function(key[0]) if old.plan.has_holes else None)
         for key, old in entries.items():
             if old in bounds:
@@ -172,6 +176,8 @@ class Operator:
         out_strides = _normalised_strides(out_strides, problem.out_shape, item, data_format)
         place = problem, in_strides, out_strides, algorithm, machine.current(), _config.get_num_threads()
         found = self.plans.get(place)
+        if found is not None and found.form.finite is None:  # a plan of earlier weights
+            self.packed(found.form)
         while found is None or not found.suits():
             found = self._bind(problem, in_strides, out_strides, algorithm or self.choose_algorithm(problem, data)[0])
             self.plans.keep(place, found)

@@ -73,6 +73,26 @@ def test_weights_are_packed_once_and_let_go():
     assert not _weights._filters
 
 
+@pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
+def test_plans_outlive_changes_of_the_weights_in_place(bias, monkeypatch):
+    x, w, b = torch.randn(1, 8, 6, 6), torch.randn(8, 8, 4, 4), torch.randn(8) if bias else None
+    convt.clear_caches()
+    made = []
+    bind = _plan.Operator._bind
+    monkeypatch.setattr(_plan.Operator, "_bind", lambda self, *given: made.append(given) or bind(self, *given))
+    for step in range(4):
+        with torch.no_grad():
+            for _ in range(3):
+                close(ct.conv_transpose2d(x, w, b), F.conv_transpose2d(x, w, b))
+            (known,) = _weights._filters.values()
+            (op,) = known.values.operators.values()
+            assert op._operator.weights.bytes > 0
+            w.mul_(-1 - step)
+            if bias:
+                b.add_(1)
+    assert len(made) == 2  # of the one-shot call, and of the operator
+
+
 def test_weights_made_at_each_call_are_never_mixed_up():
     x = torch.randn(1, 4, 5, 5)
     for n in range(50):

@@ -353,7 +353,7 @@ def test_pytorch_takes_what_was_measured():
             _weights.forget()
             accelerated, _ = convt.torch.accelerate(module, freeze=True)
             torch.testing.assert_close(accelerated(x), torch.nn.functional.conv_transpose2d(x, module.weight, module.bias, 2))
-            (found,) = _weights._known[id(module.weight)].values.operators.values()
+            (found,) = _weights._filters[id(module.weight)].values.operators.values()
             assert found.plan(x.shape).algorithm == name
 
 
@@ -374,7 +374,7 @@ def test_onnx_runtime_takes_what_was_measured():
         _entry(problem, {name: 1.0})
         session = convt.onnxruntime.InferenceSession(model)
         np.testing.assert_allclose(session.run(None, {"X": x})[0], want, rtol=1e-4, atol=1e-4)
-        assert session.nodes["up"].described()["algorithm"] == name
+        assert session.nodes["up"].description()["algorithm"] == name
 
 
 def test_a_session_of_onnx_runtime_tunes(measured):
@@ -394,7 +394,7 @@ def test_a_session_of_onnx_runtime_tunes(measured):
             x = np.random.default_rng(1).standard_normal((1, 8, size, size), np.float32)
             want = convt.conv_transpose(x, weights, strides=2, data_format="NCX", filter_format="IOX", algorithm="direct")
             np.testing.assert_allclose(session.run(None, {"X": x})[0], want, rtol=1e-4, atol=1e-4)
-        found.append(session.nodes["up"].described()["algorithm"])
+        found.append(session.nodes["up"].description()["algorithm"])
     assert len(measured) == 2 and found[0] == found[1]
 
 

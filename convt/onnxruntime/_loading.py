@@ -83,7 +83,9 @@ def prepared(path, data, options, providers, key, precision, tune=False):
             raise NotConverted(str(error), names) from None
     copy.register_custom_ops_library(library.__file__)
     copy.optimized_model_filepath = ""
-    model, fused, kept = _rewrite.rewrite(_inferred(source.model), key, copy.intra_op_num_threads, precision, tune)
+    model, fused, kept = _rewrite.rewrite(
+        _inferred(source.model), key, copy.intra_op_num_threads, precision, tune, source.tensor
+    )  # fmt: skip
     if not fused:
         raise NotConverted("all of them are left to ONNX Runtime", kept=kept)
     return Prepared(_without_inferred_shapes(model, source.model), source, copy, fused, kept)

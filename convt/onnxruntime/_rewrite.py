@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import onnx
 
-from . import _differences, _functions, _fuse, _scopes
+from . import _differences, _functions, _fuse, _quantized, _scopes
 
 _DOMAIN = "convt"  # domain of the operator in library.pyx
 
@@ -29,13 +29,14 @@ def names(model):
     return found
 
 
-def rewrite(model, session, threads, precision=None, tune=False):
+def rewrite(model, session, threads, precision=None, tune=False, load=lambda tensor: tensor):
     """Replace the ConvTranspose nodes of a model by convt's operator, in place, and return `Rewritten`.
 
-    Nodes for which ONNX Runtime and convt differ are kept (see `_differences`). Functions that contain a ConvTranspose are
-    inlined. A bias, batch norm and activation that follow a node are fused with it if nothing else reads the values between
-    them. ``session``, ``threads``, ``precision`` and ``tune`` become arguments of each node, together with the node's number.
-    Only shapes and dtypes of weights and constants are read, not their values.
+    Nodes for which ONNX Runtime and convt differ are kept (see `_differences`), and so are those whose data is quantized.
+    Functions that contain a ConvTranspose are inlined. A bias, batch norm and activation that follow a node are fused with it
+    if nothing else reads the values between them. ``session``, ``threads``, ``precision`` and ``tune`` become arguments of each
+    node, together with the node's number. Only shapes and dtypes of weights and constants are read, not their values, except
+    for quantized weights, which are dequantized; ``load(tensor)`` returns an initializer with its data.
     """
     model, closed = _functions.inlined(model)
     opset, fused, kept = _functions.opset_of(model), {}, {}
@@ -46,7 +47,7 @@ def rewrite(model, session, threads, precision=None, tune=False):
     if not any(_functions.is_transposed(node) for node in _scopes.all_nodes(model.graph)):
         return Rewritten(model, fused, kept)
     for scope in _scopes.Scope(model.graph, model.ir_version):
-        removed = []
+        removed, replaced = set(), {}
         for position, node in enumerate(scope.nodes):
             if not _functions.is_transposed(node):
                 continue
@@ -56,6 +57,8 @@ def rewrite(model, session, threads, precision=None, tune=False):
             redefined = scope.redefined.intersection((*node.input, *node.output))
             if redefined:
                 why = f"nested graphs define two values with the name {min(redefined)!r}, which ONNX forbids"
+            if _quantized.is_dequantized(scope, node.input[0]):
+                why = "ONNX Runtime may quantize a node whose data comes from DequantizeLinear"
             if why is not None:
                 kept[name] = why
                 continue
@@ -64,13 +67,15 @@ def rewrite(model, session, threads, precision=None, tune=False):
                 attributes["kernel_shape"] = weights.dims[2:]  # because the decision is valid for this kernel only
             arguments = {"session": session, "node": len(fused), "threads": threads, "attributes": attributes, "tune": tune}
             made, places, fused[name] = _fuse.fuse(scope, position, arguments)
+            for each in _quantized.dequantize(scope, made, load):
+                replaced.setdefault(each, set()).update(places)
             arguments["constants_in_model"] = all(scope.value(each).in_model for each in made.input[1:] if each)
             made.domain = _DOMAIN
             del made.attribute[:]
             made.attribute.append(onnx.helper.make_attribute("arguments", json.dumps(arguments)))
             scope.nodes[places[-1]].CopyFrom(made)
-            removed += places[:-1]
-        for position in sorted(removed, reverse=True):
+            removed.update(places[:-1])
+        for position in sorted(removed | _quantized.remove_unread(scope, replaced), reverse=True):
             del scope.graph.node[position]
     if fused and not any(each.domain == _DOMAIN for each in model.opset_import):
         model.opset_import.append(onnx.helper.make_opsetid(_DOMAIN, 1))

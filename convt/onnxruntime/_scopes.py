@@ -68,10 +68,14 @@ class Scope:
         self._values = {each.name: Value(tuple(each.dims), each.data_type, in_model=True) for each in graph.initializer}
         for each in graph.sparse_initializer:
             self._values[each.values.name] = Value(tuple(each.dims), each.values.data_type, in_model=True)
+        self._initializers = {each.name: each for each in graph.initializer}  # those that runs cannot override
         self._producers = {name: node for node in self.nodes for name in node.output if name}
+        self._added = {}  # key of `add_constant` -> name
         self._types = None
         others = set()
         for each in graph.input:
+            if outer is not None or ir_version > _FIXED_IR:
+                self._initializers.pop(each.name, None)
             if outer is not None or each.name not in self._values:
                 others.add(each.name)
                 self._values.pop(each.name, None)  # inputs of a Loop or Scan body always come from outside
@@ -114,6 +118,40 @@ class Scope:
         scope_of_name = self._defining_scope(name)
         return UNKNOWN if scope_of_name is None or name in self.redefined else scope_of_name._value(name)
 
+    def producer(self, name):
+        """Return the node that produces the value that a name denotes here, or None."""
+        scope = self._defining_scope(name)
+        return None if scope is None or name in self.redefined else scope._producers.get(name)
+
+    def constant(self, name):
+        """Return the tensor that a name denotes here in every run, possibly without its data, or None.
+
+        It is an initializer or the output of a Constant node; it is None if the data is in another file.
+        """
+        scope = self._defining_scope(name)
+        if scope is None or name in self.redefined:
+            return None
+        node, tensor = scope._producers.get(name), scope._initializers.get(name)
+        if node is not None:
+            tensor = attributes(node).get("value") if is_standard(node, "Constant") else None
+        return None if tensor is None or any(each.key == "location" for each in tensor.external_data) else tensor
+
+    def add_constant(self, key, tensor):
+        """Add an initializer to the outermost graph and return its name; the same key returns the same name."""
+        root = self
+        while root.outer is not None:
+            root = root.outer
+        if key not in root._added:
+            name = f"{key}/convt"
+            while any(name in each._defined for each in root):
+                name += "'"
+            tensor.name = name
+            root.graph.initializer.append(tensor)
+            root._added[key] = name
+            root._defined.add(name)
+            root._values[name] = Value(tuple(tensor.dims), tensor.data_type, in_model=True)
+        return root._added[key]
+
     def _value(self, name):
         if name not in self._values:
             self._values[name] = UNKNOWN  # ends the recursion if nodes form a cycle
@@ -121,13 +159,19 @@ class Scope:
         return self._values[name]
 
     def _produced(self, name):
-        """Return the value of a Constant node, or of an Identity or Cast of a value in the model; None for other nodes."""
+        """Return the value of a Constant node, or of an Identity, Cast or DequantizeLinear of a value in the model.
+
+        Return None for other nodes.
+        """
         node = self._producers.get(name)
         if node is None:
             return None
         if is_standard(node, "Constant"):
             tensor = attributes(node).get("value")
             return None if tensor is None else Value(tuple(tensor.dims), tensor.data_type, in_model=True)
+        if is_standard(node, "DequantizeLinear") and all(self.constant(each) is not None for each in node.input if each):
+            tensors = [self.constant(each) for each in node.input[:2]]
+            return Value(tuple(tensors[0].dims), tensors[-1].data_type, in_model=True)
         if is_standard(node, "Identity", "Cast") and len(node.input) == 1:
             source = self.value(node.input[0])
             if source.in_model:

@@ -23,10 +23,14 @@ class _Values:
     set of values with the operators of another.
     """
 
-    def __init__(self, at, array, copied_bytes, sum=None):
+    def __init__(self, at, array, copied_bytes, sum=None, earlier=None):
         self.place, self.array, self.copied_bytes, self.sum = at, array, copied_bytes, sum
         self.operators = {}  # (attributes, bytes of the bias) -> ConvTranspose
         self.weights = _keep.PackedWeights(array.nbytes, copied_bytes)
+        self.earlier = {}  # attributes -> ConvTranspose of earlier values in the same memory, whose plans are reused
+        if earlier is not None:
+            self.earlier = {key[0]: operator for key, operator in earlier.operators.copy().items()} or earlier.earlier
+            earlier.weights.clear()
 
 
 class _Filter:
@@ -52,7 +56,7 @@ class _Filter:
         sum = checksum(values.array, _config.get_num_threads())
         if sum == values.sum:
             return values
-        self.values = now = _Values(at, values.array, values.copied_bytes, sum)
+        self.values = now = _Values(at, values.array, values.copied_bytes, sum, values)
         return now if values.sum is None else None
 
     def bias(self, bias):
@@ -75,7 +79,11 @@ class _Filter:
                 values.weights.clear()
             # The bias is copied, because the operator also serves later calls whose bias is another tensor with equal elements.
             own = None if elements is None else elements.copy()
-            found = _operator.ConvTranspose._borrowing(values.array, own, weights=values.weights, **keywords(*key[0]))
+            earlier = values.earlier.pop(key[0], None)
+            if earlier is not None and (earlier._operator.bias is None) == (own is None):
+                found = earlier._with_arrays(values.array, own, values.weights)
+            if found is None:
+                found = _operator.ConvTranspose._borrowing(values.array, own, weights=values.weights, **keywords(*key[0]))
             values.operators[key] = found
         return found
 

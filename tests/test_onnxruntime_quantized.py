@@ -1,0 +1,155 @@
+"""Tests of quantized weights in ONNX Runtime's session: weights that DequantizeLinear makes are dequantized once."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx", reason="onnx is not installed")
+pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper
+from onnx_models import conv, model_of, norm, plain, same, weights
+
+from convt.onnxruntime import InferenceSession, _file, _rewrite
+
+X = weights(1, 6, 5, 4)
+RNG = np.random.default_rng(1)
+
+
+def quantized(dtype, shape):
+    limits = np.iinfo(dtype)
+    most = min(limits.max, 1 << 20)
+    return RNG.integers(max(limits.min, -most), most, shape, dtype, endpoint=True)
+
+
+def dequantize(source, output, scale="S", zero=None, **attributes):
+    return helper.make_node("DequantizeLinear", [source, scale, *([zero] if zero else [])], [output], **attributes)
+
+
+def constants(dtype=np.int8, channels=None, zero=True, shape=(6, 8, 3, 3)):
+    size = () if channels is None else (channels,)
+    found = {"Q": quantized(dtype, shape), "S": RNG.uniform(0.5, 2, size).astype(np.float32) / np.iinfo(dtype).max}
+    if zero:
+        found["Z"] = np.zeros(size, dtype) if dtype == np.int32 else quantized(dtype, size)
+    return {name: np.asarray(value) for name, value in found.items()}
+
+
+def served(model, feed=None):
+    """Check that outputs equal ONNX Runtime's, that the weights are packed at loading, and return the rewritten graph."""
+    session = same(model, feed or {"X": X})
+    assert len(session.report.packed) == 1, session.report
+    source = _file.Source(None, model.SerializeToString())
+    rewritten = _rewrite.rewrite(onnx.shape_inference.infer_shapes(source.model), "", 1, load=source.tensor)
+    return rewritten.model.graph
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32])
+@pytest.mark.parametrize("axis", [None, 0, 1, -3, 2])
+def test_dequantized_weights_are_packed_at_loading(dtype, axis):
+    shape = (6, 8, 3, 3)
+    given = constants(dtype, None if axis is None else shape[axis], shape=shape)
+    nodes = [dequantize("Q", "W", zero="Z", **({} if axis is None else {"axis": axis})), conv(strides=[2, 2])]
+    graph = served(model_of(nodes, {"X": X.shape}, constants=given, opset=21))
+    assert [node.op_type for node in graph.node] == ["ConvTranspose"]
+    assert [each.name for each in graph.initializer] == ["W/convt"]  # quantized weights are not kept beside
+
+
+def test_weights_of_which_the_data_stays_in_the_file(tmp_path):
+    given = constants(channels=40, shape=(6, 40, 4, 4))
+    assert given["Q"].nbytes > _file.LARGE
+    nodes = [dequantize("Q", "W", zero="Z", axis=1), conv(strides=[2, 2])]
+    model = model_of(nodes, {"X": X.shape}, constants=given)
+    served(model)
+    path = str(tmp_path / "m.onnx")
+    onnx.save(model, path)
+    session = InferenceSession(path)
+    assert len(session.report.packed) == 1
+    np.testing.assert_allclose(session.run(None, {"X": X})[0], plain(model).run(None, {"X": X})[0], rtol=1e-4, atol=1e-4)
+
+
+def test_bias_batch_norm_and_activation_are_fused():
+    given = constants(channels=8) | {"QB": quantized(np.int32, 8), "SB": np.float32(1e-6)}
+    node, tensors = norm("c", "n", 8)
+    nodes = [dequantize("QB", "B", "SB"), dequantize("Q", "W", zero="Z"), conv(("X", "W", "B"), "c"), node]
+    nodes.append(helper.make_node("Relu", ["n"], ["Y"]))
+    graph = served(model_of(nodes, {"X": X.shape}, constants=given | tensors))
+    assert len(graph.node) == 1
+
+
+def test_two_nodes_of_one_quantized_filter():
+    nodes = [dequantize("Q", "W", zero="Z"), conv(output="a"), conv(output="b", strides=[2, 2])]
+    nodes.append(helper.make_node("Concat", ["W", "W"], ["Y"], axis=0))
+    model = model_of(nodes, {"X": X.shape}, ("a", "b", "Y"), constants())
+    session = same(model, {"X": X}, 2)
+    assert len(session.report.packed) == 2
+    graph = _rewrite.rewrite(onnx.shape_inference.infer_shapes(model), "", 1).model.graph
+    assert [node.op_type for node in graph.node] == ["DequantizeLinear", "ConvTranspose", "ConvTranspose", "Concat"]
+    assert [each.name for each in graph.initializer] == ["Q", "S", "Z", "W/convt"]
+
+
+@pytest.mark.parametrize("quantized_weights", [False, True])
+def test_nodes_with_quantized_data_are_left_to_onnx_runtime(quantized_weights):
+    """Check a node between DequantizeLinear and QuantizeLinear, of which ONNX Runtime quantizes the weights, and another."""
+    given = constants(zero=False) | {"QX": np.uint8(3), "SX": np.float32(0.1), "V": weights(8, 8, 2, 2)}
+    if not quantized_weights:
+        given["W"] = given["Q"] * given["S"]
+    nodes = [
+        helper.make_node("QuantizeLinear", ["X", "SX", "QX"], ["x8"]),
+        dequantize("x8", "x", "SX", "QX"),
+        *([dequantize("Q", "W")] if quantized_weights else []),
+        conv(("x", "W"), "y"),
+        helper.make_node("QuantizeLinear", ["y", "SX", "QX"], ["y8"]),
+        dequantize("y8", "z", "SX", "QX"),
+        helper.make_node("Relu", ["z"], ["r"]),
+        conv(("r", "V"), "Y"),
+    ]
+    session = same(model_of(nodes, {"X": X.shape}, constants=given), {"X": X})
+    assert session.report.kept == {"y": "ONNX Runtime may quantize a node whose data comes from DequantizeLinear"}
+
+
+@pytest.mark.parametrize("why", ["overridable", "computed scale", "float16"])
+def test_other_quantized_weights_are_dequantized_by_onnx_runtime(why):
+    given, inputs, nodes = constants(), {"X": X.shape}, []
+    dtype = TensorProto.FLOAT
+    if why == "computed scale":
+        given["S0"] = given.pop("S")
+        nodes = [helper.make_node("Abs", ["S0"], ["S"])]
+    if why == "float16":
+        dtype, given["S"] = TensorProto.FLOAT16, given["S"].astype(np.float16)
+    nodes += [dequantize("Q", "W", zero="Z"), conv()]
+    model = model_of(nodes, inputs, constants=given, opset=19, dtype=dtype)
+    if why == "overridable":
+        model.graph.input.append(helper.make_tensor_value_info("S", TensorProto.FLOAT, []))
+    x = X.astype(helper.tensor_dtype_to_np_dtype(dtype))
+    session = InferenceSession(model)
+    (got,), (want,) = session.run(None, {"X": x}), plain(model).run(None, {"X": x})
+    np.testing.assert_allclose(got, want, rtol=1e-2 if why == "float16" else 1e-4, atol=1e-2 if why == "float16" else 1e-4)
+    assert not session.report.packed
+    if why == "overridable":
+        (got,) = session.run(None, {"X": x, "S": np.asarray(2 * given["S"])})
+        np.testing.assert_allclose(got, 2 * want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [np.ones(5, np.float32), np.ones((2, 3), np.float32)], ids=["size", "rank"])
+def test_invalid_scales_are_onnx_runtimes_errors(scale):
+    given = constants(zero=False) | {"S": scale}
+    model = model_of([dequantize("Q", "W"), conv()], {"X": X.shape}, constants=given)
+    errors = []
+    for kind in (InferenceSession, onnxruntime.InferenceSession):
+        with pytest.raises(Exception, match=".") as raised:
+            kind(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {"X": X})
+        errors.append(raised.type)
+    assert errors[0] is errors[1]
+
+
+def test_in_a_branch():
+    inner = helper.make_graph(
+        [conv(output="out")], "inner", [], [helper.make_tensor_value_info("out", TensorProto.FLOAT, None)]
+    )  # fmt: skip
+    nodes = [dequantize("Q", "W", zero="Z"), helper.make_node("If", ["which"], ["Y"], then_branch=inner, else_branch=inner)]
+    model = model_of(nodes, {"X": X.shape}, constants=constants())
+    model.graph.input.append(helper.make_tensor_value_info("which", TensorProto.BOOL, []))
+    for which in (True, False):
+        session = same(model, {"X": X, "which": np.array(which)}, 2)
+        assert len(session.report.packed) == 2
