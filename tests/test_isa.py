@@ -14,8 +14,8 @@ import convt
 from convt import _core
 
 # Lanes of a float32 vector, and number of vector registers. A register tile uses more than half of these.
-LANES = {"baseline": 4, "avx2": 8, "avx512": 16, "avx512_bf16": 16, "avx512_amx": 16}
-REGISTERS = {"baseline": 16, "avx2": 16, "avx512": 32, "avx512_bf16": 32, "avx512_amx": 32}
+LANES = {"baseline": 4, "avx2": 8, "avx512": 16, "avx512_bf16": 16, "avx512_amx": 16, "neon": 4, "neon_bf16": 4}
+REGISTERS = dict.fromkeys(LANES, 32) | {"baseline": 16, "avx2": 16}
 PARTS = {"float32": 3, "float16": 2, "bfloat16": 1}  # parts of an element on a matrix unit
 
 
@@ -40,11 +40,11 @@ def test_the_plan_is_of_the_isa_in_use(case, dtype, isa):
 
 @each_isa
 def test_dot_products_are_those_of_the_isa_in_use(isa):
-    """Check the kernels for dot products: only avx512_bf16 has them, for bfloat16 and for float32 rounded to it."""
+    """Check the kernels for dot products: avx512_bf16 and neon_bf16 have them, for bfloat16 and for float32 rounded to it."""
     with using_isa(isa):
         for dtype in DTYPES:
             info = _core.kernel_info(dtype, "dots")
-            assert (info is not None) == (isa == "avx512_bf16" and dtype in ("float32", "bfloat16"))
+            assert (info is not None) == (isa in ("avx512_bf16", "neon_bf16") and dtype in ("float32", "bfloat16"))
             if info is None:
                 continue
             assert (info["kstep"], info["e_size"], info["parts"]) == (2, 2, 0)

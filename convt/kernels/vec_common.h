@@ -9,7 +9,8 @@
 
 /* X(m, n) for m up to a number of rows: a function or a table entry for each register tile. */
 #define ROWS_2(X, n) X(1, n) X(2, n)
-#define ROWS_6(X, n) ROWS_2(X, n) X(3, n) X(4, n) X(5, n) X(6, n)
+#define ROWS_4(X, n) ROWS_2(X, n) X(3, n) X(4, n)
+#define ROWS_6(X, n) ROWS_4(X, n) X(5, n) X(6, n)
 #define ROWS_10(X, n) ROWS_6(X, n) X(7, n) X(8, n) X(9, n) X(10, n)
 #define ROWS_14(X, n) ROWS_10(X, n) X(11, n) X(12, n) X(13, n) X(14, n)
 

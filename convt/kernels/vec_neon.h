@@ -16,8 +16,8 @@
 #define TILE_ROWS ROWS_10
 /* Accumulators of a tile of `rows` that leave registers for the operands. */
 #define ROWS_ACCUMULATORS 28
-#define TILE_WIDE 2
-#define WIDE_ROWS ROWS_2
+#define TILE_WIDE 4
+#define WIDE_ROWS ROWS_4
 
 /* A multiply-add takes a lane of a vector as its factor, so a tile loads A by whole vectors. A load that broadcasts an element
  * would occupy a multiply-add pipe of Neoverse CPUs. */
