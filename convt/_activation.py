@@ -17,6 +17,8 @@ ACTIVATIONS = {
     "sigmoid": (),
     "gelu": (),
     "swish": (),
+    "elu": ("alpha",),
+    "hard_swish": (),
 }
 
 
@@ -60,7 +62,7 @@ def parse(activation):
 def reference(name, a, b, x):
     """Apply an activation to the float64 array ``x``. The fused kernels approximate this result. NaN stays NaN.
 
-    GELU and swish of -inf are NaN (-inf * 0), as in PyTorch, ONNX Runtime and oneDNN.
+    GELU, swish and hard swish of -inf are NaN (-inf * 0), as in PyTorch, ONNX Runtime and oneDNN.
     """
     with np.errstate(all="ignore"):  # Inf and NaN are valid inputs and outputs
         return _FUNCTIONS[name](x, a, b)
@@ -76,4 +78,6 @@ _FUNCTIONS = {
     "sigmoid": lambda x, a, b: 1.0 / (1.0 + np.exp(-x)),
     "gelu": lambda x, a, b: 0.5 * x * (1.0 + _erf(x * math.sqrt(0.5))),
     "swish": lambda x, a, b: x / (1.0 + np.exp(-x)),
+    "elu": lambda x, a, b: np.where(x < 0, a * np.expm1(x), x),
+    "hard_swish": lambda x, a, b: x * np.clip(x / 6.0 + 0.5, 0.0, 1.0),
 }

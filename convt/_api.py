@@ -371,8 +371,9 @@ def conv_transpose(
     filter_format : "XIO", "OIX", "IOX", "XOI" or "GIOX", default "XIO"
         Shape of the filter: "XIO" is (*kernel, C, M / G), "OIX" is (M / G, C, *kernel), "IOX" is (C, M / G, *kernel), "XOI" is
         (*kernel, M / G, C), and "GIOX" is (G, C / G, M / G, *kernel).
-    activation : None, "relu", ("leaky_relu", slope), ("clip", low, high), "tanh", "sigmoid", "gelu" (erf) or "swish"
-        Applied after the bias as outputs are stored.
+    activation : str or tuple, optional
+        "relu", ("leaky_relu", slope), ("clip", low, high), "tanh", "sigmoid", "gelu" (erf), "swish", "hard_swish" or
+        ("elu", alpha). Applied after the bias as outputs are stored.
     out : array, optional
         Array for the result: it is written in place and returned. It must have the shape and dtype of the result, be
         writeable, and overlap no input.

@@ -60,7 +60,9 @@ cdef extern from *:
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
 UNITS = ("vectors", "dots", "amx", "amx_two", "amx_one")  # hardware units that multiply: see kernels/convt_kernels.h
 assert len(UNITS) == CONVT_UNITS
-_ACTIVATIONS = {"none": 0, "clip": 1, "relu": 1, "leaky_relu": 2, "tanh": 3, "sigmoid": 4, "gelu": 5, "swish": 6}
+_ACTIVATIONS = {
+    "none": 0, "clip": 1, "relu": 1, "leaky_relu": 2, "tanh": 3, "sigmoid": 4, "gelu": 5, "swish": 6, "elu": 7, "hard_swish": 8,
+}
 
 # Limits of plans, from the interface of the kernels (kernels/convt_kernels.h).
 KC, ACROSS, DOTS = CONVT_KC, CONVT_PIXEL_LANES, CONVT_DOTS

@@ -180,7 +180,7 @@ cdef extern from "convt_kernels.h" nogil:
         int (*pack)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
                     int padded) noexcept nogil
         int (*pack_uncached)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,
-                    int padded) noexcept nogil
+                             int padded) noexcept nogil
         void (*transpose)(void *dst, Py_ssize_t ld, Py_ssize_t dc, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows,
                           int cols, int stream) noexcept nogil
         int (*widen)(void *dst, Py_ssize_t ld, const void *src, Py_ssize_t rs, Py_ssize_t cs, int rows, int cols,

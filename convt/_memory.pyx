@@ -127,7 +127,7 @@ cdef char *_remove(MemoryPool *pool, Py_ssize_t n) noexcept nogil:
 
 
 cdef class Buffer:
-    """A block of memory aligned to 64 bytes. It returns to ``pool`` with the object's deletion; without a pool, it is freed."""
+    """A block of memory aligned to 64 bytes. When the object is deleted, it returns to ``pool``, or is freed without a pool."""
 
     def __dealloc__(self):
         return_block(self.data, self.size, self.pool)

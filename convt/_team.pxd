@@ -23,9 +23,9 @@ cdef extern from *:
     #define CONVT_MOST_PAUSE INT64_C(500000000)
 
     typedef struct {
-        int64_t waited, saved;  /* nanoseconds, of recent regions */
+        int64_t waited, saved;    /* nanoseconds, of recent regions */
         int64_t pause_end, pause; /* end of the current pause, and its length, nanoseconds */
-        int64_t left_out;       /* number of threads that brief calls do not use during the pause */
+        int64_t left_out;         /* number of threads that brief calls do not use during the pause */
     } convt_team;
 
     #define CONVT_GET(field) __atomic_load_n(&team->field, __ATOMIC_RELAXED)

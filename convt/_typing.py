@@ -42,11 +42,11 @@ DataFormat: TypeAlias = Literal[
     "NXC", "channels_last", "NWC", "NHWC", "NDHWC", "NCX", "channels_first", "NCW", "NCHW", "NCDHW"
 ]  # fmt: skip
 FilterFormat: TypeAlias = Literal["XIO", "OIX", "IOX", "XOI", "GIOX"]
-_Plain: TypeAlias = Literal["none", "relu", "tanh", "sigmoid", "gelu", "swish"]
+_Plain: TypeAlias = Literal["none", "relu", "tanh", "sigmoid", "gelu", "swish", "hard_swish"]
 Activation: TypeAlias = (
     _Plain
     | tuple[_Plain]
-    | tuple[Literal["leaky_relu"], Number]
+    | tuple[Literal["leaky_relu", "elu"], Number]
     | tuple[Literal["clip"], Number, Number]
     | list[Any]  # a list with the same elements, which a type cannot express
     | None

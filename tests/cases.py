@@ -38,7 +38,7 @@ ALGORITHMS = [name for name, each in _plan.ALGORITHMS.items() if each.precision 
 NCX_ONLY = ("rows", "turned", "matrix_turned")  # algorithms for NCX only
 # Activations that are exact on the small integers of most cases, and those that are not.
 EXACT_ACTIVATIONS = (None, "relu", ("leaky_relu", 0.25), ("clip", -3, 5.5))
-CURVED_ACTIVATIONS = ("tanh", "sigmoid", "gelu", "swish")
+CURVED_ACTIVATIONS = ("tanh", "sigmoid", "gelu", "swish", ("elu", 0.75), "hard_swish")
 ISA_ROWS = {row["name"]: row["available"] for row in _core.isa_rows()}
 ISAS = [name for name, available in ISA_ROWS.items() if available]  # in ascending order
 
@@ -148,6 +148,10 @@ def activate(activation, y):
             return np.where(np.isnan(y), y, np.clip(y, *p))
         if name == "tanh":
             return np.tanh(y)
+        if name == "elu":
+            return np.where(y < 0, p[0] * np.expm1(y), y)
+        if name == "hard_swish":
+            return y * np.where(np.isnan(y), y, np.clip((y + 3) / 6, 0, 1))
         sigmoid = np.where(y < 0, np.exp(y) / (1 + np.exp(y)), 1 / (1 + np.exp(-y)))
         if name == "sigmoid":
             return np.where(y == np.inf, 1, sigmoid)

@@ -112,7 +112,7 @@ for name, words in WORDS.items():
 ROWS += [(name, TypeError, {name: None}) for name in ("data_format", "filter_format", "backend", "algorithm")]
 ROWS += [("activation", ValueError, {"activation": v}) for v in (
     ("relu", 1), ("leaky_relu",), "leaky_relu", ("leaky_relu", 1, 2), "clip", ("clip", 1), ("clip", 2, 1), ("clip", 0, 1, 2),
-    ("clip", np.nan, 1), ("leaky_relu", float("nan")), ("leaky_relu", 10**400), ("elu", 1.0), [],
+    ("clip", np.nan, 1), ("leaky_relu", float("nan")), ("leaky_relu", 10**400), ("selu", 1.0), [],
 )]  # fmt: skip
 ROWS += [("activation", TypeError, {"activation": v}) for v in (
     ("leaky_relu", "0.1"), ("leaky_relu", None), ("leaky_relu", True), ("clip", 0, 1j), ("clip", [0], [1]), (None,), (1, 2),

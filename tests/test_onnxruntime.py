@@ -205,7 +205,9 @@ def test_models_without_the_operator():
 # ------------------------------------------------------------------------------------------------ fused nodes
 
 
-ACTIVATIONS = {"Relu": {}, "LeakyRelu": {"alpha": 0.2}, "Tanh": {}, "Sigmoid": {}, "Gelu": {}}
+ACTIVATIONS = {
+    "Relu": {}, "LeakyRelu": {"alpha": 0.2}, "Tanh": {}, "Sigmoid": {}, "Gelu": {}, "Elu": {"alpha": 0.5}, "HardSwish": {},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("groups", [1, 2])
@@ -258,7 +260,7 @@ def _unjoined():
     yield "read twice", [_conv(output="c"), relu, helper.make_node("Neg", ["c"], ["Z"])], w, ("Y", "Z")
     yield "an output", [_conv(output="c"), relu], w, ("c", "Y")
     yield "tanh's gelu", [_conv(output="c"), helper.make_node("Gelu", ["c"], ["Y"], approximate="tanh")], w, ("Y",)
-    yield "another activation", [_conv(output="c"), helper.make_node("Elu", ["c"], ["Y"])], w, ("Y",)
+    yield "another activation", [_conv(output="c"), helper.make_node("Softplus", ["c"], ["Y"])], w, ("Y",)
     add = helper.make_node("Add", ["c", "A"], ["Y"])
     yield "no bias, by shape", [_conv(output="c"), add], w | {"A": _weights(1, 1, 7, 1)}, ("Y",)
     yield "a second bias", [_conv(("X", "W", "B"), "c"), add], w | {"B": _weights(4), "A": _weights(4, 1, 1)}, ("Y",)

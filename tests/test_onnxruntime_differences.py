@@ -161,7 +161,7 @@ KINDS = {np.float32: TensorProto.FLOAT, np.float64: TensorProto.DOUBLE, np.float
 
 
 @pytest.mark.parametrize("dtype", KINDS)
-@pytest.mark.parametrize("activation", ["Relu", "LeakyRelu", "Tanh", "Sigmoid", "Gelu"])
+@pytest.mark.parametrize("activation", ["Relu", "LeakyRelu", "Tanh", "Sigmoid", "Gelu", "Elu", "HardSwish"])
 def test_special_numbers(activation, dtype):
     """Check that activations of NaN, infinity and numbers near the ends of the range are ONNX Runtime's, fused or not."""
     with np.errstate(over="ignore"):

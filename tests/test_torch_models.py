@@ -176,7 +176,7 @@ def chain(rank, activation, norm=True, groups=1, bias=True, dtype=torch.float32)
 @pytest.mark.parametrize(
     "activation",
     [None, torch.nn.ReLU(inplace=True), torch.nn.LeakyReLU(0.1), torch.nn.ReLU6(), torch.nn.Tanh(), torch.nn.Sigmoid(),
-     torch.nn.GELU(), torch.nn.GELU("tanh"), torch.nn.SiLU(), torch.nn.Softplus()],
+     torch.nn.GELU(), torch.nn.GELU("tanh"), torch.nn.SiLU(), torch.nn.Hardswish(), torch.nn.ELU(0.5), torch.nn.Softplus()],
     ids=str,
 )  # fmt: skip
 def test_sequentials_compute_together(rank, activation):

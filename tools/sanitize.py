@@ -33,7 +33,8 @@ from instrumented import NO_LONG_CALLS, build, copy
 # Tests that need no package besides convt's own and reach every loop and kernel, in an order that shows errors early.
 ASAN_TESTS = "planes direct depthwise winograd scatter matrix packing numerics memory properties threads"
 TSAN_TESTS = "threads memory repeat planes"
-MAX_ALLOCATION_MIB = 6 << 10  # larger allocations fail; shadow memory does not work under a limit of memory
+# Larger allocations fail. A limit of the process's memory would not do, because it would also limit the shadow memory.
+MAX_ALLOCATION_MIB = 6 << 10
 FLAGS = {
     # Kernels compile in a third of the time without null and object-size, which AddressSanitizer also covers, and with calls
     # for its checks.

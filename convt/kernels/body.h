@@ -175,19 +175,19 @@ static double peak(int dtype, double seconds)
 #define f64_narrow NULL
 /* The kernel set of a dtype. t, T: prefix of functions, and type, of accumulators. s, S: prefix and type of user memory. lanes:
  * lanes of a vector of T. */
-#define KERNEL_SET(t, T, lanes, s, S) \
-    {                                                                                                                       \
+#define KERNEL_SET(t, T, lanes, s, S)                                                                                         \
+    {                                                                                                                         \
         .mr = TILE_MR, .wide = TILE_WIDE, .nr = TILE_NV * lanes, .vl = lanes, .kstep = 1, .grain = 1, .prefetch_interval = 2, \
-        .lda = CONVT_LDA, .s_size = sizeof(S), .e_size = sizeof(T), .t_size = sizeof(T),                                    \
-        .direct_store = sizeof(S) == sizeof(T), .narrow_dtype = NARROW_DTYPE_##s, .reach = REACH(lanes), .tile = TILE_##s, \
-        .copy_non_temporal = copy_non_temporal, .fence = v_fence, .depthwise = t##_depthwise, .rows = t##_rows, \
-        .wino_in = t##_wino_in, .wino_rows = t##_wino_in,                                                                   \
-        .wino_out = t##_wino_out, .wino_filter = t##_wino_filter, .pack = s##_widen, .pack_uncached = s##_widen, \
-        .gather = s##_gather, .transpose = s##_transpose, .widen = s##_widen, .narrow = s##_narrow, .pack_b = s##_pack_b,   \
-        .finite = finite_##s,                                                                                               \
-        .interleave = s##_interleave, .pixel_gemm = s##_pixel_gemm, \
-        .overlap = s##_overlap, .overlap_pixels = s##_overlap_pixels, .overlap_gather = s##_overlap_gather,                 \
-        .store = s##_store                                                                                                  \
+        .lda = CONVT_LDA, .s_size = sizeof(S), .e_size = sizeof(T), .t_size = sizeof(T),                                      \
+        .direct_store = sizeof(S) == sizeof(T), .narrow_dtype = NARROW_DTYPE_##s, .reach = REACH(lanes), .tile = TILE_##s,    \
+        .copy_non_temporal = copy_non_temporal, .fence = v_fence, .depthwise = t##_depthwise, .rows = t##_rows,               \
+        .wino_in = t##_wino_in, .wino_rows = t##_wino_in,                                                                     \
+        .wino_out = t##_wino_out, .wino_filter = t##_wino_filter, .pack = s##_widen, .pack_uncached = s##_widen,              \
+        .gather = s##_gather, .transpose = s##_transpose, .widen = s##_widen, .narrow = s##_narrow, .pack_b = s##_pack_b,     \
+        .finite = finite_##s,                                                                                                 \
+        .interleave = s##_interleave, .pixel_gemm = s##_pixel_gemm,                                                           \
+        .overlap = s##_overlap, .overlap_pixels = s##_overlap_pixels, .overlap_gather = s##_overlap_gather,                   \
+        .store = s##_store                                                                                                    \
     }
 #define SET_KERNELS_(isa) convt_set_kernels_##isa
 #define SET_KERNELS(isa) SET_KERNELS_(isa)

@@ -163,15 +163,15 @@ INLINE void FN(dw_compute_phases)(const int phases, const int count, const int o
         acc[0][i] = acc[1][i] = OPERAND(init, i, start);
     for (; rest > 0; rest -= block_terms, both -= block_terms, term += block_terms, other += block_terms, begin += block_terms,
          end += block_terms) {
-#define ADD_TERMS(is, terms, second)                                                                                        \
-    if (sliding && rest is terms && (phases == 1 || both is second)) {                                                   \
-        const unsigned inside =                                                                                          \
-            d->skip_outside ? range_bits(begin + (terms) - 1, end + (terms) - 1, count + (terms) - 1) : ~0u;                  \
-        for (int s = 0; s < sources; s++)                                                                               \
-            FN(dw_add_terms)(count, terms, phases == 1 ? 0 : second, mode, d, (const T *)d->in[s] + from,                    \
-                         (const T *)d->w[s] + c, term, other, lanes, index,                                             \
-                         mode <= DW_PARTIAL && phases == 1 ? inside : ~0u, acc);                                          \
-        continue;                                                                                                       \
+#define ADD_TERMS(is, terms, second)                                                                         \
+    if (sliding && rest is terms && (phases == 1 || both is second)) {                                       \
+        const unsigned inside =                                                                              \
+            d->skip_outside ? range_bits(begin + (terms) - 1, end + (terms) - 1, count + (terms) - 1) : ~0u; \
+        for (int s = 0; s < sources; s++)                                                                    \
+            FN(dw_add_terms)(count, terms, phases == 1 ? 0 : second, mode, d, (const T *)d->in[s] + from,    \
+                             (const T *)d->w[s] + c, term, other, lanes, index,                              \
+                             mode <= DW_PARTIAL && phases == 1 ? inside : ~0u, acc);                         \
+        continue;                                                                                            \
     }
         if (phases == 1) {
             ADD_TERMS(>=, 5, 0)
@@ -255,26 +255,26 @@ INLINE void FN(dw_compute_tile)(const int count, const int over_channels, const 
 
 /* Compute n values of j for a vector that is not whole, or whose inputs are broadcast or permuted. */
 #ifdef HAVE_PERMUTE
-#define DW_PERMUTED(n)                                             \
-    else if (n == 1 && !d->can_overread)                                 \
-        FN(dw_compute_tile)(1, 0, DW_PERMUTE_LAST, d, j, c, lanes);       \
-    else if (!d->can_overread)                                           \
-        for (int i = 0; i < n; i++)                              \
-            FN(dw_irregular_1)(d, j + i, c);                         \
-    else                                                         \
+#define DW_PERMUTED(n)                                              \
+    else if (n == 1 && !d->can_overread)                            \
+        FN(dw_compute_tile)(1, 0, DW_PERMUTE_LAST, d, j, c, lanes); \
+    else if (!d->can_overread)                                      \
+        for (int i = 0; i < n; i++)                                 \
+            FN(dw_irregular_1)(d, j + i, c);                        \
+    else                                                            \
         FN(dw_compute_tile)(n, 0, DW_PERMUTE_2, d, j, c, lanes);
 #else
 #define DW_PERMUTED(n)
 #endif
-#define DW_IRREGULAR(n)                                                            \
+#define DW_IRREGULAR(n)                                                                         \
     static __attribute__((noinline)) void FN(dw_irregular_##n)(const convt_dw *d, int j, int c) \
-    {                                                                          \
-        const int lanes = d->cols - c < VL ? d->cols - c : VL;                 \
-        if (!d->vector_offset)                                                            \
-            FN(dw_compute_tile)(n, 0, DW_PARTIAL, d, j, c, lanes);                      \
-        else if (d->index[c + VL - 1] == 0)                                    \
-            FN(dw_compute_tile)(n, 0, DW_BROADCAST, d, j, c, lanes);                       \
-        DW_PERMUTED(n)                                                           \
+    {                                                                                           \
+        const int lanes = d->cols - c < VL ? d->cols - c : VL;                                  \
+        if (!d->vector_offset)                                                                  \
+            FN(dw_compute_tile)(n, 0, DW_PARTIAL, d, j, c, lanes);                              \
+        else if (d->index[c + VL - 1] == 0)                                                     \
+            FN(dw_compute_tile)(n, 0, DW_BROADCAST, d, j, c, lanes);                            \
+        DW_PERMUTED(n)                                                                          \
     }
 static void FN(dw_irregular_1)(const convt_dw *d, int j, int c);
 DW_IRREGULAR(1) DW_IRREGULAR(8)
@@ -295,20 +295,20 @@ static void FN(dw_irregular_2)(const convt_dw *d, int j, int c)
 #else
 #define DW_SIZES(X) X(1) X(2) X(4) X(8)
 #endif
-#define DW_COLUMNS(n)                                                        \
-    static void FN(dw_columns_##n)(const convt_dw *d, int j)                 \
-    {                                                                        \
-        int c = 0;                                                           \
-        /* With a single j, adjacent vectors hide the latency. */            \
-        for (; n == 1 && !d->vector_offset && c + 8 * VL <= d->cols; c += 8 * VL)       \
-            FN(dw_compute_tile)(8, 1, DW_WHOLE, d, j, c, VL);                      \
-        for (; n == 1 && !d->vector_offset && c + 4 * VL <= d->cols; c += 4 * VL)       \
-            FN(dw_compute_tile)(4, 1, DW_WHOLE, d, j, c, VL);                      \
-        /* The last vector overlaps the one before. */                       \
-        for (; !d->vector_offset && VL <= d->cols && c < d->cols; c += VL)              \
+#define DW_COLUMNS(n)                                                                            \
+    static void FN(dw_columns_##n)(const convt_dw *d, int j)                                     \
+    {                                                                                            \
+        int c = 0;                                                                               \
+        /* With a single j, adjacent vectors hide the latency. */                                \
+        for (; n == 1 && !d->vector_offset && c + 8 * VL <= d->cols; c += 8 * VL)                \
+            FN(dw_compute_tile)(8, 1, DW_WHOLE, d, j, c, VL);                                    \
+        for (; n == 1 && !d->vector_offset && c + 4 * VL <= d->cols; c += 4 * VL)                \
+            FN(dw_compute_tile)(4, 1, DW_WHOLE, d, j, c, VL);                                    \
+        /* The last vector overlaps the one before. */                                           \
+        for (; !d->vector_offset && VL <= d->cols && c < d->cols; c += VL)                       \
             FN(dw_compute_tile)(n, 0, DW_WHOLE, d, j, c + VL <= d->cols ? c : d->cols - VL, VL); \
-        for (; c < d->cols; c += VL)                                         \
-            FN(dw_irregular_##n)(d, j, c);                                       \
+        for (; c < d->cols; c += VL)                                                             \
+            FN(dw_irregular_##n)(d, j, c);                                                       \
     }
 DW_SIZES(DW_COLUMNS)
 #undef DW_COLUMNS

@@ -17,8 +17,8 @@
 #ifndef FEW_SHAPES
 #include "body_ordered.h"
 #include "body_halves.h"
-/* Up to this many outputs of a phase do not repay loading weights into registers. With a single output, out_ld may be 0, too.
- * */
+/* Up to this many outputs of a phase do not repay loading weights into registers. With a single output, out_ld may
+ * also be 0. */
 #define DW_FEW_OUTPUTS 3
 
 #define DW_KINDS(X, mode, sources)                                                                                       \

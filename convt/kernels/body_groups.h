@@ -146,8 +146,8 @@ INLINE void FN(dwg_tiles)(const int ng, const int phases, const int count, const
                 p.x[r][0] = block->x + (j - before) * ld + g->group_offset[v * ng + r] * (ptrdiff_t)sizeof(T);
                 p.x[r][1] = p.x[r][0] + 9 * ld;
             }
-#define ADD_TERMS(t, s)                                                                                         \
-    else if (phases == 1 + ((s) >= 0) && block->terms == (t) && (phases == 1 || block->second == (s)))  \
+#define ADD_TERMS(t, s)                                                                                \
+    else if (phases == 1 + ((s) >= 0) && block->terms == (t) && (phases == 1 || block->second == (s))) \
         FN(dwg_add_terms)(ng, t, phases == 1 ? 0 : s, count, p, block, v * g->w_ld, g->ci, inside, acc);
             if (0)
                 ;
@@ -189,13 +189,13 @@ INLINE void FN(dwg_tiles)(const int ng, const int phases, const int count, const
 
 /* One function for each count of j: as many accumulators as fit the registers, besides the weights and a pixel. */
 #define DWG_FITS(ng, phases, count) ((ng) * (phases) * (count) + (phases) + 3 <= DWG_REGISTERS)
-#define DWG_TILE(ng, phases, count)                                                                                       \
-    static void FN(dwg_##ng##_##phases##_##count)(const convt_dw *d, const convt_dw_phase *phase,                         \
-                                                    const FN(dwg_terms) *blocks, const FN(dwg_terms) *end, int j,    \
-                                                    int tiles, int v)                                                       \
-    {                                                                                                                       \
-        if (DWG_FITS(ng, phases, count))                                                                                  \
-            FN(dwg_tiles)(ng, phases, count, d, phase, blocks, end, j, tiles, v);                                      \
+#define DWG_TILE(ng, phases, count)                                                                             \
+    static void FN(dwg_##ng##_##phases##_##count)(const convt_dw *d, const convt_dw_phase *phase,               \
+                                                  const FN(dwg_terms) *blocks, const FN(dwg_terms) *end, int j, \
+                                                  int tiles, int v)                                             \
+    {                                                                                                           \
+        if (DWG_FITS(ng, phases, count))                                                                        \
+            FN(dwg_tiles)(ng, phases, count, d, phase, blocks, end, j, tiles, v);                               \
     }
 #define DWG_NAME(ng, phases, count) FN(dwg_##ng##_##phases##_##count),
 #ifdef FEW_SHAPES
@@ -203,8 +203,8 @@ INLINE void FN(dwg_tiles)(const int ng, const int phases, const int count, const
 #define DWG_COUNTS(X, ng, phases) X(ng, phases, 1) X(ng, phases, 2) X(ng, phases, 4) X(ng, phases, 8)
 #else
 #define DWG_NUMBERS {1, 2, 3, 4, 5, 6, 8, 10, 12, 14}
-#define DWG_COUNTS(X, ng, phases)                                                                                          \
-    X(ng, phases, 1) X(ng, phases, 2) X(ng, phases, 3) X(ng, phases, 4) X(ng, phases, 5) X(ng, phases, 6)   \
+#define DWG_COUNTS(X, ng, phases)                                                                         \
+    X(ng, phases, 1) X(ng, phases, 2) X(ng, phases, 3) X(ng, phases, 4) X(ng, phases, 5) X(ng, phases, 6) \
     X(ng, phases, 8) X(ng, phases, 10) X(ng, phases, 12) X(ng, phases, 14)
 #endif
 #define DWG_KINDS(X) DWG_COUNTS(X, 1, 1) DWG_COUNTS(X, 1, 2) DWG_COUNTS(X, 2, 1) DWG_COUNTS(X, 2, 2)

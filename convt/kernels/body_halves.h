@@ -24,10 +24,10 @@ static int FN(dw_rest_is_half)(const convt_dw *d)
     return fits && !(d->vector_offset || d->inputs_uncached || d->skip_outside || d->stream || d->phase->masked);
 }
 
-#define DW_HALVED(n)                                                                        \
+#define DW_HALVED(n)                                                                         \
     static __attribute__((noinline)) void FN(dw_halved_##n)(const convt_dw *d, int j, int c) \
-    {                                                                                       \
-        FN(dw_compute_tile)(n, 0, DW_HALVES, d, j, c, VL / 2);                                    \
+    {                                                                                        \
+        FN(dw_compute_tile)(n, 0, DW_HALVES, d, j, c, VL / 2);                               \
     }
 DW_HALVED(1) DW_HALVED(2) DW_HALVED(4) DW_HALVED(8)
 #undef DW_HALVED

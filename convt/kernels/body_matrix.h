@@ -5,7 +5,8 @@
  *            as for body_widen.h, whose `widen` it uses; T is float
  *   S_STORE, S_STOREN, S_STORE_2, S_STREAM_2, S_STREAM
  *            if S is not T, as for body_memory.h; S_STREAM is the non-temporal store of one vector
- *   BF16_PARTS    the number of bfloat16 parts of an element: 3 hold a float32 (8 bits each), 2 a float16, 1 a bfloat16; fewer
+ *   BF16_PARTS
+ *            the number of bfloat16 parts of an element: 3 hold a float32 (8 bits each), 2 a float16, 1 a bfloat16; fewer
  *            parts hold a float32 less exactly
  *
  * `tile`. Register tile: up to 32 rows by 32 columns, in 2 x 2 AMX tiles of accumulators (tiles 0 to 3); tiles 4 and 5 hold

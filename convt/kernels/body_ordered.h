@@ -109,17 +109,17 @@ INLINE void FN(dw_ordered_piece)(const int count, const int sources, const int t
 /* Functions by sources and vectors; none has more vectors than DW_VECTORS. They compute n outputs from j on; or, with n = 1,
  * one output before or after the run from a single term: the first one, or the one after `skipped` terms. */
 #define DW_PIECE(sources, vectors)                                                                                        \
-    static void FN(dw_ordered_##sources##_##vectors)(const convt_dw *d, const convt_dw_phase *phase, int c, int j, int n,   \
-                                                   int skipped)                                                           \
+    static void FN(dw_ordered_##sources##_##vectors)(const convt_dw *d, const convt_dw_phase *phase, int c, int j, int n, \
+                                                     int skipped)                                                         \
     {                                                                                                                     \
         if (vectors > DW_VECTORS)                                                                                         \
             return;                                                                                                       \
         if (n == 1)                                                                                                       \
-            FN(dw_ordered_piece)(1, sources, 1, vectors, d, phase, c, j, 1, skipped); \
+            FN(dw_ordered_piece)(1, sources, 1, vectors, d, phase, c, j, 1, skipped);                                     \
         else if (phase->terms == 2)                                                                                       \
-            FN(dw_ordered_piece)(DW_PAIR, sources, 2, vectors, d, phase, c, j, n, 0); \
+            FN(dw_ordered_piece)(DW_PAIR, sources, 2, vectors, d, phase, c, j, n, 0);                                     \
         else                                                                                                              \
-            FN(dw_ordered_piece)(DW_PAIR, sources, 1, vectors, d, phase, c, j, n, 0); \
+            FN(dw_ordered_piece)(DW_PAIR, sources, 1, vectors, d, phase, c, j, n, 0);                                     \
     }
 DW_PIECE(1, 1) DW_PIECE(1, 2) DW_PIECE(1, 3) DW_PIECE(1, 4) DW_PIECE(2, 1) DW_PIECE(2, 2) DW_PIECE(2, 3) DW_PIECE(2, 4)
 #undef DW_PIECE

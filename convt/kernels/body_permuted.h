@@ -44,11 +44,11 @@ INLINE void FN(dw_permuted_tile)(const int shape, const int mode, const int phas
 
 /* One function for each shape; if GCC inlines them together, it finds no registers for addresses. */
 #define DW_NAME(mode, shape, phases, terms, second) FN(dw_##mode##_##shape##_##phases##_##terms##_##second),
-#define DW_TILE(mode, shape, phases, terms, second)                                                                           \
+#define DW_TILE(mode, shape, phases, terms, second)                                                                            \
     static void FN(dw_##mode##_##shape##_##phases##_##terms##_##second)(const convt_dw *d, const convt_dw_phase *phase, int j, \
-                                                                       int c)                                                 \
-    {                                                                                                                         \
-        FN(dw_permuted_tile)(shape, mode, phases, terms, second, d, phase, j, c); \
+                                                                        int c)                                                 \
+    {                                                                                                                          \
+        FN(dw_permuted_tile)(shape, mode, phases, terms, second, d, phase, j, c);                                              \
     }
 #define DW_TILES(mode, shape) DW_KINDS(DW_TILE, mode, shape)
 #define DW_NAMES(mode, shape) {DW_KINDS(DW_NAME, mode, shape)},

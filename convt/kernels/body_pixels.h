@@ -115,23 +115,23 @@ INLINE void FN(planes_mn)(const int mr, const int nv, const int full, const conv
  * registers for transpositions. Few rows take 4 vectors, to have as many accumulators as multiply-adds in flight. */
 #define CHANNELS_NV (sizeof(V) == 64 ? 2 : 1)
 #define PLANES_NV(mr) ((mr) <= 3 ? 4 : (mr) <= 6 || sizeof(V) == 64 ? 2 : 1)
-#define TILE_LOOPS(function, nv)                                 \
-    for (; p + (nv) * VL <= t->pixels; p += (nv) * VL)     \
-        function(mr, nv, 1, t, p, VL);                     \
-    for (; p < t->pixels; p += VL)                         \
+#define TILE_LOOPS(function, nv)                       \
+    for (; p + (nv) * VL <= t->pixels; p += (nv) * VL) \
+        function(mr, nv, 1, t, p, VL);                 \
+    for (; p < t->pixels; p += VL)                     \
         function(mr, 1, 0, t, p, t->pixels - p < VL ? t->pixels - p : VL);
-#define PIXEL_GEMM(n)                                          \
-    static void FN(channels_##n)(const convt_pixel_gemm *t)      \
-    {                                                      \
-        const int mr = n;                                  \
-        int p = 0;                                         \
-        TILE_LOOPS(FN(channels_mn), CHANNELS_NV)                     \
-    }                                                      \
-    static void FN(planes_##n)(const convt_pixel_gemm *t)      \
-    {                                                      \
-        const int mr = n;                                  \
-        int p = 0;                                         \
-        TILE_LOOPS(FN(planes_mn), PLANES_NV(n))                  \
+#define PIXEL_GEMM(n)                                       \
+    static void FN(channels_##n)(const convt_pixel_gemm *t) \
+    {                                                       \
+        const int mr = n;                                   \
+        int p = 0;                                          \
+        TILE_LOOPS(FN(channels_mn), CHANNELS_NV)            \
+    }                                                       \
+    static void FN(planes_##n)(const convt_pixel_gemm *t)   \
+    {                                                       \
+        const int mr = n;                                   \
+        int p = 0;                                          \
+        TILE_LOOPS(FN(planes_mn), PLANES_NV(n))             \
     }
 PIXEL_GEMM(1) PIXEL_GEMM(2) PIXEL_GEMM(3) PIXEL_GEMM(4) PIXEL_GEMM(5) PIXEL_GEMM(6) PIXEL_GEMM(7) PIXEL_GEMM(8)
 static void FN(pixel_gemm)(int mr, const convt_pixel_gemm *t)

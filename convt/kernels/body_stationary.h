@@ -121,11 +121,11 @@ INLINE void FN(dw_stationary)(const int mode, const int sources, const int phase
     }
 }
 
-#define DW_STATIONARY(mode, sources, phases, terms, second) \
-    static void FN(dw_stationary_##mode##_##sources##_##phases##_##terms##_##second)(const convt_dw *d,         \
-                                                                                      const convt_dw_phase *phase) \
-    {                                                                                                                          \
-        FN(dw_stationary)(mode, sources, phases, terms, second, d, phase); \
+#define DW_STATIONARY(mode, sources, phases, terms, second)                                                       \
+    static void FN(dw_stationary_##mode##_##sources##_##phases##_##terms##_##second)(const convt_dw *d,           \
+                                                                                     const convt_dw_phase *phase) \
+    {                                                                                                             \
+        FN(dw_stationary)(mode, sources, phases, terms, second, d, phase);                                        \
     }
 DW_KINDS(DW_STATIONARY, DW_WHOLE, 1) DW_KINDS(DW_STATIONARY, DW_WHOLE, 2) DW_KINDS(DW_STATIONARY, DW_WHOLE, 3)
 DW_KINDS(DW_STATIONARY, DW_PARTIAL, 1) DW_KINDS(DW_STATIONARY, DW_PARTIAL, 2) DW_KINDS(DW_STATIONARY, DW_PARTIAL, 3)

@@ -5,7 +5,7 @@
  *   BV, B_LOAD, A_SET, MUL_ADD    a vector of B, its load, the broadcast of an element (pair) of A, the multiply-add
  *   MUL_ADD_LANE        with HAVE_LANES (NEON): the multiply-add of a vector and one lane, an element (pair) of A
  *   FN(name)            the name of an instance
- *   HAS_NARROW             if defined (T is float), rows may be of 16-bit types
+ *   HAS_NARROW          if defined (T is float), rows may be of 16-bit types
  *   TILE_NV, TILE_MR, TILE_ROWS, TILE_WIDE, WIDE_ROWS    the register blocks of the ISA, see vec_*.h
  *
  * Register tile: mr rows by nv vectors of columns, with mr <= 14 (AVX-512), 10 (NEON) or 6 (others); or few rows by two panels
@@ -99,33 +99,33 @@ INLINE ptrdiff_t FN(tile_vector_offset)(const convt_tile *t, const int v)
 #define TILE_NARROW_DTYPE(t) ((t)->narrow_dtype)
 /* Define the store of a tile whose rows are of a 16-bit type, from mr rows of nv vectors in `sums`, one after the other. It is
  * a function of its own, because the tile has no registers to spare. */
-#define TILE_NARROW(name)                                                                                        \
+#define TILE_NARROW(name)                                                                                                     \
     static __attribute__((noinline)) void FN(tile_##name)(int mr, int nv, const convt_tile *t, const T *sums, T *const *rows) \
-    {                                                                                                            \
-        const int rest = t->cols - (nv - 1) * VL;                                                                \
-        for (int m = 0; m < mr; m++)                                                                             \
-            for (int v = 0; v < nv; v += 2, sums += 2 * VL) {                                                    \
-                uint16_t *to = (uint16_t *)rows[m] + FN(tile_vector_offset)(t, v);                                          \
-                const V a = V_(load)(sums);                                                                      \
-                if (v + 1 == nv) { /* the only vector */                                                         \
-                    if (rest == VL)                                                                              \
-                        vf_store_##name(to, a);                                                                  \
-                    else                                                                                         \
-                        vf_storen_##name(to, a, rest);                                                           \
-                    sums -= VL;                                                                                  \
-                    continue;                                                                                    \
-                }                                                                                                \
-                const V b = V_(load)(sums + VL);                                                                 \
-                if (v + 2 < nv || rest == VL) {                                                                  \
-                    if (t->stream)                                                                               \
-                        vf_stream2_##name(to, a, b);                                                             \
-                    else                                                                                         \
-                        vf_store2_##name(to, a, b);                                                              \
-                } else {                                                                                         \
-                    vf_store_##name(to, a);                                                                      \
-                    vf_storen_##name(to + VL, b, rest);                                                          \
-                }                                                                                                \
-            }                                                                                                    \
+    {                                                                                                                         \
+        const int rest = t->cols - (nv - 1) * VL;                                                                             \
+        for (int m = 0; m < mr; m++)                                                                                          \
+            for (int v = 0; v < nv; v += 2, sums += 2 * VL) {                                                                 \
+                uint16_t *to = (uint16_t *)rows[m] + FN(tile_vector_offset)(t, v);                                            \
+                const V a = V_(load)(sums);                                                                                   \
+                if (v + 1 == nv) { /* the only vector */                                                                      \
+                    if (rest == VL)                                                                                           \
+                        vf_store_##name(to, a);                                                                               \
+                    else                                                                                                      \
+                        vf_storen_##name(to, a, rest);                                                                        \
+                    sums -= VL;                                                                                               \
+                    continue;                                                                                                 \
+                }                                                                                                             \
+                const V b = V_(load)(sums + VL);                                                                              \
+                if (v + 2 < nv || rest == VL) {                                                                               \
+                    if (t->stream)                                                                                            \
+                        vf_stream2_##name(to, a, b);                                                                          \
+                    else                                                                                                      \
+                        vf_store2_##name(to, a, b);                                                                           \
+                } else {                                                                                                      \
+                    vf_store_##name(to, a);                                                                                   \
+                    vf_storen_##name(to + VL, b, rest);                                                                       \
+                }                                                                                                             \
+            }                                                                                                                 \
     }
 TILE_NARROW(f16)
 TILE_NARROW(bf16)

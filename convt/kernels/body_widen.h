@@ -104,7 +104,7 @@ static void FN(widen_lines)(T *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, in
 }
 
 static int FN(widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols,
-                      int cols_padded)
+                     int cols_padded)
 {
     int whole = 0; /* columns that are already written */
     if (rs == 1 && cs != 1 && rows >= SEGMENT) {

@@ -34,12 +34,16 @@
 #define CONVT_KC 256
 #define CONVT_LDA (CONVT_KC + 16)
 
-enum { CONVT_NONE, CONVT_CLIP, CONVT_LEAKY, CONVT_TANH, CONVT_SIGMOID, CONVT_GELU, CONVT_SWISH };
+enum {
+    CONVT_NONE, CONVT_CLIP, CONVT_LEAKY, /* applied to registers */
+    CONVT_TANH, CONVT_SIGMOID, CONVT_GELU, CONVT_SWISH, CONVT_ELU, CONVT_HARD_SWISH /* applied to sums in memory */
+};
 
 /* An activation act(x), with one of the codes above. The other codes do not use a and b.
  *
  *   CLIP     min(max(x, a), b); relu is CLIP with a = 0
  *   LEAKY    x < 0 ? a * x : x
+ *   ELU      x < 0 ? a * (exp(x) - 1) : x
  */
 typedef struct {
     int code;

@@ -74,21 +74,21 @@
 
 /* Set the kernel set of a unit and a dtype, from functions with prefix `mem` and n parts. Packed rows of A are CONVT_KC plus
  * the depth of an AMX product apart, which is an odd number of cache lines for one or three parts. */
-#define SET_AMX_KERNELS(unit, mem, dtype, n)                                                                  \
-    do {                                                                                                     \
-        convt_kernels *k = &isa->set[unit][dtype];                                                           \
-        *k = isa->set[CONVT_ON_VECTORS][dtype];                                                                 \
-        k->mr[0] = 0, k->mr[1] = k->mr[2] = 2 * MATRIX_ROWS, k->wide = 0, k->kstep = MATRIX_DEPTH;                \
-        k->grain = MATRIX_ROWS, k->lda = CONVT_KC + MATRIX_DEPTH, k->parts = n, k->e_size = 2 * n, k->reach = 1;  \
-        k->begin_tiles = matrix_configure, k->end_tiles = matrix_release;                                                    \
-        k->tile = mem##_matrix_tile, k->flush_stores = mem##_matrix_flush;                                          \
-        k->pack = mem##_matrix_pack, k->pack_uncached = mem##_matrix_pack_uncached, k->pack_b = mem##_matrix_pack_b;   \
+#define SET_AMX_KERNELS(unit, mem, dtype, n)                                                                         \
+    do {                                                                                                             \
+        convt_kernels *k = &isa->set[unit][dtype];                                                                   \
+        *k = isa->set[CONVT_ON_VECTORS][dtype];                                                                      \
+        k->mr[0] = 0, k->mr[1] = k->mr[2] = 2 * MATRIX_ROWS, k->wide = 0, k->kstep = MATRIX_DEPTH;                   \
+        k->grain = MATRIX_ROWS, k->lda = CONVT_KC + MATRIX_DEPTH, k->parts = n, k->e_size = 2 * n, k->reach = 1;     \
+        k->begin_tiles = matrix_configure, k->end_tiles = matrix_release;                                            \
+        k->tile = mem##_matrix_tile, k->flush_stores = mem##_matrix_flush;                                           \
+        k->pack = mem##_matrix_pack, k->pack_uncached = mem##_matrix_pack_uncached, k->pack_b = mem##_matrix_pack_b; \
     } while (0)
-#define SET_AMX_WINOGRAD(unit, mem)                                                                          \
-    do {                                                                                                     \
-        mem##_wino_in = isa->set[CONVT_ON_VECTORS][CONVT_F32].wino_in;                                          \
-        isa->set[unit][CONVT_F32].wino_rows = mem##_matrix_wino_rows;                                        \
-        isa->set[unit][CONVT_F32].wino_filter = mem##_matrix_wino_filter;                                    \
+#define SET_AMX_WINOGRAD(unit, mem)                                       \
+    do {                                                                  \
+        mem##_wino_in = isa->set[CONVT_ON_VECTORS][CONVT_F32].wino_in;    \
+        isa->set[unit][CONVT_F32].wino_rows = mem##_matrix_wino_rows;     \
+        isa->set[unit][CONVT_F32].wino_filter = mem##_matrix_wino_filter; \
     } while (0)
 
 CONVT_ANY_CPU void convt_set_kernels_avx512_amx(convt_isa *isa)

@@ -3,6 +3,7 @@
 #ifndef CONVT_VEC_H
 #define CONVT_VEC_H
 #include <immintrin.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 

@@ -113,11 +113,11 @@ INLINE void vf_store2_bf16(uint16_t *p, vf a, vf b) { _mm512_storeu_si512(p, vf_
 INLINE void vf_stream2_f16(uint16_t *p, vf a, vf b) { _mm512_stream_si512((void *)p, vf_to_f16_2(a, b)); }
 INLINE void vf_stream2_bf16(uint16_t *p, vf a, vf b) { _mm512_stream_si512((void *)p, vf_to_bf16_2(a, b)); }
 #else
-#define STORE_2(op, name)                                             \
-    INLINE void vf_##op##2_##name(uint16_t *p, vf a, vf b)            \
-    {                                                                  \
-        vf_##op##_##name(p, a);                                       \
-        vf_##op##_##name(p + VF, b);                                  \
+#define STORE_2(op, name)                                  \
+    INLINE void vf_##op##2_##name(uint16_t *p, vf a, vf b) \
+    {                                                      \
+        vf_##op##_##name(p, a);                            \
+        vf_##op##_##name(p + VF, b);                       \
     }
 STORE_2(store, f16)
 #ifdef HAVE_STORE2_BF16
@@ -172,9 +172,9 @@ INLINE vf vf_fma_where(vf mask, vf a, vf b, vf c) { return vf_select((vi)mask, v
 INLINE vd vd_fma_where(vd mask, vd a, vd b, vd c) { return vd_select((vl)mask, vd_fma(a, b, c), c); }
 #endif
 
-/* exp to about 1 ulp: 2^n * p(r), where x = n ln 2 + r. The scale 2^n is applied in two factors, so that the ends of the range
- * over- and underflow correctly. */
-INLINE vf vf_exp(vf x)
+/* Return exp(r) - 1, where x = n ln 2 + r, and set two factors of 2^n. There are two so that the ends of the range over- and
+ * underflow correctly. */
+INLINE vf vf_exp_parts(vf x, vf *scale, vf *scale2)
 {
     x = vf_select(x < vf_set1(-104.f), vf_set1(-104.f), x);
     x = vf_select(x > vf_set1(89.f), vf_set1(89.f), x);
@@ -187,10 +187,25 @@ INLINE vf vf_exp(vf x)
     p = vf_fma(p, r, vf_set1(1.f / 24));
     p = vf_fma(p, r, vf_set1(1.f / 6));
     p = vf_fma(p, r, vf_set1(0.5f));
-    p = vf_fma(p * r, r, r) + vf_set1(1.f);
     const vi i = __builtin_convertvector(vf_select(n == n, n, vf_set1(0)), vi);
     const vi half = i >> 1;
-    return p * (vf)((half + 127) << 23) * (vf)((i - half + 127) << 23);
+    *scale = (vf)((half + 127) << 23);
+    *scale2 = (vf)((i - half + 127) << 23);
+    return vf_fma(p * r, r, r);
+}
+/* exp to about 1 ulp. */
+INLINE vf vf_exp(vf x)
+{
+    vf scale, scale2;
+    const vf p = vf_exp_parts(x, &scale, &scale2) + vf_set1(1.f);
+    return p * scale * scale2;
+}
+INLINE vf vf_elu(vf x, vf a)
+{
+    vf scale, scale2;
+    const vf p = vf_exp_parts(vf_select(x < vf_set1(0), x, vf_set1(0)), &scale, &scale2); /* large x would overflow */
+    const vf power = scale * scale2;
+    return vf_select(x < vf_set1(0), a * vf_fma(p, power, power - vf_set1(1.f)), x);
 }
 INLINE vf vf_tanh(vf x)
 {
@@ -219,35 +234,45 @@ INLINE vf vf_erf(vf x)
     const vf y = vf_fma(-p * t, vf_exp(-a * a), vf_set1(1.f));
     return vf_select(x < vf_set1(0), -y, y);
 }
-/* GELU and swish of -Inf are -Inf * 0 = NaN, as in PyTorch, ONNX Runtime and oneDNN. */
+/* GELU, swish and hard swish of -Inf are -Inf * 0 = NaN, as in PyTorch, ONNX Runtime and oneDNN. */
 INLINE vf vf_sigmoid(vf x) { return vf_set1(1.f) / (vf_set1(1.f) + vf_exp(-x)); }
 INLINE vf vf_gelu(vf x) { return vf_set1(0.5f) * x * (vf_set1(1.f) + vf_erf(x * vf_set1(0.70710678f))); }
 INLINE vf vf_swish(vf x) { return x / (vf_set1(1.f) + vf_exp(-x)); }
-/* Apply a transcendental activation to several vectors, which are independent and therefore hide each other's latency. */
-static __attribute__((noinline)) void vf_act_transcendental(vf *x, int count, int code)
+INLINE vf vf_hard_swish(vf x)
 {
-#define APPLY(function)                  \
+    const vf gate = vf_fma(x, vf_set1(1.f / 6), vf_set1(0.5f));
+    return x * vf_min(vf_set1(1.f), vf_max(vf_set1(0), gate));
+}
+/* Apply a transcendental activation to several vectors, which are independent and therefore hide each other's latency. */
+static __attribute__((noinline)) void vf_act_transcendental(vf *x, int count, const convt_act *act)
+{
+    const vf a = vf_set1((float)act->a);
+#define APPLY(function)             \
     for (int i = 0; i < count; i++) \
-        x[i] = function(x[i]);          \
+        x[i] = function;            \
     break
-    switch (code) {
+    switch (act->code) {
     case CONVT_TANH:
-        APPLY(vf_tanh);
+        APPLY(vf_tanh(x[i]));
     case CONVT_SIGMOID:
-        APPLY(vf_sigmoid);
+        APPLY(vf_sigmoid(x[i]));
     case CONVT_GELU:
-        APPLY(vf_gelu);
+        APPLY(vf_gelu(x[i]));
+    case CONVT_SWISH:
+        APPLY(vf_swish(x[i]));
+    case CONVT_ELU:
+        APPLY(vf_elu(x[i], a));
     default:
-        APPLY(vf_swish);
+        APPLY(vf_hard_swish(x[i]));
     }
 #undef APPLY
 }
-static __attribute__((noinline)) void vd_act_transcendental(vd *x, int count, int code)
+static __attribute__((noinline)) void vd_act_transcendental(vd *x, int count, const convt_act *act)
 {
     for (int i = 0; i < count * VD; i++) {
         const double v = x[i / VD][i % VD];
         double y;
-        switch (code) {
+        switch (act->code) {
         case CONVT_TANH:
             y = tanh(v);
             break;
@@ -257,26 +282,33 @@ static __attribute__((noinline)) void vd_act_transcendental(vd *x, int count, in
         case CONVT_GELU:
             y = 0.5 * v * (1 + erf(v * 0.70710678118654752440));
             break;
-        default:
+        case CONVT_SWISH:
             y = v / (1 + exp(-v));
+            break;
+        case CONVT_ELU:
+            y = v < 0 ? act->a * expm1(v) : v;
+            break;
+        default:
+            y = v / 6 + 0.5;
+            y = v * (y < 0 ? 0 : y > 1 ? 1 : y);
         }
         x[i / VD][i % VD] = y;
     }
 }
 /* act_all: the activation of up to eight vectors. act: the activation of one. */
-#define ACT_ALL(v_, V)                                                   \
+#define ACT_ALL(v_, V)                                                    \
     INLINE void v_##_act_all(V *x, const int count, const convt_act *act) \
-    {                                                                    \
-        if (act->code > CONVT_LEAKY)                                     \
-            v_##_act_transcendental(x, count, act->code);                        \
-        else                                                             \
-            _Pragma("GCC unroll 8") for (int i = 0; i < count; i++)      \
-                x[i] = v_##_act_simple(x[i], act);                       \
-    }                                                                    \
-    INLINE V v_##_act(V x, const convt_act *act)                         \
-    {                                                                    \
-        v_##_act_all(&x, 1, act);                                        \
-        return x;                                                        \
+    {                                                                     \
+        if (act->code > CONVT_LEAKY)                                      \
+            v_##_act_transcendental(x, count, act);                       \
+        else                                                              \
+            _Pragma("GCC unroll 8") for (int i = 0; i < count; i++)       \
+                x[i] = v_##_act_simple(x[i], act);                        \
+    }                                                                     \
+    INLINE V v_##_act(V x, const convt_act *act)                          \
+    {                                                                     \
+        v_##_act_all(&x, 1, act);                                         \
+        return x;                                                         \
     }
 ACT_ALL(vf, vf)
 ACT_ALL(vd, vd)

@@ -13,6 +13,8 @@ _ACTIVATIONS = {
     "Tanh": lambda: "tanh",
     "Sigmoid": lambda: "sigmoid",
     "LeakyRelu": lambda alpha=0.01: ["leaky_relu", alpha] if math.isfinite(alpha) else None,
+    "Elu": lambda alpha=1.0: ["elu", alpha] if math.isfinite(alpha) else None,
+    "HardSwish": lambda: "hard_swish",
     "Gelu": lambda approximate="none": "gelu" if approximate == "none" else None,
 }
 

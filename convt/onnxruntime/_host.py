@@ -16,7 +16,10 @@ _LIBRARIES = {"convt", "numpy", "ml_dtypes", "onnx", "onnxruntime", "google", *s
 _FAIL = 1  # ONNX Runtime's code for unspecific errors
 _MESSAGE = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (?:Non-zero status code .*? Status Message: )?(.*)", re.DOTALL)
 _INPUTS = ("X", "W", "B", "scale", "shift", "mean", "variance")
-_ACTIVATIONS = {"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid", "gelu": "Gelu", "leaky_relu": "LeakyRelu"}
+_ACTIVATIONS = {
+    "relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid", "gelu": "Gelu", "leaky_relu": "LeakyRelu", "elu": "Elu",
+    "hard_swish": "HardSwish",
+}  # fmt: skip
 
 
 class Host:
@@ -89,7 +92,8 @@ def is_foreign(error):
 def status(error):
     """Return ONNX Runtime's status code and message for an exception in a node.
 
-    An error that ONNX Runtime raised keeps its code and message. `foreign_exceptions` stores an exception that `is_foreign`.
+    An error that ONNX Runtime raised keeps its code and message. An exception for which `is_foreign` is true is stored in
+    `foreign_exceptions`.
     """
     if is_foreign(error):
         foreign_exceptions[threading.get_ident()] = error

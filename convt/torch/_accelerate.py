@@ -76,12 +76,12 @@ def accelerate(
     """Let convt compute every ``ConvTranspose1d``, ``2d`` and ``3d`` module of a model, in place.
 
     Modules remain the same objects, of the same class. Parameters, names in ``state_dict``, hooks, parametrizations, weight
-    norm, sharing, training mode and device do not change: only ``forward`` is replaced. Modules whose class defines its forward
+    norm, sharing, training mode and device do not change: only ``forward`` is replaced. Modules whose class defines its own
     ``forward`` are left to torch.
 
     In inference (``no_grad``, norms in ``eval`` mode), a batch norm and an activation (ReLU, ReLU6, LeakyReLU, Tanh, Sigmoid,
-    GELU, SiLU) that follow a transposed convolution in a `torch.nn.Sequential` are fused with it. When torch exports, traces or
-    quantizes a model, it sees its own modules. Repeated calls are safe.
+    GELU, SiLU, Hardswish, ELU) that follow a transposed convolution in a `torch.nn.Sequential` are fused with it. When torch
+    exports, traces or quantizes a model, it sees its own modules. Repeated calls are safe.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def accelerate(
     precision : None, "highest", "high", "medium" or "torch"
         The lowest precision that convt may use for float32: see `convt.conv_transpose`. "torch" means the present value of
         ``torch.get_float32_matmul_precision()``. None keeps the precision of modules that have one; the others use
-        CONVT_PRECISION, or "highest". torch computes gradients at its forward precision.
+        CONVT_PRECISION, or "highest". torch computes gradients at its own precision.
     freeze : bool
         If False, each call compares a checksum of all weights with the checksum of the packed weights. If True, you promise
         that the weights do not change: calls use packed weights without a check, and weights that a parametrization or weight

@@ -24,6 +24,8 @@ _ACTIVATIONS = {
     torch.nn.Sigmoid: lambda m: "sigmoid",
     torch.nn.GELU: lambda m: "gelu" if m.approximate == "none" else None,
     torch.nn.SiLU: lambda m: "swish",
+    torch.nn.Hardswish: lambda m: "hard_swish",
+    torch.nn.ELU: lambda m: ("elu", float(m.alpha)) if math.isfinite(m.alpha) else None,
 }
 _DROPOUTS = (torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.Dropout3d)
 

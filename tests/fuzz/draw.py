@@ -104,7 +104,8 @@ def _problem(rng, dialect):
 def _activation(rng):
     if rng.random() < 0.4:
         return None
-    found = rng.choice([*EXACT_ACTIVATIONS, *EXACT_ACTIVATIONS, *CURVED_ACTIVATIONS, ("leaky_relu", -2.0), ("clip", 1, 1)])
+    unusual = ("leaky_relu", -2.0), ("elu", -2.0), ("clip", 1, 1)
+    found = rng.choice([*EXACT_ACTIVATIONS, *EXACT_ACTIVATIONS, *CURVED_ACTIVATIONS, *unusual])
     return list(found) if isinstance(found, tuple) else found
 
 

@@ -124,7 +124,8 @@ def assert_right(call, algorithms, got, y, sizes):
         error = factor * size
         if _use_winograd(algorithms) and size.size:
             error = error + 64 * factor * size.max() * (200 if "winograd6" in algorithms else 1)
-        slope = max([1.2, *map(abs, activation[1:])]) if activation and activation[0] == "leaky_relu" else 1.2
+        slopes = map(abs, activation[1:]) if activation and activation[0] in ("leaky_relu", "elu") else ()
+        slope = max([1.5, *slopes])  # 1.5 is that of the hard swish at 3
         error = error * slope + (
             0 if activation in cases.EXACT_ACTIVATIONS else (1e-14 if wide else 1e-6) * np.maximum(1, np.abs(want))
         )

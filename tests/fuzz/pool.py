@@ -15,7 +15,7 @@ from pathlib import Path
 _CONTEXT = multiprocessing.get_context("spawn")
 TIMEOUT = 120  # seconds for one case
 _MEMORY = 6 << 30  # bytes of address space: a larger output is a MemoryError
-_CASES_PER_CHILD = 5000  # cases per child
+_CASES_PER_CHILD = 5000  # a child that ran this number of cases is replaced by a new one
 
 
 def outcome_of(case):

@@ -109,7 +109,7 @@ cdef class DepthwisePlan(RowPlan):
     cdef int64_t _padded_lanes(self, int64_t lanes) noexcept nogil
     cdef size_t _gathered_row_bytes(self) noexcept nogil
     cdef char *gathered_row(self, int64_t row, int64_t out_row, char *src, const int64_t *map, int64_t cols, int64_t pixels,
-                        KeptRow *kept, char *inputs) noexcept nogil
+                            KeptRow *kept, char *inputs) noexcept nogil
     cdef void run_row(self, int64_t row, int64_t block, int64_t l0, int64_t cols, const Call *call, KeptRow *kept,
                       char *ws) noexcept nogil
     cdef void run_part(self, convt_dw *d, const DepthwiseRow *part, char *dst, int64_t j_lo, int64_t j_hi,

@@ -407,7 +407,7 @@ cdef class DepthwisePlan(RowPlan):
             self.run_row(n, block, l0, min(self.lane_block, self.lanes - l0), call, kept, ws)
 
     cdef char *gathered_row(self, int64_t row, int64_t out_row, char *src, const int64_t *map, int64_t cols, int64_t pixels,
-                        KeptRow *kept, char *inputs) noexcept nogil:
+                            KeptRow *kept, char *inputs) noexcept nogil:
         """Return the gathered or widened inputs of the row at ``src``. If no earlier output row gathered them, they replace the
         least recently used row of the region "inputs"."""
         cdef const convt_kernels *k = self.k

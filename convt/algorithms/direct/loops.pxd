@@ -102,10 +102,10 @@ cdef class DirectPlan(Plan):
     cdef void prefetch_pieces(self, DirectClass *c, int64_t first, int64_t last, void **out_rows, int64_t r0,
                               int64_t r1) noexcept nogil
     cdef void locate_task(self, Py_ssize_t task, DirectClass **class_out, int64_t *group, int64_t *m0, int64_t *m, int64_t *p0,
-                    int64_t *p1) noexcept nogil
+                          int64_t *p1) noexcept nogil
     cdef const char *next_input(self, Py_ssize_t task, const Call *call, int64_t *step) noexcept nogil
     cdef void locate_rows(self, DirectClass *c, int64_t m0, int64_t m, char *dst, void **out_rows, int64_t *coords,
-                     int64_t *next_outside, bint all_strided) noexcept nogil
+                          int64_t *next_outside, bint all_strided) noexcept nogil
     cdef int64_t pack_rows(self, DirectClass *c, int64_t k0, int64_t kc, int64_t m0, int64_t m, int64_t *coords,
                            char *src, char *a, void **sum_rows, void **reached_rows, char *refused) noexcept nogil
     cdef void store_pieces(self, DirectClass *c, int64_t *panel, int64_t r0, int64_t r1, void **out_rows, int64_t *coords,

@@ -397,10 +397,10 @@ cdef class DirectPlan(Plan):
         for r in range(r0, r1):
             for n in range(first, last):
                 convt_prefetch_row_l1(<char *>out_rows[r] + c.pieces[n * width + 2] * self.k.s_size,
-                                   c.pieces[n * width + 1] * self.k.s_size)
+                                      c.pieces[n * width + 1] * self.k.s_size)
 
     cdef void locate_task(self, Py_ssize_t task, DirectClass **class_out, int64_t *group, int64_t *m0, int64_t *m, int64_t *p0,
-                    int64_t *p1) noexcept nogil:
+                          int64_t *p1) noexcept nogil:
         """Return the class, channel group, first row, number of rows, first panel and end of the panels of a task."""
         cdef DirectClass *c = self.classes
         while task >= c.first_task + c.ntasks:
@@ -447,7 +447,7 @@ cdef class DirectPlan(Plan):
         return call.src + (at + m0 * self.in_n) * self.k.s_size
 
     cdef void locate_rows(self, DirectClass *c, int64_t m0, int64_t m, char *dst, void **out_rows, int64_t *coords,
-                     int64_t *next_outside, bint all_strided) noexcept nogil:
+                          int64_t *next_outside, bint all_strided) noexcept nogil:
         """Fill ``out_rows``, ``coords`` and ``next_outside`` for the rows of a block.
 
         ``out_rows`` receives output addresses, ``coords`` positions on each axis, and ``next_outside[r]`` the first row from r
@@ -547,7 +547,8 @@ cdef class DirectPlan(Plan):
                     cols = last - first
                 packed = a + ((row + lo if reached_rows == NULL else npacked) * self.lda + depth - k0) * k.e_size
                 if hi > lo and not k.pack_uncached(packed, self.lda, src + (at + (i + lo) * self.in_stride.p[x]) * k.s_size,
-                                              self.in_stride.p[x], self.in_c, <int>(hi - lo), <int>cols, <int>(last - first)):
+                                                   self.in_stride.p[x], self.in_c, <int>(hi - lo), <int>cols,
+                                                   <int>(last - first)):
                     convt_set(refused)
                 if reached_rows == NULL:
                     for r in range(-lo, 0):

@@ -13,6 +13,7 @@ cdef extern from "onednn_api.h" nogil:
     const unsigned ONEDNN_dnnl_binary_add
     const unsigned ONEDNN_dnnl_eltwise_relu, ONEDNN_dnnl_eltwise_tanh, ONEDNN_dnnl_eltwise_logistic
     const unsigned ONEDNN_dnnl_eltwise_swish, ONEDNN_dnnl_eltwise_clip, ONEDNN_dnnl_eltwise_gelu_erf
+    const unsigned ONEDNN_dnnl_eltwise_elu, ONEDNN_dnnl_eltwise_hardswish
     const unsigned ONEDNN_dnnl_query_impl_info_str, ONEDNN_dnnl_query_weights_md, ONEDNN_dnnl_query_scratchpad_md
     const int ONEDNN_DNNL_ARG_SRC, ONEDNN_DNNL_ARG_SRC_1, ONEDNN_DNNL_ARG_DST, ONEDNN_DNNL_ARG_WEIGHTS, ONEDNN_DNNL_ARG_BIAS
     const int ONEDNN_DNNL_ARG_SCRATCHPAD

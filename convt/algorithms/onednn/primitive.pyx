@@ -22,12 +22,13 @@ from .library cimport api, check, engine, use_threads
 cnp.import_array()
 
 _DTYPES = {"float16": ONEDNN_dnnl_f16, "bfloat16": ONEDNN_dnnl_bf16, "float32": ONEDNN_dnnl_f32}
-# Activation -> eltwise kind. The parameters are those of convt, except for the additional parameter of swish, which is 1.
+# Activation -> eltwise kind.
 _ELTWISE = {
     "relu": ONEDNN_dnnl_eltwise_relu, "leaky_relu": ONEDNN_dnnl_eltwise_relu, "clip": ONEDNN_dnnl_eltwise_clip,
     "tanh": ONEDNN_dnnl_eltwise_tanh, "sigmoid": ONEDNN_dnnl_eltwise_logistic, "gelu": ONEDNN_dnnl_eltwise_gelu_erf,
-    "swish": ONEDNN_dnnl_eltwise_swish,
+    "swish": ONEDNN_dnnl_eltwise_swish, "elu": ONEDNN_dnnl_eltwise_elu, "hard_swish": ONEDNN_dnnl_eltwise_hardswish,
 }
+_PARAMETERS = {"swish": (1.0, 0.0), "hard_swish": (1 / 6, 0.5)}  # of oneDNN, where convt has none
 
 
 def can(problem):
@@ -125,7 +126,8 @@ cdef class Primitive:
         cdef onednn_desc any_layout = memory_desc(problem, weights, None)
         name, a, b = problem.activation
         cdef unsigned kind = _ELTWISE.get(name, 0), status
-        cdef float alpha = 1.0 if name == "swish" else a, beta = b
+        a, b = _PARAMETERS.get(name, (a, b))
+        cdef float alpha = a, beta = b
         cdef onednn_post_ops ops = NULL
         cdef onednn_attr attr = NULL, epilogue_attr = NULL
         cdef const char *impl = NULL

@@ -136,7 +136,7 @@ cdef class RowsPlan(RowPlan):
         # Prefetch the next block of the first input row while this block is computed.
         if self.in_stride.p[x] == 1 and count > 0:
             convt_prefetch_row_l2(call.src + (at + first + self.pitch) * k.s_size,
-                                 min(self.pitch * k.s_size, <int64_t>PREFETCH_BYTES))
+                                  min(self.pitch * k.s_size, <int64_t>PREFETCH_BYTES))
         r.n, r.sources = <int>(jb - ja), <int>(count * self.ci)
         r.in_, r.w, r.rows = sources, weights, rows
         w.phases, w.step, w.act, w.stream = s, self.out_stride.p[x], &self.act, self.stream

@@ -339,7 +339,7 @@ cdef class TurnedPlan(Plan):
             at = self.output_offset(w, piece, x0)
             for u in range(units):
                 convt_prefetch_row_l1(w.dst + (at + w.unit_offsets[first - w.first_unit + u]) * self.k.s_size,
-                                   self.phases * piece[1] * self.k.s_size)
+                                      self.phases * piece[1] * self.k.s_size)
 
     cdef void store_units(self, TurnedTask *w, int64_t first, int64_t units, int64_t panel) noexcept nogil:
         """Interleave the phases of some units of a panel, which `sums` holds, into the output."""

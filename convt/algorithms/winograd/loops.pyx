@@ -7,8 +7,8 @@ takes have several tap windows, which the GEMM sums as depth. A task is a block 
 
     for each span of depth chunks:
         for each chunk, for each tile: transform its input tile; row t of GEMM q is point q of tile t    -> `rows`
-        unless `point_major`: for each panel: for each point: products = rows x weights                       -> `sums`
-        if `point_major`:     for each point: for each panel: products = rows x weights                       -> `sums`
+        unless `point_major`: for each panel: for each point: products = rows x weights                  -> `sums`
+        if `point_major`:     for each point: for each panel: products = rows x weights                  -> `sums`
         after the last span, for each panel, for each tile: transform the products back, add the bias, apply the activation,
             and store, or gather outputs for non-temporal stores                                         -> `stage`
 
@@ -496,7 +496,7 @@ cdef class WinogradPlan(DirectPlan):
                     if task.source != NULL and not k.parts:
                         r = q * tiles + i  # one line of a tap for all in-channels, then the next line
                         t.prefetch = self.winograd_recipe.line_to_prefetch(c.pack, task.next_panel, task.next_depth,
-                                                                        convt_quotient(r, k.prefetch_interval), task.source)
+                                                                           convt_quotient(r, k.prefetch_interval), task.source)
                         t.prefetch_step = self.recipe.si * k.s_size
                         if t.prefetch != NULL:
                             t.prefetch = (<const char *>t.prefetch + r % k.prefetch_interval
@@ -524,7 +524,7 @@ cdef class WinogradPlan(DirectPlan):
         for n in range(t.c.prefetch_from[q], t.c.prefetch_from[q + 1]):
             for r in range(first, last):
                 convt_prefetch_row_l2(t.dst + (t.places[r * step + 1] + panel[2] + t.c.out_at[n]) * self.k.s_size,
-                                     panel[0] * self.k.s_size)
+                                      panel[0] * self.k.s_size)
 
     cdef void finish_panel(self, const WinogradTask *t, int64_t p) noexcept nogil:
         """Transform the products of panel ``p`` to outputs, tile by tile, and write the stage after its last panel.

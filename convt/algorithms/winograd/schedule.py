@@ -548,8 +548,8 @@ def book(problem, classes, unit, on_the_fly):
         sums=sums,  # products of each point
         sum_rows=block * 8,  # addresses of the rows of a panel's sums
         stage=stage,  # outputs gathered for non-temporal stores
-        places=place_bytes,  # place_bytes of the tiles, sorted
-        unsorted_places=place_bytes,  # place_bytes of the tiles before they are sorted
+        places=place_bytes,  # places of the tiles, sorted
+        unsorted_places=place_bytes,  # places of the tiles before they are sorted
         zeros=unit.lda * unit.t_size,  # a row of zeros, the input outside the image
         minus_zeros=unit.nr * unit.t_size,  # a row of -0.0, the neutral element of addition
         check=unit.nr * unit.t_size,  # not zero if some output is not finite
