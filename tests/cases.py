@@ -63,7 +63,14 @@ def using_isa(name):
         _core.use_isa(before)
 
 
-pretend = machine.pretend  # plans made inside are for a machine with other caches and limits
+@contextlib.contextmanager
+def pretend(isa=None, **changes):
+    """Make plans for a machine with another instruction set, caches or limits. Skip the test if the build lacks the set."""
+    if isa is not None and isa not in ISA_ROWS:
+        pytest.skip(f"this build lacks {isa}")
+    with machine.pretend(isa=isa, **changes):
+        yield
+
 
 # Machines whose caches hold nothing: outputs are written in order, or by non-temporal stores.
 NO_CACHES = (

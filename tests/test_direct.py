@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from cases import DTYPES, each_dtype, each_isa, matrix_unit, using_isa
+from cases import DTYPES, each_dtype, each_isa, matrix_unit, pretend, using_isa
 
 import convt
 from convt import _config
@@ -64,7 +64,7 @@ def test_rows_of_little_depth(ci, co, isa):
         data = rng.integers(-2, 3, (1, rows, columns, ci)).astype(np.float32)
         limit = 16 << 20
         assert (rows * columns * co * 4 > limit) == (rows == 257)
-        with using_isa(isa), machine.pretend(direct_non_temporal=limit):
+        with using_isa(isa), pretend(direct_non_temporal=limit):
             got = convt.conv_transpose(data, filter, bias, pads_begin=pads, algorithm="direct", activation="relu")
         shown = data[:, pads[0] :, pads[1] :] if pads else data
         np.testing.assert_array_equal(got, np.maximum(shown @ filter[0, 0] + bias, 0))
@@ -123,7 +123,7 @@ def test_the_order_of_tiles_follows_the_cache(ci, co, kernel, isa):
     with using_isa(isa):
         algorithm = "matrix" if matrix_unit() else "direct"
         for near in (0, 1 << 40):
-            with machine.pretend(near_weights=near):
+            with pretend(near_weights=near):
                 results.append(convt.ConvTranspose(filter, algorithm=algorithm, **keywords)(data))
     np.testing.assert_array_equal(*results)
     np.testing.assert_allclose(results[0], convt.conv_transpose(data, filter, backend="reference", **keywords), atol=1e-4)
@@ -384,7 +384,7 @@ def test_schedules_are_values(name, isa):
     """Check that schedules compare, print, cover all outputs, cost no less than the lower bound that prunes the search, and
     divide the axes independently of the number of threads."""
     problem = Problem("float32", *SCHEDULED[name])
-    with machine.pretend(isa=isa):
+    with pretend(isa=isa):
         here, ways = machine.current(), set()
         for unit in ("vectors", "amx") if isa == "avx512_amx" else ("vectors",):
             for threads in (1, 2, 16):

@@ -12,6 +12,7 @@ contract (CONVT_DEBUG_BUILD). Times have no meaning, because qemu translates ins
 """
 
 import os
+import shlex
 import subprocess
 import sys
 
@@ -23,7 +24,7 @@ DEBIAN = [
     f"{PYTHON}-minimal", f"lib{PYTHON}-minimal", f"lib{PYTHON}-stdlib", f"lib{PYTHON}-dev", "libc6", "libgomp1", "libgcc-s1",
     "libstdc++6", "zlib1g", "libexpat1", "libffi8", "libssl3", "libbz2-1.0", "liblzma5", "libsqlite3-0", "libuuid1",
 ]  # fmt: skip
-PACKAGES = ["numpy", "ml_dtypes", "pytest", "hypothesis", "onnx"]
+PACKAGES = ["numpy", "ml_dtypes", "pytest", "hypothesis", "onnx", "dask[array]"]
 PLATFORMS = "manylinux2014_aarch64", "manylinux_2_27_aarch64", "manylinux_2_28_aarch64"
 # Tests that compute and need no package besides PACKAGES.
 TESTS = "api planes direct depthwise unpacked winograd scatter packing numerics memory onnx openvino properties threads"
@@ -41,10 +42,21 @@ def system(folder):
         subprocess.run(["dpkg", "-x", each, root], check=True)
     platforms = [word for each in PLATFORMS for word in ("--platform", each)]
     version = ["--python-version", "{}.{}".format(*sys.version_info), "--only-binary", ":all:"]
-    target = ["--target", root / "usr/local/lib" / PYTHON / "dist-packages"]
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", *platforms, *version, *target, *PACKAGES], check=True)
+    target = root / "usr/local/lib" / PYTHON / "dist-packages"
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--upgrade", *platforms, *version, "--target", target]
+    subprocess.run([*pip, *PACKAGES], check=True)
+    # Programs that start sys.executable get this script.
+    starter = root / "python"
+    starter.write_text(f'#!/bin/sh\nexec {shlex.join(map(str, emulated(root)))} "$@"\n')
+    starter.chmod(0o755)
+    (target / "starter.pth").write_text(f"import sys; sys.executable = {str(starter)!r}\n")
     (root / "done").touch()
     return root
+
+
+def emulated(root):
+    """Return the command that runs Python for arm64."""
+    return ["qemu-aarch64", "-cpu", "max", "-L", root, root / "usr/bin" / PYTHON]
 
 
 def build(folder, root):
@@ -72,8 +84,7 @@ def run(folder, root, arguments, **settings):
     # Threads that spin while they wait would take the few cores from other processes.
     waiting = {"OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1"}
     settings = waiting | {"OPENBLAS_CORETYPE": "ARMV8", "PYTHONPATH": str(folder)} | settings
-    command = ["qemu-aarch64", "-cpu", "max", "-L", root, root / "usr/bin" / PYTHON, *arguments]
-    return subprocess.run(command, cwd=folder, env=os.environ | settings).returncode
+    return subprocess.run([*emulated(root), *arguments], cwd=folder, env=os.environ | settings).returncode
 
 
 def main():
