@@ -104,7 +104,11 @@ def _print_plan(found):
     for name, cost in sorted(found["cycles"].items(), key=lambda item: item[1]):
         cells = [name, f"{cost:.3g}", f"{cost / least:.2f}", _cell(found["expected_milliseconds"], name, "{:.3g}")]
         rows.append(cells + [_cell(found[key], name, form) for _, key, form in timed])
-    _table([*columns, *(title for title, *_ in timed)], rows)
+    measured = found.get("milliseconds")
+    bars = _bars([(measured or found["cycles"]).get(name) for name in sorted(found["cycles"], key=found["cycles"].get)])
+    title = "measured" if measured else "expected"
+    rows = [[*row, bar] for row, bar in zip(rows, bars, strict=True)]
+    _table([*columns, *(name for name, *_ in timed), title.ljust(_BAR)], rows)
     if timed:
         limit = found["limit"]
         print(
@@ -113,6 +117,16 @@ def _print_plan(found):
         )
         if found["undecided"]:
             print(f"the measured times are unreliable, because {found['undecided']}")
+
+
+_BAR = 20  # characters of the longest bar
+
+
+def _bars(values):
+    """Return a bar for each time, five characters for the shortest. A bar that would be too long ends in ">"; None has none."""
+    least = min(value for value in values if value is not None)
+    lengths = [0 if value is None else min(round(5 * value / least), _BAR + 1) for value in values]
+    return [("#" * length if length <= _BAR else "#" * (_BAR - 1) + ">").ljust(_BAR) for length in lengths]
 
 
 def _cell(values, name, form):

@@ -1,7 +1,9 @@
 """Tests of the machine files: their values, the file that a CPU gets, the measurement of a machine, and errors in a file."""
 
+import io
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 from cases import ISA_ROWS, child, pretend, using_isa
@@ -33,6 +35,11 @@ def test_a_cpu_gets_the_file_of_its_family_or_of_its_vectors():
     assert name(("GenuineIntel", 6, 143), 256, False) == "generic_256"  # the kernels of a lower instruction set
     for bits in (128, 256, 512):
         assert name(("", 0, 0), bits, False) == f"generic_{bits}"
+    assert name(("Arm", 8, 0xD0C), 128, False) == "neoverse_n1"
+    assert name(("Arm", 8, 0xD40), 128, False) == "neoverse_v1"
+    assert name(("Arm", 8, 0xD4F), 128, False) == "neoverse_v2"
+    assert name(("Arm", 8, 0xD4A), 128, False) == "generic_128"
+    assert name(("Apple", 0, 0), 128, False) == name(("Apple", 8, 0x23), 128, False) == "apple_m1"
 
 
 def test_every_instruction_set_has_a_machine():
@@ -49,6 +56,23 @@ def test_every_instruction_set_has_a_machine():
 def test_the_cpu_says_who_it_is():
     vendor, family, model = machine.cpu()
     assert isinstance(vendor, str) and family >= 0 and model >= 0
+
+
+@pytest.mark.parametrize(
+    ("text", "cpu"),
+    [
+        ("vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 143\nmodel name\t: x\n\n", ("GenuineIntel", 6, 143)),
+        ("CPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: 0xd0c\n\nCPU part\t: 0x1\n", ("Arm", 8, 0xD0C)),
+        ("CPU implementer\t: 0x99\nCPU architecture: AArch64\n", ("0x99", 0, 0)),
+        ("", ("", 0, 0)),
+    ],
+)  # fmt: skip
+def test_texts_that_describe_cpus(text, cpu, monkeypatch):
+    monkeypatch.setattr(machine, "open", lambda *_, **__: io.StringIO(text), raising=False)
+    assert machine.cpu() == cpu
+    monkeypatch.setattr(machine.sys, "platform", "darwin")
+    monkeypatch.setattr(machine.os, "uname", lambda: SimpleNamespace(machine="arm64"))
+    assert machine.cpu() == ("Apple", 0, 0)
 
 
 def brief(monkeypatch, steady=math.inf):

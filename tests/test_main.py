@@ -122,9 +122,15 @@ def test_plan(capsys):
 def test_a_plan_has_a_table(capsys):
     assert cli.main(["plan", LAYER, "--time"]) == 0
     printed = capsys.readouterr().out
-    assert re.search(r"^algorithm +cycles +relative +expected ms +measured ms +of limit$", printed, re.M)
-    assert re.search(r"^direct +\S+ +\d\.\d\d( +\d\S*){1,2} +\d+%$", printed, re.M)
+    assert re.search(r"^algorithm +cycles +relative +expected ms +measured ms +of limit +measured *$", printed, re.M)
+    assert re.search(r"^direct +\S+ +\d\.\d\d( +\d\S*){1,2} +\d+% +#+>? *$", printed, re.M)
     assert re.search(r"^hardware limit: \d\S* ms, from a peak of \d+ GFLOP/s and a copy at \d+\.\d GB/s", printed, re.M)
+
+
+def test_bars_are_in_proportion():
+    bars = cli._bars([2.0, None, 3.0, 8.0, 8.4, 1e9])
+    assert [bar.rstrip() for bar in bars] == ["#" * 5, "", "#" * 8, "#" * 20, "#" * 19 + ">", "#" * 19 + ">"]
+    assert {len(bar) for bar in bars} == {20}
 
 
 def test_on_a_terminal_rich_draws_tables_if_it_is_there(capsys, monkeypatch):

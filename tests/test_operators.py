@@ -70,6 +70,18 @@ def test_update_of_every_algorithm(algorithm, dtype):
     assert op(x).tobytes() == convt.ConvTranspose(*new, **keywords)(x).tobytes()
 
 
+@pytest.mark.parametrize("backend", ["reference", "tune", "onednn"])
+def test_update_of_other_backends(backend):
+    w, x = rand((3, 3, 16, 16), 1), rand((1, 6, 5, 16))
+    try:
+        op = convt.ConvTranspose(w, strides=2, backend=backend)
+    except convt.BackendUnavailableError as error:
+        pytest.skip(str(error))
+    want = op(x)
+    op.update(2 * w)
+    np.testing.assert_allclose(op(x), 2 * want, rtol=1e-5, atol=1e-5)
+
+
 def test_update_with_weights_that_are_not_finite():
     x, w = rand((1, 8, 9, 16)), rand((4, 4, 16, 16), 1)
     op = convt.ConvTranspose(w, strides=2, pads_begin=1, pads_end=1)
