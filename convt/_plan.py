@@ -128,7 +128,7 @@ class Operator:
         """
         new = Operator(self._attributes, filter, bias, weights=weights)
         new._tuned = self._tuned
-        forms, bounds = {}, {}  # those of this operator -> those of the new one
+        forms, bounds = {}, {}  # this operator's -> the new one's
         for place, old in self._forms.copy().items():
             if old.key[0] in ALGORITHMS:  # the recipes of oneDNN hold weights
                 form = forms[old] = new._forms[place] = _repeat.Form(old.key, old.recipe)

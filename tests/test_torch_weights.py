@@ -90,7 +90,7 @@ def test_plans_outlive_changes_of_the_weights_in_place(bias, monkeypatch):
             w.mul_(-1 - step)
             if bias:
                 b.add_(1)
-    assert len(made) == 2  # of the one-shot call, and of the operator
+    assert len(made) == 2  # one plan for the one-shot call, one for the operator
 
 
 def test_weights_made_at_each_call_are_never_mixed_up():

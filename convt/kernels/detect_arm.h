@@ -35,7 +35,7 @@ long convt_cache_bytes(int level)
     }
     return 0;
 }
-#elif defined(__APPLE__)
+#else /* macOS */
 #include <sys/sysctl.h>
 
 /* Return a number that the kernel reports by a name, or 0. */
@@ -55,15 +55,5 @@ static unsigned found_features(void)
 long convt_cache_bytes(int level)
 {
     return level == 1 ? reported("hw.perflevel0.l1dcachesize") : level == 2 ? reported("hw.perflevel0.l2cachesize") : 0;
-}
-#else
-static unsigned found_features(void)
-{
-    return 0;
-}
-
-long convt_cache_bytes(int level)
-{
-    return 0 * level;
 }
 #endif

@@ -3,7 +3,7 @@
 #include "convt_kernels.h"
 #include "cpu_features.h"
 
-#if defined(__aarch64__)
+#if defined(__aarch64__) && (defined(__linux__) || defined(__APPLE__))
 #include "detect_arm.h"
 #elif defined(__x86_64__)
 #include <cpuid.h>

@@ -68,7 +68,7 @@ class Scope:
         self._values = {each.name: Value(tuple(each.dims), each.data_type, in_model=True) for each in graph.initializer}
         for each in graph.sparse_initializer:
             self._values[each.values.name] = Value(tuple(each.dims), each.values.data_type, in_model=True)
-        self._initializers = {each.name: each for each in graph.initializer}  # those that runs cannot override
+        self._initializers = {each.name: each for each in graph.initializer}  # initializers that runs cannot override
         self._producers = {name: node for node in self.nodes for name in node.output if name}
         self._added = {}  # key of `add_constant` -> name
         self._types = None

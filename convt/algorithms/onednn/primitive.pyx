@@ -28,7 +28,7 @@ _ELTWISE = {
     "tanh": ONEDNN_dnnl_eltwise_tanh, "sigmoid": ONEDNN_dnnl_eltwise_logistic, "gelu": ONEDNN_dnnl_eltwise_gelu_erf,
     "swish": ONEDNN_dnnl_eltwise_swish, "elu": ONEDNN_dnnl_eltwise_elu, "hard_swish": ONEDNN_dnnl_eltwise_hardswish,
 }
-_PARAMETERS = {"swish": (1.0, 0.0), "hard_swish": (1 / 6, 0.5)}  # of oneDNN, where convt has none
+_PARAMETERS = {"swish": (1.0, 0.0), "hard_swish": (1 / 6, 0.5)}  # oneDNN needs parameters where convt has none
 
 
 def can(problem):
