@@ -55,6 +55,8 @@ class ConvTranspose(Generic[DType]):
     (2, 64, 48, 16)
     """
 
+    _ARGUMENTS: Mapping[str, str] = MappingProxyType({})  # names of arguments in errors, where they differ
+
     @overload
     def __init__(self, filter: NDArray[DType], bias: Array | None = None, **keywords: Unpack[OperatorKeywords]) -> None: ...
 
@@ -88,8 +90,6 @@ class ConvTranspose(Generic[DType]):
         parsed, view, bias = _api.parse(filter, bias, dialect, **attributes)
         op._set(parsed, _api.readable_view(view), _api.readable_view(bias), weights)
         return op
-
-    _ARGUMENTS: Mapping[str, str] = MappingProxyType({})  # names of arguments in errors, where they differ
 
     def _with_arrays(self, filter, bias, weights):
         """Return an operator like this one that reads other arrays in the caller's memory, as `_borrowing`, with its plans.

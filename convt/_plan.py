@@ -140,7 +140,8 @@ class Operator:
             if isinstance(key, tuple) and form and (form.finite is not False or old.supports_nonfinite):
                 bounds[old] = old.with_form(form, new._fill_function(key[0]) if old.plan.has_holes else None)
         for key, old in entries.items():
-            if old in bounds:
+            # `_repeat.repeat` does not check a plan, so its keys are kept only for weights that are known to be finite or not.
+            if old in bounds and (isinstance(key, tuple) or bounds[old].form.finite is not None):
                 new.plans.keep(key, bounds[old])
         return new
 

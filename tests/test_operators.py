@@ -96,6 +96,26 @@ def test_update_with_weights_that_are_not_finite():
     assert op(x).tobytes() == want.tobytes()
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "sizes", "kernel", "channels", "pads", "at"),
+    [("direct", (37, 23), (3, 5), (128, 16), 0, (1, 4, 86, 0)), ("winograd", (31, 11), (5, 2), (16, 64), 1, (1, 0, 10, 18))],
+)
+def test_plans_of_weights_that_are_packed_later_are_checked(algorithm, sizes, kernel, channels, pads, at):
+    """Check an update while no weights are packed, with two layouts of one plan that does not support the new weights."""
+    keywords = {"strides": 2, "pads_begin": pads, "pads_end": pads}
+    x, w = rand((1, *sizes, channels[0])), rand((*kernel, *channels), 1)
+    other = np.lib.stride_tricks.as_strided(x, strides=(2 * x.strides[0], *x.strides[1:]))  # the batch is 1
+    op = convt.ConvTranspose(w, algorithm=algorithm, **keywords)
+    for data in (x, other):
+        op(data)
+    op._operator.weights.clear()
+    w[at] = np.inf
+    op.update(w)
+    want = convt.conv_transpose(x, w, backend="reference", **keywords)
+    for data in (x, other):
+        np.testing.assert_array_equal(np.isfinite(op(data)), np.isfinite(want))
+
+
 def test_update_fills_outputs_without_products():
     x, w = rand((1, 4, 4)), rand((1, 4, 3), 1)
     op = convt.ConvTranspose(w, np.array([1, 2, 3], f32), strides=3)

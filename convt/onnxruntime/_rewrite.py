@@ -67,7 +67,7 @@ def rewrite(model, session, threads, precision=None, tune=False, load=lambda ten
                 attributes["kernel_shape"] = weights.dims[2:]  # because the decision is valid for this kernel only
             arguments = {"session": session, "node": len(fused), "threads": threads, "attributes": attributes, "tune": tune}
             made, places, fused[name] = _fuse.fuse(scope, position, arguments)
-            for each in _quantized.dequantize(scope, made, load):
+            for each in _quantized.dequantize(scope, made, load, opset):
                 replaced.setdefault(each, set()).update(places)
             arguments["constants_in_model"] = all(scope.value(each).in_model for each in made.input[1:] if each)
             made.domain = _DOMAIN
