@@ -282,22 +282,58 @@ def readable_view(view):
     return view if view is None or _addressable(view) else view.copy("K")
 
 
-def execute(attributes, operator, data, inputs, out, problem=None):
+def _check_add(attributes, add, shape):
+    """Return a NumPy view of the array to add. Raise if dtype or shape differ from those of the output."""
+    add = _check.floating("add", add)
+    if _check.DTYPES[add.dtype] != attributes.dtype:
+        raise TypeError(f"add: got dtype {add.dtype}, wanted {attributes.dtype}, the filter's")
+    if add.shape != shape:
+        raise ValueError(f"add: got shape {add.shape}, wanted {shape}, the output's")
+    return add
+
+
+def _in_the_same_order(out, add):
+    """Return ``(out, add)``, or new arrays where needed, so that both have the same strides and no gaps between elements.
+
+    A new ``add`` is a copy; a new ``out`` is uninitialised.
+    """
+    target = np.empty_like(out)
+    if _same_strides(target, out):
+        target = out
+    if not _addressable(add) or not _same_strides(target, add):
+        copy = np.empty_like(target)
+        copy[...] = add
+        add = copy
+    return target, add
+
+
+def _same_strides(a, b):
+    """Check whether two arrays of one shape have the same strides on all axes of two or more elements."""
+    return all(step == other for step, other, n in zip(a.strides, b.strides, a.shape, strict=True) if n > 1)
+
+
+def execute(attributes, operator, data, inputs, out, problem=None, add=None):
     """Execute a validated call and return ``(output, Bound)``.
 
-    ``data`` and ``out`` are in the user's layout. ``inputs`` lists (name, array) pairs that ``out`` must not overlap. The
-    `_repeat.Bound` serves repeated calls on arrays like ``data`` with contiguous outputs; it is None if such calls need all
+    ``data``, ``out`` and ``add`` are in the user's layout. ``inputs`` lists (name, array) pairs that ``out`` must not overlap.
+    The `_repeat.Bound` serves repeated calls on arrays like ``data`` with contiguous outputs; it is None if such calls need all
     checks again.
     """
     problem = problem or attributes.problem(data.shape)
     shape = attributes.user_shape(problem.out_shape)
+    if add is not None:
+        add = _check_add(attributes, add, shape)
+        inputs = (*inputs, ("add", add))
     result = _memory.empty(shape, data.dtype) if out is None else _check_out(out, shape, data.dtype, inputs)
     if not result.size:
         return (result if out is None else out), None
     view, target = attributes.nxc(data), attributes.nxc(result)
     source, scratch = readable_view(view), target if _addressable(target) else np.empty(target.shape, target.dtype)
+    addends = None
+    if add is not None:
+        scratch, addends = _in_the_same_order(scratch, attributes.nxc(add))
     start = time.perf_counter() if _config.verbose() else 0.0
-    plan, bound = operator.compute(problem, source, scratch)
+    plan, bound = operator.compute(problem, source, scratch, addends)
     if start:
         _config.report(problem, plan, time.perf_counter() - start)
     if scratch is not target:
@@ -330,7 +366,7 @@ def conv_transpose(
 def conv_transpose(
     data, filter, bias=None, *, strides=1, pads_begin=0, pads_end=0, dilations=1, auto_pad=None, output_padding=0,
     output_shape=None, groups=1, data_format="NXC", filter_format="XIO", activation=None, out=None, backend="auto",
-    algorithm="auto", precision=None,
+    algorithm="auto", precision=None, add=None,
 ):  # fmt: skip
     """Compute the transposed convolution of ``data`` with ``filter``.
 
@@ -373,10 +409,13 @@ def conv_transpose(
         (*kernel, M / G, C), and "GIOX" is (G, C / G, M / G, *kernel).
     activation : str or tuple, optional
         "relu", ("leaky_relu", slope), ("clip", low, high), "tanh", "sigmoid", "gelu" (erf), "swish", "hard_swish" or
-        ("elu", alpha). Applied after the bias as outputs are stored.
+        ("elu", alpha). Applied after ``bias`` and ``add`` as outputs are stored.
     out : array, optional
         Array for the result: it is written in place and returned. It must have the shape and dtype of the result, be
         writeable, and overlap no input.
+    add : array of the dtype of ``data`` and the shape of the result, optional
+        Added to the output before the activation, as a decoder adds the features of an encoder. float16 and bfloat16 are
+        rounded before the addition and after it.
     backend : "auto", "native", "onednn", "reference" or, in `ConvTranspose` only, "tune"
         "auto" uses the native backend. If oneDNN is installed, `ConvTranspose` uses oneDNN for layers on which it is known to
         be faster. "onednn" needs ``pip install "convt[onednn]"``, or CONVT_ONEDNN_LIB with the path of libdnnl.so.3; if
@@ -439,7 +478,7 @@ def conv_transpose(
         strides, pads_begin, pads_end, dilations, auto_pad, output_padding, output_shape, groups, data_format, filter_format,
         activation, backend, algorithm, precision,
     )  # fmt: skip
-    return one_shot(_padding.CORE, data, filter, bias, _NAMES, values, out)
+    return one_shot(_padding.CORE, data, filter, bias, _NAMES, values, out, add)
 
 
 _NAMES = (
@@ -449,7 +488,7 @@ _NAMES = (
 _ONE_SHOT_CALLS = _keep.Recent(_keep.ONE_SHOT_PLANS)  # signature of a one-shot call -> `_repeat.Shot`
 
 
-def one_shot(dialect, data, filter, bias, names, values, out=None):
+def one_shot(dialect, data, filter, bias, names, values, out=None, add=None):
     """Compute `conv_transpose` in any dialect.
 
     ``names`` and ``values`` are tuples with the keyword arguments of `parse`. Their order must be the same at every call,
@@ -459,7 +498,7 @@ def one_shot(dialect, data, filter, bias, names, values, out=None):
         data, filter = _check.array("data", data), _check.array("filter", filter)
         bias = None if bias is None else _check.array("bias", bias)
     threads = _config.get_num_threads()
-    found = _repeat.repeat_shot(_ONE_SHOT_CALLS.entries, dialect, data, filter, bias, values, out, threads)
+    found = _repeat.repeat_shot(_ONE_SHOT_CALLS.entries, dialect, data, filter, bias, values, out, threads, add)
     if type(found) is np.ndarray:  # otherwise the signature, or None
         return found
     parsed, view, own_bias = parse(filter, bias, dialect, **dict(zip(names, values, strict=True)))
@@ -471,9 +510,10 @@ def one_shot(dialect, data, filter, bias, names, values, out=None):
     # than a new plan.
     can_repeat = _addressable(filter) and _elements_disjoint(filter)
     if not can_repeat and out is None:
-        return one_shot(dialect, data, filter.copy(), bias, names, values)
+        return one_shot(dialect, data, filter.copy(), bias, names, values, None, add)
     operator = _plan.Operator(parsed, readable_view(view), readable_view(own_bias), persistent=False)
-    result, bound = execute(parsed, operator, data, (("data", data), ("filter", view), ("bias", own_bias)), out)
+    inputs = ("data", data), ("filter", view), ("bias", own_bias)
+    result, bound = execute(parsed, operator, data, inputs, out, add=add)
     # A call that fell back to another algorithm because of its weights is not kept: the next weights may not need the fallback.
     may_keep = bound is not None and bound.as_chosen and bound.form.finite
     if may_keep and found is not None and can_repeat and (bias is None or _addressable(bias)):

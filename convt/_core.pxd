@@ -8,6 +8,7 @@ from convt._memory cimport Buffer, Table
 
 cdef const convt_isa *isa_in_use() noexcept
 cdef const convt_kernels *kernels_of(str dtype, str unit=*)
+cdef convt_act act_of(tuple activation)
 cdef bint all_finite(const convt_kernels *k, array, int threads)
 cpdef void note_pool()
 

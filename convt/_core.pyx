@@ -315,6 +315,16 @@ cdef class PackedFilter:
     """
 
 
+cdef convt_act act_of(tuple activation):
+    """Return the kernels' form of an activation ``(name, a, b)``."""
+    cdef convt_act act
+    name, act.a, act.b = activation
+    act.code = _ACTIVATIONS[name]
+    if name == "relu":
+        act.b = float("inf")
+    return act
+
+
 cdef struct Job:
     # A plan and its call, for `run_part`.
     void *plan
@@ -345,10 +355,7 @@ cdef class Plan:
         """Initialise the plan. ``execution`` is an `algorithms.execution.Execution`: decisions on threads, stores and holes."""
         self.algorithm, self.k, self.isa = algorithm, k, isa()
         self.tile = f"{k.mr[k.nr // k.vl]}x{k.nr}"
-        name, a, b = problem.activation
-        self.act.code, self.act.a, self.act.b = _ACTIVATIONS[name], a, b
-        if name == "relu":
-            self.act.b = float("inf")
+        self.act = act_of(problem.activation)
         self.nd = problem.rank
         self.batch, self.groups, self.ci, self.co = problem.batch, problem.groups, problem.ci, problem.co
         ins, outs = [s // k.s_size for s in in_strides], [s // k.s_size for s in out_strides]

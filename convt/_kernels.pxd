@@ -198,6 +198,7 @@ cdef extern from "convt_kernels.h" nogil:
                       int nb) noexcept nogil
         void (*store)(void **rows, Py_ssize_t cs, const void *src, Py_ssize_t ld, int mr, int cols,
                       const convt_act *act) noexcept nogil
+        void (*add)(void *to, const void *from_, int64_t n, const convt_act *act) noexcept nogil
     ctypedef struct convt_isa:
         const char *name
         convt_kernels set[CONVT_UNITS][CONVT_DTYPES]

@@ -110,12 +110,12 @@ class ConvTranspose(Generic[DType]):
         self._kept = self._operator.plans.entries  # the layout of data and threads is a second key of a Bound
 
     @overload
-    def __call__(self, data: Array, out: None = None) -> NDArray[DType]: ...
+    def __call__(self, data: Array, out: None = None, *, add: Array | None = None) -> NDArray[DType]: ...
 
     @overload
-    def __call__(self, data: Array, out: Out) -> Out: ...
+    def __call__(self, data: Array, out: Out, *, add: Array | None = None) -> Out: ...
 
-    def __call__(self, data, out=None):
+    def __call__(self, data, out=None, *, add=None):
         """Compute the transposed convolution of ``data``.
 
         Parameters
@@ -124,6 +124,8 @@ class ConvTranspose(Generic[DType]):
             Data of `conv_transpose`.
         out : array, optional
             Array for the result, as in `conv_transpose`.
+        add : array of the filter's dtype and the shape of the result, optional
+            Added to the output before the activation.
 
         Returns
         -------
@@ -138,20 +140,20 @@ class ConvTranspose(Generic[DType]):
         if type(data) is not np.ndarray:
             with _check.renamed(self._ARGUMENTS):
                 data = _check.array("data", data)
-        found = _repeat.repeat(self._kept, data, out, _config.get_num_threads())
+        found = _repeat.repeat(self._kept, data, out, _config.get_num_threads(), add)
         if type(found) is np.ndarray:  # otherwise the layout of data and threads
             return found
         operator = self._operator  # `update` replaces it
-        result, bound = self._compute(operator, self._attributes, data, out)
+        result, bound = self._compute(operator, self._attributes, data, out, add)
         if bound is not None:
             operator.plans.keep(found, bound)
         return result
 
-    def _compute(self, operator, attributes, data, out):
+    def _compute(self, operator, attributes, data, out, add=None):
         """Compute a call with all checks and return ``(output, Bound)``, as `_api.execute` does."""
         with _check.renamed(self._ARGUMENTS):
             data = _api.check_data(attributes, data)
-            return _api.execute(attributes, operator, data, (("data", data),), out)
+            return _api.execute(attributes, operator, data, (("data", data),), out, add=add)
 
     def update(self, filter: Array, bias: Array | None = None) -> None:
         """Replace the weights.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from . import _activation, _config, _keep, _measure, _reference, _repeat, tuning
+from ._addition import Addition
 from ._errors import BackendUnavailableError
 from ._problem import ITEMSIZE, NUMPY_DTYPE, Problem
 from .algorithms import ALGORITHMS, BACKENDS, candidates, clear_schedules, fastest, machine, on_unit, onednn, reorder
@@ -289,11 +290,13 @@ class Operator:
         extra = (_fill_values(problem, self.bias),) if bound.plan.has_holes else ()
         return bound.plan.run(data, out, self.packed(bound.form), _config.get_num_threads(), *extra)
 
-    def compute(self, problem, data, out):
+    def compute(self, problem, data, out, add=None):
         """Compute on views in NXC order and return ``(plan, Bound)``.
 
-        The Bound is None if similar calls must not reuse it.
+        ``add`` has the strides of ``out``, and both have no gaps. The Bound is None if similar calls must not reuse it.
         """
+        if add is not None:
+            return self._compute_and_add(problem, data, out, add)
         if self._attributes.backend == "reference":
             _reference.run(problem, data, self.filter, self.bias, out)
             return _REFERENCE, None
@@ -308,6 +311,17 @@ class Operator:
         bound = self.plan_for(problem, data.strides, out.strides, "direct")  # direct supports all values of data
         self.run(problem, bound, data, out)
         return bound.plan, None
+
+    def _compute_and_add(self, problem, data, out, add):
+        """Do what `compute` does, then add ``add`` to the output and apply the activation."""
+        plan, bound = self.compute(problem._replace(activation=("none", 0.0, 0.0)), data, out)
+        if self._attributes.backend == "reference":
+            sums = out.astype(np.float64) + add
+            out[...] = _activation.reference(*problem.activation, sums).astype(out.dtype)
+            return plan, None
+        addition = Addition(problem.dtype, problem.activation)
+        addition.run(out, add, _config.get_num_threads())
+        return plan, bound and bound.with_addition(addition)
 
     def contiguous(self, problem):
         """Return `plan_for` with the strides of contiguous data and output."""

@@ -3,6 +3,7 @@
 cimport numpy as cnp
 from libc.stdint cimport int64_t
 
+from convt._addition cimport Addition
 from convt._core cimport PackedFilter, Plan
 
 
@@ -28,17 +29,19 @@ cdef class Bound(Kept):
     cdef readonly bint as_chosen  # false if weights that are not finite forced another algorithm
     cdef readonly bint supports_nonfinite  # the plan also supports weights that are not finite
     cdef object fill
+    cdef readonly Addition addition
     cdef Plan native  # the plan if it is native, None for oneDNN
     cdef cnp.dtype dtype
     cdef tuple shape, strides
 
     cpdef bint suits(self)
     cpdef Bound with_form(self, Form form, fill)
+    cpdef Bound with_addition(self, Addition addition)
     cdef bint matches_input(self, array)
     cdef bint matches_output(self, array)
-    cdef bint matches_call(self, data, out)
-    cdef compute(self, data, out, packed, bias, int threads)
+    cdef bint matches_call(self, data, out, add)
+    cdef compute(self, data, out, packed, bias, int threads, add)
     cdef void touch_all(self) noexcept nogil
 
 
-cpdef bytes layout(data, int threads)
+cpdef bytes layout(data, int threads, bint adds=*)

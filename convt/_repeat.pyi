@@ -4,7 +4,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-def layout(data: NDArray[Any], threads: int) -> bytes: ...
+from ._addition import Addition
+
+def layout(data: NDArray[Any], threads: int, adds: bool = False) -> bytes: ...
 def signature(
     dialect: str,
     data: NDArray[Any] | None,
@@ -12,8 +14,11 @@ def signature(
     bias: NDArray[Any] | None,
     attributes: tuple[object, ...],
     threads: int,
+    adds: bool = False,
 ) -> bytes | None: ...
-def repeat(kept: dict[Any, Kept], data: NDArray[Any], out: object, threads: int) -> NDArray[Any] | bytes: ...
+def repeat(
+    kept: dict[Any, Kept], data: NDArray[Any], out: object, threads: int, add: object = None
+) -> NDArray[Any] | bytes: ...
 def repeat_shot(
     kept: dict[Any, Kept],
     dialect: str,
@@ -23,6 +28,7 @@ def repeat_shot(
     attributes: tuple[object, ...],
     out: object,
     threads: int,
+    add: object = None,
 ) -> NDArray[Any] | bytes | None: ...
 
 class Kept:
@@ -61,6 +67,7 @@ class Bound(Kept):
         strides: tuple[int, ...],
         fill: Callable[[NDArray[Any] | None], NDArray[Any]] | None,
         as_chosen: bool = True,
+        addition: Addition | None = None,
     ) -> None: ...
     @property
     def as_chosen(self) -> bool: ...
@@ -68,6 +75,9 @@ class Bound(Kept):
     def supports_nonfinite(self) -> bool: ...
     def suits(self) -> bool: ...
     def with_form(self, form: Form, fill: Callable[[NDArray[Any] | None], NDArray[Any]] | None) -> Bound: ...
+    def with_addition(self, addition: Addition | None) -> Bound: ...
+    @property
+    def addition(self) -> Addition | None: ...
     @property
     def plan(self) -> Any: ...
     @property

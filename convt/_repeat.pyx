@@ -12,6 +12,7 @@ from libc.string cimport memcpy
 
 cimport numpy as cnp
 
+from convt._addition cimport Addition
 from convt._core cimport PackedFilter, Plan, invalidate_known_calls, isa_in_use
 from convt._kernels cimport convt_isa
 from convt._memory cimport Table, empty
@@ -112,24 +113,27 @@ cdef bint _add_value(Signature *s, value):
     return False
 
 
-cpdef bytes layout(data, int threads):
-    """Return type, shape and strides of a NumPy array, and the number of threads, as bytes."""
+cpdef bytes layout(data, int threads, bint adds=False):
+    """Return type, shape and strides of a NumPy array, the number of threads, and whether the call adds an array, as bytes."""
     cdef Signature s
     s.length = 0
-    _add(&s, b"p", &threads, sizeof(threads))
+    _add(&s, b"+" if adds else b"p", &threads, sizeof(threads))
     _add_array(&s, data)
     return s.bytes[:s.length]
 
 
-cpdef bytes signature(str dialect, data, filter, bias, tuple attributes, int threads):
-    """Return all properties of a call except the values of its arrays, as bytes, or None for a call without a signature."""
+cpdef bytes signature(str dialect, data, filter, bias, tuple attributes, int threads, bint adds=False):
+    """Return all properties of a call except the values of its arrays, as bytes, or None for a call without a signature.
+
+    ``adds`` says whether the call adds an array to the output.
+    """
     cdef Signature s
     cdef const convt_isa *isa = isa_in_use()
     s.length = 0
     if data is None or not (_add_array(&s, data) and _add_array(&s, filter) and _add_array(&s, bias)):
         return None
     _add(&s, b"p", &isa, sizeof(isa))
-    _add(&s, b"p", &threads, sizeof(threads))
+    _add(&s, b"+" if adds else b"p", &threads, sizeof(threads))
     if not _add_value(&s, dialect):
         return None
     for value in attributes:
@@ -258,10 +262,14 @@ cdef class Bound(Kept):
     """A plan and the form of its weights, for repeated calls, whose arrays are checked with a few comparisons.
 
     dtype, shape and strides (bytes) are those of a contiguous output. ``fill`` is a function of the bias that returns the
-    values of outputs without products; it is None if there are no such outputs.
+    values of outputs without products; it is None if there are no such outputs. With an ``addition``, each call has an array
+    that is added to the output, and the plan has no activation.
     """
-    def __init__(self, plan, Form form, dtype, tuple shape, tuple strides, fill, bint as_chosen=True):
+    def __init__(
+        self, plan, Form form, dtype, tuple shape, tuple strides, fill, bint as_chosen=True, Addition addition=None
+    ):
         self.plan, self.form, self.dtype, self.shape, self.strides, self.fill = plan, form, dtype, shape, strides, fill
+        self.addition = addition
         self.as_chosen, self.supports_nonfinite = as_chosen, form.finite is False
         self.native = plan if isinstance(plan, Plan) else None
         self.bytes = FOREIGN_BYTES if self.native is None else bytes_of(plan)
@@ -277,14 +285,18 @@ cdef class Bound(Kept):
 
     cpdef Bound with_form(self, Form form, fill):
         """Return a Bound of the same plan with other weights."""
-        return Bound(self.plan, form, self.dtype, self.shape, self.strides, fill, self.as_chosen)
+        return Bound(self.plan, form, self.dtype, self.shape, self.strides, fill, self.as_chosen, self.addition)
+
+    cpdef Bound with_addition(self, Addition addition):
+        """Return a Bound of the same plan and weights for calls that add an array."""
+        return Bound(self.plan, self.form, self.dtype, self.shape, self.strides, self.fill, self.as_chosen, addition)
 
     cdef bint matches_input(self, array):
         """Check dtype and alignment of an input array, whose shape and strides are known to match."""
         return <object>cnp.PyArray_DESCR(array) is self.dtype and cnp.PyArray_ISALIGNED(array)
 
     cdef bint matches_output(self, array):
-        """Check that an array has the output's dtype, shape and strides and is aligned and writeable."""
+        """Check that an array has the output's dtype, shape and strides and is aligned."""
         cdef int ax, nd = <int>len(self.shape)
         if type(array) is not cnp.ndarray or cnp.PyArray_NDIM(array) != nd:
             return False
@@ -292,13 +304,17 @@ cdef class Bound(Kept):
             if cnp.PyArray_DIMS(array)[ax] != <cnp.npy_intp>self.shape[ax] or (
                     cnp.PyArray_STRIDES(array)[ax] != <cnp.npy_intp>self.strides[ax]):
                 return False
-        return <object>cnp.PyArray_DESCR(array) is self.dtype and cnp.PyArray_ISBEHAVED(array)
+        return self.matches_input(array)
 
-    cdef bint matches_call(self, data, out):
-        """Check that data and out match the plan. The shape and strides of ``data`` are known to match."""
-        return self.matches_input(data) and (out is None or (self.matches_output(out) and _disjoint(out, data)))
+    cdef bint matches_call(self, data, out, add):
+        """Check that data, out and the array to add match the plan. The shape and strides of ``data`` are known to match."""
+        if not self.matches_input(data) or (add is not None and not self.matches_output(add)):
+            return False
+        return out is None or (
+            self.matches_output(out) and cnp.PyArray_ISWRITEABLE(out) and _disjoint(out, data)
+            and (add is None or _disjoint(out, add)))
 
-    cdef compute(self, data, out, packed, bias, int threads):
+    cdef compute(self, data, out, packed, bias, int threads, add):
         """Run the plan and return the output, or None if its algorithm does not support the values of the data."""
         result = empty(self.shape, self.dtype) if out is None else out
         fill = None if self.fill is None else self.fill(bias)
@@ -307,7 +323,11 @@ cdef class Bound(Kept):
                 <char *>cnp.PyArray_DATA(data), <char *>cnp.PyArray_DATA(result), packed, threads, result, fill)
         else:
             done = self.plan.run(data, result, packed, threads)
-        return None if done is False else result
+        if done is False:
+            return None
+        if add is not None:
+            self.addition.run(result, add, threads)
+        return result
 
 
 cdef class Shot(Kept):
@@ -320,50 +340,50 @@ cdef class Shot(Kept):
         self.native = bound.form.recipe if isinstance(bound.form.recipe, PackRecipe) else None
         bound.form.keep(None)
 
-    cdef run(self, data, filter, bias, out, int threads):
+    cdef run(self, data, filter, bias, out, int threads, add):
         """Return the output of a call with the same signature, or None if the call needs all checks."""
         cdef Bound bound = self.bound
-        if not (bound.matches_call(data, out) and bound.matches_input(filter) and (bias is None or bound.matches_input(bias))):
+        if not (bound.matches_call(data, out, add) and bound.matches_input(filter) and (bias is None or bound.matches_input(bias))):
             return None
         if out is not None and not (_disjoint(out, filter) and (bias is None or _disjoint(out, bias))):
             return None
         if self.native is None:
             packed = bound.form.recipe.pack(filter, bias, threads)
-            return bound.compute(data, out, packed, bias, threads) if packed.finite else None
+            return bound.compute(data, out, packed, bias, threads, add) if packed.finite else None
         cdef bint on_the_fly = bound.native is not None and bound.native.packing_workspace > 0
         cdef PackedFilter own = self.native.pack(filter, bias, threads, False, on_the_fly)
-        return bound.compute(data, out, own, bias, threads) if own.finite else None
+        return bound.compute(data, out, own, bias, threads, add) if own.finite else None
 
 
-def repeat(dict kept, data, out, int threads):
+def repeat(dict kept, data, out, int threads, add=None):
     """Return the output of a call with the layout and threads of an earlier one, or the layout if the call needs all checks.
 
     ``kept`` maps layouts to `Bound` objects. A call also needs all checks if its weights have to be packed again.
     """
-    cdef bytes key = layout(data, threads)
+    cdef bytes key = layout(data, threads, add is not None)
     found = convt_find(kept, key)
     if found is None:
         return key
     cdef Bound bound = <Bound>found
-    if not bound.matches_call(data, out):
+    if not bound.matches_call(data, out, add):
         return key
     packed = bound.form.use()
     if packed is None:
         return key
     convt_store(&bound.last_use, next_use())
-    result = bound.compute(data, out, packed, None, threads)
+    result = bound.compute(data, out, packed, None, threads, add)
     return key if result is None else result
 
 
-def repeat_shot(dict kept, str dialect, data, filter, bias, tuple attributes, out, int threads):
+def repeat_shot(dict kept, str dialect, data, filter, bias, tuple attributes, out, int threads, add=None):
     """Return the output of a one-shot call with the signature of an earlier one, or the signature if it needs all checks.
 
     ``kept`` maps signatures to `Shot` objects. The result is None for a call without a signature.
     """
-    cdef bytes key = signature(dialect, data, filter, bias, attributes, threads)
+    cdef bytes key = signature(dialect, data, filter, bias, attributes, threads, add is not None)
     found = convt_find(kept, key)
     if found is None:
         return key
     convt_store(&(<Shot>found).last_use, next_use())
-    result = (<Shot>found).run(data, filter, bias, out, threads)
+    result = (<Shot>found).run(data, filter, bias, out, threads, add)
     return key if result is None else result

@@ -90,6 +90,7 @@ class CallKeywords(ChunkKeywords, total=False):
     """Keywords of `convt.conv_transpose` except ``out``."""
 
     data_format: DataFormat
+    add: Array | None
 
 
 class OperatorKeywords(_Keywords, total=False):

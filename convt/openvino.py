@@ -205,12 +205,16 @@ class ConvolutionBackpropData(_operator.ConvTranspose[DType]):
         self._set(attributes, view.copy(order="K"), None)
 
     @overload
-    def __call__(self, data: Array, out: None = None, *, output_shape: Integers | None = None) -> NDArray[DType]: ...
+    def __call__(
+        self, data: Array, out: None = None, *, add: Array | None = None, output_shape: Integers | None = None
+    ) -> NDArray[DType]: ...
 
     @overload
-    def __call__(self, data: Array, out: Out, *, output_shape: Integers | None = None) -> Out: ...
+    def __call__(
+        self, data: Array, out: Out, *, add: Array | None = None, output_shape: Integers | None = None
+    ) -> Out: ...
 
-    def __call__(self, data: Any, out: Any = None, *, output_shape: Integers | None = None) -> Any:
+    def __call__(self, data: Any, out: Any = None, *, add: Any = None, output_shape: Integers | None = None) -> Any:
         """Compute the transposed convolution of ``data``.
 
         Parameters
@@ -219,6 +223,8 @@ class ConvolutionBackpropData(_operator.ConvTranspose[DType]):
             Data of `convolution_backprop_data`.
         out : array, optional
             Array for the result: writeable, with the shape and dtype of the output, and separate from data.
+        add : array of the filter's dtype and the shape of the output, optional
+            Added to the output.
         output_shape : int or one int per spatial axis, optional
             The spatial output sizes of `convolution_backprop_data`, from which the pads are computed.
 
@@ -233,8 +239,9 @@ class ConvolutionBackpropData(_operator.ConvTranspose[DType]):
             As in `convolution_backprop_data`.
         """
         if output_shape is None:
-            return super().__call__(data, out)
-        return self._compute(self._operator, self._with_output_shape(output_shape), _check.array("data", data), out)[0]
+            return super().__call__(data, out, add=add)
+        attributes = self._with_output_shape(output_shape)
+        return self._compute(self._operator, attributes, _check.array("data", data), out, add)[0]
 
     def output_shape(
         self, shape: Iterable[SupportsIndex], output_shape: Integers | None = None

@@ -187,7 +187,7 @@ static double peak(int dtype, double seconds)
         .finite = finite_##s,                                                                                                 \
         .interleave = s##_interleave, .pixel_gemm = s##_pixel_gemm,                                                           \
         .overlap = s##_overlap, .overlap_pixels = s##_overlap_pixels, .overlap_gather = s##_overlap_gather,                   \
-        .store = s##_store                                                                                                    \
+        .store = s##_store, .add = s##_add                                                                                    \
     }
 #define SET_KERNELS_(isa) convt_set_kernels_##isa
 #define SET_KERNELS(isa) SET_KERNELS_(isa)

@@ -1,5 +1,5 @@
 /* Kernels between user memory (S) and accumulators (T): widening loads, rounding stores, transposition, packing of B
- * (`pack_b`), and `store`. The includer defines
+ * (`pack_b`), `store` and `add`. The includer defines
  *
  *   S, T, V, VL, V_(op), FN(name)    element types, a vector of T, its lanes, its operations, the name of an instance
  *   S_LOAD, S_LOADN, S_STORE, S_STOREN    whole and partial vectors of T from and to S
@@ -7,7 +7,7 @@
  *   S_IS_T    defined if S is T
  *
  * Elements that are not contiguous go through a vector on the stack. `store` computes up to eight vectors together, row by row,
- * so that transcendental activations hide their latency.
+ * so that transcendental activations hide their latency, and so does `add`.
  */
 #include "body_widen.h"
 #include "body_transpose.h"
@@ -51,5 +51,26 @@ static void FN(store)(void *const *rows, ptrdiff_t cs, const void *src, ptrdiff_
                 }
             }
         }
+    }
+}
+
+static void FN(add)(void *to, const void *from, int64_t n, const convt_act *given)
+{
+    const convt_act act = *given; /* a local copy, which no store can alias */
+    S *y = to;
+    const S *x = from;
+    for (; n >= 8 * VL; n -= 8 * VL, y += 8 * VL, x += 8 * VL) {
+        V sums[8];
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; i++)
+            sums[i] = S_LOAD(y + i * VL) + S_LOAD(x + i * VL);
+        V_(act_all)(sums, 8, &act);
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; i++)
+            S_STORE(y + i * VL, sums[i]);
+    }
+    for (; n > 0; n -= VL, y += VL, x += VL) {
+        const int some = n < VL ? (int)n : VL;
+        S_STOREN(y, V_(act)(S_LOADN(y, some) + S_LOADN(x, some), &act), some);
     }
 }

@@ -46,6 +46,7 @@ def case(seed, isa=None):
     if found["values"] == "denormal" and problem["dtype"] in ("float16", "bfloat16"):
         found["values"] = "integers"  # the dot product of bfloat16 flushes denormals to zero
     if form == "dask":
+        problem["add"] = False
         found["backend"] = "native"
         found["chunks"] = [rng.randint(1, max(1, n)) for n in (problem["batch"], *problem["in_sizes"])]
     elif rng.random() < 0.06:
@@ -98,6 +99,7 @@ def _problem(rng, dialect):
         "filter_format": filter_format,
         "bias": dialect != "openvino" and rng.random() < 0.6,
         "activation": _activation(rng) if dialect == "core" else None,
+        "add": dialect == "core" and rng.random() < 0.25,
     }
 
 
@@ -175,6 +177,7 @@ def _call(rng, problem):
         "data": _layout(rng, rank, True),
         "filter": _layout(rng, rank + (problem["filter_format"] == "GIOX"), True),
         "bias": _layout(rng, 1, True),
+        "add": _layout(rng, rank, True) if problem["add"] else None,
         "out": _layout(rng, rank, False) if rng.random() < 0.6 else None,
         "as": rng.choice(["numpy"] * 8 + ["dlpack", "array"]),
         "values": rng.randrange(2),

@@ -65,8 +65,9 @@ def nxc(a, data_format):
     return a if data_format == "NXC" else np.moveaxis(a, 1, -1)
 
 
-def sums(problem, found, data, filter, bias):
-    """Return the window of the scatter plus bias, and the same sums of magnitudes, in float64 and NXC."""
+def sums(problem, found, data, filter, bias, add=None):
+    """Return the window of the scatter plus bias and ``add``, the same sums of magnitudes, and the error of rounding to a 16-bit
+    dtype before the addition, in float64 and NXC."""
     p, groups = problem, problem["groups"]
     x = nxc(data, p["data_format"]).astype(np.float64)
     x = x.reshape(*x.shape[:-1], groups, p["ci"])
@@ -85,7 +86,15 @@ def sums(problem, found, data, filter, bias):
                 y[written] += np.einsum("...gi,gio->...go", x[read], w[(..., *tap)])
                 sizes[written] += np.einsum("...gi,gio->...go", np.abs(x[read]), np.abs(w[(..., *tap)]))
         shape = (*y.shape[:-2], groups * p["co"])
-        return y.reshape(shape) + b, sizes.reshape(shape) + np.abs(b)
+        y, sizes = y.reshape(shape) + b, sizes.reshape(shape) + np.abs(b)
+        if add is None:
+            return y, sizes, 0
+        rounding = 0
+        if add.itemsize == 2:
+            y = y.astype(add.dtype).astype(np.float64)
+            rounding = np.where(np.isfinite(y), np.abs(y), 0) * float(ml_dtypes.finfo(add.dtype).eps)
+        a = nxc(add, p["data_format"]).astype(np.float64)
+        return y + a, sizes + np.abs(a), rounding
 
 
 def _products(n, tap, s, d, begin, out):
@@ -102,8 +111,8 @@ _PRODUCT = {"matrix_high": 2.0**-10, "matrix_medium": 2.0**-7, "dots": 2.0**-7}
 INEXACT = ("winograd6", "matrix_high_winograd")
 
 
-def assert_right(call, algorithms, got, y, sizes):
-    """Assert that ``got``, in NXC, is the result for these sums, computed by algorithms with these names."""
+def assert_right(call, algorithms, got, y, sizes, rounding=0):
+    """Assert that ``got``, in NXC, is the result for these `sums`, computed by algorithms with these names."""
     p = call["problem"]
     dtype, activation = got.dtype, p["activation"]
     activation = tuple(activation) if isinstance(activation, list) else activation
@@ -121,7 +130,7 @@ def assert_right(call, algorithms, got, y, sizes):
     with np.errstate(over="ignore", invalid="ignore"):
         size = np.where(np.isfinite(sizes), sizes, 0)
         factor = max([terms * unit * 4] + [_PRODUCT.get(prefix, 0) for prefix in map(_prefix, algorithms)])
-        error = factor * size
+        error = factor * size + rounding
         if _use_winograd(algorithms) and size.size:
             error = error + 64 * factor * size.max() * (200 if "winograd6" in algorithms else 1)
         slopes = map(abs, activation[1:]) if activation and activation[0] in ("leaky_relu", "elu") else ()

@@ -131,9 +131,13 @@ class _Run:
         accepts_out = call["dialect"] == "core" and call["form"] != "dask"
         if each["out"] is not None and shape is not None and not too_large and accepts_out:
             out = memory.Guarded(user_shape or shape, DTYPES[p["dtype"]][0], each["out"])
+        guarded_add = None  # kept, because it owns the memory of `add`
+        if p["add"] and shape is not None and not too_large:
+            guarded_add = memory.guarded_copy(self._addends(user_shape or shape, each["values"]), each["add"])
+        add = guarded_add and guarded_add.view
         try:
             with convt.num_threads(each["threads"]):
-                got = self._compute(arrays, out and out.view, each)
+                got = self._compute(arrays, out and out.view, add, each)
         except (ValueError, TypeError, MemoryError) as error:
             assert out is None or out.untouched(), "an exception was raised, but out was written to"
             return self._refused(error, windows, too_large)
@@ -141,7 +145,7 @@ class _Run:
             return "another problem"  # by chance the filter's shape also fits these groups
         assert windows is not None, f"wanted an error, got a result of shape {got.shape}"
         if not too_large:
-            self._check(got, out, user_shape or shape, windows, arrays, each)
+            self._check(got, out, user_shape or shape, windows, arrays, add, each)
         return "right"
 
     def _refused(self, error, windows, too_large):
@@ -182,7 +186,18 @@ class _Run:
                     a.reshape(-1)[at] = rng.choice(bad, 3).astype(dtype)
         return data, np.ascontiguousarray(filter_in(p["filter_format"], filter)), bias
 
-    def _compute(self, arrays, out, each):
+    def _addends(self, shape, number):
+        """Return values for ``add``, of the kind of the other arrays."""
+        call, dtype = self.call, DTYPES[self.problem["dtype"]][0]
+        rng = np.random.default_rng([call["seed"], number, 1])
+        kind = call["values"]
+        found = rng.uniform(-8, 8, shape) if kind in ("real", "huge") else rng.integers(-8, 9, shape)
+        found = found.astype(dtype) * (np.finfo(dtype).smallest_subnormal if kind == "denormal" else dtype.type(1))
+        if kind == "special" and found.size:
+            found.reshape(-1)[rng.integers(0, found.size, 2)] = rng.choice([np.nan, np.inf, -np.inf], 2).astype(dtype)
+        return found.astype(dtype)
+
+    def _compute(self, arrays, out, add, each):
         call, p, k = self.call, self.problem, self.keywords
         if call["dialect"] == "onnx":
             return self._onnx(*arrays)
@@ -196,7 +211,7 @@ class _Run:
         k = dict(k, **more, activation=activation, data_format=p["data_format"], filter_format=p["filter_format"])
         integration = each["as"]
         if call["form"] == "shot":
-            return convt.conv_transpose(*(Array(a, integration) for a in arrays), **k, out=out)
+            return convt.conv_transpose(*(Array(a, integration) for a in arrays), **k, out=out, add=Array(add, integration))
         if call["form"] == "dask":
             return self._dask(arrays, k, each)
         if self.operator is None:
@@ -204,7 +219,7 @@ class _Run:
             self.operator = make(arrays[1], arrays[2], **k)
             if call["form"] == "pickled":
                 self.operator = pickle.loads(pickle.dumps(self.operator))
-        got = self.operator(Array(arrays[0], integration), out)
+        got = self.operator(Array(arrays[0], integration), out, add=Array(add, integration))
         assert got.shape == self.operator.output_shape(arrays[0].shape)
         return got
 
@@ -231,21 +246,21 @@ class _Run:
             assert oracle.same_bits(got, whole), "the result of chunks differs in bits from a single call"
         return got
 
-    def _check(self, got, out, shape, windows, arrays, each):
+    def _check(self, got, out, shape, windows, arrays, add, each):
         p = self.problem
         assert got.shape == shape and got.dtype == DTYPES[p["dtype"]][0]
         assert out is None or got is out.view
         kept = got.copy()
         if out is not None:
             assert out.only_elements_written(), "memory between the elements of out was written to"
-        layouts = tuple(str(each[name]) for name in ("data", "filter", "bias", "out"))
+        layouts = tuple(str(each[name]) for name in ("data", "filter", "bias", "add", "out"))
         if self.call["form"] != "dask":  # equal arrays in equal layouts are summed in the same order for any number of threads
             before = self.results.setdefault((*layouts, each["values"], each["as"]), kept)
             assert oracle.same_bits(before, kept), "a repeated call gave different bits"
         if not got.size:  # the other sizes may be larger than an array of sums can have
             return
-        inputs = (*layouts[:3], each["values"])
+        inputs = (*layouts[:4], each["values"])
         if inputs not in self.sums:
-            self.sums[inputs] = oracle.sums(self.intended, windows, *arrays)
+            self.sums[inputs] = oracle.sums(self.intended, windows, *arrays, add)
         names = {algorithm for algorithm, _, _ in self.plans}
         oracle.assert_right(self.call, names, oracle.nxc(kept, p["data_format"]), *self.sums[inputs])

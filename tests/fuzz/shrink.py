@@ -15,6 +15,7 @@ _PLAIN = {
 _PLAIN_PROBLEM = {
     "activation": None,
     "bias": False,
+    "add": False,
     "data_format": "NXC",
     "filter_format": "XIO",
     "dtype": "float32",
@@ -82,7 +83,7 @@ def _with_one_default(case):
         for name, value in plain.items():
             if call[name] != value:
                 yield _changed(case, lambda c, n=n, name=name, value=value: c["calls"][n].__setitem__(name, value))
-        for array in ("data", "filter", "bias", "out"):
+        for array in ("data", "filter", "bias", "add", "out"):
             for name in call[array] or ():
                 yield _changed(case, lambda c, n=n, array=array, name=name: c["calls"][n][array].pop(name))
 
@@ -105,7 +106,7 @@ def _drop_axis(case, axis):
         del case["chunks"][axis + 1]
     at = axis + (1 if case["problem"]["data_format"] == "NXC" else 2)
     for call in case["calls"]:
-        for array in ("data", "filter", "out"):
+        for array in ("data", "filter", "add", "out"):
             layout = call[array] or {}
             if "order" in layout:
                 del layout["order"]

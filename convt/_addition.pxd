@@ -1,0 +1,12 @@
+# C interface of _addition.
+
+from libc.stdint cimport int64_t
+
+from convt._kernels cimport convt_act, convt_kernels
+
+
+cdef class Addition:
+    cdef const convt_kernels *k
+    cdef convt_act act
+
+    cdef void compute(self, char *out, const char *add, int64_t count, int threads) noexcept nogil
