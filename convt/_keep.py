@@ -21,7 +21,7 @@ TUNED_RESULTS = 1 << 20  # results of "tune" for one operator
 
 # Bytes of packed weights that every operator may keep if no limit was set, because the forms that a few shapes need can be
 # many times larger than a small filter.
-LEAST_PACKED = 1 << 16
+LEAST_PACKED = 1 << 18
 
 _KEY = 1 << 10  # approximate bytes of a cache key
 _CHECKS = 8  # the total of all plans is computed after every ALL_PLANS // _CHECKS bytes of new plans
@@ -139,7 +139,8 @@ def packed_limits():
     `stages.LARGE_FILTER` bytes and for smaller ones.
     """
     times = _config.get_packed_weights_limit()
-    return [stages.MOST_FORM, stages.MOST_SMALL_FORM] if times is None else [times]
+    # Two large forms of a small filter are kept. Otherwise calls of two shapes in turn might pack weights at each call.
+    return [stages.MOST_FORM, 2 * stages.MOST_SMALL_FORM] if times is None else [times]
 
 
 class PackedWeights:

@@ -377,9 +377,13 @@ def test_tune_measures_once_for_each_shape(monkeypatch):
         measured.append(list(runs))
         for run in runs.values():
             run()
-        return {name: 2.0 - (name == "depthwise") for name in runs}
+        return {name: 2.0 - (name == fastest(runs)) for name in runs}
+
+    def fastest(runs):
+        return [name for name in runs if name != "onednn"][-1]  # "auto" chooses the first
 
     monkeypatch.setattr(_measure, "measure", measure)
+
     def algorithms(model):
         operators = _weights._filters[id(model[0].weight)].values.operators.values()
         with convt.num_threads(torch.get_num_threads()):
@@ -393,12 +397,12 @@ def test_tune_measures_once_for_each_shape(monkeypatch):
             for _ in range(4):
                 close(model(x), plain(x))
         assert len(measured) == size - 4
-    assert algorithms(model) == {"depthwise"}
+    assert algorithms(model) == {fastest(measured[-1])}
     model(x).sum().backward()  # no measurement while gradients are recorded
     # Another model without `tune` uses the measured choice.
     other, _ = ct.accelerate(copy.deepcopy(plain))
     with torch.no_grad():
         for _ in range(3):
             close(other(x), plain(x))
-    assert algorithms(other) == {"depthwise"}
+    assert algorithms(other) == {fastest(measured[-1])}
     assert len(measured) == 2

@@ -3,8 +3,11 @@
     python tools/growth.py          # 100,000 calls, 10,000 operators, 10,000 shapes; a few minutes
     python tools/growth.py 0.1      # a tenth of that
 
-For each kind, a fifth of the turns runs first, which fills convt's caches. The memory of the process may grow by at most
-MAX_GROWTH in the remaining turns. The exit status is 1 if it grows by more. It needs Linux.
+For each kind, WARM_UP turns run first, which fill convt's caches. The memory of the process may grow by at most MAX_GROWTH in the
+turns after that. The exit status is 1 if it grows by more. It needs Linux.
+
+glibc's malloc takes large blocks from its heap after the first of them was freed, and the heap grows by the gaps between blocks.
+So the tool starts itself again with a fixed size above which blocks are separate from the heap.
 """
 
 import gc
@@ -15,6 +18,7 @@ import numpy as np
 
 import convt
 
+WARM_UP = 8_000  # more turns than convt's caches hold
 MAX_GROWTH = 4 << 20  # bytes, for blocks that the C library takes and frees
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 
@@ -68,19 +72,22 @@ def shapes():
 
 
 def memory_growth(kind, turns):
-    """Return the growth of the process in bytes over the last four fifths of ``turns`` turns."""
+    """Return the growth of the process in bytes over ``turns`` turns after the first WARM_UP."""
     steps = kind()
-    for _ in range(max(turns // 5, 200)):  # more than convt's caches hold
+    for _ in range(WARM_UP):
         next(steps)
     gc.collect()
     before = resident()
-    for _ in range(turns - turns // 5):
+    for _ in range(turns):
         next(steps)
     gc.collect()
     return resident() - before
 
 
 def main():
+    if "MALLOC_MMAP_THRESHOLD_" not in os.environ:
+        os.environ["MALLOC_MMAP_THRESHOLD_"] = str(1 << 17)
+        os.execv(sys.executable, [sys.executable, *sys.argv])
     scale = float(sys.argv[1]) if len(sys.argv) > 1 else 1
     failed = False
     for kind, turns in ((calls, 100_000), (operators, 10_000), (shapes, 10_000)):

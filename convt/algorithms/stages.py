@@ -24,7 +24,7 @@ from . import common, machine
 
 # The most bytes of packed weights in one form, in multiples of the filter: MOST_FORM for filters of more than LARGE_FILTER
 # bytes, MOST_SMALL_FORM for others.
-MOST_FORM, MOST_SMALL_FORM, LARGE_FILTER = 2.5, 6, 1 << 20
+MOST_FORM, MOST_SMALL_FORM, LARGE_FILTER = 2.5, 7.5, 1 << 20
 
 EXACT = 16  # sizes up to this are not rounded, see `class_representative`
 

@@ -103,8 +103,8 @@ def task_counts(work, block, panel_block, span, point_major, unit, here):
     products, stored = block * points * -(-columns // vl), block * outputs * columns / width
     counts["wino_product_vector"], counts["wino_output"] = products, block * outputs * panel_block
     counts["piece"], counts["task"] = stored * (pieces + edges), 1
-    if share < 1 and co % nr:  # the columns of a panel that a point does not multiply are set to zero
-        counts["move"] = products
+    if co % nr:  # the columns of a panel that a point does not multiply are set to zero
+        counts["store"] += products * (1 - share)
     if matrix:
         counts["weight_byte_amx"] = max(0.0, 1 - here.l2 / weight_bytes) * bytes
         counts["store"] += reads * vectors

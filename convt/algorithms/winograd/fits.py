@@ -167,7 +167,7 @@ def prices(unit, here):
         pack = prices["move"] / 2  # about half of the rows are packed
     multiplying = *first, prices["weight_byte"], stall, *[prices[name] for name in names]
     points = read, prices["store"], prices["wino_product_vector"], prices["wino_output"]
-    return multiplying, (*points, prices["move"], prices["in_byte_l3"]), pack
+    return multiplying, (*points, prices["in_byte_l3"]), pack
 
 
 def estimator(problem, unit, here):
@@ -176,15 +176,15 @@ def estimator(problem, unit, here):
     It maps (AxisTransforms of the axes, fraction of points times columns that is multiplied) to (cycles in one channel group,
     cycles of its multiplications).
     """
-    multiplying, (read, point, product, output, zero_vector, l3_byte), pack = prices(unit, here)
+    multiplying, (read, store, product, output, l3_byte), pack = prices(unit, here)
     cycle, call, byte, stall, far, piece, task = multiplying
     batch, ci, co, groups, matrix = problem.batch, problem.ci, problem.co, problem.groups, unit.matrix
     vl, nr, high, size, grain, rows = unit.vl, unit.nr, unit.mr[-1], unit.e_size, unit.grain, unit.task_rows
     lanes, vectors, l2, near = nr // vl, -(-ci // vl), here.l2, cost.near_bytes(here)
     panel, item = here.info(problem.dtype).nr, unit.t_size
     weight_row_bytes = math.prod(map(min, problem.kernel, problem.strides)) * co * groups * size
-    zero_vector = zero_vector if co % nr else 0.0
-    read = vectors * read + point
+    zero_vector = store if co % nr else 0.0
+    read = vectors * read + store
 
     def estimate(transforms, share=1.0):
         tiles, points, windows, point_share, outputs, phases, plain, inside = batch, 1, 1, share, 1, 1, True, 1.0
@@ -233,7 +233,7 @@ def estimator(problem, unit, here):
         cycles += tiles * outputs * phases * (1 - inside) * piece
         if plain:
             return cycles + tiles * windows * vectors * pack, compute
-        spread = -(-columns // vl) * (product + (zero_vector if share < 1 else 0.0))
+        spread = -(-columns // vl) * (product + (1 - share) * zero_vector)
         return cycles + tiles * (points * (windows * read + spread) + outputs * panels * output), compute
 
     return estimate
