@@ -113,10 +113,10 @@ def attributes(
     )  # fmt: skip
 
 
-def compute(X, W, B, values, out=None):
-    """Compute the output of a node. ``values`` is the result of `attributes`."""
+def compute(X, W, B, values, out=None, add=None):
+    """Compute the output of a node, plus ``add``. ``values`` is the result of `attributes`."""
     with _check.renamed(_NAMES):
-        return _api.one_shot(_padding.ONNX, X, W, B, values, tuple(values.values()), out)
+        return _api.one_shot(_padding.ONNX, X, W, B, values, tuple(values.values()), out, add)
 
 
 def check(W, B, values):

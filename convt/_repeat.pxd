@@ -33,6 +33,7 @@ cdef class Bound(Kept):
     cdef Plan native  # the plan if it is native, None for oneDNN
     cdef cnp.dtype dtype
     cdef tuple shape, strides
+    cdef int64_t size  # elements of the output
 
     cpdef bint suits(self)
     cpdef Bound with_form(self, Form form, fill)
@@ -41,6 +42,7 @@ cdef class Bound(Kept):
     cdef bint matches_output(self, array)
     cdef bint matches_call(self, data, out, add)
     cdef compute(self, data, out, packed, bias, int threads, add)
+    cdef void add(self, char *out, const char *add, int threads) noexcept nogil
     cdef void touch_all(self) noexcept nogil
 
 

@@ -5,6 +5,7 @@ The objects that repeated calls need are kept in caches (see convt._keep). Each 
 """
 
 import gc
+import math
 
 cimport cython
 from libc.stdint cimport int64_t
@@ -269,7 +270,7 @@ cdef class Bound(Kept):
         self, plan, Form form, dtype, tuple shape, tuple strides, fill, bint as_chosen=True, Addition addition=None
     ):
         self.plan, self.form, self.dtype, self.shape, self.strides, self.fill = plan, form, dtype, shape, strides, fill
-        self.addition = addition
+        self.addition, self.size = addition, math.prod(shape)
         self.as_chosen, self.supports_nonfinite = as_chosen, form.finite is False
         self.native = plan if isinstance(plan, Plan) else None
         self.bytes = FOREIGN_BYTES if self.native is None else bytes_of(plan)
@@ -326,8 +327,12 @@ cdef class Bound(Kept):
         if done is False:
             return None
         if add is not None:
-            self.addition.run(result, add, threads)
+            self.add(<char *>cnp.PyArray_DATA(result), <const char *>cnp.PyArray_DATA(add), threads)
         return result
+
+    cdef void add(self, char *out, const char *add, int threads) noexcept nogil:
+        """Add contiguous values to a contiguous output, and apply the activation."""
+        self.addition.compute(out, add, self.size, threads)
 
 
 cdef class Shot(Kept):

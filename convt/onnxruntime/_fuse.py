@@ -1,8 +1,10 @@
-"""Fusion of a ConvTranspose node with the bias, batch norm and activation that follow it."""
+"""Fusion of a ConvTranspose node with the bias, batch norm or scale, sum and activation that follow it."""
 
+import functools
 import math
 
 import onnx
+from onnx import numpy_helper
 
 from . import _scopes
 
@@ -19,11 +21,12 @@ _ACTIVATIONS = {
 }
 
 
-def fuse(scope, position, arguments):
+def fuse(scope, position, arguments, load):
     """Fuse a node of a scope with the nodes that follow it.
 
     A following node is fused if it is the only reader of the value before it. Identity nodes between fused nodes are dropped.
-    ``arguments``, the arguments of the fused node, gets "epsilon" and "activation" as needed.
+    ``arguments``, the arguments of the fused node, gets "epsilon" and "activation" as needed. ``load(tensor)`` returns an
+    initializer with its data.
 
     Returns
     -------
@@ -33,7 +36,7 @@ def fuse(scope, position, arguments):
     """
     node, places, fused_types = onnx.NodeProto(), [position], []
     node.CopyFrom(scope.nodes[position])
-    for join in (_bias, _norm, _activation):
+    for join in (_bias, _norm, _scale, _shift, _sum, functools.partial(_activation, load)):
         path = scope.following(node.output[0])
         if path:
             follower = scope.nodes[path[-1]]
@@ -48,19 +51,28 @@ def fuse(scope, position, arguments):
 
 def _bias(scope, node, add, source, arguments):
     """Fuse an Add of a constant per channel as the bias of a node without one. Return whether it was fused."""
-    weights = scope.value(node.input[1])
-    if not _scopes.is_standard(add, "Add") or add.attribute or any(node.input[2:]) or weights.dims is None:
-        return False
-    name = next((name for name in add.input if name != source), "")
-    bias = scope.value(name)
-    if not bias.in_model or bias.dims is None or bias.kind != weights.kind:
-        return False
-    wanted = (_channels(weights, arguments), *[1] * (len(weights.dims) - 2))
-    if bias.dims not in (wanted, (1, *wanted)):
+    name = "" if any(node.input[2:]) else _constant_per_channel(scope, node, add, "Add", source, arguments)
+    if not name:
         return False
     del node.input[2:]
     node.input.append(name)
     return True
+
+
+def _constant_per_channel(scope, node, follower, operator, source, arguments):
+    """Return the name of a follower's other input if the follower is this operator and the input is a constant per channel.
+
+    Otherwise return "".
+    """
+    weights = scope.value(node.input[1])
+    if not _scopes.is_standard(follower, operator) or follower.attribute or weights.dims is None:
+        return ""
+    name = next((name for name in follower.input if name != source), "")
+    constant = scope.value(name)
+    if not constant.in_model or constant.kind != weights.kind:
+        return ""
+    wanted = (_channels(weights, arguments), *[1] * (len(weights.dims) - 2))
+    return name if constant.dims in (wanted, (1, *wanted)) else ""
 
 
 def _norm(scope, node, norm, source, arguments):
@@ -82,9 +94,52 @@ def _norm(scope, node, norm, source, arguments):
     return True
 
 
-def _activation(scope, node, follower, source, arguments):
+def _scale(scope, node, mul, source, arguments):
+    """Fuse a Mul by a constant per channel with a node without a norm. Return whether it was fused."""
+    if "epsilon" in arguments or scope.value(node.input[1]).kind not in _FOLDED:
+        return False
+    name = _constant_per_channel(scope, node, mul, "Mul", source, arguments)
+    if not name:
+        return False
+    arguments["epsilon"] = 0.0
+    node.input.extend([""] * (3 - len(node.input)))
+    node.input.append(name)
+    return True
+
+
+def _shift(scope, node, add, source, arguments):
+    """Fuse an Add of a constant per channel after a scale. Return whether it was fused."""
+    if len(node.input) != 4:  # X, W, B and the scale
+        return False
+    name = _constant_per_channel(scope, node, add, "Add", source, arguments)
+    if not name:
+        return False
+    node.input.append(name)
+    return True
+
+
+def _sum(scope, node, add, source, arguments):
+    """Fuse an Add of another value that the model computes. Return whether it was fused.
+
+    The other value must be defined in this graph. A run checks that it broadcasts to the shape of the output.
+    """
+    if not _scopes.is_standard(add, "Add") or add.attribute or len(add.input) != 2:
+        return False
+    name = next((name for name in add.input if name != source), "")
+    if not name or name in scope.redefined or scope.value(name).in_model:
+        return False
+    node.input.extend([""] * (7 - len(node.input)))
+    node.input.append(name)
+    return True
+
+
+def _activation(load, scope, node, follower, source, arguments):
     """Fuse an activation that convt supports. Return whether it was fused."""
     attributes = _scopes.attributes(follower)
+    if _scopes.is_standard(follower, "PRelu") and not attributes and follower.input[0] == source:
+        slope = _slope(scope, node, follower.input[1], load)
+        arguments["activation"] = None if slope is None else ["leaky_relu", slope]
+        return slope is not None
     if not _scopes.is_standard(follower, *_ACTIVATIONS):
         return False
     try:
@@ -92,6 +147,17 @@ def _activation(scope, node, follower, source, arguments):
     except TypeError:  # an unknown attribute, which ONNX Runtime reports
         return False
     return arguments["activation"] is not None
+
+
+def _slope(scope, node, name, load):
+    """Return the slope of a PRelu if it is one finite float32 constant, else None."""
+    tensor, weights = scope.constant(name), scope.value(node.input[1])
+    if tensor is None or tensor.data_type != onnx.TensorProto.FLOAT or weights.kind != onnx.TensorProto.FLOAT:
+        return None
+    if weights.dims is None or len(tensor.dims) > len(weights.dims) or math.prod(tensor.dims) != 1:
+        return None
+    slope = float(numpy_helper.to_array(load(tensor)).reshape(()))
+    return slope if math.isfinite(slope) else None
 
 
 def _channels(weights, arguments):

@@ -15,7 +15,7 @@ foreign_exceptions = {}
 _LIBRARIES = {"convt", "numpy", "ml_dtypes", "onnx", "onnxruntime", "google", *sys.stdlib_module_names}
 _FAIL = 1  # ONNX Runtime's code for unspecific errors
 _MESSAGE = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (?:Non-zero status code .*? Status Message: )?(.*)", re.DOTALL)
-_INPUTS = ("X", "W", "B", "scale", "shift", "mean", "variance")
+_INPUTS = ("X", "W", "B", "scale", "shift", "mean", "variance", "added")
 _ACTIVATIONS = {
     "relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid", "gelu": "Gelu", "leaky_relu": "LeakyRelu", "elu": "Elu",
     "hard_swish": "HardSwish",
@@ -62,7 +62,9 @@ class Host:
         attributes = {name: value for name, value in self.attributes.items() if name not in ("opset", "precision")}
         nodes = [onnx.helper.make_node("ConvTranspose", names[:3], ["Y"], **attributes)]
         if self.epsilon is not None:
-            nodes.append(onnx.helper.make_node("BatchNormalization", ["Y", *names[3:]], ["N"], epsilon=self.epsilon))
+            nodes += self._norm_nodes(*(*names, "", "", "")[3:7])
+        if names[7:]:
+            nodes.append(onnx.helper.make_node("Add", [nodes[-1].output[0], names[7]], ["S"]))
         if self.activation is not None:
             name, *alpha = self.activation if isinstance(self.activation, list) else [self.activation]
             words = {"alpha": alpha[0]} if alpha else {}
@@ -75,6 +77,14 @@ class Host:
         options.intra_op_num_threads, options.log_severity_level = self.threads, 4  # the outer session logs errors
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # it would take the outer session's cores
         return onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+
+
+    def _norm_nodes(self, scale, shift, mean, variance):
+        """Return the nodes that a batch norm or a scale and shift of "Y" was before it was fused."""
+        make = onnx.helper.make_node
+        if mean:
+            return [make("BatchNormalization", ["Y", scale, shift, mean, variance], ["N"], epsilon=self.epsilon)]
+        return [make("Mul", ["Y", scale], ["M"]), *([make("Add", ["M", shift], ["N"])] if shift else [])]
 
 
 def is_foreign(error):

@@ -8,6 +8,7 @@ import numpy as np
 from .. import _config, _norm, _onnx
 from . import _host
 
+_ADDED = 7  # index of the input that is added to the output
 SHAPES = 64  # input shapes for which a node keeps the output shape
 _BITS = {2: np.uint16, 4: np.uint32, 8: np.uint64}  # bytes of an element -> unsigned type of the same size
 
@@ -16,20 +17,21 @@ sessions = {}
 
 
 class Node(_host.Host):
-    """A ConvTranspose node of a session, together with the bias, batch norm and activation fused with it.
+    """A ConvTranspose node of a session, together with the bias, norm or scale, sum and activation fused with it.
 
     Parameters
     ----------
     text : str
         JSON object with these entries. ``session`` and ``node``: key of the session and number of the node. ``threads``: 0 for
         convt's own number. ``attributes``: those of ONNX's ConvTranspose, plus ``opset`` and convt's ``precision``.
-        ``activation`` and ``epsilon`` (of the batch norm), both optional. ``tune``: whether to measure algorithms.
-        ``constants_in_model``: whether the model contains all inputs after X, so that runs rarely bring others.
+        ``activation`` and ``epsilon`` (of the batch norm, 0 for a scale alone), both optional. ``tune``: whether to measure
+        algorithms. ``constants_in_model``: whether the model contains W, B and the norm's inputs, so that runs rarely bring
+        others.
     element_type : int
         The element type of all inputs, from onnx.TensorProto.
     constants : list
-        The inputs after X: W, B, and the batch norm's scale, shift, mean and variance, or fewer. Each is an array, or None for
-        an input that is not constant or does not exist.
+        The inputs after X, or fewer: W, B, the batch norm's scale, shift, mean and variance, and an array that is added to the
+        output. Each is an array, or None for an input that is not constant or does not exist.
     given : list of bool
         Whether each input after X exists.
     """
@@ -42,6 +44,7 @@ class Node(_host.Host):
         self.operator, self.shapes = None, {}
         self.constants_in_model = arguments["constants_in_model"]
         self.last_weights = None, None  # (copies of a run's arrays after X, their operator)
+        constants = constants[: _ADDED - 1]
         self.runtime_inputs = [n for n, value in enumerate(constants) if given[n] and value is None]  # indices after X
         nodes = sessions.get(arguments["session"], {})
         if not self.runtime_inputs:
@@ -53,13 +56,14 @@ class Node(_host.Host):
         nodes[arguments["node"]] = self
 
     def weights(self, inputs):
-        """Return W and B, with the batch norm folded in, for the inputs after X."""
+        """Return W and B, with the batch norm or scale folded in, for the inputs after X."""
         weights, bias = (*inputs, None)[:2]
         bias = None if bias is None else bias.reshape(-1)  # the bias of an Add has shape (M, 1, ...) or (1, M, 1, ...)
         if self.epsilon is None:
             return weights, bias
         with np.errstate(all="ignore"):  # a negative variance gives NaN without a warning, as in ONNX Runtime
-            return _norm.fold(weights, bias, *inputs[2:], self.epsilon, self.attributes.get("group", 1))
+            norm = [None if each is None else each.reshape(-1) for each in (*inputs[2:], None, None, None)[:4]]
+            return _norm.fold(weights, bias, *norm, self.epsilon, self.attributes.get("group", 1))
 
     def values(self, weights):
         """Return the keywords of the node's operator for weights of this shape and dtype."""
@@ -96,6 +100,8 @@ class Node(_host.Host):
             if 0 in shape[2:]:  # ONNX Runtime refuses empty outputs
                 raise ValueError(f"X: got shape {key[0]}, wanted a larger one: the output {shape} has no elements")
             self.shapes[key] = shape
+        if len(inputs) > _ADDED and np.broadcast_shapes(shape, inputs[_ADDED].shape) != shape:
+            raise ValueError(f"an added array of shape {inputs[_ADDED].shape}: wanted one that broadcasts to {shape}")
         return shape
 
     def description(self):
@@ -120,13 +126,16 @@ class Node(_host.Host):
             self._compute(inputs, out)
 
     def _compute(self, inputs, out):
+        added, constants = None, inputs[1:_ADDED]
+        if len(inputs) > _ADDED:
+            added = inputs[_ADDED] if inputs[_ADDED].shape == out.shape else np.broadcast_to(inputs[_ADDED], out.shape)
         if self.operator is not None:
-            self.operator(inputs[0], out)
+            self.operator(inputs[0], out, add=added)
         elif self.constants_in_model:
-            self.current_operator(inputs[1:])(inputs[0], out)
+            self.current_operator(constants)(inputs[0], out, add=added)
         else:
-            weights, bias = self.weights(inputs[1:])
-            _onnx.compute(inputs[0], weights, bias, self.values(weights), out)
+            weights, bias = self.weights(constants)
+            _onnx.compute(inputs[0], weights, bias, self.values(weights), out, added)
 
 
 def _same_bits(a, b):

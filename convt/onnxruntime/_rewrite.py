@@ -33,10 +33,11 @@ def rewrite(model, session, threads, precision=None, tune=False, load=lambda ten
     """Replace the ConvTranspose nodes of a model by convt's operator, in place, and return `Rewritten`.
 
     Nodes for which ONNX Runtime and convt differ are kept (see `_differences`), and so are those whose data is quantized.
-    Functions that contain a ConvTranspose are inlined. A bias, batch norm and activation that follow a node are fused with it
-    if nothing else reads the values between them. ``session``, ``threads``, ``precision`` and ``tune`` become arguments of each
-    node, together with the node's number. Only shapes and dtypes of weights and constants are read, not their values, except
-    for quantized weights, which are dequantized; ``load(tensor)`` returns an initializer with its data.
+    Functions that contain a ConvTranspose are inlined. A bias, batch norm or scale, sum and activation that follow a node are
+    fused with it if nothing else reads the values between them. ``session``, ``threads``, ``precision`` and ``tune`` become
+    arguments of each node, together with the node's number. Of weights and constants, only shapes and dtypes are read, not
+    values. Exceptions are quantized weights, which are dequantized, and the slope of a PRelu. ``load(tensor)`` returns an
+    initializer with its data.
     """
     model, closed = _functions.inlined(model)
     opset, fused, kept = _functions.opset_of(model), {}, {}
@@ -66,10 +67,10 @@ def rewrite(model, session, threads, precision=None, tune=False, load=lambda ten
             if weights.dims is not None:
                 attributes["kernel_shape"] = weights.dims[2:]  # because the decision is valid for this kernel only
             arguments = {"session": session, "node": len(fused), "threads": threads, "attributes": attributes, "tune": tune}
-            made, places, fused[name] = _fuse.fuse(scope, position, arguments)
+            made, places, fused[name] = _fuse.fuse(scope, position, arguments, load)
             for each in _quantized.dequantize(scope, made, load, opset):
                 replaced.setdefault(each, set()).update(places)
-            arguments["constants_in_model"] = all(scope.value(each).in_model for each in made.input[1:] if each)
+            arguments["constants_in_model"] = all(scope.value(each).in_model for each in made.input[1:7] if each)
             made.domain = _DOMAIN
             del made.attribute[:]
             made.attribute.append(onnx.helper.make_attribute("arguments", json.dumps(arguments)))

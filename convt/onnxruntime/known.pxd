@@ -16,6 +16,7 @@ cdef struct Entry:
     size_t rank
     int64_t sizes[KNOWN_RANK]
     int64_t out_sizes[KNOWN_RANK]
+    bint adds  # the node adds an array of the output's shape
     bint fixed_threads  # the session sets the number of threads; otherwise `convt.num_threads` may change it
     void *bound       # a `_repeat.Bound`; `Known.references` keeps the Bound and its plan alive
     void *plan
@@ -28,10 +29,10 @@ cdef class Known:
     cdef list references
     cdef Py_ssize_t next
 
-    cdef remember(self, operator, data, out, int threads)
+    cdef remember(self, operator, data, out, int threads, bint adds)
     cdef int entry_index(self, int rank, const cnp.npy_intp *sizes, int64_t version)
     cdef Entry *find(self, size_t rank, const int64_t *sizes) noexcept nogil
 
 
 cdef void release(Entry *entry) noexcept nogil
-cdef bint compute(Entry *entry, char *data, char *out) noexcept nogil
+cdef bint compute(Entry *entry, char *data, char *out, const char *add) noexcept nogil

@@ -49,11 +49,11 @@ cdef class Known:
         for n in range(KNOWN):
             self.entries[n].users, self.entries[n].version = 0, -1
 
-    cdef remember(self, operator, data, out, int threads):
+    cdef remember(self, operator, data, out, int threads, bint adds):
         """Write an entry for an operator that just computed ``out`` from ``data``.
 
-        ``threads`` is the session's number of threads, or 0 for convt's own number. No entry is written if the call cannot be
-        repeated without Python.
+        ``threads`` is the session's number of threads, or 0 for convt's own number. ``adds`` says whether it added an array of
+        the output's shape. No entry is written if the call cannot be repeated without Python.
         """
         cdef Entry *entry
         cdef int ax, rank = cnp.PyArray_NDIM(data)
@@ -64,7 +64,7 @@ cdef class Known:
         cdef int available = threads or _config.get_num_threads()
         if rank > KNOWN_RANK or (threads == 0 and has_thread_scope()):
             return
-        found = operator._kept.get(layout(data, available))
+        found = operator._kept.get(layout(data, available, adds))
         if found is None:
             return
         bound = <Bound>found
@@ -79,7 +79,7 @@ cdef class Known:
         entry.run.threads = bound.native.threads(available)
         deal = bound.native.deal_for(entry.run.threads)
         self.references[n] = bound, packed, deal
-        entry.version, entry.rank, entry.fixed_threads = version, rank, threads != 0
+        entry.version, entry.rank, entry.fixed_threads, entry.adds = version, rank, threads != 0, adds
         for ax in range(rank):
             entry.sizes[ax], entry.out_sizes[ax] = cnp.PyArray_DIMS(data)[ax], cnp.PyArray_DIMS(out)[ax]
         entry.bound, entry.plan = <void *>bound, <void *>bound.native
@@ -132,8 +132,11 @@ cdef void release(Entry *entry) noexcept nogil:
     convt_leave(&entry.users)
 
 
-cdef bint compute(Entry *entry, char *data, char *out) noexcept nogil:
-    """Compute an entry's output. Return False if the output is invalid, or if memory for the workspace is lacking."""
+cdef bint compute(Entry *entry, char *data, char *out, const char *add) noexcept nogil:
+    """Compute an entry's output; ``add`` is not NULL if the entry adds.
+
+    Return False if the output is invalid, or if memory for the workspace is lacking.
+    """
     cdef size_t got
     cdef RunArguments run = entry.run
     cdef char *ws = take_block(entry.workspace_bytes, workspaces(), &got)
@@ -143,5 +146,7 @@ cdef bint compute(Entry *entry, char *data, char *out) noexcept nogil:
     run.src, run.dst = data, out
     done = (<Plan>entry.plan).run_with_workspace(ws, &run)
     return_block(ws, got, workspaces())
+    if done and entry.adds:
+        (<Bound>entry.bound).add(out, add, run.threads)
     (<Bound>entry.bound).touch_all()
     return done

@@ -29,6 +29,7 @@ cnp.import_array()
 
 cdef enum:
     MAX_RANK = 64  # NumPy's
+    ADDED = 7  # index of the input that is added to the output
 
 
 cdef extern from "onnxruntime_api.h" nogil:
@@ -134,7 +135,7 @@ cdef int type_of(const OrtCustomOp *op, size_t index) noexcept nogil:
 
 
 cdef size_t inputs_of(const OrtCustomOp *op) noexcept nogil:
-    return 7  # X, W, B; scale, shift, mean and variance of a batch norm
+    return 8  # X, W, B; scale, shift, mean and variance of a batch norm; an array that is added to the output
 
 
 cdef size_t outputs_of(const OrtCustomOp *op) noexcept nogil:
@@ -212,6 +213,7 @@ cdef bint run_known(void *kernel, OrtKernelContext *context, OrtStatus **status)
     cdef OrtValue *result = NULL
     cdef void *data = NULL
     cdef void *out = NULL
+    cdef void *add = NULL
     cdef size_t rank = 0
     cdef int64_t sizes[KNOWN_RANK]
     cdef bint done
@@ -225,6 +227,7 @@ cdef bint run_known(void *kernel, OrtKernelContext *context, OrtStatus **status)
         return False
     done = not (
         is_error(ort.GetTensorMutableData(value, &data))
+        or (entry.adds and not read_addend(context, entry, &add))
         or is_error(ort.KernelContext_GetOutput(context, 0, entry.out_sizes, rank, &result))
         or is_error(ort.GetTensorMutableData(result, &out))
     )
@@ -232,11 +235,26 @@ cdef bint run_known(void *kernel, OrtKernelContext *context, OrtStatus **status)
         threads.context, threads.status = context, NULL
         pool.run, pool.context = run_on_session_threads, &threads
         use_thread_pool(&pool)
-        done = known.compute(entry, <char *>data, <char *>out)
+        done = known.compute(entry, <char *>data, <char *>out, <const char *>add)
         use_thread_pool(NULL)
         done = not is_error(threads.status) and done
     known.release(entry)
     return done
+
+
+cdef bint read_addend(OrtKernelContext *context, const Entry *entry, void **add) noexcept nogil:
+    """Read the address of the array that is added. Return False if its shape is not that of the entry's output."""
+    cdef const OrtValue *value = NULL
+    cdef size_t rank = 0, ax
+    cdef int64_t sizes[KNOWN_RANK]
+    if is_error(ort.KernelContext_GetInput(context, ADDED, &value)) or not shape_of(value, &rank, sizes, KNOWN_RANK):
+        return False
+    if rank != entry.rank:
+        return False
+    for ax in range(rank):
+        if sizes[ax] != entry.out_sizes[ax]:
+            return False
+    return not is_error(ort.GetTensorMutableData(value, add))
 
 
 cdef bint is_error(OrtStatus *status) noexcept nogil:
@@ -318,8 +336,9 @@ cdef run(_Kernel kernel, OrtKernelContext *context):
         found = node.compute_with_onnxruntime(error, inputs)
         output(context, found.shape, element_type)[...] = found
         return
-    if node.operator is not None:
-        kernel.known.remember(node.operator, inputs[0], out, node.threads)
+    adds = len(inputs) > ADDED
+    if node.operator is not None and (not adds or inputs[ADDED].shape == out.shape):
+        kernel.known.remember(node.operator, inputs[0], out, node.threads, adds)
 
 
 cdef output(OrtKernelContext *context, shape, int element_type):

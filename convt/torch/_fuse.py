@@ -26,7 +26,18 @@ _ACTIVATIONS = {
     torch.nn.SiLU: lambda m: "swish",
     torch.nn.Hardswish: lambda m: "hard_swish",
     torch.nn.ELU: lambda m: ("elu", float(m.alpha)) if math.isfinite(m.alpha) else None,
+    torch.nn.PReLU: lambda m: _leaky(m.weight),
 }
+
+
+def _leaky(weight):
+    """Return the activation of a PReLU with one finite slope, or None. The slope is read at each call."""
+    if type(weight) not in (torch.Tensor, torch.nn.Parameter) or not weight.is_cpu or weight.numel() != 1:
+        return None
+    slope = weight.item()
+    return ("leaky_relu", slope) if math.isfinite(slope) else None
+
+
 _DROPOUTS = (torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.Dropout3d)
 
 # torch's methods at the time convt was imported, because a program may replace them in the classes.
@@ -85,9 +96,11 @@ def _is_foldable_norm(module, rank):
     return _is_exactly(module, (_NORMS[rank],)) and module.running_mean is not None and module.running_var is not None
 
 
-def _activation_of(module):
-    """Return convt's activation for a module, or None if the module is not a supported activation."""
-    return _ACTIVATIONS[type(module)](module) if _is_exactly(module, _ACTIVATIONS) else None
+def _activation_of(module, dtype):
+    """Return convt's activation for a module after a layer of this dtype, or None if the module is not a supported activation."""
+    if not _is_exactly(module, _ACTIVATIONS) or (isinstance(module, torch.nn.PReLU) and module.weight.dtype != dtype):
+        return None
+    return _ACTIVATIONS[type(module)](module)
 
 
 def fusible_modules(modules, n, inference=False):
@@ -102,7 +115,7 @@ def fusible_modules(modules, n, inference=False):
         if module is None:
             break
         in_inference = inference or not module.training
-        if (activation := _activation_of(module)) is not None:
+        if (activation := _activation_of(module, modules[n].weight.dtype)) is not None:
             return norm, activation, at - n
         if in_inference and norm is None and _is_foldable_norm(module, rank):
             norm, end = module, at + 1

@@ -1,0 +1,193 @@
+"""Tests of a sum, a scale and a PRelu that follow a ConvTranspose node: fused with it, with ONNX Runtime's results and errors."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx", reason="onnx is not installed")
+pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+
+from onnx import helper
+from onnx_models import conv, model_of, norm, plain, same, weights
+
+from convt.onnxruntime import InferenceSession, _host, _node
+
+SHAPE = (2, 6, 11, 13)  # the output of X (2, 4, 5, 6) with W (4, 6, 3, 3) and stride 2
+X, W = weights(2, 4, 5, 6), weights(4, 6, 3, 3)
+
+
+def fused(session):
+    """Return the types of the operators that are fused with the only ConvTranspose of a session."""
+    (name,) = (*session.report.packed, *session.report.unpacked)
+    return session.report.fused.get(name, ())
+
+
+def add_model(other, *more, order=("A", "S"), constants=None, inputs=None, **attributes):
+    """Return a model that adds its input S of shape ``other`` to a ConvTranspose; ``more`` are nodes after the Add."""
+    nodes = [conv(output="A", strides=[2, 2], **attributes), helper.make_node("Add", order, ["Y" if not more else "B"]), *more]
+    inputs = {"X": ("N", 4, "H", "V"), "S": other, **(inputs or {})}
+    return model_of(nodes, inputs, constants={"W": W} if constants is None else constants)
+
+
+@pytest.mark.parametrize("order", [("A", "S"), ("S", "A")])
+@pytest.mark.parametrize("activation", [None, "Relu", "Tanh"])
+def test_a_sum_is_fused(order, activation):
+    more = [] if activation is None else [helper.make_node(activation, ["B"], ["Y"])]
+    model = add_model([None] * 4, *more, order=order)
+    session = same(model, {"X": X, "S": weights(*SHAPE)})
+    assert fused(session) == (("Add", activation) if activation else ("Add",))
+    for shape in (X.shape, (1, 4, 1, 1), (3, 4, 9, 2), X.shape, X.shape):
+        x = weights(*shape)
+        other = weights(shape[0], 6, 2 * shape[2] + 1, 2 * shape[3] + 1)
+        got, want = session.run(None, {"X": x, "S": other})[0], plain(model).run(None, {"X": x, "S": other})[0]
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_a_sum_after_a_bias_and_a_norm_is_fused():
+    node, constants = norm("A", "B", 6)
+    nodes = [
+        conv(("X", "W", "bias"), "A", strides=[2, 2]), node, helper.make_node("Add", ["B", "S"], ["C"]),
+        helper.make_node("LeakyRelu", ["C"], ["Y"], alpha=0.3),
+    ]  # fmt: skip
+    constants |= {"W": W, "bias": weights(6)}
+    model = model_of(nodes, {"X": X.shape, "S": SHAPE}, constants=constants)
+    session = same(model, {"X": X, "S": weights(*SHAPE)})
+    assert fused(session) == ("BatchNormalization", "Add", "LeakyRelu")
+
+
+@pytest.mark.parametrize("other", [(1, 6, 1, 1), (6, 1, 1), (2, 1, 11, 13), (13,), (), (1, 1, 11, 1)])
+def test_an_array_that_broadcasts_is_added(other, monkeypatch):
+    monkeypatch.delattr(_host.Host, "compute_with_onnxruntime")
+    session = same(add_model([None] * len(other)), {"X": X, "S": weights(*other)})
+    assert fused(session) == ("Add",)
+
+
+@pytest.mark.parametrize("other", [(3, 2, 6, 11, 13), (5, 6, 11, 13)])
+def test_an_array_that_the_output_broadcasts_to_is_left_to_onnxruntime(other):
+    x = X[:1]
+    model = add_model([None] * len(other), helper.make_node("Relu", ["B"], ["Y"]))
+    same(model, {"X": x, "S": weights(*other)})
+
+
+def test_an_array_that_does_not_fit_gives_onnxruntimes_error():
+    model = add_model([None] * 4)
+    feed = {"X": X, "S": weights(2, 6, 11, 12)}
+    errors = []
+    for session in (InferenceSession(model), plain(model)):
+        with pytest.raises(Exception, match="axis == 1") as raised:
+            session.run(None, feed)
+        errors.append(type(raised.value))
+    assert errors[0] is errors[1]
+
+
+def test_a_sum_with_weights_of_the_run():
+    """Check weights that every run brings, which are packed again."""
+    nodes = [conv(output="A", strides=[2, 2]), helper.make_node("Add", ["A", "S"], ["Y"])]
+    model = model_of(nodes, {"X": [None] * 4, "W": [None] * 4, "S": [None] * 4})
+    for _ in range(3):
+        feed = {"X": X, "W": weights(*W.shape), "S": weights(*SHAPE)}
+        assert fused(same(model, feed)) == ("Add",)
+
+
+def test_weights_that_a_run_may_replace_are_not_compared_with_the_array_that_is_added(monkeypatch):
+    made, inner = [], _node.Node.operator_of
+    monkeypatch.setattr(_node.Node, "operator_of", lambda self, *arguments: made.append(1) or inner(self, *arguments))
+    model = add_model([None] * 4, inputs={"W": W.shape})
+    session = InferenceSession(model)
+    for _ in range(3):
+        session.run(None, {"X": X, "S": weights(*SHAPE)})
+    assert len(made) == 1
+
+
+def test_a_value_that_is_read_twice_is_not_fused():
+    nodes = [
+        conv(output="A", strides=[2, 2]), helper.make_node("Add", ["A", "S"], ["B"]), helper.make_node("Mul", ["A", "B"], ["Y"]),
+    ]  # fmt: skip
+    model = model_of(nodes, {"X": X.shape, "S": SHAPE}, constants={"W": W})
+    assert fused(same(model, {"X": X, "S": weights(*SHAPE)})) == ()
+    twice = model_of([nodes[0], helper.make_node("Add", ["A", "A"], ["Y"])], {"X": X.shape}, constants={"W": W})
+    assert fused(same(twice, {"X": X})) == ()
+
+
+def test_repeated_sums_are_computed_without_python(monkeypatch):
+    computed, inner = [], _node.Node.compute
+    monkeypatch.setattr(_node.Node, "compute", lambda self, inputs, out: computed.append(1) or inner(self, inputs, out))
+    model = add_model([None] * 4, helper.make_node("Sigmoid", ["B"], ["Y"]))
+    session, theirs = InferenceSession(model), plain(model)
+    for other in (SHAPE, SHAPE, SHAPE, (1, 6, 1, 1), SHAPE, (1, 6, 1, 1)):
+        feed = {"X": weights(*X.shape), "S": weights(*other)}
+        np.testing.assert_allclose(session.run(None, feed)[0], theirs.run(None, feed)[0], rtol=1e-5, atol=1e-6)
+    assert len(computed) == 3  # the first of each shape of S, and every broadcast one
+
+
+# ---------------------------------------------------------------- scale
+
+
+@pytest.mark.parametrize("dims", [(6, 1, 1), (1, 6, 1, 1)])
+@pytest.mark.parametrize("followers", [("Mul",), ("Mul", "Add"), ("Add", "Mul", "Add"), ("Mul", "Add", "Relu"), ("Mul", "Relu")])
+def test_scale_and_shift_per_channel_are_folded(dims, followers):
+    nodes, constants, source = [conv(output="A0", strides=[2, 2])], {"W": W}, "A0"
+    for n, name in enumerate(followers, 1):
+        inputs = [source]
+        if name != "Relu":
+            constants[f"C{n}"] = weights(*dims)
+            inputs.insert(n % 2, f"C{n}")
+        source = "Y" if n == len(followers) else f"A{n}"
+        nodes.append(helper.make_node(name, inputs, [source]))
+    session = same(model_of(nodes, {"X": X.shape}, constants=constants), {"X": X}, tolerance=1e-5)
+    assert fused(session) == followers
+
+
+def test_a_scale_of_groups_is_folded():
+    nodes = [conv(output="A", strides=[2, 2], group=2), helper.make_node("Mul", ["A", "C"], ["Y"])]
+    model = model_of(nodes, {"X": X.shape}, constants={"W": weights(4, 3, 3, 3), "C": weights(6, 1, 1)})
+    assert fused(same(model, {"X": X})) == ("Mul",)
+
+
+@pytest.mark.parametrize("dims", [(13,), (1, 1, 11, 13), (2, 6, 1, 1)])
+def test_a_scale_that_is_not_per_channel_is_left(dims):
+    nodes = [conv(output="A", strides=[2, 2]), helper.make_node("Mul", ["A", "C"], ["Y"])]
+    model = model_of(nodes, {"X": X.shape}, constants={"W": W, "C": weights(*dims)})
+    assert fused(same(model, {"X": X})) == ()
+
+
+def test_a_scale_after_a_norm_is_left():
+    node, constants = norm("A", "B", 6)
+    nodes = [conv(output="A", strides=[2, 2]), node, helper.make_node("Mul", ["B", "C"], ["Y"])]
+    model = model_of(nodes, {"X": X.shape}, constants=constants | {"W": W, "C": weights(6, 1, 1)})
+    assert fused(same(model, {"X": X})) == ("BatchNormalization",)
+
+
+@pytest.mark.parametrize("followers", ["Mul", "Mul, Add"])
+def test_what_convt_refuses_gets_onnxruntimes_scale(followers):
+    """Check an input that convt refuses: ONNX Runtime computes the node with its scale, and raises its error."""
+    nodes = [conv(output="A", strides=[2, 2], group=2), helper.make_node("Mul", ["A", "C"], ["B" if "Add" in followers else "Y"])]
+    if "Add" in followers:
+        nodes.append(helper.make_node("Add", ["B", "D"], ["Y"]))
+    constants = {"W": weights(4, 3, 3, 3), "C": weights(6, 1, 1), "D": weights(6, 1, 1)}
+    model = model_of(nodes, {"X": [None] * 4}, constants={name: constants[name] for name in ("W", "C", "D")[: len(nodes)]})
+    session, theirs = InferenceSession(model), plain(model)
+    wrong, errors = weights(1, 5, 4, 4), []
+    for each in (session, theirs):
+        with pytest.raises(Exception) as raised:  # noqa: PT011
+            each.run(None, {"X": wrong})
+        errors.append(type(raised.value))
+    assert errors[0] is errors[1]
+    np.testing.assert_allclose(session.run(None, {"X": X})[0], theirs.run(None, {"X": X})[0], rtol=1e-5, atol=1e-5)
+
+
+# ---------------------------------------------------------------- PRelu
+
+
+@pytest.mark.parametrize("dims, served", [((), True), ((1,), True), ((1, 1, 1), True), ((6, 1, 1), False)])
+def test_a_prelu_of_one_slope_is_fused(dims, served):
+    nodes = [conv(output="A", strides=[2, 2]), helper.make_node("PRelu", ["A", "P"], ["Y"])]
+    model = model_of(nodes, {"X": X.shape}, constants={"W": W, "P": np.asarray(weights(*dims), np.float32)})
+    assert fused(same(model, {"X": X})) == (("PRelu",) if served else ())
+
+
+def test_a_slope_that_is_not_finite_or_not_constant_is_left():
+    nodes = [conv(output="A", strides=[2, 2]), helper.make_node("PRelu", ["A", "P"], ["Y"])]
+    model = model_of(nodes, {"X": X.shape, "P": (1,)}, constants={"W": W})
+    assert fused(same(model, {"X": X, "P": weights(1)})) == ()
+    model = model_of(nodes, {"X": X.shape}, constants={"W": W, "P": np.full(1, np.inf, np.float32)})
+    assert fused(InferenceSession(model)) == ()
