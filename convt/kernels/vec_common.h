@@ -295,13 +295,19 @@ static __attribute__((noinline)) void vd_act_transcendental(vd *x, int count, co
         x[i / VD][i % VD] = y;
     }
 }
-/* act_all: the activation of up to eight vectors. act: the activation of one. */
+/* act_all: the activation of up to eight vectors. act: the activation of one. A transcendental activation gets a copy, so that
+ * without one the vectors stay in registers. */
 #define ACT_ALL(v_, V)                                                    \
     INLINE void v_##_act_all(V *x, const int count, const convt_act *act) \
     {                                                                     \
-        if (act->code > CONVT_LEAKY)                                      \
-            v_##_act_transcendental(x, count, act);                       \
-        else                                                              \
+        V copy[8];                                                        \
+        if (act->code > CONVT_LEAKY) {                                    \
+            _Pragma("GCC unroll 8") for (int i = 0; i < count; i++)       \
+                copy[i] = x[i];                                           \
+            v_##_act_transcendental(copy, count, act);                    \
+            _Pragma("GCC unroll 8") for (int i = 0; i < count; i++)       \
+                x[i] = copy[i];                                           \
+        } else                                                            \
             _Pragma("GCC unroll 8") for (int i = 0; i < count; i++)       \
                 x[i] = v_##_act_simple(x[i], act);                        \
     }                                                                     \

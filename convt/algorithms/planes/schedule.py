@@ -84,9 +84,12 @@ def chosen_blocks(stages, wide, problem, block, here, unit):
     if small.total == 1 or not (wide or common.filter_bytes(block, here.info(block.dtype, unit)) > here.limits.far):
         return small
     most = here.limits.planes_block
-    large = blocks(block, here, most if wide else max(most, min(_LARGE * most, int(_LARGE_SHARE * here.l3))), wide)
+    most = most if wide else max(most, min(_LARGE * most, int(_LARGE_SHARE * here.l3)))
+    large = blocks(block, here, most, wide)
+    if large == small or block_workspace(large).bytes > 2 * most:  # `blocks` exceeds the limit for blocks of few pixels
+        return small
     found = [_schedule_of_cut(stages, wide, problem, cut, here, unit, SHARED, True) for cut in (small, large)]
-    if large == small or None in found:
+    if None in found:
         return small
     cycles = [cost.cost(stages, each, here) for each in found]
     return large if (cycles[1], large.total) < ((1 if wide else 1 - _GAIN) * cycles[0], small.total) else small
