@@ -62,10 +62,11 @@ def test_threads_do_not_share_the_pixels_of_a_row():
 
 
 def test_many_small_groups_merge_their_phases():
-    """Check that phases are merged for groups of one channel. Otherwise each output is a store of its own, and each input is
-    gathered once per phase."""
+    """Check that phases are merged for groups of one channel on a CPU where stores and gathers take long. Otherwise each output
+    is a store of its own, and each input is gathered once per phase."""
     op, shape = operator(((1, 112, 256, 49), (4, 4), 1, 49, 2), pads_begin=1, pads_end=1)
-    assert direct.schedule(op._attributes.problem(shape), machine.current(), "vectors", 2).form == ((True, True),)
+    with pretend(family="zen3"):
+        assert direct.schedule(op._attributes.problem(shape), machine.current(), "vectors", 2).form == ((True, True),)
 
 
 @pytest.mark.parametrize("data_format", ["NXC", "NCX"])
