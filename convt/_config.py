@@ -229,7 +229,7 @@ def set_packed_weights_limit(times: float | None) -> None:
     ----------
     times : float or None
         The limit in multiples of the filter's bytes, at least 0. None restores the default limits: 2.5 for a filter of more
-        than 1 MiB, 12 for a smaller one, and at least 256 KiB.
+        than 1 MiB, 15 for a smaller one, and at least 256 KiB.
 
     Raises
     ------

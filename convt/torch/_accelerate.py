@@ -80,8 +80,8 @@ def accelerate(
     ``forward`` are left to torch.
 
     In inference (``no_grad``, norms in ``eval`` mode), a batch norm and an activation (ReLU, ReLU6, LeakyReLU, Tanh, Sigmoid,
-    GELU, SiLU, Hardswish, ELU) that follow a transposed convolution in a `torch.nn.Sequential` are fused with it. When torch
-    exports, traces or quantizes a model, it sees its own modules. Repeated calls are safe.
+    GELU, SiLU, Hardswish, ELU, PReLU of one slope) that follow a transposed convolution in a `torch.nn.Sequential` are fused
+    with it. When torch exports, traces or quantizes a model, it sees its own modules. Repeated calls are safe.
 
     Parameters
     ----------
