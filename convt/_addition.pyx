@@ -1,12 +1,14 @@
 # cython: language_level=3
-"""The addition of an array to an output, with the activation of the sum: a pass over the output after it was computed."""
+"""Passes over an output after it was computed: the addition of an array and the activation of the sum; slopes per channel."""
 
 from libc.stdint cimport int64_t
 
 cimport numpy as cnp
 
+import numpy as np
+
 from convt._core cimport act_of, kernels_of, run_in_parallel
-from convt._kernels cimport convt_act, convt_kernels
+from convt._kernels cimport CONVT_LEAKY, convt_act, convt_kernels
 
 cnp.import_array()
 
@@ -33,6 +35,28 @@ cdef void add_part(void *given, size_t part) noexcept nogil:
     job.k.add(job.out + first * job.k.s_size, job.add + first * job.k.s_size, min(last, job.count) - first, job.act)
 
 
+cdef struct PlanesJob:
+    # The arguments of `slope_part`.
+    const convt_kernels *k
+    const double *slopes
+    int64_t channels
+    char *out
+    int64_t planes
+    int64_t plane  # elements
+    int64_t parts
+
+
+cdef void slope_part(void *given, size_t part) noexcept nogil:
+    """Apply the slopes to one of the parts of the planes."""
+    cdef PlanesJob *job = <PlanesJob *>given
+    cdef int64_t n
+    cdef convt_act act
+    act.code, act.b = CONVT_LEAKY, 0
+    for n in range(job.planes * <int64_t>part // job.parts, job.planes * <int64_t>(part + 1) // job.parts):
+        act.a = job.slopes[n % job.channels]
+        job.k.add(job.out + n * job.plane * job.k.s_size, NULL, job.plane, &act)
+
+
 cdef class Addition:
     """The addition of an array to outputs of a dtype, and the activation ``(name, a, b)`` of the sums."""
 
@@ -53,3 +77,26 @@ cdef class Addition:
         job.k, job.act, job.out, job.add, job.count = self.k, &self.act, out, add, count
         job.parts = max(<int64_t>1, min(<int64_t>threads, count * self.k.s_size // LEAST_BYTES))
         run_in_parallel(add_part, <int>job.parts, &job)
+
+
+cdef class Slopes:
+    """A slope for each channel of a contiguous NCX output of a dtype: negative outputs are multiplied by it."""
+
+    def __init__(self, str dtype, slopes):
+        self.k, self.slopes = kernels_of(dtype), np.ascontiguousarray(slopes, np.float64)
+        self.values = <const double *>cnp.PyArray_DATA(self.slopes)
+
+    def run(self, out, int threads):
+        """Apply the slopes to ``out``."""
+        cdef char *to = cnp.PyArray_BYTES(out)
+        cdef int64_t planes = out.shape[0] * out.shape[1], plane = cnp.PyArray_SIZE(out) // planes
+        with nogil:
+            self.compute(to, planes, plane, threads)
+
+    cdef void compute(self, char *out, int64_t planes, int64_t plane, int threads) noexcept nogil:
+        """Do what `run` does for ``planes`` planes of ``plane`` elements."""
+        cdef PlanesJob job
+        job.k, job.slopes, job.channels = self.k, self.values, cnp.PyArray_SIZE(self.slopes)
+        job.out, job.planes, job.plane = out, planes, plane
+        job.parts = max(<int64_t>1, min(<int64_t>threads, min(planes, planes * plane * self.k.s_size // LEAST_BYTES)))
+        run_in_parallel(slope_part, <int>job.parts, &job)

@@ -6,6 +6,7 @@ import pytest
 pytest.importorskip("onnx", reason="onnx is not installed")
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
+import onnxruntime
 from onnx import helper
 from onnx_models import conv, model_of, norm, plain, same, weights
 
@@ -178,11 +179,53 @@ def test_what_convt_refuses_gets_onnxruntimes_scale(followers):
 # ---------------------------------------------------------------- PRelu
 
 
-@pytest.mark.parametrize("dims, served", [((), True), ((1,), True), ((1, 1, 1), True), ((6, 1, 1), False)])
-def test_a_prelu_of_one_slope_is_fused(dims, served):
+@pytest.mark.parametrize("dims, served", [
+    ((), True), ((1,), True), ((1, 1, 1), True), ((6, 1, 1), True), ((1, 6, 1, 1), True), ((13,), False), ((6, 11, 13), False),
+])  # fmt: skip
+@pytest.mark.parametrize("followers", ["", "Add"])
+def test_a_prelu_of_one_slope_or_one_for_each_channel_is_fused(dims, served, followers):
+    nodes, inputs = [conv(output="A", strides=[2, 2], group=2)], {"X": [None] * 4}
+    if followers:
+        nodes.append(helper.make_node("Add", ["S", "A"], ["B"]))
+        inputs["S"] = [None] * 4
+    nodes.append(helper.make_node("PRelu", [nodes[-1].output[0], "P"], ["Y"]))
+    slopes = np.asarray(weights(*dims), np.float32)
+    model = model_of(nodes, inputs, constants={"W": weights(4, 3, 3, 3), "P": slopes})
+    session, theirs = InferenceSession(model), plain(model)
+    assert fused(session) == (("Add",) * bool(followers) + ("PRelu",) * served)
+    for shape in (X.shape, X.shape, X.shape, (1, 4, 5, 6), (1, 4, 5, 6)) if served else (X.shape,):
+        feed = {"X": weights(*shape)} | ({"S": weights(shape[0], 6, *SHAPE[2:])} if followers else {})
+        np.testing.assert_allclose(session.run(None, feed)[0], theirs.run(None, feed)[0], rtol=1e-5, atol=1e-5)
+    wrong = {"X": weights(1, 5, 5, 6), "S": weights(1, 6, 11, 13)}
+    errors = []
+    for each in (session, theirs):
+        with pytest.raises(Exception) as raised:  # noqa: PT011
+            each.run(None, {name: wrong[name] for name in inputs})
+        errors.append(type(raised.value))
+    assert errors[0] is errors[1]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_slopes_of_many_planes_are_divided_among_threads(threads):
     nodes = [conv(output="A", strides=[2, 2]), helper.make_node("PRelu", ["A", "P"], ["Y"])]
-    model = model_of(nodes, {"X": X.shape}, constants={"W": W, "P": np.asarray(weights(*dims), np.float32)})
-    assert fused(same(model, {"X": X})) == (("PRelu",) if served else ())
+    constants = {"W": weights(4, 37, 3, 3), "P": weights(37, 1, 1)}
+    model, x = model_of(nodes, {"X": [None] * 4}, constants=constants), weights(3, 4, 40, 41)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session, want = InferenceSession(model, options), plain(model).run(None, {"X": x})[0]
+    for _ in range(3):
+        np.testing.assert_allclose(session.run(None, {"X": x})[0], want, rtol=1e-5, atol=1e-5)
+
+
+def test_special_numbers_of_a_prelu():
+    values = np.array([0.0, -0.0, 1e-40, -1e-40, 3e38, -3e38, np.inf, -np.inf, np.nan, -1, 2] * 3, np.float32).reshape(1, 1, -1)
+    nodes = [conv(output="A"), helper.make_node("PRelu", ["A", "P"], ["Y"])]
+    constants = {"W": np.ones((1, 2, 1), np.float32), "P": np.array([[-2.0], [0.5]], np.float32)}
+    model = model_of(nodes, {"X": values.shape}, constants=constants)
+    session = InferenceSession(model)
+    assert fused(session) == ("PRelu",)
+    for _ in range(2):
+        np.testing.assert_array_equal(session.run(None, {"X": values})[0], plain(model).run(None, {"X": values})[0])
 
 
 def test_a_slope_that_is_not_finite_or_not_constant_is_left():

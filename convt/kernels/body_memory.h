@@ -59,18 +59,29 @@ static void FN(add)(void *to, const void *from, int64_t n, const convt_act *give
     const convt_act act = *given; /* a local copy, which no store can alias */
     S *y = to;
     const S *x = from;
-    for (; n >= 8 * VL; n -= 8 * VL, y += 8 * VL, x += 8 * VL) {
+    for (; n >= 8 * VL; n -= 8 * VL, y += 8 * VL) {
         V sums[8];
 #pragma GCC unroll 8
         for (int i = 0; i < 8; i++)
-            sums[i] = S_LOAD(y + i * VL) + S_LOAD(x + i * VL);
+            sums[i] = S_LOAD(y + i * VL);
+        if (x) {
+#pragma GCC unroll 8
+            for (int i = 0; i < 8; i++)
+                sums[i] += S_LOAD(x + i * VL);
+            x += 8 * VL;
+        }
         V_(act_all)(sums, 8, &act);
 #pragma GCC unroll 8
         for (int i = 0; i < 8; i++)
             S_STORE(y + i * VL, sums[i]);
     }
-    for (; n > 0; n -= VL, y += VL, x += VL) {
+    for (; n > 0; n -= VL, y += VL) {
         const int some = n < VL ? (int)n : VL;
-        S_STOREN(y, V_(act)(S_LOADN(y, some) + S_LOADN(x, some), &act), some);
+        V sum = S_LOADN(y, some);
+        if (x) {
+            sum += S_LOADN(x, some);
+            x += some;
+        }
+        S_STOREN(y, V_(act)(sum, &act), some);
     }
 }

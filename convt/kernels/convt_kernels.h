@@ -406,7 +406,7 @@ typedef struct {
     /* rows[m][c * cs] = act(src[m * ld + c]) rounded from T to S, for m < mr and c < cols. A NULL row is left out. Any
      * activation. */
     void (*store)(void *const *rows, ptrdiff_t cs, const void *src, ptrdiff_t ld, int mr, int cols, const convt_act *act);
-    /* to[i] = act(to[i] + from[i]) for i < n, added in T and rounded to S. Any activation. */
+    /* to[i] = act(to[i] + from[i]) for i < n, added in T and rounded to S. Any activation. `from` may be NULL: nothing is added. */
     void (*add)(void *to, const void *from, int64_t n, const convt_act *act);
 } convt_kernels;
 

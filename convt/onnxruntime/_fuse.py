@@ -137,9 +137,12 @@ def _activation(load, scope, node, follower, source, arguments):
     """Fuse an activation that convt supports. Return whether it was fused."""
     attributes = _scopes.attributes(follower)
     if _scopes.is_standard(follower, "PRelu") and not attributes and follower.input[0] == source:
-        slope = _slope(scope, node, follower.input[1], load)
-        arguments["activation"] = None if slope is None else ["leaky_relu", slope]
-        return slope is not None
+        slopes = _slopes(scope, node, follower.input[1], load, arguments)
+        if len(slopes) == 1:
+            arguments["activation"] = ["leaky_relu", *slopes]
+        elif slopes:
+            arguments["slopes"] = slopes
+        return bool(slopes)
     if not _scopes.is_standard(follower, *_ACTIVATIONS):
         return False
     try:
@@ -149,15 +152,18 @@ def _activation(load, scope, node, follower, source, arguments):
     return arguments["activation"] is not None
 
 
-def _slope(scope, node, name, load):
-    """Return the slope of a PRelu if it is one finite float32 constant, else None."""
+def _slopes(scope, node, name, load, arguments):
+    """Return the slopes of a PRelu, one or one for each channel, if they are finite float32 constants, else []."""
     tensor, weights = scope.constant(name), scope.value(node.input[1])
     if tensor is None or tensor.data_type != onnx.TensorProto.FLOAT or weights.kind != onnx.TensorProto.FLOAT:
-        return None
-    if weights.dims is None or len(tensor.dims) > len(weights.dims) or math.prod(tensor.dims) != 1:
-        return None
-    slope = float(numpy_helper.to_array(load(tensor)).reshape(()))
-    return slope if math.isfinite(slope) else None
+        return []
+    if weights.dims is None or len(tensor.dims) > len(weights.dims):
+        return []
+    per_channel = (_channels(weights, arguments), *[1] * (len(weights.dims) - 2))
+    if math.prod(tensor.dims) != 1 and tuple(tensor.dims) not in (per_channel, (1, *per_channel)):
+        return []
+    slopes = numpy_helper.to_array(load(tensor)).reshape(-1).tolist()
+    return slopes if all(map(math.isfinite, slopes)) else []
 
 
 def _channels(weights, arguments):

@@ -27,7 +27,7 @@ class Host:
 
     ``refused`` is None or ``(shapes, reason)``: the shapes of X and W that convt refused last; ``shapes`` is None if convt
     refuses all shapes. ``fallback`` is ONNX Runtime's session for such calls, or None before the first one. A subclass sets
-    ``attributes``, ``activation``, ``epsilon``, ``element_type`` and ``threads``.
+    ``attributes``, ``activation``, ``slope_values``, ``epsilon``, ``element_type`` and ``threads``.
     """
 
     refused = fallback = None
@@ -69,6 +69,11 @@ class Host:
             name, *alpha = self.activation if isinstance(self.activation, list) else [self.activation]
             words = {"alpha": alpha[0]} if alpha else {}
             nodes.append(onnx.helper.make_node(_ACTIVATIONS[name], [nodes[-1].output[0]], ["A"], **words))
+        if self.slope_values is not None:
+            shape = len(self.slope_values), *[1] * len(self.attributes["kernel_shape"])
+            slopes = onnx.helper.make_tensor("slopes", onnx.TensorProto.FLOAT, shape, self.slope_values)
+            nodes.append(onnx.helper.make_node("Constant", [], ["P"], value=slopes))
+            nodes.append(onnx.helper.make_node("PRelu", [nodes[-2].output[0], "P"], ["L"]))
         info = lambda name: onnx.helper.make_tensor_value_info(name, self.element_type, None)  # noqa: E731
         graph = onnx.helper.make_graph(nodes, "node", [info(name) for name in names if name], [info(nodes[-1].output[0])])
         opset = onnx.helper.make_opsetid("", self.attributes["opset"])

@@ -6,6 +6,7 @@ import json
 import numpy as np
 
 from .. import _config, _norm, _onnx
+from .._addition import Slopes
 from . import _host
 
 _ADDED = 7  # index of the input that is added to the output
@@ -24,9 +25,9 @@ class Node(_host.Host):
     text : str
         JSON object with these entries. ``session`` and ``node``: key of the session and number of the node. ``threads``: 0 for
         convt's own number. ``attributes``: those of ONNX's ConvTranspose, plus ``opset`` and convt's ``precision``.
-        ``activation`` and ``epsilon`` (of the batch norm, 0 for a scale alone), both optional. ``tune``: whether to measure
-        algorithms. ``constants_in_model``: whether the model contains W, B and the norm's inputs, so that runs rarely bring
-        others.
+        ``activation``, ``slopes`` (of a PRelu, one for each channel), and ``epsilon`` (of the batch norm, 0 for a scale alone),
+        all optional. ``tune``: whether to measure algorithms. ``constants_in_model``: whether the model contains W, B and the
+        norm's inputs, so that runs rarely bring others.
     element_type : int
         The element type of all inputs, from onnx.TensorProto.
     constants : list
@@ -40,6 +41,8 @@ class Node(_host.Host):
         arguments = json.loads(text)
         self.element_type, self.threads, self.attributes = element_type, arguments["threads"], arguments["attributes"]
         self.epsilon, self.activation = arguments.get("epsilon"), arguments.get("activation")
+        self.slope_values = arguments.get("slopes")
+        self.slopes = self.slope_values and Slopes("float32", self.slope_values)
         self.backend = {"backend": "tune"} if arguments.get("tune") else {}
         self.operator, self.shapes = None, {}
         self.constants_in_model = arguments["constants_in_model"]
@@ -136,6 +139,8 @@ class Node(_host.Host):
         else:
             weights, bias = self.weights(constants)
             _onnx.compute(inputs[0], weights, bias, self.values(weights), out, added)
+        if self.slopes is not None:
+            self.slopes.run(out, _config.get_num_threads())
 
 
 def _same_bits(a, b):

@@ -36,7 +36,7 @@ def rewrite(model, session, threads, precision=None, tune=False, load=lambda ten
     Functions that contain a ConvTranspose are inlined. A bias, batch norm or scale, sum and activation that follow a node are
     fused with it if nothing else reads the values between them. ``session``, ``threads``, ``precision`` and ``tune`` become
     arguments of each node, together with the node's number. Of weights and constants, only shapes and dtypes are read, not
-    values. Exceptions are quantized weights, which are dequantized, and the slope of a PRelu. ``load(tensor)`` returns an
+    values. Exceptions are quantized weights, which are dequantized, and the slopes of a PRelu. ``load(tensor)`` returns an
     initializer with its data.
     """
     model, closed = _functions.inlined(model)

@@ -21,6 +21,7 @@ from . import _host, _node
 
 cimport numpy as cnp
 
+from convt._addition cimport Slopes
 from convt._core cimport ThreadPool, use_thread_pool
 from convt.onnxruntime cimport known
 from convt.onnxruntime.known cimport KNOWN_RANK, Entry, Known
@@ -184,9 +185,11 @@ cdef class _Kernel:
     """A node and its entries of input shapes seen before."""
     cdef object node
     cdef Known known
+    cdef Slopes slopes  # of a PRelu, or None
+    cdef bint has_slopes
 
     def __init__(self, node):
-        self.node, self.known = node, Known()
+        self.node, self.known, self.slopes, self.has_slopes = node, Known(), node.slopes, node.slopes is not None
 
 
 cdef void destroy(void *kernel) noexcept with gil:
@@ -236,10 +239,21 @@ cdef bint run_known(void *kernel, OrtKernelContext *context, OrtStatus **status)
         pool.run, pool.context = run_on_session_threads, &threads
         use_thread_pool(&pool)
         done = known.compute(entry, <char *>data, <char *>out, <const char *>add)
+        if done and (<_Kernel>kernel).has_slopes:
+            apply_slopes((<_Kernel>kernel).slopes, entry, <char *>out)
         use_thread_pool(NULL)
         done = not is_error(threads.status) and done
     known.release(entry)
     return done
+
+
+cdef void apply_slopes(Slopes slopes, const Entry *entry, char *out) noexcept nogil:
+    """Apply the slopes of a PRelu to an entry's output."""
+    cdef int64_t plane = 1
+    cdef size_t ax
+    for ax in range(2, entry.rank):
+        plane *= entry.out_sizes[ax]
+    slopes.compute(out, entry.out_sizes[0] * entry.out_sizes[1], plane, entry.run.threads)
 
 
 cdef bint read_addend(OrtKernelContext *context, const Entry *entry, void **add) noexcept nogil:
