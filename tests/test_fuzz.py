@@ -31,7 +31,8 @@ def test_a_while_of_fuzzing_finds_nothing(capsys):
 def plain(**problem):
     """Return a small case with changes of its problem."""
     found = draw.case(0, ISAS[0])
-    none = {"threads": 1, "data": {}, "filter": {}, "bias": {}, "add": {}, "out": {}, "as": "numpy", "values": 0, "clear": False}
+    layouts = {name: {} for name in ("data", "filter", "bias", "add", "out")}
+    none = {"threads": 1, **layouts, "as": "numpy", "values": 0, "clear": False}
     found |= shrink._PLAIN | {"form": "operator", "dialect": "core", "calls": [copy.deepcopy(none)], "machine": {}}
     found.pop("odd", None)
     found.pop("chunks", None)

@@ -1,4 +1,4 @@
-"""Tests of a sum, a scale and a PRelu that follow a ConvTranspose node: fused with it, with ONNX Runtime's results and errors."""
+"""Tests of a sum, a scale and a PRelu after a ConvTranspose node: fused with it, with ONNX Runtime's results and errors."""
 
 import numpy as np
 import pytest
@@ -100,9 +100,8 @@ def test_weights_that_a_run_may_replace_are_not_compared_with_the_array_that_is_
 
 
 def test_a_value_that_is_read_twice_is_not_fused():
-    nodes = [
-        conv(output="A", strides=[2, 2]), helper.make_node("Add", ["A", "S"], ["B"]), helper.make_node("Mul", ["A", "B"], ["Y"]),
-    ]  # fmt: skip
+    add, mul = helper.make_node("Add", ["A", "S"], ["B"]), helper.make_node("Mul", ["A", "B"], ["Y"])
+    nodes = [conv(output="A", strides=[2, 2]), add, mul]
     model = model_of(nodes, {"X": X.shape, "S": SHAPE}, constants={"W": W})
     assert fused(same(model, {"X": X, "S": weights(*SHAPE)})) == ()
     twice = model_of([nodes[0], helper.make_node("Add", ["A", "A"], ["Y"])], {"X": X.shape}, constants={"W": W})
@@ -124,7 +123,9 @@ def test_repeated_sums_are_computed_without_python(monkeypatch):
 
 
 @pytest.mark.parametrize("dims", [(6, 1, 1), (1, 6, 1, 1)])
-@pytest.mark.parametrize("followers", [("Mul",), ("Mul", "Add"), ("Add", "Mul", "Add"), ("Mul", "Add", "Relu"), ("Mul", "Relu")])
+@pytest.mark.parametrize(
+    "followers", [("Mul",), ("Mul", "Add"), ("Add", "Mul", "Add"), ("Mul", "Add", "Relu"), ("Mul", "Relu")], ids=" ".join
+)
 def test_scale_and_shift_per_channel_are_folded(dims, followers):
     nodes, constants, source = [conv(output="A0", strides=[2, 2])], {"W": W}, "A0"
     for n, name in enumerate(followers, 1):
@@ -161,15 +162,16 @@ def test_a_scale_after_a_norm_is_left():
 @pytest.mark.parametrize("followers", ["Mul", "Mul, Add"])
 def test_what_convt_refuses_gets_onnxruntimes_scale(followers):
     """Check an input that convt refuses: ONNX Runtime computes the node with its scale, and raises its error."""
-    nodes = [conv(output="A", strides=[2, 2], group=2), helper.make_node("Mul", ["A", "C"], ["B" if "Add" in followers else "Y"])]
-    if "Add" in followers:
+    both = "Add" in followers
+    nodes = [conv(output="A", strides=[2, 2], group=2), helper.make_node("Mul", ["A", "C"], ["B" if both else "Y"])]
+    if both:
         nodes.append(helper.make_node("Add", ["B", "D"], ["Y"]))
     constants = {"W": weights(4, 3, 3, 3), "C": weights(6, 1, 1), "D": weights(6, 1, 1)}
     model = model_of(nodes, {"X": [None] * 4}, constants={name: constants[name] for name in ("W", "C", "D")[: len(nodes)]})
     session, theirs = InferenceSession(model), plain(model)
     wrong, errors = weights(1, 5, 4, 4), []
     for each in (session, theirs):
-        with pytest.raises(Exception) as raised:  # noqa: PT011
+        with pytest.raises(Exception) as raised:
             each.run(None, {"X": wrong})
         errors.append(type(raised.value))
     assert errors[0] is errors[1]
@@ -199,7 +201,7 @@ def test_a_prelu_of_one_slope_or_one_for_each_channel_is_fused(dims, served, fol
     wrong = {"X": weights(1, 5, 5, 6), "S": weights(1, 6, 11, 13)}
     errors = []
     for each in (session, theirs):
-        with pytest.raises(Exception) as raised:  # noqa: PT011
+        with pytest.raises(Exception) as raised:
             each.run(None, {name: wrong[name] for name in inputs})
         errors.append(type(raised.value))
     assert errors[0] is errors[1]

@@ -176,8 +176,8 @@ def chain(rank, activation, norm=True, groups=1, bias=True, dtype=torch.float32)
 @pytest.mark.parametrize(
     "activation",
     [None, torch.nn.ReLU(inplace=True), torch.nn.LeakyReLU(0.1), torch.nn.ReLU6(), torch.nn.Tanh(), torch.nn.Sigmoid(),
-     torch.nn.GELU(), torch.nn.GELU("tanh"), torch.nn.SiLU(), torch.nn.Hardswish(), torch.nn.ELU(0.5), torch.nn.PReLU(), torch.nn.PReLU(6),
-     torch.nn.Softplus()],
+     torch.nn.GELU(), torch.nn.GELU("tanh"), torch.nn.SiLU(), torch.nn.Hardswish(), torch.nn.ELU(0.5),
+     torch.nn.PReLU(), torch.nn.PReLU(6), torch.nn.Softplus()],
     ids=str,
 )  # fmt: skip
 def test_sequentials_compute_together(rank, activation):
@@ -481,3 +481,19 @@ def test_opcheck_with_a_precision(precision):
     assert got.shape == (3, 1, 3, 11)
     with torch.autocast("cpu", torch.bfloat16):
         assert OP(*arguments).dtype == torch.bfloat16
+
+
+def test_the_slope_of_a_prelu_is_read_at_each_call():
+    model, x = chain(2, torch.nn.PReLU(), norm=False), torch.randn(2, 4, 5, 5)
+    plain, report = copy.deepcopy(model), ct.accelerate(model)[1]
+    assert report.fused == {"0": ("PReLU",)}
+    for slope in (0.25, -2.0, 0.0, float("nan"), float("inf"), 0.5):
+        for each in (model, plain):
+            torch.nn.init.constant_(each[1].weight, slope)
+        with torch.no_grad():
+            for _ in range(2):
+                torch.testing.assert_close(model(x), plain(x), rtol=1e-4, atol=1e-4, equal_nan=True)
+    for each in (model, plain):
+        each[1].double()  # torch refuses to multiply float32 outputs by it
+        with torch.no_grad(), pytest.raises(RuntimeError):
+            each(x)

@@ -3,11 +3,11 @@
     python tools/growth.py          # 100,000 calls, 10,000 operators, 10,000 shapes; a few minutes
     python tools/growth.py 0.1      # a tenth of that
 
-For each kind, WARM_UP turns run first, which fill convt's caches. The memory of the process may grow by at most MAX_GROWTH in the
-turns after that. The exit status is 1 if it grows by more. It needs Linux.
+For each kind, WARM_UP turns run first, which fill convt's caches. The memory of the process may grow by at most MAX_GROWTH in
+the turns after that. The exit status is 1 if it grows by more. It needs Linux.
 
-glibc's malloc takes large blocks from its heap after the first of them was freed, and the heap grows by the gaps between blocks.
-So the tool starts itself again with a fixed size above which blocks are separate from the heap.
+glibc's malloc takes large blocks from its heap after the first of them was freed, and the heap grows by the gaps between
+blocks. So the tool starts itself again with a fixed size above which blocks are separate from the heap.
 """
 
 import gc

@@ -97,7 +97,7 @@ def _is_foldable_norm(module, rank):
 
 
 def _activation_of(module, dtype):
-    """Return convt's activation for a module after a layer of this dtype, or None if the module is not a supported activation."""
+    """Return convt's activation for a module after a layer of this dtype, or None if the module is no supported activation."""
     if not _is_exactly(module, _ACTIVATIONS) or (isinstance(module, torch.nn.PReLU) and module.weight.dtype != dtype):
         return None
     return _ACTIVATIONS[type(module)](module)

@@ -66,8 +66,8 @@ def nxc(a, data_format):
 
 
 def sums(problem, found, data, filter, bias, add=None):
-    """Return the window of the scatter plus bias and ``add``, the same sums of magnitudes, and the error of rounding to a 16-bit
-    dtype before the addition, in float64 and NXC."""
+    """Return the window of the scatter plus bias and ``add``, the same sums of magnitudes, and the error of rounding to a
+    16-bit dtype before the addition, in float64 and NXC."""
     p, groups = problem, problem["groups"]
     x = nxc(data, p["data_format"]).astype(np.float64)
     x = x.reshape(*x.shape[:-1], groups, p["ci"])
