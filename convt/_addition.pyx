@@ -1,6 +1,8 @@
 # cython: language_level=3
 """Passes over an output after it was computed: the addition of an array and the activation of the sum; slopes per channel."""
 
+import math
+
 from libc.stdint cimport int64_t
 
 cimport numpy as cnp
@@ -89,7 +91,7 @@ cdef class Slopes:
     def run(self, out, int threads):
         """Apply the slopes to ``out``."""
         cdef char *to = cnp.PyArray_BYTES(out)
-        cdef int64_t planes = out.shape[0] * out.shape[1], plane = cnp.PyArray_SIZE(out) // planes
+        cdef int64_t planes = out.shape[0] * out.shape[1], plane = math.prod(out.shape[2:])
         with nogil:
             self.compute(to, planes, plane, threads)
 

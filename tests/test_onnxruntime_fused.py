@@ -236,3 +236,16 @@ def test_a_slope_that_is_not_finite_or_not_constant_is_left():
     assert fused(same(model, {"X": X, "P": weights(1)})) == ()
     model = model_of(nodes, {"X": X.shape}, constants={"W": W, "P": np.full(1, np.inf, np.float32)})
     assert fused(InferenceSession(model)) == ()
+
+
+def test_a_batch_of_none():
+    add, prelu = helper.make_node("Add", ["A", "S"], ["B"]), helper.make_node("PRelu", ["B", "P"], ["Y"])
+    nodes = [conv(output="A", strides=[2, 2]), add, prelu]
+    model = model_of(nodes, {"X": [None] * 4, "S": [None] * 4}, constants={"W": W, "P": weights(6, 1, 1)})
+    results = []
+    for session in (InferenceSession(model), plain(model)):
+        try:
+            results.append(session.run(None, {"X": X[:0], "S": weights(0, *SHAPE[1:])})[0].shape)
+        except Exception as error:
+            results.append(type(error))
+    assert results[0] == results[1]

@@ -25,8 +25,8 @@ def fuse(scope, position, arguments, load):
     """Fuse a node of a scope with the nodes that follow it.
 
     A following node is fused if it is the only reader of the value before it. Identity nodes between fused nodes are dropped.
-    ``arguments``, the arguments of the fused node, gets "epsilon" and "activation" as needed. ``load(tensor)`` returns an
-    initializer with its data.
+    ``arguments``, the arguments of the fused node, gets "epsilon", "activation" and "slopes" as needed. ``load(tensor)``
+    returns an initializer with its data.
 
     Returns
     -------
@@ -121,7 +121,7 @@ def _shift(scope, node, add, source, arguments):
 def _sum(scope, node, add, source, arguments):
     """Fuse an Add of another value that the model computes. Return whether it was fused.
 
-    The other value must be defined in this graph. A run checks that it broadcasts to the shape of the output.
+    Each run checks that the value broadcasts to the shape of the output.
     """
     if not _scopes.is_standard(add, "Add") or add.attribute or len(add.input) != 2:
         return False

@@ -83,7 +83,6 @@ class Host:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # it would take the outer session's cores
         return onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
 
-
     def _norm_nodes(self, scale, shift, mean, variance):
         """Return the nodes that a batch norm or a scale and shift of "Y" was before it was fused."""
         make = onnx.helper.make_node
