@@ -7,6 +7,7 @@ from cases import each_isa, matrix_unit, pretend, using_isa
 
 import convt
 from convt import _plan
+from convt._problem import Problem
 from convt.algorithms import ALGORITHMS, BASIC, UNITS, clear_schedules, depthwise, machine, on_unit
 from convt.algorithms.direct import schedule as direct
 
@@ -59,6 +60,14 @@ def test_threads_do_not_share_the_pixels_of_a_row():
         op, shape = operator(((1, 1300, 128), (kernel,), 1, 128, 2))
         found = depthwise.STAGES.schedule(op._attributes.problem(shape), machine.current(), "vectors", 2, True)
         assert -(-found.lanes // found.lane_block) == lane_blocks
+
+
+def test_few_lanes_are_multiplied_by_dot_products():
+    """Check that few out-channels in bfloat16 take the dot products of the CPU, whose outputs are stored several j together."""
+    problem = Problem("bfloat16", 1, 1, 56, 1, (360, 640), (9, 9), (3, 3), (1, 1), (4, 4), (1080, 1920))
+    with pretend(isa="avx512_bf16", family="zen5"):
+        found = _plan._candidates(problem, "auto")
+    assert min(found, key=found.get) == "dots_scatter"
 
 
 def test_many_small_groups_merge_their_phases():

@@ -12,6 +12,7 @@ from . import reach
 # body_widen.h first copies cache lines if pixels are a multiple of _SAME_SET_BYTES bytes apart and have more than _FEW_CHANNELS
 # channels.
 _SAME_SET_BYTES, _FEW_CHANNELS = 1024, 64
+_SUM_OF_J = 1 / 16  # cost of summing the few lanes of one j, as a share of the cost of storing a vector of outputs
 
 
 def cost(schedule, here):
@@ -141,7 +142,8 @@ def _columns_counts(schedule, kind, rows, unit, here):
         counts[name] = chunks * count
     lanes, terms = s * problem.co, -(-problem.kernel[-1] // s)
     if lanes <= vl and problem.groups == 1:
-        counts["overlap_term"], counts["overlap_vector"] = phases * js * terms, phases * js
+        stores = 1.0 if unit.matrix else 1 / vl + _SUM_OF_J  # whole vectors store the outputs of vl j (body_overlap.h)
+        counts["overlap_term"], counts["overlap_vector"] = phases * js * terms, phases * js * stores
     else:
         vectors = phases * js * -(-lanes // vl)
         counts["overlap_vector_term"], counts["overlap_vector"] = vectors * terms, vectors
