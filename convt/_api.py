@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
-from . import _activation, _check, _config, _keep, _memory, _padding, _plan, _repeat, _words
+from . import _activation, _check, _config, _keep, _memory, _padding, _plan, _repeat, _views, _words
 from ._problem import PRECISIONS, Problem
 from .algorithms import ALGORITHMS, BASIC
 
@@ -227,61 +227,6 @@ def check_data(attributes, data):
     return data
 
 
-def _check_out(out, shape, dtype, inputs):
-    """Return a NumPy view of the caller's ``out``. Raise if shape or dtype differ or if it overlaps an array of ``inputs``."""
-    if not isinstance(out, np.ndarray) and not hasattr(out, "__dlpack__"):
-        raise TypeError(f"out: got {type(out).__name__}, wanted an array to write to (NumPy, or with __dlpack__)")
-    view = _check.array("out", out)
-    if view.dtype != dtype:
-        raise TypeError(f"out: got dtype {view.dtype}, wanted {dtype}")
-    if view.shape != shape:
-        raise ValueError(f"out: got shape {view.shape}, wanted {shape}")
-    if not view.flags.writeable:
-        raise ValueError("out: got a read-only array, wanted a writeable one")
-    if not _elements_disjoint(view):
-        raise ValueError("out: got an array whose elements share memory, wanted separate memory for each element")
-    for name, other in inputs:
-        if other is not None and _overlap(view, other):
-            raise ValueError(f"out: got an array that overlaps {name} in memory, wanted one that does not")
-    return view
-
-
-def _elements_disjoint(view):
-    """Check that no two elements of a view share memory.
-
-    The check is sufficient, not necessary: each stride must exceed the extent that all smaller strides span.
-    """
-    reach = view.itemsize
-    for stride, n in sorted((abs(s), n) for s, n in zip(view.strides, view.shape, strict=True) if n > 1):
-        if stride < reach and view.size:
-            return False
-        reach += stride * (n - 1)
-    return True
-
-
-def _overlap(a, b):
-    """Check whether two arrays share memory. Return True if NumPy cannot decide within the work limit."""
-    if not np.may_share_memory(a, b):
-        return False
-    try:
-        return np.shares_memory(a, b, max_work=10_000)
-    except np.exceptions.TooHardError:
-        return True
-
-
-def _addressable(view):
-    """Check whether the kernels can read the view: aligned elements, and strides that are multiples of the item size."""
-    return view.flags.aligned and all(s % view.itemsize == 0 for s in view.strides)
-
-
-def readable_view(view):
-    """Return the view if the kernels can read it, else a copy with the same order of axes in memory; None for None.
-
-    The order is kept because plans depend on it.
-    """
-    return view if view is None or _addressable(view) else view.copy("K")
-
-
 def _check_add(attributes, add, shape):
     """Return a NumPy view of the array to add. Raise if dtype or shape differ from those of the output."""
     add = _check.floating("add", add)
@@ -290,26 +235,6 @@ def _check_add(attributes, add, shape):
     if add.shape != shape:
         raise ValueError(f"add: got shape {add.shape}, wanted {shape}, the output's")
     return add
-
-
-def _in_the_same_order(out, add):
-    """Return ``(out, add)``, or new arrays where needed, so that both have the same strides and no gaps between elements.
-
-    A new ``add`` is a copy; a new ``out`` is uninitialised.
-    """
-    target = np.empty_like(out)
-    if _same_strides(target, out):
-        target = out
-    if not _addressable(add) or not _same_strides(target, add):
-        copy = np.empty_like(target)
-        copy[...] = add
-        add = copy
-    return target, add
-
-
-def _same_strides(a, b):
-    """Check whether two arrays of one shape have the same strides on all axes of two or more elements."""
-    return all(step == other for step, other, n in zip(a.strides, b.strides, a.shape, strict=True) if n > 1)
 
 
 def execute(attributes, operator, data, inputs, out, problem=None, add=None):
@@ -324,14 +249,14 @@ def execute(attributes, operator, data, inputs, out, problem=None, add=None):
     if add is not None:
         add = _check_add(attributes, add, shape)
         inputs = (*inputs, ("add", add))
-    result = _memory.empty(shape, data.dtype) if out is None else _check_out(out, shape, data.dtype, inputs)
+    result = _memory.empty(shape, data.dtype) if out is None else _views.check_out(out, shape, data.dtype, inputs)
     if not result.size:
         return (result if out is None else out), None
     view, target = attributes.nxc(data), attributes.nxc(result)
-    source, scratch = readable_view(view), target if _addressable(target) else np.empty(target.shape, target.dtype)
+    source, scratch = _views.readable_view(view), target if _views.addressable(target) else np.empty(target.shape, target.dtype)
     addends = None
     if add is not None:
-        scratch, addends = _in_the_same_order(scratch, attributes.nxc(add))
+        scratch, addends = _views.in_the_same_order(scratch, attributes.nxc(add))
     start = time.perf_counter() if _config.verbose() else 0.0
     plan, bound = operator.compute(problem, source, scratch, addends)
     if start:
@@ -508,15 +433,15 @@ def one_shot(dialect, data, filter, bias, names, values, out=None, add=None):
     # Plans are kept only for arrays without repeated elements, because strides of 0 do not define the order of axes in which
     # 16-bit types are widened. A filter with repeated elements, such as a result of ``expand``, is copied, which costs less
     # than a new plan.
-    can_repeat = _addressable(filter) and _elements_disjoint(filter)
+    can_repeat = _views.addressable(filter) and _views.elements_disjoint(filter)
     if not can_repeat and out is None:
         return one_shot(dialect, data, filter.copy(), bias, names, values, None, add)
-    operator = _plan.Operator(parsed, readable_view(view), readable_view(own_bias), persistent=False)
+    operator = _plan.Operator(parsed, _views.readable_view(view), _views.readable_view(own_bias), persistent=False)
     inputs = ("data", data), ("filter", view), ("bias", own_bias)
     result, bound = execute(parsed, operator, data, inputs, out, add=add)
     # A call that fell back to another algorithm because of its weights is not kept: the next weights may not need the fallback.
     may_keep = bound is not None and bound.as_chosen and bound.form.finite
-    if may_keep and found is not None and can_repeat and (bias is None or _addressable(bias)):
+    if may_keep and found is not None and can_repeat and (bias is None or _views.addressable(bias)):
         _ONE_SHOT_CALLS.keep(found, _repeat.Shot(bound))
     return result
 

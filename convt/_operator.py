@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import numpy as np
 
-from . import _api, _check, _config, _core, _keep, _padding, _plan, _repeat
+from . import _api, _check, _config, _core, _keep, _padding, _plan, _repeat, _views
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -88,7 +88,7 @@ class ConvTranspose(Generic[DType]):
         """
         op = cls.__new__(cls)
         parsed, view, bias = _api.parse(filter, bias, dialect, **attributes)
-        op._set(parsed, _api.readable_view(view), _api.readable_view(bias), weights)
+        op._set(parsed, _views.readable_view(view), _views.readable_view(bias), weights)
         return op
 
     def _with_arrays(self, filter, bias, weights):
@@ -96,11 +96,11 @@ class ConvTranspose(Generic[DType]):
 
         Return None if the filter has other strides, because plans depend on them.
         """
-        view = _api.readable_view(_api.filter_view(filter, self._attributes.filter_format, self._attributes.groups))
+        view = _views.readable_view(_api.filter_view(filter, self._attributes.filter_format, self._attributes.groups))
         if view.strides != self._operator.filter.strides:
             return None
         op = type(self).__new__(type(self))
-        op._attributes, op._operator = self._attributes, self._operator.with_weights(view, _api.readable_view(bias), weights)
+        op._attributes, op._operator = self._attributes, self._operator.with_weights(view, _views.readable_view(bias), weights)
         op._kept = op._operator.plans.entries
         return op
 
