@@ -6,8 +6,8 @@
  *   S_STORE_2, S_STREAM_2    stores of two vectors, ordinary and non-temporal, if S is not T
  *   S_IS_T    defined if S is T
  *
- * Elements that are not contiguous go through a vector on the stack. `store` computes up to eight vectors together, row by row,
- * so that transcendental activations hide their latency, and so does `add`.
+ * Elements that are not contiguous go through a vector on the stack. `store` and `add` compute up to eight vectors together, so
+ * that transcendental activations hide their latency; `store` goes row by row.
  */
 #include "body_widen.h"
 #include "body_transpose.h"

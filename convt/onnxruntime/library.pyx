@@ -185,7 +185,7 @@ cdef class _Kernel:
     """A node and its entries of input shapes seen before."""
     cdef object node
     cdef Known known
-    cdef Slopes slopes  # of a PRelu, or None
+    cdef Slopes slopes  # the slopes of a PRelu that is fused with the node, or None
     cdef bint has_slopes
 
     def __init__(self, node):
