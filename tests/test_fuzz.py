@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 from cases import ISAS, child
-from fuzz import draw, memory, oracle, perform, pool, schedules, shrink
+from fuzz import draw, memory, oracle, perform, pool, schedules, shrink, shrinking
 from fuzz.__main__ import main
 
 from convt import _core
@@ -154,7 +154,7 @@ class Deadly(dict):
 def test_a_child_that_dies_is_a_finding_with_its_case():
     """Check that a child that crashes is a finding with its case, and that another child takes the next case."""
     requests = [Deadly(plain()), plain()]
-    (_, first, (kind, _, text)), (_, second, (right, plans, _)) = pool.run_cases(requests, 1)
+    (_, first, (kind, _, text)), (_, second, (right, plans, _)) = pool.run_cases("fuzz", requests, 1)
     assert (first, kind, text) == (requests[0], "crash", "SIGABRT")
     assert (second, right) == (requests[1], "right") and plans
 
@@ -163,7 +163,7 @@ def test_what_fails_is_made_smaller():
     """Check that shrinking keeps only what the failure needs: here two in-channels and a stride."""
     fails = lambda case: case["problem"]["ci"] > 1 and max(case["problem"]["strides"]) > 1  # noqa: E731
     case = next(case for case in map(draw.case, range(99)) if fails(case) and len(case["problem"]["kernel"]) == 3)
-    small = shrink.shrink(case, fails)
+    small = shrinking.shrink(case, shrink.smaller, fails)
     problem = small["problem"]
     assert fails(small) and problem["ci"] == 2 and problem["strides"] == [2] and problem["in_sizes"] == problem["kernel"] == [1]
     assert small["machine"] == {} and len(small["calls"]) == 1 and small["calls"][0]["data"] == {}
@@ -175,7 +175,7 @@ def test_repeated_calls_are_made_smaller_axis_by_axis():
     layouts = lambda case: [call["data"].get("steps") for call in case["calls"]]  # noqa: E731
     fails = lambda case: len(layouts(case)) > 2 and all(layouts(case))  # noqa: E731
     case = next(case for case in map(draw.case, range(9999)) if fails(case) and rank(case) == 3)
-    small = shrink.shrink(case, fails)
+    small = shrinking.shrink(case, shrink.smaller, fails)
     assert rank(small) == 1 and [len(steps) for steps in layouts(small)] == [3] * len(layouts(case))
 
 

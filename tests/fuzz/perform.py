@@ -73,7 +73,7 @@ def perform(call):
         try:
             return _Run(call, plans).run_calls(), plans
         except Exception as error:
-            error.plans = plans  # for the report of the finding
+            error.told = plans  # for the report of the finding
             raise
 
 

@@ -1,14 +1,16 @@
-"""Child processes that run cases. A child that crashes or does not answer in time is a finding, with its case."""
+"""Child processes that run cases. A child that crashes or does not answer in time is a finding, with its case.
+
+``package`` is the name of the package of a fuzzer: it has ``draw.case(*request)`` and ``perform.perform(case)``.
+"""
 
 import contextlib
-import json
+import importlib
 import multiprocessing
 import os
 import resource
 import signal
 import time
 import traceback
-from collections import Counter
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -18,38 +20,39 @@ _MEMORY = 6 << 30  # bytes of address space: a larger output is a MemoryError
 _CASES_PER_CHILD = 5000  # a child that ran this number of cases is replaced by a new one
 
 
-def outcome_of(case):
-    """Return (outcome of a case, plans made, text of the error)."""
-    from .perform import perform
-
+def outcome_of(package, case):
+    """Return (outcome of a case, what `perform` tells of it, text of the error)."""
     try:
-        outcome, plans = perform(case)
+        outcome, told = importlib.import_module(f"{package}.perform").perform(case)
     except Exception as error:
-        return "wrong", getattr(error, "plans", []), "".join(traceback.format_exception(error)[-3:])
-    return outcome, plans, ""
+        return "wrong", getattr(error, "told", []), "".join(traceback.format_exception(error)[-3:])
+    return outcome, told, ""
 
 
-def _serve(pipe):
+def _case(package, request):
+    return importlib.import_module(f"{package}.draw").case(*request) if isinstance(request, tuple) else request
+
+
+def _serve(package, pipe):
     # A sanitizer's shadow memory is larger than this; tools/sanitize.py limits allocations by options.
     if int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() < _MEMORY:
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     import faulthandler
 
-    from . import draw
-
     faulthandler.enable()  # prints the place of a crash to standard error
     with contextlib.suppress(EOFError):  # the parent has ended
         while (request := pipe.recv()) is not None:
-            case = draw.case(*request) if isinstance(request, tuple) else request
-            pipe.send((case, outcome_of(case)))
+            case = _case(package, request)
+            pipe.send((case, outcome_of(package, case)))
 
 
 class Child:
-    def __init__(self):
+    def __init__(self, package):
+        self.package = package
         self.pipe, theirs = _CONTEXT.Pipe()
         os.environ.update(OMP_WAIT_POLICY="passive", MALLOC_ARENA_MAX="2")  # read by libraries when they are imported
-        self.process = _CONTEXT.Process(target=_serve, args=(theirs,), daemon=True)
+        self.process = _CONTEXT.Process(target=_serve, args=(package, theirs), daemon=True)
         self.process.start()
         theirs.close()
         self.request, self.start, self.cases_run = None, 0.0, 0
@@ -67,7 +70,7 @@ class Child:
             self.process.join()
             code = self.process.exitcode
             name = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-            case, outcome = self._case(), ("crash", [], name)
+            case, outcome = _case(self.package, self.request), ("crash", [], name)
         self.request = None
         return case, outcome
 
@@ -75,18 +78,13 @@ class Child:
         """End a child that did not answer in time, and return this outcome."""
         self.process.kill()
         self.process.join()
-        case, self.request = self._case(), None
+        case, self.request = _case(self.package, self.request), None
         return case, ("hang", [], f"no answer in {TIMEOUT} s")
 
     def outcome(self, request):
         """Run one case, wait for it, and return the outcome."""
         self.send(request)
         return (self.receive() if self.pipe.poll(TIMEOUT) else self.end_hung())[1]
-
-    def _case(self):
-        from . import draw
-
-        return draw.case(*self.request) if isinstance(self.request, tuple) else self.request
 
     def alive(self):
         return self.process.exitcode is None
@@ -102,7 +100,7 @@ class Child:
         self.process.join()
 
 
-def run_cases(requests, workers):
+def run_cases(package, requests, workers):
     """Yield ``(request, case, outcome)`` for each request, in the order of completion, run by ``workers`` children."""
     requests, children = iter(requests), []
     more = True
@@ -110,7 +108,7 @@ def run_cases(requests, workers):
         while more or any(child.request is not None for child in children):
             children = [child for child in children if child.request is not None or _is_reusable(child)]
             while more and len(children) < workers:
-                children.append(Child())
+                children.append(Child(package))
             for child in children:
                 if more and child.request is None:
                     request = next(requests, None)
@@ -130,13 +128,13 @@ def run_cases(requests, workers):
             child.end()
 
 
-def fails_as(kind):
+def fails_as(package, kind):
     """Return a function that checks whether a case fails in this way. It reuses one child as long as that lives."""
     children = []
 
     def fails(case):
         if not children or not _is_reusable(children[0]):
-            children[:] = [Child()]
+            children[:] = [Child(package)]
         return children[0].outcome(case)[0] == kind
 
     return fails
@@ -147,27 +145,3 @@ def _is_reusable(child):
         return True
     child.end()
     return False
-
-
-class Tally:
-    """Statistics by instruction set: cases by outcome, calls, different plans, algorithms."""
-
-    def __init__(self):
-        self.cases, self.calls, self.plans, self.algorithms = Counter(), Counter(), {}, {}
-
-    def add(self, case, outcome):
-        isa = case["isa"]
-        self.cases[isa, outcome[0]] += 1
-        self.calls[isa] += len(case["calls"])
-        for algorithm, text, _ in outcome[1]:
-            self.plans.setdefault(isa, set()).add(hash((text, json.dumps(case["problem"], sort_keys=True))))
-            self.algorithms.setdefault(isa, Counter())[algorithm] += 1
-
-    def lines(self):
-        for isa in dict.fromkeys(isa for isa, _ in self.cases):
-            outcomes = {outcome: n for (of, outcome), n in self.cases.items() if of == isa}
-            outcome_counts = ", ".join(f"{n} {outcome}" for outcome, n in sorted(outcomes.items()))
-            yield f"{isa}: {self.calls[isa]} calls in {sum(outcomes.values())} cases ({outcome_counts})"
-            algorithms = self.algorithms.get(isa, Counter())
-            algorithm_counts = ", ".join(f"{n} {algorithm}" for algorithm, n in algorithms.most_common())
-            yield f"  {len(self.plans.get(isa, ()))} distinct plans: {algorithm_counts}"

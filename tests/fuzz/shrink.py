@@ -1,4 +1,4 @@
-"""Reduction of a failing case."""
+"""Smaller cases than a failing one."""
 
 import copy
 
@@ -25,23 +25,7 @@ _MINIMUM = {"in_sizes": 1, "kernel": 1, "strides": 1, "dilations": 1, "pads_begi
           "output_shape": 0}  # fmt: skip
 
 
-def shrink(case, fails, tries=400):
-    """Return a smaller case that fails as ``case`` does, of which no step makes a smaller one, or the smallest found in
-    ``tries``."""
-    smaller = True
-    while smaller and tries > 0:
-        smaller = False
-        for candidate in _smaller(case):
-            tries -= 1
-            if fails(candidate):
-                case, smaller = candidate, True
-                break
-            if tries <= 0:
-                break
-    return case
-
-
-def _smaller(case):
+def smaller(case):
     """Yield cases that are one step smaller, large steps first."""
     for n in range(len(case["calls"])):
         if len(case["calls"]) > 1:
