@@ -8,7 +8,7 @@ pytest.importorskip("onnx", reason="onnx is not installed")
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
 import onnxruntime
-from onnx import TensorProto, helper
+from onnx import AttributeProto, TensorProto, helper
 from onnx_models import RNG, conv, info, model_of, norm, plain, same, tensors, weights
 
 import convt.onnxruntime
@@ -277,6 +277,28 @@ def test_sparse_weights():
     np.testing.assert_allclose(session.run(None, {"X": X})[0], want, rtol=1e-4, atol=1e-5)
 
 
+def test_two_nodes_that_one_sum_adds():
+    """Check the residual block of a decoder: one of the two nodes takes the sum, and the other its own norm at most."""
+    nodes = [conv(("X", "W"), "a"), conv(("X", "V"), "b"), _op("Add", ["a", "b"], "s"), _op("Relu", ["s"], "Y")]
+    session = same(model_of(nodes, {"X": X.shape}, constants={"W": W, "V": weights(*W.shape)}), {"X": X}, served=2)
+    assert session.report.fused == {"a": ("Add", "Relu")}
+    norms = [norm(name, f"{name}n", 6) for name in "ab"]
+    nodes[2:3] = [*(node for node, _ in norms), _op("Identity", ["bn"], "i"), _op("Add", ["i", "an"], "s")]
+    constants = {"W": W, "V": weights(*W.shape)} | norms[0][1] | norms[1][1]
+    session = same(model_of(nodes, {"X": X.shape}, constants=constants), {"X": X}, served=2, tolerance=3e-5)
+    assert session.report.fused == {"a": ("BatchNormalization", "Add", "Relu"), "b": ("BatchNormalization",)}
+
+
+def test_a_chain_of_sums_of_nodes():
+    """Check three nodes that two sums add, and a node whose data is the sum of two others."""
+    nodes = [conv(("X", name), name.lower()) for name in "ABC"]
+    nodes += [_op("Add", ["a", "b"], "ab"), _op("Tanh", ["ab"], "t"), _op("Add", ["c", "t"], "s"), conv(("s", "A"), "d")]
+    nodes += [conv(("s", "B"), "e"), _op("Add", ["e", "d"], "Y")]
+    constants = {name: weights(*W.shape) / 5 for name in "ABC"}
+    session = same(model_of(nodes, {"X": X.shape}, ("Y", "s"), constants), {"X": X}, served=5, tolerance=3e-5)
+    assert sorted(session.report.fused) == ["a", "c", "d"]
+
+
 # ------------------------------------------------------------------------------------------------ weights passed to a run
 
 
@@ -417,6 +439,39 @@ def test_functions_with_branches_and_functions_inside():
     outer = _function("Outer", 17, [_choice(then, other, "c")], ("a", "b", "which"))
     calls = [_call("Outer", ["X", "W", "which"], "Y")]
     _both_ways(_with_condition(_calling([up, outer], 17, calls)), served=2)
+
+
+DEFAULTS = {"strides": [2, 2], "pads": [1, 1, 1, 1], "alpha": 0.3}
+
+
+def _with_attributes(name, nodes, positions, defaults):
+    """Return a function whose nodes at ``positions`` take the attributes of `DEFAULTS` from it. Some have defaults."""
+    function = _function(name, 17, nodes)
+    for each in DEFAULTS:
+        kind = AttributeProto.FLOAT if each == "alpha" else AttributeProto.INTS
+        function.node[positions[each]].attribute.add(name=each, ref_attr_name=each, type=kind)
+        if each in defaults:
+            function.attribute_proto.append(helper.make_attribute(each, defaults[each]))
+        else:
+            function.attribute.append(each)
+    return function
+
+
+@pytest.mark.parametrize("given", [(), ("alpha",), ("strides",), ("pads", "alpha"), ("strides", "pads", "alpha")])
+@pytest.mark.parametrize("outer", [[], [{}], [{}, {}], [{"alpha": 0.7}, {}], [{}, {"strides": [3, 3]}]], ids=str)
+def test_default_attributes_of_functions(given, outer):
+    """Check a function with default attributes, also where other functions call it and pass on attributes of their own. These
+    have no default, or another one."""
+    nodes = [conv(("a", "b"), "t"), _op("LeakyRelu", ["t"], "c")]
+    functions = [_with_attributes("Up0", nodes, {"strides": 0, "pads": 0, "alpha": 1}, DEFAULTS)]
+    for n, defaults in enumerate(outer):
+        call = _call(f"Up{n}", ["a", "b"], "c")
+        functions.append(_with_attributes(f"Up{n + 1}", [call], dict.fromkeys(DEFAULTS, 0), defaults))
+    calls = [_call(functions[-1].name, ["X", "W"], "Y"), _call(functions[-1].name, ["X", "W"], "Z")]
+    calls[0].attribute.extend(helper.make_attribute(name, {"strides": [1, 2], "pads": [0, 1, 0, 1], "alpha": 0.5}[name])
+                              for name in given)  # fmt: skip
+    session = same(_calling(functions, 17, calls, ("Y", "Z")), {"X": X}, served=2)
+    assert list(session.report.fused.values()) == [("LeakyRelu",)] * 2
 
 
 def test_functions_that_nobody_calls_are_not_spoken_of():

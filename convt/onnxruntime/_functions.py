@@ -48,9 +48,10 @@ def inlined(model):
     inlined if its operators have the same meaning at the model's opset.
     """
     functions = {key_of(each): each for each in model.functions}
-    wanted = _functions_to_inline(functions)
-    if not wanted:
+    if not _functions_to_inline(functions):
         return model, {}
+    _give_defaults(model, functions)
+    wanted = _functions_to_inline(functions)
     opset, why = opset_of(model), {}
     for key in wanted:
         changed = _redefined_operator(functions[key], opset)
@@ -74,6 +75,48 @@ def inlined(model):
                 present.add(key)
                 waiting.append(functions[key])
     return model, why
+
+
+def _give_defaults(model, functions):
+    """Write the default attributes of functions into the nodes that call them, because the onnx inliner omits defaults.
+
+    ``functions`` maps the keys of the model's functions to them. Specialized copies are added to both.
+    """
+    waiting, seen = [model.graph], set()
+    while waiting:
+        for node in _scopes.all_nodes(waiting.pop()):
+            called = functions.get((node.domain, node.op_type, node.overload))
+            if called is None:
+                continue
+            given = {each.name for each in node.attribute}
+            node.attribute.extend(each for each in called.attribute_proto if each.name not in given)
+            absent = {name for name in called.attribute if name not in given}
+            if any(_passed_on(inner, absent, functions) for inner in _scopes.all_nodes(called)):
+                called = _without_attributes(called, absent, model, functions)
+                node.op_type = called.name
+            if key_of(called) not in seen:
+                seen.add(key_of(called))
+                waiting.append(called)
+
+
+def _passed_on(node, absent, functions):
+    """Return the attributes of a call in a function that are attributes of the function itself, which its caller omits."""
+    is_call = (node.domain, node.op_type, node.overload) in functions
+    return [each for each in node.attribute if is_call and each.ref_attr_name in absent]
+
+
+def _without_attributes(function, absent, model, functions):
+    """Return a copy of a function for callers that omit the attributes ``absent``. Its calls omit them, too."""
+    copy = onnx.FunctionProto()
+    copy.CopyFrom(function)
+    copy.name += "".join(f"/without {name}" for name in sorted(absent))
+    if key_of(copy) not in functions:
+        for node in _scopes.all_nodes(copy):
+            for each in _passed_on(node, absent, functions):
+                node.attribute.remove(each)
+        model.functions.append(copy)
+        functions[key_of(copy)] = model.functions[-1]
+    return functions[key_of(copy)]
 
 
 def _functions_to_inline(functions):

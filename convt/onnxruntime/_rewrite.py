@@ -75,6 +75,7 @@ def rewrite(model, session, threads, precision=None, tune=False, load=lambda ten
             del made.attribute[:]
             made.attribute.append(onnx.helper.make_attribute("arguments", json.dumps(arguments)))
             scope.nodes[places[-1]].CopyFrom(made)
+            scope.replaced.update(places)
             removed.update(places[:-1])
         for position in sorted(removed | _quantized.remove_unread(scope, replaced), reverse=True):
             del scope.graph.node[position]

@@ -71,6 +71,7 @@ class Scope:
         self._initializers = {each.name: each for each in graph.initializer}  # initializers that runs cannot override
         self._producers = {name: node for node in self.nodes for name in node.output if name}
         self._added = {}  # key of `add_constant` -> name
+        self.replaced = set()  # positions of nodes that a fused node replaces or has replaced
         self._types = None
         others = set()
         for each in graph.input:
@@ -192,12 +193,13 @@ class Scope:
     def following(self, name):
         """Return the positions of the nodes that follow a value: Identity nodes, then one other node.
 
-        Each is the only reader of the value before it. The list is empty if there is no such chain.
+        Each is the only reader of the value before it, and no fused node has replaced it. The list is empty if there is no
+        such chain.
         """
         path = []
         for _ in self.nodes:
             readers = self.readers.get(name, ())
-            if len(readers) != 1 or readers[0] is None or name in self.redefined:
+            if len(readers) != 1 or readers[0] in (None, *self.replaced) or name in self.redefined:
                 break
             path.append(readers[0])
             node = self.nodes[readers[0]]
