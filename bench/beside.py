@@ -1,7 +1,8 @@
 """Time of brief calls on an idle machine and next to a process that keeps one core busy: median and 99th percentile.
 
-`python -m bench.beside` prints a Markdown table. Each library runs in its own process. The busy process is pinned to the last
-core that this process may use. The threads of the libraries are not pinned.
+`python -m bench.beside` prints a Markdown table. Each library runs in its own process, and in a new one for the first calls
+next to the busy process. The busy process is pinned to the last core that this process may use. The threads of the libraries
+are not pinned.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ LAYERS = (
 )
 BUSY = "while True: pass"
 ROUNDS = 3
+FIRST = 300  # the first calls of a process, which are counted apart
 
 
 class Times(NamedTuple):
@@ -48,6 +50,7 @@ class Row(NamedTuple):
     library: str
     quiet: Times
     beside: Times  # next to the busy process
+    first: Times  # next to the busy process, first calls of a new process
 
 
 @contextlib.contextmanager
@@ -63,23 +66,33 @@ def busy_core() -> Iterator[subprocess.Popen]:
         process.wait()
 
 
-def measured(problem: Problem, worker: Worker, seconds: float) -> tuple[Times, Times]:
-    """Time calls on the idle machine and next to a busy process, in turns. ``seconds`` is the length of a turn."""
-    worker.ask("set_up", problem)
-    durations: tuple[list[float], list[float]] = ([], [])
+def measured(problem: Problem, worker: Worker, seconds: float) -> tuple[Times, Times, Times]:
+    """Time calls on the idle machine and next to a busy process, in turns. ``seconds`` is the length of a turn.
+
+    The third result is of the first calls next to a busy process, of which each round begins with a new process.
+    """
+    durations: tuple[list[float], list[float], list[float]] = ([], [], [])
+    for _ in range(ROUNDS):
+        worker.close()
+        worker.ask("set_up", problem)
+        with busy_core():
+            durations[2].extend(worker.ask("time", seconds).durations[:FIRST])
     for _ in range(ROUNDS):
         durations[0].extend(worker.ask("time", seconds).durations)
         with busy_core():
             durations[1].extend(worker.ask("time", seconds).durations)
-    quiet, beside = (Times(*(1e3 * np.percentile(each, [50, 99]))) for each in durations)
-    return quiet, beside
+    quiet, beside, first = (Times(*(1e3 * np.percentile(each, [50, 99]))) for each in durations)
+    return quiet, beside, first
 
 
 def table(rows: list[Row]) -> list[str]:
     """Return the lines of a Markdown table. Times are "median, 99th percentile" in milliseconds."""
-    head = ("layer", "library", "idle: median, 99% (ms)", "busy: median, 99% (ms)", "busy / idle", "busy: 99% / median")
+    head = (
+        "layer", "library", "idle: median, 99% (ms)", "busy: median, 99% (ms)", "busy, first calls: median, 99% (ms)",
+        "busy / idle", "busy: 99% / median",
+    )  # fmt: skip
     cells = [
-        (row.layer, row.library, row.quiet, row.beside, f"{row.beside.median / row.quiet.median:.2f}",
+        (row.layer, row.library, row.quiet, row.beside, row.first, f"{row.beside.median / row.quiet.median:.2f}",
          f"{row.beside.p99 / row.beside.median:.1f}")
         for row in rows
     ]  # fmt: skip
@@ -96,8 +109,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--layout", choices=LAYOUTS, default="NCX", help="layout of the data (default: NCX)")
     parser.add_argument(
-        "--seconds", type=float, default=1.0, help=f"length of each turn, of {ROUNDS} idle and {ROUNDS} busy ones (default: 1)"
-    )
+        "--seconds", type=float, default=1.0,
+        help=f"length of each turn, of {ROUNDS} idle and {2 * ROUNDS} busy ones (default: 1)",
+    )  # fmt: skip
     parser.add_argument("--json", metavar="FILE", help="also write the rows as JSON")
     options = parser.parse_args(arguments)
     try:

@@ -26,7 +26,7 @@ from convt._kernels cimport (
 )
 from convt._memory cimport Buffer, Table, round64, take_buffer, workspaces
 from convt._shares cimport convt_set_share, convt_take_first, convt_take_last
-from convt._team cimport convt_now, convt_team, convt_team_record, convt_team_threads
+from convt._team cimport convt_now, convt_team, convt_team_record, convt_team_threads, convt_worked
 
 cnp.import_array()
 
@@ -230,13 +230,13 @@ cdef convt_team _team  # waits and savings of the parallel regions of this proce
 def team_sizes(int threads, regions):
     """Return the number of threads that a brief call would use after each of ``regions``, if up to ``threads`` are allowed.
 
-    A region is (threads, begin, end of its first thread, end of all threads), with times in nanoseconds.
+    A region is (threads, begin, computing time of its first thread, end), with times in nanoseconds.
     """
     cdef convt_team team
     memset(&team, 0, sizeof(team))
     found = []
-    for used, began, done, ended in regions:
-        convt_team_record(&team, used, began, done, ended)
+    for used, began, worked, ended in regions:
+        convt_team_record(&team, used, began, worked, ended)
         found.append(convt_team_threads(&team, threads, ended))
     return found
 
@@ -245,22 +245,23 @@ cdef void run_in_parallel(Work work, int count, void *job) noexcept nogil:
     """Call work(job, n) for every n below ``count``, each on its own thread if there are enough."""
     cdef const ThreadPool *pool = <const ThreadPool *>convt_pool
     cdef int n
-    cdef int64_t times[2]  # begin of the region, end of its first thread
+    cdef int64_t began
+    cdef int64_t worked[2]  # computing time of this thread at the begin of the region, and when it is done
     if count == 1:
         work(job, 0)
     elif pool != NULL:
         pool.run(pool.context, work, count, job)
     else:
         convt_set(&_pool_used)
-        times[0] = convt_now()
+        began, worked[0] = convt_now(), convt_worked()
         with parallel(num_threads=count):
             n = threadid()
             while n < count:  # a team may be smaller than requested
                 work(job, n)
                 n = n + convt_team_size()
             if threadid() == 0:
-                times[1] = convt_now()
-        convt_team_record(&_team, count, times[0], times[1], convt_now())
+                worked[1] = convt_worked()
+        convt_team_record(&_team, count, began, worked[1] - worked[0], convt_now())
 
 
 cdef class Deal:
