@@ -5,6 +5,7 @@ import io
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -356,10 +357,57 @@ def test_nodes_after_set_providers(tmp_path):
     assert session.nodes["Y"] is not before and session.report.packed == ("Y",)
     assert session.run(None, {"X": X})[0].shape == (1, 4, 7, 9)
     assert session.nodes["Y"].shapes and session._model_path == str(tmp_path / "m.onnx") and not _node.sessions
+
+
+@pytest.mark.parametrize("built", [False, True], ids=["built without it", "without a device"])
+def test_providers_that_do_not_work_here(built, monkeypatch):
+    """Check a provider that ONNX Runtime warns of and does without: convt serves the session, which warns as often."""
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this build of ONNX Runtime has the provider")
+    if built:
+        available = ["CUDAExecutionProvider", *onnxruntime.get_available_providers()]
+        monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: available)
+    providers, found = ["CUDAExecutionProvider", "CPUExecutionProvider"], []
+    for kind in (onnxruntime.InferenceSession, InferenceSession):
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            session = kind(simple().SerializeToString(), providers=providers)
+        found.append((session.get_providers(), session.get_provider_options(), [str(each.message) for each in warned]))
+    assert found[0] == found[1] and len(found[0][2]) == 1
+    assert session.report.packed == ("Y",) and not session.report.kept
+    with pytest.warns(UserWarning, match="CUDAExecutionProvider"):
+        session.set_providers(providers)
+    assert session.report.packed == ("Y",) and not _node.sessions
+    close(session, plain(simple()), {"X": X})
+
+
+def test_a_provider_that_works_keeps_the_model(monkeypatch):
+    """Check a session with another provider, and one without it that convt cannot serve."""
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"])
+    monkeypatch.setattr(InferenceSession, "get_providers", lambda self: ["CUDAExecutionProvider", "CPUExecutionProvider"])
+    up = onnx.helper.make_function("mine", "Up", ["a", "b"], ["c"], [conv(("a", "b"), "c")], [helper.make_opsetid("", 17)])
+    call = helper.make_node("Up", ["X", "W"], ["Y"], domain="mine")
+    model = model_of([call], {"X": X.shape}, constants={"W": W}, functions=[up], imports=[helper.make_opsetid("mine", 1)])
     with pytest.warns(UserWarning):
-        session.set_providers(["CUDAExecutionProvider", "CPUExecutionProvider"])
-    assert session.report.kept == {"Y": "the session uses CUDAExecutionProvider"} and not session.nodes
-    assert session.run(None, {"X": X})[0].shape == (1, 4, 7, 9)
+        session = InferenceSession(model, providers=["CUDAExecutionProvider", "CPUExecutionProvider"])
+    assert session.report.kept == {"Up/c": "the session uses CUDAExecutionProvider"} and not session.nodes
+    monkeypatch.undo()
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"])
+    monkeypatch.setattr(InferenceSession, "_create_with_nodes", _refuse_twice())
+    with pytest.warns(UserWarning):
+        session = InferenceSession(model, providers=["CUDAExecutionProvider", "CPUExecutionProvider"])
+    assert session.report.kept == {"Up/c": "of another reason"} and session.report.reason == "of another reason"
+    close(session, plain(model), {"X": X})
+
+
+def _refuse_twice():
+    """Return a function that refuses a model because of its provider, then because of something else."""
+    left = [_loading.OtherProviders(["CUDAExecutionProvider"], ["Up/c"]), _loading.NotConverted("of another reason", ["Up/c"])]
+
+    def refuse(*_):
+        raise left.pop(0)
+
+    return refuse
 
 
 # ------------------------------------------------------------------------------------------------ runs that convt refuses

@@ -478,12 +478,3 @@ def test_functions_that_nobody_calls_are_not_spoken_of():
     up = _function("Up", 11, [conv(("a", "b"), "t"), _op("Softmax", ["t"], "c", axis=1)])
     session = same(_calling([up], 17, [conv()]), {"X": X})
     assert session.report.kept == {}
-
-
-def test_nodes_in_functions_are_named_where_another_provider_keeps_them():
-    up = _function("Up", 17, [conv(("a", "b"), "t"), _op("Relu", ["t"], "c")])
-    with pytest.warns(UserWarning):
-        session = convt.onnxruntime.InferenceSession(
-            _calling([up], 17).SerializeToString(), providers=["CUDAExecutionProvider", "CPUExecutionProvider"]
-        )
-    assert session.report.kept == {"Up/t": "the session uses CUDAExecutionProvider"}

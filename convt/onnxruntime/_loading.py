@@ -70,7 +70,7 @@ def prepared(path, data, options, providers, key, precision, tune=False):
     if not names:
         raise NotConverted("the model has no ConvTranspose nodes")
     if others := other_providers(providers, options):
-        raise NotConverted(f"the session uses {others[0]}", names)
+        raise OtherProviders(others, names)
     if domains := _other_domains(source.model):
         raise NotConverted(
             f"the model has operators of {domains[0]!r}, whose library cannot be read from session options", names
@@ -92,14 +92,23 @@ def prepared(path, data, options, providers, key, precision, tune=False):
 
 
 def other_providers(providers, options=None):
-    """Return the execution providers of a session that do not run on CPUs."""
+    """Return the execution providers of a session that do not run on CPUs, of those that ONNX Runtime was built with.
+
+    ONNX Runtime warns of the others and does without them.
+    """
     if providers is not None and not isinstance(providers, Sequence):
         return [repr(providers)]  # ONNX Runtime reports the error
-    wanted = providers or onnxruntime.get_available_providers()
-    names = [each[0] if isinstance(each, tuple) and each else each for each in wanted]
     if not providers and _options.has_providers(options):
-        names.append("providers set in its options")
-    return [name for name in names if name not in _CPU]
+        return ["providers set in its options"]
+    names = [each[0] if isinstance(each, tuple) and each else each for each in providers or ()]
+    return [name for name in names if name in onnxruntime.get_available_providers() and name not in _CPU]
+
+
+class OtherProviders(NotConverted):
+    """The session uses an execution provider that does not run on CPUs."""
+
+    def __init__(self, others, names):
+        super().__init__(f"the session uses {others[0]}", names)
 
 
 def _read(path, data, options):

@@ -81,7 +81,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     sess_options : onnxruntime.SessionOptions, optional
         The session uses a copy, so these options do not change.
     providers, provider_options, **kwargs
-        The same as for ``onnxruntime.InferenceSession``. With a provider other than the CPU's, the model stays unchanged.
+        The same as for ``onnxruntime.InferenceSession``. If the session uses a provider other than the CPU's,
+        the model stays unchanged.
     precision : None, "highest", "high" or "medium"
         The lowest precision that convt may use for float32 nodes: see `convt.conv_transpose`. It does not affect ONNX Runtime's
         own operators. None means CONVT_PRECISION, or "highest".
@@ -179,6 +180,20 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             self.nodes, self._fused, self._kept, self._reason = {}, {}, left.kept, str(left)
             self._sess, self._sess_options = None, options
             super()._create_inference_session(*arguments)
+            if isinstance(left, _loading.OtherProviders) and not _loading.other_providers(self.get_providers()):
+                self._create_again_with_nodes(options, self.get_providers(), self.get_provider_options(), disabled_optimizers)
+
+    def _create_again_with_nodes(self, options, providers, provider_options, disabled_optimizers):
+        """Create a session again with convt's nodes, because none of its other providers works here.
+
+        If that fails, the session stays, and the report has the reason.
+        """
+        state, arguments = vars(self).copy(), (providers, [provider_options[name] for name in providers], disabled_optimizers)
+        try:
+            self._create_with_nodes(self._model_path, self._model_bytes, options, arguments)
+        except _loading.NotConverted as left:
+            vars(self).update(state)
+            self._kept, self._reason = left.kept, str(left)
 
     def _create_with_nodes(self, path, data, options, arguments):
         """Create the session with convt's nodes. Raise `_loading.NotConverted` if the model stays as it is."""
@@ -193,7 +208,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
                 self._sess_options = model.options
                 super()._create_inference_session(*arguments)
             if others := _loading.other_providers(self.get_providers()):
-                raise _loading.NotConverted(f"the session uses {others[0]}", names)
+                raise _loading.OtherProviders(others, names)
         except _loading.NotConverted:
             raise
         except Exception as error:
