@@ -180,7 +180,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             self.nodes, self._fused, self._kept, self._reason = {}, {}, left.kept, str(left)
             self._sess, self._sess_options = None, options
             super()._create_inference_session(*arguments)
-            if isinstance(left, _loading.OtherProviders) and not _loading.other_providers(self.get_providers()):
+            fell_back = isinstance(left, _loading.OtherProviders) and not _loading.other_providers(self.get_providers())
+            if fell_back and not _options.has_providers(options):
                 self._create_again_with_nodes(options, self.get_providers(), self.get_provider_options(), disabled_optimizers)
 
     def _create_again_with_nodes(self, options, providers, provider_options, disabled_optimizers):
