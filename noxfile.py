@@ -19,10 +19,11 @@ def install(session, *packages):
 
 @nox.session
 def lint(session):
-    """Python style, spelling, and words that the project does not use."""
-    install(session, "ruff>=0.6", "codespell>=2.3")
+    """Python style, spelling, words that the project does not use, and integer divisions of the Cython files."""
+    install(session, "ruff>=0.6", "codespell>=2.3", "Cython>=3.1", "numpy>=2.0")
     session.run("python", "-m", "ruff", "check", ".")
     session.run("python", "-m", "codespell_lib")
+    session.run("python", "tools/divisions.py")
 
 
 @nox.session

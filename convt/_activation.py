@@ -2,23 +2,35 @@
 
 import math
 import numbers
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from . import _words
 
-# Activation -> names of its parameters. kernels/convt_kernels.h defines the codes that the kernels use.
+
+class Activation(NamedTuple):
+    """An activation: the function that kernels approximate, and its numbers a and b."""
+
+    function: Callable  # (x, a, b), with x a float64 array
+    parameters: tuple = ()  # names of the numbers that the user gives
+    constants: tuple = ()  # a and b of a function without parameters that has two numbers in oneDNN
+
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+# kernels/convt_kernels.h defines the codes that the kernels use.
 ACTIVATIONS = {
-    "none": (),
-    "relu": (),
-    "leaky_relu": ("slope",),
-    "clip": ("low", "high"),
-    "tanh": (),
-    "sigmoid": (),
-    "gelu": (),
-    "swish": (),
-    "elu": ("alpha",),
-    "hard_swish": (),
+    "none": Activation(lambda x, a, b: x),
+    "relu": Activation(lambda x, a, b: np.where(x < 0, 0.0, x)),
+    "leaky_relu": Activation(lambda x, a, b: np.where(x < 0, a * x, x), ("slope",)),
+    "clip": Activation(lambda x, a, b: np.where(x < a, a, np.where(x > b, b, x)), ("low", "high")),
+    "tanh": Activation(lambda x, a, b: np.tanh(x)),
+    "sigmoid": Activation(lambda x, a, b: 1.0 / (1.0 + np.exp(-x))),
+    "gelu": Activation(lambda x, a, b: 0.5 * x * (1.0 + _erf(x * math.sqrt(0.5)))),
+    "swish": Activation(lambda x, a, b: x / (1.0 + np.exp(-a * x)), constants=(1.0, 0.0)),
+    "elu": Activation(lambda x, a, b: np.where(x < 0, a * np.expm1(x), x), ("alpha",)),
+    "hard_swish": Activation(lambda x, a, b: x * np.clip(a * x + b, 0.0, 1.0), constants=(1.0 / 6.0, 0.5)),
 }
 
 
@@ -39,7 +51,7 @@ def parse(activation):
         raise TypeError(f"activation: got {type(name).__name__}, wanted a name, (name, parameter...) or None")
     if name not in ACTIVATIONS:
         raise ValueError(f"activation: got {name!r}, wanted one of {', '.join(ACTIVATIONS)}")
-    wanted = ACTIVATIONS[name]
+    wanted = ACTIVATIONS[name].parameters
     if len(params) != len(wanted):
         raise ValueError(
             f"activation: got {_words.count(len(params), 'parameter')} for {name!r}, wanted {len(wanted)}"
@@ -59,25 +71,15 @@ def parse(activation):
     return (name, a, b)
 
 
+def numbers_of(name, a, b):
+    """Return a and b of an activation's function: the user's parameters, or the constants of the activation."""
+    return ACTIVATIONS[name].constants or (a, b)
+
+
 def reference(name, a, b, x):
     """Apply an activation to the float64 array ``x``. The fused kernels approximate this result. NaN stays NaN.
 
     GELU, swish and hard swish of -inf are NaN (-inf * 0), as in PyTorch, ONNX Runtime and oneDNN.
     """
     with np.errstate(all="ignore"):  # Inf and NaN are valid inputs and outputs
-        return _FUNCTIONS[name](x, a, b)
-
-
-_erf = np.vectorize(math.erf, otypes=[np.float64])
-_FUNCTIONS = {
-    "none": lambda x, a, b: x,
-    "relu": lambda x, a, b: np.where(x < 0, 0.0, x),
-    "leaky_relu": lambda x, a, b: np.where(x < 0, a * x, x),
-    "clip": lambda x, a, b: np.where(x < a, a, np.where(x > b, b, x)),
-    "tanh": lambda x, a, b: np.tanh(x),
-    "sigmoid": lambda x, a, b: 1.0 / (1.0 + np.exp(-x)),
-    "gelu": lambda x, a, b: 0.5 * x * (1.0 + _erf(x * math.sqrt(0.5))),
-    "swish": lambda x, a, b: x / (1.0 + np.exp(-x)),
-    "elu": lambda x, a, b: np.where(x < 0, a * np.expm1(x), x),
-    "hard_swish": lambda x, a, b: x * np.clip(x / 6.0 + 0.5, 0.0, 1.0),
-}
+        return ACTIVATIONS[name].function(x, *numbers_of(name, a, b))

@@ -12,7 +12,7 @@ cimport numpy as cnp
 
 import numpy as np
 
-from ... import _check
+from ... import _activation, _check
 from .library import available
 
 from .api cimport *
@@ -22,13 +22,12 @@ from .library cimport api, check, engine, use_threads
 cnp.import_array()
 
 _DTYPES = {"float16": ONEDNN_dnnl_f16, "bfloat16": ONEDNN_dnnl_bf16, "float32": ONEDNN_dnnl_f32}
-# Activation -> eltwise kind.
+# Activation -> eltwise kind. Its alpha and beta are the numbers a and b of the activation.
 _ELTWISE = {
     "relu": ONEDNN_dnnl_eltwise_relu, "leaky_relu": ONEDNN_dnnl_eltwise_relu, "clip": ONEDNN_dnnl_eltwise_clip,
     "tanh": ONEDNN_dnnl_eltwise_tanh, "sigmoid": ONEDNN_dnnl_eltwise_logistic, "gelu": ONEDNN_dnnl_eltwise_gelu_erf,
     "swish": ONEDNN_dnnl_eltwise_swish, "elu": ONEDNN_dnnl_eltwise_elu, "hard_swish": ONEDNN_dnnl_eltwise_hardswish,
 }
-_PARAMETERS = {"swish": (1.0, 0.0), "hard_swish": (1 / 6, 0.5)}  # oneDNN needs parameters where convt has none
 
 
 def can(problem):
@@ -124,9 +123,8 @@ cdef class Primitive:
             self.bias = memory_desc(problem, target[1:2], (1,))
         weights = (problem.groups,) * (problem.groups > 1) + (problem.co, problem.ci, *problem.kernel)
         cdef onednn_desc any_layout = memory_desc(problem, weights, None)
-        name, a, b = problem.activation
-        cdef unsigned kind = _ELTWISE.get(name, 0), status
-        a, b = _PARAMETERS.get(name, (a, b))
+        cdef unsigned kind = _ELTWISE.get(problem.activation[0], 0), status
+        a, b = _activation.numbers_of(*problem.activation)
         cdef float alpha = a, beta = b
         cdef onednn_post_ops ops = NULL
         cdef onednn_attr attr = NULL, epilogue_attr = NULL
