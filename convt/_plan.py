@@ -16,7 +16,8 @@ from . import _activation, _config, _keep, _measure, _reference, _repeat, tuning
 from ._addition import Addition
 from ._errors import BackendUnavailableError
 from ._problem import ITEMSIZE, NUMPY_DTYPE, Problem
-from .algorithms import ALGORITHMS, BACKENDS, candidates, clear_schedules, fastest, machine, on_unit, onednn, reorder
+from .algorithms import ALGORITHMS, BACKENDS, candidates, clear_schedules, fastest, machine, on_unit, onednn
+from .algorithms.reorder import ReorderRecipe, empty_reordered, memory_order, pays
 
 _MAKERS = {**ALGORITHMS, **BACKENDS}
 
@@ -114,7 +115,7 @@ class Operator:
             onednn.library.opened()  # raises BackendUnavailableError if oneDNN is missing
         self._attributes = attributes
         self._persistent = persistent
-        self._filter_order = None if persistent else reorder.memory_order(filter)  # memory order of a one-shot call's filter
+        self._filter_order = None if persistent else memory_order(filter)  # memory order of a one-shot call's filter
         self.filter = filter
         self.bias = bias
         self._forms = {}  # (key, machine) -> Form
@@ -153,11 +154,11 @@ class Operator:
         if found is None:
             attributes = self._attributes._replace(strides=key[-1])
             packs = key[0] in ALGORITHMS and not ALGORITHMS[key[0]].unpacked
-            ordered = self._filter_order and packs and reorder.pays(self.filter)
-            filter = reorder.empty_reordered(self.filter) if ordered else self.filter
+            ordered = self._filter_order and packs and pays(self.filter)
+            filter = empty_reordered(self.filter) if ordered else self.filter
             recipe = _MAKERS[key[0]].recipe(attributes, filter, self.bias, key[:-1])
             if ordered:
-                recipe = reorder.ReorderRecipe(recipe, attributes.dtype, self.filter)
+                recipe = ReorderRecipe(recipe, attributes.dtype, self.filter)
             if len(self._forms) >= _FORMS:
                 self._forms = {at: form for at, form in self._forms.copy().items() if form.weights() is not None}
             found = self._forms.setdefault(place, _repeat.Form(key, recipe))
@@ -360,7 +361,7 @@ class Operator:
 
 def _packing_recipe(recipe):
     """Return the packing recipe without the reordering of the filter around it."""
-    return recipe.inner if isinstance(recipe, reorder.ReorderRecipe) else recipe
+    return recipe.inner if isinstance(recipe, ReorderRecipe) else recipe
 
 
 def _native(problem, algorithm, filter_order=None):

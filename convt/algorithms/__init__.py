@@ -211,7 +211,6 @@ from . import (
     order,
     phases,
     planes,
-    reorder,
     rows,
     scatter,
     stages,
@@ -220,6 +219,7 @@ from . import (
     winograd,
 )  # fmt: skip
 from .planes import blocks
+from .reorder import IN_ROWS
 from .planes.schedule import always, never
 
 
@@ -372,13 +372,13 @@ def fastest(problem, here, filter_order=None):
 def _fastest(problem, here, filter_order):
     """Return the name of the cheapest algorithm. The cost of a one-shot call includes packing its weights."""
     best, chosen = math.inf, None
-    for bound, name in _by_lower_bound(problem, filter_order == reorder.IN_ROWS):
+    for bound, name in _by_lower_bound(problem, filter_order == IN_ROWS):
         if bound >= best:
             break
         cycles = ALGORITHMS[name].cost(problem)
         if filter_order is not None and cycles < best:
             cycles += ALGORITHMS[name].packing_cost(problem)
-            if filter_order == reorder.IN_ROWS and not ALGORITHMS[name].unpacked:
+            if filter_order == IN_ROWS and not ALGORITHMS[name].unpacked:
                 cycles += common.reordering_cycles(problem, here)
         if cycles < best:
             best, chosen = cycles, name

@@ -62,7 +62,7 @@ class Report(NamedTuple):
         return "\n".join(lines + [f"{name}: left to ONNX Runtime because {why}" for name, why in self.kept.items()])
 
 
-class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
+class InferenceSession(onnxruntime.InferenceSession):
     """A drop-in ``onnxruntime.InferenceSession`` that runs ConvTranspose nodes with convt on CPUs.
 
     convt's operator replaces ConvTranspose nodes, including those in subgraphs and functions. An Add of a constant bias, a

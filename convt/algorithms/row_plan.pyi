@@ -1,3 +1,0 @@
-from .._core import Plan
-
-class RowPlan(Plan): ...

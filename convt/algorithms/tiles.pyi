@@ -1,3 +1,0 @@
-from .unit import Unit
-
-def tile_counts(rows: float, columns: float, depth: float, unit: Unit, chain: int = ..., wide: int = 0) -> dict[str, float]: ...
