@@ -16,6 +16,8 @@ import time
 
 from . import pool, shrinking
 
+_REDUCED = 10  # most findings that are reduced
+
 
 def parser(package, description):
     """Return a parser of the options that all fuzzers have."""
@@ -50,7 +52,7 @@ def run(package, options, *more):
         for (seed, *_), case, outcome in pool.run_cases(package, requests, options.workers):
             tally.add(case, outcome)
             highest = max(highest, seed)
-            if outcome[0] in ("wrong", "crash", "hang"):
+            if outcome[0].startswith(("wrong", "crash", "hang")):
                 findings.append((case, outcome[0]))
                 print(f"FOUND {outcome[0]} at seed {seed}: {outcome[2].strip()[-1500:]}")
                 _print_replay("", package, report.replayable(case, outcome[1]))
@@ -61,9 +63,11 @@ def run(package, options, *more):
         pass
     print(f"seeds {first}-{highest + 1} done, {len(findings)} findings; continue with --seeds {highest + 1}-")
     print(*tally.lines(), sep="\n", flush=True)
-    for case, outcome in findings if options.shrink else ():  # after the loop, because the children would wait for it
-        smaller = _module(package, "shrink").smaller
-        _print_replay("reduced:", package, shrinking.shrink(case, smaller, pool.fails_as(package, outcome), options.shrink))
+    smaller = _module(package, "shrink").smaller
+    for case, outcome in findings[:_REDUCED] if options.shrink else ():  # after the loop, because the children would wait
+        reduced = shrinking.shrink(case, smaller, pool.fails_as(package, outcome), options.shrink)
+        _print_replay(f"reduced {outcome}:", package, reduced)
+        print(*report.shown(reduced, ()), sep="\n", flush=True)
     return 1 if findings else 0
 
 
@@ -73,7 +77,7 @@ def _replay(package, case):
     for line in _module(package, "report").shown(case, told):
         print(line)
     print(outcome, error)
-    return 1 if outcome == "wrong" else 0
+    return 1 if outcome.startswith("wrong") else 0
 
 
 def _print_replay(before, package, case):

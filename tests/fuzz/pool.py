@@ -21,11 +21,11 @@ _CASES_PER_CHILD = 5000  # a child that ran this number of cases is replaced by 
 
 
 def outcome_of(package, case):
-    """Return (outcome of a case, what `perform` tells of it, text of the error)."""
+    """Return (outcome of a case, what `perform` tells of it, text of the error). An error's ``kind`` begins with "wrong"."""
     try:
         outcome, told = importlib.import_module(f"{package}.perform").perform(case)
     except Exception as error:
-        return "wrong", getattr(error, "told", []), "".join(traceback.format_exception(error)[-3:])
+        return getattr(error, "kind", "wrong"), getattr(error, "told", []), "".join(traceback.format_exception(error)[-3:])
     return outcome, told, ""
 
 

@@ -1,0 +1,244 @@
+"""Run and check one case: `perform`."""
+
+import atexit
+import contextlib
+import functools
+import io
+import os
+import re
+import tempfile
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented
+
+import convt.onnxruntime
+
+from . import build, oracle
+
+
+class Fault(AssertionError):
+    """A difference from ONNX Runtime. ``kind`` is the kind of outcome."""
+
+    def __init__(self, kind, text):
+        super().__init__(text)
+        self.kind = f"wrong {kind}"
+
+
+def perform(case):
+    """Run a case, and return (outcome, counts). Raise `Fault` if convt's session differs from ONNX Runtime's.
+
+    The outcome is "right", "refused" if both sessions raise the same class of exception at load, or "beyond" if ONNX Runtime
+    has no kernel for the model and convt runs it.
+    """
+    built = build.build(case)
+    if not built.files and case.get("model") != "path":
+        return _Comparison(case, built).compare()
+    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None  # because removing a folder of a disk takes milliseconds
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        return _Comparison(case, built, folder).compare()
+
+
+class _Comparison:
+    def __init__(self, case, built, folder=None):
+        self.case, self.built, self.told = case, built, Counter()
+        self.source = self.ours = text = built.model.SerializeToString()
+        if folder is not None:
+            self.source = self.ours = os.path.join(folder, "model.onnx")
+            for name, data in {"model.onnx": text, **built.files}.items():
+                Path(folder, name).write_bytes(data)
+        elif case.get("model") == "proto":
+            self.ours = built.model
+        self.values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(each) for name, each in built.added.items()}
+
+    def compare(self):
+        options = self._options()
+        theirs = _heard(lambda: self._session(onnxruntime.InferenceSession, self.source, options))
+        for _ in range(self.case.get("sessions", 1)):
+            ours = _heard(lambda: self._session(convt.onnxruntime.InferenceSession, self.ours, options))
+            if isinstance(theirs.error, NotImplemented) and ours.error is None:
+                return self._beyond(ours.result)
+            self._check_heard("load", ours, theirs)
+            if theirs.error is not None:
+                self.told[f"load: {type(theirs.error).__name__}"] += 1
+                return "refused", self.told
+            self._check_session(ours.result, theirs.result)
+            for run, feed in zip(self.case["runs"], self.built.feeds, strict=True):
+                self._check_run(ours.result, theirs.result, run, feed)
+            self._check_report(ours.result.report)
+        return "right", self.told
+
+    def _beyond(self, ours):
+        """Check a session of a model for which ONNX Runtime has no kernel: its outputs against the oracle."""
+        for run, feed in zip(self.case["runs"], self.built.feeds, strict=True):
+            names = [each.name for each in ours.get_outputs()]
+            feed = self._known(ours, feed)
+            got = _heard(functools.partial(_outputs, ours, names, feed, run.get("how")))
+            if got.error is None:
+                limits = self._limits(feed)
+                for name, mine in zip(names, got.result, strict=True):
+                    self._check_numbers(name, mine, limits[name][0], *limits[name])
+        return "beyond", self.told
+
+    def _known(self, session, feed):
+        known = {each.name for each in (*session.get_inputs(), *session.get_overridable_initializers())}
+        return {name: value for name, value in feed.items() if name in known}
+
+    def _limits(self, feed):
+        return oracle.bounds(self.built.model, feed, self.built.added, self.built.files)
+
+    def _options(self, level=None):
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = self.case.get("threads", 1)
+        level = self.case.get("level", 4) if level is None else level
+        options.graph_optimization_level = list(onnxruntime.GraphOptimizationLevel.__members__.values())[level]
+        for name, each in self.values.items():
+            options.add_initializer(name, each)
+        return options
+
+    def _session(self, kind, source, options):
+        providers = self.case.get("providers", ["CPUExecutionProvider"])
+        if providers is not None:
+            providers = [tuple(each) if isinstance(each, list) else each for each in providers]
+        return kind(source, options, providers)
+
+    def _check_heard(self, where, ours, theirs):
+        """Check that both calls raise the same class of exception, and that convt's adds no warning."""
+        mine, other = type(ours.error).__name__, type(theirs.error).__name__
+        if mine != other:
+            error = ours.error or theirs.error
+            raise Fault(f"error at {where}", f"convt: {mine}, ONNX Runtime: {other}: {str(error)[:600]}")
+        if theirs.error is None and (more := ours.said - theirs.said):
+            raise Fault("warning", f"at {where}: {' | '.join(sorted(more))[:800]}")
+
+    def _check_session(self, ours, theirs):
+        for what in ("get_inputs", "get_outputs", "get_overridable_initializers"):
+            mine, other = ([(each.name, each.type, each.shape) for each in getattr(s, what)()] for s in (ours, theirs))
+            if mine != other:
+                raise Fault(what, f"convt: {mine}, ONNX Runtime: {other}")
+        if ours.get_providers() != theirs.get_providers():
+            raise Fault("providers", f"convt: {ours.get_providers()}, ONNX Runtime: {theirs.get_providers()}")
+
+    def _check_run(self, ours, theirs, run, feed):
+        names = [each.name for each in theirs.get_outputs()][:: -1 if run.get("how") == "reversed" else 1]
+        feed = self._known(theirs, feed)
+        got, want = (_heard(functools.partial(_outputs, s, names, feed, run.get("how"))) for s in (ours, theirs))
+        self._check_heard("run", got, want)
+        if want.error is not None:
+            self.told[f"run: {type(want.error).__name__}"] += 1
+            return
+        self.told["runs"] += 1
+        limits = None
+        for name, mine, other in zip(names, got.result, want.result, strict=True):
+            if (mine.shape, mine.dtype) != (other.shape, other.dtype):
+                raise Fault("shape", f"{name}: convt: {mine.shape} {mine.dtype}, ONNX Runtime: {other.shape} {other.dtype}")
+            if _same_bits(mine, other):
+                self.told["equal elements"] += mine.size
+                continue
+            if limits is None:
+                limits = self._limits(feed)
+            try:
+                self._check_numbers(name, mine, other, *limits[name])
+            except Fault:
+                if not self._equals_unoptimised(feed, name, mine, limits[name]):
+                    raise
+
+    def _equals_unoptimised(self, feed, name, mine, limits):
+        """Check whether ONNX Runtime computes what convt does if it does not optimise the model. It does not always compute the
+        same when it optimises: it folds norms that make weights infinite, and ignores values of the session's options."""
+        plain = _heard(lambda: self._session(onnxruntime.InferenceSession, self.source, self._options(0)).run([name], feed)[0])
+        if plain.error is not None:
+            return False
+        self._check_numbers(name, mine, plain.result, *limits)
+        self.told["outputs equal to those without optimisation only"] += 1
+        return True
+
+    def _check_numbers(self, name, mine, other, v, e):
+        if v.shape != mine.shape:
+            raise Fault("oracle", f"{name}: shape {v.shape} instead of {mine.shape}")
+        mine, other = mine.astype(np.float64), other.astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            same = (mine == other) | (np.isnan(mine) & np.isnan(other))
+            wrong = ~same & ~np.isinf(e) & ~(np.abs(mine - other) <= 2 * e)
+            self.told["unsure elements"] += int(np.isinf(e).sum())
+            self.told["compared elements"] += int(e.size - np.isinf(e).sum())
+        if wrong.any():
+            at = tuple(int(n[0]) for n in np.nonzero(wrong))
+            text = f"{name}: {wrong.sum()} of {wrong.size} wrong, at {at}: convt {mine[at]!r}, ONNX Runtime {other[at]!r}"
+            raise Fault("numbers", f"{text}, float64 {v[at]!r} +- {e[at]:.3g}")
+
+    def _check_report(self, report):
+        served, kept = [*report.packed, *report.unpacked], list(report.kept)
+        found, expected = set(served) | set(kept), self.built.nodes
+        if len(set(served)) != len(served) or not all(report.kept.values()):
+            raise Fault("report", f"a node twice, or a reason that is empty: {report}")
+        if expected is not None and "mutation" not in self.case and len(found) != expected:
+            raise Fault("report", f"{len(found)} nodes instead of {expected}: {report}")
+        self.told["served"] += len(served)
+        for name, why in report.kept.items():
+            if name not in served:
+                self.told["kept: " + re.sub(r"[0-9]+|'.*?'", "_", why)[:90]] += 1
+
+
+class _Heard:
+    """What a call returned or raised, and the warnings that it printed or issued."""
+
+    def __init__(self):
+        self.result = self.error = None
+        self.said = set()
+
+
+_FILE = tempfile.TemporaryFile()  # noqa: SIM115 - standard error goes there during calls
+atexit.register(_FILE.close)
+_LINE = re.compile(r"\[[WEFI]:onnxruntime:[^,]*, ([\w.]+):\d+ (\w+)[^\]]*\] (.*)")
+
+
+def _heard(call):
+    """Call a function, and return `_Heard`."""
+    heard, printed = _Heard(), io.StringIO()
+    _FILE.seek(0)
+    _FILE.truncate()
+    kept = os.dup(2)
+    os.dup2(_FILE.fileno(), 2)
+    try:
+        with warnings.catch_warnings(record=True) as issued, contextlib.redirect_stdout(printed):
+            warnings.simplefilter("always")
+            try:
+                heard.result = call()
+            except Exception as error:
+                heard.error = error
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+    _FILE.seek(0)
+    for line in re.sub(r"\x1b\[[0-9;]*m", "", _FILE.read().decode(errors="replace")).splitlines():
+        match = _LINE.search(line)
+        if line.strip():
+            heard.said.add(" ".join(match.groups()) if match else line)
+    heard.said.update(printed.getvalue().splitlines())
+    heard.said |= {f"{each.category.__name__}: {each.message}" for each in issued}
+    return heard
+
+
+def _outputs(session, names, feed, how):
+    """Run a session, and return its outputs by name."""
+    if how == "binding":
+        binding = session.io_binding()
+        for name, value in feed.items():
+            binding.bind_cpu_input(name, value)
+        for name in names:
+            binding.bind_output(name)
+        session.run_with_iobinding(binding)
+        return binding.copy_outputs_to_cpu()
+    if how == "values":
+        values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(value) for name, value in feed.items()}
+        return [each.numpy() for each in session.run_with_ort_values(names, values)]
+    return session.run(names, feed)
+
+
+def _same_bits(a, b):
+    bits = [np.ascontiguousarray(each).view(f"u{each.itemsize}") for each in (a, b)]
+    return bool(((bits[0] == bits[1]) | (np.isnan(a) & np.isnan(b))).all())
