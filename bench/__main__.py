@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import datetime, timezone
 from difflib import get_close_matches
 from itertools import product
@@ -20,6 +20,7 @@ from .batch import Batch, Entry
 from .problem import DTYPES, LAYOUTS, MODES, PRECISIONS, Problem
 from .record import Record
 from .rounds import measure
+from .shared import files
 from .worker import Died, Setting, Worker
 
 
@@ -62,18 +63,6 @@ def _seconds(text: str) -> float:
     if not 0 < seconds < float("inf"):
         raise argparse.ArgumentTypeError(f"wanted a number of seconds above 0, got {text!r}")
     return seconds
-
-
-def _writable(text: str) -> str:
-    if not Path(text).absolute().parent.is_dir() or Path(text).is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r} cannot be created")
-    return text
-
-
-def _folder(text: str) -> str:
-    if Path(text).exists() and not Path(text).is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a folder")
-    return text
 
 
 def parser() -> argparse.ArgumentParser:
@@ -148,8 +137,8 @@ def parser() -> argparse.ArgumentParser:
     )
 
     add = parser.add_argument_group("output").add_argument
-    add("--json", type=_writable, metavar="OUT", help="write all results, options and versions as JSON")
-    add("--report", type=_folder, metavar="DIR", help="write DIR/index.html with tables, roofline and speedups")
+    add("--json", type=files.argument, metavar="OUT", help="write all results, options and versions as JSON")
+    add("--report", type=files.folder_argument, metavar="DIR", help="write DIR/index.html with tables, roofline and speedups")
     return parser
 
 
@@ -242,8 +231,9 @@ def run(options: argparse.Namespace, problems: list[Problem], budget: float, rec
                     results = measure(problem, workers, options.rounds, budget, record.note, options.cold)
                     record.results += results
                     best = record.limits[setting] = best.or_better(limits_now(workers, setting, [problem.dtype]))
-                    if options.json:
-                        record.save(options.json)
+                    if options.json and files.is_replaced(options.json):
+                        with suppress(OSError):  # the last save reports it, after the measurements
+                            record.save(options.json)
                     if results:
                         progress.step(results)
     record.complete = True
@@ -271,15 +261,16 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         record.note("interrupted: the results are partial")
 
-    if options.json:
-        record.save(options.json)
-    if options.report:
-        from . import page
-
-        written = page.write(record, Path(options.report))
     tables.show(record)
-    if options.report:
-        print(f"report: {written}")
+    try:
+        if options.json:
+            record.save(options.json)
+        if options.report:
+            from . import page
+
+            print(f"report: {page.write(record, Path(options.report))}")
+    except OSError as exc:
+        parse.exit(1, f"{COMMAND}: {exc.filename}: {exc.strerror}\n")
     if not record.complete:
         return 130
     convt = [result for result in record.results if result.peer == "convt"]

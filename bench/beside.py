@@ -20,6 +20,7 @@ import numpy as np
 
 from . import COMMAND, layers, machine, peers
 from .problem import LAYOUTS, Problem
+from .shared import files
 from .worker import Setting, Worker
 
 LAYERS = (
@@ -112,7 +113,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--seconds", type=float, default=1.0,
         help=f"length of each turn, of {ROUNDS} idle and {2 * ROUNDS} busy ones (default: 1)",
     )  # fmt: skip
-    parser.add_argument("--json", metavar="FILE", help="also write the rows as JSON")
+    parser.add_argument("--json", type=files.argument, metavar="FILE", help="also write the rows as JSON")
     options = parser.parse_args(arguments)
     try:
         chosen = layers.read(options.layers) if options.layers else [layers.from_row(row) for row in LAYERS]
@@ -133,8 +134,7 @@ def main(arguments: list[str] | None = None) -> int:
     rows.sort(key=lambda row: [layer.name for layer in chosen].index(row.layer))
     print("\n".join(table(rows)))
     if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump([row._asdict() for row in rows], file, indent=1)
+        files.write(options.json, json.dumps([row._asdict() for row in rows], indent=1) + "\n")
     return 0
 
 

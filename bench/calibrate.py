@@ -39,6 +39,7 @@ from .__main__ import _one_of, _seconds
 from .layers import Layer
 from .planning import SESSION_LAYERS
 from .problem import DTYPES, LAYOUTS, Problem, in_layout
+from .shared import files
 from .tables import rich_if_terminal
 
 MAX_RATIO = 3.0  # algorithms that take more than this multiple of the least time are not measured
@@ -103,7 +104,7 @@ class Measurements:
         if lines and json.loads(lines[0]) != header:
             raise ValueError(f"{path} was measured on another machine or version; remove it to start again")
         if not lines:
-            path.write_text(json.dumps(header) + "\n", encoding="utf-8")
+            files.write(path, json.dumps(header) + "\n")
         for line in lines[1:]:
             entry = json.loads(line)
             self.entries[entry["name"]] = entry
@@ -124,7 +125,7 @@ class Measurements:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"python -m {__package__}.calibrate", description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--out", type=Path, required=True, metavar="FILE", help="output file")
+    add("--out", type=lambda text: Path(files.argument(text)), required=True, metavar="FILE", help="output file")
     add("--layers", metavar="FILE",
         help=f"layers to sample around, as for {COMMAND} (default: the built-in layers and layers of ONNX models)")  # fmt: skip
     add("--dtype", type=_one_of("dtype", tuple(DTYPES)), default=list(DTYPES), metavar="DTYPE,...",
@@ -278,7 +279,7 @@ def main(arguments: list[str] | None = None) -> int:
     values, found = fitted(found, measurements, lambda name: True)
     report("after a fit to all problems", found, kinds)
     about = {**here, "problems": len(measurements.entries)}
-    options.out.write_text(json.dumps({"about": about, "efficiencies": values}, indent=1) + "\n", encoding="utf-8")
+    files.write(options.out, json.dumps({"about": about, "efficiencies": values}, indent=1) + "\n")
     return 0
 
 

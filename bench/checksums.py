@@ -20,6 +20,7 @@ import convt.torch
 from convt._checksum import checksum
 
 from . import layers, models
+from .shared import files
 
 _MODELS = "dcgan", "pix2pix"
 _CLASSES = torch.nn.ConvTranspose1d, torch.nn.ConvTranspose2d, torch.nn.ConvTranspose3d
@@ -63,7 +64,7 @@ def main(arguments=None):
     parser.add_argument("--names", help="comma-separated layers and models (default: all)")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of PyTorch")
     parser.add_argument("--budget", type=float, default=1.0, help="seconds of each measurement (default: 1)")
-    parser.add_argument("--json", help="write the figures to this file")
+    parser.add_argument("--json", type=files.argument, help="write the figures to this file")
     asked = parser.parse_args(arguments)
     torch.set_num_threads(asked.threads)
     torch.manual_seed(0)
@@ -91,9 +92,8 @@ def main(arguments=None):
         print("layers with less than 1 MiB of weights: checksums take", end=" ")
         print(f"{mean:.2%} of the frozen time on average, at most {worst['share']:.2%} ({worst['name']})")
     if asked.json:
-        with open(asked.json, "w", encoding="utf-8") as file:
-            json.dump({"torch": torch.__version__, "threads": asked.threads, "rows": found}, file, indent=1)
-            file.write("\n")
+        about = {"torch": torch.__version__, "threads": asked.threads, "rows": found}
+        files.write(asked.json, json.dumps(about, indent=1) + "\n")
     return 0
 
 

@@ -40,10 +40,10 @@ from convt.algorithms.scatter import schedule as scatter_schedule
 from convt.algorithms.turned import bind as turned
 from convt.algorithms.winograd import bind as winograd
 
-from .__main__ import _counts, _one_of, _seconds, _words, _writable, chosen_entries
+from .__main__ import _counts, _one_of, _seconds, _words, chosen_entries
 from .peers.convt import keywords
 from .problem import DTYPES, LAYOUTS, PRECISIONS, Problem
-from .shared import words
+from .shared import files, words
 
 COUNTS = [4, 8, 16, 32, 64, 128]
 _PART_PIXELS = 64  # threads divide the pixels of a run in multiples of this number (planes/loops.pyx)
@@ -323,7 +323,7 @@ def main(arguments: list[str] | None = None) -> int:
         help=", ".join(PRECISIONS))  # fmt: skip
     add("--bandwidth", type=_seconds, metavar="GB/S", help="memory bandwidth of all threads together (default: no limit)")
     add("--clock", type=_seconds, default=3.0, metavar="GHZ", help="clock of the cores, used with --bandwidth (default: 3)")
-    add("--json", type=_writable, metavar="OUT", help="write all figures as JSON")
+    add("--json", type=files.argument, metavar="OUT", help="write all figures as JSON")
     options = parser.parse_args(arguments)
     options.deconv = options.batch = options.quick = options.neighbours = None
     try:
@@ -342,10 +342,8 @@ def main(arguments: list[str] | None = None) -> int:
                 show(table, options.threads)
                 tables += table
     if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(
-                {"convt": convt.__version__, "isa": convt.show_config(mode="dicts")["isa"]["in use"], "layers": tables}, file
-            )
+        about = {"convt": convt.__version__, "isa": convt.show_config(mode="dicts")["isa"]["in use"], "layers": tables}
+        files.write(options.json, json.dumps(about) + "\n")
     return 0
 
 

@@ -25,6 +25,7 @@ import torch
 import convt.torch
 
 from . import published
+from .shared import files
 
 nn = torch.nn
 _TRANSPOSED = nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
@@ -315,7 +316,7 @@ def main(arguments=None):
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="number of threads")
     parser.add_argument("--budget", type=float, default=2.0, help="seconds of each measurement (default: 2)")
     parser.add_argument("--each", action="store_true", help="also print loading, first runs and each layer, in ONNX Runtime")
-    parser.add_argument("--json", help="write the figures to this file")
+    parser.add_argument("--json", type=files.argument, help="write the figures to this file")
     asked = parser.parse_args(arguments)
     wanted, ways = asked.models.split(","), asked.ways.split(",")
     if unknown := [*set(wanted).difference(MODELS, ONNX_MODELS), *set(ways).difference(("eager", "compile", "onnxruntime"))]:
@@ -336,9 +337,8 @@ def main(arguments=None):
                     print(f"{name:14}skipped: {error}", file=sys.stderr)
                     break
     if asked.json:
-        with open(asked.json, "w", encoding="utf-8") as file:
-            json.dump({"torch": torch.__version__, "threads": asked.threads, "rows": found}, file, indent=1)
-            file.write("\n")
+        about = {"torch": torch.__version__, "threads": asked.threads, "rows": found}
+        files.write(asked.json, json.dumps(about, indent=1) + "\n")
     return 0
 
 

@@ -9,6 +9,7 @@ from . import COMMAND, palette, plots, tables
 from .machine import Limits
 from .record import Group, Record
 from .rounds import Result
+from .shared import files
 
 THEME = f"""
 :root {{ color-scheme: light dark; --ink: #222; --pale: #666; --grid: #ddd; --paper: #fff; --bad: #fbe9e5;
@@ -92,7 +93,7 @@ def write(record: Record, folder: Path) -> Path:
     """Write `folder/index.html` and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "index.html"
-    path.write_text(html(record), encoding="utf-8")
+    files.write(path, html(record))
     return path
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import geometric_mean
 
 from .palette import colour, library
+from .shared import files
 
 INK, GRID = "#333333", "#dddddd"
 WIDTH, TOP, BARS, BELOW = 860, 46, 190, 96  # pixels: whole picture; heading, bars, names
@@ -82,7 +83,7 @@ def main(arguments: list[str]) -> int:
         return 2
     figures, picture = map(Path, arguments)
     try:
-        picture.write_text(draw(json.loads(figures.read_text(encoding="utf-8"))), encoding="utf-8")
+        files.write(picture, draw(json.loads(figures.read_text(encoding="utf-8"))))
     except (OSError, ValueError, KeyError, IndexError) as error:
         print(f"{__package__}.picture: {figures}: {error}", file=sys.stderr)
         return 1

@@ -25,10 +25,11 @@ from statistics import mean, median
 from typing import Any
 
 from . import layers, machine, peers, samples
-from .__main__ import _count, _one_of, _seconds, _writable
+from .__main__ import _count, _one_of, _seconds
 from .layers import Layer
 from .planning_worker import CPUS, NewShapesOfTorch, Planning
 from .problem import LAYOUTS
+from .shared import files
 from .worker import Setting, Worker
 
 SESSION_LAYERS = Path(__file__).with_name("session_layers.json")
@@ -226,8 +227,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--neighbours", type=int, default=60, metavar="N", help="number of random layers (default: 60)")
     add("--seed", type=int, default=0, help="seed of the random layers (default: 0)")
     add("--checkout", default="", metavar="FOLDER", help="measure the convt of this checkout")
-    add("--save", type=_writable, metavar="FILE", help="also write the tables to this file")
-    add("--choices", type=_writable, metavar="FILE", help="only write the algorithms chosen on other CPUs")
+    add("--save", type=files.argument, metavar="FILE", help="also write the tables to this file")
+    add("--choices", type=files.argument, metavar="FILE", help="only write the algorithms chosen on other CPUs")
     add("--against", metavar="FILE", help="only list choices that differ from this file")
     return parser
 
@@ -248,7 +249,7 @@ def main(arguments: list[str] | None = None) -> int:
             if options.against:
                 print(differences(json.loads(Path(options.against).read_text(encoding="utf-8")), now))
             if options.choices:
-                Path(options.choices).write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
+                files.write(options.choices, json.dumps(now, indent=1) + "\n")
             return 0
         ask_torch = None
         if "shapes" in options.part:
@@ -261,7 +262,7 @@ def main(arguments: list[str] | None = None) -> int:
             texts.append({"shapes": shapes, "memory": memory, "choice": choice}[part](asking(convt), ask_torch, options))
             print(texts[-1], flush=True)
         if options.save:
-            Path(options.save).write_text("\n".join(texts), encoding="utf-8")
+            files.write(options.save, "\n".join(texts))
     finally:
         convt.close()
         torch.close()

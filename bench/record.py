@@ -1,13 +1,13 @@
 """The results of a run, and their JSON file.
 
-The file is rewritten after every problem, so that it has all results so far even if the run ends early.
+The file is rewritten after every problem, so that it has all results so far even if the run ends early. What cannot be
+rewritten, such as a pipe, is written once.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from .machine import Limits
 from .rounds import Result
-from .shared import words
+from .shared import files, words
 from .worker import Setting
 
 FORMAT = 2  # version of the JSON format
@@ -75,12 +75,8 @@ class Record:
         }
 
     def save(self, path: str) -> None:
-        """Write the JSON file. An existing file is replaced atomically."""
-        new = f"{path}.new"
-        with open(new, "w", encoding="utf-8") as file:
-            json.dump(self.to_json(), file, indent=1)
-            file.write("\n")
-        os.replace(new, path)
+        """Write the JSON file."""
+        files.write(path, json.dumps(self.to_json(), indent=1) + "\n")
 
 
 def result_to_json(result: Result) -> dict:

@@ -18,5 +18,6 @@ def _loaded(name: str) -> ModuleType:
     return module
 
 
+files = _loaded("_files")
 layer_format = _loaded("_layer_format")
 words = _loaded("_words")

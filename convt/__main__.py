@@ -24,7 +24,7 @@ import sys
 import warnings
 
 from . import _calibrate as _calibration
-from . import _command, _explain, _layer_format, _layers, _limits, _measure, _words, tuning
+from . import _command, _explain, _files, _layer_format, _layers, _limits, _measure, _words, tuning
 from ._config import get_num_threads, num_threads
 from ._problem import ITEMSIZE, PRECISIONS
 from ._show import show_config
@@ -164,7 +164,17 @@ def _plan(options, errors):
 
 
 def _tune(options, errors):
-    found, count = [], sum(tuning.read(options.out, "--out")) if os.path.exists(options.out) else 0
+    replaced = _files.is_replaced(options.out)  # otherwise it is written once, at the end
+    count = sum(tuning.read(options.out, "--out")) if replaced and os.path.exists(options.out) else 0
+    found, kept, failed = [], 0, None
+
+    def save():
+        nonlocal count, kept, failed
+        try:
+            count, kept, failed = tuning.save(options.out), len(found), None
+        except OSError as error:
+            failed = error
+
     for layer in [layer for text in options.layers for layer in _read(options, text, errors)]:
         with errors.reporting(_layer_format.message_name(layer.name)):
             op, shape = layer.operator(backend="tune")
@@ -178,19 +188,26 @@ def _tune(options, errors):
                 continue
             best = min(times, key=times.get)
             found.append({"name": layer.name, "data": shape, "algorithm": best, "note": plan.note, "milliseconds": times})
-            count = tuning.save(options.out)  # after each layer, so that Ctrl-C does not lose results
+            if replaced:  # after each layer, so that Ctrl-C does not lose results
+                save()
+    if found and not replaced:
+        save()
+    if failed is not None:
+        lost = f"the last {_words.count(len(found) - kept, 'layer')} were not kept" if kept else "nothing was kept"
+        errors.print_error(f"{_command.text_of(failed)}; {lost}")
     if found and not options.json:
-        _print_tuned(found, options.out, count)
+        _print_tuned(found)
+        if kept:
+            print(f"{_words.count(count, 'entry', 'entries')} in {options.out}; set CONVT_TUNING={options.out} to use them")
     return {"file": options.out, "entries": count, "layers": found}
 
 
-def _print_tuned(found, path, count):
+def _print_tuned(found):
     rows = []
     for each in found:
         times = sorted(each["milliseconds"].items(), key=lambda item: item[1])
         rows.append([_printable(each["name"]), each["algorithm"], ", ".join(f"{name} {time:.3g}" for name, time in times)])
     _table(["layer", "fastest", "milliseconds"], rows)
-    print(f"{_words.count(count, 'entry', 'entries')} in {path}; set CONVT_TUNING={path} to use them")
 
 
 def _calibrate(options, errors):
@@ -218,12 +235,6 @@ def _info(options, _):
     return show_config(mode="dicts") if options.json else show_config()
 
 
-def _file(text):
-    if not text or os.path.isdir(text) or not os.path.isdir(os.path.dirname(os.path.abspath(text))):
-        raise argparse.ArgumentTypeError(f"got {text!r}, wanted a file in a folder that exists")
-    return text
-
-
 def _parser():
     parser = argparse.ArgumentParser(prog=_PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.set_defaults(run=_info, threads=None)
@@ -244,13 +255,14 @@ def _parser():
     tune.add_argument("layers", nargs="+", metavar="layer", help="JSON, a file with JSON, or an ONNX file")
     tune.add_argument(
         "--out",
-        type=_file,
+        type=_files.argument,
         default="convt-tuning.json",
         help="tuning file (default: convt-tuning.json); existing entries are kept",
     )
     calibrate = commands.add_parser("calibrate", help="measure this machine for the cost model; it should be idle")
     calibrate.set_defaults(run=_calibrate)
-    calibrate.add_argument("--out", type=_file, default="convt-machine.json", help="machine file (default: convt-machine.json)")
+    calibrate.add_argument("--out", type=_files.argument, default="convt-machine.json",
+                           help="machine file (default: convt-machine.json)")  # fmt: skip
     bench = commands.add_parser("bench", help="print the command of the benchmark")
     bench.set_defaults(run=_bench)
     parser.add_argument("--json", action="store_true", help="print JSON")

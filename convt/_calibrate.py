@@ -4,12 +4,11 @@ convt/algorithms/constants.py defines the constants.
 """
 
 import math
-import os
 import time
 
 import numpy as np
 
-from . import _core, _rates
+from . import _core, _files, _rates
 from ._version import __version__
 from .algorithms import constants, machine
 
@@ -99,7 +98,7 @@ def described(threads):
 
 
 def write(path, found):
-    """Write the machine file ``found`` to ``path``, atomically."""
+    """Write the machine file ``found`` to ``path``."""
     import json
 
     lines = []
@@ -109,7 +108,4 @@ def write(path, found):
             lines.append(f" {json.dumps(key)}: {{\n" + ",\n".join(rows) + "\n }")
         else:
             lines.append(f" {json.dumps(key)}: {json.dumps(value)}")
-    temporary = f"{path}.{os.getpid()}"
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write("{\n" + ",\n".join(lines) + "\n}\n")
-    os.replace(temporary, path)
+    _files.write(path, "{\n" + ",\n".join(lines) + "\n}\n")

@@ -26,7 +26,7 @@ class ErrorPrinter:
         except BrokenPipeError:
             raise
         except _REFUSALS as error:
-            self.print_error(f"{what}{': ' if what else ''}{_text(error)}")
+            self.print_error(f"{what}{': ' if what else ''}{text_of(error)}")
 
     def print_error(self, text):
         """Print ``text`` as one line, after the name of the program."""
@@ -34,7 +34,8 @@ class ErrorPrinter:
         print(f"{self._program}: {' '.join(text.split())}", file=sys.stderr)
 
 
-def _text(error):
+def text_of(error):
+    """Return the text of an error, with the file's name first."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error) or {MemoryError: "not enough memory"}.get(type(error), type(error).__name__)

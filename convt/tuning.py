@@ -1,6 +1,6 @@
 """Results of ``backend="tune"``, saved for later processes like FFTW's wisdom.
 
-`save` writes all results of this process to a JSON file, one entry per line. `load` reads such a file; the environment variable
+`save` adds all results of this process to a JSON file, one entry per line. `load` reads such a file; the environment variable
 CONVT_TUNING names a file that convt loads at import. With a matching entry, ``backend="tune"`` does not measure, and "auto"
 uses the fastest algorithm of the entry, in all integrations.
 
@@ -29,7 +29,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import _config, _core, _words
+from . import _config, _core, _files, _words
 from .algorithms import ALGORITHMS, BACKENDS
 
 if TYPE_CHECKING:
@@ -108,19 +108,20 @@ def clear() -> None:
 
 
 def save(path: str | os.PathLike[str]) -> int:
-    """Write all results of this process to a JSON file, atomically.
+    """Add all results of this process to a JSON file.
 
-    The results are those that were measured or loaded, including entries of other CPUs and kernels.
+    The results are those that were measured or loaded, including entries of other CPUs and kernels. They replace entries of the
+    file with the same keys. Processes can save to one file at the same time. The file is written whole or not at all.
 
     Parameters
     ----------
     path : str or path-like
-        The file. An existing file is replaced.
+        The file. A file that `load` refuses as damaged is replaced.
 
     Returns
     -------
     int
-        The number of entries.
+        The number of entries in the file.
 
     Raises
     ------
@@ -134,26 +135,17 @@ def save(path: str | os.PathLike[str]) -> int:
     >>> convt.tuning.save(os.path.join(tempfile.mkdtemp(), "tuning.json"))
     0
     """
-    import json  # imported here, because json and tempfile load slowly and most processes never save
-    import tempfile
+    import json  # imported here, because it loads slowly and most processes never save
 
-    entries = [dict(zip(_KEY, key, strict=True)) | {"milliseconds": times} for key, times in _results.copy().items()]
-    lines = ",\n".join(json.dumps(entry) for entry in entries)
-    text = f'{{"format": {json.dumps(FORMAT)}, "entries": [\n{lines}\n]}}\n'
-    path = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-    return len(entries)
+    with _files.locked(path):
+        found = _results.copy()
+        if _files.is_replaced(path):
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                found = _parsed(path, "path") | found
+        entries = [dict(zip(_KEY, key, strict=True)) | {"milliseconds": times} for key, times in found.items()]
+        lines = ",\n".join(json.dumps(entry) for entry in entries)
+        _files.write(path, f'{{"format": {json.dumps(FORMAT)}, "entries": [\n{lines}\n]}}\n')
+    return len(found)
 
 
 def load(path: str | os.PathLike[str]) -> Loaded:
@@ -193,13 +185,7 @@ def load(path: str | os.PathLike[str]) -> Loaded:
 
 def read(path: str | os.PathLike[str], what: str) -> Loaded:
     """Do what `load` does; error messages call the path ``what``."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{what}: got {str(path)!r}, which is not UTF-8 text ({error.reason}); wanted a file of convt.tuning.save"
-        ) from error
-    found = dict(_checked(path, line, entry, what) for line, entry in _entries(path, text, what))
+    found = _parsed(path, what)
     usable = {key: times for key, times in found.items() if key[-2:] == (cpu(), kernels())}
     _results.update(found)
     skipped = len(found) - len(usable)
@@ -207,6 +193,17 @@ def read(path: str | os.PathLike[str], what: str) -> Loaded:
         of = _words.count(len(found), "entry", "entries")
         _config.note("tuning", f"{path}: {skipped} of {of} skipped, because it is for another CPU or other kernels")
     return Loaded(len(usable), skipped)
+
+
+def _parsed(path: str | os.PathLike[str], what: str) -> dict[tuple[Any, ...], dict[str, float]]:
+    """Return the entries of a file in the form of `_results`."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{what}: got {str(path)!r}, which is not UTF-8 text ({error.reason}); wanted a file of convt.tuning.save"
+        ) from error
+    return dict(_checked(path, line, entry, what) for line, entry in _entries(path, text, what))
 
 
 def _entries(path: str | os.PathLike[str], text: str, what: str) -> Iterator[tuple[int, Any]]:

@@ -1,5 +1,6 @@
 """The micro-benchmark: its layers, its checker, its manners. No figure is asserted here."""
 
+import importlib
 import importlib.util
 import json
 import os
@@ -19,11 +20,12 @@ import convt
 # bench/ is not installed; it comes from the checkout, after everything that is.
 sys.path.append(str(Path(__file__).parents[1]))
 
+from bench import COMMAND, beside, check, crosscheck, errors, layers, machine, peers, tables, timing
 from bench import __main__ as cli
-from bench import beside, check, crosscheck, errors, layers, machine, peers, tables, timing
 from bench.problem import DTYPES, PRECISIONS, Problem, as_nxc, in_layout
 from bench.record import Record
 from bench.rounds import Result, measure
+from bench.shared import files
 from bench.worker import Died, Service, Setting, Worker
 
 TABLE = {layer.name: layer for layer in layers.parse(layers.TABLE)}
@@ -527,7 +529,7 @@ def test_interrupted_it_keeps_what_is_done(tmp_path, capsys, monkeypatch, small_
         (["--isa", "sse9"], "unknown instruction set 'sse9'; known: baseline, avx2"),
         (["--deconv", "mb1_ic8_ih4"], "mb1_ic8_ih4: oc is missing or 0"),
         (["--batch", "/nowhere/layers.batch"], "/nowhere/layers.batch"),
-        (["--report", "/dev/null"], "'/dev/null' is not a folder"),
+        (["--report", "/dev/null"], "got '/dev/null', wanted a folder that can be written (Not a directory)"),
         (["compare", "/nowhere/a.json", "/nowhere/b.json"], "/nowhere/a.json"),
         (["--dtype", "f32,f8"], "unknown dtype 'f8'; known: f32, f16, bf16, f64"),
         (["--precision", "high,tf32"], "unknown precision 'tf32'; known: highest, high, medium"),
@@ -536,7 +538,7 @@ def test_interrupted_it_keeps_what_is_done(tmp_path, capsys, monkeypatch, small_
         (["--rounds", "two"], "wanted whole numbers of at least 1"),
         (["--budget", "nan"], "wanted a number of seconds above 0"),
         (["--layers", "/nowhere/layers.json"], "/nowhere/layers.json"),
-        (["--json", "/nowhere/out.json"], "'/nowhere/out.json' cannot be created"),
+        (["--json", "/nowhere/out.json"], "got '/nowhere/out.json', wanted a file that can be written (No such "),
     ],
 )
 def test_bad_arguments_get_clear_messages(arguments, message, capsys):
@@ -544,6 +546,34 @@ def test_bad_arguments_get_clear_messages(arguments, message, capsys):
         cli.main(arguments)
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command, option", [
+    ("__main__", "--json"), ("beside", "--json"), ("calibrate", "--out"), ("checksums", "--json"), ("cores", "--json"),
+    ("models", "--json"), ("planning", "--choices"), ("planning", "--save"),
+])  # fmt: skip
+def test_files_that_can_not_be_written_are_refused_before_the_measurement(command, option, tmp_path, capsys):
+    if command in ("checksums", "models"):
+        pytest.importorskip("torch")
+    main = importlib.import_module(f"bench.{command}").main
+    for name, why in (("nowhere/out", "No such file or directory"), (".", "Is a directory")):
+        with pytest.raises(SystemExit) as stop:
+            main([option, str(tmp_path / name)])
+        assert stop.value.code == 2
+        assert f"got '{tmp_path / name}', wanted a file that can be written ({why})" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_one_line_after_the_tables(monkeypatch, capsys, tmp_path):
+    def full(path, _):
+        raise OSError(28, "No space left on device", path)
+
+    monkeypatch.setattr(cli, "present", lambda *_: [])
+    monkeypatch.setattr(cli, "measure", lambda *_: [])
+    monkeypatch.setattr(files, "write", full)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--names", "dcgan_mid", "--threads", "1", "--json", str(tmp_path / "out.json")])
+    printed = capsys.readouterr()
+    assert stop.value.code == 1 and printed.err.endswith(f"{COMMAND}: {tmp_path}/out.json: No space left on device\n")
 
 
 def chosen(*arguments):

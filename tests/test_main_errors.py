@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 import convt
 from convt import __main__ as cli
-from convt import _config, _measure
+from convt import _config, _files, _measure
 
 LAYER = {"Cin": 8, "Cout": 4, "in": [6, 5], "k": 4, "s": 2, "pb": 1, "pe": 1}
 TEXT = json.dumps(LAYER)
@@ -117,9 +118,10 @@ def test_a_bad_layer_does_not_discard_the_good_ones(tmp_path, capsys, monkeypatc
         (["plan", TEXT, "--shape", "X=1,0"], "argument --shape: got 'X=1,0', wanted NAME=N,N,..."),
         (["plan", TEXT, "--shape", "X=1", "--shape", "X=2"], "argument --shape: got 'X' twice, wanted one shape"),
         (["plan", TEXT, "--algorithm", "best"], "argument --algorithm: invalid choice: 'best'"),
-        (["tune", TEXT, "--out", "/nowhere/tuning.json"], "got '/nowhere/tuning.json', wanted a file in a folder that exists"),
-        (["tune", TEXT, "--out", "/"], "argument --out: got '/', wanted a file in a folder that exists"),
-        (["tune", TEXT, "--out", ""], "argument --out: got '', wanted a file in a folder that exists"),
+        (["tune", TEXT, "--out", "/no/t.json"], "got '/no/t.json', wanted a file that can be written (No such "),
+        (["tune", TEXT, "--out", "/"], "argument --out: got '/', wanted a file that can be written (Is a directory)"),
+        (["tune", TEXT, "--out", ""], "argument --out: got '', wanted a file that can be written (No such file or directory)"),
+        (["calibrate", "--out", "/no/m.json"], "got '/no/m.json', wanted a file that can be written (No such "),
         (["plan"], "the following arguments are required: layer"),
         (["plans"], "invalid choice: 'plans'"),
     ],
@@ -198,6 +200,46 @@ def test_tune_keeps_what_was_measured_before_ctrl_c(tmp_path, capsys, monkeypatc
     assert ends(["tune", layers, "--out", str(path)], capsys)[0] == 130
     convt.tuning.clear()
     assert convt.tuning.load(path) == (1, 0)
+
+
+@pytest.mark.parametrize("json_too", [[], ["--json"]])
+def test_tune_says_that_nothing_was_kept(json_too, tmp_path, capsys, direct_wins, monkeypatch):
+    def fails(path, _):
+        raise OSError(30, "Read-only file system", path)
+
+    monkeypatch.setattr(_files, "write", fails)
+    path = str(tmp_path / "tuning.json")
+    code, printed, lines = ends(["tune", TEXT, "--out", path, *json_too], capsys)
+    assert code == 1 and lines == [f"python -m convt: {path}: Read-only file system; nothing was kept"]
+    assert "direct" in printed and "set CONVT_TUNING" not in printed
+    assert not json_too or json.loads(printed)["entries"] == 0
+
+
+def test_tune_says_which_layers_were_not_kept(tmp_path, capsys, direct_wins, monkeypatch):
+    path, save, calls = str(tmp_path / "tuning.json"), convt.tuning.save, []
+
+    def full(path):
+        calls.append(path)
+        if len(calls) > 1:
+            raise OSError(28, "No space left on device", path)
+        return save(path)
+
+    monkeypatch.setattr(convt.tuning, "save", full)
+    layers = json.dumps([LAYER | {"Cin": channels} for channels in (8, 9, 10)])
+    code, printed, lines = ends(["tune", layers, "--out", path], capsys)
+    assert code == 1 and lines == [f"python -m convt: {path}: No space left on device; the last 2 layers were not kept"]
+    assert printed.endswith(f"1 entry in {path}; set CONVT_TUNING={path} to use them\n")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs POSIX")
+def test_tune_writes_to_a_pipe_once(tmp_path, direct_wins):
+    pipe, found = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: found.append(pipe.read_text()), daemon=True)
+    reader.start()
+    cli.main(["tune", json.dumps([LAYER | {"Cin": channels} for channels in (8, 9)]), "--out", str(pipe)])
+    reader.join(30)
+    assert len(json.loads(found[0])["entries"]) == 2 and os.listdir(tmp_path) == ["pipe"]
 
 
 def test_a_reader_that_has_seen_enough_is_no_error():

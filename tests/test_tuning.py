@@ -7,6 +7,8 @@ import math
 import os
 import re
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -396,6 +398,58 @@ def test_a_session_of_onnx_runtime_tunes(measured):
             np.testing.assert_allclose(session.run(None, {"X": x})[0], want, rtol=1e-4, atol=1e-4)
         found.append(session.nodes["up"].description()["algorithm"])
     assert len(measured) == 2 and found[0] == found[1]
+
+
+def test_a_file_keeps_the_entries_that_it_has(measured, tmp_path):
+    path = tmp_path / "tuning.json"
+    tuned()
+    assert tuning.save(path) == 1
+    (key,), before = tuning._results, json.loads(path.read_text())["entries"]
+    tuning.clear()
+    tuned(data=DATA[:, :3])
+    assert tuning.save(path) == 2 and len(tuning._results) == 1
+    assert before[0] in json.loads(path.read_text())["entries"]
+    tuning._results[key] = {"direct": 7.0}
+    assert tuning.save(path) == 2, "an entry of this process replaces the one with the same key"
+    tuning.clear()
+    assert tuning.load(path) == (2, 0) and tuning._results[key] == {"direct": 7.0}
+
+
+def test_a_damaged_file_is_replaced(measured, tmp_path):
+    path = tmp_path / "tuning.json"
+    path.write_text("no JSON")
+    tuned()
+    assert tuning.save(path) == 1
+    tuning.clear()
+    assert tuning.load(path) == (1, 0)
+
+
+_TUNING = """
+import os, sys, time
+import numpy, convt
+from convt import tuning
+path, first = sys.argv[1], int(sys.argv[2])
+open(f"{path}.{first}", "w").close()
+while not os.path.exists(f"{path}.go"):
+    time.sleep(0.001)
+for channels in range(first, first + 40):
+    problem = convt.ConvTranspose(numpy.ones((3, channels, 1), "f4"))._attributes.problem((1, 9, channels))
+    tuning.keep(problem, "auto", 1, {"direct": channels})
+    tuning.save(path)
+print(len(tuning._results))
+"""
+
+
+def test_processes_may_tune_at_once(tmp_path):
+    path = tmp_path / "tuning.json"
+    with ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(child, _TUNING, path, first, CONVT_ISA=_core.isa()) for first in (1, 1001)]
+        while len(os.listdir(tmp_path)) < 2 and not any(run.done() for run in runs):
+            time.sleep(0.01)
+        (tmp_path / "tuning.json.go").touch()
+        assert [run.result() for run in runs] == [(0, "40\n", "")] * 2
+    assert tuning.load(path) == (80, 0)
+    assert sorted(os.listdir(tmp_path)) == [f"tuning.json{end}" for end in ("", ".1", ".1001", ".go")]
 
 
 def test_threads_may_save_and_load_at_once(measured, tmp_path):
