@@ -336,8 +336,9 @@ def conv_transpose(
         "relu", ("leaky_relu", slope), ("clip", low, high), "tanh", "sigmoid", "gelu" (erf), "swish", "hard_swish" or
         ("elu", alpha). Applied after ``bias`` and ``add`` as outputs are stored.
     out : array, optional
-        Array for the result: it is written in place and returned. It must have the shape and dtype of the result, be
-        writeable, and overlap no input.
+        Array for the result: it is written in place and returned. It must have the shape and dtype of the result, overlap no
+        input, and be known to be writeable: a NumPy array, or an object whose DLPack capsule says so. Arrays of JAX and
+        TensorFlow do not.
     add : array of the dtype of ``data`` and the shape of the result, optional
         Added to the output before the activation, as a decoder adds the features of an encoder. float16 and bfloat16 are
         rounded before the addition and after it.

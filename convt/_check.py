@@ -3,6 +3,7 @@
 import contextlib
 import numbers
 import operator
+import sys
 from collections.abc import Mapping, Set
 
 import ml_dtypes
@@ -86,9 +87,12 @@ def word(name, value, allowed, shown=None):
 def array(name, value):
     """Return a NumPy view of a NumPy array, or of an object with ``__dlpack__`` or ``__array__``, in CPU memory.
 
-    convt makes no copy; an object's ``__array__`` may. Raise TypeError if there is no such view.
+    convt makes no copy; an object's ``__array__`` may. The view is read-only if the object is not known to be writeable. Raise
+    TypeError if there is no such view.
     """
     if isinstance(value, np.ndarray):
+        if type(value) is not np.ndarray and isinstance(value, np.ma.MaskedArray):
+            raise TypeError(f"{name}: got a masked array, wanted an array without a mask, which .filled() returns")
         return np.asarray(value)
     if hasattr(value, "__dlpack__"):
         return _from_dlpack(name, value)
@@ -106,11 +110,25 @@ def _from_dlpack(name, value):
         if device == _dlpack.CPU:
             if callable(getattr(value, "is_neg", None)) and value.is_neg():
                 raise BufferError("its negative bit is set, use tensor.resolve_neg()")  # torch exports such tensors unchecked
-            return _dlpack.from_capsule(value.__dlpack__())
+            return _dlpack.from_capsule(_capsule(value), _is_torch_tensor(value))
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         # For example, torch refuses tensors that require gradients. Its message says how to export them.
         raise TypeError(f"{name}: got {type(value).__name__}, which can't be shared: {error}") from error
     raise TypeError(f"{name}: got an array on device type {int(device)}, wanted one in CPU memory")
+
+
+def _capsule(value):
+    """Return a DLPack capsule, with a version if the producer knows versions."""
+    try:
+        return value.__dlpack__(max_version=_dlpack.MAX_VERSION)
+    except TypeError:
+        return value.__dlpack__()
+
+
+def _is_torch_tensor(value):
+    """Check for a tensor of PyTorch, which is always writeable, but whose DLPack capsules have no version in old releases."""
+    torch = sys.modules.get("torch")
+    return isinstance(value, getattr(torch, "Tensor", ()))
 
 
 def floating(name, value):

@@ -6,7 +6,7 @@ resulting array shares the producer's memory and keeps it alive.
 """
 
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New, PyCapsule_SetName
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 import ml_dtypes
 import numpy as np
@@ -17,7 +17,9 @@ cnp.import_array()
 
 CPU = 1  # kDLCPU
 
-# Structures of DLPack's C interface, version 0: the unversioned capsule, which every producer supports.
+MAX_VERSION = (1, 0)  # of the capsules that `from_capsule` reads
+
+# Structures of DLPack's C interface: the unversioned capsule, which every producer supports, and the capsule of version 1.
 cdef struct DLDevice:
     int32_t device_type
     int32_t device_id
@@ -41,6 +43,20 @@ cdef struct DLManagedTensor:
     void *manager_ctx
     void (*deleter)(DLManagedTensor *) noexcept
 
+cdef struct DLPackVersion:
+    uint32_t major
+    uint32_t minor
+
+cdef struct DLManagedTensorVersioned:
+    DLPackVersion version
+    void *manager_ctx
+    void (*deleter)(DLManagedTensorVersioned *) noexcept
+    uint64_t flags
+    DLTensor dl_tensor
+
+cdef enum:
+    READ_ONLY_OR_COPIED = 3  # flags of a versioned capsule; what is written to a copy would not reach the producer's array
+
 _KINDS = {
     (0, 8): "i1", (0, 16): "i2", (0, 32): "i4", (0, 64): "i8",
     (1, 8): "u1", (1, 16): "u2", (1, 32): "u4", (1, 64): "u8",
@@ -56,12 +72,31 @@ cdef void _release(object capsule) noexcept:
         managed.deleter(managed)
 
 
-def from_capsule(capsule):
-    """Return a NumPy array that shares a ``dltensor`` capsule's memory. Raise TypeError for types without a NumPy dtype."""
-    if not PyCapsule_IsValid(capsule, b"dltensor"):
+cdef void _release_versioned(object capsule) noexcept:
+    cdef DLManagedTensorVersioned *managed = <DLManagedTensorVersioned *>PyCapsule_GetPointer(capsule, b"convt_dltensor")
+    if managed != NULL and managed.deleter != NULL:
+        managed.deleter(managed)
+
+
+def from_capsule(capsule, bint writeable=False):
+    """Return a NumPy array that shares the memory of a DLPack capsule. Raise TypeError for types without a NumPy dtype.
+
+    The array is read-only unless the capsule says that it may be written. A capsule without a version cannot say this, and
+    JAX and TensorFlow make such capsules of immutable arrays. ``writeable`` is the caller's knowledge of these capsules.
+    """
+    cdef DLManagedTensorVersioned *versioned = NULL
+    cdef DLManagedTensor *managed = NULL
+    cdef DLTensor *tensor
+    if PyCapsule_IsValid(capsule, b"dltensor_versioned"):
+        versioned = <DLManagedTensorVersioned *>PyCapsule_GetPointer(capsule, b"dltensor_versioned")
+        if versioned.version.major != 1:
+            raise TypeError(f"DLPack version {versioned.version.major}.{versioned.version.minor}, wanted 1")
+        tensor, writeable = &versioned.dl_tensor, not versioned.flags & READ_ONLY_OR_COPIED
+    elif PyCapsule_IsValid(capsule, b"dltensor"):
+        managed = <DLManagedTensor *>PyCapsule_GetPointer(capsule, b"dltensor")
+        tensor = &managed.dl_tensor
+    else:
         raise TypeError("not a fresh DLPack capsule")
-    cdef DLManagedTensor *managed = <DLManagedTensor *>PyCapsule_GetPointer(capsule, b"dltensor")
-    cdef DLTensor *tensor = &managed.dl_tensor
     cdef int i
     if tensor.device.device_type != CPU:
         raise TypeError(f"device type {tensor.device.device_type}, wanted CPU memory")
@@ -74,21 +109,25 @@ def from_capsule(capsule):
     if tensor.strides != NULL:
         strides = tuple([tensor.strides[i] * dtype.itemsize for i in range(tensor.ndim)])
     # The renamed capsule no longer owns the tensor. A new capsule owns it and releases it with the array.
-    PyCapsule_SetName(capsule, b"used_dltensor")
-    owner = PyCapsule_New(managed, b"convt_dltensor", _release)
+    if versioned != NULL:
+        PyCapsule_SetName(capsule, b"used_dltensor_versioned")
+        owner = PyCapsule_New(versioned, b"convt_dltensor", _release_versioned)
+    else:
+        PyCapsule_SetName(capsule, b"used_dltensor")
+        owner = PyCapsule_New(managed, b"convt_dltensor", _release)
     if 0 in shape:
         return np.empty(shape, dtype)
     cdef size_t address = <size_t>tensor.data + tensor.byte_offset
-    holder = _Memory(address, shape, strides, dtype, owner)
+    holder = _Memory(address, not writeable, shape, strides, dtype, owner)
     return np.asarray(holder).view(dtype)
 
 
 class _Memory:
     """An object with ``__array_interface__`` for an address; the interface describes bfloat16 as uint16."""
 
-    def __init__(self, address, shape, strides, dtype, owner):
+    def __init__(self, address, read_only, shape, strides, dtype, owner):
         typestr = "<u2" if dtype == ml_dtypes.bfloat16 else dtype.str
         self.__array_interface__ = {
-            "version": 3, "data": (address, False), "shape": shape, "strides": strides, "typestr": typestr,
+            "version": 3, "data": (address, read_only), "shape": shape, "strides": strides, "typestr": typestr,
         }
         self.owner = owner

@@ -15,7 +15,11 @@ def check_out(out, shape, dtype, inputs):
     if view.shape != shape:
         raise ValueError(f"out: got shape {view.shape}, wanted {shape}")
     if not view.flags.writeable:
-        raise ValueError("out: got a read-only array, wanted a writeable one")
+        raise ValueError(
+            "out: got a read-only array, wanted a writeable one"
+            if isinstance(out, np.ndarray)
+            else f"out: got {type(out).__name__}, which does not say that it is writeable; wanted an array that does"
+        )
     if not elements_disjoint(view):
         raise ValueError("out: got an array whose elements share memory, wanted separate memory for each element")
     for name, other in inputs:

@@ -84,6 +84,8 @@ def conv_transpose(
         raise TypeError(f"data: got {type(data).__name__}, wanted a dask array")
     if not isinstance(data._meta, np.ndarray):
         raise TypeError(f"data: got chunks of {type(data._meta).__name__}, wanted chunks that are NumPy arrays")
+    if isinstance(data._meta, np.ma.MaskedArray):
+        raise TypeError("data: got chunks that are masked, wanted chunks without a mask, which dask.array.ma.filled() returns")
     given: dict[str, Any] = dict(keywords)
     if "out" in given or given.get("backend") == "tune":
         raise ValueError("out, backend: got out or backend='tune', wanted neither, because dask tasks may run anywhere")
@@ -169,6 +171,7 @@ class _Block:
         return part._replace(order=order.part_of(whole, part, starts, firsts))
 
     def __call__(self, data: NDArray[Any], block_id: tuple[int, ...]) -> NDArray[Any]:
+        data = _check.array("data", data)
         with _config.num_threads(self.threads):
             return self.op._part(data, self.part(data, block_id))
 
