@@ -219,8 +219,8 @@ from . import (
     winograd,
 )  # fmt: skip
 from .planes import blocks
-from .reorder import IN_ROWS
 from .planes.schedule import always, never
+from .reorder import IN_ROWS
 
 
 class Algorithm(NamedTuple):
