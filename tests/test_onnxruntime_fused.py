@@ -7,8 +7,8 @@ pytest.importorskip("onnx", reason="onnx is not installed")
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
 import onnxruntime
-from onnx import helper
-from onnx_models import conv, model_of, norm, plain, same, weights
+from onnx import TensorProto, helper
+from onnx_models import conv, info, model_of, norm, plain, same, weights
 
 from convt.onnxruntime import InferenceSession, _host, _node
 
@@ -176,6 +176,54 @@ def test_what_convt_refuses_gets_onnxruntimes_scale(followers):
         errors.append(type(raised.value))
     assert errors[0] is errors[1]
     np.testing.assert_allclose(session.run(None, {"X": X})[0], theirs.run(None, {"X": X})[0], rtol=1e-5, atol=1e-5)
+
+
+# ---------------------------------------------------------------- nodes that ONNX Runtime refuses
+
+
+MISTAKES = {
+    "attribute of another type": (helper.make_node("BatchNormalization", ["A", *"sbmv"], ["Y"], momentum="text"), 17),
+    "integer": (helper.make_node("LeakyRelu", ["A"], ["Y"], alpha=1), 17),
+    "unknown attribute": (helper.make_node("Add", ["A", "S"], ["Y"], axis=1), 17),
+    "older than the operator": (helper.make_node("HardSwish", ["A"], ["Y"]), 13),
+    "older than Gelu": (helper.make_node("Gelu", ["A"], ["Y"]), 19),
+    "older than the kernel": (helper.make_node("Add", ["A", "S"], ["Y"]), 6),
+    "older than the kernel of Mul": (helper.make_node("Mul", ["A", "P"], ["Y"]), 6),
+    "too many outputs": (helper.make_node("Relu", ["A"], ["Y", "Z"]), 17),
+    "another type": (helper.make_node("Add", ["A", "D"], ["Y"]), 17),
+}
+
+
+def mistaken(name, place):
+    """Return a model of a node and a follower that ONNX Runtime refuses, in a graph, a branch or a function."""
+    follower, opset = MISTAKES[name]
+    nodes = [conv(output="A", strides=[2, 2]), follower]
+    constants = {"W": W, "P": weights(6, 1, 1), "D": np.zeros(1)} | {name: weights(6) for name in "sbmv"}
+    inputs = {"X": X.shape, "S": SHAPE}
+    if place == "branch":
+        inner = helper.make_graph(nodes, "inner", [], [info("Y")])
+        nodes = [helper.make_node("If", ["which"], ["out"], then_branch=inner, else_branch=inner)]
+        model = model_of(nodes, inputs, ["out"], constants, opset=opset)
+        model.graph.input.append(info("which", TensorProto.BOOL, []))
+        return model
+    if place == "function":
+        names = [*inputs, *constants]
+        function = helper.make_function("mine", "Up", names, ["Y"], nodes, [helper.make_opsetid("", opset)])
+        call = helper.make_node("Up", names, ["out"], domain="mine")
+        imports = [helper.make_opsetid("mine", 1)]
+        return model_of([call], inputs, ["out"], constants, opset=opset, functions=[function], imports=imports)
+    return model_of(nodes, inputs, constants=constants, opset=opset)
+
+
+@pytest.mark.parametrize("place", ["graph", "branch", "function"])
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_follower_that_onnxruntime_refuses_is_refused(name, place):
+    model, errors = mistaken(name, place), []
+    for kind in (onnxruntime.InferenceSession, InferenceSession):
+        with pytest.raises(Exception, match=".") as raised:
+            kind(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        errors.append((raised.type, str(raised.value)))
+    assert errors[0] == errors[1]
 
 
 # ---------------------------------------------------------------- PRelu

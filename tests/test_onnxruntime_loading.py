@@ -2,6 +2,7 @@
 reasons for nodes that are left to ONNX Runtime."""
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -290,6 +291,73 @@ def test_a_fallback_says_whose_refusal_it_was(monkeypatch):
     assert list(session.report.kept) == ["Y"] and not session.nodes
     left = _session._cause(RuntimeError("made"), ["up"], {0: ValueError("strides: got 3")})
     assert str(left) == "convt refuses up: ValueError: strides: got 3"
+
+
+def chain(count):
+    """Return a model of nodes n0, n1, ... one behind the other."""
+    names = ["X", *(f"c{n}" for n in range(count))]
+    nodes = [conv((names[n], "W"), names[n + 1], name=f"n{n}", pads=[1] * 4) for n in range(count)]
+    return model_of(nodes, {"X": X.shape}, names[-1:], {"W": weights(6, 6, 3, 3) / 5})
+
+
+@pytest.mark.parametrize("bad", [{"n0"}, {"n4"}, {"n2", "n6"}, {"n0", "n1", "n5"}, {f"n{n}" for n in range(7)}])
+def test_refused_nodes_are_left_out_and_the_others_served(bad, monkeypatch):
+    """Check nodes that ONNX Runtime refuses for an unforeseen reason. Few sessions are created to find them."""
+    create, tries = onnxruntime.InferenceSession._create_inference_session, []
+
+    def refuse(self, *arguments):
+        tries.append({node.name for node in onnx.load_from_string(self._model_bytes).graph.node if node.domain == "convt"})
+        if found := tries[-1] & bad:
+            raise RuntimeError(f"no {sorted(found)}")
+        create(self, *arguments)
+
+    monkeypatch.setattr(onnxruntime.InferenceSession, "_create_inference_session", refuse)
+    monkeypatch.setattr(_host, "_LIBRARIES", _host._LIBRARIES | {__name__.partition(".")[0]})
+    model = chain(7)
+    session = InferenceSession(model)
+    assert set(session.report.packed) == set(session.nodes) == {f"n{n}" for n in range(7)} - bad
+    if len(bad) < 7:
+        assert {*session.report.kept} == bad and not session.report.reason
+    for name in bad:
+        assert f"'{name}'" in session.report.kept[name]
+    assert len(tries) <= 2 + 6 * len(bad)
+    monkeypatch.undo()
+    close(session, plain(model), {"X": X})
+
+
+def test_the_search_for_refused_nodes_ends(monkeypatch):
+    from convt.onnxruntime import _session
+
+    create, tries = onnxruntime.InferenceSession._create_inference_session, []
+
+    def refuse(self, *arguments):
+        tries.append(b"convt" in self._model_bytes)
+        if tries[-1]:
+            raise RuntimeError("no")
+        create(self, *arguments)
+
+    monkeypatch.setattr(_session, "_PATIENCE", 0)
+    monkeypatch.setattr(onnxruntime.InferenceSession, "_create_inference_session", refuse)
+    monkeypatch.setattr(_host, "_LIBRARIES", _host._LIBRARIES | {__name__.partition(".")[0]})
+    session = InferenceSession(chain(7))
+    assert tries == [True, False] and len(session.report.kept) == 7
+    assert session.report.reason == "ONNX Runtime refuses the model with convt's nodes: no"
+
+
+def test_a_node_that_neither_computes_is_left_out(monkeypatch):
+    made = _node.Node.__init__
+
+    def refuse(self, text, *rest):
+        if '"node": 1' in text and len(_node.sessions) and _node.sessions[json.loads(text)["session"]]:
+            _node.sessions[json.loads(text)["session"]][1] = ValueError("strides: got 3")
+            raise ValueError("strides: got 3")
+        made(self, text, *rest)
+
+    monkeypatch.setattr(_host, "_LIBRARIES", _host._LIBRARIES | {__name__.partition(".")[0]})
+    monkeypatch.setattr(_node.Node, "__init__", refuse)
+    session = InferenceSession(chain(2))
+    assert session.report.packed == ("n0",)
+    assert session.report.kept == {"n1": "convt refuses it: ValueError: strides: got 3"}
 
 
 def test_a_full_disk_leaves_the_model(monkeypatch):

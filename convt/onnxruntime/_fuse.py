@@ -9,6 +9,7 @@ from onnx import numpy_helper
 from . import _scopes
 
 _FOLDED = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)  # dtypes of weights exact enough to absorb a batch norm
+_FIRST_OPSET = 7  # ONNX Runtime has no kernels for older versions of the followers; an Add then has other attributes
 _NORM = {"epsilon", "momentum", "spatial", "training_mode"}  # attributes of a batch norm since opset 7
 _ACTIVATIONS = {
     "Relu": lambda: "relu",
@@ -36,6 +37,8 @@ def fuse(scope, position, arguments, load):
     """
     node, places, fused_types = onnx.NodeProto(), [position], []
     node.CopyFrom(scope.nodes[position])
+    if arguments["attributes"]["opset"] < _FIRST_OPSET:
+        return node, places, ()
     for join in (_bias, _norm, _scale, _shift, _sum, functools.partial(_activation, load)):
         path = scope.following(node.output[0])
         if path:

@@ -59,10 +59,23 @@ class Prepared(NamedTuple):
             yield given
 
 
-def prepared(path, data, options, providers, key, precision, tune=False):
+class Refused(NotConverted):
+    """The reason why ONNX Runtime refuses a model with convt's nodes.
+
+    ``culprits`` maps names of nodes that are known to be refused to reasons.
+    """
+
+    def __init__(self, reason, names, culprits):
+        super().__init__(reason, names)
+        self.kept.update({name: f"convt refuses it: {why}" for name, why in culprits.items()})
+        self.culprits = culprits
+
+
+def prepared(path, data, options, providers, key, precision, tune=False, left_out=None):
     """Return the `Prepared` model of a path or bytes; raise `NotConverted` if convt computes none of its nodes.
 
-    Kernels created for the model register with `_node.sessions` under ``key``.
+    Kernels created for the model register with `_node.sessions` under ``key``. ``left_out`` maps names of nodes to the reasons
+    why convt does not compute them.
     """
     path = None if path is None else os.fsdecode(path)
     source = _read(path, data, options)
@@ -84,7 +97,7 @@ def prepared(path, data, options, providers, key, precision, tune=False):
     copy.register_custom_ops_library(library.__file__)
     copy.optimized_model_filepath = ""
     model, fused, kept = _rewrite.rewrite(
-        _inferred(source.model), key, copy.intra_op_num_threads, precision, tune, source.tensor
+        _inferred(source.model), key, copy.intra_op_num_threads, precision, tune, source.tensor, left_out
     )  # fmt: skip
     if not fused:
         raise NotConverted("all of them are left to ONNX Runtime", kept=kept)

@@ -23,6 +23,16 @@ def copied(options):
     return session.session_options
 
 
+def load(model):
+    """Let ONNX Runtime load a model, which checks its nodes, without creating kernels. Raise its error for an invalid model.
+
+    Data of initializers may be missing. Of functions, only the calls are checked. Nothing is printed.
+    """
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 4, 1
+    _host.InferenceSession(options, model.SerializeToString(), False, False)
+
+
 def has_providers(options):
     """Check whether providers were added to session options. Older versions of ONNX Runtime cannot add any."""
     return options is not None and hasattr(options, "has_providers") and options.has_providers()

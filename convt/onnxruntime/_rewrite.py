@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import onnx
 
-from . import _differences, _functions, _fuse, _quantized, _scopes
+from . import _differences, _functions, _fuse, _options, _quantized, _scopes
 
 _DOMAIN = "convt"  # domain of the operator in library.pyx
 
@@ -29,7 +29,7 @@ def names(model):
     return found
 
 
-def rewrite(model, session, threads, precision=None, tune=False, load=lambda tensor: tensor):
+def rewrite(model, session, threads, precision=None, tune=False, load=lambda tensor: tensor, left_out=None):
     """Replace the ConvTranspose nodes of a model by convt's operator, in place, and return `Rewritten`.
 
     Nodes for which ONNX Runtime and convt differ are kept (see `_differences`), and so are those whose data is quantized.
@@ -37,9 +37,12 @@ def rewrite(model, session, threads, precision=None, tune=False, load=lambda ten
     fused with it if nothing else reads the values between them. ``session``, ``threads``, ``precision`` and ``tune`` become
     arguments of each node, together with the node's number. Of weights and constants, only shapes and dtypes are read, not
     values. Exceptions are quantized weights, which are dequantized, and the slopes of a PRelu. ``load(tensor)`` returns an
-    initializer with its data.
+    initializer with its data. ``left_out`` maps names of nodes to reasons to keep them.
+
+    Raise ONNX Runtime's error for a model that it refuses, because it does not see the nodes that are fused.
     """
     model, closed = _functions.inlined(model)
+    _options.load(model)
     opset, fused, kept = _functions.opset_of(model), {}, {}
     for function, node in _functions.transposed(model):
         if function is not None:
@@ -60,6 +63,7 @@ def rewrite(model, session, threads, precision=None, tune=False, load=lambda ten
                 why = f"nested graphs define two values with the name {min(redefined)!r}, which ONNX forbids"
             if _quantized.is_dequantized(scope, node.input[0]):
                 why = "ONNX Runtime may quantize a node whose data comes from DequantizeLinear"
+            why = (left_out or {}).get(name, why)
             if why is not None:
                 kept[name] = why
                 continue

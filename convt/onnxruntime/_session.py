@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,6 +12,8 @@ import onnxruntime
 from .. import _check
 from .._problem import PRECISIONS
 from . import _host, _loading, _node, _options
+
+_PATIENCE = 10.0  # seconds to look for the nodes because of which ONNX Runtime refuses a model
 
 if TYPE_CHECKING:
     import os
@@ -182,26 +185,53 @@ class InferenceSession(onnxruntime.InferenceSession):
             super()._create_inference_session(*arguments)
             fell_back = isinstance(left, _loading.OtherProviders) and not _loading.other_providers(self.get_providers())
             if fell_back and not _options.has_providers(options):
-                self._create_again_with_nodes(options, self.get_providers(), self.get_provider_options(), disabled_optimizers)
+                arguments = self.get_providers(), [*self.get_provider_options().values()], disabled_optimizers
+                left = self._try_with_nodes(options, arguments)
+            if isinstance(left, _loading.Refused):
+                self._create_with_most_nodes(left, options, arguments)
 
-    def _create_again_with_nodes(self, options, providers, provider_options, disabled_optimizers):
-        """Create a session again with convt's nodes, because none of its other providers works here.
+    def _create_with_most_nodes(self, refused, options, arguments):
+        """Create the session again with as many of convt's nodes as ONNX Runtime accepts, after it refused them all together.
 
-        If that fails, the session stays, and the report has the reason.
+        Groups of nodes are tried, and refused groups halved, for `_PATIENCE` seconds. The last accepted session stays.
         """
-        state, arguments = vars(self).copy(), (providers, [provider_options[name] for name in providers], disabled_optimizers)
+        why, served, end = dict(refused.kept), [], time.monotonic() + _PATIENCE
+        groups = _smaller_groups(list(why), refused)
+        while groups and time.monotonic() < end:
+            group = groups.pop()
+            others = {name: reason for name, reason in why.items() if name not in (*served, *group)}
+            refused = self._try_with_nodes(options, arguments, others)
+            if refused is None:
+                served += group
+            elif isinstance(refused, _loading.Refused):
+                why.update({name: reason for name, reason in refused.kept.items() if name in group})
+                groups += _smaller_groups(group, refused)
+        self._kept = {**self._kept, **{name: reason for name, reason in why.items() if name not in served}}
+
+    def _try_with_nodes(self, options, arguments, left_out=None):
+        """Create the session again with convt's nodes, except those in ``left_out``, which maps names to reasons.
+
+        Return None, or a `_loading.NotConverted`. Then the session stays, and a report without nodes gets the new reasons.
+        """
+        state = vars(self).copy()
         try:
-            self._create_with_nodes(self._model_path, self._model_bytes, options, arguments)
+            self._create_with_nodes(self._model_path, self._model_bytes, options, arguments, left_out)
         except _loading.NotConverted as left:
             vars(self).update(state)
-            self._kept, self._reason = left.kept, str(left)
+            if not self.nodes:
+                self._kept, self._reason = left.kept, str(left)
+            return left
+        return None
 
-    def _create_with_nodes(self, path, data, options, arguments):
-        """Create the session with convt's nodes. Raise `_loading.NotConverted` if the model stays as it is."""
+    def _create_with_nodes(self, path, data, options, arguments, left_out=None):
+        """Create the session with convt's nodes. Raise `_loading.NotConverted` if the model stays as it is.
+
+        ``left_out`` maps names of nodes to the reasons why convt does not compute them.
+        """
         key, names = f"{id(self):x}", []
         made = _node.sessions[key] = {}
         try:
-            model = _loading.prepared(path, data, options, arguments[0], key, self._precision, self._tune)
+            model = _loading.prepared(path, data, options, arguments[0], key, self._precision, self._tune, left_out)
             names = list(model.fused)
             if options is not None and options.optimized_model_filepath:
                 _options.saved(options, data if path is None else path, *arguments)
@@ -223,6 +253,15 @@ class InferenceSession(onnxruntime.InferenceSession):
         self._fused, self._kept, self._reason = model.fused, model.kept, ""
 
 
+def _smaller_groups(names, refused):
+    """Return the groups of names to try after these were refused together: all but known culprits, or the halves."""
+    if refused.culprits:
+        rest = [name for name in names if name not in refused.culprits]
+        return [rest] if rest else []
+    half = len(names) // 2
+    return [names[half:], names[:half]] if half else []
+
+
 def _cause(error, names, made):
     """Return the exception to raise for an error while the session with convt's nodes was created.
 
@@ -232,12 +271,13 @@ def _cause(error, names, made):
     other = _host.take_foreign_exception() or error
     if _host.is_foreign(other):
         return other
-    what = "ONNX Runtime refuses the model with convt's nodes" if names else "convt cannot rewrite the model"
-    reason = f"{what}: {error}"
-    for number, node in made.items():
-        if isinstance(node, Exception):
-            reason = f"convt refuses {names[number]}: {type(node).__name__}: {node}"
-    return _loading.NotConverted(reason, names)
+    if not names:
+        return _loading.NotConverted(f"convt cannot rewrite the model: {error}")
+    culprits = {names[n]: f"{type(each).__name__}: {each}" for n, each in made.items() if isinstance(each, Exception)}
+    reason = f"ONNX Runtime refuses the model with convt's nodes: {error}"
+    for name, text in culprits.items():
+        reason = f"convt refuses {name}: {text}"
+    return _loading.Refused(reason, names, culprits)
 
 
 def _raising(run, arguments, keywords):
