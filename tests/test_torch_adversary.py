@@ -256,6 +256,22 @@ def test_a_norm_whose_product_with_the_weights_is_not_finite():
     assert torch.isfinite(same(program, chain)).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_norm_whose_product_with_the_weights_is_not_normal(dtype):
+    """Check weights and a scale so small that their product loses digits, with inputs so large that the output is normal."""
+    tiny = torch.finfo(dtype).tiny
+
+    def program(model):
+        model = model.to(dtype)
+        with torch.no_grad():
+            model[0].bias.zero_()
+            model[0].weight.copy_(tiny ** (2 / 3) * model[0].weight.sign() * 1.7)
+            model[1].weight.fill_(tiny**0.5 * 1.3)
+            return model(X.to(dtype) * tiny ** -(2 / 3)) * tiny**-0.5
+
+    assert same(program, chain).abs().max() > 0.1
+
+
 @pytest.mark.parametrize("slope", [float("inf"), float("nan"), -2.0])
 def test_slopes(slope):
     same(lambda model: model(X).nan_to_num(7.0), lambda: nn.Sequential(layer(), nn.LeakyReLU(slope)).requires_grad_(False))

@@ -64,9 +64,11 @@ class Node(_host.Host):
         bias = None if bias is None else bias.reshape(-1)  # the bias of an Add has shape (M, 1, ...) or (1, M, 1, ...)
         if self.epsilon is None:
             return weights, bias
-        with np.errstate(all="ignore"):  # a negative variance gives NaN without a warning, as in ONNX Runtime
-            norm = [None if each is None else each.reshape(-1) for each in (*inputs[2:], None, None, None)[:4]]
-            return _norm.fold(weights, bias, *norm, self.epsilon, self.attributes.get("group", 1))
+        norm = [None if each is None else each.reshape(-1) for each in (*inputs[2:], None, None, None)[:4]]
+        weights, bias = _norm.fold(weights, bias, *norm, self.epsilon, self.attributes.get("group", 1))
+        if weights is None:
+            raise ValueError("W: got values that leave the normal range if they are multiplied by those of the norm or scale")
+        return weights, bias
 
     def values(self, weights):
         """Return the keywords of the node's operator for weights of this shape and dtype."""

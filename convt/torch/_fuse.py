@@ -3,7 +3,6 @@
 import math
 import weakref
 
-import numpy as np
 import torch
 from torch.nn.modules import module as _module
 
@@ -198,18 +197,16 @@ _folded = weakref.WeakKeyDictionary()  # convolution -> (state of the source ten
 def _fold(conv, norm, freeze):
     """Return the weight and bias of a convolution with a batch norm folded in. They are recomputed when a tensor changes.
 
-    Return (None, None) if they are not all finite, because the order of operations then changes the result.
+    Return (None, None) if that could change results.
     """
     tensors = conv.weight, conv.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var
     now = (norm.eps, *[fingerprint(tensor, freeze) for tensor in tensors])
     known = _folded.get(conv)
     if known is None or known[0] != now:
         arrays = [None if t is None else array(t) for t in tensors]
-        with np.errstate(all="ignore"):
-            weight, bias = _norm.fold(*arrays, norm.eps, conv.groups)
-        finite = np.isfinite(weight).all() and np.isfinite(bias).all()
-        known = _folded[conv] = (now, tensor_of(weight), tensor_of(bias)) if finite else (now, None, None)
-        if finite and not torch.__future__.get_swap_module_params_on_conversion():
+        weight, bias = _norm.fold(*arrays, norm.eps, conv.groups)
+        known = _folded[conv] = (now, None, None) if weight is None else (now, tensor_of(weight), tensor_of(bias))
+        if weight is not None and not torch.__future__.get_swap_module_params_on_conversion():
             register_copy(known[1])
     return known[1:]
 
