@@ -1,0 +1,7 @@
+"""Fuzzing of convt.torch: random models and random operations on them, each with convt and without, in Python source.
+
+A case is a text of Python statements. `draw.py` writes it from a seed, with the statements of `steps.py`. `perform.py` executes
+it twice, once with convt.torch and once with torch alone in its place, and compares both after each statement. `parts.py`
+defines the names that the text uses, `tolerance.py` finds how far results may differ, `shrink.py` yields smaller texts, and
+`report.py` counts and prints a text as a test. docs/reliability.md says how to run it.
+"""

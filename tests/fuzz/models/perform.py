@@ -1,0 +1,261 @@
+"""Execution of a case with convt and without it, and the comparison after each statement: `agree`, `perform`."""
+
+import ast
+import contextlib
+import functools
+import re
+import warnings
+
+import torch
+from torch import nn
+
+import convt.torch
+from convt.torch import _weights
+
+from . import parts
+from .tolerance import Perturbed, allowed
+
+_TRANSPOSED = nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
+
+
+_UNITS = {"medium": 2.0**-7, "high": 2.0**-10}  # precision -> relative error of a product
+
+
+class Difference(AssertionError):
+    """The first difference between both executions. ``kind`` says in which respect they differ."""
+
+    def __init__(self, kind, text, detail=""):
+        super().__init__(f"{kind}: {text}")
+        self.kind = f"wrong {kind} {detail}".strip()
+
+
+# ---------------------------------------------------------------- what the name ct stands for
+
+
+class Plain:
+    """The functions and classes of convt.torch, without convt."""
+
+    accelerate = staticmethod(lambda model, **keywords: (model, None))
+    restore = refresh = staticmethod(lambda model: model)
+
+    def __init__(self):
+        self.faults = []
+
+
+for _cls in _TRANSPOSED:
+    setattr(Plain, _cls.__name__, staticmethod(lambda *a, precision=None, freeze=False, _cls=_cls, **k: _cls(*a, **k)))
+    _name = f"conv_transpose{_cls.__name__[-2:]}"
+    _function = getattr(nn.functional, _name)
+    setattr(Plain, _name, staticmethod(lambda *a, precision=None, freeze=False, _f=_function, **k: _f(*a, **k)))
+
+
+class Convt:
+    """The functions and classes of convt.torch. Their reports and what they leave in a model are checked: see ``faults``."""
+
+    def __init__(self):
+        self.faults = []
+
+    def __getattr__(self, name):
+        return getattr(convt.torch, name)
+
+    def accelerate(self, model, **keywords):
+        model, report = convt.torch.accelerate(model, **keywords)
+        modules = dict(model.named_modules(remove_duplicate=False))
+        wanted = {name for name, module in model.named_modules() if isinstance(module, _TRANSPOSED)}
+        named = [*report.swapped, *report.kept]
+        swapped = tuple(report.swapped) if keywords.get("freeze") else ()
+        if len(set(named)) != len(named) or not {"" if each not in modules else each for each in named} >= wanted:
+            self.faults.append(f"report names {named}, the model has {sorted(wanted)}")
+        if not set(report.fused) <= set(report.swapped) or report.frozen != swapped:
+            self.faults.append(f"report of {report}")
+        for name in report.swapped:
+            module = modules.get(name, model)
+            if not (_is_convts(vars(module).get("forward")) or _is_convts(module)):
+                self.faults.append(f"{name} is said to be computed by convt")
+        return model, report
+
+    def restore(self, model):
+        convt.torch.restore(model)
+        for name, module in model.named_modules():
+            left = [attribute for attribute, value in vars(module).items() if _is_convts(value)]
+            if left or any(_is_convts_class(cls) for cls in type(module).__mro__):
+                self.faults.append(f"restore left {left or type(module)} in {name!r}")
+        return model
+
+
+def _is_convts(value):
+    return _is_convts_class(type(value))
+
+
+def _is_convts_class(cls):
+    return cls.__module__.partition(".")[0] == "convt"
+
+
+# ---------------------------------------------------------------- execution
+
+
+class Observed:
+    """What can be seen after a statement: its error, its warnings, and tensors and texts by name."""
+
+    def __init__(self, error, said, faults, found):
+        self.error, self.warnings, self.faults, self.found = error, said, faults, found
+
+
+def statements(source):
+    return [ast.unparse(each) for each in ast.parse(source).body]
+
+
+def execute(source, world, perturbed=contextlib.nullcontext):
+    """Return what was `Observed` after each statement. ``perturbed`` makes the context in which statements run."""
+    names, observed = parts.NAMES | {"ct": world}, []
+    _reset()
+    try:
+        for n, text in enumerate(statements(source)):
+            names.pop("y", None)
+            torch.manual_seed(0)  # the same numbers if statements before are dropped
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                error = None
+                try:
+                    with perturbed():
+                        exec(compile(text, f"<statement {n}>", "exec"), names)
+                except Exception as found:
+                    error = type(found).__name__, _readable(str(found))
+                said = {(each.category.__name__, _readable(str(each.message))) for each in caught}
+                said = sorted(each for each in said if not each[1].startswith("convt: "))  # of tuning
+                faults, world.faults = world.faults, []
+                observed.append(Observed(error, said, faults, dict(_look(names))))
+    finally:
+        _reset()
+    return observed
+
+
+def _reset():
+    torch.set_num_threads(1)
+    torch.set_warn_always(True)
+    torch.set_default_dtype(torch.float32)
+    torch.set_float32_matmul_precision("highest")
+
+
+def _readable(text):
+    return re.sub(r"0x[0-9a-f]+|\bid \d+|<statement \d+>", "...", text)[:600]
+
+
+def _look(names):
+    """Yield (name, tensor or text) of the result ``y`` and of the models."""
+    if "y" in names:
+        yield from _leaves("y", names["y"])
+    for name in ("model", "twin"):
+        model = names.get(name)
+        if isinstance(model, nn.Module):
+            try:
+                yield from _state(name, model)
+            except Exception as error:
+                yield f"state of {name}", f"{type(error).__name__}: {_readable(str(error))}"
+
+
+def _leaves(name, value):
+    if isinstance(value, torch.Tensor):
+        yield name, _Tensor(value)
+    elif isinstance(value, (list, tuple, dict)):
+        yield name, f"{type(value).__name__} of {len(value)}"
+        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _leaves(f"{name}[{key!r}]", each)
+    else:
+        yield name, _readable(repr(value))
+
+
+def _state(name, model):
+    yield f"repr of {name}", repr(model)
+    for place, module in model.named_modules():
+        own = sorted(key for key in vars(module) if key not in ("forward", "_convt_settings"))
+        yield f"attributes of {name}.{place}", f"{module.training} {type(module).__name__} {' '.join(own)}"
+    for key, value in model.state_dict(keep_vars=True).items():
+        yield from _leaves(f"{name}.{key}", value)
+        yield from _leaves(f"gradient of {name}.{key}", getattr(value, "grad", None))
+
+
+class _Tensor:
+    """A copy of a tensor, and its properties."""
+
+    def __init__(self, t):
+        self.form = f"{type(t).__name__} {tuple(t.shape)} {t.dtype} {t.layout} {t.device}"
+        self.form += f" requires_grad={t.requires_grad} leaf={t.is_leaf} inference={t.is_inference()} neg={t.is_neg()}"
+        self.values = None
+        if t.layout is torch.strided and t.device.type == "cpu" and not nn.parameter.is_lazy(t):
+            self.form += f" strides {t.stride()}"
+            self.values = t.detach().clone().resolve_neg()
+
+
+# ---------------------------------------------------------------- comparison
+
+
+def agree(source):
+    """Execute a case with convt and without, and raise `Difference` unless both do the same. Return what was observed."""
+    source = "\n".join(statements(source))
+    for _ in range(2):  # again, because torch says some things only once in a process
+        wanted = execute(source, Plain())
+        _weights.forget()
+        got = execute(source, Convt())
+        if all(ours.warnings == theirs.warnings for ours, theirs in zip(got, wanted, strict=True)):
+            break
+    unit = next((unit for word, unit in _UNITS.items() if f"'{word}'" in source), 0)
+    perturbed_execution = functools.cache(lambda seed: execute(source, Plain(), lambda: Perturbed(seed, unit)))
+
+    def perturbed(n, name):
+        """Yield the values of a tensor in executions without convt whose results of each operation are changed a little."""
+        for seed in range(40):
+            found = perturbed_execution(seed)[n].found.get(name)
+            yield found.values if isinstance(found, _Tensor) else None
+
+    for n, (text, ours, theirs) in enumerate(zip(statements(source), got, wanted, strict=True)):
+        try:
+            _compare(ours, theirs, lambda name, n=n: perturbed(n, name))
+        except Difference as difference:
+            difference.args = (f"{difference.args[0]}\n  in statement {n}: {text}",)
+            raise
+    return got
+
+
+def _compare(got, wanted, perturbed):
+    if got.error != wanted.error:
+        raise Difference("error", f"got {got.error}, wanted {wanted.error}", f"{got.error}"[:80])
+    if got.faults:
+        raise Difference("fault", "; ".join(got.faults))
+    if got.warnings != wanted.warnings:
+        raise Difference("warnings", f"got {got.warnings}, wanted {wanted.warnings}")
+    if got.found.keys() != wanted.found.keys():
+        raise Difference("names", f"of only one: {sorted(got.found.keys() ^ wanted.found.keys())}")
+    for name, ours in got.found.items():
+        theirs = wanted.found[name]
+        if not isinstance(ours, _Tensor) or not isinstance(theirs, _Tensor):
+            if ours != theirs:
+                raise Difference("text", f"{name}: got {ours}, wanted {theirs}")
+            continue
+        if ours.form != theirs.form:
+            raise Difference("form", f"{name}: got {ours.form}, wanted {theirs.form}")
+        if ours.values is not None and (why := allowed(ours.values, theirs.values, lambda name=name: perturbed(name))):
+            raise Difference("values", f"{name}, {ours.form}: {why}")
+    _assert_repeats(got.found, wanted.found)
+
+
+def _assert_repeats(got, wanted):
+    """Check that calls in one list ``y`` that torch repeats bit by bit are repeated bit by bit."""
+    for name in got:
+        if name != "y[0]" and re.fullmatch(r"y\[\d+\]", name) and isinstance(wanted.get("y[0]"), _Tensor):
+            same = [_same(each["y[0]"], each[name]) for each in (got, wanted)]
+            if same[1] and not same[0]:
+                most = (got[name].values.double() - got["y[0]"].values.double()).abs().max()
+                raise Difference("repeat", f"{name} differs from y[0] by up to {most:.3g}")
+
+
+def _same(a, b):
+    if not isinstance(b, _Tensor) or a.form != b.form or a.values is None:
+        return False
+    return torch.equal(a.values.nan_to_num(nan=77), b.values.nan_to_num(nan=77))
+
+
+def perform(case):
+    """Run and check a case. Return ("right", (statements without an error, statements))."""
+    observed = agree(case)
+    return "right", (sum(each.error is None for each in observed), len(observed))
