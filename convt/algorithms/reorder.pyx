@@ -30,6 +30,16 @@ cdef enum:
 IN_ROWS, NOT_IN_ROWS = "in rows", "not in rows"
 
 
+cdef struct Reorder:
+    # The arguments of `reorder_part`, one filter for all threads.
+    const convt_kernels *k
+    char *src
+    char *dst
+    int64_t groups, ci, co, taps
+    int64_t sg, si, so  # strides of group (bytes), in-channel (bytes) and out-channel (elements)
+    int64_t parts
+
+
 def memory_order(filter):
     """Return the memory order of a filter (groups, ci, co, *kernel): IN_ROWS or NOT_IN_ROWS."""
     return IN_ROWS if filter[:1, :1].flags.c_contiguous else NOT_IN_ROWS
@@ -66,6 +76,11 @@ cdef void reorder_part(void *job, size_t part) noexcept nogil:
 
 cdef class ReorderRecipe(PackRecipe):
     """A recipe that reorders filters of the shape and strides of ``filter`` and packs them with the ``inner`` recipe."""
+
+    cdef readonly PackRecipe inner
+    cdef object dtype
+    cdef tuple filter_shape
+    cdef Reorder arguments
 
     def __init__(self, PackRecipe inner, str dtype, filter):
         self.inner, self.weight_bytes, self.bias_bytes = inner, inner.weight_bytes, inner.bias_bytes

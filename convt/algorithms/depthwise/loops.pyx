@@ -20,13 +20,58 @@ cimport numpy as cnp
 import numpy as np
 
 from convt._core cimport Call
-from convt._kernels cimport CONVT_DW_TERMS, convt_dw, convt_dw_phase, convt_dw_term, convt_kernels, convt_quotient
+from convt._kernels cimport (
+    CONVT_DW_TERMS, convt_dw, convt_dw_groups, convt_dw_phase, convt_dw_term, convt_kernels, convt_quotient,
+)
 from convt._memory cimport Table, copy_non_temporal, round64, structures
 from convt.algorithms.depthwise.weights cimport LaneRecipe
 from convt.algorithms.indexing cimport ceil_quotient, take_index
 from convt.algorithms.row_plan cimport KeptRow, RowPlan, clear_kept_rows, place_of_row
 
 cnp.import_array()
+
+
+cdef struct DepthwiseRun:
+    # A run of j of one phase, of a cell, or of several phases that are computed together because they have the same j.
+    int64_t start, stop      # range of j, counted from the start of the full scatter
+    int64_t first_out        # output index at j = start
+    int64_t first_in         # input index that the first term reads at j = start
+    int64_t low, high        # range of lanes of a j
+    int phase, phases        # first entry in DepthwisePlan.phases, and number of entries
+    int64_t step             # distance of consecutive j of the run
+    int before, after        # the most outputs of a phase before the first j and after the last j that belong to the run
+
+
+cdef struct ShownPhase:
+    # A phase that the window shows, or the cell of all phases.
+    int64_t low, high   # range of j
+    int64_t offset      # j minus the input index that the first term reads
+    int64_t terms       # number of taps
+    int64_t first_out   # output index at j = low
+    int64_t tap         # first tap on the last axis
+    int64_t first_term  # number of terms of the preceding phases
+
+
+cdef struct DepthwisePiece:
+    # A range of outputs of a phase that the same terms reach.
+    int64_t start, stop   # range of j, counted from the start of the full scatter
+    int64_t phase
+    int64_t t0, t1        # range of terms of the phase
+    int64_t step          # distance of consecutive j; 0: the piece was joined to another piece
+    int before, after     # outputs joined before the first j and after the last j; each has one term less than the one inside
+
+
+cdef struct DepthwiseRow:
+    # The part of an output row that a task computes.
+    int64_t l0, cols     # first lane and number of lanes
+    int64_t i_lo, i_hi   # range of input pixels that it reads
+    int64_t in_ld        # elements between input pixels
+    char *outs           # room for SCRATCH rows of outputs before they are stored
+
+
+cdef enum:
+    SCRATCH = 32  # rows of outputs that a task holds before it stores them with strides (equal to SCRATCH of schedule.py)
+    MANY_RUNS = 4096  # the most runs for which phases are cut at the same j, so that they are computed together
 
 
 cdef int by_value(const void *a, const void *b) noexcept nogil:
@@ -42,6 +87,49 @@ cdef inline int64_t floor_of(int64_t n, int64_t divisor) noexcept nogil:
 
 cdef class DepthwisePlan(RowPlan):
     """The plan of a `Schedule` of depthwise/schedule.py."""
+
+    cdef LaneRecipe recipe
+    cdef list keep
+    cdef DepthwiseRun *runs
+    cdef Py_ssize_t nruns
+    cdef convt_dw_phase *phases
+    cdef ShownPhase *shown_phases  # [phase that the window shows]
+    cdef object piece_memory  # owner of `pieces`
+    cdef DepthwisePiece *pieces
+    cdef int64_t npieces, piece_room
+    cdef int64_t tap_step, read_step  # distance of consecutive terms of a phase, in taps and in input pixels
+    cdef int64_t at_taps, at_sources, at_weights, at_outs, at_stage, at_inputs  # byte offsets of regions of the workspace
+    cdef bint cells, separate_pixels  # lanes are cells; the pixels of a cell are stored one by one
+    cdef int64_t rows, row_blocks  # output rows of a task; number of such parts
+    cdef int64_t blocks, block, j0, lane_block, lane_blocks  # see schedule.py
+    # lanes of a j; j of a cell; elements between the outputs of adjacent lanes; lanes of the last row of taps that have a tap
+    cdef int64_t lanes, width, lane_step, last_row_lanes
+    cdef int64_t pitch  # elements between consecutive j of gathered inputs
+    cdef int64_t weights_ld, outs_ld  # lanes of a row of weights, and of a row of outputs in the region "outs"
+    # rows of lanes per tap of the other axes; the most input pixels of a task; the largest j minus input index of a tap
+    cdef int64_t taps_x, max_inputs, max_off
+    cdef Table maps  # [ci][lanes] offset of each lane's in-channel in a pixel, in elements
+    cdef int32_t *permutation  # [lanes] difference of this offset from that of the first lane of the vector
+    cdef bint permuted   # inputs are permuted while they are loaded
+    cdef int64_t groups_per_vector  # channel groups that share a vector in `group_layout`; 0: lanes are channels
+    cdef convt_dw_groups group_layout
+    cdef Table group_tables  # the tables of `group_layout`
+    cdef int64_t bundle_lanes, bundle_vectors  # lanes of `groups_per_vector` groups, and vectors of these lanes
+    cdef int64_t vector_step  # elements between the inputs of consecutive vectors if all distances are equal; else 0
+    # the last offset of an input row, in elements, from which permuted loads of the row stay within the array
+    cdef int64_t last_safe_offset
+    cdef bint contiguous_in, contiguous_out  # inputs are read in place; kernels write to the output or to the stage
+    cdef bint skips_outside  # runs may read outside the input
+    cdef int64_t prefetch_j  # outputs are prefetched this many j before they are stored
+    cdef bint ordered  # outputs are written in memory order
+    cdef bint far  # inputs do not stay in L2
+    cdef size_t store_alignment  # bytes to which outputs must be aligned for non-temporal stores; 0: ordinary stores
+    cdef int64_t part  # number of j that are computed at a time
+    cdef int64_t staged_outputs  # outputs that are gathered before rounding or non-temporal copies; 0: stored directly
+    cdef bint is_16_bit  # 16-bit elements: rows are widened when they are first read, outputs are rounded from the stage
+    cdef bint streams_rounded  # non-temporal stores write the rounded outputs
+    cdef int64_t out_pixel  # elements between adjacent outputs of a row, as kernels write it
+    cdef int64_t begin, out_size  # window of the last axis
 
     def __init__(self, schedule, LaneRecipe recipe, in_strides, out_strides, execution):
         problem = schedule.problem

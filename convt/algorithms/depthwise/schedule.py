@@ -13,7 +13,7 @@ from .. import common, workspace
 from .cost import cost
 from .kinds import LEAST_FILL, REGISTER_TERMS, kind_of
 
-SCRATCH = 32  # rows of outputs that a task holds before it stores them with strides (equal to SCRATCH of loops.pxd)
+SCRATCH = 32  # rows of outputs that a task holds before it stores them with strides (equal to SCRATCH of loops.pyx)
 _LANES = 64  # the least out-channels of a task; tasks have a multiple whose weights stay within _WEIGHT_BYTES
 _WEIGHT_BYTES = 3 << 15  # bytes of the weights of a task
 _INPUTS = 1 << 16  # numbers that a task reads for an output row, about

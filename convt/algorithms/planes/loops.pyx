@@ -29,6 +29,18 @@ cdef enum:
     PART_ELEMENTS = 1 << 14  # the fewest elements of a filter that a thread widens, and the most that one call widens
 
 
+cdef struct Side:
+    # The blocks in data or in the output. Its axes are images and the spatial axes; each table has an entry per axis.
+    int64_t *size             # indices of the array
+    int64_t *block            # indices of a block; block n starts at index first + n * step
+    int64_t *first
+    int64_t *step
+    int64_t *stride           # elements between indices of the array
+    int64_t channel, channels # elements between channels; number of channels
+    int64_t run_axis          # from this axis on, pixels are at a constant stride; blocks contain the later axes whole
+    int64_t pixels, pixel     # pixels of one index of `run_axis`; elements between pixels
+
+
 def empty_wide(array):
     """Return an uninitialised float32 array of the shape and memory order of ``array``; None for None."""
     return None if array is None else np.empty_like(array, np.float32, subok=False)
@@ -75,6 +87,9 @@ cdef widened(array, str dtype, int threads):
 cdef class WideRecipe(PackRecipe):
     """A recipe that widens a 16-bit filter to float32 and packs it with the ``inner`` recipe."""
 
+    cdef readonly PackRecipe inner
+    cdef str dtype
+
     def __init__(self, PackRecipe inner, str dtype):
         self.inner, self.dtype = inner, dtype
         self.weight_bytes, self.bias_bytes = inner.weight_bytes, inner.bias_bytes
@@ -108,6 +123,18 @@ cdef void move_part(void *args, size_t part) noexcept nogil:
 
 cdef class PlanesPlan(Plan):
     """The plan of a `Schedule` of blocks.py. It runs ``inner``, the plan of a block, for each block."""
+
+    cdef Plan inner
+    cdef const convt_kernels *array_kernels  # kernels of the dtype of the arrays
+    cdef bint widens          # blocks are float32, arrays have a 16-bit dtype
+    cdef Py_ssize_t total     # number of blocks
+    cdef bint parallel_blocks # each block is a task; otherwise all threads share each step of one block after the other
+    cdef bint stream          # non-temporal stores write the outputs
+    cdef list keep
+    cdef int64_t *count       # number of blocks of images and of each spatial axis
+    cdef Side ins, outs
+    # byte offsets of a block's data and outputs in the workspace; their bytes. The workspace of the inner plan follows.
+    cdef size_t data_at, outputs_at, block_bytes
 
     def __init__(self, schedule, Plan inner, in_strides, out_strides):
         problem, cut, space = schedule.problem, schedule.cut, schedule.workspace

@@ -32,8 +32,27 @@ cdef enum:
     PREFETCH_BYTES = 1 << 11  # the most bytes of a row that are prefetched; the hardware prefetches the rest
 
 
+cdef struct RowOutputs:
+    # The outputs of a `RowBlock`: where they are computed and what they read.
+    int64_t *phase_row       # [output] row of the region "phase_rows", which has a row per (channel, phase) of a channel block
+    Py_ssize_t *shift        # [shift] elements from the start of a packed input row to the input that the first j reads
+    int64_t shifts           # number of taps of each output on the last axis
+
+
 cdef class RowsPlan(RowPlan):
     """The plan of a `Schedule` of rows/schedule.py."""
+
+    cdef RowsRecipe recipe
+    cdef list keep
+    cdef RowOutputs *outputs  # [phase_blocks], equal for all channel blocks
+    cdef int64_t channel_blocks, phase_blocks, most_channels  # blocks of phases in a channel block; the most channels of one
+    cdef int64_t rows, row_blocks, block, blocks, j0, js  # see schedule.py
+    cdef int64_t low_offset, high_offset  # j reads the inputs j - high_offset to j - low_offset
+    cdef int64_t begin, out_size  # window of the last axis
+    cdef int64_t pitch, pixels  # elements between packed input rows; outputs of a row of "phase_rows"
+    cdef int64_t at_taps, at_sources, at_weights, at_phase_rows, at_inputs  # byte offsets of regions of the workspace
+    cdef bint stream         # non-temporal stores
+    cdef bint in_place       # rows of a single in-channel are read in place if they contain all pixels of the task
 
     def __init__(self, schedule, RowsRecipe recipe, in_strides, out_strides, execution):
         problem, phases = schedule.problem, schedule.phases

@@ -31,7 +31,7 @@ from convt._kernels cimport (
     convt_quotient, convt_tile,
 )
 from convt._memory cimport structures
-from convt.algorithms.indexing cimport cut_at, cut_evenly, is_inside, take_index
+from convt.algorithms.indexing cimport Cut, cut_at, cut_evenly, is_inside, take_index
 from convt.algorithms.packing cimport PackClass
 from convt.algorithms.scatter.weights cimport ScatterRecipe
 
@@ -46,8 +46,102 @@ FEW_COLUMNS = CONVT_PIXEL_MR  # up to this many columns, pixels are multiplied i
 _ONE_RUN = [PhaseGroup((), (0,), ())], [AxisClass(0, 1, (0, 1), (0,), (), (), 0, (), (0, 1))]
 
 
+cdef enum:
+    PREFETCHED = 128  # the most bytes by which a prefetch advances: two cache lines, because fetching one also fetches the next
+    MOST_AXES = 64    # the most axes, as in NumPy
+    PLANE_PANELS = 8  # panels of pixels that are packed at a time, plane by plane: few streams of loads, and stores stay in L1
+
+
+cdef struct PackedRow:
+    # Contents of a slot: a part of an input row, packed and kept for output rows of the task that read it later.
+    int64_t at            # offset of the part in the input
+    int64_t used          # the last output row that read it, -1 if the slot is empty
+
+
+cdef struct ScatterRun:
+    # A run of an axis other than the last (phases.AxisClass).
+    int64_t start, count
+    int64_t taps, first_in, gap  # tap n reads input first_in + n * gap at the first j of the run
+    int64_t group, first_tap, group_taps  # phase group, number of the run's first tap in the group, taps of the group
+    int64_t phases
+    int64_t *phase_windows  # [phases][3]: first output, then the j [low, high) inside the window
+
+
+cdef struct ScatterAxisRow:
+    # A row of an axis. Rows are in order of j; rows of equal j and different phase groups are adjacent.
+    int64_t j, run        # j relative to the start of the run
+    int64_t first, rows_of_j  # the first of the rows with this j, and their number
+
+
+cdef struct ScatterAxis:
+    # An axis other than the last.
+    int64_t nruns, ngroups, low, span  # the j of all runs are in [low, low + span)
+    ScatterRun *runs
+    int64_t taps, phases  # sums over all runs
+    int64_t nrows, inner_rows  # rows of this axis, and rows of all later axes
+    ScatterAxisRow *rows
+
+
+cdef struct ScatterChunk:
+    # A depth chunk.
+    int64_t depth
+    int64_t tap, channel  # its first tap and in-channel
+    int64_t panel         # its first depth in the panel
+    int64_t at            # across: its offset in the weights in bytes
+    int64_t prefetches    # lines that a tile prefetches
+
+
+cdef struct ScatterClass:
+    # Rows of one choice of a run per axis other than the last. All taps of a row are inside the input.
+    ScatterRun **runs     # [nd - 1]
+    int64_t rows          # rows of an image
+    int64_t ntaps
+    int64_t nchunks
+    ScatterChunk *chunks
+    int64_t nphases
+    int64_t *phases       # [nphases][1 + 2 (nd - 1)]: output offset at the first row, then per axis the j [low, high) inside
+    int64_t npanels, ld   # ld: elements between pixels of products or, across, between columns
+    Cut by_tile[3]        # across: division of the columns into tiles, for each number of vectors of pixels
+    int64_t tiles[3]      # across: number of tiles, for each number of vectors of pixels
+    PackClass *pack
+
+
+cdef struct PlanePrefetch:
+    # The planes that tiles prefetch, one cache line of each plane at a time.
+    int64_t lines_left  # lines left of each plane; 0 if nothing is prefetched
+    int64_t span_bytes  # bytes from the first plane to the end of the last one
+    const char *end  # address at which the lines of all planes are prefetched
+
+
+cdef struct Row:
+    int64_t image
+    int64_t j[MOST_AXES]  # j on each axis other than the last, relative to the start of its run
+
+
 cdef class ScatterPlan(Plan):
     """A plan of `scatter`, which runs a Schedule of scatter/schedule.py."""
+
+    cdef ScatterRecipe recipe
+    cdef Py_ssize_t nclasses
+    cdef ScatterClass *classes
+    cdef ScatterAxis *axes
+    cdef list keep
+    cdef int64_t j_whole  # from this j on, the window does not show all outputs of a j
+    cdef int64_t j0, j1, block, blocks, begin, window, taps_x, terms, lanes, max_rows, slab, panels
+    cdef bint prefetch    # the input does not stay in L2
+    cdef bint across_in_place  # across: if columns are few, pixels are multiplied in place, without packing
+    cdef bint across, in_place  # vectors run over pixels; the GEMM reads pixels in place, in depth chunks of one tap
+    cdef object gathers
+    cdef int32_t *gather_index  # for each vector of outputs, indices of its bias and products; NULL: overlap-add by rows
+    cdef int64_t outputs
+    cdef int gather_terms
+    cdef bint joined  # a task computes all rows in a range of j, of all images, class by class
+    cdef bint dense   # pixels have one constant stride, so that joined rows that are consecutive in the input are one GEMM
+    cdef int64_t rows, row_js, row_tasks  # rows, j and tasks of an image; of all images if joined
+    cdef int64_t chunks_of_tap  # depth chunks per tap; 0 if a chunk may have several taps
+    cdef int64_t slots, lda  # number of packed input rows that are kept, elements between packed pixels
+    cdef size_t chunk_size, slot_size  # bytes of a packed depth chunk, and of a slot
+    cdef size_t at_kept, at_packed, at_products  # offsets of workspace regions
 
     def __init__(self, str name, schedule, axes, gathers, ScatterRecipe recipe, in_strides, out_strides, bint dense):
         """Make the tables of a schedule.

@@ -32,7 +32,7 @@ _TASK_ROWS = 16  # the most output rows of a task
 _LEAST_DEPTH = 32  # the fewest in-channels for depth chunks of one tap, if several input rows reach an output row
 _GATHERED_TERMS = 1 << 14  # the most terms of all outputs of an image with GATHERED
 _TABLE_ENTRIES = 1 << 16  # the most entries of the tables of a plan
-_PACKED_ROW = 16  # bytes of `PackedRow` in loops.pxd
+_PACKED_ROW = 16  # bytes of `PackedRow` in loops.pyx
 
 
 class Schedule(NamedTuple):

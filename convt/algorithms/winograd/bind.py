@@ -145,7 +145,7 @@ def _shown(panels, pieces, rank):
 
 
 def _stage_tables(panels, pieces, block, staged_panels):
-    """Return the tables `parts` and `runs` of WinogradClass (loops.pxd), both empty if ``staged_panels`` is 0.
+    """Return the tables `parts` and `runs` of WinogradClass (loops.pyx), both empty if ``staged_panels`` is 0.
 
     A part is ``staged_panels`` panels of a panel block of ``block`` panels. For each part, the first table has (first run, end
     of runs). A run is (first column in the part, number of columns that are adjacent in the output, output offset).
