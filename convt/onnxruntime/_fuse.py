@@ -3,6 +3,7 @@
 import functools
 import math
 
+import numpy as np
 import onnx
 from onnx import numpy_helper
 
@@ -11,11 +12,12 @@ from . import _scopes
 _FOLDED = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)  # dtypes of weights exact enough to absorb a batch norm
 _FIRST_OPSET = 7  # ONNX Runtime has no kernels for older versions of the followers; an Add then has other attributes
 _NORM = {"epsilon", "momentum", "spatial", "training_mode"}  # attributes of a batch norm since opset 7
+_EPSILON, _ALPHA = (float(np.float32(value)) for value in (1e-5, 0.01))  # defaults; attributes are float32 in every model
 _ACTIVATIONS = {
     "Relu": lambda: "relu",
     "Tanh": lambda: "tanh",
     "Sigmoid": lambda: "sigmoid",
-    "LeakyRelu": lambda alpha=0.01: ["leaky_relu", alpha] if math.isfinite(alpha) else None,
+    "LeakyRelu": lambda alpha=_ALPHA: ["leaky_relu", alpha] if math.isfinite(alpha) else None,
     "Elu": lambda alpha=1.0: ["elu", alpha] if math.isfinite(alpha) else None,
     "HardSwish": lambda: "hard_swish",
     "Gelu": lambda approximate="none": "gelu" if approximate == "none" else None,
@@ -91,7 +93,7 @@ def _norm(scope, node, norm, source, arguments):
     channels = tensors[0].dims if weights.dims is None else (_channels(weights, arguments),)
     if weights.kind not in _FOLDED or any(each.dims != channels for each in tensors):
         return False
-    arguments["epsilon"] = attributes.get("epsilon", 1e-5)
+    arguments["epsilon"] = attributes.get("epsilon", _EPSILON)
     node.input.extend([""] * (3 - len(node.input)))
     node.input.extend(norm.input[1:])
     return True

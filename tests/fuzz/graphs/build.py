@@ -86,7 +86,8 @@ class _Builder:
     def built(self):
         case, dtype = self.case, self.case.get("dtype", "float32")
         shapes = tuple(
-            (run.get("batch", 1), case.get("channels", 1), *_sized(run.get("sizes") or [3], self.rank)) for run in self.runs
+            (run.get("batch", 1), case.get("channels", 1), *(max(1, n) for n in _sized(run.get("sizes") or [3], self.rank)))
+            for run in self.runs
         )
         value = Value("X", dtype, shapes)
         self.root.made.append(value)

@@ -290,6 +290,7 @@ def _concat(*parts, axis):
 
 def _activation(kind, x, given):
     function, slope = _ACTIVATIONS[kind]
+    given = _DEFAULTS.get(kind, {}) | given
     given = {name: float(np.float32(value)) if isinstance(value, float) else value for name, value in given.items()}
     f = lambda v: function(v, **given)  # noqa: E731
     v = f(x.v)
@@ -322,13 +323,14 @@ def _selu(v):
     return gamma * np.where(v > 0, v, alpha * np.expm1(v))
 
 
+_DEFAULTS = {"LeakyRelu": {"alpha": 0.01}, "HardSigmoid": {"alpha": 0.2, "beta": 0.5}}  # those that float32 rounds
 # Operator -> function, and the largest slope, or None for a monotone function.
 _ACTIVATIONS = {
     "Relu": (lambda v: np.maximum(v, 0), None), "Tanh": (np.tanh, None), "Sigmoid": (lambda v: 1 / (1 + np.exp(-v)), None),
-    "LeakyRelu": (lambda v, alpha=0.01: np.where(v >= 0, v, alpha * v), lambda alpha=0.01: max(1, abs(alpha))),
+    "LeakyRelu": (lambda v, alpha: np.where(v >= 0, v, alpha * v), lambda alpha: max(1, abs(alpha))),
     "Elu": (_elu, lambda alpha=1.0: max(1, abs(alpha))), "Selu": (_selu, 1.76), "Gelu": (_gelu, 1.2),
     "HardSwish": (lambda v: v * np.clip(v / 6 + 0.5, 0, 1), 1.5),
-    "HardSigmoid": (lambda v, alpha=0.2, beta=0.5: np.clip(alpha * v + beta, 0, 1), None),
+    "HardSigmoid": (lambda v, alpha, beta: np.clip(alpha * v + beta, 0, 1), None),
     "Softplus": (lambda v: np.logaddexp(v, 0), None), "Neg": (np.negative, 1), "Abs": (np.abs, 1),
     "ThresholdedRelu": (lambda v, alpha=1.0: np.where(v > alpha, v, 0), None),
 }  # fmt: skip
