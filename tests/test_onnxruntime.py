@@ -384,13 +384,6 @@ def test_a_session_gives_back_its_nodes():
 # ------------------------------------------------------------------------------------------------ refused arguments
 
 
-def test_other_providers_keep_their_nodes():
-    with pytest.warns(UserWarning):
-        session = convt.onnxruntime.InferenceSession(_simple(), providers=["CUDAExecutionProvider", "CPUExecutionProvider"])
-    assert session.report.kept == {"Y": "the session uses CUDAExecutionProvider"} and not session.nodes
-    assert session.run(None, {"X": X2})[0].shape == (2, 6, 11, 15)
-
-
 @pytest.mark.parametrize("given", ["/nowhere/model.onnx", b"no model", None])
 def test_errors_are_onnx_runtimes(given):
     with pytest.raises(Exception) as theirs:
