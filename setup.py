@@ -10,6 +10,7 @@ instruction set.
 import hashlib
 import os
 import re
+import runpy
 import shutil
 import sysconfig
 import tempfile
@@ -21,6 +22,8 @@ from Cython import __version__ as cython_version
 from Cython.Build import cythonize
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
+
+read = runpy.run_path("convt/_environment.py")["read"]  # reads environment variables
 
 X86 = sysconfig.get_platform().endswith(("x86_64", "amd64"))  # the target machine, which may differ from this one
 ARM = sysconfig.get_platform().endswith(("aarch64", "arm64"))
@@ -44,11 +47,11 @@ ISAS = [BASELINE, *(X86_ISAS if X86 else ARM_ISAS if ARM else [])]
 
 # tools/emulate.py: compile the instruction sets beyond AVX2 for AVX2, with functions instead of their instructions.
 EMULATED = Path("tools/emulated.h")
-if os.environ.get("CONVT_EMULATED_BUILD"):
+if read("CONVT_EMULATED_BUILD"):
     ISAS[2:] = [(name, base, ["-include", str(EMULATED), "-Wno-psabi"], []) for name, base, *_ in ISAS[2:]]
 
 # Instruction sets to build (CONVT_BUILD_ISAS=baseline,avx2), or None for all. Fewer of them take less time to build.
-WANTED = os.environ["CONVT_BUILD_ISAS"].split(",") if "CONVT_BUILD_ISAS" in os.environ else None
+WANTED = read("CONVT_BUILD_ISAS", [name for name, *_ in [BASELINE, *X86_ISAS, *ARM_ISAS]])
 
 CORE = "convt._core"  # the module that links the kernels; other modules call them through it
 KERNELS = Path("convt/kernels")
@@ -72,7 +75,7 @@ BRIEF = re.compile(r"convt\.(_dlpack|_memory|onnxruntime\.library|algorithms\.(p
 DEBUG = ["-O1", "-g"]
 KERNEL_DEBUG = [*DEBUG, "-UNDEBUG", "-DCONVT_DEBUG"]
 # tools/coverage.py, which adds the flags for the counters: nothing is optimised away, and no function is inlined.
-COVERAGE = ["-O0", "-Dalways_inline="] if os.environ.get("CONVT_COVERAGE_BUILD") else []
+COVERAGE = ["-O0", "-Dalways_inline="] if read("CONVT_COVERAGE_BUILD") else []
 # If the linker supports it: separate pages for the segments of a module add ten kilobytes to each module.
 COMPACT = "-Wl,-z,noseparate-code"
 # Function names serve debuggers and profilers. In a checkout, the kernels keep theirs, because tests also read them.
@@ -119,7 +122,7 @@ class BuildKernels(build_ext):
 
     def initialize_options(self):
         super().initialize_options()
-        self.kernel_debug = bool(os.environ.get("CONVT_DEBUG_BUILD"))
+        self.kernel_debug = bool(read("CONVT_DEBUG_BUILD"))
         self.parallel = CORES  # compile the modules in parallel
 
     def run(self):

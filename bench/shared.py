@@ -18,6 +18,7 @@ def _loaded(name: str) -> ModuleType:
     return module
 
 
+environment = _loaded("_environment")
 files = _loaded("_files")
 layer_format = _loaded("_layer_format")
 words = _loaded("_words")

@@ -9,7 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from . import _check, _core, _cores
+from . import _check, _core, _cores, _environment
 from ._errors import BackendUnavailableError
 from ._problem import ITEMSIZE, PRECISIONS
 
@@ -24,20 +24,17 @@ def preferred_isa():
 
 
 def _choose_isa():
-    """Select the instruction set that CONVT_ISA names, else the best one that this CPU and build support."""
+    """Select the instruction set of CONVT_ISA, which is returned, or else the best one that this CPU and build support."""
     rows = {row["name"]: row["available"] for row in _core.isa_rows()}
-    name = os.environ.get("CONVT_ISA", "")
-    if not name:
-        name = preferred_isa()
-    elif name not in rows:
-        raise ValueError(f"CONVT_ISA: got {name!r}, wanted one of {', '.join(rows)}")
-    elif not rows[name]:
+    name = _environment.read("CONVT_ISA", rows)
+    if name and not rows[name]:
         found = ", ".join(n for n, available in rows.items() if available)
         raise BackendUnavailableError(f"CONVT_ISA: got {name!r}, which this CPU lacks; wanted one of {found}")
-    _core.use_isa(name)
+    _core.use_isa(name or preferred_isa())
+    return name
 
 
-_choose_isa()
+ISA_VARIABLE = _choose_isa()
 
 _MOST_THREADS = 1024
 _PARALLEL = bool(_core.openmp())
@@ -47,12 +44,11 @@ _scoped = contextvars.ContextVar("convt_num_threads", default=None)  # set by nu
 
 def _from_environment():
     """Return the `Cores` of CONVT_NUM_THREADS or OMP_NUM_THREADS, else those that this process may use."""
-    for name in ("CONVT_NUM_THREADS", "OMP_NUM_THREADS"):
-        text = os.environ.get(name, "").split(",")[0].strip()
-        if text.isdecimal() and int(text) >= 1:
-            return _cores.Cores(int(text), name)
-        if text and name == "CONVT_NUM_THREADS":
-            raise ValueError(f"CONVT_NUM_THREADS: got {text!r}, wanted an integer >= 1")
+    if number := _environment.read("CONVT_NUM_THREADS"):
+        return _cores.Cores(number, "CONVT_NUM_THREADS")
+    text = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # a number for each level of nested parallel regions
+    if text.isdecimal() and int(text) >= 1:
+        return _cores.Cores(int(text), "OMP_NUM_THREADS")
     return _cores.allowed()
 
 
@@ -168,9 +164,10 @@ def num_threads(n: SupportsIndex) -> Iterator[None]:
 
 
 # Read once at import, because reading the environment takes longer than a short call.
-_BACKEND = _check.word("CONVT_BACKEND", os.environ.get("CONVT_BACKEND") or "auto", ("auto", "native", "onednn", "reference"))
-_PRECISION = _check.word("CONVT_PRECISION", os.environ.get("CONVT_PRECISION") or PRECISIONS[0], PRECISIONS)
-_VERBOSE = os.environ.get("CONVT_VERBOSE", "0") not in ("", "0")
+_BACKEND = _environment.read("CONVT_BACKEND", ("auto", "native", "onednn", "reference")) or "auto"
+_PRECISION = _environment.read("CONVT_PRECISION", PRECISIONS) or PRECISIONS[0]
+_VERBOSE = bool(_environment.read("CONVT_VERBOSE"))
+_packed_limit = _environment.read("CONVT_PACKED_LIMIT")  # in multiples of the filter's bytes; None: the default limits
 
 
 def default_backend():
@@ -181,19 +178,6 @@ def default_backend():
 def default_precision() -> str:
     """Return the precision that ``precision=None`` stands for: CONVT_PRECISION at import, else "highest"."""
     return _PRECISION
-
-
-def _limit_of(text):
-    try:
-        times = float(text) if text else None
-    except ValueError:
-        times = math.nan
-    if times is not None and not times >= 0:
-        raise ValueError(f"CONVT_PACKED_LIMIT: got {text!r}, wanted a number >= 0")
-    return times
-
-
-_packed_limit = _limit_of(os.environ.get("CONVT_PACKED_LIMIT"))  # in multiples of the filter's bytes; None: the default limits
 
 
 def get_packed_weights_limit() -> float | None:
@@ -251,7 +235,7 @@ def set_packed_weights_limit(times: float | None) -> None:
 
 
 def verbose():
-    """Check whether CONVT_VERBOSE was set to a value other than 0 at import."""
+    """Check whether CONVT_VERBOSE was 1 at import."""
     return _VERBOSE
 
 

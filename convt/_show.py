@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any, Literal, overload
 
@@ -56,7 +55,7 @@ def show_config(mode="print"):
             "in use": _core.isa(),
             "found": [row["name"] for row in _core.isa_rows() if row["available"]],
             "built": [row["name"] for row in _core.isa_rows()],
-            "CONVT_ISA": os.environ.get("CONVT_ISA") or None,
+            "CONVT_ISA": _config.ISA_VARIABLE,
         },
         "caches": dict(zip(("L1", "L2", "L3"), _core.cache_bytes(), strict=True)),
         "backends": {

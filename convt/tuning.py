@@ -29,7 +29,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import _config, _core, _files, _words
+from . import _config, _core, _environment, _files, _words
 from .algorithms import ALGORITHMS, BACKENDS
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def _checked(path: str | os.PathLike[str], line: int, entry: Any, what: str) -> 
     return tuple(entry[name] for name in _KEY), times
 
 
-if _path := os.environ.get("CONVT_TUNING"):
+if _path := _environment.read("CONVT_TUNING"):
     try:
         read(_path, "CONVT_TUNING")
     except (OSError, ValueError) as error:  # convt works without the file, so a missing or damaged one is only a warning

@@ -9,7 +9,6 @@ those of oneDNN 3.x, whose ABI is stable.
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 from functools import cache
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ..problem import Problem, as_nxc, empty, in_layout
+from ..shared import environment
 from . import Ready, Unsupported
 
 DTYPES = {"f16": 1, "bf16": 2, "f32": 3, "f64": 7}
@@ -44,7 +44,7 @@ class Version(ctypes.Structure):
 
 
 def _open() -> ctypes.CDLL:
-    asked = os.environ.get("CONVT_ONEDNN_LIB")
+    asked = environment.read("CONVT_ONEDNN_LIB")
     wheel = Path(sys.prefix, "lib", "libdnnl.so.3")
     return ctypes.CDLL(asked or (str(wheel) if wheel.exists() else wheel.name))
 

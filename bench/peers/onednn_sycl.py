@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from ..problem import Problem
+from ..shared import environment
 from . import Ready, Unsupported
 
 VARIABLE = "CONVT_BENCH_ONEDNN_SYCL"
@@ -31,9 +32,9 @@ NEEDED = (
 
 def _open() -> None:
     """Open the required libraries and set the environment for `onednn`, which is imported afterwards."""
-    if VARIABLE not in os.environ:
+    if not (place := environment.read(VARIABLE)):
         raise ImportError(f"{VARIABLE} is not set")
-    folder = Path(os.environ[VARIABLE], "lib")
+    folder = Path(place, "lib")
     for name in NEEDED:
         ctypes.CDLL(str(folder / name), mode=ctypes.RTLD_GLOBAL)
     os.environ["OCL_ICD_FILENAMES"] = str(folder / "libintelocl.so")

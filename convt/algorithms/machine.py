@@ -7,7 +7,7 @@ import os
 import sys
 from dataclasses import dataclass, replace
 
-from .. import _config, _core
+from .. import _config, _core, _environment
 from . import constants, costs
 from .unit import unit_of
 
@@ -95,7 +95,7 @@ def current():
 
 
 _CACHES = _core.cache_bytes()
-_DESCRIPTION = constants.read(path, "CONVT_COSTS") if (path := os.environ.get("CONVT_COSTS")) else None
+_DESCRIPTION = constants.read(path, "CONVT_COSTS") if (path := _environment.read("CONVT_COSTS")) else None
 
 
 @contextlib.contextmanager
