@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper, numpy_helper
 from onnx_models import conv, info, model_of, norm, plain, weights
 
-from convt.onnxruntime import InferenceSession, _file, _host, _loading, _node, _options
+from convt.onnxruntime import InferenceSession, _file, _host, _loading, _node, _options, _rewrite
 
 VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 X = weights(1, 6, 5, 7)
@@ -380,16 +380,16 @@ def test_a_file_that_changes_meanwhile(tmp_path, monkeypatch, way):
     paths = [tmp_path / "m.onnx", tmp_path / "other.onnx"]
     for model, path in zip(models, paths, strict=True):
         onnx.save(model, path)
-    inferred = _loading._inferred
+    rewrite = _rewrite.rewrite
 
-    def change(model):
+    def change(*arguments):
         if way == "replaced":
             paths[1].replace(paths[0])
         else:
             onnx.save(models[1], paths[0])
-        return inferred(model)
+        return rewrite(*arguments)
 
-    monkeypatch.setattr(_loading, "_inferred", change)
+    monkeypatch.setattr(_rewrite, "rewrite", change)
     session = InferenceSession(paths[0])
     assert "the model file changed while convt read it" in session.report.kept["Y"]
     close(session, plain(models[1]), {"X": weights(1, 64, 4, 4) / 100})

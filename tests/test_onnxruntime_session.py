@@ -3,7 +3,6 @@ errors of ONNX Runtime, and signals reach the caller."""
 
 import copy
 import gc
-import json
 import os
 import pickle
 import re
@@ -25,7 +24,7 @@ import onnxruntime
 from onnx import helper
 from onnx_models import conv, model_of, weights
 
-from convt.onnxruntime import InferenceSession, _host, _loading, _node, library
+from convt.onnxruntime import InferenceSession, _host, _loading, _node, _rewrite, library
 
 VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 FOLDER = "session.model_external_initializers_file_folder_path"
@@ -144,15 +143,8 @@ def test_a_registered_library_still_serves():
     """Check options with a registered library: ONNX Runtime gets the model and these options."""
     options = onnxruntime.SessionOptions()
     options.register_custom_ops_library(library.__file__)
-    arguments = {
-        "session": "",
-        "node": 0,
-        "threads": 0,
-        "attributes": {"opset": 17, "precision": None},
-        "activation": None,
-        "constants_in_model": True,
-    }
-    foreign = helper.make_node("ConvTranspose", ["X", "W"], ["Z"], domain="convt", arguments=json.dumps(arguments))
+    inner = model_of([conv(output="Z")], {"X": X.shape}, ("Z",), {"W": W})
+    foreign = _rewrite.rewrite(inner, "", 0).model.graph.node[0]
     imports = [helper.make_opsetid("convt", 1)]
     model = model_of([foreign, conv(("Z", "V"))], {"X": X.shape}, constants={"W": W, "V": weights(4, 2, 3, 3)}, imports=imports)
     session = InferenceSession(model, options)

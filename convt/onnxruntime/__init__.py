@@ -10,6 +10,7 @@ compares the two on a model.
     _rewrite        replacement of ConvTranspose nodes by convt's operator
     _scopes         graphs of a model: values by name, and their readers
     _fuse           fusion of a node with the bias, batch norm and activation that follow it
+    _replaced       the ONNX nodes that a node replaces: shapes of outputs, and what convt refuses
     _differences    nodes for which ONNX Runtime's results differ from those of convt.onnx
     _functions      inlining of model functions
     library         the custom-operator library that ONNX Runtime loads; its kernels call a node on tensors in place

@@ -97,11 +97,11 @@ def prepared(path, data, options, providers, key, precision, tune=False, left_ou
     copy.register_custom_ops_library(library.__file__)
     copy.optimized_model_filepath = ""
     model, fused, kept = _rewrite.rewrite(
-        _inferred(source.model), key, copy.intra_op_num_threads, precision, tune, source.tensor, left_out
+        source.model, key, copy.intra_op_num_threads, precision, tune, source.tensor, left_out, copy.log_severity_level
     )  # fmt: skip
     if not fused:
         raise NotConverted("all of them are left to ONNX Runtime", kept=kept)
-    return Prepared(_without_inferred_shapes(model, source.model), source, copy, fused, kept)
+    return Prepared(model, source, copy, fused, kept)
 
 
 def other_providers(providers, options=None):
@@ -150,36 +150,3 @@ def _config(options, key):
         return None if options is None else options.get_session_config_entry(key)
     except Exception:  # ONNX Runtime raises for a key without an entry
         return None
-
-
-def _inferred(model):
-    """Return a copy of the model with inferred shapes."""
-    try:
-        return onnx.shape_inference.infer_shapes(model)
-    except Exception:  # the model is invalid, and ONNX Runtime reports the error
-        copy = onnx.ModelProto()
-        copy.CopyFrom(model)
-        return copy
-
-
-def _without_inferred_shapes(model, given):
-    """Remove inferred shapes from a model, except those of convt's outputs, which ONNX Runtime cannot infer.
-
-    ``given`` is the model before the inference.
-    """
-    graph, known = model.graph, {size.dim_param for size in _sizes(given.graph)}
-    kept = {each.name for each in given.graph.value_info}
-    kept.update(name for node in graph.node if node.domain == "convt" for name in node.output)
-    infos = [each for each in graph.value_info if each.name in kept]
-    del graph.value_info[:]
-    graph.value_info.extend(infos)
-    for size in _sizes(graph):
-        if size.dim_param not in known:  # a symbol that the inference created
-            size.ClearField("dim_param")
-    return model
-
-
-def _sizes(graph):
-    """Yield the dimensions of all values that a graph declares."""
-    for each in (*graph.input, *graph.output, *graph.value_info):
-        yield from each.type.tensor_type.shape.dim

@@ -5,8 +5,8 @@ import json
 
 import numpy as np
 
-from .. import _config, _norm, _onnx
-from .._addition import Slopes
+from .. import _activation, _config, _norm, _onnx
+from .._addition import Addition, Slopes
 from . import _host
 
 _ADDED = 7  # index of the input that is added to the output
@@ -27,36 +27,42 @@ class Node(_host.Host):
         convt's own number. ``attributes``: those of ONNX's ConvTranspose, plus ``opset`` and convt's ``precision``.
         ``activation``, ``slopes`` (of a PRelu, one for each channel), and ``epsilon`` (of the batch norm, 0 for a scale alone),
         all optional. ``tune``: whether to measure algorithms. ``constants_in_model``: whether the model contains W, B and the
-        norm's inputs, so that runs rarely bring others.
+        norm's inputs, so that runs rarely bring others. ``inputs``: names of X, W, B, the batch norm's scale, shift, mean and
+        variance, and of an array that is added to the output, with "" for those that the node lacks. ``replaced``: the ONNX
+        nodes that this node replaces.
     element_type : int
         The element type of all inputs, from onnx.TensorProto.
     constants : list
-        The inputs after X, or fewer: W, B, the batch norm's scale, shift, mean and variance, and an array that is added to the
-        output. Each is an array, or None for an input that is not constant or does not exist.
-    given : list of bool
-        Whether each input after X exists.
+        The inputs that the node has; None for those that are not constant.
     """
 
-    def __init__(self, text, element_type, constants, given):
-        arguments = json.loads(text)
+    def __init__(self, text, element_type, constants):
+        self.arguments = arguments = json.loads(text)
         self.element_type, self.threads, self.attributes = element_type, arguments["threads"], arguments["attributes"]
         self.epsilon, self.activation = arguments.get("epsilon"), arguments.get("activation")
-        self.slope_values = arguments.get("slopes")
-        self.slopes = self.slope_values and Slopes("float32", self.slope_values)
+        self.slopes = Slopes("float32", arguments["slopes"]) if "slopes" in arguments else None
+        given = [bool(name) for name in arguments["inputs"]]
+        self.added = sum(given) - 1 if len(given) > _ADDED else 0  # its index among the inputs that the node has
         self.backend = {"backend": "tune"} if arguments.get("tune") else {}
         self.operator, self.shapes = None, {}
         self.constants_in_model = arguments["constants_in_model"]
         self.last_weights = None, None  # (copies of a run's arrays after X, their operator)
-        constants = constants[: _ADDED - 1]
-        self.runtime_inputs = [n for n, value in enumerate(constants) if given[n] and value is None]  # indices after X
+        constants = self.placed(constants)[1:_ADDED]
+        # Indices after X.
+        self.runtime_inputs = [n for n, value in enumerate(constants) if given[n + 1] and value is None]
         nodes = sessions.get(arguments["session"], {})
         if not self.runtime_inputs:
             try:
                 self.operator = self.operator_of(constants)
             except Exception as error:
                 nodes[arguments["node"]] = error
-                self.refuse(error, None, [True, *given])
+                self.refuse(error, None)
         nodes[arguments["node"]] = self
+
+    def placed(self, values):
+        """Return a list of all inputs, with None for those that the node lacks, from a list of those that it has."""
+        values = iter(values)
+        return [next(values) if name else None for name in self.arguments["inputs"]]
 
     def weights(self, inputs):
         """Return W and B, with the batch norm or scale folded in, for the inputs after X."""
@@ -95,6 +101,16 @@ class Node(_host.Host):
 
     def output_shape(self, inputs):
         """Return the shape of the output for the input arrays of a run."""
+        shape = self.shape_before_sum(inputs)
+        if not self.added:
+            return shape
+        try:
+            return np.broadcast_shapes(shape, inputs[_ADDED].shape)
+        except ValueError:
+            raise ValueError(f"an added array: got shape {inputs[_ADDED].shape}, wanted one that fits {shape}") from None
+
+    def shape_before_sum(self, inputs):
+        """Return the shape of the ConvTranspose's own output for the input arrays of a run."""
         key = inputs[0].shape, inputs[1].shape
         shape = self.shapes.get(key)
         if shape is None:
@@ -105,8 +121,6 @@ class Node(_host.Host):
             if 0 in shape[2:]:  # ONNX Runtime refuses empty outputs
                 raise ValueError(f"X: got shape {key[0]}, wanted a larger one: the output {shape} has no elements")
             self.shapes[key] = shape
-        if len(inputs) > _ADDED and np.broadcast_shapes(shape, inputs[_ADDED].shape) != shape:
-            raise ValueError(f"an added array of shape {inputs[_ADDED].shape}: wanted one that broadcasts to {shape}")
         return shape
 
     def description(self):
@@ -131,10 +145,12 @@ class Node(_host.Host):
             self._compute(inputs, out)
 
     def _compute(self, inputs, out):
-        added, constants = None, inputs[1:_ADDED]
-        if len(inputs) > _ADDED:
+        added, constants, shape = None, inputs[1:_ADDED], self.shape_before_sum(inputs)
+        if self.added:
             added = inputs[_ADDED] if inputs[_ADDED].shape == out.shape else np.broadcast_to(inputs[_ADDED], out.shape)
-        if self.operator is not None:
+        if out.shape != shape:  # the sum broadcasts the output of the ConvTranspose, which is rare
+            self._compute_larger_sum(inputs[0], constants, added, out, shape)
+        elif self.operator is not None:
             self.operator(inputs[0], out, add=added)
         elif self.constants_in_model:
             self.current_operator(constants)(inputs[0], out, add=added)
@@ -142,7 +158,16 @@ class Node(_host.Host):
             weights, bias = self.weights(constants)
             _onnx.compute(inputs[0], weights, bias, self.values(weights), out, added)
         if self.slopes is not None:
-            self.slopes.run(out, _config.get_num_threads())
+            self.slopes.run(out.reshape(-1, *out.shape[1 - len(shape):]), _config.get_num_threads())
+
+    def _compute_larger_sum(self, data, constants, added, out, shape):
+        """Compute a sum whose shape is larger than that of the ConvTranspose's output, ``shape``."""
+        before = np.empty(shape, out.dtype)
+        weights, bias = self.weights(constants)
+        _onnx.compute(data, weights, bias, self.values(weights) | {"activation": None}, before)
+        out[...] = before
+        activation = _activation.parse(self.activation)
+        Addition(out.dtype.name, activation).run(out, np.ascontiguousarray(added), _config.get_num_threads())
 
 
 def _same_bits(a, b):

@@ -9,6 +9,8 @@ from onnxruntime.capi import onnxruntime_pybind11_state as _host
 _GRAPH = onnx.helper.make_graph([], "empty", [], [])
 _EMPTY = onnx.helper.make_model(_GRAPH, ir_version=8, opset_imports=[onnx.helper.make_opsetid("", 17)]).SerializeToString()
 
+SILENT = 4  # severity of a logger that prints nothing
+
 
 def copied(options):
     """Return a copy of session options, or of ONNX Runtime's defaults for None.
@@ -23,14 +25,15 @@ def copied(options):
     return session.session_options
 
 
-def load(model):
+def load(model, severity=SILENT):
     """Let ONNX Runtime load a model, which checks its nodes, without creating kernels. Raise its error for an invalid model.
 
-    Data of initializers may be missing. Of functions, only the calls are checked. Nothing is printed.
+    Data of initializers may be missing. Of functions, only the calls are checked. Return the model's outputs, with the shapes
+    that ONNX Runtime infers.
     """
     options = onnxruntime.SessionOptions()
-    options.log_severity_level, options.intra_op_num_threads = 4, 1
-    _host.InferenceSession(options, model.SerializeToString(), False, False)
+    options.log_severity_level, options.intra_op_num_threads = severity, 1
+    return _host.InferenceSession(options, model.SerializeToString(), False, False).outputs_meta
 
 
 def has_providers(options):

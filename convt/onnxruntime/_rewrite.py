@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import onnx
 
-from . import _differences, _functions, _fuse, _options, _quantized, _scopes
+from . import _differences, _functions, _fuse, _options, _quantized, _replaced, _scopes
 
 _DOMAIN = "convt"  # domain of the operator in library.pyx
 
@@ -29,15 +29,18 @@ def names(model):
     return found
 
 
-def rewrite(model, session, threads, precision=None, tune=False, load=lambda tensor: tensor, left_out=None):
+def rewrite(
+    model, session, threads, precision=None, tune=False, load=lambda tensor: tensor, left_out=None, severity=-1,
+):  # fmt: skip
     """Replace the ConvTranspose nodes of a model by convt's operator, in place, and return `Rewritten`.
 
     Nodes for which ONNX Runtime and convt differ are kept (see `_differences`), and so are those whose data is quantized.
     Functions that contain a ConvTranspose are inlined. A bias, batch norm or scale, sum and activation that follow a node are
-    fused with it if nothing else reads the values between them. ``session``, ``threads``, ``precision`` and ``tune`` become
-    arguments of each node, together with the node's number. Of weights and constants, only shapes and dtypes are read, not
-    values. Exceptions are quantized weights, which are dequantized, and the slopes of a PRelu. ``load(tensor)`` returns an
-    initializer with its data. ``left_out`` maps names of nodes to reasons to keep them.
+    fused with it if nothing else reads the values between them. ``session``, ``threads``, ``precision``, ``tune`` and
+    ``severity``, that of the session's logger, become arguments of each node, together with the node's number. Of weights and
+    constants, only shapes and dtypes are read, not values. Exceptions are quantized weights, which are dequantized, and the
+    slopes of a PRelu. ``load(tensor)`` returns an initializer with its data. ``left_out`` maps names of nodes to reasons to
+    keep them.
 
     Raise ONNX Runtime's error for a model that it refuses, because it does not see the nodes that are fused.
     """
@@ -50,7 +53,10 @@ def rewrite(model, session, threads, precision=None, tune=False, load=lambda ten
             kept[_unique_name(node, function, kept)] = f"it is in function {function.name}, which is not inlined because {why}"
     if not any(_functions.is_transposed(node) for node in _scopes.all_nodes(model.graph)):
         return Rewritten(model, fused, kept)
-    for scope in _scopes.Scope(model.graph, model.ir_version):
+    root = _scopes.Scope(model.graph, model.ir_version)
+    if any(_needs_shapes(scope, node) for scope in root for node in scope.nodes):
+        _scopes.add_inferred_shapes(root, model)
+    for scope in root:
         removed, replaced = set(), {}
         for position, node in enumerate(scope.nodes):
             if not _functions.is_transposed(node):
@@ -70,11 +76,19 @@ def rewrite(model, session, threads, precision=None, tune=False, load=lambda ten
             attributes = _scopes.attributes(node) | {"opset": opset, "precision": precision}
             if weights.dims is not None:
                 attributes["kernel_shape"] = weights.dims[2:]  # because the decision is valid for this kernel only
-            arguments = {"session": session, "node": len(fused), "threads": threads, "attributes": attributes, "tune": tune}
+            arguments = {"session": session, "node": len(fused), "threads": threads, "attributes": attributes, "tune": tune,
+                         "severity": max(severity, 2) if severity >= 0 else severity}  # fmt: skip
             made, places, fused[name] = _fuse.fuse(scope, position, arguments, load)
+            names = list(made.input)
             for each in _quantized.dequantize(scope, made, load, opset):
                 replaced.setdefault(each, set()).update(places)
+            originals = _renamed([scope.nodes[each] for each in places], dict(zip(names, made.input, strict=True)))
+            arguments["inputs"], arguments["replaced"] = list(made.input), _replaced.text_of(scope, originals, made.input, load)
             arguments["constants_in_model"] = all(scope.value(each).in_model for each in made.input[1:7] if each)
+            given = [each for each in made.input if each]
+            arguments["scalars"] = [each for each in given if scope.value(each).dims == ()]
+            del made.input[:]
+            made.input.extend(given)
             made.domain = _DOMAIN
             del made.attribute[:]
             made.attribute.append(onnx.helper.make_attribute("arguments", json.dumps(arguments)))
@@ -86,6 +100,24 @@ def rewrite(model, session, threads, precision=None, tune=False, load=lambda ten
     if fused and not any(each.domain == _DOMAIN for each in model.opset_import):
         model.opset_import.append(onnx.helper.make_opsetid(_DOMAIN, 1))
     return Rewritten(model, fused, kept)
+
+
+def _needs_shapes(scope, node):
+    """Check whether a decision about a node needs shapes that must be inferred, which takes a while for large models."""
+    if not _functions.is_transposed(node):
+        return False
+    names = {each.name for each in node.attribute}
+    return not all(scope.value(each).in_model for each in node.input[1:2]) or names >= {"output_padding", "output_shape"}
+
+
+def _renamed(nodes, names):
+    """Return copies of nodes that read values of other names."""
+    copies = [onnx.NodeProto() for _ in nodes]
+    for node, copy in zip(nodes, copies, strict=True):
+        copy.CopyFrom(node)
+        for n, name in enumerate(copy.input):
+            copy.input[n] = names.get(name, name)
+    return copies
 
 
 def _unique_name(node, function, taken):

@@ -2,6 +2,9 @@
 
 A graph inside a node (a branch of an If, the body of a Loop or Scan) sees the names of the graphs around it. The innermost
 definition of a name applies, so two branches may use the same name for different values.
+
+A shape that a model only declares may be wrong, and ONNX Runtime computes such a model. So shapes come from constants, from the
+inputs of the model, which ONNX Runtime checks in each run, and from what onnx infers from these (`add_inferred_shapes`).
 """
 
 from typing import NamedTuple
@@ -43,6 +46,14 @@ def all_nodes(graph):
             yield from all_nodes(inner)
 
 
+def _graphs(graph):
+    """Yield a graph and all nested graphs, in the order of `Scope.__iter__`."""
+    yield graph
+    for node in graph.node:
+        for inner in inner_graphs(node):
+            yield from _graphs(inner)
+
+
 def attributes(node):
     """Return a node's attributes as ``{name: value}``, with strings as str and integers as a list."""
     plain = {}
@@ -52,6 +63,37 @@ def attributes(node):
             value = value.decode(errors="replace")
         plain[each.name] = list(value) if each.type == onnx.AttributeProto.INTS else value
     return plain
+
+
+def _fixed_shape(info):
+    """Return the shape in an onnx.ValueInfoProto of a tensor, or None if a size is open."""
+    tensor = info.type.tensor_type
+    fixed = tensor.HasField("shape") and all(size.HasField("dim_value") for size in tensor.shape.dim)
+    return tuple(size.dim_value for size in tensor.shape.dim) if fixed else None
+
+
+def add_inferred_shapes(scope, model):
+    """Add what onnx infers of a model's values to the scope of its graph and all nested scopes.
+
+    onnx does not see the shapes that the model declares, except those of its inputs, nor initializers that a run may override.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    inputs = {each.name for each in copy.graph.input} if model.ir_version > _FIXED_IR else ()
+    constants = [each for each in copy.graph.initializer if each.name not in inputs]
+    del copy.graph.initializer[:]
+    copy.graph.initializer.extend(constants)
+    for n, graph in enumerate(_graphs(copy.graph)):
+        del graph.value_info[:]
+        for each in (*graph.output, *(graph.input if n else ())):
+            if each.type.HasField("tensor_type"):
+                each.type.tensor_type.ClearField("shape")
+    try:
+        copy = onnx.shape_inference.infer_shapes(copy)
+    except Exception:  # the model is invalid, and ONNX Runtime reports the error
+        return
+    for each, graph in zip(scope, _graphs(copy.graph), strict=True):
+        each.set_inferred((*graph.value_info, *graph.input, *graph.output))
 
 
 class Scope:
@@ -72,7 +114,8 @@ class Scope:
         self._producers = {name: node for node in self.nodes for name in node.output if name}
         self._added = {}  # key of `add_constant` -> name
         self.replaced = set()  # positions of nodes that a fused node replaces or has replaced
-        self._types = None
+        self._infos = None
+        self._inferred = {}  # name -> onnx.ValueInfoProto that onnx infers
         others = set()
         for each in graph.input:
             if outer is not None or ir_version > _FIXED_IR:
@@ -179,16 +222,25 @@ class Scope:
                 return source if node.op_type == "Identity" else source._replace(kind=attributes(node).get("to", 0))
         return None
 
+    def declared(self, name):
+        """Return the onnx.ValueInfoProto with which the graph declares a value, or None."""
+        if self._infos is None:
+            self._infos = {each.name: each for each in (*self.graph.output, *self.graph.value_info, *self.graph.input)}
+        return self._infos.get(name)
+
+    def set_inferred(self, infos):
+        """Store the onnx.ValueInfoProto that onnx infers for values of this graph."""
+        self._inferred = {each.name: each for each in infos}
+        self._values = {name: value for name, value in self._values.items() if value.in_model}
+
     def _declared(self, name):
-        """Return the value's shape and dtype that the model declares."""
-        if self._types is None:
-            self._types = {each.name: each.type for each in (*self.graph.output, *self.graph.value_info, *self.graph.input)}
-        declared = self._types.get(name)
-        if declared is None or not declared.HasField("tensor_type"):
+        """Return the dtype that the model declares or onnx infers for a value, and the shape if it is certain."""
+        is_input = self.outer is None and name not in self._producers
+        certain = self.declared(name) if is_input else self._inferred.get(name)
+        info = certain or self.declared(name)
+        if info is None or not info.type.HasField("tensor_type"):
             return UNKNOWN
-        tensor = declared.tensor_type
-        fixed = tensor.HasField("shape") and all(size.HasField("dim_value") for size in tensor.shape.dim)
-        return Value(tuple(size.dim_value for size in tensor.shape.dim) if fixed else None, tensor.elem_type, in_model=False)
+        return Value(_fixed_shape(certain) if certain else None, info.type.tensor_type.elem_type, in_model=False)
 
     def following(self, name):
         """Return the positions of the nodes that follow a value: Identity nodes, then one other node.

@@ -11,7 +11,7 @@ import onnxruntime
 
 from .. import _check
 from .._problem import PRECISIONS
-from . import _host, _loading, _node, _options
+from . import _host, _loading, _node, _options, _replaced
 
 _PATIENCE = 10.0  # seconds to look for the nodes because of which ONNX Runtime refuses a model
 
@@ -238,6 +238,8 @@ class InferenceSession(onnxruntime.InferenceSession):
             with model.serialized() as (self._model_path, self._model_bytes):
                 self._sess_options = model.options
                 super()._create_inference_session(*arguments)
+            if error := _host.take_foreign_exception() or _host.shape_errors.get(key):
+                raise error
             if others := _loading.other_providers(self.get_providers()):
                 raise _loading.OtherProviders(others, names)
         except _loading.NotConverted:
@@ -246,9 +248,11 @@ class InferenceSession(onnxruntime.InferenceSession):
             raise _cause(error, names, made) from None
         finally:
             del _node.sessions[key]
+            _host.shape_errors.pop(key, None)
             self._model_path, self._model_bytes = path, data
         if options is not None:
             self._sess_options.optimized_model_filepath = options.optimized_model_filepath
+        self._outputs_meta = _replaced.without_names(self._outputs_meta)
         self.nodes = {name: made[number] for number, name in enumerate(names) if number in made}
         self._fused, self._kept, self._reason = model.fused, model.kept, ""
 

@@ -2,7 +2,8 @@
 
 ONNX Runtime looks up ``RegisterCustomOps`` in this module's shared library. For each node of a session it creates a kernel,
 which holds a `_node.Node`, and calls the kernel on the tensors of a run. The node gets NumPy arrays that share the tensors'
-memory. ONNX Runtime allocates the output for the shape that the node returns. Tasks run on the session's threads.
+memory. ONNX Runtime allocates the output for the shape that the node returns. Tasks run on the session's threads. While ONNX
+Runtime loads a model, it asks for the shapes of outputs (`infer`), so that it declares and checks them as without convt.
 
 The GIL is held, except while convt computes. A node with constant weights computes shapes seen before (known.pyx) without
 Python and the GIL. Exceptions do not propagate through ONNX Runtime: each becomes a status, whose message ONNX Runtime raises.
@@ -12,12 +13,13 @@ An exception of a signal handler is stored, and the session raises it unchanged.
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t
 
+import json
 from threading import get_ident
 
 import ml_dtypes
 import numpy as np
 
-from . import _host, _node
+from . import _host, _node, _replaced
 
 cimport numpy as cnp
 
@@ -30,12 +32,11 @@ cnp.import_array()
 
 cdef enum:
     MAX_RANK = 64  # NumPy's
-    ADDED = 7  # index of the input that is added to the output
 
 
 cdef extern from "onnxruntime_api.h" nogil:
     const unsigned ORT_VERSION
-    const int ORT_FAIL, ORT_FLOAT, ORT_FLOAT16, ORT_DOUBLE, ORT_BFLOAT16, ORT_REQUIRED, ORT_OPTIONAL
+    const int ORT_FAIL, ORT_FLOAT, ORT_FLOAT16, ORT_DOUBLE, ORT_BFLOAT16, ORT_REQUIRED, ORT_OPTIONAL, ORT_STRING_ATTRIBUTE
     ctypedef struct OrtStatus
     ctypedef struct OrtSessionOptions
     ctypedef struct OrtCustomOpDomain
@@ -43,6 +44,8 @@ cdef extern from "onnxruntime_api.h" nogil:
     ctypedef struct OrtKernelContext
     ctypedef struct OrtValue
     ctypedef struct OrtShapeInfo
+    ctypedef struct OrtShapeInferContext
+    ctypedef struct OrtOpAttr
     ctypedef void (*OrtEntry)() noexcept
     ctypedef struct OrtApiBase
     ctypedef struct OrtCustomOp:
@@ -59,6 +62,7 @@ cdef extern from "onnxruntime_api.h" nogil:
         void (*KernelDestroy)(void *) noexcept nogil
         OrtStatus *(*CreateKernelV2)(const OrtCustomOp *, const OrtEntry *, const OrtKernelInfo *, void **) noexcept nogil
         OrtStatus *(*KernelComputeV2)(void *, OrtKernelContext *) noexcept nogil
+        OrtStatus *(*InferOutputShape)(const OrtCustomOp *, OrtShapeInferContext *) noexcept nogil
         int element_type
     ctypedef struct OrtCalls:
         OrtStatus *(*CreateStatus)(int, const char *) noexcept nogil
@@ -66,8 +70,13 @@ cdef extern from "onnxruntime_api.h" nogil:
         OrtStatus *(*CustomOpDomain_Add)(OrtCustomOpDomain *, const OrtCustomOp *) noexcept nogil
         OrtStatus *(*AddCustomOpDomain)(OrtSessionOptions *, OrtCustomOpDomain *) noexcept nogil
         OrtStatus *(*GetTensorMutableData)(const OrtValue *, void **) noexcept nogil
+        OrtStatus *(*CreateTensorTypeAndShapeInfo)(OrtShapeInfo **) noexcept nogil
+        OrtStatus *(*SetTensorElementType)(OrtShapeInfo *, int) noexcept nogil
+        OrtStatus *(*SetDimensions)(OrtShapeInfo *, const int64_t *, size_t) noexcept nogil
+        OrtStatus *(*GetTensorElementType)(const OrtShapeInfo *, int *) noexcept nogil
         OrtStatus *(*GetDimensionsCount)(const OrtShapeInfo *, size_t *) noexcept nogil
         OrtStatus *(*GetDimensions)(const OrtShapeInfo *, int64_t *, size_t) noexcept nogil
+        OrtStatus *(*GetSymbolicDimensions)(const OrtShapeInfo *, const char **, size_t) noexcept nogil
         OrtStatus *(*GetTensorTypeAndShape)(const OrtValue *, OrtShapeInfo **) noexcept nogil
         OrtStatus *(*KernelInfoGetAttribute_string)(const OrtKernelInfo *, const char *, char *, size_t *) noexcept nogil
         OrtStatus *(*KernelContext_GetInputCount)(const OrtKernelContext *, size_t *) noexcept nogil
@@ -75,12 +84,21 @@ cdef extern from "onnxruntime_api.h" nogil:
         OrtStatus *(*KernelContext_GetOutput)(
             OrtKernelContext *, size_t, const int64_t *, size_t, OrtValue **) noexcept nogil
         OrtStatus *(*KernelInfo_GetInputCount)(const OrtKernelInfo *, size_t *) noexcept nogil
-        OrtStatus *(*KernelInfo_GetInputName)(const OrtKernelInfo *, size_t, char *, size_t *) noexcept nogil
         OrtStatus *(*KernelInfoGetConstantInput_tensor)(const OrtKernelInfo *, size_t, int *, const OrtValue **) noexcept nogil
+        OrtStatus *(*ShapeInferContext_GetInputCount)(const OrtShapeInferContext *, size_t *) noexcept nogil
+        OrtStatus *(*ShapeInferContext_GetInputTypeShape)(
+            const OrtShapeInferContext *, size_t, OrtShapeInfo **) noexcept nogil
+        OrtStatus *(*ShapeInferContext_GetAttribute)(
+            const OrtShapeInferContext *, const char *, const OrtOpAttr **) noexcept nogil
+        OrtStatus *(*ShapeInferContext_SetOutputTypeShape)(
+            const OrtShapeInferContext *, size_t, const OrtShapeInfo *) noexcept nogil
+        OrtStatus *(*SetSymbolicDimensions)(OrtShapeInfo *, const char **, size_t) noexcept nogil
+        OrtStatus *(*ReadOpAttr)(const OrtOpAttr *, int, void *, size_t, size_t *) noexcept nogil
         OrtStatus *(*KernelContext_ParallelFor)(
             const OrtKernelContext *, void (*)(void *, size_t) noexcept nogil, size_t, size_t, void *) noexcept nogil
         void (*ReleaseStatus)(OrtStatus *) noexcept nogil
         void (*ReleaseTensorTypeAndShapeInfo)(OrtShapeInfo *) noexcept nogil
+        int (*GetErrorCode)(const OrtStatus *) noexcept nogil
         const char *(*GetErrorMessage)(const OrtStatus *) noexcept nogil
     int ort_calls(const OrtApiBase *base, OrtCalls *calls)
 
@@ -121,6 +139,7 @@ for _n, _type in enumerate(_TYPES):
     ops[_n].CreateKernelV2 = create
     ops[_n].KernelComputeV2 = compute
     ops[_n].KernelDestroy = destroy
+    ops[_n].InferOutputShape = infer
 
 
 cdef const char *name_of(const OrtCustomOp *op) noexcept nogil:
@@ -136,7 +155,9 @@ cdef int type_of(const OrtCustomOp *op, size_t index) noexcept nogil:
 
 
 cdef size_t inputs_of(const OrtCustomOp *op) noexcept nogil:
-    return 8  # X, W, B; scale, shift, mean and variance of a batch norm; an array that is added to the output
+    # X and W, then those that a node has of B; scale, shift, mean and variance of a batch norm; an array that is added to the
+    # output. No node omits an input before a given one, because ONNX Runtime crashes when it infers the shapes of such a node.
+    return 8
 
 
 cdef size_t outputs_of(const OrtCustomOp *op) noexcept nogil:
@@ -181,15 +202,88 @@ cdef OrtStatus *create(
     return NULL
 
 
+cdef OrtStatus *infer(const OrtCustomOp *op, OrtShapeInferContext *context) noexcept with gil:
+    """Tell ONNX Runtime the shape of a node's output, as far as it follows from the shapes of the inputs.
+
+    ONNX Runtime ignores the status, so errors are stored (`_host.store_shape_error`).
+    """
+    key = None
+    try:
+        text = inferred_attribute(context)
+        key = json.loads(text)["session"]
+        element_type, shapes = inferred_inputs(context)
+        set_inferred_shape(context, element_type, _replaced.output_dims(text, element_type, shapes))
+    except BaseException as error:
+        try:
+            _host.store_shape_error(error, key)
+        except BaseException as another:  # from another signal handler
+            _host.foreign_exceptions[get_ident()] = another
+    return NULL
+
+
+cdef str inferred_attribute(OrtShapeInferContext *context):
+    """Return the node's argument text while shapes are inferred. Versions differ in whether it ends with a zero."""
+    cdef const OrtOpAttr *attribute = NULL
+    cdef char first
+    cdef size_t size = 0
+    check(ort.ShapeInferContext_GetAttribute(context, "arguments", &attribute))
+    is_error(ort.ReadOpAttr(attribute, ORT_STRING_ATTRIBUTE, &first, 1, &size))  # fails, because the text is longer
+    text = bytearray(size + 1)
+    check(ort.ReadOpAttr(attribute, ORT_STRING_ATTRIBUTE, <char *>text, size + 1, &size))
+    return text.rstrip(b"\0").decode()
+
+
+cdef inferred_inputs(OrtShapeInferContext *context):
+    """Return the element type of a node's inputs, and for each a list of sizes, with a name or None for one that is open."""
+    cdef size_t count = 0, rank = 0
+    cdef int element_type = 0
+    cdef OrtShapeInfo *info = NULL  # belongs to the context
+    cdef int64_t sizes[MAX_RANK]
+    cdef const char *names[MAX_RANK]
+    check(ort.ShapeInferContext_GetInputCount(context, &count))
+    shapes = []
+    for n in range(count):
+        check(ort.ShapeInferContext_GetInputTypeShape(context, n, &info))
+        check(ort.GetTensorElementType(info, &element_type))
+        check(ort.GetDimensionsCount(info, &rank))
+        rank = min(rank, <size_t>MAX_RANK)
+        check(ort.GetDimensions(info, sizes, rank))
+        check(ort.GetSymbolicDimensions(info, names, rank))
+        shapes.append([sizes[ax] if sizes[ax] >= 0 else (<bytes>names[ax]).decode() or None for ax in range(rank)])
+    return element_type, shapes
+
+
+cdef set_inferred_shape(OrtShapeInferContext *context, int element_type, dims):
+    """Tell ONNX Runtime the shape of a node's output: integers and names, or None if nothing is known."""
+    cdef OrtShapeInfo *info = NULL
+    cdef int64_t sizes[MAX_RANK]
+    cdef const char *names[MAX_RANK]
+    if dims is None:
+        return
+    texts = [b"" if isinstance(size, int) else size.encode() for size in dims]
+    for ax, size in enumerate(dims):
+        sizes[ax], names[ax] = size if isinstance(size, int) else -1, <bytes>texts[ax]
+    check(ort.CreateTensorTypeAndShapeInfo(&info))
+    try:
+        check(ort.SetTensorElementType(info, element_type))
+        check(ort.SetDimensions(info, sizes, len(dims)))
+        check(ort.SetSymbolicDimensions(info, names, len(dims)))
+        check(ort.ShapeInferContext_SetOutputTypeShape(context, 0, info))
+    finally:
+        ort.ReleaseTensorTypeAndShapeInfo(info)
+
+
 cdef class _Kernel:
     """A node and its entries of input shapes seen before."""
     cdef object node
     cdef Known known
     cdef Slopes slopes  # the slopes of a PRelu that is fused with the node, or None
     cdef bint has_slopes
+    cdef size_t added  # index of the input that is added to the output, 0 if there is none
 
     def __init__(self, node):
         self.node, self.known, self.slopes, self.has_slopes = node, Known(), node.slopes, node.slopes is not None
+        self.added = node.added
 
 
 cdef void destroy(void *kernel) noexcept with gil:
@@ -230,7 +324,7 @@ cdef bint run_known(void *kernel, OrtKernelContext *context, OrtStatus **status)
         return False
     done = not (
         is_error(ort.GetTensorMutableData(value, &data))
-        or (entry.adds and not read_addend(context, entry, &add))
+        or (entry.adds and not read_addend(context, (<_Kernel>kernel).added, entry, &add))
         or is_error(ort.KernelContext_GetOutput(context, 0, entry.out_sizes, rank, &result))
         or is_error(ort.GetTensorMutableData(result, &out))
     )
@@ -256,12 +350,12 @@ cdef void apply_slopes(Slopes slopes, const Entry *entry, char *out) noexcept no
     slopes.compute(out, entry.out_sizes[0] * entry.out_sizes[1], plane, entry.run.threads)
 
 
-cdef bint read_addend(OrtKernelContext *context, const Entry *entry, void **add) noexcept nogil:
+cdef bint read_addend(OrtKernelContext *context, size_t added, const Entry *entry, void **add) noexcept nogil:
     """Read the address of the array that is added. Return False if its shape is not that of the entry's output."""
     cdef const OrtValue *value = NULL
     cdef size_t rank = 0, ax
     cdef int64_t sizes[KNOWN_RANK]
-    if is_error(ort.KernelContext_GetInput(context, ADDED, &value)) or not shape_of(value, &rank, sizes, KNOWN_RANK):
+    if is_error(ort.KernelContext_GetInput(context, added, &value)) or not shape_of(value, &rank, sizes, KNOWN_RANK):
         return False
     if rank != entry.rank:
         return False
@@ -302,11 +396,11 @@ cdef OrtStatus *error_status(error) noexcept:
 
 
 cdef int check(OrtStatus *status) except -1:
-    """Raise RuntimeError with the message of a status, and release the status."""
+    """Raise `_host.StatusError` with the code and message of a status, and release the status."""
     if status != NULL:
-        text = (<bytes>ort.GetErrorMessage(status)).decode(errors="replace")
+        code, text = ort.GetErrorCode(status), (<bytes>ort.GetErrorMessage(status)).decode(errors="replace")
         ort.ReleaseStatus(status)
-        raise RuntimeError(text)
+        raise _host.StatusError(code, text)
     return 0
 
 
@@ -318,19 +412,11 @@ cdef new_node(const OrtKernelInfo *info, int element_type):
     text = bytearray(size)
     check(ort.KernelInfoGetAttribute_string(info, "arguments", text, &size))
     check(ort.KernelInfo_GetInputCount(info, &count))
-    constants, given = [], []
-    for n in range(1, count):
+    constants = []
+    for n in range(count):
         check(ort.KernelInfoGetConstantInput_tensor(info, n, &constant, &value))
         constants.append(tensor(value, element_type) if constant and value != NULL else None)
-        given.append(has_input(info, n))
-    return _node.Node(text[:size - 1].decode(), element_type, constants, given)
-
-
-cdef bint has_input(const OrtKernelInfo *info, size_t n) except -1:
-    """Check whether a node has its n-th input. An omitted input before a given one has an empty name."""
-    cdef size_t size = 0
-    check(ort.KernelInfo_GetInputName(info, n, NULL, &size))
-    return size > 1
+    return _node.Node(text[:size - 1].decode(), element_type, constants)
 
 
 cdef run(_Kernel kernel, OrtKernelContext *context):
@@ -339,19 +425,22 @@ cdef run(_Kernel kernel, OrtKernelContext *context):
     node = kernel.node
     cdef int element_type = node.element_type
     check(ort.KernelContext_GetInputCount(context, &count))
-    inputs = []
+    given = []
     for n in range(count):
         check(ort.KernelContext_GetInput(context, n, &value))
-        inputs.append(tensor(value, element_type) if value != NULL else None)
+        given.append(tensor(value, element_type))
+    inputs = node.placed(given)
     try:
         out = output(context, node.output_shape(inputs), element_type)
         compute_on_session_threads(node, context, inputs, out)
+    except _host.StatusError:
+        raise
     except Exception as error:
         found = node.compute_with_onnxruntime(error, inputs)
         output(context, found.shape, element_type)[...] = found
         return
-    adds = len(inputs) > ADDED
-    if node.operator is not None and (not adds or inputs[ADDED].shape == out.shape):
+    adds = kernel.added > 0
+    if node.operator is not None and (not adds or given[kernel.added].shape == out.shape == node.shape_before_sum(inputs)):
         kernel.known.remember(node.operator, inputs[0], out, node.threads, adds)
 
 

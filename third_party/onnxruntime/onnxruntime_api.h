@@ -20,6 +20,8 @@ typedef struct OrtKernelInfo OrtKernelInfo;
 typedef struct OrtKernelContext OrtKernelContext;
 typedef struct OrtValue OrtValue;
 typedef struct OrtShapeInfo OrtShapeInfo;
+typedef struct OrtShapeInferContext OrtShapeInferContext;
+typedef struct OrtOpAttr OrtOpAttr;
 typedef void (*OrtEntry)(void);
 
 typedef struct {
@@ -29,6 +31,7 @@ typedef struct {
 
 enum { ORT_FAIL = 1, ORT_FLOAT = 1, ORT_FLOAT16 = 10, ORT_DOUBLE = 11, ORT_BFLOAT16 = 16 };
 enum { ORT_REQUIRED = 0, ORT_OPTIONAL = 1 };
+enum { ORT_STRING_ATTRIBUTE = 5 };
 
 typedef struct OrtCustomOp OrtCustomOp;
 struct OrtCustomOp {
@@ -51,7 +54,7 @@ struct OrtCustomOp {
     int (*GetVariadicOutputHomogeneity)(const OrtCustomOp *);
     OrtStatus *(*CreateKernelV2)(const OrtCustomOp *, const OrtEntry *, const OrtKernelInfo *, void **);
     OrtStatus *(*KernelComputeV2)(void *, OrtKernelContext *);
-    OrtStatus *(*InferOutputShape)(const OrtCustomOp *, void *);
+    OrtStatus *(*InferOutputShape)(const OrtCustomOp *, OrtShapeInferContext *); /* ONNX Runtime ignores the status */
     int (*GetStartVersion)(const OrtCustomOp *);
     int (*GetEndVersion)(const OrtCustomOp *);
     /* convt's own, behind what ONNX Runtime reads: */
@@ -65,16 +68,26 @@ struct OrtCustomOp {
     F(27, CustomOpDomain_Add, (OrtCustomOpDomain *domain, const OrtCustomOp *op)) \
     F(28, AddCustomOpDomain, (OrtSessionOptions *options, OrtCustomOpDomain *domain)) \
     F(51, GetTensorMutableData, (const OrtValue *value, void **data)) \
+    F(57, CreateTensorTypeAndShapeInfo, (OrtShapeInfo **info)) \
+    F(58, SetTensorElementType, (OrtShapeInfo *info, int type)) \
+    F(59, SetDimensions, (OrtShapeInfo *info, const int64_t *sizes, size_t count)) \
+    F(60, GetTensorElementType, (const OrtShapeInfo *info, int *type)) \
     F(61, GetDimensionsCount, (const OrtShapeInfo *info, size_t *count)) \
     F(62, GetDimensions, (const OrtShapeInfo *info, int64_t *sizes, size_t count)) \
+    F(63, GetSymbolicDimensions, (const OrtShapeInfo *info, const char **names, size_t count)) \
     F(65, GetTensorTypeAndShape, (const OrtValue *value, OrtShapeInfo **info)) \
     F(87, KernelInfoGetAttribute_string, (const OrtKernelInfo *info, const char *name, char *text, size_t *size)) \
     F(88, KernelContext_GetInputCount, (const OrtKernelContext *context, size_t *count)) \
     F(90, KernelContext_GetInput, (const OrtKernelContext *context, size_t index, const OrtValue **value)) \
     F(91, KernelContext_GetOutput, (OrtKernelContext *context, size_t index, const int64_t *sizes, size_t count, OrtValue **value)) \
     F(230, KernelInfo_GetInputCount, (const OrtKernelInfo *info, size_t *count)) \
-    F(232, KernelInfo_GetInputName, (const OrtKernelInfo *info, size_t index, char *text, size_t *size)) \
     F(249, KernelInfoGetConstantInput_tensor, (const OrtKernelInfo *info, size_t index, int *is_constant, const OrtValue **value)) \
+    F(267, ShapeInferContext_GetInputCount, (const OrtShapeInferContext *context, size_t *count)) \
+    F(268, ShapeInferContext_GetInputTypeShape, (const OrtShapeInferContext *context, size_t index, OrtShapeInfo **info)) \
+    F(269, ShapeInferContext_GetAttribute, (const OrtShapeInferContext *context, const char *name, const OrtOpAttr **value)) \
+    F(270, ShapeInferContext_SetOutputTypeShape, (const OrtShapeInferContext *context, size_t n, const OrtShapeInfo *info)) \
+    F(271, SetSymbolicDimensions, (OrtShapeInfo *info, const char **names, size_t count)) \
+    F(272, ReadOpAttr, (const OrtOpAttr *attribute, int type, void *data, size_t size, size_t *needed)) \
     F(274, KernelContext_ParallelFor, (const OrtKernelContext *context, void (*work)(void *, size_t), size_t count, \
       size_t batches, void *job))
 
@@ -83,7 +96,8 @@ struct OrtCustomOp {
     F(93, ReleaseStatus, (OrtStatus *status)) \
     F(99, ReleaseTensorTypeAndShapeInfo, (OrtShapeInfo *info))
 
-/* And this a string: what went wrong. */
+/* These return what went wrong: a code and a message. */
+#define ORT_GET_ERROR_CODE 1
 #define ORT_GET_ERROR_MESSAGE 2
 
 typedef struct {
@@ -93,6 +107,7 @@ typedef struct {
 #define F(place, name, parameters) void (*name) parameters;
     ORT_RELEASES(F)
 #undef F
+    int (*GetErrorCode)(const OrtStatus *status);
     const char *(*GetErrorMessage)(const OrtStatus *status);
 } OrtCalls;
 
@@ -108,6 +123,7 @@ static inline int ort_calls(const OrtApiBase *base, OrtCalls *calls)
 #define F(place, name, parameters) calls->name = (void (*) parameters)api[place];
     ORT_RELEASES(F)
 #undef F
+    calls->GetErrorCode = (int (*)(const OrtStatus *))api[ORT_GET_ERROR_CODE];
     calls->GetErrorMessage = (const char *(*)(const OrtStatus *))api[ORT_GET_ERROR_MESSAGE];
     return 1;
 }

@@ -1,0 +1,96 @@
+"""The ONNX nodes that a node of convt replaces, as a model of their own.
+
+ONNX Runtime infers the shape of a node's output from this model while it loads the whole model, and computes with it what convt
+refuses.
+"""
+
+import base64
+import functools
+import itertools
+import json
+
+import onnx
+import onnxruntime
+
+from . import _options
+
+_OPEN = "open size of convt "  # begin of the name of a size that is unknown before a run
+
+
+def text_of(scope, nodes, names, load):
+    """Return the nodes of a scope that a node of convt replaces as text.
+
+    ``names`` are the inputs of convt's node. The nodes' other inputs are constants, whose data ``load(tensor)`` returns.
+    """
+    graph = onnx.GraphProto(name="replaced", node=nodes)
+    made = [name for node in nodes for name in node.output if name]
+    graph.value_info.extend(info for info in map(scope.declared, made[:-1]) if info is not None)
+    for name in sorted({name for node in nodes for name in node.input if name} - {*made, *names}):
+        tensor = graph.initializer.add()
+        tensor.CopyFrom(load(scope.constant(name)))
+        tensor.name = name
+    graph.output.add(name=made[-1])
+    return base64.b64encode(graph.SerializeToString()).decode()
+
+
+def session(arguments, element_type, threads):
+    """Return a session of ONNX Runtime that computes the nodes that a node of convt replaces. It prints nothing.
+
+    ``arguments`` are those of the node.
+    """
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = threads, _options.SILENT  # the outer session logs errors
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # it would take the outer session's cores
+    model = _model(arguments, element_type, itertools.repeat(None))
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+
+
+def _model(arguments, element_type, shapes):
+    """Return a model of the nodes that a node of convt replaces, for inputs of these shapes; None is an unknown shape."""
+    graph = onnx.GraphProto.FromString(base64.b64decode(arguments["replaced"]))
+    names = [name for name in arguments["inputs"] if name]
+    infos = {
+        name: onnx.helper.make_tensor_value_info(name, element_type, () if name in arguments["scalars"] else dims)
+        for name, dims in zip(names, shapes, strict=False)
+    }
+    graph.input.extend(infos.values())
+    graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info(graph.output[0].name, element_type, None))
+    opset = onnx.helper.make_opsetid("", arguments["attributes"]["opset"])
+    return onnx.helper.make_model(graph, ir_version=8, opset_imports=[opset])
+
+
+def output_dims(text, element_type, shapes):
+    """Return the shape of a node's output as integers and names of open sizes, or None if its rank is unknown.
+
+    ``text`` is the node's argument. ``shapes`` has a list of sizes, and names or None for open ones, for each given input. It
+    is empty for scalars and for unknown shapes, which ONNX Runtime does not tell apart.
+    """
+    return _output_dims(text, element_type, tuple(tuple(each) or None for each in shapes))
+
+
+@functools.lru_cache(maxsize=256)  # because ONNX Runtime asks again after each of its optimisations
+def _output_dims(text, element_type, shapes):
+    arguments = json.loads(text)
+    model = _model(arguments, element_type, shapes)
+    # ONNX Runtime warns of a wrong shape that the model declares for a value between the nodes.
+    dims = _options.load(model, arguments["severity"] if model.graph.value_info else _options.SILENT)[0].shape
+    # An open size needs a name: ONNX Runtime takes a missing one for -1. The same name in two values means the same size.
+    return [f"{_OPEN}{arguments['node']} {ax}" if size is None else size for ax, size in enumerate(dims)] or None
+
+
+def without_names(outputs):
+    """Return a session's outputs without the names that `output_dims` gave to open sizes."""
+    return [_renamed(each) if any(_is_open(size) for size in each.shape) else each for each in outputs]
+
+
+def _is_open(size):
+    return isinstance(size, str) and size.startswith(_OPEN)
+
+
+def _renamed(output):
+    """Return an output of a session, with None for the open sizes that have names of convt."""
+    kind = onnx.TensorProto.DataType.Value(output.type.removeprefix("tensor(").removesuffix(")").upper())
+    dims = [None if _is_open(size) else size for size in output.shape]
+    info = onnx.helper.make_tensor_value_info(output.name, kind, dims)
+    graph = onnx.helper.make_graph([], "outputs", [info], [info])
+    return _options.load(onnx.helper.make_model(graph, ir_version=8, opset_imports=[onnx.helper.make_opsetid("", 17)]))[0]

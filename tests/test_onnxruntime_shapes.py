@@ -1,0 +1,204 @@
+"""Tests of the shapes that convt's session declares and believes.
+
+Outputs, declared inputs and outputs, warnings and errors are compared with those of ONNX Runtime's own session.
+"""
+
+import re
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx", reason="onnx is not installed")
+pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+from onnx_models import conv, info, tensors, weights
+
+from convt.onnxruntime import InferenceSession
+
+X, W = weights(1, 6, 5, 7), weights(6, 4, 3, 3)
+FIXED, OPEN, UNKNOWN = X.shape, ("N", 6, "H", "V"), None
+RIGHT, WRONG = (1, 4, 7, 9), (1, 4, 9, 9)
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+SOURCE = re.compile(r"^.*?\[([A-Z]):onnxruntime:[^,]*, \S+ ")  # time, session and source line of a message of the logger
+
+
+def model_of(nodes, inputs, outputs=("Y",), constants=(), declared=(), ir_version=8):
+    """Make a model. ``inputs`` is {name: shape}; outputs are names or onnx.ValueInfoProto."""
+    graph = helper.make_graph(
+        nodes, "test", [info(name, shape=shape) for name, shape in inputs.items()],
+        [info(each) if isinstance(each, str) else each for each in outputs], tensors(constants), value_info=list(declared),
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=ir_version)
+
+
+def with_condition(model):
+    model.graph.input.append(info("which", TensorProto.BOOL, []))
+    return model
+
+
+def messages(capfd):
+    """Return the messages of ONNX Runtime's loggers without times and source lines."""
+    return [SOURCE.sub(r"\1 ", line) for line in COLOURS.sub("", capfd.readouterr().err).splitlines()]
+
+
+def observed(kind, model, feeds, capfd):
+    """Return what a user sees of a session: its inputs and outputs, and the arrays, errors and messages of each run."""
+    capfd.readouterr()
+    try:
+        session = kind(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    except Exception as error:
+        return None, [(type(error), str(error)), messages(capfd)], []
+    seen = [messages(capfd)]
+    for listed in (session.get_inputs(), session.get_overridable_initializers(), session.get_outputs()):
+        seen.append([(each.name, each.type, each.shape) for each in listed])
+    arrays = []
+    for feed in feeds:
+        try:
+            arrays.append(session.run(None, feed))
+        except Exception as error:
+            seen.append((type(error), str(error)))
+        seen.append(messages(capfd))
+    return session, seen, arrays
+
+
+def alike(model, feeds, capfd, served=1):
+    """Check that a user sees the same of both sessions, and return convt's."""
+    _, want, arrays = observed(onnxruntime.InferenceSession, model, feeds, capfd)
+    session, seen, ours = observed(InferenceSession, model, feeds, capfd)
+    assert seen == want
+    for got, expected in zip(ours, arrays, strict=True):
+        for a, b in zip(got, expected, strict=True):
+            assert a.shape == b.shape and a.dtype == b.dtype
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+    if session is not None:
+        assert len(session.nodes) == served, session.report
+    return session
+
+
+@pytest.mark.parametrize("declared", [UNKNOWN, RIGHT, WRONG, (1, 3, 7, 9), (1, 4, 7), ("N", 4, "P", "Q"), ("N", None, 3, None)])
+@pytest.mark.parametrize("shape", [FIXED, OPEN, (None, 6, None, None), ("N", None, 5, 7), UNKNOWN])
+def test_declared_outputs(shape, declared, capfd):
+    model = model_of([conv()], {"X": shape}, [info("Y", shape=declared)], {"W": W})
+    alike(model, [{"X": X}], capfd)
+
+
+@pytest.mark.parametrize("attributes", [
+    {"auto_pad": "SAME_UPPER", "strides": [2, 2]}, {"auto_pad": "SAME_LOWER", "strides": [2, 2], "output_padding": [1, 1]},
+    {"output_shape": [8, 9], "strides": [2, 2]}, {"output_shape": [4, 4]}, {"auto_pad": "VALID"}, {"kernel_shape": [3, 3]},
+    {"pads": [1, 0, 1, 2], "dilations": [2, 1], "strides": [3, 1]}, {"pads": [3, 3, 3, 3]},
+])  # fmt: skip
+@pytest.mark.parametrize("shape", [FIXED, OPEN, UNKNOWN])
+def test_outputs_that_no_shape_is_declared_for(shape, attributes, capfd):
+    alike(model_of([conv(**attributes)], {"X": shape}, constants={"W": W}), [{"X": X}], capfd)
+
+
+@pytest.mark.parametrize("shape", [FIXED, OPEN, UNKNOWN])
+def test_a_kernel_smaller_than_the_stride(shape, capfd):
+    node = conv(auto_pad="SAME_UPPER", strides=[4, 4])
+    alike(model_of([node], {"X": shape}, constants={"W": W}), [{"X": X}], capfd, served=0)
+
+
+@pytest.mark.parametrize("shape", [FIXED, OPEN, UNKNOWN])
+@pytest.mark.parametrize("name", ["a", "b", "c", "d"])
+def test_wrong_shapes_of_values_behind_a_node(name, shape, capfd):
+    """Check values that a fused node replaces, its output, and a value behind it."""
+    nodes = [conv(output="a"), helper.make_node("Add", ["a", "S"], ["b"]), helper.make_node("Relu", ["b"], ["c"])]
+    nodes += [helper.make_node("Softmax", ["c"], ["d"]), helper.make_node("Neg", ["d"], ["Y"])]
+    model = model_of(nodes, {"X": shape, "S": RIGHT}, constants={"W": W}, declared=[info(name, shape=WRONG)])
+    session = alike(model, [{"X": X, "S": weights(*RIGHT)}], capfd)
+    assert session is None or session.report.fused == {"a": ("Add", "Relu")}  # both refuse shapes that do not fit the sum
+
+
+@pytest.mark.parametrize("added", [(1, 1, 1, 1), (9,), (), (1, 4, 7, 9), (3, 4, 7, 9), (2, 1, 4, 1, 9)])
+@pytest.mark.parametrize("shape", [FIXED, OPEN])
+def test_shapes_of_sums(shape, added, capfd):
+    nodes = [conv(output="a"), helper.make_node("Add", ["a", "S"], ["b"]), helper.make_node("Relu", ["b"], ["Y"])]
+    model = model_of(nodes, {"X": shape, "S": added}, constants={"W": W})
+    alike(model, [{"X": X, "S": weights(*added)}], capfd)
+
+
+@pytest.mark.parametrize("way", ["from constants", "in each run"])
+@pytest.mark.parametrize("wrong", [(6, 4, 2, 2), (6, 3, 3, 3), (6, 4, 3), (5, 4, 3, 3)])
+def test_weights_of_a_wrong_declared_shape(wrong, way, capfd):
+    nodes = [helper.make_node("Mul", ["V", "factor"], ["W"]), conv(output="a"), helper.make_node("Add", ["a", "B"], ["Y"])]
+    inputs, constants, feed = {"X": OPEN}, {"V": W, "B": weights(1, 4, 1, 1)}, {"X": X}
+    if way == "from constants":
+        constants["factor"] = weights(1)
+    else:
+        inputs["factor"], feed["factor"] = [1], weights(1)
+    model = model_of(nodes, inputs, constants=constants, declared=[info("W", shape=wrong)])
+    alike(model, [feed, feed], capfd)
+
+
+def test_weights_that_a_branch_declares_wrong(capfd):
+    wrong = 6, 4, 2, 2
+    branch = helper.make_graph([helper.make_node("Identity", ["V"], ["v"])], "branch", [], [info("v", shape=wrong)])
+    choice = helper.make_node("If", ["which"], ["W"], then_branch=branch, else_branch=branch)
+    model = with_condition(model_of([choice, conv()], {"X": OPEN, "V": W.shape}, declared=[info("W", shape=wrong)]))
+    alike(model, [{"X": X, "V": W, "which": np.array(which)} for which in (True, False)], capfd)
+
+
+def test_computed_weights_are_fused_with_a_bias(capfd):
+    """Check that onnx infers the shape of weights that the model computes, as exporters of weight norm write them."""
+    nodes = [helper.make_node("Mul", ["V", "factor"], ["W"]), conv(output="a"), helper.make_node("Add", ["a", "B"], ["Y"])]
+    model = model_of(nodes, {"X": UNKNOWN}, constants={"V": W, "factor": weights(6, 1, 1, 1), "B": weights(4, 1, 1)})
+    assert alike(model, [{"X": X}], capfd).report.fused == {"a": ("Add",)}
+
+
+@pytest.mark.parametrize("declared", [UNKNOWN, RIGHT, WRONG, (1, 4, 7), ("N", 4, "P", "Q"), (1, 3, 7, 9)])
+@pytest.mark.parametrize("shape", [FIXED, OPEN, UNKNOWN])
+def test_outputs_that_a_branch_declares(shape, declared, capfd):
+    """Check that a wrong shape gives ONNX Runtime's shapes, warnings and errors, InvalidArgument among them."""
+    branches = [
+        helper.make_graph([conv(output=name)], "branch", [], [info(name, shape=declared)]) for name in ("z", "u")
+    ]  # fmt: skip
+    choice = helper.make_node("If", ["which"], ["Y"], then_branch=branches[0], else_branch=branches[1])
+    model = with_condition(model_of([choice], {"X": shape}, constants={"W": W}))
+    alike(model, [{"X": X, "which": np.array(which)} for which in (True, False)], capfd, served=2)
+
+
+@pytest.mark.parametrize("declared", [UNKNOWN, RIGHT, WRONG])
+@pytest.mark.parametrize("sliced", [UNKNOWN, FIXED, (1, 6, 4, 4)])
+@pytest.mark.parametrize("shape", [(3, *FIXED), (3, 1, 6, "H", "V"), ("S", *OPEN)])
+def test_the_body_of_a_scan(shape, sliced, declared, capfd):
+    body = helper.make_graph([conv(("x", "W"), "y")], "body", [info("x", shape=sliced)], [info("y", shape=declared)])
+    scan = helper.make_node("Scan", ["X"], ["Y"], body=body, num_scan_inputs=1)
+    alike(model_of([scan], {"X": shape}, constants={"W": W}), [{"X": weights(3, *FIXED)}], capfd)
+
+
+@pytest.mark.parametrize("declared", [UNKNOWN, FIXED, (1, 6, 9, 9), (1, 6, 5)])
+def test_the_body_of_a_loop(declared, capfd):
+    nodes = [helper.make_node("Identity", ["going"], ["goes"]), conv(("v", "W"), "y", pads=[1, 1, 1, 1])]
+    inputs = [info("n", TensorProto.INT64, []), info("going", TensorProto.BOOL, []), info("v", shape=declared)]
+    body = helper.make_graph(nodes, "body", inputs, [info("goes", TensorProto.BOOL, []), info("y", shape=declared)])
+    loop = helper.make_node("Loop", ["count", "", "X"], ["Y"], body=body)
+    constants = {"W": weights(6, 6, 3, 3), "count": np.array(3)}
+    alike(model_of([loop], {"X": FIXED}, constants=constants), [{"X": X}], capfd)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
+@pytest.mark.parametrize("other", [(2, 4, 7, 9), (3, 1, 4, 1, 9), (1, 4, 7, 9)])
+@pytest.mark.parametrize("behind", ["Relu", "PRelu"])
+def test_sums_that_are_larger_than_the_output_of_the_node(other, dtype, behind):
+    """Check sums of which one operand is larger. ONNX Runtime has no ConvTranspose of float64, so the sums are compared with
+    those of float32."""
+    if behind == "PRelu" and dtype != np.float32:
+        pytest.skip("convt fuses a PRelu only in float32")
+    slopes = {"slopes": weights(4, 1, 1)} if behind == "PRelu" else {}
+    nodes = [conv(output="a"), helper.make_node("Add", ["a", "S"], ["b"]), helper.make_node(behind, ["b", *slopes], ["Y"])]
+    model = model_of(nodes, {"X": UNKNOWN, "S": UNKNOWN}, constants={"W": W, **slopes})
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    feeds = [{"X": X, "S": weights(*shape)} for shape in (other, RIGHT, other)]
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    for each in (*model.graph.input, *model.graph.output):
+        each.type.tensor_type.elem_type = kind
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(W.astype(dtype), "W"))
+    ours = InferenceSession(model)
+    for feed in feeds:
+        (want,) = session.run(None, feed)
+        (got,) = ours.run(None, {name: value.astype(dtype) for name, value in feed.items()})
+        assert got.dtype == dtype
+        np.testing.assert_allclose(got, want, rtol=1e-2 if dtype == np.float16 else 1e-4, atol=3e-2)
+    assert ours.report.fused == {"a": ("Add", behind)} and not ours.report.kept
