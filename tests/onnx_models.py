@@ -1,5 +1,7 @@
 """Helpers of the tests of convt.onnxruntime: small ONNX models, and the comparison with ONNX Runtime's own session."""
 
+import re
+
 import numpy as np
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
@@ -8,6 +10,8 @@ import convt.onnxruntime
 
 OPSET = 17
 RNG = np.random.default_rng(0)
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+SOURCE = re.compile(r"^.*?\[([A-Z]):onnxruntime:[^,]*, \S+ ")  # time, session and source line of a message of the logger
 
 
 def info(name, dtype=TensorProto.FLOAT, shape=None):
@@ -58,4 +62,43 @@ def same(model, feed, served=1, tolerance=1e-5):
         assert got.dtype == want.dtype and got.shape == want.shape
         assert abs(got - want).max() <= tolerance * max(1e-6, abs(want).max())
     assert [each.shape for each in session.get_outputs()] == [each.shape for each in theirs.get_outputs()]
+    return session
+
+
+def messages(capfd):
+    """Return the messages of ONNX Runtime's loggers without times and source lines."""
+    return [SOURCE.sub(r"\1 ", line) for line in COLOURS.sub("", capfd.readouterr().err).splitlines()]
+
+
+def observed(kind, model, feeds, capfd):
+    """Return what a user sees of a session: its inputs and outputs, and the arrays, errors and messages of each run."""
+    capfd.readouterr()
+    try:
+        session = kind(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    except Exception as error:
+        return None, [(type(error), str(error)), messages(capfd)], []
+    seen = [messages(capfd)]
+    for listed in (session.get_inputs(), session.get_overridable_initializers(), session.get_outputs()):
+        seen.append([(each.name, each.type, each.shape) for each in listed])
+    arrays = []
+    for feed in feeds:
+        try:
+            arrays.append(session.run(None, feed))
+        except Exception as error:
+            seen.append((type(error), str(error)))
+        seen.append(messages(capfd))
+    return session, seen, arrays
+
+
+def alike(model, feeds, capfd, served=1):
+    """Check that a user sees the same of both sessions, and return convt's."""
+    _, want, arrays = observed(onnxruntime.InferenceSession, model, feeds, capfd)
+    session, seen, ours = observed(convt.onnxruntime.InferenceSession, model, feeds, capfd)
+    assert seen == want
+    for got, expected in zip(ours, arrays, strict=True):
+        for a, b in zip(got, expected, strict=True):
+            assert a.shape == b.shape and a.dtype == b.dtype
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+    if session is not None:
+        assert len(session.nodes) == served, session.report
     return session

@@ -3,8 +3,6 @@
 Outputs, declared inputs and outputs, warnings and errors are compared with those of ONNX Runtime's own session.
 """
 
-import re
-
 import numpy as np
 import pytest
 
@@ -13,15 +11,13 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
-from onnx_models import conv, info, tensors, weights
+from onnx_models import alike, conv, info, tensors, weights
 
 from convt.onnxruntime import InferenceSession
 
 X, W = weights(1, 6, 5, 7), weights(6, 4, 3, 3)
 FIXED, OPEN, UNKNOWN = X.shape, ("N", 6, "H", "V"), None
 RIGHT, WRONG = (1, 4, 7, 9), (1, 4, 9, 9)
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-SOURCE = re.compile(r"^.*?\[([A-Z]):onnxruntime:[^,]*, \S+ ")  # time, session and source line of a message of the logger
 
 
 def model_of(nodes, inputs, outputs=("Y",), constants=(), declared=(), ir_version=8):
@@ -36,45 +32,6 @@ def model_of(nodes, inputs, outputs=("Y",), constants=(), declared=(), ir_versio
 def with_condition(model):
     model.graph.input.append(info("which", TensorProto.BOOL, []))
     return model
-
-
-def messages(capfd):
-    """Return the messages of ONNX Runtime's loggers without times and source lines."""
-    return [SOURCE.sub(r"\1 ", line) for line in COLOURS.sub("", capfd.readouterr().err).splitlines()]
-
-
-def observed(kind, model, feeds, capfd):
-    """Return what a user sees of a session: its inputs and outputs, and the arrays, errors and messages of each run."""
-    capfd.readouterr()
-    try:
-        session = kind(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    except Exception as error:
-        return None, [(type(error), str(error)), messages(capfd)], []
-    seen = [messages(capfd)]
-    for listed in (session.get_inputs(), session.get_overridable_initializers(), session.get_outputs()):
-        seen.append([(each.name, each.type, each.shape) for each in listed])
-    arrays = []
-    for feed in feeds:
-        try:
-            arrays.append(session.run(None, feed))
-        except Exception as error:
-            seen.append((type(error), str(error)))
-        seen.append(messages(capfd))
-    return session, seen, arrays
-
-
-def alike(model, feeds, capfd, served=1):
-    """Check that a user sees the same of both sessions, and return convt's."""
-    _, want, arrays = observed(onnxruntime.InferenceSession, model, feeds, capfd)
-    session, seen, ours = observed(InferenceSession, model, feeds, capfd)
-    assert seen == want
-    for got, expected in zip(ours, arrays, strict=True):
-        for a, b in zip(got, expected, strict=True):
-            assert a.shape == b.shape and a.dtype == b.dtype
-            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
-    if session is not None:
-        assert len(session.nodes) == served, session.report
-    return session
 
 
 @pytest.mark.parametrize("declared", [UNKNOWN, RIGHT, WRONG, (1, 3, 7, 9), (1, 4, 7), ("N", 4, "P", "Q"), ("N", None, 3, None)])

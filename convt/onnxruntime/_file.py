@@ -13,9 +13,12 @@ import os
 import onnx
 from google.protobuf.message import Message
 
+from . import _scopes
+
 LARGE = 1 << 10  # bytes; smaller tensors stay in the message, because shape inference and rewriting may read them
 _CHUNK = 1 << 20
 _LEFT = "left"  # key of the external_data entry that records the position of a tensor left in the source: "start end"
+_NODE_WORD = "node"  # follows the position of the tensor of a Constant node
 
 # Field keys of ModelProto.graph, GraphProto.initializer and GraphProto.node.
 _GRAPH, _INITIALIZER, _NODE = 7 << 3 | 2, 5 << 3 | 2, 1 << 3 | 2
@@ -47,6 +50,8 @@ class Source:
         with self._opened() as file:
             text = b"".join(_without_data(file))
         self.model = onnx.ModelProto.FromString(text)
+        constants = [each for each in self.model.graph.initializer if _is_in_source(each) and _is_of_node(each)]
+        _scopes.list_initializers(self.model, constants)
         self.external = b"location" in text and bool(locations(self.model))
 
     @contextlib.contextmanager
@@ -151,8 +156,13 @@ def _is_in_source(tensor):
 
 def _source_range(tensor):
     """Return the start and end offsets, in the source, of the message of a tensor that was left there."""
-    start, end = tensor.external_data[0].value.split()
+    start, end = tensor.external_data[0].value.split()[:2]
     return int(start), int(end)
+
+
+def _is_of_node(tensor):
+    """Check whether a tensor that was left in the source is that of a Constant node."""
+    return tensor.external_data[0].value.endswith(_NODE_WORD)
 
 
 def _without_data(file):
@@ -184,7 +194,7 @@ def _with_replacements(file, start, end, changes):
 def _without_data_tensor(file, start, end, name=b""):
     """Return the field of an initializer without its data, or None for a tensor with unexpected fields.
 
-    ``name`` is an encoded name field for a tensor that has none.
+    ``name`` is an encoded name field for the tensor of a Constant node.
     """
     kept, data = [], 0
     for key, at, _, stop in _fields(file, end, start):
@@ -194,7 +204,8 @@ def _without_data_tensor(file, start, end, name=b""):
             kept.append(_read(file, at, stop))
         else:
             return None
-    place = _field(1 << 3 | 2, _LEFT.encode()) + _field(2 << 3 | 2, f"{start} {end}".encode())
+    word = f" {_NODE_WORD}" if name else ""
+    place = _field(1 << 3 | 2, _LEFT.encode()) + _field(2 << 3 | 2, f"{start} {end}{word}".encode())
     lean = b"".join([*kept, name, _field(_EXTERNAL, place), *_IS_EXTERNAL])
     return _field(_INITIALIZER, lean) if data == 1 else None
 

@@ -46,6 +46,7 @@ def rewrite(
     """
     model, closed = _functions.inlined(model)
     _options.load(model)
+    initializers = {each.name for each in model.graph.initializer}
     opset, fused, kept = _functions.opset_of(model), {}, {}
     for function, node in _functions.transposed(model):
         if function is not None:
@@ -97,6 +98,8 @@ def rewrite(
             removed.update(places[:-1])
         for position in sorted(removed | _quantized.remove_unread(scope, replaced), reverse=True):
             del scope.graph.node[position]
+    added = [each for each in model.graph.initializer if each.name not in initializers]
+    _scopes.list_initializers(model, added, initializers.difference(each.name for each in model.graph.initializer))
     if fused and not any(each.domain == _DOMAIN for each in model.opset_import):
         model.opset_import.append(onnx.helper.make_opsetid(_DOMAIN, 1))
     return Rewritten(model, fused, kept)

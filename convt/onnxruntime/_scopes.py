@@ -96,6 +96,18 @@ def add_inferred_shapes(scope, model):
         each.set_inferred((*graph.value_info, *graph.input, *graph.output))
 
 
+def list_initializers(model, added, removed=()):
+    """Make initializers that were added to a model its inputs, too, and drop the inputs that are names of removed ones.
+
+    Up to IR version 3, a model lists its initializers. ONNX Runtime refuses one that only a branch reads if it is not listed.
+    """
+    if model.ir_version <= _FIXED_IR:
+        inputs = [each for each in model.graph.input if each.name not in removed]
+        inputs += [onnx.helper.make_tensor_value_info(each.name, each.data_type, each.dims) for each in added]
+        del model.graph.input[:]
+        model.graph.input.extend(inputs)
+
+
 class Scope:
     """A graph and the names that it defines. Iterating yields the scope and all nested scopes.
 
